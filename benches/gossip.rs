@@ -7,8 +7,8 @@
 
 mod support;
 
-use starling::{chain::Chain, follow, rollup::engine::Engine};
-use starling_p2p::{ChainGenesis, Config, Keypair, Multiaddr, Network, Provenance, Service};
+use starling::chain::Chain;
+use starling_p2p::{ChainGenesis, Multiaddr, Network, Provenance};
 use starling_proto::{payload::Payload, sign};
 use std::{
     io::{Read, Write},
@@ -16,8 +16,10 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
-use support::{Ground, Times, ms, print_times, size};
-use tokio::task::JoinSet;
+use support::{
+    Ground, Times, ms, print_times, size,
+    swarm::{self, ChainSwarm},
+};
 use tokio_util::sync::CancellationToken;
 
 /// Pause between two blocks, so that each finds idle nodes. No divisor of the gossip heartbeat.
@@ -26,62 +28,19 @@ const PAUSE: Duration = Duration::from_millis(37);
 const BAR: Duration = Duration::from_millis(10);
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A chain and the swarm that feeds it.
-struct Node {
-    network: Network,
-    tasks: JoinSet<anyhow::Result<()>>,
-}
-
-impl Node {
-    fn start(
-        chain: &Chain,
-        ground: &Ground,
-        static_peers: Vec<Multiaddr>,
-        token: &CancellationToken,
-    ) -> Self {
-        let rollup = &ground.rollup;
-        let genesis = ChainGenesis {
-            id: rollup.genesis.l2,
-            time: rollup.genesis.l2_time,
-            block_time: rollup.block_time,
-        };
-        let config = Config {
-            listen_ip: [127, 0, 0, 1].into(),
-            listen_tcp: 0,
-            static_peers,
-            unsafe_block_signer: Some(sign::address(&support::sequencer())),
-            // The blocks have timestamps of the past, so that none has to wait for its time.
-            gossip_threshold: Duration::from_secs(1 << 30),
-            ..Config::new(
-                Keypair::generate_secp256k1(),
-                rollup.l2_chain_id,
-                rollup.forks.clone(),
-                genesis,
-            )
-        };
-        let (service, network, events) =
-            Service::new(config, Arc::new(chain.clone())).expect("the swarm starts");
-        let mut tasks = JoinSet::new();
-        let running = token.clone();
-        tasks.spawn(async move {
-            service.run(running).await;
-            Ok(())
-        });
-        tasks.spawn(follow::run(
-            Engine::Local(chain.clone()),
-            None,
-            network.clone(),
-            events,
-            token.clone(),
-        ));
-        tasks.spawn(follow::report_heads(
-            Engine::Local(chain.clone()),
-            network.clone(),
-            rollup.genesis.l2,
-            token.clone(),
-        ));
-        Self { network, tasks }
-    }
+/// Times of the same blocks in four ways.
+#[derive(Default)]
+struct Measured {
+    /// From `publish` to the head of the replica.
+    gossip: Times,
+    /// The import alone.
+    import: Times,
+    /// The difference of these two, block by block.
+    later: Times,
+    /// The block's bytes over a bare TCP connection.
+    bare: Times,
+    /// Bytes of all blocks.
+    bytes: usize,
 }
 
 fn main() {
@@ -92,87 +51,100 @@ fn main() {
     let mut ground = Ground::new(support::unix_now() - blocks as u64 - 10, accounts);
     let [sequencer, replica, alone] =
         ["sequencer", "replica", "alone"].map(|name| ground.open(&folder.path().join(name)));
-
-    let (mut gossip, mut import, mut later, mut bare) = (
-        Times::default(),
-        Times::default(),
-        Times::default(),
-        Times::default(),
-    );
-    let token = CancellationToken::new();
-    let bytes = runtime.block_on(async {
-        let first = Node::start(&sequencer.0, &ground, vec![], &token);
-        let address = first
-            .network
-            .listen_addrs()
-            .wait_for(|all| !all.is_empty())
-            .await
-            .expect("the swarm runs")[0]
-            .clone();
-        let second = Node::start(&replica.0, &ground, vec![address], &token);
-        connected(&[&first.network, &second.network]).await;
-
-        let mut wire = Wire::new();
-        let mut bytes = 0;
-        for _ in 0..blocks {
-            let block = ground.extend(&sequencer.0, transfers).await;
-            let encoded = block.to_wire(ground.rollup.forks.payload_version(block.timestamp()));
-            let signature = sign::sign(&support::sequencer(), ground.rollup.l2_chain_id, &encoded);
-            bytes += encoded.len();
-            tokio::time::sleep(PAUSE).await;
-
-            let by_gossip = publish(&first.network, &replica.0, &block, signature).await;
-            tokio::time::sleep(PAUSE).await;
-            let begun = Instant::now();
-            alone
-                .0
-                .follow(
-                    block.clone(),
-                    Provenance::Linked {
-                        tip: block.number(),
-                    },
-                )
-                .await
-                .expect("the chain runs");
-            let by_hand = begun.elapsed();
-            assert_eq!(alone.0.view().head(), block.id());
-            gossip.push(by_gossip);
-            import.push(by_hand);
-            later.push(by_gossip.saturating_sub(by_hand));
-            bare.push(wire.send(&encoded));
-        }
-        token.cancel();
-        for mut node in [first, second] {
-            while let Some(ended) = node.tasks.join_next().await {
-                ended.expect("no task panics").expect("no task fails");
-            }
-        }
-        bytes
-    });
+    let chains = [&sequencer.0, &replica.0, &alone.0];
+    let measured = runtime.block_on(measure(&mut ground, chains, blocks, transfers));
     for (chain, threads) in [sequencer, replica, alone] {
         drop(chain);
         threads.stop().expect("the chain is stored");
     }
-
     println!(
         "gossip of {blocks} blocks of {transfers} transfers over loopback, {} bytes each",
-        bytes / blocks.max(1)
+        measured.bytes / blocks.max(1)
     );
-    print_times("publish to head on the replica", &gossip);
-    print_times("import alone", &import);
-    print_times("difference, block by block", &later);
-    print_times("the same bytes over bare TCP", &bare);
-    let least = import.percentile(50) + bare.percentile(50);
-    println!(
-        "\nratio of the median to import alone and bare TCP: {:.2}",
-        gossip.percentile(50).as_secs_f64() / least.as_secs_f64()
-    );
-    let above = ms(gossip.percentile(99)) - ms(import.percentile(99));
-    let strict = ms(gossip.percentile(99)) - ms(import.percentile(50));
-    println!(
-        "p99 above the p99 of import: {above:.2} ms; above its median: {strict:.2} ms; the bar is {:.0} ms",
-        ms(BAR)
-    );
+    measured.print();
+}
+
+/// Builds blocks on the sequencer's chain, gossips each to the replica, and imports it alone.
+async fn measure(
+    ground: &mut Ground,
+    [sequencer, replica, alone]: [&Chain; 3],
+    blocks: usize,
+    transfers: usize,
+) -> Measured {
+    let token = CancellationToken::new();
+    let first = start(ground, sequencer, vec![], &token);
+    let second = start(ground, replica, vec![first.address().await], &token);
+    connected(&[&first.network, &second.network]).await;
+
+    let (mut measured, mut wire) = (Measured::default(), Wire::new());
+    for _ in 0..blocks {
+        let block = ground.extend(sequencer, transfers).await;
+        let encoded = block.to_wire(ground.rollup.forks.payload_version(block.timestamp()));
+        let signature = sign::sign(&support::sequencer(), ground.rollup.l2_chain_id, &encoded);
+        measured.bytes += encoded.len();
+        tokio::time::sleep(PAUSE).await;
+        let by_gossip = publish(&first.network, replica, &block, signature).await;
+        tokio::time::sleep(PAUSE).await;
+        let by_hand = import(alone, &block).await;
+        measured.gossip.push(by_gossip);
+        measured.import.push(by_hand);
+        measured.later.push(by_gossip.saturating_sub(by_hand));
+        measured.bare.push(wire.send(&encoded));
+    }
+    token.cancel();
+    first.ended().await;
+    second.ended().await;
+    measured
+}
+
+fn start(
+    ground: &Ground,
+    chain: &Chain,
+    static_peers: Vec<Multiaddr>,
+    token: &CancellationToken,
+) -> ChainSwarm {
+    let rollup = &ground.rollup;
+    let genesis = ChainGenesis {
+        id: rollup.genesis.l2,
+        time: rollup.genesis.l2_time,
+        block_time: rollup.block_time,
+    };
+    let config = swarm::config(rollup, genesis, static_peers);
+    ChainSwarm::start(chain, genesis.id, config, token)
+}
+
+/// Time in which a chain without a swarm executes the block.
+async fn import(chain: &Chain, block: &Arc<Payload>) -> Duration {
+    let tip = block.number();
+    let begun = Instant::now();
+    chain
+        .follow(block.clone(), Provenance::Linked { tip })
+        .await
+        .expect("the chain runs");
+    let took = begun.elapsed();
+    assert_eq!(chain.view().head(), block.id());
+    took
+}
+
+impl Measured {
+    fn print(&self) {
+        let (gossip, import) = (&self.gossip, &self.import);
+        print_times("publish to head on the replica", gossip);
+        print_times("import alone", import);
+        print_times("difference, block by block", &self.later);
+        print_times("the same bytes over bare TCP", &self.bare);
+        let least = import.percentile(50) + self.bare.percentile(50);
+        println!(
+            "\nratio of the median to import alone and bare TCP: {:.2}",
+            gossip.percentile(50).as_secs_f64() / least.as_secs_f64()
+        );
+        let above = ms(gossip.percentile(99)) - ms(import.percentile(99));
+        let strict = ms(gossip.percentile(99)) - ms(import.percentile(50));
+        println!(
+            "p99 above the p99 of import: {above:.2} ms; above its median: {strict:.2} ms; the bar is {:.0} ms",
+            ms(BAR)
+        );
+    }
 }
 
 /// Gossips a block and waits until it is the head of the replica's chain.

@@ -16,22 +16,19 @@ mod support;
 use starling::{
     chain::{Chain, Options},
     cli::config::HistoryConfig,
-    follow,
-    rollup::engine::Engine,
     transfer,
 };
-use starling_p2p::{ChainGenesis, Config, Keypair, Network, Service};
-use starling_proto::sign;
+use starling_p2p::{ChainGenesis, Config};
+use starling_proto::{payload::BlockId, sign};
 use std::{
-    fs,
     path::Path,
-    sync::Arc,
     time::{Duration, Instant},
 };
 use support::{
-    Ground,
+    Ground, copy,
     part::{self, Part},
     process, size,
+    swarm::{self, ChainSwarm},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -76,113 +73,109 @@ fn main() {
     }
 }
 
+/// The data of all parts: two equal servers, a file of their blocks, and two chains without blocks.
+struct Scene {
+    folder: tempfile::TempDir,
+    chain_id: String,
+    tip: BlockId,
+}
+
+impl Scene {
+    async fn new(blocks: usize, transfers: usize, accounts: usize) -> Self {
+        let mut ground = Ground::new(time(blocks), accounts);
+        let mut scene = Self {
+            folder: tempfile::tempdir().expect("a temporary folder"),
+            chain_id: ground.rollup.l2_chain_id.to_string(),
+            tip: ground.rollup.genesis.l2,
+        };
+        for name in ["late", "import"] {
+            starling::chain::init(Path::new(&scene.path(name)), &ground.genesis)
+                .expect("the data directory is made");
+        }
+        let first = scene.path("first");
+        let (source, threads) = ground.open(Path::new(&first));
+        let mut bytes = 0;
+        for _ in 0..blocks {
+            let block = ground.extend(&source, transfers).await;
+            scene.tip = block.id();
+            bytes += block
+                .transactions
+                .iter()
+                .map(|raw| raw.len())
+                .sum::<usize>();
+        }
+        drop(source);
+        threads.stop().expect("the chain is stored");
+        copy(Path::new(&first), Path::new(&scene.path("second")));
+        transfer::export(
+            options(Path::new(&first)),
+            Path::new(&scene.path("blocks")),
+            Some((1, scene.tip.number)),
+            CancellationToken::new(),
+        )
+        .await
+        .expect("the blocks are exported");
+        println!(
+            "{blocks} blocks of {transfers} transfers, {} bytes of transactions each",
+            bytes / blocks.max(1)
+        );
+        scene
+    }
+
+    fn path(&self, name: &str) -> String {
+        let path = self.folder.path().join(name);
+        path.to_str().expect("a path of this kind").to_owned()
+    }
+
+    /// Seconds, and seconds of processor, of an import of the file.
+    fn import(&self) -> [f64; 2] {
+        Part::start("import", &[&self.path("import"), &self.path("blocks")]).figures()
+    }
+
+    /// Seconds, and seconds of processor, of range sync from these servers.
+    fn sync(&self, servers: &mut [Part; 2], addresses: &[String; 2]) -> [f64; 2] {
+        let (late, target) = (self.path("late"), self.tip.number.to_string());
+        let mut late = Part::start("sync", &[&late, &target, &addresses[0], &addresses[1]]);
+        assert_eq!(late.line(), "ready");
+        servers[0].say("publish");
+        late.figures()
+    }
+
+    /// Seconds of serving all blocks to a reader, and of the same bytes on a bare stream.
+    fn serve(&self, address: &str) -> [f64; 2] {
+        let (number, hash) = (self.tip.number.to_string(), self.tip.hash.to_string());
+        let words = [address, &self.chain_id, &number, &hash];
+        let [seconds, sent] = Part::start("read", &words).figures();
+        let mut bare = Part::start("bare", &[]);
+        let bytes = format!("{sent:.0}");
+        let [bare_seconds] = Part::start("read-bare", &[&bare.line(), &bytes]).figures();
+        println!(
+            "  serving alone {:.0} MB/s, a bare stream of the same {:.0} MB {:.0} MB/s",
+            sent / seconds / 1e6,
+            sent / 1e6,
+            sent / bare_seconds / 1e6
+        );
+        [seconds, bare_seconds]
+    }
+}
+
 async fn parent() {
     let [blocks, transfers, accounts] =
         [("BLOCKS", 50_000), ("TRANSFERS", 10), ("ACCOUNTS", 10_000)]
             .map(|(name, default)| size(&format!("STARLING_BENCH_{name}"), default));
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let path = |name: &str| {
-        folder
-            .path()
-            .join(name)
-            .to_str()
-            .expect("a path of this kind")
-            .to_owned()
-    };
-    let mut ground = Ground::new(time(blocks), accounts);
-    for name in ["late", "import"] {
-        starling::chain::init(Path::new(&path(name)), &ground.genesis)
-            .expect("the data directory is made");
-    }
-    let (source, threads) = ground.open(Path::new(&path("first")));
-    let mut bytes = 0;
-    let mut tip = source.view().head();
-    for _ in 0..blocks {
-        let block = ground.extend(&source, transfers).await;
-        tip = block.id();
-        bytes += block
-            .transactions
-            .iter()
-            .map(|raw| raw.len())
-            .sum::<usize>();
-    }
-    drop(source);
-    threads.stop().expect("the chain is stored");
-    copy(Path::new(&path("first")), Path::new(&path("second")));
-    let file = path("blocks");
-    transfer::export(
-        options(Path::new(&path("first"))),
-        Path::new(&file),
-        Some((1, tip.number)),
-        CancellationToken::new(),
-    )
-    .await
-    .expect("the blocks are exported");
-    println!(
-        "{blocks} blocks of {transfers} transfers, {} bytes of transactions each",
-        bytes / blocks.max(1)
-    );
-
-    let [import_seconds, import_processor] =
-        Part::start("import", &[&path("import"), &file]).figures();
-    show(
-        "import from a file",
-        blocks,
-        import_seconds,
-        import_processor,
-    );
-
-    let mut servers = ["first", "second"].map(|name| Part::start("serve", &[&path(name)]));
+    let scene = Scene::new(blocks, transfers, accounts).await;
+    let [import, import_processor] = scene.import();
+    show("import from a file", blocks, import, import_processor);
+    let mut servers = ["first", "second"].map(|name| Part::start("serve", &[&scene.path(name)]));
     let addresses = servers.each_mut().map(Part::line);
-    let mut late = Part::start(
-        "sync",
-        &[
-            &path("late"),
-            &tip.number.to_string(),
-            &addresses[0],
-            &addresses[1],
-        ],
-    );
-    assert_eq!(late.line(), "ready");
-    servers[0].say("publish");
-    let [sync_seconds, sync_processor] = late.figures();
-    drop(late);
-    show(
-        "range sync from two peers",
-        blocks,
-        sync_seconds,
-        sync_processor,
-    );
-
-    let chain_id = ground.rollup.l2_chain_id.to_string();
-    let [seconds, sent] = Part::start(
-        "read",
-        &[
-            &addresses[0],
-            &chain_id,
-            &tip.number.to_string(),
-            &tip.hash.to_string(),
-        ],
-    )
-    .figures();
-    let mut bare = Part::start("bare", &[]);
-    let address = bare.line();
-    let [bare_seconds] = Part::start("read-bare", &[&address, &format!("{sent:.0}")]).figures();
+    let [sync, sync_processor] = scene.sync(&mut servers, &addresses);
+    show("range sync from two peers", blocks, sync, sync_processor);
+    let [serving, bare] = scene.serve(&addresses[0]);
     println!(
-        "  serving alone {:.0} MB/s, a bare stream of the same {:.0} MB {:.0} MB/s",
-        sent / seconds / 1e6,
-        sent / 1e6,
-        sent / bare_seconds / 1e6
-    );
-
-    let (rate, processor, serving) = (
-        blocks as f64 / sync_seconds,
+        "\n{:.0} blocks/s (bar {RATE_BAR}), {:.2} x the processor time of an import (bar {CLIENT_BAR}); serving {:.0} % of a bare stream (bar {:.0} %)",
+        blocks as f64 / sync,
         sync_processor / import_processor,
-        bare_seconds / seconds,
-    );
-    println!(
-        "\n{rate:.0} blocks/s (bar {RATE_BAR}), {processor:.2} x the processor time of an import (bar {CLIENT_BAR}); serving {:.0} % of a bare stream (bar {:.0} %)",
-        serving * 100.0,
+        bare / serving * 100.0,
         SERVING_BAR * 100.0
     );
 }
@@ -208,22 +201,8 @@ fn options(datadir: &Path) -> Options {
     }
 }
 
-fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to).expect("a folder");
-    for entry in from.read_dir().expect("a folder").flatten() {
-        match entry.path().is_dir() {
-            true => copy(&entry.path(), &to.join(entry.file_name())),
-            false => drop(fs::copy(entry.path(), to.join(entry.file_name())).expect("a copy")),
-        }
-    }
-}
-
 /// A swarm for the chain of a data directory.
-fn swarm(
-    chain: &Chain,
-    peers: &[&str],
-    token: &CancellationToken,
-) -> (Network, tokio::task::JoinSet<anyhow::Result<()>>) {
+fn swarm(chain: &Chain, peers: &[&str], token: &CancellationToken) -> ChainSwarm {
     let genesis = chain.genesis().expect("it has a genesis");
     let header = chain
         .view()
@@ -232,65 +211,25 @@ fn swarm(
         .expect("it is there");
     // The chains differ in their genesis only.
     let rollup = Ground::new(header.timestamp, 1).rollup;
-    let config = Config {
-        listen_ip: [127, 0, 0, 1].into(),
-        listen_tcp: 0,
-        static_peers: peers
-            .iter()
-            .map(|peer| peer.parse().expect("an address"))
-            .collect(),
-        unsafe_block_signer: Some(sign::address(&support::sequencer())),
-        // The blocks have timestamps of the past.
-        gossip_threshold: Duration::from_secs(1 << 30),
-        serve_rate: u32::MAX,
-        ..Config::new(
-            Keypair::generate_secp256k1(),
-            rollup.l2_chain_id,
-            rollup.forks.clone(),
-            ChainGenesis {
-                id: genesis,
-                time: header.timestamp,
-                block_time: rollup.block_time,
-            },
-        )
+    let peers = peers.iter().map(|peer| peer.parse().expect("an address"));
+    let start = ChainGenesis {
+        id: genesis,
+        time: header.timestamp,
+        block_time: rollup.block_time,
     };
-    let (service, network, events) =
-        Service::new(config, Arc::new(chain.clone())).expect("the swarm starts");
-    let mut tasks = tokio::task::JoinSet::new();
-    let running = token.clone();
-    tasks.spawn(async move {
-        service.run(running).await;
-        Ok(())
-    });
-    tasks.spawn(follow::run(
-        Engine::Local(chain.clone()),
-        None,
-        network.clone(),
-        events,
-        token.clone(),
-    ));
-    tasks.spawn(follow::report_heads(
-        Engine::Local(chain.clone()),
-        network.clone(),
-        genesis,
-        token.clone(),
-    ));
-    (network, tasks)
+    let config = Config {
+        serve_rate: u32::MAX,
+        ..swarm::config(&rollup, start, peers.collect())
+    };
+    ChainSwarm::start(chain, genesis, config, token)
 }
 
 /// Serves until its input ends. Each line of input requests the head.
 async fn serve(datadir: &Path) {
     let (chain, threads) = Chain::open(&options(datadir)).expect("the chain opens");
     let token = CancellationToken::new();
-    let (network, tasks) = swarm(&chain, &[], &token);
-    println!(
-        "{}",
-        network
-            .listen_addrs()
-            .wait_for(|all| !all.is_empty())
-            .await
-            .expect("the swarm runs")[0]
-    );
+    let node = swarm(&chain, &[], &token);
+    println!("{}", node.address().await);
     let (view, chain_id) = (chain.view(), chain.spec().chain_id);
     let tip = view
         .payload(view.head().number)
@@ -303,11 +242,11 @@ async fn serve(datadir: &Path) {
             break;
         }
         let signature = sign::sign(&support::sequencer(), chain_id, &tip.to_wire(tip.version()));
-        network.publish(tip.clone(), signature).await;
+        node.network.publish(tip.clone(), signature).await;
     }
     token.cancel();
-    tasks.join_all().await;
-    drop((chain, network));
+    node.ended().await;
+    drop(chain);
     threads.stop().expect("the chain is stored");
 }
 
@@ -315,8 +254,16 @@ async fn serve(datadir: &Path) {
 async fn sync(datadir: &Path, target: u64, peers: &[&str]) {
     let (chain, threads) = Chain::open(&options(datadir)).expect("the chain opens");
     let token = CancellationToken::new();
-    let (network, tasks) = swarm(&chain, peers, &token);
-    while network.report().await.expect("the swarm runs").sync.peers < peers.len() as u64 {
+    let node = swarm(&chain, peers, &token);
+    while node
+        .network
+        .report()
+        .await
+        .expect("the swarm runs")
+        .sync
+        .peers
+        < peers.len() as u64
+    {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let (begun, processor) = (Instant::now(), process::processor());
@@ -331,8 +278,8 @@ async fn sync(datadir: &Path, target: u64, peers: &[&str]) {
         eprintln!("    late: {name:<24} {:>8.1} s", spent.as_secs_f64());
     }
     token.cancel();
-    tasks.join_all().await;
-    drop((chain, network));
+    node.ended().await;
+    drop(chain);
     threads.stop().expect("the chain is stored");
     println!(
         "{} {}",

@@ -6,6 +6,7 @@ pub mod frames;
 pub mod part;
 pub mod process;
 pub mod spread;
+pub mod swarm;
 
 use alloy_consensus::{SignableTransaction, TxEip1559};
 use alloy_eips::eip2718::Encodable2718;

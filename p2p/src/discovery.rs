@@ -41,7 +41,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 /// Contacts that wait for the swarm.
 const FOUND: usize = 64;
 /// Report requests that wait for the task.
-const QUESTIONS: usize = 16;
+const REPORT_REQUESTS: usize = 16;
 
 /// `--p2p.listen.udp`, `--p2p.advertise.*`, `--p2p.bootnodes`, `--p2p.discovery.path`.
 #[derive(Clone, Debug, Default)]
@@ -119,13 +119,13 @@ pub(crate) struct Discovery {
     mapped: watch::Receiver<MappedPorts>,
     udp: watch::Sender<u16>,
     found: mpsc::Sender<Contact>,
-    questions: mpsc::Receiver<ReportRequest>,
+    report_requests: mpsc::Receiver<ReportRequest>,
 }
 
 /// The ends of the channels to discovery.
 pub(crate) struct DiscoveryChannels {
     pub found: mpsc::Receiver<Contact>,
-    pub questions: mpsc::Sender<ReportRequest>,
+    pub report_requests: mpsc::Sender<ReportRequest>,
     /// The UDP port once it is bound; 0 before.
     pub udp: watch::Receiver<u16>,
 }
@@ -150,7 +150,7 @@ impl Discovery {
         };
         let (store, stored) = Peerstore::open(config.store.as_deref(), "--p2p.discovery.path")?;
         let (found, found_out) = mpsc::channel(FOUND);
-        let (questions_in, questions) = mpsc::channel(QUESTIONS);
+        let (requests_in, report_requests) = mpsc::channel(REPORT_REQUESTS);
         let (udp, udp_out) = watch::channel(0);
         let discovery = Self {
             config: config.clone(),
@@ -168,13 +168,13 @@ impl Discovery {
             mapped,
             udp,
             found,
-            questions,
+            report_requests,
         };
         Ok((
             discovery,
             DiscoveryChannels {
                 found: found_out,
-                questions: questions_in,
+                report_requests: requests_in,
                 udp: udp_out,
             },
         ))

@@ -297,8 +297,7 @@ impl Gossip {
             MessageAcceptance::Ignore,
             "overload",
         );
-        // Untrusted peers that send too much together do not make the sender of the largest
-        // message an offender.
+        // The sender of the largest message is not responsible for the sum of all messages.
         if excess == Excess::OfPeer {
             let evidence = "messages faster than they are checked";
             self.charge(peer, Offence::Flood, evidence.into());
@@ -418,8 +417,8 @@ impl Gossip {
         self.charge(peer, Offence::Bomb(bloat), evidence);
     }
 
-    /// Names a late or repeated block in the ledger. It costs the peer nothing: our clock, or our
-    /// peers' memory, may be the cause.
+    /// Names a late or repeated block in the ledger, without a charge: our clock may be wrong, and
+    /// peers may have forgotten that they sent the block.
     fn note(&mut self, peer: PeerId, reason: &Reason) {
         self.actions.push_back(GossipAction::Note {
             peer,
@@ -428,7 +427,7 @@ impl Gossip {
         });
     }
 
-    /// Late or early blocks may mean that our clock is wrong, so they are nobody's offence.
+    /// Warns of late or early blocks: they may mean that our clock is wrong, so no peer is charged.
     fn warn_clock(&mut self, peer: &PeerId, reason: &Reason) {
         if self.may_warn_of_clock() {
             tracing::warn!(%peer, %reason, "blocks outside the clock window: check this machine's clock");
@@ -449,7 +448,7 @@ impl Gossip {
     fn on_own_refused(&mut self, reason: &Reason) {
         match reason {
             Reason::Seen(_) => tracing::debug!(%reason, "our own block has been sent before"),
-            // A sequencer that was stopped makes its missing blocks at once.
+            // A sequencer that was stopped builds its missing blocks in a burst after its restart.
             reason if reason.is_clock() => {
                 if self.may_warn_of_clock() {
                     tracing::warn!(%reason, "our own blocks are outside the clock window of peers, who must fetch them by number");

@@ -27,7 +27,7 @@ pub struct Network {
     pub(crate) peers: watch::Receiver<Vec<PeerInfo>>,
     pub(crate) listen_addrs: watch::Receiver<Vec<Multiaddr>>,
     /// Report requests to discovery, if it runs.
-    pub(crate) questions: Option<mpsc::Sender<ReportRequest>>,
+    pub(crate) report_requests: Option<mpsc::Sender<ReportRequest>>,
     pub(crate) local: PeerId,
 }
 

@@ -12,8 +12,8 @@
 //! | `config` | [`Config`], from which each room's settings are taken | all but `service` and `handle` | |
 //! | [`discovery`] | finds nodes of our chain (discv5), a task of its own | nat, peers, host's errors | 1024 records, 64 contacts |
 //! | `nat` | maps our ports on the router, a task of its own | | one request at a time |
-//! | `serve`, `range`, `limits` | answer peers that request blocks, tasks of their own | host, peers | permits and token buckets per peer and address |
-//! | `sync`, `reqresp` | fill gaps below signed blocks | host, peers | skeleton, bodies, requests in flight |
+//! | `serve` | answers peers that request blocks, tasks of its own | host, peers | permits and token buckets per peer and address |
+//! | `sync` | fills gaps below signed blocks, and owns the requests for that | host, peers | skeleton, bodies, requests in flight |
 //! | `host` | libp2p: transports, connections, streams, the guard | gossip, peers | the gate; streams a connection |
 //! | `gossip` | messages: unpack, check, verdict, publish | peers | permits to unpack; checks a topic and a peer |
 //! | `peers` | the gate, dial schedules, scores, bans, ledger, store | | candidates, bans, ledger rings |
@@ -23,8 +23,8 @@
 //!
 //! A gossiped block: socket → unpacked once, by its connection (`gossip/router.rs`) → checked on a
 //! thread of its own (`gossip/check.rs`) → verdict to gossipsub → `sync.rs`, which hands it over
-//! when its parent is known, and fetches the blocks between (`sync/client/`) when it is
-//! not → [`Event`].
+//! when its parent is known, and otherwise fetches the missing blocks first (`sync/client.rs`) →
+//! [`Event`].
 //!
 //! Our own block: [`Network::publish`] → the same check → gossipsub (`gossip/publish.rs`).
 //!

@@ -31,7 +31,7 @@ const MAX_RETRY: Duration = Duration::from_secs(1800);
 /// Time limit for closing the ports at the end.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Addresses of routers; the defaults are searched for.
+/// Addresses of routers; one that is `None` is searched for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NatConfig {
     /// Address of the PMP responder: by default port 5351 of the default gateway.
@@ -131,7 +131,7 @@ impl GatewayClient {
         }
     }
 
-    /// Maps a port, or renews it; if possible to the external port `wanted`.
+    /// Maps a port, or renews its mapping, to the external port `wanted` if possible.
     async fn open(
         &self,
         protocol: PortProtocol,

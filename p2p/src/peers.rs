@@ -9,9 +9,8 @@
 //! [`Peers::poll`]. It opens no connection and never waits for the disk: changes are written by a
 //! blocking thread, one batch at a time.
 //!
-//! Overload: peers that come, misbehave and come back under other names. Candidates,
-//! scores, bans and the ledger are bounded, and warnings about offences are limited to one a
-//! second.
+//! Overload: peers that misbehave and reconnect under other names. Candidates, scores, bans and the
+//! ledger are bounded, and warnings about offences are limited to one a second.
 
 pub mod candidates;
 pub(crate) mod gate;
@@ -50,7 +49,8 @@ use tokio::task::JoinSet;
 
 /// Warnings about offences at most this often: a peer that floods us must not flood our log.
 const WARNING: Duration = Duration::from_secs(1);
-/// Slots that are made up for at most: a clock that jumped is not followed slot by slot.
+/// Missed slots whose decay is made up for, at most: a clock that jumped is not followed slot by
+/// slot.
 const MAX_SLOTS: u32 = 600;
 /// Time between two writes of the scores of connected peers.
 const SAVE_INTERVAL: Duration = Duration::from_secs(15);
@@ -282,8 +282,8 @@ impl Peers {
         self.candidates.on_disconnected(&peer, now);
     }
 
-    /// A dial has failed. `unanswered`: nothing answered at its address. Whether this is a static
-    /// peer's first failure since it was last connected.
+    /// A dial has failed; `unanswered` if nothing answered at its address. Returns whether this is a
+    /// static peer's first failure since it was last connected.
     pub fn on_dial_failed(&mut self, peer: &PeerId, unanswered: bool, now: Instant) -> bool {
         self.candidates.on_dial_failed(peer, now);
         self.statics.on_dial_failed(peer, unanswered, now)
@@ -320,8 +320,8 @@ impl Peers {
         dials
     }
 
-    /// Once a second: lets scores decay slot by slot, and notes the scores of connected peers to be
-    /// written when that is due; whether it was. `unix` is Unix time.
+    /// Once a second: lets scores decay slot by slot, and saves the scores of connected peers when
+    /// that is due. Returns whether it was due. `unix` is Unix time.
     pub fn on_second(&mut self, now: Instant, unix: u64) -> bool {
         let missed =
             now.saturating_duration_since(self.next_slot).as_secs() / self.slot.as_secs().max(1);
@@ -403,7 +403,7 @@ impl Peers {
         }
     }
 
-    /// StoreChanges the rules. Returns the row and the ledger entry to write if anything changed.
+    /// Changes the rules. Returns the row and the ledger entry to write if anything changed.
     fn set_blocked(&self, subject: Subject, blocked: bool) -> (StoreRecord, LedgerEntry, bool) {
         let change = if blocked {
             LedgerChange::Blocked
@@ -455,7 +455,7 @@ impl Peers {
     }
 }
 
-/// Puts a member into a set, or takes it out. Whether the set changed.
+/// Puts a member into a set, or takes it out. Returns whether the set changed.
 fn set_member<T: Ord>(set: &mut BTreeSet<T>, member: T, contained: bool) -> bool {
     if contained {
         set.insert(member)

@@ -2,7 +2,7 @@
 //! headers and blocks by range (`serve/by_range.rs`, this node's own). Both accept streams here and
 //! share one kind of quota (`serve/quota.rs`).
 //!
-//! What can overload it: peers that open more streams than are served, and peers that do not read
+//! Overload: peers that open more streams than are served, and peers that do not read
 //! their responses. A stream beyond the quota is reset at once; a serving task holds its permits
 //! until its stream is closed, and every read and write has a deadline.
 

@@ -1,11 +1,12 @@
 //! Gap filling: trusted tips go in, payloads come out parents first, and whatever lies between is
 //! fetched from peers.
 //!
-//! A pure state machine: events and `now` go in, `SyncAction`s come out of `Sync::poll`, and
-//! `Sync::wakeup` says when to call `Sync::on_timer`. It owns no socket, no clock and no task;
-//! `service.rs` drives it, and the clients in `sync/client.rs` send its requests.
+//! [`Sync`] is a pure state machine: events and `now` go in, [`SyncAction`]s come out of
+//! [`Sync::poll`], and [`Sync::next_wake`] says when to call [`Sync::on_timer`]. It owns no socket,
+//! no clock and no task. [`client::SyncClient`] owns the tasks that send its requests, and
+//! `service/sync.rs` stands between the two.
 //!
-//! `Sync` is the façade. `gap.rs` holds what is missing: a skeleton of hashes and the bodies at
+//! [`Sync`] is the façade. `gap.rs` holds what is missing: a skeleton of hashes and the bodies at
 //! hand. `fetcher.rs` decides which peer is asked for what, by number or by range. `tips.rs` holds
 //! the tips that wait beside the gap, and `known.rs` the chain's verdicts.
 //!
@@ -23,7 +24,7 @@
 //! gaps. A gossiped block with an unknown parent opens none, since the chain could not make it the
 //! head.
 //!
-//! What can overload it: tips (bounded in number), skeleton and bodies (bounded, see
+//! Overload: tips (bounded in number), skeleton and bodies (bounded, see
 //! [`SyncLimits`]), blocks the chain has not settled yet (bounded in bytes and number). Past a
 //! bound something is forgotten and fetched again when it is needed.
 
@@ -34,6 +35,7 @@ mod fetcher;
 mod gap;
 mod known;
 mod messages;
+pub(crate) mod progress;
 mod skeleton;
 #[cfg(test)]
 mod tests;
@@ -204,10 +206,10 @@ impl Sync {
     }
 
     /// When [`Sync::on_timer`] should be called next, if no event comes first.
-    pub fn wakeup(&self) -> Option<Instant> {
+    pub fn next_wake(&self) -> Option<Instant> {
         let gap = self.gap.as_ref()?;
         let abandon = self.is_overtaken(gap).then(|| gap.clock.abandon_at());
-        self.fetcher.wakeup(gap).into_iter().chain(abandon).min()
+        self.fetcher.next_wake(gap).into_iter().chain(abandon).min()
     }
 
     pub fn on_timer(&mut self, now: Instant) {

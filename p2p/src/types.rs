@@ -1,4 +1,4 @@
-//! Plain types that several rooms share: payloads on their way to and from the chain, the questions
+//! Plain types that several rooms share: payloads on their way to and from the chain, the queries
 //! that the chain answers ([`Blocks`]), connected peers, and the progress of sync.
 //!
 //! Every room may use this file, and it uses none of them.

@@ -51,7 +51,7 @@ impl BootSchedule {
         .collect()
     }
 
-    /// Whether this is the first failure since it last responded.
+    /// The outcome of a query. Returns whether it is the first failure since the last response.
     pub fn on_outcome(&mut self, index: usize, responded: bool, now: Instant) -> bool {
         let Some(node) = self.nodes.get_mut(index) else {
             return false;
@@ -86,7 +86,10 @@ mod tests {
         while now < start + Duration::from_secs(3600) {
             now += Duration::from_secs(1);
             for index in boot.due(false, now) {
-                assert_eq!(index, 1, "who responded is not asked while others do");
+                assert_eq!(
+                    index, 1,
+                    "a responsive bootnode is not queried while other nodes respond"
+                );
                 asked.push(now);
                 boot.on_outcome(1, false, now);
             }

@@ -28,7 +28,7 @@ pub enum Bootnode {
 /// A node's key and address, without a signature.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Enode {
-    /// The peer id of the key.
+    /// The peer id that belongs to the node's key.
     pub peer: PeerId,
     /// Address or host name.
     pub host: EnodeHost,

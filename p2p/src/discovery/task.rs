@@ -1,5 +1,5 @@
-//! The discovery task: walks, queries to bootnodes, our record, the store. Decisions are made in
-//! `record.rs`, `boot.rs` and the swarm.
+//! The discovery task: walks, queries to bootnodes, our record, the store. `record.rs` decides which
+//! records are used, `boot.rs` when a bootnode is queried, and the swarm which contacts are dialled.
 
 use super::{
     Advertise, Contact, Discovery, DiscoveryReport, bind,
@@ -254,7 +254,7 @@ impl DiscoveryTask {
                 Some(Ok(found)) = self.walk.join_next() => self.on_walked(&found, &mut to),
                 Some(Ok((index, response))) = self.queries.join_next() => self.on_response(index, response, &mut to),
                 Some(Ok(Some(ip))) = self.looking_up.join_next() => self.move_to(ip),
-                Some(question) = to.questions.recv() => drop(question.send(self.report())),
+                Some(done) = to.report_requests.recv() => drop(done.send(self.report())),
                 Ok(()) = to.mapped.changed() => self.on_mapped(&mut to),
                 Some(_) = writing.join_next() => {}
                 _ = tick.tick() => self.tick(&mut to),
@@ -544,7 +544,7 @@ impl DiscoveryTask {
         }
     }
 
-    /// StoreChanges the address in our record.
+    /// Changes the address in our record.
     fn move_to(&mut self, ip: IpAddr) {
         if Scope::of(ip) == Scope::None {
             return;

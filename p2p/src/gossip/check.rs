@@ -220,7 +220,7 @@ impl Checker {
             .values()
             .filter(|check| check.is_of(&peer))
             .map(|check| check.turn);
-        // Behind the peer's own messages, and not before messages that others have queued.
+        // The turn comes after the peer's own messages, and not before the turn that was last begun.
         let turn = waiting
             .clone()
             .chain(running)

@@ -128,7 +128,8 @@ pub struct Router {
     /// Whether a block can be accepted: a signer is known.
     accepting: Arc<AtomicBool>,
     bombs: LruCache<MessageId, ()>,
-    /// Messages with a permit that gossipsub has looked at and has not reported yet, if it will.
+    /// Messages with a permit that were given to gossipsub and that it has not reported so far. It
+    /// never reports duplicates.
     unreported: Vec<(MessageId, OwnedSemaphorePermit)>,
     offences: VecDeque<RouterEvent>,
 }
@@ -504,8 +505,8 @@ impl ConnectionHandler for UnpackingHandler {
                     None => continue,
                 }
             }
-            // gossipsub's handler writes and reads in one call: while a message waits or is
-            // unpacked, we can write only as long as there is capacity for the parts that are read.
+            // gossipsub's handler writes and reads in one call. While a message waits or is being
+            // unpacked, we can therefore write only as long as there is capacity for parts read.
             if self.is_full() {
                 return Poll::Pending;
             }

@@ -2,10 +2,10 @@
 //! copies followed, how long its check took, and when the block became the head. Pure; wall clock
 //! time comes in as Unix seconds.
 //!
-//! gossipsub reports a message once. Copies are counted where a message's id is computed, which
-//! happens for every copy. gossipsub does not report peers that send the same message again and
-//! again either, though each copy is unpacked. `router.rs` therefore notes the sender of the frame
-//! that gossipsub looks at, and a peer that repeats a message too often is reported here.
+//! gossipsub reports a message once. Copies are therefore counted where a message's id is computed,
+//! which happens for every copy. Nor does gossipsub report a peer that repeats a message, though
+//! each copy is unpacked: `router.rs` notes the sender of the frame that gossipsub looks at, and
+//! peers that repeat messages too often are reported from here.
 //!
 //! Overload: garbage, each piece a new message. The newest [`MESSAGES`] messages and
 //! the newest [`BLOCKS`] blocks are kept.

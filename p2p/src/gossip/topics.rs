@@ -22,12 +22,11 @@ const SEEN_TTL: Duration = Duration::from_secs(65);
 const FANOUT_TTL: Duration = Duration::from_secs(24);
 /// Heartbeats that messages are kept, and announced in.
 const HISTORY: (usize, usize) = (12, 3);
-/// For messages larger than this, IDONTWANT is sent to the mesh at once. That is a message
-/// to every neighbour before the check: for a small block it costs more than the copies, and a
-/// flood of garbage would be multiplied.
+/// Size above which the arrival of a message makes us send IDONTWANT to the mesh. Every neighbour
+/// gets it, and before the check: for a small block it costs more than the copies that it saves, and
+/// it would multiply a flood of garbage.
 const UNWANTED: usize = 16 << 10;
-/// Messages in one frame. Others of the network send one, or the few that we asked for; each is
-/// unpacked in the swarm's task.
+/// Messages in one frame. Nodes of the network send one, or the few that we requested.
 const MESSAGES_PER_FRAME: usize = 128;
 /// Messages that wait for one slow connection; past it the newest are dropped for that peer alone.
 const QUEUE_LEN: usize = 64;
@@ -84,8 +83,8 @@ impl Load {
     }
 }
 
-/// The four topics of a chain. All are joined, all the time; others are not even subscribed to for
-/// peers.
+/// The four topics of a chain. All are always joined, and peers' subscriptions to any other topic
+/// are ignored.
 #[derive(Clone, Debug)]
 pub struct Topics(HashMap<TopicHash, PayloadVersion>);
 

@@ -135,20 +135,20 @@ pub(crate) enum OperatorCommand {
 impl Network {
     /// The state of the swarm.
     pub async fn report(&self) -> Result<SwarmReport, NetworkError> {
-        self.ask(OperatorCommand::Report).await
+        self.request(OperatorCommand::Report).await
     }
 
     /// The signer whose blocks are accepted; `None`: no blocks are accepted. The previous signer
     /// may be accepted, too, until this one has signed a block.
     pub async fn signer(&self) -> Result<Option<Address>, NetworkError> {
-        self.ask(OperatorCommand::Signer).await
+        self.request(OperatorCommand::Signer).await
     }
 
     /// The state of discovery; `None` without it, and until its socket is bound.
     pub async fn discovery(&self) -> Option<DiscoveryReport> {
-        let (done, answer) = oneshot::channel();
-        self.questions.as_ref()?.send(done).await.ok()?;
-        answer.await.ok()
+        let (done, reply) = oneshot::channel();
+        self.report_requests.as_ref()?.send(done).await.ok()?;
+        reply.await.ok()
     }
 
     /// At most `limit` of the newest ledger entries, newest first; those of `peer` if one is given.
@@ -157,14 +157,14 @@ impl Network {
         peer: Option<PeerId>,
         limit: usize,
     ) -> Result<Vec<LedgerEntry>, NetworkError> {
-        self.ask(|done| OperatorCommand::Ledger { peer, limit, done })
+        self.request(|done| OperatorCommand::Ledger { peer, limit, done })
             .await
     }
 
     /// Blocks new connections, or ends the block. Existing connections stay. Ending the block of a
     /// peer or an address ends its ban too.
     pub async fn block(&self, subject: Subject, blocked: bool) -> Result<(), NetworkError> {
-        self.ask(|done| OperatorCommand::Block {
+        self.request(|done| OperatorCommand::Block {
             subject,
             blocked,
             done,
@@ -174,7 +174,7 @@ impl Network {
 
     /// A protected peer is never banned, nor trimmed.
     pub async fn protect(&self, peer: PeerId, protected: bool) -> Result<(), NetworkError> {
-        self.ask(|done| OperatorCommand::Protect {
+        self.request(|done| OperatorCommand::Protect {
             peer,
             protected,
             done,
@@ -189,12 +189,12 @@ impl Network {
         if peer == self.local {
             return Err(NetworkError::Ourselves(peer));
         }
-        let asked = self.ask(|done| OperatorCommand::Connect {
+        let connected = self.request(|done| OperatorCommand::Connect {
             peer,
             address,
             done,
         });
-        let outcome = timeout(CONNECT_TIMEOUT, asked)
+        let outcome = timeout(CONNECT_TIMEOUT, connected)
             .await
             .unwrap_or_else(|_| Ok(Err("no answer within 30 s".into())))?;
         outcome.map_err(|reason| NetworkError::Connect { peer, reason })
@@ -202,19 +202,19 @@ impl Network {
 
     /// Closes the peer's connections and forgets it, its score, its ban and its block.
     pub async fn disconnect(&self, peer: PeerId) -> Result<(), NetworkError> {
-        self.ask(|done| OperatorCommand::Disconnect { peer, done })
+        self.request(|done| OperatorCommand::Disconnect { peer, done })
             .await
     }
 
-    async fn ask<T>(
+    async fn request<T>(
         &self,
         make: impl FnOnce(ReplyTo<T>) -> OperatorCommand,
     ) -> Result<T, NetworkError> {
-        let (done, answer) = oneshot::channel();
+        let (done, reply) = oneshot::channel();
         self.commands
             .send(SwarmCommand::Operator(make(done)))
             .await
             .map_err(|_| NetworkError::Gone)?;
-        answer.await.map_err(|_| NetworkError::Gone)
+        reply.await.map_err(|_| NetworkError::Gone)
     }
 }

@@ -28,7 +28,7 @@ use tokio::sync::oneshot;
 /// A surplus connection may still carry the first messages of a session: it is closed when they
 /// have surely arrived.
 const SURPLUS_GRACE: Duration = Duration::from_secs(2);
-/// Callers that wait for a connection at once.
+/// Largest number of callers that wait for a connection.
 const MAX_PENDING: usize = 64;
 
 /// A caller that waits until a peer is connected and identified.
@@ -39,7 +39,7 @@ pub(super) struct PendingConnect {
     done: oneshot::Sender<Result<(), String>>,
 }
 
-/// A connection to close.
+/// A connection to close, and when.
 pub(super) struct SurplusLink {
     at: Instant,
     peer: PeerId,
@@ -269,7 +269,7 @@ impl Host {
         }
     }
 
-    /// The published peers contain the identity of this one: answers the callers that wait for it.
+    /// The identity of this peer has been published: answers the callers that wait for the peer.
     pub fn on_peers_published(&mut self, identified: PeerId) {
         self.complete_pending(|pending| pending.peer == identified, &Ok(()));
     }

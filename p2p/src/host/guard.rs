@@ -69,7 +69,7 @@ impl GuardError {
     }
 }
 
-/// Set by a stream, read by its connection.
+/// Flags that a stream sets and its connection reads.
 #[derive(Debug, Default)]
 struct Alarm {
     framing: AtomicBool,
@@ -199,7 +199,7 @@ pub struct GuardedStream<S> {
 /// Watches the frames of an inbound stream.
 struct FrameWatch {
     alarm: Arc<Alarm>,
-    /// The first bytes read.
+    /// The first bytes of the stream, up to [`PROTOCOL`].
     start: Vec<u8>,
     /// Whether the first bytes name a protocol of gossipsub.
     gossip: bool,
@@ -417,7 +417,7 @@ mod tests {
         }
     }
 
-    /// A connection on which a stream comes in whenever one is looked for.
+    /// A connection on which another inbound stream is always ready.
     struct Flood;
 
     impl StreamMuxer for Flood {
@@ -472,8 +472,7 @@ mod tests {
             .unwrap();
     }
 
-    /// Reads `bytes` of a stream, the end too if it comes, and closes; says whether that is an
-    /// alarm.
+    /// Reads up to `bytes` bytes of a stream and closes it. Returns whether that raises the alarm.
     fn alarms(stream: &[u8], bytes: usize) -> bool {
         let alarm = Arc::new(Alarm::default());
         let cursor = Cursor::new(stream.to_vec());
@@ -529,7 +528,7 @@ mod tests {
         }
     }
 
-    /// A stream from which this comes, and then nothing.
+    /// A stream that yields these bytes and then pends for ever.
     struct Stuck(Vec<u8>);
 
     impl AsyncRead for Stuck {
@@ -549,7 +548,7 @@ mod tests {
         }
     }
 
-    /// Whether a gossip stream on which this has come, and then nothing does, is given up.
+    /// Whether the alarm is raised for a stream that yields these bytes and then pends.
     async fn is_given_up(protocol: &[u8], frames: &[u8]) -> bool {
         let alarm = Arc::new(Alarm::default());
         let stuck = Stuck([b"\x13/multistream/1.0.0\n", protocol, frames].concat());
@@ -581,7 +580,7 @@ mod tests {
         assert!(!is_given_up(gossip, &[]).await);
         assert!(
             !is_given_up(b"\x10/ipfs/ping/1.0.0\n", &[200, 1, 2]).await,
-            "of other protocols nothing is known"
+            "frames of other protocols are not watched"
         );
     }
 }

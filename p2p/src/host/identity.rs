@@ -79,8 +79,9 @@ pub fn from_hex(text: &str) -> Option<Keypair> {
     Some(secp256k1::Keypair::from(secret).into())
 }
 
-/// Writes the key beside `path` and gives it its name when it is whole: nobody ever reads half a
-/// key. Of two processes started at once one gets the name, and both use its key.
+/// Writes the key to a draft beside `path` and links it to that name once it is whole, so no process
+/// reads half a key. If two processes start at once, the link of one fails, and both use the key of
+/// the other.
 fn create(path: &Path) -> Result<Keypair, IdentityError> {
     let keypair = secp256k1::Keypair::generate();
     let text = hex::encode(keypair.secret().to_bytes());

@@ -39,7 +39,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 /// opens 20 at once.
 const QUEUE: usize = 256;
 const QUEUE_PER_CONNECTION: usize = 32;
-/// Requests for an outbound stream that wait at one connection.
+/// Requests for outbound streams that wait at one connection.
 const WANTED: usize = 32;
 
 /// The reason why a stream was not opened.

@@ -1,5 +1,5 @@
-//! Transports: TCP with noise and yamux, QUIC, DNS names for both; and the listening sockets, with
-//! that of QUIC if it is configured.
+//! Transports: TCP with noise and yamux, QUIC, and DNS names for both. Opens the listening sockets,
+//! that of QUIC only if it is configured.
 
 use super::HostConfig;
 use crate::{
@@ -124,7 +124,7 @@ pub fn listening_swarm(
     timings: &SharedTimings,
     crowds: impl IntoIterator<Item = IpAddr>,
 ) -> Result<Swarm<Behaviour>, StartError> {
-    // Check this before any socket is opened: the error must not depend on other processes.
+    // Checked before any socket is opened: the error must not depend on other processes.
     if let Some(port) = config
         .listen_quic
         .filter(|port| *port != 0 && Some(*port) == config.discovery_udp)
@@ -269,7 +269,7 @@ mod tests {
     use std::net::UdpSocket;
     use tokio::time::timeout;
 
-    /// Whether a dial fails as unanswered.
+    /// Whether a dial of this address fails because nothing answers.
     async fn is_dial_unanswered(address: &str) -> bool {
         let address: Multiaddr = address.parse().unwrap();
         let mut transport = transport(

@@ -112,7 +112,7 @@ impl PmpClient {
 
     pub async fn external_ip(&self) -> Result<Ipv4Addr, NatError> {
         match self
-            .ask(&[VERSION, EXTERNAL_ADDRESS], |answer| {
+            .request(&[VERSION, EXTERNAL_ADDRESS], |answer| {
                 matches!(answer, PmpResponse::ExternalAddress(_))
             })
             .await?
@@ -133,7 +133,7 @@ impl PmpClient {
         let seconds = u32::try_from(lifetime.as_secs()).unwrap_or(u32::MAX);
         let request = map_request(protocol, port, wanted, seconds);
         let ours = |answer: &PmpResponse| matches!(answer, PmpResponse::Mapped { internal, .. } if *internal == port);
-        match self.ask(&request, ours).await? {
+        match self.request(&request, ours).await? {
             PmpResponse::Mapped {
                 external, seconds, ..
             } => Ok(Lease {
@@ -144,7 +144,7 @@ impl PmpClient {
         }
     }
 
-    async fn ask(
+    async fn request(
         &self,
         request: &[u8],
         wanted: impl Fn(&PmpResponse) -> bool,

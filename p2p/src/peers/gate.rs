@@ -44,16 +44,16 @@ use std::{
     task::{Context, Poll},
 };
 
-/// Handshakes of untrusted peers at once, altogether and from one address; over TCP, and as many
-/// over QUIC. The sender of a first datagram is not proven, so QUIC handshakes may be forged in any
-/// name and must not use up the capacity of TCP.
+/// Largest number of open handshakes of untrusted peers, altogether and from one address. TCP and
+/// QUIC are counted separately: the sender address of a first datagram may be forged, so handshakes
+/// over QUIC must not use up the capacity of TCP.
 const HANDSHAKES: usize = 128;
 const HANDSHAKES_PER_ADDRESS: usize = 16;
 /// QUIC handshakes from addresses of static peers, which may be forged too. A static peer whose
 /// capacity others use up in its name is still reached by our dials.
 const TRUSTED_PER_ADDRESS: usize = 64;
-/// Connections that untrusted peers opened, altogether (or twice the limit of peers, if that is
-/// more) and from one address.
+/// Largest number of connections that untrusted peers opened: altogether, unless twice the limit of
+/// peers is more, and from one address.
 const INCOMING: usize = 256;
 const INCOMING_PER_ADDRESS: usize = 64;
 /// Connections of one peer. One is usual; a second exists for a moment when both sides dial.

@@ -1,23 +1,25 @@
-//! Reputation: scores of peers and the bans that follow from them. A pure state machine: events and
-//! `now` (Unix seconds) go in, [`ReputationAction`]s come out of [`Reputation::poll`]; the ledger
-//! holds the reason of each.
+//! Reputation: the scores of peers, here, and the bans that follow from them, in
+//! `reputation/bans.rs`. A pure state machine: events and `now` (Unix seconds) go in,
+//! [`ReputationAction`]s come out of [`Reputation::poll`]; the ledger holds the reason of each.
 //!
-//! A peer whose score falls below the threshold is banned for a time. After the third peer banned
-//! at one address, the address is banned. Static and protected peers are never banned, only
-//! reported. Their addresses are never banned either, nor are private addresses, which many peers
-//! may share. Bans from before a restart follow the same rules.
+//! A peer's score is the sum of gossipsub's part and of the application's, which this file computes
+//! from the peer's offences and tells gossipsub. A peer whose score falls below the threshold is
+//! banned for a time. After the third peer banned at one address, the address is banned. Static and
+//! protected peers are never banned, only reported. Their addresses are never banned either, nor
+//! are private addresses, which many peers may share. Bans from before a restart follow the same
+//! rules.
 //!
-//! Overload: peers that connect, misbehave and reconnect under new names. Scores, bans
-//! and ledger are bounded.
+//! Overload: peers that connect, misbehave and reconnect under new names. Scores, bans and ledger
+//! are bounded.
+
+mod bans;
 
 use super::{
     ledger::{Ledger, LedgerChange, LedgerEntry},
-    score::{self, GossipScores, Offence, OffenceCounters, Scores, Scoring},
+    score::{self, GossipScores, Offence, OffenceClass, OffenceCounters, Scores, Scoring},
+    store::{ScoreRecord, StoreRecord},
 };
-use crate::{
-    address::{Scope, site},
-    peers::store::{BanRecord, ScoreRecord, StoreRecord},
-};
+use crate::address::site;
 use libp2p::PeerId;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
@@ -25,10 +27,6 @@ use std::{
     time::Duration,
 };
 
-/// Peers banned at one address before the address is.
-const BANS_PER_ADDRESS: usize = 3;
-/// Peers, and addresses, banned at once. Above this number the ban that would end first ends.
-const BANS: usize = 10_000;
 /// Margin above gossipsub's graylist threshold for peers we still want to receive from.
 const GRAYLIST_MARGIN: f64 = 1.0;
 /// Scores of disconnected peers; above this number the oldest are forgotten.
@@ -86,24 +84,33 @@ pub struct Ban {
     address: Option<IpAddr>,
 }
 
+/// The score of a peer, and the facts that it is made of.
 #[derive(Debug, Default)]
 struct PeerState {
     counters: OffenceCounters,
-    /// gossipsub's part of the score: all but the application's.
+    /// gossipsub's score without the application's part.
     router: f64,
     gossip: GossipScores,
     connected: bool,
     address: Option<IpAddr>,
     /// Unix time of the last save.
     updated: u64,
-    /// Whether a due ban was reported and not imposed.
+    /// Whether a ban that was due has been reported instead of imposed.
     spared: bool,
 }
 
+impl PeerState {
+    /// The whole score.
+    fn total(&self) -> f64 {
+        self.router + self.counters.score()
+    }
+}
+
+/// The scores and bans of all peers.
 #[derive(Debug)]
 pub struct Reputation {
     policy: Policy,
-    /// Seconds that a state outlives its peer's connection.
+    /// Seconds that a state is kept after its peer's last connection has closed.
     retention: u64,
     peers: HashMap<PeerId, PeerState>,
     bans: BTreeMap<PeerId, Ban>,
@@ -118,7 +125,7 @@ pub struct Reputation {
 }
 
 impl Reputation {
-    /// `addresses` are those of static peers, as far as they are given as numbers.
+    /// `addresses` are the IP addresses of static peers; those given by name are not among them.
     pub fn new(
         policy: Policy,
         slot: Duration,
@@ -143,7 +150,7 @@ impl Reputation {
         }
     }
 
-    /// Restores the records of before a restart.
+    /// Restores the records that an earlier run has stored.
     pub fn restore(&mut self, records: Vec<StoreRecord>, now: u64) {
         for record in records {
             match record {
@@ -178,38 +185,6 @@ impl Reputation {
         self.record_bans();
     }
 
-    fn restore_ban(&mut self, peer: PeerId, record: BanRecord, now: u64) {
-        let change = LedgerChange::Banned {
-            until: record.expiry,
-        };
-        let entry = LedgerEntry::of_peer(peer, change, "kept", &*record.reason, 0.0);
-        self.ledger.write(entry, now);
-        let ban = Ban {
-            until: record.expiry,
-            reason: record.reason,
-            address: record.address,
-        };
-        self.bans.insert(peer, ban);
-        self.actions.push_back(ReputationAction::Ban(peer));
-    }
-
-    /// `address` is a [`site`].
-    fn restore_address_ban(&mut self, address: IpAddr, record: BanRecord, now: u64) {
-        let change = LedgerChange::Banned {
-            until: record.expiry,
-        };
-        let entry = LedgerEntry::of_address(address, change, "kept", &*record.reason);
-        self.ledger.write(entry, now);
-        let ban = Ban {
-            until: record.expiry,
-            reason: record.reason,
-            address: None,
-        };
-        self.address_bans.insert(address, ban);
-        self.actions
-            .push_back(ReputationAction::BanAddress(address));
-    }
-
     pub fn poll(&mut self) -> Option<ReputationAction> {
         self.actions.pop_front()
     }
@@ -222,14 +197,6 @@ impl Reputation {
         self.statics.contains(peer) || self.protected.contains(peer)
     }
 
-    pub fn bans(&self) -> &BTreeMap<PeerId, Ban> {
-        &self.bans
-    }
-
-    pub fn address_bans(&self) -> &BTreeMap<IpAddr, Ban> {
-        &self.address_bans
-    }
-
     /// The peer's scores as the network's nodes report them.
     pub fn scores(&self, peer: &PeerId) -> Scores {
         self.peers
@@ -239,9 +206,7 @@ impl Reputation {
     }
 
     pub fn total(&self, peer: &PeerId) -> f64 {
-        self.peers
-            .get(peer)
-            .map_or(0.0, |state| state.router + state.counters.score())
+        self.peers.get(peer).map_or(0.0, PeerState::total)
     }
 
     pub fn on_connected(
@@ -256,10 +221,8 @@ impl Reputation {
         let score = state.counters.score();
         self.on_address(&peer, address);
         let reason = if outbound { "we_dialled" } else { "it_dialled" };
-        self.ledger.write(
-            LedgerEntry::of_peer(peer, LedgerChange::Connected, reason, "", score).at(address),
-            now,
-        );
+        let entry = LedgerEntry::of_peer(peer, LedgerChange::Connected, reason, "", score);
+        self.ledger.write(entry.at(address), now);
         self.set_router_score(&peer);
     }
 
@@ -284,26 +247,28 @@ impl Reputation {
         metrics::counter!("starling_p2p_disconnects_total", "reason" => reason).increment(1);
         let score = self.total(peer);
         let address = self.peers.get(peer).and_then(|state| state.address);
-        self.ledger.write(
-            LedgerEntry::of_peer(*peer, LedgerChange::Disconnected, reason, evidence, score)
-                .at(address),
-            now,
-        );
+        let change = LedgerChange::Disconnected;
+        let entry = LedgerEntry::of_peer(*peer, change, reason, evidence, score);
+        self.ledger.write(entry.at(address), now);
         tracing::info!(%peer, reason, evidence, "peer disconnected");
         self.save(peer, now);
         if let Some(state) = self.peers.get_mut(peer) {
             state.connected = false;
         }
-        if self.peers.values().filter(|state| !state.connected).count() > ABSENT {
-            let absent = self.peers.iter().filter(|(_, state)| !state.connected);
-            if let Some(oldest) = absent
-                .min_by_key(|(_, state)| state.updated)
-                .map(|(peer, _)| *peer)
-            {
-                self.peers.remove(&oldest);
-                self.actions
-                    .push_back(ReputationAction::Save(StoreRecord::Score(oldest, None)));
-            }
+        self.forget_oldest_absent();
+    }
+
+    /// Bounds the scores of disconnected peers; called for each that disconnects.
+    fn forget_oldest_absent(&mut self) {
+        let absent = || self.peers.iter().filter(|(_, state)| !state.connected);
+        if absent().count() <= ABSENT {
+            return;
+        }
+        let oldest = absent().min_by_key(|(_, state)| state.updated);
+        if let Some(oldest) = oldest.map(|(peer, _)| *peer) {
+            self.peers.remove(&oldest);
+            let removal = StoreRecord::Score(oldest, None);
+            self.actions.push_back(ReputationAction::Save(removal));
         }
     }
 
@@ -317,18 +282,10 @@ impl Reputation {
             Scoring::None => 0.0,
             Scoring::Light => state.counters.add_times(offence.class(), offence.times()),
         };
-        let (address, score) = (state.address, state.router + state.counters.score());
-        self.ledger.write(
-            LedgerEntry::of_peer(
-                peer,
-                LedgerChange::Score(change),
-                offence.label(),
-                evidence,
-                score,
-            )
-            .at(address),
-            now,
-        );
+        let (address, score) = (state.address, state.total());
+        let change = LedgerChange::Score(change);
+        let entry = LedgerEntry::of_peer(peer, change, offence.label(), evidence, score);
+        self.ledger.write(entry.at(address), now);
         self.set_router_score(&peer);
         self.judge(peer, now);
     }
@@ -341,19 +298,11 @@ impl Reputation {
         if self.policy.scoring == Scoring::None {
             return;
         }
-        let change = state.counters.add(score::OffenceClass::ValidResponse);
+        let change = state.counters.add(OffenceClass::ValidResponse);
         if change > 0.0 {
-            let score = state.router + state.counters.score();
-            self.ledger.write(
-                LedgerEntry::of_peer(
-                    peer,
-                    LedgerChange::Score(change),
-                    "valid_response",
-                    "",
-                    score,
-                ),
-                now,
-            );
+            let (change, score) = (LedgerChange::Score(change), state.total());
+            let entry = LedgerEntry::of_peer(peer, change, "valid_response", "", score);
+            self.ledger.write(entry, now);
             self.set_router_score(&peer);
         }
     }
@@ -398,26 +347,6 @@ impl Reputation {
         self.judge(peer, now);
     }
 
-    /// Ends bans that have expired.
-    pub fn on_time(&mut self, now: u64) {
-        let over: Vec<PeerId> = self
-            .bans
-            .iter()
-            .filter(|(_, ban)| ban.until <= now)
-            .map(|(peer, _)| *peer)
-            .collect();
-        over.iter()
-            .for_each(|peer| self.unban(peer, "expired", now));
-        let over: Vec<IpAddr> = self
-            .address_bans
-            .iter()
-            .filter(|(_, ban)| ban.until <= now)
-            .map(|(ip, _)| *ip)
-            .collect();
-        over.iter()
-            .for_each(|address| self.unban_address(*address, "expired", now));
-    }
-
     /// Saves the scores of connected peers.
     pub fn save_all(&mut self, now: u64) {
         let connected: Vec<PeerId> = self
@@ -433,16 +362,7 @@ impl Reputation {
     pub fn protect(&mut self, peer: PeerId, now: u64) {
         self.unban(&peer, "protected", now);
         if self.protected.insert(peer) {
-            self.ledger.write(
-                LedgerEntry::of_peer(
-                    peer,
-                    LedgerChange::Protected,
-                    "operator",
-                    "",
-                    self.total(&peer),
-                ),
-                now,
-            );
+            self.note_protection(peer, LedgerChange::Protected, now);
         }
         self.set_router_score(&peer);
     }
@@ -450,18 +370,14 @@ impl Reputation {
     /// An operator no longer protects a peer.
     pub fn unprotect(&mut self, peer: PeerId, now: u64) {
         if self.protected.remove(&peer) {
-            self.ledger.write(
-                LedgerEntry::of_peer(
-                    peer,
-                    LedgerChange::Unprotected,
-                    "operator",
-                    "",
-                    self.total(&peer),
-                ),
-                now,
-            );
+            self.note_protection(peer, LedgerChange::Unprotected, now);
             self.set_router_score(&peer);
         }
+    }
+
+    fn note_protection(&mut self, peer: PeerId, change: LedgerChange, now: u64) {
+        let entry = LedgerEntry::of_peer(peer, change, "operator", "", self.total(&peer));
+        self.ledger.write(entry, now);
     }
 
     /// Writes an entry into the ledger.
@@ -475,104 +391,13 @@ impl Reputation {
         self.clear(peer);
     }
 
-    /// Whether a [`site`] is never banned: a static or protected peer uses it, or it is not a
-    /// public address. A private address may be that of a gateway or a container bridge with a
-    /// whole network behind it.
-    fn is_spared(&self, address: IpAddr) -> bool {
-        let uses_address = |(peer, state): (&PeerId, &PeerState)| {
-            state.connected && state.address.map(site) == Some(address) && self.is_protected(peer)
-        };
-        Scope::of(address) != Scope::World
-            || self.trusted_sites.contains(&address)
-            || self.peers.iter().any(uses_address)
-    }
-
-    /// Bans an address for the usual time, unless it [is spared](Self::is_spared).
-    pub fn ban_address(
-        &mut self,
-        address: IpAddr,
-        reason: &'static str,
-        evidence: String,
-        now: u64,
-    ) {
-        let address = site(address);
-        if self.is_spared(address) {
-            tracing::warn!(%address, reason, evidence, "address not banned: it is private, or a static or protected peer is there");
-            self.ledger.write(
-                LedgerEntry::of_address(address, LedgerChange::Spared, reason, evidence),
-                now,
-            );
-            return;
-        }
-        let until = now.saturating_add(self.policy.duration.as_secs());
-        tracing::warn!(%address, reason, evidence, until, "address banned");
-        metrics::counter!("starling_p2p_bans_total", "reason" => reason).increment(1);
-        self.ledger.write(
-            LedgerEntry::of_address(
-                address,
-                LedgerChange::Banned { until },
-                reason,
-                evidence.clone(),
-            ),
-            now,
-        );
-        if self.address_bans.len() >= BANS
-            && let Some(first) = self
-                .address_bans
-                .iter()
-                .min_by_key(|(_, ban)| ban.until)
-                .map(|(address, _)| *address)
-        {
-            self.unban_address(first, "too_many_bans", now);
-        }
-        let record = BanRecord {
-            expiry: until,
-            last_update: now,
-            reason: evidence.clone(),
-            address: None,
-        };
-        self.address_bans.insert(
-            address,
-            Ban {
-                until,
-                reason: evidence,
-                address: None,
-            },
-        );
-        self.actions
-            .push_back(ReputationAction::BanAddress(address));
-        self.actions
-            .push_back(ReputationAction::Save(StoreRecord::AddressBan(
-                address,
-                Some(record),
-            )));
-    }
-
-    pub fn unban_address(&mut self, address: IpAddr, reason: &'static str, now: u64) {
-        let address = site(address);
-        if self.address_bans.remove(&address).is_some() {
-            tracing::info!(%address, reason, "address no longer banned");
-            metrics::counter!("starling_p2p_unbans_total", "reason" => reason).increment(1);
-            crate::metrics::address_unbanned();
-            self.ledger.write(
-                LedgerEntry::of_address(address, LedgerChange::Unbanned, reason, ""),
-                now,
-            );
-            self.actions
-                .push_back(ReputationAction::UnbanAddress(address));
-            self.actions
-                .push_back(ReputationAction::Save(StoreRecord::AddressBan(
-                    address, None,
-                )));
-        }
-    }
-
+    /// Bans the peer if its score is below the threshold, or reports that it is spared.
     fn judge(&mut self, peer: PeerId, now: u64) {
         let (threshold, protected) = (self.policy.threshold, self.is_protected(&peer));
         let Some(state) = self.peers.get_mut(&peer) else {
             return;
         };
-        let total = state.router + state.counters.score();
+        let total = state.total();
         if self.policy.scoring == Scoring::None || total >= threshold {
             // Reported again only after a recovery.
             state.spared &= total < threshold / 2.0;
@@ -597,104 +422,12 @@ impl Reputation {
             };
             let address = state.address;
             tracing::warn!(%peer, reason, evidence, "peer would be banned");
-            self.ledger.write(
-                LedgerEntry::of_peer(peer, LedgerChange::Spared, reason, evidence, total)
-                    .at(address),
-                now,
-            );
+            let entry = LedgerEntry::of_peer(peer, LedgerChange::Spared, reason, evidence, total);
+            self.ledger.write(entry.at(address), now);
         }
     }
 
-    fn ban(&mut self, peer: PeerId, reason: &'static str, evidence: String, now: u64) {
-        if self.bans.contains_key(&peer) {
-            return;
-        }
-        let until = now.saturating_add(self.policy.duration.as_secs());
-        let address = self.peers.get(&peer).and_then(|state| state.address);
-        tracing::warn!(%peer, reason, evidence, until, "peer banned");
-        metrics::counter!("starling_p2p_bans_total", "reason" => reason).increment(1);
-        let entry = LedgerEntry::of_peer(
-            peer,
-            LedgerChange::Banned { until },
-            reason,
-            evidence.clone(),
-            self.total(&peer),
-        )
-        .at(address);
-        self.ledger.write(entry, now);
-        if self.bans.len() >= BANS
-            && let Some(first) = self
-                .bans
-                .iter()
-                .min_by_key(|(_, ban)| ban.until)
-                .map(|(peer, _)| *peer)
-        {
-            self.unban(&first, "too_many_bans", now);
-        }
-        let record = BanRecord {
-            expiry: until,
-            last_update: now,
-            reason: evidence.clone(),
-            address,
-        };
-        self.bans.insert(
-            peer,
-            Ban {
-                until,
-                reason: evidence,
-                address,
-            },
-        );
-        self.actions.push_back(ReputationAction::Ban(peer));
-        self.actions
-            .push_back(ReputationAction::Save(StoreRecord::PeerBan(
-                peer,
-                Some(record),
-            )));
-        self.record_bans();
-        if let Some(site) = address.map(site) {
-            self.ban_crowded_site(site, now);
-        }
-    }
-
-    /// Bans a site once too many peers of it are banned.
-    fn ban_crowded_site(&mut self, address: IpAddr, now: u64) {
-        if self.address_bans.contains_key(&address) {
-            return;
-        }
-        let banned = self
-            .bans
-            .values()
-            .filter(|ban| ban.address.map(site) == Some(address))
-            .count();
-        if banned >= BANS_PER_ADDRESS {
-            let evidence = format!("{banned} peers of this address are banned");
-            self.ban_address(address, "banned_peers", evidence, now);
-        }
-    }
-
-    /// Ends a ban and clears the counters, which would otherwise ban the peer again at once.
-    fn unban(&mut self, peer: &PeerId, reason: &'static str, now: u64) {
-        if self.bans.remove(peer).is_some() {
-            self.clear(peer);
-            tracing::info!(%peer, reason, "peer no longer banned");
-            metrics::counter!("starling_p2p_unbans_total", "reason" => reason).increment(1);
-            crate::metrics::peer_unbanned();
-            self.ledger.write(
-                LedgerEntry::of_peer(*peer, LedgerChange::Unbanned, reason, "", 0.0),
-                now,
-            );
-            self.actions.push_back(ReputationAction::Unban(*peer));
-            self.actions
-                .push_back(ReputationAction::Save(StoreRecord::PeerBan(*peer, None)));
-            self.record_bans();
-        }
-    }
-
-    fn record_bans(&self) {
-        metrics::gauge!("starling_p2p_banned_peers").set(self.bans.len() as f64);
-    }
-
+    /// Forgets the offences of a peer.
     fn clear(&mut self, peer: &PeerId) {
         if let Some(state) = self.peers.get_mut(peer) {
             state.counters = OffenceCounters::default();
@@ -704,12 +437,13 @@ impl Reputation {
         }
     }
 
+    /// Saves the score of a peer that has committed offences.
     fn save(&mut self, peer: &PeerId, now: u64) {
         let Some(state) = self.peers.get_mut(peer) else {
             return;
         };
         state.updated = now;
-        let total = state.router + state.counters.score();
+        let total = state.total();
         if self.policy.scoring == Scoring::Light && !state.counters.is_empty() {
             state.gossip.total = total;
             let peer_scores = Scores::of(state.gossip, &state.counters);

@@ -168,7 +168,7 @@ fn json<T: DeserializeOwned>(value: &[u8]) -> Option<T> {
     serde_json::from_slice(value).ok()
 }
 
-/// StoreChanges to write: key and new value.
+/// Changes to write: the keys and their new values; `None` removes the row.
 pub type StoreChanges = BTreeMap<String, Option<Vec<u8>>>;
 
 /// The store, and the changes that are not written yet.
@@ -181,7 +181,7 @@ pub struct Peerstore {
 impl Peerstore {
     /// Opens the store at `path`, creates it if it does not exist, and reads all of it. `flag` is
     /// the option that gave the path. A damaged store is renamed and a new one created: no row is
-    /// worth refusing to start for. Blocks.
+    /// worth refusing to start for. Waits for the disk.
     pub fn open(
         path: Option<&Path>,
         flag: &'static str,
@@ -193,7 +193,7 @@ impl Peerstore {
             Err(error @ (sled::Error::Corruption { .. } | sled::Error::Unsupported(_))) => {
                 let mut aside = path.as_os_str().to_owned();
                 aside.push(format!(".damaged-{:08x}", rand::random::<u32>()));
-                tracing::warn!(%error, path = %path.display(), ?aside, "the p2p store is damaged: put aside, begun anew");
+                tracing::warn!(%error, path = %path.display(), ?aside, "the p2p store is damaged: renamed, a new one is created");
                 std::fs::rename(path, aside).map_err(sled::Error::Io).and_then(|()| Self::open_at(path))
             }
             opened => opened,

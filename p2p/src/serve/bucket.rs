@@ -77,8 +77,8 @@ mod tests {
         let mut bucket = TokenBucket::new(TokenRate { rate: 10, burst: 5 }, start);
         let waits: Vec<u128> = (0..8).map(|_| bucket.take(start).as_millis()).collect();
         assert_eq!(waits, [0, 0, 0, 0, 0, 100, 200, 300]);
-        // After the debt is worked off and two intervals more, two tokens are there.
-        let later = start + Duration::from_millis(1000 - 500 + 300 - 200 + 200);
+        // The bucket is full again when the eight tokens have come back, one every 100 ms.
+        let later = start + Duration::from_millis(800);
         let waits: Vec<bool> = (0..9).map(|_| bucket.take(later).is_zero()).collect();
         assert_eq!(waits.iter().filter(|free| **free).count(), 5);
     }

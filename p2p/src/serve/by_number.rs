@@ -1,6 +1,6 @@
 //! Serving `payload_by_number`. Serving tasks are the only callers of [`Blocks::block`].
 //!
-//! What can overload it: peers that send requests faster than the disk, and peers that do not read
+//! Overload: peers that send requests faster than the disk, and peers that do not read
 //! their responses. Streams and responses in memory are bounded by the quota (excess streams are
 //! reset at once). Each peer has a token bucket, and all peers together have one: a request waits
 //! for its tokens, and is refused where it would wait for too long. Reading and writing have
@@ -83,8 +83,8 @@ impl NumberServer {
         accept_streams(quota, COUNTER, incoming, serve).await;
     }
 
-    /// Waits for the tokens of one request; false if that would take too long. The peer's own
-    /// tokens come first, so its excess requests take none of the others'.
+    /// Waits for the tokens of one request; false if that would take too long. The peer's own bucket
+    /// comes first, so its excess requests take no tokens from the bucket of all peers.
     async fn wait(&self, requester: &Requester) -> bool {
         let mut left = LONGEST_WAIT;
         for bucket in [requester.tokens(), self.tokens.get(requester.trusted)] {
@@ -199,7 +199,7 @@ mod tests {
                 .filter(|_| server.wait(&requester).now_or_never() == Some(true))
                 .count()
         };
-        // More than these only where the machine has stopped for a second.
+        // The buckets refill while a busy machine stands still, so the upper bounds have a margin.
         let alone = served_at_once(PeerId::random(), 30);
         assert!((15..20).contains(&alone), "{alone} of one untrusted peer");
         let untrusted: usize = (0..10).map(|_| served_at_once(PeerId::random(), 15)).sum();

@@ -1,6 +1,6 @@
 //! Serving range sync: statuses, headers and blocks, over the protocol of `starling_proto::wire`.
 //!
-//! What can overload it: peers that request more than the disk can read, peers that do not read
+//! Overload: peers that request more than the disk can read, peers that do not read
 //! their responses, and many of both. Streams are bounded by the quota, and so are large chunks in
 //! memory. Each chunk waits for its peer's budget of bytes and for a permit to read and pack it,
 //! first come first served, so no peer exhausts the permits of the others. One chunk is made ahead
@@ -55,10 +55,11 @@ const LARGE: QuotaCapacity = QuotaCapacity {
 };
 /// Chunks read and packed at the same time.
 const READING: usize = 4;
-/// Bytes of a chunk before it is packed, about: little to lose, and enough to pack well.
+/// Approximate bytes of a chunk before it is packed: few to lose with a connection, and enough to
+/// compress well.
 const CHUNK: usize = 256 << 10;
-/// Bytes, before packing, above which a chunk is large: it is made once it has a permit for a large
-/// chunk, and holds that until it is written.
+/// Bytes, before packing, above which a chunk is large. A large chunk is made only with a permit,
+/// which it holds until it is written.
 const SMALL_CHUNK: usize = 2 * CHUNK;
 const COUNTER: &str = "starling_p2p_range_serve_total";
 
@@ -213,7 +214,7 @@ impl RangeServer {
             .tokens()
             .lock()
             .take_many((size >> 10) as u32, Instant::now());
-        // The timer's step is a millisecond, as long as many a chunk takes.
+        // Even a sleep of no time takes a timer step of a millisecond, in which a chunk can be made.
         if !wait.is_zero() {
             tokio::time::sleep(wait).await;
         }

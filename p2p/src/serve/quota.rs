@@ -101,7 +101,7 @@ struct PeerQuota {
 /// The quota that a stream exceeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum QuotaExceeded {
-    /// The peer's own.
+    /// The quota of the peer alone.
     Peer,
     /// The quota of its address, or the total.
     Shared,

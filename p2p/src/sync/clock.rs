@@ -1,5 +1,5 @@
-//! The stall clock of a gap: when it last made progress, and when a peer last answered a range
-//! request to its end. Every decision about a gap that stands still is made from it.
+//! The stall clock of a gap: when the gap last made progress, and when a peer last answered a range
+//! request to its end. Every decision about a stalled gap is made from this clock.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,8 @@ const ABANDON: Duration = Duration::from_secs(30);
 /// Time without progress after which a gap is reported as stalled.
 const REPORT: Duration = Duration::from_secs(15);
 /// Time without a complete response after which a long gap is requested by number too: peers that
-/// answer range requests slowly or not at all must not keep it from peers that have the blocks.
+/// answer range requests slowly or not at all must not keep the gap open while others have its
+/// blocks.
 const FALL_BACK: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Debug)]
@@ -35,12 +36,13 @@ impl StallClock {
         }
     }
 
-    /// A missing block or link has come, or the chain is the one that is waited for.
+    /// A missing block or link has arrived, or peers are not the cause of the wait: the chain is
+    /// busy.
     pub fn on_progress(&mut self, now: Instant) {
         self.progress = now;
     }
 
-    /// A peer has answered a range request to its end, or no response is needed now.
+    /// A peer has answered a range request to its end, or no response is needed at present.
     pub fn on_response(&mut self, now: Instant) {
         self.response = Some(now);
     }

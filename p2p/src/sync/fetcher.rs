@@ -1,15 +1,15 @@
 //! The fetcher: which peer is asked for what the gap is missing, by number or by range.
 //!
-//! A short gap is requested block by block (`fetcher/by_number.rs`), which every node of the
-//! network serves. A long one is requested in ranges (`fetcher/by_range.rs`) from peers that have
-//! sent a status, so that run this node too, and by number beside that where range requests bring
-//! nothing. Both share one set of peers (`fetcher/peers.rs`) and one table of requests in flight
+//! A short gap is requested block by block (`fetcher/by_number.rs`): every node of the network
+//! serves blocks by number. A long gap is requested in ranges (`fetcher/by_range.rs`) from peers
+//! that have sent a status, which only peers that run this node do. Where range requests bring
+//! nothing, a long gap is requested by number as well. Both share one set of peers (`fetcher/peers.rs`) and one table of requests in flight
 //! (`fetcher/requests.rs`); the gap's stall clock (`clock.rs`) says when to fall back.
 //!
 //! A peer has a back-off for each protocol: one that refuses ranges may well serve blocks by
 //! number.
 //!
-//! What can overload it: nothing that peers send unasked. Requests in flight are bounded in number,
+//! Overload: nothing that peers send unasked. Requests in flight are bounded in number,
 //! and what they may bring in bytes.
 
 mod by_number;
@@ -119,7 +119,7 @@ impl Fetcher {
             || (gap.len() + below >= MIN_RANGE && self.has_range_peer(gap.low()))
     }
 
-    /// Begins a pass over the gap: what the last one waited for no longer counts.
+    /// Begins a pass over the gap: forgets the events that the last pass waited for.
     pub fn begin_pass(&mut self) {
         self.waits = FetchWaits::default();
     }
@@ -145,14 +145,14 @@ impl Fetcher {
     }
 
     /// When the gap needs another pass, if no event comes first.
-    pub fn wakeup(&self, gap: &Gap) -> Option<Instant> {
+    pub fn next_wake(&self, gap: &Gap) -> Option<Instant> {
         let FetchWaits {
             starved,
             by_number,
             by_range,
         } = self.waits;
         let back_off = starved.then(|| self.next_number_peer_ready()).flatten();
-        let range = by_range.then(|| self.range_wakeup(gap)).flatten();
+        let range = by_range.then(|| self.next_range_wake(gap)).flatten();
         let fall_back = (by_range && !by_number && !starved)
             .then(|| gap.clock.fall_back_at())
             .flatten();
@@ -173,7 +173,7 @@ impl Fetcher {
         self.requests.len()
     }
 
-    /// Why no peer delivers this block, in words, for an operator.
+    /// The reasons why no peer delivers this block, as text for an operator.
     pub fn explain_missing(&self, number: u64, now: Instant) -> Vec<String> {
         let mut reasons = self.explain_range_peers(number, now);
         let requests = self.requests.numbers();

@@ -158,8 +158,8 @@ impl Gap {
         Some(meet)
     }
 
-    /// Takes a trusted payload if it belongs here: a missing body of the skeleton, or the child of
-    /// its top. Otherwise returns it.
+    /// Takes a trusted payload if it belongs to the gap, that is, if it is a missing body of the
+    /// skeleton or the child of its top. Otherwise returns it.
     pub fn offer(&mut self, body: Body, limits: &SyncLimits, now: Instant) -> Option<Body> {
         let (number, is_from_engine) = (body.number(), body.is_from_engine());
         let top = self.top();

@@ -12,8 +12,8 @@ use std::{
     num::NonZeroUsize,
 };
 
-/// Blocks settled lately: bridges the time between asking the chain for a block and using the
-/// result.
+/// Blocks settled lately. They cover the time between a query to the chain and the use of its
+/// result, which may be out of date by then.
 const SETTLED: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
 /// Refused blocks: enough for hours of a branch that keeps growing on an invalid block.
 const REFUSED: NonZeroUsize = NonZeroUsize::new(16_384).unwrap();

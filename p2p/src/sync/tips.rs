@@ -59,8 +59,8 @@ impl Tips {
         }
     }
 
-    /// The tip to open the next gap for: one that extends a known block (it lacks capacity alone),
-    /// otherwise the highest, the latest of equals.
+    /// The tip to open the next gap for: one that extends a known block and waits for capacity only,
+    /// otherwise the highest; of several at that height, the newest.
     pub fn take_next(&mut self, known: &KnownBlocks) -> Option<Body> {
         let linked = self.0.iter().position(|tip| tip.parent_known(known));
         let best = linked.or_else(|| (0..self.0.len()).max_by_key(|i| self.0[*i].number()))?;

@@ -1,11 +1,11 @@
-//! Peers that do what no honest peer does. Each goes on until it is hung up on; [`again_and_again`]
-//! comes back under another name.
+//! Peers that do what no honest peer does. Each attacks until the node disconnects it;
+//! [`again_and_again`] then attacks under a new peer id.
 
 use crate::net::*;
 use alloy_primitives::Bytes;
 use futures::{AsyncReadExt, AsyncWriteExt, FutureExt, StreamExt, future::LocalBoxFuture};
 use libp2p::{
-    PeerId, Stream, StreamProtocol, Transport,
+    PeerId, Stream, Transport,
     core::{
         Endpoint,
         muxing::{StreamMuxerBox, StreamMuxerExt},
@@ -34,24 +34,25 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 const LONG: Duration = Duration::from_secs(60);
-/// Between an end and the next beginning.
+/// Pause between two attacks.
 const BREATH: Duration = Duration::from_millis(50);
-/// Between two blocks. No divisor of the gossip heartbeat.
+/// Pause between two blocks. No divisor of the gossip heartbeat.
 const PAUSE: Duration = Duration::from_millis(61);
 
 /// A kind of attack that goes on until it is ended.
 pub struct Attack {
     pub name: &'static str,
-    /// What it is charged as.
+    /// The reason in the ledger.
     pub charge: &'static str,
-    /// At once.
+    /// Number of attackers at once.
     attackers: usize,
-    /// Blocks that the victim has to fetch before each that it hears, if the attack is about those.
+    /// Blocks that the victim must fetch below each gossiped block; zero if the attack does not
+    /// concern requests.
     gap: usize,
     begin: Begin,
 }
 
-/// On this node, which has these blocks.
+/// Starts an attack on a node, which has these blocks.
 type Begin = fn(Arc<Node>, Vec<Arc<Payload>>) -> LocalBoxFuture<'static, ()>;
 
 const fn attack(name: &'static str, charge: &'static str, begin: Begin) -> Attack {
@@ -150,11 +151,11 @@ pub const ATTACKS: [Attack; 10] = [
     }),
 ];
 
-/// A node that hears blocks from a publisher, and what they are made upon.
+/// A victim that receives blocks from a publisher, and the newest of those blocks.
 pub struct Scene {
     pub victim: Arc<Node>,
     pub publisher: Node,
-    /// Has what the victim has to fetch.
+    /// A node with the blocks that the victim must fetch, if there are any.
     server: Option<Node>,
     newest: Arc<Payload>,
     gap: usize,
@@ -164,7 +165,8 @@ impl Scene {
     pub async fn new(attack: &Attack, before: &[Arc<Payload>]) -> Self {
         let victim = Arc::new(Node::start_with(config(), before).await);
         let beside = || with_static(&[&victim.address]);
-        // Asked before others if it could be: who delivers a block has those before it.
+        // The publisher serves no blocks if the victim must fetch some: as their deliverer it would
+        // be asked first.
         let publisher = Node::start_with(
             Config {
                 sync_req_resp: attack.gap == 0,
@@ -189,8 +191,8 @@ impl Scene {
         }
     }
 
-    /// Publishes the next block, of so many bytes that cannot be packed; how long it took until the
-    /// victim's chain had it.
+    /// Publishes the next block, of `bytes` incompressible bytes. Returns the time until the victim's
+    /// chain had it.
     pub async fn block(&mut self, bytes: usize) -> Duration {
         let nodes = || std::iter::once(&self.publisher).chain(&self.server);
         for _ in 0..self.gap {
@@ -211,7 +213,7 @@ impl Scene {
         came.saturating_duration_since(sent)
     }
 
-    /// Why somebody was charged, or banned.
+    /// The reasons for which peers were charged or banned.
     pub async fn charges(&self) -> Vec<&'static str> {
         let mut reasons: Vec<&str> = Vec::new();
         for entry in self.victim.network.ledger(None, 1000).await.unwrap() {
@@ -267,7 +269,7 @@ impl Attack {
 }
 
 impl Attacking {
-    /// Ends it. It must not have ended by itself.
+    /// Ends the attack, which must not have ended by itself.
     pub fn end(self) {
         self.stop.cancel();
         self.threads
@@ -276,7 +278,7 @@ impl Attacking {
     }
 }
 
-/// Attacks under one name after the other.
+/// Attacks under one peer id after the other.
 pub async fn again_and_again(node: &Node, attack: impl AsyncFn(&mut Raw, &Node)) {
     loop {
         let mut raw = Raw::connected_to(node, false).await;
@@ -314,7 +316,7 @@ pub async fn flood_garbage(raw: &mut Raw, node: &Node) {
     }
 }
 
-/// Where the number of a bomb stands in it.
+/// Placeholder for the number of a bomb, by which it is found in the packed bytes.
 const NUMBER: [u8; 8] = [1, 3, 5, 7, 11, 13, 17, 19];
 
 /// Bytes of the largest message, which comes in half a MiB, and of one that waits for its place
@@ -359,16 +361,10 @@ async fn send(raw: &mut Raw, stream: &mut Stream, frame: &[u8]) -> bool {
             .and(stream.flush().await)
             .is_ok()
     };
-    tokio::pin!(sent);
-    loop {
-        tokio::select! {
-            sent = &mut sent => return sent,
-            _ = raw.0.select_next_some() => {}
-        }
-    }
+    raw.drive(sent).await
 }
 
-/// As fast as they are taken.
+/// Sends bombs as fast as the node reads them, until it disconnects.
 pub async fn throw_bombs(raw: &mut Raw, node: &Node, bytes: usize) {
     let mut stream = raw.open(node, GOSSIP).await;
     while is_let_alone(raw, node) {
@@ -379,7 +375,7 @@ pub async fn throw_bombs(raw: &mut Raw, node: &Node, bytes: usize) {
     }
 }
 
-/// What carries a connection and nothing else.
+/// A transport of connections without any protocol of ours.
 pub type Carrier = Boxed<(PeerId, StreamMuxerBox)>;
 
 pub fn over_tcp(identity: &Keypair) -> Carrier {
@@ -397,8 +393,8 @@ pub fn over_quic(identity: &Keypair) -> Carrier {
         .boxed()
 }
 
-/// Opens streams that never say what they are for, on a connection that carries nothing else, until
-/// the node hangs up.
+/// Opens streams that never negotiate a protocol, on a connection without any other stream, until
+/// the node disconnects.
 pub async fn open_streams(mut carrier: Carrier, node: &Node) {
     let address = node
         .address
@@ -414,7 +410,7 @@ pub async fn open_streams(mut carrier: Carrier, node: &Node) {
             },
         )
         .unwrap();
-    // It may be in the middle of hanging up on who was here before.
+    // The node may still be closing an earlier connection.
     let Ok((_, mut muxer)) = dialled.await else {
         return;
     };
@@ -463,7 +459,7 @@ pub async fn send_halves(raw: &mut Raw, node: &Node) {
     }
 }
 
-/// Asks for everything from the node's first block on, as often as it may, and reads none of it.
+/// Requests all blocks of the node on as many streams as are allowed, and reads no response.
 pub async fn stall(raw: &mut Raw, node: &Node) {
     let Some(last) = node
         .chain
@@ -496,7 +492,7 @@ pub async fn stall(raw: &mut Raw, node: &Node) {
     }
 }
 
-/// The same blocks over and over.
+/// Sends the same blocks again and again, until the node disconnects.
 pub async fn replay(raw: &mut Raw, node: &Node, blocks: &[Arc<Payload>]) {
     let again = frame(
         &blocks
@@ -515,7 +511,7 @@ pub async fn replay(raw: &mut Raw, node: &Node, blocks: &[Arc<Payload>]) {
     }
 }
 
-/// Valid blocks upon `parent`, always another one.
+/// Sends ever new valid children of `parent`, until the node disconnects.
 pub async fn send_rivals(raw: &mut Raw, node: &Node, parent: &Payload) {
     while is_let_alone(raw, node) {
         static MADE: AtomicU64 = AtomicU64::new(0);
@@ -529,17 +525,10 @@ pub async fn send_rivals(raw: &mut Raw, node: &Node, parent: &Payload) {
     }
 }
 
-/// A peer that answers `payload_by_number` with blocks of another branch. Nobody asks it twice, so
-/// it leaves soon after.
+/// A peer that answers `payload_by_number` with blocks of another branch. The node does not ask it
+/// again, so it disconnects soon after its answers.
 pub async fn serve_another_branch(raw: &mut Raw, node: &Node, blocks: &[Arc<Payload>]) {
-    let protocol = StreamProtocol::try_from_owned(reqresp::protocol_ids(CHAIN)[0].clone()).unwrap();
-    let mut incoming = raw
-        .0
-        .behaviour()
-        .streams
-        .new_control()
-        .accept(protocol)
-        .unwrap();
+    let mut incoming = raw.accept_numbers();
     let mut leave = Box::pin(tokio::time::sleep(LONG));
     while is_let_alone(raw, node) {
         tokio::select! {
@@ -576,7 +565,7 @@ pub async fn answer_with_another(stream: &mut Stream, blocks: &[Arc<Payload>]) {
     let _ = stream.close().await;
 }
 
-/// A peer of our kind that answers what it likes.
+/// Makes the answers of a peer that serves ranges, from the chain's blocks.
 pub type Server = fn(&[Arc<Payload>], Ask) -> Vec<Answer>;
 
 pub struct Fake {
@@ -586,20 +575,13 @@ pub struct Fake {
 
 impl Fake {
     pub async fn connected_to(node: &Node, blocks: &[Arc<Payload>], server: Server) -> Self {
-        // Asked first of equals: the one of the lowest id.
+        // Of equal peers the one with the lowest id is asked first.
         let others = node.network.peers();
         let mut raw = Raw::new(false);
         while others.iter().any(|peer| peer.id < raw.id()) {
             raw = Raw::new(false);
         }
-        let protocol = StreamProtocol::try_from_owned(wire::protocol_id(CHAIN)).unwrap();
-        let mut incoming = raw
-            .0
-            .behaviour()
-            .streams
-            .new_control()
-            .accept(protocol)
-            .unwrap();
+        let mut incoming = raw.accept(&wire::protocol_id(CHAIN));
         raw.reconnect(node).await;
         let (id, blocks) = (raw.id(), blocks.to_vec());
         let drive = tokio::spawn(async move {
@@ -680,7 +662,7 @@ pub fn true_headers(blocks: &[Arc<Payload>], ask: &wire::HeadersRequest) -> Vec<
         .collect()
 }
 
-/// Everything true, but for what `lie` says.
+/// The true answers.
 pub fn truth(blocks: &[Arc<Payload>], ask: Ask) -> Vec<Answer> {
     match ask {
         Ask::Status(_) => vec![Answer::Status(status(blocks))],
@@ -689,7 +671,7 @@ pub fn truth(blocks: &[Arc<Payload>], ask: Ask) -> Vec<Answer> {
     }
 }
 
-/// A block of the window is one that it made up.
+/// The true answers, but one block of each window is made up.
 pub fn wrong_body(blocks: &[Arc<Payload>], ask: Ask) -> Vec<Answer> {
     match ask {
         Ask::Bodies(ask) => {
@@ -703,7 +685,7 @@ pub fn wrong_body(blocks: &[Arc<Payload>], ask: Ask) -> Vec<Answer> {
     }
 }
 
-/// A head that cannot be there yet.
+/// The true answers for an empty chain, but a status with a head that cannot exist yet.
 pub fn future(_: &[Arc<Payload>], ask: Ask) -> Vec<Answer> {
     let head = wire::Block {
         number: u64::MAX,

@@ -1,5 +1,5 @@
-//! A recorder of counters. There is one in a process, in which tests run side by side: what it has
-//! may be another test's.
+//! A recorder of counters. A process has one, and tests run side by side: a counter may include the
+//! events of another test.
 
 use parking_lot::Mutex;
 use std::{

@@ -11,7 +11,7 @@ use std::{collections::BTreeSet, net::UdpSocket, sync::Arc, time::Duration};
 /// Walks are five seconds apart, and this machine may be busy.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// One of a cluster: it knows nobody but these.
+/// A node of a cluster that knows these bootnodes alone.
 fn seeking(bootnodes: &[&str]) -> Config {
     let bootnodes = bootnodes.iter().map(|text| text.parse().unwrap()).collect();
     Config {
@@ -58,14 +58,6 @@ async fn meet(node: &Node, peer: PeerId) {
         node.network.peers().iter().any(|other| other.id == peer)
     })
     .await;
-}
-
-fn tcp_port(node: &Node) -> u16 {
-    let port = |part| match part {
-        libp2p::multiaddr::Protocol::Tcp(port) => Some(port),
-        _ => None,
-    };
-    node.address.iter().find_map(port).unwrap()
 }
 
 fn knows(node: &Node, peer: PeerId) -> bool {
@@ -214,7 +206,7 @@ async fn nobody_outside_of_netrestrict_is_found_or_asked() {
     );
 }
 
-/// Somebody of our chain at another address, who notes from which port each packet comes and
+/// A node of our chain at another address, which notes the port from which each packet comes and
 /// answers none.
 async fn outsider() -> (String, Arc<Mutex<BTreeSet<u16>>>) {
     let socket = tokio::net::UdpSocket::bind("127.0.0.2:0").await.unwrap();
@@ -320,7 +312,7 @@ async fn ports_and_addresses_are_advertised_as_told() {
         Bootnode::Enode(_) => panic!("a record"),
     };
     let plain = report(&node).await;
-    let (own, tcp) = (parsed(&plain.enr), tcp_port(&node));
+    let (own, tcp) = (parsed(&plain.enr), node.tcp_port());
     assert_eq!(
         (own.ip4(), own.tcp4(), own.udp4()),
         (Some([127, 0, 0, 1].into()), Some(tcp), Some(plain.udp))
@@ -363,7 +355,7 @@ async fn ports_and_addresses_are_advertised_as_told() {
 async fn without_discovery_there_is_no_udp_socket() {
     let quiet = Node::start(config()).await;
     assert!(quiet.network.discovery().await.is_none());
-    let port = tcp_port(&quiet);
+    let port = quiet.tcp_port();
     assert!(!udp_ports().contains(&port), "nothing listens on {port}");
     let seeking = Node::start(seeking(&[])).await;
     let port = report(&seeking).await.udp;

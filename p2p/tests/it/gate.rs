@@ -1,9 +1,12 @@
-//! Who may connect, how many stay, and static peers found again.
+//! The gate: blocked peers and addresses, limits of connections, and static peers that reconnect.
 
 use crate::net::*;
 use libp2p::{Multiaddr, swarm::dial_opts::DialOpts};
-use starling_p2p::{Config, NetworkError, PeerId, PeerLimits, StartError, Subject};
-use std::time::{Duration, Instant};
+use starling_p2p::{Config, NetworkError, PeerId, PeerLimits, Service, StartError, Subject};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 use tokio::{io::AsyncReadExt, net::TcpStream};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -202,7 +205,7 @@ async fn connect_tries_its_own_address_of_a_static_peer_that_moved() {
     drop(dialled);
 }
 
-/// Of strangers a peer has few connections at once.
+/// An untrusted peer has few connections at once.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_protected_peer_is_let_in_like_a_static_one() {
     let node = Node::start(config()).await;
@@ -229,92 +232,94 @@ async fn a_protected_peer_is_let_in_like_a_static_one() {
     }
 }
 
+const FEW: PeerLimits = PeerLimits {
+    lo: 2,
+    hi: 4,
+    grace: Duration::ZERO,
+};
+
+async fn guests(count: usize) -> Vec<Node> {
+    let mut guests = Vec::new();
+    for _ in 0..count {
+        guests.push(Node::start(config()).await);
+    }
+    guests
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn above_the_high_mark_peers_are_dropped_to_the_low_and_static_ones_stay() {
-    let friend = Node::start(config()).await;
-    let peer_limits = PeerLimits {
-        lo: 2,
-        hi: 4,
-        grace: Duration::ZERO,
-    };
+async fn above_the_high_mark_peers_are_trimmed_to_the_low_and_static_ones_stay() {
+    let trusted = Node::start(config()).await;
     let node = Node::start(Config {
-        peer_limits,
-        ..with_static(&[&friend.address])
+        peer_limits: FEW,
+        ..with_static(&[&trusted.address])
     })
     .await;
     node.peers(1).await;
-    let patient = Node::start(Config {
-        peer_limits: PeerLimits {
-            grace: LONG * 60,
-            ..peer_limits
-        },
-        ..config()
-    })
-    .await;
-    let mut guests = Vec::new();
-    for _ in 0..4 {
-        guests.push(Node::start(config()).await);
-    }
+    let guests = guests(4).await;
     for guest in &guests {
-        patient.network.connect(&guest.address).await.unwrap();
         guest.network.connect(&node.address).await.unwrap();
     }
-    let dropped = async || {
+    let trimmed = async || {
         let entries = node.network.ledger(None, 100).await.unwrap();
         entries
             .iter()
             .filter(|entry| entry.reason == "too_many_peers")
             .count()
     };
-    let ebb = async {
-        while dropped().await < 2 {
+    let both_trimmed = async {
+        while trimmed().await < 2 {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     };
-    tokio::time::timeout(LONG, ebb)
+    tokio::time::timeout(LONG, both_trimmed)
         .await
-        .expect("two guests are dropped");
+        .expect("two guests are trimmed");
     // The two that are kept, and the static one.
     node.peers(3).await;
-    assert!(
-        node.network
-            .peers()
-            .iter()
-            .any(|peer| peer.id == friend.network.local_peer_id())
-    );
-    assert_eq!(dropped().await, 2);
-    // Young connections are left alone.
-    patient.network.connect(&friend.address).await.unwrap();
-    let looked = patient.network.clone();
-    let start = Instant::now();
-    eventually(LONG, || start.elapsed() > Duration::from_secs(3)).await;
-    assert_eq!(looked.peer_count(), 5);
-    let (lo, hi) = (0, 3);
-    let wrong = starling_p2p::Service::new(
-        Config {
-            peer_limits: PeerLimits {
-                lo,
-                hi,
-                ..peer_limits
-            },
-            ..config()
+    let trusted = trusted.network.local_peer_id();
+    assert!(node.network.peers().iter().any(|peer| peer.id == trusted));
+    assert_eq!(trimmed().await, 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn young_connections_are_not_trimmed() {
+    let patient = Node::start(Config {
+        peer_limits: PeerLimits {
+            grace: LONG * 60,
+            ..FEW
         },
-        friend.chain.clone(),
+        ..config()
+    })
+    .await;
+    let guests = guests(5).await;
+    for guest in &guests {
+        patient.network.connect(&guest.address).await.unwrap();
+    }
+    // Peers are trimmed once a second.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(patient.network.peer_count(), 5);
+}
+
+#[tokio::test]
+async fn limits_that_contradict_each_other_are_an_error() {
+    let config = Config {
+        peer_limits: PeerLimits {
+            lo: 0,
+            hi: 3,
+            ..FEW
+        },
+        ..config()
+    };
+    let refused = Service::new(config, Arc::new(TestChain::default()));
+    assert!(
+        matches!(refused, Err(StartError::PeerLimits(text)) if text.contains("--p2p.peers.lo"))
     );
-    assert!(matches!(wrong, Err(StartError::PeerLimits(text)) if text.contains("--p2p.peers.lo")));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_address_holds_no_more_than_its_share_of_handshakes() {
     let node = Node::start(config()).await;
-    let port: u16 = node
-        .address
-        .to_string()
-        .split('/')
-        .nth(4)
-        .unwrap()
-        .parse()
-        .unwrap();
+    let port = node.tcp_port();
     let mut held = Vec::new();
     for _ in 0..30 {
         held.push(TcpStream::connect(("127.0.0.1", port)).await.unwrap());
@@ -352,14 +357,7 @@ async fn a_static_peer_that_restarts_is_back_at_once_every_time() {
         ..config()
     };
     let mut sequencer = Node::start(again(0)).await;
-    let port: u16 = sequencer
-        .address
-        .to_string()
-        .split('/')
-        .nth(4)
-        .unwrap()
-        .parse()
-        .unwrap();
+    let port = sequencer.tcp_port();
     let replica = Node::start(with_static(&[&sequencer.address])).await;
     // As many as the measurement wants, which is then held to the bar of the node.
     let measured = std::env::var("STARLING_REDIALS")

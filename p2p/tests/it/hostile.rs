@@ -1,9 +1,9 @@
-//! Peers that send anything.
+//! Peers that send garbage, bombs, floods and wrong answers.
 
 use crate::{attackers::*, counters::*, net::*};
 use futures::{AsyncWriteExt, StreamExt};
 use libp2p::{StreamProtocol, swarm::SwarmEvent};
-use starling_p2p::{Config, Keypair, LedgerChange};
+use starling_p2p::{Config, Keypair};
 use starling_proto::{
     gossip as wire,
     payload::{Payload, PayloadVersion},
@@ -63,9 +63,7 @@ async fn bad_messages_are_rejected_for_their_reason_and_kill_nothing() {
     raw.drive(node.noted(id, "too_old", 1)).await;
     assert!(node.chain.events.lock().is_empty());
 
-    raw.publish(message(block));
-    let chain = node.chain.clone();
-    raw.drive(eventually(LONG, || chain.has(block))).await;
+    raw.delivers(&node, block).await;
 
     node.stop().await;
 }
@@ -89,15 +87,10 @@ async fn a_frame_larger_than_any_message_ends_the_connection_of_its_sender_alone
             .any(|(reason, _)| *reason == "framing")
     );
 
-    // It may come back, and is heard again.
+    // The sender may reconnect, and its blocks are received again.
     raw.reconnect(&node).await;
-    let chain = node.chain.clone();
-    raw.publish(message(&blocks[0]));
-    raw.drive(eventually(LONG, || chain.has(&blocks[0]))).await;
-    honest.publish(message(&blocks[1]));
-    honest
-        .drive(eventually(LONG, || chain.has(&blocks[1])))
-        .await;
+    raw.delivers(&node, &blocks[0]).await;
+    honest.delivers(&node, &blocks[1]).await;
     node.stop().await;
 }
 
@@ -112,14 +105,11 @@ async fn messages_with_a_source_are_refused() {
     assert_eq!(node.debts(id).await, [("stray", -20.0)]);
     assert!(!chain.has(&blocks[0]), "strict no-sign");
     let mut anonymous = Raw::connected_to(&node, false).await;
-    anonymous.publish(message(&blocks[0]));
-    anonymous
-        .drive(eventually(LONG, || chain.has(&blocks[0])))
-        .await;
+    anonymous.delivers(&node, &blocks[0]).await;
     assert!(node.debts(anonymous.id()).await.is_empty());
 }
 
-/// Nobody is asked for what others talk about; that it unpacks to very much is not even looked at.
+/// The node has not subscribed to these topics. It removes the messages without unpacking them.
 #[tokio::test(flavor = "multi_thread")]
 async fn messages_on_topics_of_others_are_an_offence_and_are_not_unpacked() {
     let blocks = chain(1, vec![]);
@@ -137,22 +127,13 @@ async fn messages_on_topics_of_others_are_an_offence_and_are_not_unpacked() {
         .send_frame(&node, frame_on("x", &vec![vec![0]; 100]))
         .await;
     raw.gone_from(&node).await;
-    assert!(
-        node.verdicts(id)
-            .await
-            .iter()
-            .any(|(_, change)| matches!(change, LedgerChange::Banned { .. }))
-    );
+    assert!(node.has_banned(id).await);
     let mut honest = Raw::connected_to(&node, false).await;
-    honest.publish(message(&blocks[0]));
-    let chain = node.chain.clone();
-    honest
-        .drive(eventually(LONG, || chain.has(&blocks[0])))
-        .await;
+    honest.delivers(&node, &blocks[0]).await;
 }
 
-/// The first is refused for what it is; whoever sends it after that cannot have it from somebody
-/// who accepted it.
+/// The first copy is refused after its check. A peer that sends another copy later cannot have it
+/// from a node that accepted it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_copy_of_a_bomb_is_one() {
     let node = Node::start(config()).await;
@@ -169,7 +150,7 @@ async fn a_copy_of_a_bomb_is_one() {
     assert_eq!(node.debts(second.id()).await, [("bomb", -80.0)]);
 }
 
-/// While no block can be accepted, large ones are neither unpacked nor remembered.
+/// While no block can be accepted, large messages are neither unpacked nor remembered.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_signer_what_is_heavy_is_passed_over_and_heard_later() {
     let block = &heavy_chain(1, 2 << 20)[0];
@@ -186,14 +167,10 @@ async fn without_a_signer_what_is_heavy_is_passed_over_and_heard_later() {
     assert_eq!(node.debts(id).await, [("stray", -20.0)]);
     node.set_signer(signer()).await;
     let mut other = Raw::connected_to(&node, false).await;
-    other.publish(message(block));
-    let chain = node.chain.clone();
-    other.drive(eventually(LONG, || chain.has(block))).await;
+    other.delivers(&node, block).await;
 }
 
-const LONG: Duration = Duration::from_secs(60);
-
-/// Requests that are opened and never sent, more than anybody may have open, until dropped.
+/// Opens requests and never finishes them, more than a peer may have open, until it is aborted.
 fn hold_streams(raw: &Raw, node: &Node) -> tokio::task::JoinHandle<()> {
     let (control, peer) = (
         raw.0.behaviour().streams.new_control(),
@@ -250,7 +227,7 @@ async fn a_peer_that_floods_everything_stops_neither_blocks_nor_requests() {
     node.noted(id, "excess_streams", 100).await;
     node.noted(id, "too_large", 10).await;
 
-    // The same node is asked for blocks, and hears one.
+    // Meanwhile the node serves blocks and receives one.
     let replica = Node::start(with_static(&[&node.address])).await;
     replica.peers(1).await;
     let mut honest = Raw::connected_to(&node, false).await;
@@ -289,7 +266,7 @@ async fn a_flood_of_garbage_does_not_stop_a_block() {
     flood.abort();
 }
 
-/// Nothing but a connection, on which streams are opened that never say what they are for.
+/// A bare connection, on which streams are opened that never negotiate a protocol.
 #[tokio::test(flavor = "multi_thread")]
 async fn streams_without_end_close_the_connection_and_are_named() {
     let node = Node::start(unscored(config())).await;
@@ -301,24 +278,11 @@ async fn streams_without_end_close_the_connection_and_are_named() {
     .await
     .expect("it hangs up");
     let id = identity.public().to_peer_id();
-    let start = Instant::now();
-    while !node
-        .debts(id)
-        .await
-        .iter()
-        .any(|(reason, _)| *reason == "stream_flood")
-    {
-        assert!(
-            start.elapsed() < Duration::from_secs(60),
-            "{:?}",
-            node.debts(id).await
-        );
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    node.charged(id, "stream_flood").await;
     node.peers(0).await;
 }
 
-/// How long each block takes is a matter of `benches/floods.rs`.
+/// `benches/floods.rs` measures the delay of each block.
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_attacks_is_named_and_blocks_pass() {
     let before = heavy_chain(100, 10_000);
@@ -352,10 +316,10 @@ async fn whoever_attacks_is_named_and_blocks_pass() {
     }
 }
 
-/// What a peer answers to a request, made from the chain's blocks.
+/// Makes the answer of a peer from the chain's blocks.
 type Answer = fn(&[Arc<Payload>]) -> Vec<u8>;
 
-/// What a peer answers to every request, and whether that is its offence.
+/// Names and answers of peers, and whether each answer is an offence.
 const ANSWERS: [(&str, Answer, bool); 7] = [
     // The tip, which nobody has to ask for.
     (
@@ -385,15 +349,7 @@ async fn a_peer_that_answers_requests_wrongly_does_not_keep_a_gap_open() {
         let node = Node::start_with(with_static(&[&honest.address]), &blocks[..1]).await;
         node.peers(1).await;
         let mut raw = Raw::connected_to(&node, false).await;
-        let protocol =
-            StreamProtocol::try_from_owned(reqresp::protocol_ids(CHAIN)[0].clone()).unwrap();
-        let mut incoming = raw
-            .0
-            .behaviour()
-            .streams
-            .new_control()
-            .accept(protocol)
-            .unwrap();
+        let mut incoming = raw.accept_numbers();
         let bytes = answer(&blocks);
         let serving = tokio::spawn(async move {
             while let Some((_, mut stream)) = incoming.next().await {
@@ -402,14 +358,12 @@ async fn a_peer_that_answers_requests_wrongly_does_not_keep_a_gap_open() {
             }
         });
         let asked = counter("op_node_default_p2p_req_total", "client");
-        // Who delivers the tip is asked first.
-        raw.publish(message(&blocks[11]));
-        let chain = node.chain.clone();
-        raw.drive(eventually(Duration::from_secs(60), || {
-            chain.has(&blocks[11])
-        }))
-        .await;
-        assert!(blocks[1..].iter().all(|block| chain.has(block)), "{name}");
+        // The peer that delivers the tip is asked first.
+        raw.delivers(&node, &blocks[11]).await;
+        assert!(
+            blocks[1..].iter().all(|block| node.chain.has(block)),
+            "{name}"
+        );
         assert!(
             counter("op_node_default_p2p_req_total", "client") > asked,
             "{name}"

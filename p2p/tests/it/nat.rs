@@ -16,7 +16,7 @@ use tokio::{
 const LIMIT: Duration = Duration::from_secs(120);
 const EXTERNAL: [u8; 4] = [198, 41, 0, 4];
 
-/// What a router was asked to do: protocol, internal port, seconds (zero closes).
+/// A request to a router: protocol, internal port, lifetime in seconds (zero closes the port).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Asked(&'static str, u16, u32);
 
@@ -29,7 +29,7 @@ async fn pmp_router() -> (SocketAddr, Log) {
     (address, log)
 }
 
-/// The same, and the protocols whose ports it does not open any more; it closes them.
+/// A router as [`pmp_router`], and a list of protocols whose ports it refuses to open from then on.
 async fn pmp_router_that_may_refuse() -> (SocketAddr, Log, Arc<Mutex<Vec<&'static str>>>) {
     let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let (address, log) = (socket.local_addr().unwrap(), Log::default());
@@ -100,9 +100,10 @@ async fn upnp_router() -> (SocketAddr, Log) {
     (address, log)
 }
 
-async fn serve_upnp(mut stream: TcpStream, asked: Log) -> Option<()> {
+/// Reads an HTTP request whole; `None` if the client closes the connection before its end.
+async fn read_http(stream: &mut TcpStream) -> Option<String> {
     let mut request = Vec::new();
-    let text = loop {
+    loop {
         if stream.read_buf(&mut request).await.ok()? == 0 {
             return None;
         }
@@ -118,76 +119,82 @@ async fn serve_upnp(mut stream: TcpStream, asked: Log) -> Option<()> {
                 .ok()
         });
         if body.len() >= length.unwrap_or(0) {
-            break text;
+            return Some(text);
         }
+    }
+}
+
+const ROOT: &str = "<root><device><serviceList><service><serviceType>urn:schemas-upnp-org:service:WANIPConnection:1</serviceType>\
+    <SCPDURL>/actions.xml</SCPDURL><controlURL>/control</controlURL></service></serviceList></device></root>";
+const ONLY_PERMANENT: &str = "<Fault><detail><UPnPError><errorCode>725</errorCode><errorDescription>OnlyPermanentLeasesSupported</errorDescription>\
+    </UPnPError></detail></Fault>";
+
+/// The description of an action and its arguments.
+fn action(name: &str, arguments: &[&str]) -> String {
+    let argument = |name: &&str| {
+        format!("<argument><name>New{name}</name><direction>in</direction></argument>")
     };
+    let arguments: String = arguments.iter().map(argument).collect();
+    format!("<action><name>{name}</name><argumentList>{arguments}</argumentList></action>")
+}
+
+/// The description of the gateway's actions.
+fn actions() -> String {
+    let subject = ["RemoteHost", "ExternalPort", "Protocol"];
+    let target = ["InternalPort", "InternalClient", "Enabled"];
+    let lease = ["PortMappingDescription", "LeaseDuration"];
+    let add = [&subject[..], &target, &lease].concat();
+    format!(
+        "<scpd><actionList>{}{}</actionList></scpd>",
+        action("AddPortMapping", &add),
+        action("DeletePortMapping", &subject)
+    )
+}
+
+/// The response to a request to map or close a port, which is written to the log.
+fn control(request: &str, asked: &Log) -> Option<String> {
     let value = |name: &str| {
-        text.split_once(&format!("<{name}>"))?
+        request
+            .split_once(&format!("<{name}>"))?
             .1
             .split_once('<')
             .map(|(value, _)| value.to_owned())
     };
-    let body = if text.starts_with("GET /root.xml") {
-        "<root><device><serviceList><service><serviceType>urn:schemas-upnp-org:service:WANIPConnection:1</serviceType>\
-         <SCPDURL>/actions.xml</SCPDURL><controlURL>/control</controlURL></service></serviceList></device></root>"
-            .to_owned()
-    } else if text.starts_with("GET /actions.xml") {
-        let add = [
-            "RemoteHost",
-            "ExternalPort",
-            "Protocol",
-            "InternalPort",
-            "InternalClient",
-            "Enabled",
-        ];
-        let add = [&add[..], &["PortMappingDescription", "LeaseDuration"]].concat();
-        let action = |name: &str, arguments: &[&str]| {
-            let argument = |name: &&str| {
-                format!("<argument><name>New{name}</name><direction>in</direction></argument>")
-            };
-            let arguments: String = arguments.iter().map(argument).collect();
-            format!("<action><name>{name}</name><argumentList>{arguments}</argumentList></action>")
-        };
-        let delete = action(
-            "DeletePortMapping",
-            &["RemoteHost", "ExternalPort", "Protocol"],
-        );
-        format!(
-            "<scpd><actionList>{}{delete}</actionList></scpd>",
-            action("AddPortMapping", &add)
-        )
-    } else if text.contains("#GetExternalIPAddress") {
-        let ip = std::net::Ipv4Addr::from(EXTERNAL);
-        format!(
-            "<GetExternalIPAddressResponse><NewExternalIPAddress>{ip}</NewExternalIPAddress></GetExternalIPAddressResponse>"
-        )
+    let protocol = if value("NewProtocol")? == "TCP" {
+        "TCP"
     } else {
-        let protocol = if value("NewProtocol")? == "TCP" {
-            "TCP"
-        } else {
-            "UDP"
-        };
-        let external: u16 = value("NewExternalPort")?.parse().ok()?;
-        if text.contains("#DeletePortMapping") {
-            asked.lock().push(Asked(protocol, external, 0));
-            "<DeletePortMappingResponse/>".into()
-        } else if protocol == "UDP" && value("NewLeaseDuration")? != "0" {
-            "<Fault><detail><UPnPError><errorCode>725</errorCode><errorDescription>OnlyPermanentLeasesSupported</errorDescription>\
-             </UPnPError></detail></Fault>"
-                .into()
-        } else {
-            asked.lock().push(Asked(
-                protocol,
-                value("NewInternalPort")?.parse().ok()?,
-                value("NewLeaseDuration")?.parse().ok()?,
-            ));
-            "<AddPortMappingResponse/>".into()
-        }
+        "UDP"
     };
-    let body = if text.starts_with("POST") {
-        format!("<Envelope><Body>{body}</Body></Envelope>")
+    let external: u16 = value("NewExternalPort")?.parse().ok()?;
+    if request.contains("#DeletePortMapping") {
+        asked.lock().push(Asked(protocol, external, 0));
+        return Some("<DeletePortMappingResponse/>".into());
+    }
+    let (internal, lease) = (value("NewInternalPort")?, value("NewLeaseDuration")?);
+    if protocol == "UDP" && lease != "0" {
+        return Some(ONLY_PERMANENT.into());
+    }
+    let mapped = Asked(protocol, internal.parse().ok()?, lease.parse().ok()?);
+    asked.lock().push(mapped);
+    Some("<AddPortMappingResponse/>".into())
+}
+
+async fn serve_upnp(mut stream: TcpStream, asked: Log) -> Option<()> {
+    let request = read_http(&mut stream).await?;
+    let body = if request.starts_with("GET /root.xml") {
+        ROOT.to_owned()
+    } else if request.starts_with("GET /actions.xml") {
+        actions()
     } else {
-        body
+        let response = if request.contains("#GetExternalIPAddress") {
+            let ip = std::net::Ipv4Addr::from(EXTERNAL);
+            format!(
+                "<GetExternalIPAddressResponse><NewExternalIPAddress>{ip}</NewExternalIPAddress></GetExternalIPAddressResponse>"
+            )
+        } else {
+            control(&request, &asked)?
+        };
+        format!("<Envelope><Body>{response}</Body></Envelope>")
     };
     let answer = format!(
         "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",

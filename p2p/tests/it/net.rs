@@ -1,14 +1,17 @@
-//! What the tests share: a chain of signed blocks, a node that executes what it is handed, a
-//! counter of metrics, a raw peer.
+//! Helpers of the tests: a chain of signed blocks, a node that executes the payloads it is handed,
+//! and a peer that sends any bytes ([`Raw`]).
 
 use alloy_consensus::Header;
 use alloy_primitives::{Address, B256, Bytes, b256};
 use futures::{AsyncWriteExt, StreamExt};
 use libp2p::{
-    Multiaddr, Swarm, SwarmBuilder, gossipsub, identify, noise,
+    Multiaddr, StreamProtocol, Swarm, SwarmBuilder, gossipsub, identify,
+    multiaddr::Protocol,
+    noise,
     swarm::{NetworkBehaviour, SwarmEvent, dial_opts::DialOpts},
     tcp, yamux,
 };
+use libp2p_stream::IncomingStreams;
 use parking_lot::Mutex;
 use starling_p2p::{
     Blocks, ChainGenesis, ChainHeads, Config, Event, Keypair, LedgerChange, Network, PeerId,
@@ -18,7 +21,7 @@ use starling_proto::{
     fork::{Fork, ForkSchedule},
     gossip,
     payload::{BlockId, Payload, PayloadVersion},
-    sign,
+    reqresp, sign,
 };
 use std::{
     collections::{BTreeMap, HashMap},
@@ -31,6 +34,8 @@ use std::{
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+/// Time after which a test fails that waits for an event.
+pub const PATIENCE: Duration = Duration::from_secs(60);
 pub const CHAIN: u64 = 901;
 const KEY: &str = "00000000000000000000000000000000000000000000000000000000000000aa";
 pub const GOSSIP: &str = "/meshsub/1.1.0";
@@ -43,7 +48,7 @@ pub fn unix_now() -> u64 {
         .as_secs()
 }
 
-/// Block 1010 would have the present time.
+/// A genesis so long ago that block 1010 would have the present time.
 pub fn genesis() -> ChainGenesis {
     static TIME: LazyLock<u64> = LazyLock::new(|| unix_now() - 2000);
     ChainGenesis {
@@ -72,7 +77,7 @@ pub fn chain(count: u64, data: Vec<u8>) -> Vec<Arc<Payload>> {
     })
 }
 
-/// As [`chain`], with a transaction of so many bytes in each block, which cannot be packed.
+/// As [`chain`], with a transaction of `bytes` incompressible bytes in each block.
 pub fn heavy_chain(count: u64, bytes: usize) -> Vec<Arc<Payload>> {
     let mut noise = 1u64;
     let mut byte = || {
@@ -84,7 +89,7 @@ pub fn heavy_chain(count: u64, bytes: usize) -> Vec<Arc<Payload>> {
     chain_of(count, |_| vec![(0..bytes).map(|_| byte()).collect()])
 }
 
-/// So many blocks; the transactions of each are made from its number, the first is 1.
+/// `count` blocks; `transactions` gets the index of each, from 1 on.
 fn chain_of(count: u64, mut transactions: impl FnMut(u64) -> Vec<Bytes>) -> Vec<Arc<Payload>> {
     let mut parent = genesis().id;
     let mut blocks = Vec::new();
@@ -146,15 +151,15 @@ pub fn message(block: &Payload) -> Vec<u8> {
     gossip::encode_message(&sign_block(block), &block.to_wire(PayloadVersion::V4)).unwrap()
 }
 
-/// The chain of a test node: holds what it was handed and finds everything valid.
+/// The chain of a test node: keeps every payload it is handed, and finds all of them valid.
 #[derive(Default)]
 pub struct TestChain {
     pub blocks: Mutex<BTreeMap<u64, Arc<Payload>>>,
     pub hashes: Mutex<HashMap<B256, u64>>,
-    /// When each block came.
+    /// The time at which each block arrived.
     pub came: Mutex<HashMap<B256, Instant>>,
     pub events: Mutex<Vec<Event>>,
-    /// Blocks below it are no longer kept.
+    /// The lowest block that is still kept.
     pub oldest: AtomicU64,
     pub finalized: Mutex<Option<BlockId>>,
     /// Bytes of transactions that were read for peers.
@@ -227,7 +232,7 @@ pub fn with_static(peers: &[&Multiaddr]) -> Config {
     }
 }
 
-/// Nobody is banned: what is tested is what a peer can do before it is.
+/// A node that bans no peer, for tests of what a peer can do before it is banned.
 pub fn unscored(config: Config) -> Config {
     Config {
         policy: Policy {
@@ -292,12 +297,21 @@ impl Node {
         }
     }
 
+    /// The TCP port that the node listens on.
+    pub fn tcp_port(&self) -> u16 {
+        let port = |part| match part {
+            Protocol::Tcp(port) => Some(port),
+            _ => None,
+        };
+        self.address.iter().find_map(port).unwrap()
+    }
+
     pub async fn publish(&self, block: &Arc<Payload>) {
         self.chain.add(block);
         self.network.publish(block.clone(), sign_block(block)).await;
     }
 
-    /// Until it has so many in its mesh.
+    /// Waits until at least `least` peers are in the node's mesh.
     pub async fn meshed(&self, least: usize) {
         let (begun, topic) = (Instant::now(), v4_topic().to_string());
         while !self
@@ -309,16 +323,13 @@ impl Node {
             .iter()
             .any(|mesh| mesh.topic == topic && mesh.mesh.len() >= least)
         {
-            assert!(begun.elapsed() < Duration::from_secs(60), "no mesh");
+            assert!(begun.elapsed() < PATIENCE, "no mesh");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
 
     pub async fn peers(&self, count: usize) {
-        eventually(Duration::from_secs(60), || {
-            self.network.peer_count() == count
-        })
-        .await;
+        eventually(PATIENCE, || self.network.peer_count() == count).await;
     }
 
     /// The ledger about a peer, oldest first, without scores.
@@ -333,7 +344,7 @@ impl Node {
             .collect()
     }
 
-    /// How often the ledger has this of a peer.
+    /// The number of times that the ledger has this reason for a peer.
     pub async fn times(&self, peer: PeerId, reason: &str) -> u32 {
         let entries = self.network.ledger(Some(peer), 100).await.unwrap();
         entries
@@ -343,12 +354,12 @@ impl Node {
             .sum()
     }
 
-    /// Until the ledger has this of a peer so often.
+    /// Waits until the ledger has this reason for a peer `times` times.
     pub async fn noted(&self, peer: PeerId, reason: &str, times: u32) -> Duration {
         let start = Instant::now();
         while self.times(peer, reason).await < times {
             assert!(
-                start.elapsed() < Duration::from_secs(60),
+                start.elapsed() < PATIENCE,
                 "not {times} times {reason}: {:?}",
                 self.debts(peer).await
             );
@@ -360,11 +371,32 @@ impl Node {
     /// Names the signer; returns when it is in force.
     pub async fn set_signer(&self, signer: Address) {
         self.network.set_signer(signer).await;
-        // Questions are answered in their order.
+        // Commands are handled in order, so the signer is set once this report comes.
         self.network.report().await.unwrap();
     }
 
-    /// What the ledger holds against a peer: reasons, and by how much each changed the score.
+    /// Waits until the peer is charged for this reason; returns the change of its score.
+    pub async fn charged(&self, peer: PeerId, reason: &str) -> f64 {
+        let start = Instant::now();
+        loop {
+            let debts = self.debts(peer).await;
+            if let Some((_, change)) = debts.iter().find(|(other, _)| *other == reason) {
+                return *change;
+            }
+            assert!(start.elapsed() < PATIENCE, "not {reason}: {debts:?}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Whether the ledger has a ban of the peer.
+    pub async fn has_banned(&self, peer: PeerId) -> bool {
+        let verdicts = self.verdicts(peer).await;
+        verdicts
+            .iter()
+            .any(|(_, change)| matches!(change, LedgerChange::Banned { .. }))
+    }
+
+    /// The charges of a peer in the ledger: reasons, and the change of the score by each.
     pub async fn debts(&self, peer: PeerId) -> Vec<(&'static str, f64)> {
         let entries = self.network.ledger(Some(peer), 100).await.unwrap();
         let lines = entries
@@ -406,7 +438,7 @@ pub fn eventually(
     }
 }
 
-/// A peer that is not one of ours: sends whatever bytes it is told.
+/// A peer that runs other code than ours, and sends any bytes that a test gives it.
 #[derive(NetworkBehaviour)]
 pub struct RawBehaviour {
     pub gossip: gossipsub::Behaviour,
@@ -444,9 +476,10 @@ impl Raw {
                     .message_id_fn(|message| gossipsub::MessageId::new(&message.data))
                     .build()
                     .unwrap();
-                let author = match signed {
-                    true => gossipsub::MessageAuthenticity::Signed(key.clone()),
-                    false => gossipsub::MessageAuthenticity::Anonymous,
+                let author = if signed {
+                    gossipsub::MessageAuthenticity::Signed(key.clone())
+                } else {
+                    gossipsub::MessageAuthenticity::Anonymous
                 };
                 let gossip = gossipsub::Behaviour::new(author, config).unwrap();
                 let identify =
@@ -465,11 +498,11 @@ impl Raw {
         Self(swarm)
     }
 
-    /// Dials the node; whether it is let in and stays for a moment, which is until it is told the
-    /// node's topics.
+    /// Dials the node. Whether the connection is admitted and lasts until the node has announced its
+    /// topics.
     pub async fn is_let_in(&mut self, node: &Node) -> bool {
         let options = DialOpts::from(node.address.clone());
-        // What is told of connections before this one has nothing to do with it.
+        // Events of earlier connections may still come.
         let id = options.connection_id();
         self.0.dial(options).unwrap();
         let (mut connected, mut let_in) = (false, false);
@@ -492,17 +525,17 @@ impl Raw {
         let_in
     }
 
-    /// Until the node is not, or no longer, connected with this peer.
+    /// Waits until the node has no connection to this peer.
     pub async fn gone_from(&mut self, node: &Node) {
         let id = self.id();
         let network = node.network.clone();
-        self.drive(eventually(Duration::from_secs(60), || {
+        self.drive(eventually(PATIENCE, || {
             network.peers().iter().all(|peer| peer.id != id)
         }))
         .await;
     }
 
-    /// Dials the node and waits until it has told its topics.
+    /// Dials the node and waits until it has announced its topics.
     pub async fn reconnect(&mut self, node: &Node) {
         self.0.dial(node.address.clone()).unwrap();
         self.until(|event| {
@@ -520,7 +553,7 @@ impl Raw {
             .unwrap();
     }
 
-    /// Opens a gossip stream and sends these bytes on it; it stays open while it is held.
+    /// Opens a gossip stream and sends these bytes on it. The stream is open until it is dropped.
     pub async fn send_frame(&mut self, node: &Node, bytes: Vec<u8>) -> libp2p::Stream {
         self.try_send(node, GOSSIP, &bytes).await.unwrap()
     }
@@ -529,7 +562,7 @@ impl Raw {
         self.try_send(node, protocol, &[]).await.unwrap()
     }
 
-    /// Opens a stream and sends these bytes on it; nothing if the node does not take them.
+    /// Opens a stream and sends these bytes on it; `None` if the node refuses it.
     pub async fn try_send(
         &mut self,
         node: &Node,
@@ -540,47 +573,60 @@ impl Raw {
             self.0.behaviour().streams.new_control(),
             node.network.local_peer_id(),
         );
-        let protocol = libp2p::StreamProtocol::try_from_owned(protocol.to_owned()).unwrap();
+        let protocol = StreamProtocol::try_from_owned(protocol.to_owned()).unwrap();
         let sent = async move {
             let mut stream = control.open_stream(peer, protocol).await.ok()?;
             stream.write_all(bytes).await.ok()?;
             stream.flush().await.ok()?;
             Some(stream)
         };
-        tokio::pin!(sent);
-        loop {
-            tokio::select! {
-                stream = &mut sent => return stream,
-                _ = self.0.select_next_some() => {}
-            }
-        }
+        self.drive(sent).await
     }
 
     pub async fn until(&mut self, mut seen: impl FnMut(&SwarmEvent<RawBehaviourEvent>) -> bool) {
         let wait = async { while !seen(&self.0.select_next_some().await) {} };
-        tokio::time::timeout(Duration::from_secs(60), wait)
+        tokio::time::timeout(PATIENCE, wait)
             .await
             .expect("the raw peer's event came");
     }
 
-    /// Lets the raw peer do its part while waiting.
-    pub async fn drive(&mut self, until: impl Future<Output = Duration>) -> Duration {
+    /// Runs the raw peer's swarm until the future is ready.
+    pub async fn drive<T>(&mut self, until: impl Future<Output = T>) -> T {
         tokio::pin!(until);
         loop {
             tokio::select! {
-                elapsed = &mut until => return elapsed,
+                ready = &mut until => return ready,
                 _ = self.0.select_next_some() => {}
             }
         }
     }
+
+    /// Publishes a block and waits until the node's chain has it.
+    pub async fn delivers(&mut self, node: &Node, block: &Payload) {
+        self.publish(message(block));
+        self.drive(eventually(PATIENCE, || node.chain.has(block)))
+            .await;
+    }
+
+    /// The streams of this protocol that the node opens to the raw peer.
+    pub fn accept(&self, protocol: &str) -> IncomingStreams {
+        let protocol = StreamProtocol::try_from_owned(protocol.to_owned()).unwrap();
+        let mut control = self.0.behaviour().streams.new_control();
+        control.accept(protocol).unwrap()
+    }
+
+    /// The streams of requests by number that the node opens to the raw peer.
+    pub fn accept_numbers(&self) -> IncomingStreams {
+        self.accept(&reqresp::protocol_ids(CHAIN)[0])
+    }
 }
 
-/// Messages of the topic of V4 in one frame, as the router reads it.
+/// A frame of gossip with these messages on the topic of V4.
 pub fn frame(messages: &[Vec<u8>]) -> Vec<u8> {
     frame_on(&gossip::topic(CHAIN, PayloadVersion::V4), messages)
 }
 
-/// The same on another topic.
+/// A frame of gossip with these messages on this topic.
 pub fn frame_on(topic: &str, messages: &[Vec<u8>]) -> Vec<u8> {
     let field = |tag: u8, bytes: &[u8]| [&[tag][..], &with_length(bytes)].concat();
     let message = |data: &Vec<u8>| {

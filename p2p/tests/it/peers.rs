@@ -21,10 +21,7 @@ async fn a_static_peer_is_found_again_after_its_restart() {
     })
     .await;
     let address = sequencer.address.clone();
-    let port = address.iter().find_map(|part| match part {
-        libp2p::multiaddr::Protocol::Tcp(port) => Some(port),
-        _ => None,
-    });
+    let port = sequencer.tcp_port();
     let replica = Node::start(with_static(&[&address])).await;
     replica.peers(1).await;
     assert!(replica.network.peers()[0].protected);
@@ -37,7 +34,7 @@ async fn a_static_peer_is_found_again_after_its_restart() {
     let again = Node::start_with(
         Config {
             identity: keypair,
-            listen_tcp: port.unwrap(),
+            listen_tcp: port,
             ..config()
         },
         &blocks[..1],
@@ -49,7 +46,7 @@ async fn a_static_peer_is_found_again_after_its_restart() {
     replica.receives(&blocks[1]).await;
 }
 
-/// Answers every question for an IPv4 address with the one told last, which is to hold for an hour.
+/// A name server that answers every query for an IPv4 address with `told` and a TTL of an hour.
 async fn name_server(told: Arc<Mutex<Ipv4Addr>>) -> SocketAddr {
     let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let address = socket.local_addr().unwrap();
@@ -93,14 +90,7 @@ async fn a_static_peer_given_by_name_is_found_where_the_name_leads_now() {
         ..config()
     })
     .await;
-    let port: u16 = first
-        .address
-        .to_string()
-        .split('/')
-        .nth(4)
-        .unwrap()
-        .parse()
-        .unwrap();
+    let port = first.tcp_port();
     let name = format!(
         "/dns4/peer.example.org/tcp/{port}/p2p/{}",
         first.network.local_peer_id()
@@ -187,7 +177,7 @@ async fn a_peer_that_comes_again_from_elsewhere_is_known_by_where_it_is_now() {
     let node = Node::start(config()).await;
     let mut raw = Raw::connected_to(&node, false).await;
     let before = node.network.peers()[0].address.clone();
-    // It dials from where it listens.
+    // The raw peer dials from the port on which it listens.
     raw.0
         .listen_on("/ip4/127.0.0.1/tcp/0".parse().unwrap())
         .unwrap();

@@ -2,20 +2,21 @@
 
 use crate::{attackers::*, net::*};
 use futures::{AsyncReadExt, AsyncWriteExt, StreamExt};
-use libp2p::StreamProtocol;
-use starling_p2p::{ChainGenesis, Config, LedgerChange, Network};
+use libp2p::{Stream, StreamProtocol};
+use starling_p2p::{ChainGenesis, Config, LedgerChange, Network, PeerId};
 use starling_proto::{
-    payload::Payload,
+    payload::{BlockId, Payload},
     wire::{self, Answer, Ask, LENGTH},
 };
 use std::{
     sync::{Arc, atomic::Ordering},
-    time::{Duration, Instant},
+    time::Duration,
 };
+use tokio::task::JoinHandle;
 
 const LONG: Duration = Duration::from_secs(120);
 
-/// Of a chain old enough for all these blocks.
+/// A configuration whose genesis is old enough for a million seconds of blocks.
 fn long_config() -> Config {
     Config {
         genesis: ChainGenesis {
@@ -33,7 +34,7 @@ fn following(peers: &[&Node]) -> Config {
     }
 }
 
-/// Until so many peers have said what they have.
+/// Waits until `peers` peers have sent a status.
 async fn greeted(network: &Network, peers: u64) {
     for _ in 0..6000 {
         if network.report().await.unwrap().sync.peers == peers {
@@ -48,7 +49,7 @@ async fn ask(node: &Node, raw: &mut Raw, request: Vec<u8>) -> Vec<Answer> {
     ask_at_once(node, raw, vec![request]).await.remove(0)
 }
 
-/// The answers to requests that are on their way together.
+/// The answers to requests that are in flight together.
 async fn ask_at_once(node: &Node, raw: &mut Raw, requests: Vec<Vec<u8>>) -> Vec<Vec<Answer>> {
     let control = raw.0.behaviour().streams.new_control();
     let peer = node.network.local_peer_id();
@@ -86,7 +87,45 @@ fn request(ask: Ask) -> Vec<u8> {
     wire::frame(&wire::Request { ask: Some(ask) })
 }
 
-/// The header of the block that was asked for, with transactions of its own.
+fn status_request() -> Vec<u8> {
+    request(Ask::Status(wire::StatusRequest {}))
+}
+
+/// A request for the headers of `from` and of the blocks below it.
+fn headers_request(from: BlockId, count: u32) -> Vec<u8> {
+    request(Ask::Headers(wire::HeadersRequest {
+        number: from.number,
+        hash: from.hash.to_vec(),
+        count,
+    }))
+}
+
+/// A request for the blocks from `first` up to `last`.
+fn bodies_request(first: u64, last: BlockId, max_bytes: u32) -> Vec<u8> {
+    request(Ask::Bodies(wire::BodiesRequest {
+        first,
+        last: last.number,
+        last_hash: last.hash.to_vec(),
+        max_bytes,
+    }))
+}
+
+/// A request for all of these blocks, in as many bytes as may be.
+fn window_request(window: &[Arc<Payload>]) -> Vec<u8> {
+    let last = window[window.len() - 1].id();
+    bodies_request(window[0].number(), last, 8 << 20)
+}
+
+/// The number of blocks in a response.
+fn block_count(answers: &[Answer]) -> u32 {
+    let counts = answers.iter().map(|answer| match answer {
+        Answer::Bodies(chunk) => chunk.count,
+        _ => 0,
+    });
+    counts.sum()
+}
+
+/// Serves each window with other transactions in its first block, whose header is the true one.
 fn wrong_transactions(blocks: &[Arc<Payload>], ask: Ask) -> Vec<Answer> {
     match ask {
         Ask::Bodies(ask) => {
@@ -111,8 +150,8 @@ fn wrong_header(blocks: &[Arc<Payload>], ask: Ask) -> Vec<Answer> {
     }
 }
 
-/// A replica that starts late, beside two honest peers and one that answers with `server`, gets
-/// every block.
+/// Starts a late replica of two honest peers and of one that answers with `server`, and waits until
+/// the replica has every block.
 async fn late_beside(server: Server) -> (Node, Fake) {
     let blocks = chain(3_000, vec![1; 500]);
     let (tip, rest) = blocks.split_last().unwrap();
@@ -218,110 +257,82 @@ async fn a_silent_peer_loses_its_share() {
 async fn a_head_that_time_does_not_allow_is_named() {
     let node = Node::start(long_config()).await;
     let fake = Fake::connected_to(&node, &[], future).await;
-    loop {
-        if node
-            .debts(fake.id)
-            .await
-            .iter()
-            .any(|(reason, _)| *reason == "false_head")
-        {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    node.charged(fake.id, "false_head").await;
+}
+
+/// A node with 200 blocks, and a peer to send requests to it.
+async fn node_with_200_blocks() -> (Node, Raw, Vec<Arc<Payload>>) {
+    let blocks = chain(200, vec![7; 300]);
+    let node = Node::start_with(long_config(), &blocks).await;
+    let raw = Raw::connected_to(&node, false).await;
+    (node, raw, blocks)
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_answer_is_bounded_and_true() {
-    let blocks = chain(200, vec![7; 300]);
-    let node = Node::start_with(long_config(), &blocks).await;
-    let mut raw = Raw::connected_to(&node, false).await;
-    let last = blocks[199].id();
-    let headers = |count| {
-        request(Ask::Headers(wire::HeadersRequest {
-            number: last.number,
-            hash: last.hash.to_vec(),
-            count,
-        }))
-    };
-    let bodies = |first, max_bytes| {
-        request(Ask::Bodies(wire::BodiesRequest {
-            first,
-            last: last.number,
-            last_hash: last.hash.to_vec(),
-            max_bytes,
-        }))
-    };
-    let Answer::Status(said) = &ask(
-        &node,
-        &mut raw,
-        request(Ask::Status(wire::StatusRequest {})),
-    )
-    .await[0] else {
-        panic!()
+async fn a_status_names_the_head_and_the_lowest_block_that_is_served() {
+    let (node, mut raw, blocks) = node_with_200_blocks().await;
+    let answers = ask(&node, &mut raw, status_request()).await;
+    let [Answer::Status(said)] = &answers[..] else {
+        panic!("{answers:?}")
     };
     assert_eq!(
         (said.head.clone(), said.chain_id, said.oldest),
-        (Some(last.into()), CHAIN, 11)
+        (Some(blocks[199].id().into()), CHAIN, 11)
     );
     assert_eq!(said.finalized, None);
-    let Answer::Headers(chunk) = &ask(&node, &mut raw, headers(4096)).await[0] else {
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn headers_lead_down_to_the_first_block() {
+    let (node, mut raw, blocks) = node_with_200_blocks().await;
+    let request = headers_request(blocks[199].id(), 4096);
+    let Answer::Headers(chunk) = &ask(&node, &mut raw, request).await[0] else {
         panic!("headers")
     };
-    let hashes: Vec<_> = chunk
-        .items()
-        .unwrap()
+    let items = chunk.items().unwrap();
+    let hashes = items
         .iter()
-        .map(|item| wire::decode_header(item).unwrap().0)
-        .collect();
-    assert_eq!(
-        hashes,
-        blocks
-            .iter()
-            .rev()
-            .map(|block| block.hash)
-            .collect::<Vec<_>>(),
-        "down to the first block"
-    );
-    let Answer::Bodies(chunk) = &ask(&node, &mut raw, bodies(201, 1 << 20)).await[0] else {
+        .map(|item| wire::decode_header(item).unwrap().0);
+    assert!(hashes.eq(blocks.iter().rev().map(|block| block.hash)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn blocks_come_whole_as_many_as_the_bytes_hold_and_one_at_least() {
+    let (node, mut raw, blocks) = node_with_200_blocks().await;
+    let last = blocks[199].id();
+    let ten = bodies_request(201, last, 1 << 20);
+    let Answer::Bodies(chunk) = &ask(&node, &mut raw, ten).await[0] else {
         panic!("blocks")
     };
-    let read: Vec<Payload> = chunk
-        .items()
-        .unwrap()
-        .iter()
-        .map(|item| wire::decode_block(item).unwrap())
-        .collect();
-    assert!(read.iter().eq(blocks[190..].iter().map(|block| &**block)));
-    let answers = ask(&node, &mut raw, bodies(11, 1)).await;
-    let Answer::Bodies(chunk) = &answers[0] else {
-        panic!("blocks")
+    let items = chunk.items().unwrap();
+    let read = items.iter().map(|item| wire::decode_block(item).unwrap());
+    assert!(read.eq(blocks[190..].iter().map(|block| (**block).clone())));
+    let answers = ask(&node, &mut raw, bodies_request(11, last, 1)).await;
+    assert_eq!((answers.len(), block_count(&answers)), (1, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_that_cannot_be_answered_are_refused_with_the_reason() {
+    use wire::RangeRefusal::{Invalid, NotFound};
+    let (node, mut raw, blocks) = node_with_200_blocks().await;
+    let last = blocks[199].id();
+    let unknown = BlockId {
+        hash: [1; 32].into(),
+        ..last
     };
-    assert_eq!(
-        (answers.len(), chunk.count),
-        (1, 1),
-        "as many as the bytes hold, one at least"
-    );
-    let other = wire::HeadersRequest {
-        number: last.number,
-        hash: vec![1; 32],
+    let without_hash = request(Ask::Headers(wire::HeadersRequest {
+        number: 0,
+        hash: vec![],
         count: 1,
-    };
+    }));
     let refusals = [
-        (request(Ask::Headers(other)), wire::RangeRefusal::NotFound),
-        (headers(0), wire::RangeRefusal::Invalid),
-        (headers(4097), wire::RangeRefusal::Invalid),
-        (bodies(last.number + 1, 1), wire::RangeRefusal::Invalid),
-        (bodies(0, 1), wire::RangeRefusal::NotFound),
-        (
-            request(Ask::Headers(wire::HeadersRequest {
-                number: 0,
-                hash: vec![],
-                count: 1,
-            })),
-            wire::RangeRefusal::Invalid,
-        ),
-        (vec![1, 0, 0, 0, 0xff], wire::RangeRefusal::Invalid),
+        (headers_request(unknown, 1), NotFound),
+        (headers_request(last, 0), Invalid),
+        (headers_request(last, 4097), Invalid),
+        (bodies_request(last.number + 1, last, 1), Invalid),
+        (bodies_request(0, last, 1), NotFound),
+        (without_hash, Invalid),
+        (vec![1, 0, 0, 0, 0xff], Invalid),
     ];
     for (index, (asked, refusal)) in refusals.into_iter().enumerate() {
         assert_eq!(
@@ -330,10 +341,9 @@ async fn every_answer_is_bounded_and_true() {
             "request {index}"
         );
     }
+    let endless = vec![0xff, 0xff, 0xff, 0xff];
     assert!(
-        ask(&node, &mut raw, vec![0xff, 0xff, 0xff, 0xff])
-            .await
-            .is_empty(),
+        ask(&node, &mut raw, endless).await.is_empty(),
         "a frame of 4 GB"
     );
 }
@@ -343,28 +353,10 @@ async fn one_connection_carries_any_number_of_windows_and_those_that_come_at_onc
     let blocks = chain(6_000, vec![]);
     let node = Node::start_with(long_config(), &blocks).await;
     let mut raw = Raw::connected_to(&node, false).await;
-    let bodies = |window: &[Arc<Payload>]| {
-        let (first, last) = (window[0].number(), window[window.len() - 1].id());
-        request(Ask::Bodies(wire::BodiesRequest {
-            first,
-            last: last.number,
-            last_hash: last.hash.to_vec(),
-            max_bytes: 8 << 20,
-        }))
-    };
     for windows in blocks.chunks(400) {
-        let answers = ask_at_once(&node, &mut raw, windows.chunks(100).map(bodies).collect()).await;
-        let count = |answer: &Answer| {
-            if let Answer::Bodies(chunk) = answer {
-                chunk.count
-            } else {
-                0
-            }
-        };
-        let counts: Vec<u32> = answers
-            .iter()
-            .map(|answers| answers.iter().map(count).sum())
-            .collect();
+        let requests = windows.chunks(100).map(window_request).collect();
+        let answers = ask_at_once(&node, &mut raw, requests).await;
+        let counts: Vec<u32> = answers.iter().map(|answers| block_count(answers)).collect();
         assert_eq!(
             counts,
             [100; 4],
@@ -387,13 +379,8 @@ async fn a_node_promises_what_it_keeps_and_is_asked_for_nothing_else() {
     pruned.chain.oldest.store(1_000, Ordering::Relaxed);
 
     let mut raw = Raw::connected_to(&pruned, false).await;
-    let Answer::Status(said) = &ask(
-        &pruned,
-        &mut raw,
-        request(Ask::Status(wire::StatusRequest {})),
-    )
-    .await[0] else {
-        panic!()
+    let Answer::Status(said) = &ask(&pruned, &mut raw, status_request()).await[0] else {
+        panic!("a status")
     };
     assert_eq!(
         (said.oldest, said.finalized.clone()),
@@ -411,32 +398,23 @@ async fn a_node_promises_what_it_keeps_and_is_asked_for_nothing_else() {
     }
 }
 
-/// How many bytes of a chunk a peer's stream takes when it is not read, and what is made ahead of
-/// it.
+/// Bytes of blocks that are read from the chain for a stream whose peer does not read: a chunk on
+/// its way, and one made ahead.
 const UNREAD: usize = 2 << 20;
 
-#[tokio::test(flavor = "multi_thread")]
-async fn peers_that_do_not_read_or_send_half_a_request_hold_up_nobody_and_are_named() {
-    let blocks = heavy_chain(300, 100_000);
-    let node = Node::start_with(unscored(long_config()), &blocks).await;
-    let last = blocks[299].id();
-    let everything = wire::BodiesRequest {
-        first: 11,
-        last: last.number,
-        last_hash: last.hash.to_vec(),
-        max_bytes: 8 << 20,
-    };
-    let everything = request(Ask::Bodies(everything));
+/// A peer with streams that it neither reads nor finishes; its swarm runs until it is dropped.
+struct IdlePeer {
+    id: PeerId,
+    _streams: Vec<Stream>,
+    drive: JoinHandle<()>,
+}
 
-    // One has a request open that it never reads, as often as it may; the other sends half of one.
-    let mut idle = Vec::new();
-    for half in [false, true] {
-        let mut raw = Raw::connected_to(&node, false).await;
-        let (control, peer) = (
-            raw.0.behaviour().streams.new_control(),
-            node.network.local_peer_id(),
-        );
-        let id = raw.id();
+impl IdlePeer {
+    /// Opens four streams and sends these bytes on each.
+    async fn connected_to(node: &Node, sent: &[u8]) -> Self {
+        let mut raw = Raw::connected_to(node, false).await;
+        let mut control = raw.0.behaviour().streams.new_control();
+        let (id, peer) = (raw.id(), node.network.local_peer_id());
         let drive = tokio::spawn(async move {
             loop {
                 raw.0.select_next_some().await;
@@ -444,105 +422,72 @@ async fn peers_that_do_not_read_or_send_half_a_request_hold_up_nobody_and_are_na
         });
         let mut streams = Vec::new();
         for _ in 0..4 {
-            let mut stream = control.clone().open_stream(peer, protocol()).await.unwrap();
-            let sent = if half {
-                &everything[..everything.len() / 2]
-            } else {
-                &everything
-            };
+            let mut stream = control.open_stream(peer, protocol()).await.unwrap();
             stream.write_all(sent).await.unwrap();
             stream.flush().await.unwrap();
             streams.push(stream);
         }
-        idle.push((id, streams, drive));
-    }
-    let read = || node.chain.read.load(Ordering::Relaxed);
-    eventually(LONG, || read() > 4 * 300_000).await;
-
-    // Meanwhile a third one is served all that it asks for.
-    let mut raw = Raw::connected_to(&node, false).await;
-    for window in blocks.chunks(50) {
-        let (first, last) = (window[0].number(), window[49].id());
-        let window = wire::BodiesRequest {
-            first,
-            last: last.number,
-            last_hash: last.hash.to_vec(),
-            max_bytes: 8 << 20,
-        };
-        let answers = ask(&node, &mut raw, request(Ask::Bodies(window))).await;
-        let count: u32 = answers
-            .iter()
-            .map(|answer| {
-                if let Answer::Bodies(chunk) = answer {
-                    chunk.count
-                } else {
-                    0
-                }
-            })
-            .sum();
-        assert_eq!(count, 50);
-    }
-    let wanted: usize = blocks.iter().map(|block| block.weight()).sum();
-    assert!(
-        read() < wanted + 4 * UNREAD,
-        "{} bytes were read, and {wanted} of them for who reads",
-        read()
-    );
-
-    for (id, _streams, drive) in idle {
-        let start = Instant::now();
-        while !node
-            .debts(id)
-            .await
-            .iter()
-            .any(|(reason, _)| *reason == "stalled_stream")
-        {
-            assert!(start.elapsed() < LONG, "{:?}", node.debts(id).await);
-            tokio::time::sleep(Duration::from_millis(50)).await;
+        Self {
+            id,
+            _streams: streams,
+            drive,
         }
-        drive.abort();
+    }
+}
+
+impl Drop for IdlePeer {
+    fn drop(&mut self) {
+        self.drive.abort();
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_does_not_read_large_chunks_takes_no_places_of_others() {
+async fn peers_that_do_not_read_or_send_half_a_request_delay_no_other_peer_and_are_charged() {
+    let blocks = heavy_chain(300, 100_000);
+    let node = Node::start_with(unscored(long_config()), &blocks).await;
+    let everything = window_request(&blocks);
+    let half = &everything[..everything.len() / 2];
+    let idle = [
+        IdlePeer::connected_to(&node, &everything).await,
+        IdlePeer::connected_to(&node, half).await,
+    ];
+    let read = || node.chain.read.load(Ordering::Relaxed);
+    eventually(LONG, || read() > 4 * 300_000).await;
+
+    // Meanwhile a third peer is served all blocks that it requests.
+    let mut raw = Raw::connected_to(&node, false).await;
+    for window in blocks.chunks(50) {
+        let answers = ask(&node, &mut raw, window_request(window)).await;
+        assert_eq!(block_count(&answers), 50);
+    }
+    let wanted: usize = blocks.iter().map(|block| block.weight()).sum();
+    assert!(
+        read() < wanted + 4 * UNREAD,
+        "{} bytes were read, {wanted} of them for the peer that reads",
+        read()
+    );
+    for peer in &idle {
+        node.charged(peer.id, "stalled_stream").await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_peer_that_does_not_read_large_chunks_takes_no_permits_of_others() {
     let blocks = heavy_chain(12, 700_000);
     let node = Node::start_with(long_config(), &blocks).await;
-    let last = blocks[11].id();
-    let everything = wire::BodiesRequest {
-        first: 11,
-        last: last.number,
-        last_hash: last.hash.to_vec(),
-        max_bytes: 8 << 20,
-    };
-    let everything = request(Ask::Bodies(everything));
+    let everything = window_request(&blocks);
     let mut idle = Raw::connected_to(&node, false).await;
     let mut held = Vec::new();
     for _ in 0..6 {
-        held.extend(
-            idle.try_send(&node, &wire::protocol_id(CHAIN), &everything)
-                .await,
-        );
+        let protocol = wire::protocol_id(CHAIN);
+        held.extend(idle.try_send(&node, &protocol, &everything).await);
     }
-    let chain = node.chain.clone();
-    idle.drive(eventually(LONG, || {
-        chain.read.load(Ordering::Relaxed) >= 6 * 700_000
-    }))
-    .await;
+    let read = || node.chain.read.load(Ordering::Relaxed);
+    idle.drive(eventually(LONG, || read() >= 6 * 700_000)).await;
     let mut raw = Raw::connected_to(&node, false).await;
-    let answers = ask(&node, &mut raw, everything).await;
-    let count: u32 = answers
-        .iter()
-        .map(|answer| {
-            if let Answer::Bodies(chunk) = answer {
-                chunk.count
-            } else {
-                0
-            }
-        })
-        .sum();
-    // On a machine that stands still for a while it may be late itself.
+    let count = block_count(&ask(&node, &mut raw, everything).await);
     assert_eq!(held.len(), 6);
+    // A machine that stands still for a while makes this peer late too, which its charge shows.
     assert!(
         count == 12 || !node.debts(raw.id()).await.is_empty(),
         "{count} blocks came"

@@ -6,73 +6,59 @@ use libp2p::StreamProtocol;
 use starling_proto::reqresp;
 use std::time::{Duration, Instant};
 
+/// The answer of a node to a request by number under a spelling of the protocol.
+async fn answer(node: &Node, raw: &mut Raw, protocol: &str, request: &[u8]) -> Vec<u8> {
+    let mut control = raw.0.behaviour().streams.new_control();
+    let peer = node.network.local_peer_id();
+    let protocol = StreamProtocol::try_from_owned(protocol.to_owned()).unwrap();
+    let exchange = async move {
+        let mut stream = control.open_stream(peer, protocol).await.unwrap();
+        stream.write_all(request).await.unwrap();
+        stream.close().await.unwrap();
+        let mut bytes = Vec::new();
+        let _ = stream.read_to_end(&mut bytes).await;
+        bytes
+    };
+    let answered = tokio::time::timeout(Duration::from_secs(20), exchange);
+    raw.drive(answered).await.expect("an answer")
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn answers_are_those_of_the_protocol_under_both_spellings() {
     let blocks = chain(5, vec![1, 2, 3]);
     let node = Node::start_with(config(), &blocks).await;
     let mut raw = Raw::connected_to(&node, false).await;
-    let mut control = raw.0.behaviour().streams.new_control();
-    let peer = node.network.local_peer_id();
-    let client = tokio::spawn(async move {
-        let mut ask = async |protocol: usize, request: Vec<u8>| {
-            let protocol =
-                StreamProtocol::try_from_owned(reqresp::protocol_ids(CHAIN)[protocol].clone())
-                    .unwrap();
-            let mut stream = control.open_stream(peer, protocol).await.unwrap();
-            stream.write_all(&request).await.unwrap();
-            stream.close().await.unwrap();
-            let mut bytes = Vec::new();
-            let _ = stream.read_to_end(&mut bytes).await;
-            bytes
-        };
-        for protocol in [0, 1] {
-            for block in [&blocks[0], &blocks[4]] {
-                let bytes = ask(protocol, reqresp::encode_request(block.number()).to_vec()).await;
-                let payload = reqresp::decode_response(&bytes)
-                    .unwrap()
-                    .into_payload()
-                    .unwrap();
-                assert_eq!(payload, **block);
-            }
-            assert_eq!(
-                ask(protocol, reqresp::encode_request(900).to_vec()).await,
-                [1],
-                "not there"
-            );
-            assert_eq!(
-                ask(protocol, reqresp::encode_request(5_000).to_vec()).await,
-                [2],
-                "in the future"
-            );
-            assert_eq!(
-                ask(protocol, reqresp::encode_request(9).to_vec()).await,
-                [2],
-                "before genesis"
-            );
-            assert_eq!(
-                ask(protocol, reqresp::encode_request(u64::MAX).to_vec()).await,
-                [2]
-            );
-            assert!(
-                ask(protocol, vec![1, 2, 3]).await.is_empty(),
-                "half a request has no answer"
-            );
+    for protocol in &reqresp::protocol_ids(CHAIN) {
+        for block in [&blocks[0], &blocks[4]] {
+            let request = reqresp::encode_request(block.number());
+            let bytes = answer(&node, &mut raw, protocol, &request).await;
+            let payload = reqresp::decode_response(&bytes)
+                .unwrap()
+                .into_payload()
+                .unwrap();
+            assert_eq!(payload, **block);
         }
-    });
-    let drive = async {
-        loop {
-            raw.0.select_next_some().await;
+        for (number, code, reason) in [
+            (900, 1, "not there"),
+            (5_000, 2, "in the future"),
+            (9, 2, "before genesis"),
+            (u64::MAX, 2, "never"),
+        ] {
+            let request = reqresp::encode_request(number);
+            let bytes = answer(&node, &mut raw, protocol, &request).await;
+            assert_eq!(bytes, [code], "block {number}: {reason}");
         }
-    };
-    tokio::select! {
-        done = client => done.unwrap(),
-        () = drive => {}
-        () = tokio::time::sleep(Duration::from_secs(20)) => panic!("no answer"),
+        assert!(
+            answer(&node, &mut raw, protocol, &[1, 2, 3])
+                .await
+                .is_empty(),
+            "half a request has no answer"
+        );
     }
 }
 
-/// Serves nonsense of every kind in turn, also blocks that are not the ones asked for; some streams
-/// stay open without an answer.
+/// The peer serves nonsense of every kind in turn, among it blocks that were not requested, and
+/// leaves some streams open without an answer.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_peer_that_serves_nonsense_is_left_for_another() {
     // A gap that is filled by number, whoever has the blocks.
@@ -81,14 +67,7 @@ async fn a_peer_that_serves_nonsense_is_left_for_another() {
     let node = Node::start(with_static(&[&honest.address])).await;
     node.peers(1).await;
     let mut raw = Raw::connected_to(&node, false).await;
-    let protocol = StreamProtocol::try_from_owned(reqresp::protocol_ids(CHAIN)[0].clone()).unwrap();
-    let mut incoming = raw
-        .0
-        .behaviour()
-        .streams
-        .new_control()
-        .accept(protocol)
-        .unwrap();
+    let mut incoming = raw.accept_numbers();
     let wrong = reqresp::encode_response(&blocks[0], &forks()).unwrap();
     let server = tokio::spawn(async move {
         let (mut turn, mut open) = (0, Vec::new());
@@ -108,7 +87,7 @@ async fn a_peer_that_serves_nonsense_is_left_for_another() {
             let _ = stream.close().await;
         }
     });
-    // The tip comes from the peer that lies: it is asked first.
+    // The peer that delivers the tip is asked first.
     raw.publish(message(&blocks[11]));
     let (chain, start) = (node.chain.clone(), Instant::now());
     raw.drive(eventually(Duration::from_secs(60), || {

@@ -32,8 +32,8 @@ fn message_as_new(block: &Payload) -> Vec<u8> {
     .unwrap()
 }
 
-/// Waits for a doubt. The question is on its way when this returns, before whatever the node is
-/// told next.
+/// Waits for an unknown signer. The command has been sent when this returns, before any command that
+/// follows.
 fn ask(node: &Node) -> impl Future<Output = Option<Address>> {
     let network = node.network.clone();
     let mut asked = Box::pin(async move { network.unknown_signer().await });
@@ -41,7 +41,7 @@ fn ask(node: &Node) -> impl Future<Output = Option<Address>> {
     asked
 }
 
-/// All that anybody holds against anybody.
+/// All charges of all nodes against each other.
 async fn debts(nodes: &[&Node]) -> Vec<(&'static str, f64)> {
     let mut debts = Vec::new();
     for node in nodes {
@@ -77,8 +77,8 @@ async fn a_change_under_way_loses_no_block_and_charges_nobody() {
     for node in &all[..3] {
         node.set_signer(new_signer()).await;
     }
-    // Under way in the old one's name: taken by those who know of the change, and by those who do
-    // not.
+    // A block of the old signer that is still under way is accepted by nodes that know of the change
+    // and by those that do not.
     sequencer.publish(&blocks[1]).await;
     late.receives(&blocks[1]).await;
 
@@ -93,7 +93,7 @@ async fn a_change_under_way_loses_no_block_and_charges_nobody() {
     publish_as_new(&sequencer, &blocks[3]).await;
     far.receives(&blocks[3]).await;
     late.set_signer(new_signer()).await;
-    // What it did not believe is fetched below the next one.
+    // The blocks that `late` refused are fetched as ancestors of the next one.
     publish_as_new(&sequencer, &blocks[4]).await;
     late.receives(&blocks[4]).await;
     assert!(blocks.iter().all(|block| late.chain.has(block)));
@@ -126,10 +126,10 @@ async fn what_the_old_signer_left_under_way_is_held_against_nobody() {
     assert!(!node.chain.has(&blocks[1]));
 }
 
-/// Held back while it is in doubt, and judged when L1 names the signer we know.
+/// Offences of an unknown signer's blocks are held back until L1 names the signer.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stranger_in_doubt_is_judged_by_the_answer() {
-    // Of usual size, and one that unpacks to 5 MiB more than most do.
+    // Charges for a block of usual size, and for one that unpacks to 5 MiB more than most do.
     let (usual, large) = (
         vec![("wrong_signer", -2.0)],
         vec![("wrong_signer", -2.0), ("bomb", -50.0)],
@@ -158,8 +158,8 @@ async fn a_stranger_in_doubt_is_judged_by_the_answer() {
     }
 }
 
-/// What a peer is charged for under the old signer, another may send in good faith under the new
-/// one.
+/// A peer is charged for a bomb under the old signer. Under the new signer another peer may send the
+/// same message in good faith.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_copy_of_what_the_new_signer_signed_is_held_against_nobody() {
     let block = &chain(1, vec![0; 7 << 20])[0];
@@ -181,7 +181,7 @@ async fn a_copy_of_what_the_new_signer_signed_is_held_against_nobody() {
     );
 }
 
-/// Without a signer blocks are ignored: neither taken nor held against anybody.
+/// Without a signer blocks are ignored: neither accepted nor charged.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_signer_blocks_are_ignored_until_one_is_named() {
     let blocks = chain(2, vec![]);
@@ -207,7 +207,7 @@ async fn without_a_signer_blocks_are_ignored_until_one_is_named() {
     assert_eq!(debts(&[&sequencer, &node]).await, []);
 }
 
-/// A sequencer is told of blocks in its own name that it did not send in this life.
+/// The own-key watch reports blocks signed with a key that other nodes send.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_witness_is_told_of_the_blocks_of_one_signer() {
     let blocks = chain(2, vec![]);

@@ -23,14 +23,8 @@ async fn send_garbage(raw: &mut Raw, mut enough: impl AsyncFnMut() -> bool) {
             return;
         }
         let _ = raw.0.behaviour_mut().gossip.publish(v4_topic(), garbage(i));
-        let pause = tokio::time::sleep(Duration::from_millis(20));
-        tokio::pin!(pause);
-        loop {
-            tokio::select! {
-                () = &mut pause => break,
-                _ = raw.0.select_next_some() => {}
-            }
-        }
+        raw.drive(tokio::time::sleep(Duration::from_millis(20)))
+            .await;
     }
     panic!("garbage had no consequence");
 }
@@ -44,30 +38,10 @@ async fn misbehave(raw: &mut Raw, node: &Node) {
     .await;
 }
 
-/// Until the node holds this against the peer.
+/// Runs the raw peer until it is charged for this reason; returns the change of its score.
 async fn owes(node: &Node, raw: &mut Raw, reason: &str) -> f64 {
     let id = raw.id();
-    let found = async {
-        loop {
-            if let Some((_, change)) = node
-                .debts(id)
-                .await
-                .into_iter()
-                .find(|(other, _)| *other == reason)
-            {
-                return change;
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    let found = tokio::time::timeout(LONG, found);
-    tokio::pin!(found);
-    loop {
-        tokio::select! {
-            change = &mut found => return change.unwrap_or_else(|_| panic!("{reason} is not in the ledger")),
-            _ = raw.0.select_next_some() => {}
-        }
-    }
+    raw.drive(node.charged(id, reason)).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -185,12 +159,7 @@ async fn options_of_scoring_and_banning_change_who_is_banned() {
         .await;
         let cost = owes(&node, &mut raw, "too_large").await;
         assert_eq!(cost == 0.0, policy.scoring == Scoring::None);
-        assert!(
-            node.verdicts(raw.id())
-                .await
-                .iter()
-                .all(|(_, change)| !matches!(change, LedgerChange::Banned { .. }))
-        );
+        assert!(!node.has_banned(raw.id()).await);
         assert_eq!(node.network.peer_count(), 1);
     }
     // A higher threshold bans for less.
@@ -234,9 +203,7 @@ async fn static_and_protected_peers_are_never_banned_only_reported_and_still_hea
                 .any(|entry| entry.change == LedgerChange::Spared && entry.reason == "protected")
         })
         .await;
-        raw.publish(message(&blocks[0]));
-        let chain = node.chain.clone();
-        raw.drive(eventually(LONG, || chain.has(&blocks[0]))).await;
+        raw.delivers(&node, &blocks[0]).await;
         assert_eq!(node.network.peer_count(), 1);
     }
 }
@@ -269,11 +236,7 @@ async fn the_same_block_again_and_again_is_an_offence() {
     let node = Node::start(config()).await;
     let mut raw = Raw::connected_to(&node, false).await;
     let mut honest = Raw::connected_to(&node, false).await;
-    let chain = node.chain.clone();
-    honest.publish(message(&blocks[0]));
-    honest
-        .drive(eventually(LONG, || chain.has(&blocks[0])))
-        .await;
+    honest.delivers(&node, &blocks[0]).await;
     raw.send_frame(&node, frame(&vec![message(&blocks[0]); 40]))
         .await;
     assert!(owes(&node, &mut raw, "replay").await <= -1.0);
@@ -285,16 +248,8 @@ async fn the_same_block_again_and_again_is_an_offence() {
     raw.send_frame(&node, frame(&vec![message(&blocks[0]); 128]))
         .await;
     raw.gone_from(&node).await;
-    assert!(
-        node.verdicts(raw.id())
-            .await
-            .iter()
-            .any(|(_, change)| matches!(change, LedgerChange::Banned { .. }))
-    );
-    honest.publish(message(&blocks[1]));
-    honest
-        .drive(eventually(LONG, || chain.has(&blocks[1])))
-        .await;
+    assert!(node.has_banned(raw.id()).await);
+    honest.delivers(&node, &blocks[1]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -314,12 +269,7 @@ async fn two_bombs_are_a_ban_and_a_large_block_is_none() {
             .any(|(reason, change)| *reason == "bomb" && *change <= -160.0),
         "{debts:?}"
     );
-    assert!(
-        node.verdicts(bomber.id())
-            .await
-            .iter()
-            .any(|(_, change)| matches!(change, LedgerChange::Banned { .. }))
-    );
+    assert!(node.has_banned(bomber.id()).await);
     assert!(!bomber.is_let_in(&node).await);
 
     // By an unknown signer: a reason to refuse it, and not more.
@@ -328,9 +278,7 @@ async fn two_bombs_are_a_ban_and_a_large_block_is_none() {
         wire::encode_message(&sign_as_stranger(large), &large.to_wire(PayloadVersion::V4)).unwrap(),
     );
     assert_eq!(owes(&node, &mut honest, "wrong_signer").await, -2.0);
-    honest.publish(message(large));
-    let chain = node.chain.clone();
-    honest.drive(eventually(LONG, || chain.has(large))).await;
+    honest.delivers(&node, large).await;
     assert_eq!(node.debts(honest.id()).await, [("wrong_signer", -2.0)]);
 }
 
@@ -405,11 +353,7 @@ async fn halves_of_frames_hold_up_nobody() {
     raw.drive(eventually(LONG, || flood.is_finished())).await;
     let held = flood.await.unwrap();
     assert!(!held.is_empty());
-    honest.publish(message(&blocks[0]));
-    let chain = node.chain.clone();
-    honest
-        .drive(eventually(LONG, || chain.has(&blocks[0])))
-        .await;
+    honest.delivers(&node, &blocks[0]).await;
     assert_eq!(owes(&node, &mut raw, "half_frame").await, -4.0);
 
     // One that stays with its half frame is waited for, for a while.
@@ -499,14 +443,7 @@ async fn requests_never_sent_and_streams_by_the_dozen_are_offences() {
             StreamProtocol::try_from_owned(reqresp::protocol_ids(CHAIN)[0].clone()).unwrap();
         let mut control = raw.0.behaviour().streams.new_control();
         let opened = control.open_stream(node.network.local_peer_id(), protocol);
-        tokio::pin!(opened);
-        let opened = loop {
-            tokio::select! {
-                opened = &mut opened => break opened,
-                _ = raw.0.select_next_some() => {}
-            }
-        };
-        if let Ok(mut stream) = opened {
+        if let Ok(mut stream) = raw.drive(opened).await {
             // Half a request.
             let _ = stream.write_all(&[1; 4]).await;
             held.push(stream);
@@ -524,14 +461,7 @@ async fn charged_for(
     let blocks = chain(12, vec![]);
     let node = Node::start_with(config(), &blocks[..1]).await;
     let mut raw = Raw::connected_to(&node, false).await;
-    let protocol = StreamProtocol::try_from_owned(reqresp::protocol_ids(CHAIN)[0].clone()).unwrap();
-    let mut incoming = raw
-        .0
-        .behaviour()
-        .streams
-        .new_control()
-        .accept(protocol)
-        .unwrap();
+    let mut incoming = raw.accept_numbers();
     let serve = async {
         while let Some((_, mut stream)) = incoming.next().await {
             answer(&mut stream).await;
@@ -571,14 +501,7 @@ async fn bad_answers_are_offences_and_not_having_a_block_is_none() {
     let blocks = chain(12, vec![]);
     let node = Node::start_with(config(), &blocks[..1]).await;
     let mut raw = Raw::connected_to(&node, false).await;
-    let protocol = StreamProtocol::try_from_owned(reqresp::protocol_ids(CHAIN)[0].clone()).unwrap();
-    let mut incoming = raw
-        .0
-        .behaviour()
-        .streams
-        .new_control()
-        .accept(protocol)
-        .unwrap();
+    let mut incoming = raw.accept_numbers();
     raw.publish(message(&blocks[11]));
     let mut asked = 0;
     while asked < 3 {

@@ -1,5 +1,5 @@
-//! The reference node's cases of the gossip validator, each with a swarm of its own: what is passed
-//! on, what is held against whom.
+//! The reference node's cases of the gossip validator, each with a swarm of its own: which messages
+//! are passed on, and for which the sender is charged.
 
 use crate::net::*;
 use alloy_consensus::Header;
@@ -165,7 +165,8 @@ async fn decides(
     let before = state().await.0;
     publish(raw, on, data).await;
     if expected == "IGNORE" {
-        // What is surely held against its sender ends the wait for what is not.
+        // An ignored message has no visible effect. The charge for a second, bad message shows that
+        // the first one has been decided.
         publish(
             raw,
             PayloadVersion::V4,

@@ -111,15 +111,8 @@ async fn a_huge_message_waits_for_a_permit_and_smaller_ones_and_those_of_static_
     let address = listen(&mut node).await;
     huge.dial(address.clone()).unwrap();
     small.dial(address.clone()).unwrap();
-    let mut permits = node
-        .behaviour()
-        .permits
-        .untrusted
-        .huge
-        .clone()
-        .acquire_many_owned(PERMITS as u32)
-        .await
-        .ok();
+    let huge_permits = node.behaviour().permits.untrusted.huge.clone();
+    let mut permits = huge_permits.try_acquire_many_owned(PERMITS as u32).ok();
     assert!(permits.is_some());
     let (large, of_trusted) = (vec![7; HEAVY + 1], vec![8; HEAVY + 1]);
     // Every third is heavy.
@@ -137,7 +130,7 @@ async fn a_huge_message_waits_for_a_permit_and_smaller_ones_and_those_of_static_
                     publish(&mut small, small_one(1));
                 },
                 event = trusted.select_next_some() => if is_subscribed(&event) {
-                    // Protected while it is connected.
+                    // The peer becomes trusted while it is connected.
                     node.behaviour().rules.lock().trusted_peers.insert(*trusted.local_peer_id());
                     publish(&mut trusted, of_trusted.clone());
                 },
@@ -162,11 +155,8 @@ async fn a_huge_message_waits_for_a_permit_and_smaller_ones_and_those_of_static_
         .map(small_one)
         .chain([of_trusted, large, vec![0]])
         .collect();
-    assert!(
-        came == expected,
-        "{:?}",
-        came.iter().map(Vec::len).collect::<Vec<_>>()
-    );
+    let sizes: Vec<usize> = came.iter().map(Vec::len).collect();
+    assert!(came == expected, "{sizes:?}");
 }
 
 /// A peer whose heavy message waits for a permit goes on sending and receiving.

@@ -63,103 +63,126 @@ fn rules_are_those_of_the_table() {
     }
 }
 
-#[test]
-fn one_address_cannot_use_up_the_capacity_of_others() {
-    let rules = SharedGateRules::default();
-    rules
-        .lock()
-        .trusted_addresses
-        .insert("10.0.0.1".parse().unwrap());
-    let trusted = PeerId::random();
-    rules.lock().trusted_peers.insert(trusted);
-    let mut gate = Gate::new(rules, 30);
-    let local = address("/ip4/10.0.0.9/tcp/1");
-    let mut next = 0;
-    let mut knock = |gate: &mut Gate, from: &str| {
-        next += 1;
-        let id = ConnectionId::new_unchecked(next);
-        gate.handle_pending_inbound_connection(id, &local, &address(from))
+/// A gate with a trusted peer and a trusted address, at which connections arrive.
+struct Entrance {
+    gate: Gate,
+    trusted: PeerId,
+    next_id: usize,
+}
+
+const TRUSTED: &str = "10.0.0.1";
+
+impl Entrance {
+    fn new() -> Self {
+        let rules = SharedGateRules::default();
+        let trusted = PeerId::random();
+        rules
+            .lock()
+            .trusted_addresses
+            .insert(TRUSTED.parse().unwrap());
+        rules.lock().trusted_peers.insert(trusted);
+        Self {
+            gate: Gate::new(rules, 30),
+            trusted,
+            next_id: 0,
+        }
+    }
+
+    fn id(&mut self) -> ConnectionId {
+        self.next_id += 1;
+        ConnectionId::new_unchecked(self.next_id)
+    }
+
+    /// A handshake begins; its id if it is admitted.
+    fn begin(&mut self, from: &str) -> Option<ConnectionId> {
+        let (id, local) = (self.id(), address("/ip4/10.0.0.9/tcp/1"));
+        let admitted = self
+            .gate
+            .handle_pending_inbound_connection(id, &local, &address(from));
+        admitted.is_ok().then_some(id)
+    }
+
+    /// Begins `count` handshakes; returns those that are admitted.
+    fn begin_many(&mut self, count: usize, from: &str) -> Vec<ConnectionId> {
+        (0..count).filter_map(|_| self.begin(from)).collect()
+    }
+
+    /// A handshake ends. Whether its connection is admitted.
+    fn end(&mut self, id: ConnectionId, peer: PeerId, from: &str) -> bool {
+        let local = address("/ip4/10.0.0.9/tcp/1");
+        self.gate
+            .handle_established_inbound_connection(id, peer, &local, &address(from))
             .is_ok()
-            .then_some(id)
-    };
-    let held: Vec<ConnectionId> = (0..50)
-        .filter_map(|_| knock(&mut gate, "/ip4/10.0.0.2/tcp/5"))
-        .collect();
+    }
+
+    /// Opens a connection. Whether it is admitted.
+    fn connect(&mut self, peer: PeerId, from: &str) -> bool {
+        let id = self.id();
+        self.end(id, peer, from)
+    }
+}
+
+#[test]
+fn one_address_cannot_use_up_the_handshakes_of_others() {
+    let mut entrance = Entrance::new();
+    let held = entrance.begin_many(50, "/ip4/10.0.0.2/tcp/5");
     assert_eq!(held.len(), HANDSHAKES_PER_ADDRESS);
     assert!(
-        knock(&mut gate, "/ip4/10.0.0.3/tcp/5").is_some(),
+        entrance.begin("/ip4/10.0.0.3/tcp/5").is_some(),
         "others still may"
     );
     for i in 0..200 {
-        let _ = knock(&mut gate, &format!("/ip4/10.0.1.{i}/tcp/5"));
+        let _ = entrance.begin(&format!("/ip4/10.0.1.{i}/tcp/5"));
     }
-    assert_eq!(gate.handshakes.tcp.len(), HANDSHAKES);
-    assert!(knock(&mut gate, "/ip4/10.0.0.4/tcp/5").is_none());
-    let datagrams = (0..50)
-        .filter(|_| knock(&mut gate, "/ip4/10.0.0.5/udp/5/quic-v1").is_some())
-        .count();
+    assert_eq!(entrance.gate.handshakes.tcp.len(), HANDSHAKES);
+    assert!(entrance.begin("/ip4/10.0.0.4/tcp/5").is_none());
+    let datagrams = entrance.begin_many(50, "/ip4/10.0.0.5/udp/5/quic-v1").len();
     assert_eq!(
-        (datagrams, gate.handshakes.quic.len()),
+        (datagrams, entrance.gate.handshakes.quic.len()),
         (HANDSHAKES_PER_ADDRESS, HANDSHAKES_PER_ADDRESS),
         "QUIC is counted by itself"
     );
-    assert!(
-        (0..50).all(|_| knock(&mut gate, "/ip4/10.0.0.1/tcp/5").is_some()),
+    assert_eq!(
+        entrance.begin_many(50, "/ip4/10.0.0.1/tcp/5").len(),
+        50,
         "a static peer's address always may"
     );
+    let of_trusted = entrance.begin_many(200, "/ip4/10.0.0.1/udp/5/quic-v1");
+    assert_eq!(
+        of_trusted.len(),
+        TRUSTED_PER_ADDRESS,
+        "a datagram may be forged"
+    );
+}
 
-    let of_trusted = (0..200)
-        .filter(|_| knock(&mut gate, "/ip4/10.0.0.1/udp/5/quic-v1").is_some())
-        .count();
-    assert_eq!(of_trusted, TRUSTED_PER_ADDRESS, "a datagram may be forged");
-
-    // A handshake that ends is no longer counted, and its connection is.
-    let from = address("/ip4/10.0.0.2/tcp/5");
-    for id in held {
-        assert!(
-            gate.handle_established_inbound_connection(id, PeerId::random(), &local, &from)
-                .is_ok()
-        );
+#[test]
+fn a_handshake_that_ends_is_counted_as_a_connection() {
+    let (mut entrance, from) = (Entrance::new(), "/ip4/10.0.0.2/tcp/5");
+    let ended = entrance.begin_many(3, from);
+    let open = entrance.begin_many(4, from);
+    for id in ended {
+        assert!(entrance.end(id, PeerId::random(), from));
     }
+    let gate = &entrance.gate;
     assert_eq!(
         (gate.handshakes.tcp.len(), gate.incoming.len()),
-        (HANDSHAKES - HANDSHAKES_PER_ADDRESS, HANDSHAKES_PER_ADDRESS)
+        (open.len(), 3)
     );
-    let mut enter = |gate: &mut Gate, peer| {
-        next += 1;
-        gate.handle_established_inbound_connection(
-            ConnectionId::new_unchecked(next),
-            peer,
-            &local,
-            &from,
-        )
-        .is_ok()
-    };
-    assert_eq!(
-        (0..100)
-            .filter(|_| enter(&mut gate, PeerId::random()))
-            .count(),
-        INCOMING_PER_ADDRESS - HANDSHAKES_PER_ADDRESS
-    );
+}
+
+#[test]
+fn connections_are_bounded_per_address_and_per_peer_and_those_of_static_peers_are_not() {
+    let (mut entrance, from) = (Entrance::new(), "/ip4/10.0.0.2/tcp/5");
+    let strangers = (0..100).filter(|_| entrance.connect(PeerId::random(), from));
+    assert_eq!(strangers.count(), INCOMING_PER_ADDRESS);
+    let trusted = entrance.trusted;
     assert!(
-        (0..10).all(|_| enter(&mut gate, trusted)),
+        (0..10).all(|_| entrance.connect(trusted, from)),
         "static peers are not counted"
     );
     let one = PeerId::random();
-    let from = address("/ip4/10.0.0.7/tcp/5");
-    let enter = |gate: &mut Gate, id| {
-        gate.handle_established_inbound_connection(
-            ConnectionId::new_unchecked(id),
-            one,
-            &local,
-            &from,
-        )
-        .is_ok()
-    };
-    assert_eq!(
-        (9_000..9_010).filter(|id| enter(&mut gate, *id)).count(),
-        PER_PEER
-    );
+    let of_one = (0..10).filter(|_| entrance.connect(one, "/ip4/10.0.0.7/tcp/5"));
+    assert_eq!(of_one.count(), PER_PEER);
 }
 
 #[test]

@@ -4,19 +4,29 @@
 //! responses share [`LARGE`] permits, and decoding runs on a blocking thread. A block is checked
 //! for its number and its own hash; whether it is the block we need is decided by the gap.
 
+use super::{Arrival, ClientEvent, FetchError};
 use crate::{
     host::streams::{Control, OpenError},
-    sync::{Arrival, FetchError},
+    metrics::{self as meters, Side},
     types::Blocks,
 };
 use futures::{AsyncReadExt, AsyncWriteExt};
 use libp2p::{PeerId, Stream, StreamProtocol};
 use starling_proto::reqresp::{self, MAX_RESPONSE_LEN, NumberRefusal, ResponseError};
-use std::{io, sync::Arc, time::Duration};
-use tokio::{sync::Semaphore, time::timeout};
+use std::{
+    collections::HashMap,
+    io,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tokio::{
+    sync::Semaphore,
+    task::{Id, JoinSet},
+    time::timeout,
+};
 
 const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
-/// For a whole exchange on an open stream.
+/// Time limit of a whole exchange on an open stream.
 const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(10);
 /// A response up to this size needs no permit.
 const SMALL: u64 = 512 << 10;
@@ -24,8 +34,8 @@ const SMALL: u64 = 512 << 10;
 /// 40 MiB of large buffers.
 const LARGE: usize = 4;
 
-/// The protocol ids of the chain: the spelling of the network first, that of the specs (with a
-/// slash at its end) second.
+/// The protocol ids of the chain: first the spelling that the network uses, then that of the specs,
+/// which ends in a slash.
 pub fn protocols(chain_id: u64) -> Vec<StreamProtocol> {
     reqresp::protocol_ids(chain_id)
         .into_iter()
@@ -80,6 +90,77 @@ impl NumberClient {
             }
         }
         Err(FetchError::Unsupported)
+    }
+}
+
+/// A request by number that is in flight.
+struct NumberRequest {
+    id: u64,
+    since: Instant,
+    peer: PeerId,
+    number: u64,
+}
+
+/// The requests by number in flight.
+pub struct NumberTasks {
+    client: NumberClient,
+    tasks: JoinSet<Result<Arrival, FetchError>>,
+    in_flight: HashMap<Id, NumberRequest>,
+}
+
+impl NumberTasks {
+    pub fn new(client: NumberClient) -> Self {
+        Self {
+            client,
+            tasks: JoinSet::new(),
+            in_flight: HashMap::new(),
+        }
+    }
+
+    pub fn fetch(&mut self, id: u64, peer: PeerId, number: u64) {
+        let task = self.tasks.spawn(self.client.clone().fetch(peer, number));
+        let request = NumberRequest {
+            id,
+            since: Instant::now(),
+            peer,
+            number,
+        };
+        self.in_flight.insert(task.id(), request);
+    }
+
+    /// The next request that ends; pends while none is in flight.
+    pub async fn next(&mut self) -> ClientEvent {
+        loop {
+            let (task, outcome) = match self.tasks.join_next_with_id().await {
+                Some(Ok((task, outcome))) => (task, outcome),
+                Some(Err(error)) => (error.id(), Err(FetchError::Unreachable)),
+                None => std::future::pending().await,
+            };
+            if let Some(request) = self.in_flight.remove(&task) {
+                return request.end(outcome);
+            }
+        }
+    }
+}
+
+impl NumberRequest {
+    /// Counts the outcome.
+    fn end(self, outcome: Result<Arrival, FetchError>) -> ClientEvent {
+        let result = outcome.as_ref().map_or_else(FetchError::label, |_| "ok");
+        metrics::counter!("starling_p2p_fetch_total", "result" => result).increment(1);
+        // The result codes of `payload_by_number`.
+        let code = match &outcome {
+            Ok(_) => 0,
+            Err(FetchError::NotFound) => 1,
+            Err(_) => 3,
+        };
+        meters::request(Side::Client, self.number, code, self.since.elapsed());
+        ClientEvent::Fetched {
+            id: self.id,
+            peer: self.peer,
+            number: self.number,
+            outcome,
+        }
     }
 }
 

@@ -5,9 +5,9 @@
 //! blocking thread. The results are verified: headers link from the requested hash, blocks have the
 //! requested hashes and the transactions of their headers.
 
+use super::{Arrival, FetchError, HashLinks, PeerStatus, RangeRequest};
 use crate::{
     host::streams::{Control, OpenError},
-    sync::{Arrival, FetchError, HashLinks, PeerStatus, RangeRequest},
     types::Blocks,
 };
 use alloy_primitives::B256;
@@ -53,7 +53,7 @@ pub struct RangeClient {
     decoding: Arc<Semaphore>,
 }
 
-/// Where the parts of a response go, with the id of the request.
+/// The channel for the parts of one response, with the id of their request.
 pub struct ResponseSender {
     pub id: u64,
     pub responses: mpsc::Sender<(u64, RangeResponse)>,
@@ -90,6 +90,11 @@ impl RangeClient {
             large,
             decoding,
         })
+    }
+
+    /// The protocol that a peer must speak to be asked.
+    pub fn protocol(&self) -> &StreamProtocol {
+        &self.protocol
     }
 
     /// The blocks that the peer says it has.

@@ -19,8 +19,8 @@ use libp2p::PeerId;
 use rand::Rng;
 use std::time::{Duration, Instant};
 
-/// Requests by number in flight, those to released peers included: as many as bodies are kept ahead
-/// of the walk down.
+/// Requests by number in flight, those to released peers included: as many as the bodies that are
+/// kept ahead of the walk down.
 pub(in crate::sync) const MAX_NUMBER_REQUESTS: usize = MAX_AHEAD as usize;
 /// Blocks requested from one peer at a time.
 pub(in crate::sync) const WINDOW: usize = 16;

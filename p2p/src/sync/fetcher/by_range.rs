@@ -38,8 +38,8 @@ pub(in crate::sync) const MIN_RANGE: u64 = 16;
 const WINDOW_BYTES: usize = 1 << 20;
 /// Windows requested from one peer at once: the next is on its way while one is delivered.
 const WINDOWS_PER_PEER: usize = 2;
-/// A window that everything waits for may take this long, and `SLOWER` times as long as windows
-/// lately took, before it is reassigned. Headers, which everything waits for, this long.
+/// Time after which the request that everything waits for is reassigned: for headers exactly, for a
+/// window at least. A window may also take `SLOWER` times as long as windows lately took.
 const REASSIGN_AFTER: Duration = Duration::from_secs(2);
 const SLOWER: u32 = 4;
 /// Time for all headers of one request, a few megabytes.
@@ -47,7 +47,7 @@ const WALK_TIMEOUT: Duration = Duration::from_secs(60);
 /// Failures in a row that are an offence; a single dropped request may be load.
 const MAX_FAILURES: u32 = 3;
 
-/// Headers that came, and what they say about their request.
+/// Headers that have arrived, and whether their request is answered.
 pub(in crate::sync) struct LinksReceived {
     /// The block that the links lead down from.
     pub from: BlockId,
@@ -56,7 +56,7 @@ pub(in crate::sync) struct LinksReceived {
 }
 
 impl Fetcher {
-    /// Verified headers of a request came, the highest first.
+    /// Verified headers of a request have arrived, the highest first.
     pub fn on_links(&mut self, id: u64, links: &HashLinks, now: Instant) -> Option<LinksReceived> {
         let request = self.requests.get_mut(id)?;
         let RequestKind::Headers(walk) = &mut request.kind else {
@@ -77,7 +77,7 @@ impl Fetcher {
         Some(LinksReceived { from, complete })
     }
 
-    /// Blocks of a window came, up to `number`.
+    /// Blocks of a window have arrived, up to `number`.
     pub fn on_blocks(&mut self, id: u64, number: u64) {
         if let Some(request) = self.requests.get_mut(id)
             && let RequestKind::Window(window) = &mut request.kind
@@ -109,7 +109,7 @@ impl Fetcher {
             // Only the end earns credit: a peer that sends one block of each window and then stalls
             // does not work.
             Ok(()) if complete || request.window().is_some() => self.on_range_success(&peer),
-            // Headers one by one are no way to walk a long gap.
+            // A peer that sends a few headers of each request would make a long walk endless.
             Ok(()) => self.on_range_failure(&peer, now),
             Err(error) => {
                 self.on_range_error(peer, number, error, now);
@@ -189,7 +189,7 @@ impl Fetcher {
     }
 
     /// When [`Fetcher::request_ranges`] has something to do without an event.
-    pub(super) fn range_wakeup(&self, gap: &Gap) -> Option<Instant> {
+    pub(super) fn next_range_wake(&self, gap: &Gap) -> Option<Instant> {
         let ready = self
             .with_status()
             .filter(|(_, peer)| peer.is_usable())

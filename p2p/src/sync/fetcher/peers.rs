@@ -30,8 +30,8 @@ pub(super) struct NumberPeer {
     pub failures: u32,
     /// The end of the back-off.
     pub ready: Option<Instant>,
-    /// Set while the peer is active, that is one of those that blocks are requested from: when it
-    /// was selected, or responded last.
+    /// Set while the peer is active, that is, while blocks are requested from it: the time when it
+    /// was selected or last responded.
     pub active: Option<Instant>,
 }
 
@@ -66,7 +66,7 @@ impl RangePeer {
         }
     }
 
-    /// The highest block it may be asked for.
+    /// The highest block that may be requested from the peer.
     pub fn reach(&self) -> u64 {
         self.status.head.number.saturating_add(HEAD_MARGIN)
     }

@@ -132,7 +132,7 @@ impl RequestTable {
             })
     }
 
-    /// Requests by number to a peer.
+    /// The number of requests by number in flight to a peer.
     pub fn number_load(&self, peer: &PeerId) -> usize {
         self.numbers().filter(|(asked, _)| asked == peer).count()
     }
@@ -146,7 +146,7 @@ impl RequestTable {
         self.ranges().next().is_some()
     }
 
-    /// Range requests to a peer.
+    /// The number of range requests in flight to a peer.
     pub fn range_load(&self, peer: &PeerId) -> usize {
         self.ranges()
             .filter(|(_, request)| request.peer == *peer)
@@ -175,7 +175,7 @@ impl RequestTable {
         })
     }
 
-    /// Leaves every range request with its peer until this time at least.
+    /// Reassigns no range request before this time.
     pub fn postpone_reassignment(&mut self, until: Instant) {
         for request in self.by_id.values_mut() {
             match &mut request.kind {

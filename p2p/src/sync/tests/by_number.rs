@@ -4,10 +4,9 @@ use super::number_world::*;
 use crate::{
     peers::Offence,
     sync::{
-        Arrival, SyncLimits,
+        SyncLimits,
         fetcher::{PEER_QUOTA, RELEASE_AFTER, WINDOW},
     },
-    types::ChainHeads,
 };
 use proptest::prelude::*;
 use rand::{Rng, SeedableRng, rngs::StdRng};
@@ -62,14 +61,7 @@ fn a_short_gap_is_requested_from_the_deliverer_of_the_tip_alone() {
     let chain = branch(genesis(), 9, 1, 100);
     let mut world = NumberWorld::new(SyncLimits::default(), &chain);
     let peers = [(); 4].map(|()| world.connect(PeerKind::Honest(20)));
-    let tip = Arrival {
-        payload: chain[8].clone(),
-        from: Some(peers[2]),
-        known: false,
-        parent_known: false,
-    };
-    world.sync.on_gossip(tip, SIGNER, world.now);
-    world.act();
+    world.gossip_from(&chain[8], peers[2]);
     world.run(Duration::from_secs(5));
     assert!(world.has(&chain[8]));
     assert_eq!(world.asked.into_iter().collect::<Vec<_>>(), [(peers[2], 8)]);
@@ -96,14 +88,7 @@ fn a_silent_deliverer_of_a_tip_delays_the_blocks_below_briefly() {
     let silent = world.connect(PeerKind::Silent);
     world.connect(PeerKind::Honest(20));
     let begun = world.now;
-    let tip = Arrival {
-        payload: chain[39].clone(),
-        from: Some(silent),
-        known: false,
-        parent_known: false,
-    };
-    world.sync.on_gossip(tip, SIGNER, world.now);
-    world.act();
+    world.gossip_from(&chain[39], silent);
     let below = world
         .responses
         .values()
@@ -202,13 +187,7 @@ fn for_a_small_gap_only_missing_blocks_are_requested() {
         world.gossip(block);
     }
     world.run(Duration::from_secs(1));
-    world.sync.on_heads(
-        ChainHeads {
-            head: chain[29].id(),
-            safe: genesis(),
-        },
-        world.now,
-    );
+    world.set_heads(chain[29].id(), genesis());
     world.connect(PeerKind::OpNode);
     let numbers = |blocks: &[Arc<Payload>]| blocks.iter().map(|b| b.number()).collect::<Vec<_>>();
     world.gossip(&chain[33]);
@@ -233,13 +212,7 @@ fn for_a_small_gap_only_missing_blocks_are_requested() {
     world.run(Duration::from_secs(20));
     assert!(world.has(&rival[14]), "{:?}", world.dropped);
     // The fork point of a short branch is not looked for far below.
-    world.sync.on_heads(
-        ChainHeads {
-            head: rival[14].id(),
-            safe: genesis(),
-        },
-        world.now,
-    );
+    world.set_heads(rival[14].id(), genesis());
     let rival = branch(rival[12].id(), 2, 3, 10);
     world
         .canonical
@@ -256,7 +229,7 @@ fn without_peers_the_machine_sleeps() {
     let chain = branch(genesis(), 10, 1, 10);
     let mut world = NumberWorld::new(SyncLimits::default(), &chain);
     world.gossip(&chain[5]);
-    assert_eq!(world.sync.wakeup(), None);
+    assert_eq!(world.sync.next_wake(), None);
     assert!(!world.step(world.now + Duration::from_secs(3600)));
 }
 

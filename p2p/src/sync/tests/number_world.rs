@@ -8,7 +8,7 @@ use crate::{
         Arrival, FetchError, Sync, SyncAction, SyncLimits, TipDropped,
         fetcher::{MAX_NUMBER_REQUESTS, WINDOW},
     },
-    types::{Provenance, Settled},
+    types::{ChainHeads, Provenance, Settled},
 };
 use alloy_consensus::Header;
 use alloy_primitives::{Address, B256, Bytes};
@@ -151,13 +151,28 @@ impl NumberWorld {
         }
     }
 
+    /// A block arrives by gossip, from no peer of this world.
     pub fn gossip(&mut self, block: &Arc<Payload>) {
-        let arrival = self.arrival(block, None);
+        self.gossip_as(block, None);
+    }
+
+    /// A block arrives by gossip from this peer.
+    pub fn gossip_from(&mut self, block: &Arc<Payload>, peer: PeerId) {
+        self.gossip_as(block, Some(peer));
+    }
+
+    fn gossip_as(&mut self, block: &Arc<Payload>, from: Option<PeerId>) {
+        let arrival = self.arrival(block, from);
         self.sync.on_gossip(arrival, SIGNER, self.now);
         self.act();
     }
 
-    /// Does the actions of the machine and checks its guarantees.
+    /// Reports heads; the resulting actions wait for the next [`NumberWorld::act`].
+    pub fn set_heads(&mut self, head: BlockId, safe: BlockId) {
+        self.sync.on_heads(ChainHeads { head, safe }, self.now);
+    }
+
+    /// Carries out the actions of the machine and checks its guarantees.
     pub fn act(&mut self) {
         while let Some(action) = self.sync.poll() {
             match action {
@@ -251,7 +266,7 @@ impl NumberWorld {
         let Some(at) = response
             .into_iter()
             .chain(settled)
-            .chain(self.sync.wakeup())
+            .chain(self.sync.next_wake())
             .min()
             .filter(|at| *at <= end)
         else {

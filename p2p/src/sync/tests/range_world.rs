@@ -378,7 +378,7 @@ impl RangeWorld {
 
     /// Advances to the next event; false when there is none.
     pub fn step(&mut self) -> bool {
-        let timer = self.sync.wakeup();
+        let timer = self.sync.next_wake();
         let event = self.events.first_key_value().map(|((at, _), _)| *at);
         let Some(at) = timer.into_iter().chain(event).min() else {
             return false;

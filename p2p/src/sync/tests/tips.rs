@@ -3,7 +3,7 @@
 use super::number_world::*;
 use crate::{
     sync::{SyncLimits, TipDropped, fetcher::WINDOW},
-    types::{ChainHeads, Provenance, Settled},
+    types::{Provenance, Settled},
 };
 use alloy_primitives::B256;
 use starling_proto::payload::{BlockId, Payload};
@@ -148,13 +148,7 @@ fn a_branch_that_forks_off_below_the_safe_block_is_dropped_once() {
         world.gossip(block);
     }
     world.run(Duration::from_secs(1));
-    world.sync.on_heads(
-        ChainHeads {
-            head: chain[29].id(),
-            safe: chain[25].id(),
-        },
-        world.now,
-    );
+    world.set_heads(chain[29].id(), chain[25].id());
     world.canonical = world.other.clone();
     world.connect(PeerKind::Honest(1));
     let foreign: Vec<_> = world.other.values().cloned().collect();
@@ -170,13 +164,7 @@ fn a_branch_that_forks_off_below_the_safe_block_is_dropped_once() {
     world.run(Duration::from_secs(10));
     assert_eq!(before, world.requests.values().sum::<u64>());
     // After the safe head moved back the branch may become canonical.
-    world.sync.on_heads(
-        ChainHeads {
-            head: genesis(),
-            safe: genesis(),
-        },
-        world.now,
-    );
+    world.set_heads(genesis(), genesis());
     world.gossip(&foreign[42]);
     world.run(Duration::from_secs(10));
     assert!(world.has(&foreign[42]));
@@ -255,13 +243,7 @@ fn blocks_the_chain_got_from_elsewhere_are_not_fetched() {
     world.run(Duration::from_millis(120));
     // The chain executes up to block 90 from elsewhere.
     world.executed.extend(chain[..90].iter().map(|b| b.hash));
-    world.sync.on_heads(
-        ChainHeads {
-            head: chain[89].id(),
-            safe: genesis(),
-        },
-        world.now,
-    );
+    world.set_heads(chain[89].id(), genesis());
     world.act();
     world.run(Duration::from_secs(5));
     assert!(world.has(&chain[99]));

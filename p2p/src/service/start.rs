@@ -1,0 +1,238 @@
+//! The start of the swarm: makes the rooms and their channels, binds the sockets, and starts the
+//! tasks beside the swarm's.
+
+use super::{SECOND, Service, StartError};
+use crate::{
+    config::Config,
+    discovery::{Discovery, DiscoveryChannels},
+    gossip::{Gossip, check::Checker, timing::SharedTimings, topics::Topics},
+    handle::Network,
+    host::Host,
+    nat::{MappedPorts, Nat},
+    peers::{Offence, Peers},
+    serve::{SwarmView, by_number::NumberServer, by_range::RangeServer},
+    sync::{
+        Sync,
+        client::{SyncClient, by_number, by_range},
+        progress::GapProgressLog,
+    },
+    types::{Blocks, ChainHeads, Event},
+};
+use futures::future::BoxFuture;
+use libp2p::PeerId;
+use std::{sync::Arc, time::Instant};
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinSet,
+};
+use tokio_util::sync::CancellationToken;
+
+/// Commands that wait for the swarm.
+const COMMANDS: usize = 256;
+/// Offences that serving tasks have reported and the swarm has not taken in; more are lost.
+const OFFENCES: usize = 256;
+/// The libraries' protocols, which our report of ourselves names.
+const PROTOCOLS: [&str; 6] = [
+    "/ipfs/id/1.0.0",
+    "/ipfs/id/push/1.0.0",
+    "/ipfs/ping/1.0.0",
+    "/meshsub/1.2.0",
+    "/meshsub/1.1.0",
+    "/meshsub/1.0.0",
+];
+
+impl Service {
+    /// Binds the listening socket and prepares everything; must be called inside a tokio runtime.
+    /// The receiver gets payloads for the chain, parents first; each must be answered with
+    /// [`Network::settled`].
+    pub fn new(
+        config: Config,
+        blocks: Arc<dyn Blocks>,
+    ) -> Result<(Self, Network, mpsc::Receiver<Event>), StartError> {
+        let now = Instant::now();
+        config.peer_limits.check().map_err(StartError::PeerLimits)?;
+        let (topics, timings) = (Topics::new(config.chain_id), SharedTimings::default());
+        let peers = Peers::new(config.peers(), now)?;
+        let crowds = peers.statics.ips();
+        let mut host = Host::new(config.host(), &topics, &peers.rules(), &timings, crowds)?;
+        let (offences_in, offences) = mpsc::channel(OFFENCES);
+        let (heads, heads_seen) = watch::channel(ChainHeads::default());
+        let servers = servers(&config, &mut host, &blocks, offences_in, heads_seen);
+        let (side, discovery) = SideTasks::new(&config, &host, &peers, servers)?;
+        // Without discovery the channel is closed, so the loop never takes a contact from it.
+        let (found, report_requests) = match discovery {
+            Some(channels) => (channels.found, Some(channels.report_requests)),
+            None => (mpsc::channel(1).1, None),
+        };
+        let (commands_in, commands) = mpsc::channel(COMMANDS);
+        let (events, events_out) = mpsc::channel(config.limits.unsettled.max(1));
+        let network = Network {
+            commands: commands_in,
+            peers: host.peers(),
+            listen_addrs: host.listen_addrs(),
+            report_requests,
+            local: host.local_peer_id(),
+        };
+        tracing::info!(peer = %network.local, chain = config.chain_id, "p2p identity");
+        let service = Self {
+            sync: Sync::new(config.limits, config.genesis.id, rand::random()),
+            client: client(&config, &mut host, blocks.clone()),
+            fetching: config.sync_req_resp,
+            only_static: config.only_request_static,
+            progress: GapProgressLog::default(),
+            heads,
+            protocols: protocols(&config),
+            gossip: gossip(config, topics, timings, &mut host, blocks),
+            host,
+            peers,
+            side,
+            found,
+            offences,
+            next_tick: now + SECOND,
+            commands,
+            events,
+        };
+        Ok((service, network, events_out))
+    }
+}
+
+/// The gossip room; the router accepts no blocks without a signer.
+fn gossip(
+    config: Config,
+    topics: Topics,
+    timings: SharedTimings,
+    host: &mut Host,
+    blocks: Arc<dyn Blocks>,
+) -> Gossip {
+    let checker = Checker::new(
+        config.chain_id,
+        config.forks,
+        config.gossip_threshold.as_secs(),
+        config.unsafe_block_signer,
+        blocks,
+    );
+    host.router().set_accepting(checker.has_signer());
+    Gossip::new(topics, timings, config.gossip_threshold, checker)
+}
+
+fn client(config: &Config, host: &mut Host, blocks: Arc<dyn Blocks>) -> SyncClient {
+    let (control, fetches) = (host.streams().control(), config.sync_req_resp);
+    SyncClient::new(control, config.chain_id, config.genesis, blocks, fetches)
+}
+
+/// The servers that answer peers, with the streams that peers open to them; none if blocks are not
+/// served.
+fn servers(
+    config: &Config,
+    host: &mut Host,
+    blocks: &Arc<dyn Blocks>,
+    offences: mpsc::Sender<(PeerId, Offence)>,
+    heads: watch::Receiver<ChainHeads>,
+) -> Vec<BoxFuture<'static, ()>> {
+    if !config.sync_req_resp {
+        return Vec::new();
+    }
+    let (peers, chain_id, genesis) = (host.peers(), config.chain_id, config.genesis);
+    let swarm = SwarmView { peers, offences };
+    let numbers = NumberServer::new(genesis, config.forks.clone(), blocks.clone(), swarm.clone());
+    let ranges = RangeServer::new(
+        chain_id,
+        genesis.id,
+        blocks.clone(),
+        heads,
+        swarm,
+        config.serve_rate,
+    );
+    let streams = host.streams();
+    let number_streams = streams.accept(by_number::protocols(chain_id));
+    let range_streams = streams.accept(by_range::protocol(chain_id));
+    vec![
+        Box::pin(Arc::new(numbers).run(number_streams)),
+        Box::pin(Arc::new(ranges).run(range_streams)),
+    ]
+}
+
+/// The protocols that this node speaks.
+fn protocols(config: &Config) -> Vec<String> {
+    let mut protocols: Vec<String> = PROTOCOLS.map(str::to_owned).into();
+    if config.sync_req_resp {
+        let by_number = by_number::protocols(config.chain_id);
+        protocols.extend(by_number.iter().map(ToString::to_string));
+        let by_range = by_range::protocol(config.chain_id);
+        protocols.extend(by_range.map(|protocol| protocol.to_string()));
+    }
+    protocols
+}
+
+/// Tasks beside the swarm's, before they run.
+#[derive(Default)]
+pub(super) struct SideTasks {
+    servers: Vec<BoxFuture<'static, ()>>,
+    discovery: Option<Discovery>,
+    nat: Option<Nat>,
+}
+
+/// Tasks beside the swarm's. Dropping them ends them.
+pub(super) struct RunningSideTasks {
+    /// Held until the swarm ends, and dropped then.
+    _servers: JoinSet<()>,
+    /// Discovery and NAT, which are waited for: at their end they store records and close ports.
+    closing: JoinSet<()>,
+}
+
+impl SideTasks {
+    /// The channels are `None` without discovery.
+    fn new(
+        config: &Config,
+        host: &Host,
+        peers: &Peers,
+        servers: Vec<BoxFuture<'static, ()>>,
+    ) -> Result<(Self, Option<DiscoveryChannels>), StartError> {
+        let (mapped_in, mapped) = watch::channel(MappedPorts::default());
+        let discovery = config.discovery.as_ref().map(|discovery| {
+            Discovery::new(
+                &config.local_node(),
+                discovery,
+                peers.rules(),
+                host.listen_addrs(),
+                host.peers(),
+                mapped,
+            )
+        });
+        let (discovery, channels) = discovery.transpose()?.unzip();
+        let nat = config.nat.map(|config| Nat {
+            config,
+            listen_addrs: host.listen_addrs(),
+            udp: channels.as_ref().map(|channels| channels.udp.clone()),
+            mapped: mapped_in,
+        });
+        let tasks = Self {
+            servers,
+            discovery,
+            nat,
+        };
+        Ok((tasks, channels))
+    }
+
+    /// Starts the tasks. `stop` ends discovery and NAT.
+    pub fn start(self, stop: &CancellationToken) -> RunningSideTasks {
+        let mut closing = JoinSet::new();
+        if let Some(discovery) = self.discovery {
+            closing.spawn(discovery.run(stop.clone()));
+        }
+        if let Some(nat) = self.nat {
+            closing.spawn(nat.run(stop.clone()));
+        }
+        RunningSideTasks {
+            _servers: self.servers.into_iter().collect(),
+            closing,
+        }
+    }
+}
+
+impl RunningSideTasks {
+    /// Waits for the end of discovery and NAT.
+    pub async fn ended(mut self) {
+        while self.closing.join_next().await.is_some() {}
+    }
+}

@@ -1,0 +1,145 @@
+//! Sync in the swarm's task: carries out the actions of [`Sync`](crate::sync::Sync), and gives it
+//! the results of its requests.
+
+use super::{Event, Service, SyncAction};
+use crate::{
+    clock::unix_now,
+    peers::Offence,
+    sync::{FetchError, client::ClientEvent},
+    types::SyncReport,
+};
+use libp2p::PeerId;
+use std::time::Instant;
+use tokio::sync::mpsc;
+
+impl Service {
+    /// Carries out the actions of sync; false when the node has dropped its end.
+    pub(super) fn dispatch_sync(&mut self) -> bool {
+        while let Some(action) = self.sync.poll() {
+            match action {
+                SyncAction::HandOver {
+                    payload,
+                    provenance,
+                    blame,
+                } => {
+                    let event = Event {
+                        payload,
+                        provenance,
+                        blame,
+                    };
+                    if !self.hand_over(event) {
+                        return false;
+                    }
+                }
+                SyncAction::FetchNumber { id, peer, number } => {
+                    self.client.fetch_number(id, peer, number);
+                }
+                SyncAction::FetchRange { id, peer, request } => {
+                    self.client.fetch_range(id, peer, request);
+                }
+                SyncAction::Cancel { id } => self.client.cancel_range(id),
+                SyncAction::Penalize {
+                    peer,
+                    offence,
+                    evidence,
+                } => self.peers.on_offence(peer, offence, &evidence),
+                SyncAction::Drop { tip, why } => {
+                    tracing::warn!(number = tip.number, hash = %tip.hash, reason = ?why, "unsafe block dropped");
+                }
+            }
+        }
+        metrics::gauge!("starling_p2p_gap_blocks").set(self.sync.gap_len() as f64);
+        true
+    }
+
+    /// Hands a payload to the node; false when the node has dropped its end.
+    fn hand_over(&self, event: Event) -> bool {
+        match self.events.try_send(event) {
+            Ok(()) => true,
+            Err(mpsc::error::TrySendError::Closed(_)) => false,
+            // The channel holds as many events as sync hands over: only a node that settles
+            // payloads that it did not get can fill it.
+            Err(mpsc::error::TrySendError::Full(event)) => {
+                tracing::error!(
+                    number = event.payload.number(),
+                    "event channel full, block dropped"
+                );
+                true
+            }
+        }
+    }
+
+    /// The result of a request.
+    pub(super) fn on_client_event(&mut self, event: ClientEvent) {
+        let now = Instant::now();
+        match event {
+            ClientEvent::Fetched {
+                id,
+                peer,
+                number,
+                outcome,
+            } => {
+                self.credit(peer, outcome.as_ref().err(), || {
+                    format!("asked for block {number}")
+                });
+                self.sync.on_fetched(id, outcome, now);
+            }
+            ClientEvent::Links { id, links } => self.sync.on_links(id, &links, now),
+            ClientEvent::Blocks { id, blocks } => self.sync.on_blocks(id, blocks, now),
+            ClientEvent::RangeEnded { id, peer, outcome } => {
+                self.credit(peer, outcome.as_ref().err(), || {
+                    "asked for a range of blocks".into()
+                });
+                self.sync.on_range_end(id, outcome, now);
+            }
+            ClientEvent::Status { peer, status } => self.sync.on_status(peer, status, now),
+            ClientEvent::Offence {
+                peer,
+                offence,
+                evidence,
+            } => self.peers.on_offence(peer, offence, &evidence),
+        }
+    }
+
+    /// Credits a peer with a response, or charges it for the lack of one. [`Sync`](crate::sync::Sync)
+    /// penalizes it for false and malformed ones.
+    fn credit(
+        &mut self,
+        peer: PeerId,
+        error: Option<&FetchError>,
+        evidence: impl FnOnce() -> String,
+    ) {
+        match error {
+            None => self.peers.reputation.on_valid_response(peer, unix_now()),
+            // A connection that is lost during a request is no offence.
+            Some(FetchError::NoResponse) if self.host.connected().contains_key(&peer) => {
+                self.peers
+                    .on_offence(peer, Offence::NoResponse, &evidence());
+            }
+            Some(_) => {}
+        }
+    }
+
+    pub(super) fn may_fetch_from(&self, peer: &PeerId) -> bool {
+        self.fetching && (!self.only_static || self.peers.statics.contains(peer))
+    }
+
+    /// A peer has said which protocols it speaks.
+    pub(super) fn on_identified(&mut self, peer: PeerId, now: Instant) {
+        if !self.may_fetch_from(&peer) {
+            return;
+        }
+        let connected = self.host.connected().get(&peer);
+        if let Some(info) = connected.and_then(|peer| peer.identity.as_ref()) {
+            self.client.on_identified(peer, &info.protocols, now);
+        }
+    }
+
+    pub(super) fn report_sync(&self) -> SyncReport {
+        let stalled = self.sync.stall(Instant::now()).map(|(_, why)| why);
+        SyncReport {
+            stalled,
+            ..self.sync.report()
+        }
+    }
+}

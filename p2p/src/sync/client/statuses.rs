@@ -1,0 +1,167 @@
+//! The statuses of peers that serve ranges: requested when a peer is identified, and again every
+//! [`REFRESH`].
+
+use super::{ClientEvent, FetchError, PeerStatus, by_range::RangeClient};
+use crate::{clock::unix_now, peers::Offence, types::ChainGenesis};
+use libp2p::PeerId;
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant},
+};
+use tokio::task::JoinSet;
+
+/// Time between two requests for a peer's status.
+const REFRESH: Duration = Duration::from_secs(10);
+/// Status requests in flight.
+const STATUSES: usize = 32;
+/// Seconds that a peer's clock may be ahead of ours.
+const CLOCK: u64 = 60;
+
+/// The status requests in flight, and the time of each peer's next one.
+pub struct StatusTasks {
+    genesis: ChainGenesis,
+    tasks: JoinSet<(PeerId, Result<PeerStatus, FetchError>)>,
+    /// The peers that serve ranges, with the times at which their statuses are requested next.
+    due: HashMap<PeerId, Instant>,
+}
+
+impl StatusTasks {
+    pub fn new(genesis: ChainGenesis) -> Self {
+        Self {
+            genesis,
+            tasks: JoinSet::new(),
+            due: HashMap::new(),
+        }
+    }
+
+    /// Requests the peer's status from now on. Calling it again changes nothing.
+    pub fn track(&mut self, peer: PeerId, now: Instant) {
+        self.due.entry(peer).or_insert(now);
+    }
+
+    pub fn untrack(&mut self, peer: &PeerId) {
+        self.due.remove(peer);
+    }
+
+    /// Requests the statuses that are due, as far as there is capacity.
+    pub fn request_due(&mut self, client: &RangeClient, now: Instant) {
+        for (peer, due) in &mut self.due {
+            if *due <= now && self.tasks.len() < STATUSES {
+                *due = now + REFRESH;
+                let (client, peer) = (client.clone(), *peer);
+                self.tasks
+                    .spawn(async move { (peer, client.status(peer).await) });
+            }
+        }
+    }
+
+    /// The time at which the next status is due; `None` without capacity for its request, which the
+    /// end of another one gives back.
+    pub fn next_wake(&self) -> Option<Instant> {
+        self.due
+            .values()
+            .min()
+            .copied()
+            .filter(|_| self.tasks.len() < STATUSES)
+    }
+
+    /// The next status, or the offence in its place; pends while there is none.
+    pub async fn next(&mut self) -> ClientEvent {
+        loop {
+            let (peer, status) = match self.tasks.join_next().await {
+                Some(Ok(ended)) => ended,
+                Some(Err(_)) => continue,
+                None => std::future::pending().await,
+            };
+            if let Some(event) = self.judge(peer, status) {
+                return event;
+            }
+        }
+    }
+
+    fn judge(&self, peer: PeerId, status: Result<PeerStatus, FetchError>) -> Option<ClientEvent> {
+        // The peer may have disconnected meanwhile.
+        self.due.get(&peer)?;
+        let (offence, evidence) = match status {
+            Ok(status) => {
+                let highest = self.genesis.number_at(unix_now() + CLOCK);
+                if status.head.number <= highest {
+                    return Some(ClientEvent::Status { peer, status });
+                }
+                let evidence = format!(
+                    "its head is {}, and none above {highest} can be there yet",
+                    status.head
+                );
+                (Offence::FalseHead, evidence)
+            }
+            Err(FetchError::Malformed(evidence)) => (Offence::MalformedResponse, evidence),
+            Err(error) => {
+                tracing::debug!(%peer, ?error, "no status from peer");
+                return None;
+            }
+        };
+        Some(ClientEvent::Offence {
+            peer,
+            offence,
+            evidence,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloy_primitives::B256;
+    use starling_proto::payload::BlockId;
+
+    fn statuses(age: u64) -> StatusTasks {
+        StatusTasks::new(ChainGenesis {
+            id: BlockId::default(),
+            time: unix_now() - age,
+            block_time: 2,
+        })
+    }
+
+    fn head(number: u64) -> Result<PeerStatus, FetchError> {
+        let hash = B256::repeat_byte(1);
+        Ok(PeerStatus {
+            head: BlockId { number, hash },
+            oldest: 0,
+            safe: None,
+            finalized: None,
+        })
+    }
+
+    #[test]
+    fn a_head_that_time_does_not_allow_is_an_offence_of_a_connected_peer() {
+        let (mut statuses, peer) = (statuses(1_000), PeerId::random());
+        assert!(statuses.judge(peer, head(500)).is_none(), "not tracked");
+        statuses.track(peer, Instant::now());
+        for (number, is_false) in [(500, false), (530, false), (540, true)] {
+            let judged = statuses.judge(peer, head(number));
+            let offence = matches!(
+                judged,
+                Some(ClientEvent::Offence {
+                    offence: Offence::FalseHead,
+                    ..
+                })
+            );
+            assert_eq!(offence, is_false, "{judged:?}");
+        }
+        assert!(statuses.judge(peer, Err(FetchError::NoResponse)).is_none());
+        statuses.untrack(&peer);
+        assert!(statuses.judge(peer, head(540)).is_none(), "disconnected");
+    }
+
+    #[test]
+    fn the_earliest_status_sets_the_wake_up() {
+        let (mut statuses, now) = (statuses(0), Instant::now());
+        assert_eq!(statuses.next_wake(), None);
+        let later = now + REFRESH;
+        let peer = PeerId::random();
+        statuses.track(peer, later);
+        statuses.track(PeerId::random(), now + REFRESH * 2);
+        statuses.track(peer, now);
+        assert_eq!(statuses.next_wake(), Some(later), "tracked once");
+    }
+}
