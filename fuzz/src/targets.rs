@@ -1,13 +1,18 @@
 //! The targets, one file each.
 
+pub mod batch;
+pub mod blob;
 pub mod blocks;
+pub mod channel;
 pub mod flags;
+pub mod frame;
 pub mod gossip;
 pub mod json_rpc;
 pub mod l1;
 pub mod range;
 pub mod records;
 pub mod reqresp;
+pub mod span;
 pub mod stored;
 pub mod transactions;
 
@@ -19,5 +24,7 @@ macro_rules! targets {
     };
 }
 
-pub const ALL: &[FuzzTarget] =
-    targets!(gossip reqresp range records flags blocks transactions l1 json_rpc stored);
+pub const ALL: &[FuzzTarget] = targets!(
+    gossip reqresp range records flags blocks transactions l1 json_rpc stored
+    frame channel span batch blob
+);

@@ -30,7 +30,10 @@ macro_rules! short_runs {
     };
 }
 
-short_runs!(gossip reqresp range records flags blocks transactions l1 json_rpc stored);
+short_runs!(
+    gossip reqresp range records flags blocks transactions l1 json_rpc stored
+    frame channel span batch blob
+);
 
 /// Panics on a sequence of three bytes that no seed contains.
 fn fragile(data: &[u8]) -> InputKind {

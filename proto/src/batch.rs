@@ -4,17 +4,12 @@
 //! A batch is a type byte and a body: 0 ‖ RLP list of a singular batch, or 1 ‖ columns of a span
 //! batch. Validity against the chain is decided by the pipeline.
 
-use crate::{
-    channel::BatchContext,
-    span::{self, SpanBatch, SpanError},
-};
+use crate::span::{self, BatchContext, SpanBatch, SpanError};
 use alloy_primitives::{B256, Bytes};
 use alloy_rlp::{Decodable, Encodable, Header};
 
 /// Type byte of a singular batch.
 pub const SINGULAR_TYPE: u8 = 0;
-/// Type byte of a span batch.
-pub const SPAN_TYPE: u8 = 1;
 
 /// One L2 block, without deposits (specs: derivation, batch format).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,7 +57,7 @@ pub fn decode(data: &Bytes, context: &BatchContext) -> Result<Batch, BatchError>
     match data.first() {
         None => Err(BatchError::Empty),
         Some(&SINGULAR_TYPE) => Ok(Batch::Singular(SingularBatch::decode(&data.slice(1..))?)),
-        Some(&SPAN_TYPE) => Ok(Batch::Span(span::decode(&data[1..], context)?)),
+        Some(&span::SPAN_TYPE) => Ok(Batch::Span(span::decode(&data[1..], context)?)),
         Some(&other) => Err(BatchError::Type(other)),
     }
 }
@@ -85,7 +80,7 @@ impl SingularBatch {
         }
         while !list.is_empty() {
             let transaction = Header::decode_bytes(&mut list, false)?;
-            batch.transactions.push(body.slice_ref(transaction).into());
+            batch.transactions.push(body.slice_ref(transaction));
         }
         Ok(batch)
     }

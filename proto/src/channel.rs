@@ -8,6 +8,10 @@
 //! 16 MiB, however much the channel would decompress to.
 
 mod decompress;
+mod write;
+
+pub use crate::span::BatchContext;
+pub use write::{ChannelCompression, ChannelWriteError, ChannelWriter};
 
 use crate::batch::{self, Batch, BatchError};
 use alloy_primitives::Bytes;
@@ -24,16 +28,6 @@ const BUFFER: usize = 64 << 10;
 /// Bytes of a batch that must be there before all announced ones are allocated. Growing by doubling
 /// up to here, and at once from here, copies at most this much beside the batch.
 const TRUSTED: usize = 32 << 20;
-
-/// What a reader must know of the chain.
-#[derive(Clone, Copy, Debug)]
-pub struct BatchContext {
-    /// Unix seconds of the L2 genesis block.
-    pub genesis_time: u64,
-    /// Seconds.
-    pub block_time: u64,
-    pub chain_id: u64,
-}
 
 /// Reads the batches of a channel that is complete, one by one.
 #[derive(Debug)]

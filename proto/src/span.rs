@@ -6,18 +6,32 @@
 //! there, never for announced ones.
 
 mod columns;
+mod encode;
 mod transaction;
 
-pub use transaction::TransactionError;
+pub use encode::{SpanBuildError, SpanBuilder};
+pub use transaction::RebuildError;
 
-use crate::channel::BatchContext;
 use alloy_primitives::{Bytes, FixedBytes};
-use columns::{Columns, Cursor, bit};
+use columns::{ColumnReader, Columns, bit};
 use transaction::{LEGACY, SpanTransaction};
 
 /// Most blocks of a span batch, most transactions of each block and of all blocks together, and
 /// most bytes of the data of a transaction (specs: delta, span batch size limits).
 pub const MAX_SPAN_ELEMENTS: u64 = 10_000_000;
+
+/// Type byte of a span batch.
+pub const SPAN_TYPE: u8 = 1;
+
+/// Constants of the chain that readers and writers of span batches need.
+#[derive(Clone, Copy, Debug)]
+pub struct BatchContext {
+    /// Unix seconds of the L2 genesis block.
+    pub genesis_time: u64,
+    /// Seconds.
+    pub block_time: u64,
+    pub chain_id: u64,
+}
 
 /// A range of L2 blocks whose transactions have been rebuilt.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,7 +71,7 @@ pub enum SpanError {
     #[error("tx_datas has an item that is no RLP list")]
     Data,
     #[error("a transaction cannot be rebuilt: {0}")]
-    Transaction(#[from] TransactionError),
+    Transaction(#[from] RebuildError),
 }
 
 /// Reads the columns that follow the type byte, and rebuilds the transactions. Bytes after the last
@@ -82,8 +96,8 @@ fn rebuild(
     // A rebuilt transaction has a header and mostly its chain id besides its columns.
     let size = columns.datas.len() + 96 * columns.transactions + columns.tos.len();
     let mut buffer = Vec::with_capacity(size);
-    let mut datas = Cursor(columns.datas);
-    let (mut nonces, mut gases) = (Cursor(columns.nonces), Cursor(columns.gases));
+    let mut datas = ColumnReader(columns.datas);
+    let (mut nonces, mut gases) = (ColumnReader(columns.nonces), ColumnReader(columns.gases));
     let mut tos = columns.tos.as_chunks::<20>().0.iter();
     let signatures = columns.signatures.as_chunks::<64>().0;
     let mut legacy = 0;
@@ -100,7 +114,7 @@ fn rebuild(
             nonce,
             gas,
             to,
-            signature,
+            signature: *signature,
             parity: bit(columns.parities, index),
             is_protected,
             data: transaction::TransactionData::decode(kind, payload)?,
@@ -121,7 +135,7 @@ fn blocks(
     let first = context.genesis_time.wrapping_add(columns.rel_timestamp);
     let changes = (1..columns.blocks).filter(|index| bit(columns.origin_bits, *index));
     let mut epoch_number = columns.l1_origin_num.wrapping_sub(changes.count() as u64);
-    let mut counts = Cursor(columns.tx_counts);
+    let mut counts = ColumnReader(columns.tx_counts);
     let (mut begin, mut ends) = (0, ends.iter());
     let mut blocks = Vec::with_capacity(columns.blocks);
     for index in 0..columns.blocks {
@@ -142,3 +156,6 @@ fn blocks(
     }
     Ok(blocks)
 }
+
+#[cfg(test)]
+mod tests;

@@ -26,7 +26,7 @@ pub(super) struct Columns<'a> {
     pub signatures: &'a [u8],
     /// 20 bytes per transaction that is no contract creation.
     pub tos: &'a [u8],
-    /// [`Cursor::transaction_data`] per transaction.
+    /// [`ColumnReader::transaction_data`] per transaction.
     pub datas: &'a [u8],
     /// A uvarint per transaction.
     pub nonces: &'a [u8],
@@ -38,7 +38,7 @@ pub(super) struct Columns<'a> {
 
 impl<'a> Columns<'a> {
     pub fn decode(body: &'a [u8]) -> Result<Self, SpanError> {
-        let mut cursor = Cursor(body);
+        let mut cursor = ColumnReader(body);
         let rel_timestamp = cursor.uvarint("rel_timestamp")?;
         let l1_origin_num = cursor.uvarint("l1_origin_num")?;
         let parent_check = FixedBytes::from_slice(cursor.take(20, "parent_check")?);
@@ -91,9 +91,9 @@ pub(super) fn bit(bits: &[u8], item: usize) -> bool {
 }
 
 /// The bytes that are still to be read.
-pub(super) struct Cursor<'a>(pub &'a [u8]);
+pub(super) struct ColumnReader<'a>(pub &'a [u8]);
 
-impl<'a> Cursor<'a> {
+impl<'a> ColumnReader<'a> {
     fn take(&mut self, len: usize, column: &'static str) -> Result<&'a [u8], SpanError> {
         let (taken, rest) = self
             .0

@@ -1,6 +1,6 @@
 //! A transaction of a span batch: from its columns to its encoding and back.
 //!
-//! Fields whose encodings are the same in both forms are copied, after their RLP was checked as
+//! ListReader whose encodings are the same in both forms are copied, after their RLP was checked as
 //! strictly as geth does. Integers of types 0 to 2 may have any length, as in geth.
 
 use alloy_rlp::{BufMut, Encodable, Header};
@@ -13,13 +13,16 @@ const SET_CODE: u8 = 4;
 
 /// Why a transaction cannot be rebuilt from its columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum TransactionError {
+pub enum RebuildError {
     #[error("type {0:#04x} is not allowed in span batches")]
     Type(u8),
     #[error("malformed data")]
     Data,
     #[error("a set-code transaction creates a contract")]
     Creation,
+    /// Only where a batch is made: readers take the chain id from the chain.
+    #[error("a signature for another chain")]
+    ChainId,
 }
 
 /// Whether op-node expects a protected bit for the transaction: it takes a type byte of 0 for
@@ -37,14 +40,14 @@ pub(super) struct SpanTransaction<'a> {
     /// `None` for a contract creation.
     pub to: Option<&'a [u8; 20]>,
     /// r ‖ s.
-    pub signature: &'a [u8; 64],
+    pub signature: [u8; 64],
     pub parity: bool,
     /// Whether the signature covers the chain id, by which only legacy transactions differ.
     pub is_protected: bool,
     pub data: TransactionData<'a>,
 }
 
-/// Fields that `tx_datas` holds, as encoded there.
+/// ListReader that `tx_datas` holds, as encoded there.
 pub(super) struct TransactionData<'a> {
     pub value: &'a [u8],
     /// The gas price, or the tip and the fee cap.
@@ -55,8 +58,8 @@ pub(super) struct TransactionData<'a> {
 
 impl<'a> TransactionData<'a> {
     /// Reads the payload of the list `[value, fees…, data, lists…]`.
-    pub fn decode(kind: Option<u8>, payload: &'a [u8]) -> Result<Self, TransactionError> {
-        let mut fields = Fields(payload);
+    pub fn decode(kind: Option<u8>, payload: &'a [u8]) -> Result<Self, RebuildError> {
+        let mut fields = ListReader(payload);
         let value = fields.fee(kind)?;
         let fees = fields.fees(kind)?;
         let tail = fields.0;
@@ -64,13 +67,74 @@ impl<'a> TransactionData<'a> {
         fields.end()?;
         Ok(Self { value, fees, tail })
     }
+
+    /// Appends the type byte and the list.
+    pub fn write(&self, kind: Option<u8>, out: &mut Vec<u8>) {
+        out.extend(kind);
+        Header {
+            list: true,
+            payload_length: self.value.len() + self.fees.len() + self.tail.len(),
+        }
+        .encode(out);
+        out.extend_from_slice(self.value);
+        out.extend_from_slice(self.fees);
+        out.extend_from_slice(self.tail);
+    }
 }
 
-impl SpanTransaction<'_> {
+impl<'a> SpanTransaction<'a> {
+    /// Reads an EIP-2718 encoding.
+    pub fn parse(encoded: &'a [u8], chain_id: u64) -> Result<Self, RebuildError> {
+        let kind = encoded.first().copied().filter(|first| *first < 0x80);
+        if !matches!(kind, LEGACY | Some(ACCESS_LIST | DYNAMIC_FEE | SET_CODE)) {
+            return Err(RebuildError::Type(kind.unwrap_or_default()));
+        }
+        let mut outer = ListReader(&encoded[usize::from(kind.is_some())..]);
+        let mut fields = ListReader(outer.header(true)?);
+        outer.end()?;
+        if kind != LEGACY && fields.number(8)? != u128::from(chain_id) {
+            return Err(RebuildError::ChainId);
+        }
+        let nonce = fields.number(8)? as u64;
+        let fees = fields.fees(kind)?;
+        let gas = fields.number(8)? as u64;
+        let to = fields.header(false)?;
+        let value = fields.fee(kind)?;
+        let before = fields.0;
+        fields.tail(kind)?;
+        let tail = &before[..before.len() - fields.0.len()];
+        // v is 35 + 2 * chain id + parity at most.
+        let (parity, is_protected) = read_v(kind, fields.number(9)?, chain_id)?;
+        let mut signature = [0; 64];
+        for half in signature.as_chunks_mut::<WORD>().0 {
+            let bytes = fields.integer(WORD)?;
+            half[WORD - bytes.len()..].copy_from_slice(bytes);
+        }
+        fields.end()?;
+        if kind == Some(SET_CODE) && to.is_empty() {
+            return Err(RebuildError::Creation);
+        }
+        let to = if to.is_empty() {
+            None
+        } else {
+            Some(to.try_into().map_err(|_| RebuildError::Data)?)
+        };
+        Ok(Self {
+            kind,
+            nonce,
+            gas,
+            to,
+            signature,
+            parity,
+            is_protected,
+            data: TransactionData { value, fees, tail },
+        })
+    }
+
     /// Appends the EIP-2718 encoding.
-    pub fn write(&self, chain_id: u64, out: &mut Vec<u8>) -> Result<(), TransactionError> {
+    pub fn write(&self, chain_id: u64, out: &mut Vec<u8>) -> Result<(), RebuildError> {
         if self.kind == Some(SET_CODE) && self.to.is_none() {
-            return Err(TransactionError::Creation);
+            return Err(RebuildError::Creation);
         }
         let typed_chain_id = self.kind.map(|_| chain_id);
         let v = self.v(chain_id);
@@ -110,12 +174,28 @@ impl SpanTransaction<'_> {
 
     /// The parity, or v of a legacy transaction, which may exceed 64 bits.
     fn v(&self, chain_id: u64) -> u128 {
-        let parity = u128::from(self.parity);
-        match (self.kind, self.is_protected) {
-            (LEGACY, true) => 35 + 2 * u128::from(chain_id) + parity,
-            (LEGACY, false) => 27 + parity,
-            _ => parity,
-        }
+        let base = if self.kind != LEGACY {
+            0
+        } else if self.is_protected {
+            35 + 2 * u128::from(chain_id)
+        } else {
+            27
+        };
+        base + u128::from(self.parity)
+    }
+}
+
+/// The parity, and whether the signature covers the chain id.
+fn read_v(kind: Option<u8>, v: u128, chain_id: u64) -> Result<(bool, bool), RebuildError> {
+    let protected = 35 + 2 * u128::from(chain_id);
+    match v {
+        0 | 1 if kind != LEGACY => Ok((v == 1, true)),
+        27 | 28 if kind == LEGACY => Ok((v == 28, false)),
+        35.. if kind == LEGACY => match v.checked_sub(protected) {
+            Some(parity @ (0 | 1)) => Ok((parity == 1, true)),
+            _ => Err(RebuildError::ChainId),
+        },
+        _ => Err(RebuildError::Data),
     }
 }
 
@@ -129,40 +209,48 @@ fn trimmed(bytes: &[u8]) -> &[u8] {
 const WORD: usize = 32;
 
 /// Encoded fields of a list that are still to be read.
-struct Fields<'a>(&'a [u8]);
+struct ListReader<'a>(&'a [u8]);
 
-impl<'a> Fields<'a> {
-    fn header(&mut self, list: bool) -> Result<&'a [u8], TransactionError> {
-        Header::decode_bytes(&mut self.0, list).map_err(|_| TransactionError::Data)
+impl<'a> ListReader<'a> {
+    fn header(&mut self, list: bool) -> Result<&'a [u8], RebuildError> {
+        Header::decode_bytes(&mut self.0, list).map_err(|_| RebuildError::Data)
     }
 
-    fn end(&self) -> Result<(), TransactionError> {
+    fn end(&self) -> Result<(), RebuildError> {
         if self.0.is_empty() {
             Ok(())
         } else {
-            Err(TransactionError::Data)
+            Err(RebuildError::Data)
         }
     }
 
     /// The payload of an integer of at most `most` bytes.
-    fn integer(&mut self, most: usize) -> Result<&'a [u8], TransactionError> {
+    fn integer(&mut self, most: usize) -> Result<&'a [u8], RebuildError> {
         let bytes = self.header(false)?;
         if bytes.first() == Some(&0) || bytes.len() > most {
-            return Err(TransactionError::Data);
+            return Err(RebuildError::Data);
         }
         Ok(bytes)
     }
 
-    fn fixed(&mut self, len: usize) -> Result<(), TransactionError> {
+    /// An integer of at most `most` bytes, which is at most 16.
+    fn number(&mut self, most: usize) -> Result<u128, RebuildError> {
+        let bytes = self.integer(most)?;
+        Ok(bytes
+            .iter()
+            .fold(0, |number, byte| number << 8 | u128::from(*byte)))
+    }
+
+    fn fixed(&mut self, len: usize) -> Result<(), RebuildError> {
         if self.header(false)?.len() == len {
             Ok(())
         } else {
-            Err(TransactionError::Data)
+            Err(RebuildError::Data)
         }
     }
 
     /// An amount of wei, as encoded.
-    fn fee(&mut self, kind: Option<u8>) -> Result<&'a [u8], TransactionError> {
+    fn fee(&mut self, kind: Option<u8>) -> Result<&'a [u8], RebuildError> {
         let begin = self.0;
         let most = if kind == Some(SET_CODE) {
             WORD
@@ -174,7 +262,7 @@ impl<'a> Fields<'a> {
     }
 
     /// The gas price, or the tip and the fee cap, as encoded.
-    fn fees(&mut self, kind: Option<u8>) -> Result<&'a [u8], TransactionError> {
+    fn fees(&mut self, kind: Option<u8>) -> Result<&'a [u8], RebuildError> {
         let begin = self.0;
         self.fee(kind)?;
         if matches!(kind, Some(DYNAMIC_FEE | SET_CODE)) {
@@ -184,7 +272,7 @@ impl<'a> Fields<'a> {
     }
 
     /// The call data, and the lists that the type has.
-    fn tail(&mut self, kind: Option<u8>) -> Result<(), TransactionError> {
+    fn tail(&mut self, kind: Option<u8>) -> Result<(), RebuildError> {
         self.header(false)?;
         match kind {
             LEGACY => Ok(()),
@@ -193,16 +281,16 @@ impl<'a> Fields<'a> {
                 self.access_list()?;
                 self.authorizations()
             }
-            Some(other) => Err(TransactionError::Type(other)),
+            Some(other) => Err(RebuildError::Type(other)),
         }
     }
 
-    fn access_list(&mut self) -> Result<(), TransactionError> {
-        let mut list = Fields(self.header(true)?);
+    fn access_list(&mut self) -> Result<(), RebuildError> {
+        let mut list = ListReader(self.header(true)?);
         while !list.0.is_empty() {
-            let mut entry = Fields(list.header(true)?);
+            let mut entry = ListReader(list.header(true)?);
             entry.fixed(20)?;
-            let mut keys = Fields(entry.header(true)?);
+            let mut keys = ListReader(entry.header(true)?);
             entry.end()?;
             while !keys.0.is_empty() {
                 keys.fixed(32)?;
@@ -211,10 +299,10 @@ impl<'a> Fields<'a> {
         Ok(())
     }
 
-    fn authorizations(&mut self) -> Result<(), TransactionError> {
-        let mut list = Fields(self.header(true)?);
+    fn authorizations(&mut self) -> Result<(), RebuildError> {
+        let mut list = ListReader(self.header(true)?);
         while !list.0.is_empty() {
-            let mut entry = Fields(list.header(true)?);
+            let mut entry = ListReader(list.header(true)?);
             entry.integer(WORD)?;
             entry.fixed(20)?;
             entry.integer(8)?;

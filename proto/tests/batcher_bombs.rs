@@ -1,0 +1,94 @@
+//! Channels that would decompress to much more than they are, in a process whose memory nothing else
+//! takes.
+
+use starling_proto::{
+    batch::{Batch, BatchError},
+    channel::{BatchContext, BatchReader, ChannelError},
+};
+use std::io::Write;
+
+/// Bytes of the largest window of brotli.
+const WINDOW: u64 = 16 << 20;
+/// Bytes of a batch that are copied while it grows.
+const COPIED: u64 = 32 << 20;
+/// Bytes for the program, the channels themselves and what the encoders took before.
+const REST: u64 = 32 << 20;
+
+/// Every result until the end.
+fn read(data: Vec<u8>) -> Vec<Result<Batch, ChannelError>> {
+    let context = BatchContext {
+        genesis_time: 0,
+        block_time: 2,
+        chain_id: 10,
+    };
+    let mut reader = BatchReader::new(data.into(), context, true).unwrap();
+    std::iter::from_fn(|| reader.next_batch()).collect()
+}
+
+fn zlib(bytes: &[u8]) -> Vec<u8> {
+    let level = flate2::Compression::fast();
+    let mut encoder = flate2::write::ZlibEncoder::new(Vec::new(), level);
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
+fn brotli(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = brotli::CompressorWriter::new(vec![1], 4096, 5, 22);
+    encoder.write_all(bytes).unwrap();
+    encoder.into_inner()
+}
+
+/// Peak resident memory of this process, in bytes.
+fn peak_memory() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))
+        .unwrap();
+    line.trim()
+        .trim_end_matches("kB")
+        .trim()
+        .parse::<u64>()
+        .unwrap()
+        << 10
+}
+
+#[test]
+fn bombs_cost_no_more_than_a_batch_and_a_window() {
+    // A gigabyte of zeros, of which a batch claims 99,000,000.
+    let header = [&[0xbb][..], &99_000_000_u32.to_be_bytes()].concat();
+    let mut deflating = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::fast());
+    let mut encoder = brotli::CompressorWriter::new(vec![1], 4096, 2, 24);
+    let zeros = vec![0; 1_000_000];
+    deflating.write_all(&header).unwrap();
+    encoder.write_all(&header).unwrap();
+    for _ in 0..1_000 {
+        deflating.write_all(&zeros).unwrap();
+        encoder.write_all(&zeros).unwrap();
+    }
+    let bombs = [deflating.finish().unwrap(), encoder.into_inner()];
+    assert!(bombs.iter().all(|bomb| bomb.len() < 20_000_000));
+    for bomb in bombs {
+        let results = read(bomb);
+        let [Err(error)] = &results[..] else {
+            panic!("{} results", results.len());
+        };
+        assert!(
+            matches!(error, ChannelError::Batch(BatchError::Singular(_))),
+            "{error}"
+        );
+    }
+    let peak = peak_memory();
+    assert!(peak < 99_000_000 + WINDOW + COPIED + REST, "{peak}");
+}
+
+#[test]
+fn a_batch_that_is_announced_and_not_there_costs_nothing() {
+    let announced = |len: u32| [&[0xbb][..], &len.to_be_bytes()].concat();
+    for compress in [zlib as fn(&[u8]) -> Vec<u8>, brotli] {
+        let result = read(compress(&announced(99_000_000)));
+        assert_eq!(result, [Err(ChannelError::Truncated)]);
+        let result = read(compress(&announced(100_000_000)));
+        assert_eq!(result, [Err(ChannelError::TooLarge)]);
+    }
+}
