@@ -287,6 +287,7 @@ impl Driver {
                 let Some(origin) = origin else {
                     return Ok(Turn::WaitForL1(next));
                 };
+                self.finality.on_idle();
                 self.finalize(origin).await?;
                 if !self.visible(next) {
                     return Ok(Turn::WaitForL1(next));

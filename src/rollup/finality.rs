@@ -94,6 +94,11 @@ impl Finality {
         }
     }
 
+    /// Everything that L1 has is derived: an attempt is due, since nothing else may come for a while.
+    pub fn on_idle(&mut self) {
+        self.next_attempt = 0;
+    }
+
     /// The block to check against L1, once an attempt is due. `derived` is the L1 block that is
     /// derived from at present.
     pub fn candidate(&self, derived: BlockId) -> Option<FinalityCandidate> {

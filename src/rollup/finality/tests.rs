@@ -31,13 +31,16 @@ fn the_newest_block_whose_l1_block_is_final_is_proposed() {
 }
 
 #[test]
-fn a_failed_attempt_is_repeated_after_the_delay_or_with_the_next_signal() {
+fn a_failed_attempt_is_repeated_after_the_delay_when_idle_or_with_the_next_signal() {
     let mut finality = Finality::new(LOOKBACK, DELAY);
     (1..=3).for_each(|n| finality.on_safe(safe(n)));
     finality.on_finalized_l1(id(2));
     finality.attempted(id(3), None);
     assert_eq!(finality.candidate(id(3 + DELAY - 1)), None);
     assert_eq!(finality.candidate(id(3 + DELAY)).unwrap().block, safe(2));
+    finality.on_idle();
+    assert_eq!(finality.candidate(id(3)).unwrap().block, safe(2));
+    finality.attempted(id(3), None);
     finality.on_finalized_l1(id(3));
     assert_eq!(finality.candidate(id(3)).unwrap().block, safe(3));
 }
