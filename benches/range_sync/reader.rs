@@ -88,7 +88,9 @@ pub async fn serve_bare() {
         }
     });
     let serving = tokio::spawn(async move {
-        let bytes: Vec<u8> = (0..256u32 << 10).map(|i| (i.wrapping_mul(i) >> 3) as u8).collect();
+        let bytes: Vec<u8> = (0..256u32 << 10)
+            .map(|i| (i.wrapping_mul(i) >> 3) as u8)
+            .collect();
         while let Some((_, mut stream)) = incoming.next().await {
             while stream.write_all(&bytes).await.is_ok() {}
         }

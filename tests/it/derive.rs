@@ -1,7 +1,10 @@
 //! A replica without a swarm, fed by a recorded L1 alone, reaches the chain that the real op-node
 //! derived from it: every hash, the safe head at each L1 block, and the output roots.
 
+mod branches;
+
 use crate::net::{Running, ask, call, free_port, starling, wait};
+use branches::BranchingL1;
 use serde_json::{Value, json};
 use std::{
     path::{Path, PathBuf},
@@ -31,6 +34,12 @@ impl Recording {
         text.lines()
             .map(|line| serde_json::from_str(line).expect("JSON"))
             .collect()
+    }
+
+    fn l1_chain_id(&self) -> u64 {
+        let text = std::fs::read_to_string(self.folder.join("rollup.json")).expect("rollup.json");
+        let rollup: Value = serde_json::from_str(&text).expect("JSON");
+        rollup["l1_chain_id"].as_u64().expect("a number")
     }
 
     /// The recorded L1 and its beacon node, with these options of the replayer.
@@ -97,18 +106,22 @@ struct Verifier {
 
 impl Verifier {
     fn start(recording: &Recording, l1: &RecordedL1) -> Self {
+        let beacon = format!("--l1.beacon={}", l1.beacon);
+        Self::start_with(recording, &l1.url, &[beacon])
+    }
+
+    fn start_with(recording: &Recording, l1: &str, options: &[String]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let datadir = folder.path().join("data");
         recording.init(&datadir);
         let [http, rpc] = [free_port(), free_port()];
         let path = |name: &str| recording.folder.join(name).display().to_string();
-        let command = vec![
+        let mut command = vec![
             "node".into(),
             format!("--datadir={}", datadir.display()),
             format!("--rollup.config={}", path("rollup.json")),
             format!("--rollup.l1-chain-config={}", path("l1-chain-config.json")),
-            format!("--l1={}", l1.url),
-            format!("--l1.beacon={}", l1.beacon),
+            format!("--l1={l1}"),
             "--l1.http-poll-interval=200ms".into(),
             "--l1.epoch-poll-interval=1s".into(),
             "--p2p.disable".into(),
@@ -118,6 +131,7 @@ impl Verifier {
             "--rpc.addr=127.0.0.1".into(),
             format!("--rpc.port={rpc}"),
         ];
+        command.extend_from_slice(options);
         Self {
             process: spawn(&command, folder.path()),
             folder,
@@ -135,6 +149,28 @@ impl Verifier {
     fn safe(&self) -> Option<u64> {
         let status = call(&self.rpc, "optimism_syncStatus", json!([])).ok()?;
         status["safe_l2"]["number"].as_u64()
+    }
+
+    fn status(&self) -> Value {
+        ask(&self.rpc, "optimism_syncStatus", json!([]))
+    }
+
+    /// Waits until everything up to this L1 block is derived. Returns the status then; the heads of
+    /// every answer on the way are in order.
+    fn wait_until_derived(&mut self, l1_hash: &Value) -> Value {
+        wait(
+            &format!("L1 block {l1_hash} to be derived"),
+            DEADLINE,
+            || {
+                let status = call(&self.rpc, "optimism_syncStatus", json!([])).ok()?;
+                let number = |head: &str| status[head]["number"].as_u64().expect("a number");
+                if status["safe_l2"]["timestamp"] != json!(0) {
+                    assert!(number("finalized_l2") <= number("safe_l2"), "{status}");
+                    assert!(number("safe_l2") <= number("unsafe_l2"), "{status}");
+                }
+                (status["current_l1"]["hash"] == *l1_hash).then_some(status)
+            },
+        )
     }
 
     fn wait_until_safe(&mut self, number: u64) {
@@ -284,4 +320,32 @@ fn a_growing_l1_and_a_node_that_is_killed_meanwhile() {
     }
     verifier.wait_until_safe(296);
     verifier.check(&recording);
+}
+
+/// The verifier stands where a new one stands that has only seen the L1 of now.
+fn check_against_a_new_one(recording: &Recording, l1: &BranchingL1, status: &Value) {
+    let head = l1.grow(0);
+    let mut fresh = Verifier::start_with(recording, &l1.url, &["--l1.beacon.ignore".into()]);
+    let expected = fresh.wait_until_derived(&head);
+    for head in ["safe_l2", "unsafe_l2", "pending_safe_l2"] {
+        assert_eq!(status[head], expected[head], "{head}");
+    }
+}
+
+#[test]
+fn l1_reorgs_of_any_depth_are_followed() {
+    let Some(recording) = Recording::of("hostile-1") else {
+        return;
+    };
+    let l1 = BranchingL1::start(&recording, 110);
+    let mut verifier = Verifier::start_with(&recording, &l1.url, &["--l1.beacon.ignore".into()]);
+    verifier.wait_until_derived(&l1.grow(0));
+    for (depth, salt) in [(1, 1), (5, 2), (20, 3), (64, 4), (1, 5)] {
+        let head = l1.reorganise(depth, salt);
+        verifier.wait_until_derived(&head);
+        // The replaced transactions are posted again or their window ends.
+        let head = l1.grow(15);
+        let status = verifier.wait_until_derived(&head);
+        check_against_a_new_one(&recording, &l1, &status);
+    }
 }
