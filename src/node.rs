@@ -36,8 +36,6 @@ use tokio_util::sync::CancellationToken;
 
 /// How often the log says that sequencing has ended.
 const SEQUENCER_ENDED_REMINDER: Duration = Duration::from_secs(60);
-/// Interval of reading L1's safe and finalized heads (op-node: `--l1.epoch-poll-interval`).
-const EPOCH_POLL: Duration = Duration::from_secs(384);
 
 /// `starling execution`: the execution core alone. With `--dev.period` it makes its own blocks; with
 /// a swarm it follows.
@@ -113,7 +111,8 @@ pub async fn run_node(config: NodeConfig, token: CancellationToken) -> anyhow::R
     let network = swarm.as_ref().map(|(_, network, _)| network.clone());
     let prepared = match sequencing {
         Some((sequencer, blobs)) => {
-            Some(prepare(&chain, &l1, &rollup, blobs, network.clone(), sequencer).await?)
+            let (network, epoch_poll) = (network.clone(), config.l1.epoch_interval);
+            Some(prepare(&chain, &l1, &rollup, blobs, network, sequencer, epoch_poll).await?)
         }
         None => None,
     };
@@ -232,6 +231,8 @@ struct Prepared {
     sequencer: Sequencer,
     signs_as: Address,
     heads: watch::Sender<L1Heads>,
+    /// Interval of reading L1's safe and finalized heads; zero is never.
+    epoch_poll: Duration,
 }
 
 async fn prepare(
@@ -241,6 +242,7 @@ async fn prepare(
     blobs: BlobSchedule,
     network: Option<Network>,
     config: &SequencingConfig,
+    epoch_poll: Duration,
 ) -> anyhow::Result<(Prepared, SequencerHandle)> {
     let signer = match &config.signer {
         SignerConfig::Key(key) => Signer::from_hex(key.expose())?,
@@ -267,6 +269,7 @@ async fn prepare(
             sequencer,
             signs_as,
             heads,
+            epoch_poll,
         },
         control,
     ))
@@ -277,12 +280,15 @@ fn sequence(
     l1: L1Client,
     poll: Duration,
     Prepared {
-        sequencer, heads, ..
+        sequencer,
+        heads,
+        epoch_poll,
+        ..
     }: Prepared,
 ) {
     let token = tasks.token();
     tasks.spawn("L1 heads", async move {
-        l1::follow_heads(l1, heads, poll, EPOCH_POLL, token).await;
+        l1::follow_heads(l1, heads, poll, epoch_poll, token).await;
         Ok(())
     });
     let token = tasks.token();

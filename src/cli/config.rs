@@ -2,12 +2,14 @@
 //! rooms that it configures. The rest of the program sees these and never a flag.
 
 mod engine;
+mod l1;
 mod limits;
 mod p2p;
 mod sequencer;
 mod tools;
 
 pub use engine::EngineConfig;
+pub use l1::L1Options;
 pub use limits::RpcLimits;
 pub use p2p::{P2pConfig, P2pKey};
 pub use sequencer::{SequencingConfig, SignerConfig};
@@ -21,7 +23,6 @@ use super::{
 };
 use crate::{
     chain::{Options, pool::PoolConfig},
-    rollup::l1::L1Config,
     telemetry::{LogConfig, LogFormat, MetricsConfig},
 };
 use alloy_primitives::Address;
@@ -109,20 +110,6 @@ pub struct InitConfig {
     pub genesis: PathBuf,
     /// rollup.json, for a genesis without a `config`.
     pub rollup_config: Option<PathBuf>,
-}
-
-/// L1, and how closely it is followed.
-#[derive(Clone, Debug)]
-pub struct L1Options {
-    pub client: L1Config,
-    /// How often its head is read; never zero.
-    pub poll_interval: Duration,
-    /// How often the block signer is read again; zero is never.
-    pub reload_interval: Duration,
-    /// L1 blocks to stay behind L1's head.
-    pub confs: u64,
-    /// Genesis file or chain config of an L1 that is not built in.
-    pub chain_config: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug)]
@@ -320,37 +307,6 @@ impl DevnetFiles {
                 next: "a network is made from all three files or from none",
             }),
         }
-    }
-}
-
-impl L1Options {
-    /// Least interval: more frequent requests serve nobody.
-    const LEAST_INTERVAL: Duration = Duration::from_millis(50);
-
-    fn read(values: &Values) -> Result<Self, CliError> {
-        let within = |name, least: u64, most: u64| match values.uint(name)? {
-            value if (least..=most).contains(&value) => Ok(value as usize),
-            value => Err(CliError::Invalid {
-                name,
-                reason: format!("{value} is not between {least} and {most}"),
-            }),
-        };
-        Ok(Self {
-            client: L1Config {
-                trust: values.bool("l1.trustrpc")?,
-                max_concurrency: within("l1.max-concurrency", 1, 10_000)?,
-                max_batch: within("l1.rpc-max-batch-size", 1, 500)?,
-                ..L1Config::new(values.required_text("l1")?)
-            },
-            poll_interval: values
-                .duration("l1.http-poll-interval")?
-                .max(Self::LEAST_INTERVAL),
-            reload_interval: values.duration("l1.runtime-config-reload-interval")?,
-            confs: values.uint("verifier.l1-confs")?,
-            chain_config: values
-                .text("rollup.l1-chain-config")?
-                .map(|path| expand_home(&path)),
-        })
     }
 }
 
