@@ -6,6 +6,7 @@
 //! the block signer from L1. This room knows no libp2p and no EVM: blocks go to the core and to the
 //! swarm through their handles.
 
+pub mod beacon;
 pub mod driver;
 pub mod engine;
 pub mod finality;

@@ -1,13 +1,17 @@
 //! Configuration from a command line: one plain structure per role, made of the structures of the
 //! rooms that it configures. The rest of the program sees these and never a flag.
 
+mod derivation;
 mod engine;
+mod l1;
 mod limits;
 mod p2p;
 mod sequencer;
 mod tools;
 
+pub use derivation::DerivationOptions;
 pub use engine::EngineConfig;
+pub use l1::L1Options;
 pub use limits::RpcLimits;
 pub use p2p::{P2pConfig, P2pKey};
 pub use sequencer::{SequencingConfig, SignerConfig};
@@ -21,7 +25,6 @@ use super::{
 };
 use crate::{
     chain::{Options, pool::PoolConfig},
-    rollup::{driver::DriverConfig, finality, l1::L1Config},
     telemetry::{LogConfig, LogFormat, MetricsConfig},
 };
 use alloy_primitives::Address;
@@ -110,53 +113,6 @@ pub struct InitConfig {
     pub genesis: PathBuf,
     /// rollup.json, for a genesis without a `config`.
     pub rollup_config: Option<PathBuf>,
-}
-
-/// L1, and how closely it is followed.
-#[derive(Clone, Debug)]
-pub struct L1Options {
-    pub client: L1Config,
-    /// Whether `--l1` was given; without it the endpoint is the default.
-    pub given: bool,
-    /// How often its head is read; never zero.
-    pub poll_interval: Duration,
-    /// How often L1's safe and finalized blocks are read; zero is never.
-    pub epoch_poll_interval: Duration,
-    /// L1 blocks to keep; 0 is 3/2 of the sequencing window.
-    pub cache_size: u64,
-    /// How often the block signer is read again; zero is never.
-    pub reload_interval: Duration,
-    /// L1 blocks to stay behind L1's head.
-    pub confs: u64,
-    /// Genesis file or chain config of an L1 that is not built in.
-    pub chain_config: Option<PathBuf>,
-}
-
-/// How the safe chain is derived, and what of it is kept.
-#[derive(Clone, Debug)]
-pub struct DerivationOptions {
-    pub driver: DriverConfig,
-    /// Folder of the safe heads; `None` keeps them in the data directory, and serves none.
-    pub safe_db: Option<PathBuf>,
-    /// Read the storage of the message passer also where the header has its root.
-    pub withdrawal_root_from_state: bool,
-}
-
-impl DerivationOptions {
-    fn read(values: &Values) -> Result<Self, CliError> {
-        let or_default = |given: u64, default: u64| if given == 0 { default } else { given };
-        let lookback = or_default(values.uint("finality.lookback")?, finality::LOOKBACK as u64);
-        Ok(Self {
-            driver: DriverConfig {
-                l1_confs: values.uint("verifier.l1-confs")?,
-                finality_lookback: usize::try_from(lookback).unwrap_or(usize::MAX),
-                finality_delay: or_default(values.uint("finality.delay")?, finality::DELAY),
-                skip_start_check: values.bool("l2.skip-sync-start-check")?,
-            },
-            safe_db: values.text("safedb.path")?.map(|path| expand_home(&path)),
-            withdrawal_root_from_state: values.bool("fetch-withdrawal-root-from-state")?,
-        })
-    }
 }
 
 #[derive(Clone, Debug)]
@@ -355,40 +311,6 @@ impl DevnetFiles {
                 next: "a network is made from all three files or from none",
             }),
         }
-    }
-}
-
-impl L1Options {
-    /// Least interval: more frequent requests serve nobody.
-    const LEAST_INTERVAL: Duration = Duration::from_millis(50);
-
-    fn read(values: &Values) -> Result<Self, CliError> {
-        let within = |name, least: u64, most: u64| match values.uint(name)? {
-            value if (least..=most).contains(&value) => Ok(value as usize),
-            value => Err(CliError::Invalid {
-                name,
-                reason: format!("{value} is not between {least} and {most}"),
-            }),
-        };
-        Ok(Self {
-            client: L1Config {
-                trust: values.bool("l1.trustrpc")?,
-                max_concurrency: within("l1.max-concurrency", 1, 10_000)?,
-                max_batch: within("l1.rpc-max-batch-size", 1, 500)?,
-                ..L1Config::new(values.required_text("l1")?)
-            },
-            given: values.source("l1").is_some(),
-            poll_interval: values
-                .duration("l1.http-poll-interval")?
-                .max(Self::LEAST_INTERVAL),
-            epoch_poll_interval: values.duration("l1.epoch-poll-interval")?,
-            cache_size: values.uint("l1.cache-size")?,
-            reload_interval: values.duration("l1.runtime-config-reload-interval")?,
-            confs: values.uint("verifier.l1-confs")?,
-            chain_config: values
-                .text("rollup.l1-chain-config")?
-                .map(|path| expand_home(&path)),
-        })
     }
 }
 

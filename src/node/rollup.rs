@@ -164,7 +164,7 @@ impl Rollup {
         options: &L1Options,
     ) -> anyhow::Result<()> {
         let (token, client) = (tasks.token(), self.l1.client.clone());
-        let (poll, epoch) = (options.poll_interval, options.epoch_poll_interval);
+        let (poll, epoch) = (options.poll_interval, options.epoch_interval);
         let heads = self.heads;
         tasks.spawn("L1 heads", async move {
             l1::follow_heads(client, heads, poll, epoch, token).await;

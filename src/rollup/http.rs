@@ -4,6 +4,8 @@
 //! [`rate`] and [`rotation`] decide when to ask and whom; both are pure. [`HttpEndpoint`] does the
 //! asking: one request per call, no retries and no redirects.
 
+#[cfg(test)]
+pub(crate) mod fake;
 pub mod rate;
 pub mod rotation;
 #[cfg(test)]

@@ -51,7 +51,7 @@ pub const SECTIONS: &[Section] = &[
     section(
         "L1",
         &[
-            flag("l1", Url, "http://127.0.0.1:8545", "JSON-RPC endpoint of an L1 execution client").env(&["OP_NODE_L1_ETH_RPC"]),
+            flag("l1", Text, "http://127.0.0.1:8545", "JSON-RPC endpoint of an L1 execution client: a URL or the path of a socket; several with commas, the first that answers is used").env(&["OP_NODE_L1_ETH_RPC"]),
             flag("l1.trustrpc", Bool, "false", "Believe the L1 endpoint's blocks and receipts without checking their hashes")
                 .env(&["OP_NODE_L1_TRUST_RPC"]),
             flag("l1.http-poll-interval", Duration, "12s", "How often to ask the L1 endpoint for its newest block"),
@@ -67,12 +67,10 @@ pub const SECTIONS: &[Section] = &[
             flag("l1.beacon.ignore", Bool, "false", "Start although the beacon node fails its health check").no_effect(NO_BEACON),
             flag("l1.cache-size", Uint, "900", "L1 blocks, receipts and transactions to keep; 0 is 3/2 of the sequencing window")
                 .no_effect(NO_DERIVATION),
-            flag("l1.epoch-poll-interval", Duration, "6m24s", "How often to ask for the safe and finalized L1 block; 0 is never")
-                .no_effect("a sequencer polls every 6m24s, a replica never"),
+            flag("l1.epoch-poll-interval", Duration, "6m24s", "How often to ask for the safe and finalized L1 block; 0 is never"),
             flag("l1.max-concurrency", Uint, "10", "L1 requests in flight, at least 1"),
             flag("l1.rpc-max-batch-size", Uint, "20", "Requests in one L1 batch, 1 to 500"),
-            flag("l1.rpc-rate-limit", Float, "0", "L1 requests per second; 0 is no limit")
-                .no_effect("requests are not slowed down yet; --l1.max-concurrency and --l1.rpc-max-batch-size bound them"),
+            flag("l1.rpc-rate-limit", Float, "0", "L1 requests per second, those in batches counted one by one; 0 is no limit"),
             flag(
                 "l1.rpckind",
                 Choice(&[
@@ -90,8 +88,7 @@ pub const SECTIONS: &[Section] = &[
                 "standard",
                 "Which way of fetching receipts the L1 endpoint offers",
             )
-            .env(&["OP_NODE_L1_RPC_KIND"])
-            .no_effect("eth_getBlockReceipts is tried first, then receipts one by one"),
+            .env(&["OP_NODE_L1_RPC_KIND"]),
             flag(
                 "l1.runtime-config-reload-interval",
                 Duration,

@@ -116,8 +116,8 @@ const HARMLESS: &str = "
     gpo.ignoreprice gpo.maxprice gpo.minsuggestedpriorityfee gpo.percentile graphql heartbeat.enabled heartbeat.moniker
     heartbeat.url history.chain history.logs history.transactions ignore-missing-pectra-blob-schedule interop.dependency-set
     interop.jwt-secret interop.rpc.port ipcdisable ipcpath l1.beacon l1.beacon-fallbacks l1.beacon-header
-    l1.beacon.fetch-all-sidecars l1.beacon.ignore l1.beacon.slot-duration-override l1.cache-size l1.epoch-poll-interval
-    l1.rpc-rate-limit l1.rpckind l2 l2.backup-unsafe-sync-rpc l2.backup-unsafe-sync-rpc.trustrpc l2.engine-rpc-timeout l2.engine-sync
+    l1.beacon.fetch-all-sidecars l1.beacon.ignore l1.beacon.slot-duration-override l1.cache-size
+    l2 l2.backup-unsafe-sync-rpc l2.backup-unsafe-sync-rpc.trustrpc l2.engine-rpc-timeout l2.engine-sync
     l2.enginekind l2.jwt-secret l2.skip-sync-start-check log.file maxpeers nat networkid nodekey nodekeyhex nodiscover
     p2p.gossip.mesh.floodpublish p2p.mux p2p.ping p2p.score.bands p2p.scoring.peers p2p.scoring.topics p2p.security
     p2p.timeout.accept p2p.timeout.dial p2p.timeout.negotiation p2p.useragent port pprof pprof.addr pprof.enabled pprof.path

@@ -253,3 +253,6 @@ impl L1Blocks {
         self.l1.block_by_number(number).await
     }
 }
+
+#[cfg(test)]
+mod tests;

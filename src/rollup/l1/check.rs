@@ -66,3 +66,6 @@ pub async fn check_chain(l1: &L1Client, rollup: &RollupConfig) -> Result<(), L1C
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

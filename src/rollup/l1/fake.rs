@@ -16,13 +16,15 @@ use std::{
     sync::Arc,
     time::Duration,
 };
+use tokio::sync::watch;
 
-const METHODS: [&str; 8] = [
+const METHODS: [&str; 9] = [
     "eth_chainId",
     "eth_getBlockByNumber",
     "eth_getBlockByHash",
     "eth_getBlockReceipts",
     "eth_getTransactionReceipt",
+    "eth_getRawTransactionByHash",
     "eth_getStorageAt",
     "eth_getProof",
     "eth_call",
@@ -44,6 +46,8 @@ pub(crate) struct State {
 pub(crate) struct FakeL1 {
     pub port: u16,
     pub state: Arc<Mutex<State>>,
+    /// The header that subscribers get next, over a WebSocket on the same port.
+    pub new_head: watch::Sender<Value>,
     _server: ServerHandle,
 }
 
@@ -63,11 +67,39 @@ impl FakeL1 {
             };
             module.register_async_method(method, answer).unwrap();
         }
+        let new_head = watch::Sender::new(Value::Null);
+        let sender = new_head.clone();
+        let subscribe = move |_: jsonrpsee::types::Params<'static>,
+                              pending: jsonrpsee::PendingSubscriptionSink,
+                              _: Arc<Mutex<State>>,
+                              _: jsonrpsee::Extensions| {
+            let mut heads = sender.subscribe();
+            async move {
+                let Ok(sink) = pending.accept().await else {
+                    return;
+                };
+                while heads.changed().await.is_ok() {
+                    let head = serde_json::value::to_raw_value(&*heads.borrow_and_update());
+                    if sink.send(head.unwrap()).await.is_err() {
+                        return;
+                    }
+                }
+            }
+        };
+        module
+            .register_subscription(
+                "eth_subscribe",
+                "eth_subscription",
+                "eth_unsubscribe",
+                subscribe,
+            )
+            .unwrap();
         let server = ServerBuilder::default().build("127.0.0.1:0").await.unwrap();
         let port = server.local_addr().unwrap().port();
         Self {
             port,
             state,
+            new_head,
             _server: server.start(module),
         }
     }
@@ -88,6 +120,16 @@ impl FakeL1 {
     /// Replaces everything from this height on by `headers`.
     pub(crate) fn set(&self, headers: &[Header]) {
         self.state.lock().blocks = headers.iter().map(block_json).collect();
+    }
+
+    /// Replaces the blocks by those of a recording: whole blocks and their receipts.
+    pub(crate) fn set_recorded(&self, recorded: &[Value]) {
+        let mut state = self.state.lock();
+        state.blocks = recorded.iter().map(|line| line["block"].clone()).collect();
+        for line in recorded {
+            let hash = line["block"]["hash"].as_str().unwrap().to_owned();
+            state.receipts.insert(hash, line["receipts"].clone());
+        }
     }
 
     /// Replaces the blocks by `headers` whose state has `value` in a slot of `contract`, and proves
@@ -243,4 +285,16 @@ pub(crate) fn block_json(header: &Header) -> Value {
 
 pub(crate) fn block(header: &Header) -> L1Block {
     answer::block(block_json(header), false).unwrap()
+}
+
+/// The L1 of a folder of `derivation-live`: one line for each block from 0 on, with its receipts.
+pub(crate) fn recorded(folder: &str) -> Option<Vec<Value>> {
+    let path = starling_testkit::fixture(&format!("derivation-live/{folder}/l1.jsonl.zst"))?;
+    let text = zstd::decode_all(std::fs::File::open(path).unwrap()).unwrap();
+    let lines = std::str::from_utf8(&text).unwrap().lines();
+    Some(
+        lines
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect(),
+    )
 }

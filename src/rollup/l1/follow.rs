@@ -159,3 +159,6 @@ fn told(answer: Result<Option<L1Block>, L1Error>) -> Option<L1Block> {
 fn replace(slot: &mut Option<L1Block>, block: L1Block) -> bool {
     slot.replace(block) != Some(block)
 }
+
+#[cfg(test)]
+mod tests;

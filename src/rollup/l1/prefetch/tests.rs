@@ -1,1 +1,195 @@
-//! tests
+//! Which blocks are asked for, and that all of them come whatever fails.
+
+use super::{
+    super::{
+        BlockAt, L1Client, L1Config, Watched,
+        fake::{FakeL1, chain},
+    },
+    *,
+};
+use alloy_primitives::Address;
+use proptest::prelude::*;
+use std::time::Duration;
+
+fn span(first: u64, count: u64) -> Option<Span> {
+    Some(Span { first, count })
+}
+
+#[test]
+fn requests_grow_with_small_blocks_and_stay_few() {
+    let mut window = Window::new(10, 2, 20);
+    assert_eq!(
+        window.plan(1000, 0, &mut 0),
+        span(10, 1),
+        "sizes are not known yet"
+    );
+    assert_eq!(window.plan(1000, 0, &mut 0), span(11, 1));
+    assert_eq!(window.plan(1000, 0, &mut 0), None, "two are in flight");
+    for first in [10, 11] {
+        window.done(Span { first, count: 1 }, 1, 1000);
+    }
+    assert_eq!(window.plan(1000, 0, &mut 0), span(12, 1));
+    for _ in 0..20 {
+        window.done(
+            Span {
+                first: 12,
+                count: 1,
+            },
+            1,
+            1000,
+        );
+        window.in_flight += 1;
+    }
+    assert_eq!(window.plan(1000, 0, &mut 0), span(13, 20));
+    window.done(
+        Span {
+            first: 13,
+            count: 20,
+        },
+        20,
+        20_000,
+    );
+    assert_eq!(
+        window.plan(35, 0, &mut 0),
+        span(33, 3),
+        "not above the head"
+    );
+    window.done(
+        Span {
+            first: 33,
+            count: 3,
+        },
+        3,
+        3_000_000,
+    );
+    assert_eq!(
+        window.plan(1000, READY_BYTES, &mut 0),
+        None,
+        "nothing ahead while too much waits"
+    );
+    assert_eq!(
+        window.plan(1000, 0, &mut 0).unwrap().count,
+        4,
+        "fewer, since they are larger now"
+    );
+    window.wanted = 5000;
+    window.next = 5000 + AHEAD;
+    assert_eq!(window.plan(u64::MAX, 0, &mut 0), None, "not too far ahead");
+}
+
+proptest! {
+    /// Every block up to the head is asked for until it came, whatever part of each request comes.
+    #[test]
+    fn no_block_is_lost(parts in proptest::collection::vec(0u64..25, 1..60), head in 0u64..200) {
+        let mut window = Window::new(0, 3, 20);
+        let mut came = std::collections::BTreeSet::new();
+        let mut in_flight = std::collections::VecDeque::new();
+        let parts = parts.into_iter().chain([20]).cycle();
+        for part in parts.take(5000) {
+            let mut retries = window.holes.len();
+            while let Some(span) = window.plan(head, 0, &mut retries) {
+                in_flight.push_back(span);
+            }
+            prop_assert!(in_flight.len() <= 3);
+            let Some(span) = in_flight.pop_front() else { break };
+            let part = part.min(span.count);
+            came.extend(span.first..span.first + part);
+            window.done(span, part, 100 * part as usize);
+        }
+        prop_assert_eq!(came, (0..=head).collect());
+    }
+}
+
+async fn fake(count: u64) -> (FakeL1, Vec<alloy_consensus::Header>) {
+    let l1 = FakeL1::start().await;
+    let headers = chain(0, 100, count, 1);
+    l1.set(&headers);
+    (l1, headers)
+}
+
+fn prefetcher(l1: &FakeL1) -> Prefetcher {
+    let client = L1Client::new(&L1Config::new(l1.url())).unwrap();
+    let [inbox, portal, system_config] = [1, 2, 3].map(Address::with_last_byte);
+    let watched = Watched {
+        inbox,
+        portal,
+        system_config,
+    };
+    Prefetcher::new(L1Blocks::new(client, watched, 10), 10, 20)
+}
+
+#[tokio::test]
+async fn blocks_come_in_order_and_once() {
+    let (l1, headers) = fake(100).await;
+    let mut prefetcher = prefetcher(&l1);
+    for (number, header) in (0..).zip(&headers) {
+        let data = prefetcher.next(number, 99).await.unwrap().unwrap();
+        assert_eq!(data.block.hash, header.hash_slow());
+        let again = prefetcher.next(number, 99).await.unwrap().unwrap();
+        assert_eq!(
+            again.block.hash, data.block.hash,
+            "until the next is asked for"
+        );
+    }
+    assert_eq!(l1.calls("eth_getBlockByNumber"), 100);
+    assert_eq!(l1.calls("eth_getBlockReceipts"), 0);
+    assert_eq!(prefetcher.next(100, 99).await.unwrap(), None);
+    // An earlier block begins anew: a reorg may have replaced what is there.
+    let replaced = chain(0, 100, 100, 2);
+    l1.set(&replaced);
+    let data = prefetcher.next(40, 99).await.unwrap().unwrap();
+    assert_eq!(data.block.hash, replaced[40].hash_slow());
+    prefetcher.restart(41);
+    assert!(prefetcher.next(41, 99).await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn slow_answers_are_waited_for_together() {
+    let (l1, _) = fake(200).await;
+    l1.state.lock().delay = Duration::from_millis(50);
+    let mut prefetcher = prefetcher(&l1);
+    let begin = std::time::Instant::now();
+    for number in 0..200 {
+        assert!(prefetcher.next(number, 199).await.unwrap().is_some());
+    }
+    // One by one it would be ten seconds.
+    assert!(
+        begin.elapsed() < Duration::from_secs(4),
+        "{:?}",
+        begin.elapsed()
+    );
+}
+
+#[tokio::test]
+async fn a_failure_is_returned_for_the_wanted_block_and_repaired() {
+    let (l1, headers) = fake(60).await;
+    let mut prefetcher = prefetcher(&l1);
+    assert!(prefetcher.next(0, 59).await.unwrap().is_some());
+    let (mut number, mut failures) = (1, 0);
+    while number < 60 {
+        if number % 7 == 3 && failures <= number / 7 {
+            let refused = Err((-32000, "made to fail".into()));
+            l1.state
+                .lock()
+                .answers
+                .insert("eth_getBlockByNumber", refused);
+            prefetcher.restart(number);
+        } else {
+            l1.state.lock().answers.clear();
+        }
+        match prefetcher.next(number, 59).await {
+            Ok(Some(data)) => {
+                assert_eq!(data.block.hash, headers[number as usize].hash_slow());
+                number += 1;
+            }
+            Ok(None) => panic!("block {number} is below the head"),
+            Err(error) => {
+                assert!(error.to_string().contains("made to fail"), "{error}");
+                failures += 1;
+            }
+        }
+    }
+    assert!(failures > 3, "{failures}");
+    let blocks = &prefetcher.blocks;
+    assert!(blocks.get(BlockAt::Number(59)).await.unwrap().is_some());
+}

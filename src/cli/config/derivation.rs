@@ -1,0 +1,32 @@
+//! How the safe chain is derived from L1: `--verifier.*`, `--finality.*`, `--safedb.path`.
+
+use super::{CliError, Values, expand_home};
+use crate::rollup::{driver::DriverConfig, finality};
+use std::path::PathBuf;
+
+/// How the safe chain is derived, and what of it is kept.
+#[derive(Clone, Debug)]
+pub struct DerivationOptions {
+    pub driver: DriverConfig,
+    /// Folder of the safe heads; `None` keeps them in the data directory, and serves none.
+    pub safe_db: Option<PathBuf>,
+    /// Read the storage of the message passer also where the header has its root.
+    pub withdrawal_root_from_state: bool,
+}
+
+impl DerivationOptions {
+    pub(super) fn read(values: &Values) -> Result<Self, CliError> {
+        let or_default = |given: u64, default: u64| if given == 0 { default } else { given };
+        let lookback = or_default(values.uint("finality.lookback")?, finality::LOOKBACK as u64);
+        Ok(Self {
+            driver: DriverConfig {
+                l1_confs: values.uint("verifier.l1-confs")?,
+                finality_lookback: usize::try_from(lookback).unwrap_or(usize::MAX),
+                finality_delay: or_default(values.uint("finality.delay")?, finality::DELAY),
+                skip_start_check: values.bool("l2.skip-sync-start-check")?,
+            },
+            safe_db: values.text("safedb.path")?.map(|path| expand_home(&path)),
+            withdrawal_root_from_state: values.bool("fetch-withdrawal-root-from-state")?,
+        })
+    }
+}

@@ -1,0 +1,116 @@
+//! `--l1*`: the endpoints of L1, how closely it is followed, and its beacon API.
+
+use super::{CliError, Secret, Values, expand_home};
+use crate::rollup::{
+    beacon::BeaconConfig,
+    l1::{L1Config, RpcKind},
+};
+use std::{path::PathBuf, time::Duration};
+
+/// Schemes of L1 endpoints; anything else is the path of a socket.
+const SCHEMES: [&str; 4] = ["http://", "https://", "ws://", "wss://"];
+
+/// L1, and how closely it is followed.
+#[derive(Clone, Debug)]
+pub struct L1Options {
+    pub client: L1Config,
+    /// Whether `--l1` was given; without it the endpoint is the default.
+    pub given: bool,
+    /// `None`: no `--l1.beacon`.
+    pub beacon: Option<BeaconConfig>,
+    /// L1 blocks to remember; zero is 3/2 of the sequencing window.
+    pub cache_size: u64,
+    /// How often its head is read; never zero.
+    pub poll_interval: Duration,
+    /// How often its safe and finalized blocks are read; zero is never.
+    pub epoch_interval: Duration,
+    /// How often the block signer is read again; zero is never.
+    pub reload_interval: Duration,
+    /// L1 blocks to stay behind L1's head.
+    pub confs: u64,
+    /// Genesis file or chain config of an L1 that is not built in.
+    pub chain_config: Option<PathBuf>,
+}
+
+impl L1Options {
+    /// Least interval: more frequent requests serve nobody.
+    const LEAST_INTERVAL: Duration = Duration::from_millis(50);
+
+    pub(super) fn read(values: &Values) -> Result<Self, CliError> {
+        let within = |name, least: u64, most: u64| match values.uint(name)? {
+            value if (least..=most).contains(&value) => Ok(value as usize),
+            value => Err(CliError::Invalid {
+                name,
+                reason: format!("{value} is not between {least} and {most}"),
+            }),
+        };
+        let kind = values.required_text("l1.rpckind")?.parse();
+        let epoch_interval = values.duration("l1.epoch-poll-interval")?;
+        Ok(Self {
+            client: L1Config {
+                trust: values.bool("l1.trustrpc")?,
+                max_concurrency: within("l1.max-concurrency", 1, 10_000)?,
+                max_batch: within("l1.rpc-max-batch-size", 1, 500)?,
+                rate_limit: values.float("l1.rpc-rate-limit")?,
+                kind: kind.unwrap_or(RpcKind::Standard),
+                ..L1Config::new(endpoints(values)?)
+            },
+            given: values.source("l1").is_some(),
+            beacon: beacon(values)?,
+            cache_size: values.uint("l1.cache-size")?,
+            poll_interval: values
+                .duration("l1.http-poll-interval")?
+                .max(Self::LEAST_INTERVAL),
+            epoch_interval: if epoch_interval.is_zero() {
+                epoch_interval
+            } else {
+                epoch_interval.max(Self::LEAST_INTERVAL)
+            },
+            reload_interval: values.duration("l1.runtime-config-reload-interval")?,
+            confs: values.uint("verifier.l1-confs")?,
+            chain_config: values
+                .text("rollup.l1-chain-config")?
+                .map(|path| expand_home(&path)),
+        })
+    }
+}
+
+/// The list of endpoints, each of which has a form that the client knows.
+fn endpoints(values: &Values) -> Result<String, CliError> {
+    let given = values.required_text("l1")?;
+    let is_known = |endpoint: &str| {
+        SCHEMES.iter().any(|scheme| endpoint.starts_with(scheme))
+            || (!endpoint.contains("://") && (endpoint.contains('/') || endpoint.ends_with(".ipc")))
+    };
+    match given.split(',').map(str::trim).find(|endpoint| !is_known(endpoint)) {
+        None => Ok(given),
+        Some(endpoint) => Err(CliError::Value {
+            name: "--l1".into(),
+            expected: "a URL that begins with http://, https://, ws:// or wss://, or the path of a socket, or several, separated by commas"
+                .into(),
+            given: format!("{endpoint:?}"),
+        }),
+    }
+}
+
+fn beacon(values: &Values) -> Result<Option<BeaconConfig>, CliError> {
+    let main = values.text("l1.beacon")?;
+    let fallbacks = values.list("l1.beacon-fallbacks")?;
+    let Some(main) = main else {
+        if fallbacks.is_empty() {
+            return Ok(None);
+        }
+        return Err(CliError::Missing {
+            name: "--l1.beacon",
+            next: "give the main beacon endpoint, to which --l1.beacon-fallbacks adds others",
+        });
+    };
+    let urls = std::iter::once(main).chain(fallbacks).map(Secret::new);
+    Ok(Some(BeaconConfig {
+        header: values.text("l1.beacon-header")?.map(Secret::new),
+        fetch_all_sidecars: values.bool("l1.beacon.fetch-all-sidecars")?,
+        slot_duration: values.uint("l1.beacon.slot-duration-override")?,
+        ignore_health: values.bool("l1.beacon.ignore")?,
+        ..BeaconConfig::new(urls.collect())
+    }))
+}

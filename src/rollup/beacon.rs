@@ -1,0 +1,496 @@
+//! The beacon client: blobs of L1 blocks, over the beacon API of a consensus client or an archive
+//! that speaks it.
+//!
+//! Nothing that an endpoint says of a blob is believed: a blob counts only if its KZG commitment has
+//! the versioned hash that an L1 transaction names. Recomputing the commitment takes some 20 ms of
+//! one core for each blob; it runs on the processor pool. Endpoints without `/blobs` are asked for
+//! blob sidecars, whose proofs are cheaper to check.
+//!
+//! A call tries each endpoint once; more retries and their pace belong to the caller. An endpoint can
+//! overload us only up to [`BeaconConfig::timeout`] and a size that follows from the number of blobs.
+
+mod blobs;
+#[cfg(test)]
+mod tests;
+
+pub use blobs::BlobId;
+
+use crate::{
+    rollup::http::{
+        HttpEndpoint, HttpFault, HttpReply,
+        rotation::{Fault, Rotation, Tried},
+    },
+    secret::Secret,
+};
+use alloy_eips::eip4844::Blob;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use parking_lot::Mutex;
+use serde::{Deserialize, de::DeserializeOwned};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+use tokio::sync::OnceCell;
+
+const VERSION: &str = "/eth/v1/node/version";
+const GENESIS: &str = "/eth/v1/beacon/genesis";
+const SPEC: &str = "/eth/v1/config/spec";
+
+/// Attempts of the health check at start, and the pause after the first; it doubles (op-node: 5
+/// tries).
+const HEALTH_TRIES: u32 = 5;
+const HEALTH_PAUSE: Duration = Duration::from_millis(500);
+
+/// Size of an answer without blobs. `config/spec` has some hundred settings.
+const MAX_ANSWER: usize = 1 << 20;
+/// Blobs in a block at most. The protocol's own limit moves with its blob schedule; this one bounds
+/// memory.
+const MAX_BLOBS: usize = 128;
+/// Size of an answer with blobs: each is 131,072 bytes of hex, and a sidecar has commitment, proofs
+/// and header beside it. An endpoint may send more blobs than were asked for.
+const MAX_BLOBS_ANSWER: usize = MAX_BLOBS * (2 * 131_072 + 8 * 1024);
+
+const NO_SLOT_TIME: &str = "slots of zero seconds";
+
+/// How to reach the beacon API.
+#[derive(Clone, Debug)]
+pub struct BeaconConfig {
+    /// `http://` or `https://`, the main endpoint first (`--l1.beacon`), then the fallbacks
+    /// (`--l1.beacon-fallbacks`). Paths are kept, credentials are allowed. Genesis and slot time are
+    /// asked of the first that answers.
+    pub urls: Vec<Secret>,
+    /// `X-Key: Value`, sent with every request to every endpoint (`--l1.beacon-header`).
+    pub header: Option<Secret>,
+    /// Ask for all sidecars of a slot, and choose here (`--l1.beacon.fetch-all-sidecars`).
+    pub fetch_all_sidecars: bool,
+    /// Seconds per slot, instead of the endpoint's; zero asks it
+    /// (`--l1.beacon.slot-duration-override`).
+    pub slot_duration: u64,
+    /// Start although the health check fails (`--l1.beacon.ignore`).
+    pub ignore_health: bool,
+    /// For one request.
+    pub timeout: Duration,
+}
+
+impl BeaconConfig {
+    pub fn new(urls: Vec<Secret>) -> Self {
+        Self {
+            urls,
+            header: None,
+            fetch_all_sidecars: false,
+            slot_duration: 0,
+            ignore_health: false,
+            timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+/// A request that failed, and where.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("beacon API at {endpoint}: {path}: {cause}")]
+pub struct BeaconError {
+    /// Scheme, host and port: paths and user names may be credentials.
+    pub endpoint: Arc<str>,
+    /// Path of the request below the endpoint's URL, without its query.
+    pub path: String,
+    pub cause: BeaconCause,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BeaconCause {
+    /// The configuration cannot work. Names the option.
+    #[error("{0}")]
+    Config(String),
+    /// The endpoint did not answer, or not in time.
+    #[error("{0}")]
+    Transport(String),
+    /// An HTTP status that is no success and not 404.
+    #[error("HTTP status {code}")]
+    Status {
+        code: u16,
+        /// Rest that the endpoint asked for.
+        retry_after: Option<Duration>,
+    },
+    /// The endpoint was busy lately, and its rest is too long to wait for.
+    #[error("it was busy; the next request is sent in {} s", .0.as_secs())]
+    Resting(Duration),
+    /// HTTP status 404: the endpoint does not have the slot, or no longer its blobs.
+    #[error(
+        "HTTP status 404: it does not have these blobs; name an archive of blobs with --l1.beacon-fallbacks if they have expired"
+    )]
+    NotFound,
+    /// The answer does not have the form it should have.
+    #[error("malformed answer: {0}")]
+    Malformed(String),
+    /// The answer is not what was asked for: blobs are missing, or do not have the hashes.
+    #[error("untrue answer: {0}")]
+    Untrue(String),
+    /// A block before the chain's first slot.
+    #[error(
+        "block time {time} is before the genesis time {genesis} of the beacon chain: it is another L1's"
+    )]
+    BeforeGenesis { time: u64, genesis: u64 },
+}
+
+impl From<HttpFault> for BeaconCause {
+    fn from(fault: HttpFault) -> Self {
+        Self::Transport(match fault {
+            HttpFault::Broken(text) => text,
+            fault => fault.to_string(),
+        })
+    }
+}
+
+impl BeaconCause {
+    /// Whether the endpoint may not know the path at all.
+    fn may_lack_the_path(&self) -> bool {
+        matches!(self, Self::NotFound | Self::Status { code: 405, .. })
+    }
+
+    /// The effect of a failure on the choice of endpoints; `None` if the endpoint itself is fine.
+    fn fault(&self) -> Option<Fault> {
+        match self {
+            Self::Status { code, retry_after } if *code == 429 || *code >= 500 => {
+                Some(Fault::Busy(*retry_after))
+            }
+            Self::Transport(_) | Self::Status { .. } | Self::Malformed(_) | Self::Untrue(_) => {
+                Some(Fault::Broken)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Unix seconds of slot 0, and seconds per slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotClock {
+    pub genesis_time: u64,
+    /// Never zero.
+    pub seconds_per_slot: u64,
+}
+
+impl SlotClock {
+    /// The slot of a block at `time` (Unix seconds); `None` before genesis.
+    pub fn slot(&self, time: u64) -> Option<u64> {
+        Some(time.checked_sub(self.genesis_time)? / self.seconds_per_slot)
+    }
+}
+
+/// A cloneable client of one or more endpoints of the same beacon chain.
+#[derive(Clone)]
+pub struct BeaconClient {
+    inner: Arc<BeaconInner>,
+}
+
+struct BeaconInner {
+    endpoints: Vec<BeaconEndpoint>,
+    rotation: Mutex<Rotation>,
+    clock: OnceCell<SlotClock>,
+    slot_duration: u64,
+    fetch_all_sidecars: bool,
+    ignore_health: bool,
+    timeout: Duration,
+}
+
+struct BeaconEndpoint {
+    http: HttpEndpoint,
+    /// It answered a request for blobs with sidecars only; `/blobs` is not asked for again.
+    has_only_sidecars: AtomicBool,
+}
+
+impl BeaconClient {
+    /// Does not connect yet. The error names the option that is wrong.
+    pub fn new(config: &BeaconConfig) -> Result<Self, BeaconError> {
+        let invalid = |reason: String| BeaconError {
+            endpoint: "the configuration".into(),
+            path: String::new(),
+            cause: BeaconCause::Config(reason),
+        };
+        let headers = headers(config.header.as_ref()).map_err(|reason| invalid(reason.into()))?;
+        let endpoint = |url: &Secret| {
+            let http = HttpEndpoint::new(url.expose(), headers.clone());
+            Ok(BeaconEndpoint {
+                http: http.map_err(|reason| invalid(format!("--l1.beacon: {reason}")))?,
+                has_only_sidecars: AtomicBool::new(false),
+            })
+        };
+        let endpoints = config
+            .urls
+            .iter()
+            .map(endpoint)
+            .collect::<Result<Vec<_>, _>>()?;
+        if endpoints.is_empty() || endpoints.len() > Rotation::MAX {
+            let count = endpoints.len();
+            let most = Rotation::MAX;
+            return Err(invalid(format!(
+                "--l1.beacon: {count} endpoints, where 1 to {most} are possible"
+            )));
+        }
+        Ok(Self {
+            inner: Arc::new(BeaconInner {
+                rotation: Mutex::new(Rotation::new(endpoints.len())),
+                endpoints,
+                clock: OnceCell::new(),
+                slot_duration: config.slot_duration,
+                fetch_all_sidecars: config.fetch_all_sidecars,
+                ignore_health: config.ignore_health,
+                timeout: config.timeout,
+            }),
+        })
+    }
+
+    /// Asks the main endpoint for its version, several times if it does not answer, and logs it.
+    /// A failure is only logged where the configuration says so.
+    pub async fn check_health(&self) -> Result<(), BeaconError> {
+        #[derive(Deserialize)]
+        struct Version {
+            version: String,
+        }
+        let mut pause = HEALTH_PAUSE;
+        let mut attempt = 1;
+        let error = loop {
+            match self.get::<Version>(0, VERSION).await {
+                Ok(Version { version }) => {
+                    let version: String = version.chars().take(100).collect();
+                    tracing::info!(endpoint = %self.inner.endpoints[0].http.name(), version, "the beacon API answers");
+                    return Ok(());
+                }
+                Err(error) if attempt == HEALTH_TRIES => break error,
+                Err(error) => {
+                    tracing::warn!(attempt, %error, "the beacon API fails its health check");
+                }
+            }
+            tokio::time::sleep(pause).await;
+            attempt += 1;
+            pause *= 2;
+        };
+        if self.inner.ignore_health {
+            tracing::warn!(%error, "the beacon API fails its health check; starting all the same (--l1.beacon.ignore)");
+            return Ok(());
+        }
+        Err(error)
+    }
+
+    /// Genesis and slot time, asked for once.
+    pub async fn slot_clock(&self) -> Result<SlotClock, BeaconError> {
+        let clock = self.inner.clock.get_or_try_init(|| self.read_clock());
+        clock.await.copied()
+    }
+
+    async fn read_clock(&self) -> Result<SlotClock, BeaconError> {
+        #[derive(Deserialize)]
+        struct Genesis {
+            genesis_time: Quoted,
+        }
+        #[derive(Deserialize)]
+        #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+        struct Spec {
+            seconds_per_slot: Quoted,
+        }
+        let genesis = self.try_each(async |index| self.get::<Genesis>(index, GENESIS).await);
+        let genesis_time = genesis.await?.genesis_time.0;
+        let mut seconds_per_slot = self.inner.slot_duration;
+        if seconds_per_slot == 0 {
+            let spec = self.try_each(async |index| {
+                let spec = self.get::<Spec>(index, SPEC).await?;
+                match spec.seconds_per_slot.0 {
+                    0 => Err(self.error(index, SPEC, BeaconCause::Untrue(NO_SLOT_TIME.into()))),
+                    seconds => Ok(seconds),
+                }
+            });
+            seconds_per_slot = spec.await?;
+        }
+        Ok(SlotClock {
+            genesis_time,
+            seconds_per_slot,
+        })
+    }
+
+    /// The blobs of an L1 block at `block_time` (Unix seconds), in the order of `wanted`, each
+    /// checked against its versioned hash.
+    ///
+    /// Fails with [`BeaconCause::NotFound`] if the last endpoint that answered does not have them.
+    pub async fn blobs(
+        &self,
+        block_time: u64,
+        wanted: &[BlobId],
+    ) -> Result<Vec<Box<Blob>>, BeaconError> {
+        if wanted.is_empty() {
+            return Ok(vec![]);
+        }
+        let clock = self.slot_clock().await?;
+        let Some(slot) = clock.slot(block_time) else {
+            let genesis = clock.genesis_time;
+            let time = block_time;
+            return Err(self.error(0, GENESIS, BeaconCause::BeforeGenesis { time, genesis }));
+        };
+        self.try_each(async |index| self.blobs_from(index, slot, wanted).await)
+            .await
+    }
+
+    /// Asks one endpoint: for blobs, or for sidecars if it has no `/blobs`.
+    async fn blobs_from(
+        &self,
+        index: usize,
+        slot: u64,
+        wanted: &[BlobId],
+    ) -> Result<Vec<Box<Blob>>, BeaconError> {
+        let endpoint = &self.inner.endpoints[index];
+        let only_sidecars = endpoint.has_only_sidecars.load(Ordering::Relaxed);
+        if !only_sidecars && !self.inner.fetch_all_sidecars {
+            let path = blobs::blobs_path(slot, wanted);
+            match self.fetch(index, &path, MAX_BLOBS_ANSWER).await {
+                // 404 may mean the path or the slot; the sidecars tell which.
+                Err(error) if error.cause.may_lack_the_path() => {}
+                answer => {
+                    let found = checked(answer?, wanted, blobs::match_blobs).await;
+                    return found.map_err(|cause| self.error(index, &path, cause));
+                }
+            }
+        }
+        let path = if self.inner.fetch_all_sidecars {
+            blobs::all_sidecars_path(slot)
+        } else {
+            blobs::sidecars_path(slot, wanted)
+        };
+        let answer = self.fetch(index, &path, MAX_BLOBS_ANSWER).await?;
+        let found = checked(answer, wanted, blobs::match_sidecars).await;
+        let found = found.map_err(|cause| self.error(index, &path, cause))?;
+        endpoint.has_only_sidecars.store(true, Ordering::Relaxed);
+        Ok(found)
+    }
+
+    /// Calls `ask` for one endpoint after the other until one succeeds; that one is asked first from
+    /// now on. The error is that of the last endpoint, except that one that does not have the blobs
+    /// says more than one that fails.
+    async fn try_each<T>(
+        &self,
+        ask: impl AsyncFn(usize) -> Result<T, BeaconError>,
+    ) -> Result<T, BeaconError> {
+        let mut tried = Tried::default();
+        let mut failure: Option<BeaconError> = None;
+        loop {
+            let pick = self.inner.rotation.lock().pick(tried, Instant::now());
+            let Some(pick) = pick else { break };
+            // A call that has failed at one endpoint does not wait for another.
+            if !pick.wait.is_zero() && (failure.is_some() || pick.wait > self.inner.timeout) {
+                let resting = BeaconCause::Resting(pick.wait);
+                failure.get_or_insert_with(|| self.error(pick.index, "", resting));
+                break;
+            }
+            tokio::time::sleep(pick.wait).await;
+            tried.add(pick.index);
+            let error = match ask(pick.index).await {
+                Ok(value) => {
+                    self.inner.rotation.lock().answered(pick.index);
+                    return Ok(value);
+                }
+                Err(error) => error,
+            };
+            if let Some(fault) = error.cause.fault() {
+                let mut rotation = self.inner.rotation.lock();
+                rotation.failed(pick.index, fault, Instant::now());
+            }
+            if self.inner.endpoints.len() > 1 {
+                tracing::debug!(%error, "a beacon endpoint failed; another one is asked");
+            }
+            if !matches!(&failure, Some(known) if known.cause == BeaconCause::NotFound) {
+                failure = Some(error);
+            }
+        }
+        let none = || BeaconCause::Transport("no endpoint".into());
+        Err(failure.unwrap_or_else(|| self.error(0, "", none())))
+    }
+
+    /// The `data` of an answer without blobs.
+    async fn get<T: DeserializeOwned>(&self, index: usize, path: &str) -> Result<T, BeaconError> {
+        self.fetch(index, path, MAX_ANSWER).await
+    }
+
+    /// The `data` of an answer of at most `max_bytes`.
+    async fn fetch<T: DeserializeOwned>(
+        &self,
+        index: usize,
+        path: &str,
+        max_bytes: usize,
+    ) -> Result<T, BeaconError> {
+        let http = &self.inner.endpoints[index].http;
+        let reply = http.get(path, max_bytes, self.inner.timeout).await;
+        let data = reply
+            .map_err(BeaconCause::from)
+            .and_then(|reply| data(&reply));
+        data.map_err(|cause| self.error(index, path, cause))
+    }
+
+    fn error(&self, index: usize, path: &str, cause: BeaconCause) -> BeaconError {
+        BeaconError {
+            endpoint: self.inner.endpoints[index].http.name().clone(),
+            path: path.split('?').next().unwrap_or_default().to_owned(),
+            cause,
+        }
+    }
+}
+
+/// Runs a check of blobs, some milliseconds each, on a blocking thread.
+async fn checked<T: Send + 'static>(
+    answer: Vec<T>,
+    wanted: &[BlobId],
+    check: fn(Vec<T>, &[BlobId]) -> Result<Vec<Box<Blob>>, BeaconCause>,
+) -> Result<Vec<Box<Blob>>, BeaconCause> {
+    let wanted = wanted.to_vec();
+    let checked = tokio::task::spawn_blocking(move || check(answer, &wanted)).await;
+    checked.unwrap_or_else(|error| Err(BeaconCause::Transport(error.to_string())))
+}
+
+/// The `data` of a response.
+fn data<T: DeserializeOwned>(reply: &HttpReply) -> Result<T, BeaconCause> {
+    #[derive(Deserialize)]
+    struct Answer<T> {
+        data: T,
+    }
+    match reply.status {
+        StatusCode::NOT_FOUND => return Err(BeaconCause::NotFound),
+        status if !status.is_success() => {
+            return Err(BeaconCause::Status {
+                code: status.as_u16(),
+                retry_after: reply.retry_after,
+            });
+        }
+        _ => {}
+    }
+    let answer: Result<Answer<T>, _> = serde_json::from_slice(&reply.body);
+    answer.map(|answer| answer.data).map_err(|error| {
+        BeaconCause::Malformed(match reply.body.trim_ascii_start().first() {
+            Some(b'<') => "a web page where JSON was expected".into(),
+            None => "nothing".into(),
+            Some(_) => error.to_string(),
+        })
+    })
+}
+
+/// A number as the beacon API writes it, in quotes.
+struct Quoted(u64);
+
+impl<'de> Deserialize<'de> for Quoted {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map(Self).map_err(serde::de::Error::custom)
+    }
+}
+
+/// The header of every request. The error never has its value.
+fn headers(header: Option<&Secret>) -> Result<HeaderMap, &'static str> {
+    let mut headers = HeaderMap::new();
+    if let Some(header) = header {
+        const FORM: &str = "--l1.beacon-header takes one header of the form 'X-Key: Value'";
+        let (name, value) = header.expose().split_once(": ").ok_or(FORM)?;
+        let name: HeaderName = name.trim().parse().map_err(|_| FORM)?;
+        let mut value: HeaderValue = value.trim().parse().map_err(|_| FORM)?;
+        value.set_sensitive(true);
+        headers.insert(name, value);
+    }
+    Ok(headers)
+}

@@ -1,0 +1,142 @@
+//! Requests for blobs, and their answers checked against versioned hashes. Pure.
+
+use super::{BeaconCause, MAX_BLOBS};
+use alloy_eips::eip4844::{Blob, kzg_to_versioned_hash};
+use alloy_primitives::{B256, Bytes};
+use c_kzg::{Bytes48, KzgSettings};
+use rayon::prelude::*;
+use serde::Deserialize;
+
+/// Table size for cell proofs: the one that the EVM's point evaluation uses, so that the trusted setup
+/// is loaded once.
+const PRECOMPUTE: u64 = 8;
+
+/// A blob that a transaction of an L1 block names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlobId {
+    /// Position among all blobs of the block, whoever sent them. Only blob sidecars need it.
+    pub index: u64,
+    pub versioned_hash: B256,
+}
+
+/// One element of a blob sidecars answer; the block header and its proof are not needed, since an L1
+/// transaction vouches for the commitment.
+#[derive(Deserialize)]
+pub(super) struct Sidecar {
+    index: super::Quoted,
+    blob: Bytes,
+    kzg_commitment: Bytes,
+    kzg_proof: Bytes,
+}
+
+pub(super) fn blobs_path(slot: u64, wanted: &[BlobId]) -> String {
+    let hashes = wanted
+        .iter()
+        .map(|blob| format!("versioned_hashes={}", blob.versioned_hash));
+    with_query(format!("/eth/v1/beacon/blobs/{slot}"), hashes)
+}
+
+pub(super) fn sidecars_path(slot: u64, wanted: &[BlobId]) -> String {
+    let indexes = wanted.iter().map(|blob| format!("indices={}", blob.index));
+    with_query(all_sidecars_path(slot), indexes)
+}
+
+pub(super) fn all_sidecars_path(slot: u64) -> String {
+    format!("/eth/v1/beacon/blob_sidecars/{slot}")
+}
+
+fn with_query(path: String, parameters: impl Iterator<Item = String>) -> String {
+    let parameters: Vec<_> = parameters.collect();
+    format!("{path}?{}", parameters.join("&"))
+}
+
+/// The wanted blobs in the order of `wanted`, whatever the order of the answer and whatever else it
+/// holds. Two wanted blobs of the same hash are the same blob.
+pub(super) fn match_blobs(
+    answer: Vec<Bytes>,
+    wanted: &[BlobId],
+) -> Result<Vec<Box<Blob>>, BeaconCause> {
+    bounded(answer.len())?;
+    let kzg = settings();
+    let found = answer.par_iter().map(|bytes| {
+        let blob = blob(bytes)?;
+        let commitment = kzg.blob_to_kzg_commitment(&c_kzg::Blob::new(blob.0));
+        let commitment = commitment.map_err(|_| not_a_blob())?;
+        Ok::<_, BeaconCause>((kzg_to_versioned_hash(commitment.as_slice()), blob))
+    });
+    let found = found.collect::<Result<Vec<_>, _>>()?;
+    let found_hash = |id: &BlobId| {
+        let blob = found.iter().find(|(hash, _)| *hash == id.versioned_hash);
+        let blob = blob.map(|(_, blob)| blob.clone());
+        blob.ok_or_else(|| missing(id, found.len()))
+    };
+    wanted.iter().map(found_hash).collect()
+}
+
+/// As [`match_blobs`], for sidecars: the index must be the wanted one, the commitment must have the
+/// versioned hash, and the proof must be valid for it.
+pub(super) fn match_sidecars(
+    answer: Vec<Sidecar>,
+    wanted: &[BlobId],
+) -> Result<Vec<Box<Blob>>, BeaconCause> {
+    bounded(answer.len())?;
+    let kzg = settings();
+    let check = |id: &BlobId| {
+        let sidecar = answer.iter().find(|sidecar| sidecar.index.0 == id.index);
+        let sidecar = sidecar.ok_or_else(|| missing(id, answer.len()))?;
+        let hash = kzg_to_versioned_hash(&sidecar.kzg_commitment);
+        if hash != id.versioned_hash {
+            return Err(BeaconCause::Untrue(format!(
+                "the sidecar with index {} has the versioned hash {hash}, not {}",
+                id.index, id.versioned_hash
+            )));
+        }
+        let blob = blob(&sidecar.blob)?;
+        let bytes48 = |bytes: &Bytes| Bytes48::from_bytes(bytes).map_err(|_| not_a_blob());
+        let valid = kzg.verify_blob_kzg_proof(
+            &c_kzg::Blob::new(blob.0),
+            &bytes48(&sidecar.kzg_commitment)?,
+            &bytes48(&sidecar.kzg_proof)?,
+        );
+        match valid {
+            Ok(true) => Ok(blob),
+            _ => Err(BeaconCause::Untrue(format!(
+                "the proof of the blob with versioned hash {hash} is not valid"
+            ))),
+        }
+    };
+    wanted.par_iter().map(check).collect()
+}
+
+fn settings() -> &'static KzgSettings {
+    c_kzg::ethereum_kzg_settings(PRECOMPUTE)
+}
+
+fn bounded(blobs: usize) -> Result<(), BeaconCause> {
+    if blobs <= MAX_BLOBS {
+        return Ok(());
+    }
+    Err(BeaconCause::Untrue(format!("{blobs} blobs of one block")))
+}
+
+fn blob(bytes: &Bytes) -> Result<Box<Blob>, BeaconCause> {
+    let length = || BeaconCause::Malformed(format!("a blob of {} bytes", bytes.len()));
+    let array = <Box<[u8; 131_072]>>::try_from(bytes.to_vec().into_boxed_slice());
+    array
+        .map(|array| Box::new(Blob::new(*array)))
+        .map_err(|_| length())
+}
+
+fn not_a_blob() -> BeaconCause {
+    BeaconCause::Untrue("a blob whose field elements are out of range".into())
+}
+
+fn missing(id: &BlobId, got: usize) -> BeaconCause {
+    BeaconCause::Untrue(format!(
+        "the blob with versioned hash {} and index {} is not among the {got} it sent",
+        id.versioned_hash, id.index
+    ))
+}
+
+#[cfg(test)]
+mod tests;

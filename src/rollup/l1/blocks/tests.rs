@@ -1,0 +1,439 @@
+//! Whole blocks: published ones, recorded chains, and lies of every kind.
+
+use super::{
+    super::{
+        L1Config, RpcKind,
+        fake::{FakeL1, recorded},
+    },
+    *,
+};
+use alloy_primitives::{Address, address};
+use serde_json::Value;
+use starling_proto::config_update::CONFIG_UPDATE_EVENT;
+
+const NOWHERE: Watched = Watched {
+    inbox: Address::ZERO,
+    portal: Address::ZERO,
+    system_config: Address::ZERO,
+};
+
+/// The addresses of a recorded folder.
+pub(crate) fn watched_of(folder: &str) -> Option<Watched> {
+    let path = format!("derivation-live/{folder}/rollup.json");
+    let rollup: Value = serde_json::from_str(&starling_testkit::fixture_text(&path)?).unwrap();
+    let address = |name: &str| rollup[name].as_str().unwrap().parse().unwrap();
+    Some(Watched {
+        inbox: address("batch_inbox_address"),
+        portal: address("deposit_contract_address"),
+        system_config: address("l1_system_config_address"),
+    })
+}
+
+fn reader(l1: &FakeL1, watched: Watched, change: impl Fn(&mut L1Config)) -> L1Blocks {
+    let mut config = L1Config::new(l1.url());
+    change(&mut config);
+    L1Blocks::new(L1Client::new(&config).unwrap(), watched, 900)
+}
+
+async fn cause(blocks: &L1Blocks, at: BlockAt) -> L1Cause {
+    blocks.get(at).await.unwrap_err().cause
+}
+
+fn full(value: &Value, trust: bool) -> Result<FullBlock, L1Cause> {
+    let raw = serde_json::value::to_raw_value(value).unwrap();
+    answer::full_block(&raw, &NOWHERE, trust, &HashMap::new())
+}
+
+/// Blocks of real L1 nodes, intact and corrupted in the header, the transactions or the withdrawals.
+#[test]
+fn published_blocks_are_accepted_and_corrupted_ones_refused() {
+    let Some(folder) = starling_testkit::fixture("l1-source/blocks") else {
+        return;
+    };
+    let mut seen = (0, 0);
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path().display().to_string();
+        let Some(name) = path.strip_suffix("_data.json") else {
+            continue;
+        };
+        let read = |path: &str| -> Value {
+            serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+        };
+        let block = read(&path);
+        let fails = read(&format!("{name}_metadata.json"))["fail"] == true;
+        let answer = full(&block, false);
+        assert_eq!(answer.is_err(), fails, "{name}: {answer:?}");
+        assert!(full(&block, true).is_ok(), "{name}");
+        if fails {
+            seen.0 += 1;
+            continue;
+        }
+        seen.1 += 1;
+        // Any transaction that is changed, left out or moved is found.
+        let mut forged = block.clone();
+        forged["transactions"][1]["value"] = "0x1234567".into();
+        let mut short = block.clone();
+        short["transactions"].as_array_mut().unwrap().pop();
+        let mut swapped = block.clone();
+        swapped["transactions"].as_array_mut().unwrap().swap(0, 1);
+        for lie in [forged, short, swapped] {
+            let cause = full(&lie, false).unwrap_err();
+            assert!(
+                matches!(&cause, L1Cause::Untrue(text) if text.contains("transactions of block")),
+                "{cause}"
+            );
+        }
+    }
+    assert_eq!(seen, (6, 2), "corrupted and intact");
+}
+
+/// Checks what is read against a plain look at the recorded JSON.
+fn assert_recorded(data: &L1BlockData, line: &Value, watched: &Watched) -> (usize, usize) {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let block = &line["block"];
+    assert_eq!(data.block.hash.to_string(), text(&block["hash"]));
+    let inbox = watched.inbox.to_string().to_lowercase();
+    let mut blobs = 0;
+    let mut expected = vec![];
+    for transaction in block["transactions"].as_array().unwrap() {
+        let hashes: Vec<_> = transaction["blobVersionedHashes"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(text)
+            .collect();
+        let first = blobs;
+        blobs += hashes.len() as u64;
+        if text(&transaction["to"]) == inbox {
+            expected.push((text(&transaction["hash"]), hashes, first));
+        }
+    }
+    let found = data.transactions.iter().map(|transaction| {
+        let hash = alloy_primitives::keccak256(&transaction.raw).to_string();
+        let hashes = transaction
+            .blob_hashes
+            .iter()
+            .map(B256::to_string)
+            .collect::<Vec<_>>();
+        (hash, hashes, transaction.first_blob)
+    });
+    assert_eq!(found.collect::<Vec<_>>(), expected);
+    let watched =
+        [watched.portal, watched.system_config].map(|address| address.to_string().to_lowercase());
+    let logs = line["receipts"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .flat_map(|r| r["logs"].as_array().unwrap());
+    let logs: Vec<_> = logs
+        .map(|log| (text(&log["address"]), text(&log["data"])))
+        .collect();
+    let relevant = logs
+        .iter()
+        .filter(|(address, _)| watched.contains(address))
+        .count();
+    if data.receipts.is_empty() {
+        let events = [DEPOSIT, CONFIG_UPDATE_EVENT].map(|event| event.to_string());
+        assert!(
+            !line["receipts"].to_string().contains(&events[0])
+                && !line["receipts"].to_string().contains(&events[1])
+        );
+        return (expected.len(), 0);
+    }
+    let kept: Vec<_> = data.receipts.iter().flat_map(|(_, logs)| logs).collect();
+    assert_eq!(kept.len(), logs.len(), "every log keeps its position");
+    for (kept, (address, bytes)) in kept.iter().zip(&logs) {
+        assert_eq!(kept.address.to_string().to_lowercase(), *address);
+        if watched.contains(address) {
+            assert_eq!(kept.data.data.to_string(), *bytes);
+        }
+    }
+    (expected.len(), relevant)
+}
+
+const DEPOSIT: B256 = starling_proto::deposit::DEPOSIT_EVENT;
+
+#[tokio::test]
+async fn recorded_chains_are_read_whole() {
+    for (folder, trust) in [
+        ("hostile-1", false),
+        ("jovian-blobs", false),
+        ("ladder-singular", true),
+    ] {
+        let (Some(lines), Some(watched)) = (recorded(folder), watched_of(folder)) else {
+            return;
+        };
+        let l1 = FakeL1::start().await;
+        l1.set_recorded(&lines);
+        let blocks = reader(&l1, watched, |config| config.trust = trust);
+        let mut seen = (0, 0);
+        let mut first = 0;
+        while first < lines.len() as u64 {
+            let fetched = blocks.range(first, 1000).await.unwrap();
+            assert_eq!(fetched.blocks.len(), 20.min(lines.len() - first as usize));
+            for (data, line) in fetched.blocks.iter().zip(&lines[first as usize..]) {
+                let (inbox, logs) = assert_recorded(data, line, &watched);
+                seen = (seen.0 + inbox, seen.1 + logs);
+            }
+            first += fetched.blocks.len() as u64;
+        }
+        assert!(seen.0 > 10 && seen.1 > 0, "{folder}: {seen:?}");
+        assert!(
+            blocks.range(first, 5).await.unwrap().blocks.is_empty(),
+            "above the head"
+        );
+        assert_eq!(blocks.get(BlockAt::Number(first)).await.unwrap(), None);
+        if !trust {
+            let receipts = l1.calls("eth_getBlockReceipts");
+            assert!(
+                receipts < lines.len(),
+                "{folder}: the bloom spares receipts ({receipts})"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn cached_blocks_cost_a_header_by_number_and_nothing_by_hash() {
+    let (Some(lines), Some(watched)) = (recorded("hostile-1"), watched_of("hostile-1")) else {
+        return;
+    };
+    let l1 = FakeL1::start().await;
+    l1.set_recorded(&lines);
+    let blocks = reader(&l1, watched, |_| {});
+    let data = blocks.get(BlockAt::Number(7)).await.unwrap().unwrap();
+    let calls = || l1.state.lock().calls.len();
+    let before = calls();
+    assert_eq!(
+        blocks.get(BlockAt::Hash(data.block.hash)).await.unwrap(),
+        Some(data.clone())
+    );
+    assert_eq!(calls(), before);
+    assert_eq!(blocks.get(BlockAt::Number(7)).await.unwrap(), Some(data));
+    assert_eq!(calls(), before + 1);
+    assert_eq!(L1Blocks::cache_size(0, 3600), 5400);
+    assert_eq!(L1Blocks::cache_size(900, 3600), 900);
+}
+
+#[tokio::test]
+async fn every_lie_about_a_block_is_named() {
+    let (Some(lines), Some(watched)) = (recorded("hostile-1"), watched_of("hostile-1")) else {
+        return;
+    };
+    let l1 = FakeL1::start().await;
+    // A block with a transaction, and receipts that matter.
+    let with_logs = |line: &&Value| line["receipts"].to_string().contains(&DEPOSIT.to_string());
+    let line = lines.iter().find(with_logs).unwrap();
+    let number = line["block"]["number"].as_str().unwrap();
+    let at = BlockAt::Number(u64::from_str_radix(&number[2..], 16).unwrap());
+    let cause_of = async |change: &dyn Fn(&mut Value)| {
+        let mut lie = line.clone();
+        change(&mut lie);
+        l1.set_recorded(&[lie]);
+        // The block that is asked for, whatever it says of itself.
+        let block = l1.state.lock().blocks[0].clone();
+        l1.state
+            .lock()
+            .answers
+            .insert("eth_getBlockByNumber", Ok(block));
+        let blocks = reader(&l1, watched, |_| {});
+        let error = blocks.get(at).await.unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .starts_with(&format!("L1 at {}: eth_getBlock", l1.url()))
+        );
+        error.cause
+    };
+    let untrue = |cause: L1Cause, words: &str| {
+        assert!(
+            matches!(&cause, L1Cause::Untrue(text) if text.contains(words)),
+            "{cause}"
+        );
+    };
+    untrue(
+        cause_of(&|line| line["block"]["timestamp"] = "0x1".into()).await,
+        "claims the hash",
+    );
+    untrue(
+        cause_of(&|line| line["block"]["transactions"] = Value::Array(vec![])).await,
+        "the transactions of block",
+    );
+    untrue(
+        cause_of(&|line| line["block"]["withdrawals"] = Value::Null).await,
+        "the withdrawals of block",
+    );
+    untrue(
+        cause_of(&|line| line["receipts"][0]["cumulativeGasUsed"] = "0x1".into()).await,
+        "the receipts of block",
+    );
+    untrue(
+        cause_of(&|line| *line = lines[0].clone()).await,
+        "asked for block",
+    );
+    // A reorg between two calls: the block was there, its receipts are gone.
+    let gone = cause_of(&|line| line["receipts"] = Value::Null).await;
+    assert!(matches!(gone, L1Cause::Missing(_)), "{gone}");
+    let unknown = cause_of(&|line| {
+        line["block"]["hash"] = B256::repeat_byte(1).to_string().into();
+        line["block"]["inclusionListHash"] = "0x1".into();
+    });
+    let text = unknown.await.to_string();
+    assert!(
+        text.contains("(inclusionListHash)") && text.contains("--l1.trustrpc"),
+        "{text}"
+    );
+    // A trusted endpoint is believed, except about receipts.
+    let blocks = reader(&l1, watched, |config| config.trust = true);
+    let data = blocks.get(at).await.unwrap().unwrap();
+    assert_eq!(data.block.hash, B256::repeat_byte(1));
+    let mut lie = line.clone();
+    lie["receipts"][0]["logs"] = Value::Array(vec![]);
+    l1.set_recorded(&[lie]);
+    l1.state.lock().answers.clear();
+    let blocks = reader(&l1, watched, |config| config.trust = true);
+    assert!(matches!(
+        cause(&blocks, at).await,
+        L1Cause::Untrue(_) | L1Cause::Malformed(_)
+    ));
+}
+
+#[tokio::test]
+async fn a_reorg_between_the_blocks_of_a_batch_ends_it() {
+    let (Some(lines), Some(watched)) = (recorded("hostile-1"), watched_of("hostile-1")) else {
+        return;
+    };
+    let l1 = FakeL1::start().await;
+    let headers = super::super::fake::chain(3, 100, 2, 1);
+    l1.set_recorded(&lines[..3]);
+    let other = headers.iter().map(super::super::fake::block_json);
+    l1.state.lock().blocks.extend(other);
+    let blocks = reader(&l1, watched, |_| {});
+    assert_eq!(blocks.range(0, 5).await.unwrap().blocks.len(), 3);
+    assert_eq!(
+        blocks.range(3, 5).await.unwrap().blocks.len(),
+        2,
+        "the other branch by itself"
+    );
+}
+
+/// A transaction of a type after the last known one, in a block whose roots are right.
+#[tokio::test]
+async fn transactions_of_unknown_types_are_verified_by_their_encoding() {
+    let raw = Bytes::from_static(&[0x3f, 1, 2, 3]);
+    let hash = alloy_primitives::keccak256(&raw);
+    let root = alloy_trie::root::ordered_trie_root_with_encoder(
+        std::slice::from_ref(&raw),
+        |bytes, out| {
+            out.extend_from_slice(bytes);
+        },
+    );
+    let header = alloy_consensus::Header {
+        transactions_root: root,
+        ..super::super::fake::header(1, B256::ZERO, 100, 1)
+    };
+    let mut block = super::super::fake::block_json(&header);
+    block["transactions"] = json!([{ "type": "0x3f", "hash": hash, "frames": [] }]);
+    let l1 = FakeL1::start().await;
+    l1.state.lock().blocks = vec![block];
+    let say = |answer| {
+        l1.state
+            .lock()
+            .answers
+            .insert("eth_getRawTransactionByHash", answer)
+    };
+    let at = BlockAt::Number(1);
+
+    say(Ok(json!(raw)));
+    let data = reader(&l1, NOWHERE, |_| {}).get(at).await.unwrap().unwrap();
+    assert_eq!(data.transactions[0].raw, raw, "for derivation to skip");
+    say(Ok(json!("0x3f010204")));
+    let lie = cause(&reader(&l1, NOWHERE, |_| {}), at).await;
+    assert!(
+        matches!(&lie, L1Cause::Untrue(text) if text.contains("transactions of block")),
+        "{lie}"
+    );
+    say(Err((-32601, "the method does not exist".into())));
+    let text = cause(&reader(&l1, NOWHERE, |_| {}), at).await.to_string();
+    assert!(
+        text.contains("has the type 63") && text.contains("--l1.trustrpc"),
+        "{text}"
+    );
+    let trusting = reader(&l1, NOWHERE, |config| config.trust = true);
+    assert!(
+        trusting
+            .get(at)
+            .await
+            .unwrap()
+            .unwrap()
+            .transactions
+            .is_empty()
+    );
+}
+
+#[tokio::test]
+async fn receipts_come_by_the_method_of_the_kind_of_endpoint() {
+    let (Some(lines), Some(watched)) = (recorded("hostile-1"), watched_of("hostile-1")) else {
+        return;
+    };
+    let l1 = FakeL1::start().await;
+    l1.set_recorded(&lines);
+    {
+        let mut state = l1.state.lock();
+        for receipt in lines
+            .iter()
+            .flat_map(|line| line["receipts"].as_array().unwrap())
+        {
+            let hash = receipt["transactionHash"].as_str().unwrap().to_owned();
+            state.receipts.insert(hash, receipt.clone());
+        }
+    }
+    let all = async |kind| {
+        let blocks = reader(&l1, watched, |config| config.kind = kind);
+        blocks.range(0, 20).await.unwrap().blocks
+    };
+    let standard = all(RpcKind::Standard).await;
+    assert!(standard.iter().any(|data| !data.receipts.is_empty()));
+    assert_eq!(l1.calls("eth_getTransactionReceipt"), 0);
+    assert_eq!(all(RpcKind::Basic).await, standard);
+    assert!(l1.calls("eth_getTransactionReceipt") > 0);
+    // Methods that the endpoint lacks are passed over.
+    assert_eq!(all(RpcKind::Any).await, standard);
+    let missing = Err((
+        -32601,
+        "the method eth_getBlockReceipts does not exist".into(),
+    ));
+    l1.state
+        .lock()
+        .answers
+        .insert("eth_getBlockReceipts", missing);
+    assert_eq!(all(RpcKind::Infura).await, standard);
+}
+
+#[test]
+fn a_deposit_of_an_l1_that_is_a_rollup_is_known() {
+    let deposit = op_alloy_consensus::TxDeposit {
+        source_hash: B256::repeat_byte(1),
+        from: address!("00000000000000000000000000000000000000aa"),
+        to: alloy_primitives::TxKind::Call(Address::ZERO),
+        input: Bytes::from_static(b"\0frames"),
+        ..Default::default()
+    };
+    let encoded: Bytes = alloy_eips::eip2718::Encodable2718::encoded_2718(&deposit).into();
+    let root = alloy_trie::root::ordered_trie_root_with_encoder(
+        std::slice::from_ref(&encoded),
+        |bytes, out| {
+            out.extend_from_slice(bytes);
+        },
+    );
+    let header = alloy_consensus::Header {
+        transactions_root: root,
+        ..super::super::fake::header(1, B256::ZERO, 100, 1)
+    };
+    let mut block = super::super::fake::block_json(&header);
+    let envelope = op_alloy_consensus::OpTxEnvelope::from(deposit);
+    let mut transaction = serde_json::to_value(&envelope).unwrap();
+    transaction["hash"] = json!(alloy_primitives::keccak256(&encoded));
+    block["transactions"] = json!([transaction]);
+    assert_eq!(full(&block, false).unwrap().transactions[0].raw, encoded);
+}

@@ -1,0 +1,91 @@
+//! Heads by subscription, and by polling where it brings none.
+
+use super::{
+    super::{
+        L1Config,
+        fake::{FakeL1, block, block_json, chain},
+    },
+    *,
+};
+use alloy_consensus::Header;
+use serde_json::json;
+use std::sync::Arc;
+
+struct Following {
+    l1: Arc<FakeL1>,
+    heads: watch::Receiver<L1Heads>,
+    _stop: tokio_util::sync::DropGuard,
+}
+
+/// Follows with polls this far apart.
+async fn following(headers: &[Header], scheme: &str, poll: Duration) -> Following {
+    let l1 = Arc::new(FakeL1::start().await);
+    l1.set(headers);
+    let client = L1Client::new(&L1Config::new(l1.url().replace("http", scheme))).unwrap();
+    let (sender, heads) = watch::channel(L1Heads::default());
+    let token = CancellationToken::new();
+    tokio::spawn(follow_heads(
+        client,
+        sender,
+        poll,
+        Duration::ZERO,
+        token.clone(),
+    ));
+    Following {
+        l1,
+        heads,
+        _stop: token.drop_guard(),
+    }
+}
+
+impl Following {
+    async fn until(&mut self, header: &Header) {
+        let wanted = Some(block(header));
+        let reached = self.heads.wait_for(|heads| heads.head == wanted);
+        tokio::time::timeout(Duration::from_secs(20), reached)
+            .await
+            .unwrap()
+            .unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_subscription_brings_heads_without_polls() {
+    let headers = chain(5, 100, 4, 1);
+    let mut following = following(&headers[..1], "ws", Duration::from_secs(3600)).await;
+    following.until(&headers[0]).await;
+    for header in &headers[1..] {
+        following.l1.new_head.send_replace(block_json(header));
+        following.until(header).await;
+    }
+    // A head may go back, and a false one is not believed.
+    following.l1.new_head.send_replace(block_json(&headers[2]));
+    following.until(&headers[2]).await;
+    let mut forged = block_json(&headers[3]);
+    forged["timestamp"] = json!("0x1");
+    following.l1.new_head.send_replace(forged);
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(following.heads.borrow().head, Some(block(&headers[2])));
+    assert_eq!(following.l1.calls("eth_getBlockByNumber"), 1);
+}
+
+#[tokio::test]
+async fn a_silent_subscription_is_replaced_by_polls() {
+    let headers = chain(5, 100, 3, 1);
+    let mut following = following(&headers[..1], "ws", Duration::from_millis(50)).await;
+    following.until(&headers[0]).await;
+    following.l1.new_head.send_replace(block_json(&headers[1]));
+    following.until(&headers[1]).await;
+    following.l1.set(&headers);
+    following.until(&headers[2]).await;
+}
+
+#[tokio::test]
+async fn polled_heads_go_back_with_l1_and_epochs_can_be_switched_off() {
+    let headers = chain(5, 100, 3, 1);
+    let mut following = following(&headers, "http", Duration::from_millis(20)).await;
+    following.until(&headers[2]).await;
+    following.l1.set(&headers[..1]);
+    following.until(&headers[0]).await;
+    assert_eq!(following.heads.borrow().finalized, None);
+}
