@@ -7,7 +7,9 @@ use crate::{
         ExecutionConfig, FollowingConfig, HistoryConfig, NodeConfig, P2pConfig, P2pKey, RpcLimits,
         RpcOptions, SequencingConfig, SignerConfig,
     },
-    follow, interval, open_files,
+    follow, interval,
+    networks::{self, RollupSource},
+    open_files,
     rollup::{
         engine::Engine,
         l1::{self, FollowedL1, L1Client, L1Heads},
@@ -29,7 +31,12 @@ use crate::{
 use alloy_primitives::Address;
 use anyhow::{Context, anyhow, bail, ensure};
 use starling_p2p::{Event, Network, Service};
-use starling_proto::{config::RollupConfig, fork::BlobSchedule, payload::BlockId};
+use starling_proto::{
+    config::RollupConfig,
+    fork::BlobSchedule,
+    network::overrides::{ForkOverrides, NetworkForks, ScheduleChange},
+    payload::BlockId,
+};
 use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -47,7 +54,8 @@ pub async fn run_execution(
 ) -> anyhow::Result<()> {
     let tasks = Tasks::new(token);
     serve_metrics(&tasks, config.metrics.as_ref()).await?;
-    let (chain, threads) = open(config.chain.clone(), config.pool.clone()).await?;
+    let change = schedule_change(config.network.as_ref(), &config.overrides)?;
+    let (chain, threads) = open(config.chain.clone(), config.pool.clone(), change).await?;
     keep_history(&chain, config.history)?;
     if config.dev_period.is_some() && matches!(chain.spec().rules, Rules::Optimism { .. }) {
         bail!(
@@ -58,7 +66,7 @@ pub async fn run_execution(
     let swarm = config
         .following
         .as_ref()
-        .map(|following| join_alone(&chain, &config.chain.datadir, following))
+        .map(|following| join_alone(&chain, &config.chain.datadir, following, &config.overrides))
         .transpose()?;
     let network = swarm.as_ref().map(|((_, network, _), _)| network.clone());
     let syncing = watch::Sender::new(None);
@@ -94,16 +102,13 @@ pub async fn run_execution(
 pub async fn run_node(config: NodeConfig, token: CancellationToken) -> anyhow::Result<()> {
     let tasks = Tasks::new(token);
     serve_metrics(&tasks, config.metrics.as_ref()).await?;
-    let rollup = Arc::new(read_rollup_config(&config.rollup_config)?);
-    let sequencing = sequencing(&config, &rollup)?;
-    let (chain, threads) = open(config.chain.clone(), config.pool.clone()).await?;
+    let rollup = Arc::new(rollup_config(&config)?);
+    let (blobs, sequencing) = sequencing(&config, &rollup)?;
+    let change = schedule_change(Some(&config.rollup), &config.overrides)?;
+    let (chain, threads) = open(config.chain.clone(), config.pool.clone(), change).await?;
     keep_history(&chain, config.history)?;
-    check_same_chain(
-        &chain,
-        &rollup,
-        &config.chain.datadir,
-        &config.rollup_config,
-    )?;
+    check_same_chain(&chain, &rollup, &config.chain.datadir, &config.rollup)?;
+    networks::rules::put_in_force(&chain, &rollup, blobs.as_ref()).await?;
     let l1 = L1Client::new(&config.l1.client).context("--l1")?;
     let swarm = config
         .p2p
@@ -189,18 +194,46 @@ async fn learn_signer(
     Ok(())
 }
 
-/// The sequencer's configuration, and L1's schedule of blob parameters, which it needs. Checked before
-/// anything is opened.
+/// A sequencer's configuration, and L1's schedule of blob parameters, which it needs.
+type Sequencing<'a> = (&'a SequencingConfig, BlobSchedule);
+
+/// L1's schedule of blob parameters, if it is known, and the sequencer's configuration. Checked
+/// before anything is opened.
 fn sequencing<'a>(
     config: &'a NodeConfig,
     rollup: &RollupConfig,
-) -> anyhow::Result<Option<(&'a SequencingConfig, BlobSchedule)>> {
+) -> anyhow::Result<(Option<BlobSchedule>, Option<Sequencing<'a>>)> {
     let blobs = l1_config::blob_schedule(rollup.l1_chain_id, config.l1.chain_config.as_deref())?;
     let Some(sequencer) = &config.sequencer else {
-        return Ok(None);
+        return Ok((blobs, None));
     };
-    let blobs = blobs.ok_or(L1ConfigError::NotGiven(rollup.l1_chain_id))?;
-    Ok(Some((sequencer, blobs)))
+    let needed = blobs
+        .clone()
+        .ok_or(L1ConfigError::NotGiven(rollup.l1_chain_id))?;
+    Ok((blobs, Some((sequencer, needed))))
+}
+
+/// The rollup configuration with its overrides, checked.
+fn rollup_config(config: &NodeConfig) -> anyhow::Result<RollupConfig> {
+    let rollup = config.overrides.apply(&config.rollup.read()?);
+    rollup.validate().context("--override.*")?;
+    Ok(rollup)
+}
+
+/// Changes of the core's fork times: those of a known network, whose table may be newer than the
+/// genesis config, and the overrides. A rollup.json changes nothing in the core.
+fn schedule_change(
+    source: Option<&RollupSource>,
+    overrides: &ForkOverrides,
+) -> anyhow::Result<ScheduleChange> {
+    let network = match source {
+        Some(network @ RollupSource::Network(_)) => Some(NetworkForks::from(&network.read()?)),
+        Some(RollupSource::File(_)) | None => None,
+    };
+    Ok(ScheduleChange {
+        network,
+        overrides: overrides.clone(),
+    })
 }
 
 fn keep_history(chain: &Chain, history: HistoryConfig) -> anyhow::Result<()> {
@@ -208,9 +241,14 @@ fn keep_history(chain: &Chain, history: HistoryConfig) -> anyhow::Result<()> {
     Ok(chain.keep_proofs(history.proofs)?)
 }
 
-async fn open(options: Options, pool: PoolConfig) -> anyhow::Result<(Chain, Threads)> {
+async fn open(
+    options: Options,
+    pool: PoolConfig,
+    change: ScheduleChange,
+) -> anyhow::Result<(Chain, Threads)> {
     let datadir = options.datadir.clone();
-    let opened = tokio::task::spawn_blocking(move || Chain::open_with(&options, pool)).await?;
+    let opened =
+        tokio::task::spawn_blocking(move || Chain::open_by(&options, pool, &change)).await?;
     opened.with_context(|| format!("the chain in {} cannot be opened", datadir.display()))
 }
 
@@ -317,31 +355,24 @@ async fn outlive_sequencer(
     Ok(())
 }
 
-/// Reads the file of `--rollup.config`.
-pub fn read_rollup_config(path: &Path) -> anyhow::Result<RollupConfig> {
-    let text = std::fs::read_to_string(path)
-        .with_context(|| format!("--rollup.config: {} cannot be read", path.display()))?;
-    RollupConfig::from_json(&text).with_context(|| format!("--rollup.config: {}", path.display()))
-}
-
-/// Checks that rollup.json and the data directory belong to one chain.
+/// Checks that a rollup configuration and the data directory belong to one chain.
 fn check_same_chain(
     chain: &Chain,
     rollup: &RollupConfig,
     data: &Path,
-    json: &Path,
+    source: &RollupSource,
 ) -> anyhow::Result<()> {
     let spec = chain.spec();
-    let (data, json) = (data.display(), json.display());
+    let data = data.display();
     ensure!(
         spec.chain_id == rollup.l2_chain_id,
-        "{data} holds chain {}, {json} describes chain {}: give the rollup.json that belongs to this data directory",
+        "{data} holds chain {}, {source} describes chain {}: give the rollup.json or network that belongs to this data directory",
         spec.chain_id,
         rollup.l2_chain_id
     );
     ensure!(
         spec.genesis_hash == rollup.genesis.l2.hash,
-        "{data} begins with block {}, {json} with {}: give the rollup.json that belongs to this data directory",
+        "{data} begins with block {}, {source} with {}: give the rollup.json or network that belongs to this data directory",
         spec.genesis_hash,
         rollup.genesis.l2.hash
     );
@@ -365,9 +396,11 @@ fn join_alone(
     chain: &Chain,
     datadir: &Path,
     config: &FollowingConfig,
+    overrides: &ForkOverrides,
 ) -> anyhow::Result<(Swarm, BlockId)> {
-    let rollup = read_rollup_config(&config.rollup_config)?;
-    check_same_chain(chain, &rollup, datadir, &config.rollup_config)?;
+    let rollup = overrides.apply(&config.rollup.read()?);
+    rollup.validate().context("--override.*")?;
+    check_same_chain(chain, &rollup, datadir, &config.rollup)?;
     let swarm = starling_p2p::Config {
         unsafe_block_signer: config.signer,
         ..swarm_config(&rollup, &config.p2p)?
