@@ -88,9 +88,14 @@ pub fn find(name: &str) -> Result<KnownNetwork, UnknownNetwork> {
     })
 }
 
-/// The name that differs least from an unknown one, if they have more in common than not.
+/// The first name that begins with an unknown one and a dash, or else the name that differs least,
+/// if they have more in common than not.
 fn nearest(unknown: &str) -> Option<&'static str> {
     let unknown = unknown.to_lowercase();
+    let start = format!("{unknown}-");
+    if let Some(longer) = network::names().find(|name| name.starts_with(&start)) {
+        return Some(longer);
+    }
     let distance = |name: &str| strsim::damerau_levenshtein(&unknown, name);
     network::names()
         .map(|name| (distance(name), name))
