@@ -14,6 +14,7 @@ pub mod driver;
 pub mod evm;
 pub mod execute;
 pub mod executor;
+mod fork_times;
 pub mod genesis;
 pub mod heads;
 pub mod l1fee;
@@ -32,6 +33,7 @@ pub mod types;
 
 pub mod view;
 
+pub(crate) use fork_times::spec_of;
 pub use types::{ChainError, Heads, Inserted, Shared};
 
 use crate::chain::{
@@ -54,6 +56,7 @@ use arc_swap::ArcSwap;
 use op_alloy_rpc_types_engine::OpPayloadAttributes;
 use parking_lot::{Mutex, RwLock};
 use starling_proto::{
+    network::overrides::ScheduleChange,
     payload::{BlockId, Payload},
     provenance::Provenance,
 };
@@ -73,8 +76,6 @@ use tokio::sync::{mpsc, oneshot, watch};
 const COMMANDS: usize = 64;
 /// Bytes of block cache that `init` needs.
 const INIT_CACHE: u64 = 16 << 20;
-/// Name of the setting with the `config` object of the genesis file.
-const CONFIG_SETTING: &str = "genesis_config";
 /// The payload log's folder inside the data directory.
 const WAL: &str = "wal";
 
@@ -158,7 +159,7 @@ pub fn init(datadir: &Path, genesis: &Genesis) -> Result<bool, InitError> {
         Ok(store) => store,
         Err(StoreError::Missing(_) | StoreError::Uninitialised(_)) => {
             let store = Store::create(datadir, INIT_CACHE, identity, &payload, &genesis.overlay)?;
-            store.set_setting(CONFIG_SETTING, genesis.config.as_bytes())?;
+            fork_times::record_config(&store, genesis)?;
             return Ok(true);
         }
         Err(error) => return Err(error.into()),
@@ -183,17 +184,8 @@ pub fn init(datadir: &Path, genesis: &Genesis) -> Result<bool, InitError> {
     {
         return Err(InitError::ForkPassed { fork: fork.name() });
     }
-    store.set_setting(CONFIG_SETTING, genesis.config.as_bytes())?;
+    fork_times::record_config(&store, genesis)?;
     Ok(false)
-}
-
-pub(crate) fn spec_of(store: &Store) -> Result<ChainSpec, ChainError> {
-    let header = store.snapshot()?.genesis_header()?;
-    let config = store.setting(CONFIG_SETTING)?;
-    let (Some(header), Some(config)) = (header, config) else {
-        return Err(ChainError::NoGenesisConfig);
-    };
-    Ok(genesis::spec_of_config(&config, &header)?)
 }
 
 /// The shared state of a chain whose head is that of the store.
@@ -231,14 +223,33 @@ impl Chain {
         Self::open_within(options, pool, ExecutorLimits::default())
     }
 
+    /// Like [`Chain::open_with`], with other fork times than those of the genesis config.
+    pub fn open_by(
+        options: &Options,
+        pool: PoolConfig,
+        change: &ScheduleChange,
+    ) -> Result<(Self, Threads), ChainError> {
+        Self::open_all(options, pool, ExecutorLimits::default(), change)
+    }
+
     /// Like [`Chain::open_with`], with another memory budget.
     pub fn open_within(
         options: &Options,
         pool: PoolConfig,
         limits: ExecutorLimits,
     ) -> Result<(Self, Threads), ChainError> {
+        Self::open_all(options, pool, limits, &ScheduleChange::default())
+    }
+
+    fn open_all(
+        options: &Options,
+        pool: PoolConfig,
+        limits: ExecutorLimits,
+        change: &ScheduleChange,
+    ) -> Result<(Self, Threads), ChainError> {
         let store = Store::open(&options.datadir, options.cache, None)?;
         let log = PayloadLog::open(&payload_log_dir(&options.datadir))?;
+        fork_times::put_in_force(&store, &log, change)?;
         let snapshot = store.snapshot()?;
         let shared = Arc::new(open_shared(&store, &snapshot, pool)?);
         let (commands, command_queue) = mpsc::channel(COMMANDS);

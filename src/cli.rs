@@ -6,6 +6,7 @@ pub mod config;
 pub mod flags;
 mod help;
 pub mod key;
+mod networks;
 pub mod parse;
 pub mod value;
 
@@ -17,6 +18,7 @@ use config::{
     DbConfig, DevnetConfig, ExecutionConfig, ExportConfig, ImportConfig, InitConfig, NodeConfig,
 };
 use flags::Role;
+use help::Detail;
 use parse::{Environment, Values};
 use std::path::PathBuf;
 
@@ -64,6 +66,11 @@ pub enum CliError {
         name: &'static str,
         next: &'static str,
     },
+    /// A role that needs a chain is given none.
+    #[error(
+        "no chain is given: name a known network with --network (`starling networks list` shows them), or give the chain's rollup.json with --rollup.config"
+    )]
+    NoChain,
     #[error("--{name}: {reason}")]
     Invalid { name: &'static str, reason: String },
     #[error("{what} cannot be read from {}: {error}; check the path and its permissions", path.display())]
@@ -94,9 +101,8 @@ pub fn parse(
         Some(role) => parse::with_double_dashes(role, argv),
         None => argv,
     };
-    // A value that looks like it only shortens a help that nobody sees.
-    let brief = argv.iter().any(|word| word == "-h");
-    let matches = match command(brief).try_get_matches_from(argv) {
+    let detail = Detail::of_line(&argv);
+    let matches = match command(detail).try_get_matches_from(argv) {
         Ok(matches) => matches,
         Err(error)
             if matches!(
@@ -112,11 +118,16 @@ pub fn parse(
         Err(error) => return Err(explain(error, role)),
     };
     let Some((name, matches)) = matches.subcommand() else {
-        return Err(CliError::Help(command(brief).render_help().to_string()));
+        return Err(CliError::Help(command(detail).render_help().to_string()));
     };
-    if name == "p2p" {
+    let tool = match name {
+        "p2p" => Some(Invocation::Key(key::Tool::from_matches(matches)?)),
+        "networks" => Some(Invocation::Print(networks::text(matches, environment)?)),
+        _ => None,
+    };
+    if let Some(invocation) = tool {
         return Ok(Parsed {
-            invocation: Invocation::Key(key::Tool::from_matches(matches)?),
+            invocation,
             notices: Vec::new(),
         });
     }
@@ -148,7 +159,7 @@ fn invocation(
             let genesis = genesis.ok_or_else(|| {
                 CliError::Usage("need genesis.json file as the only argument".into())
             })?;
-            Invocation::Init(InitConfig::read(values, genesis)?)
+            Invocation::Init(InitConfig::read(values, genesis, notices)?)
         }
         Role::Import => Invocation::Import(ImportConfig::read(values, operands(matches))?),
         Role::Export => Invocation::Export(ExportConfig::read(values, &operands(matches))?),
@@ -171,8 +182,8 @@ fn operands(matches: &clap::ArgMatches) -> Vec<String> {
 
 const OPERANDS: &str = "OPERANDS";
 
-/// The whole command line; its help is `brief` for `-h`.
-pub fn command(brief: bool) -> Command {
+/// The whole command line, with helps of this detail.
+fn command(detail: Detail) -> Command {
     let version = |command: Command| {
         // clap's own short form is -V; the programs whose place this one takes have -v.
         let arg = Arg::new("version")
@@ -189,7 +200,7 @@ pub fn command(brief: bool) -> Command {
     let operands =
         |name: &'static str, help: &'static str| Arg::new(OPERANDS).value_name(name).help(help);
     let roles = Role::ALL.map(|role| {
-        let command = version(parse::command(role, brief));
+        let command = version(parse::command(role, detail));
         match role {
             Role::Init => command.arg(Arg::new("GENESIS").help("The genesis file").value_name("GENESIS")),
             Role::Import => command.arg(operands("FILE", "The files, one after the other").num_args(0..)),
@@ -214,6 +225,7 @@ pub fn command(brief: bool) -> Command {
     )
     .subcommands(roles)
     .subcommand(version(key::command()))
+    .subcommand(version(networks::command()))
 }
 
 /// One clear sentence for what clap could not read.

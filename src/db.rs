@@ -27,6 +27,9 @@ pub fn run(config: &DbConfig) -> anyhow::Result<()> {
     let mut shown = Shown::default();
     let mut tell = |stage, done, all| shown.tell(stage, done, all);
     let dir = &config.datadir;
+    if !dir.is_dir() {
+        return Err(no_database(dir));
+    }
     match config.action {
         DbAction::Verify => {
             let store = open(config)?;
@@ -124,14 +127,27 @@ fn repair(config: &DbConfig, tell: &mut ProgressFn<'_>) -> Result<Repaired, Repa
     repair::repair(&store, tell)
 }
 
-fn open(config: &DbConfig) -> Result<Store, StoreError> {
-    Store::open(&config.datadir, config.cache, None)
+fn open(config: &DbConfig) -> anyhow::Result<Store> {
+    Store::open(&config.datadir, config.cache, None).map_err(|error| match error {
+        StoreError::Missing(dir) => no_database(&dir),
+        other => other.into(),
+    })
+}
+
+/// The error for a directory without a database. The store's own text advises `init`, which is
+/// wrong for an operator who has mistyped the path of an existing chain.
+fn no_database(dir: &Path) -> anyhow::Error {
+    anyhow!(
+        "there is no database in {}: give the data directory of the chain with --datadir",
+        dir.display()
+    )
 }
 
 /// The error of a failed repair, with the next step.
 fn next_step(error: RepairError, dir: &Path) -> anyhow::Error {
     use StoreError::{Engine, Gap, Read, Torn, Unproven};
     let what = match error {
+        RepairError::Store(StoreError::Missing(dir)) => return no_database(&dir),
         RepairError::Lost(what) => format!("{what}: it follows from nothing else here"),
         RepairError::Read(error) | RepairError::Store(Read(error)) => error.cause(),
         RepairError::Chain(error) if error.is_fatal() => error.to_string(),

@@ -48,6 +48,7 @@ pub mod db;
 pub mod devnet;
 pub mod follow;
 pub mod interval;
+pub mod networks;
 pub mod node;
 pub mod open_files;
 pub mod rollup;

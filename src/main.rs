@@ -91,14 +91,14 @@ fn init(config: &InitConfig) -> anyhow::Result<()> {
     let text = genesis::read_file(&config.genesis)
         .with_context(|| format!("Failed to read genesis file: {}", config.genesis.display()))?;
     let in_file = || config.genesis.display().to_string();
-    let genesis = match &config.rollup_config {
-        Some(path) => {
-            let rollup = node::read_rollup_config(path)?;
+    let genesis = match &config.rollup {
+        Some(source) => {
+            let rollup = source.read()?;
             let genesis = genesis::parse_with_rollup(&text, &rollup).with_context(in_file)?;
             let (have, want) = (genesis.header.hash_slow(), rollup.genesis.l2.hash);
             if have != want {
                 bail!(
-                    "the hash of this genesis is {have}, and --rollup.config says {want}: the two files are of different chains"
+                    "the hash of this genesis is {have}, and {source} says {want}: the two are of different chains"
                 );
             }
             genesis

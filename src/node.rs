@@ -11,6 +11,7 @@ use crate::{
     chain::{Chain, Options, Threads, pool::PoolConfig, pool_maintenance, rules::Rules},
     cli::config::{ExecutionConfig, HistoryConfig, NodeConfig},
     follow, interval,
+    networks::{self, RollupSource},
     rollup::engine::Engine,
     tasks::Tasks,
     telemetry::{MetricsConfig, MetricsServer},
@@ -18,7 +19,10 @@ use crate::{
 use anyhow::{Context, bail, ensure};
 use rollup::Rollup;
 use rpc::RpcParts;
-use starling_proto::config::RollupConfig;
+use starling_proto::{
+    config::RollupConfig,
+    network::overrides::{ForkOverrides, NetworkForks, ScheduleChange},
+};
 use std::{path::Path, sync::Arc, time::Duration};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -33,7 +37,8 @@ pub async fn run_execution(
 ) -> anyhow::Result<()> {
     let tasks = Tasks::new(token);
     serve_metrics(&tasks, config.metrics.as_ref()).await?;
-    let (chain, threads) = open(config.chain.clone(), config.pool.clone()).await?;
+    let change = schedule_change(config.network.as_ref(), &config.overrides)?;
+    let (chain, threads) = open(config.chain.clone(), config.pool.clone(), change).await?;
     keep_history(&chain, config.history)?;
     if config.dev_period.is_some() && matches!(chain.spec().rules, Rules::Optimism { .. }) {
         bail!(
@@ -44,7 +49,9 @@ pub async fn run_execution(
     let swarm = config
         .following
         .as_ref()
-        .map(|following| swarm::join_alone(&chain, &config.chain.datadir, following))
+        .map(|following| {
+            swarm::join_alone(&chain, &config.chain.datadir, following, &config.overrides)
+        })
         .transpose()?;
     let network = swarm.as_ref().map(|swarm| swarm.network.clone());
     let syncing = watch::Sender::new(None);
@@ -81,17 +88,19 @@ pub async fn run_execution(
 pub async fn run_node(config: NodeConfig, token: CancellationToken) -> anyhow::Result<()> {
     let tasks = Tasks::new(token);
     serve_metrics(&tasks, config.metrics.as_ref()).await?;
-    let rollup_config = Arc::new(read_rollup_config(&config.rollup_config)?);
+    let rollup_config = Arc::new(rollup_config(&config.rollup, &config.overrides)?);
     let mut rollup = Rollup::new(&config, rollup_config.clone())?;
-    let (chain, threads) = open(config.chain.clone(), config.pool.clone()).await?;
+    let change = schedule_change(Some(&config.rollup), &config.overrides)?;
+    let (chain, threads) = open(config.chain.clone(), config.pool.clone(), change).await?;
     keep_history(&chain, config.history)?;
     check_same_chain(
         &chain,
         &rollup_config,
         &config.chain.datadir,
-        &config.rollup_config,
+        &config.rollup,
     )?;
-    rollup.prepare_driver(&chain, &config)?;
+    networks::rules::put_in_force(&chain, &rollup_config, rollup.schedule.as_ref()).await?;
+    rollup.prepare_driver(&chain, &config).await?;
     let swarm = config
         .p2p
         .as_ref()
@@ -134,9 +143,14 @@ fn keep_history(chain: &Chain, history: HistoryConfig) -> anyhow::Result<()> {
     Ok(chain.keep_proofs(history.proofs)?)
 }
 
-async fn open(options: Options, pool: PoolConfig) -> anyhow::Result<(Chain, Threads)> {
+async fn open(
+    options: Options,
+    pool: PoolConfig,
+    change: ScheduleChange,
+) -> anyhow::Result<(Chain, Threads)> {
     let datadir = options.datadir.clone();
-    let opened = tokio::task::spawn_blocking(move || Chain::open_with(&options, pool)).await?;
+    let opened =
+        tokio::task::spawn_blocking(move || Chain::open_by(&options, pool, &change)).await?;
     opened.with_context(|| format!("the chain in {} cannot be opened", datadir.display()))
 }
 
@@ -153,31 +167,47 @@ async fn finish(tasks: Tasks, chain: Chain, threads: Threads) -> anyhow::Result<
     result
 }
 
-/// Reads the file of `--rollup.config`.
-pub fn read_rollup_config(path: &Path) -> anyhow::Result<RollupConfig> {
-    let text = std::fs::read_to_string(path)
-        .with_context(|| format!("--rollup.config: {} cannot be read", path.display()))?;
-    RollupConfig::from_json(&text).with_context(|| format!("--rollup.config: {}", path.display()))
+/// The rollup configuration with its overrides, checked.
+fn rollup_config(source: &RollupSource, overrides: &ForkOverrides) -> anyhow::Result<RollupConfig> {
+    let rollup = overrides.apply(&source.read()?);
+    rollup.validate().context("--override.*")?;
+    Ok(rollup)
 }
 
-/// Checks that rollup.json and the data directory belong to one chain.
+/// Changes of the core's fork times: those of a known network, whose table may be newer than the
+/// genesis config, and the overrides. A rollup.json changes nothing in the core.
+fn schedule_change(
+    source: Option<&RollupSource>,
+    overrides: &ForkOverrides,
+) -> anyhow::Result<ScheduleChange> {
+    let network = match source {
+        Some(network @ RollupSource::Network(_)) => Some(NetworkForks::from(&network.read()?)),
+        Some(RollupSource::File(_)) | None => None,
+    };
+    Ok(ScheduleChange {
+        network,
+        overrides: overrides.clone(),
+    })
+}
+
+/// Checks that a rollup configuration and the data directory belong to one chain.
 fn check_same_chain(
     chain: &Chain,
     rollup: &RollupConfig,
     data: &Path,
-    json: &Path,
+    source: &RollupSource,
 ) -> anyhow::Result<()> {
     let spec = chain.spec();
-    let (data, json) = (data.display(), json.display());
+    let data = data.display();
     ensure!(
         spec.chain_id == rollup.l2_chain_id,
-        "{data} holds chain {}, {json} describes chain {}: give the rollup.json that belongs to this data directory",
+        "{data} holds chain {}, {source} describes chain {}: give the rollup.json or network that belongs to this data directory",
         spec.chain_id,
         rollup.l2_chain_id
     );
     ensure!(
         spec.genesis_hash == rollup.genesis.l2.hash,
-        "{data} begins with block {}, {json} with {}: give the rollup.json that belongs to this data directory",
+        "{data} begins with block {}, {source} with {}: give the rollup.json or network that belongs to this data directory",
         spec.genesis_hash,
         rollup.genesis.l2.hash
     );

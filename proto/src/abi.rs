@@ -6,6 +6,7 @@ use thiserror::Error;
 
 /// How ABI data differ from what was expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[allow(missing_docs, reason = "the messages document the variants")]
 pub enum AbiError {
     #[error("{len} bytes end before word {index}")]
     Short { len: usize, index: usize },

@@ -28,16 +28,23 @@ pub const FEE_RECIPIENT: Address = address!("42000000000000000000000000000000000
 /// The part of an L1 block that L2 depends on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct L1Block {
+    /// Block number.
     pub number: u64,
+    /// Block hash.
     pub hash: B256,
+    /// Hash of the parent block.
     pub parent_hash: B256,
     /// Unix seconds.
     pub time: u64,
     /// Wei.
     pub base_fee: u64,
+    /// Randomness of the beacon chain, which L2 blocks take over.
     pub mix_hash: B256,
+    /// Blob gas; `None` before Cancun on L1.
     pub excess_blob_gas: Option<u64>,
+    /// Parent beacon block root; `None` before Cancun on L1.
     pub parent_beacon_root: Option<B256>,
+    /// Root of the receipts.
     pub receipts_root: B256,
     /// State root after the block, for checking storage proofs.
     pub state_root: B256,
@@ -62,6 +69,7 @@ impl L1Block {
         })
     }
 
+    /// Number and hash.
     pub fn id(&self) -> BlockId {
         BlockId {
             hash: self.hash,
@@ -93,12 +101,15 @@ pub type ReceiptLogs = (bool, Vec<Log>);
 /// logged, not to be acted on.
 #[derive(Clone, Debug)]
 pub struct Derived {
+    /// Everything that determines the block.
     pub attributes: OpPayloadAttributes,
+    /// Updates of the system configuration that were skipped.
     pub ignored: Vec<ConfigUpdateError>,
 }
 
 /// Why no attributes can be built.
 #[derive(Debug, Error)]
+#[allow(missing_docs, reason = "the messages document the variants")]
 pub enum AttributesError {
     #[error("parent block: {0}")]
     Parent(#[from] L1InfoError),

@@ -3,7 +3,7 @@
 //!
 //! Operators write this file or copy it from the first node, so every error says which field is
 //! wrong and how. Unknown fields are ignored; a fork of unknown name is one of them. op-node
-//! refuses unknown fields, so only current ones are written.
+//! refuses unknown fields, so files for it have only current ones ([`RollupJsonFormat`]).
 
 use crate::{
     fork::{Fork, ForkOrderError, ForkSchedule},
@@ -11,25 +11,30 @@ use crate::{
     system_config::SystemConfig,
 };
 use alloy_primitives::{Address, B256};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 use thiserror::Error;
 
 /// Start of L2: the L1 block it is anchored to, the L2 genesis block and its time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RollupGenesis {
+    /// L1 block at which the chain begins.
     pub l1: BlockId,
+    /// First block of the chain.
     pub l2: BlockId,
     /// Unix seconds.
     pub l2_time: u64,
+    /// System configuration at the first block.
     pub system_config: SystemConfig,
 }
 
 /// EIP-1559 constants of the chain, used until the system configuration sets its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChainOpConfig {
+    /// Gas limit divided by gas target.
     #[serde(rename = "eip1559Elasticity", alias = "eip1559_elasticity", default)]
     pub eip1559_elasticity: u64,
+    /// Denominator of a base fee change, before Canyon.
     #[serde(rename = "eip1559Denominator", alias = "eip1559_denominator", default)]
     pub eip1559_denominator: u64,
     /// From Canyon on.
@@ -45,6 +50,7 @@ pub struct ChainOpConfig {
 /// Alternative data availability: the location of batches that are not on L1.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AltDaConfig {
+    /// L1 contract in which missing data is challenged.
     #[serde(rename = "da_challenge_contract_address", default)]
     pub challenge_address: Address,
     /// `KeccakCommitment` or `GenericCommitment`.
@@ -61,6 +67,7 @@ pub struct AltDaConfig {
 /// rollup.json, read and checked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RollupConfig {
+    /// Start of the chain.
     pub genesis: RollupGenesis,
     /// Seconds between L2 blocks, at least 1.
     pub block_time: u64,
@@ -70,8 +77,11 @@ pub struct RollupConfig {
     pub seq_window_size: u64,
     /// L1 blocks, before Granite.
     pub channel_timeout: u64,
+    /// Chain id of L1.
     pub l1_chain_id: u64,
+    /// Chain id of L2, other than L1's.
     pub l2_chain_id: u64,
+    /// Fork times, by L2 timestamp.
     pub forks: ForkSchedule,
     /// L1 time until which blob fees are computed with Cancun's fraction although L1 is past
     /// Prague; no fork of the schedule.
@@ -81,15 +91,21 @@ pub struct RollupConfig {
     /// Whether the gas of the Karst upgrade stays in the gas limit after the block that activates
     /// it.
     pub keep_karst_upgrade_gas: bool,
+    /// L1 address that batches are sent to.
     pub batch_inbox_address: Address,
+    /// L1 contract whose logs are deposits (OptimismPortal).
     pub deposit_contract_address: Address,
+    /// L1 contract whose logs change the system configuration.
     pub l1_system_config_address: Address,
+    /// `None`: batches are on L1.
     pub alt_da: Option<AltDaConfig>,
+    /// EIP-1559 constants; `None` if the file has none.
     pub chain_op_config: Option<ChainOpConfig>,
 }
 
 /// Why a rollup.json is refused.
 #[derive(Debug, Error)]
+#[allow(missing_docs, reason = "the messages document the variants")]
 pub enum ConfigError {
     #[error("rollup config is not readable: {0}")]
     Json(#[from] serde_json::Error),
@@ -101,7 +117,18 @@ pub enum ConfigError {
     ForkOrder(#[from] ForkOrderError),
 }
 
-/// The document. Fork times are in `rest`, so that the list of forks exists once.
+/// The forms of rollup.json that are written. Both are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RollupJsonFormat {
+    /// Only the fields that op-node knows today; it refuses any other.
+    Current,
+    /// Also the four fields that `alt_da` replaced: `da_challenge_address`, `da_challenge_window`,
+    /// `da_resolve_window` and `use_plasma`. Without `alt_da` they are zero and false.
+    Legacy,
+}
+
+/// The document, in op-node's order of fields. Fork times are in `rest`, so that the list of forks
+/// exists once.
 #[derive(Serialize, Deserialize)]
 struct RollupJson {
     genesis: RollupGenesis,
@@ -113,9 +140,7 @@ struct RollupJson {
     l1_chain_id: u64,
     l2_chain_id: u64,
     #[serde(flatten)]
-    rest: Map<String, Value>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pectra_blob_schedule_time: Option<u64>,
+    rest: OtherFields,
     #[serde(
         rename = "interop_time",
         alias = "lagoon_time",
@@ -128,19 +153,44 @@ struct RollupJson {
     batch_inbox_address: Address,
     deposit_contract_address: Address,
     l1_system_config_address: Address,
-    // Four fields that preceded `alt_da`: read, never written.
-    #[serde(default, skip_serializing)]
-    da_challenge_address: Address,
-    #[serde(default, skip_serializing)]
-    da_challenge_window: u64,
-    #[serde(default, skip_serializing)]
-    da_resolve_window: u64,
-    #[serde(default, skip_serializing)]
-    use_plasma: bool,
+    // Four fields that preceded `alt_da`, written in the legacy format.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    da_challenge_address: Option<Address>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    da_challenge_window: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    da_resolve_window: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    use_plasma: Option<bool>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    chain_op_config: Option<ChainOpConfig>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     alt_da: Option<AltDaConfig>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    chain_op_config: Option<ChainOpConfig>,
+    pectra_blob_schedule_time: Option<u64>,
+}
+
+/// Fields by name, written in this order: a map of `serde_json` would sort them.
+struct OtherFields(Vec<(String, Value)>);
+
+impl OtherFields {
+    fn get(&self, name: &str) -> Option<&Value> {
+        let mut fields = self.0.iter();
+        fields.find(|(key, _)| key == name).map(|(_, value)| value)
+    }
+}
+
+impl Serialize for OtherFields {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(name, value)| (name, value)))
+    }
+}
+
+impl<'de> Deserialize<'de> for OtherFields {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let fields = Map::deserialize(deserializer)?;
+        Ok(Self(fields.into_iter().collect()))
+    }
 }
 
 impl RollupConfig {
@@ -152,11 +202,25 @@ impl RollupConfig {
         Ok(config)
     }
 
-    /// Writes the document as `dump-rollup-config` prints it: two spaces of indent, forks without a
-    /// time left out.
+    /// Writes the document for other programs, in the [current](RollupJsonFormat::Current) format.
     pub fn to_json(&self) -> String {
+        self.to_json_as(RollupJsonFormat::Current)
+    }
+
+    /// Writes the document: two spaces of indent, op-node's order of fields, forks without a time
+    /// left out.
+    pub fn to_json_as(&self, format: RollupJsonFormat) -> String {
+        let mut json = RollupJson::from(self);
+        if format == RollupJsonFormat::Legacy {
+            let alt_da = self.alt_da.as_ref();
+            json.da_challenge_address =
+                Some(alt_da.map_or(Address::ZERO, |alt_da| alt_da.challenge_address));
+            json.da_challenge_window = Some(alt_da.map_or(0, |alt_da| alt_da.challenge_window));
+            json.da_resolve_window = Some(alt_da.map_or(0, |alt_da| alt_da.resolve_window));
+            json.use_plasma = Some(alt_da.is_some());
+        }
         // Maps with string keys and plain values: nothing in here can fail to serialize.
-        serde_json::to_string_pretty(&RollupJson::from(self)).unwrap_or_default()
+        serde_json::to_string_pretty(&json).unwrap_or_default()
     }
 
     /// The checks of [`from_json`](Self::from_json), to be repeated after overrides.
@@ -242,11 +306,11 @@ impl TryFrom<RollupJson> for RollupConfig {
             };
             forks = forks.with(fork, time);
         }
-        let legacy_alt_da = json.use_plasma.then(|| AltDaConfig {
-            challenge_address: json.da_challenge_address,
+        let legacy_alt_da = json.use_plasma.unwrap_or(false).then(|| AltDaConfig {
+            challenge_address: json.da_challenge_address.unwrap_or_default(),
             commitment_type: "KeccakCommitment".to_owned(),
-            challenge_window: json.da_challenge_window,
-            resolve_window: json.da_resolve_window,
+            challenge_window: json.da_challenge_window.unwrap_or_default(),
+            resolve_window: json.da_resolve_window.unwrap_or_default(),
         });
         Ok(Self {
             genesis: json.genesis,
@@ -272,9 +336,7 @@ impl TryFrom<RollupJson> for RollupConfig {
 impl From<&RollupConfig> for RollupJson {
     fn from(config: &RollupConfig) -> Self {
         let times = Fork::ALL.into_iter().filter(|fork| *fork != Fork::Bedrock);
-        let rest = times
-            .filter_map(|fork| Some((key(fork), config.forks.time(fork)?.into())))
-            .collect();
+        let rest = times.filter_map(|fork| Some((key(fork), config.forks.time(fork)?.into())));
         Self {
             genesis: config.genesis.clone(),
             block_time: config.block_time,
@@ -283,17 +345,17 @@ impl From<&RollupConfig> for RollupJson {
             channel_timeout: config.channel_timeout,
             l1_chain_id: config.l1_chain_id,
             l2_chain_id: config.l2_chain_id,
-            rest,
+            rest: OtherFields(rest.collect()),
             pectra_blob_schedule_time: config.pectra_blob_schedule_time,
             lagoon_time: config.lagoon_time,
             keep_karst_upgrade_gas: config.keep_karst_upgrade_gas,
             batch_inbox_address: config.batch_inbox_address,
             deposit_contract_address: config.deposit_contract_address,
             l1_system_config_address: config.l1_system_config_address,
-            da_challenge_address: Address::ZERO,
-            da_challenge_window: 0,
-            da_resolve_window: 0,
-            use_plasma: false,
+            da_challenge_address: None,
+            da_challenge_window: None,
+            da_resolve_window: None,
+            use_plasma: None,
             alt_da: config.alt_da.clone(),
             chain_op_config: config.chain_op_config,
         }

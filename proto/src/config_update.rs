@@ -22,6 +22,7 @@ pub const KARST_UPGRADE_GAS: u64 = 55_370_657;
 
 /// A `ConfigUpdate` log that changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[allow(missing_docs, reason = "the messages document the variants")]
 pub enum ConfigUpdateError {
     #[error("config update has {0} topics, not 3")]
     Topics(usize),
@@ -47,6 +48,7 @@ pub enum ConfigUpdateError {
 
 /// Why the configuration of a block cannot be read from it.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[allow(missing_docs, reason = "the messages document the variants")]
 pub enum SystemConfigError {
     #[error(transparent)]
     L1Info(#[from] L1InfoError),

@@ -18,6 +18,7 @@ const MIN_OPAQUE_LEN: usize = 32 + 32 + 8 + 1;
 
 /// A log of the deposit contract that is no deposit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[allow(missing_docs, reason = "the messages document the variants")]
 pub enum DepositError {
     #[error("deposit log has {0} topics, not 4")]
     Topics(usize),
@@ -43,8 +44,11 @@ pub enum DepositError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("log {log_index} of L1 block {l1_block_hash}: {cause}")]
 pub struct BlockDepositError {
+    /// L1 block of the log.
     pub l1_block_hash: B256,
+    /// Index of the log in its block.
     pub log_index: u64,
+    /// Fault of the log.
     pub cause: DepositError,
 }
 

@@ -15,13 +15,17 @@ pub const VERSION: u64 = 0;
 /// Bytes of one number at most.
 const VARINT: usize = 10;
 
+/// Value of the key `opstack` in a discovery record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpStack {
+    /// L2 chain id.
     pub chain_id: u64,
+    /// [`VERSION`], or one that this node does not know.
     pub version: u64,
 }
 
 impl OpStack {
+    /// The entry of a chain, at [`VERSION`].
     pub fn new(chain_id: u64) -> Self {
         Self {
             chain_id,

@@ -9,16 +9,27 @@ use thiserror::Error;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Fork {
+    /// The beginning of every chain here.
     Bedrock,
+    /// Deposits pay for the gas they use.
     Regolith,
+    /// Shanghai on L2, and another EIP-1559 denominator.
     Canyon,
+    /// Span batches.
     Delta,
+    /// Cancun on L2, batches in blobs, packed L1 attributes.
     Ecotone,
+    /// FastLZ L1 fees, brotli channels.
     Fjord,
+    /// Shorter channel timeout, bounded pairing input.
     Granite,
+    /// EIP-1559 parameters in extra data, strict order of batches.
     Holocene,
+    /// Prague on L2, operator fee, withdrawals root in the header.
     Isthmus,
+    /// Minimum base fee, data availability footprint.
     Jovian,
+    /// Osaka on L2, upgrade transactions in a bundle.
     Karst,
 }
 
@@ -65,6 +76,7 @@ impl Fork {
 /// A fork schedule that no chain can have. Every earlier fork must be set, and no later than the
 /// later ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[allow(missing_docs, reason = "the messages document the variants")]
 pub enum ForkOrderError {
     #[error("fork {later} set (to {time}), but prior fork {earlier} missing")]
     Missing {
@@ -210,22 +222,30 @@ impl ForkSchedule {
 /// is always past.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EthereumSchedule {
+    /// Activation time, Unix seconds; `None` is never.
     pub shanghai: Option<u64>,
+    /// Activation time, Unix seconds; `None` is never.
     pub cancun: Option<u64>,
+    /// Activation time, Unix seconds; `None` is never.
     pub prague: Option<u64>,
+    /// Activation time, Unix seconds; `None` is never.
     pub osaka: Option<u64>,
 }
 
 impl EthereumSchedule {
+    /// Whether Shanghai's rules apply at this time (Unix seconds).
     pub fn is_shanghai(&self, timestamp: u64) -> bool {
         self.shanghai.is_some_and(|t| timestamp >= t)
     }
+    /// Whether Cancun's rules apply at this time (Unix seconds).
     pub fn is_cancun(&self, timestamp: u64) -> bool {
         self.cancun.is_some_and(|t| timestamp >= t)
     }
+    /// Whether Prague's rules apply at this time (Unix seconds).
     pub fn is_prague(&self, timestamp: u64) -> bool {
         self.prague.is_some_and(|t| timestamp >= t)
     }
+    /// Whether Osaka's rules apply at this time (Unix seconds).
     pub fn is_osaka(&self, timestamp: u64) -> bool {
         self.osaka.is_some_and(|t| timestamp >= t)
     }
@@ -240,9 +260,13 @@ pub struct BlobSchedule {
 }
 
 impl BlobSchedule {
+    /// Update fraction from Cancun on (EIP-4844).
     pub const CANCUN: u64 = 3_338_477;
+    /// Update fraction from Prague on (EIP-7691).
     pub const PRAGUE: u64 = 5_007_716;
+    /// Update fraction from BPO1 on (EIP-7892).
     pub const BPO1: u64 = 8_346_193;
+    /// Update fraction from BPO2 on (EIP-7892).
     pub const BPO2: u64 = 11_684_671;
 
     /// The schedule of forks given as activation time (Unix seconds) and update fraction, oldest

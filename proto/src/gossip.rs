@@ -55,7 +55,9 @@ pub enum PayloadFlag {
 /// A message after the one decompression that its id and its check share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decompressed {
+    /// Whether `bytes` are the decompressed data, or the message as it came.
     pub flag: PayloadFlag,
+    /// Data that the message id is computed from.
     pub bytes: Vec<u8>,
 }
 
@@ -207,15 +209,19 @@ impl Signers {
 /// Inputs of a check besides the message.
 #[derive(Clone, Copy, Debug)]
 pub struct CheckContext<'a> {
+    /// L2 chain id, which block signatures cover.
     pub chain_id: u64,
+    /// Accepted and retired signers of blocks.
     pub signers: &'a Signers,
     /// How old a block may be, in seconds.
     pub threshold_secs: u64,
+    /// Fork times, which decide the version of a payload.
     pub forks: &'a ForkSchedule,
 }
 
 /// Why a message is not accepted, in the order of the checks.
 #[derive(Clone, Debug, PartialEq, Error)]
+#[allow(missing_docs, reason = "the messages document the variants")]
 pub enum Reason {
     #[error("snappy length header is unreadable")]
     SnappyHeader,

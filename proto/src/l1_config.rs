@@ -25,12 +25,15 @@ const FORKS: [&str; 9] = [
 /// The part of an L1's chain config that L2 depends on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct L1ChainConfig {
+    /// Chain id of the L1.
     pub chain_id: u64,
+    /// Update fractions of the blob base fee.
     pub blobs: BlobSchedule,
 }
 
 /// Why an L1 chain config is refused.
 #[derive(Debug, Error)]
+#[allow(missing_docs, reason = "the messages document the variants")]
 pub enum L1ChainConfigError {
     #[error("the file is not readable: {0}")]
     Json(#[from] serde_json::Error),

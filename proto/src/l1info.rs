@@ -31,9 +31,13 @@ const DEFAULT_DA_FOOTPRINT_GAS_SCALAR: u16 = 400;
 /// The layouts of the calldata, oldest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum L1InfoFormat {
+    /// Eight ABI words.
     Bedrock,
+    /// Packed, with the blob base fee.
     Ecotone,
+    /// Ecotone's fields, and the operator fee.
     Isthmus,
+    /// Isthmus's fields, and the data availability footprint.
     Jovian,
 }
 
@@ -84,15 +88,19 @@ impl L1InfoFormat {
 /// zero.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct L1BlockInfo {
+    /// Layout of the calldata.
     pub format: L1InfoFormat,
+    /// Number of the L1 block.
     pub number: u64,
     /// Unix seconds.
     pub time: u64,
     /// Wei.
     pub base_fee: U256,
+    /// Hash of the L1 block.
     pub hash: B256,
     /// Distance of the L2 block from the first one with this origin.
     pub sequence_number: u64,
+    /// Address whose batches count.
     pub batcher_addr: Address,
     /// Bedrock only.
     pub overhead: B256,
@@ -100,11 +108,13 @@ pub struct L1BlockInfo {
     pub scalar: B256,
     /// Ecotone, like the next two.
     pub base_fee_scalar: u32,
+    /// Scalar of the blob base fee.
     pub blob_base_fee_scalar: u32,
     /// Wei.
     pub blob_base_fee: U256,
     /// Isthmus, like the next one.
     pub operator_fee_scalar: u32,
+    /// Wei per transaction.
     pub operator_fee_constant: u64,
     /// Jovian.
     pub da_footprint_gas_scalar: u16,
@@ -112,6 +122,7 @@ pub struct L1BlockInfo {
 
 /// Why the origin of a block cannot be read from its first transaction.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[allow(missing_docs, reason = "the messages document the variants")]
 pub enum L1InfoError {
     #[error("L1 attributes have the unknown selector {0}")]
     Selector(Bytes),
@@ -287,7 +298,9 @@ fn take<const N: usize>(rest: &mut &[u8]) -> [u8; N] {
 /// The fields of an L1 block that the L1 attributes carry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct L1Origin {
+    /// Hash of the L1 block.
     pub hash: B256,
+    /// Number of the L1 block.
     pub number: u64,
     /// Unix seconds.
     pub time: u64,
@@ -355,11 +368,15 @@ pub fn l1_info_tx(
 /// An L2 block and its L1 origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct L2BlockRef {
+    /// Number and hash.
     pub id: BlockId,
+    /// Hash of the parent block.
     pub parent_hash: B256,
     /// Unix seconds.
     pub time: u64,
+    /// L1 block that the L1 attributes name.
     pub origin: BlockId,
+    /// Distance from the first block with this origin.
     pub sequence_number: u64,
 }
 

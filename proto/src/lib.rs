@@ -3,6 +3,10 @@
 //! Nothing here reads a clock, a socket or a disk: time and bytes are arguments, decisions are
 //! return values. The swarm (`starling-p2p`) and the node (`starling`) depend on this crate, and it
 //! depends on neither.
+//!
+//! Every public item is documented, except the variants of errors, whose messages say it.
+
+#![warn(missing_docs)]
 
 pub mod abi;
 pub mod attributes;
@@ -20,6 +24,7 @@ pub mod frame;
 pub mod gossip;
 pub mod l1_config;
 pub mod l1info;
+pub mod network;
 pub mod output;
 pub mod payload;
 pub mod provenance;

@@ -40,6 +40,7 @@ pub enum PayloadVersion {
 }
 
 impl PayloadVersion {
+    /// Every version, oldest first.
     pub const ALL: [PayloadVersion; 4] = [Self::V1, Self::V2, Self::V3, Self::V4];
 
     /// Length of the fixed part of the SSZ payload, which is also the offset of the extra data.
@@ -65,7 +66,9 @@ impl PayloadVersion {
 /// which.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Payload {
+    /// Block hash, that of `header`.
     pub hash: B256,
+    /// Complete header.
     pub header: Header,
     /// Raw EIP-2718 bytes, in block order.
     pub transactions: Vec<Bytes>,
@@ -86,7 +89,9 @@ pub struct Payload {
     serde::Deserialize,
 )]
 pub struct BlockId {
+    /// Block hash.
     pub hash: B256,
+    /// Block number.
     pub number: u64,
 }
 
@@ -198,6 +203,7 @@ impl Payload {
             .collect()
     }
 
+    /// Number and hash.
     pub fn id(&self) -> BlockId {
         BlockId {
             hash: self.hash,
@@ -205,14 +211,17 @@ impl Payload {
         }
     }
 
+    /// Block number.
     pub fn number(&self) -> u64 {
         self.header.number
     }
 
+    /// Hash of the parent block.
     pub fn parent_hash(&self) -> B256 {
         self.header.parent_hash
     }
 
+    /// Unix seconds.
     pub fn timestamp(&self) -> u64 {
         self.header.timestamp
     }
@@ -233,6 +242,7 @@ impl Payload {
 pub struct TransactionError {
     /// Position in the block.
     pub index: usize,
+    /// Fault of the transaction.
     pub cause: Eip2718Error,
 }
 
@@ -259,6 +269,7 @@ pub fn decode_transaction(raw: &[u8]) -> Result<OpTxEnvelope, Eip2718Error> {
 
 /// Why bytes are not a payload of the expected version.
 #[derive(Clone, Debug, PartialEq, Error)]
+#[allow(missing_docs, reason = "the messages document the variants")]
 pub enum WireError {
     #[error("{0} bytes are too few for a parent beacon block root")]
     NoBeaconRoot(usize),
@@ -276,6 +287,7 @@ pub enum WireError {
 
 /// Why a decoded payload is not the block it claims to be, or no L2 block at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[allow(missing_docs, reason = "the messages document the variants")]
 pub enum PayloadError {
     #[error("block hash is {computed}, not {claimed}")]
     HashMismatch { claimed: B256, computed: B256 },

@@ -16,7 +16,10 @@ pub enum Provenance {
     /// The Engine API (JWT).
     Engine,
     /// An ancestor, linked by parent hashes, of the payload `of`, which came over the Engine API.
-    Ancestor { of: BlockId },
+    Ancestor {
+        /// The payload.
+        of: BlockId,
+    },
     /// Read from a file or the payload log.
     Imported,
 }

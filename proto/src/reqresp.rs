@@ -39,6 +39,7 @@ pub fn decode_request(bytes: &[u8]) -> Option<u64> {
 
 /// Why a server returns no block; the response is this one byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[allow(missing_docs, reason = "the messages document the variants")]
 pub enum NumberRefusal {
     #[error("the peer does not have this block")]
     NotFound,
@@ -50,6 +51,7 @@ pub enum NumberRefusal {
 }
 
 impl NumberRefusal {
+    /// The byte that stands for it on the wire.
     pub fn code(self) -> u8 {
         match self {
             NumberRefusal::NotFound => 1,
@@ -61,6 +63,7 @@ impl NumberRefusal {
 
 /// Why a response brought no payload.
 #[derive(Debug, Error)]
+#[allow(missing_docs, reason = "the messages document the variants")]
 pub enum ResponseError {
     #[error(transparent)]
     Refused(#[from] NumberRefusal),

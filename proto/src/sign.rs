@@ -21,6 +21,7 @@ pub const DOMAIN_BLOCKS_V1: B256 = B256::ZERO;
 
 /// Why no signer could be found, or no key be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[allow(missing_docs, reason = "the messages document the variants")]
 pub enum SignError {
     #[error("recovery id {0} is not in 0..=3")]
     RecoveryId(u8),

@@ -11,12 +11,14 @@ use thiserror::Error;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "SystemConfigJson", into = "SystemConfigJson")]
 pub struct SystemConfig {
+    /// Address whose batches count.
     pub batcher_addr: Address,
     /// Bedrock fee overhead; zero from Ecotone on.
     pub overhead: B256,
     /// Bedrock fee scalar, or from Ecotone the packed base and blob fee scalars (version byte
     /// first).
     pub scalar: B256,
+    /// Gas limit of L2 blocks.
     pub gas_limit: u64,
     /// Denominator and elasticity; (0, 0) means the chain's constants. Meaningful from Holocene.
     pub eip1559: Eip1559Params,
@@ -33,7 +35,9 @@ pub struct SystemConfig {
 /// EIP-1559 parameters as the wire orders them: denominator, then elasticity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Eip1559Params {
+    /// Denominator of a base fee change.
     pub denominator: u32,
+    /// Gas limit divided by gas target.
     pub elasticity: u32,
 }
 
@@ -45,6 +49,7 @@ impl Eip1559Params {
             .into()
     }
 
+    /// Reads the eight bytes of [`encode`](Self::encode).
     pub fn decode(bytes: B64) -> Self {
         let both = u64::from_be_bytes(bytes.0);
         Self {
@@ -117,12 +122,15 @@ pub(crate) fn decode_operator_fee(word: B256) -> (u32, u64) {
 /// The two scalars of the L1 fee since Ecotone, packed in [`SystemConfig::scalar`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FeeScalars {
+    /// Scalar of the L1 base fee.
     pub base_fee: u32,
+    /// Scalar of the L1 blob base fee.
     pub blob_base_fee: u32,
 }
 
 /// A fee scalar that no rule of Ecotone explains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[allow(missing_docs, reason = "the messages document the variants")]
 pub enum FeeScalarError {
     #[error("fee scalar {0} of version 1 has bytes set that must be zero")]
     Padding(B256),

@@ -27,6 +27,7 @@ pub const MAX_CHUNK: usize = (10 << 20) + (64 << 10);
 pub const MAX_RESPONSE: usize = MAX_CHUNK + 64;
 /// Most headers, and most blocks, of one request.
 pub const MAX_HEADERS: u32 = 4096;
+/// Most blocks of one request.
 pub const MAX_BODIES: u64 = 1024;
 /// Bytes before a frame's message, and before an item of a chunk.
 pub const LENGTH: usize = 4;
@@ -36,59 +37,81 @@ pub fn protocol_id(chain_id: u64) -> String {
     format!("/starling/sync/{chain_id}/1")
 }
 
+/// A request; `None` if it is of a kind that this node does not know.
 #[derive(Clone, PartialEq, Message)]
 pub struct Request {
+    /// Kind of the request.
     #[prost(oneof = "Ask", tags = "1, 2, 3")]
     pub ask: Option<Ask>,
 }
 
+/// The kinds of requests.
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub enum Ask {
+    /// Asks which blocks the peer has.
     #[prost(message, tag = "1")]
     Status(StatusRequest),
+    /// Asks for headers by the hash of the highest.
     #[prost(message, tag = "2")]
     Headers(HeadersRequest),
+    /// Asks for blocks by the hash of the last.
     #[prost(message, tag = "3")]
     Bodies(BodiesRequest),
 }
 
+/// Asks which blocks the peer has.
 #[derive(Clone, PartialEq, Message)]
 pub struct StatusRequest {}
 
+/// Asks for a block and its ancestors, highest first.
 #[derive(Clone, PartialEq, Message)]
 pub struct HeadersRequest {
+    /// Number of the highest block.
     #[prost(uint64, tag = "1")]
     pub number: u64,
+    /// Hash of the highest block.
     #[prost(bytes = "vec", tag = "2")]
     pub hash: Vec<u8>,
+    /// Headers, at most [`MAX_HEADERS`].
     #[prost(uint32, tag = "3")]
     pub count: u32,
 }
 
+/// Asks for blocks by number, lowest first; at least one comes.
 #[derive(Clone, PartialEq, Message)]
 pub struct BodiesRequest {
+    /// Number of the lowest block.
     #[prost(uint64, tag = "1")]
     pub first: u64,
+    /// Number of the highest block.
     #[prost(uint64, tag = "2")]
     pub last: u64,
+    /// Hash of the highest block.
     #[prost(bytes = "vec", tag = "3")]
     pub last_hash: Vec<u8>,
+    /// Most bytes of blocks in the answer.
     #[prost(uint32, tag = "4")]
     pub max_bytes: u32,
 }
 
+/// A response; `None` if it is of a kind that this node does not know.
 #[derive(Clone, PartialEq, Message)]
 pub struct Response {
+    /// Kind of the response.
     #[prost(oneof = "Answer", tags = "1, 2, 3, 4")]
     pub answer: Option<Answer>,
 }
 
+/// The kinds of responses.
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub enum Answer {
+    /// Blocks that the peer has.
     #[prost(message, tag = "1")]
     Status(Status),
+    /// Some of the headers.
     #[prost(message, tag = "2")]
     Headers(Chunk),
+    /// Some of the blocks.
     #[prost(message, tag = "3")]
     Bodies(Chunk),
     /// One of the codes of [`RangeRefusal`].
@@ -96,34 +119,47 @@ pub enum Answer {
     Refusal(u32),
 }
 
+/// Blocks that a node has.
 #[derive(Clone, PartialEq, Message)]
 pub struct Status {
+    /// L2 chain id.
     #[prost(uint64, tag = "1")]
     pub chain_id: u64,
+    /// Hash of the first block, 32 bytes.
     #[prost(bytes = "vec", tag = "2")]
     pub genesis_hash: Vec<u8>,
+    /// Newest block.
     #[prost(message, optional, tag = "3")]
     pub head: Option<Block>,
+    /// Number of the oldest block that it serves.
     #[prost(uint64, tag = "4")]
     pub oldest: u64,
+    /// Safe block; `None` until it knows one.
     #[prost(message, optional, tag = "5")]
     pub safe: Option<Block>,
+    /// Finalized block; `None` until it knows one.
     #[prost(message, optional, tag = "6")]
     pub finalized: Option<Block>,
 }
 
+/// Number and hash of a block.
 #[derive(Clone, PartialEq, Message)]
 pub struct Block {
+    /// Block number.
     #[prost(uint64, tag = "1")]
     pub number: u64,
+    /// Block hash, 32 bytes.
     #[prost(bytes = "vec", tag = "2")]
     pub hash: Vec<u8>,
 }
 
+/// Items in one snappy block, each after its length ([`LENGTH`]).
 #[derive(Clone, PartialEq, Message)]
 pub struct Chunk {
+    /// Number of items.
     #[prost(uint32, tag = "1")]
     pub count: u32,
+    /// The snappy block.
     #[prost(bytes = "bytes", tag = "2")]
     pub data: Buffer,
 }
@@ -142,6 +178,7 @@ pub enum RangeRefusal {
 
 /// Why bytes are no message of the protocol.
 #[derive(Clone, Debug, PartialEq, Error)]
+#[allow(missing_docs, reason = "the messages document the variants")]
 pub enum MessageError {
     #[error("no message: {0}")]
     Message(#[from] prost::DecodeError),
@@ -179,10 +216,12 @@ pub fn frame(message: &impl Message) -> Vec<u8> {
     out
 }
 
+/// Reads a request from the message of a frame.
 pub fn decode_request(bytes: &[u8]) -> Result<Ask, MessageError> {
     Request::decode(bytes)?.ask.ok_or(MessageError::Empty)
 }
 
+/// Reads a response from the message of a frame.
 pub fn decode_response(bytes: Vec<u8>) -> Result<Answer, MessageError> {
     Response::decode(Buffer::from(bytes))?
         .answer
@@ -195,6 +234,7 @@ pub fn hash(bytes: &[u8]) -> Result<B256, MessageError> {
 }
 
 impl Block {
+    /// Number and hash, if the hash has 32 bytes.
     pub fn id(&self) -> Result<BlockId, MessageError> {
         Ok(BlockId {
             number: self.number,
@@ -233,10 +273,12 @@ impl ChunkBuilder {
         self.plain.len()
     }
 
+    /// Whether no item was added.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
+    /// Adds an item, given in parts.
     pub fn push(&mut self, item: &[&[u8]]) {
         let length: usize = item.iter().map(|part| part.len()).sum();
         self.plain.extend_from_slice(&(length as u32).to_le_bytes());

@@ -10,7 +10,11 @@ use crate::chain::{
 use alloy_primitives::{B256, map::HashMap};
 use arc_swap::ArcSwap;
 use parking_lot::{Mutex, RwLock};
-use starling_proto::payload::{BlockId, Payload};
+use starling_proto::{
+    fork::ForkOrderError,
+    network::overrides::RuleChangeError,
+    payload::{BlockId, Payload},
+};
 use std::{
     sync::{
         Arc,
@@ -67,6 +71,22 @@ pub enum ChainError {
     NoGenesisConfig,
     #[error(transparent)]
     GenesisConfig(#[from] Arc<GenesisError>),
+    #[error(transparent)]
+    RuleChange(#[from] RuleChangeError),
+    #[error("the fork times are out of order: {0}")]
+    ForkOrder(#[from] ForkOrderError),
+    #[error(
+        "{fork} is to be active in the genesis block, which lacks its header fields: initialise a data directory with a genesis file of {fork}"
+    )]
+    GenesisLacks { fork: &'static str },
+    #[error(
+        "the data directory holds an Ethereum chain, and a network name or --override.* is for OP Stack chains: leave it out"
+    )]
+    NotOptimism,
+    #[error(
+        "the data directory holds chain {have} with its genesis block, and the network is chain {want} with another one: give the data directory of that network"
+    )]
+    OtherNetwork { have: u64, want: u64 },
     #[error("a thread of the chain cannot be started: {0}")]
     Thread(#[source] Arc<std::io::Error>),
     #[error("no block {0} in the chain")]
@@ -96,6 +116,11 @@ impl ChainError {
             | Self::State(_)
             | Self::NoGenesisConfig
             | Self::GenesisConfig(_)
+            | Self::RuleChange(_)
+            | Self::ForkOrder(_)
+            | Self::GenesisLacks { .. }
+            | Self::OtherNetwork { .. }
+            | Self::NotOptimism
             | Self::Thread(_) => true,
             Self::UnknownBlock(_)
             | Self::NotOnBranch { .. }

@@ -6,6 +6,7 @@ mod engine;
 mod l1;
 mod limits;
 mod p2p;
+mod rules;
 mod sequencer;
 mod tools;
 
@@ -25,9 +26,11 @@ use super::{
 };
 use crate::{
     chain::{Options, pool::PoolConfig},
+    networks::RollupSource,
     telemetry::{LogConfig, LogFormat, MetricsConfig},
 };
 use alloy_primitives::Address;
+use starling_proto::network::overrides::ForkOverrides;
 use std::{
     net::IpAddr,
     path::{Path, PathBuf},
@@ -38,8 +41,8 @@ use std::{
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
     pub chain: Options,
-    /// rollup.json.
-    pub rollup_config: PathBuf,
+    pub rollup: RollupSource,
+    pub overrides: ForkOverrides,
     pub l1: L1Options,
     pub derivation: DerivationOptions,
     /// `None`: no swarm.
@@ -57,6 +60,9 @@ pub struct NodeConfig {
 #[derive(Clone, Debug)]
 pub struct ExecutionConfig {
     pub chain: Options,
+    /// The network that the data directory must hold; `None`: any chain.
+    pub network: Option<RollupSource>,
+    pub overrides: ForkOverrides,
     pub rpc: RpcOptions,
     pub engine: EngineConfig,
     pub pool: PoolConfig,
@@ -72,7 +78,7 @@ pub struct ExecutionConfig {
 /// How an execution core follows a swarm by itself.
 #[derive(Clone, Debug)]
 pub struct FollowingConfig {
-    pub rollup_config: PathBuf,
+    pub rollup: RollupSource,
     pub p2p: P2pConfig,
     /// Signer whose blocks are followed; `None`: no block is.
     pub signer: Option<Address>,
@@ -111,8 +117,8 @@ pub struct DevnetFiles {
 pub struct InitConfig {
     pub datadir: PathBuf,
     pub genesis: PathBuf,
-    /// rollup.json, for a genesis without a `config`.
-    pub rollup_config: Option<PathBuf>,
+    /// The chain that the genesis file must be of, also for a file without a `config`.
+    pub rollup: Option<RollupSource>,
 }
 
 #[derive(Clone, Debug)]
@@ -153,16 +159,15 @@ pub struct WsConfig {
 
 impl NodeConfig {
     pub fn read(values: &Values, notices: &mut Vec<String>) -> Result<Self, CliError> {
-        let rollup_config = values.text("rollup.config")?.ok_or(CliError::Missing {
-            name: "--rollup.config",
-            next: "give the chain's rollup.json (an operator's first node has it; `starling devnet` writes one)",
-        })?;
+        let network = rules::network(values, &["network", "op-network"])?;
+        let rollup = rules::rollup_source(values, network, notices)?.ok_or(CliError::NoChain)?;
         notice_foreign_engine(values, notices)?;
         let chain = chain_options(values)?;
         let p2p = P2pConfig::read(values, &chain.datadir, notices)?;
         Ok(Self {
             chain,
-            rollup_config: expand_home(&rollup_config),
+            rollup,
+            overrides: rules::node_overrides(values)?,
             l1: L1Options::read(values)?,
             derivation: DerivationOptions::read(values)?,
             p2p,
@@ -186,9 +191,12 @@ impl NodeConfig {
 impl ExecutionConfig {
     pub fn read(values: &Values, notices: &mut Vec<String>) -> Result<Self, CliError> {
         let chain = chain_options(values)?;
+        let network = rules::network(values, &["op-network"])?;
         Ok(Self {
-            following: FollowingConfig::read(values, &chain.datadir, notices)?,
+            following: FollowingConfig::read(values, &chain.datadir, network.clone(), notices)?,
             chain,
+            network,
+            overrides: rules::execution_overrides(values)?,
             rpc: RpcOptions::read(values)?,
             engine: EngineConfig::read(values)?,
             pool: limits::pool(values)?,
@@ -220,6 +228,7 @@ impl FollowingConfig {
     fn read(
         values: &Values,
         datadir: &Path,
+        network: Option<RollupSource>,
         notices: &mut Vec<String>,
     ) -> Result<Option<Self>, CliError> {
         let mut of_swarm = flags::of_role(Role::Execution)
@@ -231,9 +240,10 @@ impl FollowingConfig {
         let Some(p2p) = P2pConfig::read(values, datadir, notices)? else {
             return Ok(None);
         };
-        let rollup_config = values.text("rollup.config")?.ok_or(CliError::Missing {
+        let rollup = rules::rollup_source(values, network, notices)?;
+        let rollup = rollup.ok_or(CliError::Missing {
             name: "--rollup.config",
-            next: "--p2p.* options make this core join the swarm of its chain: give the chain's rollup.json",
+            next: "--p2p.* options make this core join the swarm of its chain: give the chain's rollup.json, or its name with --op-network",
         })?;
         let signer = values.text("p2p.unsafe.block.signer")?;
         let invalid = || CliError::Invalid {
@@ -247,7 +257,7 @@ impl FollowingConfig {
             notices.push("blocks from gossip are ignored: --p2p.unsafe.block.signer does not say whose blocks to follow".into());
         }
         Ok(Some(Self {
-            rollup_config: expand_home(&rollup_config),
+            rollup,
             p2p,
             signer,
         }))
@@ -374,12 +384,16 @@ fn node_log(values: &Values) -> Result<LogConfig, CliError> {
 }
 
 impl InitConfig {
-    pub fn read(values: &Values, genesis: PathBuf) -> Result<Self, CliError> {
-        let rollup_config = values.text("rollup.config")?.map(|path| expand_home(&path));
+    pub fn read(
+        values: &Values,
+        genesis: PathBuf,
+        notices: &mut Vec<String>,
+    ) -> Result<Self, CliError> {
+        let network = rules::network(values, &["network"])?;
         Ok(Self {
             datadir: datadir(values)?,
             genesis,
-            rollup_config,
+            rollup: rules::rollup_source(values, network, notices)?,
         })
     }
 }

@@ -1,10 +1,66 @@
-//! How a flag looks in `--help`.
+//! The form of a flag in `-h`, `--help` and `--help-all`.
 
-use super::flags::{Effect, Role, RoleFlag};
+use super::flags::{Effect, Role, RoleFlag, of_role};
+
+/// How much of a role's options a help text shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Detail {
+    /// `-h`: the common options.
+    Brief,
+    /// `--help`: every option that has an effect.
+    Working,
+    /// `--help-all`: also the options that are accepted without effect, or refused.
+    All,
+}
+
+impl Detail {
+    /// The detail that a command line asks for. A value that looks like one of the options only
+    /// changes a help that is not printed.
+    pub fn of_line(argv: &[String]) -> Self {
+        let has = |word: &str| argv.iter().any(|other| other == word);
+        if has("--help-all") || has("-help-all") {
+            Self::All
+        } else if has("-h") {
+            Self::Brief
+        } else {
+            Self::Working
+        }
+    }
+
+    /// Whether a help of this detail shows a flag of `role`.
+    pub fn shows(self, role: Role, flag: &RoleFlag) -> bool {
+        let works = flag.flag.effect == Effect::Works;
+        !flag.flag.hidden
+            && match self {
+                Self::Brief => works && (!is_long(role) || is_common(flag)),
+                Self::Working => works,
+                Self::All => true,
+            }
+    }
+
+    /// The last line of the help, which names the way to the options that it leaves out.
+    pub fn last_line(self, role: Role) -> Option<String> {
+        let name = role.name();
+        let without_effect = of_role(role)
+            .iter()
+            .filter(|flag| !flag.flag.hidden && flag.flag.effect != Effect::Works)
+            .count();
+        match self {
+            Self::Brief if is_long(role) => Some(format!(
+                "These are the common options; `starling {name} --help` shows all, and their environment variables."
+            )),
+            Self::Working if without_effect > 0 => Some(format!(
+                "{without_effect} more options of op-node and op-geth are accepted without effect, or refused; `starling {name} --help-all` lists them."
+            )),
+            _ => None,
+        }
+    }
+}
 
 /// Flags that `-h` shows of roles that have hundreds of them; `--help` shows all.
-pub const COMMON: [&str; 38] = [
+pub const COMMON: [&str; 39] = [
     "l1",
+    "network",
     "rollup.config",
     "datadir",
     "cache",
@@ -54,7 +110,7 @@ pub fn is_common(flag: &RoleFlag) -> bool {
     COMMON.contains(&flag.flag.name) && flag.flag.effect == Effect::Works
 }
 
-/// The heading a flag stands under. What has no effect stands last, together.
+/// The heading of a flag. Flags without effect come last, together.
 pub fn heading(flag: &RoleFlag) -> &'static str {
     match flag.flag.effect {
         Effect::Works => flag.section.title,
@@ -63,8 +119,8 @@ pub fn heading(flag: &RoleFlag) -> &'static str {
     }
 }
 
-/// Meaning, reason for no effect, default, and, unless it is to be `brief`, environment.
-pub fn line(flag: &RoleFlag, brief: bool) -> String {
+/// Meaning, reason for no effect, default, and, except in the brief help, environment.
+pub fn line(flag: &RoleFlag, detail: Detail) -> String {
     let mut line = flag.flag.help.to_string();
     if let Effect::NoEffect(reason) | Effect::Refused(reason) = flag.flag.effect {
         line.push_str(&format!(" ({reason})"));
@@ -76,7 +132,7 @@ pub fn line(flag: &RoleFlag, brief: bool) -> String {
         line.push_str(&format!(" [default: {}]", flag.flag.default));
     }
     let names = flag.env_names();
-    if !brief && !names.is_empty() {
+    if detail != Detail::Brief && !names.is_empty() {
         line.push_str(&format!(" [env: {}]", names.join(", ")));
     }
     line

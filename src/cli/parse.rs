@@ -4,6 +4,7 @@
 use super::{
     CliError,
     flags::{Effect, Kind, Role, RoleFlag, of_role},
+    help::Detail,
     value::{self, Secret, Value},
 };
 use clap::{Arg, ArgAction, ArgMatches, Command};
@@ -200,19 +201,21 @@ fn describe(flag: &RoleFlag, source: Option<&Source>) -> String {
     }
 }
 
-/// The role's subcommand as clap sees it; its help is `brief` for `-h`. Every value is text to
-/// clap: types, defaults and environment are read from the table.
-pub fn command(role: Role, brief: bool) -> Command {
+/// The role's subcommand as clap sees it. Every value is text to clap: types, defaults and
+/// environment are read from the table.
+pub fn command(role: Role, detail: Detail) -> Command {
     let mut command = Command::new(role.name())
         .about(role.about())
         .args_override_self(true);
-    let brief = brief && super::help::is_long(role);
-    if brief {
-        let all = format!(
-            "`starling {} --help` shows all, and their environment variables.",
-            role.name()
-        );
-        command = command.after_help(format!("These are the common options; {all}"));
+    if let Some(line) = detail.last_line(role) {
+        command = command.after_help(line);
+    }
+    if super::help::is_long(role) {
+        let all = Arg::new("help-all")
+            .long("help-all")
+            .action(ArgAction::HelpLong)
+            .help("Print help with the options that have no effect");
+        command = command.arg(all);
     }
     let mut flags = of_role(role);
     // The help has its headings in the order of their first flag.
@@ -222,11 +225,10 @@ pub fn command(role: Role, brief: bool) -> Command {
         Effect::Refused(_) => 2,
     });
     for flag in flags {
-        let hidden = flag.flag.hidden || (brief && !super::help::is_common(&flag));
         let mut arg = Arg::new(flag.name.clone())
             .long(flag.name.clone())
-            .help(super::help::line(&flag, brief))
-            .hide(hidden);
+            .help(super::help::line(&flag, detail))
+            .hide(!detail.shows(role, &flag));
         arg = arg
             .value_name(flag.flag.kind.placeholder())
             .help_heading(super::help::heading(&flag))

@@ -5,6 +5,7 @@ use crate::{
     chain::Chain,
     cli::config::{L1Options, NodeConfig, SequencingConfig, SignerConfig},
     rollup::{
+        beacon::BeaconClient,
         driver::{Driver, DriverError, DriverParts, L1Reader},
         engine::Engine,
         l1::{self, FollowedL1, L1Blocks, L1Client, L1Heads, Watched},
@@ -21,7 +22,10 @@ use crate::{
 use alloy_primitives::Address;
 use anyhow::{Context, ensure};
 use starling_p2p::Network;
-use starling_proto::{config::RollupConfig, fork::BlobSchedule};
+use starling_proto::{
+    config::RollupConfig,
+    fork::{BlobSchedule, Fork},
+};
 use std::{sync::Arc, time::Duration};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -37,7 +41,7 @@ pub(super) struct Rollup {
     l1: FollowedL1,
     heads: watch::Sender<L1Heads>,
     /// L1's schedule of blob parameters; `None` for an L1 that is neither built in nor described.
-    schedule: Option<BlobSchedule>,
+    pub schedule: Option<BlobSchedule>,
     driver: Option<Driver>,
     prepared: Option<Prepared>,
     /// The parts that JSON-RPC answers from.
@@ -80,7 +84,11 @@ impl Rollup {
     }
 
     /// Prepares the driver over an open chain.
-    pub fn prepare_driver(&mut self, chain: &Chain, options: &NodeConfig) -> anyhow::Result<()> {
+    pub async fn prepare_driver(
+        &mut self,
+        chain: &Chain,
+        options: &NodeConfig,
+    ) -> anyhow::Result<()> {
         let Some(schedule) = self.schedule.clone() else {
             tracing::error!(
                 l1_chain_id = self.config.l1_chain_id,
@@ -88,6 +96,7 @@ impl Rollup {
             );
             return Ok(());
         };
+        let beacon = self.beacon(&options.l1).await?;
         let derivation = &options.derivation;
         let folder = derivation.safe_db.as_ref();
         let folder = folder.unwrap_or(&options.chain.datadir);
@@ -104,6 +113,7 @@ impl Rollup {
                 blocks,
                 limits.max_concurrency,
                 limits.max_batch,
+                beacon,
                 self.config.clone(),
             ),
             l1_heads: self.l1.heads.clone(),
@@ -118,6 +128,21 @@ impl Rollup {
             withdrawal_root_from_state: derivation.withdrawal_root_from_state,
         });
         Ok(())
+    }
+
+    /// The beacon API, if one is configured and healthy.
+    async fn beacon(&self, options: &L1Options) -> anyhow::Result<Option<BeaconClient>> {
+        let Some(config) = &options.beacon else {
+            if let Some(time) = self.config.forks.time(Fork::Ecotone) {
+                tracing::error!(
+                    "the Ecotone upgrade is scheduled (timestamp = {time}) but no L1 Beacon API endpoint is configured: the safe head stops at the first batch in blobs; set --l1.beacon"
+                );
+            }
+            return Ok(None);
+        };
+        let client = BeaconClient::new(config)?;
+        client.check_health().await.context("--l1.beacon")?;
+        Ok(Some(client))
     }
 
     /// Prepares the sequencer over an open chain.

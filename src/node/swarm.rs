@@ -1,7 +1,7 @@
 //! The node's part in the swarm: its configuration, its creation, and the tasks by which the
 //! execution core follows it.
 
-use super::{check_same_chain, read_rollup_config};
+use super::{check_same_chain, rollup_config};
 use crate::{
     chain::Chain,
     cli::config::{FollowingConfig, P2pConfig, P2pKey},
@@ -12,7 +12,7 @@ use crate::{
 };
 use anyhow::{Context, anyhow};
 use starling_p2p::{Event, Network, Service};
-use starling_proto::{config::RollupConfig, payload::BlockId};
+use starling_proto::{config::RollupConfig, network::overrides::ForkOverrides, payload::BlockId};
 use std::{path::Path, sync::Arc};
 use tokio::sync::{mpsc, watch};
 
@@ -45,9 +45,10 @@ pub(super) fn join_alone(
     chain: &Chain,
     datadir: &Path,
     following: &FollowingConfig,
+    overrides: &ForkOverrides,
 ) -> anyhow::Result<Swarm> {
-    let rollup = read_rollup_config(&following.rollup_config)?;
-    check_same_chain(chain, &rollup, datadir, &following.rollup_config)?;
+    let rollup = rollup_config(&following.rollup, overrides)?;
+    check_same_chain(chain, &rollup, datadir, &following.rollup)?;
     let config = starling_p2p::Config {
         unsafe_block_signer: following.signer,
         ..swarm_config(&rollup, &following.p2p)?

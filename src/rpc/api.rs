@@ -78,7 +78,15 @@ impl Api {
         {
             match known.iter().find(|namespace| namespace.name == name) {
                 Some(namespace) => api.add(namespace, context),
-                None => tracing::warn!(name, flag, "unknown API namespace left out"),
+                None => {
+                    let served: Vec<_> = known.iter().map(|namespace| namespace.name).collect();
+                    tracing::warn!(
+                        name,
+                        flag,
+                        known = served.join(", "),
+                        "unknown API namespace left out"
+                    );
+                }
             }
         }
         api.namespaces.insert("rpc");

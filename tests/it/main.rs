@@ -22,6 +22,7 @@ mod l1_reorg;
 mod late;
 mod metrics;
 mod net;
+mod networks;
 mod p2p_options;
 mod power_cut;
 mod real_contracts;

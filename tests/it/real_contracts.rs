@@ -75,7 +75,7 @@ fn init_gives_the_hash_of_the_rollup_config() {
     std::fs::write(&bare_path, bare.to_string()).unwrap();
     let other = init(&dir.path().join("other"), &[&option, &bare_path]);
     assert!(
-        !other.status.success() && said(&other).contains("the two files are of different chains"),
+        !other.status.success() && said(&other).contains("the two are of different chains"),
         "{}",
         said(&other)
     );

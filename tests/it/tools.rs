@@ -105,7 +105,7 @@ fn blocks_go_out_and_come_in_and_the_database_is_looked_after() {
     assert!(
         fails(target.path(), "export x 1 61").contains("block number 61 larger than head block 60")
     );
-    assert!(fails(files.path(), "db verify").contains("run `starling init` first"));
+    assert!(fails(files.path(), "db verify").contains("there is no database in"));
 }
 
 /// The head that `db stats` names.

@@ -13,7 +13,7 @@ const NO_INTEROP: &str =
     "interop messages are not checked; leave it out, and keep op-geth for a chain with interop";
 const ROOT_ONLY: &str =
     "requests are served at / only; leave it out, and let a proxy in front strip the prefix";
-const NO_OVERRIDE: &str = "fork times come from the genesis; change them there before init";
+const ETHEREUM_FORK: &str = "an OP Stack fork brings this Ethereum fork; use --override.ecotone for Cancun and --override.karst for Osaka";
 
 const BOTH: &[Role] = &[Role::Node, Role::Execution];
 
@@ -32,16 +32,15 @@ const fn fork(name: &'static str) -> Flag {
         name,
         Uint,
         "",
-        "Activation time of this fork (Unix seconds), instead of the configured one",
+        "Activation time of this fork in Unix seconds, instead of the configured one; 0 is genesis. Refused if the chain has passed the fork by another time",
     )
-    .refused(NO_OVERRIDE)
 }
 
 pub const SECTIONS: &[Section] = &[
     section(
         "Data",
         &[Role::Node, Role::Execution, Role::Init, Role::Import, Role::Export, Role::Db],
-        &[flag("datadir", Path, "~/.starling", "Directory of the chain's data, made by `starling init`")],
+        &[flag("datadir", Path, "~/.starling", "Data directory, created by `starling init`")],
     ),
     section(
         "Cache",
@@ -50,15 +49,15 @@ pub const SECTIONS: &[Section] = &[
             "cache",
             Uint,
             "128",
-            "Megabytes of memory for the database, of which a quarter makes up for write buffers: those take up to 50 whatever this says; op-geth's 4096 are more than this node needs",
+            "Memory for the database, in megabytes. A quarter is set aside for write buffers, which use up to 50 MB at any setting. op-geth's 4096 is more than this node needs",
         )],
     ),
     section(
         "History",
         &[Role::Node, Role::Execution, Role::Import, Role::Db],
         &[
-            flag("gcmode", Choice(&["full", "archive"]), "full", "Whether all old states are kept (archive)"),
-            flag("history.state", Uint, "302400", "Blocks below the head whose states can be read; 0 is all"),
+            flag("gcmode", Choice(&["full", "archive"]), "full", "full keeps the states of --history.state blocks, archive keeps all"),
+            flag("history.state", Uint, "302400", "Blocks below the head whose states are kept; 0 is all"),
         ],
     ),
     section(
@@ -67,19 +66,18 @@ pub const SECTIONS: &[Section] = &[
         &[
             flag("datadir.ancient", Path, "", "Directory of old blocks").no_effect(OWN_STORE),
             flag("db.engine", Text, "pebble", "Database engine").no_effect(OWN_STORE),
-            flag("state.scheme", Choice(&["hash", "path"]), "", "How the state is stored").no_effect(OWN_STORE),
+            flag("state.scheme", Choice(&["hash", "path"]), "", "State scheme").no_effect(OWN_STORE),
             flag("snapshot", Bool, "true", "Keep a flat copy of the state").no_effect("the state is always kept flat"),
             flag("history.transactions", Uint, "2350000", "Blocks to index transactions of; 0 is all")
                 .no_effect(NO_HISTORY_LIMIT),
             flag("history.logs", Uint, "2350000", "Blocks to index logs of").no_effect(NO_HISTORY_LIMIT),
-            flag("history.chain", Choice(&["all", "postmerge"]), "all", "Which blocks to keep").no_effect(NO_HISTORY_LIMIT),
+            flag("history.chain", Choice(&["all", "postmerge"]), "all", "Blocks to keep").no_effect(NO_HISTORY_LIMIT),
             flag("config", Path, "", "TOML file with more configuration")
                 .refused("configuration files are not read; give their settings as options"),
             flag("networkid", Uint, "0", "Network id").no_effect("the network id is the genesis' chain id"),
-            flag("op-network", Text, "", "Name of a known network")
-                .aliases(&["beta.op-network"])
-                .refused("no network is built in yet; use `starling init` with its genesis"),
-            flag("syncmode", Choice(&["snap", "full"]), "snap", "How to synchronise").no_effect("every block is executed"),
+            flag("op-network", Text, "", "Known network that the data directory must hold, and whose fork times apply; see `starling networks list`")
+                .aliases(&["beta.op-network"]),
+            flag("syncmode", Choice(&["snap", "full"]), "snap", "Sync mode").no_effect("every block is executed"),
         ],
     ),
     section(
@@ -93,7 +91,7 @@ pub const SECTIONS: &[Section] = &[
                 "http.api",
                 List,
                 "",
-                "Namespaces over HTTP, of eth, net, web3, txpool, opp2p, miner, admin; none given is the first three",
+                "Namespaces over HTTP: eth, net, web3, txpool, opp2p, miner, admin. Default: eth, net, web3",
             ),
             flag("http.corsdomain", List, "", "Origins that browsers may call from; * is any"),
             flag("http.vhosts", List, "localhost", "Host names the HTTP server answers to; * is any"),
@@ -101,20 +99,20 @@ pub const SECTIONS: &[Section] = &[
             flag("ws", Bool, "false", "Serve JSON-RPC over WebSocket"),
             flag("ws.addr", Text, "localhost", "Address of the WebSocket server"),
             flag("ws.port", Port, "8546", "Port of the WebSocket server; 0 is any free one"),
-            flag("ws.api", List, "", "Namespaces over WebSocket, as over HTTP"),
+            flag("ws.api", List, "", "Namespaces over WebSocket, from the same list as --http.api. Default: eth, net, web3"),
             flag("ws.origins", List, "", "Origins that browsers may connect from; * is any"),
             flag("ws.rpcprefix", Text, "", "Path of the WebSocket server").refused(ROOT_ONLY),
-            flag("rpc.allow-unprotected-txs", Bool, "false", "Take transactions without a chain id"),
+            flag("rpc.allow-unprotected-txs", Bool, "false", "Accept transactions without a chain id (EIP-155)"),
             flag("rpc.batch-request-limit", Uint, "1000", "Requests in a batch; 0 is no limit"),
-            flag("rpc.batch-response-max-size", Uint, "25000000", "Bytes in the answer to a batch; 0 is no limit"),
+            flag("rpc.batch-response-max-size", Uint, "25000000", "Bytes in the response to a batch; 0 is no limit"),
             flag("rpc.gascap", Uint, "50000000", "Gas of eth_call and eth_estimateGas; 0 is no limit"),
             flag(
                 "rpc.evmtimeout",
                 Duration,
                 "5s",
-                "Time limit of eth_call and all that takes as long, waiting included; 0 is none",
+                "Time limit of eth_call and other expensive methods, time in the queue included; 0 is no limit",
             ),
-            flag("rpc.txfeecap", Float, "1", "Highest fee of a submitted transaction, in ether; 0 is none"),
+            flag("rpc.txfeecap", Float, "1", "Highest fee of a submitted transaction, in ether; 0 is no limit"),
             flag("graphql", Bool, "false", "Serve GraphQL").no_effect("there is no GraphQL"),
             flag("ipcdisable", Bool, "false", "Open no IPC socket").no_effect(NO_IPC),
             flag("ipcpath", Path, "", "Path of the IPC socket").no_effect(NO_IPC),
@@ -131,13 +129,13 @@ pub const SECTIONS: &[Section] = &[
                 "authrpc.jwtsecret",
                 Path,
                 "",
-                "File with the secret shared with the rollup node, 32 bytes in hex, made if absent; none given is geth/jwtsecret in --datadir",
+                "File with the JWT secret that the rollup node shares (32 bytes in hex), created if absent. Default: geth/jwtsecret in --datadir",
             ),
             flag(
                 "rollup.halt",
                 Choice(&["major", "minor", "patch", "none"]),
                 "none",
-                "Stop when the rollup node signals that a protocol version newer in this place is required",
+                "Stop when the rollup node requires a protocol version whose major, minor or patch number is newer",
             ),
         ],
     ),
@@ -157,46 +155,46 @@ pub const SECTIONS: &[Section] = &[
         "Transactions",
         BOTH,
         &[
-            flag("rollup.sequencerhttp", Url, "", "The sequencer's RPC, to which submitted transactions are passed on")
+            flag("rollup.sequencerhttp", Url, "", "RPC of the sequencer, to which submitted transactions are forwarded")
                 .aliases(&["rollup.sequencer"]),
             flag("rollup.disabletxpoolgossip", Bool, "false", "Do not gossip transactions").no_effect("they are never gossiped"),
             flag(
                 "rollup.enabletxpooladmission",
                 Bool,
                 "false",
-                "Keep transactions that the sequencer took in the local pool too: pending nonces count them, they are found by hash",
+                "Keep forwarded transactions in the local pool as well, so that pending nonces count them and they are found by hash",
             ),
             flag("rollup.computependingblock", Bool, "false", "Build a real pending block")
                 .no_effect("pending is the latest block"),
             flag("rollup.historicalrpc", Url, "", "RPC that answers for blocks before Bedrock")
                 .no_effect("blocks before Bedrock are answered as unknown"),
-            flag("rollup.historicalrpctimeout", Duration, "5s", "Its time limit")
+            flag("rollup.historicalrpctimeout", Duration, "5s", "Time limit of requests to --rollup.historicalrpc")
                 .no_effect("blocks before Bedrock are answered as unknown"),
             flag("rollup.superchain-upgrades", Bool, "true", "Take fork times from the registry")
-                .no_effect("fork times come from the genesis"),
+                .no_effect("fork times come from the genesis, or from the network that is named"),
             flag("rollup.interoprpc", Url, "", "RPC that checks interop messages").refused(NO_INTEROP),
             flag("rollup.interopmempoolfiltering", Bool, "false", "Check interop messages in the pool").refused(NO_INTEROP),
             flag("rollup.sequencertxconditionalenabled", Bool, "false", "Serve eth_sendRawTransactionConditional")
                 .no_effect("the method is not served yet"),
-            flag("rollup.sequencertxconditionalcostratelimit", Uint, "5000", "Its cost limit per second")
+            flag("rollup.sequencertxconditionalcostratelimit", Uint, "5000", "Cost limit of eth_sendRawTransactionConditional per second")
                 .no_effect("the method is not served yet"),
-            flag("txpool.journal", Path, "transactions.rlp", "File that keeps own transactions").no_effect("no journal is kept"),
-            flag("txpool.rejournal", Duration, "1h0m0s", "How often it is written anew").no_effect("no journal is kept"),
-            flag("txpool.locals", List, "", "Accounts whose transactions are treated as own").no_effect("all are treated alike"),
-            flag("txpool.lifetime", Duration, "3h0m0s", "How long a queued transaction stays"),
+            flag("txpool.journal", Path, "transactions.rlp", "File that keeps local transactions").no_effect("no journal is kept"),
+            flag("txpool.rejournal", Duration, "1h0m0s", "Interval of rewriting the journal").no_effect("no journal is kept"),
+            flag("txpool.locals", List, "", "Accounts whose transactions are local").no_effect("all are treated alike"),
+            flag("txpool.lifetime", Duration, "3h0m0s", "Time after which a queued transaction is dropped"),
             flag("txpool.globalslots", Uint, "5120", "Executable transactions in the pool"),
             flag("txpool.globalqueue", Uint, "1024", "Queued transactions in the pool"),
-            flag("txpool.accountslots", Uint, "16", "Executable transactions an account keeps when the pool is full"),
+            flag("txpool.accountslots", Uint, "16", "Executable transactions that each account keeps when the pool is full"),
             flag("txpool.accountqueue", Uint, "64", "Queued transactions of one account"),
-            flag("txpool.pricelimit", Uint, "1", "Least tip, in wei"),
-            flag("txpool.pricebump", Uint, "10", "Percent by which a replacement must pay more"),
-            flag("txpool.nolocals", Bool, "false", "Treat own transactions as any other").no_effect("that is always so"),
-            flag("txpool.maxtxgas", Uint, "0", "Most gas of a transaction; 0 is no limit"),
-            flag("gpo.blocks", Uint, "20", "Blocks the gas price is suggested from").no_effect(FIXED),
-            flag("gpo.percentile", Uint, "60", "Percentile of their tips").no_effect(FIXED),
+            flag("txpool.pricelimit", Uint, "1", "Lowest tip that the pool accepts, in wei"),
+            flag("txpool.pricebump", Uint, "10", "Percent by which a replacement transaction must pay more"),
+            flag("txpool.nolocals", Bool, "false", "Treat local transactions as any other").no_effect("that is always so"),
+            flag("txpool.maxtxgas", Uint, "0", "Gas limit of a transaction; 0 is no limit"),
+            flag("gpo.blocks", Uint, "20", "Recent blocks from which a gas price is suggested").no_effect(FIXED),
+            flag("gpo.percentile", Uint, "60", "Percentile of the tips in those blocks").no_effect(FIXED),
             flag("gpo.maxprice", Uint, "500000000000", "Highest suggested tip, in wei").no_effect(FIXED),
-            flag("gpo.ignoreprice", Uint, "2", "Tips below this are left out, in wei").no_effect(FIXED),
-            flag("gpo.minsuggestedpriorityfee", Uint, "1000000", "Least suggested tip, in wei").no_effect(FIXED),
+            flag("gpo.ignoreprice", Uint, "2", "Tips below this are ignored, in wei").no_effect(FIXED),
+            flag("gpo.minsuggestedpriorityfee", Uint, "1000000", "Lowest suggested tip, in wei").no_effect(FIXED),
         ],
     ),
     section(
@@ -211,22 +209,22 @@ pub const SECTIONS: &[Section] = &[
             fork("override.isthmus"),
             fork("override.interop"),
             fork("override.jovian"),
-            fork("override.cancun"),
-            fork("override.osaka"),
-            flag("bootnodes", List, "", "Nodes discovery begins with").no_effect(NO_DEVP2P),
+            fork("override.cancun").refused(ETHEREUM_FORK),
+            fork("override.osaka").refused(ETHEREUM_FORK),
+            flag("bootnodes", List, "", "Bootnodes of devp2p").no_effect(NO_DEVP2P),
             flag("discovery.port", Port, "30303", "UDP port of discovery").no_effect(NO_DEVP2P),
             flag("discovery.v4", Bool, "false", "Use discovery version 4").no_effect(NO_DEVP2P),
             flag("discovery.v5", Bool, "true", "Use discovery version 5").no_effect(NO_DEVP2P),
             flag("discovery.dns", List, "", "DNS lists of nodes").no_effect(NO_DEVP2P),
             flag("maxpeers", Uint, "50", "Most peers").no_effect(NO_DEVP2P),
             flag("port", Port, "30303", "TCP port").no_effect(NO_DEVP2P),
-            flag("nat", Text, "any", "How to get through a router").no_effect(NO_DEVP2P),
-            flag("netrestrict", List, "", "Networks to connect within").refused(
+            flag("nat", Text, "any", "Port mapping").no_effect(NO_DEVP2P),
+            flag("netrestrict", List, "", "Connect only within these networks (CIDR)").refused(
                 "there is no devp2p, and the swarm would connect to other networks too; restrict it with --p2p.netrestrict",
             ),
             flag("nodekey", Path, "", "File with the devp2p key").no_effect(NO_DEVP2P),
             flag("nodekeyhex", Secret, "", "The devp2p key").no_effect(NO_DEVP2P),
-            flag("nodiscover", Bool, "false", "Do not look for peers").no_effect(NO_DEVP2P),
+            flag("nodiscover", Bool, "false", "Turn devp2p discovery off").no_effect(NO_DEVP2P),
             flag("pprof", Bool, "false", "Serve profiles").no_effect(NO_PROFILER),
             flag("pprof.addr", Text, "127.0.0.1", "Address of the profile server").no_effect(NO_PROFILER),
             flag("pprof.port", Port, "6060", "Port of the profile server").no_effect(NO_PROFILER),
@@ -237,10 +235,10 @@ pub const SECTIONS: &[Section] = &[
         "Execution client, logging and metrics",
         &[Role::Execution],
         &[
-            flag("verbosity", Uint, "3", "Lowest level shown: 0 silent, 1 error, 2 warn, 3 info, 4 debug, 5 trace"),
-            flag("log.format", Choice(&["terminal", "logfmt", "json"]), "", "How a line is written; none given is terminal"),
+            flag("verbosity", Uint, "3", "Lowest level that is logged: 0 silent, 1 error, 2 warn, 3 info, 4 debug, 5 trace"),
+            flag("log.format", Choice(&["terminal", "logfmt", "json"]), "", "Format of log lines. Default: terminal"),
             flag("metrics", Bool, "false", "Serve metrics for Prometheus under /metrics"),
-            flag("metrics.addr", Text, "", "Address of the metrics server; none given is 127.0.0.1"),
+            flag("metrics.addr", Text, "", "Address of the metrics server. Default: 127.0.0.1"),
             flag("metrics.port", Port, "6060", "Port of the metrics server; 0 is any free one"),
         ],
     ),

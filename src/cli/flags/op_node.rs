@@ -13,8 +13,6 @@ const NO_ALTDA: &str = "no DA server is used; leave it out for a replica, which 
 const NO_INTEROP: &str = "a chain with interop is refused by its genesis";
 const NO_HALT: &str =
     "required protocol versions are not read from L1: follow the chain's upgrade notices";
-const NO_OVERRIDE: &str =
-    "fork times come from the rollup config and the genesis; change them there";
 const OLD: &str = "it is obsolete";
 
 const NODE: &[Role] = &[Role::Node];
@@ -42,9 +40,8 @@ const fn fork(name: &'static str) -> Flag {
         name,
         Uint,
         "",
-        "Activation time of this fork (Unix seconds), instead of the configured one",
+        "Activation time of this fork in Unix seconds, instead of the configured one; 0 is genesis. Refused if the chain has passed the fork by another time",
     )
-    .refused(NO_OVERRIDE)
 }
 
 pub const SECTIONS: &[Section] = &[
@@ -52,22 +49,22 @@ pub const SECTIONS: &[Section] = &[
         "L1",
         &[
             flag("l1", Text, "http://127.0.0.1:8545", "JSON-RPC endpoint of an L1 execution client: a URL or the path of a socket; several with commas, the first that answers is used").env(&["OP_NODE_L1_ETH_RPC"]),
-            flag("l1.trustrpc", Bool, "false", "Believe the L1 endpoint's blocks and receipts without checking their hashes")
+            flag("l1.trustrpc", Bool, "false", "Accept blocks and receipts of the L1 endpoint without checking their hashes")
                 .env(&["OP_NODE_L1_TRUST_RPC"]),
-            flag("l1.http-poll-interval", Duration, "12s", "How often to ask the L1 endpoint for its newest block"),
+            flag("l1.http-poll-interval", Duration, "12s", "Interval of polling the newest L1 block"),
             flag("l1.beacon", Url, "", "Base URL of an L1 beacon node's REST API").no_effect(NO_BEACON),
-            flag("l1.beacon-fallbacks", List, "", "More beacon-compatible endpoints for blobs the first one lacks")
+            flag("l1.beacon-fallbacks", List, "", "Further beacon endpoints, for blobs that --l1.beacon does not have")
                 .aliases(&["l1.beacon-archiver"])
                 .env(&["OP_NODE_L1_BEACON_FALLBACKS", "OP_NODE_L1_BEACON_ARCHIVER"])
                 .no_effect(NO_BEACON),
-            flag("l1.beacon-header", Text, "", "Extra header 'X-Key: Value' of every beacon request").no_effect(NO_BEACON),
-            flag("l1.beacon.fetch-all-sidecars", Bool, "false", "Fetch all blobs of a slot and choose here").no_effect(NO_BEACON),
+            flag("l1.beacon-header", Text, "", "Header to send with every beacon request, as 'X-Key: Value'").no_effect(NO_BEACON),
+            flag("l1.beacon.fetch-all-sidecars", Bool, "false", "Fetch all blobs of a slot, and pick the needed ones locally").no_effect(NO_BEACON),
             flag("l1.beacon.slot-duration-override", Uint, "0", "Seconds per slot, instead of asking the beacon node")
                 .no_effect(NO_BEACON),
             flag("l1.beacon.ignore", Bool, "false", "Start although the beacon node fails its health check").no_effect(NO_BEACON),
             flag("l1.cache-size", Uint, "900", "L1 blocks, receipts and transactions to keep; 0 is 3/2 of the sequencing window")
                 .no_effect(NO_DERIVATION),
-            flag("l1.epoch-poll-interval", Duration, "6m24s", "How often to ask for the safe and finalized L1 block; 0 is never"),
+            flag("l1.epoch-poll-interval", Duration, "6m24s", "Interval of polling the safe and finalized L1 block; 0 is never"),
             flag("l1.max-concurrency", Uint, "10", "L1 requests in flight, at least 1"),
             flag("l1.rpc-max-batch-size", Uint, "20", "Requests in one L1 batch, 1 to 500"),
             flag("l1.rpc-rate-limit", Float, "0", "L1 requests per second, those in batches counted one by one; 0 is no limit"),
@@ -86,14 +83,14 @@ pub const SECTIONS: &[Section] = &[
                     "standard",
                 ]),
                 "standard",
-                "Which way of fetching receipts the L1 endpoint offers",
+                "Kind of L1 provider, which decides how receipts are fetched",
             )
             .env(&["OP_NODE_L1_RPC_KIND"]),
             flag(
                 "l1.runtime-config-reload-interval",
                 Duration,
                 "10m0s",
-                "How often to read the block signer from L1; 0 is never",
+                "Interval of reading the block signer from L1; 0 is never",
             ),
         ],
     ),
@@ -107,10 +104,10 @@ pub const SECTIONS: &[Section] = &[
             flag("l2.jwt-secret", Path, "", "File with the engine's JWT secret, 32 bytes in hex")
                 .env(&["OP_NODE_L2_ENGINE_AUTH"])
                 .no_effect(IN_PROCESS),
-            flag("l2.enginekind", Choice(&["geth", "reth", "erigon"]), "geth", "Which execution client the engine is")
+            flag("l2.enginekind", Choice(&["geth", "reth", "erigon"]), "geth", "Execution client behind --l2")
                 .env(&["OP_NODE_L2_ENGINE_KIND"])
                 .no_effect(IN_PROCESS),
-            flag("l2.follow.source", Url, "", "Rollup node whose safe and finalized heads to adopt")
+            flag("l2.follow.source", Url, "", "Rollup node whose safe and finalized heads are adopted")
                 .refused("safe and finalized heads are not adopted from another node; leave it out, since blocks come by gossip"),
             flag("l2.engine-sync", Bool, "false", "Obsolete: see --syncmode")
                 .env(&["OP_NODE_L2_ENGINE_SYNC_ENABLED"])
@@ -122,7 +119,7 @@ pub const SECTIONS: &[Section] = &[
             flag("l2.backup-unsafe-sync-rpc", Url, "", "Fetch missing blocks from this RPC")
                 .no_effect("missing blocks are fetched from peers")
                 .hidden(),
-            flag("l2.backup-unsafe-sync-rpc.trustrpc", Text, "", "Believe that RPC")
+            flag("l2.backup-unsafe-sync-rpc.trustrpc", Text, "", "Trust the RPC of --l2.backup-unsafe-sync-rpc")
                 .env(&["OP_NODE_L2_BACKUP_UNSAFE_SYNC_RPC_TRUST_RPC"])
                 .no_effect("missing blocks are fetched from peers")
                 .hidden(),
@@ -131,20 +128,20 @@ pub const SECTIONS: &[Section] = &[
     section(
         "Rollup",
         &[
-            flag("rollup.config", Path, "", "The chain's rollup.json"),
-            flag("network", Text, "", "Name of a known network").refused("no network is built in yet; use --rollup.config"),
+            flag("rollup.config", Path, "", "rollup.json of the chain; --network is the alternative for a known network"),
+            flag("network", Text, "", "Name of a known network, instead of --rollup.config; `starling networks list` shows them"),
             flag(
                 "rollup.halt",
                 Choice(&["major", "minor", "patch", "none"]),
                 "none",
-                "Stop when L1 asks for a newer protocol version",
+                "Stop when L1 requires a protocol version whose major, minor or patch number is newer",
             )
             .no_effect(NO_HALT),
             flag(
                 "rollup.l1-chain-config",
                 Path,
                 "",
-                "Genesis file or chain config of the L1, for its blob fee schedule; a sequencer needs it unless the L1 is Mainnet, Sepolia, Holesky or Hoodi",
+                "Genesis file or chain config of the L1, for its blob fee schedule. A sequencer needs it on any L1 other than Mainnet, Sepolia, Holesky and Hoodi",
             ),
             flag("rollup.load-protocol-versions", Bool, "false", "Read protocol versions from L1")
                 .no_effect("protocol versions are not read from L1"),
@@ -152,14 +149,14 @@ pub const SECTIONS: &[Section] = &[
                 "syncmode",
                 Choice(&["consensus-layer", "execution-layer"]),
                 "consensus-layer",
-                "How to close a large initial gap",
+                "Way to close a large initial gap",
             )
             .no_effect("gaps are closed by asking peers for blocks"),
             flag("syncmode.req-resp", Bool, "false", "Fill gaps by requesting blocks from peers")
                 .no_effect("--p2p.sync.req-resp decides whether gaps are filled from peers"),
-            flag("syncmode.offset-el-safe", Duration, "0s", "How far behind the tip to set the safe head after a sync")
+            flag("syncmode.offset-el-safe", Duration, "0s", "Distance of the safe head from the tip after a sync")
                 .no_effect(NO_DERIVATION),
-            flag("verifier.l1-confs", Uint, "0", "L1 blocks to stay behind L1's head when reading the block signer"),
+            flag("verifier.l1-confs", Uint, "0", "Distance from L1's head, in L1 blocks, at which the block signer is read"),
             flag("finality.lookback", Uint, "0", "L1 blocks to remember for finality").no_effect(NO_DERIVATION),
             flag("finality.delay", Uint, "0", "L1 blocks between attempts to finalize").no_effect(NO_DERIVATION),
             flag("safedb.path", Path, "", "Directory of the safe head database").no_effect(NO_DERIVATION),
@@ -178,12 +175,21 @@ pub const SECTIONS: &[Section] = &[
             fork("override.granite"),
             fork("override.holocene"),
             fork("override.isthmus"),
-            fork("override.interop"),
+            fork("override.interop").aliases(&["override.lagoon"]),
             fork("override.jovian"),
             fork("override.karst"),
-            fork("override.pectrablobschedule"),
-            flag("override.keep-karst-upgrade-gas", Bool, "", "Keep the gas of Karst's upgrade transactions in the gas limit permanently")
-                .refused(NO_OVERRIDE),
+            flag(
+                "override.pectrablobschedule",
+                Uint,
+                "",
+                "L1 time (Unix seconds) until which blob fees are computed with Cancun's fraction, instead of the configured one",
+            ),
+            flag(
+                "override.keep-karst-upgrade-gas",
+                Bool,
+                "",
+                "Whether the gas of Karst's upgrade transactions stays in the gas limit, instead of the configured choice",
+            ),
             flag("ignore-missing-pectra-blob-schedule", Bool, "false", "Start without the Pectra blob schedule time")
                 .no_effect("that is never demanded")
                 .hidden(),
@@ -194,10 +200,10 @@ pub const SECTIONS: &[Section] = &[
         &[
             flag("sequencer.enabled", Bool, "false", "Sequence new L2 blocks"),
             flag("sequencer.stopped", Bool, "false", "Start with the sequencer stopped"),
-            flag("sequencer.l1-confs", Uint, "4", "L1 blocks to stay behind L1's head when choosing an origin"),
-            flag("sequencer.max-safe-lag", Uint, "0", "Stop building this many L2 blocks above the safe head; 0 is never"),
-            flag("sequencer.recover", Bool, "false", "Take the next L1 origin with every block and leave the pool out"),
-            flag("sequencer.sealing-duration", Duration, "50ms", "Time kept for sealing before a block is due"),
+            flag("sequencer.l1-confs", Uint, "4", "Distance from L1's head, in L1 blocks, at which a sequencer chooses origins"),
+            flag("sequencer.max-safe-lag", Uint, "0", "Stop building at this many L2 blocks above the safe head; 0 is no limit"),
+            flag("sequencer.recover", Bool, "false", "Advance the L1 origin with every block, and include no transactions of the pool"),
+            flag("sequencer.sealing-duration", Duration, "50ms", "Time reserved for sealing a block before it is due"),
             flag("p2p.sequencer.key", Secret, "", "Private key that signs blocks, in hex (better: --p2p.sequencer.key.path)"),
             flag("p2p.sequencer.key.path", Path, "", "File with the private key that signs blocks, in hex"),
         ],
@@ -212,15 +218,15 @@ pub const SECTIONS: &[Section] = &[
             flag("p2p.priv.path", Path, "opnode_p2p_priv.txt", "File with this node's network key in hex; created if absent"),
             flag("p2p.priv.raw", Secret, "", "This node's network key in hex (better: --p2p.priv.path)").hidden(),
             flag("p2p.static", List, "", "Peers to stay connected with, as multiaddrs that end in /p2p/PEER_ID"),
-            flag("p2p.sync.req-resp", Bool, "true", "Ask peers for missing blocks, and answer them"),
-            flag("p2p.sync.onlyreqtostatic", Bool, "false", "Ask static peers only"),
-            flag("p2p.gossip.timestamp.threshold", Duration, "1m0s", "Refuse gossiped blocks older than this"),
-            flag("p2p.gossip.mesh.d", Uint, "8", "Peers in the gossip mesh, wanted").hidden(),
-            flag("p2p.gossip.mesh.lo", Uint, "6", "Peers in the gossip mesh, least")
+            flag("p2p.sync.req-resp", Bool, "true", "Request missing blocks from peers, and serve theirs"),
+            flag("p2p.sync.onlyreqtostatic", Bool, "false", "Request missing blocks from static peers only"),
+            flag("p2p.gossip.timestamp.threshold", Duration, "1m0s", "Reject gossiped blocks older than this"),
+            flag("p2p.gossip.mesh.d", Uint, "8", "Desired peers in the gossip mesh").hidden(),
+            flag("p2p.gossip.mesh.lo", Uint, "6", "Fewest peers in the gossip mesh")
                 .env(&["OP_NODE_P2P_GOSSIP_MESH_DLO"])
                 .hidden(),
-            flag("p2p.gossip.mesh.dhi", Uint, "12", "Peers in the gossip mesh, most").hidden(),
-            flag("p2p.gossip.mesh.dlazy", Uint, "6", "Peers told what the mesh has seen").hidden(),
+            flag("p2p.gossip.mesh.dhi", Uint, "12", "Most peers in the gossip mesh").hidden(),
+            flag("p2p.gossip.mesh.dlazy", Uint, "6", "Peers outside the mesh that get announcements of messages").hidden(),
             flag("p2p.gossip.mesh.floodpublish", Bool, "false", "Send own blocks to every peer")
                 .env(&["OP_NODE_P2P_GOSSIP_FLOOD_PUBLISH"])
                 .no_effect("own blocks go to the mesh")
@@ -230,7 +236,7 @@ pub const SECTIONS: &[Section] = &[
                 "p2p.listen.quic",
                 Port,
                 "",
-                "UDP port to listen on for QUIC besides TCP, other than discovery's; 0 is any free one. Each first packet of anybody costs a signature. op-node has no QUIC",
+                "UDP port for QUIC in addition to TCP; 0 is any free one. It must differ from the port of discovery. Without this option QUIC is off, as in op-node. The first packet of each sender costs a signature",
             ),
             flag("p2p.advertise.ip", Text, "", "Address or host name to put in the discovery record"),
             flag("p2p.advertise.tcp", Port, "0", "TCP port to put in the discovery record; 0 is the one listened on"),
@@ -239,36 +245,36 @@ pub const SECTIONS: &[Section] = &[
                 "p2p.bootnodes",
                 List,
                 "",
-                "Nodes that discovery begins with, as enr:… or enode://…; by default those of the L1 network",
+                "Bootnodes as enr:… or enode://…; by default those of the L1 network",
             ),
             flag(
                 "p2p.discovery.path",
                 Path,
                 "opnode_discovery_db",
-                "Where to keep discovered records, or 'memory'; by default in the data directory",
+                "Path of the discovered records, or 'memory'; by default in --datadir",
             ),
-            flag("p2p.no-discovery", Bool, "false", "Do not look for peers"),
+            flag("p2p.no-discovery", Bool, "false", "Turn peer discovery off"),
             flag("p2p.nat", Bool, "false", "Ask the router to open the ports, by NAT-PMP or UPnP"),
             flag(
                 "p2p.netrestrict",
                 List,
                 "",
-                "Networks to connect within, as CIDR, for inbound and outbound connections, static peers included. op-node restricts discovery only",
+                "Connect only within these networks (CIDR), inbound and outbound, static peers included. op-node restricts discovery only",
             ),
             flag(
                 "p2p.peerstore.path",
                 Path,
                 "opnode_peerstore_db",
-                "Where to keep scores and bans, or 'memory'; by default in the data directory",
+                "Path of scores and bans, or 'memory'; by default in --datadir",
             ),
-            flag("p2p.peers.lo", Uint, "20", "Look for peers below this many"),
-            flag("p2p.peers.hi", Uint, "30", "Drop peers above this many"),
-            flag("p2p.peers.grace", Duration, "30s", "Time a new peer is not dropped"),
+            flag("p2p.peers.lo", Uint, "20", "Search for peers while fewer than this are connected"),
+            flag("p2p.peers.hi", Uint, "30", "Disconnect peers above this number"),
+            flag("p2p.peers.grace", Duration, "30s", "Time for which a new peer is not disconnected for --p2p.peers.hi"),
             flag("p2p.ban.peers", Bool, "true", "Ban peers that behave badly").env(&["OP_NODE_P2P_PEER_BANNING"]),
             flag("p2p.ban.threshold", Float, "-100", "Score below which a peer is banned")
                 .env(&["OP_NODE_P2P_PEER_BANNING_THRESHOLD"]),
             flag("p2p.ban.duration", Duration, "1h0m0s", "How long a ban lasts").env(&["OP_NODE_P2P_PEER_BANNING_DURATION"]),
-            flag("p2p.scoring", Choice(&["none", "light"]), "light", "How peers are scored").env(&["OP_NODE_P2P_PEER_SCORING"]),
+            flag("p2p.scoring", Choice(&["none", "light"]), "light", "Peer scoring").env(&["OP_NODE_P2P_PEER_SCORING"]),
             flag("p2p.scoring.peers", Text, "", "Obsolete: see --p2p.scoring").env(&[]).no_effect(OLD).hidden(),
             flag("p2p.scoring.topics", Text, "", "Obsolete").env(&[]).no_effect(OLD).hidden(),
             flag("p2p.score.bands", Text, "", "Obsolete").env(&[]).no_effect(OLD).hidden(),
@@ -288,8 +294,8 @@ pub const SECTIONS: &[Section] = &[
     section(
         "Logging",
         &[
-            flag("log.level", Text, "info", "Lowest level shown: trace, debug, info, warn, error, crit, silent, or 0 to 5"),
-            flag("log.format", Choice(&["text", "terminal", "logfmt", "json", "json-pretty"]), "text", "How a line is written"),
+            flag("log.level", Text, "info", "Lowest level that is logged: trace, debug, info, warn, error, crit, silent, or 5 to 0"),
+            flag("log.format", Choice(&["text", "terminal", "logfmt", "json", "json-pretty"]), "text", "Format of log lines"),
             flag("log.color", Bool, "false", "Colour in the formats text and terminal"),
             flag("log.pid", Bool, "false", "Add the process id to every line"),
         ],
@@ -308,7 +314,7 @@ pub const SECTIONS: &[Section] = &[
                 "pprof.type",
                 Choice(&["cpu", "heap", "goroutine", "threadcreate", "block", "mutex", "allocs"]),
                 "",
-                "What to profile",
+                "Type of profile",
             )
             .no_effect(NO_PROFILER),
         ],
@@ -316,9 +322,9 @@ pub const SECTIONS: &[Section] = &[
     section(
         "Rollup node RPC",
         &[
-            flag("rpc.addr", Text, "0.0.0.0", "Address of the rollup node's RPC (opp2p), served when it or its port is given"),
-            flag("rpc.port", Port, "9545", "Port of the rollup node's RPC (opp2p), served when it or its address is given"),
-            flag("rpc.enable-admin", Bool, "false", "Serve the admin methods there, which set the signer of blocks"),
+            flag("rpc.addr", Text, "0.0.0.0", "Address of the rollup node's RPC (opp2p), which is served when --rpc.addr or --rpc.port is given"),
+            flag("rpc.port", Port, "9545", "Port of the rollup node's RPC (opp2p), which is served when --rpc.addr or --rpc.port is given"),
+            flag("rpc.enable-admin", Bool, "false", "Serve the admin namespace on the rollup node's RPC; its methods can change the block signer"),
             flag("rpc.admin-state", Path, "", "File that records whether the sequencer was started or stopped; refused on a sequencer")
                 .no_effect("only a sequencer has such a state"),
             flag("experimental.sequencer-api", Bool, "false", "Serve the block building methods").no_effect(NO_ROLLUP_RPC),

@@ -23,8 +23,8 @@ pub const SECTIONS: &[Section] = &[
                 "rpc.max-connections",
                 Uint,
                 "10000",
-                "Connections of all public RPC endpoints together; at the limit a new one closes the connection that has been idle \
-                 for longest. The limit of open files (ulimit -Hn) may lower it",
+                "Connections of all public RPC endpoints together. At the limit a new connection closes the longest idle one. \
+                 The limit of open files (ulimit -Hn) may lower it",
             ),
             flag(
                 "rpc.max-websockets",
@@ -42,8 +42,8 @@ pub const SECTIONS: &[Section] = &[
             "proofs.max-size",
             Size,
             "20GB",
-            "Trie history from which eth_getProof answers at old blocks, of an archive too; 0 is no bound. Proofs of withdrawals \
-             are kept for 604800 blocks whatever it is",
+            "Disk space for the trie history that answers eth_getProof at old blocks, in archive mode too; 0 is no limit. \
+             Withdrawal proofs are kept for 604800 blocks at any setting",
         )
         .env(&["STARLING_PROOFS_MAX_SIZE"])],
     },
@@ -55,8 +55,8 @@ pub const SECTIONS: &[Section] = &[
             "commit.interval",
             Duration,
             "1s",
-            "The longest time between two syncs of the database to the disk: the blocks that a power cut may cost, to be fetched again. A \
-             killed process loses none, and what a sequencer signs is synced at once",
+            "Longest time between two syncs of the database to disk. A power cut may lose the blocks of that time, which are \
+             fetched again; a killed process loses none. Blocks that a sequencer signs are synced at once",
         )
         .env(&["STARLING_COMMIT_INTERVAL"])],
     },
@@ -64,8 +64,22 @@ pub const SECTIONS: &[Section] = &[
         title: "Genesis",
         program: Program::Starling,
         roles: &[Role::Init],
-        flags: &[flag("rollup.config", Path, "", "rollup.json of the chain, for a genesis file whose config is null")
-            .env(&["STARLING_INIT_ROLLUP_CONFIG"])],
+        flags: &[
+            flag("rollup.config", Path, "", "rollup.json of the chain, for a genesis file whose config is null")
+                .env(&["STARLING_INIT_ROLLUP_CONFIG"]),
+            flag("network", Text, "", "Known network of the genesis file, instead of --rollup.config; see `starling networks list`")
+                .aliases(&["op-network", "beta.op-network"])
+                .env(&["STARLING_INIT_NETWORK"]),
+        ],
+    },
+    Section {
+        title: "Fork overrides",
+        program: Program::Starling,
+        roles: &[Role::Execution],
+        flags: &[
+            flag("override.delta", Uint, "", "As --override.canyon, for Delta, which op-geth does not know"),
+            flag("override.karst", Uint, "", "As --override.canyon, for Karst, which op-geth does not know"),
+        ],
     },
     Section {
         title: "Following",
@@ -76,17 +90,17 @@ pub const SECTIONS: &[Section] = &[
                 "rollup.config",
                 Path,
                 "",
-                "rollup.json of the chain; with any --p2p.* option the core joins the swarm and follows its blocks, unless a rollup node drives it",
+                "rollup.json of the chain. With any --p2p.* option the core joins the swarm and follows its blocks, unless a rollup node drives it",
             )
             .env(&["STARLING_EXECUTION_ROLLUP_CONFIG"]),
-            flag("p2p.unsafe.block.signer", Text, "", "Address whose blocks are followed; without it gossip is ignored"),
+            flag("p2p.unsafe.block.signer", Text, "", "Address of the block signer; without it gossiped blocks are ignored"),
         ],
     },
     Section {
         title: "Development chain",
         program: Program::Starling,
         roles: &[Role::Execution],
-        flags: &[flag("dev.period", Uint, "", "Make a block every so many seconds (Ethereum chains only)")],
+        flags: &[flag("dev.period", Uint, "", "Seconds between blocks that this core makes itself (Ethereum chains only)")],
     },
     Section {
         title: "Development network",
@@ -94,25 +108,25 @@ pub const SECTIONS: &[Section] = &[
         roles: &[Role::Devnet],
         flags: &[
             flag("replicas", Uint, "2", "Replicas beside the sequencer, at most 50").env(&["STARLING_DEVNET_REPLICAS"]),
-            flag("datadir", Path, "", "Directory of the network's files, kept and resumed; none given is a temporary one")
+            flag("datadir", Path, "", "Directory of the network, kept and resumed. Default: a temporary one, removed at the end")
                 .env(&["STARLING_DEVNET_DATADIR"]),
             flag("l2.block-time", Uint, "2", "Seconds between L2 blocks").env(&["STARLING_DEVNET_L2_BLOCK_TIME"]),
             flag("l1.block-time", Uint, "6", "Seconds between L1 blocks").env(&["STARLING_DEVNET_L1_BLOCK_TIME"]),
-            flag("base-port", Port, "", "First of the ports: each node takes ten, HTTP, WebSocket, peer-to-peer, metrics first")
+            flag("base-port", Port, "", "First port of the network. Each node gets ten ports; the first four are HTTP, WebSocket, peer-to-peer and metrics")
                 .env(&["STARLING_DEVNET_BASE_PORT"]),
             flag(
                 "l1.genesis",
                 Path,
                 "",
-                "Genesis file or alloc of an L1 with contracts of its own, .zst allowed; needs the next two",
+                "Genesis file (or its alloc) of an L1 with your own contracts, .zst allowed; needs --l2.genesis and --rollup.config",
             )
             .env(&["STARLING_DEVNET_L1_GENESIS"]),
             flag("l2.genesis", Path, "", "Genesis file of the L2, .zst allowed").env(&["STARLING_DEVNET_L2_GENESIS"]),
-            flag("rollup.config", Path, "", "rollup.json of the two; all times and hashes in it are made new")
+            flag("rollup.config", Path, "", "rollup.json of that L1 and L2; its times and hashes are replaced")
                 .env(&["STARLING_DEVNET_ROLLUP_CONFIG"]),
-            flag("p2p.sequencer.key.path", Path, "", "The sequencer's key, if it is that of no development account")
+            flag("p2p.sequencer.key.path", Path, "", "File with the sequencer's key, unless it is that of a development account")
                 .env(&["STARLING_DEVNET_P2P_SEQUENCER_KEY_PATH"]),
-            flag("log.level", Text, "info", "Log level of the nodes, whose logs are files in the directory")
+            flag("log.level", Text, "info", "Log level of the nodes; each logs to a file in --datadir")
                 .env(&["STARLING_DEVNET_LOG_LEVEL"]),
         ],
     },

@@ -1,6 +1,9 @@
 //! L1 as derivation reads it: blocks with their logs and inbox transactions, and blobs.
 
-use crate::rollup::l1::{BlockAt, L1Block, L1BlockData, L1Blocks, L1Client, L1Error, Prefetcher};
+use crate::rollup::{
+    beacon::{BeaconClient, BeaconError, BlobId},
+    l1::{BlockAt, L1Block, L1BlockData, L1Blocks, L1Client, L1Error, Prefetcher},
+};
 use alloy_primitives::{B256, Bytes};
 use starling_proto::{
     config::RollupConfig,
@@ -13,6 +16,8 @@ use std::sync::Arc;
 pub enum ReadError {
     #[error(transparent)]
     L1(#[from] L1Error),
+    #[error(transparent)]
+    Beacon(#[from] BeaconError),
     /// The endpoint reported a higher head.
     #[error("L1 at {endpoint} has no block {number}, which is not above the head that it reported")]
     NotServed { endpoint: String, number: u64 },
@@ -27,6 +32,8 @@ pub enum ReadError {
 pub struct L1Reader {
     blocks: L1Blocks,
     prefetcher: Prefetcher,
+    /// `None` without `--l1.beacon`.
+    beacon: Option<BeaconClient>,
     rollup: Arc<RollupConfig>,
 }
 
@@ -36,11 +43,13 @@ impl L1Reader {
         blocks: L1Blocks,
         max_in_flight: usize,
         max_batch: usize,
+        beacon: Option<BeaconClient>,
         rollup: Arc<RollupConfig>,
     ) -> Self {
         Self {
             prefetcher: Prefetcher::new(blocks.clone(), max_in_flight, max_batch),
             blocks,
+            beacon,
             rollup,
         }
     }
@@ -79,8 +88,17 @@ impl L1Reader {
 
     /// Blobs of a block, in the order of `blobs`, checked against their versioned hashes.
     pub async fn blobs(&self, block: &L1Block, blobs: &[BlobRef]) -> Result<Vec<Bytes>, ReadError> {
-        let _ = (block, blobs);
-        Err(ReadError::NoBeacon)
+        let beacon = self.beacon.as_ref().ok_or(ReadError::NoBeacon)?;
+        let wanted = blobs.iter().map(|blob| BlobId {
+            index: blob.index,
+            versioned_hash: blob.versioned_hash,
+        });
+        let wanted: Vec<_> = wanted.collect();
+        let found = beacon.blobs(block.time, &wanted).await?;
+        Ok(found
+            .iter()
+            .map(|blob| Bytes::copy_from_slice(&blob[..]))
+            .collect())
     }
 
     fn convert(&self, data: &L1BlockData) -> L1Input {

@@ -1,0 +1,235 @@
+//! Fork times that an operator sets in place of the configured ones (`--override.*`), and whether a
+//! chain may still take other rules than those by which its blocks were made.
+//!
+//! An override that is not given changes nothing, and 0 is genesis. Rules that the chain has passed
+//! may not change: its blocks would be invalid, or derived differently from L1.
+
+use crate::{
+    config::RollupConfig,
+    fork::{BlobSchedule, Fork, ForkOrderError, ForkSchedule},
+};
+use alloy_primitives::B256;
+use std::{collections::BTreeMap, fmt};
+use thiserror::Error;
+
+/// The overrides that were given.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ForkOverrides {
+    /// Activation times, in Unix seconds.
+    pub forks: BTreeMap<Fork, u64>,
+    /// Activation time of Lagoon (Interop), in Unix seconds.
+    pub lagoon: Option<u64>,
+    /// L1 time (Unix seconds) of the Pectra blob schedule.
+    pub pectra_blob_schedule: Option<u64>,
+    /// Whether the gas of Karst's upgrade transactions stays in the gas limit.
+    pub keep_karst_upgrade_gas: Option<bool>,
+}
+
+impl ForkOverrides {
+    /// The schedule with the fork times that were given.
+    pub fn schedule(&self, configured: &ForkSchedule) -> ForkSchedule {
+        let times = self.forks.iter();
+        times.fold(configured.clone(), |schedule, (fork, time)| {
+            schedule.with(*fork, Some(*time))
+        })
+    }
+
+    /// The configuration with everything that was given. The result is to be
+    /// [validated](RollupConfig::validate) again.
+    pub fn apply(&self, configured: &RollupConfig) -> RollupConfig {
+        let mut config = configured.clone();
+        config.forks = self.schedule(&configured.forks);
+        config.lagoon_time = self.lagoon.or(config.lagoon_time);
+        config.pectra_blob_schedule_time = self
+            .pectra_blob_schedule
+            .or(config.pectra_blob_schedule_time);
+        if let Some(keep) = self.keep_karst_upgrade_gas {
+            config.keep_karst_upgrade_gas = keep;
+        }
+        config
+    }
+}
+
+/// Fork times for a core whose genesis config may be older than the network's schedule.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ScheduleChange {
+    /// A known network, whose schedule takes the place of the one of the genesis config.
+    pub network: Option<NetworkForks>,
+    /// ForkOverrides, which are applied last.
+    pub overrides: ForkOverrides,
+}
+
+/// The schedule of a chain, and the chain's identity.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NetworkForks {
+    /// L2 chain id.
+    pub chain_id: u64,
+    /// Hash of the first L2 block.
+    pub genesis_hash: B256,
+    /// Activation times.
+    pub forks: ForkSchedule,
+}
+
+impl From<&RollupConfig> for NetworkForks {
+    fn from(rollup: &RollupConfig) -> Self {
+        Self {
+            chain_id: rollup.l2_chain_id,
+            genesis_hash: rollup.genesis.l2.hash,
+            forks: rollup.forks.clone(),
+        }
+    }
+}
+
+impl ScheduleChange {
+    /// The schedule that is to be in force, checked for its order.
+    pub fn apply(&self, configured: &ForkSchedule) -> Result<ForkSchedule, ForkOrderError> {
+        let network = self.network.as_ref().map(|network| &network.forks);
+        let schedule = self.overrides.schedule(network.unwrap_or(configured));
+        schedule.validate()?;
+        Ok(schedule)
+    }
+}
+
+/// How far a chain has come. Blocks up to the head were made by the rules in force so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChainProgress {
+    /// Timestamp of the first block, in Unix seconds.
+    pub genesis_time: u64,
+    /// Timestamp of the highest block, in Unix seconds.
+    pub head_time: u64,
+}
+
+/// A rule's activation time in an error: `never` or `at 12`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ActivationTime(pub Option<u64>);
+
+impl fmt::Display for ActivationTime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(time) => write!(f, "at {time}"),
+            None => f.write_str("never"),
+        }
+    }
+}
+
+/// Why a chain cannot take other rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum RuleChangeError {
+    /// The chain has blocks at or after one of the two times.
+    #[error(
+        "{rule} would activate {now}, and this chain, whose head has time {head_time}, was made with {rule} activating {was}: \
+         its blocks would be invalid; change --override.{rule} (or the configuration) back, or begin with an empty data directory"
+    )]
+    Passed {
+        /// Name of the fork, as in `--override.<name>`.
+        rule: &'static str,
+        /// Time by which the chain was made.
+        was: ActivationTime,
+        /// Time that it would have.
+        now: ActivationTime,
+        /// Unix seconds.
+        head_time: u64,
+    },
+    /// The chain has passed Karst, and the gas of its upgrade would count differently.
+    #[error(
+        "keep-karst-upgrade-gas would be {now}, and this chain has passed Karst with {was}: \
+         its gas limits would differ; change --override.keep-karst-upgrade-gas (or the configuration) back"
+    )]
+    KarstGas {
+        /// Value by which the chain was made.
+        was: bool,
+        /// Value that it would have.
+        now: bool,
+    },
+}
+
+/// Refuses a schedule that differs from the one in force on a fork that the chain has passed. Times
+/// at or before the first block are equal. A chain without a block above the first has passed
+/// nothing.
+pub fn check_forks(
+    was: &ForkSchedule,
+    now: &ForkSchedule,
+    progress: ChainProgress,
+) -> Result<(), RuleChangeError> {
+    let [was, now] = [was, now].map(|schedule| progress.from_genesis(schedule));
+    let conflict = was.conflict(&now, progress.head_time);
+    match conflict.filter(|_| progress.has_blocks()) {
+        None => Ok(()),
+        Some(fork) => Err(RuleChangeError::Passed {
+            rule: fork.name(),
+            was: ActivationTime(was.time(fork)),
+            now: ActivationTime(now.time(fork)),
+            head_time: progress.head_time,
+        }),
+    }
+}
+
+/// Refuses a rollup configuration that differs from the one in force on a rule that the chain has
+/// passed. `blobs` is the L1's schedule; without it the Pectra blob schedule is not compared.
+pub fn check_rollup(
+    was: &RollupConfig,
+    now: &RollupConfig,
+    progress: ChainProgress,
+    blobs: Option<&BlobSchedule>,
+) -> Result<(), RuleChangeError> {
+    check_forks(&was.forks, &now.forks, progress)?;
+    if !progress.has_blocks() {
+        return Ok(());
+    }
+    let passed = |rule, was, now| RuleChangeError::Passed {
+        rule,
+        was: ActivationTime(was),
+        now: ActivationTime(now),
+        head_time: progress.head_time,
+    };
+    let reached = |time: Option<u64>| time.filter(|time| *time <= progress.head_time);
+    if reached(was.lagoon_time) != reached(now.lagoon_time) {
+        return Err(passed("lagoon", was.lagoon_time, now.lagoon_time));
+    }
+    let [was_pectra, now_pectra] = [was, now].map(|config| config.pectra_blob_schedule_time);
+    if blobs.is_some_and(|blobs| pectra_matters(was_pectra, now_pectra, progress, blobs)) {
+        return Err(passed("pectrablobschedule", was_pectra, now_pectra));
+    }
+    let has_karst_block = now.forks.is_active(Fork::Karst, progress.head_time)
+        && !now.forks.is_active(Fork::Karst, progress.genesis_time);
+    if has_karst_block && was.keep_karst_upgrade_gas != now.keep_karst_upgrade_gas {
+        return Err(RuleChangeError::KarstGas {
+            was: was.keep_karst_upgrade_gas,
+            now: now.keep_karst_upgrade_gas,
+        });
+    }
+    Ok(())
+}
+
+impl ChainProgress {
+    fn has_blocks(self) -> bool {
+        self.head_time > self.genesis_time
+    }
+
+    /// The same schedule for every block of the chain, with no time before the first one.
+    fn from_genesis(self, schedule: &ForkSchedule) -> ForkSchedule {
+        let mut clamped = schedule.clone();
+        for fork in Fork::ALL {
+            let time = schedule.time(fork).map(|time| time.max(self.genesis_time));
+            clamped = clamped.with(fork, time);
+        }
+        clamped
+    }
+}
+
+/// Whether two times of the Pectra blob schedule give an L1 origin of the chain different blob base
+/// fees. They do from the earlier time to the later one, where L1 has left Cancun's fraction.
+fn pectra_matters(
+    was: Option<u64>,
+    now: Option<u64>,
+    progress: ChainProgress,
+    blobs: &BlobSchedule,
+) -> bool {
+    let (was, now) = (was.unwrap_or(0), now.unwrap_or(0));
+    let (earlier, later) = (was.min(now), was.max(now));
+    if earlier == later || earlier > progress.head_time {
+        return false;
+    }
+    let last = progress.head_time.min(later - 1);
+    blobs.fraction(last, None) != BlobSchedule::CANCUN
+}

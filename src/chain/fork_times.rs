@@ -1,0 +1,161 @@
+//! The specification of a stored chain: the genesis config, with the fork times that are in force.
+//!
+//! The times in force are those of the genesis config until the chain is opened with others
+//! ([`ScheduleChange`]). They are recorded, so that a later start without the same options is
+//! refused once the chain has passed a fork by them.
+
+#[cfg(test)]
+mod tests;
+
+use crate::chain::{
+    ChainError,
+    genesis::{self, Genesis},
+    payload_log::PayloadLog,
+    rules::{ChainSpec, ExtraData, Rules},
+    store::{Store, StoreError},
+};
+use alloy_consensus::Header;
+use starling_proto::{
+    fork::{Fork, ForkSchedule},
+    network::overrides::{ChainProgress, ScheduleChange, check_forks},
+};
+use std::collections::BTreeMap;
+
+/// Name of the setting with the `config` object of the genesis file.
+const CONFIG_SETTING: &str = "genesis_config";
+/// Name of the setting with the fork times in force, a JSON object; empty or absent while they are
+/// those of the genesis config.
+const TIMES_SETTING: &str = "fork_times";
+
+/// Stores the config of a genesis file, whose fork times are in force from now on.
+pub(super) fn record_config(store: &Store, genesis: &Genesis) -> Result<(), StoreError> {
+    store.set_setting(CONFIG_SETTING, genesis.config.as_bytes())?;
+    if store.setting(TIMES_SETTING)?.is_some() {
+        store.set_setting(TIMES_SETTING, b"")?;
+    }
+    Ok(())
+}
+
+/// The specification with the fork times in force.
+pub(crate) fn spec_of(store: &Store) -> Result<ChainSpec, ChainError> {
+    let mut spec = configured(store)?;
+    if let (Some(times), Rules::Optimism { forks, .. }) = (recorded(store)?, &mut spec.rules) {
+        *forks = times;
+    }
+    Ok(spec)
+}
+
+/// The specification of the genesis config alone.
+fn configured(store: &Store) -> Result<ChainSpec, ChainError> {
+    let header = store.snapshot()?.genesis_header()?;
+    let config = store.setting(CONFIG_SETTING)?;
+    let (Some(header), Some(config)) = (header, config) else {
+        return Err(ChainError::NoGenesisConfig);
+    };
+    Ok(genesis::spec_of_config(&config, &header)?)
+}
+
+fn recorded(store: &Store) -> Result<Option<ForkSchedule>, ChainError> {
+    let text = store.setting(TIMES_SETTING)?;
+    let Some(text) = text.filter(|text| !text.is_empty()) else {
+        return Ok(None);
+    };
+    let times: BTreeMap<String, u64> =
+        serde_json::from_slice(&text).map_err(|_| ChainError::NoGenesisConfig)?;
+    let named = times
+        .into_iter()
+        .filter_map(|(name, time)| Some((Fork::from_name(&name)?, Some(time))));
+    Ok(Some(ForkSchedule::from_times(named)))
+}
+
+fn record(store: &Store, forks: &ForkSchedule) -> Result<(), ChainError> {
+    let named = Fork::ALL
+        .into_iter()
+        .filter_map(|fork| Some((fork.name(), forks.time(fork)?)));
+    let times: BTreeMap<&str, u64> = named.collect();
+    let text = serde_json::to_vec(&times).map_err(genesis::GenesisError::from)?;
+    Ok(store.set_setting(TIMES_SETTING, &text)?)
+}
+
+/// Puts the fork times of the genesis config, changed by `change`, in force. Refused if the chain
+/// has passed one of the forks by other times.
+pub(super) fn put_in_force(
+    store: &Store,
+    log: &PayloadLog,
+    change: &ScheduleChange,
+) -> Result<(), ChainError> {
+    let configured = configured(store)?;
+    let Rules::Optimism { forks, eip1559 } = &configured.rules else {
+        return if *change == ScheduleChange::default() {
+            Ok(())
+        } else {
+            Err(ChainError::NotOptimism)
+        };
+    };
+    if let Some(network) = &change.network
+        && (network.chain_id, network.genesis_hash)
+            != (configured.chain_id, configured.genesis_hash)
+    {
+        return Err(ChainError::OtherNetwork {
+            have: configured.chain_id,
+            want: network.chain_id,
+        });
+    }
+    let was = recorded(store)?.unwrap_or_else(|| forks.clone());
+    let now = change.apply(forks)?;
+    if was == now {
+        return Ok(());
+    }
+    // Delta changes nothing in execution, and a genesis config may leave it out.
+    let [before, after] = [&was, &now].map(|forks| forks.clone().with(Fork::Delta, None));
+    check_forks(&before, &after, progress(store, log, &configured)?)?;
+    let spec = ChainSpec {
+        rules: Rules::Optimism {
+            forks: now.clone(),
+            eip1559: *eip1559,
+        },
+        ..configured
+    };
+    if let Some(header) = store.snapshot()?.genesis_header()?
+        && let Some(fork) = lacking(&spec, &header)
+    {
+        return Err(ChainError::GenesisLacks { fork: fork.name() });
+    }
+    record(store, &now)
+}
+
+/// The time of the highest block, of the store or of the payload log, which is replayed later.
+fn progress(
+    store: &Store,
+    log: &PayloadLog,
+    spec: &ChainSpec,
+) -> Result<ChainProgress, ChainError> {
+    let head = store.head().number;
+    let stored = store.snapshot()?.header(head)?;
+    let mut head_time = stored.map_or(spec.genesis_time, |header| header.timestamp);
+    for logged in log.after(head) {
+        head_time = head_time.max(logged?.payload.timestamp());
+    }
+    Ok(ChainProgress {
+        genesis_time: spec.genesis_time,
+        head_time,
+    })
+}
+
+/// The first fork whose header fields a genesis block lacks, although the fork is active in it.
+fn lacking(spec: &ChainSpec, genesis: &Header) -> Option<Fork> {
+    let active = spec.at(genesis.timestamp);
+    let lacks = [
+        (Fork::Canyon, genesis.withdrawals_root.is_none()),
+        (Fork::Ecotone, genesis.parent_beacon_block_root.is_none()),
+        (
+            Fork::Holocene,
+            ExtraData::decode(&genesis.extra_data, &active).is_err(),
+        ),
+        (Fork::Isthmus, genesis.requests_hash.is_none()),
+    ];
+    lacks
+        .into_iter()
+        .find(|(fork, lacks)| active.is_op(*fork) && *lacks)
+        .map(|(fork, _)| fork)
+}

@@ -1,0 +1,122 @@
+//! Options of JSON-RPC and the pool.
+
+use super::*;
+use crate::chain::pool::PoolConfig;
+use alloy_primitives::U256;
+
+#[test]
+fn the_rollup_nodes_rpc_is_served_when_asked_for() -> Result<(), CliError> {
+    assert!(node("--http", &[])?.0.rpc.rollup.is_none());
+    let (config, notices) = node("--rpc.port 7545", &[])?;
+    let rollup = config.rpc.rollup.map(|rpc| (rpc.addr, rpc.port, rpc.api));
+    assert_eq!(
+        rollup,
+        Some(("0.0.0.0".to_owned(), 7545, vec!["opp2p".to_owned()]))
+    );
+    let with_admin = node("--rpc.port 7545 --rpc.enable-admin", &[])?
+        .0
+        .rpc
+        .rollup
+        .map(|rpc| rpc.api);
+    assert_eq!(
+        with_admin,
+        Some(vec!["opp2p".to_owned(), "admin".to_owned()])
+    );
+    assert_eq!(notices, Vec::<String>::new());
+    assert_eq!(
+        node("", &[("OP_NODE_RPC_ADDR", "127.0.0.1")])?
+            .0
+            .rpc
+            .rollup
+            .map(|rpc| rpc.port),
+        Some(9545)
+    );
+    Ok(())
+}
+
+#[test]
+fn limits_are_those_of_geth_unless_told_otherwise() -> Result<(), CliError> {
+    let (config, _) = node("", &[])?;
+    assert_eq!(config.pool, PoolConfig::default());
+    let limits = RpcLimits {
+        gas_cap: crate::chain::evm::RPC_GAS_CAP,
+        evm_timeout: crate::rpc::bounds::HEAVY_TIMEOUT,
+        batch: crate::rpc::limits::ServerLimits::default().batch,
+        batch_response: crate::rpc::limits::ServerLimits::default().batch_response,
+        connections: crate::rpc::limits::ServerLimits::default().connections,
+        websockets: crate::rpc::limits::ServerLimits::default().ws_connections,
+    };
+    assert!(limits.connections >= 10_000 && limits.websockets >= 2_000);
+    assert_eq!(config.rpc.limits, limits);
+
+    let line = "--txpool.pricelimit=7 --txpool.pricebump=20 --txpool.accountslots=3 --txpool.globalslots=30 --txpool.accountqueue=4 \
+        --txpool.globalqueue=40 --txpool.lifetime=1m --txpool.maxtxgas=1000000 --rpc.txfeecap=0.25 --rpc.allow-unprotected-txs \
+        --rpc.gascap=9 --rpc.evmtimeout=300ms --rpc.batch-request-limit=5 --rpc.batch-response-max-size=6 \
+        --rpc.max-connections=70 --rpc.max-websockets=8";
+    let (config, notices) = node(line, &[])?;
+    let told = PoolConfig {
+        min_tip: 7,
+        price_bump: 20,
+        account_slots: 3,
+        global_slots: 30,
+        account_queue: 4,
+        global_queue: 40,
+        lifetime: 60,
+        max_gas: Some(1_000_000),
+        tx_fee_cap: U256::from(250_000_000_000_000_000u64),
+        allow_unprotected: true,
+    };
+    assert_eq!(config.pool, told);
+    let told = RpcLimits {
+        gas_cap: 9,
+        evm_timeout: Duration::from_millis(300),
+        batch: 5,
+        batch_response: 6,
+        connections: 70,
+        websockets: 8,
+    };
+    assert_eq!(config.rpc.limits, told);
+    let none = node("--rpc.max-connections=0", &[]);
+    assert!(matches!(
+        none,
+        Err(CliError::Invalid {
+            name: "rpc.max-connections",
+            ..
+        })
+    ));
+    assert_eq!(notices, Vec::<String>::new());
+
+    let none = "--txpool.pricelimit=0 --txpool.pricebump=0 --txpool.accountslots=0 --txpool.globalslots=0 --txpool.accountqueue=0 \
+        --txpool.globalqueue=0 --txpool.lifetime=0s --rpc.txfeecap=0 --rpc.gascap=0 --rpc.evmtimeout=0 \
+        --rpc.batch-request-limit=0 --rpc.batch-response-max-size=0";
+    let (config, _) = node(none, &[])?;
+    assert_eq!(
+        config.pool,
+        PoolConfig {
+            tx_fee_cap: U256::ZERO,
+            ..Default::default()
+        }
+    );
+    let unlimited = RpcLimits {
+        gas_cap: u64::MAX / 2,
+        evm_timeout: Duration::MAX,
+        batch: usize::MAX,
+        batch_response: usize::MAX,
+        ..limits
+    };
+    assert_eq!(config.rpc.limits, unlimited);
+    assert!(matches!(
+        node("--rpc.txfeecap=-1", &[]),
+        Err(CliError::Invalid {
+            name: "rpc.txfeecap",
+            ..
+        })
+    ));
+    // The rest of geth's pool flags are accepted, and the node says that they change nothing.
+    let (_, notices) = node(
+        "--txpool.journal=x --txpool.nolocals --txpool.rejournal=1h --txpool.locals=0x00",
+        &[],
+    )?;
+    assert_eq!(notices.len(), 4, "{notices:?}");
+    Ok(())
+}

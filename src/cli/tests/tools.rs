@@ -1,0 +1,179 @@
+//! Options and operands of the commands beside `node` and `execution`.
+
+use super::*;
+
+#[test]
+fn a_network_of_files_takes_all_three_or_none() -> Result<(), CliError> {
+    let devnet = |options: &[&str]| {
+        let argv = ["starling", "devnet"]
+            .iter()
+            .chain(options)
+            .map(|word| word.to_string());
+        match parse(argv, &|_| None)?.invocation {
+            Invocation::Devnet(config) => Ok(config),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(devnet(&[])?.files.is_none());
+    let all = ["--l1.genesis=a", "--l2.genesis=b", "--rollup.config=c"];
+    let files = devnet(&all)?
+        .files
+        .map(|files| [files.l1, files.l2, files.rollup]);
+    assert_eq!(files, Some(["a", "b", "c"].map(PathBuf::from)));
+    for (index, option) in all.iter().enumerate() {
+        let two: Vec<_> = all
+            .iter()
+            .enumerate()
+            .filter(|(other, _)| *other != index)
+            .map(|(_, word)| *word)
+            .collect();
+        let missing = option.split('=').next().unwrap_or_default();
+        let error = devnet(&two).expect_err("a refusal");
+        assert!(
+            error
+                .to_string()
+                .starts_with(&format!("{missing} is missing")),
+            "{error}"
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn init_takes_one_genesis() -> Result<(), CliError> {
+    match parse_with("starling init --datadir d genesis.json", &[])?.invocation {
+        Invocation::Init(config) => assert_eq!(
+            (config.datadir, config.genesis),
+            ("d".into(), "genesis.json".into())
+        ),
+        other => panic!("{other:?}"),
+    }
+    for line in ["starling init --datadir d", "starling init --datadir d a b"] {
+        assert_eq!(
+            parse_with(line, &[]).expect_err(line).to_string(),
+            "need genesis.json file as the only argument"
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn defaults_of_the_database_are_ours_and_said() -> Result<(), CliError> {
+    let (config, _) = node("", &[])?;
+    assert_eq!(
+        (config.chain.cache, config.chain.commit_interval),
+        (128 << 20, Duration::from_secs(1))
+    );
+    let Invocation::Execution(config) = parse_with("starling execution", &[])?.invocation else {
+        panic!("another role")
+    };
+    assert_eq!(
+        (config.chain.cache, config.chain.commit_interval),
+        (128 << 20, Duration::from_secs(1))
+    );
+    let Invocation::Print(help) = parse_with("starling execution --help", &[])?.invocation else {
+        panic!("no help")
+    };
+    let words = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        words.contains("up to 50 MB at any setting. op-geth's 4096 is more than this node needs"),
+        "{words}"
+    );
+    Ok(())
+}
+
+#[test]
+fn tools_take_their_operands() -> Result<(), CliError> {
+    let files = |line: &str| match parse_with(line, &[])?.invocation {
+        Invocation::Import(config) => Ok::<_, CliError>((config.files, config.history.states)),
+        other => panic!("{other:?}"),
+    };
+    let (found, states) = files("starling import --datadir d a.rlp b.gz -history.state=7")?;
+    assert_eq!(
+        (found, states),
+        (["a.rlp", "b.gz"].map(PathBuf::from).to_vec(), Some(7))
+    );
+    assert_eq!(files("starling import a")?.1, Some(302_400));
+    for all in [
+        "--history.state 0",
+        "--gcmode=archive",
+        "--gcmode archive --history.state 9",
+    ] {
+        assert_eq!(files(&format!("starling import a {all}"))?.1, None, "{all}");
+    }
+    let proofs =
+        |line: &str| match parse_with(line, &[("STARLING_PROOFS_MAX_SIZE", "5GB")])?.invocation {
+            Invocation::Import(config) => Ok::<_, CliError>(config.history.proofs),
+            other => panic!("{other:?}"),
+        };
+    assert_eq!(
+        (
+            proofs("starling import a")?,
+            proofs("starling import a --proofs.max-size=3MB")?
+        ),
+        (5_000_000_000, 3_000_000)
+    );
+    assert!(parse_with("starling import a --proofs.max-size many", &[]).is_err());
+    let interval =
+        |line: &str| match parse_with(line, &[("STARLING_COMMIT_INTERVAL", "250ms")])?.invocation {
+            Invocation::Import(config) => Ok::<_, CliError>(config.chain.commit_interval),
+            other => panic!("{other:?}"),
+        };
+    assert_eq!(interval("starling import a")?, Duration::from_millis(250));
+    assert_eq!(
+        interval("starling import a --commit.interval 1m")?,
+        Duration::from_secs(60)
+    );
+    for wrong in ["0", "9ms", "11m", "-1s"] {
+        let refused = interval(&format!("starling import a --commit.interval={wrong}"));
+        assert!(
+            matches!(
+                refused,
+                Err(CliError::Invalid {
+                    name: "commit.interval",
+                    ..
+                })
+            ),
+            "{wrong}: {refused:?}"
+        );
+    }
+    let range = |line: &str| match parse_with(line, &[])?.invocation {
+        Invocation::Export(config) => Ok::<_, CliError>((config.file, config.range)),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(range("starling export f")?, ("f".into(), None));
+    assert_eq!(
+        range("starling export f 3 9 --datadir=d")?,
+        ("f".into(), Some((3, 9)))
+    );
+    for (action, wanted) in [
+        ("verify", DbAction::Verify),
+        ("stats", DbAction::Stats),
+        ("prune", DbAction::Prune),
+        ("repair", DbAction::Repair),
+    ] {
+        for line in [
+            format!("starling db {action} --datadir d"),
+            format!("starling db --datadir d {action}"),
+        ] {
+            let Invocation::Db(config) = parse_with(&line, &[])?.invocation else {
+                panic!("{line}")
+            };
+            assert_eq!((config.action, config.datadir), (wanted, "d".into()));
+        }
+    }
+    for wrong in [
+        "import",
+        "export",
+        "export f 1",
+        "export f 1 x",
+        "export f 1 2 3",
+        "db",
+        "db inspect",
+        "db verify --http",
+    ] {
+        let error = parse_with(&format!("starling {wrong}"), &[]).expect_err(wrong);
+        assert!(!matches!(error, CliError::Table(_)), "{error}");
+    }
+    Ok(())
+}
