@@ -23,6 +23,7 @@ use crate::{
     secret::Secret,
 };
 use alloy_eips::eip4844::Blob;
+use futures::{FutureExt, future::BoxFuture};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use parking_lot::Mutex;
 use serde::{Deserialize, de::DeserializeOwned};
@@ -290,17 +291,18 @@ impl BeaconClient {
         struct Spec {
             seconds_per_slot: Quoted,
         }
-        let genesis = self.try_each(async |index| self.get::<Genesis>(index, GENESIS).await);
+        let genesis = self.try_each(|index| self.get::<Genesis>(index, GENESIS).boxed());
         let genesis_time = genesis.await?.genesis_time.0;
         let mut seconds_per_slot = self.inner.slot_duration;
         if seconds_per_slot == 0 {
-            let spec = self.try_each(async |index| {
+            let read = async move |index| {
                 let spec = self.get::<Spec>(index, SPEC).await?;
                 match spec.seconds_per_slot.0 {
                     0 => Err(self.error(index, SPEC, BeaconCause::Untrue(NO_SLOT_TIME.into()))),
                     seconds => Ok(seconds),
                 }
-            });
+            };
+            let spec = self.try_each(|index| read(index).boxed());
             seconds_per_slot = spec.await?;
         }
         Ok(SlotClock {
@@ -327,8 +329,12 @@ impl BeaconClient {
             let time = block_time;
             return Err(self.error(0, GENESIS, BeaconCause::BeforeGenesis { time, genesis }));
         };
-        self.try_each(async |index| self.blobs_from(index, slot, wanted).await)
-            .await
+        let wanted: Arc<[BlobId]> = wanted.into();
+        self.try_each(|index| {
+            let wanted = wanted.clone();
+            async move { self.blobs_from(index, slot, &wanted).await }.boxed()
+        })
+        .await
     }
 
     /// Asks one endpoint: for blobs, or for sidecars if it has no `/blobs`.
@@ -366,9 +372,9 @@ impl BeaconClient {
     /// Calls `ask` for one endpoint after the other until one succeeds; that one is asked first from
     /// now on. The error is that of the last endpoint, except that one that does not have the blobs
     /// says more than one that fails.
-    async fn try_each<T>(
-        &self,
-        ask: impl AsyncFn(usize) -> Result<T, BeaconError>,
+    async fn try_each<'a, T>(
+        &'a self,
+        ask: impl Fn(usize) -> BoxFuture<'a, Result<T, BeaconError>> + Send + Sync,
     ) -> Result<T, BeaconError> {
         let mut tried = Tried::default();
         let mut failure: Option<BeaconError> = None;

@@ -4,7 +4,6 @@ use super::{Flag, Kind::*, Program, Role, Section, flag};
 
 const NO_DERIVATION: &str =
     "nothing is derived from L1 yet, so L2 blocks come from the sequencer's gossip only";
-const NO_BEACON: &str = "no blobs are read yet";
 const IN_PROCESS: &str = "the execution core runs in this process, no engine is called over RPC";
 const NO_ROLLUP_RPC: &str = "the rollup node's own RPC serves opp2p, and admin if it is enabled";
 const NO_PROFILER: &str = "there is no profiler yet";
@@ -52,18 +51,15 @@ pub const SECTIONS: &[Section] = &[
             flag("l1.trustrpc", Bool, "false", "Accept blocks and receipts of the L1 endpoint without checking their hashes")
                 .env(&["OP_NODE_L1_TRUST_RPC"]),
             flag("l1.http-poll-interval", Duration, "12s", "Interval of polling the newest L1 block"),
-            flag("l1.beacon", Url, "", "Base URL of an L1 beacon node's REST API").no_effect(NO_BEACON),
+            flag("l1.beacon", Url, "", "Base URL of an L1 beacon node's REST API"),
             flag("l1.beacon-fallbacks", List, "", "Further beacon endpoints, for blobs that --l1.beacon does not have")
                 .aliases(&["l1.beacon-archiver"])
-                .env(&["OP_NODE_L1_BEACON_FALLBACKS", "OP_NODE_L1_BEACON_ARCHIVER"])
-                .no_effect(NO_BEACON),
-            flag("l1.beacon-header", Text, "", "Header to send with every beacon request, as 'X-Key: Value'").no_effect(NO_BEACON),
-            flag("l1.beacon.fetch-all-sidecars", Bool, "false", "Fetch all blobs of a slot, and pick the needed ones locally").no_effect(NO_BEACON),
-            flag("l1.beacon.slot-duration-override", Uint, "0", "Seconds per slot, instead of asking the beacon node")
-                .no_effect(NO_BEACON),
-            flag("l1.beacon.ignore", Bool, "false", "Start although the beacon node fails its health check").no_effect(NO_BEACON),
-            flag("l1.cache-size", Uint, "900", "L1 blocks, receipts and transactions to keep; 0 is 3/2 of the sequencing window")
-                .no_effect(NO_DERIVATION),
+                .env(&["OP_NODE_L1_BEACON_FALLBACKS", "OP_NODE_L1_BEACON_ARCHIVER"]),
+            flag("l1.beacon-header", Text, "", "Header to send with every beacon request, as 'X-Key: Value'"),
+            flag("l1.beacon.fetch-all-sidecars", Bool, "false", "Fetch all blobs of a slot, and pick the needed ones locally"),
+            flag("l1.beacon.slot-duration-override", Uint, "0", "Seconds per slot, instead of asking the beacon node"),
+            flag("l1.beacon.ignore", Bool, "false", "Start although the beacon node fails its health check"),
+            flag("l1.cache-size", Uint, "900", "L1 blocks, receipts and transactions to keep; 0 is 3/2 of the sequencing window"),
             flag("l1.epoch-poll-interval", Duration, "6m24s", "Interval of polling the safe and finalized L1 block; 0 is never"),
             flag("l1.max-concurrency", Uint, "10", "L1 requests in flight, at least 1"),
             flag("l1.rpc-max-batch-size", Uint, "20", "Requests in one L1 batch, 1 to 500"),
@@ -114,7 +110,6 @@ pub const SECTIONS: &[Section] = &[
                 .no_effect(OLD)
                 .hidden(),
             flag("l2.skip-sync-start-check", Bool, "false", "Skip the check of L1 origins at a reset")
-                .no_effect(NO_DERIVATION)
                 .hidden(),
             flag("l2.backup-unsafe-sync-rpc", Url, "", "Fetch missing blocks from this RPC")
                 .no_effect("missing blocks are fetched from peers")
@@ -157,11 +152,10 @@ pub const SECTIONS: &[Section] = &[
             flag("syncmode.offset-el-safe", Duration, "0s", "Distance of the safe head from the tip after a sync")
                 .no_effect(NO_DERIVATION),
             flag("verifier.l1-confs", Uint, "0", "Distance from L1's head, in L1 blocks, at which the block signer is read"),
-            flag("finality.lookback", Uint, "0", "L1 blocks to remember for finality").no_effect(NO_DERIVATION),
-            flag("finality.delay", Uint, "0", "L1 blocks between attempts to finalize").no_effect(NO_DERIVATION),
-            flag("safedb.path", Path, "", "Directory of the safe head database").no_effect(NO_DERIVATION),
-            flag("fetch-withdrawal-root-from-state", Bool, "false", "Take the withdrawals root of an output from the state")
-                .no_effect("no outputs are served yet"),
+            flag("finality.lookback", Uint, "0", "L1 blocks to remember for finality"),
+            flag("finality.delay", Uint, "0", "L1 blocks between attempts to finalize"),
+            flag("safedb.path", Path, "", "Directory of the safe head database"),
+            flag("fetch-withdrawal-root-from-state", Bool, "false", "Take the withdrawals root of an output from the state"),
             flag("snapshotlog.file", Path, "", "Obsolete").env(&["OP_NODE_SNAPSHOT_LOG"]).no_effect(OLD).hidden(),
         ],
     ),

@@ -112,18 +112,18 @@ const HARMLESS: &str = "
     altda.da-server altda.da-service altda.get-timeout altda.max-concurrent-da-requests altda.put-timeout altda.verify-on-read
     authrpc.addr authrpc.jwtsecret authrpc.port authrpc.vhosts beta.extra-networks bootnodes conductor.rpc conductor.rpc-timeout
     datadir.ancient db.engine discovery.dns discovery.port discovery.v4 discovery.v5 execution.pprof.addr execution.pprof.port
-    execution.rollup.halt execution.syncmode experimental.sequencer-api fetch-withdrawal-root-from-state finality.delay finality.lookback gpo.blocks
+    execution.rollup.halt execution.syncmode experimental.sequencer-api gpo.blocks
     gpo.ignoreprice gpo.maxprice gpo.minsuggestedpriorityfee gpo.percentile graphql heartbeat.enabled heartbeat.moniker
     heartbeat.url history.chain history.logs history.transactions ignore-missing-pectra-blob-schedule interop.dependency-set
-    interop.jwt-secret interop.rpc.port ipcdisable ipcpath l1.beacon l1.beacon-fallbacks l1.beacon-header
-    l1.beacon.fetch-all-sidecars l1.beacon.ignore l1.beacon.slot-duration-override l1.cache-size
+    interop.jwt-secret interop.rpc.port ipcdisable ipcpath   
+       
     l2 l2.backup-unsafe-sync-rpc l2.backup-unsafe-sync-rpc.trustrpc l2.engine-rpc-timeout l2.engine-sync
-    l2.enginekind l2.jwt-secret l2.skip-sync-start-check log.file maxpeers nat networkid nodekey nodekeyhex nodiscover
+    l2.enginekind l2.jwt-secret log.file maxpeers nat networkid nodekey nodekeyhex nodiscover
     p2p.gossip.mesh.floodpublish p2p.mux p2p.ping p2p.score.bands p2p.scoring.peers p2p.scoring.topics p2p.security
     p2p.timeout.accept p2p.timeout.dial p2p.timeout.negotiation p2p.useragent port pprof pprof.addr pprof.enabled pprof.path
     pprof.port pprof.type rollup.computependingblock rollup.disabletxpoolgossip rollup.halt rollup.historicalrpc rollup.historicalrpctimeout
     rollup.load-protocol-versions rollup.sequencertxconditionalcostratelimit rollup.sequencertxconditionalenabled
-    rollup.superchain-upgrades rpc.admin-state safedb.path snapshot snapshotlog.file state.scheme supervisor syncmode
+    rollup.superchain-upgrades rpc.admin-state snapshot snapshotlog.file state.scheme supervisor syncmode
     syncmode.offset-el-safe syncmode.req-resp txpool.journal txpool.locals txpool.nolocals txpool.rejournal
 ";
 
