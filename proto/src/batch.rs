@@ -14,8 +14,11 @@ pub const SINGULAR_TYPE: u8 = 0;
 /// One L2 block, without deposits (specs: derivation, batch format).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SingularBatch {
+    /// The hash of the block before it.
     pub parent_hash: B256,
+    /// The number of its L1 origin.
     pub epoch_number: u64,
+    /// The hash of its L1 origin.
     pub epoch_hash: B256,
     /// Unix seconds.
     pub timestamp: u64,
@@ -26,12 +29,15 @@ pub struct SingularBatch {
 /// A batch of either kind, decoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Batch {
+    /// One block.
     Singular(SingularBatch),
+    /// A range of blocks.
     Span(SpanBatch),
 }
 
 /// Why bytes are no batch.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages document the variants")]
 pub enum BatchError {
     #[error("the batch is empty")]
     Empty,

@@ -27,6 +27,7 @@ const HEADER: usize = 4;
 
 /// Why a blob holds no data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages document the variants")]
 pub enum BlobError {
     #[error("a blob of {0} bytes")]
     Length(usize),

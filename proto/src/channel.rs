@@ -45,6 +45,7 @@ pub struct BatchReader {
 
 /// Why a channel gives no further batch, or why one batch of it is skipped.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages document the variants")]
 pub enum ChannelError {
     #[error("the channel is empty")]
     Empty,

@@ -23,6 +23,7 @@ const DEFAULT_CONSTANTS: ChainOpConfig = ChainOpConfig {
 
 /// The first difference between attributes and a block. `derived` is the value from L1.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages document the variants")]
 pub enum AttributesMismatch {
     #[error("parent {block}, derived {derived}")]
     Parent { block: B256, derived: B256 },

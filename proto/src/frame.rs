@@ -22,16 +22,19 @@ pub type ChannelId = FixedBytes<16>;
 /// A piece of a channel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
+    /// The channel that it is a piece of.
     pub id: ChannelId,
     /// Position in the channel, from 0.
     pub number: u16,
     /// A piece of the compressed channel, at most [`MAX_FRAME_DATA`] bytes.
     pub data: Bytes,
+    /// Whether the channel ends with it.
     pub is_last: bool,
 }
 
 /// Why a data item is discarded as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages document the variants")]
 pub enum FrameError {
     #[error("the item is empty")]
     Empty,

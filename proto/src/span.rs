@@ -30,6 +30,7 @@ pub struct BatchContext {
     pub genesis_time: u64,
     /// Seconds.
     pub block_time: u64,
+    /// The L2 chain id, which transactions are signed for.
     pub chain_id: u64,
 }
 
@@ -57,6 +58,7 @@ pub struct SpanBlock {
 
 /// Why bytes are no span batch. Names are those of the columns in the specification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages document the variants")]
 pub enum SpanError {
     #[error("the batch ends in {0}")]
     Truncated(&'static str),

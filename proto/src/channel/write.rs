@@ -35,6 +35,7 @@ impl ChannelCompression {
 
 /// Why a channel takes no further batch, or gives no frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages document the variants")]
 pub enum ChannelWriteError {
     #[error("brotli before Fjord")]
     BrotliBeforeFjord,
@@ -110,6 +111,7 @@ impl ChannelWriter {
         })
     }
 
+    /// The channel's name in its frames.
     pub fn id(&self) -> ChannelId {
         self.id
     }
@@ -162,6 +164,7 @@ impl ChannelWriter {
         self.encoder.close()
     }
 
+    /// Whether no further batch can be added.
     pub fn is_closed(&self) -> bool {
         matches!(self.encoder, Encoder::Closed(_))
     }

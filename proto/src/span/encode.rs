@@ -8,6 +8,7 @@ use alloy_primitives::{B256, FixedBytes};
 
 /// Why a block cannot be appended to a span batch, which it leaves as it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages document the variants")]
 pub enum SpanBuildError {
     #[error("the block's time {0} does not follow the span")]
     Timestamp(u64),
@@ -43,6 +44,7 @@ pub struct SpanBuilder {
 }
 
 impl SpanBuilder {
+    /// An empty span of the chain that the context describes.
     pub fn new(context: BatchContext) -> Self {
         Self {
             context,

@@ -13,6 +13,7 @@ const SET_CODE: u8 = 4;
 
 /// Why a transaction cannot be rebuilt from its columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages document the variants")]
 pub enum RebuildError {
     #[error("type {0:#04x} is not allowed in span batches")]
     Type(u8),
