@@ -63,7 +63,7 @@ impl Derivation {
         };
         let mut source = BatchSource::new(cx, base, config);
         Self {
-            batches: BatchStage::new(&cx.rollup, &mut source),
+            batches: BatchStage::new(&cx.rollup, &mut source, walk.first),
             source,
             pending: head.clone(),
             concluded: head,
