@@ -170,7 +170,7 @@ impl Recording {
         &self.l2[usize::try_from(number - self.rollup.genesis.l2.number).unwrap()]
     }
 
-    /// What differs between the attributes and the block on the same parent, if anything.
+    /// The first difference between the attributes and the block on the same parent.
     fn difference(&self, derived: &DerivedAttributes) -> Option<&'static str> {
         let block = self.block(derived.parent.id.number + 1);
         let (header, attributes) = (&block.header, &derived.attributes);
@@ -263,7 +263,7 @@ const CALM: Chaos = Chaos {
     resets: Resets::Never,
 };
 
-/// What a run derived.
+/// The result of a run.
 #[derive(Debug, Default, PartialEq)]
 struct Outcome {
     /// Numbers of the blocks whose transactions differed, which the test called invalid.

@@ -1,3 +1,5 @@
+//! The bank and the assembler, frame by frame.
+
 use super::{bank::BankRead, *};
 use crate::{
     derive::{DropCounts, DropReason},
