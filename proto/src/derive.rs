@@ -182,10 +182,22 @@ impl Pipeline {
     /// pipeline then walks the L2 chain back by itself, as far as a channel may have been open, and
     /// asks for those blocks. Counters of drops are kept.
     pub fn reset(&mut self, safe: Arc<Payload>) {
+        self.reset_from(safe, 0);
+    }
+
+    /// Starts over like [`Pipeline::reset`], but applies no batch before L1 block `first`: earlier
+    /// L1 blocks only fill channels.
+    ///
+    /// A batch that was dropped because the safe head was further back at that time may fit the
+    /// safe head of a plain reset, which then derives it from another L1 block or, where the batcher
+    /// contradicts itself, derives another chain. With the L1 block that the block after `safe` was
+    /// derived from as `first`, and `safe` the safe head when derivation came to `first`, the result
+    /// is that of the pipeline without a reset.
+    pub fn reset_from(&mut self, safe: Arc<Payload>, first: u64) {
         self.pushed = None;
         self.is_idle = false;
         self.cx.safe.rewind();
-        self.state = match ResetWalk::new(&self.cx.rollup, safe) {
+        self.state = match ResetWalk::new(&self.cx.rollup, safe, first) {
             Ok(walk) => PipelineState::Walking(Box::new(walk)),
             Err(error) => stopped(PipelineStep::Critical(error)),
         };
@@ -356,3 +368,6 @@ impl Pipeline {
 fn stopped(step: PipelineStep) -> PipelineState {
     PipelineState::Stopped(Box::new(step))
 }
+
+#[cfg(test)]
+mod tests;

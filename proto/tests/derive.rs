@@ -170,7 +170,7 @@ impl Recording {
         &self.l2[usize::try_from(number - self.rollup.genesis.l2.number).unwrap()]
     }
 
-    /// What differs between the attributes and the block on the same parent, if anything.
+    /// The first difference between the attributes and the block on the same parent.
     fn difference(&self, derived: &DerivedAttributes) -> Option<&'static str> {
         let block = self.block(derived.parent.id.number + 1);
         let (header, attributes) = (&block.header, &derived.attributes);
@@ -227,12 +227,15 @@ impl Recording {
 }
 
 /// Reads that fail, and other things that must not change the result.
+#[derive(Clone, Copy)]
 struct Chaos {
+    /// Zero has no events.
     state: u64,
+    resets: Resets,
 }
 
 impl Chaos {
-    /// Whether an event of this probability, in percent, happens now. Seed 0 has none.
+    /// Whether an event of this probability, in percent, happens now.
     fn happens(&mut self, percent: u64) -> bool {
         if self.state == 0 {
             return false;
@@ -244,16 +247,31 @@ impl Chaos {
     }
 }
 
-/// What a run derived.
+/// How the pipeline is reset from time to time.
+#[derive(Clone, Copy, PartialEq)]
+enum Resets {
+    Never,
+    /// To the safe head.
+    Plain,
+    /// To the safe head before the L1 block that is being derived from.
+    Exact,
+}
+
+/// Every read succeeds at once.
+const CALM: Chaos = Chaos {
+    state: 0,
+    resets: Resets::Never,
+};
+
+/// The result of a run.
 #[derive(Debug, Default, PartialEq)]
 struct Outcome {
-    /// Blocks that the test called invalid, by number, and the field that differed.
-    invalid: Vec<(u64, &'static str)>,
+    /// Numbers of the blocks whose transactions differed, which the test called invalid.
+    invalid: Vec<u64>,
     /// The local-safe head by the L1 block it was derived from.
     safe: BTreeMap<u64, B256>,
     head: u64,
     drops: BTreeMap<DropReason, u64>,
-    steps: u64,
 }
 
 struct Run<'a> {
@@ -263,29 +281,42 @@ struct Run<'a> {
     outcome: Outcome,
     /// Local-safe head.
     safe: u64,
+    /// The L1 block that is being derived from, and the local-safe head before it.
+    boundary: (u64, u64),
 }
 
 impl<'a> Run<'a> {
-    fn new(recording: &'a Recording, seed: u64) -> Self {
+    fn new(recording: &'a Recording, chaos: Chaos) -> Self {
         let mut pipeline = Pipeline::new(recording.rollup.clone(), recording.blobs.clone());
         assert!(matches!(pipeline.step(), PipelineStep::Reset(_)));
         pipeline.reset(recording.l2[0].clone());
         Self {
             recording,
             pipeline,
-            chaos: Chaos { state: seed },
+            chaos,
             outcome: Outcome::default(),
             safe: recording.rollup.genesis.l2.number,
+            boundary: (0, recording.rollup.genesis.l2.number),
         }
+    }
+
+    fn reset(&mut self) {
+        if self.chaos.resets == Resets::Plain {
+            let safe = self.recording.block(self.safe).clone();
+            return self.pipeline.reset(safe);
+        }
+        let (first, safe) = self.boundary;
+        self.safe = safe;
+        let safe = self.recording.block(safe).clone();
+        self.pipeline.reset_from(safe, first);
     }
 
     /// Derives until L1 ends.
     fn finish(mut self) -> Outcome {
         loop {
-            self.outcome.steps += 1;
-            if self.chaos.happens(1) && self.chaos.happens(10) {
-                let safe = self.recording.block(self.safe).clone();
-                self.pipeline.reset(safe);
+            if self.chaos.resets != Resets::Never && self.chaos.happens(1) && self.chaos.happens(20)
+            {
+                self.reset();
             }
             match self.pipeline.step() {
                 PipelineStep::More | PipelineStep::Unanswered => {}
@@ -344,10 +375,13 @@ impl<'a> Run<'a> {
             assert!(matches!(self.pipeline.step(), PipelineStep::Unanswered));
         }
         let number = derived.parent.id.number + 1;
+        if derived.derived_from.number > self.boundary.0 {
+            self.boundary = (derived.derived_from.number, self.safe);
+        }
         if let Some(field) = self.recording.difference(derived) {
             assert_eq!(field, "transactions", "block {number}: {derived:?}");
             assert!(!derived.deposits_only, "block {number}: {derived:?}");
-            self.outcome.invalid.push((number, field));
+            self.outcome.invalid.push(number);
             return self.pipeline.invalid().unwrap();
         }
         let block = self.recording.block(number).clone();
@@ -361,8 +395,8 @@ impl<'a> Run<'a> {
 }
 
 /// Derives a folder to its end, and compares the safe heads at each L1 block.
-fn derive(recording: &Recording, seed: u64) -> Outcome {
-    let outcome = Run::new(recording, seed).finish();
+fn derive(recording: &Recording, chaos: Chaos) -> Outcome {
+    let outcome = Run::new(recording, chaos).finish();
     assert_eq!(
         outcome.head as usize,
         recording.l2.len() - 1,
@@ -392,44 +426,94 @@ macro_rules! recording {
 
 #[test]
 fn every_fork_from_regolith_to_jovian_in_singular_batches() {
-    let recording = recording!("ladder-singular");
-    let outcome = derive(&recording, 0);
-    println!(
-        "{:?} {:?} {}",
-        outcome.drops, outcome.invalid, outcome.steps
-    );
+    let outcome = derive(&recording!("ladder-singular"), CALM);
     assert!(outcome.invalid.is_empty());
-    assert!(outcome.drops.is_empty());
+    assert!(outcome.drops.is_empty(), "{:?}", outcome.drops);
 }
 
 #[test]
 fn span_batches_in_calldata() {
-    let recording = recording!("jovian-span");
-    let outcome = derive(&recording, 0);
-    println!(
-        "{:?} {:?} {}",
-        outcome.drops, outcome.invalid, outcome.steps
-    );
+    let outcome = derive(&recording!("jovian-span"), CALM);
     assert!(outcome.invalid.is_empty());
+    // The batcher posted blocks again that it did not know to be safe.
+    let flushed = [DropReason::ChannelFlushed, DropReason::FutureBatch];
+    assert!(outcome.drops.keys().eq(&flushed), "{:?}", outcome.drops);
 }
 
 #[test]
 fn span_batches_in_blobs() {
-    let recording = recording!("jovian-blobs");
-    let outcome = derive(&recording, 0);
-    println!(
-        "{:?} {:?} {}",
-        outcome.drops, outcome.invalid, outcome.steps
-    );
+    let outcome = derive(&recording!("jovian-blobs"), CALM);
     assert!(outcome.invalid.is_empty());
+    assert!(outcome.drops.is_empty(), "{:?}", outcome.drops);
+}
+
+/// Blocks 191 and 269 hold transactions that cannot execute, as `actions.jsonl` says: they are
+/// replaced by their deposits.
+#[test]
+fn a_batcher_that_misbehaves() {
+    let outcome = derive(&recording!("hostile-1"), CALM);
+    assert_eq!(outcome.invalid, [191, 269]);
+    use DropReason::*;
+    let expected = [
+        (Sender, 8),
+        (Frames, 30),
+        (Frame, 5),
+        (ChannelTimeout, 3),
+        (ChannelReplaced, 8),
+        (Channel, 10),
+        (ChannelFlushed, 10),
+        (PastBatch, 280),
+        (FutureBatch, 2),
+        (BatchParent, 4),
+        (BatchTransaction, 5),
+        (InvalidBlock, 2),
+    ];
+    assert_eq!(outcome.drops, expected.into());
+}
+
+/// Seeds per folder: `STARLING_DERIVE_SEEDS`, or few.
+fn seeds() -> std::ops::RangeInclusive<u64> {
+    let count = std::env::var("STARLING_DERIVE_SEEDS").ok();
+    1..=count.map_or(10, |count| count.parse().unwrap())
+}
+
+/// Reads that fail at any step change nothing, not even a count.
+fn failing_reads(recording: &Recording) {
+    let calm = derive(recording, CALM);
+    for seed in seeds() {
+        let chaos = Chaos {
+            state: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15),
+            resets: Resets::Never,
+        };
+        let outcome = derive(recording, chaos);
+        assert_eq!(outcome, calm, "{} seed {seed}", recording.name);
+    }
+}
+
+/// A reset at any step, to the safe head before the L1 block that was being derived from, derives
+/// the same chain from the same L1 blocks.
+fn resets(recording: &Recording, resets: Resets) {
+    let calm = derive(recording, CALM);
+    for seed in seeds() {
+        let chaos = Chaos {
+            state: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15),
+            resets,
+        };
+        let outcome = derive(recording, chaos);
+        assert_eq!(outcome.safe, calm.safe, "{} seed {seed}", recording.name);
+    }
 }
 
 #[test]
-fn a_batcher_that_misbehaves() {
-    let recording = recording!("hostile-1");
-    let outcome = derive(&recording, 0);
-    println!(
-        "{:?} {:?} {}",
-        outcome.drops, outcome.invalid, outcome.steps
-    );
+fn failing_reads_change_nothing() {
+    failing_reads(&recording!("ladder-singular"));
+    failing_reads(&recording!("hostile-1"));
+    failing_reads(&recording!("jovian-blobs"));
+}
+
+#[test]
+fn resets_change_nothing() {
+    resets(&recording!("ladder-singular"), Resets::Plain);
+    resets(&recording!("ladder-singular"), Resets::Exact);
+    resets(&recording!("hostile-1"), Resets::Exact);
 }

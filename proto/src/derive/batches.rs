@@ -30,8 +30,9 @@ pub(super) enum BatchStage {
 }
 
 impl BatchStage {
-    /// Starts at the L1 block that `source` starts at.
-    pub fn new(rollup: &RollupConfig, source: &mut BatchSource) -> Self {
+    /// Starts at the L1 block that `source` starts at. Batches of L1 blocks before `first` are not
+    /// applied.
+    pub fn new(rollup: &RollupConfig, source: &mut BatchSource, first: u64) -> Self {
         let base = *source.origin();
         let mut origins = EpochOrigins::default();
         origins.push(EpochOrigin {
@@ -42,6 +43,7 @@ impl BatchStage {
             origin: base,
             origins,
             span: VecDeque::new(),
+            first,
         };
         if rollup.forks.is_active(Fork::Holocene, base.time) {
             Self::Strict(StrictStage::new(window))
@@ -95,6 +97,8 @@ struct EpochWindow {
     origin: L1Block,
     origins: EpochOrigins,
     span: VecDeque<SpanBlock>,
+    /// Number of the first L1 block whose batches are applied.
+    first: u64,
 }
 
 impl EpochWindow {
@@ -186,34 +190,36 @@ impl EpochWindow {
     }
 
     /// The empty block that the expired sequencing window forces, if there is one. `is_drained`
-    /// tells that the pipeline has no more data up to its origin.
+    /// tells that the pipeline has no more data up to its origin. Epochs that have all their blocks
+    /// are left behind on the way.
     fn forced_empty(
         &mut self,
         rollup: &RollupConfig,
         safe: &L2BlockRef,
         is_drained: bool,
     ) -> Option<SingularBatch> {
-        let epoch = *self.origins.first()?;
-        let expiry = epoch.number.saturating_add(rollup.seq_window_size);
-        let is_expired =
-            expiry < self.origin.number || (expiry == self.origin.number && is_drained);
-        if !is_expired {
-            return None;
-        }
-        let next_epoch = self.origins.second()?;
         let timestamp = safe.time.saturating_add(rollup.block_time);
-        let is_first = safe.origin.number.checked_add(1) == Some(epoch.number);
-        if timestamp >= next_epoch.time && !is_first {
+        loop {
+            let epoch = *self.origins.first()?;
+            let expiry = epoch.number.saturating_add(rollup.seq_window_size);
+            let is_expired =
+                expiry < self.origin.number || (expiry == self.origin.number && is_drained);
+            if !is_expired {
+                return None;
+            }
+            let next_epoch = self.origins.second()?;
+            let is_first = safe.origin.number.checked_add(1) == Some(epoch.number);
+            if timestamp < next_epoch.time || is_first {
+                return Some(SingularBatch {
+                    parent_hash: safe.id.hash,
+                    epoch_number: epoch.number,
+                    epoch_hash: epoch.hash,
+                    timestamp,
+                    transactions: Vec::new(),
+                });
+            }
             self.origins.pop_first();
-            return None;
         }
-        Some(SingularBatch {
-            parent_hash: safe.id.hash,
-            epoch_number: epoch.number,
-            epoch_hash: epoch.hash,
-            timestamp,
-            transactions: Vec::new(),
-        })
     }
 }
 

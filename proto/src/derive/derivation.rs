@@ -24,25 +24,25 @@ const DEPOSIT: u8 = 0x7e;
 pub(super) struct Derivation {
     pub source: BatchSource,
     batches: BatchStage,
-    pending: Head,
+    pending: SafeHead,
     /// The last head that concluded a batch. The pending-safe head goes back to it when a block in
     /// the middle of a span batch is invalid (before Holocene).
-    concluded: Head,
-    out: Attributes,
+    concluded: SafeHead,
+    out: AttributesSlot,
     /// The need that the last step returned.
     pub needed: Option<Need>,
 }
 
 /// A block of the safe chain and its reference.
 #[derive(Clone, Debug)]
-struct Head {
+struct SafeHead {
     payload: Arc<Payload>,
     block: L2BlockRef,
 }
 
 /// Attributes that were produced.
 #[derive(Debug)]
-enum Attributes {
+enum AttributesSlot {
     None,
     /// To be returned by the next step: the deposits of a block that was invalid.
     Ready(Box<DerivedAttributes>),
@@ -57,17 +57,17 @@ impl Derivation {
         base: L1Input,
         config: SystemConfig,
     ) -> Self {
-        let head = Head {
+        let head = SafeHead {
             payload: walk.safe.clone(),
             block: walk.safe_ref(),
         };
         let mut source = BatchSource::new(cx, base, config);
         Self {
-            batches: BatchStage::new(&cx.rollup, &mut source),
+            batches: BatchStage::new(&cx.rollup, &mut source, walk.first),
             source,
             pending: head.clone(),
             concluded: head,
-            out: Attributes::None,
+            out: AttributesSlot::None,
             needed: None,
         }
     }
@@ -82,17 +82,17 @@ impl Derivation {
         schedule: &BlobSchedule,
         pushed: &mut Option<L1Input>,
     ) -> PipelineStep {
-        let ready = match std::mem::replace(&mut self.out, Attributes::None) {
-            Attributes::Out(attributes) => {
-                self.out = Attributes::Out(attributes);
+        let ready = match std::mem::replace(&mut self.out, AttributesSlot::None) {
+            AttributesSlot::Out(attributes) => {
+                self.out = AttributesSlot::Out(attributes);
                 return PipelineStep::Unanswered;
             }
-            Attributes::Ready(attributes) => Ok(attributes),
-            Attributes::None => self.next(cx, schedule),
+            AttributesSlot::Ready(attributes) => Ok(attributes),
+            AttributesSlot::None => self.next(cx, schedule),
         };
         let step = match ready {
             Ok(attributes) => {
-                self.out = Attributes::Out(attributes.clone());
+                self.out = AttributesSlot::Out(attributes.clone());
                 PipelineStep::Attributes(attributes)
             }
             Err(Pause::More) => PipelineStep::More,
@@ -195,7 +195,7 @@ impl Derivation {
         rollup: &RollupConfig,
         payload: Arc<Payload>,
     ) -> Result<(), PushError> {
-        let Attributes::Out(attributes) = &self.out else {
+        let AttributesSlot::Out(attributes) = &self.out else {
             return Err(PushError::NotNeeded("a block"));
         };
         let parent = attributes.parent.id;
@@ -210,18 +210,18 @@ impl Derivation {
         }
         let block = L2BlockRef::of(&payload, &rollup.genesis)
             .map_err(|error| other(format!("{} ({error})", payload.id())))?;
-        self.pending = Head { payload, block };
+        self.pending = SafeHead { payload, block };
         if attributes.concluding {
             self.concluded = self.pending.clone();
         }
-        self.out = Attributes::None;
+        self.out = AttributesSlot::None;
         Ok(())
     }
 
     /// Goes on without the block of the attributes that are out. `Some` if that is impossible.
     pub fn invalid(&mut self, cx: &mut StageContext) -> Result<Option<CriticalError>, PushError> {
-        let mut attributes = match std::mem::replace(&mut self.out, Attributes::None) {
-            Attributes::Out(attributes) => attributes,
+        let mut attributes = match std::mem::replace(&mut self.out, AttributesSlot::None) {
+            AttributesSlot::Out(attributes) => attributes,
             other => {
                 self.out = other;
                 return Err(PushError::NotNeeded("a verdict"));
@@ -237,7 +237,7 @@ impl Derivation {
         {
             self.batches.flush(cx, &mut self.source);
             keep_deposits(&mut attributes);
-            self.out = Attributes::Ready(attributes);
+            self.out = AttributesSlot::Ready(attributes);
         } else {
             self.pending = self.concluded.clone();
             cx.safe.rewind();

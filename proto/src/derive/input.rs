@@ -150,3 +150,115 @@ fn inbox_deposit(raw: &[u8], inbox: Address) -> Option<InboxTransaction> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloy_consensus::{
+        Signed, TxEip1559, TxEip2930, TxEip4844, TxEip7702, TxLegacy,
+        transaction::SignableTransaction,
+    };
+    use alloy_eips::eip2718::Encodable2718;
+    use alloy_primitives::{Signature, TxKind};
+    use op_alloy_consensus::TxDeposit;
+
+    const INBOX: Address = Address::repeat_byte(0xff);
+
+    fn signed<T: SignableTransaction<Signature>>(transaction: T) -> Signed<T> {
+        Signed::new_unhashed(transaction, Signature::test_signature())
+    }
+
+    fn blob(to: Address, hashes: &[u8]) -> Vec<u8> {
+        let hashes = hashes.iter().map(|byte| B256::repeat_byte(*byte));
+        let transaction = TxEip4844 {
+            to,
+            blob_versioned_hashes: hashes.collect(),
+            input: Bytes::from_static(b"ignored"),
+            ..TxEip4844::default()
+        };
+        TxEnvelope::from(signed(transaction)).encoded_2718()
+    }
+
+    #[test]
+    fn types_0_to_3_and_deposits_to_the_inbox_count_and_blobs_are_numbered_in_the_block() {
+        let to = TxKind::Call(INBOX);
+        let legacy = |to| {
+            TxEnvelope::from(signed(TxLegacy {
+                to,
+                ..TxLegacy::default()
+            }))
+        };
+        let raw = [
+            legacy(to).encoded_2718(),
+            blob(Address::ZERO, &[1, 2]),
+            TxEnvelope::from(signed(TxEip2930 {
+                to,
+                ..Default::default()
+            }))
+            .encoded_2718(),
+            vec![5, 1, 2, 3],
+            TxEnvelope::from(signed(TxEip1559 {
+                to,
+                ..Default::default()
+            }))
+            .encoded_2718(),
+            blob(INBOX, &[3, 4]),
+            legacy(TxKind::Create).encoded_2718(),
+            TxEnvelope::from(signed(TxEip7702 {
+                to: INBOX,
+                ..Default::default()
+            }))
+            .encoded_2718(),
+            TxDeposit {
+                to,
+                from: Address::repeat_byte(9),
+                ..TxDeposit::default()
+            }
+            .encoded_2718(),
+            vec![],
+        ];
+        let found = inbox_transactions(raw.iter().map(Vec::as_slice), INBOX);
+        let blobs: Vec<_> = found.iter().map(|transaction| &transaction.blobs).collect();
+        let expected = [(2, 3), (3, 4)].map(|(index, byte)| BlobRef {
+            index,
+            versioned_hash: B256::repeat_byte(byte),
+        });
+        assert_eq!(blobs.len(), 5);
+        assert_eq!(blobs[3], &expected);
+        assert_eq!(blobs.iter().filter(|blobs| blobs.is_empty()).count(), 4);
+        assert_eq!(found[4].sender, Address::repeat_byte(9));
+        assert!(
+            found
+                .iter()
+                .all(|transaction| !transaction.sender.is_zero())
+        );
+    }
+
+    /// Positions count every log of the block, those of failed receipts too.
+    #[test]
+    fn relevant_logs_keep_their_positions() {
+        let rollup = crate::derive::tests::world::rollup(crate::fork::Fork::Bedrock);
+        let deposit = |byte| {
+            let deposit = TxDeposit {
+                from: Address::repeat_byte(byte),
+                ..TxDeposit::default()
+            };
+            crate::deposit::deposit_to_log(rollup.deposit_contract_address, &deposit)
+        };
+        let receipts = vec![
+            (true, vec![Log::empty(), deposit(1)]),
+            (false, vec![deposit(2)]),
+            (true, vec![Log::empty(), deposit(3), Log::empty()]),
+        ];
+        let deposits = |receipts: &[ReceiptLogs]| {
+            let logs = receipts
+                .iter()
+                .map(|(success, logs)| (*success, logs.as_slice()));
+            let contract = rollup.deposit_contract_address;
+            crate::deposit::deposits_of_block(logs, contract, B256::ZERO).unwrap()
+        };
+        let relevant = RelevantLogs::of(&receipts, &rollup);
+        assert_eq!(deposits(&relevant.to_receipts()), deposits(&receipts));
+        assert_eq!(deposits(&receipts).len(), 2);
+    }
+}

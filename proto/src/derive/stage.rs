@@ -19,7 +19,7 @@ const MAX_SEQUENCER_DRIFT_FJORD: u64 = 1_800;
 /// Why a stage has nothing to give.
 #[derive(Clone, Debug)]
 pub(super) enum Pause {
-    /// It made progress: call it again.
+    /// Progress was made: call the stage again.
     More,
     /// Everything up to the L1 origin is read.
     End,

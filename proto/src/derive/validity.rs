@@ -25,7 +25,7 @@ pub(super) enum BatchValidity {
     Drop(DropReason),
     /// More L1 blocks have to be known.
     Undecided,
-    /// It may be valid when earlier batches have been applied. Not in Holocene.
+    /// The batch may be valid when earlier ones have been applied. Not in Holocene.
     Future,
     /// All its blocks are safe already. Only in Holocene.
     Past,

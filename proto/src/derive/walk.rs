@@ -16,18 +16,25 @@ use std::sync::Arc;
 pub(super) struct ResetWalk {
     pub safe: Arc<Payload>,
     safe_ref: L2BlockRef,
+    /// Number of the first L1 block whose batches are applied.
+    pub first: u64,
     at: Arc<Payload>,
     at_ref: L2BlockRef,
 }
 
 impl ResetWalk {
-    pub fn new(rollup: &RollupConfig, safe: Arc<Payload>) -> Result<Self, CriticalError> {
+    pub fn new(
+        rollup: &RollupConfig,
+        safe: Arc<Payload>,
+        first: u64,
+    ) -> Result<Self, CriticalError> {
         let safe_ref = reference(rollup, &safe)?;
         Ok(Self {
             at: safe.clone(),
             at_ref: safe_ref,
             safe,
             safe_ref,
+            first,
         })
     }
 

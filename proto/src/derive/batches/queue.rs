@@ -117,6 +117,10 @@ impl BatchQueue {
             }
         }
         let is_drained = matches!(self.phase, QueuePhase::Derive { is_drained: true });
+        if self.window.origin.number < self.window.first {
+            self.phase = QueuePhase::Pull;
+            return Err(if is_drained { Pause::End } else { Pause::More });
+        }
         let next = self.derive(cx, safe, is_drained)?;
         self.phase = QueuePhase::Pull;
         match next {

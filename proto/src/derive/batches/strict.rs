@@ -45,7 +45,8 @@ impl StrictStage {
     ) -> Pull<NextBatch> {
         self.window.update(source, safe);
         // A channel that ends in the L1 origin of the safe head or before it holds past batches.
-        if self.window.origin.number <= safe.origin.number {
+        let origin = self.window.origin.number;
+        if origin <= safe.origin.number || origin < self.window.first {
             source.next_batch(cx)?;
             cx.drops.add(DropReason::BatchBehind);
             return Err(Pause::More);

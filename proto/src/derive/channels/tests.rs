@@ -1,3 +1,5 @@
+//! The bank and the assembler, frame by frame.
+
 use super::{bank::BankRead, *};
 use crate::{
     derive::{DropCounts, DropReason},
@@ -101,7 +103,7 @@ fn the_bank_drops_its_oldest_channels_beyond_the_limit() {
     let drops = &mut DropCounts::default();
     let mut bank = ChannelBank::default();
     for name in ["a0", "b0", "c0", "d0!"] {
-        bank.ingest(&frame(name), 100, TIMEOUT, 3 * 203, drops);
+        bank.ingest(&frame(name), 100, TIMEOUT, 3 * 202, drops);
     }
     assert_eq!(
         drops.get(DropReason::ChannelSize),

@@ -1,0 +1,264 @@
+//! The pipeline on an L1 that is mined by order.
+
+mod batches;
+mod l1;
+pub(super) mod world;
+
+use super::*;
+use crate::{batch::SingularBatch, fork::Fork};
+use alloy_primitives::Address;
+use world::*;
+
+/// Blocks `first..=last` on `parent`, each with one transaction and the newest L1 origin that its
+/// time allows.
+fn chain(world: &World, parent: &Payload, last: u64) -> Vec<Arc<Payload>> {
+    let mut blocks: Vec<Arc<Payload>> = Vec::new();
+    for number in parent.number() + 1..=last {
+        let parent = blocks.last().map_or(parent, |last| last);
+        let epoch = number * L2_TIME / L1_TIME;
+        blocks.push(world.block(parent, epoch, &[transaction(number)]));
+    }
+    blocks
+}
+
+fn hashes(blocks: &[Arc<Payload>]) -> Vec<B256> {
+    blocks.iter().map(|block| block.hash).collect()
+}
+
+/// A world in which L1 blocks up to `number` are mined, and its blocks up to L2 number `last`.
+fn start(rollup: RollupConfig, number: u64, last: u64) -> (World, Vec<Arc<Payload>>) {
+    let mut world = World::new(rollup);
+    world.mine_to(number);
+    let genesis = world.chain[0].clone();
+    let blocks = chain(&world, &genesis, last);
+    (world, blocks)
+}
+
+/// No transactions.
+const NONE: &[Bytes] = &[];
+
+/// The forks around which batches are judged differently.
+const QUEUE: Fork = Fork::Granite;
+const STRICT: Fork = Fork::Holocene;
+
+#[test]
+fn batches_of_both_kinds_are_derived_on_every_fork() {
+    for fork in Fork::ALL.into_iter().filter(|fork| *fork >= Fork::Regolith) {
+        for is_span in [false, true] {
+            if is_span && fork < Fork::Delta {
+                continue;
+            }
+            let (mut world, blocks) = start(rollup(fork), 3, 9);
+            let genesis = world.chain[0].clone();
+            let batches = if is_span {
+                vec![world.span(&genesis, &blocks)]
+            } else {
+                world.singular(&blocks)
+            };
+            let item = world.channel(&batches);
+            world.mine([item]);
+            world.derive();
+            assert_eq!(
+                hashes(&world.chain[1..]),
+                hashes(&blocks),
+                "{fork:?} {is_span}"
+            );
+            let concluding = if is_span && fork < STRICT { 1 } else { 9 };
+            assert_eq!(world.safe.len(), concluding, "{fork:?} {is_span}");
+            assert!(
+                world
+                    .safe
+                    .iter()
+                    .all(|(_, derived_from)| *derived_from == 4)
+            );
+            assert_eq!(world.pipeline.drain_drops(), DropCounts::default());
+        }
+    }
+}
+
+#[test]
+fn a_need_is_returned_until_it_is_met_and_answers_are_checked() {
+    let (mut world, _) = start(rollup(STRICT), 3, 0);
+    let expected = Need::L1Block {
+        number: 0,
+        link: L1Link::Is(world.l1[0].block.hash),
+    };
+    for _ in 0..3 {
+        match world.pipeline.step() {
+            PipelineStep::Need(need) => assert_eq!(need, expected),
+            other => panic!("{other:?}"),
+        }
+    }
+    let other = world.l1[1].clone();
+    assert!(matches!(
+        world.pipeline.push_l1(other),
+        Err(PushError::Other { .. })
+    ));
+    let head = world.chain[0].clone();
+    let refused = [
+        world.pipeline.push_l2(head.clone()),
+        world.pipeline.push_blobs(B256::ZERO, &[]),
+        world.pipeline.accepted(head),
+        world.pipeline.invalid(),
+    ];
+    for refused in refused {
+        assert!(
+            matches!(refused, Err(PushError::NotNeeded(_))),
+            "{refused:?}"
+        );
+    }
+    world.pipeline.no_l1_yet();
+    assert!(matches!(
+        world.pipeline.step(),
+        PipelineStep::Idle {
+            origin: None,
+            next: 0
+        }
+    ));
+    world.derive();
+    assert_eq!(world.pipeline.origin().unwrap().number, 3);
+    assert!(matches!(
+        world.pipeline.step(),
+        PipelineStep::Idle { next: 4, .. }
+    ));
+}
+
+#[test]
+fn attributes_are_produced_once_and_their_block_must_build_on_the_parent() {
+    let (mut world, blocks) = start(rollup(STRICT), 3, 2);
+    let batches = world.singular(&blocks);
+    let item = world.channel(&batches);
+    world.mine([item]);
+    let derived = loop {
+        match world.pipeline.step() {
+            PipelineStep::Attributes(derived) => break derived,
+            PipelineStep::Need(Need::L1Block { number, .. }) => {
+                let input = world.l1[number as usize].clone();
+                world.pipeline.push_l1(input).unwrap();
+            }
+            PipelineStep::More => {}
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(derived.parent.id, world.chain[0].id());
+    assert!(derived.concluding && !derived.deposits_only);
+    assert_eq!(derived.attributes.no_tx_pool, Some(true));
+    assert!(matches!(world.pipeline.step(), PipelineStep::Unanswered));
+    assert!(world.pipeline.accepted(blocks[1].clone()).is_err());
+    assert!(matches!(world.pipeline.step(), PipelineStep::Unanswered));
+    world.pipeline.accepted(blocks[0].clone()).unwrap();
+    assert_eq!(world.pipeline.pending_safe().unwrap().id, blocks[0].id());
+    assert!(world.pipeline.accepted(blocks[0].clone()).is_err());
+}
+
+/// Before Holocene the whole span goes; since then the blocks before the invalid one stay, and it
+/// is replaced by its deposits.
+#[test]
+fn an_invalid_block_inside_a_span() {
+    for fork in [QUEUE, STRICT] {
+        let (mut world, blocks) = start(rollup(fork), 3, 8);
+        let genesis = world.chain[0].clone();
+        world.invalid.push(transaction(4));
+        let span = world.span(&genesis, &blocks);
+        let item = world.channel(&[span]);
+        world.mine([item]);
+        let kept = if fork == QUEUE { 0 } else { 4 };
+        let contents = world.derive();
+        assert_eq!(
+            contents.len() - usize::from(fork == QUEUE) * 3,
+            kept,
+            "{fork:?}"
+        );
+        let drops = world.pipeline.drain_drops();
+        assert_eq!(drops.get(DropReason::InvalidBlock), 1);
+        assert_eq!(drops.get(DropReason::SpanRest), 1);
+        if fork == STRICT {
+            assert_eq!(contents[3], (1, vec![]), "deposits only");
+            assert_eq!(world.safe.last(), Some(&(4, 4)));
+        } else {
+            assert_eq!(world.pipeline.pending_safe().unwrap().id, genesis.id());
+            assert!(world.safe.is_empty());
+        }
+
+        // The next good batches are used.
+        let parent = world.chain[kept].clone();
+        let again: Vec<_> = (kept as u64 + 1..=8)
+            .map(|number| (number * L2_TIME / L1_TIME, NONE))
+            .collect();
+        let again = world.blocks(&parent, &again);
+        let batches = world.singular(&again);
+        let item = world.channel(&batches);
+        world.mine([item]);
+        world.derive();
+        assert_eq!(hashes(&world.chain[kept + 1..]), hashes(&again), "{fork:?}");
+    }
+}
+
+#[test]
+fn an_invalid_block_of_deposits_alone_is_critical() {
+    let (mut world, _) = start(rollup(STRICT), WINDOW + 2, 0);
+    loop {
+        match world.pipeline.step() {
+            PipelineStep::Attributes(derived) => {
+                assert!(derived.deposits_only);
+                world.pipeline.invalid().unwrap();
+            }
+            PipelineStep::Need(Need::L1Block { number, .. }) => {
+                let input = world.l1[number as usize].clone();
+                world.pipeline.push_l1(input).unwrap();
+            }
+            PipelineStep::More => {}
+            stop => {
+                let error = CriticalError::DepositsOnly(world.chain[0].id());
+                assert!(matches!(stop, PipelineStep::Critical(e) if e == error));
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn derivation_ends_before_lagoon_with_a_sentence() {
+    let mut config = rollup(STRICT);
+    config.lagoon_time = Some(START + 3 * L2_TIME);
+    let (mut world, blocks) = start(config, 3, 5);
+    let batches = world.singular(&blocks);
+    let item = world.channel(&batches);
+    world.mine([item]);
+    let stop = world.run();
+    let PipelineStep::Critical(error) = stop else {
+        panic!("{stop:?}");
+    };
+    assert_eq!(error, CriticalError::Lagoon(START + 6));
+    assert!(error.to_string().contains("lagoon (interop)"));
+    assert_eq!(hashes(&world.chain[1..]), hashes(&blocks[..2]));
+    assert!(matches!(world.pipeline.step(), PipelineStep::Critical(_)));
+}
+
+/// A channel may have been opened a channel timeout before the safe head's origin.
+#[test]
+fn a_reset_goes_back_far_enough_for_open_channels() {
+    let (mut world, blocks) = start(rollup(Fork::Fjord), 6, 18);
+    let batches = world.singular(&blocks);
+    let mut late = world.frames(&batches[12..], 2).into_iter();
+    let mut item = || crate::frame::encode(&[late.next().unwrap()]);
+    let (open, close) = (item(), item());
+    let first = world.channel(&batches[..12]);
+    for (number, item) in [(3, open), (5, first)] {
+        world.l1[number].inbox.push(InboxTransaction {
+            sender: BATCHER,
+            calldata: item.into(),
+            blobs: Vec::new(),
+        });
+    }
+    world.derive();
+    assert_eq!(hashes(&world.chain[1..]), hashes(&blocks[..12]));
+
+    // Its origin is L1 block 4.
+    let safe = world.chain[12].clone();
+    world.pipeline.reset(safe.clone());
+    assert_eq!(world.pipeline.pending_safe().unwrap().id, safe.id());
+    world.mine([close]);
+    world.derive();
+    assert_eq!(hashes(&world.chain[1..]), hashes(&blocks));
+}
