@@ -17,7 +17,7 @@ pub use blobs::BlobId;
 
 use crate::{
     rollup::http::{
-        HttpEndpoint, HttpFault, HttpReply,
+        HttpFault, HttpReply, HttpTarget,
         rotation::{Fault, Rotation, Tried},
     },
     secret::Secret,
@@ -197,8 +197,8 @@ struct BeaconInner {
 }
 
 struct BeaconEndpoint {
-    http: HttpEndpoint,
-    /// It answered a request for blobs with sidecars only; `/blobs` is not asked for again.
+    http: HttpTarget,
+    /// The endpoint answered a request for blobs with sidecars only; `/blobs` is not asked for again.
     has_only_sidecars: AtomicBool,
 }
 
@@ -212,7 +212,7 @@ impl BeaconClient {
         };
         let headers = headers(config.header.as_ref()).map_err(|reason| invalid(reason.into()))?;
         let endpoint = |url: &Secret| {
-            let http = HttpEndpoint::new(url.expose(), headers.clone());
+            let http = HttpTarget::new(url.expose(), headers.clone());
             Ok(BeaconEndpoint {
                 http: http.map_err(|reason| invalid(format!("--l1.beacon: {reason}")))?,
                 has_only_sidecars: AtomicBool::new(false),
@@ -247,14 +247,14 @@ impl BeaconClient {
     /// A failure is only logged where the configuration says so.
     pub async fn check_health(&self) -> Result<(), BeaconError> {
         #[derive(Deserialize)]
-        struct Version {
+        struct BeaconVersion {
             version: String,
         }
         let mut pause = HEALTH_PAUSE;
         let mut attempt = 1;
         let error = loop {
-            match self.get::<Version>(0, VERSION).await {
-                Ok(Version { version }) => {
+            match self.get::<BeaconVersion>(0, VERSION).await {
+                Ok(BeaconVersion { version }) => {
                     let version: String = version.chars().take(100).collect();
                     tracing::info!(endpoint = %self.inner.endpoints[0].http.name(), version, "the beacon API answers");
                     return Ok(());
@@ -283,20 +283,20 @@ impl BeaconClient {
 
     async fn read_clock(&self) -> Result<SlotClock, BeaconError> {
         #[derive(Deserialize)]
-        struct Genesis {
+        struct BeaconGenesis {
             genesis_time: Quoted,
         }
         #[derive(Deserialize)]
         #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
-        struct Spec {
+        struct BeaconSpec {
             seconds_per_slot: Quoted,
         }
-        let genesis = self.try_each(|index| self.get::<Genesis>(index, GENESIS).boxed());
+        let genesis = self.try_each(|index| self.get::<BeaconGenesis>(index, GENESIS).boxed());
         let genesis_time = genesis.await?.genesis_time.0;
         let mut seconds_per_slot = self.inner.slot_duration;
         if seconds_per_slot == 0 {
             let read = async move |index| {
-                let spec = self.get::<Spec>(index, SPEC).await?;
+                let spec = self.get::<BeaconSpec>(index, SPEC).await?;
                 match spec.seconds_per_slot.0 {
                     0 => Err(self.error(index, SPEC, BeaconCause::Untrue(NO_SLOT_TIME.into()))),
                     seconds => Ok(seconds),
@@ -454,7 +454,7 @@ async fn checked<T: Send + 'static>(
 /// The `data` of a response.
 fn data<T: DeserializeOwned>(reply: &HttpReply) -> Result<T, BeaconCause> {
     #[derive(Deserialize)]
-    struct Answer<T> {
+    struct BeaconAnswer<T> {
         data: T,
     }
     match reply.status {
@@ -467,7 +467,7 @@ fn data<T: DeserializeOwned>(reply: &HttpReply) -> Result<T, BeaconCause> {
         }
         _ => {}
     }
-    let answer: Result<Answer<T>, _> = serde_json::from_slice(&reply.body);
+    let answer: Result<BeaconAnswer<T>, _> = serde_json::from_slice(&reply.body);
     answer.map(|answer| answer.data).map_err(|error| {
         BeaconCause::Malformed(match reply.body.trim_ascii_start().first() {
             Some(b'<') => "a web page where JSON was expected".into(),

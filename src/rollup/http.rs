@@ -1,7 +1,7 @@
 //! HTTP as the clients of L1 and of the beacon API use it: bounded in size and time, and with names
 //! of endpoints and failures that hold no credentials.
 //!
-//! [`rate`] and [`rotation`] decide when to ask and whom; both are pure. [`HttpEndpoint`] does the
+//! [`rate`] and [`rotation`] decide when to ask and whom; both are pure. [`HttpTarget`] does the
 //! asking: one request per call, no retries and no redirects.
 
 #[cfg(test)]
@@ -73,7 +73,7 @@ pub enum HttpFault {
 }
 
 /// One server, and the headers that it gets with every request. Connections are kept and reused.
-pub struct HttpEndpoint {
+pub struct HttpTarget {
     client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
     /// The URL without user name and without a slash at its end.
     base: String,
@@ -81,7 +81,7 @@ pub struct HttpEndpoint {
     headers: HeaderMap,
 }
 
-impl HttpEndpoint {
+impl HttpTarget {
     /// Does not connect yet. User name and password of the URL become an `Authorization` header.
     /// The error says what is wrong with the URL, and repeats no part of it.
     pub fn new(url: &str, mut headers: HeaderMap) -> Result<Self, String> {
@@ -202,7 +202,15 @@ impl HttpEndpoint {
     }
 }
 
+/// Makes ring the process's TLS provider, unless one is chosen already: the features of our
+/// dependencies leave the choice open.
+pub fn choose_tls_provider() {
+    // An error says that one is chosen already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+}
+
 fn client() -> Client<HttpsConnector<HttpConnector>, Full<Bytes>> {
+    choose_tls_provider();
     let mut connector = HttpConnector::new();
     connector.enforce_http(false);
     connector.set_nodelay(true);

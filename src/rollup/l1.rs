@@ -13,6 +13,7 @@ mod blocks;
 mod cache;
 mod check;
 mod data;
+mod error;
 #[cfg(test)]
 pub(crate) mod fake;
 mod follow;
@@ -26,6 +27,7 @@ mod transport;
 pub use blocks::L1Blocks;
 pub use check::{L1CheckError, check_chain};
 pub use data::{L1BlockData, L1Transaction, Watched};
+pub use error::{L1Cause, L1Error};
 pub use follow::{FollowedL1, L1Heads, follow_heads};
 pub use prefetch::Prefetcher;
 pub use receipts::RpcKind;
@@ -33,7 +35,7 @@ pub use starling_proto::attributes::L1Block;
 
 use crate::rollup::http::{
     rate::RateLimit,
-    rotation::{Fault, Rotation, Tried},
+    rotation::{Rotation, Tried},
 };
 use alloy_primitives::{Address, B256, Bytes, U64, U256, b256};
 use alloy_rpc_types_eth::EIP1186AccountProofResponse;
@@ -63,9 +65,6 @@ const BATCHER_HASH_SELECTOR: [u8; 4] = [0xe8, 0x1b, 0x2c, 0x6d];
 const BY_NUMBER: &str = "eth_getBlockByNumber";
 const BY_HASH: &str = "eth_getBlockByHash";
 const SUBSCRIBE: &str = "eth_subscribe";
-
-/// JSON-RPC error codes of rate limits: EIP-1474's, and the HTTP status that some providers repeat.
-const RATE_LIMIT_CODES: [i32; 2] = [-32005, 429];
 
 /// How to reach L1.
 #[derive(Clone, Debug)]
@@ -107,100 +106,6 @@ impl L1Config {
     }
 }
 
-/// A call that failed, and where.
-#[derive(Clone, Debug, thiserror::Error)]
-#[error("L1 at {endpoint}: {method}: {cause}")]
-pub struct L1Error {
-    /// Scheme, host and port: paths and user names may be credentials.
-    pub endpoint: Arc<str>,
-    pub method: &'static str,
-    pub cause: L1Cause,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum L1Cause {
-    /// The endpoint did not answer, or not in time.
-    #[error("{0}")]
-    Transport(String),
-    /// The endpoint answered with an HTTP status that is no success. It is asked again after a rest
-    /// at the earliest if the status is 429 or 5xx.
-    #[error("HTTP status {code}")]
-    Status {
-        code: u16,
-        /// Rest that the endpoint asked for.
-        retry_after: Option<Duration>,
-    },
-    /// The endpoint was busy lately, and its rest is too long to wait for.
-    #[error("it was busy; the next request is sent in {} s", .0.as_secs())]
-    Resting(Duration),
-    /// The endpoint answered with a JSON-RPC error.
-    #[error("error {code}: {message}")]
-    Refused { code: i32, message: String },
-    /// The endpoint does not prove contract storage.
-    #[error(
-        "error {code}: {message}: the contract's storage cannot be proven; give an endpoint that serves eth_getProof with --l1, or believe \
-         this one with --l1.trustrpc"
-    )]
-    NoProof { code: i32, message: String },
-    /// The answer does not have the form it should have.
-    #[error("malformed answer: {0}")]
-    Malformed(String),
-    /// The answer contradicts itself or what was asked.
-    #[error("untrue answer: {0}")]
-    Untrue(String),
-    /// The header belongs to a fork of L1 that this build does not know.
-    #[error(
-        "the hash of block {number} cannot be verified, since its header has fields that this version does not know ({fields}): update, or \
-         believe the endpoint with --l1.trustrpc"
-    )]
-    UnknownField { number: u64, fields: String },
-    /// A transaction whose encoding neither this build nor the endpoint can give.
-    #[error(
-        "the transactions of block {block} cannot be verified, since one has the type {ty}, which this version does not know: update, or \
-         believe the endpoint with --l1.trustrpc"
-    )]
-    UnknownTransaction { ty: u64, block: B256 },
-    /// A block that should be there is not there.
-    #[error("no block {0}")]
-    Missing(B256),
-}
-
-impl L1Cause {
-    /// The effect of a failure on the choice of endpoints; `None` if the endpoint itself is fine.
-    fn fault(&self) -> Option<Fault> {
-        match self {
-            Self::Status { code, retry_after } if *code == 429 || *code >= 500 => {
-                Some(Fault::Busy(*retry_after))
-            }
-            Self::Refused { code, .. } if RATE_LIMIT_CODES.contains(code) => {
-                Some(Fault::Busy(None))
-            }
-            Self::Transport(_) | Self::Status { .. } | Self::Malformed(_) | Self::Untrue(_) => {
-                Some(Fault::Broken)
-            }
-            _ => None,
-        }
-    }
-
-    /// Whether the endpoint does not know the method (facts: receipt methods).
-    fn is_unsupported(&self) -> bool {
-        let Self::Refused { code, message } = self else {
-            return false;
-        };
-        let message = message.to_lowercase();
-        matches!(code, -32601 | -32004)
-            || [
-                "not found",
-                "not supported",
-                "unsupported",
-                "does not exist",
-                "not available",
-            ]
-            .iter()
-            .any(|text| message.contains("method") && message.contains(text))
-    }
-}
-
 /// A block tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tag {
@@ -221,12 +126,12 @@ impl Tag {
 
 /// A block by its height on the canonical chain, or by its hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BlockAt {
+pub enum L1BlockAt {
     Number(u64),
     Hash(B256),
 }
 
-impl BlockAt {
+impl L1BlockAt {
     /// The call for the block, with whole transactions or their hashes.
     fn call(self, whole: bool) -> RpcCall {
         match self {
@@ -350,15 +255,15 @@ impl L1Client {
 
     /// The canonical block of this height, `None` above the head.
     pub async fn block_by_number(&self, number: u64) -> Result<Option<L1Block>, L1Error> {
-        self.block_at(BlockAt::Number(number)).await
+        self.block_at(L1BlockAt::Number(number)).await
     }
 
     /// A block on any branch that the endpoint knows.
     pub async fn block_by_hash(&self, hash: B256) -> Result<Option<L1Block>, L1Error> {
-        self.block_at(BlockAt::Hash(hash)).await
+        self.block_at(L1BlockAt::Hash(hash)).await
     }
 
-    async fn block_at(&self, at: BlockAt) -> Result<Option<L1Block>, L1Error> {
+    async fn block_at(&self, at: L1BlockAt) -> Result<Option<L1Block>, L1Error> {
         self.ask_one(at.call(false), |answer| {
             let block = self.read_header(&answer?)?;
             block
@@ -405,7 +310,7 @@ impl L1Client {
                 result => return result,
             }
         }
-        let hashes = self.ask_one(BlockAt::Hash(block.hash).call(false), |answer| {
+        let hashes = self.ask_one(L1BlockAt::Hash(block.hash).call(false), |answer| {
             let hashes: Option<answer::TransactionHashes> = read(&answer?)?;
             Ok(hashes.ok_or(L1Cause::Missing(block.hash))?.transactions)
         });

@@ -93,24 +93,19 @@ fn endpoints(values: &Values) -> Result<String, CliError> {
     }
 }
 
+/// The beacon endpoints; a fallback without a main endpoint is the main one.
 fn beacon(values: &Values) -> Result<Option<BeaconConfig>, CliError> {
     let main = values.text("l1.beacon")?;
     let fallbacks = values.list("l1.beacon-fallbacks")?;
-    let Some(main) = main else {
-        if fallbacks.is_empty() {
-            return Ok(None);
-        }
-        return Err(CliError::Missing {
-            name: "--l1.beacon",
-            next: "give the main beacon endpoint, to which --l1.beacon-fallbacks adds others",
-        });
-    };
-    let urls = std::iter::once(main).chain(fallbacks).map(Secret::new);
+    let urls: Vec<_> = main.into_iter().chain(fallbacks).map(Secret::new).collect();
+    if urls.is_empty() {
+        return Ok(None);
+    }
     Ok(Some(BeaconConfig {
         header: values.text("l1.beacon-header")?.map(Secret::new),
         fetch_all_sidecars: values.bool("l1.beacon.fetch-all-sidecars")?,
         slot_duration: values.uint("l1.beacon.slot-duration-override")?,
         ignore_health: values.bool("l1.beacon.ignore")?,
-        ..BeaconConfig::new(urls.collect())
+        ..BeaconConfig::new(urls)
     }))
 }

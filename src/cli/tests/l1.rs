@@ -24,7 +24,8 @@ fn l1_and_its_beacon_api_are_configured() -> Result<(), CliError> {
     let urls: Vec<_> = beacon.urls.iter().map(Secret::expose).collect();
     assert_eq!(urls, ["http://b", "http://c", "http://d"]);
     assert!(beacon.ignore_health && !beacon.fetch_all_sidecars);
-    assert!(node("--l1.beacon-fallbacks=http://c", &[]).is_err());
+    let alone = node("--l1.beacon-fallbacks=http://c", &[])?.0.l1.beacon;
+    assert_eq!(alone.expect("a beacon endpoint").urls.len(), 1);
     assert!(node("--l1=http://a,ftp://b", &[]).is_err());
     Ok(())
 }

@@ -84,7 +84,8 @@ pub(super) fn match_sidecars(
     let check = |id: &BlobId| {
         let sidecar = answer.iter().find(|sidecar| sidecar.index.0 == id.index);
         let sidecar = sidecar.ok_or_else(|| missing(id, answer.len()))?;
-        let hash = kzg_to_versioned_hash(&sidecar.kzg_commitment);
+        let commitment = bytes48(&sidecar.kzg_commitment)?;
+        let hash = kzg_to_versioned_hash(commitment.as_slice());
         if hash != id.versioned_hash {
             return Err(BeaconCause::Untrue(format!(
                 "the sidecar with index {} has the versioned hash {hash}, not {}",
@@ -92,12 +93,8 @@ pub(super) fn match_sidecars(
             )));
         }
         let blob = blob(&sidecar.blob)?;
-        let bytes48 = |bytes: &Bytes| Bytes48::from_bytes(bytes).map_err(|_| not_a_blob());
-        let valid = kzg.verify_blob_kzg_proof(
-            &c_kzg::Blob::new(blob.0),
-            &bytes48(&sidecar.kzg_commitment)?,
-            &bytes48(&sidecar.kzg_proof)?,
-        );
+        let proof = bytes48(&sidecar.kzg_proof)?;
+        let valid = kzg.verify_blob_kzg_proof(&c_kzg::Blob::new(blob.0), &commitment, &proof);
         match valid {
             Ok(true) => Ok(blob),
             _ => Err(BeaconCause::Untrue(format!(
@@ -125,6 +122,12 @@ fn blob(bytes: &Bytes) -> Result<Box<Blob>, BeaconCause> {
     array
         .map(|array| Box::new(Blob::new(*array)))
         .map_err(|_| length())
+}
+
+/// A commitment or a proof.
+fn bytes48(bytes: &Bytes) -> Result<Bytes48, BeaconCause> {
+    let length = || BeaconCause::Malformed(format!("{} bytes where 48 are expected", bytes.len()));
+    Bytes48::from_bytes(bytes).map_err(|_| length())
 }
 
 fn not_a_blob() -> BeaconCause {

@@ -15,10 +15,10 @@ const LONGEST_REST: Duration = Duration::from_secs(60);
 /// How an endpoint failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It asks to be left alone: HTTP 429 or 5xx, or a JSON-RPC rate limit. With the rest that it
+    /// The endpoint asks for a rest: HTTP 429 or 5xx, or a JSON-RPC rate limit. With the rest that it
     /// names, if it names one.
     Busy(Option<Duration>),
-    /// Its answer is no use: no connection, silence, nonsense or a lie. Others are tried first for
+    /// The answer is no use: no connection, silence, nonsense or a lie. Others are tried first for
     /// a while.
     Broken,
 }
@@ -33,7 +33,7 @@ pub struct Pick {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Member {
+struct RotationMember {
     /// Failures in a row.
     failures: u32,
     /// End of its rest.
@@ -45,7 +45,7 @@ struct Member {
 /// The state of a list of endpoints. At most [`Rotation::MAX`] of them.
 #[derive(Clone, Debug)]
 pub struct Rotation {
-    members: Vec<Member>,
+    members: Vec<RotationMember>,
     /// The one that is asked first.
     first: usize,
 }
@@ -71,7 +71,7 @@ impl Rotation {
     /// Endpoints beyond [`Rotation::MAX`] are left out.
     pub fn new(endpoints: usize) -> Self {
         Self {
-            members: vec![Member::default(); endpoints.min(Self::MAX)],
+            members: vec![RotationMember::default(); endpoints.min(Self::MAX)],
             first: 0,
         }
     }
@@ -104,7 +104,7 @@ impl Rotation {
     /// The endpoint answered: it is asked first from now on.
     pub fn answered(&mut self, index: usize) {
         if let Some(member) = self.members.get_mut(index) {
-            *member = Member::default();
+            *member = RotationMember::default();
             self.first = index;
         }
     }
@@ -122,7 +122,7 @@ impl Rotation {
         };
         // A request that was under way does not shorten the rest that another one brought.
         let until = member.until.max(now.checked_add(rest));
-        *member = Member {
+        *member = RotationMember {
             failures: member.failures.saturating_add(1),
             until,
             busy: busy || member.busy && member.until > Some(now),

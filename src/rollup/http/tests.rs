@@ -20,7 +20,7 @@ fn endpoints_are_named_without_credentials() {
 #[test]
 fn a_user_name_becomes_a_header_and_leaves_the_url() {
     let url = "http://us%65r:p%40ss@host:1/base/?key=1";
-    let endpoint = HttpEndpoint::new(url, HeaderMap::new()).unwrap();
+    let endpoint = HttpTarget::new(url, HeaderMap::new()).unwrap();
     assert_eq!(endpoint.base, "http://host:1/base/?key=1");
     let expected = format!("Basic {}", BASE64_STANDARD.encode("user:p@ss"));
     assert_eq!(endpoint.headers[header::AUTHORIZATION], expected);
@@ -37,7 +37,7 @@ fn a_user_name_becomes_a_header_and_leaves_the_url() {
         "",
         "http://host/#x",
     ] {
-        let error = HttpEndpoint::new(url, HeaderMap::new())
+        let error = HttpTarget::new(url, HeaderMap::new())
             .map(drop)
             .unwrap_err();
         assert!(url.is_empty() || !error.contains(url), "{error}");

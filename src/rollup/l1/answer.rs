@@ -133,8 +133,8 @@ pub(super) fn full_block(
         None => return Err(L1Cause::Malformed("a block without transactions".into())),
     };
     let withdrawals: Option<Vec<Withdrawal>> = match members.remove("withdrawals") {
-        Some(list) => parse(list)?,
-        None => None,
+        Some(list) if !trust => parse(list)?,
+        _ => None,
     };
     let rest = members
         .into_iter()
@@ -151,7 +151,24 @@ pub(super) fn full_block(
         transactions: Vec::new(),
         hashes: Vec::with_capacity(transactions.len()),
     };
-    let mut encoded = Vec::with_capacity(if trust { 0 } else { transactions.len() });
+    let encoded = read_transactions(&transactions, &mut found, watched, trust, raw)?;
+    if !trust {
+        check_transactions(&header, hash, &encoded)?;
+    }
+    Ok(found)
+}
+
+/// Adds the transactions to `found`. Returns the encodings of all of them, in order; none if the
+/// endpoint is trusted.
+fn read_transactions(
+    transactions: &[&RawValue],
+    found: &mut FullBlock,
+    watched: &Watched,
+    trust: bool,
+    raw: &HashMap<B256, Bytes>,
+) -> Result<Vec<Bytes>, L1Cause> {
+    let block = found.block.hash;
+    let mut encoded = Vec::new();
     let mut blobs = 0;
     for transaction in transactions {
         let any: AnyTransaction = parse(transaction)?;
@@ -164,28 +181,24 @@ pub(super) fn full_block(
         if trust && any.to != Some(watched.inbox) {
             continue;
         }
-        let known = match any.ty.to::<u64>() {
+        let (to, transaction) = match any.ty.to::<u64>() {
             0..=LAST_KNOWN_TYPE => encode(&parse::<TxEnvelope>(transaction)?, first_blob),
             DEPOSIT => encode(&parse::<OpTxEnvelope>(transaction)?, first_blob),
             ty => match raw.get(&any.hash) {
                 Some(raw) => encode_unknown(any, raw.clone(), first_blob),
-                // Derivation reads none of these; its encoding is only needed for the root.
+                // Derivation reads none of these; the encoding is only needed for the root.
                 None if trust => continue,
-                None => return Err(L1Cause::UnknownTransaction { ty, block: hash }),
+                None => return Err(L1Cause::UnknownTransaction { ty, block }),
             },
         };
         if !trust {
-            encoded.push(known.1.raw.clone());
+            encoded.push(transaction.raw.clone());
         }
-        let (to, transaction) = known;
         if to.is_none_or(|to| to == watched.inbox) {
             found.transactions.push(transaction);
         }
     }
-    if !trust {
-        check_transactions(&header, hash, &encoded)?;
-    }
-    Ok(found)
+    Ok(encoded)
 }
 
 /// The receiver (zero if it creates a contract), and the part that derivation reads.

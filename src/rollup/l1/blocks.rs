@@ -1,7 +1,7 @@
 //! L1 blocks as derivation reads them: verified, with the receipts where they matter, and cached.
 
 use super::{
-    BlockAt, L1Block, L1Cause, L1Client, L1Error,
+    L1Block, L1BlockAt, L1Cause, L1Client, L1Error,
     answer::{self, FullBlock},
     cache::L1Cache,
     data::{L1BlockData, Watched},
@@ -65,14 +65,14 @@ impl L1Blocks {
 
     /// A block; `None` if the endpoint has none (by number: above its head). A cached block is
     /// returned only if it is canonical now, or asked for by its hash.
-    pub async fn get(&self, at: BlockAt) -> Result<Option<Arc<L1BlockData>>, L1Error> {
+    pub async fn get(&self, at: L1BlockAt) -> Result<Option<Arc<L1BlockData>>, L1Error> {
         match at {
-            BlockAt::Hash(hash) => {
+            L1BlockAt::Hash(hash) => {
                 if let Some(data) = self.cached(hash) {
                     return Ok(Some(data));
                 }
             }
-            BlockAt::Number(number) => {
+            L1BlockAt::Number(number) => {
                 if self.cache.lock().has_number(number) {
                     let Some(block) = self.l1.block_by_number(number).await? else {
                         return Ok(None);
@@ -91,7 +91,7 @@ impl L1Blocks {
     pub(super) async fn range(&self, first: u64, count: usize) -> Result<FetchedBlocks, L1Error> {
         let count = count.min(self.l1.inner.max_batch) as u64;
         let numbers = first..first.saturating_add(count);
-        let asked: Vec<_> = numbers.map(BlockAt::Number).collect();
+        let asked: Vec<_> = numbers.map(L1BlockAt::Number).collect();
         self.fetch(&asked).await
     }
 
@@ -99,7 +99,7 @@ impl L1Blocks {
         self.cache.lock().get(hash)
     }
 
-    async fn fetch(&self, asked: &[BlockAt]) -> Result<FetchedBlocks, L1Error> {
+    async fn fetch(&self, asked: &[L1BlockAt]) -> Result<FetchedBlocks, L1Error> {
         let calls: Vec<_> = asked.iter().map(|at| at.call(true)).collect();
         let read = |answers| self.read_blocks(asked, answers, &HashMap::new());
         let (full, json_bytes) = match self.l1.ask(&calls, read).await {
@@ -128,7 +128,7 @@ impl L1Blocks {
     /// counts the bytes of their JSON.
     fn read_blocks(
         &self,
-        asked: &[BlockAt],
+        asked: &[L1BlockAt],
         answers: Vec<RpcAnswer>,
         raw: &HashMap<B256, Bytes>,
     ) -> Result<(Vec<FullBlock>, usize), L1Cause> {
@@ -160,7 +160,7 @@ impl L1Blocks {
     /// verifies. If it does not give them, the error is `unknown`.
     async fn fetch_with_unknown(
         &self,
-        asked: &[BlockAt],
+        asked: &[L1BlockAt],
         calls: &[RpcCall],
         unknown: L1Error,
     ) -> Result<(Vec<FullBlock>, usize), L1Error> {

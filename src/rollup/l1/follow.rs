@@ -40,7 +40,7 @@ pub async fn follow_heads(
     epoch_interval: Duration,
     token: CancellationToken,
 ) {
-    let follower = Follower {
+    let follower = HeadFollower {
         l1,
         heads,
         head_interval,
@@ -52,7 +52,7 @@ pub async fn follow_heads(
         .await;
 }
 
-struct Follower {
+struct HeadFollower {
     l1: L1Client,
     heads: watch::Sender<L1Heads>,
     head_interval: Duration,
@@ -62,7 +62,7 @@ struct Follower {
     heard: Option<Instant>,
 }
 
-impl Follower {
+impl HeadFollower {
     async fn run(mut self, epoch_interval: Duration) {
         let mut head_tick = ticks(self.head_interval);
         let mut epoch_tick = (!epoch_interval.is_zero()).then(|| ticks(epoch_interval));

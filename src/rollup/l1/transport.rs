@@ -4,7 +4,9 @@
 mod ipc;
 
 use super::{L1Cause, L1Config};
-use crate::rollup::http::{HttpEndpoint, HttpFault, HttpReply, causes, endpoint_of};
+use crate::rollup::http::{
+    HttpFault, HttpReply, HttpTarget, causes, choose_tls_provider, endpoint_of,
+};
 use http::{HeaderMap, StatusCode};
 use jsonrpsee::{
     core::{
@@ -44,7 +46,7 @@ pub(super) type RpcAnswer = Result<Box<RawValue>, L1Cause>;
 /// An endpoint with its connections.
 pub(super) enum Transport {
     Http {
-        endpoint: HttpEndpoint,
+        endpoint: HttpTarget,
         max_answer: u32,
         timeout: Duration,
     },
@@ -58,8 +60,8 @@ impl Transport {
         let socket = |place| {
             Self::Socket(SocketEndpoint {
                 name: match &place {
-                    Place::WebSocket(url) => endpoint_of(url).into(),
-                    Place::Ipc(path) => path.display().to_string().into(),
+                    SocketPlace::WebSocket(url) => endpoint_of(url).into(),
+                    SocketPlace::Ipc(path) => path.display().to_string().into(),
                 },
                 place,
                 client: Mutex::new(None),
@@ -68,15 +70,16 @@ impl Transport {
                 max_concurrency: config.max_concurrency.max(1),
             })
         };
+        choose_tls_provider();
         match url.split_once("://") {
-            Some(("ws" | "wss", _)) => Ok(socket(Place::WebSocket(url.to_owned()))),
+            Some(("ws" | "wss", _)) => Ok(socket(SocketPlace::WebSocket(url.to_owned()))),
             Some(_) => Ok(Self::Http {
-                endpoint: HttpEndpoint::new(url, HeaderMap::new())?,
+                endpoint: HttpTarget::new(url, HeaderMap::new())?,
                 max_answer: config.max_answer,
                 timeout: config.timeout,
             }),
             None if url.contains('/') || url.ends_with(".ipc") => {
-                Ok(socket(Place::Ipc(PathBuf::from(url))))
+                Ok(socket(SocketPlace::Ipc(PathBuf::from(url))))
             }
             None => Err(
                 "neither a URL that begins with http://, https://, ws:// or wss:// nor the path of a socket"
@@ -193,13 +196,14 @@ fn read_body(body: &[u8], calls: usize) -> Result<Vec<RpcAnswer>, L1Cause> {
         let response: RpcResponse = serde_json::from_slice(body).map_err(malformed)?;
         return Ok(vec![response.answer()]);
     }
-    // A refusal of the whole batch is a single object. serde would also read a struct from an array.
-    if body.trim_ascii_start().starts_with(b"{")
-        && let Ok(RpcResponse {
-            error: Some(error), ..
-        }) = serde_json::from_slice(body)
-    {
-        return Err(refused(error.code, &error.message));
+    // A refusal of the whole batch is a single object. The first byte decides: serde reads an array
+    // as an object, too.
+    if body.trim_ascii_start().first() == Some(&b'{') {
+        let response: RpcResponse = serde_json::from_slice(body).map_err(malformed)?;
+        return Err(match response.error {
+            Some(error) => refused(error.code, &error.message),
+            None => L1Cause::Malformed(format!("one answer to a batch of {calls}")),
+        });
     }
     let responses: Vec<RpcResponse> = serde_json::from_slice(body).map_err(malformed)?;
     let mut answers: Vec<Option<RpcAnswer>> = (0..calls).map(|_| None).collect();
@@ -222,7 +226,7 @@ fn refused(code: i64, message: &str) -> L1Cause {
     }
 }
 
-enum Place {
+enum SocketPlace {
     /// May hold credentials.
     WebSocket(String),
     Ipc(PathBuf),
@@ -231,7 +235,7 @@ enum Place {
 /// An endpoint with one connection, made at the first call and again after it is lost.
 pub(super) struct SocketEndpoint {
     name: Arc<str>,
-    place: Place,
+    place: SocketPlace,
     client: Mutex<Option<Arc<Client>>>,
     max_answer: u32,
     timeout: Duration,
@@ -253,7 +257,7 @@ impl SocketEndpoint {
 
     async fn connect(&self) -> Result<Client, L1Cause> {
         match &self.place {
-            Place::WebSocket(url) => WsClientBuilder::new()
+            SocketPlace::WebSocket(url) => WsClientBuilder::new()
                 .max_request_size(MAX_REQUEST)
                 .max_response_size(self.max_answer)
                 .request_timeout(self.timeout)
@@ -264,7 +268,7 @@ impl SocketEndpoint {
                 .build(url)
                 .await
                 .map_err(failure),
-            Place::Ipc(path) => {
+            SocketPlace::Ipc(path) => {
                 let stream = UnixStream::connect(path).await;
                 let stream = stream.map_err(|error| L1Cause::Transport(error.to_string()))?;
                 let (sender, receiver) = ipc::split(stream, self.max_answer as usize);

@@ -2,7 +2,7 @@
 
 use super::{
     super::{
-        BlockAt, L1Client, L1Config, Watched,
+        L1BlockAt, L1Client, L1Config, Watched,
         fake::{FakeL1, chain},
     },
     *,
@@ -191,5 +191,5 @@ async fn a_failure_is_returned_for_the_wanted_block_and_repaired() {
     }
     assert!(failures > 3, "{failures}");
     let blocks = &prefetcher.blocks;
-    assert!(blocks.get(BlockAt::Number(59)).await.unwrap().is_some());
+    assert!(blocks.get(L1BlockAt::Number(59)).await.unwrap().is_some());
 }
