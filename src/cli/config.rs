@@ -351,12 +351,12 @@ impl RpcOptions {
             Some(_) => Some(HttpConfig {
                 addr: host(values.required_text("rpc.addr")?),
                 port: values.port("rpc.port")?,
-                api: ["opp2p"]
+                api: ["optimism", "opp2p"]
                     .into_iter()
                     .chain(values.bool("rpc.enable-admin")?.then_some("admin"))
                     .map(str::to_owned)
                     .collect(),
-                cors_domains: vec![],
+                cors_domains: vec!["*".to_owned()],
                 vhosts: http.vhosts.clone(),
             }),
             None => None,

@@ -20,8 +20,7 @@ use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::{TokioExecutor, TokioTimer},
 };
-use rustls::crypto::ring;
-use rustls_platform_verifier::BuilderVerifierExt;
+use rustls_platform_verifier::ConfigVerifierExt;
 use std::{sync::Arc, time::Duration};
 
 /// Longest rest that an endpoint can ask for with `Retry-After`: a wrong header does not end the
@@ -214,14 +213,8 @@ fn client() -> Client<HttpsConnector<HttpConnector>, Full<Bytes>> {
     let mut connector = HttpConnector::new();
     connector.enforce_http(false);
     connector.set_nodelay(true);
-    // Several crates bring a provider, so rustls cannot choose one by itself.
-    let tls = rustls::ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .expect("ring supports TLS 1.2 and 1.3")
-        .with_platform_verifier()
-        .with_no_client_auth();
     let connector = hyper_rustls::HttpsConnectorBuilder::new()
-        .with_tls_config(tls)
+        .with_tls_config(rustls::ClientConfig::with_platform_verifier())
         .https_or_http()
         .enable_http1()
         .wrap_connector(connector);

@@ -5,7 +5,8 @@ use super::{Flag, Kind::*, Program, Role, Section, flag};
 const NO_DERIVATION: &str =
     "nothing is derived from L1 yet, so L2 blocks come from the sequencer's gossip only";
 const IN_PROCESS: &str = "the execution core runs in this process, no engine is called over RPC";
-const NO_ROLLUP_RPC: &str = "the rollup node's own RPC serves opp2p, and admin if it is enabled";
+const NO_ROLLUP_RPC: &str =
+    "the rollup node's own RPC serves optimism and opp2p, and admin if it is enabled";
 const NO_PROFILER: &str = "there is no profiler yet";
 const NO_CONDUCTOR: &str = "no conductor is consulted, so two sequencers could make blocks at once; keep op-node for a sequencer under a conductor";
 const NO_ALTDA: &str = "no DA server is used; leave it out for a replica, which gets its blocks by gossip, and keep op-node for a node that derives";
@@ -316,8 +317,8 @@ pub const SECTIONS: &[Section] = &[
     section(
         "Rollup node RPC",
         &[
-            flag("rpc.addr", Text, "0.0.0.0", "Address of the rollup node's RPC (opp2p), which is served when --rpc.addr or --rpc.port is given"),
-            flag("rpc.port", Port, "9545", "Port of the rollup node's RPC (opp2p), which is served when --rpc.addr or --rpc.port is given"),
+            flag("rpc.addr", Text, "0.0.0.0", "Address of the rollup node's RPC (optimism, opp2p), which is served when --rpc.addr or --rpc.port is given"),
+            flag("rpc.port", Port, "9545", "Port of the rollup node's RPC (optimism, opp2p), which is served when --rpc.addr or --rpc.port is given"),
             flag("rpc.enable-admin", Bool, "false", "Serve the admin namespace on the rollup node's RPC; its methods can change the block signer"),
             flag("rpc.admin-state", Path, "", "File that records whether the sequencer was started or stopped; refused on a sequencer")
                 .no_effect("only a sequencer has such a state"),

@@ -11,7 +11,11 @@ fn the_rollup_nodes_rpc_is_served_when_asked_for() -> Result<(), CliError> {
     let rollup = config.rpc.rollup.map(|rpc| (rpc.addr, rpc.port, rpc.api));
     assert_eq!(
         rollup,
-        Some(("0.0.0.0".to_owned(), 7545, vec!["opp2p".to_owned()]))
+        Some((
+            "0.0.0.0".to_owned(),
+            7545,
+            ["optimism", "opp2p"].map(str::to_owned).to_vec()
+        ))
     );
     let with_admin = node("--rpc.port 7545 --rpc.enable-admin", &[])?
         .0
@@ -20,7 +24,7 @@ fn the_rollup_nodes_rpc_is_served_when_asked_for() -> Result<(), CliError> {
         .map(|rpc| rpc.api);
     assert_eq!(
         with_admin,
-        Some(vec!["opp2p".to_owned(), "admin".to_owned()])
+        Some(["optimism", "opp2p", "admin"].map(str::to_owned).to_vec())
     );
     assert_eq!(notices, Vec::<String>::new());
     assert_eq!(
