@@ -130,14 +130,14 @@ fn open(config: &DbConfig) -> Result<Store, StoreError> {
 
 /// The error of a failed repair, with the next step.
 fn next_step(error: RepairError, dir: &Path) -> anyhow::Error {
-    use StoreError::{Engine, Gap, Read, Torn, Unproven};
+    use StoreError::{Database, Gap, Read, Torn, Unproven};
     let what = match error {
         RepairError::Lost(what) => format!("{what}: it follows from nothing else here"),
         RepairError::Read(error) | RepairError::Store(Read(error)) => error.cause(),
         RepairError::Chain(error) if error.is_fatal() => error.to_string(),
         // The text of this error would advise the repair that is running.
         RepairError::Store(Torn { heads, .. }) => format!("not every keyspace says what its head is ({heads})"),
-        RepairError::Store(error @ (Engine(_) | Gap { .. } | Unproven(_))) => error.to_string(),
+        RepairError::Store(error @ (Database(_) | Gap { .. } | Unproven(_))) => error.to_string(),
         RepairError::Log(error) if !matches!(error, LogError::Locked | LogError::NoSpace { .. } | LogError::Poisoned) => {
             error.to_string()
         }

@@ -273,16 +273,17 @@ impl Parts {
             Arc::new(update.overlay),
         );
         let rows = store::written_rows(&[Arc::new(block)]);
-        let weight = |(_, key, value): &store::WrittenRow| {
-            key.len() + value.as_ref().map_or(0, |value| value.len())
+        let weight = |row: &store::WrittenRow| {
+            row.key.len() + row.value.as_ref().map_or(0, |value| value.len())
         };
         self.batch_bytes += rows.iter().map(weight).sum::<usize>() as u64;
         let begun = Clock::start();
         let mut batch = self.disk.batch();
-        for (space, key, value) in &rows {
-            match value {
-                Some(value) => batch.insert(&self.spaces[space], key.as_ref(), value.as_ref()),
-                None => batch.remove(&self.spaces[space], key.as_ref()),
+        for row in &rows {
+            let (space, key) = (&self.spaces[row.keyspace], row.key.as_ref());
+            match &row.value {
+                Some(value) => batch.insert(space, key, value.as_ref()),
+                None => batch.remove(space, key),
             }
         }
         batch.commit().expect("the commit");

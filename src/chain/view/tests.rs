@@ -355,7 +355,7 @@ fn views_agree_with_a_plain_model() {
                     blocks,
                     None,
                     None,
-                    WAY_BACK,
+                    UNWIND_DATA,
                 )
                 .unwrap(),
             );
@@ -407,7 +407,7 @@ fn views_agree_with_a_plain_model() {
                                 blocks,
                                 None,
                                 None,
-                                WAY_BACK,
+                                UNWIND_DATA,
                             )
                             .unwrap(),
                         );
@@ -492,7 +492,7 @@ fn blocks_that_do_not_link_are_refused() {
             vec![],
             None,
             None,
-            WAY_BACK
+            UNWIND_DATA
         ),
         Err(ReadError::Unlinked(1))
     ));
@@ -620,7 +620,7 @@ fn a_store_of_the_version_before_senders_is_read_and_continued() {
 /// Going back far below the store reads each record once, and views of the same snapshot share what
 /// was read.
 #[test]
-fn the_way_back_is_read_once() {
+fn unwind_records_are_read_once() {
     let dir = tempfile::tempdir().unwrap();
     let mut dice = Dice(StdRng::seed_from_u64(77));
     let mut plain = Plain::default();
@@ -638,7 +638,16 @@ fn the_way_back_is_read_once() {
     let snapshot = store.snapshot().unwrap();
     let back = |near: &[&View], fork| {
         Arc::new(
-            View::near_branch(near, snapshot.clone(), fork, vec![], None, None, WAY_BACK).unwrap(),
+            View::near_branch(
+                near,
+                snapshot.clone(),
+                fork,
+                vec![],
+                None,
+                None,
+                UNWIND_DATA,
+            )
+            .unwrap(),
         )
     };
     let deep = back(&[], 20);
@@ -666,7 +675,7 @@ fn the_way_back_is_read_once() {
         vec![],
         None,
         None,
-        WAY_BACK,
+        UNWIND_DATA,
     )
     .unwrap();
     assert!(other.unwound == deep.unwound && !Arc::ptr_eq(&other.unwound, &deep.unwound));
