@@ -20,6 +20,10 @@ use starling_proto::fork::{EthereumSchedule, Fork, ForkSchedule};
 
 /// Base fee of the first block that has one (EIP-1559), wei.
 pub const INITIAL_BASE_FEE: u64 = 1_000_000_000;
+/// Least gas of any transaction: a transfer of value.
+pub const TRANSFER_GAS: u64 = 21_000;
+/// Lowest gas limit of a block on Ethereum.
+pub const MIN_GAS_LIMIT: u64 = 5_000;
 /// EIP-7825: most gas of one transaction, from Osaka and Karst on. Deposits are exempt.
 pub const MAX_TRANSACTION_GAS: u64 = 1 << 24;
 /// The predeploy whose storage root is the withdrawals root of a block from Isthmus on.

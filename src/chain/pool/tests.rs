@@ -1,7 +1,7 @@
 //! The pool's promises: order, replacement, limits, no gap in `best`, and what a head does.
 
 use super::*;
-use crate::chain::evm::tests::address_of;
+use crate::chain::{evm::tests::address_of, rules::Rules};
 use alloy_consensus::{Sealed, SignableTransaction, TxEip1559, TxEip7702, TxLegacy};
 use alloy_eips::eip7702::Authorization;
 use alloy_primitives::{Signature, TxKind, address, b256, hex};
