@@ -45,8 +45,8 @@ pub enum Inserted {
     /// The parent is not known.
     Syncing,
     /// The payload was not executed although its parent is known: there are too many blocks at its
-    /// height, side branches are too long, or its parent is too deep below the stored head. Moving
-    /// the head to the parent makes room.
+    /// height, side branches are too long, or its parent is too deep below the stored head. It can
+    /// be executed once the head has moved to the parent.
     NotExecutable,
 }
 

@@ -100,7 +100,7 @@ pub fn verify_payload_log(dir: &Path, report: &mut DamageReport) {
     }
     match PayloadLog::check(dir) {
         Ok(payloads) => report.count("logged payloads", payloads),
-        // A repair puts the log aside: peers have its blocks above the store, too.
+        // A repair can put the log aside, since peers have its blocks too.
         Err(error) => report.add(
             format!(
                 "the payload log in {} cannot be read: {error}",

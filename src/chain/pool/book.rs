@@ -325,7 +325,7 @@ impl Book {
 
     /// See [`super::Pool::best`].
     pub(super) fn best(&self, base_fee: u64) -> Vec<Arc<PoolTx>> {
-        // The best head of every sender; popping one offers the sender's next nonce.
+        // A heap of each sender's lowest pending nonce. Popping one pushes the sender's next nonce.
         let offer = |entry: &PoolEntry| {
             Some((
                 entry.tx.effective_tip(base_fee)?,

@@ -1,4 +1,4 @@
-//! Encodings of rows that have no encoding of their own elsewhere: receipts, bodies, block ids.
+//! Encodings of rows that no other type defines: receipts, senders, positions, block ids.
 //!
 //! Everything here is read back from disk, so decoding never trusts its input: `None` means that
 //! the row is damaged.

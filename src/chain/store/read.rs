@@ -164,8 +164,8 @@ impl Snapshot {
         self.get(Space::Blocks, &keys::header(number))
     }
 
-    /// Passes these blocks to `take`, lowest first, until it returns false, which is then returned:
-    /// the RLP of the header, and the RLP of the list of transactions, as stored.
+    /// Passes blocks to `take`, lowest first: the RLP of the header, and the RLP of the list of
+    /// transactions, as stored. Stops and returns false when `take` returns false.
     pub fn encoded_blocks(
         &self,
         numbers: RangeInclusive<u64>,
