@@ -1,22 +1,26 @@
-//! A node that follows a chain of small blocks for long: how late a block becomes the head, what
-//! the process holds in memory, and what the blocks take on the disk.
+//! A node that follows a chain of small blocks for a long time: delay until a block is the head,
+//! memory of the process, disk space of the blocks.
 //!
-//! A second process is the node: it gets blocks one by one over a pipe, as a follower gets them
-//! from the swarm, and shows each minute how long blocks took from decoded bytes to a visible head:
-//! no compaction may hold one up. This process makes the blocks ahead, in a store that keeps no
-//! history and lies in memory, if there is room: the disk is then the node's alone, but not the
-//! cores, and a block that waits for one waits in these figures too. In the last columns is what
-//! the machine made others wait: the longest that a thread which only sleeps for a millisecond
-//! overslept, and the longest that a read of 4 kB took which no cache answers, one every 10
-//! milliseconds and of a file that the node knows nothing of.
+//! A second process is the node. It receives blocks one by one over a pipe, as a follower receives
+//! them from the swarm, and prints each minute how long blocks took from decoded bytes to a visible
+//! head: no compaction may delay one. This process makes the blocks in a store that keeps no history
+//! and lies in memory, if there is enough. The disk is then the node's alone, but the cores are
+//! shared, and a block that waits for a core waits in these figures too. The last columns show the
+//! delays that the machine itself caused: the longest oversleep of a thread that sleeps for a
+//! millisecond, and the longest uncached read of 4 kB, one every 10 ms, of a file that the node does
+//! not use.
 //!
-//! Sizes: `STARLING_BENCH_MINUTES` (1; the bars are meant for 30), `STARLING_BENCH_RATE` of blocks
-//! a second (100), or 0 for full speed, `STARLING_BENCH_BLOCKS` that the chain has before, with
-//! their history (0; their transfers go from sender to sender, which makes them sooner),
-//! `STARLING_BENCH_KEPT`, a folder in which that chain is made and stays, or goes on if it was
-//! broken off (with the store's options of then), `STARLING_BENCH_ACCOUNTS` (1000000),
-//! `STARLING_BENCH_TRANSFERS` of a block (10), `STARLING_BENCH_CACHE` in megabytes (128, the
-//! default of `--cache`).
+//! Sizes:
+//!
+//! - `STARLING_BENCH_MINUTES` (1; the bars are meant for 30)
+//! - `STARLING_BENCH_RATE`: blocks a second (100), or 0 for full speed
+//! - `STARLING_BENCH_BLOCKS`: blocks of the chain at the start, with their history (0). Their
+//!   transfers go from sender to sender, which makes them faster to build.
+//! - `STARLING_BENCH_KEPT`: a folder in which that chain is built and kept. An interrupted build
+//!   continues, with the store options it began with.
+//! - `STARLING_BENCH_ACCOUNTS` (1000000)
+//! - `STARLING_BENCH_TRANSFERS` of a block (10)
+//! - `STARLING_BENCH_CACHE` in megabytes (128, the default of `--cache`)
 
 mod support;
 
@@ -134,7 +138,8 @@ async fn make() {
     );
 }
 
-/// Makes the chain that the node begins with, or the missing rest of it. Returns its size in bytes.
+/// Builds the chain that the node starts with, or continues an interrupted build. Returns its size in
+/// bytes.
 async fn begin(
     ground: &mut Ground,
     datadir: &Path,

@@ -1,10 +1,10 @@
 //! Import of blocks: from payload bytes to a visible head, on a durable store that holds a million
 //! accounts.
 //!
-//! Three sections in one run. *Full blocks* of mixed transactions, beside the parts of the same
-//! import each measured alone, block by block in turn, so that both see the same machine. *Small
-//! blocks* of ten transfers. *Memory*: a process of its own imports full blocks at full speed from
-//! a file; its resident memory and the bytes that it wrote are what the kernel says.
+//! Three sections in one run. *Full blocks* of mixed transactions: the import and, alternating with
+//! it chunk by chunk, its parts measured alone, so that both see the same load of the machine. *Small
+//! blocks* of ten transfers. *Memory*: a separate process imports full blocks at full speed from a
+//! file; the kernel reports its resident memory and the bytes it wrote.
 //!
 //! Sizes: `STARLING_BENCH_ACCOUNTS` (1000000), `STARLING_BENCH_BLOCKS` (150), `STARLING_BENCH_MGAS`
 //! of a full block (30), `STARLING_BENCH_SMALL_BLOCKS` (1000), `STARLING_BENCH_CACHE` in megabytes
@@ -317,7 +317,7 @@ impl Figures {
     }
 }
 
-/// Runs the process that imports the file of blocks; `batch` bytes are what their batches hold.
+/// Runs the process that imports the file of blocks. `batch` is the size of their batches in bytes.
 fn memory(datadir: &Path, blocks: &Path, batch: f64) -> String {
     let program = std::env::current_exe().expect("the bench has a path");
     let paths = std::env::join_paths([datadir, blocks]).expect("the paths can be joined");

@@ -2,11 +2,10 @@
 //! accounts, through the whole of `transfer::import`: from the first byte read until the store is
 //! closed.
 //!
-//! The same file twice, each time in a process of its own: into a *durable* data directory on a
-//! disk, and into one *in memory*, which is a data directory on `/dev/shm`. The second does all
-//! that the first does (journals, tables, compaction), but no byte of it is on its way to a device:
-//! what is between the two is what the disk costs. The file itself is read from the page cache in
-//! both.
+//! The same file is imported twice, each time in a separate process: into a *durable* data directory
+//! on a disk, and into one *in memory*, on `/dev/shm`. Both do the same work (journals, tables,
+//! compaction), but the second writes nothing to a device: the difference is the cost of the disk.
+//! Both read the file from the page cache.
 //!
 //! Sizes: `STARLING_BENCH_ACCOUNTS` (1000000), `STARLING_BENCH_BLOCKS` (5000),
 //! `STARLING_BENCH_TRANSFERS` of a block (10), `STARLING_BENCH_CACHE` in megabytes (128, the
@@ -32,7 +31,7 @@ const RATIO_BAR: f64 = 0.8;
 /// Environment variable of the importing process: data directory and file of blocks.
 const CHILD: &str = "STARLING_BENCH_CHILD";
 const MEMORY: &str = "/dev/shm";
-/// The default of `--cache`, in bytes.
+/// The defaults of a node for old states and proofs.
 const HISTORY: HistoryConfig = HistoryConfig {
     states: Some(302_400),
     proofs: 20_000_000_000,

@@ -30,7 +30,6 @@ pub mod store;
 pub mod tree;
 pub mod trie;
 pub mod types;
-
 pub mod view;
 
 pub(crate) use fork_times::spec_of;
@@ -74,6 +73,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 /// Commands that may wait for the executor.
 const COMMANDS: usize = 64;
+/// Jobs that may wait for the builder, which answers one within a slice of its work.
+const BUILD_JOBS: usize = 4;
 /// Bytes of block cache that `init` needs.
 const INIT_CACHE: u64 = 16 << 20;
 /// The payload log's folder inside the data directory.
@@ -131,7 +132,7 @@ pub struct Threads {
 
 impl Threads {
     /// Stores and syncs the executed blocks and ends, even while handles exist. Does not wait for
-    /// room on a full disk, since the blocks are in the payload log. Returns the error that ended
+    /// space on a full disk, since the blocks are in the payload log. Returns the error that ended
     /// the chain before, or that prevented storing.
     pub fn stop(self) -> Result<(), ChainError> {
         self.shared.stopping.store(true, Ordering::Relaxed);
@@ -255,9 +256,9 @@ impl Chain {
         let (commands, command_queue) = mpsc::channel(COMMANDS);
         let (work, work_queue) = std_mpsc::sync_channel(1);
         let (done, done_queue) = std_mpsc::sync_channel(1);
-        let (builds, build_queue) = std_mpsc::sync_channel(4);
+        let (builds, build_queue) = std_mpsc::sync_channel(BUILD_JOBS);
 
-        let (waker, wake_to_stop) = (commands.downgrade(), commands.downgrade());
+        let (waker, weak_commands) = (commands.downgrade(), commands.downgrade());
         let wake = move || {
             // A full command channel means that the executor is awake.
             if let Some(commands) = waker.upgrade() {
@@ -286,7 +287,7 @@ impl Chain {
         let executor = thread("executor", move || executor.run(command_queue))?;
         let threads = Threads {
             shared: shared.clone(),
-            commands: wake_to_stop,
+            commands: weak_commands,
             executor,
             others: [persister, builder],
         };
@@ -334,7 +335,7 @@ impl Chain {
             || matches!(self.view().number_of(hash), Ok(Some(_)))
     }
 
-    /// Executes a payload. Never moves a head.
+    /// Executes a payload on any branch. Never moves a head.
     pub async fn insert(
         &self,
         payload: Arc<Payload>,
@@ -366,9 +367,9 @@ impl Chain {
     }
 
     /// Executes a payload on the way to a head that a fork choice names. If it cannot be executed
-    /// beside our chain, the head moves to its parent, and the safe and the finalized head with it
-    /// as far as the branch requires. The head before that is held until [`Chain::forkchoice`] is
-    /// applied: end with that, or with [`Chain::abandon_forkchoice`]. Fails with
+    /// beside our chain, the head moves to its parent, and the safe and the finalized head are
+    /// lowered to blocks of that branch. The displaced head is held until the caller ends the
+    /// switch with [`Chain::forkchoice`] or [`Chain::abandon_forkchoice`]. Fails with
     /// [`ChainError::UnknownBlock`] if the head cannot move there.
     pub async fn switch_to(
         &self,
@@ -386,12 +387,12 @@ impl Chain {
             .await
     }
 
-    /// Executes blocks, each on a block that is known, and makes the last valid one the head.
+    /// Executes a run of blocks, each on a known parent, and makes the last valid one the head.
     /// Blocks on the head's branch are skipped. Nothing is written to the payload log: the caller
-    /// can read the blocks again. Returns a future of the result as soon as the blocks are in the
-    /// executor's queue: runs are imported in the order of these calls, and the transactions of
-    /// each are prepared while those before it are executed. `stop` is set when a block is refused;
-    /// once it is set nothing is imported.
+    /// can read the blocks again. Returns a future of the result as soon as the run is in the
+    /// executor's queue. Runs are imported in the order of these calls, and a run is prepared while
+    /// earlier ones are executed. The executor sets `stop` when it refuses a block; once `stop` is
+    /// set nothing is imported.
     pub async fn import(
         &self,
         payloads: Vec<Arc<Payload>>,
@@ -432,8 +433,8 @@ impl Chain {
         .await
     }
 
-    /// Moves safe and finalized where they are given; the unsafe head stays, whatever it is when
-    /// the executor takes the command. Fails like [`Chain::forkchoice`].
+    /// Moves safe and finalized where they are given, and not the unsafe head. Fails like
+    /// [`Chain::forkchoice`].
     pub async fn promote(
         &self,
         safe: Option<B256>,
@@ -464,7 +465,7 @@ impl Chain {
         Ok(id)
     }
 
-    /// Like [`Chain::start`], under an id of the caller's.
+    /// Like [`Chain::start`], under an id that the caller chooses.
     pub async fn start_as(
         &self,
         id: PayloadId,
@@ -505,10 +506,8 @@ impl Chain {
         payload: Arc<Payload>,
         l1_origin: B256,
     ) -> Result<(), ChainError> {
-        let (log, shared) = (self.log.clone(), self.shared.clone());
-        let append = move || log.append_built(&payload, l1_origin, executor::BUILT);
-        let append = move || shared.when_there_is_room(LogError::is_full, append);
-        Ok(blocking(append).await??)
+        self.write_log(move |log| log.append_built(&payload, l1_origin, payload_log::BUILT))
+            .await
     }
 
     /// The blocks of this height and parent that may have been signed here
@@ -524,24 +523,21 @@ impl Chain {
 
     /// The payloads of this number and parent in the payload log, whatever their provenance.
     pub fn logged_children(&self, number: u64, parent: B256) -> Result<Vec<Payload>, ChainError> {
-        let all = self
-            .log
-            .by_number(number)?
-            .into_iter()
-            .map(|logged| logged.payload);
-        Ok(all
+        let logged = self.log.by_number(number)?.into_iter();
+        Ok(logged
+            .map(|logged| logged.payload)
             .filter(|payload| payload.parent_hash() == parent)
             .collect())
     }
 
-    /// A block in memory or in the payload log, on whatever branch. Canonical blocks that are
-    /// stored are in a view.
+    /// A block of any branch that is in memory or in the payload log. Stored canonical blocks are
+    /// read from a view instead.
     pub fn payload(&self, hash: B256) -> Result<Option<Arc<Payload>>, ChainError> {
-        let known = self.shared.known.read().get(&hash).cloned();
-        known.map_or_else(
-            || Ok(self.logged(hash)?.map(Arc::new)),
-            |payload| Ok(Some(payload)),
-        )
+        let in_memory = self.shared.known.read().get(&hash).cloned();
+        match in_memory {
+            Some(payload) => Ok(Some(payload)),
+            None => Ok(self.logged(hash)?.map(Arc::new)),
+        }
     }
 
     /// A block that is not canonical any more. Only recently abandoned blocks have receipts.
@@ -559,12 +555,20 @@ impl Chain {
         }))
     }
 
-    /// Logs a payload that has not been executed. Waits for room on a full disk.
+    /// Logs a payload that has not been executed. Waits for space on a full disk.
     pub async fn keep(&self, payload: Arc<Payload>) -> Result<(), ChainError> {
+        self.write_log(move |log| log.append(&payload, payload_log::FOLLOWED))
+            .await
+    }
+
+    /// Writes to the payload log off the async threads. Waits for space on a full disk.
+    async fn write_log(
+        &self,
+        write: impl Fn(&PayloadLog) -> Result<(), LogError> + Send + 'static,
+    ) -> Result<(), ChainError> {
         let (log, shared) = (self.log.clone(), self.shared.clone());
-        let append = move || log.append(&payload, executor::FOLLOWED);
-        let append = move || shared.when_there_is_room(LogError::is_full, append);
-        Ok(blocking(append).await??)
+        let write = move || shared.retry_while_full(LogError::is_full, || write(&log));
+        Ok(blocking(write).await??)
     }
 
     /// Ends when the chain has stopped, which it does by itself only on an error.
@@ -589,8 +593,8 @@ impl Chain {
     pub fn keep_states(&self, blocks: Option<u64>) {
         let view = self.view();
         let (oldest, head) = (view.oldest_state(), view.head().number);
-        // A window prunes a little late, which is not worth a warning; the states of an archive
-        // are.
+        // Warn when this discards the states of an archive. A node that kept a window always has
+        // slightly more states than it, which is not worth a warning.
         if let Some(kept) =
             blocks.filter(|blocks| oldest.saturating_add(blocks.saturating_mul(2)) < head)
         {
@@ -598,7 +602,7 @@ impl Chain {
                 oldest,
                 kept,
                 head,
-                "old states go now that --history.state leaves out: stop the node and give --gcmode=archive to keep them"
+                "states older than --history.state are pruned from now on: to keep them, stop the node and give --gcmode=archive"
             );
         }
         self.settings.keep_states(blocks);

@@ -24,8 +24,8 @@ use verify::{DamageReport, ProgressFn, Remedy, Samples};
 
 /// Runs one action.
 pub fn run(config: &DbConfig) -> anyhow::Result<()> {
-    let mut shown = Shown::default();
-    let mut tell = |stage, done, all| shown.tell(stage, done, all);
+    let mut stages = StageProgress::default();
+    let mut progress = |stage, done, all| stages.set(stage, done, all);
     let dir = &config.datadir;
     if !dir.is_dir() {
         return Err(no_database(dir));
@@ -33,9 +33,9 @@ pub fn run(config: &DbConfig) -> anyhow::Result<()> {
     match config.action {
         DbAction::Verify => {
             let store = open(config)?;
-            let mut report = verify::verify(&store, Samples::default(), &mut tell)?;
+            let mut report = verify::verify(&store, Samples::default(), &mut progress)?;
             verify::verify_payload_log(&chain::payload_log_dir(dir), &mut report);
-            shown.end();
+            stages.end();
             print!("{}", show_report(&report, dir));
             if !report.is_sound() {
                 bail!(
@@ -50,21 +50,23 @@ pub fn run(config: &DbConfig) -> anyhow::Result<()> {
             }
         }
         DbAction::Stats => {
-            let stats = stats::stats(&open(config)?, dir, &mut tell);
-            let stats = stats.context("not all of it can be read; `starling db verify` says what is damaged and what to do")?;
-            shown.end();
+            let stats = stats::stats(&open(config)?, dir, &mut progress);
+            let stats = stats.context("not all rows can be read; `starling db verify` says what is damaged and what to do")?;
+            stages.end();
             print!("{}", show_stats(&stats));
         }
         DbAction::Prune => prune(config)?,
         DbAction::Repair => {
-            let repaired = repair(config, &mut tell).map_err(|error| next_step(error, dir))?;
-            shown.end();
+            let repaired = repair(config, &mut progress).map_err(|error| next_step(error, dir))?;
+            stages.end();
             println!(
-                "written anew: {} trie rows, {} index rows, receipts of {} blocks, senders of {} blocks",
+                "rewritten: {} trie rows, {} index rows, receipts of {} blocks, senders of {} blocks",
                 repaired.trie_rows, repaired.index_rows, repaired.receipts, repaired.senders
             );
             if repaired.proofs_lost {
-                println!("trie history was damaged and is let go: proofs begin anew at the head");
+                println!(
+                    "trie history was damaged and has been dropped: proofs begin again at the head"
+                );
             }
             println!("verified: nothing is damaged (old states and proofs by sample)");
         }
@@ -101,30 +103,30 @@ fn prune(config: &DbConfig) -> anyhow::Result<()> {
 }
 
 /// `starling db repair`. Each step says what it has done.
-fn repair(config: &DbConfig, tell: &mut ProgressFn<'_>) -> Result<Repaired, RepairError> {
+fn repair(config: &DbConfig, progress: &mut ProgressFn<'_>) -> Result<Repaired, RepairError> {
     let dir = &config.datadir;
     for cut in repair::cut_journals(dir)? {
         println!(
-            "a journal was cut at its last whole batch; what stood there before is kept as {}",
+            "a journal was cut at its last whole batch; the bytes cut off are kept in {}",
             cut.display()
         );
     }
-    let (store, taken_back) = repair::open(dir, config.cache)?;
-    if let Some(head) = taken_back {
+    let (store, rewound) = repair::open(dir, config.cache)?;
+    if let Some(head) = rewound {
         println!(
-            "the keyspaces disagreed on the head: all are taken back to block {head}; blocks above it are fetched again"
+            "the keyspaces disagreed on the head: all are rewound to block {head}; blocks above it are fetched again"
         );
     }
     if let Some(PutAside { to, because }) = repair::replace_payload_log(dir)? {
         println!("{because}");
         println!(
-            "it is put aside as {}, and a new one is begun. Blocks that were not stored yet come from peers again; a sequencer \
+            "it is put aside as {}, and a new one is created. Blocks that were not stored yet come from peers again. A sequencer \
              signs nothing until {} is removed: do so when the head has passed every block that was signed here",
             to.display(),
             chain::payload_log::cut_mark(&chain::payload_log_dir(dir)).display()
         );
     }
-    repair::repair(&store, tell)
+    repair::repair(&store, progress)
 }
 
 fn open(config: &DbConfig) -> anyhow::Result<Store> {
@@ -145,34 +147,34 @@ fn no_database(dir: &Path) -> anyhow::Error {
 
 /// The error of a failed repair, with the next step.
 fn next_step(error: RepairError, dir: &Path) -> anyhow::Error {
-    use StoreError::{Engine, Gap, Read, Torn, Unproven};
+    use StoreError::{Database, Gap, Read, Torn, Unproven};
     let what = match error {
         RepairError::Store(StoreError::Missing(dir)) => return no_database(&dir),
-        RepairError::Lost(what) => format!("{what}: it follows from nothing else here"),
+        RepairError::Lost(what) => format!("{what}: it cannot be derived from other rows"),
         RepairError::Read(error) | RepairError::Store(Read(error)) => error.cause(),
         RepairError::Chain(error) if error.is_fatal() => error.to_string(),
-        // The text of this error would advise the repair that is running.
-        RepairError::Store(Torn { heads, .. }) => format!("not every keyspace says what its head is ({heads})"),
-        RepairError::Store(error @ (Engine(_) | Gap { .. } | Unproven(_))) => error.to_string(),
+        // The error's own text advises the repair that is running.
+        RepairError::Store(Torn { heads, .. }) => format!("the head of a keyspace is missing ({heads})"),
+        RepairError::Store(error @ (Database(_) | Gap { .. } | Unproven(_))) => error.to_string(),
         RepairError::Log(error) if !matches!(error, LogError::Locked | LogError::NoSpace { .. } | LogError::Poisoned) => {
             error.to_string()
         }
-        // A compaction reads tables, and stops all writes when it cannot.
-        RepairError::Store(StoreError::Poisoned) => "a write failed, or a table could not be read to be written anew: the log says above \
-             which. Mend the disk, its file system or room on it if it is that, and repeat the repair; what was acknowledged is kept. If a \
-             checksum is wrong, it follows from nothing else here"
+        // A compaction that cannot read a table stops all writes.
+        RepairError::Store(StoreError::Poisoned) => "a write failed, or a compaction could not read a table: the log above says \
+             which. If the cause is the disk, its file system or lack of space, fix that and repeat the repair; acknowledged writes are kept. If \
+             a checksum is wrong, the table cannot be derived from others"
             .into(),
-        other => return anyhow::Error::from(other).context("not everything can be put right"),
+        other => return anyhow::Error::from(other).context("not everything can be repaired"),
     };
-    anyhow!("not everything can be put right: {what}. {}", rebuild(dir))
+    anyhow!("not everything can be repaired: {what}. {}", rebuild(dir))
 }
 
-/// Progress of stages that follow each other.
+/// The progress bar of the current stage.
 #[derive(Default)]
-struct Shown(Option<(&'static str, JobProgress)>);
+struct StageProgress(Option<(&'static str, JobProgress)>);
 
-impl Shown {
-    fn tell(&mut self, stage: &'static str, done: u64, all: u64) {
+impl StageProgress {
+    fn set(&mut self, stage: &'static str, done: u64, all: u64) {
         if self.0.as_ref().is_none_or(|(other, _)| *other != stage) {
             self.end();
             self.0 = Some((stage, JobProgress::new(stage, all, false)));
@@ -204,9 +206,9 @@ fn show_report(report: &DamageReport, dir: &Path) -> String {
     let shown = dir.display();
     text.push_str(&match (report.is_sound(), report.damages.iter().any(|damage| damage.remedy == Remedy::Resync)) {
         (true, _) => "nothing is damaged\n".to_owned(),
-        (false, false) => format!("next: `starling db repair --datadir {shown}` makes it anew\n"),
+        (false, false) => format!("next: `starling db repair --datadir {shown}` rewrites it\n"),
         (false, true) => {
-            format!("next: `starling db repair --datadir {shown}` makes anew what it can. If that is not all: {}\n", rebuild(dir))
+            format!("next: `starling db repair --datadir {shown}` rewrites what can be derived. If that is not all: {}\n", rebuild(dir))
         }
     });
     text

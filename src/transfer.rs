@@ -1,10 +1,10 @@
 //! `starling import` and `starling export`: blocks from files into the chain, and from the chain
 //! into files.
 //!
-//! Both run the chain in their own process and need the data directory for themselves. Memory is
-//! bounded whatever the files hold: an import reads ahead through a bounded channel and hands the
-//! executor small groups; an export takes a fresh view now and then, since a view pins what it
-//! reads. Progress is shown where there is a terminal and logged where there is none.
+//! Both run the chain in their own process and lock the data directory. Memory is bounded whatever
+//! the files hold: an import reads ahead through a bounded channel and sends the executor small
+//! groups, and an export takes a fresh view now and then, since a view pins all rows that it can
+//! see. Progress is a bar on a terminal, and otherwise lines in the log.
 
 pub mod block_file;
 mod export;
@@ -49,7 +49,7 @@ pub async fn run_export(config: ExportConfig, token: CancellationToken) -> Resul
 /// Progress of a long job: a bar on a terminal, otherwise a line in the log every [`LOG_EVERY`].
 pub(crate) struct JobProgress {
     bar: ProgressBar,
-    said: Instant,
+    logged: Instant,
     what: &'static str,
 }
 
@@ -62,14 +62,14 @@ impl JobProgress {
         } else {
             "{prefix} [{bar:30}] {pos}/{len} {msg} {eta}"
         };
-        // The templates are constants; without a style of ours there is still a bar.
+        // The templates are constants. With an invalid one the bar has its default style.
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style.progress_chars("=> "));
         }
         bar.set_prefix(what);
         Self {
             bar,
-            said: Instant::now(),
+            logged: Instant::now(),
             what,
         }
     }
@@ -78,8 +78,8 @@ impl JobProgress {
         self.bar.set_position(position);
         if !self.bar.is_hidden() {
             self.bar.set_message(message());
-        } else if self.said.elapsed() >= LOG_EVERY {
-            self.said = Instant::now();
+        } else if self.logged.elapsed() >= LOG_EVERY {
+            self.logged = Instant::now();
             tracing::info!(
                 done = position,
                 of = self.bar.length().unwrap_or_default(),

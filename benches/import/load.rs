@@ -33,8 +33,8 @@ pub fn receiver(index: u64) -> Address {
     Address::from_word(keccak256([&b"receiver"[..], &index.to_be_bytes()].concat()))
 }
 
-/// Adds so many receivers to a genesis, the token, of which every sender and every tenth receiver
-/// holds some, and the writer, whose storage has a slot for every tenth receiver.
+/// Adds `receivers` accounts, the token and the writer to a genesis. Every sender and every tenth
+/// receiver hold tokens, and the writer's storage has a slot for every tenth receiver.
 pub fn genesis(alloc: &mut Alloc, senders: &[Sender], receivers: usize) {
     let addresses: Vec<_> = (0..receivers as u64)
         .into_par_iter()
@@ -113,7 +113,7 @@ impl Load {
         }
     }
 
-    /// So many rounds of transactions, signed.
+    /// `rounds` rounds of transactions, signed.
     pub fn rounds(&mut self, ground: &mut Ground, rounds: usize) -> Vec<Bytes> {
         let each = [Self::transfer, Self::token, Self::write];
         let unsigned: Vec<_> = (0..rounds)
@@ -125,13 +125,13 @@ impl Load {
     }
 
     fn transfer(&mut self, ground: &mut Ground) -> Unsigned {
-        // One in ten is new.
+        // One in ten receivers does not exist yet.
         let to = self.random() % (self.receivers + self.receivers / 9);
         self.send(ground, receiver(to), U256::from(1), 21_000, Bytes::new())
     }
 
     fn token(&mut self, ground: &mut Ground) -> Unsigned {
-        // Half of them hold some already.
+        // Half of these receivers hold tokens already.
         let to = receiver(self.random() % self.receivers / 5 * 5);
         let input = [
             &keccak256("transfer(address,uint256)")[..4],
@@ -143,7 +143,7 @@ impl Load {
     }
 
     fn write(&mut self, ground: &mut Ground) -> Unsigned {
-        // Two in three are in use already.
+        // Two in three slots are in use already.
         let slot = U256::from(self.random() % (self.receivers / 10 * 3 / 2).max(1));
         let input = [
             slot.to_be_bytes::<32>(),

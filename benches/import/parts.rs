@@ -6,10 +6,12 @@ use crate::{
     cache,
     support::{Alloc, Ground, Times, process},
 };
+use alloy_consensus::transaction::Recovered;
 use alloy_evm::{Evm, EvmEnv, EvmFactory, FromTxWithEncoded};
 use alloy_op_evm::{OpEvmFactory, OpTx};
 use alloy_primitives::{Address, B256, Bytes, U256};
 use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions};
+use op_alloy_consensus::OpTxEnvelope;
 use op_revm::OpSpecId;
 use rayon::prelude::*;
 use revm::{
@@ -24,11 +26,11 @@ use serde_json::Value;
 use starling::chain::{
     Chain,
     evm::ParentState,
-    execute::{BlockExecution, recover},
+    execute::{BlockExecution, Execution, recover},
     rules::ChainSpec,
     store,
     trie::{self, RowIter, StateRows},
-    view::{ExecutedBlock, Overlay, ReadError},
+    view::{ExecutedBlock, Overlay, ReadError, View},
 };
 use starling_proto::payload::Payload;
 use std::{
@@ -80,7 +82,7 @@ impl StateRows for Memory {
     }
 }
 
-/// An in-memory database of the EVM with what a genesis file allocates.
+/// An in-memory database of the EVM with the accounts of a genesis file.
 pub fn database(alloc: &Alloc) -> InMemoryDB {
     let text = |value: Option<&Value>| value.and_then(Value::as_str).unwrap_or_default().to_owned();
     let number = |text: &str| text.parse::<U256>().unwrap_or_default();
@@ -154,7 +156,7 @@ pub struct Parts {
 impl Parts {
     /// `datadir` holds the genesis; its files are changed.
     pub fn new(ground: &Ground, evm_state: InMemoryDB, datadir: &Path) -> Self {
-        // As the store sets it up; each keyspace keeps the options it was made with.
+        // The same options as the store's. Each keyspace keeps the options it was created with.
         let disk = Database::builder(datadir.join("chain"))
             .cache_size(cache() / 2)
             .worker_threads(1);
@@ -210,31 +212,56 @@ impl Parts {
 
     /// Measures the parts of a block that the chain has just imported.
     pub fn measure(&mut self, chain: &Chain, payload: &Arc<Payload>) {
-        let begun = Clock::start();
-        let recovered: Vec<_> = payload
+        let recovered = self.measure_recovery(payload);
+        self.measure_evm(payload, &recovered);
+        let view = chain.view();
+        let execution = self.execute(&view, payload, &recovered);
+        let overlay = self.measure_roots(&view, payload, &execution);
+        let senders = recovered.iter().map(|tx| tx.signer()).collect();
+        self.measure_commit(ExecutedBlock::new(
+            payload.clone(),
+            senders,
+            Arc::new(execution.receipts),
+            Arc::new(overlay),
+        ));
+    }
+
+    fn measure_recovery(&mut self, payload: &Payload) -> Vec<Recovered<OpTxEnvelope>> {
+        let clock = Clock::start();
+        let recovered = payload
             .transactions
             .par_iter()
             .enumerate()
             .map(|(index, raw)| recover(index, raw).expect("it is signed"))
             .collect();
-        begun.stop(&mut self.recovery, &mut self.processor);
+        clock.stop(&mut self.recovery, &mut self.processor);
+        recovered
+    }
 
+    fn measure_evm(&mut self, payload: &Payload, recovered: &[Recovered<OpTxEnvelope>]) {
         let txs: Vec<_> = recovered
             .iter()
             .zip(&payload.transactions)
             .map(|(tx, raw)| OpTx::from_encoded_tx(tx.inner(), tx.signer(), raw.clone()))
             .collect();
         let env = self.env(payload);
-        let begun = Clock::start();
+        let clock = Clock::start();
         let mut evm = OpEvmFactory::<OpTx>::default().create_evm(&mut self.evm_state, env);
         for tx in txs {
             let outcome = evm.transact_raw(tx).expect("the transaction is valid");
             evm.db_mut().commit(outcome.state);
         }
         drop(evm);
-        begun.stop(&mut self.evm, &mut self.processor);
+        clock.stop(&mut self.evm, &mut self.processor);
+    }
 
-        let view = chain.view();
+    /// Executes the block as the chain does, without measuring it: the other parts need the result.
+    fn execute(
+        &self,
+        view: &Arc<View>,
+        payload: &Payload,
+        recovered: &[Recovered<OpTxEnvelope>],
+    ) -> Execution {
         let parent = ParentState::from(
             view.state_at(payload.number() - 1)
                 .expect("a read")
@@ -247,16 +274,18 @@ impl Parts {
                 .transact(tx, raw)
                 .expect("the transaction is valid");
         }
-        let execution = execution.finish();
+        execution.finish()
+    }
 
+    fn measure_roots(&mut self, view: &View, payload: &Payload, execution: &Execution) -> Overlay {
         let before = view
             .header_of(payload.number() - 1)
             .expect("a header")
             .expect("it is near")
             .state_root;
-        let begun = Clock::start();
+        let clock = Clock::start();
         let update = trie::update(&self.trie_state, before, &execution.changes).expect("the roots");
-        begun.stop(&mut self.roots, &mut self.processor);
+        clock.stop(&mut self.roots, &mut self.processor);
         assert_eq!(
             update.state_root,
             payload.header.state_root,
@@ -264,29 +293,26 @@ impl Parts {
             payload.number()
         );
         self.trie_state.apply(&update.overlay);
+        update.overlay
+    }
 
-        let senders = recovered.iter().map(|tx| tx.signer()).collect();
-        let block = ExecutedBlock::new(
-            payload.clone(),
-            senders,
-            Arc::new(execution.receipts),
-            Arc::new(update.overlay),
-        );
+    fn measure_commit(&mut self, block: ExecutedBlock) {
         let rows = store::written_rows(&[Arc::new(block)]);
-        let weight = |(_, key, value): &store::WrittenRow| {
-            key.len() + value.as_ref().map_or(0, |value| value.len())
+        let weight = |row: &store::WrittenRow| {
+            row.key.len() + row.value.as_ref().map_or(0, |value| value.len())
         };
         self.batch_bytes += rows.iter().map(weight).sum::<usize>() as u64;
-        let begun = Clock::start();
+        let clock = Clock::start();
         let mut batch = self.disk.batch();
-        for (space, key, value) in &rows {
-            match value {
-                Some(value) => batch.insert(&self.spaces[space], key.as_ref(), value.as_ref()),
-                None => batch.remove(&self.spaces[space], key.as_ref()),
+        for row in &rows {
+            let (space, key) = (&self.spaces[row.keyspace], row.key.as_ref());
+            match &row.value {
+                Some(value) => batch.insert(space, key, value.as_ref()),
+                None => batch.remove(space, key),
             }
         }
         batch.commit().expect("the commit");
-        begun.stop(&mut self.commit, &mut self.processor);
+        clock.stop(&mut self.commit, &mut self.processor);
     }
 
     fn env(&self, payload: &Payload) -> EvmEnv<OpSpecId> {

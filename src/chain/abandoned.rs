@@ -37,13 +37,13 @@ impl Abandoned {
 
 /// The most recently abandoned blocks.
 #[derive(Default)]
-pub struct Recent {
+pub struct AbandonedBlocks {
     /// Oldest first.
     blocks: VecDeque<Abandoned>,
     weight: usize,
 }
 
-impl Recent {
+impl AbandonedBlocks {
     pub fn get(&self, hash: &B256) -> Option<Abandoned> {
         self.blocks
             .iter()
@@ -52,8 +52,8 @@ impl Recent {
             .cloned()
     }
 
-    /// Adds the blocks of a branch, from its head downward. Its lowest blocks are dropped if it
-    /// exceeds [`BLOCKS`] or [`BYTES`].
+    /// Adds the blocks of a branch, from its head downward. Only its highest blocks are kept if the
+    /// branch exceeds [`BLOCKS`] or [`BYTES`].
     pub fn add(&mut self, branch: impl IntoIterator<Item = Abandoned>) {
         let mut weight = 0;
         let fits = |block: &Abandoned| {
@@ -98,7 +98,7 @@ mod tests {
         (1..=count).rev().map(block).collect()
     }
 
-    fn kept(recent: &Recent, branch: &[Abandoned]) -> Vec<u64> {
+    fn kept(recent: &AbandonedBlocks, branch: &[Abandoned]) -> Vec<u64> {
         let known = branch
             .iter()
             .filter(|block| recent.get(&block.payload.hash).is_some());
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn the_newest_branches_are_kept_from_their_heads_down() {
-        let mut recent = Recent::default();
+        let mut recent = AbandonedBlocks::default();
         let (first, second) = (branch(1, 100, 10), branch(2, 100, 10));
         recent.add(first.clone());
         recent.add(first.clone());

@@ -9,7 +9,7 @@ use crate::chain::{
     execute::{BlockExecution, InvalidBlock, TransactError, recover},
     l1fee::L1AttributesError,
     rows::ExecutedBlock,
-    rules::{ChainSpec, ExtraData, ExtraDataError, Rules},
+    rules::{ChainSpec, ExtraData, ExtraDataError, Rules, TRANSFER_GAS},
 };
 use alloy_consensus::{Header, Transaction, transaction::Recovered};
 use alloy_eips::eip7685::EMPTY_REQUESTS_HASH;
@@ -19,9 +19,6 @@ use op_alloy_consensus::OpTxEnvelope;
 use op_alloy_rpc_types_engine::OpPayloadAttributes;
 use starling_proto::{fork::Fork, payload::Payload, system_config::Eip1559Params};
 use std::sync::Arc;
-
-/// Least gas of any transaction: with less left, a block is full.
-const TRANSFER_GAS: u64 = 21_000;
 
 /// Why no block can be built from these attributes.
 #[derive(Debug, thiserror::Error)]
@@ -99,6 +96,7 @@ impl BlockBuilder {
         Ok(builder)
     }
 
+    /// Adds a transaction of the attributes, which must be valid.
     fn force(&mut self, index: usize, raw: Bytes) -> Result<(), BuildError> {
         let tx = recover(index, &raw).map_err(|error| BuildError::Forced {
             index,
@@ -159,7 +157,7 @@ impl BlockBuilder {
         self.header.base_fee_per_gas.unwrap_or(0)
     }
 
-    /// Gas that is left.
+    /// Gas left for transactions.
     pub fn gas_left(&self) -> u64 {
         self.execution.gas_left()
     }
@@ -199,7 +197,7 @@ impl BlockBuilder {
     }
 }
 
-/// `Ok` with the value if an attribute is given exactly when its fork is active.
+/// Returns the value if the attribute is given exactly when its fork is active, and fails otherwise.
 fn attribute<T>(
     name: &'static str,
     value: Option<T>,
@@ -247,8 +245,8 @@ fn header(
         attributes.min_base_fee,
         active.is_op(Fork::Jovian),
     )?;
-    // On OP the system configuration decides the gas limit of every block; on Ethereum it stays
-    // where it is.
+    // On OP the attributes always carry the gas limit, from SystemConfig. On Ethereum a block
+    // without one keeps the parent's.
     let gas_limit = match attributes.gas_limit {
         Some(limit) => limit,
         None if active.op.is_none() => parent.gas_limit,

@@ -28,8 +28,8 @@ use tokio::sync::oneshot;
 
 /// How often an open job looks for new pool transactions.
 const POOL_POLL: Duration = Duration::from_millis(10);
-/// The pool is not queried again for this many times the duration of the last query: that of a
-/// large pool takes milliseconds.
+/// The pool is not queried again for this many times the duration of the last query, since a query
+/// to a large pool takes milliseconds.
 const POOL_REST: u32 = 10;
 /// How often a builder without a job looks whether the chain is being stopped.
 const IDLE_POLL: Duration = Duration::from_secs(1);
@@ -41,7 +41,7 @@ const FILL_AT_LEAST: Duration = Duration::from_millis(100);
 /// A job that nobody seals is dropped after this long.
 const JOB_LIFETIME: Duration = Duration::from_secs(60);
 
-/// Requests to the builder.
+/// Requests to the builder. A `Seal` ends the build that a `Start` with the same id has begun.
 pub enum Build {
     Start {
         id: PayloadId,
@@ -158,7 +158,7 @@ impl BuildJob {
     }
 }
 
-/// How far the pool has been worked through for one block.
+/// Progress of adding pool transactions to one block.
 #[derive(Default)]
 struct Fill {
     /// Version of the pool when `queue` was taken from it.
@@ -170,31 +170,33 @@ struct Fill {
     /// Senders with a transaction that was left out of this queue: their later nonces cannot
     /// follow.
     closed: HashSet<Address>,
-    /// Transactions in the block, which are not tried again. Another transaction may still take the
-    /// nonce of one left out.
+    /// Transactions in the block.
     added: HashSet<B256>,
+    /// Transactions that were tried and left out. A replacement of the same nonce is still tried.
     left_out: HashSet<B256>,
     /// Settings as of the start of the block.
     settings: MinerSettings,
     /// Estimated batch bytes (Fjord) of the added transactions; counted only if they are limited.
     da_used: u64,
+    /// Whether no further transaction can be added.
     done: bool,
 }
 
 impl Fill {
-    /// Adds pool transactions until the deadline. Whether some are left.
+    /// Adds pool transactions until the deadline. Returns whether there are more to try now.
     fn run(&mut self, builder: &mut BlockBuilder, pool: &Pool, deadline: Instant) -> bool {
         if self.done {
             return false;
         }
         if self.queue.as_slice().is_empty() {
-            let (version, asked) = (Some(pool.version()), Instant::now());
-            if self.version == version || self.not_before.is_some_and(|moment| asked < moment) {
+            // The version is read first: a change during the query is then seen by the next one.
+            let (version, started) = (Some(pool.version()), Instant::now());
+            if self.version == version || self.not_before.is_some_and(|moment| started < moment) {
                 return false;
             }
             self.version = version;
             self.queue = pool.best(builder.base_fee()).into_iter();
-            self.not_before = Some(Instant::now() + asked.elapsed() * POOL_REST);
+            self.not_before = Some(Instant::now() + started.elapsed() * POOL_REST);
             self.closed.clear();
         }
         while Instant::now() < deadline {
@@ -209,6 +211,7 @@ impl Fill {
         true
     }
 
+    /// Adds a transaction to the block, or leaves it out.
     fn offer(&mut self, builder: &mut BlockBuilder, tx: &PoolTx) {
         let sender = tx.sender();
         if self.added.contains(&tx.hash) || self.closed.contains(&sender) {

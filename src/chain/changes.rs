@@ -25,7 +25,7 @@ pub struct AccountChange {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StorageChange {
-    /// All earlier slots are gone (the account was destroyed, possibly created anew); `slots` is
+    /// All earlier slots are gone (the account was destroyed, possibly created again); `slots` is
     /// then the whole storage.
     pub wiped: bool,
     /// By keccak(slot). Zero removes the slot.

@@ -26,8 +26,8 @@ pub struct Driver {
     silence: Duration,
     /// Time of the rollup node's last call; `None` while the node follows the swarm by itself.
     last_call: Option<Instant>,
-    /// The block whose ancestors are missing: the lowest known ancestor of the head that the rollup
-    /// node has named, or that head itself.
+    /// The lowest block known on the branch of the head that the rollup node has named, or that head
+    /// itself if none of its ancestors is known. The blocks below it are missing.
     lowest_missing: Option<B256>,
 }
 

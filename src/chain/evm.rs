@@ -102,7 +102,7 @@ impl Vm {
         )
     }
 
-    /// An EVM for a simulated call if there is a deadline, otherwise for a block.
+    /// An EVM for a simulated call if there is a deadline, otherwise for executing a block.
     fn with(
         spec: &ChainSpec,
         timestamp: u64,
@@ -138,7 +138,8 @@ impl Vm {
             } else {
                 deposit.gas_limit
             };
-            // op-revm ends a creation that cannot pay its value before it bumps the nonce.
+            // op-revm ends a creation that cannot pay its value before it bumps the nonce; op-geth
+            // bumps the nonce first.
             if deposit.to.is_create()
                 && matches!(
                     result,
@@ -162,8 +163,8 @@ impl Vm {
         Ok(executed)
     }
 
-    /// Whether Regolith is not active yet. Until then a deposit uses its whole gas limit and a
-    /// system deposit no gas, whether or not they succeed (op-geth: core/state_transition.go).
+    /// Whether Regolith is not active yet. Before Regolith a deposit uses its whole gas limit, and a
+    /// system deposit uses none, whether or not it succeeds (op-geth: core/state_transition.go).
     fn is_before_regolith(&self) -> bool {
         matches!(&self.0, VmKind::Optimism(evm) if evm.cfg_env().spec == OpSpecId::BEDROCK)
     }
@@ -179,15 +180,15 @@ impl Vm {
         let called = match &mut self.0 {
             VmKind::Optimism(evm) => evm
                 .transact_system_call(SYSTEM_ADDRESS, contract, data)
-                .map(|it| it.state)
+                .map(|outcome| outcome.state)
                 .map_err(op_error),
             VmKind::Ethereum(evm) => evm
                 .transact_system_call(SYSTEM_ADDRESS, contract, data)
-                .map(|it| it.state)
+                .map(|outcome| outcome.state)
                 .map_err(eth_error),
         };
-        // A system call is not subject to the rules of transactions, so an error is never the
-        // block's.
+        // The rules of transactions do not apply to a system call, so an error never makes the block
+        // invalid.
         let state = called.map_err(|error| match VmError::from(error) {
             VmError::State(error) => error,
             VmError::Invalid(reason) => StateError::Evm(reason),
@@ -223,7 +224,7 @@ impl Vm {
         }
     }
 
-    /// Records in `accesses` what later transactions touch.
+    /// Records in `accesses` the addresses and slots that later transactions touch.
     fn watch(&mut self, accesses: Accesses) {
         match &mut self.0 {
             VmKind::Optimism(evm) => {

@@ -185,7 +185,7 @@ impl BlockExecution {
         Ok(&self.receipts[self.receipts.len() - 1])
     }
 
-    /// The share of a user transaction in the block's data footprint (specs: jovian exec-engine).
+    /// The data footprint that a user transaction adds to the block's (specs: jovian exec-engine).
     fn footprint(&self, raw: &[u8]) -> Result<u64, Refused> {
         match self.footprint {
             None => Ok(0),
@@ -194,9 +194,9 @@ impl BlockExecution {
         }
     }
 
-    /// Checks that the block begins with the L1 attributes: op-geth requires them from Jovian on,
-    /// because they give the scalar of the data footprint. A block that is built here must have the
-    /// scalar unless it activates Jovian.
+    /// Checks that a Jovian block begins with the L1 attributes, which hold the scalar of the data
+    /// footprint, as op-geth requires. With `building`, they must hold the scalar unless the block
+    /// activates Jovian.
     pub fn check_attributes(&self, building: bool) -> Result<(), L1AttributesError> {
         match self.footprint {
             _ if self.receipts.is_empty() && self.active.is_op(Fork::Jovian) => {
@@ -409,6 +409,7 @@ pub fn validate_prepared(
 }
 
 impl ExecutionOutcome {
+    /// Compares the outcome with a header, except gas used.
     fn compare(&self, header: &Header) -> Result<(), InvalidBlock> {
         let Self {
             blob_gas_used,

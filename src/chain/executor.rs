@@ -22,7 +22,7 @@ pub use switch::SwitchPolicy;
 use crate::chain::{
     ChainError, Heads, Inserted, Shared,
     execute::{self, InvalidBlock, Preparation, ValidateError},
-    payload_log::{LogError, Logged, PayloadLog},
+    payload_log::{FOLLOWED, LogError, Logged, PayloadLog},
     persister::{PersistResult, PersistWork},
     store::Snapshot,
     tree::{self, Branch, Tree},
@@ -57,7 +57,7 @@ impl Default for ExecutorLimits {
     fn default() -> Self {
         Self {
             overlays: 32_000_000,
-            unwind_data: view::WAY_BACK,
+            unwind_data: view::UNWIND_DATA,
         }
     }
 }
@@ -65,11 +65,6 @@ impl Default for ExecutorLimits {
 /// Deepest fork point below the stored head that we accept, in blocks. Bounds the unwind records
 /// read. L1 reorgs are much shorter.
 const MAX_UNWIND: u64 = 16_384;
-
-/// Origins of payloads in the payload log: a block received from elsewhere, and a block built here,
-/// which may be signed.
-pub const FOLLOWED: u8 = 0;
-pub const BUILT: u8 = 1;
 
 type ReplySender<T> = oneshot::Sender<Result<T, ChainError>>;
 
@@ -96,7 +91,7 @@ pub enum ExecutorCommand {
         block: Arc<ExecutedBlock>,
         reply: ReplySender<()>,
     },
-    /// Execute blocks of a file and make each the head.
+    /// Execute a run of blocks of a file and make each the head.
     Import {
         payloads: Vec<Preparation>,
         /// Set when a block is refused. Nothing is imported once it is set.
@@ -244,7 +239,7 @@ impl Executor {
         let id = preparation.payload().id();
         if self.tree.get(&id.hash).is_some() || self.stored(&id)? {
             if provenance == Provenance::Engine {
-                // Built here for a driver, which may have published it.
+                // The block was built here, and the rollup node may have published it since.
                 self.log_unlogged(id.hash)?;
             }
             return Ok(Inserted::Valid);
@@ -282,8 +277,8 @@ impl Executor {
         let Some(parent_view) = self.find_view(parent)? else {
             return Ok(None);
         };
-        // A driver may reorganise as often as it likes, and an imported file takes precedence over
-        // everything: older siblings are dropped for their blocks.
+        // The Engine API may reorganise as often as it likes, and an imported file takes precedence
+        // over everything: the oldest sibling is dropped for a block of either.
         if matches!(provenance, Provenance::Engine | Provenance::Imported) {
             self.drop_oldest_sibling(id.number);
         }
@@ -294,6 +289,8 @@ impl Executor {
         Ok(Some(parent_view))
     }
 
+    /// Executes a block on its parent's view, logs it unless its source still has it, and adds it to
+    /// the tree.
     fn execute(
         &mut self,
         preparation: Preparation,
@@ -323,9 +320,9 @@ impl Executor {
         };
         metrics::histogram!("starling_execute_seconds").record(started.elapsed().as_secs_f64());
         match provenance {
-            // The file or the payload log still holds it.
+            // The file or the payload log still holds the block.
             Provenance::Imported => {}
-            // Peers that filled a gap fill it again.
+            // After a crash the gap is filled again.
             Provenance::Linked { .. } | Provenance::Ancestor { .. } => {
                 self.unlogged.insert(id.hash);
             }
@@ -339,6 +336,8 @@ impl Executor {
         Ok(Inserted::Valid)
     }
 
+    /// Adds a block that the builder has executed. It enters the payload log when it becomes a head
+    /// or the parent of a logged block.
     fn adopt(&mut self, block: Arc<ExecutedBlock>) -> Result<(), ChainError> {
         let parent = block.payload.parent_hash();
         if !self.wait_for_memory(parent)? {
@@ -382,7 +381,7 @@ impl Executor {
                 Inserted::NotExecutable
             }
         };
-        // The branch for which a higher head was displaced ends here.
+        // The invalid block ends the branch for which a higher head was displaced.
         if matches!(inserted, Inserted::Invalid { .. })
             && parent == self.heads.head.hash
             && self.displaced.is_held_by(SwitchPolicy::Follower)
@@ -448,8 +447,8 @@ impl Executor {
         Ok(Some((heads, view)))
     }
 
-    /// Logs the ancestors of this block, itself included, that are not in the payload log: the
-    /// head, and every block below a logged block, must be in the log or stored.
+    /// Logs this block and its ancestors as far as they are not in the payload log. The head, and
+    /// every ancestor of a logged block, must be in the log or stored.
     fn log_unlogged(&mut self, tip: B256) -> Result<(), ChainError> {
         let mut path = Vec::new();
         let mut at = tip;
@@ -466,21 +465,22 @@ impl Executor {
             .try_for_each(|payload| self.log_payload(payload, FOLLOWED))
     }
 
-    /// Waits for space on a full disk.
+    /// Appends a payload to the payload log. Waits for space on a full disk.
     fn log_payload(&self, payload: &Payload, origin: u8) -> Result<(), ChainError> {
         Ok(self
             .shared
-            .when_there_is_room(LogError::is_full, || self.log.append(payload, origin))?)
+            .retry_while_full(LogError::is_full, || self.log.append(payload, origin))?)
     }
 
-    /// A payload of the log. A damaged one counts as never received: peers send it again.
+    /// Reads a payload from the log. A damaged payload counts as never received: peers send it
+    /// again.
     fn logged(
         &self,
         read: impl Fn(&PayloadLog) -> Result<Option<Logged>, LogError>,
         id: BlockId,
     ) -> Option<Logged> {
         read(&self.log).unwrap_or_else(|error| {
-            tracing::warn!(number = id.number, hash = %id.hash, %error, "a payload in the log cannot be read and is passed over");
+            tracing::warn!(number = id.number, hash = %id.hash, %error, "a payload in the log cannot be read and is skipped");
             None
         })
     }
@@ -499,10 +499,12 @@ impl Executor {
         is_stored(&self.snapshot, id)
     }
 
+    /// Whether this block is in the tree or on the store's canonical chain.
     fn known(&self, hash: B256) -> Result<bool, ChainError> {
         Ok(self.tree.get(&hash).is_some() || self.snapshot.number_of(&hash)?.is_some())
     }
 
+    /// The unstored blocks that lead to `tip`, and the stored block below them.
     fn branch(&self, tip: BlockId) -> Result<Branch, ChainError> {
         self.tree.branch(tip, |id| self.stored(id))
     }
@@ -513,7 +515,7 @@ fn is_stored(snapshot: &Snapshot, id: &BlockId) -> Result<bool, ChainError> {
     Ok(id.number <= snapshot.head().number && snapshot.hash_of(id.number)? == Some(id.hash))
 }
 
-/// Sends the reply. An error of the store is returned too: it ends the chain.
+/// Sends the reply. A fatal error is returned too: it ends the chain.
 fn answer<T>(reply: ReplySender<T>, result: Result<T, ChainError>) -> Result<(), ChainError> {
     let fatal = match &result {
         Err(error) if error.is_fatal() => Err(error.clone()),

@@ -43,13 +43,31 @@ const ETHEREUM_FORKS: [(&str, Fork); 4] = [
     ("osakaTime", Fork::Karst),
 ];
 
+/// The upgrades of Ethereum by block number, all of which precede Bedrock.
+const BLOCK_FORKS: [&str; 14] = [
+    "homestead",
+    "eip150",
+    "eip155",
+    "eip158",
+    "byzantium",
+    "constantinople",
+    "petersburg",
+    "istanbul",
+    "muirGlacier",
+    "berlin",
+    "london",
+    "arrowGlacier",
+    "grayGlacier",
+    "mergeNetsplit",
+];
+
 /// The beginning of a chain.
 #[derive(Clone, Debug)]
 pub struct Genesis {
     pub spec: ChainSpec,
     pub header: Header,
-    /// The file's `config` object: what [`spec_of_config`] reads the rules from again when the
-    /// chain is opened.
+    /// The file's `config` object, from which [`spec_of_config`] reads the rules again when the chain
+    /// is opened.
     pub config: String,
     /// The state, as rows of the store.
     pub overlay: Overlay,
@@ -96,7 +114,7 @@ pub fn read_file(path: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-/// Parses a genesis file whose `config` may be missing: then it is that of the rollup config.
+/// Parses a genesis file. A missing `config` is derived from the rollup config.
 pub fn parse_with_rollup(json: &str, rollup: &RollupConfig) -> Result<Genesis, GenesisError> {
     let mut file: Value = serde_json::from_str(json)?;
     if let Some(file) = file.as_object_mut()
@@ -122,24 +140,7 @@ pub fn config_of_rollup(rollup: &RollupConfig) -> Result<Value, GenesisError> {
         "terminalTotalDifficultyPassed": true,
         "optimism": rollup.chain_op_config.ok_or_else(missing)?,
     });
-    let blocks = [
-        "homestead",
-        "eip150",
-        "eip155",
-        "eip158",
-        "byzantium",
-        "constantinople",
-        "petersburg",
-        "istanbul",
-    ];
-    for name in blocks.into_iter().chain([
-        "muirGlacier",
-        "berlin",
-        "london",
-        "arrowGlacier",
-        "grayGlacier",
-        "mergeNetsplit",
-    ]) {
+    for name in BLOCK_FORKS {
         config[format!("{name}Block")] = 0.into();
     }
     let op = Fork::ALL
@@ -199,7 +200,7 @@ pub fn parse(json: &str) -> Result<Genesis, GenesisError> {
     if active.prague {
         header.requests_hash = Some(EMPTY_REQUESTS_HASH);
     }
-    // The parameters of the next block's base fee.
+    // The next block's base fee is computed from the extra data, so it must be valid.
     if active.is_op(Fork::Holocene) {
         ExtraData::decode(&header.extra_data, &active)
             .map_err(|error| file.error("extraData", &format!("is invalid: {error}")))?;
@@ -340,7 +341,7 @@ fn ethereum_rules(config: &GenesisFields<'_>) -> Result<Rules, GenesisError> {
     Ok(Rules::Ethereum(forks))
 }
 
-/// The header without its roots and without the fields that came with forks.
+/// The header without its roots and without the fields that forks have added.
 fn header(file: &GenesisFields<'_>, number: u64, timestamp: u64) -> Result<Header, GenesisError> {
     let mix_hash = file.b256("mixHash")?.unwrap_or_default();
     let difficulty = match file.u256("difficulty")? {
@@ -367,8 +368,7 @@ fn header(file: &GenesisFields<'_>, number: u64, timestamp: u64) -> Result<Heade
     })
 }
 
-/// The state of the alloc. Accounts without anything are there all the same; slots of value zero
-/// are not.
+/// The state of the alloc. Empty accounts exist in it; slots of value zero do not.
 fn state(file: &GenesisFields<'_>) -> Result<(Update, Changes), GenesisError> {
     let mut changes = Changes::default();
     for (address, account) in file

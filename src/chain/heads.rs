@@ -2,17 +2,17 @@
 //!
 //! `watch<Heads>` only wakes and may skip; a [`Cursor`] turns each wake-up into removed and added
 //! blocks in order, via the common ancestor. Subscriptions, filters and the pool all use it. A
-//! cursor is only a position: it walks down an abandoned branch over the abandoned blocks
-//! ([`Chain::abandoned`](super::Chain::abandoned)) and needs no record of earlier steps. The
-//! payload log has every block that a reorg abandons, down to the unwind limit, and drops it when
-//! the chain is 1,024 blocks above it. If a cursor needs a dropped block, it returns
-//! [`StepError::Lost`], and its owner must start again from the head.
+//! cursor is only a position: on an abandoned branch it looks up each block with
+//! [`Chain::abandoned`](super::Chain::abandoned) and continues at the parent, so it needs no record
+//! of earlier steps. The payload log has every block that a reorg abandons, down to the unwind
+//! limit, until the chain is 1,024 blocks above it. If a cursor needs a block that has been dropped,
+//! it returns [`StepError::Lost`], and its owner must start again from the head.
 
 use crate::chain::{abandoned::Abandoned, rows::ReadError, view::View};
 use alloy_primitives::B256;
 use starling_proto::payload::BlockId;
 
-/// One step of the canonical chain.
+/// One step of a cursor along the canonical chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     Removed(Abandoned),

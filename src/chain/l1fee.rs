@@ -23,7 +23,7 @@ pub struct L1Cost {
     pub gas_used: U256,
     /// `l1Fee`, wei, as charged. (A deposit pays none.)
     pub fee: U256,
-    /// The transaction's part of the block's data footprint; zero before Jovian.
+    /// The data footprint that the transaction adds to the block; zero before Jovian.
     pub da_footprint: u64,
 }
 
@@ -110,7 +110,8 @@ impl Footprint {
     }
 }
 
-/// The part of a transaction in the data footprint of a Jovian block.
+/// The data footprint that a transaction (`raw`, EIP-2718) adds to a Jovian block: its estimated
+/// bytes times the scalar.
 pub fn da_footprint(raw: &[u8], scalar: u16) -> u64 {
     footprint(estimated_size_scaled(raw), scalar)
 }

@@ -1,16 +1,16 @@
 //! Settings of block building that an operator or a batcher changes while the node runs, as geth's
 //! miner has them (`miner_*`).
 //!
-//! The pool holds them, the builder reads them when a block is started: a change counts from the
-//! next block on. They do not survive a restart.
+//! The pool holds the settings, and the builder reads them when a block is started: a change counts
+//! from the next block on. They do not survive a restart.
 
-use crate::chain::{l1fee::da_size, rules::Rules};
+use crate::chain::{
+    l1fee::da_size,
+    rules::{MIN_GAS_LIMIT, Rules},
+};
 use alloy_consensus::Header;
 use alloy_primitives::Bytes;
 use op_alloy_rpc_types_engine::OpPayloadAttributes;
-
-/// Lowest gas limit that blocks move toward.
-const MIN_GAS_LIMIT: u64 = 5_000;
 
 /// Settings of block building. By default none is set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,8 +30,8 @@ pub struct MinerSettings {
 }
 
 impl MinerSettings {
-    /// Bytes that the block's pool transactions would take with this one; `None` if it may not be
-    /// added to `used` bytes.
+    /// Estimated batch bytes of a block's pool transactions after one more (`raw`, EIP-2718); `used`
+    /// are the bytes before. `None` if the transaction would exceed a limit.
     pub fn da_after(&self, used: u64, raw: &[u8]) -> Option<u64> {
         if self.max_tx_da.is_none() && self.max_block_da.is_none() {
             return Some(used);

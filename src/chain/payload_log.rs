@@ -3,10 +3,10 @@
 //!
 //! The chain writes a payload here before its state is persisted, and replays it after a crash. A
 //! sequencer writes a block together with its guard row, and fsyncs, before it sends the block to
-//! be signed: a row says that the block may have been signed, whether or not the signer's answer
-//! was received. It never signs two blocks for one (height, parent, L1 origin). The L1 origin is
-//! part of the key because an L1 reorg must be able to fill a height again; the turn in the row
-//! tells which block of a height was sent last. Grows with the blocks of the chain until
+//! the signer. A guard row says that the block may have been signed, whether or not the signer's
+//! response was received. The sequencer never signs two blocks for one (height, parent, L1 origin).
+//! The L1 origin is part of the key because after an L1 reorg a height must be filled again. The
+//! turn in the row tells which block of a height was sent last. The log grows with the chain until
 //! [`PayloadLog::prune`].
 
 use crate::chain::rows::codec;
@@ -26,6 +26,11 @@ use std::{
 
 /// Blocks for which guard rows outlive their payloads: longer than any reorg of L1 reaches back.
 pub const GUARD_WINDOW: u64 = 100_000;
+
+/// Origin of a payload that was received, or built but never sent to the signer.
+pub const FOLLOWED: u8 = 0;
+/// Origin of a payload that was built here and may be signed.
+pub const BUILT: u8 = 1;
 
 /// Marker file in the log's folder: while it exists, guard rows may be missing.
 const GUARDS_CUT: &str = "guards-cut";
@@ -94,9 +99,15 @@ pub enum LogError {
 }
 
 impl LogError {
-    /// Whether only room on the disk is missing.
+    /// Whether a write failed only for lack of disk space.
     pub fn is_full(&self) -> bool {
         matches!(self, Self::NoSpace { .. })
+    }
+}
+
+impl From<std::io::Error> for LogError {
+    fn from(error: std::io::Error) -> Self {
+        Self::Database(error.to_string())
     }
 }
 
@@ -117,7 +128,7 @@ const HEAD: &[u8] = b"followed";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Logged {
     pub payload: Payload,
-    /// Origin: a number chosen by the caller.
+    /// [`FOLLOWED`] or [`BUILT`].
     pub origin: u8,
 }
 
@@ -139,7 +150,7 @@ pub struct Guard {
     pub turn: u64,
 }
 
-/// LogSize of a log.
+/// The size of a log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogSize {
     pub payloads: u64,
@@ -165,14 +176,14 @@ struct LogInner {
     index: Keyspace,
     /// Height, parent hash, L1 origin hash → block hash, turn ([`Guard::turn`]).
     guard: Keyspace,
-    /// The next arrival number. Held during every write.
+    /// The next arrival number. Locked during every write.
     writer: Mutex<u64>,
 }
 
 impl PayloadLog {
     /// Opens the log in `dir`, or creates one there.
     pub fn open(dir: &Path) -> Result<Self, LogError> {
-        folder::remove_partial(dir).map_err(|error| LogError::Database(error.to_string()))?;
+        folder::remove_partial(dir)?;
         let mark = |entry: &std::fs::DirEntry| entry.file_name() == GUARDS_CUT;
         let holds_more = dir
             .read_dir()
@@ -181,8 +192,7 @@ impl PayloadLog {
             return Err(LogError::NotALog(dir.into()));
         }
         if dir.is_dir()
-            && let Some(damaged) =
-                check_journals(dir).map_err(|error| LogError::Database(error.to_string()))?
+            && let Some(damaged) = check_journals(dir)?
         {
             return Err(damaged.into());
         }
@@ -191,8 +201,7 @@ impl PayloadLog {
             what,
         };
         if folder::is_database(dir)
-            && let Some(file) =
-                check_manifests(dir).map_err(|error| LogError::Database(error.to_string()))?
+            && let Some(file) = check_manifests(dir)?
         {
             return Err(unreadable(format!(
                 "{} is not what was written",
@@ -217,10 +226,9 @@ impl PayloadLog {
             db.keyspace("index", options)?,
             db.keyspace("guard", options)?,
         );
-        folder::sync(dir).map_err(|error| LogError::Database(error.to_string()))?;
+        folder::sync(dir)?;
         // Half the floor of the store, so that blocks already executed can still be logged.
-        let floor =
-            free_space_floor(dir).map_err(|error| LogError::Database(error.to_string()))? / 2;
+        let floor = free_space_floor(dir)? / 2;
         let inner = LogInner {
             path: dir.into(),
             floor,
@@ -330,6 +338,7 @@ impl PayloadLog {
                 },
             ));
         }
+        // Rows of older versions have no turn.
         guards.sort_unstable_by_key(|(turn, arrival, _)| (*turn, *arrival));
         Ok(guards.into_iter().map(|(_, _, guard)| guard).collect())
     }
@@ -538,7 +547,7 @@ impl LogInner {
         {
             return Ok(false);
         }
-        let free = free_space(&self.path).map_err(|e| LogError::Database(e.to_string()))?;
+        let free = free_space(&self.path)?;
         if free < self.floor {
             return Err(LogError::NoSpace {
                 free,

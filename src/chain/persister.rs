@@ -30,9 +30,8 @@ const ROTATE_SOON: Duration = Duration::from_secs(60);
 /// Longest time that the last flush may take when the node stops.
 const ROTATE_AT_END: Duration = Duration::from_secs(10);
 
-/// Bytes of blocks that are committed as one batch, which is a second copy of them in memory: a
-/// full block or two, or a hundred small ones, over which the cost of a batch is spread well
-/// enough.
+/// Bytes of blocks that are committed as one batch. A batch is a second copy of its blocks in
+/// memory. A full block or two, or a hundred small ones, are enough to amortise its cost.
 const BATCH_WEIGHT: usize = 8_000_000;
 
 /// A move of the store's head: down to `unwind_to`, then up along `blocks`.
@@ -47,8 +46,8 @@ pub struct PersistWork {
 /// The store after a piece of work. An error may be sent at any time: it ends the chain.
 pub type PersistResult = Result<Snapshot, StoreError>;
 
-/// Runs until the executor drops its end. `wake` is called after each result, so that an idle
-/// executor takes it. `sync_every` bounds the data that a power cut can lose; a killed process loses
+/// Runs until the executor drops its end of the channels. `wake` is called after each result, so
+/// that an idle executor takes it. `sync_every` bounds the data that a power cut can lose; a killed process loses
 /// nothing.
 pub fn run(
     store: &Store,
@@ -112,20 +111,22 @@ fn rotation_pause(buffered: u64) -> Duration {
     }
 }
 
+/// Moves the store's head. The work may be more than one batch: after a crash the head is at the
+/// end of one of them.
 fn perform(store: &Store, shared: &Shared, work: &PersistWork) -> PersistResult {
     let started = Instant::now();
     while store.head().number > work.unwind_to {
-        shared.when_there_is_room(StoreError::is_full, || store.unwind_one())?;
+        shared.retry_while_full(StoreError::is_full, || store.unwind_one())?;
     }
     // Pass `finalized` with the last batch only: it prunes unwind records, which the earlier batches
     // still need.
     let mut remaining = &work.blocks[..];
     while let Some(count) = first_batch(remaining) {
         let (batch, more) = remaining.split_at(count);
-        shared.when_there_is_room(StoreError::is_full, || store.commit(batch, None, None))?;
+        shared.retry_while_full(StoreError::is_full, || store.commit(batch, None, None))?;
         remaining = more;
     }
-    shared.when_there_is_room(StoreError::is_full, || {
+    shared.retry_while_full(StoreError::is_full, || {
         store.commit(remaining, work.safe, work.finalized)
     })?;
     metrics::histogram!("starling_persist_seconds").record(started.elapsed().as_secs_f64());

@@ -14,7 +14,7 @@ mod tests;
 use crate::chain::{
     l1fee,
     miner::MinerSettings,
-    rules::{ChainSpec, Rules},
+    rules::{ChainSpec, MAX_TRANSACTION_GAS},
 };
 use alloy_consensus::{Transaction, transaction::Recovered};
 use alloy_eips::eip2718::Encodable2718;
@@ -80,8 +80,8 @@ impl PoolTx {
 pub struct Admission {
     pub nonce: u64,
     pub balance: U256,
-    /// The account has code: only a delegated one can still send (EIP-7702), and of such the pool
-    /// holds one transaction at a time.
+    /// Whether the account has code: it can send only because it is delegated (EIP-7702), and the
+    /// pool holds one transaction of it at a time.
     pub delegated: bool,
     /// Wei per gas of the head block.
     pub base_fee: u64,
@@ -89,8 +89,7 @@ pub struct Admission {
     /// Cost of this transaction besides execution at the head: L1 data fee plus operator fee, wei.
     /// Zero on an Ethereum chain.
     pub l1_cost: U256,
-    /// Unix seconds. The next block's time is about now: it decides by which fork's rules a
-    /// transaction is judged.
+    /// Unix seconds: about the next block's time, which selects the fork rules for the transaction.
     pub now: u64,
 }
 
@@ -104,39 +103,29 @@ struct TxRules {
     prague: bool,
     /// EIP-7825 cap per transaction (Osaka, Karst).
     gas_cap: Option<u64>,
-    /// Gas of a block that pool transactions cannot use, reserved for the L1 attributes deposit
-    /// (op-geth: 70,000). Zero on Ethereum.
+    /// Gas of a block that pool transactions cannot use.
     reserved_gas: u64,
 }
 
 impl TxRules {
     fn at(spec: &ChainSpec, time: u64) -> Self {
-        let (init_code_limit, prague, osaka, reserved_gas) = match &spec.rules {
-            Rules::Optimism { forks, .. } => {
-                let active = |fork| forks.is_active(fork, time);
-                (
-                    active(Fork::Canyon),
-                    active(Fork::Isthmus),
-                    active(Fork::Karst),
-                    70_000,
-                )
-            }
-            Rules::Ethereum(forks) => (
-                forks.is_shanghai(time),
-                forks.is_prague(time),
-                forks.is_osaka(time),
-                0,
-            ),
-        };
+        let active = spec.at(time);
         Self {
             chain_id: spec.chain_id,
-            init_code_limit,
-            prague,
-            gas_cap: osaka.then_some(1 << 24),
-            reserved_gas,
+            init_code_limit: active.shanghai,
+            prague: active.prague,
+            gas_cap: active.osaka.then_some(MAX_TRANSACTION_GAS),
+            reserved_gas: if active.op.is_some() {
+                L1_ATTRIBUTES_GAS
+            } else {
+                0
+            },
         }
     }
 }
+
+/// Gas that op-geth reserves for the L1 attributes deposit of each block.
+const L1_ATTRIBUTES_GAS: u64 = 70_000;
 
 /// Bytes of a transaction in one slot; a larger one takes several (geth: `txSlotSize`).
 pub const SLOT_SIZE: usize = 32 * 1024;
@@ -150,8 +139,8 @@ pub struct PoolConfig {
     pub price_bump: u128,
     /// Executable transactions each account keeps when the pool is full.
     pub account_slots: usize,
-    /// Executable transactions in all. All transactions together take no more slots than this and
-    /// `global_queue`.
+    /// Executable transactions in all. All transactions together take at most `global_slots` +
+    /// `global_queue` slots.
     pub global_slots: usize,
     /// Non-executable transactions per account.
     pub account_queue: usize,
@@ -281,10 +270,10 @@ impl HeadChange {
     /// The most that a transaction may cost at the new head, wei.
     fn cost(&self, tx: &PoolTx) -> U256 {
         let l1 = self.l1.as_ref();
-        let besides = l1.map_or(U256::ZERO, |(info, fork)| {
+        let l1_cost = l1.map_or(U256::ZERO, |(info, fork)| {
             l1fee::admission_cost(info, *fork, &tx.raw, tx.tx.gas_limit())
         });
-        tx.cost().saturating_add(besides)
+        tx.cost().saturating_add(l1_cost)
     }
 }
 
@@ -387,8 +376,8 @@ impl Pool {
         self.book.lock().best(base_fee)
     }
 
-    /// A number that grows with every change: as long as it stays, so does what [`Pool::best`]
-    /// gives.
+    /// A number that grows with every change of the pool. While it stays the same, so does the
+    /// result of [`Pool::best`].
     pub fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
     }
@@ -412,12 +401,12 @@ impl Pool {
         self.changed();
     }
 
-    /// Follows a new head: forgets what was mined or became stale, takes back what was abandoned,
-    /// promotes, expires.
+    /// Follows a new head: drops mined, stale and expired transactions, reinstates those of
+    /// abandoned blocks, and promotes.
     ///
-    /// `account` gives nonce and balance of a sender at the new head; `None` (state not readable)
-    /// leaves that sender as it is. It is called without the lock, so adding never waits for the
-    /// store.
+    /// `account` returns nonce and balance of a sender at the new head. `None` says that the state
+    /// cannot be read, and leaves the sender as it is. It is called without the lock, so that adding
+    /// a transaction never waits for the store.
     pub fn on_head(
         &self,
         change: HeadChange,
@@ -437,8 +426,8 @@ impl Pool {
         self.announce(promoted);
     }
 
-    /// Hashes of transactions as they become executable. Bounded: a slow subscriber is told that it
-    /// lagged.
+    /// Hashes of transactions as they become executable. A subscriber that lags by more than
+    /// [`NEW_TRANSACTIONS`] loses the oldest, and receives an error that says so.
     pub fn subscribe(&self) -> broadcast::Receiver<B256> {
         self.pending.subscribe()
     }

@@ -61,8 +61,8 @@ fn follow(chain: &Chain, cursor: &mut Cursor) -> Result<(), ReadError> {
         match walk(chain, &view, cursor, &mut change) {
             Ok(()) => {}
             Err(StepError::Read(error)) => return Err(error),
-            // op-geth's pool also drops the transactions of a reorg deeper than 64 blocks. All
-            // others are revalidated at the head.
+            // op-geth's pool also drops the transactions of a reorg deeper than 64 blocks. The
+            // transactions in the pool are checked against the new head in any case.
             Err(error @ StepError::Lost(_)) => {
                 tracing::warn!(%error, "the transactions of some abandoned blocks do not return to the pool");
                 *cursor = Cursor::new(view.head());

@@ -10,7 +10,7 @@ use starling_proto::fork::Fork;
 
 /// EIP-2718 type of a deposit.
 pub const DEPOSIT: u8 = 0x7e;
-/// Highest type that is one byte before a list and no list itself (EIP-2718).
+/// Highest transaction type: a larger first byte begins an RLP list, not a typed receipt (EIP-2718).
 const MAX_TYPE: u8 = 0x7f;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,9 +20,9 @@ pub struct Receipt {
     pub success: bool,
     pub cumulative_gas_used: u64,
     pub logs: Vec<Log>,
-    /// Deposits from Regolith on: the sender's nonce before execution.
+    /// The sender's nonce before execution, for deposits from Regolith on.
     pub deposit_nonce: Option<u64>,
-    /// Deposits from Canyon on: 1.
+    /// 1 for deposits from Canyon on.
     pub deposit_version: Option<u64>,
 }
 

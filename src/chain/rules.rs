@@ -20,6 +20,10 @@ use starling_proto::fork::{EthereumSchedule, Fork, ForkSchedule};
 
 /// Base fee of the first block that has one (EIP-1559), wei.
 pub const INITIAL_BASE_FEE: u64 = 1_000_000_000;
+/// Least gas of any transaction: a transfer of value.
+pub const TRANSFER_GAS: u64 = 21_000;
+/// Lowest gas limit of a block on Ethereum.
+pub const MIN_GAS_LIMIT: u64 = 5_000;
 /// EIP-7825: most gas of one transaction, from Osaka and Karst on. Deposits are exempt.
 pub const MAX_TRANSACTION_GAS: u64 = 1 << 24;
 /// The predeploy whose storage root is the withdrawals root of a block from Isthmus on.
@@ -135,7 +139,7 @@ impl ChainSpec {
     /// The constants of the base fee update for a block at `timestamp`, as configured.
     pub fn base_fee_constants(&self, timestamp: u64) -> BaseFeeParams {
         match &self.rules {
-            // The denominator goes by the child's time.
+            // The time of the new block, not its parent's, selects the denominator.
             Rules::Optimism { forks, eip1559 } => BaseFeeParams {
                 denominator: if forks.is_active(Fork::Canyon, timestamp) {
                     eip1559.denominator_canyon
@@ -162,8 +166,8 @@ impl ChainSpec {
         let mut params = self.base_fee_constants(timestamp);
         let mut gas_used = parent.gas_used;
         let mut minimum = 0;
-        // Holocene's and Jovian's parts go by the parent's time: the first block of each still
-        // follows the rules before it.
+        // The parent's time selects the rules of Holocene and Jovian: the first block of each fork
+        // still follows the rules before it.
         if at_parent.is_op(Fork::Holocene) {
             let extra = ExtraData::decode(&parent.extra_data, &at_parent)?;
             params = extra.params;

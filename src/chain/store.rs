@@ -3,14 +3,14 @@
 //!
 //! The persister alone writes: a group of blocks, or an unwind of one block, is one atomic batch
 //! across all keyspaces. Every batch writes the same head row into each of them except `blocks`,
-//! where the newest block is the head; at open all must agree. Everything else reads through a
-//! [`Snapshot`], since plain reads would see half-applied batches. A snapshot pins the versions of
+//! where the newest block is the head; at open all must agree. Readers take a [`Snapshot`], since
+//! plain reads would see half-applied batches. A snapshot pins the versions of
 //! all rows it can see, so that compaction cannot drop them: keep snapshots short (long readers
 //! take a fresh view now and then).
 //!
 //! A batch is in the operating system's page cache when `commit` returns: it survives a kill of the
-//! process, not a power cut. [`Store::sync`] makes it durable. State history and receipts can
-//! overload the store by their size on disk; writes stop above [`free_space_floor`].
+//! process, not a power cut. [`Store::sync`] makes it durable. State history and receipts can fill
+//! the disk; writes fail once less than [`free_space_floor`] is free.
 
 mod batch;
 mod cache;
@@ -90,7 +90,7 @@ impl From<::fjall::Error> for StoreError {
         match error {
             ::fjall::Error::Poisoned => Self::Poisoned,
             ::fjall::Error::Locked => Self::Locked { pid: None },
-            other => Self::Engine(describe_error(&other)),
+            other => Self::Database(describe_error(&other)),
         }
     }
 }
@@ -124,7 +124,7 @@ impl Store {
         self.0.identity
     }
 
-    /// The newest stored block. Waits for a write that is under way.
+    /// The newest stored block. Waits for a write in progress.
     pub fn head(&self) -> BlockId {
         *self.0.writer.lock()
     }
@@ -173,8 +173,8 @@ impl Store {
         self.0.check_space()?;
         let new_head = tip(*head, blocks)?;
         let mut batch = Batch::new(&self.0);
-        let mut written = self.0.written(*head)?;
-        batch.blocks(blocks, &mut written.bytes);
+        let mut trie_history = self.0.written(*head)?;
+        batch.blocks(blocks, &mut trie_history.bytes);
         let upgrades = !blocks.is_empty() && self.0.schema.load(Ordering::Relaxed) != SCHEMA;
         if upgrades {
             batch.put(Space::Meta, SCHEMA_ROW, SCHEMA.to_be_bytes());
@@ -187,7 +187,7 @@ impl Store {
         }
         let kept = self
             .0
-            .advance(&mut batch, new_head.number, finalized, written)?;
+            .advance(&mut batch, new_head.number, finalized, trie_history)?;
         batch.commit(new_head)?;
         *head = new_head;
         if upgrades {
@@ -241,7 +241,7 @@ impl Store {
         self.0.sync()
     }
 
-    /// How many blocks below the head keep their states readable; `None` is all.
+    /// Sets how many blocks below the head keep readable states; `None` keeps all.
     pub fn keep_states(&self, blocks: Option<u64>) {
         self.0.history.set_window(blocks);
     }
@@ -252,8 +252,8 @@ impl Store {
         Ok(self.0.rotate_all()?)
     }
 
-    /// Flushes memtables if there is room on the disk, so that the next open has little to replay.
-    /// Waits at most `limit`.
+    /// Rotates all memtables and waits at most `limit` until they are flushed, so that the next open
+    /// has little to replay. Fails with [`StoreError::NoSpace`] on a full disk.
     pub fn rotate_within(&self, limit: Duration) -> Result<(), StoreError> {
         self.0.check_space()?;
         self.rotate()?;
@@ -332,7 +332,7 @@ struct SnapshotInner {
     finalized: Option<BlockId>,
     kept: HistoryBounds,
     inner: Arc<StoreInner>,
-    /// The last field: the states stay as long as the snapshot.
+    /// Keeps the states that this snapshot can read. The last field: released after the snapshot.
     _pin: Pin,
 }
 
@@ -364,6 +364,7 @@ impl Snapshot {
         get(&self.0.snapshot, &self.0.inner.spaces[space as usize], key)
     }
 
+    /// The rows of a keyspace with this prefix, at or after `from`, ascending, loaded lazily.
     fn scan(
         &self,
         space: Space,
@@ -379,7 +380,7 @@ impl Snapshot {
             Ok((key, value)) => Ok((Bytes::copy_from_slice(&key), Bytes::copy_from_slice(&value))),
             Err(error) => Err(unreadable(space.name(), &error)),
         });
-        // After the last row with the prefix nothing more is read.
+        // Stop at the first row without the prefix.
         std::iter::from_fn(move || {
             rows.next().filter(|row| {
                 row.as_ref()

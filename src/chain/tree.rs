@@ -95,7 +95,7 @@ impl Tree {
 
     /// Bytes of all blocks above this height.
     pub fn weight_above(&self, number: u64) -> usize {
-        // Those below are no more than `RETAINED`, however many there are above.
+        // Sum the heights below: there are at most `RETAINED` of them, and many may be above.
         let below: usize = self
             .heights
             .range(..=number)
@@ -128,8 +128,8 @@ impl Tree {
         self.invalid.put(hash, reason);
     }
 
-    /// Why this block, or the parent it builds on, was refused before. A descendant is remembered
-    /// too.
+    /// Why this block or its parent was refused before; `None` if neither was. Remembers the child of
+    /// an invalid block as invalid.
     pub fn known_invalid(&mut self, hash: B256, parent: B256) -> Option<String> {
         if let Some(reason) = self.invalid.get(&hash) {
             return Some(reason.clone());

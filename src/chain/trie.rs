@@ -27,7 +27,7 @@ use alloy_trie::{EMPTY_ROOT_HASH, Nibbles, nodes::RlpNode};
 use node::{Node, NodeKind, decode_row, rlp_leaf};
 use parking_lot::Mutex;
 use rayon::prelude::*;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use walk::{LeafChange, NodeSource, apply, seal};
 
 /// Changes of accounts and slots, or leaves of one trie, below which work stays on one thread:
@@ -76,6 +76,7 @@ pub fn genesis(changes: &Changes) -> Result<Update, TrieError> {
     run(None, EMPTY_ROOT_HASH, changes)
 }
 
+/// Applies changes to the state with this root; `parent` is `None` for the empty state.
 fn run(parent: Option<&dyn StateRows>, root: B256, changes: &Changes) -> Result<Update, TrieError> {
     let touched = touched(changes);
     let slots: usize = changes
@@ -83,7 +84,7 @@ fn run(parent: Option<&dyn StateRows>, root: B256, changes: &Changes) -> Result<
         .values()
         .map(|storage| 1 + storage.slots.len())
         .sum();
-    let account = |(hash, account, storage)| account_update(parent, hash, account, storage);
+    let account = |touched| account_update(parent, touched);
     let accounts: Result<Vec<_>, TrieError> = if touched.len() + slots < PARALLEL {
         touched.into_iter().map(account).collect()
     } else {
@@ -123,26 +124,31 @@ fn run(parent: Option<&dyn StateRows>, root: B256, changes: &Changes) -> Result<
     })
 }
 
-/// The changes of one account: `None` if the account itself is not listed, and its storage.
-type Touched<'a> = (
-    B256,
-    Option<Option<AccountChange>>,
-    Option<&'a StorageChange>,
-);
-
-/// All accounts with a change, by hash, ascending.
-fn touched(changes: &Changes) -> Vec<Touched<'_>> {
-    let mut all: BTreeMap<B256, Touched<'_>> = changes
-        .accounts
-        .iter()
-        .map(|(hash, account)| (*hash, (*hash, Some(*account), changes.storages.get(hash))))
-        .collect();
-    for (hash, storage) in &changes.storages {
-        all.entry(*hash).or_insert((*hash, None, Some(storage)));
-    }
-    all.into_values().collect()
+/// The changes of one account.
+#[derive(Clone, Copy)]
+struct TouchedAccount<'a> {
+    hash: B256,
+    /// `None` if only the storage is listed, `Some(None)` if the account no longer exists.
+    account: Option<Option<AccountChange>>,
+    storage: Option<&'a StorageChange>,
 }
 
+/// All accounts with a change, by hash, ascending.
+fn touched(changes: &Changes) -> Vec<TouchedAccount<'_>> {
+    let touched = |hash: &B256| TouchedAccount {
+        hash: *hash,
+        account: changes.accounts.get(hash).copied(),
+        storage: changes.storages.get(hash),
+    };
+    let hashes: BTreeSet<_> = changes
+        .accounts
+        .keys()
+        .chain(changes.storages.keys())
+        .collect();
+    hashes.into_iter().map(touched).collect()
+}
+
+/// The change of an account's row, and of the rows of its storage.
 struct AccountUpdate {
     hash: B256,
     before: Option<Bytes>,
@@ -152,18 +158,22 @@ struct AccountUpdate {
     rows: BTreeMap<Bytes, RowChange>,
 }
 
+/// Updates the storage trie of an account, and its row with the new root.
 fn account_update(
     parent: Option<&dyn StateRows>,
-    hash: B256,
-    account: Option<Option<AccountChange>>,
-    storage: Option<&StorageChange>,
+    touched: TouchedAccount<'_>,
 ) -> Result<AccountUpdate, TrieError> {
+    let TouchedAccount {
+        hash,
+        account,
+        storage,
+    } = touched;
     let before = row(parent, &keys::account(&hash))?;
     let old = before
         .as_ref()
         .map(|row| Account::decode(row))
         .transpose()?;
-    let old_root = old.map_or(EMPTY_ROOT_HASH, |a| a.storage_root);
+    let old_root = old.map_or(EMPTY_ROOT_HASH, |account| account.storage_root);
     let destroyed = StorageChange {
         wiped: true,
         slots: BTreeMap::new(),
@@ -249,7 +259,7 @@ fn storage_update(
     Ok((root, rows))
 }
 
-/// The removal of all storage rows of an account.
+/// All slots and storage nodes of an account, as removed rows.
 fn wiped_rows(
     parent: &dyn StateRows,
     account: &B256,
@@ -271,6 +281,7 @@ fn wiped_rows(
     Ok(rows)
 }
 
+/// A row of the state; `None` in the empty state.
 fn row(parent: Option<&dyn StateRows>, key: &[u8]) -> Result<Option<Bytes>, TrieError> {
     Ok(parent.map(|state| state.row(key)).transpose()?.flatten())
 }
@@ -291,8 +302,8 @@ fn encode_account(account: &AccountChange, storage_root: B256) -> Bytes {
     .encode()
 }
 
-/// Nodes read from the rows of a state. Records the rows it has loaded: they are the old values of
-/// the trie's rows.
+/// Loads nodes from the rows of a state. Records the rows it has loaded, which are the old values of
+/// the rows that the update changes.
 struct StateSource<'a> {
     state: Option<&'a dyn StateRows>,
     /// The account whose storage trie is read; the state trie if `None`.
@@ -316,7 +327,7 @@ impl<'a> StateSource<'a> {
         }
     }
 
-    /// The only leaf below `path`, from the flat rows.
+    /// The leaf at `path`, from the flat rows: the first one below the path.
     fn leaf(&self, state: &dyn StateRows, path: &Nibbles) -> Result<Option<Node>, TrieError> {
         let trie = match &self.account {
             None => keys::account_prefix(),
@@ -392,8 +403,8 @@ impl NodeSource for StateSource<'_> {
                 self.loaded.lock().push((key, row));
                 return Ok(node);
             }
-            // Only the root may be a leaf that its parent does not mark as one. Its hash must
-            // match, or a damaged trie could pass for one with a single leaf.
+            // Only the root may be a leaf without being marked as one. Its hash must match the
+            // reference, or a damaged trie could pass for a trie of a single leaf.
             let leaf = if path.is_empty() {
                 self.leaf(state, path)?
             } else {

@@ -49,8 +49,8 @@ pub enum Inserted {
     /// The parent is not known.
     Syncing,
     /// The payload was not executed although its parent is known: there are too many blocks at its
-    /// height, side branches are too long, or its parent is too deep below the stored head. Moving
-    /// the head to the parent makes room.
+    /// height, side branches are too long, or its parent is too deep below the stored head. It can
+    /// be executed once the head has moved to the parent.
     NotExecutable,
 }
 
@@ -108,6 +108,7 @@ pub enum ChainError {
 impl ChainError {
     /// Whether the chain cannot continue: it has stopped, or its data cannot be read or written.
     pub fn is_fatal(&self) -> bool {
+        // All variants are listed, so that the compiler asks about a new one.
         match self {
             Self::Stopped
             | Self::Database(_)
@@ -130,11 +131,6 @@ impl ChainError {
             | Self::UnknownPayload
             | Self::AlreadySigned { .. } => false,
         }
-    }
-
-    /// Same as [`From`], for callers that name the conversion.
-    pub fn read(error: ReadError) -> Self {
-        error.into()
     }
 }
 
@@ -166,10 +162,10 @@ pub struct Shared {
     pub(super) view: ArcSwap<View>,
     pub(super) heads: watch::Sender<Heads>,
     pub(super) driver: watch::Sender<Driver>,
-    /// The blocks in the executor's tree.
+    /// Payloads of the blocks in the executor's tree, by hash.
     pub(super) known: RwLock<HashMap<B256, Arc<Payload>>>,
     /// Recently abandoned blocks.
-    pub(super) abandoned: Mutex<abandoned::Recent>,
+    pub(super) abandoned: Mutex<abandoned::AbandonedBlocks>,
     pub(super) stopping: AtomicBool,
 }
 
@@ -179,8 +175,8 @@ impl Shared {
         self.stopping.load(Ordering::Relaxed)
     }
 
-    /// Retries `write` while the disk is full, until the chain is stopped.
-    pub(super) fn when_there_is_room<T, E: std::fmt::Display>(
+    /// Repeats `write` while it fails for lack of disk space, until the chain is stopped.
+    pub(super) fn retry_while_full<T, E: std::fmt::Display>(
         &self,
         is_full: impl Fn(&E) -> bool,
         mut write: impl FnMut() -> Result<T, E>,
@@ -188,7 +184,7 @@ impl Shared {
         loop {
             match write() {
                 Err(error) if is_full(&error) && !self.is_stopping() => {
-                    tracing::error!(%error, "writing has stopped and goes on by itself when there is room");
+                    tracing::error!(%error, "writing has stopped, and continues by itself when there is space");
                     std::thread::sleep(RETRY_NO_SPACE);
                 }
                 result => return result,

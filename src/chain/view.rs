@@ -2,11 +2,11 @@
 //!
 //! The executor publishes views; RPC, execution, the builder and all other readers read the chain
 //! through one. A view consists of a store snapshot, the executed blocks above it, and, for a
-//! branch that forks off below the stored head, the unwind records back to the fork. Point reads
-//! ask an index of the rows of those blocks, which the views of a branch share, and fall through to
-//! the snapshot. Scans merge the blocks one by one, so their cost grows with the number of blocks
-//! above the store, which the persister keeps low. A view pins its snapshot: long readers take a
-//! fresh one now and then.
+//! branch that forks off below the stored head, the unwind records down to the fork point. A point
+//! read looks a row up in an index of the rows of those blocks, which the views of a branch share,
+//! and falls through to the snapshot. A scan merges the blocks one by one, so its cost grows with
+//! the number of blocks above the store, which the persister keeps low. A view pins its snapshot:
+//! long readers take a fresh view now and then.
 
 mod blocks;
 mod encoded;
@@ -28,16 +28,16 @@ use state::At;
 use std::sync::Arc;
 use unwound::Unwound;
 
-/// Bytes of unwind data that a view of a branch below the stored head may hold, a part of the
-/// node's memory budget. A side branch as heavy as these stored blocks would not fit among the
-/// executed blocks either.
-pub const WAY_BACK: usize = 24_000_000;
+/// Bytes of unwind data that a view at a fork point below the stored head may hold, a part of the
+/// node's memory budget. More would be of no use: a side branch that replaces so many rows does not
+/// fit into the budget of executed blocks either.
+pub const UNWIND_DATA: usize = 24_000_000;
 
 /// A head, the blocks above the store that lead to it, and the store snapshot below them.
 #[derive(Clone)]
 pub struct View {
     snapshot: Snapshot,
-    /// The newest stored block on this branch: the stored head, or the fork of a side branch.
+    /// The newest stored block on this branch: the stored head, or the fork point of a side branch.
     base: BlockId,
     /// Old values, at `base`, of the rows that stored blocks above it have changed. Empty unless
     /// `base` is below the stored head.
@@ -68,12 +68,13 @@ impl View {
         Self::assemble(snapshot, base, Arc::default(), &[], blocks, safe, finalized)
     }
 
-    /// A view on a branch whose newest stored block is `fork`, at or below the stored head, with at
-    /// most `most` bytes of unwind data. Fails if an unwind record between the two is no longer
-    /// kept, or if they exceed that. `near` are views to share with: one on the same snapshot
-    /// shares the unwind data down to its fork, so that only records below are read; one of this
-    /// branch shares the row index. `blocks` as in [`View::new`], above `fork`; without any, `fork`
-    /// is the head.
+    /// A view on a branch whose newest stored block is `fork`, at or below the stored head. `blocks`
+    /// are those of [`View::new`], above `fork`; without any, `fork` is the head. Fails if an unwind
+    /// record above `fork` is no longer kept, or if the unwind data exceed `limit` bytes.
+    ///
+    /// `near` are views to share memory with. A view on the same snapshot whose fork point is at or
+    /// above `fork` shares its unwind data, so that only records below are read. A view of the same
+    /// branch shares its row index.
     pub fn near_branch(
         near: &[&Self],
         snapshot: Snapshot,
@@ -81,7 +82,7 @@ impl View {
         blocks: Vec<Arc<ExecutedBlock>>,
         safe: Option<BlockId>,
         finalized: Option<BlockId>,
-        most: usize,
+        limit: usize,
     ) -> Result<Self, ReadError> {
         let stored = snapshot.head();
         if fork > stored.number {
@@ -90,8 +91,8 @@ impl View {
         let hash = snapshot.hash_of(fork)?.ok_or(ReadError::Pruned(fork))?;
         let lowest = near
             .iter()
-            .filter(|near| near.snapshot.is_same(&snapshot) && near.base.number >= fork);
-        let lowest = lowest.min_by_key(|near| near.base.number);
+            .filter(|near| near.snapshot.is_same(&snapshot) && near.base.number >= fork)
+            .min_by_key(|near| near.base.number);
         let (from, mut unwound) = lowest.map_or((stored.number, Arc::default()), |near| {
             (near.base.number, near.unwound.clone())
         });
@@ -99,7 +100,7 @@ impl View {
             let unwound = Arc::make_mut(&mut unwound);
             for number in (fork + 1..=from).rev() {
                 unwound.add(&snapshot, number)?;
-                if unwound.weight() > most {
+                if unwound.weight() > limit {
                     return Err(ReadError::Far(fork));
                 }
             }
@@ -115,7 +116,8 @@ impl View {
         )
     }
 
-    /// The view of a child block. Cheap, and cheaper if this is the only reference.
+    /// The view of a child block of the head. Copies the list of blocks, unless this is the only
+    /// reference to the view.
     pub fn child(
         self: Arc<Self>,
         block: Arc<ExecutedBlock>,
@@ -137,12 +139,13 @@ impl View {
         })
     }
 
-    /// Releases index entries of stored blocks. Called once the executor creates no more views
-    /// below this one's newest stored block.
+    /// Releases index entries of stored blocks. Call it when no more views are created below this
+    /// one's newest stored block.
     pub fn release(&self) {
         self.rows.release(self.base.number);
     }
 
+    /// Splits `blocks` at `base`, checks that they link, and finds or makes their row index.
     fn assemble(
         snapshot: Snapshot,
         base: BlockId,

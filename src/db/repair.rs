@@ -1,14 +1,19 @@
 //! `starling db repair`: recomputes derived rows of a store as far as the result can be proven, and
 //! nothing else.
 //!
-//! First unreadable ends of journals are cut, keyspaces that disagree then are rewound to their
-//! lowest head, and a payload log that is damaged beyond that is put aside. Then, block by block
-//! from the head down, hashes prove headers, headers prove transactions, and from both the index is
-//! rewritten; receipts come from executing blocks again and must match the root in the header. Trie
-//! rows are rebuilt from the flat state if its root matches the header. Damaged trie history is
-//! dropped. Every written row is correct by itself, so an interrupted repair can be repeated. At
-//! the end the store is verified, old states and proofs by sample: after a successful repair this
-//! check finds no damage.
+//! The steps, in order:
+//!
+//! 1. Unreadable ends of journals are cut.
+//! 2. Keyspaces that disagree on the head are rewound to the lowest head.
+//! 3. A payload log that is still damaged is put aside.
+//! 4. Trie rows are rebuilt from the flat state, if its root is the one in the head's header.
+//! 5. Blocks are checked from the head down: hashes prove headers, headers prove transactions. The
+//!    index and the senders are rewritten from them. Receipts come from executing blocks again, and
+//!    must match the root in the header.
+//! 6. Damaged trie history is dropped.
+//! 7. The store is verified, old states and proofs by sample.
+//!
+//! Every written row is correct by itself, so an interrupted repair can be repeated.
 
 use crate::{
     chain::{
@@ -127,26 +132,26 @@ pub fn open(datadir: &Path, cache: u64) -> Result<(Store, Option<BlockId>), Repa
 }
 
 /// Repairs the store as far as possible, and verifies all of it.
-pub fn repair(store: &Store, tell: &mut ProgressFn<'_>) -> Result<Repaired, RepairError> {
+pub fn repair(store: &Store, progress: &mut ProgressFn<'_>) -> Result<Repaired, RepairError> {
     let spec = chain::spec_of(store)?;
     let snapshot = store.snapshot()?;
     let mut repaired = Repaired {
-        trie_rows: trie(store, &snapshot, tell)?,
+        trie_rows: trie(store, &snapshot, progress)?,
         ..Default::default()
     };
     let RepairedBlocks {
         index,
         senders,
         receipts,
-    } = blocks(store, &snapshot, &spec, tell)?;
+    } = blocks(store, &snapshot, &spec, progress)?;
     (repaired.index_rows, repaired.senders) = (index, senders);
     if !receipts.is_empty() {
-        repaired.receipts = make_receipts(store, &spec, &receipts, tell)?;
+        repaired.receipts = recompute_receipts(store, &spec, &receipts, progress)?;
     }
-    repaired.proofs_lost = proofs(store, tell)?;
+    repaired.proofs_lost = proofs(store, progress)?;
     // Old states and unwind records cannot be recomputed, and a store rewound across a reorg may
     // hold records of the other branch.
-    let report = verify(store, Samples::default(), tell)?;
+    let report = verify(store, Samples::default(), progress)?;
     if let Some(damage) = report.damages.into_iter().next() {
         return Err(RepairError::Lost(damage.what));
     }
@@ -158,7 +163,7 @@ pub fn repair(store: &Store, tell: &mut ProgressFn<'_>) -> Result<Repaired, Repa
 
 /// Drops damaged trie history, which cannot be recomputed: the window begins again, so that no
 /// proof inside it is wrong or missing.
-fn proofs(store: &Store, tell: &mut ProgressFn<'_>) -> Result<bool, RepairError> {
+fn proofs(store: &Store, progress: &mut ProgressFn<'_>) -> Result<bool, RepairError> {
     let snapshot = store.snapshot()?;
     let view = Arc::new(View::new(snapshot.clone(), vec![], None, None)?);
     let mut report = DamageReport::default();
@@ -167,7 +172,7 @@ fn proofs(store: &Store, tell: &mut ProgressFn<'_>) -> Result<bool, RepairError>
         &view,
         Samples::default().proofs,
         &mut report,
-        tell,
+        progress,
     );
     if !report.is_sound() {
         store.drop_proofs()?;
@@ -191,7 +196,7 @@ fn blocks(
     store: &Store,
     snapshot: &Snapshot,
     spec: &ChainSpec,
-    tell: &mut ProgressFn<'_>,
+    progress: &mut ProgressFn<'_>,
 ) -> Result<RepairedBlocks, RepairError> {
     let genesis = store.identity().genesis_hash;
     let head = snapshot.head();
@@ -209,7 +214,7 @@ fn blocks(
         if checked.receipts {
             receipts.push((at.number, at.hash));
         }
-        tell("blocks", head.number - at.number, head.number);
+        progress("blocks", head.number - at.number, head.number);
         if at.hash == genesis {
             break at.number;
         }
@@ -228,12 +233,12 @@ fn blocks(
     for (tag, expected) in [(b'n', all), (b'N', all), (b'x', transactions)] {
         wrong |= snapshot.rows(Space::Index, &[tag]).count() as u64 != expected;
     }
-    let mut rows = strays(store, snapshot, first)?;
+    let mut rows = remove_block_strays(store, snapshot, first)?;
     if wrong {
         // Write correct rows first, then remove excess ones: an interrupted repair leaves the index
         // no worse.
-        rows += rewrite_index(store, snapshot, tell)?;
-        rows += index_strays(store, head.number, first)?;
+        rows += rewrite_index(store, snapshot, progress)?;
+        rows += remove_index_strays(store, head.number, first)?;
     }
     Ok(RepairedBlocks {
         index: rows,
@@ -259,7 +264,7 @@ fn refuse_lost(checked: &CheckedBlock) -> Result<(), RepairError> {
 fn rewrite_index(
     store: &Store,
     snapshot: &Snapshot,
-    tell: &mut ProgressFn<'_>,
+    progress: &mut ProgressFn<'_>,
 ) -> Result<u64, RepairError> {
     let (genesis, head) = (store.identity().genesis_hash, snapshot.head());
     let mut rewrite = store.rewrite();
@@ -277,16 +282,16 @@ fn rewrite_index(
             number: at.number.saturating_sub(1),
             hash: header.parent_hash,
         };
-        tell("index", head.number - at.number, head.number);
+        progress("index", head.number - at.number, head.number);
     }
     Ok(rewrite.finish()?)
 }
 
 /// Removes index rows of blocks that are not canonical. Rows of canonical blocks are correct.
-fn index_strays(store: &Store, head: u64, first: u64) -> Result<u64, RepairError> {
+fn remove_index_strays(store: &Store, head: u64, first: u64) -> Result<u64, RepairError> {
     let snapshot = store.snapshot()?;
     let mut rewrite = store.rewrite();
-    let mut body: Option<(u64, Vec<Bytes>)> = None;
+    let mut last_body = None;
     for tag in [b'n', b'N', b'x'] {
         for row in snapshot.rows(Space::Index, &[tag]) {
             let (key, value) = row?;
@@ -302,22 +307,7 @@ fn index_strays(store: &Store, head: u64, first: u64) -> Result<u64, RepairError
                         .is_some_and(|hash| *hash == key[1..]),
                     None => false,
                 },
-                _ => {
-                    let (block, index) = (
-                        number(&value),
-                        value.last_chunk().copied().map(u32::from_be_bytes),
-                    );
-                    match (block, index) {
-                        (Some(block), Some(index)) => {
-                            if body.as_ref().is_none_or(|(number, _)| *number != block) {
-                                body = Some((block, snapshot.body(block)?.unwrap_or_default()));
-                            }
-                            let raw = body.as_ref().and_then(|(_, body)| body.get(index as usize));
-                            raw.is_some_and(|raw| *keccak256(raw) == key[1..])
-                        }
-                        _ => false,
-                    }
-                }
+                _ => is_at_position(&snapshot, &key[1..], &value, &mut last_body)?,
             };
             if !right {
                 rewrite.set(Space::Index, &key, None)?;
@@ -327,8 +317,34 @@ fn index_strays(store: &Store, head: u64, first: u64) -> Result<u64, RepairError
     Ok(rewrite.finish()?)
 }
 
+/// Whether the transaction with this hash is at the position in its index row. `last_body` caches the
+/// number and the transactions of the last block read.
+fn is_at_position(
+    snapshot: &Snapshot,
+    hash: &[u8],
+    row: &[u8],
+    last_body: &mut Option<(u64, Vec<Bytes>)>,
+) -> Result<bool, ReadError> {
+    let (Some(block), Some(index)) = (
+        row.first_chunk().copied().map(u64::from_be_bytes),
+        row.last_chunk().copied().map(u32::from_be_bytes),
+    ) else {
+        return Ok(false);
+    };
+    if last_body
+        .as_ref()
+        .is_none_or(|(number, _)| *number != block)
+    {
+        *last_body = Some((block, snapshot.body(block)?.unwrap_or_default()));
+    }
+    let raw = last_body
+        .as_ref()
+        .and_then(|(_, body)| body.get(index as usize));
+    Ok(raw.is_some_and(|raw| *keccak256(raw) == *hash))
+}
+
 /// Removes rows of blocks that are not canonical, and rows of no known kind.
-fn strays(store: &Store, snapshot: &Snapshot, first: u64) -> Result<u64, RepairError> {
+fn remove_block_strays(store: &Store, snapshot: &Snapshot, first: u64) -> Result<u64, RepairError> {
     let head = snapshot.head();
     let mut rewrite = store.rewrite();
     for row in snapshot.rows(Space::Blocks, &[]) {
@@ -343,11 +359,11 @@ fn strays(store: &Store, snapshot: &Snapshot, first: u64) -> Result<u64, RepairE
 }
 
 /// Executes blocks again for their receipts.
-fn make_receipts(
+fn recompute_receipts(
     store: &Store,
     spec: &ChainSpec,
     blocks: &[(u64, B256)],
-    tell: &mut ProgressFn<'_>,
+    progress: &mut ProgressFn<'_>,
 ) -> Result<u64, RepairError> {
     // The index has been repaired.
     let view = Arc::new(View::new(store.snapshot()?, vec![], None, None)?);
@@ -356,7 +372,7 @@ fn make_receipts(
     for (number, hash) in blocks {
         let lost = |why: String| {
             RepairError::Lost(format!(
-                "the receipts of block {number} ({hash}) cannot be made again: {why}"
+                "the receipts of block {number} ({hash}) cannot be recomputed: {why}"
             ))
         };
         let header = view
@@ -369,24 +385,28 @@ fn make_receipts(
                 Ok(Ok(execution)) => execution.receipts,
                 Ok(Err(reason)) => return Err(lost(reason)),
                 Err(ReadError::Pruned(_)) => {
-                    return Err(lost("the state before it is no longer kept".into()));
+                    return Err(lost("the state before the block is no longer kept".into()));
                 }
                 Err(error) => return Err(error.into()),
             }
         };
         if receipts_root(&receipts, spec.at(header.timestamp).op) != header.receipts_root {
-            return Err(lost("executing it gives others".into()));
+            return Err(lost("executing the block gives other receipts".into()));
         }
         rewrite.receipts(*number, &receipts)?;
         done += 1;
-        tell("receipts", done, blocks.len() as u64);
+        progress("receipts", done, blocks.len() as u64);
     }
     rewrite.finish()?;
     Ok(done)
 }
 
 /// Rewrites trie rows that do not follow from the flat state.
-fn trie(store: &Store, snapshot: &Snapshot, tell: &mut ProgressFn<'_>) -> Result<u64, RepairError> {
+fn trie(
+    store: &Store,
+    snapshot: &Snapshot,
+    progress: &mut ProgressFn<'_>,
+) -> Result<u64, RepairError> {
     let head = snapshot.head();
     let header = snapshot
         .header(head.number)?
@@ -399,23 +419,23 @@ fn trie(store: &Store, snapshot: &Snapshot, tell: &mut ProgressFn<'_>) -> Result
         })?
         .state_root;
     // Verify the flat state before writing anything.
-    let mut proof = Rebuild {
+    let mut check = Rebuild {
         snapshot,
         rewrite: None,
-        tell,
+        progress,
         accounts: 0,
         codes: HashSet::default(),
     };
-    let made = walk(snapshot, &mut proof)?;
-    if made != root {
+    let computed = walk(snapshot, &mut check)?;
+    if computed != root {
         return Err(RepairError::Lost(format!(
-            "the flat state has the root {made}, and the head's header says {root}"
+            "the flat state has the root {computed}, and the head's header says {root}"
         )));
     }
     let mut rebuild = Rebuild {
         snapshot,
         rewrite: Some(store.rewrite()),
-        tell,
+        progress,
         accounts: 0,
         codes: HashSet::default(),
     };
@@ -435,7 +455,7 @@ fn trie(store: &Store, snapshot: &Snapshot, tell: &mut ProgressFn<'_>) -> Result
 struct Rebuild<'a, 'b> {
     snapshot: &'a Snapshot,
     rewrite: Option<Rewrite<'a>>,
-    tell: &'a mut ProgressFn<'b>,
+    progress: &'a mut ProgressFn<'b>,
     accounts: u64,
     codes: HashSet<B256>,
 }
@@ -460,7 +480,7 @@ impl Sink for Rebuild<'_, '_> {
     ) -> Result<(), RepairError> {
         self.accounts += 1;
         if self.accounts.is_multiple_of(4096) {
-            (self.tell)("accounts", self.accounts, 0);
+            (self.progress)("accounts", self.accounts, 0);
         }
         if storage_root != account.storage_root {
             return Err(RepairError::Lost(format!(
@@ -484,7 +504,7 @@ impl Sink for Rebuild<'_, '_> {
 
     fn stray(&mut self, key: &Bytes) -> Result<(), RepairError> {
         Err(RepairError::Lost(format!(
-            "the flat row {key} is no account's, or has no right form"
+            "the flat row {key} is malformed, or a slot without an account"
         )))
     }
 }

@@ -46,7 +46,11 @@ pub struct Stats {
     pub whole: u64,
 }
 
-pub fn stats(store: &Store, datadir: &Path, tell: &mut ProgressFn<'_>) -> anyhow::Result<Stats> {
+pub fn stats(
+    store: &Store,
+    datadir: &Path,
+    progress: &mut ProgressFn<'_>,
+) -> anyhow::Result<Stats> {
     let snapshot = store.snapshot()?;
     let mut rows = Vec::new();
     for (space, kinds) in KINDS {
@@ -72,7 +76,7 @@ pub fn stats(store: &Store, datadir: &Path, tell: &mut ProgressFn<'_>) -> anyhow
             counts[kind].bytes += (key.len() + value.len()) as u64;
             seen += 1;
             if seen.is_multiple_of(65_536) {
-                tell(space.name(), seen, 0);
+                progress(space.name(), seen, 0);
             }
         }
         rows.extend(counts.into_iter().filter(|count| count.rows > 0));

@@ -58,7 +58,7 @@ impl Default for Samples {
 pub fn verify(
     store: &Store,
     samples: Samples,
-    tell: &mut ProgressFn<'_>,
+    progress: &mut ProgressFn<'_>,
 ) -> Result<DamageReport, ChainError> {
     let spec = crate::chain::spec_of(store)?;
     let snapshot = store.snapshot()?;
@@ -79,14 +79,14 @@ pub fn verify(
             None
         }
     };
-    state::check(&snapshot, root, &mut report, tell);
+    state::check(&snapshot, root, &mut report, progress);
     let genesis = store.identity().genesis_hash;
-    blocks::check(&snapshot, &spec, genesis, &mut report, tell);
+    blocks::check(&snapshot, &spec, genesis, &mut report, progress);
     let view = |snapshot: Snapshot| View::new(snapshot, vec![], None, None).map(Arc::new);
     match view(snapshot.clone()) {
         Ok(view) => {
-            history::check(&snapshot, &view, &spec, samples, &mut report, tell);
-            proofs::check(&snapshot, &view, samples.proofs, &mut report, tell);
+            history::check(&snapshot, &view, &spec, samples, &mut report, progress);
+            proofs::check(&snapshot, &view, samples.proofs, &mut report, progress);
         }
         Err(error) => report.unreadable("the head", &error),
     }
@@ -100,7 +100,7 @@ pub fn verify_payload_log(dir: &Path, report: &mut DamageReport) {
     }
     match PayloadLog::check(dir) {
         Ok(payloads) => report.count("logged payloads", payloads),
-        // A repair puts the log aside: peers have its blocks above the store, too.
+        // A repair can put the log aside, since peers have its blocks too.
         Err(error) => report.add(
             format!(
                 "the payload log in {} cannot be read: {error}",

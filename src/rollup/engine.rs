@@ -130,12 +130,13 @@ impl Engine {
             BlockAt::Number(number) => Some(number),
             BlockAt::Hash(hash) => match chain.payload(hash)? {
                 Some(payload) => return Ok(Some(payload)),
-                None => view.number_of(hash).map_err(ChainError::read)?,
+                None => view.number_of(hash)?,
             },
         };
-        number.map_or(Ok(None), |number| {
-            view.payload(number).map_err(ChainError::read)
-        })
+        match number {
+            Some(number) => Ok(view.payload(number)?),
+            None => Ok(None),
+        }
     }
 
     /// The heads. Wakes on every change and may skip changes in between.

@@ -1,10 +1,9 @@
 //! Files of blocks: one RLP block after the other, as geth's `export` writes them, compressed if
 //! the name says so (`.gz`, `.zst`).
 //!
-//! A block is a list of header, transactions, uncles and, from Shanghai on, withdrawals; a typed
-//! transaction stands in it as a string, a legacy one as a list. Whoever writes the file chooses
-//! every byte, so nothing in it is trusted: memory grows with what is read, never with what a
-//! length claims, and every error says where it stands.
+//! A block is a list of header, transactions, uncles and, from Shanghai on, withdrawals. A typed
+//! transaction is a string in it, a legacy one a list. Files are untrusted: memory grows with the
+//! bytes read, never with a length prefix, and every error names its position.
 
 use alloy_consensus::{EMPTY_OMMER_ROOT_HASH, Header};
 use alloy_primitives::{Bytes, bytes::Buf};
@@ -25,12 +24,12 @@ use std::{
 /// The largest block that is read: more than any gas limit allows.
 const MAX_BLOCK: u64 = 256 << 20;
 
-/// Where and why a file cannot be read on.
+/// The position at which a file cannot be read any further, and the cause.
 #[derive(Debug, thiserror::Error)]
-#[error("{}, byte {offset}{}: {cause}", path.display(), if *.compressed { " of what it unpacks to" } else { "" })]
+#[error("{}, byte {offset}{}: {cause}", path.display(), if *.compressed { " of the unpacked file" } else { "" })]
 pub struct BlockFileError {
     pub path: PathBuf,
-    /// Where the block that cannot be read begins.
+    /// Start of the block that cannot be read, in the unpacked file.
     pub offset: u64,
     pub compressed: bool,
     pub cause: Cause,
@@ -74,13 +73,13 @@ impl Packing {
     }
 }
 
-/// Counts the bytes that are read from a file as it lies on the disk.
-struct Counted {
+/// Counts the bytes that are read from a file on the disk, before unpacking.
+struct CountingFile {
     file: File,
     read: Arc<AtomicU64>,
 }
 
-impl Read for Counted {
+impl Read for CountingFile {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.file.read(buffer)?;
         self.read.fetch_add(read as u64, Ordering::Relaxed);
@@ -99,7 +98,7 @@ pub struct BlockReader {
     failed: bool,
 }
 
-/// A block and where it begins in its file.
+/// A block and its offset in the unpacked file.
 #[derive(Debug)]
 pub struct FileBlock {
     pub offset: u64,
@@ -112,14 +111,14 @@ impl BlockReader {
         let packing = Packing::of(path);
         let file = BufReader::with_capacity(
             1 << 20,
-            Counted {
+            CountingFile {
                 file: File::open(path)?,
                 read: read.clone(),
             },
         );
         let input: Box<dyn Read + Send> = match packing {
             Packing::None => Box::new(file),
-            // An export that was appended to has several members.
+            // A file to which exports were appended has several gzip members.
             Packing::Gzip => Box::new(BufReader::with_capacity(1 << 20, MultiGzDecoder::new(file))),
             Packing::Zstd => Box::new(BufReader::with_capacity(
                 1 << 20,
@@ -141,16 +140,17 @@ impl BlockReader {
         self.read.clone()
     }
 
-    /// Where what has been read of the blocks ends, in what the file unpacks to.
+    /// End of the last whole block that was read, in the unpacked file.
     pub fn end(&self) -> u64 {
         self.offset
     }
 
-    /// Whether the file is packed: then nothing can be cut off it.
+    /// Whether the file is packed: then a block cannot be cut off its end.
     pub fn is_packed(&self) -> bool {
         self.packing != Packing::None
     }
 
+    /// Reads the next block and its length in bytes; `None` at the end of the file.
     fn read_block(&mut self) -> Result<Option<(u64, Payload)>, Cause> {
         let mut first = [0; 1];
         if self
@@ -268,8 +268,8 @@ fn raw_transaction<'a>(list: &mut &'a [u8]) -> Result<&'a [u8], alloy_rlp::Error
         .split_at_checked(header.payload_length)
         .ok_or(alloy_rlp::Error::InputTooShort)?;
     *list = rest;
-    // EIP-2718: a type is below 0x80. A string that holds a list would be written as that list, and
-    // be another block then.
+    // EIP-2718: a type is below 0x80. A string that holds a list is refused, since [`encode`] would
+    // write it as the list itself.
     if !header.list && body.first().is_none_or(|kind| *kind >= 0x80) {
         return Err(alloy_rlp::Error::Custom("a transaction without a type"));
     }
@@ -280,7 +280,7 @@ fn raw_transaction<'a>(list: &mut &'a [u8]) -> Result<&'a [u8], alloy_rlp::Error
     })
 }
 
-/// A block as [`BlockReader`] reads it.
+/// Encodes a block as [`BlockReader`] reads it.
 pub fn encode(payload: &Payload) -> Vec<u8> {
     let mut items = Vec::with_capacity(1024 + payload.weight());
     payload.header.encode(&mut items);
@@ -326,7 +326,7 @@ pub enum BlockWriter {
 }
 
 impl BlockWriter {
-    /// With `append`, what the file holds stays before what is written.
+    /// Opens a file for writing. Keeps its contents with `append`, and removes them otherwise.
     pub fn create(path: &Path, append: bool) -> io::Result<Self> {
         let file = File::options()
             .create(true)
@@ -351,7 +351,7 @@ impl BlockWriter {
         }
     }
 
-    /// Writes out what is left and waits until it is on the disk.
+    /// Writes buffered bytes and waits until the file is on the disk.
     pub fn finish(self) -> io::Result<()> {
         let file = match self {
             Self::Plain(file) => file,

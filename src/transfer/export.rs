@@ -1,4 +1,4 @@
-//! Blocks from the chain into a file, which geth's `import` reads as well as ours.
+//! `starling export`: blocks from the chain into a file, which geth's `import` reads too.
 
 use crate::{
     chain::{Chain, ChainError, Options, Threads, view::ReadError},
@@ -14,7 +14,7 @@ use std::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// A view serves for so many blocks: it pins what it can see.
+/// Blocks that are read through one view. A view pins all rows that it can see.
 const BLOCKS_PER_VIEW: u64 = 1000;
 
 #[derive(Debug, thiserror::Error)]
@@ -30,7 +30,7 @@ pub enum ExportError {
     Order { first: u64, last: u64 },
     #[error("block {0} is not in the database: `starling db verify` says what else is missing")]
     Missing(u64),
-    #[error("the export was interrupted before block {0}: the same command goes on from there")]
+    #[error("the export was interrupted before block {0}: the same command continues from there")]
     Interrupted(u64),
     #[error(
         "{} ends in the middle of {}: remove it, or export to another file",
@@ -50,10 +50,10 @@ pub(super) async fn open(options: Options) -> Result<(Chain, Threads), ChainErro
         .map_err(|_| ChainError::Stopped)?
 }
 
-/// Writes the blocks from `range.0` to `range.1`, both included, to a file, and appends if a range
-/// is given; else all blocks from the genesis block to the head, in place of what the file held.
-/// Blocks that the file holds already, from an interrupted export, are skipped. Returns the number of
-/// blocks written.
+/// Writes blocks to a file: with a range, the blocks from `range.0` to `range.1` (both included),
+/// appended to the file; without one, all blocks from the genesis block to the head, as the file's
+/// only contents. Blocks that an interrupted export has written already are skipped. Returns the
+/// number of blocks written.
 pub async fn export(
     options: Options,
     file: &Path,
@@ -86,7 +86,7 @@ fn write(
         path: path.to_owned(),
         source,
     };
-    let FilePosition { next, append } = place(chain, path, first, range.is_some())?;
+    let ExportStart { next, append } = start_of(chain, path, first, range.is_some())?;
     if next > last {
         tracing::info!(first, last, file = %path.display(), "the file holds these blocks already");
         return Ok(0);
@@ -118,22 +118,24 @@ fn write(
     }
 }
 
-/// Where an export begins.
-struct FilePosition {
+/// The start of an export.
+struct ExportStart {
+    /// The first block to write.
     next: u64,
-    /// Behind what the file holds, or in its place.
+    /// Whether to append to the file or to replace its contents.
     append: bool,
 }
 
-/// Looks at what a file holds. The end of a block that was being written is cut off. With `append`,
-/// blocks of any other kind stay before what is written.
-fn place(
+/// Finds the start of an export by reading the file. If the file ends with an interrupted export of
+/// the same blocks, an unfinished block at its end is cut off and the export continues. Otherwise
+/// the export starts at `first`, and `append` says whether the file's contents stay.
+fn start_of(
     chain: &Chain,
     path: &Path,
     first: u64,
     append: bool,
-) -> Result<FilePosition, ExportError> {
-    let anew = FilePosition {
+) -> Result<ExportStart, ExportError> {
+    let from_start = ExportStart {
         next: first,
         append,
     };
@@ -141,7 +143,7 @@ fn place(
         .metadata()
         .is_ok_and(|file| file.is_file() && file.len() > 0)
     {
-        return Ok(anew);
+        return Ok(from_start);
     }
     let failed = |source| ExportError::File {
         path: path.to_owned(),
@@ -158,7 +160,7 @@ fn place(
         let number = payload.number();
         let follows = held.is_none_or(|(_, last)| number == last + 1);
         if !follows || view.hash_of(number)? != Some(payload.hash) {
-            return Ok(anew);
+            return Ok(from_start);
         }
         held = Some((held.map_or(number, |(begin, _)| begin), number));
     }
@@ -170,7 +172,7 @@ fn place(
         });
     }
     let (Some((begin, last)), false) = (held, torn && reader.is_packed()) else {
-        return Ok(anew);
+        return Ok(from_start);
     };
     if torn {
         File::options()
@@ -180,12 +182,12 @@ fn place(
             .map_err(failed)?;
     }
     if (begin..=last + 1).contains(&first) && (append || begin == first) {
-        return Ok(FilePosition {
+        return Ok(ExportStart {
             next: last + 1,
             append: true,
         });
     }
-    Ok(anew)
+    Ok(from_start)
 }
 
 /// Number of the genesis block, which is not always zero.

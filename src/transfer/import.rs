@@ -1,8 +1,8 @@
-//! Blocks from files into the chain.
+//! `starling import`: blocks from files into the chain.
 //!
-//! A thread reads and decodes ahead; the executor gets groups of blocks, each block on the one
-//! before it. What is stored already is passed over, so the same command goes on where it was
-//! interrupted. The last valid block is the head, whatever follows it.
+//! A thread reads and decodes ahead and collects groups of consecutive blocks for the executor.
+//! Blocks in the chain are skipped, so the same command continues an interrupted import. The last
+//! valid block is the head, even if an invalid block follows it.
 
 use crate::{
     chain::{Chain, ChainError, Options, Threads, executor::Imported},
@@ -28,12 +28,13 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 
-/// A group goes to the executor with that many blocks or bytes.
+/// Blocks of a group: it goes to the executor when it has this many, or [`GROUP_BYTES`].
 const GROUP_BLOCKS: usize = 64;
+/// Bytes of a group.
 const GROUP_BYTES: usize = 4 << 20;
-/// Groups that are read and wait to be sent to the executor.
+/// Groups that have been read and wait to be sent to the executor.
 const GROUPS: usize = 2;
-/// Groups that are with the executor: while one is executed, those after it are prepared.
+/// Groups in the executor's queue: while one is executed, the next are prepared.
 const RUNNING: usize = 3;
 
 #[derive(Debug, thiserror::Error)]
@@ -67,7 +68,7 @@ pub enum ImportError {
         genesis: B256,
         head: BlockId,
     },
-    #[error("the import was interrupted after block {0}: the same command goes on from there")]
+    #[error("the import was interrupted after block {0}: the same command continues from there")]
     Interrupted(BlockId),
     #[error(transparent)]
     Chain(#[from] ChainError),
@@ -77,24 +78,24 @@ pub enum ImportError {
 
 /// Counts of an import.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct ImportCounts {
     pub executed: u64,
     /// Blocks that were in the chain already.
     pub known: u64,
 }
 
-/// Imports the files one after the other, until one of them cannot be imported on. What was
-/// imported until then is stored in any case. `history` is what to keep of old states.
+/// Imports the files one after the other, up to the first block that cannot be imported. The blocks
+/// before it are stored in any case. `history` sets how many old states and proofs are kept.
 pub async fn import(
     options: Options,
     history: HistoryConfig,
     files: &[PathBuf],
     token: CancellationToken,
-) -> Result<Counts, ImportError> {
+) -> Result<ImportCounts, ImportError> {
     let (chain, threads) = super::export::open(options).await?;
     chain.keep_states(history.states);
     chain.keep_proofs(history.proofs)?;
-    let mut counts = Counts::default();
+    let mut counts = ImportCounts::default();
     let mut result = Ok(());
     for path in files {
         result = import_file(&chain, path, &mut counts, &token).await;
@@ -107,7 +108,7 @@ pub async fn import(
     if let Err(ImportError::Interrupted(_)) = result {
         // Blocks that could not be stored, perhaps on a full disk, are still in the file.
         if let Err(error) = stopped {
-            tracing::warn!(%error, executed = %view.head(), stored = %view.stored(), "not all that was executed is stored");
+            tracing::warn!(%error, executed = %view.head(), stored = %view.stored(), "some executed blocks are not stored");
         }
         return Err(ImportError::Interrupted(view.stored()));
     }
@@ -123,13 +124,18 @@ pub(super) async fn stop(threads: Threads) -> Result<(), ChainError> {
         .map_err(|_| ChainError::Stopped)?
 }
 
-/// Blocks in the order of the file, then perhaps why there are no more.
-type Group = (Vec<FileBlock>, Option<BlockFileError>);
+/// Blocks in the order of the file.
+#[derive(Default)]
+struct BlockGroup {
+    blocks: Vec<FileBlock>,
+    /// Why the file cannot be read after them.
+    error: Option<BlockFileError>,
+}
 
 async fn import_file(
     chain: &Chain,
     path: &Path,
-    counts: &mut Counts,
+    counts: &mut ImportCounts,
     token: &CancellationToken,
 ) -> Result<(), ImportError> {
     let open = |source| ImportError::Open {
@@ -145,37 +151,40 @@ async fn import_file(
         .name("block reader".into())
         .spawn(move || read(reader, &sender));
     thread.map_err(ImportError::Thread)?;
-    // Set when the import ends: groups in flight are skipped, and no more are sent.
+    // Set when the import stops early: groups in flight are skipped, and no more are sent.
     let stop = Arc::<AtomicBool>::default();
-    let goes_on = |_: &Group| ready(!stop.load(Ordering::Relaxed));
+    let may_continue = |_: &BlockGroup| ready(!stop.load(Ordering::Relaxed));
     let sent = ReceiverStream::new(groups)
-        .take_while(goes_on)
+        .take_while(may_continue)
         .then(|group| send(chain, group, stop.clone()));
-    let mut answers = pin!(sent.buffered(RUNNING));
+    let mut outcomes = pin!(sent.buffered(RUNNING));
     let (mut refused, mut ended) = (None, None);
     loop {
-        let answer = tokio::select! {
+        let outcome = tokio::select! {
             biased;
             () = token.cancelled() => {
                 stop.store(true, Ordering::Relaxed);
-                // Do not wait for blocks in flight: on a full disk that takes until space is free.
+                // Do not wait for blocks in flight: on a full disk they wait until space is free.
                 return Err(ImportError::Interrupted(chain.view().head()));
             }
-            answer = answers.next() => answer,
+            outcome = outcomes.next() => outcome,
         };
-        let Some(answer) = answer else { break };
+        let Some(outcome) = outcome else { break };
         let GroupOutcome {
-            places,
+            positions,
             imported,
             error,
-        } = answer?;
+        } = outcome?;
         counts.executed += imported.executed;
         counts.known += imported.known;
         progress.set(position.load(Ordering::Relaxed), || {
             format!("block {}", chain.view().head().number)
         });
         if let Some((index, reason)) = imported.refused {
-            refused = places.get(index).copied().map(|place| (place, reason));
+            refused = positions
+                .get(index)
+                .copied()
+                .map(|position| (position, reason));
         }
         ended = error;
     }
@@ -194,14 +203,14 @@ fn failure(
     ended: Option<BlockFileError>,
 ) -> Option<ImportError> {
     let (head, path) = (chain.view().head(), path.to_owned());
-    let Some((place, reason)) = refused else {
+    let Some((position, reason)) = refused else {
         return ended.map(|error| ImportError::File { head, error });
     };
     let BlockPosition {
         offset,
         block,
         parent,
-    } = place;
+    } = position;
     if offset == 0 && !chain.knows(parent) {
         let genesis = chain.spec().genesis_hash;
         return Some(ImportError::Foreign {
@@ -231,24 +240,26 @@ struct BlockPosition {
 
 /// The outcome of a group.
 struct GroupOutcome {
-    places: Vec<BlockPosition>,
+    /// The position of each block, in order.
+    positions: Vec<BlockPosition>,
     imported: Imported,
-    /// Why the file cannot be read on after it.
+    /// Why the file cannot be read after the group.
     error: Option<BlockFileError>,
 }
 
-/// Gives a group to the executor; what is returned waits for its answer.
+/// Queues a group at the executor. The returned future is its outcome.
 async fn send(
     chain: &Chain,
-    (blocks, error): Group,
+    group: BlockGroup,
     stop: Arc<AtomicBool>,
 ) -> impl Future<Output = Result<GroupOutcome, ChainError>> + use<> {
-    let place = |FileBlock { offset, payload }: &FileBlock| BlockPosition {
+    let BlockGroup { blocks, error } = group;
+    let position = |FileBlock { offset, payload }: &FileBlock| BlockPosition {
         offset: *offset,
         block: payload.id(),
         parent: payload.parent_hash(),
     };
-    let places = blocks.iter().map(place).collect();
+    let positions = blocks.iter().map(position).collect();
     let payloads = blocks
         .into_iter()
         .map(|block| Arc::new(block.payload))
@@ -256,37 +267,35 @@ async fn send(
     let sent = chain.import(payloads, stop).await;
     async {
         Ok(GroupOutcome {
-            places,
+            positions,
             imported: sent?.await?,
             error,
         })
     }
 }
 
-/// Reads ahead until the file ends, an error, or nobody takes the blocks.
-fn read(reader: BlockReader, groups: &mpsc::Sender<Group>) {
-    let mut group = Vec::new();
+/// Reads ahead until the end of the file, an error, or the end of the import.
+fn read(reader: BlockReader, groups: &mpsc::Sender<BlockGroup>) {
+    let mut group = BlockGroup::default();
     let mut weight = 0;
     for block in reader {
         match block {
             Ok(block) => {
                 weight += Payload::weight(&block.payload);
-                group.push(block);
-                if group.len() >= GROUP_BLOCKS || weight >= GROUP_BYTES {
-                    weight = 0;
-                    if groups
-                        .blocking_send((std::mem::take(&mut group), None))
-                        .is_err()
-                    {
-                        return;
-                    }
-                }
+                group.blocks.push(block);
             }
             Err(error) => {
-                let _ = groups.blocking_send((group, Some(error)));
+                group.error = Some(error);
+                break;
+            }
+        }
+        if group.blocks.len() >= GROUP_BLOCKS || weight >= GROUP_BYTES {
+            weight = 0;
+            if groups.blocking_send(std::mem::take(&mut group)).is_err() {
                 return;
             }
         }
     }
-    let _ = groups.blocking_send((group, None));
+    // The import may have ended.
+    let _ = groups.blocking_send(group);
 }

@@ -1,6 +1,6 @@
 //! Files of every kind, whole, cut and damaged.
 
-use super::{block_file::*, import::Counts, *};
+use super::{block_file::*, import::ImportCounts, *};
 use crate::chain::{
     Chain,
     tests::{
@@ -26,7 +26,7 @@ fn options_of(dir: &TempDir) -> Options {
     }
 }
 
-async fn import_to(dir: &TempDir, files: &[PathBuf]) -> Result<Counts, ImportError> {
+async fn import_to(dir: &TempDir, files: &[PathBuf]) -> Result<ImportCounts, ImportError> {
     let history = HistoryConfig {
         states: None,
         proofs: 0,
@@ -79,7 +79,7 @@ async fn what_is_exported_can_be_imported() {
         assert_eq!(
             (counts, head(&target).await),
             (
-                Counts {
+                ImportCounts {
                     executed: 90,
                     known: 1
                 },
@@ -91,7 +91,7 @@ async fn what_is_exported_can_be_imported() {
         // Again: everything is known.
         assert_eq!(
             import_to(&target, &[file]).await.unwrap(),
-            Counts {
+            ImportCounts {
                 executed: 0,
                 known: 91
             }
@@ -122,7 +122,7 @@ async fn ranges_are_appended_and_files_follow_each_other() {
     assert_eq!(
         (counts, head(&target).await),
         (
-            Counts {
+            ImportCounts {
                 executed: 40,
                 known: 6
             },
@@ -253,7 +253,7 @@ async fn an_interrupted_import_says_so_and_goes_on() {
     let counts = import_to(&target, &[file]).await.unwrap();
     assert_eq!(
         counts,
-        Counts {
+        ImportCounts {
             executed: 30 - reached.number,
             known: 1 + reached.number
         }

@@ -13,7 +13,7 @@ use super::{
     parent::{ParentState, StateError},
     text::{halt_text, revert_text},
 };
-use crate::chain::rules::{ChainSpec, MAX_TRANSACTION_GAS};
+use crate::chain::rules::{ChainSpec, MAX_TRANSACTION_GAS, TRANSFER_GAS};
 use alloy_consensus::Header;
 use alloy_eips::{eip2930::AccessList, eip7702::SignedAuthorization};
 use alloy_evm::overrides::{OverrideBlockHashes, StateOverrideError, apply_state_overrides};
@@ -29,15 +29,14 @@ use std::collections::HashSet;
 
 /// Default for the most gas of one call (geth's `--rpc.gascap`).
 pub const RPC_GAS_CAP: u64 = 50_000_000;
-/// Least gas of any transaction.
-const TRANSFER_GAS: u64 = 21_000;
-/// Gas that a call with value gives its callee on top.
+/// Gas that a call with value gives its callee in addition.
 const CALL_STIPEND: u64 = 2_300;
+/// EIP-7702: gas of an authorization before anything is executed.
+const AUTHORIZATION_GAS: u64 = 25_000;
 /// Estimation stops when the result is this close: (high - low) / high, in thousandths.
 const ESTIMATE_TOLERANCE: u64 = 15;
-
-/// Most runs of a call until its access list must be stable: each list can change what the next run
-/// touches.
+/// Most runs of a call until its access list must be stable: a list changes the gas of the next run,
+/// and with it perhaps the addresses and slots that the call touches.
 const ACCESS_LIST_RUNS: usize = 16;
 
 /// A call as JSON-RPC gives it. Fees in wei per gas; at most one of the two forms is given.
@@ -287,9 +286,6 @@ fn search(
     Ok(high)
 }
 
-/// EIP-7702: gas of an authorization before anything is executed.
-const AUTHORIZATION_GAS: u64 = 25_000;
-
 /// The addresses and slots that a call touches, except those that are warm anyway. Repeats the call
 /// with each list until the list is stable.
 pub fn create_access_list(request: CallRequest<'_>) -> Result<AccessListOutcome, CallError> {
@@ -315,7 +311,7 @@ pub fn create_access_list(request: CallRequest<'_>) -> Result<AccessListOutcome,
     for _ in 0..ACCESS_LIST_RUNS {
         let mut accesses = Accesses::new(warm.clone());
         accesses.extend(&list);
-        simulation.with_access_list(accesses.list());
+        simulation.set_access_list(accesses.list());
         list = accesses.list();
         simulation.vm.watch(accesses);
         let outcome = simulation.run(gas)?;
@@ -348,9 +344,13 @@ impl CallRequest<'_> {
 struct Simulation {
     vm: Vm,
     tx: TxEnv,
+    /// The block's time, Unix seconds.
     timestamp: u64,
+    /// The block's gas limit.
     gas_limit: u64,
+    /// The block's base fee, wei per gas; zero for a call without a gas price.
     base_fee: u64,
+    /// Wei per gas.
     fee_cap: u128,
 }
 
@@ -386,7 +386,7 @@ impl Simulation {
         })
     }
 
-    fn with_access_list(&mut self, list: AccessList) {
+    fn set_access_list(&mut self, list: AccessList) {
         self.tx.tx_type = self.tx.tx_type.max(1);
         self.tx.access_list = list;
     }
@@ -416,6 +416,7 @@ impl Simulation {
         }
     }
 
+    /// Runs the call with this gas limit. Its changes are not kept.
     fn run(&mut self, gas: u64) -> Result<CallOutcome, CallError> {
         let base = TxEnv {
             gas_limit: gas,
@@ -426,7 +427,10 @@ impl Simulation {
             enveloped_tx: Some(Bytes::new()),
             deposit: Default::default(),
         });
-        let (result, _) = self.vm.run(tx).map_err(|error| self.explain(error, gas))?;
+        let (result, _) = self
+            .vm
+            .run(tx)
+            .map_err(|error| self.call_error(error, gas))?;
         let (gas_used, max_gas_used) = (
             result.tx_gas_used(),
             result.gas().total_gas_spent().max(result.tx_gas_used()),
@@ -455,7 +459,8 @@ impl Simulation {
         })
     }
 
-    fn explain(&self, error: RunError, gas: u64) -> CallError {
+    /// The error of a call that was not run, with geth's values.
+    fn call_error(&self, error: RunError, gas: u64) -> CallError {
         let from = self.tx.caller;
         let refusal = match error {
             RunError::Invalid(error) => match error {
@@ -500,6 +505,7 @@ impl Simulation {
     }
 }
 
+/// The transaction of a call, without its gas limit.
 fn transaction(input: &CallInput) -> Result<TxEnv, CallError> {
     let dynamic = input.max_fee_per_gas.is_some() || input.max_priority_fee_per_gas.is_some();
     if dynamic && input.gas_price.is_some() {

@@ -1,10 +1,10 @@
 //! The deadline of a simulated call: how an EVM that runs for JSON-RPC is interrupted, whatever gas
 //! it has left.
 //!
-//! Code runs long only by jumping, calling or reading: [`interruptible`] adds a check of the clock
-//! to the instructions that every loop and recursion needs, at one in [`CHECK_EVERY`] of them, and
-//! [`StateReader`] checks before every read of the state. Blocks are executed without either. A
-//! stretch of code without any of these is bounded by gas alone.
+//! Code runs long only by jumping, calling or reading state. [`interruptible`] adds a check of the
+//! clock to the instructions that every loop and recursion needs, and [`StateReader`] checks before
+//! every read of the state. Of the instructions one in [`CHECK_EVERY`] checks. Blocks are executed
+//! without these checks. Code without any such instruction is bounded by gas alone.
 
 use super::{Db, ParentState, StateError};
 use alloy_primitives::{Address, B256, U256};
@@ -108,11 +108,11 @@ impl Deadline {
     /// Fails once the deadline has passed or the call is to end. May block while other calls run:
     /// do not hold a lock.
     pub fn check(&self) -> Result<(), StateError> {
-        let goes_on = self
+        let may_continue = self
             .hook
             .as_ref()
             .is_none_or(|Hook(hook)| hook(self, Instant::now()));
-        if goes_on && !self.passed() {
+        if may_continue && !self.passed() {
             Ok(())
         } else {
             Err(StateError::Aborted(self.limit))
@@ -144,6 +144,7 @@ impl StateReader {
         Ok(&self.parent)
     }
 
+    /// Counts an instruction, and checks the clock at one in [`CHECK_EVERY`].
     fn tick(&mut self) -> Result<(), StateError> {
         self.ticks -= 1;
         if self.ticks > 0 {
@@ -189,26 +190,34 @@ where
         instructions.insert_instruction(opcode, Instruction::new(function, gas));
     };
     wrap(opcode::JUMPDEST, |context| {
-        alive(context);
+        before_deadline(context);
     });
     wrap(opcode::CALL, |context| {
-        alive(context).into_iter().for_each(contract::call)
+        before_deadline(context)
+            .into_iter()
+            .for_each(contract::call)
     });
     wrap(opcode::CALLCODE, |context| {
-        alive(context).into_iter().for_each(contract::call_code)
+        before_deadline(context)
+            .into_iter()
+            .for_each(contract::call_code)
     });
     wrap(opcode::DELEGATECALL, |context| {
-        alive(context).into_iter().for_each(contract::delegate_call)
+        before_deadline(context)
+            .into_iter()
+            .for_each(contract::delegate_call)
     });
     wrap(opcode::STATICCALL, |context| {
-        alive(context).into_iter().for_each(contract::static_call)
+        before_deadline(context)
+            .into_iter()
+            .for_each(contract::static_call)
     });
 }
 
 /// Returns the context before the deadline, otherwise ends the transaction with an error that is
 /// not the code's.
 #[inline]
-fn alive<CTX: ContextTr<Db = Db>>(context: Context<'_, CTX>) -> Option<Context<'_, CTX>> {
+fn before_deadline<CTX: ContextTr<Db = Db>>(context: Context<'_, CTX>) -> Option<Context<'_, CTX>> {
     match context.host.db_mut().database.tick() {
         Ok(()) => Some(context),
         Err(error) => {

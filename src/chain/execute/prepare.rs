@@ -27,6 +27,7 @@ type PreparedTransactions = Result<Vec<Recovered<OpTxEnvelope>>, InvalidBlock>;
 /// A payload and the preparation of its transactions.
 pub struct Preparation {
     payload: Arc<Payload>,
+    /// The result of a preparation that has begun.
     running: Option<Receiver<PreparedTransactions>>,
 }
 
@@ -41,29 +42,29 @@ impl Preparation {
         }
     }
 
-    /// Begins at once, elsewhere, but for those that pass: payloads of few transactions several at
-    /// a time.
-    pub fn begin_all(payloads: Vec<Arc<Payload>>, passed: impl Fn(&Payload) -> bool) -> Vec<Self> {
+    /// Starts the preparation of payloads at once, on other threads. Payloads with few transactions
+    /// share a task. The preparation of a payload for which `defer` returns true is deferred.
+    pub fn begin_all(payloads: Vec<Arc<Payload>>, defer: impl Fn(&Payload) -> bool) -> Vec<Self> {
         let mut all = Vec::with_capacity(payloads.len());
-        let (mut together, mut transactions) = (Vec::new(), 0);
+        let (mut task, mut transactions) = (Vec::new(), 0);
         for payload in payloads {
-            if passed(&payload) {
+            if defer(&payload) {
                 all.push(Self::later(payload));
                 continue;
             }
             let (result, running) = sync_channel(1);
             transactions += payload.transactions.len();
-            together.push((payload.clone(), result));
+            task.push((payload.clone(), result));
             all.push(Self {
                 payload,
                 running: Some(running),
             });
             if transactions >= PARALLEL {
-                spawn(std::mem::take(&mut together));
+                spawn(std::mem::take(&mut task));
                 transactions = 0;
             }
         }
-        spawn(together);
+        spawn(task);
         all
     }
 
@@ -88,17 +89,18 @@ impl Preparation {
     }
 }
 
-/// Prepares payloads in sequence. A panic on this thread would abort the process, so it is caught:
-/// the waiting thread tries again, and reports its own panic.
+/// Prepares payloads in sequence, as one task.
 fn spawn(payloads: Vec<(Arc<Payload>, SyncSender<PreparedTransactions>)>) {
     rayon::spawn(move || {
         for (payload, result) in payloads {
-            guarded(result, || prepare(&payload));
+            send_unless_panicked(result, || prepare(&payload));
         }
     });
 }
 
-fn guarded(
+/// Sends the result. A panic on a thread of rayon would abort the process, so it is caught: the
+/// thread that waits for the result prepares the payload again, and reports its own panic.
+fn send_unless_panicked(
     result: SyncSender<PreparedTransactions>,
     prepare: impl FnOnce() -> PreparedTransactions,
 ) {
@@ -108,6 +110,7 @@ fn guarded(
     }
 }
 
+/// Checks the transactions root and recovers all senders.
 fn prepare(payload: &Payload) -> PreparedTransactions {
     let transactions = &payload.transactions;
     let root = || ordered_trie_root_encoded(transactions);
@@ -158,7 +161,7 @@ mod tests {
     #[test]
     fn a_panic_ends_a_preparation_and_not_the_process() {
         let (result, running) = sync_channel(1);
-        rayon::spawn(|| guarded(result, || panic!("expected by this test")));
+        rayon::spawn(|| send_unless_panicked(result, || panic!("expected by this test")));
         assert!(running.recv().is_err());
     }
 

@@ -14,8 +14,8 @@ use crate::chain::{
 use alloy_primitives::B256;
 use std::sync::mpsc::TryRecvError;
 
-/// Blocks of the payload log kept below the store's head, for a restarted sequencer that is to send
-/// them again.
+/// Blocks below the store's head that stay in the payload log: a restarted sequencer may have to
+/// publish them again.
 const LOG_RETAINED: u64 = 1024;
 /// Blocks between two prunings of the payload log.
 const LOG_PRUNE_EVERY: u64 = 256;
@@ -76,12 +76,13 @@ impl Executor {
         Ok(())
     }
 
+    /// Continues on the new snapshot, and hands over the blocks executed meanwhile.
     fn on_committed(&mut self, result: PersistResult) -> Result<(), ChainError> {
         self.persisting = false;
         self.snapshot = result?;
         self.cached_view.take();
-        // The head may be on a side branch far below the store's head: the blocks that lead to it
-        // stay.
+        // The head may be on a branch that forks off far below the store's head. Prune below that
+        // fork point only, so that the blocks leading to the head stay.
         let base = self.branch(self.heads.head)?.base.number;
         let snapshot = &self.snapshot;
         let dropped = self.tree.prune(base, |id| is_stored(snapshot, id))?;
@@ -118,7 +119,7 @@ impl Executor {
             self.head = view;
             return Ok(());
         }
-        // That commit may have pruned the unwind records we need.
+        // The commit may have pruned the unwind records between its head and ours.
         let head = self.snapshot.head();
         tracing::error!(lost = %self.heads.head, stored = %head, "the head cannot be reached any more: the stored one is the head");
         let mut heads = Heads {
@@ -167,7 +168,7 @@ impl Executor {
         self.on_dropped(&dropped);
     }
 
-    /// These blocks are no longer in the tree.
+    /// Forgets blocks that are no longer in the tree.
     fn on_dropped(&mut self, hashes: &[B256]) {
         let mut known = self.shared.known.write();
         for hash in hashes {

@@ -1,10 +1,11 @@
 //! Fork choice: which blocks may be the heads, and how the heads are moved so that a killed process
 //! finds them again.
 
-use super::{Executor, FOLLOWED, MAX_UNWIND, switch::DisplacedHead};
+use super::{Executor, MAX_UNWIND, switch::DisplacedHead};
 use crate::chain::{
     ChainError, Heads,
     abandoned::{self, Abandoned},
+    payload_log::FOLLOWED,
     persister::PersistWork,
     store::Snapshot,
     view::{ReadError, View},
@@ -66,7 +67,7 @@ impl Executor {
         self.apply_forkchoice(self.heads.head.hash, named)
     }
 
-    /// Applies the fork choice of a driver, which releases a displaced head. A safe or finalized
+    /// Applies a fork choice of the Engine API or the sequencer, which releases a displaced head. A safe or finalized
     /// head that is not named stays, and must be on the branch of `head` like a named one. After an
     /// error nothing has moved.
     pub(super) fn forkchoice(
@@ -179,8 +180,8 @@ impl Executor {
         self.unwind(heads)
     }
 
-    /// Logs the head that a restarted process goes to. The log keeps a displaced head until it is
-    /// released.
+    /// Logs the head that a restarted process restores, unless a displaced head that is still held
+    /// outranks it.
     pub(super) fn log_head(&self, head: BlockId) -> Result<(), ChainError> {
         if self.displaced.outranks(head) {
             return Ok(());
@@ -188,7 +189,8 @@ impl Executor {
         Ok(self.log.set_head(head)?)
     }
 
-    /// The heads when this block of the stored chain is the head. Fails if it cannot be.
+    /// The heads if this block of the stored chain is to be the head. Fails if the store cannot be
+    /// unwound to it.
     pub(super) fn heads_at_stored(
         &self,
         head: BlockId,
@@ -212,8 +214,8 @@ impl Executor {
         self.place_safe_heads(heads, safe_heads, &TargetBranch::Stored(snapshot))
     }
 
-    /// Unwinds the store to this head of its chain, block by block, and only then publishes it: no
-    /// view has to hold the unwind data of all the blocks above it. No commit is in progress.
+    /// Unwinds the store to this head of its chain, block by block, and only then publishes the
+    /// head: no view has to hold the unwind data of all blocks above it. No commit is in progress.
     pub(super) fn unwind(&mut self, heads: Heads) -> Result<(), ChainError> {
         let remaining = |number: u64| {
             if number <= heads.head.number {
@@ -276,19 +278,18 @@ impl Executor {
         Ok(())
     }
 
-    /// Moves the heads so that a killed process finds the head again: the payload log names it and
-    /// holds the blocks that lead to it from the store. A move that does not only rise (another
-    /// branch below the safe block, a lower head) is stored before it is acknowledged, so a logged
-    /// head that is not above the stored one is an old one.
+    /// Moves the heads so that a killed process finds the head again: the payload log names the head
+    /// and holds the blocks that lead to it from the store. A move that lowers a head, or leaves the
+    /// branch of the safe or the finalized head, is stored before it is acknowledged. A logged head
+    /// at or below the stored one is therefore always outdated.
     pub(super) fn move_heads(&mut self, heads: Heads, view: Arc<View>) -> Result<(), ChainError> {
         let old = self.heads;
         if view.hash_of(old.head.number)? != Some(old.head.hash) {
-            // The commit in progress may hold some of the old branch: it is neither stored nor
-            // logged.
+            // Blocks of the old branch in the commit in progress are neither stored nor logged yet.
             self.log_unlogged(old.head.hash)?;
         }
         self.log_unlogged(heads.head.hash)?;
-        // Otherwise no additional stored block is abandoned.
+        // Log stored blocks that this move abandons and that no earlier move has logged.
         if view.stored().number < self.head.stored().number {
             self.log_canonical_above(view.stored().number)?;
         }
@@ -306,8 +307,8 @@ impl Executor {
         if rises { Ok(()) } else { self.finish_commits() }
     }
 
-    /// Publishes heads and has them stored. `view` is the view of these heads. Releases a displaced
-    /// head that no longer outranks them.
+    /// Publishes heads and hands them to the persister. `view` is the view of these heads. Releases a
+    /// displaced head that no longer outranks them.
     pub(super) fn set_heads(&mut self, heads: Heads, view: Arc<View>) -> Result<(), ChainError> {
         self.record_abandoned(|number| view.hash_of(number))?;
         (self.heads, self.head) = (heads, view);

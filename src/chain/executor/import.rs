@@ -10,8 +10,8 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-/// The reason to refuse a block whose state cannot be read, even after an unwind.
-const TOO_DEEP: &str = "it forks off the stored chain deeper than that can be unwound";
+/// The reason to refuse a block whose parent's state cannot be read, even after an unwind.
+const TOO_DEEP: &str = "it forks off deeper below the stored head than the store can be unwound";
 
 /// The result of importing a run of blocks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,6 +25,7 @@ pub struct Imported {
 }
 
 impl Executor {
+    /// Imports a run of blocks up to the first that is refused, and publishes the new head once.
     pub(super) fn import(
         &mut self,
         payloads: Vec<Preparation>,
@@ -50,14 +51,17 @@ impl Executor {
         Ok(imported)
     }
 
-    /// Imports one block. The inner error says why it is refused. Its view may be unpublished.
+    /// Executes one block and makes it the head, whose view may stay unpublished until the run ends.
+    /// The inner error says why the block is refused.
     fn import_one(&mut self, preparation: Preparation) -> Result<Result<(), String>, ChainError> {
         let payload = preparation.payload().clone();
         let (id, parent) = (payload.id(), payload.parent_hash());
         let imported = Provenance::Imported;
         let inserted = match self.switch_to(preparation, imported, SwitchPolicy::Import) {
             Err(error @ ChainError::NotOnBranch { .. }) => {
-                return Ok(Err(format!("it contradicts what is safe: {error}")));
+                return Ok(Err(format!(
+                    "it contradicts the safe or the finalized block: {error}"
+                )));
             }
             Err(ChainError::UnknownBlock(_)) => Inserted::NotExecutable,
             inserted => inserted?,
@@ -84,8 +88,8 @@ impl Executor {
         let Some(block) = self.child_of_head(id) else {
             return self.move_to_imported(heads, parent);
         };
-        // While nobody else holds the view, it is extended in place, without a copy. The safe and
-        // the finalized block are below it.
+        // A view that nobody else holds is extended in place, without a copy. The safe and the
+        // finalized block are on its branch, so they need no check.
         let head = std::mem::replace(&mut self.head, self.shared.view.load_full());
         self.head = Arc::new(head.child(block, heads.safe, heads.finalized)?);
         self.heads = heads;
@@ -93,7 +97,7 @@ impl Executor {
         Ok(Ok(()))
     }
 
-    /// Makes an imported block the head that is not a child of the head, or stored already.
+    /// Makes an imported block the head if it is not a child of the head, or is stored already.
     fn move_to_imported(
         &mut self,
         heads: Heads,

@@ -1,8 +1,13 @@
 //! The replay of the payload log: after a kill it executes again the blocks that were logged but
 //! not stored, and restores a displaced head.
 
-use super::{BUILT, Executor, forkchoice::SafeHeads};
-use crate::chain::{ChainError, Inserted, execute::Preparation, payload_log::Logged, tree};
+use super::{Executor, forkchoice::SafeHeads};
+use crate::chain::{
+    ChainError, Inserted,
+    execute::Preparation,
+    payload_log::{BUILT, Logged},
+    tree,
+};
 use alloy_primitives::B256;
 use starling_proto::payload::BlockId;
 use starling_proto::provenance::Provenance;
@@ -18,11 +23,11 @@ struct LaterBlocks {
 }
 
 impl Executor {
-    /// Executes again the blocks that the payload log holds and the store does not. First the
-    /// branch of the head that was acknowledged last, which becomes the head; then, in order of
-    /// arrival, the others: side branches, and blocks logged later. A block built here may already
-    /// be signed, so it becomes the head if it extends it and is the block of its height and parent
-    /// that was sent to the signer last. Runs before any request is served.
+    /// Executes again the blocks that the payload log holds and the store does not. Returns their
+    /// number. First the branch of the head that was acknowledged last, which becomes the head; then
+    /// the others in order of arrival: side branches, and blocks logged later. A block built here
+    /// may already be signed. It becomes the head if it extends the head and was the last of its
+    /// height and parent to be sent to the signer. Runs before any request is served.
     pub fn replay(&mut self) -> Result<usize, ChainError> {
         let mut replayed = 0;
         let mut later = LaterBlocks {
@@ -31,7 +36,7 @@ impl Executor {
         };
         if let Some(followed) = self.log.head()? {
             // A head that does not rise is stored before it is acknowledged, so a logged head at or
-            // below the stored one is an old one.
+            // below the stored one is outdated.
             later.head_lost = followed.head.number > self.snapshot.head().number
                 && !self.restore(followed.head, &mut replayed)?;
             if !later.head_lost {
@@ -53,8 +58,9 @@ impl Executor {
         Ok(replayed)
     }
 
-    /// Executes one payload of the log, and makes it the head if it is to be. `head` is the head
-    /// before all of them. Returns false if it was known or cannot be executed.
+    /// Executes one payload of the log and makes it the head if the rules in `later` say so. `head`
+    /// is the head before the first of these payloads. Returns false if the payload was known or
+    /// cannot be executed.
     fn replay_one(
         &mut self,
         arrival: u64,
@@ -122,7 +128,7 @@ impl Executor {
             return Ok(false);
         }
         for id in path.into_iter().rev() {
-            // Read again, one at a time: the path may be long.
+            // Payloads are read again one at a time, since a long path would not fit in memory.
             let Some(logged) = self.logged(|log| log.by_hash(id.hash), id) else {
                 return Ok(false);
             };

@@ -49,7 +49,14 @@ pub(super) struct HeldHead {
     /// The policy of the latest switch: with several switches in a row, the first head is held.
     policy: SwitchPolicy,
     /// The safe and the finalized head before a fork choice lowered them.
-    lowered: Option<(Option<BlockId>, Option<BlockId>)>,
+    lowered: Option<LoweredHeads>,
+}
+
+/// The safe and the finalized head that a fork choice has lowered, as they were before.
+#[derive(Clone, Copy, Debug)]
+struct LoweredHeads {
+    safe: Option<BlockId>,
+    finalized: Option<BlockId>,
 }
 
 impl DisplacedHead {
@@ -123,6 +130,7 @@ impl Executor {
         Ok(inserted)
     }
 
+    /// Whether the policy allows the head to move to this block's branch.
     fn may_switch(&self, payload: &Payload, provenance: Provenance, policy: SwitchPolicy) -> bool {
         if policy != SwitchPolicy::Follower {
             return true;
@@ -143,7 +151,7 @@ impl Executor {
         self.finish_commits()?;
         self.drop_oldest_sibling(payload.number());
         let (before, old, parent) = (self.displaced, self.heads.head, payload.parent_hash());
-        // The fork point of the parent's branch, unless that is the parent.
+        // The stored block below the parent; `None` if the parent itself is stored.
         let fork_point = match self.tree.get(&parent).map(|block| block.payload.id()) {
             Some(parent) => Some(self.branch(parent)?.base),
             None => None,
@@ -163,8 +171,8 @@ impl Executor {
             SwitchPolicy::Follower | SwitchPolicy::Import => SafeHeads::KEPT,
             SwitchPolicy::ForkChoice => SafeHeads::Lowered,
         };
-        for stop in first.map(|point| point.hash).into_iter().chain([parent]) {
-            if let Err(error) = self.apply_forkchoice(stop, safe_heads) {
+        for head in first.map(|point| point.hash).into_iter().chain([parent]) {
+            if let Err(error) = self.apply_forkchoice(head, safe_heads) {
                 if self.heads.head == old {
                     self.displaced = before;
                 } else {
@@ -176,6 +184,8 @@ impl Executor {
         Ok(())
     }
 
+    /// Holds the present head, or the one that is held already, until the branch with this fork point
+    /// has won.
     fn hold_head(&mut self, fork: u64, policy: SwitchPolicy) -> Result<(), ChainError> {
         let mut held = match self.displaced {
             DisplacedHead::Released => HeldHead {
@@ -191,7 +201,10 @@ impl Executor {
             },
         };
         if policy == SwitchPolicy::ForkChoice && held.lowered.is_none() {
-            held.lowered = Some((self.heads.safe, self.heads.finalized));
+            held.lowered = Some(LoweredHeads {
+                safe: self.heads.safe,
+                finalized: self.heads.finalized,
+            });
         }
         self.log.set_head(held.head)?;
         self.displaced = DisplacedHead::Held(held);
@@ -218,11 +231,13 @@ impl Executor {
             tracing::error!(lost = %head, head = %self.heads.head, "a displaced head cannot be reached any more");
             return self.log_head(self.heads.head);
         }
-        let (safe, finalized) = lowered.unwrap_or((self.heads.safe, self.heads.finalized));
-        let heads = Heads {
-            safe,
-            finalized,
-            ..self.heads
+        let heads = match lowered {
+            Some(LoweredHeads { safe, finalized }) => Heads {
+                safe,
+                finalized,
+                ..self.heads
+            },
+            None => self.heads,
         };
         if self.heads != heads {
             let view = self.make_view(&heads)?;

@@ -11,14 +11,15 @@ use starling_proto::payload::BlockId;
 use std::sync::Arc;
 
 impl Executor {
+    /// The view of any executed block. Fails with [`ChainError::UnknownBlock`] if there is none.
     pub(super) fn view_of(&mut self, hash: B256) -> Result<Arc<View>, ChainError> {
         let view = self.find_view(hash)?;
         if view.is_none()
             && let Some(id) = self.tree.get(&hash).map(|block| block.payload.id())
             && !self.stored(&id)?
         {
-            // Its fork point is now too deep to build a view on. Drop it; it is re-executed after a
-            // rewind.
+            // The block's fork point is now too deep to build a view on. Drop the block; it is
+            // executed again after a rewind.
             self.drop_side_branches(0);
         }
         view.ok_or(ChainError::UnknownBlock(hash))
@@ -43,7 +44,8 @@ impl Executor {
         })
     }
 
-    /// `None` if the head is unknown, or its fork point is too deep below the stored head.
+    /// The view of these heads. `None` if the head is unknown, or its fork point is too deep below
+    /// the stored head.
     pub(super) fn make_view(&self, heads: &Heads) -> Result<Option<Arc<View>>, ChainError> {
         self.make_view_within(heads, self.limits.unwind_data)
     }

@@ -1,4 +1,4 @@
-//! GenesisFields of a JSON object as geth's files write them: numbers in hex or decimal, as string or
+//! The fields of a JSON object as geth's files write them: numbers in hex or decimal, as string or
 //! number; hex with or without 0x.
 
 use super::GenesisError;
@@ -60,7 +60,7 @@ impl<'a> GenesisFields<'a> {
             .transpose()
     }
 
-    /// Every entry, which must all be objects.
+    /// All entries, each of which must be an object.
     pub fn entries(&self) -> Result<Vec<(String, GenesisFields<'a>)>, GenesisError> {
         self.object
             .iter()
@@ -147,7 +147,7 @@ pub(super) fn fixed<const N: usize>(text: &str) -> Result<[u8; N], String> {
     hex::decode_to_array(text).map_err(|error| format!("is not {N} bytes of hex: {error}"))
 }
 
-/// Up to 32 bytes of hex, which may have an odd number of digits, zeros put in front.
+/// A word from up to 32 bytes of hex, padded with zeros on the left. The number of digits may be odd.
 pub(super) fn padded(text: &str) -> Result<B256, String> {
     let digits = text.strip_prefix("0x").unwrap_or(text);
     if digits.len() > 64 {

@@ -2,6 +2,7 @@
 //! of refusals are geth's (`core/txpool/validation.go`, `internal/ethapi`).
 
 use super::{Admission, PoolConfig, PoolError, PoolTx, TxRules};
+use crate::chain::rules::TRANSFER_GAS;
 use alloy_consensus::{
     Transaction, Typed2718,
     transaction::{Recovered, SignerRecoverable},
@@ -49,8 +50,8 @@ pub fn decode(raw: Bytes) -> Result<PoolTx, PoolError> {
     })
 }
 
-/// geth's error for bytes that are no transaction, as far as the shape of their list determines it;
-/// otherwise our own.
+/// geth's error for bytes that are no transaction, if the shape of their list determines it, or else
+/// `ours`.
 fn malformed(raw: &[u8], ours: &str) -> String {
     let (kind, fields, list) = match raw {
         [TYPE_EIP2930, list @ ..] => ("AccessListTx", 11, list),
@@ -89,7 +90,7 @@ fn items(mut payload: &[u8]) -> Option<usize> {
     Some(count)
 }
 
-/// Why no sender could be recovered.
+/// The error of a transaction whose sender could not be recovered.
 fn unsigned(tx: &OpTxEnvelope) -> PoolError {
     let valid = tx.signature().is_some_and(|signature| {
         let (r, s) = (signature.r(), signature.s());
@@ -102,8 +103,8 @@ fn unsigned(tx: &OpTxEnvelope) -> PoolError {
     })
 }
 
-/// All rules that need no other transaction of the pool, in geth's order: the first violation is
-/// reported.
+/// Checks all rules that need no other transaction of the pool, in geth's order, and returns the
+/// first violation.
 pub(super) fn check(
     tx: &PoolTx,
     at: &Admission,
@@ -237,7 +238,7 @@ fn check_gas_needed(tx: &PoolTx, rules: &TxRules) -> Result<(), PoolError> {
 fn intrinsic_gas(tx: &PoolTx, shanghai: bool) -> u64 {
     let t = &tx.tx;
     let (zeros, others) = count_zeros(t.input());
-    let mut gas = 21_000 + 4 * zeros + 16 * others;
+    let mut gas = TRANSFER_GAS + 4 * zeros + 16 * others;
     if t.is_create() {
         gas += 32_000;
         if shanghai {
@@ -253,7 +254,7 @@ fn intrinsic_gas(tx: &PoolTx, shanghai: bool) -> u64 {
 /// EIP-7623: ten gas per calldata token.
 fn floor_gas(input: &[u8]) -> u64 {
     let (zeros, others) = count_zeros(input);
-    21_000 + 10 * (zeros + 4 * others)
+    TRANSFER_GAS + 10 * (zeros + 4 * others)
 }
 
 fn count_zeros(input: &[u8]) -> (u64, u64) {

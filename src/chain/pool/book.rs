@@ -1,5 +1,5 @@
-//! The pool's books: transactions per sender by nonce, the order in which they pay, and eviction
-//! when the pool is full.
+//! The pool's book: transactions per sender by nonce, their order by tip, and eviction when the pool
+//! is full.
 //!
 //! The nonces of a sender that follow the state's nonce without a gap are *pending* (executable),
 //! the rest *queued*. Only the last nonce of a sender is ever evicted for space, so eviction never
@@ -71,6 +71,7 @@ impl PoolAccount {
     }
 }
 
+/// All transactions of the pool, with totals and indexes.
 pub(super) struct Book {
     config: PoolConfig,
     accounts: BTreeMap<Address, PoolAccount>,
@@ -81,6 +82,7 @@ pub(super) struct Book {
     queued: usize,
     /// Slots of [`SLOT_SIZE`] in use.
     slots: usize,
+    /// Number of transactions added so far.
     arrivals: u64,
     /// Base fee of the head, wei per gas, for comparing fees at eviction.
     base_fee: u64,
@@ -139,7 +141,7 @@ impl Book {
         let cost = tx.cost().saturating_add(at.l1_cost);
         self.check_funds(&tx, cost, at)?;
         self.check_delegation(&tx, &authorities, at)?;
-        self.check_place(&tx)?;
+        self.check_replacement(&tx)?;
 
         let entry = PoolEntry {
             tx: Arc::new(tx),
@@ -148,7 +150,7 @@ impl Book {
             arrival: self.arrivals,
             authorities,
         };
-        self.learn(&entry);
+        self.index(&entry);
         let (replaced, mut promoted) = self.with_account(sender, |account| {
             if account.txs.is_empty() {
                 (account.nonce, account.next) = (at.nonce, at.nonce);
@@ -161,7 +163,7 @@ impl Book {
             }
             (replaced, promoted)
         });
-        replaced.iter().for_each(|old| self.forget(old));
+        replaced.iter().for_each(|old| self.unindex(old));
         self.base_fee = at.base_fee;
         self.shrink();
         if !self.by_hash.contains_key(&hash) {
@@ -172,7 +174,7 @@ impl Book {
     }
 
     /// Adds a transaction to the totals and indexes.
-    fn learn(&mut self, entry: &PoolEntry) {
+    fn index(&mut self, entry: &PoolEntry) {
         self.arrivals += 1;
         self.slots += entry.slots();
         self.by_hash
@@ -182,7 +184,8 @@ impl Book {
         }
     }
 
-    fn forget(&mut self, entry: &PoolEntry) {
+    /// Removes a transaction from the totals and indexes.
+    fn unindex(&mut self, entry: &PoolEntry) {
         self.slots -= entry.slots();
         self.by_hash.remove(&entry.tx.hash);
         for authority in &entry.authorities {
@@ -195,7 +198,7 @@ impl Book {
         }
     }
 
-    /// The balance covers all that the sender's pending transactions and this one may cost.
+    /// Checks that the balance covers this transaction and the sender's pending ones.
     fn check_funds(&self, tx: &PoolTx, cost: U256, at: &Admission) -> Result<(), PoolError> {
         let Some(account) = self.accounts.get(&tx.sender()) else {
             return Ok(());
@@ -227,8 +230,8 @@ impl Book {
         }
     }
 
-    /// A delegated account has one transaction here at a time: one call can invalidate all of its
-    /// transactions (EIP-7702, transaction propagation).
+    /// Checks that a delegated account has at most one transaction in the pool, since one call can
+    /// invalidate all of its transactions (EIP-7702, transaction propagation).
     fn check_delegation(
         &self,
         tx: &PoolTx,
@@ -263,7 +266,7 @@ impl Book {
 
     /// Checks that a replacement pays enough more, and that a nonce behind a gap fits its sender's
     /// queue.
-    fn check_place(&self, tx: &PoolTx) -> Result<(), PoolError> {
+    fn check_replacement(&self, tx: &PoolTx) -> Result<(), PoolError> {
         let Some(account) = self.accounts.get(&tx.sender()) else {
             return Ok(());
         };
@@ -316,13 +319,13 @@ impl Book {
     fn drop_one(&mut self, hash: &B256) {
         if let Some(&(sender, nonce)) = self.by_hash.get(hash) {
             let taken = self.with_account(sender, |account| account.take(nonce));
-            taken.iter().for_each(|entry| self.forget(entry));
+            taken.iter().for_each(|entry| self.unindex(entry));
         }
     }
 
     /// See [`super::Pool::best`].
     pub(super) fn best(&self, base_fee: u64) -> Vec<Arc<PoolTx>> {
-        // The best head of every sender; popping one offers the sender's next nonce.
+        // A heap of each sender's lowest pending nonce. Popping one pushes the sender's next nonce.
         let offer = |entry: &PoolEntry| {
             Some((
                 entry.tx.effective_tip(base_fee)?,
@@ -355,11 +358,11 @@ impl Book {
         best
     }
 
-    /// See [`super::Pool::on_head`].
-    /// `authorities` are those of the abandoned transactions.
+    /// See [`super::Pool::on_head`]. `authorities` are those of each abandoned transaction,
+    /// `accounts` the nonce and the balance of each sender.
     pub(super) fn on_head(
         &mut self,
-        change: HeadChange,
+        mut change: HeadChange,
         authorities: Vec<Vec<Address>>,
         accounts: &BTreeMap<Address, (u64, U256)>,
     ) -> Vec<Arc<PoolTx>> {
@@ -367,7 +370,6 @@ impl Book {
         for hash in &change.mined {
             self.mine(hash);
         }
-        let mut change = change;
         for (tx, authorities) in std::mem::take(&mut change.abandoned)
             .into_iter()
             .zip(authorities)
@@ -395,7 +397,7 @@ impl Book {
             account.next = account.next.max(account.nonce);
             std::mem::replace(&mut account.txs, kept)
         });
-        stale.values().for_each(|entry| self.forget(entry));
+        stale.values().for_each(|entry| self.unindex(entry));
     }
 
     /// Reinstates a transaction of an abandoned block unless the sender has sent another one with
@@ -429,7 +431,7 @@ impl Book {
             arrival: self.arrivals,
             authorities,
         };
-        self.learn(&entry);
+        self.index(&entry);
         self.with_account(sender, |account| {
             if account.txs.is_empty() {
                 (account.nonce, account.next) = (*state_nonce, *state_nonce);
@@ -458,7 +460,7 @@ impl Book {
                 dropped.extend(account.txs.extract_if(.., unfit));
                 (account.nonce, account.next) = (*nonce, *nonce);
             }
-            // Promotion restarts at the new nonce; only nonces past the old mark are newly pending.
+            // Promotion restarts at the new nonce. Only nonces from `announced` on are newly pending.
             let mut promoted = account.promote();
             promoted.retain(|tx| tx.tx.nonce() >= announced);
             let expired =
@@ -466,7 +468,7 @@ impl Book {
             dropped.extend(account.txs.extract_if(account.next.., expired));
             (dropped, promoted)
         });
-        dropped.iter().for_each(|(_, entry)| self.forget(entry));
+        dropped.iter().for_each(|(_, entry)| self.unindex(entry));
         promoted
     }
 
@@ -518,7 +520,7 @@ impl Book {
         worst.inspect(|hash| self.drop_one(hash)).is_some()
     }
 
-    /// Changes one account and keeps the totals; an account without transactions is forgotten.
+    /// Changes one account and updates the totals. Removes an account without transactions.
     fn with_account<T>(
         &mut self,
         sender: Address,

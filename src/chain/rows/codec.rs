@@ -1,4 +1,4 @@
-//! Encodings of rows that have no encoding of their own elsewhere: receipts, bodies, block ids.
+//! Encodings of rows that no other type defines: receipts, senders, positions, block ids.
 //!
 //! Everything here is read back from disk, so decoding never trusts its input: `None` means that
 //! the row is damaged.
@@ -23,6 +23,7 @@ const SUCCESS: u8 = 1;
 const HAS_NONCE: u8 = 2;
 const HAS_VERSION: u8 = 4;
 
+/// An RLP list of [`StoredReceipt`]s, in block order.
 pub(crate) fn encode_receipts(receipts: &[Receipt]) -> Vec<u8> {
     let stored: Vec<_> = receipts
         .iter()
@@ -46,6 +47,7 @@ pub(crate) fn decode_receipts(row: &[u8]) -> Option<Vec<Receipt>> {
 }
 
 impl StoredReceipt {
+    /// The receipt; `None` for unknown flags, or if an absent field is not zero.
     fn read(self) -> Option<Receipt> {
         let optional = |flag: u8, value: u64| {
             if self.flags & flag != 0 {
@@ -66,8 +68,8 @@ impl StoredReceipt {
     }
 }
 
-/// The items of an RLP list, each with its header, split by length without decoding. The last one
-/// is `None` if the list is damaged.
+/// The items of an RLP list, each with its header, split by length without decoding. A damaged list
+/// ends with `None`.
 struct Items<'a>(&'a [u8]);
 
 impl<'a> Items<'a> {
@@ -168,6 +170,7 @@ pub(crate) fn decode_transaction(row: &[u8], index: usize) -> Option<Option<Byte
     Some(None)
 }
 
+/// The addresses one after the other: 20 bytes for each transaction.
 pub(crate) fn encode_senders(senders: &[Address]) -> Vec<u8> {
     senders.iter().flat_map(|sender| sender.0.0).collect()
 }
@@ -179,7 +182,7 @@ pub(crate) fn decode_senders(row: &[u8]) -> Option<Vec<Address>> {
 }
 
 /// Encodes the position of a transaction: block number and index in the block.
-pub(crate) fn encode_place(number: u64, index: usize) -> Vec<u8> {
+pub(crate) fn encode_position(number: u64, index: usize) -> Vec<u8> {
     [&number.to_be_bytes()[..], &(index as u32).to_be_bytes()].concat()
 }
 
@@ -222,11 +225,12 @@ pub(crate) fn decode_id(row: &[u8]) -> Option<BlockId> {
     })
 }
 
-pub(crate) fn encode_two(first: u64, second: u64) -> Vec<u8> {
+/// Two block numbers.
+pub(crate) fn encode_pair(first: u64, second: u64) -> Vec<u8> {
     [first.to_be_bytes(), second.to_be_bytes()].concat()
 }
 
-pub(crate) fn decode_two(row: &[u8]) -> Option<(u64, u64)> {
+pub(crate) fn decode_pair(row: &[u8]) -> Option<(u64, u64)> {
     let (first, second) = row.split_at_checked(8)?;
     Some((decode_number(first)?, decode_number(second)?))
 }

@@ -21,6 +21,7 @@ pub fn account(account: &B256) -> Bytes {
     key(ACCOUNT, &[account.as_slice()])
 }
 
+/// The prefix of all account rows.
 pub fn account_prefix() -> Bytes {
     key(ACCOUNT, &[])
 }
@@ -30,6 +31,7 @@ pub fn slot(account: &B256, slot: &B256) -> Bytes {
     key(SLOT, &[account.as_slice(), slot.as_slice()])
 }
 
+/// The prefix of an account's slot rows.
 pub fn storage_prefix(account: &B256) -> Bytes {
     key(SLOT, &[account.as_slice()])
 }
@@ -44,6 +46,7 @@ pub fn storage_node(account: &B256, path: &Nibbles) -> Bytes {
     key(STORAGE_NODE, &[account.as_slice(), &path.to_vec()])
 }
 
+/// The prefix of the rows of an account's storage trie.
 pub fn storage_node_prefix(account: &B256) -> Bytes {
     key(STORAGE_NODE, &[account.as_slice()])
 }
@@ -68,59 +71,66 @@ pub(crate) fn history(row: &[u8], number: u64) -> Bytes {
     key(b'H', &[row, &number.to_be_bytes()])
 }
 
-/// The part of a trie history key that says which trie: `T‖t` or `T‖u‖keccak(address)`, from the
-/// key of a node's row.
-fn trie_history_trie(node: &[u8]) -> (&[u8], &[u8]) {
-    node.split_at_checked(if node.first() == Some(&STORAGE_NODE) {
-        33
-    } else {
-        1
-    })
-    .unwrap_or((node, &[]))
+/// Bytes of a trie's name in a row key: `t`, or `u‖keccak(address)`.
+pub fn trie_name_length(tag: u8) -> usize {
+    if tag == STORAGE_NODE { 33 } else { 1 }
 }
 
-/// `T‖node's trie‖depth‖path, two nibbles a byte` in `history`, to which the number of the block is
+/// Splits the key of a node's row into the trie's name and the node's path.
+fn split_node(node: &[u8]) -> (&[u8], &[u8]) {
+    let length = trie_name_length(node.first().copied().unwrap_or_default());
+    node.split_at_checked(length).unwrap_or((node, &[]))
+}
+
+/// `T‖trie's name‖depth‖path, two nibbles a byte` in `history`, to which the number of the block is
 /// appended.
 pub(crate) fn trie_history_prefix(node: &[u8]) -> Bytes {
-    let (trie, path) = trie_history_trie(node);
+    let (trie, path) = split_node(node);
     key(b'T', &[trie, &[path.len() as u8], &pack(path)])
 }
 
-/// `T‖node's trie‖depth‖path‖number` in `history` → the node at this path before this block.
+/// `T‖trie's name‖depth‖path‖number` in `history` → the node at this path before this block.
 pub(crate) fn trie_history(node: &[u8], number: u64) -> Bytes {
-    let (trie, path) = trie_history_trie(node);
-    key(
-        b'T',
-        &[
-            trie,
-            &[path.len() as u8],
-            &pack(path),
-            &number.to_be_bytes(),
-        ],
-    )
+    let (trie, path) = split_node(node);
+    let (depth, number) = ([path.len() as u8], number.to_be_bytes());
+    key(b'T', &[trie, &depth, &pack(path), &number])
 }
 
+/// Packs nibbles into bytes; an odd path ends in a zero nibble.
 fn pack(path: &[u8]) -> Vec<u8> {
     path.chunks(2)
         .map(|pair| pair[0] << 4 | pair.get(1).copied().unwrap_or_default())
         .collect()
 }
 
-/// The trie, the depth and the packed path of a trie history row; the number of its block.
-pub(crate) fn trie_history_parts(row: &[u8]) -> Option<(&[u8], usize, &[u8], u64)> {
+/// The parts of a trie history key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TrieHistoryKey<'a> {
+    /// The trie's name: `t`, or `u‖keccak(address)`.
+    pub trie: &'a [u8],
+    /// Nibbles of the path.
+    pub depth: usize,
+    /// Two nibbles a byte.
+    pub path: &'a [u8],
+    /// The number of the block that changed the node.
+    pub number: u64,
+}
+
+/// Splits a trie history key; `None` if it is damaged.
+pub(crate) fn trie_history_parts(row: &[u8]) -> Option<TrieHistoryKey<'_>> {
     let (rest, number) = row.strip_prefix(b"T")?.split_last_chunk()?;
-    let (trie, rest) = rest.split_at_checked(if *rest.first()? == STORAGE_NODE {
-        33
-    } else {
-        1
-    })?;
+    let (trie, rest) = rest.split_at_checked(trie_name_length(*rest.first()?))?;
     let (depth, path) = rest.split_first()?;
     let depth = usize::from(*depth);
-    (matches!(trie[0], STATE_NODE | STORAGE_NODE)
+    let valid = matches!(trie[0], STATE_NODE | STORAGE_NODE)
         && depth <= 64
-        && path.len() == depth.div_ceil(2))
-    .then_some(())?;
-    Some((trie, depth, path, u64::from_be_bytes(*number)))
+        && path.len() == depth.div_ceil(2);
+    valid.then_some(TrieHistoryKey {
+        trie,
+        depth,
+        path,
+        number: u64::from_be_bytes(*number),
+    })
 }
 
 /// `B‖number` in `history` → bytes of trie history written up to this block.

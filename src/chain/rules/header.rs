@@ -1,6 +1,6 @@
 //! Rules for a header, given its parent: all checks that are possible before execution.
 
-use super::{ChainSpec, ExtraData, ExtraDataError};
+use super::{ChainSpec, ExtraData, ExtraDataError, MIN_GAS_LIMIT};
 use alloy_consensus::{EMPTY_OMMER_ROOT_HASH, Header};
 use alloy_eips::eip7685::EMPTY_REQUESTS_HASH;
 use alloy_primitives::{B64, B256, U256};
@@ -11,8 +11,7 @@ use starling_proto::fork::Fork;
 const MAX_EXTRA_DATA: usize = 32;
 /// Highest gas limit of any header (2^63 - 1).
 const MAX_GAS_LIMIT: u64 = i64::MAX as u64;
-/// Ethereum: lowest gas limit, and the part of the parent's by which a limit may move.
-const MIN_GAS_LIMIT: u64 = 5_000;
+/// Ethereum: a gas limit may differ from the parent's by less than one part in so many.
 const GAS_LIMIT_BOUND_DIVISOR: u64 = 1_024;
 
 /// Which rule a header breaks.
@@ -58,7 +57,7 @@ pub enum HeaderError {
     RequestsHash { have: B256, want: B256 },
 }
 
-/// `Ok` with the value if a field is there exactly when its fork is active.
+/// Returns the value if the field is present exactly when its fork is active, and fails otherwise.
 fn field<T: Copy>(
     name: &'static str,
     value: Option<T>,
@@ -72,9 +71,8 @@ fn field<T: Copy>(
 }
 
 impl ChainSpec {
-    /// Checks a header against its parent (specs: exec-engine of each fork). What only execution
-    /// can tell is left to execution: the roots, the bloom, gas used, and from Isthmus the
-    /// withdrawals root.
+    /// Checks a header against its parent (specs: exec-engine of each fork). The roots, the bloom,
+    /// gas used, and from Isthmus the withdrawals root are left to execution.
     pub fn check_header(
         &self,
         header: &Header,
@@ -167,7 +165,7 @@ impl ChainSpec {
         Ok(())
     }
 
-    /// The fields that came with forks.
+    /// Checks the fields that a fork has added.
     fn check_fork_fields(&self, header: &Header, parent: &Header) -> Result<(), HeaderError> {
         let active = self.at(header.timestamp);
         let withdrawals = field("withdrawals root", header.withdrawals_root, active.shanghai)?;

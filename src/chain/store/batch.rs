@@ -19,10 +19,11 @@ fn state_rows(blocks: &[Arc<ExecutedBlock>]) -> BTreeMap<&Bytes, Option<&Bytes>>
     rows.map(|(key, row)| (key, row.after.as_ref())).collect()
 }
 
-/// The rows of each block besides the state. `proven` counts bytes of trie history.
+/// Passes the rows of each block besides the state to `put`. Adds the bytes of trie history to
+/// `trie_history`.
 fn kept_rows(
     blocks: &[Arc<ExecutedBlock>],
-    proven: &mut u64,
+    trie_history: &mut u64,
     put: &mut impl FnMut(Space, &[u8], Option<&[u8]>),
 ) {
     for block in blocks {
@@ -35,13 +36,13 @@ fn kept_rows(
             );
         }
         proofs::rows(overlay, number, |key, entry| {
-            *proven = proven.wrapping_add((key.len() + entry.len()) as u64);
+            *trie_history = trie_history.wrapping_add((key.len() + entry.len()) as u64);
             put(Space::History, key, Some(entry));
         });
         put(
             Space::History,
             &keys::trie_history_bytes(number),
-            Some(&proven.to_be_bytes()),
+            Some(&trie_history.to_be_bytes()),
         );
         put(
             Space::History,
@@ -104,29 +105,36 @@ fn block_rows(
         put(
             Space::Index,
             &keys::transaction(transaction),
-            Some(&codec::encode_place(number, index)),
+            Some(&codec::encode_position(number, index)),
         );
     }
 }
 
-/// A row that a commit writes: keyspace, key, value or its removal.
-pub type WrittenRow = (&'static str, Bytes, Option<Bytes>);
+/// A row that a commit writes.
+#[derive(Clone, Debug)]
+pub struct WrittenRow {
+    pub keyspace: &'static str,
+    pub key: Bytes,
+    /// `None` removes the row.
+    pub value: Option<Bytes>,
+}
 
-/// The rows that `Store::commit` writes for these blocks.
+/// The rows that `Store::commit` writes for these blocks, for measurements.
 pub fn written_rows(blocks: &[Arc<ExecutedBlock>]) -> Vec<WrittenRow> {
     let mut rows = Vec::new();
     kept_rows(blocks, &mut 0, &mut |space, key, value| {
-        rows.push((
-            space.name(),
-            Bytes::copy_from_slice(key),
-            value.map(Bytes::copy_from_slice),
-        ));
+        rows.push(WrittenRow {
+            keyspace: space.name(),
+            key: Bytes::copy_from_slice(key),
+            value: value.map(Bytes::copy_from_slice),
+        });
     });
-    rows.extend(
-        state_rows(blocks)
-            .into_iter()
-            .map(|(key, value)| (Space::State.name(), key.clone(), value.cloned())),
-    );
+    let state = state_rows(blocks).into_iter();
+    rows.extend(state.map(|(key, value)| WrittenRow {
+        keyspace: Space::State.name(),
+        key: key.clone(),
+        value: value.cloned(),
+    }));
     rows
 }
 
@@ -162,9 +170,10 @@ impl<'a> Batch<'a> {
         });
     }
 
-    /// Adds the rows of a group of blocks, oldest first. `proven` counts bytes of trie history.
-    pub(super) fn blocks(&mut self, blocks: &[Arc<ExecutedBlock>], proven: &mut u64) {
-        kept_rows(blocks, proven, &mut |space, key, value| {
+    /// Adds the rows of a group of blocks, oldest first, and their bytes of trie history to
+    /// `trie_history`.
+    pub(super) fn blocks(&mut self, blocks: &[Arc<ExecutedBlock>], trie_history: &mut u64) {
+        kept_rows(blocks, trie_history, &mut |space, key, value| {
             self.write(space, key, value)
         });
         for (key, value) in state_rows(blocks) {
@@ -249,6 +258,7 @@ impl<'a> Batch<'a> {
         }
     }
 
+    /// Writes the batch, with `head` as the head row of every keyspace that has one.
     pub(super) fn commit(mut self, head: BlockId) -> Result<(), StoreError> {
         for space in Space::ALL.into_iter().filter(|space| space.has_head()) {
             self.write(space, HEAD, Some(&codec::encode_id(head)));

@@ -1,11 +1,11 @@
 //! The row cache: rows of `state` that were read or written recently, as of the stored head.
 //!
-//! Every read of the state by a [`Snapshot`](super::Snapshot) asks the cache first; every batch
-//! that changes `state` rows, a commit or an unwind, updates it. The cache holds the newest value
-//! of a row and the generation, the number of such batches, since which it is current. A snapshot
-//! knows its own generation and accepts only values that were already current then, so an old
-//! snapshot never sees a newer row. A row read from disk is cached only if no batch has begun
-//! since. Bounded in bytes; the least recently used rows are evicted first.
+//! Every read of the state by a [`Snapshot`](super::Snapshot) looks into the cache first; every
+//! batch that changes `state` rows, a commit or an unwind, updates the cache. The generation counts
+//! these batches. The cache holds the newest value of a row, with the generation since which it is
+//! current. A snapshot knows its own generation and accepts only values that were already current
+//! then, so an old snapshot never sees a newer row. A row read from disk is cached only if no batch
+//! has begun since. Bounded in bytes; the least recently used rows are evicted first.
 
 use alloy_primitives::{Bytes, map::DefaultHashBuilder};
 use lru::LruCache;
@@ -38,6 +38,7 @@ struct Shard {
 
 struct CachedRow {
     value: Option<Bytes>,
+    /// The generation since which the value is current.
     since: u64,
 }
 
@@ -103,12 +104,12 @@ impl RowCache {
         rows: WrittenRows,
         commit: impl FnOnce() -> Result<(), E>,
     ) -> Result<(), E> {
-        let under_way = self.generation.fetch_or(1, Ordering::SeqCst) | 1;
+        let writing = self.generation.fetch_or(1, Ordering::SeqCst) | 1;
         if let Err(error) = commit() {
             self.shards.iter().for_each(|shard| shard.lock().clear());
             return Err(error);
         }
-        let since = under_way + 1;
+        let since = writing + 1;
         for (key, value) in rows {
             self.shard(&key)
                 .lock()

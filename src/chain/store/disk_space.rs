@@ -3,9 +3,10 @@
 use crate::chain::store::{StoreError, StoreInner};
 use std::path::Path;
 
-/// The part of the disk, and within it the bytes, that must be free before a commit. A compaction
-/// needs room of its own: it writes new tables before it removes the old ones.
+/// One part in so many of the disk must be free before a commit. A compaction needs space too: it
+/// writes new tables before it removes the old ones.
 const FREE_SPACE_PART: u64 = 32;
+/// Bounds of the bytes that must be free, whatever the size of the disk.
 const FREE_SPACE: std::ops::RangeInclusive<u64> = 64 << 20..=2 << 30;
 
 impl StoreInner {

@@ -74,7 +74,7 @@ pub enum StoreError {
     #[error(transparent)]
     Read(#[from] ReadError),
     #[error("database: {0}")]
-    Engine(String),
+    Database(String),
     #[error("{}: {source}", path.display())]
     Io {
         path: PathBuf,
@@ -89,7 +89,7 @@ impl StoreError {
         move |source| Self::Io { path, source }
     }
 
-    /// Whether only room on the disk is missing.
+    /// Whether a write failed only for lack of disk space.
     pub fn is_full(&self) -> bool {
         matches!(self, Self::NoSpace { .. })
     }

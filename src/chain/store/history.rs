@@ -38,13 +38,14 @@ const MAX_STEP: u64 = 1024;
 /// Fewest unwind records that are dropped together.
 const UNWIND_STEP: u64 = 256;
 
-/// Row with the oldest state, in the keyspace whose rows it bounds.
+/// Row with the oldest block whose state can be read, in the keyspace whose rows it bounds.
 const STATES: &[u8] = b"_oldest";
 
 /// Row with the oldest block that can be unwound.
 const UNWINDS: &[u8] = b"_unwinds";
 
-/// Row with the oldest block that can be proven, and the oldest at which the message passer can.
+/// Row with the oldest block whose tries can be read, and the oldest at which the message passer can
+/// be proven.
 pub(super) const PROOFS: &[u8] = b"_proofs";
 
 /// The bounds of history.
@@ -62,7 +63,7 @@ pub(super) struct HistoryBounds {
 }
 
 impl HistoryBounds {
-    /// The lower of each bound.
+    /// The lower of each bound: what both keep.
     fn and(self, other: Self) -> Self {
         Self {
             states: self.states.min(other.states),
@@ -73,6 +74,7 @@ impl HistoryBounds {
     }
 }
 
+/// The windows of history, and how far their bounds have come.
 pub(super) struct History {
     /// Blocks whose states are kept; zero keeps all.
     window: AtomicU64,
@@ -154,7 +156,8 @@ impl History {
         self.window.store(blocks.unwrap_or(0), Ordering::Relaxed);
     }
 
-    /// Called before a snapshot is taken: the rows it can see stay until the pin is dropped.
+    /// Keeps the rows above the durable bounds until the pin is dropped. Call before a snapshot is
+    /// taken, so that no row is dropped that it can see.
     pub(super) fn pin(&self) -> Pin {
         let mut pins = self.floors.pins.lock();
         let kept = *self.floors.durable.lock();
@@ -175,12 +178,15 @@ impl History {
         })
     }
 
+    /// Remembers the bounds of a commit.
     pub(super) fn committed(&self, kept: HistoryBounds) {
         *self.committed.lock() = kept;
     }
 
-    /// Called once the commits with these bounds are in a synced journal. Rising unwind bounds
-    /// alone are not worth a flush below `UNWIND_STEP` records, unless `all` is set.
+    /// Takes a step to make these bounds durable, after the commits with them are in a synced
+    /// journal: flushes the memtable with the bounds, or, once that is flushed, raises the durable
+    /// ones. A rise of the unwind bound alone is worth a flush only from `UNWIND_STEP` records on,
+    /// unless `all` is set.
     fn synced(&self, kept: HistoryBounds, space: &Keyspace, all: bool) -> Result<(), StoreError> {
         let mut pending = self.pending.lock();
         match *pending {
@@ -228,7 +234,7 @@ impl StoreInner {
             None => number(meta, UNWIND_ROW)?.ok_or_else(|| damaged_meta(UNWIND_ROW))?,
         };
         let (proofs, passer) = match get(snapshot, history, PROOFS)? {
-            Some(row) => codec::decode_two(&row).ok_or_else(|| damaged_meta(PROOFS))?,
+            Some(row) => codec::decode_pair(&row).ok_or_else(|| damaged_meta(PROOFS))?,
             // Stores written before trie history existed: it begins with the next block.
             None => {
                 let head = get(snapshot, history, HEAD)?
@@ -245,9 +251,9 @@ impl StoreInner {
         })
     }
 
-    /// Raises the bounds as far as the head and the finalized head allow; a `None` head is the
-    /// stored one. The finalized state always stays readable. Without a finalized head the window
-    /// bounds the unwind records too.
+    /// Raises the bounds as far as the head and the finalized head allow, and adds them to the batch.
+    /// If `finalized` is `None`, the stored finalized head counts. The finalized state always stays
+    /// readable. Without a finalized head the window bounds the unwind records too.
     pub(super) fn advance(
         &self,
         batch: &mut Batch<'_>,
@@ -282,7 +288,7 @@ impl StoreInner {
             batch.put(
                 Space::History,
                 PROOFS,
-                codec::encode_two(kept.proofs, kept.passer),
+                codec::encode_pair(kept.proofs, kept.passer),
             );
         }
         if kept.states != old.states {
@@ -339,8 +345,8 @@ struct PruneFilter(HistoryBounds);
 
 impl CompactionFilter for PruneFilter {
     fn filter_item(&mut self, item: ItemAccessor<'_>, _: &Context) -> CompactionFilterResult {
-        // A row of a block that was unwound and stored again has an older version below: a
-        // tombstone, and then a row as old as this one.
+        // Destroying the newest version of a row shows an older one. That is only possible for a
+        // block that was unwound and stored again, and then the older version is a tombstone.
         Ok(if is_old(item.key(), self.0) {
             Verdict::Destroy
         } else {
@@ -349,6 +355,7 @@ impl CompactionFilter for PruneFilter {
     }
 }
 
+/// Whether a row of the history keyspace is below its bound.
 fn is_old(key: &[u8], kept: HistoryBounds) -> bool {
     let number = || key.last_chunk().copied().map(u64::from_be_bytes);
     match key.first() {

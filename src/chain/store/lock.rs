@@ -9,6 +9,7 @@ use std::{
     path::Path,
 };
 
+/// The lock of a directory, released when dropped.
 #[derive(Debug)]
 pub(crate) struct Lock(File);
 
@@ -16,6 +17,7 @@ impl Lock {
     /// The file's name.
     pub(crate) const NAME: &str = "LOCK";
 
+    /// Locks a directory. Fails with [`StoreError::Locked`] if another process holds the lock.
     pub(crate) fn take(dir: &Path) -> Result<Self, StoreError> {
         let path = dir.join(Self::NAME);
         let io = |source| StoreError::Io {

@@ -82,13 +82,14 @@ impl Snapshot {
         self.scan(space, prefix, prefix)
     }
 
-    /// The state row and the block number of a history row.
+    /// Splits the key of a history row into the key of the state row and the block number.
     pub(crate) fn history_row(key: &[u8]) -> Option<(&[u8], u64)> {
         let (row, number) = key.strip_prefix(b"H")?.split_last_chunk()?;
         Some((row, u64::from_be_bytes(*number)))
     }
 
-    /// The value of a state row before this block, if the block changed it.
+    /// The value of a state row before this block; `None` if the block did not change the row,
+    /// `Some(None)` if it created the row.
     pub(crate) fn before(
         &self,
         row: &[u8],
@@ -146,12 +147,13 @@ impl Store {
             .try_for_each(|space| space.rotate_memtable_and_wait())?)
     }
 
-    /// Drops everything outside the history window now.
+    /// Drops all rows outside the windows of history and proofs now, however long it takes.
     pub fn prune(&self) -> Result<(), StoreError> {
         self.commit(&[], None, None)?;
         self.0.prune()
     }
 
+    /// Starts the writes of a repair.
     pub(crate) fn rewrite(&self) -> Rewrite<'_> {
         Rewrite {
             store: self,
@@ -172,6 +174,7 @@ pub(crate) struct Rewrite<'a> {
 }
 
 impl Rewrite<'_> {
+    /// Writes or removes a row.
     pub(crate) fn set(
         &mut self,
         space: Space,
@@ -191,7 +194,7 @@ impl Rewrite<'_> {
         }
     }
 
-    /// The index rows of a canonical block.
+    /// Writes the index rows of a canonical block.
     pub(crate) fn index(
         &mut self,
         number: u64,
@@ -213,12 +216,13 @@ impl Rewrite<'_> {
             self.set(
                 Space::Index,
                 &key,
-                Some(&codec::encode_place(number, index).into()),
+                Some(&codec::encode_position(number, index).into()),
             )?;
         }
         Ok(())
     }
 
+    /// Writes the receipts of a block.
     pub(crate) fn receipts(&mut self, number: u64, receipts: &[Receipt]) -> Result<(), StoreError> {
         self.set(
             Space::Blocks,
@@ -227,6 +231,7 @@ impl Rewrite<'_> {
         )
     }
 
+    /// Writes the senders of a block; removes the row if there are none.
     pub(crate) fn senders(&mut self, number: u64, senders: &[Address]) -> Result<(), StoreError> {
         let row = (!senders.is_empty()).then(|| codec::encode_senders(senders).into());
         self.set(Space::Blocks, &keys::senders(number), row.as_ref())

@@ -19,11 +19,11 @@ use std::{
 /// L0 tables of a keyspace above which compaction is behind.
 const L0_BEHIND: usize = 2 * L0_TABLES as usize;
 /// Bytes of all memtables, sealed ones included, above which the writer flushes sealed ones: about
-/// their size when none is being flushed. Counted here, since fjall counts neither the nodes of its
-/// skip lists nor the overhead of an allocation, which for the short rows of trie history is as much
-/// again. A compaction pins the memtables that its keyspace had at its start, mostly one more: with a
-/// budget of 60 MB and the default cache, the node of a long chain reaches 300 MB once in half an
-/// hour.
+/// their size when none is being flushed. The bytes are counted in this file, since fjall counts
+/// neither the nodes of its skip lists nor the overhead of an allocation, which doubles the size of
+/// short rows. A compaction pins the memtables that its keyspace had at its start, usually one more.
+/// With a budget of 60 MB and the default cache, a node with a long chain reached 300 MB once in
+/// half an hour.
 const BUDGET: u64 = 48 << 20;
 /// Sealed memtables of a keyspace that are flushed in any case: with one more, fjall makes writers
 /// sleep.
@@ -57,10 +57,10 @@ impl Weights {
 
 impl Space {
     /// Bytes at which a memtable is rotated, given the number of L0 tables. fjall takes one
-    /// compaction step for each flush: a state of many levels needs more steps than that when blocks
-    /// come at full speed, and from thirty L0 tables on fjall would wait for a step that is never
-    /// requested.
-    fn memtable(self, l0_tables: usize) -> u64 {
+    /// compaction step for each flush. A state of many levels needs more steps than that at full
+    /// speed, and from thirty L0 tables on fjall would stall writes for a step that is never
+    /// requested. Smaller memtables mean more flushes, and so more steps.
+    fn memtable_size(self, l0_tables: usize) -> u64 {
         let bytes = match self {
             // Keys of state are spread evenly, so that each compaction of L0 rewrites all of L1.
             Self::State => 24 << 20,
@@ -85,7 +85,7 @@ impl StoreInner {
             let added = batch.0[space as usize];
             let bytes =
                 self.memtables.active[space as usize].fetch_add(added, Ordering::Relaxed) + added;
-            if bytes >= space.memtable(self.spaces[space as usize].tree.l0_run_count()) {
+            if bytes >= space.memtable_size(self.spaces[space as usize].tree.l0_run_count()) {
                 self.seal(space)?;
             }
         }
@@ -99,7 +99,7 @@ impl StoreInner {
         Ok(())
     }
 
-    /// The keyspace with most sealed bytes, of those whose compaction keeps up.
+    /// The keyspace with the most sealed bytes, among those whose compaction keeps up.
     fn fullest(&self) -> Option<Space> {
         let keeps_up =
             |space: &Space| self.spaces[*space as usize].tree.l0_run_count() <= L0_BEHIND;
@@ -132,6 +132,7 @@ impl StoreInner {
             .try_for_each(|space| self.seal(space))
     }
 
+    /// Rotates the memtable of a keyspace.
     fn seal(&self, space: Space) -> Result<(), fjall::Error> {
         let before = self.sealed(space);
         self.spaces[space as usize].rotate_memtable()?;
@@ -195,8 +196,11 @@ mod tests {
     #[test]
     fn memtables_are_rotated_sooner_when_compaction_falls_behind() {
         for space in Space::ALL {
-            assert_eq!(space.memtable(L0_BEHIND), space.memtable(0));
-            assert_eq!(space.memtable(L0_BEHIND + 1), space.memtable(0) / 4);
+            assert_eq!(space.memtable_size(L0_BEHIND), space.memtable_size(0));
+            assert_eq!(
+                space.memtable_size(L0_BEHIND + 1),
+                space.memtable_size(0) / 4
+            );
         }
     }
 

@@ -2,23 +2,27 @@
 //!
 //! lsm-tree removes a table when its last reference is dropped, and drops its own reference under
 //! the lock that every read of the keyspace takes. Removing a large file takes tens of milliseconds
-//! where the file system discards free space, and a compaction replaces a dozen: reads of the
-//! executor would wait for all of them. The writer therefore holds the tables of each version that
-//! lsm-tree still knows, and drops them afterwards: then it holds the last reference, and no lock.
-//! lsm-tree still syncs its own manifests under that lock.
+//! where the file system discards free space, and a compaction replaces a dozen files: reads of the
+//! executor would wait for all of them. The writer therefore keeps references to the tables of each
+//! version that lsm-tree still knows, and drops them after lsm-tree has dropped its own. The files
+//! are then removed while no lock is held. lsm-tree still syncs its own manifests under the lock.
 
 use crate::chain::store::{Space, StoreInner};
 use lsm_tree::AbstractTree;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 
-/// A version of a keyspace's list of tables: lsm-tree's number of it, and the references that keep
-/// its files.
-type Version = (u64, Box<dyn Send>);
+/// A version of a keyspace's list of tables.
+struct HeldVersion {
+    /// lsm-tree's number of the version.
+    id: u64,
+    /// References that keep the files of the version.
+    _tables: Box<dyn Send>,
+}
 
 /// Versions held of each keyspace, oldest first.
 #[derive(Default)]
-pub(super) struct ObsoleteFiles([Mutex<VecDeque<Version>>; Space::ALL.len()]);
+pub(super) struct ObsoleteFiles([Mutex<VecDeque<HeldVersion>>; Space::ALL.len()]);
 
 impl StoreInner {
     /// Takes references to the files of new versions, and drops those that lsm-tree has dropped.
@@ -30,11 +34,14 @@ impl StoreInner {
             let (current, earlier) = (tree.current_version(), tree.version_free_list_len() as u64);
             let mut held = self.obsolete.0[space as usize].lock();
             let newest = current.id();
-            if held.back().is_none_or(|(id, _)| *id < newest) {
-                held.push_back((newest, Box::new(current)));
+            if held.back().is_none_or(|last| last.id < newest) {
+                held.push_back(HeldVersion {
+                    id: newest,
+                    _tables: Box::new(current),
+                });
             }
             while held
-                .pop_front_if(|(id, _)| *id + earlier < newest)
+                .pop_front_if(|oldest| oldest.id + earlier < newest)
                 .is_some()
             {}
         }

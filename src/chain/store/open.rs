@@ -118,7 +118,7 @@ impl Store {
         Self::open_as(dir, cache, want, OpenPurpose::Normal).map(|(store, _)| store)
     }
 
-    /// Opens the store, and returns the head of each keyspace with it.
+    /// Opens the store as [`Store::open`] does, for a purpose. Returns the head of each keyspace too.
     pub(super) fn open_as(
         dir: &Path,
         cache: u64,
@@ -140,7 +140,10 @@ impl Store {
         let heads =
             damaged_if_unreadable(dir, || torn_write::read_heads(&opened.db, &opened.spaces))?;
         let head = common_head(dir, &heads, purpose)?;
-        if purpose == OpenPurpose::Normal && damaged_if_unreadable(dir, || opened.is_unverified())?
+        if purpose == OpenPurpose::Normal
+            && damaged_if_unreadable(dir, || {
+                torn_write::is_unverified(&opened.db, &opened.spaces)
+            })?
         {
             return Err(StoreError::Unproven(dir.into()));
         }
@@ -162,6 +165,7 @@ struct OpenDatabase {
 }
 
 impl OpenDatabase {
+    /// Opens the database in `path`, a folder of the store in `dir`.
     fn open(dir: &Path, path: &Path, cache: u64) -> Result<Self, StoreError> {
         let history = History::default();
         let db = database(path, cache, &history)?;
@@ -188,12 +192,6 @@ impl OpenDatabase {
             identity,
             schema,
         })
-    }
-
-    /// Whether the store was torn and rewound, and is not verified since.
-    fn is_unverified(&self) -> Result<bool, StoreError> {
-        let meta = &self.spaces[Space::Meta as usize];
-        Ok(get(&self.db.snapshot(), meta, torn_write::UNVERIFIED)?.is_some())
     }
 
     fn into_store(self, path: PathBuf, cache: u64, floor: u64, head: BlockId, lock: Lock) -> Store {
@@ -283,7 +281,7 @@ fn database(path: &Path, cache: u64, history: &History) -> Result<Database, fjal
         .open()
 }
 
-/// Reports a read error while a store is opened as a damaged database.
+/// Turns a read error into one that says how to replace a damaged database.
 fn damaged_if_unreadable<T>(
     dir: &Path,
     open: impl FnOnce() -> Result<T, StoreError>,
@@ -293,7 +291,7 @@ fn damaged_if_unreadable<T>(
         what,
     };
     open().map_err(|error| match error {
-        StoreError::Engine(what) => damaged(what),
+        StoreError::Database(what) => damaged(what),
         StoreError::Read(error) => damaged(error.cause()),
         other => other,
     })
@@ -302,7 +300,7 @@ fn damaged_if_unreadable<T>(
 fn refuse_other_clients(dir: &Path) -> Result<(), StoreError> {
     match OTHER_CLIENTS
         .iter()
-        .find(|(sign, _)| dir.join(sign).exists())
+        .find(|(file, _)| dir.join(file).exists())
     {
         Some((_, client)) => Err(StoreError::OtherClient {
             path: dir.into(),
@@ -317,6 +315,7 @@ fn holds_files(path: &Path) -> bool {
         .is_ok_and(|mut entries| entries.next().is_some())
 }
 
+/// Opens the keyspaces, or creates them in a new database.
 fn open_spaces(db: &Database) -> Result<[Keyspace; 6], StoreError> {
     let [state, history, blocks, index, code, meta] =
         Space::ALL.map(|space| db.keyspace(space.name(), || space.options()));
@@ -331,16 +330,19 @@ fn read_identity(
 ) -> Result<Option<(Identity, u32)>, StoreError> {
     let snapshot = db.snapshot();
     let meta = &spaces[Space::Meta as usize];
-    let Some(schema) = get(&snapshot, meta, SCHEMA_ROW)? else {
+    let Some(row) = get(&snapshot, meta, SCHEMA_ROW)? else {
         return Ok(None);
     };
-    let have = schema
+    let schema = row
         .as_ref()
         .try_into()
         .map(u32::from_be_bytes)
         .map_err(|_| damaged_meta(SCHEMA_ROW))?;
-    if !(OLDEST_SCHEMA..=SCHEMA).contains(&have) {
-        return Err(StoreError::Schema { have, want: SCHEMA });
+    if !(OLDEST_SCHEMA..=SCHEMA).contains(&schema) {
+        return Err(StoreError::Schema {
+            have: schema,
+            want: SCHEMA,
+        });
     }
     let row = get(&snapshot, meta, IDENTITY_ROW)?.ok_or_else(|| damaged_meta(IDENTITY_ROW))?;
     let (chain_id, hash) = row
@@ -348,11 +350,9 @@ fn read_identity(
         .ok_or_else(|| damaged_meta(IDENTITY_ROW))?;
     let chain_id = codec::decode_number(chain_id).ok_or_else(|| damaged_meta(IDENTITY_ROW))?;
     let genesis_hash = hash.try_into().map_err(|_| damaged_meta(IDENTITY_ROW))?;
-    Ok(Some((
-        Identity {
-            chain_id,
-            genesis_hash,
-        },
-        have,
-    )))
+    let identity = Identity {
+        chain_id,
+        genesis_hash,
+    };
+    Ok(Some((identity, schema)))
 }

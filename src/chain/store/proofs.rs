@@ -1,11 +1,11 @@
 //! The proof window: trie history on disk, and how far back it reaches.
 //!
-//! Besides its entries (see `trie/history.rs`) each block has a mark: the bytes of trie history
-//! written up to it. From the marks a commit finds the block from which on the entries fill the
-//! window, in a few seeks and only when the window is full; the compaction filter drops older
-//! entries. Entries that prove the message passer's account and its slots stay for
-//! [`PASSER_BLOCKS`], whatever the window, so that withdrawals can be proven. A stored head without
-//! a mark was stored before trie history existed: the window begins there.
+//! Each block has its entries (see `trie/history.rs`) and a mark: the bytes of trie history written
+//! up to and including it. When the window is full, a commit searches the marks for the block from
+//! which on the entries fit the window, in a few seeks. The compaction filter drops older entries.
+//! Entries that prove the message passer's account and its slots stay for [`PASSER_BLOCKS`],
+//! whatever the window, so that withdrawals can be proven. A stored head without a mark was stored
+//! before trie history existed: the window begins there.
 
 use crate::chain::{
     rows::{Overlay, ReadError, codec, keys},
@@ -14,7 +14,7 @@ use crate::chain::{
         Snapshot, Space, Store, StoreError, StoreInner, get,
         history::{HistoryBounds, PROOFS},
     },
-    trie::history::{self, TrieRow},
+    trie::history,
 };
 use alloy_primitives::{Address, B256, Bytes, keccak256};
 use starling_proto::payload::BlockId;
@@ -23,6 +23,9 @@ use std::sync::{LazyLock, atomic::Ordering};
 /// Blocks below the head at which the message passer can be proven: seven days, on a chain of the
 /// shortest block time, a second.
 pub const PASSER_BLOCKS: u64 = 604_800;
+
+/// Fewest blocks that the bound of the message passer moves at once: each move flushes a memtable.
+const PASSER_STEP: u64 = 1024;
 
 /// Blocks below the head that can be proven, however small the window is: as many as geth keeps
 /// states of.
@@ -33,12 +36,10 @@ const LOG_EVERY: u64 = 43_200;
 
 static PASSER: LazyLock<B256> = LazyLock::new(|| keccak256(MESSAGE_PASSER));
 
-/// The trie history of a block.
+/// Passes the trie history of a block to `put`: keys and entries.
 pub(super) fn rows(overlay: &Overlay, number: u64, mut put: impl FnMut(&[u8], &[u8])) {
-    let nodes = overlay.rows.iter().filter(|(key, _)| !keys::is_flat(key));
-    let nodes =
-        nodes.map(|(key, row)| -> TrieRow<'_> { (key, row.before.as_ref(), row.after.as_ref()) });
-    history::entries(nodes, |node, entry| {
+    let rows = overlay.rows.iter().filter(|(key, _)| !keys::is_flat(key));
+    history::entries(rows, |node, entry| {
         put(&keys::trie_history(node, number), entry)
     });
 }
@@ -47,14 +48,16 @@ pub(super) fn rows(overlay: &Overlay, number: u64, mut put: impl FnMut(&[u8], &[
 pub(super) fn is_passers(key: &[u8]) -> bool {
     match key.split_first() {
         Some((b'H', row)) => row.get(1..33) == Some(PASSER.as_slice()),
-        Some((b'T', _)) => keys::trie_history_parts(key).is_some_and(|(trie, depth, path, _)| {
-            match trie.get(1..33) {
+        Some((b'T', _)) => keys::trie_history_parts(key).is_some_and(|key| {
+            match key.trie.get(1..33) {
                 Some(account) => account == PASSER.as_slice(),
-                // The children of all nodes on the way to the account.
+                // A proof needs all children of the nodes on the path to the account, so the last
+                // nibble may be any.
                 None => {
-                    let (whole, odd) = ((depth.max(1) - 1) / 2, (depth.max(1) - 1) % 2 == 1);
-                    path[..whole] == PASSER[..whole]
-                        && (!odd || path[whole] >> 4 == PASSER[whole] >> 4)
+                    let parent = key.depth.saturating_sub(1);
+                    let (whole, odd) = (parent / 2, parent % 2 == 1);
+                    key.path[..whole] == PASSER[..whole]
+                        && (!odd || key.path[whole] >> 4 == PASSER[whole] >> 4)
                 }
             }
         }),
@@ -70,19 +73,19 @@ fn is_passers_state(key: &[u8]) -> bool {
     }
 }
 
-/// Amount of trie history in the store.
+/// Amount of trie history in the store, while a group of blocks is added.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TrieHistorySize {
-    /// The head below the blocks that are being written.
+    /// The stored head, on which the group builds.
     pub below: BlockId,
-    /// Whether all blocks up to it have their trie history, within the bounds.
+    /// Whether the stored head has a mark: trie history existed when it was stored.
     pub whole: bool,
-    /// Bytes up to and including the blocks that are being written.
+    /// Bytes up to and including the last block of the group.
     pub bytes: u64,
 }
 
 impl StoreInner {
-    /// The amount below the next block.
+    /// The amount up to the stored head, to which a commit adds its blocks.
     pub(super) fn written(&self, head: BlockId) -> Result<TrieHistorySize, StoreError> {
         let bytes = mark(&self.db.snapshot(), self, head.number)?;
         Ok(TrieHistorySize {
@@ -106,7 +109,7 @@ impl StoreInner {
             return Ok(());
         }
         let passer = head.saturating_sub(self.history.passer.load(Ordering::Relaxed));
-        if passer >= kept.passer.saturating_add(1024) {
+        if passer >= kept.passer.saturating_add(PASSER_STEP) {
             kept.passer = passer;
         }
         let window = self.history.proofs.load(Ordering::Relaxed);
@@ -121,7 +124,7 @@ impl StoreInner {
             return Ok(());
         }
         // Shrink to slightly below the limit, so that the bound moves rarely.
-        let room = window - window / 64;
+        let target = window - window / 64;
         let (mut low, mut high) = (
             kept.proofs,
             written
@@ -132,7 +135,7 @@ impl StoreInner {
         );
         while low < high {
             let middle = low + (high - low) / 2;
-            if written.bytes.saturating_sub(bytes_at(middle)?) <= room {
+            if written.bytes.saturating_sub(bytes_at(middle)?) <= target {
                 high = middle
             } else {
                 low = middle + 1
@@ -144,6 +147,7 @@ impl StoreInner {
     }
 }
 
+/// The mark of a block; `None` if it has none.
 fn mark(
     snapshot: &fjall::Snapshot,
     inner: &StoreInner,
@@ -178,7 +182,7 @@ impl Store {
         rewrite.set(
             Space::History,
             PROOFS,
-            Some(&codec::encode_two(head, head).into()),
+            Some(&codec::encode_pair(head, head).into()),
         )?;
         rewrite.finish().map(drop)
     }
@@ -196,7 +200,7 @@ fn log_window(kept: HistoryBounds, head: u64, bytes: u64) {
 }
 
 impl Snapshot {
-    /// The oldest block at which an account that exists or not can be proven, if it is stored.
+    /// The oldest stored block at which this account can be proven, or that it does not exist.
     pub fn oldest_proof(&self, address: Address) -> u64 {
         let kept = self.0.kept;
         let all = kept.proofs.max(kept.states);
@@ -239,12 +243,13 @@ impl Snapshot {
         history::row_at(key, &entry_at, &|node| self.state_row(node))
     }
 
-    /// The highest block whose trie history is no longer kept, as all below it.
+    /// The oldest block whose tries can be read, at least the message passer's. The trie history of
+    /// this block and of older ones is no longer kept.
     pub fn oldest_trie(&self) -> u64 {
         self.0.kept.proofs.min(self.0.kept.passer)
     }
 
-    /// The block above which rows of trie history with this key are kept.
+    /// Like [`Snapshot::oldest_trie`], for this row of trie history.
     pub(crate) fn oldest_trie_row(&self, key: &[u8]) -> u64 {
         if is_passers(key) {
             self.oldest_trie()
@@ -253,25 +258,26 @@ impl Snapshot {
         }
     }
 
-    /// The rows of trie history that a block must have written.
+    /// The rows of trie history that a block with this overlay must have written.
     pub(crate) fn trie_history_of(overlay: &Overlay, number: u64) -> Vec<(Bytes, Bytes)> {
-        let mut made = Vec::new();
+        let mut all = Vec::new();
         rows(overlay, number, |key, entry| {
-            made.push((Bytes::copy_from_slice(key), Bytes::copy_from_slice(entry)))
+            all.push((Bytes::copy_from_slice(key), Bytes::copy_from_slice(entry)))
         });
-        made
+        all
     }
 
-    /// The block of a row of trie history.
+    /// The number of the block that wrote a row of trie history.
     pub(crate) fn trie_history_number(key: &[u8]) -> Option<u64> {
-        keys::trie_history_parts(key).map(|(_, _, _, number)| number)
+        keys::trie_history_parts(key).map(|key| key.number)
     }
 
-    /// Bytes of trie history up to a block.
+    /// Bytes of trie history up to and including a block; `None` if the block has no mark.
     pub(crate) fn trie_history_mark(&self, number: u64) -> Result<Option<u64>, ReadError> {
         mark(&self.0.snapshot, &self.0.inner, number)
     }
 
+    /// A row of the `history` keyspace.
     pub(crate) fn history_get(&self, key: &[u8]) -> Result<Option<Bytes>, ReadError> {
         self.get(Space::History, key)
     }

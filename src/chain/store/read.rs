@@ -15,8 +15,8 @@ use std::ops::RangeInclusive;
 const TIP: u64 = 256;
 
 impl Snapshot {
-    /// Checks that the newest blocks link down from the head without a gap. Every batch writes the
-    /// head row, so a journal that is missing in the middle does not show there.
+    /// Checks that the newest blocks link down from the head without a gap. The head row does not
+    /// show one: every batch writes it, also the batches after a journal that is missing.
     pub(crate) fn check_tip(&self) -> Result<(), StoreError> {
         let genesis = self.0.inner.identity.genesis_hash;
         let mut at = self.head();
@@ -84,8 +84,8 @@ impl Snapshot {
     ) -> Result<Option<(Bytes, Bytes)>, ReadError> {
         let mut from = from.max(prefix).to_vec();
         loop {
-            // A row that existed then still exists or has a history row: take the nearer of the
-            // two.
+            // A row that existed after that block either exists still or has a history row. Continue
+            // with the nearest key of both kinds.
             let stored = self
                 .state_scan(prefix, &from)
                 .next()
@@ -108,8 +108,8 @@ impl Snapshot {
             {
                 return Ok(Some((key, value)));
             }
-            // Flat keys of one kind have one length: this is after the key's history rows and
-            // before the next key.
+            // Flat keys of one kind have one length, so this position is after all history rows of
+            // `key` and before the next key.
             from = [key.as_ref(), &[0xff; 9]].concat();
         }
     }
@@ -164,8 +164,8 @@ impl Snapshot {
         self.get(Space::Blocks, &keys::header(number))
     }
 
-    /// Passes these blocks to `take`, lowest first, until it returns false, which is then returned:
-    /// the RLP of the header, and the RLP of the list of transactions, as stored.
+    /// Passes blocks to `take`, lowest first: the RLP of the header, and the RLP of the list of
+    /// transactions, as stored. Stops and returns false when `take` returns false.
     pub fn encoded_blocks(
         &self,
         numbers: RangeInclusive<u64>,
@@ -293,6 +293,7 @@ impl Snapshot {
         self.get(Space::Code, hash.as_slice())
     }
 
+    /// Reads and decodes a row. An undecodable row is [`ReadError::Damaged`].
     fn read<T>(
         &self,
         space: Space,

@@ -14,19 +14,19 @@ const LONG_HISTORY: u32 = 1024;
 /// transactions.
 const LONG_BLOCKS: u32 = 4096;
 /// L0 tables that are collected before they are compacted into L1. The rows of state, history and
-/// index are spread evenly over their keys, so that each compaction rewrites all of L1: with
-/// fjall's default of four a syncing node writes a third more.
+/// index are spread evenly over their keys, so that each compaction rewrites all of L1. With
+/// fjall's default of four tables a syncing node writes a third more.
 pub(super) const L0_TABLES: u8 = 8;
-/// Target size of a table of state and history. L1 may hold as many of them as L0 collects, and
-/// each compaction of L0 rewrites all of L1; a compaction of a deeper level takes one table and its
-/// overlap, about ten: either is some 350 MB, and with fjall's default of 64 MB twice that. 16 MB
-/// would halve it, but a state above 1.4 GB would then have one more level and need more
-/// compactions than fjall performs, one for each flush. fjall keeps the size with which a keyspace
-/// was created.
+/// Target size of a table of state and history, in bytes. It decides how much one compaction
+/// rewrites: all of L1, which may have as many tables as L0 collects, or one table of a deeper level
+/// and the ten it overlaps. Either is some 350 MB, and with fjall's default of 64 MB twice that.
+/// 16 MB would halve it, but a state above 1.4 GB would then have one more level and need more
+/// compactions than fjall performs, which is one for each flush. fjall keeps the size with which a
+/// keyspace was created.
 const TABLE: u64 = 32 << 20;
-/// Target size of a table of the index, whose rows are so short that a memtable becomes a table of
-/// only 1 MB: indexing ten million transactions and continuing writes 10.8 GB in all with tables of
-/// 64 MB, and 5.9 GB with these.
+/// Target size of a table of the index, in bytes. Index rows are so short that a memtable becomes a
+/// table of only 1 MB. A node that indexed ten million transactions and continued wrote 10.8 GB in
+/// all with tables of 64 MB, and 5.9 GB with these.
 const INDEX_TABLE: u64 = 8 << 20;
 
 /// The keyspaces, each for rows of one lifetime.
@@ -72,7 +72,7 @@ impl Space {
         // Compaction moves pointers to separated rows, not the rows.
         let separated = |long| KvSeparationOptions::default().separation_threshold(long);
         let unfiltered = FilterPolicy::disabled();
-        let gathering = |table| {
+        let leveled = |table| {
             Arc::new(
                 Leveled::default()
                     .with_l0_threshold(L0_TABLES)
@@ -83,7 +83,7 @@ impl Space {
             // Most reads ask for rows that exist.
             Self::State => options
                 .expect_point_read_hits(true)
-                .compaction_strategy(gathering(TABLE)),
+                .compaction_strategy(leveled(TABLE)),
             // Reads seek to the nearest key, so filters are not consulted.
             Self::History => {
                 // Hashes do not compress.
@@ -91,7 +91,7 @@ impl Space {
                 options
                     .filter_policy(unfiltered)
                     .with_kv_separation(Some(records))
-                    .compaction_strategy(gathering(TABLE))
+                    .compaction_strategy(leveled(TABLE))
             }
             // Keys ascend and no row is rewritten: flushed tables overlap with nothing and move to
             // the last level unchanged.
@@ -99,7 +99,7 @@ impl Space {
                 .filter_policy(unfiltered)
                 .data_block_compression_policy(CompressionPolicy::all(CompressionType::Lz4))
                 .with_kv_separation(Some(separated(LONG_BLOCKS))),
-            Self::Index => options.compaction_strategy(gathering(INDEX_TABLE)),
+            Self::Index => options.compaction_strategy(leveled(INDEX_TABLE)),
             Self::Code | Self::Meta => options,
         }
     }

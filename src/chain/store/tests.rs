@@ -4,7 +4,7 @@ use super::open::{LARGE_GENESIS, OTHER_CLIENTS};
 use super::*;
 use crate::chain::{
     rows::{Overlay, RowChange, keys},
-    view::{View, WAY_BACK},
+    view::{UNWIND_DATA, View},
 };
 use alloy_consensus::Header;
 use alloy_primitives::B256;
@@ -416,7 +416,7 @@ fn missing_and_damaged_rows_are_named() {
         vec![],
         None,
         None,
-        WAY_BACK,
+        UNWIND_DATA,
     );
     assert!(matches!(branch, Err(ReadError::Pruned(1))));
     store.0.spaces[Space::Blocks as usize]

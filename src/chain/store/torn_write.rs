@@ -114,14 +114,9 @@ impl Store {
         Ok((store, Some(head)))
     }
 
-    /// Whether the store was torn and rewound, and is not verified since.
+    /// Whether the store was torn and rewound, and has not been verified since.
     pub(crate) fn is_unverified(&self) -> Result<bool, StoreError> {
-        Ok(get(
-            &self.0.db.snapshot(),
-            &self.0.spaces[Space::Meta as usize],
-            UNVERIFIED,
-        )?
-        .is_some())
+        is_unverified(&self.0.db, &self.0.spaces)
     }
 
     /// Removes the mark of a recovered store, which has been verified.
@@ -132,6 +127,12 @@ impl Store {
         batch.commit(*head)?;
         self.0.sync()
     }
+}
+
+/// Whether the mark of a recovered store is set.
+pub(super) fn is_unverified(db: &Database, spaces: &[Keyspace; 6]) -> Result<bool, StoreError> {
+    let meta = &spaces[Space::Meta as usize];
+    Ok(get(&db.snapshot(), meta, UNVERIFIED)?.is_some())
 }
 
 impl StoreInner {
@@ -166,12 +167,12 @@ impl StoreInner {
             }
         }
         if let Some((proofs, passer)) =
-            row(Space::History, PROOFS)?.and_then(|row| codec::decode_two(&row))
+            row(Space::History, PROOFS)?.and_then(|row| codec::decode_pair(&row))
         {
             batch.put(
                 Space::History,
                 PROOFS,
-                codec::encode_two(proofs.min(head.number), passer.min(head.number)),
+                codec::encode_pair(proofs.min(head.number), passer.min(head.number)),
             );
         }
         batch.put(Space::Meta, UNVERIFIED, [1]);
@@ -201,7 +202,7 @@ impl StoreInner {
             )
             .map_err(|error| error.cause())?;
             let record = record.and_then(|row| unwind::decode(&row));
-            // The oldest record of a row has its value at the head.
+            // The record of the lowest block that changed a row has its value at the head.
             for (key, before) in record.ok_or_else(|| {
                 format!("the unwind record of block {number} is missing or damaged")
             })? {
@@ -233,7 +234,7 @@ fn number_of(space: Space, key: &[u8], value: &[u8]) -> Option<u64> {
 
 #[cfg(test)]
 impl Store {
-    /// Writes what a keyspace has in memory to a table, ahead of the others.
+    /// Flushes one keyspace, so that it is ahead of the others after a power cut.
     pub(crate) fn flush_keyspace(&self, space: Space) {
         self.0.spaces[space as usize]
             .rotate_memtable_and_wait()

@@ -37,6 +37,7 @@ pub enum Before {
 }
 
 impl Before {
+    /// Records the old value of a row: by words if it is a trie node of unchanged length.
     fn new(key: &[u8], row: &RowChange) -> Self {
         let by_words = |before: &Bytes, after: &Bytes| {
             (!keys::is_flat(key)
@@ -130,18 +131,18 @@ pub(super) fn decode(mut record: &[u8]) -> Option<UnwindRecord> {
     let record = &mut record;
     let mut rows = Vec::new();
     while !record.is_empty() {
-        let length = u16::from_be_bytes(number(record)?);
+        let length = u16::from_be_bytes(array(record)?);
         let key = Bytes::copy_from_slice(take(record, usize::from(length))?);
-        let before = match number(record)? {
+        let before = match array(record)? {
             [ABSENT] => Before::Whole(None),
             [WHOLE] => {
-                let length = u32::from_be_bytes(number(record)?) as usize;
+                let length = u32::from_be_bytes(array(record)?) as usize;
                 Before::Whole(Some(Bytes::copy_from_slice(take(record, length)?)))
             }
             [WORDS] => {
                 let (length, changed) = (
-                    u16::from_be_bytes(number(record)?),
-                    u32::from_be_bytes(number(record)?),
+                    u16::from_be_bytes(array(record)?),
+                    u32::from_be_bytes(array(record)?),
                 );
                 let words = take(record, words_length(length, changed)?)?;
                 Before::Words {
@@ -165,7 +166,8 @@ pub(crate) fn mismatch(number: u64, key: &[u8]) -> ReadError {
     ))
 }
 
-fn number<const N: usize>(record: &mut &[u8]) -> Option<[u8; N]> {
+/// The next `N` bytes of a record.
+fn array<const N: usize>(record: &mut &[u8]) -> Option<[u8; N]> {
     take(record, N)?.try_into().ok()
 }
 

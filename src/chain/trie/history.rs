@@ -1,18 +1,18 @@
 //! Trie history: the node at a path of a trie before a block, so that node rows can be restored as
 //! of any earlier block.
 //!
-//! The entries of a block are the references that it changes, by path, never whole nodes. A node as
-//! of an earlier block is assembled from the oldest later entry of each of its children, one seek
-//! each; a child without an entry is unchanged. The persister computes entries for every stored
-//! block, so cost matters: rows are compared as bytes, and no node is hashed. Pure:
-//! `store/proofs.rs` stores the entries.
+//! The entries of a block are the old values of the references that it changes, by path, never
+//! whole nodes. A node as of an earlier block is assembled from its children: the oldest entry of
+//! each after that block holds its reference, found with one seek, and a child without an entry is
+//! unchanged. The persister computes entries for every stored block, so cost matters: rows are
+//! compared as bytes, and no node is hashed. Pure: `store/proofs.rs` stores the entries.
 
 use crate::chain::{
-    rows::ReadError,
+    rows::{ReadError, RowChange},
     trie::{
         node::{
-            Node, NodeKind, RowRef, branch_row, decode_reference, decode_row, extension_row,
-            parse_row,
+            ChildRef, Node, NodeKind, RowRef, branch_row, decode_reference, decode_row,
+            extension_row, parse_row, present, present_mask,
         },
         walk::reference_of,
     },
@@ -20,70 +20,82 @@ use crate::chain::{
 use alloy_primitives::Bytes;
 use alloy_trie::Nibbles;
 
-/// No node, or none referenced by a branch.
+/// Tag of an entry without a node, or of a node that no branch names.
 const NOTHING: u8 = 0;
+/// Tag of a leaf, before its reference.
 const LEAF: u8 = 1;
+/// Tag of a branch, before its reference.
 const BRANCH: u8 = 2;
-/// An extension, with its nibbles and its child's reference in the place of its own.
+/// Tag of an extension, before the number of its nibbles, the nibbles and its child's reference.
 const EXTENSION: u8 = 3;
-
-/// A row of a trie with its value before and after a block.
-pub type TrieRow<'a> = (&'a Bytes, Option<&'a Bytes>, Option<&'a Bytes>);
 
 /// Computes the entries of a block, keyed like the row of a node at the same path. `rows` are all
 /// trie rows that the block changes, in the order of their keys. A row that cannot be parsed counts
 /// as absent: proofs are checked when they are built.
-pub fn entries<'a>(rows: impl Iterator<Item = TrieRow<'a>>, mut put: impl FnMut(&[u8], &[u8])) {
-    // The changed rows above this one, from the root down, with their old values.
-    let mut above: Vec<(&Bytes, Option<RowRef<'_>>)> = Vec::new();
-    for (key, before, after) in rows {
-        let [before, after] = [before, after].map(|row| row.and_then(|row| parse_row(row)));
-        while above
+pub fn entries<'a>(
+    rows: impl Iterator<Item = (&'a Bytes, &'a RowChange)>,
+    mut put: impl FnMut(&[u8], &[u8]),
+) {
+    // The old values of the changed rows on the path to the current one, from the root down.
+    let mut ancestors: Vec<(&Bytes, Option<RowRef<'_>>)> = Vec::new();
+    for (key, row) in rows {
+        let [before, after] =
+            [&row.before, &row.after].map(|row| row.as_ref().and_then(|row| parse_row(row)));
+        while ancestors
             .last()
             .is_some_and(|(other, _)| !key.starts_with(other))
         {
-            above.pop();
+            ancestors.pop();
         }
-        let named = above
+        // How the parent named the node before the block. An unchanged parent is not listed.
+        let named = ancestors
             .iter()
             .rev()
             .find_map(|(other, row)| row.as_ref()?.child(&key[other.len()..]));
-        let named_as = |tag: u8, named: Option<(bool, &[u8])>| {
-            let mut entry = vec![tag];
-            named
-                .iter()
-                .for_each(|(_, reference)| entry.extend_from_slice(reference));
-            entry
-        };
-        let entry = match (&before, named) {
-            (Some(RowRef::Branch(_)), named) => named_as(BRANCH, named),
-            (Some(RowRef::Extension { nibbles, child }), _) => {
-                [&[EXTENSION, nibbles.len() as u8], *nibbles, *child].concat()
-            }
-            (None, Some((true, _))) => named_as(LEAF, named),
-            (None, _) => vec![NOTHING],
-        };
-        put(key, &entry);
+        put(key, &entry(before.as_ref(), named));
         // Leaves have no rows of their own, so the branch writes their entries.
         for index in 0..16u8 {
             let [was, is] =
                 [&before, &after].map(|row| row.as_ref().and_then(|row| row.child(&[index])));
-            let is_node = |child: Option<(bool, &[u8])>| matches!(child, Some((false, _)));
+            let is_node = |child: Option<ChildRef<'_>>| child.is_some_and(|child| !child.is_leaf);
             if was != is && !is_node(was) && !is_node(is) {
                 let tag = if was.is_some() { LEAF } else { NOTHING };
-                put(&[key.as_ref(), &[index]].concat(), &named_as(tag, was));
+                put(&[key.as_ref(), &[index]].concat(), &tagged(tag, was));
             }
         }
-        above.push((key, before));
+        ancestors.push((key, before));
     }
 }
 
-/// A lookup of a current row by its key.
-type Now<'a> = dyn Fn(&[u8]) -> Result<Option<Bytes>, ReadError> + 'a;
+/// The entry of the node at a changed row: `before` is its old row, `named` its old reference.
+fn entry(before: Option<&RowRef<'_>>, named: Option<ChildRef<'_>>) -> Vec<u8> {
+    match (before, named) {
+        (Some(RowRef::Branch(_)), named) => tagged(BRANCH, named),
+        (Some(RowRef::Extension { nibbles, child }), _) => {
+            [&[EXTENSION, nibbles.len() as u8], *nibbles, *child].concat()
+        }
+        (None, Some(ChildRef { is_leaf: true, .. })) => tagged(LEAF, named),
+        (None, _) => vec![NOTHING],
+    }
+}
 
-/// The row of a node as of an earlier block: `entry_at` returns the oldest later entry of a path,
-/// if there is one, and `now` the current row.
-pub fn row_at(key: &[u8], entry_at: &Now<'_>, now: &Now<'_>) -> Result<Option<Bytes>, ReadError> {
+/// An entry of a tag and a reference, if there is one.
+fn tagged(tag: u8, named: Option<ChildRef<'_>>) -> Vec<u8> {
+    let mut entry = vec![tag];
+    entry.extend_from_slice(named.map_or(&[], |child| child.reference));
+    entry
+}
+
+/// A lookup by the key of a node's row.
+type Lookup<'a> = dyn Fn(&[u8]) -> Result<Option<Bytes>, ReadError> + 'a;
+
+/// The row of a node as of an earlier block: `entry_at` returns the oldest entry of a node after
+/// that block, if there is one, and `now` the current row.
+pub fn row_at(
+    key: &[u8],
+    entry_at: &Lookup<'_>,
+    now: &Lookup<'_>,
+) -> Result<Option<Bytes>, ReadError> {
     let damaged = || damaged(key);
     let Some(entry) = entry_at(key)? else {
         return now(key);
@@ -103,7 +115,7 @@ pub fn row_at(key: &[u8], entry_at: &Now<'_>, now: &Now<'_>) -> Result<Option<By
 }
 
 /// Assembles the row of a branch as of an earlier block.
-fn branch_at(key: &[u8], entry_at: &Now<'_>, now: &Now<'_>) -> Result<Bytes, ReadError> {
+fn branch_at(key: &[u8], entry_at: &Lookup<'_>, now: &Lookup<'_>) -> Result<Bytes, ReadError> {
     let damaged = || damaged(key);
     let row = now(key)?;
     let row = row.as_ref().and_then(|row| parse_row(row));
@@ -113,13 +125,10 @@ fn branch_at(key: &[u8], entry_at: &Now<'_>, now: &Now<'_>) -> Result<Bytes, Rea
         let child = match (entry_at(&path)?, &row) {
             (Some(entry), _) => decode_child(&entry).ok_or_else(damaged)?,
             (None, Some(RowRef::Branch(children))) => match children[usize::from(index)] {
-                Some((is_leaf, reference)) => Node::Stored {
-                    reference: decode_reference(reference).ok_or_else(damaged)?,
-                    kind: NodeKind::of_child(is_leaf),
-                },
+                Some(child) => child.decode().ok_or_else(damaged)?,
                 None => Node::Empty,
             },
-            // A node can stay while the branch above it is removed: an extension references it now.
+            // The branch has been replaced by an extension that still names this child.
             (None, _) => match now(&path)? {
                 Some(row) => {
                     let node = decode_row(&row, &Nibbles::new()).map_err(|_| damaged())?;
@@ -133,14 +142,8 @@ fn branch_at(key: &[u8], entry_at: &Now<'_>, now: &Now<'_>) -> Result<Bytes, Rea
         };
         children[usize::from(index)] = child;
     }
-    let present = || {
-        children
-            .iter()
-            .enumerate()
-            .filter(|(_, child)| **child != Node::Empty)
-    };
-    let mask = present().fold(0, |mask, (index, _)| mask | 1 << index);
-    let references: Vec<_> = present().map(|(_, child)| reference_of(child)).collect();
+    let mask = present_mask(&children);
+    let references: Vec<_> = present(&children, mask).map(reference_of).collect();
     Ok(branch_row(&children, mask, &references))
 }
 
@@ -153,10 +156,11 @@ fn damaged(key: &[u8]) -> ReadError {
 
 /// Whether this is a valid entry.
 pub fn is_entry(entry: &[u8]) -> bool {
-    // A root has no reference: the header or the account holds it.
+    // The entry of a root has no reference, since the header or the account holds it.
     matches!(entry, [BRANCH]) || decode_child(entry).is_some()
 }
 
+/// The child that an entry describes; `None` if the entry is damaged.
 fn decode_child(entry: &[u8]) -> Option<Node> {
     let (tag, rest) = entry.split_first()?;
     Some(match *tag {
@@ -188,6 +192,7 @@ fn decode_child(entry: &[u8]) -> Option<Node> {
     })
 }
 
+/// Splits the entry of an extension into its nibbles and its child's reference.
 fn extension(rest: &[u8]) -> Option<(&[u8], &[u8])> {
     let (count, rest) = rest.split_first()?;
     let (nibbles, child) = rest.split_at_checked(usize::from(*count))?;

@@ -1,3 +1,5 @@
+//! Nodes of a trie: their forms in memory, their RLP, and their rows in the store.
+//!
 //! A node is known by its reference alone ([`Node::Stored`]) until a change touches it. Leaves
 //! carry their whole key, so that a leaf that moves up or down the trie stays the same value.
 
@@ -24,21 +26,24 @@ pub(super) enum NodeKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Node {
     Empty,
-    Stored { reference: RlpNode, kind: NodeKind },
-    Leaf { key: B256, value: Bytes },
-    Extension { nibbles: Nibbles, child: Box<Node> },
+    /// A node that is not loaded.
+    Stored {
+        reference: RlpNode,
+        kind: NodeKind,
+    },
+    Leaf {
+        key: B256,
+        value: Bytes,
+    },
+    Extension {
+        nibbles: Nibbles,
+        child: Box<Node>,
+    },
     Branch(Box<[Node; 16]>),
 }
 
 const BRANCH: u8 = 0;
 const EXTENSION: u8 = 1;
-
-impl NodeKind {
-    /// The kind of a branch's child.
-    pub(super) fn of_child(is_leaf: bool) -> Self {
-        if is_leaf { Self::Leaf } else { Self::Any }
-    }
-}
 
 impl Node {
     pub(super) fn empty_branch() -> Box<[Node; 16]> {
@@ -67,6 +72,7 @@ pub(super) fn nibble(key: &B256, depth: usize) -> usize {
     })
 }
 
+/// The RLP of a leaf that is `depth` nibbles below the root.
 pub(super) fn rlp_leaf(key: &B256, depth: usize, value: &[u8]) -> Vec<u8> {
     let mut rlp = Vec::with_capacity(40 + value.len());
     let rest = Nibbles::unpack(key).slice(depth..);
@@ -78,6 +84,23 @@ pub(super) fn rlp_extension(nibbles: &Nibbles, child: &RlpNode) -> Vec<u8> {
     let mut rlp = Vec::with_capacity(72);
     alloy_rlp::Encodable::encode(&ExtensionNodeRef::new(nibbles, child), &mut rlp);
     rlp
+}
+
+/// Bits of the children that are not empty.
+pub(super) fn present_mask(children: &[Node; 16]) -> u16 {
+    (0..16)
+        .filter(|index| children[*index] != Node::Empty)
+        .fold(0, |mask, index| mask | 1 << index)
+}
+
+/// The children in `mask`, in ascending order.
+pub(super) fn present(children: &[Node; 16], mask: u16) -> impl Iterator<Item = &Node> {
+    let present = move |(index, _): &(usize, &Node)| mask & (1 << index) != 0;
+    children
+        .iter()
+        .enumerate()
+        .filter(present)
+        .map(|(_, child)| child)
 }
 
 /// `children` holds the present children only, in ascending order.
@@ -138,28 +161,49 @@ pub(super) fn extension_row(nibbles: &Nibbles, child: &RlpNode) -> Bytes {
     reason = "nearly all are branches, and live on the stack for as long as a row is read"
 )]
 pub(super) enum RowRef<'a> {
-    /// Each child: whether it is a leaf, and its reference.
-    Branch([Option<(bool, &'a [u8])>; 16]),
-    Extension {
-        nibbles: &'a [u8],
-        child: &'a [u8],
-    },
+    Branch([Option<ChildRef<'a>>; 16]),
+    Extension { nibbles: &'a [u8], child: &'a [u8] },
+}
+
+/// A child as its parent's row names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ChildRef<'a> {
+    pub is_leaf: bool,
+    /// 32 bytes of hash or shorter RLP.
+    pub reference: &'a [u8],
+}
+
+impl ChildRef<'_> {
+    /// The child of a branch, not loaded; `None` if the reference is damaged.
+    pub(super) fn decode(self) -> Option<Node> {
+        Some(Node::Stored {
+            reference: decode_reference(self.reference)?,
+            kind: if self.is_leaf {
+                NodeKind::Leaf
+            } else {
+                NodeKind::Any
+            },
+        })
+    }
 }
 
 impl<'a> RowRef<'a> {
     /// The child at this path below the node.
-    pub(super) fn child(&self, path: &[u8]) -> Option<(bool, &'a [u8])> {
+    pub(super) fn child(&self, path: &[u8]) -> Option<ChildRef<'a>> {
         match self {
             Self::Branch(children) => match path {
                 [index] => *children.get(usize::from(*index))?,
                 _ => None,
             },
-            Self::Extension { nibbles, child } => (*nibbles == path).then_some((false, child)),
+            Self::Extension { nibbles, child } => (*nibbles == path).then_some(ChildRef {
+                is_leaf: false,
+                reference: child,
+            }),
         }
     }
 }
 
-/// Parses a row of a trie; `None` if it is none.
+/// Parses a row of a trie; `None` if it is damaged.
 pub(super) fn parse_row(row: &[u8]) -> Option<RowRef<'_>> {
     let mut input = RowReader(row);
     let node = match input.byte()? {
@@ -182,7 +226,10 @@ fn parse_branch<'a>(input: &mut RowReader<'a>) -> Option<RowRef<'a>> {
         } else {
             32
         };
-        children[index] = Some((leaves & (1 << index) != 0, input.take(len)?));
+        children[index] = Some(ChildRef {
+            is_leaf: leaves & (1 << index) != 0,
+            reference: input.take(len)?,
+        });
     }
     Some(RowRef::Branch(children))
 }
@@ -214,14 +261,11 @@ pub(super) fn decode_row(row: &[u8], path: &Nibbles) -> Result<Node, TrieError> 
 
 fn decode_node(row: RowRef<'_>, depth: usize) -> Option<Node> {
     match row {
-        RowRef::Branch(references) => {
+        RowRef::Branch(named) => {
             let mut children = Node::empty_branch();
-            for (child, reference) in children.iter_mut().zip(references) {
-                if let Some((is_leaf, reference)) = reference {
-                    *child = Node::Stored {
-                        reference: decode_reference(reference)?,
-                        kind: NodeKind::of_child(is_leaf),
-                    };
+            for (child, named) in children.iter_mut().zip(named) {
+                if let Some(named) = named {
+                    *child = named.decode()?;
                 }
             }
             Some(Node::Branch(children))

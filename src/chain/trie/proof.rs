@@ -12,7 +12,9 @@ use crate::chain::{
     },
     trie::{
         StateRows, StateSource, TrieError,
-        node::{Node, NodeKind, nibble, rlp_branch, rlp_extension, rlp_leaf},
+        node::{
+            Node, NodeKind, nibble, present, present_mask, rlp_branch, rlp_extension, rlp_leaf,
+        },
         row,
         walk::{NodeSource, root_node},
     },
@@ -25,8 +27,8 @@ use alloy_trie::{EMPTY_ROOT_HASH, Nibbles, nodes::RlpNode};
 pub struct AccountProof {
     /// `None` if the state provably holds no such account.
     pub account: Option<Account>,
-    /// RLP of the nodes from the state root down; nodes within another node (shorter than 32 bytes)
-    /// are not listed again.
+    /// RLP of the nodes from the state root down. A node shorter than 32 bytes is part of its
+    /// parent, and not listed again.
     pub nodes: Vec<Bytes>,
     /// Proofs of slots, in the order of the request.
     pub slots: Vec<SlotProof>,
@@ -92,8 +94,8 @@ pub(super) fn path<S: NodeSource>(
         let Node::Stored { reference, kind } = node else {
             break None;
         };
-        // Skip the search for a leaf that the flat rows have: it is long where much has changed
-        // since an old state.
+        // The flat rows already have the leaf. Loading it would search them again, which takes long
+        // in an old state from which much has changed.
         let known = leaf
             .filter(|_| kind == NodeKind::Leaf || path.is_empty())
             .map(|value| (value, rlp_leaf(key, path.len(), value)));
@@ -150,15 +152,9 @@ fn encode(node: &Node, depth: usize) -> Result<Vec<u8>, TrieError> {
         Node::Leaf { key, value } => rlp_leaf(key, depth, value),
         Node::Extension { nibbles, child } => rlp_extension(nibbles, &reference(child)?),
         Node::Branch(children) => {
-            let present = || {
-                children
-                    .iter()
-                    .enumerate()
-                    .filter(|(_, child)| **child != Node::Empty)
-            };
-            let mask = present().fold(0, |mask, (index, _)| mask | 1 << index);
-            let references: Vec<_> = present()
-                .map(|(_, child)| reference(child))
+            let mask = present_mask(children);
+            let references: Vec<_> = present(children, mask)
+                .map(reference)
                 .collect::<Result<_, _>>()?;
             rlp_branch(mask, &references)
         }

@@ -4,10 +4,10 @@
 use crate::chain::trie::{
     TrieError,
     node::{
-        KEY_NIBBLES, Node, NodeKind, branch_row, decode_row, extension_row, nibble, rlp_branch,
-        rlp_extension, rlp_leaf,
+        KEY_NIBBLES, Node, NodeKind, branch_row, decode_row, extension_row, nibble, present,
+        present_mask, rlp_branch, rlp_extension, rlp_leaf,
     },
-    walk::seal,
+    walk::{reference_of, seal},
 };
 use alloy_primitives::{B256, Bytes, keccak256};
 use alloy_trie::{EMPTY_ROOT_HASH, Nibbles, nodes::RlpNode};
@@ -18,6 +18,7 @@ use alloy_trie::{EMPTY_ROOT_HASH, Nibbles, nodes::RlpNode};
 pub struct StackTrie {
     /// Branches on the path to the last leaf, by depth.
     open: Vec<OpenBranch>,
+    /// The last leaf: key and value.
     last: Option<(B256, Bytes)>,
 }
 
@@ -109,18 +110,14 @@ impl StackTrie {
     }
 }
 
+/// Emits the row of a finished branch and returns its reference.
 fn branch<E>(
     children: &[Node; 16],
     path: Nibbles,
     row: &mut impl FnMut(Nibbles, Bytes) -> Result<(), E>,
 ) -> Result<RlpNode, E> {
-    let (mut mask, mut references) = (0u16, Vec::with_capacity(16));
-    for (index, child) in children.iter().enumerate() {
-        if let Node::Stored { reference, .. } = child {
-            mask |= 1 << index;
-            references.push(reference.clone());
-        }
-    }
+    let mask = present_mask(children);
+    let references: Vec<_> = present(children, mask).map(reference_of).collect();
     row(path, branch_row(children, mask, &references))?;
     Ok(RlpNode::from_rlp(&rlp_branch(mask, &references)))
 }

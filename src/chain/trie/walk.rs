@@ -4,7 +4,8 @@
 use crate::chain::trie::{
     PARALLEL, TrieError,
     node::{
-        Node, NodeKind, branch_row, extension_row, nibble, rlp_branch, rlp_extension, rlp_leaf,
+        Node, NodeKind, branch_row, extension_row, nibble, present_mask, rlp_branch, rlp_extension,
+        rlp_leaf,
     },
 };
 use alloy_primitives::{B256, Bytes, keccak256};
@@ -76,6 +77,7 @@ pub(super) fn find<S: NodeSource>(
     }
 }
 
+/// Applies changes to a node at `path`, all of whose keys begin with `path`.
 pub(super) fn update<S: NodeSource>(
     source: &S,
     node: Node,
@@ -87,7 +89,8 @@ pub(super) fn update<S: NodeSource>(
     };
     match node {
         Node::Empty => Ok(build(path.len(), &leaves(changes, None))),
-        // This leaf is the one that is known to exist and changes, so it need not be loaded.
+        // One of the changed leaves is known to exist below this node, so it is this leaf, which
+        // need not be loaded.
         Node::Stored {
             kind: NodeKind::Leaf,
             ..
@@ -109,13 +112,11 @@ pub(super) fn update<S: NodeSource>(
                 let child = update(source, *child, below, changes)?;
                 return join(source, nibbles, child, below);
             }
-            let (above, at, rest) = (
-                nibbles.slice(..shared),
-                nibbles.get(shared),
-                nibbles.slice(shared + 1..),
-            );
+            // Split the extension where the first change diverges, with a branch there.
+            let (above, rest) = (nibbles.slice(..shared), nibbles.slice(shared + 1..));
+            let index = usize::from(nibbles.get(shared).unwrap_or_default());
             let mut children = Node::empty_branch();
-            children[usize::from(at.unwrap_or_default())] = if rest.is_empty() {
+            children[index] = if rest.is_empty() {
                 *child
             } else {
                 Node::Extension {
@@ -131,6 +132,7 @@ pub(super) fn update<S: NodeSource>(
     }
 }
 
+/// Applies changes to the children of a branch, and collapses a branch with fewer than two.
 fn update_branch<S: NodeSource>(
     source: &S,
     mut children: Box<[Node; 16]>,
@@ -188,7 +190,8 @@ fn update_branch<S: NodeSource>(
     }
 }
 
-/// Prefixes a node at `path` with `nibbles`, merging them into the node where possible.
+/// Prefixes the node at `path` with `nibbles`: an extension above a branch. Extensions merge, and a
+/// leaf stays as it is, since it carries its whole key.
 fn join<S: NodeSource>(
     source: &S,
     nibbles: Nibbles,
@@ -222,7 +225,7 @@ fn join<S: NodeSource>(
     })
 }
 
-/// The resulting leaves of changes below a node, with the old leaf there if it stays.
+/// The leaves below a node after the changes. `old` is the leaf there before, if there is one.
 fn leaves(changes: &[LeafChange], old: Option<(B256, Bytes)>) -> Vec<(B256, Bytes)> {
     let mut leaves: Vec<_> = changes
         .iter()
@@ -312,10 +315,8 @@ fn reference(node: &Node, path: Nibbles, large: bool, rows: &mut Vec<(Nibbles, B
         }
         Node::Branch(children) => {
             let large = large && is_large(node, &mut 0);
-            let present: Vec<_> = (0..16)
-                .filter(|index| children[*index] != Node::Empty)
-                .collect();
-            let mask = present.iter().fold(0u16, |mask, index| mask | 1 << index);
+            let mask = present_mask(children);
+            let present = (0..16).filter(|index| mask & (1 << index) != 0);
             let child = |index: usize, rows: &mut _| {
                 reference(&children[index], child_path(&path, index), large, rows)
             };
@@ -324,14 +325,12 @@ fn reference(node: &Node, path: Nibbles, large: bool, rows: &mut Vec<(Nibbles, B
                     let mut rows = Vec::new();
                     (child(index, &mut rows), rows)
                 };
+                let present: Vec<_> = present.collect();
                 let (references, others): (_, Vec<_>) = present.into_par_iter().map(alone).unzip();
                 rows.extend(others.into_iter().flatten());
                 references
             } else {
-                present
-                    .into_iter()
-                    .map(|index| child(index, rows))
-                    .collect()
+                present.map(|index| child(index, rows)).collect()
             };
             rows.push((path, branch_row(children, mask, &references)));
             RlpNode::from_rlp(&rlp_branch(mask, &references))

@@ -5,7 +5,7 @@
 //! used.
 
 use crate::chain::{
-    changes::Changes,
+    changes::{Changes, StorageChange},
     rows::{
         Account,
         account::{decode_slot, slot_leaf},
@@ -73,11 +73,10 @@ impl Witness {
 
     /// The storage root; that of the empty trie if there is no such account.
     pub fn storage_root(&self, root: B256, address: Address) -> Result<B256, TrieError> {
-        Ok(self
-            .account(root, address)?
-            .map_or(EMPTY_ROOT_HASH, |account| account.storage_root))
+        self.storage_root_by_hash(root, &keccak256(address))
     }
 
+    /// A contract's code. Any other preimage of this hash is returned too.
     pub fn code(&self, hash: B256) -> Option<Bytes> {
         self.nodes.get(&hash).cloned()
     }
@@ -86,45 +85,27 @@ impl Witness {
     pub fn update(&self, root: B256, changes: &Changes) -> Result<Roots, TrieError> {
         let mut storage_roots = BTreeMap::new();
         let mut leaves = Vec::new();
-        for (hash, account, storage) in touched(changes) {
-            let Some(account) = account else {
-                return Err(TrieError::Orphan(hash));
+        for touched in touched(changes) {
+            let account = touched.account.ok_or(TrieError::Orphan(touched.hash))?;
+            let storage_root = match (&account, touched.storage) {
+                (None, _) => Some(EMPTY_ROOT_HASH),
+                (Some(_), Some(storage)) => {
+                    Some(self.update_storage(root, &touched.hash, storage)?)
+                }
+                (Some(_), None) => None,
             };
-            let Some(account) = account else {
-                storage_roots.insert(hash, EMPTY_ROOT_HASH);
-                leaves.push(LeafChange {
-                    key: hash,
-                    value: None,
-                    exists: false,
-                });
-                continue;
+            storage_roots.extend(storage_root.map(|root| (touched.hash, root)));
+            let value = match (account, storage_root) {
+                (None, _) => None,
+                (Some(account), Some(root)) => Some(encode_account(&account, root)),
+                (Some(account), None) => {
+                    let root = self.storage_root_by_hash(root, &touched.hash)?;
+                    Some(encode_account(&account, root))
+                }
             };
-            let mut storage_root = match storage {
-                Some(storage) if storage.wiped => EMPTY_ROOT_HASH,
-                _ => self
-                    .account_by_hash(root, &hash)?
-                    .map_or(EMPTY_ROOT_HASH, |account| account.storage_root),
-            };
-            if let Some(storage) = storage {
-                let slots: Vec<_> = storage
-                    .slots
-                    .iter()
-                    .map(|(slot, value)| {
-                        let value =
-                            (!value.is_zero()).then(|| slot_leaf(&value.to_be_bytes_trimmed_vec()));
-                        LeafChange {
-                            key: *slot,
-                            value,
-                            exists: false,
-                        }
-                    })
-                    .collect();
-                storage_root = seal(&apply(self, storage_root, &slots)?).0;
-                storage_roots.insert(hash, storage_root);
-            }
             leaves.push(LeafChange {
-                key: hash,
-                value: Some(encode_account(&account, storage_root)),
+                key: touched.hash,
+                value,
                 exists: false,
             });
         }
@@ -133,6 +114,33 @@ impl Witness {
             state_root,
             storage_roots,
         })
+    }
+
+    /// The storage root of an account after these changes to its storage.
+    fn update_storage(
+        &self,
+        root: B256,
+        account: &B256,
+        storage: &StorageChange,
+    ) -> Result<B256, TrieError> {
+        let before = if storage.wiped {
+            EMPTY_ROOT_HASH
+        } else {
+            self.storage_root_by_hash(root, account)?
+        };
+        let leaf = |value: &U256| slot_leaf(&value.to_be_bytes_trimmed_vec());
+        let slots = storage.slots.iter().map(|(slot, value)| LeafChange {
+            key: *slot,
+            value: (!value.is_zero()).then(|| leaf(value)),
+            exists: false,
+        });
+        Ok(seal(&apply(self, before, &slots.collect::<Vec<_>>())?).0)
+    }
+
+    fn storage_root_by_hash(&self, root: B256, account: &B256) -> Result<B256, TrieError> {
+        Ok(self
+            .account_by_hash(root, account)?
+            .map_or(EMPTY_ROOT_HASH, |account| account.storage_root))
     }
 
     fn account_by_hash(&self, root: B256, hash: &B256) -> Result<Option<Account>, TrieError> {
@@ -194,7 +202,7 @@ impl NodeSource for Witness {
                     value: leaf.value.into(),
                 })
             }
-            _ => Err(damaged("does not fit its place")),
+            _ => Err(damaged("cannot be at this path")),
         }
     }
 }

@@ -4,6 +4,7 @@
 use super::{ReadError, View};
 use crate::chain::{
     receipt::{MinedLog, MinedReceipt, Receipt, mined_logs, mined_receipt},
+    rows::ExecutedBlock,
     store::Snapshot,
 };
 use alloy_consensus::{Header, transaction::SignerRecoverable};
@@ -41,6 +42,7 @@ pub(crate) fn recover(number: u64, raw: &[u8]) -> Result<Address, ReadError> {
 }
 
 impl View {
+    /// A block of this branch; `None` if there is none, or if its body is pruned.
     pub fn payload(&self, number: u64) -> Result<Option<Arc<Payload>>, ReadError> {
         if let Some(block) = self.in_memory(number) {
             return Ok(Some(block.payload.clone()));
@@ -67,6 +69,7 @@ impl View {
         self.snapshot.oldest_body()
     }
 
+    /// The receipts of a block of this branch.
     pub fn receipts(&self, number: u64) -> Result<Option<Arc<Vec<Receipt>>>, ReadError> {
         if let Some(block) = self.in_memory(number) {
             return Ok(Some(block.receipts.clone()));
@@ -79,60 +82,10 @@ impl View {
     /// One transaction of a block with its receipt, read without the others; `None` if the block
     /// has no such index.
     pub fn mined(&self, number: u64, index: usize) -> Result<Option<Mined>, ReadError> {
-        let parts = match self.in_memory(number) {
-            Some(block) => {
-                let transactions = &block.payload.transactions;
-                let (Some(raw), Some(receipt)) = (
-                    transactions.get(index),
-                    mined_receipt(&block.receipts, index),
-                ) else {
-                    return Ok(None);
-                };
-                let sender = block.senders.get(index).copied();
-                Some((
-                    block.payload.hash,
-                    block.payload.header.clone(),
-                    transactions[0].clone(),
-                    raw.clone(),
-                    receipt,
-                    sender,
-                ))
-            }
-            None => self.stored_part(number, |snapshot, number| {
-                let (Some(hash), Some(header)) =
-                    (snapshot.hash_of(number)?, snapshot.header(number)?)
-                else {
-                    return Ok(None);
-                };
-                let Some(receipt) = snapshot.receipt(number, index)?.flatten() else {
-                    return Ok(None);
-                };
-                let Some(transactions) = snapshot.transactions(number, &[0, index])? else {
-                    return Ok(None);
-                };
-                let [Some(first), Some(raw)] = <[_; 2]>::try_from(transactions).unwrap_or_default()
-                else {
-                    return Ok(None);
-                };
-                let sender = snapshot
-                    .senders(number)?
-                    .and_then(|senders| senders.get(index).copied());
-                Ok(Some((hash, header, first, raw, receipt, sender)))
-            })?,
-        };
-        let Some((hash, header, first, raw, receipt, sender)) = parts else {
-            return Ok(None);
-        };
-        let sender = sender.map_or_else(|| recover(number, &raw), Ok)?;
-        Ok(Some(Mined {
-            block: BlockId { hash, number },
-            header,
-            index,
-            first,
-            raw,
-            sender,
-            receipt,
-        }))
+        match self.in_memory(number) {
+            Some(block) => mined_in(block, index),
+            None => self.stored_part(number, |snapshot, number| mined_at(snapshot, number, index)),
+        }
     }
 
     /// One transaction of a block in its EIP-2718 form.
@@ -162,30 +115,9 @@ impl View {
             ));
         }
         self.stored_part(number, |snapshot, number| {
-            let Some(logs) = snapshot.logs(number, wanted)? else {
-                return Ok(None);
-            };
-            if logs.is_empty() {
-                return Ok(Some(vec![]));
-            }
-            let mut indexes: Vec<usize> = logs.iter().map(|log| log.index).collect();
-            indexes.dedup();
-            let raw = snapshot.transactions(number, &indexes)?.unwrap_or_default();
-            let hashes: BTreeMap<_, _> = indexes
-                .into_iter()
-                .zip(raw)
-                .filter_map(|(index, raw)| Some((index, keccak256(raw?))))
-                .collect();
-            let hash = |log: MinedLog| {
-                let hash = hashes
-                    .get(&log.index)
-                    .ok_or_else(|| ReadError::Damaged(format!("transactions of block {number}")))?;
-                Ok((log, *hash))
-            };
-            logs.into_iter()
-                .map(hash)
-                .collect::<Result<_, _>>()
-                .map(Some)
+            let logs = snapshot.logs(number, wanted)?;
+            logs.map(|logs| with_hashes(snapshot, number, logs))
+                .transpose()
         })
     }
 
@@ -208,8 +140,8 @@ impl View {
 
     /// Block number and index of a transaction on this branch.
     pub fn transaction(&self, hash: B256) -> Result<Option<(u64, usize)>, ReadError> {
-        // Scan only blocks above the store: the store's index covers stored blocks that are still
-        // in memory, and is faster.
+        // Scan only blocks above the store. For stored blocks that are still in memory, the store's
+        // index is faster than a scan.
         for block in self.blocks.iter().rev() {
             if let Some(index) = block
                 .transaction_hashes()
@@ -224,4 +156,79 @@ impl View {
             .transaction(&hash)?
             .filter(|(number, _)| *number <= self.base.number))
     }
+}
+
+/// A transaction of a block in memory.
+fn mined_in(block: &ExecutedBlock, index: usize) -> Result<Option<Mined>, ReadError> {
+    let transactions = &block.payload.transactions;
+    let (Some(raw), Some(receipt)) = (
+        transactions.get(index),
+        mined_receipt(&block.receipts, index),
+    ) else {
+        return Ok(None);
+    };
+    let id = block.payload.id();
+    let sender = block.senders.get(index).copied();
+    Ok(Some(Mined {
+        block: id,
+        header: block.payload.header.clone(),
+        index,
+        first: transactions[0].clone(),
+        raw: raw.clone(),
+        sender: sender.map_or_else(|| recover(id.number, raw), Ok)?,
+        receipt,
+    }))
+}
+
+/// A transaction of a stored block.
+fn mined_at(snapshot: &Snapshot, number: u64, index: usize) -> Result<Option<Mined>, ReadError> {
+    let (Some(hash), Some(header)) = (snapshot.hash_of(number)?, snapshot.header(number)?) else {
+        return Ok(None);
+    };
+    let Some(receipt) = snapshot.receipt(number, index)?.flatten() else {
+        return Ok(None);
+    };
+    let Some(transactions) = snapshot.transactions(number, &[0, index])? else {
+        return Ok(None);
+    };
+    let [Some(first), Some(raw)] = <[_; 2]>::try_from(transactions).unwrap_or_default() else {
+        return Ok(None);
+    };
+    let senders = snapshot.senders(number)?;
+    let sender = senders.and_then(|senders| senders.get(index).copied());
+    Ok(Some(Mined {
+        block: BlockId { hash, number },
+        header,
+        index,
+        first,
+        sender: sender.map_or_else(|| recover(number, &raw), Ok)?,
+        raw,
+        receipt,
+    }))
+}
+
+/// Adds the hash of its transaction to each log of a stored block. Reads only these transactions.
+fn with_hashes(
+    snapshot: &Snapshot,
+    number: u64,
+    logs: Vec<MinedLog>,
+) -> Result<Vec<(MinedLog, B256)>, ReadError> {
+    if logs.is_empty() {
+        return Ok(vec![]);
+    }
+    let mut indexes: Vec<usize> = logs.iter().map(|log| log.index).collect();
+    indexes.dedup();
+    let raw = snapshot.transactions(number, &indexes)?.unwrap_or_default();
+    let hashes: BTreeMap<_, _> = indexes
+        .into_iter()
+        .zip(raw)
+        .filter_map(|(index, raw)| Some((index, keccak256(raw?))))
+        .collect();
+    let with_hash = |log: MinedLog| {
+        let hash = hashes
+            .get(&log.index)
+            .ok_or_else(|| ReadError::Damaged(format!("transactions of block {number}")))?;
+        Ok((log, *hash))
+    };
+    logs.into_iter().map(with_hash).collect()
 }

@@ -1,10 +1,11 @@
 //! Row index: the rows of the executed blocks of a branch, by key, so that the cost of a read does
 //! not grow with the number of blocks above the store.
 //!
-//! All views of a branch share one index. Each sees only the rows of its own blocks, so the index
-//! may grow at its tip while older views are read; a block beside the tip starts an index of its
-//! own. The executor extends the index block by block and releases blocks when they are stored. An
-//! older view whose blocks were released gets [`Found::Unknown`], and scans its blocks one by one.
+//! All views of a branch share one index. Each view sees only the rows of its own blocks, so the
+//! index may grow at its tip while older views are read. A block that does not build on the tip
+//! starts a new index. The executor extends the index block by block, and releases blocks when they
+//! are stored. An older view whose blocks were released gets [`Found::Unknown`], and scans its
+//! blocks one by one.
 
 use crate::chain::rows::ExecutedBlock;
 use alloy_primitives::{Bytes, map::HashMap};
@@ -21,14 +22,21 @@ struct IndexInner {
     base: u64,
     /// Oldest first.
     blocks: VecDeque<Arc<ExecutedBlock>>,
-    /// RowIndex that these blocks wrote: each value with the number of its block, oldest first.
+    /// The rows that these blocks wrote, by key.
     versions: HashMap<Bytes, Versions>,
 }
 
 /// Versions of a row, at least one. Most rows are written once.
 struct Versions {
-    newest: (u64, Option<Bytes>),
-    older: VecDeque<(u64, Option<Bytes>)>,
+    newest: Version,
+    /// Oldest first.
+    older: VecDeque<Version>,
+}
+
+/// The value of a row after one block; `None` if the block removed the row.
+struct Version {
+    number: u64,
+    value: Option<Bytes>,
 }
 
 /// Result of a lookup in the blocks of a view.
@@ -43,8 +51,8 @@ pub(super) enum Found {
 }
 
 impl RowIndex {
-    /// The index of the branch `blocks`, the first of which builds on `base`: one of `near` if it
-    /// is of this branch, or a new one.
+    /// The index of the branch `blocks`, the first of which builds on `base`: an index among `near`
+    /// that covers the branch or can be extended to it, otherwise a new one.
     pub fn of<'a>(
         near: impl IntoIterator<Item = &'a Arc<Self>>,
         base: u64,
@@ -72,8 +80,10 @@ impl RowIndex {
         }
         // Ignore versions at or below `base`: the snapshot already holds them, possibly in a newer
         // version.
-        let visible = |(number, value): &(u64, Option<Bytes>)| {
-            (base + 1..=tip).contains(number).then(|| value.clone())
+        let visible = |version: &Version| {
+            (base + 1..=tip)
+                .contains(&version.number)
+                .then(|| version.value.clone())
         };
         let versions = inner.versions.get(key);
         let value = versions.and_then(|row| {
@@ -98,13 +108,12 @@ impl IndexInner {
         let Some(last) = blocks.last().map(|block| block.payload.id()) else {
             return true;
         };
-        let place = |number: u64| {
-            number
-                .checked_sub(self.base + 1)
-                .map(|place| place as usize)
+        let at_height = |number: u64| {
+            let index = number.checked_sub(self.base + 1)?;
+            self.blocks.get(index as usize)
         };
-        if let Some(here) = place(last.number).and_then(|place| self.blocks.get(place)) {
-            return here.payload.id() == last;
+        if let Some(indexed) = at_height(last.number) {
+            return indexed.payload.id() == last;
         }
         let Some(tip) = self.blocks.back().map(|block| block.payload.id()) else {
             // An empty index can start at any base.
@@ -112,26 +121,29 @@ impl IndexInner {
             blocks.iter().for_each(|block| self.push(block));
             return true;
         };
-        // Whether the tip is among the blocks, or the parent of the first.
-        let above = match tip.number.checked_sub(base) {
+        // The index can be extended if its tip is one of the blocks, or the parent of the first.
+        let extends = match tip.number.checked_sub(base) {
             Some(0) => parent(&blocks[0]) == Some(tip),
-            Some(place) => blocks
-                .get(place as usize - 1)
+            Some(covered) => blocks
+                .get(covered as usize - 1)
                 .is_some_and(|block| block.payload.id() == tip),
             None => false,
         };
-        if above {
+        if extends {
             blocks[(tip.number - base) as usize..]
                 .iter()
                 .for_each(|block| self.push(block));
         }
-        above
+        extends
     }
 
     fn push(&mut self, block: &Arc<ExecutedBlock>) {
         let number = block.payload.number();
         for (key, row) in &block.overlay.rows {
-            let version = (number, row.after.clone());
+            let version = Version {
+                number,
+                value: row.after.clone(),
+            };
             match self.versions.get_mut(key) {
                 Some(row) => row
                     .older
@@ -148,7 +160,7 @@ impl IndexInner {
         self.blocks.push_back(block.clone());
     }
 
-    /// Releases the oldest block if it is stored.
+    /// Releases the oldest block if its number is at most `stored`. Returns false if it is not.
     fn pop(&mut self, stored: u64) -> bool {
         if self
             .blocks
@@ -163,14 +175,15 @@ impl IndexInner {
         self.base = block.payload.number();
         for key in block.overlay.rows.keys() {
             if let Some(row) = self.versions.get_mut(key) {
-                // The root of the trie has a version per block, so check only the oldest.
+                // A block writes a row once, so at most the oldest version is released. Checking all
+                // would be slow for the root of the trie, which has a version per block.
                 if row
                     .older
                     .front()
-                    .is_some_and(|(number, _)| *number <= self.base)
+                    .is_some_and(|version| version.number <= self.base)
                 {
                     row.older.pop_front();
-                } else if row.newest.0 <= self.base {
+                } else if row.newest.number <= self.base {
                     self.versions.remove(key);
                 }
             }

@@ -1,4 +1,7 @@
-//! The state after one block of a view.
+//! The state after one block of a view: accounts, slots, codes and trie nodes.
+//!
+//! At or above the newest stored block rows come from the view's blocks and its snapshot. Below it
+//! they come from state history and trie history.
 
 use crate::chain::{
     changes::Changes,
@@ -10,7 +13,7 @@ use alloy_consensus::Header;
 use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
 use std::{iter::Peekable, ops::Bound, sync::Arc};
 
-/// Source of a state.
+/// The block of a state.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum At {
     /// The state after this many of the view's blocks.
@@ -120,55 +123,58 @@ impl State {
     /// stored block only flat rows.
     pub fn scan(&self, prefix: &[u8], from: &[u8]) -> Result<Scan<'_>, ReadError> {
         let from = from.max(prefix);
-        let (snapshot, unwound) = (&self.view.snapshot, &self.view.unwound.rows);
-        let blocks = match self.at {
-            At::Tip(blocks) => blocks,
-            At::Stored(number) => {
-                if !keys::is_flat(prefix) {
-                    return Err(ReadError::NoTrie(number));
-                }
-                self.check_kept(prefix, number)?;
-                let (prefix, mut from) = (prefix.to_vec(), from.to_vec());
-                let rows = std::iter::from_fn(move || {
-                    let row = snapshot
-                        .state_first_at(&prefix, &from, number)
-                        .transpose()?;
-                    if let Ok((key, _)) = &row {
-                        from = [key.as_ref(), &[0]].concat();
-                    }
-                    Some(row)
-                });
-                return Ok(Scan {
-                    layers: Vec::new(),
-                    stored: (Box::new(rows) as StoredRows<'_>).peekable(),
-                });
-            }
-        };
-        let range = (Bound::Included(from), Bound::<&[u8]>::Unbounded);
-        let mut layers: Vec<Peekable<Layer<'_>>> = Vec::with_capacity(blocks + 1);
-        for block in self.view.blocks[..blocks].iter().rev() {
-            let rows = block
-                .overlay
-                .rows
-                .range::<[u8], _>(range)
-                .map(|(key, row)| (key, row.after.as_ref()));
-            let prefix = prefix.to_vec();
-            layers.push(
-                (Box::new(rows.take_while(move |(key, _)| key.starts_with(&prefix))) as Layer<'_>)
-                    .peekable(),
-            );
+        match self.at {
+            At::Tip(blocks) => Ok(self.scan_tip(blocks, prefix, from)),
+            At::Stored(number) => self.scan_history(number, prefix, from),
         }
-        let rows = unwound
-            .range::<[u8], _>(range)
-            .map(|(key, value)| (key, value.as_ref()));
-        let owned = prefix.to_vec();
-        layers.push(
-            (Box::new(rows.take_while(move |(key, _)| key.starts_with(&owned))) as Layer<'_>)
-                .peekable(),
-        );
-        Ok(Scan {
+    }
+
+    /// The rows after the first `blocks` blocks of the view.
+    fn scan_tip(&self, blocks: usize, prefix: &[u8], from: &[u8]) -> Scan<'_> {
+        let View {
+            snapshot, unwound, ..
+        } = &*self.view;
+        let range = (Bound::Included(from), Bound::<&[u8]>::Unbounded);
+        let mut layers = Vec::with_capacity(blocks + 1);
+        for block in self.view.blocks[..blocks].iter().rev() {
+            let rows = block.overlay.rows.range::<[u8], _>(range);
+            layers.push(layer(
+                prefix,
+                rows.map(|(key, row)| (key, row.after.as_ref())),
+            ));
+        }
+        let rows = unwound.rows.range::<[u8], _>(range);
+        layers.push(layer(
+            prefix,
+            rows.map(|(key, value)| (key, value.as_ref())),
+        ));
+        Scan {
             layers,
             stored: (Box::new(snapshot.state_scan(prefix, from)) as StoredRows<'_>).peekable(),
+        }
+    }
+
+    /// The flat rows after a stored block, from state history.
+    fn scan_history(&self, number: u64, prefix: &[u8], from: &[u8]) -> Result<Scan<'_>, ReadError> {
+        if !keys::is_flat(prefix) {
+            return Err(ReadError::NoTrie(number));
+        }
+        self.check_kept(prefix, number)?;
+        let (prefix, mut from) = (prefix.to_vec(), from.to_vec());
+        let rows = std::iter::from_fn(move || {
+            let row = self
+                .view
+                .snapshot
+                .state_first_at(&prefix, &from, number)
+                .transpose()?;
+            if let Ok((key, _)) = &row {
+                from = [key.as_ref(), &[0]].concat();
+            }
+            Some(row)
+        });
+        Ok(Scan {
+            layers: Vec::new(),
+            stored: (Box::new(rows) as StoredRows<'_>).peekable(),
         })
     }
 
@@ -186,12 +192,12 @@ impl State {
         self.prove_hashed(&keccak256(address), &slots)
     }
 
-    /// The same by the hashes of the address and of the slots.
+    /// Like [`State::prove`], by the hashes of the address and of the slots.
     pub fn prove_hashed(&self, hash: &B256, slots: &[B256]) -> Result<AccountProof, TrieError> {
         trie::prove(self, self.header.state_root, hash, slots)
     }
 
-    /// Checks that history still has this row as of this block.
+    /// Fails if history no longer has this row as of block `number`.
     fn check_kept(&self, key: &[u8], number: u64) -> Result<(), ReadError> {
         if number >= self.view.snapshot.oldest_row(key) {
             Ok(())
@@ -213,8 +219,19 @@ impl StateRows for State {
     }
 }
 
+/// Rows that one block writes (`None`: removes), ascending.
 type Layer<'a> = Box<dyn Iterator<Item = (&'a Bytes, Option<&'a Bytes>)> + 'a>;
 type StoredRows<'a> = Box<dyn Iterator<Item = Result<(Bytes, Bytes), ReadError>> + 'a>;
+
+/// The rows with this prefix, which `rows` begins with.
+fn layer<'a>(
+    prefix: &[u8],
+    rows: impl Iterator<Item = (&'a Bytes, Option<&'a Bytes>)> + 'a,
+) -> Peekable<Layer<'a>> {
+    let prefix = prefix.to_vec();
+    let rows = rows.take_while(move |(key, _)| key.starts_with(&prefix));
+    (Box::new(rows) as Layer<'a>).peekable()
+}
 
 /// Rows of a state in ascending order: overlays merged over the store, newest first.
 pub struct Scan<'a> {

@@ -1,6 +1,9 @@
 //! Views against a plain model: random blocks, commits in random groups, side branches, unwinds and
 //! reopens.
 
+mod branches;
+mod senders;
+
 use super::*;
 use crate::chain::{
     changes::{AccountChange, Changes, StorageChange},
@@ -355,7 +358,7 @@ fn views_agree_with_a_plain_model() {
                     blocks,
                     None,
                     None,
-                    WAY_BACK,
+                    UNWIND_DATA,
                 )
                 .unwrap(),
             );
@@ -407,7 +410,7 @@ fn views_agree_with_a_plain_model() {
                                 blocks,
                                 None,
                                 None,
-                                WAY_BACK,
+                                UNWIND_DATA,
                             )
                             .unwrap(),
                         );
@@ -457,230 +460,5 @@ fn views_agree_with_a_plain_model() {
         assert!(matches!(store.unwind_one(), Err(StoreError::Genesis)));
         let genesis = Arc::new(View::new(store.snapshot().unwrap(), vec![], None, None).unwrap());
         check_view(&genesis, &branch[..1].to_vec(), &mut dice);
-    }
-}
-
-#[test]
-fn blocks_that_do_not_link_are_refused() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut dice = Dice(StdRng::seed_from_u64(99));
-    let mut plain = Plain::default();
-    let store = create(dir.path(), CACHES[2], &mut plain, &mut dice);
-    let genesis = Arc::new(View::new(store.snapshot().unwrap(), vec![], None, None).unwrap());
-    let first = dice.block(&genesis, &mut plain);
-    let view =
-        Arc::new(View::new(store.snapshot().unwrap(), vec![first.clone()], None, None).unwrap());
-    let second = dice.block(&view, &mut plain);
-    let new = |blocks| View::new(store.snapshot().unwrap(), blocks, None, None);
-    assert!(matches!(
-        new(vec![second.clone()]),
-        Err(ReadError::Unlinked(0))
-    ));
-    assert!(matches!(
-        genesis.clone().child(second.clone(), None, None),
-        Err(ReadError::Unlinked(2))
-    ));
-    assert!(matches!(
-        new(vec![first.clone(), first.clone()]),
-        Err(ReadError::Unlinked(1))
-    ));
-    assert!(matches!(
-        View::near_branch(
-            &[],
-            store.snapshot().unwrap(),
-            1,
-            vec![],
-            None,
-            None,
-            WAY_BACK
-        ),
-        Err(ReadError::Unlinked(1))
-    ));
-    assert!(matches!(
-        store.commit(std::slice::from_ref(&second), None, None),
-        Err(StoreError::Unlinked { .. })
-    ));
-    assert_eq!(store.head().number, 0);
-    store.commit(&[first, second], None, None).unwrap();
-    assert_eq!(store.head().number, 2);
-}
-
-/// A block of one transaction that this sender is said to have sent, and who signed it.
-fn signed(parent: BlockId, sender: Option<Address>) -> (Arc<ExecutedBlock>, Address) {
-    let secret = secp256k1::SecretKey::from_slice(&[0x42; 32]).unwrap();
-    let public = secret
-        .public_key(secp256k1::SECP256K1)
-        .serialize_uncompressed();
-    let signer = Address::from_slice(&keccak256(&public[1..])[12..]);
-    let transaction = TxLegacy {
-        chain_id: Some(901),
-        nonce: parent.number,
-        gas_limit: 21_000,
-        ..Default::default()
-    };
-    let message = secp256k1::Message::from_digest(transaction.signature_hash().0);
-    let (id, bytes) = secp256k1::SECP256K1
-        .sign_ecdsa_recoverable(&message, &secret)
-        .serialize_compact();
-    let signature = Signature::from_bytes_and_parity(&bytes, i32::from(id) == 1);
-    let raw = OpTxEnvelope::from(transaction.into_signed(signature)).encoded_2718();
-    let header = Header {
-        parent_hash: parent.hash,
-        number: parent.number + 1,
-        ..Default::default()
-    };
-    let receipt = Receipt {
-        tx_type: 0,
-        success: true,
-        cumulative_gas_used: 21_000,
-        logs: vec![],
-        deposit_nonce: None,
-        deposit_version: None,
-    };
-    let payload = Arc::new(Payload::sealed(header, vec![raw.into()]));
-    let senders = vec![sender.unwrap_or(signer)];
-    (
-        Arc::new(ExecutedBlock::new(
-            payload,
-            senders,
-            Arc::new(vec![receipt]),
-            Arc::default(),
-        )),
-        signer,
-    )
-}
-
-#[test]
-fn senders_are_stored_with_their_block_and_not_recovered() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut dice = Dice(StdRng::seed_from_u64(5));
-    let store = create(dir.path(), CACHES[2], &mut Plain::default(), &mut dice);
-    let said = Address::repeat_byte(0x77);
-    let (block, signer) = signed(store.head(), Some(said));
-    assert_ne!(said, signer);
-    store
-        .commit(std::slice::from_ref(&block), None, None)
-        .unwrap();
-    let view = View::new(store.snapshot().unwrap(), vec![], None, None).unwrap();
-    assert_eq!(view.senders(&block.payload).unwrap(), [said]);
-    assert_eq!(view.mined(1, 0).unwrap().unwrap().sender, said);
-    store.unwind_one().unwrap();
-    assert_eq!(store.snapshot().unwrap().senders(1).unwrap(), None);
-}
-
-#[test]
-fn a_store_of_the_version_before_senders_is_read_and_continued() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut dice = Dice(StdRng::seed_from_u64(5));
-    let store = create(dir.path(), CACHES[2], &mut Plain::default(), &mut dice);
-    let (old, signer) = signed(store.head(), None);
-    store
-        .commit(std::slice::from_ref(&old), None, None)
-        .unwrap();
-    let mut rewrite = store.rewrite();
-    rewrite.senders(1, &[]).unwrap();
-    rewrite.set(Space::Meta, b"senders", None).unwrap();
-    rewrite
-        .set(
-            Space::Meta,
-            b"schema",
-            Some(&Bytes::from_static(&[0, 0, 0, 3])),
-        )
-        .unwrap();
-    rewrite.finish().unwrap();
-    drop(store);
-
-    let store = Store::open(dir.path(), CACHES[2], None).unwrap();
-    assert_eq!(
-        (
-            store.snapshot().unwrap().schema(),
-            store.snapshot().unwrap().oldest_senders().unwrap()
-        ),
-        (3, u64::MAX)
-    );
-    let view = View::new(store.snapshot().unwrap(), vec![], None, None).unwrap();
-    assert_eq!(view.senders(&old.payload).unwrap(), [signer]);
-    assert_eq!(view.mined(1, 0).unwrap().unwrap().sender, signer);
-    let (new, _) = signed(store.head(), None);
-    store.commit(&[new], None, None).unwrap();
-    drop((view, store));
-
-    let store = Store::open(dir.path(), CACHES[2], None).unwrap();
-    let snapshot = store.snapshot().unwrap();
-    assert_eq!(
-        (snapshot.schema(), snapshot.oldest_senders().unwrap()),
-        (4, 2)
-    );
-    assert_eq!(
-        (snapshot.senders(1).unwrap(), snapshot.senders(2).unwrap()),
-        (None, Some(vec![signer]))
-    );
-}
-
-/// Going back far below the store reads each record once, and views of the same snapshot share what
-/// was read.
-#[test]
-fn the_way_back_is_read_once() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut dice = Dice(StdRng::seed_from_u64(77));
-    let mut plain = Plain::default();
-    let store = create(dir.path(), CACHES[2], &mut plain, &mut dice);
-    let mut branch: Branch = vec![(None, plain)];
-    for _ in 0..520 {
-        let view = Arc::new(View::new(store.snapshot().unwrap(), vec![], None, None).unwrap());
-        let mut plain = branch.last().unwrap().1.clone();
-        let block = dice.block(&view, &mut plain);
-        store
-            .commit(std::slice::from_ref(&block), None, None)
-            .unwrap();
-        branch.push((Some(block), plain));
-    }
-    let snapshot = store.snapshot().unwrap();
-    let back = |near: &[&View], fork| {
-        Arc::new(
-            View::near_branch(near, snapshot.clone(), fork, vec![], None, None, WAY_BACK).unwrap(),
-        )
-    };
-    let deep = back(&[], 20);
-    // Each row once, however many of the 500 records have it.
-    let rows: std::collections::BTreeSet<Bytes> = (21..=520)
-        .flat_map(|number| snapshot.unwind_record(number).unwrap().unwrap())
-        .map(|(key, _)| key)
-        .collect();
-    assert_eq!(deep.unwound.rows.len(), rows.len());
-    check_view(&deep, &branch[..=20].to_vec(), &mut dice);
-    // The same again costs nothing; deeper reads on from there; above it, or at another snapshot,
-    // it is of no use.
-    assert!(Arc::ptr_eq(&back(&[&deep], 20).unwound, &deep.unwound));
-    let middle = back(&[], 270);
-    for near in [&middle, &deep] {
-        let deeper = back(&[near], 5);
-        assert_eq!(deeper.unwound, back(&[], 5).unwound);
-        check_view(&deeper, &branch[..=5].to_vec(), &mut dice);
-    }
-    assert_eq!(back(&[&deep], 270).unwound, middle.unwound);
-    let other = View::near_branch(
-        &[&deep],
-        store.snapshot().unwrap(),
-        20,
-        vec![],
-        None,
-        None,
-        WAY_BACK,
-    )
-    .unwrap();
-    assert!(other.unwound == deep.unwound && !Arc::ptr_eq(&other.unwound, &deep.unwound));
-    // Unwind data is bounded, also where it is shared.
-    let bounded = |near: &[&View], fork, most| {
-        View::near_branch(near, snapshot.clone(), fork, vec![], None, None, most).map(drop)
-    };
-    let weight = deep.unwound.weight();
-    assert!(weight > rows.len() * 100, "{weight}");
-    for near in [&[][..], &[&*middle]] {
-        assert!(bounded(near, 20, 2 * weight).is_ok());
-        assert!(matches!(
-            bounded(near, 20, weight / 2),
-            Err(ReadError::Far(20))
-        ));
     }
 }

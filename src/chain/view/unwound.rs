@@ -1,8 +1,8 @@
-//! Unwind data of a view below the stored head: the values, at the fork of a branch, of rows that
-//! stored blocks above it have changed.
+//! Unwind data of a view below the stored head: the values, at the fork point of a branch, of rows
+//! that stored blocks above the fork point have changed.
 //!
-//! Built from unwind records, newest first, and held in memory as long as the view. It is therefore
-//! bounded: views of branches that fork off deeper are possible only after the store itself has
+//! Built from unwind records, newest first, and held in memory as long as the view. Its size is
+//! therefore bounded: a branch that forks off deeper can be read only after the store itself has
 //! been unwound.
 
 use crate::chain::{
@@ -17,13 +17,14 @@ const OVERHEAD: usize = 150;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Unwound {
+    /// By row key; `None` where the row did not exist.
     pub rows: BTreeMap<Bytes, Option<Bytes>>,
     weight: usize,
 }
 
 impl Unwound {
-    /// Unwinds this block, given the rows after it. The oldest record of a row has its value at the
-    /// fork.
+    /// Unwinds block `number`, the next lower one: `rows` holds the values after it. The record of
+    /// the lowest block that changed a row determines its value at the fork point.
     pub fn add(&mut self, snapshot: &Snapshot, number: u64) -> Result<(), ReadError> {
         let bytes = |row: &Option<Bytes>| row.as_ref().map_or(0, |row| row.len());
         for (key, before) in snapshot

@@ -111,15 +111,15 @@ impl CheckedBlock {
             return Ok(());
         };
         self.transactions = body.len() as u64;
-        for (place, raw) in body.iter().enumerate() {
+        for (index, raw) in body.iter().enumerate() {
             let hash = keccak256(raw);
-            if snapshot.transaction(&hash)? != Some((number, place)) {
+            if snapshot.transaction(&hash)? != Some((number, index)) {
                 self.index_damage(format!(
                     "the index row of transaction {hash} of {block} is missing or another's"
                 ));
             }
         }
-        self.senders = stray_senders(snapshot, number, &body)?;
+        self.senders = corrected_senders(snapshot, number, &body)?;
         if self.senders.is_some() {
             self.damages.push((
                 format!("the senders of {block} are missing or another's"),
@@ -131,7 +131,7 @@ impl CheckedBlock {
 }
 
 /// The correct senders of a block, if its row of senders has others or is missing.
-fn stray_senders(
+fn corrected_senders(
     snapshot: &Snapshot,
     number: u64,
     body: &[Bytes],
@@ -149,13 +149,14 @@ fn stray_senders(
     Ok((stored.as_ref() != Some(&senders)).then_some(senders))
 }
 
-/// `genesis` is the hash of the genesis block.
+/// Checks all blocks from the genesis block to the head, and the rows of the keyspaces that hold
+/// them. `genesis` is the hash of the genesis block.
 pub(super) fn check(
     snapshot: &Snapshot,
     spec: &ChainSpec,
     genesis: B256,
     report: &mut DamageReport,
-    tell: &mut ProgressFn<'_>,
+    progress: &mut ProgressFn<'_>,
 ) {
     let Some(first) = first_block(snapshot, genesis, report) else {
         return;
@@ -169,12 +170,12 @@ pub(super) fn check(
         let end = head.number.min(start + CHUNK - 1);
         let chunk: Vec<_> = (start..=end)
             .into_par_iter()
-            .map(|number| (number, look(snapshot, spec, number)))
+            .map(|number| (number, check_number(snapshot, spec, number)))
             .collect();
         for (number, checked) in chunk {
             chain.add(number, checked, report);
         }
-        tell("blocks", end - first, head.number - first);
+        progress("blocks", end - first, head.number - first);
     }
     if chain.below.is_some_and(|hash| hash != head.hash) {
         report.add(
@@ -234,7 +235,8 @@ impl CheckedChain {
         if let (Some(parent), Some(below)) = (checked.parent, self.below)
             && parent != below
         {
-            // A correct hash would have the rows of the correct block: see repair.
+            // A wrong index row names a block of another branch. If the right block is stored, a
+            // repair finds it by its hash.
             report.add(
                 format!("block {number} ({hash}) does not build on block {below}"),
                 Remedy::Repair,
@@ -272,7 +274,8 @@ fn first_block(snapshot: &Snapshot, genesis: B256, report: &mut DamageReport) ->
     None
 }
 
-fn look(
+/// Checks the canonical block of a number; `None` if the index has none.
+fn check_number(
     snapshot: &Snapshot,
     spec: &ChainSpec,
     number: u64,

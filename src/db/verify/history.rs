@@ -18,20 +18,22 @@ use alloy_trie::Nibbles;
 use rand::seq::index;
 use std::{collections::BTreeSet, sync::Arc};
 
+/// Blocks between two progress reports; for the smaller rows of history a thousand times as many.
 const REPORT_EVERY: u64 = 64;
 
+/// Checks unwind records and state history, and executes a sample of blocks again.
 pub(super) fn check(
     snapshot: &Snapshot,
     view: &Arc<View>,
     spec: &ChainSpec,
     samples: Samples,
     report: &mut DamageReport,
-    tell: &mut ProgressFn<'_>,
+    progress: &mut ProgressFn<'_>,
 ) {
-    if let Err(error) = unwinds(snapshot, samples.unwinds, report, tell) {
+    if let Err(error) = unwinds(snapshot, samples.unwinds, report, progress) {
         report.unreadable("the unwind records", &error);
     }
-    if let Err(error) = rows(snapshot, report, tell) {
+    if let Err(error) = rows(snapshot, report, progress) {
         report.unreadable("the state history", &error);
     }
     let (oldest, head) = (snapshot.oldest_state(), snapshot.head().number);
@@ -49,7 +51,7 @@ pub(super) fn check(
             ),
         }
         replayed += 1;
-        tell("replays", replayed, samples.replays);
+        progress("replays", replayed, samples.replays);
     }
     report.count("blocks executed again", replayed);
 }
@@ -80,7 +82,7 @@ fn unwinds(
     snapshot: &Snapshot,
     samples: u64,
     report: &mut DamageReport,
-    tell: &mut ProgressFn<'_>,
+    progress: &mut ProgressFn<'_>,
 ) -> Result<(), ReadError> {
     let (oldest, head) = (snapshot.oldest_unwind(), snapshot.head().number);
     let compared = pick(oldest.max(1), head, samples);
@@ -90,7 +92,7 @@ fn unwinds(
     for number in (oldest.max(1)..=head).rev() {
         let Some(record) = snapshot.unwind_record(number)? else {
             report.add(
-                format!("the unwind record of block {number} is missing: the chain cannot go back below it"),
+                format!("the unwind record of block {number} is missing: the chain cannot be unwound below it"),
                 Remedy::Resync,
             );
             break;
@@ -125,7 +127,7 @@ fn unwinds(
         }
         count += 1;
         if count % REPORT_EVERY == 0 {
-            tell("unwind records", count, head - oldest + 1);
+            progress("unwind records", count, head - oldest + 1);
         }
     }
     report.count("unwind records", count);
@@ -136,7 +138,7 @@ fn unwinds(
 fn rows(
     snapshot: &Snapshot,
     report: &mut DamageReport,
-    tell: &mut ProgressFn<'_>,
+    progress: &mut ProgressFn<'_>,
 ) -> Result<(), ReadError> {
     let head = snapshot.head().number;
     let mut count = 0u64;
@@ -155,13 +157,13 @@ fn rows(
         });
         if !sound {
             report.add(
-                format!("the row {key} of history has no right form, or is above the head"),
+                format!("the row {key} of history is malformed, or above the head"),
                 Remedy::Resync,
             );
         }
         count += 1;
         if count.is_multiple_of(REPORT_EVERY * 1024) {
-            tell("state history", count, 0);
+            progress("state history", count, 0);
         }
     }
     report.count("rows of state history", count);
@@ -207,7 +209,8 @@ fn unreadable(error: StateError) -> Result<String, ReadError> {
     }
 }
 
-fn words(
+/// An account as text for a finding.
+fn describe(
     AccountChange {
         nonce,
         balance,
@@ -275,10 +278,10 @@ fn compare_changes(
             code_hash: a.code_hash,
         });
         if stored != *account {
-            let [made, stored] =
-                [account, &stored].map(|account| or_none(&account.as_ref().map(words)));
+            let [computed, stored] =
+                [account, &stored].map(|account| or_none(&account.as_ref().map(describe)));
             return Ok(Some(format!(
-                "account {hash} has {made} after it, and history says {stored}"
+                "account {hash} has {computed} after it, and history says {stored}"
             )));
         }
         for (slot, value) in execution
@@ -289,11 +292,11 @@ fn compare_changes(
             .flat_map(|storage| &storage.slots)
         {
             let stored = snapshot.state_row_at(&keys::slot(hash, slot), number)?;
-            let made = (!value.is_zero()).then(|| Bytes::from(value.to_be_bytes_trimmed_vec()));
-            if stored != made {
-                let [made, stored] = [made, stored].map(|value| or_none(&value));
+            let computed = (!value.is_zero()).then(|| Bytes::from(value.to_be_bytes_trimmed_vec()));
+            if stored != computed {
+                let [computed, stored] = [computed, stored].map(|value| or_none(&value));
                 return Ok(Some(format!(
-                    "slot {slot} of account {hash} holds {made} after it, and history says {stored}"
+                    "slot {slot} of account {hash} holds {computed} after it, and history says {stored}"
                 )));
             }
         }

@@ -22,12 +22,12 @@ pub(crate) fn check(
     view: &Arc<View>,
     samples: u64,
     report: &mut DamageReport,
-    tell: &mut ProgressFn<'_>,
+    progress: &mut ProgressFn<'_>,
 ) {
     let stages = [
-        rows(snapshot, report, tell),
+        rows(snapshot, report, progress),
         newest(snapshot, report),
-        proven(snapshot, view, samples, report, tell),
+        proven(snapshot, view, samples, report, progress),
     ];
     for error in stages.into_iter().filter_map(Result::err) {
         report.add(
@@ -41,7 +41,7 @@ pub(crate) fn check(
 fn rows(
     snapshot: &Snapshot,
     report: &mut DamageReport,
-    tell: &mut ProgressFn<'_>,
+    progress: &mut ProgressFn<'_>,
 ) -> Result<(), ReadError> {
     let (oldest, head) = (snapshot.oldest_trie(), snapshot.head().number);
     let mut count = 0u64;
@@ -52,13 +52,13 @@ fn rows(
             number > head || (number > oldest && !trie::history::is_entry(&entry))
         }) {
             report.add(
-                format!("the row {key} of trie history has no right form, or is above the head"),
+                format!("the row {key} of trie history is malformed, or above the head"),
                 Remedy::Repair,
             );
         }
         count += 1;
         if count.is_multiple_of(65_536) {
-            tell("trie history", count, 0);
+            progress("trie history", count, 0);
         }
     }
     report.count("rows of trie history", count);
@@ -93,7 +93,7 @@ fn newest(snapshot: &Snapshot, report: &mut DamageReport) -> Result<(), ReadErro
             if number > snapshot.oldest_trie_row(&key) && snapshot.history_get(&key)? != Some(entry)
             {
                 report.add(
-                    format!("the row {key} of trie history is not what block {number} makes it"),
+                    format!("the row {key} of trie history is not what block {number} wrote"),
                     Remedy::Repair,
                 );
             }
@@ -105,7 +105,7 @@ fn newest(snapshot: &Snapshot, report: &mut DamageReport) -> Result<(), ReadErro
                 != Some(below.unwrap_or_default().wrapping_add(bytes))
         {
             report.add(
-                format!("the size of the trie history of block {number} is not what is counted"),
+                format!("the size of the trie history of block {number} does not match its rows"),
                 Remedy::Repair,
             );
         }
@@ -120,7 +120,7 @@ fn proven(
     view: &Arc<View>,
     samples: u64,
     report: &mut DamageReport,
-    tell: &mut ProgressFn<'_>,
+    progress: &mut ProgressFn<'_>,
 ) -> Result<(), ReadError> {
     let (oldest, head) = (
         snapshot.oldest_proof(alloy_primitives::Address::ZERO),
@@ -136,12 +136,12 @@ fn proven(
             .into_iter()
             .flatten()
             .filter(|(key, _)| keys::is_flat(key));
-        let mut asked: Vec<Vec<u8>> = changed
+        let mut keys_to_prove: Vec<Vec<u8>> = changed
             .map(|(key, _)| key[1..].to_vec())
             .take(PROVEN)
             .collect();
-        asked.push(B256::random().to_vec());
-        for key in asked {
+        keys_to_prove.push(B256::random().to_vec());
+        for key in keys_to_prove {
             let (account, slot) = key.split_at(key.len().min(32));
             let (account, slot) = (B256::from_slice(account), B256::try_from(slot).ok());
             match state.prove_hashed(&account, slot.as_slice()) {
@@ -156,7 +156,7 @@ fn proven(
             }
         }
         count += 1;
-        tell("proofs", count, samples);
+        progress("proofs", count, samples);
     }
     report.count("blocks with proofs", count);
     Ok(())

@@ -55,8 +55,8 @@ pub(crate) fn walk<S: Sink>(snapshot: &Snapshot, sink: &mut S) -> Result<B256, S
     trie.finish(|path, row| sink.node(keys::state_node(&path), row))
 }
 
-/// The storage root of an account from the slots that follow; those of accounts before it have
-/// none.
+/// The storage root of an account, from the slots up to and including its own. Slots of an owner
+/// before it belong to no account. `None` takes all remaining slots, which belong to none either.
 fn storage<S: Sink>(
     slots: &mut Peekable<impl Iterator<Item = Result<(Bytes, Bytes), ReadError>>>,
     account: Option<B256>,
@@ -93,58 +93,67 @@ fn storage<S: Sink>(
 struct Reach {
     /// Bytes of a key before the path.
     prefix: usize,
-    /// The ancestors of the current row, from the root down: trie prefix, path, and paths of
-    /// children.
-    above: Vec<(Bytes, Nibbles, Vec<Nibbles>)>,
+    /// The ancestors of the current row, from the root down.
+    ancestors: Vec<Ancestor>,
 }
 
-/// Whether this trie row is reachable. `root` returns the root of the trie that the key's prefix
-/// names.
-fn check_row_place(
-    reach: &mut Reach,
-    key: &Bytes,
-    row: &[u8],
-    root: impl FnOnce() -> Result<Option<B256>, ReadError>,
-) -> Result<bool, ReadError> {
-    let Some((trie, path)) = key.split_at_checked(reach.prefix) else {
-        return Ok(false);
-    };
-    if path.len() >= 64 || path.iter().any(|nibble| *nibble > 15) {
-        return Ok(false);
-    }
-    let path = Nibbles::from_nibbles(path);
-    while reach
-        .above
-        .last()
-        .is_some_and(|(other, above, _)| other.as_ref() != trie || !path.starts_with(above))
-    {
-        reach.above.pop();
-    }
-    let reached = match reach.above.last() {
-        Some((_, _, children)) => children.contains(&path),
-        None => {
-            path.is_empty()
-                && root()?.is_some_and(|root| row_hash(row).is_ok_and(|hash| hash == root))
-        }
-    };
-    if reached && let Ok(children) = row_children(row, &path) {
-        reach
-            .above
-            .push((key.slice(..reach.prefix), path, children));
-    }
-    Ok(reached)
+/// A reachable row above the current one.
+struct Ancestor {
+    /// The part of the key before the path.
+    trie: Bytes,
+    path: Nibbles,
+    /// Paths of the children that have rows of their own.
+    children: Vec<Nibbles>,
 }
 
 impl Reach {
     fn new(tag: u8) -> Self {
         Self {
-            prefix: if tag == keys::STORAGE_NODE { 33 } else { 1 },
-            above: vec![],
+            prefix: keys::trie_name_length(tag),
+            ancestors: vec![],
         }
+    }
+
+    /// Whether this trie row is reachable. `root` returns the root hash of the row's trie.
+    fn check(
+        &mut self,
+        key: &Bytes,
+        row: &[u8],
+        root: impl FnOnce() -> Result<Option<B256>, ReadError>,
+    ) -> Result<bool, ReadError> {
+        let Some((trie, path)) = key.split_at_checked(self.prefix) else {
+            return Ok(false);
+        };
+        if path.len() >= 64 || path.iter().any(|nibble| *nibble > 15) {
+            return Ok(false);
+        }
+        let path = Nibbles::from_nibbles(path);
+        while self
+            .ancestors
+            .last()
+            .is_some_and(|above| above.trie.as_ref() != trie || !path.starts_with(&above.path))
+        {
+            self.ancestors.pop();
+        }
+        let reached = match self.ancestors.last() {
+            Some(above) => above.children.contains(&path),
+            None => {
+                path.is_empty()
+                    && root()?.is_some_and(|root| row_hash(row).is_ok_and(|hash| hash == root))
+            }
+        };
+        if reached && let Ok(children) = row_children(row, &path) {
+            self.ancestors.push(Ancestor {
+                trie: key.slice(..self.prefix),
+                path,
+                children,
+            });
+        }
+        Ok(reached)
     }
 }
 
-/// Calls `found` with every unreachable trie row. Only correct if the reachable rows are.
+/// Calls `found` with every unreachable trie row. The reachable rows must have been checked.
 pub(crate) fn unreachable<E: From<ReadError>>(
     snapshot: &Snapshot,
     tag: u8,
@@ -168,7 +177,7 @@ pub(crate) fn unreachable<E: From<ReadError>>(
                 Ok(account.map(|account| account.storage_root))
             }
         };
-        if !check_row_place(&mut reach, &key, &row, root)? {
+        if !reach.check(&key, &row, root)? {
             found(&key)?;
         }
     }
@@ -179,7 +188,7 @@ pub(crate) fn unreachable<E: From<ReadError>>(
 struct StateCheck<'a, 'b> {
     snapshot: &'a Snapshot,
     report: &'a mut DamageReport,
-    tell: &'a mut ProgressFn<'b>,
+    progress: &'a mut ProgressFn<'b>,
     accounts: u64,
     state_nodes: u64,
     storage_nodes: u64,
@@ -215,7 +224,7 @@ impl Sink for StateCheck<'_, '_> {
     ) -> Result<(), ReadError> {
         self.accounts += 1;
         if self.accounts.is_multiple_of(REPORT_EVERY) {
-            (self.tell)("accounts", self.accounts, 0);
+            (self.progress)("accounts", self.accounts, 0);
         }
         if storage_root != account.storage_root {
             let have = account.storage_root;
@@ -241,7 +250,7 @@ impl Sink for StateCheck<'_, '_> {
 
     fn stray(&mut self, key: &Bytes) -> Result<(), ReadError> {
         self.report.add(
-            format!("the flat row {key} is no account's, or has no right form"),
+            format!("the flat row {key} is malformed, or a slot without an account"),
             Remedy::Resync,
         );
         Ok(())
@@ -253,18 +262,18 @@ pub(super) fn check(
     snapshot: &Snapshot,
     root: Option<B256>,
     report: &mut DamageReport,
-    tell: &mut ProgressFn<'_>,
+    progress: &mut ProgressFn<'_>,
 ) {
     let mut check = StateCheck {
         snapshot,
         report,
-        tell,
+        progress,
         accounts: 0,
         state_nodes: 0,
         storage_nodes: 0,
         codes: HashSet::default(),
     };
-    let made = walk(snapshot, &mut check);
+    let computed = walk(snapshot, &mut check);
     let StateCheck {
         accounts,
         state_nodes,
@@ -273,11 +282,13 @@ pub(super) fn check(
     } = check;
     report.count("accounts", accounts);
     report.count("trie nodes", state_nodes + storage_nodes);
-    match (made, root) {
+    match (computed, root) {
         (Err(error), _) => return report.unreadable("the flat state", &error),
-        (Ok(made), Some(root)) if made != root => {
+        (Ok(computed), Some(root)) if computed != root => {
             report.add(
-                format!("the flat state has the root {made}, and the head's header says {root}"),
+                format!(
+                    "the flat state has the root {computed}, and the head's header says {root}"
+                ),
                 Remedy::Resync,
             );
         }
@@ -297,7 +308,7 @@ pub(super) fn check(
             report.unreadable("the trie", &error);
         }
     }
-    if let Err(error) = codes(snapshot, report, tell) {
+    if let Err(error) = codes(snapshot, report, progress) {
         report.unreadable("the codes", &error);
     }
 }
@@ -330,7 +341,7 @@ fn extra(
 fn codes(
     snapshot: &Snapshot,
     report: &mut DamageReport,
-    tell: &mut ProgressFn<'_>,
+    progress: &mut ProgressFn<'_>,
 ) -> Result<(), ReadError> {
     let mut count = 0;
     for row in snapshot.rows(Space::Code, &[]) {
@@ -343,7 +354,7 @@ fn codes(
         }
         count += 1;
         if count % REPORT_EVERY == 0 {
-            tell("codes", count, 0);
+            progress("codes", count, 0);
         }
     }
     report.count("codes", count);

@@ -1,9 +1,9 @@
 //! fjall's journals.
 //!
-//! At open fjall replays its journals and forgives too much: at bytes that are no entry it cuts a
-//! journal and goes on with the next one, so that batches in the middle would silently be missing. A
-//! killed process leaves only one kind of damage: an unfinished batch at the end of the newest
-//! journal. Anything else is refused here, and cut by `starling db repair`.
+//! At open fjall replays its journals too leniently: at bytes that are no entry it cuts a journal and
+//! continues with the next one, so that batches in the middle would silently be missing. A killed
+//! process leaves only one kind of damage: an unfinished batch at the end of the newest journal. Any
+//! other damage is refused here, and cut off by `starling db repair`.
 //!
 //! A journal is a sequence of batches, then nothing or zeros: start (tag 1, count u32, sequence
 //! number u64), entries (tag 2: type, packing, keyspace u64, key length u16, value length u32,
@@ -18,6 +18,11 @@ use std::{
 use xxhash_rust::xxh3::Xxh3;
 
 const TRAILER: &[u8; 4] = b"FJL\x03";
+/// Tags: the start of a batch, an entry, the end of a batch, and an entry that clears a keyspace.
+const START: u8 = 1;
+const ENTRY: u8 = 2;
+const END: u8 = 3;
+const CLEAR: u8 = 4;
 /// Extension of the file that keeps the bytes cut off a journal. fjall ignores such files.
 const CUT: &str = "cut";
 
@@ -33,7 +38,7 @@ pub struct DamagedJournal {
     newer: Vec<PathBuf>,
 }
 
-/// The bytes after the last whole batch of a journal.
+/// The state of a journal after its last whole batch.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum JournalRest {
     Nothing,
@@ -104,7 +109,8 @@ impl DamagedJournal {
             PathBuf::from(name)
         };
         let mut kept = vec![];
-        // A journal without a whole batch goes altogether: its number may be the one behind a gap.
+        // A journal without a whole batch is removed altogether: it may be the one after a missing
+        // journal, and its number would show that again.
         if self.at > 0 {
             kept.push(beside(&self.path));
             std::fs::copy(&self.path, &kept[0])?;
@@ -134,14 +140,14 @@ impl DamagedJournal {
 /// of the last batch so far.
 fn read(path: &Path, sequence: &mut Option<u64>) -> io::Result<(u64, JournalRest)> {
     let file = File::open(path)?;
-    let mut input = Input {
+    let mut reader = JournalReader {
         file: BufReader::with_capacity(1 << 20, file),
         hash: Xxh3::new(),
         at: 0,
     };
     loop {
-        let start = input.at;
-        let damaged = match input.batch()? {
+        let start = reader.at;
+        let damaged = match reader.batch()? {
             JournalBatch::Whole(number) if sequence.is_none_or(|last| number > last) => {
                 *sequence = Some(number);
                 continue;
@@ -150,11 +156,11 @@ fn read(path: &Path, sequence: &mut Option<u64>) -> io::Result<(u64, JournalRest
             JournalBatch::Broken(reason) => reason,
         };
         // After an unfinished batch, or at the end, no other batch may end in the rest.
-        input.file.seek(SeekFrom::Start(start))?;
-        let rest = match after(&mut input.file)? {
+        reader.file.seek(SeekFrom::Start(start))?;
+        let rest = match classify_tail(&mut reader.file)? {
             JournalTail::Zeros => JournalRest::Nothing,
-            JournalTail::Something if damaged != OUT_OF_DATA => JournalRest::Damaged(damaged),
-            JournalTail::Something => JournalRest::Unfinished,
+            JournalTail::Other if damaged != OUT_OF_DATA => JournalRest::Damaged(damaged),
+            JournalTail::Other => JournalRest::Unfinished,
             JournalTail::End => JournalRest::Damaged(damaged),
         };
         return Ok((start, rest));
@@ -165,17 +171,20 @@ fn read(path: &Path, sequence: &mut Option<u64>) -> io::Result<(u64, JournalRest
 const OUT_OF_DATA: &str = "a batch is not whole, and another follows it";
 
 enum JournalBatch {
+    /// Its sequence number.
     Whole(u64),
+    /// The reason.
     Broken(&'static str),
 }
 
-struct Input {
+/// Reads batches of a journal.
+struct JournalReader {
     file: BufReader<File>,
     hash: Xxh3,
     at: u64,
 }
 
-impl Input {
+impl JournalReader {
     fn take<const N: usize>(&mut self) -> io::Result<Option<[u8; N]>> {
         let mut bytes = [0; N];
         match self.file.read_exact(&mut bytes) {
@@ -189,7 +198,7 @@ impl Input {
     }
 
     /// Hashes `count` bytes; false if the file has fewer.
-    fn pass(&mut self, mut count: u64) -> io::Result<bool> {
+    fn hash_next(&mut self, mut count: u64) -> io::Result<bool> {
         use io::BufRead;
         while count > 0 {
             let buffer = self.file.fill_buf()?;
@@ -207,10 +216,12 @@ impl Input {
         Ok(true)
     }
 
+    /// Reads the next batch, up to its end or the first byte that does not fit.
     fn batch(&mut self) -> io::Result<JournalBatch> {
-        const NO_ENTRY: &str = "a batch holds what is no entry, and is followed by another";
+        const NO_ENTRY: &str =
+            "a batch holds bytes that are no entry, and another batch follows it";
         let out_of_data = Ok(JournalBatch::Broken(OUT_OF_DATA));
-        let Some([1]) = self.take()? else {
+        let Some([START]) = self.take()? else {
             return out_of_data;
         };
         let (Some(count), Some(number)) = (
@@ -222,22 +233,22 @@ impl Input {
         self.hash.reset();
         for _ in 0..count {
             match self.take::<1>()? {
-                Some([2]) => {
+                Some([ENTRY]) => {
                     let Some(head) = self.take::<20>()? else {
                         return out_of_data;
                     };
-                    self.hash.update(&[2]);
+                    self.hash.update(&[ENTRY]);
                     self.hash.update(&head);
                     let key = u64::from(u16::from_le_bytes([head[10], head[11]]));
                     let value =
                         u64::from(u32::from_le_bytes([head[16], head[17], head[18], head[19]]));
-                    if !self.pass(key + value)? {
+                    if !self.hash_next(key + value)? {
                         return out_of_data;
                     }
                 }
-                Some([4]) => {
-                    self.hash.update(&[4]);
-                    if !self.pass(8)? {
+                Some([CLEAR]) => {
+                    self.hash.update(&[CLEAR]);
+                    if !self.hash_next(8)? {
                         return out_of_data;
                     }
                 }
@@ -246,10 +257,10 @@ impl Input {
             }
         }
         let sum = match self.take::<13>()? {
-            Some(end) if end[0] == 3 && end[9..] == *TRAILER => {
+            Some(end) if end[0] == END && end[9..] == *TRAILER => {
                 u64::from_le_bytes(std::array::from_fn(|i| end[1 + i]))
             }
-            Some(end) if end[0] != 3 && end[0] != 0 => return Ok(JournalBatch::Broken(NO_ENTRY)),
+            Some(end) if end[0] != END && end[0] != 0 => return Ok(JournalBatch::Broken(NO_ENTRY)),
             _ => return out_of_data,
         };
         Ok(if sum == self.hash.digest() {
@@ -260,15 +271,18 @@ impl Input {
     }
 }
 
+/// The bytes after the last whole batch of a journal.
 enum JournalTail {
+    /// Nothing, or zeros.
     Zeros,
-    Something,
-    /// The end of a batch.
+    /// Bytes without the end of a batch.
+    Other,
+    /// Bytes with the end of a batch among them.
     End,
 }
 
 /// Classifies the rest of a journal.
-fn after(file: &mut impl Read) -> io::Result<JournalTail> {
+fn classify_tail(file: &mut impl Read) -> io::Result<JournalTail> {
     let (mut buffer, empty) = (vec![0; 1 << 18], vec![0; 1 << 18]);
     let (mut zeros, mut carried) = (true, 0);
     loop {
@@ -278,11 +292,11 @@ fn after(file: &mut impl Read) -> io::Result<JournalTail> {
             return Ok(if zeros {
                 JournalTail::Zeros
             } else {
-                JournalTail::Something
+                JournalTail::Other
             });
         }
         let filled = carried + read;
-        // A comparison of slices is fast, and most of a journal is zeros.
+        // Most of a journal is zeros, and a comparison of slices is much faster than a loop.
         zeros = zeros && buffer[carried..filled] == empty[..read];
         if !zeros
             && buffer[..filled]

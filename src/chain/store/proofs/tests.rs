@@ -284,7 +284,7 @@ fn every_block_can_be_proven_over_reorgs_and_reopens() {
     let snapshot = world.store.snapshot().unwrap();
     let numbers = snapshot
         .rows(Space::History, b"T")
-        .map(|row| keys::trie_history_parts(&row.unwrap().0).unwrap().3);
+        .map(|row| keys::trie_history_parts(&row.unwrap().0).unwrap().number);
     assert!(numbers.max().unwrap() <= world.head());
     assert_eq!(world.count(b'B') as u64, world.head());
 }
@@ -412,7 +412,12 @@ fn trie_history_goes_with_the_states() {
     let rows = |world: &World| -> Vec<(bool, u64)> {
         let rows = world.store.snapshot().unwrap().rows(Space::History, b"T");
         rows.map(|row| row.unwrap().0)
-            .map(|key| (is_passers(&key), keys::trie_history_parts(&key).unwrap().3))
+            .map(|key| {
+                (
+                    is_passers(&key),
+                    keys::trie_history_parts(&key).unwrap().number,
+                )
+            })
             .collect()
     };
     let before = rows(&world);
@@ -503,7 +508,12 @@ fn only_the_message_passers_rows_are_its_own() {
     let key = keys::trie_history(&keys::state_node(&way), 7);
     assert_eq!(
         keys::trie_history_parts(&key),
-        Some((&b"t"[..], 64, keccak256(MESSAGE_PASSER).as_slice(), 7))
+        Some(keys::TrieHistoryKey {
+            trie: b"t",
+            depth: 64,
+            path: keccak256(MESSAGE_PASSER).as_slice(),
+            number: 7,
+        })
     );
 }
 
@@ -557,10 +567,10 @@ fn history_of_the_trie_is_small() {
         Arc::new(update.overlay),
     ));
     let mut sizes = BTreeMap::<(&str, char), (usize, usize)>::new();
-    for (space, key, value) in crate::chain::store::written_rows(&[block]) {
-        let size = sizes.entry((space, key[0] as char)).or_default();
+    for row in crate::chain::store::written_rows(&[block]) {
+        let size = sizes.entry((row.keyspace, row.key[0] as char)).or_default();
         size.0 += 1;
-        size.1 += key.len() + value.map_or(0, |value| value.len());
+        size.1 += row.key.len() + row.value.map_or(0, |value| value.len());
     }
     println!("rows and bytes of a block of ten transfers: {sizes:?}");
     let [trie, unwind] = ['T', 'U'].map(|tag| sizes[&("history", tag)].1);

@@ -1,0 +1,102 @@
+//! Deadlines of simulated calls.
+
+use super::*;
+
+/// Code that runs as long as it has gas, each kind by another instruction: loops, calls itself
+/// twice over, reads slot after slot.
+fn endless() -> [(&'static str, Bytes); 5] {
+    [
+        ("jumps", bytes!("5b 5f 56")),
+        (
+            "calls",
+            bytes!("5f 5f 5f 5f 5f 30 5a f1 5f 5f 5f 5f 5f 30 5a f1"),
+        ),
+        (
+            "static calls",
+            bytes!("5f 5f 5f 5f 30 5a fa 5f 5f 5f 5f 30 5a fa"),
+        ),
+        (
+            "delegate calls",
+            bytes!("5f 5f 5f 5f 30 5a f4 5f 5f 5f 5f 30 5a f4"),
+        ),
+        (
+            "code calls",
+            bytes!("5f 5f 5f 5f 5f 30 5a f2 5f 5f 5f 5f 5f 30 5a f2"),
+        ),
+    ]
+}
+
+#[test]
+fn a_question_ends_with_its_time_whatever_gas_is_left() {
+    let target = Address::repeat_byte(0x44);
+    for spec in [op(Fork::Jovian), ethereum()] {
+        for (name, code) in endless() {
+            let ground = Ground::new([(target, Alloc::code(code))]);
+            let input = CallInput {
+                to: Some(target),
+                gas: Some(1 << 50),
+                ..Default::default()
+            };
+            let overrides = Overrides::default();
+            let ask = |limit| CallRequest {
+                gas_cap: 1 << 50,
+                ..asking(
+                    &spec,
+                    ground.state(),
+                    &ground.header,
+                    &input,
+                    &overrides,
+                    limit,
+                )
+            };
+            let aborted =
+                |error: CallError| matches!(error, CallError::State(StateError::Aborted(_)));
+            let error = super::super::call(ask(Duration::from_millis(20))).unwrap_err();
+            assert_eq!(
+                error.to_string(),
+                "execution aborted (timeout = 20ms)",
+                "{name}"
+            );
+            assert!(aborted(error));
+            assert!(
+                aborted(
+                    super::super::create_access_list(ask(Duration::from_millis(20))).unwrap_err()
+                ),
+                "{name}"
+            );
+            match super::super::estimate_gas(CallRequest {
+                spec: &op(Fork::Jovian),
+                ..ask(Duration::from_millis(20))
+            }) {
+                Err(EstimateError::Call(error)) => assert!(aborted(error), "{name}"),
+                other => panic!("{name}: {other:?}"),
+            }
+            // So does one for whose answer nobody waits.
+            let left = ask(LONG);
+            let waiting = left.deadline.cancel_on_drop();
+            std::thread::scope(|scope| {
+                let running = scope.spawn(|| super::super::call(left));
+                drop(waiting);
+                assert!(aborted(running.join().unwrap().unwrap_err()), "{name}");
+            });
+        }
+    }
+}
+
+#[test]
+fn reads_of_the_state_end_with_the_time_too() {
+    let ground = Ground::new([]);
+    let deadline = Deadline::after(LONG);
+    let mut source = deadline::StateReader::new(ground.state().into(), Some(deadline.clone()));
+    let mut read = || -> [bool; 4] {
+        [
+            source.basic(Address::ZERO).is_ok(),
+            source.code_by_hash(KECCAK256_EMPTY).is_ok(),
+            source.storage(Address::ZERO, U256::ZERO).is_ok(),
+            source.block_hash(0).is_ok(),
+        ]
+    };
+    assert_eq!(read(), [true; 4]);
+    drop(deadline.cancel_on_drop());
+    assert_eq!(read(), [false; 4]);
+}

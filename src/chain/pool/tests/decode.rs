@@ -1,0 +1,111 @@
+//! Decoding of raw transactions.
+
+use super::*;
+
+#[test]
+fn decode_refuses_what_wallets_may_not_send() {
+    for kind in [0x00u8, 0x03, 0x05, 0x7d, 0x7e, 0x7f] {
+        assert_eq!(
+            PoolTx::decode(vec![kind, 0xc0].into()).unwrap_err(),
+            PoolError::TypeNotSupported,
+            "{kind:#x}"
+        );
+    }
+    // A blob transaction with its sidecar is larger than any that the pool takes; what is wrong
+    // with it is its type.
+    assert_eq!(
+        PoolTx::decode([&[3][..], &[0; 140_000]].concat().into()).unwrap_err(),
+        PoolError::TypeNotSupported
+    );
+    for kind in [0x02, 0xfa] {
+        let large = [&[kind][..], &[0; 140_000]].concat();
+        assert_eq!(
+            PoolTx::decode(large.into()).unwrap_err(),
+            PoolError::Oversized {
+                size: 140_001,
+                limit: 128 * 1024
+            }
+        );
+    }
+    for (bad, told) in [
+        (&[][..], "typed transaction too short"),
+        (&[0x02], "typed transaction too short"),
+        (&[0x03], "typed transaction too short"),
+        (
+            &[0x02, 0xc0],
+            "rlp: too few elements for types.DynamicFeeTx",
+        ),
+        (&[0x01, 0x80], "rlp: expected List for types.AccessListTx"),
+        (
+            &[0x04, 0xc1, 0x80, 0x80],
+            "rlp: input contains more than one value",
+        ),
+        (&[0x80], "rlp: expected List for types.LegacyTx"),
+        (&[0xc0], "rlp: too few elements for types.LegacyTx"),
+        (
+            &[0xca, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1],
+            "rlp: input list has too many elements for types.LegacyTx",
+        ),
+        (
+            &[0xc5, 0x80],
+            "rlp: value size exceeds available input length",
+        ),
+        (
+            &[0xff; 40],
+            "rlp: value size exceeds available input length",
+        ),
+    ] {
+        assert_eq!(
+            PoolTx::decode(Bytes::copy_from_slice(bad)).unwrap_err(),
+            PoolError::Decode(told.into()),
+            "{bad:x?}"
+        );
+    }
+    // The example of EIP-155: key 0x46…46, nonce 9, chain 1.
+    let raw = hex!(
+        "f86c098504a817c800825208943535353535353535353535353535353535353535880de0b6b3a76400008025a028ef61340bd939bc2195fe537567866003e1a15d3c71ff63e1590620aa636276a067cbe9d8997f761aecb703304b3800ccf555c9f3dc64214b297fb1966a3b6d83"
+    );
+    let decoded = PoolTx::decode(raw.to_vec().into()).unwrap();
+    assert_eq!(
+        decoded.sender(),
+        address!("0x9d8a62f656a8d1615c1294fd71e9cfb3e4855a4f")
+    );
+    assert_eq!(
+        decoded.hash,
+        b256!("0x33469b22e9f636356c4160a87eb19df52b7412e8eac32a4a55ffe88ea8350788")
+    );
+    let mut trailing = raw.to_vec();
+    trailing.push(0);
+    let told = PoolError::Decode("rlp: input contains more than one value".into());
+    assert_eq!(PoolTx::decode(trailing.into()).unwrap_err(), told);
+    // The body of a deposit without its type byte begins as a legacy transaction does.
+    let deposit = OpTxEnvelope::from(Sealed::new(TxDeposit::default())).encoded_2718();
+    let error = PoolTx::decode(Bytes::copy_from_slice(&deposit[1..])).unwrap_err();
+    assert!(matches!(error, PoolError::Decode(_)), "{error}");
+}
+
+#[test]
+fn signatures_that_ethereum_does_not_allow_are_told_as_such() {
+    let order = U256::from_be_bytes(secp256k1::constants::CURVE_ORDER);
+    let half = order / U256::from(2);
+    let one = U256::from(1);
+    for (r, s, told) in [
+        (U256::ZERO, one, "invalid transaction v, r, s values"),
+        (order, one, "invalid transaction v, r, s values"),
+        (one, U256::ZERO, "invalid transaction v, r, s values"),
+        (one, half + one, "invalid transaction v, r, s values"),
+        // No point of the curve has this abscissa.
+        (U256::from(5), one, "recovery failed"),
+    ] {
+        let envelope =
+            OpTxEnvelope::from(eip1559(0, 2, 2).into_signed(Signature::new(r, s, false)));
+        assert_eq!(
+            PoolTx::decode(envelope.encoded_2718().into()).unwrap_err(),
+            PoolError::InvalidSender(told),
+            "{r:x} {s:x}"
+        );
+    }
+    let envelope =
+        OpTxEnvelope::from(eip1559(0, 2, 2).into_signed(Signature::new(one, half, false)));
+    PoolTx::decode(envelope.encoded_2718().into()).unwrap();
+}

@@ -1,0 +1,165 @@
+//! Kills of the process: the head and the signed blocks survive.
+
+use super::*;
+
+/// The steps of a sequencer at the end of a block.
+const CRASH_POINTS: [&str; 6] = ["started", "sealed", "logged", "signed", "followed", "moved"];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_at_any_step_a_sequencer_signs_one_block_for_one_place() {
+    let origin = B256::repeat_byte(0x11);
+    for point in CRASH_POINTS {
+        let dir = datadir();
+        let (chain, threads) = open(dir.path());
+        let genesis = chain.view().head().hash;
+        let base = build(&chain, genesis, 0, []).await.payload.clone();
+        chain.log_before_sign(base.clone(), origin).await.unwrap();
+        chain.forkchoice(base.hash, None, None).await.unwrap();
+
+        let mut signed = None;
+        let mut killed_dir = None;
+        let mut reach = |step| {
+            if step == point {
+                killed_dir = Some(killed(dir.path()));
+            }
+        };
+        let id = chain
+            .start(base.hash, attributes(&base.header, 1, []))
+            .await
+            .unwrap();
+        reach("started");
+        let block = chain.seal(id).await.unwrap();
+        reach("sealed");
+        chain
+            .log_before_sign(block.payload.clone(), origin)
+            .await
+            .unwrap();
+        reach("logged");
+        if CRASH_POINTS.iter().position(|step| *step == point) >= Some(3) {
+            signed = Some(block.payload.hash);
+        }
+        reach("signed");
+        // The swarm gives it back as a block like any other, or the sequencer moves the head.
+        if point == "followed" {
+            chain
+                .follow(block.payload.clone(), Provenance::Signed(Address::ZERO))
+                .await
+                .unwrap();
+        }
+        reach("followed");
+        chain
+            .forkchoice(block.payload.hash, None, None)
+            .await
+            .unwrap();
+        reach("moved");
+        drop(chain);
+        tokio::task::spawn_blocking(|| threads.stop())
+            .await
+            .unwrap()
+            .unwrap();
+
+        // Again, with another block for the same place: other transactions have come.
+        let killed_dir = killed_dir.expect(point);
+        let (chain, _threads) = open(killed_dir.path());
+        let logged = chain.logged(block.payload.hash).unwrap().is_some();
+        assert_eq!(logged, !["started", "sealed"].contains(&point), "{point}");
+        // A block that may have been signed is the head again.
+        let head = if logged {
+            block.payload.hash
+        } else {
+            base.hash
+        };
+        assert_eq!(chain.view().head().hash, head, "{point}");
+        let other = build(&chain, base.hash, 2, []).await.payload.clone();
+        match chain.log_before_sign(other.clone(), origin).await {
+            Ok(()) => assert!(
+                !logged && signed.is_none(),
+                "{point}: two blocks for one place"
+            ),
+            Err(ChainError::AlreadySigned { have }) => {
+                assert!(logged && have == block.payload.hash, "{point}")
+            }
+            Err(error) => panic!("{point}: {error}"),
+        }
+        // On another L1 origin the height may be filled again.
+        chain
+            .log_before_sign(other, B256::repeat_byte(0x22))
+            .await
+            .unwrap_or_else(|error| panic!("{point}: {error}"));
+    }
+}
+
+/// A block whose signature failed, another on the next L1 origin that was signed and published, and
+/// a kill before it is the head.
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_kill_the_block_that_was_sent_to_the_signer_last_is_the_head() {
+    let [origin, next] = [0x11, 0x22].map(B256::repeat_byte);
+    let dir = datadir();
+    let (chain, _threads) = open(dir.path());
+    let base = build(&chain, chain.view().head().hash, 0, [])
+        .await
+        .payload
+        .clone();
+    chain.log_before_sign(base.clone(), origin).await.unwrap();
+    chain.forkchoice(base.hash, None, None).await.unwrap();
+    let first = build(&chain, base.hash, 1, []).await.payload.clone();
+    let second = build(&chain, base.hash, 2, []).await.payload.clone();
+    chain.log_before_sign(first.clone(), origin).await.unwrap();
+    chain.log_before_sign(second.clone(), next).await.unwrap();
+    let killed_dir = killed(dir.path());
+    assert_eq!(open(killed_dir.path()).0.view().head(), second.id());
+    // L1 went back to the first origin, and its block was used again.
+    chain.log_before_sign(first.clone(), origin).await.unwrap();
+    let killed_dir = killed(dir.path());
+    let (reopened, _others) = open(killed_dir.path());
+    assert_eq!(reopened.view().head(), first.id());
+    assert!(reopened.knows(second.hash));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_head_that_nobody_logged_survives_a_kill() {
+    let dir = datadir();
+    let (chain, _threads) = open(dir.path());
+    // Built, and made the head, as a driver without a sequencer does; then a block from elsewhere
+    // on it.
+    let first = build(&chain, chain.view().head().hash, 0, []).await;
+    let second = build(&chain, first.payload.hash, 0, []).await;
+    chain
+        .forkchoice(second.payload.hash, Some(first.payload.hash), None)
+        .await
+        .unwrap();
+    let copied = killed(dir.path());
+    let (reopened, _others) = open(copied.path());
+    assert_eq!(reopened.view().head(), second.payload.id());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_head_that_went_down_stays_down() {
+    let dir = datadir();
+    let (chain, threads) = open(dir.path());
+    let mut blocks = vec![];
+    for _ in 0..5 {
+        let parent = chain.view().head().hash;
+        let block = build(&chain, parent, 0, []).await.payload.clone();
+        chain.forkchoice(block.hash, None, None).await.unwrap();
+        blocks.push(block);
+    }
+    chain.forkchoice(blocks[1].hash, None, None).await.unwrap();
+    let copied = killed(dir.path());
+    assert_eq!(open(copied.path()).0.view().head(), blocks[1].id());
+    drop(chain);
+    tokio::task::spawn_blocking(|| threads.stop())
+        .await
+        .unwrap()
+        .unwrap();
+    let (chain, _threads) = open(dir.path());
+    assert_eq!(chain.view().head(), blocks[1].id());
+    // Followed, a block that is known can be the head again.
+    for block in &blocks[2..] {
+        assert_eq!(
+            chain.follow(block.clone(), GOSSIP).await.unwrap(),
+            Inserted::Valid
+        );
+    }
+    assert_eq!(chain.view().head(), blocks[4].id());
+}

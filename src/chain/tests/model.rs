@@ -1,0 +1,432 @@
+//! Random operations on a chain, compared with a plain model of it.
+
+use super::*;
+
+/// A block of the tree that the model knows beforehand.
+struct Made {
+    payload: Arc<Payload>,
+    /// Index in the tree; the genesis block is its own parent.
+    parent: usize,
+}
+
+struct World {
+    /// The genesis block first, parents before children.
+    tree: Vec<Made>,
+}
+
+/// The account that is paid in a block of the tree.
+fn recipient(block: usize) -> Address {
+    Address::from_word(B256::from(U256::from(0x7000_0000 + block)))
+}
+
+impl World {
+    /// A random tree of that many blocks: some long branches, some short. Block `i` pays `i` wei to
+    /// its recipient.
+    async fn new(count: usize, rng: &mut impl Rng) -> Self {
+        let datadir = datadir();
+        let (chain, _threads) = open(datadir.path());
+        let genesis = chain.view().payload(0).unwrap().unwrap();
+        let mut tree = vec![Made {
+            payload: genesis,
+            parent: 0,
+        }];
+        while tree.len() < count {
+            let parent = match rng.random_range(0..10) {
+                0..7 => tree.len() - 1,
+                7 => rng.random_range(0..tree.len()),
+                _ => rng.random_range(tree.len().saturating_sub(6)..tree.len()),
+            };
+            let on = &tree[parent].payload;
+            let (value, to) = (U256::from(tree.len()), recipient(tree.len()).into());
+            let pay = sign(
+                1,
+                TxEip1559 {
+                    value,
+                    to,
+                    ..transfer(on.number())
+                },
+            )
+            .1;
+            let block = build(&chain, on.hash, tree.len() as u64, [pay]).await;
+            tree.push(Made {
+                payload: block.payload.clone(),
+                parent,
+            });
+        }
+        Self { tree }
+    }
+
+    fn number(&self, block: usize) -> u64 {
+        self.tree[block].payload.number()
+    }
+
+    fn hash(&self, block: usize) -> B256 {
+        self.tree[block].payload.hash
+    }
+
+    fn id(&self, block: usize) -> BlockId {
+        self.tree[block].payload.id()
+    }
+
+    fn index(&self, hash: B256) -> usize {
+        self.tree
+            .iter()
+            .position(|made| made.payload.hash == hash)
+            .expect("a block of the tree")
+    }
+
+    /// From the block down to genesis.
+    fn branch(&self, block: usize) -> Vec<usize> {
+        std::iter::successors(Some(block), |at| (*at != 0).then(|| self.tree[*at].parent)).collect()
+    }
+}
+
+/// The expected state of the chain.
+struct Model {
+    known: Vec<usize>,
+    /// Hashes refused as invalid.
+    invalid: Vec<B256>,
+    head: usize,
+    safe: Option<usize>,
+    finalized: Option<usize>,
+    /// Blocks that are in the store only.
+    stored: Vec<usize>,
+}
+
+impl Model {
+    fn new() -> Self {
+        Self {
+            known: vec![0],
+            invalid: vec![],
+            head: 0,
+            safe: None,
+            finalized: None,
+            stored: vec![],
+        }
+    }
+
+    /// The fork choice of unsafe blocks.
+    fn prefers(&self, world: &World, block: usize) -> bool {
+        let branch = world.branch(block);
+        let contained = [self.safe, self.finalized]
+            .into_iter()
+            .flatten()
+            .all(|block| branch.contains(&block));
+        world.number(block) > world.number(self.head) && contained
+    }
+
+    fn learn(&mut self, block: usize) {
+        if !self.known.contains(&block) {
+            self.known.push(block);
+        }
+    }
+
+    /// Forgets blocks that only the store had and has unwound, and their descendants. Returns the
+    /// blocks that the chain will forget.
+    fn forget(&mut self, world: &World) -> Vec<usize> {
+        let branch = world.branch(self.head);
+        let (kept, gone): (Vec<usize>, Vec<usize>) =
+            self.stored.iter().partition(|block| branch.contains(block));
+        self.stored = kept;
+        let attached = |block: &usize| {
+            world
+                .branch(*block)
+                .iter()
+                .all(|ancestor| !gone.contains(ancestor))
+        };
+        let (known, forgotten) = self.known.iter().partition(|block| attached(block));
+        self.known = known;
+        forgotten
+    }
+}
+
+/// The chain shows what the model says.
+fn compare(world: &World, model: &Model, chain: &Chain) {
+    let heads = *chain.heads().borrow();
+    let id = |block: Option<usize>| block.map(|block| world.id(block));
+    assert_eq!(
+        (heads.head, heads.safe, heads.finalized),
+        (world.id(model.head), id(model.safe), id(model.finalized))
+    );
+    let view = chain.view();
+    assert_eq!(
+        (view.head(), view.safe(), view.finalized()),
+        (heads.head, heads.safe, heads.finalized)
+    );
+    assert_eq!(view.header().timestamp, heads.timestamp);
+    assert_eq!(view.header(), &world.tree[model.head].payload.header);
+    let branch = world.branch(model.head);
+    for block in 0..world.tree.len() {
+        let paid = view
+            .state()
+            .account(recipient(block))
+            .unwrap()
+            .map_or(U256::ZERO, |account| account.balance);
+        let canonical = branch.contains(&block);
+        assert_eq!(
+            paid,
+            U256::from(if canonical { block } else { 0 }),
+            "paid by block {block}"
+        );
+        assert_eq!(
+            view.number_of(world.hash(block)).unwrap(),
+            canonical.then(|| world.number(block))
+        );
+    }
+    let nonce = view.state().account(address_of(1)).unwrap().unwrap().nonce;
+    assert_eq!(nonce, world.number(model.head));
+    for at in branch {
+        assert_eq!(
+            view.payload(world.number(at)).unwrap().unwrap(),
+            world.tree[at].payload
+        );
+        assert_eq!(
+            view.receipts(world.number(at)).unwrap().unwrap().len(),
+            world.tree[at].payload.transactions.len()
+        );
+    }
+}
+
+/// A block that is wrong, on the parent of a good one.
+fn spoil(good: &Payload, rng: &mut impl Rng) -> Payload {
+    let mut header = good.header.clone();
+    let mut transactions = good.transactions.clone();
+    match rng.random_range(0..10) {
+        0 => header.state_root = B256::repeat_byte(1),
+        1 => header.receipts_root = B256::repeat_byte(1),
+        2 => header.gas_used += 1,
+        3 => header.timestamp -= 2,
+        4 => header.number += 1,
+        5 => header.base_fee_per_gas = header.base_fee_per_gas.map(|fee| fee + 1),
+        6 => header.withdrawals_root = None,
+        7 => header.gas_limit = 0,
+        8 => {
+            // A transaction that cannot be paid.
+            let broke = sign(77, transfer(0)).1;
+            transactions.push(broke);
+            header.transactions_root = alloy_trie::root::ordered_trie_root_encoded(&transactions);
+        }
+        _ => header.extra_data = Bytes::new(),
+    }
+    Payload::sealed(header, transactions)
+}
+
+/// Opens a chain after a stop or a kill, all of whose canonical blocks are in the store and not in
+/// memory.
+async fn reopen(datadir: &Path) -> (Chain, Threads) {
+    let (chain, threads) = open(datadir);
+    let head = chain.view().head();
+    drop(chain);
+    tokio::task::spawn_blocking(|| threads.stop())
+        .await
+        .unwrap()
+        .unwrap();
+    let (chain, threads) = open(datadir);
+    assert_eq!(chain.view().head(), head);
+    (chain, threads)
+}
+
+async fn scenario(world: &World, rng: &mut StdRng, steps: usize) {
+    let mut dir = datadir();
+    let (mut chain, mut threads) = open(dir.path());
+    let mut model = Model::new();
+    for step in 0..steps {
+        match rng.random_range(0..100) {
+            0..60 => {
+                // Mostly something whose parent is known; duplicates and gaps too.
+                let fresh: Vec<usize> = (1..world.tree.len())
+                    .filter(|at| {
+                        !model.known.contains(at) && model.known.contains(&world.tree[*at].parent)
+                    })
+                    .collect();
+                let block = match fresh.choose(rng) {
+                    Some(block) if rng.random_ratio(4, 5) => *block,
+                    _ => rng.random_range(0..world.tree.len()),
+                };
+                let payload = world.tree[block].payload.clone();
+                let known = model.known.contains(&world.tree[block].parent);
+                let want = if known || model.known.contains(&block) {
+                    Inserted::Valid
+                } else {
+                    Inserted::Syncing
+                };
+                let follow = rng.random_ratio(3, 4);
+                let got = match follow {
+                    true => chain.follow(payload, GOSSIP).await.unwrap(),
+                    false => chain.insert(payload, GOSSIP).await.unwrap(),
+                };
+                assert_eq!(got, want, "step {step}: block {block}");
+                if want == Inserted::Valid {
+                    model.learn(block);
+                    if follow && model.prefers(world, block) {
+                        model.head = block;
+                    }
+                }
+            }
+            60..75 => {
+                let of = rng.random_range(1..world.tree.len());
+                let bad = spoil(&world.tree[of].payload, rng);
+                let got = chain.follow(Arc::new(bad.clone()), GOSSIP).await.unwrap();
+                if !model.known.contains(&world.tree[of].parent) {
+                    assert_eq!(got, Inserted::Syncing);
+                    continue;
+                }
+                assert!(
+                    matches!(&got, Inserted::Invalid { reason, .. } if !reason.is_empty()),
+                    "{got:?}"
+                );
+                model.invalid.push(bad.hash);
+                assert!(!chain.knows(bad.hash));
+                let header = Header {
+                    parent_hash: bad.hash,
+                    number: bad.number() + 1,
+                    ..bad.header
+                };
+                let child = chain
+                    .follow(Arc::new(Payload::sealed(header, vec![])), GOSSIP)
+                    .await
+                    .unwrap();
+                assert!(
+                    matches!(
+                        child,
+                        Inserted::Invalid {
+                            latest_valid: None,
+                            ..
+                        }
+                    ),
+                    "{child:?}"
+                );
+            }
+            75..92 => {
+                let mut any = |odds| match rng.random_range(0..10) {
+                    0 => None,
+                    n if n < odds => Some(*model.known.choose(rng).unwrap()),
+                    _ => Some(rng.random_range(0..world.tree.len())),
+                };
+                let head = any(9).unwrap_or(model.head);
+                let (safe, finalized) = (any(3), any(2));
+                // Mostly on the branch, which by chance they rarely are.
+                let branch = world.branch(head);
+                let tame = |block: Option<usize>, at: usize| {
+                    block
+                        .filter(|_| head % 3 != 0)
+                        .map(|_| branch[at.min(branch.len() - 1)])
+                };
+                let (safe, finalized) = if head % 7 == 0 {
+                    (safe, finalized)
+                } else {
+                    (tame(safe, 2), tame(finalized, 4))
+                };
+                let hash = |block: Option<usize>| block.map(|block| world.hash(block));
+                let got = chain
+                    .forkchoice(world.hash(head), hash(safe), hash(finalized))
+                    .await;
+                let (safe, finalized) = (safe.or(model.safe), finalized.or(model.finalized));
+                let on_branch =
+                    |block: Option<usize>| block.is_none_or(|block| branch.contains(&block));
+                let ordered = safe
+                    .zip(finalized)
+                    .is_none_or(|(safe, finalized)| world.number(finalized) <= world.number(safe));
+                let fine = model.known.contains(&head)
+                    && on_branch(safe)
+                    && on_branch(finalized)
+                    && ordered;
+                assert_eq!(got.is_ok(), fine, "step {step}: {got:?}");
+                if fine {
+                    model.head = head;
+                    (model.safe, model.finalized) = (safe, finalized);
+                }
+            }
+            92..94 => {
+                let unknown = if rng.random() {
+                    B256::ZERO
+                } else {
+                    *model.invalid.last().unwrap_or(&B256::ZERO)
+                };
+                let known = world.hash(model.head);
+                assert!(matches!(
+                    chain.forkchoice(unknown, None, None).await,
+                    Err(ChainError::UnknownBlock(_))
+                ));
+                let safe = chain.forkchoice(known, Some(unknown), None).await;
+                assert!(matches!(safe, Err(ChainError::NotOnBranch { .. })));
+            }
+            94..97 => {
+                drop(chain);
+                tokio::task::spawn_blocking(|| threads.stop())
+                    .await
+                    .unwrap()
+                    .unwrap();
+                (chain, threads) = reopen(dir.path()).await;
+                model.stored = world.branch(model.head);
+                model.known = (0..world.tree.len())
+                    .filter(|block| chain.knows(world.hash(*block)))
+                    .collect();
+                assert!(
+                    world
+                        .branch(model.head)
+                        .iter()
+                        .all(|block| model.known.contains(block))
+                );
+            }
+            _ => {
+                // The old chain goes on in its directory until its handles are gone.
+                let copied = killed(dir.path());
+                drop(chain);
+                tokio::task::spawn_blocking(|| threads.stop())
+                    .await
+                    .unwrap()
+                    .unwrap();
+                dir = copied;
+                (chain, threads) = reopen(dir.path()).await;
+                let heads = *chain.heads().borrow();
+                assert_eq!(
+                    heads.head,
+                    world.id(model.head),
+                    "step {step}: what was not chosen is not the head"
+                );
+                model.safe = heads.safe.map(|id| world.index(id.hash));
+                model.finalized = heads.finalized.map(|id| world.index(id.hash));
+                model.known = (0..world.tree.len())
+                    .filter(|block| chain.knows(world.hash(*block)))
+                    .collect();
+                model.stored = world.branch(model.head);
+                let branch = &model.stored;
+                assert!(branch.iter().all(|block| model.known.contains(block)));
+                assert!(
+                    [model.safe, model.finalized]
+                        .into_iter()
+                        .flatten()
+                        .all(|block| branch.contains(&block))
+                );
+            }
+        }
+        if !model.forget(world).is_empty() {
+            until("the store has unwound", || {
+                chain.view().stored() == chain.view().head()
+            })
+            .await;
+        }
+        compare(world, &model, &chain);
+        let known: Vec<usize> = (0..world.tree.len())
+            .filter(|block| chain.knows(world.hash(*block)))
+            .collect();
+        let mut want = model.known.clone();
+        want.sort_unstable();
+        assert_eq!(known, want, "step {step}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_chain_is_what_the_model_says() {
+    let scenarios = std::env::var("STARLING_SCENARIOS")
+        .ok()
+        .and_then(|n| n.parse().ok())
+        .unwrap_or(4);
+    for seed in 0..scenarios {
+        println!("seed {seed}");
+        let mut rng = StdRng::seed_from_u64(seed);
+        let world = World::new(60, &mut rng).await;
+        scenario(&world, &mut rng, 150).await;
+    }
+}
