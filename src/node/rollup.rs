@@ -8,7 +8,7 @@ use crate::{
         beacon::BeaconClient,
         driver::{Driver, DriverError, DriverParts, L1Reader},
         engine::Engine,
-        l1::{self, FollowedL1, L1Blocks, L1Client, L1Heads, Watched},
+        l1::{self, FollowedL1, L1Blocks, L1CheckError, L1Client, L1Heads, Watched},
         l1_config::{self, L1ConfigError},
         safe_db::SafeDb,
         sequencer::{Sequencer, SequencerError, SequencerHandle, SequencerParts},
@@ -32,6 +32,8 @@ use tokio_util::sync::CancellationToken;
 
 /// How often the log says that sequencing or derivation has ended.
 const ENDED_REMINDER: Duration = Duration::from_secs(60);
+/// Pause between two attempts to check L1 at start.
+const L1_PAUSE: Duration = Duration::from_secs(2);
 /// The file of safe heads, in the data directory or in `--safedb.path`.
 const SAFE_HEADS: &str = "safe-heads";
 
@@ -196,8 +198,11 @@ impl Rollup {
             Ok(())
         });
         if let Some(driver) = self.driver {
-            let token = tasks.token();
+            let (token, client) = (tasks.token(), self.l1.client.clone());
+            let config = self.config.clone();
             tasks.spawn("derivation", async move {
+                let checked = token.run_until_cancelled(check_l1(&client, &config)).await;
+                checked.transpose()?;
                 let ended = driver.run(token.clone()).await;
                 outlive_driver(ended, &token).await
             });
@@ -227,6 +232,19 @@ fn l1_client(options: &L1Options) -> anyhow::Result<L1Client> {
         );
     }
     Ok(client)
+}
+
+/// Checks that the endpoint serves the rollup's L1, again until it answers.
+async fn check_l1(client: &L1Client, config: &RollupConfig) -> Result<(), L1CheckError> {
+    loop {
+        match l1::check_chain(client, config).await {
+            Err(error) if !error.is_final() => {
+                tracing::warn!(%error, "L1 cannot be checked; derivation waits for it");
+                tokio::time::sleep(L1_PAUSE).await;
+            }
+            checked => return checked,
+        }
+    }
 }
 
 /// Reads the block signer from L1, reports it to the swarm now and at every change, and begins to

@@ -1,6 +1,7 @@
 //! Options of L1 and its beacon API.
 
 use super::*;
+use crate::secret::Secret;
 
 #[test]
 fn l1_and_its_beacon_api_are_configured() -> Result<(), CliError> {

@@ -2,7 +2,7 @@
 
 use crate::rollup::{
     beacon::{BeaconClient, BeaconError, BlobId},
-    l1::{BlockAt, L1Block, L1BlockData, L1Blocks, L1Client, L1Error, Prefetcher},
+    l1::{L1Block, L1BlockAt, L1BlockData, L1Blocks, L1Client, L1Error, Prefetcher},
 };
 use alloy_primitives::{B256, Bytes};
 use starling_proto::{
@@ -77,7 +77,7 @@ impl L1Reader {
 
     /// The block with this hash, on any branch.
     pub async fn input_by_hash(&self, hash: B256) -> Result<Option<L1Input>, ReadError> {
-        let data = self.blocks.get(BlockAt::Hash(hash)).await?;
+        let data = self.blocks.get(L1BlockAt::Hash(hash)).await?;
         Ok(data.map(|data| self.convert(&data)))
     }
 
