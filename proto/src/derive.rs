@@ -52,7 +52,12 @@ pub enum PipelineStep {
     /// Everything up to `origin` is derived, and the caller has reported that the next L1 block,
     /// `next`, does not exist yet. Push it when it does. `origin` is `None` where L1 does not even
     /// have the block that the pipeline starts at.
-    Idle { origin: Option<BlockId>, next: u64 },
+    Idle {
+        /// The L1 block that was derived from last.
+        origin: Option<BlockId>,
+        /// Number of the L1 block to push.
+        next: u64,
+    },
     /// The pipeline contradicts L1 or L2 as they are now: find a safe head and call
     /// [`Pipeline::reset`]. Returned again by every step until then.
     Reset(ResetReason),
@@ -65,13 +70,28 @@ pub enum PipelineStep {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Need {
     /// Answered by [`Pipeline::push_l1`] or [`Pipeline::no_l1_yet`].
-    L1Block { number: u64, link: L1Link },
+    L1Block {
+        /// Its number.
+        number: u64,
+        /// The branch that it must be on.
+        link: L1Link,
+    },
     /// All of these blobs of `block`, which the batcher posted. Answered by
     /// [`Pipeline::push_blobs`].
-    Blobs { block: L1Block, blobs: Vec<BlobRef> },
+    Blobs {
+        /// The L1 block that they belong to.
+        block: L1Block,
+        /// The blobs, in the order in which they are pushed.
+        blobs: Vec<BlobRef>,
+    },
     /// A block of the safe chain, with this hash where it is known. Answered by
     /// [`Pipeline::push_l2`].
-    L2Block { number: u64, hash: Option<B256> },
+    L2Block {
+        /// Its number.
+        number: u64,
+        /// Its hash, where it is known.
+        hash: Option<B256>,
+    },
 }
 
 /// The branch that an L1 block must be on.
@@ -86,6 +106,7 @@ pub enum L1Link {
 /// Attributes for the block after `parent`, the pending-safe head.
 #[derive(Clone, Debug)]
 pub struct DerivedAttributes {
+    /// The block to build on.
     pub parent: L2BlockRef,
     /// With `no_tx_pool` set.
     pub attributes: OpPayloadAttributes,
@@ -102,6 +123,7 @@ pub struct DerivedAttributes {
 
 /// Why the pipeline has to start over.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[allow(missing_docs, reason = "the messages document the variants")]
 pub enum ResetReason {
     #[error("the pipeline has no safe head yet")]
     Start,
@@ -119,6 +141,7 @@ pub enum ResetReason {
 
 /// Why derivation stops.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[allow(missing_docs, reason = "the messages document the variants")]
 pub enum CriticalError {
     #[error("L1 holds a deposit that cannot be read, and deposits must not be skipped: {0}")]
     Deposit(#[from] BlockDepositError),
@@ -138,6 +161,7 @@ pub enum CriticalError {
 
 /// Why a push was refused. The pipeline is unchanged, so the same need is returned again.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[allow(missing_docs, reason = "the messages document the variants")]
 pub enum PushError {
     #[error("the pipeline did not ask for {0}")]
     NotNeeded(&'static str),

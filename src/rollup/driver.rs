@@ -524,6 +524,7 @@ impl Driver {
             head,
             safe,
             finalized,
+            first_l1,
         } = search.run().await?;
         let before = *self.engine.heads().borrow();
         if before.head != head.id || before.safe.is_some_and(|before| before != safe.id) {
@@ -538,7 +539,7 @@ impl Driver {
         let block = block.ok_or(StartError::Missing(safe.id.number))?;
         self.finality.reset();
         self.l1.on_reset();
-        self.pipeline.reset(block);
+        self.pipeline.reset_from(block, first_l1);
         (self.safe, self.finalized) = (Some(safe), Some(finalized));
         self.start_over = false;
         tracing::info!(head = %head.id, safe = %safe.id, finalized = %finalized.id, "derivation begins");

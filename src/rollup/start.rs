@@ -11,13 +11,14 @@ use crate::{
     rollup::{
         engine::{BlockAt, Engine},
         finality::SafeBlock,
-        l1::{L1Client, L1Error},
+        l1::{L1Block, L1Client, L1Error},
         safe_db::{SafeDb, SafeDbError},
         sequencer::{OriginStatus, RewindTarget, Search, SearchStep},
     },
 };
 use starling_proto::{
     config::RollupConfig,
+    fork::Fork,
     l1info::{L1InfoError, L2BlockRef},
     payload::BlockId,
 };
@@ -31,6 +32,9 @@ pub struct StartHeads {
     pub head: L2BlockRef,
     pub safe: L2BlockRef,
     pub finalized: L2BlockRef,
+    /// Number of the first L1 block whose batches are applied: batches of earlier ones were. Zero
+    /// where that is not known.
+    pub first_l1: u64,
 }
 
 /// Why no start was found. The search is repeated: an endpoint may be wrong only for a while.
@@ -92,17 +96,18 @@ impl StartSearch<'_> {
                 to: head.id,
             });
         }
-        let safe = if self.skip_check && old_safe.id.number <= head.id.number {
-            old_safe
-        } else if let Some(safe) = self.recorded(&finalized, &head).await? {
-            safe
+        let (safe, first_l1) = if self.skip_check && old_safe.id.number <= head.id.number {
+            (old_safe, 0)
+        } else if let Some(recorded) = self.recorded(&finalized, &head).await? {
+            recorded
         } else {
-            self.window_deep(&finalized, &old_safe, &head).await?
+            (self.window_deep(&finalized, &old_safe, &head).await?, 0)
         };
         Ok(StartHeads {
             head,
             safe,
             finalized,
+            first_l1,
         })
     }
 
@@ -134,38 +139,53 @@ impl StartSearch<'_> {
     }
 
     /// The safe block of the newest record whose L1 block is canonical and whose L2 block is in the
-    /// chain, if it is not below the finalized block.
+    /// chain, if it is not below the finalized block; and the first L1 block to apply batches of.
+    ///
+    /// A record is written when its L1 block has been derived from to its end. Before Holocene a batch
+    /// may wait for an earlier one, so all batches are looked at again there.
     async fn recorded(
         &self,
         finalized: &L2BlockRef,
         head: &L2BlockRef,
-    ) -> Result<Option<L2BlockRef>, StartError> {
+    ) -> Result<Option<(L2BlockRef, u64)>, StartError> {
         let (mut low, mut high) = (0, self.records.len());
         let mut found = None;
         // Canonical L1 blocks are below all others, and so are their safe blocks.
         while low < high {
             let middle = low + (high - low) / 2;
             let record = self.records.record_at(middle)?;
-            if self.holds(&record, head).await? {
-                (low, found) = (middle + 1, Some(record));
+            if let Some(l1) = self.holds(&record, head).await? {
+                (low, found) = (middle + 1, Some((record, l1)));
             } else {
                 high = middle;
             }
         }
-        match found {
-            Some(record) if record.l2.number >= finalized.id.number => {
-                Ok(Some(self.block(record.l2.number).await?))
-            }
-            _ => Ok(None),
-        }
+        let Some((record, l1)) =
+            found.filter(|(record, _)| record.l2.number >= finalized.id.number)
+        else {
+            return Ok(None);
+        };
+        let holocene = self.rollup.forks.is_active(Fork::Holocene, l1.time);
+        let first_l1 = if holocene {
+            l1.number.saturating_add(1)
+        } else {
+            0
+        };
+        Ok(Some((self.block(record.l2.number).await?, first_l1)))
     }
 
-    async fn holds(&self, record: &SafeBlock, head: &L2BlockRef) -> Result<bool, StartError> {
+    /// The record's L1 block, if it is canonical and the L2 block is in the chain.
+    async fn holds(
+        &self,
+        record: &SafeBlock,
+        head: &L2BlockRef,
+    ) -> Result<Option<L1Block>, StartError> {
         if record.l2.number > head.id.number || self.block(record.l2.number).await?.id != record.l2
         {
-            return Ok(false);
+            return Ok(None);
         }
-        Ok(self.status(record.derived_from).await? == OriginStatus::Canonical)
+        let l1 = self.l1.block_by_number(record.derived_from.number).await?;
+        Ok(l1.filter(|l1| l1.hash == record.derived_from.hash))
     }
 
     /// The parent of the highest first block of an epoch, not above the old safe head, whose

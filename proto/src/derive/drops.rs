@@ -137,6 +137,7 @@ impl DropReason {
 pub struct DropCounts([u64; DropReason::ALL.len()]);
 
 impl DropCounts {
+    /// How often this reason applied.
     pub fn get(&self, reason: DropReason) -> u64 {
         self.0[reason as usize]
     }

@@ -20,7 +20,9 @@ const DEPOSIT_TX_TYPE: u8 = 0x7e;
 /// An L1 block with everything derivation takes from it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct L1Input {
+    /// The header's fields.
     pub block: L1Block,
+    /// Its deposits and configuration updates.
     pub logs: RelevantLogs,
     /// In block order: see [`inbox_transactions`].
     pub inbox: Vec<InboxTransaction>,
@@ -81,6 +83,7 @@ impl RelevantLogs {
 pub struct InboxTransaction {
     /// Recovered from the signature.
     pub sender: Address,
+    /// The data of a transaction without blobs.
     pub calldata: Bytes,
     /// Blobs of a blob transaction; empty for any other.
     pub blobs: Vec<BlobRef>,
@@ -91,6 +94,7 @@ pub struct InboxTransaction {
 pub struct BlobRef {
     /// Position among all blobs of the L1 block.
     pub index: u64,
+    /// Commits to the blob's content (EIP-4844).
     pub versioned_hash: B256,
 }
 
