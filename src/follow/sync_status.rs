@@ -5,7 +5,7 @@
 
 use crate::{clock::unix_now, rollup::engine::Engine, rpc::SyncStatus};
 use starling_p2p::Network;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -15,37 +15,56 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// a second.
 const FRESH: u64 = 10;
 
+/// Time after which a gap counts as given up if the swarm does not report it and the head does not
+/// advance. Until then its last blocks may wait for the executor, which needs seconds for a block at
+/// most.
+const GIVEN_UP: Duration = Duration::from_secs(30);
+
 /// The synchronisation in progress, as far as it is known from the head and the gap.
 #[derive(Debug, Default)]
 struct Tracker {
-    status: Option<SyncStatus>,
+    current: Option<TrackedSync>,
     /// Head at the last update.
     head: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct TrackedSync {
+    status: SyncStatus,
+    /// When the head last advanced, or the swarm last reported the gap.
+    progressed: Instant,
 }
 
 impl Tracker {
     /// Whether the swarm has to be asked about a gap.
     fn needs_report(&self, head_age: u64) -> bool {
-        self.status.is_some() || head_age >= FRESH
+        self.current.is_some() || head_age >= FRESH
     }
 
-    /// Updates the status. `target` is the top of the gap that is being filled.
-    fn update(&mut self, head: u64, target: Option<u64>) -> Option<SyncStatus> {
+    /// Updates the status. `target` is the top of the gap that is being filled. The swarm closes a
+    /// gap when its last block has been handed over; the synchronisation goes on until the head has
+    /// reached that block, or for [`GIVEN_UP`] without progress.
+    fn update(&mut self, now: Instant, head: u64, target: Option<u64>) -> Option<SyncStatus> {
         let advanced = head > std::mem::replace(&mut self.head, head);
-        // The swarm closes a gap when its last block has been handed over. The synchronisation goes
-        // on while these blocks are executed.
-        let executing = self
-            .status
-            .filter(|_| advanced)
-            .map(|status| status.highest);
-        self.status = target
-            .or(executing)
-            .filter(|highest| *highest > head)
-            .map(|highest| SyncStatus {
-                starting: self.status.map_or(head, |status| status.starting),
-                highest,
-            });
-        self.status
+        let before = self.current.take();
+        let mut progressed = before
+            .filter(|_| !advanced)
+            .map_or(now, |sync| sync.progressed);
+        let kept = before
+            .map(|sync| sync.status)
+            .filter(|_| now.saturating_duration_since(progressed) < GIVEN_UP);
+        let highest = target
+            .max(kept.map(|status| status.highest))
+            .filter(|highest| *highest > head)?;
+        if target == Some(highest) {
+            progressed = now;
+        }
+        let status = SyncStatus {
+            starting: kept.map_or(head, |status| status.starting),
+            highest,
+        };
+        self.current = Some(TrackedSync { status, progressed });
+        Some(status)
     }
 }
 
@@ -76,7 +95,7 @@ pub async fn run(
             Err(_) if token.is_cancelled() => return Ok(()),
             Err(error) => return Err(error.into()),
         };
-        let new = tracker.update(heads.borrow().head.number, target);
+        let new = tracker.update(Instant::now(), heads.borrow().head.number, target);
         status.send_if_modified(|status| std::mem::replace(status, new) != new);
     }
 }

@@ -153,7 +153,7 @@ impl Sequencer {
             max_safe_lag: config.max_safe_lag,
         };
         let schedule = Schedule::new(schedule, !config.stopped);
-        let (handle, commands, status) = control::channel(!config.stopped);
+        let (handle, commands, status) = control::channel();
         let origins = Origins::new(parts.l1.client, parts.l1.heads, config.l1_confs);
         let sequencer = Self {
             config,
@@ -466,7 +466,19 @@ impl Sequencer {
         Ok(())
     }
 
+    /// Executes a command whose caller still waits. A caller that has gone may have given up on this
+    /// sequencer and started another, so its start would make a second signer. The check and the
+    /// command are one step of this task: no block is made between them. A caller that goes after
+    /// the check does not know the outcome, as with a response that is lost on the way. It has to
+    /// stop this sequencer before it starts another.
     fn handle_command(&mut self, command: Command) {
+        if command.is_abandoned() {
+            tracing::warn!(
+                command = command.name(),
+                "a command to the sequencer is skipped, because its caller has gone"
+            );
+            return;
+        }
         let head = self.engine.heads().borrow().head;
         match command {
             Command::Start { hash, reply } => {

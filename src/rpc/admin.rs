@@ -86,7 +86,8 @@ fn stop_sequencer(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Re
     .boxed()
 }
 
-/// `admin_sequencerActive()`: `false` also on a node that is no sequencer.
+/// `admin_sequencerActive()`: `false` also on a node that is no sequencer, and before sequencing
+/// begins.
 fn sequencer_active(context: &RpcContext, args: Args) -> Reply {
     args.at_most(0)?;
     reply(

@@ -96,6 +96,7 @@ where
             slot: call.slot.clone(),
             over: AtomicBool::new(false),
             begun: OnceLock::new(),
+            extended: OnceLock::new(),
         });
         let sliced = deadline.clone().with_check_hook({
             let attempt = attempt.clone();
@@ -249,6 +250,8 @@ struct Attempt {
     over: AtomicBool,
     /// Processor time of the thread when the attempt began.
     begun: OnceLock<Duration>,
+    /// End of the only slice that may be extended: the first slice whose end a check has seen.
+    extended: OnceLock<Instant>,
 }
 
 /// Processor time that this thread has used; zero where the system does not say.
@@ -257,13 +260,15 @@ fn thread_time() -> Duration {
 }
 
 impl Attempt {
-    /// Whether the thread has waited for a core rather than run: until now it has used less
-    /// processor time than a first slice. On a busy machine a call of a millisecond would otherwise
-    /// be aborted, and wait for one of the starts that endless calls hold. A call that waits for
-    /// the disk gets one [`SLICE`] at most.
+    /// Whether the slice that has ended is extended, because the thread has waited for a core
+    /// rather than run: until now it has used less processor time than a first slice. On a busy
+    /// machine a call of a millisecond would otherwise be aborted, and wait for one of the starts
+    /// that endless calls hold. One slice of an attempt is extended, by [`SLICE`] at most, also of
+    /// a call that waits for the disk and never uses that much processor time.
     fn was_delayed(&self, now: Instant, end: Instant) -> bool {
         let used = |begun: &Duration| thread_time().saturating_sub(*begun);
-        now < end + SLICE
+        *self.extended.get_or_init(|| end) == end
+            && now < end + SLICE
             && self
                 .begun
                 .get()

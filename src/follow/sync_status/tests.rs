@@ -15,29 +15,60 @@ fn status(starting: u64, highest: u64) -> Option<SyncStatus> {
     Some(SyncStatus { starting, highest })
 }
 
-#[test]
-fn a_gap_is_reported_from_its_first_missing_block_until_its_last_is_executed() {
-    let mut tracker = Tracker::default();
-    assert_eq!(tracker.update(10, None), None);
-    assert!(!tracker.needs_report(2), "the head is fresh");
-    assert!(tracker.needs_report(60));
-    assert_eq!(tracker.update(10, Some(500)), status(10, 500));
-    assert_eq!(tracker.update(200, Some(501)), status(10, 501));
-    assert!(tracker.needs_report(0), "until it ends");
-    // The swarm has handed over the last blocks, and the executor still runs them.
-    assert_eq!(tracker.update(480, None), status(10, 501));
-    assert_eq!(tracker.update(501, None), None);
-    assert!(!tracker.needs_report(0));
+/// A tracker with a clock that the test moves.
+struct Timed {
+    tracker: Tracker,
+    now: Instant,
+}
+
+impl Timed {
+    fn new() -> Self {
+        Self {
+            tracker: Tracker::default(),
+            now: Instant::now(),
+        }
+    }
+
+    /// The status after `seconds` more.
+    fn after(&mut self, seconds: u64, head: u64, target: Option<u64>) -> Option<SyncStatus> {
+        self.now += Duration::from_secs(seconds);
+        self.tracker.update(self.now, head, target)
+    }
 }
 
 #[test]
-fn a_gap_that_is_given_up_is_no_longer_reported() {
-    let mut tracker = Tracker::default();
-    assert_eq!(tracker.update(10, Some(500)), status(10, 500));
-    assert_eq!(tracker.update(10, None), None, "the head does not advance");
+fn a_gap_is_reported_from_its_first_missing_block_until_its_last_is_executed() {
+    let mut timed = Timed::new();
+    assert_eq!(timed.after(1, 10, None), None);
+    assert!(!timed.tracker.needs_report(2), "the head is fresh");
+    assert!(timed.tracker.needs_report(60));
+    assert_eq!(timed.after(1, 10, Some(500)), status(10, 500));
+    assert_eq!(timed.after(1, 200, Some(501)), status(10, 501));
+    assert!(timed.tracker.needs_report(0), "until it ends");
+    // The swarm has handed over the last blocks, and the executor still runs them. Some take longer
+    // than the time between two updates.
+    for head in [480, 480, 481, 481, 481, 482] {
+        assert_eq!(timed.after(9, head, None), status(10, 501), "{head}");
+    }
+    // A lower gap, of a side branch, does not hide them.
+    assert_eq!(timed.after(1, 483, Some(490)), status(10, 501));
+    assert_eq!(timed.after(1, 501, None), None);
+    assert!(!timed.tracker.needs_report(0));
+}
+
+#[test]
+fn a_gap_without_progress_is_given_up() {
+    let mut timed = Timed::new();
+    assert_eq!(timed.after(1, 10, Some(500)), status(10, 500));
+    // As long as the swarm reports it, however long nothing arrives.
+    assert_eq!(timed.after(600, 10, Some(500)), status(10, 500));
+    assert_eq!(timed.after(29, 10, None), status(10, 500));
+    assert_eq!(timed.after(1, 10, None), None);
     // The next one begins where the head is now.
-    assert_eq!(tracker.update(12, Some(40)), status(12, 40));
-    assert_eq!(tracker.update(12, Some(12)), None, "a side branch");
+    assert_eq!(timed.after(1, 12, Some(40)), status(12, 40));
+    assert_eq!(timed.after(600, 12, Some(30)), status(12, 30));
+    assert_eq!(timed.after(1, 12, None), status(12, 30));
+    assert_eq!(timed.after(30, 12, Some(12)), None, "a side branch");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -34,7 +34,28 @@ pub(super) enum Command {
     Recover(bool),
 }
 
-/// Whether blocks are made, and if not, why.
+impl Command {
+    /// Whether nobody waits for the outcome. `admin_setRecoverMode` has none.
+    pub(super) fn is_abandoned(&self) -> bool {
+        match self {
+            Self::Start { reply, .. } => reply.is_closed(),
+            Self::Stop { reply } => reply.is_closed(),
+            Self::Recover(_) => false,
+        }
+    }
+
+    /// The command's name in the log.
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Self::Start { .. } => "start",
+            Self::Stop { .. } => "stop",
+            Self::Recover(_) => "recover",
+        }
+    }
+}
+
+/// Whether blocks are made, and if not, why. Inactive until the sequencer's loop runs: JSON-RPC is
+/// served before the signer of blocks is known, and the sequencer may never begin.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SequencerStatus {
@@ -52,12 +73,14 @@ pub struct SequencerHandle {
 
 impl SequencerHandle {
     /// Starts sequencing on the head, which must have this hash, so that a sequencer never starts
-    /// on a head that its operator does not know.
+    /// on a head that its operator does not know. The command has no effect if the returned future
+    /// is dropped before the loop handles it.
     pub async fn start(&self, hash: B256) -> Result<(), SequencerControlError> {
         self.request(|reply| Command::Start { hash, reply }).await
     }
 
-    /// Stops sequencing; the open block is dropped. Returns the hash of the head.
+    /// Stops sequencing; the open block is dropped. Returns the hash of the head. The command has
+    /// no effect if the returned future is dropped before the loop handles it.
     pub async fn stop(&self) -> Result<B256, SequencerControlError> {
         self.request(|reply| Command::Stop { reply }).await
     }
@@ -98,18 +121,13 @@ impl SequencerHandle {
     }
 }
 
-pub(super) fn channel(
-    active: bool,
-) -> (
+pub(super) fn channel() -> (
     SequencerHandle,
     mpsc::Receiver<Command>,
     watch::Sender<SequencerStatus>,
 ) {
     let (commands, receiver) = mpsc::channel(COMMANDS);
-    let (sender, status) = watch::channel(SequencerStatus {
-        active,
-        reason: None,
-    });
+    let (sender, status) = watch::channel(SequencerStatus::default());
     (SequencerHandle { commands, status }, receiver, sender)
 }
 
@@ -154,9 +172,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn orders_to_a_sequencer_that_has_ended_are_errors() {
-        let (handle, commands, _status) = channel(true);
-        assert!(handle.active());
+    async fn commands_to_a_sequencer_that_has_ended_are_errors() {
+        let (handle, commands, _status) = channel();
         drop(commands);
         assert_eq!(handle.stop().await, Err(SequencerControlError::NotEnabled));
         assert_eq!(

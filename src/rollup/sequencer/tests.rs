@@ -15,6 +15,7 @@ use crate::{
 use alloy_consensus::{Header, SignableTransaction, TxEip1559};
 use alloy_eips::eip2718::Encodable2718;
 use alloy_primitives::{Address, Bytes, Signature, U256};
+use futures::FutureExt;
 use op_alloy_consensus::OpTxEnvelope;
 use serde_json::json;
 use starling_proto::{
@@ -292,6 +293,65 @@ async fn a_late_sequencer_catches_up_and_then_keeps_time() {
     until_time(&chain, since_epoch().as_secs() + 1).await;
     token.cancel();
     task.await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sequencer_is_active_from_the_start_of_its_loop_on() {
+    let world = World::new(4, 1).await;
+    let (chain, _threads) = world.open();
+    let (sequencer, handle) = world.sequencer(&chain, config());
+    assert!(!handle.active(), "its loop does not run");
+    let token = CancellationToken::new();
+    let task = tokio::spawn(sequencer.run(token.clone()));
+    until_active(&handle).await;
+    token.cancel();
+    task.await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_whose_callers_have_gone_are_skipped() {
+    let world = World::new(4, 1).await;
+    let (chain, _threads) = world.open();
+    let token = CancellationToken::new();
+    let stopped = SequencerConfig {
+        stopped: true,
+        ..config()
+    };
+    let (sequencer, handle) = world.sequencer(&chain, stopped);
+    abandon(handle.start(chain.view().head().hash));
+    let task = tokio::spawn(sequencer.run(token.clone()));
+    assert_eq!(handle.stop().await, Err(SequencerControlError::NotRunning));
+    assert_eq!(chain.view().head().number, 0);
+    token.cancel();
+    task.await.unwrap().unwrap();
+
+    let token = CancellationToken::new();
+    let (sequencer, handle) = world.sequencer(&chain, config());
+    abandon(handle.stop());
+    let task = tokio::spawn(sequencer.run(token.clone()));
+    assert_eq!(
+        handle.start(B256::ZERO).await,
+        Err(SequencerControlError::AlreadyRunning)
+    );
+    // A caller that waits is obeyed.
+    assert!(handle.stop().await.is_ok());
+    assert!(!handle.active());
+    token.cancel();
+    task.await.unwrap().unwrap();
+}
+
+/// Sends a command and drops its caller.
+fn abandon<T>(command: impl Future<Output = T>) {
+    assert!(command.now_or_never().is_none(), "it waits for the loop");
+}
+
+async fn until_active(handle: &SequencerHandle) {
+    let mut status = handle.watch();
+    let active = status.wait_for(|status| status.active);
+    tokio::time::timeout(Duration::from_secs(20), active)
+        .await
+        .unwrap()
+        .unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

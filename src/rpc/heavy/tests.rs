@@ -171,6 +171,7 @@ fn a_thread_that_waited_for_a_core_keeps_its_first_slice() {
         slot: call.slot.clone(),
         over: AtomicBool::new(false),
         begun: OnceLock::new(),
+        extended: OnceLock::new(),
     };
     let begun = *attempt.begun.get_or_init(thread_time);
     let end = Instant::now();
@@ -178,6 +179,11 @@ fn a_thread_that_waited_for_a_core_keeps_its_first_slice() {
     assert!(
         !attempt.was_delayed(end + SLICE, end),
         "a call that waits for the disk does not hold its permit for long"
+    );
+    let later = end + 2 * SLICE;
+    assert!(
+        !attempt.was_delayed(later, later),
+        "one slice of an attempt is extended"
     );
     while thread_time() < begun + FIRST_SLICE {
         std::hint::spin_loop();

@@ -111,6 +111,7 @@ async fn only_a_block_of_a_living_sequencer_that_was_not_signed_here_stops_seque
         .await
         .unwrap();
 
+    sequencer.report(true, None);
     // Long after the start.
     sequencer.period = SequencingPeriod::new(foreign.timestamp() - 100);
     sequencer.on_own_key_block(&own).unwrap();
