@@ -1,9 +1,13 @@
-//! The rollup side of the node: L1, and block production on the sequencer.
+//! The rollup side of the node: L1, the safe chain that is derived from it, and block production on
+//! the sequencer.
 //!
-//! [`engine`] is the seam to the execution core. [`l1`] reads L1, [`l1_config`] has its blob fee
-//! schedule, [`origin`] chooses the L1 origin of a new L2 block, [`sequencer`] makes blocks on time,
-//! [`signer`] signs them, [`signing_log`] records what may be signed, and [`unsafe_signer`] reads
-//! the block signer from L1. This room knows no libp2p and no EVM: blocks go to the core and to the
+//! [`engine`] is the seam to the execution core. [`l1`] reads L1, [`beacon`] its blobs, [`l1_config`]
+//! has its blob fee schedule. [`driver`] derives: [`start`] finds the heads to begin from, [`safe_db`]
+//! records which L1 block made which L2 block safe, [`finality`] decides which block is final,
+//! [`status`] is what operators read. [`origin`] chooses the L1 origin of a new L2 block, [`sequencer`]
+//! makes blocks on time, [`rewind`] searches the head after an L1 reorg, [`signer`] signs blocks,
+//! [`signing_log`] records what may be signed, and [`unsafe_signer`] reads the block signer from L1.
+//! This room knows no libp2p and no EVM: blocks go to the core and to the
 //! swarm through their handles.
 
 pub mod beacon;
@@ -14,6 +18,7 @@ mod http;
 pub mod l1;
 pub mod l1_config;
 pub mod origin;
+pub mod rewind;
 pub mod safe_db;
 pub mod sequencer;
 pub mod signer;

@@ -16,6 +16,10 @@ use starling_proto::{
     system_config::{Eip1559Params, FeeScalars, SystemConfig},
 };
 
+/// L1 blocks until a block without a batch is replaced by an empty one. A network without a batcher
+/// has none, so the window lasts a week of L1 blocks of 3 seconds.
+const SEQ_WINDOW: u64 = 200_000;
+
 pub const L1_CHAIN_ID: u64 = 900;
 pub const L2_CHAIN_ID: u64 = 901;
 
@@ -115,7 +119,7 @@ pub fn build(plan: &Plan) -> Result<Files, GenesisBuildError> {
         },
         block_time: plan.l2_block_time,
         max_sequencer_drift: 600,
-        seq_window_size: 3_600,
+        seq_window_size: SEQ_WINDOW,
         channel_timeout: 300,
         l1_chain_id: L1_CHAIN_ID,
         l2_chain_id: L2_CHAIN_ID,

@@ -13,8 +13,6 @@ mod blobs;
 #[cfg(test)]
 mod tests;
 
-pub use blobs::BlobId;
-
 use crate::{
     rollup::http::{
         HttpFault, HttpReply, HttpTarget,
@@ -27,6 +25,7 @@ use futures::{FutureExt, future::BoxFuture};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use parking_lot::Mutex;
 use serde::{Deserialize, de::DeserializeOwned};
+use starling_proto::derive::BlobRef;
 use std::{
     sync::{
         Arc,
@@ -318,7 +317,7 @@ impl BeaconClient {
     pub async fn blobs(
         &self,
         block_time: u64,
-        wanted: &[BlobId],
+        wanted: &[BlobRef],
     ) -> Result<Vec<Box<Blob>>, BeaconError> {
         if wanted.is_empty() {
             return Ok(vec![]);
@@ -329,7 +328,7 @@ impl BeaconClient {
             let time = block_time;
             return Err(self.error(0, GENESIS, BeaconCause::BeforeGenesis { time, genesis }));
         };
-        let wanted: Arc<[BlobId]> = wanted.into();
+        let wanted: Arc<[BlobRef]> = wanted.into();
         self.try_each(|index| {
             let wanted = wanted.clone();
             async move { self.blobs_from(index, slot, &wanted).await }.boxed()
@@ -342,7 +341,7 @@ impl BeaconClient {
         &self,
         index: usize,
         slot: u64,
-        wanted: &[BlobId],
+        wanted: &[BlobRef],
     ) -> Result<Vec<Box<Blob>>, BeaconError> {
         let endpoint = &self.inner.endpoints[index];
         let only_sidecars = endpoint.has_only_sidecars.load(Ordering::Relaxed);
@@ -443,8 +442,8 @@ impl BeaconClient {
 /// Runs a check of blobs, some milliseconds each, on a blocking thread.
 async fn checked<T: Send + 'static>(
     answer: Vec<T>,
-    wanted: &[BlobId],
-    check: fn(Vec<T>, &[BlobId]) -> Result<Vec<Box<Blob>>, BeaconCause>,
+    wanted: &[BlobRef],
+    check: fn(Vec<T>, &[BlobRef]) -> Result<Vec<Box<Blob>>, BeaconCause>,
 ) -> Result<Vec<Box<Blob>>, BeaconCause> {
     let wanted = wanted.to_vec();
     let checked = tokio::task::spawn_blocking(move || check(answer, &wanted)).await;

@@ -37,6 +37,7 @@ use crate::rollup::http::{
     rate::RateLimit,
     rotation::{Rotation, Tried},
 };
+use crate::rollup::rewind::OriginStatus;
 use alloy_primitives::{Address, B256, Bytes, U64, U256, b256};
 use alloy_rpc_types_eth::EIP1186AccountProofResponse;
 use jsonrpsee::core::client::Subscription;
@@ -256,6 +257,17 @@ impl L1Client {
     /// The canonical block of this height, `None` above the head.
     pub async fn block_by_number(&self, number: u64) -> Result<Option<L1Block>, L1Error> {
         self.block_at(L1BlockAt::Number(number)).await
+    }
+
+    /// Whether this block is canonical now.
+    pub async fn status(&self, block: BlockId) -> Result<OriginStatus, L1Error> {
+        Ok(match self.block_by_number(block.number).await? {
+            Some(canonical) if canonical.hash == block.hash => OriginStatus::Canonical,
+            Some(other) => OriginStatus::Gone {
+                canonical: other.hash,
+            },
+            None => OriginStatus::Ahead,
+        })
     }
 
     /// A block on any branch that the endpoint knows.

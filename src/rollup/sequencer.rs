@@ -21,8 +21,6 @@ mod signed_before;
 
 pub use control::{SequencerControlError, SequencerHandle, SequencerStatus};
 pub use error::SequencerError;
-pub(crate) use origins::OriginStatus;
-pub(crate) use rewind::{RewindTarget, Search, SearchStep};
 
 use crate::{
     chain::ChainError,
@@ -31,6 +29,7 @@ use crate::{
         engine::{BlockAt, Engine},
         l1::FollowedL1,
         origin::past_drift,
+        rewind::OriginStatus,
         signer::Signer,
         signing_log::SigningLog,
     },

@@ -12,8 +12,8 @@ use crate::{
         engine::{BlockAt, Engine},
         finality::SafeBlock,
         l1::{L1Block, L1Client, L1Error},
+        rewind::{HeadSearch, OriginStatus, RewindTarget, SearchStep},
         safe_db::{SafeDb, SafeDbError},
-        sequencer::{OriginStatus, RewindTarget, Search, SearchStep},
     },
 };
 use starling_proto::{
@@ -118,12 +118,12 @@ impl StartSearch<'_> {
         finalized: &L2BlockRef,
         head: &L2BlockRef,
     ) -> Result<u64, StartError> {
-        let mut search = Search::new(finalized.id.number, head.id.number);
+        let mut search = HeadSearch::new(finalized.id.number, head.id.number);
         loop {
             match search.step() {
                 SearchStep::Check(number) => {
                     let origin = self.block(number).await?.origin;
-                    search.answer(number, self.status(origin).await?);
+                    search.answer(number, self.l1.status(origin).await?);
                 }
                 SearchStep::Found(RewindTarget::Stay) => return Ok(head.id.number),
                 SearchStep::Found(RewindTarget::Block(number)) => return Ok(number),
@@ -198,7 +198,7 @@ impl StartSearch<'_> {
     ) -> Result<L2BlockRef, StartError> {
         // Above L1's head nothing is known to be canonical.
         let mut highest = *head;
-        while self.status(highest.origin).await? == OriginStatus::Ahead {
+        while self.l1.status(highest.origin).await? == OriginStatus::Ahead {
             let below = highest
                 .id
                 .number
@@ -229,16 +229,6 @@ impl StartSearch<'_> {
             return Ok(*finalized);
         }
         self.block(first - 1).await
-    }
-
-    async fn status(&self, l1: BlockId) -> Result<OriginStatus, StartError> {
-        Ok(match self.l1.block_by_number(l1.number).await? {
-            Some(block) if block.hash == l1.hash => OriginStatus::Canonical,
-            Some(block) => OriginStatus::Gone {
-                canonical: block.hash,
-            },
-            None => OriginStatus::Ahead,
-        })
     }
 
     async fn block(&self, number: u64) -> Result<L2BlockRef, StartError> {

@@ -2,22 +2,15 @@
 
 use super::{BeaconCause, MAX_BLOBS};
 use alloy_eips::eip4844::{Blob, kzg_to_versioned_hash};
-use alloy_primitives::{B256, Bytes};
+use alloy_primitives::Bytes;
 use c_kzg::{Bytes48, KzgSettings};
 use rayon::prelude::*;
 use serde::Deserialize;
+use starling_proto::derive::BlobRef;
 
 /// Table size for cell proofs: the one that the EVM's point evaluation uses, so that the trusted setup
 /// is loaded once.
 const PRECOMPUTE: u64 = 8;
-
-/// A blob that a transaction of an L1 block names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BlobId {
-    /// Position among all blobs of the block, whoever sent them. Only blob sidecars need it.
-    pub index: u64,
-    pub versioned_hash: B256,
-}
 
 /// One element of a blob sidecars answer; the block header and its proof are not needed, since an L1
 /// transaction vouches for the commitment.
@@ -29,14 +22,14 @@ pub(super) struct Sidecar {
     kzg_proof: Bytes,
 }
 
-pub(super) fn blobs_path(slot: u64, wanted: &[BlobId]) -> String {
+pub(super) fn blobs_path(slot: u64, wanted: &[BlobRef]) -> String {
     let hashes = wanted
         .iter()
         .map(|blob| format!("versioned_hashes={}", blob.versioned_hash));
     with_query(format!("/eth/v1/beacon/blobs/{slot}"), hashes)
 }
 
-pub(super) fn sidecars_path(slot: u64, wanted: &[BlobId]) -> String {
+pub(super) fn sidecars_path(slot: u64, wanted: &[BlobRef]) -> String {
     let indexes = wanted.iter().map(|blob| format!("indices={}", blob.index));
     with_query(all_sidecars_path(slot), indexes)
 }
@@ -54,7 +47,7 @@ fn with_query(path: String, parameters: impl Iterator<Item = String>) -> String 
 /// holds. Two wanted blobs of the same hash are the same blob.
 pub(super) fn match_blobs(
     answer: Vec<Bytes>,
-    wanted: &[BlobId],
+    wanted: &[BlobRef],
 ) -> Result<Vec<Box<Blob>>, BeaconCause> {
     bounded(answer.len())?;
     let kzg = settings();
@@ -65,7 +58,7 @@ pub(super) fn match_blobs(
         Ok::<_, BeaconCause>((kzg_to_versioned_hash(commitment.as_slice()), blob))
     });
     let found = found.collect::<Result<Vec<_>, _>>()?;
-    let found_hash = |id: &BlobId| {
+    let found_hash = |id: &BlobRef| {
         let blob = found.iter().find(|(hash, _)| *hash == id.versioned_hash);
         let blob = blob.map(|(_, blob)| blob.clone());
         blob.ok_or_else(|| missing(id, found.len()))
@@ -77,11 +70,11 @@ pub(super) fn match_blobs(
 /// versioned hash, and the proof must be valid for it.
 pub(super) fn match_sidecars(
     answer: Vec<Sidecar>,
-    wanted: &[BlobId],
+    wanted: &[BlobRef],
 ) -> Result<Vec<Box<Blob>>, BeaconCause> {
     bounded(answer.len())?;
     let kzg = settings();
-    let check = |id: &BlobId| {
+    let check = |id: &BlobRef| {
         let sidecar = answer.iter().find(|sidecar| sidecar.index.0 == id.index);
         let sidecar = sidecar.ok_or_else(|| missing(id, answer.len()))?;
         let commitment = bytes48(&sidecar.kzg_commitment)?;
@@ -134,7 +127,7 @@ fn not_a_blob() -> BeaconCause {
     BeaconCause::Untrue("a blob whose field elements are out of range".into())
 }
 
-fn missing(id: &BlobId, got: usize) -> BeaconCause {
+fn missing(id: &BlobRef, got: usize) -> BeaconCause {
     BeaconCause::Untrue(format!(
         "the blob with versioned hash {} and index {} is not among the {got} it sent",
         id.versioned_hash, id.index

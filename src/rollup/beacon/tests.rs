@@ -11,7 +11,7 @@ const SPEC_ANSWER: &str = r#"{"data":{"CONFIG_NAME":"x","SECONDS_PER_SLOT":"12"}
 const BLOCK_TIME: u64 = 1040;
 
 /// Blobs that differ in one element, and their ids at positions 4 and on.
-fn blobs() -> Vec<(BlobId, Blob, Value)> {
+fn blobs() -> Vec<(BlobRef, Blob, Value)> {
     let kzg = c_kzg::ethereum_kzg_settings(8);
     let one = |n: u8| {
         let mut blob = Blob::ZERO;
@@ -22,7 +22,7 @@ fn blobs() -> Vec<(BlobId, Blob, Value)> {
             .compute_blob_kzg_proof(&c_blob, &commitment)
             .unwrap()
             .to_bytes();
-        let id = BlobId {
+        let id = BlobRef {
             index: 4 + u64::from(n),
             versioned_hash: kzg_to_versioned_hash(commitment.as_slice()),
         };
@@ -36,7 +36,7 @@ fn blobs() -> Vec<(BlobId, Blob, Value)> {
     (0..2).map(one).collect()
 }
 
-fn ids() -> Vec<BlobId> {
+fn ids() -> Vec<BlobRef> {
     blobs().into_iter().map(|(id, ..)| id).collect()
 }
 

@@ -1,7 +1,7 @@
 //! L1 as derivation reads it: blocks with their logs and inbox transactions, and blobs.
 
 use crate::rollup::{
-    beacon::{BeaconClient, BeaconError, BlobId},
+    beacon::{BeaconClient, BeaconError},
     l1::{L1Block, L1BlockAt, L1BlockData, L1Blocks, L1Client, L1Error, Prefetcher},
 };
 use alloy_primitives::{B256, Bytes};
@@ -89,12 +89,7 @@ impl L1Reader {
     /// Blobs of a block, in the order of `blobs`, checked against their versioned hashes.
     pub async fn blobs(&self, block: &L1Block, blobs: &[BlobRef]) -> Result<Vec<Bytes>, ReadError> {
         let beacon = self.beacon.as_ref().ok_or(ReadError::NoBeacon)?;
-        let wanted = blobs.iter().map(|blob| BlobId {
-            index: blob.index,
-            versioned_hash: blob.versioned_hash,
-        });
-        let wanted: Vec<_> = wanted.collect();
-        let found = beacon.blobs(block.time, &wanted).await?;
+        let found = beacon.blobs(block.time, blobs).await?;
         Ok(found
             .iter()
             .map(|blob| Bytes::copy_from_slice(&blob[..]))

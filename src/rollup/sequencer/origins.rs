@@ -4,6 +4,7 @@ use super::SequencerError;
 use crate::rollup::{
     l1::{L1Block, L1Cause, L1Client, L1Error, L1Heads, Tag},
     origin::{NextOrigin, OriginChoice, select},
+    rewind::OriginStatus,
 };
 use alloy_primitives::B256;
 use starling_proto::{attributes::ReceiptLogs, config::RollupConfig, payload::BlockId};
@@ -21,18 +22,6 @@ struct Reading {
     l1_head: BlockId,
     current: L1Block,
     next: NextOrigin,
-}
-
-/// Whether the L1 origin of an L2 block is canonical on the L1 that the endpoint serves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum OriginStatus {
-    Canonical,
-    /// L1 has another block at the origin's height.
-    Gone {
-        canonical: B256,
-    },
-    /// L1 has no block at the origin's height: the endpoint lags, or a reorg made L1 shorter.
-    Ahead,
 }
 
 pub(super) struct Origins {
@@ -162,13 +151,7 @@ impl Origins {
 
     /// Checks whether this L1 block is canonical now.
     pub(super) async fn status(&self, origin: BlockId) -> Result<OriginStatus, L1Error> {
-        Ok(match self.l1.block_by_number(origin.number).await? {
-            Some(block) if block.hash == origin.hash => OriginStatus::Canonical,
-            Some(block) => OriginStatus::Gone {
-                canonical: block.hash,
-            },
-            None => OriginStatus::Ahead,
-        })
+        self.l1.status(origin).await
     }
 
     /// The canonical L1 block after this one, whatever the confirmations.

@@ -27,8 +27,8 @@ fn vectors(folder: &str) -> Option<Vec<(String, String)>> {
     )
 }
 
-fn id(index: u64, versioned_hash: B256) -> BlobId {
-    BlobId {
+fn id(index: u64, versioned_hash: B256) -> BlobRef {
+    BlobRef {
         index,
         versioned_hash,
     }

@@ -10,7 +10,7 @@ const GONE: OriginStatus = OriginStatus::Gone {
 /// Origins up to `canonical` are canonical, those above `visible` ahead of L1's head; with the
 /// number of requests.
 fn run(floor: u64, head: u64, canonical: u64, visible: u64) -> (RewindTarget, u32) {
-    let mut search = Search::new(floor, head);
+    let mut search = HeadSearch::new(floor, head);
     let mut asked = 0;
     loop {
         match search.step() {
