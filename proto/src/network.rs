@@ -51,7 +51,7 @@ impl KnownNetwork {
     }
 
     fn parse(line: &'static str) -> Option<Self> {
-        let mut columns = Columns(line.split_whitespace());
+        let mut columns = TableColumns(line.split_whitespace());
         let network = Self {
             name: columns.0.next()?,
             rollup: columns.rollup()?,
@@ -74,9 +74,9 @@ fn name_of(line: &str) -> &str {
 }
 
 /// The rest of a line. A column that is missing or has another form ends the parse with `None`.
-struct Columns(SplitWhitespace<'static>);
+struct TableColumns(SplitWhitespace<'static>);
 
-impl Columns {
+impl TableColumns {
     fn next<T: FromStr>(&mut self) -> Option<T> {
         self.0.next()?.parse().ok()
     }

@@ -45,7 +45,7 @@ pub use unwind::{Before, UnwindRecord};
 use crate::chain::rows::{ExecutedBlock, ReadError, codec};
 use ::fjall::{Database, Keyspace, Readable};
 use alloy_primitives::Bytes;
-use batch::Batch;
+use batch::StoreBatch;
 use cache::RowCache;
 use history::{History, HistoryBounds, Pin};
 pub(crate) use lock::Lock;
@@ -172,7 +172,7 @@ impl Store {
         let mut head = self.0.writer.lock();
         self.0.check_space()?;
         let new_head = tip(*head, blocks)?;
-        let mut batch = Batch::new(&self.0);
+        let mut batch = StoreBatch::new(&self.0);
         let mut trie_history = self.0.written(*head)?;
         batch.blocks(blocks, &mut trie_history.bytes);
         let upgrades = !blocks.is_empty() && self.0.schema.load(Ordering::Relaxed) != SCHEMA;
@@ -220,7 +220,7 @@ impl Store {
             hash: header.parent_hash,
             number: gone.number.saturating_sub(1),
         };
-        let mut batch = Batch::new(&self.0);
+        let mut batch = StoreBatch::new(&self.0);
         batch.unwind_state(&snapshot, gone.number, record)?;
         batch.remove_block(gone, &body);
         for (key, id) in [
@@ -291,7 +291,7 @@ impl Store {
     /// Writes a named value, durably.
     pub fn set_setting(&self, name: &str, value: &[u8]) -> Result<(), StoreError> {
         let head = self.0.writer.lock();
-        let mut batch = Batch::new(&self.0);
+        let mut batch = StoreBatch::new(&self.0);
         batch.put(Space::Meta, setting_key(name).as_bytes(), value);
         batch.commit(*head)?;
         self.sync()

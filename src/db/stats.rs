@@ -5,7 +5,7 @@ use crate::{
         self,
         payload_log::{self, PayloadLog},
         rules::MESSAGE_PASSER,
-        store::{Identity, KINDS, Store},
+        store::{Identity, KINDS, Snapshot, Store},
     },
     db::verify::ProgressFn,
 };
@@ -52,6 +52,36 @@ pub fn stats(
     progress: &mut ProgressFn<'_>,
 ) -> anyhow::Result<Stats> {
     let snapshot = store.snapshot()?;
+    let rows = row_sizes(&snapshot, progress)?;
+    let wal = chain::payload_log_dir(datadir);
+    let payload_log = if wal.is_dir() {
+        PayloadLog::open(&wal)
+            .and_then(|log| log.size())
+            .map_err(|error| anyhow::anyhow!("{error} (in {})", wal.display()))?
+    } else {
+        payload_log::LogSize::default()
+    };
+    Ok(Stats {
+        identity: store.identity(),
+        schema: snapshot.schema(),
+        head: snapshot.head(),
+        safe: snapshot.safe(),
+        finalized: snapshot.finalized(),
+        oldest_state: snapshot.oldest_state(),
+        oldest_unwind: snapshot.oldest_unwind(),
+        oldest_proof: snapshot.oldest_proof(Address::ZERO),
+        oldest_withdrawal: snapshot.oldest_proof(MESSAGE_PASSER),
+        rows,
+        disk: store.disk_use(),
+        journals: store.journal_use()?,
+        payload_log,
+        payload_log_disk: folder(&wal),
+        whole: folder(datadir),
+    })
+}
+
+/// Number and size of the rows of each kind.
+fn row_sizes(snapshot: &Snapshot, progress: &mut ProgressFn<'_>) -> anyhow::Result<Vec<KindSize>> {
     let mut rows = Vec::new();
     for (space, kinds) in KINDS {
         let mut counts: Vec<KindSize> = kinds
@@ -81,31 +111,7 @@ pub fn stats(
         }
         rows.extend(counts.into_iter().filter(|count| count.rows > 0));
     }
-    let wal = chain::payload_log_dir(datadir);
-    let payload_log = if wal.is_dir() {
-        PayloadLog::open(&wal)
-            .and_then(|log| log.size())
-            .map_err(|error| anyhow::anyhow!("{error} (in {})", wal.display()))?
-    } else {
-        payload_log::LogSize::default()
-    };
-    Ok(Stats {
-        identity: store.identity(),
-        schema: snapshot.schema(),
-        head: snapshot.head(),
-        safe: snapshot.safe(),
-        finalized: snapshot.finalized(),
-        oldest_state: snapshot.oldest_state(),
-        oldest_unwind: snapshot.oldest_unwind(),
-        oldest_proof: snapshot.oldest_proof(Address::ZERO),
-        oldest_withdrawal: snapshot.oldest_proof(MESSAGE_PASSER),
-        rows,
-        disk: store.disk_use(),
-        journals: store.journal_use()?,
-        payload_log,
-        payload_log_disk: folder(&wal),
-        whole: folder(datadir),
-    })
+    Ok(rows)
 }
 
 /// Bytes that a folder takes on the disk. Unreadable entries are left out.

@@ -6,7 +6,7 @@ use crate::{
     cli::config::{L1Options, NodeConfig, SequencingConfig, SignerConfig},
     rollup::{
         beacon::BeaconClient,
-        driver::{Driver, DriverError, DriverParts, L1Reader},
+        driver::{DriverError, DriverParts, L1Reader, RollupDriver},
         engine::Engine,
         l1::{self, FollowedL1, L1Blocks, L1CheckError, L1Client, L1Heads, Watched},
         l1_config::{self, L1ConfigError},
@@ -14,9 +14,9 @@ use crate::{
         sequencer::{Sequencer, SequencerError, SequencerHandle, SequencerParts},
         signer::{Remote, Signer},
         signing_log::SigningLog,
+        status::RollupHandle,
         unsafe_signer::UnsafeSigner,
     },
-    rpc::optimism::RollupApi,
     tasks::Tasks,
 };
 use alloy_primitives::Address;
@@ -44,10 +44,10 @@ pub(super) struct Rollup {
     heads: watch::Sender<L1Heads>,
     /// L1's schedule of blob parameters; `None` for an L1 that is neither built in nor described.
     pub schedule: Option<BlobSchedule>,
-    driver: Option<Driver>,
+    driver: Option<RollupDriver>,
     prepared: Option<Prepared>,
     /// The parts that JSON-RPC answers from.
-    pub api: Option<RollupApi>,
+    pub api: Option<RollupHandle>,
     pub control: Option<SequencerHandle>,
 }
 
@@ -121,9 +121,9 @@ impl Rollup {
             l1_heads: self.l1.heads.clone(),
             records: records.clone(),
         };
-        let (driver, handle) = Driver::new(derivation.driver, parts);
+        let (driver, handle) = RollupDriver::new(derivation.driver, parts);
         self.driver = Some(driver);
-        self.api = Some(RollupApi {
+        self.api = Some(RollupHandle {
             config: self.config.clone(),
             driver: handle,
             records: derivation.safe_db.is_some().then_some(records),
@@ -135,9 +135,9 @@ impl Rollup {
     /// The beacon API, if one is configured and healthy.
     async fn beacon(&self, options: &L1Options) -> anyhow::Result<Option<BeaconClient>> {
         let Some(config) = &options.beacon else {
-            if let Some(time) = self.config.forks.time(Fork::Ecotone) {
+            if self.config.forks.is_active(Fork::Ecotone, u64::MAX) {
                 tracing::error!(
-                    "the Ecotone upgrade is scheduled (timestamp = {time}) but no L1 Beacon API endpoint is configured: the safe head stops at the first batch in blobs; set --l1.beacon"
+                    "the Ecotone upgrade is scheduled but no L1 Beacon API endpoint is configured: the safe head stops at the first batch in blobs; set --l1.beacon"
                 );
             }
             return Ok(None);

@@ -5,12 +5,11 @@ use crate::{
     chain::Chain,
     cli::config::{ExecutionConfig, RpcLimits, RpcOptions},
     open_files,
-    rollup::sequencer::SequencerHandle,
+    rollup::{sequencer::SequencerHandle, status::RollupHandle},
     rpc::{
         self, AuthEndpoint, HttpEndpoint, RpcContext, RpcServer, SyncStatus, TxRoute, WsEndpoint,
         engine::{EngineContext, backend::EngineBackend, superchain::Halt},
         jwt::JwtSecret,
-        optimism::RollupApi,
     },
     tasks::Tasks,
     version::VERSION,
@@ -65,7 +64,7 @@ pub(super) async fn engine_api(
 pub(super) struct RpcParts {
     pub network: Option<Network>,
     pub sequencer: Option<SequencerHandle>,
-    pub rollup: Option<RollupApi>,
+    pub rollup: Option<RollupHandle>,
     pub syncing: watch::Receiver<Option<SyncStatus>>,
     pub engine: Option<EngineApi>,
 }

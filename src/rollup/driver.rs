@@ -10,7 +10,7 @@
 mod backoff;
 mod reader;
 
-pub use reader::{L1Reader, ReadError};
+pub use reader::{L1ReadError, L1Reader};
 
 use crate::{
     chain::ChainError,
@@ -19,7 +19,7 @@ use crate::{
         finality::{Finality, FinalityCandidate, SafeBlock},
         l1::{L1Block, L1Heads},
         safe_db::{SafeDb, SafeDbError},
-        start::{StartError, StartHeads, StartSearch},
+        start::{StartHeads, StartSearch, StartSearchError},
         status::RollupStatus,
     },
 };
@@ -83,12 +83,12 @@ impl DriverError {
 
 /// Why a step failed.
 #[derive(Debug, thiserror::Error)]
-enum StepError {
+enum DriverStepError {
     /// A later attempt may succeed.
     #[error(transparent)]
-    L1(#[from] ReadError),
+    L1(#[from] L1ReadError),
     #[error(transparent)]
-    Start(#[from] StartError),
+    Start(#[from] StartSearchError),
     #[error(transparent)]
     Chain(#[from] ChainError),
     #[error(transparent)]
@@ -136,8 +136,8 @@ impl DriverHandle {
     }
 }
 
-/// The state of the driver's loop. Made by [`Driver::new`], consumed by [`Driver::run`].
-pub struct Driver {
+/// The state of the driver's loop. Made by [`RollupDriver::new`], consumed by [`RollupDriver::run`].
+pub struct RollupDriver {
     config: DriverConfig,
     rollup: Arc<RollupConfig>,
     engine: Engine,
@@ -161,7 +161,7 @@ pub struct Driver {
     status: watch::Sender<RollupStatus>,
 }
 
-impl Driver {
+impl RollupDriver {
     pub fn new(config: DriverConfig, parts: DriverParts) -> (Self, DriverHandle) {
         let (sender, commands) = mpsc::channel(COMMANDS);
         let (status, watched) = watch::channel(RollupStatus::default());
@@ -224,20 +224,20 @@ impl Driver {
     }
 
     /// Logs a failed step. Returns the pause before the next one, or the error that ends derivation.
-    fn failed(&mut self, error: StepError) -> Result<std::time::Duration, DriverError> {
+    fn failed(&mut self, error: DriverStepError) -> Result<std::time::Duration, DriverError> {
         let pause = self.backoff.next();
         match error {
-            StepError::Chain(error) if error.is_fatal() => return Err(error.into()),
-            StepError::Start(StartError::Chain(error)) if error.is_fatal() => {
+            DriverStepError::Chain(error) if error.is_fatal() => return Err(error.into()),
+            DriverStepError::Start(StartSearchError::Chain(error)) if error.is_fatal() => {
                 return Err(error.into());
             }
-            StepError::Records(error) => return Err(error.into()),
-            StepError::Critical(error) => return Err(error.into()),
-            StepError::Reset(reason) => {
+            DriverStepError::Records(error) => return Err(error.into()),
+            DriverStepError::Critical(error) => return Err(error.into()),
+            DriverStepError::Reset(reason) => {
                 tracing::warn!(reason, "derivation starts over");
                 self.start_over = true;
             }
-            StepError::Chain(ChainError::NotOnBranch { block, head }) => {
+            DriverStepError::Chain(ChainError::NotOnBranch { block, head }) => {
                 tracing::warn!(%block, %head, "the derived block is no longer on the chain; derivation starts over");
                 self.start_over = true;
             }
@@ -263,7 +263,7 @@ impl Driver {
     }
 
     /// One step of the pipeline, and what it asks for.
-    async fn turn(&mut self) -> Result<Turn, StepError> {
+    async fn turn(&mut self) -> Result<Turn, DriverStepError> {
         if self.start_over {
             self.reset().await?;
             return Ok(Turn::Again);
@@ -275,7 +275,7 @@ impl Driver {
             PipelineStep::Need(need) => return self.meet(need).await,
             PipelineStep::Attributes(derived) => self.apply(&derived).await?,
             PipelineStep::Unanswered => {
-                return Err(StepError::Reset(
+                return Err(DriverStepError::Reset(
                     "attributes were left without a result".into(),
                 ));
             }
@@ -304,7 +304,7 @@ impl Driver {
     }
 
     /// Fetches what the pipeline needs.
-    async fn meet(&mut self, need: Need) -> Result<Turn, StepError> {
+    async fn meet(&mut self, need: Need) -> Result<Turn, DriverStepError> {
         match need {
             Need::L1Block { number, link } => return self.next_l1(number, link).await,
             Need::Blobs { block, blobs } => {
@@ -314,7 +314,7 @@ impl Driver {
             Need::L2Block { number, hash } => {
                 let at = hash.map_or(BlockAt::Number(number), BlockAt::Hash);
                 let block = self.engine.block(at).await?.ok_or_else(|| {
-                    StepError::Reset(format!(
+                    DriverStepError::Reset(format!(
                         "block {number} of the safe chain is not in the chain"
                     ))
                 })?;
@@ -325,11 +325,11 @@ impl Driver {
     }
 
     /// Moves on to an L1 block, if L1 has it and it is deep enough below L1's head.
-    async fn next_l1(&mut self, number: u64, link: L1Link) -> Result<Turn, StepError> {
+    async fn next_l1(&mut self, number: u64, link: L1Link) -> Result<Turn, DriverStepError> {
         self.promote().await?;
         let input = match link {
             L1Link::Is(hash) => self.l1.input_by_hash(hash).await?.ok_or_else(|| {
-                StepError::Reset(format!("L1 no longer has block {number} ({hash})"))
+                DriverStepError::Reset(format!("L1 no longer has block {number} ({hash})"))
             })?,
             L1Link::ChildOf(_) if self.visible(number) => {
                 let head = self
@@ -384,20 +384,20 @@ impl Driver {
     }
 
     /// Consolidates the unsafe block with derived attributes, or builds a block with them.
-    async fn apply(&mut self, derived: &DerivedAttributes) -> Result<(), StepError> {
+    async fn apply(&mut self, derived: &DerivedAttributes) -> Result<(), DriverStepError> {
         for error in &derived.ignored {
             tracing::warn!(l1_block = %derived.derived_from.hash, %error, "a configuration log on L1 has no effect");
         }
         let (parent, head) = (derived.parent.id, self.engine.heads().borrow().head);
         if head.number < parent.number {
             let reason = format!("the head {head} is below the pending safe block {parent}");
-            return Err(StepError::Reset(reason));
+            return Err(DriverStepError::Reset(reason));
         }
         if head.number > parent.number {
             let number = parent.number.saturating_add(1);
             let block = self.engine.block(BlockAt::Number(number)).await?;
             let block = block.ok_or_else(|| {
-                StepError::Reset(format!("the unsafe block {number} is not in the chain"))
+                DriverStepError::Reset(format!("the unsafe block {number} is not in the chain"))
             })?;
             match consolidates(&self.rollup, parent.hash, &derived.attributes, &block) {
                 Ok(()) => return self.accept(block, derived),
@@ -433,7 +433,7 @@ impl Driver {
         &mut self,
         block: Arc<Payload>,
         derived: &DerivedAttributes,
-    ) -> Result<(), StepError> {
+    ) -> Result<(), DriverStepError> {
         let safe = self.reference(&block)?;
         let (number, origin) = (safe.id.number, safe.origin.number);
         self.pipeline.accepted(block)?;
@@ -451,7 +451,11 @@ impl Driver {
     }
 
     /// The core finds the block with the derived attributes invalid.
-    async fn reject(&mut self, derived: &DerivedAttributes, reason: &str) -> Result<(), StepError> {
+    async fn reject(
+        &mut self,
+        derived: &DerivedAttributes,
+        reason: &str,
+    ) -> Result<(), DriverStepError> {
         tracing::warn!(parent = %derived.parent.id, derived_from = %derived.derived_from.id(), reason, deposits_only = derived.deposits_only, "a derived block is invalid");
         self.pipeline.invalid()?;
         let back = self.pipeline.pending_safe().map(|pending| pending.id);
@@ -465,7 +469,7 @@ impl Driver {
     }
 
     /// Makes the newest local-safe block the core's safe head, and records it.
-    async fn promote(&mut self) -> Result<(), StepError> {
+    async fn promote(&mut self) -> Result<(), DriverStepError> {
         let Some(block) = self.unpromoted else {
             return Ok(());
         };
@@ -479,7 +483,7 @@ impl Driver {
     }
 
     /// Finalizes what L1's finalized block allows. `derived` is the L1 block that is derived from.
-    async fn finalize(&mut self, derived: BlockId) -> Result<(), StepError> {
+    async fn finalize(&mut self, derived: BlockId) -> Result<(), DriverStepError> {
         if let Some(finalized) = self.l1_heads.borrow().finalized {
             self.finality.on_finalized_l1(finalized.id());
         }
@@ -496,7 +500,7 @@ impl Driver {
                 let reason = format!(
                     "L1 block {l1} is not canonical, and a block derived from it was to be finalized"
                 );
-                return Err(StepError::Reset(reason));
+                return Err(DriverStepError::Reset(reason));
             }
         }
         self.engine.promote(None, Some(block.l2.hash)).await?;
@@ -507,7 +511,7 @@ impl Driver {
     }
 
     /// Finds the heads, moves the core to them and starts the pipeline from the safe one.
-    async fn reset(&mut self) -> Result<(), StepError> {
+    async fn reset(&mut self) -> Result<(), DriverStepError> {
         metrics::counter!("op_node_default_pipeline_resets_total").increment(1);
         (self.unpromoted, self.replaced_head, self.safe) = (None, None, None);
         self.status.send_modify(|status| {
@@ -536,7 +540,7 @@ impl Driver {
         let records = self.records.clone();
         blocking(move || records.reset(safe.id, safe.origin)).await?;
         let block = self.engine.block(BlockAt::Hash(safe.id.hash)).await?;
-        let block = block.ok_or(StartError::Missing(safe.id.number))?;
+        let block = block.ok_or(StartSearchError::Missing(safe.id.number))?;
         self.finality.reset();
         self.l1.on_reset();
         self.pipeline.reset_from(block, first_l1);
@@ -546,14 +550,14 @@ impl Driver {
         Ok(())
     }
 
-    fn reference(&self, block: &Payload) -> Result<L2BlockRef, StepError> {
-        L2BlockRef::of(block, &self.rollup.genesis).map_err(|error| StepError::Block {
+    fn reference(&self, block: &Payload) -> Result<L2BlockRef, DriverStepError> {
+        L2BlockRef::of(block, &self.rollup.genesis).map_err(|error| DriverStepError::Block {
             block: block.id(),
             error,
         })
     }
 
-    async fn reference_at(&self, number: u64) -> Result<Option<L2BlockRef>, StepError> {
+    async fn reference_at(&self, number: u64) -> Result<Option<L2BlockRef>, DriverStepError> {
         let block = self.engine.block(BlockAt::Number(number)).await?;
         block.map(|block| self.reference(&block)).transpose()
     }
@@ -595,7 +599,7 @@ impl Driver {
 /// Runs a write to disk beside the runtime.
 async fn blocking(
     write: impl FnOnce() -> Result<(), SafeDbError> + Send + 'static,
-) -> Result<(), StepError> {
+) -> Result<(), DriverStepError> {
     match tokio::task::spawn_blocking(write).await {
         Ok(written) => Ok(written?),
         Err(_) => Err(ChainError::Stopped.into()),

@@ -51,7 +51,7 @@ use std::{
     time::{Duration, Instant},
 };
 use tokio::sync::Semaphore;
-use transport::{RpcAnswer, RpcCall, Transport};
+use transport::{L1Reply, RpcCall, Transport};
 
 /// `keccak256("systemconfig.unsafeblocksigner")`, without the usual minus one (specs:
 /// system-config).
@@ -358,7 +358,7 @@ impl L1Client {
                 .read(&[], block)
                 .map_err(|cause| self.error("receipts", cause)),
             count if count <= self.inner.max_batch => {
-                let read = |answers: Vec<RpcAnswer>| method.read(&all(answers)?, block);
+                let read = |answers: Vec<L1Reply>| method.read(&all(answers)?, block);
                 self.ask(&calls, read).await
             }
             _ => {
@@ -482,7 +482,7 @@ impl L1Client {
     async fn ask_one<T>(
         &self,
         call: RpcCall,
-        read: impl Fn(RpcAnswer) -> Result<T, L1Cause>,
+        read: impl Fn(L1Reply) -> Result<T, L1Cause>,
     ) -> Result<T, L1Error> {
         self.ask(&[call], |answers| {
             let only = answers.into_iter().next();
@@ -496,7 +496,7 @@ impl L1Client {
     async fn ask<T>(
         &self,
         calls: &[RpcCall],
-        read: impl Fn(Vec<RpcAnswer>) -> Result<T, L1Cause>,
+        read: impl Fn(Vec<L1Reply>) -> Result<T, L1Cause>,
     ) -> Result<T, L1Error> {
         let method = calls.first().map_or("", |call| call.method);
         let mut tried = Tried::default();
@@ -536,7 +536,7 @@ impl L1Client {
         Err(failure.unwrap_or_else(|| self.error(method, none())))
     }
 
-    async fn exchange(&self, index: usize, calls: &[RpcCall]) -> Result<Vec<RpcAnswer>, L1Cause> {
+    async fn exchange(&self, index: usize, calls: &[RpcCall]) -> Result<Vec<L1Reply>, L1Cause> {
         let permit = self.inner.permits.acquire().await;
         let _permit = permit.map_err(|error| L1Cause::Transport(error.to_string()))?;
         if let Some(rate) = &self.inner.rate {
@@ -567,7 +567,7 @@ fn read<'a, T: serde::Deserialize<'a>>(answer: &'a RawValue) -> Result<T, L1Caus
 }
 
 /// The results of a batch, or its first error.
-fn all(answers: Vec<RpcAnswer>) -> Result<Vec<Box<RawValue>>, L1Cause> {
+fn all(answers: Vec<L1Reply>) -> Result<Vec<Box<RawValue>>, L1Cause> {
     answers.into_iter().collect()
 }
 

@@ -39,7 +39,7 @@ pub struct StartHeads {
 
 /// Why no start was found. The search is repeated: an endpoint may be wrong only for a while.
 #[derive(Debug, thiserror::Error)]
-pub enum StartError {
+pub enum StartSearchError {
     #[error(transparent)]
     L1(#[from] L1Error),
     #[error(transparent)]
@@ -79,7 +79,7 @@ pub struct StartSearch<'a> {
 
 impl StartSearch<'_> {
     /// Finds the heads. Moves none.
-    pub async fn run(&self) -> Result<StartHeads, StartError> {
+    pub async fn run(&self) -> Result<StartHeads, StartSearchError> {
         let genesis = self.rollup.genesis.l2;
         let heads = *self.engine.heads().borrow();
         let finalized = self
@@ -91,7 +91,7 @@ impl StartSearch<'_> {
         let head = self.block(number).await?;
         let reach = MAX_REORG_WINDOWS.saturating_mul(self.rollup.seq_window_size);
         if head.origin.number.saturating_add(reach) < old_head.origin.number {
-            return Err(StartError::TooDeep {
+            return Err(StartSearchError::TooDeep {
                 from: old_head.id,
                 to: head.id,
             });
@@ -117,7 +117,7 @@ impl StartSearch<'_> {
         &self,
         finalized: &L2BlockRef,
         head: &L2BlockRef,
-    ) -> Result<u64, StartError> {
+    ) -> Result<u64, StartSearchError> {
         let mut search = HeadSearch::new(finalized.id.number, head.id.number);
         loop {
             match search.step() {
@@ -128,7 +128,7 @@ impl StartSearch<'_> {
                 SearchStep::Found(RewindTarget::Stay) => return Ok(head.id.number),
                 SearchStep::Found(RewindTarget::Block(number)) => return Ok(number),
                 SearchStep::Found(RewindTarget::FloorGone { canonical }) => {
-                    return Err(StartError::FinalizedReorg {
+                    return Err(StartSearchError::FinalizedReorg {
                         finalized: finalized.id,
                         origin: finalized.origin,
                         canonical,
@@ -147,7 +147,7 @@ impl StartSearch<'_> {
         &self,
         finalized: &L2BlockRef,
         head: &L2BlockRef,
-    ) -> Result<Option<(L2BlockRef, u64)>, StartError> {
+    ) -> Result<Option<(L2BlockRef, u64)>, StartSearchError> {
         let (mut low, mut high) = (0, self.records.len());
         let mut found = None;
         // Canonical L1 blocks are below all others, and so are their safe blocks.
@@ -179,7 +179,7 @@ impl StartSearch<'_> {
         &self,
         record: &SafeBlock,
         head: &L2BlockRef,
-    ) -> Result<Option<L1Block>, StartError> {
+    ) -> Result<Option<L1Block>, StartSearchError> {
         if record.l2.number > head.id.number || self.block(record.l2.number).await?.id != record.l2
         {
             return Ok(None);
@@ -195,7 +195,7 @@ impl StartSearch<'_> {
         finalized: &L2BlockRef,
         old_safe: &L2BlockRef,
         head: &L2BlockRef,
-    ) -> Result<L2BlockRef, StartError> {
+    ) -> Result<L2BlockRef, StartSearchError> {
         // Above L1's head nothing is known to be canonical.
         let mut highest = *head;
         while self.l1.status(highest.origin).await? == OriginStatus::Ahead {
@@ -231,10 +231,10 @@ impl StartSearch<'_> {
         self.block(first - 1).await
     }
 
-    async fn block(&self, number: u64) -> Result<L2BlockRef, StartError> {
+    async fn block(&self, number: u64) -> Result<L2BlockRef, StartSearchError> {
         let block = self.engine.block(BlockAt::Number(number)).await?;
-        let block = block.ok_or(StartError::Missing(number))?;
-        L2BlockRef::of(&block, &self.rollup.genesis).map_err(|error| StartError::Block {
+        let block = block.ok_or(StartSearchError::Missing(number))?;
+        L2BlockRef::of(&block, &self.rollup.genesis).map_err(|error| StartSearchError::Block {
             block: block.id(),
             error,
         })

@@ -6,7 +6,7 @@
 
 use super::{
     bounds::Bounds, decoded::DecodedBlocks, engine_backend::EngineContext, filters::Filters,
-    optimism::RollupApi, route::TxRoute,
+    route::TxRoute,
 };
 use crate::{
     chain::{
@@ -17,7 +17,7 @@ use crate::{
         rules::ChainSpec,
         view::{ReadError, View},
     },
-    rollup::sequencer::SequencerHandle,
+    rollup::{sequencer::SequencerHandle, status::RollupHandle},
 };
 use alloy_primitives::B256;
 use starling_p2p::Network;
@@ -72,7 +72,7 @@ pub struct RpcContext {
     /// `None` where no blocks are made.
     pub sequencer: Option<SequencerHandle>,
     /// `None` where no chain is derived.
-    pub rollup: Option<RollupApi>,
+    pub rollup: Option<RollupHandle>,
     /// Reports the synchronisation in progress, or `None` at the head. The field is `None` where
     /// nothing fills a gap.
     pub syncing: Option<watch::Receiver<Option<SyncStatus>>>,

@@ -10,16 +10,17 @@ use super::{
     params::{Args, Quantity},
 };
 use crate::{
-    chain::view::View,
-    rollup::{driver::DriverHandle, l1::L1Block, safe_db::SafeDb, status::RollupStatus},
+    chain::{rules::MESSAGE_PASSER, view::View},
+    rollup::{
+        l1::L1Block,
+        status::{RollupHandle, RollupStatus},
+    },
     version::VERSION,
 };
-use alloy_primitives::{Address, B256, address};
+use alloy_primitives::B256;
 use serde::Serialize;
 use serde_json::value::RawValue;
-use starling_proto::{
-    config::RollupConfig, l1info::L2BlockRef, output::output_root, payload::BlockId,
-};
+use starling_proto::{l1info::L2BlockRef, output::output_root, payload::BlockId};
 use std::sync::Arc;
 
 pub const NAMESPACE: Namespace = Namespace {
@@ -34,21 +35,6 @@ pub const NAMESPACE: Namespace = Namespace {
     ],
     subscriptions: &[],
 };
-
-/// The contract that collects withdrawals: its storage root is part of an output.
-const MESSAGE_PASSER: Address = address!("4200000000000000000000000000000000000016");
-
-/// The parts of the rollup node that this namespace answers from.
-#[derive(Clone)]
-pub struct RollupApi {
-    pub config: Arc<RollupConfig>,
-    pub driver: DriverHandle,
-    /// With `--safedb.path`.
-    pub records: Option<SafeDb>,
-    /// Reads the storage of the message passer also where the header has its root
-    /// (`--fetch-withdrawal-root-from-state`).
-    pub withdrawal_root_from_state: bool,
-}
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -152,13 +138,13 @@ impl From<RollupStatus> for SyncStatusJson {
     }
 }
 
-fn rollup(context: &RpcContext) -> Result<&RollupApi, RpcError> {
+fn rollup(context: &RpcContext) -> Result<&RollupHandle, RpcError> {
     let missing = || RpcError::server("this node derives no chain: run `starling node`");
     context.rollup.as_ref().ok_or_else(missing)
 }
 
 /// The driver's heads, with the unsafe head of this view.
-fn status(rollup: &RollupApi, view: &Arc<View>) -> Result<RollupStatus, RpcError> {
+fn status(rollup: &RollupHandle, view: &Arc<View>) -> Result<RollupStatus, RpcError> {
     let status = rollup.driver.status();
     if status.safe_l2.is_none() {
         return Ok(status);
@@ -169,7 +155,7 @@ fn status(rollup: &RollupApi, view: &Arc<View>) -> Result<RollupStatus, RpcError
     })
 }
 
-fn block_ref(rollup: &RollupApi, view: &Arc<View>, number: u64) -> Result<L2BlockRef, RpcError> {
+fn block_ref(rollup: &RollupHandle, view: &Arc<View>, number: u64) -> Result<L2BlockRef, RpcError> {
     let payload = view.payload(number)?;
     let payload = payload.ok_or_else(|| RpcError::server("not found"))?;
     L2BlockRef::of(&payload, &rollup.config.genesis)

@@ -181,10 +181,7 @@ async fn import_file(
             format!("block {}", chain.view().head().number)
         });
         if let Some((index, reason)) = imported.refused {
-            refused = positions
-                .get(index)
-                .copied()
-                .map(|position| (position, reason));
+            refused = positions.get(index).map(|position| (*position, reason));
         }
         ended = error;
     }

@@ -139,7 +139,7 @@ pub fn written_rows(blocks: &[Arc<ExecutedBlock>]) -> Vec<WrittenRow> {
 }
 
 /// One atomic batch across keyspaces. Rows of `state` also update the row cache.
-pub(super) struct Batch<'a> {
+pub(super) struct StoreBatch<'a> {
     inner: &'a StoreInner,
     batch: OwnedWriteBatch,
     /// Rows of `state` in this batch.
@@ -147,7 +147,7 @@ pub(super) struct Batch<'a> {
     weights: Weights,
 }
 
-impl<'a> Batch<'a> {
+impl<'a> StoreBatch<'a> {
     pub(super) fn new(inner: &'a StoreInner) -> Self {
         Self {
             inner,

@@ -10,7 +10,7 @@
 use crate::chain::{
     rows::codec,
     store::{
-        Batch, FINALIZED_ROW, HEAD, OLDEST_ROW, Space, StoreError, StoreInner, UNWIND_MARGIN,
+        FINALIZED_ROW, HEAD, OLDEST_ROW, Space, StoreBatch, StoreError, StoreInner, UNWIND_MARGIN,
         UNWIND_ROW, damaged_meta, get,
         proofs::{self, PASSER_BLOCKS, TrieHistorySize},
     },
@@ -256,7 +256,7 @@ impl StoreInner {
     /// readable. Without a finalized head the window bounds the unwind records too.
     pub(super) fn advance(
         &self,
-        batch: &mut Batch<'_>,
+        batch: &mut StoreBatch<'_>,
         head: u64,
         finalized: Option<BlockId>,
         written: TrieHistorySize,

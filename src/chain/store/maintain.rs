@@ -5,7 +5,7 @@
 use crate::chain::{
     receipt::Receipt,
     rows::{ReadError, codec, keys},
-    store::{Batch, Snapshot, Space, Store, StoreError},
+    store::{Snapshot, Space, Store, StoreBatch, StoreError},
 };
 use alloy_primitives::{Address, B256, Bytes};
 use std::{path::Path, sync::atomic::Ordering};
@@ -157,7 +157,7 @@ impl Store {
     pub(crate) fn rewrite(&self) -> Rewrite<'_> {
         Rewrite {
             store: self,
-            batch: Batch::new(&self.0),
+            batch: StoreBatch::new(&self.0),
             weight: 0,
             rows: 0,
         }
@@ -168,7 +168,7 @@ impl Store {
 /// written row is correct by itself.
 pub(crate) struct Rewrite<'a> {
     store: &'a Store,
-    batch: Batch<'a>,
+    batch: StoreBatch<'a>,
     weight: usize,
     rows: u64,
 }
@@ -239,7 +239,7 @@ impl Rewrite<'_> {
 
     fn flush(&mut self) -> Result<(), StoreError> {
         let head = self.store.0.writer.lock();
-        let empty = Batch::new(&self.store.0);
+        let empty = StoreBatch::new(&self.store.0);
         self.weight = 0;
         std::mem::replace(&mut self.batch, empty).commit(*head)
     }

@@ -169,10 +169,10 @@ impl StoreInner {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chain::store::{Batch, Store, tests::create};
+    use crate::chain::store::{Store, StoreBatch, tests::create};
 
     fn put(store: &Store, key: u64, bytes: usize) {
-        let mut batch = Batch::new(&store.0);
+        let mut batch = StoreBatch::new(&store.0);
         batch.put(Space::State, key.to_be_bytes(), vec![1; bytes]);
         batch.commit(store.head()).unwrap();
     }

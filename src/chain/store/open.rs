@@ -4,9 +4,9 @@
 use crate::chain::{
     rows::{Overlay, codec},
     store::{
-        Batch, IDENTITY_ROW, Identity, Lock, Memtables, OLDEST_ROW, OLDEST_SCHEMA, ObsoleteFiles,
-        RowCache, SCHEMA, SCHEMA_ROW, SENDERS_ROW, Space, Store, StoreError, StoreInner,
-        UNWIND_ROW, check_journals, check_manifests, damaged_meta,
+        IDENTITY_ROW, Identity, Lock, Memtables, OLDEST_ROW, OLDEST_SCHEMA, ObsoleteFiles,
+        RowCache, SCHEMA, SCHEMA_ROW, SENDERS_ROW, Space, Store, StoreBatch, StoreError,
+        StoreInner, UNWIND_ROW, check_journals, check_manifests, damaged_meta,
         disk_space::free_space_floor,
         folder, get,
         history::History,
@@ -94,7 +94,7 @@ impl Store {
 
     fn write_genesis(&self, genesis: &Payload, overlay: &Overlay) -> Result<(), StoreError> {
         let (head, identity) = (genesis.id(), self.identity());
-        let mut batch = Batch::new(&self.0);
+        let mut batch = StoreBatch::new(&self.0);
         batch.genesis(genesis, overlay);
         batch.put(Space::Meta, SCHEMA_ROW, SCHEMA.to_be_bytes());
         batch.put(

@@ -7,7 +7,7 @@
 //! state is verified.
 
 use super::{
-    Batch, FINALIZED_ROW, HEAD, Identity, SAFE_ROW, Space, Store, StoreError, StoreInner, get,
+    FINALIZED_ROW, HEAD, Identity, SAFE_ROW, Space, Store, StoreBatch, StoreError, StoreInner, get,
     history::PROOFS, open, unwind,
 };
 use crate::chain::rows::{ReadError, codec, keys};
@@ -122,7 +122,7 @@ impl Store {
     /// Removes the mark of a recovered store, which has been verified.
     pub(crate) fn set_verified(&self) -> Result<(), StoreError> {
         let head = self.0.writer.lock();
-        let mut batch = Batch::new(&self.0);
+        let mut batch = StoreBatch::new(&self.0);
         batch.set(Space::Meta, UNVERIFIED, None);
         batch.commit(*head)?;
         self.0.sync()
@@ -138,9 +138,13 @@ pub(super) fn is_unverified(db: &Database, spaces: &[Keyspace; 6]) -> Result<boo
 impl StoreInner {
     /// Builds the batch that rewinds every keyspace to `head`, the lowest, or says why that is
     /// impossible.
-    fn rewind_to_lowest(&self, head: BlockId, heads: &KeyspaceHeads) -> Result<Batch<'_>, String> {
+    fn rewind_to_lowest(
+        &self,
+        head: BlockId,
+        heads: &KeyspaceHeads,
+    ) -> Result<StoreBatch<'_>, String> {
         let snapshot = self.db.snapshot();
-        let mut batch = Batch::new(self);
+        let mut batch = StoreBatch::new(self);
         let text = |error: ReadError| error.cause();
         for (key, before) in self.rows_at(&snapshot, head, heads)? {
             batch.state(&key, before.as_ref());

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 /// An input that could not be read. A later attempt may succeed.
 #[derive(Debug, thiserror::Error)]
-pub enum ReadError {
+pub enum L1ReadError {
     #[error(transparent)]
     L1(#[from] L1Error),
     #[error(transparent)]
@@ -59,16 +59,16 @@ impl L1Reader {
     }
 
     /// The hash of the canonical block of this number; `None` above the head.
-    pub async fn hash_of(&self, number: u64) -> Result<Option<B256>, ReadError> {
+    pub async fn hash_of(&self, number: u64) -> Result<Option<B256>, L1ReadError> {
         let block = self.client().block_by_number(number).await?;
         Ok(block.map(|block| block.hash))
     }
 
     /// The canonical block of this number, which is not above `head`. Blocks up to `head` are fetched
     /// ahead. Cancelling the call loses nothing.
-    pub async fn input(&mut self, number: u64, head: u64) -> Result<L1Input, ReadError> {
+    pub async fn input(&mut self, number: u64, head: u64) -> Result<L1Input, L1ReadError> {
         let data = self.prefetcher.next(number, head).await?;
-        let data = data.ok_or_else(|| ReadError::NotServed {
+        let data = data.ok_or_else(|| L1ReadError::NotServed {
             endpoint: self.client().endpoint().to_owned(),
             number,
         })?;
@@ -76,7 +76,7 @@ impl L1Reader {
     }
 
     /// The block with this hash, on any branch.
-    pub async fn input_by_hash(&self, hash: B256) -> Result<Option<L1Input>, ReadError> {
+    pub async fn input_by_hash(&self, hash: B256) -> Result<Option<L1Input>, L1ReadError> {
         let data = self.blocks.get(L1BlockAt::Hash(hash)).await?;
         Ok(data.map(|data| self.convert(&data)))
     }
@@ -87,8 +87,12 @@ impl L1Reader {
     }
 
     /// Blobs of a block, in the order of `blobs`, checked against their versioned hashes.
-    pub async fn blobs(&self, block: &L1Block, blobs: &[BlobRef]) -> Result<Vec<Bytes>, ReadError> {
-        let beacon = self.beacon.as_ref().ok_or(ReadError::NoBeacon)?;
+    pub async fn blobs(
+        &self,
+        block: &L1Block,
+        blobs: &[BlobRef],
+    ) -> Result<Vec<Bytes>, L1ReadError> {
+        let beacon = self.beacon.as_ref().ok_or(L1ReadError::NoBeacon)?;
         let found = beacon.blobs(block.time, blobs).await?;
         Ok(found
             .iter()

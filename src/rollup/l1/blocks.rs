@@ -7,7 +7,7 @@ use super::{
     data::{L1BlockData, Watched},
     read,
     receipts::ReceiptMethod,
-    transport::{RpcAnswer, RpcCall},
+    transport::{L1Reply, RpcCall},
 };
 use alloy_consensus::constants::EMPTY_RECEIPTS;
 use alloy_primitives::{B256, Bytes};
@@ -129,7 +129,7 @@ impl L1Blocks {
     fn read_blocks(
         &self,
         asked: &[L1BlockAt],
-        answers: Vec<RpcAnswer>,
+        answers: Vec<L1Reply>,
         raw: &HashMap<B256, Bytes>,
     ) -> Result<(Vec<FullBlock>, usize), L1Cause> {
         let mut blocks: Vec<FullBlock> = Vec::with_capacity(asked.len());
@@ -180,8 +180,8 @@ impl L1Blocks {
                     params: json!([hash]),
                 })
                 .collect();
-            let read_all = |answers: Vec<RpcAnswer>| {
-                let read_one = |answer: RpcAnswer| read::<Option<Bytes>>(&answer?);
+            let read_all = |answers: Vec<L1Reply>| {
+                let read_one = |answer: L1Reply| read::<Option<Bytes>>(&answer?);
                 answers
                     .into_iter()
                     .map(read_one)
@@ -236,10 +236,10 @@ impl L1Blocks {
             .iter()
             .flat_map(|block| method.calls(&block.block, &[]));
         let calls: Vec<_> = calls.collect();
-        let read = |answers: Vec<RpcAnswer>| {
+        let read = |answers: Vec<L1Reply>| {
             let pairs = blocks.iter().zip(answers);
             let read_one =
-                |(block, answer): (&&FullBlock, RpcAnswer)| method.read(&[answer?], &block.block);
+                |(block, answer): (&&FullBlock, L1Reply)| method.read(&[answer?], &block.block);
             pairs.map(read_one).collect::<Result<Vec<_>, _>>()
         };
         match self.l1.ask(&calls, read).await {

@@ -41,7 +41,7 @@ pub(super) struct RpcCall {
 }
 
 /// The result, as its JSON text, or the endpoint's error ([`L1Cause::Refused`]).
-pub(super) type RpcAnswer = Result<Box<RawValue>, L1Cause>;
+pub(super) type L1Reply = Result<Box<RawValue>, L1Cause>;
 
 /// An endpoint with its connections.
 pub(super) enum Transport {
@@ -97,7 +97,7 @@ impl Transport {
     }
 
     /// Sends the calls in one request; answers come in the order of the calls.
-    pub(super) async fn send(&self, calls: &[RpcCall]) -> Result<Vec<RpcAnswer>, L1Cause> {
+    pub(super) async fn send(&self, calls: &[RpcCall]) -> Result<Vec<L1Reply>, L1Cause> {
         match self {
             Self::Http {
                 endpoint,
@@ -157,7 +157,7 @@ struct RpcErrorBody {
 }
 
 impl RpcResponse {
-    fn answer(self) -> RpcAnswer {
+    fn answer(self) -> L1Reply {
         match (self.error, self.result) {
             (Some(error), _) => Err(refused(error.code, &error.message)),
             (None, Some(result)) => Ok(result),
@@ -167,7 +167,7 @@ impl RpcResponse {
 }
 
 /// The answers in an HTTP response to `calls` calls.
-fn read_reply(reply: &HttpReply, calls: usize) -> Result<Vec<RpcAnswer>, L1Cause> {
+fn read_reply(reply: &HttpReply, calls: usize) -> Result<Vec<L1Reply>, L1Cause> {
     let status = reply.status;
     if status.is_success() {
         return read_body(&reply.body, calls);
@@ -184,7 +184,7 @@ fn read_reply(reply: &HttpReply, calls: usize) -> Result<Vec<RpcAnswer>, L1Cause
     }
 }
 
-fn read_body(body: &[u8], calls: usize) -> Result<Vec<RpcAnswer>, L1Cause> {
+fn read_body(body: &[u8], calls: usize) -> Result<Vec<L1Reply>, L1Cause> {
     let malformed = |error: serde_json::Error| {
         L1Cause::Malformed(match body.trim_ascii_start().first() {
             Some(b'<') => "a web page where JSON was expected".into(),
@@ -206,7 +206,7 @@ fn read_body(body: &[u8], calls: usize) -> Result<Vec<RpcAnswer>, L1Cause> {
         });
     }
     let responses: Vec<RpcResponse> = serde_json::from_slice(body).map_err(malformed)?;
-    let mut answers: Vec<Option<RpcAnswer>> = (0..calls).map(|_| None).collect();
+    let mut answers: Vec<Option<L1Reply>> = (0..calls).map(|_| None).collect();
     for response in responses {
         let id = response.id.as_u64().and_then(|id| usize::try_from(id).ok());
         if let Some(slot) = id.and_then(|id| answers.get_mut(id)) {
@@ -281,7 +281,7 @@ impl SocketEndpoint {
         }
     }
 
-    async fn send(&self, calls: &[RpcCall]) -> Result<Vec<RpcAnswer>, L1Cause> {
+    async fn send(&self, calls: &[RpcCall]) -> Result<Vec<L1Reply>, L1Cause> {
         let client = self.client().await?;
         if let [call] = calls {
             return match client.request(call.method, params(call)?).await {

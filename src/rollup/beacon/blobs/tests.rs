@@ -1,6 +1,7 @@
 //! Commitments, proofs and the choice of blobs, with vectors that others wrote.
 
 use super::*;
+use alloy_primitives::B256;
 use proptest::prelude::*;
 use std::{fs::File, path::Path};
 

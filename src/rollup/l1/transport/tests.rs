@@ -66,8 +66,7 @@ async fn bad_answers_are_named() {
 fn a_batch_is_matched_by_id_and_must_be_whole() {
     let read = |body: &str| {
         let answers = read_body(body.as_bytes(), 3)?;
-        let text =
-            |answer: RpcAnswer| answer.map_or_else(|e| e.to_string(), |v| v.get().to_owned());
+        let text = |answer: L1Reply| answer.map_or_else(|e| e.to_string(), |v| v.get().to_owned());
         Ok(answers.into_iter().map(text).collect::<Vec<_>>())
     };
     let shuffled = r#"[{"id":2,"result":"c"},{"id":0,"result":"a"},{"id":1,"error":{"code":-5,"message":"b"}}]"#;
