@@ -5,7 +5,7 @@ use crate::{
     chain::Chain,
     cli::config::{ExecutionConfig, RpcLimits, RpcOptions},
     open_files,
-    rollup::{sequencer::SequencerHandle, status::RollupHandle},
+    rollup::{handle::RollupHandle, sequencer::SequencerHandle},
     rpc::{
         self, AuthEndpoint, HttpEndpoint, RpcContext, RpcServer, SyncStatus, TxRoute, WsEndpoint,
         engine::{EngineContext, backend::EngineBackend, superchain::Halt},

@@ -2,9 +2,8 @@
 //!
 //! The driver publishes it after every change; JSON-RPC reads it without waiting for the driver.
 
-use crate::rollup::{driver::DriverHandle, l1::L1Block, safe_db::SafeDb};
-use starling_proto::{config::RollupConfig, l1info::L2BlockRef};
-use std::sync::Arc;
+use crate::rollup::l1::L1Block;
+use starling_proto::l1info::L2BlockRef;
 
 /// Heads of L1 and L2. `None` until the first reset of derivation is complete, or the head is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,16 +18,4 @@ pub struct RollupStatus {
     pub pending_safe_l2: Option<L2BlockRef>,
     pub safe_l2: Option<L2BlockRef>,
     pub finalized_l2: Option<L2BlockRef>,
-}
-
-/// The parts of the rollup node that JSON-RPC answers from.
-#[derive(Clone)]
-pub struct RollupHandle {
-    pub config: Arc<RollupConfig>,
-    pub driver: DriverHandle,
-    /// With `--safedb.path`.
-    pub records: Option<SafeDb>,
-    /// Reads the storage of the message passer also where the header has its root
-    /// (`--fetch-withdrawal-root-from-state`).
-    pub withdrawal_root_from_state: bool,
 }

@@ -17,7 +17,7 @@ use crate::{
         rules::ChainSpec,
         view::{ReadError, View},
     },
-    rollup::{sequencer::SequencerHandle, status::RollupHandle},
+    rollup::{handle::RollupHandle, sequencer::SequencerHandle},
 };
 use alloy_primitives::B256;
 use starling_p2p::Network;

@@ -11,10 +11,7 @@ use super::{
 };
 use crate::{
     chain::{rules::MESSAGE_PASSER, view::View},
-    rollup::{
-        l1::L1Block,
-        status::{RollupHandle, RollupStatus},
-    },
+    rollup::{handle::RollupHandle, l1::L1Block, status::RollupStatus},
     version::VERSION,
 };
 use alloy_primitives::B256;
