@@ -15,6 +15,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 use thiserror::Error;
 
+/// Seconds an L2 block may be ahead of its L1 origin from Fjord on.
+const MAX_SEQUENCER_DRIFT_FJORD: u64 = 1_800;
+
 /// Start of L2: the L1 block it is anchored to, the L2 genesis block and its time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RollupGenesis {
@@ -194,6 +197,16 @@ impl<'de> Deserialize<'de> for OtherFields {
 }
 
 impl RollupConfig {
+    /// Seconds an L2 block may be ahead of an L1 origin at `l1_time` and still have transactions: a
+    /// constant from Fjord on (specs: fjord, constant maximum sequencer drift).
+    pub fn sequencer_drift(&self, l1_time: u64) -> u64 {
+        if self.forks.is_active(Fork::Fjord, l1_time) {
+            MAX_SEQUENCER_DRIFT_FJORD
+        } else {
+            self.max_sequencer_drift
+        }
+    }
+
     /// Reads and checks a rollup.json.
     pub fn from_json(json: &str) -> Result<Self, ConfigError> {
         let json: RollupJson = serde_json::from_str(json)?;

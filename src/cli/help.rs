@@ -58,8 +58,9 @@ impl Detail {
 }
 
 /// Flags that `-h` shows of roles that have hundreds of them; `--help` shows all.
-pub const COMMON: [&str; 39] = [
+pub const COMMON: [&str; 37] = [
     "l1",
+    "l1.beacon",
     "network",
     "rollup.config",
     "datadir",
@@ -70,13 +71,10 @@ pub const COMMON: [&str; 39] = [
     "http.addr",
     "http.port",
     "http.api",
-    "http.corsdomain",
-    "http.vhosts",
     "ws",
     "ws.addr",
     "ws.port",
     "ws.api",
-    "ws.origins",
     "rollup.sequencerhttp",
     "authrpc.addr",
     "authrpc.port",

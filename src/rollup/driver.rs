@@ -1,11 +1,10 @@
 //! The driver: derives the safe chain from L1, holds the unsafe chain against it and moves the heads.
 //!
-//! A thin loop around pure parts: the [`Pipeline`] says which L1 or L2 block it needs and which
-//! attributes follow, [`consolidates`] whether the unsafe block has them, [`Finality`] which block is
-//! final, [`StartSearch`] where to begin. It drives the core through [`Engine`] alone. The swarm's and
-//! the sequencer's blocks take their own way into the core; a derived block overrides them, never the
-//! reverse. L1 may be slow or fail at any step: the same need is met later, so no failure changes which
-//! chain is derived, and nobody else waits for it. One block is in flight at a time.
+//! A thin loop around pure parts. The [`Pipeline`] names the next input or attributes, [`consolidates`]
+//! compares them with the unsafe block, [`Finality`] proposes the final block, [`StartSearch`] finds the
+//! heads to begin from. The driver uses the core through [`Engine`] alone. Blocks of the swarm and of
+//! the sequencer reach the core without it; a derived block overrides them, never the reverse. A failed
+//! read of L1 is retried and never changes the derived chain. One block is in flight at a time.
 
 mod backoff;
 mod reader;
@@ -104,8 +103,8 @@ enum DriverStepError {
     Reset(String),
 }
 
-/// What the loop does next.
-enum Turn {
+/// The loop's next action.
+enum NextAction {
     Again,
     /// Everything is derived; L1 has no block of this number yet.
     WaitForL1(u64),
@@ -148,12 +147,12 @@ pub struct RollupDriver {
     finality: Finality,
     /// The newest local-safe block.
     safe: Option<L2BlockRef>,
-    /// A safe block that the core does not know as such yet: one promotion for each L1 block.
-    unpromoted: Option<SafeBlock>,
+    /// The newest local-safe block, not yet promoted in the core. Promotion happens once per L1 block.
+    awaiting_promotion: Option<SafeBlock>,
     finalized: Option<L2BlockRef>,
     /// The unsafe head that a block inside a span batch replaced, reinstated if a later block of the
-    /// span is invalid.
-    replaced_head: Option<BlockId>,
+    /// span is invalid. It need not survive a restart, which derives the span again.
+    displaced_head: Option<BlockId>,
     /// Heads, L1 or an operator demand a reset.
     start_over: bool,
     backoff: Backoff,
@@ -175,9 +174,9 @@ impl RollupDriver {
             records: parts.records,
             finality: Finality::new(config.finality_lookback, config.finality_delay),
             safe: None,
-            unpromoted: None,
+            awaiting_promotion: None,
             finalized: None,
-            replaced_head: None,
+            displaced_head: None,
             start_over: false,
             backoff: Backoff::default(),
             commands,
@@ -193,26 +192,26 @@ impl RollupDriver {
     /// Derives until the token is cancelled. An error says why derivation cannot go on.
     pub async fn run(mut self, token: CancellationToken) -> Result<(), DriverError> {
         loop {
-            self.report();
-            let turn = tokio::select! {
+            self.publish_status();
+            let next = tokio::select! {
                 biased;
                 () = token.cancelled() => return Ok(()),
-                turn = self.turn() => turn,
+                next = self.step() => next,
             };
-            let waited = match turn {
-                Ok(Turn::Again) => {
+            let waited = match next {
+                Ok(NextAction::Again) => {
                     self.backoff.reset();
                     self.handle_queued();
-                    // A step may have done nothing but computing.
+                    // A step may compute without awaiting.
                     tokio::task::yield_now().await;
                     continue;
                 }
-                Ok(Turn::WaitForL1(next)) => {
+                Ok(NextAction::WaitForL1(next)) => {
                     self.backoff.reset();
                     token.run_until_cancelled(self.wait_for_l1(next)).await
                 }
                 Err(error) => {
-                    let pause = self.failed(error)?;
+                    let pause = self.on_step_error(error)?;
                     token.run_until_cancelled(tokio::time::sleep(pause)).await
                 }
             };
@@ -224,7 +223,10 @@ impl RollupDriver {
     }
 
     /// Logs a failed step. Returns the pause before the next one, or the error that ends derivation.
-    fn failed(&mut self, error: DriverStepError) -> Result<std::time::Duration, DriverError> {
+    fn on_step_error(
+        &mut self,
+        error: DriverStepError,
+    ) -> Result<std::time::Duration, DriverError> {
         let pause = self.backoff.next();
         match error {
             DriverStepError::Chain(error) if error.is_fatal() => return Err(error.into()),
@@ -262,18 +264,18 @@ impl RollupDriver {
         }
     }
 
-    /// One step of the pipeline, and what it asks for.
-    async fn turn(&mut self) -> Result<Turn, DriverStepError> {
+    /// Runs one pipeline step and carries out its result.
+    async fn step(&mut self) -> Result<NextAction, DriverStepError> {
         if self.start_over {
             self.reset().await?;
-            return Ok(Turn::Again);
+            return Ok(NextAction::Again);
         }
         let step = self.pipeline.step();
         self.count_drops();
         match step {
             PipelineStep::More => {}
-            PipelineStep::Need(need) => return self.meet(need).await,
-            PipelineStep::Attributes(derived) => self.apply(&derived).await?,
+            PipelineStep::Need(need) => return self.fetch(need).await,
+            PipelineStep::Attributes(derived) => self.apply_attributes(&derived).await?,
             PipelineStep::Unanswered => {
                 return Err(DriverStepError::Reset(
                     "attributes were left without a result".into(),
@@ -285,12 +287,12 @@ impl RollupDriver {
                 self.status
                     .send_modify(|status| status.current_l1 = current);
                 let Some(origin) = origin else {
-                    return Ok(Turn::WaitForL1(next));
+                    return Ok(NextAction::WaitForL1(next));
                 };
                 self.finality.on_idle();
                 self.finalize(origin).await?;
-                if !self.visible(next) {
-                    return Ok(Turn::WaitForL1(next));
+                if !self.has_confirmations(next) {
+                    return Ok(NextAction::WaitForL1(next));
                 }
                 return self.next_l1(next, L1Link::ChildOf(origin.hash)).await;
             }
@@ -300,11 +302,11 @@ impl RollupDriver {
             }
             PipelineStep::Critical(error) => return Err(error.into()),
         }
-        Ok(Turn::Again)
+        Ok(NextAction::Again)
     }
 
     /// Fetches what the pipeline needs.
-    async fn meet(&mut self, need: Need) -> Result<Turn, DriverStepError> {
+    async fn fetch(&mut self, need: Need) -> Result<NextAction, DriverStepError> {
         match need {
             Need::L1Block { number, link } => return self.next_l1(number, link).await,
             Need::Blobs { block, blobs } => {
@@ -321,17 +323,17 @@ impl RollupDriver {
                 self.pipeline.push_l2(block)?;
             }
         }
-        Ok(Turn::Again)
+        Ok(NextAction::Again)
     }
 
     /// Moves on to an L1 block, if L1 has it and it is deep enough below L1's head.
-    async fn next_l1(&mut self, number: u64, link: L1Link) -> Result<Turn, DriverStepError> {
+    async fn next_l1(&mut self, number: u64, link: L1Link) -> Result<NextAction, DriverStepError> {
         self.promote().await?;
         let input = match link {
             L1Link::Is(hash) => self.l1.input_by_hash(hash).await?.ok_or_else(|| {
                 DriverStepError::Reset(format!("L1 no longer has block {number} ({hash})"))
             })?,
-            L1Link::ChildOf(_) if self.visible(number) => {
+            L1Link::ChildOf(_) if self.has_confirmations(number) => {
                 let head = self
                     .l1_heads
                     .borrow()
@@ -341,17 +343,17 @@ impl RollupDriver {
             }
             L1Link::ChildOf(_) => {
                 self.pipeline.no_l1_yet();
-                return Ok(Turn::Again);
+                return Ok(NextAction::Again);
             }
         };
         let block = input.block.id();
         self.pipeline.push_l1(input)?;
         self.finalize(block).await?;
-        Ok(Turn::Again)
+        Ok(NextAction::Again)
     }
 
     /// Whether an L1 block is deep enough below L1's head to be derived from.
-    fn visible(&self, number: u64) -> bool {
+    fn has_confirmations(&self, number: u64) -> bool {
         let head = self.l1_heads.borrow().head;
         head.is_some_and(|head| number.saturating_add(self.config.l1_confs) <= head.number)
     }
@@ -362,8 +364,8 @@ impl RollupDriver {
         let origin = self.pipeline.origin().copied().unwrap_or_default();
         loop {
             let heads = *self.l1_heads.borrow_and_update();
-            self.report();
-            if self.visible(next) {
+            self.publish_status();
+            if self.has_confirmations(next) {
                 return;
             }
             let replaced =
@@ -373,7 +375,10 @@ impl RollupDriver {
                 self.start_over = true;
                 return;
             }
-            if heads.finalized.map(|block| block.id()) != self.finality.finalized_l1() {
+            if heads
+                .finalized
+                .is_some_and(|block| self.finality.is_news(block.id()))
+            {
                 return;
             }
             tokio::select! {
@@ -384,7 +389,10 @@ impl RollupDriver {
     }
 
     /// Consolidates the unsafe block with derived attributes, or builds a block with them.
-    async fn apply(&mut self, derived: &DerivedAttributes) -> Result<(), DriverStepError> {
+    async fn apply_attributes(
+        &mut self,
+        derived: &DerivedAttributes,
+    ) -> Result<(), DriverStepError> {
         for error in &derived.ignored {
             tracing::warn!(l1_block = %derived.derived_from.hash, %error, "a configuration log on L1 has no effect");
         }
@@ -406,7 +414,7 @@ impl RollupDriver {
                 }
             }
             if !derived.concluding {
-                self.replaced_head.get_or_insert(head);
+                self.displaced_head.get_or_insert(head);
             }
         }
         match self.build(derived).await {
@@ -441,11 +449,11 @@ impl RollupDriver {
             let derived_from = derived.derived_from.id();
             tracing::debug!(number, hash = %safe.id.hash, origin, derived_from = derived_from.number, "a block is safe");
             self.safe = Some(safe);
-            self.unpromoted = Some(SafeBlock {
+            self.awaiting_promotion = Some(SafeBlock {
                 l2: safe.id,
                 derived_from,
             });
-            self.replaced_head = None;
+            self.displaced_head = None;
         }
         Ok(())
     }
@@ -459,7 +467,7 @@ impl RollupDriver {
         tracing::warn!(parent = %derived.parent.id, derived_from = %derived.derived_from.id(), reason, deposits_only = derived.deposits_only, "a derived block is invalid");
         self.pipeline.invalid()?;
         let back = self.pipeline.pending_safe().map(|pending| pending.id);
-        match self.replaced_head.take() {
+        match self.displaced_head.take() {
             Some(head) if back != Some(derived.parent.id) => {
                 tracing::warn!(%head, "the unsafe head is reinstated");
                 Ok(self.engine.forkchoice(head.hash, None, None).await?)
@@ -470,19 +478,19 @@ impl RollupDriver {
 
     /// Makes the newest local-safe block the core's safe head, and records it.
     async fn promote(&mut self) -> Result<(), DriverStepError> {
-        let Some(block) = self.unpromoted else {
+        let Some(block) = self.awaiting_promotion else {
             return Ok(());
         };
         self.engine.promote(Some(block.l2.hash), None).await?;
-        self.unpromoted = None;
+        self.awaiting_promotion = None;
         self.finality.on_safe(block);
         let records = self.records.clone();
-        blocking(move || records.record(block)).await?;
+        write_to_disk(move || records.record(block)).await?;
         tracing::info!(number = block.l2.number, hash = %block.l2.hash, derived_from = block.derived_from.number, "safe head");
         Ok(())
     }
 
-    /// Finalizes what L1's finalized block allows. `derived` is the L1 block that is derived from.
+    /// Finalizes what L1's finalized block allows. `derived` is the pipeline's current L1 origin.
     async fn finalize(&mut self, derived: BlockId) -> Result<(), DriverStepError> {
         if let Some(finalized) = self.l1_heads.borrow().finalized {
             self.finality.on_finalized_l1(finalized.id());
@@ -513,7 +521,7 @@ impl RollupDriver {
     /// Finds the heads, moves the core to them and starts the pipeline from the safe one.
     async fn reset(&mut self) -> Result<(), DriverStepError> {
         metrics::counter!("op_node_default_pipeline_resets_total").increment(1);
-        (self.unpromoted, self.replaced_head, self.safe) = (None, None, None);
+        (self.awaiting_promotion, self.displaced_head, self.safe) = (None, None, None);
         self.status.send_modify(|status| {
             (status.current_l1, status.pending_safe_l2, status.safe_l2) = (None, None, None);
         });
@@ -538,7 +546,7 @@ impl RollupDriver {
                 .await?;
         }
         let records = self.records.clone();
-        blocking(move || records.reset(safe.id, safe.origin)).await?;
+        write_to_disk(move || records.reset(safe.id, safe.origin)).await?;
         let block = self.engine.block(BlockAt::Hash(safe.id.hash)).await?;
         let block = block.ok_or(StartSearchError::Missing(safe.id.number))?;
         self.finality.reset();
@@ -563,7 +571,7 @@ impl RollupDriver {
     }
 
     /// Publishes the heads.
-    fn report(&self) {
+    fn publish_status(&self) {
         let L1Heads {
             head,
             safe,
@@ -597,7 +605,7 @@ impl RollupDriver {
 }
 
 /// Runs a write to disk beside the runtime.
-async fn blocking(
+async fn write_to_disk(
     write: impl FnOnce() -> Result<(), SafeDbError> + Send + 'static,
 ) -> Result<(), DriverStepError> {
     match tokio::task::spawn_blocking(write).await {

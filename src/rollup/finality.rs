@@ -83,12 +83,15 @@ impl Finality {
         self.safe.push_back(block);
     }
 
+    /// Whether this finalized block of L1 is newer than the known one.
+    pub fn is_news(&self, block: BlockId) -> bool {
+        self.finalized_l1
+            .is_none_or(|known| known.number < block.number)
+    }
+
     /// L1's finalized block was read. Older ones than the known one are ignored. An attempt is due.
     pub fn on_finalized_l1(&mut self, block: BlockId) {
-        if self
-            .finalized_l1
-            .is_none_or(|known| known.number < block.number)
-        {
+        if self.is_news(block) {
             self.finalized_l1 = Some(block);
             self.next_attempt = 0;
         }

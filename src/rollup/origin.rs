@@ -3,12 +3,8 @@
 //!
 //! Pure: the known L1 blocks come in; the choice comes out, or a request for the next L1 block.
 
-use starling_proto::{attributes::L1Block, config::RollupConfig, fork::Fork};
+use starling_proto::{attributes::L1Block, config::RollupConfig};
 use thiserror::Error;
-
-/// Seconds a block may be ahead of its origin from Fjord on (specs: fjord, constant maximum
-/// sequencer drift).
-const FJORD_MAX_DRIFT: u64 = 1800;
 
 /// Knowledge of the L1 block after the current origin.
 #[expect(
@@ -80,7 +76,7 @@ pub fn select(
             return Ok(OriginChoice::Origin(*next));
         }
     }
-    let drift = max_drift(rollup, current.time);
+    let drift = rollup.sequencer_drift(current.time);
     let ahead = time.saturating_sub(current.time);
     match next {
         NextOrigin::Unknown if recover || ahead > drift => Ok(OriginChoice::FetchNext),
@@ -100,22 +96,16 @@ pub fn select(
 /// Whether a block at `time` on this origin must not take pool transactions because it is past the
 /// drift.
 pub fn past_drift(rollup: &RollupConfig, time: u64, origin: &L1Block) -> bool {
-    time > origin.time.saturating_add(max_drift(rollup, origin.time))
-}
-
-fn max_drift(rollup: &RollupConfig, origin_time: u64) -> u64 {
-    if rollup.forks.is_active(Fork::Fjord, origin_time) {
-        FJORD_MAX_DRIFT
-    } else {
-        rollup.max_sequencer_drift
-    }
+    time > origin
+        .time
+        .saturating_add(rollup.sequencer_drift(origin.time))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use alloy_primitives::B256;
-    use starling_proto::fork::ForkSchedule;
+    use starling_proto::fork::{Fork, ForkSchedule};
 
     fn rollup(last: Fork) -> RollupConfig {
         RollupConfig {

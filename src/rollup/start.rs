@@ -32,8 +32,7 @@ pub struct StartHeads {
     pub head: L2BlockRef,
     pub safe: L2BlockRef,
     pub finalized: L2BlockRef,
-    /// Number of the first L1 block whose batches are applied: batches of earlier ones were. Zero
-    /// where that is not known.
+    /// Number of the first L1 block whose batches are applied; 0 if unknown, then all are.
     pub first_l1: u64,
 }
 
@@ -141,8 +140,8 @@ impl StartSearch<'_> {
     /// The safe block of the newest record whose L1 block is canonical and whose L2 block is in the
     /// chain, if it is not below the finalized block; and the first L1 block to apply batches of.
     ///
-    /// A record is written when its L1 block has been derived from to its end. Before Holocene a batch
-    /// may wait for an earlier one, so all batches are looked at again there.
+    /// A record is written when everything in its L1 block has been derived. Before Holocene a batch may
+    /// wait for an earlier one, so before Holocene all batches are applied again.
     async fn recorded(
         &self,
         finalized: &L2BlockRef,
@@ -154,7 +153,7 @@ impl StartSearch<'_> {
         while low < high {
             let middle = low + (high - low) / 2;
             let record = self.records.record_at(middle)?;
-            if let Some(l1) = self.holds(&record, head).await? {
+            if let Some(l1) = self.canonical_l1_of(&record, head).await? {
                 (low, found) = (middle + 1, Some((record, l1)));
             } else {
                 high = middle;
@@ -175,7 +174,7 @@ impl StartSearch<'_> {
     }
 
     /// The record's L1 block, if it is canonical and the L2 block is in the chain.
-    async fn holds(
+    async fn canonical_l1_of(
         &self,
         record: &SafeBlock,
         head: &L2BlockRef,
@@ -188,8 +187,9 @@ impl StartSearch<'_> {
         Ok(l1.filter(|l1| l1.hash == record.derived_from.hash))
     }
 
-    /// The parent of the highest first block of an epoch, not above the old safe head, whose
-    /// sequencing window has passed on L1; at least the finalized block (op-node: FindL2Heads).
+    /// The safe head without a usable record: the last block before the highest epoch that is a whole
+    /// sequencing window old and not above the old safe head; at least the finalized block (op-node:
+    /// FindL2Heads).
     async fn window_deep(
         &self,
         finalized: &L2BlockRef,
@@ -209,7 +209,7 @@ impl StartSearch<'_> {
             highest = self.block(below).await?;
         }
         let window = self.rollup.seq_window_size;
-        let passed =
+        let window_expired =
             |block: &L2BlockRef| block.origin.number.saturating_add(window) < highest.origin.number;
         let (mut low, mut high) = (
             finalized.id.number,
@@ -217,7 +217,7 @@ impl StartSearch<'_> {
         );
         while high - low > 1 {
             let middle = low + (high - low) / 2;
-            if passed(&self.block(middle).await?) {
+            if window_expired(&self.block(middle).await?) {
                 low = middle;
             } else {
                 high = middle;
@@ -225,7 +225,7 @@ impl StartSearch<'_> {
         }
         let deepest = self.block(low).await?;
         let first = low.saturating_sub(deepest.sequence_number);
-        if !passed(&deepest) || first <= finalized.id.number.saturating_add(1) {
+        if !window_expired(&deepest) || first <= finalized.id.number.saturating_add(1) {
             return Ok(*finalized);
         }
         self.block(first - 1).await

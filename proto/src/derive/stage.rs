@@ -13,8 +13,6 @@ const CHANNEL_TIMEOUT_GRANITE: u64 = 50;
 const CHANNEL_BANK_BYTES: (u64, u64) = (100_000_000, 1_000_000_000);
 /// Bytes of one channel before Fjord, and from it on.
 const CHANNEL_BYTES: (u64, u64) = (10_000_000, 100_000_000);
-/// Seconds by which L2 may be ahead of its L1 origin from Fjord on.
-const MAX_SEQUENCER_DRIFT_FJORD: u64 = 1_800;
 
 /// Why a stage has nothing to give.
 #[derive(Clone, Debug)]
@@ -74,8 +72,6 @@ pub(super) trait L1Rules {
     fn channel_bank_limit(&self, l1: &L1Block) -> u64;
     /// Bytes.
     fn channel_limit(&self, l1: &L1Block) -> u64;
-    /// Seconds.
-    fn sequencer_drift(&self, l1_time: u64) -> u64;
     fn batch_context(&self) -> BatchContext;
 }
 
@@ -98,14 +94,6 @@ impl L1Rules for RollupConfig {
 
     fn channel_limit(&self, l1: &L1Block) -> u64 {
         since_fjord(self, l1, CHANNEL_BYTES)
-    }
-
-    fn sequencer_drift(&self, l1_time: u64) -> u64 {
-        if self.forks.is_active(Fork::Fjord, l1_time) {
-            MAX_SEQUENCER_DRIFT_FJORD
-        } else {
-            self.max_sequencer_drift
-        }
     }
 
     fn batch_context(&self) -> BatchContext {

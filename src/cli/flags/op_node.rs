@@ -2,8 +2,7 @@
 
 use super::{Flag, Kind::*, Program, Role, Section, flag};
 
-const NO_DERIVATION: &str =
-    "nothing is derived from L1 yet, so L2 blocks come from the sequencer's gossip only";
+const NO_EL_SYNC: &str = "every block is executed, and the safe head is derived from L1";
 const IN_PROCESS: &str = "the execution core runs in this process, no engine is called over RPC";
 const NO_ROLLUP_RPC: &str =
     "the rollup node's own RPC serves optimism and opp2p, and admin if it is enabled";
@@ -48,7 +47,7 @@ pub const SECTIONS: &[Section] = &[
     section(
         "L1",
         &[
-            flag("l1", Text, "http://127.0.0.1:8545", "JSON-RPC endpoint of an L1 execution client: a URL or the path of a socket; several with commas, the first that answers is used").env(&["OP_NODE_L1_ETH_RPC"]),
+            flag("l1", Text, "http://127.0.0.1:8545", "JSON-RPC endpoint of an L1 execution client: URL or path of a socket, or several, separated by commas").env(&["OP_NODE_L1_ETH_RPC"]),
             flag("l1.trustrpc", Bool, "false", "Accept blocks and receipts of the L1 endpoint without checking their hashes")
                 .env(&["OP_NODE_L1_TRUST_RPC"]),
             flag("l1.http-poll-interval", Duration, "12s", "Interval of polling the newest L1 block"),
@@ -151,10 +150,10 @@ pub const SECTIONS: &[Section] = &[
             flag("syncmode.req-resp", Bool, "false", "Fill gaps by requesting blocks from peers")
                 .no_effect("--p2p.sync.req-resp decides whether gaps are filled from peers"),
             flag("syncmode.offset-el-safe", Duration, "0s", "Distance of the safe head from the tip after a sync")
-                .no_effect(NO_DERIVATION),
-            flag("verifier.l1-confs", Uint, "0", "Distance from L1's head, in L1 blocks, at which the block signer is read"),
-            flag("finality.lookback", Uint, "0", "L1 blocks to remember for finality"),
-            flag("finality.delay", Uint, "0", "L1 blocks between attempts to finalize"),
+                .no_effect(NO_EL_SYNC),
+            flag("verifier.l1-confs", Uint, "0", "L1 blocks to stay behind L1's head, for derivation and for reading the block signer"),
+            flag("finality.lookback", Uint, "0", "L1 blocks to remember for finality; 0 is 129"),
+            flag("finality.delay", Uint, "0", "L1 blocks between attempts to finalize; 0 is 64"),
             flag("safedb.path", Path, "", "Directory of the safe head database"),
             flag("fetch-withdrawal-root-from-state", Bool, "false", "Take the withdrawals root of an output from the state"),
             flag("snapshotlog.file", Path, "", "Obsolete").env(&["OP_NODE_SNAPSHOT_LOG"]).no_effect(OLD).hidden(),

@@ -67,6 +67,7 @@ fn older_signals_are_ignored_and_a_reset_forgets_safe_blocks() {
     let mut finality = Finality::new(LOOKBACK, DELAY);
     (1..=20).for_each(|n| finality.on_safe(safe(n)));
     finality.on_finalized_l1(id(9));
+    assert!(!finality.is_news(id(4)) && !finality.is_news(id(9)) && finality.is_news(id(10)));
     finality.on_finalized_l1(id(4));
     assert_eq!(finality.finalized_l1(), Some(id(9)));
     finality.reset();
