@@ -98,6 +98,12 @@ impl Rollup {
             );
             return Ok(());
         };
+        if self.config.alt_da.is_some() {
+            tracing::error!(
+                "batches of this chain are on an alternative data availability layer, which is not read: no block becomes safe or finalized here"
+            );
+            return Ok(());
+        }
         let beacon = self.beacon(&options.l1).await?;
         let derivation = &options.derivation;
         let folder = derivation.safe_db.as_ref();

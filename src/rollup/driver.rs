@@ -26,17 +26,26 @@ use backoff::Backoff;
 use starling_proto::{
     config::RollupConfig,
     consolidate::consolidates,
-    derive::{CriticalError, DerivedAttributes, L1Link, Need, Pipeline, PipelineStep, PushError},
+    derive::{
+        CriticalError, DerivedAttributes, L1Link, Need, Pipeline, PipelineStep, PushError,
+        ResetReason,
+    },
     fork::BlobSchedule,
     l1info::{L1InfoError, L2BlockRef},
     payload::{BlockId, Payload},
 };
 use std::sync::Arc;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::{
+    runtime::{Handle, RuntimeFlavor},
+    sync::{mpsc, oneshot, watch},
+};
 use tokio_util::sync::CancellationToken;
 
 /// Commands in the queue. Each is handled between two steps.
 const COMMANDS: usize = 4;
+
+/// Blocks that the unsafe head is lowered by at once: the core keeps undo records in memory for as many.
+const LOWERED_AT_ONCE: u64 = 16_000;
 
 /// Options of derivation.
 #[derive(Clone, Copy, Debug)]
@@ -69,8 +78,6 @@ pub enum DriverError {
     Chain(#[from] ChainError),
     #[error(transparent)]
     Critical(#[from] CriticalError),
-    #[error("safe heads cannot be recorded: {0}")]
-    Records(#[from] SafeDbError),
 }
 
 impl DriverError {
@@ -90,7 +97,7 @@ enum DriverStepError {
     Start(#[from] StartSearchError),
     #[error(transparent)]
     Chain(#[from] ChainError),
-    #[error(transparent)]
+    #[error("safe heads cannot be recorded: {0}")]
     Records(#[from] SafeDbError),
     #[error(transparent)]
     Critical(#[from] CriticalError),
@@ -98,6 +105,8 @@ enum DriverStepError {
     Push(#[from] PushError),
     #[error("block {block}: {error}")]
     Block { block: BlockId, error: L1InfoError },
+    #[error("the head moved while the start of derivation was searched")]
+    Moved,
     /// Heads or L1 have changed under the pipeline.
     #[error("{0}")]
     Reset(String),
@@ -145,6 +154,8 @@ pub struct RollupDriver {
     records: SafeDb,
     pipeline: Pipeline,
     finality: Finality,
+    /// Attributes without a result yet.
+    attributes: Option<Arc<DerivedAttributes>>,
     /// The newest local-safe block.
     safe: Option<L2BlockRef>,
     /// The newest local-safe block, not yet promoted in the core. Promotion happens once per L1 block.
@@ -173,6 +184,7 @@ impl RollupDriver {
             l1_heads: parts.l1_heads,
             records: parts.records,
             finality: Finality::new(config.finality_lookback, config.finality_delay),
+            attributes: None,
             safe: None,
             awaiting_promotion: None,
             finalized: None,
@@ -233,7 +245,6 @@ impl RollupDriver {
             DriverStepError::Start(StartSearchError::Chain(error)) if error.is_fatal() => {
                 return Err(error.into());
             }
-            DriverStepError::Records(error) => return Err(error.into()),
             DriverStepError::Critical(error) => return Err(error.into()),
             DriverStepError::Reset(reason) => {
                 tracing::warn!(reason, "derivation starts over");
@@ -270,22 +281,23 @@ impl RollupDriver {
             self.reset().await?;
             return Ok(NextAction::Again);
         }
-        let step = self.pipeline.step();
+        if self.attributes.is_some() {
+            self.apply_attributes().await?;
+            return Ok(NextAction::Again);
+        }
+        let step = beside_the_runtime(|| self.pipeline.step());
         self.count_drops();
         match step {
             PipelineStep::More => {}
             PipelineStep::Need(need) => return self.fetch(need).await,
-            PipelineStep::Attributes(derived) => self.apply_attributes(&derived).await?,
+            PipelineStep::Attributes(derived) => self.attributes = Some(derived.into()),
             PipelineStep::Unanswered => {
                 return Err(DriverStepError::Reset(
                     "attributes were left without a result".into(),
                 ));
             }
             PipelineStep::Idle { origin, next } => {
-                self.promote().await?;
-                let current = self.pipeline.origin().copied();
-                self.status
-                    .send_modify(|status| status.current_l1 = current);
+                self.end_l1_block().await?;
                 let Some(origin) = origin else {
                     return Ok(NextAction::WaitForL1(next));
                 };
@@ -296,10 +308,9 @@ impl RollupDriver {
                 }
                 return self.next_l1(next, L1Link::ChildOf(origin.hash)).await;
             }
-            PipelineStep::Reset(reason) => {
-                tracing::info!(%reason, "derivation begins from the safe head");
-                self.reset().await?;
-            }
+            PipelineStep::Reset(ResetReason::Start) => self.reset().await?,
+            // Not at once: endpoints behind one address may follow different branches of L1.
+            PipelineStep::Reset(reason) => return Err(DriverStepError::Reset(reason.to_string())),
             PipelineStep::Critical(error) => return Err(error.into()),
         }
         Ok(NextAction::Again)
@@ -314,6 +325,10 @@ impl RollupDriver {
                 self.pipeline.push_blobs(block.hash, &data)?;
             }
             Need::L2Block { number, hash } => {
+                if let Some(block) = self.awaiting_promotion.filter(|_| hash.is_none()) {
+                    // From here on no block of the swarm can take the derived blocks off the chain.
+                    self.engine.promote(Some(block.l2.hash), None).await?;
+                }
                 let at = hash.map_or(BlockAt::Number(number), BlockAt::Hash);
                 let block = self.engine.block(at).await?.ok_or_else(|| {
                     DriverStepError::Reset(format!(
@@ -328,7 +343,7 @@ impl RollupDriver {
 
     /// Moves on to an L1 block, if L1 has it and it is deep enough below L1's head.
     async fn next_l1(&mut self, number: u64, link: L1Link) -> Result<NextAction, DriverStepError> {
-        self.promote().await?;
+        self.end_l1_block().await?;
         let input = match link {
             L1Link::Is(hash) => self.l1.input_by_hash(hash).await?.ok_or_else(|| {
                 DriverStepError::Reset(format!("L1 no longer has block {number} ({hash})"))
@@ -339,7 +354,9 @@ impl RollupDriver {
                     .borrow()
                     .head
                     .map_or(number, |head| head.number);
-                self.l1.input(number, head).await?
+                // A block that is fetched before it has its confirmations may be gone when it has.
+                let deep = head.saturating_sub(self.config.l1_confs);
+                self.l1.input(number, deep).await?
             }
             L1Link::ChildOf(_) => {
                 self.pipeline.no_l1_yet();
@@ -350,6 +367,16 @@ impl RollupDriver {
         self.pipeline.push_l1(input)?;
         self.finalize(block).await?;
         Ok(NextAction::Again)
+    }
+
+    /// Everything in the pipeline's L1 origin is derived.
+    async fn end_l1_block(&mut self) -> Result<(), DriverStepError> {
+        self.promote().await?;
+        if let Some(origin) = self.pipeline.origin().copied() {
+            self.status
+                .send_modify(|status| status.current_l1 = Some(origin));
+        }
+        Ok(())
     }
 
     /// Whether an L1 block is deep enough below L1's head to be derived from.
@@ -388,11 +415,12 @@ impl RollupDriver {
         }
     }
 
-    /// Consolidates the unsafe block with derived attributes, or builds a block with them.
-    async fn apply_attributes(
-        &mut self,
-        derived: &DerivedAttributes,
-    ) -> Result<(), DriverStepError> {
+    /// Consolidates the unsafe block with the derived attributes, or builds a block with them. They are
+    /// kept until that has succeeded or the block is invalid.
+    async fn apply_attributes(&mut self) -> Result<(), DriverStepError> {
+        let Some(derived) = self.attributes.clone() else {
+            return Ok(());
+        };
         for error in &derived.ignored {
             tracing::warn!(l1_block = %derived.derived_from.hash, %error, "a configuration log on L1 has no effect");
         }
@@ -408,7 +436,7 @@ impl RollupDriver {
                 DriverStepError::Reset(format!("the unsafe block {number} is not in the chain"))
             })?;
             match consolidates(&self.rollup, parent.hash, &derived.attributes, &block) {
-                Ok(()) => return self.accept(block, derived),
+                Ok(()) => return self.accept(block, &derived),
                 Err(mismatch) => {
                     tracing::warn!(unsafe_block = %block.id(), pending_safe = %parent, %mismatch, "L2 reorg: existing unsafe block does not match derived attributes from L1");
                 }
@@ -417,12 +445,16 @@ impl RollupDriver {
                 self.displaced_head.get_or_insert(head);
             }
         }
-        match self.build(derived).await {
+        match self.build(&derived).await {
             Ok(block) => {
-                self.engine.forkchoice(block.hash, None, None).await?;
-                self.accept(block, derived)
+                self.make_canonical(&block).await?;
+                self.accept(block, &derived)
             }
-            Err(ChainError::Build(reason)) => self.reject(derived, &reason).await,
+            Err(ChainError::Build(reason)) => self.reject(&derived, &reason).await,
+            // The unsafe head is so far above that the core keeps no state of the parent.
+            Err(ChainError::UnknownBlock(unknown)) if unknown == parent.hash => {
+                self.lower_head(parent).await
+            }
             Err(error) => Err(error.into()),
         }
     }
@@ -436,6 +468,26 @@ impl RollupDriver {
         self.engine.seal(id).await
     }
 
+    /// Makes a derived block the head, unless it is canonical already: the swarm may have brought it, and
+    /// blocks on it, in the meantime.
+    async fn make_canonical(&self, block: &Payload) -> Result<(), DriverStepError> {
+        let canonical = self.engine.block(BlockAt::Number(block.number())).await?;
+        if canonical.is_some_and(|canonical| canonical.hash == block.hash) {
+            return Ok(());
+        }
+        Ok(self.engine.forkchoice(block.hash, None, None).await?)
+    }
+
+    /// Lowers the unsafe head towards `to`, by a bounded number of blocks.
+    async fn lower_head(&self, to: BlockId) -> Result<(), DriverStepError> {
+        let head = self.engine.heads().borrow().head;
+        let number = to.number.max(head.number.saturating_sub(LOWERED_AT_ONCE));
+        let block = self.engine.block(BlockAt::Number(number)).await?;
+        let block = block.ok_or(StartSearchError::Missing(number))?;
+        tracing::warn!(%head, to = %block.id(), "the unsafe head is lowered to override its chain");
+        Ok(self.engine.forkchoice(block.hash, None, None).await?)
+    }
+
     /// The block with the derived attributes is in the chain.
     fn accept(
         &mut self,
@@ -445,6 +497,7 @@ impl RollupDriver {
         let safe = self.reference(&block)?;
         let (number, origin) = (safe.id.number, safe.origin.number);
         self.pipeline.accepted(block)?;
+        self.attributes = None;
         if derived.concluding {
             let derived_from = derived.derived_from.id();
             tracing::debug!(number, hash = %safe.id.hash, origin, derived_from = derived_from.number, "a block is safe");
@@ -466,6 +519,7 @@ impl RollupDriver {
     ) -> Result<(), DriverStepError> {
         tracing::warn!(parent = %derived.parent.id, derived_from = %derived.derived_from.id(), reason, deposits_only = derived.deposits_only, "a derived block is invalid");
         self.pipeline.invalid()?;
+        self.attributes = None;
         let back = self.pipeline.pending_safe().map(|pending| pending.id);
         match self.displaced_head.take() {
             Some(head) if back != Some(derived.parent.id) => {
@@ -481,11 +535,13 @@ impl RollupDriver {
         let Some(block) = self.awaiting_promotion else {
             return Ok(());
         };
+        // Recorded first: a restart goes on at the newest record, which must not be below the core's
+        // safe head.
+        let records = self.records.clone();
+        write_to_disk(move || records.record(block)).await?;
         self.engine.promote(Some(block.l2.hash), None).await?;
         self.awaiting_promotion = None;
         self.finality.on_safe(block);
-        let records = self.records.clone();
-        write_to_disk(move || records.record(block)).await?;
         tracing::info!(number = block.l2.number, hash = %block.l2.hash, derived_from = block.derived_from.number, "safe head");
         Ok(())
     }
@@ -503,7 +559,7 @@ impl RollupDriver {
             return Ok(());
         };
         for l1 in [finalized_l1, block.derived_from] {
-            if self.l1.hash_of(l1.number).await? != Some(l1.hash) {
+            if self.l1.canonical_hash(l1.number).await? != l1.hash {
                 self.finality.attempted(derived, None);
                 let reason = format!(
                     "L1 block {l1} is not canonical, and a block derived from it was to be finalized"
@@ -522,6 +578,7 @@ impl RollupDriver {
     async fn reset(&mut self) -> Result<(), DriverStepError> {
         metrics::counter!("op_node_default_pipeline_resets_total").increment(1);
         (self.awaiting_promotion, self.displaced_head, self.safe) = (None, None, None);
+        self.attributes = None;
         self.status.send_modify(|status| {
             (status.current_l1, status.pending_safe_l2, status.safe_l2) = (None, None, None);
         });
@@ -532,21 +589,15 @@ impl RollupDriver {
             records: &self.records,
             skip_check: self.config.skip_start_check,
         };
+        let heads = search.run().await?;
+        self.move_heads(&heads).await?;
         let StartHeads {
             head,
             safe,
             finalized,
             first_l1,
-        } = search.run().await?;
-        let before = *self.engine.heads().borrow();
-        if before.head != head.id || before.safe.is_some_and(|before| before != safe.id) {
-            tracing::warn!(head_before = %before.head, head = %head.id, safe = %safe.id, "the heads go back to blocks whose L1 origin is canonical");
-            self.engine
-                .forkchoice(head.id.hash, Some(safe.id.hash), None)
-                .await?;
-        }
-        let records = self.records.clone();
-        write_to_disk(move || records.reset(safe.id, safe.origin)).await?;
+            ..
+        } = heads;
         let block = self.engine.block(BlockAt::Hash(safe.id.hash)).await?;
         let block = block.ok_or(StartSearchError::Missing(safe.id.number))?;
         self.finality.reset();
@@ -555,6 +606,40 @@ impl RollupDriver {
         (self.safe, self.finalized) = (Some(safe), Some(finalized));
         self.start_over = false;
         tracing::info!(head = %head.id, safe = %safe.id, finalized = %finalized.id, "derivation begins");
+        Ok(())
+    }
+
+    /// Moves the core's heads, and the record of safe heads, to where derivation begins.
+    async fn move_heads(&self, heads: &StartHeads) -> Result<(), DriverStepError> {
+        let StartHeads {
+            head,
+            safe,
+            searched,
+            ..
+        } = *heads;
+        let now = *self.engine.heads().borrow();
+        if head.id != searched {
+            if now.head != searched {
+                return Err(DriverStepError::Moved);
+            }
+            tracing::warn!(head = %searched, to = %head.id, "L1 reorg: the head goes back to the last block whose L1 origin is canonical");
+            let safe = Some(safe.id.hash);
+            self.engine.forkchoice(head.id.hash, safe, None).await?;
+        } else if now.safe != Some(safe.id) {
+            self.engine.promote(Some(safe.id.hash), None).await?;
+        }
+        let records = self.records.clone();
+        let genesis = self.rollup.genesis.l2;
+        write_to_disk(move || {
+            records.reset(safe.id, safe.origin)?;
+            // Genesis is safe by definition.
+            if safe.id == genesis && records.is_empty() {
+                let (l2, derived_from) = (safe.id, safe.origin);
+                records.record(SafeBlock { l2, derived_from })?;
+            }
+            Ok(())
+        })
+        .await?;
         Ok(())
     }
 
@@ -601,6 +686,15 @@ impl RollupDriver {
                 "derivation drops batcher data"
             );
         }
+    }
+}
+
+/// Runs work that may take long without holding up other tasks of this thread of the runtime.
+fn beside_the_runtime<T>(work: impl FnOnce() -> T) -> T {
+    if Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread {
+        tokio::task::block_in_place(work)
+    } else {
+        work()
     }
 }
 

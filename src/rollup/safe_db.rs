@@ -141,6 +141,7 @@ impl SafeDb {
             self.file
                 .set_len(keep * RECORD)
                 .map_err(|e| self.failed(e))?;
+            index.count = keep;
         }
         self.file
             .write_all_at(&encode(&block), keep * RECORD)
@@ -163,6 +164,9 @@ impl SafeDb {
             return Ok(());
         }
         let removed = self.record_at(from)?;
+        if removed.l2 == head {
+            return self.truncate(from + 1);
+        }
         self.truncate(from)?;
         if from == 0 {
             return Ok(());
@@ -175,6 +179,9 @@ impl SafeDb {
 
     /// Removes the records from this position on.
     pub fn truncate(&self, count: u64) -> Result<(), SafeDbError> {
+        if count == self.len() && self.index.read().last.is_some() {
+            return Ok(());
+        }
         let last = count.checked_sub(1).map(|position| self.read(position));
         let mut index = self.index.write();
         self.file

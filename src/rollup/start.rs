@@ -26,6 +26,10 @@ use starling_proto::{
 /// Sequencing windows that an L1 reorg may reach back (op-node: MaxReorgSeqWindows).
 const MAX_REORG_WINDOWS: u64 = 5;
 
+/// Sequencing windows since genesis after which a chain without a safe head is not derived from genesis
+/// (op-node: RecoverMinSeqWindows).
+const RECOVERY_WINDOWS: u64 = 14;
+
 /// The heads after the search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StartHeads {
@@ -34,6 +38,8 @@ pub struct StartHeads {
     pub finalized: L2BlockRef,
     /// Number of the first L1 block whose batches are applied; 0 if unknown, then all are.
     pub first_l1: u64,
+    /// The unsafe head when the search began.
+    pub searched: BlockId,
 }
 
 /// Why no start was found. The search is repeated: an endpoint may be wrong only for a while.
@@ -47,6 +53,9 @@ pub enum StartSearchError {
     SafeDb(#[from] SafeDbError),
     #[error("block {block}: {error}")]
     Block { block: BlockId, error: L1InfoError },
+    /// The endpoint lags: nothing follows from that about the block.
+    #[error("L1 at {endpoint} has not reached block {block}, which was derived from before")]
+    Behind { endpoint: String, block: BlockId },
     #[error("the chain has no block {0}: its body is pruned, or it was removed during the search")]
     Missing(u64),
     #[error(
@@ -95,6 +104,16 @@ impl StartSearch<'_> {
                 to: head.id,
             });
         }
+        if self.is_without_safe_head(&finalized, &old_safe, &head) {
+            tracing::warn!(head = %head.id, "the chain has a head and no safe head, and its first batches are too old to be read: the head is taken as safe, as its blocks are signed by the sequencer");
+            return Ok(StartHeads {
+                head,
+                safe: head,
+                finalized,
+                first_l1: 0,
+                searched: old_head.id,
+            });
+        }
         let (safe, first_l1) = if self.skip_check && old_safe.id.number <= head.id.number {
             (old_safe, 0)
         } else if let Some(recorded) = self.recorded(&finalized, &head).await? {
@@ -107,7 +126,24 @@ impl StartSearch<'_> {
             safe,
             finalized,
             first_l1,
+            searched: old_head.id,
         })
+    }
+
+    /// Whether the chain was synchronised without derivation, long ago (op-node: recovery from a sync
+    /// state without finality).
+    fn is_without_safe_head(
+        &self,
+        finalized: &L2BlockRef,
+        safe: &L2BlockRef,
+        head: &L2BlockRef,
+    ) -> bool {
+        let genesis = &self.rollup.genesis;
+        let windows = RECOVERY_WINDOWS.saturating_mul(self.rollup.seq_window_size);
+        finalized.id == genesis.l2
+            && safe.id == genesis.l2
+            && self.records.is_empty()
+            && head.origin.number > genesis.l1.number.saturating_add(windows)
     }
 
     /// The number of the highest block, not below the finalized one, whose origin is canonical or
@@ -183,8 +219,13 @@ impl StartSearch<'_> {
         {
             return Ok(None);
         }
-        let l1 = self.l1.block_by_number(record.derived_from.number).await?;
-        Ok(l1.filter(|l1| l1.hash == record.derived_from.hash))
+        let recorded = record.derived_from;
+        let l1 = self.l1.block_by_number(recorded.number).await?;
+        let l1 = l1.ok_or_else(|| StartSearchError::Behind {
+            endpoint: self.l1.endpoint().to_owned(),
+            block: recorded,
+        })?;
+        Ok((l1.hash == recorded.hash).then_some(l1))
     }
 
     /// The safe head without a usable record: the last block before the highest epoch that is a whole

@@ -140,14 +140,23 @@ fn rollup(context: &RpcContext) -> Result<&RollupHandle, RpcError> {
     context.rollup.as_ref().ok_or_else(missing)
 }
 
-/// The driver's heads, with the unsafe head of this view.
-fn status(rollup: &RollupHandle, view: &Arc<View>) -> Result<RollupStatus, RpcError> {
+/// The driver's heads with the unsafe head. The view is taken after the status, since heads mostly
+/// rise: safe is not above unsafe.
+fn status(rollup: &RollupHandle, context: &RpcContext) -> Result<RollupStatus, RpcError> {
     let status = rollup.driver.status();
-    if status.safe_l2.is_none() {
+    let Some(safe) = status.safe_l2 else {
         return Ok(status);
-    }
+    };
+    let view = context.view();
+    let head = view.head().number;
+    // A reorg between the two lowered the head.
+    let unsafe_l2 = if head < safe.id.number {
+        safe
+    } else {
+        block_ref(rollup, &view, head)?
+    };
     Ok(RollupStatus {
-        unsafe_l2: Some(block_ref(rollup, view, view.head().number)?),
+        unsafe_l2: Some(unsafe_l2),
         ..status
     })
 }
@@ -163,7 +172,7 @@ fn block_ref(rollup: &RollupHandle, view: &Arc<View>, number: u64) -> Result<L2B
 fn sync_status(context: &RpcContext, args: Args) -> Reply {
     args.at_most(0)?;
     let rollup = rollup(context)?;
-    reply(SyncStatusJson::from(status(rollup, &context.view())?))
+    reply(SyncStatusJson::from(status(rollup, context)?))
 }
 
 /// `optimism_outputAtBlock(number)`: the output root of a canonical block and what it is made of.
@@ -189,7 +198,7 @@ fn output_at_block(context: &RpcContext, mut args: Args) -> Reply {
         block_ref: l2_ref(Some(block_ref)),
         withdrawal_storage_root: storage_root,
         state_root: header.state_root,
-        sync_status: status(rollup, &view)?.into(),
+        sync_status: status(rollup, context)?.into(),
     })
 }
 

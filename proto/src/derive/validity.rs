@@ -212,7 +212,9 @@ impl BatchCheck<'_> {
         }
         let overlap = ahead / self.rollup.block_time + 1;
         let parent = self.safe.id.number.checked_sub(overlap);
-        parent.ok_or(self.before_genesis())
+        parent
+            .filter(|parent| *parent >= self.rollup.genesis.l2.number)
+            .ok_or(self.before_genesis())
     }
 
     /// The outcome for a span that begins with the genesis block. op-node cannot read a parent of

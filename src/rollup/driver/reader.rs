@@ -58,20 +58,17 @@ impl L1Reader {
         self.blocks.client()
     }
 
-    /// The hash of the canonical block of this number; `None` above the head.
-    pub async fn hash_of(&self, number: u64) -> Result<Option<B256>, L1ReadError> {
+    /// The hash of the canonical block of this number, which is not above the head.
+    pub async fn canonical_hash(&self, number: u64) -> Result<B256, L1ReadError> {
         let block = self.client().block_by_number(number).await?;
-        Ok(block.map(|block| block.hash))
+        Ok(block.ok_or_else(|| self.not_served(number))?.hash)
     }
 
     /// The canonical block of this number, which is not above `head`. Blocks up to `head` are fetched
     /// ahead. Cancelling the call loses nothing.
     pub async fn input(&mut self, number: u64, head: u64) -> Result<L1Input, L1ReadError> {
         let data = self.prefetcher.next(number, head).await?;
-        let data = data.ok_or_else(|| L1ReadError::NotServed {
-            endpoint: self.client().endpoint().to_owned(),
-            number,
-        })?;
+        let data = data.ok_or_else(|| self.not_served(number))?;
         Ok(self.convert(&data))
     }
 
@@ -98,6 +95,13 @@ impl L1Reader {
             .iter()
             .map(|blob| Bytes::copy_from_slice(&blob[..]))
             .collect())
+    }
+
+    fn not_served(&self, number: u64) -> L1ReadError {
+        L1ReadError::NotServed {
+            endpoint: self.client().endpoint().to_owned(),
+            number,
+        }
     }
 
     fn convert(&self, data: &L1BlockData) -> L1Input {
