@@ -113,12 +113,12 @@ const OPTIONS: &[(&str, &str, &str)] = &[
     (
         "p2p.peers.grace",
         "5s",
-        "p2p/tests/it/gate.rs: above_the_high_mark_peers_are_dropped_to_the_low_and_static_ones_stay",
+        "p2p/tests/it/gate.rs: above_the_high_mark_peers_are_trimmed_to_the_low_and_static_ones_stay",
     ),
     (
         "p2p.peers.hi",
         "25",
-        "p2p/tests/it/gate.rs: above_the_high_mark_peers_are_dropped_to_the_low_and_static_ones_stay",
+        "p2p/tests/it/gate.rs: above_the_high_mark_peers_are_trimmed_to_the_low_and_static_ones_stay",
     ),
     (
         "p2p.peers.lo",
