@@ -3,8 +3,9 @@
 //! [`server`] takes connections and applies the HTTP rules, [`ws`] runs WebSocket sessions,
 //! [`frame`] is JSON-RPC itself, [`api`] the table of methods; [`limits`], [`memory`] and
 //! [`bounds`] bound connections, bytes and work; [`context`] holds the parts of the node that
-//! methods answer from; [`admin`], [`eth`], [`miner`], [`net`], [`opp2p`], [`optimism`], [`txpool`]
-//! and [`web3`] hold the methods, plain functions of a [`RpcContext`] and parameters. Every request reads one
+//! methods answer from; [`admin`], [`eth`], [`health`], [`miner`], [`net`], [`opp2p`], [`optimism`],
+//! [`txpool`] and [`web3`] hold the methods, plain functions of a [`RpcContext`] and parameters. Every
+//! request reads one
 //! view of the chain; none can reach, or wait for, the executor. Framing, texts and shapes are
 //! geth's. [`engine`] alone drives the chain ([`engine_backend`]), on an endpoint of its own whose
 //! clients [`jwt`] lets in.
@@ -22,6 +23,7 @@ pub mod error;
 pub mod eth;
 pub mod filters;
 pub mod frame;
+mod health;
 mod heavy;
 mod ids;
 mod io;
@@ -58,9 +60,10 @@ pub use filters::Filters;
 pub use route::TxRoute;
 
 /// Every namespace that `--http.api` and `--ws.api` can name.
-static NAMESPACES: [Namespace; 8] = [
+static NAMESPACES: [Namespace; 9] = [
     admin::NAMESPACE,
     eth::NAMESPACE,
+    health::NAMESPACE,
     miner::NAMESPACE,
     net::NAMESPACE,
     opp2p::NAMESPACE,

@@ -176,3 +176,6 @@ fn extra_data(constants: Option<ChainOpConfig>, attributes: &OpPayloadAttributes
     }
     data.into()
 }
+
+#[cfg(test)]
+mod tests;

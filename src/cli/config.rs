@@ -351,7 +351,7 @@ impl RpcOptions {
             Some(_) => Some(HttpConfig {
                 addr: host(values.required_text("rpc.addr")?),
                 port: values.port("rpc.port")?,
-                api: ["optimism", "opp2p"]
+                api: ["optimism", "opp2p", "health"]
                     .into_iter()
                     .chain(values.bool("rpc.enable-admin")?.then_some("admin"))
                     .map(str::to_owned)

@@ -136,6 +136,11 @@ impl Api {
             .insert(name, Box::new(move |args, _| method(args)));
     }
 
+    /// Whether this endpoint serves a namespace.
+    pub fn serves(&self, namespace: &str) -> bool {
+        self.namespaces.contains(namespace)
+    }
+
     pub fn method(&self, name: &str) -> Option<&BoundMethod> {
         self.methods.get(name)
     }

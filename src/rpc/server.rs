@@ -19,6 +19,7 @@ use super::{
     api::Api,
     connections::{Admitted, Busy, Connections},
     frame::Session,
+    health,
     io::WriteTimeout,
     jwt::JwtSecret,
     limits::ServerLimits,
@@ -295,6 +296,13 @@ fn empty(status: StatusCode) -> HttpResponse {
     response
 }
 
+fn json(body: String) -> HttpResponse {
+    let mut response = Response::new(Full::from(body));
+    let json = HeaderValue::from_static("application/json");
+    response.headers_mut().insert(header::CONTENT_TYPE, json);
+    response
+}
+
 impl Site {
     /// The response to any request. A refused client is disconnected, which frees its permit at
     /// once.
@@ -336,7 +344,11 @@ impl Site {
         let Some(http) = &self.http else {
             return empty(StatusCode::NOT_FOUND);
         };
-        if request.uri().path() != "/" {
+        let path = request.uri().path();
+        if path == health::PATH && http.api.serves(health::NAMESPACE.name) {
+            return json(health::body());
+        }
+        if path != "/" {
             return empty(StatusCode::NOT_FOUND);
         }
         if !host_allowed(&http.vhosts, request.headers()) {

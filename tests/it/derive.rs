@@ -4,9 +4,12 @@
 mod branches;
 
 use crate::net::{Running, ask, call, free_port, starling, wait};
+use alloy_primitives::Bytes;
 use branches::BranchingL1;
 use serde_json::{Value, json};
 use std::{
+    io::{Read, Write},
+    net::TcpStream,
     path::{Path, PathBuf},
     process::{Command, Stdio},
     time::Duration,
@@ -87,6 +90,27 @@ impl Recording {
             .status();
         assert!(status.expect("init runs").success(), "init");
     }
+    /// Imports the recorded blocks as an unsafe chain.
+    fn import(&self, datadir: &Path) {
+        let blocks = self.lines("l2.jsonl.zst").into_iter();
+        let raw: Vec<u8> = blocks
+            .filter(|block| block["number"] != json!(0))
+            .flat_map(|block| {
+                let raw: Bytes = serde_json::from_value(block["raw"].clone()).expect("RLP");
+                raw.to_vec()
+            })
+            .collect();
+        let file = datadir.with_extension("blocks.rlp");
+        std::fs::write(&file, raw).expect("a file");
+        let status = starling()
+            .arg("import")
+            .arg(format!("--datadir={}", datadir.display()))
+            .arg(&file)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status();
+        assert!(status.expect("import runs").success(), "import");
+    }
 }
 
 struct RecordedL1 {
@@ -112,8 +136,18 @@ impl Verifier {
 
     fn start_with(recording: &Recording, l1: &str, options: &[String]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
+        recording.init(&folder.path().join("data"));
+        Self::start_in(folder, recording, l1, options)
+    }
+
+    /// Starts on a data directory that exists.
+    fn start_in(
+        folder: tempfile::TempDir,
+        recording: &Recording,
+        l1: &str,
+        options: &[String],
+    ) -> Self {
         let datadir = folder.path().join("data");
-        recording.init(&datadir);
         let [http, rpc] = [free_port(), free_port()];
         let path = |name: &str| recording.folder.join(name).display().to_string();
         let mut command = vec![
@@ -149,10 +183,6 @@ impl Verifier {
     fn safe(&self) -> Option<u64> {
         let status = call(&self.rpc, "optimism_syncStatus", json!([])).ok()?;
         status["safe_l2"]["number"].as_u64()
-    }
-
-    fn status(&self) -> Value {
-        ask(&self.rpc, "optimism_syncStatus", json!([]))
     }
 
     /// Waits until everything up to this L1 block is derived. Returns the status then; the heads of
@@ -280,6 +310,38 @@ fn every_fork_from_regolith_to_jovian_in_singular_batches() {
 }
 
 #[test]
+fn the_rollup_nodes_port_answers_health_checks() {
+    let Some(recording) = Recording::of("ladder-singular") else {
+        return;
+    };
+    let l1 = recording.serve(&[]);
+    let mut verifier = Verifier::start(&recording, &l1);
+    verifier.wait_until_safe(1);
+    let version = ask(&verifier.rpc, "optimism_version", json!([]));
+    assert_eq!(ask(&verifier.rpc, "health_status", json!([])), version);
+    let answer = get(&verifier.rpc, "/healthz");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let (_, body) = answer.split_once("\r\n\r\n").expect("a body");
+    let body: Value = serde_json::from_str(body).expect("JSON");
+    assert_eq!(body, json!({ "version": version }));
+    let elsewhere = get(&verifier.http, "/healthz");
+    assert!(elsewhere.starts_with("HTTP/1.1 404"), "{elsewhere}");
+}
+
+fn get(url: &str, path: &str) -> String {
+    let host = url.trim_start_matches("http://");
+    let mut stream = TcpStream::connect(host).expect("a connection");
+    write!(
+        stream,
+        "GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+    )
+    .expect("a request");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    answer
+}
+
+#[test]
 fn span_batches_of_every_transaction_type() {
     derives("jovian-span", &[]);
 }
@@ -292,6 +354,25 @@ fn blobs_with_brotli() {
 #[test]
 fn a_batcher_that_misbehaves() {
     derives("hostile-1", &[]);
+}
+
+#[test]
+fn an_unsafe_chain_with_the_derived_blocks_is_consolidated() {
+    let Some(recording) = Recording::of("jovian-span") else {
+        return;
+    };
+    let l1 = recording.serve(&[]);
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let datadir = folder.path().join("data");
+    recording.init(&datadir);
+    recording.import(&datadir);
+    let mut verifier = Verifier::start_in(folder, &recording, &l1.url, &[]);
+    verifier.wait_until_safe(2849);
+    verifier.check(&recording);
+    assert!(
+        !verifier.log().contains("L2 reorg"),
+        "no block is built anew"
+    );
 }
 
 #[test]

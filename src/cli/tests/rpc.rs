@@ -14,7 +14,7 @@ fn the_rollup_nodes_rpc_is_served_when_asked_for() -> Result<(), CliError> {
         Some((
             "0.0.0.0".to_owned(),
             7545,
-            ["optimism", "opp2p"].map(str::to_owned).to_vec()
+            ["optimism", "opp2p", "health"].map(str::to_owned).to_vec()
         ))
     );
     let with_admin = node("--rpc.port 7545 --rpc.enable-admin", &[])?
@@ -24,7 +24,11 @@ fn the_rollup_nodes_rpc_is_served_when_asked_for() -> Result<(), CliError> {
         .map(|rpc| rpc.api);
     assert_eq!(
         with_admin,
-        Some(["optimism", "opp2p", "admin"].map(str::to_owned).to_vec())
+        Some(
+            ["optimism", "opp2p", "health", "admin"]
+                .map(str::to_owned)
+                .to_vec()
+        )
     );
     assert_eq!(notices, Vec::<String>::new());
     assert_eq!(

@@ -67,6 +67,18 @@ fn a_reset_removes_higher_blocks_and_keeps_the_place_of_the_first() {
 }
 
 #[test]
+fn a_reset_to_a_recorded_head_keeps_its_record_even_the_only_one() {
+    let (_folder, path) = temporary();
+    let db = SafeDb::open(&path).unwrap();
+    db.record(block(5, 50, 0)).unwrap();
+    db.reset(id(50, 0), id(4, 0)).unwrap();
+    assert_eq!(db.last(), Some(block(5, 50, 0)));
+    db.record(block(6, 60, 0)).unwrap();
+    db.reset(id(50, 0), id(4, 0)).unwrap();
+    assert_eq!((db.len(), db.last()), (1, Some(block(5, 50, 0))));
+}
+
+#[test]
 fn a_record_cut_at_any_byte_is_dropped_and_the_earlier_ones_stay() {
     let (_folder, path) = temporary();
     let db = SafeDb::open(&path).unwrap();

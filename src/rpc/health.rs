@@ -1,0 +1,30 @@
+//! The health of the rollup node's RPC, in op-service's shapes: `health_status`, and `GET /healthz` for
+//! orchestrators. An answer says that the server runs and in which version.
+
+use super::{
+    api::{Method, Namespace},
+    context::RpcContext,
+    error::{Reply, reply},
+    params::Args,
+};
+use crate::version::VERSION;
+
+pub const NAMESPACE: Namespace = Namespace {
+    name: "health",
+    methods: &[("health_status", Method::Quick(status))],
+    subscriptions: &[],
+};
+
+/// Path of the check over HTTP.
+pub(super) const PATH: &str = "/healthz";
+
+/// Body of the answer to a check over HTTP.
+pub(super) fn body() -> String {
+    serde_json::json!({ "version": VERSION }).to_string()
+}
+
+/// `health_status()`: the version.
+fn status(_: &RpcContext, args: Args) -> Reply {
+    args.at_most(0)?;
+    reply(VERSION)
+}
