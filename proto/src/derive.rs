@@ -67,6 +67,10 @@ pub enum PipelineStep {
 }
 
 /// An input that derivation lacks.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "one lives at a time, for one request"
+)]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Need {
     /// Answered by [`Pipeline::push_l1`] or [`Pipeline::no_l1_yet`].

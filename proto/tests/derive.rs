@@ -177,7 +177,7 @@ impl Recording {
         let inner = &attributes.payload_attributes;
         let active = |fork| self.rollup.forks.is_active(fork, header.timestamp);
         let eip1559 = attributes.eip_1559_params.map(|params| {
-            let chain = self.rollup.chain_op_config.clone().unwrap();
+            let chain = self.rollup.chain_op_config.unwrap();
             if params != B64::ZERO {
                 return params;
             }

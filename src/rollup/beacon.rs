@@ -439,11 +439,14 @@ impl BeaconClient {
     }
 }
 
+/// Checks the blobs of an answer against those that were asked for, and puts them in their order.
+type BlobCheck<T> = fn(Vec<T>, &[BlobRef]) -> Result<Vec<Box<Blob>>, BeaconCause>;
+
 /// Runs a check of blobs, some milliseconds each, on a blocking thread.
 async fn checked<T: Send + 'static>(
     answer: Vec<T>,
     wanted: &[BlobRef],
-    check: fn(Vec<T>, &[BlobRef]) -> Result<Vec<Box<Blob>>, BeaconCause>,
+    check: BlobCheck<T>,
 ) -> Result<Vec<Box<Blob>>, BeaconCause> {
     let wanted = wanted.to_vec();
     let checked = tokio::task::spawn_blocking(move || check(answer, &wanted)).await;

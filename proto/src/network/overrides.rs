@@ -151,7 +151,7 @@ pub fn check_forks(
     now: &ForkSchedule,
     progress: ChainProgress,
 ) -> Result<(), RuleChangeError> {
-    let [was, now] = [was, now].map(|schedule| progress.from_genesis(schedule));
+    let [was, now] = [was, now].map(|schedule| progress.counted_from_genesis(schedule));
     let conflict = was.conflict(&now, progress.head_time);
     match conflict.filter(|_| progress.has_blocks()) {
         None => Ok(()),
@@ -207,7 +207,7 @@ impl ChainProgress {
     }
 
     /// The same schedule for every block of the chain, with no time before the first one.
-    fn from_genesis(self, schedule: &ForkSchedule) -> ForkSchedule {
+    fn counted_from_genesis(self, schedule: &ForkSchedule) -> ForkSchedule {
         let mut clamped = schedule.clone();
         for fork in Fork::ALL {
             let time = schedule.time(fork).map(|time| time.max(self.genesis_time));

@@ -44,6 +44,10 @@ pub(super) struct RpcCall {
 pub(super) type L1Reply = Result<Box<RawValue>, L1Cause>;
 
 /// An endpoint with its connections.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a client has as many as it has endpoints"
+)]
 pub(super) enum Transport {
     Http {
         endpoint: HttpTarget,
