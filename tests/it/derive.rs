@@ -90,11 +90,11 @@ impl Recording {
             .status();
         assert!(status.expect("init runs").success(), "init");
     }
-    /// Imports the recorded blocks as an unsafe chain.
-    fn import(&self, datadir: &Path) {
+    /// Imports the recorded blocks up to `last` as an unsafe chain.
+    fn import(&self, datadir: &Path, last: u64) {
         let blocks = self.lines("l2.jsonl.zst").into_iter();
         let raw: Vec<u8> = blocks
-            .filter(|block| block["number"] != json!(0))
+            .filter(|block| (1..=last).contains(&block["number"].as_u64().expect("a number")))
             .flat_map(|block| {
                 let raw: Bytes = serde_json::from_value(block["raw"].clone()).expect("RLP");
                 raw.to_vec()
@@ -365,7 +365,7 @@ fn an_unsafe_chain_with_the_derived_blocks_is_consolidated() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let datadir = folder.path().join("data");
     recording.init(&datadir);
-    recording.import(&datadir);
+    recording.import(&datadir, 2849);
     let mut verifier = Verifier::start_in(folder, &recording, &l1.url, &[]);
     verifier.wait_until_safe(2849);
     verifier.check(&recording);
@@ -373,6 +373,32 @@ fn an_unsafe_chain_with_the_derived_blocks_is_consolidated() {
         !verifier.log().contains("L2 reorg"),
         "no block is built anew"
     );
+}
+
+#[test]
+fn derived_blocks_override_an_unsafe_chain_without_batches() {
+    let Some(recording) = Recording::of("hostile-1") else {
+        return;
+    };
+    // No batch is posted from L1 block 60 on: when the sequencing window ends, empty blocks take the
+    // place of the unsafe ones.
+    let l1 = BranchingL1::start(&recording, 110);
+    l1.empty(60);
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let datadir = folder.path().join("data");
+    recording.init(&datadir);
+    // More than five windows above it would be refused as too deep a reorg.
+    recording.import(&datadir, 300);
+    let mut verifier = Verifier::start_in(folder, &recording, &l1.url, &[]);
+    let status = verifier.wait_until_derived(&l1.grow(0));
+    assert!(
+        verifier.log().contains("L2 reorg"),
+        "unsafe blocks were replaced"
+    );
+    check_against_a_new_one(&recording, &l1, &status);
+    // Safe and unsafe stay on one branch while L1 goes on.
+    let status = verifier.wait_until_derived(&l1.grow(20));
+    check_against_a_new_one(&recording, &l1, &status);
 }
 
 #[test]

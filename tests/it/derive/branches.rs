@@ -1,7 +1,8 @@
 //! A recorded L1 that grows and reorganises on command.
 
 use super::Recording;
-use alloy_primitives::{Bytes, hex};
+use alloy_consensus::constants::{EMPTY_RECEIPTS, EMPTY_TRANSACTIONS};
+use alloy_primitives::{Bloom, Bytes, hex};
 use jsonrpsee::{RpcModule, server::ServerBuilder, types::ErrorObjectOwned};
 use serde_json::{Value, json};
 use std::sync::{Arc, Mutex};
@@ -56,6 +57,17 @@ impl Branches {
             "eth_getBlockByHash" => Some(shape(by_hash(&first)?, &params[1])),
             "eth_getBlockReceipts" => Some(by_hash(&first)?.receipts.clone()),
             _ => None,
+        }
+    }
+
+    /// Removes all transactions from this height on.
+    fn empty(&mut self, from: usize) {
+        for Block { block, receipts } in &mut self.blocks[from..] {
+            (block["transactions"], *receipts) = (json!([]), json!([]));
+            block["transactionsRoot"] = json!(EMPTY_TRANSACTIONS);
+            block["receiptsRoot"] = json!(EMPTY_RECEIPTS);
+            block["logsBloom"] = json!(Bloom::ZERO);
+            block["gasUsed"] = json!("0x0");
         }
     }
 
@@ -140,6 +152,13 @@ impl BranchingL1 {
             url,
             _runtime: runtime,
         }
+    }
+
+    /// Replaces all blocks from this height on by empty ones.
+    pub fn empty(&self, from: usize) {
+        let mut branches = self.branches.lock().expect("no panic");
+        branches.empty(from);
+        branches.rewrite(from, 0xee);
     }
 
     /// Shows `more` blocks more. Returns the hash of the new head.
