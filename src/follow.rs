@@ -116,8 +116,8 @@ async fn settle(
     })
 }
 
-/// Reports every move of the heads to the swarm, and whether a rollup node moves them, until the
-/// token is cancelled.
+/// Reports the newest heads to the swarm, and whether a rollup node drives, until the token is
+/// cancelled. Heads in between may be skipped.
 pub async fn report_heads(
     engine: Engine,
     network: Network,

@@ -76,12 +76,13 @@ static NAMESPACES: [Namespace; 9] = [
 static AUTH_NAMESPACES: [Namespace; 2] = [engine::NAMESPACE, eth::NAMESPACE];
 /// Bytes of one request on the authenticated endpoint: enough for a block in hex.
 const AUTH_BODY: usize = 128 << 20;
-/// Calls in one batch there, and bytes of their results (op-geth's).
+/// Calls in one batch there (op-geth's).
 const AUTH_BATCH: usize = 2000;
+/// Bytes of the results of one batch there (op-geth's).
+const AUTH_BATCH_RESPONSE: usize = 250_000_000;
 /// Connections of the Engine API port: some rollup nodes and tools, and clients that have not shown
 /// the secret.
 pub const AUTH_CONNECTIONS: usize = 1024;
-const AUTH_BATCH_RESPONSE: usize = 250_000_000;
 
 /// `--http.*`.
 #[derive(Clone, Debug)]

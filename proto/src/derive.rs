@@ -114,8 +114,9 @@ pub struct DerivedAttributes {
     pub parent: L2BlockRef,
     /// With `no_tx_pool` set.
     pub attributes: OpPayloadAttributes,
-    /// Whether the block becomes local-safe at once. Before Holocene, only the last block of a
-    /// span batch does, together with the ones before it.
+    /// Whether the block ends its batch, and so becomes local-safe together with the pending-safe
+    /// blocks below it. Before Holocene only the last block of a span batch does; from Holocene on
+    /// every block.
     pub concluding: bool,
     /// The L1 block that completed the data of this block.
     pub derived_from: L1Block,

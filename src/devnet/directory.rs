@@ -469,7 +469,7 @@ fn check_kept(path: &Path, config: &DevnetConfig) -> Result<(), DirectoryError> 
     }
 }
 
-/// The nodes of the last run; none without its description.
+/// The nodes of the last run; empty if its description is missing or unreadable.
 fn earlier(path: &Path) -> Vec<NodeEntry> {
     let text = fs::read_to_string(path.join(DESCRIPTION)).unwrap_or_default();
     serde_json::from_str::<Description>(&text)

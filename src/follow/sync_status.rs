@@ -11,8 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 /// Time between two readings of the swarm's report.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Age of a head, seconds, below which no gap is worth reporting: a few blocks are fetched within
-/// a second.
+/// Head age in seconds below which no gap is reported: it is a few blocks, fetched within a second.
 const FRESH: u64 = 10;
 
 /// Time after which a gap counts as given up if the swarm does not report it and the head does not

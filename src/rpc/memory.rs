@@ -8,7 +8,7 @@ use super::{
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Live subscriptions of an endpoint.
+/// Maximum live subscriptions of one endpoint.
 const ALL_SUBSCRIPTIONS: usize = 4096;
 
 /// Limits of an endpoint on requests and responses, for one client.

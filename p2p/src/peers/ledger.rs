@@ -12,8 +12,8 @@ const ENTRIES: usize = 1024;
 const ENTRIES_PER_PEER: usize = 64;
 /// Peers with a ring of their own.
 const PEERS: NonZeroUsize = NonZeroUsize::new(512).unwrap();
-/// Number of newest entries that are searched for the same offence, so that a few peers at once do
-/// not push all other entries out.
+/// A repeated offence is merged into its earlier entry if that is among this many newest entries.
+/// Otherwise a few repeat offenders would evict all other entries.
 const REPEAT: usize = 32;
 /// Bytes of evidence kept; some of it is text that a peer chose.
 const EVIDENCE: usize = 240;

@@ -36,7 +36,7 @@ pub struct P2pConfig {
     pub peerstore: Option<PathBuf>,
     /// `None`: no discovery.
     pub discovery: Option<DiscoveryConfig>,
-    /// `None`: those of the L1 network.
+    /// `None`: the built-in bootnodes of the L1 network.
     pub bootnodes: Option<Vec<Bootnode>>,
     /// Ask the router to open our ports.
     pub nat: bool,

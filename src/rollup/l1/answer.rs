@@ -201,7 +201,8 @@ fn read_transactions(
     Ok(encoded)
 }
 
-/// The receiver (zero if it creates a contract), and the part that derivation reads.
+/// The receiver (the zero address for a contract creation) and the transaction as derivation reads
+/// it.
 fn encode<T: Transaction + Encodable2718>(
     transaction: &T,
     first_blob: u64,

@@ -4,7 +4,7 @@ use super::{L1Client, L1Error};
 use alloy_primitives::B256;
 use starling_proto::config::RollupConfig;
 
-/// Why this is not the rollup's L1. The first two begin with op-node's sentences.
+/// Why the endpoint does not serve the rollup's L1. The first two messages begin with op-node's text.
 #[derive(Debug, thiserror::Error)]
 pub enum L1CheckError {
     #[error(

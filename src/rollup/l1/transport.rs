@@ -1,5 +1,5 @@
-//! One L1 endpoint: JSON-RPC over HTTP, WebSocket or a Unix socket. One attempt per call; which
-//! endpoint is asked when is decided by the client.
+//! One L1 endpoint: JSON-RPC over HTTP, WebSocket or a Unix socket. One attempt per call; the
+//! client picks the endpoint and the time.
 
 mod ipc;
 

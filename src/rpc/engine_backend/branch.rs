@@ -15,7 +15,7 @@ use starling_proto::payload::Payload;
 use starling_proto::provenance::Provenance;
 use std::sync::Arc;
 
-/// Blocks that one request executes at most, of which it holds the hashes.
+/// Maximum blocks that one request executes; it holds their hashes meanwhile.
 pub(super) const MAX_BRANCH: usize = 65_536;
 
 /// The way in which the blocks of a branch are executed.

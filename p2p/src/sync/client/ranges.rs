@@ -36,7 +36,7 @@ impl RangeTasks {
     }
 
     pub fn fetch(&mut self, client: &RangeClient, id: u64, peer: PeerId, request: RangeRequest) {
-        // The results are sent: the tasks themselves end with nothing.
+        // Reap finished tasks: their results went through `responses`.
         while self.tasks.try_join_next().is_some() {}
         let responses = ResponseSender {
             id,
