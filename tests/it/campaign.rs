@@ -146,7 +146,7 @@ fn live_and_die(dir: &Path, window: u64, floor: u64, lines: usize) -> Life {
     life
 }
 
-/// Those of these blocks that are neither stored nor in the payload log.
+/// The blocks among these that are neither stored nor in the payload log.
 fn lost(dir: &Path, blocks: &[B256]) -> Vec<B256> {
     let log = PayloadLog::open(&payload_log_dir(dir)).expect("the payload log");
     let snapshot = Store::open(dir, 4 << 20, None)

@@ -203,8 +203,7 @@ impl Core {
         self.ask("engine_newPayloadV4", json!([payload, [], B256::ZERO, []]))
     }
 
-    /// What a sequencer does: build on a block, and give what was built back to the core. The head
-    /// is `on`.
+    /// Builds on `on`, which becomes the head, and inserts the built block, as a sequencer does.
     fn build(&mut self, on: &Made, salt: u64) -> Made {
         let state = json!({ "headBlockHash": on.hash, "safeBlockHash": B256::ZERO, "finalizedBlockHash": B256::ZERO });
         let begun = self.ask(

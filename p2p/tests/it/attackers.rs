@@ -575,7 +575,7 @@ pub struct Fake {
 
 impl Fake {
     pub async fn connected_to(node: &Node, blocks: &[Arc<Payload>], server: Server) -> Self {
-        // Of equal peers the one with the lowest id is asked first.
+        // The peer with the lowest id is asked first among equal ones.
         let others = node.network.peers();
         let mut raw = Raw::new(false);
         while others.iter().any(|peer| peer.id < raw.id()) {

@@ -68,7 +68,7 @@ fn extra_data_is_that_of_the_vectors() {
         return;
     };
     for vector in file["vectors"].as_array().unwrap() {
-        // Those without extra data are about attributes, which the builder checks: see its tests.
+        // Vectors without extra data are about attributes, which the builder's tests check.
         let Some(want) = vector["extraData"].as_str() else {
             continue;
         };
