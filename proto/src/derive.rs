@@ -48,7 +48,7 @@ pub enum PipelineStep {
     /// [`Pipeline::invalid`].
     Attributes(Box<DerivedAttributes>),
     /// The attributes of an earlier step are still without an answer.
-    Unanswered,
+    AwaitingVerdict,
     /// Everything up to `origin` is derived, and the caller has reported that the next L1 block,
     /// `next`, does not exist yet. Push it when it does. `origin` is `None` where L1 does not even
     /// have the block that the pipeline starts at.

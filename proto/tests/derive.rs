@@ -319,7 +319,7 @@ impl<'a> Run<'a> {
                 self.reset();
             }
             match self.pipeline.step() {
-                PipelineStep::More | PipelineStep::Unanswered => {}
+                PipelineStep::More | PipelineStep::AwaitingVerdict => {}
                 PipelineStep::Need(need) => self.answer(need),
                 PipelineStep::Attributes(derived) => self.settle(&derived),
                 PipelineStep::Idle { next, .. } => match self.recording.l1.get(&next) {
@@ -372,7 +372,7 @@ impl<'a> Run<'a> {
 
     fn settle(&mut self, derived: &DerivedAttributes) {
         if self.chaos.happens(10) {
-            assert!(matches!(self.pipeline.step(), PipelineStep::Unanswered));
+            assert!(matches!(self.pipeline.step(), PipelineStep::AwaitingVerdict));
         }
         let number = derived.parent.id.number + 1;
         if derived.derived_from.number > self.boundary.0 {

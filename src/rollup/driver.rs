@@ -291,7 +291,7 @@ impl RollupDriver {
             PipelineStep::More => {}
             PipelineStep::Need(need) => return self.fetch(need).await,
             PipelineStep::Attributes(derived) => self.attributes = Some(derived.into()),
-            PipelineStep::Unanswered => {
+            PipelineStep::AwaitingVerdict => {
                 return Err(DriverStepError::Reset(
                     "attributes were left without a result".into(),
                 ));

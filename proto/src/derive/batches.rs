@@ -1,9 +1,9 @@
 //! The batch stages: the batch queue before Holocene, which holds future batches back, and the
-//! strict stage since, which drops them.
+//! Holocene stage since, which drops them.
 
 mod overlap;
 mod queue;
-mod strict;
+mod holocene;
 
 use super::{
     BatchSource, DropReason,
@@ -17,7 +17,7 @@ use crate::{
 use overlap::OverlapCheck;
 use queue::BatchQueue;
 use std::collections::VecDeque;
-use strict::StrictStage;
+use holocene::HoloceneStage;
 
 /// The next block of the chain, and whether it concludes its batch.
 pub(super) type NextBatch = (SingularBatch, bool);
@@ -26,7 +26,7 @@ pub(super) type NextBatch = (SingularBatch, bool);
 #[derive(Debug)]
 pub(super) enum BatchStage {
     Queue(BatchQueue),
-    Strict(StrictStage),
+    Holocene(HoloceneStage),
 }
 
 impl BatchStage {
@@ -46,7 +46,7 @@ impl BatchStage {
             first,
         };
         if rollup.forks.is_active(Fork::Holocene, base.time) {
-            Self::Strict(StrictStage::new(window))
+            Self::Holocene(HoloceneStage::new(window))
         } else {
             Self::Queue(BatchQueue::new(window))
         }
@@ -56,7 +56,7 @@ impl BatchStage {
     pub fn enter_holocene(&mut self) {
         if let Self::Queue(queue) = self {
             let window = std::mem::take(queue).into_window();
-            *self = Self::Strict(StrictStage::new(window));
+            *self = Self::Holocene(HoloceneStage::new(window));
         }
     }
 
@@ -68,7 +68,7 @@ impl BatchStage {
     ) -> Pull<NextBatch> {
         match self {
             Self::Queue(queue) => queue.next(cx, source, safe),
-            Self::Strict(strict) => strict.next(cx, source, safe),
+            Self::Holocene(stage) => stage.next(cx, source, safe),
         }
     }
 
@@ -76,7 +76,7 @@ impl BatchStage {
     pub fn flush(&mut self, cx: &mut StageContext, source: &mut BatchSource) {
         match self {
             Self::Queue(_) => {}
-            Self::Strict(strict) => strict.flush(cx, source),
+            Self::Holocene(stage) => stage.flush(cx, source),
         }
     }
 
@@ -84,7 +84,7 @@ impl BatchStage {
     pub fn origin(&self, number: u64) -> Option<&EpochOrigin> {
         match self {
             Self::Queue(queue) => queue.window().origins.get(number),
-            Self::Strict(strict) => strict.window().origins.get(number),
+            Self::Holocene(stage) => stage.window().origins.get(number),
         }
     }
 }

@@ -85,7 +85,7 @@ impl Derivation {
         let ready = match std::mem::replace(&mut self.out, AttributesSlot::None) {
             AttributesSlot::Out(attributes) => {
                 self.out = AttributesSlot::Out(attributes);
-                return PipelineStep::Unanswered;
+                return PipelineStep::AwaitingVerdict;
             }
             AttributesSlot::Ready(attributes) => Ok(attributes),
             AttributesSlot::None => self.next(cx, schedule),

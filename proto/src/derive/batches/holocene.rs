@@ -13,13 +13,13 @@ use crate::{
 };
 
 #[derive(Debug)]
-pub(in crate::derive) struct StrictStage {
+pub(in crate::derive) struct HoloceneStage {
     window: EpochWindow,
     /// A span batch that is being judged.
     span: Option<Box<CheckedSpan>>,
 }
 
-impl StrictStage {
+impl HoloceneStage {
     pub(super) fn new(window: EpochWindow) -> Self {
         Self { window, span: None }
     }
