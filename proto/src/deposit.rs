@@ -13,6 +13,9 @@ use thiserror::Error;
 pub const DEPOSIT_EVENT: B256 =
     b256!("b3813568d9991fc951961fcb4c784893574240a28925604d09fc577c55bb7c32");
 
+/// Transaction type byte of a deposit (specs: deposits, deposited transaction type).
+pub const DEPOSIT_TX_TYPE: u8 = 0x7e;
+
 /// mint, value, gas and the creation byte.
 const MIN_OPAQUE_LEN: usize = 32 + 32 + 8 + 1;
 

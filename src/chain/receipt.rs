@@ -6,10 +6,8 @@
 use alloy_primitives::{Address, B256, Bloom, Bytes, Log};
 use alloy_rlp::{BufMut, Decodable, Encodable, Header};
 use alloy_trie::root::ordered_trie_root_with_encoder;
-use starling_proto::fork::Fork;
+use starling_proto::{deposit::DEPOSIT_TX_TYPE, fork::Fork};
 
-/// EIP-2718 type of a deposit.
-pub const DEPOSIT: u8 = 0x7e;
 /// Highest transaction type: a larger first byte begins an RLP list, not a typed receipt (EIP-2718).
 const MAX_TYPE: u8 = 0x7f;
 
@@ -150,7 +148,7 @@ impl Receipt {
             }
         };
         let (deposit_nonce, deposit_version) = (optional()?, optional()?);
-        if !list.is_empty() || (tx_type != DEPOSIT && deposit_nonce.is_some()) {
+        if !list.is_empty() || (tx_type != DEPOSIT_TX_TYPE && deposit_nonce.is_some()) {
             return Err(alloy_rlp::Error::UnexpectedLength);
         }
         let receipt = Self {

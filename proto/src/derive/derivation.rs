@@ -9,6 +9,7 @@ use super::{
 use crate::{
     attributes::{AttributesError, attributes},
     config::RollupConfig,
+    deposit::DEPOSIT_TX_TYPE,
     fork::{BlobSchedule, Fork, ForkSchedule},
     l1info::L2BlockRef,
     payload::Payload,
@@ -16,9 +17,6 @@ use crate::{
 };
 use alloy_primitives::Bytes;
 use std::sync::Arc;
-
-/// Type byte of a deposit transaction.
-const DEPOSIT: u8 = 0x7e;
 
 #[derive(Debug)]
 pub(super) struct Derivation {
@@ -247,7 +245,7 @@ impl Derivation {
 }
 
 fn keep_deposits(attributes: &mut DerivedAttributes) {
-    let is_deposit = |transaction: &Bytes| transaction.first() == Some(&DEPOSIT);
+    let is_deposit = |transaction: &Bytes| transaction.first() == Some(&DEPOSIT_TX_TYPE);
     if let Some(transactions) = &mut attributes.attributes.transactions {
         transactions.retain(is_deposit);
     }

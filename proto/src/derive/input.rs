@@ -5,7 +5,7 @@ use crate::{
     attributes::{L1Block, ReceiptLogs},
     config::RollupConfig,
     config_update::CONFIG_UPDATE_EVENT,
-    deposit::DEPOSIT_EVENT,
+    deposit::{DEPOSIT_EVENT, DEPOSIT_TX_TYPE},
 };
 use alloy_consensus::{Transaction, TxEnvelope, transaction::SignerRecoverable};
 use alloy_eips::eip2718::Decodable2718;
@@ -14,8 +14,6 @@ use op_alloy_consensus::OpTxEnvelope;
 
 /// Transaction type byte of a blob transaction (EIP-4844).
 const BLOB_TX_TYPE: u8 = 3;
-/// Transaction type byte of a deposit: an L1 that is itself an OP chain has them.
-const DEPOSIT_TX_TYPE: u8 = 0x7e;
 
 /// An L1 block with everything derivation takes from it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -118,6 +116,7 @@ fn inbox_transaction(
     inbox: Address,
     blobs_before: &mut u64,
 ) -> Option<InboxTransaction> {
+    // An L1 that is itself an OP chain has deposits.
     if raw.first() == Some(&DEPOSIT_TX_TYPE) {
         return inbox_deposit(raw, inbox);
     }

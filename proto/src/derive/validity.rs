@@ -6,6 +6,7 @@ use crate::{
     attributes::L1Block,
     batch::SingularBatch,
     config::RollupConfig,
+    deposit::DEPOSIT_TX_TYPE,
     fork::{Fork, ForkSchedule},
     l1info::L2BlockRef,
     payload::{BlockId, Payload},
@@ -13,8 +14,7 @@ use crate::{
 };
 use alloy_primitives::Bytes;
 
-/// Transaction type bytes that batches must not hold, or not always.
-const DEPOSIT: u8 = 0x7e;
+/// Transaction type bytes that batches must not hold, or not always. Deposits are another.
 const POST_EXEC: u8 = 0x7d;
 const SET_CODE: u8 = 0x04;
 
@@ -168,7 +168,7 @@ impl BatchCheck<'_> {
     fn transactions(&self, time: u64, transactions: &[Bytes]) -> BatchValidity {
         let isthmus = self.rollup.forks.is_active(Fork::Isthmus, time);
         let is_legal = |transaction: &Bytes| match transaction.first() {
-            None | Some(&DEPOSIT | &POST_EXEC) => false,
+            None | Some(&DEPOSIT_TX_TYPE | &POST_EXEC) => false,
             Some(&SET_CODE) => isthmus,
             Some(_) => true,
         };
@@ -299,7 +299,7 @@ pub(super) fn repeats(block: &SpanBlock, safe: &Payload, origin: u64) -> bool {
     let deposits = safe
         .transactions
         .iter()
-        .filter(|transaction| transaction.first() == Some(&DEPOSIT))
+        .filter(|transaction| transaction.first() == Some(&DEPOSIT_TX_TYPE))
         .count();
     origin == block.epoch_number && safe.transactions[deposits..] == block.transactions[..]
 }

@@ -83,7 +83,7 @@ fn receipts_of_other_clients_read_and_write_the_same() {
                 _ if bytes[0] == 0xb9 => bytes = bytes[3..].to_vec(),
                 // Without its type byte.
                 "regolith_receipt_roundtrip" | "post_canyon_receipt_roundtrip" => {
-                    bytes.insert(0, DEPOSIT)
+                    bytes.insert(0, DEPOSIT_TX_TYPE)
                 }
                 _ => {}
             }
@@ -111,7 +111,7 @@ fn receipts_of_other_clients_read_and_write_the_same() {
 proptest! {
     #[test]
     fn a_receipt_reads_as_written(
-        kind in prop_oneof![Just(0u8), Just(1), Just(2), Just(4), Just(DEPOSIT)],
+        kind in prop_oneof![Just(0u8), Just(1), Just(2), Just(4), Just(DEPOSIT_TX_TYPE)],
         success: bool,
         cumulative_gas_used: u64,
         logs in prop::collection::vec((any::<[u8; 20]>(), prop::collection::vec(any::<[u8; 32]>(), 0..=4), prop::collection::vec(any::<u8>(), 0..80)), 0..4),
@@ -121,7 +121,7 @@ proptest! {
         let logs = logs.into_iter().map(|(address, topics, data)| {
             Log::new_unchecked(Address::from(address), topics.into_iter().map(B256::from).collect(), data.into())
         });
-        let deposit_nonce = nonce.filter(|_| kind == DEPOSIT);
+        let deposit_nonce = nonce.filter(|_| kind == DEPOSIT_TX_TYPE);
         let deposit_version = (version && deposit_nonce.is_some()).then_some(1);
         let receipt = Receipt { tx_type: kind, success, cumulative_gas_used, logs: logs.collect(), deposit_nonce, deposit_version };
         let bytes = receipt.to_bytes();

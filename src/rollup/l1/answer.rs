@@ -16,13 +16,13 @@ use alloy_trie::root::ordered_trie_root_with_encoder;
 use op_alloy_consensus::OpTxEnvelope;
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use starling_proto::attributes::ReceiptLogs;
+use starling_proto::{attributes::ReceiptLogs, deposit::DEPOSIT_TX_TYPE};
 use std::collections::{BTreeMap, HashMap};
 
 /// Highest transaction type that this build can encode (EIP-7702).
 const LAST_KNOWN_TYPE: u64 = 4;
 /// Transaction type of a deposit, for an L1 that is itself an OP chain.
-const DEPOSIT: u64 = 0x7e;
+const DEPOSIT: u64 = DEPOSIT_TX_TYPE as u64;
 
 /// Members of a block object that this build knows. A header whose hash is wrong and that has
 /// others is of a fork that is newer than this build.
