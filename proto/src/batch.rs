@@ -4,6 +4,10 @@
 //! A batch is a type byte and a body: 0 ‖ RLP list of a singular batch, or 1 ‖ columns of a span
 //! batch. Validity against the chain is decided by the pipeline.
 
+mod transactions;
+
+pub use transactions::BatchTransactions;
+
 use crate::span::{self, BatchContext, SpanBatch, SpanError};
 use alloy_primitives::{B256, Bytes};
 use alloy_rlp::{Decodable, Encodable, Header};
@@ -22,8 +26,8 @@ pub struct SingularBatch {
     pub epoch_hash: B256,
     /// Unix seconds.
     pub timestamp: u64,
-    /// Encoded transactions, in order.
-    pub transactions: Vec<Bytes>,
+    /// Its transactions without deposits.
+    pub transactions: BatchTransactions,
 }
 
 /// A batch of either kind, decoded.
@@ -57,13 +61,13 @@ impl BatchError {
     }
 }
 
-/// Reads a batch with its type byte. Bytes after the batch are ignored, as op-node does. The
-/// transactions of a singular batch share the memory of `data`.
+/// Reads a batch with its type byte. Bytes after the batch are ignored, as op-node does. The batch
+/// keeps the memory of `data`.
 pub fn decode(data: &Bytes, context: &BatchContext) -> Result<Batch, BatchError> {
     match data.first() {
         None => Err(BatchError::Empty),
         Some(&SINGULAR_TYPE) => Ok(Batch::Singular(SingularBatch::decode(&data.slice(1..))?)),
-        Some(&span::SPAN_TYPE) => Ok(Batch::Span(span::decode(&data[1..], context)?)),
+        Some(&span::SPAN_TYPE) => Ok(Batch::Span(span::decode(&data.slice(1..), context)?)),
         Some(&other) => Err(BatchError::Type(other)),
     }
 }
@@ -73,30 +77,33 @@ impl SingularBatch {
     pub fn decode(body: &Bytes) -> Result<Self, alloy_rlp::Error> {
         let mut rest: &[u8] = body;
         let mut fields = Header::decode_bytes(&mut rest, true)?;
-        let mut batch = Self {
-            parent_hash: Decodable::decode(&mut fields)?,
-            epoch_number: Decodable::decode(&mut fields)?,
-            epoch_hash: Decodable::decode(&mut fields)?,
-            timestamp: Decodable::decode(&mut fields)?,
-            transactions: Vec::new(),
-        };
-        let mut list = Header::decode_bytes(&mut fields, true)?;
+        let (parent_hash, epoch_number) = (
+            Decodable::decode(&mut fields)?,
+            Decodable::decode(&mut fields)?,
+        );
+        let (epoch_hash, timestamp) = (
+            Decodable::decode(&mut fields)?,
+            Decodable::decode(&mut fields)?,
+        );
+        let list = Header::decode_bytes(&mut fields, true)?;
         if !fields.is_empty() {
             return Err(alloy_rlp::Error::UnexpectedLength);
         }
-        while !list.is_empty() {
-            let transaction = Header::decode_bytes(&mut list, false)?;
-            batch.transactions.push(body.slice_ref(transaction));
-        }
-        Ok(batch)
+        Ok(Self {
+            parent_hash,
+            epoch_number,
+            epoch_hash,
+            timestamp,
+            transactions: BatchTransactions::decode(body.slice_ref(list))?,
+        })
     }
 
     /// The batch with its type byte.
     pub fn encode(&self) -> Vec<u8> {
-        let list = self.transactions.iter().map(|bytes| bytes.0.length()).sum();
+        let strings = self.transactions.strings();
         let list = Header {
             list: true,
-            payload_length: list,
+            payload_length: strings.len(),
         };
         let fields: [&dyn Encodable; 4] = [
             &self.parent_hash,
@@ -114,9 +121,7 @@ impl SingularBatch {
         batch.encode(&mut out);
         fields.iter().for_each(|field| field.encode(&mut out));
         list.encode(&mut out);
-        for transaction in &self.transactions {
-            transaction.0.encode(&mut out);
-        }
+        out.extend_from_slice(&strings);
         out
     }
 }

@@ -372,7 +372,10 @@ impl<'a> Run<'a> {
 
     fn settle(&mut self, derived: &DerivedAttributes) {
         if self.chaos.happens(10) {
-            assert!(matches!(self.pipeline.step(), PipelineStep::AwaitingVerdict));
+            assert!(matches!(
+                self.pipeline.step(),
+                PipelineStep::AwaitingVerdict
+            ));
         }
         let number = derived.parent.id.number + 1;
         if derived.derived_from.number > self.boundary.0 {

@@ -37,7 +37,7 @@ fn block(number: u64, transactions: Vec<Bytes>) -> SingularBatch {
         epoch_number: 10 + number / 3,
         epoch_hash: B256::repeat_byte(2),
         timestamp: CONTEXT.genesis_time + CONTEXT.block_time * number,
-        transactions,
+        transactions: transactions.into(),
     }
 }
 

@@ -12,15 +12,16 @@ use starling_proto::span::{self, SpanBatch, SpanBlock, SpanBuilder};
 
 pub fn target(data: &[u8]) -> InputKind {
     let mut outcome = InputKind::default();
-    match span::decode(data, &CONTEXT) {
+    match span::decode(&Bytes::copy_from_slice(data), &CONTEXT) {
         Ok(span) => {
-            let transactions = span.blocks.iter().map(|block| block.transactions.len());
+            let transactions = span.blocks.clone().map(|block| block.transactions.len());
             let transactions = transactions.sum::<usize>();
             assert!(span.blocks.len() + 64 * transactions <= data.len());
             outcome.scale(span.blocks.len());
             outcome.scale(transactions);
             if let Some(encoded) = encode(&span) {
-                let again = span::decode(&encoded[1..], &CONTEXT).expect("our own encoding");
+                let again = span::decode(&encoded[1..].to_vec().into(), &CONTEXT)
+                    .expect("our own encoding");
                 assert!(again == span, "decoding survives a round trip");
                 outcome.add(&"again");
             }
@@ -35,8 +36,8 @@ fn encode(span: &SpanBatch) -> Option<Vec<u8>> {
     let parent_hash = B256::right_padding_from(span.parent_check.as_slice());
     let epoch_hash = B256::right_padding_from(span.l1_origin_check.as_slice());
     let mut builder = SpanBuilder::new(CONTEXT);
-    for block in &span.blocks {
-        builder.push(block, parent_hash, epoch_hash, true).ok()?;
+    for block in span.blocks.clone() {
+        builder.push(&block, parent_hash, epoch_hash, true).ok()?;
     }
     builder.encode()
 }
@@ -83,7 +84,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let block = |number: u64, transactions: Vec<Bytes>| SpanBlock {
         epoch_number: 10 + number / 3,
         timestamp: CONTEXT.genesis_time + CONTEXT.block_time * number,
-        transactions,
+        transactions: transactions.into(),
     };
     let span = |blocks: &[SpanBlock]| {
         let mut builder = SpanBuilder::new(CONTEXT);

@@ -1,9 +1,9 @@
 //! The batch stages: the batch queue before Holocene, which holds future batches back, and the
 //! Holocene stage since, which drops them.
 
+mod holocene;
 mod overlap;
 mod queue;
-mod holocene;
 
 use super::{
     BatchSource, DropReason,
@@ -11,16 +11,30 @@ use super::{
     stage::{Pull, StageContext},
 };
 use crate::{
-    attributes::L1Block, batch::SingularBatch, config::RollupConfig, fork::Fork,
-    l1info::L2BlockRef, span::SpanBatch, span::SpanBlock,
+    attributes::L1Block, batch::BatchTransactions, batch::SingularBatch, config::RollupConfig,
+    fork::Fork, l1info::L2BlockRef, span::SpanBatch, span::SpanBlocks,
 };
+use holocene::HoloceneStage;
 use overlap::OverlapCheck;
 use queue::BatchQueue;
-use std::collections::VecDeque;
-use holocene::HoloceneStage;
 
-/// The next block of the chain, and whether it concludes its batch.
-pub(super) type NextBatch = (SingularBatch, bool);
+/// The next block of the chain.
+#[derive(Debug)]
+pub(super) struct NextBatch {
+    pub batch: SingularBatch,
+    /// Whether it is the last block of the batch that it came in.
+    pub concluding: bool,
+}
+
+impl NextBatch {
+    /// A block that is a whole batch.
+    fn whole(batch: SingularBatch) -> Self {
+        Self {
+            batch,
+            concluding: true,
+        }
+    }
+}
 
 /// The batch stage of the pipeline, by the L1 origin's fork.
 #[derive(Debug)]
@@ -42,7 +56,7 @@ impl BatchStage {
         let window = EpochWindow {
             origin: base,
             origins,
-            span: VecDeque::new(),
+            span: None,
             first,
         };
         if rollup.forks.is_active(Fork::Holocene, base.time) {
@@ -89,14 +103,15 @@ impl BatchStage {
     }
 }
 
-/// State that both stages have: the L1 blocks batches may refer to, and the blocks of the span
-/// batch that is being applied.
+/// State that both stages have: the L1 blocks batches may refer to, and the span batch that is being
+/// applied.
 #[derive(Debug, Default)]
 struct EpochWindow {
     /// The L1 block that this stage has come to.
     origin: L1Block,
     origins: EpochOrigins,
-    span: VecDeque<SpanBlock>,
+    /// The blocks that are left of the span batch, at least one.
+    span: Option<SpanBlocks>,
     /// Number of the first L1 block whose batches are applied.
     first: u64,
 }
@@ -148,9 +163,9 @@ impl EpochWindow {
     /// The next block of the current span, if it follows the safe head; otherwise the rest of the
     /// span is dropped, because a block of it turned out invalid.
     fn next_of_span(&mut self, cx: &mut StageContext, safe: &L2BlockRef) -> Option<NextBatch> {
-        let first = self.span.front()?;
-        if first.timestamp != safe.time.saturating_add(cx.rollup.block_time) {
-            self.span.clear();
+        let next = self.span.as_ref()?.peek()?;
+        if next.timestamp != safe.time.saturating_add(cx.rollup.block_time) {
+            self.span = None;
             cx.drops.add(DropReason::SpanRest);
             return None;
         }
@@ -158,7 +173,12 @@ impl EpochWindow {
     }
 
     fn pop_span(&mut self, safe: &L2BlockRef) -> Option<NextBatch> {
-        let block = self.span.pop_front()?;
+        let span = self.span.as_mut()?;
+        let block = span.next()?;
+        let concluding = span.len() == 0;
+        if concluding {
+            self.span = None;
+        }
         let epoch_hash = self.origins.get(block.epoch_number)?.block.hash;
         let batch = SingularBatch {
             parent_hash: safe.id.hash,
@@ -167,24 +187,30 @@ impl EpochWindow {
             timestamp: block.timestamp,
             transactions: block.transactions,
         };
-        Some((batch, self.span.is_empty()))
+        Some(NextBatch { batch, concluding })
     }
 
     /// Makes the blocks of a span after the safe head the ones to apply next. `false`, changing
     /// nothing, if one of them has an L1 origin before the safe head's or an unknown one.
     fn split(&mut self, span: SpanBatch, safe: &L2BlockRef) -> bool {
-        let is_new = |block: &SpanBlock| block.timestamp > safe.time;
-        let is_known = |block: &SpanBlock| {
-            block.epoch_number >= safe.origin.number
-                && self.origins.get(block.epoch_number).is_some()
+        let mut blocks = span.blocks;
+        while blocks
+            .peek()
+            .is_some_and(|next| next.timestamp <= safe.time)
+        {
+            blocks.next();
+        }
+        let Some(next) = blocks.peek() else {
+            return false;
         };
-        let all_known = span
-            .blocks
-            .iter()
-            .filter(|block| is_new(block))
-            .all(is_known);
+        // L1 origins of a span ascend by one, and those of the window have no gap.
+        let is_known = |number| self.origins.get(number).is_some();
+        let all_known = next.epoch_number >= safe.origin.number
+            && next.epoch_number <= span.last.epoch_number
+            && is_known(next.epoch_number)
+            && is_known(span.last.epoch_number);
         if all_known {
-            self.span = span.blocks.into_iter().filter(is_new).collect();
+            self.span = Some(blocks);
         }
         all_known
     }
@@ -215,7 +241,7 @@ impl EpochWindow {
                     epoch_number: epoch.number,
                     epoch_hash: epoch.hash,
                     timestamp,
-                    transactions: Vec::new(),
+                    transactions: BatchTransactions::default(),
                 });
             }
             self.origins.pop_first();

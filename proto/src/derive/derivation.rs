@@ -146,7 +146,7 @@ impl Derivation {
         &self,
         rollup: &RollupConfig,
         schedule: &BlobSchedule,
-        (batch, concluding): NextBatch,
+        NextBatch { batch, concluding }: NextBatch,
     ) -> Pull<Box<DerivedAttributes>> {
         let parent = self.pending.block;
         let failed = |cause: String| CriticalError::Attributes {
@@ -177,7 +177,7 @@ impl Derivation {
         attributes.no_tx_pool = Some(true);
         let deposits_only = batch.transactions.is_empty();
         let transactions = attributes.transactions.get_or_insert_default();
-        transactions.extend(batch.transactions);
+        transactions.extend(batch.transactions.iter());
         Ok(Box::new(DerivedAttributes {
             parent,
             attributes,

@@ -143,9 +143,15 @@ fn attributes_are_produced_once_and_their_block_must_build_on_the_parent() {
     assert_eq!(derived.parent.id, world.chain[0].id());
     assert!(derived.concluding && !derived.deposits_only);
     assert_eq!(derived.attributes.no_tx_pool, Some(true));
-    assert!(matches!(world.pipeline.step(), PipelineStep::AwaitingVerdict));
+    assert!(matches!(
+        world.pipeline.step(),
+        PipelineStep::AwaitingVerdict
+    ));
     assert!(world.pipeline.accepted(blocks[1].clone()).is_err());
-    assert!(matches!(world.pipeline.step(), PipelineStep::AwaitingVerdict));
+    assert!(matches!(
+        world.pipeline.step(),
+        PipelineStep::AwaitingVerdict
+    ));
     world.pipeline.accepted(blocks[0].clone()).unwrap();
     assert_eq!(world.pipeline.pending_safe().unwrap().id, blocks[0].id());
     assert!(world.pipeline.accepted(blocks[0].clone()).is_err());

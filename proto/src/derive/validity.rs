@@ -4,7 +4,7 @@
 use super::{DropReason, origins::EpochOrigins, stage::L1Rules};
 use crate::{
     attributes::L1Block,
-    batch::SingularBatch,
+    batch::{BatchTransactions, SingularBatch},
     config::RollupConfig,
     deposit::DEPOSIT_TX_TYPE,
     fork::{Fork, ForkSchedule},
@@ -12,7 +12,6 @@ use crate::{
     payload::{BlockId, Payload},
     span::{SpanBatch, SpanBlock},
 };
-use alloy_primitives::Bytes;
 
 /// Transaction type bytes that batches must not hold, or not always. Deposits are another.
 const POST_EXEC: u8 = 0x7d;
@@ -40,8 +39,10 @@ pub(super) struct BatchCheck<'a> {
     pub origins: &'a EpochOrigins,
     /// The pending-safe head.
     pub safe: &'a L2BlockRef,
-    /// The L1 block that completed the channel.
-    pub inclusion: &'a L1Block,
+    /// Number of the L1 block that completed the channel.
+    pub inclusion: u64,
+    /// Whether that L1 block is in Holocene.
+    pub is_holocene: bool,
 }
 
 /// The parent of a span batch's first block.
@@ -66,17 +67,13 @@ impl BatchCheck<'_> {
         self.safe.time.saturating_add(self.rollup.block_time)
     }
 
-    fn is_holocene(&self) -> bool {
-        self.rollup.l1_active(Fork::Holocene, self.inclusion)
-    }
-
     fn is_late(&self, epoch: u64) -> bool {
-        epoch.saturating_add(self.rollup.seq_window_size) < self.inclusion.number
+        epoch.saturating_add(self.rollup.seq_window_size) < self.inclusion
     }
 
     /// The outcome for a batch whose first new block is after the next one.
     fn future(&self) -> BatchValidity {
-        if self.is_holocene() {
+        if self.is_holocene {
             Drop(DropReason::FutureBatch)
         } else {
             Future
@@ -85,7 +82,7 @@ impl BatchCheck<'_> {
 
     /// The outcome for a batch that ends before the next block.
     fn past(&self) -> BatchValidity {
-        if self.is_holocene() {
+        if self.is_holocene {
             Past
         } else {
             Drop(DropReason::PastBatch)
@@ -125,7 +122,7 @@ impl BatchCheck<'_> {
             self.is_activation(time) && !batch.transactions.is_empty(),
             Drop(DropReason::ActivationBlock)
         );
-        match self.drift(time, &batch.transactions, origin, advances) {
+        match self.drift(time, batch.transactions.is_empty(), origin, advances) {
             Accept => self.transactions(time, &batch.transactions),
             other => other,
         }
@@ -145,18 +142,12 @@ impl BatchCheck<'_> {
 
     /// A block too far ahead of its L1 origin must be empty, and must take the next origin as soon
     /// as time allows.
-    fn drift(
-        &self,
-        time: u64,
-        transactions: &[Bytes],
-        origin: &L1Block,
-        advances: bool,
-    ) -> BatchValidity {
+    fn drift(&self, time: u64, is_empty: bool, origin: &L1Block, advances: bool) -> BatchValidity {
         let limit = origin
             .time
             .saturating_add(self.rollup.sequencer_drift(origin.time));
         rule!(time <= limit, Accept);
-        rule!(!transactions.is_empty(), Drop(DropReason::SequencerDrift));
+        rule!(!is_empty, Drop(DropReason::SequencerDrift));
         rule!(advances, Accept);
         match self.origins.get(origin.number.saturating_add(1)) {
             None => Undecided,
@@ -165,15 +156,15 @@ impl BatchCheck<'_> {
         }
     }
 
-    fn transactions(&self, time: u64, transactions: &[Bytes]) -> BatchValidity {
+    fn transactions(&self, time: u64, transactions: &BatchTransactions) -> BatchValidity {
         let isthmus = self.rollup.forks.is_active(Fork::Isthmus, time);
-        let is_legal = |transaction: &Bytes| match transaction.first() {
-            None | Some(&DEPOSIT_TX_TYPE | &POST_EXEC) => false,
-            Some(&SET_CODE) => isthmus,
+        let is_legal = |first_byte| match first_byte {
+            None | Some(DEPOSIT_TX_TYPE | POST_EXEC) => false,
+            Some(SET_CODE) => isthmus,
             Some(_) => true,
         };
         rule!(
-            !transactions.iter().all(is_legal),
+            !transactions.first_bytes().all(is_legal),
             Drop(DropReason::BatchTransaction)
         );
         Accept
@@ -182,9 +173,7 @@ impl BatchCheck<'_> {
     /// The first half of the prefix rules, and the number of the block that must be the parent of
     /// the span.
     pub fn span_start(&self, span: &SpanBatch) -> Result<u64, BatchValidity> {
-        let (Some(first), Some(last)) = (span.blocks.first(), span.blocks.last()) else {
-            return Err(Drop(DropReason::BatchFormat));
-        };
+        let (first, last) = (&span.first, &span.last);
         let epoch = self.origins.first().ok_or(Undecided)?;
         let origin = if first.epoch_number == epoch.number.saturating_add(1) {
             self.origins.second().ok_or(Undecided)?
@@ -220,7 +209,7 @@ impl BatchCheck<'_> {
     /// The outcome for a span that begins with the genesis block. op-node cannot read a parent of
     /// that, which in Holocene costs only the span. Before Holocene it would wait for ever.
     fn before_genesis(&self) -> BatchValidity {
-        if self.is_holocene() {
+        if self.is_holocene {
             Undecided
         } else {
             Drop(DropReason::BatchParent)
@@ -229,9 +218,7 @@ impl BatchCheck<'_> {
 
     /// The second half of the prefix rules.
     pub fn span_prefix(&self, span: &SpanBatch, parent: &SpanParent) -> BatchValidity {
-        let (Some(first), Some(last)) = (span.blocks.first(), span.blocks.last()) else {
-            return Drop(DropReason::BatchFormat);
-        };
+        let (first, last) = (&span.first, &span.last);
         rule!(
             span.parent_check[..] != parent.id.hash[..20],
             Drop(DropReason::BatchParent)
@@ -262,13 +249,13 @@ impl BatchCheck<'_> {
     /// one by one, as singular batches.
     pub fn span_blocks(&self, span: &SpanBatch, parent: &SpanParent) -> BatchValidity {
         let mut previous = parent.origin;
-        for block in &span.blocks {
+        for block in span.blocks.clone() {
             let advances = block.epoch_number > previous;
             previous = block.epoch_number;
             if block.timestamp <= self.safe.time {
                 continue;
             }
-            match self.span_block(block, advances) {
+            match self.span_block(&block, advances) {
                 Accept => {}
                 other => return other,
             }
@@ -286,7 +273,12 @@ impl BatchCheck<'_> {
         };
         let origin = &origin.block;
         rule!(block.timestamp < origin.time, Drop(DropReason::BatchTime));
-        match self.drift(block.timestamp, &block.transactions, origin, advances) {
+        match self.drift(
+            block.timestamp,
+            block.transactions.is_empty(),
+            origin,
+            advances,
+        ) {
             Accept => self.transactions(block.timestamp, &block.transactions),
             other => other,
         }
@@ -301,5 +293,5 @@ pub(super) fn repeats(block: &SpanBlock, safe: &Payload, origin: u64) -> bool {
         .iter()
         .filter(|transaction| transaction.first() == Some(&DEPOSIT_TX_TYPE))
         .count();
-    origin == block.epoch_number && safe.transactions[deposits..] == block.transactions[..]
+    origin == block.epoch_number && block.transactions == safe.transactions[deposits..]
 }

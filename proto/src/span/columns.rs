@@ -1,12 +1,16 @@
 //! The columns of a span batch, as slices of its bytes.
 
-use super::{MAX_SPAN_ELEMENTS, SpanError, transaction::is_counted_as_legacy};
-use alloy_primitives::FixedBytes;
+use super::{
+    BatchContext, MAX_SPAN_ELEMENTS, SpanError,
+    transaction::{LEGACY, SpanTransaction, is_counted_as_legacy},
+};
+use alloy_primitives::{Bytes, FixedBytes};
 use alloy_rlp::Header;
 
 /// The columns, each known to be complete. Bit lists and numbers are read where they are used.
 #[derive(Debug)]
-pub(super) struct Columns<'a> {
+pub(super) struct Columns {
+    pub context: BatchContext,
     /// Seconds from the L2 genesis to the first block.
     pub rel_timestamp: u64,
     /// Number of the last block's L1 origin.
@@ -15,29 +19,66 @@ pub(super) struct Columns<'a> {
     pub l1_origin_check: FixedBytes<20>,
     /// Number of blocks, at least 1.
     pub blocks: usize,
-    pub origin_bits: &'a [u8],
+    pub origin_bits: Bytes,
     /// A uvarint per block.
-    pub tx_counts: &'a [u8],
+    tx_counts: Bytes,
     /// Number of transactions of all blocks.
-    pub transactions: usize,
-    pub creations: &'a [u8],
-    pub parities: &'a [u8],
+    transactions: usize,
+    creations: Bytes,
+    parities: Bytes,
     /// 64 bytes per transaction.
-    pub signatures: &'a [u8],
+    signatures: Bytes,
     /// 20 bytes per transaction that is no contract creation.
-    pub tos: &'a [u8],
+    tos: Bytes,
     /// [`ColumnReader::transaction_data`] per transaction.
-    pub datas: &'a [u8],
+    datas: Bytes,
     /// A uvarint per transaction.
-    pub nonces: &'a [u8],
+    nonces: Bytes,
     /// A uvarint per transaction.
-    pub gases: &'a [u8],
+    gases: Bytes,
     /// A bit per legacy transaction.
-    pub protected: &'a [u8],
+    protected: Bytes,
 }
 
-impl<'a> Columns<'a> {
-    pub fn decode(body: &'a [u8]) -> Result<Self, SpanError> {
+/// The next item of each column.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ColumnPosition {
+    /// Index of a block.
+    pub block: usize,
+    /// Byte offset of its number of transactions.
+    tx_counts: usize,
+    /// Index of a transaction.
+    transaction: usize,
+    /// Index of a receiver.
+    to: usize,
+    /// Index of a protected bit.
+    legacy: usize,
+    /// Byte offsets.
+    pub datas: usize,
+    nonces: usize,
+    gases: usize,
+}
+
+/// The items of one transaction.
+#[derive(Debug)]
+pub(super) struct ColumnRow<'a> {
+    /// The type byte; [`LEGACY`] for none.
+    pub kind: Option<u8>,
+    /// Payload of the RLP list in `tx_datas`.
+    pub payload: &'a [u8],
+    pub nonce: u64,
+    pub gas: u64,
+    /// `None` for a contract creation.
+    pub to: Option<&'a [u8; 20]>,
+    /// r ‖ s.
+    pub signature: &'a [u8; 64],
+    pub parity: bool,
+    /// Whether the signature covers the chain id, by which only legacy transactions differ.
+    pub is_protected: bool,
+}
+
+impl Columns {
+    pub fn decode(body: &Bytes, context: &BatchContext) -> Result<Self, SpanError> {
         let mut cursor = ColumnReader(body);
         let rel_timestamp = cursor.uvarint("rel_timestamp")?;
         let l1_origin_num = cursor.uvarint("l1_origin_num")?;
@@ -55,23 +96,79 @@ impl<'a> Columns<'a> {
         let ones: u32 = creations.iter().map(|byte| byte.count_ones()).sum();
         let tos = cursor.take(20 * (transactions - ones as usize), "tx_tos")?;
         let (datas, legacy) = cursor.transaction_datas(transactions)?;
+        let nonces = cursor.uvarints(transactions, "tx_nonces")?;
+        let gases = cursor.uvarints(transactions, "tx_gases")?;
+        let protected = cursor.bits(legacy, "protected_bits")?;
         Ok(Self {
+            context: *context,
             rel_timestamp,
             l1_origin_num,
             parent_check,
             l1_origin_check,
             blocks,
-            origin_bits,
-            tx_counts,
+            origin_bits: body.slice_ref(origin_bits),
+            tx_counts: body.slice_ref(tx_counts),
             transactions,
-            creations,
-            parities,
-            signatures,
-            tos,
-            datas,
-            nonces: cursor.uvarints(transactions, "tx_nonces")?,
-            gases: cursor.uvarints(transactions, "tx_gases")?,
-            protected: cursor.bits(legacy, "protected_bits")?,
+            creations: body.slice_ref(creations),
+            parities: body.slice_ref(parities),
+            signatures: body.slice_ref(signatures),
+            tos: body.slice_ref(tos),
+            datas: body.slice_ref(datas),
+            nonces: body.slice_ref(nonces),
+            gases: body.slice_ref(gases),
+            protected: body.slice_ref(protected),
+        })
+    }
+
+    /// Checks that every transaction can be rebuilt.
+    pub fn check_transactions(&self) -> Result<(), SpanError> {
+        let mut at = ColumnPosition::default();
+        for _ in 0..self.transactions {
+            SpanTransaction::of(&self.row(&mut at)?)?;
+        }
+        Ok(())
+    }
+
+    /// Number of transactions of the block at this position, which moves to the next block's
+    /// number.
+    pub fn tx_count(&self, at: &mut ColumnPosition) -> Result<usize, SpanError> {
+        at.block += 1;
+        let count = ColumnReader::at(&self.tx_counts, &mut at.tx_counts, |cursor| {
+            cursor.uvarint("block_tx_counts")
+        });
+        Ok(count? as usize)
+    }
+
+    /// The transaction at this position, which moves to the next one.
+    pub fn row(&self, at: &mut ColumnPosition) -> Result<ColumnRow<'_>, SpanError> {
+        let (kind, payload) =
+            ColumnReader::at(&self.datas, &mut at.datas, ColumnReader::transaction_data)?;
+        let nonce = ColumnReader::at(&self.nonces, &mut at.nonces, |cursor| {
+            cursor.uvarint("tx_nonces")
+        })?;
+        let gas = ColumnReader::at(&self.gases, &mut at.gases, |cursor| {
+            cursor.uvarint("tx_gases")
+        })?;
+        let index = at.transaction;
+        let signature = self.signatures.as_chunks::<64>().0.get(index);
+        let mut to = None;
+        if !bit(&self.creations, index) {
+            let tos = self.tos.as_chunks::<20>().0;
+            to = Some(tos.get(at.to).ok_or(SpanError::Truncated("tx_tos"))?);
+            at.to += 1;
+        }
+        let is_protected = kind != LEGACY || bit(&self.protected, at.legacy);
+        at.legacy += usize::from(kind == LEGACY);
+        at.transaction += 1;
+        Ok(ColumnRow {
+            kind,
+            payload,
+            nonce,
+            gas,
+            to,
+            signature: signature.ok_or(SpanError::Truncated("tx_sigs"))?,
+            parity: bit(&self.parities, index),
+            is_protected,
         })
     }
 }
@@ -94,6 +191,18 @@ pub(super) fn bit(bits: &[u8], item: usize) -> bool {
 pub(super) struct ColumnReader<'a>(pub &'a [u8]);
 
 impl<'a> ColumnReader<'a> {
+    /// Reads an item of a column at this offset, which moves behind the item.
+    fn at<T>(
+        column: &'a [u8],
+        offset: &mut usize,
+        read: impl FnOnce(&mut Self) -> Result<T, SpanError>,
+    ) -> Result<T, SpanError> {
+        let mut cursor = Self(column.get(*offset..).unwrap_or_default());
+        let item = read(&mut cursor)?;
+        *offset = column.len() - cursor.0.len();
+        Ok(item)
+    }
+
     fn take(&mut self, len: usize, column: &'static str) -> Result<&'a [u8], SpanError> {
         let (taken, rest) = self
             .0

@@ -81,8 +81,9 @@ impl SpanBuilder {
         if self.blocks() == most || self.transactions() + count > most {
             return Err(SpanBuildError::TooLarge);
         }
+        let all: Vec<_> = block.transactions.iter().collect();
         let mut transactions = Vec::with_capacity(count);
-        for (index, encoded) in block.transactions.iter().enumerate() {
+        for (index, encoded) in all.iter().enumerate() {
             let parsed = SpanTransaction::parse(encoded, self.context.chain_id)
                 .map_err(|error| SpanBuildError::Transaction { index, error })?;
             transactions.push(parsed);

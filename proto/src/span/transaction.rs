@@ -1,8 +1,9 @@
 //! A transaction of a span batch: from its columns to its encoding and back.
 //!
-//! ListReader whose encodings are the same in both forms are copied, after their RLP was checked as
+//! Fields whose encodings are the same in both forms are copied, after their RLP was checked as
 //! strictly as geth does. Integers of types 0 to 2 may have any length, as in geth.
 
+use super::columns::ColumnRow;
 use alloy_rlp::{BufMut, Encodable, Header};
 
 /// Type of a legacy transaction, which has no type byte.
@@ -48,7 +49,7 @@ pub(super) struct SpanTransaction<'a> {
     pub data: TransactionData<'a>,
 }
 
-/// ListReader that `tx_datas` holds, as encoded there.
+/// Fields that `tx_datas` holds, as encoded there.
 pub(super) struct TransactionData<'a> {
     pub value: &'a [u8],
     /// The gas price, or the tip and the fee cap.
@@ -84,6 +85,24 @@ impl<'a> TransactionData<'a> {
 }
 
 impl<'a> SpanTransaction<'a> {
+    /// Checks the data of a row.
+    pub fn of(row: &ColumnRow<'a>) -> Result<Self, RebuildError> {
+        let data = TransactionData::decode(row.kind, row.payload)?;
+        if row.kind == Some(SET_CODE) && row.to.is_none() {
+            return Err(RebuildError::Creation);
+        }
+        Ok(Self {
+            kind: row.kind,
+            nonce: row.nonce,
+            gas: row.gas,
+            to: row.to,
+            signature: *row.signature,
+            parity: row.parity,
+            is_protected: row.is_protected,
+            data,
+        })
+    }
+
     /// Reads an EIP-2718 encoding.
     pub fn parse(encoded: &'a [u8], chain_id: u64) -> Result<Self, RebuildError> {
         let kind = encoded.first().copied().filter(|first| *first < 0x80);
@@ -132,14 +151,11 @@ impl<'a> SpanTransaction<'a> {
         })
     }
 
-    /// Appends the EIP-2718 encoding.
-    pub fn write(&self, chain_id: u64, out: &mut Vec<u8>) -> Result<(), RebuildError> {
-        if self.kind == Some(SET_CODE) && self.to.is_none() {
-            return Err(RebuildError::Creation);
-        }
+    /// The EIP-2718 encoding.
+    pub fn encode(&self, chain_id: u64) -> Vec<u8> {
         let typed_chain_id = self.kind.map(|_| chain_id);
         let v = self.v(chain_id);
-        let (r, s) = self.signature.split_at(32);
+        let (r, s) = self.signature.split_at(WORD);
         let (r, s) = (trimmed(r), trimmed(s));
         let to = self.to.map_or(&[][..], |to| &to[..]);
         let payload_length = typed_chain_id.map_or(0, |id| id.length())
@@ -152,25 +168,27 @@ impl<'a> SpanTransaction<'a> {
             + v.length()
             + r.length()
             + s.length();
-        out.extend(self.kind);
-        Header {
+        let header = Header {
             list: true,
             payload_length,
-        }
-        .encode(out);
+        };
+        let length = usize::from(self.kind.is_some()) + header.length_with_payload();
+        let mut out = Vec::with_capacity(length);
+        out.extend(self.kind);
+        header.encode(&mut out);
         if let Some(id) = typed_chain_id {
-            id.encode(out);
+            id.encode(&mut out);
         }
-        self.nonce.encode(out);
+        self.nonce.encode(&mut out);
         out.put_slice(self.data.fees);
-        self.gas.encode(out);
-        to.encode(out);
+        self.gas.encode(&mut out);
+        to.encode(&mut out);
         out.put_slice(self.data.value);
         out.put_slice(self.data.tail);
-        v.encode(out);
-        r.encode(out);
-        s.encode(out);
-        Ok(())
+        v.encode(&mut out);
+        r.encode(&mut out);
+        s.encode(&mut out);
+        out
     }
 
     /// The parity, or v of a legacy transaction, which may exceed 64 bits.

@@ -29,8 +29,7 @@ impl HoloceneStage {
     }
 
     pub(super) fn flush(&mut self, cx: &mut StageContext, source: &mut BatchSource) {
-        if !self.window.span.is_empty() {
-            self.window.span.clear();
+        if self.window.span.take().is_some() {
             cx.drops.add(DropReason::SpanRest);
         }
         self.span = None;
@@ -63,7 +62,7 @@ impl HoloceneStage {
             Ok(batch) => self.judge(cx, source, safe, batch),
             Err(Pause::End) => {
                 let empty = self.window.forced_empty(&cx.rollup, safe, true);
-                empty.map(|batch| (batch, true)).ok_or(Pause::End)
+                empty.map(NextBatch::whole).ok_or(Pause::End)
             }
             Err(pause) => Err(pause),
         }
@@ -76,8 +75,8 @@ impl HoloceneStage {
         source: &mut BatchSource,
         safe: &L2BlockRef,
     ) -> Pull<SingularBatch> {
-        if let Some((batch, _)) = self.window.next_of_span(cx, safe) {
-            return Ok(batch);
+        if let Some(next) = self.window.next_of_span(cx, safe) {
+            return Ok(next.batch);
         }
         let span = match self.span.take() {
             Some(span) => span,
@@ -101,7 +100,8 @@ impl HoloceneStage {
             rollup: &cx.rollup,
             origins: &self.window.origins,
             safe,
-            inclusion: &self.window.origin,
+            inclusion: self.window.origin.number,
+            is_holocene: true,
         };
         let dropped = match span.check(cx, &check, SpanRules::Prefix) {
             Err(pause) => {
@@ -110,7 +110,7 @@ impl HoloceneStage {
             }
             Ok(BatchValidity::Accept) if self.window.split(span.span, safe) => {
                 let first = self.window.pop_span(safe);
-                return first.map(|(batch, _)| batch).ok_or(Pause::More);
+                return first.map(|next| next.batch).ok_or(Pause::More);
             }
             Ok(BatchValidity::Accept) => DropReason::BatchOrigin,
             Ok(BatchValidity::Drop(reason)) => reason,
@@ -140,10 +140,11 @@ impl HoloceneStage {
             rollup: &cx.rollup,
             origins: &self.window.origins,
             safe,
-            inclusion: &self.window.origin,
+            inclusion: self.window.origin.number,
+            is_holocene: true,
         };
         match check.singular(&batch) {
-            BatchValidity::Accept => return Ok((batch, true)),
+            BatchValidity::Accept => return Ok(NextBatch::whole(batch)),
             BatchValidity::Drop(reason) => {
                 cx.drops.add(reason);
                 self.flush(cx, source);

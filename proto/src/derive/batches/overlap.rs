@@ -9,6 +9,7 @@ use crate::{
     },
     l1info::L2BlockRef,
     payload::Payload,
+    span::SpanBlocks,
 };
 
 /// How far the comparison has come, so that a read that has to be waited for repeats nothing.
@@ -17,8 +18,8 @@ pub(super) struct OverlapCheck {
     /// The generation of [`SafeBlocks`](crate::derive::stage::SafeBlocks) of the next two.
     generation: u64,
     parent: Option<SpanParent>,
-    /// Blocks of the span that were found equal.
-    equal: usize,
+    /// The blocks of the span after those that were found equal.
+    rest: Option<SpanBlocks>,
 }
 
 /// The rules that a span batch is held against at once.
@@ -87,17 +88,22 @@ impl CheckedSpan {
         safe: &L2BlockRef,
         parent: &SpanParent,
     ) -> Pull<BatchValidity> {
-        let overlapping = safe.id.number - parent.id.number;
-        let repeated = usize::try_from(overlapping).unwrap_or(usize::MAX);
-        while self.overlap.equal < repeated
-            && let Some(block) = self.span.blocks.get(self.overlap.equal)
-        {
-            let number = parent.id.number + 1 + self.overlap.equal as u64;
+        let blocks = &self.span.blocks;
+        let rest = self.overlap.rest.get_or_insert_with(|| blocks.clone());
+        while rest.len() > 0 {
+            let equal = (blocks.len() - rest.len()) as u64;
+            let number = parent.id.number + 1 + equal;
+            if number > safe.id.number {
+                break;
+            }
             let payload = cx.safe.get(number)?;
-            if !repeats(block, &payload, origin_number(cx, &payload)?) {
+            let origin = origin_number(cx, &payload)?;
+            if !rest
+                .next()
+                .is_some_and(|block| repeats(&block, &payload, origin))
+            {
                 return Ok(BatchValidity::Drop(DropReason::SpanOverlap));
             }
-            self.overlap.equal += 1;
         }
         Ok(BatchValidity::Accept)
     }

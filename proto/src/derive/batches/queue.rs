@@ -3,7 +3,6 @@
 
 use super::{CheckedSpan, EpochWindow, NextBatch, overlap::SpanRules};
 use crate::{
-    attributes::L1Block,
     batch::{Batch, SingularBatch},
     derive::{
         BatchSource, DropReason,
@@ -21,11 +20,11 @@ pub(in crate::derive) struct BatchQueue {
     phase: QueuePhase,
 }
 
-/// A batch and the L1 block that completed its channel.
+/// A batch and the number of the L1 block that completed its channel.
 #[derive(Debug)]
 struct QueuedBatch {
     batch: QueuedKind,
-    inclusion: L1Block,
+    inclusion: u64,
 }
 
 #[derive(Debug)]
@@ -47,7 +46,7 @@ enum QueuePhase {
 }
 
 impl QueuedBatch {
-    fn new(batch: Batch, inclusion: L1Block) -> Self {
+    fn new(batch: Batch, inclusion: u64) -> Self {
         let batch = match batch {
             Batch::Singular(batch) => QueuedKind::Singular(batch),
             Batch::Span(span) => QueuedKind::Span(Box::new(span.into())),
@@ -65,7 +64,8 @@ impl QueuedBatch {
             rollup: &cx.rollup,
             origins: &window.origins,
             safe,
-            inclusion: &self.inclusion,
+            inclusion: self.inclusion,
+            is_holocene: false,
         };
         match &mut self.batch {
             QueuedKind::Singular(batch) => Ok(check.singular(batch)),
@@ -89,7 +89,7 @@ impl BatchQueue {
     /// The L1 blocks alone: batches and the rest of a span end with this stage.
     pub(super) fn into_window(self) -> EpochWindow {
         EpochWindow {
-            span: VecDeque::new(),
+            span: None,
             ..self.window
         }
     }
@@ -144,7 +144,9 @@ impl BatchQueue {
                 cx.drops.add(DropReason::BatchBehind);
                 return Err(Pause::More);
             }
-            Ok(batch) => QueuePhase::Check(Box::new(QueuedBatch::new(batch, self.window.origin))),
+            Ok(batch) => {
+                QueuePhase::Check(Box::new(QueuedBatch::new(batch, self.window.origin.number)))
+            }
             Err(Pause::End) if !is_behind => QueuePhase::Derive { is_drained: true },
             Err(pause) => return Err(pause),
         };
@@ -184,7 +186,7 @@ impl BatchQueue {
             (None, BatchValidity::Undecided) => Ok(None),
             (None, _) => {
                 let empty = self.window.forced_empty(&cx.rollup, safe, is_drained);
-                Ok(empty.map(|batch| (batch, true)))
+                Ok(empty.map(NextBatch::whole))
             }
         }
     }
@@ -192,7 +194,7 @@ impl BatchQueue {
     /// Begins to apply an accepted batch.
     fn apply(&mut self, batch: QueuedBatch, safe: &L2BlockRef) -> Pull<Option<NextBatch>> {
         match batch.batch {
-            QueuedKind::Singular(batch) => Ok(Some((batch, true))),
+            QueuedKind::Singular(batch) => Ok(Some(NextBatch::whole(batch))),
             QueuedKind::Span(span) => {
                 // The full check has found every L1 origin of the span.
                 self.window.split(span.span, safe);

@@ -316,7 +316,7 @@ impl World {
             epoch_number: origin.number,
             epoch_hash: origin.hash,
             timestamp: block.timestamp(),
-            transactions: self.content(block).1,
+            transactions: self.content(block).1.into(),
         }
     }
 
@@ -352,7 +352,7 @@ impl World {
         }
         let all: Vec<_> = batches
             .iter()
-            .flat_map(|batch| &batch.transactions)
+            .flat_map(|batch| batch.transactions.iter())
             .collect();
         let none = || all.iter().map(|_| false);
         bits(&mut out, none());
