@@ -7,10 +7,12 @@
 //! itself a reader holds one decompressed batch, a buffer and the decompressor's window of at most
 //! 16 MiB, however much the channel would decompress to.
 
+mod data;
 mod decompress;
 mod write;
 
 pub use crate::span::BatchContext;
+pub use data::ChannelData;
 pub use write::{ChannelCompression, ChannelWriteError, ChannelWriter};
 
 use crate::batch::{self, Batch, BatchError};
@@ -76,12 +78,16 @@ impl ChannelError {
 }
 
 impl BatchReader {
-    /// `data` is the concatenation of the frames; `fjord` tells whether the L1 origin of the pipeline
+    /// `data` is that of all frames; `fjord` tells whether the L1 origin of the pipeline
     /// is in Fjord (brotli, and the larger limit of decompressed bytes). Errors: the channel is no
     /// compressed data at all.
-    pub fn new(data: Bytes, context: BatchContext, fjord: bool) -> Result<Self, ChannelError> {
+    pub fn new(
+        data: impl Into<ChannelData>,
+        context: BatchContext,
+        fjord: bool,
+    ) -> Result<Self, ChannelError> {
         Ok(Self {
-            source: Decompressor::new(data, fjord)?,
+            source: Decompressor::new(data.into(), fjord)?,
             context,
             buffer: Vec::new(),
             position: 0,

@@ -21,7 +21,7 @@ fn read(data: Vec<u8>) -> Vec<Result<Batch, ChannelError>> {
         block_time: 2,
         chain_id: 10,
     };
-    let mut reader = BatchReader::new(data.into(), context, true).unwrap();
+    let mut reader = BatchReader::new(data, context, true).unwrap();
     std::iter::from_fn(|| reader.next_batch()).collect()
 }
 

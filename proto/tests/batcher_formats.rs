@@ -11,8 +11,8 @@ use starling_proto::{
     batch::{self, Batch, BatchError, SingularBatch},
     blob::{self, BLOB_BYTES, BlobError, MAX_BLOB_DATA},
     channel::{
-        BatchContext, BatchReader, ChannelCompression, ChannelError, ChannelWriteError,
-        ChannelWriter,
+        BatchContext, BatchReader, ChannelCompression, ChannelData, ChannelError,
+        ChannelWriteError, ChannelWriter,
     },
     frame::{self, FRAME_OVERHEAD, Frame, FrameError},
     span::{self, RebuildError, SpanBatch, SpanBlock, SpanBuildError, SpanBuilder, SpanError},
@@ -250,8 +250,8 @@ fn joined(frames: &[Frame]) -> Bytes {
 }
 
 /// Every result until the end, which an error that costs more than one batch is.
-fn read(data: impl Into<Bytes>, fjord: bool) -> Vec<Result<Batch, ChannelError>> {
-    let mut reader = match BatchReader::new(data.into(), CONTEXT, fjord) {
+fn read(data: impl Into<ChannelData>, fjord: bool) -> Vec<Result<Batch, ChannelError>> {
+    let mut reader = match BatchReader::new(data, CONTEXT, fjord) {
         Ok(reader) => reader,
         Err(error) => return vec![Err(error)],
     };
@@ -689,7 +689,7 @@ fn a_builder_refuses_blocks_that_a_span_cannot_hold() {
 #[test]
 fn a_stream_that_is_no_channel_is_refused() {
     let batch = rlp(&block(1, vec![]).encode());
-    let refused = |data: Vec<u8>, fjord| BatchReader::new(data.into(), CONTEXT, fjord).unwrap_err();
+    let refused = |data: Vec<u8>, fjord| BatchReader::new(data, CONTEXT, fjord).unwrap_err();
     assert_eq!(refused(vec![], true), ChannelError::Empty);
     assert_eq!(refused(vec![2, 3], true), ChannelError::Compression(2));
     assert_eq!(

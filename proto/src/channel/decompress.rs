@@ -1,21 +1,23 @@
 //! Streaming decompression of a channel.
 
-use super::{BROTLI_VERSION, ChannelError};
-use alloy_primitives::Bytes;
+use super::{BROTLI_VERSION, ChannelData, ChannelError};
 use brotli::{BrotliDecompressStream, BrotliResult, BrotliState, enc::StandardAlloc};
 use flate2::{Decompress, FlushDecompress, Status};
 use std::fmt;
 
-/// Bytes of compressed input that the brotli decoder of op-node is first given, after the version
-/// byte; and bytes that it is given from then on. A decoder returns nothing of a piece in which it
-/// finds a fault, so the pieces decide which batches before a fault are read.
-const FIRST_PIECE: usize = 4095;
+/// Bytes of compressed input that op-node reads first, the version byte of brotli among them; and
+/// bytes that it gives its brotli decoder from then on. A decoder returns nothing of a piece in which
+/// it finds a fault, so the pieces decide which batches before a fault are read.
+const FIRST_PIECE: usize = 4096;
 const PIECE: usize = 32 << 10;
 
 /// A compressed channel and how far it was decompressed.
 #[derive(Debug)]
 pub(super) struct Decompressor {
-    data: Bytes,
+    /// Input after the current piece.
+    data: ChannelData,
+    piece: Vec<u8>,
+    /// Bytes of the piece that were decompressed.
     position: usize,
     decoder: Decoder,
     state: StreamState,
@@ -46,16 +48,19 @@ impl fmt::Debug for Decoder {
 }
 
 impl Decompressor {
-    pub fn new(data: Bytes, fjord: bool) -> Result<Self, ChannelError> {
-        let first = *data.first().ok_or(ChannelError::Empty)?;
+    pub fn new(mut data: ChannelData, fjord: bool) -> Result<Self, ChannelError> {
+        let mut piece = Vec::new();
+        data.read(FIRST_PIECE, &mut piece);
+        let first = *piece.first().ok_or(ChannelError::Empty)?;
         let (decoder, position) = match first {
             BROTLI_VERSION if !fjord => return Err(ChannelError::BrotliBeforeFjord),
             BROTLI_VERSION => (Decoder::brotli(), 1),
-            _ if matches!(first & 0x0f, 8 | 15) => (Decoder::zlib(&data)?, 0),
+            _ if matches!(first & 0x0f, 8 | 15) => (Decoder::zlib(&piece)?, 0),
             _ => return Err(ChannelError::Compression(first)),
         };
         Ok(Self {
             data,
+            piece,
             position,
             decoder,
             state: StreamState::Open,
@@ -72,10 +77,14 @@ impl Decompressor {
                 StreamState::Finished => return Ok(0),
                 StreamState::Failed(error) => return Err(error.clone()),
             }
-            let piece = self.piece();
+            if self.position == self.piece.len() && !self.is_full {
+                self.data.read(PIECE, &mut self.piece);
+                self.position = 0;
+            }
+            let piece = &self.piece[self.position..];
             let (consumed, written, state) = match &mut self.decoder {
-                Decoder::Zlib(decoder) => read_zlib(decoder, &piece, out),
-                Decoder::Brotli(decoder) => read_brotli(decoder, &piece, out),
+                Decoder::Zlib(decoder) => read_zlib(decoder, piece, out),
+                Decoder::Brotli(decoder) => read_brotli(decoder, piece, out),
             };
             self.position += consumed;
             self.state = state;
@@ -87,25 +96,6 @@ impl Decompressor {
                 self.state = StreamState::Failed(ChannelError::Truncated);
             }
         }
-    }
-
-    /// The input of the next call of the decoder.
-    fn piece(&self) -> Bytes {
-        let position = self.position;
-        let end = match self.decoder {
-            Decoder::Zlib(_) => self.data.len(),
-            // The byte at 0 is the version.
-            Decoder::Brotli(_) if position < 1 + FIRST_PIECE => 1 + FIRST_PIECE,
-            Decoder::Brotli(_) => {
-                let into = (position - 1 - FIRST_PIECE) % PIECE;
-                if into == 0 && self.is_full {
-                    position
-                } else {
-                    position - into + PIECE
-                }
-            }
-        };
-        self.data.slice(position..end.min(self.data.len()))
     }
 }
 

@@ -8,8 +8,8 @@ use super::{
     stage::{L1Rules, Pause, Pull, StageContext},
 };
 use crate::{
-    attributes::L1Block, batch::Batch, blob, channel::BatchReader, fork::Fork, frame::Frame,
-    system_config::SystemConfig,
+    attributes::L1Block, batch::Batch, blob, channel::BatchReader, channel::ChannelData,
+    fork::Fork, frame::Frame, system_config::SystemConfig,
 };
 use alloy_primitives::Bytes;
 use std::collections::VecDeque;
@@ -153,7 +153,7 @@ impl BatchSource {
     }
 
     /// The data of the next complete channel. Takes at most one frame.
-    fn next_channel(&mut self, cx: &mut StageContext) -> Pull<Bytes> {
+    fn next_channel(&mut self, cx: &mut StageContext) -> Pull<ChannelData> {
         let (origin, rollup) = (self.origin, cx.rollup.clone());
         let timeout = rollup.channel_timeout(origin.time);
         match &mut self.channels {

@@ -2,6 +2,7 @@
 
 use super::frame_size;
 use crate::{
+    channel::ChannelData,
     derive::{DropCounts, DropReason},
     frame::{ChannelId, Frame},
 };
@@ -20,7 +21,8 @@ struct StagedChannel {
     opened: u64,
     /// Frames so far, which is also the number of the next one.
     frames: u32,
-    data: Vec<u8>,
+    /// Copies of the frames' data: a frame must not keep the rest of its data item alive.
+    data: ChannelData,
     size: u64,
 }
 
@@ -42,13 +44,13 @@ impl ChannelAssembler {
         origin: u64,
         limit: u64,
         drops: &mut DropCounts,
-    ) -> Option<Bytes> {
+    ) -> Option<ChannelData> {
         if frame.number == 0 {
             let replaced = self.channel.replace(StagedChannel {
                 id: frame.id,
                 opened: origin,
                 frames: 0,
-                data: Vec::new(),
+                data: ChannelData::default(),
                 size: 0,
             });
             drops.add_many(DropReason::ChannelReplaced, replaced.is_some().into());
@@ -67,11 +69,11 @@ impl ChannelAssembler {
             drops.add(DropReason::ChannelSize);
             return None;
         }
-        channel.data.extend_from_slice(&frame.data);
+        channel.data.push(Bytes::copy_from_slice(&frame.data));
         if !frame.is_last {
             return None;
         }
-        self.channel.take().map(|channel| channel.data.into())
+        self.channel.take().map(|channel| channel.data)
     }
 
     /// Drops the channel that is being received. Returns whether there was one.

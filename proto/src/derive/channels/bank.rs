@@ -3,6 +3,7 @@
 
 use super::frame_size;
 use crate::{
+    channel::ChannelData,
     derive::{DropCounts, DropReason},
     frame::{ChannelId, Frame},
 };
@@ -10,10 +11,17 @@ use alloy_primitives::Bytes;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Open channels. Each has a ticket, which counts channels in the order of opening.
+///
+/// The protocol bounds the sum of the sizes that frames count, and lets a batcher open a channel
+/// with each empty frame. Such a channel must not take more memory than its size: hence one map of
+/// all frames, and small entries.
 #[derive(Debug, Default)]
 pub(in crate::derive) struct ChannelBank {
     channels: BTreeMap<u64, BankChannel>,
     tickets: HashMap<ChannelId, u64>,
+    /// Copies of the frames' data by [`frame_key`]: a frame must not keep the rest of its data item
+    /// alive.
+    frames: BTreeMap<u64, Box<[u8]>>,
     /// Tickets of complete channels.
     ready: BTreeSet<u64>,
     next_ticket: u64,
@@ -26,17 +34,22 @@ struct BankChannel {
     id: ChannelId,
     /// Number of the L1 block with the first frame seen.
     opened: u64,
-    /// Copies of the frames' data: a frame must not keep the rest of its data item alive.
-    frames: BTreeMap<u16, Bytes>,
+    size: u64,
+    /// Number of frames.
+    frames: u32,
     /// Number of the last frame, once that is seen.
     end: Option<u16>,
-    size: u64,
+}
+
+/// Frames sort by ticket, and by number within a channel. Tickets stay far below 48 bits.
+fn frame_key(ticket: u64, number: u16) -> u64 {
+    ticket << 16 | u64::from(number)
 }
 
 /// The result of reading the bank.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(in crate::derive) enum BankRead {
-    Channel(Bytes),
+    Channel(ChannelData),
     /// The oldest channel had timed out and is removed: read again.
     TimedOut,
     Nothing,
@@ -65,8 +78,7 @@ impl ChannelBank {
         let Some(ticket) = first_ready.filter(|ticket| canyon || *ticket == oldest) else {
             return BankRead::Nothing;
         };
-        let channel = self.remove(ticket);
-        BankRead::Channel(channel.map(BankChannel::into_data).unwrap_or_default())
+        BankRead::Channel(self.remove(ticket))
     }
 
     /// Adds a frame included in L1 block `origin`, then removes the oldest channels until all
@@ -86,21 +98,36 @@ impl ChannelBank {
         let channel = self.channels.entry(ticket).or_insert_with(|| BankChannel {
             id: frame.id,
             opened: origin,
-            frames: BTreeMap::new(),
-            end: None,
             size: 0,
+            frames: 0,
+            end: None,
         });
         if channel.is_late(origin, timeout) {
             return drops.add(DropReason::LateFrame);
         }
-        let before = channel.size;
-        if !channel.add(frame) {
+        let key = frame_key(ticket, frame.number);
+        if channel.is_closed_to(frame) || self.frames.contains_key(&key) {
             return drops.add(DropReason::Frame);
         }
-        self.size = self.size - before + channel.size;
+        self.size -= channel.size;
+        if frame.is_last {
+            channel.end = Some(frame.number);
+            let above = key..=frame_key(ticket, u16::MAX);
+            let evicted = self.frames.extract_if(above, |_, _| true).count();
+            // An accident of op-node, which counts the closing frame alone from here on. Every node
+            // repeats it, because it decides which channels the bank can hold.
+            if evicted > 0 {
+                channel.size = 0;
+                channel.frames -= evicted as u32;
+            }
+        }
+        channel.size += frame_size(frame);
+        channel.frames += 1;
+        self.size += channel.size;
         if channel.is_ready() {
             self.ready.insert(ticket);
         }
+        self.frames.insert(key, frame.data[..].into());
         while self.size > limit
             && let Some((&oldest, _)) = self.channels.first_key_value()
         {
@@ -109,12 +136,18 @@ impl ChannelBank {
         }
     }
 
-    fn remove(&mut self, ticket: u64) -> Option<BankChannel> {
-        let channel = self.channels.remove(&ticket)?;
-        self.tickets.remove(&channel.id);
-        self.ready.remove(&ticket);
-        self.size -= channel.size;
-        Some(channel)
+    /// Removes a channel and returns its data.
+    fn remove(&mut self, ticket: u64) -> ChannelData {
+        if let Some(channel) = self.channels.remove(&ticket) {
+            self.tickets.remove(&channel.id);
+            self.ready.remove(&ticket);
+            self.size -= channel.size;
+        }
+        let all = frame_key(ticket, 0)..=frame_key(ticket, u16::MAX);
+        let frames = self.frames.extract_if(all, |_, _| true);
+        frames
+            .map(|(_, data)| Bytes::from(Vec::from(data)))
+            .collect()
     }
 
     #[cfg(test)]
@@ -131,39 +164,12 @@ impl BankChannel {
     /// Numbers are distinct and none is above the last one's, so the count tells.
     fn is_ready(&self) -> bool {
         self.end
-            .is_some_and(|end| self.frames.len() == usize::from(end) + 1)
+            .is_some_and(|end| self.frames == u32::from(end) + 1)
     }
 
-    /// Whether the frame fits. The last frame evicts those with its number or a higher one; the
-    /// channel then counts only the last frame's size, an accident of op-node that every node
-    /// repeats because it decides which channels the bank can hold.
-    fn add(&mut self, frame: &Frame) -> bool {
-        let is_closed = self
-            .end
-            .is_some_and(|end| frame.is_last || frame.number >= end);
-        if is_closed || self.frames.contains_key(&frame.number) {
-            return false;
-        }
-        if frame.is_last {
-            self.end = Some(frame.number);
-            let highest = self.frames.last_key_value().map(|(number, _)| *number);
-            if highest.is_some_and(|highest| frame.number < highest) {
-                self.frames.split_off(&frame.number);
-                self.size = 0;
-            }
-        }
-        self.frames
-            .insert(frame.number, Bytes::copy_from_slice(&frame.data));
-        self.size += frame_size(frame);
-        true
-    }
-
-    fn into_data(self) -> Bytes {
-        let length = self.frames.values().map(|data| data.len()).sum();
-        let mut all = Vec::with_capacity(length);
-        for data in self.frames.values() {
-            all.extend_from_slice(data);
-        }
-        all.into()
+    /// Whether the last frame was seen and excludes this one.
+    fn is_closed_to(&self, frame: &Frame) -> bool {
+        self.end
+            .is_some_and(|end| frame.is_last || frame.number >= end)
     }
 }

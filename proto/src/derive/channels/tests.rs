@@ -2,6 +2,7 @@
 
 use super::{bank::BankRead, *};
 use crate::{
+    channel::ChannelData,
     derive::{DropCounts, DropReason},
     frame::ChannelId,
 };
@@ -20,8 +21,9 @@ fn frame(name: &str) -> Frame {
     }
 }
 
-fn text(data: &Bytes) -> &str {
-    std::str::from_utf8(data).unwrap()
+fn text(data: ChannelData) -> String {
+    let bytes: Vec<u8> = data.into_iter().flatten().collect();
+    String::from_utf8(bytes).unwrap()
 }
 
 /// All channels that the bank gives at `origin`.
@@ -34,7 +36,7 @@ fn read_all(
     let mut channels = Vec::new();
     loop {
         match bank.read(origin, TIMEOUT, canyon, drops) {
-            BankRead::Channel(data) => channels.push(text(&data).to_owned()),
+            BankRead::Channel(data) => channels.push(text(data)),
             BankRead::TimedOut => channels.push("late".to_owned()),
             BankRead::Nothing => return channels,
         }
@@ -149,8 +151,9 @@ fn the_assembler_takes_one_channel_in_order() {
         let read: Vec<_> = frames
             .split_whitespace()
             .filter_map(|name| assembler.ingest(&frame(name), 100, LIMIT, drops))
+            .map(text)
             .collect();
-        assert_eq!(read.iter().map(text).collect::<Vec<_>>(), given, "{frames}");
+        assert_eq!(read, given, "{frames}");
         assert_eq!(drops.get(DropReason::Frame), dropped, "{frames}");
     }
 }

@@ -1,0 +1,60 @@
+//! The compressed bytes of a channel.
+
+use alloy_primitives::Bytes;
+use std::collections::VecDeque;
+
+/// The data of a channel's frames, in order. A piece is released once it was read.
+#[derive(Debug, Default)]
+pub struct ChannelData {
+    pieces: VecDeque<Bytes>,
+}
+
+impl ChannelData {
+    /// Appends the data of the next frame.
+    pub fn push(&mut self, piece: Bytes) {
+        self.pieces.push_back(piece);
+    }
+
+    /// Moves the next `len` bytes to `out`, replacing its content; fewer only at the end.
+    pub(super) fn read(&mut self, len: usize, out: &mut Vec<u8>) {
+        out.clear();
+        while out.len() < len
+            && let Some(piece) = self.pieces.pop_front()
+        {
+            let taken = piece.len().min(len - out.len());
+            out.extend_from_slice(&piece[..taken]);
+            if taken < piece.len() {
+                self.pieces.push_front(piece.slice(taken..));
+            }
+        }
+    }
+}
+
+impl FromIterator<Bytes> for ChannelData {
+    fn from_iter<I: IntoIterator<Item = Bytes>>(pieces: I) -> Self {
+        Self {
+            pieces: pieces.into_iter().collect(),
+        }
+    }
+}
+
+impl IntoIterator for ChannelData {
+    type Item = Bytes;
+    type IntoIter = std::collections::vec_deque::IntoIter<Bytes>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.pieces.into_iter()
+    }
+}
+
+impl From<Bytes> for ChannelData {
+    fn from(data: Bytes) -> Self {
+        Self::from_iter([data])
+    }
+}
+
+impl From<Vec<u8>> for ChannelData {
+    fn from(data: Vec<u8>) -> Self {
+        Bytes::from(data).into()
+    }
+}
