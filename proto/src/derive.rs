@@ -4,8 +4,12 @@
 //! [`Need`] names and pushes it, gives [`DerivedAttributes`] to the execution engine and reports
 //! the result, or resets the pipeline from a safe head. A step does a bounded amount of work and
 //! never calls out. A need that could not be met is returned again, so a failed read changes
-//! nothing. Hostile input is dropped by rule and counted ([`DropCounts`]); what is held is bounded
-//! by the protocol's own limits for channels and by the sequencing window for L1 blocks.
+//! nothing. Hostile input is dropped by rule and counted ([`DropCounts`]).
+//!
+//! Memory is bounded by the protocol's own limits for channels, by one decompressed batch, and by
+//! the sequencing window for L1 blocks. Batches stay in their own bytes, and only a block that may
+//! fit its gas limit has its transactions copied out. Before Holocene nothing bounds the batches
+//! that wait for their time: every node has to hold them.
 
 mod batches;
 mod channels;

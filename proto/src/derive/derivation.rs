@@ -8,6 +8,7 @@ use super::{
 };
 use crate::{
     attributes::{AttributesError, attributes},
+    batch::BatchTransactions,
     config::RollupConfig,
     deposit::DEPOSIT_TX_TYPE,
     fork::{BlobSchedule, Fork, ForkSchedule},
@@ -17,6 +18,13 @@ use crate::{
 };
 use alloy_primitives::Bytes;
 use std::sync::Arc;
+
+/// Least gas that a transaction uses: refunds give back at most a fifth of 21,000 (EIP-3529).
+const MIN_TRANSACTION_GAS: u64 = 16_800;
+/// Least gas that a byte of a transaction uses, whole: a fifth less than 4 for a zero byte
+/// (EIP-2028). Signature and fixed fields are far below the 5,600 bytes that
+/// [`MIN_TRANSACTION_GAS`] pays for.
+const MIN_BYTE_GAS: u64 = 3;
 
 #[derive(Debug)]
 pub(super) struct Derivation {
@@ -138,13 +146,14 @@ impl Derivation {
             return Err(CriticalError::Lagoon(next_time).into());
         }
         let next = self.batches.next(cx, &mut self.source, &safe)?;
-        self.build(&cx.rollup, schedule, next)
+        self.build(cx, schedule, next)
     }
 
-    /// The attributes of the block that a batch describes.
+    /// The attributes of the block that a batch describes. A batch can hold more transactions than
+    /// any block: such a block is refused here, before its transactions take memory one by one.
     fn build(
-        &self,
-        rollup: &RollupConfig,
+        &mut self,
+        cx: &mut StageContext,
         schedule: &BlobSchedule,
         NextBatch { batch, concluding }: NextBatch,
     ) -> Pull<Box<DerivedAttributes>> {
@@ -160,7 +169,7 @@ impl Derivation {
         let is_new_epoch = batch.epoch_number != parent.origin.number;
         let receipts = is_new_epoch.then(|| origin.logs.to_receipts());
         let derived = attributes(
-            rollup,
+            &cx.rollup,
             schedule,
             &self.pending.payload,
             &origin.block,
@@ -175,17 +184,23 @@ impl Derivation {
         })?;
         let mut attributes = derived.attributes;
         attributes.no_tx_pool = Some(true);
-        let deposits_only = batch.transactions.is_empty();
-        let transactions = attributes.transactions.get_or_insert_default();
-        transactions.extend(batch.transactions.iter());
-        Ok(Box::new(DerivedAttributes {
+        let is_possible = may_fit(&batch.transactions, attributes.gas_limit);
+        if is_possible {
+            let transactions = attributes.transactions.get_or_insert_default();
+            transactions.extend(batch.transactions.iter());
+        }
+        let attributes = Box::new(DerivedAttributes {
             parent,
             attributes,
             concluding,
             derived_from: *self.source.origin(),
-            deposits_only,
+            deposits_only: batch.transactions.is_empty(),
             ignored: derived.ignored,
-        }))
+        });
+        if is_possible {
+            return Ok(attributes);
+        }
+        self.refuse(cx, attributes).ok_or(Pause::More)
     }
 
     pub fn accepted(
@@ -218,7 +233,7 @@ impl Derivation {
 
     /// Goes on without the block of the attributes that are out. `Some` if that is impossible.
     pub fn invalid(&mut self, cx: &mut StageContext) -> Result<Option<CriticalError>, PushError> {
-        let mut attributes = match std::mem::replace(&mut self.out, AttributesSlot::None) {
+        let attributes = match std::mem::replace(&mut self.out, AttributesSlot::None) {
             AttributesSlot::Out(attributes) => attributes,
             other => {
                 self.out = other;
@@ -228,20 +243,40 @@ impl Derivation {
         if attributes.deposits_only {
             return Ok(Some(CriticalError::DepositsOnly(attributes.parent.id)));
         }
-        cx.drops.add(DropReason::InvalidBlock);
-        if cx
-            .rollup
-            .l1_active(Fork::Holocene, &attributes.derived_from)
-        {
-            self.batches.flush(cx, &mut self.source);
-            keep_deposits(&mut attributes);
-            self.out = AttributesSlot::Ready(attributes);
-        } else {
-            self.pending = self.concluded.clone();
-            cx.safe.rewind();
+        if let Some(deposits) = self.refuse(cx, attributes) {
+            self.out = AttributesSlot::Ready(deposits);
         }
         Ok(None)
     }
+
+    /// Goes on without an invalid block: the attributes to build instead, which are its deposits, or
+    /// before Holocene none.
+    fn refuse(
+        &mut self,
+        cx: &mut StageContext,
+        mut attributes: Box<DerivedAttributes>,
+    ) -> Option<Box<DerivedAttributes>> {
+        cx.drops.add(DropReason::InvalidBlock);
+        let derived_from = &attributes.derived_from;
+        if cx.rollup.l1_active(Fork::Holocene, derived_from) {
+            self.batches.flush(cx, &mut self.source);
+            keep_deposits(&mut attributes);
+            Some(attributes)
+        } else {
+            self.pending = self.concluded.clone();
+            cx.safe.rewind();
+            None
+        }
+    }
+}
+
+/// Whether the transactions may fit in a block of this gas limit.
+fn may_fit(transactions: &BatchTransactions, gas_limit: Option<u64>) -> bool {
+    let [count, size] = [transactions.len(), transactions.size()].map(|number| number as u64);
+    let least = count
+        .saturating_mul(MIN_TRANSACTION_GAS)
+        .max(size.saturating_mul(MIN_BYTE_GAS));
+    gas_limit.is_none_or(|limit| least <= limit)
 }
 
 fn keep_deposits(attributes: &mut DerivedAttributes) {
@@ -251,3 +286,6 @@ fn keep_deposits(attributes: &mut DerivedAttributes) {
     }
     attributes.deposits_only = true;
 }
+
+#[cfg(test)]
+mod tests;
