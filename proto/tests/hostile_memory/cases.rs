@@ -1,0 +1,416 @@
+//! L1 blocks of a batcher that wants memory: each case inflates another part of the pipeline.
+
+use alloy_consensus::Header;
+use alloy_primitives::{Address, B256, Bytes, keccak256};
+use alloy_rlp::{Encodable, Header as RlpHeader};
+use starling_proto::{
+    attributes::L1Block,
+    config::RollupConfig,
+    derive::{
+        DerivedAttributes, DropCounts, DropReason, InboxTransaction, L1Input, Need, Pipeline,
+        PipelineStep, RelevantLogs,
+    },
+    fork::{BlobSchedule, Fork, ForkSchedule},
+    frame::{self, ChannelId, Frame},
+    payload::Payload,
+    system_config::Eip1559Params,
+};
+use std::{io::Write, sync::Arc};
+
+pub const BATCHER: Address = Address::repeat_byte(0xba);
+/// Unix seconds of the L1 and L2 genesis blocks.
+pub const START: u64 = 1_700_000_000;
+pub const L1_TIME: u64 = 12;
+pub const L2_TIME: u64 = 2;
+/// Bytes of the data of a frame of a large channel, and such frames per L1 block.
+const FRAME: usize = 900_000;
+const FRAMES: usize = 10;
+
+/// A rollup with every fork up to `fork` from genesis on.
+pub fn rollup(fork: Fork) -> RollupConfig {
+    let json = serde_json::json!({
+        "genesis": {
+            "l1": { "hash": l1_block(0).hash, "number": 0 },
+            "l2": { "hash": B256::repeat_byte(0x22), "number": 0 },
+            "l2_time": START,
+            "system_config": {
+                "batcherAddr": BATCHER,
+                "overhead": B256::ZERO,
+                "scalar": B256::with_last_byte(1),
+                "gasLimit": 30_000_000,
+            },
+        },
+        "block_time": L2_TIME,
+        "max_sequencer_drift": 600,
+        "seq_window_size": 3_600,
+        "channel_timeout": 300,
+        "l1_chain_id": 900,
+        "l2_chain_id": 901,
+        "batch_inbox_address": Address::repeat_byte(0xff),
+        "deposit_contract_address": Address::repeat_byte(0xde),
+        "l1_system_config_address": Address::repeat_byte(0xc0),
+        "chain_op_config": {
+            "eip1559Elasticity": 6,
+            "eip1559Denominator": 50,
+            "eip1559DenominatorCanyon": 250,
+        },
+    });
+    let mut rollup = RollupConfig::from_json(&json.to_string()).expect("a rollup config");
+    rollup.forks = ForkSchedule::from_genesis(fork);
+    rollup
+}
+
+pub fn genesis(rollup: &RollupConfig) -> Arc<Payload> {
+    Arc::new(Payload {
+        hash: rollup.genesis.l2.hash,
+        header: Header {
+            timestamp: START,
+            gas_limit: 30_000_000,
+            ..Header::default()
+        },
+        transactions: Vec::new(),
+    })
+}
+
+fn l1_hash(number: u64) -> B256 {
+    keccak256(number.to_be_bytes())
+}
+
+/// The header's fields of an L1 block.
+pub fn l1_block(number: u64) -> L1Block {
+    L1Block {
+        number,
+        hash: l1_hash(number),
+        parent_hash: number.checked_sub(1).map(l1_hash).unwrap_or_default(),
+        time: START + number * L1_TIME,
+        base_fee: 7,
+        ..L1Block::default()
+    }
+}
+
+/// An L1 block with these data items of the batcher.
+pub fn l1_input(number: u64, items: impl IntoIterator<Item = Vec<u8>>) -> L1Input {
+    let inbox = items.into_iter().map(|item| InboxTransaction {
+        sender: BATCHER,
+        calldata: item.into(),
+        blobs: Vec::new(),
+    });
+    L1Input {
+        block: l1_block(number),
+        logs: RelevantLogs::default(),
+        inbox: inbox.collect(),
+    }
+}
+
+/// The block that an engine would build, without execution.
+pub fn seal(parent: &Payload, derived: &DerivedAttributes) -> Payload {
+    let attributes = &derived.attributes;
+    let inner = &attributes.payload_attributes;
+    let extra_data = attributes.eip_1559_params.map(|params| {
+        let params = match Eip1559Params::decode(params) {
+            Eip1559Params { denominator: 0, .. } => Eip1559Params {
+                denominator: 250,
+                elasticity: 6,
+            },
+            params => params,
+        };
+        let mut extra = vec![u8::from(attributes.min_base_fee.is_some())];
+        extra.extend_from_slice(params.encode().as_slice());
+        let fee = attributes.min_base_fee.iter();
+        extra.extend(fee.flat_map(|fee| fee.to_be_bytes()));
+        Bytes::from(extra)
+    });
+    let header = Header {
+        parent_hash: parent.hash,
+        number: parent.number() + 1,
+        timestamp: inner.timestamp,
+        mix_hash: inner.prev_randao,
+        gas_limit: attributes.gas_limit.expect("a gas limit"),
+        extra_data: extra_data.unwrap_or_default(),
+        ..Header::default()
+    };
+    Payload::sealed(header, attributes.transactions.clone().unwrap_or_default())
+}
+
+/// A case: L1 blocks from number 2 on, until there are none.
+pub struct Case {
+    pub fork: Fork,
+    /// Bytes that the protocol makes a node hold at once.
+    pub protocol: u64,
+    /// A reason for which the pipeline dropped something, and how often, when it met the attack.
+    pub dropped: (DropReason, u64),
+    /// The data items of the L1 block with this number after the first one.
+    items: Box<dyn FnMut(u64) -> Option<Vec<Vec<u8>>>>,
+}
+
+/// All cases by name.
+pub const CASES: [(&str, fn(usize) -> Case); 7] = [
+    ("span of 10,000,000 empty blocks", empty_blocks),
+    ("span with one block of 1,400,000 transactions", one_block),
+    (
+        "singular batch of 99,000,000 bytes as transactions",
+        one_byte_transactions,
+    ),
+    (
+        "4,990,000 channels of an empty frame (Fjord)",
+        open_channels,
+    ),
+    ("channel of 1 GB that is a bomb (Fjord)", largest_channel),
+    ("data item of 320,000 empty frames", empty_frames),
+    ("1,200,000 future batches (Fjord, no bound)", future_batches),
+];
+
+impl Case {
+    /// Derives until L1 ends. Returns the number of blocks and what was dropped.
+    pub fn run(mut self) -> (u64, DropCounts) {
+        let rollup = Arc::new(rollup(self.fork));
+        let mut head = genesis(&rollup);
+        let mut pipeline = Pipeline::new(rollup, BlobSchedule::default());
+        pipeline.reset(head.clone());
+        loop {
+            match pipeline.step() {
+                PipelineStep::More => {}
+                PipelineStep::Need(Need::L1Block { number, .. }) => {
+                    let items = match number.checked_sub(2) {
+                        None => Some(Vec::new()),
+                        Some(index) => (self.items)(index),
+                    };
+                    match items {
+                        Some(items) => pipeline.push_l1(l1_input(number, items)).expect("needed"),
+                        None => pipeline.no_l1_yet(),
+                    }
+                }
+                PipelineStep::Attributes(derived) => {
+                    head = Arc::new(seal(&head, &derived));
+                    pipeline.accepted(head.clone()).expect("the next block");
+                }
+                PipelineStep::Idle { .. } => return (head.number(), pipeline.drain_drops()),
+                stop => panic!("{stop:?}"),
+            }
+        }
+    }
+}
+
+/// Peak of this process's resident memory during `run`, above its memory before, in bytes.
+pub fn peak_memory<T>(run: impl FnOnce() -> T) -> (u64, T) {
+    let before = resident("VmRSS:");
+    // Resets the peak (proc(5)).
+    std::fs::write("/proc/self/clear_refs", "5").expect("our own peak");
+    let result = run();
+    (resident("VmHWM:").saturating_sub(before), result)
+}
+
+/// A line of the process's status, in bytes.
+fn resident(name: &str) -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("our own status");
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
+    let number = line.expect("memory").trim().trim_end_matches("kB").trim();
+    number.parse::<u64>().expect("a number") << 10
+}
+
+/// A brotli channel of these batches, given in pieces.
+fn channel<'a>(batches: impl IntoIterator<Item = &'a [u8]>) -> Vec<u8> {
+    let mut encoder = brotli::CompressorWriter::new(vec![1], 1 << 16, 2, 22);
+    for piece in batches {
+        encoder.write_all(piece).expect("memory");
+    }
+    encoder.into_inner()
+}
+
+/// The header of an RLP string of a batch.
+fn string_header(payload_length: usize) -> Vec<u8> {
+    let mut out = Vec::new();
+    let list = false;
+    RlpHeader {
+        list,
+        payload_length,
+    }
+    .encode(&mut out);
+    out
+}
+
+fn uvarint(out: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
+/// The channel's frames; bytes after the compressed stream, which count and say nothing, make it
+/// `size` bytes long.
+fn frames_of(channel: Vec<u8>, size: usize) -> impl FnMut(u64) -> Option<Vec<Vec<u8>>> {
+    let size = size.max(channel.len());
+    let count = size.div_ceil(FRAME);
+    let frame = move |number: usize| {
+        let range = number * FRAME..size.min((number + 1) * FRAME);
+        let mut data = vec![0xaa; range.len()];
+        let begin = channel.get(range.start..).unwrap_or_default();
+        let taken = begin.len().min(data.len());
+        data[..taken].copy_from_slice(&begin[..taken]);
+        frame::encode(&[Frame {
+            id: ChannelId::repeat_byte(1),
+            number: number as u16,
+            data: data.into(),
+            is_last: number + 1 == count,
+        }])
+    };
+    move |block| {
+        let begin = block as usize * FRAMES;
+        let numbers = begin..count.min(begin + FRAMES);
+        (begin < count).then(|| numbers.map(&frame).collect())
+    }
+}
+
+/// The prefix of a span that begins with block 1, in the epoch of L1's genesis.
+fn span_prefix(rollup: &RollupConfig, blocks: u64) -> Vec<u8> {
+    let mut out = vec![1];
+    uvarint(&mut out, L2_TIME);
+    uvarint(&mut out, 0);
+    out.extend_from_slice(&rollup.genesis.l2.hash[..20]);
+    out.extend_from_slice(&rollup.genesis.l1.hash[..20]);
+    uvarint(&mut out, blocks);
+    out
+}
+
+fn empty_blocks(_: usize) -> Case {
+    let fork = Fork::Jovian;
+    let mut span = span_prefix(&rollup(fork), 10_000_000);
+    span.resize(span.len() + 1_250_000 + 10_000_000, 0);
+    let channel = channel([&string_header(span.len())[..], &span]);
+    Case {
+        fork,
+        protocol: (channel.len() + span.len()) as u64,
+        dropped: (DropReason::SequencerDrift, 1),
+        items: Box::new(frames_of(channel, 0)),
+    }
+}
+
+fn one_block(scale: usize) -> Case {
+    let (fork, count) = (Fork::Jovian, 1_400_000 / scale / 8 * 8);
+    let mut span = span_prefix(&rollup(fork), 1);
+    span.push(0);
+    uvarint(&mut span, count as u64);
+    // Each creates a contract. Then parities and signatures.
+    span.resize(span.len() + count / 8, 0xff);
+    span.resize(span.len() + count / 8 + 64 * count, 0x33);
+    span.extend([0xc3, 0x80, 0x80, 0x80].repeat(count));
+    // Nonces, gas limits and protected bits.
+    span.resize(span.len() + 2 * count + count / 8, 0);
+    let channel = channel([&string_header(span.len())[..], &span]);
+    let size = 99_000_000 / scale;
+    Case {
+        fork,
+        protocol: (size + span.len()) as u64,
+        dropped: (DropReason::InvalidBlock, 1),
+        items: Box::new(frames_of(channel, size)),
+    }
+}
+
+fn list_header(payload_length: usize) -> Vec<u8> {
+    let mut out = Vec::new();
+    let list = true;
+    RlpHeader {
+        list,
+        payload_length,
+    }
+    .encode(&mut out);
+    out
+}
+
+/// A singular batch for this time whose list of transactions has `size` bytes, without those.
+fn singular(parent: B256, epoch: u64, timestamp: u64, size: usize) -> Vec<u8> {
+    let mut fields = Vec::new();
+    parent.encode(&mut fields);
+    epoch.encode(&mut fields);
+    l1_hash(epoch).encode(&mut fields);
+    timestamp.encode(&mut fields);
+    fields.extend(list_header(size));
+    [vec![0], list_header(fields.len() + size), fields].concat()
+}
+
+/// The channel of a singular batch with `count` transactions of one byte.
+fn singular_bomb(rollup: &RollupConfig, count: usize) -> Vec<u8> {
+    let batch = singular(rollup.genesis.l2.hash, 0, START + L2_TIME, count);
+    let header = string_header(batch.len() + count);
+    let transactions = [1; 1_000];
+    let pieces = std::iter::repeat_n(&transactions[..], count / 1_000);
+    channel([&header[..], &batch].into_iter().chain(pieces))
+}
+
+fn one_byte_transactions(scale: usize) -> Case {
+    let (fork, count, size) = (Fork::Jovian, 99_000_000 / scale, 99_000_000 / scale);
+    let channel = singular_bomb(&rollup(fork), count);
+    Case {
+        fork,
+        protocol: (size + count) as u64,
+        dropped: (DropReason::InvalidBlock, 1),
+        items: Box::new(frames_of(channel, size)),
+    }
+}
+
+fn largest_channel(scale: usize) -> Case {
+    let (fork, count, size) = (Fork::Fjord, 99_000_000 / scale, 999_000_000 / scale);
+    let channel = singular_bomb(&rollup(fork), count);
+    Case {
+        fork,
+        protocol: (size + count) as u64,
+        dropped: (DropReason::InvalidBlock, 1),
+        items: Box::new(frames_of(channel, size)),
+    }
+}
+
+/// An item of empty frames, one per channel.
+fn empty_frame_item(channels: impl Iterator<Item = u64>) -> Vec<u8> {
+    let mut item = vec![0];
+    for channel in channels {
+        item.extend_from_slice(&[0; 8]);
+        item.extend_from_slice(&channel.to_be_bytes());
+        item.extend_from_slice(&[0; 7]);
+    }
+    item
+}
+
+fn open_channels(scale: usize) -> Case {
+    let (per_block, blocks) = (20_000, 4_990_000 / 20_000 / scale as u64);
+    let items = move |block: u64| match block {
+        _ if block < blocks => {
+            let first = block * per_block;
+            Some(vec![empty_frame_item(first..first + per_block)])
+        }
+        // The first channel is still open: it has this frame.
+        _ if block == blocks => Some(vec![empty_frame_item(0..1)]),
+        _ => None,
+    };
+    Case {
+        fork: Fork::Fjord,
+        protocol: 200 * per_block * blocks,
+        dropped: (DropReason::Frame, 1),
+        items: Box::new(items),
+    }
+}
+
+fn empty_frames(scale: usize) -> Case {
+    let count = 320_000 / scale as u64;
+    let items = move |block| (block == 0).then(|| vec![empty_frame_item(0..count)]);
+    Case {
+        fork: Fork::Jovian,
+        protocol: 23 * count,
+        // Each first frame evicts the one before.
+        dropped: (DropReason::FrameOrder, count - 1),
+        items: Box::new(items),
+    }
+}
+
+fn future_batches(scale: usize) -> Case {
+    let (fork, count) = (Fork::Fjord, 1_200_000 / scale);
+    let batch = singular(B256::repeat_byte(5), 1, START + 100 * L2_TIME, 0);
+    let string = [string_header(batch.len()), batch].concat();
+    let channel = channel(std::iter::repeat_n(&string[..], count));
+    Case {
+        fork,
+        protocol: (channel.len() + string.len() * count) as u64,
+        dropped: (DropReason::PastBatch, 0),
+        items: Box::new(frames_of(channel, 0)),
+    }
+}
