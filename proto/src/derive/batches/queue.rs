@@ -17,6 +17,11 @@ use std::collections::VecDeque;
 pub(in crate::derive) struct BatchQueue {
     window: EpochWindow,
     batches: VecDeque<QueuedBatch>,
+    /// Batches at the front that need no check while the next block is before `wake`. Without this,
+    /// each batch that is read would cost a check of all that wait for their time.
+    asleep: usize,
+    /// Unix seconds of the first block of those.
+    wake: u64,
     phase: QueuePhase,
 }
 
@@ -52,6 +57,14 @@ impl QueuedBatch {
             Batch::Span(span) => QueuedKind::Span(Box::new(span.into())),
         };
         Self { batch, inclusion }
+    }
+
+    /// Unix seconds of its first block.
+    fn timestamp(&self) -> u64 {
+        match &self.batch {
+            QueuedKind::Singular(batch) => batch.timestamp,
+            QueuedKind::Span(span) => span.span.first.timestamp,
+        }
     }
 
     fn check(
@@ -162,25 +175,33 @@ impl BatchQueue {
         is_drained: bool,
     ) -> Pull<Option<NextBatch>> {
         self.window.epoch(safe)?;
-        let mut kept = VecDeque::new();
+        let next_time = safe.time.saturating_add(cx.rollup.block_time);
+        // Without a second L1 block, even a span of the future can be undecided.
+        if next_time >= self.wake || self.window.origins.second().is_none() {
+            (self.asleep, self.wake) = (0, u64::MAX);
+        }
+        let mut rest = self.batches.split_off(self.asleep);
         let mut found = Ok(BatchValidity::Future);
-        while let Some(batch) = self.batches.front_mut() {
+        while let Some(batch) = rest.front_mut() {
             found = batch.check(cx, &self.window, safe);
             match found {
-                Ok(BatchValidity::Future) => kept.extend(self.batches.pop_front()),
+                Ok(BatchValidity::Future) => {
+                    self.wake = self.wake.min(batch.timestamp());
+                    self.batches.extend(rest.pop_front());
+                }
                 Ok(BatchValidity::Drop(reason)) => {
                     cx.drops.add(reason);
-                    self.batches.pop_front();
+                    rest.pop_front();
                 }
                 _ => break,
             }
         }
+        self.asleep = self.batches.len();
         let first = match found {
-            Ok(BatchValidity::Accept) => self.batches.pop_front(),
+            Ok(BatchValidity::Accept) => rest.pop_front(),
             _ => None,
         };
-        kept.append(&mut self.batches);
-        self.batches = kept;
+        self.batches.append(&mut rest);
         match (first, found?) {
             (Some(batch), _) => self.apply(batch, safe),
             (None, BatchValidity::Undecided) => Ok(None),
