@@ -52,7 +52,8 @@ enum AttributesSlot {
     None,
     /// To be returned by the next step: the deposits of a block that was invalid.
     Ready(Box<DerivedAttributes>),
-    /// Returned, and without an answer.
+    /// Returned, and without an answer. Only the deposits among the transactions are kept: if the
+    /// block is invalid, they are built instead.
     Out(Box<DerivedAttributes>),
 }
 
@@ -97,8 +98,8 @@ impl Derivation {
             AttributesSlot::None => self.next(cx, schedule),
         };
         let step = match ready {
-            Ok(attributes) => {
-                self.out = AttributesSlot::Out(attributes.clone());
+            Ok(mut attributes) => {
+                self.out = AttributesSlot::Out(Box::new(keep_deposits(&mut attributes)));
                 PipelineStep::Attributes(attributes)
             }
             Err(Pause::More) => PipelineStep::More,
@@ -249,8 +250,8 @@ impl Derivation {
         Ok(None)
     }
 
-    /// Goes on without an invalid block: the attributes to build instead, which are its deposits, or
-    /// before Holocene none.
+    /// Goes on without an invalid block: these attributes, whose transactions are deposits, are built
+    /// instead, or before Holocene none.
     fn refuse(
         &mut self,
         cx: &mut StageContext,
@@ -260,7 +261,7 @@ impl Derivation {
         let derived_from = &attributes.derived_from;
         if cx.rollup.l1_active(Fork::Holocene, derived_from) {
             self.batches.flush(cx, &mut self.source);
-            keep_deposits(&mut attributes);
+            attributes.deposits_only = true;
             Some(attributes)
         } else {
             self.pending = self.concluded.clone();
@@ -279,12 +280,15 @@ fn may_fit(transactions: &BatchTransactions, gas_limit: Option<u64>) -> bool {
     gas_limit.is_none_or(|limit| least <= limit)
 }
 
-fn keep_deposits(attributes: &mut DerivedAttributes) {
-    let is_deposit = |transaction: &Bytes| transaction.first() == Some(&DEPOSIT_TX_TYPE);
-    if let Some(transactions) = &mut attributes.attributes.transactions {
-        transactions.retain(is_deposit);
-    }
-    attributes.deposits_only = true;
+/// A copy with only the deposits among the transactions.
+fn keep_deposits(attributes: &mut DerivedAttributes) -> DerivedAttributes {
+    let all = attributes.attributes.transactions.take();
+    let mut kept = attributes.clone();
+    let is_deposit = |transaction: &&Bytes| transaction.first() == Some(&DEPOSIT_TX_TYPE);
+    let deposits = all.iter().flatten().filter(is_deposit);
+    kept.attributes.transactions = Some(deposits.cloned().collect());
+    attributes.attributes.transactions = all;
+    kept
 }
 
 #[cfg(test)]
