@@ -4,9 +4,7 @@
 //! A batch is a type byte and a body: 0 ‖ RLP list of a singular batch, or 1 ‖ columns of a span
 //! batch. Validity against the chain is decided by the pipeline.
 
-mod transactions;
-
-pub use transactions::BatchTransactions;
+pub use crate::span::BatchTransactions;
 
 use crate::span::{self, BatchContext, SpanBatch, SpanError};
 use alloy_primitives::{B256, Bytes};

@@ -10,13 +10,13 @@
 mod blocks;
 mod columns;
 mod encode;
+mod list;
 mod transaction;
 
 pub use blocks::{SpanBlock, SpanBlocks, SpanEdge};
 pub use encode::{SpanBuildError, SpanBuilder};
+pub use list::BatchTransactions;
 pub use transaction::RebuildError;
-
-pub(crate) use blocks::SpanTransactions;
 
 use alloy_primitives::{Bytes, FixedBytes};
 use columns::Columns;

@@ -1,10 +1,10 @@
 //! The blocks of a span batch, rebuilt from its columns one by one.
 
 use super::{
+    BatchTransactions,
     columns::{ColumnPosition, Columns, bit},
     transaction::SpanTransaction,
 };
-use crate::batch::BatchTransactions;
 use alloy_primitives::Bytes;
 use std::{fmt, sync::Arc};
 
@@ -132,7 +132,7 @@ impl fmt::Debug for SpanBlocks {
 
 /// The transactions of a block of a span batch from some transaction on.
 #[derive(Clone)]
-pub(crate) struct SpanTransactions {
+pub(super) struct SpanTransactions {
     columns: Arc<Columns>,
     at: ColumnPosition,
     /// Bytes of all transactions in the column of data.

@@ -1,6 +1,6 @@
-//! The transactions of one block of a batch.
+//! The transactions of one block of a batch, of either kind.
 
-use crate::span::SpanTransactions;
+use super::blocks::SpanTransactions;
 use alloy_primitives::Bytes;
 use alloy_rlp::{Encodable, Header};
 use std::fmt;
@@ -22,7 +22,7 @@ enum Encoding {
 
 impl BatchTransactions {
     /// Reads the payload of an RLP list of strings, and keeps it.
-    pub(super) fn decode(bytes: Bytes) -> Result<Self, alloy_rlp::Error> {
+    pub(crate) fn decode(bytes: Bytes) -> Result<Self, alloy_rlp::Error> {
         let (mut rest, mut count) = (&bytes[..], 0);
         while !rest.is_empty() {
             Header::decode_bytes(&mut rest, false)?;
@@ -32,7 +32,7 @@ impl BatchTransactions {
     }
 
     /// The payload of an RLP list of strings.
-    pub(super) fn strings(&self) -> Bytes {
+    pub(crate) fn strings(&self) -> Bytes {
         match &self.0 {
             Encoding::Strings { bytes, .. } => bytes.clone(),
             Encoding::Columns(columns) => {
