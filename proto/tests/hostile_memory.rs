@@ -14,6 +14,7 @@ fn a_hostile_batcher_costs_little_more_than_the_protocol_makes_a_node_hold() {
         let case = make(10);
         let (protocol, (reason, times)) = (case.protocol, case.dropped);
         let (peak, (_, drops)) = cases::peak_memory(|| case.run());
+        println!("{name}: peak {peak}, protocol {protocol}");
         assert_eq!(drops.get(reason), times, "{name}: {drops:?}");
         let is_bounded = !name.contains("no bound");
         assert!(
