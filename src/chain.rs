@@ -488,6 +488,23 @@ impl Chain {
         let (reply, answer) = oneshot::channel();
         self.build(Build::Seal { id, reply })?;
         let block = answer.await.map_err(|_| ChainError::Stopped)??;
+        self.adopt(block).await
+    }
+
+    /// Builds a block on `parent` with the transactions of the attributes and none of the pool. It
+    /// neither replaces nor delays a build that [`Chain::start`] has begun. The block is executed and
+    /// known afterwards; no head has moved.
+    pub async fn build_at_once(
+        &self,
+        parent: B256,
+        attributes: OpPayloadAttributes,
+    ) -> Result<Arc<ExecutedBlock>, ChainError> {
+        let (parent, shared) = (self.view_of(parent).await?, self.shared.clone());
+        let build = move || builder::build_at_once(&shared, &parent, attributes);
+        self.adopt(blocking(build).await??).await
+    }
+
+    async fn adopt(&self, block: Arc<ExecutedBlock>) -> Result<Arc<ExecutedBlock>, ChainError> {
         let adopted = block.clone();
         self.request(|reply| ExecutorCommand::Adopt {
             block: adopted,
@@ -677,11 +694,11 @@ impl Chain {
     }
 }
 
-/// Runs a write that may wait for the disk off the async threads.
+/// Runs work that takes long, or waits for the disk, off the async threads.
 async fn blocking<T: Send + 'static>(
-    write: impl FnOnce() -> T + Send + 'static,
+    work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, ChainError> {
-    tokio::task::spawn_blocking(write)
+    tokio::task::spawn_blocking(work)
         .await
         .map_err(|_| ChainError::Stopped)
 }

@@ -445,7 +445,8 @@ impl RollupDriver {
                 self.displaced_head.get_or_insert(head);
             }
         }
-        match self.build(&derived).await {
+        let attributes = derived.attributes.clone();
+        match self.engine.build_at_once(parent.hash, attributes).await {
             Ok(block) => {
                 self.make_canonical(&block).await?;
                 self.accept(block, &derived)
@@ -457,15 +458,6 @@ impl RollupDriver {
             }
             Err(error) => Err(error.into()),
         }
-    }
-
-    async fn build(&self, derived: &DerivedAttributes) -> Result<Arc<Payload>, ChainError> {
-        let parent = derived.parent.id.hash;
-        let id = self
-            .engine
-            .start(parent, derived.attributes.clone())
-            .await?;
-        self.engine.seal(id).await
     }
 
     /// Makes a derived block the head, unless it is canonical already: the swarm may have brought it, and

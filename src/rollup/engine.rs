@@ -120,6 +120,25 @@ impl Engine {
         Ok(chain.seal(id).await?.payload.clone())
     }
 
+    /// Builds a block on a known parent with the transactions of the attributes and none of the pool,
+    /// and returns it; it is executed and known from then on. It neither replaces nor delays a build
+    /// that [`Engine::start`] has begun.
+    ///
+    /// Fails if the parent is unknown, or if the attributes are invalid ([`ChainError::Build`]).
+    /// Never moves a head, and never makes the block durable.
+    pub async fn build_at_once(
+        &self,
+        parent: B256,
+        attributes: OpPayloadAttributes,
+    ) -> Result<Arc<Payload>, ChainError> {
+        let Self::Local(chain) = self;
+        Ok(chain
+            .build_at_once(parent, attributes)
+            .await?
+            .payload
+            .clone())
+    }
+
     /// Reads a block; `None` if it is unknown or its body is pruned. By hash it finds blocks in
     /// memory, in the payload log and on the canonical chain. Never waits for the executor.
     pub async fn block(&self, at: BlockAt) -> Result<Option<Arc<Payload>>, ChainError> {

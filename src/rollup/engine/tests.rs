@@ -1,7 +1,7 @@
 //! The verbs over a real chain in a temporary directory.
 
 use super::*;
-use crate::chain::tests::{build, datadir, open};
+use crate::chain::tests::{attributes, build, datadir, open};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_promotion_moves_safe_and_finalized_and_never_the_head() {
@@ -45,6 +45,37 @@ async fn a_promotion_moves_safe_and_finalized_and_never_the_head() {
     engine.promote(Some(head.hash), None).await.unwrap();
     assert_eq!(heads.borrow().safe, Some(head));
     assert_eq!(heads.borrow().head, head);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_derived_block_and_the_sequencers_block_do_not_displace_each_other() {
+    let datadir = datadir();
+    let (chain, _threads) = open(datadir.path());
+    let engine = Engine::Local(chain.clone());
+    let (genesis, parent) = (chain.view().header().clone(), chain.view().head().hash);
+    let id = engine
+        .start(parent, attributes(&genesis, 1, []))
+        .await
+        .unwrap();
+    let derived = engine
+        .build_at_once(parent, attributes(&genesis, 2, []))
+        .await
+        .unwrap();
+    // The same block from both is one block.
+    let same = engine
+        .build_at_once(parent, attributes(&genesis, 1, []))
+        .await
+        .unwrap();
+    let sequenced = engine.seal(id).await.unwrap();
+    assert_eq!(sequenced.hash, same.hash);
+    assert!(chain.knows(derived.hash) && derived.hash != sequenced.hash);
+    assert_eq!(chain.view().head().hash, parent, "no head has moved");
+    let undecodable = alloy_primitives::Bytes::from_static(&[0x02, 0xc0]);
+    let invalid = attributes(&genesis, 3, [undecodable]);
+    assert!(matches!(
+        engine.build_at_once(parent, invalid).await,
+        Err(ChainError::Build(_))
+    ));
 }
 
 #[tokio::test(flavor = "multi_thread")]
