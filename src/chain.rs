@@ -676,7 +676,9 @@ impl Chain {
 
     fn build(&self, request: Build) -> Result<(), ChainError> {
         self.builds.try_send(request).map_err(|error| match error {
-            std_mpsc::TrySendError::Full(_) => ChainError::Busy,
+            std_mpsc::TrySendError::Full(_) => {
+                ChainError::Busy("too many requests wait for the builder")
+            }
             std_mpsc::TrySendError::Disconnected(_) => ChainError::Stopped,
         })
     }

@@ -25,7 +25,7 @@ use crate::chain::{
     payload_log::{FOLLOWED, LogError, Logged, PayloadLog},
     persister::{PersistResult, PersistWork},
     store::Snapshot,
-    tree::{self, Branch, Tree},
+    tree::{Branch, Tree},
     view::{self, ExecutedBlock, View},
 };
 use alloy_primitives::{B256, map::HashSet};
@@ -354,11 +354,7 @@ impl Executor {
         self.drop_oldest_sibling(id.number);
         let payload = block.payload.clone();
         if !self.tree.insert(block) {
-            return Err(ChainError::Build(format!(
-                "there are {} blocks at height {} already",
-                tree::MAX_SIBLINGS,
-                id.number
-            )));
+            return Err(ChainError::Busy("there are too many blocks at one height"));
         }
         self.unlogged.insert(id.hash);
         self.shared.known.write().insert(id.hash, payload);

@@ -97,8 +97,9 @@ pub enum ChainError {
     FinalizedAboveSafe { safe: BlockId, finalized: BlockId },
     #[error("the block cannot be built: {0}")]
     Build(String),
-    #[error("the builder is busy")]
-    Busy,
+    /// A later attempt may succeed.
+    #[error("the chain is busy: {0}")]
+    Busy(&'static str),
     #[error("no payload is being built under this id")]
     UnknownPayload,
     #[error("another block {have} is already signed for this height, parent and L1 origin")]
@@ -127,7 +128,7 @@ impl ChainError {
             | Self::NotOnBranch { .. }
             | Self::FinalizedAboveSafe { .. }
             | Self::Build(_)
-            | Self::Busy
+            | Self::Busy(_)
             | Self::UnknownPayload
             | Self::AlreadySigned { .. } => false,
         }
