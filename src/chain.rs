@@ -417,7 +417,8 @@ impl Chain {
     }
 
     /// Moves the heads. `None` keeps safe or finalized. Both must be on the branch of `head`, also
-    /// when they are kept, and finalized not above safe. On an error nothing has moved.
+    /// when they are kept, like the newest derived block ([`Chain::protect`]), and finalized not
+    /// above safe. On an error nothing has moved.
     pub async fn forkchoice(
         &self,
         head: B256,
@@ -446,6 +447,22 @@ impl Chain {
             reply,
         })
         .await
+    }
+
+    /// Keeps the head on the branch of this block, the newest one that was derived from L1: neither
+    /// the swarm nor a fork choice takes it to a branch without the block, which fails with
+    /// [`ChainError::NotOnBranch`]. `None` ends that. Returns as soon as the call is in the executor's
+    /// queue, with a future of the outcome: the same error if the block is not on the head's branch.
+    pub async fn protect(
+        &self,
+        derived: Option<B256>,
+    ) -> Result<impl Future<Output = Result<(), ChainError>> + use<>, ChainError> {
+        let (reply, answer) = oneshot::channel();
+        let sent = self
+            .commands
+            .send(ExecutorCommand::Protect { derived, reply });
+        sent.await.map_err(|_| ChainError::Stopped)?;
+        Ok(async { answer.await.map_err(|_| ChainError::Stopped)? })
     }
 
     /// A view whose head is this block, on any branch.

@@ -203,6 +203,15 @@ impl RollupDriver {
 
     /// Derives until the token is cancelled. An error says why derivation cannot go on.
     pub async fn run(mut self, token: CancellationToken) -> Result<(), DriverError> {
+        let ended = self.derive(token).await;
+        if ended.is_err() {
+            // The chain goes on without derivation, also where L1 reverts what was derived.
+            let _ = self.engine.protect(None).await;
+        }
+        ended
+    }
+
+    async fn derive(&mut self, token: CancellationToken) -> Result<(), DriverError> {
         loop {
             self.publish_status();
             let next = tokio::select! {
@@ -325,9 +334,10 @@ impl RollupDriver {
                 self.pipeline.push_blobs(block.hash, &data)?;
             }
             Need::L2Block { number, hash } => {
-                if let Some(block) = self.awaiting_promotion.filter(|_| hash.is_none()) {
-                    // From here on no block of the swarm can take the derived blocks off the chain.
-                    self.engine.promote(Some(block.l2.hash), None).await?;
+                if let Some(pending) = self.pipeline.pending_safe().filter(|_| hash.is_none()) {
+                    // A block by its number is one of the safe chain only while all of it is in the
+                    // chain.
+                    self.engine.protect(Some(pending.id.hash)).await?.await?;
                 }
                 let at = hash.map_or(BlockAt::Number(number), BlockAt::Hash);
                 let block = self.engine.block(at).await?.ok_or_else(|| {
@@ -436,7 +446,7 @@ impl RollupDriver {
                 DriverStepError::Reset(format!("the unsafe block {number} is not in the chain"))
             })?;
             match consolidates(&self.rollup, parent.hash, &derived.attributes, &block) {
-                Ok(()) => return self.accept(block, &derived),
+                Ok(()) => return self.accept(block, &derived).await,
                 Err(mismatch) => {
                     tracing::warn!(unsafe_block = %block.id(), pending_safe = %parent, %mismatch, "L2 reorg: existing unsafe block does not match derived attributes from L1");
                 }
@@ -449,7 +459,7 @@ impl RollupDriver {
         match self.engine.build_at_once(parent.hash, attributes).await {
             Ok(block) => {
                 self.make_canonical(&block).await?;
-                self.accept(block, &derived)
+                self.accept(block, &derived).await
             }
             Err(ChainError::Build(reason)) => self.reject(&derived, &reason).await,
             // The unsafe head is so far above that the core keeps no state of the parent.
@@ -480,13 +490,16 @@ impl RollupDriver {
         Ok(self.engine.forkchoice(block.hash, None, None).await?)
     }
 
-    /// The block with the derived attributes is in the chain.
-    fn accept(
+    /// The block with the derived attributes is in the chain. From here on no block of the swarm or
+    /// of the sequencer takes it off the chain.
+    async fn accept(
         &mut self,
         block: Arc<Payload>,
         derived: &DerivedAttributes,
     ) -> Result<(), DriverStepError> {
         let safe = self.reference(&block)?;
+        // A block that has left the chain since is found by the next step.
+        drop(self.engine.protect(Some(block.hash)).await?);
         let (number, origin) = (safe.id.number, safe.origin.number);
         self.pipeline.accepted(block)?;
         self.attributes = None;
@@ -513,6 +526,11 @@ impl RollupDriver {
         self.pipeline.invalid()?;
         self.attributes = None;
         let back = self.pipeline.pending_safe().map(|pending| pending.id);
+        // Blocks of the same span batch above it are no longer derived.
+        self.engine
+            .protect(back.map(|back| back.hash))
+            .await?
+            .await?;
         match self.displaced_head.take() {
             Some(head) if back != Some(derived.parent.id) => {
                 tracing::warn!(%head, "the unsafe head is reinstated");
@@ -582,6 +600,9 @@ impl RollupDriver {
             skip_check: self.config.skip_start_check,
         };
         let heads = search.run().await?;
+        // Blocks above it are derived again, and may turn out to be others.
+        let safe = Some(heads.safe.id.hash);
+        self.engine.protect(safe).await?.await?;
         self.move_heads(&heads).await?;
         let StartHeads {
             head,

@@ -52,8 +52,8 @@ impl Engine {
     }
 
     /// Executes an unsafe payload and applies the fork choice of unsafe blocks: the head moves only
-    /// to a strictly higher block on a branch that contains the safe head, and only while no rollup
-    /// node drives the core ([`Driver`]).
+    /// to a strictly higher block on a branch that contains the safe head and the block of
+    /// [`Engine::protect`], and only while no rollup node drives the core ([`Driver`]).
     ///
     /// Returns when the payload is queued, with its outcome to come. Payloads are executed in the
     /// order of the calls. Outcomes are those of [`Engine::insert`]. Never moves safe or finalized.
@@ -69,8 +69,9 @@ impl Engine {
     /// Moves the unsafe head to a known block, up, down or to another branch, and with it safe and
     /// finalized where they are given.
     ///
-    /// Fails if a block is unknown ([`ChainError::UnknownBlock`]), if safe or finalized are not on
-    /// the branch of the head, also when they stay ([`ChainError::NotOnBranch`]), or if finalized
+    /// Fails if a block is unknown ([`ChainError::UnknownBlock`]), if safe, finalized or the block of
+    /// [`Engine::protect`] are not on the branch of the head, also when they stay
+    /// ([`ChainError::NotOnBranch`]), or if finalized
     /// would be above safe ([`ChainError::FinalizedAboveSafe`]); then no head has moved. A head
     /// that does not only rise is durable when this returns. Never executes a block.
     pub async fn forkchoice(
@@ -95,6 +96,21 @@ impl Engine {
     ) -> Result<(), ChainError> {
         let Self::Local(chain) = self;
         chain.promote(safe, finalized).await
+    }
+
+    /// Keeps the unsafe head on the branch of this block, the newest one derived from L1, which may be
+    /// above the safe head. From then on neither [`Engine::follow`] nor [`Engine::forkchoice`] takes
+    /// the head to a branch without it. `None` ends that.
+    ///
+    /// Returns when the call is queued, with its outcome to come: it fails if the block is not on the
+    /// branch of the head ([`ChainError::NotOnBranch`]), and then the block before is still kept.
+    /// Calls that come later are handled after it. Never moves a head.
+    pub async fn protect(
+        &self,
+        derived: Option<B256>,
+    ) -> Result<impl Future<Output = Result<(), ChainError>> + use<>, ChainError> {
+        let Self::Local(chain) = self;
+        chain.protect(derived).await
     }
 
     /// Starts to build a block on a known parent; transactions of the pool are added until
