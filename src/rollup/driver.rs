@@ -37,12 +37,9 @@ use starling_proto::{
 use std::sync::Arc;
 use tokio::{
     runtime::{Handle, RuntimeFlavor},
-    sync::{mpsc, oneshot, watch},
+    sync::watch,
 };
 use tokio_util::sync::CancellationToken;
-
-/// Commands in the queue. Each is handled between two steps.
-const COMMANDS: usize = 4;
 
 /// Blocks that the unsafe head is lowered by at once: the core keeps undo records in memory for as many.
 const LOWERED_AT_ONCE: u64 = 16_000;
@@ -122,7 +119,8 @@ enum NextAction {
 /// A handle to the running driver.
 #[derive(Clone, Debug)]
 pub struct DriverHandle {
-    commands: mpsc::Sender<oneshot::Sender<()>>,
+    /// Changed by every request to start over.
+    resets: watch::Sender<()>,
     status: watch::Receiver<RollupStatus>,
 }
 
@@ -132,11 +130,10 @@ pub struct DriverHandle {
 pub struct DriverEnded;
 
 impl DriverHandle {
-    /// Starts derivation over from the safe head (`admin_resetDerivationPipeline`).
-    pub async fn reset(&self) -> Result<(), DriverEnded> {
-        let (reply, answer) = oneshot::channel();
-        self.commands.send(reply).await.map_err(|_| DriverEnded)?;
-        answer.await.map_err(|_| DriverEnded)
+    /// Starts derivation over from the safe head (`admin_resetDerivationPipeline`). Returns at once:
+    /// the driver does it before its next step, however long L1 holds up the present one.
+    pub fn reset(&self) -> Result<(), DriverEnded> {
+        self.resets.send(()).map_err(|_| DriverEnded)
     }
 
     pub fn status(&self) -> RollupStatus {
@@ -167,13 +164,13 @@ pub struct RollupDriver {
     /// Heads, L1 or an operator demand a reset.
     start_over: bool,
     backoff: Backoff,
-    commands: mpsc::Receiver<oneshot::Sender<()>>,
+    resets: watch::Receiver<()>,
     status: watch::Sender<RollupStatus>,
 }
 
 impl RollupDriver {
     pub fn new(config: DriverConfig, parts: DriverParts) -> (Self, DriverHandle) {
-        let (sender, commands) = mpsc::channel(COMMANDS);
+        let (sender, resets) = watch::channel(());
         let (status, watched) = watch::channel(RollupStatus::default());
         let driver = Self {
             config,
@@ -191,11 +188,11 @@ impl RollupDriver {
             displaced_head: None,
             start_over: false,
             backoff: Backoff::default(),
-            commands,
+            resets,
             status,
         };
         let handle = DriverHandle {
-            commands: sender,
+            resets: sender,
             status: watched,
         };
         (driver, handle)
@@ -222,7 +219,7 @@ impl RollupDriver {
             let waited = match next {
                 Ok(NextAction::Again) => {
                     self.backoff.reset();
-                    self.handle_queued();
+                    self.notice_reset();
                     // A step may compute without awaiting.
                     tokio::task::yield_now().await;
                     continue;
@@ -233,13 +230,14 @@ impl RollupDriver {
                 }
                 Err(error) => {
                     let pause = self.on_step_error(error)?;
-                    token.run_until_cancelled(tokio::time::sleep(pause)).await
+                    let pause = tokio::time::timeout(pause, requested(&self.resets));
+                    token.run_until_cancelled(pause).await.map(drop)
                 }
             };
             if waited.is_none() {
                 return Ok(());
             }
-            self.handle_queued();
+            self.notice_reset();
         }
     }
 
@@ -271,14 +269,10 @@ impl RollupDriver {
         Ok(pause)
     }
 
-    fn handle_queued(&mut self) {
-        while let Ok(reply) = self.commands.try_recv() {
-            self.on_reset_command(reply);
-        }
-    }
-
-    fn on_reset_command(&mut self, reply: oneshot::Sender<()>) {
-        if reply.send(()).is_ok() {
+    /// Starts over before the next step if an operator has asked for it.
+    fn notice_reset(&mut self) {
+        if self.resets.has_changed().unwrap_or(false) {
+            self.resets.mark_unchanged();
             tracing::warn!("an operator starts derivation over");
             self.start_over = true;
         }
@@ -420,7 +414,7 @@ impl RollupDriver {
             }
             tokio::select! {
                 changed = self.l1_heads.changed() => if changed.is_err() { return std::future::pending().await },
-                Some(reply) = self.commands.recv() => return self.on_reset_command(reply),
+                () = requested(&self.resets) => return,
             }
         }
     }
@@ -699,6 +693,14 @@ impl RollupDriver {
                 "derivation drops batcher data"
             );
         }
+    }
+}
+
+/// Waits for a request to start over, which stays for [`RollupDriver::notice_reset`].
+async fn requested(resets: &watch::Receiver<()>) {
+    let mut resets = resets.clone();
+    if resets.changed().await.is_err() {
+        std::future::pending().await
     }
 }
 
