@@ -316,8 +316,8 @@ pub const SECTIONS: &[Section] = &[
     section(
         "Rollup node RPC",
         &[
-            flag("rpc.addr", Text, "0.0.0.0", "Address of the rollup node's RPC (optimism, opp2p), which is served when --rpc.addr or --rpc.port is given"),
-            flag("rpc.port", Port, "9545", "Port of the rollup node's RPC (optimism, opp2p), which is served when --rpc.addr or --rpc.port is given"),
+            flag("rpc.addr", Text, "0.0.0.0", "Address of the rollup node's RPC (optimism, opp2p, health)"),
+            flag("rpc.port", Port, "9545", "Port of the rollup node's RPC (optimism, opp2p, health). Without this option a node whose default port is taken goes on without this RPC"),
             flag("rpc.enable-admin", Bool, "false", "Serve the admin namespace on the rollup node's RPC; its methods can change the block signer"),
             flag("rpc.admin-state", Path, "", "File that records whether the sequencer was started or stopped; refused on a sequencer")
                 .no_effect("only a sequencer has such a state"),
