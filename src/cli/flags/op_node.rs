@@ -58,7 +58,7 @@ pub const SECTIONS: &[Section] = &[
             flag("l1.beacon-header", Text, "", "Header to send with every beacon request, as 'X-Key: Value'"),
             flag("l1.beacon.fetch-all-sidecars", Bool, "false", "Fetch all blobs of a slot, and pick the needed ones locally"),
             flag("l1.beacon.slot-duration-override", Uint, "0", "Seconds per slot, instead of asking the beacon node"),
-            flag("l1.beacon.ignore", Bool, "false", "Start although the beacon node fails its health check"),
+            flag("l1.beacon.ignore", Bool, "false", "Start although the beacon node fails its health check, or although none is given"),
             flag("l1.cache-size", Uint, "900", "L1 blocks, receipts and transactions to keep; 0 is 3/2 of the sequencing window"),
             flag("l1.epoch-poll-interval", Duration, "6m24s", "Interval of polling the safe and finalized L1 block; 0 is never"),
             flag("l1.max-concurrency", Uint, "10", "L1 requests in flight, at least 1"),

@@ -71,6 +71,8 @@ impl CommandLines<'_> {
             // The L1 is on this machine: frequent polling costs nothing, and deposits arrive
             // sooner.
             "--l1.http-poll-interval=500ms".into(),
+            // The L1 has no beacon API.
+            "--l1.beacon.ignore".into(),
         ]);
         command.extend(self.rpc(ports));
         command.extend([
