@@ -11,6 +11,7 @@ use crate::{
         handle::RollupHandle,
         l1::{self, FollowedL1, L1Blocks, L1CheckError, L1Client, L1Heads, Watched},
         l1_config::{self, L1ConfigError},
+        metrics::{follow_unsafe_head, report_start},
         safe_db::SafeDb,
         sequencer::{Sequencer, SequencerError, SequencerHandle, SequencerParts},
         signer::{Remote, Signer},
@@ -194,11 +195,18 @@ impl Rollup {
         network: Option<Network>,
         options: &L1Options,
     ) -> anyhow::Result<()> {
+        report_start();
         let (token, client) = (tasks.token(), self.l1.client.clone());
         let (poll, epoch) = (options.poll_interval, options.epoch_interval);
         let heads = self.heads;
         tasks.spawn("L1 heads", async move {
             l1::follow_heads(client, heads, poll, epoch, token).await;
+            Ok(())
+        });
+        let (engine, genesis) = (Engine::Local(chain.clone()), self.config.genesis.clone());
+        let unsafe_head = follow_unsafe_head(engine, genesis, tasks.token());
+        tasks.spawn("metrics of the unsafe head", async move {
+            unsafe_head.await;
             Ok(())
         });
         if let Some(driver) = self.driver {

@@ -17,6 +17,7 @@ use crate::{
         engine::{BlockAt, Engine},
         finality::{Finality, FinalityCandidate, SafeBlock},
         l1::{L1Block, L1Heads},
+        metrics::DerivationMetrics,
         safe_db::{SafeDb, SafeDbError},
         start::{StartHeads, StartSearch, StartSearchError},
         status::RollupStatus,
@@ -166,6 +167,7 @@ pub struct RollupDriver {
     backoff: Backoff,
     resets: watch::Receiver<()>,
     status: watch::Sender<RollupStatus>,
+    metrics: DerivationMetrics,
 }
 
 impl RollupDriver {
@@ -190,6 +192,7 @@ impl RollupDriver {
             backoff: Backoff::default(),
             resets,
             status,
+            metrics: DerivationMetrics::new(),
         };
         let handle = DriverHandle {
             resets: sender,
@@ -219,6 +222,7 @@ impl RollupDriver {
             let waited = match next {
                 Ok(NextAction::Again) => {
                     self.backoff.reset();
+                    self.metrics.set_idle(false);
                     self.notice_reset();
                     // A step may compute without awaiting.
                     tokio::task::yield_now().await;
@@ -226,6 +230,7 @@ impl RollupDriver {
                 }
                 Ok(NextAction::WaitForL1(next)) => {
                     self.backoff.reset();
+                    self.metrics.set_idle(true);
                     token.run_until_cancelled(self.wait_for_l1(next)).await
                 }
                 Err(error) => {
@@ -262,7 +267,7 @@ impl RollupDriver {
                 self.start_over = true;
             }
             error => {
-                metrics::counter!("op_node_default_derivation_errors_total").increment(1);
+                self.metrics.errors.record(1);
                 tracing::warn!(%error, ?pause, "a step of derivation failed; it is tried again");
             }
         }
@@ -289,7 +294,7 @@ impl RollupDriver {
             return Ok(NextAction::Again);
         }
         let step = beside_the_runtime(|| self.pipeline.step());
-        self.count_drops();
+        self.count_progress();
         match step {
             PipelineStep::More => {}
             PipelineStep::Need(need) => return self.fetch(need).await,
@@ -580,7 +585,7 @@ impl RollupDriver {
 
     /// Finds the heads, moves the core to them and starts the pipeline from the safe one.
     async fn reset(&mut self) -> Result<(), DriverStepError> {
-        metrics::counter!("op_node_default_pipeline_resets_total").increment(1);
+        self.metrics.resets.record(1);
         (self.awaiting_promotion, self.displaced_head, self.safe) = (None, None, None);
         self.attributes = None;
         self.status.send_modify(|status| {
@@ -663,13 +668,13 @@ impl RollupDriver {
     }
 
     /// Publishes the heads.
-    fn publish_status(&self) {
+    fn publish_status(&mut self) {
         let L1Heads {
             head,
             safe,
             finalized,
         } = *self.l1_heads.borrow();
-        self.status.send_if_modified(|status| {
+        let changed = self.status.send_if_modified(|status| {
             let new = RollupStatus {
                 head_l1: head,
                 safe_l1: safe,
@@ -681,10 +686,16 @@ impl RollupDriver {
             };
             std::mem::replace(status, new) != new
         });
+        if changed {
+            let status = *self.status.borrow();
+            self.metrics.on_status(&status);
+        }
     }
 
-    fn count_drops(&mut self) {
-        for (reason, count) in self.pipeline.drain_drops().iter() {
+    fn count_progress(&mut self) {
+        let (reads, drops) = (self.pipeline.drain_reads(), self.pipeline.drain_drops());
+        self.metrics.on_progress(&reads, &drops);
+        for (reason, count) in drops.iter() {
             metrics::counter!("starling_derivation_dropped_total", "reason" => reason.label())
                 .increment(count);
             tracing::warn!(

@@ -543,7 +543,12 @@ impl L1Client {
             let wait = rate.lock().reserve(calls.len(), Instant::now());
             tokio::time::sleep(wait).await;
         }
-        self.inner.transports[index].send(calls).await
+        let started = Instant::now();
+        let answers = self.inner.transports[index].send(calls).await;
+        let method = calls.first().map_or("", |call| call.method);
+        metrics::histogram!("op_node_default_l1_request_seconds", "request" => method)
+            .record(started.elapsed().as_secs_f64());
+        answers
     }
 
     /// An error of the endpoint in use.

@@ -72,6 +72,10 @@ fn batches_of_both_kinds_are_derived_on_every_fork() {
                     .all(|(_, derived_from)| *derived_from == 4)
             );
             assert_eq!(world.pipeline.drain_drops(), DropCounts::default());
+            let reads = world.pipeline.drain_reads();
+            let expected = if is_span { (0, 1) } else { (9, 0) };
+            assert_eq!((reads.singular_batches, reads.span_batches), expected);
+            assert!(reads.frames > 0);
         }
     }
 }
