@@ -733,3 +733,6 @@ async fn write_to_disk(
         Err(_) => Err(ChainError::Stopped.into()),
     }
 }
+
+#[cfg(test)]
+mod tests;
