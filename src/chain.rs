@@ -38,7 +38,7 @@ pub use types::{ChainError, Heads, Inserted, Shared};
 use crate::chain::{
     abandoned::Abandoned,
     builder::Build,
-    driver::Driver,
+    driver::HeadDriver,
     execute::Preparation,
     executor::{Executor, ExecutorCommand, ExecutorLimits, Imported, SwitchPolicy},
     genesis::Genesis,
@@ -316,12 +316,12 @@ impl Chain {
     }
 
     /// Wakes when the driver of the unsafe head changes.
-    pub fn driver(&self) -> watch::Receiver<Driver> {
+    pub fn driver(&self) -> watch::Receiver<HeadDriver> {
         self.shared.driver.subscribe()
     }
 
-    /// Applies an event to the [`Driver`]; `event` returns true if the driver has changed.
-    pub fn drive(&self, event: impl FnOnce(&mut Driver) -> bool) {
+    /// Applies an event to the [`HeadDriver`]; `event` returns true if the driver has changed.
+    pub fn drive(&self, event: impl FnOnce(&mut HeadDriver) -> bool) {
         self.shared.driver.send_if_modified(event);
     }
 
@@ -344,7 +344,7 @@ impl Chain {
         self.enqueue(payload, provenance, None).await?.await
     }
 
-    /// Executes an unsafe payload and, unless a rollup node drives ([`Driver`]), applies the fork
+    /// Executes an unsafe payload and, unless a rollup node drives ([`HeadDriver`]), applies the fork
     /// choice of unsafe blocks.
     pub async fn follow(
         &self,

@@ -4,7 +4,7 @@
 //! Above the store, views, the EVM and the pool; below the executor, the persister and the builder.
 
 use crate::chain::{
-    abandoned, driver::Driver, evm::StateError, genesis::GenesisError, payload_log::LogError,
+    abandoned, driver::HeadDriver, evm::StateError, genesis::GenesisError, payload_log::LogError,
     pool::Pool, rows::ReadError, rules::ChainSpec, store::StoreError, view::View,
 };
 use alloy_primitives::{B256, map::HashMap};
@@ -162,7 +162,7 @@ pub struct Shared {
     pub pool: Arc<Pool>,
     pub(super) view: ArcSwap<View>,
     pub(super) heads: watch::Sender<Heads>,
-    pub(super) driver: watch::Sender<Driver>,
+    pub(super) driver: watch::Sender<HeadDriver>,
     /// Payloads of the blocks in the executor's tree, by hash.
     pub(super) known: RwLock<HashMap<B256, Arc<Payload>>>,
     /// Recently abandoned blocks.

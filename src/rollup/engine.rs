@@ -5,7 +5,7 @@
 //! bounded there (the executor's command queue, the builder's queue). Signing records are not part
 //! of the seam, since they stay with the key: see [`super::signing_log`].
 
-use crate::chain::{Chain, ChainError, Heads, Inserted, driver::Driver};
+use crate::chain::{Chain, ChainError, Heads, Inserted, driver::HeadDriver};
 use alloy_primitives::B256;
 use alloy_rpc_types_engine::PayloadId;
 use op_alloy_rpc_types_engine::OpPayloadAttributes;
@@ -53,7 +53,7 @@ impl Engine {
 
     /// Executes an unsafe payload and applies the fork choice of unsafe blocks: the head moves only
     /// to a strictly higher block on a branch that contains the safe head and the block of
-    /// [`Engine::protect`], and only while no rollup node drives the core ([`Driver`]).
+    /// [`Engine::protect`], and only while no rollup node drives the core ([`HeadDriver`]).
     ///
     /// Returns when the payload is queued, with its outcome to come. Payloads are executed in the
     /// order of the calls. Outcomes are those of [`Engine::insert`]. Never moves safe or finalized.
@@ -181,7 +181,7 @@ impl Engine {
     }
 
     /// The party that moves the unsafe head. Wakes when it changes.
-    pub fn driver(&self) -> watch::Receiver<Driver> {
+    pub fn driver(&self) -> watch::Receiver<HeadDriver> {
         let Self::Local(chain) = self;
         chain.driver()
     }
