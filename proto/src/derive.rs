@@ -102,7 +102,7 @@ pub enum Need {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum L1Link {
     /// The block with this hash.
-    Is(B256),
+    Hash(B256),
     /// A child of the block with this hash.
     ChildOf(B256),
 }

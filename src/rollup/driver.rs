@@ -354,7 +354,7 @@ impl RollupDriver {
     async fn next_l1(&mut self, number: u64, link: L1Link) -> Result<NextAction, DriverStepError> {
         self.end_l1_block().await?;
         let input = match link {
-            L1Link::Is(hash) => self.l1.input_by_hash(hash).await?.ok_or_else(|| {
+            L1Link::Hash(hash) => self.l1.input_by_hash(hash).await?.ok_or_else(|| {
                 DriverStepError::Reset(format!("L1 no longer has block {number} ({hash})"))
             })?,
             L1Link::ChildOf(_) if self.has_confirmations(number) => {

@@ -85,7 +85,7 @@ fn a_need_is_returned_until_it_is_met_and_answers_are_checked() {
     let (mut world, _) = start(rollup(STRICT), 3, 0);
     let expected = Need::L1Block {
         number: 0,
-        link: L1Link::Is(world.l1[0].block.hash),
+        link: L1Link::Hash(world.l1[0].block.hash),
     };
     for _ in 0..3 {
         match world.pipeline.step() {
