@@ -2,7 +2,7 @@
 //! the sequencer.
 //!
 //! [`engine`] is the seam to the execution core. [`l1`] reads L1, [`beacon`] its blobs, [`l1_config`]
-//! has its blob fee schedule. [`driver`] derives: [`start`] finds the heads to begin from, [`safe_db`]
+//! has its blob fee schedule. [`driver`] derives, [`safe_db`]
 //! records which L1 block made which L2 block safe, [`finality`] decides which block is final,
 //! [`status`] is what operators read, [`handle`] what JSON-RPC answers from,
 //! [`metrics`] what is measured. [`origin`] chooses the L1 origin of a new L2 block, [`sequencer`] makes blocks on time, [`rewind`] searches the head after an L1 reorg, [`signer`] signs blocks,
@@ -25,6 +25,5 @@ pub mod safe_db;
 pub mod sequencer;
 pub mod signer;
 pub mod signing_log;
-pub mod start;
 pub mod status;
 pub mod unsafe_signer;
