@@ -2,7 +2,10 @@
 //! what a test says. L1 has no batches: when their window has passed, blocks of deposits alone are
 //! derived.
 
-use super::*;
+use super::{
+    start::{StartHeads, StartSearch},
+    *,
+};
 use crate::{
     chain::{
         Chain, Heads,
