@@ -5,8 +5,8 @@
 //! contract storage is proven against its state root, unless the endpoint is trusted. Receipts are
 //! always checked against the header's root. A call that fails at one endpoint is repeated at the
 //! others, once each; more retries and their pace belong to the caller, except that an endpoint that
-//! asks for a rest gets it. An endpoint can overload us only up to [`L1Config`]'s limits on response
-//! size, time and concurrency.
+//! demands a pause gets no request before it is over. An endpoint can overload us only up to
+//! [`L1Config`]'s limits on response size, time and concurrency.
 
 mod answer;
 mod blocks;
