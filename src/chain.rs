@@ -38,7 +38,7 @@ pub use types::{ChainError, Heads, Inserted, Shared};
 use crate::chain::{
     abandoned::Abandoned,
     builder::Build,
-    driver::Driver,
+    driver::HeadDriver,
     execute::Preparation,
     executor::{Executor, ExecutorCommand, ExecutorLimits, Imported, SwitchPolicy},
     genesis::Genesis,
@@ -316,12 +316,12 @@ impl Chain {
     }
 
     /// Wakes when the driver of the unsafe head changes.
-    pub fn driver(&self) -> watch::Receiver<Driver> {
+    pub fn driver(&self) -> watch::Receiver<HeadDriver> {
         self.shared.driver.subscribe()
     }
 
-    /// Applies an event to the [`Driver`]; `event` returns true if the driver has changed.
-    pub fn drive(&self, event: impl FnOnce(&mut Driver) -> bool) {
+    /// Applies an event to the [`HeadDriver`]; `event` returns true if the driver has changed.
+    pub fn drive(&self, event: impl FnOnce(&mut HeadDriver) -> bool) {
         self.shared.driver.send_if_modified(event);
     }
 
@@ -344,7 +344,7 @@ impl Chain {
         self.enqueue(payload, provenance, None).await?.await
     }
 
-    /// Executes an unsafe payload and, unless a rollup node drives ([`Driver`]), applies the fork
+    /// Executes an unsafe payload and, unless a rollup node drives ([`HeadDriver`]), applies the fork
     /// choice of unsafe blocks.
     pub async fn follow(
         &self,
@@ -417,7 +417,8 @@ impl Chain {
     }
 
     /// Moves the heads. `None` keeps safe or finalized. Both must be on the branch of `head`, also
-    /// when they are kept, and finalized not above safe. On an error nothing has moved.
+    /// when they are kept, like the newest derived block ([`Chain::protect`]), and finalized not
+    /// above safe. On an error nothing has moved.
     pub async fn forkchoice(
         &self,
         head: B256,
@@ -446,6 +447,22 @@ impl Chain {
             reply,
         })
         .await
+    }
+
+    /// Keeps the head on the branch of this block, the newest one that was derived from L1: neither
+    /// the swarm nor a fork choice takes it to a branch without the block, which fails with
+    /// [`ChainError::NotOnBranch`]. `None` ends that. Returns as soon as the call is in the executor's
+    /// queue, with a future of the outcome: the same error if the block is not on the head's branch.
+    pub async fn protect(
+        &self,
+        derived: Option<B256>,
+    ) -> Result<impl Future<Output = Result<(), ChainError>> + use<>, ChainError> {
+        let (reply, answer) = oneshot::channel();
+        let sent = self
+            .commands
+            .send(ExecutorCommand::Protect { derived, reply });
+        sent.await.map_err(|_| ChainError::Stopped)?;
+        Ok(async { answer.await.map_err(|_| ChainError::Stopped)? })
     }
 
     /// A view whose head is this block, on any branch.
@@ -488,6 +505,23 @@ impl Chain {
         let (reply, answer) = oneshot::channel();
         self.build(Build::Seal { id, reply })?;
         let block = answer.await.map_err(|_| ChainError::Stopped)??;
+        self.adopt(block).await
+    }
+
+    /// Builds a block on `parent` with the transactions of the attributes and none of the pool. It
+    /// neither replaces nor delays a build that [`Chain::start`] has begun. The block is executed and
+    /// known afterwards; no head has moved.
+    pub async fn build_at_once(
+        &self,
+        parent: B256,
+        attributes: OpPayloadAttributes,
+    ) -> Result<Arc<ExecutedBlock>, ChainError> {
+        let (parent, shared) = (self.view_of(parent).await?, self.shared.clone());
+        let build = move || builder::build_at_once(&shared, &parent, attributes);
+        self.adopt(blocking(build).await??).await
+    }
+
+    async fn adopt(&self, block: Arc<ExecutedBlock>) -> Result<Arc<ExecutedBlock>, ChainError> {
         let adopted = block.clone();
         self.request(|reply| ExecutorCommand::Adopt {
             block: adopted,
@@ -659,7 +693,9 @@ impl Chain {
 
     fn build(&self, request: Build) -> Result<(), ChainError> {
         self.builds.try_send(request).map_err(|error| match error {
-            std_mpsc::TrySendError::Full(_) => ChainError::Busy,
+            std_mpsc::TrySendError::Full(_) => {
+                ChainError::Busy("too many requests wait for the builder")
+            }
             std_mpsc::TrySendError::Disconnected(_) => ChainError::Stopped,
         })
     }
@@ -677,11 +713,11 @@ impl Chain {
     }
 }
 
-/// Runs a write that may wait for the disk off the async threads.
+/// Runs work that takes long, or waits for the disk, off the async threads.
 async fn blocking<T: Send + 'static>(
-    write: impl FnOnce() -> T + Send + 'static,
+    work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, ChainError> {
-    tokio::task::spawn_blocking(write)
+    tokio::task::spawn_blocking(work)
         .await
         .map_err(|_| ChainError::Stopped)
 }

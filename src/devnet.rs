@@ -56,6 +56,8 @@ pub struct NodePlan {
     pub command: Vec<String>,
     pub http: String,
     pub ws: String,
+    /// The rollup node's RPC; the L1 has none.
+    pub rpc: Option<String>,
     pub metrics: String,
     /// Its multiaddr; the L1 has none.
     pub p2p: Option<String>,

@@ -27,7 +27,7 @@
 //!   the store's head down.
 //! - **payload log**: every accepted payload, written before its state. A **replay** executes them
 //!   again at open. A **guard row** says that a block of a height may have been signed.
-//! - **engine**: the Engine API, never the database. **Driver**: the party that moves the unsafe
+//! - **engine**: the Engine API, never the database. **Head driver**: the party that moves the unsafe
 //!   head, a rollup node or the node itself.
 //! - **attributes**: everything that determines a block but its transactions from the pool. **L1
 //!   origin**: the L1 block that a block takes its deposits and base fee from.

@@ -96,6 +96,14 @@ pub struct HttpEndpoint {
     pub cors: Vec<String>,
 }
 
+/// `--rpc.*`: the rollup node's own RPC.
+#[derive(Clone, Debug)]
+pub struct RollupEndpoint {
+    pub http: HttpEndpoint,
+    /// Whether a port that is taken is an error. Otherwise this endpoint is left out.
+    pub required: bool,
+}
+
 /// `--ws.*`.
 #[derive(Clone, Debug)]
 pub struct WsEndpoint {
@@ -121,8 +129,7 @@ pub struct RpcConfig {
     pub http: Option<HttpEndpoint>,
     pub ws: Option<WsEndpoint>,
     pub auth: Option<AuthEndpoint>,
-    /// `--rpc.*`: the rollup node's own RPC.
-    pub rollup: Option<HttpEndpoint>,
+    pub rollup: Option<RollupEndpoint>,
     pub limits: ServerLimits,
 }
 
@@ -187,7 +194,9 @@ impl RpcServer {
                 },
             )
         });
-        let rollup = config.rollup.map(|end| http_side(end, "--rpc"));
+        let rollup = config
+            .rollup
+            .map(|end| (end.required, http_side(end.http, "--rpc")));
         let auth_limits = ServerLimits {
             body: AUTH_BODY,
             ws_message: AUTH_BODY,
@@ -202,15 +211,12 @@ impl RpcServer {
         let connections = Connections::new(limits.connections);
         let (mut server, mut bound) =
             Self::bind_sites(http, ws, limits.clone(), &connections).await?;
-        if let Some((addr, http)) = rollup {
-            let listener = listen(
-                addr,
-                "rpc",
-                Site::new(Some(http), None, limits, connections),
-            )
-            .await?;
-            bound.rollup = Some(listener.socket.local_addr().unwrap_or(addr));
-            server.listeners.push(listener);
+        if let Some((required, (addr, http))) = rollup {
+            let site = Site::new(Some(http), None, limits, connections);
+            if let Some(listener) = bind_rollup(addr, site, required).await? {
+                bound.rollup = Some(listener.socket.local_addr().unwrap_or(addr));
+                server.listeners.push(listener);
+            }
         }
         if let Some(auth) = config.auth {
             let addr = auth.addr;
@@ -283,6 +289,21 @@ impl RpcServer {
                 .map(|listener| listener.run(token.clone())),
         )
         .await;
+    }
+}
+
+/// The listener of the rollup node's RPC; `None` if its port is in use and not `required`.
+async fn bind_rollup(
+    addr: SocketAddr,
+    site: Site,
+    required: bool,
+) -> Result<Option<Listener>, BindError> {
+    match listen(addr, "rpc", site).await {
+        Err(BindError::InUse { .. }) if !required => {
+            tracing::warn!(%addr, "the default port of the rollup node's RPC is in use by another program, so this RPC is not served: choose another port with --rpc.port");
+            Ok(None)
+        }
+        bound => bound.map(Some),
     }
 }
 

@@ -23,7 +23,7 @@ mod stage;
 mod validity;
 mod walk;
 
-pub use drops::{DropCounts, DropReason};
+pub use drops::{DropCounts, DropReason, ReadCounts};
 pub use input::{BlobRef, InboxTransaction, L1Input, RelevantLogs, inbox_transactions};
 
 use self::{derivation::Derivation, source::BatchSource, stage::StageContext, walk::ResetWalk};
@@ -106,7 +106,7 @@ pub enum Need {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum L1Link {
     /// The block with this hash.
-    Is(B256),
+    Hash(B256),
     /// A child of the block with this hash.
     ChildOf(B256),
 }
@@ -395,6 +395,11 @@ impl Pipeline {
     /// Counts of drops since the last call.
     pub fn drain_drops(&mut self) -> DropCounts {
         std::mem::take(&mut self.cx.drops)
+    }
+
+    /// Frames and batches read since the last call.
+    pub fn drain_reads(&mut self) -> ReadCounts {
+        std::mem::take(&mut self.cx.reads)
     }
 }
 

@@ -347,7 +347,7 @@ impl<'a> Run<'a> {
                 Some(_) if self.chaos.happens(20) => self.pipeline.no_l1_yet(),
                 Some(input) => {
                     let on_link = match link {
-                        L1Link::Is(hash) => input.block.hash == hash,
+                        L1Link::Hash(hash) => input.block.hash == hash,
                         L1Link::ChildOf(parent) => input.block.parent_hash == parent,
                     };
                     assert!(on_link);

@@ -1,7 +1,9 @@
 //! The builder: the thread on which blocks are built, from a view, so that building never delays
 //! the executor.
 //!
-//! One job at a time: a new `Start` replaces an unfinished one. Between `Start` and `Seal` it keeps
+//! One job at a time: a new `Start` replaces an unfinished one. Blocks without pool transactions are
+//! built by [`build_at_once`] instead, on a thread of the caller: they replace no job, and no job
+//! waits for them. Between `Start` and `Seal` it keeps
 //! adding pool transactions as they arrive, in slices of [`SLICE`], so that a `Seal` waits for at
 //! most one; sealing computes the roots. Bounded by the block's gas limit and by [`JOB_LIFETIME`].
 //! The pool is queried again only after it has changed, and for a bounded share of the time.
@@ -113,6 +115,21 @@ pub fn run(shared: Arc<Shared>, requests: Receiver<Build>) {
             Err(RecvTimeoutError::Disconnected) => return,
         }
     }
+}
+
+/// Builds and seals a block with the transactions of these attributes and none of the pool. Runs as
+/// long as the block takes to execute.
+pub fn build_at_once(
+    shared: &Shared,
+    parent: &Arc<View>,
+    attributes: OpPayloadAttributes,
+) -> Result<Arc<ExecutedBlock>, ChainError> {
+    let attributes = OpPayloadAttributes {
+        no_tx_pool: Some(true),
+        ..attributes
+    };
+    let id = attributes.payload_id(&parent.head().hash, 3);
+    BuildJob::start(shared, id, parent, attributes)?.seal(&shared.pool)
 }
 
 impl BuildJob {

@@ -22,7 +22,7 @@ pub const SILENCE: Duration = Duration::from_secs(600);
 
 /// The party that moves the unsafe head: the rollup node, or the node itself.
 #[derive(Clone, Debug)]
-pub struct Driver {
+pub struct HeadDriver {
     silence: Duration,
     /// Time of the rollup node's last call; `None` while the node follows the swarm by itself.
     last_call: Option<Instant>,
@@ -31,13 +31,13 @@ pub struct Driver {
     lowest_missing: Option<B256>,
 }
 
-impl Default for Driver {
+impl Default for HeadDriver {
     fn default() -> Self {
         Self::new(SILENCE)
     }
 }
 
-impl Driver {
+impl HeadDriver {
     pub fn new(silence: Duration) -> Self {
         Self {
             silence,
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn a_rollup_node_drives_from_its_first_fork_choice_until_it_is_silent() {
-        let (mut driver, mut now) = (Driver::default(), Instant::now());
+        let (mut driver, mut now) = (HeadDriver::default(), Instant::now());
         assert!(
             !driver.on_payload(now) && !driver.is_rollup_node() && driver.silent_at().is_none()
         );
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn blocks_on_the_way_to_a_missing_head_may_become_the_head() {
-        let (mut driver, now) = (Driver::default(), Instant::now());
+        let (mut driver, now) = (HeadDriver::default(), Instant::now());
         let below = |n| Provenance::Ancestor {
             of: BlockId {
                 number: 9,

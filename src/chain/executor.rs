@@ -25,7 +25,7 @@ use crate::chain::{
     payload_log::{FOLLOWED, LogError, Logged, PayloadLog},
     persister::{PersistResult, PersistWork},
     store::Snapshot,
-    tree::{self, Branch, Tree},
+    tree::{Branch, Tree},
     view::{self, ExecutedBlock, View},
 };
 use alloy_primitives::{B256, map::HashSet};
@@ -110,6 +110,12 @@ pub enum ExecutorCommand {
         finalized: Option<B256>,
         reply: ReplySender<()>,
     },
+    /// Keep the head on the branch of this block, the newest one that was derived from L1; `None`
+    /// keeps it on no such branch.
+    Protect {
+        derived: Option<B256>,
+        reply: ReplySender<()>,
+    },
     /// A view whose head is this block, to build on or to read.
     ViewOf {
         hash: B256,
@@ -138,6 +144,9 @@ pub struct Executor {
     /// Executed blocks that are not in the payload log: from the builder, a file or a gap.
     unlogged: HashSet<B256>,
     displaced: DisplacedHead,
+    /// The newest block derived from L1, which may be above the safe head. It is on the head's branch,
+    /// and the head stays on its branch.
+    derived: Option<BlockId>,
     /// The stored height at which the payload log was last pruned.
     log_pruned: u64,
     limits: ExecutorLimits,
@@ -166,6 +175,7 @@ impl Executor {
             persisting: false,
             unlogged: HashSet::default(),
             displaced: DisplacedHead::default(),
+            derived: None,
             log_pruned: 0,
             limits,
         }
@@ -225,6 +235,7 @@ impl Executor {
                 finalized,
                 reply,
             } => answer(reply, self.promote(safe, finalized)),
+            ExecutorCommand::Protect { derived, reply } => answer(reply, self.protect(derived)),
             ExecutorCommand::ViewOf { hash, reply } => answer(reply, self.view_of(hash)),
             ExecutorCommand::Wake => Ok(()),
         }
@@ -354,11 +365,7 @@ impl Executor {
         self.drop_oldest_sibling(id.number);
         let payload = block.payload.clone();
         if !self.tree.insert(block) {
-            return Err(ChainError::Build(format!(
-                "there are {} blocks at height {} already",
-                tree::MAX_SIBLINGS,
-                id.number
-            )));
+            return Err(ChainError::Busy("there are too many blocks at one height"));
         }
         self.unlogged.insert(id.hash);
         self.shared.known.write().insert(id.hash, payload);
@@ -420,8 +427,9 @@ impl Executor {
     }
 
     /// The fork choice of unsafe blocks: at one height the first valid block stays, the head moves
-    /// only to a strictly higher block, and only on a branch that contains the safe and the
-    /// finalized head. Returns the heads and their view if this block is to be the head.
+    /// only to a strictly higher block, and only on a branch that contains the safe head, the
+    /// finalized head and the newest derived block. Returns the heads and their view if this block is
+    /// to be the head.
     fn preferred_heads(
         &self,
         head: BlockId,
@@ -439,7 +447,10 @@ impl Executor {
         let Some(view) = self.make_view(&heads)? else {
             return Ok(None);
         };
-        for id in [heads.safe, heads.finalized].into_iter().flatten() {
+        for id in [heads.safe, heads.finalized, self.derived]
+            .into_iter()
+            .flatten()
+        {
             if view.hash_of(id.number)? != Some(id.hash) {
                 return Ok(None);
             }

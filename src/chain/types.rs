@@ -4,7 +4,7 @@
 //! Above the store, views, the EVM and the pool; below the executor, the persister and the builder.
 
 use crate::chain::{
-    abandoned, driver::Driver, evm::StateError, genesis::GenesisError, payload_log::LogError,
+    abandoned, driver::HeadDriver, evm::StateError, genesis::GenesisError, payload_log::LogError,
     pool::Pool, rows::ReadError, rules::ChainSpec, store::StoreError, view::View,
 };
 use alloy_primitives::{B256, map::HashMap};
@@ -97,8 +97,9 @@ pub enum ChainError {
     FinalizedAboveSafe { safe: BlockId, finalized: BlockId },
     #[error("the block cannot be built: {0}")]
     Build(String),
-    #[error("the builder is busy")]
-    Busy,
+    /// A later attempt may succeed.
+    #[error("the chain is busy: {0}")]
+    Busy(&'static str),
     #[error("no payload is being built under this id")]
     UnknownPayload,
     #[error("another block {have} is already signed for this height, parent and L1 origin")]
@@ -127,7 +128,7 @@ impl ChainError {
             | Self::NotOnBranch { .. }
             | Self::FinalizedAboveSafe { .. }
             | Self::Build(_)
-            | Self::Busy
+            | Self::Busy(_)
             | Self::UnknownPayload
             | Self::AlreadySigned { .. } => false,
         }
@@ -161,7 +162,7 @@ pub struct Shared {
     pub pool: Arc<Pool>,
     pub(super) view: ArcSwap<View>,
     pub(super) heads: watch::Sender<Heads>,
-    pub(super) driver: watch::Sender<Driver>,
+    pub(super) driver: watch::Sender<HeadDriver>,
     /// Payloads of the blocks in the executor's tree, by hash.
     pub(super) known: RwLock<HashMap<B256, Arc<Payload>>>,
     /// Recently abandoned blocks.

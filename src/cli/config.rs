@@ -125,8 +125,8 @@ pub struct InitConfig {
 pub struct RpcOptions {
     pub http: Option<HttpConfig>,
     pub ws: Option<WsConfig>,
-    /// The rollup node's own RPC, served where it is asked for.
-    pub rollup: Option<HttpConfig>,
+    /// The rollup node's own RPC; `None` on an execution core.
+    pub rollup: Option<RollupRpcConfig>,
     /// The sequencer's RPC, which gets submitted transactions.
     pub sequencer_http: Option<String>,
     /// Keep what that took in the local pool too.
@@ -145,6 +145,14 @@ pub struct HttpConfig {
     pub api: Vec<String>,
     pub cors_domains: Vec<String>,
     pub vhosts: Vec<String>,
+}
+
+#[derive(Clone, Debug)]
+pub struct RollupRpcConfig {
+    pub http: HttpConfig,
+    /// Whether `--rpc.port` was given. Without it the node goes on without this RPC where the default
+    /// port is taken, as by another node on the same machine.
+    pub port_given: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -172,7 +180,10 @@ impl NodeConfig {
             derivation: DerivationOptions::read(values)?,
             p2p,
             sequencer: SequencingConfig::read(values, notices)?,
-            rpc: RpcOptions::read(values)?,
+            rpc: RpcOptions {
+                rollup: Some(RollupRpcConfig::read(values)?),
+                ..RpcOptions::read(values)?
+            },
             pool: limits::pool(values)?,
             history: HistoryConfig::read(values)?,
             log: node_log(values)?,
@@ -347,28 +358,31 @@ impl RpcOptions {
             api: namespaces("ws.api")?,
             origins: values.list("ws.origins")?,
         };
-        let rollup = match values.source("rpc.addr").or(values.source("rpc.port")) {
-            Some(_) => Some(HttpConfig {
-                addr: host(values.required_text("rpc.addr")?),
-                port: values.port("rpc.port")?,
-                api: ["optimism", "opp2p", "health"]
-                    .into_iter()
-                    .chain(values.bool("rpc.enable-admin")?.then_some("admin"))
-                    .map(str::to_owned)
-                    .collect(),
-                cors_domains: vec!["*".to_owned()],
-                vhosts: http.vhosts.clone(),
-            }),
-            None => None,
-        };
         Ok(Self {
             http: values.bool("http")?.then_some(http),
             ws: values.bool("ws")?.then_some(ws),
-            rollup,
+            rollup: None,
             sequencer_http: values.text("rollup.sequencerhttp")?,
             tx_pool_admission: values.bool("rollup.enabletxpooladmission")?,
             geth_exact_receipts: values.bool("rpc.geth-exact-receipts")?,
             limits: RpcLimits::read(values)?,
+        })
+    }
+}
+
+impl RollupRpcConfig {
+    fn read(values: &Values) -> Result<Self, CliError> {
+        let admin = values.bool("rpc.enable-admin")?.then_some("admin");
+        let api = ["optimism", "opp2p", "health"].into_iter().chain(admin);
+        Ok(Self {
+            http: HttpConfig {
+                addr: host(values.required_text("rpc.addr")?),
+                port: values.port("rpc.port")?,
+                api: api.map(str::to_owned).collect(),
+                cors_domains: vec!["*".to_owned()],
+                vhosts: values.list("http.vhosts")?,
+            },
+            port_given: values.source("rpc.port").is_some(),
         })
     }
 }

@@ -103,6 +103,9 @@ struct NodeEntry {
     command: Vec<String>,
     http: String,
     ws: String,
+    /// The rollup node's RPC; the L1 has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    rpc: Option<String>,
     metrics: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     p2p: Option<String>,
@@ -211,6 +214,7 @@ impl Directory {
                 command,
                 http,
                 ws,
+                rpc,
                 metrics,
                 p2p,
                 ..
@@ -222,6 +226,7 @@ impl Directory {
                 command,
                 http,
                 ws,
+                rpc,
                 metrics,
                 p2p,
             }

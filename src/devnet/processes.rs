@@ -235,6 +235,7 @@ mod tests {
             // Nobody listens on the discard port of this machine.
             http: "http://127.0.0.1:9".into(),
             ws: String::new(),
+            rpc: None,
             metrics: String::new(),
             p2p: None,
             log,

@@ -11,6 +11,7 @@ use crate::{
         handle::RollupHandle,
         l1::{self, FollowedL1, L1Blocks, L1CheckError, L1Client, L1Heads, Watched},
         l1_config::{self, L1ConfigError},
+        metrics::{follow_unsafe_head, report_start},
         safe_db::SafeDb,
         sequencer::{Sequencer, SequencerError, SequencerHandle, SequencerParts},
         signer::{Remote, Signer},
@@ -67,6 +68,9 @@ impl Rollup {
                 schedule.is_some(),
                 L1ConfigError::NotGiven(config.l1_chain_id)
             );
+        }
+        if schedule.is_some() && config.alt_da.is_none() {
+            check_beacon(&options.l1, &config)?;
         }
         let (heads, watched) = watch::channel(L1Heads::default());
         let l1 = FollowedL1 {
@@ -141,11 +145,6 @@ impl Rollup {
     /// The beacon API, if one is configured and healthy.
     async fn beacon(&self, options: &L1Options) -> anyhow::Result<Option<BeaconClient>> {
         let Some(config) = &options.beacon else {
-            if self.config.forks.is_active(Fork::Ecotone, u64::MAX) {
-                tracing::error!(
-                    "the Ecotone upgrade is scheduled but no L1 Beacon API endpoint is configured: the safe head stops at the first batch in blobs; set --l1.beacon"
-                );
-            }
             return Ok(None);
         };
         let client = BeaconClient::new(config)?;
@@ -196,11 +195,18 @@ impl Rollup {
         network: Option<Network>,
         options: &L1Options,
     ) -> anyhow::Result<()> {
+        report_start();
         let (token, client) = (tasks.token(), self.l1.client.clone());
         let (poll, epoch) = (options.poll_interval, options.epoch_interval);
         let heads = self.heads;
         tasks.spawn("L1 heads", async move {
             l1::follow_heads(client, heads, poll, epoch, token).await;
+            Ok(())
+        });
+        let (engine, genesis) = (Engine::Local(chain.clone()), self.config.genesis.clone());
+        let unsafe_head = follow_unsafe_head(engine, genesis, tasks.token());
+        tasks.spawn("metrics of the unsafe head", async move {
+            unsafe_head.await;
             Ok(())
         });
         if let Some(driver) = self.driver {
@@ -227,6 +233,24 @@ impl Rollup {
         };
         learn_signer(tasks, source, network, self.prepared).await
     }
+}
+
+/// Checks that blobs can be read if the chain is to have batches in blobs.
+fn check_beacon(options: &L1Options, config: &RollupConfig) -> anyhow::Result<()> {
+    let Some(time) = config.forks.time(Fork::Ecotone) else {
+        return Ok(());
+    };
+    if options.beacon.is_some() {
+        return Ok(());
+    }
+    ensure!(
+        options.beacon_ignored,
+        "the Ecotone upgrade is scheduled (timestamp = {time}) but no L1 Beacon API endpoint is configured: give the beacon API of an L1 consensus client with --l1.beacon, or --l1.beacon.ignore to start without one, where the safe head stops at the first batch in blobs"
+    );
+    tracing::warn!(
+        "no L1 Beacon API endpoint is configured (--l1.beacon.ignore): the safe head stops at the first batch in blobs"
+    );
+    Ok(())
 }
 
 fn l1_client(options: &L1Options) -> anyhow::Result<L1Client> {
@@ -353,6 +377,42 @@ mod tests {
     use super::*;
     use crate::chain::ChainError;
     use alloy_primitives::B256;
+    use starling_proto::fork::ForkSchedule;
+
+    #[test]
+    fn a_chain_with_ecotone_needs_a_beacon_endpoint_unless_it_is_ignored() {
+        let start = |options: &str| {
+            let line = format!("starling node --datadir=x --network=op-sepolia {options}");
+            let argv = line.split_whitespace().map(str::to_owned);
+            let parsed = crate::cli::parse(argv, &|_| None).expect("a command line");
+            let crate::cli::Invocation::Node(config) = parsed.invocation else {
+                panic!("no node: {:?}", parsed.invocation)
+            };
+            let rollup = config.rollup.read().expect("a network");
+            let before_ecotone = RollupConfig {
+                forks: ForkSchedule::from_genesis(Fork::Delta),
+                ..rollup.clone()
+            };
+            let without_batches = RollupConfig {
+                l1_chain_id: 900,
+                ..rollup.clone()
+            };
+            let start = |rollup| Rollup::new(&config, Arc::new(rollup)).map(drop);
+            assert!(start(before_ecotone).is_ok() && start(without_batches).is_ok());
+            start(rollup)
+        };
+        let refused = start("").expect_err("no endpoint").to_string();
+        let op_node = "the Ecotone upgrade is scheduled (timestamp = 1708534800) but no L1 Beacon API endpoint is configured";
+        assert!(refused.starts_with(op_node), "{refused}");
+        assert!(refused.contains("--l1.beacon, ") && refused.contains("--l1.beacon.ignore"));
+        for given in [
+            "--l1.beacon=http://b",
+            "--l1.beacon-fallbacks=http://b",
+            "--l1.beacon.ignore",
+        ] {
+            start(given).expect(given);
+        }
+    }
 
     #[tokio::test]
     async fn the_node_outlives_sequencing_and_not_its_chain() {

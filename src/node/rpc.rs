@@ -3,11 +3,12 @@
 
 use crate::{
     chain::Chain,
-    cli::config::{ExecutionConfig, RpcLimits, RpcOptions},
+    cli::config::{ExecutionConfig, RollupRpcConfig, RpcLimits, RpcOptions},
     open_files,
     rollup::{handle::RollupHandle, sequencer::SequencerHandle},
     rpc::{
-        self, AuthEndpoint, HttpEndpoint, RpcContext, RpcServer, SyncStatus, TxRoute, WsEndpoint,
+        self, AuthEndpoint, HttpEndpoint, RollupEndpoint, RpcContext, RpcServer, SyncStatus,
+        TxRoute, WsEndpoint,
         engine::{EngineContext, backend::EngineBackend, superchain::Halt},
         jwt::JwtSecret,
     },
@@ -142,15 +143,32 @@ async fn endpoints(config: &RpcOptions) -> anyhow::Result<rpc::RpcConfig> {
             origins: ws.origins.clone(),
         });
     }
-    if let Some(rollup) = &config.rollup {
-        endpoints.rollup = Some(HttpEndpoint {
-            addr: resolve("--rpc.addr", &rollup.addr, rollup.port).await?,
-            api: rollup.api.clone(),
-            vhosts: rollup.vhosts.clone(),
-            cors: rollup.cors_domains.clone(),
+    if let Some(RollupRpcConfig { http, port_given }) = &config.rollup {
+        endpoints.rollup = Some(RollupEndpoint {
+            http: HttpEndpoint {
+                addr: resolve("--rpc.addr", &http.addr, http.port).await?,
+                api: http.api.clone(),
+                vhosts: http.vhosts.clone(),
+                cors: http.cors_domains.clone(),
+            },
+            required: *port_given,
         });
     }
+    warn_of_public_admin(&endpoints);
     Ok(endpoints)
+}
+
+/// Warns where the `admin` methods are served to other machines.
+fn warn_of_public_admin(endpoints: &rpc::RpcConfig) {
+    let http = endpoints.http.as_ref().map(|end| (end.addr, &end.api));
+    let ws = endpoints.ws.as_ref().map(|end| (end.addr, &end.api));
+    let rollup = endpoints.rollup.as_ref();
+    let rollup = rollup.map(|end| (end.http.addr, &end.http.api));
+    for (address, api) in [http, ws, rollup].into_iter().flatten() {
+        if !address.ip().is_loopback() && api.iter().any(|name| name == "admin") {
+            tracing::warn!(%address, "the admin methods are served on an address that is not loopback: whoever reaches it can change the block signer and stop the sequencer");
+        }
+    }
 }
 
 /// Maximum connections and WebSockets of the public endpoints: the operator's limits, lowered to

@@ -129,7 +129,7 @@ pub fn swarm_config(
     swarm.sync_req_resp = config.req_resp;
     swarm.mesh = config.mesh;
     swarm.only_request_static = config.only_request_static;
-    (swarm.peer_limits, swarm.policy) = (config.tides, config.policy);
+    (swarm.peer_limits, swarm.policy) = (config.peer_limits, config.policy);
     swarm.restrict = config.restrict.clone();
     swarm.peerstore = config.peerstore.clone();
     swarm.discovery = config.discovery.clone();

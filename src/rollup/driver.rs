@@ -1,13 +1,18 @@
 //! The driver: derives the safe chain from L1, holds the unsafe chain against it and moves the heads.
 //!
-//! A thin loop around pure parts. The [`Pipeline`] names the next input or attributes, [`consolidates`]
-//! compares them with the unsafe block, [`Finality`] proposes the final block, [`StartSearch`] finds the
-//! heads to begin from. The driver uses the core through [`Engine`] alone. Blocks of the swarm and of
-//! the sequencer reach the core without it; a derived block overrides them, never the reverse. A failed
-//! read of L1 is retried and never changes the derived chain. One block is in flight at a time.
+//! A thin loop around pure parts. The [`Pipeline`] names the next input (`driver/l1_blocks.rs`) or
+//! attributes, which are consolidated with the unsafe block or built (`driver/blocks.rs`). [`Finality`]
+//! proposes the final block. A reset searches the heads to begin from (`driver/start.rs`). The driver
+//! uses the core through [`Engine`] alone. Blocks of the swarm and of the sequencer reach the core
+//! without it; a derived block overrides them, never the reverse. A failed read of L1 is retried and
+//! never changes the derived chain. One block is in flight at a time.
 
 mod backoff;
+mod blocks;
+mod l1_blocks;
 mod reader;
+mod reset;
+mod start;
 
 pub use reader::{L1ReadError, L1Reader};
 
@@ -15,37 +20,30 @@ use crate::{
     chain::ChainError,
     rollup::{
         engine::{BlockAt, Engine},
-        finality::{Finality, FinalityCandidate, SafeBlock},
-        l1::{L1Block, L1Heads},
-        safe_db::{SafeDb, SafeDbError},
-        start::{StartHeads, StartSearch, StartSearchError},
+        finality::Finality,
+        l1::L1Heads,
+        metrics::DerivationMetrics,
+        safe_db::{SafeBlock, SafeDb, SafeDbError},
         status::RollupStatus,
     },
 };
 use backoff::Backoff;
 use starling_proto::{
     config::RollupConfig,
-    consolidate::consolidates,
     derive::{
-        CriticalError, DerivedAttributes, L1Link, Need, Pipeline, PipelineStep, PushError,
-        ResetReason,
+        CriticalError, DerivedAttributes, L1Link, Pipeline, PipelineStep, PushError, ResetReason,
     },
     fork::BlobSchedule,
     l1info::{L1InfoError, L2BlockRef},
     payload::{BlockId, Payload},
 };
+use start::StartSearchError;
 use std::sync::Arc;
 use tokio::{
     runtime::{Handle, RuntimeFlavor},
-    sync::{mpsc, oneshot, watch},
+    sync::watch,
 };
 use tokio_util::sync::CancellationToken;
-
-/// Commands in the queue. Each is handled between two steps.
-const COMMANDS: usize = 4;
-
-/// Blocks that the unsafe head is lowered by at once: the core keeps undo records in memory for as many.
-const LOWERED_AT_ONCE: u64 = 16_000;
 
 /// Options of derivation.
 #[derive(Clone, Copy, Debug)]
@@ -122,7 +120,8 @@ enum NextAction {
 /// A handle to the running driver.
 #[derive(Clone, Debug)]
 pub struct DriverHandle {
-    commands: mpsc::Sender<oneshot::Sender<()>>,
+    /// Changed by every request to start over.
+    resets: watch::Sender<()>,
     status: watch::Receiver<RollupStatus>,
 }
 
@@ -132,11 +131,10 @@ pub struct DriverHandle {
 pub struct DriverEnded;
 
 impl DriverHandle {
-    /// Starts derivation over from the safe head (`admin_resetDerivationPipeline`).
-    pub async fn reset(&self) -> Result<(), DriverEnded> {
-        let (reply, answer) = oneshot::channel();
-        self.commands.send(reply).await.map_err(|_| DriverEnded)?;
-        answer.await.map_err(|_| DriverEnded)
+    /// Starts derivation over from the safe head (`admin_resetDerivationPipeline`). Returns at once:
+    /// the driver does it before its next step, however long L1 holds up the present one.
+    pub fn reset(&self) -> Result<(), DriverEnded> {
+        self.resets.send(()).map_err(|_| DriverEnded)
     }
 
     pub fn status(&self) -> RollupStatus {
@@ -167,13 +165,14 @@ pub struct RollupDriver {
     /// Heads, L1 or an operator demand a reset.
     start_over: bool,
     backoff: Backoff,
-    commands: mpsc::Receiver<oneshot::Sender<()>>,
+    resets: watch::Receiver<()>,
     status: watch::Sender<RollupStatus>,
+    metrics: DerivationMetrics,
 }
 
 impl RollupDriver {
     pub fn new(config: DriverConfig, parts: DriverParts) -> (Self, DriverHandle) {
-        let (sender, commands) = mpsc::channel(COMMANDS);
+        let (sender, resets) = watch::channel(());
         let (status, watched) = watch::channel(RollupStatus::default());
         let driver = Self {
             config,
@@ -191,11 +190,12 @@ impl RollupDriver {
             displaced_head: None,
             start_over: false,
             backoff: Backoff::default(),
-            commands,
+            resets,
             status,
+            metrics: DerivationMetrics::new(),
         };
         let handle = DriverHandle {
-            commands: sender,
+            resets: sender,
             status: watched,
         };
         (driver, handle)
@@ -203,6 +203,15 @@ impl RollupDriver {
 
     /// Derives until the token is cancelled. An error says why derivation cannot go on.
     pub async fn run(mut self, token: CancellationToken) -> Result<(), DriverError> {
+        let ended = self.derive(token).await;
+        if ended.is_err() {
+            // The chain goes on without derivation, also where L1 reverts what was derived.
+            let _ = self.engine.protect(None).await;
+        }
+        ended
+    }
+
+    async fn derive(&mut self, token: CancellationToken) -> Result<(), DriverError> {
         loop {
             self.publish_status();
             let next = tokio::select! {
@@ -213,24 +222,27 @@ impl RollupDriver {
             let waited = match next {
                 Ok(NextAction::Again) => {
                     self.backoff.reset();
-                    self.handle_queued();
+                    self.metrics.set_idle(false);
+                    self.notice_reset();
                     // A step may compute without awaiting.
                     tokio::task::yield_now().await;
                     continue;
                 }
                 Ok(NextAction::WaitForL1(next)) => {
                     self.backoff.reset();
+                    self.metrics.set_idle(true);
                     token.run_until_cancelled(self.wait_for_l1(next)).await
                 }
                 Err(error) => {
                     let pause = self.on_step_error(error)?;
-                    token.run_until_cancelled(tokio::time::sleep(pause)).await
+                    let pause = tokio::time::timeout(pause, requested(&self.resets));
+                    token.run_until_cancelled(pause).await.map(drop)
                 }
             };
             if waited.is_none() {
                 return Ok(());
             }
-            self.handle_queued();
+            self.notice_reset();
         }
     }
 
@@ -255,21 +267,17 @@ impl RollupDriver {
                 self.start_over = true;
             }
             error => {
-                metrics::counter!("op_node_default_derivation_errors_total").increment(1);
+                self.metrics.errors.record(1);
                 tracing::warn!(%error, ?pause, "a step of derivation failed; it is tried again");
             }
         }
         Ok(pause)
     }
 
-    fn handle_queued(&mut self) {
-        while let Ok(reply) = self.commands.try_recv() {
-            self.on_reset_command(reply);
-        }
-    }
-
-    fn on_reset_command(&mut self, reply: oneshot::Sender<()>) {
-        if reply.send(()).is_ok() {
+    /// Starts over before the next step if an operator has asked for it.
+    fn notice_reset(&mut self) {
+        if self.resets.has_changed().unwrap_or(false) {
+            self.resets.mark_unchanged();
             tracing::warn!("an operator starts derivation over");
             self.start_over = true;
         }
@@ -286,7 +294,7 @@ impl RollupDriver {
             return Ok(NextAction::Again);
         }
         let step = beside_the_runtime(|| self.pipeline.step());
-        self.count_drops();
+        self.count_progress();
         match step {
             PipelineStep::More => {}
             PipelineStep::Need(need) => return self.fetch(need).await,
@@ -316,333 +324,6 @@ impl RollupDriver {
         Ok(NextAction::Again)
     }
 
-    /// Fetches what the pipeline needs.
-    async fn fetch(&mut self, need: Need) -> Result<NextAction, DriverStepError> {
-        match need {
-            Need::L1Block { number, link } => return self.next_l1(number, link).await,
-            Need::Blobs { block, blobs } => {
-                let data = self.l1.blobs(&block, &blobs).await?;
-                self.pipeline.push_blobs(block.hash, &data)?;
-            }
-            Need::L2Block { number, hash } => {
-                if let Some(block) = self.awaiting_promotion.filter(|_| hash.is_none()) {
-                    // From here on no block of the swarm can take the derived blocks off the chain.
-                    self.engine.promote(Some(block.l2.hash), None).await?;
-                }
-                let at = hash.map_or(BlockAt::Number(number), BlockAt::Hash);
-                let block = self.engine.block(at).await?.ok_or_else(|| {
-                    DriverStepError::Reset(format!(
-                        "block {number} of the safe chain is not in the chain"
-                    ))
-                })?;
-                self.pipeline.push_l2(block)?;
-            }
-        }
-        Ok(NextAction::Again)
-    }
-
-    /// Moves on to an L1 block, if L1 has it and it is deep enough below L1's head.
-    async fn next_l1(&mut self, number: u64, link: L1Link) -> Result<NextAction, DriverStepError> {
-        self.end_l1_block().await?;
-        let input = match link {
-            L1Link::Is(hash) => self.l1.input_by_hash(hash).await?.ok_or_else(|| {
-                DriverStepError::Reset(format!("L1 no longer has block {number} ({hash})"))
-            })?,
-            L1Link::ChildOf(_) if self.has_confirmations(number) => {
-                let head = self
-                    .l1_heads
-                    .borrow()
-                    .head
-                    .map_or(number, |head| head.number);
-                // A block that is fetched before it has its confirmations may be gone when it has.
-                let deep = head.saturating_sub(self.config.l1_confs);
-                self.l1.input(number, deep).await?
-            }
-            L1Link::ChildOf(_) => {
-                self.pipeline.no_l1_yet();
-                return Ok(NextAction::Again);
-            }
-        };
-        let block = input.block.id();
-        self.pipeline.push_l1(input)?;
-        self.finalize(block).await?;
-        Ok(NextAction::Again)
-    }
-
-    /// Everything in the pipeline's L1 origin is derived.
-    async fn end_l1_block(&mut self) -> Result<(), DriverStepError> {
-        self.promote().await?;
-        if let Some(origin) = self.pipeline.origin().copied() {
-            self.status
-                .send_modify(|status| status.current_l1 = Some(origin));
-        }
-        Ok(())
-    }
-
-    /// Whether an L1 block is deep enough below L1's head to be derived from.
-    fn has_confirmations(&self, number: u64) -> bool {
-        let head = self.l1_heads.borrow().head;
-        head.is_some_and(|head| number.saturating_add(self.config.l1_confs) <= head.number)
-    }
-
-    /// Waits until L1 may have the block of this number, or has replaced the origin, or has a new
-    /// finalized block.
-    async fn wait_for_l1(&mut self, next: u64) {
-        let origin = self.pipeline.origin().copied().unwrap_or_default();
-        loop {
-            let heads = *self.l1_heads.borrow_and_update();
-            self.publish_status();
-            if self.has_confirmations(next) {
-                return;
-            }
-            let replaced =
-                |head: &L1Block| head.number == origin.number && head.hash != origin.hash;
-            if heads.head.as_ref().is_some_and(replaced) {
-                tracing::warn!(%next, origin = %origin.id(), "L1 reorg: the block that was derived last is gone");
-                self.start_over = true;
-                return;
-            }
-            if heads
-                .finalized
-                .is_some_and(|block| self.finality.is_news(block.id()))
-            {
-                return;
-            }
-            tokio::select! {
-                changed = self.l1_heads.changed() => if changed.is_err() { return std::future::pending().await },
-                Some(reply) = self.commands.recv() => return self.on_reset_command(reply),
-            }
-        }
-    }
-
-    /// Consolidates the unsafe block with the derived attributes, or builds a block with them. They are
-    /// kept until that has succeeded or the block is invalid.
-    async fn apply_attributes(&mut self) -> Result<(), DriverStepError> {
-        let Some(derived) = self.attributes.clone() else {
-            return Ok(());
-        };
-        for error in &derived.ignored {
-            tracing::warn!(l1_block = %derived.derived_from.hash, %error, "a configuration log on L1 has no effect");
-        }
-        let (parent, head) = (derived.parent.id, self.engine.heads().borrow().head);
-        if head.number < parent.number {
-            let reason = format!("the head {head} is below the pending safe block {parent}");
-            return Err(DriverStepError::Reset(reason));
-        }
-        if head.number > parent.number {
-            let number = parent.number.saturating_add(1);
-            let block = self.engine.block(BlockAt::Number(number)).await?;
-            let block = block.ok_or_else(|| {
-                DriverStepError::Reset(format!("the unsafe block {number} is not in the chain"))
-            })?;
-            match consolidates(&self.rollup, parent.hash, &derived.attributes, &block) {
-                Ok(()) => return self.accept(block, &derived),
-                Err(mismatch) => {
-                    tracing::warn!(unsafe_block = %block.id(), pending_safe = %parent, %mismatch, "L2 reorg: existing unsafe block does not match derived attributes from L1");
-                }
-            }
-            if !derived.concluding {
-                self.displaced_head.get_or_insert(head);
-            }
-        }
-        match self.build(&derived).await {
-            Ok(block) => {
-                self.make_canonical(&block).await?;
-                self.accept(block, &derived)
-            }
-            Err(ChainError::Build(reason)) => self.reject(&derived, &reason).await,
-            // The unsafe head is so far above that the core keeps no state of the parent.
-            Err(ChainError::UnknownBlock(unknown)) if unknown == parent.hash => {
-                self.lower_head(parent).await
-            }
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    async fn build(&self, derived: &DerivedAttributes) -> Result<Arc<Payload>, ChainError> {
-        let parent = derived.parent.id.hash;
-        let id = self
-            .engine
-            .start(parent, derived.attributes.clone())
-            .await?;
-        self.engine.seal(id).await
-    }
-
-    /// Makes a derived block the head, unless it is canonical already: the swarm may have brought it, and
-    /// blocks on it, in the meantime.
-    async fn make_canonical(&self, block: &Payload) -> Result<(), DriverStepError> {
-        let canonical = self.engine.block(BlockAt::Number(block.number())).await?;
-        if canonical.is_some_and(|canonical| canonical.hash == block.hash) {
-            return Ok(());
-        }
-        Ok(self.engine.forkchoice(block.hash, None, None).await?)
-    }
-
-    /// Lowers the unsafe head towards `to`, by a bounded number of blocks.
-    async fn lower_head(&self, to: BlockId) -> Result<(), DriverStepError> {
-        let head = self.engine.heads().borrow().head;
-        let number = to.number.max(head.number.saturating_sub(LOWERED_AT_ONCE));
-        let block = self.engine.block(BlockAt::Number(number)).await?;
-        let block = block.ok_or(StartSearchError::Missing(number))?;
-        tracing::warn!(%head, to = %block.id(), "the unsafe head is lowered to override its chain");
-        Ok(self.engine.forkchoice(block.hash, None, None).await?)
-    }
-
-    /// The block with the derived attributes is in the chain.
-    fn accept(
-        &mut self,
-        block: Arc<Payload>,
-        derived: &DerivedAttributes,
-    ) -> Result<(), DriverStepError> {
-        let safe = self.reference(&block)?;
-        let (number, origin) = (safe.id.number, safe.origin.number);
-        self.pipeline.accepted(block)?;
-        self.attributes = None;
-        if derived.concluding {
-            let derived_from = derived.derived_from.id();
-            tracing::debug!(number, hash = %safe.id.hash, origin, derived_from = derived_from.number, "a block is safe");
-            self.safe = Some(safe);
-            self.awaiting_promotion = Some(SafeBlock {
-                l2: safe.id,
-                derived_from,
-            });
-            self.displaced_head = None;
-        }
-        Ok(())
-    }
-
-    /// The core finds the block with the derived attributes invalid.
-    async fn reject(
-        &mut self,
-        derived: &DerivedAttributes,
-        reason: &str,
-    ) -> Result<(), DriverStepError> {
-        tracing::warn!(parent = %derived.parent.id, derived_from = %derived.derived_from.id(), reason, deposits_only = derived.deposits_only, "a derived block is invalid");
-        self.pipeline.invalid()?;
-        self.attributes = None;
-        let back = self.pipeline.pending_safe().map(|pending| pending.id);
-        match self.displaced_head.take() {
-            Some(head) if back != Some(derived.parent.id) => {
-                tracing::warn!(%head, "the unsafe head is reinstated");
-                Ok(self.engine.forkchoice(head.hash, None, None).await?)
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Makes the newest local-safe block the core's safe head, and records it.
-    async fn promote(&mut self) -> Result<(), DriverStepError> {
-        let Some(block) = self.awaiting_promotion else {
-            return Ok(());
-        };
-        // Recorded first: a restart goes on at the newest record, which must not be below the core's
-        // safe head.
-        let records = self.records.clone();
-        write_to_disk(move || records.record(block)).await?;
-        self.engine.promote(Some(block.l2.hash), None).await?;
-        self.awaiting_promotion = None;
-        self.finality.on_safe(block);
-        tracing::info!(number = block.l2.number, hash = %block.l2.hash, derived_from = block.derived_from.number, "safe head");
-        Ok(())
-    }
-
-    /// Finalizes what L1's finalized block allows. `derived` is the pipeline's current L1 origin.
-    async fn finalize(&mut self, derived: BlockId) -> Result<(), DriverStepError> {
-        if let Some(finalized) = self.l1_heads.borrow().finalized {
-            self.finality.on_finalized_l1(finalized.id());
-        }
-        let Some(FinalityCandidate {
-            block,
-            finalized_l1,
-        }) = self.finality.candidate(derived)
-        else {
-            return Ok(());
-        };
-        for l1 in [finalized_l1, block.derived_from] {
-            if self.l1.canonical_hash(l1.number).await? != l1.hash {
-                self.finality.attempted(derived, None);
-                let reason = format!(
-                    "L1 block {l1} is not canonical, and a block derived from it was to be finalized"
-                );
-                return Err(DriverStepError::Reset(reason));
-            }
-        }
-        self.engine.promote(None, Some(block.l2.hash)).await?;
-        self.finality.attempted(derived, Some(block.l2));
-        self.finalized = self.reference_at(block.l2.number).await?;
-        tracing::info!(number = block.l2.number, hash = %block.l2.hash, finalized_l1 = finalized_l1.number, "finalized head");
-        Ok(())
-    }
-
-    /// Finds the heads, moves the core to them and starts the pipeline from the safe one.
-    async fn reset(&mut self) -> Result<(), DriverStepError> {
-        metrics::counter!("op_node_default_pipeline_resets_total").increment(1);
-        (self.awaiting_promotion, self.displaced_head, self.safe) = (None, None, None);
-        self.attributes = None;
-        self.status.send_modify(|status| {
-            (status.current_l1, status.pending_safe_l2, status.safe_l2) = (None, None, None);
-        });
-        let search = StartSearch {
-            rollup: &self.rollup,
-            engine: &self.engine,
-            l1: self.l1.client(),
-            records: &self.records,
-            skip_check: self.config.skip_start_check,
-        };
-        let heads = search.run().await?;
-        self.move_heads(&heads).await?;
-        let StartHeads {
-            head,
-            safe,
-            finalized,
-            first_l1,
-            ..
-        } = heads;
-        let block = self.engine.block(BlockAt::Hash(safe.id.hash)).await?;
-        let block = block.ok_or(StartSearchError::Missing(safe.id.number))?;
-        self.finality.reset();
-        self.l1.on_reset();
-        self.pipeline.reset_from(block, first_l1);
-        (self.safe, self.finalized) = (Some(safe), Some(finalized));
-        self.start_over = false;
-        tracing::info!(head = %head.id, safe = %safe.id, finalized = %finalized.id, "derivation begins");
-        Ok(())
-    }
-
-    /// Moves the core's heads, and the record of safe heads, to where derivation begins.
-    async fn move_heads(&self, heads: &StartHeads) -> Result<(), DriverStepError> {
-        let StartHeads {
-            head,
-            safe,
-            searched,
-            ..
-        } = *heads;
-        let now = *self.engine.heads().borrow();
-        if head.id != searched {
-            if now.head != searched {
-                return Err(DriverStepError::Moved);
-            }
-            tracing::warn!(head = %searched, to = %head.id, "L1 reorg: the head goes back to the last block whose L1 origin is canonical");
-            let safe = Some(safe.id.hash);
-            self.engine.forkchoice(head.id.hash, safe, None).await?;
-        } else if now.safe != Some(safe.id) {
-            self.engine.promote(Some(safe.id.hash), None).await?;
-        }
-        let records = self.records.clone();
-        let genesis = self.rollup.genesis.l2;
-        write_to_disk(move || {
-            records.reset(safe.id, safe.origin)?;
-            // Genesis is safe by definition.
-            if safe.id == genesis && records.is_empty() {
-                let (l2, derived_from) = (safe.id, safe.origin);
-                records.record(SafeBlock { l2, derived_from })?;
-            }
-            Ok(())
-        })
-        .await?;
-        Ok(())
-    }
-
     fn reference(&self, block: &Payload) -> Result<L2BlockRef, DriverStepError> {
         L2BlockRef::of(block, &self.rollup.genesis).map_err(|error| DriverStepError::Block {
             block: block.id(),
@@ -656,13 +337,13 @@ impl RollupDriver {
     }
 
     /// Publishes the heads.
-    fn publish_status(&self) {
+    fn publish_status(&mut self) {
         let L1Heads {
             head,
             safe,
             finalized,
         } = *self.l1_heads.borrow();
-        self.status.send_if_modified(|status| {
+        let changed = self.status.send_if_modified(|status| {
             let new = RollupStatus {
                 head_l1: head,
                 safe_l1: safe,
@@ -674,10 +355,16 @@ impl RollupDriver {
             };
             std::mem::replace(status, new) != new
         });
+        if changed {
+            let status = *self.status.borrow();
+            self.metrics.on_status(&status);
+        }
     }
 
-    fn count_drops(&mut self) {
-        for (reason, count) in self.pipeline.drain_drops().iter() {
+    fn count_progress(&mut self) {
+        let (reads, drops) = (self.pipeline.drain_reads(), self.pipeline.drain_drops());
+        self.metrics.on_progress(&reads, &drops);
+        for (reason, count) in drops.iter() {
             metrics::counter!("starling_derivation_dropped_total", "reason" => reason.label())
                 .increment(count);
             tracing::warn!(
@@ -686,6 +373,14 @@ impl RollupDriver {
                 "derivation drops batcher data"
             );
         }
+    }
+}
+
+/// Waits for a request to start over, which stays for [`RollupDriver::notice_reset`].
+async fn requested(resets: &watch::Receiver<()>) {
+    let mut resets = resets.clone();
+    if resets.changed().await.is_err() {
+        std::future::pending().await
     }
 }
 
@@ -707,3 +402,6 @@ async fn write_to_disk(
         Err(_) => Err(ChainError::Stopped.into()),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,7 +5,7 @@
 //! bounded there (the executor's command queue, the builder's queue). Signing records are not part
 //! of the seam, since they stay with the key: see [`super::signing_log`].
 
-use crate::chain::{Chain, ChainError, Heads, Inserted, driver::Driver};
+use crate::chain::{Chain, ChainError, Heads, Inserted, driver::HeadDriver};
 use alloy_primitives::B256;
 use alloy_rpc_types_engine::PayloadId;
 use op_alloy_rpc_types_engine::OpPayloadAttributes;
@@ -52,8 +52,8 @@ impl Engine {
     }
 
     /// Executes an unsafe payload and applies the fork choice of unsafe blocks: the head moves only
-    /// to a strictly higher block on a branch that contains the safe head, and only while no rollup
-    /// node drives the core ([`Driver`]).
+    /// to a strictly higher block on a branch that contains the safe head and the block of
+    /// [`Engine::protect`], and only while no rollup node drives the core ([`HeadDriver`]).
     ///
     /// Returns when the payload is queued, with its outcome to come. Payloads are executed in the
     /// order of the calls. Outcomes are those of [`Engine::insert`]. Never moves safe or finalized.
@@ -69,8 +69,9 @@ impl Engine {
     /// Moves the unsafe head to a known block, up, down or to another branch, and with it safe and
     /// finalized where they are given.
     ///
-    /// Fails if a block is unknown ([`ChainError::UnknownBlock`]), if safe or finalized are not on
-    /// the branch of the head, also when they stay ([`ChainError::NotOnBranch`]), or if finalized
+    /// Fails if a block is unknown ([`ChainError::UnknownBlock`]), if safe, finalized or the block of
+    /// [`Engine::protect`] are not on the branch of the head, also when they stay
+    /// ([`ChainError::NotOnBranch`]), or if finalized
     /// would be above safe ([`ChainError::FinalizedAboveSafe`]); then no head has moved. A head
     /// that does not only rise is durable when this returns. Never executes a block.
     pub async fn forkchoice(
@@ -97,6 +98,21 @@ impl Engine {
         chain.promote(safe, finalized).await
     }
 
+    /// Keeps the unsafe head on the branch of this block, the newest one derived from L1, which may be
+    /// above the safe head. From then on neither [`Engine::follow`] nor [`Engine::forkchoice`] takes
+    /// the head to a branch without it. `None` ends that.
+    ///
+    /// Returns when the call is queued, with its outcome to come: it fails if the block is not on the
+    /// branch of the head ([`ChainError::NotOnBranch`]), and then the block before is still kept.
+    /// Calls that come later are handled after it. Never moves a head.
+    pub async fn protect(
+        &self,
+        derived: Option<B256>,
+    ) -> Result<impl Future<Output = Result<(), ChainError>> + use<>, ChainError> {
+        let Self::Local(chain) = self;
+        chain.protect(derived).await
+    }
+
     /// Starts to build a block on a known parent; transactions of the pool are added until
     /// [`Engine::seal`] unless the attributes forbid it.
     ///
@@ -118,6 +134,25 @@ impl Engine {
     pub async fn seal(&self, id: PayloadId) -> Result<Arc<Payload>, ChainError> {
         let Self::Local(chain) = self;
         Ok(chain.seal(id).await?.payload.clone())
+    }
+
+    /// Builds a block on a known parent with the transactions of the attributes and none of the pool,
+    /// and returns it; it is executed and known from then on. It neither replaces nor delays a build
+    /// that [`Engine::start`] has begun.
+    ///
+    /// Fails if the parent is unknown, or if the attributes are invalid ([`ChainError::Build`]).
+    /// Never moves a head, and never makes the block durable.
+    pub async fn build_at_once(
+        &self,
+        parent: B256,
+        attributes: OpPayloadAttributes,
+    ) -> Result<Arc<Payload>, ChainError> {
+        let Self::Local(chain) = self;
+        Ok(chain
+            .build_at_once(parent, attributes)
+            .await?
+            .payload
+            .clone())
     }
 
     /// Reads a block; `None` if it is unknown or its body is pruned. By hash it finds blocks in
@@ -146,7 +181,7 @@ impl Engine {
     }
 
     /// The party that moves the unsafe head. Wakes when it changes.
-    pub fn driver(&self) -> watch::Receiver<Driver> {
+    pub fn driver(&self) -> watch::Receiver<HeadDriver> {
         let Self::Local(chain) = self;
         chain.driver()
     }

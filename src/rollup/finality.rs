@@ -4,6 +4,7 @@
 //! and L1 signals, checks the proposal of [`Finality::candidate`] against L1, and promotes it. Memory is
 //! bounded by the lookback.
 
+use crate::rollup::safe_db::SafeBlock;
 use starling_proto::payload::BlockId;
 use std::collections::VecDeque;
 
@@ -13,13 +14,6 @@ pub const LOOKBACK: usize = 4 * 32 + 1;
 /// Derived L1 blocks between two attempts with the same signal (op-node's finality delay;
 /// `--finality.delay`).
 pub const DELAY: u64 = 64;
-
-/// A safe L2 block and the L1 block whose data made it safe.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SafeBlock {
-    pub l2: BlockId,
-    pub derived_from: BlockId,
-}
 
 /// A block that may be final. Both L1 blocks must be canonical for that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,8 +1,8 @@
 //! HTTP as the clients of L1 and of the beacon API use it: bounded in size and time, and with names
 //! of endpoints and failures that hold no credentials.
 //!
-//! [`rate`] and [`rotation`] decide when to ask and whom; both are pure. [`HttpTarget`] does the
-//! asking: one request per call, no retries and no redirects.
+//! [`rate`] and [`rotation`] decide when a request is sent, and to which endpoint; both are pure.
+//! [`HttpTarget`] sends it: one request per call, no retries and no redirects.
 
 #[cfg(test)]
 pub(crate) mod fake;
@@ -23,8 +23,8 @@ use hyper_util::{
 use rustls_platform_verifier::ConfigVerifierExt;
 use std::{sync::Arc, time::Duration};
 
-/// Longest rest that an endpoint can ask for with `Retry-After`: a wrong header does not end the
-/// use of an endpoint for good.
+/// Longest pause that is kept for a `Retry-After`, so that a wrong header does not exclude an endpoint
+/// for good.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
 
 /// Scheme, host and port of a URL: paths and user names may be credentials.
@@ -55,7 +55,7 @@ pub fn causes(error: &dyn std::error::Error) -> String {
 #[derive(Clone, Debug)]
 pub struct HttpReply {
     pub status: StatusCode,
-    /// Rest that the endpoint asks for, at most an hour.
+    /// Pause that the endpoint demands (`Retry-After`), at most an hour.
     pub retry_after: Option<Duration>,
     pub body: Bytes,
 }

@@ -5,8 +5,8 @@
 //! contract storage is proven against its state root, unless the endpoint is trusted. Receipts are
 //! always checked against the header's root. A call that fails at one endpoint is repeated at the
 //! others, once each; more retries and their pace belong to the caller, except that an endpoint that
-//! asks for a rest gets it. An endpoint can overload us only up to [`L1Config`]'s limits on response
-//! size, time and concurrency.
+//! demands a pause gets no request before it is over. An endpoint can overload us only up to
+//! [`L1Config`]'s limits on response size, time and concurrency.
 
 mod answer;
 mod blocks;
@@ -543,7 +543,12 @@ impl L1Client {
             let wait = rate.lock().reserve(calls.len(), Instant::now());
             tokio::time::sleep(wait).await;
         }
-        self.inner.transports[index].send(calls).await
+        let started = Instant::now();
+        let answers = self.inner.transports[index].send(calls).await;
+        let method = calls.first().map_or("", |call| call.method);
+        metrics::histogram!("op_node_default_l1_request_seconds", "request" => method)
+            .record(started.elapsed().as_secs_f64());
+        answers
     }
 
     /// An error of the endpoint in use.

@@ -5,7 +5,6 @@
 //! node keeps one always: after a restart or an L1 reorg the safe head is that of the newest record
 //! whose L1 block is canonical. `optimism_safeHeadAtL1Block` answers from it with `--safedb.path`.
 
-use crate::rollup::finality::SafeBlock;
 use alloy_primitives::{B256, keccak256};
 use parking_lot::RwLock;
 use starling_proto::payload::BlockId;
@@ -37,6 +36,13 @@ pub enum SafeDbError {
          from here on"
     )]
     Damaged { path: PathBuf, position: u64 },
+}
+
+/// A safe L2 block and the L1 block whose data made it safe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SafeBlock {
+    pub l2: BlockId,
+    pub derived_from: BlockId,
 }
 
 /// The file of safe heads. Clones are handles to the same file; the driver alone writes.

@@ -27,7 +27,7 @@ pub const NAMESPACE: Namespace = Namespace {
         ("admin_setRecoverMode", Method::Async(set_recover_mode)),
         (
             "admin_resetDerivationPipeline",
-            Method::Async(reset_derivation),
+            Method::Quick(reset_derivation),
         ),
     ],
     subscriptions: &[],
@@ -114,16 +114,14 @@ fn set_recover_mode(context: Arc<RpcContext>, mut args: Args) -> BoxFuture<'stat
 }
 
 /// `admin_resetDerivationPipeline()`: derivation starts over from the safe head.
-fn reset_derivation(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> {
-    async move {
-        args.at_most(0)?;
-        let missing = || RpcError::server("this node derives no chain: run `starling node`");
-        let rollup = context.rollup.as_ref().ok_or_else(missing)?;
-        let reset = rollup.driver.reset().await;
-        reset.map_err(|error| RpcError::server(error.to_string()))?;
-        reply(())
-    }
-    .boxed()
+fn reset_derivation(context: &RpcContext, args: Args) -> Reply {
+    args.at_most(0)?;
+    let missing = || RpcError::server("this node derives no chain: run `starling node`");
+    let driver = &context.rollup.as_ref().ok_or_else(missing)?.driver;
+    driver
+        .reset()
+        .map_err(|error| RpcError::server(error.to_string()))?;
+    reply(())
 }
 
 fn sequencer(context: &RpcContext) -> Result<&SequencerHandle, SequencerControlError> {

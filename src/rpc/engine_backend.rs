@@ -19,7 +19,7 @@ mod tests;
 
 pub use builds::payload_id;
 
-use crate::chain::{Chain, ChainError, Inserted, driver::Driver};
+use crate::chain::{Chain, ChainError, Inserted, driver::HeadDriver};
 use alloy_primitives::B256;
 use alloy_rpc_types_engine::{ForkchoiceState, PayloadId, PayloadStatus, PayloadStatusEnum};
 use branch::BranchMode;
@@ -235,14 +235,14 @@ impl EngineBackend {
             Ok(resolved) => resolved,
             Err(status) => {
                 if status.is_invalid() {
-                    self.chain.drive(Driver::on_settled);
+                    self.chain.drive(HeadDriver::on_settled);
                 } else {
                     self.fetch_missing_head(&mut memory, state).await?;
                 }
                 return Ok((status, None));
             }
         };
-        self.chain.drive(Driver::on_settled);
+        self.chain.drive(HeadDriver::on_settled);
         if let Some(problem) = resolved.problem {
             return Err(EngineError::Forkchoice(problem));
         }

@@ -4,7 +4,7 @@
 use crate::late::{Store, Swarm, genesis};
 use alloy_primitives::B256;
 use alloy_rpc_types_engine::{ForkchoiceState, PayloadStatus, PayloadStatusEnum};
-use starling::chain::driver::Driver;
+use starling::chain::driver::HeadDriver;
 use starling_p2p::{Keypair, Scoring};
 use starling_proto::payload::Payload;
 use std::{
@@ -163,7 +163,7 @@ async fn a_driver_behind_in_step_and_silent_moves_the_head_alone_until_it_is_sil
     world.gossip_and_execute().await;
     assert_eq!(world.head(), last);
     world.core.chain.drive(|driver| {
-        *driver = Driver::new(Duration::from_secs(2));
+        *driver = HeadDriver::new(Duration::from_secs(2));
         driver.on_forkchoice(Instant::now());
         true
     });
@@ -186,7 +186,7 @@ async fn a_driver_behind_in_step_and_silent_moves_the_head_alone_until_it_is_sil
     }
     // The rollup node returns.
     world.core.chain.drive(|driver| {
-        *driver = Driver::default();
+        *driver = HeadDriver::default();
         false
     });
     world.make_head(last).await;

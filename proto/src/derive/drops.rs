@@ -1,5 +1,16 @@
-//! Counters of what derivation discards. A hostile batcher decides how much that is, so it is
+//! Counters of what derivation reads and discards. A hostile batcher decides how much that is, so it is
 //! counted and not stored.
+
+/// Counts of frames and batches that derivation has read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReadCounts {
+    /// Frames, also those that no channel takes.
+    pub frames: u64,
+    /// Singular batches that decode.
+    pub singular_batches: u64,
+    /// Span batches that decode.
+    pub span_batches: u64,
+}
 
 /// Why derivation discarded something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

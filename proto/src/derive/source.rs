@@ -170,6 +170,7 @@ impl BatchSource {
             }
         }
         let frame = self.next_frame(cx)?;
+        cx.reads.frames += 1;
         match &mut self.channels {
             ChannelStage::Bank(bank) => {
                 let limit = rollup.channel_bank_limit(&origin);
@@ -200,7 +201,13 @@ impl BatchSource {
             Some(Ok(Batch::Span(_))) if !cx.rollup.l1_active(Fork::Delta, &self.origin) => {
                 cx.drops.add(DropReason::SpanBeforeDelta);
             }
-            Some(Ok(batch)) => return Ok(batch),
+            Some(Ok(batch)) => {
+                match batch {
+                    Batch::Singular(_) => cx.reads.singular_batches += 1,
+                    Batch::Span(_) => cx.reads.span_batches += 1,
+                }
+                return Ok(batch);
+            }
             Some(Err(error)) if error.is_one_batch() => cx.drops.add(DropReason::BatchFormat),
             Some(Err(_)) => {
                 cx.drops.add(DropReason::Channel);

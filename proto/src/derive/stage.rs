@@ -1,7 +1,7 @@
 //! Words that all stages share: why a stage pauses, the limits of the protocol, and the lookup of
 //! blocks of the safe chain.
 
-use super::{DropCounts, Need, PipelineStep};
+use super::{DropCounts, Need, PipelineStep, ReadCounts};
 use crate::{
     attributes::L1Block, channel::BatchContext, config::RollupConfig, fork::Fork, payload::Payload,
 };
@@ -50,6 +50,7 @@ pub(super) type Pull<T> = Result<T, Pause>;
 pub(super) struct StageContext {
     pub rollup: Arc<RollupConfig>,
     pub drops: DropCounts,
+    pub reads: ReadCounts,
     pub safe: SafeBlocks,
 }
 
@@ -58,6 +59,7 @@ impl StageContext {
         Self {
             rollup,
             drops: DropCounts::default(),
+            reads: ReadCounts::default(),
             safe: SafeBlocks::default(),
         }
     }

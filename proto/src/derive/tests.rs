@@ -72,6 +72,10 @@ fn batches_of_both_kinds_are_derived_on_every_fork() {
                     .all(|(_, derived_from)| *derived_from == 4)
             );
             assert_eq!(world.pipeline.drain_drops(), DropCounts::default());
+            let reads = world.pipeline.drain_reads();
+            let expected = if is_span { (0, 1) } else { (9, 0) };
+            assert_eq!((reads.singular_batches, reads.span_batches), expected);
+            assert!(reads.frames > 0);
         }
     }
 }
@@ -81,7 +85,7 @@ fn a_need_is_returned_until_it_is_met_and_answers_are_checked() {
     let (mut world, _) = start(rollup(STRICT), 3, 0);
     let expected = Need::L1Block {
         number: 0,
-        link: L1Link::Is(world.l1[0].block.hash),
+        link: L1Link::Hash(world.l1[0].block.hash),
     };
     for _ in 0..3 {
         match world.pipeline.step() {

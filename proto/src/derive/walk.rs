@@ -62,7 +62,7 @@ impl ResetWalk {
         }
         Ok(Need::L1Block {
             number: origin.number,
-            link: L1Link::Is(origin.hash),
+            link: L1Link::Hash(origin.hash),
         })
     }
 

@@ -131,7 +131,7 @@ impl Executor {
         let view = self.make_view(&heads)?;
         let view = view.ok_or(ChainError::UnknownBlock(head.hash))?;
         heads.timestamp = view.header().timestamp;
-        (self.heads, self.head) = (heads, view);
+        (self.heads, self.head, self.derived) = (heads, view, None);
         Ok(())
     }
 

@@ -17,7 +17,8 @@ use std::sync::Arc;
 /// The safe and the finalized head that go with a new head.
 #[derive(Clone, Copy)]
 pub(super) enum SafeHeads {
-    /// The named blocks, and ours where none is named. They must be on the branch of the new head.
+    /// The named blocks, and ours where none is named. They must be on the branch of the new head,
+    /// and so must the newest derived block.
     Named {
         safe: Option<B256>,
         finalized: Option<B256>,
@@ -65,6 +66,19 @@ impl Executor {
     ) -> Result<(), ChainError> {
         let named = SafeHeads::Named { safe, finalized };
         self.apply_forkchoice(self.heads.head.hash, named)
+    }
+
+    /// Sets the newest block derived from L1. It must be on the head's branch, or the one that was
+    /// set before stays.
+    pub(super) fn protect(&mut self, derived: Option<B256>) -> Result<(), ChainError> {
+        let find = |hash| {
+            let head = self.heads.head.hash;
+            let number = self.head.number_of(hash)?;
+            let number = number.ok_or(ChainError::NotOnBranch { block: hash, head })?;
+            Ok::<_, ChainError>(BlockId { number, hash })
+        };
+        self.derived = derived.map(find).transpose()?;
+        Ok(())
     }
 
     /// Applies a fork choice of the Engine API or the sequencer, which releases a displaced head. A safe or finalized
@@ -124,10 +138,13 @@ impl Executor {
         branch: &TargetBranch,
     ) -> Result<Heads, ChainError> {
         let (safe, finalized) = match safe_heads {
-            SafeHeads::Named { safe, finalized } => (
-                named_or_kept(safe, self.heads.safe, heads.head, branch)?,
-                named_or_kept(finalized, self.heads.finalized, heads.head, branch)?,
-            ),
+            SafeHeads::Named { safe, finalized } => {
+                named_or_kept(None, self.derived, heads.head, branch)?;
+                (
+                    named_or_kept(safe, self.heads.safe, heads.head, branch)?,
+                    named_or_kept(finalized, self.heads.finalized, heads.head, branch)?,
+                )
+            }
             SafeHeads::Lowered => {
                 let lower = |id| self.newest_shared(id, heads.head, branch);
                 (

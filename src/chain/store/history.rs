@@ -360,10 +360,12 @@ fn is_old(key: &[u8], kept: HistoryBounds) -> bool {
     let number = || key.last_chunk().copied().map(u64::from_be_bytes);
     match key.first() {
         Some(b'H') => number().is_some_and(|number| {
-            number <= kept.states && !(number > kept.passer && proofs::is_passers(key))
+            number <= kept.states
+                && !(number > kept.passer && proofs::is_message_passer_history(key))
         }),
         Some(b'T') => number().is_some_and(|number| {
-            number <= kept.proofs && !(number > kept.passer && proofs::is_passers(key))
+            number <= kept.proofs
+                && !(number > kept.passer && proofs::is_message_passer_history(key))
         }),
         Some(b'B') => number().is_some_and(|number| number < kept.proofs.min(kept.passer)),
         Some(b'U') => number().is_some_and(|number| number < kept.unwinds),

@@ -45,7 +45,7 @@ pub(super) fn rows(overlay: &Overlay, number: u64, mut put: impl FnMut(&[u8], &[
 }
 
 /// Whether this history row is needed to prove the message passer's account or a slot of it.
-pub(super) fn is_passers(key: &[u8]) -> bool {
+pub(super) fn is_message_passer_history(key: &[u8]) -> bool {
     match key.split_first() {
         Some((b'H', row)) => row.get(1..33) == Some(PASSER.as_slice()),
         Some((b'T', _)) => keys::trie_history_parts(key).is_some_and(|key| {
@@ -66,9 +66,9 @@ pub(super) fn is_passers(key: &[u8]) -> bool {
 }
 
 /// Whether this row of `state` belongs to a proof of the message passer.
-fn is_passers_state(key: &[u8]) -> bool {
+fn is_message_passer_state(key: &[u8]) -> bool {
     match key.first() {
-        Some(&keys::STATE_NODE) => is_passers(&keys::trie_history(key, 0)),
+        Some(&keys::STATE_NODE) => is_message_passer_history(&keys::trie_history(key, 0)),
         _ => key.get(1..33) == Some(PASSER.as_slice()),
     }
 }
@@ -219,7 +219,7 @@ impl Snapshot {
         } else {
             kept.proofs
         };
-        if is_passers_state(key) {
+        if is_message_passer_state(key) {
             bound.min(kept.passer)
         } else {
             bound
@@ -251,7 +251,7 @@ impl Snapshot {
 
     /// Like [`Snapshot::oldest_trie`], for this row of trie history.
     pub(crate) fn oldest_trie_row(&self, key: &[u8]) -> u64 {
-        if is_passers(key) {
+        if is_message_passer_history(key) {
             self.oldest_trie()
         } else {
             self.0.kept.proofs

@@ -18,6 +18,9 @@ pub struct L1Options {
     pub given: bool,
     /// `None`: no `--l1.beacon`.
     pub beacon: Option<BeaconConfig>,
+    /// Start also where the beacon API fails its health check, or where it is needed and not given
+    /// (`--l1.beacon.ignore`).
+    pub beacon_ignored: bool,
     /// L1 blocks to remember; zero is 3/2 of the sequencing window.
     pub cache_size: u64,
     /// How often its head is read; never zero.
@@ -57,6 +60,7 @@ impl L1Options {
             },
             given: values.source("l1").is_some(),
             beacon: beacon(values)?,
+            beacon_ignored: values.bool("l1.beacon.ignore")?,
             cache_size: values.uint("l1.cache-size")?,
             poll_interval: values
                 .duration("l1.http-poll-interval")?

@@ -28,7 +28,7 @@ pub struct P2pConfig {
     pub mesh: Mesh,
     /// Ask static peers alone.
     pub only_request_static: bool,
-    pub tides: PeerLimits,
+    pub peer_limits: PeerLimits,
     pub policy: Policy,
     /// Networks to connect within; empty for all.
     pub restrict: Vec<IpNet>,
@@ -90,7 +90,7 @@ impl P2pConfig {
             gossip_threshold: values.duration("p2p.gossip.timestamp.threshold")?,
             mesh,
             only_request_static: values.bool("p2p.sync.onlyreqtostatic")?,
-            tides: tides(values)?,
+            peer_limits: peer_limits(values)?,
             policy: Policy {
                 scoring: match values.required_text("p2p.scoring")?.as_str() {
                     "none" => Scoring::None,
@@ -147,15 +147,15 @@ fn mesh(values: &Values) -> Result<Mesh, CliError> {
     Ok(mesh)
 }
 
-fn tides(values: &Values) -> Result<PeerLimits, CliError> {
+fn peer_limits(values: &Values) -> Result<PeerLimits, CliError> {
     let count = |name| Ok::<_, CliError>(usize::try_from(values.uint(name)?).unwrap_or(usize::MAX));
-    let tides = PeerLimits {
+    let limits = PeerLimits {
         lo: count("p2p.peers.lo")?,
         hi: count("p2p.peers.hi")?,
         grace: values.duration("p2p.peers.grace")?,
     };
-    match tides.check() {
-        Ok(()) => Ok(tides),
+    match limits.check() {
+        Ok(()) => Ok(limits),
         Err(reason) => Err(CliError::Invalid {
             name: "p2p.peers.lo",
             reason,

@@ -58,7 +58,7 @@ pub const SECTIONS: &[Section] = &[
             flag("l1.beacon-header", Text, "", "Header to send with every beacon request, as 'X-Key: Value'"),
             flag("l1.beacon.fetch-all-sidecars", Bool, "false", "Fetch all blobs of a slot, and pick the needed ones locally"),
             flag("l1.beacon.slot-duration-override", Uint, "0", "Seconds per slot, instead of asking the beacon node"),
-            flag("l1.beacon.ignore", Bool, "false", "Start although the beacon node fails its health check"),
+            flag("l1.beacon.ignore", Bool, "false", "Start although the beacon node fails its health check, or although none is given"),
             flag("l1.cache-size", Uint, "900", "L1 blocks, receipts and transactions to keep; 0 is 3/2 of the sequencing window"),
             flag("l1.epoch-poll-interval", Duration, "6m24s", "Interval of polling the safe and finalized L1 block; 0 is never"),
             flag("l1.max-concurrency", Uint, "10", "L1 requests in flight, at least 1"),
@@ -136,7 +136,7 @@ pub const SECTIONS: &[Section] = &[
                 "rollup.l1-chain-config",
                 Path,
                 "",
-                "Genesis file or chain config of the L1, for its blob fee schedule. A sequencer needs it on any L1 other than Mainnet, Sepolia, Holesky and Hoodi",
+                "Genesis file or chain config of the L1, for its blob fee schedule. On any L1 other than Mainnet, Sepolia, Holesky and Hoodi a sequencer does not start without it, and no safe chain is derived",
             ),
             flag("rollup.load-protocol-versions", Bool, "false", "Read protocol versions from L1")
                 .no_effect("protocol versions are not read from L1"),
@@ -316,8 +316,8 @@ pub const SECTIONS: &[Section] = &[
     section(
         "Rollup node RPC",
         &[
-            flag("rpc.addr", Text, "0.0.0.0", "Address of the rollup node's RPC (optimism, opp2p), which is served when --rpc.addr or --rpc.port is given"),
-            flag("rpc.port", Port, "9545", "Port of the rollup node's RPC (optimism, opp2p), which is served when --rpc.addr or --rpc.port is given"),
+            flag("rpc.addr", Text, "0.0.0.0", "Address of the rollup node's RPC (optimism, opp2p, health)"),
+            flag("rpc.port", Port, "9545", "Port of the rollup node's RPC (optimism, opp2p, health). Without this option a node whose default port is taken goes on without this RPC"),
             flag("rpc.enable-admin", Bool, "false", "Serve the admin namespace on the rollup node's RPC; its methods can change the block signer"),
             flag("rpc.admin-state", Path, "", "File that records whether the sequencer was started or stopped; refused on a sequencer")
                 .no_effect("only a sequencer has such a state"),

@@ -13,7 +13,7 @@ fn options_of_peers_reach_the_swarm() -> Result<(), CliError> {
     let (config, notices) = p2p("")?;
     assert_eq!(notices, Vec::<String>::new());
     assert_eq!(
-        (config.tides, config.policy),
+        (config.peer_limits, config.policy),
         (PeerLimits::default(), Policy::default())
     );
     assert!(config.restrict.is_empty() && !config.only_request_static);
@@ -36,7 +36,7 @@ fn options_of_peers_reach_the_swarm() -> Result<(), CliError> {
         }
     );
     assert_eq!(
-        config.tides,
+        config.peer_limits,
         PeerLimits {
             lo: 3,
             hi: 4,

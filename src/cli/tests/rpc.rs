@@ -5,39 +5,43 @@ use crate::chain::pool::PoolConfig;
 use alloy_primitives::U256;
 
 #[test]
-fn the_rollup_nodes_rpc_is_served_when_asked_for() -> Result<(), CliError> {
-    assert!(node("--http", &[])?.0.rpc.rollup.is_none());
-    let (config, notices) = node("--rpc.port 7545", &[])?;
-    let rollup = config.rpc.rollup.map(|rpc| (rpc.addr, rpc.port, rpc.api));
-    assert_eq!(
-        rollup,
-        Some((
-            "0.0.0.0".to_owned(),
-            7545,
-            ["optimism", "opp2p", "health"].map(str::to_owned).to_vec()
-        ))
+fn the_rollup_nodes_rpc_is_served_by_default() -> Result<(), CliError> {
+    let served = |line: &str, env: &[(&'static str, &'static str)]| {
+        let (config, notices) = node(line, env)?;
+        assert_eq!(notices, Vec::<String>::new());
+        let rpc = config.rpc.rollup.expect("a node has it");
+        Ok::<_, CliError>((rpc.http.addr, rpc.http.port, rpc.http.api, rpc.port_given))
+    };
+    let named = |names: &[&str]| {
+        names
+            .iter()
+            .map(|name| name.to_string())
+            .collect::<Vec<_>>()
+    };
+    let (addr, api) = (
+        "0.0.0.0".to_owned(),
+        named(&["optimism", "opp2p", "health"]),
     );
-    let with_admin = node("--rpc.port 7545 --rpc.enable-admin", &[])?
-        .0
-        .rpc
-        .rollup
-        .map(|rpc| rpc.api);
+    let default = (addr.clone(), 9545, api.clone(), false);
+    assert_eq!(served("", &[])?, default);
+    assert_eq!(served("--http", &[])?, default);
     assert_eq!(
-        with_admin,
-        Some(
-            ["optimism", "opp2p", "health", "admin"]
-                .map(str::to_owned)
-                .to_vec()
-        )
+        served("--rpc.port 7545", &[])?,
+        (addr.clone(), 7545, api.clone(), true)
     );
-    assert_eq!(notices, Vec::<String>::new());
     assert_eq!(
-        node("", &[("OP_NODE_RPC_ADDR", "127.0.0.1")])?
-            .0
-            .rpc
-            .rollup
-            .map(|rpc| rpc.port),
-        Some(9545)
+        served("--rpc.port 9545", &[])?,
+        (addr.clone(), 9545, api.clone(), true)
+    );
+    let here = [("OP_NODE_RPC_ADDR", "127.0.0.1")];
+    assert_eq!(
+        served("", &here)?,
+        ("127.0.0.1".to_owned(), 9545, api, false)
+    );
+    let with_admin = named(&["optimism", "opp2p", "health", "admin"]);
+    assert_eq!(
+        served("--rpc.enable-admin", &[])?,
+        (addr, 9545, with_admin, false)
     );
     Ok(())
 }

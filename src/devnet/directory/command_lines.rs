@@ -71,8 +71,14 @@ impl CommandLines<'_> {
             // The L1 is on this machine: frequent polling costs nothing, and deposits arrive
             // sooner.
             "--l1.http-poll-interval=500ms".into(),
+            // The L1 has no beacon API.
+            "--l1.beacon.ignore".into(),
         ]);
         command.extend(self.rpc(ports));
+        command.extend([
+            "--rpc.addr=127.0.0.1".into(),
+            format!("--rpc.port={}", ports.rpc),
+        ]);
         // All namespaces: only this machine reaches these ports.
         command.extend(["http", "ws"].map(|end| format!("--{end}.api=eth,net,web3,txpool,opp2p")));
         command.extend(self.swarm(member, members));
@@ -149,6 +155,7 @@ impl CommandLines<'_> {
             command,
             http: ports.http_url(),
             ws: format!("ws://127.0.0.1:{}", ports.ws),
+            rpc: (role != NodeRole::L1).then(|| format!("http://127.0.0.1:{}", ports.rpc)),
             metrics: format!("http://127.0.0.1:{}/metrics", ports.metrics),
             p2p,
             log: self.path.join(format!("{name}.log")),

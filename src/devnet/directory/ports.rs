@@ -18,6 +18,8 @@ const RANDOM_TRIES: usize = 50;
 pub struct NodePorts {
     pub http: u16,
     pub ws: u16,
+    /// The rollup node's RPC; unused on the L1.
+    pub rpc: u16,
     pub p2p: u16,
     pub metrics: u16,
 }
@@ -43,6 +45,7 @@ impl NodePorts {
         Self {
             http: of_url(&entry.http),
             ws: of_url(&entry.ws),
+            rpc: entry.rpc.as_deref().map_or(0, of_url),
             p2p: p2p.unwrap_or(0),
             metrics: of_url(&entry.metrics),
         }
@@ -77,17 +80,20 @@ impl Ports {
                 ws: self.given(first + 1)?,
                 p2p: self.given(first + 2)?,
                 metrics: self.given(first + 3)?,
+                rpc: self.given(first + 4)?,
             });
         }
         let earlier = earlier.unwrap_or(NodePorts {
             http: 0,
             ws: 0,
+            rpc: 0,
             p2p: 0,
             metrics: 0,
         });
         Ok(NodePorts {
             http: self.free(earlier.http)?,
             ws: self.free(earlier.ws)?,
+            rpc: self.free(earlier.rpc)?,
             p2p: self.free(earlier.p2p)?,
             metrics: self.free(earlier.metrics)?,
         })

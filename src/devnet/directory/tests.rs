@@ -81,9 +81,13 @@ fn every_command_line_is_one_this_program_takes() {
     let urls: HashSet<_> = directory
         .nodes()
         .iter()
-        .flat_map(|node| [&node.http, &node.ws, &node.metrics])
+        .flat_map(|node| {
+            [&node.http, &node.ws, &node.metrics]
+                .into_iter()
+                .chain(&node.rpc)
+        })
         .collect();
-    assert_eq!(urls.len(), 12, "no port twice");
+    assert_eq!(urls.len(), 15, "no port twice");
 }
 
 #[test]
@@ -245,6 +249,7 @@ fn ports_are_those_of_the_last_run_if_they_are_free() {
         ],
         http: "http://127.0.0.1:1001".into(),
         ws: "ws://127.0.0.1:1002".into(),
+        rpc: Some("http://127.0.0.1:1005".into()),
         metrics: "http://127.0.0.1:1004/metrics".into(),
         p2p: Some("/ip4/127.0.0.1/tcp/1003/p2p/16Uiu2".into()),
     };
@@ -254,7 +259,8 @@ fn ports_are_those_of_the_last_run_if_they_are_free() {
             http: 1001,
             ws: 1002,
             p2p: 1003,
-            metrics: 1004
+            metrics: 1004,
+            rpc: 1005,
         }
     );
     assert_eq!(
@@ -270,6 +276,7 @@ fn ports_are_those_of_the_last_run_if_they_are_free() {
     let wanted = NodePorts {
         http,
         ws: 0,
+        rpc: 0,
         p2p: 0,
         metrics: 0,
     };

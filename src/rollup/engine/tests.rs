@@ -1,7 +1,7 @@
 //! The verbs over a real chain in a temporary directory.
 
 use super::*;
-use crate::chain::tests::{build, datadir, open};
+use crate::chain::tests::{attributes, build, datadir, open};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_promotion_moves_safe_and_finalized_and_never_the_head() {
@@ -45,6 +45,89 @@ async fn a_promotion_moves_safe_and_finalized_and_never_the_head() {
     engine.promote(Some(head.hash), None).await.unwrap();
     assert_eq!(heads.borrow().safe, Some(head));
     assert_eq!(heads.borrow().head, head);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_derived_block_and_the_sequencers_block_do_not_displace_each_other() {
+    let datadir = datadir();
+    let (chain, _threads) = open(datadir.path());
+    let engine = Engine::Local(chain.clone());
+    let (genesis, parent) = (chain.view().header().clone(), chain.view().head().hash);
+    let id = engine
+        .start(parent, attributes(&genesis, 1, []))
+        .await
+        .unwrap();
+    let derived = engine
+        .build_at_once(parent, attributes(&genesis, 2, []))
+        .await
+        .unwrap();
+    // The same block from both is one block.
+    let same = engine
+        .build_at_once(parent, attributes(&genesis, 1, []))
+        .await
+        .unwrap();
+    let sequenced = engine.seal(id).await.unwrap();
+    assert_eq!(sequenced.hash, same.hash);
+    assert!(chain.knows(derived.hash) && derived.hash != sequenced.hash);
+    assert_eq!(chain.view().head().hash, parent, "no head has moved");
+    let undecodable = alloy_primitives::Bytes::from_static(&[0x02, 0xc0]);
+    let invalid = attributes(&genesis, 3, [undecodable]);
+    assert!(matches!(
+        engine.build_at_once(parent, invalid).await,
+        Err(ChainError::Build(_))
+    ));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn neither_the_swarm_nor_a_sequencer_displaces_a_derived_block() {
+    let datadir = datadir();
+    let (chain, _threads) = open(datadir.path());
+    let engine = Engine::Local(chain.clone());
+    let genesis = chain.view().head();
+    let derived = build(&chain, genesis.hash, 1, []).await.payload.clone();
+    let mut higher = vec![build(&chain, genesis.hash, 2, []).await.payload.clone()];
+    for _ in 0..2 {
+        let parent = higher[higher.len() - 1].hash;
+        higher.push(build(&chain, parent, 2, []).await.payload.clone());
+    }
+    let head = || engine.heads().borrow().head;
+    let follow = async |payload: &Arc<Payload>| {
+        let signed = Provenance::Signed(alloy_primitives::Address::ZERO);
+        let executed = engine.follow(payload.clone(), signed).await.unwrap();
+        assert_eq!(executed.await.unwrap(), Inserted::Valid);
+    };
+    engine.forkchoice(derived.hash, None, None).await.unwrap();
+    let protect = async |derived| engine.protect(derived).await.unwrap().await;
+    protect(Some(derived.hash)).await.unwrap();
+    for payload in &higher {
+        follow(payload).await;
+        assert_eq!(head(), derived.id(), "a block of the swarm");
+    }
+    let sequenced = engine.forkchoice(higher[0].hash, None, None).await;
+    assert!(
+        matches!(sequenced, Err(ChainError::NotOnBranch { .. })),
+        "{sequenced:?}"
+    );
+    // A block that is not on the chain cannot be protected, and the other one still is.
+    let refused = protect(Some(higher[1].hash)).await;
+    assert!(
+        matches!(refused, Err(ChainError::NotOnBranch { .. })),
+        "{refused:?}"
+    );
+    follow(&higher[2]).await;
+    assert_eq!(head(), derived.id());
+    // Blocks above it are followed.
+    let child = build(&chain, derived.hash, 3, []).await.payload.clone();
+    follow(&child).await;
+    assert_eq!(head(), child.id());
+    assert_eq!(
+        engine.heads().borrow().safe,
+        None,
+        "it is not the safe head"
+    );
+    protect(None).await.unwrap();
+    follow(&higher[2]).await;
+    assert_eq!(head(), higher[2].id());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-/// A token bucket that lets callers reserve ahead: who comes while it is empty learns how long to
-/// wait, and everybody waits in the order of reservation.
+/// A token bucket with reservations: a caller that finds it empty is told how long to wait, and callers
+/// wait in the order of their reservations.
 #[derive(Clone, Debug)]
 pub struct RateLimit {
     /// Items per second.

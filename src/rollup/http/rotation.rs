@@ -1,9 +1,9 @@
-//! The choice among several endpoints, and their rests after failures. Pure: the time comes in as an
-//! argument.
+//! The choice among several endpoints, and their pauses ("rests") after failures. Pure: the time comes
+//! in as an argument.
 //!
-//! The endpoint that answered last is used until it fails; then the next in the list that is not
-//! resting takes over. An endpoint that says that it is busy is not asked before its rest is over,
-//! even if it is the only one.
+//! The endpoint that succeeded last is used until it fails; then the next in the list that is not
+//! paused takes over. An endpoint that reports that it is busy gets no request before its pause is
+//! over, even if it is the only one.
 
 use std::time::{Duration, Instant};
 
@@ -15,11 +15,11 @@ const LONGEST_REST: Duration = Duration::from_secs(60);
 /// How an endpoint failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The endpoint asks for a rest: HTTP 429 or 5xx, or a JSON-RPC rate limit. With the rest that it
+    /// The endpoint demands a pause: HTTP 429 or 5xx, or a JSON-RPC rate limit. With the pause that it
     /// names, if it names one.
     Busy(Option<Duration>),
-    /// The answer is no use: no connection, silence, nonsense or a lie. Others are tried first for
-    /// a while.
+    /// There is no usable response: no connection, a timeout, or a malformed or false response.
+    /// Other endpoints are tried first for a while.
     Broken,
 }
 
@@ -81,8 +81,8 @@ impl Rotation {
         self.first
     }
 
-    /// The endpoint to ask next: one that is not resting, then one that failed, soonest end of
-    /// rest first, then one that is busy. `None` if all were tried.
+    /// The endpoint of the next request: one that is not paused, then one that failed, soonest end of
+    /// its pause first, then one that is busy. `None` if all were tried.
     pub fn pick(&self, tried: Tried, now: Instant) -> Option<Pick> {
         let count = self.members.len();
         let order = (0..count).map(|offset| (self.first + offset) % count);
@@ -101,7 +101,7 @@ impl Rotation {
         })
     }
 
-    /// The endpoint answered: it is asked first from now on.
+    /// The endpoint succeeded: it gets the next request.
     pub fn answered(&mut self, index: usize) {
         if let Some(member) = self.members.get_mut(index) {
             *member = RotationMember::default();

@@ -40,6 +40,8 @@ pub(crate) struct State {
     pub receipts: HashMap<String, Value>,
     /// Every call so far.
     pub calls: Vec<&'static str>,
+    /// First parameters of these calls, where they are text.
+    pub parameters: Vec<String>,
     pub delay: Duration,
 }
 
@@ -164,16 +166,17 @@ impl State {
         params: Vec<Value>,
     ) -> Result<Value, ErrorObjectOwned> {
         self.calls.push(method);
-        if let Some(answer) = self.answers.get(method) {
-            return answer
-                .clone()
-                .map_err(|(code, message)| ErrorObjectOwned::owned(code, message, None::<()>));
-        }
         let first = params
             .first()
             .and_then(Value::as_str)
             .unwrap_or_default()
             .to_owned();
+        self.parameters.push(first.clone());
+        if let Some(answer) = self.answers.get(method) {
+            return answer
+                .clone()
+                .map_err(|(code, message)| ErrorObjectOwned::owned(code, message, None::<()>));
+        }
         let find = |field: &str| {
             self.blocks
                 .iter()

@@ -4,7 +4,9 @@
 use super::*;
 use crate::{
     chain::{
-        Chain, Options, Threads, genesis,
+        Chain, Options, Threads,
+        executor::ExecutorLimits,
+        genesis,
         pool::{Admission, PoolTx},
     },
     rollup::l1::{
@@ -31,12 +33,12 @@ mod reorgs;
 mod signing;
 
 pub(crate) struct World {
-    datadir: tempfile::TempDir,
+    pub(crate) datadir: tempfile::TempDir,
     genesis: genesis::Genesis,
-    l1: FakeL1,
-    l1_headers: Vec<Header>,
-    l1_heads: watch::Sender<L1Heads>,
-    rollup: Arc<RollupConfig>,
+    pub(crate) l1: FakeL1,
+    pub(crate) l1_headers: Vec<Header>,
+    pub(crate) l1_heads: watch::Sender<L1Heads>,
+    pub(crate) rollup: Arc<RollupConfig>,
 }
 
 impl World {
@@ -105,7 +107,7 @@ impl World {
     }
 
     /// L1 has these blocks, the last one its head.
-    fn show_l1(&self, headers: &[Header]) {
+    pub(crate) fn show_l1(&self, headers: &[Header]) {
         self.l1.set(headers);
         self.l1_heads
             .send_modify(|heads| heads.head = headers.last().map(block));
@@ -113,6 +115,26 @@ impl World {
 
     pub(crate) fn open(&self) -> (Chain, Threads) {
         self.open_in(&self.datadir)
+    }
+
+    /// As [`World::open`], with other limits of memory.
+    pub(crate) fn open_within(&self, limits: ExecutorLimits) -> (Chain, Threads) {
+        let options = Options {
+            datadir: self.datadir.path().to_owned(),
+            cache: 16 << 20,
+            commit_interval: Duration::from_millis(50),
+        };
+        Chain::open_within(&options, Default::default(), limits).unwrap()
+    }
+
+    /// Makes blocks up to the present.
+    pub(crate) async fn sequence(&self, chain: &Chain) {
+        let token = CancellationToken::new();
+        let (sequencer, _handle) = self.sequencer(chain, config());
+        let task = tokio::spawn(sequencer.run(token.clone()));
+        until_time(chain, since_epoch().as_secs()).await;
+        token.cancel();
+        task.await.unwrap().unwrap();
     }
 
     /// The same chain from its genesis, in a directory of its own.
@@ -178,7 +200,7 @@ fn wallet() -> Address {
 }
 
 /// A transfer as a wallet sends it.
-fn transfer(nonce: u64) -> Bytes {
+pub(crate) fn transfer(nonce: u64) -> Bytes {
     let tx = TxEip1559 {
         chain_id: 901,
         nonce,
@@ -197,7 +219,7 @@ fn transfer(nonce: u64) -> Bytes {
 }
 
 /// Puts a transaction into the pool as JSON-RPC does; this chain has no L1 fee.
-fn submit(chain: &Chain, raw: Bytes) -> B256 {
+pub(crate) fn submit(chain: &Chain, raw: Bytes) -> B256 {
     let view = chain.view();
     let admission = |tx: &PoolTx| {
         let account = view.state().account(tx.sender()).unwrap().unwrap();

@@ -4,7 +4,7 @@
 //! it fills gaps this way.
 
 use super::{EngineBackend, REJECTED_BEFORE, branch::MAX_BRANCH, memory::EngineMemory};
-use crate::chain::{ChainError, Inserted, driver::Driver};
+use crate::chain::{ChainError, Inserted, driver::HeadDriver};
 use alloy_primitives::B256;
 use alloy_rpc_types_engine::ForkchoiceState;
 use starling_proto::payload::Payload;
@@ -86,7 +86,7 @@ impl EngineBackend {
         };
         match self.apply_forkchoice(memory, &state).await? {
             Ok(resolved) => {
-                self.chain.drive(Driver::on_settled);
+                self.chain.drive(HeadDriver::on_settled);
                 if let Some(problem) = resolved.problem {
                     tracing::warn!(
                         problem,
@@ -121,7 +121,7 @@ impl EngineBackend {
             at = payload.parent_hash();
         }
         memory.pending_forkchoice = None;
-        self.chain.drive(Driver::on_settled);
+        self.chain.drive(HeadDriver::on_settled);
         for hash in branch.into_iter().chain([lowest]) {
             memory.reject(hash, latest_valid, REJECTED_BEFORE);
         }

@@ -1,6 +1,8 @@
 //! The rules in front of JSON-RPC.
 
 use super::*;
+use crate::rpc::{HttpEndpoint, RollupEndpoint, RpcConfig, RpcContext, TxRoute};
+use starling_proto::fork::Fork;
 
 const CALL: &str = r#"{"jsonrpc":"2.0","id":1,"method":"toy_echo","params":["hi"]}"#;
 
@@ -391,6 +393,44 @@ async fn a_port_in_use_is_one_sentence() {
         "{addr} is in use by another program: stop it, or choose another port with --http.port"
     );
     assert_eq!(error.to_string(), sentence);
+}
+
+#[tokio::test]
+async fn a_taken_port_of_the_rollup_nodes_rpc_matters_only_if_it_was_given() {
+    let taken = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let bind = async |addr, required| {
+        let http = HttpEndpoint {
+            addr,
+            api: vec!["health".to_owned()],
+            vhosts: vec![],
+            cors: vec![],
+        };
+        let config = RpcConfig {
+            rollup: Some(RollupEndpoint { http, required }),
+            ..Default::default()
+        };
+        let chain = chain::Chain::new(Fork::Ecotone).context.chain.clone();
+        RpcServer::bind(config, RpcContext::new(chain, TxRoute::Pool)).await
+    };
+    let addr = taken.local_addr().unwrap();
+    let (_, bound) = bind(addr, false)
+        .await
+        .expect("the node goes on without it");
+    assert_eq!(bound.rollup, None);
+    let error = bind(addr, true).await.err().expect("an error");
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "{addr} is in use by another program: stop it, or choose another port with --rpc.port"
+        )
+    );
+    let free = SocketAddr::from(([127, 0, 0, 1], 0));
+    assert!(bind(free, false).await.unwrap().1.rollup.is_some());
+    let foreign = SocketAddr::from(([192, 0, 2, 1], 0));
+    assert!(
+        bind(foreign, false).await.is_err(),
+        "not an address of this machine"
+    );
 }
 
 #[tokio::test]

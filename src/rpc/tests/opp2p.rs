@@ -4,7 +4,7 @@ use super::{
     Server,
     chain::{CHAIN_ID, Chain},
 };
-use crate::rpc::{HttpEndpoint, RpcConfig, RpcContext, RpcServer, TxRoute};
+use crate::rpc::{HttpEndpoint, RollupEndpoint, RpcConfig, RpcContext, RpcServer, TxRoute};
 use libp2p::identity::Keypair;
 use serde_json::{Value, json};
 use starling_p2p::{Blocks, ChainGenesis, Config, DiscoveryConfig, Network, Service};
@@ -324,7 +324,10 @@ async fn it_is_served_where_it_is_asked_for_and_nowhere_else() {
     };
     let config = RpcConfig {
         http: end("eth"),
-        rollup: end("opp2p"),
+        rollup: end("opp2p").map(|http| RollupEndpoint {
+            http,
+            required: true,
+        }),
         ..Default::default()
     };
     let (server, addrs) = RpcServer::bind(config, context).await.unwrap();

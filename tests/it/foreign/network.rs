@@ -122,6 +122,7 @@ impl Network {
         command.extend(self.rollup_options());
         command.extend(
             [
+                "--l1.beacon.ignore",
                 "--http",
                 "--http.addr=127.0.0.1",
                 "--http.api=eth,net,web3,txpool,opp2p",

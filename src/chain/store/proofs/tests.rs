@@ -414,7 +414,7 @@ fn trie_history_goes_with_the_states() {
         rows.map(|row| row.unwrap().0)
             .map(|key| {
                 (
-                    is_passers(&key),
+                    is_message_passer_history(&key),
                     keys::trie_history_parts(&key).unwrap().number,
                 )
             })
@@ -472,7 +472,8 @@ fn without_trie_history_the_window_begins_at_the_head() {
 #[test]
 fn only_the_message_passers_rows_are_its_own() {
     let way = Nibbles::unpack(keccak256(MESSAGE_PASSER));
-    let row = |path: &Nibbles| is_passers(&keys::trie_history(&keys::state_node(path), 7));
+    let row =
+        |path: &Nibbles| is_message_passer_history(&keys::trie_history(&keys::state_node(path), 7));
     for depth in 0..20 {
         let mut path = way.slice(..depth);
         assert!(row(&path), "{depth}");
@@ -486,24 +487,24 @@ fn only_the_message_passers_rows_are_its_own() {
         );
     }
     let of = |address| {
-        is_passers(&keys::trie_history(
+        is_message_passer_history(&keys::trie_history(
             &keys::storage_node(&keccak256(address), &way.slice(..3)),
             7,
         ))
     };
     assert!(of(MESSAGE_PASSER) && !of(Address::ZERO));
     let of = |address| {
-        is_passers(&keys::history(
+        is_message_passer_history(&keys::history(
             &keys::slot(&keccak256(address), &B256::ZERO),
             7,
         ))
     };
     assert!(of(MESSAGE_PASSER) && !of(Address::ZERO));
     assert!(
-        !is_passers(b"T")
-            && !is_passers(b"")
-            && !is_passers(b"Tt")
-            && !is_passers(b"Tt\x09\x00\0\0\0\0\0\0\0\0")
+        !is_message_passer_history(b"T")
+            && !is_message_passer_history(b"")
+            && !is_message_passer_history(b"Tt")
+            && !is_message_passer_history(b"Tt\x09\x00\0\0\0\0\0\0\0\0")
     );
     let key = keys::trie_history(&keys::state_node(&way), 7);
     assert_eq!(

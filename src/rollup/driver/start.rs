@@ -10,10 +10,9 @@ use crate::{
     chain::ChainError,
     rollup::{
         engine::{BlockAt, Engine},
-        finality::SafeBlock,
         l1::{L1Block, L1Client, L1Error},
         rewind::{HeadSearch, OriginStatus, RewindTarget, SearchStep},
-        safe_db::{SafeDb, SafeDbError},
+        safe_db::{SafeBlock, SafeDb, SafeDbError},
     },
 };
 use starling_proto::{

@@ -1,0 +1,150 @@
+//! Derived blocks: each is consolidated with the unsafe chain or built in its place, and becomes safe
+//! with the rest of its L1 block.
+
+use super::{DriverStepError, RollupDriver, start::StartSearchError, write_to_disk};
+use crate::{
+    chain::ChainError,
+    rollup::{engine::BlockAt, safe_db::SafeBlock},
+};
+use starling_proto::{
+    consolidate::consolidates,
+    derive::DerivedAttributes,
+    payload::{BlockId, Payload},
+};
+use std::sync::Arc;
+
+/// Blocks that the unsafe head is lowered by at once: the core keeps undo records in memory for as many.
+const LOWERED_AT_ONCE: u64 = 16_000;
+
+impl RollupDriver {
+    /// Consolidates the unsafe block with the derived attributes, or builds a block with them. They are
+    /// kept until that has succeeded or the block is invalid.
+    pub(super) async fn apply_attributes(&mut self) -> Result<(), DriverStepError> {
+        let Some(derived) = self.attributes.clone() else {
+            return Ok(());
+        };
+        for error in &derived.ignored {
+            tracing::warn!(l1_block = %derived.derived_from.hash, %error, "a configuration log on L1 has no effect");
+        }
+        let (parent, head) = (derived.parent.id, self.engine.heads().borrow().head);
+        if head.number < parent.number {
+            let reason = format!("the head {head} is below the pending safe block {parent}");
+            return Err(DriverStepError::Reset(reason));
+        }
+        if head.number > parent.number {
+            let number = parent.number.saturating_add(1);
+            let block = self.engine.block(BlockAt::Number(number)).await?;
+            let block = block.ok_or_else(|| {
+                DriverStepError::Reset(format!("the unsafe block {number} is not in the chain"))
+            })?;
+            match consolidates(&self.rollup, parent.hash, &derived.attributes, &block) {
+                Ok(()) => return self.accept(block, &derived).await,
+                Err(mismatch) => {
+                    tracing::warn!(unsafe_block = %block.id(), pending_safe = %parent, %mismatch, "L2 reorg: existing unsafe block does not match derived attributes from L1");
+                }
+            }
+            if !derived.concluding {
+                self.displaced_head.get_or_insert(head);
+            }
+        }
+        let attributes = derived.attributes.clone();
+        match self.engine.build_at_once(parent.hash, attributes).await {
+            Ok(block) => {
+                self.make_canonical(&block).await?;
+                self.accept(block, &derived).await
+            }
+            Err(ChainError::Build(reason)) => self.reject(&derived, &reason).await,
+            // The unsafe head is so far above that the core keeps no state of the parent.
+            Err(ChainError::UnknownBlock(unknown)) if unknown == parent.hash => {
+                self.lower_head(parent).await
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Makes a derived block the head, unless it is canonical already: the swarm may have brought it, and
+    /// blocks on it, in the meantime.
+    async fn make_canonical(&self, block: &Payload) -> Result<(), DriverStepError> {
+        let canonical = self.engine.block(BlockAt::Number(block.number())).await?;
+        if canonical.is_some_and(|canonical| canonical.hash == block.hash) {
+            return Ok(());
+        }
+        Ok(self.engine.forkchoice(block.hash, None, None).await?)
+    }
+
+    /// Lowers the unsafe head towards `to`, by a bounded number of blocks.
+    async fn lower_head(&self, to: BlockId) -> Result<(), DriverStepError> {
+        let head = self.engine.heads().borrow().head;
+        let number = to.number.max(head.number.saturating_sub(LOWERED_AT_ONCE));
+        let block = self.engine.block(BlockAt::Number(number)).await?;
+        let block = block.ok_or(StartSearchError::Missing(number))?;
+        tracing::warn!(%head, to = %block.id(), "the unsafe head is lowered to override its chain");
+        Ok(self.engine.forkchoice(block.hash, None, None).await?)
+    }
+
+    /// The block with the derived attributes is in the chain. From here on no block of the swarm or
+    /// of the sequencer takes it off the chain.
+    async fn accept(
+        &mut self,
+        block: Arc<Payload>,
+        derived: &DerivedAttributes,
+    ) -> Result<(), DriverStepError> {
+        let safe = self.reference(&block)?;
+        // A block that has left the chain since is found by the next step.
+        drop(self.engine.protect(Some(block.hash)).await?);
+        let (number, origin) = (safe.id.number, safe.origin.number);
+        self.pipeline.accepted(block)?;
+        self.attributes = None;
+        if derived.concluding {
+            let derived_from = derived.derived_from.id();
+            tracing::debug!(number, hash = %safe.id.hash, origin, derived_from = derived_from.number, "a block is safe");
+            self.safe = Some(safe);
+            self.awaiting_promotion = Some(SafeBlock {
+                l2: safe.id,
+                derived_from,
+            });
+            self.displaced_head = None;
+        }
+        Ok(())
+    }
+
+    /// The core finds the block with the derived attributes invalid.
+    async fn reject(
+        &mut self,
+        derived: &DerivedAttributes,
+        reason: &str,
+    ) -> Result<(), DriverStepError> {
+        tracing::warn!(parent = %derived.parent.id, derived_from = %derived.derived_from.id(), reason, deposits_only = derived.deposits_only, "a derived block is invalid");
+        self.pipeline.invalid()?;
+        self.attributes = None;
+        let back = self.pipeline.pending_safe().map(|pending| pending.id);
+        // Blocks of the same span batch above it are no longer derived.
+        self.engine
+            .protect(back.map(|back| back.hash))
+            .await?
+            .await?;
+        match self.displaced_head.take() {
+            Some(head) if back != Some(derived.parent.id) => {
+                tracing::warn!(%head, "the unsafe head is reinstated");
+                Ok(self.engine.forkchoice(head.hash, None, None).await?)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes the newest local-safe block the core's safe head, and records it.
+    pub(super) async fn promote(&mut self) -> Result<(), DriverStepError> {
+        let Some(block) = self.awaiting_promotion else {
+            return Ok(());
+        };
+        // Recorded first: a restart goes on at the newest record, which must not be below the core's
+        // safe head.
+        let records = self.records.clone();
+        write_to_disk(move || records.record(block)).await?;
+        self.engine.promote(Some(block.l2.hash), None).await?;
+        self.awaiting_promotion = None;
+        self.finality.on_safe(block);
+        tracing::info!(number = block.l2.number, hash = %block.l2.hash, derived_from = block.derived_from.number, "safe head");
+        Ok(())
+    }
+}

@@ -1,0 +1,142 @@
+//! The driver's reads of L1: the pipeline's inputs, the wait for the next block, and finality.
+
+use super::{DriverStepError, NextAction, RollupDriver, requested};
+use crate::rollup::{engine::BlockAt, finality::FinalityCandidate, l1::L1Block};
+use starling_proto::{
+    derive::{L1Link, Need},
+    payload::BlockId,
+};
+
+impl RollupDriver {
+    /// Fetches what the pipeline needs.
+    pub(super) async fn fetch(&mut self, need: Need) -> Result<NextAction, DriverStepError> {
+        match need {
+            Need::L1Block { number, link } => return self.next_l1(number, link).await,
+            Need::Blobs { block, blobs } => {
+                let data = self.l1.blobs(&block, &blobs).await?;
+                self.pipeline.push_blobs(block.hash, &data)?;
+            }
+            Need::L2Block { number, hash } => {
+                if let Some(pending) = self.pipeline.pending_safe().filter(|_| hash.is_none()) {
+                    // A block by its number is one of the safe chain only while all of it is in the
+                    // chain.
+                    self.engine.protect(Some(pending.id.hash)).await?.await?;
+                }
+                let at = hash.map_or(BlockAt::Number(number), BlockAt::Hash);
+                let block = self.engine.block(at).await?.ok_or_else(|| {
+                    DriverStepError::Reset(format!(
+                        "block {number} of the safe chain is not in the chain"
+                    ))
+                })?;
+                self.pipeline.push_l2(block)?;
+            }
+        }
+        Ok(NextAction::Again)
+    }
+
+    /// Moves on to an L1 block, if L1 has it and it is deep enough below L1's head.
+    pub(super) async fn next_l1(
+        &mut self,
+        number: u64,
+        link: L1Link,
+    ) -> Result<NextAction, DriverStepError> {
+        self.end_l1_block().await?;
+        let input = match link {
+            L1Link::Hash(hash) => self.l1.input_by_hash(hash).await?.ok_or_else(|| {
+                DriverStepError::Reset(format!("L1 no longer has block {number} ({hash})"))
+            })?,
+            L1Link::ChildOf(_) if self.has_confirmations(number) => {
+                let head = self
+                    .l1_heads
+                    .borrow()
+                    .head
+                    .map_or(number, |head| head.number);
+                // A block that is fetched before it has its confirmations may be gone when it has.
+                let deep = head.saturating_sub(self.config.l1_confs);
+                self.l1.input(number, deep).await?
+            }
+            L1Link::ChildOf(_) => {
+                self.pipeline.no_l1_yet();
+                return Ok(NextAction::Again);
+            }
+        };
+        let block = input.block.id();
+        self.pipeline.push_l1(input)?;
+        self.finalize(block).await?;
+        Ok(NextAction::Again)
+    }
+
+    /// Everything in the pipeline's L1 origin is derived.
+    pub(super) async fn end_l1_block(&mut self) -> Result<(), DriverStepError> {
+        self.promote().await?;
+        if let Some(origin) = self.pipeline.origin().copied() {
+            self.status
+                .send_modify(|status| status.current_l1 = Some(origin));
+        }
+        Ok(())
+    }
+
+    /// Whether an L1 block is deep enough below L1's head to be derived from.
+    pub(super) fn has_confirmations(&self, number: u64) -> bool {
+        let head = self.l1_heads.borrow().head;
+        head.is_some_and(|head| number.saturating_add(self.config.l1_confs) <= head.number)
+    }
+
+    /// Waits until L1 may have the block of this number, or has replaced the origin, or has a new
+    /// finalized block.
+    pub(super) async fn wait_for_l1(&mut self, next: u64) {
+        let origin = self.pipeline.origin().copied().unwrap_or_default();
+        loop {
+            let heads = *self.l1_heads.borrow_and_update();
+            self.publish_status();
+            if self.has_confirmations(next) {
+                return;
+            }
+            let replaced =
+                |head: &L1Block| head.number == origin.number && head.hash != origin.hash;
+            if heads.head.as_ref().is_some_and(replaced) {
+                tracing::warn!(%next, origin = %origin.id(), "L1 reorg: the block that was derived last is gone");
+                self.start_over = true;
+                return;
+            }
+            if heads
+                .finalized
+                .is_some_and(|block| self.finality.is_news(block.id()))
+            {
+                return;
+            }
+            tokio::select! {
+                changed = self.l1_heads.changed() => if changed.is_err() { return std::future::pending().await },
+                () = requested(&self.resets) => return,
+            }
+        }
+    }
+
+    /// Finalizes what L1's finalized block allows. `derived` is the pipeline's current L1 origin.
+    pub(super) async fn finalize(&mut self, derived: BlockId) -> Result<(), DriverStepError> {
+        if let Some(finalized) = self.l1_heads.borrow().finalized {
+            self.finality.on_finalized_l1(finalized.id());
+        }
+        let Some(FinalityCandidate {
+            block,
+            finalized_l1,
+        }) = self.finality.candidate(derived)
+        else {
+            return Ok(());
+        };
+        for l1 in [finalized_l1, block.derived_from] {
+            if self.l1.canonical_hash(l1.number).await? != l1.hash {
+                self.finality.attempted(derived, None);
+                let reason = format!(
+                    "L1 block {l1} is not canonical, and a block derived from it was to be finalized"
+                );
+                return Err(DriverStepError::Reset(reason));
+            }
+        }
+        self.engine.promote(None, Some(block.l2.hash)).await?;
+        self.finality.attempted(derived, Some(block.l2));
+        self.finalized = self.reference_at(block.l2.number).await?;
+        tracing::info!(number = block.l2.number, hash = %block.l2.hash, finalized_l1 = finalized_l1.number, "finalized head");
+        Ok(())
+    }
+}

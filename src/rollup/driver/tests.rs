@@ -1,0 +1,416 @@
+//! The driver and its start on a real chain in a temporary directory, with an L1 endpoint that serves
+//! what a test says. L1 has no batches: when their window has passed, blocks of deposits alone are
+//! derived.
+
+use super::{
+    start::{StartHeads, StartSearch},
+    *,
+};
+use crate::{
+    chain::{
+        Chain, Heads,
+        executor::ExecutorLimits,
+        tests::{build, until},
+    },
+    rollup::{
+        finality,
+        l1::{
+            L1Blocks, L1Client, L1Config, Watched,
+            fake::{State, block, block_json, header},
+        },
+        sequencer::tests::{World, submit, transfer},
+    },
+};
+use alloy_consensus::Header;
+use std::time::Duration;
+use tokio::task::JoinHandle;
+
+/// Longest wait for the driver.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The world's configuration with a sequencing window of so many L1 blocks.
+fn rollup(world: &World, window: u64) -> Arc<RollupConfig> {
+    Arc::new(RollupConfig {
+        seq_window_size: window,
+        channel_timeout: 50,
+        ..(*world.rollup).clone()
+    })
+}
+
+fn client(world: &World) -> L1Client {
+    L1Client::new(&L1Config::new(world.l1.url())).unwrap()
+}
+
+fn records(world: &World) -> SafeDb {
+    SafeDb::open(&world.datadir.path().join("safe-heads")).unwrap()
+}
+
+fn driver(
+    world: &World,
+    chain: &Chain,
+    window: u64,
+    l1_confs: u64,
+) -> (RollupDriver, DriverHandle) {
+    let rollup = rollup(world, window);
+    let blocks = L1Blocks::new(client(world), Watched::from(&*rollup), 100);
+    let parts = DriverParts {
+        schedule: BlobSchedule::new(vec![(0, BlobSchedule::CANCUN)]),
+        engine: Engine::Local(chain.clone()),
+        l1: L1Reader::new(blocks, 10, 20, None, rollup.clone()),
+        l1_heads: world.l1_heads.subscribe(),
+        records: records(world),
+        rollup,
+    };
+    let config = DriverConfig {
+        l1_confs,
+        finality_lookback: finality::LOOKBACK,
+        finality_delay: finality::DELAY,
+        skip_start_check: false,
+    };
+    RollupDriver::new(config, parts)
+}
+
+/// A driver that runs until [`RunningDriver::stop`].
+struct RunningDriver {
+    handle: DriverHandle,
+    token: CancellationToken,
+    task: JoinHandle<Result<(), DriverError>>,
+}
+
+impl RunningDriver {
+    fn start((driver, handle): (RollupDriver, DriverHandle)) -> Self {
+        let token = CancellationToken::new();
+        let task = tokio::spawn(driver.run(token.clone()));
+        Self {
+            handle,
+            token,
+            task,
+        }
+    }
+
+    /// Waits until everything up to this L1 block is derived.
+    async fn derives(&self, l1: &Header) -> RollupStatus {
+        let wanted = block(l1);
+        let derived = async {
+            loop {
+                let status = self.handle.status();
+                if status.current_l1 == Some(wanted) && status.safe_l2.is_some() {
+                    return status;
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let waited = tokio::time::timeout(PATIENCE, derived).await;
+        waited.unwrap_or_else(|_| panic!("not at {}: {:?}", wanted.id(), self.handle.status()))
+    }
+
+    async fn stop(self) {
+        self.token.cancel();
+        self.task.await.unwrap().unwrap();
+    }
+}
+
+/// What the search of the start finds.
+async fn search(
+    world: &World,
+    chain: &Chain,
+    window: u64,
+    skip_check: bool,
+) -> Result<StartHeads, StartSearchError> {
+    let (rollup, engine) = (rollup(world, window), Engine::Local(chain.clone()));
+    let search = StartSearch {
+        rollup: &rollup,
+        engine: &engine,
+        l1: &client(world),
+        records: &records(world),
+        skip_check,
+    };
+    search.run().await
+}
+
+/// The L1 chain up to `kept` blocks, and then `new` others.
+fn forked(headers: &[Header], kept: usize, new: usize) -> Vec<Header> {
+    let mut fork = headers[..kept].to_vec();
+    for _ in 0..new {
+        let last = fork.last().unwrap();
+        let (number, time) = (last.number + 1, last.timestamp + 12);
+        fork.push(header(number, last.hash_slow(), time, 2));
+    }
+    fork
+}
+
+fn transactions(chain: &Chain, number: u64) -> usize {
+    let block = chain.view().payload(number).unwrap();
+    block.unwrap().transactions.len()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unsafe_chain_whose_fork_point_is_out_of_reach_is_lowered_and_overridden() {
+    let world = World::new(80, 7).await;
+    // No side branch is read below the stored head.
+    let limits = ExecutorLimits {
+        unwind_data: 1,
+        ..Default::default()
+    };
+    let (chain, _threads) = world.open_within(limits);
+    submit(&chain, transfer(0));
+    world.sequence(&chain).await;
+    let old = chain.view().head();
+    assert!(old.number >= 39 && transactions(&chain, 1) == 2, "{old}");
+    until("all blocks are stored", || chain.view().stored() == old).await;
+
+    let running = RunningDriver::start(driver(&world, &chain, 2, 0));
+    let status = running.derives(&world.l1_headers[6]).await;
+    let safe = status.safe_l2.unwrap();
+    assert!(safe.id.number >= 20, "{safe:?}");
+    assert_eq!(
+        chain.view().head(),
+        safe.id,
+        "the rest of the chain is gone"
+    );
+    assert_eq!(transactions(&chain, 1), 1, "no batch has the transfer");
+    assert_eq!(records(&world).last().map(|last| last.l2), Some(safe.id));
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sequenced_chain_without_transactions_is_consolidated_and_stays() {
+    let world = World::new(80, 7).await;
+    let (chain, _threads) = world.open();
+    world.sequence(&chain).await;
+    let head = chain.view().head();
+    let running = RunningDriver::start(driver(&world, &chain, 2, 0));
+    let status = running.derives(&world.l1_headers[6]).await;
+    assert!(status.safe_l2.unwrap().id.number >= 20);
+    assert_eq!(status.pending_safe_l2, status.safe_l2);
+    assert_eq!(chain.view().head(), head);
+    let Heads { safe, .. } = *chain.heads().borrow();
+    assert_eq!(safe, status.safe_l2.map(|safe| safe.id));
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_block_that_is_followed_during_the_search_stays_the_head() {
+    let world = World::new(40, 4).await;
+    let (chain, _threads) = world.open();
+    world.sequence(&chain).await;
+    let (driver, _handle) = driver(&world, &chain, 2, 0);
+    let found = search(&world, &chain, 2, false).await.unwrap();
+    assert_eq!(found.head.id, chain.view().head());
+    let newer = build(&chain, found.head.id.hash, 1, []).await.payload.id();
+    chain.forkchoice(newer.hash, None, None).await.unwrap();
+    driver.move_heads(&found).await.unwrap();
+    assert_eq!(chain.view().head(), newer);
+    // A head that has to go down is not moved from under somebody who moved it since.
+    let genesis = driver.reference_at(0).await.unwrap().unwrap();
+    let lower = StartHeads {
+        head: genesis,
+        ..found
+    };
+    let moved = driver.move_heads(&lower).await;
+    assert!(matches!(moved, Err(DriverStepError::Moved)), "{moved:?}");
+    assert_eq!(chain.view().head(), newer);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_endpoint_that_lags_is_no_reorg() {
+    let world = World::new(80, 7).await;
+    let (chain, _threads) = world.open();
+    world.sequence(&chain).await;
+    let head = chain.view().head();
+    // Nothing is derived yet, and the origins of the newest blocks are above L1's head.
+    world.l1.set(&world.l1_headers[..3]);
+    let found = search(&world, &chain, 2, false).await.unwrap();
+    assert_eq!((found.head.id, found.safe.id.number), (head, 0));
+
+    world.l1.set(&world.l1_headers);
+    let running = RunningDriver::start(driver(&world, &chain, 2, 0));
+    let status = running.derives(&world.l1_headers[6]).await;
+    running.stop().await;
+    world.l1.set(&world.l1_headers[..3]);
+    let behind = search(&world, &chain, 2, false).await;
+    assert!(
+        matches!(behind, Err(StartSearchError::Behind { .. })),
+        "{behind:?}"
+    );
+    let sentence = behind.unwrap_err().to_string();
+    assert!(sentence.contains(&world.l1.url()), "{sentence}");
+    // With the endpoint back, derivation goes on at the record.
+    world.l1.set(&world.l1_headers);
+    let found = search(&world, &chain, 2, false).await.unwrap();
+    assert_eq!(Some(found.safe), status.safe_l2);
+    assert_eq!((found.head.id, found.first_l1), (head, 17));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_an_l1_reorg_the_newest_canonical_record_is_the_start() {
+    let world = World::new(80, 7).await;
+    let (chain, _threads) = world.open();
+    world.sequence(&chain).await;
+    let head = chain.view().head();
+    let running = RunningDriver::start(driver(&world, &chain, 2, 0));
+    running.derives(&world.l1_headers[6]).await;
+    running.stop().await;
+    let record = records(&world).at_l1(14).unwrap().unwrap();
+
+    let fork = forked(&world.l1_headers, 5, 3);
+    world.l1.set(&fork);
+    let found = search(&world, &chain, 2, false).await.unwrap();
+    assert_eq!(found.safe.id, record.l2);
+    assert_eq!((record.derived_from.number, found.first_l1), (14, 15));
+    assert!(found.head.id.number < head.number, "{found:?}");
+    assert_eq!(found.head.origin, block(&fork[4]).id());
+    assert_eq!(chain.view().head(), head, "the search moves nothing");
+
+    // A reorg of the finalized block, and one of more than five windows, are said in one sentence.
+    let safe = chain.heads().borrow().safe.unwrap();
+    chain.promote(None, Some(safe.hash)).await.unwrap();
+    world.l1.set(&forked(&world.l1_headers, 1, 7));
+    let finalized = search(&world, &chain, 2, false).await.unwrap_err();
+    assert!(
+        matches!(finalized, StartSearchError::FinalizedReorg { .. }),
+        "{finalized}"
+    );
+    assert!(finalized.to_string().contains("--l1"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reorg_of_more_than_five_windows_is_refused() {
+    let world = World::new(100, 9).await;
+    let (chain, _threads) = world.open();
+    world.sequence(&chain).await;
+    world.l1.set(&forked(&world.l1_headers, 1, 8));
+    let deep = search(&world, &chain, 1, false).await.unwrap_err();
+    assert!(matches!(deep, StartSearchError::TooDeep { .. }), "{deep}");
+    assert!(search(&world, &chain, 2, false).await.is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chain_that_was_never_derived_begins_at_its_head_after_fourteen_windows() {
+    let world = World::new(200, 17).await;
+    let (chain, _threads) = world.open();
+    world.sequence(&chain).await;
+    let head = chain.view().head();
+    let old = search(&world, &chain, 1, false).await.unwrap();
+    assert_eq!((old.head.id, old.safe.id), (head, head));
+    let young = search(&world, &chain, 2, false).await.unwrap();
+    assert_eq!((young.head.id, young.safe.id.number), (head, 0));
+    // The own safe head counts where it is trusted.
+    let five = chain.view().hash_of(5).unwrap().unwrap();
+    chain.promote(Some(five), None).await.unwrap();
+    let trusted = search(&world, &chain, 1, true).await.unwrap();
+    assert_eq!(trusted.safe.id.number, 5);
+    let checked = search(&world, &chain, 1, false).await.unwrap();
+    assert_eq!(checked.safe.id.number, 4, "the end of the epoch below");
+}
+
+/// A block that was fetched before it had its confirmations may be gone when it has them.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_l1_block_is_fetched_before_it_has_its_confirmations() {
+    let world = World::new(80, 7).await;
+    let (chain, _threads) = world.open();
+    let running = RunningDriver::start(driver(&world, &chain, 2, 3));
+    running.derives(&world.l1_headers[3]).await;
+    let parameters = world.l1.state.lock().parameters.clone();
+    assert!(parameters.contains(&"0xd".to_owned()), "{parameters:?}");
+    for number in ["0xe", "0xf", "0x10"] {
+        assert!(!parameters.contains(&number.to_owned()), "{parameters:?}");
+    }
+    // The blocks without confirmations are replaced.
+    let fork = forked(&world.l1_headers, 4, 4);
+    world.show_l1(&fork);
+    let status = running.derives(&fork[4]).await;
+    assert_eq!(status.head_l1, Some(block(&fork[7])));
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reset_is_accepted_while_l1_is_silent() {
+    let world = World::new(80, 7).await;
+    let (chain, _threads) = world.open();
+    let (driver, handle) = driver(&world, &chain, 2, 0);
+    handle.reset().expect("before it runs");
+    world.l1.state.lock().delay = Duration::from_secs(3);
+    let running = RunningDriver::start((driver, handle));
+    running.handle.reset().expect("during its first request");
+    world.l1.state.lock().delay = Duration::ZERO;
+    running.derives(&world.l1_headers[6]).await;
+    running.handle.reset().expect("while it waits for L1");
+    running.derives(&world.l1_headers[6]).await;
+    let handle = running.handle.clone();
+    running.stop().await;
+    assert_eq!(handle.reset(), Err(DriverEnded));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_false_block_of_l1_is_asked_for_again_and_never_derived_from() {
+    let world = World::new(80, 7).await;
+    let (chain, _threads) = world.open();
+    let mut lie = block_json(&world.l1_headers[0]);
+    lie["timestamp"] = "0x1".into();
+    let lies = |state: &mut State| state.answers.insert("eth_getBlockByNumber", Ok(lie));
+    lies(&mut world.l1.state.lock());
+    let running = RunningDriver::start(driver(&world, &chain, 2, 0));
+    let retried = || world.l1.calls("eth_getBlockByNumber") >= 2;
+    until("the request is retried", retried).await;
+    assert_eq!(running.handle.status().safe_l2, None);
+    assert_eq!(chain.view().head().number, 0);
+    world.l1.state.lock().answers.clear();
+    running.derives(&world.l1_headers[6]).await;
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_l1_head_may_go_back_and_a_replaced_one_is_derived_again() {
+    let world = World::new(80, 7).await;
+    let (chain, _threads) = world.open();
+    let running = RunningDriver::start(driver(&world, &chain, 2, 0));
+    let before = running.derives(&world.l1_headers[6]).await;
+    // The head of an endpoint that lags is below the block that was derived from last.
+    world.show_l1(&world.l1_headers[..5]);
+    let gone_back = || running.handle.status().head_l1 == Some(block(&world.l1_headers[4]));
+    until("the head has gone back", gone_back).await;
+    let status = running.handle.status();
+    assert_eq!(
+        (status.safe_l2, status.current_l1),
+        (before.safe_l2, before.current_l1)
+    );
+    let fork = forked(&world.l1_headers, 5, 2);
+    world.show_l1(&fork);
+    let after = running.derives(&fork[6]).await;
+    assert_eq!(
+        after.safe_l2, before.safe_l2,
+        "its epochs are below the fork"
+    );
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_finalized_l1_block_that_is_not_canonical_finalizes_nothing() {
+    let world = World::new(100, 8).await;
+    let (chain, _threads) = world.open();
+    world.show_l1(&world.l1_headers[..7]);
+    let running = RunningDriver::start(driver(&world, &chain, 2, 0));
+    running.derives(&world.l1_headers[6]).await;
+    let finalize = |header: &Header| {
+        let finalized = Some(block(header));
+        world
+            .l1_heads
+            .send_modify(|heads| heads.finalized = finalized);
+    };
+    let other = forked(&world.l1_headers, 3, 4);
+    world.l1.state.lock().parameters.clear();
+    finalize(&other[5]);
+    let checked = || world.l1.state.lock().parameters.contains(&"0xf".to_owned());
+    until("the finalized L1 block is compared", checked).await;
+    // Finality goes on with the next block of L1.
+    world.show_l1(&world.l1_headers);
+    running.derives(&world.l1_headers[7]).await;
+    assert_eq!(chain.heads().borrow().finalized, None);
+    finalize(&world.l1_headers[7]);
+    let finalized = || running.handle.status().finalized_l2.map(|block| block.id);
+    let recorded = || records(&world).at_l1(17).unwrap().unwrap().l2;
+    until("a block is final", || finalized() == Some(recorded())).await;
+    assert_eq!(chain.heads().borrow().finalized, finalized());
+    running.stop().await;
+}

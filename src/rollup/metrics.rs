@@ -1,0 +1,316 @@
+//! Metrics of the rollup node under op-node's names: blocks of L1 and L2 that mark its progress, and
+//! events, which are counted and dated. The handles are made once, since the driver may set them
+//! thousands of times a second.
+
+use crate::{
+    clock::since_epoch,
+    rollup::{
+        engine::{BlockAt, Engine},
+        status::RollupStatus,
+    },
+    version::VERSION,
+};
+use alloy_primitives::B256;
+use metrics::{Counter, Gauge, Label, counter, gauge};
+use starling_proto::{
+    config::RollupGenesis,
+    derive::{DropCounts, DropReason, ReadCounts},
+    l1info::L2BlockRef,
+    payload::BlockId,
+};
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+/// Shortest time between two readings of the unsafe head, which costs a block each.
+const UNSAFE_HEAD_PAUSE: Duration = Duration::from_millis(500);
+
+/// Something that happens now and then: how often, and when it last did.
+pub(super) struct CountedEvent {
+    total: Counter,
+    last: Gauge,
+}
+
+impl CountedEvent {
+    /// `name` without op-node's prefix.
+    pub fn new(name: &str) -> Self {
+        Self::labelled(name, Vec::new())
+    }
+
+    fn labelled(name: &str, labels: Vec<Label>) -> Self {
+        let total = format!("op_node_default_{name}_total");
+        let last = format!("op_node_default_last_{name}_unix");
+        Self {
+            total: counter!(total, labels.clone()),
+            last: gauge!(last, labels),
+        }
+    }
+
+    /// It happened `times` times.
+    pub fn record(&self, times: u64) {
+        if times > 0 {
+            self.total.increment(times);
+            self.last.set(since_epoch().as_secs_f64());
+        }
+    }
+}
+
+/// A block that marks progress.
+struct BlockGauges {
+    number: Gauge,
+    time: Gauge,
+    hash: Gauge,
+    latency: Gauge,
+    seen: Option<B256>,
+}
+
+impl BlockGauges {
+    fn new(layer: &'static str, kind: &'static str) -> Self {
+        let labels = [("layer", layer), ("type", kind)];
+        Self {
+            number: gauge!("op_node_default_refs_number", &labels),
+            time: gauge!("op_node_default_refs_time", &labels),
+            hash: gauge!("op_node_default_refs_hash", &labels),
+            latency: gauge!("op_node_default_refs_latency", &labels),
+            seen: None,
+        }
+    }
+
+    /// `time` in Unix seconds; `None` leaves the time and the latency out. The latency is the time of
+    /// the block minus the time at which it was first seen.
+    fn set(&mut self, block: BlockId, time: Option<u64>) {
+        if self.seen.replace(block.hash) == Some(block.hash) {
+            return;
+        }
+        self.number.set(block.number as f64);
+        // The first eight bytes as a number: a divergence between two nodes shows on a chart.
+        let prefix = block.hash.first_chunk::<8>().copied().unwrap_or_default();
+        self.hash.set(u64::from_le_bytes(prefix) as f64);
+        if let Some(time) = time {
+            self.time.set(time as f64);
+            self.latency.set(time as f64 - since_epoch().as_secs_f64());
+        }
+    }
+}
+
+/// A block of L2, with its L1 origin.
+struct L2Gauges {
+    block: BlockGauges,
+    origin: BlockGauges,
+    sequence_number: Gauge,
+}
+
+impl L2Gauges {
+    fn new(kind: &'static str) -> Self {
+        Self {
+            block: BlockGauges::new("l2", kind),
+            origin: BlockGauges::new("l1_origin", kind),
+            sequence_number: gauge!("op_node_default_refs_seqnr", "type" => kind),
+        }
+    }
+
+    fn set(&mut self, block: Option<L2BlockRef>) {
+        let Some(block) = block else { return };
+        self.block.set(block.id, Some(block.time));
+        self.origin.set(block.origin, None);
+        self.sequence_number.set(block.sequence_number as f64);
+    }
+}
+
+/// The heads that the driver publishes, and what happens to derivation.
+pub(super) struct DerivationMetrics {
+    l1: [BlockGauges; 4],
+    pending_safe: L2Gauges,
+    /// Without interop the local-safe head is the safe one.
+    safe: [L2Gauges; 2],
+    finalized: L2Gauges,
+    idle: Gauge,
+    pub resets: CountedEvent,
+    pub errors: CountedEvent,
+    channel_timeouts: CountedEvent,
+    frames: CountedEvent,
+    singular_batches: CountedEvent,
+    span_batches: CountedEvent,
+}
+
+impl DerivationMetrics {
+    pub fn new() -> Self {
+        let l1 = ["l1_head", "l1_safe", "l1_finalized", "l1_derived"];
+        let derived_batches =
+            |kind| CountedEvent::labelled("derived_batches", vec![Label::new("type", kind)]);
+        Self {
+            l1: l1.map(|kind| BlockGauges::new("l1", kind)),
+            pending_safe: L2Gauges::new("l2_pending_safe"),
+            safe: ["l2_local_safe", "l2_safe"].map(L2Gauges::new),
+            finalized: L2Gauges::new("l2_finalized"),
+            idle: gauge!("op_node_default_derivation_idle"),
+            resets: CountedEvent::new("pipeline_resets"),
+            errors: CountedEvent::new("derivation_errors"),
+            channel_timeouts: CountedEvent::new("channel_timeout"),
+            frames: CountedEvent::new("frame_added"),
+            singular_batches: derived_batches("singular"),
+            span_batches: derived_batches("span"),
+        }
+    }
+
+    /// Counts what the pipeline has read and discarded since the last call.
+    pub fn on_progress(&self, reads: &ReadCounts, drops: &DropCounts) {
+        let refused = drops.get(DropReason::Frame) + drops.get(DropReason::LateFrame);
+        self.frames.record(reads.frames.saturating_sub(refused));
+        self.singular_batches.record(reads.singular_batches);
+        self.span_batches.record(reads.span_batches);
+        self.channel_timeouts
+            .record(drops.get(DropReason::ChannelTimeout));
+    }
+
+    /// Heads that are not known keep their last values.
+    pub fn on_status(&mut self, status: &RollupStatus) {
+        let l1 = [
+            status.head_l1,
+            status.safe_l1,
+            status.finalized_l1,
+            status.current_l1,
+        ];
+        for (gauges, block) in self.l1.iter_mut().zip(l1) {
+            if let Some(block) = block {
+                gauges.set(block.id(), Some(block.time));
+            }
+        }
+        self.pending_safe.set(status.pending_safe_l2);
+        for gauges in &mut self.safe {
+            gauges.set(status.safe_l2);
+        }
+        self.finalized.set(status.finalized_l2);
+    }
+
+    /// Whether everything that L1 has is derived.
+    pub fn set_idle(&self, idle: bool) {
+        self.idle.set(f64::from(u8::from(idle)));
+    }
+}
+
+/// Reports that the node runs, and its version.
+pub fn report_start() {
+    gauge!("op_node_default_info", "version" => VERSION).set(1.0);
+    gauge!("op_node_default_up").set(1.0);
+}
+
+/// Reports the unsafe head until the token is cancelled or the core has stopped.
+pub async fn follow_unsafe_head(engine: Engine, genesis: RollupGenesis, token: CancellationToken) {
+    let follow = async {
+        let mut heads = engine.heads();
+        let mut gauges = ["l2_unsafe", "l2_cross_unsafe"].map(L2Gauges::new);
+        loop {
+            heads.mark_unchanged();
+            let head = engine.block(BlockAt::Head).await.ok().flatten();
+            let head = head.and_then(|head| L2BlockRef::of(&head, &genesis).ok());
+            for gauges in &mut gauges {
+                gauges.set(head);
+            }
+            if heads.changed().await.is_err() {
+                return;
+            }
+            tokio::time::sleep(UNSAFE_HEAD_PAUSE).await;
+        }
+    };
+    token.run_until_cancelled(follow).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rollup::l1::L1Block;
+    use metrics_exporter_prometheus::PrometheusBuilder;
+
+    /// The metrics that `record` leaves, one line each.
+    fn rendered(record: impl FnOnce()) -> Vec<String> {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        metrics::with_local_recorder(&recorder, record);
+        let text = recorder.handle().render();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn heads_are_reported_under_op_nodes_names() {
+        let now = since_epoch().as_secs();
+        let mut hash = B256::with_last_byte(1);
+        hash.0[0] = 2;
+        let head = L1Block {
+            number: 7,
+            hash,
+            time: now - 100,
+            ..Default::default()
+        };
+        let safe = L2BlockRef {
+            id: BlockId { number: 9, hash },
+            parent_hash: B256::ZERO,
+            time: now - 50,
+            origin: BlockId {
+                number: 5,
+                hash: B256::ZERO,
+            },
+            sequence_number: 3,
+        };
+        let status = RollupStatus {
+            head_l1: Some(head),
+            current_l1: Some(L1Block { number: 6, ..head }),
+            safe_l2: Some(safe),
+            ..Default::default()
+        };
+        let lines = rendered(|| {
+            let mut metrics = DerivationMetrics::new();
+            metrics.on_status(&status);
+            metrics.set_idle(true);
+            report_start();
+        });
+        let number = |layer: &str, kind: &str, value: u64| {
+            format!("op_node_default_refs_number{{layer=\"{layer}\",type=\"{kind}\"}} {value}")
+        };
+        for line in [
+            number("l1", "l1_head", 7),
+            number("l1", "l1_derived", 6),
+            number("l2", "l2_safe", 9),
+            number("l2", "l2_local_safe", 9),
+            number("l1_origin", "l2_safe", 5),
+            "op_node_default_refs_seqnr{type=\"l2_safe\"} 3".to_owned(),
+            "op_node_default_refs_hash{layer=\"l1\",type=\"l1_head\"} 2".to_owned(),
+            format!(
+                "op_node_default_refs_time{{layer=\"l2\",type=\"l2_safe\"}} {}",
+                now - 50
+            ),
+            "op_node_default_derivation_idle 1".to_owned(),
+            "op_node_default_up 1".to_owned(),
+        ] {
+            assert!(lines.contains(&line), "{line} is not in {lines:#?}");
+        }
+        let latency = "op_node_default_refs_latency{layer=\"l1\",type=\"l1_head\"} -";
+        let latency = lines.iter().find_map(|line| line.strip_prefix(latency));
+        let latency: f64 = latency
+            .and_then(|text| text.parse().ok())
+            .expect("a latency");
+        assert!((100.0..110.0).contains(&latency), "{latency}");
+    }
+
+    #[test]
+    fn events_are_counted_and_dated() {
+        let lines = rendered(|| {
+            let metrics = DerivationMetrics::new();
+            metrics.resets.record(2);
+            metrics.resets.record(1);
+            metrics.errors.record(0);
+            let reads = ReadCounts {
+                span_batches: 4,
+                ..Default::default()
+            };
+            metrics.on_progress(&reads, &DropCounts::default());
+        });
+        let total = |name: &str, count: u64| format!("op_node_default_{name}_total {count}");
+        assert!(lines.contains(&total("pipeline_resets", 3)), "{lines:#?}");
+        assert!(lines.contains(&total("derivation_errors", 0)), "{lines:#?}");
+        let spans = "op_node_default_derived_batches_total{type=\"span\"} 4".to_owned();
+        assert!(lines.contains(&spans), "{lines:#?}");
+        let last = "op_node_default_last_pipeline_resets_unix ";
+        let last = lines.iter().find_map(|line| line.strip_prefix(last));
+        let last: f64 = last.and_then(|text| text.parse().ok()).expect("a date");
+        assert!((since_epoch().as_secs_f64() - last).abs() < 60.0);
+    }
+}
