@@ -1,30 +1,31 @@
-//! Derivation in real processes: `starling node` without a swarm, over stand-ins of L1 and its beacon
-//! API that this process serves on loopback.
+//! Derivation in real processes: `starling node` without a swarm, over stand-ins of L1 and its
+//! beacon API that this process serves on loopback.
 //!
-//! - `execute`: L2 blocks of ten transfers, derived and executed, beside `starling import` of the same
-//!   blocks; and consolidated, when the import had brought them.
+//! - `execute`: L2 blocks of ten transfers, derived and executed, beside `starling import` of the
+//!   same blocks; and consolidated, when the import had brought them.
 //! - `latency`: an L1 that answers late, far ahead of the node.
 //! - `live`: processor time of a node that follows an L1 block by block.
 //! - `restart`: from a start after `kill -9` to the next safe block.
 //! - `memory`: peak of resident memory with derivation and without.
 //! - `hostile`: peak of resident memory beside a batcher that posts bombs.
 //!
-//! `STARLING_BENCH_ONLY` names one section. `STARLING_BENCH_SERVER` is the path of another `starling`
-//! to measure. Sizes:
+//! `STARLING_BENCH_ONLY` names one section. `STARLING_BENCH_SERVER` is the path of another
+//! `starling` to measure. Sizes:
 //!
 //! - All: `STARLING_BENCH_ACCOUNTS` of L2's genesis (`execute`: 1000000, others: 20000),
 //!   `STARLING_BENCH_CROWD` transactions and logs of other users in an L1 block (200),
 //!   `STARLING_BENCH_L1_BLOCKS` (`latency`: 2000, `restart`: 300, `memory`: 600).
 //! - `execute`: `STARLING_BENCH_BLOCKS` (5000), `STARLING_BENCH_TRANSFERS` (10),
-//!   `STARLING_BENCH_EPOCHS` L1 blocks from one channel to the next (10), `STARLING_BENCH_BLOBS` (0;
-//!   1 posts blobs instead of calldata), `STARLING_BENCH_ROUNDS` (3).
-//! - `latency`: `STARLING_BENCH_DELAY` ms (100), `STARLING_BENCH_EPOCHS` (5), `STARLING_BENCH_BLOBS`
-//!   (1), `STARLING_BENCH_L2_TIME` seconds between L2 blocks (2).
+//!   `STARLING_BENCH_EPOCHS` L1 blocks from one channel to the next (10), `STARLING_BENCH_BLOBS`
+//!   (0; 1 posts blobs instead of calldata), `STARLING_BENCH_ROUNDS` (3).
+//! - `latency`: `STARLING_BENCH_DELAY` ms (100), `STARLING_BENCH_EPOCHS` (5),
+//!   `STARLING_BENCH_BLOBS` (1), `STARLING_BENCH_L2_TIME` seconds between L2 blocks (2).
 //! - `live`: `STARLING_BENCH_MINUTES` (10), `STARLING_BENCH_SLOT` seconds between L1 blocks (12).
-//! - `restart`: `STARLING_BENCH_DELAY` ms (50), `STARLING_BENCH_KILLS` (5), `STARLING_BENCH_BLOBS` (1).
+//! - `restart`: `STARLING_BENCH_DELAY` ms (50), `STARLING_BENCH_KILLS` (5), `STARLING_BENCH_BLOBS`
+//!   (1).
 //! - `hostile`: `STARLING_BENCH_BOMB` megabytes of each bomb (100), `STARLING_BENCH_CHANNELS`
-//!   (1000000), `STARLING_BENCH_SPAN` blocks (10000000), `STARLING_BENCH_CEILING` megabytes at which a
-//!   node is killed (6000).
+//!   (1000000), `STARLING_BENCH_SPAN` blocks (10000000), `STARLING_BENCH_CEILING` megabytes at
+//!   which a node is killed (6000).
 
 #[path = "derive/batcher.rs"]
 mod batcher;
@@ -55,7 +56,7 @@ mod restart;
 mod rollup;
 mod support;
 
-use batcher::Carrier;
+use batcher::BatchCarrier;
 use support::size;
 
 /// Chain id of the stand-in.
@@ -94,11 +95,11 @@ fn crowd_size() -> (usize, usize) {
 }
 
 /// Where batches are posted, unless the environment says otherwise.
-fn carrier(default: Carrier) -> Carrier {
-    let is_default_blobs = usize::from(default == Carrier::Blobs);
+fn carrier(default: BatchCarrier) -> BatchCarrier {
+    let is_default_blobs = usize::from(default == BatchCarrier::Blobs);
     if size("STARLING_BENCH_BLOBS", is_default_blobs) == 1 {
-        Carrier::Blobs
+        BatchCarrier::Blobs
     } else {
-        Carrier::Calldata
+        BatchCarrier::Calldata
     }
 }

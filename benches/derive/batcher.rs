@@ -24,12 +24,12 @@ const BLOBS: usize = 6;
 /// Type byte of deposits, which are in no batch.
 const DEPOSIT: u8 = 0x7e;
 const KEY: &str = "00000000000000000000000000000000000000000000000000000000000000ba";
-/// Precomputation of the KZG setup, as the node has it.
-const PRECOMPUTE: u64 = 8;
+/// Tables of the KZG setup: commitments need none.
+const PRECOMPUTE: u64 = 0;
 
 /// Where the batcher puts its frames.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Carrier {
+pub enum BatchCarrier {
     Calldata,
     Blobs,
 }
@@ -39,11 +39,11 @@ pub struct Batcher {
     nonce: u64,
     channels: u64,
     inbox: Address,
-    carrier: Carrier,
+    carrier: BatchCarrier,
 }
 
 impl Batcher {
-    pub fn new(rollup: &RollupConfig, carrier: Carrier) -> Self {
+    pub fn new(rollup: &RollupConfig, carrier: BatchCarrier) -> Self {
         Self {
             key: key(),
             nonce: 0,
@@ -94,8 +94,8 @@ impl Batcher {
             .and_then(|()| channel.close())
             .expect("a batch within the limit");
         let room = match self.carrier {
-            Carrier::Calldata => CALLDATA - 1,
-            Carrier::Blobs => blob::MAX_BLOB_DATA - 1,
+            BatchCarrier::Calldata => CALLDATA - 1,
+            BatchCarrier::Blobs => blob::MAX_BLOB_DATA - 1,
         };
         let mut items = Vec::new();
         while let Some(frame) = channel.next_frame(room).expect("few frames") {
@@ -121,7 +121,7 @@ impl Batcher {
     /// Data items, one for each transaction or blob.
     fn post_items(&mut self, items: Vec<Bytes>) -> Posting {
         let mut posting = Posting::default();
-        if self.carrier == Carrier::Calldata {
+        if self.carrier == BatchCarrier::Calldata {
             posting.transactions = items.into_iter().map(|item| self.calldata(item)).collect();
             return posting;
         }

@@ -33,7 +33,7 @@ pub struct Crowd {
 impl Crowd {
     /// `gas` and `logs` are those of all transactions together.
     pub fn new(salt: u64, transactions: usize, logs: usize, gas: u64) -> Self {
-        let mut random = Random(B256::left_padding_from(&salt.to_be_bytes()));
+        let mut random = CrowdValues(B256::left_padding_from(&salt.to_be_bytes()));
         let (mut crowd, mut objects, mut receipts) = (Self::default(), vec![], vec![]);
         for index in 0..transactions {
             let transaction = random.transaction(index as u64, gas / transactions as u64);
@@ -84,9 +84,9 @@ pub fn receipt_json(receipt: &ReceiptWithBloom<Receipt>, ty: u8, hash: B256) -> 
 }
 
 /// The same sequence of values in every run.
-struct Random(B256);
+struct CrowdValues(B256);
 
-impl Random {
+impl CrowdValues {
     fn word(&mut self) -> B256 {
         self.0 = keccak256(self.0);
         self.0

@@ -1,9 +1,10 @@
 //! Peak of resident memory beside a batcher that posts what costs most, less that of a node whose
-//! batcher posts nothing, and less what the protocol makes a node hold: the bytes of the channel bank
-//! before Holocene; since then one channel and one decompressed batch of 100,000,000 bytes each.
+//! batcher posts nothing, and less what the protocol makes a node hold: the bytes of the channel
+//! bank before Holocene; since then one channel and one decompressed batch of 100,000,000 bytes
+//! each.
 
 use super::{
-    batcher::{Batcher, Carrier},
+    batcher::{BatchCarrier, Batcher},
     l1_block::{Posting, SyntheticBlock},
     layer1::{Layer1, Manners},
     node::{Derives, DerivingNode},
@@ -44,7 +45,7 @@ struct Victim {
 }
 
 /// An attack, one posting for each L1 block.
-struct Attack {
+struct BatcherAttack {
     name: &'static str,
     postings: Vec<Posting>,
     /// Megabytes of its frames, or of its decompressed batch.
@@ -90,9 +91,9 @@ impl Victim {
     }
 
     /// Measures the attacks beside an honest batcher with as many L1 blocks.
-    fn suffer(&self, attacks: &[fn(&Victim, &mut Batcher) -> Attack]) {
+    fn suffer(&self, attacks: &[fn(&Victim, &mut Batcher) -> BatcherAttack]) {
         for attack in attacks {
-            let mut batcher = Batcher::new(&self.rollup, Carrier::Calldata);
+            let mut batcher = Batcher::new(&self.rollup, BatchCarrier::Calldata);
             let attack = attack(self, &mut batcher);
             let quiet = vec![Posting::default(); attack.postings.len()];
             let (calm, _) = self.peak(quiet);
@@ -176,7 +177,7 @@ fn megabytes(bytes: usize) -> f64 {
 }
 
 /// Channels of one frame of one byte each, never closed.
-fn channels(_: &Victim, batcher: &mut Batcher) -> Attack {
+fn channels(_: &Victim, batcher: &mut Batcher) -> BatcherAttack {
     let count = size("STARLING_BENCH_CHANNELS", 1_000_000);
     let frame = |batcher: &mut Batcher| Frame {
         id: batcher.next_channel(),
@@ -189,7 +190,7 @@ fn channels(_: &Victim, batcher: &mut Batcher) -> Attack {
         let frames: Vec<_> = (begin..end).map(|_| frame(batcher)).collect();
         batcher.post_frames(&frames)
     };
-    Attack {
+    BatcherAttack {
         name: "channels of one byte, before Granite",
         postings: (0..count).step_by(SMALL_FRAMES).map(posting).collect(),
         data: megabytes(count),
@@ -198,7 +199,7 @@ fn channels(_: &Victim, batcher: &mut Batcher) -> Attack {
 }
 
 /// A channel of the largest size, never closed.
-fn open_channel(_: &Victim, batcher: &mut Batcher) -> Attack {
+fn open_channel(_: &Victim, batcher: &mut Batcher) -> BatcherAttack {
     let count = bomb() / (LARGE_FRAME + FRAME_COUNTED);
     let id = batcher.next_channel();
     let frames = (0..count).map(|number| Frame {
@@ -215,7 +216,7 @@ fn open_channel(_: &Victim, batcher: &mut Batcher) -> Attack {
         }
         posting
     };
-    Attack {
+    BatcherAttack {
         name: "a channel of the largest size",
         postings: frames.chunks(LARGE_FRAMES).map(posting).collect(),
         data: megabytes(count * LARGE_FRAME),
@@ -223,7 +224,7 @@ fn open_channel(_: &Victim, batcher: &mut Batcher) -> Attack {
     }
 }
 
-fn zlib_zeros(_: &Victim, batcher: &mut Batcher) -> Attack {
+fn zlib_zeros(_: &Victim, batcher: &mut Batcher) -> BatcherAttack {
     one_batch(
         "zeros in zlib",
         batcher,
@@ -232,7 +233,7 @@ fn zlib_zeros(_: &Victim, batcher: &mut Batcher) -> Attack {
     )
 }
 
-fn brotli_zeros(_: &Victim, batcher: &mut Batcher) -> Attack {
+fn brotli_zeros(_: &Victim, batcher: &mut Batcher) -> BatcherAttack {
     let zeros = vec![0; batch_room()];
     one_batch(
         "zeros in brotli",
@@ -243,7 +244,7 @@ fn brotli_zeros(_: &Victim, batcher: &mut Batcher) -> Attack {
 }
 
 /// A span of empty blocks in L2's first epoch, whose prefix is valid.
-fn long_span(victim: &Victim, batcher: &mut Batcher) -> Attack {
+fn long_span(victim: &Victim, batcher: &mut Batcher) -> BatcherAttack {
     let blocks = size("STARLING_BENCH_SPAN", 10_000_000);
     let genesis = &victim.rollup.genesis;
     let mut batch = vec![SPAN_TYPE];
@@ -263,7 +264,7 @@ fn long_span(victim: &Victim, batcher: &mut Batcher) -> Attack {
 }
 
 /// A batch for L2's first block with transactions of one byte.
-fn small_transactions(victim: &Victim, batcher: &mut Batcher) -> Attack {
+fn small_transactions(victim: &Victim, batcher: &mut Batcher) -> BatcherAttack {
     let genesis = &victim.rollup.genesis;
     let time = genesis.l2_time + victim.rollup.block_time;
     let mut fields = Vec::new();
@@ -287,8 +288,8 @@ fn one_batch(
     batcher: &mut Batcher,
     batch: &[u8],
     compression: ChannelCompression,
-) -> Attack {
-    Attack {
+) -> BatcherAttack {
+    BatcherAttack {
         name,
         postings: vec![batcher.post_batch(batch, compression)],
         data: megabytes(batch.len()),

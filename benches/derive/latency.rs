@@ -2,7 +2,7 @@
 //! without a delay shows the share of computing.
 
 use super::{
-    batcher::Carrier,
+    batcher::BatchCarrier,
     carrier,
     layer1::{Layer1, Manners},
     node::{Derives, DerivingNode},
@@ -23,7 +23,7 @@ pub fn run() {
         transfers: 0,
         accounts: super::accounts(),
         epochs_per_channel: size("STARLING_BENCH_EPOCHS", 5),
-        carrier: carrier(Carrier::Blobs),
+        carrier: carrier(BatchCarrier::Blobs),
         crowd: super::crowd_size(),
     };
     let folder = tempfile::tempdir().expect("a temporary folder");

@@ -49,7 +49,7 @@ impl Requests {
 /// A running stand-in, until it is dropped.
 pub struct Layer1 {
     served: Arc<ServedChain>,
-    /// Of JSON-RPC and of the beacon API.
+    /// URL of both JSON-RPC and the beacon API.
     pub url: String,
     runtime: tokio::runtime::Runtime,
 }

@@ -1,8 +1,8 @@
-//! Processor time of a node that follows an L1 of full blocks, whose batches hold the empty L2 blocks
-//! of the slot before.
+//! Processor time of a node that follows an L1 of full blocks, whose batches hold the empty L2
+//! blocks of the slot before.
 
 use super::{
-    batcher::Carrier,
+    batcher::BatchCarrier,
     carrier,
     layer1::{Layer1, Manners},
     node::{Derives, DerivingNode},
@@ -25,7 +25,7 @@ pub fn run() {
         transfers: 0,
         accounts: super::accounts(),
         epochs_per_channel: 1,
-        carrier: carrier(Carrier::Blobs),
+        carrier: carrier(BatchCarrier::Blobs),
         crowd: super::crowd_size(),
     };
     let folder = tempfile::tempdir().expect("a temporary folder");

@@ -1,9 +1,9 @@
-//! Peak of resident memory of a node that derives, less that of the same node without derivation. Both
-//! hold the same L2 blocks, imported before; the second reads them over JSON-RPC, so that its caches of
-//! the store are as full.
+//! Peak of resident memory of a node that derives, less that of the same node without derivation.
+//! Both hold the same L2 blocks, imported before; the second reads them over JSON-RPC, so that its
+//! caches of the store are as full.
 
 use super::{
-    batcher::Carrier,
+    batcher::BatchCarrier,
     carrier, execute,
     layer1::{Layer1, Manners},
     net::ask,
@@ -23,7 +23,7 @@ pub fn run() {
         transfers: 0,
         accounts: super::accounts(),
         epochs_per_channel: 5,
-        carrier: carrier(Carrier::Blobs),
+        carrier: carrier(BatchCarrier::Blobs),
         crowd: super::crowd_size(),
     };
     let folder = tempfile::tempdir().expect("a temporary folder");

@@ -127,6 +127,13 @@ impl DerivingNode {
         process::processor_of(&self.process.child.id().to_string())
     }
 
+    /// Ends the process in an orderly way: the store is written and closed.
+    pub fn end(mut self) {
+        let child = &mut self.process.child;
+        net::signal(child.id() as i32, nix::sys::signal::Signal::SIGTERM);
+        assert!(child.wait().expect("it ends").success(), "an orderly end");
+    }
+
     pub fn kill9(mut self) {
         self.process.kill9();
     }

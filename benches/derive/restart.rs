@@ -1,7 +1,8 @@
-//! From a start after `kill -9` to the next safe block, for which L1 has had a batch in the meantime.
+//! From a start after `kill -9` to the next safe block, for which L1 has had a batch in the
+//! meantime.
 
 use super::{
-    batcher::Carrier,
+    batcher::BatchCarrier,
     carrier,
     layer1::{Layer1, Manners},
     node::{Derives, DerivingNode},
@@ -21,7 +22,7 @@ pub fn run() {
         transfers: 0,
         accounts: super::accounts(),
         epochs_per_channel: 1,
-        carrier: carrier(Carrier::Blobs),
+        carrier: carrier(BatchCarrier::Blobs),
         crowd: super::crowd_size(),
     };
     let folder = tempfile::tempdir().expect("a temporary folder");

@@ -1,7 +1,7 @@
 //! A synthetic rollup: an L2 chain made by our own core, and the L1 whose batches hold it.
 
 use super::{
-    batcher::{Batcher, Carrier},
+    batcher::{BatchCarrier, Batcher},
     crowd::Crowd,
     l1_block::{Posting, SyntheticBlock},
     support::{Ground, copy, spread::Spread},
@@ -44,7 +44,7 @@ pub struct Recipe {
     pub accounts: usize,
     /// L1 blocks from one channel to the next.
     pub epochs_per_channel: usize,
-    pub carrier: Carrier,
+    pub carrier: BatchCarrier,
     /// Transactions, and logs, of other users in each L1 block.
     pub crowd: (usize, usize),
 }
