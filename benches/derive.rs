@@ -13,8 +13,9 @@
 //! `starling` to measure. Sizes:
 //!
 //! - All: `STARLING_BENCH_ACCOUNTS` of L2's genesis (`execute`: 1000000, others: 20000),
-//!   `STARLING_BENCH_CROWD` transactions and logs of other users in an L1 block (200),
-//!   `STARLING_BENCH_L1_BLOCKS` (`latency`: 2000, `restart`: 300, `memory`: 600).
+//!   `STARLING_BENCH_CROWD` transactions and logs of other users in an L1 block (`execute`: 0, as
+//!   in recordings of devnets, others: 200), `STARLING_BENCH_L1_BLOCKS` (`latency`: 2000,
+//!   `restart`: 300, `memory`: 600).
 //! - `execute`: `STARLING_BENCH_BLOCKS` (5000), `STARLING_BENCH_TRANSFERS` (10),
 //!   `STARLING_BENCH_EPOCHS` L1 blocks from one channel to the next (10), `STARLING_BENCH_BLOBS`
 //!   (0; 1 posts blobs instead of calldata), `STARLING_BENCH_ROUNDS` (3).
@@ -64,6 +65,9 @@ const L1_CHAIN_ID: u64 = 900;
 /// Seconds between L1 blocks.
 const L1_BLOCK_TIME: u64 = 12;
 
+/// Transactions, and logs, of other users in a full L1 block.
+const CROWD: usize = 200;
+
 fn main() {
     let only = std::env::var("STARLING_BENCH_ONLY").ok();
     let wanted = |name: &str| only.as_deref().is_none_or(|only| only == name);
@@ -88,9 +92,9 @@ fn accounts() -> usize {
     size("STARLING_BENCH_ACCOUNTS", 20_000)
 }
 
-/// Transactions, and logs, of other users in an L1 block.
-fn crowd_size() -> (usize, usize) {
-    let count = size("STARLING_BENCH_CROWD", 200);
+/// Transactions, and logs, of other users in an L1 block, unless the environment says otherwise.
+fn crowd_size(default: usize) -> (usize, usize) {
+    let count = size("STARLING_BENCH_CROWD", default);
     (count, count)
 }
 

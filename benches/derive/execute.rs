@@ -32,7 +32,7 @@ pub fn run() {
         accounts: size("STARLING_BENCH_ACCOUNTS", 1_000_000),
         epochs_per_channel,
         carrier: carrier(BatchCarrier::Calldata),
-        crowd: super::crowd_size(),
+        crowd: super::crowd_size(0),
     };
     let folder = tempfile::tempdir().expect("a temporary folder");
     let SyntheticRollup { files, l1, last } = SyntheticRollup::make(&recipe, folder.path());

@@ -118,7 +118,7 @@ impl Victim {
         let mut l1 = vec![l1_genesis()];
         let quiet = std::iter::repeat_with(Posting::default);
         let count = postings.len() + 2 * QUIET;
-        let postings = quiet.clone().take(QUIET).chain(postings).chain(quiet);
+        let postings = quiet.take(QUIET).chain(postings).chain(quiet);
         for posting in postings.take(count) {
             let parent = &l1[l1.len() - 1];
             let time = parent.block.time + super::L1_BLOCK_TIME;

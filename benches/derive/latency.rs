@@ -24,7 +24,7 @@ pub fn run() {
         accounts: super::accounts(),
         epochs_per_channel: size("STARLING_BENCH_EPOCHS", 5),
         carrier: carrier(BatchCarrier::Blobs),
-        crowd: super::crowd_size(),
+        crowd: super::crowd_size(super::CROWD),
     };
     let folder = tempfile::tempdir().expect("a temporary folder");
     let SyntheticRollup { files, l1, last } = SyntheticRollup::make(&recipe, folder.path());
