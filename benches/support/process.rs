@@ -133,7 +133,12 @@ pub fn resident() -> (u64, u64) {
 /// Processor time of this process so far, of threads that have ended too; to a hundredth of a
 /// second.
 pub fn processor() -> Duration {
-    let text = fs::read_to_string("/proc/self/stat").expect("this is Linux");
+    processor_of("self")
+}
+
+/// As [`processor`], for the process with this id.
+pub fn processor_of(process: &str) -> Duration {
+    let text = fs::read_to_string(format!("/proc/{process}/stat")).expect("the process lives");
     // After the name, which may hold anything: the state, and from the twelfth field on user and
     // system time in hundredths.
     let fields = text

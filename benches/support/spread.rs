@@ -2,7 +2,7 @@
 //! that a block needs is seldom in memory.
 
 use super::{Alloc, Ground, Unsigned};
-use alloy_primitives::{Address, keccak256};
+use alloy_primitives::{Address, Bytes, keccak256};
 use rayon::prelude::*;
 use serde_json::json;
 use starling::chain::Chain;
@@ -34,6 +34,12 @@ impl Spread {
         chain: &Chain,
         transfers: usize,
     ) -> Arc<Payload> {
+        let transactions = self.transactions(ground, transfers);
+        ground.seal(chain, transactions).await
+    }
+
+    /// The transactions of the chain's next block.
+    pub fn transactions(&mut self, ground: &mut Ground, transfers: usize) -> Vec<Bytes> {
         let mut pay = || {
             self.turn += 1;
             let random = keccak256(self.turn.to_be_bytes())[..8]
@@ -43,9 +49,7 @@ impl Spread {
                 .transfer(ground.rollup.l2_chain_id, receiver(random % self.receivers))
         };
         let unsigned: Vec<_> = (0..transfers).map(|_| pay()).collect();
-        ground
-            .seal(chain, unsigned.into_iter().map(Unsigned::sign).collect())
-            .await
+        unsigned.into_iter().map(Unsigned::sign).collect()
     }
 }
 

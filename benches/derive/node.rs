@@ -1,0 +1,140 @@
+//! A node of the bench: a `starling node` without a swarm, as a process of its own.
+
+use super::{
+    layer1::Layer1,
+    net::{self, Running, call},
+    rollup::NodeFiles,
+    support::process,
+};
+use serde_json::{Value, json};
+use std::{
+    path::Path,
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+/// For everything that a node is waited for.
+const PATIENCE: Duration = Duration::from_secs(1800);
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// Whether the node derives the safe chain.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Derives {
+    Yes,
+    /// Without L1's chain config the node follows the swarm alone.
+    No,
+}
+
+/// A running node, killed when it is dropped.
+pub struct DerivingNode {
+    process: Running,
+    pub http: String,
+    rpc: String,
+}
+
+/// The program that is measured.
+pub fn server() -> Command {
+    std::env::var_os("STARLING_BENCH_SERVER").map_or_else(net::starling, Command::new)
+}
+
+impl DerivingNode {
+    /// Starts over a data directory. Returns at once.
+    pub fn start(files: &NodeFiles, datadir: &Path, l1: &Layer1, derives: Derives) -> Self {
+        let [http, rpc] = [net::free_port(), net::free_port()];
+        let mut command = server();
+        command
+            .arg("node")
+            .arg(format!("--datadir={}", datadir.display()))
+            .arg(format!("--rollup.config={}", files.rollup().display()))
+            .arg(format!("--l1={}", l1.url))
+            .arg(format!("--l1.beacon={}", l1.url))
+            .args(["--p2p.disable", "--http", "--rpc.addr=127.0.0.1"])
+            .arg(format!("--http.port={http}"))
+            .arg(format!("--rpc.port={rpc}"));
+        if derives == Derives::Yes {
+            let config = files.l1_config();
+            command.arg(format!("--rollup.l1-chain-config={}", config.display()));
+        }
+        let log = datadir.with_extension("log");
+        let log = std::fs::File::options().create(true).append(true).open(log);
+        let log = log.expect("a log file");
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("a log file"))
+            .stderr(log)
+            .spawn()
+            .expect("the node starts");
+        Self {
+            process: Running { child },
+            http: format!("http://127.0.0.1:{http}"),
+            rpc: format!("http://127.0.0.1:{rpc}"),
+        }
+    }
+
+    fn status(&self) -> Option<Value> {
+        call(&self.rpc, "optimism_syncStatus", json!([])).ok()
+    }
+
+    /// Number of the safe head.
+    pub fn safe(&self) -> Option<u64> {
+        self.status()?["safe_l2"]["number"].as_u64()
+    }
+
+    /// Number of the finalized head.
+    pub fn finalized(&self) -> Option<u64> {
+        self.status()?["finalized_l2"]["number"].as_u64()
+    }
+
+    /// Number of the L1 block up to which everything is derived.
+    pub fn current_l1(&self) -> Option<u64> {
+        self.status()?["current_l1"]["number"].as_u64()
+    }
+
+    /// Waits until the safe head has this number. Returns the time that it took.
+    pub fn wait_safe(&mut self, number: u64) -> Duration {
+        self.wait("a safe block", |node| node.safe() >= Some(number))
+    }
+
+    /// Waits until `is_done`. Returns the time that it took.
+    pub fn wait(&mut self, goal: &str, is_done: impl Fn(&Self) -> bool) -> Duration {
+        let begun = Instant::now();
+        while !is_done(self) {
+            assert!(self.lives(), "the node ended before {goal}");
+            assert!(begun.elapsed() < PATIENCE, "waited in vain for {goal}");
+            std::thread::sleep(LOOK_EVERY);
+        }
+        begun.elapsed()
+    }
+
+    /// Whether the process runs.
+    pub fn lives(&mut self) -> bool {
+        matches!(self.process.child.try_wait(), Ok(None))
+    }
+
+    /// Highest resident memory so far, in megabytes; `None` once the process has ended.
+    pub fn peak(&self) -> Option<f64> {
+        let path = format!("/proc/{}/status", self.process.child.id());
+        let status = std::fs::read_to_string(path).ok()?;
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmHWM:"))?;
+        let kib: f64 = line.trim().trim_end_matches(" kB").parse().ok()?;
+        Some(1024.0 * kib / 1e6)
+    }
+
+    /// User and system time so far.
+    pub fn processor(&self) -> Duration {
+        process::processor_of(&self.process.child.id().to_string())
+    }
+
+    /// Ends the process in an orderly way: the store is written and closed.
+    pub fn end(mut self) {
+        let child = &mut self.process.child;
+        net::signal(child.id() as i32, nix::sys::signal::Signal::SIGTERM);
+        assert!(child.wait().expect("it ends").success(), "an orderly end");
+    }
+
+    pub fn kill9(mut self) {
+        self.process.kill9();
+    }
+}
