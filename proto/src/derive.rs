@@ -36,7 +36,7 @@ use crate::{
     l1info::L2BlockRef,
     payload::{BlockId, Payload},
 };
-use alloy_primitives::{B256, Bytes};
+use alloy_primitives::{Address, B256, Bytes};
 use op_alloy_rpc_types_engine::OpPayloadAttributes;
 use std::sync::Arc;
 use thiserror::Error;
@@ -379,6 +379,14 @@ impl Pipeline {
     pub fn origin(&self) -> Option<&L1Block> {
         match &self.state {
             PipelineState::Deriving(derivation) => Some(derivation.source.origin()),
+            _ => None,
+        }
+    }
+
+    /// The batcher as of the origin; `None` until a reset is complete.
+    pub fn batcher(&self) -> Option<Address> {
+        match &self.state {
+            PipelineState::Deriving(derivation) => Some(derivation.source.batcher()),
             _ => None,
         }
     }

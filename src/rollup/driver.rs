@@ -8,6 +8,7 @@
 //! never changes the derived chain. One block is in flight at a time.
 
 mod backoff;
+mod blobs_ahead;
 mod blocks;
 mod l1_blocks;
 mod reader;

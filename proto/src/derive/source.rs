@@ -11,7 +11,7 @@ use crate::{
     attributes::L1Block, batch::Batch, blob, channel::BatchReader, channel::ChannelData,
     fork::Fork, frame::Frame, system_config::SystemConfig,
 };
-use alloy_primitives::Bytes;
+use alloy_primitives::{Address, Bytes};
 use std::collections::VecDeque;
 
 /// Everything from an L1 block to a batch.
@@ -55,6 +55,10 @@ impl BatchSource {
         };
         source.open(cx, base.inbox);
         source
+    }
+
+    pub fn batcher(&self) -> Address {
+        self.config.batcher_addr
     }
 
     pub fn origin(&self) -> &L1Block {

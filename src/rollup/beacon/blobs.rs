@@ -8,9 +8,8 @@ use rayon::prelude::*;
 use serde::Deserialize;
 use starling_proto::derive::BlobRef;
 
-/// Table size for cell proofs: the one that the EVM's point evaluation uses, so that the trusted setup
-/// is loaded once.
-const PRECOMPUTE: u64 = 8;
+/// No tables for cell proofs: commitments and blob proofs do not use them, and they take 100 MB.
+const PRECOMPUTE: u64 = 0;
 
 /// One element of a blob sidecars answer; the block header and its proof are not needed, since an L1
 /// transaction vouches for the commitment.

@@ -53,7 +53,7 @@ impl RollupDriver {
                     .map_or(number, |head| head.number);
                 // A block that is fetched before it has its confirmations may be gone when it has.
                 let deep = head.saturating_sub(self.config.l1_confs);
-                self.l1.input(number, deep).await?
+                self.l1.input(number, deep, self.pipeline.batcher()).await?
             }
             L1Link::ChildOf(_) => {
                 self.pipeline.no_l1_yet();

@@ -1,10 +1,11 @@
 //! L1 as derivation reads it: blocks with their logs and inbox transactions, and blobs.
 
+use super::blobs_ahead::BlobsAhead;
 use crate::rollup::{
     beacon::{BeaconClient, BeaconError},
     l1::{L1Block, L1BlockAt, L1BlockData, L1Blocks, L1Client, L1Error, Prefetcher},
 };
-use alloy_primitives::{B256, Bytes};
+use alloy_primitives::{Address, B256, Bytes};
 use starling_proto::{
     config::RollupConfig,
     derive::{BlobRef, InboxTransaction, L1Input, RelevantLogs, inbox_transactions},
@@ -28,17 +29,20 @@ pub enum L1ReadError {
     NoBeacon,
 }
 
-/// Reads L1 and its blobs. Blocks are fetched ahead.
+/// Reads L1 and its blobs. Both are fetched ahead.
 pub struct L1Reader {
     blocks: L1Blocks,
     prefetcher: Prefetcher,
     /// `None` without `--l1.beacon`.
-    beacon: Option<BeaconClient>,
+    blobs: Option<BlobsAhead>,
+    /// The next block whose blobs may be fetched ahead.
+    next_blobs: u64,
     rollup: Arc<RollupConfig>,
 }
 
 impl L1Reader {
-    /// `max_in_flight` requests for blocks ahead, each of at most `max_batch` blocks.
+    /// `max_in_flight` requests for blocks ahead, each of at most `max_batch` blocks, and as many for
+    /// the blobs of a block.
     pub fn new(
         blocks: L1Blocks,
         max_in_flight: usize,
@@ -49,7 +53,8 @@ impl L1Reader {
         Self {
             prefetcher: Prefetcher::new(blocks.clone(), max_in_flight, max_batch),
             blocks,
-            beacon,
+            blobs: beacon.map(|beacon| BlobsAhead::new(beacon, max_in_flight)),
+            next_blobs: 0,
             rollup,
         }
     }
@@ -65,11 +70,39 @@ impl L1Reader {
     }
 
     /// The canonical block of this number, which is not above `head`. Blocks up to `head` are fetched
-    /// ahead. Cancelling the call loses nothing.
-    pub async fn input(&mut self, number: u64, head: u64) -> Result<L1Input, L1ReadError> {
+    /// ahead, and the blobs that `batcher` posted in them. Cancelling the call loses nothing.
+    pub async fn input(
+        &mut self,
+        number: u64,
+        head: u64,
+        batcher: Option<Address>,
+    ) -> Result<L1Input, L1ReadError> {
         let data = self.prefetcher.next(number, head).await?;
         let data = data.ok_or_else(|| self.not_served(number))?;
+        self.fetch_blobs_ahead(number, batcher);
         Ok(self.convert(&data))
+    }
+
+    /// Begins to fetch the blobs of the blocks from `number` on that are at hand. A later change of
+    /// the batcher costs requests for nothing, and derivation asks for the right ones.
+    fn fetch_blobs_ahead(&mut self, number: u64, batcher: Option<Address>) {
+        let (Some(ahead), Some(batcher)) = (&mut self.blobs, batcher) else {
+            return;
+        };
+        for data in self.prefetcher.ready_from(number.max(self.next_blobs)) {
+            if !ahead.has_room() {
+                return;
+            }
+            self.next_blobs = data.block.number + 1;
+            if data.has_blobs() {
+                let inbox = inbox(data, &self.rollup);
+                let posted = inbox.into_iter().filter(|read| read.sender == batcher);
+                let wanted: Vec<BlobRef> = posted.flat_map(|read| read.blobs).collect();
+                if !wanted.is_empty() {
+                    ahead.start(&data.block, wanted);
+                }
+            }
+        }
     }
 
     /// The block with this hash, on any branch.
@@ -81,20 +114,20 @@ impl L1Reader {
     /// Blocks that were fetched ahead may be gone.
     pub fn on_reset(&mut self) {
         self.prefetcher.restart(0);
+        self.next_blobs = 0;
+        if let Some(blobs) = &mut self.blobs {
+            blobs.clear();
+        }
     }
 
     /// Blobs of a block, in the order of `blobs`, checked against their versioned hashes.
     pub async fn blobs(
-        &self,
+        &mut self,
         block: &L1Block,
         blobs: &[BlobRef],
     ) -> Result<Vec<Bytes>, L1ReadError> {
-        let beacon = self.beacon.as_ref().ok_or(L1ReadError::NoBeacon)?;
-        let found = beacon.blobs(block.time, blobs).await?;
-        Ok(found
-            .iter()
-            .map(|blob| Bytes::copy_from_slice(&blob[..]))
-            .collect())
+        let ahead = self.blobs.as_mut().ok_or(L1ReadError::NoBeacon)?;
+        Ok(ahead.take(block, blobs).await?)
     }
 
     fn not_served(&self, number: u64) -> L1ReadError {
@@ -108,19 +141,18 @@ impl L1Reader {
         L1Input {
             block: data.block,
             logs: RelevantLogs::of(&data.receipts, &self.rollup),
-            inbox: self.inbox(data),
+            inbox: inbox(data, &self.rollup),
         }
     }
+}
 
-    fn inbox(&self, data: &L1BlockData) -> Vec<InboxTransaction> {
-        let inbox = self.rollup.batch_inbox_address;
-        let read = data.transactions.iter().flat_map(|transaction| {
-            let mut read = inbox_transactions([&transaction.raw[..]], inbox);
-            for blob in read.iter_mut().flat_map(|read| &mut read.blobs) {
-                blob.index += transaction.first_blob;
-            }
-            read
-        });
-        read.collect()
-    }
+fn inbox(data: &L1BlockData, rollup: &RollupConfig) -> Vec<InboxTransaction> {
+    let read = data.transactions.iter().flat_map(|transaction| {
+        let mut read = inbox_transactions([&transaction.raw[..]], rollup.batch_inbox_address);
+        for blob in read.iter_mut().flat_map(|read| &mut read.blobs) {
+            blob.index += transaction.first_blob;
+        }
+        read
+    });
+    read.collect()
 }

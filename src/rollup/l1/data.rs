@@ -82,6 +82,12 @@ pub struct L1BlockData {
 }
 
 impl L1BlockData {
+    /// Whether a transaction to the inbox has blobs.
+    pub fn has_blobs(&self) -> bool {
+        let mut transactions = self.transactions.iter();
+        transactions.any(|transaction| !transaction.blob_hashes.is_empty())
+    }
+
     /// Memory that it takes, bytes, roughly.
     pub(super) fn size(&self) -> usize {
         let transactions = self.transactions.iter().map(|transaction| {

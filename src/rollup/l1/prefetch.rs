@@ -181,6 +181,14 @@ impl Prefetcher {
         }
     }
 
+    /// The blocks from `number` on that wait to be taken, in order, up to the first that is missing.
+    pub fn ready_from(&self, number: u64) -> impl Iterator<Item = &L1BlockData> {
+        let ready = self.ready.range(number..).zip(number..);
+        ready
+            .take_while(|((ready, _), expected)| **ready == *expected)
+            .map(|((_, data), _)| &**data)
+    }
+
     /// Forgets what was fetched ahead, for instance after a reorg.
     pub fn restart(&mut self, number: u64) {
         let Window {

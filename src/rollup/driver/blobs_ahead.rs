@@ -1,0 +1,133 @@
+//! Blobs of L1 blocks that derivation has not come to yet, fetched ahead.
+//!
+//! Asked by the [`L1Reader`](super::L1Reader) alone. Without it, each L1 block with blobs would cost
+//! derivation a request to the beacon API. Memory is bounded by [`AHEAD_BLOBS`].
+
+use crate::rollup::beacon::{BeaconClient, BeaconError};
+use alloy_primitives::{B256, Bytes};
+use starling_proto::{attributes::L1Block, derive::BlobRef};
+use std::collections::BTreeMap;
+use tokio::task::JoinSet;
+
+/// Blobs that are fetched or wait to be taken, at most: 16 MiB, in 128 KiB each. Seven blocks that are
+/// full of blobs, or twenty with six.
+const AHEAD_BLOBS: usize = 128;
+
+/// The blobs of one block.
+#[derive(Debug)]
+struct BlockBlobs {
+    hash: B256,
+    wanted: Vec<BlobRef>,
+    /// `None` while they are fetched.
+    fetched: Option<Result<Vec<Bytes>, BeaconError>>,
+}
+
+/// A request that has ended.
+#[derive(Debug)]
+struct EndedFetch {
+    number: u64,
+    hash: B256,
+    fetched: Result<Vec<Bytes>, BeaconError>,
+}
+
+/// Requests run while the caller does other work; they end when it is dropped.
+pub(super) struct BlobsAhead {
+    beacon: BeaconClient,
+    max_in_flight: usize,
+    /// By block number.
+    blocks: BTreeMap<u64, BlockBlobs>,
+    requests: JoinSet<EndedFetch>,
+}
+
+impl BlobsAhead {
+    pub fn new(beacon: BeaconClient, max_in_flight: usize) -> Self {
+        Self {
+            beacon,
+            max_in_flight: max_in_flight.max(1),
+            blocks: BTreeMap::new(),
+            requests: JoinSet::new(),
+        }
+    }
+
+    /// Whether another block's blobs may be fetched ahead.
+    pub fn has_room(&self) -> bool {
+        let held: usize = self.blocks.values().map(|block| block.wanted.len()).sum();
+        held < AHEAD_BLOBS && self.requests.len() < self.max_in_flight
+    }
+
+    /// Begins to fetch the blobs of a block.
+    pub fn start(&mut self, block: &L1Block, wanted: Vec<BlobRef>) {
+        let (number, hash, time) = (block.number, block.hash, block.time);
+        let (beacon, requested) = (self.beacon.clone(), wanted.clone());
+        self.requests.spawn(async move {
+            let fetched = fetch(&beacon, time, &requested).await;
+            EndedFetch {
+                number,
+                hash,
+                fetched,
+            }
+        });
+        let entry = BlockBlobs {
+            hash,
+            wanted,
+            fetched: None,
+        };
+        self.blocks.insert(number, entry);
+    }
+
+    /// The blobs of a block in the order of `wanted`, checked against their versioned hashes. A
+    /// request that failed ahead is repeated once. Drops the blobs of earlier blocks.
+    pub async fn take(
+        &mut self,
+        block: &L1Block,
+        wanted: &[BlobRef],
+    ) -> Result<Vec<Bytes>, BeaconError> {
+        self.blocks = self.blocks.split_off(&block.number);
+        while let Some(ahead) = self.blocks.get_mut(&block.number)
+            && ahead.hash == block.hash
+            && ahead.wanted == wanted
+        {
+            if let Some(fetched) = ahead.fetched.take() {
+                self.blocks.remove(&block.number);
+                match fetched {
+                    Ok(blobs) => return Ok(blobs),
+                    Err(_) => break,
+                }
+            }
+            match self.requests.join_next().await {
+                Some(Ok(ended)) => self.on_end(ended),
+                // A request that panicked is repeated here, too.
+                Some(Err(_)) | None => break,
+            }
+        }
+        self.blocks.remove(&block.number);
+        fetch(&self.beacon, block.time, wanted).await
+    }
+
+    /// Forgets everything, for instance after a reorg of L1.
+    pub fn clear(&mut self) {
+        self.blocks.clear();
+        self.requests = JoinSet::new();
+    }
+
+    fn on_end(&mut self, ended: EndedFetch) {
+        if let Some(block) = self.blocks.get_mut(&ended.number)
+            && block.hash == ended.hash
+        {
+            block.fetched = Some(ended.fetched);
+        }
+    }
+}
+
+async fn fetch(
+    beacon: &BeaconClient,
+    time: u64,
+    wanted: &[BlobRef],
+) -> Result<Vec<Bytes>, BeaconError> {
+    let found = beacon.blobs(time, wanted).await?;
+    let bytes = found.iter().map(|blob| Bytes::copy_from_slice(&blob[..]));
+    Ok(bytes.collect())
+}
+
+#[cfg(test)]
+mod tests;
