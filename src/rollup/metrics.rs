@@ -45,7 +45,7 @@ impl CountedEvent {
         }
     }
 
-    /// It happened `times` times.
+    /// Counts `times` occurrences, the last of them now.
     pub fn record(&self, times: u64) {
         if times > 0 {
             self.total.increment(times);

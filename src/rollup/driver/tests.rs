@@ -110,7 +110,7 @@ impl RunningDriver {
     }
 }
 
-/// What the search of the start finds.
+/// The heads that the search of the start finds.
 async fn search(
     world: &World,
     chain: &Chain,
