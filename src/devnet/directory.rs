@@ -106,6 +106,8 @@ struct NodeEntry {
     metrics: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     p2p: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    beacon: Option<String>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -213,6 +215,7 @@ impl Directory {
                 ws,
                 metrics,
                 p2p,
+                beacon,
                 ..
             } = node.clone();
             NodeEntry {
@@ -224,6 +227,7 @@ impl Directory {
                 ws,
                 metrics,
                 p2p,
+                beacon,
             }
         };
         let account = |account: accounts::DevAccount| AccountEntry {

@@ -237,6 +237,7 @@ mod tests {
             ws: String::new(),
             metrics: String::new(),
             p2p: None,
+            beacon: None,
             log,
         }
     }

@@ -18,6 +18,7 @@ const RANDOM_TRIES: usize = 50;
 pub struct NodePorts {
     pub http: u16,
     pub ws: u16,
+    /// The L1, which has no swarm, serves its Beacon API here.
     pub p2p: u16,
     pub metrics: u16,
 }
@@ -43,13 +44,18 @@ impl NodePorts {
         Self {
             http: of_url(&entry.http),
             ws: of_url(&entry.ws),
-            p2p: p2p.unwrap_or(0),
+            p2p: p2p.unwrap_or_else(|| entry.beacon.as_deref().map_or(0, of_url)),
             metrics: of_url(&entry.metrics),
         }
     }
 
     pub fn http_url(&self) -> String {
         format!("http://127.0.0.1:{}", self.http)
+    }
+
+    /// URL of the L1's Beacon API.
+    pub fn beacon_url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.p2p)
     }
 }
 
