@@ -7,6 +7,7 @@
 //! bounded channel. The chain knows no network and no L1.
 
 pub mod abandoned;
+pub mod blobs;
 pub mod build;
 pub mod builder;
 pub mod changes;
@@ -17,6 +18,7 @@ pub mod executor;
 mod fork_times;
 pub mod genesis;
 pub mod heads;
+pub mod kzg;
 pub mod l1fee;
 pub mod miner;
 pub mod payload_log;
@@ -27,6 +29,7 @@ pub mod receipt;
 pub mod rows;
 pub mod rules;
 pub mod store;
+pub mod transaction;
 pub mod tree;
 pub mod trie;
 pub mod types;
@@ -37,6 +40,7 @@ pub use types::{ChainError, Heads, Inserted, Shared};
 
 use crate::chain::{
     abandoned::Abandoned,
+    blobs::{BlobStore, BlockSidecar},
     builder::Build,
     driver::HeadDriver,
     execute::Preparation,
@@ -79,6 +83,8 @@ const BUILD_JOBS: usize = 4;
 const INIT_CACHE: u64 = 16 << 20;
 /// The payload log's folder inside the data directory.
 const WAL: &str = "wal";
+/// The folder of blobs inside the data directory of an Ethereum chain.
+const BLOBS: &str = "blobs";
 
 /// The payload log of a data directory.
 pub fn payload_log_dir(datadir: &Path) -> PathBuf {
@@ -190,7 +196,12 @@ pub fn init(datadir: &Path, genesis: &Genesis) -> Result<bool, InitError> {
 }
 
 /// The shared state of a chain whose head is that of the store.
-fn open_shared(store: &Store, snapshot: &Snapshot, pool: PoolConfig) -> Result<Shared, ChainError> {
+fn open_shared(
+    store: &Store,
+    snapshot: &Snapshot,
+    pool: PoolConfig,
+    blobs: BlobStore,
+) -> Result<Shared, ChainError> {
     let spec = Arc::new(spec_of(store)?);
     snapshot.check_tip()?;
     let (head, safe, finalized) = (snapshot.head(), snapshot.safe(), snapshot.finalized());
@@ -204,6 +215,7 @@ fn open_shared(store: &Store, snapshot: &Snapshot, pool: PoolConfig) -> Result<S
     Ok(Shared {
         pool: Arc::new(Pool::with_config(&spec, pool)),
         spec,
+        blobs,
         view: ArcSwap::from_pointee(view),
         heads: watch::Sender::new(heads),
         driver: watch::Sender::default(),
@@ -252,7 +264,8 @@ impl Chain {
         let log = PayloadLog::open(&payload_log_dir(&options.datadir))?;
         fork_times::put_in_force(&store, &log, change)?;
         let snapshot = store.snapshot()?;
-        let shared = Arc::new(open_shared(&store, &snapshot, pool)?);
+        let blobs = BlobStore::open(&options.datadir.join(BLOBS))?;
+        let shared = Arc::new(open_shared(&store, &snapshot, pool, blobs)?);
         let (commands, command_queue) = mpsc::channel(COMMANDS);
         let (work, work_queue) = std_mpsc::sync_channel(1);
         let (done, done_queue) = std_mpsc::sync_channel(1);
@@ -587,6 +600,12 @@ impl Chain {
             payload,
             receipts: None,
         }))
+    }
+
+    /// The blobs of a block of an Ethereum chain that was built here, on any branch; `None` if it has
+    /// none, or if they are older than [`blobs::RETENTION`]. Reads a file.
+    pub fn blobs(&self, block: &Payload) -> Result<Option<Vec<BlockSidecar>>, ChainError> {
+        Ok(self.shared.blobs.get(block.timestamp(), block.hash)?)
     }
 
     /// Logs a payload that has not been executed. Waits for space on a full disk.

@@ -61,6 +61,8 @@ pub struct NodePlan {
     pub metrics: String,
     /// Its multiaddr; the L1 has none.
     pub p2p: Option<String>,
+    /// The L1's Beacon API.
+    pub beacon: Option<String>,
     /// File that receives its standard output and error.
     pub log: PathBuf,
 }

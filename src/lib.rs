@@ -41,6 +41,7 @@
 //! - **heavy call**: an RPC call that runs the EVM or scans many blocks, in slices of time.
 //! - **interval block production**: a block every N seconds on an L1 of our own (`--dev.period`).
 
+pub mod beacon_api;
 pub mod chain;
 pub mod cli;
 pub mod clock;

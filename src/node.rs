@@ -8,8 +8,9 @@ mod rpc;
 mod swarm;
 
 use crate::{
+    beacon_api::BeaconServer,
     chain::{Chain, Options, Threads, pool::PoolConfig, pool_maintenance, rules::Rules},
-    cli::config::{ExecutionConfig, HistoryConfig, NodeConfig},
+    cli::config::{BeaconEndpointConfig, ExecutionConfig, HistoryConfig, NodeConfig},
     follow, interval,
     networks::{self, RollupSource},
     rollup::engine::Engine,
@@ -29,6 +30,10 @@ use tokio_util::sync::CancellationToken;
 
 pub use swarm::swarm_config;
 
+/// Slots of a development chain. Block times are whole seconds and grow, so that no two blocks share
+/// a slot, whatever the time between blocks.
+const SECONDS_PER_SLOT: u64 = 1;
+
 /// `starling execution`: the execution core alone. With `--dev.period` it makes its own blocks;
 /// with a swarm it follows.
 pub async fn run_execution(
@@ -40,12 +45,7 @@ pub async fn run_execution(
     let change = schedule_change(config.network.as_ref(), &config.overrides)?;
     let (chain, threads) = open(config.chain.clone(), config.pool.clone(), change).await?;
     keep_history(&chain, config.history)?;
-    if config.dev_period.is_some() && matches!(chain.spec().rules, Rules::Optimism { .. }) {
-        bail!(
-            "--dev.period makes blocks of an Ethereum chain, and {} holds an OP Stack chain",
-            config.chain.datadir.display()
-        );
-    }
+    check_development(&chain, &config)?;
     let swarm = config
         .following
         .as_ref()
@@ -73,6 +73,9 @@ pub async fn run_execution(
     rpc::serve(&tasks, &chain, parts, &config.rpc).await?;
     if let Some(swarm) = swarm {
         swarm::spawn(&tasks, &chain, driven, swarm, syncing);
+    }
+    if let Some(endpoint) = &config.dev_beacon {
+        serve_blobs(&tasks, &chain, endpoint).await?;
     }
     tasks.spawn("pool", pool_maintenance::run(chain.clone(), tasks.token()));
     if let Some(seconds) = config.dev_period {
@@ -136,6 +139,40 @@ pub async fn run_node(config: NodeConfig, token: CancellationToken) -> anyhow::R
     }
     let finished = finish(tasks, chain, threads).await;
     started.and(finished)
+}
+
+/// Refuses the options of a development chain on an OP Stack chain.
+fn check_development(chain: &Chain, config: &ExecutionConfig) -> anyhow::Result<()> {
+    let datadir = config.chain.datadir.display();
+    let optimism = chain.spec().is_optimism();
+    ensure!(
+        !optimism || config.dev_period.is_none(),
+        "--dev.period makes blocks of an Ethereum chain, and {datadir} holds an OP Stack chain"
+    );
+    ensure!(
+        !optimism || config.dev_beacon.is_none(),
+        "--dev.beacon.port serves the blobs of an Ethereum chain, and {datadir} holds an OP Stack chain"
+    );
+    Ok(())
+}
+
+/// Serves the blobs of a development chain.
+async fn serve_blobs(
+    tasks: &Tasks,
+    chain: &Chain,
+    endpoint: &BeaconEndpointConfig,
+) -> anyhow::Result<()> {
+    let address = rpc::resolve("--dev.beacon.addr", &endpoint.addr, endpoint.port).await?;
+    let server = BeaconServer::bind(address, chain.clone(), SECONDS_PER_SLOT)
+        .await
+        .with_context(|| format!("--dev.beacon.port: {address}"))?;
+    tracing::info!(address = %server.address(), "the Beacon API is served");
+    let token = tasks.token();
+    tasks.spawn("Beacon API", async move {
+        server.run(token).await;
+        Ok(())
+    });
+    Ok(())
 }
 
 fn keep_history(chain: &Chain, history: HistoryConfig) -> anyhow::Result<()> {
@@ -213,7 +250,7 @@ fn check_same_chain(
     );
     match &spec.rules {
         Rules::Optimism { .. } => Ok(()),
-        Rules::Ethereum(_) => bail!(
+        Rules::Ethereum { .. } => bail!(
             "{data} holds an Ethereum chain, which has no swarm; run it with `starling execution` alone"
         ),
     }

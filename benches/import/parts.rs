@@ -11,7 +11,6 @@ use alloy_evm::{Evm, EvmEnv, EvmFactory, FromTxWithEncoded};
 use alloy_op_evm::{OpEvmFactory, OpTx};
 use alloy_primitives::{Address, B256, Bytes, U256};
 use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions};
-use op_alloy_consensus::OpTxEnvelope;
 use op_revm::OpSpecId;
 use rayon::prelude::*;
 use revm::{
@@ -29,6 +28,7 @@ use starling::chain::{
     execute::{BlockExecution, Execution, recover},
     rules::ChainSpec,
     store,
+    transaction::ChainTx,
     trie::{self, RowIter, StateRows},
     view::{ExecutedBlock, Overlay, ReadError, View},
 };
@@ -226,7 +226,7 @@ impl Parts {
         ));
     }
 
-    fn measure_recovery(&mut self, payload: &Payload) -> Vec<Recovered<OpTxEnvelope>> {
+    fn measure_recovery(&mut self, payload: &Payload) -> Vec<Recovered<ChainTx>> {
         let clock = Clock::start();
         let recovered = payload
             .transactions
@@ -238,11 +238,14 @@ impl Parts {
         recovered
     }
 
-    fn measure_evm(&mut self, payload: &Payload, recovered: &[Recovered<OpTxEnvelope>]) {
+    fn measure_evm(&mut self, payload: &Payload, recovered: &[Recovered<ChainTx>]) {
         let txs: Vec<_> = recovered
             .iter()
             .zip(&payload.transactions)
-            .map(|(tx, raw)| OpTx::from_encoded_tx(tx.inner(), tx.signer(), raw.clone()))
+            .map(|(tx, raw)| {
+                let op = tx.as_op().expect("there are no blobs on OP");
+                OpTx::from_encoded_tx(op, tx.signer(), raw.clone())
+            })
             .collect();
         let env = self.env(payload);
         let clock = Clock::start();
@@ -260,7 +263,7 @@ impl Parts {
         &self,
         view: &Arc<View>,
         payload: &Payload,
-        recovered: &[Recovered<OpTxEnvelope>],
+        recovered: &[Recovered<ChainTx>],
     ) -> Execution {
         let parent = ParentState::from(
             view.state_at(payload.number() - 1)

@@ -10,12 +10,12 @@ use crate::chain::{
     l1fee::L1AttributesError,
     rows::ExecutedBlock,
     rules::{ChainSpec, ExtraData, ExtraDataError, Rules, TRANSFER_GAS},
+    transaction::ChainTx,
 };
 use alloy_consensus::{Header, Transaction, transaction::Recovered};
 use alloy_eips::eip7685::EMPTY_REQUESTS_HASH;
 use alloy_primitives::{Address, B64, Bytes, U256};
 use alloy_trie::root::ordered_trie_root_encoded;
-use op_alloy_consensus::OpTxEnvelope;
 use op_alloy_rpc_types_engine::OpPayloadAttributes;
 use starling_proto::{fork::Fork, payload::Payload, system_config::Eip1559Params};
 use std::sync::Arc;
@@ -121,7 +121,7 @@ impl BlockBuilder {
     }
 
     /// Adds a pool transaction if it fits. `raw` is its EIP-2718 form.
-    pub fn add(&mut self, tx: &Recovered<OpTxEnvelope>, raw: &Bytes) -> Result<Added, StateError> {
+    pub fn add(&mut self, tx: &Recovered<ChainTx>, raw: &Bytes) -> Result<Added, StateError> {
         if self.execution.gas_left() < TRANSFER_GAS {
             return Ok(Added::Full);
         }
@@ -147,7 +147,7 @@ impl BlockBuilder {
     /// Sets the extra data of a block of an Ethereum chain, unless it is empty. On OP chains the
     /// attributes determine it.
     pub fn set_extra_data(&mut self, extra_data: Bytes) {
-        if matches!(self.spec.rules, Rules::Ethereum(_)) && !extra_data.is_empty() {
+        if matches!(self.spec.rules, Rules::Ethereum { .. }) && !extra_data.is_empty() {
             self.header.extra_data = extra_data;
         }
     }

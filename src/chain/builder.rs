@@ -9,14 +9,19 @@
 //! The pool is queried again only after it has changed, and for a bounded share of the time.
 
 use crate::chain::{
+    blobs::{BlobStoreError, BlockSidecar, TxSidecar},
     build::{Added, BlockBuilder, BuildError},
     miner::MinerSettings,
     pool::{Pool, PoolTx},
     rows::ExecutedBlock,
+    transaction::BLOB_TYPE,
     types::{ChainError, Shared},
     view::View,
 };
-use alloy_primitives::{Address, B256, map::HashSet};
+use alloy_primitives::{
+    Address, B256, Bytes, keccak256,
+    map::{HashMap, HashSet},
+};
 use alloy_rpc_types_engine::PayloadId;
 use op_alloy_rpc_types_engine::OpPayloadAttributes;
 use std::{
@@ -61,6 +66,8 @@ struct BuildJob {
     id: PayloadId,
     builder: BlockBuilder,
     fill: Option<Fill>,
+    /// Blobs of the transactions that the attributes force into the block, by transaction hash.
+    forced: HashMap<B256, Arc<TxSidecar>>,
     started: Instant,
 }
 
@@ -98,7 +105,7 @@ pub fn run(shared: Arc<Shared>, requests: Receiver<Build>) {
             }
             Ok(Build::Seal { id, reply }) => {
                 let sealed = match job.take_if(|open| open.id == id) {
-                    Some(open) => open.seal(&shared.pool),
+                    Some(open) => open.seal(&shared),
                     None => Err(ChainError::UnknownPayload),
                 };
                 let _ = reply.send(sealed);
@@ -129,7 +136,7 @@ pub fn build_at_once(
         ..attributes
     };
     let id = attributes.payload_id(&parent.head().hash, 3);
-    BuildJob::start(shared, id, parent, attributes)?.seal(&shared.pool)
+    BuildJob::start(shared, id, parent, attributes)?.seal(shared)
 }
 
 impl BuildJob {
@@ -146,6 +153,7 @@ impl BuildJob {
             settings,
             ..Default::default()
         });
+        let forced = forced_blobs(shared, attributes.transactions.iter().flatten())?;
         let mut builder = BlockBuilder::start(shared.spec.clone(), parent.state(), attributes)
             .map_err(|error| match error {
                 BuildError::State(error) => error.into(),
@@ -156,23 +164,71 @@ impl BuildJob {
             id,
             builder,
             fill,
+            forced,
             started: Instant::now(),
         })
     }
 
-    fn seal(mut self, pool: &Pool) -> Result<Arc<ExecutedBlock>, ChainError> {
+    fn seal(mut self, shared: &Shared) -> Result<Arc<ExecutedBlock>, ChainError> {
         let started = Instant::now();
-        if let Some(fill) = &mut self.fill {
+        let mut sidecars = self.forced;
+        if let Some(mut fill) = self.fill {
             fill.run(
                 &mut self.builder,
-                pool,
+                &shared.pool,
                 (started + SLICE).max(self.started + FILL_AT_LEAST),
             );
+            sidecars.extend(fill.sidecars);
         }
-        let block = self.builder.finish().map(Arc::new);
+        let block = self.builder.finish().map(Arc::new)?;
+        store_blobs(shared, &block, &sidecars)?;
         metrics::histogram!("starling_seal_seconds").record(started.elapsed().as_secs_f64());
-        Ok(block?)
+        Ok(block)
     }
+}
+
+/// The blobs of forced transactions, which must be in the pool. On OP there are none: execution
+/// refuses a blob transaction for its type.
+fn forced_blobs<'a>(
+    shared: &Shared,
+    transactions: impl Iterator<Item = &'a Bytes>,
+) -> Result<HashMap<B256, Arc<TxSidecar>>, ChainError> {
+    let ethereum = !shared.spec.is_optimism();
+    let blobs = transactions.filter(|raw| ethereum && raw.first() == Some(&BLOB_TYPE));
+    let sidecar = |raw: &Bytes| {
+        let hash = keccak256(raw);
+        let pooled = shared.pool.get(&hash).and_then(|tx| tx.sidecar.clone());
+        let sidecar = pooled.ok_or_else(|| {
+            ChainError::Build(format!(
+                "the blobs of transaction {hash} are not in the pool"
+            ))
+        })?;
+        Ok((hash, sidecar))
+    };
+    blobs.map(sidecar).collect()
+}
+
+/// Stores the blobs of a sealed block, before anybody learns of it. Waits for space on a full disk.
+fn store_blobs(
+    shared: &Shared,
+    block: &ExecutedBlock,
+    sidecars: &HashMap<B256, Arc<TxSidecar>>,
+) -> Result<(), ChainError> {
+    if sidecars.is_empty() {
+        return Ok(());
+    }
+    let hashes = block.transaction_hashes().iter();
+    let in_order: Vec<BlockSidecar> = hashes
+        .filter_map(|hash| {
+            Some(BlockSidecar {
+                transaction: *hash,
+                sidecar: sidecars.get(hash)?.clone(),
+            })
+        })
+        .collect();
+    let (time, hash) = (block.payload.timestamp(), block.payload.hash);
+    let write = || shared.blobs.put(time, hash, &in_order);
+    Ok(shared.retry_while_full(BlobStoreError::is_full, write)?)
 }
 
 /// Progress of adding pool transactions to one block.
@@ -189,6 +245,8 @@ struct Fill {
     closed: HashSet<Address>,
     /// Transactions in the block.
     added: HashSet<B256>,
+    /// Blobs of these transactions, by transaction hash.
+    sidecars: HashMap<B256, Arc<TxSidecar>>,
     /// Transactions that were tried and left out. A replacement of the same nonce is still tried.
     left_out: HashSet<B256>,
     /// Settings as of the start of the block.
@@ -251,6 +309,9 @@ impl Fill {
         match builder.add(&tx.tx, &tx.raw) {
             Ok(Added::Yes) => {
                 self.added.insert(tx.hash);
+                if let Some(sidecar) = &tx.sidecar {
+                    self.sidecars.insert(tx.hash, sidecar.clone());
+                }
                 self.da_used = da_after;
             }
             Ok(Added::Full) => self.done = true,

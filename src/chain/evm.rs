@@ -26,22 +26,22 @@ pub use text::revert_text;
 use crate::chain::{
     changes::{AccountChange, Changes, StorageChange},
     rules::ChainSpec,
+    transaction::ChainTx,
 };
 use access_list::Accesses;
 use alloy_consensus::{Header, transaction::Recovered};
 use alloy_evm::{
-    EthEvm, EthEvmFactory, Evm, EvmEnv, EvmFactory, FromTxWithEncoded,
+    EthEvm, EthEvmFactory, Evm, EvmEnv, EvmFactory, FromRecoveredTx, FromTxWithEncoded,
     precompiles::{DynPrecompile, PrecompileInput, PrecompilesMap},
 };
 use alloy_op_evm::{OpEvm, OpEvmFactory, OpTx, OpTxError};
 use alloy_primitives::{Address, B256, Bytes, Log, U256, keccak256, map::HashMap};
 use deadline::{StateReader, interruptible};
-use op_alloy_consensus::OpTxEnvelope;
-use op_revm::{OpHaltReason, OpSpecId, OpTransactionError};
+use op_revm::{OpHaltReason, OpSpecId, OpTransaction, OpTransactionError};
 use revm::{
     Database, DatabaseCommit,
     bytecode::Bytecode,
-    context::{BlockEnv, CfgEnv},
+    context::{BlockEnv, CfgEnv, TxEnv},
     context_interface::{
         block::BlobExcessGasAndPrice,
         result::{EVMError, ExecutionResult, HaltReason, InvalidTransaction, ResultAndState},
@@ -123,14 +123,8 @@ impl Vm {
 
     /// Runs a transaction and keeps its changes. `raw` is its EIP-2718 form, from which the L1 fee
     /// is computed.
-    pub fn transact(
-        &mut self,
-        tx: &Recovered<OpTxEnvelope>,
-        raw: &Bytes,
-    ) -> Result<Executed, VmError> {
-        let (result, mut state) = self
-            .run(OpTx::from_encoded_tx(tx.inner(), tx.signer(), raw.clone()))
-            .map_err(VmError::from)?;
+    pub fn transact(&mut self, tx: &Recovered<ChainTx>, raw: &Bytes) -> Result<Executed, VmError> {
+        let (result, mut state) = self.run(environment(tx, raw)).map_err(VmError::from)?;
         let mut gas_used = result.tx_gas_used();
         if let Some(deposit) = tx.as_deposit().filter(|_| self.is_before_regolith()) {
             gas_used = if deposit.is_system_transaction {
@@ -280,6 +274,18 @@ impl Vm {
                 Ok((result.map_haltreason(OpHaltReason::Base), state))
             }
         }
+    }
+}
+
+/// A transaction in revm's form.
+fn environment(tx: &Recovered<ChainTx>, raw: &Bytes) -> OpTx {
+    match tx.inner() {
+        ChainTx::Op(op) => OpTx::from_encoded_tx(op, tx.signer(), raw.clone()),
+        ChainTx::Blob(blob) => OpTx(OpTransaction {
+            base: TxEnv::from_recovered_tx(blob, tx.signer()),
+            enveloped_tx: Some(raw.clone()),
+            deposit: Default::default(),
+        }),
     }
 }
 

@@ -11,13 +11,13 @@ use crate::chain::{
     receipt::{Receipt, block_bloom, receipts_root},
     rows::ExecutedBlock,
     rules::{Active, ChainSpec, HeaderError, MAX_TRANSACTION_GAS, MESSAGE_PASSER},
+    transaction::ChainTx,
     trie::Update,
 };
 use alloy_consensus::{Header, Transaction, Typed2718, transaction::Recovered};
 use alloy_eips::{eip2935::HISTORY_STORAGE_ADDRESS, eip4788::BEACON_ROOTS_ADDRESS};
 use alloy_primitives::{Address, B256, Bytes, address, keccak256};
 use alloy_trie::EMPTY_ROOT_HASH;
-use op_alloy_consensus::OpTxEnvelope;
 use starling_proto::{fork::Fork, payload::Payload};
 use std::sync::Arc;
 
@@ -42,6 +42,8 @@ pub enum Refused {
     GasCap(u64),
     #[error("data footprint {have} is above the {left} left in the block")]
     DataFootprint { have: u64, left: u64 },
+    #[error("blob gas {have} is above the {left} left in the block")]
+    BlobGas { have: u64, left: u64 },
     #[error("transaction type {0:#04x} is not allowed")]
     Type(u8),
     #[error(transparent)]
@@ -78,6 +80,9 @@ pub struct BlockExecution {
     receipts: Vec<Receipt>,
     gas_used: u64,
     da_footprint: u64,
+    blob_gas_used: u64,
+    /// Most blob gas of the block; zero on OP and before Cancun.
+    max_blob_gas: u64,
     /// Whether Jovian is active in this block and not in its parent.
     activates_jovian: bool,
     /// DA footprint scalar, set by the first transaction of a Jovian block.
@@ -91,6 +96,8 @@ pub struct Execution {
     pub gas_used: u64,
     /// Zero before Jovian.
     pub da_footprint: u64,
+    /// Zero on OP.
+    pub blob_gas_used: u64,
     pub changes: Changes,
 }
 
@@ -122,6 +129,10 @@ impl BlockExecution {
             receipts: Vec::new(),
             gas_used: 0,
             da_footprint: 0,
+            blob_gas_used: 0,
+            max_blob_gas: spec
+                .blob_params(header.timestamp)
+                .map_or(0, |params| params.max_blob_gas_per_block()),
             activates_jovian,
             footprint: None,
         })
@@ -131,13 +142,11 @@ impl BlockExecution {
     /// nothing.
     pub fn transact(
         &mut self,
-        tx: &Recovered<OpTxEnvelope>,
+        tx: &Recovered<ChainTx>,
         raw: &Bytes,
     ) -> Result<&Receipt, TransactError> {
+        self.check_type(tx)?;
         let deposit = tx.is_deposit();
-        if (deposit && self.active.op.is_none()) || tx.as_post_exec().is_some() {
-            return Err(Refused::Type(tx.ty()).into());
-        }
         let regolith = self.active.is_op(Fork::Regolith);
         if self.receipts.is_empty() && self.active.is_op(Fork::Jovian) {
             self.footprint =
@@ -165,6 +174,7 @@ impl BlockExecution {
             }
             .into());
         }
+        let blob_gas = self.blob_gas(tx)?;
         let deposit_nonce = if deposit && regolith {
             Some(self.vm.nonce(tx.signer())?)
         } else {
@@ -174,6 +184,7 @@ impl BlockExecution {
         let executed = self.vm.transact(tx, raw)?;
         self.gas_used = self.gas_used.saturating_add(executed.gas_used);
         self.da_footprint += footprint;
+        self.blob_gas_used += blob_gas;
         self.receipts.push(Receipt {
             tx_type: tx.ty(),
             success: executed.success,
@@ -183,6 +194,27 @@ impl BlockExecution {
             deposit_version: (deposit && self.active.is_op(Fork::Canyon)).then_some(1),
         });
         Ok(&self.receipts[self.receipts.len() - 1])
+    }
+
+    /// Whether the chain's rules have this type of transaction at all.
+    fn check_type(&self, tx: &ChainTx) -> Result<(), Refused> {
+        let allowed = match (tx, self.active.op) {
+            (ChainTx::Blob(_), fork) => fork.is_none(),
+            (ChainTx::Op(op), None) => !op.is_deposit() && op.as_post_exec().is_none(),
+            (ChainTx::Op(op), Some(_)) => op.as_post_exec().is_none(),
+        };
+        allowed.then_some(()).ok_or(Refused::Type(tx.ty()))
+    }
+
+    /// The blob gas of a transaction, which must fit into the block. The EVM checks its other rules
+    /// for blobs.
+    fn blob_gas(&self, tx: &ChainTx) -> Result<u64, Refused> {
+        let have = tx.blob_gas_used().unwrap_or(0);
+        let left = self.max_blob_gas.saturating_sub(self.blob_gas_used);
+        if have > left {
+            return Err(Refused::BlobGas { have, left });
+        }
+        Ok(have)
     }
 
     /// The data footprint that a user transaction adds to the block's (specs: jovian exec-engine).
@@ -225,12 +257,14 @@ impl BlockExecution {
             receipts,
             gas_used,
             da_footprint,
+            blob_gas_used,
             ..
         } = self;
         Execution {
             receipts,
             gas_used,
             da_footprint,
+            blob_gas_used,
             changes: vm.into_changes(),
         }
     }
@@ -271,7 +305,10 @@ impl Execution {
         let update = update?;
         let outcome = ExecutionOutcome {
             gas_used: self.gas_used,
-            blob_gas_used: active.cancun.then_some(self.da_footprint),
+            // On OP the field holds the data footprint, and there are no blobs.
+            blob_gas_used: active
+                .cancun
+                .then_some(self.da_footprint + self.blob_gas_used),
             receipts_root,
             logs_bloom,
             state_root: update.state_root,

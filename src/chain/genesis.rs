@@ -15,7 +15,12 @@ use crate::chain::{
     trie::{self, Update},
 };
 use alloy_consensus::Header;
-use alloy_eips::eip7685::EMPTY_REQUESTS_HASH;
+use alloy_eips::{
+    eip7594::MAX_BLOBS_PER_TX_FUSAKA,
+    eip7685::EMPTY_REQUESTS_HASH,
+    eip7840::{BLOB_BASE_COST, BlobParams},
+    eip7892::BlobScheduleBlobParams,
+};
 use alloy_primitives::{Address, B64, B256, KECCAK256_EMPTY, U256, keccak256};
 use alloy_trie::EMPTY_ROOT_HASH;
 use fields::GenesisFields;
@@ -33,6 +38,9 @@ use std::{
 
 /// Gas limit of a genesis block that names none.
 const DEFAULT_GAS_LIMIT: u64 = 4_712_388;
+/// Highest maximum of blobs per block that a genesis file may set: bounds the memory of a block's
+/// blobs at 16 MiB.
+const MAX_BLOBS_PER_BLOCK: u64 = 128;
 /// Difficulty of a genesis block that names neither difficulty nor mix hash.
 const DEFAULT_DIFFICULTY: u64 = 131_072;
 /// The upgrades of Ethereum by timestamp, and the forks of OP that bring them.
@@ -42,6 +50,9 @@ const ETHEREUM_FORKS: [(&str, Fork); 4] = [
     ("pragueTime", Fork::Isthmus),
     ("osakaTime", Fork::Karst),
 ];
+
+/// The upgrades of Ethereum after Osaka that change only the blob schedule (EIP-7892).
+const BLOB_FORKS: [&str; 5] = ["bpo1", "bpo2", "bpo3", "bpo4", "bpo5"];
 
 /// The upgrades of Ethereum by block number, all of which precede Bedrock.
 const BLOCK_FORKS: [&str; 14] = [
@@ -338,7 +349,78 @@ fn ethereum_rules(config: &GenesisFields<'_>) -> Result<Rules, GenesisError> {
     {
         return Err(config.error("fork times", "are out of order"));
     }
-    Ok(Rules::Ethereum(forks))
+    let blobs = blob_schedule(config, &forks)?;
+    Ok(Rules::Ethereum { forks, blobs })
+}
+
+/// The blob schedule of an Ethereum chain: mainnet's, unless `blobSchedule` says otherwise.
+fn blob_schedule(
+    config: &GenesisFields<'_>,
+    forks: &EthereumSchedule,
+) -> Result<BlobScheduleBlobParams, GenesisError> {
+    let schedule = config.object("blobSchedule")?;
+    let entry = |fork: &str, default: BlobParams| match &schedule {
+        Some(schedule) => blob_params(schedule, fork, default),
+        None => Ok(None),
+    };
+    let mainnet = BlobScheduleBlobParams::mainnet();
+    let or_default = |fork, default| -> Result<BlobParams, GenesisError> {
+        Ok(entry(fork, default)?.unwrap_or(default))
+    };
+    let mut blobs = BlobScheduleBlobParams {
+        cancun: or_default("cancun", mainnet.cancun)?,
+        prague: or_default("prague", mainnet.prague)?,
+        osaka: or_default("osaka", mainnet.osaka)?,
+        scheduled: Vec::new(),
+    };
+    let mut earliest = forks.osaka;
+    for fork in BLOB_FORKS {
+        let field = format!("{fork}Time");
+        let Some(time) = config.u64(&field)? else {
+            continue;
+        };
+        if earliest.is_none_or(|earliest| time < earliest) {
+            return Err(config.error(&field, "is before Osaka or an earlier blob fork"));
+        }
+        let params = entry(fork, mainnet.osaka)?
+            .ok_or_else(|| config.error(&field, "is set, but blobSchedule has no entry for it"))?;
+        blobs.scheduled.push((time, params));
+        earliest = Some(time);
+    }
+    Ok(blobs)
+}
+
+/// An entry of `blobSchedule`. The rules that it does not hold are those of `default`'s fork: before
+/// Osaka a transaction may have as many blobs as a block.
+fn blob_params(
+    schedule: &GenesisFields<'_>,
+    fork: &str,
+    default: BlobParams,
+) -> Result<Option<BlobParams>, GenesisError> {
+    let Some(entry) = schedule.object(fork)? else {
+        return Ok(None);
+    };
+    let number = |name: &str| {
+        let value = entry.u64(name)?;
+        value.ok_or_else(|| entry.error(name, "is missing"))
+    };
+    let (target, max) = (number("target")?, number("max")?);
+    let fraction = number("baseFeeUpdateFraction")?;
+    if fraction == 0 {
+        return Err(entry.error("baseFeeUpdateFraction", "is zero"));
+    }
+    if target > max || !(1..=MAX_BLOBS_PER_BLOCK).contains(&max) {
+        let problem = format!("is not between the target and {MAX_BLOBS_PER_BLOCK}");
+        return Err(entry.error("max", &problem));
+    }
+    let osaka = default.blob_base_cost == BLOB_BASE_COST;
+    Ok(Some(BlobParams {
+        target_blob_count: target,
+        max_blob_count: max,
+        update_fraction: fraction.into(),
+        max_blobs_per_tx: if osaka { MAX_BLOBS_PER_TX_FUSAKA } else { max },
+        ..default
+    }))
 }
 
 /// The header without its roots and without the fields that forks have added.

@@ -5,9 +5,8 @@
 //! attributes in a block's first transaction: for receipts, which do not store them, and for
 //! admission to the pool. Pure and cheap; FastLZ runs once over the transaction.
 
-use crate::chain::evm::estimated_size_scaled;
+use crate::chain::{evm::estimated_size_scaled, transaction::ChainTx};
 use alloy_primitives::U256;
-use op_alloy_consensus::OpTxEnvelope;
 use starling_proto::{
     fork::Fork,
     l1info::{L1BlockInfo, L1InfoFormat},
@@ -93,7 +92,7 @@ impl Footprint {
     /// Reads the calldata of a block's first transaction (op-geth: `CalcDAFootprint`). `activation`
     /// says that the parent is before Jovian. An activation block that also activates Ecotone or
     /// Isthmus carries the L1 attributes format from before them.
-    pub fn of(first: &OpTxEnvelope, activation: bool) -> Result<Self, L1AttributesError> {
+    pub fn of(first: &ChainTx, activation: bool) -> Result<Self, L1AttributesError> {
         let deposit = first.as_deposit().ok_or(L1AttributesError::Missing)?;
         let (calldata, jovian) = (&deposit.input, L1InfoFormat::Jovian);
         let older =

@@ -44,7 +44,7 @@ impl MinerSettings {
 
     /// Fills in the fields that the attributes of an Ethereum block leave out.
     pub fn complete(&self, rules: &Rules, parent: &Header, attributes: &mut OpPayloadAttributes) {
-        if matches!(rules, Rules::Ethereum(_)) && attributes.gas_limit.is_none() {
+        if matches!(rules, Rules::Ethereum { .. }) && attributes.gas_limit.is_none() {
             attributes.gas_limit = self
                 .gas_limit
                 .map(|wanted| toward(parent.gas_limit, wanted.max(MIN_GAS_LIMIT)));

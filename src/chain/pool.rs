@@ -7,20 +7,23 @@
 //! worst-paying transactions first.
 
 pub mod admit;
+pub mod blobs;
 mod book;
 #[cfg(test)]
 mod tests;
 
 use crate::chain::{
+    blobs::TxSidecar,
     l1fee,
     miner::MinerSettings,
     rules::{ChainSpec, MAX_TRANSACTION_GAS},
+    transaction::ChainTx,
 };
+use admit::MAX_SIZE;
 use alloy_consensus::{Transaction, transaction::Recovered};
-use alloy_eips::eip2718::Encodable2718;
 use alloy_primitives::{Address, B256, Bytes, U256};
+use blobs::BlobRules;
 use book::Book;
-use op_alloy_consensus::OpTxEnvelope;
 use parking_lot::Mutex;
 use starling_proto::{fork::Fork, l1info::L1BlockInfo};
 use std::{
@@ -35,24 +38,32 @@ use tokio::sync::broadcast;
 /// A transaction in the pool.
 #[derive(Clone, Debug)]
 pub struct PoolTx {
-    pub tx: Recovered<OpTxEnvelope>,
-    /// The EIP-2718 bytes.
+    pub tx: Recovered<ChainTx>,
+    /// The EIP-2718 bytes as blocks hold them: without blobs.
     pub raw: Bytes,
     pub hash: B256,
+    /// Blobs with commitments and proofs, of a blob transaction.
+    pub sidecar: Option<Arc<TxSidecar>>,
 }
 
 impl PoolTx {
     /// A transaction whose sender is known, as blocks hold it.
-    pub fn new(tx: Recovered<OpTxEnvelope>) -> Self {
-        let raw = Bytes::from(tx.encoded_2718());
+    pub fn new(tx: Recovered<impl Into<ChainTx>>) -> Self {
+        Self::with_sidecar(tx.map(Into::into), None)
+    }
+
+    /// A transaction whose sender is known, with its blobs if it is a blob transaction.
+    pub fn with_sidecar(tx: Recovered<ChainTx>, sidecar: Option<Arc<TxSidecar>>) -> Self {
+        let raw = tx.encoded();
         Self {
             hash: alloy_primitives::keccak256(&raw),
             raw,
             tx,
+            sidecar,
         }
     }
 
-    /// Decodes and recovers a transaction as a wallet sends it.
+    /// Decodes and recovers a transaction as a wallet sends it to an OP chain, which has no blobs.
     pub fn decode(raw: Bytes) -> Result<Self, PoolError> {
         admit::decode(raw)
     }
@@ -61,11 +72,19 @@ impl PoolTx {
         self.tx.signer()
     }
 
-    /// The most this transaction can pay in execution gas and value, wei; saturates.
+    /// The most this transaction can pay in execution gas, blob gas and value, wei; saturates.
     pub fn cost(&self) -> U256 {
+        let blob_gas = U256::from(self.tx.blob_gas_used().unwrap_or(0));
+        let blob_fee = U256::from(self.tx.max_fee_per_blob_gas().unwrap_or(0));
         U256::from(self.tx.gas_limit())
             .saturating_mul(U256::from(self.tx.max_fee_per_gas()))
+            .saturating_add(blob_gas.saturating_mul(blob_fee))
             .saturating_add(self.tx.value())
+    }
+
+    /// Bytes of the transaction and its blobs.
+    fn size(&self) -> usize {
+        self.raw.len() + self.sidecar.as_ref().map_or(0, |sidecar| sidecar.size())
     }
 
     /// The tip per gas that a builder earns at this base fee; `None` if the fee cap is below the
@@ -105,6 +124,10 @@ struct TxRules {
     gas_cap: Option<u64>,
     /// Gas of a block that pool transactions cannot use.
     reserved_gas: u64,
+    /// `None` on OP and before Cancun.
+    blobs: Option<BlobRules>,
+    /// Whether the chain has blob transactions at some time.
+    ethereum: bool,
 }
 
 impl TxRules {
@@ -120,6 +143,10 @@ impl TxRules {
             } else {
                 0
             },
+            blobs: spec
+                .blob_params(time)
+                .map(|params| BlobRules::new(params, active.osaka)),
+            ethereum: active.op.is_none(),
         }
     }
 }
@@ -229,6 +256,39 @@ pub enum PoolError {
     TypeNotSupported,
     #[error("transaction type not supported: type 4 rejected, pool not yet in Prague")]
     SetCodeTooEarly,
+    #[error("transaction type not supported: type 3 rejected, pool not yet in Cancun")]
+    BlobsTooEarly,
+    #[error("missing sidecar in blob transaction")]
+    NoSidecar,
+    #[error("blobless blob transaction")]
+    NoBlobs,
+    #[error("too many blobs in transaction: have {have}, permitted {most}")]
+    TooManyBlobs { have: usize, most: u64 },
+    #[error("invalid sidecar version {moment}-osaka: {version}")]
+    SidecarVersion { moment: &'static str, version: u8 },
+    #[error("invalid number of {have} {name}, expected {want}")]
+    SidecarCount {
+        name: &'static str,
+        have: usize,
+        want: usize,
+    },
+    #[error("blob {index}: computed hash {computed} mismatches transaction one {hash}")]
+    BlobHash {
+        index: usize,
+        computed: B256,
+        hash: B256,
+    },
+    #[error("KZG verification error: {0}")]
+    BlobProof(String),
+    #[error("transaction underpriced: blob fee cap 0, minimum needed 1")]
+    BlobFeeTooLow,
+    #[error("nonce too high: tx nonce {nonce}, gapped nonce {gap}")]
+    BlobGap { nonce: u64, gap: u64 },
+    #[error("account limit exceeded: pooled {limit} txs")]
+    AccountBlobsFull { limit: usize },
+    /// A sender has either transactions with blobs or others in the pool.
+    #[error("address already reserved")]
+    Reserved,
     #[error("set code tx must have at least one authorization tuple")]
     NoAuthorizations,
     #[error("gapped-nonce tx from delegated accounts")]
@@ -343,6 +403,16 @@ impl Pool {
 
     pub fn config(&self) -> &PoolConfig {
         &self.config
+    }
+
+    /// Decodes and recovers a transaction as a wallet sends it to this chain: on Ethereum a blob
+    /// transaction comes with its blobs.
+    pub fn decode(&self, raw: Bytes) -> Result<PoolTx, PoolError> {
+        if self.spec.is_optimism() || !blobs::is_blob(&raw) {
+            return admit::decode(raw);
+        }
+        // The block's time, and with it the limit, is checked at admission.
+        blobs::decode(&raw, self.spec.max_blobs())
     }
 
     /// Admits a transaction, which becomes executable once the sender's earlier nonces are present.

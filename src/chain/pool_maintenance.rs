@@ -4,15 +4,16 @@
 
 use crate::chain::{
     Chain,
+    execute::recover,
     heads::{Cursor, Step, StepError},
     pool::{HeadChange, PoolTx},
     rows::ReadError,
     rules::{ChainSpec, Rules},
     view::View,
 };
-use alloy_primitives::{Address, U256};
-use starling_proto::{fork::Fork, l1info::L1BlockInfo};
-use std::sync::Arc;
+use alloy_primitives::{Address, Bytes, U256};
+use starling_proto::{fork::Fork, l1info::L1BlockInfo, payload::Payload};
+use std::{collections::HashMap, sync::Arc};
 use tokio_util::sync::CancellationToken;
 
 /// Blocks that are reported to the pool at once, so that a long walk takes bounded memory.
@@ -85,13 +86,7 @@ fn walk(
     for _ in 0..MAX_STEPS {
         match cursor.step(view, |hash| chain.abandoned(hash))? {
             Some(Step::Removed(block)) => {
-                change.abandoned.extend(
-                    block
-                        .payload
-                        .transactions
-                        .iter()
-                        .filter_map(|raw| PoolTx::decode(raw.clone()).ok()),
-                );
+                change.abandoned.extend(transactions(chain, &block.payload));
             }
             Some(Step::Added(id)) => {
                 if let Some(payload) = view.payload(id.number)? {
@@ -104,6 +99,31 @@ fn walk(
         }
     }
     Ok(())
+}
+
+/// The transactions of an abandoned block that may return to the pool. Blob transactions return with
+/// their blobs.
+fn transactions(chain: &Chain, block: &Payload) -> Vec<PoolTx> {
+    let stored = chain.blobs(block).unwrap_or_else(|error| {
+        tracing::warn!(%error, "the blob transactions of an abandoned block do not return to the pool");
+        None
+    });
+    let sidecars: HashMap<_, _> = stored
+        .into_iter()
+        .flatten()
+        .map(|stored| (stored.transaction, stored.sidecar))
+        .collect();
+    let decode = |(index, raw): (usize, &Bytes)| {
+        let tx = recover(index, raw).ok()?;
+        let sidecar = sidecars.get(&tx.tx_hash()).cloned();
+        Some(PoolTx::with_sidecar(tx, sidecar))
+    };
+    block
+        .transactions
+        .iter()
+        .enumerate()
+        .filter_map(decode)
+        .collect()
 }
 
 /// The L1 attributes of the head; `None` on Ethereum.

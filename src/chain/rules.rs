@@ -1,5 +1,5 @@
 //! The specification of a chain and its rules for block headers. One core, two rule sets: OP Stack
-//! L2 and Ethereum (the devnet's L1, without blob transactions, withdrawals and requests).
+//! L2 and Ethereum (the devnet's L1, without withdrawals and requests).
 //!
 //! Everything here is a pure and cheap function of the specification, the parent's header and the
 //! block's header. Execution, the builder and JSON-RPC use it; only headers whose hash was checked
@@ -14,7 +14,7 @@ pub use extra_data::{ExtraData, ExtraDataError};
 pub use header::HeaderError;
 
 use alloy_consensus::Header;
-use alloy_eips::eip7840::BlobParams;
+use alloy_eips::{eip7840::BlobParams, eip7892::BlobScheduleBlobParams};
 use alloy_primitives::{Address, B256, address};
 use starling_proto::fork::{EthereumSchedule, Fork, ForkSchedule};
 
@@ -45,7 +45,11 @@ pub enum Rules {
         forks: ForkSchedule,
         eip1559: Eip1559Constants,
     },
-    Ethereum(EthereumSchedule),
+    Ethereum {
+        forks: EthereumSchedule,
+        /// Blobs of each fork, and of each later fork that changes only them (EIP-7892).
+        blobs: BlobScheduleBlobParams,
+    },
 }
 
 /// The `optimism` object of a genesis config.
@@ -104,7 +108,7 @@ impl ChainSpec {
                     osaka: fork >= Fork::Karst,
                 }
             }
-            Rules::Ethereum(forks) => Active {
+            Rules::Ethereum { forks, .. } => Active {
                 op: None,
                 shanghai: forks.is_shanghai(timestamp),
                 cancun: forks.is_cancun(timestamp),
@@ -124,16 +128,44 @@ impl ChainSpec {
     /// Blob parameters of Ethereum at `timestamp`; `None` on OP, where a blob's price is always 1
     /// wei, and before Cancun.
     pub fn blob_params(&self, timestamp: u64) -> Option<BlobParams> {
+        let Rules::Ethereum { blobs, .. } = &self.rules else {
+            return None;
+        };
         let active = self.at(timestamp);
-        if active.op.is_some() || !active.cancun {
-            None
+        if let Some(scheduled) = blobs.active_scheduled_params_at_timestamp(timestamp) {
+            Some(*scheduled)
         } else if active.osaka {
-            Some(BlobParams::osaka())
+            Some(blobs.osaka)
         } else if active.prague {
-            Some(BlobParams::prague())
+            Some(blobs.prague)
         } else {
-            Some(BlobParams::cancun())
+            active.cancun.then_some(blobs.cancun)
         }
+    }
+
+    /// Most blobs of a transaction at any time; zero on OP.
+    pub fn max_blobs(&self) -> u64 {
+        let Rules::Ethereum { blobs, .. } = &self.rules else {
+            return 0;
+        };
+        let forks = [&blobs.cancun, &blobs.prague, &blobs.osaka].into_iter();
+        let scheduled = blobs.scheduled.iter().map(|(_, params)| params);
+        let most = forks
+            .chain(scheduled)
+            .map(|params| params.max_blobs_per_tx.min(params.max_blob_count))
+            .max();
+        most.unwrap_or(0)
+    }
+
+    /// The blob base fee in a block with this header, wei per blob gas; `None` before blocks have
+    /// blob fields.
+    pub fn blob_base_fee(&self, header: &Header) -> Option<u128> {
+        let excess = header.excess_blob_gas?;
+        Some(match self.blob_params(header.timestamp) {
+            Some(params) => params.calc_blob_fee(excess),
+            // There are no blobs on OP.
+            None => 1,
+        })
     }
 
     /// The constants of the base fee update for a block at `timestamp`, as configured.
@@ -148,7 +180,7 @@ impl ChainSpec {
                 },
                 elasticity: eip1559.elasticity,
             },
-            Rules::Ethereum(_) => BaseFeeParams {
+            Rules::Ethereum { .. } => BaseFeeParams {
                 denominator: 8,
                 elasticity: 2,
             },

@@ -1,6 +1,7 @@
 //! Tests of the chain's threads on temporary data directories, and what they share: a genesis,
 //! attributes, kills.
 
+pub mod blobs;
 mod bounds;
 pub mod durable;
 pub mod grow;

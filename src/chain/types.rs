@@ -4,8 +4,17 @@
 //! Above the store, views, the EVM and the pool; below the executor, the persister and the builder.
 
 use crate::chain::{
-    abandoned, driver::HeadDriver, evm::StateError, genesis::GenesisError, payload_log::LogError,
-    pool::Pool, rows::ReadError, rules::ChainSpec, store::StoreError, view::View,
+    abandoned,
+    blobs::{BlobStore, BlobStoreError},
+    driver::HeadDriver,
+    evm::StateError,
+    genesis::GenesisError,
+    payload_log::LogError,
+    pool::Pool,
+    rows::ReadError,
+    rules::ChainSpec,
+    store::StoreError,
+    view::View,
 };
 use alloy_primitives::{B256, map::HashMap};
 use arc_swap::ArcSwap;
@@ -64,6 +73,8 @@ pub enum ChainError {
     #[error(transparent)]
     PayloadLog(#[from] Arc<LogError>),
     #[error(transparent)]
+    Blobs(#[from] Arc<BlobStoreError>),
+    #[error(transparent)]
     Read(#[from] ReadError),
     #[error(transparent)]
     State(#[from] StateError),
@@ -114,6 +125,7 @@ impl ChainError {
             Self::Stopped
             | Self::Database(_)
             | Self::PayloadLog(_)
+            | Self::Blobs(_)
             | Self::Read(_)
             | Self::State(_)
             | Self::NoGenesisConfig
@@ -141,6 +153,12 @@ impl From<StoreError> for ChainError {
     }
 }
 
+impl From<BlobStoreError> for ChainError {
+    fn from(error: BlobStoreError) -> Self {
+        Self::Blobs(Arc::new(error))
+    }
+}
+
 impl From<LogError> for ChainError {
     fn from(error: LogError) -> Self {
         match error {
@@ -160,6 +178,8 @@ impl From<GenesisError> for ChainError {
 pub struct Shared {
     pub spec: Arc<ChainSpec>,
     pub pool: Arc<Pool>,
+    /// Blobs of the blocks that were built here.
+    pub(super) blobs: BlobStore,
     pub(super) view: ArcSwap<View>,
     pub(super) heads: watch::Sender<Heads>,
     pub(super) driver: watch::Sender<HeadDriver>,

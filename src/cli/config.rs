@@ -68,11 +68,21 @@ pub struct ExecutionConfig {
     pub pool: PoolConfig,
     /// Seconds between blocks of a development chain; `None`: it makes no blocks. Never zero.
     pub dev_period: Option<u64>,
+    /// Where a development chain serves its blobs; `None`: nowhere.
+    pub dev_beacon: Option<BeaconEndpointConfig>,
     pub history: HistoryConfig,
     /// `None`: it joins no swarm.
     pub following: Option<FollowingConfig>,
     pub log: LogConfig,
     pub metrics: Option<MetricsConfig>,
+}
+
+/// Address of the Beacon API of a development chain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BeaconEndpointConfig {
+    /// A host name or an address.
+    pub addr: String,
+    pub port: u16,
 }
 
 /// How an execution core follows a swarm by itself.
@@ -214,6 +224,13 @@ impl ExecutionConfig {
             dev_period: values
                 .optional_uint("dev.period")?
                 .filter(|seconds| *seconds > 0),
+            dev_beacon: match values.optional_port("dev.beacon.port")? {
+                Some(port) => Some(BeaconEndpointConfig {
+                    addr: host(values.required_text("dev.beacon.addr")?),
+                    port,
+                }),
+                None => None,
+            },
             history: HistoryConfig::read(values)?,
             log: LogConfig {
                 level: values.uint("verbosity")?.to_string(),

@@ -109,6 +109,8 @@ struct NodeEntry {
     metrics: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     p2p: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    beacon: Option<String>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -217,6 +219,7 @@ impl Directory {
                 rpc,
                 metrics,
                 p2p,
+                beacon,
                 ..
             } = node.clone();
             NodeEntry {
@@ -229,6 +232,7 @@ impl Directory {
                 rpc,
                 metrics,
                 p2p,
+                beacon,
             }
         };
         let account = |account: accounts::DevAccount| AccountEntry {

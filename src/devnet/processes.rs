@@ -238,6 +238,7 @@ mod tests {
             rpc: None,
             metrics: String::new(),
             p2p: None,
+            beacon: None,
             log,
         }
     }

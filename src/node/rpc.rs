@@ -195,7 +195,7 @@ fn bounded_connections(limits: &RpcLimits, most: usize) -> (usize, usize) {
 }
 
 /// The address to listen on. `localhost` is 127.0.0.1, whatever the resolver puts first.
-async fn resolve(flag: &str, host: &str, port: u16) -> anyhow::Result<SocketAddr> {
+pub(super) async fn resolve(flag: &str, host: &str, port: u16) -> anyhow::Result<SocketAddr> {
     let host = if host == "localhost" {
         "127.0.0.1"
     } else {

@@ -8,6 +8,7 @@ use crate::{
     chain::{
         receipt::Receipt,
         rules::Rules,
+        transaction::ChainTx,
         view::{ReadError, View},
     },
     rpc::error::RpcError,
@@ -15,11 +16,10 @@ use crate::{
 use alloy_consensus::Header;
 use alloy_primitives::{Address, B256};
 use lru::LruCache;
-use op_alloy_consensus::OpTxEnvelope;
 use parking_lot::Mutex;
 use starling_proto::{
     l1info::L1BlockInfo,
-    payload::{BlockId, Payload, decode_transaction},
+    payload::{BlockId, Payload},
 };
 use std::sync::{Arc, OnceLock};
 
@@ -56,7 +56,7 @@ impl Place {
 pub struct DecodedBlock {
     pub payload: Arc<Payload>,
     pub receipts: Arc<Vec<Receipt>>,
-    pub transactions: Vec<OpTxEnvelope>,
+    pub transactions: Vec<ChainTx>,
     senders: OnceLock<Vec<Address>>,
 }
 
@@ -118,23 +118,23 @@ impl DecodedBlock {
         let logs: usize = logs
             .map(|log| 100 + 32 * log.topics().len() + log.data.data.len())
             .sum();
-        let each = size_of::<OpTxEnvelope>() + size_of::<Receipt>() + size_of::<Address>();
+        let each = size_of::<ChainTx>() + size_of::<Receipt>() + size_of::<Address>();
         size_of::<Self>() + 2 * self.payload.weight() + each * self.transactions.len() + logs
     }
 }
 
 /// Decodes a transaction of a block.
-pub fn transaction(number: u64, raw: &[u8]) -> Result<OpTxEnvelope, RpcError> {
-    decode_transaction(raw).map_err(|error| {
+pub fn transaction(number: u64, raw: &[u8]) -> Result<ChainTx, RpcError> {
+    ChainTx::decode(raw).map_err(|error| {
         ReadError::Damaged(format!("a transaction of block {number}: {error}")).into()
     })
 }
 
 /// The L1 attributes that the first transaction of a block carries.
-pub fn l1_info(rules: &Rules, first: &OpTxEnvelope) -> Option<L1BlockInfo> {
+pub fn l1_info(rules: &Rules, first: &ChainTx) -> Option<L1BlockInfo> {
     match rules {
         Rules::Optimism { .. } => L1BlockInfo::decode(&first.as_deposit()?.input).ok(),
-        Rules::Ethereum(_) => None,
+        Rules::Ethereum { .. } => None,
     }
 }
 
@@ -203,6 +203,7 @@ mod tests {
     use alloy_consensus::TxLegacy;
     use alloy_eips::eip2718::Encodable2718;
     use alloy_primitives::{Bytes, Signature};
+    use op_alloy_consensus::OpTxEnvelope;
 
     fn block(number: u64, input: usize) -> Arc<DecodedBlock> {
         use alloy_consensus::SignableTransaction;
@@ -222,7 +223,7 @@ mod tests {
         Arc::new(DecodedBlock {
             payload: Arc::new(payload),
             receipts: Arc::default(),
-            transactions: vec![tx],
+            transactions: vec![tx.into()],
             senders: OnceLock::new(),
         })
     }

@@ -17,6 +17,7 @@ mod following;
 mod foreign;
 mod foreign_peer;
 mod forks;
+mod l1_blobs;
 mod l1_fees;
 mod l1_reorg;
 mod late;

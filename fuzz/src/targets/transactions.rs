@@ -1,11 +1,24 @@
 //! Transactions from blocks and from wallets, and receipts.
 
 use crate::{InputKind, fixtures};
-use alloy_consensus::{SignableTransaction, TxEip1559, TxEip2930, TxEip7702, TxLegacy};
-use alloy_eips::eip2718::Encodable2718;
+use alloy_consensus::{
+    SignableTransaction, TxEip1559, TxEip2930, TxEip4844, TxEip4844WithSidecar, TxEip7702, TxLegacy,
+};
+use alloy_eips::{
+    eip2718::Encodable2718,
+    eip4844::BlobTransactionSidecar,
+    eip7594::{BlobTransactionSidecarEip7594, BlobTransactionSidecarVariant},
+};
 use alloy_primitives::{Address, B256, Signature, TxKind, U256};
-use starling::chain::{pool::admit, receipt::Receipt};
+use starling::chain::{
+    pool::{admit, blobs},
+    receipt::Receipt,
+    transaction::ChainTx,
+};
 use starling_proto::{deposit::deposit_to_log, payload::decode_transaction};
+
+/// Blobs that a transaction may have (EIP-7594).
+const MAX_BLOBS: u64 = 6;
 
 pub fn target(data: &[u8]) -> InputKind {
     let mut outcome = InputKind::default();
@@ -26,10 +39,21 @@ pub fn target(data: &[u8]) -> InputKind {
         Ok(tx) => {
             assert_eq!(
                 decoded.as_ref().ok(),
-                Some(tx.tx.inner()),
+                tx.tx.as_op(),
                 "the pool takes what blocks take"
             );
             outcome.add(&"admitted");
+        }
+        Err(error) => outcome.add(&error),
+    }
+    match blobs::decode(&data.to_vec().into(), MAX_BLOBS) {
+        Ok(tx) => {
+            assert_eq!(
+                ChainTx::decode(&tx.raw).ok().as_ref(),
+                Some(tx.tx.inner()),
+                "a block takes the transaction without its blobs"
+            );
+            outcome.add(&"with blobs");
         }
         Err(error) => outcome.add(&error),
     }
@@ -57,6 +81,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     ];
     let mut seeds = fixtures::bytes(&files, 30);
     seeds.extend(signed_transactions());
+    seeds.extend(blob_transactions());
     let deposit = super::l1::deposit();
     let raw = deposit.encoded_2718();
     seeds.push(raw[1..].to_vec());
@@ -128,6 +153,27 @@ fn signed_transactions() -> Vec<Vec<u8>> {
     seeds.push(eip1559.into_signed(signature()).encoded_2718());
     seeds.push(delegating_transaction());
     seeds
+}
+
+/// Blob transactions without blobs: as blocks hold them, and in both network forms.
+fn blob_transactions() -> [Vec<u8>; 3] {
+    let tx = TxEip4844 {
+        chain_id: 1,
+        blob_versioned_hashes: vec![B256::repeat_byte(1)],
+        ..Default::default()
+    };
+    let with = |sidecar: BlobTransactionSidecarVariant| {
+        let whole = TxEip4844WithSidecar {
+            tx: tx.clone(),
+            sidecar,
+        };
+        whole.into_signed(signature()).encoded_2718()
+    };
+    [
+        tx.clone().into_signed(signature()).encoded_2718(),
+        with(BlobTransactionSidecar::default().into()),
+        with(BlobTransactionSidecarEip7594::default().into()),
+    ]
 }
 
 /// A transaction of EIP-7702.

@@ -16,7 +16,7 @@ use alloy_eips::eip2718::Encodable2718;
 use alloy_primitives::{B256, bytes};
 use alloy_rpc_types_engine::PayloadAttributes;
 use alloy_trie::EMPTY_ROOT_HASH;
-use op_alloy_consensus::TxDeposit;
+use op_alloy_consensus::{OpTxEnvelope, TxDeposit};
 use starling_proto::fork::ForkSchedule;
 
 /// The first transaction of a block.
@@ -268,7 +268,7 @@ fn pool_transactions_that_do_not_fit_are_left_out() {
     let mut builder = BlockBuilder::start(spec.clone(), ground.state(), attributes).unwrap();
     let left = builder.gas_left();
     assert!((42_000..63_000).contains(&left), "{left}");
-    let mut add = |(tx, raw): (Recovered<OpTxEnvelope>, Bytes)| builder.add(&tx, &raw).unwrap();
+    let mut add = |(tx, raw): (Recovered<ChainTx>, Bytes)| builder.add(&tx, &raw).unwrap();
     assert!(matches!(add(sign(1, transfer(1))), Added::Skipped(_)));
     assert!(matches!(
         add(sign(

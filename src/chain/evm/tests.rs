@@ -70,7 +70,10 @@ pub fn ethereum() -> ChainSpec {
         chain_id: CHAIN,
         genesis_hash: B256::ZERO,
         genesis_time: 0,
-        rules: Rules::Ethereum(forks),
+        rules: Rules::Ethereum {
+            forks,
+            blobs: Default::default(),
+        },
     }
 }
 
@@ -238,10 +241,10 @@ fn estimate_gas(
 
 /// A transaction signed with a key of this byte repeated, in the form that blocks hold, and its
 /// bytes.
-pub fn sign<T>(key: u8, tx: T) -> (Recovered<OpTxEnvelope>, Bytes)
+pub fn sign<T>(key: u8, tx: T) -> (Recovered<ChainTx>, Bytes)
 where
     T: SignableTransaction<Signature>,
-    OpTxEnvelope: From<Signed<T>>,
+    Signed<T>: Encodable2718,
 {
     let key = secp256k1::SecretKey::from_slice(&[key; 32]).unwrap();
     let message = secp256k1::Message::from_digest(tx.signature_hash().0);
@@ -249,7 +252,7 @@ where
         .sign_ecdsa_recoverable(&message, &key)
         .serialize_compact();
     let signature = Signature::from_bytes_and_parity(&bytes, i32::from(id) != 0);
-    let raw = Bytes::from(OpTxEnvelope::from(tx.into_signed(signature)).encoded_2718());
+    let raw = Bytes::from(tx.into_signed(signature).encoded_2718());
     (recover(0, &raw).unwrap(), raw)
 }
 
@@ -297,7 +300,7 @@ pub fn l1_attributes(footprint_scalar: u16) -> TxDeposit {
     }
 }
 
-pub fn deposited(tx: TxDeposit) -> (Recovered<OpTxEnvelope>, Bytes) {
+pub fn deposited(tx: TxDeposit) -> (Recovered<ChainTx>, Bytes) {
     let raw = Bytes::from(tx.encoded_2718());
     (recover(0, &raw).unwrap(), raw)
 }

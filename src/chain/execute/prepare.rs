@@ -4,13 +4,12 @@
 //! This is the larger part of the work on a block of transfers, so it begins when a payload enters
 //! the executor's queue, on all cores, while earlier blocks run.
 
-use crate::chain::execute::InvalidBlock;
-use alloy_consensus::transaction::{Recovered, SignerRecoverable};
+use crate::chain::{execute::InvalidBlock, transaction::ChainTx};
+use alloy_consensus::transaction::Recovered;
 use alloy_primitives::Bytes;
 use alloy_trie::root::ordered_trie_root_encoded;
-use op_alloy_consensus::OpTxEnvelope;
 use rayon::prelude::*;
-use starling_proto::payload::{Payload, decode_transaction};
+use starling_proto::payload::Payload;
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
@@ -22,7 +21,7 @@ use std::{
 /// Transactions below which preparation stays on one thread: distributing it would take as long.
 pub(super) const PARALLEL: usize = 32;
 
-type PreparedTransactions = Result<Vec<Recovered<OpTxEnvelope>>, InvalidBlock>;
+type PreparedTransactions = Result<Vec<Recovered<ChainTx>>, InvalidBlock>;
 
 /// A payload and the preparation of its transactions.
 pub struct Preparation {
@@ -142,14 +141,12 @@ fn prepare(payload: &Payload) -> PreparedTransactions {
 }
 
 /// Decodes a transaction and recovers its sender. `index` is for the error only.
-pub fn recover(index: usize, raw: &Bytes) -> Result<Recovered<OpTxEnvelope>, InvalidBlock> {
-    let tx = decode_transaction(raw).map_err(|error| InvalidBlock::Undecodable {
+pub fn recover(index: usize, raw: &Bytes) -> Result<Recovered<ChainTx>, InvalidBlock> {
+    let tx = ChainTx::decode(raw).map_err(|error| InvalidBlock::Undecodable {
         index,
         reason: error.to_string(),
     })?;
-    let sender = tx
-        .recover_signer()
-        .map_err(|_| InvalidBlock::Signature { index })?;
+    let sender = tx.signer().map_err(|_| InvalidBlock::Signature { index })?;
     Ok(Recovered::new_unchecked(tx, sender))
 }
 

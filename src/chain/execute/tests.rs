@@ -5,7 +5,7 @@ use crate::chain::evm::tests::{
 };
 use alloy_consensus::{SignableTransaction, TxEip7702, TxLegacy};
 use alloy_primitives::{TxKind, U256, b256, bytes};
-use op_alloy_consensus::TxDeposit;
+use op_alloy_consensus::{OpTxEnvelope, TxDeposit};
 use starling_proto::{
     fork::ForkSchedule,
     l1info::{L1_BLOCK, L1BlockInfo, L1InfoFormat},
@@ -45,7 +45,7 @@ fn begun(
     execution
 }
 
-type Tx = (Recovered<OpTxEnvelope>, Bytes);
+type Tx = (Recovered<ChainTx>, Bytes);
 
 fn refused(execution: &mut BlockExecution, (tx, raw): &Tx) -> Refused {
     match execution.transact(tx, raw) {
@@ -504,7 +504,7 @@ fn a_signature_in_the_upper_half_is_refused() {
     };
     let hash = tx.signature_hash();
     let (good, _) = sign(1, tx.clone());
-    let OpTxEnvelope::Legacy(good) = good.inner() else {
+    let Some(good) = good.as_legacy() else {
         panic!()
     };
     let order = U256::from_be_bytes(secp256k1::constants::CURVE_ORDER);

@@ -73,7 +73,7 @@ fn karst_of(dir: &Path) -> Option<u64> {
     let store = Store::open(dir, 4 << 20, None).unwrap();
     match spec_of(&store).unwrap().rules {
         Rules::Optimism { forks, .. } => forks.time(Fork::Karst),
-        Rules::Ethereum(_) => None,
+        Rules::Ethereum { .. } => None,
     }
 }
 

@@ -1,15 +1,13 @@
 //! Admission: checks of a transaction by itself and against its sender's account. Pure; the texts
 //! of refusals are geth's (`core/txpool/validation.go`, `internal/ethapi`).
 
-use super::{Admission, PoolConfig, PoolError, PoolTx, TxRules};
-use crate::chain::rules::TRANSFER_GAS;
-use alloy_consensus::{
-    Transaction, Typed2718,
-    transaction::{Recovered, SignerRecoverable},
+use super::{Admission, PoolConfig, PoolError, PoolTx, TxRules, blobs};
+use crate::chain::{
+    rules::TRANSFER_GAS,
+    transaction::{BLOB_TYPE, ChainTx},
 };
+use alloy_consensus::{Transaction, Typed2718, transaction::Recovered};
 use alloy_primitives::{Address, Bytes, U256, keccak256, uint};
-use op_alloy_consensus::OpTxEnvelope;
-use starling_proto::payload::decode_transaction;
 
 /// Bytes of one encoded transaction.
 pub const MAX_SIZE: usize = 128 * 1024;
@@ -40,22 +38,24 @@ pub fn decode(raw: Bytes) -> Result<PoolTx, PoolError> {
     }
     // Before any parsing: the limit bounds the work below.
     check_size(&raw)?;
-    let tx = decode_transaction(&raw)
+    let tx = ChainTx::decode(&raw)
         .map_err(|error| PoolError::Decode(malformed(&raw, &error.to_string())))?;
-    let signer = tx.recover_signer().map_err(|_| unsigned(&tx))?;
+    let signer = tx.signer().map_err(|_| unsigned(&tx))?;
     Ok(PoolTx {
         tx: Recovered::new_unchecked(tx, signer),
         hash: keccak256(&raw),
         raw,
+        sidecar: None,
     })
 }
 
 /// geth's error for bytes that are no transaction, if the shape of their list determines it, or else
 /// `ours`.
-fn malformed(raw: &[u8], ours: &str) -> String {
+pub(super) fn malformed(raw: &[u8], ours: &str) -> String {
     let (kind, fields, list) = match raw {
         [TYPE_EIP2930, list @ ..] => ("AccessListTx", 11, list),
         [TYPE_EIP1559, list @ ..] => ("DynamicFeeTx", 12, list),
+        [BLOB_TYPE, list @ ..] => ("BlobTx", 14, list),
         [TYPE_EIP7702, list @ ..] => ("SetCodeTx", 13, list),
         _ => ("LegacyTx", 9, raw),
     };
@@ -91,7 +91,7 @@ fn items(mut payload: &[u8]) -> Option<usize> {
 }
 
 /// The error of a transaction whose sender could not be recovered.
-fn unsigned(tx: &OpTxEnvelope) -> PoolError {
+pub(super) fn unsigned(tx: &ChainTx) -> PoolError {
     let valid = tx.signature().is_some_and(|signature| {
         let (r, s) = (signature.r(), signature.s());
         !r.is_zero() && r < ORDER && !s.is_zero() && s <= HALF_ORDER
@@ -159,7 +159,7 @@ pub(super) fn check(
             cost,
         });
     }
-    Ok(())
+    blobs::check_proofs(tx)
 }
 
 fn check_size(raw: &[u8]) -> Result<(), PoolError> {
@@ -178,6 +178,7 @@ fn check_type(tx: &PoolTx, rules: &TxRules, config: &PoolConfig) -> Result<(), P
         0 | TYPE_EIP2930 | TYPE_EIP1559 => Ok(()),
         TYPE_EIP7702 if rules.prague => Ok(()),
         TYPE_EIP7702 => Err(PoolError::SetCodeTooEarly),
+        BLOB_TYPE if rules.ethereum => blobs::check(tx, rules.blobs.as_ref()),
         _ => Err(PoolError::TypeNotSupported),
     }
 }

@@ -7,7 +7,7 @@
 
 use super::{
     Admission, Content, HeadChange, PoolConfig, PoolError, PoolStats, PoolTx, SLOT_SIZE,
-    admit::tip_cap,
+    admit::tip_cap, blobs,
 };
 use alloy_consensus::Transaction;
 use alloy_primitives::{Address, B256, U256};
@@ -31,7 +31,7 @@ struct PoolEntry {
 
 impl PoolEntry {
     fn slots(&self) -> usize {
-        self.tx.raw.len().div_ceil(SLOT_SIZE)
+        self.tx.size().div_ceil(SLOT_SIZE)
     }
 }
 
@@ -141,6 +141,7 @@ impl Book {
         let cost = tx.cost().saturating_add(at.l1_cost);
         self.check_funds(&tx, cost, at)?;
         self.check_delegation(&tx, &authorities, at)?;
+        self.check_blobs(&tx, at)?;
         self.check_replacement(&tx)?;
 
         let entry = PoolEntry {
@@ -264,6 +265,29 @@ impl Book {
         }
     }
 
+    /// Checks the rules of geth's pool of blob transactions: their senders have no others in the
+    /// pool, no nonce gap, and few of them.
+    fn check_blobs(&self, tx: &PoolTx, at: &Admission) -> Result<(), PoolError> {
+        let account = self.accounts.get(&tx.sender());
+        let other = account.and_then(|account| account.txs.values().next());
+        if other.is_some_and(|other| other.tx.tx.is_blob() != tx.tx.is_blob()) {
+            return Err(PoolError::Reserved);
+        }
+        if !tx.tx.is_blob() {
+            return Ok(());
+        }
+        let nonce = tx.tx.nonce();
+        let gap = account.map_or(at.nonce, |account| account.next);
+        if nonce > gap {
+            return Err(PoolError::BlobGap { nonce, gap });
+        }
+        let (limit, is_new) = (blobs::MAX_PER_ACCOUNT, nonce == gap);
+        if is_new && account.is_some_and(|account| account.txs.len() >= limit) {
+            return Err(PoolError::AccountBlobsFull { limit });
+        }
+        Ok(())
+    }
+
     /// Checks that a replacement pays enough more, and that a nonce behind a gap fits its sender's
     /// queue.
     fn check_replacement(&self, tx: &PoolTx) -> Result<(), PoolError> {
@@ -279,14 +303,22 @@ impl Book {
             }
             return Ok(());
         };
+        let bump = if tx.tx.is_blob() {
+            blobs::PRICE_BUMP
+        } else {
+            self.config.price_bump
+        };
         let enough = |new: u128, old: u128| {
             new > old
                 && U256::from(new)
-                    >= U256::from(old) * (U256::from(self.config.price_bump) + U256::from(100))
-                        / U256::from(100)
+                    >= U256::from(old) * (U256::from(bump) + U256::from(100)) / U256::from(100)
         };
+        let blob_fees = [tx, &old.tx].map(|tx| tx.tx.max_fee_per_blob_gas());
         if enough(tx.tx.max_fee_per_gas(), old.tx.tx.max_fee_per_gas())
             && enough(tip_cap(tx), tip_cap(&old.tx))
+            && blob_fees[0]
+                .zip(blob_fees[1])
+                .is_none_or(|(new, old)| enough(new, old))
         {
             Ok(())
         } else {
@@ -414,7 +446,8 @@ impl Book {
         let Some((state_nonce, _)) = accounts.get(&sender) else {
             return;
         };
-        if op_alloy_consensus::OpTransaction::is_deposit(tx.tx.inner())
+        if tx.tx.is_deposit()
+            || (tx.tx.is_blob() && tx.sidecar.is_none())
             || nonce < *state_nonce
             || self.by_hash.contains_key(&tx.hash)
             || self

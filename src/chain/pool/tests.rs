@@ -1,5 +1,6 @@
 //! The pool's promises: order, replacement, limits, no gap in `best`, and what a head does.
 
+mod blobs;
 mod book;
 mod decode;
 mod delegation;
@@ -9,9 +10,9 @@ mod refusals;
 use super::*;
 use crate::chain::{evm::tests::address_of, rules::Rules};
 use alloy_consensus::{Sealed, SignableTransaction, TxEip1559, TxEip7702, TxLegacy};
-use alloy_eips::eip7702::Authorization;
+use alloy_eips::{eip2718::Encodable2718, eip7702::Authorization};
 use alloy_primitives::{Signature, TxKind, address, b256, hex};
-use op_alloy_consensus::TxDeposit;
+use op_alloy_consensus::{OpTxEnvelope, TxDeposit};
 use proptest::{prelude::*, test_runner::TestCaseError};
 use starling_proto::l1info::L1InfoFormat;
 

@@ -2,7 +2,7 @@
 
 use super::{ChainSpec, ExtraData, ExtraDataError, MIN_GAS_LIMIT};
 use alloy_consensus::{EMPTY_OMMER_ROOT_HASH, Header};
-use alloy_eips::eip7685::EMPTY_REQUESTS_HASH;
+use alloy_eips::{eip4844::DATA_GAS_PER_BLOB, eip7685::EMPTY_REQUESTS_HASH};
 use alloy_primitives::{B64, B256, U256};
 use alloy_trie::EMPTY_ROOT_HASH;
 use starling_proto::fork::Fork;
@@ -51,6 +51,10 @@ pub enum HeaderError {
     ExcessBlobGas { have: u64, want: u64 },
     #[error("blob gas used is {have}, want {want}")]
     BlobGasUsed { have: u64, want: u64 },
+    #[error("blob gas used is {have}, above the block's maximum {limit}")]
+    BlobGasLimit { have: u64, limit: u64 },
+    #[error("blob gas used is {0}, which is no whole number of blobs")]
+    PartialBlob(u64),
     #[error("data footprint is {have}, above the gas limit {limit}")]
     DataFootprint { have: u64, limit: u64 },
     #[error("requests hash is {have}, want {want}")]
@@ -191,16 +195,7 @@ impl ChainSpec {
             }
         }
         if let Some(have) = field("blob gas used", header.blob_gas_used, active.cancun)? {
-            if active.is_op(Fork::Jovian) {
-                if have > header.gas_limit {
-                    return Err(HeaderError::DataFootprint {
-                        have,
-                        limit: header.gas_limit,
-                    });
-                }
-            } else if have != 0 {
-                return Err(HeaderError::BlobGasUsed { have, want: 0 });
-            }
+            self.check_blob_gas_used(have, header)?;
         }
         if let Some(have) = field("requests hash", header.requests_hash, active.prague)?
             && have != EMPTY_REQUESTS_HASH
@@ -211,6 +206,24 @@ impl ChainSpec {
             });
         }
         Ok(())
+    }
+
+    /// Checks the bounds of the blob gas. Execution compares the value.
+    fn check_blob_gas_used(&self, have: u64, header: &Header) -> Result<(), HeaderError> {
+        let limit = header.gas_limit;
+        match self.blob_params(header.timestamp) {
+            Some(params) if have > params.max_blob_gas_per_block() => {
+                let limit = params.max_blob_gas_per_block();
+                Err(HeaderError::BlobGasLimit { have, limit })
+            }
+            Some(_) if have % DATA_GAS_PER_BLOB != 0 => Err(HeaderError::PartialBlob(have)),
+            Some(_) => Ok(()),
+            None if !self.at(header.timestamp).is_op(Fork::Jovian) && have != 0 => {
+                Err(HeaderError::BlobGasUsed { have, want: 0 })
+            }
+            None if have > limit => Err(HeaderError::DataFootprint { have, limit }),
+            None => Ok(()),
+        }
     }
 
     /// The excess blob gas of a block at `timestamp` on `parent`: zero on OP.

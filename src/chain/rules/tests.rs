@@ -1,4 +1,5 @@
 use super::*;
+use alloy_eips::{eip4844::DATA_GAS_PER_BLOB, eip7685::EMPTY_REQUESTS_HASH};
 use alloy_primitives::{B64, Bytes, U256, bytes};
 use alloy_trie::EMPTY_ROOT_HASH;
 use starling_proto::system_config::Eip1559Params;
@@ -29,7 +30,10 @@ fn ethereum(forks: EthereumSchedule) -> ChainSpec {
         chain_id: 1,
         genesis_hash: B256::ZERO,
         genesis_time: 0,
-        rules: Rules::Ethereum(forks),
+        rules: Rules::Ethereum {
+            forks,
+            blobs: Default::default(),
+        },
     }
 }
 
@@ -490,4 +494,117 @@ fn ethereum_headers_move_their_gas_limit_slowly() {
         check(&spec, &parent, |h| h.gas_limit = 4_999),
         Err(HeaderError::GasLimit(4_999))
     ));
+}
+
+/// Every fork with blobs 100 seconds after the one before it, from 100 on.
+fn blob_forks() -> ChainSpec {
+    let forks = EthereumSchedule {
+        shanghai: Some(0),
+        cancun: Some(100),
+        prague: Some(200),
+        osaka: Some(300),
+    };
+    let mut spec = ethereum(forks);
+    if let Rules::Ethereum { blobs, .. } = &mut spec.rules {
+        blobs.scheduled = vec![(400, BlobParams::bpo1()), (500, BlobParams::bpo2())];
+    }
+    spec
+}
+
+#[test]
+fn blob_parameters_follow_the_schedule() {
+    let spec = blob_forks();
+    assert_eq!(spec.blob_params(99), None);
+    let counts = [100, 199, 200, 299, 300, 399, 400, 499, 500, u64::MAX].map(|time| {
+        let params = spec.blob_params(time).unwrap();
+        (
+            params.target_blob_count,
+            params.max_blob_count,
+            params.max_blobs_per_tx,
+        )
+    });
+    let (cancun, prague, osaka) = ((3, 6, 6), (6, 9, 9), (6, 9, 6));
+    let (bpo1, bpo2) = ((10, 15, 6), (14, 21, 6));
+    let expected = [
+        cancun, cancun, prague, prague, osaka, osaka, bpo1, bpo1, bpo2, bpo2,
+    ];
+    assert_eq!(counts, expected);
+    assert_eq!(spec.max_blobs(), 9);
+    assert_eq!(op(Fork::Karst).max_blobs(), 0);
+}
+
+/// Values of geth's `TestCalcBlobFee`.
+#[test]
+fn the_blob_base_fee_grows_with_the_excess() {
+    let spec = ethereum(cancun());
+    for (excess, fee) in [(0, 1), (2_314_057, 1), (2_314_058, 2), (10 << 20, 23)] {
+        let header = Header {
+            excess_blob_gas: Some(excess),
+            ..parent(0, 7)
+        };
+        assert_eq!(spec.blob_base_fee(&header), Some(fee), "{excess}");
+        assert_eq!(op(Fork::Karst).blob_base_fee(&header), Some(1));
+    }
+    assert_eq!(spec.blob_base_fee(&parent(0, 7)), None);
+}
+
+#[test]
+fn from_osaka_on_blobs_have_a_reserve_price() {
+    let spec = blob_forks();
+    let excess = |base_fee, blobs, time| {
+        let parent = Header {
+            excess_blob_gas: Some(0),
+            blob_gas_used: Some(blobs * DATA_GAS_PER_BLOB),
+            ..parent(0, base_fee)
+        };
+        spec.excess_blob_gas(&parent, time) / DATA_GAS_PER_BLOB
+    };
+    assert_eq!(
+        excess(1_000_000_000, 6, 250),
+        0,
+        "Prague: exactly the target"
+    );
+    assert_eq!(excess(1_000_000_000, 9, 250), 3);
+    // EIP-7918: while a blob is cheaper than its share of execution gas, the excess never falls.
+    assert_eq!(excess(1_000_000_000, 6, 350), 2);
+    assert_eq!(excess(1_000_000_000, 9, 350), 3);
+    assert_eq!(excess(1, 6, 350), 0);
+    assert_eq!(excess(1, 9, 350), 3);
+    assert_eq!(excess(1_000_000_000, 15, 450), 5);
+}
+
+#[test]
+fn ethereum_headers_have_whole_blobs_up_to_the_maximum() {
+    let spec = blob_forks();
+    let parent = Header {
+        timestamp: 450,
+        number: 7,
+        gas_limit: 30_000_000,
+        base_fee_per_gas: Some(7),
+        excess_blob_gas: Some(0),
+        blob_gas_used: Some(0),
+        ..Default::default()
+    };
+    let check = |used: u64| {
+        let header = Header {
+            parent_hash: parent.hash_slow(),
+            timestamp: 462,
+            number: 8,
+            gas_limit: parent.gas_limit,
+            base_fee_per_gas: Some(spec.next_base_fee(&parent, 462).unwrap()),
+            withdrawals_root: Some(EMPTY_ROOT_HASH),
+            parent_beacon_block_root: Some(B256::ZERO),
+            excess_blob_gas: Some(0),
+            blob_gas_used: Some(used),
+            requests_hash: Some(EMPTY_REQUESTS_HASH),
+            ..Default::default()
+        };
+        spec.check_header(&header, &parent, parent.hash_slow())
+    };
+    check(0).unwrap();
+    check(15 * DATA_GAS_PER_BLOB).unwrap();
+    let limit = 15 * DATA_GAS_PER_BLOB;
+    let have = 16 * DATA_GAS_PER_BLOB;
+    assert_eq!(check(have), Err(HeaderError::BlobGasLimit { have, limit }));
+    assert_eq!(check(1), Err(HeaderError::PartialBlob(1)));
 }

@@ -6,11 +6,10 @@ use crate::chain::{
     receipt::{MinedLog, MinedReceipt, Receipt, mined_logs, mined_receipt},
     rows::ExecutedBlock,
     store::Snapshot,
+    transaction::ChainTx,
 };
-use alloy_consensus::{Header, transaction::SignerRecoverable};
-use alloy_eips::eip2718::Decodable2718;
+use alloy_consensus::Header;
 use alloy_primitives::{Address, B256, Bytes, keccak256};
-use op_alloy_consensus::OpTxEnvelope;
 use rayon::prelude::*;
 use starling_proto::payload::{BlockId, Payload};
 use std::{collections::BTreeMap, sync::Arc};
@@ -35,9 +34,9 @@ pub struct Mined {
 pub(crate) fn recover(number: u64, raw: &[u8]) -> Result<Address, ReadError> {
     let damaged =
         |what: String| ReadError::Damaged(format!("a transaction of block {number}: {what}"));
-    let transaction = OpTxEnvelope::decode_2718_exact(raw).map_err(|e| damaged(e.to_string()))?;
+    let transaction = ChainTx::decode(raw).map_err(|e| damaged(e.to_string()))?;
     transaction
-        .recover_signer_unchecked()
+        .signer_unchecked()
         .map_err(|e| damaged(e.to_string()))
 }
 

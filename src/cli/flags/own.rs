@@ -100,7 +100,16 @@ pub const SECTIONS: &[Section] = &[
         title: "Development chain",
         program: Program::Starling,
         roles: &[Role::Execution],
-        flags: &[flag("dev.period", Uint, "", "Seconds between blocks that this core makes itself (Ethereum chains only)")],
+        flags: &[
+            flag("dev.period", Uint, "", "Seconds between blocks that this core makes itself (Ethereum chains only)"),
+            flag(
+                "dev.beacon.port",
+                Port,
+                "",
+                "Serve the blobs of these blocks on this port, by the paths of the Beacon API that rollup nodes read (--l1.beacon)",
+            ),
+            flag("dev.beacon.addr", Text, "127.0.0.1", "Address of --dev.beacon.port"),
+        ],
     },
     Section {
         title: "Development network",
@@ -112,7 +121,7 @@ pub const SECTIONS: &[Section] = &[
                 .env(&["STARLING_DEVNET_DATADIR"]),
             flag("l2.block-time", Uint, "2", "Seconds between L2 blocks").env(&["STARLING_DEVNET_L2_BLOCK_TIME"]),
             flag("l1.block-time", Uint, "6", "Seconds between L1 blocks").env(&["STARLING_DEVNET_L1_BLOCK_TIME"]),
-            flag("base-port", Port, "", "First port of the network. Each node gets ten ports; the first four are HTTP, WebSocket, peer-to-peer and metrics")
+            flag("base-port", Port, "", "First port of the network. Each node gets ten ports; the first four are HTTP, WebSocket, peer-to-peer (the L1: Beacon API) and metrics")
                 .env(&["STARLING_DEVNET_BASE_PORT"]),
             flag(
                 "l1.genesis",

@@ -50,6 +50,7 @@ impl CommandLines<'_> {
     pub fn l1(&self, ports: &NodePorts) -> NodePlan {
         let mut command = self.command("execution", "l1");
         command.push(format!("--dev.period={}", self.l1_block_time));
+        command.push(format!("--dev.beacon.port={}", ports.p2p));
         command.extend(self.rpc(ports));
         command.extend([
             "--metrics".into(),
@@ -57,7 +58,10 @@ impl CommandLines<'_> {
             format!("--metrics.port={}", ports.metrics),
             format!("--verbosity={}", self.verbosity),
         ]);
-        self.plan("l1", NodeRole::L1, L1_GENESIS, command, ports, None)
+        NodePlan {
+            beacon: Some(ports.beacon_url()),
+            ..self.plan("l1", NodeRole::L1, L1_GENESIS, command, ports, None)
+        }
     }
 
     /// The plan of a sequencer or a replica. `members` are all L2 nodes, `l1` the ports of the L1.
@@ -67,6 +71,7 @@ impl CommandLines<'_> {
         command.extend([
             format!("--rollup.config={}", self.file(ROLLUP)),
             format!("--l1={}", l1.http_url()),
+            format!("--l1.beacon={}", l1.beacon_url()),
             format!("--rollup.l1-chain-config={}", self.file(L1_CHAIN_CONFIG)),
             // The L1 is on this machine: frequent polling costs nothing, and deposits arrive
             // sooner.
@@ -158,6 +163,7 @@ impl CommandLines<'_> {
             rpc: (role != NodeRole::L1).then(|| format!("http://127.0.0.1:{}", ports.rpc)),
             metrics: format!("http://127.0.0.1:{}/metrics", ports.metrics),
             p2p,
+            beacon: None,
             log: self.path.join(format!("{name}.log")),
         }
     }

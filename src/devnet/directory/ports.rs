@@ -20,6 +20,7 @@ pub struct NodePorts {
     pub ws: u16,
     /// The rollup node's RPC; unused on the L1.
     pub rpc: u16,
+    /// The L1, which has no swarm, serves its Beacon API here.
     pub p2p: u16,
     pub metrics: u16,
 }
@@ -46,13 +47,18 @@ impl NodePorts {
             http: of_url(&entry.http),
             ws: of_url(&entry.ws),
             rpc: entry.rpc.as_deref().map_or(0, of_url),
-            p2p: p2p.unwrap_or(0),
+            p2p: p2p.unwrap_or_else(|| entry.beacon.as_deref().map_or(0, of_url)),
             metrics: of_url(&entry.metrics),
         }
     }
 
     pub fn http_url(&self) -> String {
         format!("http://127.0.0.1:{}", self.http)
+    }
+
+    /// URL of the L1's Beacon API.
+    pub fn beacon_url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.p2p)
     }
 }
 

@@ -34,7 +34,10 @@ fn every_command_line_is_one_this_program_takes() {
         let parsed = parse(node.command.clone(), &|_| None).expect("a command line");
         assert_eq!(parsed.notices, Vec::<String>::new(), "{}", node.name);
         match (node.role, parsed.invocation) {
-            (NodeRole::L1, Invocation::Execution(config)) => assert_eq!(config.dev_period, Some(6)),
+            (NodeRole::L1, Invocation::Execution(config)) => {
+                assert_eq!(config.dev_period, Some(6));
+                assert!(config.dev_beacon.is_some());
+            }
             (NodeRole::Sequencer, Invocation::Node(config)) => {
                 assert!(config.sequencer.is_some() && config.rpc.sequencer_http.is_none());
                 assert_eq!(config.p2p.map(|p2p| p2p.static_peers.len()), Some(2));
@@ -77,6 +80,7 @@ fn every_command_line_is_one_this_program_takes() {
             genesis::L1_CHAIN_ID
         );
         assert!(!config.l1.client.trust);
+        assert!(config.l1.beacon.is_some());
     }
     let urls: HashSet<_> = directory
         .nodes()
@@ -252,6 +256,7 @@ fn ports_are_those_of_the_last_run_if_they_are_free() {
         rpc: Some("http://127.0.0.1:1005".into()),
         metrics: "http://127.0.0.1:1004/metrics".into(),
         p2p: Some("/ip4/127.0.0.1/tcp/1003/p2p/16Uiu2".into()),
+        beacon: None,
     };
     assert_eq!(
         NodePorts::of(&entry),

@@ -5,7 +5,7 @@ use super::{
     shape::effective_gas_price,
 };
 use crate::{
-    chain::{evm::Deadline, receipt::Receipt, view::View},
+    chain::{evm::Deadline, receipt::Receipt, rules::ChainSpec, view::View},
     rpc::{
         context::RpcContext,
         decoded::DecodedBlock,
@@ -62,7 +62,7 @@ fn next_base_fee(context: &RpcContext, header: &Header) -> Result<u64, RpcError>
 pub fn blob_base_fee(context: &RpcContext, args: Args) -> Reply {
     args.at_most(0)?;
     let header = context.view().header().clone();
-    reply(header.excess_blob_gas.map(|_| one_if_blobs(&header)))
+    reply(context.chain.spec.blob_base_fee(&header).map(U128::from))
 }
 
 /// geth's rule for OP chains: the minimum unless the newest block had no room for one more
@@ -111,7 +111,7 @@ struct FeeHistory {
     base_fee_per_gas: Vec<U64>,
     gas_used_ratio: Option<Vec<f64>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    base_fee_per_blob_gas: Vec<U64>,
+    base_fee_per_blob_gas: Vec<U128>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     blob_gas_used_ratio: Vec<f64>,
 }
@@ -127,7 +127,7 @@ pub fn fee_history(context: &RpcContext, args: Args, deadline: &Deadline) -> Rep
         return reply(FeeHistory::from(0));
     }
     check_percentiles(&percentiles)?;
-    let view = context.view();
+    let (view, spec) = (context.view(), &context.chain.spec);
     let head = view.head().number;
     let newest = newest.number(context, &view)?;
     if newest > head {
@@ -152,9 +152,12 @@ pub fn fee_history(context: &RpcContext, args: Args, deadline: &Deadline) -> Rep
             .gas_used_ratio
             .get_or_insert_default()
             .push(header.gas_used as f64 / header.gas_limit as f64);
-        history.base_fee_per_blob_gas.push(one_if_blobs(&header));
-        // Neither rule set has blob transactions; in Jovian the field counts data of another kind.
-        history.blob_gas_used_ratio.push(0.0);
+        history
+            .base_fee_per_blob_gas
+            .push(blob_base_fee_or_zero(spec, &header));
+        history
+            .blob_gas_used_ratio
+            .push(blob_gas_used_ratio(spec, &header));
         if !percentiles.is_empty() {
             let block = context
                 .blocks
@@ -166,7 +169,9 @@ pub fn fee_history(context: &RpcContext, args: Args, deadline: &Deadline) -> Rep
             history
                 .base_fee_per_gas
                 .push(U64::from(next_base_fee(context, &header)?));
-            history.base_fee_per_blob_gas.push(one_if_blobs(&header));
+            history
+                .base_fee_per_blob_gas
+                .push(next_blob_base_fee(spec, header));
         }
     }
     reply(history)
@@ -195,9 +200,30 @@ fn oldest(count: u64, newest: u64, genesis: u64) -> u64 {
             .min(newest.saturating_sub(genesis) + 1)
 }
 
-/// The blob base fee: one wei since blocks have blob fields, since no blob raises it; zero before.
-fn one_if_blobs(header: &Header) -> U64 {
-    U64::from(header.excess_blob_gas.is_some())
+/// The blob base fee of a block, wei per blob gas; zero before blocks have blob fields.
+fn blob_base_fee_or_zero(spec: &ChainSpec, header: &Header) -> U128 {
+    U128::from(spec.blob_base_fee(header).unwrap_or(0))
+}
+
+/// The blob base fee of the block after this one, by the rules of this one's time (geth).
+fn next_blob_base_fee(spec: &ChainSpec, header: Header) -> U128 {
+    let excess = header
+        .excess_blob_gas
+        .map(|_| spec.excess_blob_gas(&header, header.timestamp));
+    let next = Header {
+        excess_blob_gas: excess,
+        ..header
+    };
+    blob_base_fee_or_zero(spec, &next)
+}
+
+/// The part of a block's blob gas that its transactions use. Zero on OP: in Jovian the header's field
+/// counts data of another kind.
+fn blob_gas_used_ratio(spec: &ChainSpec, header: &Header) -> f64 {
+    let params = spec.blob_params(header.timestamp);
+    params.map_or(0.0, |params| {
+        header.blob_gas_used.unwrap_or(0) as f64 / params.max_blob_gas_per_block() as f64
+    })
 }
 
 fn check_percentiles(percentiles: &[f64]) -> Result<(), RpcError> {

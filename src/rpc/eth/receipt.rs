@@ -9,6 +9,7 @@ use crate::{
         l1fee,
         receipt::{MinedReceipt, Receipt},
         rules::Rules,
+        transaction::ChainTx,
         view::View,
     },
     rpc::{
@@ -21,7 +22,6 @@ use crate::{
 };
 use alloy_consensus::{Header, Transaction};
 use alloy_primitives::{Address, B256, Bloom, U64, U128, U256};
-use op_alloy_consensus::OpTxEnvelope;
 use serde::Serialize;
 use starling_proto::{
     fork::Fork,
@@ -52,9 +52,13 @@ pub struct ReceiptJson {
     pub deposit_nonce: Option<U64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deposit_receipt_version: Option<U64>,
-    /// Jovian: the transaction's part of the block's data footprint.
+    /// Blob gas of a blob transaction; in Jovian the transaction's part of the block's data
+    /// footprint.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub blob_gas_used: Option<U64>,
+    /// Wei per blob gas that a blob transaction paid.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub blob_gas_price: Option<U128>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub l1: Option<L1Json>,
 }
@@ -117,7 +121,7 @@ pub struct L1Context {
 
 impl L1Context {
     /// The L1 fields of a transaction and its data footprint.
-    pub fn of(&self, tx: &OpTxEnvelope, raw: &[u8]) -> (Option<L1Json>, Option<U64>) {
+    pub fn of(&self, tx: &ChainTx, raw: &[u8]) -> (Option<L1Json>, Option<U64>) {
         let info = &self.info;
         let deposit = tx.is_deposit();
         if deposit && self.geth_exact {
@@ -160,7 +164,7 @@ struct ReceiptInput<'a> {
     block: BlockId,
     header: &'a Header,
     index: usize,
-    tx: &'a OpTxEnvelope,
+    tx: &'a ChainTx,
     raw: &'a [u8],
     from: Address,
     receipt: &'a Receipt,
@@ -168,6 +172,8 @@ struct ReceiptInput<'a> {
     gas_before: u64,
     /// Logs in the block before this transaction.
     logs_before: usize,
+    /// The block's blob base fee, wei per blob gas.
+    blob_base_fee: Option<u128>,
 }
 
 impl ReceiptJson {
@@ -182,13 +188,14 @@ impl ReceiptJson {
             receipt,
             gas_before,
             logs_before,
+            blob_base_fee,
         } = *input;
         let nonce = if tx.is_deposit() {
             receipt.deposit_nonce.unwrap_or(0)
         } else {
             tx.nonce()
         };
-        let (l1, blob_gas_used) = l1.map_or((None, None), |l1| l1.of(tx, raw));
+        let (l1, footprint) = l1.map_or((None, None), |l1| l1.of(tx, raw));
         let hash = tx.tx_hash();
         let logs = receipt.logs.iter().enumerate();
         Self {
@@ -212,14 +219,15 @@ impl ReceiptJson {
             contract_address: tx.is_create().then(|| from.create(nonce)),
             deposit_nonce: receipt.deposit_nonce.map(U64::from),
             deposit_receipt_version: receipt.deposit_version.map(U64::from),
-            blob_gas_used,
+            blob_gas_used: tx.blob_gas_used().map(U64::from).or(footprint),
+            blob_gas_price: blob_base_fee.filter(|_| tx.is_blob()).map(U128::from),
             l1,
         }
     }
 }
 
 /// L1 fields of a block's receipts, from the L1 attributes in its first transaction.
-fn l1_context(context: &RpcContext, header: &Header, first: &OpTxEnvelope) -> Option<L1Context> {
+fn l1_context(context: &RpcContext, header: &Header, first: &ChainTx) -> Option<L1Context> {
     let rules = &context.chain.spec.rules;
     let Rules::Optimism { forks, .. } = rules else {
         return None;
@@ -244,6 +252,7 @@ fn receipts(
         .first()
         .and_then(|first| l1_context(context, header, first));
     let (mut gas_before, mut logs_before) = (0, 0);
+    let blob_base_fee = context.chain.spec.blob_base_fee(header);
     let transactions = block
         .transactions
         .iter()
@@ -261,6 +270,7 @@ fn receipts(
                 receipt,
                 gas_before,
                 logs_before,
+                blob_base_fee,
             };
             gas_before = receipt.cumulative_gas_used;
             logs_before += receipt.logs.len();
@@ -298,6 +308,7 @@ pub fn get_transaction_receipt(context: &RpcContext, args: Args) -> Reply {
         receipt,
         gas_before: *gas_before,
         logs_before: *logs_before,
+        blob_base_fee: context.chain.spec.blob_base_fee(&mined.header),
     };
     reply(ReceiptJson::new(
         &input,

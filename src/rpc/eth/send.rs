@@ -37,12 +37,13 @@ pub fn send_raw_transaction(context: Arc<RpcContext>, args: Args) -> BoxFuture<'
     async move {
         let raw: Bytes = args.at_most(1)?.required()?;
         let (sent, own) = (raw.clone(), context.clone());
+        let pool = context.chain.pool.clone();
         let (client, keep, tx) = match &context.route {
             TxRoute::Pool => {
-                return off_the_runtime(&context, move || reply(admit(&own, PoolTx::decode(sent)?)?)).await;
+                return off_the_runtime(&context, move || reply(admit(&own, pool.decode(sent)?)?)).await;
             }
             TxRoute::Sequencer { client, admit } => {
-                (client, *admit, off_the_runtime(&context, move || Ok(PoolTx::decode(sent)?)).await?)
+                (client, *admit, off_the_runtime(&context, move || Ok(pool.decode(sent)?)).await?)
             }
         };
         let answer = forward(client, &raw).await?;

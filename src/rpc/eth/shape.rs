@@ -2,11 +2,13 @@
 //! a library, because clients see every difference: quantities without leading zeros
 //! (`r` and `s` too), `totalDifficulty` on OP chains only.
 
-use crate::{chain::pool::PoolTx, rpc::decoded::Place};
+use crate::{
+    chain::{pool::PoolTx, transaction::ChainTx},
+    rpc::decoded::Place,
+};
 use alloy_consensus::{Header, Transaction, Typed2718};
 use alloy_eips::{eip2930::AccessList, eip7702::SignedAuthorization};
 use alloy_primitives::{Address, B64, B256, Bloom, Bytes, U64, U128, U256};
-use op_alloy_consensus::OpTxEnvelope;
 use serde::Serialize;
 use starling_proto::payload::Payload;
 
@@ -146,6 +148,10 @@ pub struct TransactionJson {
     pub max_fee_per_gas: Option<U128>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_priority_fee_per_gas: Option<U128>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_fee_per_blob_gas: Option<U128>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub blob_versioned_hashes: Option<Vec<B256>>,
     pub input: Bytes,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub chain_id: Option<U64>,
@@ -182,7 +188,7 @@ impl TransactionJson {
     }
 
     /// `place` is `None` for a transaction of the pool.
-    pub fn new(tx: &OpTxEnvelope, from: Address, place: Option<&Place>) -> Self {
+    pub fn new(tx: &ChainTx, from: Address, place: Option<&Place>) -> Self {
         let deposit = tx.as_deposit().map(|deposit| DepositJson {
             source_hash: deposit.source_hash,
             mint: U128::from(deposit.mint),
@@ -229,6 +235,8 @@ impl TransactionJson {
                 .max_priority_fee_per_gas()
                 .filter(|_| dynamic)
                 .map(U128::from),
+            max_fee_per_blob_gas: tx.max_fee_per_blob_gas().map(U128::from),
+            blob_versioned_hashes: tx.blob_versioned_hashes().map(<[_]>::to_vec),
             input: tx.input().clone(),
             chain_id: tx.chain_id().filter(|_| deposit.is_none()).map(U64::from),
             access_list: tx.access_list().cloned(),
@@ -244,7 +252,7 @@ impl TransactionJson {
 
 /// Price per gas of a transaction at this base fee, wei; without a base fee, its fee cap. Deposits
 /// pay nothing.
-pub fn effective_gas_price(tx: &OpTxEnvelope, base_fee: Option<u64>) -> u128 {
+pub fn effective_gas_price(tx: &ChainTx, base_fee: Option<u64>) -> u128 {
     if tx.is_deposit() {
         return 0;
     }

@@ -60,7 +60,11 @@ fn transactions_look_as_geth_prints_them() {
             deposit_nonce: None,
             deposit_version: None,
         };
-        let ours = TransactionJson::new(&tx, tx.recover_signer().unwrap(), Some(&place));
+        let ours = TransactionJson::new(
+            &tx.clone().into(),
+            tx.recover_signer().unwrap(),
+            Some(&place),
+        );
         assert_eq!(serde_json::to_value(ours).unwrap(), expected);
     }
 }
@@ -149,7 +153,7 @@ fn deposits_look_as_op_clients_print_them() {
             deposit_nonce: Some(number(&expected["nonce"])),
             deposit_version: Some(number(&expected["depositReceiptVersion"])),
         };
-        let ours = TransactionJson::new(&deposit.into(), from, Some(&place));
+        let ours = TransactionJson::new(&OpTxEnvelope::from(deposit).into(), from, Some(&place));
         assert_eq!(
             expected["mint"], "0x0",
             "printed where nothing is minted, too"

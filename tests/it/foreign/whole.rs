@@ -242,3 +242,82 @@ fn op_batcher_and_op_proposer_serve_the_whole() {
         );
     }
 }
+
+/// The L1's Beacon API.
+fn beacon(net: &Devnet) -> String {
+    let l1 = net.l1();
+    let mut ports = l1
+        .command
+        .iter()
+        .filter_map(|word| word.strip_prefix("--dev.beacon.port="));
+    format!("http://127.0.0.1:{}", ports.next().expect("a port"))
+}
+
+#[test]
+fn blobs_of_op_batcher_on_our_l1_are_derived_by_op_node_and_by_our_node() {
+    let Some([node, batcher]) = programs([NODE, "STARLING_OP_BATCHER"]) else {
+        return;
+    };
+    let Some(fixtures) = starling_testkit::fixture("devnet/jovian") else {
+        return;
+    };
+    let _turn = turn();
+    let temp = tempfile::tempdir().unwrap();
+    let account = &starling::devnet::accounts::all()[BATCHER];
+    let net = network(&fixtures, temp.path(), &account.address.to_string());
+    let (l1, sequencer) = (net.l1().http, net.sequencer());
+    fs::write(net.dir.join("jwt"), hex::encode([7; 32])).unwrap();
+    let core = our_core(&net.dir, "core", "l2-genesis.json");
+    let peer = sequencer.p2p.as_deref().expect("a multiaddr");
+    let options = [
+        format!("--l1={l1}"),
+        format!("--l1.beacon={}", beacon(&net)),
+        "--l1.http-poll-interval=500ms".into(),
+        format!("--rollup.config={}", net.dir.join("rollup.json").display()),
+        format!(
+            "--rollup.l1-chain-config={}",
+            net.dir.join("l1-chain-config.json").display()
+        ),
+        format!("--p2p.static={peer}"),
+    ];
+    let options = [no_discovery(), options.to_vec()].concat();
+    let mut rollup = bare_op_node(&net.dir, &node, "op-node", &core, &options);
+    reaches(&core, 5);
+    let options = [
+        format!("--l2-eth-rpc={}", core.url),
+        "--data-availability-type=blobs".into(),
+        "--max-channel-duration=2".into(),
+        "--sub-safety-margin=4".into(),
+    ];
+    let key = &account.private_key;
+    let mut batcher = writer(
+        &net.dir,
+        &batcher,
+        "op-batcher",
+        &l1,
+        &rollup,
+        key,
+        &options,
+    );
+    let safe_at = |url: &str| {
+        let safe = call(url, "eth_getBlockByNumber", json!(["safe", false])).ok()?;
+        (!safe.is_null()).then_some(safe)
+    };
+    for url in [&core.url, &sequencer.http] {
+        let safe = wait("blocks to become safe", PATIENCE, || {
+            rollup.check();
+            batcher.check();
+            safe_at(url).filter(|safe| number(&safe["number"]) >= 20)
+        });
+        let params = json!([safe["number"], false]);
+        let made = ask(&sequencer.http, "eth_getBlockByNumber", params);
+        assert_eq!(safe["hash"], made["hash"]);
+    }
+    let head = ask(&l1, "eth_blockNumber", json!([]));
+    let with_blobs = (1..=number(&head)).filter(|height| {
+        let params = json!([format!("{height:#x}"), false]);
+        let block = ask(&l1, "eth_getBlockByNumber", params);
+        number(&block["blobGasUsed"]) > 0
+    });
+    assert!(with_blobs.count() > 0, "the batches are in blobs");
+}

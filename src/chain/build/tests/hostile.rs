@@ -18,7 +18,7 @@ fn hostile(spec: &ChainSpec) -> Vec<(&'static str, Bytes)> {
     };
     let order = U256::from_be_bytes(secp256k1::constants::CURVE_ORDER);
     let (good, raw) = sign(1, transfer(0));
-    let OpTxEnvelope::Eip1559(good) = good.into_inner() else {
+    let ChainTx::Op(OpTxEnvelope::Eip1559(good)) = good.into_inner() else {
         unreachable!()
     };
     let signed = good.signature();

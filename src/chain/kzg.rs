@@ -1,0 +1,109 @@
+//! KZG proofs of blobs, by c-kzg: making and checking the sidecar of a blob transaction, before
+//! Osaka with a proof per blob (EIP-4844), from Osaka on with 128 cell proofs per blob (EIP-7594).
+//!
+//! Checking takes milliseconds for each blob, making proofs a multiple of that; callers bound the
+//! number of blobs.
+
+#[cfg(test)]
+mod tests;
+
+use super::blobs::TxSidecar;
+use alloy_eips::{
+    eip4844::{Blob, BlobTransactionSidecar, Bytes48},
+    eip7594::{BlobTransactionSidecarEip7594, CELLS_PER_EXT_BLOB},
+};
+use c_kzg::{Cell, KzgSettings};
+use std::sync::LazyLock;
+
+/// Table size for cell proofs: the one that the EVM's point evaluation uses, so that the trusted
+/// setup is loaded once.
+const PRECOMPUTE: u64 = 8;
+
+/// Indexes of the cells of an extended blob.
+static CELLS: LazyLock<Vec<u64>> = LazyLock::new(|| (0..CELLS_PER_EXT_BLOB as u64).collect());
+
+fn settings() -> &'static KzgSettings {
+    c_kzg::ethereum_kzg_settings(PRECOMPUTE)
+}
+
+/// Whether all proofs of a sidecar are valid for its blobs and commitments. The error names a blob
+/// that is no list of field elements, a commitment or a proof that is no point, or a wrong count.
+pub fn verify(sidecar: &TxSidecar) -> Result<bool, c_kzg::Error> {
+    let blobs: Vec<c_kzg::Blob> = sidecar.blobs().iter().map(blob).collect();
+    let commitments = points(sidecar.commitments());
+    match sidecar {
+        TxSidecar::Eip4844(sidecar) => {
+            settings().verify_blob_kzg_proof_batch(&blobs, &commitments, &points(&sidecar.proofs))
+        }
+        TxSidecar::Eip7594(sidecar) => {
+            let mut cells = Vec::with_capacity(blobs.len() * CELLS_PER_EXT_BLOB);
+            for blob in &blobs {
+                let of_blob: Box<[Cell]> = settings().compute_cells(blob)?;
+                cells.extend(of_blob);
+            }
+            let repeated: Vec<_> = commitments
+                .iter()
+                .flat_map(|commitment| std::iter::repeat_n(*commitment, CELLS_PER_EXT_BLOB))
+                .collect();
+            let proofs = points(&sidecar.cell_proofs);
+            settings().verify_cell_kzg_proof_batch(
+                &repeated,
+                &CELLS.repeat(blobs.len()),
+                &cells,
+                &proofs,
+            )
+        }
+    }
+}
+
+/// The proof of a whole blob (EIP-4844).
+pub fn blob_proof(of: &Blob, commitment: &Bytes48) -> Result<Bytes48, c_kzg::Error> {
+    let commitment = c_kzg::Bytes48::from(commitment.0);
+    let proof = settings().compute_blob_kzg_proof(&blob(of), &commitment)?;
+    Ok(Bytes48::from(proof.to_bytes().into_inner()))
+}
+
+/// The sidecar of these blobs before Osaka. The error names a blob that is no list of field elements.
+pub fn sidecar(blobs: Vec<Blob>) -> Result<TxSidecar, c_kzg::Error> {
+    let commitments = commitments(&blobs)?;
+    let proofs = blobs.iter().zip(&commitments);
+    let proofs = proofs.map(|(blob, commitment)| blob_proof(blob, commitment));
+    Ok(TxSidecar::Eip4844(BlobTransactionSidecar {
+        proofs: proofs.collect::<Result<_, _>>()?,
+        blobs,
+        commitments,
+    }))
+}
+
+/// The sidecar of these blobs from Osaka on. Fails like [`sidecar`].
+pub fn cell_sidecar(blobs: Vec<Blob>) -> Result<TxSidecar, c_kzg::Error> {
+    let mut cell_proofs = Vec::with_capacity(blobs.len() * CELLS_PER_EXT_BLOB);
+    for one in &blobs {
+        let (_, proofs) = settings().compute_cells_and_kzg_proofs(&blob(one))?;
+        let bytes = proofs.iter().map(|proof| proof.to_bytes().into_inner());
+        cell_proofs.extend(bytes.map(Bytes48::from));
+    }
+    Ok(TxSidecar::Eip7594(BlobTransactionSidecarEip7594 {
+        commitments: commitments(&blobs)?,
+        blobs,
+        cell_proofs,
+    }))
+}
+
+fn commitments(blobs: &[Blob]) -> Result<Vec<Bytes48>, c_kzg::Error> {
+    let commit = |one| {
+        let commitment = settings().blob_to_kzg_commitment(&blob(one))?;
+        Ok(Bytes48::from(commitment.to_bytes().into_inner()))
+    };
+    blobs.iter().map(commit).collect()
+}
+
+fn blob(blob: &Blob) -> c_kzg::Blob {
+    c_kzg::Blob::new(blob.0)
+}
+
+fn points(all: &[Bytes48]) -> Vec<c_kzg::Bytes48> {
+    all.iter()
+        .map(|point| c_kzg::Bytes48::from(point.0))
+        .collect()
+}
