@@ -8,7 +8,7 @@ use alloy_eips::{eip2930::AccessListItem, eip7702::Authorization};
 use alloy_primitives::{Address, B256, Bytes, FixedBytes, Signature, TxKind, U256};
 use proptest::{collection::vec, prelude::*};
 use starling_proto::{
-    batch::{self, Batch, BatchError, SingularBatch},
+    batch::{self, Batch, BatchError, BatchTransactions, SingularBatch},
     blob::{self, BLOB_BYTES, BlobError, MAX_BLOB_DATA},
     channel::{
         BatchContext, BatchReader, ChannelCompression, ChannelData, ChannelError,
@@ -213,6 +213,14 @@ fn assert_span(batch: Batch, blocks: &[SingularBatch]) {
         assert_eq!(found.epoch_number, block.epoch_number);
         assert_eq!(found.timestamp, block.timestamp);
         assert_eq!(found.transactions, block.transactions);
+        let kinds = |list: &BatchTransactions| {
+            let first_bytes = list.first_bytes().map(Option::unwrap);
+            first_bytes.map(|byte| byte.min(0x80)).collect::<Vec<_>>()
+        };
+        assert_eq!(kinds(&found.transactions), kinds(&block.transactions));
+        let encoded: usize = found.transactions.iter().map(|bytes| bytes.len()).sum();
+        assert!(found.transactions.size() <= encoded);
+        assert!(block.transactions.size() <= encoded + 9 * block.transactions.len());
     }
 }
 
@@ -366,7 +374,9 @@ proptest! {
             prop_assert!(frame.is_last || frame.data.len() + FRAME_OVERHEAD == size);
         }
         let expected: Vec<_> = batches.into_iter().map(|batch| Ok(Batch::Singular(batch))).collect();
-        prop_assert_eq!(read(joined(&frames), true), expected);
+        prop_assert_eq!(&read(joined(&frames), true), &expected);
+        let pieces: ChannelData = frames.into_iter().map(|frame| frame.data).collect();
+        prop_assert_eq!(read(pieces, true), expected);
     }
 
     #[test]
@@ -387,7 +397,9 @@ proptest! {
         }
         let mut damaged = data;
         damaged[cut] ^= damage;
-        read(damaged, true);
+        let pieces = damaged.chunks(1 + usize::from(damage)).map(Bytes::copy_from_slice);
+        let results = read(pieces.collect::<ChannelData>(), true);
+        prop_assert_eq!(read(damaged, true), results, "the pieces change nothing");
     }
 }
 

@@ -57,7 +57,7 @@ pub fn generate(shape: &Shape) -> Generated {
             let transactions: Vec<_> = transactions.map(|seed| transfer(&rollup, seed)).collect();
             let origin = l1_block(number * L2_TIME / L1_TIME);
             let block = build(&rollup, &parent, &origin, &transactions);
-            let begins = number * L2_TIME % L1_TIME == 0;
+            let begins = (number * L2_TIME).is_multiple_of(L1_TIME);
             let content = SpanBlock {
                 epoch_number: origin.number,
                 timestamp: block.timestamp(),

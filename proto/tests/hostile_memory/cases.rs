@@ -143,8 +143,11 @@ pub struct Case {
     items: Box<dyn FnMut(u64) -> Option<Vec<Vec<u8>>>>,
 }
 
+/// Makes a case whose sizes are divided by a number.
+type MakeCase = fn(usize) -> Case;
+
 /// All cases by name.
-pub const CASES: [(&str, fn(usize) -> Case); 7] = [
+pub const CASES: [(&str, MakeCase); 7] = [
     ("span of 10,000,000 empty blocks", empty_blocks),
     ("span with one block of 1,400,000 transactions", one_block),
     (

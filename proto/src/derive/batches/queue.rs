@@ -224,3 +224,6 @@ impl BatchQueue {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
