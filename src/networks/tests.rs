@@ -50,9 +50,30 @@ const HARDFORKS: [&str; 11] = [
     "keep_karst_upgrade_gas",
 ];
 
+/// Adds the DA challenge contract of a chain of the registry to its rollup.json, in both forms that
+/// op-node writes.
+fn add_alt_da(config: &mut Value, alt_da: &Value) {
+    let address = lower(&alt_da["da_challenge_contract_address"]);
+    let [challenge, resolve] =
+        ["da_challenge_window", "da_resolve_window"].map(|name| &alt_da[name]);
+    config["alt_da"] = json!({
+        "da_challenge_contract_address": address,
+        "da_commitment_type": alt_da["da_commitment_type"],
+        "da_challenge_window": challenge,
+        "da_resolve_window": resolve,
+    });
+    config["da_challenge_address"] = address;
+    config["da_challenge_window"] = challenge.clone();
+    config["da_resolve_window"] = resolve.clone();
+    config["use_plasma"] = json!(true);
+}
+
+fn lower(text: &Value) -> Value {
+    json!(text.as_str().unwrap().to_lowercase())
+}
+
 /// rollup.json of a chain, in the form that is dumped, by op-node's mapping of the registry.
 fn mapped(chain: &Value, l1_chain_id: &Value) -> Value {
-    let lower = |value: &Value| json!(value.as_str().unwrap().to_lowercase());
     let (genesis, addresses) = (&chain["genesis"], &chain["addresses"]);
     let system = &genesis["system_config"];
     assert_eq!(system.as_object().unwrap().len(), 4, "{system}");
@@ -99,19 +120,7 @@ fn mapped(chain: &Value, l1_chain_id: &Value) -> Value {
         }
     }
     if let Some(alt_da) = chain.get("alt_da") {
-        let address = lower(&alt_da["da_challenge_contract_address"]);
-        let [challenge, resolve] =
-            ["da_challenge_window", "da_resolve_window"].map(|name| &alt_da[name]);
-        config["alt_da"] = json!({
-            "da_challenge_contract_address": address,
-            "da_commitment_type": alt_da["da_commitment_type"],
-            "da_challenge_window": challenge,
-            "da_resolve_window": resolve,
-        });
-        config["da_challenge_address"] = address;
-        config["da_challenge_window"] = challenge.clone();
-        config["da_resolve_window"] = resolve.clone();
-        config["use_plasma"] = json!(true);
+        add_alt_da(&mut config, alt_da);
     }
     config
 }

@@ -43,8 +43,13 @@ async fn export_from(
 }
 
 async fn with<T>(dir: &TempDir, read: impl FnOnce(&Chain) -> T) -> T {
-    let (chain, threads) = open(dir.path());
-    let value = read(&chain);
+    with_chain(dir.path(), async |chain| read(chain)).await
+}
+
+/// Opens the chain of a directory, works with it, and stops it.
+async fn with_chain<T>(datadir: &Path, work: impl AsyncFnOnce(&Chain) -> T) -> T {
+    let (chain, threads) = open(datadir);
+    let value = work(&chain).await;
     drop(chain);
     tokio::task::spawn_blocking(|| threads.stop())
         .await
@@ -197,18 +202,22 @@ async fn an_export_goes_on_where_it_ended() {
             assert_eq!(blocks(&file), all, "{name} cut at {cut}");
         }
     }
-    // Blocks of the range that the file holds are skipped; other blocks stay before it.
+}
+
+/// Blocks of the range that the file holds are skipped; other blocks stay before it.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_export_of_a_range_is_added_to_the_files_blocks() {
+    let (source, files) = (grown(23, 40).await, tempfile::tempdir().unwrap());
+    let whole = files.path().join("whole");
+    export_from(&source, &whole, None).await.unwrap();
     let parts = files.path().join("parts");
     export_from(&source, &parts, Some((3, 9))).await.unwrap();
-    assert_eq!(
-        export_from(&source, &parts, Some((5, 12))).await.unwrap(),
-        3
-    );
-    assert_eq!(
-        export_from(&source, &parts, Some((20, 21))).await.unwrap(),
-        2
-    );
-    assert_eq!(export_from(&source, &parts, Some((0, 1))).await.unwrap(), 2);
+    for (range, written) in [((5, 12), 3), ((20, 21), 2), ((0, 1), 2)] {
+        assert_eq!(
+            export_from(&source, &parts, Some(range)).await.unwrap(),
+            written
+        );
+    }
     let numbers: Vec<_> = blocks(&parts)
         .iter()
         .map(|(_, block)| block.number())
@@ -222,7 +231,7 @@ async fn an_export_goes_on_where_it_ended() {
         41,
         "all blocks stand in place of what was there"
     );
-    assert_eq!(blocks(&parts), all);
+    assert_eq!(blocks(&parts), blocks(&whole));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -269,14 +278,11 @@ async fn an_import_on_a_full_disk_can_be_interrupted() {
     let (source, files) = (grown(25, 8).await, tempfile::tempdir().unwrap());
     let file = files.path().join("blocks");
     export_from(&source, &file, None).await.unwrap();
-    let (chain, threads) = open(&target);
-    grow(&chain, 26, 20).await;
-    let ours = chain.view().head();
-    drop(chain);
-    tokio::task::spawn_blocking(|| threads.stop())
-        .await
-        .unwrap()
-        .unwrap();
+    let ours = with_chain(&target, async |chain| {
+        grow(chain, 26, 20).await;
+        chain.view().head()
+    })
+    .await;
 
     // To begin another branch the store has to go back, and has no room for that.
     let filler = disk.fill_below_the_floor(&target);
@@ -310,23 +316,13 @@ async fn an_import_on_a_full_disk_can_be_interrupted() {
     );
     std::fs::remove_file(filler).unwrap();
     assert!(check(&target).is_sound());
-    let (chain, threads) = open(&target);
-    assert_eq!(chain.view().head(), ours);
-    drop(chain);
-    tokio::task::spawn_blocking(|| threads.stop())
-        .await
-        .unwrap()
-        .unwrap();
+    let head = async |chain: &Chain| chain.view().head();
+    assert_eq!(with_chain(&target, head).await, ours);
     import(options, history, &only, CancellationToken::new())
         .await
         .unwrap();
-    let (chain, threads) = open(&target);
-    assert_eq!(chain.view().head(), blocks(&file).last().unwrap().1.id());
-    drop(chain);
-    tokio::task::spawn_blocking(|| threads.stop())
-        .await
-        .unwrap()
-        .unwrap();
+    let last = blocks(&file).last().unwrap().1.id();
+    assert_eq!(with_chain(&target, head).await, last);
 }
 
 /// Cut anywhere: the last whole block is the head, and the error says where the next begins.

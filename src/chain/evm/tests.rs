@@ -102,6 +102,33 @@ impl Alloc {
         }
     }
 
+    /// Adds the account, its code and its storage.
+    fn add_to(self, changes: &mut Changes, address: Address) {
+        let hash = keccak256(address);
+        let code_hash = if self.code.is_empty() {
+            KECCAK256_EMPTY
+        } else {
+            keccak256(&self.code)
+        };
+        let account = AccountChange {
+            nonce: self.nonce,
+            balance: self.balance,
+            code_hash,
+        };
+        changes.accounts.insert(hash, Some(account));
+        changes.codes.insert(code_hash, self.code);
+        if !self.storage.is_empty() {
+            let slots = self.storage.into_iter();
+            let storage = StorageChange {
+                wiped: false,
+                slots: slots
+                    .map(|(slot, value)| (keccak256(B256::from(slot)), value))
+                    .collect(),
+            };
+            changes.storages.insert(hash, storage);
+        }
+    }
+
     pub fn slot(mut self, slot: u64, value: U256) -> Self {
         self.storage.insert(U256::from(slot), value);
         self
@@ -131,40 +158,7 @@ impl Ground {
     pub fn with_header(alloc: impl IntoIterator<Item = (Address, Alloc)>, header: Header) -> Self {
         let mut changes = Changes::default();
         for (address, account) in alloc {
-            let hash = keccak256(address);
-            let code_hash = if account.code.is_empty() {
-                KECCAK256_EMPTY
-            } else {
-                keccak256(&account.code)
-            };
-            let Alloc {
-                nonce,
-                balance,
-                code,
-                storage,
-            } = account;
-            changes.accounts.insert(
-                hash,
-                Some(AccountChange {
-                    nonce,
-                    balance,
-                    code_hash,
-                }),
-            );
-            changes.codes.insert(code_hash, code);
-            if !storage.is_empty() {
-                let slots = storage
-                    .into_iter()
-                    .map(|(slot, value)| (keccak256(B256::from(slot)), value))
-                    .collect();
-                changes.storages.insert(
-                    hash,
-                    StorageChange {
-                        wiped: false,
-                        slots,
-                    },
-                );
-            }
+            account.add_to(&mut changes, address);
         }
         let update = trie::genesis(&changes).unwrap();
         let header = Header {

@@ -242,21 +242,25 @@ fn init_code_above_the_limit_runs_in_a_deposit() {
     }
 }
 
+/// A deposit with the calldata of L1 attributes.
+fn attributes_deposit(input: Bytes) -> (Recovered<OpTxEnvelope>, Bytes) {
+    deposited(TxDeposit {
+        input,
+        ..deposit(Address::repeat_byte(8), 100_000)
+    })
+}
+
+/// Calldata of Jovian's length with the selector of Isthmus.
+fn isthmus_calldata() -> Vec<u8> {
+    let mut calldata = l1_attributes(400).input.to_vec();
+    calldata[..4].copy_from_slice(&L1InfoFormat::Isthmus.selector());
+    calldata
+}
+
 #[test]
 fn from_jovian_on_a_block_begins_with_the_l1_attributes() {
     let ground = Ground::new([(address_of(1), Alloc::ether(1))]);
     let user = sign(1, transfer(0));
-    let first = |input: Bytes| {
-        deposited(TxDeposit {
-            input,
-            ..deposit(Address::repeat_byte(8), 100_000)
-        })
-    };
-    let isthmus = || {
-        let mut calldata = l1_attributes(400).input.to_vec();
-        calldata[..4].copy_from_slice(&L1InfoFormat::Isthmus.selector());
-        calldata
-    };
     let short = Bytes::from(l1_attributes(400).input[..177].to_vec());
     for fork in [Fork::Jovian, Fork::Karst] {
         let empty = begin(&op(fork), &ground, |_| {});
@@ -269,13 +273,13 @@ fn from_jovian_on_a_block_begins_with_the_l1_attributes() {
             refused(&mut execution, &user),
             Refused::Attributes(L1AttributesError::Missing)
         ));
-        for input in [Bytes::new(), short.clone(), isthmus().into()] {
+        for input in [Bytes::new(), short.clone(), isthmus_calldata().into()] {
             assert!(matches!(
-                refused(&mut execution, &first(input)),
+                refused(&mut execution, &attributes_deposit(input)),
                 Refused::Attributes(L1AttributesError::NoScalar)
             ));
         }
-        let (tx, raw) = first(l1_attributes(400).input);
+        let (tx, raw) = attributes_deposit(l1_attributes(400).input);
         execution.transact(&tx, &raw).unwrap();
         assert_eq!(execution.check_attributes(true), Ok(()));
         execution.transact(&user.0, &user.1).unwrap();
@@ -285,8 +289,14 @@ fn from_jovian_on_a_block_begins_with_the_l1_attributes() {
         assert_eq!(execution.check_attributes(true), Ok(()), "{fork:?}");
         execution.transact(&user.0, &user.1).unwrap();
     }
-    // Attributes of Isthmus give no scalar. The block that activates Jovian has them; only deposits
-    // may follow.
+}
+
+/// Attributes of Isthmus give no scalar. The block that activates Jovian has them; only deposits may
+/// follow.
+#[test]
+fn only_deposits_follow_the_attributes_of_isthmus_in_jovians_first_block() {
+    let ground = Ground::new([(address_of(1), Alloc::ether(1))]);
+    let user = sign(1, transfer(0));
     let crossing =
         scheduled(ForkSchedule::from_genesis(Fork::Isthmus).with(Fork::Jovian, Some(TIME + 1)));
     for (spec, built) in [
@@ -294,7 +304,7 @@ fn from_jovian_on_a_block_begins_with_the_l1_attributes() {
         (crossing, Ok(())),
     ] {
         let mut execution = begin(&spec, &ground, |_| {});
-        let (tx, raw) = first(isthmus()[..176].to_vec().into());
+        let (tx, raw) = attributes_deposit(isthmus_calldata()[..176].to_vec().into());
         execution.transact(&tx, &raw).unwrap();
         assert!(matches!(
             refused(&mut execution, &user),
@@ -521,8 +531,35 @@ fn a_signature_in_the_upper_half_is_refused() {
     ));
 }
 
-#[test]
-fn execution_charges_the_fees_that_receipts_show() {
+/// L1 attributes with fees and scalars, in the format of a fork.
+fn l1_info_of(fork: Fork) -> L1BlockInfo {
+    let format = match fork {
+        fork if fork < Fork::Ecotone => L1InfoFormat::Bedrock,
+        fork if fork < Fork::Isthmus => L1InfoFormat::Ecotone,
+        Fork::Isthmus => L1InfoFormat::Isthmus,
+        _ => L1InfoFormat::Jovian,
+    };
+    L1BlockInfo {
+        format,
+        number: 0,
+        time: 0,
+        base_fee: U256::from(47_036_678_951u64),
+        hash: B256::ZERO,
+        sequence_number: 0,
+        batcher_addr: Address::ZERO,
+        overhead: B256::from(U256::from(2_100)),
+        scalar: B256::from(U256::from(684_000)),
+        base_fee_scalar: 1_368,
+        blob_base_fee_scalar: 810_949,
+        blob_base_fee: U256::from(57_422_457_042u64),
+        operator_fee_scalar: 2_000_000,
+        operator_fee_constant: 77,
+        da_footprint_gas_scalar: 400,
+    }
+}
+
+/// The contract of the L1 attributes with the values of [`l1_info_of`].
+fn l1_block_contract() -> Alloc {
     let word = |parts: &[(u64, u32)]| {
         parts.iter().fold(U256::ZERO, |word, (value, shift)| {
             word | U256::from(*value) << *shift
@@ -530,38 +567,23 @@ fn execution_charges_the_fees_that_receipts_show() {
     };
     // L1 base fee, overhead, scalar; the scalars of Ecotone in bytes 16 to 24; blob base fee;
     // operator fee and footprint scalars.
-    let l1_block = Alloc::code(bytes!("00"))
+    Alloc::code(bytes!("00"))
         .slot(1, U256::from(47_036_678_951u64))
         .slot(5, U256::from(2_100))
         .slot(6, U256::from(684_000))
         .slot(3, word(&[(1_368, 96), (810_949, 64)]))
         .slot(7, U256::from(57_422_457_042u64))
-        .slot(8, word(&[(400, 96), (2_000_000, 64), (77, 0)]));
-    let ground = Ground::new([(address_of(1), Alloc::ether(1_000)), (L1_BLOCK, l1_block)]);
+        .slot(8, word(&[(400, 96), (2_000_000, 64), (77, 0)]))
+}
+
+#[test]
+fn execution_charges_the_fees_that_receipts_show() {
+    let ground = Ground::new([
+        (address_of(1), Alloc::ether(1_000)),
+        (L1_BLOCK, l1_block_contract()),
+    ]);
     for fork in Fork::ALL {
-        let format = match fork {
-            fork if fork < Fork::Ecotone => L1InfoFormat::Bedrock,
-            fork if fork < Fork::Isthmus => L1InfoFormat::Ecotone,
-            Fork::Isthmus => L1InfoFormat::Isthmus,
-            _ => L1InfoFormat::Jovian,
-        };
-        let info = L1BlockInfo {
-            format,
-            number: 0,
-            time: 0,
-            base_fee: U256::from(47_036_678_951u64),
-            hash: B256::ZERO,
-            sequence_number: 0,
-            batcher_addr: Address::ZERO,
-            overhead: B256::from(U256::from(2_100)),
-            scalar: B256::from(U256::from(684_000)),
-            base_fee_scalar: 1_368,
-            blob_base_fee_scalar: 810_949,
-            blob_base_fee: U256::from(57_422_457_042u64),
-            operator_fee_scalar: 2_000_000,
-            operator_fee_constant: 77,
-            da_footprint_gas_scalar: 400,
-        };
+        let info = l1_info_of(fork);
         let noise: Vec<u8> = (0..40u8).flat_map(|n| keccak256([n]).0).collect();
         let (tx, raw) = sign(
             1,

@@ -210,62 +210,101 @@ fn defaults_and_accounts_without_anything() {
     );
 }
 
+/// Asserts that the changed file is refused with these words.
+fn assert_refused(change: impl FnOnce(&mut Value), words: &str) {
+    let refusal = refusal(change);
+    assert!(refusal.contains(words), "{refusal}");
+}
+
 #[test]
-fn what_is_wrong_is_named() {
+fn wrong_fork_times_are_named() {
     for lagoon in ["lagoonTime", "interopTime"] {
-        assert!(
-            refusal(|f| f["config"][lagoon] = 5.into())
-                .contains(&format!("config.{lagoon} is set"))
+        assert_refused(
+            |f| f["config"][lagoon] = 5.into(),
+            &format!("config.{lagoon} is set"),
         );
         assert!(file(|f| f["config"][lagoon] = Value::Null).is_ok());
     }
-    assert!(
-        refusal(|f| f["config"]["shanghaiTime"] = 1.into())
-            .contains("config.shanghaiTime is 1 and differs from canyonTime")
+    assert_refused(
+        |f| f["config"]["shanghaiTime"] = 1.into(),
+        "config.shanghaiTime is 1 and differs from canyonTime",
     );
-    assert!(refusal(|f| f["config"]["pragueTime"] = 1.into()).contains("differs from isthmusTime"));
-    assert!(
-        refusal(|f| f["config"]["fjordTime"] = 9_000.into())
-            .contains("config.fork times are out of order")
+    assert_refused(
+        |f| f["config"]["pragueTime"] = 1.into(),
+        "differs from isthmusTime",
     );
-    assert!(
-        refusal(|f| f["config"]["optimism"]["eip1559DenominatorCanyon"] = 0.into())
-            .contains("eip1559DenominatorCanyon is missing or zero")
+    assert_refused(
+        |f| f["config"]["fjordTime"] = 9_000.into(),
+        "config.fork times are out of order",
     );
-    assert!(
-        refusal(|f| f["config"]["optimism"]["eip1559Elasticity"] = 0.into())
-            .contains("eip1559Elasticity is missing or zero")
+    assert_refused(
+        |f| f["config"]["bedrockBlock"] = 1.into(),
+        "config.bedrockBlock is after the genesis block",
     );
-    assert!(
-        refusal(|f| f["config"]["bedrockBlock"] = 1.into())
-            .contains("config.bedrockBlock is after the genesis block")
+}
+
+#[test]
+fn missing_and_malformed_members_are_named() {
+    assert_refused(
+        |f| f["config"]["optimism"]["eip1559DenominatorCanyon"] = 0.into(),
+        "eip1559DenominatorCanyon is missing or zero",
     );
-    assert!(
-        refusal(|f| f["config"]["chainId"] = Value::Null).contains("config.chainId is missing")
+    assert_refused(
+        |f| f["config"]["optimism"]["eip1559Elasticity"] = 0.into(),
+        "eip1559Elasticity is missing or zero",
     );
-    assert!(refusal(|f| f["config"] = Value::Null).contains("config is missing"));
-    assert!(refusal(|f| f["alloc"] = Value::Null).contains("alloc is missing"));
-    assert!(
-        refusal(|f| f["extraData"] = "0x".into())
-            .contains("extraData is invalid: extra data has 0 bytes, want 17")
+    assert_refused(
+        |f| f["config"]["chainId"] = Value::Null,
+        "config.chainId is missing",
     );
-    assert!(
-        refusal(|f| f["gasLimit"] = "ten".into()).contains("gasLimit is \"ten\", not a number")
+    assert_refused(|f| f["config"] = Value::Null, "config is missing");
+    assert_refused(|f| f["alloc"] = Value::Null, "alloc is missing");
+    assert_refused(
+        |f| f["extraData"] = "0x".into(),
+        "extraData is invalid: extra data has 0 bytes, want 17",
     );
-    assert!(
-        refusal(|f| f["timestamp"] = "0x10000000000000000".into())
-            .contains("timestamp is 18446744073709551616, more than 64 bits")
+    assert_refused(
+        |f| f["gasLimit"] = "ten".into(),
+        "gasLimit is \"ten\", not a number",
     );
-    let account = |key: &str, account: Value| refusal(|f| f["alloc"] = json!({ key: account }));
+    assert_refused(
+        |f| f["timestamp"] = "0x10000000000000000".into(),
+        "timestamp is 18446744073709551616, more than 64 bits",
+    );
+}
+
+#[test]
+fn malformed_accounts_are_named() {
     let address = "0000000000000000000000000000000000000001";
-    assert!(account("01", json!({ "balance": "0" })).contains("alloc.01 is not 20 bytes of hex"));
-    assert!(account(address, json!({})).contains(&format!("alloc.{address}.balance is missing")));
-    assert!(account(address, json!({ "balance": 0, "code": "0xzz" })).contains("code is not hex"));
-    assert!(
-        account(address, json!({ "balance": 0, "storage": { "0x1": 5 } }))
-            .contains("storage.0x1 is 5, not a string")
-    );
-    assert!(account(address, json!(5)).contains("is not an object"));
+    for (key, account, words) in [
+        (
+            "01",
+            json!({ "balance": "0" }),
+            "alloc.01 is not 20 bytes of hex",
+        ),
+        (
+            address,
+            json!({}),
+            &*format!("alloc.{address}.balance is missing"),
+        ),
+        (
+            address,
+            json!({ "balance": 0, "code": "0xzz" }),
+            "code is not hex",
+        ),
+        (
+            address,
+            json!({ "balance": 0, "storage": { "0x1": 5 } }),
+            "storage.0x1 is 5, not a string",
+        ),
+        (address, json!(5), "is not an object"),
+    ] {
+        assert_refused(|f| f["alloc"] = json!({ key: account }), words);
+    }
+}
+
+#[test]
+fn documents_that_are_no_object_are_refused() {
     assert!(
         parse("[]")
             .unwrap_err()

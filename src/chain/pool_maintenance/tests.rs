@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::chain::{
-    Provenance,
+    Provenance, Threads,
     evm::tests::{address_of, sign, transfer},
     pool::{Admission, PoolStats},
     tests::{GAS_LIMIT, build, datadir, open},
@@ -46,93 +46,133 @@ async fn holds(chain: &Chain, wanted: &[&Bytes]) {
     panic!("the pool holds {:?} and not {wanted:?}", held());
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn the_pool_follows_the_chain_over_reorgs() {
-    let datadir = datadir();
-    let (chain, _threads) = open(datadir.path());
-    let token = CancellationToken::new();
-    let maintenance = tokio::spawn(run(chain.clone(), token.clone()));
-    let genesis = chain.view().head().hash;
-    let [first, second] = [0, 1].map(|nonce| sign(1, transfer(nonce)).1);
-    let behind = sign(1, transfer(3)).1;
-    for raw in [&first, &second, &behind] {
-        submit(&chain, raw);
-    }
-    assert_eq!(
-        chain.pool().stats(),
-        PoolStats {
-            pending: 2,
-            queued: 1,
-            senders: 1
+/// A chain whose pool is maintained, and two transactions of one sender in the pool.
+struct MaintainedPool {
+    chain: Chain,
+    genesis: B256,
+    first: Bytes,
+    second: Bytes,
+    maintenance: tokio::task::JoinHandle<anyhow::Result<()>>,
+    token: CancellationToken,
+    _threads: Threads,
+    _dir: tempfile::TempDir,
+}
+
+impl MaintainedPool {
+    fn new() -> Self {
+        let dir = datadir();
+        let (chain, threads) = open(dir.path());
+        let token = CancellationToken::new();
+        let maintenance = tokio::spawn(run(chain.clone(), token.clone()));
+        let [first, second] = [0, 1].map(|nonce| sign(1, transfer(nonce)).1);
+        for raw in [&first, &second] {
+            submit(&chain, raw);
         }
-    );
-    // Each head is followed before the next one comes: over those that it passes by the pool learns
-    // of nothing.
-    let go = async |block: &crate::chain::ExecutedBlock| {
-        let before = chain.pool().version();
-        chain
+        Self {
+            genesis: chain.view().head().hash,
+            chain,
+            first,
+            second,
+            maintenance,
+            token,
+            _threads: threads,
+            _dir: dir,
+        }
+    }
+
+    /// Makes a block with these transactions on genesis the head. Waits until the pool has followed,
+    /// because the pool learns nothing of heads that it passes by.
+    async fn follow(&self, salt: u64, transactions: &[&Bytes]) {
+        let transactions = transactions.iter().map(|raw| Bytes::clone(raw));
+        let block = build(&self.chain, self.genesis, salt, transactions).await;
+        let before = self.chain.pool().version();
+        self.chain
             .insert(block.payload.clone(), Provenance::Engine)
             .await
             .unwrap();
-        chain
+        self.chain
             .forkchoice(block.payload.hash, None, None)
             .await
             .unwrap();
         let followed = async {
-            while chain.pool().version() == before {
+            while self.chain.pool().version() == before {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
         tokio::time::timeout(Duration::from_secs(60), followed)
             .await
             .expect("the pool follows the head");
-    };
+    }
 
-    // Mined: they leave, and what waits behind the gap goes on waiting.
-    let with_both = build(&chain, genesis, 1, [first.clone(), second.clone()]).await;
-    go(&with_both).await;
-    holds(&chain, &[]).await;
-    assert_eq!(chain.pool().next_nonce(&address_of(1), 2), 2);
+    async fn holds(&self, wanted: &[&Bytes]) {
+        holds(&self.chain, wanted).await;
+    }
+
+    async fn stop(self) {
+        self.token.cancel();
+        self.maintenance.await.unwrap().unwrap();
+    }
+}
+
+/// A transfer of the sender's first nonce with another value.
+fn transfer_of(value: U256) -> Bytes {
+    sign(
+        1,
+        TxEip1559 {
+            value,
+            ..transfer(0)
+        },
+    )
+    .1
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mined_transactions_leave_and_come_back_when_they_are_reorged_out() {
+    let pool = MaintainedPool::new();
+    let behind = sign(1, transfer(3)).1;
+    submit(&pool.chain, &behind);
+    assert_eq!(
+        pool.chain.pool().stats(),
+        PoolStats {
+            pending: 2,
+            queued: 1,
+            senders: 1
+        }
+    );
+    // Mined: they leave, and the one behind the gap goes on waiting.
+    pool.follow(1, &[&pool.first, &pool.second]).await;
+    pool.holds(&[]).await;
+    assert_eq!(pool.chain.pool().next_nonce(&address_of(1), 2), 2);
 
     // Reorged out by an empty block: they are back, and count again.
-    let empty = build(&chain, genesis, 2, []).await;
-    go(&empty).await;
-    holds(&chain, &[&first, &second]).await;
-    assert_eq!(chain.pool().next_nonce(&address_of(1), 0), 2);
+    pool.follow(2, &[]).await;
+    pool.holds(&[&pool.first, &pool.second]).await;
+    assert_eq!(pool.chain.pool().next_nonce(&address_of(1), 0), 2);
+    pool.stop().await;
+}
 
-    // A branch that has the first of them, and one that has something else in its place.
-    let with_first = build(&chain, genesis, 3, [first.clone()]).await;
-    go(&with_first).await;
-    holds(&chain, &[&second]).await;
-    let other = sign(
-        1,
-        TxEip1559 {
-            value: U256::from(77),
-            ..transfer(0)
-        },
-    )
-    .1;
-    let with_other = build(&chain, genesis, 4, [other.clone()]).await;
-    go(&with_other).await;
-    holds(&chain, &[&second]).await;
-    go(&empty).await;
-    holds(&chain, &[&other, &second]).await;
+/// A branch with the first transaction, and one with another in its place.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_last_branchs_transaction_of_a_nonce_comes_back() {
+    let pool = MaintainedPool::new();
+    pool.follow(3, &[&pool.first]).await;
+    pool.holds(&[&pool.second]).await;
+    let other = transfer_of(U256::from(77));
+    pool.follow(4, &[&other]).await;
+    pool.holds(&[&pool.second]).await;
+    pool.follow(2, &[]).await;
+    pool.holds(&[&other, &pool.second]).await;
+    pool.stop().await;
+}
 
-    // The sender's money goes elsewhere: nothing of the sender's stays.
-    let all = account(&chain.view(), address_of(1)).unwrap().1 - U256::from(10).pow(U256::from(16));
-    let spent = sign(
-        1,
-        TxEip1559 {
-            value: all,
-            ..transfer(0)
-        },
-    )
-    .1;
-    let broke = build(&chain, genesis, 5, [spent]).await;
-    go(&broke).await;
-    holds(&chain, &[&second]).await;
-    token.cancel();
-    maintenance.await.unwrap().unwrap();
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transaction_that_can_be_paid_stays_when_its_sender_spends_the_rest() {
+    let pool = MaintainedPool::new();
+    let balance = account(&pool.chain.view(), address_of(1)).unwrap().1;
+    let spent = transfer_of(balance - U256::from(10).pow(U256::from(16)));
+    pool.follow(5, &[&spent]).await;
+    pool.holds(&[&pool.second]).await;
+    pool.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -94,35 +94,45 @@ async fn a_head_chosen_among_siblings_survives_a_kill() {
     );
 }
 
+/// Adds `count` blocks; returns all blocks from genesis on once the last is stored.
+async fn store_blocks(chain: &Chain, count: u64) -> Vec<BlockId> {
+    let mut blocks = vec![chain.view().head()];
+    for salt in 0..count {
+        let parent = blocks[salt as usize].hash;
+        let block = build(chain, parent, salt, []).await.payload.id();
+        chain.forkchoice(block.hash, None, None).await.unwrap();
+        blocks.push(block);
+    }
+    let head = chain.view().head();
+    until("all is stored", || chain.view().stored() == head).await;
+    blocks
+}
+
+/// Reads the chain's views until `done`. Returns the greatest depth of unwind data and the heads.
+fn watch_views(
+    chain: Chain,
+    done: Arc<AtomicBool>,
+) -> std::thread::JoinHandle<(u64, BTreeSet<u64>)> {
+    std::thread::spawn(move || {
+        let (mut deepest, mut seen) = (0, BTreeSet::new());
+        while !done.load(Ordering::Relaxed) {
+            let view = chain.view();
+            deepest = deepest.max(view.depth());
+            seen.insert(view.head().number);
+        }
+        (deepest, seen)
+    })
+}
+
 /// However deep the rewind is: while the store unwinds block by block, no view with unwind data is
 /// published or held.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deep_rewind_holds_no_unwind_data() {
     let dir = datadir();
     let (chain, _threads) = open(dir.path());
-    let mut blocks = vec![chain.view().head()];
-    for salt in 0..300 {
-        let block = build(&chain, blocks[salt as usize].hash, salt, [])
-            .await
-            .payload
-            .id();
-        chain.forkchoice(block.hash, None, None).await.unwrap();
-        blocks.push(block);
-    }
-    until("all is stored", || chain.view().stored() == blocks[300]).await;
+    let blocks = store_blocks(&chain, 300).await;
     let done = Arc::<AtomicBool>::default();
-    let reader = {
-        let (chain, done) = (chain.clone(), done.clone());
-        std::thread::spawn(move || {
-            let (mut deepest, mut seen) = (0, BTreeSet::new());
-            while !done.load(Ordering::Relaxed) {
-                let view = chain.view();
-                deepest = deepest.max(view.depth());
-                seen.insert(view.head().number);
-            }
-            (deepest, seen)
-        })
-    };
+    let reader = watch_views(chain.clone(), done.clone());
     chain
         .forkchoice(blocks[10].hash, Some(blocks[8].hash), Some(blocks[3].hash))
         .await

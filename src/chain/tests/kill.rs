@@ -4,19 +4,29 @@ use super::*;
 
 /// The steps of a sequencer at the end of a block.
 const CRASH_POINTS: [&str; 6] = ["started", "sealed", "logged", "signed", "followed", "moved"];
+/// L1 origin of the sequencer's blocks.
+const ORIGIN: B256 = B256::repeat_byte(0x11);
 
-#[tokio::test(flavor = "multi_thread")]
-async fn killed_at_any_step_a_sequencer_signs_one_block_for_one_place() {
-    let origin = B256::repeat_byte(0x11);
-    for point in CRASH_POINTS {
+/// A sequencer that was killed when it had come to a step of its block.
+struct KilledSequencer {
+    /// The data directory as it was then.
+    dir: tempfile::TempDir,
+    parent: Arc<Payload>,
+    /// The block, as it is or would have become.
+    block: Arc<Payload>,
+    logged: bool,
+    signed: bool,
+}
+
+impl KilledSequencer {
+    async fn at(point: &str) -> Self {
         let dir = datadir();
         let (chain, threads) = open(dir.path());
         let genesis = chain.view().head().hash;
-        let base = build(&chain, genesis, 0, []).await.payload.clone();
-        chain.log_before_sign(base.clone(), origin).await.unwrap();
-        chain.forkchoice(base.hash, None, None).await.unwrap();
+        let parent = build(&chain, genesis, 0, []).await.payload.clone();
+        chain.log_before_sign(parent.clone(), ORIGIN).await.unwrap();
+        chain.forkchoice(parent.hash, None, None).await.unwrap();
 
-        let mut signed = None;
         let mut killed_dir = None;
         let mut reach = |step| {
             if step == point {
@@ -24,60 +34,56 @@ async fn killed_at_any_step_a_sequencer_signs_one_block_for_one_place() {
             }
         };
         let id = chain
-            .start(base.hash, attributes(&base.header, 1, []))
+            .start(parent.hash, attributes(&parent.header, 1, []))
             .await
             .unwrap();
         reach("started");
-        let block = chain.seal(id).await.unwrap();
+        let block = chain.seal(id).await.unwrap().payload.clone();
         reach("sealed");
-        chain
-            .log_before_sign(block.payload.clone(), origin)
-            .await
-            .unwrap();
+        chain.log_before_sign(block.clone(), ORIGIN).await.unwrap();
         reach("logged");
-        if CRASH_POINTS.iter().position(|step| *step == point) >= Some(3) {
-            signed = Some(block.payload.hash);
-        }
         reach("signed");
         // The swarm gives it back as a block like any other, or the sequencer moves the head.
         if point == "followed" {
             chain
-                .follow(block.payload.clone(), Provenance::Signed(Address::ZERO))
+                .follow(block.clone(), Provenance::Signed(Address::ZERO))
                 .await
                 .unwrap();
         }
         reach("followed");
-        chain
-            .forkchoice(block.payload.hash, None, None)
-            .await
-            .unwrap();
+        chain.forkchoice(block.hash, None, None).await.unwrap();
         reach("moved");
         drop(chain);
         tokio::task::spawn_blocking(|| threads.stop())
             .await
             .unwrap()
             .unwrap();
+        Self {
+            dir: killed_dir.expect(point),
+            parent,
+            block,
+            logged: !["started", "sealed"].contains(&point),
+            signed: ["signed", "followed", "moved"].contains(&point),
+        }
+    }
 
-        // Again, with another block for the same place: other transactions have come.
-        let killed_dir = killed_dir.expect(point);
-        let (chain, _threads) = open(killed_dir.path());
-        let logged = chain.logged(block.payload.hash).unwrap().is_some();
-        assert_eq!(logged, !["started", "sealed"].contains(&point), "{point}");
+    /// Starts again, with another block for the same place: other transactions have come.
+    async fn check_restart(self, point: &str) {
+        let (chain, _threads) = open(self.dir.path());
+        let logged = chain.logged(self.block.hash).unwrap().is_some();
+        assert_eq!(logged, self.logged, "{point}");
         // A block that may have been signed is the head again.
         let head = if logged {
-            block.payload.hash
+            self.block.hash
         } else {
-            base.hash
+            self.parent.hash
         };
         assert_eq!(chain.view().head().hash, head, "{point}");
-        let other = build(&chain, base.hash, 2, []).await.payload.clone();
-        match chain.log_before_sign(other.clone(), origin).await {
-            Ok(()) => assert!(
-                !logged && signed.is_none(),
-                "{point}: two blocks for one place"
-            ),
+        let other = build(&chain, self.parent.hash, 2, []).await.payload.clone();
+        match chain.log_before_sign(other.clone(), ORIGIN).await {
+            Ok(()) => assert!(!logged && !self.signed, "{point}: two blocks for one place"),
             Err(ChainError::AlreadySigned { have }) => {
-                assert!(logged && have == block.payload.hash, "{point}")
+                assert!(logged && have == self.block.hash, "{point}")
             }
             Err(error) => panic!("{point}: {error}"),
         }
@@ -86,6 +92,13 @@ async fn killed_at_any_step_a_sequencer_signs_one_block_for_one_place() {
             .log_before_sign(other, B256::repeat_byte(0x22))
             .await
             .unwrap_or_else(|error| panic!("{point}: {error}"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_at_any_step_a_sequencer_signs_one_block_for_one_place() {
+    for point in CRASH_POINTS {
+        KilledSequencer::at(point).await.check_restart(point).await;
     }
 }
 

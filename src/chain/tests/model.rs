@@ -226,194 +226,251 @@ async fn reopen(datadir: &Path) -> (Chain, Threads) {
     (chain, threads)
 }
 
-async fn scenario(world: &World, rng: &mut StdRng, steps: usize) {
-    let mut dir = datadir();
-    let (mut chain, mut threads) = open(dir.path());
-    let mut model = Model::new();
-    for step in 0..steps {
-        match rng.random_range(0..100) {
-            0..60 => {
-                // Mostly something whose parent is known; duplicates and gaps too.
-                let fresh: Vec<usize> = (1..world.tree.len())
-                    .filter(|at| {
-                        !model.known.contains(at) && model.known.contains(&world.tree[*at].parent)
-                    })
-                    .collect();
-                let block = match fresh.choose(rng) {
-                    Some(block) if rng.random_ratio(4, 5) => *block,
-                    _ => rng.random_range(0..world.tree.len()),
-                };
-                let payload = world.tree[block].payload.clone();
-                let known = model.known.contains(&world.tree[block].parent);
-                let want = if known || model.known.contains(&block) {
-                    Inserted::Valid
-                } else {
-                    Inserted::Syncing
-                };
-                let follow = rng.random_ratio(3, 4);
-                let got = match follow {
-                    true => chain.follow(payload, GOSSIP).await.unwrap(),
-                    false => chain.insert(payload, GOSSIP).await.unwrap(),
-                };
-                assert_eq!(got, want, "step {step}: block {block}");
-                if want == Inserted::Valid {
-                    model.learn(block);
-                    if follow && model.prefers(world, block) {
-                        model.head = block;
-                    }
-                }
-            }
-            60..75 => {
-                let of = rng.random_range(1..world.tree.len());
-                let bad = spoil(&world.tree[of].payload, rng);
-                let got = chain.follow(Arc::new(bad.clone()), GOSSIP).await.unwrap();
-                if !model.known.contains(&world.tree[of].parent) {
-                    assert_eq!(got, Inserted::Syncing);
-                    continue;
-                }
-                assert!(
-                    matches!(&got, Inserted::Invalid { reason, .. } if !reason.is_empty()),
-                    "{got:?}"
-                );
-                model.invalid.push(bad.hash);
-                assert!(!chain.knows(bad.hash));
-                let header = Header {
-                    parent_hash: bad.hash,
-                    number: bad.number() + 1,
-                    ..bad.header
-                };
-                let child = chain
-                    .follow(Arc::new(Payload::sealed(header, vec![])), GOSSIP)
-                    .await
-                    .unwrap();
-                assert!(
-                    matches!(
-                        child,
-                        Inserted::Invalid {
-                            latest_valid: None,
-                            ..
-                        }
-                    ),
-                    "{child:?}"
-                );
-            }
-            75..92 => {
-                let mut any = |odds| match rng.random_range(0..10) {
-                    0 => None,
-                    n if n < odds => Some(*model.known.choose(rng).unwrap()),
-                    _ => Some(rng.random_range(0..world.tree.len())),
-                };
-                let head = any(9).unwrap_or(model.head);
-                let (safe, finalized) = (any(3), any(2));
-                // Mostly on the branch, which by chance they rarely are.
-                let branch = world.branch(head);
-                let tame = |block: Option<usize>, at: usize| {
-                    block
-                        .filter(|_| head % 3 != 0)
-                        .map(|_| branch[at.min(branch.len() - 1)])
-                };
-                let (safe, finalized) = if head % 7 == 0 {
-                    (safe, finalized)
-                } else {
-                    (tame(safe, 2), tame(finalized, 4))
-                };
-                let hash = |block: Option<usize>| block.map(|block| world.hash(block));
-                let got = chain
-                    .forkchoice(world.hash(head), hash(safe), hash(finalized))
-                    .await;
-                let (safe, finalized) = (safe.or(model.safe), finalized.or(model.finalized));
-                let on_branch =
-                    |block: Option<usize>| block.is_none_or(|block| branch.contains(&block));
-                let ordered = safe
-                    .zip(finalized)
-                    .is_none_or(|(safe, finalized)| world.number(finalized) <= world.number(safe));
-                let fine = model.known.contains(&head)
-                    && on_branch(safe)
-                    && on_branch(finalized)
-                    && ordered;
-                assert_eq!(got.is_ok(), fine, "step {step}: {got:?}");
-                if fine {
-                    model.head = head;
-                    (model.safe, model.finalized) = (safe, finalized);
-                }
-            }
-            92..94 => {
-                let unknown = if rng.random() {
-                    B256::ZERO
-                } else {
-                    *model.invalid.last().unwrap_or(&B256::ZERO)
-                };
-                let known = world.hash(model.head);
-                assert!(matches!(
-                    chain.forkchoice(unknown, None, None).await,
-                    Err(ChainError::UnknownBlock(_))
-                ));
-                let safe = chain.forkchoice(known, Some(unknown), None).await;
-                assert!(matches!(safe, Err(ChainError::NotOnBranch { .. })));
-            }
-            94..97 => {
-                drop(chain);
-                tokio::task::spawn_blocking(|| threads.stop())
-                    .await
-                    .unwrap()
-                    .unwrap();
-                (chain, threads) = reopen(dir.path()).await;
-                model.stored = world.branch(model.head);
-                model.known = (0..world.tree.len())
-                    .filter(|block| chain.knows(world.hash(*block)))
-                    .collect();
-                assert!(
-                    world
-                        .branch(model.head)
-                        .iter()
-                        .all(|block| model.known.contains(block))
-                );
-            }
-            _ => {
-                // The old chain goes on in its directory until its handles are gone.
-                let copied = killed(dir.path());
-                drop(chain);
-                tokio::task::spawn_blocking(|| threads.stop())
-                    .await
-                    .unwrap()
-                    .unwrap();
-                dir = copied;
-                (chain, threads) = reopen(dir.path()).await;
-                let heads = *chain.heads().borrow();
-                assert_eq!(
-                    heads.head,
-                    world.id(model.head),
-                    "step {step}: what was not chosen is not the head"
-                );
-                model.safe = heads.safe.map(|id| world.index(id.hash));
-                model.finalized = heads.finalized.map(|id| world.index(id.hash));
-                model.known = (0..world.tree.len())
-                    .filter(|block| chain.knows(world.hash(*block)))
-                    .collect();
-                model.stored = world.branch(model.head);
-                let branch = &model.stored;
-                assert!(branch.iter().all(|block| model.known.contains(block)));
-                assert!(
-                    [model.safe, model.finalized]
-                        .into_iter()
-                        .flatten()
-                        .all(|block| branch.contains(&block))
-                );
+/// A chain on disk and the model that it is compared with.
+struct ModelRun<'a> {
+    world: &'a World,
+    model: Model,
+    dir: tempfile::TempDir,
+    /// Taken while the chain restarts.
+    running: Option<(Chain, Threads)>,
+    /// Number of the operation, for messages.
+    step: usize,
+}
+
+impl<'a> ModelRun<'a> {
+    fn new(world: &'a World) -> Self {
+        let dir = datadir();
+        let running = Some(open(dir.path()));
+        Self {
+            world,
+            model: Model::new(),
+            dir,
+            running,
+            step: 0,
+        }
+    }
+
+    fn chain(&self) -> &Chain {
+        &self.running.as_ref().expect("a running chain").0
+    }
+
+    /// Blocks of the tree that the chain knows, in the tree's order.
+    fn known(&self) -> Vec<usize> {
+        (0..self.world.tree.len())
+            .filter(|block| self.chain().knows(self.world.hash(*block)))
+            .collect()
+    }
+
+    /// Inserts or follows a block of the tree: mostly one whose parent is known, duplicates and
+    /// gaps too.
+    async fn insert(&mut self, rng: &mut StdRng) {
+        let (world, model) = (self.world, &self.model);
+        let fresh: Vec<usize> = (1..world.tree.len())
+            .filter(|at| !model.known.contains(at) && model.known.contains(&world.tree[*at].parent))
+            .collect();
+        let block = match fresh.choose(rng) {
+            Some(block) if rng.random_ratio(4, 5) => *block,
+            _ => rng.random_range(0..world.tree.len()),
+        };
+        let payload = world.tree[block].payload.clone();
+        let known = model.known.contains(&world.tree[block].parent);
+        let want = if known || model.known.contains(&block) {
+            Inserted::Valid
+        } else {
+            Inserted::Syncing
+        };
+        let follow = rng.random_ratio(3, 4);
+        let got = if follow {
+            self.chain().follow(payload, GOSSIP).await.unwrap()
+        } else {
+            self.chain().insert(payload, GOSSIP).await.unwrap()
+        };
+        assert_eq!(got, want, "step {}: block {block}", self.step);
+        if want == Inserted::Valid {
+            self.model.learn(block);
+            if follow && self.model.prefers(world, block) {
+                self.model.head = block;
             }
         }
-        if !model.forget(world).is_empty() {
+    }
+
+    /// Follows a spoilt block, and a child of it where it was refused.
+    async fn follow_invalid(&mut self, rng: &mut StdRng) {
+        let of = rng.random_range(1..self.world.tree.len());
+        let bad = spoil(&self.world.tree[of].payload, rng);
+        let follow = |payload: Payload| self.chain().follow(Arc::new(payload), GOSSIP);
+        let got = follow(bad.clone()).await.unwrap();
+        if !self.model.known.contains(&self.world.tree[of].parent) {
+            assert_eq!(got, Inserted::Syncing);
+            return;
+        }
+        assert!(
+            matches!(&got, Inserted::Invalid { reason, .. } if !reason.is_empty()),
+            "{got:?}"
+        );
+        assert!(!self.chain().knows(bad.hash));
+        let header = Header {
+            parent_hash: bad.hash,
+            number: bad.number() + 1,
+            ..bad.header
+        };
+        let child = follow(Payload::sealed(header, vec![])).await.unwrap();
+        assert!(
+            matches!(
+                child,
+                Inserted::Invalid {
+                    latest_valid: None,
+                    ..
+                }
+            ),
+            "{child:?}"
+        );
+        self.model.invalid.push(bad.hash);
+    }
+
+    /// Chooses random heads; refused unless they are known, on one branch and in order.
+    async fn choose(&mut self, rng: &mut StdRng) {
+        let (world, model) = (self.world, &self.model);
+        let (head, safe, finalized) = random_heads(world, model, rng);
+        let hash = |block: Option<usize>| block.map(|block| world.hash(block));
+        let got = self
+            .chain()
+            .forkchoice(world.hash(head), hash(safe), hash(finalized))
+            .await;
+        let (safe, finalized) = (safe.or(model.safe), finalized.or(model.finalized));
+        let branch = world.branch(head);
+        let on_branch = |block: Option<usize>| block.is_none_or(|block| branch.contains(&block));
+        let ordered = safe
+            .zip(finalized)
+            .is_none_or(|(safe, finalized)| world.number(finalized) <= world.number(safe));
+        let fine =
+            model.known.contains(&head) && on_branch(safe) && on_branch(finalized) && ordered;
+        assert_eq!(got.is_ok(), fine, "step {}: {got:?}", self.step);
+        if fine {
+            self.model.head = head;
+            (self.model.safe, self.model.finalized) = (safe, finalized);
+        }
+    }
+
+    /// Chooses a head and a safe block that are unknown or invalid.
+    async fn choose_unknown(&self, rng: &mut StdRng) {
+        let unknown = if rng.random() {
+            B256::ZERO
+        } else {
+            *self.model.invalid.last().unwrap_or(&B256::ZERO)
+        };
+        let known = self.world.hash(self.model.head);
+        assert!(matches!(
+            self.chain().forkchoice(unknown, None, None).await,
+            Err(ChainError::UnknownBlock(_))
+        ));
+        let safe = self.chain().forkchoice(known, Some(unknown), None).await;
+        assert!(matches!(safe, Err(ChainError::NotOnBranch { .. })));
+    }
+
+    async fn stop(&mut self) {
+        let (chain, threads) = self.running.take().expect("a running chain");
+        drop(chain);
+        tokio::task::spawn_blocking(|| threads.stop())
+            .await
+            .unwrap()
+            .unwrap();
+    }
+
+    /// Opens the chain again. The model keeps the known blocks that the chain still knows, with all
+    /// of the canonical branch among them.
+    async fn start(&mut self) {
+        self.running = Some(reopen(self.dir.path()).await);
+        self.model.stored = self.world.branch(self.model.head);
+        self.model.known = self.known();
+        let known = &self.model.known;
+        assert!(self.model.stored.iter().all(|block| known.contains(block)));
+    }
+
+    /// Kills the process: opens a copy of the directory as it was before the chain stopped.
+    async fn kill(&mut self) {
+        // The old chain goes on in its directory until its handles are gone.
+        let copied = killed(self.dir.path());
+        self.stop().await;
+        self.dir = copied;
+        self.start().await;
+        let heads = *self.chain().heads().borrow();
+        assert_eq!(
+            heads.head,
+            self.world.id(self.model.head),
+            "step {}: a block that was not chosen is not the head",
+            self.step
+        );
+        self.model.safe = heads.safe.map(|id| self.world.index(id.hash));
+        self.model.finalized = heads.finalized.map(|id| self.world.index(id.hash));
+        let branch = &self.model.stored;
+        assert!(
+            [self.model.safe, self.model.finalized]
+                .into_iter()
+                .flatten()
+                .all(|block| branch.contains(&block))
+        );
+    }
+
+    /// The chain has the model's heads and state, and knows the model's blocks, once the store has
+    /// unwound what it has to.
+    async fn check(&mut self) {
+        if !self.model.forget(self.world).is_empty() {
+            let chain = self.chain();
             until("the store has unwound", || {
                 chain.view().stored() == chain.view().head()
             })
             .await;
         }
-        compare(world, &model, &chain);
-        let known: Vec<usize> = (0..world.tree.len())
-            .filter(|block| chain.knows(world.hash(*block)))
-            .collect();
-        let mut want = model.known.clone();
+        compare(self.world, &self.model, self.chain());
+        let mut want = self.model.known.clone();
         want.sort_unstable();
-        assert_eq!(known, want, "step {step}");
+        assert_eq!(self.known(), want, "step {}", self.step);
+    }
+}
+
+/// A head, and perhaps a safe and a finalized block, mostly on the head's branch, which by chance
+/// they rarely are.
+fn random_heads(
+    world: &World,
+    model: &Model,
+    rng: &mut StdRng,
+) -> (usize, Option<usize>, Option<usize>) {
+    let mut any = |odds| match rng.random_range(0..10) {
+        0 => None,
+        n if n < odds => Some(*model.known.choose(rng).unwrap()),
+        _ => Some(rng.random_range(0..world.tree.len())),
+    };
+    let head = any(9).unwrap_or(model.head);
+    let (safe, finalized) = (any(3), any(2));
+    if head % 7 == 0 {
+        return (head, safe, finalized);
+    }
+    let branch = world.branch(head);
+    let tame = |block: Option<usize>, at: usize| {
+        block
+            .filter(|_| head % 3 != 0)
+            .map(|_| branch[at.min(branch.len() - 1)])
+    };
+    (head, tame(safe, 2), tame(finalized, 4))
+}
+
+async fn scenario(world: &World, rng: &mut StdRng, steps: usize) {
+    let mut run = ModelRun::new(world);
+    for step in 0..steps {
+        run.step = step;
+        match rng.random_range(0..100) {
+            0..60 => run.insert(rng).await,
+            60..75 => run.follow_invalid(rng).await,
+            75..92 => run.choose(rng).await,
+            92..94 => run.choose_unknown(rng).await,
+            94..97 => {
+                run.stop().await;
+                run.start().await;
+            }
+            _ => run.kill().await,
+        }
+        run.check().await;
     }
 }
 

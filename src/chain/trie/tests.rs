@@ -170,30 +170,8 @@ impl Rng {
             };
             changes.accounts.insert(hash, Some(account));
             if self.below(3) > 0 {
-                let mut storage = StorageChange {
-                    wiped: self.below(8) == 0,
-                    ..Default::default()
-                };
                 let there = model.storages.get(&hash).cloned().unwrap_or_default();
-                for _ in 0..self.below(slots) {
-                    let known = there
-                        .keys()
-                        .nth(self.below(1 + there.len() as u64) as usize)
-                        .copied();
-                    let slot =
-                        if self.below(2) == 0 { known } else { None }.unwrap_or_else(|| self.key());
-                    let value = if self.below(3) == 0 {
-                        U256::ZERO
-                    } else {
-                        self.value()
-                    };
-                    storage.slots.insert(slot, value);
-                }
-                if self.below(10) == 0 {
-                    storage
-                        .slots
-                        .extend(there.keys().map(|slot| (*slot, U256::ZERO)));
-                }
+                let storage = self.storage_change(&there, slots);
                 changes.storages.insert(hash, storage);
             }
         }
@@ -204,6 +182,33 @@ impl Rng {
             changes.storages.clear();
         }
         changes
+    }
+
+    /// Changes of fewer than `most` slots of a storage, which may be wiped, or emptied slot by slot.
+    fn storage_change(&mut self, there: &Storage, most: u64) -> StorageChange {
+        let mut storage = StorageChange {
+            wiped: self.below(8) == 0,
+            ..Default::default()
+        };
+        for _ in 0..self.below(most) {
+            let known = there
+                .keys()
+                .nth(self.below(1 + there.len() as u64) as usize)
+                .copied();
+            let slot = if self.below(2) == 0 { known } else { None }.unwrap_or_else(|| self.key());
+            let value = if self.below(3) == 0 {
+                U256::ZERO
+            } else {
+                self.value()
+            };
+            storage.slots.insert(slot, value);
+        }
+        if self.below(10) == 0 {
+            storage
+                .slots
+                .extend(there.keys().map(|slot| (*slot, U256::ZERO)));
+        }
+        storage
     }
 }
 

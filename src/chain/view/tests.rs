@@ -197,10 +197,20 @@ fn check_state(state: &State, plain: &Plain) {
 type Branch = Vec<(Option<Arc<ExecutedBlock>>, Plain)>;
 
 fn check_view(view: &Arc<View>, branch: &Branch, dice: &mut Dice) {
+    let number = dice.below(branch.len() as u64);
+    check_states(view, branch, number, dice);
+    if let Some(block) = &branch[number as usize].0 {
+        check_hashes(view, block);
+        check_transactions(view, block);
+        check_logs(view, block);
+    }
+}
+
+/// The view has the state of its head and of the block `number`, provable too, and nothing above.
+fn check_states(view: &Arc<View>, branch: &Branch, number: u64, dice: &mut Dice) {
     let head = branch.len() as u64 - 1;
     assert_eq!(view.head().number, head);
     check_state(&view.state(), &branch[head as usize].1);
-    let number = dice.below(branch.len() as u64);
     let earlier = view.state_at(number).unwrap().unwrap();
     assert_eq!(earlier.header().number, number);
     check_state(&earlier, &branch[number as usize].1);
@@ -218,11 +228,11 @@ fn check_view(view: &Arc<View>, branch: &Branch, dice: &mut Dice) {
     assert!(view.provable_state(head + 1, address).unwrap().is_none());
     assert_eq!(view.hash_of(head + 1).unwrap(), None);
     assert!(view.payload(head + 1).unwrap().is_none());
+}
 
-    let Some(block) = &branch[number as usize].0 else {
-        return;
-    };
-    let hash = block.payload.hash;
+fn check_hashes(view: &Arc<View>, block: &ExecutedBlock) {
+    let (number, hash) = (block.payload.number(), block.payload.hash);
+    let earlier = view.state_at(number).unwrap().unwrap();
     assert_eq!(view.hash_of(number).unwrap(), Some(hash));
     assert_eq!(earlier.block_hash(number).unwrap(), Some(hash));
     assert_eq!(view.number_of(hash).unwrap(), Some(number));
@@ -235,6 +245,11 @@ fn check_view(view: &Arc<View>, branch: &Branch, dice: &mut Dice) {
         view.receipts(number).unwrap().as_ref(),
         Some(&block.receipts)
     );
+}
+
+/// Transactions and receipts of a block are found by number and by hash, and none after the last.
+fn check_transactions(view: &View, block: &ExecutedBlock) {
+    let number = block.payload.number();
     assert_eq!(view.senders(&block.payload).unwrap(), block.senders);
     for (index, transaction) in block.payload.transactions.iter().enumerate() {
         assert_eq!(
@@ -265,6 +280,11 @@ fn check_view(view: &Arc<View>, branch: &Branch, dice: &mut Dice) {
         view.mined(number, beyond).unwrap().is_none()
             && view.raw_transaction(number, beyond).unwrap().is_none()
     );
+}
+
+/// The view finds all logs of a block with their transactions' hashes, and those of a filter only.
+fn check_logs(view: &View, block: &ExecutedBlock) {
+    let number = block.payload.number();
     let logs = view
         .logs(number, &|_, topics| topics == [B256::ZERO])
         .unwrap()
@@ -320,145 +340,200 @@ fn executed(branch: &Branch, from: u64) -> Vec<Arc<ExecutedBlock>> {
         .collect()
 }
 
-#[test]
-fn views_agree_with_a_plain_model() {
-    for seed in 0..6 {
+/// A store that changes at random, and views that are compared with the plain model.
+struct ViewModel {
+    store: Store,
+    /// Blocks and states of the present branch, stored or not.
+    branch: Branch,
+    /// Views that are still read while blocks are stored and unwound.
+    held: VecDeque<(Arc<View>, Branch)>,
+    dice: Dice,
+    /// Picks the rows that are read of views other than the present one.
+    other_dice: Dice,
+    /// Side branches from the stored head or above it.
+    high_forks: u64,
+    /// Side branches from below the stored head.
+    deep_forks: u64,
+    cache: u64,
+    dir: tempfile::TempDir,
+}
+
+impl ViewModel {
+    fn new(seed: u64) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let [mut dice, mut other_dice] =
+        let [mut dice, other_dice] =
             [seed, seed + 1000].map(|seed| Dice(StdRng::seed_from_u64(seed)));
         let mut plain = Plain::default();
         let cache = CACHES[seed as usize % CACHES.len()];
-        let mut store = create(dir.path(), cache, &mut plain, &mut dice);
-        // Views that somebody still reads, whatever is stored and taken back meanwhile.
-        let mut held: VecDeque<(Arc<View>, Branch)> = VecDeque::new();
-        let mut branch: Branch = vec![(None, plain)];
-        let mut forks = [0; 2];
+        let store = create(dir.path(), cache, &mut plain, &mut dice);
+        Self {
+            store,
+            branch: vec![(None, plain)],
+            held: VecDeque::new(),
+            dice,
+            other_dice,
+            high_forks: 0,
+            deep_forks: 0,
+            cache,
+            dir,
+        }
+    }
+
+    /// A view of `blocks` on the stored block `base`, which may share the index of `near`.
+    fn view(&self, near: &[Arc<View>], base: u64, blocks: Vec<Arc<ExecutedBlock>>) -> Arc<View> {
+        let near: Vec<&View> = near.iter().map(|view| &**view).collect();
+        let snapshot = self.store.snapshot().unwrap();
+        Arc::new(View::near_branch(&near, snapshot, base, blocks, None, None, UNWIND_DATA).unwrap())
+    }
+
+    /// A view of the stored blocks only.
+    fn stored_view(&self) -> Arc<View> {
+        let snapshot = self.store.snapshot().unwrap();
+        Arc::new(View::new(snapshot, vec![], None, None).unwrap())
+    }
+
+    /// Held views whose index a new view may share: of this branch or of another one.
+    fn shared(&mut self) -> Vec<Arc<View>> {
+        self.held
+            .iter()
+            .filter(|_| self.dice.below(4) > 0)
+            .map(|(view, _)| view.clone())
+            .collect()
+    }
+
+    /// Views the head, some of whose stored blocks stay in memory, and checks all held views.
+    fn view_head(&mut self) -> (Arc<View>, Vec<Arc<View>>) {
+        let stored = self.store.head().number;
+        let kept = stored.saturating_sub(self.dice.below(4)).max(1);
+        let blocks = if self.branch.len() as u64 > kept {
+            executed(&self.branch, kept)
+        } else {
+            vec![]
+        };
+        let shared = self.shared();
+        let view = self.view(&shared, stored, blocks);
+        check_view(&view, &self.branch, &mut self.dice);
+        if self.dice.below(3) == 0 {
+            view.release();
+        }
+        for (view, branch) in &self.held {
+            check_view(view, branch, &mut self.other_dice);
+        }
+        self.held.push_back((view.clone(), self.branch.clone()));
+        if self.held.len() > 3 {
+            self.held.pop_front();
+        }
+        (view, shared)
+    }
+
+    /// Executes a block on the head.
+    fn append(&mut self, view: &Arc<View>) {
+        let mut plain = self.branch.last().unwrap().1.clone();
+        let block = self.dice.block(view, &mut plain);
+        let parent = self.branch.clone();
+        self.branch.push((Some(block.clone()), plain));
+        let child = Arc::new(view.clone().child(block, None, None).unwrap());
+        check_view(&child, &self.branch, &mut self.dice);
+        check_view(view, &parent, &mut self.dice);
+        self.held.push_back((child, self.branch.clone()));
+    }
+
+    /// Stores some of the blocks that are not stored yet.
+    fn commit(&mut self, view: &Arc<View>) {
+        let stored = self.store.head().number;
+        let unstored = executed(&self.branch, stored + 1);
+        let some = self.dice.below(unstored.len() as u64 + 1) as usize;
+        let safe = unstored[..some].last().map(|b| b.payload.id());
+        self.store.commit(&unstored[..some], safe, None).unwrap();
+        let snapshot = self.store.snapshot().unwrap();
+        assert_eq!(snapshot.head().number, stored + some as u64);
+        assert!(safe.is_none() || snapshot.safe() == safe);
+        // The view from before the commit still reads as before.
+        check_view(view, &self.branch, &mut self.dice);
+    }
+
+    /// Executes a side branch, possibly from below the store, which may become the chain.
+    fn fork(&mut self, near: &[Arc<View>]) {
+        let stored = self.store.head().number;
+        let length = self.branch.len() as u64;
+        let fork = length - 1 - self.dice.below(6.min(length));
+        if fork < stored {
+            self.deep_forks += 1;
+        } else {
+            self.high_forks += 1;
+        }
+        let mut side: Branch = self.branch[..=fork as usize].to_vec();
+        for _ in 0..1 + self.dice.below(3) {
+            let base = fork.min(stored);
+            let view = self.view(near, base, executed(&side, base + 1));
+            check_view(&view, &side, &mut self.dice);
+            check_absent(&view, &self.branch[fork as usize + 1..]);
+            self.held.push_back((view.clone(), side.clone()));
+            let mut plain = side.last().unwrap().1.clone();
+            let block = self.dice.block(&view, &mut plain);
+            side.push((Some(block.clone()), plain));
+            let child = Arc::new(view.child(block, None, None).unwrap());
+            check_view(&child, &side, &mut self.other_dice);
+        }
+        if self.dice.below(2) == 0 {
+            self.unwind_to(fork);
+            self.branch = side;
+        }
+    }
+
+    /// Unwinds the store to `fork`, and checks the view of every head on the way.
+    fn unwind_to(&mut self, fork: u64) {
+        while self.store.head().number > fork {
+            let number = self.store.unwind_one().unwrap().number as usize;
+            let past = self.stored_view();
+            check_view(&past, &self.branch[..=number].to_vec(), &mut self.dice);
+            check_absent(&past, &self.branch[number + 1..]);
+        }
+    }
+
+    /// Closes the database, which no view may hold, and opens it again.
+    fn reopen(mut self) -> Self {
+        self.held.clear();
+        let identity = self.store.identity();
+        drop(self.store);
+        let store = Store::open(self.dir.path(), self.cache, Some(identity)).unwrap();
+        Self { store, ..self }
+    }
+
+    /// Unwinds every block but genesis, which stays and reads as at the beginning.
+    fn unwind_all(&mut self) {
+        while self.store.head().number > 0 {
+            self.store.unwind_one().unwrap();
+        }
+        assert!(matches!(self.store.unwind_one(), Err(StoreError::Genesis)));
+        let genesis = self.branch[..1].to_vec();
+        check_view(&self.stored_view(), &genesis, &mut self.dice);
+    }
+}
+
+#[test]
+fn views_agree_with_a_plain_model() {
+    for seed in 0..6 {
+        let mut model = ViewModel::new(seed);
         for _ in 0..150 {
-            let stored = store.head().number;
-            // Some blocks that are stored already stay in memory.
-            let kept = stored.saturating_sub(dice.below(4)).max(1);
-            let blocks = if branch.len() as u64 > kept {
-                executed(&branch, kept)
-            } else {
-                vec![]
-            };
-            // Some share the index of a view that was made before, of this branch or of another
-            // one.
-            let shared: Vec<Arc<View>> = held
-                .iter()
-                .filter(|_| dice.below(4) > 0)
-                .map(|(view, _)| view.clone())
-                .collect();
-            let near: Vec<&View> = shared.iter().map(|view| &**view).collect();
-            let mut view = Arc::new(
-                View::near_branch(
-                    &near,
-                    store.snapshot().unwrap(),
-                    stored,
-                    blocks,
-                    None,
-                    None,
-                    UNWIND_DATA,
-                )
-                .unwrap(),
-            );
-            check_view(&view, &branch, &mut dice);
-            if dice.below(3) == 0 {
-                view.release();
-            }
-            for (view, branch) in &held {
-                check_view(view, branch, &mut other_dice);
-            }
-            held.push_back((view.clone(), branch.clone()));
-            if held.len() > 3 {
-                held.pop_front();
-            }
-            match dice.below(10) {
-                0..5 => {
-                    let mut plain = branch.last().unwrap().1.clone();
-                    let block = dice.block(&view, &mut plain);
-                    branch.push((Some(block.clone()), plain));
-                    let child = Arc::new(view.clone().child(block, None, None).unwrap());
-                    check_view(&child, &branch, &mut dice);
-                    check_view(&view, &branch[..branch.len() - 1].to_vec(), &mut dice);
-                    held.push_back((child, branch.clone()));
-                }
-                5..7 => {
-                    let unstored = executed(&branch, stored + 1);
-                    let some = dice.below(unstored.len() as u64 + 1) as usize;
-                    let safe = unstored[..some].last().map(|b| b.payload.id());
-                    store.commit(&unstored[..some], safe, None).unwrap();
-                    let snapshot = store.snapshot().unwrap();
-                    assert_eq!(snapshot.head().number, stored + some as u64);
-                    assert!(safe.is_none() || snapshot.safe() == safe);
-                    // The view from before the commit still reads as before.
-                    check_view(&view, &branch, &mut dice);
-                }
-                7..9 => {
-                    // A side branch, possibly from below the store.
-                    let fork = branch.len() as u64 - 1 - dice.below(6.min(branch.len() as u64));
-                    let mut side: Branch = branch[..=fork as usize].to_vec();
-                    forks[usize::from(fork < stored)] += 1;
-                    for _ in 0..1 + dice.below(3) {
-                        let base = fork.min(stored);
-                        let blocks = executed(&side, base + 1);
-                        view = Arc::new(
-                            View::near_branch(
-                                &near,
-                                store.snapshot().unwrap(),
-                                base,
-                                blocks,
-                                None,
-                                None,
-                                UNWIND_DATA,
-                            )
-                            .unwrap(),
-                        );
-                        check_view(&view, &side, &mut dice);
-                        check_absent(&view, &branch[fork as usize + 1..]);
-                        held.push_back((view.clone(), side.clone()));
-                        let mut plain = side.last().unwrap().1.clone();
-                        let block = dice.block(&view, &mut plain);
-                        side.push((Some(block.clone()), plain));
-                        check_view(
-                            &Arc::new(view.clone().child(block, None, None).unwrap()),
-                            &side,
-                            &mut other_dice,
-                        );
-                    }
-                    if dice.below(2) == 0 {
-                        // The side branch becomes the chain.
-                        while store.head().number > fork {
-                            let head = store.unwind_one().unwrap();
-                            let number = head.number as usize;
-                            let past = Arc::new(
-                                View::new(store.snapshot().unwrap(), vec![], None, None).unwrap(),
-                            );
-                            check_view(&past, &branch[..=number].to_vec(), &mut dice);
-                            check_absent(&past, &branch[number + 1..]);
-                        }
-                        branch = side;
-                    }
-                }
+            let (view, shared) = model.view_head();
+            match model.dice.below(10) {
+                0..5 => model.append(&view),
+                5..7 => model.commit(&view),
+                7..9 => model.fork(&shared),
                 _ => {
                     drop((view, shared));
-                    held.clear();
-                    let identity = store.identity();
-                    drop(store);
-                    store = Store::open(dir.path(), cache, Some(identity)).unwrap();
+                    model = model.reopen();
                 }
             }
         }
         assert!(
-            branch.len() > 20 && forks[0] > 2 && forks[1] > 2,
-            "seed {seed}: {} blocks, forks {forks:?}",
-            branch.len()
+            model.branch.len() > 20 && model.high_forks > 2 && model.deep_forks > 2,
+            "seed {seed}: {} blocks, {} forks from the store's head or above, {} from below",
+            model.branch.len(),
+            model.high_forks,
+            model.deep_forks
         );
-        while store.head().number > 0 {
-            store.unwind_one().unwrap();
-        }
-        assert!(matches!(store.unwind_one(), Err(StoreError::Genesis)));
-        let genesis = Arc::new(View::new(store.snapshot().unwrap(), vec![], None, None).unwrap());
-        check_view(&genesis, &branch[..1].to_vec(), &mut dice);
+        model.unwind_all();
     }
 }

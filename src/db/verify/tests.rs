@@ -3,6 +3,7 @@
 use super::*;
 use crate::{
     chain::{
+        Chain,
         evm::tests::address_of,
         rows::keys,
         store::{DATABASE, KINDS, Space},
@@ -247,11 +248,10 @@ fn an_empty_trie_has_the_empty_root() {
 }
 
 /// Readable parts of the state after a block.
-fn values(
-    state: &State,
-    address: Address,
-    slot: U256,
-) -> (Option<(u64, U256)>, U256, Option<Bytes>) {
+/// Nonce and balance of an account, the value of a slot, and the account's code.
+type StateValues = (Option<(u64, U256)>, U256, Option<Bytes>);
+
+fn values(state: &State, address: Address, slot: U256) -> StateValues {
     let account = state.account(address).unwrap();
     let code = account.and_then(|account| state.code(account.code_hash).unwrap());
     (
@@ -261,6 +261,61 @@ fn values(
     )
 }
 
+/// Values of accounts and slots after each block, as execution gave them.
+struct ReplayedStates {
+    addresses: Vec<Address>,
+    slots: Vec<U256>,
+    values: HashMap<(u64, Address, U256), StateValues>,
+}
+
+impl ReplayedStates {
+    /// Adds `blocks` blocks to a chain and reads all values after each.
+    async fn grow(chain: &Chain, blocks: u64) -> Self {
+        let sender = address_of(1);
+        let mut addresses = vec![sender, Address::repeat_byte(0xfe), Address::repeat_byte(9)];
+        addresses.extend((0..30).map(|nonce| sender.create(nonce)));
+        let plain = (0..60u64).map(|nonce| Address::from_word(keccak256(nonce.to_be_bytes())));
+        addresses.extend(plain);
+        let slots: Vec<_> = (0..12).map(U256::from).collect();
+        let mut replayed = HashMap::new();
+        for number in 0..=blocks {
+            if number > 0 {
+                grow(chain, number, 1).await;
+            }
+            let state = chain.view().state();
+            for address in &addresses {
+                for slot in &slots {
+                    replayed.insert((number, *address, *slot), values(&state, *address, *slot));
+                }
+            }
+        }
+        Self {
+            addresses,
+            slots,
+            values: replayed,
+        }
+    }
+
+    /// Reads 1,000 random values of the blocks from `oldest` to `newest`, of which enough are of
+    /// accounts that exist.
+    fn check(&self, view: &Arc<View>, oldest: u64, newest: u64, rng: &mut StdRng) {
+        let mut written = 0;
+        for _ in 0..1_000 {
+            let address = *self.addresses.choose(rng).unwrap();
+            let slot = *self.slots.choose(rng).unwrap();
+            let number = rng.random_range(oldest..=newest);
+            let read = values(&view.state_at(number).unwrap().unwrap(), address, slot);
+            assert_eq!(
+                read,
+                self.values[&(number, address, slot)],
+                "{address} {slot} at {number}"
+            );
+            written += u32::from(read.0.is_some());
+        }
+        assert!(written > 50, "{written}");
+    }
+}
+
 /// Reads at random accounts, slots and blocks give what executing up to there gave, and below the
 /// window a clear nothing.
 #[tokio::test(flavor = "multi_thread")]
@@ -268,23 +323,7 @@ async fn old_states_are_read_as_they_were() {
     const BLOCKS: u64 = 120;
     let dir = datadir();
     let (chain, threads) = open(dir.path());
-    let sender = address_of(1);
-    let mut addresses = vec![sender, Address::repeat_byte(0xfe), Address::repeat_byte(9)];
-    addresses.extend((0..30).map(|nonce| sender.create(nonce)));
-    addresses.extend((0..60u64).map(|nonce| Address::from_word(keccak256(nonce.to_be_bytes()))));
-    let slots: Vec<_> = (0..12).map(U256::from).collect();
-    let mut replayed = HashMap::new();
-    for number in 0..=BLOCKS {
-        if number > 0 {
-            grow(&chain, number, 1).await;
-        }
-        let state = chain.view().state();
-        for address in &addresses {
-            for slot in &slots {
-                replayed.insert((number, *address, *slot), values(&state, *address, *slot));
-            }
-        }
-    }
+    let replayed = ReplayedStates::grow(&chain, BLOCKS).await;
     drop(chain);
     tokio::task::spawn_blocking(|| threads.stop())
         .await
@@ -302,22 +341,7 @@ async fn old_states_are_read_as_they_were() {
         let oldest = view.oldest_state();
         assert_eq!(oldest, window.map_or(0, |window| BLOCKS - window));
         assert!((0..oldest).all(|number| view.state_at(number).unwrap().is_none()));
-        let mut written = 0;
-        for _ in 0..1_000 {
-            let (address, slot) = (
-                *addresses.choose(&mut rng).unwrap(),
-                *slots.choose(&mut rng).unwrap(),
-            );
-            let number = rng.random_range(oldest..=BLOCKS);
-            let read = values(&view.state_at(number).unwrap().unwrap(), address, slot);
-            assert_eq!(
-                read,
-                replayed[&(number, address, slot)],
-                "{address} {slot} at {number}"
-            );
-            written += u32::from(read.0.is_some());
-        }
-        assert!(written > 50, "{written}");
+        replayed.check(&view, oldest, BLOCKS, &mut rng);
         drop((view, chain));
         tokio::task::spawn_blocking(|| threads.stop())
             .await

@@ -58,8 +58,12 @@ fn every_command_line_is_one_this_program_takes() {
             Invocation::Init(_)
         ));
     }
-    // Rollup nodes are given the L1's chain config, and none has to trust the L1: it proves what it
-    // says.
+}
+
+/// The programs prove what the L1 says: none has to trust it.
+#[test]
+fn rollup_nodes_have_the_chain_config_of_an_l1_that_they_do_not_trust() {
+    let directory = open(&config(None, 2)).expect("a network");
     for node in directory
         .nodes()
         .iter()
@@ -82,6 +86,11 @@ fn every_command_line_is_one_this_program_takes() {
         assert!(!config.l1.client.trust);
         assert!(config.l1.beacon.is_some());
     }
+}
+
+#[test]
+fn no_two_addresses_of_a_network_are_the_same() {
+    let directory = open(&config(None, 2)).expect("a network");
     let urls: HashSet<_> = directory
         .nodes()
         .iter()

@@ -153,90 +153,90 @@ fn the_system_config_says_what_the_rollup_config_says() {
     );
 }
 
-/// Every setter's log has the form that derivation reads, and only the owner may call one.
+/// A setter of the system config with arguments, and the log's content that the specs give for it.
+struct Setter {
+    /// Type of the update, the log's last topic.
+    kind: u8,
+    call: Bytes,
+    /// Words of the log's inner data, after its length.
+    words: Vec<U256>,
+}
+
+/// Every setter, with arguments from 2 to 9 and a few larger ones.
+fn setters() -> Vec<Setter> {
+    let ecotone = (U256::ONE << 248) | (U256::from(6) << 32) | U256::from(5);
+    [
+        ("setBatcherHash(bytes32)", vec![9], vec![U256::from(9)]),
+        (
+            "setGasConfigEcotone(uint32,uint32)",
+            vec![5, 6],
+            vec![U256::ZERO, ecotone],
+        ),
+        ("setGasLimit(uint64)", vec![7], vec![U256::from(7)]),
+        (
+            "setUnsafeBlockSigner(address)",
+            vec![8],
+            vec![U256::from(8)],
+        ),
+        (
+            "setEIP1559Params(uint32,uint32)",
+            vec![50, 6],
+            vec![(U256::from(50) << 32) | U256::from(6)],
+        ),
+        (
+            "setOperatorFeeScalars(uint32,uint64)",
+            vec![3, 4],
+            vec![(U256::from(3) << 64) | U256::from(4)],
+        ),
+        ("setMinBaseFee(uint64)", vec![2], vec![U256::from(2)]),
+        (
+            "setDAFootprintGasScalar(uint16)",
+            vec![400],
+            vec![U256::from(400)],
+        ),
+    ]
+    .into_iter()
+    .zip(0..)
+    .map(|((signature, arguments, words), kind)| {
+        let arguments: Vec<B256> = arguments.into_iter().map(number).collect();
+        Setter {
+            kind,
+            call: call(signature, &arguments),
+            words,
+        }
+    })
+    .collect()
+}
+
+/// Calls the setter as the owner and checks its log.
+fn update(scratch: &mut Scratch, Setter { kind, call, words }: Setter) -> Log {
+    let outcome = scratch
+        .call(accounts::owner(), SYSTEM_CONFIG, U256::ZERO, call)
+        .expect("setter");
+    let [log]: [Log; 1] = outcome.logs.try_into().expect("one log");
+    let topics = [
+        b256!("1d2b0bda21d56b8bd12d4f94ebacffdfb35f5e226f84b461103bb8beab6353be"),
+        B256::ZERO,
+        number(kind.into()),
+    ];
+    assert_eq!(log.topics(), topics);
+    let mut expected = vec![U256::from(32), U256::from(32 * words.len())];
+    expected.extend(words);
+    let expected: Vec<u8> = expected
+        .iter()
+        .flat_map(|word| word.to_be_bytes::<32>())
+        .collect();
+    assert_eq!(log.data.data, expected, "update {kind}");
+    log
+}
+
+/// Every setter's log has the form that derivation reads.
 #[test]
 fn config_updates_are_encoded_as_the_specs_say() {
     let mut scratch = l1_contracts(SEQUENCER).expect("contracts");
-    let two_words = (
-        U256::from(64),
-        vec![
-            U256::ZERO,
-            (U256::ONE << 248) | (U256::from(6) << 32) | U256::from(5),
-        ],
-    );
-    let cases: [(u8, Bytes, (U256, Vec<U256>)); 8] = [
-        (
-            0,
-            call("setBatcherHash(bytes32)", &[number(9)]),
-            (U256::from(32), vec![U256::from(9)]),
-        ),
-        (
-            1,
-            call(
-                "setGasConfigEcotone(uint32,uint32)",
-                &[number(5), number(6)],
-            ),
-            two_words,
-        ),
-        (
-            2,
-            call("setGasLimit(uint64)", &[number(7)]),
-            (U256::from(32), vec![U256::from(7)]),
-        ),
-        (
-            3,
-            call("setUnsafeBlockSigner(address)", &[number(8)]),
-            (U256::from(32), vec![U256::from(8)]),
-        ),
-        (
-            4,
-            call("setEIP1559Params(uint32,uint32)", &[number(50), number(6)]),
-            (U256::from(32), vec![(U256::from(50) << 32) | U256::from(6)]),
-        ),
-        (
-            5,
-            call(
-                "setOperatorFeeScalars(uint32,uint64)",
-                &[number(3), number(4)],
-            ),
-            (U256::from(32), vec![(U256::from(3) << 64) | U256::from(4)]),
-        ),
-        (
-            6,
-            call("setMinBaseFee(uint64)", &[number(2)]),
-            (U256::from(32), vec![U256::from(2)]),
-        ),
-        (
-            7,
-            call("setDAFootprintGasScalar(uint16)", &[number(400)]),
-            (U256::from(32), vec![U256::from(400)]),
-        ),
-    ];
     let mut derived = SystemConfig::default();
-    for (kind, data, (length, words)) in cases {
-        assert!(
-            scratch
-                .call(SEQUENCER, SYSTEM_CONFIG, U256::ZERO, data.clone())
-                .is_err(),
-            "update {kind} by a stranger"
-        );
-        let outcome = scratch
-            .call(accounts::owner(), SYSTEM_CONFIG, U256::ZERO, data)
-            .expect("setter");
-        let [log]: [Log; 1] = outcome.logs.try_into().expect("one log");
-        let topics = [
-            b256!("1d2b0bda21d56b8bd12d4f94ebacffdfb35f5e226f84b461103bb8beab6353be"),
-            B256::ZERO,
-            number(kind.into()),
-        ];
-        assert_eq!(log.topics(), topics);
-        let mut expected = vec![U256::from(32), length];
-        expected.extend(words);
-        let expected: Vec<u8> = expected
-            .iter()
-            .flat_map(|word| word.to_be_bytes::<32>())
-            .collect();
-        assert_eq!(log.data.data, expected, "update {kind}");
+    for setter in setters() {
+        let log = update(&mut scratch, setter);
         derived
             .apply_log(&log, true)
             .expect("an update that derivation reads");
@@ -260,12 +260,21 @@ fn config_updates_are_encoded_as_the_specs_say() {
         da_footprint_gas_scalar: 400,
     };
     assert_eq!(derived, expected);
-    let zero = call("setEIP1559Params(uint32,uint32)", &[number(0), number(6)]);
-    assert!(
+}
+
+#[test]
+fn config_updates_by_strangers_and_without_a_denominator_are_refused() {
+    let mut scratch = l1_contracts(SEQUENCER).expect("contracts");
+    let mut refused = |sender, call| {
         scratch
-            .call(accounts::owner(), SYSTEM_CONFIG, U256::ZERO, zero)
+            .call(sender, SYSTEM_CONFIG, U256::ZERO, call)
             .is_err()
-    );
+    };
+    for Setter { kind, call, .. } in setters() {
+        assert!(refused(SEQUENCER, call), "update {kind} by a stranger");
+    }
+    let zero = call("setEIP1559Params(uint32,uint32)", &[number(0), number(6)]);
+    assert!(refused(accounts::owner(), zero));
 }
 
 /// Calldata of depositTransaction(address,uint256,uint64,bool,bytes).
@@ -331,13 +340,24 @@ fn a_deposit_is_logged_in_the_packed_form() {
         ),
         (U256::from(4), 50_000, &b"hello"[..])
     );
+}
 
-    // A plain transfer to the portal deposits the ether for its sender.
+#[test]
+fn ether_sent_to_the_portal_is_deposited_for_its_sender() {
+    let mut scratch = l1_contracts(SEQUENCER).expect("contracts");
+    let from = accounts::owner();
+    scratch.fund(from, U256::from(1_000));
     let outcome = scratch
         .call(from, PORTAL, U256::from(3), Bytes::new())
         .expect("plain deposit");
     assert_eq!(outcome.logs[0].topics()[2], from.into_word());
+}
 
+#[test]
+fn deposits_with_too_little_gas_and_creations_with_a_target_are_refused() {
+    let mut scratch = l1_contracts(SEQUENCER).expect("contracts");
+    let from = accounts::owner();
+    let to = address!("00000000000000000000000000000000000000aa");
     let mut refused = |data: Bytes| scratch.call(from, PORTAL, U256::ZERO, data).is_err();
     assert!(
         refused(deposit(to, 0, 20_999, false, b"")),

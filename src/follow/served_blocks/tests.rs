@@ -4,15 +4,85 @@ use super::*;
 use crate::chain::tests::{build, datadir, open};
 use starling_proto::wire;
 
+/// Headers and lists of transactions from block `first` to `last`, at most `most`; `None` where
+/// `last` is not canonical.
+fn bodies(chain: &Chain, first: u64, last: BlockId, most: usize) -> Option<Vec<[Vec<u8>; 2]>> {
+    let mut sent = Vec::new();
+    let canonical = chain.bodies(first, last, &mut |header, list| {
+        sent.push([header.to_vec(), list.to_vec()]);
+        sent.len() < most
+    });
+    canonical.then_some(sent)
+}
+
+/// Headers from block `from` down, at most `most`.
+fn headers(chain: &Chain, from: BlockId, most: usize) -> Vec<Vec<u8>> {
+    let mut sent = Vec::new();
+    chain.headers(from, &mut |header| {
+        sent.push(header.to_vec());
+        sent.len() < most
+    });
+    sent
+}
+
+/// Every range of blocks below `head` is served in the encoding of its blocks.
+fn check_ranges(chain: &Chain, head: BlockId) {
+    let all: Vec<_> = (0..=head.number)
+        .map(|number| wire::encode_block(&chain.block(number).unwrap()))
+        .collect();
+    let id = |number: u64| BlockId {
+        number,
+        hash: chain.hash(number).unwrap(),
+    };
+    for first in 0..=head.number {
+        for last in first..=head.number {
+            assert_eq!(
+                bodies(chain, first, id(last), 99).unwrap(),
+                all[first as usize..=last as usize]
+            );
+            assert_eq!(
+                bodies(chain, first, id(last), 2).unwrap(),
+                all[first as usize..=last.min(first + 1) as usize]
+            );
+        }
+        let below: Vec<_> = all[..=first as usize]
+            .iter()
+            .rev()
+            .map(|[header, _]| header.clone())
+            .collect();
+        assert_eq!(headers(chain, id(first), 99), below);
+        assert_eq!(headers(chain, id(first), 1), below[..1]);
+    }
+}
+
+/// Blocks of another branch and blocks above the head are not served.
+fn check_foreign(chain: &Chain, head: BlockId) {
+    let other_branch = BlockId { number: 2, ..head };
+    let above = BlockId {
+        number: head.number + 1,
+        ..head
+    };
+    for foreign in [other_branch, above] {
+        assert_eq!(bodies(chain, 1, foreign, 99), None);
+        assert_eq!(headers(chain, foreign, 99), Vec::<Vec<u8>>::new());
+    }
+}
+
+/// Adds four blocks and returns the head.
+async fn add_blocks(chain: &Chain) -> BlockId {
+    let mut head = chain.view().head();
+    for salt in 0..4 {
+        head = build(chain, head.hash, salt, []).await.payload.id();
+        chain.forkchoice(head.hash, None, None).await.unwrap();
+    }
+    head
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn blocks_are_sent_as_they_are_whether_stored_or_not() {
     let datadir = datadir();
     let (mut chain, mut threads) = open(datadir.path());
-    let mut head = chain.view().head();
-    for salt in 0..4 {
-        head = build(&chain, head.hash, salt, []).await.payload.id();
-        chain.forkchoice(head.hash, None, None).await.unwrap();
-    }
+    let head = add_blocks(&chain).await;
     for stored in [false, true] {
         if stored {
             drop(chain);
@@ -20,64 +90,19 @@ async fn blocks_are_sent_as_they_are_whether_stored_or_not() {
             (chain, threads) = open(datadir.path());
             assert_eq!(chain.view().stored(), head);
         }
-        let all: Vec<_> = (0..=head.number)
-            .map(|number| wire::encode_block(&chain.block(number).unwrap()))
-            .collect();
-        let of = |number: u64| BlockId {
-            number,
-            hash: chain.hash(number).unwrap(),
-        };
-        let bodies = |first, last, most| {
-            let mut sent = Vec::new();
-            let canonical = chain.bodies(first, last, &mut |header, list| {
-                sent.push([header.to_vec(), list.to_vec()]);
-                sent.len() < most
-            });
-            canonical.then_some(sent)
-        };
-        let headers = |from, most| {
-            let mut sent = Vec::new();
-            chain.headers(from, &mut |header| {
-                sent.push(header.to_vec());
-                sent.len() < most
-            });
-            sent
-        };
-        for first in 0..=head.number {
-            for last in first..=head.number {
-                assert_eq!(
-                    bodies(first, of(last), 99).unwrap(),
-                    all[first as usize..=last as usize]
-                );
-                assert_eq!(
-                    bodies(first, of(last), 2).unwrap(),
-                    all[first as usize..=last.min(first + 1) as usize]
-                );
-            }
-            let below: Vec<_> = all[..=first as usize]
-                .iter()
-                .rev()
-                .map(|[header, _]| header.clone())
-                .collect();
-            assert_eq!(headers(of(first), 99), below);
-            assert_eq!(headers(of(first), 1), below[..1]);
-        }
-        // Blocks of another branch, or above the head.
-        for stranger in [
-            BlockId {
-                number: 2,
-                hash: head.hash,
-            },
-            BlockId {
-                number: head.number + 1,
-                ..head
-            },
-        ] {
-            assert_eq!(bodies(1, stranger, 99), None);
-            assert_eq!(headers(stranger, 99), Vec::<Vec<u8>>::new());
-        }
+        check_ranges(&chain, head);
+        check_foreign(&chain, head);
         assert_eq!(chain.oldest(), 0);
     }
+    drop(chain);
+    threads.stop().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_finalized_block_is_the_chains() {
+    let datadir = datadir();
+    let (chain, threads) = open(datadir.path());
+    let head = add_blocks(&chain).await;
     assert_eq!(chain.finalized(), None);
     let middle = chain.view().hash_of(2).unwrap().unwrap();
     chain

@@ -94,36 +94,48 @@ fn attributes(time: u64) -> Value {
     })
 }
 
+/// A fork choice of `head` that leaves the safe and the finalized block open.
+fn forkchoice(head: &Value) -> Value {
+    json!({ "headBlockHash": head, "safeBlockHash": B256::ZERO, "finalizedBlockHash": B256::ZERO })
+}
+
+impl Server {
+    async fn genesis_hash(&self) -> Value {
+        self.ask("eth_getBlockByNumber", json!(["0x0", false]))
+            .await["hash"]
+            .clone()
+    }
+
+    /// Makes the genesis block the head and begins a payload on it.
+    async fn begin_payload(&self) -> Value {
+        let state = forkchoice(&self.genesis_hash().await);
+        let attributes = attributes(crate::chain::tests::GENESIS_TIME + 2);
+        self.ask("engine_forkchoiceUpdatedV3", json!([state, attributes]))
+            .await
+    }
+
+    /// The first block, built and not inserted.
+    async fn built_payload(&self) -> Value {
+        let id = self.begin_payload().await["payloadId"].clone();
+        self.ask("engine_getPayloadV4", json!([id])).await["executionPayload"].clone()
+    }
+}
+
 #[tokio::test]
-async fn a_payload_is_built_fetched_and_listed() {
+async fn a_payload_is_built_and_fetched_with_its_forks_version_only() {
     let server = Server::new();
-    let genesis = server
-        .ask("eth_getBlockByNumber", json!(["0x0", false]))
-        .await;
-    let zero = B256::ZERO;
-    let state = |head: &Value| json!({ "headBlockHash": head, "safeBlockHash": zero, "finalizedBlockHash": zero });
-    let time = crate::chain::tests::GENESIS_TIME + 2;
-    let begun = server
-        .ask(
-            "engine_forkchoiceUpdatedV3",
-            json!([state(&genesis["hash"]), attributes(time)]),
-        )
-        .await;
+    let begun = server.begin_payload().await;
     assert_eq!(
         begun["payloadStatus"],
-        json!({ "status": "VALID", "latestValidHash": genesis["hash"], "validationError": null })
+        json!({ "status": "VALID", "latestValidHash": server.genesis_hash().await, "validationError": null })
     );
     let id = begun["payloadId"].clone();
     assert!(id.as_str().unwrap().starts_with("0x03"), "{id}");
-    for (method, code) in [
-        ("engine_getPayloadV1", -38005),
-        ("engine_getPayloadV2", -38005),
-        ("engine_getPayloadV3", -38005),
-        ("engine_getPayloadV5", -38005),
-    ] {
+    for version in [1, 2, 3, 5] {
+        let method = format!("engine_getPayloadV{version}");
         assert_eq!(
-            server.refusal(method, json!([id])).await.0,
-            code,
+            server.refusal(&method, json!([id])).await.0,
+            -38005,
             "{method}"
         );
     }
@@ -149,76 +161,49 @@ async fn a_payload_is_built_fetched_and_listed() {
     let payload = &envelope["executionPayload"];
     assert_eq!(payload["withdrawals"], json!([]));
     assert!(payload["withdrawalsRoot"].is_string());
+}
 
+#[tokio::test]
+async fn bodies_are_listed_by_hash_when_inserted_and_by_number_when_canonical() {
+    let server = Server::new();
+    let payload = server.built_payload().await;
+    let hash = &payload["blockHash"];
     let inserted = server
-        .ask("engine_newPayloadV4", json!([payload, [], zero, []]))
+        .ask("engine_newPayloadV4", json!([payload, [], B256::ZERO, []]))
         .await;
     assert_eq!(
         inserted,
-        json!({ "status": "VALID", "latestValidHash": payload["blockHash"], "validationError": null })
+        json!({ "status": "VALID", "latestValidHash": hash, "validationError": null })
     );
-    let body = json!({ "transactions": attributes(time)["transactions"], "withdrawals": [] });
-    // A block that was built and received, and is not the head.
-    let bodies = server
-        .ask(
-            "engine_getPayloadBodiesByHashV1",
-            json!([[payload["blockHash"], zero]]),
-        )
-        .await;
-    assert_eq!(bodies, json!([body, null]));
-    assert_eq!(
-        server
-            .ask("engine_getPayloadBodiesByRangeV1", json!(["0x1", "0x1"]))
-            .await,
-        json!([])
-    );
+    let body = json!({ "transactions": payload["transactions"], "withdrawals": [] });
+    let given = attributes(crate::chain::tests::GENESIS_TIME + 2);
+    assert_eq!(body["transactions"], given["transactions"]);
+    let by_hash = async || {
+        let hashes = json!([[hash, B256::ZERO]]);
+        server.ask("engine_getPayloadBodiesByHashV1", hashes).await
+    };
+    let by_range = async |first: &str, count: &str| {
+        let range = json!([first, count]);
+        server.ask("engine_getPayloadBodiesByRangeV1", range).await
+    };
+    assert_eq!(by_hash().await, json!([body, null]), "not the head yet");
+    assert_eq!(by_range("0x1", "0x1").await, json!([]));
     server
         .ask(
             "engine_forkchoiceUpdatedV3",
-            json!([state(&payload["blockHash"]), null]),
+            json!([forkchoice(hash), null]),
         )
         .await;
-    let bodies = server
-        .ask(
-            "engine_getPayloadBodiesByHashV1",
-            json!([[payload["blockHash"], zero]]),
-        )
-        .await;
-    assert_eq!(bodies, json!([body, null]));
-    assert_eq!(
-        server
-            .ask("engine_getPayloadBodiesByRangeV1", json!(["0x1", "0x400"]))
-            .await,
-        json!([body])
-    );
-    assert_eq!(
-        server
-            .ask("engine_getPayloadBodiesByRangeV1", json!(["0x2", "0x1"]))
-            .await,
-        json!([])
-    );
+    assert_eq!(by_hash().await, json!([body, null]));
+    assert_eq!(by_range("0x1", "0x400").await, json!([body]));
+    assert_eq!(by_range("0x2", "0x1").await, json!([]));
 }
 
-/// One parameter or member after another that does not belong to the method or to the fork.
+/// Parameters of a method for other forks than the payload's.
 #[tokio::test]
-async fn a_new_payload_has_the_parts_of_its_version() {
+async fn a_new_payload_of_another_fork_is_refused() {
     let server = Server::new();
-    let genesis = server
-        .ask("eth_getBlockByNumber", json!(["0x0", false]))
-        .await;
-    let zero = B256::ZERO;
-    let state = json!({ "headBlockHash": genesis["hash"], "safeBlockHash": zero, "finalizedBlockHash": zero });
-    let attributes = attributes(crate::chain::tests::GENESIS_TIME + 2);
-    let id = server
-        .ask("engine_forkchoiceUpdatedV3", json!([state, attributes]))
-        .await["payloadId"]
-        .clone();
-    let payload = server.ask("engine_getPayloadV4", json!([id])).await["executionPayload"].clone();
-    let without = |name: &str| {
-        let mut payload = payload.clone();
-        payload.as_object_mut().unwrap().remove(name);
-        payload
-    };
+    let payload = server.built_payload().await;
     for (version, params, code, detail) in [
         (
             1,
@@ -234,51 +219,9 @@ async fn a_new_payload_has_the_parts_of_its_version() {
         ),
         (
             3,
-            json!([payload, [], zero]),
+            json!([payload, [], B256::ZERO]),
             -38005,
             "newPayloadV3 must only be called for cancun payloads",
-        ),
-        (
-            4,
-            json!([payload, null, zero, []]),
-            -32602,
-            "nil versionedHashes post-cancun",
-        ),
-        (
-            4,
-            json!([payload, [], null, []]),
-            -32602,
-            "nil beaconRoot post-cancun",
-        ),
-        (
-            4,
-            json!([payload, [], zero, null]),
-            -32602,
-            "nil executionRequests post-prague",
-        ),
-        (
-            4,
-            json!([without("withdrawals"), [], zero, []]),
-            -32602,
-            "nil withdrawals post-shanghai",
-        ),
-        (
-            4,
-            json!([without("excessBlobGas"), [], zero, []]),
-            -32602,
-            "nil excessBlobGas post-cancun",
-        ),
-        (
-            4,
-            json!([without("blobGasUsed"), [], zero, []]),
-            -32602,
-            "nil blobGasUsed post-cancun",
-        ),
-        (
-            4,
-            json!([without("withdrawalsRoot"), [], zero, []]),
-            -32602,
-            "nil withdrawalsRoot post-isthmus",
         ),
     ] {
         let refusal = server
@@ -286,6 +229,47 @@ async fn a_new_payload_has_the_parts_of_its_version() {
             .await;
         assert_eq!((refusal.0, refusal.2.as_str()), (code, detail));
     }
+}
+
+#[tokio::test]
+async fn a_new_payload_without_a_part_of_its_version_is_refused() {
+    let server = Server::new();
+    let payload = server.built_payload().await;
+    let zero = B256::ZERO;
+    let without = |name: &str| {
+        let mut payload = payload.clone();
+        payload.as_object_mut().unwrap().remove(name);
+        json!([payload, [], zero, []])
+    };
+    for (params, detail) in [
+        (
+            json!([payload, null, zero, []]),
+            "nil versionedHashes post-cancun",
+        ),
+        (json!([payload, [], null, []]), "nil beaconRoot post-cancun"),
+        (
+            json!([payload, [], zero, null]),
+            "nil executionRequests post-prague",
+        ),
+        (without("withdrawals"), "nil withdrawals post-shanghai"),
+        (without("excessBlobGas"), "nil excessBlobGas post-cancun"),
+        (without("blobGasUsed"), "nil blobGasUsed post-cancun"),
+        (
+            without("withdrawalsRoot"),
+            "nil withdrawalsRoot post-isthmus",
+        ),
+    ] {
+        let refusal = server.refusal("engine_newPayloadV4", params).await;
+        assert_eq!((refusal.0, refusal.2.as_str()), (-32602, detail));
+    }
+}
+
+#[tokio::test]
+async fn a_new_payload_with_blobs_requests_or_another_hash_is_invalid() {
+    let server = Server::new();
+    let payload = server.built_payload().await;
+    let zero = B256::ZERO;
+
     for (params, reason) in [
         (json!([payload, [zero], zero, []]), "there are no blobs"),
         (
@@ -313,7 +297,7 @@ async fn a_new_payload_has_the_parts_of_its_version() {
 }
 
 #[tokio::test]
-async fn what_it_can_and_who_it_is() {
+async fn every_version_of_a_method_is_among_the_capabilities() {
     let server = Server::new();
     let names = server
         .ask(
@@ -335,6 +319,11 @@ async fn what_it_can_and_who_it_is() {
         }
     }
     assert!(!names.contains(&EXCHANGE_CAPABILITIES.to_owned()));
+}
+
+#[tokio::test]
+async fn the_client_version_names_the_program() {
+    let server = Server::new();
     let me = server
         .ask(
             "engine_getClientVersionV1",
@@ -348,6 +337,11 @@ async fn what_it_can_and_who_it_is() {
         ),
         (2, Some("starling"))
     );
+}
+
+#[tokio::test]
+async fn superchain_signals_and_transition_configurations_are_answered() {
+    let server = Server::new();
     let supported = server.ask("engine_signalSuperchainV1", json!([null])).await;
     let signal = json!([{ "recommended": supported, "required": supported }]);
     assert_eq!(
@@ -364,8 +358,13 @@ async fn what_it_can_and_who_it_is() {
             .await,
         transition
     );
-    // The namespaces that op-geth serves there (node/defaults.go): `miner` is one of the open
-    // endpoints'.
+}
+
+/// The namespaces are those that op-geth serves there (node/defaults.go): `miner` is one of the open
+/// endpoints'.
+#[tokio::test]
+async fn the_authenticated_endpoint_has_three_namespaces() {
+    let server = Server::new();
     assert_eq!(
         server.ask("rpc_modules", json!([])).await,
         json!({ "engine": "1.0", "eth": "1.0", "rpc": "1.0" })

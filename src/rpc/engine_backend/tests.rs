@@ -277,30 +277,60 @@ async fn the_head_is_the_named_one() {
     }
 }
 
-#[tokio::test]
-async fn safe_and_finalized_stay_on_the_branch() {
-    let world = World::new();
-    let genesis = world.genesis();
-    let trunk = world.chain(&genesis, 6, 0).await;
-    let branch = world.chain(&trunk[2], 2, 1).await;
-    let hash = |block: &Arc<Payload>| block.hash;
-    world
-        .choose(hash(&trunk[5]), hash(&trunk[4]), hash(&trunk[1]))
-        .await
-        .unwrap();
-    assert_eq!(
-        world.marked(),
-        [Some(hash(&trunk[4])), Some(hash(&trunk[1]))]
-    );
-    // Not named, they fall back to what the branches share.
-    world.make_head(hash(&branch[1])).await;
-    assert_eq!(
-        world.marked(),
-        [Some(hash(&trunk[2])), Some(hash(&trunk[1]))]
-    );
-    world.make_head(genesis.hash).await;
-    assert_eq!(world.marked(), [Some(genesis.hash); 2]);
+/// A trunk of six blocks, of which the fifth is safe and the second finalized, and a branch of two
+/// blocks that leaves it after the third.
+struct ForkedWorld {
+    world: World,
+    genesis: B256,
+    trunk: Vec<B256>,
+    branch: Vec<B256>,
+}
 
+impl ForkedWorld {
+    async fn new() -> Self {
+        let world = World::new();
+        let genesis = world.genesis();
+        let trunk = world.chain(&genesis, 6, 0).await;
+        let branch = world.chain(&trunk[2], 2, 1).await;
+        let hashes = |blocks: &[Arc<Payload>]| blocks.iter().map(|block| block.hash).collect();
+        let forked = Self {
+            world,
+            genesis: genesis.hash,
+            trunk: hashes(&trunk),
+            branch: hashes(&branch),
+        };
+        let [_, finalized, _, _, safe, head] = forked.trunk[..] else {
+            unreachable!("six blocks")
+        };
+        forked.world.choose(head, safe, finalized).await.unwrap();
+        assert_eq!(forked.world.marked(), [Some(safe), Some(finalized)]);
+        forked
+    }
+}
+
+#[tokio::test]
+async fn safe_and_finalized_fall_back_to_the_shared_blocks() {
+    let ForkedWorld {
+        world,
+        genesis,
+        trunk,
+        branch,
+    } = ForkedWorld::new().await;
+    world.make_head(branch[1]).await;
+    assert_eq!(world.marked(), [Some(trunk[2]), Some(trunk[1])]);
+    world.make_head(genesis).await;
+    assert_eq!(world.marked(), [Some(genesis); 2]);
+}
+
+/// A safe or finalized block that is wrong is an error, and the head has moved all the same.
+#[tokio::test]
+async fn wrong_safe_and_finalized_blocks_are_refused_after_the_head_moved() {
+    let ForkedWorld {
+        world,
+        genesis,
+        trunk,
+        branch,
+    } = ForkedWorld::new().await;
     // A name that is wrong is an error, and the head has moved all the same.
     for (safe, finalized, reason) in [
         (
@@ -308,50 +338,39 @@ async fn safe_and_finalized_stay_on_the_branch() {
             B256::ZERO,
             "safe block not available in database",
         ),
-        (
-            hash(&branch[0]),
-            B256::ZERO,
-            "safe block not in canonical chain",
-        ),
+        (branch[0], B256::ZERO, "safe block not in canonical chain"),
         (
             B256::ZERO,
             B256::repeat_byte(7),
             "final block not available in database",
         ),
-        (
-            hash(&trunk[5]),
-            hash(&branch[1]),
-            "final block not in canonical chain",
-        ),
-        (
-            hash(&trunk[1]),
-            hash(&trunk[3]),
-            "final block is above the safe block",
-        ),
+        (trunk[5], branch[1], "final block not in canonical chain"),
+        (trunk[1], trunk[3], "final block is above the safe block"),
     ] {
-        world.make_head(genesis.hash).await;
-        let error = world
-            .choose(hash(&trunk[5]), safe, finalized)
-            .await
-            .unwrap_err();
+        world.make_head(genesis).await;
+        let error = world.choose(trunk[5], safe, finalized).await.unwrap_err();
         assert!(
             matches!(&error, EngineError::Forkchoice(have) if have == reason),
             "{error}"
         );
-        assert_eq!(world.head(), hash(&trunk[5]));
-        assert_eq!(world.marked(), [Some(genesis.hash); 2]);
+        assert_eq!(world.head(), trunk[5]);
+        assert_eq!(world.marked(), [Some(genesis); 2]);
     }
-    // Named alone, each takes the other with it.
-    world
-        .choose(hash(&trunk[5]), B256::ZERO, hash(&trunk[3]))
-        .await
-        .unwrap();
-    assert_eq!(world.marked(), [Some(hash(&trunk[3])); 2]);
-    world
-        .choose(hash(&trunk[5]), hash(&trunk[1]), B256::ZERO)
-        .await
-        .unwrap();
-    assert_eq!(world.marked(), [Some(hash(&trunk[1])); 2]);
+}
+
+#[tokio::test]
+async fn a_safe_or_finalized_block_named_alone_takes_the_other_with_it() {
+    let ForkedWorld {
+        world,
+        genesis,
+        trunk,
+        ..
+    } = ForkedWorld::new().await;
+    world.make_head(genesis).await;
+    world.choose(trunk[5], B256::ZERO, trunk[3]).await.unwrap();
+    assert_eq!(world.marked(), [Some(trunk[3]); 2]);
+    world.choose(trunk[5], trunk[1], B256::ZERO).await.unwrap();
+    assert_eq!(world.marked(), [Some(trunk[1]); 2]);
 }
 
 #[tokio::test]
@@ -396,64 +415,47 @@ async fn a_payload_is_the_same_every_time_and_outlives_other_builds() {
     assert_eq!(world.head(), genesis.hash);
 }
 
+/// Attributes with one fault each, and a word that the error has for it.
+fn wrong_attributes(good: &OpPayloadAttributes) -> [(OpPayloadAttributes, &'static str); 7] {
+    let with = |change: fn(&mut OpPayloadAttributes)| {
+        let mut attributes = good.clone();
+        change(&mut attributes);
+        attributes
+    };
+    [
+        (with(|it| it.gas_limit = None), "gasLimit"),
+        (with(|it| it.eip_1559_params = None), "eip1559Params"),
+        (
+            with(|it| it.eip_1559_params = Some([0, 0, 0, 0, 0, 0, 0, 1].into())),
+            "denominator",
+        ),
+        (
+            with(|it| it.eip_1559_params = Some([0, 0, 0, 1, 0, 0, 0, 0].into())),
+            "elasticity",
+        ),
+        (with(|it| it.min_base_fee = None), "minBaseFee"),
+        (
+            with(|it| {
+                let broke =
+                    crate::chain::evm::tests::sign(77, crate::chain::evm::tests::transfer(0)).1;
+                it.transactions.as_mut().unwrap().push(broke);
+            }),
+            "failed to force-include",
+        ),
+        (
+            with(|it| it.transactions = Some(vec![])),
+            "missing L1 attributes deposit transaction",
+        ),
+    ]
+}
+
 #[tokio::test]
 async fn wrong_attributes_are_named_and_the_head_stays_applied() {
     let world = World::new();
     let blocks = world.chain(&world.genesis(), 2, 0).await;
-    let good = || attributes(&blocks[1].header, 0, []);
-    let broke = crate::chain::evm::tests::sign(77, crate::chain::evm::tests::transfer(0)).1;
-    let cases: [(OpPayloadAttributes, &str); 8] = [
-        (
-            OpPayloadAttributes {
-                gas_limit: None,
-                ..good()
-            },
-            "gasLimit",
-        ),
-        (
-            OpPayloadAttributes {
-                eip_1559_params: None,
-                ..good()
-            },
-            "eip1559Params",
-        ),
-        (
-            OpPayloadAttributes {
-                eip_1559_params: Some([0, 0, 0, 0, 0, 0, 0, 1].into()),
-                ..good()
-            },
-            "denominator",
-        ),
-        (
-            OpPayloadAttributes {
-                eip_1559_params: Some([0, 0, 0, 1, 0, 0, 0, 0].into()),
-                ..good()
-            },
-            "elasticity",
-        ),
-        (
-            OpPayloadAttributes {
-                min_base_fee: None,
-                ..good()
-            },
-            "minBaseFee",
-        ),
-        (
-            OpPayloadAttributes {
-                transactions: Some([good().transactions.unwrap(), vec![broke]].concat()),
-                ..good()
-            },
-            "failed to force-include",
-        ),
-        (
-            OpPayloadAttributes {
-                transactions: Some(vec![]),
-                ..good()
-            },
-            "missing L1 attributes deposit transaction",
-        ),
-        (attributes(&blocks[0].header, 0, []), "timestamp"),
-    ];
+    let good = attributes(&blocks[1].header, 0, []);
+    let early = (attributes(&blocks[0].header, 0, []), "timestamp");
+    let cases = wrong_attributes(&good).into_iter().chain([early]);
     for (wrong, word) in cases {
         world.make_head(blocks[0].hash).await;
         let state = ForkchoiceState {

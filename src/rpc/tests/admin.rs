@@ -4,7 +4,7 @@ use super::chain::Chain as StaticChain;
 use crate::rollup::sequencer::{SequencerConfig, tests::World};
 use alloy_primitives::B256;
 use serde_json::{Value, json};
-use starling_proto::fork::Fork;
+use starling_proto::{fork::Fork, payload::BlockId};
 use tokio_util::sync::CancellationToken;
 
 /// Serves `admin` for a context with this sequencer.
@@ -12,6 +12,30 @@ fn served(sequencer: Option<crate::rollup::sequencer::SequencerHandle>) -> Stati
     let mut chain = StaticChain::new(Fork::Ecotone).with(|context| context.sequencer = sequencer);
     chain.serve(&["admin"]);
     chain
+}
+
+/// A stopped sequencer is not stopped again, and does not start without or on another hash than the
+/// head's.
+async fn refuses_to_start_elsewhere(rpc: &StaticChain, head: BlockId) {
+    let (zero, BlockId { hash, number }) = (B256::ZERO, head);
+    let mismatch = format!("block hash does not match: head {hash}:{number}, received {zero}");
+    for (method, params, code, message) in [
+        (
+            "admin_stopSequencer",
+            json!([]),
+            -32000,
+            "sequencer not running",
+        ),
+        ("admin_startSequencer", json!([zero]), -32000, &mismatch),
+        (
+            "admin_startSequencer",
+            json!([]),
+            -32602,
+            "missing value for required argument 0",
+        ),
+    ] {
+        assert_eq!(rpc.error(method, params).await, (code, message.to_owned()));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -29,27 +53,8 @@ async fn an_operator_starts_and_stops_a_sequencer_that_was_started_as_stopped() 
     let rpc = served(Some(handle));
 
     assert_eq!(rpc.result("admin_sequencerActive", json!([])).await, false);
-    assert_eq!(
-        rpc.error("admin_stopSequencer", json!([])).await,
-        (-32000, "sequencer not running".to_owned())
-    );
     let head = chain.view().head();
-    assert_eq!(
-        rpc.error("admin_startSequencer", json!([B256::ZERO])).await,
-        (
-            -32000,
-            format!(
-                "block hash does not match: head {}:{}, received {}",
-                head.hash,
-                head.number,
-                B256::ZERO
-            )
-        )
-    );
-    assert_eq!(
-        rpc.error("admin_startSequencer", json!([])).await,
-        (-32602, "missing value for required argument 0".to_owned())
-    );
+    refuses_to_start_elsewhere(&rpc, head).await;
     assert_eq!(
         rpc.result("admin_startSequencer", json!([head.hash])).await,
         Value::Null

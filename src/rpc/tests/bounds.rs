@@ -139,100 +139,83 @@ async fn every_heavy_method_looks_at_its_deadline() {
     }
 }
 
-#[tokio::test]
-async fn logs_are_bounded_by_blocks_number_and_bytes() {
+/// A chain of four blocks with three logs each, 132 bytes a log, under the limits given.
+fn chain_of_logs(limits: LogLimits) -> Chain {
     let mut chain = Chain::new(Fork::Canyon);
-    let log = |size| Log::new_unchecked(CONTRACT, vec![B256::ZERO], vec![7u8; size].into());
+    let log = Log::new_unchecked(CONTRACT, vec![B256::ZERO], vec![7u8; 100].into());
     for nonce in 0..4 {
-        chain.add(&[(legacy(nonce), vec![log(100), log(100), log(100)])]);
+        chain.add(&[(legacy(nonce), vec![log.clone(); 3])]);
     }
-    let limited = |chain: Chain, logs| chain.with(|context| context.bounds.logs = logs);
+    limit_logs(chain, limits)
+}
+
+fn limit_logs(chain: Chain, limits: LogLimits) -> Chain {
+    chain.with(|context| context.bounds.logs = limits)
+}
+
+/// Number of the logs from block `from` to block `to`.
+async fn count_logs(chain: &Chain, from: &str, to: &str) -> usize {
+    let filter = json!([{ "fromBlock": from, "toBlock": to }]);
+    let logs = chain.result("eth_getLogs", filter).await;
+    logs.as_array().unwrap().len()
+}
+
+/// The refusal of the logs from block `from` to the head.
+async fn refused_logs(chain: &Chain, from: &str) -> (i64, String) {
+    let filter = json!([{ "fromBlock": from, "toBlock": "latest" }]);
+    chain.error("eth_getLogs", filter).await
+}
+
+#[tokio::test]
+async fn logs_are_bounded_by_blocks() {
     let defaults = LogLimits::default();
     assert_eq!(
         (defaults.blocks, defaults.logs, defaults.bytes),
         (100_000, 20_000, 10_000_000)
     );
-    let ask = |from: &str| json!([{ "fromBlock": from, "toBlock": "latest" }]);
-
-    let chain = limited(
-        chain,
-        LogLimits {
-            blocks: 4,
-            ..defaults
-        },
-    );
+    let chain = chain_of_logs(LogLimits {
+        blocks: 4,
+        ..defaults
+    });
+    assert_eq!(count_logs(&chain, "0x1", "latest").await, 12);
     assert_eq!(
-        chain
-            .result("eth_getLogs", ask("0x1"))
-            .await
-            .as_array()
-            .unwrap()
-            .len(),
-        12
-    );
-    assert_eq!(
-        chain.error("eth_getLogs", ask("0x0")).await,
+        refused_logs(&chain, "0x0").await,
         (-32602, "query exceeds max block range 4".into())
     );
+}
 
+#[tokio::test]
+async fn logs_are_bounded_by_number_and_bytes() {
+    let number = LogLimits {
+        logs: 7,
+        ..LogLimits::default()
+    };
+    let bytes = LogLimits {
+        bytes: 7 * 132,
+        ..LogLimits::default()
+    };
+    for (limits, limit) in [(number, "7"), (bytes, "of 924 bytes")] {
+        let chain = chain_of_logs(limits);
+        let message = format!("query exceeds max results {limit}, retry with the range 1-2");
+        assert_eq!(refused_logs(&chain, "0x1").await, (-32602, message));
+        assert_eq!(count_logs(&chain, "0x1", "0x2").await, 6);
+    }
+}
+
+#[tokio::test]
+async fn a_single_blocks_logs_are_not_bounded_and_a_filters_are() {
+    let chain = chain_of_logs(LogLimits::default());
     let filter = chain
         .result("eth_newFilter", json!([{ "fromBlock": "0x1" }]))
         .await;
-    for (limits, limit) in [
-        (
-            LogLimits {
-                logs: 7,
-                ..defaults
-            },
-            "7",
-        ),
-        (
-            LogLimits {
-                bytes: 7 * 132,
-                ..defaults
-            },
-            "of 924 bytes",
-        ),
-    ] {
-        let mut changed = Chain::new(Fork::Canyon);
-        for nonce in 0..4 {
-            changed.add(&[(legacy(nonce), vec![log(100), log(100), log(100)])]);
-        }
-        let chain = limited(changed, limits);
-        let told = format!("query exceeds max results {limit}, retry with the range 1-2");
-        assert_eq!(chain.error("eth_getLogs", ask("0x1")).await, (-32602, told));
-        assert_eq!(
-            chain
-                .result(
-                    "eth_getLogs",
-                    json!([{ "fromBlock": "0x1", "toBlock": "0x2" }])
-                )
-                .await
-                .as_array()
-                .unwrap()
-                .len(),
-            6
-        );
-    }
-    // A single block is always told.
-    let chain = limited(
-        chain,
-        LogLimits {
-            logs: 1,
-            bytes: 1,
-            ..defaults
-        },
-    );
-    assert_eq!(
-        chain
-            .result("eth_getLogs", ask("0x4"))
-            .await
-            .as_array()
-            .unwrap()
-            .len(),
-        3
-    );
-    // So does the filter, whose changes come in parts instead.
+    let one = LogLimits {
+        logs: 1,
+        bytes: 1,
+        ..LogLimits::default()
+    };
+    let chain = limit_logs(chain, one);
+    assert_eq!(count_logs(&chain, "0x4", "latest").await, 3);
+    // The filter's changes come in parts instead.
     assert_eq!(
         chain.error("eth_getFilterLogs", json!([filter])).await.0,
         -32602
@@ -271,18 +254,8 @@ async fn what_a_filter_tells_comes_in_parts() {
     }
 }
 
-#[tokio::test]
-async fn the_pools_content_is_bounded_in_bytes() {
-    let mut chain = Chain::new(Fork::Canyon);
-    chain.add(&[]);
-    let all = chain
-        .result("eth_newPendingTransactionFilter", json!([true]))
-        .await;
-    let hashes = chain
-        .result("eth_newPendingTransactionFilter", json!([]))
-        .await;
-    let mut chain = chain.with(|context| context.bounds.transactions = 1_000);
-    chain.add(&[]);
+/// Adds three transfers to the pool of a chain and returns their bytes.
+fn pool_transfers(chain: &Chain) -> [Bytes; 3] {
     let sent = [0, 1, 2].map(|nonce| super::send::transfer(nonce, 21_000));
     for raw in &sent {
         // The fee on L1 goes by bytes: only what is given here counts.
@@ -298,42 +271,48 @@ async fn the_pools_content_is_bounded_in_bytes() {
         };
         chain.context.chain.pool.add(tx, &at).unwrap();
     }
-    let size: usize = sent.iter().map(|raw| raw.len()).sum();
+    sent
+}
+
+/// The same chain that answers with at most `bytes` of transactions.
+fn limit_transactions(chain: Chain, bytes: usize) -> Chain {
+    chain.with(|context| context.bounds.transactions = bytes)
+}
+
+#[tokio::test]
+async fn the_pools_content_is_bounded_in_bytes() {
+    let mut chain = limit_transactions(Chain::new(Fork::Canyon), 1_000);
+    chain.add(&[]);
+    let size: usize = pool_transfers(&chain).iter().map(|raw| raw.len()).sum();
     assert!(chain.result("txpool_content", json!([])).await.is_object());
-    let chain = chain.with(|context| context.bounds.transactions = size - 1);
+    let chain = limit_transactions(chain, size - 1);
     for (method, params) in [
         ("txpool_content", json!([])),
         ("txpool_contentFrom", json!([super::send::SENDER])),
     ] {
-        let told = (
-            -32003,
-            format!("response too large: {size} bytes of transactions"),
-        );
-        assert_eq!(chain.error(method, params).await, told, "{method}");
-    }
-    // A filter tells them in parts, if in full.
-    let chain = chain.with(|context| context.bounds.transactions = sent[0].len() + 1);
-    let mut count = Vec::new();
-    for _ in 0..3 {
-        count.push(
-            chain
-                .result("eth_getFilterChanges", json!([all]))
-                .await
-                .as_array()
-                .unwrap()
-                .len(),
+        let message = format!("response too large: {size} bytes of transactions");
+        assert_eq!(
+            chain.error(method, params).await,
+            (-32003, message),
+            "{method}"
         );
     }
-    assert_eq!(count, [2, 1, 0]);
-    assert_eq!(
-        chain
-            .result("eth_getFilterChanges", json!([hashes]))
-            .await
-            .as_array()
-            .unwrap()
-            .len(),
-        3
-    );
+}
+
+/// A filter of whole transactions gives them in parts; one of hashes gives all at once.
+#[tokio::test]
+async fn a_filter_of_pending_transactions_gives_them_in_parts() {
+    let mut chain = Chain::new(Fork::Canyon);
+    chain.add(&[]);
+    let method = "eth_newPendingTransactionFilter";
+    let whole = chain.result(method, json!([true])).await;
+    let hashes = chain.result(method, json!([])).await;
+    let sent = pool_transfers(&chain);
+    let chain = limit_transactions(chain, sent[0].len() + 1);
+    for (filter, expected) in [(&whole, 2), (&whole, 1), (&whole, 0), (&hashes, 3)] {
+        let changes = chain.result("eth_getFilterChanges", json!([filter])).await;
+        assert_eq!(changes.as_array().map(Vec::len), Some(expected));
+    }
 }
 
 #[tokio::test]

@@ -245,68 +245,76 @@ async fn an_access_list_that_never_settles_is_an_error() {
     );
 }
 
-/// State overrides, in calls and estimates alike.
+/// 32 bytes that hold a number.
+fn word(n: u64) -> Value {
+    json!(format!("0x{n:064x}"))
+}
+
+/// Code that returns the word that `op` pushes.
+fn returning(op: &str) -> String {
+    format!("0x{op}60005260206000f3")
+}
+
+/// Runs `code` in the place of the contract's, in an estimate and in a call whose result it returns.
+async fn run_overridden(chain: &Chain, code: &str, state: Value, block: Value) -> Value {
+    let mut account = state;
+    account["code"] = json!(code);
+    let overrides = json!({ CONTRACT.to_string(): account });
+    let params = json!([{ "to": CONTRACT }, "latest", overrides, block]);
+    chain.result("eth_estimateGas", params.clone()).await;
+    chain.result("eth_call", params).await
+}
+
 #[tokio::test]
-async fn overrides_pretend() {
+async fn state_overrides_change_slots_and_balances() {
     let mut chain = Chain::new(Fork::Isthmus);
     chain.add(&[]);
-    let word = |n: u64| json!(format!("0x{n:064x}"));
-    let run = async |code: &str, state: Value, block: Value| {
-        let mut account = state;
-        account["code"] = json!(code);
-        let overrides = json!({ CONTRACT.to_string(): account });
-        let params = json!([{ "to": CONTRACT }, "latest", overrides, block]);
-        chain.result("eth_estimateGas", params.clone()).await;
-        chain.result("eth_call", params).await
-    };
-    let returning = |op: &str| format!("0x{op}60005260206000f3");
     let slot = |n: u64| returning(&format!("60{n:02x}54"));
     let key = B256::with_last_byte(2).to_string();
+    let difference = json!({ "stateDiff": { &key: word(7) } });
+    let whole = json!({ "state": { &key: word(7) } });
     // Slot 1 holds 0x38: a difference leaves it, a whole state does not.
-    assert_eq!(
-        run(
-            &slot(1),
-            json!({ "stateDiff": { &key: word(7) } }),
-            json!({})
-        )
-        .await,
-        word(0x38)
-    );
-    assert_eq!(
-        run(
-            &slot(2),
-            json!({ "stateDiff": { &key: word(7) } }),
-            json!({})
-        )
-        .await,
-        word(7)
-    );
-    assert_eq!(
-        run(&slot(1), json!({ "state": { &key: word(7) } }), json!({})).await,
-        word(0)
-    );
-    assert_eq!(
-        run(&returning("47"), json!({ "balance": "0x63" }), json!({})).await,
-        word(0x63)
-    );
+    for (code, state, expected) in [
+        (slot(1), difference.clone(), 0x38),
+        (slot(2), difference, 7),
+        (slot(1), whole, 0),
+        (returning("47"), json!({ "balance": "0x63" }), 0x63),
+    ] {
+        assert_eq!(
+            run_overridden(&chain, &code, state.clone(), json!({})).await,
+            word(expected),
+            "{code} with {state}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn block_overrides_change_the_blocks_members() {
+    let mut chain = Chain::new(Fork::Isthmus);
+    chain.add(&[]);
     // TIMESTAMP, GASLIMIT, COINBASE, PREVRANDAO.
-    assert_eq!(
-        run(&returning("42"), json!({}), json!({ "time": "0xffff" })).await,
-        word(0xffff)
-    );
-    assert_eq!(
-        run(
-            &returning("45"),
-            json!({}),
-            json!({ "gasLimit": "0x1000000" })
-        )
-        .await,
-        word(0x0100_0000)
-    );
-    let coinbase = json!({ "feeRecipient": Address::with_last_byte(9) });
-    assert_eq!(run(&returning("41"), json!({}), coinbase).await, word(9));
-    let random = json!({ "prevRandao": B256::with_last_byte(8) });
-    assert_eq!(run(&returning("44"), json!({}), random).await, word(8));
+    for (op, block, expected) in [
+        ("42", json!({ "time": "0xffff" }), 0xffff),
+        ("45", json!({ "gasLimit": "0x1000000" }), 0x0100_0000),
+        (
+            "41",
+            json!({ "feeRecipient": Address::with_last_byte(9) }),
+            9,
+        ),
+        ("44", json!({ "prevRandao": B256::with_last_byte(8) }), 8),
+    ] {
+        assert_eq!(
+            run_overridden(&chain, &returning(op), json!({}), block).await,
+            word(expected),
+            "opcode {op}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_whole_state_and_a_difference_of_one_account_are_refused() {
+    let mut chain = Chain::new(Fork::Isthmus);
+    chain.add(&[]);
     let both = json!({ CONTRACT.to_string(): { "state": {}, "stateDiff": {} } });
     for method in ["eth_call", "eth_estimateGas", "eth_createAccessList"] {
         let (code, message) = chain
@@ -321,7 +329,12 @@ async fn overrides_pretend() {
             "{method}"
         );
     }
-    // A poor sender made rich.
+}
+
+#[tokio::test]
+async fn a_poor_sender_that_is_made_rich_has_an_estimate() {
+    let mut chain = Chain::new(Fork::Isthmus);
+    chain.add(&[]);
     let poor = json!({ "from": Address::repeat_byte(5), "to": RICH, "value": "0x1" });
     let rich = json!({ Address::repeat_byte(5).to_string(): { "balance": format!("{FUNDS:#x}") } });
     assert_eq!(

@@ -26,7 +26,9 @@ use alloy_eips::{
     eip2718::Encodable2718,
     eip2930::{AccessList, AccessListItem},
 };
-use alloy_primitives::{Address, B256, Bytes, Log, Signature, TxKind, U256, keccak256};
+use alloy_primitives::{
+    Address, B256, Bytes, KECCAK256_EMPTY, Log, Signature, TxKind, U256, keccak256,
+};
 use op_alloy_consensus::OpTxEnvelope;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -70,6 +72,33 @@ fn account(nonce: u64, balance: u64, code_hash: B256) -> Option<AccountChange> {
     })
 }
 
+/// The contract with a value in slot 1, and the accounts that tests send from.
+fn genesis_state() -> Changes {
+    let code = Bytes::from(CODE);
+    let hash = keccak256(&code);
+    let storage = StorageChange {
+        wiped: false,
+        slots: BTreeMap::from([(keccak256(B256::with_last_byte(1)), U256::from(0x38))]),
+    };
+    let [used, delegated] =
+        [super::hostile::USED, super::hostile::DELEGATED].map(super::hostile::address);
+    let accounts = [
+        (RICH, account(7, 1_000_000, KECCAK256_EMPTY)),
+        (CONTRACT, account(1, 0, hash)),
+        (super::send::SENDER, account(0, FUNDS.to(), KECCAK256_EMPTY)),
+        (used, account(5, FUNDS.to(), KECCAK256_EMPTY)),
+        (delegated, account(0, FUNDS.to(), hash)),
+    ];
+    Changes {
+        accounts: accounts
+            .into_iter()
+            .map(|(address, account)| (keccak256(address), account))
+            .collect(),
+        storages: BTreeMap::from([(keccak256(CONTRACT), storage)]),
+        codes: BTreeMap::from([(hash, code)]),
+    }
+}
+
 impl Chain {
     pub fn new(fork: Fork) -> Self {
         let forks = ForkSchedule::from_genesis(fork);
@@ -88,39 +117,7 @@ impl Chain {
     }
 
     fn with_rules(rules: Rules, forks: ForkSchedule) -> Self {
-        let code = Bytes::from(CODE);
-        let hash = keccak256(&code);
-        let slots = BTreeMap::from([(keccak256(B256::with_last_byte(1)), U256::from(0x38))]);
-        let changes = Changes {
-            accounts: BTreeMap::from([
-                (
-                    keccak256(RICH),
-                    account(7, 1_000_000, alloy_primitives::KECCAK256_EMPTY),
-                ),
-                (keccak256(CONTRACT), account(1, 0, hash)),
-                (
-                    keccak256(super::send::SENDER),
-                    account(0, FUNDS.to(), alloy_primitives::KECCAK256_EMPTY),
-                ),
-                (
-                    keccak256(super::hostile::address(super::hostile::USED)),
-                    account(5, FUNDS.to(), alloy_primitives::KECCAK256_EMPTY),
-                ),
-                (
-                    keccak256(super::hostile::address(super::hostile::DELEGATED)),
-                    account(0, FUNDS.to(), hash),
-                ),
-            ]),
-            storages: BTreeMap::from([(
-                keccak256(CONTRACT),
-                StorageChange {
-                    wiped: false,
-                    slots,
-                },
-            )]),
-            codes: BTreeMap::from([(hash, code)]),
-        };
-        let update = trie::genesis(&changes).unwrap();
+        let update = trie::genesis(&genesis_state()).unwrap();
         let header = Header {
             state_root: update.state_root,
             timestamp: 1000,
@@ -148,9 +145,8 @@ impl Chain {
             genesis_time: 1000,
             rules,
         };
-        let newest = view.clone();
         let made = Arc::<Mutex<BTreeMap<_, _>>>::default();
-        let found = made.clone();
+        let (newest, found) = (view.clone(), made.clone());
         let reader = Reader {
             pool: Arc::new(Pool::new(&spec)),
             spec: Arc::new(spec),

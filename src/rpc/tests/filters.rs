@@ -32,117 +32,158 @@ fn gone(id: &Value) -> (i64, String) {
     (-32000, "filter not found".into())
 }
 
-#[tokio::test]
-async fn filters_tell_what_came_since_the_last_question() {
-    let mut chain = Chain::new(Fork::Canyon);
-    chain.add(&[(legacy(0), vec![log(1)])]);
-    let all = chain
-        .result(
-            "eth_newFilter",
-            json!([{ "fromBlock": "0x0", "address": CONTRACT }]),
-        )
-        .await;
-    let some = chain
-        .result(
-            "eth_newFilter",
-            json!([{ "topics": [[B256::repeat_byte(2)]] }]),
-        )
-        .await;
-    let bounded = chain
-        .result(
-            "eth_newFilter",
-            json!([{ "fromBlock": "0x3", "toBlock": "0x3" }]),
-        )
-        .await;
-    let other = chain
-        .result("eth_newFilter", json!([{ "address": RICH }]))
-        .await;
-    let blocks = chain.result("eth_newBlockFilter", json!([])).await;
-    let changes = |id: &Value| chain_changes(&chain, id.clone());
-    for id in [&all, &some, &bounded, &other, &blocks] {
-        assert_eq!(changes(id).await, json!([]));
+/// Logs as [`seen`] gives them: the first byte of the topic, and whether the log was removed.
+fn reported(logs: &[(&str, bool)]) -> Vec<(String, bool)> {
+    logs.iter()
+        .map(|(topic, removed)| (topic.to_string(), *removed))
+        .collect()
+}
+
+async fn new_filter(chain: &Chain, filter: Value) -> Value {
+    chain.result("eth_newFilter", json!([filter])).await
+}
+
+/// A chain with a filter of each kind, installed at its first block.
+struct Filtered {
+    chain: Chain,
+    /// Logs of the contract.
+    all: Value,
+    /// Logs with the topic 2.
+    topic: Value,
+    /// New blocks.
+    blocks: Value,
+}
+
+impl Filtered {
+    async fn new() -> Self {
+        let mut chain = Chain::new(Fork::Canyon);
+        chain.add(&[(legacy(0), vec![log(1)])]);
+        let all = new_filter(&chain, json!({ "fromBlock": "0x0", "address": CONTRACT })).await;
+        let topic = new_filter(&chain, json!({ "topics": [[B256::repeat_byte(2)]] })).await;
+        let blocks = chain.result("eth_newBlockFilter", json!([])).await;
+        Self {
+            chain,
+            all,
+            topic,
+            blocks,
+        }
     }
-    let second = chain.add(&[(legacy(1), vec![log(2), log(3)])]);
-    let third = chain.add(&[(legacy(2), vec![log(2)])]);
-    let changes = |id: &Value| chain_changes(&chain, id.clone());
-    let told = |logs: &[(&str, bool)]| {
-        logs.iter()
-            .map(|(topic, removed)| (topic.to_string(), *removed))
-            .collect::<Vec<_>>()
-    };
+
+    async fn changes(&self, id: &Value) -> Value {
+        chain_changes(&self.chain, id.clone()).await
+    }
+
+    /// Adds two blocks, with the logs 2 and 3, and 2. Returns their hashes.
+    fn add_logs(&mut self) -> [B256; 2] {
+        let second = self.chain.add(&[(legacy(1), vec![log(2), log(3)])]);
+        let third = self.chain.add(&[(legacy(2), vec![log(2)])]);
+        [second.payload.hash, third.payload.hash]
+    }
+
+    /// Replaces all blocks after the first by three others, with the log 7. Returns their hashes.
+    fn reorganise_after_first(&mut self) -> [B256; 3] {
+        let chain = &mut self.chain;
+        chain.blocks.truncate(1);
+        [vec![(legacy(9), vec![log(7)])], vec![], vec![]].map(|transactions| {
+            let snapshot = chain.store.snapshot().unwrap();
+            let parent = View::new(snapshot, chain.blocks.clone(), None, None).unwrap();
+            let block = chain.block(&Arc::new(parent), &transactions, "other");
+            chain.blocks.push(block.clone());
+            block.payload.hash
+        })
+    }
+}
+
+#[tokio::test]
+async fn filters_report_changes_since_the_last_request() {
+    let mut filtered = Filtered::new().await;
+    let range = json!({ "fromBlock": "0x3", "toBlock": "0x3" });
+    let bounded = new_filter(&filtered.chain, range).await;
+    let other = new_filter(&filtered.chain, json!({ "address": RICH })).await;
+    let Filtered {
+        all, topic, blocks, ..
+    } = &filtered;
+    for id in [all, topic, &bounded, &other, blocks] {
+        assert_eq!(filtered.changes(id).await, json!([]));
+    }
+    let hashes = filtered.add_logs();
     assert_eq!(
-        seen(&changes(&all).await),
-        told(&[("02", false), ("03", false), ("02", false)])
+        seen(&filtered.changes(&filtered.all).await),
+        reported(&[("02", false), ("03", false), ("02", false)])
     );
     assert_eq!(
-        seen(&changes(&some).await),
-        told(&[("02", false), ("02", false)])
+        seen(&filtered.changes(&filtered.topic).await),
+        reported(&[("02", false), ("02", false)])
     );
-    assert_eq!(seen(&changes(&bounded).await), told(&[("02", false)]));
-    assert_eq!(changes(&other).await, json!([]));
     assert_eq!(
-        changes(&blocks).await,
-        json!([second.payload.hash, third.payload.hash])
+        seen(&filtered.changes(&bounded).await),
+        reported(&[("02", false)])
     );
-    assert_eq!(changes(&all).await, json!([]));
-    // All that match, told or not, from before the filter too.
+    assert_eq!(filtered.changes(&other).await, json!([]));
+    assert_eq!(filtered.changes(&filtered.blocks).await, json!(hashes));
+    assert_eq!(filtered.changes(&filtered.all).await, json!([]));
+}
+
+#[tokio::test]
+async fn a_filters_logs_are_all_that_match() {
+    let mut filtered = Filtered::new().await;
+    filtered.add_logs();
+    filtered.changes(&filtered.all).await;
+    let Filtered {
+        chain, all, blocks, ..
+    } = &filtered;
+    // Reported before or not, and those from before the filter.
     let logs = chain.result("eth_getFilterLogs", json!([all])).await;
     assert_eq!(seen(&logs).len(), 4);
     assert_eq!(
         chain.error("eth_getFilterLogs", json!([blocks])).await,
-        gone(&blocks)
+        gone(blocks)
     );
+}
 
-    // A branch without the second block's logs, one block higher: what was told comes back as
-    // removed, newest first.
-    chain.blocks.truncate(1);
-    let parent = Arc::new(
-        View::new(
-            chain.store.snapshot().unwrap(),
-            chain.blocks.clone(),
-            None,
-            None,
-        )
-        .unwrap(),
-    );
-    let fork = chain.block(&parent, &[(legacy(9), vec![log(7)])], "other");
-    chain.blocks.push(fork.clone());
-    let mut branch = vec![fork];
-    for _ in 0..2 {
-        let view = View::new(
-            chain.store.snapshot().unwrap(),
-            chain.blocks.clone(),
-            None,
-            None,
-        )
-        .unwrap();
-        let block = chain.block(&Arc::new(view), &[], "other");
-        chain.blocks.push(block.clone());
-        branch.push(block);
+/// A branch without the second block's logs, one block higher: the reported logs are reported as
+/// removed, newest first.
+#[tokio::test]
+async fn filters_report_the_removed_logs_of_a_reorg() {
+    let mut filtered = Filtered::new().await;
+    filtered.add_logs();
+    let Filtered {
+        all, topic, blocks, ..
+    } = &filtered;
+    for id in [all, topic, blocks] {
+        assert_ne!(filtered.changes(id).await, json!([]));
     }
-    chain.publish();
-    let changes = |id: &Value| chain_changes(&chain, id.clone());
-    let expected = told(&[("02", true), ("03", true), ("02", true), ("07", false)]);
-    assert_eq!(seen(&changes(&all).await), expected);
+    let hashes = filtered.reorganise_after_first();
+    filtered.chain.publish();
     assert_eq!(
-        seen(&changes(&some).await),
-        told(&[("02", true), ("02", true)])
+        seen(&filtered.changes(&filtered.all).await),
+        reported(&[("02", true), ("03", true), ("02", true), ("07", false)])
     );
-    let hashes: Vec<_> = branch.iter().map(|block| block.payload.hash).collect();
-    assert_eq!(changes(&blocks).await, json!(hashes));
+    assert_eq!(
+        seen(&filtered.changes(&filtered.topic).await),
+        reported(&[("02", true), ("02", true)])
+    );
+    assert_eq!(filtered.changes(&filtered.blocks).await, json!(hashes));
+}
 
-    assert_eq!(
-        chain.result("eth_uninstallFilter", json!([all])).await,
-        true
-    );
-    assert_eq!(
-        chain.result("eth_uninstallFilter", json!([all])).await,
-        false
-    );
+#[tokio::test]
+async fn an_uninstalled_filter_is_gone() {
+    let Filtered { chain, all, .. } = Filtered::new().await;
+    for installed in [true, false] {
+        assert_eq!(
+            chain.result("eth_uninstallFilter", json!([all])).await,
+            installed
+        );
+    }
     assert_eq!(
         chain.error("eth_getFilterChanges", json!([all])).await,
         gone(&all)
     );
+}
+
+#[tokio::test]
+async fn a_filter_with_a_reversed_range_is_refused() {
+    let chain = Chain::new(Fork::Canyon);
     let reversed = json!([{ "fromBlock": "0x5", "toBlock": "0x2" }]);
     assert_eq!(
         chain.error("eth_newFilter", reversed).await,

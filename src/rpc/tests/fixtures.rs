@@ -199,25 +199,22 @@ fn shape(value: &Value) -> Value {
 }
 
 #[tokio::test]
-async fn other_answers_have_the_shapes_of_geths() {
+async fn access_lists_proofs_and_storage_values_have_the_shapes_of_geths() {
     let mut chain = Chain::new(Fork::Isthmus);
     chain.add(&[]);
-    let code =
-        json!({ super::chain::CONTRACT.to_string(): { "code": "0x600054506001545060006000fd" } });
-    let call = json!({ "to": super::chain::CONTRACT });
+    let contract = super::chain::CONTRACT;
+    let code = json!({ contract.to_string(): { "code": "0x600054506001545060006000fd" } });
+    let call = json!({ "to": contract });
     let list = chain
         .result("eth_createAccessList", json!([call, "latest", code]))
         .await;
     let proof = chain
-        .result(
-            "eth_getProof",
-            json!([super::chain::CONTRACT, ["0x01"], "latest"]),
-        )
+        .result("eth_getProof", json!([contract, ["0x01"], "latest"]))
         .await;
     let values = chain
         .result(
             "eth_getStorageValues",
-            json!([{ super::chain::CONTRACT.to_string(): [B256::ZERO] }, "latest"]),
+            json!([{ contract.to_string(): [B256::ZERO] }, "latest"]),
         )
         .await;
     let ours = [
@@ -247,6 +244,12 @@ async fn other_answers_have_the_shapes_of_geths() {
             assert_eq!(ours, theirs, "{method}");
         }
     }
+}
+
+#[tokio::test]
+async fn the_pools_status_and_the_capabilities_have_the_shapes_of_geths() {
+    let mut chain = Chain::new(Fork::Isthmus);
+    chain.add(&[]);
     let status = chain.result("txpool_status", json!([])).await;
     assert!(
         answers("txpool_status")
@@ -262,6 +265,12 @@ async fn other_answers_have_the_shapes_of_geths() {
             .remove("deleteStrategy");
         assert_eq!(shape(&capabilities), shape(&theirs));
     }
+}
+
+#[tokio::test]
+async fn a_pooled_transaction_has_the_fields_of_geths() {
+    let mut chain = Chain::new(Fork::Isthmus);
+    chain.add(&[]);
     chain
         .result(
             "eth_sendRawTransaction",

@@ -64,6 +64,16 @@ async fn what_is_no_request_is_refused() {
             r#"{"jsonrpc":"2.0","id":[1],"method":"toy_echo"}"#,
             error("null", -32600, "invalid request"),
         ),
+    ] {
+        assert_eq!(server.post(body).await, answer, "{body}");
+    }
+    assert_eq!(server.post("  ").await, "");
+}
+
+#[tokio::test]
+async fn methods_and_arguments_that_do_not_exist_are_refused() {
+    let server = Server::plain().await;
+    for (body, answer) in [
         (
             r#"{"jsonrpc":"2.0","id":1,"method":"foo_bar"}"#,
             error(
@@ -87,8 +97,12 @@ async fn what_is_no_request_is_refused() {
     ] {
         assert_eq!(server.post(body).await, answer, "{body}");
     }
-    assert_eq!(server.post("  ").await, "");
-    // Millions of values, and nesting without end: refused, not stored, not recursed into.
+}
+
+/// Millions of values, and nesting without end: refused, not stored, not recursed into.
+#[tokio::test]
+async fn large_and_deep_requests_are_refused() {
+    let server = Server::plain().await;
     let many = "1,".repeat(2_000_000) + "1";
     assert_eq!(
         server.post(&format!("[{many}]")).await,

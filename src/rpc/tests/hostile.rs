@@ -124,9 +124,143 @@ impl Chain {
     }
 }
 
-/// Faults that a transaction has by itself, each with geth's words for it.
-fn faults() -> Vec<(Bytes, &'static str)> {
-    let unsupported = "transaction type not supported";
+/// A transaction that is refused, and the words it is refused with.
+type TransactionFault = (Bytes, &'static str);
+
+/// A transfer with one field changed, signed with the key of an unused account.
+fn transfer_with(change: impl FnOnce(&mut TxEip1559)) -> Bytes {
+    let mut tx = transfer();
+    change(&mut tx);
+    raw(KEY, tx)
+}
+
+/// Transactions over a limit of size or gas.
+fn oversized() -> Vec<TransactionFault> {
+    let large = TxLegacy {
+        input: vec![0; 128 * 1024].into(),
+        ..legacy()
+    };
+    let creation = transfer_with(|tx| {
+        tx.input = vec![0; 49_153].into();
+        tx.gas_limit = 9_000_000;
+        tx.to = TxKind::Create;
+    });
+    let floor = transfer_with(|tx| {
+        tx.input = vec![1; 10].into();
+        tx.gas_limit = 21_399;
+    });
+    vec![
+        (
+            raw(KEY, large),
+            "oversized data: transaction size 131179, limit 131072",
+        ),
+        (
+            creation,
+            "max initcode size exceeded: code size 49153, limit 49152",
+        ),
+        (
+            transfer_with(|tx| tx.gas_limit = (1 << 24) + 1),
+            "transaction gas limit too high (cap: 16777216, tx: 16777217)",
+        ),
+        (
+            transfer_with(|tx| tx.gas_limit = GAS_LIMIT - 70_000 + 1),
+            "exceeds block gas limit",
+        ),
+        (
+            transfer_with(|tx| tx.gas_limit = 20_999),
+            "intrinsic gas too low: gas 20999, minimum needed 21000",
+        ),
+        (
+            floor,
+            "insufficient gas for floor data gas cost: gas 21399, minimum needed 21400",
+        ),
+    ]
+}
+
+/// Fees that are inconsistent, too low, or above the cap.
+fn mispriced() -> Vec<TransactionFault> {
+    vec![
+        (
+            transfer_with(|tx| tx.max_priority_fee_per_gas = PRICE + 1),
+            "max priority fee per gas higher than max fee per gas",
+        ),
+        (
+            transfer_with(|tx| tx.max_priority_fee_per_gas = 0),
+            "transaction underpriced: gas tip cap 0, minimum needed 1",
+        ),
+        (
+            transfer_with(|tx| tx.max_fee_per_gas = 50_000_000_000_000),
+            "tx fee (1.05 ether) exceeds the configured cap (1.00 ether)",
+        ),
+    ]
+}
+
+/// Signatures for other chains or for none, and one whose `s` is in the upper half of the order.
+fn missigned() -> Vec<TransactionFault> {
+    let wrong_chain = "invalid sender: invalid chain id for signer: have 1 want 901";
+    let legacy_on = |chain_id| {
+        raw(
+            KEY,
+            TxLegacy {
+                chain_id,
+                ..legacy()
+            },
+        )
+    };
+    let OpTxEnvelope::Eip1559(signed) = sign(KEY, transfer()) else {
+        unreachable!()
+    };
+    let order = U256::from_be_bytes(secp256k1::constants::CURVE_ORDER);
+    let mirrored = Signature::new(
+        signed.signature().r(),
+        order - signed.signature().s(),
+        !signed.signature().v(),
+    );
+    let mirrored = Bytes::from(OpTxEnvelope::from(transfer().into_signed(mirrored)).encoded_2718());
+    vec![
+        (transfer_with(|tx| tx.chain_id = 1), wrong_chain),
+        (legacy_on(Some(1)), wrong_chain),
+        (
+            legacy_on(None),
+            "only replay-protected (EIP-155) transactions allowed over RPC",
+        ),
+        (
+            mirrored,
+            "invalid sender: invalid transaction v, r, s values",
+        ),
+    ]
+}
+
+/// Nonces that do not fit the account, and a list of authorizations without an entry.
+fn misnumbered() -> Vec<TransactionFault> {
+    let transfer_by = |key, nonce| {
+        raw(
+            key,
+            TxEip1559 {
+                nonce,
+                ..transfer()
+            },
+        )
+    };
+    vec![
+        (transfer_by(KEY, u64::MAX), "nonce has max value"),
+        (
+            transfer_by(USED, 4),
+            "nonce too low: next nonce 5, tx nonce 4",
+        ),
+        (
+            transfer_by(DELEGATED, 1),
+            "gapped-nonce tx from delegated accounts",
+        ),
+        (
+            raw(KEY, set_code(vec![])),
+            "set code tx must have at least one authorization tuple",
+        ),
+    ]
+}
+
+/// Blob transactions, deposits, and types that do not exist.
+fn unsupported() -> Vec<TransactionFault> {
     let blob = TxEip4844 {
         chain_id: CHAIN_ID,
         gas_limit: 21_000,
@@ -145,185 +279,22 @@ fn faults() -> Vec<(Bytes, &'static str)> {
         ..Default::default()
     };
     let deposit = Bytes::from(OpTxEnvelope::from(deposit).encoded_2718());
+    [
+        blob,
+        deposit,
+        Bytes::from_static(&hex!("7dc0")),
+        Bytes::from_static(&hex!("05c0")),
+    ]
+    .map(|raw| (raw, "transaction type not supported"))
+    .into()
+}
+
+/// Bytes that are no encoding of a transaction.
+fn malformed() -> Vec<TransactionFault> {
     let good = raw(KEY, legacy());
-    let OpTxEnvelope::Eip1559(signed) = sign(KEY, transfer()) else {
-        unreachable!()
-    };
-    let order = U256::from_be_bytes(secp256k1::constants::CURVE_ORDER);
-    let mirrored = Signature::new(
-        signed.signature().r(),
-        order - signed.signature().s(),
-        !signed.signature().v(),
-    );
-    let mirrored = Bytes::from(OpTxEnvelope::from(transfer().into_signed(mirrored)).encoded_2718());
     let mut trailing = good.to_vec();
     trailing.push(0);
     vec![
-        (
-            raw(
-                KEY,
-                TxLegacy {
-                    input: vec![0; 128 * 1024].into(),
-                    ..legacy()
-                },
-            ),
-            "oversized data: transaction size 131179, limit 131072",
-        ),
-        (
-            raw(
-                KEY,
-                TxEip1559 {
-                    input: vec![0; 49_153].into(),
-                    gas_limit: 9_000_000,
-                    to: TxKind::Create,
-                    ..transfer()
-                },
-            ),
-            "max initcode size exceeded: code size 49153, limit 49152",
-        ),
-        (
-            raw(
-                KEY,
-                TxEip1559 {
-                    gas_limit: (1 << 24) + 1,
-                    ..transfer()
-                },
-            ),
-            "transaction gas limit too high (cap: 16777216, tx: 16777217)",
-        ),
-        (
-            raw(
-                KEY,
-                TxEip1559 {
-                    gas_limit: GAS_LIMIT - 70_000 + 1,
-                    ..transfer()
-                },
-            ),
-            "exceeds block gas limit",
-        ),
-        (
-            raw(
-                KEY,
-                TxEip1559 {
-                    gas_limit: 20_999,
-                    ..transfer()
-                },
-            ),
-            "intrinsic gas too low: gas 20999, minimum needed 21000",
-        ),
-        (
-            raw(
-                KEY,
-                TxEip1559 {
-                    input: vec![1; 10].into(),
-                    gas_limit: 21_399,
-                    ..transfer()
-                },
-            ),
-            "insufficient gas for floor data gas cost: gas 21399, minimum needed 21400",
-        ),
-        (
-            raw(
-                KEY,
-                TxEip1559 {
-                    max_priority_fee_per_gas: PRICE + 1,
-                    ..transfer()
-                },
-            ),
-            "max priority fee per gas higher than max fee per gas",
-        ),
-        (
-            raw(
-                KEY,
-                TxEip1559 {
-                    max_priority_fee_per_gas: 0,
-                    ..transfer()
-                },
-            ),
-            "transaction underpriced: gas tip cap 0, minimum needed 1",
-        ),
-        (
-            raw(
-                KEY,
-                TxEip1559 {
-                    max_fee_per_gas: 50_000_000_000_000,
-                    ..transfer()
-                },
-            ),
-            "tx fee (1.05 ether) exceeds the configured cap (1.00 ether)",
-        ),
-        (
-            raw(
-                KEY,
-                TxEip1559 {
-                    chain_id: 1,
-                    ..transfer()
-                },
-            ),
-            "invalid sender: invalid chain id for signer: have 1 want 901",
-        ),
-        (
-            raw(
-                KEY,
-                TxLegacy {
-                    chain_id: Some(1),
-                    ..legacy()
-                },
-            ),
-            "invalid sender: invalid chain id for signer: have 1 want 901",
-        ),
-        (
-            raw(
-                KEY,
-                TxLegacy {
-                    chain_id: None,
-                    ..legacy()
-                },
-            ),
-            "only replay-protected (EIP-155) transactions allowed over RPC",
-        ),
-        (
-            raw(
-                KEY,
-                TxEip1559 {
-                    nonce: u64::MAX,
-                    ..transfer()
-                },
-            ),
-            "nonce has max value",
-        ),
-        (
-            raw(
-                USED,
-                TxEip1559 {
-                    nonce: 4,
-                    ..transfer()
-                },
-            ),
-            "nonce too low: next nonce 5, tx nonce 4",
-        ),
-        (
-            raw(KEY, set_code(vec![])),
-            "set code tx must have at least one authorization tuple",
-        ),
-        (
-            raw(
-                DELEGATED,
-                TxEip1559 {
-                    nonce: 1,
-                    ..transfer()
-                },
-            ),
-            "gapped-nonce tx from delegated accounts",
-        ),
-        (blob, unsupported),
-        (deposit, unsupported),
-        (Bytes::from_static(&hex!("7dc0")), unsupported),
-        (Bytes::from_static(&hex!("05c0")), unsupported),
-        (
-            mirrored,
-            "invalid sender: invalid transaction v, r, s values",
-        ),
         (trailing.into(), "rlp: input contains more than one value"),
         (
             good.slice(..good.len() - 1),
@@ -339,6 +310,19 @@ fn faults() -> Vec<(Bytes, &'static str)> {
         ),
         (Bytes::new(), "typed transaction too short"),
     ]
+}
+
+/// Faults that a transaction has by itself, each with geth's words for it.
+fn faults() -> Vec<TransactionFault> {
+    [
+        oversized(),
+        mispriced(),
+        missigned(),
+        misnumbered(),
+        unsupported(),
+        malformed(),
+    ]
+    .concat()
 }
 
 #[tokio::test]
@@ -360,46 +344,38 @@ async fn hostile_transactions_are_refused_in_geths_words_and_kept_nowhere() {
     }
 }
 
+/// The refusal of a transaction that costs `cost` wei, by an account that has `balance` wei.
+fn insufficient_funds(balance: U256, cost: U256) -> (i64, String) {
+    let overshot = cost - balance;
+    let start = "insufficient funds for gas * price + value";
+    (
+        -32000,
+        format!("{start}: balance {balance}, tx cost {cost}, overshot {overshot}"),
+    )
+}
+
 #[tokio::test]
 async fn who_cannot_pay_for_everything_is_refused() {
     for fork in [Fork::Canyon, Fork::Ecotone, Fork::Isthmus, Fork::Karst] {
         let (sequencer, replica, _server) = pair(fork).await;
         let info = L1BlockInfo::of(&sequencer.blocks[0].payload).unwrap();
+        let operator_fee = l1fee::operator_fee(&info, fork, 21_000);
+        assert_eq!(operator_fee.is_zero(), fork < Fork::Isthmus);
         // All of the balance for gas and value, and nothing left for L1's and the operator's fee.
         let value = FUNDS - U256::from(21_000 * PRICE);
-        let broke = raw(
-            KEY,
-            TxEip1559 {
-                value,
-                ..transfer()
-            },
-        );
-        let fees =
-            l1fee::receipt_cost(&info, fork, &broke).fee + l1fee::operator_fee(&info, fork, 21_000);
-        assert_eq!(
-            l1fee::operator_fee(&info, fork, 21_000).is_zero(),
-            fork < Fork::Isthmus
-        );
-        let told = |balance: U256, cost: U256| {
-            let overshot = cost - balance;
-            let start = "insufficient funds for gas * price + value";
-            (
-                -32000,
-                format!("{start}: balance {balance}, tx cost {cost}, overshot {overshot}"),
-            )
-        };
+        let broke = transfer_with(|tx| tx.value = value);
+        let fees = l1fee::receipt_cost(&info, fork, &broke).fee + operator_fee;
+        let poor = raw(POOR, transfer());
+        let poor_fees = l1fee::receipt_cost(&info, fork, &poor).fee + operator_fee;
         for node in [&sequencer, &replica] {
             assert_eq!(
                 node.refused(&broke).await,
-                told(FUNDS, FUNDS + fees),
+                insufficient_funds(FUNDS, FUNDS + fees),
                 "{fork:?}"
             );
-            let poor = raw(POOR, transfer());
-            let fees = l1fee::receipt_cost(&info, fork, &poor).fee
-                + l1fee::operator_fee(&info, fork, 21_000);
             assert_eq!(
                 node.refused(&poor).await,
-                told(U256::ZERO, U256::from(21_000 * PRICE) + fees),
+                insufficient_funds(U256::ZERO, U256::from(21_000 * PRICE) + poor_fees),
                 "{fork:?}"
             );
         }
@@ -409,24 +385,9 @@ async fn who_cannot_pay_for_everything_is_refused() {
         let Some(value) = value.checked_sub(fees * U256::from(2)) else {
             continue;
         };
-        let rich = raw(
-            KEY,
-            TxEip1559 {
-                value,
-                ..transfer()
-            },
-        );
-        sequencer.takes(&rich).await;
+        sequencer.takes(&transfer_with(|tx| tx.value = value)).await;
         // Pooled transactions of the sender count too.
-        let (code, message) = replica
-            .refused(&raw(
-                KEY,
-                TxEip1559 {
-                    nonce: 1,
-                    ..transfer()
-                },
-            ))
-            .await;
+        let (code, message) = replica.refused(&transfer_with(|tx| tx.nonce = 1)).await;
         assert!(
             code == -32000 && message.contains(", queued cost "),
             "{message}"
@@ -435,16 +396,16 @@ async fn who_cannot_pay_for_everything_is_refused() {
 }
 
 #[tokio::test]
-async fn replacements_and_repetitions_are_refused_in_geths_words() {
+async fn repetitions_cheap_replacements_and_second_transactions_of_delegated_accounts_are_refused()
+{
     let (sequencer, replica, _server) = pair(Fork::Karst).await;
     let first = raw(KEY, transfer());
     replica.takes(&first).await;
-    let cheap = TxEip1559 {
-        max_fee_per_gas: 2 * PRICE,
-        max_priority_fee_per_gas: PRICE + PRICE / 10 - 1,
-        ..transfer()
-    };
-    let more = |nonce| {
+    let cheap = transfer_with(|tx| {
+        tx.max_fee_per_gas = 2 * PRICE;
+        tx.max_priority_fee_per_gas = PRICE + PRICE / 10 - 1;
+    });
+    let delegated = |nonce| {
         raw(
             DELEGATED,
             TxEip1559 {
@@ -453,41 +414,33 @@ async fn replacements_and_repetitions_are_refused_in_geths_words() {
             },
         )
     };
-    replica.takes(&more(0)).await;
-    for node in [&sequencer, &replica] {
-        assert_eq!(node.refused(&first).await, (-32000, "already known".into()));
-        assert_eq!(
-            node.refused(&raw(KEY, cheap.clone())).await,
-            (-32000, "replacement transaction underpriced".into())
-        );
-        assert_eq!(
-            node.refused(&more(1)).await,
-            (
-                -32000,
-                "in-flight transaction limit reached for delegated accounts".into()
-            )
-        );
+    replica.takes(&delegated(0)).await;
+    for (raw, message) in [
+        (first, "already known"),
+        (cheap, "replacement transaction underpriced"),
+        (
+            delegated(1),
+            "in-flight transaction limit reached for delegated accounts",
+        ),
+    ] {
+        for node in [&sequencer, &replica] {
+            assert_eq!(node.refused(&raw).await, (-32000, message.into()));
+        }
     }
     let enough = PRICE + PRICE / 10;
-    let second = raw(
-        KEY,
-        TxEip1559 {
-            max_fee_per_gas: enough,
-            max_priority_fee_per_gas: enough,
-            ..transfer()
-        },
-    );
-    replica.takes(&second).await;
-    // Two wait of this account: nobody may set its code now.
-    replica
-        .takes(&raw(
-            KEY,
-            TxEip1559 {
-                nonce: 1,
-                ..transfer()
-            },
-        ))
-        .await;
+    let replacement = transfer_with(|tx| {
+        tx.max_fee_per_gas = enough;
+        tx.max_priority_fee_per_gas = enough;
+    });
+    replica.takes(&replacement).await;
+}
+
+#[tokio::test]
+async fn the_code_of_an_account_with_two_pooled_transactions_is_not_set() {
+    let (sequencer, replica, _server) = pair(Fork::Karst).await;
+    for nonce in [0, 1] {
+        replica.takes(&transfer_with(|tx| tx.nonce = nonce)).await;
+    }
     let authorization = Authorization {
         chain_id: U256::ZERO,
         address: Address::ZERO,

@@ -6,39 +6,36 @@ use starling_proto::fork::Fork;
 
 const CALL: &str = r#"{"jsonrpc":"2.0","id":1,"method":"toy_echo","params":["hi"]}"#;
 
+/// A request's head and body, and the status and a part of the body it is answered with.
+type Exchange = (&'static str, &'static str, u16, &'static str);
+
+async fn check_exchanges<const N: usize>(exchanges: [Exchange; N]) {
+    let server = Server::plain().await;
+    for (head, body, status, text) in exchanges {
+        let (got, answer) = server.http(head, body).await;
+        assert_eq!(got, status, "{head}: {answer}");
+        assert!(answer.contains(text), "{head}: {answer}");
+    }
+}
+
 #[tokio::test]
-async fn methods_paths_and_types() {
+async fn an_empty_get_is_answered_with_nothing() {
     let server = Server::plain().await;
     let (status, answer) = server.http("GET / HTTP/1.1\r\nhost: localhost", "").await;
     assert_eq!(
         (status, answer.split_once("\r\n\r\n").unwrap().1),
         (200, "")
     );
-    for (head, body, status, text) in [
-        (
-            "GET /?x=1 HTTP/1.1\r\nhost: localhost",
-            "",
-            405,
-            "method not allowed",
-        ),
-        (
-            "GET / HTTP/1.1\r\nhost: localhost",
-            "x",
-            405,
-            "method not allowed",
-        ),
-        (
-            "PUT / HTTP/1.1\r\nhost: localhost",
-            CALL,
-            405,
-            "method not allowed",
-        ),
-        (
-            "DELETE / HTTP/1.1\r\nhost: localhost",
-            "",
-            405,
-            "method not allowed",
-        ),
+}
+
+#[tokio::test]
+async fn other_methods_and_paths_are_refused() {
+    let refused = "method not allowed";
+    check_exchanges([
+        ("GET /?x=1 HTTP/1.1\r\nhost: localhost", "", 405, refused),
+        ("GET / HTTP/1.1\r\nhost: localhost", "x", 405, refused),
+        ("PUT / HTTP/1.1\r\nhost: localhost", CALL, 405, refused),
+        ("DELETE / HTTP/1.1\r\nhost: localhost", "", 405, refused),
         ("OPTIONS / HTTP/1.1\r\nhost: localhost", "", 200, ""),
         (
             "POST /rpc HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json",
@@ -46,6 +43,13 @@ async fn methods_paths_and_types() {
             404,
             "",
         ),
+    ])
+    .await;
+}
+
+#[tokio::test]
+async fn calls_need_a_content_type_of_json() {
+    check_exchanges([
         (
             "POST / HTTP/1.1\r\nhost: localhost",
             CALL,
@@ -76,11 +80,8 @@ async fn methods_paths_and_types() {
             200,
             "\"hi\"",
         ),
-    ] {
-        let (got, answer) = server.http(head, body).await;
-        assert_eq!(got, status, "{head}: {answer}");
-        assert!(answer.contains(text), "{head}: {answer}");
-    }
+    ])
+    .await;
 }
 
 #[tokio::test]

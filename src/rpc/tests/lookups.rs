@@ -7,84 +7,68 @@ use alloy_primitives::{B256, Bytes};
 use serde_json::{Value, json};
 use starling_proto::fork::Fork;
 
+/// Asserts the results of methods, in order.
+async fn assert_results<const N: usize>(chain: &Chain, cases: [(&str, Value, Value); N]) {
+    for (method, params, expected) in cases {
+        assert_eq!(
+            chain.result(method, params.clone()).await,
+            expected,
+            "{method} {params}"
+        );
+    }
+}
+
 #[tokio::test]
-async fn raw_transactions_and_uncles() {
+async fn raw_transactions_are_found_by_hash_and_by_place() {
     let mut chain = Chain::new(Fork::Ecotone);
     let block = chain.add(&[(legacy(3), vec![])]);
-    let (hash, raw) = (
-        block.payload.hash,
-        json!(Bytes::from(legacy(3).encoded_2718())),
-    );
+    let hash = block.payload.hash;
+    let raw = json!(Bytes::from(legacy(3).encoded_2718()));
     let tx = block.transaction_hashes()[1];
-    assert_eq!(
-        chain
-            .result("eth_getRawTransactionByHash", json!([tx]))
-            .await,
-        raw
-    );
-    assert_eq!(
-        chain
-            .result(
-                "eth_getRawTransactionByBlockNumberAndIndex",
-                json!(["latest", "0x1"])
-            )
-            .await,
-        raw
-    );
-    assert_eq!(
-        chain
-            .result(
-                "eth_getRawTransactionByBlockHashAndIndex",
-                json!([hash, "0x1"])
-            )
-            .await,
-        raw
-    );
-    assert_eq!(
-        chain
-            .result(
-                "eth_getRawTransactionByBlockHashAndIndex",
-                json!([hash, "0x2"])
-            )
-            .await,
-        "0x"
-    );
-    assert_eq!(
-        chain
-            .result("eth_getRawTransactionByHash", json!([B256::ZERO]))
-            .await,
-        "0x"
-    );
-    assert_eq!(
-        chain
-            .result("eth_getUncleCountByBlockNumber", json!(["latest"]))
-            .await,
-        "0x0"
-    );
-    assert_eq!(
-        chain
-            .result("eth_getUncleCountByBlockHash", json!([hash]))
-            .await,
-        "0x0"
-    );
-    assert_eq!(
-        chain
-            .result("eth_getUncleCountByBlockHash", json!([B256::ZERO]))
-            .await,
-        Value::Null
-    );
-    assert_eq!(
-        chain
-            .result("eth_getUncleByBlockNumberAndIndex", json!(["0x1", "0x0"]))
-            .await,
-        Value::Null
-    );
-    assert_eq!(
-        chain
-            .result("eth_getUncleByBlockHashAndIndex", json!([hash, "0x0"]))
-            .await,
-        Value::Null
-    );
+    let by_hash = "eth_getRawTransactionByHash";
+    let by_number_and_index = "eth_getRawTransactionByBlockNumberAndIndex";
+    let by_hash_and_index = "eth_getRawTransactionByBlockHashAndIndex";
+    let cases = [
+        (by_hash, json!([tx]), raw.clone()),
+        (by_number_and_index, json!(["latest", "0x1"]), raw.clone()),
+        (by_hash_and_index, json!([hash, "0x1"]), raw),
+        (by_hash_and_index, json!([hash, "0x2"]), json!("0x")),
+        (by_hash, json!([B256::ZERO]), json!("0x")),
+    ];
+    assert_results(&chain, cases).await;
+}
+
+#[tokio::test]
+async fn blocks_have_no_uncles() {
+    let mut chain = Chain::new(Fork::Ecotone);
+    let hash = chain.add(&[]).payload.hash;
+    let count_by_hash = "eth_getUncleCountByBlockHash";
+    let cases = [
+        (
+            "eth_getUncleCountByBlockNumber",
+            json!(["latest"]),
+            json!("0x0"),
+        ),
+        (count_by_hash, json!([hash]), json!("0x0")),
+        (count_by_hash, json!([B256::ZERO]), Value::Null),
+        (
+            "eth_getUncleByBlockNumberAndIndex",
+            json!(["0x1", "0x0"]),
+            Value::Null,
+        ),
+        (
+            "eth_getUncleByBlockHashAndIndex",
+            json!([hash, "0x0"]),
+            Value::Null,
+        ),
+    ];
+    assert_results(&chain, cases).await;
+}
+
+#[tokio::test]
+async fn the_node_has_no_accounts_to_sign_with() {
+    let mut chain = Chain::new(Fork::Ecotone);
+    chain.add(&[]);
     for method in [
         "eth_sendTransaction",
         "eth_signTransaction",
@@ -96,6 +80,12 @@ async fn raw_transactions_and_uncles() {
             (-32000, "unknown account".into())
         );
     }
+}
+
+#[tokio::test]
+async fn the_base_fee_is_that_of_the_next_block() {
+    let mut chain = Chain::new(Fork::Ecotone);
+    chain.add(&[(legacy(3), vec![])]);
     assert_eq!(chain.result("eth_blobBaseFee", json!([])).await, "0x1");
     let next = chain
         .result("eth_feeHistory", json!(["0x1", "latest", []]))
@@ -124,40 +114,25 @@ async fn slots_of_many_accounts_at_once() {
     );
 }
 
-/// Every method that takes a block takes it in every form.
-#[tokio::test]
-async fn every_method_knows_every_name_of_a_block() {
+/// Names of the first block where it is the head, and safe and finalized.
+const TAGS: [&str; 5] = ["latest", "pending", "safe", "finalized", "0x1"];
+
+/// A chain whose only block after genesis is stored, safe and finalized, and its hash.
+fn chain_with_all_tags() -> (Chain, B256) {
     let mut chain = Chain::new(Fork::Ecotone);
     let block = chain.add(&[]);
-    chain
-        .store
-        .commit(
-            &chain.blocks,
-            Some(block.payload.id()),
-            Some(block.payload.id()),
-        )
-        .unwrap();
+    let id = Some(block.payload.id());
+    chain.store.commit(&chain.blocks, id, id).unwrap();
     let snapshot = chain.store.snapshot().unwrap();
-    let view = crate::chain::view::View::new(
-        snapshot,
-        vec![],
-        Some(block.payload.id()),
-        Some(block.payload.id()),
-    )
-    .unwrap();
+    let view = crate::chain::view::View::new(snapshot, vec![], id, id).unwrap();
     *chain.view.lock() = std::sync::Arc::new(view);
-    let hash = block.payload.hash;
-    let tags = ["latest", "pending", "safe", "finalized", "0x1"].map(|tag| json!(tag));
-    let objects = [
-        json!({ "blockNumber": "0x1" }),
-        json!({ "blockNumber": "latest" }),
-        json!({ "blockHash": hash }),
-        json!({ "blockHash": hash, "requireCanonical": true }),
-        json!(hash),
-    ];
-    let call = json!({ "to": CONTRACT });
-    // With a state: tags and EIP-1898 objects.
-    for (method, before) in [
+    (chain, block.payload.hash)
+}
+
+/// Methods that take a tag or an EIP-1898 object as the last parameter, and the ones before it.
+fn methods_of_a_state() -> [(&'static str, Vec<Value>); 10] {
+    let call = || vec![json!({ "to": CONTRACT })];
+    [
         ("eth_getBalance", vec![json!(RICH)]),
         ("eth_getTransactionCount", vec![json!(RICH)]),
         ("eth_getCode", vec![json!(CONTRACT)]),
@@ -167,15 +142,27 @@ async fn every_method_knows_every_name_of_a_block() {
             vec![json!({ CONTRACT.to_string(): [B256::ZERO] })],
         ),
         ("eth_getProof", vec![json!(CONTRACT), json!(["0x1"])]),
-        ("eth_call", vec![call.clone()]),
-        ("eth_estimateGas", vec![call.clone()]),
-        ("eth_createAccessList", vec![call.clone()]),
+        ("eth_call", call()),
+        ("eth_estimateGas", call()),
+        ("eth_createAccessList", call()),
         ("eth_getBlockReceipts", vec![]),
-    ] {
-        let params =
-            |block: &Value| Value::from([&before[..], std::slice::from_ref(block)].concat());
-        let expected = chain.result(method, params(&tags[0])).await;
-        for block in tags.iter().chain(&objects) {
+    ]
+}
+
+#[tokio::test]
+async fn methods_of_a_state_take_tags_and_objects() {
+    let (chain, hash) = chain_with_all_tags();
+    let objects = [
+        json!({ "blockNumber": "0x1" }),
+        json!({ "blockNumber": "latest" }),
+        json!({ "blockHash": hash }),
+        json!({ "blockHash": hash, "requireCanonical": true }),
+        json!(hash),
+    ];
+    for (method, before) in methods_of_a_state() {
+        let params = |block: &Value| Value::from([&before[..], &[block.clone()]].concat());
+        let expected = chain.result(method, params(&json!("latest"))).await;
+        for block in TAGS.map(Value::from).iter().chain(&objects) {
             assert_eq!(
                 chain.result(method, params(block)).await,
                 expected,
@@ -183,21 +170,28 @@ async fn every_method_knows_every_name_of_a_block() {
             );
         }
         chain.result(method, params(&json!("earliest"))).await;
-        if method != "eth_getBlockReceipts" {
-            let unknown = [
-                (json!("0x2"), "header not found"),
-                (
-                    json!({ "blockHash": B256::ZERO }),
-                    "header for hash not found",
-                ),
-            ];
-            for (block, message) in unknown {
-                assert_eq!(
-                    chain.error(method, params(&block)).await,
-                    (-32000, message.into()),
-                    "{method} at {block}"
-                );
-            }
+    }
+}
+
+#[tokio::test]
+async fn methods_of_a_state_refuse_unknown_blocks_and_two_names() {
+    let (chain, hash) = chain_with_all_tags();
+    for (method, before) in methods_of_a_state() {
+        let params = |block: &Value| Value::from([&before[..], &[block.clone()]].concat());
+        let unknown = [
+            (json!("0x2"), "header not found"),
+            (
+                json!({ "blockHash": B256::ZERO }),
+                "header for hash not found",
+            ),
+        ];
+        // Receipts of an unknown block are null.
+        for (block, message) in unknown.iter().filter(|_| method != "eth_getBlockReceipts") {
+            assert_eq!(
+                chain.error(method, params(block)).await,
+                (-32000, (*message).into()),
+                "{method} at {block}"
+            );
         }
         let both = json!({ "blockHash": hash, "blockNumber": "0x1" });
         assert_eq!(
@@ -206,35 +200,38 @@ async fn every_method_knows_every_name_of_a_block() {
             "{method}"
         );
     }
-    // By number: tags.
+}
+
+#[tokio::test]
+async fn methods_of_a_block_number_take_tags() {
+    let (chain, _) = chain_with_all_tags();
+    let index = || vec![json!("0x0")];
     for (method, after) in [
         ("eth_getBlockByNumber", vec![json!(true)]),
         ("eth_getHeaderByNumber", vec![]),
         ("eth_getBlockTransactionCountByNumber", vec![]),
         ("eth_getUncleCountByBlockNumber", vec![]),
-        (
-            "eth_getTransactionByBlockNumberAndIndex",
-            vec![json!("0x0")],
-        ),
-        (
-            "eth_getRawTransactionByBlockNumberAndIndex",
-            vec![json!("0x0")],
-        ),
-        ("eth_getUncleByBlockNumberAndIndex", vec![json!("0x0")]),
+        ("eth_getTransactionByBlockNumberAndIndex", index()),
+        ("eth_getRawTransactionByBlockNumberAndIndex", index()),
+        ("eth_getUncleByBlockNumberAndIndex", index()),
     ] {
-        let params =
-            |block: &Value| Value::from([std::slice::from_ref(block), &after[..]].concat());
-        let expected = chain.result(method, params(&tags[0])).await;
-        for block in &tags {
+        let params = |block: &str| Value::from([&[json!(block)], &after[..]].concat());
+        let expected = chain.result(method, params("latest")).await;
+        for block in TAGS {
             assert_eq!(
                 chain.result(method, params(block)).await,
                 expected,
                 "{method} at {block}"
             );
         }
-        chain.result(method, params(&json!("earliest"))).await;
+        chain.result(method, params("earliest")).await;
     }
-    for tag in &tags {
+}
+
+#[tokio::test]
+async fn fee_history_and_logs_take_tags() {
+    let (chain, _) = chain_with_all_tags();
+    for tag in TAGS {
         chain
             .result("eth_feeHistory", json!(["0x1", tag, []]))
             .await;

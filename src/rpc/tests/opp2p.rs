@@ -53,45 +53,99 @@ async fn swarm_with(discovery: Option<DiscoveryConfig>) -> (Network, String, Dro
     (network, address, token.drop_guard())
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn all_seventeen_methods_answer_in_op_nodes_shapes() {
-    let (network, address, _running) = swarm().await;
-    let (other, other_address, _other_running) = swarm().await;
-    let swarm = network.clone();
-    let chain = Chain::new(Fork::Ecotone).with(|context| context.network = Some(swarm));
-    let id = other.local_peer_id().to_string();
+/// A chain whose node runs a swarm, and a second swarm for it to dial.
+struct SwarmPair {
+    chain: Chain,
+    network: Network,
+    /// Listen address of the node's swarm.
+    address: String,
+    other: Network,
+    other_address: String,
+    _running: [DropGuard; 2],
+}
 
-    let ours = chain.result("opp2p_self", json!([])).await;
+impl SwarmPair {
+    async fn new() -> Self {
+        let (network, address, running) = swarm().await;
+        let (other, other_address, other_running) = swarm().await;
+        let swarm = network.clone();
+        Self {
+            chain: Chain::new(Fork::Ecotone).with(|context| context.network = Some(swarm)),
+            network,
+            address,
+            other,
+            other_address,
+            _running: [running, other_running],
+        }
+    }
+
+    /// Peer id of the second swarm.
+    fn other_id(&self) -> String {
+        self.other.local_peer_id().to_string()
+    }
+
+    async fn result(&self, method: &str, params: Value) -> Value {
+        self.chain.result(method, params).await
+    }
+
+    /// Dials the second swarm.
+    async fn connect(&self) {
+        let params = json!([self.other_address]);
+        assert_eq!(self.result("opp2p_connectPeer", params).await, Value::Null);
+    }
+
+    /// Blocks and unblocks with op-node's answers, and checks the list after each.
+    async fn block_and_unblock(&self, noun: &str, block: Value, unblock: Value, listed: Value) {
+        let list = format!("opp2p_listBlocked{noun}s");
+        for (method, param, expected) in [
+            (format!("opp2p_block{noun}"), block, json!([listed])),
+            (format!("opp2p_unblock{noun}"), unblock, json!([])),
+        ] {
+            assert_eq!(self.result(&method, json!([param])).await, Value::Null);
+            assert_eq!(self.result(&list, json!([])).await, expected, "{method}");
+        }
+    }
+}
+
+/// Fields of a peer in the answers of `opp2p_self` and `opp2p_peers`.
+const PEER_FIELDS: [&str; 14] = [
+    "peerID",
+    "nodeID",
+    "userAgent",
+    "protocolVersion",
+    "ENR",
+    "addresses",
+    "protocols",
+    "connectedness",
+    "direction",
+    "protected",
+    "chainID",
+    "latency",
+    "gossipBlocks",
+    "scores",
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_own_peer_has_the_fields_of_op_node() {
+    let pair = SwarmPair::new().await;
+    let ours = pair.result("opp2p_self", json!([])).await;
     assert_eq!(
         (&ours["peerID"], &ours["addresses"][0]),
-        (&json!(network.local_peer_id().to_string()), &json!(address))
+        (
+            &json!(pair.network.local_peer_id().to_string()),
+            &json!(pair.address)
+        )
     );
     assert_eq!(
         (&ours["chainID"], &ours["gossipBlocks"], &ours["ENR"]),
         (&json!(CHAIN_ID), &json!(true), &json!(""))
     );
     assert_eq!(ours["nodeID"].as_str().map(str::len), Some(64));
-    let keys = [
-        "peerID",
-        "nodeID",
-        "userAgent",
-        "protocolVersion",
-        "ENR",
-        "addresses",
-        "protocols",
-        "connectedness",
-        "direction",
-        "protected",
-        "chainID",
-        "latency",
-        "gossipBlocks",
-        "scores",
-    ];
     assert_eq!(
         ours.as_object().map(|object| object.len()),
-        Some(keys.len())
+        Some(PEER_FIELDS.len())
     );
-    assert!(keys.iter().all(|key| ours.get(key).is_some()));
+    assert!(PEER_FIELDS.iter().all(|key| ours.get(key).is_some()));
     let zero = json!({
         "gossip": {
             "total": 0.0,
@@ -104,14 +158,13 @@ async fn all_seventeen_methods_answer_in_op_nodes_shapes() {
         "reqResp": { "validResponses": 0.0, "errorResponses": 0.0, "rejectedPayloads": 0.0 }
     });
     assert_eq!(ours["scores"], zero);
+}
 
-    assert_eq!(
-        chain
-            .result("opp2p_connectPeer", json!([other_address]))
-            .await,
-        Value::Null
-    );
-    let dump = chain.result("opp2p_peers", json!([true])).await;
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connected_peer_is_listed_and_counted() {
+    let pair = SwarmPair::new().await;
+    pair.connect().await;
+    let dump = pair.result("opp2p_peers", json!([true])).await;
     assert_eq!(
         (
             &dump["totalConnected"],
@@ -121,7 +174,7 @@ async fn all_seventeen_methods_answer_in_op_nodes_shapes() {
         ),
         (&json!(1), &json!([]), &json!([]), &json!([]))
     );
-    let peer = &dump["peers"][&id];
+    let peer = &dump["peers"][&pair.other_id()];
     assert_eq!(
         (
             &peer["connectedness"],
@@ -136,96 +189,72 @@ async fn all_seventeen_methods_answer_in_op_nodes_shapes() {
             .is_some_and(|all| all.contains(&json!("/ipfs/ping/1.0.0"))),
         "{peer}"
     );
-    let stats = chain.result("opp2p_peerStats", json!([])).await;
+    let stats = pair.result("opp2p_peerStats", json!([])).await;
     assert_eq!(
         (&stats["connected"], &stats["table"], &stats["banned"]),
         (&json!(1), &json!(0), &json!(0))
     );
-    assert!(
-        [
-            "blocksTopic",
-            "blocksTopicV2",
-            "blocksTopicV3",
-            "blocksTopicV4",
-            "known"
-        ]
-        .iter()
-        .all(|key| stats[key].is_u64())
-    );
+    for counter in [
+        "blocksTopic",
+        "blocksTopicV2",
+        "blocksTopicV3",
+        "blocksTopicV4",
+        "known",
+    ] {
+        assert!(stats[counter].is_u64(), "{counter}: {stats}");
+    }
     assert_eq!(
-        chain.error("opp2p_discoveryTable", json!([])).await,
+        pair.chain.error("opp2p_discoveryTable", json!([])).await,
         (-32000, "discovery disabled".into())
     );
+}
 
+#[tokio::test(flavor = "multi_thread")]
+async fn peers_addresses_and_subnets_are_blocked_and_unblocked() {
+    let pair = SwarmPair::new().await;
+    pair.connect().await;
     // Both forms of a subnet are the same subnet, and the answer is op-node's.
+    let short = json!("123.0.0.0/8");
     let subnet = json!({ "IP": "123.0.0.0", "Mask": "/wAAAA==" });
-    for (block, unblock) in [
-        (json!("123.0.0.0/8"), subnet.clone()),
-        (subnet.clone(), json!("123.0.0.0/8")),
-    ] {
-        assert_eq!(
-            chain.result("opp2p_blockSubnet", json!([block])).await,
-            Value::Null
-        );
-        assert_eq!(
-            chain.result("opp2p_listBlockedSubnets", json!([])).await,
-            json!([subnet])
-        );
-        assert_eq!(
-            chain.result("opp2p_unblockSubnet", json!([unblock])).await,
-            Value::Null
-        );
-        assert_eq!(
-            chain.result("opp2p_listBlockedSubnets", json!([])).await,
-            json!([])
-        );
+    for (block, unblock) in [(&short, &subnet), (&subnet, &short)] {
+        pair.block_and_unblock("Subnet", block.clone(), unblock.clone(), subnet.clone())
+            .await;
     }
-    for (noun, list, value) in [
-        ("Peer", "Peers", json!(id)),
-        ("Addr", "Addrs", json!("10.1.2.3")),
+    for (noun, value) in [
+        ("Peer", json!(pair.other_id())),
+        ("Addr", json!("10.1.2.3")),
     ] {
-        assert_eq!(
-            chain
-                .result(&format!("opp2p_block{noun}"), json!([value]))
-                .await,
-            Value::Null
-        );
-        assert_eq!(
-            chain
-                .result(&format!("opp2p_listBlocked{list}"), json!([]))
-                .await,
-            json!([value])
-        );
-        assert_eq!(
-            chain
-                .result(&format!("opp2p_unblock{noun}"), json!([value]))
-                .await,
-            Value::Null
-        );
-        assert_eq!(
-            chain
-                .result(&format!("opp2p_listBlocked{list}"), json!([]))
-                .await,
-            json!([])
-        );
+        pair.block_and_unblock(noun, value.clone(), value.clone(), value)
+            .await;
     }
-    chain.result("opp2p_protectPeer", json!([id])).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_protected_peer_is_shown_as_such_and_disconnecting_ends_a_block() {
+    let pair = SwarmPair::new().await;
+    pair.connect().await;
+    let id = pair.other_id();
+    pair.result("opp2p_protectPeer", json!([id])).await;
     assert_eq!(
-        chain.result("opp2p_peers", json!([true])).await["peers"][&id]["protected"],
+        pair.result("opp2p_peers", json!([true])).await["peers"][&id]["protected"],
         json!(true)
     );
-    chain.result("opp2p_unprotectPeer", json!([id])).await;
-    chain.result("opp2p_blockPeer", json!([id])).await;
+    pair.result("opp2p_unprotectPeer", json!([id])).await;
+    pair.result("opp2p_blockPeer", json!([id])).await;
     assert_eq!(
-        chain.result("opp2p_disconnectPeer", json!([id])).await,
+        pair.result("opp2p_disconnectPeer", json!([id])).await,
         Value::Null
     );
     assert_eq!(
-        chain.result("opp2p_listBlockedPeers", json!([])).await,
+        pair.result("opp2p_listBlockedPeers", json!([])).await,
         json!([]),
         "disconnecting ends a block"
     );
+}
 
+#[tokio::test(flavor = "multi_thread")]
+async fn malformed_peers_addresses_and_subnets_are_refused() {
+    let pair = SwarmPair::new().await;
     for (method, param) in [
         ("opp2p_blockPeer", json!("nobody")),
         ("opp2p_unblockPeer", json!("")),
@@ -238,23 +267,30 @@ async fn all_seventeen_methods_answer_in_op_nodes_shapes() {
         ("opp2p_disconnectPeer", json!(7)),
     ] {
         assert_eq!(
-            chain.error(method, json!([param])).await,
+            pair.chain.error(method, json!([param])).await,
             (-32000, "invalid request".into()),
             "{method}"
         );
     }
-    let (code, text) = chain.error("opp2p_connectPeer", json!(["nonsense"])).await;
-    assert!(
-        code == -32000 && text.starts_with("bad peer address: "),
-        "{text}"
-    );
-    let (_, text) = chain
-        .error("opp2p_connectPeer", json!(["/ip4/127.0.0.1/tcp/1"]))
-        .await;
-    assert!(text.starts_with("bad peer address: "), "{text}");
+    for address in ["nonsense", "/ip4/127.0.0.1/tcp/1"] {
+        let (code, text) = pair
+            .chain
+            .error("opp2p_connectPeer", json!([address]))
+            .await;
+        assert!(
+            code == -32000 && text.starts_with("bad peer address: "),
+            "{text}"
+        );
+    }
+}
 
-    // Ours: why all this happened.
-    let ledger = chain.result("starling_p2pLedger", json!([id])).await;
+#[tokio::test(flavor = "multi_thread")]
+async fn the_ledger_gives_the_reasons_for_connections_and_blocks() {
+    let pair = SwarmPair::new().await;
+    pair.connect().await;
+    let id = pair.other_id();
+    pair.result("opp2p_blockPeer", json!([id])).await;
+    let ledger = pair.result("starling_p2pLedger", json!([id])).await;
     let changes: Vec<(&Value, &Value)> = ledger
         .as_array()
         .unwrap()
@@ -267,31 +303,23 @@ async fn all_seventeen_methods_answer_in_op_nodes_shapes() {
         changes.contains(&(&json!("blocked"), &json!("operator"))),
         "{changes:?}"
     );
+    let last = pair.result("starling_p2pLedger", json!([null, 1])).await;
+    assert_eq!(last.as_array().map(Vec::len), Some(1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_swarm_without_blocks_reports_four_topics_and_nothing_missing() {
+    let pair = SwarmPair::new().await;
+    pair.connect().await;
+    let mesh = pair.result("starling_p2pMesh", json!([])).await;
+    assert_eq!(mesh.as_array().map(Vec::len), Some(4));
     assert_eq!(
-        chain
-            .result("starling_p2pLedger", json!([null, 1]))
-            .await
-            .as_array()
-            .map(Vec::len),
-        Some(1)
-    );
-    assert_eq!(
-        chain
-            .result("starling_p2pMesh", json!([]))
-            .await
-            .as_array()
-            .map(Vec::len),
-        Some(4)
-    );
-    assert_eq!(
-        chain.result("starling_p2pSync", json!([])).await["missing"],
+        pair.result("starling_p2pSync", json!([])).await["missing"],
         json!(0)
     );
-    assert_eq!(chain.result("starling_p2pBans", json!([])).await, json!([]));
-    assert_eq!(
-        chain.result("starling_p2pBlocks", json!([])).await,
-        json!([])
-    );
+    for method in ["starling_p2pBans", "starling_p2pBlocks"] {
+        assert_eq!(pair.result(method, json!([])).await, json!([]), "{method}");
+    }
 }
 
 #[tokio::test]

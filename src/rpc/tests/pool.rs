@@ -56,65 +56,48 @@ async fn the_pool_is_shown_by_sender_and_nonce() {
     assert_eq!(raw, json!(transfer(0, 21_000)));
 }
 
+/// A chain that serves `miner`, which is not on by default.
+fn miner_chain() -> Chain {
+    let mut chain = Chain::new(Fork::Isthmus);
+    chain.serve(&["miner"]);
+    chain
+}
+
 #[tokio::test]
 async fn a_batcher_sets_the_data_limits_of_blocks() {
-    let mut chain = Chain::new(Fork::Isthmus);
+    let chain = miner_chain();
+    let method = "miner_setMaxDASize";
+    for (limits, max_tx_da, max_block_da) in [
+        (json!(["0x12c", "0x5208"]), Some(300), Some(21_000)),
+        (
+            json!(["0x0", "0xffffffffffffffffffff"]),
+            None,
+            Some(u64::MAX),
+        ),
+    ] {
+        assert_eq!(chain.result(method, limits).await, true);
+        let settings = chain.context.chain.pool.miner();
+        assert_eq!(
+            (settings.max_tx_da, settings.max_block_da),
+            (max_tx_da, max_block_da)
+        );
+    }
     assert_eq!(
-        chain
-            .error("miner_setMaxDASize", json!(["0x0", "0x0"]))
-            .await
-            .0,
-        -32601,
-        "only where it is named"
-    );
-    chain.serve(&["miner"]);
-    assert_eq!(
-        chain
-            .result("miner_setMaxDASize", json!(["0x12c", "0x5208"]))
-            .await,
-        true
-    );
-    let settings = chain.context.chain.pool.miner();
-    assert_eq!(
-        (settings.max_tx_da, settings.max_block_da),
-        (Some(300), Some(21_000))
-    );
-    assert_eq!(
-        chain
-            .result(
-                "miner_setMaxDASize",
-                json!(["0x0", "0xffffffffffffffffffff"])
-            )
-            .await,
-        true
-    );
-    let settings = chain.context.chain.pool.miner();
-    assert_eq!(
-        (settings.max_tx_da, settings.max_block_da),
-        (None, Some(u64::MAX))
-    );
-    let missing = chain.error("miner_setMaxDASize", json!(["0x1"])).await;
-    assert_eq!(
-        missing,
+        chain.error(method, json!(["0x1"])).await,
         (-32602, "missing value for required argument 1".into())
     );
+}
 
-    assert_eq!(
-        chain
-            .result("miner_setGasPrice", json!(["0x3b9aca00"]))
-            .await,
-        true
-    );
-    assert_eq!(
-        chain
-            .result("miner_setGasLimit", json!(["0x1c9c380"]))
-            .await,
-        true
-    );
-    assert_eq!(
-        chain.result("miner_setExtra", json!(["made here"])).await,
-        true
-    );
+#[tokio::test]
+async fn an_operator_sets_the_tip_the_gas_limit_and_the_extra_data() {
+    let chain = miner_chain();
+    for (method, value) in [
+        ("miner_setGasPrice", "0x3b9aca00"),
+        ("miner_setGasLimit", "0x1c9c380"),
+        ("miner_setExtra", "made here"),
+    ] {
+        assert_eq!(chain.result(method, json!([value])).await, true, "{method}");
+    }
     let settings = chain.context.chain.pool.miner();
     assert_eq!(
         (settings.min_tip, settings.gas_limit),
@@ -128,4 +111,16 @@ async fn a_batcher_sets_the_data_limits_of_blocks() {
         )
         .await;
     assert_eq!(long, (-32000, "extra exceeds max length. 36 > 32".into()));
+}
+
+#[tokio::test]
+async fn miner_is_served_only_where_it_is_named() {
+    let chain = Chain::new(Fork::Isthmus);
+    assert_eq!(
+        chain
+            .error("miner_setMaxDASize", json!(["0x0", "0x0"]))
+            .await
+            .0,
+        -32601
+    );
 }

@@ -4,7 +4,7 @@ use super::chain::{CONTRACT, Chain};
 use crate::chain::changes::{AccountChange, Changes};
 use crate::chain::view::ExecutedBlock;
 use alloy_consensus::Header;
-use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, U256, keccak256};
+use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, U256, address, keccak256};
 use alloy_trie::{Nibbles, TrieAccount, proof::verify_proof};
 use serde_json::{Value, json};
 use starling_proto::{fork::Fork, payload::Payload};
@@ -12,6 +12,49 @@ use std::sync::Arc;
 
 fn nodes(value: &Value) -> Vec<Bytes> {
     serde_json::from_value(value.clone()).unwrap()
+}
+
+/// State root and hash of a block.
+async fn root_and_hash(chain: &Chain, block: &str) -> (B256, Value) {
+    let header = chain
+        .result("eth_getBlockByNumber", json!([block, false]))
+        .await;
+    let root = serde_json::from_value(header["stateRoot"].clone()).unwrap();
+    (root, header["hash"].clone())
+}
+
+/// The proof shows that no account has this address.
+fn verify_absence(root: B256, address: Address, proof: &Value) {
+    let key = Nibbles::unpack(keccak256(address));
+    verify_proof(root, key, None, &nodes(&proof["accountProof"])).unwrap();
+}
+
+/// The proof shows the contract, and its slots 1 (named in two ways) and 2 with their values.
+fn verify_contract(root: B256, proof: &Value, whole: &str) {
+    let account = TrieAccount {
+        nonce: 1,
+        balance: U256::ZERO,
+        storage_root: serde_json::from_value(proof["storageHash"].clone()).unwrap(),
+        code_hash: serde_json::from_value(proof["codeHash"].clone()).unwrap(),
+    };
+    verify_proof(
+        root,
+        Nibbles::unpack(keccak256(CONTRACT)),
+        Some(alloy_rlp::encode(account)),
+        &nodes(&proof["accountProof"]),
+    )
+    .unwrap();
+    // Keys come back as they were given: 32 bytes, or a quantity.
+    for (n, key, slot, value) in [(0, "0x1", 1, 0x38), (1, whole, 1, 0x38), (2, "0x2", 2, 0)] {
+        let item = &proof["storageProof"][n];
+        assert_eq!(
+            (&item["key"], &item["value"]),
+            (&json!(key), &json!(format!("{value:#x}")))
+        );
+        let key = Nibbles::unpack(keccak256(B256::with_last_byte(slot)));
+        let leaf = (value != 0).then(|| alloy_rlp::encode(U256::from(value)));
+        verify_proof(account.storage_root, key, leaf, &nodes(&item["proof"])).unwrap();
+    }
 }
 
 #[tokio::test]
@@ -23,56 +66,14 @@ async fn proofs_hold_against_the_state_root() {
     let whole = format!("0x{:064x}", 1);
     // Above the store, at its head, and below it, where the unwind records lead back.
     for block in ["0x2", "0x1", "0x0"] {
-        let root = chain
-            .result("eth_getBlockByNumber", json!([block, false]))
-            .await["stateRoot"]
-            .clone();
-        let root: B256 = serde_json::from_value(root).unwrap();
-        let proof = chain
-            .result(
-                "eth_getProof",
-                json!([CONTRACT, ["0x01", whole, "0x2"], block]),
-            )
-            .await;
-        let account = TrieAccount {
-            nonce: 1,
-            balance: U256::ZERO,
-            storage_root: serde_json::from_value(proof["storageHash"].clone()).unwrap(),
-            code_hash: serde_json::from_value(proof["codeHash"].clone()).unwrap(),
-        };
-        let key = Nibbles::unpack(keccak256(CONTRACT));
-        verify_proof(
-            root,
-            key,
-            Some(alloy_rlp::encode(account)),
-            &nodes(&proof["accountProof"]),
-        )
-        .unwrap();
-        // Keys come back as they were given: 32 bytes, or a quantity.
-        for (n, key, slot, value) in [
-            (0, "0x1", 1, 0x38),
-            (1, whole.as_str(), 1, 0x38),
-            (2, "0x2", 2, 0),
-        ] {
-            let item = &proof["storageProof"][n];
-            assert_eq!(
-                (&item["key"], &item["value"]),
-                (&json!(key), &json!(format!("{value:#x}")))
-            );
-            let key = Nibbles::unpack(keccak256(B256::with_last_byte(slot)));
-            let leaf = (value != 0).then(|| alloy_rlp::encode(U256::from(value)));
-            verify_proof(account.storage_root, key, leaf, &nodes(&item["proof"])).unwrap();
-        }
+        let (root, _) = root_and_hash(&chain, block).await;
+        let slots = json!([CONTRACT, ["0x01", whole, "0x2"], block]);
+        let proof = chain.result("eth_getProof", slots).await;
+        verify_contract(root, &proof, &whole);
         let nobody = chain
             .result("eth_getProof", json!([Address::ZERO, ["0x0"], block]))
             .await;
-        verify_proof(
-            root,
-            Nibbles::unpack(keccak256(Address::ZERO)),
-            None,
-            &nodes(&nobody["accountProof"]),
-        )
-        .unwrap();
+        verify_absence(root, Address::ZERO, &nobody);
         assert_eq!(
             (&nobody["codeHash"], &nobody["storageHash"]),
             (&json!(B256::ZERO), &json!(B256::ZERO))
@@ -91,57 +92,54 @@ async fn proofs_hold_against_the_state_root() {
     assert_eq!(many, (-32602, "too many slots (max 1024)".into()));
 }
 
+/// Stores `blocks` more blocks, each of which changes one account.
+fn store_blocks(chain: &Chain, blocks: usize) {
+    for _ in 0..blocks {
+        let parent = chain.view.lock().clone();
+        let block = chain.block(&parent, &[], "");
+        let account = AccountChange {
+            nonce: parent.head().number,
+            balance: U256::ONE,
+            code_hash: KECCAK256_EMPTY,
+        };
+        let changes = Changes {
+            accounts: [(keccak256(Address::repeat_byte(7)), Some(account))].into(),
+            ..Default::default()
+        };
+        let update = parent.state().update(&changes).unwrap();
+        let header = Header {
+            state_root: update.state_root,
+            ..block.payload.header.clone()
+        };
+        let payload = Payload::sealed(header, block.payload.transactions.clone());
+        let (senders, receipts) = (block.senders.clone(), block.receipts.clone());
+        let block = ExecutedBlock::new(
+            Arc::new(payload),
+            senders,
+            receipts,
+            Arc::new(update.overlay),
+        );
+        chain.store.commit(&[Arc::new(block)], None, None).unwrap();
+        chain.publish();
+    }
+}
+
+/// Number of the oldest block that the capabilities promise proofs for.
+async fn oldest_proofs(chain: &Chain) -> Value {
+    chain.result("eth_capabilities", json!([])).await["stateproofs"]["oldestBlock"].clone()
+}
+
 #[tokio::test]
-async fn proofs_reach_back_as_far_as_the_window_and_the_oldest_is_named() {
+async fn proofs_reach_back_as_far_as_the_window_by_number_hash_and_tag() {
     let chain = Chain::new(Fork::Ecotone);
-    let add = |blocks| {
-        for _ in 0..blocks {
-            let parent = chain.view.lock().clone();
-            let block = chain.block(&parent, &[], "");
-            let account = AccountChange {
-                nonce: parent.head().number,
-                balance: U256::ONE,
-                code_hash: KECCAK256_EMPTY,
-            };
-            let changes = Changes {
-                accounts: [(keccak256(Address::repeat_byte(7)), Some(account))].into(),
-                ..Default::default()
-            };
-            let update = parent.state().update(&changes).unwrap();
-            let header = Header {
-                state_root: update.state_root,
-                ..block.payload.header.clone()
-            };
-            let payload = Payload::sealed(header, block.payload.transactions.clone());
-            let (senders, receipts) = (block.senders.clone(), block.receipts.clone());
-            let block = ExecutedBlock::new(
-                Arc::new(payload),
-                senders,
-                receipts,
-                Arc::new(update.overlay),
-            );
-            chain.store.commit(&[Arc::new(block)], None, None).unwrap();
-            chain.publish();
-        }
-    };
-    add(400);
-    let passer = "0x4200000000000000000000000000000000000016";
-    let roots = async |block: &str| {
-        let header = chain
-            .result("eth_getBlockByNumber", json!([block, false]))
-            .await;
-        let root: B256 = serde_json::from_value(header["stateRoot"].clone()).unwrap();
-        (root, header["hash"].clone())
-    };
-    // By number, hash and tag.
+    store_blocks(&chain, 400);
     for block in ["0x0", "0x1", "0xc8", "0x18f", "latest"] {
-        let (root, hash) = roots(block).await;
+        let (root, hash) = root_and_hash(&chain, block).await;
         for named in [json!(block), hash.clone(), json!({ "blockHash": hash })] {
             let proof = chain
                 .result("eth_getProof", json!([Address::ZERO, [], named]))
                 .await;
-            let key = Nibbles::unpack(keccak256(Address::ZERO));
-            verify_proof(root, key, None, &nodes(&proof["accountProof"])).unwrap();
+            verify_absence(root, Address::ZERO, &proof);
             assert_eq!(
                 chain
                     .result("eth_getProof", json!([CONTRACT, ["0x1"], named]))
@@ -150,17 +148,17 @@ async fn proofs_reach_back_as_far_as_the_window_and_the_oldest_is_named() {
             );
         }
     }
-    assert_eq!(
-        chain.result("eth_capabilities", json!([])).await["stateproofs"]["oldestBlock"],
-        "0x0"
-    );
+    assert_eq!(oldest_proofs(&chain).await, "0x0");
+}
+
+#[tokio::test]
+async fn pruned_proofs_are_refused_but_for_those_of_withdrawals() {
+    let chain = Chain::new(Fork::Ecotone);
+    store_blocks(&chain, 400);
     // As small as it can be.
     chain.store.keep_proofs(1).unwrap();
-    add(1);
-    assert_eq!(
-        chain.result("eth_capabilities", json!([])).await["stateproofs"]["oldestBlock"],
-        "0x111"
-    );
+    store_blocks(&chain, 1);
+    assert_eq!(oldest_proofs(&chain).await, "0x111");
     chain
         .result("eth_getProof", json!([CONTRACT, [], "0x111"]))
         .await;
@@ -172,10 +170,10 @@ async fn proofs_reach_back_as_far_as_the_window_and_the_oldest_is_named() {
         (-32000, pruned.into())
     );
     // A withdrawal can be proven still.
-    let (root, _) = roots("0x1").await;
+    let passer = address!("4200000000000000000000000000000000000016");
+    let (root, _) = root_and_hash(&chain, "0x1").await;
     let proof = chain
         .result("eth_getProof", json!([passer, ["0x0"], "0x1"]))
         .await;
-    let key = Nibbles::unpack(keccak256(passer.parse::<Address>().unwrap()));
-    verify_proof(root, key, None, &nodes(&proof["accountProof"])).unwrap();
+    verify_absence(root, passer, &proof);
 }

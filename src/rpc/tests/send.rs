@@ -282,82 +282,67 @@ async fn the_l1_fee_counts_at_admission() {
     assert!(code == -32000 && message.starts_with(&start), "{message}");
 }
 
-#[tokio::test]
-async fn pending_is_the_head_with_the_nonces_of_the_pool() {
+/// A chain whose pool holds the sender's transactions 0, 1, 2 and 9.
+async fn chain_with_pending() -> Chain {
     let mut chain = Chain::new(Fork::Jovian);
     chain.add(&[]);
-    for nonce in 0..3 {
+    for nonce in [0, 1, 2, 9] {
         chain
             .result("eth_sendRawTransaction", json!([transfer(nonce, 21_000)]))
             .await;
     }
     chain
-        .result("eth_sendRawTransaction", json!([transfer(9, 21_000)]))
-        .await;
-    // Only what a block could hold counts: a gap ends it.
-    assert_eq!(
-        chain
-            .result("eth_getTransactionCount", json!([SENDER, "pending"]))
-            .await,
-        "0x3"
-    );
-    assert_eq!(
-        chain
-            .result(
-                "eth_getTransactionCount",
-                json!([SENDER, { "blockNumber": "pending" }])
-            )
-            .await,
-        "0x3"
-    );
-    assert_eq!(
-        chain
-            .result("eth_getTransactionCount", json!([SENDER, "latest"]))
-            .await,
-        "0x0"
-    );
-    let number = json!({ super::chain::CONTRACT.to_string(): { "code": "0x4360005260206000f3" } });
-    let call = |tag: &str| json!([{ "to": super::chain::CONTRACT }, tag, number]);
-    for (method, params) in [
-        (
-            "eth_getBlockByNumber",
-            (json!(["pending", true]), json!(["latest", true])),
-        ),
-        (
-            "eth_getBlockTransactionCountByNumber",
-            (json!(["pending"]), json!(["latest"])),
-        ),
-        (
-            "eth_getBlockReceipts",
-            (json!(["pending"]), json!(["latest"])),
-        ),
-        (
-            "eth_getBalance",
-            (json!([SENDER, "pending"]), json!([SENDER, "latest"])),
-        ),
-        (
-            "eth_getCode",
-            (
-                json!([super::chain::CONTRACT, "pending"]),
-                json!([super::chain::CONTRACT, "latest"]),
-            ),
-        ),
-        ("eth_call", (call("pending"), call("latest"))),
-        ("eth_estimateGas", (call("pending"), call("latest"))),
-        (
-            "eth_getLogs",
-            (
-                json!([{ "fromBlock": "pending", "toBlock": "pending" }]),
-                json!([{}]),
-            ),
-        ),
+}
+
+/// Only transactions that a block could hold count: a gap ends them.
+#[tokio::test]
+async fn the_pending_nonce_counts_pooled_transactions_up_to_a_gap() {
+    let chain = chain_with_pending().await;
+    for (block, count) in [
+        (json!("pending"), "0x3"),
+        (json!({ "blockNumber": "pending" }), "0x3"),
+        (json!("latest"), "0x0"),
     ] {
-        let answer = chain.result(method, params.0).await;
-        assert_eq!(answer, chain.result(method, params.1).await, "{method}");
-        assert!(!answer.is_null(), "{method}");
+        assert_eq!(
+            chain
+                .result("eth_getTransactionCount", json!([SENDER, block]))
+                .await,
+            count,
+            "{block}"
+        );
     }
     assert_eq!(
         chain.result("txpool_status", json!([])).await,
         json!({ "pending": "0x3", "queued": "0x1" })
     );
+}
+
+#[tokio::test]
+async fn the_pending_block_is_the_head() {
+    let chain = chain_with_pending().await;
+    let contract = super::chain::CONTRACT;
+    let number = json!({ contract.to_string(): { "code": "0x4360005260206000f3" } });
+    let call = |tag: &str| json!([{ "to": contract }, tag, number]);
+    let calls: [(&str, &dyn Fn(&str) -> Value); 7] = [
+        ("eth_getBlockByNumber", &|tag| json!([tag, true])),
+        ("eth_getBlockTransactionCountByNumber", &|tag| json!([tag])),
+        ("eth_getBlockReceipts", &|tag| json!([tag])),
+        ("eth_getBalance", &|tag| json!([SENDER, tag])),
+        ("eth_getCode", &|tag| json!([contract, tag])),
+        ("eth_call", &call),
+        ("eth_estimateGas", &call),
+    ];
+    for (method, params) in calls {
+        let answer = chain.result(method, params("pending")).await;
+        assert_eq!(
+            answer,
+            chain.result(method, params("latest")).await,
+            "{method}"
+        );
+        assert!(!answer.is_null(), "{method}");
+    }
+    let pending = json!([{ "fromBlock": "pending", "toBlock": "pending" }]);
+    let logs = chain.result("eth_getLogs", pending).await;
+    assert_eq!(logs, chain.result("eth_getLogs", json!([{}])).await);
+    assert!(!logs.is_null());
 }

@@ -1,12 +1,14 @@
 //! The methods over a small chain: values, shapes, errors.
 
 use super::chain::{CHAIN_ID, CONTRACT, Chain, RICH, dynamic, legacy, signature};
+use crate::chain::view::ExecutedBlock;
 use alloy_consensus::{SignableTransaction, TxEip1559, TxEip7702, TxLegacy};
 use alloy_eips::eip7702::{Authorization, SignedAuthorization};
 use alloy_primitives::{Address, B256, Bytes, Log, TxKind, U256};
 use op_alloy_consensus::TxDeposit;
 use serde_json::{Value, json};
 use starling_proto::fork::Fork;
+use std::sync::Arc;
 
 fn keys(value: &Value) -> Vec<&str> {
     value
@@ -225,158 +227,155 @@ async fn state_is_read_at_a_block() {
     );
 }
 
+/// A block with a transaction of every type, and the answers for its transactions.
+struct TypedTransactions {
+    chain: Chain,
+    answers: Vec<Value>,
+}
+
+impl TypedTransactions {
+    /// The deposit of the L1 attributes, a legacy, a dynamic-fee, and a set-code transaction, a
+    /// legacy transaction without chain id, and a user's deposit.
+    async fn new() -> Self {
+        let mut chain = Chain::new(Fork::Isthmus);
+        let authorization = Authorization {
+            chain_id: U256::from(CHAIN_ID),
+            address: CONTRACT,
+            nonce: 1,
+        };
+        let authorization =
+            SignedAuthorization::new_unchecked(authorization, 1, U256::from(2), U256::from(3));
+        let set_code = TxEip7702 {
+            chain_id: CHAIN_ID,
+            max_fee_per_gas: 5000,
+            max_priority_fee_per_gas: 5000,
+            authorization_list: vec![authorization],
+            ..Default::default()
+        };
+        let unprotected = TxLegacy {
+            gas_price: 2000,
+            to: TxKind::Call(RICH),
+            ..Default::default()
+        };
+        let user = TxDeposit {
+            mint: 6,
+            to: TxKind::Call(RICH),
+            from: RICH,
+            ..Default::default()
+        };
+        let block = chain.add(&[
+            (legacy(0), vec![]),
+            (dynamic(), vec![]),
+            (set_code.into_signed(signature()).into(), vec![]),
+            (unprotected.into_signed(signature()).into(), vec![]),
+            (user.into(), vec![]),
+        ]);
+        let mut answers = Vec::new();
+        for hash in block.transaction_hashes() {
+            let answer = chain.result("eth_getTransactionByHash", json!([hash]));
+            answers.push(answer.await);
+        }
+        Self { chain, answers }
+    }
+
+    /// Members of the transaction with this index.
+    fn members<const N: usize>(&self, index: usize, names: [&str; N]) -> [&str; N] {
+        names.map(|name| self.answers[index][name].as_str().unwrap())
+    }
+}
+
 #[tokio::test]
 async fn transactions_have_their_types_fields() {
-    let mut chain = Chain::new(Fork::Isthmus);
-    let authorization = Authorization {
-        chain_id: U256::from(CHAIN_ID),
-        address: CONTRACT,
-        nonce: 1,
-    };
-    let authorization =
-        SignedAuthorization::new_unchecked(authorization, 1, U256::from(2), U256::from(3));
-    let set_code = TxEip7702 {
-        chain_id: CHAIN_ID,
-        max_fee_per_gas: 5000,
-        max_priority_fee_per_gas: 5000,
-        authorization_list: vec![authorization],
-        ..Default::default()
-    };
-    let unprotected = TxLegacy {
-        gas_price: 2000,
-        to: TxKind::Call(RICH),
-        ..Default::default()
-    };
-    let user = TxDeposit {
-        mint: 6,
-        to: TxKind::Call(RICH),
-        from: RICH,
-        ..Default::default()
-    };
-    let block = chain.add(&[
-        (legacy(0), vec![]),
-        (dynamic(), vec![]),
-        (set_code.into_signed(signature()).into(), vec![]),
-        (unprotected.into_signed(signature()).into(), vec![]),
-        (user.into(), vec![]),
-    ]);
-    let mut seen = Vec::new();
-    for hash in block.transaction_hashes() {
-        seen.push(
-            chain
-                .result("eth_getTransactionByHash", json!([hash]))
-                .await,
-        );
-    }
+    let TypedTransactions { chain, answers } = TypedTransactions::new().await;
     let fees = "maxFeePerGas maxPriorityFeePerGas accessList chainId yParity";
+    let set_code = format!("{fees} authorizationList");
     let deposit = "sourceHash depositReceiptVersion mint";
-    for (n, more) in [
-        deposit,
-        "chainId",
-        fees,
-        &format!("{fees} authorizationList"),
-        "",
-        deposit,
-    ]
-    .iter()
-    .enumerate()
-    {
+    let fields = [deposit, "chainId", fees, &set_code, "", deposit];
+    for (n, (answer, more)) in answers.iter().zip(fields).enumerate() {
         assert_eq!(
-            keys(&seen[n]),
+            keys(answer),
             sorted(&[TRANSACTION, more]),
             "transaction {n}"
         );
-        assert_eq!(seen[n]["transactionIndex"], format!("{n:#x}"));
-        assert_eq!(seen[n]["blockTimestamp"], "0x3ea");
+        assert_eq!(answer["transactionIndex"], format!("{n:#x}"));
+        assert_eq!(answer["blockTimestamp"], "0x3ea");
         let index = json!(["0x1", format!("{n:#x}")]);
         assert_eq!(
-            chain
+            &chain
                 .result("eth_getTransactionByBlockNumberAndIndex", index)
                 .await,
-            seen[n]
+            answer
         );
     }
-    let member = |n: usize, name: &str| seen[n][name].as_str().unwrap().to_owned();
-    // Deposits: the nonce of the receipt, no price, no signature.
-    assert_eq!(
-        (member(0, "type"), member(0, "nonce"), member(0, "gasPrice")),
-        ("0x7e".into(), "0x28".into(), "0x0".into())
-    );
-    assert_eq!(
+    assert_eq!(answers.len(), 6);
+    for (method, params) in [
         (
-            member(0, "v"),
-            member(0, "r"),
-            member(0, "depositReceiptVersion")
+            "eth_getTransactionByBlockNumberAndIndex",
+            json!(["0x1", "0x6"]),
         ),
-        ("0x0".into(), "0x0".into(), "0x1".into())
+        ("eth_getTransactionByHash", json!([B256::ZERO])),
+    ] {
+        assert_eq!(chain.result(method, params).await, Value::Null, "{method}");
+    }
+}
+
+/// Deposits have the nonce of the receipt, no price, and no signature.
+#[tokio::test]
+async fn deposits_have_their_receipts_nonce_and_what_they_mint() {
+    let all = TypedTransactions::new().await;
+    assert_eq!(
+        all.members(0, ["type", "nonce", "gasPrice"]),
+        ["0x7e", "0x28", "0x0"]
     );
     assert_eq!(
-        (member(0, "mint"), member(5, "mint")),
-        ("0x0".into(), "0x6".into()),
-        "also where nothing is minted"
+        all.members(0, ["v", "r", "depositReceiptVersion"]),
+        ["0x0", "0x0", "0x1"]
     );
+    assert_eq!(all.members(0, ["mint"]), ["0x0"], "nothing is minted");
+    assert_eq!(all.members(5, ["mint"]), ["0x6"]);
+}
+
+#[tokio::test]
+async fn transactions_have_minimal_signatures_and_the_price_paid() {
+    let all = TypedTransactions::new().await;
     // Minimal quantities; EIP-155; 27 and 28 without a chain id.
+    let protected = format!("{:#x}", 901 * 2 + 36);
     assert_eq!(
-        (member(1, "r"), member(1, "s"), member(1, "v")),
-        (
-            "0x1234".into(),
-            "0x5678".into(),
-            format!("{:#x}", 901 * 2 + 36)
-        )
+        all.members(1, ["r", "s", "v"]),
+        ["0x1234", "0x5678", &protected]
     );
-    assert_eq!(member(4, "v"), "0x1c");
+    assert_eq!(all.members(4, ["v"]), ["0x1c"]);
     // The price paid: the base fee and the tip, at most the fee cap.
     assert_eq!(
-        (member(2, "gasPrice"), member(2, "v"), member(2, "yParity")),
-        ("0x44c".into(), "0x1".into(), "0x1".into())
+        all.members(2, ["gasPrice", "v", "yParity"]),
+        ["0x44c", "0x1", "0x1"]
     );
-    assert_eq!(member(3, "gasPrice"), "0x1388");
-    assert_eq!(seen[2]["to"], Value::Null);
-    assert_eq!(
-        chain
-            .result(
-                "eth_getTransactionByBlockNumberAndIndex",
-                json!(["0x1", "0x6"])
-            )
-            .await,
-        Value::Null
-    );
-    assert_eq!(
-        chain
-            .result("eth_getTransactionByHash", json!([B256::ZERO]))
-            .await,
-        Value::Null
-    );
+    assert_eq!(all.members(3, ["gasPrice"]), ["0x1388"]);
+    assert_eq!(all.answers[2]["to"], Value::Null);
+}
+
+/// Fields of receipts by fork: those of deposits, and those about the costs on L1.
+fn receipt_fields() -> [(Fork, &'static str, Vec<&'static str>); 7] {
+    let operator = "operatorFeeScalar operatorFeeConstant";
+    let canyon = "depositNonce depositReceiptVersion";
+    [
+        (Fork::Bedrock, "", vec![L1]),
+        (Fork::Regolith, "depositNonce", vec![L1]),
+        (Fork::Canyon, canyon, vec![L1]),
+        (Fork::Ecotone, canyon, vec![L1, ECOTONE]),
+        (Fork::Holocene, canyon, vec![L1, ECOTONE]),
+        (Fork::Isthmus, canyon, vec![L1, ECOTONE, operator]),
+        (
+            Fork::Jovian,
+            canyon,
+            vec![L1, ECOTONE, operator, "daFootprintGasScalar"],
+        ),
+    ]
 }
 
 #[tokio::test]
 async fn receipts_have_their_forks_fields() {
-    let operator = "operatorFeeScalar operatorFeeConstant";
-    for (fork, deposit, l1) in [
-        (Fork::Bedrock, "", vec![L1]),
-        (Fork::Regolith, "depositNonce", vec![L1]),
-        (Fork::Canyon, "depositNonce depositReceiptVersion", vec![L1]),
-        (
-            Fork::Ecotone,
-            "depositNonce depositReceiptVersion",
-            vec![L1, ECOTONE],
-        ),
-        (
-            Fork::Holocene,
-            "depositNonce depositReceiptVersion",
-            vec![L1, ECOTONE],
-        ),
-        (
-            Fork::Isthmus,
-            "depositNonce depositReceiptVersion",
-            vec![L1, ECOTONE, operator],
-        ),
-        (
-            Fork::Jovian,
-            "depositNonce depositReceiptVersion",
-            vec![L1, ECOTONE, operator, "daFootprintGasScalar"],
-        ),
-    ] {
+    for (fork, deposit, l1) in receipt_fields() {
         let mut chain = Chain::new(fork);
         let block = chain.add(&[(dynamic(), vec![])]);
         let all = chain
@@ -423,12 +422,34 @@ async fn receipts_have_their_forks_fields() {
     }
 }
 
-#[tokio::test]
-async fn a_receipt_tells_of_its_own_transaction_only() {
+/// Logs with one topic each: two of the first user transaction, one of the second.
+fn chain_with_logs() -> (Chain, Arc<ExecutedBlock>) {
     let mut chain = Chain::new(Fork::Canyon);
     let log =
         |n: u8| Log::new_unchecked(CONTRACT, vec![B256::repeat_byte(n)], Bytes::from(vec![n]));
     let block = chain.add(&[(legacy(0), vec![log(1), log(2)]), (dynamic(), vec![log(3)])]);
+    (chain, block)
+}
+
+/// The last log of [`chain_with_logs`], as receipts and filters show it.
+fn last_log(block: &ExecutedBlock) -> Value {
+    json!({
+        "address": CONTRACT,
+        "topics": [B256::repeat_byte(3)],
+        "data": "0x03",
+        "blockNumber": "0x1",
+        "blockHash": block.payload.hash,
+        "blockTimestamp": "0x3ea",
+        "transactionHash": block.transaction_hashes()[2],
+        "transactionIndex": "0x2",
+        "logIndex": "0x2",
+        "removed": false,
+    })
+}
+
+#[tokio::test]
+async fn a_receipt_tells_of_its_own_transaction_only() {
+    let (chain, block) = chain_with_logs();
     let all = chain
         .result("eth_getBlockReceipts", json!([block.payload.hash]))
         .await;
@@ -446,29 +467,23 @@ async fn a_receipt_tells_of_its_own_transaction_only() {
         (&all[1]["effectiveGasPrice"], &all[2]["effectiveGasPrice"]),
         (&json!("0x7d0"), &json!("0x44c"))
     );
-    assert_eq!(all[2]["logs"][0]["logIndex"], "0x2");
-    let expected = json!({
-        "address": CONTRACT,
-        "topics": [B256::repeat_byte(3)],
-        "data": "0x03",
-        "blockNumber": "0x1",
-        "blockHash": block.payload.hash,
-        "blockTimestamp": "0x3ea",
-        "transactionHash": block.transaction_hashes()[2],
-        "transactionIndex": "0x2",
-        "logIndex": "0x2",
-        "removed": false,
-    });
-    assert_eq!(all[2]["logs"], json!([expected]));
+    assert_eq!(all[2]["logs"], json!([last_log(&block)]));
     assert_eq!(
         chain
             .result("eth_getTransactionReceipt", json!([B256::ZERO]))
             .await,
         Value::Null
     );
-    // The same log through a filter.
+}
+
+#[tokio::test]
+async fn logs_are_filtered_by_topic_block_address_and_range() {
+    let (chain, block) = chain_with_logs();
     let filter = json!([{ "fromBlock": "earliest", "topics": [[B256::repeat_byte(3), B256::repeat_byte(9)]] }]);
-    assert_eq!(chain.result("eth_getLogs", filter).await, json!([expected]));
+    assert_eq!(
+        chain.result("eth_getLogs", filter).await,
+        json!([last_log(&block)])
+    );
     assert_eq!(
         chain
             .result("eth_getLogs", json!([{ "blockHash": block.payload.hash }]))
@@ -478,20 +493,8 @@ async fn a_receipt_tells_of_its_own_transaction_only() {
             .len(),
         3
     );
-    assert_eq!(
-        chain
-            .result("eth_getLogs", json!([{ "address": RICH }]))
-            .await,
-        json!([])
-    );
-    let reversed = chain
-        .error(
-            "eth_getLogs",
-            json!([{ "fromBlock": "0x2", "toBlock": "0x1" }]),
-        )
-        .await;
-    assert_eq!(reversed, (-32602, "invalid block range params".into()));
     for empty in [
+        json!({ "address": RICH }),
         json!({ "toBlock": "0x0" }),
         json!({ "fromBlock": "0x1", "toBlock": "0x0" }),
     ] {
@@ -507,26 +510,26 @@ async fn a_receipt_tells_of_its_own_transaction_only() {
             .await,
         chain.result("eth_getLogs", json!([{}])).await
     );
-    let beyond = chain
-        .error("eth_getLogs", json!([{ "fromBlock": "0x9" }]))
-        .await;
-    assert_eq!(
-        beyond,
+}
+
+#[tokio::test]
+async fn reversed_ranges_of_logs_and_ranges_above_the_head_are_refused() {
+    let (chain, _) = chain_with_logs();
+    let beyond = "block range extends beyond current head block";
+    for (filter, message) in [
         (
-            -32602,
-            "block range extends beyond current head block".into()
-        )
-    );
-    let beyond = chain
-        .error("eth_getLogs", json!([{ "toBlock": "0x9" }]))
-        .await;
-    assert_eq!(
-        beyond,
-        (
-            -32602,
-            "block range extends beyond current head block".into()
-        )
-    );
+            json!({ "fromBlock": "0x2", "toBlock": "0x1" }),
+            "invalid block range params",
+        ),
+        (json!({ "fromBlock": "0x9" }), beyond),
+        (json!({ "toBlock": "0x9" }), beyond),
+    ] {
+        assert_eq!(
+            chain.error("eth_getLogs", json!([filter])).await,
+            (-32602, message.into()),
+            "{filter}"
+        );
+    }
 }
 
 #[tokio::test]

@@ -2,93 +2,107 @@
 
 use super::*;
 
-#[test]
-fn calls_are_free_without_a_price_and_checked_with_one() {
-    let ground = Ground::new([(address_of(1), Alloc::ether(1))]);
-    let ask = |input: CallInput| {
+/// A state in which one account has an ether, and calls under Jovian's rules.
+struct CallGround(Ground);
+
+impl CallGround {
+    fn new() -> Self {
+        Self(Ground::new([(address_of(1), Alloc::ether(1))]))
+    }
+
+    fn ask(&self, input: CallInput) -> Result<CallOutcome, CallError> {
+        let overrides = Overrides::default();
+        let header = &self.0.header;
         call(
             &op(Fork::Jovian),
-            ground.state(),
-            &ground.header,
+            self.0.state(),
+            header,
             &input,
-            &Overrides::default(),
+            &overrides,
         )
-    };
-    let to = Some(Address::repeat_byte(9));
-    assert_eq!(
-        ask(CallInput {
-            to,
-            ..Default::default()
-        })
-        .unwrap()
-        .gas_used,
-        21_000
-    );
-    let ether = U256::from(10).pow(U256::from(18));
-    // A value must be there also without a price.
-    let text = ask(CallInput {
-        to,
-        value: ether,
+    }
+
+    fn refusal(&self, input: CallInput) -> CallRefusal {
+        match self.ask(input) {
+            Err(CallError::Refused { refusal, .. }) => refusal,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn ether() -> U256 {
+    U256::from(10).pow(U256::from(18))
+}
+
+/// A call of an account without code.
+fn plain_call() -> CallInput {
+    CallInput {
+        to: Some(Address::repeat_byte(9)),
         ..Default::default()
-    })
-    .unwrap_err()
-    .to_string();
+    }
+}
+
+#[test]
+fn a_call_without_a_price_costs_nothing_but_its_value() {
+    let ground = CallGround::new();
+    assert_eq!(ground.ask(plain_call()).unwrap().gas_used, 21_000);
+    let ether = ether();
+    // The value must be there also without a price.
+    let text = ground
+        .ask(CallInput {
+            value: ether,
+            ..plain_call()
+        })
+        .unwrap_err()
+        .to_string();
     assert_eq!(
         text,
         format!(
             "err: insufficient funds for gas * price + value: address {ZERO} have 0 want {ether} (supplied gas 50000000)"
         )
     );
-    assert!(
-        ask(CallInput {
-            from: address_of(1),
-            to,
-            value: ether,
-            ..Default::default()
-        })
-        .is_ok()
-    );
-    // With a price the base fee and the funds for the gas count.
+    let funded = CallInput {
+        from: address_of(1),
+        value: ether,
+        ..plain_call()
+    };
+    assert!(ground.ask(funded).is_ok());
+}
+
+/// With a price, the base fee and the funds for the gas are checked.
+#[test]
+fn a_call_with_a_price_is_checked_like_a_transaction() {
+    let ground = CallGround::new();
     let priced = CallInput {
         from: address_of(1),
-        to,
         gas: Some(30_000),
         gas_price: Some(999),
-        ..Default::default()
-    };
-    let refusal = |input| match ask(input) {
-        Err(CallError::Refused { refusal, .. }) => refusal,
-        other => panic!("{other:?}"),
+        ..plain_call()
     };
     assert!(matches!(
-        refusal(priced.clone()),
+        ground.refusal(priced.clone()),
         CallRefusal::FeeBelowBase {
             fee: 999,
             base_fee: 1_000,
             ..
         }
     ));
-    assert!(
-        ask(CallInput {
-            gas_price: Some(1_000),
-            ..priced.clone()
-        })
-        .is_ok()
-    );
-    assert!(matches!(
-        refusal(CallInput {
-            gas_price: Some(1_000),
-            value: ether,
-            ..priced.clone()
-        }),
-        CallRefusal::Funds { .. }
-    ));
+    let enough = CallInput {
+        gas_price: Some(1_000),
+        ..priced.clone()
+    };
+    assert!(ground.ask(enough.clone()).is_ok());
+    let broke = CallInput {
+        value: ether(),
+        ..enough
+    };
+    assert!(matches!(ground.refusal(broke), CallRefusal::Funds { .. }));
     let both = CallInput {
         max_fee_per_gas: Some(1),
         ..priced.clone()
     };
     assert_eq!(
-        ask(both).unwrap_err().to_string(),
+        ground.ask(both).unwrap_err().to_string(),
         "both gasPrice and (maxFeePerGas or maxPriorityFeePerGas) specified"
     );
     let tip = CallInput {
@@ -97,14 +111,21 @@ fn calls_are_free_without_a_price_and_checked_with_one() {
         max_priority_fee_per_gas: Some(2_001),
         ..priced
     };
-    assert!(matches!(refusal(tip), CallRefusal::TipAboveFee { .. }));
+    assert!(matches!(
+        ground.refusal(tip),
+        CallRefusal::TipAboveFee { .. }
+    ));
+}
+
+#[test]
+fn a_call_needs_the_intrinsic_gas_and_the_floor_of_its_data() {
+    let ground = CallGround::new();
     let scarce = CallInput {
-        to,
         gas: Some(20_999),
-        ..Default::default()
+        ..plain_call()
     };
     assert!(matches!(
-        refusal(scarce.clone()),
+        ground.refusal(scarce),
         CallRefusal::IntrinsicGas {
             have: 20_999,
             want: 21_000
@@ -114,10 +135,10 @@ fn calls_are_free_without_a_price_and_checked_with_one() {
     let floor = CallInput {
         gas: Some(21_170),
         data: bytes!("ffffffffff"),
-        ..scarce
+        ..plain_call()
     };
     assert!(matches!(
-        refusal(floor),
+        ground.refusal(floor),
         CallRefusal::FloorGas {
             have: 21_170,
             want: 21_200

@@ -2,25 +2,26 @@
 
 use super::*;
 
-#[test]
-fn estimates_are_enough_and_not_much_more() {
-    let (writer, passer, loops, reverts) = (
-        Address::repeat_byte(1),
-        Address::repeat_byte(2),
-        Address::repeat_byte(3),
-        Address::repeat_byte(4),
-    );
-    // Writes 40 slots. Calls the writer with all gas and reverts if that fails.
+/// Writes 40 slots.
+const WRITER: Address = Address::repeat_byte(1);
+/// Calls the writer with all gas and reverts if that fails.
+const PASSER: Address = Address::repeat_byte(2);
+/// Loops until the gas is used up.
+const LOOPS: Address = Address::repeat_byte(3);
+const REVERTS: Address = Address::repeat_byte(4);
+
+/// A state with the contracts above and an account with 30,000,000 wei.
+fn contracts() -> Ground {
     let write: Vec<u8> = (0..40).flat_map(|slot| [0x43, 0x60, slot, 0x55]).collect();
     let pass = bytes!(
         "5f 5f 5f 5f 5f 73 0101010101010101010101010101010101010101 5a f1 6022 57 5f 5f fd 5b 00"
     );
-    let ground = Ground::with_header(
+    Ground::with_header(
         [
-            (writer, Alloc::code(write)),
-            (passer, Alloc::code(pass)),
-            (loops, Alloc::code(bytes!("5b 5f 56"))),
-            (reverts, Alloc::code(bytes!("5f 5f fd"))),
+            (WRITER, Alloc::code(write)),
+            (PASSER, Alloc::code(pass)),
+            (LOOPS, Alloc::code(bytes!("5b 5f 56"))),
+            (REVERTS, Alloc::code(bytes!("5f 5f fd"))),
             (
                 address_of(1),
                 Alloc {
@@ -33,80 +34,78 @@ fn estimates_are_enough_and_not_much_more() {
             number: 5,
             ..Default::default()
         },
-    );
-    let jovian = op(Fork::Jovian);
-    let estimate = |spec: &ChainSpec, input: &CallInput| {
-        estimate_gas(
-            spec,
-            ground.state(),
-            &ground.header,
-            input,
-            &Overrides::default(),
-        )
-    };
+    )
+}
+
+fn input(to: Address) -> CallInput {
+    CallInput {
+        to: Some(to),
+        ..Default::default()
+    }
+}
+
+fn estimate(ground: &Ground, fork: Fork, input: &CallInput) -> Result<u64, EstimateError> {
+    let overrides = Overrides::default();
+    estimate_gas(&op(fork), ground.state(), &ground.header, input, &overrides)
+}
+
+fn outcome(ground: &Ground, fork: Fork, input: &CallInput) -> Result<CallOutcome, CallError> {
+    let overrides = Overrides::default();
+    call(&op(fork), ground.state(), &ground.header, input, &overrides)
+}
+
+#[test]
+fn estimates_are_enough_and_not_much_more() {
+    let ground = contracts();
+    let plain = input(Address::repeat_byte(8));
+    assert_eq!(estimate(&ground, Fork::Jovian, &plain).unwrap(), 21_000);
     let succeeds = |input: &CallInput, gas| {
         let input = CallInput {
             gas: Some(gas),
             ..input.clone()
         };
-        call(
-            &jovian,
-            ground.state(),
-            &ground.header,
-            &input,
-            &Overrides::default(),
-        )
-        .is_ok_and(|it| it.status == CallStatus::Success)
+        outcome(&ground, Fork::Jovian, &input)
+            .is_ok_and(|outcome| outcome.status == CallStatus::Success)
     };
-    let plain = CallInput {
-        to: Some(Address::repeat_byte(8)),
-        ..Default::default()
-    };
-    assert_eq!(estimate(&jovian, &plain).unwrap(), 21_000);
-    for to in [writer, passer] {
-        let input = CallInput {
-            to: Some(to),
-            ..Default::default()
-        };
-        let gas = estimate(&jovian, &input).unwrap();
+    for to in [WRITER, PASSER] {
+        let input = input(to);
+        let gas = estimate(&ground, Fork::Jovian, &input).unwrap();
         assert!(succeeds(&input, gas), "{gas}");
         assert!(!succeeds(&input, gas - gas * 16 / 1000), "{gas}");
     }
-    let input = |to| CallInput {
-        to: Some(to),
-        ..Default::default()
-    };
+}
+
+#[test]
+fn estimates_are_bounded_by_the_cap_the_fork_and_the_balance() {
+    let ground = contracts();
+    let refusal = |fork, input: &CallInput| estimate(&ground, fork, input).unwrap_err().to_string();
     assert_eq!(
-        estimate(&jovian, &input(loops)).unwrap_err().to_string(),
+        refusal(Fork::Jovian, &input(LOOPS)),
         "gas required exceeds allowance (50000000)"
     );
-    assert!(matches!(
-        estimate(&jovian, &input(reverts)),
-        Err(EstimateError::Reverted { .. })
-    ));
     // From Karst no transaction may ask for more than 2^24; a call may.
-    let karst = op(Fork::Karst);
     assert_eq!(
-        estimate(&karst, &input(loops)).unwrap_err().to_string(),
+        refusal(Fork::Karst, &input(LOOPS)),
         "gas required exceeds allowance (16777216)"
     );
-    let looping = call(
-        &karst,
-        ground.state(),
-        &ground.header,
-        &input(loops),
-        &Overrides::default(),
-    )
-    .unwrap();
+    let looping = outcome(&ground, Fork::Karst, &input(LOOPS)).unwrap();
     assert_eq!(looping.gas_used, RPC_GAS_CAP);
     // The balance bounds it: 30,000,000 wei at 1,000 wei per gas.
     let poor = CallInput {
         from: address_of(1),
         gas_price: Some(1_000),
-        ..input(loops)
+        ..input(LOOPS)
     };
     assert_eq!(
-        estimate(&jovian, &poor).unwrap_err().to_string(),
+        refusal(Fork::Jovian, &poor),
         "gas required exceeds allowance (30000)"
     );
+}
+
+#[test]
+fn a_call_that_reverts_has_no_estimate() {
+    assert!(matches!(
+        estimate(&contracts(), Fork::Jovian, &input(REVERTS)),
+        Err(EstimateError::Reverted { .. })
+    ));
 }

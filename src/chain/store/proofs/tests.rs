@@ -136,11 +136,10 @@ impl World {
     /// there.
     fn check(&self, view: &Arc<View>, number: u64, address: Address, slots: &[U256]) {
         let (header, plain) = &self.chain[number as usize];
-        let state = view
+        let proof = view
             .provable_state(number, address)
             .unwrap()
-            .unwrap_or_else(|| panic!("no proofs at {number}"));
-        let proof = state
+            .unwrap_or_else(|| panic!("no proofs at {number}"))
             .prove(address, slots)
             .unwrap_or_else(|e| panic!("{address} at {number}: {e}"));
         let there = plain.get(&address);
@@ -155,30 +154,16 @@ impl World {
         let storage_root = proof
             .account
             .map_or(alloy_trie::EMPTY_ROOT_HASH, |account| account.storage_root);
-        let leaf = there.map(
-            |(
-                AccountChange {
-                    nonce,
-                    balance,
-                    code_hash,
-                },
-                _,
-            )| {
-                alloy_rlp::encode(TrieAccount {
-                    nonce: *nonce,
-                    balance: *balance,
-                    storage_root,
-                    code_hash: *code_hash,
-                })
-            },
-        );
-        verify_proof(
-            header.state_root,
-            Nibbles::unpack(keccak256(address)),
-            leaf,
-            &proof.nodes,
-        )
-        .unwrap();
+        let leaf = there.map(|(account, _)| {
+            alloy_rlp::encode(TrieAccount {
+                nonce: account.nonce,
+                balance: account.balance,
+                storage_root,
+                code_hash: account.code_hash,
+            })
+        });
+        let key = Nibbles::unpack(keccak256(address));
+        verify_proof(header.state_root, key, leaf, &proof.nodes).unwrap();
         for (slot, proof) in slots.iter().zip(&proof.slots) {
             let value = there
                 .and_then(|(_, slots)| slots.get(slot))
@@ -186,13 +171,8 @@ impl World {
                 .unwrap_or_default();
             assert_eq!(proof.value, value, "slot {slot} of {address} at {number}");
             let leaf = (!value.is_zero()).then(|| alloy_rlp::encode(value));
-            verify_proof(
-                storage_root,
-                Nibbles::unpack(keccak256(B256::from(*slot))),
-                leaf,
-                &proof.nodes,
-            )
-            .unwrap();
+            let key = Nibbles::unpack(keccak256(B256::from(*slot)));
+            verify_proof(storage_root, key, leaf, &proof.nodes).unwrap();
         }
     }
 
@@ -321,9 +301,84 @@ fn every_row_is_restored_as_it_was() {
     }
 }
 
+/// Blocks for which the message passer's proofs are kept, of the tests' 900.
+const PASSER_WINDOW: u64 = 900;
+
+impl World {
+    /// Bytes of all proofs that the store holds.
+    fn proof_bytes(&self) -> u64 {
+        self.store.snapshot().unwrap().proof_bytes().unwrap()
+    }
+
+    /// Bounds the proofs by a third of what they take, and states by 150 blocks. A view from then
+    /// keeps the proofs that it can read. Returns the oldest block with proofs.
+    fn shrink_window(&mut self) -> u64 {
+        let bytes = self.proof_bytes();
+        let before = self.count(b'T');
+        self.store.keep_proofs(bytes / 3).unwrap();
+        // States go with the window of states, and the message passer's do not.
+        self.store.keep_states(Some(150));
+        self.grow(100);
+        let held = self.view();
+        let oldest = held.oldest_proof(Address::ZERO);
+        assert!(oldest > 400 && oldest < 572, "{oldest}");
+        self.check_random(oldest.max(550), 100);
+        self.grow(200);
+        self.store.prune().unwrap();
+        for number in oldest.max(550)..oldest.max(550) + 20 {
+            let address = *self.addresses.choose(&mut self.rng).unwrap();
+            self.check(&held, number, address, &[U256::ZERO]);
+        }
+        drop(held);
+        self.store.prune().unwrap();
+        let now = self.view();
+        let oldest = now.oldest_proof(Address::ZERO);
+        assert!(
+            now.provable_state(oldest - 1, Address::ZERO)
+                .unwrap()
+                .is_none()
+        );
+        assert!(self.proof_bytes() <= bytes / 3);
+        assert!(
+            self.count(b'T') < before * 3 / 4,
+            "{} of {before} rows",
+            self.count(b'T')
+        );
+        oldest
+    }
+
+    /// The message passer has proofs at every block of its own window, and only for itself.
+    fn check_message_passer(&mut self) {
+        let view = self.view();
+        assert_eq!(view.oldest_proof(MESSAGE_PASSER), 0);
+        for number in 0..=self.head() {
+            let slots: Vec<_> = (0..SLOTS / 4)
+                .map(|_| U256::from(self.rng.random_range(0..SLOTS)))
+                .collect();
+            self.check(&view, number, MESSAGE_PASSER, &slots);
+        }
+        // A view that is not the passer's cannot read old rows as if nothing had happened since.
+        let old = view.provable_state(10, MESSAGE_PASSER).unwrap().unwrap();
+        let other = self
+            .addresses
+            .iter()
+            .find(|address| self.chain[10].1.contains_key(*address))
+            .unwrap();
+        assert!(matches!(old.account(*other), Err(ReadError::Pruned(10))));
+    }
+
+    /// The message passer's window, shortened to 200 blocks, ends too.
+    fn end_passer_window(&mut self) {
+        self.store.0.history.passer.store(200, Ordering::Relaxed);
+        self.grow(400);
+        self.store.prune().unwrap();
+        let oldest = self.view().oldest_proof(MESSAGE_PASSER);
+        assert!(oldest > 0, "{oldest}");
+    }
+}
+
 #[test]
 fn the_window_is_a_size_and_the_message_passer_stays() {
-    const PASSER_WINDOW: u64 = 900;
     let dir = tempfile::tempdir().unwrap();
     let mut world = World::new(dir.path(), 3);
     world
@@ -332,75 +387,14 @@ fn the_window_is_a_size_and_the_message_passer_stays() {
         .history
         .passer
         .store(PASSER_WINDOW, Ordering::Relaxed);
-    // All of it stays while nothing is said.
+    // All of it stays without a limit.
     world.grow(600);
-    assert_eq!(
-        world.store.snapshot().unwrap().oldest_proof(Address::ZERO),
-        0
-    );
-    let bytes = world.store.snapshot().unwrap().proof_bytes().unwrap();
-    let before = world.count(b'T');
-    world.store.keep_proofs(bytes / 3).unwrap();
-    // States go with the window of states, and the message passer's do not.
-    world.store.keep_states(Some(150));
-    world.grow(100);
-    let held = world.view();
-    let oldest = held.oldest_proof(Address::ZERO);
-    assert!(oldest > 400 && oldest < 572, "{oldest}");
-    world.check_random(oldest.max(550), 100);
-    // A view of before keeps what it can read.
-    world.grow(200);
-    world.store.prune().unwrap();
-    for number in oldest.max(550)..oldest.max(550) + 20 {
-        let address = *world.addresses.choose(&mut world.rng).unwrap();
-        world.check(&held, number, address, &[U256::ZERO]);
-    }
-    drop(held);
-    world.store.prune().unwrap();
-    let now = world.view();
-    let oldest = now.oldest_proof(Address::ZERO);
-    assert!(
-        now.provable_state(oldest - 1, Address::ZERO)
-            .unwrap()
-            .is_none()
-    );
-    assert!(world.store.snapshot().unwrap().proof_bytes().unwrap() <= bytes / 3);
-    assert!(
-        world.count(b'T') < before * 3 / 4,
-        "{} of {before} rows",
-        world.count(b'T')
-    );
-    drop(now);
+    assert_eq!(world.view().oldest_proof(Address::ZERO), 0);
+    let oldest = world.shrink_window();
     world = world.reopen(dir.path());
     world.check_random(oldest, 300);
-    // The message passer's proofs, at every block of its own window.
-    let view = world.view();
-    assert_eq!(view.oldest_proof(MESSAGE_PASSER), 0);
-    for number in 0..=world.head() {
-        let slots: Vec<_> = (0..SLOTS / 4)
-            .map(|_| U256::from(world.rng.random_range(0..SLOTS)))
-            .collect();
-        world.check(&view, number, MESSAGE_PASSER, &slots);
-    }
-    // A view that is not the passer's cannot read old rows as if nothing had happened since.
-    let old = view.provable_state(10, MESSAGE_PASSER).unwrap().unwrap();
-    let other = world
-        .addresses
-        .iter()
-        .find(|address| world.chain[10].1.contains_key(*address))
-        .unwrap();
-    assert!(matches!(old.account(*other), Err(ReadError::Pruned(10))));
-    // Its window ends too.
-    world.store.0.history.passer.store(200, Ordering::Relaxed);
-    world.grow(400);
-    drop(view);
-    world.store.prune().unwrap();
-    let view = world.view();
-    assert!(
-        view.oldest_proof(MESSAGE_PASSER) > 0,
-        "{}",
-        view.oldest_proof(MESSAGE_PASSER)
-    );
+    world.check_message_passer();
+    world.end_passer_window();
 }
 
 /// Trie rows without the values they lead to prove nothing.
@@ -518,20 +512,26 @@ fn only_the_message_passers_rows_are_its_own() {
     );
 }
 
-/// Trie history is a small part of what a block writes of its tries, since it holds no whole node.
-#[test]
-fn history_of_the_trie_is_small() {
-    let dir = tempfile::tempdir().unwrap();
-    let account = |nonce| {
-        Some(AccountChange {
-            nonce,
-            balance: U256::from(nonce) << 60,
-            code_hash: KECCAK256_EMPTY,
-        })
-    };
-    let address = |n: u64| keccak256(n.to_be_bytes());
+/// An account with a nonce and a balance that follows from it.
+fn account_with(nonce: u64) -> Option<AccountChange> {
+    Some(AccountChange {
+        nonce,
+        balance: U256::from(nonce) << 60,
+        code_hash: KECCAK256_EMPTY,
+    })
+}
+
+/// Hashed address of account `n`.
+fn hashed_address(n: u64) -> B256 {
+    keccak256(n.to_be_bytes())
+}
+
+/// A store of a genesis block with 30,000 accounts.
+fn large_state(dir: &Path) -> (Store, Payload) {
     let all = Changes {
-        accounts: (0..30_000).map(|n| (address(n), account(1))).collect(),
+        accounts: (0..30_000)
+            .map(|n| (hashed_address(n), account_with(1)))
+            .collect(),
         ..Default::default()
     };
     let update = trie::genesis(&all).unwrap();
@@ -546,11 +546,21 @@ fn history_of_the_trie_is_small() {
         chain_id: 901,
         genesis_hash: genesis.hash,
     };
-    let store = Store::create(dir.path(), CACHE, identity, &genesis, &update.overlay).unwrap();
+    let store = Store::create(dir, CACHE, identity, &genesis, &update.overlay).unwrap();
+    (store, genesis)
+}
+
+/// Trie history is a small part of what a block writes of its tries, since it holds no whole node.
+#[test]
+fn history_of_the_trie_is_small() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, genesis) = large_state(dir.path());
     let view = Arc::new(View::new(store.snapshot().unwrap(), vec![], None, None).unwrap());
     // Ten transfers.
     let some = Changes {
-        accounts: (0..20).map(|n| (address(n * 1_000), account(2))).collect(),
+        accounts: (0..20)
+            .map(|n| (hashed_address(n * 1_000), account_with(2)))
+            .collect(),
         ..Default::default()
     };
     let update = view.state().update(&some).unwrap();

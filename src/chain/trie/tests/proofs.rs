@@ -2,73 +2,76 @@
 
 use super::*;
 
+/// Proofs that were verified.
+#[derive(Default)]
+struct ProofCounts {
+    present: u64,
+    absent: u64,
+    /// Slots whose leaf is so short that its parent node may hold it.
+    inline: u64,
+}
+
+impl ProofCounts {
+    /// Another verifier accepts the proof of a leaf, or of its absence, in the trie of accounts or
+    /// in that of an account's slots. A value that differs from the flat rows is not proved.
+    fn check(
+        &mut self,
+        source: &StateSource<'_>,
+        slots: bool,
+        root: B256,
+        key: B256,
+        leaf: Option<Bytes>,
+    ) {
+        let nodes = proof::path(source, root, &key, leaf.as_ref()).unwrap();
+        let value = leaf.as_ref().map(|leaf| leaf.to_vec());
+        alloy_trie::proof::verify_proof(root, Nibbles::unpack(key), value, &nodes).unwrap();
+        if leaf.is_some() {
+            self.present += 1;
+            let short = nodes.last().is_some_and(|node| node.len() < 80);
+            self.inline += u64::from(slots && short);
+        } else {
+            self.absent += 1;
+        }
+        let other = Some(Bytes::from_static(&[0xc0]));
+        let lie = proof::path(source, root, &key, other.as_ref());
+        assert!(matches!(lie, Err(TrieError::Damaged(_))));
+    }
+}
+
 #[test]
 fn proofs_convince_another_verifier() {
     let bench = Bench::new();
-    let (mut present, mut absent, mut inline) = (0, 0, 0);
+    let mut counts = ProofCounts::default();
     for seed in 0..30u8 {
         let mut rng = Rng(StdRng::seed_from_u64(seed.into()));
         let mut model = Model::default();
         for _ in 0..12 {
             model.apply(&rng.changes(&model));
         }
-        let rows = model.rows();
-        let state = bench.state(&rows, model.state_root());
-        let mut check = |account: Option<B256>, root: B256, key: B256, leaf: Option<Bytes>| {
-            let nodes = proof::path(
-                &StateSource::new(Some(&state), account),
-                root,
-                &key,
-                leaf.as_ref(),
-            )
-            .unwrap();
-            let value = leaf.as_ref().map(|leaf| leaf.to_vec());
-            alloy_trie::proof::verify_proof(root, Nibbles::unpack(key), value, &nodes).unwrap();
-            *if leaf.is_some() {
-                &mut present
-            } else {
-                &mut absent
-            } += 1;
-            inline += usize::from(
-                account.is_some()
-                    && nodes
-                        .last()
-                        .is_some_and(|node| node.len() < 80 && leaf.is_some()),
-            );
-            // A value that differs from the flat rows is not proved.
-            let other = Some(Bytes::from_static(&[0xc0]));
-            let lie = proof::path(
-                &StateSource::new(Some(&state), account),
-                root,
-                &key,
-                other.as_ref(),
-            );
-            assert!(matches!(lie, Err(TrieError::Damaged(_))));
-        };
-        let account_leaf = |hash: &B256| {
-            model
-                .accounts
-                .get(hash)
-                .map(|a| encode_account(a, model.storage_root(hash)))
-        };
+        let state = bench.state(&model.rows(), model.state_root());
         let mut others: Vec<_> = (0..40).map(|_| rng.key()).collect();
         others.extend(model.accounts.keys());
+        let source = StateSource::new(Some(&state), None);
         for key in &others {
-            check(None, model.state_root(), *key, account_leaf(key));
+            let leaf = model
+                .accounts
+                .get(key)
+                .map(|account| encode_account(account, model.storage_root(key)));
+            counts.check(&source, false, model.state_root(), *key, leaf);
         }
         for (account, slots) in &model.storages {
-            let slot_value =
-                |slot: &B256| slots.get(slot).map(|value| alloy_rlp::encode(value).into());
+            let source = StateSource::new(Some(&state), Some(*account));
             for key in others.iter().chain(slots.keys()) {
-                check(
-                    Some(*account),
-                    model.storage_root(account),
-                    *key,
-                    slot_value(key),
-                );
+                let leaf = slots.get(key).map(|value| alloy_rlp::encode(value).into());
+                counts.check(&source, true, model.storage_root(account), *key, leaf);
             }
         }
     }
+    let ProofCounts {
+        present,
+        absent,
+        inline,
+    } = counts;
     assert!(
         present > 200 && absent > 200 && inline > 20,
         "{present} {absent} {inline}"

@@ -47,78 +47,95 @@ fn blocks_that_do_not_link_are_refused() {
     assert_eq!(store.head().number, 2);
 }
 
+/// A store of 520 blocks, and views of its blocks at one snapshot.
+struct LongStore {
+    branch: Branch,
+    dice: Dice,
+    snapshot: Snapshot,
+    store: Store,
+    _dir: tempfile::TempDir,
+}
+
+impl LongStore {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut dice = Dice(StdRng::seed_from_u64(77));
+        let mut plain = Plain::default();
+        let store = create(dir.path(), CACHES[2], &mut plain, &mut dice);
+        let mut branch: Branch = vec![(None, plain)];
+        for _ in 0..520 {
+            let view = Arc::new(View::new(store.snapshot().unwrap(), vec![], None, None).unwrap());
+            let mut plain = branch.last().unwrap().1.clone();
+            let block = dice.block(&view, &mut plain);
+            store
+                .commit(std::slice::from_ref(&block), None, None)
+                .unwrap();
+            branch.push((Some(block), plain));
+        }
+        Self {
+            branch,
+            dice,
+            snapshot: store.snapshot().unwrap(),
+            store,
+            _dir: dir,
+        }
+    }
+
+    /// A view of the block `fork` that reads at most `limit` bytes of unwind data.
+    fn bounded(&self, near: &[&View], fork: u64, limit: usize) -> Result<Arc<View>, ReadError> {
+        let snapshot = self.snapshot.clone();
+        View::near_branch(near, snapshot, fork, vec![], None, None, limit).map(Arc::new)
+    }
+
+    fn back(&self, near: &[&View], fork: u64) -> Arc<View> {
+        self.bounded(near, fork, UNWIND_DATA).unwrap()
+    }
+
+    /// The view has the state of the block `number`.
+    fn check(&mut self, view: &Arc<View>, number: usize) {
+        check_view(view, &self.branch[..=number].to_vec(), &mut self.dice);
+    }
+
+    /// Keys of the rows in the unwind records above the block `number`, each once.
+    fn rows_above(&self, number: u64) -> std::collections::BTreeSet<Bytes> {
+        (number + 1..=520)
+            .flat_map(|number| self.snapshot.unwind_record(number).unwrap().unwrap())
+            .map(|(key, _)| key)
+            .collect()
+    }
+}
+
 /// Going back far below the store reads each record once, and views of the same snapshot share what
-/// was read.
+/// was read. The unwind data is bounded, also where it is shared.
 #[test]
 fn unwind_records_are_read_once() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut dice = Dice(StdRng::seed_from_u64(77));
-    let mut plain = Plain::default();
-    let store = create(dir.path(), CACHES[2], &mut plain, &mut dice);
-    let mut branch: Branch = vec![(None, plain)];
-    for _ in 0..520 {
-        let view = Arc::new(View::new(store.snapshot().unwrap(), vec![], None, None).unwrap());
-        let mut plain = branch.last().unwrap().1.clone();
-        let block = dice.block(&view, &mut plain);
-        store
-            .commit(std::slice::from_ref(&block), None, None)
-            .unwrap();
-        branch.push((Some(block), plain));
-    }
-    let snapshot = store.snapshot().unwrap();
-    let back = |near: &[&View], fork| {
-        Arc::new(
-            View::near_branch(
-                near,
-                snapshot.clone(),
-                fork,
-                vec![],
-                None,
-                None,
-                UNWIND_DATA,
-            )
-            .unwrap(),
-        )
-    };
-    let deep = back(&[], 20);
+    let mut long = LongStore::new();
+    let deep = long.back(&[], 20);
     // Each row once, however many of the 500 records have it.
-    let rows: std::collections::BTreeSet<Bytes> = (21..=520)
-        .flat_map(|number| snapshot.unwind_record(number).unwrap().unwrap())
-        .map(|(key, _)| key)
-        .collect();
-    assert_eq!(deep.unwound.rows.len(), rows.len());
-    check_view(&deep, &branch[..=20].to_vec(), &mut dice);
+    let rows = long.rows_above(20).len();
+    assert_eq!(deep.unwound.rows.len(), rows);
+    long.check(&deep, 20);
     // The same again costs nothing; deeper reads on from there; above it, or at another snapshot,
     // it is of no use.
-    assert!(Arc::ptr_eq(&back(&[&deep], 20).unwound, &deep.unwound));
-    let middle = back(&[], 270);
+    assert!(Arc::ptr_eq(&long.back(&[&deep], 20).unwound, &deep.unwound));
+    let middle = long.back(&[], 270);
     for near in [&middle, &deep] {
-        let deeper = back(&[near], 5);
-        assert_eq!(deeper.unwound, back(&[], 5).unwound);
-        check_view(&deeper, &branch[..=5].to_vec(), &mut dice);
+        let deeper = long.back(&[near], 5);
+        assert_eq!(deeper.unwound, long.back(&[], 5).unwound);
+        long.check(&deeper, 5);
     }
-    assert_eq!(back(&[&deep], 270).unwound, middle.unwound);
-    let other = View::near_branch(
-        &[&deep],
-        store.snapshot().unwrap(),
-        20,
-        vec![],
-        None,
-        None,
-        UNWIND_DATA,
-    )
-    .unwrap();
+    assert_eq!(long.back(&[&deep], 270).unwound, middle.unwound);
+    let snapshot = long.store.snapshot().unwrap();
+    let first = std::mem::replace(&mut long.snapshot, snapshot);
+    let other = long.back(&[&deep], 20);
     assert!(other.unwound == deep.unwound && !Arc::ptr_eq(&other.unwound, &deep.unwound));
-    // Unwind data is bounded, also where it is shared.
-    let bounded = |near: &[&View], fork, most| {
-        View::near_branch(near, snapshot.clone(), fork, vec![], None, None, most).map(drop)
-    };
+    long.snapshot = first;
     let weight = deep.unwound.weight();
-    assert!(weight > rows.len() * 100, "{weight}");
+    assert!(weight > rows * 100, "{weight}");
     for near in [&[][..], &[&*middle]] {
-        assert!(bounded(near, 20, 2 * weight).is_ok());
+        assert!(long.bounded(near, 20, 2 * weight).is_ok());
         assert!(matches!(
-            bounded(near, 20, weight / 2),
+            long.bounded(near, 20, weight / 2),
             Err(ReadError::Far(20))
         ));
     }

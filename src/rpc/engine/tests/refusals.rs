@@ -2,127 +2,96 @@
 
 use super::*;
 
-#[tokio::test]
-async fn refusals_have_the_codes_of_the_engine_api() {
-    let server = Server::new();
-    let hash = server
-        .ask("eth_getBlockByNumber", json!(["0x0", false]))
-        .await["hash"]
-        .clone();
-    let zero = B256::ZERO;
-    let state = json!({ "headBlockHash": hash, "safeBlockHash": zero, "finalizedBlockHash": zero });
-    let time = crate::chain::tests::GENESIS_TIME + 2;
-    let without = |name: &str| {
-        let mut attributes = attributes(time);
-        attributes.as_object_mut().unwrap().remove(name);
-        attributes
-    };
-    let with = |name: &str, value: Value| {
-        let mut attributes = attributes(time);
-        attributes[name] = value;
-        attributes
-    };
-    let invalid = "Invalid payload attributes";
-    for (version, attributes, code, message, detail) in [
+/// Refused attributes: version of the method, attributes, code, message, and words of the detail.
+type RefusedAttributes = (u8, Value, i64, &'static str, &'static str);
+
+/// Attributes of the first block with one field changed.
+fn attributes_with(name: &str, value: Value) -> Value {
+    let mut attributes = attributes(crate::chain::tests::GENESIS_TIME + 2);
+    attributes[name] = value;
+    attributes
+}
+
+/// Attributes of the first block with one field missing.
+fn attributes_without(name: &str) -> Value {
+    let mut attributes = attributes(crate::chain::tests::GENESIS_TIME + 2);
+    attributes.as_object_mut().unwrap().remove(name);
+    attributes
+}
+
+/// Attributes in a method whose version is not theirs.
+fn of_another_version() -> Vec<RefusedAttributes> {
+    let complete = || attributes(crate::chain::tests::GENESIS_TIME + 2);
+    vec![
         (
             1,
-            attributes(time),
+            complete(),
             -32602,
             "Invalid parameters",
             "withdrawals and beacon root not supported in V1",
         ),
         (
             2,
-            attributes(time),
+            complete(),
             -38003,
-            invalid,
+            "Invalid payload attributes",
             "unexpected beacon root",
         ),
         (
             2,
-            without("parentBeaconBlockRoot"),
+            attributes_without("parentBeaconBlockRoot"),
             -38005,
             "Unsupported fork",
             "fcuV2 must",
         ),
+    ]
+}
+
+/// Attributes with a field missing or wrong, each with words of the detail.
+fn invalid_attributes() -> Vec<RefusedAttributes> {
+    [
+        (attributes_without("withdrawals"), "missing withdrawals"),
         (
-            3,
-            without("withdrawals"),
-            -38003,
-            invalid,
-            "missing withdrawals",
-        ),
-        (
-            3,
-            without("parentBeaconBlockRoot"),
-            -38003,
-            invalid,
+            attributes_without("parentBeaconBlockRoot"),
             "missing beacon root",
         ),
+        (attributes_without("gasLimit"), "gasLimit is missing"),
         (
-            3,
-            without("gasLimit"),
-            -38003,
-            invalid,
-            "gasLimit is missing",
-        ),
-        (
-            3,
-            without("eip1559Params"),
-            -38003,
-            invalid,
+            attributes_without("eip1559Params"),
             "eip1559Params is missing",
         ),
+        (attributes_without("minBaseFee"), "minBaseFee is missing"),
         (
-            3,
-            without("minBaseFee"),
-            -38003,
-            invalid,
-            "minBaseFee is missing",
-        ),
-        (
-            3,
-            with("eip1559Params", json!("0x0000000000000001")),
-            -38003,
-            invalid,
+            attributes_with("eip1559Params", json!("0x0000000000000001")),
             "denominator",
         ),
+        (attributes_with("eip1559Params", json!("0x00")), "want 8"),
         (
-            3,
-            with("eip1559Params", json!("0x00")),
-            -38003,
-            invalid,
-            "want 8",
-        ),
-        (
-            3,
-            with("transactions", json!([])),
-            -38003,
-            invalid,
+            attributes_with("transactions", json!([])),
             "missing L1 attributes deposit transaction",
         ),
         (
-            3,
-            with("transactions", json!(["0x02c0"])),
-            -38003,
-            invalid,
+            attributes_with("transactions", json!(["0x02c0"])),
             "transaction 0 is not valid",
         ),
         (
-            3,
-            with("transactions", json!(["0x7d"])),
-            -38003,
-            invalid,
+            attributes_with("transactions", json!(["0x7d"])),
             "transaction 0 is not valid",
         ),
-        (
-            3,
-            with("timestamp", json!("0x1")),
-            -38003,
-            invalid,
-            "timestamp",
-        ),
-    ] {
+        (attributes_with("timestamp", json!("0x1")), "timestamp"),
+    ]
+    .map(|(attributes, detail)| (3, attributes, -38003, "Invalid payload attributes", detail))
+    .into()
+}
+
+#[tokio::test]
+async fn refused_attributes_have_the_codes_of_the_engine_api() {
+    let server = Server::new();
+    let hash = server.genesis_hash().await;
+    let state = json!({ "headBlockHash": hash, "safeBlockHash": B256::ZERO, "finalizedBlockHash": B256::ZERO });
+    for (version, attributes, code, message, detail) in
+        [of_another_version(), invalid_attributes()].concat()
+    {
         let method = format!("engine_forkchoiceUpdatedV{version}");
         let refusal = server.refusal(&method, json!([state, attributes])).await;
         assert_eq!(
@@ -132,6 +101,12 @@ async fn refusals_have_the_codes_of_the_engine_api() {
         );
         assert!(refusal.2.contains(detail), "{refusal:?}");
     }
+}
+
+#[tokio::test]
+async fn an_unknown_safe_block_is_refused_and_a_zero_head_invalid() {
+    let server = Server::new();
+    let (hash, zero) = (server.genesis_hash().await, B256::ZERO);
     let lost = json!({ "headBlockHash": hash, "safeBlockHash": B256::repeat_byte(1), "finalizedBlockHash": zero });
     let refusal = server
         .refusal("engine_forkchoiceUpdatedV3", json!([lost]))
@@ -152,30 +127,22 @@ async fn refusals_have_the_codes_of_the_engine_api() {
         answer["payloadStatus"],
         json!({ "status": "INVALID", "latestValidHash": null, "validationError": null })
     );
+}
 
-    let hashes = vec![zero; 1025];
-    assert_eq!(
-        server
-            .refusal("engine_getPayloadBodiesByHashV1", json!([hashes]))
-            .await
-            .0,
-        -38004
-    );
-    assert_eq!(
-        server
-            .refusal("engine_getPayloadBodiesByRangeV1", json!(["0x1", "0x401"]))
-            .await
-            .0,
-        -38004
-    );
-    for range in [json!(["0x0", "0x1"]), json!(["0x1", "0x0"]), json!(["0x1"])] {
-        assert_eq!(
-            server
-                .refusal("engine_getPayloadBodiesByRangeV1", range)
-                .await
-                .0,
-            -32602
-        );
+#[tokio::test]
+async fn too_many_bodies_and_ranges_that_are_none_are_refused() {
+    let server = Server::new();
+    let by_hash = "engine_getPayloadBodiesByHashV1";
+    let by_range = "engine_getPayloadBodiesByRangeV1";
+    for (method, params, code) in [
+        (by_hash, json!([vec![B256::ZERO; 1025]]), -38004),
+        (by_range, json!(["0x1", "0x401"]), -38004),
+        (by_range, json!(["0x0", "0x1"]), -32602),
+        (by_range, json!(["0x1", "0x0"]), -32602),
+        (by_range, json!(["0x1"]), -32602),
+    ] {
+        let refusal = server.refusal(method, params).await;
+        assert_eq!(refusal.0, code, "{method}: {refusal:?}");
     }
 }
 
@@ -187,13 +154,9 @@ async fn heads_move_before_attributes_are_refused() {
         ("timestamp", json!("0x1")),
     ] {
         let server = Server::new();
-        let hash = server
-            .ask("eth_getBlockByNumber", json!(["0x0", false]))
-            .await["hash"]
-            .clone();
+        let hash = server.genesis_hash().await;
         let state = json!({ "headBlockHash": hash, "safeBlockHash": hash, "finalizedBlockHash": B256::ZERO });
-        let mut attributes = attributes(crate::chain::tests::GENESIS_TIME + 2);
-        attributes[name] = wrong;
+        let attributes = attributes_with(name, wrong);
         assert_eq!(
             server
                 .refusal("engine_forkchoiceUpdatedV3", json!([state, attributes]))

@@ -9,6 +9,22 @@ const SMALL: ExecutorLimits = ExecutorLimits {
     unwind_data: 6_500,
 };
 
+/// Gives the payloads one after the other: valid ones first, then ones that are kept unexecuted.
+/// Returns the number of the latter.
+async fn bring(world: &World, payloads: &[Arc<Payload>]) -> usize {
+    let mut kept = 0;
+    for block in payloads {
+        let status = world.engine.new_payload(block.clone()).await.unwrap();
+        if kept > 0 || status == accepted() {
+            assert_eq!(status, accepted(), "block {}", block.number());
+        } else {
+            assert_eq!(status, valid(block.hash));
+        }
+        kept += usize::from(status == accepted());
+    }
+    kept
+}
+
 /// A branch that is too long to be executed beside ours, one payload after the other: none of them
 /// is refused, and the fork choice goes there. The memory for it is bounded all the time.
 #[tokio::test(flavor = "multi_thread")]
@@ -31,22 +47,9 @@ async fn a_branch_of_any_length_is_executed_and_chosen() {
         .choose(ours.hash, trunk[4].hash, trunk[0].hash)
         .await
         .unwrap();
-    let bring = async || {
-        let mut kept = 0;
-        for block in &theirs {
-            let status = world.engine.new_payload(block.clone()).await.unwrap();
-            if kept > 0 || status == accepted() {
-                assert_eq!(status, accepted(), "block {}", block.number());
-            } else {
-                assert_eq!(status, valid(block.hash));
-            }
-            kept += usize::from(status == accepted());
-        }
-        kept
-    };
-    let kept = bring().await;
+    let kept = bring(&world, &theirs).await;
     assert!(kept > 10 && kept < 55, "{kept} of 60");
-    assert_eq!(bring().await, kept, "again: the same");
+    assert_eq!(bring(&world, &theirs).await, kept, "again: the same");
     assert_eq!(world.head(), ours.hash, "a new payload moves no head");
     for round in 0..2 {
         assert_eq!(
