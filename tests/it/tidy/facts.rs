@@ -282,25 +282,32 @@ impl Reader<'_> {
     fn functions_in_tokens(&mut self, tokens: TokenStream) {
         let mut begun: Option<(usize, Option<String>)> = None;
         for token in tokens {
-            match (token, &mut begun) {
-                (TokenTree::Ident(ident), begun) if ident == "fn" => {
-                    *begun = Some((ident.span().start().line, None));
+            match token {
+                TokenTree::Ident(ident) if ident == "fn" => {
+                    begun = Some((ident.span().start().line, None));
                 }
-                (TokenTree::Ident(ident), Some((_, name))) => {
-                    name.get_or_insert_with(|| ident.to_string());
-                }
-                (TokenTree::Group(group), _) => {
-                    if group.delimiter() == Delimiter::Brace
-                        && let Some((first, Some(name))) = begun.take()
-                    {
-                        let function = Function {
-                            place: self.at(first),
-                            name,
-                            lines: group.span_close().end().line + 1 - first,
-                            is_async: false,
-                        };
-                        self.facts.functions.push(function);
+                TokenTree::Ident(ident) => {
+                    if let Some((_, name)) = &mut begun {
+                        name.get_or_insert_with(|| ident.to_string());
                     }
+                }
+                TokenTree::Group(group) => {
+                    let is_body = group.delimiter() == Delimiter::Brace;
+                    begun = match begun {
+                        Some((first, Some(name))) if is_body => {
+                            let function = Function {
+                                place: self.at(first),
+                                name,
+                                lines: group.span_close().end().line + 1 - first,
+                                is_async: false,
+                            };
+                            self.facts.functions.push(function);
+                            None
+                        }
+                        // `fn(u8)` is a type.
+                        Some((_, None)) => None,
+                        other => other,
+                    };
                     self.functions_in_tokens(group.stream());
                 }
                 _ => {}
