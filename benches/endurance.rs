@@ -34,7 +34,7 @@ use std::{
     io::{BufReader, BufWriter, Write},
     os::unix::fs::{FileExt, OpenOptionsExt},
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::{ChildStdin, Command, Stdio},
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
@@ -65,35 +65,49 @@ fn main() {
 /// Makes blocks and gives them to the node until the time is over.
 async fn make() {
     let accounts = size("STARLING_BENCH_ACCOUNTS", 1_000_000);
-    let rate = size("STARLING_BENCH_RATE", 100) as u32;
-    let (time, before) = (
-        Duration::from_secs(60 * size("STARLING_BENCH_MINUTES", 1) as u64),
-        size("STARLING_BENCH_BLOCKS", 0),
-    );
+    let before = size("STARLING_BENCH_BLOCKS", 0) as u64;
     let transfers = size("STARLING_BENCH_TRANSFERS", 10);
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let path = |name: &str| folder.path().join(name);
+    let datadir = folder.path().join("node");
 
     let (mut ground, mut spread) = Spread::new(accounts);
-    let state = match std::env::var_os("STARLING_BENCH_KEPT").map(PathBuf::from) {
-        Some(kept) => {
-            let state = begin(&mut ground, &kept, accounts, before as u64, transfers).await;
-            copy(&kept, &path("node"));
-            state
-        }
-        None => {
-            begin(
-                &mut ground,
-                &path("node"),
-                accounts,
-                before as u64,
-                transfers,
-            )
-            .await
-        }
-    };
+    let kept = std::env::var_os("STARLING_BENCH_KEPT").map(PathBuf::from);
+    let built = kept.as_ref().unwrap_or(&datadir);
+    let state = begin(&mut ground, built, accounts, before, transfers).await;
+    if let Some(kept) = &kept {
+        copy(kept, &datadir);
+    }
     ground.genesis.overlay = Default::default();
-    // The disk is the node's alone if memory has room.
+    let maker = maker_folder(state);
+    copy(&datadir, maker.path());
+
+    let program = std::env::current_exe().expect("the bench has a path");
+    let mut node = Command::new(program)
+        .env(CHILD, &datadir)
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("it runs");
+    let pipe = BufWriter::new(node.stdin.take().expect("its input"));
+    let (chain, threads) = open(maker.path(), 1);
+    ground.resume(&chain);
+    let made = feed(pipe, &chain, async || {
+        spread.block(&mut ground, &chain, transfers).await
+    })
+    .await;
+    assert!(node.wait().expect("it ends").success(), "the node failed");
+    drop(chain);
+    threads.stop().expect("the chain is stored");
+    let blocks = stats::folder(&datadir).saturating_sub(state) as f64;
+    println!(
+        "on the disk {:.0} MB more, {:.0} bytes a block",
+        blocks / 1e6,
+        blocks / f64::from(made)
+    );
+}
+
+/// A folder for the store of this process, in memory if there is room for `state` bytes and more:
+/// the disk is then the node's alone.
+fn maker_folder(state: u64) -> tempfile::TempDir {
     let roomy = |stat: nix::sys::statvfs::Statvfs| {
         stat.blocks_available() * stat.fragment_size() > state + MAKER
     };
@@ -103,22 +117,22 @@ async fn make() {
     } else {
         tempfile::tempdir()
     };
-    let maker = maker.expect("a temporary folder");
-    copy(&path("node"), maker.path());
+    maker.expect("a temporary folder")
+}
 
-    let program = std::env::current_exe().expect("the bench has a path");
-    let mut node = Command::new(program)
-        .env(CHILD, path("node"))
-        .stdin(Stdio::piped())
-        .spawn()
-        .expect("it runs");
-    let mut pipe = BufWriter::new(node.stdin.take().expect("its input"));
-    let (chain, threads) = open(maker.path(), 1);
-    ground.resume(&chain);
+/// Makes blocks at the rate and for the time of the bench, and writes them to the pipe. Returns
+/// their number.
+async fn feed(
+    mut pipe: BufWriter<ChildStdin>,
+    chain: &Chain,
+    mut next: impl AsyncFnMut() -> Arc<Payload>,
+) -> u32 {
+    let rate = size("STARLING_BENCH_RATE", 100) as u32;
+    let time = Duration::from_secs(60 * size("STARLING_BENCH_MINUTES", 1) as u64);
     let (begun, mut made) = (Instant::now(), 0);
     while begun.elapsed() < time {
-        let block = spread.block(&mut ground, &chain, transfers).await;
-        finalize(&chain, &block).await;
+        let block = next().await;
+        finalize(chain, &block).await;
         frames::write(&mut pipe, &block);
         pipe.flush().expect("the node runs");
         made += 1;
@@ -126,16 +140,7 @@ async fn make() {
             tokio::time::sleep_until((begun + Duration::from_secs(1) * made / rate).into()).await;
         }
     }
-    drop(pipe);
-    assert!(node.wait().expect("it ends").success(), "the node failed");
-    drop(chain);
-    threads.stop().expect("the chain is stored");
-    let blocks = stats::folder(&path("node")).saturating_sub(state) as f64;
-    println!(
-        "on the disk {:.0} MB more, {:.0} bytes a block",
-        blocks / 1e6,
-        blocks / f64::from(made)
-    );
+    made
 }
 
 /// Builds the chain that the node starts with, or continues an interrupted build. Returns its size in
@@ -238,15 +243,7 @@ async fn node(datadir: &Path) {
             .into_payload();
         let payload = Arc::new(decoded.expect("it is whole"));
         let sent = Instant::now();
-        let provenance = Provenance::Linked {
-            tip: payload.number(),
-        };
-        let inserted = chain
-            .submit(payload.clone(), provenance)
-            .await
-            .expect("the chain runs")
-            .await;
-        assert_eq!(inserted.expect("the chain runs"), Inserted::Valid);
+        insert(&chain, payload.clone()).await;
         let ended = Instant::now();
         all.push(ended - sent);
         minute.push(ended - sent);
@@ -255,14 +252,8 @@ async fn node(datadir: &Path) {
         }
         finalize(&chain, &payload).await;
         if row.elapsed() >= ROW_EVERY {
-            let [p50, p99, max] = [50, 99, 100].map(|percent| ms(minute.percentile(percent)));
-            let minutes = begun.elapsed().as_secs() / 60;
-            let (resident, peak) = process::resident();
-            let (resident, peak) = (resident as f64 / 1e6, peak as f64 / 1e6);
-            let (blocks, slept, read) = (minute.len(), ms(overslept.take()), ms(read.take()));
-            println!(
-                "{minutes:>8} {blocks:>8} {p50:>9.3} {p99:>9.3} {max:>9.3} {resident:>13.0} {peak:>9.0} {slept:>14.1} {read:>14.1}"
-            );
+            let (slept, read) = (overslept.take(), read.take());
+            print_row(begun.elapsed(), &minute, slept, read);
             (minute, row) = (Times::default(), Instant::now());
         }
     }
@@ -288,6 +279,31 @@ async fn node(datadir: &Path) {
         "resident at most {:.0} MB (bar {MEMORY_BAR:.0}), at the end {:.0} MB",
         peak as f64 / 1e6,
         last as f64 / 1e6
+    );
+}
+
+/// Inserts a block as the follower does, and waits until it is the head.
+async fn insert(chain: &Chain, payload: Arc<Payload>) {
+    let provenance = Provenance::Linked {
+        tip: payload.number(),
+    };
+    let inserted = chain
+        .submit(payload, provenance)
+        .await
+        .expect("the chain runs")
+        .await;
+    assert_eq!(inserted.expect("the chain runs"), Inserted::Valid);
+}
+
+/// Prints the delays of a minute's blocks beside those of the machine.
+fn print_row(time: Duration, minute: &Times, slept: Duration, read: Duration) {
+    let [p50, p99, max] = [50, 99, 100].map(|percent| ms(minute.percentile(percent)));
+    let minutes = time.as_secs() / 60;
+    let (resident, peak) = process::resident();
+    let (resident, peak) = (resident as f64 / 1e6, peak as f64 / 1e6);
+    let (blocks, slept, read) = (minute.len(), ms(slept), ms(read));
+    println!(
+        "{minutes:>8} {blocks:>8} {p50:>9.3} {p99:>9.3} {max:>9.3} {resident:>13.0} {peak:>9.0} {slept:>14.1} {read:>14.1}"
     );
 }
 

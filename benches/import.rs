@@ -58,11 +58,6 @@ fn main() {
         return runtime.block_on(child(&paths[0], &paths[1]));
     }
     let accounts = size("STARLING_BENCH_ACCOUNTS", 1_000_000);
-    let blocks = size("STARLING_BENCH_BLOCKS", 150);
-    let gas = size("STARLING_BENCH_MGAS", 30) as u64 * 1_000_000;
-    let small = size("STARLING_BENCH_SMALL_BLOCKS", 1000);
-    let minutes = size("STARLING_BENCH_MINUTES", 1);
-
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = |name: &str| folder.path().join(name);
     let receivers = accounts.saturating_sub(SENDERS);
@@ -80,73 +75,83 @@ fn main() {
     println!("{accounts} accounts; a cache of {} MB", cache() >> 20);
 
     let (source, threads) = open(&path("source"));
-    let mut load = Load::new(receivers);
-    let mut file = BufWriter::new(File::create(path("blocks")).expect("a file"));
     let (target, target_threads) = open(&path("target"));
-    runtime.block_on(async {
-        // The first block shows how many rounds use up the gas.
-        let probe = full_block(&mut ground, &mut load, &source, 10).await;
-        let rounds = (gas as usize * 10 / probe.header.gas_used as usize).max(1);
-        let mut chain = vec![probe];
-        for _ in 0..blocks {
-            chain.push(full_block(&mut ground, &mut load, &source, rounds).await);
-        }
-        chain
-            .iter()
-            .for_each(|block| frames::write(&mut file, block));
-        let full = section(
-            &format!("full blocks: {blocks} of {} Mgas", gas / 1_000_000),
-            &target,
-            &chain,
-            &mut parts,
-        )
-        .await;
-
-        let batch = parts.batch_bytes as f64 / chain.len() as f64;
-
-        let mut chain = Vec::with_capacity(small);
-        for _ in 0..small {
-            chain.push(ground.extend(&source, TRANSFERS_OF_SMALL).await);
-        }
-        chain
-            .iter()
-            .for_each(|block| frames::write(&mut file, block));
-        let title = format!("small blocks: {small} of {TRANSFERS_OF_SMALL} transfers");
-        let small = section(&title, &target, &chain, &mut parts).await;
-
-        let more = minutes as f64 * 60.0 * full.blocks / full.wall.as_secs_f64();
-        for _ in full.blocks as usize..more as usize {
-            frames::write(
-                &mut file,
-                &*full_block(&mut ground, &mut load, &source, rounds).await,
-            );
-        }
-        file.flush().expect("the file is written");
-        let memory = memory(
-            &path("child"),
-            &path("blocks"),
-            batch * more.max(full.blocks),
-        );
-        println!(
-            "\n{} · {} · {memory}",
-            full.closing(),
-            small.closing_small()
-        );
-    });
-    for (chain, threads) in [(source, threads), (target, target_threads)] {
+    let mut maker = BlockMaker {
+        ground,
+        load: Load::new(receivers),
+        source,
+        file: BufWriter::new(File::create(path("blocks")).expect("a file")),
+    };
+    runtime.block_on(measure(&mut maker, &target, &mut parts, folder.path()));
+    for (chain, threads) in [(maker.source, threads), (target, target_threads)] {
         drop(chain);
         threads.stop().expect("the chain is stored");
     }
 }
 
-async fn full_block(
-    ground: &mut Ground,
-    load: &mut Load,
-    source: &Chain,
-    rounds: usize,
-) -> Arc<Payload> {
-    let transactions = load.rounds(ground, rounds);
-    ground.seal(source, transactions).await
+/// The three sections.
+async fn measure(maker: &mut BlockMaker, target: &Chain, parts: &mut Parts, folder: &Path) {
+    let blocks = size("STARLING_BENCH_BLOCKS", 150);
+    let gas = size("STARLING_BENCH_MGAS", 30) as u64 * 1_000_000;
+    let small = size("STARLING_BENCH_SMALL_BLOCKS", 1000);
+    let minutes = size("STARLING_BENCH_MINUTES", 1);
+
+    // The first block shows how many rounds use up the gas.
+    let probe = maker.full_block(10).await;
+    let rounds = (gas as usize * 10 / probe.header.gas_used as usize).max(1);
+    let mut chain = vec![probe];
+    for _ in 0..blocks {
+        chain.push(maker.full_block(rounds).await);
+    }
+    let title = format!("full blocks: {blocks} of {} Mgas", gas / 1_000_000);
+    let full = section(&title, target, &chain, parts).await;
+    let batch = parts.batch_bytes as f64 / chain.len() as f64;
+
+    let mut chain = Vec::with_capacity(small);
+    for _ in 0..small {
+        chain.push(maker.small_block().await);
+    }
+    let title = format!("small blocks: {small} of {TRANSFERS_OF_SMALL} transfers");
+    let small = section(&title, target, &chain, parts).await;
+
+    let more = minutes as f64 * 60.0 * full.blocks / full.wall.as_secs_f64();
+    for _ in full.blocks as usize..more as usize {
+        maker.full_block(rounds).await;
+    }
+    maker.file.flush().expect("the file is written");
+    let memory = memory(
+        &folder.join("child"),
+        &folder.join("blocks"),
+        batch * more.max(full.blocks),
+    );
+    println!(
+        "\n{} · {} · {memory}",
+        full.closing(),
+        small.closing_small()
+    );
+}
+
+/// Makes blocks on a store of its own, and writes each to the file of the memory section.
+struct BlockMaker {
+    ground: Ground,
+    load: Load,
+    source: Chain,
+    file: BufWriter<File>,
+}
+
+impl BlockMaker {
+    async fn full_block(&mut self, rounds: usize) -> Arc<Payload> {
+        let transactions = self.load.rounds(&mut self.ground, rounds);
+        let block = self.ground.seal(&self.source, transactions).await;
+        frames::write(&mut self.file, &block);
+        block
+    }
+
+    async fn small_block(&mut self) -> Arc<Payload> {
+        let block = self.ground.extend(&self.source, TRANSFERS_OF_SMALL).await;
+        frames::write(&mut self.file, &block);
+        block
+    }
 }
 
 fn open(datadir: &Path) -> (Chain, Threads) {

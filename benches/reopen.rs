@@ -46,39 +46,14 @@ fn main() {
         .status();
     assert!(!child.expect("the child runs").success(), "it is killed");
 
-    let (mut program, mut killed, mut clean) =
-        (Times::default(), Times::default(), Times::default());
-    for _ in 0..kills {
-        let begun = Instant::now();
-        assert!(
-            net::starling()
-                .arg("--version")
-                .output()
-                .expect("the program runs")
-                .status
-                .success()
-        );
-        program.push(begun.elapsed());
-    }
+    let program = time_program(kills);
     let held = journal(datadir);
-    for _ in 0..kills {
-        let (time, mut node) = start(datadir);
-        killed.push(time);
-        node.kill()
-            .and_then(|()| node.wait())
-            .expect("it is killed");
-    }
+    let killed = time_starts(datadir, kills);
     // An orderly end flushes the memtables.
     let (_, mut node) = start(datadir);
     net::signal(node.id() as i32, nix::sys::signal::Signal::SIGTERM);
     assert!(node.wait().expect("it ends").success());
-    for _ in 0..kills {
-        let (time, mut node) = start(datadir);
-        clean.push(time);
-        node.kill()
-            .and_then(|()| node.wait())
-            .expect("it is killed");
-    }
+    let clean = time_starts(datadir, kills);
     let accounts = size("STARLING_BENCH_ACCOUNTS", 1_000_000);
     println!(
         "from a start to the first answer; {accounts} accounts, {:.0} MB of rows in the journal",
@@ -95,6 +70,36 @@ fn main() {
         ms(median) / ms(clean.percentile(50)),
         (ms(median) - ms(clean.percentile(50))) / (held as f64 / 1e6)
     );
+}
+
+fn time_program(times: usize) -> Times {
+    let mut program = Times::default();
+    for _ in 0..times {
+        let begun = Instant::now();
+        assert!(
+            net::starling()
+                .arg("--version")
+                .output()
+                .expect("the program runs")
+                .status
+                .success()
+        );
+        program.push(begun.elapsed());
+    }
+    program
+}
+
+/// Starts over the same store, each of which ends with a kill.
+fn time_starts(datadir: &Path, kills: usize) -> Times {
+    let mut starts = Times::default();
+    for _ in 0..kills {
+        let (time, mut node) = start(datadir);
+        starts.push(time);
+        node.kill()
+            .and_then(|()| node.wait())
+            .expect("it is killed");
+    }
+    starts
 }
 
 /// Bytes of the store's journals that an open reads, without the space that is set aside behind

@@ -21,12 +21,31 @@ const MEMORY_BAR: f64 = 150.0;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn main() {
-    let starts = size("STARLING_BENCH_STARTS", 5);
-    let (idle, load) = (
-        size("STARLING_BENCH_IDLE", 20) as u64,
-        size("STARLING_BENCH_LOAD", 20) as u64,
+    let program = measure_starts(size("STARLING_BENCH_STARTS", 5));
+    let net = Devnet::start(&["--l2.block-time=1", "--l1.block-time=3"]);
+    measure_memory(
+        &net,
+        Duration::from_secs(size("STARLING_BENCH_IDLE", 20) as u64),
+        Duration::from_secs(size("STARLING_BENCH_LOAD", 20) as u64),
     );
+    println!(
+        "\nfrom a start after kill -9 to the first answer; the bar is {} s",
+        REOPEN_BAR.as_secs()
+    );
+    let mut restarted = Vec::new();
+    for node in [net.replicas().remove(0), net.sequencer()] {
+        let (times, running) = reopen(&net, &node, size("STARLING_BENCH_KILLS", 10));
+        restarted.push(running);
+        print_times(&node.name, &times);
+        println!(
+            "  ratio to the bare program: {:.1}",
+            ms(times.percentile(50)) / ms(program.percentile(50))
+        );
+    }
+}
 
+/// Starts networks; the times of the bare program.
+fn measure_starts(starts: usize) -> Times {
     let (mut all, mut program) = (Times::default(), Times::default());
     for _ in 0..starts {
         let begun = Instant::now();
@@ -54,10 +73,12 @@ fn main() {
         "  ratio to the bare program: {:.1}",
         ms(all.percentile(50)) / ms(program.percentile(50))
     );
+    program
+}
 
-    let net = Devnet::start(&["--l2.block-time=1", "--l1.block-time=3"]);
-    let replica = net.replicas().remove(0);
-    std::thread::sleep(Duration::from_secs(idle));
+/// Prints the memory of the nodes when they are fresh, and after load.
+fn measure_memory(net: &Devnet, idle: Duration, load: Duration) {
+    std::thread::sleep(idle);
     println!("\nresident memory, MB; the bar for a fresh replica is {MEMORY_BAR}");
     let table = |name: &str| {
         let nodes = net
@@ -66,29 +87,10 @@ fn main() {
             .map(|node| format!("{} {:.1}", node.name, resident(node.pid)));
         println!("  {name:<44} {}", nodes.collect::<Vec<_>>().join("   "));
     };
-    table(&format!("fresh, after {idle} s"));
-    let sent = pay(
-        &net.sequencer(),
-        &net.accounts[3],
-        net.l2_chain_id,
-        Duration::from_secs(load),
-    );
+    table(&format!("fresh, after {} s", idle.as_secs()));
+    let sent = pay(&net.sequencer(), &net.accounts[3], net.l2_chain_id, load);
+    let load = load.as_secs();
     table(&format!("after {load} s of load, {sent} transfers"));
-
-    println!(
-        "\nfrom a start after kill -9 to the first answer; the bar is {} s",
-        REOPEN_BAR.as_secs()
-    );
-    let mut restarted = Vec::new();
-    for node in [replica, net.sequencer()] {
-        let (times, running) = reopen(&net, &node, size("STARLING_BENCH_KILLS", 10));
-        restarted.push(running);
-        print_times(&node.name, &times);
-        println!(
-            "  ratio to the bare program: {:.1}",
-            ms(times.percentile(50)) / ms(program.percentile(50))
-        );
-    }
 }
 
 /// Kills the node repeatedly under load and restarts it with its own command line. The node stops

@@ -5,7 +5,11 @@ use crate::{
     parts,
     support::{Times, ms, print_times, process},
 };
-use std::time::{Duration, Instant};
+use starling_proto::payload::Payload;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 use tokio::sync::mpsc;
 
 /// Pause between two blocks, so that each finds idle nodes. No divisor of the gossip heartbeat.
@@ -24,17 +28,8 @@ const CHECKS: f64 = 2.0;
 pub async fn run(nodes: usize, blocks: usize, bytes: usize) {
     let check = parts::check_time(bytes);
     let (arrivals, mut arrived) = mpsc::channel(nodes * 4);
-    let mut mesh: Vec<Node> = Vec::new();
-    for index in 0..nodes {
-        let peers = mesh.iter().map(|node| node.address.clone()).collect();
-        mesh.push(Node::start(config(peers), index, arrivals.clone()).await);
-    }
-    for node in &mesh {
-        node.meshed(MESHED.min(nodes - 1)).await;
-    }
-    let (begun, spent) = (Instant::now(), process::processor());
-    tokio::time::sleep(IDLE).await;
-    let idle = (process::processor() - spent).as_secs_f64() / begun.elapsed().as_secs_f64();
+    let mesh = mesh_of(nodes, arrivals).await;
+    let idle = idle_load().await;
 
     let mut source = Source::new(bytes);
     let (mut first, mut last) = (Times::default(), Times::default());
@@ -44,21 +39,8 @@ pub async fn run(nodes: usize, blocks: usize, bytes: usize) {
             (begun, spent) = (Instant::now(), process::processor());
         }
         tokio::time::sleep(PAUSE).await;
-        let block = source.next();
-        let signature = signed(&block);
-        let sent = Instant::now();
         // Another publisher each time: its place in the mesh is chance.
-        let publisher = round % nodes;
-        mesh[publisher].publish(&block, signature).await;
-        let mut times = Vec::new();
-        while times.len() < nodes - 1 {
-            let Arrival { node, hash, at } = tokio::time::timeout(PATIENCE, arrived.recv())
-                .await
-                .expect("it arrives")
-                .expect("nodes");
-            assert!(node != publisher && hash == block.hash);
-            times.push(at.saturating_duration_since(sent));
-        }
+        let times = cross(&mesh, round % nodes, &source.next(), &mut arrived).await;
         if round >= WARM {
             first.push(times.iter().min().copied().unwrap_or_default());
             last.push(times.iter().max().copied().unwrap_or_default());
@@ -66,13 +48,7 @@ pub async fn run(nodes: usize, blocks: usize, bytes: usize) {
     }
     let wall = begun.elapsed().as_secs_f64();
     let spent = (process::processor() - spent).as_secs_f64() - idle * wall;
-    let mut copies = Vec::new();
-    for node in mesh {
-        let report = node.network.report().await.expect("the swarm runs");
-        copies.extend(report.blocks.iter().map(|block| block.copies as f64));
-        node.stop().await;
-    }
-    let copies = copies.iter().sum::<f64>() / copies.len().max(1) as f64;
+    let copies = stop(mesh).await;
 
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let each = spent / blocks as f64;
@@ -94,4 +70,57 @@ pub async fn run(nodes: usize, blocks: usize, bytes: usize) {
         ms(BAR),
         CHECKS * checks
     );
+}
+
+/// Nodes that report the arrival of blocks, each in the meshes of others.
+async fn mesh_of(nodes: usize, arrivals: mpsc::Sender<Arrival>) -> Vec<Node> {
+    let mut mesh: Vec<Node> = Vec::new();
+    for index in 0..nodes {
+        let peers = mesh.iter().map(|node| node.address.clone()).collect();
+        mesh.push(Node::start(config(peers), index, arrivals.clone()).await);
+    }
+    for node in &mesh {
+        node.meshed(MESHED.min(nodes - 1)).await;
+    }
+    mesh
+}
+
+/// Cores that this process uses without blocks.
+async fn idle_load() -> f64 {
+    let (begun, spent) = (Instant::now(), process::processor());
+    tokio::time::sleep(IDLE).await;
+    (process::processor() - spent).as_secs_f64() / begun.elapsed().as_secs_f64()
+}
+
+/// Publishes a block, and gives the times until the other nodes had it.
+async fn cross(
+    mesh: &[Node],
+    publisher: usize,
+    block: &Arc<Payload>,
+    arrived: &mut mpsc::Receiver<Arrival>,
+) -> Vec<Duration> {
+    let signature = signed(block);
+    let sent = Instant::now();
+    mesh[publisher].publish(block, signature).await;
+    let mut times = Vec::new();
+    while times.len() < mesh.len() - 1 {
+        let Arrival { node, hash, at } = tokio::time::timeout(PATIENCE, arrived.recv())
+            .await
+            .expect("it arrives")
+            .expect("nodes");
+        assert!(node != publisher && hash == block.hash);
+        times.push(at.saturating_duration_since(sent));
+    }
+    times
+}
+
+/// Stops the nodes, and gives the mean number of copies of a block that came to one.
+async fn stop(mesh: Vec<Node>) -> f64 {
+    let mut copies = Vec::new();
+    for node in mesh {
+        let report = node.network.report().await.expect("the swarm runs");
+        copies.extend(report.blocks.iter().map(|block| block.copies as f64));
+        node.stop().await;
+    }
+    copies.iter().sum::<f64>() / copies.len().max(1) as f64
 }

@@ -207,16 +207,10 @@ async fn a_replica_whose_link_was_cut_catches_up() {
         Node::read(&network, "sequencer"),
         Node::read(&network, "replica"),
     );
-
-    // /ip4/127.0.0.1/tcp/PORT/p2p/ID: the replica dials the link, and the sequencer dials nobody.
-    let mut address: Vec<&str> = sequencer.p2p.split('/').collect();
-    let port: u16 = address[4].parse().unwrap();
-    let link = FaultyLink::to(([127, 0, 0, 1], port).into()).await.unwrap();
-    let near = link.address().port().to_string();
-    address[4] = &near;
+    let (link, address) = link_to(&sequencer).await;
     let _sequencer = sequencer.restart(&[], &temp.path().join("sequencer.log"));
     let replica_log = temp.path().join("replica.log");
-    let _replica = replica.restart(&[address.join("/")], &replica_log);
+    let _replica = replica.restart(&[address], &replica_log);
     let start = sequencer.head().await.unwrap_or_default() + 3;
     replica.reaches(start, Duration::from_secs(60)).await;
 
@@ -253,4 +247,15 @@ async fn a_replica_whose_link_was_cut_catches_up() {
         log.matches("peer connected").count() >= 2,
         "and the peer is dialled again:\n{log}"
     );
+}
+
+/// A link to the sequencer's swarm, and the multiaddr `/ip4/127.0.0.1/tcp/PORT/p2p/ID` at which a
+/// replica dials it. The sequencer dials no peer.
+async fn link_to(sequencer: &Node) -> (FaultyLink, String) {
+    let mut address: Vec<&str> = sequencer.p2p.split('/').collect();
+    let port: u16 = address[4].parse().unwrap();
+    let link = FaultyLink::to(([127, 0, 0, 1], port).into()).await.unwrap();
+    let near = link.address().port().to_string();
+    address[4] = &near;
+    (link, address.join("/"))
 }

@@ -457,67 +457,68 @@ mod tests {
         assert_eq!(RollupConfig::from_json(&config.to_json()).unwrap(), config);
     }
 
-    /// The fields of op-node's `rollup.Config`, which is decoded strictly, but for the times of
-    /// forks.
+    /// The fields of op-node's `rollup.Config`, which is decoded strictly, by the object they are
+    /// in. Times of forks are left out.
+    const OP_NODE_FIELDS: [(&str, &[&str]); 6] = [
+        (
+            "",
+            &[
+                "genesis",
+                "block_time",
+                "max_sequencer_drift",
+                "seq_window_size",
+                "channel_timeout",
+                "l1_chain_id",
+                "l2_chain_id",
+                "interop_time",
+                "keep_karst_upgrade_gas",
+                "batch_inbox_address",
+                "deposit_contract_address",
+                "l1_system_config_address",
+                "chain_op_config",
+                "alt_da",
+                "pectra_blob_schedule_time",
+            ],
+        ),
+        ("/genesis", &["l1", "l2", "l2_time", "system_config"]),
+        ("/genesis/l1", &["hash", "number"]),
+        (
+            "/genesis/system_config",
+            &[
+                "batcherAddr",
+                "overhead",
+                "scalar",
+                "gasLimit",
+                "eip1559Params",
+                "operatorFeeParams",
+                "minBaseFee",
+                "daFootprintGasScalar",
+            ],
+        ),
+        (
+            "/alt_da",
+            &[
+                "da_challenge_contract_address",
+                "da_commitment_type",
+                "da_challenge_window",
+                "da_resolve_window",
+            ],
+        ),
+        (
+            "/chain_op_config",
+            &[
+                "eip1559Elasticity",
+                "eip1559Denominator",
+                "eip1559DenominatorCanyon",
+            ],
+        ),
+    ];
+
     #[test]
     fn only_fields_that_op_node_knows_are_written() {
-        let allowed: [(&str, &[&str]); 6] = [
-            (
-                "",
-                &[
-                    "genesis",
-                    "block_time",
-                    "max_sequencer_drift",
-                    "seq_window_size",
-                    "channel_timeout",
-                    "l1_chain_id",
-                    "l2_chain_id",
-                    "interop_time",
-                    "keep_karst_upgrade_gas",
-                    "batch_inbox_address",
-                    "deposit_contract_address",
-                    "l1_system_config_address",
-                    "chain_op_config",
-                    "alt_da",
-                    "pectra_blob_schedule_time",
-                ],
-            ),
-            ("/genesis", &["l1", "l2", "l2_time", "system_config"]),
-            ("/genesis/l1", &["hash", "number"]),
-            (
-                "/genesis/system_config",
-                &[
-                    "batcherAddr",
-                    "overhead",
-                    "scalar",
-                    "gasLimit",
-                    "eip1559Params",
-                    "operatorFeeParams",
-                    "minBaseFee",
-                    "daFootprintGasScalar",
-                ],
-            ),
-            (
-                "/alt_da",
-                &[
-                    "da_challenge_contract_address",
-                    "da_commitment_type",
-                    "da_challenge_window",
-                    "da_resolve_window",
-                ],
-            ),
-            (
-                "/chain_op_config",
-                &[
-                    "eip1559Elasticity",
-                    "eip1559Denominator",
-                    "eip1559DenominatorCanyon",
-                ],
-            ),
-        ];
         let written: Value = serde_json::from_str(&full().to_json()).unwrap();
         let forks: Vec<String> = Fork::ALL.into_iter().map(key).collect();
-        for (pointer, fields) in allowed {
+        for (pointer, fields) in OP_NODE_FIELDS {
             let object = written.pointer(pointer).unwrap().as_object().unwrap();
             for name in object.keys() {
                 let known =
@@ -556,81 +557,84 @@ mod tests {
         );
     }
 
+    type Edit = fn(&mut Value);
+
+    /// Edits that break one rule each, and a part of the error.
+    const BROKEN_RULES: [(Edit, &str); 18] = [
+        (|d| d["block_time"] = json!(0), "block time cannot be 0"),
+        (
+            |d| d["channel_timeout"] = json!(0),
+            "channel timeout must be set",
+        ),
+        (
+            |d| d["seq_window_size"] = json!(1),
+            "sequencing window size must at least be 2",
+        ),
+        (
+            |d| d["genesis"]["l1"]["hash"] = json!(B256::ZERO),
+            "genesis L1 hash cannot be empty",
+        ),
+        (
+            |d| d["genesis"]["l2"]["hash"] = json!(B256::ZERO),
+            "genesis L2 hash cannot be empty",
+        ),
+        (
+            |d| d["genesis"]["l2"]["hash"] = d["genesis"]["l1"]["hash"].clone(),
+            "L1 and L2 genesis cannot be the same",
+        ),
+        (
+            |d| d["genesis"]["l2_time"] = json!(0),
+            "missing L2 genesis time",
+        ),
+        (
+            |d| d["genesis"]["system_config"]["batcherAddr"] = json!(Address::ZERO),
+            "missing genesis system config batcher address",
+        ),
+        (
+            |d| d["genesis"]["system_config"]["scalar"] = json!(B256::ZERO),
+            "missing genesis system config scalar",
+        ),
+        (
+            |d| d["genesis"]["system_config"]["gasLimit"] = json!(0),
+            "missing genesis system config gas limit",
+        ),
+        (
+            |d| d["batch_inbox_address"] = json!(Address::ZERO),
+            "missing batch inbox address",
+        ),
+        (
+            |d| d["deposit_contract_address"] = json!(Address::ZERO),
+            "missing deposit contract address",
+        ),
+        (
+            |d| d["l1_system_config_address"] = json!(Address::ZERO),
+            "missing L1 system config address",
+        ),
+        (
+            |d| d["l1_chain_id"] = json!(0),
+            "L1 chain ID must be positive",
+        ),
+        (
+            |d| d["l2_chain_id"] = json!(0),
+            "L2 chain ID must be positive",
+        ),
+        (
+            |d| d["l2_chain_id"] = json!(900),
+            "L1 and L2 chain IDs must be different",
+        ),
+        (
+            |d| d["canyon_time"] = json!("soon"),
+            "canyon_time is \"soon\", neither seconds nor null",
+        ),
+        (
+            |d| d["ecotone_time"] = json!(8),
+            "fork ecotone set (to 8), but prior fork delta missing",
+        ),
+    ];
+
     #[test]
     fn every_rule_has_its_sentence() {
-        type Edit = fn(&mut Value);
-        let cases: [(Edit, &str); 18] = [
-            (|d| d["block_time"] = json!(0), "block time cannot be 0"),
-            (
-                |d| d["channel_timeout"] = json!(0),
-                "channel timeout must be set",
-            ),
-            (
-                |d| d["seq_window_size"] = json!(1),
-                "sequencing window size must at least be 2",
-            ),
-            (
-                |d| d["genesis"]["l1"]["hash"] = json!(B256::ZERO),
-                "genesis L1 hash cannot be empty",
-            ),
-            (
-                |d| d["genesis"]["l2"]["hash"] = json!(B256::ZERO),
-                "genesis L2 hash cannot be empty",
-            ),
-            (
-                |d| d["genesis"]["l2"]["hash"] = d["genesis"]["l1"]["hash"].clone(),
-                "L1 and L2 genesis cannot be the same",
-            ),
-            (
-                |d| d["genesis"]["l2_time"] = json!(0),
-                "missing L2 genesis time",
-            ),
-            (
-                |d| d["genesis"]["system_config"]["batcherAddr"] = json!(Address::ZERO),
-                "missing genesis system config batcher address",
-            ),
-            (
-                |d| d["genesis"]["system_config"]["scalar"] = json!(B256::ZERO),
-                "missing genesis system config scalar",
-            ),
-            (
-                |d| d["genesis"]["system_config"]["gasLimit"] = json!(0),
-                "missing genesis system config gas limit",
-            ),
-            (
-                |d| d["batch_inbox_address"] = json!(Address::ZERO),
-                "missing batch inbox address",
-            ),
-            (
-                |d| d["deposit_contract_address"] = json!(Address::ZERO),
-                "missing deposit contract address",
-            ),
-            (
-                |d| d["l1_system_config_address"] = json!(Address::ZERO),
-                "missing L1 system config address",
-            ),
-            (
-                |d| d["l1_chain_id"] = json!(0),
-                "L1 chain ID must be positive",
-            ),
-            (
-                |d| d["l2_chain_id"] = json!(0),
-                "L2 chain ID must be positive",
-            ),
-            (
-                |d| d["l2_chain_id"] = json!(900),
-                "L1 and L2 chain IDs must be different",
-            ),
-            (
-                |d| d["canyon_time"] = json!("soon"),
-                "canyon_time is \"soon\", neither seconds nor null",
-            ),
-            (
-                |d| d["ecotone_time"] = json!(8),
-                "fork ecotone set (to 8), but prior fork delta missing",
-            ),
-        ];
-        for (edit, sentence) in cases {
+        for (edit, sentence) in BROKEN_RULES {
             let error = read(edit).unwrap_err().to_string();
             assert!(
                 error.contains(sentence),

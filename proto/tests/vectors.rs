@@ -166,9 +166,8 @@ fn gossip_envelopes_of_the_other_collection_decode() {
 }
 
 #[test]
-fn a_real_isthmus_block_passes_from_its_json_to_an_accepted_payload() {
+fn a_real_isthmus_block_passes_from_its_json_to_its_payload() {
     let fixture = fixture!("p2p-wire/gossip-v4-real-block.json");
-    let chain = fixture["chain_id"].as_u64().unwrap();
     let signed = bytes(&fixture["signed_bytes"]);
     let root = b256(&fixture["parentBeaconBlockRoot"]);
     let json: OpExecutionPayloadV4 =
@@ -197,7 +196,17 @@ fn a_real_isthmus_block_passes_from_its_json_to_an_accepted_payload() {
         L1BlockInfo::of(&payload).unwrap().format,
         L1InfoFormat::Isthmus
     );
+}
 
+#[test]
+fn a_real_isthmus_block_is_signed_accepted_and_served() {
+    let fixture = fixture!("p2p-wire/gossip-v4-real-block.json");
+    let chain = fixture["chain_id"].as_u64().unwrap();
+    let signed = bytes(&fixture["signed_bytes"]);
+    let payload = WirePayload::decode(PayloadVersion::V4, &signed)
+        .unwrap()
+        .into_payload()
+        .unwrap();
     let secret = secret(&fixture["private_key"]);
     let signer = address(&fixture["signer_address"]);
     assert_eq!(sign::address(&secret), signer);
@@ -226,15 +235,13 @@ fn a_real_isthmus_block_passes_from_its_json_to_an_accepted_payload() {
         threshold_secs: 60,
         forks: &forks,
     };
-    let mut seen = Seen::default();
-    let now = payload.timestamp();
     let verdict = gossip::check(
         PayloadVersion::V4,
         message.flag,
         &message.bytes,
-        now,
+        payload.timestamp(),
         &context,
-        &mut seen,
+        &mut Seen::default(),
     );
     assert_eq!(verdict, Verdict::Accept(payload.clone(), signer));
 
@@ -391,99 +398,125 @@ fn validator_block(case: &Value, now: u64) -> Vec<u8> {
 }
 
 #[test]
-fn the_validator_decides_the_reference_cases_as_the_reference_does() {
+fn the_validator_decides_about_payloads_as_the_reference_does() {
     let fixture = fixture!("p2p-wire/gossip-validator-cases.json");
-    const CHAIN: u64 = 100;
-    const NOW: u64 = 1_750_000_000;
-    let keys = ["A", "B", "C"].map(|name| {
-        (
-            name,
-            SecretKey::from_slice(&[name.as_bytes()[0]; 32]).unwrap(),
-        )
-    });
-    let key = |value: &Value| {
-        keys.iter()
-            .find(|(name, _)| value == name)
-            .map(|(_, key)| key)
-    };
-    let outcome = |verdict: &Verdict| match verdict {
-        Verdict::Accept(..) => "ACCEPT",
-        Verdict::Ignore(_) => "IGNORE",
-        Verdict::Reject(_) => "REJECT",
-    };
-    let run =
-        |case: &Value, wire: &[u8], signature: [u8; 65], signers: &Signers, threshold_secs: u64| {
-            let version = if case["topic"].is_null() {
-                PayloadVersion::V2
-            } else {
-                version(&case["topic"])
-            };
-            let forks = ForkSchedule::from_genesis(Fork::Isthmus)
-                .with(Fork::Jovian, case["jovian_time"].as_u64());
-            let context = CheckContext {
-                chain_id: CHAIN,
-                signers,
-                threshold_secs,
-                forks: &forks,
-            };
-            let message = gossip::decompress(&gossip::encode_message(&signature, wire).unwrap());
-            let verdict = gossip::check(
-                version,
-                message.flag,
-                &message.bytes,
-                NOW,
-                &context,
-                &mut Seen::default(),
-            );
-            assert_eq!(
-                outcome(&verdict),
-                case["result"].as_str().unwrap(),
-                "{case}: {verdict:?}"
-            );
-            verdict
-        };
-    let a = &keys[0].1;
-    let signer = Signers::new(sign::address(a));
+    let signer = Signers::new(sign::address(&validator_key("A")));
     for case in list(&fixture["payload"])
         .iter()
         .chain(list(&fixture["envelope"]))
     {
-        let wire = validator_block(case, NOW);
-        run(case, &wire, sign::sign(a, CHAIN, &wire), &signer, 60);
+        let wire = validator_block(case, VALIDATOR_NOW);
+        decide(case, &wire, signed_by_a(&wire), &signer, 60);
     }
+}
 
-    let plain = serde_json::json!({ "topic": "V2", "withdrawals": [] });
-    let wire = validator_block(&plain, NOW);
+#[test]
+fn the_validator_decides_about_signatures_as_the_reference_does() {
+    let fixture = fixture!("p2p-wire/gossip-validator-cases.json");
+    let key = |value: &Value| {
+        let name = value.as_str().filter(|name| name.len() == 1);
+        name.map(validator_key)
+    };
+    let wire = validator_block(&plain_case(), VALIDATOR_NOW);
     for case in list(&fixture["signature"]) {
         let current = match &case["current"] {
             Value::Null => Address::ZERO,
-            name => key(name).map_or_else(|| address(name), sign::address),
+            name => key(name).map_or_else(|| address(name), |key| sign::address(&key)),
         };
         let mut signers = match key(&case["previous"]) {
             None => Signers::new(current),
             Some(previous) => {
-                let mut signers = Signers::new(sign::address(previous));
-                signers.update(current, NOW);
+                let mut signers = Signers::new(sign::address(&previous));
+                signers.update(current, VALIDATOR_NOW);
                 signers
             }
         };
         let signature =
-            key(&case["signed_by"]).map_or([0; 65], |key| sign::sign(key, CHAIN, &wire));
-        let verdict = run(case, &wire, signature, &signers, 60);
+            key(&case["signed_by"]).map_or([0; 65], |key| sign::sign(&key, VALIDATOR_CHAIN, &wire));
+        let verdict = decide(case, &wire, signature, &signers, 60);
         if let (Verdict::Accept(_, by), Some(ends)) = (verdict, case["ends_grace"].as_bool()) {
-            signers.verified(by, NOW);
-            assert_eq!(!signers.accepts(sign::address(a), NOW), ends, "{case}");
+            signers.verified(by, VALIDATOR_NOW);
+            let a = sign::address(&validator_key("A"));
+            assert_eq!(!signers.accepts(a, VALIDATOR_NOW), ends, "{case}");
         }
     }
+}
 
+#[test]
+fn the_validator_decides_about_old_blocks_as_the_reference_does() {
+    let fixture = fixture!("p2p-wire/gossip-validator-cases.json");
+    let signer = Signers::new(sign::address(&validator_key("A")));
     for case in list(&fixture["timestamp"]) {
-        let wire = validator_block(&plain, NOW - case["age_s"].as_u64().unwrap());
+        let age = case["age_s"].as_u64().unwrap();
+        let wire = validator_block(&plain_case(), VALIDATOR_NOW - age);
         let threshold = case["threshold_s"].as_u64().unwrap();
-        let verdict = run(case, &wire, sign::sign(a, CHAIN, &wire), &signer, threshold);
+        let verdict = decide(case, &wire, signed_by_a(&wire), &signer, threshold);
         assert!(
             !matches!(verdict, Verdict::Reject(reason) if !matches!(reason, Reason::TooOld { .. }))
         );
     }
+}
+
+const VALIDATOR_CHAIN: u64 = 100;
+/// Unix time at which the cases are decided, seconds.
+const VALIDATOR_NOW: u64 = 1_750_000_000;
+
+/// The key of a letter.
+fn validator_key(name: &str) -> SecretKey {
+    assert!(["A", "B", "C"].contains(&name), "{name}");
+    SecretKey::from_slice(&[name.as_bytes()[0]; 32]).unwrap()
+}
+
+fn signed_by_a(wire: &[u8]) -> [u8; 65] {
+    sign::sign(&validator_key("A"), VALIDATOR_CHAIN, wire)
+}
+
+/// A case whose block has nothing wrong.
+fn plain_case() -> Value {
+    serde_json::json!({ "topic": "V2", "withdrawals": [] })
+}
+
+/// Checks the verdict about a message against that of the reference, and gives it.
+fn decide(
+    case: &Value,
+    wire: &[u8],
+    signature: [u8; 65],
+    signers: &Signers,
+    threshold_secs: u64,
+) -> Verdict {
+    let version = if case["topic"].is_null() {
+        PayloadVersion::V2
+    } else {
+        version(&case["topic"])
+    };
+    let forks =
+        ForkSchedule::from_genesis(Fork::Isthmus).with(Fork::Jovian, case["jovian_time"].as_u64());
+    let context = CheckContext {
+        chain_id: VALIDATOR_CHAIN,
+        signers,
+        threshold_secs,
+        forks: &forks,
+    };
+    let message = gossip::decompress(&gossip::encode_message(&signature, wire).unwrap());
+    let verdict = gossip::check(
+        version,
+        message.flag,
+        &message.bytes,
+        VALIDATOR_NOW,
+        &context,
+        &mut Seen::default(),
+    );
+    let outcome = match &verdict {
+        Verdict::Accept(..) => "ACCEPT",
+        Verdict::Ignore(_) => "IGNORE",
+        Verdict::Reject(_) => "REJECT",
+    };
+    assert_eq!(
+        outcome,
+        case["result"].as_str().unwrap(),
+        "{case}: {verdict:?}"
+    );
+    verdict
 }
 
 #[test]

@@ -15,6 +15,7 @@ use std::{
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
+use tempfile::TempDir;
 use world::World;
 
 /// Environment variable of the child process: the data directory, and the blocks whose states it
@@ -339,23 +340,9 @@ fn lose_syncs(dir: &Path, earlier: &Path, all: &[PathBuf], rng: &mut StdRng) -> 
 fn damaged_files_never_give_wrong_answers() {
     let mut rng = StdRng::seed_from_u64(seed());
     let cases = size("STARLING_TORN", 12);
-    let (mut counts, mut kinds, mut broken) = ([0; 3], BTreeMap::<String, u32>::new(), 0);
-    let mut done = 0;
+    let (mut outcomes, mut done) = (Outcomes::default(), 0);
     while done < cases {
-        // A chain with tables and journals, at two moments.
-        let (dir, earlier, later) = (
-            world::datadir(),
-            tempfile::tempdir().unwrap(),
-            tempfile::tempdir().unwrap(),
-        );
-        for _ in 0..2 {
-            World::open(dir.path(), Some(40)).extend(&mut rng, 40);
-            flush(dir.path());
-        }
-        for (lines, to) in [(15, &earlier), (25, &later)] {
-            live_and_die(dir.path(), 40, 0, lines);
-            copy(dir.path(), to.path());
-        }
+        let (earlier, later) = at_two_moments(&mut rng);
         assert!(
             matches!(verify(later.path()), Verdict::Sound { .. }),
             "the copy is sound"
@@ -376,62 +363,101 @@ fn damaged_files_never_give_wrong_answers() {
                     &mut rng,
                 ),
             };
-            match verify(case.path()) {
-                Verdict::Sound { .. } => counts[0] += 1,
-                Verdict::Refused(why) => {
-                    counts[1] += 1;
-                    let refused = if why.contains("panicked at") {
-                        "by a panic"
-                    } else {
-                        "with a reason"
-                    };
-                    // The repair must not turn a refused answer into a wrong one, and must do what
-                    // its report says.
-                    let repair = starling()
-                        .args(["db", "repair", "--datadir"])
-                        .arg(case.path())
-                        .output()
-                        .expect("it runs");
-                    let said = String::from_utf8_lossy(&repair.stderr);
-                    let then = match (verify(case.path()), repair.status.success()) {
-                        (Verdict::Sound { .. }, true) => "sound after db repair",
-                        (Verdict::Refused(_), false)
-                            if said.contains("starling init") && !said.contains("panicked at") =>
-                        {
-                            "not for db repair"
-                        }
-                        (Verdict::Wrong(what), _) => {
-                            counts[2] += 1;
-                            println!("WRONG after {told} and db repair:\n{what}");
-                            "wrong after db repair"
-                        }
-                        (verdict, success) => {
-                            broken += 1;
-                            println!(
-                                "PROMISE BROKEN after {told}: {why}\ndb repair, success {success}: {said}\nthen {verdict:?}"
-                            );
-                            "not as db repair said"
-                        }
-                    };
-                    *kinds.entry(format!("{refused}, {then}")).or_default() += 1;
-                }
-                Verdict::Wrong(what) => {
-                    counts[2] += 1;
-                    println!("WRONG after {told}:\n{what}");
-                }
-            }
+            outcomes.note(&told, case.path());
             done += 1;
         }
     }
-    let [sound, refused, wrong] = counts;
-    println!(
-        "{cases} damages: {sound} harmless, {refused} refused {kinds:?}, {wrong} wrong answers, {broken} repairs not as they said"
-    );
+    println!("{cases} damages: {outcomes:?}");
     assert_eq!(
-        (wrong, broken),
+        (outcomes.wrong, outcomes.broken_repairs),
         (0, 0),
         "wrong answers, and repairs that were not what they said"
     );
+}
+
+/// Copies of a data directory with tables and journals, at two moments.
+fn at_two_moments(rng: &mut StdRng) -> (TempDir, TempDir) {
+    let (dir, earlier, later) = (
+        world::datadir(),
+        tempfile::tempdir().unwrap(),
+        tempfile::tempdir().unwrap(),
+    );
+    for _ in 0..2 {
+        World::open(dir.path(), Some(40)).extend(rng, 40);
+        flush(dir.path());
+    }
+    for (lines, to) in [(15, &earlier), (25, &later)] {
+        live_and_die(dir.path(), 40, 0, lines);
+        copy(dir.path(), to.path());
+    }
+    (earlier, later)
+}
+
+/// Numbers of damaged data directories by the result.
+#[derive(Debug, Default)]
+struct Outcomes {
+    harmless: u32,
+    /// With how they were refused, and the result of `db repair`.
+    refused: BTreeMap<String, u32>,
+    wrong: u32,
+    /// Repairs whose report was not true.
+    broken_repairs: u32,
+}
+
+impl Outcomes {
+    /// Verifies a directory, after a repair too if it is refused. `damage` says what was done to it.
+    fn note(&mut self, damage: &str, dir: &Path) {
+        match verify(dir) {
+            Verdict::Sound { .. } => self.harmless += 1,
+            Verdict::Refused(why) => {
+                let refused = if why.contains("panicked at") {
+                    "by a panic"
+                } else {
+                    "with a reason"
+                };
+                let then = self.repair(damage, &why, dir);
+                *self
+                    .refused
+                    .entry(format!("{refused}, {then}"))
+                    .or_default() += 1;
+            }
+            Verdict::Wrong(what) => {
+                self.wrong += 1;
+                println!("WRONG after {damage}:\n{what}");
+            }
+        }
+    }
+
+    /// Repairs a directory that was refused because of `why`. The repair must not turn a refused
+    /// answer into a wrong one, and must do what its report says.
+    fn repair(&mut self, damage: &str, why: &str, dir: &Path) -> &'static str {
+        let repair = starling()
+            .args(["db", "repair", "--datadir"])
+            .arg(dir)
+            .output()
+            .expect("it runs");
+        let said = String::from_utf8_lossy(&repair.stderr);
+        match (verify(dir), repair.status.success()) {
+            (Verdict::Sound { .. }, true) => "sound after db repair",
+            (Verdict::Refused(_), false)
+                if said.contains("starling init") && !said.contains("panicked at") =>
+            {
+                "not for db repair"
+            }
+            (Verdict::Wrong(what), _) => {
+                self.wrong += 1;
+                println!("WRONG after {damage} and db repair:\n{what}");
+                "wrong after db repair"
+            }
+            (verdict, success) => {
+                self.broken_repairs += 1;
+                println!(
+                    "PROMISE BROKEN after {damage}: {why}\ndb repair, success {success}: {said}\nthen {verdict:?}"
+                );
+                "not as db repair said"
+            }
+        }
+    }
 }
 
 /// Flushes the memtables to tables.

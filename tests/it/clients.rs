@@ -134,101 +134,12 @@ fn cast_reads_estimates_and_decodes() {
         return;
     };
     let net = network();
-    let artifact: Value =
-        serde_json::from_str(include_str!("../clients/contracts/Token.json")).expect("JSON");
-    let bytecode = artifact["bytecode"].as_str().expect("bytecode");
     for (node, account) in targets(&net) {
         let cast = |args: &[&str]| cast(&program, &node, args);
-        let key = account.key_hex();
-        let own = account.address.to_string();
-        let friend = "0x00000000000000000000000000000000000000bb";
-        let created = cast(&[
-            "send",
-            "--json",
-            "--private-key",
-            &key,
-            "--create",
-            bytecode,
-            "constructor(string,uint256)",
-            "T",
-            "9",
-        ]);
-        let created: Value =
-            serde_json::from_str(&created.expect("a deployment")).expect("a receipt");
-        let token = created["contractAddress"]
-            .as_str()
-            .expect("an address")
-            .to_owned();
-        let balance = |of: &str| {
-            cast(&["call", &token, "balanceOf(address)(uint256)", of]).expect("a balance")
-        };
-        assert_eq!(balance(&own), "9");
-        let gas: u64 = cast(&[
-            "estimate",
-            "--from",
-            &own,
-            &token,
-            "transfer(address,uint256)",
-            friend,
-            "4",
-        ])
-        .expect("an estimate")
-        .parse()
-        .expect("a number");
-        assert!((40_000..80_000).contains(&gas), "{gas}");
-        cast(&[
-            "send",
-            "--private-key",
-            &key,
-            &token,
-            "transfer(address,uint256)",
-            friend,
-            "4",
-        ])
-        .expect("a transfer");
-        assert_eq!(balance(friend), "4");
-        let logs = cast(&[
-            "logs",
-            "--json",
-            "--from-block",
-            "0",
-            "--address",
-            &token,
-            "Transfer(address,address,uint256)",
-        ]);
-        let logs: Value = serde_json::from_str(&logs.expect("logs")).expect("a list");
-        assert_eq!(logs.as_array().map(Vec::len), Some(2), "{logs}");
-        let refused = cast(&[
-            "call",
-            "--from",
-            friend,
-            &token,
-            "transfer(address,uint256)",
-            &own,
-            "5",
-        ])
-        .unwrap_err();
-        // InsufficientBalance(4, 5)
-        assert!(
-            refused.contains("cf479181") || refused.contains("InsufficientBalance"),
-            "{refused}"
-        );
-        let refused = cast(&["call", &token, "failWithReason()"]).unwrap_err();
-        assert!(refused.contains("not today"), "{refused}");
-        let list = cast(&["access-list", "--from", &own, &token, "totalSupply()"])
-            .expect("an access list");
-        assert!(
-            list.to_lowercase().contains(&token.to_lowercase()),
-            "{list}"
-        );
-        let proof: Value =
-            serde_json::from_str(&cast(&["proof", &token, "0x1"]).expect("a proof")).expect("JSON");
-        assert_eq!(proof["storageProof"][0]["value"], "0x9", "{proof}");
-        let hash = cast(&["block", "latest", "--field", "hash"]).expect("a block");
-        let name = wait("the block", Duration::from_secs(5), || {
-            cast(&["block", &hash, "--field", "number"]).ok()
-        });
-        assert!(name.parse::<u64>().is_ok(), "{name}");
+        let token = deploy_token(&cast, &account);
+        estimates_and_sends_a_transfer(&cast, &account, &token);
+        decodes_reverts(&cast, &account, &token);
+        reads_proofs_and_blocks(&cast, &account, &token);
         assert_eq!(
             cast(&["chain-id"]).as_deref(),
             Ok(net.l2_chain_id.to_string().as_str())
@@ -239,4 +150,97 @@ fn cast_reads_estimates_and_decodes() {
                 .contains("does not exist/is not available")
         );
     }
+}
+
+/// One run of cast against a node.
+type Cast<'a> = &'a dyn Fn(&[&str]) -> Result<String, String>;
+
+/// An account that holds none of the nine tokens.
+const RECEIVER: &str = "0x00000000000000000000000000000000000000bb";
+
+/// Deploys the token, of which the account gets nine, and gives its address.
+fn deploy_token(cast: Cast<'_>, account: &Account) -> String {
+    let artifact: Value =
+        serde_json::from_str(include_str!("../clients/contracts/Token.json")).expect("JSON");
+    let created = cast(&[
+        "send",
+        "--json",
+        "--private-key",
+        &account.key_hex(),
+        "--create",
+        artifact["bytecode"].as_str().expect("bytecode"),
+        "constructor(string,uint256)",
+        "T",
+        "9",
+    ]);
+    let created: Value = serde_json::from_str(&created.expect("a deployment")).expect("a receipt");
+    created["contractAddress"]
+        .as_str()
+        .expect("an address")
+        .to_owned()
+}
+
+fn estimates_and_sends_a_transfer(cast: Cast<'_>, account: &Account, token: &str) {
+    let own = account.address.to_string();
+    let balance =
+        |of: &str| cast(&["call", token, "balanceOf(address)(uint256)", of]).expect("a balance");
+    let transfer = [token, "transfer(address,uint256)", RECEIVER, "4"];
+    assert_eq!(balance(&own), "9");
+    let gas: u64 = cast(&[&["estimate", "--from", &own][..], &transfer].concat())
+        .expect("an estimate")
+        .parse()
+        .expect("a number");
+    assert!((40_000..80_000).contains(&gas), "{gas}");
+    let key = account.key_hex();
+    cast(&[&["send", "--private-key", &key][..], &transfer].concat()).expect("a transfer");
+    assert_eq!(balance(RECEIVER), "4");
+    let logs = cast(&[
+        "logs",
+        "--json",
+        "--from-block",
+        "0",
+        "--address",
+        token,
+        "Transfer(address,address,uint256)",
+    ]);
+    let logs: Value = serde_json::from_str(&logs.expect("logs")).expect("a list");
+    assert_eq!(logs.as_array().map(Vec::len), Some(2), "{logs}");
+}
+
+fn decodes_reverts(cast: Cast<'_>, account: &Account, token: &str) {
+    let refused = cast(&[
+        "call",
+        "--from",
+        RECEIVER,
+        token,
+        "transfer(address,uint256)",
+        &account.address.to_string(),
+        "5",
+    ])
+    .unwrap_err();
+    // InsufficientBalance(4, 5)
+    assert!(
+        refused.contains("cf479181") || refused.contains("InsufficientBalance"),
+        "{refused}"
+    );
+    let refused = cast(&["call", token, "failWithReason()"]).unwrap_err();
+    assert!(refused.contains("not today"), "{refused}");
+}
+
+fn reads_proofs_and_blocks(cast: Cast<'_>, account: &Account, token: &str) {
+    let own = account.address.to_string();
+    let list =
+        cast(&["access-list", "--from", &own, token, "totalSupply()"]).expect("an access list");
+    assert!(
+        list.to_lowercase().contains(&token.to_lowercase()),
+        "{list}"
+    );
+    let proof: Value =
+        serde_json::from_str(&cast(&["proof", token, "0x1"]).expect("a proof")).expect("JSON");
+    assert_eq!(proof["storageProof"][0]["value"], "0x9", "{proof}");
+    let hash = cast(&["block", "latest", "--field", "hash"]).expect("a block");
+    let name = wait("the block", Duration::from_secs(5), || {
+        cast(&["block", &hash, "--field", "number"]).ok()
+    });
+    assert!(name.parse::<u64>().is_ok(), "{name}");
 }

@@ -160,28 +160,7 @@ fn a_killed_sequencer_never_signs_two_blocks_for_one_place() {
 
     let log = net.dir.join("restarted-sequencer.log");
     let mut running: Option<Running> = None;
-    // (height, parent, L1 origin) -> hash, as the replicas saw it
-    let mut seen: HashMap<(u64, String, String), String> = HashMap::new();
-    let mut watch = |nodes: &[Node], from: u64| {
-        for node in nodes {
-            let top = head(&node.http).expect("replicas answer throughout");
-            for number in from..=top {
-                let block = ask(
-                    &node.http,
-                    "eth_getBlockByNumber",
-                    json!([format!("{number:#x}"), true]),
-                );
-                let text = |value: &Value| value.as_str().expect("text").to_owned();
-                let attributes = text(&block["transactions"][0]["input"]);
-                // The L1 origin's hash: bytes 100..132 of the attributes' calldata.
-                let origin = attributes[2 + 200..2 + 264].to_owned();
-                let key = (number, text(&block["parentHash"]), origin);
-                let hash = text(&block["hash"]);
-                let first = seen.entry(key.clone()).or_insert_with(|| hash.clone());
-                assert_eq!(*first, hash, "two blocks for {key:?}");
-            }
-        }
-    };
+    let mut seen = SignedBlocks::default();
     for _ in 0..kills() {
         let from = head(&replicas[0].http).unwrap().saturating_sub(5).max(1);
         match &mut running {
@@ -200,7 +179,9 @@ fn a_killed_sequencer_never_signs_two_blocks_for_one_place() {
             Duration::from_secs(30),
             || head(&replicas[0].http).filter(|n| *n >= grown),
         );
-        watch(&replicas, from);
+        replicas
+            .iter()
+            .for_each(|replica| seen.watch(replica, from));
     }
     let target = head(&sequencer.http).unwrap();
     for replica in &replicas {
@@ -213,6 +194,32 @@ fn a_killed_sequencer_never_signs_two_blocks_for_one_place() {
                 hash_at(&sequencer, number),
                 "block {number}"
             );
+        }
+    }
+}
+
+/// Hashes of the blocks that replicas have had, by height, parent and L1 origin.
+#[derive(Default)]
+struct SignedBlocks(HashMap<(u64, String, String), String>);
+
+impl SignedBlocks {
+    /// Checks that the blocks of a node from a height on are those that were seen before.
+    fn watch(&mut self, node: &Node, from: u64) {
+        let top = head(&node.http).expect("replicas answer throughout");
+        for number in from..=top {
+            let block = ask(
+                &node.http,
+                "eth_getBlockByNumber",
+                json!([format!("{number:#x}"), true]),
+            );
+            let text = |value: &Value| value.as_str().expect("text").to_owned();
+            let attributes = text(&block["transactions"][0]["input"]);
+            // The L1 origin's hash: bytes 100..132 of the attributes' calldata.
+            let origin = attributes[2 + 200..2 + 264].to_owned();
+            let key = (number, text(&block["parentHash"]), origin);
+            let hash = text(&block["hash"]);
+            let first = self.0.entry(key.clone()).or_insert_with(|| hash.clone());
+            assert_eq!(*first, hash, "two blocks for {key:?}");
         }
     }
 }

@@ -137,19 +137,9 @@ fn a_damaged_table_is_named_and_nothing_wrong_is_answered() {
     for table in tables(sound.path()) {
         let dir = tempfile::tempdir().expect("a folder");
         copy(sound.path(), dir.path());
-        let damaged = dir
-            .path()
-            .join(table.strip_prefix(sound.path()).expect("inside"));
-        let mut bytes = fs::read(&damaged).expect("a table");
-        // In the part with rows: the part after them is checked when the table is opened.
-        let at = bytes.len() / 5;
-        bytes[at] ^= 0x10;
-        fs::write(&damaged, &bytes).expect("a table");
-        let name = table
-            .strip_prefix(sound.path())
-            .expect("inside")
-            .display()
-            .to_string();
+        let inside = table.strip_prefix(sound.path()).expect("inside");
+        flip_a_bit(&dir.path().join(inside));
+        let name = inside.display();
         match start(dir.path()) {
             Err(said) => {
                 refused += 1;
@@ -179,4 +169,12 @@ fn a_damaged_table_is_named_and_nothing_wrong_is_answered() {
     }
     println!("{refused} tables refused at the start, {told} questions refused");
     assert!(told > 0);
+}
+
+/// Damages the part of a table with rows. The part after them is checked when the table is opened.
+fn flip_a_bit(table: &Path) {
+    let mut bytes = fs::read(table).expect("a table");
+    let at = bytes.len() / 5;
+    bytes[at] ^= 0x10;
+    fs::write(table, &bytes).expect("a table");
 }

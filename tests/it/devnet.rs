@@ -1,7 +1,7 @@
 //! The main job, end to end, on a local network of real processes: transactions through a replica,
 //! deposits, foreign clients.
 
-use crate::net::{Devnet, ask, client, head, number, wait};
+use crate::net::{Devnet, Node, ask, client, head, number, wait};
 use alloy_primitives::{Address, Bytes, TxKind, U256, hex};
 use serde_json::{Value, json};
 use std::{path::Path, process::Command, time::Duration};
@@ -19,15 +19,18 @@ fn receipt(url: &str, hash: &Value) -> Option<Value> {
 fn a_transfer_and_a_contract_through_a_replica() {
     let net = Devnet::start(&["--l2.block-time=1", "--l1.block-time=3"]);
     let replica = &net.replicas()[0];
-    let account = &net.accounts[0];
-    let to = Address::repeat_byte(0x42);
-    let value = U256::from(12_345);
+    transfers_through(&net, replica);
+    sets_a_counter_through(&net, replica);
+}
 
-    let raw = account.sign(
+/// Sends a transfer, and checks its receipt on every node and its fees.
+fn transfers_through(net: &Devnet, replica: &Node) {
+    let to = Address::repeat_byte(0x42);
+    let raw = net.accounts[0].sign(
         net.l2_chain_id,
         0,
         TxKind::Call(to),
-        value,
+        U256::from(12_345),
         Bytes::new(),
         21_000,
     );
@@ -48,27 +51,29 @@ fn a_transfer_and_a_contract_through_a_replica() {
         seen.windows(2).all(|pair| pair[0] == pair[1]),
         "the nodes disagree: {seen:#?}"
     );
-    let first = &seen[0];
-    assert_eq!(first["status"], "0x1");
-    for field in ["l1Fee", "l1GasUsed", "l1GasPrice"] {
-        assert!(first[field].is_string(), "{field} is missing: {first}");
-    }
-    assert!(
-        first["l1FeeScalar"]
-            .as_str()
-            .is_some_and(|s| s.parse::<f64>().is_ok()),
-        "l1FeeScalar: {first}"
-    );
-    assert!(
-        number(&first["l1Fee"]) > 0,
-        "the L1 fee is charged: {first}"
-    );
+    shows_the_fees_of_the_oracle(replica, &seen[0]);
     assert_eq!(
         ask(&replica.http, "eth_getBalance", json!([to, "latest"])),
         json!("0x3039")
     );
+}
 
-    // The oracle contract at that block says what the receipt says.
+/// Checks the L1 fee fields of a receipt, against the oracle contract at that block too.
+fn shows_the_fees_of_the_oracle(node: &Node, receipt: &Value) {
+    assert_eq!(receipt["status"], "0x1");
+    for field in ["l1Fee", "l1GasUsed", "l1GasPrice"] {
+        assert!(receipt[field].is_string(), "{field} is missing: {receipt}");
+    }
+    assert!(
+        receipt["l1FeeScalar"]
+            .as_str()
+            .is_some_and(|s| s.parse::<f64>().is_ok()),
+        "l1FeeScalar: {receipt}"
+    );
+    assert!(
+        number(&receipt["l1Fee"]) > 0,
+        "the L1 fee is charged: {receipt}"
+    );
     let oracle = "0x420000000000000000000000000000000000000F";
     for (signature, field) in [
         ("0x519b4bd3", "l1GasPrice"),
@@ -77,85 +82,60 @@ fn a_transfer_and_a_contract_through_a_replica() {
         ("0x68d5dca6", "l1BlobBaseFeeScalar"),
     ] {
         let answer = ask(
-            &replica.http,
+            &node.http,
             "eth_call",
-            json!([{"to": oracle, "data": signature}, first["blockNumber"]]),
+            json!([{"to": oracle, "data": signature}, receipt["blockNumber"]]),
         );
         let answer: U256 = answer.as_str().expect("data").parse().expect("a word");
         assert_eq!(
             answer,
-            U256::from(number(&first[field])),
+            U256::from(number(&receipt[field])),
             "{field} at that block"
         );
     }
+}
 
-    let raw = account.sign(
-        net.l2_chain_id,
+/// Creates the counter and sets it. Before that it was zero, in the state of the earlier block.
+fn sets_a_counter_through(net: &Devnet, replica: &Node) {
+    let mined = |nonce, to, input: Bytes, gas| {
+        let raw = net.accounts[0].sign(net.l2_chain_id, nonce, to, U256::ZERO, input, gas);
+        let hash = ask(&replica.http, "eth_sendRawTransaction", json!([raw]));
+        wait("the receipt", Duration::from_secs(5), || {
+            receipt(&replica.http, &hash)
+        })
+    };
+    let created = mined(
         1,
         TxKind::Create,
-        U256::ZERO,
         hex::decode(COUNTER).unwrap().into(),
         200_000,
     );
-    let hash = ask(&replica.http, "eth_sendRawTransaction", json!([raw]));
-    let created = wait("the contract", Duration::from_secs(5), || {
-        receipt(&replica.http, &hash)
-    });
     let contract: Address = created["contractAddress"]
         .as_str()
         .expect("contractAddress")
         .parse()
         .unwrap();
     let input = U256::from(77).to_be_bytes_vec().into();
-    let raw = account.sign(
-        net.l2_chain_id,
-        2,
-        TxKind::Call(contract),
-        U256::ZERO,
-        input,
-        100_000,
-    );
-    let hash = ask(&replica.http, "eth_sendRawTransaction", json!([raw]));
-    let called = wait("the call", Duration::from_secs(5), || {
-        receipt(&replica.http, &hash)
-    });
+    let called = mined(2, TxKind::Call(contract), input, 100_000);
     assert_eq!(called["status"], "0x1");
-    let answer = ask(
-        &replica.http,
-        "eth_call",
-        json!([{"to": contract}, "latest"]),
-    );
-    assert_eq!(answer, json!(format!("0x{:064x}", 77)));
-    // Before the call it was zero: state of an earlier block.
-    let answer = ask(
-        &replica.http,
-        "eth_call",
-        json!([{"to": contract}, created["blockNumber"]]),
-    );
-    assert_eq!(answer, json!(format!("0x{:064x}", 0)));
+    for (block, value) in [(json!("latest"), 77), (created["blockNumber"].clone(), 0)] {
+        let answer = ask(&replica.http, "eth_call", json!([{"to": contract}, block]));
+        assert_eq!(answer, json!(format!("0x{value:064x}")));
+    }
 }
 
 #[test]
 fn a_deposit_arrives_in_the_block_of_its_origin() {
     let net = Devnet::start(&["--l2.block-time=1", "--l1.block-time=3", "--replicas=1"]);
     let (l1, replica) = (net.l1(), &net.replicas()[0]);
-    let account = &net.accounts[1];
     let to = Address::repeat_byte(0x77);
     let l1_chain = number(&ask(&l1.http, "eth_chainId", json!([])));
-
-    // depositTransaction(to, value, gasLimit, isCreation, data)
-    let word = |n: u64| U256::from(n).to_be_bytes::<32>();
-    let mut input = hex::decode("e9e05c42").unwrap();
-    input.extend_from_slice(to.into_word().as_slice());
-    for n in [5_000, 100_000, 0, 0xa0, 0] {
-        input.extend_from_slice(&word(n));
-    }
-    let raw = account.sign(
+    let raw = net.accounts[1].sign(
         l1_chain,
         0,
         TxKind::Call(net.portal),
         U256::from(5_000),
-        input.into(),
+        deposit_transaction(to).into(),
         300_000,
     );
     let hash = ask(&l1.http, "eth_sendRawTransaction", json!([raw]));
@@ -169,37 +149,46 @@ fn a_deposit_arrives_in_the_block_of_its_origin() {
         (balance() == json!("0x1388")).then_some(())
     });
     // Its block is the first of its origin: sequence number 0, origin hash that of the L1 block.
-    let mut at = head(&replica.http).unwrap();
-    let deposit = loop {
-        let block = ask(
-            &replica.http,
-            "eth_getBlockByNumber",
-            json!([format!("{at:#x}"), true]),
-        );
-        let txs = block["transactions"]
-            .as_array()
-            .expect("transactions")
-            .clone();
-        if txs.len() > 1 {
-            break txs;
-        }
-        at = at.checked_sub(1).expect("the deposit is in some block");
-    };
-    assert_eq!(deposit[1]["type"], "0x7e");
+    let transactions = last_with_a_second_transaction(&replica.http);
+    let [attributes, deposit] = [&transactions[0], &transactions[1]];
+    assert_eq!(deposit["type"], "0x7e");
     assert_eq!(
-        deposit[1]["to"]
-            .as_str()
-            .unwrap()
-            .parse::<Address>()
-            .unwrap(),
+        deposit["to"].as_str().unwrap().parse::<Address>().unwrap(),
         to
     );
-    let attributes = hex::decode(deposit[0]["input"].as_str().unwrap()).unwrap();
+    let attributes = hex::decode(attributes["input"].as_str().unwrap()).unwrap();
     assert_eq!(attributes[12..20], [0; 8], "sequence number 0");
     assert_eq!(
         hex::encode_prefixed(&attributes[100..132]),
         on_l1["blockHash"].as_str().unwrap()
     );
+}
+
+/// Calldata of `depositTransaction(to, value, gasLimit, isCreation, data)`.
+fn deposit_transaction(to: Address) -> Vec<u8> {
+    let mut input = hex::decode("e9e05c42").unwrap();
+    input.extend_from_slice(to.into_word().as_slice());
+    for n in [5_000, 100_000, 0, 0xa0, 0] {
+        input.extend_from_slice(&U256::from(n).to_be_bytes::<32>());
+    }
+    input
+}
+
+/// The transactions of the highest block that has more than the L1 attributes.
+fn last_with_a_second_transaction(url: &str) -> Value {
+    let mut at = head(url).unwrap();
+    loop {
+        let block = ask(
+            url,
+            "eth_getBlockByNumber",
+            json!([format!("{at:#x}"), true]),
+        );
+        let transactions = &block["transactions"];
+        if transactions.as_array().expect("transactions").len() > 1 {
+            return transactions.clone();
+        }
+        at = at.checked_sub(1).expect("the deposit is in some block");
+    }
 }
 
 /// Runs a foreign command and returns what it printed.

@@ -1,7 +1,7 @@
 //! Use of a local network beside the main job: a second start, and replicas with
 //! options of their own.
 
-use crate::net::{Devnet, ask, head, starling, wait};
+use crate::net::{Account, Devnet, Node, Running, ask, head, starling, wait};
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -46,48 +46,28 @@ fn a_replica_that_keeps_what_it_passes_on_knows_pending_nonces() {
         .replicas()
         .try_into()
         .unwrap_or_else(|_| panic!("two replicas"));
-    forwards.kill9();
-    let again = format!(
-        "==> to restart {}, run in another terminal:\n{}\n",
-        forwards.name,
-        forwards.command.join(" ")
-    );
-    wait(
-        "the command that restarts it",
-        Duration::from_secs(60),
-        || net.log().contains(&again).then_some(()),
-    );
-    let _running = forwards.restart_with(
-        &net.dir.join("forwards.log"),
-        &["--rollup.enabletxpooladmission=false".into()],
-    );
-    wait("the replica", Duration::from_secs(60), || {
-        head(&forwards.http)
-    });
+    let _running = restart_without_a_pool(&net, &forwards);
 
     let account = &net.accounts[3];
-    let count = |url: &str, tag: &str| {
+    let mut hash = Value::Null;
+    for nonce in 0..2 {
+        let underpaid = account.sign_underpaid(net.l2_chain_id, nonce);
+        hash = ask(&keeps.http, "eth_sendRawTransaction", json!([underpaid]));
+    }
+    let count = |node: &Node, tag: &str| {
         ask(
-            url,
+            &node.http,
             "eth_getTransactionCount",
             json!([account.address, tag]),
         )
     };
-    let mut hash = Value::Null;
-    for nonce in 0..2 {
-        hash = ask(
-            &keeps.http,
-            "eth_sendRawTransaction",
-            json!([account.sign_underpaid(net.l2_chain_id, nonce)]),
-        );
-    }
     assert_eq!(
-        (count(&keeps.http, "pending"), count(&keeps.http, "latest")),
+        (count(&keeps, "pending"), count(&keeps, "latest")),
         (json!("0x2"), json!("0x0"))
     );
-    assert_eq!(count(&net.sequencer().http, "pending"), "0x2");
+    assert_eq!(count(&net.sequencer(), "pending"), "0x2");
     assert_eq!(
-        count(&forwards.http, "pending"),
+        count(&forwards, "pending"),
         "0x0",
         "without the option nothing is kept"
     );
@@ -101,7 +81,46 @@ fn a_replica_that_keeps_what_it_passes_on_knows_pending_nonces() {
         Value::Null
     );
 
-    // Replaced by transactions that pay, which are mined: then the pool forgets them.
+    replace_by_paying_transactions(&net, &keeps, account);
+    wait(
+        "the transactions to be mined",
+        Duration::from_secs(60),
+        || (count(&keeps, "latest") == "0x2").then_some(()),
+    );
+    wait("the pool to be empty", Duration::from_secs(60), || {
+        let status = ask(&keeps.http, "txpool_status", json!([]));
+        (status == json!({"pending": "0x0", "queued": "0x0"})).then_some(())
+    });
+    assert_eq!(count(&keeps, "pending"), "0x2");
+    no_log_has_debug_output(&net, &["forwards.log"]);
+}
+
+/// Restarts a replica such that it only forwards transactions, and checks that the network says how
+/// to restart it.
+fn restart_without_a_pool(net: &Devnet, replica: &Node) -> Running {
+    replica.kill9();
+    let again = format!(
+        "==> to restart {}, run in another terminal:\n{}\n",
+        replica.name,
+        replica.command.join(" ")
+    );
+    wait(
+        "the command that restarts it",
+        Duration::from_secs(60),
+        || net.log().contains(&again).then_some(()),
+    );
+    let running = replica.restart_with(
+        &net.dir.join("forwards.log"),
+        &["--rollup.enabletxpooladmission=false".into()],
+    );
+    wait("the replica", Duration::from_secs(60), || {
+        head(&replica.http)
+    });
+    running
+}
+
+/// Replaces the first two transactions of an account by ones that will be mined.
+fn replace_by_paying_transactions(net: &Devnet, node: &Node, account: &Account) {
     for nonce in 0..2 {
         let paying = account.sign(
             net.l2_chain_id,
@@ -111,24 +130,14 @@ fn a_replica_that_keeps_what_it_passes_on_knows_pending_nonces() {
             Default::default(),
             21_000,
         );
-        ask(&keeps.http, "eth_sendRawTransaction", json!([paying]));
+        ask(&node.http, "eth_sendRawTransaction", json!([paying]));
     }
-    wait(
-        "the transactions to be mined",
-        Duration::from_secs(60),
-        || (count(&keeps.http, "latest") == "0x2").then_some(()),
-    );
-    wait("the pool to be empty", Duration::from_secs(60), || {
-        let status = ask(&keeps.http, "txpool_status", json!([]));
-        (status == json!({"pending": "0x0", "queued": "0x0"})).then_some(())
-    });
-    assert_eq!(count(&keeps.http, "pending"), "0x2");
-    for log in net
-        .nodes
-        .iter()
-        .map(|node| format!("{}.log", node.name))
-        .chain(["forwards.log".into()])
-    {
+}
+
+/// Checks the logs of all nodes, and `others`, for values printed by `Debug`.
+fn no_log_has_debug_output(net: &Devnet, others: &[&str]) {
+    let logs = net.nodes.iter().map(|node| format!("{}.log", node.name));
+    for log in logs.chain(others.iter().map(|name| name.to_string())) {
         let log = std::fs::read_to_string(net.dir.join(log)).expect("a log");
         for debug in ["Some(", "=None"] {
             assert!(

@@ -72,6 +72,64 @@ impl Report {
     }
 }
 
+/// A comparison of the two nodes.
+struct DifferentialRun {
+    pair: Pair,
+    generator: Generator,
+    answers: Answers,
+    report: Report,
+    done: u64,
+}
+
+impl DifferentialRun {
+    /// Sends 16 transactions to both nodes, and mines those that are right.
+    fn sends(&mut self) {
+        let mut block = Vec::new();
+        for n in 0..16 {
+            let case = if n % 4 == 3 {
+                self.generator.refused()
+            } else {
+                self.generator.transaction()
+            };
+            let (raw, wanted) = match case {
+                Case::Send(raw) => (raw.to_string(), Some(raw)),
+                Case::Refused(raw) => (raw, None),
+                Case::Ask(..) => continue,
+            };
+            let params = json!([raw]);
+            let [ours, theirs] = self.pair.send(&raw, &params);
+            assert!(wanted.is_none() || ours.is_ok(), "{ours:?}");
+            block.extend(wanted);
+            let blocks = &self.pair.blocks;
+            let found = self.answers.compare(blocks, SEND, &params, ours, theirs);
+            self.report.note(SEND, &params, found);
+            self.done += 1;
+        }
+        self.pair.mine(&block);
+    }
+
+    /// Asks both nodes 40 questions.
+    fn asks(&mut self) {
+        let Pair {
+            ours,
+            theirs,
+            blocks,
+            ..
+        } = &self.pair;
+        for _ in 0..40 {
+            let Case::Ask(method, params) = self.generator.question(blocks) else {
+                continue;
+            };
+            let [for_us, for_them] = self.answers.translate(blocks, &params);
+            let (ours, theirs) = (call(ours, method, for_us), call(theirs, method, for_them));
+            let found = self.answers.compare(blocks, method, &params, ours, theirs);
+            self.report
+                .note(method, &self.answers.describe(&params), found);
+            self.done += 1;
+        }
+    }
+}
+
 fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |value| {
         value
@@ -84,49 +142,21 @@ fn setting(name: &str, default: u64) -> u64 {
 fn answers_differ_from_anvils_only_as_explained() {
     let seed = setting("STARLING_SEED", SEED);
     let cases = setting("STARLING_DIFFERENTIAL_CASES", CASES);
-    let Some(mut pair) = Pair::start(&contracts::alloc(&authorities())) else {
+    let Some(pair) = Pair::start(&contracts::alloc(&authorities())) else {
         return;
     };
-    let mut generator = Generator::new(seed, pair.chain_id);
-    let mut answers = Answers::default();
-    let mut report = Report::default();
-    let mut done = 0;
-    while done < cases {
-        let mut block = Vec::new();
-        for n in 0..16 {
-            let case = if n % 4 == 3 {
-                generator.refused()
-            } else {
-                generator.transaction()
-            };
-            let (raw, wanted) = match case {
-                Case::Send(raw) => (raw.to_string(), Some(raw)),
-                Case::Refused(raw) => (raw, None),
-                Case::Ask(..) => continue,
-            };
-            let params = json!([raw]);
-            let [ours, theirs] = pair.send(&raw, &params);
-            assert!(wanted.is_none() || ours.is_ok(), "{ours:?}");
-            block.extend(wanted);
-            let found = answers.compare(&pair.blocks, SEND, &params, ours, theirs);
-            report.note(SEND, &params, found);
-            done += 1;
-        }
-        pair.mine(&block);
-        for _ in 0..40 {
-            let Case::Ask(method, params) = generator.question(&pair.blocks) else {
-                continue;
-            };
-            let [for_us, for_them] = answers.translate(&pair.blocks, &params);
-            let (ours, theirs) = (
-                call(&pair.ours, method, for_us),
-                call(&pair.theirs, method, for_them),
-            );
-            let found = answers.compare(&pair.blocks, method, &params, ours, theirs);
-            report.note(method, &answers.describe(&params), found);
-            done += 1;
-        }
+    let mut run = DifferentialRun {
+        generator: Generator::new(seed, pair.chain_id),
+        pair,
+        answers: Answers::default(),
+        report: Report::default(),
+        done: 0,
+    };
+    while run.done < cases {
+        run.sends();
+        run.asks();
     }
+    let DifferentialRun { report, done, .. } = run;
     println!(
         "{done} cases of seed {seed}, with differences:\n{}",
         report.counts()

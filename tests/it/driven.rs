@@ -5,7 +5,7 @@ use crate::late::{Store, Swarm, genesis};
 use alloy_primitives::B256;
 use alloy_rpc_types_engine::{ForkchoiceState, PayloadStatus, PayloadStatusEnum};
 use starling::chain::driver::HeadDriver;
-use starling_p2p::{Keypair, Scoring};
+
 use starling_proto::payload::Payload;
 use std::{
     sync::Arc,
@@ -28,23 +28,8 @@ impl World {
         let genesis = genesis(blocks + 100);
         let (source, core) = (Store::new(&genesis), Store::new(&genesis));
         source.extend_to(blocks).await;
-        let keypair = Keypair::generate_secp256k1;
-        let peer = Swarm::start(
-            &source.chain,
-            Arc::new(source.chain.clone()),
-            keypair(),
-            Scoring::Light,
-            &[],
-        )
-        .await;
-        let swarm = Swarm::start(
-            &core.chain,
-            Arc::new(core.chain.clone()),
-            keypair(),
-            Scoring::Light,
-            &[&peer],
-        )
-        .await;
+        let peer = source.serve(&[]).await;
+        let swarm = core.serve(&[&peer]).await;
         swarm.reports("greeted", |sync| sync.peers == 1).await;
         Self {
             source,
@@ -115,6 +100,30 @@ impl World {
             .0
     }
 
+    /// Sets the time without fork choices to two seconds, and waits for its end.
+    async fn wait_for_silence(&self) {
+        self.core.chain.drive(|driver| {
+            *driver = HeadDriver::new(Duration::from_secs(2));
+            driver.on_forkchoice(Instant::now());
+            true
+        });
+        self.until("the rollup node counts as silent", || {
+            !self.core.chain.driver().borrow().is_rollup_node()
+        })
+        .await;
+    }
+
+    /// Gossips until the head is that of the source. That the rollup node is silent is reported to
+    /// the swarm a moment later.
+    async fn follows_gossip(&self) {
+        let start = Instant::now();
+        while self.head() < self.source.chain.view().head().number {
+            assert!(start.elapsed() < LIMIT, "the head stays at {}", self.head());
+            self.gossip().await;
+            tokio::time::sleep(Duration::from_secs(2)).await;
+        }
+    }
+
     async fn make_head(&self, number: u64) {
         let status = self.choose(self.hash(number), B256::ZERO).await;
         assert!(status.is_valid(), "{status:?}");
@@ -125,9 +134,8 @@ impl World {
         for swarm in [self.swarm, self.peer] {
             swarm.stop().await;
         }
-        for Store { chain, threads, .. } in [self.core, self.source] {
-            drop(chain);
-            threads.stop().expect("it stores what it has");
+        for store in [self.core, self.source] {
+            store.stop();
         }
     }
 }
@@ -162,28 +170,9 @@ async fn a_driver_behind_in_step_and_silent_moves_the_head_alone_until_it_is_sil
     let last = world.head();
     world.gossip_and_execute().await;
     assert_eq!(world.head(), last);
-    world.core.chain.drive(|driver| {
-        *driver = HeadDriver::new(Duration::from_secs(2));
-        driver.on_forkchoice(Instant::now());
-        true
-    });
-    world
-        .until("the rollup node counts as silent", || {
-            !world.core.chain.driver().borrow().is_rollup_node()
-        })
-        .await;
+    world.wait_for_silence().await;
     world.source.extend_to(last + 10).await;
-    // The change is reported to the swarm a moment later.
-    let start = Instant::now();
-    while world.head() < world.source.chain.view().head().number {
-        assert!(
-            start.elapsed() < LIMIT,
-            "the head stays at {}",
-            world.head()
-        );
-        world.gossip().await;
-        tokio::time::sleep(Duration::from_secs(2)).await;
-    }
+    world.follows_gossip().await;
     // The rollup node returns.
     world.core.chain.drive(|driver| {
         *driver = HeadDriver::default();

@@ -327,35 +327,11 @@ fn a_rollup_node_builds_reorganises_and_rewinds() {
     // Building on an ancestor of the head is how a rollup node replaces its own unsafe blocks.
     let theirs = core.extend(&fork, 4, 1);
     let told = core.ask("eth_getFilterChanges", json!([filter]));
-    let told: Vec<_> = told
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|log| (number(&log["blockNumber"]), log["removed"] == true))
-        .collect();
-    let (gone, come): (Vec<_>, Vec<_>) = told.iter().partition(|(_, removed)| *removed);
-    assert_eq!(
-        gone.iter().map(|(number, _)| *number).collect::<Vec<_>>(),
-        [10, 9, 8, 7, 6]
-    );
-    assert_eq!(
-        come.iter().map(|(number, _)| *number).collect::<Vec<_>>(),
-        [6, 7, 8, 9]
-    );
+    let [removed, added] = log_heights(&told);
+    assert_eq!(removed, [10, 9, 8, 7, 6]);
+    assert_eq!(added, [6, 7, 8, 9]);
 
-    for round in 0..1000 {
-        let (tip, other) = if round % 2 == 0 {
-            (&ours[4], 1)
-        } else {
-            (&theirs[3], 0)
-        };
-        core.make_head(tip);
-        if round % 100 < 2 {
-            assert_eq!(core.latest(), tip.hash);
-            assert_eq!(core.balance(depositor(6, other)), "0x0");
-            assert_eq!(core.balance(depositor(6, 1 - other)), "0x1");
-        }
-    }
+    switch_often(&mut core, &ours[4], &theirs[3]);
     // More siblings at one height than are kept: the oldest are dropped.
     for salt in 100..140 {
         let made = core.build(&fork, salt);
@@ -381,11 +357,44 @@ fn a_rollup_node_builds_reorganises_and_rewinds() {
     core.make_head(&long[519]);
     assert_eq!(core.balance(depositor(long[519].number, 2)), "0x1");
     core.make_head(&on[9]);
-
-    // A second core that is only told what became canonical has the same chain and the same state.
     let canonical: Vec<&Made> = trunk.iter().chain(&long[..20]).chain(&on).collect();
+    equals_a_fresh_core(&mut core, &canonical);
+}
+
+/// Heights of the logs that were removed, and of those that were added.
+fn log_heights(logs: &Value) -> [Vec<u64>; 2] {
+    [true, false].map(|removed| {
+        logs.as_array()
+            .unwrap()
+            .iter()
+            .filter(|log| (log["removed"] == true) == removed)
+            .map(|log| number(&log["blockNumber"]))
+            .collect()
+    })
+}
+
+/// Makes the tips of two branches, which fork above block 5, the head in turn.
+fn switch_often(core: &mut Core, ours: &Made, theirs: &Made) {
+    for round in 0..1000 {
+        let (tip, other) = if round % 2 == 0 {
+            (ours, 1)
+        } else {
+            (theirs, 0)
+        };
+        core.make_head(tip);
+        if round % 100 < 2 {
+            assert_eq!(core.latest(), tip.hash);
+            assert_eq!(core.balance(depositor(6, other)), "0x0");
+            assert_eq!(core.balance(depositor(6, 1 - other)), "0x1");
+        }
+    }
+}
+
+/// Checks chain and state against a second core that gets only the canonical blocks.
+fn equals_a_fresh_core(core: &mut Core, canonical: &[&Made]) {
     let mut fresh = Core::start();
-    for made in &canonical {
+    let genesis = fresh.genesis();
+    for made in canonical {
         assert_eq!(fresh.insert(&made.payload)["status"], "VALID");
     }
     assert_eq!(fresh.latest(), genesis.hash, "a new payload moves no head");

@@ -29,7 +29,7 @@ use starling::chain::{
     build::{BlockBuilder, BuildError},
     evm::{ParentState, WitnessState},
     execute::{BlockExecution, ValidateError, recover, validate},
-    genesis,
+    genesis::{self, Genesis},
     receipt::receipts_root,
     rules::{ChainSpec, Eip1559Constants, ExtraData, Rules},
     store::{Identity, Store},
@@ -366,15 +366,7 @@ fn a_t8n_transaction_has_its_receipt() {
         .filter(|path| path.ends_with("GovernanceTokenPrecompile.json"))
     {
         let vector: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
-        let genesis = serde_json::json!({
-            "config": {
-                "chainId": 10,
-                "regolithTime": 0, "canyonTime": 0, "deltaTime": 0, "ecotoneTime": 0, "fjordTime": 0,
-                "optimism": { "eip1559Elasticity": 6, "eip1559Denominator": 50, "eip1559DenominatorCanyon": 250 },
-            },
-            "difficulty": 0, "gasLimit": vector["env"]["currentGasLimit"], "alloc": vector["alloc"], "timestamp": 1,
-        });
-        let genesis = genesis::parse(&genesis.to_string()).unwrap();
+        let genesis = t8n_genesis(&vector);
         let dir = tempfile::tempdir().unwrap();
         let identity = Identity {
             chain_id: 10,
@@ -390,14 +382,11 @@ fn a_t8n_transaction_has_its_receipt() {
         .unwrap();
         let state =
             Arc::new(View::new(store.snapshot().unwrap(), Vec::new(), None, None).unwrap()).state();
-        let env = &vector["env"];
+        let quantity =
+            |name: &str| -> U256 { serde_json::from_value(vector["env"][name].clone()).unwrap() };
         let header = Header {
-            number: serde_json::from_value::<U256>(env["currentNumber"].clone())
-                .unwrap()
-                .to(),
-            timestamp: serde_json::from_value::<U256>(env["currentTimestamp"].clone())
-                .unwrap()
-                .to(),
+            number: quantity("currentNumber").to(),
+            timestamp: quantity("currentTimestamp").to(),
             gas_limit: genesis.header.gas_limit,
             base_fee_per_gas: Some(0),
             ..Default::default()
@@ -422,4 +411,17 @@ fn a_t8n_transaction_has_its_receipt() {
             execution.receipts
         );
     }
+}
+
+/// A chain at Fjord with the vector's alloc.
+fn t8n_genesis(vector: &Value) -> Genesis {
+    let file = serde_json::json!({
+        "config": {
+            "chainId": 10,
+            "regolithTime": 0, "canyonTime": 0, "deltaTime": 0, "ecotoneTime": 0, "fjordTime": 0,
+            "optimism": { "eip1559Elasticity": 6, "eip1559Denominator": 50, "eip1559DenominatorCanyon": 250 },
+        },
+        "difficulty": 0, "gasLimit": vector["env"]["currentGasLimit"], "alloc": vector["alloc"], "timestamp": 1,
+    });
+    genesis::parse(&file.to_string()).unwrap()
 }

@@ -1,8 +1,9 @@
 //! A peer made of js-libp2p (`tests/clients/libp2p.mjs`) between two of our nodes: what it hears,
 //! passes on, asks for and serves.
 
-use crate::net::{Devnet, Running, ask, head, number, script, wait};
+use crate::net::{Devnet, Node, Running, ask, head, number, script, wait};
 use serde_json::{Value, json};
+use starling_proto::sign;
 use std::{
     collections::{BTreeMap, BTreeSet},
     io::{BufRead, BufReader, Write},
@@ -80,6 +81,76 @@ impl Foreigner {
             self.events("fetched").into_iter().nth(before)
         })
     }
+
+    /// Requests the blocks up to `first`, which it missed or has, under both spellings of the
+    /// protocol, and a block of the future. A refusal is one byte.
+    fn fetches_missed_blocks(&mut self, sequencer: &Node, first: u64) {
+        for (number, slash) in (1..=first).zip([false, true].into_iter().cycle()) {
+            let answer = self.fetch(number, slash);
+            assert_eq!(
+                (&answer["result"], &answer["version"]),
+                (&json!(0), &json!(1)),
+                "{answer}"
+            );
+            assert_eq!(
+                answer["block"],
+                json!({ "number": number, "hash": hash_at(&sequencer.http, number) })
+            );
+            assert_ne!(
+                answer["same"], false,
+                "what is served is what was gossiped: {answer}"
+            );
+        }
+        let future = self.fetch(1 << 40, false);
+        assert_eq!(
+            (&future["result"], &future["length"]),
+            (&json!(2), &json!(1)),
+            "{future}"
+        );
+    }
+
+    /// Numbers of the blocks that our nodes requested of it and got.
+    fn requested_of_it(&self, chain_id: u64) -> BTreeSet<u64> {
+        let protocol = format!("/opstack/req/payload_by_number/{chain_id}/0");
+        self.events("served")
+            .into_iter()
+            .filter(|event| event["found"] == true)
+            .inspect(|event| assert_eq!(event["protocol"], protocol))
+            .filter_map(|event| event["number"].as_u64())
+            .collect()
+    }
+
+    /// Checks that both hosts get each block once, from whichever peer, and that the lurker gets
+    /// only blocks that it requested by an id that both sides compute alike.
+    fn hears_each_block_once(&self, net: &Devnet) {
+        wait("gossip at the lurker", PATIENCE, || {
+            (self.gossip("lurker").len() >= 3).then_some(())
+        });
+        let heard = self.gossip("lurker");
+        assert!(
+            heard.iter().all(|block| block["announced"] == true),
+            "{heard:?}"
+        );
+        let key = std::fs::read_to_string(net.dir.join("sequencer.key")).expect("the key");
+        let signer = sign::address(&sign::secret_from_hex(&key).expect("a key"));
+        let topic = format!("/optimism/{}/3/blocks", net.l2_chain_id);
+        let mut ids = BTreeMap::new();
+        for host in ["mesh", "lurker"] {
+            let mut numbers = BTreeSet::new();
+            for block in self.gossip(host) {
+                let number = block["number"].as_u64().expect("a number");
+                assert!(
+                    numbers.insert(number),
+                    "block {number} was delivered twice to the {host} host"
+                );
+                assert_eq!(block["hash"], hash_at(&net.sequencer().http, number));
+                assert_eq!(block["signer"], signer.to_checksum(None));
+                assert_eq!(block["topic"], topic);
+                let id = ids.entry(number).or_insert_with(|| block["id"].clone());
+                assert_eq!(*id, block["id"], "the id of block {number}");
+            }
+        }
+    }
 }
 
 fn hash_at(url: &str, number: u64) -> Value {
@@ -115,55 +186,46 @@ fn js_libp2p_hears_passes_on_asks_and_serves() {
         js.gossip("mesh").into_iter().nth(1)
     });
     let first = first["number"].as_u64().expect("a number");
+    js.fetches_missed_blocks(&sequencer, first);
 
-    // The peer requests blocks that it missed and that it has, under both spellings. Refusals are
-    // one byte.
-    for (number, slash) in (1..=first).zip([false, true].into_iter().cycle()) {
-        let answer = js.fetch(number, slash);
-        assert_eq!(
-            (&answer["result"], &answer["version"]),
-            (&json!(0), &json!(1)),
-            "{answer}"
-        );
-        assert_eq!(
-            answer["block"],
-            json!({ "number": number, "hash": hash_at(&sequencer.http, number) })
-        );
-        assert_ne!(
-            answer["same"], false,
-            "what is served is what was gossiped: {answer}"
-        );
-    }
-    let future = js.fetch(1 << 40, false);
-    assert_eq!(
-        (&future["result"], &future["length"]),
-        (&json!(2), &json!(1)),
-        "{future}"
+    // So late that the replica hears no announcement of what it missed.
+    let behind = wait("more blocks", PATIENCE, || {
+        head(&sequencer.http).filter(|number| *number >= first + 5)
+    });
+    let _running = restart_behind(&net, &replica, &ready["addresses"]);
+    follows_through_js_libp2p(&sequencer, &replica, behind + 5);
+    let requested = js.requested_of_it(net.l2_chain_id);
+    assert!(
+        requested.contains(&first),
+        "block {first} was asked of js-libp2p: {requested:?}"
     );
+    js.hears_each_block_once(&net);
+}
 
-    // A node that knows nobody else gets what it missed, and every block from then on.
-    let hosts: Vec<&str> = ready["addresses"]
+/// Restarts the replica with the hosts of js-libp2p as its only peers.
+fn restart_behind(net: &Devnet, replica: &Node, hosts: &Value) -> Running {
+    let hosts: Vec<&str> = hosts
         .as_array()
         .expect("addresses")
         .iter()
         .filter_map(Value::as_str)
         .collect();
-    let alone = [
+    let options = [
         format!("--p2p.static={}", hosts.join(",")),
-        // Whoever knew it finds it there no more.
+        // Peers that knew its old address find no node there.
         "--p2p.listen.tcp=0".into(),
         format!(
             "--p2p.priv.path={}",
             net.dir.join("alone.p2p-key").display()
         ),
     ];
-    // So late that what it missed is announced no more.
-    let behind = wait("more blocks", PATIENCE, || {
-        head(&sequencer.http).filter(|number| *number >= first + 5)
-    });
-    let _running = replica.restart_with(&net.dir.join("alone.log"), &alone);
+    replica.restart_with(&net.dir.join("alone.log"), &options)
+}
+
+/// Checks that the replica reaches a height through the two hosts of js-libp2p alone.
+fn follows_through_js_libp2p(sequencer: &Node, replica: &Node, height: u64) {
     let reached = wait("blocks through js-libp2p", PATIENCE, || {
-        head(&replica.http).filter(|number| *number >= behind + 5)
+        head(&replica.http).filter(|number| *number >= height)
     });
     assert_eq!(
         hash_at(&replica.http, reached),
@@ -174,52 +236,4 @@ fn js_libp2p_hears_passes_on_asks_and_serves() {
         2,
         "the hosts of js-libp2p are all it knows"
     );
-    let asked = js
-        .events("served")
-        .into_iter()
-        .filter(|event| event["found"] == true);
-    let protocol = format!("/opstack/req/payload_by_number/{}/0", net.l2_chain_id);
-    let asked: BTreeSet<u64> = asked
-        .inspect(|event| assert_eq!(event["protocol"], protocol))
-        .filter_map(|event| event["number"].as_u64())
-        .collect();
-    assert!(
-        asked.contains(&first),
-        "block {first} was asked of js-libp2p: {asked:?}"
-    );
-
-    // Each block once, whoever passed it on; to the lurker only what it asked for by an id that
-    // both compute alike.
-    wait("gossip at the lurker", PATIENCE, || {
-        (js.gossip("lurker").len() >= 3).then_some(())
-    });
-    assert!(
-        js.gossip("lurker")
-            .iter()
-            .all(|block| block["announced"] == true),
-        "{:?}",
-        js.gossip("lurker")
-    );
-    let key = std::fs::read_to_string(net.dir.join("sequencer.key")).expect("the key");
-    let signer =
-        starling_proto::sign::address(&starling_proto::sign::secret_from_hex(&key).expect("a key"));
-    let mut ids = BTreeMap::new();
-    for host in ["mesh", "lurker"] {
-        let mut numbers = BTreeSet::new();
-        for block in js.gossip(host) {
-            let number = block["number"].as_u64().expect("a number");
-            assert!(
-                numbers.insert(number),
-                "block {number} was delivered twice to the {host} host"
-            );
-            assert_eq!(block["hash"], hash_at(&sequencer.http, number));
-            assert_eq!(block["signer"], signer.to_checksum(None));
-            assert_eq!(
-                block["topic"],
-                format!("/optimism/{}/3/blocks", net.l2_chain_id)
-            );
-            let id = ids.entry(number).or_insert_with(|| block["id"].clone());
-            assert_eq!(*id, block["id"], "the id of block {number}");
-        }
-    }
 }

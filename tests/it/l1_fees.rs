@@ -9,7 +9,7 @@ use starling::devnet::{
     genesis::{Plan, build},
 };
 use starling_proto::l1info::L1BlockInfo;
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 /// `e^(excess / fraction)` as EIP-4844 computes it.
 fn blob_base_fee(excess: u64, fraction: u64) -> U256 {
@@ -25,33 +25,8 @@ fn blob_base_fee(excess: u64, fraction: u64) -> U256 {
 
 #[test]
 fn the_sequencer_writes_the_blob_base_fee_of_the_l1_chain_config() {
-    let mut files = build(&Plan {
-        time: 1_000,
-        l2_block_time: 1,
-        sequencer: accounts::all()[5].address,
-    })
-    .expect("files");
-    files.l1_genesis["config"]["pragueTime"] = 0.into();
-    files.l1_genesis["config"]["blobSchedule"]["prague"] =
-        json!({ "target": 6, "max": 9, "baseFeeUpdateFraction": 5_007_716 });
-    files.l1_genesis["excessBlobGas"] = "0x2faf080".into();
     let folder = tempfile::tempdir().expect("a folder");
-    let option = |name: &str, file: &str, text: String| {
-        let path = folder.path().join(file);
-        std::fs::write(&path, text).expect("a file");
-        format!("--{name}={}", path.display())
-    };
-    let options = [
-        option("l1.genesis", "l1.json", files.l1_genesis.to_string()),
-        option("l2.genesis", "l2.json", files.l2_genesis.to_string()),
-        option("rollup.config", "rollup.json", files.rollup.to_json()),
-    ];
-    let args: Vec<&str> = options
-        .iter()
-        .map(String::as_str)
-        .chain(["--l1.block-time=3", "--replicas=1"])
-        .collect();
-    let net = Devnet::start(&args);
+    let net = start_with_another_schedule(folder.path());
     let (l1, replica) = (net.l1(), net.replicas().remove(0));
     wait(
         "blocks of several origins",
@@ -79,11 +54,44 @@ fn the_sequencer_writes_the_blob_base_fee_of_the_l1_chain_config() {
         );
         assert_eq!(
             info.blob_base_fee,
-            blob_base_fee(excess, 5_007_716),
+            blob_base_fee(excess, UPDATE_FRACTION),
             "excess {excess}"
         );
         assert_ne!(info.blob_base_fee, blob_base_fee(excess, 3_338_477));
         origins = origins.max(info.number);
     }
     assert!(origins > 1, "of several L1 blocks");
+}
+
+/// Prague's `baseFeeUpdateFraction`, from the genesis of this L1.
+const UPDATE_FRACTION: u64 = 5_007_716;
+
+/// Starts a network whose L1 begins at Prague with excess blob gas.
+fn start_with_another_schedule(folder: &Path) -> Devnet {
+    let mut files = build(&Plan {
+        time: 1_000,
+        l2_block_time: 1,
+        sequencer: accounts::all()[5].address,
+    })
+    .expect("files");
+    files.l1_genesis["config"]["pragueTime"] = 0.into();
+    files.l1_genesis["config"]["blobSchedule"]["prague"] =
+        json!({ "target": 6, "max": 9, "baseFeeUpdateFraction": UPDATE_FRACTION });
+    files.l1_genesis["excessBlobGas"] = "0x2faf080".into();
+    let option = |name: &str, file: &str, text: String| {
+        let path = folder.join(file);
+        std::fs::write(&path, text).expect("a file");
+        format!("--{name}={}", path.display())
+    };
+    let options = [
+        option("l1.genesis", "l1.json", files.l1_genesis.to_string()),
+        option("l2.genesis", "l2.json", files.l2_genesis.to_string()),
+        option("rollup.config", "rollup.json", files.rollup.to_json()),
+    ];
+    let args: Vec<&str> = options
+        .iter()
+        .map(String::as_str)
+        .chain(["--l1.block-time=3", "--replicas=1"])
+        .collect();
+    Devnet::start(&args)
 }

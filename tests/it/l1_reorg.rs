@@ -120,6 +120,14 @@ impl Proxy {
         call(&self.upstream, method, json!(params))
     }
 
+    /// Hash of the L1 block that it shows at a height.
+    fn hash_of(&self, number: u64) -> Value {
+        let params = vec![json!(format!("{number:#x}")), json!(false)];
+        self.answer("eth_getBlockByNumber", params)
+            .expect("a block")["hash"]
+            .clone()
+    }
+
     /// Replaces the last `depth` blocks of L1 by others.
     fn reorganise(&self, depth: u64) -> u64 {
         let fork = head(&self.upstream).expect("L1 answers") - depth;
@@ -192,6 +200,7 @@ fn a_sequencer_survives_an_l1_reorg_and_its_replicas_follow() {
     let period = format!("--l1.block-time={L1_PERIOD}");
     let net = Devnet::start(&["--l2.block-time=1", &period, "--replicas=2"]);
     let (sequencer, replicas) = (net.sequencer(), net.replicas());
+    let nodes = [&sequencer, &replicas[0], &replicas[1]];
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let proxy = Arc::new(Proxy {
         upstream: net.l1().http,
@@ -210,66 +219,20 @@ fn a_sequencer_survives_an_l1_reorg_and_its_replicas_follow() {
     });
 
     // The transaction is in a block whose L1 origin is going to be replaced.
-    let account = &net.accounts[2];
-    let raw = account.sign(
-        net.l2_chain_id,
-        0,
-        TxKind::Call(account.address),
-        U256::from(1),
-        Bytes::new(),
-        21_000,
-    );
-    let mined = |node: &Node, hash: &Value| {
-        call(&node.http, "eth_getTransactionReceipt", json!([hash]))
-            .ok()
-            .filter(|r| !r.is_null())
-    };
-    let sent = wait("the restarted sequencer", PATIENCE, || {
-        call(&sequencer.http, "eth_sendRawTransaction", json!([raw])).ok()
-    });
+    let sent = send_transfer(&net, &sequencer);
     let receipt = wait("the transaction", PATIENCE, || mined(&replicas[0], &sent));
-    let first_l1 = origin(&block(
-        &replicas[0],
-        crate::net::number(&receipt["blockNumber"]),
-    ))
-    .0;
+    let included = block(&replicas[0], crate::net::number(&receipt["blockNumber"]));
     let l1_head = head(&net.l1().http).expect("L1 answers");
-    let fork = proxy.reorganise((l1_head + 1 - first_l1).max(3));
+    let fork = proxy.reorganise((l1_head + 1 - origin(&included).0).max(3));
     let before = head(&replicas[0].http).expect("it answers");
     let abandoned = block(&replicas[0], before);
     assert!(origin(&abandoned).0 > fork, "the head is rewound");
 
-    let reaches = |nodes: &[&Node], number: u64| {
-        for node in nodes {
-            wait(&format!("{} to follow", node.name), PATIENCE, || {
-                (head(&node.http)? > number && block(node, before)["hash"] != abandoned["hash"])
-                    .then_some(())
-            });
-        }
-    };
-    let agree = |number: u64| {
-        for node in [&replicas[0], &replicas[1]] {
-            assert_eq!(
-                block(node, number)["hash"],
-                block(&sequencer, number)["hash"],
-                "{} at block {number}",
-                node.name
-            );
-        }
-    };
-    reaches(&[&sequencer, &replicas[0], &replicas[1]], before);
-    (0..=before).for_each(agree);
-    let shown = |number: u64| {
-        proxy
-            .answer(
-                "eth_getBlockByNumber",
-                vec![json!(format!("{number:#x}")), json!(false)],
-            )
-            .expect("a block")
-    };
+    pass(&nodes, before, &abandoned);
+    (0..=before).for_each(|number| agree(&nodes, number));
     for number in 1..=before {
         let (l1_number, hash) = origin(&block(&sequencer, number));
-        assert_eq!(shown(l1_number)["hash"], json!(hash), "block {number}");
+        assert_eq!(proxy.hash_of(l1_number), json!(hash), "block {number}");
     }
     let again = wait("the transaction again", PATIENCE, || {
         mined(&replicas[1], &sent)
@@ -281,6 +244,52 @@ fn a_sequencer_survives_an_l1_reorg_and_its_replicas_follow() {
     let stood = head(&replicas[0].http).expect("it answers");
     let _running = sequencer.restart_with(&log, &options);
     wait("JSON-RPC", PATIENCE, || head(&sequencer.http));
-    reaches(&[&sequencer, &replicas[0], &replicas[1]], stood + 2);
-    (0..=stood).for_each(agree);
+    pass(&nodes, stood + 2, &abandoned);
+    (0..=stood).for_each(|number| agree(&nodes, number));
+}
+
+/// Sends a transfer as soon as the node answers, and gives its hash.
+fn send_transfer(net: &Devnet, node: &Node) -> Value {
+    let account = &net.accounts[2];
+    let raw = account.sign(
+        net.l2_chain_id,
+        0,
+        TxKind::Call(account.address),
+        U256::from(1),
+        Bytes::new(),
+        21_000,
+    );
+    wait("the restarted sequencer", PATIENCE, || {
+        call(&node.http, "eth_sendRawTransaction", json!([raw])).ok()
+    })
+}
+
+/// The receipt of a transaction, if it is mined.
+fn mined(node: &Node, hash: &Value) -> Option<Value> {
+    call(&node.http, "eth_getTransactionReceipt", json!([hash]))
+        .ok()
+        .filter(|receipt| !receipt.is_null())
+}
+
+/// Waits until all nodes are above a height and have another block in place of the abandoned one.
+fn pass(nodes: &[&Node], number: u64, abandoned: &Value) {
+    let at = crate::net::number(&abandoned["number"]);
+    for node in nodes {
+        wait(&format!("{} to follow", node.name), PATIENCE, || {
+            (head(&node.http)? > number && block(node, at)["hash"] != abandoned["hash"])
+                .then_some(())
+        });
+    }
+}
+
+/// Checks that all nodes have the same block at a height.
+fn agree(nodes: &[&Node], number: u64) {
+    for node in &nodes[1..] {
+        assert_eq!(
+            block(node, number)["hash"],
+            block(nodes[0], number)["hash"],
+            "{} at block {number}",
+            node.name
+        );
+    }
 }

@@ -135,6 +135,83 @@ impl Store {
             self.chain.view().head().number
         );
     }
+
+    /// A node that follows and serves this chain, connected to these peers.
+    pub async fn serve(&self, peers: &[&Swarm]) -> Swarm {
+        Swarm::start(
+            &self.chain,
+            Arc::new(self.chain.clone()),
+            Keypair::generate_secp256k1(),
+            Scoring::Light,
+            peers,
+        )
+        .await
+    }
+
+    /// Waits for `tip`, and prints how fast the `missing` blocks came.
+    async fn catches_up(&self, name: &str, tip: &Payload, missing: u64, limit: Duration) {
+        let start = Instant::now();
+        self.reaches(tip.number(), limit).await;
+        let seconds = start.elapsed().as_secs_f64();
+        println!(
+            "{name}: {missing} blocks in {seconds:.1} s, {:.0} a second",
+            missing as f64 / seconds
+        );
+    }
+
+    /// Checks that the head is `tip` and that samples of the blocks below are those of `source`.
+    fn has_the_chain_of(&self, source: &Self, tip: &Payload) {
+        assert_eq!(self.chain.view().head(), tip.id());
+        for number in (0..=tip.number()).step_by(97) {
+            assert_eq!(
+                self.chain.view().hash_of(number).expect("a read"),
+                source.chain.view().hash_of(number).expect("a read"),
+                "block {number}"
+            );
+        }
+    }
+
+    pub fn stop(self) {
+        let Self {
+            chain,
+            threads,
+            _dir,
+        } = self;
+        drop(chain);
+        threads.stop().expect("it stores what it has");
+    }
+}
+
+fn swarm_config(chain: &Chain, identity: Keypair, scoring: Scoring, peers: &[&Swarm]) -> Config {
+    let genesis = chain.genesis().expect("a genesis");
+    let time = chain
+        .view()
+        .header_of(genesis.number)
+        .expect("a read")
+        .expect("it is there")
+        .timestamp;
+    Config {
+        listen_ip: [127, 0, 0, 1].into(),
+        listen_tcp: 0,
+        static_peers: peers.iter().map(|peer| peer.address.clone()).collect(),
+        unsafe_block_signer: Some(sign::address(&sequencer())),
+        policy: Policy {
+            scoring,
+            ..Policy::default()
+        },
+        // The blocks were not made at their seconds.
+        gossip_threshold: Duration::from_secs(1 << 30),
+        ..Config::new(
+            identity,
+            CHAIN,
+            ForkSchedule::from_genesis(Fork::Jovian),
+            ChainGenesis {
+                id: genesis,
+                time,
+                block_time: 1,
+            },
+        )
+    }
 }
 
 /// A node of the swarm.
@@ -155,34 +232,7 @@ impl Swarm {
         peers: &[&Swarm],
     ) -> Self {
         let genesis = chain.genesis().expect("a genesis");
-        let time = chain
-            .view()
-            .header_of(genesis.number)
-            .expect("a read")
-            .expect("it is there")
-            .timestamp;
-        let config = Config {
-            listen_ip: [127, 0, 0, 1].into(),
-            listen_tcp: 0,
-            static_peers: peers.iter().map(|peer| peer.address.clone()).collect(),
-            unsafe_block_signer: Some(sign::address(&sequencer())),
-            policy: Policy {
-                scoring,
-                ..Policy::default()
-            },
-            // The blocks were not made at their seconds.
-            gossip_threshold: Duration::from_secs(1 << 30),
-            ..Config::new(
-                identity,
-                CHAIN,
-                ForkSchedule::from_genesis(Fork::Jovian),
-                ChainGenesis {
-                    id: genesis,
-                    time,
-                    block_time: 1,
-                },
-            )
-        };
+        let config = swarm_config(chain, identity, scoring, peers);
         let (service, network, events) = Service::new(config, blocks).expect("the swarm starts");
         let (token, mut tasks) = (CancellationToken::new(), JoinSet::new());
         let running = token.clone();
@@ -221,6 +271,27 @@ impl Swarm {
 
     fn id(&self) -> PeerId {
         self.network.local_peer_id()
+    }
+
+    /// Blocks or unblocks the address of this machine, which all nodes share.
+    async fn block_all_addresses(&self, blocked: bool) {
+        let address = Subject::Address([127, 0, 0, 1].into());
+        self.network
+            .block(address, blocked)
+            .await
+            .expect("the swarm runs");
+    }
+
+    /// Disconnects from `peers`, which are all it has, and lets no peer connect again.
+    async fn isolate_from(&self, peers: &[&Swarm]) {
+        self.block_all_addresses(true).await;
+        for peer in peers {
+            self.network
+                .disconnect(peer.id())
+                .await
+                .expect("the swarm runs");
+        }
+        self.reports("cut off", |sync| sync.peers == 0).await;
     }
 
     pub async fn publish(&self, block: &Arc<Payload>) {
@@ -325,6 +396,20 @@ impl Blocks for Lying {
     }
 }
 
+/// A peer of `victims` that serves wrong blocks. Its id is below those of `honest`: of equal peers
+/// the one with the lowest id gets the first request.
+async fn liar(chain: &Chain, honest: &[&Swarm], victims: &[&Swarm]) -> Swarm {
+    let is_lowest = |candidate: &Keypair| {
+        let id = candidate.public().to_peer_id();
+        honest.iter().all(|peer| id < peer.id())
+    };
+    let identity = std::iter::repeat_with(Keypair::generate_secp256k1)
+        .find(is_lowest)
+        .expect("an endless supply");
+    let blocks = Arc::new(Lying(chain.clone()));
+    Swarm::start(chain, blocks, identity, Scoring::None, victims).await
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_late_replica_and_one_whose_gossip_was_cut_reach_the_head_from_peers_one_of_which_lies() {
     let blocks: u64 =
@@ -334,141 +419,47 @@ async fn a_late_replica_and_one_whose_gossip_was_cut_reach_the_head_from_peers_o
     let limit = Duration::from_secs(120 + blocks / 50);
     let genesis = genesis(blocks);
     let source = Store::new(&genesis);
-    let chain = &source.chain;
-    let keypair = Keypair::generate_secp256k1;
-    let first = Swarm::start(
-        chain,
-        Arc::new(chain.clone()),
-        keypair(),
-        Scoring::Light,
-        &[],
-    )
-    .await;
-    let second = Swarm::start(
-        chain,
-        Arc::new(chain.clone()),
-        keypair(),
-        Scoring::Light,
-        &[],
-    )
-    .await;
+    let (first, second) = (source.serve(&[]).await, source.serve(&[]).await);
     let honest = [&first, &second];
 
-    // One follows until its gossip is cut.
     source.extend_to(blocks - missed - 1).await;
     let cut_store = Store::new(&genesis);
-    let cut_off = Swarm::start(
-        &cut_store.chain,
-        Arc::new(cut_store.chain.clone()),
-        keypair(),
-        Scoring::Light,
-        &honest,
-    )
-    .await;
+    let cut_off = cut_store.serve(&honest).await;
     cut_off.reports("greeted", |sync| sync.peers == 2).await;
     first.publish(&source.extend().await).await;
     cut_store.reaches(blocks - missed, limit).await;
-    // The node reaches nobody, and nobody reaches it.
-    let everybody = || Subject::Address([127, 0, 0, 1].into());
-    cut_off
-        .network
-        .block(everybody(), true)
-        .await
-        .expect("the swarm runs");
-    for peer in honest {
-        cut_off
-            .network
-            .disconnect(peer.id())
-            .await
-            .expect("the swarm runs");
-    }
-    cut_off.reports("cut off", |sync| sync.peers == 0).await;
+    cut_off.isolate_from(&honest).await;
     source.extend_to(blocks).await;
     assert_eq!(cut_store.chain.view().head().number, blocks - missed);
 
-    // The other begins now. Of equals the peer of the lowest id is asked first.
     let late_store = Store::new(&genesis);
-    let late = Swarm::start(
-        &late_store.chain,
-        Arc::new(late_store.chain.clone()),
-        keypair(),
-        Scoring::Light,
-        &honest,
-    )
-    .await;
-    cut_off
-        .network
-        .block(everybody(), false)
-        .await
-        .expect("the swarm runs");
-    let of_lowest_id = || loop {
-        let candidate = keypair();
-        let id = candidate.public().to_peer_id();
-        if honest.iter().all(|peer| id < peer.id()) {
-            return candidate;
-        }
-    };
-    let liar = Swarm::start(
-        chain,
-        Arc::new(Lying(chain.clone())),
-        of_lowest_id(),
-        Scoring::None,
-        &[&cut_off, &late],
-    )
-    .await;
-    for node in [&cut_off, &late] {
+    let late = late_store.serve(&honest).await;
+    cut_off.block_all_addresses(false).await;
+    let behind = [&cut_off, &late];
+    let liar = liar(&source.chain, &honest, &behind).await;
+    for node in behind {
         node.reports("greeted by all", |sync| sync.peers == 3).await;
     }
-
-    let start = Instant::now();
     let tip = source.extend().await;
     first.publish(&tip).await;
-    let caught_up = async |name: &str, store: &Store, missing: u64| {
-        store.reaches(tip.number(), limit).await;
-        let seconds = start.elapsed().as_secs_f64();
-        println!(
-            "{name}: {missing} blocks in {seconds:.1} s, {:.0} a second",
-            missing as f64 / seconds
-        );
-    };
     tokio::join!(
-        caught_up("gossip was cut", &cut_store, missed + 1),
-        caught_up("late", &late_store, blocks + 1)
+        cut_store.catches_up("gossip was cut", &tip, missed + 1, limit),
+        late_store.catches_up("late", &tip, blocks + 1, limit)
     );
-    for node in [&cut_off, &late] {
+    for node in behind {
         node.has_found_out(liar.id(), &honest).await;
     }
-    // And they follow.
+
     let next = source.extend().await;
     first.publish(&next).await;
     for store in [&cut_store, &late_store] {
         store.reaches(next.number(), limit).await;
-        let id = |number| store.chain.view().hash_of(number).expect("a read");
-        assert_eq!(
-            store.chain.view().head(),
-            BlockId {
-                number: next.number(),
-                hash: next.hash
-            }
-        );
-        for number in (0..=next.number()).step_by(97) {
-            assert_eq!(
-                id(number),
-                chain.view().hash_of(number).expect("a read"),
-                "block {number}"
-            );
-        }
+        store.has_the_chain_of(&source, &next);
     }
     for swarm in [liar, cut_off, late, first, second] {
         swarm.stop().await;
     }
-    for Store {
-        chain,
-        threads,
-        _dir,
-    } in [late_store, cut_store, source]
-    {
-        drop(chain);
-        threads.stop().expect("it stores what it has");
+    for store in [late_store, cut_store, source] {
+        store.stop();
     }
 }

@@ -30,5 +30,6 @@ mod real_contracts;
 mod rpc_fields;
 mod tidy;
 mod tools;
+mod typed;
 mod vectors;
 mod version;

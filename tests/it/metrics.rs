@@ -65,12 +65,19 @@ const WITH_BLOCKS: [&str; 6] = [
 fn the_metrics_of_a_running_node_move_with_its_blocks_and_peers() {
     let net = Devnet::start(&["--l2.block-time=1", "--l1.block-time=3", "--replicas=1"]);
     let (replica, sequencer) = (net.replicas().remove(0), net.sequencer());
+    grow_with_blocks(&net, &replica);
+    show_mesh_and_scores(&net, &replica);
+    have_the_times_of_each_block(&replica, &sequencer);
+    count_the_peers_of_a_publisher(&net, &sequencer, &replica);
+}
+
+fn grow_with_blocks(net: &Devnet, replica: &Node) {
     let first = wait("a block by gossip", PATIENCE, || {
-        Scrape::of(&net, &replica)
+        Scrape::of(net, replica)
             .filter(|scrape| WITH_BLOCKS.iter().all(|name| scrape.get(name) > 0.0))
     });
     wait("more blocks by gossip", PATIENCE, || {
-        let scrape = Scrape::of(&net, &replica)?;
+        let scrape = Scrape::of(net, replica)?;
         WITH_BLOCKS
             .iter()
             .all(|name| scrape.get(name) > first.get(name))
@@ -85,8 +92,11 @@ fn the_metrics_of_a_running_node_move_with_its_blocks_and_peers() {
     // A block of one second's time is the head well before the next but nine; every block is in the
     // last bucket.
     assert!(first.get("starling_p2p_block_head_seconds_bucket{le=\"+Inf\"}") > 0.0);
+}
+
+fn show_mesh_and_scores(net: &Devnet, replica: &Node) {
     wait("the mesh and the scores", PATIENCE, || {
-        let scrape = Scrape::of(&net, &replica)?;
+        let scrape = Scrape::of(net, replica)?;
         let scored = |kind: &&str| {
             scrape.get(&format!(
                 "op_node_default_peer_scores_bucket{{type=\"{kind}\",le=\"0\"}}"
@@ -98,8 +108,10 @@ fn the_metrics_of_a_running_node_move_with_its_blocks_and_peers() {
             && scrape.get("starling_p2p_mesh_peers{topic=\"V4\"}") == 1.0)
             .then_some(())
     });
+}
 
-    // The blocks that follow one by one also move the metrics.
+/// Checks `starling_p2pBlocks`, which has single blocks in place of sums.
+fn have_the_times_of_each_block(replica: &Node, sequencer: &Node) {
     let blocks = wait("blocks that became the head", PATIENCE, || {
         let blocks = ask(&replica.http, "starling_p2pBlocks", json!([]));
         blocks
@@ -125,20 +137,20 @@ fn the_metrics_of_a_running_node_move_with_its_blocks_and_peers() {
             .is_some_and(|address| address.ends_with(peer)),
         "{block}"
     );
+}
 
-    // The other side: it publishes, lets in, and counts who leaves.
-    let at_sequencer = Scrape::of(&net, &sequencer).expect("it serves metrics");
+/// The other side: the sequencer publishes, accepts connections, and counts peers that disconnect.
+fn count_the_peers_of_a_publisher(net: &Devnet, sequencer: &Node, replica: &Node) {
+    let before = Scrape::of(net, sequencer).expect("it serves metrics");
+    assert!(before.get("op_node_default_p2p_gossip_events_total{type=\"PUBLISH_MESSAGE\"}") > 0.0);
     assert!(
-        at_sequencer.get("op_node_default_p2p_gossip_events_total{type=\"PUBLISH_MESSAGE\"}") > 0.0
-    );
-    assert!(
-        at_sequencer.get("op_node_default_p2p_accepts{result=\"allow\"}")
-            + at_sequencer.get("op_node_default_p2p_dials{result=\"allow\"}")
+        before.get("op_node_default_p2p_accepts{result=\"allow\"}")
+            + before.get("op_node_default_p2p_dials{result=\"allow\"}")
             > 0.0
     );
     replica.kill9();
     wait("the peer to be gone", PATIENCE, || {
-        let scrape = Scrape::of(&net, &sequencer)?;
+        let scrape = Scrape::of(net, sequencer)?;
         let gone =
             scrape.get("op_node_default_p2p_gossip_events_total{type=\"REMOVE_PEER\"}") > 0.0;
         (gone && scrape.get("op_node_default_p2p_peer_count") == 0.0).then_some(())

@@ -1,7 +1,7 @@
 //! Every `--p2p.*` option changes what the swarm does: which test shows it, that the command line
 //! reaches the swarm, and what only a whole process can show.
 
-use crate::net::{Devnet, Running, head, wait};
+use crate::net::{Devnet, Node, Running, head, wait};
 use alloy_primitives::B256;
 use starling::{
     cli::{
@@ -377,16 +377,28 @@ fn sockets(pid: u32) -> BTreeSet<(&'static str, u16)> {
 fn a_disabled_swarm_opens_no_socket_and_the_signer_is_the_key_given() {
     let net = Devnet::start(&["--l2.block-time=1", "--l1.block-time=3", "--replicas=1"]);
     let (sequencer, replica) = (net.sequencer(), net.replicas().remove(0));
-    let log = net.dir.join("restarted.log");
     wait("a block", PATIENCE, || {
         head(&replica.http).filter(|number| *number >= 1)
     });
+    replica.kill9();
+    let log = net.dir.join("restarted.log");
+    opens_sockets_for_its_swarm_only(&replica, &log);
+    let _running = restart(&replica, &log, &["--p2p.no-discovery=true"]);
+    let _sequencing = signs_with_the_key_given(&net, &sequencer, &replica);
+}
+
+fn restart(node: &Node, log: &Path, options: &[&str]) -> Running {
+    let options: Vec<_> = options.iter().map(|option| option.to_string()).collect();
+    node.restart_with(log, &options)
+}
+
+/// Checks that a swarm with discovery has two sockets, and a disabled one none.
+fn opens_sockets_for_its_swarm_only(replica: &Node, log: &Path) {
     let port: u16 = replica
         .p2p
         .as_deref()
         .and_then(|address| address.split('/').nth(4)?.parse().ok())
         .expect("its port");
-
     let named = |option: &str| {
         replica
             .command
@@ -399,35 +411,25 @@ fn a_disabled_swarm_opens_no_socket_and_the_signer_is_the_key_given() {
     );
     let swarm = BTreeSet::from([("tcp", port), ("udp", port)]);
 
-    // With discovery the swarm has two sockets; disabled, none.
-    replica.kill9();
-    let start = |options: &[&str]| {
-        replica.restart_with(
-            &log,
-            &options
-                .iter()
-                .map(|option| option.to_string())
-                .collect::<Vec<_>>(),
-        )
-    };
-    let seeking = start(&["--p2p.no-discovery=false", "--p2p.bootnodes=,"]);
+    let discovering = ["--p2p.no-discovery=false", "--p2p.bootnodes=,"];
+    let seeking = restart(replica, log, &discovering);
     wait("the swarm's sockets and all others", PATIENCE, || {
         let open = sockets(seeking.child.id());
         (head(&replica.http).is_some() && open.is_superset(&servers) && open.is_superset(&swarm))
             .then_some(())
     });
     drop(seeking);
-    let disabled = start(&["--p2p.disable=true", "--p2p.static="]);
+    let disabled = restart(replica, log, &["--p2p.disable=true", "--p2p.static="]);
     let without = wait("the node without a swarm", PATIENCE, || {
         let open = sockets(disabled.child.id());
         (head(&replica.http).is_some() && open.is_superset(&servers)).then_some(open)
     });
     assert_eq!(without, servers, "only the swarm's are missing");
-    drop(disabled);
-    let _running = start(&["--p2p.no-discovery=true"]);
+}
 
-    // A sequencer signs with the key of its command line: peers take its blocks; with another key
-    // it does not begin.
+/// Checks that a sequencer signs with the key of its command line: peers accept its blocks, and
+/// with another key it does not start. Gives the running sequencer.
+fn signs_with_the_key_given(net: &Devnet, sequencer: &Node, replica: &Node) -> Running {
     let key = fs::read_to_string(net.dir.join("sequencer.key")).expect("the key");
     sequencer.kill9();
     let with_key = |key: &str| {
@@ -449,8 +451,9 @@ fn a_disabled_swarm_opens_no_socket_and_the_signer_is_the_key_given() {
     );
     assert!(!said.contains(KEY), "a key is shown nowhere");
     let before = head(&replica.http).expect("the replica answers");
-    let _sequencing: Running = sequencer.restart_with(&log, &with_key(&key));
+    let running = sequencer.restart_with(&net.dir.join("restarted.log"), &with_key(&key));
     wait("blocks signed with the key given", PATIENCE, || {
         head(&replica.http).filter(|number| *number > before + 2)
     });
+    running
 }

@@ -31,7 +31,7 @@ use std::{
     process::{Command, Stdio},
     time::Duration,
 };
-use trace::{Moment, Trace, is_possible, recorder};
+use trace::{Call, Moment, Trace, is_possible, recorder};
 
 /// In the child: the data directory, the seed, and how many steps it makes.
 const CHILD: &str = "STARLING_POWER_CUT_CHILD";
@@ -372,11 +372,7 @@ fn a_sequencer_writes_and_syncs_a_block_before_it_asks_for_its_signature() {
     let log = payload_log_dir(&datadir);
     let mut rng = StdRng::seed_from_u64(seed());
     let payloads = logged(&log);
-
-    // Writes to journals of the log: the call, and when it had ended. Syncs of these: from when to
-    // when.
-    let (mut writes, mut syncs) = (vec![], vec![]);
-    let mut begun = BTreeMap::new();
+    let mut journals = JournalCalls::default();
     let mut signed = BTreeSet::new();
     for (now, moment) in trace.moments.iter().enumerate() {
         disk.advance(&trace, *moment);
@@ -385,64 +381,112 @@ fn a_sequencer_writes_and_syncs_a_block_before_it_asks_for_its_signature() {
         let journal = disk.path(call).filter(|path| {
             path.starts_with(&log) && path.extension().is_some_and(|end| end == "jnl")
         });
-        match (moment, &*call.name, journal) {
-            (Moment::End(_), "write" | "writev" | "pwrite64", Some(path)) => {
-                writes.push((path, at, now))
-            }
-            (Moment::Begin(_), "fsync" | "fdatasync", Some(_)) => drop(begun.insert(at, now)),
-            (Moment::End(_), "fsync" | "fdatasync", Some(path)) => {
-                syncs.push((path, begun[&at], now))
-            }
-            (Moment::Begin(_), "write" | "writev" | "sendto" | "sendmsg", None) => {
-                let Some(payload) = asked_for(&call.strings.concat()).map(|hash| &payloads[&hash])
-                else {
-                    continue;
-                };
-                let (number, hash) = (payload.number(), payload.hash);
-                let holds = |at: usize| {
-                    trace.calls[at]
-                        .bytes()
-                        .windows(32)
-                        .any(|window| window == hash.as_slice())
-                };
-                // The newest block of before is published again.
-                match writes.iter().find(|(_, at, _)| holds(*at)) {
-                    Some((path, _, written)) => {
-                        let synced = syncs
-                            .iter()
-                            .any(|(synced, from, _)| synced == path && from > written);
-                        assert!(
-                            synced,
-                            "block {number} is not synced when its signature is asked for"
-                        );
-                    }
-                    None => assert!(
-                        earlier.contains(&hash),
-                        "block {number} is not logged when its signature is asked for"
-                    ),
-                }
-                signed.insert(hash);
-
-                // The same again, as the disk has it.
-                let cut = tempfile::tempdir().expect("a folder");
-                disk.cut(Loss::All, cut.path(), &mut rng);
-                let kept = PayloadLog::open(&payload_log_dir(cut.path()))
-                    .expect("the log after a power cut");
-                for hash in &signed {
-                    assert!(
-                        kept.by_hash(*hash).expect("a read").is_some(),
-                        "a power cut at block {number} loses {hash}"
-                    );
-                }
-            }
-            _ => {}
+        if let Some(path) = journal {
+            journals.note(now, *moment, call, path);
+            continue;
+        }
+        let sends = ["write", "writev", "sendto", "sendmsg"].contains(&&*call.name);
+        let begins = matches!(moment, Moment::Begin(_));
+        if sends
+            && begins
+            && let Some(hash) = asked_for(&call.strings.concat())
+        {
+            let payload = &payloads[&hash];
+            let logged_now = journals.holds_synced(&trace, payload);
+            // The newest block of before is published again.
+            assert!(
+                logged_now || earlier.contains(&payload.hash),
+                "block {} is not logged when its signature is asked for",
+                payload.number()
+            );
+            signed.insert(payload.hash);
+            survive_a_cut(&disk, &signed, &mut rng);
         }
     }
     println!(
         "{} signatures asked for, {} writes and {} syncs of the log",
         signed.len(),
-        writes.len(),
-        syncs.len()
+        journals.writes.len(),
+        journals.syncs.len()
     );
     assert!(signed.len() >= 6, "{}", signed.len());
+}
+
+/// Calls that write and sync the journals of the payload log. Moments are counted from the start of
+/// the record.
+#[derive(Default)]
+struct JournalCalls {
+    writes: Vec<JournalWrite>,
+    syncs: Vec<JournalSync>,
+    /// Moments at which syncs began, by the call.
+    begun: BTreeMap<usize, usize>,
+}
+
+struct JournalWrite {
+    journal: PathBuf,
+    call: usize,
+    ended: usize,
+}
+
+struct JournalSync {
+    journal: PathBuf,
+    /// Moment. The sync has ended.
+    begun: usize,
+}
+
+impl JournalCalls {
+    fn note(&mut self, now: usize, moment: Moment, call: &Call, journal: PathBuf) {
+        match (moment, &*call.name) {
+            (Moment::End(call), "write" | "writev" | "pwrite64") => {
+                self.writes.push(JournalWrite {
+                    journal,
+                    call,
+                    ended: now,
+                })
+            }
+            (Moment::Begin(at), "fsync" | "fdatasync") => drop(self.begun.insert(at, now)),
+            (Moment::End(at), "fsync" | "fdatasync") => self.syncs.push(JournalSync {
+                journal,
+                begun: self.begun[&at],
+            }),
+            _ => {}
+        }
+    }
+
+    /// Whether a block was written. Fails if it was not synced after that.
+    fn holds_synced(&self, trace: &Trace, payload: &Payload) -> bool {
+        let holds = |at: usize| {
+            let bytes = trace.calls[at].bytes();
+            bytes
+                .windows(32)
+                .any(|window| window == payload.hash.as_slice())
+        };
+        let Some(write) = self.writes.iter().find(|write| holds(write.call)) else {
+            return false;
+        };
+        let synced = self
+            .syncs
+            .iter()
+            .any(|sync| sync.journal == write.journal && sync.begun > write.ended);
+        assert!(
+            synced,
+            "block {} is not synced when its signature is asked for",
+            payload.number()
+        );
+        true
+    }
+}
+
+/// Checks that the payload log has these blocks after a power cut.
+fn survive_a_cut(disk: &Disk, signed: &BTreeSet<B256>, rng: &mut StdRng) {
+    let cut = tempfile::tempdir().expect("a folder");
+    disk.cut(Loss::All, cut.path(), rng);
+    let kept = PayloadLog::open(&payload_log_dir(cut.path())).expect("the log after a power cut");
+    for hash in signed {
+        assert!(
+            kept.by_hash(*hash).expect("a read").is_some(),
+            "a power cut after {} signatures loses {hash}",
+            signed.len()
+        );
+    }
 }

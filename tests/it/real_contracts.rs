@@ -3,7 +3,7 @@
 
 use crate::{
     clients::passes,
-    net::{Devnet, ask, call, number, script, starling, wait},
+    net::{Devnet, Node, ask, call, number, script, starling, wait},
 };
 use alloy_primitives::{Address, Bytes, TxKind, U256, hex};
 use serde_json::{Value, json};
@@ -120,8 +120,14 @@ fn foreign_clients_through_a_replica() {
 fn a_deposit_through_the_real_portal_arrives() {
     let Some(fixtures) = fixtures() else { return };
     let net = network(&fixtures);
-    let (l1, replica) = (net.l1(), &net.replicas()[0]);
-    let published = read(&fixtures.join("rollup.json"));
+    has_the_published_addresses(&net, &read(&fixtures.join("rollup.json")));
+    let to = Address::repeat_byte(0x77);
+    deposits_arrive(&net, to);
+    pays_the_fees_of_the_portals_chain(&net, to);
+}
+
+/// Checks the files in the directory: they are those of the running chains, which begin together.
+fn has_the_published_addresses(net: &Devnet, published: &Value) {
     assert_eq!(
         net.portal,
         published["deposit_contract_address"]
@@ -132,10 +138,8 @@ fn a_deposit_through_the_real_portal_arrives() {
     );
     assert_eq!(net.l2_chain_id, 13);
     assert!(net.log().contains("both chains begin now"), "{}", net.log());
-
-    // The files in the directory are those of the running chains, and begin together.
     let rollup = read(&net.dir.join("rollup.json"));
-    for (node, chain) in [(&l1, "l1"), (replica, "l2")] {
+    for (node, chain) in [(&net.l1(), "l1"), (&net.replicas()[0], "l2")] {
         let genesis = ask(&node.http, "eth_getBlockByNumber", json!(["0x0", false]));
         assert_eq!(genesis["hash"], rollup["genesis"][chain]["hash"]);
         assert_eq!(
@@ -144,11 +148,22 @@ fn a_deposit_through_the_real_portal_arrives() {
         );
     }
     assert_eq!(rollup["chain_op_config"], published["chain_op_config"]);
+}
 
-    // depositTransaction(to, value, gasLimit, isCreation, data)
-    let account = &net.accounts[1];
-    let to = Address::repeat_byte(0x77);
+/// The receipt of a raw transaction that is sent to this node.
+fn mined(node: &Node, raw: &Bytes) -> Value {
+    let hash = ask(&node.http, "eth_sendRawTransaction", json!([raw]));
+    wait("the receipt", Duration::from_secs(30), || {
+        call(&node.http, "eth_getTransactionReceipt", json!([hash]))
+            .ok()
+            .filter(|receipt| !receipt.is_null())
+    })
+}
+
+/// Deposits from L1, and checks the balance on L2.
+fn deposits_arrive(net: &Devnet, to: Address) {
     let value = U256::from(1_000_000_000_000_000u64);
+    // depositTransaction(to, value, gasLimit, isCreation, data)
     let mut input = hex::decode("e9e05c42").unwrap();
     for word in [
         U256::from_be_slice(to.as_slice()),
@@ -160,38 +175,25 @@ fn a_deposit_through_the_real_portal_arrives() {
     ] {
         input.extend(word.to_be_bytes::<32>());
     }
-    let raw = account.sign(
-        1337,
-        0,
-        TxKind::Call(net.portal),
-        value,
-        input.into(),
-        1_000_000,
-    );
-    let hash = ask(&l1.http, "eth_sendRawTransaction", json!([raw]));
-    let included = wait("the deposit on L1", Duration::from_secs(30), || {
-        call(&l1.http, "eth_getTransactionReceipt", json!([hash]))
-            .ok()
-            .filter(|receipt| !receipt.is_null())
-    });
+    let portal = TxKind::Call(net.portal);
+    let raw = net.accounts[1].sign(1337, 0, portal, value, input.into(), 1_000_000);
+    let included = mined(&net.l1(), &raw);
     assert_eq!(included["status"], "0x1", "{included}");
+    let replica = &net.replicas()[0];
     wait("the deposit on L2", Duration::from_secs(60), || {
         let balance = ask(&replica.http, "eth_getBalance", json!([to, "latest"]));
         (balance == json!(format!("{value:#x}"))).then_some(())
     });
+}
 
-    // Users have money on L2, and its real predeploys answer: the L1 attributes have the portal's
-    // chain. A deposit counts as a transaction of its sender.
-    let raw = account.sign(13, 1, TxKind::Call(to), U256::from(1), Bytes::new(), 21_000);
-    let hash = ask(&replica.http, "eth_sendRawTransaction", json!([raw]));
-    let receipt = wait("the transfer", Duration::from_secs(30), || {
-        Some(ask(
-            &replica.http,
-            "eth_getTransactionReceipt",
-            json!([hash]),
-        ))
-        .filter(|receipt| !receipt.is_null())
-    });
+/// Transfers on L2, where users have money. The L1 attributes, of which the real predeploy knows,
+/// are of the chain of the portal.
+fn pays_the_fees_of_the_portals_chain(net: &Devnet, to: Address) {
+    let replica = &net.replicas()[0];
+    // The deposit counts as a transaction of its sender.
+    let to = TxKind::Call(to);
+    let raw = net.accounts[1].sign(13, 1, to, U256::from(1), Bytes::new(), 21_000);
+    let receipt = mined(replica, &raw);
     assert_eq!(receipt["status"], "0x1");
     let oracle = "0x420000000000000000000000000000000000000F";
     let l1_base_fee = ask(

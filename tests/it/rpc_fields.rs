@@ -2,7 +2,7 @@
 //! with its type, in what a running network answers, and each method it names exists.
 
 use crate::net::{Devnet, ask, call, wait};
-use alloy_primitives::{TxKind, U256, hex};
+use alloy_primitives::{Bytes, TxKind, U256, hex};
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -117,8 +117,76 @@ fn check(what: &str, fields: &[(String, String)], answer: &Value) {
 fn every_field_of_the_interface_is_in_the_answers() {
     let Some(text) = description() else { return };
     let net = Devnet::start(&["--l2.block-time=1", "--l1.block-time=3", "--replicas=1"]);
-    let account = &net.accounts[5];
-    // A contract whose constructor ("T", 5) logs an event.
+    let fields = AnswerFields {
+        receipt: table(section(&text, "### Transaction receipt")),
+        transaction: sentence(section(&text, "### Transaction (")),
+        block: sentence(section(&text, "### Block (")),
+        log: sentence(section(&text, "### Log (")),
+    };
+    let nodes = [net.sequencer(), net.replicas().remove(0)];
+    let sent = [creation(&net), transfer(&net)]
+        .map(|raw| ask(&nodes[1].http, "eth_sendRawTransaction", json!([raw])));
+    for node in &nodes {
+        for hash in &sent {
+            fields.check_transaction(&node.http, hash);
+        }
+        let found = ask(
+            &node.http,
+            "eth_getLogs",
+            json!([{ "fromBlock": "0x0", "toBlock": "latest" }]),
+        );
+        let found = found.as_array().expect("a list");
+        assert!(!found.is_empty());
+        found
+            .iter()
+            .for_each(|log| check("a log", &fields.log, log));
+    }
+}
+
+/// Names and types of the fields of each answer.
+struct AnswerFields {
+    receipt: Vec<(String, String)>,
+    transaction: Vec<(String, String)>,
+    block: Vec<(String, String)>,
+    log: Vec<(String, String)>,
+}
+
+impl AnswerFields {
+    /// Checks all answers that show this transaction.
+    fn check_transaction(&self, url: &str, hash: &Value) {
+        let receipt = wait("the receipt", Duration::from_secs(20), || {
+            Some(ask(url, "eth_getTransactionReceipt", json!([hash])))
+                .filter(|receipt| !receipt.is_null())
+        });
+        // A contract is created by a transaction to nobody.
+        let to_nobody = receipt["to"].is_null() && receipt["contractAddress"].is_string();
+        let present = |fields: &[(String, String)]| -> Vec<_> {
+            fields
+                .iter()
+                .filter(|(name, _)| !(to_nobody && name == "to"))
+                .cloned()
+                .collect()
+        };
+        check("the receipt", &present(&self.receipt), &receipt);
+        assert_eq!(receipt["status"], "0x1");
+        let transaction = ask(url, "eth_getTransactionByHash", json!([hash]));
+        check("the transaction", &present(&self.transaction), &transaction);
+        for log in receipt["logs"].as_array().expect("a list") {
+            check("a receipt's log", &self.log, log);
+        }
+        let number = &receipt["blockNumber"];
+        for full in [true, false] {
+            let block = ask(url, "eth_getBlockByNumber", json!([number, full]));
+            check("the block", &self.block, &block);
+            let inside = block["transactions"].as_array().expect("a list");
+            let expected = if full { &transaction } else { hash };
+            assert!(inside.contains(expected), "{block:#}");
+        }
+    }
+}
+
+/// Creates a contract whose constructor ("T", 5) logs an event.
+fn creation(net: &Devnet) -> Bytes {
     let artifact: Value =
         serde_json::from_str(include_str!("../clients/contracts/Token.json")).expect("JSON");
     let mut input = hex::decode(artifact["bytecode"].as_str().expect("bytecode")).expect("hex");
@@ -130,74 +198,21 @@ fn every_field_of_the_interface_is_in_the_answers() {
     ] {
         input.extend_from_slice(&word.to_be_bytes::<32>());
     }
-    let create = account.sign(
-        net.l2_chain_id,
-        0,
-        TxKind::Create,
-        U256::ZERO,
-        input.into(),
-        2_000_000,
-    );
-    let transfer = account.sign(
+    let (to, value) = (TxKind::Create, U256::ZERO);
+    net.accounts[5].sign(net.l2_chain_id, 0, to, value, input.into(), 2_000_000)
+}
+
+fn transfer(net: &Devnet) -> Bytes {
+    let account = &net.accounts[5];
+    let to = TxKind::Call(account.address);
+    account.sign(
         net.l2_chain_id,
         1,
-        TxKind::Call(account.address),
+        to,
         U256::from(1),
         Default::default(),
         21_000,
-    );
-    let receipts = table(section(&text, "### Transaction receipt"));
-    let transactions = sentence(section(&text, "### Transaction ("));
-    let blocks = sentence(section(&text, "### Block ("));
-    let logs = sentence(section(&text, "### Log ("));
-    let nodes = [net.sequencer(), net.replicas().remove(0)];
-    let sent: Vec<Value> = [create, transfer]
-        .map(|raw| ask(&nodes[1].http, "eth_sendRawTransaction", json!([raw])))
-        .into();
-    for node in &nodes {
-        let url = &node.http;
-        for hash in &sent {
-            let receipt = wait("the receipt", Duration::from_secs(20), || {
-                Some(ask(url, "eth_getTransactionReceipt", json!([hash])))
-                    .filter(|receipt| !receipt.is_null())
-            });
-            // A contract is created by a transaction to nobody.
-            let to_nobody = receipt["to"].is_null() && receipt["contractAddress"].is_string();
-            let present: Vec<_> = receipts
-                .iter()
-                .filter(|(name, _)| !(to_nobody && name == "to"))
-                .cloned()
-                .collect();
-            check("the receipt", &present, &receipt);
-            assert_eq!(receipt["status"], "0x1");
-            let transaction = ask(url, "eth_getTransactionByHash", json!([hash]));
-            let present: Vec<_> = transactions
-                .iter()
-                .filter(|(name, _)| !(to_nobody && name == "to"))
-                .cloned()
-                .collect();
-            check("the transaction", &present, &transaction);
-            for log in receipt["logs"].as_array().expect("a list") {
-                check("a receipt's log", &logs, log);
-            }
-            let number = &receipt["blockNumber"];
-            for full in [true, false] {
-                let block = ask(url, "eth_getBlockByNumber", json!([number, full]));
-                check("the block", &blocks, &block);
-                let inside = block["transactions"].as_array().expect("a list");
-                let expected = if full { &transaction } else { hash };
-                assert!(inside.contains(expected), "{block:#}");
-            }
-        }
-        let found = ask(
-            url,
-            "eth_getLogs",
-            json!([{ "fromBlock": "0x0", "toBlock": "latest" }]),
-        );
-        let found = found.as_array().expect("a list");
-        assert!(!found.is_empty());
-        found.iter().for_each(|log| check("a log", &logs, log));
-    }
+    )
 }
 
 #[test]

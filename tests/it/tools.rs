@@ -48,42 +48,12 @@ fn blocks_go_out_and_come_in_and_the_database_is_looked_after() {
     let (source, target, files) = (datadir(), datadir(), tempfile::tempdir().unwrap());
     let world = World::open(source.path(), None);
     world.extend(&mut StdRng::seed_from_u64(1), 60);
-    // In use: refused by pid, and nothing is changed.
-    for line in [
-        "db verify",
-        "db stats",
-        "db prune",
-        "db repair",
-        "export x",
-        "import x",
-    ] {
-        let error = fails(source.path(), line);
-        assert!(
-            error.contains(&format!("by process {}", std::process::id())),
-            "{line}: {error}"
-        );
-    }
+    refused_while_in_use(source.path());
     drop(world);
-
-    let file = files.path().join("blocks.rlp.gz");
-    let name = file.to_str().unwrap();
-    succeeds(source.path(), &format!("export {name}"));
-    let whole = fs::read(&file).unwrap();
-    fs::write(&file, &whole[..whole.len() * 2 / 3]).unwrap();
-    let error = fails(target.path(), &format!("import {name}"));
-    for part in [name, "byte ", "the import stops after block "] {
-        assert!(error.contains(part), "{error}");
-    }
-    assert!(succeeds(target.path(), "db verify").contains("nothing is damaged"));
-    fs::write(&file, &whole).unwrap();
-    succeeds(target.path(), &format!("import {name} --history.state 20"));
-    let told = succeeds(target.path(), "db verify");
-    assert!(
-        told.contains("nothing is damaged")
-            && told
-                .lines()
-                .any(|line| line.starts_with("head ") && line.ends_with(" 60")),
-        "{told}"
+    export_and_import(
+        source.path(),
+        target.path(),
+        &files.path().join("blocks.rlp.gz"),
     );
 
     let told = succeeds(target.path(), "db prune --history.state 10");
@@ -106,6 +76,47 @@ fn blocks_go_out_and_come_in_and_the_database_is_looked_after() {
         fails(target.path(), "export x 1 61").contains("block number 61 larger than head block 60")
     );
     assert!(fails(files.path(), "db verify").contains("there is no database in"));
+}
+
+/// Checks that every command names the process that has the directory, which is this one.
+fn refused_while_in_use(dir: &Path) {
+    for line in [
+        "db verify",
+        "db stats",
+        "db prune",
+        "db repair",
+        "export x",
+        "import x",
+    ] {
+        let error = fails(dir, line);
+        assert!(
+            error.contains(&format!("by process {}", std::process::id())),
+            "{line}: {error}"
+        );
+    }
+}
+
+/// Exports 60 blocks, and imports them, from a part of the file first.
+fn export_and_import(source: &Path, target: &Path, file: &Path) {
+    let name = file.to_str().unwrap();
+    succeeds(source, &format!("export {name}"));
+    let whole = fs::read(file).unwrap();
+    fs::write(file, &whole[..whole.len() * 2 / 3]).unwrap();
+    let error = fails(target, &format!("import {name}"));
+    for part in [name, "byte ", "the import stops after block "] {
+        assert!(error.contains(part), "{error}");
+    }
+    assert!(succeeds(target, "db verify").contains("nothing is damaged"));
+    fs::write(file, &whole).unwrap();
+    succeeds(target, &format!("import {name} --history.state 20"));
+    let told = succeeds(target, "db verify");
+    assert!(
+        told.contains("nothing is damaged")
+            && told
+                .lines()
+                .any(|line| line.starts_with("head ") && line.ends_with(" 60")),
+        "{told}"
+    );
 }
 
 /// The head that `db stats` names.

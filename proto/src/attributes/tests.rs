@@ -162,7 +162,7 @@ fn the_blob_fee_is_that_of_eip_4844_and_never_overflows() {
 }
 
 #[test]
-fn blocks_of_an_epoch_count_and_the_first_of_the_next_brings_deposits_and_configuration() {
+fn blocks_of_an_epoch_count_and_take_their_values_from_origin_and_parent() {
     let (rollup, genesis) = chain(Fork::Jovian);
     let first = attributes(&rollup, &schedule(), &genesis, &l1(10, 95), None)
         .unwrap()
@@ -190,12 +190,19 @@ fn blocks_of_an_epoch_count_and_the_first_of_the_next_brings_deposits_and_config
         (Some(30_000_000), Some(0), None)
     );
     assert_eq!(first.eip_1559_params, Some(Default::default()));
+}
 
-    let deposit = |gas_limit| TxDeposit {
-        from: CONTRACT,
-        to: CONTRACT.into(),
-        gas_limit,
-        ..Default::default()
+/// Receipts of an L1 block: a failed transaction, and two whose logs are deposits, one of a foreign
+/// contract, and configuration updates, one of an unknown type.
+fn deposits_and_updates() -> Vec<ReceiptLogs> {
+    let deposit = |contract, gas_limit| {
+        let deposit = TxDeposit {
+            from: CONTRACT,
+            to: CONTRACT.into(),
+            gas_limit,
+            ..Default::default()
+        };
+        deposit_to_log(contract, &deposit)
     };
     let update = |kind: u64, value: u64| Log {
         address: SYSTEM_CONFIG,
@@ -207,26 +214,31 @@ fn blocks_of_an_epoch_count_and_the_first_of_the_next_brings_deposits_and_config
                 .into(),
         ),
     };
-    let receipts = vec![
-        (false, vec![deposit_to_log(CONTRACT, &deposit(1))]),
+    vec![
+        (false, vec![deposit(CONTRACT, 1)]),
         (
             true,
-            vec![
-                deposit_to_log(CONTRACT, &deposit(2)),
-                update(2, 40_000_000),
-                update(99, 0),
-            ],
+            vec![deposit(CONTRACT, 2), update(2, 40_000_000), update(99, 0)],
         ),
         (
             true,
             vec![
-                deposit_to_log(SYSTEM_CONFIG, &deposit(3)),
-                deposit_to_log(CONTRACT, &deposit(4)),
+                deposit(SYSTEM_CONFIG, 3),
+                deposit(CONTRACT, 4),
                 update(4, 9 << 32 | 8),
             ],
         ),
-    ];
+    ]
+}
+
+#[test]
+fn the_first_block_of_an_epoch_brings_deposits_and_configuration_that_the_next_inherits() {
+    let (rollup, genesis) = chain(Fork::Jovian);
+    let first = attributes(&rollup, &schedule(), &genesis, &l1(10, 95), None)
+        .unwrap()
+        .attributes;
     let parent = block(&genesis, &first);
+    let receipts = deposits_and_updates();
     let derived = attributes(&rollup, &schedule(), &parent, &l1(11, 104), Some(&receipts)).unwrap();
     let next = derived.attributes;
     assert_eq!(derived.ignored.len(), 1);
@@ -253,15 +265,10 @@ fn blocks_of_an_epoch_count_and_the_first_of_the_next_brings_deposits_and_config
     assert_eq!(gas, [2, 4]);
 
     // The next block inherits from its parent, not from L1.
-    let after = attributes(
-        &rollup,
-        &schedule(),
-        &block(&parent, &next),
-        &l1(11, 104),
-        None,
-    )
-    .unwrap()
-    .attributes;
+    let parent = block(&parent, &next);
+    let after = attributes(&rollup, &schedule(), &parent, &l1(11, 104), None)
+        .unwrap()
+        .attributes;
     assert_eq!(
         (after.gas_limit, info(&after).sequence_number),
         (Some(40_000_000), 1)
@@ -415,26 +422,11 @@ fn a_real_activation_block_is_reproduced() {
     let parent = Payload::sealed(fixture.parent_header, vec![encode(&parent_info)]);
 
     let schedule = BlobSchedule::of_chain(11_155_111).unwrap();
-    let mut origin = L1Block {
-        number: told.number,
-        hash: told.hash,
-        time: told.time,
-        base_fee: told.base_fee.to(),
+    let origin = L1Block {
         mix_hash: expected.payload_attributes.prev_randao,
         parent_beacon_root: expected.payload_attributes.parent_beacon_block_root,
-        ..Default::default()
+        ..origin_of(&told, &schedule)
     };
-    // The L1 header is not published either: any excess that gives the published fee will do.
-    origin.excess_blob_gas = (0..10_000u64).map(|blobs| blobs * 131_072).find(|excess| {
-        L1Block {
-            excess_blob_gas: Some(*excess),
-            ..origin
-        }
-        .blob_base_fee(&schedule, None)
-            == Some(told.blob_base_fee.to())
-    });
-    assert!(origin.excess_blob_gas.is_some(), "{}", told.blob_base_fee);
-
     let got = attributes(&rollup, &schedule, &parent, &origin, None)
         .unwrap()
         .attributes;
@@ -445,4 +437,21 @@ fn a_real_activation_block_is_reproduced() {
             ..got
         } == expected
     );
+}
+
+/// An L1 block that these L1 attributes describe, with any excess blob gas that gives their fee.
+fn origin_of(info: &L1BlockInfo, schedule: &BlobSchedule) -> L1Block {
+    let with_excess = |excess| L1Block {
+        number: info.number,
+        hash: info.hash,
+        time: info.time,
+        base_fee: info.base_fee.to(),
+        excess_blob_gas: Some(excess),
+        ..Default::default()
+    };
+    let fee = Some(info.blob_base_fee.to());
+    (0..10_000)
+        .map(|blobs| with_excess(blobs * 131_072))
+        .find(|block| block.blob_base_fee(schedule, None) == fee)
+        .unwrap_or_else(|| panic!("no excess for a fee of {}", info.blob_base_fee))
 }

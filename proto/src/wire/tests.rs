@@ -60,6 +60,39 @@ fn names(message: &impl std::fmt::Debug) -> Vec<String> {
 
 #[test]
 fn the_messages_are_those_of_the_file() {
+    let ours = messages();
+    let declared = declared();
+    let listed: Vec<&str> = declared.keys().map(String::as_str).collect();
+    assert_eq!(listed, ours.each_ref().map(|(name, ..)| *name));
+    for (message, tags, names) in ours {
+        let fields = &declared[message];
+        let wire = |kind: &str| if kind.starts_with("uint") { 0 } else { 2 };
+        assert_eq!(
+            tags,
+            fields
+                .iter()
+                .map(|(_, kind, tag)| (*tag, wire(kind)))
+                .collect::<Vec<_>>(),
+            "{message}"
+        );
+        if let Some(names) = names {
+            assert_eq!(
+                names,
+                fields
+                    .iter()
+                    .map(|(name, ..)| name.clone())
+                    .collect::<Vec<_>>(),
+                "{message}"
+            );
+        }
+    }
+}
+
+/// Name, tags with wire types, and names of fields. Messages that are one of several have no names.
+type MessageParts = (&'static str, Vec<(u64, u64)>, Option<Vec<String>>);
+
+/// Our messages, each with all of its fields, in the order of their names.
+fn messages() -> [MessageParts; 8] {
     let block = Block {
         number: 1,
         hash: vec![1],
@@ -91,60 +124,29 @@ fn the_messages_are_those_of_the_file() {
         Ask::Status(StatusRequest {}),
         Ask::Headers(headers.clone()),
         Ask::Bodies(bodies.clone()),
-    ];
-    let requests: Vec<_> = asks
-        .into_iter()
-        .flat_map(|ask| tags(&Request { ask: Some(ask) }))
-        .collect();
+    ]
+    .map(|ask| tags(&Request { ask: Some(ask) }));
     let answers = [
         Answer::Status(status.clone()),
         Answer::Headers(chunk.clone()),
         Answer::Bodies(chunk.clone()),
         Answer::Refusal(1),
-    ];
-    let responses: Vec<_> = answers
-        .into_iter()
-        .flat_map(|answer| {
-            tags(&Response {
-                answer: Some(answer),
-            })
+    ]
+    .map(|answer| {
+        tags(&Response {
+            answer: Some(answer),
         })
-        .collect();
-    let ours = [
+    });
+    [
         ("Block", tags(&block), Some(names(&block))),
         ("BodiesRequest", tags(&bodies), Some(names(&bodies))),
         ("Chunk", tags(&chunk), Some(names(&chunk))),
         ("HeadersRequest", tags(&headers), Some(names(&headers))),
-        ("Request", requests, None),
-        ("Response", responses, None),
+        ("Request", asks.concat(), None),
+        ("Response", answers.concat(), None),
         ("Status", tags(&status), Some(names(&status))),
         ("StatusRequest", vec![], None),
-    ];
-    let declared = declared();
-    let listed: Vec<&str> = declared.keys().map(String::as_str).collect();
-    assert_eq!(listed, ours.each_ref().map(|(name, ..)| *name));
-    for (message, tags, names) in ours {
-        let fields = &declared[message];
-        let wire = |kind: &str| if kind.starts_with("uint") { 0 } else { 2 };
-        assert_eq!(
-            tags,
-            fields
-                .iter()
-                .map(|(_, kind, tag)| (*tag, wire(kind)))
-                .collect::<Vec<_>>(),
-            "{message}"
-        );
-        if let Some(names) = names {
-            assert_eq!(
-                names,
-                fields
-                    .iter()
-                    .map(|(name, ..)| name.clone())
-                    .collect::<Vec<_>>(),
-                "{message}"
-            );
-        }
-    }
+    ]
 }
 
 fn block(number: u64, transactions: Vec<Bytes>) -> Payload {

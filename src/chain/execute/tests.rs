@@ -243,7 +243,7 @@ fn init_code_above_the_limit_runs_in_a_deposit() {
 }
 
 /// A deposit with the calldata of L1 attributes.
-fn attributes_deposit(input: Bytes) -> (Recovered<OpTxEnvelope>, Bytes) {
+fn attributes_deposit(input: Bytes) -> Tx {
     deposited(TxDeposit {
         input,
         ..deposit(Address::repeat_byte(8), 100_000)

@@ -9,7 +9,7 @@ use op_alloy_consensus::{OpTxEnvelope, TxDeposit};
 use op_alloy_rpc_types_engine::OpPayloadAttributes;
 use rand::{Rng, rngs::StdRng};
 use serde_json::{Value, json};
-use starling::chain::{self, Chain, Options, Threads, genesis};
+use starling::chain::{self, Chain, Options, Threads, genesis, view::View};
 use starling_proto::{fork::Fork, payload::Payload};
 use std::{path::Path, sync::Arc, time::Duration};
 use tempfile::TempDir;
@@ -91,10 +91,7 @@ impl World {
     /// Adds blocks to the head.
     pub fn extend(&self, rng: &mut StdRng, blocks: usize) {
         for _ in 0..blocks {
-            let head = self.build(self.chain.view().head().hash, rng).hash;
-            self.runtime
-                .block_on(self.chain.forkchoice(head, None, None))
-                .expect("it can be the head");
+            self.make_head(self.build(self.chain.view().head().hash, rng).hash);
         }
         // Stored, not only executed.
         crate::net::wait("the blocks to be stored", Duration::from_secs(60), || {
@@ -110,66 +107,69 @@ impl World {
             println!("stored {}", view.stored().number);
             let head = view.head();
             match rng.random_range(0..13) {
-                // Another branch, which a driver makes the head block by block.
                 0 if head.number > 3 => {
                     let fork = head.number - rng.random_range(1..=head.number.min(30) - 1);
-                    println!("reorg {fork}");
-                    let mut at = view.hash_of(fork).expect("a read").expect("a block");
-                    for _ in 0..rng.random_range(1..5) {
-                        at = self.build(at, rng).hash;
-                        self.runtime
-                            .block_on(self.chain.forkchoice(at, None, None))
-                            .expect("it can be the head");
-                    }
+                    self.branch_off(&view, fork, rng);
                 }
-                // The head goes down.
-                1 if head.number > 3 => {
-                    let fork = head.number - rng.random_range(1..4);
-                    println!("reorg {fork}");
-                    let hash = view.hash_of(fork).expect("a read").expect("a block");
-                    self.runtime
-                        .block_on(self.chain.forkchoice(hash, None, None))
-                        .expect("it can be the head");
-                }
-                // Logged to be signed, as by a sequencer: from here on peers may have the block.
-                2 => {
-                    let block = self.build(head.hash, rng);
-                    let origin = B256::from(rng.random::<[u8; 32]>());
-                    self.runtime
-                        .block_on(self.chain.log_before_sign(block.clone(), origin))
-                        .expect("it may be signed");
-                    println!(
-                        "signed {} {} {} {origin}",
-                        block.hash,
-                        block.number(),
-                        block.parent_hash()
-                    );
-                    self.runtime
-                        .block_on(self.chain.forkchoice(block.hash, None, None))
-                        .expect("it can be the head");
-                }
-                // Imported as from a file: not logged.
-                3..8 => {
-                    let mut payloads = vec![];
-                    let mut at = head.hash;
-                    for _ in 0..rng.random_range(1..10) {
-                        payloads.push(self.build(at, rng));
-                        at = payloads[payloads.len() - 1].hash;
-                    }
-                    let imported = self.runtime.block_on(async {
-                        self.chain.import(payloads, Arc::default()).await?.await
-                    });
-                    let imported = imported.expect("the chain runs");
-                    assert_eq!(imported.refused, None);
-                }
-                _ => {
-                    let hash = self.build(head.hash, rng).hash;
-                    self.runtime
-                        .block_on(self.chain.forkchoice(hash, None, None))
-                        .expect("it can be the head");
-                }
+                1 if head.number > 3 => self.rewind(&view, head.number - rng.random_range(1..4)),
+                2 => self.sign(head.hash, rng),
+                3..8 => self.import(head.hash, rng),
+                _ => self.make_head(self.build(head.hash, rng).hash),
             }
         }
+    }
+
+    fn make_head(&self, hash: B256) {
+        self.runtime
+            .block_on(self.chain.forkchoice(hash, None, None))
+            .expect("it can be the head");
+    }
+
+    /// Another branch, which a driver makes the head block by block.
+    fn branch_off(&self, view: &View, fork: u64, rng: &mut StdRng) {
+        println!("reorg {fork}");
+        let mut at = view.hash_of(fork).expect("a read").expect("a block");
+        for _ in 0..rng.random_range(1..5) {
+            at = self.build(at, rng).hash;
+            self.make_head(at);
+        }
+    }
+
+    /// Sets the head down to a block of the chain.
+    fn rewind(&self, view: &View, fork: u64) {
+        println!("reorg {fork}");
+        self.make_head(view.hash_of(fork).expect("a read").expect("a block"));
+    }
+
+    /// A block that is logged to be signed, as by a sequencer: from here on peers may have it.
+    fn sign(&self, parent: B256, rng: &mut StdRng) {
+        let block = self.build(parent, rng);
+        let origin = B256::from(rng.random::<[u8; 32]>());
+        self.runtime
+            .block_on(self.chain.log_before_sign(block.clone(), origin))
+            .expect("it may be signed");
+        println!(
+            "signed {} {} {} {origin}",
+            block.hash,
+            block.number(),
+            block.parent_hash()
+        );
+        self.make_head(block.hash);
+    }
+
+    /// Blocks that are imported as from a file: not logged.
+    fn import(&self, parent: B256, rng: &mut StdRng) {
+        let mut payloads = vec![];
+        let mut at = parent;
+        for _ in 0..rng.random_range(1..10) {
+            payloads.push(self.build(at, rng));
+            at = payloads[payloads.len() - 1].hash;
+        }
+        let imported = self
+            .runtime
+            .block_on(async { self.chain.import(payloads, Arc::default()).await?.await });
+        let imported = imported.expect("the chain runs");
+        assert_eq!(imported.refused, None);
     }
 
     /// Checks that a block that was signed for this height, parent and origin is still kept. The
@@ -230,44 +230,10 @@ impl World {
                 .await
                 .expect("it is known")
                 .state();
-            let sender = account();
             let next = state
-                .account(sender.address)
+                .account(account().address)
                 .expect("a read")
                 .map_or(0, |account| account.nonce);
-            let deposit = TxDeposit {
-                source_hash: rng.random::<[u8; 32]>().into(),
-                from: Address::repeat_byte(9),
-                to: TxKind::Call(Address::repeat_byte(9)),
-                gas_limit: 50_000,
-                input: l1_attributes(),
-                ..Default::default()
-            };
-            let mut transactions = vec![OpTxEnvelope::from(deposit).encoded_2718().into()];
-            for nonce in next..next + rng.random_range(0..4) {
-                // The first transactions make contracts.
-                let contract = sender.address.create(rng.random_range(0..4));
-                let (to, input) = match if nonce < 4 { 1 } else { rng.random_range(0..8) } {
-                    0 => (
-                        TxKind::Call(Address::from_word(keccak256(nonce.to_be_bytes()))),
-                        Bytes::new(),
-                    ),
-                    1 => (TxKind::Create, CREATE.into()),
-                    2 => (TxKind::Call(contract), Bytes::new()),
-                    kind => {
-                        let value = if kind == 3 {
-                            0
-                        } else {
-                            rng.random_range(0..1000u64)
-                        };
-                        let words = [rng.random_range(0..40u64), value]
-                            .map(|word| U256::from(word).to_be_bytes::<32>());
-                        (TxKind::Call(contract), words.concat().into())
-                    }
-                };
-                let value = U256::from(u8::from(input.is_empty()));
-                transactions.push(sender.sign(CHAIN, nonce, to, value, input, 200_000));
-            }
             let attributes = OpPayloadAttributes {
                 payload_attributes: PayloadAttributes {
                     timestamp: state.header().timestamp + 2,
@@ -277,7 +243,7 @@ impl World {
                     parent_beacon_block_root: Some(B256::ZERO),
                     ..Default::default()
                 },
-                transactions: Some(transactions),
+                transactions: Some(transactions(next, rng)),
                 no_tx_pool: Some(true),
                 gas_limit: Some(30_000_000),
                 eip_1559_params: Some(B64::ZERO),
@@ -291,6 +257,45 @@ impl World {
             self.chain.seal(id).await.expect("a block").payload.clone()
         })
     }
+}
+
+/// The L1 attributes, and up to three transactions of the account from this nonce on. Its first
+/// transactions create contracts.
+fn transactions(next: u64, rng: &mut StdRng) -> Vec<Bytes> {
+    let sender = account();
+    let deposit = TxDeposit {
+        source_hash: rng.random::<[u8; 32]>().into(),
+        from: Address::repeat_byte(9),
+        to: TxKind::Call(Address::repeat_byte(9)),
+        gas_limit: 50_000,
+        input: l1_attributes(),
+        ..Default::default()
+    };
+    let mut transactions = vec![OpTxEnvelope::from(deposit).encoded_2718().into()];
+    for nonce in next..next + rng.random_range(0..4) {
+        let contract = sender.address.create(rng.random_range(0..4));
+        let (to, input) = match if nonce < 4 { 1 } else { rng.random_range(0..8) } {
+            0 => (
+                TxKind::Call(Address::from_word(keccak256(nonce.to_be_bytes()))),
+                Bytes::new(),
+            ),
+            1 => (TxKind::Create, CREATE.into()),
+            2 => (TxKind::Call(contract), Bytes::new()),
+            kind => {
+                let value = if kind == 3 {
+                    0
+                } else {
+                    rng.random_range(0..1000u64)
+                };
+                let words = [rng.random_range(0..40u64), value]
+                    .map(|word| U256::from(word).to_be_bytes::<32>());
+                (TxKind::Call(contract), words.concat().into())
+            }
+        };
+        let value = U256::from(u8::from(input.is_empty()));
+        transactions.push(sender.sign(CHAIN, nonce, to, value, input, 200_000));
+    }
+    transactions
 }
 
 impl Drop for World {

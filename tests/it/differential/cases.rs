@@ -9,7 +9,7 @@ use super::contracts::{
 };
 use super::nodes::Block;
 use alloy_consensus::{
-    SignableTransaction, TxEip1559, TxEip2930, TxEip7702, TxLegacy, crypto::secp256k1::sign_message,
+    SignableTransaction, TxEip1559, TxEip7702, TxLegacy, crypto::secp256k1::sign_message,
 };
 use alloy_eips::{
     eip2718::Encodable2718,

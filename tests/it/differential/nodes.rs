@@ -3,23 +3,30 @@
 //! base fee. Both begin from the same genesis file.
 
 use crate::net::{Running, call, client, wait};
+use alloy_consensus::Header;
 use alloy_primitives::{Address, B256, Bytes, address, keccak256};
+use op_alloy_rpc_types_engine::OpPayloadAttributes;
 use serde_json::{Map, Value, json};
 use starling::{
-    chain::{self, Chain, Options, genesis},
-    devnet::genesis::{Plan, build},
+    chain::{
+        self, Chain, Options,
+        genesis::{self, Genesis},
+    },
+    devnet::genesis::{Files, Plan, build},
     rpc::{HttpEndpoint, RpcConfig, RpcContext, RpcServer, TxRoute},
 };
 use starling_proto::{
     attributes::{L1Block, attributes},
     config::RollupConfig,
     fork::BlobSchedule,
+    payload::Payload,
 };
 use std::{
     fs::File,
     net::TcpListener,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
+    sync::Arc,
     time::Duration,
 };
 use tokio_util::sync::CancellationToken;
@@ -68,6 +75,73 @@ fn anvil() -> Option<PathBuf> {
     Some(program.expect("the package has a program for this machine"))
 }
 
+/// A development network's files with these contracts in the genesis of L2, and that genesis.
+fn genesis_with(contracts: &Map<String, Value>) -> (Files, Genesis) {
+    let time = std::time::UNIX_EPOCH.elapsed().expect("a clock").as_secs();
+    let mut files = build(&Plan {
+        time,
+        l2_block_time: 1,
+        sequencer: Address::repeat_byte(1),
+    })
+    .expect("a genesis");
+    let alloc = files.l2_genesis["alloc"].as_object_mut().expect("an alloc");
+    alloc.extend(contracts.clone());
+    let genesis = genesis::parse(&files.l2_genesis.to_string()).expect("our own genesis");
+    files.rollup.genesis.l2 = genesis.payload().id();
+    (files, genesis)
+}
+
+/// Starts anvil, and gives its URL.
+fn start_anvil(program: &Path, genesis: &Path, chain_id: u64, log: &Path) -> (Running, String) {
+    // The port is free until a moment later; nobody else asks for it.
+    let port = TcpListener::bind("127.0.0.1:0")
+        .and_then(|socket| socket.local_addr())
+        .expect("a port")
+        .port();
+    let child = Command::new(program)
+        .arg(format!("--init={}", genesis.display()))
+        .args([format!("--port={port}"), format!("--chain-id={chain_id}")])
+        .args([
+            "--optimism",
+            "--hardfork=jovian",
+            "--no-mining",
+            "--order=fifo",
+            "--gas-limit=60000000",
+            "--accounts=0",
+        ])
+        .args([
+            "--slots-in-an-epoch=1",
+            "--disable-default-create2-deployer",
+            "--disable-min-priority-fee",
+            "--quiet",
+        ])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(File::create(log).expect("a log file"))
+        .spawn()
+        .expect("anvil starts");
+    (Running { child }, format!("http://127.0.0.1:{port}"))
+}
+
+/// Serves our chain by HTTP until the token is cancelled, and gives the URL.
+async fn serve(chain: &Chain, token: &CancellationToken) -> String {
+    let http = HttpEndpoint {
+        addr: ([127, 0, 0, 1], 0).into(),
+        api: ["eth", "net", "web3", "txpool"].map(String::from).into(),
+        vhosts: vec![],
+        cors: vec![],
+    };
+    let config = RpcConfig {
+        http: Some(http),
+        ..Default::default()
+    };
+    let context = RpcContext::new(chain.into(), TxRoute::Pool);
+    let (server, bound) = RpcServer::bind(config, context).await.expect("a socket");
+    tokio::spawn(server.run(token.clone()));
+    tokio::spawn(chain::pool_maintenance::run(chain.clone(), token.clone()));
+    format!("http://{}", bound.http.expect("an address"))
+}
+
 impl Drop for Pair {
     fn drop(&mut self) {
         if std::thread::panicking() {
@@ -86,51 +160,12 @@ impl Pair {
     pub fn start(contracts: &Map<String, Value>) -> Option<Self> {
         let program = anvil()?;
         let dir = tempfile::tempdir().expect("a temporary folder");
-        let time = std::time::UNIX_EPOCH.elapsed().expect("a clock").as_secs();
-        let mut files = build(&Plan {
-            time,
-            l2_block_time: 1,
-            sequencer: Address::repeat_byte(1),
-        })
-        .expect("a genesis");
-        let alloc = files.l2_genesis["alloc"].as_object_mut().expect("an alloc");
-        alloc.extend(contracts.clone());
-        let genesis = genesis::parse(&files.l2_genesis.to_string()).expect("our own genesis");
-        files.rollup.genesis.l2 = genesis.payload().id();
+        let (files, genesis) = genesis_with(contracts);
+        let chain_id = files.rollup.l2_chain_id;
         let path = dir.path().join("genesis.json");
         std::fs::write(&path, files.l2_genesis.to_string()).expect("a file");
-
         let log = dir.path().join("anvil.log");
-        // The port is free until a moment later; nobody else asks for it.
-        let port = TcpListener::bind("127.0.0.1:0")
-            .and_then(|socket| socket.local_addr())
-            .expect("a port")
-            .port();
-        let chain_id = files.rollup.l2_chain_id;
-        let child = Command::new(program)
-            .arg(format!("--init={}", path.display()))
-            .args([format!("--port={port}"), format!("--chain-id={chain_id}")])
-            .args([
-                "--optimism",
-                "--hardfork=jovian",
-                "--no-mining",
-                "--order=fifo",
-                "--gas-limit=60000000",
-                "--accounts=0",
-            ])
-            .args([
-                "--slots-in-an-epoch=1",
-                "--disable-default-create2-deployer",
-                "--disable-min-priority-fee",
-                "--quiet",
-            ])
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(File::create(&log).expect("a log file"))
-            .spawn()
-            .expect("anvil starts");
-        let anvil = Running { child };
-        let theirs = format!("http://127.0.0.1:{port}");
+        let (anvil, theirs) = start_anvil(&program, &path, chain_id, &log);
 
         let datadir = dir.path().join("node");
         chain::init(&datadir, &genesis).expect("a new directory");
@@ -146,23 +181,7 @@ impl Pair {
             .build()
             .expect("a runtime");
         let token = CancellationToken::new();
-        let http = HttpEndpoint {
-            addr: ([127, 0, 0, 1], 0).into(),
-            api: ["eth", "net", "web3", "txpool"].map(String::from).into(),
-            vhosts: vec![],
-            cors: vec![],
-        };
-        let config = RpcConfig {
-            http: Some(http),
-            ..Default::default()
-        };
-        let context = RpcContext::new((&chain).into(), TxRoute::Pool);
-        let (server, bound) = runtime
-            .block_on(RpcServer::bind(config, context))
-            .expect("a socket");
-        runtime.spawn(server.run(token.clone()));
-        runtime.spawn(chain::pool_maintenance::run(chain.clone(), token.clone()));
-        let ours = format!("http://{}", bound.http.expect("an address"));
+        let ours = runtime.block_on(serve(&chain, &token));
         let first = |url: &str| {
             let hash = call(url, "eth_getBlockByNumber", json!(["0x0", false])).ok()?["hash"]
                 .as_str()?
@@ -199,9 +218,38 @@ impl Pair {
     /// Makes the next block of both out of these transactions, which are in anvil's pool in this
     /// order.
     pub fn mine(&mut self, transactions: &[Bytes]) {
-        let parent = self.chain.view();
-        let parent = parent
-            .payload(parent.head().number)
+        let attributes = self.next_attributes(transactions);
+        let listed = attributes.transactions.clone().expect("set there");
+        let hashes: Vec<B256> = listed.iter().map(keccak256).collect();
+        let payload = self.runtime.block_on(self.build(attributes));
+        wait("the pool to see the block", Duration::from_secs(60), || {
+            hashes
+                .iter()
+                .all(|hash| self.chain.pool().get(hash).is_none())
+                .then_some(())
+        });
+        let mined = self.mine_in_anvil(&payload.header, &listed);
+        let theirs = mined["hash"]
+            .as_str()
+            .and_then(|hash| hash.parse().ok())
+            .expect("a hash");
+        assert_eq!(
+            mined["transactions"],
+            json!(hashes),
+            "the blocks differ: the comparison would mean nothing"
+        );
+        self.blocks.push(Block {
+            ours: payload.hash,
+            theirs,
+            transactions: hashes,
+        });
+    }
+
+    /// Attributes of the block after the head, with these transactions after the L1 attributes.
+    fn next_attributes(&self, transactions: &[Bytes]) -> OpPayloadAttributes {
+        let view = self.chain.view();
+        let parent = view
+            .payload(view.head().number)
             .expect("a readable store")
             .expect("the head");
         let origin = L1Block {
@@ -216,46 +264,35 @@ impl Pair {
             receipts_root: B256::ZERO,
             state_root: B256::ZERO,
         };
-        let derived = attributes(
-            &self.rollup,
-            &BlobSchedule::default(),
-            &parent,
-            &origin,
-            None,
-        )
-        .expect("attributes");
-        let mut attributes = derived.attributes;
+        let schedule = BlobSchedule::default();
+        let mut attributes = attributes(&self.rollup, &schedule, &parent, &origin, None)
+            .expect("attributes")
+            .attributes;
         attributes.no_tx_pool = Some(true);
         let listed = attributes.transactions.as_mut().expect("the L1 attributes");
         listed.extend(transactions.iter().cloned());
-        let hashes: Vec<B256> = listed.iter().map(keccak256).collect();
-        let deposit = listed[0].clone();
-        let block = self.runtime.block_on(async {
-            let id = self
-                .chain
-                .start(parent.hash, attributes)
-                .await
-                .expect("a build");
-            let block = self.chain.seal(id).await.expect("a block");
-            let ancestor = |n: usize| {
-                self.blocks
-                    .get(self.blocks.len().saturating_sub(n))
-                    .map(|block| block.ours)
-            };
-            self.chain
-                .forkchoice(block.payload.hash, ancestor(1), ancestor(2))
-                .await
-                .expect("a head");
-            block
-        });
-        wait("the pool to see the block", Duration::from_secs(60), || {
-            hashes
-                .iter()
-                .all(|hash| self.chain.pool().get(hash).is_none())
-                .then_some(())
-        });
+        attributes
+    }
 
-        let header = &block.payload.header;
+    /// Our next block, made the head.
+    async fn build(&self, attributes: OpPayloadAttributes) -> Arc<Payload> {
+        let parent = self.chain.view().head().hash;
+        let id = self.chain.start(parent, attributes).await.expect("a build");
+        let block = self.chain.seal(id).await.expect("a block");
+        let ancestor = |n: usize| {
+            self.blocks
+                .get(self.blocks.len().saturating_sub(n))
+                .map(|block| block.ours)
+        };
+        self.chain
+            .forkchoice(block.payload.hash, ancestor(1), ancestor(2))
+            .await
+            .expect("a head");
+        block.payload.clone()
+    }
+
+    /// The block that anvil makes with the time, base fee and fee recipient of this header.
+    fn mine_in_anvil(&self, header: &Header, transactions: &[Bytes]) -> Value {
         self.control("evm_setNextBlockTimestamp", json!([header.timestamp]));
         self.control(
             "anvil_setNextBlockBaseFeePerGas",
@@ -264,25 +301,11 @@ impl Pair {
         self.control("anvil_setCoinbase", json!([FEE_RECIPIENT]));
         // anvil mines in order of arrival, and the L1 attributes must be first.
         self.control("anvil_dropAllTransactions", json!([]));
-        for raw in std::iter::once(&deposit).chain(transactions) {
+        for raw in transactions {
             self.control("eth_sendRawTransaction", json!([raw]));
         }
         self.control("evm_mine", json!([]));
-        let mined = self.control("eth_getBlockByNumber", json!(["latest", false]));
-        let theirs = mined["hash"]
-            .as_str()
-            .and_then(|hash| hash.parse().ok())
-            .expect("a hash");
-        assert_eq!(
-            mined["transactions"],
-            json!(hashes),
-            "the blocks differ: the comparison would mean nothing"
-        );
-        self.blocks.push(Block {
-            ours: block.payload.hash,
-            theirs,
-            transactions: hashes,
-        });
+        self.control("eth_getBlockByNumber", json!(["latest", false]))
     }
 
     /// Sends a transaction to both. If only one takes it, it is taken out again.

@@ -5,112 +5,147 @@ use std::os::unix::fs::PermissionsExt;
 
 #[test]
 fn invalid_payloads_of_every_kind_leave_the_chain_as_it_is() {
-    let mut core = Core::start();
-    let genesis = core.genesis();
-    let parent = core.extend(&genesis, 3, 0).remove(2);
-    let good = core.build(&parent, 0);
-    let child = {
-        core.make_head(&good);
-        let child = core.build(&good, 0);
-        core.make_head(&parent);
-        child
-    };
-    type Change = fn(&mut Payload);
+    let mut family = Family::start();
+    let good = family.good.payload.clone();
     let unsigned: Bytes = vec![0x02, 0xc0].into();
-    let changes: [(&str, Change); 13] = [
-        ("state root", |p| p.header.state_root = B256::repeat_byte(1)),
-        ("receipts root", |p| {
-            p.header.receipts_root = B256::repeat_byte(1)
-        }),
-        ("logs bloom", |p| p.header.logs_bloom = Default::default()),
-        ("gas used", |p| p.header.gas_used += 1),
-        ("gas limit", |p| p.header.gas_limit = 1),
-        ("base fee", |p| {
-            p.header.base_fee_per_gas = p.header.base_fee_per_gas.map(|fee| fee + 1)
-        }),
-        ("timestamp", |p| p.header.timestamp -= 2),
-        ("number", |p| p.header.number += 1),
-        ("blob gas", |p| p.header.blob_gas_used = Some(7)),
-        ("excess blob gas", |p| p.header.excess_blob_gas = Some(1)),
-        ("withdrawals root", |p| {
-            p.header.withdrawals_root = Some(B256::repeat_byte(1))
-        }),
-        ("a transaction twice", |p| {
-            p.transactions = [p.transactions.clone(), p.transactions.clone()].concat()
-        }),
-        ("no transactions", |p| p.transactions.clear()),
-    ];
-    let mut bad: Vec<(&str, Value)> = changes
-        .map(|(name, change)| (name, changed(&good.payload, change)))
+    let mut bad: Vec<(&str, Value)> = WRONG_PARTS
+        .map(|(name, change)| (name, changed(&good, change)))
         .into();
     bad.push((
         "a broken transaction",
-        changed(&good.payload, |p| p.transactions.push(unsigned)),
+        changed(&good, |p| p.transactions.push(unsigned)),
     ));
     for (name, payload) in &bad {
-        let status = core.insert(payload);
-        assert_eq!(
-            (&status["status"], &status["latestValidHash"]),
-            (&json!("INVALID"), &json!(parent.hash)),
-            "{name}: {status}"
-        );
+        family.refuses(name, payload);
+    }
+    family.accepts_the_good_block();
+}
+
+/// A change that makes a block invalid.
+type Change = fn(&mut Payload);
+
+const WRONG_PARTS: [(&str, Change); 13] = [
+    ("state root", |p| p.header.state_root = B256::repeat_byte(1)),
+    ("receipts root", |p| {
+        p.header.receipts_root = B256::repeat_byte(1)
+    }),
+    ("logs bloom", |p| p.header.logs_bloom = Default::default()),
+    ("gas used", |p| p.header.gas_used += 1),
+    ("gas limit", |p| p.header.gas_limit = 1),
+    ("base fee", |p| {
+        p.header.base_fee_per_gas = p.header.base_fee_per_gas.map(|fee| fee + 1)
+    }),
+    ("timestamp", |p| p.header.timestamp -= 2),
+    ("number", |p| p.header.number += 1),
+    ("blob gas", |p| p.header.blob_gas_used = Some(7)),
+    ("excess blob gas", |p| p.header.excess_blob_gas = Some(1)),
+    ("withdrawals root", |p| {
+        p.header.withdrawals_root = Some(B256::repeat_byte(1))
+    }),
+    ("a transaction twice", |p| {
+        p.transactions = [p.transactions.clone(), p.transactions.clone()].concat()
+    }),
+    ("no transactions", |p| p.transactions.clear()),
+];
+
+/// A core whose head is `parent`, and two blocks above it: `good` and its child.
+struct Family {
+    core: Core,
+    parent: Made,
+    good: Made,
+    child: Made,
+}
+
+impl Family {
+    fn start() -> Self {
+        let mut core = Core::start();
+        let genesis = core.genesis();
+        let parent = core.extend(&genesis, 3, 0).remove(2);
+        let good = core.build(&parent, 0);
+        core.make_head(&good);
+        let child = core.build(&good, 0);
+        core.make_head(&parent);
+        Self {
+            core,
+            parent,
+            good,
+            child,
+        }
+    }
+
+    /// Checks that a payload is invalid as a block, again, as the head and as a parent.
+    fn refuses(&mut self, name: &str, payload: &Value) {
+        let parent = json!(self.parent.hash);
+        let is_invalid = |status: &Value| {
+            assert_eq!(
+                (&status["status"], &status["latestValidHash"]),
+                (&json!("INVALID"), &parent),
+                "{name}: {status}"
+            );
+        };
+        let status = self.core.insert(payload);
+        is_invalid(&status);
         assert!(
             status["validationError"]
                 .as_str()
                 .is_some_and(|reason| !reason.is_empty()),
             "{name}"
         );
-        // Asked again, asked as the head, and asked of a child of it.
-        assert_eq!(core.insert(payload), status, "{name}");
-        let hash: B256 = payload["blockHash"].as_str().unwrap().parse().unwrap();
-        let as_head = core.forkchoice(hash);
-        assert_eq!(
-            (&as_head["status"], &as_head["latestValidHash"]),
-            (&json!("INVALID"), &json!(parent.hash)),
-            "{name}"
-        );
-        let orphan = changed(&child.payload, |p| p.header.parent_hash = hash);
-        let of_child = core.insert(&orphan);
-        assert_eq!(
-            (&of_child["status"], &of_child["latestValidHash"]),
-            (&json!("INVALID"), &json!(parent.hash)),
-            "{name}"
-        );
+        assert_eq!(self.core.insert(payload), status, "{name}");
+        let hash = block_hash(payload);
+        is_invalid(&self.core.forkchoice(hash));
+        let orphan = changed(&self.child.payload, |p| p.header.parent_hash = hash);
+        let of_child = self.core.insert(&orphan);
+        is_invalid(&of_child);
         assert_eq!(
             of_child["validationError"],
             "links to previously rejected block"
         );
-        assert_eq!(core.latest(), parent.hash, "{name}");
+        assert_eq!(self.core.latest(), self.parent.hash, "{name}");
     }
-    // As in op-geth, extra data is checked before the parent, and the block is not remembered.
-    let forbidden: [Change; 2] = [
-        |p| p.header.extra_data = Bytes::new(),
-        |p| p.header.extra_data = vec![1; 1].into_iter().chain([0; 16]).collect(),
-    ];
-    for payload in forbidden.map(|change| changed(&good.payload, change)) {
-        let status = core.insert(&payload);
-        assert_eq!(
-            (&status["status"], &status["latestValidHash"]),
-            (&json!("INVALID"), &json!(null)),
-            "{status}"
-        );
-        let hash: B256 = payload["blockHash"].as_str().unwrap().parse().unwrap();
-        assert_eq!(core.forkchoice(hash)["status"], "SYNCING");
-        assert_eq!(core.latest(), parent.hash);
-    }
-    // Payloads whose hash is not that of the block.
-    for (member, value) in [
-        ("blockHash", json!(B256::repeat_byte(3))),
-        ("stateRoot", json!(B256::repeat_byte(3))),
-    ] {
-        let mut payload = good.payload.clone();
-        payload[member] = value;
-        let status = core.insert(&payload);
+
+    /// Checks that a payload is invalid and that the answer names no valid ancestor; its status.
+    fn refuses_without_an_ancestor(&mut self, payload: &Value) -> Value {
+        let status = self.core.insert(payload);
         assert_eq!(
             (&status["status"], &status["latestValidHash"]),
             (&json!("INVALID"), &Value::Null),
             "{status}"
         );
+        status
+    }
+
+    fn accepts_the_good_block(&mut self) {
+        assert_eq!(self.core.latest(), self.parent.hash);
+        assert_eq!(self.core.insert(&self.good.payload)["status"], "VALID");
+        self.core.make_head(&self.child);
+    }
+}
+
+fn block_hash(payload: &Value) -> B256 {
+    payload["blockHash"].as_str().unwrap().parse().unwrap()
+}
+
+#[test]
+fn payloads_that_are_no_blocks_are_refused_and_not_remembered() {
+    let mut family = Family::start();
+    let good = family.good.payload.clone();
+    // As in op-geth, extra data is checked before the parent, and the block is not remembered.
+    let forbidden: [Change; 2] = [
+        |p| p.header.extra_data = Bytes::new(),
+        |p| p.header.extra_data = vec![1; 1].into_iter().chain([0; 16]).collect(),
+    ];
+    for payload in forbidden.map(|change| changed(&good, change)) {
+        family.refuses_without_an_ancestor(&payload);
+        let as_head = family.core.forkchoice(block_hash(&payload));
+        assert_eq!(as_head["status"], "SYNCING");
+        assert_eq!(family.core.latest(), family.parent.hash);
+    }
+    // The hash is not that of the block.
+    for member in ["blockHash", "stateRoot"] {
+        let mut payload = good.clone();
+        payload[member] = json!(B256::repeat_byte(3));
+        let status = family.refuses_without_an_ancestor(&payload);
         assert!(
             status["validationError"]
                 .as_str()
@@ -119,32 +154,33 @@ fn invalid_payloads_of_every_kind_leave_the_chain_as_it_is() {
             "{status}"
         );
     }
-    let mut payload = good.payload.clone();
+    let mut payload = good.clone();
     payload["withdrawals"] =
         json!([{ "index": "0x0", "validatorIndex": "0x0", "address": LOGGER, "amount": "0x1" }]);
-    assert_eq!(core.insert(&payload)["status"], "INVALID");
+    assert_eq!(family.core.insert(&payload)["status"], "INVALID");
     for params in [
-        json!([good.payload, [B256::ZERO], B256::ZERO, []]),
-        json!([good.payload, [], B256::ZERO, ["0x00"]]),
+        json!([good, [B256::ZERO], B256::ZERO, []]),
+        json!([good, [], B256::ZERO, ["0x00"]]),
     ] {
-        assert_eq!(core.ask("engine_newPayloadV4", params)["status"], "INVALID");
+        let status = family.core.ask("engine_newPayloadV4", params);
+        assert_eq!(status["status"], "INVALID");
     }
-    // An unknown parent is no fault, and makes no head.
-    let lost = changed(&good.payload, |p| {
+    family.accepts_the_good_block();
+}
+
+#[test]
+fn an_unknown_parent_is_no_fault_and_makes_no_head() {
+    let mut family = Family::start();
+    let lost = changed(&family.good.payload, |p| {
         p.header.parent_hash = B256::repeat_byte(5)
     });
     assert_eq!(
-        core.insert(&lost),
+        family.core.insert(&lost),
         json!({ "status": "SYNCING", "latestValidHash": null, "validationError": null })
     );
-    assert_eq!(
-        core.forkchoice(lost["blockHash"].as_str().unwrap().parse().unwrap())["status"],
-        "SYNCING"
-    );
-    assert_eq!(core.latest(), parent.hash);
-    // The good block is still good.
-    assert_eq!(core.insert(&good.payload)["status"], "VALID");
-    core.make_head(&child);
+    let as_head = family.core.forkchoice(block_hash(&lost));
+    assert_eq!(as_head["status"], "SYNCING");
+    family.accepts_the_good_block();
 }
 
 /// Requests that are right with one member after another replaced by something that is not: every
@@ -155,52 +191,10 @@ fn nothing_a_client_sends_moves_a_head_or_crashes() {
     let genesis = core.genesis();
     let head = core.extend(&genesis, 1, 0).remove(0);
     let good = core.build(&head, 0);
-    let state = json!({ "headBlockHash": head.hash, "safeBlockHash": B256::ZERO, "finalizedBlockHash": B256::ZERO });
-    let requests = [
-        (
-            "engine_newPayloadV4",
-            json!([good.payload, [], B256::ZERO, []]),
-        ),
-        ("engine_newPayloadV2", json!([good.payload])),
-        (
-            "engine_forkchoiceUpdatedV3",
-            json!([state, attributes(&head, 9)]),
-        ),
-        (
-            "engine_forkchoiceUpdatedV1",
-            json!([state, attributes(&head, 9)]),
-        ),
-        ("engine_getPayloadV4", json!(["0x0300000000000000"])),
-        ("engine_getPayloadBodiesByHashV1", json!([[head.hash]])),
-        ("engine_getPayloadBodiesByRangeV1", json!(["0x1", "0x1"])),
-        (
-            "engine_exchangeCapabilities",
-            json!([["engine_newPayloadV4"]]),
-        ),
-        (
-            "engine_signalSuperchainV1",
-            json!([{ "recommended": B256::ZERO, "required": B256::ZERO }]),
-        ),
-    ];
-    let nasty = [
-        Value::Null,
-        json!(true),
-        json!(-1),
-        json!(1.5),
-        json!(""),
-        json!("0x"),
-        json!("0x1"),
-        json!("0xzz"),
-        json!(format!("0x{}", "f".repeat(64))),
-        json!("ff".repeat(600)),
-        json!([]),
-        json!([null]),
-        json!({}),
-    ];
     let mut asked = 0;
-    for (method, params) in &requests {
+    for (method, params) in &right_requests(&head, &good) {
         for pointer in pointers(params) {
-            for value in &nasty {
+            for value in &wrong_values() {
                 let mut params = params.clone();
                 *params.pointer_mut(&pointer).unwrap() = value.clone();
                 asked += 1;
@@ -220,6 +214,50 @@ fn nothing_a_client_sends_moves_a_head_or_crashes() {
     assert!(asked > 700, "{asked}");
     assert_eq!(core.latest(), head.hash);
     assert_eq!(core.insert(&good.payload)["status"], "VALID");
+}
+
+/// Requests of a rollup node whose head is `head` and whose next block is `good`.
+fn right_requests(head: &Made, good: &Made) -> [(&'static str, Value); 9] {
+    let state = json!({ "headBlockHash": head.hash, "safeBlockHash": B256::ZERO, "finalizedBlockHash": B256::ZERO });
+    let started = json!([state, attributes(head, 9)]);
+    [
+        (
+            "engine_newPayloadV4",
+            json!([good.payload, [], B256::ZERO, []]),
+        ),
+        ("engine_newPayloadV2", json!([good.payload])),
+        ("engine_forkchoiceUpdatedV3", started.clone()),
+        ("engine_forkchoiceUpdatedV1", started),
+        ("engine_getPayloadV4", json!(["0x0300000000000000"])),
+        ("engine_getPayloadBodiesByHashV1", json!([[head.hash]])),
+        ("engine_getPayloadBodiesByRangeV1", json!(["0x1", "0x1"])),
+        (
+            "engine_exchangeCapabilities",
+            json!([["engine_newPayloadV4"]]),
+        ),
+        (
+            "engine_signalSuperchainV1",
+            json!([{ "recommended": B256::ZERO, "required": B256::ZERO }]),
+        ),
+    ]
+}
+
+fn wrong_values() -> [Value; 13] {
+    [
+        Value::Null,
+        json!(true),
+        json!(-1),
+        json!(1.5),
+        json!(""),
+        json!("0x"),
+        json!("0x1"),
+        json!("0xzz"),
+        json!(format!("0x{}", "f".repeat(64))),
+        json!("ff".repeat(600)),
+        json!([]),
+        json!([null]),
+        json!({}),
+    ]
 }
 
 /// Where the values of a JSON tree are.
@@ -263,79 +301,85 @@ fn only_who_knows_the_secret_is_served() {
         -32601
     );
 
-    let request = |authorization: &str, host: &str, more: &str| {
-        let mut connection = connect(&core.address);
-        let body = r#"{"jsonrpc":"2.0","id":1,"method":"eth_chainId","params":[]}"#;
-        let head = format!(
-            "POST / HTTP/1.1\r\nhost: {host}\r\n{authorization}{more}content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
-            body.len()
-        );
-        connection.get_mut().write_all(head.as_bytes()).unwrap();
-        read_answer(&mut connection)
-    };
+    let refused = |authorization: &str| post(&core, authorization, "localhost");
     let now = seconds();
-    let with = |secret: &JwtSecret, issued: u64| {
-        format!("authorization: {}\r\n", secret.authorization(issued))
-    };
+    let own = |issued: u64| authorization_header(&core.secret, issued);
+    assert_eq!(refused(""), (401, "missing token\n".into()));
     assert_eq!(
-        request("", "localhost", ""),
-        (401, "missing token\n".into())
-    );
-    assert_eq!(
-        request("authorization: Bearer x\r\n", "localhost", "").1,
+        refused("authorization: Bearer x\r\n").1,
         "token contains an invalid number of segments\n"
     );
+    assert_eq!(refused(&own(now - 3600)), (401, "stale token\n".into()));
+    assert_eq!(refused(&own(now + 3600)), (401, "future token\n".into()));
     assert_eq!(
-        request(&with(&core.secret, now - 3600), "localhost", ""),
-        (401, "stale token\n".into())
-    );
-    assert_eq!(
-        request(&with(&core.secret, now + 3600), "localhost", ""),
-        (401, "future token\n".into())
-    );
-    let other = JwtSecret::from_hex(&"11".repeat(32)).unwrap();
-    assert_eq!(
-        request(&with(&other, now), "localhost", ""),
+        refused(&authorization_header(&other_secret(), now)),
         (401, "signature is invalid\n".into())
     );
-    assert_eq!(request(&with(&core.secret, now), "evil.example", "").0, 403);
-    assert_eq!(request(&with(&core.secret, now), "localhost", "").0, 200);
+    assert_eq!(post(&core, &own(now), "evil.example").0, 403);
+    assert_eq!(post(&core, &own(now), "localhost").0, 200);
+}
 
-    // A WebSocket shows its token once, in the handshake.
-    let handshake = "GET / HTTP/1.1\r\nhost: localhost\r\nupgrade: websocket\r\nconnection: upgrade\r\n\
+fn other_secret() -> JwtSecret {
+    JwtSecret::from_hex(&"11".repeat(32)).unwrap()
+}
+
+fn authorization_header(secret: &JwtSecret, issued: u64) -> String {
+    format!("authorization: {}\r\n", secret.authorization(issued))
+}
+
+/// Status and body of the answer to a question by HTTP.
+fn post(core: &Core, authorization: &str, host: &str) -> (u16, String) {
+    let mut connection = connect(&core.address);
+    let body = r#"{"jsonrpc":"2.0","id":1,"method":"eth_chainId","params":[]}"#;
+    let head = format!(
+        "POST / HTTP/1.1\r\nhost: {host}\r\n{authorization}content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    connection.get_mut().write_all(head.as_bytes()).unwrap();
+    read_answer(&mut connection)
+}
+
+/// A connection after the request for a WebSocket, and the status line of the answer.
+fn handshake(core: &Core, authorization: &str) -> (BufReader<TcpStream>, String) {
+    let request = "GET / HTTP/1.1\r\nhost: localhost\r\nupgrade: websocket\r\nconnection: upgrade\r\n\
         sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
-    for (authorization, status) in [
-        ("".to_owned(), "401"),
-        (with(&other, now), "401"),
-        (with(&core.secret, now), "101"),
-    ] {
-        let mut connection = connect(&core.address);
-        connection
-            .get_mut()
-            .write_all(format!("{handshake}{authorization}\r\n").as_bytes())
-            .unwrap();
-        let mut line = String::new();
-        connection.read_line(&mut line).unwrap();
-        assert!(line.contains(status), "{line}");
-        if status == "101" {
-            while line.trim() != "" {
-                line.clear();
-                connection.read_line(&mut line).unwrap();
-            }
-            // One masked text frame, the mask all zeros.
-            let text = br#"{"jsonrpc":"2.0","id":1,"method":"eth_chainId"}"#;
-            let frame = [&[0x81, 0x80 | text.len() as u8, 0, 0, 0, 0], &text[..]].concat();
-            connection.get_mut().write_all(&frame).unwrap();
-            let mut head = [0; 2];
-            connection.read_exact(&mut head).unwrap();
-            let mut answer = vec![0; usize::from(head[1])];
-            connection.read_exact(&mut answer).unwrap();
-            assert_eq!(
-                String::from_utf8(answer).unwrap(),
-                r#"{"jsonrpc":"2.0","id":1,"result":"0x385"}"#
-            );
-        }
+    let mut connection = connect(&core.address);
+    connection
+        .get_mut()
+        .write_all(format!("{request}{authorization}\r\n").as_bytes())
+        .unwrap();
+    let mut status = String::new();
+    connection.read_line(&mut status).unwrap();
+    (connection, status)
+}
+
+#[test]
+fn a_websocket_shows_its_token_once_in_the_handshake() {
+    let core = Core::start();
+    let now = seconds();
+    for authorization in ["".to_owned(), authorization_header(&other_secret(), now)] {
+        let (_, status) = handshake(&core, &authorization);
+        assert!(status.contains("401"), "{status}");
     }
+    let (mut connection, status) = handshake(&core, &authorization_header(&core.secret, now));
+    assert!(status.contains("101"), "{status}");
+    let mut line = status;
+    while line.trim() != "" {
+        line.clear();
+        connection.read_line(&mut line).unwrap();
+    }
+    // One masked text frame, the mask all zeros.
+    let text = br#"{"jsonrpc":"2.0","id":1,"method":"eth_chainId"}"#;
+    let frame = [&[0x81, 0x80 | text.len() as u8, 0, 0, 0, 0], &text[..]].concat();
+    connection.get_mut().write_all(&frame).unwrap();
+    let mut head = [0; 2];
+    connection.read_exact(&mut head).unwrap();
+    let mut answer = vec![0; usize::from(head[1])];
+    connection.read_exact(&mut answer).unwrap();
+    assert_eq!(
+        String::from_utf8(answer).unwrap(),
+        r#"{"jsonrpc":"2.0","id":1,"result":"0x385"}"#
+    );
 }
 
 #[test]

@@ -41,101 +41,122 @@ const READS: [u8; 21] = [
 /// SLOAD, BLOCKHASH, CLZ.
 const LOOKUPS: [u8; 7] = [0x31, 0x3b, 0x3f, 0x35, 0x54, 0x40, 0x1e];
 
-fn push(rng: &mut StdRng, code: &mut Vec<u8>) {
-    let value = match rng.random_range(0..6) {
-        0 => U256::from(rng.random_range(0..3u64)),
-        1 => U256::MAX,
-        2 => U256::from(1) << rng.random_range(0..256usize),
-        3 => U256::from_be_bytes(rng.random::<[u8; 32]>()),
-        _ => U256::from(rng.random_range(0..300u64)),
+/// A random program in the making.
+#[derive(Default)]
+struct Assembly {
+    code: Vec<u8>,
+    /// Words on the stack after the code.
+    depth: usize,
+}
+
+impl Assembly {
+    fn push(&mut self, rng: &mut StdRng) {
+        let value = match rng.random_range(0..6) {
+            0 => U256::from(rng.random_range(0..3u64)),
+            1 => U256::MAX,
+            2 => U256::from(1) << rng.random_range(0..256usize),
+            3 => U256::from_be_bytes(rng.random::<[u8; 32]>()),
+            _ => U256::from(rng.random_range(0..300u64)),
+        };
+        let bytes = B256::from(value);
+        let length = bytes.len() - bytes.iter().take_while(|byte| **byte == 0).count().min(31);
+        self.code.push(0x5f + length as u8);
+        self.code.extend(&bytes[32 - length..]);
+        self.depth += 1;
+    }
+
+    /// Adds an opcode that takes and leaves so many words, and pushes those that are missing.
+    fn apply(&mut self, rng: &mut StdRng, opcode: u8, takes: usize, leaves: usize) {
+        while self.depth < takes {
+            self.push(rng);
+        }
+        self.code.push(opcode);
+        self.depth = self.depth - takes + leaves;
+    }
+
+    /// Pushes two numbers below a hundred, a range in memory, for an opcode that takes both.
+    fn push_range(&mut self, rng: &mut StdRng) {
+        self.code.extend([
+            0x60,
+            rng.random_range(0..100),
+            0x60,
+            rng.random_range(0..100),
+        ]);
+    }
+
+    /// Adds a few bytes of program. Places in memory are small.
+    fn extend(&mut self, rng: &mut StdRng) {
+        let depth = self.depth.min(16) as u8;
+        match rng.random_range(0..20) {
+            0..4 => self.push(rng),
+            4..10 => {
+                let (opcode, takes) = *PURE.choose(rng).expect("opcodes");
+                self.apply(rng, opcode, takes, 1);
+            }
+            10 => {
+                let opcode = seldom_newer(rng, &READS, 18);
+                self.apply(rng, opcode, 0, 1);
+            }
+            11 => {
+                let opcode = seldom_newer(rng, &LOOKUPS, 6);
+                self.apply(rng, opcode, 1, 1);
+            }
+            // SSTORE.
+            12 => self.apply(rng, 0x55, 2, 0),
+            // MSTORE, MSTORE8.
+            13 => {
+                if self.depth == 0 {
+                    self.push(rng);
+                }
+                let opcode = 0x52 + rng.random_range(0..2u8);
+                self.code.extend([0x60, rng.random_range(0..200), opcode]);
+                self.depth -= 1;
+            }
+            // MLOAD.
+            14 => {
+                self.code.extend([0x60, rng.random_range(0..200)]);
+                self.apply(rng, 0x51, 0, 1);
+            }
+            // KECCAK256, LOG0.
+            15 => {
+                self.push_range(rng);
+                self.apply(rng, 0x20, 0, 1);
+            }
+            16 => {
+                self.push_range(rng);
+                self.apply(rng, 0xa0, 0, 0);
+            }
+            // SWAP, DUP, POP.
+            17 if depth > 1 => {
+                let opcode = 0x90 + rng.random_range(0..depth - 1);
+                self.apply(rng, opcode, 0, 0);
+            }
+            18 if depth > 0 => {
+                let opcode = 0x80 + rng.random_range(0..depth);
+                self.apply(rng, opcode, 0, 1);
+            }
+            _ => self.apply(rng, 0x50, 1, 0),
+        }
+    }
+}
+
+/// One of the opcodes, of which those from `newer` on belong to later forks.
+fn seldom_newer(rng: &mut StdRng, opcodes: &[u8], newer: usize) -> u8 {
+    let index = if rng.random_ratio(1, 40) {
+        rng.random_range(newer..opcodes.len())
+    } else {
+        rng.random_range(0..newer)
     };
-    let bytes = B256::from(value);
-    let length = bytes.len() - bytes.iter().take_while(|byte| **byte == 0).count().min(31);
-    code.push(0x5f + length as u8);
-    code.extend(&bytes[32 - length..]);
+    opcodes[index]
 }
 
 /// A program that computes, reads and stores, and ends with what is on its stack stored.
 pub fn random(rng: &mut StdRng) -> Vec<u8> {
-    let (mut code, mut depth) = (Vec::new(), 0usize);
+    let mut program = Assembly::default();
     for _ in 0..rng.random_range(5..120) {
-        let (opcode, takes, leaves) = match rng.random_range(0..20) {
-            0..4 => {
-                push(rng, &mut code);
-                depth += 1;
-                continue;
-            }
-            4..10 => {
-                let (opcode, takes) = *PURE.choose(rng).expect("opcodes");
-                (opcode, takes, 1)
-            }
-            10 => (
-                READS[if rng.random_ratio(1, 40) {
-                    rng.random_range(18..21)
-                } else {
-                    rng.random_range(0..18)
-                }],
-                0,
-                1,
-            ),
-            11 => (
-                LOOKUPS[if rng.random_ratio(1, 40) {
-                    6
-                } else {
-                    rng.random_range(0..6)
-                }],
-                1,
-                1,
-            ),
-            // SSTORE; then MSTORE, MSTORE8, MLOAD, KECCAK256 and LOG0, whose places in memory are
-            // small.
-            12 => (0x55, 2, 0),
-            13 => {
-                if depth == 0 {
-                    push(rng, &mut code);
-                    depth += 1;
-                }
-                code.extend([
-                    0x60,
-                    rng.random_range(0..200),
-                    0x52 + rng.random_range(0..2u8),
-                ]);
-                depth -= 1;
-                continue;
-            }
-            14 => {
-                code.extend([0x60, rng.random_range(0..200)]);
-                (0x51, 0, 1)
-            }
-            15 => {
-                code.extend([
-                    0x60,
-                    rng.random_range(0..100),
-                    0x60,
-                    rng.random_range(0..100),
-                ]);
-                (0x20, 0, 1)
-            }
-            16 => {
-                code.extend([
-                    0x60,
-                    rng.random_range(0..100),
-                    0x60,
-                    rng.random_range(0..100),
-                ]);
-                (0xa0, 0, 0)
-            }
-            17 if depth > 1 => (0x90 + rng.random_range(0..depth.min(16) as u8 - 1), 0, 0),
-            18 if depth > 0 => (0x80 + rng.random_range(0..depth.min(16) as u8), 0, 1),
-            _ => (0x50, 1, 0),
-        };
-        while depth < takes {
-            push(rng, &mut code);
-            depth += 1;
-        }
-        code.push(opcode);
-        depth = depth.saturating_sub(takes) + leaves;
+        program.extend(rng);
     }
+    let Assembly { mut code, depth } = program;
     for slot in 0..depth.min(4) as u8 {
         code.extend([0x60, 0x80 + slot, 0x55]);
     }

@@ -7,7 +7,8 @@ use super::{
     contracts::*,
     precompiles,
 };
-use alloy_consensus::{TxEip1559, TxEip2930, TxEip7702, TxLegacy, crypto::secp256k1::sign_message};
+use crate::typed;
+use alloy_consensus::{TxEip1559, crypto::secp256k1::sign_message};
 use alloy_eips::{
     eip2718::Encodable2718,
     eip2930::{AccessList, AccessListItem},
@@ -142,15 +143,7 @@ impl Generator {
 
     /// Attributes of a block on this one, where these accounts have these nonces.
     pub fn attributes(&mut self, on: &Head, nonces: HashMap<Address, u64>) -> Value {
-        let steady = Fork::ALL
-            .into_iter()
-            .any(|fork| self.forks.time(fork).is_some_and(|time| time > on.time));
-        let time = on.time
-            + if steady {
-                2
-            } else {
-                self.pick(&[1, 2, 2, 2, 12])
-            };
+        let time = self.next_time(on);
         let fork = self.forks.at(time);
         let falling = on.base_fee > HIGH_BASE_FEE;
         let upgrade = is_upgrade_block(&self.forks, on.time, time);
@@ -174,33 +167,14 @@ impl Generator {
         for _ in 0..self.below(4) {
             self.deposit(&mut draft);
         }
-        let count = if upgrade || self.one_in(10) {
-            0
-        } else {
-            self.below(12)
-        };
-        for _ in 0..count {
-            self.transaction(&mut draft);
+        if !upgrade && !self.one_in(10) {
+            for _ in 0..self.below(12) {
+                self.transaction(&mut draft);
+            }
         }
-        let params = match self.below(4) {
-            _ if falling => Eip1559Params {
-                denominator: 8,
-                elasticity: 1,
-            },
-            0 => Eip1559Params::default(),
-            _ => Eip1559Params {
-                denominator: 1 + self.sized(9) as u32,
-                elasticity: 1 + self.below(8) as u32,
-            },
-        };
+        let params = self.eip1559_params(falling);
         let minimum = if falling { 0 } else { self.sized(34) };
-        let vault = address!("4200000000000000000000000000000000000011");
-        let recipient = match self.below(4) {
-            0 => vault,
-            1 => self.users[0].address,
-            2 => Address::with_last_byte(self.below(20) as u8),
-            _ => self.rng.random::<[u8; 20]>().into(),
-        };
+        let recipient = self.fee_recipient();
         let mut json = json!({
             "timestamp": format!("{time:#x}"),
             "prevRandao": B256::from(self.rng.random::<[u8; 32]>()),
@@ -222,6 +196,43 @@ impl Generator {
             json["minBaseFee"] = json!(minimum);
         }
         json
+    }
+
+    /// The time of the next block: steady while forks are to come, so that none is passed over.
+    fn next_time(&mut self, on: &Head) -> u64 {
+        let steady = Fork::ALL
+            .into_iter()
+            .any(|fork| self.forks.time(fork).is_some_and(|time| time > on.time));
+        let step = if steady {
+            2
+        } else {
+            self.pick(&[1, 2, 2, 2, 12])
+        };
+        on.time + step
+    }
+
+    /// Parameters of the base fee: any, or some that lower it fast.
+    fn eip1559_params(&mut self, falling: bool) -> Eip1559Params {
+        match self.below(4) {
+            _ if falling => Eip1559Params {
+                denominator: 8,
+                elasticity: 1,
+            },
+            0 => Eip1559Params::default(),
+            _ => Eip1559Params {
+                denominator: 1 + self.sized(9) as u32,
+                elasticity: 1 + self.below(8) as u32,
+            },
+        }
+    }
+
+    fn fee_recipient(&mut self) -> Address {
+        match self.below(4) {
+            0 => address!("4200000000000000000000000000000000000011"),
+            1 => self.users[0].address,
+            2 => Address::with_last_byte(self.below(20) as u8),
+            _ => self.rng.random::<[u8; 20]>().into(),
+        }
     }
 
     fn config(&mut self) -> SystemConfig {
@@ -318,20 +329,7 @@ impl Generator {
             is_system_transaction: draft.fork < Fork::Regolith && self.one_in(5),
             input: input.into(),
         };
-        match self.below(12) {
-            // Not enough for the calldata, or just enough.
-            0 => {
-                tx.gas_limit =
-                    intrinsic_gas(&tx.input, tx.to, 0, 0).saturating_sub(self.below(30_000))
-            }
-            1 => tx.gas_limit = 21_000,
-            2 => tx.input = vec![self.below(2) as u8; self.below(3_000) as usize].into(),
-            3 if self.oversized => {
-                let input = [&random(&mut self.rng)[..], &[0; 49_153]].concat();
-                (tx.to, tx.input, tx.gas_limit) = (TxKind::Create, input.into(), 5_000_000);
-            }
-            _ => {}
-        }
+        self.make_extreme(&mut tx);
         let counted = if tx.is_system_transaction {
             0
         } else {
@@ -347,117 +345,95 @@ impl Generator {
         draft.transactions.push(tx.encoded_2718().into());
     }
 
+    /// Gives some deposits too little gas, just enough, or much input.
+    fn make_extreme(&mut self, tx: &mut TxDeposit) {
+        match self.below(12) {
+            // Not enough for the calldata, or just enough.
+            0 => {
+                tx.gas_limit =
+                    intrinsic_gas(&tx.input, tx.to, 0, 0).saturating_sub(self.below(30_000))
+            }
+            1 => tx.gas_limit = 21_000,
+            2 => tx.input = vec![self.below(2) as u8; self.below(3_000) as usize].into(),
+            3 if self.oversized => {
+                let input = [&random(&mut self.rng)[..], &[0; 49_153]].concat();
+                (tx.to, tx.input, tx.gas_limit) = (TxKind::Create, input.into(), 5_000_000);
+            }
+            _ => {}
+        }
+    }
+
     /// A user's transaction, if there is room for it.
     fn transaction(&mut self, draft: &mut Draft) {
         let user = self.below(self.users.len() as u64) as usize;
         let from = self.users[user].address;
-        let nonce = draft.nonces[&from];
-        let (to, input, gas, value) = match self.below(8) {
-            0 => (
-                TxKind::Create,
-                creation(&mut self.rng),
-                400_000,
-                self.below(2),
-            ),
-            _ => {
-                let message = self.message();
-                (
-                    TxKind::Call(message.to),
-                    message.input,
-                    message.gas,
-                    message.value,
-                )
-            }
-        };
+        let mut tx = self.call_or_creation();
+        tx.nonce = draft.nonces[&from];
         let mut kind = self.below(if draft.fork >= Fork::Isthmus { 5 } else { 4 });
-        if to.is_create() && kind == 4 {
+        if tx.to.is_create() && kind == 4 {
             kind = 2;
         }
-        let access_list = if kind == 0 {
-            AccessList::default()
-        } else {
-            self.access_list()
-        };
-        let authorization_list = if kind == 4 {
+        if kind != 0 {
+            tx.access_list = self.access_list();
+        }
+        let authorizations = if kind == 4 {
             self.authorizations(draft)
         } else {
             vec![]
         };
-        let keys: usize = access_list.iter().map(|item| item.storage_keys.len()).sum();
-        let least = intrinsic_gas(
-            &input,
-            to,
-            access_list.len() as u64 * 2_400 + keys as u64 * 1_900,
-            authorization_list.len(),
-        );
+        let least = least_gas(&tx, authorizations.len());
         let most = if draft.fork >= Fork::Karst {
             MOST_GAS
         } else {
             u64::MAX
         };
-        let gas_limit = if self.one_in(12) {
+        let wanted = if self.one_in(12) {
             least
         } else {
-            least.max(gas)
-        }
-        .min(most);
-        let (input, value) = (Bytes::from(input), U256::from(value));
-        let tip = u128::from(self.sized(34));
-        let (max_fee_per_gas, max_priority_fee_per_gas) = (MAX_FEE, tip);
-        let unprotected = self.one_in(2);
+            least.max(tx.gas_limit)
+        };
+        tx.gas_limit = wanted.min(most);
+        tx.max_priority_fee_per_gas = u128::from(self.sized(34));
+        let protected = !self.one_in(2);
+        let (to, gas_limit, nonce) = (tx.to, tx.gas_limit, tx.nonce);
         let account = &self.users[user];
         let raw = match (kind, to) {
-            (0, _) => {
-                let chain_id = (!unprotected).then_some(CHAIN);
-                account.sign(TxLegacy {
-                    chain_id,
-                    nonce,
-                    gas_price: MAX_FEE,
-                    gas_limit,
-                    to,
-                    value,
-                    input,
-                })
-            }
-            (1, _) => account.sign(TxEip2930 {
-                chain_id: CHAIN,
-                nonce,
-                gas_price: MAX_FEE,
-                gas_limit,
-                to,
-                value,
-                access_list,
-                input,
-            }),
-            (4, TxKind::Call(to)) => account.sign(TxEip7702 {
-                chain_id: CHAIN,
-                nonce,
-                gas_limit,
-                max_fee_per_gas,
-                max_priority_fee_per_gas,
-                to,
-                value,
-                access_list,
-                authorization_list,
-                input,
-            }),
-            _ => account.sign(TxEip1559 {
-                chain_id: CHAIN,
-                nonce,
-                gas_limit,
-                max_fee_per_gas,
-                max_priority_fee_per_gas,
-                to,
-                value,
-                access_list,
-                input,
-            }),
+            (0, _) => account.sign(typed::legacy(tx, protected)),
+            (1, _) => account.sign(typed::listed(tx)),
+            (4, TxKind::Call(to)) => account.sign(typed::delegating(tx, to, authorizations)),
+            _ => account.sign(tx),
         };
         if gas_limit >= least && draft.take(raw, gas_limit) {
             draft.nonces.insert(from, nonce + 1);
             if to.is_create() {
                 self.remember(from.create(nonce));
             }
+        }
+    }
+
+    /// A transaction of nonce 0 without a tip. Its gas limit is above the usual need.
+    fn call_or_creation(&mut self) -> TxEip1559 {
+        let common = TxEip1559 {
+            chain_id: CHAIN,
+            max_fee_per_gas: MAX_FEE,
+            ..Default::default()
+        };
+        if self.below(8) == 0 {
+            return TxEip1559 {
+                to: TxKind::Create,
+                input: creation(&mut self.rng).into(),
+                gas_limit: 400_000,
+                value: U256::from(self.below(2)),
+                ..common
+            };
+        }
+        let message = self.message();
+        TxEip1559 {
+            to: TxKind::Call(message.to),
+            input: message.input.into(),
+            gas_limit: message.gas,
+            value: U256::from(message.value),
+            ..common
         }
     }
 
@@ -543,31 +519,15 @@ impl Generator {
             5 => (DESTROY, self.anybody().into_word().to_vec(), 90_000),
             6 | 7 => {
                 let inner = if self.one_in(2) {
-                    (STORE, self.words(2))
+                    STORE
                 } else {
-                    (self.anybody(), self.words(2))
+                    self.anybody()
                 };
-                (
-                    self.pick(&PROXIES),
-                    [inner.0.into_word().to_vec(), inner.1].concat(),
-                    200_000,
-                )
+                let input = [inner.into_word().to_vec(), self.words(2)].concat();
+                (self.pick(&PROXIES), input, 200_000)
             }
             8 => (CREATE, creation(&mut self.rng), 400_000),
-            9 | 10 => {
-                let (factory, salt) = (
-                    self.pick(&[CREATE2, CREATE2_AND_CALL]),
-                    B256::with_last_byte(self.below(3) as u8),
-                );
-                // So that the same contract is made again, and its address is taken or free again.
-                let init = if self.one_in(3) {
-                    creation(&mut self.rng)
-                } else {
-                    hex!("600280600b6000396000f333ff").to_vec()
-                };
-                self.remember(factory.create2(salt, keccak256(&init)));
-                (factory, [salt.to_vec(), init].concat(), 500_000)
-            }
+            9 | 10 => self.create2(),
             11 => (ENVIRONMENT, vec![], 600_000),
             12 => (FILL, self.words(1), 250_000),
             13 => (self.pick(&[RECURSE, LOOP]), vec![], 200_000),
@@ -581,11 +541,8 @@ impl Generator {
                     U256::from(96).into(),
                     B256::ZERO,
                 ];
-                (
-                    MESSAGE_PASSER,
-                    [hex!("c2b3e5ac").to_vec(), arguments.concat()].concat(),
-                    300_000,
-                )
+                let input = [hex!("c2b3e5ac").to_vec(), arguments.concat()].concat();
+                (MESSAGE_PASSER, input, 300_000)
             }
             17 => self.system_contract(),
             _ => return precompiles::message(&mut self.rng),
@@ -596,6 +553,20 @@ impl Generator {
             gas,
             value: if self.one_in(4) { self.below(100) } else { 0 },
         }
+    }
+
+    /// A factory, the input that makes it create a contract, and gas. Some contracts are the same
+    /// again, so that their address is taken, or free again.
+    fn create2(&mut self) -> (Address, Vec<u8>, u64) {
+        let factory = self.pick(&[CREATE2, CREATE2_AND_CALL]);
+        let salt = B256::with_last_byte(self.below(3) as u8);
+        let init = if self.one_in(3) {
+            creation(&mut self.rng)
+        } else {
+            hex!("600280600b6000396000f333ff").to_vec()
+        };
+        self.remember(factory.create2(salt, keccak256(&init)));
+        (factory, [salt.to_vec(), init].concat(), 500_000)
     }
 
     fn words(&mut self, count: usize) -> Vec<u8> {
@@ -639,6 +610,17 @@ impl Generator {
             300_000,
         )
     }
+}
+
+/// Intrinsic gas of a transaction with this many authorizations.
+fn least_gas(tx: &TxEip1559, authorizations: usize) -> u64 {
+    let keys: usize = tx
+        .access_list
+        .iter()
+        .map(|item| item.storage_keys.len())
+        .sum();
+    let listed = tx.access_list.len() as u64 * 2_400 + keys as u64 * 1_900;
+    intrinsic_gas(&tx.input, tx.to, listed, authorizations)
 }
 
 /// Gas of a transaction before it runs, at least as much as any fork asks.

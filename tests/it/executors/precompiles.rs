@@ -97,20 +97,13 @@ fn at_limit(rng: &mut StdRng) -> Message {
 
 /// A precompile and input that it takes, mostly.
 fn input(rng: &mut StdRng) -> (u64, Vec<u8>) {
-    let noise = |rng: &mut StdRng, length: usize| -> Vec<u8> {
-        (0..length).map(|_| rng.random()).collect()
-    };
     match rng.random_range(0..14) {
         // The sender of nobody's transaction: a random hash with a signature that may recover.
-        0 => (
-            1,
-            [
-                noise(rng, 32),
-                word(27 + rng.random_range(0..2)).to_vec(),
-                noise(rng, 64),
-            ]
-            .concat(),
-        ),
+        0 => {
+            let hash = noise(rng, 32);
+            let parity = word(27 + rng.random_range(0..2)).to_vec();
+            (1, [hash, parity, noise(rng, 64)].concat())
+        }
         n @ 1..4 => {
             let length = rng.random_range(0..700);
             (n + 1, noise(rng, length))
@@ -127,35 +120,8 @@ fn input(rng: &mut StdRng) -> (u64, Vec<u8>) {
             pairs.truncate(192 * rng.random_range(0..=2));
             (8, pairs)
         }
-        9 => {
-            let rounds: u32 = *[0, 1, 12, 500, 100_000].choose(rng).expect("rounds");
-            (
-                9,
-                [
-                    rounds.to_be_bytes().to_vec(),
-                    noise(rng, 208),
-                    vec![rng.random_range(0..3)],
-                ]
-                .concat(),
-            )
-        }
-        10 => {
-            // The zero polynomial: commitment and proof are the point at infinity, the value is
-            // zero everywhere.
-            let infinity = [&[0xc0][..], &[0; 47]].concat();
-            let hash = hex!("010657f37554c781402a22917dee2f75def7ab966d7b770905398eba3c444014");
-            (
-                10,
-                [
-                    hash.to_vec(),
-                    word(rng.random_range(0..9)).to_vec(),
-                    word(0).to_vec(),
-                    infinity.clone(),
-                    infinity,
-                ]
-                .concat(),
-            )
-        }
+        9 => (9, blake2f(rng)),
+        10 => (10, point_evaluation(rng)),
         11 | 12 => (0x100, P256.to_vec()),
         _ => {
             let number = rng.random_range(0x0b..0x13);
@@ -165,6 +131,35 @@ fn input(rng: &mut StdRng) -> (u64, Vec<u8>) {
             (number, vec![0; length])
         }
     }
+}
+
+fn noise(rng: &mut StdRng, length: usize) -> Vec<u8> {
+    (0..length).map(|_| rng.random()).collect()
+}
+
+fn blake2f(rng: &mut StdRng) -> Vec<u8> {
+    let rounds: u32 = *[0, 1, 12, 500, 100_000].choose(rng).expect("rounds");
+    [
+        rounds.to_be_bytes().to_vec(),
+        noise(rng, 208),
+        vec![rng.random_range(0..3)],
+    ]
+    .concat()
+}
+
+/// The zero polynomial: commitment and proof are the point at infinity, the value is zero
+/// everywhere.
+fn point_evaluation(rng: &mut StdRng) -> Vec<u8> {
+    let infinity = [&[0xc0][..], &[0; 47]].concat();
+    let hash = hex!("010657f37554c781402a22917dee2f75def7ab966d7b770905398eba3c444014");
+    [
+        hash.to_vec(),
+        word(rng.random_range(0..9)).to_vec(),
+        word(0).to_vec(),
+        infinity.clone(),
+        infinity,
+    ]
+    .concat()
 }
 
 /// Three numbers of random lengths, some at Osaka's limit of 1,024 bytes.

@@ -30,14 +30,7 @@ pub fn attributes(rng: &mut StdRng, good: &Value, on: &Head) -> (&'static str, V
             "no gas limit"
         }
         2 => {
-            json["eip1559Params"] = match good["eip1559Params"].is_null() {
-                true => json!("0x0000000800000002"),
-                false => json!(
-                    *["0x0000000000000002", "0x0000000200000000", "0x00", "0x"]
-                        .choose(rng)
-                        .expect("parameters")
-                ),
-            };
+            json["eip1559Params"] = wrong_eip1559_params(rng, good);
             "EIP-1559 parameters that are wrong or too early"
         }
         3 if good["minBaseFee"].is_number() => {
@@ -50,17 +43,11 @@ pub fn attributes(rng: &mut StdRng, good: &Value, on: &Head) -> (&'static str, V
             "a withdrawal"
         }
         5 => {
-            match json["withdrawals"].is_null() {
-                true => json["withdrawals"] = json!([]),
-                false => remove(&mut json, "withdrawals"),
-            }
+            add_or_remove(&mut json, "withdrawals", json!([]));
             "withdrawals where they should not be, or none"
         }
         6 => {
-            match json["parentBeaconBlockRoot"].is_null() {
-                true => json["parentBeaconBlockRoot"] = json!(B256::ZERO),
-                false => remove(&mut json, "parentBeaconBlockRoot"),
-            }
+            add_or_remove(&mut json, "parentBeaconBlockRoot", json!(B256::ZERO));
             "a beacon root where it should not be, or none"
         }
         7..11 => return transactions(rng, good),
@@ -78,6 +65,24 @@ pub fn attributes(rng: &mut StdRng, good: &Value, on: &Head) -> (&'static str, V
         }
     };
     (what, json)
+}
+
+/// Adds a member that is not there, and removes one that is.
+fn add_or_remove(json: &mut Value, member: &str, value: Value) {
+    if json[member].is_null() {
+        json[member] = value;
+    } else {
+        remove(json, member);
+    }
+}
+
+/// Invalid parameters, or valid ones before the fork that has them.
+fn wrong_eip1559_params(rng: &mut StdRng, good: &Value) -> Value {
+    if good["eip1559Params"].is_null() {
+        return json!("0x0000000800000002");
+    }
+    let wrong = ["0x0000000000000002", "0x0000000200000000", "0x00", "0x"];
+    json!(*wrong.choose(rng).expect("parameters"))
 }
 
 /// Attributes with something wrong in their list of transactions.
@@ -161,44 +166,21 @@ pub fn payload(
 /// Makes one field of a header wrong.
 fn spoil(rng: &mut StdRng, header: &mut Header, on: &Head) -> &'static str {
     match rng.random_range(0..14) {
-        0 => {
-            header.state_root.0[0] ^= 1;
-            "state root"
+        n @ 0..7 => {
+            let (name, change) = WRONG_FIELDS[n];
+            change(header);
+            name
         }
-        1 => {
-            header.receipts_root.0[0] ^= 1;
-            "receipts root"
-        }
-        2 => {
-            header.logs_bloom.0[0] ^= 1;
-            "bloom"
-        }
-        3 => {
+        7 => {
             header.gas_used = header
                 .gas_used
                 .wrapping_add(rng.random_range(0..2) * 2)
                 .wrapping_sub(1);
             "gas used"
         }
-        4 => {
-            header.gas_used = header.gas_limit + 1;
-            "gas used above the limit"
-        }
-        5 => {
-            header.base_fee_per_gas = header.base_fee_per_gas.map(|fee| fee + 1);
-            "base fee"
-        }
-        6 => {
+        8 => {
             header.timestamp = on.time;
             "timestamp"
-        }
-        7 => {
-            header.number += 1;
-            "number"
-        }
-        8 => {
-            header.parent_hash.0[0] ^= 1;
-            "parent"
         }
         9 => {
             let mut extra = header.extra_data.to_vec();
@@ -227,6 +209,21 @@ fn spoil(rng: &mut StdRng, header: &mut Header, on: &Head) -> &'static str {
         }
     }
 }
+
+/// Changes that make any header wrong.
+const WRONG_FIELDS: [(&str, fn(&mut Header)); 7] = [
+    ("state root", |header| header.state_root.0[0] ^= 1),
+    ("receipts root", |header| header.receipts_root.0[0] ^= 1),
+    ("bloom", |header| header.logs_bloom.0[0] ^= 1),
+    ("gas used above the limit", |header| {
+        header.gas_used = header.gas_limit + 1
+    }),
+    ("base fee", |header| {
+        header.base_fee_per_gas = header.base_fee_per_gas.map(|fee| fee + 1)
+    }),
+    ("number", |header| header.number += 1),
+    ("parent", |header| header.parent_hash.0[0] ^= 1),
+];
 
 /// The block of a payload in the Engine API's form.
 fn decode(json: &Value, beacon_root: B256) -> Payload {

@@ -1,17 +1,23 @@
 //! A network without a network: an L1 out of numbers, a node that builds, a node that follows, and
 //! what the blocks should be made of.
 
-use alloy_consensus::{SignableTransaction, Signed, TxEip1559, TxEip2930, TxEip7702, TxLegacy};
-use alloy_eips::{eip2718::Encodable2718, eip7702::Authorization};
+use crate::typed;
+use alloy_consensus::{SignableTransaction, Signed, TxEip1559};
+use alloy_eips::{
+    eip2718::Encodable2718,
+    eip2930::AccessListItem,
+    eip7702::{Authorization, SignedAuthorization},
+};
 use alloy_primitives::{
     Address, B256, Bytes, Log, LogData, Signature, TxKind, U256, address, hex, keccak256,
 };
 use op_alloy_consensus::{OpTxEnvelope, TxDeposit};
+use op_alloy_rpc_types_engine::OpPayloadAttributes;
 use serde_json::{Value, json};
 use starling::chain::{self, Chain, Inserted, Options, genesis, view::ExecutedBlock, view::View};
 use starling_p2p::Provenance;
 use starling_proto::{
-    attributes::{L1Block, ReceiptLogs, attributes, is_upgrade_block},
+    attributes::{L1Block, attributes, is_upgrade_block},
     config::{RollupConfig, RollupGenesis},
     config_update::CONFIG_UPDATE_EVENT,
     deposit::{deposit_to_log, user_source_hash},
@@ -75,6 +81,19 @@ impl Block {
 struct Node {
     chain: Chain,
     _dir: tempfile::TempDir,
+}
+
+impl Node {
+    /// Builds a block and makes it the head.
+    async fn build(&self, parent: B256, attributes: OpPayloadAttributes) -> Arc<ExecutedBlock> {
+        let id = self.chain.start(parent, attributes).await.unwrap();
+        let executed = self.chain.seal(id).await.unwrap();
+        self.chain
+            .forkchoice(executed.payload.hash, None, None)
+            .await
+            .unwrap();
+        executed
+    }
 }
 
 pub struct Network {
@@ -174,20 +193,16 @@ impl Network {
         let number = parent.number() + 1;
         let epoch = number / EPOCH;
         let origin = l1_block(epoch, self.rollup.block_time);
-        let deposits = if number.is_multiple_of(EPOCH) {
-            deposits(origin.hash)
-        } else {
-            vec![]
-        };
-        let receipts: Option<Vec<ReceiptLogs>> = number.is_multiple_of(EPOCH).then(|| {
-            let updates = self.update(epoch, origin.time);
-            let mut logs: Vec<Log> = deposits
+        let (mut deposits_of_block, mut receipts) = (vec![], None);
+        if number.is_multiple_of(EPOCH) {
+            deposits_of_block = deposits(origin.hash);
+            let mut logs: Vec<Log> = deposits_of_block
                 .iter()
                 .map(|deposit| deposit_to_log(PORTAL, deposit))
                 .collect();
-            logs.extend(updates);
-            vec![(true, logs)]
-        });
+            logs.extend(self.update(epoch, origin.time));
+            receipts = Some(vec![(true, logs)]);
+        }
         let derived = attributes(
             &self.rollup,
             &BlobSchedule::default(),
@@ -199,45 +214,18 @@ impl Network {
         assert!(derived.ignored.is_empty(), "{:?}", derived.ignored);
         let mut attributes = derived.attributes;
         attributes.no_tx_pool = Some(true);
-        let sent = match is_upgrade_block(&self.rollup.forks, parent.timestamp(), time) {
-            true => vec![],
-            false => self.transactions(self.rollup.forks.at(time)),
+        let sent = if is_upgrade_block(&self.rollup.forks, parent.timestamp(), time) {
+            vec![]
+        } else {
+            self.transactions(self.rollup.forks.at(time))
         };
         attributes
             .transactions
             .as_mut()
             .unwrap()
             .extend(sent.iter().map(|sent| sent.raw.clone()));
-        let id = self
-            .leader
-            .chain
-            .start(parent.hash, attributes)
-            .await
-            .unwrap();
-        let executed = self.leader.chain.seal(id).await.unwrap();
-        let hash = executed.payload.hash;
-        self.leader
-            .chain
-            .forkchoice(hash, None, None)
-            .await
-            .unwrap();
-
-        let version = self.rollup.forks.payload_version(time);
-        let wire = executed.payload.to_wire(version);
-        let received = WirePayload::decode(version, &wire)
-            .unwrap()
-            .into_payload()
-            .unwrap();
-        assert_eq!(received, *executed.payload);
-        let provenance = Provenance::Linked { tip: number };
-        let inserted = self
-            .follower
-            .chain
-            .follow(Arc::new(received), provenance)
-            .await
-            .unwrap();
-        assert_eq!(inserted, Inserted::Valid, "block {number}");
-        assert_eq!(self.follower_head().hash, hash);
+        let executed = self.leader.build(parent.hash, attributes).await;
+        self.follow(&executed.payload).await;
         let config = self.config.clone();
         self.forget(parent.timestamp(), time);
         Block {
@@ -246,10 +234,30 @@ impl Network {
             before,
             after: self.leader.chain.view(),
             origin,
-            deposits,
+            deposits: deposits_of_block,
             sent,
             config,
         }
+    }
+
+    /// Executes the wire bytes of a block on the follower, whose head it becomes.
+    async fn follow(&self, payload: &Payload) {
+        let version = self.rollup.forks.payload_version(payload.timestamp());
+        let wire = payload.to_wire(version);
+        let received = WirePayload::decode(version, &wire)
+            .unwrap()
+            .into_payload()
+            .unwrap();
+        assert_eq!(received, *payload);
+        let number = payload.number();
+        let inserted = self
+            .follower
+            .chain
+            .follow(Arc::new(received), Provenance::Linked { tip: number })
+            .await
+            .unwrap();
+        assert_eq!(inserted, Inserted::Valid, "block {number}");
+        assert_eq!(self.follower_head().hash, payload.hash);
     }
 
     /// Changes every parameter at the beginning of an epoch, and gives the logs that say so.
@@ -346,25 +354,26 @@ impl Network {
             input: input.into(),
             access_list: Default::default(),
         };
-        let stranger = TxKind::Call(Address::repeat_byte(0x5a));
-        // initiateWithdrawal(address,uint256,bytes)
-        let withdrawal = [
-            U256::from(9),
-            U256::from(100_000),
-            U256::from(96),
-            U256::ZERO,
-        ]
-        .map(|word| word.to_be_bytes::<32>());
-        let withdrawal = [hex!("c2b3e5ac").to_vec(), withdrawal.concat()].concat();
+        let stranger = Address::repeat_byte(0x5a);
         let noise: Vec<u8> = (0..9u64)
             .flat_map(|i| keccak256((nonce * 9 + i).to_be_bytes()).0)
             .collect();
         let create = |code: &[u8]| common(TxKind::Create, 0, code.to_vec(), 100_000);
+        let reverting = TxEip1559 {
+            value: U256::from(3),
+            access_list: vec![AccessListItem {
+                address: PORTAL,
+                storage_keys: vec![B256::ZERO],
+            }]
+            .into(),
+            ..create(&hex!("60006000fd"))
+        };
+        let legacy = typed::legacy(common(stranger.into(), 7, noise, 60_000), true);
         let mut sent = vec![
-            signed(1, common(stranger, 1_000, vec![], 21_000), true),
+            signed(1, common(stranger.into(), 1_000, vec![], 21_000), true),
             signed(
                 2,
-                common(MESSAGE_PASSER.into(), 1, withdrawal, 300_000),
+                common(MESSAGE_PASSER.into(), 1, withdrawal(), 300_000),
                 true,
             ),
             // PUSH0, TSTORE, CLZ: opcodes that came with Canyon, Ecotone and Karst.
@@ -375,55 +384,29 @@ impl Network {
                 fork >= Fork::Ecotone,
             ),
             signed(5, create(&hex!("60011e60006000f3")), fork >= Fork::Karst),
+            signed(6, legacy, true),
+            signed(7, typed::listed(reverting), false),
         ];
-        let legacy = TxLegacy {
-            chain_id: Some(CHAIN),
-            nonce,
-            gas_price: MAX_FEE,
-            gas_limit: 60_000,
-            to: stranger,
-            value: U256::from(7),
-            input: noise.into(),
-        };
-        sent.push(signed(6, legacy, true));
-        // This call reverts.
-        let listed = TxEip2930 {
-            chain_id: CHAIN,
-            nonce,
-            gas_price: MAX_FEE,
-            gas_limit: 100_000,
-            to: TxKind::Create,
-            value: U256::from(3),
-            access_list: vec![alloy_eips::eip2930::AccessListItem {
-                address: PORTAL,
-                storage_keys: vec![B256::ZERO],
-            }]
-            .into(),
-            input: hex!("60006000fd").into(),
-        };
-        sent.push(signed(7, listed, false));
         if fork >= Fork::Isthmus {
-            let authorization = Authorization {
-                chain_id: U256::from(CHAIN),
-                address: Address::repeat_byte(0x77),
-                nonce: self.nonce * 1_000,
-            };
-            let signature = signature(9, authorization.signature_hash());
-            let delegating = TxEip7702 {
-                chain_id: CHAIN,
+            let call = TxEip1559 {
                 nonce: nonce - self.first_type_four(),
-                gas_limit: 100_000,
-                max_fee_per_gas: MAX_FEE,
-                max_priority_fee_per_gas: TIP,
-                to: Address::repeat_byte(0x5a),
-                value: U256::from(2),
-                access_list: Default::default(),
-                authorization_list: vec![authorization.into_signed(signature)],
-                input: Bytes::new(),
+                ..common(stranger.into(), 2, vec![], 100_000)
             };
+            let authorizations = vec![self.authorization()];
+            let delegating = typed::delegating(call, stranger, authorizations);
             sent.push(signed(8, delegating, true));
         }
         sent
+    }
+
+    fn authorization(&self) -> SignedAuthorization {
+        let authorization = Authorization {
+            chain_id: U256::from(CHAIN),
+            address: Address::repeat_byte(0x77),
+            nonce: self.nonce * 1_000,
+        };
+        let signature = signature(9, authorization.signature_hash());
+        authorization.into_signed(signature)
     }
 
     /// How often the other accounts had sent something before there were transactions of type 4.
@@ -438,6 +421,18 @@ impl Network {
             .unwrap();
         self.nonce - 1 - account.nonce
     }
+}
+
+/// Calldata of `initiateWithdrawal(address,uint256,bytes)`.
+fn withdrawal() -> Vec<u8> {
+    let words = [
+        U256::from(9),
+        U256::from(100_000),
+        U256::from(96),
+        U256::ZERO,
+    ]
+    .map(|word| word.to_be_bytes::<32>());
+    [hex!("c2b3e5ac").to_vec(), words.concat()].concat()
 }
 
 /// The L1: a block for each epoch.

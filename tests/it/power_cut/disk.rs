@@ -505,40 +505,10 @@ fn a_disk_keeps_what_was_synced_and_parts_of_the_rest() {
         StdRng::seed_from_u64(1),
     );
     fs::write(root.path().join("old"), "old").expect("a file");
-    let text = |text: &str| {
-        format!(
-            "\"{}\"",
-            text.bytes()
-                .map(|byte| format!("\\x{byte:02x}"))
-                .collect::<String>()
-        )
-    };
-    let path = |name: &str| text(&root.path().join(name).display().to_string());
-    let record = [
-        format!(
-            "7 openat(AT_FDCWD, {}, O_WRONLY|O_CREAT|O_EXCL, 0666) = 3",
-            path("new")
-        ),
-        format!("7 write(3, {}, 5) = 5", text("first")),
-        // The second thread writes while the first syncs: that write may be missing.
-        "7 fsync(3 <unfinished ...>".into(),
-        format!("8 write(3, {}, 6)            = 6", text("second")),
-        "7 <... fsync resumed>)          = 0".into(),
-        format!("7 openat(AT_FDCWD, {}, O_RDONLY|O_DIRECTORY) = 4", path("")),
-        "7 fsync(4)                      = 0".into(),
-        format!(
-            "7 renameat(AT_FDCWD, {}, AT_FDCWD, {}) = 0",
-            path("old"),
-            path("moved")
-        ),
-        format!(
-            "7 unlinkat(4, {}, 0)          = -1 ENOENT (No such file or directory)",
-            text("none")
-        ),
-        format!("7 write(3, {}, 5 <unfinished ...>) = ?", text("never")),
-        "7 +++ killed by SIGKILL +++".into(),
-    ];
-    let (trace, mut disk) = (Trace::parse(&record.join("\n")), Disk::of(root.path()));
+    let (trace, mut disk) = (
+        Trace::parse(&record_of_a_rename(root.path())),
+        Disk::of(root.path()),
+    );
     trace
         .moments
         .iter()
@@ -564,4 +534,38 @@ fn a_disk_keeps_what_was_synced_and_parts_of_the_rest() {
             );
         }
     }
+}
+
+/// The record of a process that writes "first" and "second" to `new`, and renames `old`. The second
+/// thread writes while the first syncs: that write may be missing.
+fn record_of_a_rename(root: &Path) -> String {
+    let text = |text: &str| {
+        let bytes = text.bytes().map(|byte| format!("\\x{byte:02x}"));
+        format!("\"{}\"", bytes.collect::<String>())
+    };
+    let path = |name: &str| text(&root.join(name).display().to_string());
+    [
+        format!(
+            "7 openat(AT_FDCWD, {}, O_WRONLY|O_CREAT|O_EXCL, 0666) = 3",
+            path("new")
+        ),
+        format!("7 write(3, {}, 5) = 5", text("first")),
+        "7 fsync(3 <unfinished ...>".into(),
+        format!("8 write(3, {}, 6)            = 6", text("second")),
+        "7 <... fsync resumed>)          = 0".into(),
+        format!("7 openat(AT_FDCWD, {}, O_RDONLY|O_DIRECTORY) = 4", path("")),
+        "7 fsync(4)                      = 0".into(),
+        format!(
+            "7 renameat(AT_FDCWD, {}, AT_FDCWD, {}) = 0",
+            path("old"),
+            path("moved")
+        ),
+        format!(
+            "7 unlinkat(4, {}, 0)          = -1 ENOENT (No such file or directory)",
+            text("none")
+        ),
+        format!("7 write(3, {}, 5 <unfinished ...>) = ?", text("never")),
+        "7 +++ killed by SIGKILL +++".into(),
+    ]
+    .join("\n")
 }

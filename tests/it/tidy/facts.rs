@@ -80,6 +80,19 @@ pub struct Facts {
 }
 
 impl Facts {
+    /// The facts of one file alone.
+    pub fn of(file: &str, text: &str, test: bool) -> Self {
+        let mut facts = Self::default();
+        let place = Place {
+            file: file.to_owned(),
+            line: 1,
+            module: vec![],
+            test,
+        };
+        Self::read(&mut facts, text, place);
+        facts
+    }
+
     /// Reads one file. A file that does not parse ends the test: the compiler accepts it.
     pub fn read(facts: &mut Self, text: &str, place: Place) {
         let tree = syn::parse_file(text)
@@ -265,6 +278,43 @@ impl Reader<'_> {
         }
     }
 
+    /// Functions of a token stream (`proptest!`): `fn` and a name, up to the next braces.
+    fn functions_in_tokens(&mut self, tokens: TokenStream) {
+        let mut begun: Option<(usize, Option<String>)> = None;
+        for token in tokens {
+            match token {
+                TokenTree::Ident(ident) if ident == "fn" => {
+                    begun = Some((ident.span().start().line, None));
+                }
+                TokenTree::Ident(ident) => {
+                    if let Some((_, name)) = &mut begun {
+                        name.get_or_insert_with(|| ident.to_string());
+                    }
+                }
+                TokenTree::Group(group) => {
+                    let is_body = group.delimiter() == Delimiter::Brace;
+                    begun = match begun {
+                        Some((first, Some(name))) if is_body => {
+                            let function = Function {
+                                place: self.at(first),
+                                name,
+                                lines: group.span_close().end().line + 1 - first,
+                                is_async: false,
+                            };
+                            self.facts.functions.push(function);
+                            None
+                        }
+                        // `fn(u8)` is a type.
+                        Some((_, None)) => None,
+                        other => other,
+                    };
+                    self.functions_in_tokens(group.stream());
+                }
+                _ => {}
+            }
+        }
+    }
+
     /// Paths, method calls and arms on booleans of a token stream.
     fn tokens(&mut self, tokens: TokenStream) {
         let mut tokens = tokens.into_iter().peekable();
@@ -441,6 +491,7 @@ impl<'ast> Visit<'ast> for Reader<'_> {
     }
 
     fn visit_macro(&mut self, call: &'ast syn::Macro) {
+        self.functions_in_tokens(call.tokens.clone());
         self.tokens(call.tokens.clone());
         visit::visit_macro(self, call);
     }

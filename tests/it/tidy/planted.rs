@@ -188,18 +188,21 @@ fn a_second_type_of_a_name_is_found() {
 fn a_function_of_61_lines_is_found() {
     // The line of `fn` and the one of its brace are counted.
     let of_lines = |lines: usize| format!("fn long() {{{}\n}}", "\n    f();".repeat(lines - 2));
-    let in_impl = format!("impl A {{\n{}\n}}", of_lines(61));
-    let in_trait = format!("trait A {{\n{}\n}}", of_lines(61));
-    let in_test = format!("#[cfg(test)]\nmod tests {{\n{}\n}}", of_lines(61));
-    finds(
-        rules::long_functions,
-        &[&of_lines(61), &in_impl, &in_trait],
-        &[&of_lines(60), &in_test],
-    );
-    assert_eq!(
-        rules::long_functions(&library(&of_lines(61))),
-        ["src/lib.rs:1: long has 61 lines"]
-    );
+    let found = |text: &str| rules::long_functions(&files(&[("tests/it/a.rs", text)]));
+    let long = of_lines(61);
+    for wrong in [
+        long.clone(),
+        format!("impl A {{\n{long}\n}}"),
+        format!("trait A {{\n{long}\n}}"),
+        format!("#[cfg(test)]\nmod tests {{\n#[test]\n{long}\n}}"),
+        format!("proptest! {{ #[test] {long} }}"),
+        format!("fn short() {{ proptest!(|(a: u8)| {{ {long} }}); }}"),
+    ] {
+        assert!(!found(&wrong).is_empty(), "overlooked:\n{wrong}");
+    }
+    let many = format!("{0}\nproptest! {{ {0} {0} }}", of_lines(60));
+    assert_eq!(found(&many), Findings::new());
+    assert_eq!(found(&long), ["tests/it/a.rs:1: long has 61 lines"]);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::{
     exceptions::{EDGES, FEATURES_ONLY, SAME_NAME},
-    facts::Place,
+    facts::{Facts, Place},
     graph::Graph,
     manifest::crate_name,
     source::{Crate, Resolved},
@@ -335,16 +335,18 @@ pub fn one_name_one_type(tree: &Workspace) -> Findings {
     same_names(&tree.sources().collect::<Vec<_>>(), SAME_NAME)
 }
 
-pub fn long_functions(source: &Crate) -> Findings {
-    let functions = source.facts.functions.iter();
-    functions
-        .filter(|function| !function.place.test && function.lines > LINES)
+/// Functions above [`LINES`] lines, those of tests too.
+pub fn long_functions(files: &BTreeMap<String, String>) -> Findings {
+    files
+        .iter()
+        .flat_map(|(file, text)| Facts::of(file, text, false).functions)
+        .filter(|function| function.lines > LINES)
         .map(|it| found(&it.place, format!("{} has {} lines", it.name, it.lines)))
         .collect()
 }
 
 pub fn no_function_above_60_lines(tree: &Workspace) -> Findings {
-    tree.sources().flat_map(long_functions).collect()
+    long_functions(&tree.files)
 }
 
 pub fn bool_matches(source: &Crate) -> Findings {

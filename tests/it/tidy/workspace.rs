@@ -1,7 +1,7 @@
 //! The repository as the rules see it: crates, all Rust files as text, and manifests.
 
 use super::{
-    facts::{Facts, Place},
+    facts::Facts,
     manifest::Manifest,
     source::{Crate, Resolved},
 };
@@ -100,14 +100,7 @@ impl Package {
             }
         }
         for (text, test) in beside {
-            let mut facts = Facts::default();
-            let place = Place {
-                file: "beside".into(),
-                line: 1,
-                module: vec![],
-                test: *test,
-            };
-            Facts::read(&mut facts, text, place);
+            let facts = Facts::of("beside", text, *test);
             let set = if *test {
                 &mut named_in_tests
             } else {

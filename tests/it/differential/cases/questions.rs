@@ -235,6 +235,24 @@ impl Generator {
                 ])
             ));
         }
+        self.add_fees_or_more(&mut object);
+        if !anywhere {
+            return if self.one_in(2) {
+                json!([object])
+            } else {
+                json!([object, "latest"])
+            };
+        }
+        let tag = self.tag(blocks);
+        if self.one_in(5) {
+            let overrides = self.overrides();
+            return json!([object, tag, overrides]);
+        }
+        json!([object, tag])
+    }
+
+    /// Gives some calls fees, an access list or a nonce.
+    fn add_fees_or_more(&mut self, object: &mut Value) {
         match self.below(16) {
             0 => object["gasPrice"] = json!(format!("{:#x}", 2 * GWEI)),
             1 => object["maxFeePerGas"] = json!(format!("{:#x}", 2 * GWEI)),
@@ -251,18 +269,6 @@ impl Generator {
             6 => object["nonce"] = json!("0x7"),
             _ => {}
         }
-        if !anywhere {
-            return match self.one_in(2) {
-                true => json!([object]),
-                false => json!([object, "latest"]),
-            };
-        }
-        let tag = self.tag(blocks);
-        if self.one_in(5) {
-            let overrides = self.overrides();
-            return json!([object, tag, overrides]);
-        }
-        json!([object, tag])
     }
 
     fn data_name(&mut self) -> &'static str {
@@ -329,38 +335,9 @@ impl Generator {
         let stranger = Address::repeat_byte(0x99);
         let beyond = format!("{:#x}", blocks.len() + 3);
         match self.below(14) {
-            9 => {
-                self.filters += 1;
-                ("eth_newFilter", json!([{ "fromBlock": beyond }]))
-            }
-            10 => (
-                self.pick(&["eth_gasPrice", "eth_maxPriorityFeePerGas"]),
-                json!([]),
-            ),
-            11 => (
-                self.pick(&["net_listening", "net_peerCount", "web3_clientVersion"]),
-                json!([]),
-            ),
-            12 => ("eth_getBlockTransactionCountByNumber", json!([beyond])),
-            13 => (
-                "eth_call",
-                json!([{ "to": STORE, "chainId": "0x2", "data": "0x11", "input": "0x11" }, "latest"]),
-            ),
-            0 => (
+            n @ 0..4 => (
                 "eth_estimateGas",
-                json!([{ "from": from, "to": Address::with_last_byte(9) }]),
-            ),
-            1 => (
-                "eth_estimateGas",
-                json!([{ "from": stranger, "to": stranger, "value": "0x1" }]),
-            ),
-            2 => (
-                "eth_estimateGas",
-                json!([{ "from": from, "to": REVERT, "gas": "0x1388", "data": "0x1234" }]),
-            ),
-            3 => (
-                "eth_estimateGas",
-                json!([{ "from": from, "to": STORE, "gas": "0x1388" }]),
+                rare_estimates(from, stranger)[n as usize].clone(),
             ),
             4 => (
                 "eth_call",
@@ -382,94 +359,139 @@ impl Generator {
                 "eth_getProof",
                 json!([self.pick(&[STORE, PROXY, stranger]), [B256::ZERO], "latest"]),
             ),
-            _ => (
+            8 => (
                 "eth_createAccessList",
                 json!([{ "from": from, "to": CREATE, "data": "0x6160015ff3" }, "latest"]),
+            ),
+            9 => {
+                self.filters += 1;
+                ("eth_newFilter", json!([{ "fromBlock": beyond }]))
+            }
+            10 => (
+                self.pick(&["eth_gasPrice", "eth_maxPriorityFeePerGas"]),
+                json!([]),
+            ),
+            11 => (
+                self.pick(&["net_listening", "net_peerCount", "web3_clientVersion"]),
+                json!([]),
+            ),
+            12 => ("eth_getBlockTransactionCountByNumber", json!([beyond])),
+            _ => (
+                "eth_call",
+                json!([{ "to": STORE, "chainId": "0x2", "data": "0x11", "input": "0x11" }, "latest"]),
             ),
         }
     }
 
     fn malformed(&mut self) -> (&'static str, Value) {
-        let cases = [
-            ("eth_getBalance", json!([])),
-            ("eth_getBalance", json!(["0x12", "latest"])),
-            ("eth_getBalance", json!(["12", "latest"])),
-            ("eth_getBalance", json!([Address::ZERO, "newest"])),
-            ("eth_getBalance", json!([Address::ZERO, "0x01"])),
-            ("eth_getBalance", json!([Address::ZERO, "latest", 1])),
-            ("eth_getBalance", json!([Address::ZERO])),
-            ("eth_getBalance", json!([7, "latest"])),
-            (
-                "eth_getBalance",
-                json!([Address::ZERO, { "blockHash": B256::ZERO, "blockNumber": "0x0" }]),
-            ),
-            ("eth_getBlockByNumber", json!(["latest"])),
-            ("eth_getBlockByNumber", json!(["0x", true])),
-            ("eth_getBlockByNumber", json!([1, true])),
-            ("eth_getBlockByNumber", json!(["0x1", "yes"])),
-            ("eth_getBlockByHash", json!(["0x1234", true])),
-            ("eth_getTransactionReceipt", json!(["0x1234"])),
-            ("eth_getTransactionReceipt", json!([])),
-            ("eth_getTransactionByHash", json!([null])),
-            ("eth_getStorageAt", json!([STORE, "0xzz", "latest"])),
-            (
-                "eth_getStorageAt",
-                json!([STORE, hex::encode_prefixed([1; 33]), "latest"]),
-            ),
-            ("eth_getStorageAt", json!([STORE, "0x0"])),
-            ("eth_getLogs", json!([])),
-            (
-                "eth_getLogs",
-                json!([{ "fromBlock": "0x2", "toBlock": "0x1" }]),
-            ),
-            (
-                "eth_getLogs",
-                json!([{ "blockHash": B256::ZERO, "fromBlock": "0x1" }]),
-            ),
-            ("eth_getLogs", json!([{ "address": "0x12" }])),
-            ("eth_getLogs", json!([{ "topics": ["0x12"] }])),
-            (
-                "eth_getLogs",
-                json!([{ "topics": [null, null, null, null, null] }]),
-            ),
-            ("eth_call", json!([])),
-            ("eth_call", json!([{ "to": "0x12" }, "latest"])),
-            (
-                "eth_call",
-                json!([{ "to": STORE, "data": "0x1" }, "latest"]),
-            ),
-            (
-                "eth_call",
-                json!([{ "to": STORE, "data": "0x11", "input": "0x22" }, "latest"]),
-            ),
-            (
-                "eth_call",
-                json!([{ "to": STORE, "value": "10" }, "latest"]),
-            ),
-            (
-                "eth_call",
-                json!([{ "to": STORE, "gas": "0x10000000000000000" }, "latest"]),
-            ),
-            (
-                "eth_call",
-                json!([{ "to": STORE, "chainId": "0x1" }, "latest"]),
-            ),
-            ("eth_sendRawTransaction", json!(["0x"])),
-            ("eth_sendRawTransaction", json!(["02"])),
-            ("eth_sendRawTransaction", json!([])),
-            ("eth_feeHistory", json!(["0x1"])),
-            ("eth_getFilterChanges", json!(["0x7777777"])),
-            ("eth_uninstallFilter", json!(["0x7777777"])),
-            ("eth_nothing", json!([])),
-            ("nothing", json!([])),
-            ("eth_chainId", json!([1])),
-            ("web3_sha3", json!(["0x1"])),
-            (
-                "eth_getTransactionByBlockNumberAndIndex",
-                json!(["0x1", "1"]),
-            ),
-            ("eth_getProof", json!([STORE, "0x0", "latest"])),
+        let all = [
+            malformed_lookups(),
+            malformed_logs_and_calls(),
+            malformed_others(),
         ];
-        self.pick(&cases)
+        self.pick(&all.concat())
     }
+}
+
+/// A precompile, a sender without money, and gas limits that are too low.
+fn rare_estimates(from: Address, stranger: Address) -> [Value; 4] {
+    [
+        json!([{ "from": from, "to": Address::with_last_byte(9) }]),
+        json!([{ "from": stranger, "to": stranger, "value": "0x1" }]),
+        json!([{ "from": from, "to": REVERT, "gas": "0x1388", "data": "0x1234" }]),
+        json!([{ "from": from, "to": STORE, "gas": "0x1388" }]),
+    ]
+}
+
+fn malformed_lookups() -> Vec<(&'static str, Value)> {
+    vec![
+        ("eth_getBalance", json!([])),
+        ("eth_getBalance", json!(["0x12", "latest"])),
+        ("eth_getBalance", json!(["12", "latest"])),
+        ("eth_getBalance", json!([Address::ZERO, "newest"])),
+        ("eth_getBalance", json!([Address::ZERO, "0x01"])),
+        ("eth_getBalance", json!([Address::ZERO, "latest", 1])),
+        ("eth_getBalance", json!([Address::ZERO])),
+        ("eth_getBalance", json!([7, "latest"])),
+        (
+            "eth_getBalance",
+            json!([Address::ZERO, { "blockHash": B256::ZERO, "blockNumber": "0x0" }]),
+        ),
+        ("eth_getBlockByNumber", json!(["latest"])),
+        ("eth_getBlockByNumber", json!(["0x", true])),
+        ("eth_getBlockByNumber", json!([1, true])),
+        ("eth_getBlockByNumber", json!(["0x1", "yes"])),
+        ("eth_getBlockByHash", json!(["0x1234", true])),
+        ("eth_getTransactionReceipt", json!(["0x1234"])),
+        ("eth_getTransactionReceipt", json!([])),
+        ("eth_getTransactionByHash", json!([null])),
+        ("eth_getStorageAt", json!([STORE, "0xzz", "latest"])),
+        (
+            "eth_getStorageAt",
+            json!([STORE, hex::encode_prefixed([1; 33]), "latest"]),
+        ),
+        ("eth_getStorageAt", json!([STORE, "0x0"])),
+    ]
+}
+
+fn malformed_logs_and_calls() -> Vec<(&'static str, Value)> {
+    vec![
+        ("eth_getLogs", json!([])),
+        (
+            "eth_getLogs",
+            json!([{ "fromBlock": "0x2", "toBlock": "0x1" }]),
+        ),
+        (
+            "eth_getLogs",
+            json!([{ "blockHash": B256::ZERO, "fromBlock": "0x1" }]),
+        ),
+        ("eth_getLogs", json!([{ "address": "0x12" }])),
+        ("eth_getLogs", json!([{ "topics": ["0x12"] }])),
+        (
+            "eth_getLogs",
+            json!([{ "topics": [null, null, null, null, null] }]),
+        ),
+        ("eth_call", json!([])),
+        ("eth_call", json!([{ "to": "0x12" }, "latest"])),
+        (
+            "eth_call",
+            json!([{ "to": STORE, "data": "0x1" }, "latest"]),
+        ),
+        (
+            "eth_call",
+            json!([{ "to": STORE, "data": "0x11", "input": "0x22" }, "latest"]),
+        ),
+        (
+            "eth_call",
+            json!([{ "to": STORE, "value": "10" }, "latest"]),
+        ),
+        (
+            "eth_call",
+            json!([{ "to": STORE, "gas": "0x10000000000000000" }, "latest"]),
+        ),
+        (
+            "eth_call",
+            json!([{ "to": STORE, "chainId": "0x1" }, "latest"]),
+        ),
+    ]
+}
+
+fn malformed_others() -> Vec<(&'static str, Value)> {
+    vec![
+        ("eth_sendRawTransaction", json!(["0x"])),
+        ("eth_sendRawTransaction", json!(["02"])),
+        ("eth_sendRawTransaction", json!([])),
+        ("eth_feeHistory", json!(["0x1"])),
+        ("eth_getFilterChanges", json!(["0x7777777"])),
+        ("eth_uninstallFilter", json!(["0x7777777"])),
+        ("eth_nothing", json!([])),
+        ("nothing", json!([])),
+        ("eth_chainId", json!([1])),
+        ("web3_sha3", json!(["0x1"])),
+        (
+            "eth_getTransactionByBlockNumberAndIndex",
+            json!(["0x1", "1"]),
+        ),
+        ("eth_getProof", json!([STORE, "0x0", "latest"])),
+    ]
 }

@@ -1,6 +1,8 @@
 //! Transactions: those that are mined, and those that should be refused.
 
 use super::*;
+use crate::typed;
+use alloy_eips::eip7702::SignedAuthorization;
 
 impl Generator {
     /// A transaction that can be mined.
@@ -35,88 +37,55 @@ impl Generator {
         } else {
             0
         });
-        let raw = self.signed(&account, to, value, input.into(), gas_limit);
+        let common = TxEip1559 {
+            chain_id: self.chain_id,
+            nonce: account.nonce,
+            gas_limit,
+            max_fee_per_gas: GWEI * u128::from(2 + self.below(3)),
+            max_priority_fee_per_gas: 1_000_000 * u128::from(1 + self.below(5)),
+            to,
+            value,
+            access_list: Default::default(),
+            input: input.into(),
+        };
+        let raw = self.signed(&account, common);
         self.sent.push(raw.clone());
         Case::Send(raw)
     }
 
-    fn signed(
-        &mut self,
-        account: &Account,
-        to: TxKind,
-        value: U256,
-        input: Bytes,
-        gas_limit: u64,
-    ) -> Bytes {
-        let (chain_id, nonce) = (self.chain_id, account.nonce);
-        let price = GWEI * u128::from(2 + self.below(3));
-        let tip = 1_000_000 * u128::from(1 + self.below(5));
+    /// A transaction of any type with these fields.
+    fn signed(&mut self, account: &Account, mut tx: TxEip1559) -> Bytes {
         match self.below(8) {
-            0 | 1 => account.sign(TxLegacy {
-                chain_id: Some(chain_id),
-                nonce,
-                gas_price: price,
-                gas_limit,
-                to,
-                value,
-                input,
-            }),
+            0 | 1 => account.sign(typed::legacy(tx, true)),
             2 => {
-                let access_list = self.access_list();
-                account.sign(TxEip2930 {
-                    chain_id,
-                    nonce,
-                    gas_price: price,
-                    gas_limit,
-                    to,
-                    value,
-                    access_list,
-                    input,
-                })
+                tx.access_list = self.access_list();
+                account.sign(typed::listed(tx))
             }
-            3 if to.is_call() => {
-                let delegate = self.pick(&[STORE, LOG0, REVERT]);
-                let authority = authority(self.below(4) as u8);
-                let authorization = Authorization {
-                    chain_id: U256::from(chain_id),
-                    address: delegate,
-                    nonce: self.below(3),
-                };
-                let signature = sign_message(authority.key, authorization.signature_hash())
-                    .expect("a signature");
-                account.sign(TxEip7702 {
-                    chain_id,
-                    nonce,
-                    gas_limit,
-                    max_fee_per_gas: price,
-                    max_priority_fee_per_gas: tip,
-                    to: to.to().copied().unwrap_or_default(),
-                    value,
-                    access_list: Default::default(),
-                    authorization_list: vec![authorization.into_signed(signature)],
-                    input,
-                })
+            3 if tx.to.is_call() => {
+                let authorization = self.authorization();
+                let to = tx.to.to().copied().unwrap_or_default();
+                account.sign(typed::delegating(tx, to, vec![authorization]))
             }
             _ => {
-                let access_list = if self.one_in(3) {
-                    self.access_list()
-                } else {
-                    Default::default()
-                };
-                let (max_fee_per_gas, max_priority_fee_per_gas) = (price, tip);
-                account.sign(TxEip1559 {
-                    chain_id,
-                    nonce,
-                    gas_limit,
-                    max_fee_per_gas,
-                    max_priority_fee_per_gas,
-                    to,
-                    value,
-                    access_list,
-                    input,
-                })
+                if self.one_in(3) {
+                    tx.access_list = self.access_list();
+                }
+                account.sign(tx)
             }
         }
+    }
+
+    fn authorization(&mut self) -> SignedAuthorization {
+        let delegate = self.pick(&[STORE, LOG0, REVERT]);
+        let authority = authority(self.below(4) as u8);
+        let authorization = Authorization {
+            chain_id: U256::from(self.chain_id),
+            address: delegate,
+            nonce: self.below(3),
+        };
+        let signature =
+            sign_message(authority.key, authorization.signature_hash()).expect("a signature");
+        authorization.into_signed(signature)
     }
 
     /// A transaction that must not be mined: it is wrong, or too early.
@@ -142,62 +111,10 @@ impl Generator {
             ..Default::default()
         };
         let raw: Bytes = match self.below(19) {
-            0 => match self.users[..8].iter().find(|user| user.nonce > 0).cloned() {
-                Some(user) => user.sign(TxEip1559 {
-                    nonce: user.nonce - 1,
-                    value: U256::from(99),
-                    ..good
-                }),
-                None => Bytes::new(),
-            },
-            1 => account.sign(TxEip1559 {
-                chain_id: self.chain_id + 1,
-                ..good
-            }),
-            2 => account.sign(TxEip1559 {
-                gas_limit: self.below(21_000),
-                ..good
-            }),
-            3 => account.sign(TxEip1559 {
-                gas_limit: 60_000_000 + self.below(2),
-                ..good
-            }),
-            4 => account.sign(TxEip1559 {
-                max_fee_per_gas: 1,
-                max_priority_fee_per_gas: 2,
-                ..good
-            }),
+            0 => self.with_a_used_nonce(good),
             5 => poor.sign(good),
-            6 => account.sign(TxEip1559 {
-                value: U256::from(10).pow(U256::from(24)),
-                ..good
-            }),
             7 => account.sign(legacy(None)),
             8 => account.sign(legacy(Some(self.chain_id + 5))),
-            9 => account.sign(TxEip1559 {
-                max_fee_per_gas: GWEI * 1_000_000,
-                ..good
-            }),
-            10 => account.sign(TxEip1559 {
-                to: TxKind::Create,
-                input: vec![0xfe; 49_153].into(),
-                gas_limit: 5_000_000,
-                ..good
-            }),
-            11 => account.sign(TxEip1559 {
-                input: vec![1; 131_072].into(),
-                gas_limit: 10_000_000,
-                ..good
-            }),
-            12 => account.sign(TxEip1559 {
-                input: self.bytes(300).into(),
-                gas_limit: 21_000,
-                ..good
-            }),
-            13 => account.sign(TxEip1559 {
-                nonce: u64::MAX,
-                ..good
-            }),
             14 => account.sign(TxEip7702 {
                 chain_id: self.chain_id,
                 gas_limit: 100_000,
@@ -205,29 +122,65 @@ impl Generator {
                 max_priority_fee_per_gas: 1,
                 ..Default::default()
             }),
-            15 => match self.sent.is_empty() {
-                true => Bytes::new(),
-                false => self.pick(&self.sent.clone()),
-            },
+            15 if self.sent.is_empty() => Bytes::new(),
+            15 => self.pick(&self.sent.clone()),
             16 => {
                 let mut raw = account.sign(good).to_vec();
                 raw.truncate(self.rng.random_range(0..raw.len()));
                 raw.into()
             }
             17 => self.bytes(60).into(),
-            // A signature with a high s.
-            _ => {
-                let signature =
-                    sign_message(account.key, good.signature_hash()).expect("a signature");
-                let order = U256::from_be_bytes(hex!(
-                    "fffffffffffffffffffffffffffffffebaaedce6af48a03bbfd25e8cd0364141"
-                ));
-                let high = Signature::new(signature.r(), order - signature.s(), !signature.v());
-                OpTxEnvelope::from(good.into_signed(high))
-                    .encoded_2718()
-                    .into()
-            }
+            18 => with_a_high_s(&account, good),
+            field => account.sign(self.with_a_wrong_field(field, good)),
         };
         Case::Refused(raw.to_string())
     }
+
+    /// A transaction of a user who has sent another one of this nonce, if there is one.
+    fn with_a_used_nonce(&self, good: TxEip1559) -> Bytes {
+        let sender = self.users[..8].iter().find(|user| user.nonce > 0);
+        sender.map_or(Bytes::new(), |user| {
+            user.sign(TxEip1559 {
+                nonce: user.nonce - 1,
+                value: U256::from(99),
+                ..good
+            })
+        })
+    }
+
+    /// `good` with one field changed such that it must be refused. `field` is one of the numbers
+    /// below.
+    fn with_a_wrong_field(&mut self, field: u64, good: TxEip1559) -> TxEip1559 {
+        let mut tx = good;
+        match field {
+            1 => tx.chain_id = self.chain_id + 1,
+            2 => tx.gas_limit = self.below(21_000),
+            3 => tx.gas_limit = 60_000_000 + self.below(2),
+            4 => (tx.max_fee_per_gas, tx.max_priority_fee_per_gas) = (1, 2),
+            6 => tx.value = U256::from(10).pow(U256::from(24)),
+            9 => tx.max_fee_per_gas = GWEI * 1_000_000,
+            10 => {
+                tx.to = TxKind::Create;
+                tx.input = vec![0xfe; 49_153].into();
+                tx.gas_limit = 5_000_000;
+            }
+            11 => (tx.input, tx.gas_limit) = (vec![1; 131_072].into(), 10_000_000),
+            12 => tx.input = self.bytes(300).into(),
+            13 => tx.nonce = u64::MAX,
+            _ => unreachable!("no field has the number {field}"),
+        }
+        tx
+    }
+}
+
+/// A transaction whose signature has the larger of the two possible values of s (EIP-2).
+fn with_a_high_s(account: &Account, tx: TxEip1559) -> Bytes {
+    let signature = sign_message(account.key, tx.signature_hash()).expect("a signature");
+    let order = U256::from_be_bytes(hex!(
+        "fffffffffffffffffffffffffffffffebaaedce6af48a03bbfd25e8cd0364141"
+    ));
+    let high = Signature::new(signature.r(), order - signature.s(), !signature.v());
+    OpTxEnvelope::from(tx.into_signed(high))
+        .encoded_2718()
+        .into()
 }
