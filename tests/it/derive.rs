@@ -2,8 +2,9 @@
 //! derived from it: every hash, the safe head at each L1 block, and the output roots.
 
 mod branches;
+pub mod verifier;
 
-use crate::net::{Running, ask, call, free_port, starling, wait};
+use crate::net::{Running, ask, call, free_port, wait};
 use alloy_primitives::Bytes;
 use branches::BranchingL1;
 use serde_json::{Value, json};
@@ -14,29 +15,36 @@ use std::{
     process::{Command, Stdio},
     time::Duration,
 };
-
-/// For a whole chain, with a debug build on a busy machine.
-const DEADLINE: Duration = Duration::from_secs(300);
+use verifier::{DEADLINE, Verifier};
 
 /// A recorded chain.
-struct Recording {
-    folder: PathBuf,
+pub struct Recording {
+    pub folder: PathBuf,
 }
 
 impl Recording {
     /// `None`, recorded as a skip, where the fixtures are absent.
-    fn of(name: &str) -> Option<Self> {
+    pub fn of(name: &str) -> Option<Self> {
         let folder = starling_testkit::fixture("derivation-live")?.join(name);
         Some(Self { folder })
     }
 
-    fn lines(&self, name: &str) -> Vec<Value> {
+    pub fn lines(&self, name: &str) -> Vec<Value> {
         let packed = std::fs::read(self.folder.join(name)).expect("a file of the recording");
         let text = zstd::decode_all(&packed[..]).expect("zstd");
         let text = String::from_utf8(text).expect("text");
         text.lines()
             .map(|line| serde_json::from_str(line).expect("JSON"))
             .collect()
+    }
+
+    /// Number of the last safe block.
+    pub fn last_safe(&self) -> u64 {
+        let heads = self.lines("safe-heads.jsonl.zst");
+        let numbers = heads
+            .iter()
+            .filter_map(|entry| entry["safeHead"]["number"].as_u64());
+        numbers.max().expect("a safe head")
     }
 
     fn l1_chain_id(&self) -> u64 {
@@ -46,7 +54,7 @@ impl Recording {
     }
 
     /// The recorded L1 and its beacon node, with these options of the replayer.
-    fn serve(&self, options: &[&str]) -> RecordedL1 {
+    pub fn serve(&self, options: &[&str]) -> RecordedL1 {
         let [port, beacon] = [free_port(), free_port()];
         let script = starling_testkit::shared("tools/l1_replay.py").expect("the replayer");
         let python = std::env::var("PYTHON").unwrap_or_else(|_| "python3".into());
@@ -76,22 +84,8 @@ impl Recording {
         l1
     }
 
-    /// An empty data directory of the recorded chain.
-    fn init(&self, datadir: &Path) {
-        let packed = std::fs::read(self.folder.join("l2-genesis.json.zst")).expect("a genesis");
-        let genesis = datadir.with_extension("genesis.json");
-        std::fs::write(&genesis, zstd::decode_all(&packed[..]).expect("zstd")).expect("a file");
-        let status = starling()
-            .arg("init")
-            .arg(format!("--datadir={}", datadir.display()))
-            .arg(&genesis)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .status();
-        assert!(status.expect("init runs").success(), "init");
-    }
-    /// Imports the recorded blocks up to `last` as an unsafe chain.
-    fn import(&self, datadir: &Path, last: u64) {
+    /// The recorded blocks up to `last` in a file of `folder`.
+    fn block_file(&self, folder: &Path, last: u64) -> PathBuf {
         let blocks = self.lines("l2.jsonl.zst").into_iter();
         let raw: Vec<u8> = blocks
             .filter(|block| (1..=last).contains(&block["number"].as_u64().expect("a number")))
@@ -100,137 +94,33 @@ impl Recording {
                 raw.to_vec()
             })
             .collect();
-        let file = datadir.with_extension("blocks.rlp");
+        let file = folder.join("blocks.rlp");
         std::fs::write(&file, raw).expect("a file");
-        let status = starling()
-            .arg("import")
-            .arg(format!("--datadir={}", datadir.display()))
-            .arg(&file)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .status();
-        assert!(status.expect("import runs").success(), "import");
+        file
     }
-}
 
-struct RecordedL1 {
-    _process: Running,
-    url: String,
-    beacon: String,
-}
-
-/// A replica without a swarm.
-struct Verifier {
-    process: Running,
-    folder: tempfile::TempDir,
-    http: String,
-    rpc: String,
-    command: Vec<String>,
-}
-
-impl Verifier {
-    fn start(recording: &Recording, l1: &RecordedL1) -> Self {
+    pub fn verifier(&self, l1: &RecordedL1) -> Verifier {
         let beacon = format!("--l1.beacon={}", l1.beacon);
-        Self::start_with(recording, &l1.url, &[beacon])
+        Verifier::start(&self.folder, &l1.url, &[beacon])
     }
 
-    fn start_with(recording: &Recording, l1: &str, options: &[String]) -> Self {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        recording.init(&folder.path().join("data"));
-        Self::start_in(folder, recording, l1, options)
-    }
-
-    /// Starts on a data directory that exists.
-    fn start_in(
-        folder: tempfile::TempDir,
-        recording: &Recording,
-        l1: &str,
-        options: &[String],
-    ) -> Self {
-        let datadir = folder.path().join("data");
-        let [http, rpc] = [free_port(), free_port()];
-        let path = |name: &str| recording.folder.join(name).display().to_string();
-        let mut command = vec![
-            "node".into(),
-            format!("--datadir={}", datadir.display()),
-            format!("--rollup.config={}", path("rollup.json")),
-            format!("--rollup.l1-chain-config={}", path("l1-chain-config.json")),
-            format!("--l1={l1}"),
-            "--l1.http-poll-interval=200ms".into(),
-            "--l1.epoch-poll-interval=1s".into(),
-            "--p2p.disable".into(),
-            format!("--safedb.path={}", folder.path().join("safedb").display()),
-            "--http".into(),
-            format!("--http.port={http}"),
-            "--rpc.addr=127.0.0.1".into(),
-            format!("--rpc.port={rpc}"),
-        ];
-        command.extend_from_slice(options);
-        Self {
-            process: spawn(&command, folder.path()),
-            folder,
-            http: format!("http://127.0.0.1:{http}"),
-            rpc: format!("http://127.0.0.1:{rpc}"),
-            command,
-        }
-    }
-
-    fn restart(&mut self) {
-        self.process.kill9();
-        self.process = spawn(&self.command, self.folder.path());
-    }
-
-    fn safe(&self) -> Option<u64> {
-        let status = call(&self.rpc, "optimism_syncStatus", json!([])).ok()?;
-        status["safe_l2"]["number"].as_u64()
-    }
-
-    /// Waits until everything up to this L1 block is derived. Returns the status then; the heads of
-    /// every answer on the way are in order.
-    fn wait_until_derived(&mut self, l1_hash: &Value) -> Value {
-        wait(
-            &format!("L1 block {l1_hash} to be derived"),
-            DEADLINE,
-            || {
-                let status = call(&self.rpc, "optimism_syncStatus", json!([])).ok()?;
-                let number = |head: &str| status[head]["number"].as_u64().expect("a number");
-                if status["safe_l2"]["timestamp"] != json!(0) {
-                    assert!(number("finalized_l2") <= number("safe_l2"), "{status}");
-                    assert!(number("safe_l2") <= number("unsafe_l2"), "{status}");
-                }
-                (status["current_l1"]["hash"] == *l1_hash).then_some(status)
-            },
-        )
-    }
-
-    fn wait_until_safe(&mut self, number: u64) {
-        wait(&format!("safe block {number}"), DEADLINE, || {
-            if let Ok(Some(status)) = self.process.child.try_wait() {
-                panic!("the node ended with {status}: {}", self.log());
-            }
-            (self.safe()? >= number).then_some(())
-        });
-    }
-
-    fn log(&self) -> String {
-        std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+    /// A verifier whose unsafe chain is the recorded one up to `last`.
+    fn verifier_with_unsafe_blocks(&self, l1: &str, last: u64) -> Verifier {
+        let verifier = Verifier::stopped(&self.folder, l1, &[]);
+        verifier.import(&self.block_file(verifier.folder.path(), last));
+        verifier.started()
     }
 
     /// Every block, the safe head at each L1 block and the outputs are the recorded ones.
-    fn check(&self, recording: &Recording) {
-        for block in recording.lines("l2.jsonl.zst") {
+    fn check(&self, verifier: &Verifier) {
+        for block in self.lines("l2.jsonl.zst") {
             let number = block["number"].as_u64().expect("a number");
-            let got = ask(
-                &self.http,
-                "eth_getBlockByNumber",
-                json!([format!("{number:#x}"), false]),
-            );
-            assert_eq!(got["hash"], block["hash"], "block {number}");
+            assert_eq!(verifier.hash_at(number), block["hash"], "block {number}");
         }
-        for entry in recording.lines("safe-heads.jsonl.zst") {
+        for entry in self.lines("safe-heads.jsonl.zst") {
             let l1 = entry["l1"].as_u64().expect("a number");
             let got = call(
-                &self.rpc,
+                &verifier.rpc,
                 "optimism_safeHeadAtL1Block",
                 json!([format!("{l1:#x}")]),
             );
@@ -242,10 +132,10 @@ impl Verifier {
             assert_eq!(got["safeHead"], entry["safeHead"], "L1 block {l1}");
             assert_eq!(got["l1Block"], entry["l1Block"], "L1 block {l1}");
         }
-        for output in recording.lines("outputs.jsonl.zst") {
+        for output in self.lines("outputs.jsonl.zst") {
             let number = output["number"].as_u64().expect("a number");
             let got = ask(
-                &self.rpc,
+                &verifier.rpc,
                 "optimism_outputAtBlock",
                 json!([format!("{number:#x}")]),
             );
@@ -261,31 +151,10 @@ impl Verifier {
     }
 }
 
-impl Drop for Verifier {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            let log = self.log();
-            let tail: Vec<&str> = log.lines().rev().take(60).collect();
-            eprintln!("--- the verifier's log (newest first)\n{}", tail.join("\n"));
-        }
-    }
-}
-
-fn spawn(command: &[String], folder: &Path) -> Running {
-    let log = std::fs::File::options()
-        .create(true)
-        .append(true)
-        .open(folder.join("log"))
-        .expect("a log file");
-    let child = starling()
-        .args(command)
-        .current_dir(folder)
-        .stdin(Stdio::null())
-        .stdout(log.try_clone().expect("a log file"))
-        .stderr(log)
-        .spawn()
-        .expect("the node starts");
-    Running { child }
+pub struct RecordedL1 {
+    _process: Running,
+    pub url: String,
+    pub beacon: String,
 }
 
 fn derives(name: &str, options: &[&str]) {
@@ -293,15 +162,9 @@ fn derives(name: &str, options: &[&str]) {
         return;
     };
     let l1 = recording.serve(options);
-    let mut verifier = Verifier::start(&recording, &l1);
-    let last = recording
-        .lines("safe-heads.jsonl.zst")
-        .iter()
-        .filter_map(|entry| entry["safeHead"]["number"].as_u64())
-        .max()
-        .expect("a safe head");
-    verifier.wait_until_safe(last);
-    verifier.check(&recording);
+    let mut verifier = recording.verifier(&l1);
+    verifier.wait_until_safe(recording.last_safe());
+    recording.check(&verifier);
 }
 
 #[test]
@@ -315,7 +178,7 @@ fn the_rollup_nodes_port_answers_health_checks() {
         return;
     };
     let l1 = recording.serve(&[]);
-    let mut verifier = Verifier::start(&recording, &l1);
+    let mut verifier = recording.verifier(&l1);
     verifier.wait_until_safe(1);
     let version = ask(&verifier.rpc, "optimism_version", json!([]));
     assert_eq!(ask(&verifier.rpc, "health_status", json!([])), version);
@@ -362,13 +225,9 @@ fn an_unsafe_chain_with_the_derived_blocks_is_consolidated() {
         return;
     };
     let l1 = recording.serve(&[]);
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let datadir = folder.path().join("data");
-    recording.init(&datadir);
-    recording.import(&datadir, 2849);
-    let mut verifier = Verifier::start_in(folder, &recording, &l1.url, &[]);
+    let mut verifier = recording.verifier_with_unsafe_blocks(&l1.url, 2849);
     verifier.wait_until_safe(2849);
-    verifier.check(&recording);
+    recording.check(&verifier);
     assert!(
         !verifier.log().contains("L2 reorg"),
         "no block is built anew"
@@ -384,12 +243,8 @@ fn derived_blocks_override_an_unsafe_chain_without_batches() {
     // place of the unsafe ones.
     let l1 = BranchingL1::start(&recording, 110);
     l1.empty(60);
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let datadir = folder.path().join("data");
-    recording.init(&datadir);
     // More than five windows above it would be refused as too deep a reorg.
-    recording.import(&datadir, 300);
-    let mut verifier = Verifier::start_in(folder, &recording, &l1.url, &[]);
+    let mut verifier = recording.verifier_with_unsafe_blocks(&l1.url, 300);
     let status = verifier.wait_until_derived(&l1.grow(0));
     assert!(
         verifier.log().contains("L2 reorg"),
@@ -412,7 +267,7 @@ fn a_growing_l1_and_a_node_that_is_killed_meanwhile() {
         return;
     };
     let l1 = recording.serve(&["--grow", "0.3"]);
-    let mut verifier = Verifier::start(&recording, &l1);
+    let mut verifier = recording.verifier(&l1);
     for number in [60, 150, 230] {
         verifier.wait_until_safe(number);
         let safe = verifier.safe().expect("an answer");
@@ -426,13 +281,13 @@ fn a_growing_l1_and_a_node_that_is_killed_meanwhile() {
         );
     }
     verifier.wait_until_safe(296);
-    verifier.check(&recording);
+    recording.check(&verifier);
 }
 
 /// The verifier stands where a new one stands that has only seen the L1 of now.
 fn check_against_a_new_one(recording: &Recording, l1: &BranchingL1, status: &Value) {
     let head = l1.grow(0);
-    let mut fresh = Verifier::start_with(recording, &l1.url, &["--l1.beacon.ignore".into()]);
+    let mut fresh = Verifier::start(&recording.folder, &l1.url, &[]);
     let expected = fresh.wait_until_derived(&head);
     for head in ["safe_l2", "unsafe_l2", "pending_safe_l2"] {
         assert_eq!(status[head], expected[head], "{head}");
@@ -445,7 +300,7 @@ fn l1_reorgs_of_any_depth_are_followed() {
         return;
     };
     let l1 = BranchingL1::start(&recording, 110);
-    let mut verifier = Verifier::start_with(&recording, &l1.url, &["--l1.beacon.ignore".into()]);
+    let mut verifier = Verifier::start(&recording.folder, &l1.url, &[]);
     verifier.wait_until_derived(&l1.grow(0));
     for (depth, salt) in [(1, 1), (5, 2), (20, 3), (64, 4), (1, 5)] {
         let head = l1.reorganise(depth, salt);

@@ -1,6 +1,7 @@
 //! Real op-node, op-geth, op-batcher and op-proposer beside our nodes, on one machine. Each test is
 //! skipped unless the environment names the programs that it needs.
 
+mod derived;
 mod network;
 mod programs;
 mod whole;

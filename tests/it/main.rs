@@ -6,6 +6,7 @@ mod clients;
 mod crash;
 mod damaged;
 mod derive;
+mod derive_actions;
 mod devnet;
 mod devnet_use;
 mod differential;

@@ -1,0 +1,202 @@
+//! The chain that the batches are made from: L2 blocks built in this process by a core of their own,
+//! on attributes from L1, with user transactions of the test's choice.
+
+use super::l1::L1Entry;
+use crate::{late::Store, net::Account};
+use alloy_primitives::{Address, Bytes, TxKind, U256};
+use starling::{chain::ChainError, devnet::genesis::L2_CHAIN_ID};
+use starling_proto::{
+    attributes::attributes,
+    batch::SingularBatch,
+    config::RollupConfig,
+    fork::BlobSchedule,
+    l1info::L2BlockRef,
+    payload::Payload,
+    span::{BatchContext, SpanBlock, SpanBuilder},
+};
+use std::sync::Arc;
+
+/// Type byte of a deposit.
+const DEPOSIT: u8 = 0x7e;
+
+pub struct Author {
+    pub rollup: RollupConfig,
+    schedule: BlobSchedule,
+    store: Store,
+    runtime: tokio::runtime::Runtime,
+    user: Account,
+    /// The chain from genesis on, by number.
+    pub chain: Vec<Arc<Payload>>,
+}
+
+impl Author {
+    pub fn new(genesis: &str, rollup: RollupConfig, schedule: BlobSchedule, user: Account) -> Self {
+        let store = Store::new(genesis);
+        let first = store.chain.view().payload(0).expect("a read");
+        Self {
+            rollup,
+            schedule,
+            store,
+            runtime: tokio::runtime::Runtime::new().expect("a runtime"),
+            user,
+            chain: vec![first.expect("a genesis")],
+        }
+    }
+
+    pub fn head(&self) -> &Arc<Payload> {
+        self.chain.last().expect("a genesis")
+    }
+
+    fn reference(&self, block: &Payload) -> L2BlockRef {
+        L2BlockRef::of(block, &self.rollup.genesis).expect("L1 attributes")
+    }
+
+    /// Number of the L1 origin of a block.
+    pub fn origin(&self, block: &Payload) -> u64 {
+        self.reference(block).origin.number
+    }
+
+    /// Number of the origin that the next block has where no batch says otherwise: the next one as
+    /// soon as its time has come. `None` if L1 is not as far yet.
+    pub fn next_origin(&self, l1: &[Arc<L1Entry>]) -> Option<u64> {
+        let time = self.head().timestamp() + self.rollup.block_time;
+        let origin = self.origin(self.head());
+        let next = l1.get(origin as usize + 1)?;
+        Some(origin + u64::from(next.block.time <= time))
+    }
+
+    /// A transfer of the user, with the nonce that is next on this chain.
+    pub fn transfer(&self) -> Bytes {
+        let users = self.chain.iter().flat_map(|block| user_part(block));
+        self.transfer_with(users.count() as u64)
+    }
+
+    pub fn transfer_with(&self, nonce: u64) -> Bytes {
+        let to = TxKind::Call(Address::repeat_byte(0x70));
+        let value = U256::from(nonce + 1);
+        let none = Bytes::new();
+        self.user.sign(L2_CHAIN_ID, nonce, to, value, none, 21_000)
+    }
+
+    /// The block on the head with this L1 origin and these user transactions.
+    pub fn build(&self, origin: &L1Entry, user: &[Bytes]) -> Result<Arc<Payload>, ChainError> {
+        let head = self.head();
+        let receipts = Some(origin.receipts.as_slice());
+        let derived = attributes(&self.rollup, &self.schedule, head, &origin.block, receipts);
+        let mut attributes = derived.expect("attributes").attributes;
+        attributes.no_tx_pool = Some(true);
+        let all = attributes.transactions.get_or_insert_default();
+        all.extend_from_slice(user);
+        let chain = &self.store.chain;
+        self.runtime.block_on(async {
+            let id = chain.start(head.hash, attributes).await?;
+            Ok(chain.seal(id).await?.payload.clone())
+        })
+    }
+
+    /// Appends the block with this L1 origin and these user transactions.
+    pub fn append(&mut self, origin: &L1Entry, user: &[Bytes]) {
+        let block = self.build(origin, user).expect("a valid block");
+        self.adopt(block);
+    }
+
+    /// Appends L2 blocks with these user transactions as long as their L1 origin is at most `epoch`.
+    /// Returns the new blocks.
+    pub fn extend_by(
+        &mut self,
+        l1: &[Arc<L1Entry>],
+        epoch: u64,
+        user: impl Fn(&Self) -> Vec<Bytes>,
+    ) -> Vec<Arc<Payload>> {
+        let first = self.chain.len();
+        while let Some(origin) = self.next_origin(l1)
+            && origin <= epoch
+        {
+            let user = user(self);
+            self.append(&l1[origin as usize], &user);
+        }
+        self.chain[first..].to_vec()
+    }
+
+    fn adopt(&mut self, block: Arc<Payload>) {
+        let choice = self.store.chain.forkchoice(block.hash, None, None);
+        self.runtime.block_on(choice).expect("it can be the head");
+        self.chain.push(block);
+    }
+
+    /// Goes back to the block at this height.
+    pub fn rewind(&mut self, number: u64) {
+        self.chain.truncate(number as usize + 1);
+        let choice = self.store.chain.forkchoice(self.head().hash, None, None);
+        self.runtime.block_on(choice).expect("it can be the head");
+    }
+
+    /// Goes back below the first block whose L1 origin is not on this chain.
+    pub fn rewind_to(&mut self, l1: &[Arc<L1Entry>]) {
+        let is_canonical = |block: &Arc<Payload>| {
+            let origin = self.reference(block).origin;
+            let entry = l1.get(origin.number as usize);
+            entry.is_some_and(|entry| entry.block.hash == origin.hash)
+        };
+        let keep = self.chain.iter().take_while(|block| is_canonical(block));
+        let keep = keep.count() as u64;
+        self.rewind(keep - 1);
+    }
+
+    /// Takes up another branch, whose blocks were all made here. The core moves there with the next
+    /// block.
+    pub fn switch_to(&mut self, chain: Vec<Arc<Payload>>) {
+        self.chain = chain;
+    }
+
+    /// The singular batch of a block.
+    pub fn singular(&self, block: &Payload) -> SingularBatch {
+        let origin = self.reference(block).origin;
+        SingularBatch {
+            parent_hash: block.parent_hash(),
+            epoch_number: origin.number,
+            epoch_hash: origin.hash,
+            timestamp: block.timestamp(),
+            transactions: user_part(block).to_vec(),
+        }
+    }
+
+    /// The encoded span batch of consecutive blocks, of which `change` may change the content.
+    pub fn span_with(
+        &self,
+        blocks: &[Arc<Payload>],
+        change: impl Fn(usize, &mut SpanBlock),
+    ) -> Vec<u8> {
+        let mut span = SpanBuilder::new(BatchContext {
+            genesis_time: self.rollup.genesis.l2_time,
+            block_time: self.rollup.block_time,
+            chain_id: L2_CHAIN_ID,
+        });
+        for (index, block) in blocks.iter().enumerate() {
+            let reference = self.reference(block);
+            let mut content = SpanBlock {
+                epoch_number: reference.origin.number,
+                timestamp: block.timestamp(),
+                transactions: user_part(block).to_vec(),
+            };
+            change(index, &mut content);
+            let begins_epoch = reference.sequence_number == 0;
+            let (parent, epoch) = (block.parent_hash(), reference.origin.hash);
+            span.push(&content, parent, epoch, begins_epoch)
+                .expect("a span");
+        }
+        span.encode().expect("a block")
+    }
+
+    pub fn span(&self, blocks: &[Arc<Payload>]) -> Vec<u8> {
+        self.span_with(blocks, |_, _| {})
+    }
+}
+
+/// The transactions of a block after its deposits.
+pub fn user_part(block: &Payload) -> &[Bytes] {
+    let all = &block.transactions;
+    let is_deposit = |raw: &&Bytes| raw.first() == Some(&DEPOSIT);
+    let deposits = all.iter().take_while(is_deposit).count();
+    &all[deposits..]
+}

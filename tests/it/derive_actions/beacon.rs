@@ -1,0 +1,225 @@
+//! A beacon node before an L1 that keeps blobs by block number: it has the paths that anvil's lacks,
+//! answers several versioned hashes at once, and fails by order.
+
+use crate::net::ask;
+use alloy_primitives::{B256, Bytes, hex};
+use serde_json::{Value, json};
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    net::{TcpListener, TcpStream},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+/// How requests for blobs are answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BeaconFault {
+    None,
+    /// The right blobs in another order, and one that nobody wants.
+    Reordered,
+    /// Status 404 for blobs and for sidecars.
+    NotFound,
+    /// Status 500.
+    Broken,
+    /// One element of a blob is another one.
+    Wrong,
+    /// One blob too few.
+    Missing,
+    /// A web page with status 200.
+    Html,
+    /// No answer.
+    Silence,
+    /// Status 405 for blobs; sidecars are there.
+    OnlySidecars,
+}
+
+/// State that the server's threads share.
+struct BeaconState {
+    /// JSON-RPC and beacon API of the L1.
+    upstream: String,
+    fault: BeaconFault,
+    /// Requests for blobs and sidecars since the fault was set.
+    requests: usize,
+}
+
+pub struct StandInBeacon {
+    pub url: String,
+    state: Arc<Mutex<BeaconState>>,
+}
+
+impl StandInBeacon {
+    /// Serves the blobs of the L1 at `upstream`, until the process ends.
+    pub fn start(upstream: &str) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let url = format!("http://{}", listener.local_addr().expect("an address"));
+        let state = Arc::new(Mutex::new(BeaconState {
+            upstream: upstream.into(),
+            fault: BeaconFault::None,
+            requests: 0,
+        }));
+        let shared = state.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let shared = shared.clone();
+                // A client that hangs up is no concern of the server.
+                std::thread::spawn(move || serve(stream, &shared).ok());
+            }
+        });
+        Self { url, state }
+    }
+
+    pub fn set(&self, fault: BeaconFault) {
+        let mut state = self.state.lock().expect("no panic");
+        (state.fault, state.requests) = (fault, 0);
+    }
+
+    /// Requests for blobs and sidecars since the fault was set.
+    pub fn requests(&self) -> usize {
+        self.state.lock().expect("no panic").requests
+    }
+}
+
+/// Answers one request.
+fn serve(stream: TcpStream, state: &Mutex<BeaconState>) -> std::io::Result<()> {
+    let mut reader = BufReader::new(stream);
+    let mut first = String::new();
+    reader.read_line(&mut first)?;
+    let mut line = String::new();
+    while reader.read_line(&mut line)? > 2 {
+        line.clear();
+    }
+    let path = first.split(' ').nth(1).unwrap_or_default();
+    let (path, query) = path.split_once('?').unwrap_or((path, ""));
+    let answer = match path {
+        "/eth/v1/node/version" => Some(ok(json!({ "version": "stand-in" }))),
+        "/eth/v1/config/spec" => Some(ok(json!({ "SECONDS_PER_SLOT": "12" }))),
+        "/eth/v1/beacon/genesis" => {
+            let upstream = state.lock().expect("no panic").upstream.clone();
+            Some(ok(get(&upstream, path)?["data"].take()))
+        }
+        path => blobs_or_fault(path, query, state)?,
+    };
+    let Some((status, body)) = answer else {
+        std::thread::sleep(Duration::from_secs(60));
+        return Ok(());
+    };
+    let mut stream = reader.into_inner();
+    write!(
+        stream,
+        "HTTP/1.1 {status} x\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+fn ok(data: Value) -> (u16, String) {
+    (200, json!({ "data": data }).to_string())
+}
+
+/// Status and body; `None` is silence.
+fn blobs_or_fault(
+    path: &str,
+    query: &str,
+    state: &Mutex<BeaconState>,
+) -> std::io::Result<Option<(u16, String)>> {
+    let (upstream, fault) = {
+        let mut state = state.lock().expect("no panic");
+        state.requests += 1;
+        (state.upstream.clone(), state.fault)
+    };
+    let is_sidecars = path.contains("/blob_sidecars/");
+    let slot = path.rsplit('/').next().unwrap_or_default();
+    let number: u64 = slot.parse().expect("a slot");
+    let parameters = |name: &str| {
+        let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+        let values = pairs.filter(|(key, _)| *key == name);
+        values
+            .map(|(_, value)| value.to_owned())
+            .collect::<Vec<_>>()
+    };
+    let not_found = Some((404, json!({ "code": 404 }).to_string()));
+    match fault {
+        BeaconFault::NotFound => return Ok(not_found),
+        BeaconFault::Broken => return Ok(Some((500, "{}".into()))),
+        BeaconFault::Html => return Ok(Some((200, "<html>sign in</html>".into()))),
+        BeaconFault::Silence => return Ok(None),
+        BeaconFault::OnlySidecars if is_sidecars => {
+            let indices = parameters("indices");
+            return Ok(Some(ok(sidecars(&upstream, number, &indices)?)));
+        }
+        BeaconFault::OnlySidecars => return Ok(Some((405, "{}".into()))),
+        _ if is_sidecars => return Ok(not_found),
+        _ => {}
+    }
+    let mut blobs = vec![];
+    for hash in parameters("versioned_hashes") {
+        blobs.push(json!(blob(&upstream, number, &hash)?));
+    }
+    match fault {
+        BeaconFault::Reordered => {
+            blobs.reverse();
+            blobs.push(json!(Bytes::from(vec![0; 131_072])));
+        }
+        BeaconFault::Missing => _ = blobs.pop(),
+        BeaconFault::Wrong => {
+            let text = blobs[0].as_str().expect("hex").to_owned();
+            // The last digit of the last element, which holds no data.
+            let changed = text.strip_suffix('0').expect("padding");
+            blobs[0] = json!(format!("{changed}1"));
+        }
+        _ => {}
+    }
+    Ok(Some(ok(json!(blobs))))
+}
+
+/// A blob of a block, which the L1 serves by block number and one versioned hash.
+fn blob(upstream: &str, number: u64, hash: &str) -> std::io::Result<Bytes> {
+    let path = format!("/eth/v1/beacon/blobs/{number}?versioned_hashes={hash}");
+    let mut answer = get(upstream, &path)?;
+    let blob = answer["data"][0].take();
+    Ok(serde_json::from_value(blob).expect("a blob"))
+}
+
+/// The sidecars with these indices among the blobs of a block.
+fn sidecars(upstream: &str, number: u64, indices: &[String]) -> std::io::Result<Value> {
+    let number_hex = json!([format!("{number:#x}"), true]);
+    let block = ask(upstream, "eth_getBlockByNumber", number_hex);
+    let transactions = block["transactions"].as_array().expect("a list").iter();
+    let hashes = transactions
+        .filter_map(|transaction| transaction["blobVersionedHashes"].as_array())
+        .flatten();
+    let hashes: Vec<B256> = hashes
+        .map(|hash| serde_json::from_value(hash.clone()).expect("a hash"))
+        .collect();
+    let kzg = c_kzg::ethereum_kzg_settings(8);
+    let mut found = vec![];
+    for index in indices {
+        let at: usize = index.parse().expect("an index");
+        let bytes = blob(upstream, number, &hashes[at].to_string())?;
+        let blob = c_kzg::Blob::from_bytes(&bytes).expect("a blob");
+        let commitment = kzg.blob_to_kzg_commitment(&blob).expect("a commitment");
+        let commitment = commitment.to_bytes();
+        let proof = kzg.compute_blob_kzg_proof(&blob, &commitment);
+        let proof = proof.expect("a proof").to_bytes();
+        found.push(json!({
+            "index": index,
+            "blob": bytes,
+            "kzg_commitment": hex::encode_prefixed(commitment.as_slice()),
+            "kzg_proof": hex::encode_prefixed(proof.as_slice()),
+        }));
+    }
+    Ok(json!(found))
+}
+
+/// The JSON at a path of the L1's own beacon API.
+fn get(upstream: &str, path: &str) -> std::io::Result<Value> {
+    let host = upstream.trim_start_matches("http://");
+    let mut stream = TcpStream::connect(host)?;
+    write!(
+        stream,
+        "GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+    )?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let (_, body) = answer.split_once("\r\n\r\n").expect("a body");
+    Ok(serde_json::from_str(body).unwrap_or_else(|_| panic!("{path}: {answer}")))
+}

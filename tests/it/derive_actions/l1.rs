@@ -1,0 +1,260 @@
+//! An L1 of our core, in Ethereum mode, served over our JSON-RPC. The test is its consensus client:
+//! it says which transactions a block has, which time and which parent, and which branch is
+//! canonical.
+
+use crate::{
+    late::Store,
+    net::{Account, ask},
+};
+use alloy_primitives::{Address, B256, Bytes, Log, LogData, TxKind, U256};
+use alloy_rpc_types_engine::PayloadAttributes;
+use op_alloy_rpc_types_engine::OpPayloadAttributes;
+use serde_json::{Value, json};
+use starling::{
+    chain::Inserted,
+    devnet::genesis::L1_CHAIN_ID,
+    rpc::{HttpEndpoint, RpcConfig, RpcContext, RpcServer, TxRoute},
+};
+use starling_p2p::Provenance;
+use starling_proto::{
+    attributes::{L1Block, ReceiptLogs},
+    payload::Payload,
+};
+use std::{collections::HashMap, sync::Arc};
+use tokio::runtime::Runtime;
+use tokio_util::sync::CancellationToken;
+
+/// L1 blocks from the head down to the finalized one: more than the deepest reorg of a test.
+const FINALIZED_DEPTH: usize = 70;
+
+/// A call that an L1 block is to hold.
+#[derive(Clone)]
+pub struct L1Call {
+    pub from: Account,
+    pub to: Address,
+    pub value: u64,
+    pub input: Bytes,
+}
+
+/// An L1 block as L2 depends on it.
+pub struct L1Entry {
+    pub block: L1Block,
+    pub receipts: Vec<ReceiptLogs>,
+    /// The next nonce of each account that has sent something.
+    nonces: HashMap<Address, u64>,
+    /// The whole block, where it was mined here.
+    payload: Option<Arc<Payload>>,
+}
+
+impl L1Entry {
+    /// The block with this hash.
+    pub fn read(url: &str, hash: &Value) -> Self {
+        let block = ask(url, "eth_getBlockByHash", json!([hash, false]));
+        let receipts = ask(url, "eth_getBlockReceipts", json!([hash]));
+        let receipts = receipts.as_array().expect("receipts").iter();
+        Self {
+            block: l1_block(&block),
+            receipts: receipts.map(receipt).collect(),
+            nonces: HashMap::new(),
+            payload: None,
+        }
+    }
+
+    /// The canonical block of this height.
+    pub fn read_at(url: &str, number: u64) -> Self {
+        let number = json!([format!("{number:#x}"), false]);
+        let block = ask(url, "eth_getBlockByNumber", number);
+        Self::read(url, &block["hash"])
+    }
+}
+
+/// A branch of L1 from genesis on, by number.
+pub type L1Chain = Vec<Arc<L1Entry>>;
+
+pub struct CoreL1 {
+    store: Store,
+    runtime: Runtime,
+    stop: CancellationToken,
+    pub url: String,
+    /// The canonical chain.
+    pub chain: L1Chain,
+    /// Seconds between blocks.
+    period: u64,
+    /// Makes the blocks of each branch differ.
+    branch: u64,
+    /// Number of the finalized block, which never moves down.
+    finalized: usize,
+}
+
+impl CoreL1 {
+    pub fn start(genesis: &str, period: u64) -> Self {
+        let store = Store::new(genesis);
+        let runtime = Runtime::new().expect("a runtime");
+        let stop = CancellationToken::new();
+        let url = runtime.block_on(serve(&store, stop.clone()));
+        let genesis = L1Entry::read_at(&url, 0);
+        Self {
+            store,
+            runtime,
+            stop,
+            url,
+            chain: vec![genesis.into()],
+            period,
+            branch: 0,
+            finalized: 0,
+        }
+    }
+
+    pub fn height(&self) -> u64 {
+        self.chain.len() as u64 - 1
+    }
+
+    pub fn head(&self) -> &L1Entry {
+        self.chain.last().expect("a genesis")
+    }
+
+    /// Hash of the head, as JSON-RPC writes it.
+    pub fn head_hash(&self) -> Value {
+        json!(self.head().block.hash)
+    }
+
+    /// Mines a block with these calls on the head, which must all succeed.
+    pub fn mine(&mut self, calls: &[L1Call]) {
+        let parent = &self.head().block;
+        let (mut nonces, mut raw) = (self.head().nonces.clone(), vec![]);
+        for call in calls {
+            let nonce = nonces.entry(call.from.address).or_default();
+            raw.push(sign(call, *nonce));
+            *nonce += 1;
+        }
+        let attributes = OpPayloadAttributes {
+            payload_attributes: PayloadAttributes {
+                timestamp: parent.time + self.period,
+                prev_randao: U256::from(self.branch).into(),
+                suggested_fee_recipient: Address::repeat_byte(0xfe),
+                withdrawals: Some(vec![]),
+                parent_beacon_block_root: Some(U256::from(self.chain.len()).into()),
+                ..Default::default()
+            },
+            transactions: Some(raw),
+            no_tx_pool: Some(true),
+            ..Default::default()
+        };
+        let (chain, parent) = (&self.store.chain, parent.hash);
+        let built = self.runtime.block_on(async {
+            let id = chain.start(parent, attributes).await?;
+            chain.seal(id).await
+        });
+        let payload = built.expect("a valid block").payload.clone();
+        self.make_head(payload.hash);
+        let mut entry = L1Entry::read(&self.url, &json!(payload.hash));
+        (entry.nonces, entry.payload) = (nonces, Some(payload));
+        let failed = entry.receipts.iter().position(|(success, _)| !success);
+        assert_eq!(failed, None, "a transaction of L1 fails");
+        assert_eq!(entry.receipts.len(), calls.len());
+        self.chain.push(entry.into());
+    }
+
+    /// Mines empty blocks until the head has this number.
+    pub fn mine_to(&mut self, number: u64) {
+        while self.height() < number {
+            self.mine(&[]);
+        }
+    }
+
+    /// Goes back to this block. Blocks that are mined from here on differ from earlier ones.
+    pub fn rewind(&mut self, number: u64) {
+        self.chain.truncate(number as usize + 1);
+        self.branch += 1;
+        self.make_head(self.head().block.hash);
+    }
+
+    /// Makes this branch, whose blocks were all mined, the canonical one.
+    pub fn switch_to(&mut self, chain: L1Chain) {
+        let old = std::mem::replace(&mut self.chain, chain);
+        let same = self.chain.iter().zip(&old);
+        let same = same.take_while(|(a, b)| a.block.hash == b.block.hash);
+        for entry in &self.chain[same.count()..] {
+            let payload = entry.payload.clone().expect("a mined block");
+            let inserted = self.store.chain.insert(payload, Provenance::Engine);
+            let inserted = self.runtime.block_on(inserted).expect("the chain runs");
+            assert_eq!(inserted, Inserted::Valid);
+        }
+        self.branch += 1;
+        self.make_head(self.head().block.hash);
+    }
+
+    fn make_head(&mut self, head: B256) {
+        let deep = self.chain.len().saturating_sub(FINALIZED_DEPTH + 1);
+        self.finalized = self.finalized.max(deep);
+        let finalized = Some(self.chain[self.finalized].block.hash);
+        let choice = self.store.chain.forkchoice(head, finalized, finalized);
+        self.runtime.block_on(choice).expect("it can be the head");
+    }
+}
+
+impl Drop for CoreL1 {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+/// Serves the chain on a port of its own. Returns the URL.
+async fn serve(store: &Store, stop: CancellationToken) -> String {
+    let http = HttpEndpoint {
+        addr: ([127, 0, 0, 1], 0).into(),
+        api: vec!["eth".into()],
+        vhosts: vec!["*".into()],
+        cors: vec![],
+    };
+    let config = RpcConfig {
+        http: Some(http),
+        ..RpcConfig::default()
+    };
+    let context = RpcContext::new((&store.chain).into(), TxRoute::Pool);
+    let (server, bound) = RpcServer::bind(config, context).await.expect("a port");
+    tokio::spawn(async move { server.run(stop).await });
+    format!("http://{}", bound.http.expect("an address"))
+}
+
+fn sign(call: &L1Call, nonce: u64) -> Bytes {
+    let value = U256::from(call.value);
+    let gas = 150_000 + 16 * call.input.len() as u64;
+    let (to, input) = (TxKind::Call(call.to), call.input.clone());
+    call.from.sign(L1_CHAIN_ID, nonce, to, value, input, gas)
+}
+
+/// The fields that L2 depends on, of a block as JSON-RPC writes it.
+fn l1_block(block: &Value) -> L1Block {
+    let header: alloy_rpc_types_eth::Header =
+        serde_json::from_value(block.clone()).expect("a header");
+    let (hash, header) = (header.hash, header.inner);
+    assert_eq!(hash, header.hash_slow());
+    L1Block {
+        number: header.number,
+        hash,
+        parent_hash: header.parent_hash,
+        time: header.timestamp,
+        base_fee: header.base_fee_per_gas.expect("London"),
+        mix_hash: header.mix_hash,
+        excess_blob_gas: header.excess_blob_gas,
+        parent_beacon_root: header.parent_beacon_block_root,
+        receipts_root: header.receipts_root,
+        state_root: header.state_root,
+    }
+}
+
+/// Success and logs of a receipt as JSON-RPC writes it.
+fn receipt(receipt: &Value) -> ReceiptLogs {
+    let log = |log: &Value| {
+        let field = |name: &str| log[name].clone();
+        let topics = serde_json::from_value(field("topics")).expect("topics");
+        let data = serde_json::from_value(field("data")).expect("data");
+        Log {
+            address: serde_json::from_value(field("address")).expect("an address"),
+            data: LogData::new_unchecked(topics, data),
+        }
+    };
+    let logs = receipt["logs"].as_array().expect("logs").iter();
+    (receipt["status"] == "0x1", logs.map(log).collect())
+}

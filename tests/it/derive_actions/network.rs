@@ -1,0 +1,267 @@
+//! L1 reorgs under a sequencer and two replicas in one swarm: one safe chain everywhere, and heads
+//! that are always in order on one branch.
+
+use super::{
+    l1::{CoreL1, L1Call},
+    world::{ActionFiles, ActionPlan, BATCHER, OWNER, USER, account, channel},
+};
+use crate::{
+    derive::verifier::{DEADLINE, Verifier},
+    net::{ask, call, free_port, number, wait},
+};
+use alloy_primitives::{Address, Bytes, TxKind, U256, hex};
+use serde_json::{Value, json};
+use starling::{clock, devnet::genesis::L2_CHAIN_ID};
+use starling_proto::{batch::SingularBatch, config::RollupConfig, frame, l1info::L1BlockInfo};
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+/// Seconds between the blocks of L1, and of L2.
+const PERIOD: u64 = 2;
+/// Age of both chains at the start, seconds.
+const AGE: u64 = 200;
+/// L1 blocks at the start: more than the deepest reorg.
+const L1_BLOCKS: u64 = 80;
+
+struct ReorgNetwork {
+    l1: CoreL1,
+    rollup: RollupConfig,
+    sequencer: Verifier,
+    replicas: [Verifier; 2],
+    channels: u8,
+    /// Transactions that were sent, by hash.
+    sent: HashMap<String, Bytes>,
+    folder: tempfile::TempDir,
+}
+
+impl ReorgNetwork {
+    fn start() -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let files = ActionFiles::new(&ActionPlan {
+            start: clock::unix_now() - AGE,
+            l1_period: PERIOD,
+            l2_period: PERIOD,
+            window: 100,
+            ..ActionPlan::default()
+        });
+        files.write(folder.path());
+        let key = folder.path().join("sequencer.key");
+        std::fs::write(&key, hex::encode(account(OWNER).key)).expect("a file");
+        let mut l1 = CoreL1::start(&files.l1_genesis.to_string(), PERIOD);
+        l1.mine_to(L1_BLOCKS);
+        let swarm = |options: &[String]| {
+            let shared = [
+                "--p2p.no-discovery".into(),
+                "--p2p.listen.ip=127.0.0.1".into(),
+                format!("--p2p.listen.tcp={}", free_port()),
+                "--http.api=eth,net,opp2p".into(),
+            ];
+            Verifier::in_swarm(folder.path(), &l1.url, &[&shared[..], options].concat())
+        };
+        let sequencer = swarm(&[
+            "--sequencer.enabled".into(),
+            "--sequencer.l1-confs=0".into(),
+            format!("--p2p.sequencer.key.path={}", key.display()),
+        ]);
+        let itself = wait("the sequencer", DEADLINE, || {
+            call(&sequencer.http, "opp2p_self", json!([])).ok()
+        });
+        let address = itself["addresses"][0].as_str().expect("an address");
+        let replicas = [(), ()].map(|()| swarm(&[format!("--p2p.static={address}")]));
+        Self {
+            l1,
+            rollup: files.rollup,
+            sequencer,
+            replicas,
+            channels: 0,
+            sent: HashMap::new(),
+            folder,
+        }
+    }
+
+    fn nodes(&self) -> [&Verifier; 3] {
+        [&self.sequencer, &self.replicas[0], &self.replicas[1]]
+    }
+
+    /// Sends a transfer to the sequencer.
+    fn transfer(&mut self) {
+        let user = account(USER);
+        let nonce = self.sent.len() as u64;
+        let to = TxKind::Call(Address::repeat_byte(0x70));
+        let raw = user.sign(L2_CHAIN_ID, nonce, to, U256::ONE, Bytes::new(), 21_000);
+        let hash = ask(&self.sequencer.http, "eth_sendRawTransaction", json!([raw]));
+        let hash = hash.as_str().expect("a hash").to_owned();
+        self.sent.insert(hash, raw);
+    }
+
+    /// The singular batch of a block of the sequencer.
+    fn batch(&self, at: u64) -> Option<SingularBatch> {
+        let params = json!([format!("{at:#x}"), true]);
+        let block = call(&self.sequencer.http, "eth_getBlockByNumber", params).ok()?;
+        let transactions = block["transactions"].as_array()?;
+        let input: Bytes = serde_json::from_value(transactions[0]["input"].clone()).ok()?;
+        let info = L1BlockInfo::decode(&input).expect("L1 attributes");
+        let user = transactions.iter().filter(|tx| tx["type"] != "0x7e");
+        let raw = user.map(|tx| self.sent[tx["hash"].as_str().expect("a hash")].clone());
+        Some(SingularBatch {
+            parent_hash: serde_json::from_value(block["parentHash"].clone()).ok()?,
+            epoch_number: info.number,
+            epoch_hash: info.hash,
+            timestamp: number(&block["timestamp"]),
+            transactions: raw.collect(),
+        })
+    }
+
+    /// Posts the sequencer's unsafe blocks in an L1 block.
+    fn post(&mut self) {
+        let status = self.sequencer.status().expect("an answer");
+        let [safe, head] =
+            ["safe_l2", "unsafe_l2"].map(|head| status[head]["number"].as_u64().expect("a number"));
+        let height = self.l1.height();
+        let batches = (safe + 1..=head).map_while(|at| self.batch(at));
+        let batches = batches.take_while(|batch| batch.epoch_number <= height);
+        let batches: Vec<_> = batches.map(|batch| batch.encode()).collect();
+        self.channels += 1;
+        let item = frame::encode(&channel(self.channels, &batches));
+        self.l1.mine(&[L1Call {
+            from: account(BATCHER),
+            to: self.rollup.batch_inbox_address,
+            value: 0,
+            input: item.into(),
+        }]);
+    }
+
+    /// Waits until the sequencer has made blocks of all of L1.
+    fn sequenced(&self) {
+        let height = self.l1.height();
+        let hash = self.l1.head_hash();
+        wait("blocks of the newest L1 origin", DEADLINE, || {
+            let origin = self.sequencer.status()?["unsafe_l2"]["l1origin"].take();
+            (origin["number"].as_u64()? == height && origin["hash"] == hash).then_some(())
+        });
+    }
+
+    /// Waits until every node has derived all of L1. Their safe head is the same.
+    fn settle(&mut self) -> Value {
+        let head = self.l1.head_hash();
+        let safe = self.sequencer.wait_until_derived(&head)["safe_l2"].take();
+        for replica in &mut self.replicas {
+            let status = replica.wait_until_derived(&head);
+            assert_eq!(status["safe_l2"], safe);
+        }
+        safe
+    }
+
+    /// A node that has seen nothing but L1 as it is now agrees with every node on the safe head at
+    /// each L1 block.
+    fn check_against_a_fresh_derivation(&self, safe: &Value) {
+        let mut fresh = Verifier::start(self.folder.path(), &self.l1.url, &[]);
+        let status = fresh.wait_until_derived(&self.l1.head_hash());
+        assert_eq!(status["safe_l2"], *safe);
+        for at in 0..=self.l1.height() {
+            let entry = |node: &Verifier| {
+                let at = json!([format!("{at:#x}")]);
+                call(&node.rpc, "optimism_safeHeadAtL1Block", at)
+                    .map_err(|error| error["code"].clone())
+            };
+            let expected = entry(&fresh);
+            for node in self.nodes() {
+                assert_eq!(entry(node), expected, "L1 block {at}");
+            }
+        }
+    }
+}
+
+/// Asks nodes for their status all the time, until it is asked for its findings.
+struct StatusWatch {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<(usize, Vec<String>)>,
+}
+
+impl StatusWatch {
+    fn start(nodes: &[&Verifier]) -> Self {
+        let urls: Vec<_> = nodes
+            .iter()
+            .map(|node| (node.rpc.clone(), node.http.clone()))
+            .collect();
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let thread = std::thread::spawn(move || {
+            let (mut answers, mut findings) = (0, vec![]);
+            while !stopped.load(Ordering::Relaxed) {
+                for (rpc, http) in &urls {
+                    answers += usize::from(look(rpc, http, &mut findings).is_some());
+                }
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            (answers, findings)
+        });
+        Self { stop, thread }
+    }
+
+    /// Answers that were checked, and what was wrong with them.
+    fn finish(self) -> (usize, Vec<String>) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().expect("no panic")
+    }
+}
+
+/// Checks one answer of a node: finalized, safe and unsafe are in order, and on one branch. `None`
+/// where the node does not answer or has no safe head yet.
+fn look(rpc: &str, http: &str, findings: &mut Vec<String>) -> Option<()> {
+    const HEADS: [&str; 3] = ["finalized_l2", "safe_l2", "unsafe_l2"];
+    let status = call(rpc, "optimism_syncStatus", json!([])).ok()?;
+    if status["safe_l2"]["timestamp"] == 0 {
+        return None;
+    }
+    let numbers = HEADS.map(|head| status[head]["number"].as_u64().expect("a number"));
+    if !numbers.is_sorted() {
+        findings.push(format!("heads out of order: {status}"));
+    }
+    let at = |number: u64| json!([format!("{number:#x}"), false]);
+    let found = numbers.map(|number| call(http, "eth_getBlockByNumber", at(number)));
+    let after = call(rpc, "optimism_syncStatus", json!([])).ok()?;
+    // The blocks of a branch that was left in between are gone.
+    if after["unsafe_l2"] != status["unsafe_l2"] || after["safe_l2"] != status["safe_l2"] {
+        return Some(());
+    }
+    for (head, found) in HEADS.into_iter().zip(found) {
+        if found.ok()?["hash"] != status[head]["hash"] {
+            findings.push(format!("{head} is not canonical: {status}"));
+        }
+    }
+    Some(())
+}
+
+#[test]
+fn l1_reorgs_of_1_to_64_blocks_leave_one_safe_chain_on_every_node() {
+    let mut network = ReorgNetwork::start();
+    network.sequenced();
+    network.transfer();
+    let watch = StatusWatch::start(&network.nodes());
+    network.post();
+    let mut safe = network.settle();
+    for depth in [1, 5, 20, 64] {
+        let height = network.l1.height();
+        network.l1.rewind(height - depth);
+        network.l1.mine_to(height + 1);
+        network.sequenced();
+        network.transfer();
+        network.post();
+        let after = network.settle();
+        assert!(after["number"].as_u64() > Some(0));
+        assert_ne!(after, safe);
+        network.check_against_a_fresh_derivation(&after);
+        safe = after;
+    }
+    let (answers, findings) = watch.finish();
+    assert!(answers > 100, "{answers} answers were checked");
+    assert_eq!(findings, [""; 0]);
+}

@@ -1,0 +1,263 @@
+//! A whole: an L1 that obeys, the author of the batches, and a verifier that knows L1 alone.
+
+use super::{
+    author::Author,
+    l1::{CoreL1, L1Call, L1Chain},
+};
+use crate::{derive::verifier::Verifier, net::Account};
+use alloy_primitives::{Bytes, U256, keccak256};
+use serde_json::Value;
+use starling::{
+    chain::genesis,
+    devnet::{
+        accounts,
+        genesis::{Files, Plan, SYSTEM_CONFIG, build},
+        l1_config,
+    },
+};
+use starling_proto::{
+    channel::{ChannelCompression, ChannelWriter},
+    config::RollupConfig,
+    fork::{BlobSchedule, Fork, ForkSchedule},
+    frame::{self, ChannelId, Frame},
+    payload::Payload,
+};
+use std::{path::Path, sync::Arc};
+
+/// Unix time of both genesis blocks, where the clock does not matter.
+pub const START: u64 = 1_700_000_000;
+
+/// The accounts of the network by their role.
+pub const OWNER: usize = 0;
+pub const USER: usize = 2;
+const NEW_BATCHER: usize = 8;
+pub const BATCHER: usize = 9;
+
+/// Largest frame of a channel, bytes.
+const FRAME: usize = 100_000;
+
+/// The parameters of a world. Times are seconds.
+pub struct ActionPlan {
+    /// Unix time of both genesis blocks.
+    pub start: u64,
+    pub l1_period: u64,
+    pub l2_period: u64,
+    /// The sequencing window, L1 blocks.
+    pub window: u64,
+    pub forks: ForkSchedule,
+}
+
+impl Default for ActionPlan {
+    /// Jovian from genesis on.
+    fn default() -> Self {
+        Self {
+            start: START,
+            l1_period: 12,
+            l2_period: 2,
+            window: 10,
+            forks: ForkSchedule::from_genesis(Fork::Jovian),
+        }
+    }
+}
+
+/// The files of a chain.
+pub struct ActionFiles {
+    pub rollup: RollupConfig,
+    pub l1_genesis: Value,
+    pub l2_genesis: Value,
+}
+
+impl ActionFiles {
+    pub fn new(plan: &ActionPlan) -> Self {
+        let devnet = Plan {
+            time: plan.start,
+            l2_block_time: plan.l2_period,
+            sequencer: accounts::owner(),
+        };
+        let Files {
+            l1_genesis,
+            mut l2_genesis,
+            mut rollup,
+        } = build(&devnet).expect("genesis files");
+        rollup.forks = plan.forks.clone();
+        rollup.seq_window_size = plan.window;
+        l2_genesis["config"] = genesis::config_of_rollup(&rollup).expect("a config");
+        l2_genesis["extraData"] = match plan.forks.at(plan.start) {
+            fork if fork < Fork::Holocene => "0x".into(),
+            fork if fork < Fork::Jovian => "0x00000000fa00000006".into(),
+            _ => l2_genesis["extraData"].take(),
+        };
+        let parsed = genesis::parse(&l2_genesis.to_string()).expect("a genesis");
+        rollup.genesis.l2.hash = parsed.header.hash_slow();
+        Self {
+            rollup,
+            l1_genesis,
+            l2_genesis,
+        }
+    }
+
+    /// Writes what the processes read.
+    pub fn write(&self, folder: &Path) {
+        let write = |name: &str, text: String| {
+            std::fs::write(folder.join(name), text).expect("a file");
+        };
+        write("rollup.json", self.rollup.to_json());
+        let l1_config = l1_config::of_genesis(&self.l1_genesis);
+        write("l1-chain-config.json", l1_config.to_string());
+        let genesis = self.l2_genesis.to_string();
+        let packed = zstd::encode_all(genesis.as_bytes(), 1).expect("zstd");
+        std::fs::write(folder.join("l2-genesis.json.zst"), packed).expect("a file");
+    }
+}
+
+pub fn account(index: usize) -> Account {
+    let account = accounts::all().swap_remove(index);
+    Account {
+        address: account.address,
+        key: account.private_key.parse().expect("a key"),
+    }
+}
+
+pub struct ActionWorld {
+    pub l1: CoreL1,
+    pub author: Author,
+    pub verifier: Verifier,
+    batcher: Account,
+    channels: u8,
+    _folder: tempfile::TempDir,
+}
+
+impl ActionWorld {
+    pub fn new(plan: ActionPlan) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let files = ActionFiles::new(&plan);
+        files.write(folder.path());
+        let l1 = CoreL1::start(&files.l1_genesis.to_string(), plan.l1_period);
+        assert_eq!(l1.head().block.hash, files.rollup.genesis.l1.hash);
+        // L1 has no blob, so the blob base fee is 1 by every schedule.
+        let schedule = BlobSchedule::default();
+        let genesis = files.l2_genesis.to_string();
+        let author = Author::new(&genesis, files.rollup, schedule, account(USER));
+        let verifier = Verifier::start(folder.path(), &l1.url, &[]);
+        Self {
+            l1,
+            author,
+            verifier,
+            batcher: account(BATCHER),
+            channels: 0,
+            _folder: folder,
+        }
+    }
+
+    /// Appends L2 blocks with a transfer each as long as their L1 origin is at most `epoch`. Returns
+    /// the new blocks.
+    pub fn extend(&mut self, epoch: u64) -> Vec<Arc<Payload>> {
+        self.extend_by(epoch, |author| vec![author.transfer()])
+    }
+
+    /// Appends empty L2 blocks as long as their L1 origin is at most `epoch`.
+    pub fn extend_empty(&mut self, epoch: u64) -> Vec<Arc<Payload>> {
+        self.extend_by(epoch, |_| vec![])
+    }
+
+    pub fn extend_by(
+        &mut self,
+        epoch: u64,
+        user: impl Fn(&Author) -> Vec<Bytes>,
+    ) -> Vec<Arc<Payload>> {
+        self.author.extend_by(&self.l1.chain, epoch, user)
+    }
+
+    /// A call to the batch inbox.
+    pub fn inbox(&self, from: &Account, item: Vec<u8>) -> L1Call {
+        L1Call {
+            from: from.clone(),
+            to: self.author.rollup.batch_inbox_address,
+            value: 0,
+            input: item.into(),
+        }
+    }
+
+    /// A data item with a whole channel.
+    pub fn channel(&mut self, batches: &[Vec<u8>]) -> Vec<u8> {
+        self.channels += 1;
+        frame::encode(&channel(self.channels, batches))
+    }
+
+    /// The call by which the batcher posts these batches in a channel.
+    pub fn post(&mut self, batches: &[Vec<u8>]) -> L1Call {
+        let item = self.channel(batches);
+        self.inbox(&self.batcher.clone(), item)
+    }
+
+    /// The call by which the batcher posts these blocks, as singular batches.
+    pub fn post_singular(&mut self, blocks: &[Arc<Payload>]) -> L1Call {
+        let batches = blocks.iter();
+        let batches = batches.map(|block| self.author.singular(block).encode());
+        let batches: Vec<_> = batches.collect();
+        self.post(&batches)
+    }
+
+    /// The call by which the batcher posts these blocks, as a span batch.
+    pub fn post_span(&mut self, blocks: &[Arc<Payload>]) -> L1Call {
+        let span = self.author.span(blocks);
+        self.post(&[span])
+    }
+
+    /// A call of a setter of SystemConfig by its owner. `words` are its arguments.
+    pub fn configure(&self, setter: &str, words: &[U256]) -> L1Call {
+        let mut input = keccak256(setter)[..4].to_vec();
+        input.extend(words.iter().flat_map(|word| word.to_be_bytes::<32>()));
+        L1Call {
+            from: account(OWNER),
+            to: SYSTEM_CONFIG,
+            value: 0,
+            input: input.into(),
+        }
+    }
+
+    /// Replaces the batcher's key. Returns the call that announces it, and the old key.
+    pub fn replace_batcher(&mut self) -> (L1Call, Account) {
+        let new = account(NEW_BATCHER);
+        let call = self.configure("setBatcherHash(bytes32)", &[new.address.into_word().into()]);
+        (call, std::mem::replace(&mut self.batcher, new))
+    }
+
+    /// Waits until the verifier has derived all of L1. Its safe head is then the author's head.
+    pub fn settle(&mut self) -> Value {
+        let status = self.derived();
+        let head = self.author.head();
+        let safe = &status["safe_l2"];
+        assert_eq!(safe["number"], head.number(), "{status}");
+        assert_eq!(safe["hash"], serde_json::json!(head.hash), "{status}");
+        status
+    }
+
+    /// Waits until the verifier has derived all of L1.
+    pub fn derived(&mut self) -> Value {
+        let head = self.l1.head_hash();
+        self.verifier.wait_until_derived(&head)
+    }
+
+    /// Both chains as they are now.
+    pub fn branch(&self) -> (L1Chain, Vec<Arc<Payload>>) {
+        (self.l1.chain.clone(), self.author.chain.clone())
+    }
+
+    pub fn switch_to(&mut self, branch: &(L1Chain, Vec<Arc<Payload>>)) {
+        self.l1.switch_to(branch.0.clone());
+        self.author.switch_to(branch.1.clone());
+    }
+}
+
+/// The frames of a whole channel.
+pub fn channel(id: u8, batches: &[Vec<u8>]) -> Vec<Frame> {
+    let id = ChannelId::repeat_byte(id);
+    let compression = ChannelCompression::Zlib;
+    let mut channel = ChannelWriter::new(id, compression, true).expect("a channel");
+    for batch in batches {
+        channel.add(batch).expect("room");
+    }
+    channel.close().expect("a whole channel");
+    std::iter::from_fn(|| channel.next_frame(FRAME).expect("a frame")).collect()
+}
