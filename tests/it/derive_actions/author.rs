@@ -157,7 +157,7 @@ impl Author {
             epoch_number: origin.number,
             epoch_hash: origin.hash,
             timestamp: block.timestamp(),
-            transactions: user_part(block).to_vec(),
+            transactions: user_part(block).to_vec().into(),
         }
     }
 
@@ -177,7 +177,7 @@ impl Author {
             let mut content = SpanBlock {
                 epoch_number: reference.origin.number,
                 timestamp: block.timestamp(),
-                transactions: user_part(block).to_vec(),
+                transactions: user_part(block).to_vec().into(),
             };
             change(index, &mut content);
             let begins_epoch = reference.sequence_number == 0;
