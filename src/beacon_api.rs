@@ -127,7 +127,7 @@ async fn answer(state: Arc<BeaconState>, request: &Request<Incoming>) -> Result<
     if let Some(answer) = answers::of_chain(path, state.chain.spec(), &state.clock) {
         return Ok(answer);
     }
-    let wanted = answers::Wanted::parse(path, request.uri().query().unwrap_or_default())?;
+    let wanted = answers::BlobRequest::parse(path, request.uri().query().unwrap_or_default())?;
     let _permit = state.reads.acquire().await;
     let reader = state.clone();
     tokio::task::spawn_blocking(move || answers::blobs(&reader.chain, &reader.clock, &wanted))

@@ -95,34 +95,34 @@ pub(super) fn of_chain(path: &str, spec: &ChainSpec, clock: &SlotClock) -> Optio
 
 /// A request for blobs.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Wanted {
+pub(super) struct BlobRequest {
     slot: u64,
-    form: Form,
+    form: BlobForm,
 }
 
 /// The part of a slot's blobs that is wanted; an empty list wants all.
 #[derive(Debug, PartialEq, Eq)]
-enum Form {
+enum BlobForm {
     /// Blobs alone, with these versioned hashes.
     Blobs(Vec<B256>),
     /// Blobs with commitment and proof, at these indexes.
     Sidecars(Vec<u64>),
 }
 
-impl Wanted {
+impl BlobRequest {
     pub fn parse(path: &str, query: &str) -> Result<Self, Refusal> {
         let slot = |text: &str| {
             let slot = text.parse();
             slot.map_err(|_| Refusal::Malformed(format!("{text:?} is no number of a slot")))
         };
         if let Some(text) = path.strip_prefix("/eth/v1/beacon/blobs/") {
-            let form = Form::Blobs(values(query, "versioned_hashes")?);
+            let form = BlobForm::Blobs(values(query, "versioned_hashes")?);
             Ok(Self {
                 slot: slot(text)?,
                 form,
             })
         } else if let Some(text) = path.strip_prefix("/eth/v1/beacon/blob_sidecars/") {
-            let form = Form::Sidecars(values(query, "indices")?);
+            let form = BlobForm::Sidecars(values(query, "indices")?);
             Ok(Self {
                 slot: slot(text)?,
                 form,
@@ -169,7 +169,11 @@ struct SidecarJson<'a> {
 
 /// Answers a request for blobs. Reads files, and computes the proofs of sidecars that have only cell
 /// proofs: 40 ms each.
-pub(super) fn blobs(chain: &Chain, clock: &SlotClock, wanted: &Wanted) -> Result<Vec<u8>, Refusal> {
+pub(super) fn blobs(
+    chain: &Chain,
+    clock: &SlotClock,
+    wanted: &BlobRequest,
+) -> Result<Vec<u8>, Refusal> {
     let view = chain.view();
     let blocks = blocks_in(&view, clock, wanted.slot)?;
     let last = blocks.last().ok_or(Refusal::NoBlock(wanted.slot))?;
@@ -180,7 +184,7 @@ pub(super) fn blobs(chain: &Chain, clock: &SlotClock, wanted: &Wanted) -> Result
         sidecars.extend(sidecars_of(chain, block, wanted.slot)?);
     }
     match &wanted.form {
-        Form::Blobs(hashes) => {
+        BlobForm::Blobs(hashes) => {
             let is_wanted = |commitment: &Bytes48| {
                 hashes.is_empty() || hashes.contains(&kzg_to_versioned_hash(commitment.as_slice()))
             };
@@ -188,7 +192,7 @@ pub(super) fn blobs(chain: &Chain, clock: &SlotClock, wanted: &Wanted) -> Result
             let data = blobs.filter(|blob| is_wanted(blob.commitment));
             json_of(finalized, data.map(|blob| blob.blob).collect())
         }
-        Form::Sidecars(indexes) => {
+        BlobForm::Sidecars(indexes) => {
             let wanted = each_blob(&sidecars).zip(0..);
             let wanted = wanted.filter(|(_, index)| indexes.is_empty() || indexes.contains(index));
             let data = wanted.map(|(blob, index)| {

@@ -98,11 +98,11 @@ fn a_false_sidecar_is_refused_and_told_why() {
     );
     assert!(swapped.contains("mismatches transaction one 0x01"));
     assert_eq!(
-        change(&|sidecar| sidecar.blobs.truncate(sidecar.blobs.len() - 1)),
+        change(&|sidecar| sidecar.blobs.truncate(1)),
         "invalid number of 1 blobs, expected 2"
     );
     assert_eq!(
-        change(&|sidecar| sidecar.commitments.truncate(sidecar.commitments.len() - 1)),
+        change(&|sidecar| sidecar.commitments.truncate(1)),
         "invalid number of 1 blob commitments, expected 2"
     );
     assert_eq!(
