@@ -59,6 +59,29 @@ fn a_batch_after_the_last_possible_l1_block() {
     }
 }
 
+/// A batch that fits the forced chain, and keeps an origin whose window is over.
+#[test]
+fn a_late_batch_on_the_forced_chain() {
+    use DropReason::{BatchWindow, ChannelFlushed};
+    for (fork, is_span) in STAGES {
+        let mut network = Network::new(fork);
+        network.mine_to(WINDOW);
+        network.derive();
+        network.l2.clone_from(&network.verifier.chain);
+        let user = network.transaction();
+        network.build_at(0, &[user]);
+        network.post_blocks(3..=3, is_span);
+        network.mine();
+        network.derive();
+        network.l2.clone_from(&network.verifier.chain);
+        let epochs = [0, 0, 1, 1, 1].map(|epoch| (epoch, 0));
+        assert_eq!(network.contents(), epochs, "{fork:?} {is_span}");
+        let drops = [(BatchWindow, 1), (ChannelFlushed, 1)];
+        network.expect(if fork == QUEUE { &drops[..1] } else { &drops });
+        network.moves_on();
+    }
+}
+
 /// Windows that expire one after another fill every epoch with empty blocks.
 #[test]
 fn expired_windows() {

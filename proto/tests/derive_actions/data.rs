@@ -204,7 +204,16 @@ fn batches_before_a_fault_of_their_channel_are_used() {
         let mut network = nine_blocks(fork);
         let batches = network.singular(1..=9);
         let some: Vec<u8> = batches[..3].iter().flat_map(|b| rlp(b)).collect();
-        let faults: [&[u8]; 4] = [&[0xb9, 0xff, 0xff, 1], &[0xc0], &[0x09], &[0x82, 0, 0x80]];
+        // The last one is batch 4 with a longer header than it needs.
+        let length = (batches[3].len() as u16).to_be_bytes();
+        let padded = [&[0xba, 0][..], &length, &batches[3]].concat();
+        let faults: [&[u8]; 5] = [
+            &[0xb9, 0xff, 0xff, 1],
+            &[0xc0],
+            &[0x09],
+            &[0x82, 0, 0x80],
+            &padded,
+        ];
         for (at, fault) in faults.into_iter().enumerate() {
             let item = stream(&mut network, zlib(&[&some, fault].concat()));
             network.post(item);

@@ -118,6 +118,30 @@ fn gaps_in_l1() {
     }
 }
 
+/// L1 is silent for longer than the sequencer may drift: from then on blocks are empty.
+#[test]
+fn a_gap_beyond_the_sequencer_drift() {
+    for is_span in [false, true] {
+        let mut network = nine_blocks(Fork::Ecotone);
+        network.l1_time = 700;
+        network.mine();
+        network.l1_time = L1_TIME;
+        // L1 block 3 is at second 18, and the drift is 600 seconds.
+        network.sequence(300);
+        let user = network.transaction();
+        network.build(&[user]);
+        network.post_blocks(1..=309, is_span);
+        network.post_blocks(310..=310, is_span);
+        network.mine();
+        network.expect_head(309, &[(DropReason::SequencerDrift, 1)]);
+        network.l2.truncate(310);
+        network.build(&[]);
+        network.post_blocks(310..=310, is_span);
+        network.mine();
+        network.expect(&[]);
+    }
+}
+
 /// Frames of the old key count up to the block that names the new one, which completes the channel.
 #[test]
 fn the_batcher_changes_its_key_inside_the_channel_timeout() {
