@@ -1,6 +1,7 @@
 //! The targets, one file each.
 
 pub mod batch;
+pub mod beacon_answers;
 pub mod blob;
 pub mod blocks;
 pub mod channel;
@@ -9,6 +10,8 @@ pub mod frame;
 pub mod gossip;
 pub mod json_rpc;
 pub mod l1;
+pub mod l1_answers;
+pub mod pipeline;
 pub mod range;
 pub mod records;
 pub mod reqresp;
@@ -26,5 +29,5 @@ macro_rules! targets {
 
 pub const ALL: &[FuzzTarget] = targets!(
     gossip reqresp range records flags blocks transactions l1 json_rpc stored
-    frame channel span batch blob
+    frame channel span batch blob pipeline l1_answers beacon_answers
 );

@@ -10,6 +10,8 @@
 //! overload us only up to [`BeaconConfig::timeout`] and a size that follows from the number of blobs.
 
 mod blobs;
+#[doc(hidden)]
+pub mod fuzzing;
 #[cfg(test)]
 mod tests;
 

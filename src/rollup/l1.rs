@@ -17,6 +17,8 @@ mod error;
 #[cfg(test)]
 pub(crate) mod fake;
 mod follow;
+#[doc(hidden)]
+pub mod fuzzing;
 mod prefetch;
 mod proof;
 mod receipts;

@@ -1,0 +1,447 @@
+//! Batches that are late, early, partial, overlapping, contradicting or invalid.
+
+use crate::network::{Network, QUEUE, STRICT, WINDOW};
+use alloy_primitives::{B256, Bytes};
+use starling_proto::{batch::SingularBatch, derive::DropReason, fork::Fork, span::SpanBlock};
+
+/// A network with nine L2 blocks on three L1 blocks, which are not posted.
+fn nine_blocks(fork: Fork) -> Network {
+    let mut network = Network::new(fork);
+    network.sequence(9);
+    network
+}
+
+/// Every combination of batch stage and kind of batch.
+const STAGES: [(Fork, bool); 4] = [
+    (QUEUE, false),
+    (QUEUE, true),
+    (STRICT, false),
+    (STRICT, true),
+];
+
+#[test]
+fn a_batch_in_the_last_possible_l1_block() {
+    for (fork, is_span) in STAGES {
+        let mut network = nine_blocks(fork);
+        network.mine_to(WINDOW - 1);
+        network.post_blocks(1..=9, is_span);
+        assert_eq!(network.mine(), WINDOW);
+        network.expect(&[]);
+        network.moves_on();
+    }
+}
+
+/// One L1 block later the window of epoch 0 is over: blocks 1 and 2 are forced to be empty, so that
+/// no batch fits. The block with the batches ends the window of epoch 1.
+#[test]
+fn a_batch_after_the_last_possible_l1_block() {
+    use DropReason::*;
+    for (fork, is_span) in STAGES {
+        let mut network = nine_blocks(fork);
+        network.mine_to(WINDOW);
+        network.derive();
+        assert_eq!(network.contents(), [(0, 0); 2], "{fork:?} {is_span}");
+        network.post_blocks(1..=9, is_span);
+        network.mine();
+        network.derive();
+        network.l2.clone_from(&network.verifier.chain);
+        let epochs = [0, 0, 1, 1, 1].map(|epoch| (epoch, 0));
+        assert_eq!(network.contents(), epochs, "{fork:?} {is_span}");
+        let drops: &[_] = match (fork, is_span) {
+            // Blocks 1 and 2 are past, 3 to 6 are not on their parent, 7 to 9 wait.
+            (QUEUE, false) => &[(PastBatch, 2), (BatchParent, 4)],
+            (QUEUE, true) => &[(BatchWindow, 1)],
+            (_, false) => &[(PastBatch, 2), (BatchParent, 1), (ChannelFlushed, 1)],
+            (_, true) => &[(BatchWindow, 1), (ChannelFlushed, 1)],
+        };
+        network.expect(drops);
+        network.moves_on();
+    }
+}
+
+/// A batch that fits the forced chain, and keeps an origin whose window is over.
+#[test]
+fn a_late_batch_on_the_forced_chain() {
+    use DropReason::{BatchWindow, ChannelFlushed};
+    for (fork, is_span) in STAGES {
+        let mut network = Network::new(fork);
+        network.mine_to(WINDOW);
+        network.derive();
+        network.l2.clone_from(&network.verifier.chain);
+        let user = network.transaction();
+        network.build_at(0, &[user]);
+        network.post_blocks(3..=3, is_span);
+        network.mine();
+        network.derive();
+        network.l2.clone_from(&network.verifier.chain);
+        let epochs = [0, 0, 1, 1, 1].map(|epoch| (epoch, 0));
+        assert_eq!(network.contents(), epochs, "{fork:?} {is_span}");
+        let drops = [(BatchWindow, 1), (ChannelFlushed, 1)];
+        network.expect(if fork == QUEUE { &drops[..1] } else { &drops });
+        network.moves_on();
+    }
+}
+
+/// Windows that expire one after another fill every epoch with empty blocks.
+#[test]
+fn expired_windows() {
+    for fork in [QUEUE, STRICT] {
+        let mut network = Network::new(fork);
+        network.mine_to(WINDOW + 3);
+        network.derive();
+        let expected: Vec<_> = [0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
+            .map(|epoch| (epoch, 0))
+            .into();
+        assert_eq!(network.contents(), expected, "{fork:?}");
+        assert!(
+            network
+                .verifier
+                .pipeline
+                .drain_drops()
+                .iter()
+                .next()
+                .is_none()
+        );
+        network.moves_on();
+    }
+}
+
+/// A batch for blocks whose predecessors come later: before Holocene it waits, in Holocene it is
+/// dropped and must be posted again.
+#[test]
+fn early_batches() {
+    for (fork, is_span) in STAGES {
+        let mut network = nine_blocks(fork);
+        network.post_blocks(5..=9, is_span);
+        network.mine();
+        let early: &[_] = &[
+            (DropReason::FutureBatch, 1),
+            (DropReason::ChannelFlushed, 1),
+        ];
+        network.expect_head(0, if fork == QUEUE { &[] } else { early });
+        network.post_blocks(1..=4, is_span);
+        network.mine();
+        if fork == STRICT {
+            network.expect_head(4, &[]);
+            network.post_blocks(5..=9, is_span);
+            network.mine();
+        }
+        network.expect(&[]);
+        network.moves_on();
+    }
+}
+
+#[test]
+fn batches_posted_twice() {
+    for (fork, is_span) in STAGES {
+        let mut network = nine_blocks(fork);
+        network.post_blocks(1..=9, is_span);
+        network.post_blocks(1..=9, is_span);
+        network.mine();
+        let batches = if is_span { 1 } else { 9 };
+        network.expect(&[(DropReason::PastBatch, batches)]);
+        network.moves_on();
+    }
+}
+
+#[test]
+fn spans_that_overlap_the_safe_chain() {
+    for fork in [QUEUE, STRICT] {
+        let mut network = nine_blocks(fork);
+        network.post_blocks(1..=3, true);
+        network.mine();
+        network.expect_head(3, &[]);
+        network.post_blocks(2..=5, true);
+        network.post_blocks(1..=7, true);
+        network.post_blocks(7..=9, true);
+        network.mine();
+        network.expect(&[]);
+        network.moves_on();
+    }
+}
+
+/// Spans from block `first` on that repeat safe blocks with other transactions or another origin, or
+/// that have another parent.
+#[test]
+fn spans_that_contradict_the_safe_chain() {
+    use DropReason::{BatchParent, ChannelFlushed, SpanOverlap};
+    for fork in [QUEUE, STRICT] {
+        for first in [2, 3, 6] {
+            let mut network = nine_blocks(fork);
+            network.post_blocks(1..=6, false);
+            network.mine();
+            network.expect_head(6, &[]);
+            let good = network.l2.clone();
+
+            network.l2.truncate(first as usize);
+            network.sequence(10 - first);
+            network.post_blocks(first..=9, true);
+            if first < 6 {
+                network.post_blocks(first + 1..=9, true);
+            }
+            if first % 3 == 0 {
+                let user = good[first as usize].transactions[1..].to_vec();
+                network.l2.truncate(first as usize);
+                network.build_at(first / 3 - 1, &user);
+                network.sequence(9 - first);
+                network.post_blocks(first..=9, true);
+            }
+            network.l2 = good;
+            network.mine();
+            let overlaps = 1 + u64::from(first % 3 == 0);
+            let parents = u64::from(first < 6);
+            let mut drops = vec![(SpanOverlap, overlaps)];
+            drops.extend((parents > 0).then_some((BatchParent, parents)));
+            drops.extend((fork == STRICT).then_some((ChannelFlushed, overlaps + parents)));
+            network.expect_head(6, &drops);
+            network.post_blocks(7..=9, true);
+            network.mine();
+            network.expect(&[]);
+            network.moves_on();
+        }
+    }
+}
+
+/// The blocks of a span before one that breaks a rule stay in Holocene; before it none does.
+#[test]
+fn a_partial_span() {
+    for fork in [QUEUE, STRICT] {
+        let mut network = nine_blocks(fork);
+        let set_code = crate::transactions::set_code(1);
+        network.l2.truncate(6);
+        network.build(&[set_code]);
+        network.sequence(3);
+        network.post_blocks(1..=9, true);
+        network.mine();
+        let mut drops = vec![(DropReason::BatchTransaction, 1)];
+        if fork == STRICT {
+            drops.extend([(DropReason::SpanRest, 1), (DropReason::ChannelFlushed, 1)]);
+        }
+        network.expect_head(if fork == QUEUE { 0 } else { 5 }, &drops);
+        network.moves_on();
+    }
+}
+
+/// Before Holocene the whole span is dropped, and the head goes back to where it began. In Holocene
+/// the invalid block is replaced by its deposits and ends the span.
+#[test]
+fn an_invalid_payload_inside_a_span() {
+    for fork in [QUEUE, STRICT] {
+        let mut network = nine_blocks(fork);
+        network.post_blocks(1..=2, true);
+        network.mine();
+        network.expect_head(2, &[]);
+        let bad = network.batch(6).transactions[0].clone();
+        network.verifier.refused.insert(bad);
+        network.post_blocks(3..=9, true);
+        network.mine();
+        if fork == QUEUE {
+            let drops = [(DropReason::InvalidBlock, 1), (DropReason::SpanRest, 1)];
+            network.derive();
+            assert_eq!(network.verifier.safe.last(), Some(&(2, 4)));
+            let head = network.verifier.pipeline.pending_safe().unwrap();
+            assert_eq!(head.id, network.l2[2].id());
+            network.verifier.chain.truncate(3);
+            network.expect_head(2, &drops);
+        } else {
+            network.l2.truncate(6);
+            network.build(&[]);
+            let drops = [
+                (DropReason::InvalidBlock, 1),
+                (DropReason::SpanRest, 1),
+                (DropReason::ChannelFlushed, 1),
+            ];
+            network.expect(&drops);
+            assert_eq!(network.verifier.safe.last(), Some(&(6, 5)));
+        }
+        network.moves_on();
+    }
+}
+
+/// The same in singular batches: before Holocene the batch is dropped and the next ones do not fit.
+#[test]
+fn an_invalid_payload_in_a_singular_batch() {
+    for fork in [QUEUE, STRICT] {
+        let mut network = nine_blocks(fork);
+        // Transactions that do not decode are invalid for the engine, and no matter of batches.
+        let broken = Bytes::from_static(&[2, 0xff, 0xff]);
+        network.verifier.refused.insert(broken.clone());
+        network.l2.truncate(4);
+        network.build(&[broken]);
+        network.sequence(2);
+        network.post_blocks(1..=6, false);
+        network.mine();
+        if fork == QUEUE {
+            let drops = [(DropReason::InvalidBlock, 1)];
+            network.expect_head(3, &drops);
+        } else {
+            network.l2.truncate(4);
+            network.build(&[]);
+            network.expect(&[
+                (DropReason::InvalidBlock, 1),
+                (DropReason::ChannelFlushed, 1),
+            ]);
+        }
+        network.moves_on();
+    }
+}
+
+/// The batch of block 4, changed, in a channel with good ones around it.
+#[test]
+fn batches_that_break_a_rule() {
+    type Change = fn(&mut SingularBatch);
+    use DropReason::*;
+    let cases: [(Change, DropReason); 11] = [
+        (|batch| batch.parent_hash = B256::ZERO, BatchParent),
+        (|batch| batch.epoch_hash = B256::ZERO, BatchOrigin),
+        (|batch| batch.epoch_number = 0, BatchOrigin),
+        (|batch| batch.epoch_number = 3, BatchOrigin),
+        (|batch| batch.epoch_number = u64::MAX, BatchOrigin),
+        (|batch| batch.timestamp = 0, PastBatch),
+        (|batch| batch.timestamp -= 1, PastBatch),
+        (
+            |batch| batch.transactions.push(Bytes::new()),
+            BatchTransaction,
+        ),
+        (
+            |batch| batch.transactions.push([0x7e, 1].into()),
+            BatchTransaction,
+        ),
+        (
+            |batch| batch.transactions.push([0x7d, 1].into()),
+            BatchTransaction,
+        ),
+        (
+            |batch| batch.transactions.push([4, 1].into()),
+            BatchTransaction,
+        ),
+    ];
+    for fork in [QUEUE, STRICT] {
+        for (change, reason) in &cases {
+            let mut network = nine_blocks(fork);
+            let mut batches = network.singular(1..=4);
+            let mut batch = network.batch(4);
+            change(&mut batch);
+            batches.insert(3, batch.encode());
+            let item = network.channel(&batches);
+            network.post(item);
+            network.mine();
+            // The strict stage drops the channel with the batch, unless that is merely past.
+            let is_flushed = fork == STRICT && *reason != PastBatch;
+            let mut drops = vec![(*reason, 1)];
+            drops.extend(is_flushed.then_some((ChannelFlushed, 1)));
+            network.expect_head(if is_flushed { 3 } else { 4 }, &drops);
+            network.moves_on();
+        }
+    }
+}
+
+/// The parts of a span batch.
+struct SpanParts {
+    blocks: Vec<SpanBlock>,
+    parent: B256,
+    origin: Option<B256>,
+}
+
+impl SpanParts {
+    fn shift(&mut self, epochs: i64, seconds: i64) {
+        for block in &mut self.blocks {
+            block.epoch_number = block.epoch_number.checked_add_signed(epochs).unwrap();
+            block.timestamp = block.timestamp.checked_add_signed(seconds).unwrap();
+        }
+    }
+}
+
+/// The span of blocks 4 to 9 on a safe block 3, changed. The drops are those before Holocene, and
+/// since.
+#[test]
+fn spans_that_break_a_rule() {
+    type Change = fn(&mut SpanParts);
+    use DropReason::*;
+    let cases: [(Change, &[DropReason], &[DropReason]); 8] = [
+        (
+            |span| span.parent = B256::ZERO,
+            &[BatchParent],
+            &[BatchParent, ChannelFlushed],
+        ),
+        (
+            |span| span.origin = Some(B256::ZERO),
+            &[BatchOrigin],
+            &[BatchOrigin, ChannelFlushed],
+        ),
+        // The first origin is beyond the next one of the parent, or before the parent's.
+        (
+            |span| span.shift(2, 0),
+            &[BatchOrigin],
+            &[BatchOrigin, ChannelFlushed],
+        ),
+        (
+            |span| span.shift(-1, 0),
+            &[BatchOrigin],
+            &[BatchOrigin, ChannelFlushed],
+        ),
+        // The origin is later than the block.
+        (
+            |span| span.shift(1, 0),
+            &[BatchTime],
+            &[BatchTime, SpanRest, ChannelFlushed],
+        ),
+        // Blocks between those of the chain, and the genesis block among them.
+        (
+            |span| span.shift(0, -1),
+            &[BatchTime],
+            &[BatchTime, ChannelFlushed],
+        ),
+        (
+            |span| span.shift(0, -3),
+            &[BatchTime],
+            &[BatchTime, ChannelFlushed],
+        ),
+        (|span| span.shift(0, -8), &[BatchParent], &[SpanUndecided]),
+    ];
+    for fork in [QUEUE, STRICT] {
+        for (change, queue, strict) in &cases {
+            let mut network = nine_blocks(fork);
+            network.post_blocks(1..=3, false);
+            network.mine_to(6);
+            network.expect_head(3, &[]);
+            let mut parts = SpanParts {
+                blocks: (4..=9).map(|number| network.span_block(number)).collect(),
+                parent: network.l2[3].hash,
+                origin: None,
+            };
+            change(&mut parts);
+            let span = network.span_of(&parts.blocks, parts.parent, parts.origin);
+            let item = network.channel(&[span]);
+            network.post(item);
+            network.mine();
+            let drops = if fork == QUEUE { queue } else { strict };
+            let drops: Vec<_> = drops.iter().map(|reason| (*reason, 1)).collect();
+            network.expect_head(3, &drops);
+            network.post_blocks(4..=9, true);
+            network.mine();
+            network.expect(&[]);
+            network.moves_on();
+        }
+    }
+}
+
+/// A span whose last L1 origin is not derived yet waits before Holocene, and is skipped in it.
+#[test]
+fn a_span_that_is_ahead_of_l1() {
+    for fork in [QUEUE, STRICT] {
+        let mut network = nine_blocks(fork);
+        network.post_blocks(1..=9, true);
+        // L1 block 3 is the origin of block 9. The batch is in it, and in the one before.
+        let posted = std::mem::take(&mut network.inbox);
+        network.l1[2].input.inbox.clone_from(&posted);
+        network.l1[3].input.inbox = posted;
+        let skipped = [(DropReason::SpanUndecided, 1)];
+        network.expect(if fork == QUEUE {
+            &[(DropReason::PastBatch, 1)]
+        } else {
+            &skipped
+        });
+        network.moves_on();
+    }
+}

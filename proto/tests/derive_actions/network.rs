@@ -1,0 +1,461 @@
+//! The network of a test: an L1 that is mined by order, a sequencer, a batcher and a verifier.
+
+use crate::{
+    transactions::transaction,
+    verifier::{Verifier, seal},
+};
+use alloy_consensus::Header;
+use alloy_primitives::{Address, B256, Bytes, Log, keccak256};
+use starling_proto::{
+    attributes::{L1Block, ReceiptLogs, attributes, is_upgrade_block},
+    batch::SingularBatch,
+    blob,
+    channel::{BatchContext, ChannelCompression, ChannelWriter},
+    config::RollupConfig,
+    derive::{BlobRef, DropReason, InboxTransaction, L1Input, PipelineStep, RelevantLogs},
+    fork::{BlobSchedule, Fork, ForkSchedule},
+    frame::{self, ChannelId, FRAME_OVERHEAD, Frame},
+    l1info::L2BlockRef,
+    payload::Payload,
+    span::{SpanBlock, SpanBuilder},
+};
+use std::{
+    collections::{BTreeMap, HashMap},
+    ops::RangeInclusive,
+    sync::Arc,
+};
+
+pub const BATCHER: Address = Address::repeat_byte(0xba);
+pub const STRANGER: Address = Address::repeat_byte(0x57);
+pub const PORTAL: Address = Address::repeat_byte(0xde);
+pub const CONFIG: Address = Address::repeat_byte(0xc0);
+pub const L2_CHAIN: u64 = 901;
+/// Unix seconds of the L1 and L2 genesis blocks.
+pub const START: u64 = 1_000_000;
+/// Seconds between L1 blocks, unless a test says otherwise.
+pub const L1_TIME: u64 = 6;
+/// Sequencing window, in L1 blocks.
+pub const WINDOW: u64 = 12;
+/// L1 blocks for which a channel may stay open before Granite.
+pub const TIMEOUT: u64 = 4;
+
+/// The last fork with a batch queue, and the first one with the strict batch stage.
+pub const QUEUE: Fork = Fork::Granite;
+pub const STRICT: Fork = Fork::Holocene;
+
+/// A rollup with every fork up to `fork` from genesis on.
+pub fn rollup(fork: Fork) -> RollupConfig {
+    let json = serde_json::json!({
+        "genesis": {
+            "l1": { "hash": l1_hash(0, 0), "number": 0 },
+            "l2": { "hash": B256::repeat_byte(0x22), "number": 0 },
+            "l2_time": START,
+            "system_config": {
+                "batcherAddr": BATCHER,
+                "overhead": B256::ZERO,
+                "scalar": B256::with_last_byte(1),
+                "gasLimit": 30_000_000,
+            },
+        },
+        "block_time": 2,
+        "max_sequencer_drift": 600,
+        "seq_window_size": WINDOW,
+        "channel_timeout": TIMEOUT,
+        "l1_chain_id": 900,
+        "l2_chain_id": L2_CHAIN,
+        "batch_inbox_address": Address::repeat_byte(0xff),
+        "deposit_contract_address": PORTAL,
+        "l1_system_config_address": CONFIG,
+        "chain_op_config": {
+            "eip1559Elasticity": 6,
+            "eip1559Denominator": 50,
+            "eip1559DenominatorCanyon": 250,
+        },
+    });
+    let mut rollup = RollupConfig::from_json(&json.to_string()).unwrap();
+    rollup.forks = ForkSchedule::from_genesis(fork);
+    rollup
+}
+
+fn l1_hash(number: u64, branch: u64) -> B256 {
+    keccak256([number.to_be_bytes(), branch.to_be_bytes()].concat())
+}
+
+/// An L1 block as derivation reads it, and its receipts.
+#[derive(Clone)]
+pub struct MinedBlock {
+    pub input: L1Input,
+    receipts: Vec<ReceiptLogs>,
+}
+
+pub struct Network {
+    pub rollup: Arc<RollupConfig>,
+    pub schedule: BlobSchedule,
+    pub l1: Vec<MinedBlock>,
+    /// Blobs by versioned hash.
+    pub blobs: HashMap<B256, Bytes>,
+    /// The sequencer's chain, by number.
+    pub l2: Vec<Arc<Payload>>,
+    pub verifier: Verifier,
+    /// The account that posts data.
+    pub batcher: Address,
+    pub compression: ChannelCompression,
+    /// Seconds between L1 blocks.
+    pub l1_time: u64,
+    pub excess_blob_gas: u64,
+    /// Transactions to the inbox and logs of the next L1 block.
+    pub inbox: Vec<InboxTransaction>,
+    logs: Vec<Log>,
+    branch: u64,
+    channels: u64,
+    nonce: u64,
+}
+
+impl Network {
+    /// A chain with every fork up to `fork` from genesis on.
+    pub fn new(fork: Fork) -> Self {
+        Self::with(rollup(fork))
+    }
+
+    pub fn with(rollup: RollupConfig) -> Self {
+        Self::on(rollup, BlobSchedule::default())
+    }
+
+    /// With the blob schedule of its L1.
+    pub fn on(rollup: RollupConfig, schedule: BlobSchedule) -> Self {
+        let rollup = Arc::new(rollup);
+        let header = Header {
+            timestamp: START,
+            gas_limit: 30_000_000,
+            ..Header::default()
+        };
+        let genesis = Arc::new(Payload {
+            hash: rollup.genesis.l2.hash,
+            header,
+            transactions: Vec::new(),
+        });
+        let mut network = Self {
+            verifier: Verifier::new(rollup.clone(), schedule.clone(), genesis.clone()),
+            rollup,
+            schedule,
+            l1: Vec::new(),
+            blobs: HashMap::new(),
+            l2: vec![genesis],
+            batcher: BATCHER,
+            compression: ChannelCompression::Zlib,
+            l1_time: L1_TIME,
+            excess_blob_gas: 0,
+            inbox: Vec::new(),
+            logs: Vec::new(),
+            branch: 0,
+            channels: 0,
+            nonce: 0,
+        };
+        network.mine();
+        network
+    }
+
+    /// Mines an L1 block with everything posted since the last one. Returns its number.
+    pub fn mine(&mut self) -> u64 {
+        let number = self.l1.len() as u64;
+        let hash = l1_hash(number, self.branch);
+        let parent = self.l1.last().map(|mined| mined.input.block);
+        let receipts = vec![(true, std::mem::take(&mut self.logs))];
+        let block = L1Block {
+            number,
+            hash,
+            parent_hash: parent.map(|parent| parent.hash).unwrap_or_default(),
+            time: parent.map_or(START, |parent| parent.time + self.l1_time),
+            base_fee: 7 + number,
+            mix_hash: keccak256(hash),
+            excess_blob_gas: Some(self.excess_blob_gas),
+            parent_beacon_root: Some(keccak256(keccak256(hash))),
+            ..L1Block::default()
+        };
+        let input = L1Input {
+            block,
+            logs: RelevantLogs::of(&receipts, &self.rollup),
+            inbox: std::mem::take(&mut self.inbox),
+        };
+        self.l1.push(MinedBlock { input, receipts });
+        number
+    }
+
+    /// Mines L1 blocks until this number is the highest.
+    pub fn mine_to(&mut self, number: u64) {
+        while self.l1_head() < number {
+            self.mine();
+        }
+    }
+
+    pub fn l1_head(&self) -> u64 {
+        self.l1.len() as u64 - 1
+    }
+
+    /// Removes L1 blocks from this number on, and returns them. Those mined afterwards have other
+    /// hashes.
+    pub fn fork_l1(&mut self, number: u64) -> Vec<MinedBlock> {
+        self.branch += 1;
+        self.l1.split_off(number as usize)
+    }
+
+    /// Adds a log to the next L1 block.
+    pub fn log(&mut self, log: Log) {
+        self.logs.push(log);
+    }
+
+    /// Posts a data item of the batcher as calldata.
+    pub fn post(&mut self, item: Vec<u8>) {
+        self.inbox.push(InboxTransaction {
+            sender: self.batcher,
+            calldata: item.into(),
+            blobs: Vec::new(),
+        });
+    }
+
+    /// Posts data items of the batcher in the blobs of one transaction.
+    pub fn post_blobs(&mut self, items: &[Vec<u8>]) {
+        let blobs = items.iter().map(|item| blob::encode(item).unwrap());
+        let blobs = blobs.map(Bytes::from).collect();
+        self.post_raw_blobs(blobs);
+    }
+
+    /// Posts a transaction with these blobs, which may hold anything.
+    pub fn post_raw_blobs(&mut self, blobs: Vec<Bytes>) {
+        let before: usize = self.inbox.iter().map(|posted| posted.blobs.len()).sum();
+        let blobs = (before as u64..).zip(blobs).map(|(index, blob)| {
+            let versioned_hash = keccak256(&blob);
+            self.blobs.insert(versioned_hash, blob);
+            BlobRef {
+                index,
+                versioned_hash,
+            }
+        });
+        let blobs = blobs.collect();
+        self.inbox.push(InboxTransaction {
+            sender: self.batcher,
+            calldata: Bytes::from_static(b"calldata beside blobs"),
+            blobs,
+        });
+    }
+
+    pub fn head(&self) -> &Arc<Payload> {
+        self.l2.last().unwrap()
+    }
+
+    pub fn reference(&self, block: &Payload) -> L2BlockRef {
+        L2BlockRef::of(block, &self.rollup.genesis).unwrap()
+    }
+
+    /// Builds the next L2 block with the newest L1 origin that its time allows.
+    pub fn build(&mut self, transactions: &[Bytes]) -> Arc<Payload> {
+        let origin = self.reference(self.head()).origin.number;
+        let time = self.head().timestamp() + self.rollup.block_time;
+        let next = self.l1.get(origin as usize + 1);
+        let is_reached = next.is_some_and(|next| next.input.block.time <= time);
+        self.build_at(origin + u64::from(is_reached), transactions)
+    }
+
+    /// Builds the next L2 block with this L1 origin.
+    pub fn build_at(&mut self, epoch: u64, transactions: &[Bytes]) -> Arc<Payload> {
+        let (parent, origin) = (self.head(), &self.l1[epoch as usize]);
+        let receipts = Some(&origin.receipts[..]);
+        let (rollup, schedule) = (&self.rollup, &self.schedule);
+        let derived = attributes(rollup, schedule, parent, &origin.input.block, receipts);
+        let mut attributes = derived.unwrap().attributes;
+        let all = attributes.transactions.get_or_insert_default();
+        all.extend_from_slice(transactions);
+        let block = seal(rollup, parent, &attributes);
+        self.l2.push(block.clone());
+        block
+    }
+
+    /// A transaction that no block has yet.
+    pub fn transaction(&mut self) -> Bytes {
+        self.nonce += 1;
+        transaction(self.nonce)
+    }
+
+    /// Builds `count` L2 blocks with one transaction each, unless they activate an upgrade. L1 is
+    /// mined as time goes.
+    pub fn sequence(&mut self, count: u64) {
+        for _ in 0..count {
+            let parent = self.head().timestamp();
+            let time = parent + self.rollup.block_time;
+            while self.l1[self.l1.len() - 1].input.block.time + self.l1_time <= time {
+                self.mine();
+            }
+            let one = [self.transaction()];
+            let is_upgrade = is_upgrade_block(&self.rollup.forks, parent, time);
+            self.build(if is_upgrade { &[] } else { &one });
+        }
+    }
+
+    /// The batch of a block.
+    pub fn batch(&self, number: u64) -> SingularBatch {
+        let block = &self.l2[number as usize];
+        let origin = self.reference(block).origin;
+        let user = block.transactions.iter().filter(|raw| raw[0] != 0x7e);
+        SingularBatch {
+            parent_hash: block.parent_hash(),
+            epoch_number: origin.number,
+            epoch_hash: origin.hash,
+            timestamp: block.timestamp(),
+            transactions: user.cloned().collect(),
+        }
+    }
+
+    /// Encoded singular batches of these blocks.
+    pub fn singular(&self, numbers: RangeInclusive<u64>) -> Vec<Vec<u8>> {
+        numbers.map(|number| self.batch(number).encode()).collect()
+    }
+
+    /// The encoded span batch of these blocks.
+    pub fn span(&self, numbers: RangeInclusive<u64>) -> Vec<u8> {
+        let blocks = numbers.clone().map(|number| self.span_block(number));
+        let parent = &self.l2[*numbers.start() as usize - 1];
+        self.span_of(&blocks.collect::<Vec<_>>(), parent.hash, None)
+    }
+
+    /// A block as span batches have it.
+    pub fn span_block(&self, number: u64) -> SpanBlock {
+        let batch = self.batch(number);
+        SpanBlock {
+            epoch_number: batch.epoch_number,
+            timestamp: batch.timestamp,
+            transactions: batch.transactions,
+        }
+    }
+
+    /// The encoded span batch of any blocks, with these hashes of its parent and of its last L1
+    /// origin; `None` is the hash that the origin has.
+    pub fn span_of(&self, blocks: &[SpanBlock], parent: B256, origin: Option<B256>) -> Vec<u8> {
+        let mut builder = SpanBuilder::new(BatchContext {
+            genesis_time: START,
+            block_time: self.rollup.block_time,
+            chain_id: L2_CHAIN,
+        });
+        for block in blocks {
+            let epoch = &self.l1[block.epoch_number as usize].input.block;
+            let origin = origin.unwrap_or(epoch.hash);
+            builder.push(block, parent, origin, true).unwrap();
+        }
+        builder.encode().unwrap()
+    }
+
+    /// The batches of these blocks, as one span or each by itself.
+    pub fn batches(&self, numbers: RangeInclusive<u64>, is_span: bool) -> Vec<Vec<u8>> {
+        if is_span {
+            vec![self.span(numbers)]
+        } else {
+            self.singular(numbers)
+        }
+    }
+
+    /// A name that no channel has yet.
+    pub fn channel_id(&mut self) -> ChannelId {
+        self.channels += 1;
+        ChannelId::left_padding_from(&self.channels.to_be_bytes())
+    }
+
+    /// Whether Fjord is active in the next L1 block.
+    pub fn is_fjord_next(&self) -> bool {
+        let time = self.l1[self.l1.len() - 1].input.block.time + self.l1_time;
+        self.rollup.forks.is_active(Fork::Fjord, time)
+    }
+
+    /// The frames of a new channel with these batches, at most `pieces` of them.
+    pub fn frames(&mut self, batches: &[Vec<u8>], pieces: usize) -> Vec<Frame> {
+        let (id, fjord) = (self.channel_id(), self.is_fjord_next());
+        let mut writer = ChannelWriter::new(id, self.compression, fjord).unwrap();
+        for batch in batches {
+            writer.add(batch).unwrap();
+        }
+        writer.close().unwrap();
+        let size = FRAME_OVERHEAD + writer.pending_len().div_ceil(pieces);
+        let mut frames = Vec::new();
+        while let Some(frame) = writer.next_frame(size).unwrap() {
+            frames.push(frame);
+        }
+        frames
+    }
+
+    /// A data item with a whole channel.
+    pub fn channel(&mut self, batches: &[Vec<u8>]) -> Vec<u8> {
+        frame::encode(&self.frames(batches, 1))
+    }
+
+    /// The data items of a channel in `pieces` frames, one each.
+    pub fn pieces(&mut self, batches: &[Vec<u8>], pieces: usize) -> Vec<Vec<u8>> {
+        let frames = self.frames(batches, pieces).into_iter();
+        frames.map(|frame| frame::encode(&[frame])).collect()
+    }
+
+    /// Posts these blocks in a channel of singular batches, or of one span.
+    pub fn post_blocks(&mut self, numbers: RangeInclusive<u64>, is_span: bool) {
+        let batches = self.batches(numbers, is_span);
+        let item = self.channel(&batches);
+        self.post(item);
+    }
+
+    /// Derives until the verifier is idle or stops.
+    pub fn run(&mut self) -> PipelineStep {
+        self.verifier.run(&self.l1, &self.blobs)
+    }
+
+    /// Derives until the verifier is idle.
+    pub fn derive(&mut self) {
+        let stop = self.run();
+        assert!(matches!(stop, PipelineStep::Idle { .. }), "{stop:?}");
+    }
+
+    /// Derives, and compares the verifier's chain with the sequencer's up to `head`, where it must
+    /// end. The drops must be these and no others.
+    pub fn expect_head(&mut self, head: u64, drops: &[(DropReason, u64)]) {
+        self.derive();
+        let counts: BTreeMap<_, _> = self.verifier.pipeline.drain_drops().iter().collect();
+        let expected: BTreeMap<_, _> = drops.iter().copied().collect();
+        let derived = self.verifier.chain.iter().map(|block| block.id());
+        let wanted = self.l2[..=head as usize].iter().map(|block| block.id());
+        let (derived, wanted): (Vec<_>, Vec<_>) = (derived.collect(), wanted.collect());
+        let agree = derived.iter().zip(&wanted).take_while(|(a, b)| a == b);
+        let (agree, length) = (agree.count(), wanted.len());
+        assert!(
+            derived.len() == agree && length == agree,
+            "derived {} blocks, expected {length}, the first {agree} agree; {counts:?}",
+            derived.len()
+        );
+        assert_eq!(counts, expected);
+    }
+
+    /// As [`Network::expect_head`], up to the sequencer's head.
+    pub fn expect(&mut self, drops: &[(DropReason, u64)]) {
+        self.expect_head(self.head().number(), drops);
+    }
+
+    /// Goes on from the verifier's head: new blocks, posted in the next L1 block, are derived.
+    pub fn moves_on(&mut self) {
+        self.l2.clone_from(&self.verifier.chain);
+        let first = self.head().number() + 1;
+        // More than an epoch, so that no window expires with the next L1 block.
+        let count = self.l1_time / self.rollup.block_time + 1;
+        self.sequence(count);
+        self.post_blocks(first..=first + count - 1, false);
+        self.mine();
+        self.derive();
+        self.verifier.pipeline.drain_drops();
+        self.expect(&[]);
+    }
+
+    /// L1 origins of the verifier's chain after genesis, and how many transactions of users each
+    /// block has.
+    pub fn contents(&self) -> Vec<(u64, usize)> {
+        let chain = self.verifier.chain[1..].iter();
+        chain
+            .map(|block| {
+                let user = block.transactions.iter().filter(|raw| raw[0] != 0x7e);
+                (self.reference(block).origin.number, user.count())
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,55 @@
+//! Answers of an endpoint, read and checked as calls do, without an endpoint. Only the fuzz targets
+//! need it.
+
+use super::{L1Block, L1Cause, L1Transaction, Watched, answer, proof};
+use alloy_primitives::{Address, B256, Bytes};
+use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
+use starling_proto::attributes::ReceiptLogs;
+use std::collections::HashMap;
+
+fn parse<T: DeserializeOwned>(text: &str) -> Result<T, L1Cause> {
+    serde_json::from_str(text).map_err(|error| L1Cause::Malformed(error.to_string()))
+}
+
+/// The header of a block object.
+pub fn header(text: &str, trust: bool) -> Result<L1Block, L1Cause> {
+    answer::block(parse(text)?, trust)
+}
+
+/// A block object with whole transactions: the block, and those that derivation reads.
+pub fn block(
+    text: &str,
+    watched: &Watched,
+    trust: bool,
+) -> Result<(L1Block, Vec<L1Transaction>), L1Cause> {
+    let raw: Box<RawValue> = parse(text)?;
+    let found = answer::full_block(&raw, watched, trust, &HashMap::new())?;
+    Ok((found.block, found.transactions))
+}
+
+/// Hashes of a block's transactions of unknown types, which are asked for once more.
+pub fn unknown_transactions(text: &str) -> Result<Vec<B256>, L1Cause> {
+    let raw: Box<RawValue> = parse(text)?;
+    answer::unknown_transactions(&raw)
+}
+
+/// A list of receipts of `block`.
+pub fn receipts(text: &str, block: &L1Block) -> Result<Vec<ReceiptLogs>, L1Cause> {
+    answer::receipts(parse(text)?, block)
+}
+
+/// Receipts of `block` in EIP-2718 form.
+pub fn raw_receipts(receipts: &[Bytes], block: &L1Block) -> Result<Vec<ReceiptLogs>, L1Cause> {
+    answer::raw_receipts(receipts, block)
+}
+
+/// The proof of a contract's slot after `block`.
+pub fn storage(
+    text: &str,
+    contract: Address,
+    slot: B256,
+    block: &L1Block,
+) -> Result<B256, L1Cause> {
+    proof::storage(&parse(text)?, contract, slot, block)
+}
