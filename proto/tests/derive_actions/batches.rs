@@ -231,7 +231,7 @@ fn an_invalid_payload_inside_a_span() {
         network.post_blocks(1..=2, true);
         network.mine();
         network.expect_head(2, &[]);
-        let bad = network.batch(6).transactions[0].clone();
+        let bad = network.batch(6).transactions.iter().next().unwrap();
         network.verifier.refused.insert(bad);
         network.post_blocks(3..=9, true);
         network.mine();

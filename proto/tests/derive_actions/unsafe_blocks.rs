@@ -54,7 +54,7 @@ fn an_unsafe_block_with_another_origin() {
     for fork in [QUEUE, STRICT] {
         let mut network = Network::new(fork);
         network.sequence(3);
-        let user = network.batch(3).transactions;
+        let user: Vec<_> = network.batch(3).transactions.iter().collect();
         let good = network.l2.clone();
         network.l2.truncate(3);
         let other = network.build_at(0, &user);

@@ -147,7 +147,7 @@ impl Verifier {
                 self.push_ahead(l1);
             }
             match self.pipeline.step() {
-                PipelineStep::More | PipelineStep::Unanswered => {}
+                PipelineStep::More | PipelineStep::AwaitingVerdict => {}
                 PipelineStep::Need(need) => self.answer(l1, blobs, need),
                 PipelineStep::Attributes(derived) => self.settle(&derived),
                 PipelineStep::Idle { next, .. } if (next as usize) < self.visible => {
@@ -214,7 +214,10 @@ impl Verifier {
 
     fn settle(&mut self, derived: &DerivedAttributes) {
         while self.faults.happens(30) {
-            assert!(matches!(self.pipeline.step(), PipelineStep::Unanswered));
+            assert!(matches!(
+                self.pipeline.step(),
+                PipelineStep::AwaitingVerdict
+            ));
         }
         let number = derived.parent.id.number + 1;
         self.chain.truncate(number as usize);

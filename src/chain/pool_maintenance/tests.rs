@@ -83,7 +83,7 @@ impl MaintainedPool {
     /// Makes a block with these transactions on genesis the head. Waits until the pool has followed,
     /// because the pool learns nothing of heads that it passes by.
     async fn follow(&self, salt: u64, transactions: &[&Bytes]) {
-        let transactions = transactions.iter().map(|raw| Bytes::clone(raw));
+        let transactions = transactions.iter().copied().cloned();
         let block = build(&self.chain, self.genesis, salt, transactions).await;
         let before = self.chain.pool().version();
         self.chain

@@ -216,7 +216,9 @@ impl ChainSpec {
                 let limit = params.max_blob_gas_per_block();
                 Err(HeaderError::BlobGasLimit { have, limit })
             }
-            Some(_) if have % DATA_GAS_PER_BLOB != 0 => Err(HeaderError::PartialBlob(have)),
+            Some(_) if !have.is_multiple_of(DATA_GAS_PER_BLOB) => {
+                Err(HeaderError::PartialBlob(have))
+            }
             Some(_) => Ok(()),
             None if !self.at(header.timestamp).is_op(Fork::Jovian) && have != 0 => {
                 Err(HeaderError::BlobGasUsed { have, want: 0 })

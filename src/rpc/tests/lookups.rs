@@ -160,7 +160,8 @@ async fn methods_of_a_state_take_tags_and_objects() {
         json!(hash),
     ];
     for (method, before) in methods_of_a_state() {
-        let params = |block: &Value| Value::from([&before[..], &[block.clone()]].concat());
+        let params =
+            |block: &Value| Value::from([&before[..], std::slice::from_ref(block)].concat());
         let expected = chain.result(method, params(&json!("latest"))).await;
         for block in TAGS.map(Value::from).iter().chain(&objects) {
             assert_eq!(
@@ -177,7 +178,8 @@ async fn methods_of_a_state_take_tags_and_objects() {
 async fn methods_of_a_state_refuse_unknown_blocks_and_two_names() {
     let (chain, hash) = chain_with_all_tags();
     for (method, before) in methods_of_a_state() {
-        let params = |block: &Value| Value::from([&before[..], &[block.clone()]].concat());
+        let params =
+            |block: &Value| Value::from([&before[..], std::slice::from_ref(block)].concat());
         let unknown = [
             (json!("0x2"), "header not found"),
             (

@@ -322,23 +322,21 @@ async fn the_pending_block_is_the_head() {
     let chain = chain_with_pending().await;
     let contract = super::chain::CONTRACT;
     let number = json!({ contract.to_string(): { "code": "0x4360005260206000f3" } });
-    let call = |tag: &str| json!([{ "to": contract }, tag, number]);
-    let calls: [(&str, &dyn Fn(&str) -> Value); 7] = [
-        ("eth_getBlockByNumber", &|tag| json!([tag, true])),
-        ("eth_getBlockTransactionCountByNumber", &|tag| json!([tag])),
-        ("eth_getBlockReceipts", &|tag| json!([tag])),
-        ("eth_getBalance", &|tag| json!([SENDER, tag])),
-        ("eth_getCode", &|tag| json!([contract, tag])),
-        ("eth_call", &call),
-        ("eth_estimateGas", &call),
-    ];
-    for (method, params) in calls {
-        let answer = chain.result(method, params("pending")).await;
-        assert_eq!(
-            answer,
-            chain.result(method, params("latest")).await,
-            "{method}"
-        );
+    let calls = |tag: &str| {
+        let call = json!([{ "to": contract }, tag, number]);
+        [
+            ("eth_getBlockByNumber", json!([tag, true])),
+            ("eth_getBlockTransactionCountByNumber", json!([tag])),
+            ("eth_getBlockReceipts", json!([tag])),
+            ("eth_getBalance", json!([SENDER, tag])),
+            ("eth_getCode", json!([contract, tag])),
+            ("eth_call", call.clone()),
+            ("eth_estimateGas", call),
+        ]
+    };
+    for ((method, pending), (_, latest)) in calls("pending").into_iter().zip(calls("latest")) {
+        let answer = chain.result(method, pending).await;
+        assert_eq!(answer, chain.result(method, latest).await, "{method}");
         assert!(!answer.is_null(), "{method}");
     }
     let pending = json!([{ "fromBlock": "pending", "toBlock": "pending" }]);

@@ -210,8 +210,11 @@ fn spoil(rng: &mut StdRng, header: &mut Header, on: &Head) -> &'static str {
     }
 }
 
+/// The name of a field and a change that makes it wrong.
+type WrongField = (&'static str, fn(&mut Header));
+
 /// Changes that make any header wrong.
-const WRONG_FIELDS: [(&str, fn(&mut Header)); 7] = [
+const WRONG_FIELDS: [WrongField; 7] = [
     ("state root", |header| header.state_root.0[0] ^= 1),
     ("receipts root", |header| header.receipts_root.0[0] ^= 1),
     ("bloom", |header| header.logs_bloom.0[0] ^= 1),

@@ -164,7 +164,7 @@ impl Replica {
         while self.stop.is_none() {
             self.steps += 1;
             match self.pipeline.step() {
-                PipelineStep::More | PipelineStep::Unanswered => {}
+                PipelineStep::More | PipelineStep::AwaitingVerdict => {}
                 PipelineStep::Need(need) => self.answer(l1, need),
                 PipelineStep::Attributes(derived) => self.settle(&derived),
                 PipelineStep::Idle { next, .. } if (next as usize) < self.visible => {
@@ -207,7 +207,10 @@ impl Replica {
 
     fn settle(&mut self, derived: &DerivedAttributes) {
         if self.faults.happens(30) {
-            assert!(matches!(self.pipeline.step(), PipelineStep::Unanswered));
+            assert!(matches!(
+                self.pipeline.step(),
+                PipelineStep::AwaitingVerdict
+            ));
         }
         let number = derived.parent.id.number + 1;
         self.chain.truncate(number as usize);

@@ -96,11 +96,8 @@ async fn a_request_that_failed_ahead_is_repeated() {
     ahead.start(&block(1), vec![blob(1).0]);
     assert!(ahead.take(&block(1), &[blob(1).0]).await.is_err());
     ahead.start(&block(1), vec![blob(1).0]);
-    ahead
-        .requests
-        .join_next()
-        .await
-        .map(|ended| ahead.on_end(ended.unwrap()));
+    let ended = ahead.requests.join_next().await.unwrap();
+    ahead.on_end(ended.unwrap());
     is_down.store(false, Ordering::Relaxed);
     assert_taken(&mut ahead, 1).await;
 }
