@@ -160,6 +160,11 @@ impl ForkSchedule {
         self.times[fork as usize]
     }
 
+    /// Whether the chain has the fork at some time.
+    pub fn is_scheduled(&self, fork: Fork) -> bool {
+        self.time(fork).is_some()
+    }
+
     /// Whether `fork` rules apply to a block with this timestamp.
     pub fn is_active(&self, fork: Fork, timestamp: u64) -> bool {
         self.times[fork as usize].is_some_and(|time| timestamp >= time)

@@ -237,15 +237,12 @@ impl Rollup {
 
 /// Checks that blobs can be read if the chain is to have batches in blobs.
 fn check_beacon(options: &L1Options, config: &RollupConfig) -> anyhow::Result<()> {
-    let Some(time) = config.forks.time(Fork::Ecotone) else {
-        return Ok(());
-    };
-    if options.beacon.is_some() {
+    if options.beacon.is_some() || !config.forks.is_scheduled(Fork::Ecotone) {
         return Ok(());
     }
     ensure!(
         options.beacon_ignored,
-        "the Ecotone upgrade is scheduled (timestamp = {time}) but no L1 Beacon API endpoint is configured: give the beacon API of an L1 consensus client with --l1.beacon, or --l1.beacon.ignore to start without one, where the safe head stops at the first batch in blobs"
+        "the Ecotone upgrade is scheduled but no L1 Beacon API endpoint is configured: give the beacon API of an L1 consensus client with --l1.beacon, or --l1.beacon.ignore to start without one, where the safe head stops at the first batch in blobs"
     );
     tracing::warn!(
         "no L1 Beacon API endpoint is configured (--l1.beacon.ignore): the safe head stops at the first batch in blobs"

@@ -407,7 +407,13 @@ fn opens_sockets_for_its_swarm_only(replica: &Node, log: &Path) {
             .expect("a port")
     };
     let servers = BTreeSet::from(
-        ["--http.port=", "--ws.port=", "--metrics.port="].map(|option| ("tcp", named(option))),
+        [
+            "--http.port=",
+            "--ws.port=",
+            "--metrics.port=",
+            "--rpc.port=",
+        ]
+        .map(|option| ("tcp", named(option))),
     );
     let swarm = BTreeSet::from([("tcp", port), ("udp", port)]);
 

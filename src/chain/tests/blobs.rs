@@ -69,6 +69,8 @@ pub fn test_l1(forks: L1Forks) -> (TempDir, Chain, Threads) {
 pub fn blob(fill: u8) -> Blob {
     let mut blob = Blob::repeat_byte(fill);
     blob.0.iter_mut().step_by(32).for_each(|byte| *byte = 0);
+    // The proofs of all constant polynomials are the same.
+    blob.0[1] = fill ^ 0x55;
     blob
 }
 
@@ -163,7 +165,7 @@ async fn mine_on(
     let id = chain.start(parent, attributes).await.unwrap();
     let block = chain.seal(id).await.unwrap();
     chain
-        .log_before_sign(block.payload.clone(), B256::ZERO)
+        .insert(block.payload.clone(), Provenance::Engine)
         .await
         .unwrap();
     chain

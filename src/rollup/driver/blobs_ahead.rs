@@ -75,8 +75,9 @@ impl BlobsAhead {
         self.blocks.insert(number, entry);
     }
 
-    /// The blobs of a block in the order of `wanted`, checked against their versioned hashes. A
-    /// request that failed ahead is repeated once. Drops the blobs of earlier blocks.
+    /// The blobs of a block in the order of `wanted`, checked against their versioned hashes. The
+    /// error of a request that failed ahead is returned, and the next call repeats the request. Drops
+    /// the blobs of earlier blocks.
     pub async fn take(
         &mut self,
         block: &L1Block,
@@ -89,10 +90,7 @@ impl BlobsAhead {
         {
             if let Some(fetched) = ahead.fetched.take() {
                 self.blocks.remove(&block.number);
-                match fetched {
-                    Ok(blobs) => return Ok(blobs),
-                    Err(_) => break,
-                }
+                return fetched;
             }
             match self.requests.join_next().await {
                 Some(Ok(ended)) => self.on_end(ended),

@@ -57,6 +57,13 @@ impl Verifier {
             "--rpc.addr=127.0.0.1".into(),
             format!("--rpc.port={rpc}"),
         ];
+        if !options
+            .iter()
+            .any(|option| option.starts_with("--l1.beacon="))
+        {
+            // The batcher of this chain posts calldata only.
+            command.push("--l1.beacon.ignore".into());
+        }
         command.extend_from_slice(options);
         Self {
             process: None,
