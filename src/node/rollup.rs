@@ -399,7 +399,8 @@ mod tests {
             start(rollup)
         };
         let refused = start("").expect_err("no endpoint").to_string();
-        let op_node = "the Ecotone upgrade is scheduled (timestamp = 1708534800) but no L1 Beacon API endpoint is configured";
+        let op_node =
+            "the Ecotone upgrade is scheduled but no L1 Beacon API endpoint is configured";
         assert!(refused.starts_with(op_node), "{refused}");
         assert!(refused.contains("--l1.beacon, ") && refused.contains("--l1.beacon.ignore"));
         for given in [
