@@ -521,17 +521,21 @@ impl Chain {
         self.adopt(block).await
     }
 
-    /// Builds a block on `parent` with the transactions of the attributes and none of the pool. It
-    /// neither replaces nor delays a build that [`Chain::start`] has begun. The block is executed and
-    /// known afterwards; no head has moved.
-    pub async fn build_at_once(
+    /// Builds a block on `parent` with the transactions of the attributes and none of the pool, makes
+    /// it the head unless it is canonical already, and protects it ([`Chain::protect`]). It neither
+    /// replaces nor delays a build that [`Chain::start`] has begun. Fails like [`Chain::start`] and
+    /// [`Chain::forkchoice`], and then no head has moved.
+    pub async fn derive(
         &self,
         parent: B256,
         attributes: OpPayloadAttributes,
-    ) -> Result<Arc<ExecutedBlock>, ChainError> {
-        let (parent, shared) = (self.view_of(parent).await?, self.shared.clone());
-        let build = move || builder::build_at_once(&shared, &parent, attributes);
-        self.adopt(blocking(build).await??).await
+    ) -> Result<Arc<Payload>, ChainError> {
+        self.request(|reply| ExecutorCommand::Derive {
+            parent,
+            attributes: Box::new(attributes),
+            reply,
+        })
+        .await
     }
 
     async fn adopt(&self, block: Arc<ExecutedBlock>) -> Result<Arc<ExecutedBlock>, ChainError> {

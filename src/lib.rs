@@ -3,7 +3,7 @@
 //! `docs/architecture.md` is the long version of this page: flows with their files, threads and
 //! queues, storage and its crash argument, the module graph. Modules in reading order: [`node`]
 //! wires everything, [`follow`] takes blocks from the swarm, [`chain`] executes and stores them,
-//! [`rollup`] sequences, [`rpc`] answers.
+//! [`rollup`] derives the safe chain and sequences, [`rpc`] answers.
 //!
 //! # Rules
 //!
@@ -29,6 +29,9 @@
 //!   again at open. A **guard row** says that a block of a height may have been signed.
 //! - **engine**: the Engine API, never the database. **Head driver**: the party that moves the unsafe
 //!   head, a rollup node or the node itself.
+//! - **pipeline**: the stages of derivation; its **L1 origin** is the L1 block it has come to. A
+//!   block is **pending-safe** inside a span batch and **local-safe** after its **concluding** block.
+//!   To **consolidate** is to find that the unsafe block matches the derived attributes.
 //! - **attributes**: everything that determines a block but its transactions from the pool. **L1
 //!   origin**: the L1 block that a block takes its deposits and base fee from.
 //! - **swarm**: the libp2p host and its peers. **Mesh**: the peers that gossip goes to. **Static**

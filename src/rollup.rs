@@ -1,14 +1,29 @@
 //! The rollup side of the node: L1, the safe chain that is derived from it, and block production on
-//! the sequencer.
+//! the sequencer. It knows no libp2p and no EVM: blocks go to the core and to the swarm through
+//! their handles.
 //!
-//! [`engine`] is the seam to the execution core. [`l1`] reads L1, [`beacon`] its blobs, [`l1_config`]
-//! has its blob fee schedule. [`driver`] derives, [`safe_db`]
-//! records which L1 block made which L2 block safe, [`finality`] decides which block is final,
-//! [`status`] is what operators read, [`handle`] what JSON-RPC answers from,
-//! [`metrics`] what is measured. [`origin`] chooses the L1 origin of a new L2 block, [`sequencer`] makes blocks on time, [`rewind`] searches the head after an L1 reorg, [`signer`] signs blocks,
-//! [`signing_log`] records what may be signed, and [`unsafe_signer`] reads the block signer from L1.
-//! This room knows no libp2p and no EVM: blocks go to the core and to the
-//! swarm through their handles.
+//! The execution core
+//! - [`engine`]: the handle through which everything here uses it.
+//!
+//! L1
+//! - [`l1`]: reads blocks, receipts and storage, all verified.
+//! - [`beacon`]: reads blobs.
+//! - [`l1_config`]: L1's schedule of blob fees.
+//!
+//! Derivation
+//! - [`driver`]: derives the safe chain and moves the heads.
+//! - [`safe_db`]: records which L1 block made which L2 block safe.
+//! - [`finality`]: decides which safe block is final.
+//! - [`status`], [`handle`], [`metrics`]: what operators, JSON-RPC and Prometheus read.
+//!
+//! Sequencing
+//! - [`sequencer`]: makes blocks on time.
+//! - [`origin`]: chooses the L1 origin of a new block.
+//! - [`rewind`]: searches the head after an L1 reorg.
+//!
+//! Keys
+//! - [`signer`]: signs blocks; [`signing_log`] records what may be signed.
+//! - [`unsafe_signer`]: reads the block signer from L1.
 
 pub mod beacon;
 pub mod driver;

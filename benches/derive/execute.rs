@@ -15,7 +15,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// Least rate of deriving and executing, relative to `starling import` of the same blocks.
 const EXECUTED_BAR: f64 = 0.8;
+/// Least rate of consolidating blocks that are there already, relative to the import.
 const CONSOLIDATED_BAR: f64 = 3.0;
 
 pub fn run() {

@@ -23,6 +23,7 @@ use starling_proto::{
 };
 use std::{path::Path, sync::Arc, time::Duration};
 
+/// Megabytes that a hostile batcher may cost above what the protocol makes a node hold.
 const BAR: f64 = 64.0;
 /// Bytes that a frame counts beyond its data against the limit of the channel bank.
 const FRAME_COUNTED: usize = 200;

@@ -11,7 +11,9 @@ use super::{
 };
 use std::time::{Duration, Instant};
 
+/// Most time, relative to that of all requests at full concurrency.
 const TIME_BAR: f64 = 1.3;
+/// Most requests for an L1 block, on average.
 const REQUESTS_BAR: f64 = 1.0;
 /// The default of `--l1.max-concurrency`.
 const MAX_CONCURRENCY: u32 = 10;

@@ -11,6 +11,7 @@ use super::{
 };
 use std::time::{Duration, Instant};
 
+/// Most processor time of one core, user and system, as a share of the time.
 const BAR: f64 = 0.05;
 /// L1 blocks that are derived before the measurement begins.
 const WARM_UP: usize = 20;

@@ -14,6 +14,7 @@ use super::{
 use serde_json::json;
 use std::time::Duration;
 
+/// Megabytes that derivation may take above a node without it.
 const BAR: f64 = 100.0;
 
 pub fn run() {

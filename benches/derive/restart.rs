@@ -11,6 +11,7 @@ use super::{
 };
 use std::time::{Duration, Instant};
 
+/// Most time from a start after `kill -9` to the next safe block.
 const BAR: Duration = Duration::from_secs(10);
 const FINALIZED_DEPTH: usize = 100;
 

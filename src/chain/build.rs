@@ -6,7 +6,7 @@
 
 use crate::chain::{
     evm::{ParentState, StateError},
-    execute::{BlockExecution, InvalidBlock, TransactError, recover},
+    execute::{BlockExecution, InvalidBlock, TransactError, recover_at_once},
     l1fee::L1AttributesError,
     rows::ExecutedBlock,
     rules::{ChainSpec, ExtraData, ExtraDataError, Rules, TRANSFER_GAS},
@@ -84,21 +84,23 @@ impl BlockBuilder {
             senders: Vec::new(),
             fees: U256::ZERO,
         };
-        for (index, raw) in attributes
-            .transactions
-            .unwrap_or_default()
-            .into_iter()
-            .enumerate()
-        {
-            builder.force(index, raw)?;
+        let forced = attributes.transactions.unwrap_or_default();
+        let recovered = recover_at_once(&forced);
+        for (index, (raw, recovered)) in forced.into_iter().zip(recovered).enumerate() {
+            builder.force(index, raw, recovered)?;
         }
         builder.execution.check_attributes(true)?;
         Ok(builder)
     }
 
     /// Adds a transaction of the attributes, which must be valid.
-    fn force(&mut self, index: usize, raw: Bytes) -> Result<(), BuildError> {
-        let tx = recover(index, &raw).map_err(|error| BuildError::Forced {
+    fn force(
+        &mut self,
+        index: usize,
+        raw: Bytes,
+        recovered: Result<Recovered<ChainTx>, InvalidBlock>,
+    ) -> Result<(), BuildError> {
+        let tx = recovered.map_err(|error| BuildError::Forced {
             index,
             cause: match error {
                 InvalidBlock::Undecodable { reason, .. } => reason,

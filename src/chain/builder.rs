@@ -2,7 +2,7 @@
 //! the executor.
 //!
 //! One job at a time: a new `Start` replaces an unfinished one. Blocks without pool transactions are
-//! built by [`build_at_once`] instead, on a thread of the caller: they replace no job, and no job
+//! built by [`build_at_once`] instead, on the executor's thread: they replace no job, and no job
 //! waits for them. Between `Start` and `Seal` it keeps
 //! adding pool transactions as they arrive, in slices of [`SLICE`], so that a `Seal` waits for at
 //! most one; sealing computes the roots. Bounded by the block's gas limit and by [`JOB_LIFETIME`].

@@ -29,6 +29,7 @@ use crate::chain::{
     view::{self, ExecutedBlock, View},
 };
 use alloy_primitives::{B256, map::HashSet};
+use op_alloy_rpc_types_engine::OpPayloadAttributes;
 use starling_proto::payload::{BlockId, Payload};
 use starling_proto::provenance::Provenance;
 use std::{
@@ -115,6 +116,13 @@ pub enum ExecutorCommand {
     Protect {
         derived: Option<B256>,
         reply: ReplySender<()>,
+    },
+    /// Build a block on `parent` with the transactions of these attributes alone, make it the head
+    /// unless it is canonical already, and protect it.
+    Derive {
+        parent: B256,
+        attributes: Box<OpPayloadAttributes>,
+        reply: ReplySender<Arc<Payload>>,
     },
     /// A view whose head is this block, to build on or to read.
     ViewOf {
@@ -236,6 +244,11 @@ impl Executor {
                 reply,
             } => answer(reply, self.promote(safe, finalized)),
             ExecutorCommand::Protect { derived, reply } => answer(reply, self.protect(derived)),
+            ExecutorCommand::Derive {
+                parent,
+                attributes,
+                reply,
+            } => answer(reply, self.derive(parent, *attributes)),
             ExecutorCommand::ViewOf { hash, reply } => answer(reply, self.view_of(hash)),
             ExecutorCommand::Wake => Ok(()),
         }

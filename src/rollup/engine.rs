@@ -137,22 +137,19 @@ impl Engine {
     }
 
     /// Builds a block on a known parent with the transactions of the attributes and none of the pool,
-    /// and returns it; it is executed and known from then on. It neither replaces nor delays a build
-    /// that [`Engine::start`] has begun.
+    /// makes it the unsafe head unless it is canonical already, keeps the head on its branch as
+    /// [`Engine::protect`] does, and returns it. It neither replaces nor delays a build that
+    /// [`Engine::start`] has begun.
     ///
-    /// Fails if the parent is unknown, or if the attributes are invalid ([`ChainError::Build`]).
-    /// Never moves a head, and never makes the block durable.
-    pub async fn build_at_once(
+    /// Fails if the parent is unknown, if the attributes are invalid ([`ChainError::Build`]), or like
+    /// [`Engine::forkchoice`]; then no head has moved.
+    pub async fn derive(
         &self,
         parent: B256,
         attributes: OpPayloadAttributes,
     ) -> Result<Arc<Payload>, ChainError> {
         let Self::Local(chain) = self;
-        Ok(chain
-            .build_at_once(parent, attributes)
-            .await?
-            .payload
-            .clone())
+        chain.derive(parent, attributes).await
     }
 
     /// Reads a block; `None` if it is unknown or its body is pruned. By hash it finds blocks in

@@ -5,13 +5,15 @@ use super::{Executor, MAX_UNWIND, switch::DisplacedHead};
 use crate::chain::{
     ChainError, Heads,
     abandoned::{self, Abandoned},
+    builder,
     payload_log::FOLLOWED,
     persister::PersistWork,
     store::Snapshot,
     view::{ReadError, View},
 };
 use alloy_primitives::B256;
-use starling_proto::payload::BlockId;
+use op_alloy_rpc_types_engine::OpPayloadAttributes;
+use starling_proto::payload::{BlockId, Payload};
 use std::sync::Arc;
 
 /// The safe and the finalized head that go with a new head.
@@ -79,6 +81,26 @@ impl Executor {
         };
         self.derived = derived.map(find).transpose()?;
         Ok(())
+    }
+
+    /// Builds a block on `parent` with the transactions of the attributes and none of the pool, makes
+    /// it the head unless it is canonical already, and protects it. After an error no head has moved.
+    pub(super) fn derive(
+        &mut self,
+        parent: B256,
+        attributes: OpPayloadAttributes,
+    ) -> Result<Arc<Payload>, ChainError> {
+        let view = self.view_of(parent)?;
+        let block = builder::build_at_once(&self.shared, &view, attributes)?;
+        let payload = block.payload.clone();
+        let id = payload.id();
+        self.adopt(block)?;
+        // The swarm may have brought the same block, and blocks on it.
+        if self.head.hash_of(id.number)? != Some(id.hash) {
+            self.forkchoice(id.hash, None, None)?;
+        }
+        self.protect(Some(id.hash))?;
+        Ok(payload)
     }
 
     /// Applies a fork choice of the Engine API or the sequencer, which releases a displaced head. A safe or finalized

@@ -38,7 +38,11 @@ impl RollupDriver {
                 DriverStepError::Reset(format!("the unsafe block {number} is not in the chain"))
             })?;
             match consolidates(&self.rollup, parent.hash, &derived.attributes, &block) {
-                Ok(()) => return self.accept(block, &derived).await,
+                Ok(()) => {
+                    // A block that has left the chain since is found by the next step.
+                    drop(self.engine.protect(Some(block.hash)).await?);
+                    return self.accept(block, &derived);
+                }
                 Err(mismatch) => {
                     tracing::warn!(unsafe_block = %block.id(), pending_safe = %parent, %mismatch, "L2 reorg: existing unsafe block does not match derived attributes from L1");
                 }
@@ -48,11 +52,8 @@ impl RollupDriver {
             }
         }
         let attributes = derived.attributes.clone();
-        match self.engine.build_at_once(parent.hash, attributes).await {
-            Ok(block) => {
-                self.make_canonical(&block).await?;
-                self.accept(block, &derived).await
-            }
+        match self.engine.derive(parent.hash, attributes).await {
+            Ok(block) => self.accept(block, &derived),
             Err(ChainError::Build(reason)) => self.reject(&derived, &reason).await,
             // The unsafe head is so far above that the core keeps no state of the parent.
             Err(ChainError::UnknownBlock(unknown)) if unknown == parent.hash => {
@@ -60,16 +61,6 @@ impl RollupDriver {
             }
             Err(error) => Err(error.into()),
         }
-    }
-
-    /// Makes a derived block the head, unless it is canonical already: the swarm may have brought it, and
-    /// blocks on it, in the meantime.
-    async fn make_canonical(&self, block: &Payload) -> Result<(), DriverStepError> {
-        let canonical = self.engine.block(BlockAt::Number(block.number())).await?;
-        if canonical.is_some_and(|canonical| canonical.hash == block.hash) {
-            return Ok(());
-        }
-        Ok(self.engine.forkchoice(block.hash, None, None).await?)
     }
 
     /// Lowers the unsafe head towards `to`, by a bounded number of blocks.
@@ -82,16 +73,14 @@ impl RollupDriver {
         Ok(self.engine.forkchoice(block.hash, None, None).await?)
     }
 
-    /// The block with the derived attributes is in the chain. From here on no block of the swarm or
+    /// The block with the derived attributes is in the chain, and protected: no block of the swarm or
     /// of the sequencer takes it off the chain.
-    async fn accept(
+    fn accept(
         &mut self,
         block: Arc<Payload>,
         derived: &DerivedAttributes,
     ) -> Result<(), DriverStepError> {
         let safe = self.reference(&block)?;
-        // A block that has left the chain since is found by the next step.
-        drop(self.engine.protect(Some(block.hash)).await?);
         let (number, origin) = (safe.id.number, safe.origin.number);
         self.pipeline.accepted(block)?;
         self.attributes = None;

@@ -58,24 +58,46 @@ async fn a_derived_block_and_the_sequencers_block_do_not_displace_each_other() {
         .await
         .unwrap();
     let derived = engine
-        .build_at_once(parent, attributes(&genesis, 2, []))
+        .derive(parent, attributes(&genesis, 2, []))
         .await
         .unwrap();
-    // The same block from both is one block.
-    let same = engine
-        .build_at_once(parent, attributes(&genesis, 1, []))
-        .await
-        .unwrap();
+    assert_eq!(chain.view().head(), derived.id());
     let sequenced = engine.seal(id).await.unwrap();
-    assert_eq!(sequenced.hash, same.hash);
-    assert!(chain.knows(derived.hash) && derived.hash != sequenced.hash);
-    assert_eq!(chain.view().head().hash, parent, "no head has moved");
+    assert!(chain.knows(sequenced.hash) && derived.hash != sequenced.hash);
+    let displaces = engine.forkchoice(sequenced.hash, None, None).await;
+    assert!(
+        matches!(displaces, Err(ChainError::NotOnBranch { .. })),
+        "{displaces:?}"
+    );
     let undecodable = alloy_primitives::Bytes::from_static(&[0x02, 0xc0]);
     let invalid = attributes(&genesis, 3, [undecodable]);
     assert!(matches!(
-        engine.build_at_once(parent, invalid).await,
+        engine.derive(parent, invalid).await,
         Err(ChainError::Build(_))
     ));
+    assert_eq!(chain.view().head(), derived.id(), "no head has moved");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_derived_block_that_is_canonical_leaves_the_head_above_it() {
+    let datadir = datadir();
+    let (chain, _threads) = open(datadir.path());
+    let engine = Engine::Local(chain.clone());
+    let (genesis, parent) = (chain.view().header().clone(), chain.view().head().hash);
+    let sequenced = build(&chain, parent, 1, []).await.payload.clone();
+    let head = build(&chain, sequenced.hash, 1, []).await.payload.id();
+    engine.forkchoice(head.hash, None, None).await.unwrap();
+    let derived = engine
+        .derive(parent, attributes(&genesis, 1, []))
+        .await
+        .unwrap();
+    assert_eq!((derived.hash, chain.view().head()), (sequenced.hash, head));
+    let side = build(&chain, parent, 2, []).await.payload.hash;
+    let displaces = engine.forkchoice(side, None, None).await;
+    assert!(
+        matches!(displaces, Err(ChainError::NotOnBranch { .. })),
+        "{displaces:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
