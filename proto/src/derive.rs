@@ -6,6 +6,20 @@
 //! never calls out. A need that could not be met is returned again, so a failed read changes
 //! nothing. Hostile input is dropped by rule and counted ([`DropCounts`]).
 //!
+//! Each stage pulls from the one before it. In op-node's names:
+//!
+//! | op-node | file |
+//! |---|---|
+//! | `DerivationPipeline.Step` | `derive.rs` |
+//! | `initialReset` | `derive/walk.rs` |
+//! | `L1Traversal`, `L1Retrieval`, `ChannelInReader` | `derive/source.rs` |
+//! | `FrameQueue` | `derive/frames.rs` |
+//! | `ChannelMux`: `ChannelBank`, `ChannelAssembler` | `derive/channels.rs` |
+//! | `BatchMux`: `BatchQueue`, `BatchStage` | `derive/batches.rs` |
+//! | `CheckBatch` | `derive/validity.rs`; the overlap of span batches in `derive/batches/overlap.rs` |
+//! | `AttributesQueue` | `derive/derivation.rs` |
+//! | `FetchingAttributesBuilder` | `attributes.rs` |
+//!
 //! Memory is bounded by the protocol's own limits for channels, by one decompressed batch, and by
 //! the sequencing window for L1 blocks. Batches stay in their own bytes, and only a block that may
 //! fit its gas limit has its transactions copied out. Before Holocene nothing bounds the batches

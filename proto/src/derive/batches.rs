@@ -1,5 +1,5 @@
-//! The batch stages: the batch queue before Holocene, which holds future batches back, and the
-//! Holocene stage since, which drops them.
+//! The batch stages: [`BatchQueue`] before Holocene, which holds future batches back, and
+//! [`BatchStage`] from Holocene on, which drops them.
 
 mod holocene;
 mod overlap;
@@ -14,7 +14,7 @@ use crate::{
     attributes::L1Block, batch::BatchTransactions, batch::SingularBatch, config::RollupConfig,
     fork::Fork, l1info::L2BlockRef, span::SpanBatch, span::SpanBlocks,
 };
-use holocene::HoloceneStage;
+use holocene::BatchStage;
 use overlap::OverlapCheck;
 use queue::BatchQueue;
 
@@ -36,14 +36,14 @@ impl NextBatch {
     }
 }
 
-/// The batch stage of the pipeline, by the L1 origin's fork.
+/// The active batch stage, chosen by the L1 origin's fork (op-node: BatchMux).
 #[derive(Debug)]
-pub(super) enum BatchStage {
+pub(super) enum BatchMux {
     Queue(BatchQueue),
-    Holocene(HoloceneStage),
+    Stage(BatchStage),
 }
 
-impl BatchStage {
+impl BatchMux {
     /// Starts at the L1 block that `source` starts at. Batches of L1 blocks before `first` are not
     /// applied.
     pub fn new(rollup: &RollupConfig, source: &mut BatchSource, first: u64) -> Self {
@@ -60,7 +60,7 @@ impl BatchStage {
             first,
         };
         if rollup.forks.is_active(Fork::Holocene, base.time) {
-            Self::Holocene(HoloceneStage::new(window))
+            Self::Stage(BatchStage::new(window))
         } else {
             Self::Queue(BatchQueue::new(window))
         }
@@ -70,7 +70,7 @@ impl BatchStage {
     pub fn enter_holocene(&mut self) {
         if let Self::Queue(queue) = self {
             let window = std::mem::take(queue).into_window();
-            *self = Self::Holocene(HoloceneStage::new(window));
+            *self = Self::Stage(BatchStage::new(window));
         }
     }
 
@@ -82,7 +82,7 @@ impl BatchStage {
     ) -> Pull<NextBatch> {
         match self {
             Self::Queue(queue) => queue.next(cx, source, safe),
-            Self::Holocene(stage) => stage.next(cx, source, safe),
+            Self::Stage(stage) => stage.next(cx, source, safe),
         }
     }
 
@@ -90,7 +90,7 @@ impl BatchStage {
     pub fn flush(&mut self, cx: &mut StageContext, source: &mut BatchSource) {
         match self {
             Self::Queue(_) => {}
-            Self::Holocene(stage) => stage.flush(cx, source),
+            Self::Stage(stage) => stage.flush(cx, source),
         }
     }
 
@@ -98,7 +98,7 @@ impl BatchStage {
     pub fn origin(&self, number: u64) -> Option<&EpochOrigin> {
         match self {
             Self::Queue(queue) => queue.window().origins.get(number),
-            Self::Holocene(stage) => stage.window().origins.get(number),
+            Self::Stage(stage) => stage.window().origins.get(number),
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::{
     BatchSource, CriticalError, DerivedAttributes, DropReason, L1Input, L1Link, Need, PipelineStep,
     PushError, ResetReason, ResetWalk,
-    batches::{BatchStage, NextBatch},
+    batches::{BatchMux, NextBatch},
     stage::{L1Rules, Pause, Pull, StageContext},
 };
 use crate::{
@@ -29,7 +29,7 @@ const MIN_BYTE_GAS: u64 = 3;
 #[derive(Debug)]
 pub(super) struct Derivation {
     pub source: BatchSource,
-    batches: BatchStage,
+    batches: BatchMux,
     pending: SafeHead,
     /// The last head that concluded a batch. The pending-safe head goes back to it when a block in
     /// the middle of a span batch is invalid (before Holocene).
@@ -70,7 +70,7 @@ impl Derivation {
         };
         let mut source = BatchSource::new(cx, base, config);
         Self {
-            batches: BatchStage::new(&cx.rollup, &mut source, walk.first),
+            batches: BatchMux::new(&cx.rollup, &mut source, walk.first),
             source,
             pending: head.clone(),
             concluded: head,

@@ -3,7 +3,7 @@
 
 use super::{
     BlobRef, DropReason, InboxTransaction, L1Input, Need, PushError, RelevantLogs,
-    channels::{BankRead, ChannelStage},
+    channels::{BankRead, ChannelMux},
     frames::FrameQueue,
     stage::{L1Rules, Pause, Pull, StageContext},
 };
@@ -27,7 +27,7 @@ pub(super) struct BatchSource {
     /// Blobs among `data` that are still to be fetched.
     wanted: Vec<BlobRef>,
     frames: FrameQueue,
-    channels: ChannelStage,
+    channels: ChannelMux,
     reader: Option<BatchReader>,
 }
 
@@ -50,7 +50,7 @@ impl BatchSource {
             data: VecDeque::new(),
             wanted: Vec::new(),
             frames: FrameQueue::default(),
-            channels: ChannelStage::new(holocene),
+            channels: ChannelMux::new(holocene),
             reader: None,
         };
         source.open(cx, base.inbox);
@@ -88,7 +88,7 @@ impl BatchSource {
         self.logs = next.logs;
         if enters_holocene {
             self.frames.clear();
-            self.channels = ChannelStage::new(true);
+            self.channels = ChannelMux::new(true);
         }
         self.open(cx, next.inbox);
     }
@@ -161,7 +161,7 @@ impl BatchSource {
         let (origin, rollup) = (self.origin, cx.rollup.clone());
         let timeout = rollup.channel_timeout(origin.time);
         match &mut self.channels {
-            ChannelStage::Bank(bank) => {
+            ChannelMux::Bank(bank) => {
                 let canyon = rollup.l1_active(Fork::Canyon, &origin);
                 match bank.read(origin.number, timeout, canyon, &mut cx.drops) {
                     BankRead::Channel(data) => return Ok(data),
@@ -169,19 +169,19 @@ impl BatchSource {
                     BankRead::Nothing => {}
                 }
             }
-            ChannelStage::Assembler(assembler) => {
+            ChannelMux::Assembler(assembler) => {
                 assembler.expire(origin.number, timeout, &mut cx.drops);
             }
         }
         let frame = self.next_frame(cx)?;
         cx.reads.frames += 1;
         match &mut self.channels {
-            ChannelStage::Bank(bank) => {
+            ChannelMux::Bank(bank) => {
                 let limit = rollup.channel_bank_limit(&origin);
                 bank.ingest(&frame, origin.number, timeout, limit, &mut cx.drops);
                 Err(Pause::More)
             }
-            ChannelStage::Assembler(assembler) => {
+            ChannelMux::Assembler(assembler) => {
                 let limit = rollup.channel_limit(&origin);
                 assembler
                     .ingest(&frame, origin.number, limit, &mut cx.drops)
@@ -225,7 +225,7 @@ impl BatchSource {
     /// Drops the channel that is being read and the one that is being received (Holocene).
     pub fn flush(&mut self, cx: &mut StageContext) {
         let mut dropped = self.reader.take().is_some();
-        if let ChannelStage::Assembler(assembler) = &mut self.channels {
+        if let ChannelMux::Assembler(assembler) = &mut self.channels {
             dropped |= assembler.flush();
         }
         cx.drops

@@ -1,5 +1,5 @@
-//! Words that all stages share: why a stage pauses, the limits of the protocol, and the lookup of
-//! blocks of the safe chain.
+//! Types all stages share: why a stage pauses, the limits of the protocol, and the lookup of blocks
+//! of the safe chain.
 
 use super::{DropCounts, Need, PipelineStep, ReadCounts};
 use crate::{
@@ -14,12 +14,12 @@ const CHANNEL_BANK_BYTES: (u64, u64) = (100_000_000, 1_000_000_000);
 /// Bytes of one channel before Fjord, and from it on.
 const CHANNEL_BYTES: (u64, u64) = (10_000_000, 100_000_000);
 
-/// Why a stage has nothing to give.
+/// Why a stage returns no item.
 #[derive(Clone, Debug)]
 pub(super) enum Pause {
-    /// Progress was made: call the stage again.
+    /// Progress was made: call the stage again (op-node: NotEnoughData).
     More,
-    /// Everything up to the L1 origin is read.
+    /// Everything up to the L1 origin is read (op-node: io.EOF).
     End,
     /// The pipeline's step returns this.
     Step(Box<PipelineStep>),

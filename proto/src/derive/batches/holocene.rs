@@ -13,13 +13,13 @@ use crate::{
 };
 
 #[derive(Debug)]
-pub(in crate::derive) struct HoloceneStage {
+pub(in crate::derive) struct BatchStage {
     window: EpochWindow,
     /// A span batch that is being judged.
     span: Option<Box<CheckedSpan>>,
 }
 
-impl HoloceneStage {
+impl BatchStage {
     pub(super) fn new(window: EpochWindow) -> Self {
         Self { window, span: None }
     }

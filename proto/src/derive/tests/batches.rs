@@ -291,7 +291,7 @@ fn a_span_with_a_bad_block() {
     }
 }
 
-/// A span whose last L1 origin is not derived yet: the queue waits, the Holocene stage skips it.
+/// A span whose last L1 origin is not derived yet: the queue waits, Holocene skips it.
 #[test]
 fn a_span_that_is_ahead_of_l1() {
     for fork in [Fork::Granite, Fork::Holocene] {
