@@ -9,11 +9,12 @@ pub(super) use bank::{BankRead, ChannelBank};
 
 use crate::frame::Frame;
 
-/// Bytes that a frame counts beyond its data against the limits of channels.
-const FRAME_OVERHEAD: u64 = 200;
+/// Bytes that a frame counts beyond its data against the limits of channels (specs: derivation,
+/// channel bank: frame_overhead). Encoded it has [`FRAME_OVERHEAD`](crate::frame::FRAME_OVERHEAD).
+const CHANNEL_FRAME_OVERHEAD: u64 = 200;
 
 fn frame_size(frame: &Frame) -> u64 {
-    frame.data.len() as u64 + FRAME_OVERHEAD
+    frame.data.len() as u64 + CHANNEL_FRAME_OVERHEAD
 }
 
 /// The active channel stage, chosen by the L1 origin's fork (op-node: ChannelMux).

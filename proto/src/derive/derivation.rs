@@ -4,7 +4,7 @@ use super::{
     BatchSource, CriticalError, DerivedAttributes, DropReason, L1Input, L1Link, Need, PipelineStep,
     PushError, ResetReason, ResetWalk,
     batches::{BatchMux, NextBatch},
-    stage::{L1Rules, Pause, Pull, StageContext},
+    stage::{Pause, Pull, StageContext},
 };
 use crate::{
     attributes::{AttributesError, attributes},

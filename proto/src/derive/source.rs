@@ -5,11 +5,16 @@ use super::{
     BlobRef, DropReason, InboxTransaction, L1Input, Need, PushError, RelevantLogs,
     channels::{BankRead, ChannelMux},
     frames::FrameQueue,
-    stage::{L1Rules, Pause, Pull, StageContext},
+    stage::{Pause, Pull, StageContext},
 };
 use crate::{
-    attributes::L1Block, batch::Batch, blob, channel::BatchReader, channel::ChannelData,
-    fork::Fork, frame::Frame, system_config::SystemConfig,
+    attributes::L1Block,
+    batch::Batch,
+    blob,
+    channel::{BatchReader, ChannelData, MAX_RLP_BYTES_FJORD},
+    fork::Fork,
+    frame::Frame,
+    system_config::SystemConfig,
 };
 use alloy_primitives::{Address, Bytes};
 use std::collections::VecDeque;
@@ -159,7 +164,7 @@ impl BatchSource {
     /// The data of the next complete channel. Takes at most one frame.
     fn next_channel(&mut self, cx: &mut StageContext) -> Pull<ChannelData> {
         let (origin, rollup) = (self.origin, cx.rollup.clone());
-        let timeout = rollup.channel_timeout(origin.time);
+        let timeout = rollup.channel_timeout_at(origin.time);
         match &mut self.channels {
             ChannelMux::Bank(bank) => {
                 let canyon = rollup.l1_active(Fork::Canyon, &origin);
@@ -182,9 +187,10 @@ impl BatchSource {
                 Err(Pause::More)
             }
             ChannelMux::Assembler(assembler) => {
-                let limit = rollup.channel_limit(&origin);
+                // MAX_RLP_BYTES_PER_CHANNEL bounds compressed bytes here, too. The assembler begins
+                // with Holocene, so Fjord's value always applies.
                 assembler
-                    .ingest(&frame, origin.number, limit, &mut cx.drops)
+                    .ingest(&frame, origin.number, MAX_RLP_BYTES_FJORD, &mut cx.drops)
                     .ok_or(Pause::More)
             }
         }

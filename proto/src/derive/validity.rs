@@ -1,7 +1,7 @@
 //! Batch validity: whether a batch is the next part of the chain (specs: derivation, batch queue;
 //! delta, span batches; holocene, span batch validity).
 
-use super::{DropReason, origins::EpochOrigins, stage::L1Rules};
+use super::{DropReason, origins::EpochOrigins};
 use crate::{
     attributes::L1Block,
     batch::{BatchTransactions, SingularBatch},

@@ -1,7 +1,7 @@
 //! The walk back from a safe head to the L1 block where the pipeline starts: a channel that
 //! completes after the safe head's L1 origin may have been opened a channel timeout before it.
 
-use super::{CriticalError, L1Input, L1Link, Need, ResetReason, stage::L1Rules};
+use super::{CriticalError, L1Input, L1Link, Need, ResetReason};
 use crate::{
     attributes::L1Block,
     config::RollupConfig,
@@ -52,7 +52,7 @@ impl ResetWalk {
                 block: self.at_ref.id,
                 cause: error.to_string(),
             })?;
-            let timeout = rollup.channel_timeout(info.time);
+            let timeout = rollup.channel_timeout_at(info.time);
             if origin.number.saturating_add(timeout) > self.safe_ref.origin.number {
                 return Ok(Need::L2Block {
                     number: self.at_ref.id.number - 1,
