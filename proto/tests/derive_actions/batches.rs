@@ -401,7 +401,7 @@ fn spans_that_break_a_rule() {
             &[BatchTime],
             &[BatchTime, ChannelFlushed],
         ),
-        (|span| span.shift(0, -8), &[BatchParent], &[SpanUndecided]),
+        (|span| span.shift(0, -8), &[BatchParent], &[BatchUndecided]),
     ];
     for fork in [Fork::Granite, Fork::Holocene] {
         for (change, granite, holocene) in &cases {
@@ -444,7 +444,7 @@ fn a_span_that_is_ahead_of_l1() {
         let posted = std::mem::take(&mut network.inbox);
         network.l1[2].input.inbox.clone_from(&posted);
         network.l1[3].input.inbox = posted;
-        let skipped = [(DropReason::SpanUndecided, 1)];
+        let skipped = [(DropReason::BatchUndecided, 1)];
         network.expect(if fork == Fork::Granite {
             &[(DropReason::PastBatch, 1)]
         } else {

@@ -120,7 +120,7 @@ impl BatchStage {
             }
             // op-node goes on to the next batch instead of waiting for the L1 block.
             Ok(BatchValidity::Undecided | BatchValidity::Future) => {
-                cx.drops.add(DropReason::SpanUndecided);
+                cx.drops.add(DropReason::BatchUndecided);
                 return Err(Pause::More);
             }
         };
@@ -151,7 +151,7 @@ impl BatchStage {
             }
             BatchValidity::Past => cx.drops.add(DropReason::PastBatch),
             BatchValidity::Undecided | BatchValidity::Future => {
-                cx.drops.add(DropReason::SpanUndecided);
+                cx.drops.add(DropReason::BatchUndecided);
             }
         }
         Err(Pause::More)

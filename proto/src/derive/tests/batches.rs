@@ -316,7 +316,7 @@ fn a_span_that_is_ahead_of_l1() {
         assert_eq!(world.chain.len() - 1, derived, "{fork:?}");
         let drops = world.pipeline.drain_drops();
         assert_eq!(
-            drops.get(DropReason::SpanUndecided),
+            drops.get(DropReason::BatchUndecided),
             u64::from(fork == Fork::Holocene)
         );
     }
