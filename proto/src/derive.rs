@@ -132,9 +132,8 @@ pub struct DerivedAttributes {
     pub parent: L2BlockRef,
     /// With `no_tx_pool` set.
     pub attributes: OpPayloadAttributes,
-    /// Whether the block ends its batch, and so becomes local-safe together with the pending-safe
-    /// blocks below it. Before Holocene only the last block of a span batch does; from Holocene on
-    /// every block.
+    /// Whether the block becomes local-safe at once, with the pending-safe blocks below it (op-node:
+    /// Concluding). From Holocene on every block does; before it only the last one of its batch.
     pub concluding: bool,
     /// The L1 block that completed the data of this block.
     pub derived_from: L1Block,

@@ -22,13 +22,14 @@ use queue::BatchQueue;
 #[derive(Debug)]
 pub(super) struct NextBatch {
     pub batch: SingularBatch,
-    /// Whether it is the last block of the batch that it came in.
+    /// Whether the block becomes local-safe at once (op-node: Concluding): in Holocene every block,
+    /// before it the last one of its batch.
     pub concluding: bool,
 }
 
 impl NextBatch {
-    /// A block that is a whole batch.
-    fn whole(batch: SingularBatch) -> Self {
+    /// A block that becomes local-safe at once.
+    fn concluding(batch: SingularBatch) -> Self {
         Self {
             batch,
             concluding: true,
@@ -66,7 +67,7 @@ impl BatchMux {
         }
     }
 
-    /// Ends the batch queue with the first L1 block of Holocene. Its L1 blocks are still needed.
+    /// Ends the batch queue with the first L1 block of Holocene. The window's L1 blocks are kept.
     pub fn enter_holocene(&mut self) {
         if let Self::Queue(queue) = self {
             let window = std::mem::take(queue).into_window();
@@ -110,7 +111,7 @@ struct EpochWindow {
     /// The L1 block that this stage has come to.
     origin: L1Block,
     origins: EpochOrigins,
-    /// The blocks that are left of the span batch, at least one.
+    /// The remaining blocks of the span batch, at least one.
     span: Option<SpanBlocks>,
     /// Number of the first L1 block whose batches are applied.
     first: u64,
@@ -190,9 +191,9 @@ impl EpochWindow {
         Some(NextBatch { batch, concluding })
     }
 
-    /// Makes the blocks of a span after the safe head the ones to apply next. `false`, changing
-    /// nothing, if one of them has an L1 origin before the safe head's or an unknown one.
-    fn split(&mut self, span: SpanBatch, safe: &L2BlockRef) -> bool {
+    /// Begins to apply the blocks of a span after the safe head. `false`, changing nothing, if one of
+    /// them has an L1 origin before the safe head's or an unknown one.
+    fn start_span(&mut self, span: SpanBatch, safe: &L2BlockRef) -> bool {
         let mut blocks = span.blocks;
         while blocks
             .peek()
@@ -216,8 +217,8 @@ impl EpochWindow {
     }
 
     /// The empty block that the expired sequencing window forces, if there is one. `is_drained`
-    /// tells that the pipeline has no more data up to its origin. Epochs that have all their blocks
-    /// are left behind on the way.
+    /// tells that the pipeline has no more data up to its origin. L1 blocks whose epochs have all
+    /// their L2 blocks are removed from the window.
     fn forced_empty(
         &mut self,
         rollup: &RollupConfig,

@@ -62,7 +62,7 @@ impl BatchStage {
             Ok(batch) => self.judge(cx, source, safe, batch),
             Err(Pause::End) => {
                 let empty = self.window.forced_empty(&cx.rollup, safe, true);
-                empty.map(NextBatch::whole).ok_or(Pause::End)
+                empty.map(NextBatch::concluding).ok_or(Pause::End)
             }
             Err(pause) => Err(pause),
         }
@@ -108,7 +108,7 @@ impl BatchStage {
                 self.span = Some(span);
                 return Err(pause);
             }
-            Ok(BatchValidity::Accept) if self.window.split(span.span, safe) => {
+            Ok(BatchValidity::Accept) if self.window.start_span(span.span, safe) => {
                 let first = self.window.pop_span(safe);
                 return first.map(|next| next.batch).ok_or(Pause::More);
             }
@@ -144,7 +144,7 @@ impl BatchStage {
             is_holocene: true,
         };
         match check.singular(&batch) {
-            BatchValidity::Accept => return Ok(NextBatch::whole(batch)),
+            BatchValidity::Accept => return Ok(NextBatch::concluding(batch)),
             BatchValidity::Drop(reason) => {
                 cx.drops.add(reason);
                 self.flush(cx, source);

@@ -15,7 +15,8 @@ use crate::{
 /// How far the comparison has come, so that a read that has to be waited for repeats nothing.
 #[derive(Clone, Debug, Default)]
 pub(super) struct OverlapCheck {
-    /// The generation of [`SafeBlocks`](crate::derive::stage::SafeBlocks) of the next two.
+    /// Value of [`SafeBlocks::generation`](crate::derive::stage::SafeBlocks) for which `parent` and
+    /// `rest` hold.
     generation: u64,
     parent: Option<SpanParent>,
     /// The blocks of the span after those that were found equal.
@@ -82,6 +83,8 @@ impl CheckedSpan {
         Ok(parent)
     }
 
+    /// Compares the blocks of the span up to the safe head with the safe chain, from the first one
+    /// not yet found equal. Pauses where a block of the safe chain has to be read.
     fn compare(
         &mut self,
         cx: &StageContext,
