@@ -40,7 +40,12 @@ mod walk;
 pub use drops::{DropCounts, DropReason, ReadCounts};
 pub use input::{BlobRef, InboxTransaction, L1Input, RelevantLogs, inbox_transactions};
 
-use self::{derivation::Derivation, source::BatchSource, stage::StageContext, walk::ResetWalk};
+use self::{
+    derivation::Derivation,
+    source::BatchSource,
+    stage::StageContext,
+    walk::{ResetWalk, WalkError},
+};
 use crate::{
     attributes::L1Block,
     config::RollupConfig,
@@ -181,6 +186,16 @@ pub enum CriticalError {
     FewOrigins { origin: BlockId, safe: BlockId },
 }
 
+impl CriticalError {
+    /// The error of a block of the safe chain that cannot be read.
+    fn safe_block(block: BlockId, error: impl std::fmt::Display) -> Self {
+        Self::SafeBlock {
+            block,
+            cause: error.to_string(),
+        }
+    }
+}
+
 /// Why a push was refused. The pipeline is unchanged, so the same need is returned again.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs, reason = "the messages document the variants")]
@@ -283,13 +298,13 @@ impl Pipeline {
             return PipelineStep::More;
         };
         match walk.arrive(&self.cx.rollup, &base) {
-            Ok(Ok(config)) => {
+            Ok(config) => {
                 let derivation = Derivation::new(&mut self.cx, walk, base, config);
                 self.state = PipelineState::Deriving(Box::new(derivation));
                 PipelineStep::More
             }
-            Ok(Err(reason)) => PipelineStep::Reset(reason),
-            Err(error) => PipelineStep::Critical(error),
+            Err(WalkError::Reset(reason)) => PipelineStep::Reset(reason),
+            Err(WalkError::Critical(error)) => PipelineStep::Critical(error),
         }
     }
 

@@ -1,9 +1,10 @@
 //! Types all stages share: why a stage pauses, the limits of the protocol, and the lookup of blocks
 //! of the safe chain.
 
-use super::{DropCounts, Need, PipelineStep, ReadCounts};
+use super::{CriticalError, DropCounts, Need, PipelineStep, ReadCounts, ResetReason};
 use crate::{
-    attributes::L1Block, channel::BatchContext, config::RollupConfig, fork::Fork, payload::Payload,
+    attributes::L1Block, channel::BatchContext, config::RollupConfig, fork::Fork,
+    l1info::L2BlockRef, payload::Payload,
 };
 use std::sync::Arc;
 
@@ -31,14 +32,14 @@ impl From<Need> for Pause {
     }
 }
 
-impl From<super::ResetReason> for Pause {
-    fn from(reason: super::ResetReason) -> Self {
+impl From<ResetReason> for Pause {
+    fn from(reason: ResetReason) -> Self {
         Self::Step(Box::new(PipelineStep::Reset(reason)))
     }
 }
 
-impl From<super::CriticalError> for Pause {
-    fn from(error: super::CriticalError) -> Self {
+impl From<CriticalError> for Pause {
+    fn from(error: CriticalError) -> Self {
         Self::Step(Box::new(PipelineStep::Critical(error)))
     }
 }
@@ -96,6 +97,15 @@ impl RollupConfig {
             chain_id: self.l2_chain_id,
         }
     }
+}
+
+/// The reference of a block of the safe chain.
+pub(super) fn safe_block_ref(
+    rollup: &RollupConfig,
+    block: &Payload,
+) -> Result<L2BlockRef, CriticalError> {
+    L2BlockRef::of(block, &rollup.genesis)
+        .map_err(|error| CriticalError::safe_block(block.id(), error))
 }
 
 /// The block of the safe chain that the caller pushed last. Checks go forward block by block and

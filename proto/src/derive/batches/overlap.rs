@@ -3,8 +3,8 @@
 use super::CheckedSpan;
 use crate::{
     derive::{
-        CriticalError, DropReason,
-        stage::{Pull, StageContext},
+        DropReason,
+        stage::{Pull, StageContext, safe_block_ref},
         validity::{BatchCheck, BatchValidity, SpanParent, repeats},
     },
     l1info::L2BlockRef,
@@ -113,12 +113,5 @@ impl CheckedSpan {
 }
 
 fn origin_number(cx: &StageContext, payload: &Payload) -> Pull<u64> {
-    match L2BlockRef::of(payload, &cx.rollup.genesis) {
-        Ok(block) => Ok(block.origin.number),
-        Err(error) => Err(CriticalError::SafeBlock {
-            block: payload.id(),
-            cause: error.to_string(),
-        }
-        .into()),
-    }
+    Ok(safe_block_ref(&cx.rollup, payload)?.origin.number)
 }
