@@ -246,14 +246,14 @@ impl Pipeline {
         self.reset_from(safe, 0);
     }
 
-    /// Starts over like [`Pipeline::reset`], but applies no batch before L1 block `first`: earlier
-    /// L1 blocks only fill channels.
+    /// Starts over like [`Pipeline::reset`], but applies no batch before L1 block number `first`:
+    /// earlier L1 blocks only fill channels.
     ///
-    /// A batch that was dropped because the safe head was further back at that time may fit the
-    /// safe head of a plain reset, which then derives it from another L1 block or, where the batcher
-    /// contradicts itself, derives another chain. With the L1 block that the block after `safe` was
-    /// derived from as `first`, and `safe` the safe head when derivation came to `first`, the result
-    /// is that of the pipeline without a reset.
+    /// A plain reset can accept a batch that the original run dropped while its safe head was lower.
+    /// The chain, or the L1 block that a safe block is recorded with, would then differ. Pass as
+    /// `first` an L1 block at whose beginning `safe` was the safe head: at the latest the one that
+    /// the child of `safe` was derived from. From Holocene on the result is then that of the pipeline
+    /// without a reset. Before it, batches of earlier L1 blocks may still have been queued: pass 0.
     pub fn reset_from(&mut self, safe: Arc<Payload>, first: u64) {
         self.pushed = None;
         self.is_idle = false;
