@@ -172,10 +172,14 @@ pub enum ResetReason {
 pub enum CriticalError {
     #[error("L1 holds a deposit that cannot be read, and deposits must not be skipped: {0}")]
     Deposit(#[from] BlockDepositError),
-    #[error("the block on {0} is invalid although it holds only deposits")]
-    DepositsOnly(BlockId),
     #[error(
-        "the lagoon (interop) upgrade at L2 time {0} is not supported: derivation ends before it"
+        "the block on {parent} is invalid although it holds only deposits: {cause}; check the fork \
+         times of rollup.json and genesis, and the version"
+    )]
+    DepositsOnly { parent: BlockId, cause: String },
+    /// The block's time, Unix seconds.
+    #[error(
+        "the block at L2 time {0} is in Lagoon (interop), which this version does not derive: update"
     )]
     Lagoon(u64),
     #[error("attributes cannot be built on {parent}: {cause}")]
@@ -387,14 +391,15 @@ impl Pipeline {
         }
     }
 
-    /// Answers attributes: the engine finds the block invalid. Where the L1 block they were derived
-    /// from is in Holocene, the rest of the channel is dropped and the next step returns the same
-    /// attributes with deposits only. Before that the batch is dropped, and the pending-safe head
-    /// goes back to the last block that concluded a batch ([`Pipeline::pending_safe`]).
-    pub fn invalid(&mut self) -> Result<(), PushError> {
+    /// Answers attributes: the engine finds the block invalid, for this reason. Where the L1 block
+    /// they were derived from is in Holocene, the rest of the channel is dropped and the next step
+    /// returns the same attributes with deposits only. Before that the batch is dropped, and the
+    /// pending-safe head goes back to the last block that concluded a batch
+    /// ([`Pipeline::pending_safe`]).
+    pub fn invalid(&mut self, reason: &str) -> Result<(), PushError> {
         match &mut self.state {
             PipelineState::Deriving(derivation) => {
-                if let Some(error) = derivation.invalid(&mut self.cx)? {
+                if let Some(error) = derivation.invalid(&mut self.cx, reason)? {
                     self.state = stopped(PipelineStep::Critical(error));
                 }
                 Ok(())

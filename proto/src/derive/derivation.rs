@@ -234,8 +234,13 @@ impl Derivation {
         Ok(())
     }
 
-    /// Drops the block of the attributes in flight. `Some` if derivation cannot go on without it.
-    pub fn invalid(&mut self, cx: &mut StageContext) -> Result<Option<CriticalError>, PushError> {
+    /// Drops the block of the attributes in flight, which is invalid for this reason. `Some` if
+    /// derivation cannot go on without that block.
+    pub fn invalid(
+        &mut self,
+        cx: &mut StageContext,
+        reason: &str,
+    ) -> Result<Option<CriticalError>, PushError> {
         let attributes = match std::mem::replace(&mut self.in_flight, InFlightAttributes::None) {
             InFlightAttributes::AwaitingVerdict(attributes) => attributes,
             other => {
@@ -244,7 +249,10 @@ impl Derivation {
             }
         };
         if attributes.deposits_only {
-            return Ok(Some(CriticalError::DepositsOnly(attributes.parent.id)));
+            return Ok(Some(CriticalError::DepositsOnly {
+                parent: attributes.parent.id,
+                cause: reason.to_owned(),
+            }));
         }
         if let Some(deposits) = self.drop_invalid(cx, attributes) {
             self.in_flight = InFlightAttributes::Ready(deposits);

@@ -103,7 +103,7 @@ fn a_need_is_returned_until_it_is_met_and_answers_are_checked() {
         world.pipeline.push_l2(head.clone()),
         world.pipeline.push_blobs(B256::ZERO, &[]),
         world.pipeline.accepted(head),
-        world.pipeline.invalid(),
+        world.pipeline.invalid("refused by the test"),
     ];
     for refused in refused {
         assert!(
@@ -211,18 +211,20 @@ fn an_invalid_block_of_deposits_alone_is_critical() {
         match world.pipeline.step() {
             PipelineStep::Attributes(derived) => {
                 assert!(derived.deposits_only);
-                world.pipeline.invalid().unwrap();
+                world.pipeline.invalid("a mint overflows").unwrap();
             }
             PipelineStep::Need(Need::L1Block { number, .. }) => {
                 let input = world.l1[number as usize].clone();
                 world.pipeline.push_l1(input).unwrap();
             }
             PipelineStep::More => {}
-            stop => {
-                let error = CriticalError::DepositsOnly(world.chain[0].id());
-                assert!(matches!(stop, PipelineStep::Critical(e) if e == error));
+            PipelineStep::Critical(error) => {
+                let parent = world.chain[0].id();
+                let cause = "a mint overflows".to_owned();
+                assert_eq!(error, CriticalError::DepositsOnly { parent, cause });
                 break;
             }
+            stop => panic!("{stop:?}"),
         }
     }
 }
@@ -240,7 +242,7 @@ fn derivation_ends_before_lagoon_with_a_sentence() {
         panic!("{stop:?}");
     };
     assert_eq!(error, CriticalError::Lagoon(START + 6));
-    assert!(error.to_string().contains("lagoon (interop)"));
+    assert!(error.to_string().contains("Lagoon (interop)"));
     assert_eq!(hashes(&world.chain[1..]), hashes(&blocks[..2]));
     assert!(matches!(world.pipeline.step(), PipelineStep::Critical(_)));
 }

@@ -115,7 +115,7 @@ impl RollupDriver {
         reason: &str,
     ) -> Result<(), DriverStepError> {
         tracing::warn!(parent = %derived.parent.id, derived_from = %derived.derived_from.id(), reason, deposits_only = derived.deposits_only, "a derived block is invalid");
-        self.pipeline.invalid()?;
+        self.pipeline.invalid(reason)?;
         self.attributes = None;
         let back = self.pipeline.pending_safe().map(|pending| pending.id);
         // Blocks of the same span batch above it are no longer derived.
