@@ -218,7 +218,9 @@ impl BatchSource {
                 }
                 return Ok(batch);
             }
-            Some(Err(error)) if error.is_one_batch() => cx.drops.add(DropReason::BatchFormat),
+            Some(Err(error)) if error.skips_only_this_batch() => {
+                cx.drops.add(DropReason::BatchFormat)
+            }
             Some(Err(_)) => {
                 cx.drops.add(DropReason::Channel);
                 self.reader = None;
