@@ -1,7 +1,7 @@
 //! Derived blocks: each is consolidated with the unsafe chain or built in its place, and becomes safe
 //! with the rest of its L1 block.
 
-use super::{DriverStepError, RollupDriver, start::StartSearchError, write_to_disk};
+use super::{DriverStepError, RollupDriver, block_ref, start::StartSearchError, write_to_disk};
 use crate::{
     chain::ChainError,
     rollup::{engine::BlockAt, safe_db::SafeBlock},
@@ -89,7 +89,7 @@ impl RollupDriver {
         block: Arc<Payload>,
         derived: &DerivedAttributes,
     ) -> Result<(), DriverStepError> {
-        let safe = self.reference(&block)?;
+        let safe = block_ref(&block, &self.rollup)?;
         // A block that has left the chain since is found by the next step.
         drop(self.engine.protect(Some(block.hash)).await?);
         let (number, origin) = (safe.id.number, safe.origin.number);
