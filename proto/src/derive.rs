@@ -307,7 +307,7 @@ impl Pipeline {
                 self.state = PipelineState::Deriving(Box::new(derivation));
                 PipelineStep::More
             }
-            Err(WalkError::Reset(reason)) => PipelineStep::Reset(reason),
+            Err(WalkError::Reset(reason)) => PipelineStep::Reset(*reason),
             Err(WalkError::Critical(error)) => PipelineStep::Critical(error),
         }
     }

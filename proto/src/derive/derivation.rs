@@ -1,5 +1,4 @@
-//! The running pipeline: the stages, the pending-safe head, and the attributes in
-//! flight.
+//! The running pipeline: the stages, the pending-safe head, and the attributes in flight.
 
 use super::{
     BatchSource, CriticalError, DerivedAttributes, DropReason, L1Input, L1Link, Need, PipelineStep,

@@ -15,7 +15,7 @@ use crate::{
 use alloy_eips::eip2718::EIP7702_TX_TYPE_ID;
 use op_alloy_consensus::POST_EXEC_TX_TYPE_ID;
 
-/// The fate of a batch.
+/// The verdict on a batch (op-node: BatchValidity).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BatchValidity {
     Accept,

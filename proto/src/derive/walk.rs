@@ -26,7 +26,7 @@ pub(super) struct ResetWalk {
 /// Why the pipeline cannot start where the walk ended.
 #[derive(Debug)]
 pub(super) enum WalkError {
-    Reset(ResetReason),
+    Reset(Box<ResetReason>),
     Critical(CriticalError),
 }
 
@@ -87,11 +87,12 @@ impl ResetWalk {
     pub fn arrive(&self, rollup: &RollupConfig, base: &L1Input) -> Result<SystemConfig, WalkError> {
         let L1Block { number, hash, .. } = base.block;
         if hash != self.at_ref.origin.hash || number != self.at_ref.origin.number {
-            return Err(WalkError::Reset(ResetReason::Origin {
+            let reason = ResetReason::Origin {
                 safe: self.at_ref.id,
                 origin: self.at_ref.origin,
                 canonical: base.block.id(),
-            }));
+            };
+            return Err(WalkError::Reset(reason.into()));
         }
         SystemConfig::of(&self.at, rollup)
             .map_err(|error| WalkError::Critical(CriticalError::safe_block(self.at_ref.id, error)))
