@@ -52,9 +52,9 @@ pub enum BatchError {
 }
 
 impl BatchError {
-    /// Whether a channel goes on after the batch: its frame of columns is whole, and only its
-    /// transactions cannot be rebuilt.
-    pub fn is_one_batch(&self) -> bool {
+    /// Whether a channel goes on after the batch: its columns are complete, and only its transactions
+    /// cannot be rebuilt.
+    pub fn skips_only_this_batch(&self) -> bool {
         matches!(self, Self::Span(SpanError::Transaction(_)))
     }
 }

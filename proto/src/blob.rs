@@ -78,8 +78,8 @@ fn decode_round(round: usize, elements: &[u8], data: &mut Vec<u8>) -> Result<(),
     let element = |index: usize| &elements[index * ELEMENT..][..ELEMENT];
     let first = [element(0)[0], element(1)[0], element(2)[0], element(3)[0]];
     // op-node masks the high bits of the very first element away.
-    let checked = usize::from(round == 0);
-    for (index, byte) in first.iter().enumerate().skip(checked) {
+    let unchecked = usize::from(round == 0);
+    for (index, byte) in first.iter().enumerate().skip(unchecked) {
         if byte & 0b1100_0000 != 0 {
             return Err(BlobError::FieldElement(4 * round + index));
         }

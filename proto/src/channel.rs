@@ -27,9 +27,9 @@ pub const MAX_RLP_BYTES: u64 = 10_000_000;
 pub const MAX_RLP_BYTES_FJORD: u64 = 100_000_000;
 /// Bytes decompressed at a time. A batch that is smaller costs one copy.
 const BUFFER: usize = 64 << 10;
-/// Bytes of a batch that must be there before all announced ones are allocated. Growing by doubling
-/// up to here, and at once from here, copies at most this much beside the batch.
-const TRUSTED: usize = 32 << 20;
+/// Bytes of a batch up to which its memory doubles as bytes arrive; beyond, all announced bytes are
+/// allocated at once. Growing copies at most this much beside the batch.
+const DOUBLING_LIMIT: usize = 32 << 20;
 
 /// Reads the batches of a channel that is complete, one by one.
 #[derive(Debug)]
@@ -72,8 +72,8 @@ pub enum ChannelError {
 
 impl ChannelError {
     /// Whether the next batch of the same channel can be read.
-    pub fn is_one_batch(&self) -> bool {
-        matches!(self, Self::Batch(error) if error.is_one_batch())
+    pub fn skips_only_this_batch(&self) -> bool {
+        matches!(self, Self::Batch(error) if error.skips_only_this_batch())
     }
 }
 
@@ -100,9 +100,9 @@ impl BatchReader {
         })
     }
 
-    /// The next batch; `None` at the end of the channel. `Err` with [`ChannelError::is_one_batch`]
-    /// costs that batch only; any other error ends the channel. The caller skips a span batch before
-    /// Delta and reads on.
+    /// The next batch; `None` at the end of the channel. `Err` with
+    /// [`ChannelError::skips_only_this_batch`] costs that batch only; any other error ends the
+    /// channel. The caller skips a span batch before Delta and reads on.
     pub fn next_batch(&mut self) -> Option<Result<Batch, ChannelError>> {
         let result = self.next_string().and_then(|batch| match batch {
             Some(batch) => Ok(Some(batch::decode(&batch, &self.context)?)),
@@ -110,7 +110,7 @@ impl BatchReader {
         });
         self.ended = match &result {
             Ok(batch) => batch.is_none(),
-            Err(error) => !error.is_one_batch(),
+            Err(error) => !error.skips_only_this_batch(),
         };
         result.transpose()
     }
@@ -155,7 +155,7 @@ impl BatchReader {
         Ok(&self.buffer[self.position - len..self.position])
     }
 
-    /// The next `length` bytes, of which memory holds no more than the stream has and [`TRUSTED`].
+    /// The next `length` bytes, of which memory holds no more than the stream has and [`DOUBLING_LIMIT`].
     fn string(&mut self, length: usize) -> Result<Vec<u8>, ChannelError> {
         self.charge(length)?;
         let unread = &self.buffer[self.position..];
@@ -166,7 +166,7 @@ impl BatchReader {
         while string.len() < length {
             let have = string.len();
             if have == string.capacity() {
-                let target = if have < TRUSTED {
+                let target = if have < DOUBLING_LIMIT {
                     length.min(2 * have)
                 } else {
                     length

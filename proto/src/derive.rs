@@ -6,6 +6,20 @@
 //! never calls out. A need that could not be met is returned again, so a failed read changes
 //! nothing. Hostile input is dropped by rule and counted ([`DropCounts`]).
 //!
+//! Each stage pulls from the one before it. In op-node's names:
+//!
+//! | op-node | file |
+//! |---|---|
+//! | `DerivationPipeline.Step` | `derive.rs` |
+//! | `initialReset` | `derive/walk.rs` |
+//! | `L1Traversal`, `L1Retrieval`, `ChannelInReader` | `derive/source.rs` |
+//! | `FrameQueue` | `derive/frames.rs` |
+//! | `ChannelMux`: `ChannelBank`, `ChannelAssembler` | `derive/channels.rs` |
+//! | `BatchMux`: `BatchQueue`, `BatchStage` | `derive/batches.rs` |
+//! | `CheckBatch` | `derive/validity.rs`; the overlap of span batches in `derive/batches/overlap.rs` |
+//! | `AttributesQueue` | `derive/derivation.rs` |
+//! | `FetchingAttributesBuilder` | `attributes.rs` |
+//!
 //! Memory is bounded by the protocol's own limits for channels, by one decompressed batch, and by
 //! the sequencing window for L1 blocks. Batches stay in their own bytes, and only a block that may
 //! fit its gas limit has its transactions copied out. Before Holocene nothing bounds the batches
@@ -26,7 +40,12 @@ mod walk;
 pub use drops::{DropCounts, DropReason, ReadCounts};
 pub use input::{BlobRef, InboxTransaction, L1Input, RelevantLogs, inbox_transactions};
 
-use self::{derivation::Derivation, source::BatchSource, stage::StageContext, walk::ResetWalk};
+use self::{
+    derivation::Derivation,
+    source::BatchSource,
+    stage::StageContext,
+    walk::{ResetWalk, WalkError},
+};
 use crate::{
     attributes::L1Block,
     config::RollupConfig,
@@ -118,9 +137,8 @@ pub struct DerivedAttributes {
     pub parent: L2BlockRef,
     /// With `no_tx_pool` set.
     pub attributes: OpPayloadAttributes,
-    /// Whether the block ends its batch, and so becomes local-safe together with the pending-safe
-    /// blocks below it. Before Holocene only the last block of a span batch does; from Holocene on
-    /// every block.
+    /// Whether the block becomes local-safe at once, with the pending-safe blocks below it (op-node:
+    /// Concluding). From Holocene on every block does; before it only the last one of its batch.
     pub concluding: bool,
     /// The L1 block that completed the data of this block.
     pub derived_from: L1Block,
@@ -154,10 +172,14 @@ pub enum ResetReason {
 pub enum CriticalError {
     #[error("L1 holds a deposit that cannot be read, and deposits must not be skipped: {0}")]
     Deposit(#[from] BlockDepositError),
-    #[error("the block on {0} is invalid although it holds only deposits")]
-    DepositsOnly(BlockId),
     #[error(
-        "the lagoon (interop) upgrade at L2 time {0} is not supported: derivation ends before it"
+        "the block on {parent} is invalid although it holds only deposits: {cause}; check the fork \
+         times of rollup.json and genesis, and the version"
+    )]
+    DepositsOnly { parent: BlockId, cause: String },
+    /// The block's time, Unix seconds.
+    #[error(
+        "the block at L2 time {0} is in Lagoon (interop), which this version does not derive: update"
     )]
     Lagoon(u64),
     #[error("attributes cannot be built on {parent}: {cause}")]
@@ -166,6 +188,16 @@ pub enum CriticalError {
     SafeBlock { block: BlockId, cause: String },
     #[error("fewer than two L1 blocks are known at origin {origin} after safe head {safe}")]
     FewOrigins { origin: BlockId, safe: BlockId },
+}
+
+impl CriticalError {
+    /// The error of a block of the safe chain that cannot be read.
+    fn safe_block(block: BlockId, error: impl std::fmt::Display) -> Self {
+        Self::SafeBlock {
+            block,
+            cause: error.to_string(),
+        }
+    }
 }
 
 /// Why a push was refused. The pipeline is unchanged, so the same need is returned again.
@@ -218,14 +250,14 @@ impl Pipeline {
         self.reset_from(safe, 0);
     }
 
-    /// Starts over like [`Pipeline::reset`], but applies no batch before L1 block `first`: earlier
-    /// L1 blocks only fill channels.
+    /// Starts over like [`Pipeline::reset`], but applies no batch before L1 block number `first`:
+    /// earlier L1 blocks only fill channels.
     ///
-    /// A batch that was dropped because the safe head was further back at that time may fit the
-    /// safe head of a plain reset, which then derives it from another L1 block or, where the batcher
-    /// contradicts itself, derives another chain. With the L1 block that the block after `safe` was
-    /// derived from as `first`, and `safe` the safe head when derivation came to `first`, the result
-    /// is that of the pipeline without a reset.
+    /// A plain reset can accept a batch that the original run dropped while its safe head was lower.
+    /// The chain, or the L1 block that a safe block is recorded with, would then differ. Pass as
+    /// `first` an L1 block at whose beginning `safe` was the safe head: at the latest the one that
+    /// the child of `safe` was derived from. From Holocene on the result is then that of the pipeline
+    /// without a reset. Before it, batches of earlier L1 blocks may still have been queued: pass 0.
     pub fn reset_from(&mut self, safe: Arc<Payload>, first: u64) {
         self.pushed = None;
         self.is_idle = false;
@@ -270,13 +302,13 @@ impl Pipeline {
             return PipelineStep::More;
         };
         match walk.arrive(&self.cx.rollup, &base) {
-            Ok(Ok(config)) => {
+            Ok(config) => {
                 let derivation = Derivation::new(&mut self.cx, walk, base, config);
                 self.state = PipelineState::Deriving(Box::new(derivation));
                 PipelineStep::More
             }
-            Ok(Err(reason)) => PipelineStep::Reset(reason),
-            Err(error) => PipelineStep::Critical(error),
+            Err(WalkError::Reset(reason)) => PipelineStep::Reset(*reason),
+            Err(WalkError::Critical(error)) => PipelineStep::Critical(error),
         }
     }
 
@@ -359,14 +391,15 @@ impl Pipeline {
         }
     }
 
-    /// Answers attributes: the engine finds the block invalid. Where the L1 block they were derived
-    /// from is in Holocene, the rest of the channel is dropped and the next step returns the same
-    /// attributes with deposits only. Before that the batch is dropped, and the pending-safe head
-    /// goes back to the last block that concluded a batch ([`Pipeline::pending_safe`]).
-    pub fn invalid(&mut self) -> Result<(), PushError> {
+    /// Answers attributes: the engine finds the block invalid, for this reason. Where the L1 block
+    /// they were derived from is in Holocene, the rest of the channel is dropped and the next step
+    /// returns the same attributes with deposits only. Before that the batch is dropped, and the
+    /// pending-safe head goes back to the last block that concluded a batch
+    /// ([`Pipeline::pending_safe`]).
+    pub fn invalid(&mut self, reason: &str) -> Result<(), PushError> {
         match &mut self.state {
             PipelineState::Deriving(derivation) => {
-                if let Some(error) = derivation.invalid(&mut self.cx)? {
+                if let Some(error) = derivation.invalid(&mut self.cx, reason)? {
                     self.state = stopped(PipelineStep::Critical(error));
                 }
                 Ok(())

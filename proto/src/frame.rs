@@ -11,7 +11,7 @@ use alloy_primitives::{Bytes, FixedBytes};
 pub const VERSION: u8 = 0;
 /// Version byte of a data item that holds an Alt-DA commitment.
 pub const ALT_DA_VERSION: u8 = 1;
-/// Bytes of a frame besides its data.
+/// Bytes of an encoded frame besides its data: id, number, length and `is_last`.
 pub const FRAME_OVERHEAD: usize = 16 + 2 + 4 + 1;
 /// Largest data of a frame, in bytes (specs: derivation, frame format).
 pub const MAX_FRAME_DATA: usize = 1_000_000;

@@ -340,7 +340,7 @@ proptest! {
         let mut encoded = span_of(&blocks, CONTEXT);
         for end in 0..encoded.len() {
             let error = batch::decode(&encoded[..end].to_vec().into(), &CONTEXT).unwrap_err();
-            prop_assert!(!error.is_one_batch(), "{}", error);
+            prop_assert!(!error.skips_only_this_batch(), "{}", error);
         }
         encoded.extend_from_slice(&after);
         assert_span(batch::decode(&encoded.into(), &CONTEXT).unwrap(), &blocks);
@@ -504,7 +504,7 @@ fn a_malformed_singular_batch_is_refused() {
     hash[3] = 0x9f;
     for data in [longer, list, hash] {
         let error = decode(data).unwrap_err();
-        assert!(matches!(error, BatchError::Singular(_)) && !error.is_one_batch());
+        assert!(matches!(error, BatchError::Singular(_)) && !error.skips_only_this_batch());
     }
 }
 
@@ -754,7 +754,11 @@ fn batches_before_a_fault_are_read_and_one_unbuildable_span_costs_only_itself() 
         }
         let results = read(compress(&[&rlp(&span)[..], &first].concat()), true);
         assert!(results.len() == 2 && is_good(&results[1]));
-        assert!(results[0].as_ref().is_err_and(ChannelError::is_one_batch));
+        assert!(
+            results[0]
+                .as_ref()
+                .is_err_and(ChannelError::skips_only_this_batch)
+        );
         // Bytes after the compressed stream.
         let results = read([compress(&first), vec![1, 2, 3]].concat(), true);
         assert!(results.len() == 1 && is_good(&results[0]));

@@ -385,7 +385,7 @@ impl<'a> Run<'a> {
             assert_eq!(field, "transactions", "block {number}: {derived:?}");
             assert!(!derived.deposits_only, "block {number}: {derived:?}");
             self.outcome.invalid.push(number);
-            return self.pipeline.invalid().unwrap();
+            return self.pipeline.invalid("refused by the test").unwrap();
         }
         let block = self.recording.block(number).clone();
         if derived.concluding {

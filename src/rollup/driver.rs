@@ -102,13 +102,29 @@ enum DriverStepError {
     Critical(#[from] CriticalError),
     #[error(transparent)]
     Push(#[from] PushError),
-    #[error("block {block}: {error}")]
-    Block { block: BlockId, error: L1InfoError },
+    #[error(transparent)]
+    Block(#[from] BlockRefError),
     #[error("the head moved while the start of derivation was searched")]
     Moved,
     /// Heads or L1 have changed under the pipeline.
     #[error("{0}")]
     Reset(String),
+}
+
+/// A block of the chain whose L1 origin cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[error("block {block}: {error}")]
+pub struct BlockRefError {
+    block: BlockId,
+    error: L1InfoError,
+}
+
+/// The reference of a block of the chain.
+fn block_ref(block: &Payload, rollup: &RollupConfig) -> Result<L2BlockRef, BlockRefError> {
+    L2BlockRef::of(block, &rollup.genesis).map_err(|error| BlockRefError {
+        block: block.id(),
+        error,
+    })
 }
 
 /// The loop's next action.
@@ -325,16 +341,10 @@ impl RollupDriver {
         Ok(NextAction::Again)
     }
 
-    fn reference(&self, block: &Payload) -> Result<L2BlockRef, DriverStepError> {
-        L2BlockRef::of(block, &self.rollup.genesis).map_err(|error| DriverStepError::Block {
-            block: block.id(),
-            error,
-        })
-    }
-
-    async fn reference_at(&self, number: u64) -> Result<Option<L2BlockRef>, DriverStepError> {
+    async fn block_ref_at(&self, number: u64) -> Result<Option<L2BlockRef>, DriverStepError> {
         let block = self.engine.block(BlockAt::Number(number)).await?;
-        block.map(|block| self.reference(&block)).transpose()
+        let block = block.map(|block| block_ref(&block, &self.rollup));
+        Ok(block.transpose()?)
     }
 
     /// Publishes the heads.

@@ -25,7 +25,7 @@ pub fn target(data: &[u8]) -> InputKind {
             outcome.add(&"span");
             outcome.scale(span.blocks.len());
         }
-        Err(error) => outcome.add(&(&error, error.is_one_batch())),
+        Err(error) => outcome.add(&(&error, error.skips_only_this_batch())),
     }
     outcome
 }

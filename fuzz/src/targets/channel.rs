@@ -42,7 +42,9 @@ fn read(data: Bytes, fjord: bool, outcome: &mut InputKind) -> usize {
     let mut count = 0;
     while let Some(result) = reader.next_batch() {
         count += 1;
-        let is_over = result.as_ref().is_err_and(|error| !error.is_one_batch());
+        let is_over = result
+            .as_ref()
+            .is_err_and(|error| !error.skips_only_this_batch());
         if count <= COUNTED {
             outcome.add(&result.map(|_| ()));
         }

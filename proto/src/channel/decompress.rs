@@ -106,8 +106,8 @@ impl Decoder {
         Self::Brotli(Box::new(BrotliState::new_strict(alloc(), alloc(), alloc())))
     }
 
-    /// Checks the header of RFC 1950, of which the decoder would complain too late: a fault here
-    /// costs the channel.
+    /// Checks the header of RFC 1950, as op-node does before it reads any batch. The decoder would
+    /// report a fault only with the first read.
     fn zlib(data: &[u8]) -> Result<Self, ChannelError> {
         let header = data.first_chunk().ok_or(ChannelError::Truncated)?;
         let [method, flags] = *header;

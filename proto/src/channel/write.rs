@@ -1,4 +1,4 @@
-//! From batches to the frames of a channel.
+//! The batcher's encoder: from batches to the frames of a channel. Derivation does not use it.
 
 use super::{BROTLI_VERSION, MAX_RLP_BYTES, MAX_RLP_BYTES_FJORD};
 use crate::frame::{ChannelId, FRAME_OVERHEAD, Frame, MAX_FRAME_DATA};

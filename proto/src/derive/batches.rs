@@ -1,5 +1,5 @@
-//! The batch stages: the batch queue before Holocene, which holds future batches back, and the
-//! Holocene stage since, which drops them.
+//! The batch stages: [`BatchQueue`] before Holocene, which holds future batches back, and
+//! [`BatchStage`] from Holocene on, which drops them.
 
 mod holocene;
 mod overlap;
@@ -14,7 +14,7 @@ use crate::{
     attributes::L1Block, batch::BatchTransactions, batch::SingularBatch, config::RollupConfig,
     fork::Fork, l1info::L2BlockRef, span::SpanBatch, span::SpanBlocks,
 };
-use holocene::HoloceneStage;
+use holocene::BatchStage;
 use overlap::OverlapCheck;
 use queue::BatchQueue;
 
@@ -22,13 +22,14 @@ use queue::BatchQueue;
 #[derive(Debug)]
 pub(super) struct NextBatch {
     pub batch: SingularBatch,
-    /// Whether it is the last block of the batch that it came in.
+    /// Whether the block becomes local-safe at once (op-node: Concluding): in Holocene every block,
+    /// before it the last one of its batch.
     pub concluding: bool,
 }
 
 impl NextBatch {
-    /// A block that is a whole batch.
-    fn whole(batch: SingularBatch) -> Self {
+    /// A block that becomes local-safe at once.
+    fn concluding(batch: SingularBatch) -> Self {
         Self {
             batch,
             concluding: true,
@@ -36,14 +37,14 @@ impl NextBatch {
     }
 }
 
-/// The batch stage of the pipeline, by the L1 origin's fork.
+/// The active batch stage, chosen by the L1 origin's fork (op-node: BatchMux).
 #[derive(Debug)]
-pub(super) enum BatchStage {
+pub(super) enum BatchMux {
     Queue(BatchQueue),
-    Holocene(HoloceneStage),
+    Stage(BatchStage),
 }
 
-impl BatchStage {
+impl BatchMux {
     /// Starts at the L1 block that `source` starts at. Batches of L1 blocks before `first` are not
     /// applied.
     pub fn new(rollup: &RollupConfig, source: &mut BatchSource, first: u64) -> Self {
@@ -60,17 +61,17 @@ impl BatchStage {
             first,
         };
         if rollup.forks.is_active(Fork::Holocene, base.time) {
-            Self::Holocene(HoloceneStage::new(window))
+            Self::Stage(BatchStage::new(window))
         } else {
             Self::Queue(BatchQueue::new(window))
         }
     }
 
-    /// Ends the batch queue with the first L1 block of Holocene. Its L1 blocks are still needed.
+    /// Ends the batch queue with the first L1 block of Holocene. The window's L1 blocks are kept.
     pub fn enter_holocene(&mut self) {
         if let Self::Queue(queue) = self {
             let window = std::mem::take(queue).into_window();
-            *self = Self::Holocene(HoloceneStage::new(window));
+            *self = Self::Stage(BatchStage::new(window));
         }
     }
 
@@ -82,7 +83,7 @@ impl BatchStage {
     ) -> Pull<NextBatch> {
         match self {
             Self::Queue(queue) => queue.next(cx, source, safe),
-            Self::Holocene(stage) => stage.next(cx, source, safe),
+            Self::Stage(stage) => stage.next(cx, source, safe),
         }
     }
 
@@ -90,7 +91,7 @@ impl BatchStage {
     pub fn flush(&mut self, cx: &mut StageContext, source: &mut BatchSource) {
         match self {
             Self::Queue(_) => {}
-            Self::Holocene(stage) => stage.flush(cx, source),
+            Self::Stage(stage) => stage.flush(cx, source),
         }
     }
 
@@ -98,7 +99,7 @@ impl BatchStage {
     pub fn origin(&self, number: u64) -> Option<&EpochOrigin> {
         match self {
             Self::Queue(queue) => queue.window().origins.get(number),
-            Self::Holocene(stage) => stage.window().origins.get(number),
+            Self::Stage(stage) => stage.window().origins.get(number),
         }
     }
 }
@@ -110,7 +111,7 @@ struct EpochWindow {
     /// The L1 block that this stage has come to.
     origin: L1Block,
     origins: EpochOrigins,
-    /// The blocks that are left of the span batch, at least one.
+    /// The remaining blocks of the span batch, at least one.
     span: Option<SpanBlocks>,
     /// Number of the first L1 block whose batches are applied.
     first: u64,
@@ -190,9 +191,9 @@ impl EpochWindow {
         Some(NextBatch { batch, concluding })
     }
 
-    /// Makes the blocks of a span after the safe head the ones to apply next. `false`, changing
-    /// nothing, if one of them has an L1 origin before the safe head's or an unknown one.
-    fn split(&mut self, span: SpanBatch, safe: &L2BlockRef) -> bool {
+    /// Begins to apply the blocks of a span after the safe head. `false`, changing nothing, if one of
+    /// them has an L1 origin before the safe head's or an unknown one.
+    fn start_span(&mut self, span: SpanBatch, safe: &L2BlockRef) -> bool {
         let mut blocks = span.blocks;
         while blocks
             .peek()
@@ -216,8 +217,8 @@ impl EpochWindow {
     }
 
     /// The empty block that the expired sequencing window forces, if there is one. `is_drained`
-    /// tells that the pipeline has no more data up to its origin. Epochs that have all their blocks
-    /// are left behind on the way.
+    /// tells that the pipeline has no more data up to its origin. L1 blocks whose epochs have all
+    /// their L2 blocks are removed from the window.
     fn forced_empty(
         &mut self,
         rollup: &RollupConfig,

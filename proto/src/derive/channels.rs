@@ -1,5 +1,5 @@
-//! Channels under construction: the bank of any number of them before Holocene, and the single one
-//! since.
+//! Channels under construction: [`ChannelBank`] holds any number of them before Holocene,
+//! [`ChannelAssembler`] a single one from Holocene on.
 
 mod assembler;
 mod bank;
@@ -9,21 +9,22 @@ pub(super) use bank::{BankRead, ChannelBank};
 
 use crate::frame::Frame;
 
-/// Bytes that a frame counts beyond its data against the limits of channels.
-const FRAME_OVERHEAD: u64 = 200;
+/// Bytes that a frame counts beyond its data against the limits of channels (specs: derivation,
+/// channel bank: frame_overhead). Encoded it has [`FRAME_OVERHEAD`](crate::frame::FRAME_OVERHEAD).
+const CHANNEL_FRAME_OVERHEAD: u64 = 200;
 
 fn frame_size(frame: &Frame) -> u64 {
-    frame.data.len() as u64 + FRAME_OVERHEAD
+    frame.data.len() as u64 + CHANNEL_FRAME_OVERHEAD
 }
 
-/// The channel stage of the pipeline, by the L1 origin's fork.
+/// The active channel stage, chosen by the L1 origin's fork (op-node: ChannelMux).
 #[derive(Debug)]
-pub(super) enum ChannelStage {
+pub(super) enum ChannelMux {
     Bank(ChannelBank),
     Assembler(ChannelAssembler),
 }
 
-impl ChannelStage {
+impl ChannelMux {
     pub fn new(holocene: bool) -> Self {
         if holocene {
             Self::Assembler(ChannelAssembler::default())

@@ -1,10 +1,10 @@
-//! The running pipeline: the stages, the pending-safe head, and the attributes that are out.
+//! The running pipeline: the stages, the pending-safe head, and the attributes in flight.
 
 use super::{
     BatchSource, CriticalError, DerivedAttributes, DropReason, L1Input, L1Link, Need, PipelineStep,
     PushError, ResetReason, ResetWalk,
-    batches::{BatchStage, NextBatch},
-    stage::{L1Rules, Pause, Pull, StageContext},
+    batches::{BatchMux, NextBatch},
+    stage::{Pause, Pull, StageContext},
 };
 use crate::{
     attributes::{AttributesError, attributes},
@@ -29,12 +29,12 @@ const MIN_BYTE_GAS: u64 = 3;
 #[derive(Debug)]
 pub(super) struct Derivation {
     pub source: BatchSource,
-    batches: BatchStage,
+    batches: BatchMux,
     pending: SafeHead,
     /// The last head that concluded a batch. The pending-safe head goes back to it when a block in
     /// the middle of a span batch is invalid (before Holocene).
     concluded: SafeHead,
-    out: AttributesSlot,
+    in_flight: InFlightAttributes,
     /// The need that the last step returned.
     pub needed: Option<Need>,
 }
@@ -46,15 +46,15 @@ struct SafeHead {
     block: L2BlockRef,
 }
 
-/// Attributes that were produced.
+/// Attributes that the caller has not answered yet.
 #[derive(Debug)]
-enum AttributesSlot {
+enum InFlightAttributes {
     None,
     /// To be returned by the next step: the deposits of a block that was invalid.
     Ready(Box<DerivedAttributes>),
-    /// Returned, and without an answer. Only the deposits among the transactions are kept: if the
-    /// block is invalid, they are built instead.
-    Out(Box<DerivedAttributes>),
+    /// Returned by an earlier step. Only the deposits among the transactions are kept: if the block
+    /// is invalid, they are built instead.
+    AwaitingVerdict(Box<DerivedAttributes>),
 }
 
 impl Derivation {
@@ -70,11 +70,11 @@ impl Derivation {
         };
         let mut source = BatchSource::new(cx, base, config);
         Self {
-            batches: BatchStage::new(&cx.rollup, &mut source, walk.first),
+            batches: BatchMux::new(&cx.rollup, &mut source, walk.first),
             source,
             pending: head.clone(),
             concluded: head,
-            out: AttributesSlot::None,
+            in_flight: InFlightAttributes::None,
             needed: None,
         }
     }
@@ -89,17 +89,18 @@ impl Derivation {
         schedule: &BlobSchedule,
         pushed: &mut Option<L1Input>,
     ) -> PipelineStep {
-        let ready = match std::mem::replace(&mut self.out, AttributesSlot::None) {
-            AttributesSlot::Out(attributes) => {
-                self.out = AttributesSlot::Out(attributes);
+        let ready = match std::mem::replace(&mut self.in_flight, InFlightAttributes::None) {
+            InFlightAttributes::AwaitingVerdict(attributes) => {
+                self.in_flight = InFlightAttributes::AwaitingVerdict(attributes);
                 return PipelineStep::AwaitingVerdict;
             }
-            AttributesSlot::Ready(attributes) => Ok(attributes),
-            AttributesSlot::None => self.next(cx, schedule),
+            InFlightAttributes::Ready(attributes) => Ok(attributes),
+            InFlightAttributes::None => self.next(cx, schedule),
         };
         let step = match ready {
             Ok(mut attributes) => {
-                self.out = AttributesSlot::Out(Box::new(keep_deposits(&mut attributes)));
+                self.in_flight =
+                    InFlightAttributes::AwaitingVerdict(Box::new(keep_deposits(&mut attributes)));
                 PipelineStep::Attributes(attributes)
             }
             Err(Pause::More) => PipelineStep::More,
@@ -151,7 +152,7 @@ impl Derivation {
     }
 
     /// The attributes of the block that a batch describes. A batch can hold more transactions than
-    /// any block: such a block is refused here, before its transactions take memory one by one.
+    /// any block: such a block is dropped here, before its transactions take memory one by one.
     fn build(
         &mut self,
         cx: &mut StageContext,
@@ -201,7 +202,7 @@ impl Derivation {
         if is_possible {
             return Ok(attributes);
         }
-        self.refuse(cx, attributes).ok_or(Pause::More)
+        self.drop_invalid(cx, attributes).ok_or(Pause::More)
     }
 
     pub fn accepted(
@@ -209,7 +210,7 @@ impl Derivation {
         rollup: &RollupConfig,
         payload: Arc<Payload>,
     ) -> Result<(), PushError> {
-        let AttributesSlot::Out(attributes) = &self.out else {
+        let InFlightAttributes::AwaitingVerdict(attributes) = &self.in_flight else {
             return Err(PushError::NotNeeded("a block"));
         };
         let parent = attributes.parent.id;
@@ -228,31 +229,40 @@ impl Derivation {
         if attributes.concluding {
             self.concluded = self.pending.clone();
         }
-        self.out = AttributesSlot::None;
+        self.in_flight = InFlightAttributes::None;
         Ok(())
     }
 
-    /// Goes on without the block of the attributes that are out. `Some` if that is impossible.
-    pub fn invalid(&mut self, cx: &mut StageContext) -> Result<Option<CriticalError>, PushError> {
-        let attributes = match std::mem::replace(&mut self.out, AttributesSlot::None) {
-            AttributesSlot::Out(attributes) => attributes,
+    /// Drops the block of the attributes in flight, which is invalid for this reason. `Some` if
+    /// derivation cannot go on without that block.
+    pub fn invalid(
+        &mut self,
+        cx: &mut StageContext,
+        reason: &str,
+    ) -> Result<Option<CriticalError>, PushError> {
+        let attributes = match std::mem::replace(&mut self.in_flight, InFlightAttributes::None) {
+            InFlightAttributes::AwaitingVerdict(attributes) => attributes,
             other => {
-                self.out = other;
+                self.in_flight = other;
                 return Err(PushError::NotNeeded("a verdict"));
             }
         };
         if attributes.deposits_only {
-            return Ok(Some(CriticalError::DepositsOnly(attributes.parent.id)));
+            return Ok(Some(CriticalError::DepositsOnly {
+                parent: attributes.parent.id,
+                cause: reason.to_owned(),
+            }));
         }
-        if let Some(deposits) = self.refuse(cx, attributes) {
-            self.out = AttributesSlot::Ready(deposits);
+        if let Some(deposits) = self.drop_invalid(cx, attributes) {
+            self.in_flight = InFlightAttributes::Ready(deposits);
         }
         Ok(None)
     }
 
-    /// Goes on without an invalid block: these attributes, whose transactions are deposits, are built
-    /// instead, or before Holocene none.
-    fn refuse(
+    /// Drops an invalid block. In Holocene returns the attributes to build instead; `attributes` must
+    /// hold deposits only. Before Holocene rewinds to the last block that concluded a batch, and
+    /// returns `None`.
+    fn drop_invalid(
         &mut self,
         cx: &mut StageContext,
         mut attributes: Box<DerivedAttributes>,

@@ -67,8 +67,9 @@ pub enum DropReason {
     ActivationBlock,
     /// A span batch that differs from the safe chain where they overlap.
     SpanOverlap,
-    /// A span batch that needs L1 blocks not derived yet (Holocene).
-    SpanUndecided,
+    /// A batch that cannot be judged yet, mostly because its L1 origin is not derived: Holocene
+    /// skips the batch instead of waiting (op-node: BatchUndecided).
+    BatchUndecided,
     /// The remaining blocks of a span batch after one of them turned out invalid.
     SpanRest,
     /// A block that the execution engine refused.
@@ -103,7 +104,7 @@ impl DropReason {
         Self::BatchTransaction,
         Self::ActivationBlock,
         Self::SpanOverlap,
-        Self::SpanUndecided,
+        Self::BatchUndecided,
         Self::SpanRest,
         Self::InvalidBlock,
     ];
@@ -136,7 +137,7 @@ impl DropReason {
             Self::BatchTransaction => "batch_transaction",
             Self::ActivationBlock => "activation_block",
             Self::SpanOverlap => "span_overlap",
-            Self::SpanUndecided => "span_undecided",
+            Self::BatchUndecided => "batch_undecided",
             Self::SpanRest => "span_rest",
             Self::InvalidBlock => "invalid_block",
         }

@@ -3,13 +3,18 @@
 
 use super::{
     BlobRef, DropReason, InboxTransaction, L1Input, Need, PushError, RelevantLogs,
-    channels::{BankRead, ChannelStage},
+    channels::{BankRead, ChannelMux},
     frames::FrameQueue,
-    stage::{L1Rules, Pause, Pull, StageContext},
+    stage::{Pause, Pull, StageContext},
 };
 use crate::{
-    attributes::L1Block, batch::Batch, blob, channel::BatchReader, channel::ChannelData,
-    fork::Fork, frame::Frame, system_config::SystemConfig,
+    attributes::L1Block,
+    batch::Batch,
+    blob,
+    channel::{BatchReader, ChannelData, MAX_RLP_BYTES_FJORD},
+    fork::Fork,
+    frame::Frame,
+    system_config::SystemConfig,
 };
 use alloy_primitives::{Address, Bytes};
 use std::collections::VecDeque;
@@ -27,7 +32,7 @@ pub(super) struct BatchSource {
     /// Blobs among `data` that are still to be fetched.
     wanted: Vec<BlobRef>,
     frames: FrameQueue,
-    channels: ChannelStage,
+    channels: ChannelMux,
     reader: Option<BatchReader>,
 }
 
@@ -50,7 +55,7 @@ impl BatchSource {
             data: VecDeque::new(),
             wanted: Vec::new(),
             frames: FrameQueue::default(),
-            channels: ChannelStage::new(holocene),
+            channels: ChannelMux::new(holocene),
             reader: None,
         };
         source.open(cx, base.inbox);
@@ -88,7 +93,7 @@ impl BatchSource {
         self.logs = next.logs;
         if enters_holocene {
             self.frames.clear();
-            self.channels = ChannelStage::new(true);
+            self.channels = ChannelMux::new(true);
         }
         self.open(cx, next.inbox);
     }
@@ -159,9 +164,9 @@ impl BatchSource {
     /// The data of the next complete channel. Takes at most one frame.
     fn next_channel(&mut self, cx: &mut StageContext) -> Pull<ChannelData> {
         let (origin, rollup) = (self.origin, cx.rollup.clone());
-        let timeout = rollup.channel_timeout(origin.time);
+        let timeout = rollup.channel_timeout_at(origin.time);
         match &mut self.channels {
-            ChannelStage::Bank(bank) => {
+            ChannelMux::Bank(bank) => {
                 let canyon = rollup.l1_active(Fork::Canyon, &origin);
                 match bank.read(origin.number, timeout, canyon, &mut cx.drops) {
                     BankRead::Channel(data) => return Ok(data),
@@ -169,22 +174,23 @@ impl BatchSource {
                     BankRead::Nothing => {}
                 }
             }
-            ChannelStage::Assembler(assembler) => {
+            ChannelMux::Assembler(assembler) => {
                 assembler.expire(origin.number, timeout, &mut cx.drops);
             }
         }
         let frame = self.next_frame(cx)?;
         cx.reads.frames += 1;
         match &mut self.channels {
-            ChannelStage::Bank(bank) => {
+            ChannelMux::Bank(bank) => {
                 let limit = rollup.channel_bank_limit(&origin);
                 bank.ingest(&frame, origin.number, timeout, limit, &mut cx.drops);
                 Err(Pause::More)
             }
-            ChannelStage::Assembler(assembler) => {
-                let limit = rollup.channel_limit(&origin);
+            ChannelMux::Assembler(assembler) => {
+                // MAX_RLP_BYTES_PER_CHANNEL bounds compressed bytes here, too. The assembler begins
+                // with Holocene, so Fjord's value always applies.
                 assembler
-                    .ingest(&frame, origin.number, limit, &mut cx.drops)
+                    .ingest(&frame, origin.number, MAX_RLP_BYTES_FJORD, &mut cx.drops)
                     .ok_or(Pause::More)
             }
         }
@@ -212,7 +218,9 @@ impl BatchSource {
                 }
                 return Ok(batch);
             }
-            Some(Err(error)) if error.is_one_batch() => cx.drops.add(DropReason::BatchFormat),
+            Some(Err(error)) if error.skips_only_this_batch() => {
+                cx.drops.add(DropReason::BatchFormat)
+            }
             Some(Err(_)) => {
                 cx.drops.add(DropReason::Channel);
                 self.reader = None;
@@ -225,7 +233,7 @@ impl BatchSource {
     /// Drops the channel that is being read and the one that is being received (Holocene).
     pub fn flush(&mut self, cx: &mut StageContext) {
         let mut dropped = self.reader.take().is_some();
-        if let ChannelStage::Assembler(assembler) = &mut self.channels {
+        if let ChannelMux::Assembler(assembler) = &mut self.channels {
             dropped |= assembler.flush();
         }
         cx.drops

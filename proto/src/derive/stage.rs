@@ -1,25 +1,26 @@
-//! Words that all stages share: why a stage pauses, the limits of the protocol, and the lookup of
-//! blocks of the safe chain.
+//! Types all stages share: why a stage pauses, the limits of the protocol, and the lookup of blocks
+//! of the safe chain.
 
-use super::{DropCounts, Need, PipelineStep, ReadCounts};
+use super::{CriticalError, DropCounts, Need, PipelineStep, ReadCounts, ResetReason};
 use crate::{
-    attributes::L1Block, channel::BatchContext, config::RollupConfig, fork::Fork, payload::Payload,
+    attributes::L1Block, channel::BatchContext, config::RollupConfig, fork::Fork,
+    l1info::L2BlockRef, payload::Payload,
 };
 use std::sync::Arc;
 
-/// L1 blocks for which a channel may stay open from Granite on.
+/// L1 blocks for which a channel may stay open from Granite on (specs: granite, CHANNEL_TIMEOUT).
 const CHANNEL_TIMEOUT_GRANITE: u64 = 50;
-/// Bytes of open channels before Fjord, and from it on.
-const CHANNEL_BANK_BYTES: (u64, u64) = (100_000_000, 1_000_000_000);
-/// Bytes of one channel before Fjord, and from it on.
-const CHANNEL_BYTES: (u64, u64) = (10_000_000, 100_000_000);
+/// Most bytes of open channels before Fjord (specs: derivation, MAX_CHANNEL_BANK_SIZE).
+const MAX_CHANNEL_BANK_SIZE: u64 = 100_000_000;
+/// Most bytes of open channels from Fjord on (specs: fjord, MAX_CHANNEL_BANK_SIZE).
+const MAX_CHANNEL_BANK_SIZE_FJORD: u64 = 1_000_000_000;
 
-/// Why a stage has nothing to give.
+/// Why a stage returns no item.
 #[derive(Clone, Debug)]
 pub(super) enum Pause {
-    /// Progress was made: call the stage again.
+    /// Progress was made: call the stage again (op-node: NotEnoughData).
     More,
-    /// Everything up to the L1 origin is read.
+    /// Everything up to the L1 origin is read (op-node: io.EOF).
     End,
     /// The pipeline's step returns this.
     Step(Box<PipelineStep>),
@@ -31,14 +32,14 @@ impl From<Need> for Pause {
     }
 }
 
-impl From<super::ResetReason> for Pause {
-    fn from(reason: super::ResetReason) -> Self {
+impl From<ResetReason> for Pause {
+    fn from(reason: ResetReason) -> Self {
         Self::Step(Box::new(PipelineStep::Reset(reason)))
     }
 }
 
-impl From<super::CriticalError> for Pause {
-    fn from(error: super::CriticalError) -> Self {
+impl From<CriticalError> for Pause {
+    fn from(error: CriticalError) -> Self {
         Self::Step(Box::new(PipelineStep::Critical(error)))
     }
 }
@@ -66,23 +67,13 @@ impl StageContext {
 }
 
 /// Protocol limits, by the time of the L1 origin of the pipeline.
-pub(super) trait L1Rules {
-    fn l1_active(&self, fork: Fork, l1: &L1Block) -> bool;
-    /// L1 blocks.
-    fn channel_timeout(&self, l1_time: u64) -> u64;
-    /// Bytes.
-    fn channel_bank_limit(&self, l1: &L1Block) -> u64;
-    /// Bytes.
-    fn channel_limit(&self, l1: &L1Block) -> u64;
-    fn batch_context(&self) -> BatchContext;
-}
-
-impl L1Rules for RollupConfig {
-    fn l1_active(&self, fork: Fork, l1: &L1Block) -> bool {
+impl RollupConfig {
+    pub(super) fn l1_active(&self, fork: Fork, l1: &L1Block) -> bool {
         self.forks.is_active(fork, l1.time)
     }
 
-    fn channel_timeout(&self, l1_time: u64) -> u64 {
+    /// L1 blocks for which a channel may stay open at this L1 time (Unix seconds).
+    pub(super) fn channel_timeout_at(&self, l1_time: u64) -> u64 {
         if self.forks.is_active(Fork::Granite, l1_time) {
             CHANNEL_TIMEOUT_GRANITE
         } else {
@@ -90,15 +81,16 @@ impl L1Rules for RollupConfig {
         }
     }
 
-    fn channel_bank_limit(&self, l1: &L1Block) -> u64 {
-        since_fjord(self, l1, CHANNEL_BANK_BYTES)
+    /// Most bytes of all channels in the bank.
+    pub(super) fn channel_bank_limit(&self, l1: &L1Block) -> u64 {
+        if self.l1_active(Fork::Fjord, l1) {
+            MAX_CHANNEL_BANK_SIZE_FJORD
+        } else {
+            MAX_CHANNEL_BANK_SIZE
+        }
     }
 
-    fn channel_limit(&self, l1: &L1Block) -> u64 {
-        since_fjord(self, l1, CHANNEL_BYTES)
-    }
-
-    fn batch_context(&self) -> BatchContext {
+    pub(super) fn batch_context(&self) -> BatchContext {
         BatchContext {
             genesis_time: self.genesis.l2_time,
             block_time: self.block_time,
@@ -107,12 +99,13 @@ impl L1Rules for RollupConfig {
     }
 }
 
-fn since_fjord(rollup: &RollupConfig, l1: &L1Block, (before, since): (u64, u64)) -> u64 {
-    if rollup.l1_active(Fork::Fjord, l1) {
-        since
-    } else {
-        before
-    }
+/// The reference of a block of the safe chain.
+pub(super) fn safe_block_ref(
+    rollup: &RollupConfig,
+    block: &Payload,
+) -> Result<L2BlockRef, CriticalError> {
+    L2BlockRef::of(block, &rollup.genesis)
+        .map_err(|error| CriticalError::safe_block(block.id(), error))
 }
 
 /// The block of the safe chain that the caller pushed last. Checks go forward block by block and

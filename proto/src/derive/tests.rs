@@ -37,10 +37,6 @@ fn start(rollup: RollupConfig, number: u64, last: u64) -> (World, Vec<Arc<Payloa
 /// No transactions.
 const NONE: &[Bytes] = &[];
 
-/// The forks around which batches are judged differently.
-const QUEUE: Fork = Fork::Granite;
-const STRICT: Fork = Fork::Holocene;
-
 #[test]
 fn batches_of_both_kinds_are_derived_on_every_fork() {
     for fork in Fork::ALL.into_iter().filter(|fork| *fork >= Fork::Regolith) {
@@ -63,7 +59,11 @@ fn batches_of_both_kinds_are_derived_on_every_fork() {
                 hashes(&blocks),
                 "{fork:?} {is_span}"
             );
-            let concluding = if is_span && fork < STRICT { 1 } else { 9 };
+            let concluding = if is_span && fork < Fork::Holocene {
+                1
+            } else {
+                9
+            };
             assert_eq!(world.safe.len(), concluding, "{fork:?} {is_span}");
             assert!(
                 world
@@ -82,7 +82,7 @@ fn batches_of_both_kinds_are_derived_on_every_fork() {
 
 #[test]
 fn a_need_is_returned_until_it_is_met_and_answers_are_checked() {
-    let (mut world, _) = start(rollup(STRICT), 3, 0);
+    let (mut world, _) = start(rollup(Fork::Holocene), 3, 0);
     let expected = Need::L1Block {
         number: 0,
         link: L1Link::Hash(world.l1[0].block.hash),
@@ -103,7 +103,7 @@ fn a_need_is_returned_until_it_is_met_and_answers_are_checked() {
         world.pipeline.push_l2(head.clone()),
         world.pipeline.push_blobs(B256::ZERO, &[]),
         world.pipeline.accepted(head),
-        world.pipeline.invalid(),
+        world.pipeline.invalid("refused by the test"),
     ];
     for refused in refused {
         assert!(
@@ -129,7 +129,7 @@ fn a_need_is_returned_until_it_is_met_and_answers_are_checked() {
 
 #[test]
 fn attributes_are_produced_once_and_their_block_must_build_on_the_parent() {
-    let (mut world, blocks) = start(rollup(STRICT), 3, 2);
+    let (mut world, blocks) = start(rollup(Fork::Holocene), 3, 2);
     let batches = world.singular(&blocks);
     let item = world.channel(&batches);
     world.mine([item]);
@@ -165,24 +165,24 @@ fn attributes_are_produced_once_and_their_block_must_build_on_the_parent() {
 /// is replaced by its deposits.
 #[test]
 fn an_invalid_block_inside_a_span() {
-    for fork in [QUEUE, STRICT] {
+    for fork in [Fork::Granite, Fork::Holocene] {
         let (mut world, blocks) = start(rollup(fork), 3, 8);
         let genesis = world.chain[0].clone();
         world.invalid.push(transaction(4));
         let span = world.span(&genesis, &blocks);
         let item = world.channel(&[span]);
         world.mine([item]);
-        let kept = if fork == QUEUE { 0 } else { 4 };
+        let kept = if fork == Fork::Granite { 0 } else { 4 };
         let contents = world.derive();
         assert_eq!(
-            contents.len() - usize::from(fork == QUEUE) * 3,
+            contents.len() - usize::from(fork == Fork::Granite) * 3,
             kept,
             "{fork:?}"
         );
         let drops = world.pipeline.drain_drops();
         assert_eq!(drops.get(DropReason::InvalidBlock), 1);
         assert_eq!(drops.get(DropReason::SpanRest), 1);
-        if fork == STRICT {
+        if fork == Fork::Holocene {
             assert_eq!(contents[3], (1, vec![]), "deposits only");
             assert_eq!(world.safe.last(), Some(&(4, 4)));
         } else {
@@ -206,30 +206,32 @@ fn an_invalid_block_inside_a_span() {
 
 #[test]
 fn an_invalid_block_of_deposits_alone_is_critical() {
-    let (mut world, _) = start(rollup(STRICT), WINDOW + 2, 0);
+    let (mut world, _) = start(rollup(Fork::Holocene), WINDOW + 2, 0);
     loop {
         match world.pipeline.step() {
             PipelineStep::Attributes(derived) => {
                 assert!(derived.deposits_only);
-                world.pipeline.invalid().unwrap();
+                world.pipeline.invalid("a mint overflows").unwrap();
             }
             PipelineStep::Need(Need::L1Block { number, .. }) => {
                 let input = world.l1[number as usize].clone();
                 world.pipeline.push_l1(input).unwrap();
             }
             PipelineStep::More => {}
-            stop => {
-                let error = CriticalError::DepositsOnly(world.chain[0].id());
-                assert!(matches!(stop, PipelineStep::Critical(e) if e == error));
+            PipelineStep::Critical(error) => {
+                let parent = world.chain[0].id();
+                let cause = "a mint overflows".to_owned();
+                assert_eq!(error, CriticalError::DepositsOnly { parent, cause });
                 break;
             }
+            stop => panic!("{stop:?}"),
         }
     }
 }
 
 #[test]
 fn derivation_ends_before_lagoon_with_a_sentence() {
-    let mut config = rollup(STRICT);
+    let mut config = rollup(Fork::Holocene);
     config.lagoon_time = Some(START + 3 * L2_TIME);
     let (mut world, blocks) = start(config, 3, 5);
     let batches = world.singular(&blocks);
@@ -240,7 +242,7 @@ fn derivation_ends_before_lagoon_with_a_sentence() {
         panic!("{stop:?}");
     };
     assert_eq!(error, CriticalError::Lagoon(START + 6));
-    assert!(error.to_string().contains("lagoon (interop)"));
+    assert!(error.to_string().contains("Lagoon (interop)"));
     assert_eq!(hashes(&world.chain[1..]), hashes(&blocks[..2]));
     assert!(matches!(world.pipeline.step(), PipelineStep::Critical(_)));
 }

@@ -1,7 +1,7 @@
 //! Batch validity: whether a batch is the next part of the chain (specs: derivation, batch queue;
 //! delta, span batches; holocene, span batch validity).
 
-use super::{DropReason, origins::EpochOrigins, stage::L1Rules};
+use super::{DropReason, origins::EpochOrigins};
 use crate::{
     attributes::L1Block,
     batch::{BatchTransactions, SingularBatch},
@@ -12,12 +12,10 @@ use crate::{
     payload::{BlockId, Payload},
     span::{SpanBatch, SpanBlock},
 };
+use alloy_eips::eip2718::EIP7702_TX_TYPE_ID;
+use op_alloy_consensus::POST_EXEC_TX_TYPE_ID;
 
-/// Transaction type bytes that batches must not hold, or not always. Deposits are another.
-const POST_EXEC: u8 = 0x7d;
-const SET_CODE: u8 = 0x04;
-
-/// The fate of a batch.
+/// The verdict on a batch (op-node: BatchValidity).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BatchValidity {
     Accept,
@@ -53,10 +51,10 @@ pub(super) struct SpanParent {
     pub origin: u64,
 }
 
-/// Continues with the next rule unless a rule has decided.
-macro_rules! rule {
-    ($broken:expr, $outcome:expr) => {
-        if $broken {
+/// Ends the judgement with this outcome if the rule decides it, in either direction.
+macro_rules! return_if {
+    ($decided:expr, $outcome:expr) => {
+        if $decided {
             return $outcome;
         }
     };
@@ -67,7 +65,8 @@ impl BatchCheck<'_> {
         self.safe.time.saturating_add(self.rollup.block_time)
     }
 
-    fn is_late(&self, epoch: u64) -> bool {
+    /// Whether the sequencing window of this L1 origin ended before the batch was included.
+    fn window_expired(&self, epoch: u64) -> bool {
         epoch.saturating_add(self.rollup.seq_window_size) < self.inclusion
     }
 
@@ -94,18 +93,18 @@ impl BatchCheck<'_> {
             return Undecided;
         };
         let (time, next) = (batch.timestamp, self.next_time());
-        rule!(time > next, self.future());
-        rule!(time < next, self.past());
-        rule!(
+        return_if!(time > next, self.future());
+        return_if!(time < next, self.past());
+        return_if!(
             batch.parent_hash != self.safe.id.hash,
             Drop(DropReason::BatchParent)
         );
-        rule!(
-            self.is_late(batch.epoch_number),
+        return_if!(
+            self.window_expired(batch.epoch_number),
             Drop(DropReason::BatchWindow)
         );
         let advances = batch.epoch_number == epoch.number.saturating_add(1);
-        rule!(
+        return_if!(
             batch.epoch_number != epoch.number && !advances,
             Drop(DropReason::BatchOrigin)
         );
@@ -113,12 +112,12 @@ impl BatchCheck<'_> {
             return Undecided;
         };
         let origin = &origin.block;
-        rule!(
+        return_if!(
             batch.epoch_hash != origin.hash,
             Drop(DropReason::BatchOrigin)
         );
-        rule!(time < origin.time, Drop(DropReason::BatchTime));
-        rule!(
+        return_if!(time < origin.time, Drop(DropReason::BatchTime));
+        return_if!(
             self.is_activation(time) && !batch.transactions.is_empty(),
             Drop(DropReason::ActivationBlock)
         );
@@ -128,8 +127,9 @@ impl BatchCheck<'_> {
         }
     }
 
-    /// Whether a block at this time activates an upgrade that batches must leave alone. Earlier
-    /// upgrades left that to the sequencer.
+    /// Whether the block at this time (Unix seconds) activates Jovian, Karst or Lagoon. Such a block
+    /// holds no batch transactions (op-node: checkSingularBatch); earlier forks left that to the
+    /// sequencer.
     fn is_activation(&self, time: u64) -> bool {
         let (forks, block_time) = (&self.rollup.forks, self.rollup.block_time);
         let lagoon = |time| ForkSchedule::is_reached(self.rollup.lagoon_time, time);
@@ -146,9 +146,9 @@ impl BatchCheck<'_> {
         let limit = origin
             .time
             .saturating_add(self.rollup.sequencer_drift(origin.time));
-        rule!(time <= limit, Accept);
-        rule!(!is_empty, Drop(DropReason::SequencerDrift));
-        rule!(advances, Accept);
+        return_if!(time <= limit, Accept);
+        return_if!(!is_empty, Drop(DropReason::SequencerDrift));
+        return_if!(advances, Accept);
         match self.origins.get(origin.number.saturating_add(1)) {
             None => Undecided,
             Some(next) if time >= next.block.time => Drop(DropReason::SequencerDrift),
@@ -156,14 +156,16 @@ impl BatchCheck<'_> {
         }
     }
 
+    /// Drops a batch with an empty transaction or one of a type that a batch must not hold: deposits,
+    /// post-exec (allowed with Lagoon, which is not derived), and set-code (EIP-7702) before Isthmus.
     fn transactions(&self, time: u64, transactions: &BatchTransactions) -> BatchValidity {
         let isthmus = self.rollup.forks.is_active(Fork::Isthmus, time);
         let is_legal = |first_byte| match first_byte {
-            None | Some(DEPOSIT_TX_TYPE | POST_EXEC) => false,
-            Some(SET_CODE) => isthmus,
+            None | Some(DEPOSIT_TX_TYPE | POST_EXEC_TX_TYPE_ID) => false,
+            Some(EIP7702_TX_TYPE_ID) => isthmus,
             Some(_) => true,
         };
-        rule!(
+        return_if!(
             !transactions.first_bytes().all(is_legal),
             Drop(DropReason::BatchTransaction)
         );
@@ -219,26 +221,26 @@ impl BatchCheck<'_> {
     /// The second half of the prefix rules.
     pub fn span_prefix(&self, span: &SpanBatch, parent: &SpanParent) -> BatchValidity {
         let (first, last) = (&span.first, &span.last);
-        rule!(
+        return_if!(
             span.parent_check[..] != parent.id.hash[..20],
             Drop(DropReason::BatchParent)
         );
-        rule!(
-            self.is_late(first.epoch_number),
+        return_if!(
+            self.window_expired(first.epoch_number),
             Drop(DropReason::BatchWindow)
         );
-        rule!(
+        return_if!(
             first.epoch_number > parent.origin.saturating_add(1),
             Drop(DropReason::BatchOrigin)
         );
         let Some(end) = self.origins.get(last.epoch_number) else {
             return Undecided;
         };
-        rule!(
+        return_if!(
             span.l1_origin_check[..] != end.block.hash[..20],
             Drop(DropReason::BatchOrigin)
         );
-        rule!(
+        return_if!(
             first.epoch_number < parent.origin,
             Drop(DropReason::BatchOrigin)
         );
@@ -264,7 +266,7 @@ impl BatchCheck<'_> {
     }
 
     fn span_block(&self, block: &SpanBlock, advances: bool) -> BatchValidity {
-        rule!(
+        return_if!(
             block.epoch_number < self.safe.origin.number,
             Drop(DropReason::BatchOrigin)
         );
@@ -272,7 +274,7 @@ impl BatchCheck<'_> {
             return Drop(DropReason::BatchOrigin);
         };
         let origin = &origin.block;
-        rule!(block.timestamp < origin.time, Drop(DropReason::BatchTime));
+        return_if!(block.timestamp < origin.time, Drop(DropReason::BatchTime));
         match self.drift(
             block.timestamp,
             block.transactions.is_empty(),
@@ -288,6 +290,7 @@ impl BatchCheck<'_> {
 /// Whether a block of a span batch repeats this safe block: the same transactions apart from
 /// deposits, and an L1 origin of the same number.
 pub(super) fn repeats(block: &SpanBlock, safe: &Payload, origin: u64) -> bool {
+    // Deposits come first in a block.
     let deposits = safe
         .transactions
         .iter()

@@ -1,7 +1,7 @@
 //! The walk back from a safe head to the L1 block where the pipeline starts: a channel that
 //! completes after the safe head's L1 origin may have been opened a channel timeout before it.
 
-use super::{CriticalError, L1Input, L1Link, Need, ResetReason, stage::L1Rules};
+use super::{CriticalError, L1Input, L1Link, Need, ResetReason, stage::safe_block_ref};
 use crate::{
     attributes::L1Block,
     config::RollupConfig,
@@ -11,15 +11,23 @@ use crate::{
 };
 use std::sync::Arc;
 
-/// Where the walk is.
+/// State of the walk back.
 #[derive(Debug)]
 pub(super) struct ResetWalk {
     pub safe: Arc<Payload>,
     safe_ref: L2BlockRef,
     /// Number of the first L1 block whose batches are applied.
     pub first: u64,
+    /// The last block read: `safe` at first.
     at: Arc<Payload>,
     at_ref: L2BlockRef,
+}
+
+/// Why the pipeline cannot start where the walk ended.
+#[derive(Debug)]
+pub(super) enum WalkError {
+    Reset(Box<ResetReason>),
+    Critical(CriticalError),
 }
 
 impl ResetWalk {
@@ -28,7 +36,7 @@ impl ResetWalk {
         safe: Arc<Payload>,
         first: u64,
     ) -> Result<Self, CriticalError> {
-        let safe_ref = reference(rollup, &safe)?;
+        let safe_ref = safe_block_ref(rollup, &safe)?;
         Ok(Self {
             at: safe.clone(),
             at_ref: safe_ref,
@@ -48,11 +56,9 @@ impl ResetWalk {
         let is_after_genesis =
             self.at_ref.id.number > genesis.l2.number && origin.number > genesis.l1.number;
         if is_after_genesis {
-            let info = L1BlockInfo::of(&self.at).map_err(|error| CriticalError::SafeBlock {
-                block: self.at_ref.id,
-                cause: error.to_string(),
-            })?;
-            let timeout = rollup.channel_timeout(info.time);
+            let info = L1BlockInfo::of(&self.at)
+                .map_err(|error| CriticalError::safe_block(self.at_ref.id, error))?;
+            let timeout = rollup.channel_timeout_at(info.time);
             if origin.number.saturating_add(timeout) > self.safe_ref.origin.number {
                 return Ok(Need::L2Block {
                     number: self.at_ref.id.number - 1,
@@ -72,37 +78,23 @@ impl ResetWalk {
         rollup: &RollupConfig,
         parent: Arc<Payload>,
     ) -> Result<(), CriticalError> {
-        self.at_ref = reference(rollup, &parent)?;
+        self.at_ref = safe_block_ref(rollup, &parent)?;
         self.at = parent;
         Ok(())
     }
 
     /// The configuration as of the L1 block to start at, which must be this one.
-    pub fn arrive(
-        &self,
-        rollup: &RollupConfig,
-        base: &L1Input,
-    ) -> Result<Result<SystemConfig, ResetReason>, CriticalError> {
+    pub fn arrive(&self, rollup: &RollupConfig, base: &L1Input) -> Result<SystemConfig, WalkError> {
         let L1Block { number, hash, .. } = base.block;
         if hash != self.at_ref.origin.hash || number != self.at_ref.origin.number {
-            return Ok(Err(ResetReason::Origin {
+            let reason = ResetReason::Origin {
                 safe: self.at_ref.id,
                 origin: self.at_ref.origin,
                 canonical: base.block.id(),
-            }));
+            };
+            return Err(WalkError::Reset(reason.into()));
         }
-        let config = SystemConfig::of(&self.at, rollup);
-        let config = config.map_err(|error| CriticalError::SafeBlock {
-            block: self.at_ref.id,
-            cause: error.to_string(),
-        })?;
-        Ok(Ok(config))
+        SystemConfig::of(&self.at, rollup)
+            .map_err(|error| WalkError::Critical(CriticalError::safe_block(self.at_ref.id, error)))
     }
-}
-
-fn reference(rollup: &RollupConfig, payload: &Payload) -> Result<L2BlockRef, CriticalError> {
-    L2BlockRef::of(payload, &rollup.genesis).map_err(|error| CriticalError::SafeBlock {
-        block: payload.id(),
-        cause: error.to_string(),
-    })
 }

@@ -1,4 +1,4 @@
-//! From blocks to the columns of a span batch.
+//! The batcher's encoder: from blocks to the columns of a span batch. Derivation does not use it.
 
 use super::{
     BatchContext, MAX_SPAN_ELEMENTS, SPAN_TYPE, SpanBlock,

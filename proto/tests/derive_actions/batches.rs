@@ -1,6 +1,6 @@
 //! Batches that are late, early, partial, overlapping, contradicting or invalid.
 
-use crate::network::{Network, QUEUE, STRICT, WINDOW};
+use crate::network::{Network, WINDOW};
 use alloy_primitives::{B256, Bytes};
 use starling_proto::{batch::SingularBatch, derive::DropReason, fork::Fork, span::SpanBlock};
 
@@ -13,10 +13,10 @@ fn nine_blocks(fork: Fork) -> Network {
 
 /// Every combination of batch stage and kind of batch.
 const STAGES: [(Fork, bool); 4] = [
-    (QUEUE, false),
-    (QUEUE, true),
-    (STRICT, false),
-    (STRICT, true),
+    (Fork::Granite, false),
+    (Fork::Granite, true),
+    (Fork::Holocene, false),
+    (Fork::Holocene, true),
 ];
 
 #[test]
@@ -49,8 +49,8 @@ fn a_batch_after_the_last_possible_l1_block() {
         assert_eq!(network.contents(), epochs, "{fork:?} {is_span}");
         let drops: &[_] = match (fork, is_span) {
             // Blocks 1 and 2 are past, 3 to 6 are not on their parent, 7 to 9 wait.
-            (QUEUE, false) => &[(PastBatch, 2), (BatchParent, 4)],
-            (QUEUE, true) => &[(BatchWindow, 1)],
+            (Fork::Granite, false) => &[(PastBatch, 2), (BatchParent, 4)],
+            (Fork::Granite, true) => &[(BatchWindow, 1)],
             (_, false) => &[(PastBatch, 2), (BatchParent, 1), (ChannelFlushed, 1)],
             (_, true) => &[(BatchWindow, 1), (ChannelFlushed, 1)],
         };
@@ -77,7 +77,11 @@ fn a_late_batch_on_the_forced_chain() {
         let epochs = [0, 0, 1, 1, 1].map(|epoch| (epoch, 0));
         assert_eq!(network.contents(), epochs, "{fork:?} {is_span}");
         let drops = [(BatchWindow, 1), (ChannelFlushed, 1)];
-        network.expect(if fork == QUEUE { &drops[..1] } else { &drops });
+        network.expect(if fork == Fork::Granite {
+            &drops[..1]
+        } else {
+            &drops
+        });
         network.moves_on();
     }
 }
@@ -85,7 +89,7 @@ fn a_late_batch_on_the_forced_chain() {
 /// Windows that expire one after another fill every epoch with empty blocks.
 #[test]
 fn expired_windows() {
-    for fork in [QUEUE, STRICT] {
+    for fork in [Fork::Granite, Fork::Holocene] {
         let mut network = Network::new(fork);
         network.mine_to(WINDOW + 3);
         network.derive();
@@ -118,10 +122,10 @@ fn early_batches() {
             (DropReason::FutureBatch, 1),
             (DropReason::ChannelFlushed, 1),
         ];
-        network.expect_head(0, if fork == QUEUE { &[] } else { early });
+        network.expect_head(0, if fork == Fork::Granite { &[] } else { early });
         network.post_blocks(1..=4, is_span);
         network.mine();
-        if fork == STRICT {
+        if fork == Fork::Holocene {
             network.expect_head(4, &[]);
             network.post_blocks(5..=9, is_span);
             network.mine();
@@ -146,7 +150,7 @@ fn batches_posted_twice() {
 
 #[test]
 fn spans_that_overlap_the_safe_chain() {
-    for fork in [QUEUE, STRICT] {
+    for fork in [Fork::Granite, Fork::Holocene] {
         let mut network = nine_blocks(fork);
         network.post_blocks(1..=3, true);
         network.mine();
@@ -165,7 +169,7 @@ fn spans_that_overlap_the_safe_chain() {
 #[test]
 fn spans_that_contradict_the_safe_chain() {
     use DropReason::{BatchParent, ChannelFlushed, SpanOverlap};
-    for fork in [QUEUE, STRICT] {
+    for fork in [Fork::Granite, Fork::Holocene] {
         for first in [2, 3, 6] {
             let mut network = nine_blocks(fork);
             network.post_blocks(1..=6, false);
@@ -192,7 +196,7 @@ fn spans_that_contradict_the_safe_chain() {
             let parents = u64::from(first < 6);
             let mut drops = vec![(SpanOverlap, overlaps)];
             drops.extend((parents > 0).then_some((BatchParent, parents)));
-            drops.extend((fork == STRICT).then_some((ChannelFlushed, overlaps + parents)));
+            drops.extend((fork == Fork::Holocene).then_some((ChannelFlushed, overlaps + parents)));
             network.expect_head(6, &drops);
             network.post_blocks(7..=9, true);
             network.mine();
@@ -205,7 +209,7 @@ fn spans_that_contradict_the_safe_chain() {
 /// The blocks of a span before one that breaks a rule stay in Holocene; before it none does.
 #[test]
 fn a_partial_span() {
-    for fork in [QUEUE, STRICT] {
+    for fork in [Fork::Granite, Fork::Holocene] {
         let mut network = nine_blocks(fork);
         let set_code = crate::transactions::set_code(1);
         network.l2.truncate(6);
@@ -214,10 +218,10 @@ fn a_partial_span() {
         network.post_blocks(1..=9, true);
         network.mine();
         let mut drops = vec![(DropReason::BatchTransaction, 1)];
-        if fork == STRICT {
+        if fork == Fork::Holocene {
             drops.extend([(DropReason::SpanRest, 1), (DropReason::ChannelFlushed, 1)]);
         }
-        network.expect_head(if fork == QUEUE { 0 } else { 5 }, &drops);
+        network.expect_head(if fork == Fork::Granite { 0 } else { 5 }, &drops);
         network.moves_on();
     }
 }
@@ -226,7 +230,7 @@ fn a_partial_span() {
 /// the invalid block is replaced by its deposits and ends the span.
 #[test]
 fn an_invalid_payload_inside_a_span() {
-    for fork in [QUEUE, STRICT] {
+    for fork in [Fork::Granite, Fork::Holocene] {
         let mut network = nine_blocks(fork);
         network.post_blocks(1..=2, true);
         network.mine();
@@ -235,7 +239,7 @@ fn an_invalid_payload_inside_a_span() {
         network.verifier.refused.insert(bad);
         network.post_blocks(3..=9, true);
         network.mine();
-        if fork == QUEUE {
+        if fork == Fork::Granite {
             let drops = [(DropReason::InvalidBlock, 1), (DropReason::SpanRest, 1)];
             network.derive();
             assert_eq!(network.verifier.safe.last(), Some(&(2, 4)));
@@ -261,7 +265,7 @@ fn an_invalid_payload_inside_a_span() {
 /// The same in singular batches: before Holocene the batch is dropped and the next ones do not fit.
 #[test]
 fn an_invalid_payload_in_a_singular_batch() {
-    for fork in [QUEUE, STRICT] {
+    for fork in [Fork::Granite, Fork::Holocene] {
         let mut network = nine_blocks(fork);
         // Transactions that do not decode are invalid for the engine, and no matter of batches.
         let broken = Bytes::from_static(&[2, 0xff, 0xff]);
@@ -271,7 +275,7 @@ fn an_invalid_payload_in_a_singular_batch() {
         network.sequence(2);
         network.post_blocks(1..=6, false);
         network.mine();
-        if fork == QUEUE {
+        if fork == Fork::Granite {
             let drops = [(DropReason::InvalidBlock, 1)];
             network.expect_head(3, &drops);
         } else {
@@ -316,7 +320,7 @@ fn batches_that_break_a_rule() {
             BatchTransaction,
         ),
     ];
-    for fork in [QUEUE, STRICT] {
+    for fork in [Fork::Granite, Fork::Holocene] {
         for (change, reason) in &cases {
             let mut network = nine_blocks(fork);
             let mut batches = network.singular(1..=4);
@@ -326,8 +330,8 @@ fn batches_that_break_a_rule() {
             let item = network.channel(&batches);
             network.post(item);
             network.mine();
-            // The strict stage drops the channel with the batch, unless that is merely past.
-            let is_flushed = fork == STRICT && *reason != PastBatch;
+            // Holocene drops the channel with the batch, unless that is merely past.
+            let is_flushed = fork == Fork::Holocene && *reason != PastBatch;
             let mut drops = vec![(*reason, 1)];
             drops.extend(is_flushed.then_some((ChannelFlushed, 1)));
             network.expect_head(if is_flushed { 3 } else { 4 }, &drops);
@@ -397,10 +401,10 @@ fn spans_that_break_a_rule() {
             &[BatchTime],
             &[BatchTime, ChannelFlushed],
         ),
-        (|span| span.shift(0, -8), &[BatchParent], &[SpanUndecided]),
+        (|span| span.shift(0, -8), &[BatchParent], &[BatchUndecided]),
     ];
-    for fork in [QUEUE, STRICT] {
-        for (change, queue, strict) in &cases {
+    for fork in [Fork::Granite, Fork::Holocene] {
+        for (change, granite, holocene) in &cases {
             let mut network = nine_blocks(fork);
             network.post_blocks(1..=3, false);
             network.mine_to(6);
@@ -415,7 +419,11 @@ fn spans_that_break_a_rule() {
             let item = network.channel(&[span]);
             network.post(item);
             network.mine();
-            let drops = if fork == QUEUE { queue } else { strict };
+            let drops = if fork == Fork::Granite {
+                granite
+            } else {
+                holocene
+            };
             let drops: Vec<_> = drops.iter().map(|reason| (*reason, 1)).collect();
             network.expect_head(3, &drops);
             network.post_blocks(4..=9, true);
@@ -429,15 +437,15 @@ fn spans_that_break_a_rule() {
 /// A span whose last L1 origin is not derived yet waits before Holocene, and is skipped in it.
 #[test]
 fn a_span_that_is_ahead_of_l1() {
-    for fork in [QUEUE, STRICT] {
+    for fork in [Fork::Granite, Fork::Holocene] {
         let mut network = nine_blocks(fork);
         network.post_blocks(1..=9, true);
         // L1 block 3 is the origin of block 9. The batch is in it, and in the one before.
         let posted = std::mem::take(&mut network.inbox);
         network.l1[2].input.inbox.clone_from(&posted);
         network.l1[3].input.inbox = posted;
-        let skipped = [(DropReason::SpanUndecided, 1)];
-        network.expect(if fork == QUEUE {
+        let skipped = [(DropReason::BatchUndecided, 1)];
+        network.expect(if fork == Fork::Granite {
             &[(DropReason::PastBatch, 1)]
         } else {
             &skipped

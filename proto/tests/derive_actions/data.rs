@@ -1,6 +1,6 @@
 //! Garbage in each layer of the batcher's data: items, frames, channels, batches.
 
-use crate::network::{Network, QUEUE, STRICT, rollup};
+use crate::network::{Network, rollup};
 use alloy_primitives::Bytes;
 use starling_proto::{
     blob::BLOB_BYTES,
@@ -46,7 +46,7 @@ fn stream(network: &mut Network, data: Vec<u8>) -> Vec<u8> {
 
 #[test]
 fn garbage_frames() {
-    for fork in [QUEUE, STRICT] {
+    for fork in [Fork::Granite, Fork::Holocene] {
         let mut network = nine_blocks(fork);
         let batches = network.singular(1..=9);
         let good = network.channel(&batches);
@@ -83,7 +83,7 @@ fn garbage_frames() {
 /// The limit of a frame counts its data alone.
 #[test]
 fn a_frame_of_the_largest_size() {
-    let mut network = nine_blocks(STRICT);
+    let mut network = nine_blocks(Fork::Holocene);
     let batches = network.singular(1..=9);
     let mut frames = network.frames(&batches, 1);
     let mut data = frames[0].data.to_vec();
@@ -97,14 +97,14 @@ fn a_frame_of_the_largest_size() {
 
 #[test]
 fn doubled_and_reordered_frames() {
-    for fork in [QUEUE, STRICT] {
+    for fork in [Fork::Granite, Fork::Holocene] {
         let mut network = nine_blocks(fork);
         let batches = network.singular(1..=9);
         let frames = network.frames(&batches, 4);
         let order = [3, 3, 1, 1, 0, 0, 2].map(|index: usize| frames[index].clone());
         network.post(frame::encode(&order));
         network.mine();
-        if fork == QUEUE {
+        if fork == Fork::Granite {
             network.expect(&[(DropReason::Frame, 3)]);
         } else {
             // The item begins with the last frame, which no other can follow.
@@ -122,7 +122,7 @@ fn doubled_and_reordered_frames() {
 /// The same across data items, where the frame queue sees one at a time.
 #[test]
 fn doubled_and_reordered_items() {
-    for fork in [QUEUE, STRICT] {
+    for fork in [Fork::Granite, Fork::Holocene] {
         let mut network = nine_blocks(fork);
         let batches = network.singular(1..=9);
         let pieces = network.pieces(&batches, 4);
@@ -132,7 +132,7 @@ fn doubled_and_reordered_items() {
         network.mine();
         // The queue reads the channel with item 2: the items after it open the channel again.
         let drops = match fork {
-            QUEUE => vec![(DropReason::Frame, 2 + 1)],
+            Fork::Granite => vec![(DropReason::Frame, 2 + 1)],
             _ => vec![(DropReason::Frame, 3), (DropReason::ChannelReplaced, 1)],
         };
         network.expect(&drops);
@@ -142,7 +142,7 @@ fn doubled_and_reordered_items() {
 
 #[test]
 fn blobs_that_hold_no_data() {
-    let mut network = nine_blocks(STRICT);
+    let mut network = nine_blocks(Fork::Holocene);
     let batches = network.singular(1..=9);
     let item = network.channel(&batches);
     let mut cut = starling_proto::blob::encode(&item).unwrap();
@@ -156,7 +156,7 @@ fn blobs_that_hold_no_data() {
 
 #[test]
 fn garbage_channels() {
-    for fork in [Fork::Ecotone, QUEUE, STRICT] {
+    for fork in [Fork::Ecotone, Fork::Granite, Fork::Holocene] {
         let mut network = nine_blocks(fork);
         let all: Vec<u8> = network
             .singular(1..=9)
@@ -200,7 +200,7 @@ fn garbage_channels() {
 /// A channel is read as far as it goes.
 #[test]
 fn batches_before_a_fault_of_their_channel_are_used() {
-    for fork in [Fork::Ecotone, QUEUE, STRICT] {
+    for fork in [Fork::Ecotone, Fork::Granite, Fork::Holocene] {
         let mut network = nine_blocks(fork);
         let batches = network.singular(1..=9);
         let some: Vec<u8> = batches[..3].iter().flat_map(|b| rlp(b)).collect();
@@ -235,7 +235,7 @@ fn batches_before_a_fault_of_their_channel_are_used() {
 #[test]
 fn bombs() {
     let zeros = vec![0; 100_000_000];
-    for fork in [Fork::Ecotone, QUEUE, STRICT] {
+    for fork in [Fork::Ecotone, Fork::Granite, Fork::Holocene] {
         let mut network = nine_blocks(fork);
         let batches = network.singular(1..=9);
         let some: Vec<u8> = batches[..2].iter().flat_map(|b| rlp(b)).collect();
@@ -265,7 +265,7 @@ fn bombs() {
 
 #[test]
 fn garbage_batches() {
-    for fork in [QUEUE, STRICT] {
+    for fork in [Fork::Granite, Fork::Holocene] {
         let mut network = nine_blocks(fork);
         let span = network.span(1..=9);
         let mut too_many = span[..43].to_vec();
@@ -296,7 +296,7 @@ fn garbage_batches() {
 /// A span whose columns are whole and whose transactions cannot be rebuilt costs itself alone.
 #[test]
 fn a_span_with_a_transaction_of_an_unknown_type() {
-    for fork in [QUEUE, STRICT] {
+    for fork in [Fork::Granite, Fork::Holocene] {
         let mut network = nine_blocks(fork);
         let mut span = network.span(1..=9);
         // The data of the transactions with type 1 begin with it; the list holds their nonce.
@@ -316,7 +316,7 @@ fn a_span_with_a_transaction_of_an_unknown_type() {
 /// Open channels wait until they time out, from Holocene on each replaces the one before.
 #[test]
 fn thousands_of_channels_that_are_never_closed() {
-    for fork in [QUEUE, STRICT] {
+    for fork in [Fork::Granite, Fork::Holocene] {
         let mut config = rollup(fork);
         config.seq_window_size = 100;
         let mut network = Network::with(config);
@@ -336,12 +336,16 @@ fn thousands_of_channels_that_are_never_closed() {
         network.post_blocks(1..=9, false);
         network.mine();
         let replaced = [(DropReason::ChannelReplaced, 3_000)];
-        network.expect(if fork == QUEUE { &[] } else { &replaced });
+        network.expect(if fork == Fork::Granite {
+            &[]
+        } else {
+            &replaced
+        });
         network.mine_to(opened + 50);
         network.expect(&[]);
         network.mine();
         let late = [(DropReason::ChannelTimeout, 3_000)];
-        network.expect(if fork == QUEUE { &late } else { &[] });
+        network.expect(if fork == Fork::Granite { &late } else { &[] });
         network.moves_on();
     }
 }
@@ -362,7 +366,7 @@ fn endless(id: ChannelId, frames: u16, data: &Bytes) -> impl Iterator<Item = Vec
 #[test]
 fn channels_beyond_their_limit_of_bytes() {
     let data = Bytes::from(vec![8; MAX_FRAME_DATA - 200]);
-    for fork in [Fork::Ecotone, STRICT] {
+    for fork in [Fork::Ecotone, Fork::Holocene] {
         let mut network = nine_blocks(fork);
         let batches = network.singular(1..=9);
         let pieces = network.pieces(&batches, 2);
@@ -370,7 +374,7 @@ fn channels_beyond_their_limit_of_bytes() {
         let id = network.channel_id();
         endless(id, 100, &data).for_each(|item| network.post(item));
         network.mine();
-        if fork == STRICT {
+        if fork == Fork::Holocene {
             network.expect_head(0, &[(DropReason::ChannelReplaced, 1)]);
             network.post(frame::encode(&[Frame {
                 id,
@@ -396,7 +400,7 @@ fn channels_beyond_their_limit_of_bytes() {
 
 #[test]
 fn data_of_others_is_not_read() {
-    let mut network = nine_blocks(STRICT);
+    let mut network = nine_blocks(Fork::Holocene);
     let batches = network.singular(1..=9);
     let item = network.channel(&batches);
     network.batcher = crate::network::STRANGER;
@@ -414,7 +418,7 @@ fn every_compression_is_read_from_fjord_on() {
         ChannelCompression::Brotli10,
         ChannelCompression::Brotli11,
     ] {
-        for fork in [Fork::Fjord, STRICT] {
+        for fork in [Fork::Fjord, Fork::Holocene] {
             let mut network = nine_blocks(fork);
             network.compression = compression;
             network.post_blocks(1..=9, true);

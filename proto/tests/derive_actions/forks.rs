@@ -1,7 +1,7 @@
 //! Forks inside of batches and channels, and chains that begin at each of them.
 
 use crate::{
-    network::{L1_TIME, Network, QUEUE, START, STRICT, rollup},
+    network::{L1_TIME, Network, START, rollup},
     transactions::set_code,
 };
 use starling_proto::{
@@ -266,7 +266,7 @@ fn user_transactions_in_the_first_block_of_earlier_forks() {
         Fork::Ecotone,
         Fork::Fjord,
         Fork::Granite,
-        STRICT,
+        Fork::Holocene,
         Fork::Isthmus,
     ] {
         let mut network = Network::with(activating(fork, 10));
@@ -285,7 +285,7 @@ fn user_transactions_in_the_first_block_of_earlier_forks() {
 #[test]
 fn block_times() {
     for block_time in [1, 2, 12] {
-        for fork in [QUEUE, STRICT] {
+        for fork in [Fork::Granite, Fork::Holocene] {
             let mut config = rollup(fork);
             config.block_time = block_time;
             let mut network = Network::with(config);

@@ -1,7 +1,7 @@
 //! L1 that is slow, changes the batcher or the configuration, or carries data in every form.
 
 use crate::{
-    network::{L1_TIME, Network, QUEUE, START, STRANGER, STRICT, TIMEOUT, rollup},
+    network::{L1_TIME, Network, START, STRANGER, TIMEOUT, rollup},
     transactions::{address_word, config_log, deposit},
 };
 use alloy_primitives::{Address, B256, U256};
@@ -26,8 +26,8 @@ fn nine_blocks(fork: Fork) -> Network {
 const TIMEOUTS: [(Fork, u64); 4] = [
     (Fork::Bedrock, TIMEOUT),
     (Fork::Fjord, TIMEOUT),
-    (QUEUE, 50),
-    (STRICT, 50),
+    (Fork::Granite, 50),
+    (Fork::Holocene, 50),
 ];
 
 #[test]
@@ -60,7 +60,7 @@ fn a_channel_that_closes_late() {
         network.post(pieces[1].clone());
         network.mine();
         let mut drops = vec![(DropReason::ChannelTimeout, 1)];
-        drops.extend((fork == STRICT).then_some((DropReason::Frame, 1)));
+        drops.extend((fork == Fork::Holocene).then_some((DropReason::Frame, 1)));
         network.expect_head(0, &drops);
         // Before Canyon, the half channel that the late frame has opened blocks the bank.
         if fork == Fork::Bedrock {
@@ -100,7 +100,7 @@ fn a_channel_that_is_opened_again() {
 /// L1 blocks that come late: L2 goes on with its origin, and takes all of them afterwards.
 #[test]
 fn gaps_in_l1() {
-    for fork in [QUEUE, STRICT] {
+    for fork in [Fork::Granite, Fork::Holocene] {
         let mut network = nine_blocks(fork);
         network.l1_time = 20 * L1_TIME;
         network.mine();
@@ -146,7 +146,7 @@ fn a_gap_beyond_the_sequencer_drift() {
 #[test]
 fn the_batcher_changes_its_key_inside_the_channel_timeout() {
     let other = Address::repeat_byte(0xbb);
-    for fork in [Fork::Fjord, QUEUE, STRICT] {
+    for fork in [Fork::Fjord, Fork::Granite, Fork::Holocene] {
         let mut network = nine_blocks(fork);
         let batches = network.singular(1..=9);
         let pieces = network.pieces(&batches, 3);
@@ -188,7 +188,7 @@ fn configured(fork: Fork, kind: u8, words: &[U256]) -> (Network, L1BlockInfo) {
 
 #[test]
 fn the_gas_limit_changes_with_the_epoch() {
-    for fork in [QUEUE, STRICT, Fork::Karst] {
+    for fork in [Fork::Granite, Fork::Holocene, Fork::Karst] {
         let (network, _) = configured(fork, 2, &[U256::from(40_000_000)]);
         let limits = network
             .verifier
@@ -209,7 +209,7 @@ fn fee_scalars_change_with_the_epoch() {
         blob_base_fee: 88,
     };
     let words = [U256::from(5), U256::from_be_bytes(scalars.encode().0)];
-    for fork in [Fork::Ecotone, STRICT, Fork::Karst] {
+    for fork in [Fork::Ecotone, Fork::Holocene, Fork::Karst] {
         let (_, info) = configured(fork, 1, &words);
         assert_eq!(
             (info.base_fee_scalar, info.blob_base_fee_scalar),
@@ -235,7 +235,7 @@ fn fee_scalars_change_with_the_epoch() {
         1_000_000_u64.to_be_bytes()
     );
     let params = (U256::from(100) << 32) | U256::from(3);
-    let (network, _) = configured(STRICT, 4, &[params]);
+    let (network, _) = configured(Fork::Holocene, 4, &[params]);
     let expected = [0, 0, 0, 0, 100, 0, 0, 0, 3];
     assert_eq!(network.head().header.extra_data[..], expected);
 }
@@ -243,7 +243,7 @@ fn fee_scalars_change_with_the_epoch() {
 /// A configuration log that cannot be read changes nothing; the traversal counts it.
 #[test]
 fn a_configuration_log_that_cannot_be_read() {
-    let mut network = nine_blocks(STRICT);
+    let mut network = nine_blocks(Fork::Holocene);
     network.log(config_log(99, &[U256::from(1)]));
     network.log(config_log(2, &[U256::MAX]));
     network.mine();
@@ -256,7 +256,7 @@ fn a_configuration_log_that_cannot_be_read() {
 
 #[test]
 fn deposits_are_in_the_first_block_of_their_epoch() {
-    let mut network = Network::new(STRICT);
+    let mut network = Network::new(Fork::Holocene);
     network.log(deposit(1));
     network.log(deposit(2));
     network.mine();
@@ -273,7 +273,7 @@ fn deposits_are_in_the_first_block_of_their_epoch() {
 /// Frames of one channel in blobs of two transactions and in calldata, in the order of the block.
 #[test]
 fn several_blobs_and_calldata_in_one_block() {
-    for fork in [Fork::Ecotone, QUEUE, STRICT] {
+    for fork in [Fork::Ecotone, Fork::Granite, Fork::Holocene] {
         let mut network = nine_blocks(fork);
         let batches = network.singular(1..=9);
         let pieces = network.pieces(&batches, 6);
@@ -338,7 +338,7 @@ fn blob_schedules_of_l1() {
 /// Data is read with every L1 origin up to the last one, which is where the pipeline idles.
 #[test]
 fn the_pipeline_idles_at_the_head_of_l1() {
-    let mut network = nine_blocks(STRICT);
+    let mut network = nine_blocks(Fork::Holocene);
     for _ in 0..3 {
         let head = network.mine();
         let PipelineStep::Idle { origin, next } = network.run() else {

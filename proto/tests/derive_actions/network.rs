@@ -39,10 +39,6 @@ pub const WINDOW: u64 = 12;
 /// L1 blocks for which a channel may stay open before Granite.
 pub const TIMEOUT: u64 = 4;
 
-/// The last fork with a batch queue, and the first one with the strict batch stage.
-pub const QUEUE: Fork = Fork::Granite;
-pub const STRICT: Fork = Fork::Holocene;
-
 /// A rollup with every fork up to `fork` from genesis on.
 pub fn rollup(fork: Fork) -> RollupConfig {
     let json = serde_json::json!({

@@ -2,7 +2,7 @@
 //! the chain of a fresh derivation.
 
 use crate::{
-    network::{Network, QUEUE, STRICT, WINDOW},
+    network::{Network, WINDOW},
     verifier::Verifier,
 };
 use starling_proto::{
@@ -75,7 +75,7 @@ impl Network {
 
 #[test]
 fn an_orphaned_batch() {
-    for fork in [QUEUE, STRICT] {
+    for fork in [Fork::Granite, Fork::Holocene] {
         let mut network = Network::new(fork);
         network.sequence(9);
         network.post_blocks(1..=9, false);
@@ -101,7 +101,7 @@ fn an_orphaned_batch() {
 /// A batch that refers to an orphaned L1 block is not valid on the other branch.
 #[test]
 fn a_batch_with_an_orphaned_origin() {
-    for fork in [QUEUE, STRICT] {
+    for fork in [Fork::Granite, Fork::Holocene] {
         let mut network = Network::new(fork);
         network.sequence(9);
         network.post_blocks(1..=9, false);
@@ -124,7 +124,7 @@ fn a_batch_with_an_orphaned_origin() {
 /// L1 goes to and fro between two branches with contradicting batches.
 #[test]
 fn flip_flop() {
-    for fork in [QUEUE, STRICT] {
+    for fork in [Fork::Granite, Fork::Holocene] {
         let mut network = Network::new(fork);
         network.sequence(9);
         network.post_blocks(1..=9, true);
@@ -163,7 +163,7 @@ fn flip_flop() {
 /// Reorgs up to 64 blocks deep, several sequencing windows.
 #[test]
 fn deep_reorgs() {
-    for fork in [QUEUE, STRICT, Fork::Karst] {
+    for fork in [Fork::Granite, Fork::Holocene, Fork::Karst] {
         for depth in [1, 2, 7, 20, 64] {
             let mut network = Network::new(fork);
             network.work(90);

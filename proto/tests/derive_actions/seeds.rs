@@ -3,7 +3,7 @@
 //! block that each safe head is from, and in every count.
 
 use crate::{
-    network::{L1_TIME, Network, START, STRICT, rollup},
+    network::{L1_TIME, Network, START, rollup},
     transactions::{config_log, deposit, set_code},
     verifier::{Faults, Verifier},
 };
@@ -327,8 +327,8 @@ fn failing_reads_change_nothing_before_holocene() {
 
 #[test]
 fn failing_reads_change_nothing_since_holocene() {
-    let strict = [FrameOrder, ChannelReplaced, ChannelFlushed, FutureBatch];
-    all_seeds(&rollup(Fork::Isthmus), &[&COMMON[..], &strict].concat());
+    let holocene = [FrameOrder, ChannelReplaced, ChannelFlushed, FutureBatch];
+    all_seeds(&rollup(Fork::Isthmus), &[&COMMON[..], &holocene].concat());
 }
 
 #[test]
@@ -337,7 +337,7 @@ fn failing_reads_change_nothing_as_holocene_activates() {
     for (fork, number) in [
         (Fork::Fjord, 5),
         (Fork::Granite, 9),
-        (STRICT, 13),
+        (Fork::Holocene, 13),
         (Fork::Isthmus, 17),
     ] {
         config.forks = config.forks.with(fork, Some(START + number * L1_TIME));

@@ -1,7 +1,7 @@
 //! Blocks that were heard of before L1 had them: kept where they are the derived ones, replaced from
 //! the first one on that differs.
 
-use crate::network::{Network, QUEUE, STRICT};
+use crate::network::Network;
 use starling_proto::fork::Fork;
 
 /// Nine blocks, of which the verifier has heard, posted as they are or changed from `changed` on.
@@ -33,7 +33,7 @@ fn unsafe_blocks_that_l1_confirms() {
 
 #[test]
 fn conflicting_unsafe_blocks() {
-    for fork in [QUEUE, STRICT, Fork::Karst] {
+    for fork in [Fork::Granite, Fork::Holocene, Fork::Karst] {
         for changed in 1..=9 {
             let mut network = heard(fork, Some(changed));
             assert_eq!(
@@ -51,7 +51,7 @@ fn conflicting_unsafe_blocks() {
 /// transaction.
 #[test]
 fn an_unsafe_block_with_another_origin() {
-    for fork in [QUEUE, STRICT] {
+    for fork in [Fork::Granite, Fork::Holocene] {
         let mut network = Network::new(fork);
         network.sequence(3);
         let user: Vec<_> = network.batch(3).transactions.iter().collect();

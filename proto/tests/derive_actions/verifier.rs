@@ -225,7 +225,7 @@ impl Verifier {
         assert_eq!(parent.hash, derived.parent.id.hash);
         let mut transactions = derived.attributes.transactions.iter().flatten();
         if transactions.any(|raw| self.refused.contains(raw)) {
-            return self.pipeline.invalid().unwrap();
+            return self.pipeline.invalid("refused by the test").unwrap();
         }
         let block = self.consolidate(derived, number);
         let block = block.unwrap_or_else(|| seal(&self.rollup, &parent, &derived.attributes));

@@ -1,7 +1,7 @@
 //! Derived blocks: each is consolidated with the unsafe chain or built in its place, and becomes safe
 //! with the rest of its L1 block.
 
-use super::{DriverStepError, RollupDriver, start::StartSearchError, write_to_disk};
+use super::{DriverStepError, RollupDriver, block_ref, start::StartSearchError, write_to_disk};
 use crate::{
     chain::ChainError,
     rollup::{engine::BlockAt, safe_db::SafeBlock},
@@ -80,7 +80,7 @@ impl RollupDriver {
         block: Arc<Payload>,
         derived: &DerivedAttributes,
     ) -> Result<(), DriverStepError> {
-        let safe = self.reference(&block)?;
+        let safe = block_ref(&block, &self.rollup)?;
         let (number, origin) = (safe.id.number, safe.origin.number);
         self.pipeline.accepted(block)?;
         self.attributes = None;
@@ -104,7 +104,7 @@ impl RollupDriver {
         reason: &str,
     ) -> Result<(), DriverStepError> {
         tracing::warn!(parent = %derived.parent.id, derived_from = %derived.derived_from.id(), reason, deposits_only = derived.deposits_only, "a derived block is invalid");
-        self.pipeline.invalid()?;
+        self.pipeline.invalid(reason)?;
         self.attributes = None;
         let back = self.pipeline.pending_safe().map(|pending| pending.id);
         // Blocks of the same span batch above it are no longer derived.

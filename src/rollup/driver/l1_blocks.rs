@@ -135,7 +135,7 @@ impl RollupDriver {
         }
         self.engine.promote(None, Some(block.l2.hash)).await?;
         self.finality.attempted(derived, Some(block.l2));
-        self.finalized = self.reference_at(block.l2.number).await?;
+        self.finalized = self.block_ref_at(block.l2.number).await?;
         tracing::info!(number = block.l2.number, hash = %block.l2.hash, finalized_l1 = finalized_l1.number, "finalized head");
         Ok(())
     }

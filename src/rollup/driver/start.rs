@@ -6,6 +6,7 @@
 //! block and those below, so it never steps back without an L1 reorg. Without such a record it is a
 //! block a whole sequencing window deep, as op-node finds it. Reads L1 some ten times, by bisection.
 
+use super::{BlockRefError, block_ref};
 use crate::{
     chain::ChainError,
     rollup::{
@@ -15,12 +16,7 @@ use crate::{
         safe_db::{SafeBlock, SafeDb, SafeDbError},
     },
 };
-use starling_proto::{
-    config::RollupConfig,
-    fork::Fork,
-    l1info::{L1InfoError, L2BlockRef},
-    payload::BlockId,
-};
+use starling_proto::{config::RollupConfig, fork::Fork, l1info::L2BlockRef, payload::BlockId};
 
 /// Sequencing windows that an L1 reorg may reach back (op-node: MaxReorgSeqWindows).
 const MAX_REORG_WINDOWS: u64 = 5;
@@ -50,8 +46,8 @@ pub enum StartSearchError {
     Chain(#[from] ChainError),
     #[error(transparent)]
     SafeDb(#[from] SafeDbError),
-    #[error("block {block}: {error}")]
-    Block { block: BlockId, error: L1InfoError },
+    #[error(transparent)]
+    Block(#[from] BlockRefError),
     /// The endpoint lags: nothing follows from that about the block.
     #[error("L1 at {endpoint} has not reached block {block}, which was derived from before")]
     Behind { endpoint: String, block: BlockId },
@@ -274,9 +270,6 @@ impl StartSearch<'_> {
     async fn block(&self, number: u64) -> Result<L2BlockRef, StartSearchError> {
         let block = self.engine.block(BlockAt::Number(number)).await?;
         let block = block.ok_or(StartSearchError::Missing(number))?;
-        L2BlockRef::of(&block, &self.rollup.genesis).map_err(|error| StartSearchError::Block {
-            block: block.id(),
-            error,
-        })
+        Ok(block_ref(&block, self.rollup)?)
     }
 }

@@ -202,7 +202,7 @@ async fn a_block_that_is_followed_during_the_search_stays_the_head() {
     driver.move_heads(&found).await.unwrap();
     assert_eq!(chain.view().head(), newer);
     // A head that has to go down is not moved from under somebody who moved it since.
-    let genesis = driver.reference_at(0).await.unwrap().unwrap();
+    let genesis = driver.block_ref_at(0).await.unwrap().unwrap();
     let lower = StartHeads {
         head: genesis,
         ..found

@@ -218,7 +218,10 @@ impl Replica {
         let mut transactions = derived.attributes.transactions.iter().flatten();
         let is_invalid = |raw: &Bytes| raw.first() != Some(&0x7e) && raw.last() == Some(&INVALID);
         if transactions.any(is_invalid) {
-            return self.pipeline.invalid().expect("a verdict");
+            return self
+                .pipeline
+                .invalid("refused by the test")
+                .expect("a verdict");
         }
         let block = self.seal(derived);
         self.chain.push(block.clone());

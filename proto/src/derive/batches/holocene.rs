@@ -13,13 +13,13 @@ use crate::{
 };
 
 #[derive(Debug)]
-pub(in crate::derive) struct HoloceneStage {
+pub(in crate::derive) struct BatchStage {
     window: EpochWindow,
     /// A span batch that is being judged.
     span: Option<Box<CheckedSpan>>,
 }
 
-impl HoloceneStage {
+impl BatchStage {
     pub(super) fn new(window: EpochWindow) -> Self {
         Self { window, span: None }
     }
@@ -62,7 +62,7 @@ impl HoloceneStage {
             Ok(batch) => self.judge(cx, source, safe, batch),
             Err(Pause::End) => {
                 let empty = self.window.forced_empty(&cx.rollup, safe, true);
-                empty.map(NextBatch::whole).ok_or(Pause::End)
+                empty.map(NextBatch::concluding).ok_or(Pause::End)
             }
             Err(pause) => Err(pause),
         }
@@ -108,7 +108,7 @@ impl HoloceneStage {
                 self.span = Some(span);
                 return Err(pause);
             }
-            Ok(BatchValidity::Accept) if self.window.split(span.span, safe) => {
+            Ok(BatchValidity::Accept) if self.window.start_span(span.span, safe) => {
                 let first = self.window.pop_span(safe);
                 return first.map(|next| next.batch).ok_or(Pause::More);
             }
@@ -120,7 +120,7 @@ impl HoloceneStage {
             }
             // op-node goes on to the next batch instead of waiting for the L1 block.
             Ok(BatchValidity::Undecided | BatchValidity::Future) => {
-                cx.drops.add(DropReason::SpanUndecided);
+                cx.drops.add(DropReason::BatchUndecided);
                 return Err(Pause::More);
             }
         };
@@ -144,14 +144,14 @@ impl HoloceneStage {
             is_holocene: true,
         };
         match check.singular(&batch) {
-            BatchValidity::Accept => return Ok(NextBatch::whole(batch)),
+            BatchValidity::Accept => return Ok(NextBatch::concluding(batch)),
             BatchValidity::Drop(reason) => {
                 cx.drops.add(reason);
                 self.flush(cx, source);
             }
             BatchValidity::Past => cx.drops.add(DropReason::PastBatch),
             BatchValidity::Undecided | BatchValidity::Future => {
-                cx.drops.add(DropReason::SpanUndecided);
+                cx.drops.add(DropReason::BatchUndecided);
             }
         }
         Err(Pause::More)

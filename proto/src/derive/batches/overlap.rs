@@ -3,8 +3,8 @@
 use super::CheckedSpan;
 use crate::{
     derive::{
-        CriticalError, DropReason,
-        stage::{Pull, StageContext},
+        DropReason,
+        stage::{Pull, StageContext, safe_block_ref},
         validity::{BatchCheck, BatchValidity, SpanParent, repeats},
     },
     l1info::L2BlockRef,
@@ -15,7 +15,8 @@ use crate::{
 /// How far the comparison has come, so that a read that has to be waited for repeats nothing.
 #[derive(Clone, Debug, Default)]
 pub(super) struct OverlapCheck {
-    /// The generation of [`SafeBlocks`](crate::derive::stage::SafeBlocks) of the next two.
+    /// Value of [`SafeBlocks::generation`](crate::derive::stage::SafeBlocks) for which `parent` and
+    /// `rest` hold.
     generation: u64,
     parent: Option<SpanParent>,
     /// The blocks of the span after those that were found equal.
@@ -82,6 +83,8 @@ impl CheckedSpan {
         Ok(parent)
     }
 
+    /// Compares the blocks of the span up to the safe head with the safe chain, from the first one
+    /// not yet found equal. Pauses where a block of the safe chain has to be read.
     fn compare(
         &mut self,
         cx: &StageContext,
@@ -110,12 +113,5 @@ impl CheckedSpan {
 }
 
 fn origin_number(cx: &StageContext, payload: &Payload) -> Pull<u64> {
-    match L2BlockRef::of(payload, &cx.rollup.genesis) {
-        Ok(block) => Ok(block.origin.number),
-        Err(error) => Err(CriticalError::SafeBlock {
-            block: payload.id(),
-            cause: error.to_string(),
-        }
-        .into()),
-    }
+    Ok(safe_block_ref(&cx.rollup, payload)?.origin.number)
 }

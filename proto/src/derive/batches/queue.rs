@@ -17,11 +17,11 @@ use std::collections::VecDeque;
 pub(in crate::derive) struct BatchQueue {
     window: EpochWindow,
     batches: VecDeque<QueuedBatch>,
-    /// Batches at the front that need no check while the next block is before `wake`. Without this,
-    /// each batch that is read would cost a check of all that wait for their time.
-    asleep: usize,
-    /// Unix seconds of the first block of those.
-    wake: u64,
+    /// Number of batches at the front that are future ones while the time of the next block is
+    /// below `recheck_time`. Skipping them saves a check of all future batches for each batch read.
+    future_batches: usize,
+    /// Unix seconds: the lowest time of a first block among the future batches.
+    recheck_time: u64,
     phase: QueuePhase,
 }
 
@@ -177,16 +177,16 @@ impl BatchQueue {
         self.window.epoch(safe)?;
         let next_time = safe.time.saturating_add(cx.rollup.block_time);
         // Without a second L1 block, even a span of the future can be undecided.
-        if next_time >= self.wake || self.window.origins.second().is_none() {
-            (self.asleep, self.wake) = (0, u64::MAX);
+        if next_time >= self.recheck_time || self.window.origins.second().is_none() {
+            (self.future_batches, self.recheck_time) = (0, u64::MAX);
         }
-        let mut rest = self.batches.split_off(self.asleep);
+        let mut rest = self.batches.split_off(self.future_batches);
         let mut found = Ok(BatchValidity::Future);
         while let Some(batch) = rest.front_mut() {
             found = batch.check(cx, &self.window, safe);
             match found {
                 Ok(BatchValidity::Future) => {
-                    self.wake = self.wake.min(batch.timestamp());
+                    self.recheck_time = self.recheck_time.min(batch.timestamp());
                     self.batches.extend(rest.pop_front());
                 }
                 Ok(BatchValidity::Drop(reason)) => {
@@ -196,7 +196,7 @@ impl BatchQueue {
                 _ => break,
             }
         }
-        self.asleep = self.batches.len();
+        self.future_batches = self.batches.len();
         let first = match found {
             Ok(BatchValidity::Accept) => rest.pop_front(),
             _ => None,
@@ -207,7 +207,7 @@ impl BatchQueue {
             (None, BatchValidity::Undecided) => Ok(None),
             (None, _) => {
                 let empty = self.window.forced_empty(&cx.rollup, safe, is_drained);
-                Ok(empty.map(NextBatch::whole))
+                Ok(empty.map(NextBatch::concluding))
             }
         }
     }
@@ -215,10 +215,10 @@ impl BatchQueue {
     /// Begins to apply an accepted batch.
     fn apply(&mut self, batch: QueuedBatch, safe: &L2BlockRef) -> Pull<Option<NextBatch>> {
         match batch.batch {
-            QueuedKind::Singular(batch) => Ok(Some(NextBatch::whole(batch))),
+            QueuedKind::Singular(batch) => Ok(Some(NextBatch::concluding(batch))),
             QueuedKind::Span(span) => {
                 // The full check has found every L1 origin of the span.
-                self.window.split(span.span, safe);
+                self.window.start_span(span.span, safe);
                 Ok(self.window.pop_span(safe))
             }
         }

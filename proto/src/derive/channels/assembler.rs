@@ -29,8 +29,8 @@ struct StagedChannel {
 impl ChannelAssembler {
     /// Drops a channel that was opened more than `timeout` L1 blocks before `origin`.
     pub fn expire(&mut self, origin: u64, timeout: u64, drops: &mut DropCounts) {
-        let is_late = |channel: &StagedChannel| channel.opened.saturating_add(timeout) < origin;
-        if self.channel.as_ref().is_some_and(is_late) {
+        let timed_out = |channel: &StagedChannel| channel.opened.saturating_add(timeout) < origin;
+        if self.channel.as_ref().is_some_and(timed_out) {
             self.channel = None;
             drops.add(DropReason::ChannelTimeout);
         }

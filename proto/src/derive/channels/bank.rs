@@ -10,7 +10,7 @@ use crate::{
 use alloy_primitives::Bytes;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// Open channels. Each has a ticket, which counts channels in the order of opening.
+/// Open channels by serial number, which counts channels in the order of opening.
 ///
 /// The protocol bounds the sum of the sizes that frames count, and lets a batcher open a channel
 /// with each empty frame. Such a channel must not take more memory than its size: hence one map of
@@ -18,13 +18,13 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 #[derive(Debug, Default)]
 pub(in crate::derive) struct ChannelBank {
     channels: BTreeMap<u64, BankChannel>,
-    tickets: HashMap<ChannelId, u64>,
+    serials: HashMap<ChannelId, u64>,
     /// Copies of the frames' data by [`frame_key`]: a frame must not keep the rest of its data item
     /// alive.
     frames: BTreeMap<u64, Box<[u8]>>,
-    /// Tickets of complete channels.
+    /// Serial numbers of complete channels.
     ready: BTreeSet<u64>,
-    next_ticket: u64,
+    last_serial: u64,
     /// Sum of the sizes of all channels.
     size: u64,
 }
@@ -41,9 +41,10 @@ struct BankChannel {
     end: Option<u16>,
 }
 
-/// Frames sort by ticket, and by number within a channel. Tickets stay far below 48 bits.
-fn frame_key(ticket: u64, number: u16) -> u64 {
-    ticket << 16 | u64::from(number)
+/// Frames sort by the serial number of their channel, which stays far below 48 bits, and by number
+/// within the channel.
+fn frame_key(serial: u64, number: u16) -> u64 {
+    serial << 16 | u64::from(number)
 }
 
 /// The result of reading the bank.
@@ -69,16 +70,16 @@ impl ChannelBank {
         let Some((&oldest, channel)) = self.channels.first_key_value() else {
             return BankRead::Nothing;
         };
-        if channel.is_late(origin, timeout) {
+        if channel.timed_out(origin, timeout) {
             self.remove(oldest);
             drops.add(DropReason::ChannelTimeout);
             return BankRead::TimedOut;
         }
         let first_ready = self.ready.first().copied();
-        let Some(ticket) = first_ready.filter(|ticket| canyon || *ticket == oldest) else {
+        let Some(serial) = first_ready.filter(|serial| canyon || *serial == oldest) else {
             return BankRead::Nothing;
         };
-        BankRead::Channel(self.remove(ticket))
+        BankRead::Channel(self.remove(serial))
     }
 
     /// Adds a frame included in L1 block `origin`, then removes the oldest channels until all
@@ -91,31 +92,31 @@ impl ChannelBank {
         limit: u64,
         drops: &mut DropCounts,
     ) {
-        let ticket = *self.tickets.entry(frame.id).or_insert_with(|| {
-            self.next_ticket += 1;
-            self.next_ticket
+        let serial = *self.serials.entry(frame.id).or_insert_with(|| {
+            self.last_serial += 1;
+            self.last_serial
         });
-        let channel = self.channels.entry(ticket).or_insert_with(|| BankChannel {
+        let channel = self.channels.entry(serial).or_insert_with(|| BankChannel {
             id: frame.id,
             opened: origin,
             size: 0,
             frames: 0,
             end: None,
         });
-        if channel.is_late(origin, timeout) {
+        if channel.timed_out(origin, timeout) {
             return drops.add(DropReason::LateFrame);
         }
-        let key = frame_key(ticket, frame.number);
+        let key = frame_key(serial, frame.number);
         if channel.is_closed_to(frame) || self.frames.contains_key(&key) {
             return drops.add(DropReason::Frame);
         }
         self.size -= channel.size;
         if frame.is_last {
             channel.end = Some(frame.number);
-            let above = key..=frame_key(ticket, u16::MAX);
+            let above = key..=frame_key(serial, u16::MAX);
             let evicted = self.frames.extract_if(above, |_, _| true).count();
-            // An accident of op-node, which counts the closing frame alone from here on. Every node
-            // repeats it, because it decides which channels the bank can hold.
+            // op-node's Channel.AddFrame resets the channel's size to the closing frame here. The
+            // size decides which channels the bank can hold, so this is consensus and repeated.
             if evicted > 0 {
                 channel.size = 0;
                 channel.frames -= evicted as u32;
@@ -125,7 +126,7 @@ impl ChannelBank {
         channel.frames += 1;
         self.size += channel.size;
         if channel.is_ready() {
-            self.ready.insert(ticket);
+            self.ready.insert(serial);
         }
         self.frames.insert(key, frame.data[..].into());
         while self.size > limit
@@ -137,13 +138,13 @@ impl ChannelBank {
     }
 
     /// Removes a channel and returns its data.
-    fn remove(&mut self, ticket: u64) -> ChannelData {
-        if let Some(channel) = self.channels.remove(&ticket) {
-            self.tickets.remove(&channel.id);
-            self.ready.remove(&ticket);
+    fn remove(&mut self, serial: u64) -> ChannelData {
+        if let Some(channel) = self.channels.remove(&serial) {
+            self.serials.remove(&channel.id);
+            self.ready.remove(&serial);
             self.size -= channel.size;
         }
-        let all = frame_key(ticket, 0)..=frame_key(ticket, u16::MAX);
+        let all = frame_key(serial, 0)..=frame_key(serial, u16::MAX);
         let frames = self.frames.extract_if(all, |_, _| true);
         frames
             .map(|(_, data)| Bytes::from(Vec::from(data)))
@@ -157,7 +158,7 @@ impl ChannelBank {
 }
 
 impl BankChannel {
-    fn is_late(&self, origin: u64, timeout: u64) -> bool {
+    fn timed_out(&self, origin: u64, timeout: u64) -> bool {
         self.opened.saturating_add(timeout) < origin
     }
 

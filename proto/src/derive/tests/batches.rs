@@ -31,7 +31,7 @@ fn overlapping(fork: Fork, change: Option<u64>) -> (World, Vec<Arc<Payload>>) {
 
 #[test]
 fn a_span_that_repeats_safe_blocks_goes_on_after_them() {
-    for fork in [QUEUE, STRICT] {
+    for fork in [Fork::Granite, Fork::Holocene] {
         let (mut world, other) = overlapping(fork, None);
         assert_eq!(hashes(&world.chain[4..]), hashes(&other), "{fork:?}");
         assert_eq!(world.pipeline.drain_drops(), DropCounts::default());
@@ -40,7 +40,7 @@ fn a_span_that_repeats_safe_blocks_goes_on_after_them() {
 
 #[test]
 fn a_span_that_contradicts_safe_blocks_is_dropped() {
-    for fork in [QUEUE, STRICT] {
+    for fork in [Fork::Granite, Fork::Holocene] {
         for change in [4, 5, 6] {
             let (mut world, _) = overlapping(fork, Some(change));
             assert_eq!(world.chain.len(), 7, "{fork:?} {change}");
@@ -53,7 +53,7 @@ fn a_span_that_contradicts_safe_blocks_is_dropped() {
 /// A read of the safe chain that fails is repeated, and changes nothing.
 #[test]
 fn an_overlap_waits_for_the_safe_chain() {
-    for fork in [QUEUE, STRICT] {
+    for fork in [Fork::Granite, Fork::Holocene] {
         let (mut world, blocks) = start(rollup(fork), 4, 9);
         let genesis = world.chain[0].clone();
         let batches = world.singular(&blocks[..6]);
@@ -110,19 +110,19 @@ fn a_span_before_delta_costs_itself_alone() {
 /// Future batches wait before Holocene, and end the channel since.
 #[test]
 fn batches_in_another_order() {
-    for fork in [QUEUE, STRICT] {
+    for fork in [Fork::Granite, Fork::Holocene] {
         let (mut world, blocks) = start(rollup(fork), 3, 6);
         let mut batches = world.singular(&blocks);
         batches.swap(2, 3);
         let item = world.channel(&batches);
         world.mine([item]);
         world.derive();
-        let derived = if fork == QUEUE { 6 } else { 2 };
+        let derived = if fork == Fork::Granite { 6 } else { 2 };
         assert_eq!(hashes(&world.chain[1..]), hashes(&blocks[..derived]));
         let drops = world.pipeline.drain_drops();
         assert_eq!(
             drops.get(DropReason::FutureBatch),
-            u64::from(fork == STRICT)
+            u64::from(fork == Fork::Holocene)
         );
     }
 }
@@ -154,7 +154,7 @@ fn singular_batches_that_break_a_rule_are_dropped() {
             DropReason::BatchTransaction,
         ),
     ];
-    for fork in [QUEUE, STRICT] {
+    for fork in [Fork::Granite, Fork::Holocene] {
         for (at, (change, reason)) in cases.iter().enumerate() {
             let (mut world, blocks) = start(rollup(fork), 3, 1);
             let mut batch = world.batch(&blocks[0]);
@@ -171,7 +171,7 @@ fn singular_batches_that_break_a_rule_are_dropped() {
 /// The origin is one ahead of L2's time.
 #[test]
 fn a_batch_before_its_origin_is_dropped() {
-    for fork in [QUEUE, STRICT] {
+    for fork in [Fork::Granite, Fork::Holocene] {
         let (mut world, blocks) = start(rollup(fork), 3, 1);
         let mut batch = world.batch(&blocks[0]);
         batch.epoch_number = 1;
@@ -229,7 +229,11 @@ fn activation_blocks_take_no_user_transactions() {
 /// Twenty seconds before Fjord, half an hour since.
 #[test]
 fn the_sequencer_drift_bounds_blocks_with_transactions() {
-    for (fork, dropped) in [(Fork::Delta, true), (QUEUE, false), (STRICT, false)] {
+    for (fork, dropped) in [
+        (Fork::Delta, true),
+        (Fork::Granite, false),
+        (Fork::Holocene, false),
+    ] {
         let mut world = World::new(rollup(fork));
         world.mine_to(3);
         let genesis = world.chain[0].clone();
@@ -267,7 +271,7 @@ fn empty_blocks_beyond_the_drift_take_the_next_origin() {
 /// check drops the span.
 #[test]
 fn a_span_with_a_bad_block() {
-    for fork in [QUEUE, STRICT] {
+    for fork in [Fork::Granite, Fork::Holocene] {
         let mut config = rollup(fork);
         config.forks = config.forks.with(Fork::Fjord, None);
         config.forks = config.forks.with(Fork::Granite, None);
@@ -280,17 +284,17 @@ fn a_span_with_a_bad_block() {
         let item = world.channel(&[span]);
         world.mine([item]);
         world.derive();
-        let derived = if fork == QUEUE { 0 } else { 10 };
+        let derived = if fork == Fork::Granite { 0 } else { 10 };
         assert_eq!(world.chain.len() - 1, derived, "{fork:?}");
         let drops = world.pipeline.drain_drops();
         assert_eq!(drops.get(DropReason::SequencerDrift), 1, "{fork:?}");
     }
 }
 
-/// A span whose last L1 origin is not derived yet: the queue waits, the Holocene stage skips it.
+/// A span whose last L1 origin is not derived yet: the queue waits, Holocene skips it.
 #[test]
 fn a_span_that_is_ahead_of_l1() {
-    for fork in [QUEUE, STRICT] {
+    for fork in [Fork::Granite, Fork::Holocene] {
         let (mut world, _) = start(rollup(fork), 5, 0);
         let genesis = world.chain[0].clone();
         let blocks = chain(&world, &genesis, 15);
@@ -308,12 +312,12 @@ fn a_span_that_is_ahead_of_l1() {
             world.l1.push(input);
         }
         world.derive();
-        let derived = if fork == QUEUE { 15 } else { 0 };
+        let derived = if fork == Fork::Granite { 15 } else { 0 };
         assert_eq!(world.chain.len() - 1, derived, "{fork:?}");
         let drops = world.pipeline.drain_drops();
         assert_eq!(
-            drops.get(DropReason::SpanUndecided),
-            u64::from(fork == STRICT)
+            drops.get(DropReason::BatchUndecided),
+            u64::from(fork == Fork::Holocene)
         );
     }
 }
@@ -321,7 +325,7 @@ fn a_span_that_is_ahead_of_l1() {
 /// Junk in every layer, and the next good channel is used.
 #[test]
 fn junk_is_counted_and_the_next_good_channel_is_used() {
-    for fork in [QUEUE, STRICT] {
+    for fork in [Fork::Granite, Fork::Holocene] {
         let (mut world, blocks) = start(rollup(fork), 3, 6);
         let batches = world.singular(&blocks);
         let frames = world.frames(&batches, 3);
@@ -338,13 +342,13 @@ fn junk_is_counted_and_the_next_good_channel_is_used() {
         assert_eq!(drops.get(DropReason::Frames), 3, "{fork:?}");
         assert_eq!(drops.get(DropReason::Channel), 1, "{fork:?}");
         let replaced = drops.get(DropReason::ChannelReplaced);
-        assert_eq!(replaced, u64::from(fork == STRICT));
+        assert_eq!(replaced, u64::from(fork == Fork::Holocene));
     }
 }
 
 #[test]
 fn gas_limit_updates_apply_with_the_epoch() {
-    let mut world = World::new(rollup(STRICT));
+    let mut world = World::new(rollup(Fork::Holocene));
     world.mine([]).configure(2, U256::from(40_000_000));
     world.mine_to(WINDOW + 3);
     world.derive();

@@ -15,7 +15,7 @@ fn items(world: &mut World, batches: &[Vec<u8>], pieces: usize) -> Vec<Vec<u8>> 
 
 #[test]
 fn a_batch_counts_up_to_the_last_block_of_its_window() {
-    for fork in [QUEUE, STRICT] {
+    for fork in [Fork::Granite, Fork::Holocene] {
         for inclusion in [WINDOW, WINDOW + 1] {
             let (mut world, blocks) = start(rollup(fork), 3, 9);
             let batches = world.singular(&blocks);
@@ -36,7 +36,7 @@ fn a_batch_counts_up_to_the_last_block_of_its_window() {
 
 #[test]
 fn an_expired_window_fills_epochs_and_every_epoch_has_a_block() {
-    for fork in [QUEUE, STRICT] {
+    for fork in [Fork::Granite, Fork::Holocene] {
         let mut world = World::new(rollup(fork));
         world.mine_to(1);
         let genesis = world.chain[0].clone();
@@ -59,7 +59,11 @@ fn an_expired_window_fills_epochs_and_every_epoch_has_a_block() {
 
 #[test]
 fn a_channel_times_out_after_its_last_block() {
-    for (fork, timeout) in [(Fork::Fjord, TIMEOUT), (QUEUE, 50), (STRICT, 50)] {
+    for (fork, timeout) in [
+        (Fork::Fjord, TIMEOUT),
+        (Fork::Granite, 50),
+        (Fork::Holocene, 50),
+    ] {
         for late in [0, 1] {
             let mut config = rollup(fork);
             config.seq_window_size = 100;
@@ -80,7 +84,7 @@ fn a_channel_times_out_after_its_last_block() {
 
 #[test]
 fn a_new_batcher_counts_from_the_block_that_names_it() {
-    for fork in [QUEUE, STRICT] {
+    for fork in [Fork::Granite, Fork::Holocene] {
         let (mut world, blocks) = start(rollup(fork), 3, 6);
         let batches = world.singular(&blocks);
         let item = world.channel(&batches);
@@ -101,7 +105,7 @@ fn a_new_batcher_counts_from_the_block_that_names_it() {
 
 #[test]
 fn blobs_and_calldata_are_read_in_order_and_only_the_batchers() {
-    let (mut world, blocks) = start(rollup(STRICT), 3, 9);
+    let (mut world, blocks) = start(rollup(Fork::Holocene), 3, 9);
     let batches = world.singular(&blocks);
     let parts = items(&mut world, &batches, 4);
     let blob = |world: &mut World, data: &[u8], index: u64| {
@@ -158,7 +162,7 @@ fn blobs_are_not_read_before_ecotone() {
 
 #[test]
 fn an_l1_reorg_asks_for_a_reset_and_the_chain_goes_on_from_there() {
-    for fork in [QUEUE, STRICT] {
+    for fork in [Fork::Granite, Fork::Holocene] {
         let (mut world, blocks) = start(rollup(fork), 3, 9);
         let batches = world.singular(&blocks);
         let item = world.channel(&batches);
@@ -191,7 +195,7 @@ fn an_l1_reorg_asks_for_a_reset_and_the_chain_goes_on_from_there() {
 
 #[test]
 fn a_safe_head_with_an_orphaned_origin_asks_for_a_reset() {
-    let (mut world, blocks) = start(rollup(STRICT), 3, 9);
+    let (mut world, blocks) = start(rollup(Fork::Holocene), 3, 9);
     let batches = world.singular(&blocks);
     let item = world.channel(&batches);
     world.mine([item]);
@@ -210,7 +214,7 @@ fn a_safe_head_with_an_orphaned_origin_asks_for_a_reset() {
 #[test]
 fn a_deposit_that_cannot_be_read_is_critical_and_a_good_one_is_included() {
     for is_good in [true, false] {
-        let mut world = World::new(rollup(STRICT));
+        let mut world = World::new(rollup(Fork::Holocene));
         world.mine([]).deposit(is_good);
         world.mine_to(WINDOW + 2);
         let stop = world.run();
@@ -233,7 +237,7 @@ fn a_deposit_that_cannot_be_read_is_critical_and_a_good_one_is_included() {
 /// Frames and batches from before are lost; complete channels afterwards are read.
 #[test]
 fn holocene_starts_with_empty_stages() {
-    let mut config = rollup(QUEUE);
+    let mut config = rollup(Fork::Granite);
     config.forks = config.forks.with(Fork::Holocene, Some(START + 5 * L1_TIME));
     let (mut world, blocks) = start(config, 3, 9);
     let batches = world.singular(&blocks);

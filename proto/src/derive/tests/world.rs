@@ -298,7 +298,7 @@ impl World {
         assert_eq!(parent.hash, derived.parent.id.hash);
         let transactions = derived.attributes.transactions.iter().flatten();
         if transactions.into_iter().any(|tx| self.invalid.contains(tx)) {
-            return self.pipeline.invalid().unwrap();
+            return self.pipeline.invalid("refused by the test").unwrap();
         }
         let block = self.execute(&parent, &derived.attributes);
         self.chain.push(block.clone());
