@@ -386,6 +386,91 @@ async fn an_l1_head_may_go_back_and_a_replaced_one_is_derived_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_finalized_l1_block_above_l1s_head_does_not_hold_up_derivation() {
+    let world = World::new(100, 8).await;
+    let (chain, _threads) = world.open();
+    world.show_l1(&world.l1_headers[..7]);
+    let running = RunningDriver::start(driver(&world, &chain, 2, 0));
+    running.derives(&world.l1_headers[6]).await;
+    let finalize = |header: &Header| {
+        let finalized = Some(block(header));
+        world
+            .l1_heads
+            .send_modify(|heads| heads.finalized = finalized);
+    };
+    finalize(&header(1_000, world.l1_headers[6].hash_slow(), 1, 1));
+    world.show_l1(&world.l1_headers);
+    running.derives(&world.l1_headers[7]).await;
+    assert_eq!(chain.heads().borrow().finalized, None);
+    // The right one is lower.
+    finalize(&world.l1_headers[6]);
+    let finalized = || running.handle.status().finalized_l2.map(|block| block.id);
+    let recorded = records(&world).at_l1(16).unwrap().unwrap().l2;
+    until("a block is final", || finalized() == Some(recorded)).await;
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_check_of_finality_is_no_failed_step() {
+    let world = World::new(80, 7).await;
+    let (chain, _threads) = world.open();
+    world.sequence(&chain).await;
+    let (mut driver, _handle) = driver(&world, &chain, 2, 0);
+    driver.reset().await.unwrap();
+    let l1 = |at: usize| block(&world.l1_headers[at]);
+    let five = chain.view().hash_of(5).unwrap().unwrap();
+    chain.promote(Some(five), None).await.unwrap();
+    driver.finality.on_safe(SafeBlock {
+        l2: BlockId {
+            number: 5,
+            hash: five,
+        },
+        derived_from: l1(4).id(),
+    });
+    world
+        .l1_heads
+        .send_modify(|heads| heads.finalized = Some(l1(5)));
+    let answers = |answer| {
+        let answers = &mut world.l1.state.lock().answers;
+        answers.insert("eth_getBlockByNumber", answer);
+    };
+    answers(Err((-32000, "down".to_owned())));
+    driver.finalize(l1(6).id()).await.unwrap();
+    // It is tried again when everything is derived. L1 does not have the block: it is refused.
+    answers(Ok(serde_json::Value::Null));
+    driver.finality.on_idle();
+    driver.finalize(l1(6).id()).await.unwrap();
+    assert_eq!(driver.finality.finalized_l1(), None);
+    world.l1.state.lock().answers.clear();
+    driver.finalize(l1(6).id()).await.unwrap();
+    assert_eq!(chain.heads().borrow().finalized, None);
+    world
+        .l1_heads
+        .send_modify(|heads| heads.finalized = Some(l1(4)));
+    driver.finalize(l1(6).id()).await.unwrap();
+    assert_eq!(
+        chain.heads().borrow().finalized.map(|id| id.number),
+        Some(5)
+    );
+    // A block that was derived from and is gone is a reason to derive anew.
+    driver.finality.on_safe(SafeBlock {
+        l2: chain.view().head(),
+        derived_from: BlockId {
+            hash: five,
+            ..l1(5).id()
+        },
+    });
+    world
+        .l1_heads
+        .send_modify(|heads| heads.finalized = Some(l1(6)));
+    let reorged = driver.finalize(l1(6).id()).await;
+    assert!(
+        matches!(reorged, Err(DriverStepError::Reset(_))),
+        "{reorged:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_finalized_l1_block_that_is_not_canonical_finalizes_nothing() {
     let world = World::new(100, 8).await;
     let (chain, _threads) = world.open();
