@@ -10,6 +10,7 @@
 mod backoff;
 mod blobs_ahead;
 mod blocks;
+mod drop_report;
 mod l1_blocks;
 mod reader;
 mod reset;
@@ -29,6 +30,7 @@ use crate::{
     },
 };
 use backoff::Backoff;
+use drop_report::DropReport;
 use starling_proto::{
     config::RollupConfig,
     derive::{
@@ -165,6 +167,7 @@ pub struct RollupDriver {
     displaced_head: Option<BlockId>,
     /// Heads, L1 or an operator demand a reset.
     start_over: bool,
+    drops: DropReport,
     backoff: Backoff,
     resets: watch::Receiver<()>,
     status: watch::Sender<RollupStatus>,
@@ -190,6 +193,7 @@ impl RollupDriver {
             finalized: None,
             displaced_head: None,
             start_over: false,
+            drops: DropReport::default(),
             backoff: Backoff::default(),
             resets,
             status,
@@ -368,11 +372,17 @@ impl RollupDriver {
         for (reason, count) in drops.iter() {
             metrics::counter!("starling_derivation_dropped_total", "reason" => reason.label())
                 .increment(count);
-            tracing::warn!(
-                reason = reason.label(),
-                count,
-                "derivation drops batcher data"
-            );
+            tracing::debug!(reason = reason.label(), count, "batcher data is dropped");
+            self.drops.add(reason, count);
+        }
+    }
+
+    /// Logs the batcher data that was dropped in the pipeline's L1 origin.
+    fn report_drops(&mut self) {
+        if let Some(drops) = self.drops.take() {
+            let l1_origin = self.pipeline.origin().map(|origin| origin.id());
+            let l1_origin = l1_origin.map(tracing::field::display);
+            tracing::warn!(l1_origin, drops, "derivation drops batcher data");
         }
     }
 }

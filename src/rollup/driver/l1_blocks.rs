@@ -82,6 +82,7 @@ impl RollupDriver {
     /// Everything in the pipeline's L1 origin is derived.
     pub(super) async fn end_l1_block(&mut self) -> Result<(), DriverStepError> {
         self.promote().await?;
+        self.report_drops();
         if let Some(origin) = self.pipeline.origin().copied() {
             self.status
                 .send_modify(|status| status.current_l1 = Some(origin));
