@@ -13,6 +13,7 @@ mod blocks;
 mod drop_report;
 mod l1_blocks;
 mod reader;
+mod record_search;
 mod reset;
 mod start;
 
@@ -106,8 +107,6 @@ enum DriverStepError {
     Push(#[from] PushError),
     #[error("block {block}: {error}")]
     Block { block: BlockId, error: L1InfoError },
-    #[error("the head moved while the start of derivation was searched")]
-    Moved,
     /// Heads or L1 have changed under the pipeline.
     #[error("{0}")]
     Reset(String),
@@ -192,7 +191,7 @@ impl RollupDriver {
             awaiting_promotion: None,
             finalized: None,
             displaced_head: None,
-            start_over: false,
+            start_over: true,
             drops: DropReport::default(),
             backoff: Backoff::default(),
             resets,
@@ -321,7 +320,7 @@ impl RollupDriver {
                 }
                 return self.next_l1(next, L1Link::ChildOf(origin.hash)).await;
             }
-            PipelineStep::Reset(ResetReason::Start) => self.reset().await?,
+            PipelineStep::Reset(ResetReason::Start) => self.start_over = true,
             // Not at once: endpoints behind one address may follow different branches of L1.
             PipelineStep::Reset(reason) => return Err(DriverStepError::Reset(reason.to_string())),
             PipelineStep::Critical(error) => return Err(error.into()),
@@ -341,8 +340,13 @@ impl RollupDriver {
         block.map(|block| self.reference(&block)).transpose()
     }
 
-    /// Publishes the heads.
+    /// Publishes the heads. During a reset the pipeline's are those of before.
     fn publish_status(&mut self) {
+        let pending_safe_l2 = if self.start_over {
+            self.safe
+        } else {
+            self.pipeline.pending_safe()
+        };
         let L1Heads {
             head,
             safe,
@@ -353,7 +357,7 @@ impl RollupDriver {
                 head_l1: head,
                 safe_l1: safe,
                 finalized_l1: finalized,
-                pending_safe_l2: self.pipeline.pending_safe(),
+                pending_safe_l2,
                 safe_l2: self.safe,
                 finalized_l2: self.finalized,
                 ..*status
