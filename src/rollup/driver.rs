@@ -122,7 +122,7 @@ enum NextAction {
 /// A handle to the running driver.
 #[derive(Clone, Debug)]
 pub struct DriverHandle {
-    /// Changed by every request to start over.
+    /// Changed by every request to reset.
     resets: watch::Sender<()>,
     status: watch::Receiver<RollupStatus>,
 }
@@ -133,7 +133,7 @@ pub struct DriverHandle {
 pub struct DriverEnded;
 
 impl DriverHandle {
-    /// Starts derivation over from the safe head (`admin_resetDerivationPipeline`). Returns at once:
+    /// Resets derivation to the safe head (`admin_resetDerivationPipeline`). Returns at once:
     /// the driver does it before its next step, however long L1 holds up the present one.
     pub fn reset(&self) -> Result<(), DriverEnded> {
         self.resets.send(()).map_err(|_| DriverEnded)
@@ -156,16 +156,16 @@ pub struct RollupDriver {
     finality: Finality,
     /// Attributes without a result yet.
     attributes: Option<Arc<DerivedAttributes>>,
-    /// The newest local-safe block.
+    /// The newest local-safe block, promoted or not. During a reset, the core's safe head.
     safe: Option<L2BlockRef>,
-    /// The newest local-safe block, not yet promoted in the core. Promotion happens once per L1 block.
+    /// The block to make the core's safe head, once per L1 block.
     awaiting_promotion: Option<SafeBlock>,
     finalized: Option<L2BlockRef>,
     /// The unsafe head that a block inside a span batch replaced, reinstated if a later block of the
     /// span is invalid. It need not survive a restart, which derives the span again.
     displaced_head: Option<BlockId>,
-    /// Heads, L1 or an operator demand a reset.
-    start_over: bool,
+    /// The next step is a reset: at start, and where the heads, L1 or an operator demand it.
+    reset_pending: bool,
     drops: DropReport,
     backoff: Backoff,
     resets: watch::Receiver<()>,
@@ -191,7 +191,7 @@ impl RollupDriver {
             awaiting_promotion: None,
             finalized: None,
             displaced_head: None,
-            start_over: true,
+            reset_pending: true,
             drops: DropReport::default(),
             backoff: Backoff::default(),
             resets,
@@ -227,7 +227,7 @@ impl RollupDriver {
                 Ok(NextAction::Again) => {
                     self.backoff.reset();
                     self.metrics.set_idle(false);
-                    self.notice_reset();
+                    self.take_reset_request();
                     // A step may compute without awaiting.
                     tokio::task::yield_now().await;
                     continue;
@@ -246,7 +246,7 @@ impl RollupDriver {
             if waited.is_none() {
                 return Ok(());
             }
-            self.notice_reset();
+            self.take_reset_request();
         }
     }
 
@@ -263,12 +263,12 @@ impl RollupDriver {
             }
             DriverStepError::Critical(error) => return Err(error.into()),
             DriverStepError::Reset(reason) => {
-                tracing::warn!(reason, "derivation starts over");
-                self.start_over = true;
+                tracing::warn!(reason, "derivation is reset");
+                self.reset_pending = true;
             }
             DriverStepError::Chain(ChainError::NotOnBranch { block, head }) => {
-                tracing::warn!(%block, %head, "the derived block is no longer on the chain; derivation starts over");
-                self.start_over = true;
+                tracing::warn!(%block, %head, "the derived block is no longer on the chain; derivation is reset");
+                self.reset_pending = true;
             }
             error => {
                 self.metrics.errors.record(1);
@@ -278,18 +278,18 @@ impl RollupDriver {
         Ok(pause)
     }
 
-    /// Starts over before the next step if an operator has asked for it.
-    fn notice_reset(&mut self) {
+    /// Takes an operator's request: derivation is reset before the next step.
+    fn take_reset_request(&mut self) {
         if self.resets.has_changed().unwrap_or(false) {
             self.resets.mark_unchanged();
-            tracing::warn!("an operator starts derivation over");
-            self.start_over = true;
+            tracing::warn!("an operator resets derivation");
+            self.reset_pending = true;
         }
     }
 
     /// Runs one pipeline step and carries out its result.
     async fn step(&mut self) -> Result<NextAction, DriverStepError> {
-        if self.start_over {
+        if self.reset_pending {
             self.reset().await?;
             return Ok(NextAction::Again);
         }
@@ -320,7 +320,7 @@ impl RollupDriver {
                 }
                 return self.next_l1(next, L1Link::ChildOf(origin.hash)).await;
             }
-            PipelineStep::Reset(ResetReason::Start) => self.start_over = true,
+            PipelineStep::Reset(ResetReason::Start) => self.reset_pending = true,
             // Not at once: endpoints behind one address may follow different branches of L1.
             PipelineStep::Reset(reason) => return Err(DriverStepError::Reset(reason.to_string())),
             PipelineStep::Critical(error) => return Err(error.into()),
@@ -342,7 +342,7 @@ impl RollupDriver {
 
     /// Publishes the heads. During a reset the pipeline's are those of before.
     fn publish_status(&mut self) {
-        let pending_safe_l2 = if self.start_over {
+        let pending_safe_l2 = if self.reset_pending {
             self.safe
         } else {
             self.pipeline.pending_safe()
@@ -391,7 +391,7 @@ impl RollupDriver {
     }
 }
 
-/// Waits for a request to start over, which stays for [`RollupDriver::notice_reset`].
+/// Waits for a request to reset, which stays for [`RollupDriver::take_reset_request`].
 async fn requested(resets: &watch::Receiver<()>) {
     let mut resets = resets.clone();
     if resets.changed().await.is_err() {

@@ -110,7 +110,7 @@ impl RollupDriver {
                 |head: &L1Block| head.number == origin.number && head.hash != origin.hash;
             if heads.head.as_ref().is_some_and(replaced) {
                 tracing::warn!(%next, origin = %origin.id(), "L1 reorg: the block that was derived last is gone");
-                self.start_over = true;
+                self.reset_pending = true;
                 return;
             }
             let finalized = self.finalized_l1();

@@ -50,7 +50,7 @@ impl RollupDriver {
         self.finality.reset();
         self.l1.on_reset();
         self.pipeline.reset_from(block, first_l1);
-        self.start_over = false;
+        self.reset_pending = false;
         tracing::info!(head = %head.id, safe = %safe.id, finalized = %finalized.id, "derivation begins");
         Ok(())
     }
