@@ -1,17 +1,16 @@
 //! The search for the newest record of a safe head whose L1 block is canonical. Pure: the start of
 //! derivation compares records with L1.
 //!
-//! From the oldest record to the newest, L1 blocks are canonical, then gone, then above L1's head; the
-//! L2 blocks of the newest records may have been displaced. The search begins at the newest one, which is mostly canonical, and doubles its steps downward: an
-//! endpoint need not serve L1 blocks that are much older than a reorg is deep.
-
-use crate::rollup::l1::L1Block;
+//! From the oldest record to the newest, L1 blocks are canonical, then gone, then above L1's head. The L2
+//! blocks of the newest records may have been displaced. The search begins at the newest one, which is
+//! mostly canonical, and doubles its steps downward: an endpoint need not serve L1 blocks that are much
+//! older than a reorg is deep.
 
 /// A record of a safe head, compared with both chains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RecordStatus {
-    /// Its L1 block is canonical, and its L2 block is in the chain.
-    Canonical(L1Block),
+    /// Its L1 block is canonical, and its L2 block is in the chain. The L1 block's time in Unix seconds.
+    Canonical { l1_time: u64 },
     /// L1 has another block at this height.
     Gone,
     /// L1 has no block at this height.
@@ -21,16 +20,12 @@ pub(super) enum RecordStatus {
 }
 
 /// The next step of the search.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "one lives at a time, and it is Copy"
-)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RecordStep {
     /// Compare the record at this position.
     Check(u64),
-    /// The newest record whose L1 block is canonical, and that block.
-    Found(u64, L1Block),
+    /// The newest record whose L1 block is canonical, and the time of that block.
+    Found { position: u64, l1_time: u64 },
     /// No record is of use.
     Nothing,
     /// The lowest record that is not canonical is above L1's head: nothing follows about it.
@@ -42,8 +37,8 @@ pub(super) enum RecordStep {
 pub(super) struct RecordSearch {
     /// No record below this position is compared.
     floor: u64,
-    /// The highest record that is known to be canonical.
-    low: Option<(u64, L1Block)>,
+    /// The position of the highest record that is known to be canonical, and the time of its L1 block.
+    low: Option<(u64, u64)>,
     /// The lowest position that is known not to be canonical.
     high: u64,
     /// The record at `high`; `None` if that is the end of the records.
@@ -74,7 +69,7 @@ impl RecordSearch {
                 None => floor + (high - floor) / 2,
             }),
             (_, Some(RecordStatus::Ahead)) => RecordStep::Behind(high),
-            (Some((low, l1)), _) => RecordStep::Found(low, l1),
+            (Some((position, l1_time)), _) => RecordStep::Found { position, l1_time },
             (None, _) => RecordStep::Nothing,
         }
     }
@@ -82,7 +77,7 @@ impl RecordSearch {
     /// Enters the result of [`RecordStep::Check`].
     pub fn answer(&mut self, position: u64, status: RecordStatus) {
         match status {
-            RecordStatus::Canonical(l1) => self.low = Some((position, l1)),
+            RecordStatus::Canonical { l1_time } => self.low = Some((position, l1_time)),
             // L1 has a block above: the endpoint does not serve headers as old as this one.
             RecordStatus::Ahead if self.low.is_none() && self.above == Some(RecordStatus::Gone) => {
                 (self.floor, self.stride) = (position + 1, None);

@@ -195,13 +195,13 @@ impl StartSearch<'_> {
     ) -> Result<Option<(L2BlockRef, u64)>, StartSearchError> {
         let floor = self.records.first_from_l2(finalized.id.number)?;
         let mut search = RecordSearch::new(floor, self.records.len());
-        let (position, l1) = loop {
+        let (position, l1_time) = loop {
             match search.step() {
                 RecordStep::Check(position) => {
                     let record = self.records.record_at(position)?;
                     search.answer(position, self.status_of(&record, head).await?);
                 }
-                RecordStep::Found(position, l1) => break (position, l1),
+                RecordStep::Found { position, l1_time } => break (position, l1_time),
                 RecordStep::Nothing => return Ok(None),
                 RecordStep::Behind(position) => {
                     return Err(StartSearchError::Behind {
@@ -212,9 +212,9 @@ impl StartSearch<'_> {
             }
         };
         let record = self.records.record_at(position)?;
-        let holocene = self.rollup.forks.is_active(Fork::Holocene, l1.time);
+        let holocene = self.rollup.forks.is_active(Fork::Holocene, l1_time);
         let first_l1 = if holocene {
-            l1.number.saturating_add(1)
+            record.derived_from.number.saturating_add(1)
         } else {
             0
         };
@@ -233,7 +233,7 @@ impl StartSearch<'_> {
         }
         let recorded = record.derived_from;
         Ok(match self.l1.block_by_number(recorded.number).await? {
-            Some(l1) if l1.hash == recorded.hash => RecordStatus::Canonical(l1),
+            Some(l1) if l1.hash == recorded.hash => RecordStatus::Canonical { l1_time: l1.time },
             Some(_) => RecordStatus::Gone,
             None => RecordStatus::Ahead,
         })

@@ -539,7 +539,7 @@ async fn a_failed_check_of_finality_is_no_failed_step() {
     };
     answers(Err((-32000, "down".to_owned())));
     driver.finalize(l1(6).id()).await.unwrap();
-    // It is tried again when everything is derived. L1 does not have the block: it is refused.
+    // The check is repeated when everything is derived. L1 does not have the block: it is refused.
     answers(Ok(serde_json::Value::Null));
     driver.finality.on_idle();
     driver.finalize(l1(6).id()).await.unwrap();

@@ -28,7 +28,7 @@ impl FakeRecords {
         match position {
             position if position >= self.displaced => RecordStatus::Displaced,
             position if position >= self.visible || position < self.served => RecordStatus::Ahead,
-            position if position < self.canonical => RecordStatus::Canonical(l1(position)),
+            position if position < self.canonical => RecordStatus::Canonical { l1_time: position },
             _ => RecordStatus::Gone,
         }
     }
@@ -47,15 +47,11 @@ impl FakeRecords {
     }
 }
 
-fn l1(number: u64) -> L1Block {
-    L1Block {
-        number,
-        ..Default::default()
-    }
-}
-
 fn found(position: u64) -> RecordStep {
-    RecordStep::Found(position, l1(position))
+    RecordStep::Found {
+        position,
+        l1_time: position,
+    }
 }
 
 const ALL: u64 = 1_000_000;
