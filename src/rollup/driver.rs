@@ -10,8 +10,10 @@
 mod backoff;
 mod blobs_ahead;
 mod blocks;
+mod drop_report;
 mod l1_blocks;
 mod reader;
+mod record_search;
 mod reset;
 mod start;
 
@@ -29,6 +31,7 @@ use crate::{
     },
 };
 use backoff::Backoff;
+use drop_report::DropReport;
 use starling_proto::{
     config::RollupConfig,
     derive::{
@@ -104,8 +107,6 @@ enum DriverStepError {
     Push(#[from] PushError),
     #[error(transparent)]
     Block(#[from] BlockRefError),
-    #[error("the head moved while the start of derivation was searched")]
-    Moved,
     /// Heads or L1 have changed under the pipeline.
     #[error("{0}")]
     Reset(String),
@@ -137,7 +138,7 @@ enum NextAction {
 /// A handle to the running driver.
 #[derive(Clone, Debug)]
 pub struct DriverHandle {
-    /// Changed by every request to start over.
+    /// Changed by every request to reset.
     resets: watch::Sender<()>,
     status: watch::Receiver<RollupStatus>,
 }
@@ -148,7 +149,7 @@ pub struct DriverHandle {
 pub struct DriverEnded;
 
 impl DriverHandle {
-    /// Starts derivation over from the safe head (`admin_resetDerivationPipeline`). Returns at once:
+    /// Resets derivation to the safe head (`admin_resetDerivationPipeline`). Returns at once:
     /// the driver does it before its next step, however long L1 holds up the present one.
     pub fn reset(&self) -> Result<(), DriverEnded> {
         self.resets.send(()).map_err(|_| DriverEnded)
@@ -171,16 +172,17 @@ pub struct RollupDriver {
     finality: Finality,
     /// Attributes without a result yet.
     attributes: Option<Arc<DerivedAttributes>>,
-    /// The newest local-safe block.
+    /// The newest local-safe block, promoted or not. During a reset, the core's safe head.
     safe: Option<L2BlockRef>,
-    /// The newest local-safe block, not yet promoted in the core. Promotion happens once per L1 block.
+    /// The block to make the core's safe head, once per L1 block.
     awaiting_promotion: Option<SafeBlock>,
     finalized: Option<L2BlockRef>,
     /// The unsafe head that a block inside a span batch replaced, reinstated if a later block of the
     /// span is invalid. It need not survive a restart, which derives the span again.
     displaced_head: Option<BlockId>,
-    /// Heads, L1 or an operator demand a reset.
-    start_over: bool,
+    /// The next step is a reset: at start, and where the heads, L1 or an operator demand it.
+    reset_pending: bool,
+    drops: DropReport,
     backoff: Backoff,
     resets: watch::Receiver<()>,
     status: watch::Sender<RollupStatus>,
@@ -205,7 +207,8 @@ impl RollupDriver {
             awaiting_promotion: None,
             finalized: None,
             displaced_head: None,
-            start_over: false,
+            reset_pending: true,
+            drops: DropReport::default(),
             backoff: Backoff::default(),
             resets,
             status,
@@ -240,7 +243,7 @@ impl RollupDriver {
                 Ok(NextAction::Again) => {
                     self.backoff.reset();
                     self.metrics.set_idle(false);
-                    self.notice_reset();
+                    self.take_reset_request();
                     // A step may compute without awaiting.
                     tokio::task::yield_now().await;
                     continue;
@@ -259,7 +262,7 @@ impl RollupDriver {
             if waited.is_none() {
                 return Ok(());
             }
-            self.notice_reset();
+            self.take_reset_request();
         }
     }
 
@@ -276,12 +279,12 @@ impl RollupDriver {
             }
             DriverStepError::Critical(error) => return Err(error.into()),
             DriverStepError::Reset(reason) => {
-                tracing::warn!(reason, "derivation starts over");
-                self.start_over = true;
+                tracing::warn!(reason, "derivation is reset");
+                self.reset_pending = true;
             }
             DriverStepError::Chain(ChainError::NotOnBranch { block, head }) => {
-                tracing::warn!(%block, %head, "the derived block is no longer on the chain; derivation starts over");
-                self.start_over = true;
+                tracing::warn!(%block, %head, "the derived block is no longer on the chain; derivation is reset");
+                self.reset_pending = true;
             }
             error => {
                 self.metrics.errors.record(1);
@@ -291,18 +294,18 @@ impl RollupDriver {
         Ok(pause)
     }
 
-    /// Starts over before the next step if an operator has asked for it.
-    fn notice_reset(&mut self) {
+    /// Takes an operator's request: derivation is reset before the next step.
+    fn take_reset_request(&mut self) {
         if self.resets.has_changed().unwrap_or(false) {
             self.resets.mark_unchanged();
-            tracing::warn!("an operator starts derivation over");
-            self.start_over = true;
+            tracing::warn!("an operator resets derivation");
+            self.reset_pending = true;
         }
     }
 
     /// Runs one pipeline step and carries out its result.
     async fn step(&mut self) -> Result<NextAction, DriverStepError> {
-        if self.start_over {
+        if self.reset_pending {
             self.reset().await?;
             return Ok(NextAction::Again);
         }
@@ -333,7 +336,7 @@ impl RollupDriver {
                 }
                 return self.next_l1(next, L1Link::ChildOf(origin.hash)).await;
             }
-            PipelineStep::Reset(ResetReason::Start) => self.reset().await?,
+            PipelineStep::Reset(ResetReason::Start) => self.reset_pending = true,
             // Not at once: endpoints behind one address may follow different branches of L1.
             PipelineStep::Reset(reason) => return Err(DriverStepError::Reset(reason.to_string())),
             PipelineStep::Critical(error) => return Err(error.into()),
@@ -347,8 +350,13 @@ impl RollupDriver {
         Ok(block.transpose()?)
     }
 
-    /// Publishes the heads.
+    /// Publishes the heads. During a reset the pipeline's are those of before.
     fn publish_status(&mut self) {
+        let pending_safe_l2 = if self.reset_pending {
+            self.safe
+        } else {
+            self.pipeline.pending_safe()
+        };
         let L1Heads {
             head,
             safe,
@@ -359,7 +367,7 @@ impl RollupDriver {
                 head_l1: head,
                 safe_l1: safe,
                 finalized_l1: finalized,
-                pending_safe_l2: self.pipeline.pending_safe(),
+                pending_safe_l2,
                 safe_l2: self.safe,
                 finalized_l2: self.finalized,
                 ..*status
@@ -378,16 +386,22 @@ impl RollupDriver {
         for (reason, count) in drops.iter() {
             metrics::counter!("starling_derivation_dropped_total", "reason" => reason.label())
                 .increment(count);
-            tracing::warn!(
-                reason = reason.label(),
-                count,
-                "derivation drops batcher data"
-            );
+            tracing::debug!(reason = reason.label(), count, "batcher data is dropped");
+            self.drops.add(reason, count);
+        }
+    }
+
+    /// Logs the batcher data that was dropped in the pipeline's L1 origin.
+    fn report_drops(&mut self) {
+        if let Some(drops) = self.drops.take() {
+            let l1_origin = self.pipeline.origin().map(|origin| origin.id());
+            let l1_origin = l1_origin.map(tracing::field::display);
+            tracing::warn!(l1_origin, drops, "derivation drops batcher data");
         }
     }
 }
 
-/// Waits for a request to start over, which stays for [`RollupDriver::notice_reset`].
+/// Waits for a request to reset, which stays for [`RollupDriver::take_reset_request`].
 async fn requested(resets: &watch::Receiver<()>) {
     let mut resets = resets.clone();
     if resets.changed().await.is_err() {

@@ -31,6 +31,8 @@ pub struct Finality {
     /// One entry for each L1 block, oldest first.
     safe: VecDeque<SafeBlock>,
     finalized_l1: Option<BlockId>,
+    /// The last finalized block of L1 that was found not to be canonical.
+    refused: Option<BlockId>,
     /// L1 number from which on the next attempt is due.
     next_attempt: u64,
     /// Number of the newest block that is final.
@@ -45,6 +47,7 @@ impl Finality {
             delay,
             safe: VecDeque::new(),
             finalized_l1: None,
+            refused: None,
             next_attempt: 0,
             finalized: 0,
         }
@@ -55,9 +58,11 @@ impl Finality {
         self.finalized_l1
     }
 
-    /// Forgets safe blocks: their L1 blocks may be gone. L1's signal stays.
+    /// Forgets safe blocks: their L1 blocks may be gone. L1's signal stays, and a refused one may be
+    /// reported again.
     pub fn reset(&mut self) {
         self.safe.clear();
+        self.refused = None;
         self.next_attempt = 0;
     }
 
@@ -77,10 +82,19 @@ impl Finality {
         self.safe.push_back(block);
     }
 
-    /// Whether this finalized block of L1 is newer than the known one.
+    /// Whether this finalized block of L1 takes the place of the known one: it is higher, or another
+    /// one of the same number, and it was not refused.
     pub fn is_news(&self, block: BlockId) -> bool {
-        self.finalized_l1
-            .is_none_or(|known| known.number < block.number)
+        let replaces = |known: BlockId| known.number <= block.number && known != block;
+        self.refused != Some(block) && self.finalized_l1.is_none_or(replaces)
+    }
+
+    /// The finalized block of L1 is not canonical on L1. It is forgotten, and not taken again before
+    /// another one or a reset.
+    pub fn refuse_finalized_l1(&mut self) {
+        if let Some(block) = self.finalized_l1.take() {
+            self.refused = Some(block);
+        }
     }
 
     /// L1's finalized block was read. Older ones than the known one are ignored. An attempt is due.

@@ -1,9 +1,10 @@
-//! Safe heads: for each L1 block, the L2 block that was safe once it had been derived from.
+//! Safe heads: for each L1 block that made a block safe, the newest L2 block that was safe after it.
 //!
-//! One append-only file of fixed records, ordered by L1 number, each with a checksum and synced before
-//! [`SafeDb::record`] returns. A record that a crash cut short is dropped when the file is opened. The
-//! node keeps one always: after a restart or an L1 reorg the safe head is that of the newest record
-//! whose L1 block is canonical. `optimism_safeHeadAtL1Block` answers from it with `--safedb.path`.
+//! One file of fixed-size records, ordered by L1 number, each with a checksum and synced before
+//! [`SafeDb::record`] returns. Records are appended; an L1 reorg or a reset truncates the file. A record
+//! that a crash cut short is dropped when the file is opened. The node keeps one always: after a restart
+//! or an L1 reorg the safe head is that of the newest record whose L1 block is canonical.
+//! `optimism_safeHeadAtL1Block` answers from it with `--safedb.path`.
 
 use alloy_primitives::{B256, keccak256};
 use parking_lot::RwLock;
@@ -115,6 +116,12 @@ impl SafeDb {
     pub fn record_at(&self, position: u64) -> Result<SafeBlock, SafeDbError> {
         let _reading = self.index.read();
         self.read(position)
+    }
+
+    /// The position of the first record of this or a higher L2 block.
+    pub fn first_from_l2(&self, number: u64) -> Result<u64, SafeDbError> {
+        let index = self.index.read();
+        self.first(index.count, |at| at.l2.number >= number)
     }
 
     /// The safe head once the L1 block of this number had been derived from: the newest record at or

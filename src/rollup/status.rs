@@ -1,19 +1,19 @@
-//! The state of the rollup node, as `optimism_syncStatus` reports it.
+//! The driver's heads, as `optimism_syncStatus` reports them beside the core's unsafe head.
 //!
-//! The driver publishes it after every change; JSON-RPC reads it without waiting for the driver.
+//! The driver publishes them after every change; JSON-RPC reads them without waiting for the driver.
 
 use crate::rollup::l1::L1Block;
 use starling_proto::l1info::L2BlockRef;
 
-/// Heads of L1 and L2. `None` until the first reset of derivation is complete, or the head is known.
+/// Heads of L1, and the derived heads of L2. `None` if the head is not known. While a reset searches
+/// for the start, the safe and finalized heads are those that the core had before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RollupStatus {
-    /// The L1 block up to which everything has been derived.
+    /// The L1 block up to which everything has been derived; `None` during a reset.
     pub current_l1: Option<L1Block>,
     pub head_l1: Option<L1Block>,
     pub safe_l1: Option<L1Block>,
     pub finalized_l1: Option<L1Block>,
-    pub unsafe_l2: Option<L2BlockRef>,
     /// The newest block whose batch has been read, also where the rest of its span batch has not.
     pub pending_safe_l2: Option<L2BlockRef>,
     pub safe_l2: Option<L2BlockRef>,

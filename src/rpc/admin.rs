@@ -113,7 +113,7 @@ fn set_recover_mode(context: Arc<RpcContext>, mut args: Args) -> BoxFuture<'stat
     .boxed()
 }
 
-/// `admin_resetDerivationPipeline()`: derivation starts over from the safe head.
+/// `admin_resetDerivationPipeline()`: derivation is reset to the safe head.
 fn reset_derivation(context: &RpcContext, args: Args) -> Reply {
     args.at_most(0)?;
     let missing = || RpcError::server("this node derives no chain: run `starling node`");

@@ -117,19 +117,20 @@ fn l2_ref(block: Option<L2BlockRef>) -> L2RefJson {
     }
 }
 
-impl From<RollupStatus> for SyncStatusJson {
-    fn from(status: RollupStatus) -> Self {
+impl SyncStatusJson {
+    /// The driver's heads beside the unsafe head, which is the core's.
+    fn new(status: &RollupStatus, unsafe_l2: L2BlockRef) -> Self {
         Self {
             current_l1: l1_ref(status.current_l1),
             current_l1_finalized: l1_ref(status.finalized_l1),
             head_l1: l1_ref(status.head_l1),
             safe_l1: l1_ref(status.safe_l1),
             finalized_l1: l1_ref(status.finalized_l1),
-            unsafe_l2: l2_ref(status.unsafe_l2),
+            unsafe_l2: l2_ref(Some(unsafe_l2)),
             safe_l2: l2_ref(status.safe_l2),
             finalized_l2: l2_ref(status.finalized_l2),
             pending_safe_l2: l2_ref(status.pending_safe_l2),
-            cross_unsafe_l2: l2_ref(status.unsafe_l2),
+            cross_unsafe_l2: l2_ref(Some(unsafe_l2)),
             local_safe_l2: l2_ref(status.safe_l2),
         }
     }
@@ -142,23 +143,16 @@ fn rollup(context: &RpcContext) -> Result<&RollupHandle, RpcError> {
 
 /// The driver's heads with the unsafe head. The view is taken after the status, since heads mostly
 /// rise: safe is not above unsafe.
-fn status(rollup: &RollupHandle, context: &RpcContext) -> Result<RollupStatus, RpcError> {
+fn status(rollup: &RollupHandle, context: &RpcContext) -> Result<SyncStatusJson, RpcError> {
     let status = rollup.driver.status();
-    let Some(safe) = status.safe_l2 else {
-        return Ok(status);
-    };
     let view = context.view();
     let head = view.head().number;
-    // A reorg between the two lowered the head.
-    let unsafe_l2 = if head < safe.id.number {
-        safe
-    } else {
-        block_ref(rollup, &view, head)?
+    let unsafe_l2 = match status.safe_l2 {
+        // A reorg between the two lowered the head.
+        Some(safe) if safe.id.number > head => safe,
+        _ => block_ref(rollup, &view, head)?,
     };
-    Ok(RollupStatus {
-        unsafe_l2: Some(unsafe_l2),
-        ..status
-    })
+    Ok(SyncStatusJson::new(&status, unsafe_l2))
 }
 
 fn block_ref(rollup: &RollupHandle, view: &Arc<View>, number: u64) -> Result<L2BlockRef, RpcError> {
@@ -172,7 +166,7 @@ fn block_ref(rollup: &RollupHandle, view: &Arc<View>, number: u64) -> Result<L2B
 fn sync_status(context: &RpcContext, args: Args) -> Reply {
     args.at_most(0)?;
     let rollup = rollup(context)?;
-    reply(SyncStatusJson::from(status(rollup, context)?))
+    reply(status(rollup, context)?)
 }
 
 /// `optimism_outputAtBlock(number)`: the output root of a canonical block and what it is made of.
@@ -198,7 +192,7 @@ fn output_at_block(context: &RpcContext, mut args: Args) -> Reply {
         block_ref: l2_ref(Some(block_ref)),
         withdrawal_storage_root: storage_root,
         state_root: header.state_root,
-        sync_status: status(rollup, context)?.into(),
+        sync_status: status(rollup, context)?,
     })
 }
 

@@ -284,6 +284,36 @@ fn a_growing_l1_and_a_node_that_is_killed_meanwhile() {
     recording.check(&verifier);
 }
 
+#[test]
+fn blobs_from_an_l1_that_is_slow_and_fails_by_chance() {
+    derives("jovian-blobs", &["--delay", "50", "--fail", "15"]);
+}
+
+#[test]
+fn a_batcher_that_misbehaves_on_a_growing_l1_that_fails_by_chance() {
+    derives("hostile-1", &["--grow", "0.04", "--fail", "5"]);
+}
+
+#[test]
+fn heads_are_reported_while_l1_is_unreachable() {
+    let Some(recording) = Recording::of("ladder-singular") else {
+        return;
+    };
+    let l1 = recording.serve(&[]);
+    let mut verifier = recording.verifier(&l1);
+    verifier.wait_until_safe(296);
+    // From the start on, L1 does not answer.
+    drop(l1);
+    verifier.restart();
+    let status = wait("a status", DEADLINE, || {
+        let status = verifier.status()?;
+        (status["safe_l2"]["number"] == 296).then_some(status)
+    });
+    assert_eq!(status["unsafe_l2"], status["safe_l2"]);
+    assert_eq!(status["unsafe_l2"]["hash"], verifier.hash_at(296));
+    assert_eq!(status["current_l1"]["number"], 0);
+}
+
 /// The verifier stands where a new one stands that has only seen the L1 of now.
 fn check_against_a_new_one(recording: &Recording, l1: &BranchingL1, status: &Value) {
     let head = l1.grow(0);

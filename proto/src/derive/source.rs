@@ -76,7 +76,8 @@ impl BatchSource {
     }
 
     /// Moves on to the child of the origin. Frames and channels of before Holocene end with its
-    /// first L1 block.
+    /// first L1 block, also if other forks begin with the same block. There op-node goes by the lowest
+    /// of these forks alone, and keeps the old stages beside the new rules if that is not Holocene.
     pub fn advance(&mut self, cx: &mut StageContext, next: L1Input) {
         let rollup = &cx.rollup;
         let enters_holocene =

@@ -1,11 +1,24 @@
 //! The driver's reads of L1: the pipeline's inputs, the wait for the next block, and finality.
 
-use super::{DriverStepError, NextAction, RollupDriver, requested};
-use crate::rollup::{engine::BlockAt, finality::FinalityCandidate, l1::L1Block};
+use super::{DriverStepError, L1ReadError, NextAction, RollupDriver, requested};
+use crate::rollup::{
+    engine::BlockAt,
+    finality::FinalityCandidate,
+    l1::{L1Block, L1Heads},
+};
 use starling_proto::{
     derive::{L1Link, Need},
     payload::BlockId,
 };
+
+/// The result of the comparison of a [`FinalityCandidate`] with L1.
+enum FinalityVerdict {
+    Final,
+    /// L1 does not have the block that it reported as finalized.
+    FalseSignal,
+    /// L1 has another block than the one that the candidate was derived from.
+    Reorged,
+}
 
 impl RollupDriver {
     /// Fetches what the pipeline needs.
@@ -69,6 +82,7 @@ impl RollupDriver {
     /// Everything in the pipeline's L1 origin is derived.
     pub(super) async fn end_l1_block(&mut self) -> Result<(), DriverStepError> {
         self.promote().await?;
+        self.report_drops();
         if let Some(origin) = self.pipeline.origin().copied() {
             self.status
                 .send_modify(|status| status.current_l1 = Some(origin));
@@ -96,13 +110,11 @@ impl RollupDriver {
                 |head: &L1Block| head.number == origin.number && head.hash != origin.hash;
             if heads.head.as_ref().is_some_and(replaced) {
                 tracing::warn!(%next, origin = %origin.id(), "L1 reorg: the block that was derived last is gone");
-                self.start_over = true;
+                self.reset_pending = true;
                 return;
             }
-            if heads
-                .finalized
-                .is_some_and(|block| self.finality.is_news(block.id()))
-            {
+            let finalized = self.finalized_l1();
+            if finalized.is_some_and(|block| self.finality.is_news(block)) {
                 return;
             }
             tokio::select! {
@@ -112,31 +124,76 @@ impl RollupDriver {
         }
     }
 
-    /// Finalizes what L1's finalized block allows. `derived` is the pipeline's current L1 origin.
+    /// L1's finalized block, unless the endpoint reports one above L1's head.
+    fn finalized_l1(&self) -> Option<BlockId> {
+        let L1Heads {
+            head, finalized, ..
+        } = *self.l1_heads.borrow();
+        let head = head?.number;
+        let finalized = finalized.filter(|finalized| finalized.number <= head)?;
+        Some(finalized.id())
+    }
+
+    /// Finalizes what L1's finalized block allows. `derived` is the pipeline's current L1 origin. A
+    /// failed read of L1 is logged, since derivation does not depend on finality.
     pub(super) async fn finalize(&mut self, derived: BlockId) -> Result<(), DriverStepError> {
-        if let Some(finalized) = self.l1_heads.borrow().finalized {
-            self.finality.on_finalized_l1(finalized.id());
+        if let Some(finalized) = self.finalized_l1() {
+            self.finality.on_finalized_l1(finalized);
         }
-        let Some(FinalityCandidate {
-            block,
-            finalized_l1,
-        }) = self.finality.candidate(derived)
-        else {
+        let Some(candidate) = self.finality.candidate(derived) else {
             return Ok(());
         };
-        for l1 in [finalized_l1, block.derived_from] {
-            if self.l1.canonical_hash(l1.number).await? != l1.hash {
+        let FinalityCandidate {
+            block,
+            finalized_l1,
+        } = candidate;
+        match self.check_finality(&candidate).await {
+            Ok(FinalityVerdict::Final) => {
+                self.engine.promote(None, Some(block.l2.hash)).await?;
+                self.finality.attempted(derived, Some(block.l2));
+                self.finalized = self.block_ref_at(block.l2.number).await?;
+                tracing::info!(number = block.l2.number, hash = %block.l2.hash, finalized_l1 = finalized_l1.number, "finalized head");
+                Ok(())
+            }
+            Ok(FinalityVerdict::FalseSignal) => {
+                tracing::warn!(finalized_l1 = %finalized_l1, "L1 does not have the block that it reported as finalized: the report is ignored");
+                self.finality.refuse_finalized_l1();
+                Ok(())
+            }
+            Ok(FinalityVerdict::Reorged) => {
                 self.finality.attempted(derived, None);
-                let reason = format!(
+                let l1 = block.derived_from;
+                Err(DriverStepError::Reset(format!(
                     "L1 block {l1} is not canonical, and a block derived from it was to be finalized"
-                );
-                return Err(DriverStepError::Reset(reason));
+                )))
+            }
+            Err(error) => {
+                self.finality.attempted(derived, None);
+                self.metrics.errors.record(1);
+                tracing::warn!(%error, finalized_l1 = %finalized_l1, "the finalized head could not be checked; it is tried again");
+                Ok(())
             }
         }
-        self.engine.promote(None, Some(block.l2.hash)).await?;
-        self.finality.attempted(derived, Some(block.l2));
-        self.finalized = self.block_ref_at(block.l2.number).await?;
-        tracing::info!(number = block.l2.number, hash = %block.l2.hash, finalized_l1 = finalized_l1.number, "finalized head");
-        Ok(())
+    }
+
+    /// Compares both L1 blocks of a candidate with L1.
+    async fn check_finality(
+        &self,
+        candidate: &FinalityCandidate,
+    ) -> Result<FinalityVerdict, L1ReadError> {
+        let FinalityCandidate {
+            block,
+            finalized_l1,
+        } = candidate;
+        match self.l1.canonical_hash(finalized_l1.number).await {
+            Ok(hash) if hash == finalized_l1.hash => {}
+            Ok(_) | Err(L1ReadError::NotServed { .. }) => return Ok(FinalityVerdict::FalseSignal),
+            Err(error) => return Err(error),
+        }
+        let canonical = self.l1.canonical_hash(block.derived_from.number).await?;
+        if canonical != block.derived_from.hash {
+            return Ok(FinalityVerdict::Reorged);
+        }
+        Ok(FinalityVerdict::Final)
     }
 }

@@ -1,22 +1,28 @@
-//! The driver's reset: heads are searched, the core is moved to them, and the pipeline starts from the
-//! safe one.
+//! The driver's reset: it searches the heads, moves the core to them, and starts the pipeline from the
+//! safe head.
 
 use super::{
     DriverStepError, RollupDriver,
     start::{StartHeads, StartSearch, StartSearchError},
     write_to_disk,
 };
-use crate::rollup::{engine::BlockAt, safe_db::SafeBlock};
+use crate::{
+    chain::Heads,
+    rollup::{engine::BlockAt, safe_db::SafeBlock},
+};
+use starling_proto::{l1info::L2BlockRef, payload::BlockId};
 
 impl RollupDriver {
-    /// Finds the heads, moves the core to them and starts the pipeline from the safe one.
+    /// Finds the heads, moves the core to them and starts the pipeline from the safe head. The search
+    /// fails as long as L1 is unreachable: until it succeeds, the core's heads are published.
     pub(super) async fn reset(&mut self) -> Result<(), DriverStepError> {
         self.metrics.resets.record(1);
-        (self.awaiting_promotion, self.displaced_head, self.safe) = (None, None, None);
+        self.report_drops();
+        (self.awaiting_promotion, self.displaced_head) = (None, None);
         self.attributes = None;
-        self.status.send_modify(|status| {
-            (status.current_l1, status.pending_safe_l2, status.safe_l2) = (None, None, None);
-        });
+        self.take_core_heads().await?;
+        self.status.send_modify(|status| status.current_l1 = None);
+        self.publish_status();
         let search = StartSearch {
             rollup: &self.rollup,
             engine: &self.engine,
@@ -25,6 +31,9 @@ impl RollupDriver {
             skip_check: self.config.skip_start_check,
         };
         let heads = search.run().await?;
+        // Published before the head is lowered, which may displace the old safe block.
+        (self.safe, self.finalized) = (Some(heads.safe), Some(heads.finalized));
+        self.publish_status();
         // Blocks above it are derived again, and may turn out to be others.
         let safe = Some(heads.safe.id.hash);
         self.engine.protect(safe).await?.await?;
@@ -41,26 +50,49 @@ impl RollupDriver {
         self.finality.reset();
         self.l1.on_reset();
         self.pipeline.reset_from(block, first_l1);
-        (self.safe, self.finalized) = (Some(safe), Some(finalized));
-        self.start_over = false;
+        self.reset_pending = false;
         tracing::info!(head = %head.id, safe = %safe.id, finalized = %finalized.id, "derivation begins");
         Ok(())
     }
 
-    /// Moves the core's heads, and the record of safe heads, to where derivation begins.
+    /// Takes over the core's safe and finalized heads. A core that was killed may have stored a lower
+    /// safe head than the newest record.
+    async fn take_core_heads(&mut self) -> Result<(), DriverStepError> {
+        let Heads {
+            safe, finalized, ..
+        } = *self.engine.heads().borrow();
+        let recorded = self.records.last().map(|record| record.l2);
+        let recorded = self.canonical_reference(recorded).await?;
+        let safe = self.canonical_reference(safe).await?;
+        self.safe = recorded
+            .into_iter()
+            .chain(safe)
+            .max_by_key(|safe| safe.id.number);
+        self.finalized = self.canonical_reference(finalized).await?;
+        Ok(())
+    }
+
+    /// A reference to a block; `None` if the canonical chain does not hold it.
+    async fn canonical_reference(
+        &self,
+        block: Option<BlockId>,
+    ) -> Result<Option<L2BlockRef>, DriverStepError> {
+        let Some(id) = block else { return Ok(None) };
+        let found = self.engine.block(BlockAt::Number(id.number)).await?;
+        let found = found.filter(|found| found.id() == id);
+        found.map(|found| self.reference(&found)).transpose()
+    }
+
+    /// Moves the core's heads, and the record of safe heads, to where derivation begins. The head goes
+    /// down only from a branch with the block that the search found gone. It may have moved since.
     pub(super) async fn move_heads(&self, heads: &StartHeads) -> Result<(), DriverStepError> {
         let StartHeads {
-            head,
-            safe,
-            searched,
-            ..
+            head, safe, gone, ..
         } = *heads;
         let now = *self.engine.heads().borrow();
-        if head.id != searched {
-            if now.head != searched {
-                return Err(DriverStepError::Moved);
-            }
-            tracing::warn!(head = %searched, to = %head.id, "L1 reorg: the head goes back to the last block whose L1 origin is canonical");
+        let gone = self.canonical_reference(gone).await?;
+        if gone.is_some_and(|gone| gone.parent_hash == head.id.hash) {
+            tracing::warn!(head = %now.head, to = %head.id, "L1 reorg: the head is lowered to the last block whose L1 origin is canonical");
             let safe = Some(safe.id.hash);
             self.engine.forkchoice(head.id.hash, safe, None).await?;
         } else if now.safe != Some(safe.id) {
@@ -70,8 +102,13 @@ impl RollupDriver {
         let genesis = self.rollup.genesis.l2;
         write_to_disk(move || {
             records.reset(safe.id, safe.origin)?;
-            // Genesis is safe by definition.
-            if safe.id == genesis && records.is_empty() {
+            let never_derived = records.last().is_none_or(|last| last.l2 == genesis);
+            if safe.id != genesis && never_derived {
+                // The record of genesis would be where the next reset begins.
+                return records.truncate(0);
+            }
+            if never_derived {
+                // Genesis is safe by definition.
                 let (l2, derived_from) = (safe.id, safe.origin);
                 records.record(SafeBlock { l2, derived_from })?;
             }

@@ -4,14 +4,18 @@
 //! The unsafe head is the highest block whose L1 origin is canonical, or above L1's head. The safe head
 //! is that of the newest record of [`SafeDb`] whose L1 block is canonical: it was derived from that L1
 //! block and those below, so it never steps back without an L1 reorg. Without such a record it is a
-//! block a whole sequencing window deep, as op-node finds it. Reads L1 some ten times, by bisection.
+//! block a whole sequencing window deep, as op-node finds it. The requests to L1 grow with the logarithms
+//! of the number of unsafe blocks and of the depth of the reorg in records.
 
-use super::{BlockRefError, block_ref};
+use super::{
+    BlockRefError, block_ref,
+    record_search::{RecordSearch, RecordStatus, RecordStep},
+};
 use crate::{
     chain::ChainError,
     rollup::{
         engine::{BlockAt, Engine},
-        l1::{L1Block, L1Client, L1Error},
+        l1::{L1Client, L1Error},
         rewind::{HeadSearch, OriginStatus, RewindTarget, SearchStep},
         safe_db::{SafeBlock, SafeDb, SafeDbError},
     },
@@ -33,8 +37,8 @@ pub struct StartHeads {
     pub finalized: L2BlockRef,
     /// Number of the first L1 block whose batches are applied; 0 if unknown, then all are.
     pub first_l1: u64,
-    /// The unsafe head when the search began.
-    pub searched: BlockId,
+    /// The block on `head`, if its L1 origin is gone, and so are those of the blocks on it.
+    pub gone: Option<BlockId>,
 }
 
 /// Why no start was found. The search is repeated: an endpoint may be wrong only for a while.
@@ -90,8 +94,11 @@ impl StartSearch<'_> {
             .await?;
         let old_safe = self.block(heads.safe.unwrap_or(genesis).number).await?;
         let old_head = self.block(heads.head.number).await?;
-        let number = self.highest_plausible(&finalized, &old_head).await?;
-        let head = self.block(number).await?;
+        let gone = self.lowest_gone(&finalized, &old_head).await?;
+        let head = match gone {
+            Some(gone) => self.block(gone.number.saturating_sub(1)).await?,
+            None => old_head,
+        };
         let reach = MAX_REORG_WINDOWS.saturating_mul(self.rollup.seq_window_size);
         if head.origin.number.saturating_add(reach) < old_head.origin.number {
             return Err(StartSearchError::TooDeep {
@@ -106,7 +113,7 @@ impl StartSearch<'_> {
                 safe: head,
                 finalized,
                 first_l1: 0,
-                searched: old_head.id,
+                gone,
             });
         }
         let (safe, first_l1) = if self.skip_check && old_safe.id.number <= head.id.number {
@@ -121,12 +128,12 @@ impl StartSearch<'_> {
             safe,
             finalized,
             first_l1,
-            searched: old_head.id,
+            gone,
         })
     }
 
     /// Whether the chain was synchronised without derivation, long ago (op-node: recovery from a sync
-    /// state without finality).
+    /// state without finality). A record of genesis says only that derivation was begun.
     fn is_without_safe_head(
         &self,
         finalized: &L2BlockRef,
@@ -137,26 +144,32 @@ impl StartSearch<'_> {
         let windows = RECOVERY_WINDOWS.saturating_mul(self.rollup.seq_window_size);
         finalized.id == genesis.l2
             && safe.id == genesis.l2
-            && self.records.is_empty()
+            && self.records.last().is_none_or(|last| last.l2 == genesis.l2)
             && head.origin.number > genesis.l1.number.saturating_add(windows)
     }
 
-    /// The number of the highest block, not below the finalized one, whose origin is canonical or
-    /// above L1's head.
-    async fn highest_plausible(
+    /// The lowest block above the finalized one whose origin is gone. `None` if all origins up to the
+    /// head are canonical or above L1's head.
+    async fn lowest_gone(
         &self,
         finalized: &L2BlockRef,
         head: &L2BlockRef,
-    ) -> Result<u64, StartSearchError> {
+    ) -> Result<Option<BlockId>, StartSearchError> {
         let mut search = HeadSearch::new(finalized.id.number, head.id.number);
+        let mut gone = None;
         loop {
             match search.step() {
                 SearchStep::Check(number) => {
-                    let origin = self.block(number).await?.origin;
-                    search.answer(number, self.l1.status(origin).await?);
+                    let block = self.block(number).await?;
+                    let status = self.l1.status(block.origin).await?;
+                    if matches!(status, OriginStatus::Gone { .. }) {
+                        gone = Some(block.id);
+                    }
+                    search.answer(number, status);
                 }
-                SearchStep::Found(RewindTarget::Stay) => return Ok(head.id.number),
-                SearchStep::Found(RewindTarget::Block(number)) => return Ok(number),
+                SearchStep::Found(RewindTarget::Stay) => return Ok(None),
+                // The search ends next to the block, so it was the last one found gone.
+                SearchStep::Found(RewindTarget::Block(_)) => return Ok(gone),
                 SearchStep::Found(RewindTarget::FloorGone { canonical }) => {
                     return Err(StartSearchError::FinalizedReorg {
                         finalized: finalized.id,
@@ -178,49 +191,50 @@ impl StartSearch<'_> {
         finalized: &L2BlockRef,
         head: &L2BlockRef,
     ) -> Result<Option<(L2BlockRef, u64)>, StartSearchError> {
-        let (mut low, mut high) = (0, self.records.len());
-        let mut found = None;
-        // Canonical L1 blocks are below all others, and so are their safe blocks.
-        while low < high {
-            let middle = low + (high - low) / 2;
-            let record = self.records.record_at(middle)?;
-            if let Some(l1) = self.canonical_l1_of(&record, head).await? {
-                (low, found) = (middle + 1, Some((record, l1)));
-            } else {
-                high = middle;
+        let floor = self.records.first_from_l2(finalized.id.number)?;
+        let mut search = RecordSearch::new(floor, self.records.len());
+        let (position, l1_time) = loop {
+            match search.step() {
+                RecordStep::Check(position) => {
+                    let record = self.records.record_at(position)?;
+                    search.answer(position, self.status_of(&record, head).await?);
+                }
+                RecordStep::Found { position, l1_time } => break (position, l1_time),
+                RecordStep::Nothing => return Ok(None),
+                RecordStep::Behind(position) => {
+                    return Err(StartSearchError::Behind {
+                        endpoint: self.l1.endpoint().to_owned(),
+                        block: self.records.record_at(position)?.derived_from,
+                    });
+                }
             }
-        }
-        let Some((record, l1)) =
-            found.filter(|(record, _)| record.l2.number >= finalized.id.number)
-        else {
-            return Ok(None);
         };
-        let holocene = self.rollup.forks.is_active(Fork::Holocene, l1.time);
+        let record = self.records.record_at(position)?;
+        let holocene = self.rollup.forks.is_active(Fork::Holocene, l1_time);
         let first_l1 = if holocene {
-            l1.number.saturating_add(1)
+            record.derived_from.number.saturating_add(1)
         } else {
             0
         };
         Ok(Some((self.block(record.l2.number).await?, first_l1)))
     }
 
-    /// The record's L1 block, if it is canonical and the L2 block is in the chain.
-    async fn canonical_l1_of(
+    /// Compares a record with both chains.
+    async fn status_of(
         &self,
         record: &SafeBlock,
         head: &L2BlockRef,
-    ) -> Result<Option<L1Block>, StartSearchError> {
+    ) -> Result<RecordStatus, StartSearchError> {
         if record.l2.number > head.id.number || self.block(record.l2.number).await?.id != record.l2
         {
-            return Ok(None);
+            return Ok(RecordStatus::Displaced);
         }
         let recorded = record.derived_from;
-        let l1 = self.l1.block_by_number(recorded.number).await?;
-        let l1 = l1.ok_or_else(|| StartSearchError::Behind {
-            endpoint: self.l1.endpoint().to_owned(),
-            block: recorded,
-        })?;
-        Ok((l1.hash == recorded.hash).then_some(l1))
+        Ok(match self.l1.block_by_number(recorded.number).await? {
+            Some(l1) if l1.hash == recorded.hash => RecordStatus::Canonical { l1_time: l1.time },
+            Some(_) => RecordStatus::Gone,
+            None => RecordStatus::Ahead,
+        })
     }
 
     /// The safe head without a usable record: the last block before the highest epoch that is a whole

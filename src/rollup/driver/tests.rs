@@ -201,15 +201,28 @@ async fn a_block_that_is_followed_during_the_search_stays_the_head() {
     chain.forkchoice(newer.hash, None, None).await.unwrap();
     driver.move_heads(&found).await.unwrap();
     assert_eq!(chain.view().head(), newer);
-    // A head that has to go down is not moved from under somebody who moved it since.
-    let genesis = driver.block_ref_at(0).await.unwrap().unwrap();
-    let lower = StartHeads {
-        head: genesis,
-        ..found
-    };
-    let moved = driver.move_heads(&lower).await;
-    assert!(matches!(moved, Err(DriverStepError::Moved)), "{moved:?}");
-    assert_eq!(chain.view().head(), newer);
+}
+
+/// The sequencer makes blocks during the search, on a head whose L1 origin is gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_head_that_moved_during_the_search_is_lowered_with_its_branch_alone() {
+    let world = World::new(80, 7).await;
+    let (chain, _threads) = world.open();
+    world.sequence(&chain).await;
+    let searched = chain.view().head();
+    let (driver, _handle) = driver(&world, &chain, 2, 0);
+    world.l1.set(&forked(&world.l1_headers, 3, 4));
+    let found = search(&world, &chain, 2, false).await.unwrap();
+    assert!(found.head.id.number < searched.number, "{found:?}");
+    let newer = build(&chain, searched.hash, 1, []).await.payload.id();
+    chain.forkchoice(newer.hash, None, None).await.unwrap();
+    driver.move_heads(&found).await.unwrap();
+    assert_eq!(chain.view().head(), found.head.id);
+    // The head is on another branch by now, of whose origins the search knows nothing.
+    let other = build(&chain, found.head.id.hash, 2, []).await.payload.id();
+    chain.forkchoice(other.hash, None, None).await.unwrap();
+    driver.move_heads(&found).await.unwrap();
+    assert_eq!(chain.view().head(), other);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -240,6 +253,42 @@ async fn an_endpoint_that_lags_is_no_reorg() {
     let found = search(&world, &chain, 2, false).await.unwrap();
     assert_eq!(Some(found.safe), status.safe_l2);
     assert_eq!((found.head.id, found.first_l1), (head, 17));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_needs_no_l1_block_older_than_the_newest_record() {
+    let world = World::new(80, 7).await;
+    let (chain, _threads) = world.open();
+    world.sequence(&chain).await;
+    let running = RunningDriver::start(driver(&world, &chain, 2, 0));
+    let status = running.derives(&world.l1_headers[6]).await;
+    running.stop().await;
+    // The endpoint has pruned all headers but the last.
+    world.l1.set(&world.l1_headers[6..]);
+    let found = search(&world, &chain, 2, false).await.unwrap();
+    assert_eq!(Some(found.safe), status.safe_l2);
+    assert_eq!(found.first_l1, 17);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reorg_to_a_branch_that_is_shorter_for_now_is_recognised_by_a_lower_record() {
+    let world = World::new(80, 7).await;
+    let (chain, _threads) = world.open();
+    world.sequence(&chain).await;
+    let running = RunningDriver::start(driver(&world, &chain, 2, 0));
+    running.derives(&world.l1_headers[6]).await;
+    running.stop().await;
+    let recorded: Vec<_> = (0..records(&world).len())
+        .map(|at| records(&world).record_at(at).unwrap().derived_from.number)
+        .collect();
+    assert_eq!(recorded, [10, 13, 14, 15, 16]);
+
+    // L1 ends at 13: that record's L1 block is gone, and those of the next ones are above L1's head.
+    let fork = forked(&world.l1_headers, 3, 1);
+    world.l1.set(&fork);
+    let found = search(&world, &chain, 2, false).await.unwrap();
+    assert_eq!((found.safe.id.number, found.first_l1), (0, 11));
+    assert_eq!(found.head.origin, block(&fork[2]).id());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -295,6 +344,13 @@ async fn a_chain_that_was_never_derived_begins_at_its_head_after_fourteen_window
     assert_eq!((old.head.id, old.safe.id), (head, head));
     let young = search(&world, &chain, 2, false).await.unwrap();
     assert_eq!((young.head.id, young.safe.id.number), (head, 0));
+    // The driver has run before, and derived nothing.
+    let genesis = &world.rollup.genesis;
+    let (l2, derived_from) = (genesis.l2, genesis.l1);
+    let record = SafeBlock { l2, derived_from };
+    records(&world).record(record).unwrap();
+    let old = search(&world, &chain, 1, false).await.unwrap();
+    assert_eq!((old.head.id, old.safe.id), (head, head));
     // The own safe head counts where it is trusted.
     let five = chain.view().hash_of(5).unwrap().unwrap();
     chain.promote(Some(five), None).await.unwrap();
@@ -302,6 +358,53 @@ async fn a_chain_that_was_never_derived_begins_at_its_head_after_fourteen_window
     assert_eq!(trusted.safe.id.number, 5);
     let checked = search(&world, &chain, 1, false).await.unwrap();
     assert_eq!(checked.safe.id.number, 4, "the end of the epoch below");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_head_that_was_taken_as_safe_is_where_the_next_reset_begins() {
+    let world = World::new(200, 17).await;
+    let (chain, _threads) = world.open();
+    let (mut young, _handle) = driver(&world, &chain, 1, 0);
+    young.reset().await.unwrap();
+    assert_eq!(young.records.last().map(|last| last.l2.number), Some(0));
+    world.sequence(&chain).await;
+    let head = chain.view().head();
+    let (mut old, _handle) = driver(&world, &chain, 1, 0);
+    old.reset().await.unwrap();
+    assert_eq!(old.safe.map(|safe| safe.id), Some(head));
+    old.reset().await.unwrap();
+    let safe = old.safe.unwrap().id;
+    assert!(safe.number + 20 > head.number, "{safe} is far below {head}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_heads_of_the_core_are_published_while_the_start_is_searched() {
+    let world = World::new(80, 7).await;
+    let (chain, _threads) = world.open();
+    world.sequence(&chain).await;
+    let five = chain.view().hash_of(5).unwrap().unwrap();
+    chain.promote(Some(five), Some(five)).await.unwrap();
+    let fail = || {
+        let down = Err((-32000, "down".to_owned()));
+        let answers = &mut world.l1.state.lock().answers;
+        answers.insert("eth_getBlockByNumber", down);
+    };
+    fail();
+    let running = RunningDriver::start(driver(&world, &chain, 2, 0));
+    let number = |block: Option<L2BlockRef>| block.map(|block| block.id.number);
+    let heads = || {
+        let status = running.handle.status();
+        [status.safe_l2, status.finalized_l2, status.pending_safe_l2].map(number)
+    };
+    until("the core's heads", || heads() == [Some(5); 3]).await;
+    world.l1.state.lock().answers.clear();
+    let status = running.derives(&world.l1_headers[6]).await;
+    fail();
+    running.handle.reset().unwrap();
+    until("a reset", || running.handle.status().current_l1.is_none()).await;
+    let safe = number(status.safe_l2);
+    assert_eq!(heads(), [safe, Some(5), safe]);
+    running.stop().await;
 }
 
 /// A block that was fetched before it had its confirmations may be gone when it has them.
@@ -383,6 +486,91 @@ async fn an_l1_head_may_go_back_and_a_replaced_one_is_derived_again() {
         "its epochs are below the fork"
     );
     running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_finalized_l1_block_above_l1s_head_does_not_hold_up_derivation() {
+    let world = World::new(100, 8).await;
+    let (chain, _threads) = world.open();
+    world.show_l1(&world.l1_headers[..7]);
+    let running = RunningDriver::start(driver(&world, &chain, 2, 0));
+    running.derives(&world.l1_headers[6]).await;
+    let finalize = |header: &Header| {
+        let finalized = Some(block(header));
+        world
+            .l1_heads
+            .send_modify(|heads| heads.finalized = finalized);
+    };
+    finalize(&header(1_000, world.l1_headers[6].hash_slow(), 1, 1));
+    world.show_l1(&world.l1_headers);
+    running.derives(&world.l1_headers[7]).await;
+    assert_eq!(chain.heads().borrow().finalized, None);
+    // The right one is lower.
+    finalize(&world.l1_headers[6]);
+    let finalized = || running.handle.status().finalized_l2.map(|block| block.id);
+    let recorded = records(&world).at_l1(16).unwrap().unwrap().l2;
+    until("a block is final", || finalized() == Some(recorded)).await;
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_check_of_finality_is_no_failed_step() {
+    let world = World::new(80, 7).await;
+    let (chain, _threads) = world.open();
+    world.sequence(&chain).await;
+    let (mut driver, _handle) = driver(&world, &chain, 2, 0);
+    driver.reset().await.unwrap();
+    let l1 = |at: usize| block(&world.l1_headers[at]);
+    let five = chain.view().hash_of(5).unwrap().unwrap();
+    chain.promote(Some(five), None).await.unwrap();
+    driver.finality.on_safe(SafeBlock {
+        l2: BlockId {
+            number: 5,
+            hash: five,
+        },
+        derived_from: l1(4).id(),
+    });
+    world
+        .l1_heads
+        .send_modify(|heads| heads.finalized = Some(l1(5)));
+    let answers = |answer| {
+        let answers = &mut world.l1.state.lock().answers;
+        answers.insert("eth_getBlockByNumber", answer);
+    };
+    answers(Err((-32000, "down".to_owned())));
+    driver.finalize(l1(6).id()).await.unwrap();
+    // The check is repeated when everything is derived. L1 does not have the block: it is refused.
+    answers(Ok(serde_json::Value::Null));
+    driver.finality.on_idle();
+    driver.finalize(l1(6).id()).await.unwrap();
+    assert_eq!(driver.finality.finalized_l1(), None);
+    world.l1.state.lock().answers.clear();
+    driver.finalize(l1(6).id()).await.unwrap();
+    assert_eq!(chain.heads().borrow().finalized, None);
+    world
+        .l1_heads
+        .send_modify(|heads| heads.finalized = Some(l1(4)));
+    driver.finalize(l1(6).id()).await.unwrap();
+    assert_eq!(
+        chain.heads().borrow().finalized.map(|id| id.number),
+        Some(5)
+    );
+    // A block that was derived from and is gone is a reason to derive anew.
+    driver.finality.on_safe(SafeBlock {
+        l2: chain.view().head(),
+        derived_from: BlockId {
+            hash: five,
+            ..l1(5).id()
+        },
+    });
+    world
+        .l1_heads
+        .send_modify(|heads| heads.finalized = Some(l1(6)));
+    let reorged = driver.finalize(l1(6).id()).await;
+    assert!(
+        matches!(reorged, Err(DriverStepError::Reset(_))),
+        "{reorged:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

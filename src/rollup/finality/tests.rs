@@ -63,6 +63,31 @@ fn one_block_is_kept_for_each_l1_block_and_no_more_than_the_lookback() {
 }
 
 #[test]
+fn a_refused_signal_gives_way_to_any_other_one() {
+    let mut finality = Finality::new(LOOKBACK, DELAY);
+    (1..=20).for_each(|n| finality.on_safe(safe(n)));
+    let wrong = BlockId {
+        hash: B256::ZERO,
+        ..id(15)
+    };
+    finality.on_finalized_l1(wrong);
+    assert!(finality.is_news(id(15)), "another block of the same number");
+    finality.refuse_finalized_l1();
+    assert_eq!(finality.candidate(id(20)), None);
+    finality.on_finalized_l1(wrong);
+    assert_eq!(finality.finalized_l1(), None, "still refused");
+    finality.on_finalized_l1(id(9));
+    assert_eq!(finality.candidate(id(20)).unwrap().block, safe(9));
+    finality.on_finalized_l1(id(15));
+    assert_eq!(finality.candidate(id(20)).unwrap().block, safe(15));
+    // A reset searches L1 anew: the refusal may have been the endpoint's fault.
+    finality.refuse_finalized_l1();
+    assert!(!finality.is_news(id(15)));
+    finality.reset();
+    assert!(finality.is_news(id(15)));
+}
+
+#[test]
 fn older_signals_are_ignored_and_a_reset_forgets_safe_blocks() {
     let mut finality = Finality::new(LOOKBACK, DELAY);
     (1..=20).for_each(|n| finality.on_safe(safe(n)));

@@ -24,7 +24,7 @@ use std::{collections::HashMap, sync::Arc};
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 
-/// L1 blocks from the head down to the finalized one: more than the deepest reorg of a test.
+/// L1 blocks from the head down to the finalized one, until a test sets it: more than the deepest reorg.
 const FINALIZED_DEPTH: usize = 70;
 
 /// A call that an L1 block is to hold.
@@ -84,6 +84,8 @@ pub struct CoreL1 {
     branch: u64,
     /// Number of the finalized block, which never moves down.
     finalized: usize,
+    /// L1 blocks from the head down to the finalized one.
+    pub finalized_depth: usize,
 }
 
 impl CoreL1 {
@@ -102,6 +104,7 @@ impl CoreL1 {
             period,
             branch: 0,
             finalized: 0,
+            finalized_depth: FINALIZED_DEPTH,
         }
     }
 
@@ -185,7 +188,7 @@ impl CoreL1 {
     }
 
     fn make_head(&mut self, head: B256) {
-        let deep = self.chain.len().saturating_sub(FINALIZED_DEPTH + 1);
+        let deep = self.chain.len().saturating_sub(self.finalized_depth + 1);
         self.finalized = self.finalized.max(deep);
         let finalized = Some(self.chain[self.finalized].block.hash);
         let choice = self.store.chain.forkchoice(head, finalized, finalized);

@@ -159,6 +159,36 @@ impl ReorgNetwork {
         safe
     }
 
+    /// Reorganises L1 by `depth` blocks, posts the unsafe blocks again, and settles on a safe head.
+    fn reorganise(&mut self, depth: u64) -> Value {
+        let height = self.l1.height();
+        self.l1.rewind(height - depth);
+        self.l1.mine_to(height + 1);
+        self.sequenced();
+        self.transfer();
+        self.post();
+        let safe = self.settle();
+        self.check_against_a_fresh_derivation(&safe);
+        safe
+    }
+
+    /// Waits until every node has a final block, and its tags are the reported heads.
+    fn finalized(&self) {
+        for node in self.nodes() {
+            wait("a final block, and the tags", DEADLINE, || {
+                let status = node.status()?;
+                let tag = |tag: &str| {
+                    let block = call(&node.http, "eth_getBlockByNumber", json!([tag, false]));
+                    Some(block.ok()?["hash"].take())
+                };
+                let is_final = status["finalized_l2"]["number"].as_u64()? > 0
+                    && tag("finalized")? == status["finalized_l2"]["hash"]
+                    && tag("safe")? == status["safe_l2"]["hash"];
+                is_final.then_some(())
+            });
+        }
+    }
+
     /// A node that has seen nothing but L1 as it is now agrees with every node on the safe head at
     /// each L1 block.
     fn check_against_a_fresh_derivation(&self, safe: &Value) {
@@ -213,10 +243,11 @@ impl StatusWatch {
     }
 }
 
-/// Checks one answer of a node: finalized, safe and unsafe are in order, and on one branch. `None`
-/// where the node does not answer or has no safe head yet.
+/// Checks one answer of a node: finalized, safe and unsafe are in order, and on one branch, in the
+/// status and by their tags. `None` where the node does not answer or has no safe head yet.
 fn look(rpc: &str, http: &str, findings: &mut Vec<String>) -> Option<()> {
     const HEADS: [&str; 3] = ["finalized_l2", "safe_l2", "unsafe_l2"];
+    let block = |at: Value| call(http, "eth_getBlockByNumber", json!([at, false]));
     let status = call(rpc, "optimism_syncStatus", json!([])).ok()?;
     if status["safe_l2"]["timestamp"] == 0 {
         return None;
@@ -225,19 +256,41 @@ fn look(rpc: &str, http: &str, findings: &mut Vec<String>) -> Option<()> {
     if !numbers.is_sorted() {
         findings.push(format!("heads out of order: {status}"));
     }
-    let at = |number: u64| json!([format!("{number:#x}"), false]);
-    let found = numbers.map(|number| call(http, "eth_getBlockByNumber", at(number)));
+    let found = numbers.map(|number| block(json!(format!("{number:#x}"))));
     let after = call(rpc, "optimism_syncStatus", json!([])).ok()?;
     // The blocks of a branch that was left in between are gone.
-    if after["unsafe_l2"] != status["unsafe_l2"] || after["safe_l2"] != status["safe_l2"] {
+    if HEADS.iter().any(|head| after[head] != status[head]) {
         return Some(());
     }
     for (head, found) in HEADS.into_iter().zip(found) {
-        if found.ok()?["hash"] != status[head]["hash"] {
-            findings.push(format!("{head} is not canonical: {status}"));
+        if found.as_ref().map(|block| &block["hash"]) != Ok(&status[head]["hash"]) {
+            findings.push(format!("{head} is not canonical: {found:?}, {status}"));
         }
     }
+    check_tags(block, findings);
     Some(())
+}
+
+/// Checks the blocks of the tags, unless one of them moves meanwhile: in order, and canonical. Those of
+/// `finalized` and `safe` are null at first.
+fn check_tags(block: impl Fn(Value) -> Result<Value, Value>, findings: &mut Vec<String>) {
+    const TAGS: [&str; 3] = ["finalized", "safe", "latest"];
+    let read = || TAGS.map(|tag| block(json!(tag)).unwrap_or_default());
+    let tagged = read();
+    let canonical = tagged.each_ref();
+    let canonical = canonical.map(|tagged| block(tagged["number"].clone()).unwrap_or_default());
+    if tagged != read() {
+        return;
+    }
+    let known = tagged.iter().filter(|block| block.is_object());
+    if !known.map(|block| number(&block["number"])).is_sorted() {
+        findings.push(format!("tags out of order: {tagged:?}"));
+    }
+    for (tagged, canonical) in tagged.iter().zip(canonical) {
+        if tagged.is_object() && tagged["hash"] != canonical["hash"] {
+            findings.push(format!("a tag is not canonical: {tagged}, {canonical}"));
+        }
+    }
 }
 
 #[test]
@@ -249,18 +302,20 @@ fn l1_reorgs_of_1_to_64_blocks_leave_one_safe_chain_on_every_node() {
     network.post();
     let mut safe = network.settle();
     for depth in [1, 5, 20, 64] {
-        let height = network.l1.height();
-        network.l1.rewind(height - depth);
-        network.l1.mine_to(height + 1);
-        network.sequenced();
-        network.transfer();
-        network.post();
-        let after = network.settle();
+        let after = network.reorganise(depth);
         assert!(after["number"].as_u64() > Some(0));
         assert_ne!(after, safe);
-        network.check_against_a_fresh_derivation(&after);
         safe = after;
     }
+    // Blocks become final, and the next reorg ends above them.
+    network.l1.finalized_depth = 2;
+    network.l1.mine_to(network.l1.height() + 4);
+    network.sequenced();
+    network.settle();
+    network.finalized();
+    let after = network.reorganise(1);
+    assert_ne!(after, safe);
+    network.finalized();
     let (answers, findings) = watch.finish();
     assert!(answers > 100, "{answers} answers were checked");
     assert_eq!(findings, [""; 0]);

@@ -1,0 +1,55 @@
+//! Batcher data that was dropped, summed up by reason for one log line per L1 block: a channel can hold
+//! a million batches that are dropped one by one.
+
+use starling_proto::derive::DropReason;
+use std::{collections::BTreeMap, fmt::Write};
+
+/// Dropped data since the last [`DropReport::take`].
+#[derive(Debug, Default)]
+pub(super) struct DropReport {
+    /// Counts by the reason's label.
+    counts: BTreeMap<&'static str, u64>,
+}
+
+impl DropReport {
+    /// Counts dropped data. Transactions of other senders are left out: anybody can send them to the
+    /// inbox, at any time.
+    pub fn add(&mut self, reason: DropReason, count: u64) {
+        if reason != DropReason::Sender {
+            let total = self.counts.entry(reason.label()).or_default();
+            *total = total.saturating_add(count);
+        }
+    }
+
+    /// The reasons with their counts, as text; `None` if nothing was dropped. Starts to count anew.
+    pub fn take(&mut self) -> Option<String> {
+        let mut text = String::new();
+        for (label, count) in std::mem::take(&mut self.counts) {
+            let comma = if text.is_empty() { "" } else { ", " };
+            // Writing to a string never fails.
+            let _ = write!(text, "{comma}{label}: {count}");
+        }
+        (!text.is_empty()).then_some(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_million_dropped_batches_are_one_line_of_text() {
+        let mut report = DropReport::default();
+        assert_eq!(report.take(), None);
+        for _ in 0..1_000_000 {
+            report.add(DropReason::PastBatch, 1);
+        }
+        report.add(DropReason::Frame, 3);
+        let past = DropReason::PastBatch.label();
+        let frame = DropReason::Frame.label();
+        assert_eq!(report.take(), Some(format!("{frame}: 3, {past}: 1000000")));
+        assert_eq!(report.take(), None);
+        report.add(DropReason::Sender, 1_000);
+        assert_eq!(report.take(), None, "anybody can send to the inbox");
+    }
+}
