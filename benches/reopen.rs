@@ -25,7 +25,11 @@ use std::{
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
-use support::{Ground, Times, ms, print_times, size};
+use support::{
+    Ground, Times, ms, print_times,
+    program::{time_bare, time_to_answer},
+    size,
+};
 
 const SENDERS: usize = 1000;
 const TRANSFERS: usize = 10;
@@ -46,7 +50,8 @@ fn main() {
         .status();
     assert!(!child.expect("the child runs").success(), "it is killed");
 
-    let program = time_program(kills);
+    let mut program = Times::default();
+    (0..kills).for_each(|_| program.push(time_bare()));
     let held = journal(datadir);
     let killed = time_starts(datadir, kills);
     // An orderly end flushes the memtables.
@@ -70,23 +75,6 @@ fn main() {
         ms(median) / ms(clean.percentile(50)),
         (ms(median) - ms(clean.percentile(50))) / (held as f64 / 1e6)
     );
-}
-
-fn time_program(times: usize) -> Times {
-    let mut program = Times::default();
-    for _ in 0..times {
-        let begun = Instant::now();
-        assert!(
-            net::starling()
-                .arg("--version")
-                .output()
-                .expect("the program runs")
-                .status
-                .success()
-        );
-        program.push(begun.elapsed());
-    }
-    program
 }
 
 /// Starts over the same store, each of which ends with a kill.
@@ -139,11 +127,8 @@ fn start(datadir: &Path) -> (Duration, Child) {
         .spawn()
         .expect("the node starts");
     let url = format!("http://127.0.0.1:{port}");
-    while head(&url).is_none() {
-        assert!(begun.elapsed() < PATIENCE, "the node does not answer");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    (begun.elapsed(), node)
+    let time = time_to_answer(begun, PATIENCE, || head(&url).is_some());
+    (time, node)
 }
 
 /// Makes the store and kills this process when the blocks have filled so much of the memtables.

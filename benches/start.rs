@@ -13,7 +13,11 @@ use alloy_primitives::{Address, Bytes, TxKind, U256};
 use net::{Account, Devnet, Node, Running, ask, call, head, number};
 use serde_json::json;
 use std::time::{Duration, Instant};
-use support::{Times, ms, print_times, size};
+use support::{
+    Times, ms, print_times, process,
+    program::{time_bare, time_to_answer},
+    size,
+};
 
 const START_BAR: Duration = Duration::from_secs(2);
 const REOPEN_BAR: Duration = Duration::from_secs(1);
@@ -48,16 +52,7 @@ fn main() {
 fn measure_starts(starts: usize) -> Times {
     let (mut all, mut program) = (Times::default(), Times::default());
     for _ in 0..starts {
-        let begun = Instant::now();
-        assert!(
-            net::starling()
-                .arg("--version")
-                .output()
-                .expect("the program runs")
-                .status
-                .success()
-        );
-        program.push(begun.elapsed());
+        program.push(time_bare());
         let begun = Instant::now();
         let net = Devnet::start(&[]);
         ask(&net.replicas()[0].http, "eth_blockNumber", json!([]));
@@ -112,15 +107,9 @@ fn reopen(net: &Devnet, node: &Node, tries: usize) -> (Times, Option<Running>) {
         }
         let begun = Instant::now();
         running = Some(node.restart(&net.dir.join("restarted.log")));
-        while head(&node.http).is_none() {
-            assert!(
-                begun.elapsed() < PATIENCE,
-                "{} does not come back",
-                node.name
-            );
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        times.push(begun.elapsed());
+        times.push(time_to_answer(begun, PATIENCE, || {
+            head(&node.http).is_some()
+        }));
     }
     (times, running)
 }
@@ -148,16 +137,6 @@ fn pay(node: &Node, account: &Account, chain_id: u64, time: Duration) -> usize {
 
 /// Resident megabytes of a process, as the kernel counts them.
 fn resident(pid: i32) -> f64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the process lives");
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:"))
-        .expect("a resident set");
-    let kib: f64 = line
-        .trim()
-        .trim_end_matches(" kB")
-        .trim()
-        .parse()
-        .expect("a number");
-    kib * 1024.0 / 1e6
+    let kib = process::field(&format!("/proc/{pid}/status"), "VmRSS:");
+    kib as f64 * 1024.0 / 1e6
 }

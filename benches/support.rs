@@ -5,6 +5,7 @@
 pub mod frames;
 pub mod part;
 pub mod process;
+pub mod program;
 pub mod spread;
 pub mod swarm;
 

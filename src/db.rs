@@ -204,13 +204,21 @@ fn show_report(report: &DamageReport, dir: &Path) -> String {
         text.push_str(&format!("and {} more\n", report.count - named));
     }
     let shown = dir.display();
-    text.push_str(&match (report.is_sound(), report.damages.iter().any(|damage| damage.remedy == Remedy::Resync)) {
-        (true, _) => "nothing is damaged\n".to_owned(),
-        (false, false) => format!("next: `starling db repair --datadir {shown}` rewrites it\n"),
-        (false, true) => {
-            format!("next: `starling db repair --datadir {shown}` rewrites what can be derived. If that is not all: {}\n", rebuild(dir))
-        }
-    });
+    let needs_resync = report
+        .damages
+        .iter()
+        .any(|damage| damage.remedy == Remedy::Resync);
+    let advice = if report.is_sound() {
+        "nothing is damaged\n".to_owned()
+    } else if needs_resync {
+        format!(
+            "next: `starling db repair --datadir {shown}` rewrites what can be derived. If that is not all: {}\n",
+            rebuild(dir)
+        )
+    } else {
+        format!("next: `starling db repair --datadir {shown}` rewrites it\n")
+    };
+    text.push_str(&advice);
     text
 }
 

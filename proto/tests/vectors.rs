@@ -374,9 +374,10 @@ fn validator_block(case: &Value, now: u64) -> Vec<u8> {
         state_root: B256::ZERO,
         receipts_root: B256::ZERO,
         base_fee_per_gas: Some(0),
-        withdrawals_root: Some(match v4 {
-            true => b256(&case["withdrawalsRoot"]),
-            false => alloy_consensus::proofs::calculate_withdrawals_root(&withdrawals),
+        withdrawals_root: Some(if v4 {
+            b256(&case["withdrawalsRoot"])
+        } else {
+            alloy_consensus::proofs::calculate_withdrawals_root(&withdrawals)
         }),
         blob_gas_used: v3.then(|| number("blobGasUsed").unwrap_or(0)),
         excess_blob_gas: v3.then(|| number("excessBlobGas").unwrap_or(0)),
@@ -593,12 +594,13 @@ fn l1_attributes_survive_decoding() {
 #[test]
 fn l1_attributes_of_real_blocks_have_these_fees() {
     for vector in list(&fixture!("deposits-fees/l1-info-decode.json")["vectors"]) {
-        let calldata = match vector["calldata"].is_string() {
-            true => Bytes::from(bytes(&vector["calldata"])),
-            false => match decode_transaction(&bytes(&vector["deposit_tx"])).unwrap() {
+        let calldata = if vector["calldata"].is_string() {
+            Bytes::from(bytes(&vector["calldata"]))
+        } else {
+            match decode_transaction(&bytes(&vector["deposit_tx"])).unwrap() {
                 OpTxEnvelope::Deposit(deposit) => deposit.input.clone(),
                 other => panic!("{other:?} is no deposit"),
-            },
+            }
         };
         let info = L1BlockInfo::decode(&calldata).unwrap();
         let field = |key: &str| vector[key].as_u64().unwrap_or_default();

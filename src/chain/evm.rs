@@ -325,12 +325,16 @@ fn eth_evm(
     simulation: bool,
 ) -> EthEvm<Db, Accesses, PrecompilesMap> {
     let active = spec.at(timestamp);
-    let spec_id = match (active.osaka, active.prague, active.cancun, active.shanghai) {
-        (true, ..) => SpecId::OSAKA,
-        (_, true, ..) => SpecId::PRAGUE,
-        (_, _, true, _) => SpecId::CANCUN,
-        (.., true) => SpecId::SHANGHAI,
-        _ => SpecId::MERGE,
+    let spec_id = if active.osaka {
+        SpecId::OSAKA
+    } else if active.prague {
+        SpecId::PRAGUE
+    } else if active.cancun {
+        SpecId::CANCUN
+    } else if active.shanghai {
+        SpecId::SHANGHAI
+    } else {
+        SpecId::MERGE
     };
     let mut cfg = CfgEnv::new_with_spec(spec_id).with_chain_id(spec.chain_id);
     if simulation {

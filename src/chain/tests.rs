@@ -88,9 +88,10 @@ pub fn killed(datadir: &Path) -> TempDir {
         let mut all = BTreeSet::new();
         for entry in std::fs::read_dir(dir)? {
             let entry = entry?;
-            match entry.file_type()?.is_dir() {
-                true => all.extend(files(&entry.path())?),
-                false => drop(all.insert(entry.path())),
+            if entry.file_type()?.is_dir() {
+                all.extend(files(&entry.path())?);
+            } else {
+                all.insert(entry.path());
             }
         }
         Ok(all)

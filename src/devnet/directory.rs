@@ -173,15 +173,15 @@ impl Directory {
             (None, true) => "resumed, kept",
         };
         println!("development network in {} ({fate})", self.path.display());
-        match (self.given, self.resumed) {
-            (true, false) => println!(
+        if self.given && self.resumed {
+            println!(
+                "the network is resumed with the genesis files and the {ROLLUP} in the directory; the given files are not used"
+            );
+        } else if self.given {
+            println!(
                 "both chains begin now: {L1_GENESIS}, {L2_GENESIS} and {ROLLUP} there hold the new times and hashes (L2 {})",
                 self.rollup.genesis.l2.hash
-            ),
-            (true, true) => println!(
-                "the network is resumed with the genesis files and the {ROLLUP} in the directory; the given files are not used"
-            ),
-            (false, _) => {}
+            );
         }
         println!();
         for node in &self.nodes {

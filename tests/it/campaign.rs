@@ -209,9 +209,10 @@ fn files(dir: &Path) -> Vec<PathBuf> {
             .expect("a folder")
             .map(|entry| entry.expect("an entry").path())
         {
-            match entry.is_dir() {
-                true => walk(root, &entry, out),
-                false => out.push(entry.strip_prefix(root).expect("inside").to_owned()),
+            if entry.is_dir() {
+                walk(root, &entry, out);
+            } else {
+                out.push(entry.strip_prefix(root).expect("inside").to_owned());
             }
         }
     }

@@ -15,6 +15,7 @@ use starling::{
 };
 use starling_proto::derive::BlobRef;
 use std::{
+    collections::BTreeMap,
     path::{Path, PathBuf},
     process::Stdio,
     time::Duration,
@@ -178,94 +179,106 @@ fn compare(ours: &Value, geths: &Value, same: &[&str], more: &[&str]) {
     }
 }
 
+/// Members of a receipt that are the same wherever a transaction is mined.
+const RECEIPT: [&str; 11] = [
+    "type",
+    "status",
+    "from",
+    "to",
+    "gasUsed",
+    "blobGasUsed",
+    "blobGasPrice",
+    "transactionHash",
+    "contractAddress",
+    "logs",
+    "logsBloom",
+];
+
+/// Members of a transaction that are the same wherever it is mined.
+const TRANSACTION: [&str; 18] = [
+    "type",
+    "hash",
+    "from",
+    "to",
+    "gas",
+    "nonce",
+    "value",
+    "input",
+    "chainId",
+    "v",
+    "r",
+    "s",
+    "yParity",
+    "accessList",
+    "maxFeePerGas",
+    "maxPriorityFeePerGas",
+    "maxFeePerBlobGas",
+    "blobVersionedHashes",
+];
+
+/// Waits until a transaction is mined and compares it and its receipt with the recorded ones;
+/// returns the number of its block.
+fn assert_mined(l1: &L1, recorded: &Recorded) -> u64 {
+    let hash = &recorded.transaction["hash"];
+    let receipt = wait("a receipt", PATIENCE, || {
+        let receipt = ask(&l1.url, "eth_getTransactionReceipt", json!([hash]));
+        (!receipt.is_null()).then_some(receipt)
+    });
+    compare(&receipt, &recorded.receipt, &RECEIPT, &[]);
+    let transaction = ask(&l1.url, "eth_getTransactionByHash", json!([hash]));
+    let more = ["blockTimestamp"];
+    compare(&transaction, &recorded.transaction, &TRANSACTION, &more);
+    number(&receipt["blockNumber"])
+}
+
+/// The block at `height` holds these transactions alone, its blobs are served, and the fee history
+/// counts them.
+fn assert_served(l1: &L1, height: u64, transactions: &[&Recorded]) {
+    let tag = format!("{height:#x}");
+    let block = ask(&l1.url, "eth_getBlockByNumber", json!([tag, false]));
+    let blobs: Vec<&Blob> = transactions.iter().flat_map(|one| &one.blobs).collect();
+    assert!(blobs.len() <= 6);
+    assert_eq!(number(&block["blobGasUsed"]), 131_072 * blobs.len() as u64);
+    let hashes = transactions
+        .iter()
+        .flat_map(|one| one.field::<Vec<B256>>("blobVersionedHashes"));
+    let blob_ref = |(index, versioned_hash)| BlobRef {
+        index,
+        versioned_hash,
+    };
+    let wanted: Vec<BlobRef> = (0..).zip(hashes).map(blob_ref).collect();
+    let served = l1.blobs(&block, &wanted);
+    let served: Vec<&Blob> = served.iter().map(|blob| &**blob).collect();
+    assert_eq!(served, blobs, "block {height}");
+    let history = ask(&l1.url, "eth_feeHistory", json!(["0x1", tag, []]));
+    let used = history["blobGasUsedRatio"][0].as_f64().expect("a number");
+    assert!((used - blobs.len() as f64 / 6.0).abs() < 1e-9, "{history}");
+    assert_eq!(history["baseFeePerBlobGas"], json!(["0x1", "0x1"]));
+}
+
 #[test]
 fn the_blob_transactions_of_a_real_batcher_are_mined_shown_and_served() {
     let Some(recorded) = recording() else { return };
     let dir = tempfile::tempdir().expect("a folder");
-    let first = &recorded[0];
-    let mut l1 = L1::start(
-        dir.path(),
-        first.quantity("chainId"),
-        &first.field::<String>("from"),
+    let (chain_id, sender) = (
+        recorded[0].quantity("chainId"),
+        recorded[0].field::<String>("from"),
     );
+    let mut l1 = L1::start(dir.path(), chain_id, &sender);
     for one in &recorded {
-        let sent = ask(
-            &l1.url,
-            "eth_sendRawTransaction",
-            json!([one.network_form()]),
-        );
+        let params = json!([one.network_form()]);
+        let sent = ask(&l1.url, "eth_sendRawTransaction", params);
         assert_eq!(sent, one.transaction["hash"]);
     }
-    let mut blocks = std::collections::BTreeMap::new();
+    let mut blocks: BTreeMap<u64, Vec<&Recorded>> = BTreeMap::new();
     for one in &recorded {
-        let hash = &one.transaction["hash"];
-        let receipt = wait("a receipt", PATIENCE, || {
-            let receipt = ask(&l1.url, "eth_getTransactionReceipt", json!([hash]));
-            (!receipt.is_null()).then_some(receipt)
-        });
-        let same = [
-            "type",
-            "status",
-            "from",
-            "to",
-            "gasUsed",
-            "blobGasUsed",
-            "blobGasPrice",
-            "transactionHash",
-            "contractAddress",
-            "logs",
-            "logsBloom",
-        ];
-        compare(&receipt, &one.receipt, &same, &[]);
-        let transaction = ask(&l1.url, "eth_getTransactionByHash", json!([hash]));
-        let same = [
-            "type",
-            "hash",
-            "from",
-            "to",
-            "gas",
-            "nonce",
-            "value",
-            "input",
-            "chainId",
-            "v",
-            "r",
-            "s",
-            "yParity",
-            "accessList",
-            "maxFeePerGas",
-            "maxPriorityFeePerGas",
-            "maxFeePerBlobGas",
-            "blobVersionedHashes",
-        ];
-        compare(&transaction, &one.transaction, &same, &["blockTimestamp"]);
-        let of_block: &mut Vec<&Recorded> =
-            blocks.entry(number(&receipt["blockNumber"])).or_default();
-        of_block.push(one);
+        let height = assert_mined(&l1, one);
+        blocks.entry(height).or_default().push(one);
     }
     l1.kill9();
     l1.run();
-    for (height, of_block) in blocks {
-        let tag = format!("{height:#x}");
-        let block = ask(&l1.url, "eth_getBlockByNumber", json!([tag, false]));
-        let blobs: Vec<&Blob> = of_block.iter().flat_map(|one| &one.blobs).collect();
-        assert!(blobs.len() <= 6);
-        assert_eq!(number(&block["blobGasUsed"]), 131_072 * blobs.len() as u64);
-        let hashes = of_block
-            .iter()
-            .flat_map(|one| one.field::<Vec<B256>>("blobVersionedHashes"));
-        let blob_ref = |(index, versioned_hash)| BlobRef {
-            index,
-            versioned_hash,
-        };
-        let wanted: Vec<BlobRef> = (0..).zip(hashes).map(blob_ref).collect();
-        let served = l1.blobs(&block, &wanted);
-        let served: Vec<&Blob> = served.iter().map(|blob| &**blob).collect();
-        assert_eq!(served, blobs, "block {height}");
-        let history = ask(&l1.url, "eth_feeHistory", json!(["0x1", tag, []]));
-        let used = history["blobGasUsedRatio"][0].as_f64().expect("a number");
-        assert!((used - blobs.len() as f64 / 6.0).abs() < 1e-9, "{history}");
-        assert_eq!(history["baseFeePerBlobGas"], json!(["0x1", "0x1"]));
+    for (height, transactions) in blocks {
+        assert_served(&l1, height, &transactions);
     }
     assert_eq!(ask(&l1.url, "eth_blobBaseFee", json!([])), "0x1");
 }

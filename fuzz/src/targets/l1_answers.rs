@@ -47,7 +47,7 @@ pub fn target(data: &[u8]) -> InputKind {
     outcome
 }
 
-/// What an endpoint proves is what a trusted one says.
+/// Answers that an endpoint proves read as those of a trusted endpoint.
 fn blocks(text: &str, outcome: &mut InputKind) {
     let header = note(fuzzing::header(text, false), outcome);
     let trusted = note(fuzzing::header(text, true), outcome);
@@ -103,7 +103,9 @@ fn block(transactions: &[TxEnvelope]) -> Value {
     object
 }
 
-pub fn seeds() -> Vec<Vec<u8>> {
+/// Block objects: without transactions, with some, and with a transaction and a field that are
+/// unknown.
+fn block_seeds() -> [Value; 3] {
     let to = TxKind::Call(WATCHED.inbox);
     let transactions = [
         signed(TxLegacy {
@@ -124,6 +126,11 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let mut unknown = block(&transactions);
     unknown["transactions"][1]["type"] = json!("0x6");
     unknown["newField"] = json!("0x1");
+    [block(&[]), block(&transactions), unknown]
+}
+
+/// Receipts of a block, and the proof of an account with a storage slot.
+fn receipt_and_proof_seeds() -> [Value; 2] {
     let log = json!({ "address": WATCHED.portal, "topics": [B256::ZERO], "data": "0x00" });
     let receipt = json!({
         "type": "0x2", "status": "0x1", "cumulativeGasUsed": "0x5208", "logs": [log],
@@ -134,27 +141,11 @@ pub fn seeds() -> Vec<Vec<u8>> {
         "accountProof": ["0xf8518080"],
         "storageProof": [{ "key": "0x0", "value": "0x1", "proof": ["0xe2a0"] }],
     });
-    let mut seeds: Vec<Vec<u8>> = [
-        block(&[]),
-        block(&transactions),
-        unknown,
-        json!([receipt, receipt]),
-        proof,
-    ]
-    .iter()
-    .map(|json| json.to_string().into_bytes())
-    .collect();
-    let files = [
-        "l1-source/headers/post-shanghai-success_data.json",
-        "l1-source/headers/pre-shanghai-success_data.json",
-    ];
-    seeds.extend(
-        files
-            .iter()
-            .filter_map(|name| fixtures::file(name))
-            .map(String::into_bytes),
-    );
-    // A receipt in EIP-2718 form: status, gas, an empty bloom and no logs.
+    [json!([receipt, receipt]), proof]
+}
+
+/// A receipt in EIP-2718 form: status, gas, an empty bloom and no logs; of type 2 and as legacy.
+fn raw_receipt_seeds() -> [Vec<u8>; 2] {
     let bloom = [0; 256];
     let body = [
         &[0xf9, 1, 6, 1, 0x82, 0x52, 8, 0xb9, 1, 0][..],
@@ -162,7 +153,19 @@ pub fn seeds() -> Vec<Vec<u8>> {
         &[0xc0],
     ]
     .concat();
-    seeds.push([&[2][..], &body].concat());
-    seeds.push(body);
-    seeds
+    [[&[2][..], &body].concat(), body]
+}
+
+pub fn seeds() -> Vec<Vec<u8>> {
+    let objects = block_seeds().into_iter().chain(receipt_and_proof_seeds());
+    let files = [
+        "l1-source/headers/post-shanghai-success_data.json",
+        "l1-source/headers/pre-shanghai-success_data.json",
+    ];
+    let files = files.iter().filter_map(|name| fixtures::file(name));
+    objects
+        .map(|object| object.to_string().into_bytes())
+        .chain(files.map(String::into_bytes))
+        .chain(raw_receipt_seeds())
+        .collect()
 }

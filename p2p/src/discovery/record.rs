@@ -87,16 +87,18 @@ impl Contact {
             .iter()
             .filter(|socket| Scope::of(socket.ip()) >= nearest.max(Scope::Machine))
             .collect();
-        match (given.is_empty(), usable.is_empty()) {
-            (true, _) => Err(Unfit::NoAddress),
-            (_, true) => Err(Unfit::Unroutable),
-            _ => Ok(Self {
-                peer,
-                addresses: usable.into_iter().map(multiaddr).collect(),
-                seq: record.seq(),
-                record: record.to_base64(),
-            }),
+        if given.is_empty() {
+            return Err(Unfit::NoAddress);
         }
+        if usable.is_empty() {
+            return Err(Unfit::Unroutable);
+        }
+        Ok(Self {
+            peer,
+            addresses: usable.into_iter().map(multiaddr).collect(),
+            seq: record.seq(),
+            record: record.to_base64(),
+        })
     }
 }
 

@@ -467,12 +467,12 @@ impl Reputation {
         let (score, router) = self.peers.get(peer).map_or((0.0, 0.0), |state| {
             (state.counters.score(), state.router.min(0.0))
         });
-        match (self.is_protected(peer), self.policy.ban) {
-            (true, _) => score.max(0.0),
-            (false, true) => {
-                score.max(score::router_thresholds().graylist_threshold + GRAYLIST_MARGIN - router)
-            }
-            (false, false) => score,
+        if self.is_protected(peer) {
+            score.max(0.0)
+        } else if self.policy.ban {
+            score.max(score::router_thresholds().graylist_threshold + GRAYLIST_MARGIN - router)
+        } else {
+            score
         }
     }
 

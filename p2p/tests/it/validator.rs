@@ -84,9 +84,10 @@ fn block(case: &Value, timestamp: u64) -> Vec<u8> {
     let header = Header {
         timestamp,
         base_fee_per_gas: Some(0),
-        withdrawals_root: Some(match v4 {
-            true => word(&case["withdrawalsRoot"]),
-            false => alloy_trie::root::ordered_trie_root_encoded(&list),
+        withdrawals_root: Some(if v4 {
+            word(&case["withdrawalsRoot"])
+        } else {
+            alloy_trie::root::ordered_trie_root_encoded(&list)
         }),
         blob_gas_used: v3.then(|| number("blobGasUsed").unwrap_or(0)),
         excess_blob_gas: v3.then(|| number("excessBlobGas").unwrap_or(0)),

@@ -356,73 +356,74 @@ impl SpanParts {
     }
 }
 
-/// The span of blocks 4 to 9 on a safe block 3, changed. The drops are those before Holocene, and
-/// since.
+/// A change of the span of blocks 4 to 9 on a safe block 3, and the drops that it leads to.
+struct BrokenSpan {
+    change: fn(&mut SpanParts),
+    before_holocene: Vec<DropReason>,
+    since_holocene: Vec<DropReason>,
+}
+
+impl BrokenSpan {
+    /// A span that is dropped for this reason, since Holocene with its channel.
+    fn new(reason: DropReason, change: fn(&mut SpanParts)) -> Self {
+        Self {
+            change,
+            before_holocene: vec![reason],
+            since_holocene: vec![reason, DropReason::ChannelFlushed],
+        }
+    }
+}
+
+fn broken_spans() -> [BrokenSpan; 8] {
+    use DropReason::*;
+    [
+        BrokenSpan::new(BatchParent, |span| span.parent = B256::ZERO),
+        BrokenSpan::new(BatchOrigin, |span| span.origin = Some(B256::ZERO)),
+        // The first origin is beyond the next one of the parent, or before the parent's.
+        BrokenSpan::new(BatchOrigin, |span| span.shift(2, 0)),
+        BrokenSpan::new(BatchOrigin, |span| span.shift(-1, 0)),
+        // The origin is later than the block.
+        BrokenSpan {
+            since_holocene: vec![BatchTime, SpanRest, ChannelFlushed],
+            ..BrokenSpan::new(BatchTime, |span| span.shift(1, 0))
+        },
+        // Blocks between those of the chain, and the genesis block among them.
+        BrokenSpan::new(BatchTime, |span| span.shift(0, -1)),
+        BrokenSpan::new(BatchTime, |span| span.shift(0, -3)),
+        BrokenSpan {
+            since_holocene: vec![BatchUndecided],
+            ..BrokenSpan::new(BatchParent, |span| span.shift(0, -8))
+        },
+    ]
+}
+
+/// Posts the span of blocks 4 to 9, changed, on a safe block 3.
+fn post_changed_span(network: &mut Network, change: fn(&mut SpanParts)) {
+    let mut parts = SpanParts {
+        blocks: (4..=9).map(|number| network.span_block(number)).collect(),
+        parent: network.l2[3].hash,
+        origin: None,
+    };
+    change(&mut parts);
+    let span = network.span_of(&parts.blocks, parts.parent, parts.origin);
+    let item = network.channel(&[span]);
+    network.post(item);
+}
+
 #[test]
 fn spans_that_break_a_rule() {
-    type Change = fn(&mut SpanParts);
-    use DropReason::*;
-    let cases: [(Change, &[DropReason], &[DropReason]); 8] = [
-        (
-            |span| span.parent = B256::ZERO,
-            &[BatchParent],
-            &[BatchParent, ChannelFlushed],
-        ),
-        (
-            |span| span.origin = Some(B256::ZERO),
-            &[BatchOrigin],
-            &[BatchOrigin, ChannelFlushed],
-        ),
-        // The first origin is beyond the next one of the parent, or before the parent's.
-        (
-            |span| span.shift(2, 0),
-            &[BatchOrigin],
-            &[BatchOrigin, ChannelFlushed],
-        ),
-        (
-            |span| span.shift(-1, 0),
-            &[BatchOrigin],
-            &[BatchOrigin, ChannelFlushed],
-        ),
-        // The origin is later than the block.
-        (
-            |span| span.shift(1, 0),
-            &[BatchTime],
-            &[BatchTime, SpanRest, ChannelFlushed],
-        ),
-        // Blocks between those of the chain, and the genesis block among them.
-        (
-            |span| span.shift(0, -1),
-            &[BatchTime],
-            &[BatchTime, ChannelFlushed],
-        ),
-        (
-            |span| span.shift(0, -3),
-            &[BatchTime],
-            &[BatchTime, ChannelFlushed],
-        ),
-        (|span| span.shift(0, -8), &[BatchParent], &[BatchUndecided]),
-    ];
     for fork in [Fork::Granite, Fork::Holocene] {
-        for (change, granite, holocene) in &cases {
+        for broken in broken_spans() {
             let mut network = nine_blocks(fork);
             network.post_blocks(1..=3, false);
             network.mine_to(6);
             network.expect_head(3, &[]);
-            let mut parts = SpanParts {
-                blocks: (4..=9).map(|number| network.span_block(number)).collect(),
-                parent: network.l2[3].hash,
-                origin: None,
-            };
-            change(&mut parts);
-            let span = network.span_of(&parts.blocks, parts.parent, parts.origin);
-            let item = network.channel(&[span]);
-            network.post(item);
+            post_changed_span(&mut network, broken.change);
             network.mine();
             let drops = if fork == Fork::Granite {
-                granite
+                broken.before_holocene
             } else {
-                holocene
+                broken.since_holocene
             };
             let drops: Vec<_> = drops.iter().map(|reason| (*reason, 1)).collect();
             network.expect_head(3, &drops);

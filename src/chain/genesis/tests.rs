@@ -314,25 +314,26 @@ fn documents_that_are_no_object_are_refused() {
     assert!(matches!(parse("{"), Err(GenesisError::Json(_))));
 }
 
+/// The specification of an Ethereum file with blob forks at 10, 20, 30 and 40, changed.
+fn with_blob_forks(change: impl FnOnce(&mut Value)) -> Result<ChainSpec, GenesisError> {
+    let mut file = crate::devnet::genesis::l1_genesis_of(900, Default::default());
+    let config = &mut file["config"];
+    for (fork, time) in [("prague", 10), ("osaka", 20), ("bpo1", 30), ("bpo3", 40)] {
+        config[format!("{fork}Time")] = time.into();
+    }
+    config["blobSchedule"] = json!({
+        "cancun": { "target": 1, "max": 2, "baseFeeUpdateFraction": 100 },
+        "osaka": { "target": 3, "max": 4, "baseFeeUpdateFraction": 200 },
+        "bpo1": { "target": 5, "max": 16, "baseFeeUpdateFraction": 300 },
+        "bpo3": { "target": 7, "max": 17, "baseFeeUpdateFraction": 400 },
+    });
+    change(config);
+    parse(&file.to_string()).map(|genesis| genesis.spec)
+}
+
 #[test]
 fn an_ethereum_file_schedules_its_blobs() {
-    let file = |change: &dyn Fn(&mut Value)| {
-        let mut file = crate::devnet::genesis::l1_genesis_of(900, Default::default());
-        change(&mut file["config"]);
-        parse(&file.to_string()).map(|genesis| genesis.spec)
-    };
-    let with_all = |config: &mut Value| {
-        for (fork, time) in [("prague", 10), ("osaka", 20), ("bpo1", 30), ("bpo3", 40)] {
-            config[format!("{fork}Time")] = time.into();
-        }
-        config["blobSchedule"] = serde_json::json!({
-            "cancun": { "target": 1, "max": 2, "baseFeeUpdateFraction": 100 },
-            "osaka": { "target": 3, "max": 4, "baseFeeUpdateFraction": 200 },
-            "bpo1": { "target": 5, "max": 16, "baseFeeUpdateFraction": 300 },
-            "bpo3": { "target": 7, "max": 17, "baseFeeUpdateFraction": 400 },
-        });
-    };
-    let spec = file(&with_all).unwrap();
+    let spec = with_blob_forks(|_| ()).unwrap();
     let at = |time| {
         let params = spec.blob_params(time).unwrap();
         let counts = (params.target_blob_count, params.max_blob_count);
@@ -347,41 +348,39 @@ fn an_ethereum_file_schedules_its_blobs() {
     assert_eq!(at(20), ((3, 4), 6, 200));
     assert_eq!(at(30), ((5, 16), 6, 300));
     assert_eq!(at(40), ((7, 17), 6, 400));
-    let refused = |change: &dyn Fn(&mut Value)| {
-        let refused = file(&|config| {
-            with_all(config);
-            change(config);
-        });
-        refused.unwrap_err().to_string()
-    };
+}
+
+#[test]
+fn an_invalid_blob_schedule_is_refused() {
+    let refused = |change: fn(&mut Value)| with_blob_forks(change).unwrap_err().to_string();
     for (told, refused) in [
         (
             "config.bpo2Time is set, but blobSchedule has no entry for it",
-            refused(&|config| config["bpo2Time"] = 35.into()),
+            refused(|config| config["bpo2Time"] = 35.into()),
         ),
         (
             "config.bpo1Time is before Osaka or an earlier blob fork",
-            refused(&|config| config["bpo1Time"] = 19.into()),
+            refused(|config| config["bpo1Time"] = 19.into()),
         ),
         (
             "config.bpo3Time is before Osaka or an earlier blob fork",
-            refused(&|config| config["bpo3Time"] = 29.into()),
+            refused(|config| config["bpo3Time"] = 29.into()),
         ),
         (
             "config.blobSchedule.osaka.baseFeeUpdateFraction is zero",
-            refused(&|config| config["blobSchedule"]["osaka"]["baseFeeUpdateFraction"] = 0.into()),
+            refused(|config| config["blobSchedule"]["osaka"]["baseFeeUpdateFraction"] = 0.into()),
         ),
         (
             "config.blobSchedule.cancun.max is not between the target and 128",
-            refused(&|config| config["blobSchedule"]["cancun"]["max"] = 0.into()),
+            refused(|config| config["blobSchedule"]["cancun"]["max"] = 0.into()),
         ),
         (
             "config.blobSchedule.bpo3.max is not between the target and 128",
-            refused(&|config| config["blobSchedule"]["bpo3"]["max"] = 129.into()),
+            refused(|config| config["blobSchedule"]["bpo3"]["max"] = 129.into()),
         ),
         (
             "config.blobSchedule.bpo1.target is missing",
-            refused(&|config| config["blobSchedule"]["bpo1"]["target"] = Value::Null),
+            refused(|config| config["blobSchedule"]["bpo1"]["target"] = Value::Null),
         ),
     ] {
         assert_eq!(refused, format!("invalid genesis file: {told}"));

@@ -2,14 +2,16 @@
 
 use super::*;
 use crate::networks::RollupSource;
-use starling_p2p::{PeerLimits, Policy, Scoring};
+use starling_p2p::{DiscoveryConfig, PeerLimits, Policy, Scoring};
 use std::path::Path;
+
+/// The swarm of a node with these options, and the notices.
+fn p2p(line: &str) -> Result<(P2pConfig, Vec<String>), CliError> {
+    node(line, &[]).map(|(config, notices)| (config.p2p.expect("the swarm is on"), notices))
+}
 
 #[test]
 fn options_of_peers_reach_the_swarm() -> Result<(), CliError> {
-    let p2p = |line: &str| {
-        node(line, &[]).map(|(config, notices)| (config.p2p.expect("the swarm is on"), notices))
-    };
     let (config, notices) = p2p("")?;
     assert_eq!(notices, Vec::<String>::new());
     assert_eq!(
@@ -66,29 +68,32 @@ fn options_of_peers_reach_the_swarm() -> Result<(), CliError> {
     Ok(())
 }
 
+/// Ports of discovery: where it listens, and those it advertises.
+fn discovery_ports(discovery: &DiscoveryConfig) -> [u16; 3] {
+    [
+        discovery.listen_udp,
+        discovery.advertise_tcp,
+        discovery.advertise_udp,
+    ]
+}
+
 #[test]
-fn options_of_discovery_reach_the_swarm() -> Result<(), CliError> {
-    const ENODE: &str = "enode://2d4e7e9d48f4dd4efe9342706dd1b0024681bd4c3300d021f86fc75eab7865d4e0cbec6fbc883f011cfd6a57423e7e2f6e\
-        104baad2b744c3cafaec6bc7dc92c1@boot.example.org:0?discport=30305";
-    let p2p = |line: &str| {
-        node(line, &[]).map(|(config, notices)| (config.p2p.expect("the swarm is on"), notices))
-    };
+fn discovery_is_on_without_options() -> Result<(), CliError> {
     let (config, notices) = p2p("")?;
     assert_eq!(notices, Vec::<String>::new());
     let discovery = config.discovery.expect("discovery is on");
     assert!(!config.nat && config.bootnodes.is_none() && discovery.advertise_ip.is_none());
-    assert_eq!(
-        (
-            discovery.listen_udp,
-            discovery.advertise_tcp,
-            discovery.advertise_udp
-        ),
-        (0, 0, 0)
-    );
+    assert_eq!(discovery_ports(&discovery), [0, 0, 0]);
     assert!(discovery.store.is_some_and(
         |path| path.ends_with("opnode_discovery_db") && path.parent() != Some(Path::new(""))
     ));
+    Ok(())
+}
 
+#[test]
+fn options_of_discovery_reach_the_swarm() -> Result<(), CliError> {
+    const ENODE: &str = "enode://2d4e7e9d48f4dd4efe9342706dd1b0024681bd4c3300d021f86fc75eab7865d4e0cbec6fbc883f011cfd6a57423e7e2f6e\
+        104baad2b744c3cafaec6bc7dc92c1@boot.example.org:0?discport=30305";
     let line = format!(
         "--p2p.nat --p2p.listen.udp=9 --p2p.advertise.ip=node.example.org --p2p.advertise.tcp=7 --p2p.advertise.udp=8 \
          --p2p.bootnodes={ENODE}, --p2p.discovery.path=here"
@@ -97,14 +102,7 @@ fn options_of_discovery_reach_the_swarm() -> Result<(), CliError> {
     assert_eq!(notices, Vec::<String>::new());
     let discovery = config.discovery.expect("discovery is on");
     assert!(config.nat);
-    assert_eq!(
-        (
-            discovery.listen_udp,
-            discovery.advertise_tcp,
-            discovery.advertise_udp
-        ),
-        (9, 7, 8)
-    );
+    assert_eq!(discovery_ports(&discovery), [9, 7, 8]);
     assert_eq!(discovery.advertise_ip.as_deref(), Some("node.example.org"));
     assert_eq!(
         config
@@ -116,7 +114,11 @@ fn options_of_discovery_reach_the_swarm() -> Result<(), CliError> {
         [ENODE]
     );
     assert_eq!(discovery.store.as_deref(), Some(Path::new("here")));
+    Ok(())
+}
 
+#[test]
+fn parts_of_discovery_can_be_turned_off() -> Result<(), CliError> {
     assert!(p2p("--p2p.no-discovery")?.0.discovery.is_none());
     assert!(
         p2p("--p2p.discovery.path=memory")?
@@ -131,6 +133,11 @@ fn options_of_discovery_reach_the_swarm() -> Result<(), CliError> {
         Some(Vec::new()),
         "a list of nothing is none at all"
     );
+    Ok(())
+}
+
+#[test]
+fn invalid_options_of_discovery_are_refused() {
     for line in [
         "--p2p.bootnodes=127.0.0.1:30303",
         "--p2p.bootnodes=enr:x",
@@ -139,62 +146,73 @@ fn options_of_discovery_reach_the_swarm() -> Result<(), CliError> {
     ] {
         assert!(p2p(line).is_err(), "{line}");
     }
-    Ok(())
 }
 
+/// The swarm of an execution core with these options, and the notices.
+fn following(
+    line: &str,
+    environment: &[(&str, &str)],
+) -> Result<(Option<FollowingConfig>, Vec<String>), CliError> {
+    let parsed = parse_with(&format!("starling execution {line}"), environment)?;
+    match parsed.invocation {
+        Invocation::Execution(config) => Ok((config.following, parsed.notices)),
+        other => panic!("{other:?}"),
+    }
+}
+
+const PEER: &str = "/ip4/127.0.0.1/tcp/9/p2p/16Uiu2HAm4wN4epAyuj82ix2QC1Uc2vQd833szwvsNpLqhubPz8xa";
+
 #[test]
-fn an_execution_core_joins_a_swarm_only_when_it_is_told_to() -> Result<(), CliError> {
-    let execution = |line: &str, environment: &[(&str, &str)]| {
-        let parsed = parse_with(&format!("starling execution {line}"), environment)?;
-        match parsed.invocation {
-            Invocation::Execution(config) => Ok((config.following, parsed.notices)),
-            other => panic!("{other:?}"),
-        }
-    };
-    const PEER: &str =
-        "/ip4/127.0.0.1/tcp/9/p2p/16Uiu2HAm4wN4epAyuj82ix2QC1Uc2vQd833szwvsNpLqhubPz8xa";
+fn an_execution_core_joins_no_swarm_unless_it_is_told_to() -> Result<(), CliError> {
+    // Variables of a rollup node on the same machine tell an execution core nothing.
     let of_a_rollup_node = [
         ("OP_NODE_P2P_STATIC", PEER),
         ("OP_NODE_P2P_LISTEN_TCP_PORT", "7"),
     ];
-    for line in ["", "--rollup.config=r.json", "--p2p.disable=true"] {
-        let (following, notices) = execution(
-            line,
-            if line.contains("disable") {
-                &[]
-            } else {
-                &of_a_rollup_node
-            },
-        )?;
+    for (line, environment) in [
+        ("", &of_a_rollup_node[..]),
+        ("--rollup.config=r.json", &of_a_rollup_node),
+        ("--p2p.disable=true", &[]),
+    ] {
+        let (following, notices) = following(line, environment)?;
         assert!(
             following.is_none() && notices.is_empty(),
             "{line}: {notices:?}"
         );
     }
+    Ok(())
+}
+
+#[test]
+fn an_execution_core_joins_the_swarm_of_its_options() -> Result<(), CliError> {
     let signer = "--p2p.unsafe.block.signer=0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266";
-    let (following, notices) = execution(
-        &format!("--rollup.config=r.json --p2p.static={PEER} {signer} --p2p.listen.tcp=5"),
-        &[],
-    )?;
-    let following = following.expect("a swarm");
+    let line = format!("--rollup.config=r.json --p2p.static={PEER} {signer} --p2p.listen.tcp=5");
+    let (joined, notices) = following(&line, &[])?;
+    let joined = joined.expect("a swarm");
     assert_eq!(
-        (following.p2p.static_peers, following.p2p.listen_tcp),
+        (joined.p2p.static_peers, joined.p2p.listen_tcp),
         (vec![PEER.to_owned()], 5)
     );
     assert_eq!(
-        following.signer.map(|signer| signer.to_string()).as_deref(),
+        joined.signer.map(|signer| signer.to_string()).as_deref(),
         Some("0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266")
     );
     assert_eq!(
-        (following.rollup, notices),
+        (joined.rollup, notices),
         (RollupSource::File("r.json".into()), vec![])
     );
-    let (following, notices) = execution("--rollup.config=r.json --p2p.no-discovery", &[])?;
-    assert!(following.is_some_and(|following| following.signer.is_none()));
+    let (joined, notices) = following("--rollup.config=r.json --p2p.no-discovery", &[])?;
+    assert!(joined.is_some_and(|joined| joined.signer.is_none()));
     assert!(
         notices.len() == 1 && notices[0].contains("--p2p.unsafe.block.signer"),
         "{notices:?}"
     );
+    Ok(())
+}
+
+#[test]
+fn invalid_options_of_the_swarm_of_an_execution_core_are_refused() {
+    let enode = format!("--p2p.static=enode://{}@10.0.0.1:30303", "ab".repeat(64));
     for (line, reason) in [
         (format!("--p2p.static={PEER}"), "--rollup.config is missing"),
         (
@@ -202,22 +220,12 @@ fn an_execution_core_joins_a_swarm_only_when_it_is_told_to() -> Result<(), CliEr
             "20 bytes",
         ),
         (
-            format!(
-                "--rollup.config=r.json --p2p.static=enode://{}@10.0.0.1:30303",
-                "ab".repeat(64)
-            ),
+            format!("--rollup.config=r.json {enode}"),
             "give the peer as a multiaddr",
         ),
     ] {
-        let error = execution(&line, &[]).expect_err(&line).to_string();
+        let error = following(&line, &[]).expect_err(&line).to_string();
         assert!(error.contains(reason) && !error.contains('\n'), "{error}");
     }
-    assert!(
-        node(
-            &format!("--p2p.static=enode://{}@10.0.0.1:30303", "ab".repeat(64)),
-            &[]
-        )
-        .is_err()
-    );
-    Ok(())
+    assert!(node(&enode, &[]).is_err());
 }

@@ -46,27 +46,37 @@ fn the_rollup_nodes_rpc_is_served_by_default() -> Result<(), CliError> {
     Ok(())
 }
 
-#[test]
-fn limits_are_those_of_geth_unless_told_otherwise() -> Result<(), CliError> {
-    let (config, _) = node("", &[])?;
-    assert_eq!(config.pool, PoolConfig::default());
-    let limits = RpcLimits {
+/// Limits of JSON-RPC without options.
+fn default_limits() -> RpcLimits {
+    let server = crate::rpc::limits::ServerLimits::default();
+    RpcLimits {
         gas_cap: crate::chain::evm::RPC_GAS_CAP,
         evm_timeout: crate::rpc::bounds::HEAVY_TIMEOUT,
-        batch: crate::rpc::limits::ServerLimits::default().batch,
-        batch_response: crate::rpc::limits::ServerLimits::default().batch_response,
-        connections: crate::rpc::limits::ServerLimits::default().connections,
-        websockets: crate::rpc::limits::ServerLimits::default().ws_connections,
-    };
+        batch: server.batch,
+        batch_response: server.batch_response,
+        connections: server.connections,
+        websockets: server.ws_connections,
+    }
+}
+
+#[test]
+fn limits_without_options_are_those_of_geth() -> Result<(), CliError> {
+    let (config, _) = node("", &[])?;
+    assert_eq!(config.pool, PoolConfig::default());
+    let limits = default_limits();
     assert!(limits.connections >= 10_000 && limits.websockets >= 2_000);
     assert_eq!(config.rpc.limits, limits);
+    Ok(())
+}
 
+#[test]
+fn each_limit_has_its_option() -> Result<(), CliError> {
     let line = "--txpool.pricelimit=7 --txpool.pricebump=20 --txpool.accountslots=3 --txpool.globalslots=30 --txpool.accountqueue=4 \
         --txpool.globalqueue=40 --txpool.lifetime=1m --txpool.maxtxgas=1000000 --rpc.txfeecap=0.25 --rpc.allow-unprotected-txs \
         --rpc.gascap=9 --rpc.evmtimeout=300ms --rpc.batch-request-limit=5 --rpc.batch-response-max-size=6 \
         --rpc.max-connections=70 --rpc.max-websockets=8";
     let (config, notices) = node(line, &[])?;
-    let told = PoolConfig {
+    let pool = PoolConfig {
         min_tip: 7,
         price_bump: 20,
         account_slots: 3,
@@ -78,8 +88,8 @@ fn limits_are_those_of_geth_unless_told_otherwise() -> Result<(), CliError> {
         tx_fee_cap: U256::from(250_000_000_000_000_000u64),
         allow_unprotected: true,
     };
-    assert_eq!(config.pool, told);
-    let told = RpcLimits {
+    assert_eq!(config.pool, pool);
+    let limits = RpcLimits {
         gas_cap: 9,
         evm_timeout: Duration::from_millis(300),
         batch: 5,
@@ -87,36 +97,42 @@ fn limits_are_those_of_geth_unless_told_otherwise() -> Result<(), CliError> {
         connections: 70,
         websockets: 8,
     };
-    assert_eq!(config.rpc.limits, told);
-    let none = node("--rpc.max-connections=0", &[]);
-    assert!(matches!(
-        none,
-        Err(CliError::Invalid {
-            name: "rpc.max-connections",
-            ..
-        })
-    ));
+    assert_eq!(config.rpc.limits, limits);
     assert_eq!(notices, Vec::<String>::new());
+    Ok(())
+}
 
-    let none = "--txpool.pricelimit=0 --txpool.pricebump=0 --txpool.accountslots=0 --txpool.globalslots=0 --txpool.accountqueue=0 \
+#[test]
+fn a_limit_of_zero_is_no_limit_or_the_default() -> Result<(), CliError> {
+    let line = "--txpool.pricelimit=0 --txpool.pricebump=0 --txpool.accountslots=0 --txpool.globalslots=0 --txpool.accountqueue=0 \
         --txpool.globalqueue=0 --txpool.lifetime=0s --rpc.txfeecap=0 --rpc.gascap=0 --rpc.evmtimeout=0 \
         --rpc.batch-request-limit=0 --rpc.batch-response-max-size=0";
-    let (config, _) = node(none, &[])?;
-    assert_eq!(
-        config.pool,
-        PoolConfig {
-            tx_fee_cap: U256::ZERO,
-            ..Default::default()
-        }
-    );
+    let (config, _) = node(line, &[])?;
+    let pool = PoolConfig {
+        tx_fee_cap: U256::ZERO,
+        ..Default::default()
+    };
+    assert_eq!(config.pool, pool);
     let unlimited = RpcLimits {
         gas_cap: u64::MAX / 2,
         evm_timeout: Duration::MAX,
         batch: usize::MAX,
         batch_response: usize::MAX,
-        ..limits
+        ..default_limits()
     };
     assert_eq!(config.rpc.limits, unlimited);
+    Ok(())
+}
+
+#[test]
+fn limits_out_of_range_are_refused() {
+    assert!(matches!(
+        node("--rpc.max-connections=0", &[]),
+        Err(CliError::Invalid {
+            name: "rpc.max-connections",
+            ..
+        })
+    ));
     assert!(matches!(
         node("--rpc.txfeecap=-1", &[]),
         Err(CliError::Invalid {
@@ -124,7 +140,10 @@ fn limits_are_those_of_geth_unless_told_otherwise() -> Result<(), CliError> {
             ..
         })
     ));
-    // The rest of geth's pool flags are accepted, and the node says that they change nothing.
+}
+
+#[test]
+fn pool_options_without_effect_are_accepted_with_a_notice() -> Result<(), CliError> {
     let (_, notices) = node(
         "--txpool.journal=x --txpool.nolocals --txpool.rejournal=1h --txpool.locals=0x00",
         &[],

@@ -1,7 +1,7 @@
 //! Options of the sequencer, its signer, and the block signer on L1.
 
 use super::*;
-use crate::rollup::signer::TlsFiles;
+use crate::rollup::signer::{RemoteConfig, TlsFiles};
 use value::Secret;
 
 #[test]
@@ -49,78 +49,97 @@ fn key(config: NodeConfig) -> Option<Secret> {
 
 const SIGNER: &str = "--signer.endpoint=https://me:hush@signer:1/path --signer.address=0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266";
 
+/// The remote signer of a sequencer with these options; no secret is shown.
+fn remote(line: &str, environment: &[(&str, &str)]) -> Result<RemoteConfig, CliError> {
+    let (config, notices) = node(&format!("--sequencer.enabled {line}"), environment)?;
+    let shown = format!("{config:?}{notices:?}");
+    assert!(!shown.contains("hush"), "{shown}");
+    match config.sequencer.map(|sequencer| sequencer.signer) {
+        Some(SignerConfig::Remote(remote)) => Ok(remote),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn tls_files(ca: &str, cert: &str, key: &str) -> Option<TlsFiles> {
+    Some(TlsFiles {
+        ca: ca.into(),
+        cert: cert.into(),
+        key: key.into(),
+    })
+}
+
+fn headers(signer: &RemoteConfig) -> Vec<(&str, &str)> {
+    let headers = signer.headers.iter();
+    headers
+        .map(|(name, value)| (name.as_str(), value.expose()))
+        .collect()
+}
+
 #[test]
 fn a_remote_signer_signs_in_the_place_of_a_key() -> Result<(), CliError> {
-    let remote = |line: &str, environment| {
-        let (config, notices) = node(&format!("--sequencer.enabled {line}"), environment)?;
-        let shown = format!("{config:?}{notices:?}");
-        assert!(!shown.contains("hush"), "{shown}");
-        match config.sequencer.map(|sequencer| sequencer.signer) {
-            Some(SignerConfig::Remote(remote)) => Ok::<_, CliError>(remote),
-            other => panic!("{other:?}"),
-        }
-    };
     let signer = remote(SIGNER, &[])?;
     assert_eq!(signer.endpoint.expose(), "https://me:hush@signer:1/path");
     assert_eq!(
         signer.address.to_string(),
         "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"
     );
-    let tls = |ca: &str, cert: &str, key: &str| {
-        Some(TlsFiles {
-            ca: ca.into(),
-            cert: cert.into(),
-            key: key.into(),
-        })
-    };
-    assert_eq!(signer.tls, tls("tls/ca.crt", "tls/tls.crt", "tls/tls.key"));
+    let files = tls_files("tls/ca.crt", "tls/tls.crt", "tls/tls.key");
+    assert_eq!(signer.tls, files);
     assert!(signer.headers.is_empty());
+    Ok(())
+}
 
-    let signer = remote(
-        &format!(
-            "{SIGNER} --signer.tls.ca=a --signer.tls.cert=b --signer.tls.key=c --signer.header A=hush=1 --signer.header B=2"
-        ),
-        &[],
-    )?;
-    assert_eq!(signer.tls, tls("a", "b", "c"));
-    let headers: Vec<_> = signer
-        .headers
-        .iter()
-        .map(|(name, value)| (name.as_str(), value.expose()))
-        .collect();
-    assert_eq!(headers, [("A", "hush=1"), ("B", "2")]);
-    let signer = remote(
-        &format!("{SIGNER} --signer.tls.enabled=false --signer.header A=x,y --signer.header B=2"),
-        &[],
-    )?;
-    let headers: Vec<_> = signer
-        .headers
-        .iter()
-        .map(|(name, value)| (name.as_str(), value.expose()))
-        .collect();
+#[test]
+fn a_remote_signer_has_certificates_and_headers() -> Result<(), CliError> {
+    let files = "--signer.tls.ca=a --signer.tls.cert=b --signer.tls.key=c";
+    let two = "--signer.header A=hush=1 --signer.header B=2";
+    let signer = remote(&format!("{SIGNER} {files} {two}"), &[])?;
+    assert_eq!(signer.tls, tls_files("a", "b", "c"));
+    assert_eq!(headers(&signer), [("A", "hush=1"), ("B", "2")]);
+
+    let plain = format!("{SIGNER} --signer.tls.enabled=false");
+    let two = "--signer.header A=x,y --signer.header B=2";
     assert_eq!(
-        headers,
+        headers(&remote(&format!("{plain} {two}"), &[])?),
         [("A", "x,y"), ("B", "2")],
         "a value may hold commas"
     );
-    let signer = remote(
-        &format!("{SIGNER} --signer.tls.enabled=false"),
-        &[("OP_NODE_SIGNER_HEADER", "C=3,D=4")],
-    )?;
+    let signer = remote(&plain, &[("OP_NODE_SIGNER_HEADER", "C=3,D=4")])?;
     assert_eq!((signer.tls, signer.headers.len()), (None, 2));
+    Ok(())
+}
 
+#[test]
+fn incomplete_options_of_a_remote_signer_are_refused() {
+    const ADDRESS: &str = "--signer.address=0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266";
     for (line, reason) in [
-        (format!("{SIGNER} --p2p.sequencer.key={KEY}"), "the sequencer's key is given too"),
-        ("--signer.endpoint=https://signer".into(), "--signer.address"),
-        ("--signer.address=0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266".into(), "--signer.endpoint"),
-        ("--signer.endpoint=https://signer --signer.address=0x12".into(), "20 bytes"),
-        ("--signer.endpoint=ws://signer --signer.address=0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266".into(), "http://"),
+        (
+            format!("{SIGNER} --p2p.sequencer.key={KEY}"),
+            "the sequencer's key is given too",
+        ),
+        (
+            "--signer.endpoint=https://signer".into(),
+            "--signer.address",
+        ),
+        (ADDRESS.into(), "--signer.endpoint"),
+        (
+            "--signer.endpoint=https://signer --signer.address=0x12".into(),
+            "20 bytes",
+        ),
+        (
+            format!("--signer.endpoint=ws://signer {ADDRESS}"),
+            "http://",
+        ),
         (format!("{SIGNER} --signer.header=hush"), "key=value"),
     ] {
-        let error = node(&format!("--sequencer.enabled {line}"), &[]).expect_err(&line).to_string();
+        let line = format!("--sequencer.enabled {line}");
+        let error = node(&line, &[]).expect_err(&line).to_string();
         assert!(error.contains(reason) && !error.contains("hush"), "{error}");
     }
-    // A replica signs nothing.
+}
+
+#[test]
+fn a_replica_signs_nothing_with_a_remote_signer() -> Result<(), CliError> {
     let (config, notices) = node(SIGNER, &[])?;
     assert!(
         config.sequencer.is_none()

@@ -82,50 +82,53 @@ fn defaults_of_the_database_are_ours_and_said() -> Result<(), CliError> {
     Ok(())
 }
 
-#[test]
-fn tools_take_their_operands() -> Result<(), CliError> {
-    let files = |line: &str| match parse_with(line, &[])?.invocation {
-        Invocation::Import(config) => Ok::<_, CliError>((config.files, config.history.states)),
+fn import(line: &str, environment: &[(&str, &str)]) -> Result<ImportConfig, CliError> {
+    match parse_with(&format!("starling import {line}"), environment)?.invocation {
+        Invocation::Import(config) => Ok(config),
         other => panic!("{other:?}"),
-    };
-    let (found, states) = files("starling import --datadir d a.rlp b.gz -history.state=7")?;
+    }
+}
+
+#[test]
+fn import_takes_files_and_the_states_to_keep() -> Result<(), CliError> {
+    let config = import("--datadir d a.rlp b.gz -history.state=7", &[])?;
     assert_eq!(
-        (found, states),
+        (config.files, config.history.states),
         (["a.rlp", "b.gz"].map(PathBuf::from).to_vec(), Some(7))
     );
-    assert_eq!(files("starling import a")?.1, Some(302_400));
+    assert_eq!(import("a", &[])?.history.states, Some(302_400));
     for all in [
         "--history.state 0",
         "--gcmode=archive",
         "--gcmode archive --history.state 9",
     ] {
-        assert_eq!(files(&format!("starling import a {all}"))?.1, None, "{all}");
+        let config = import(&format!("a {all}"), &[])?;
+        assert_eq!(config.history.states, None, "{all}");
     }
-    let proofs =
-        |line: &str| match parse_with(line, &[("STARLING_PROOFS_MAX_SIZE", "5GB")])?.invocation {
-            Invocation::Import(config) => Ok::<_, CliError>(config.history.proofs),
-            other => panic!("{other:?}"),
-        };
-    assert_eq!(
-        (
-            proofs("starling import a")?,
-            proofs("starling import a --proofs.max-size=3MB")?
-        ),
-        (5_000_000_000, 3_000_000)
-    );
-    assert!(parse_with("starling import a --proofs.max-size many", &[]).is_err());
-    let interval =
-        |line: &str| match parse_with(line, &[("STARLING_COMMIT_INTERVAL", "250ms")])?.invocation {
-            Invocation::Import(config) => Ok::<_, CliError>(config.chain.commit_interval),
-            other => panic!("{other:?}"),
-        };
-    assert_eq!(interval("starling import a")?, Duration::from_millis(250));
-    assert_eq!(
-        interval("starling import a --commit.interval 1m")?,
-        Duration::from_secs(60)
-    );
+    Ok(())
+}
+
+#[test]
+fn import_bounds_the_size_of_proofs() -> Result<(), CliError> {
+    let proofs = |line: &str| {
+        import(line, &[("STARLING_PROOFS_MAX_SIZE", "5GB")]).map(|config| config.history.proofs)
+    };
+    assert_eq!(proofs("a")?, 5_000_000_000);
+    assert_eq!(proofs("a --proofs.max-size=3MB")?, 3_000_000);
+    assert!(import("a --proofs.max-size many", &[]).is_err());
+    Ok(())
+}
+
+#[test]
+fn import_commits_at_an_interval_within_bounds() -> Result<(), CliError> {
+    let interval = |line: &str| {
+        import(line, &[("STARLING_COMMIT_INTERVAL", "250ms")])
+            .map(|config| config.chain.commit_interval)
+    };
+    assert_eq!(interval("a")?, Duration::from_millis(250));
+    assert_eq!(interval("a --commit.interval 1m")?, Duration::from_secs(60));
     for wrong in ["0", "9ms", "11m", "-1s"] {
-        let refused = interval(&format!("starling import a --commit.interval={wrong}"));
+        let refused = interval(&format!("a --commit.interval={wrong}"));
         assert!(
             matches!(
                 refused,
@@ -137,6 +140,11 @@ fn tools_take_their_operands() -> Result<(), CliError> {
             "{wrong}: {refused:?}"
         );
     }
+    Ok(())
+}
+
+#[test]
+fn export_takes_a_file_and_a_range() -> Result<(), CliError> {
     let range = |line: &str| match parse_with(line, &[])?.invocation {
         Invocation::Export(config) => Ok::<_, CliError>((config.file, config.range)),
         other => panic!("{other:?}"),
@@ -146,6 +154,11 @@ fn tools_take_their_operands() -> Result<(), CliError> {
         range("starling export f 3 9 --datadir=d")?,
         ("f".into(), Some((3, 9)))
     );
+    Ok(())
+}
+
+#[test]
+fn db_takes_an_action_before_or_after_its_options() -> Result<(), CliError> {
     for (action, wanted) in [
         ("verify", DbAction::Verify),
         ("stats", DbAction::Stats),
@@ -162,6 +175,11 @@ fn tools_take_their_operands() -> Result<(), CliError> {
             assert_eq!((config.action, config.datadir), (wanted, "d".into()));
         }
     }
+    Ok(())
+}
+
+#[test]
+fn tools_refuse_operands_that_are_missing_or_too_many() {
     for wrong in [
         "import",
         "export",
@@ -175,5 +193,4 @@ fn tools_take_their_operands() -> Result<(), CliError> {
         let error = parse_with(&format!("starling {wrong}"), &[]).expect_err(wrong);
         assert!(!matches!(error, CliError::Table(_)), "{error}");
     }
-    Ok(())
 }

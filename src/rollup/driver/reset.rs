@@ -2,7 +2,7 @@
 //! safe head.
 
 use super::{
-    DriverStepError, RollupDriver,
+    DriverStepError, RollupDriver, block_ref,
     start::{StartHeads, StartSearch, StartSearchError},
     write_to_disk,
 };
@@ -80,7 +80,8 @@ impl RollupDriver {
         let Some(id) = block else { return Ok(None) };
         let found = self.engine.block(BlockAt::Number(id.number)).await?;
         let found = found.filter(|found| found.id() == id);
-        found.map(|found| self.reference(&found)).transpose()
+        let found = found.map(|found| block_ref(&found, &self.rollup));
+        Ok(found.transpose()?)
     }
 
     /// Moves the core's heads, and the record of safe heads, to where derivation begins. The head goes

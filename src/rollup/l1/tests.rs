@@ -106,23 +106,22 @@ async fn blocks_are_found_by_tag_number_and_hash() {
     assert_eq!(client.chain_id().await.unwrap(), 900);
 }
 
+/// The endpoint answers every request for a block with this value.
+fn answer_blocks(l1: &FakeL1, value: Value) {
+    l1.state.lock().answers.extend([
+        ("eth_getBlockByNumber", Ok(value.clone())),
+        ("eth_getBlockByHash", Ok(value)),
+    ]);
+}
+
 #[tokio::test]
-async fn lies_about_blocks_are_found_out() {
+async fn a_block_that_does_not_have_its_hash_is_found_out() {
     let l1 = FakeL1::start().await;
-    let headers = chain(5, 100, 2, 1);
-    let client = client(&l1);
-    let say = |value: Value| {
-        l1.state.lock().answers.extend([
-            ("eth_getBlockByNumber", Ok(value.clone())),
-            ("eth_getBlockByHash", Ok(value)),
-        ]);
-    };
-    // A field that does not belong to the hash.
-    let mut forged = block_json(&headers[0]);
+    let mut forged = block_json(&chain(5, 100, 1, 1)[0]);
     forged["timestamp"] = json!("0x1");
-    say(forged.clone());
+    answer_blocks(&l1, forged);
     assert!(
-        matches!(cause(client.block_by_number(5).await), L1Cause::Untrue(text) if text.contains("claims the hash"))
+        matches!(cause(client(&l1).block_by_number(5).await), L1Cause::Untrue(text) if text.contains("claims the hash"))
     );
     let trusting = L1Client::new(&L1Config {
         trust: true,
@@ -130,8 +129,14 @@ async fn lies_about_blocks_are_found_out() {
     })
     .unwrap();
     assert_eq!(trusting.block_by_number(5).await.unwrap().unwrap().time, 1);
-    // Another block than the one asked for.
-    say(block_json(&headers[1]));
+}
+
+#[tokio::test]
+async fn another_block_than_the_one_asked_for_is_found_out() {
+    let l1 = FakeL1::start().await;
+    let headers = chain(5, 100, 2, 1);
+    let client = client(&l1);
+    answer_blocks(&l1, block_json(&headers[1]));
     assert!(
         matches!(cause(client.block_by_number(5).await), L1Cause::Untrue(text) if text == "asked for block 5, got 6")
     );
@@ -139,50 +144,61 @@ async fn lies_about_blocks_are_found_out() {
         cause(client.block_by_hash(headers[0].hash_slow()).await),
         L1Cause::Untrue(_)
     ));
-    // No header at all, or not one of a proof-of-stake chain.
-    for (field, value) in [
+}
+
+#[tokio::test]
+async fn an_answer_that_is_no_block_is_malformed() {
+    let l1 = FakeL1::start().await;
+    let client = client(&l1);
+    let whole = block_json(&chain(5, 100, 1, 1)[0]);
+    let broken = [
         ("receiptsRoot", Value::Null),
         ("hash", json!("0x12")),
         ("number", json!(-1)),
         ("extraData", json!("0xzz")),
-    ] {
-        let mut broken = block_json(&headers[0]);
+    ]
+    .map(|(field, value)| {
+        let mut broken = whole.clone();
         broken[field] = value;
-        say(broken);
+        broken
+    });
+    let nonsense = [json!([]), json!("latest"), json!({}), json!(7)];
+    for answer in broken.into_iter().chain(nonsense) {
+        answer_blocks(&l1, answer.clone());
         assert!(
             matches!(
                 cause(client.block_by_number(5).await),
                 L1Cause::Malformed(_)
             ),
-            "{field}"
+            "{answer}"
         );
     }
-    for nonsense in [json!([]), json!("latest"), json!({}), json!(7)] {
-        say(nonsense);
-        assert!(matches!(
-            cause(client.block_by_number(5).await),
-            L1Cause::Malformed(_)
-        ));
-    }
+}
+
+#[tokio::test]
+async fn a_block_that_proof_of_stake_does_not_allow_is_found_out() {
+    let l1 = FakeL1::start().await;
+    let client = client(&l1);
+    let sound = &chain(5, 100, 1, 1)[0];
     for header in [
         Header {
             difficulty: U256::from(1),
-            ..headers[0].clone()
+            ..sound.clone()
         },
         Header {
             ommers_hash: B256::ZERO,
-            ..headers[0].clone()
+            ..sound.clone()
         },
         Header {
             extra_data: vec![0; 33].into(),
-            ..headers[0].clone()
+            ..sound.clone()
         },
         Header {
             base_fee_per_gas: None,
-            ..headers[0].clone()
+            ..sound.clone()
         },
     ] {
-        say(block_json(&header));
+        answer_blocks(&l1, block_json(&header));
         assert!(
             matches!(cause(client.block_by_number(5).await), L1Cause::Untrue(_)),
             "{header:?}"
@@ -190,19 +206,18 @@ async fn lies_about_blocks_are_found_out() {
     }
 }
 
+/// The endpoint answers every request for the receipts of a block with this value.
+fn answer_receipts(l1: &FakeL1, receipts: Value) {
+    let answers = &mut l1.state.lock().answers;
+    answers.insert("eth_getBlockReceipts", Ok(receipts));
+}
+
 #[tokio::test]
 async fn receipts_of_every_type_are_checked_against_the_header() {
     let l1 = FakeL1::start().await;
     let (envelopes, json, header) = receipts();
     let (client, block) = (client(&l1), block(&header));
-    let say = |receipts: &[Value]| {
-        l1.state
-            .lock()
-            .answers
-            .insert("eth_getBlockReceipts", Ok(json!(receipts)))
-    };
-
-    say(&json);
+    answer_receipts(&l1, json!(json));
     let expected: Vec<_> = envelopes
         .iter()
         .map(|receipt| (receipt.status(), receipt.logs().to_vec()))
@@ -214,12 +229,19 @@ async fn receipts_of_every_type_are_checked_against_the_header() {
     let mut failed_as_success = json.clone();
     failed_as_success[2]["status"] = json!("0x1");
     for lie in [&json[1..], &forged, &failed_as_success, &[]] {
-        say(lie);
+        answer_receipts(&l1, json!(lie));
         assert!(matches!(
             cause(client.receipts(&block).await),
             L1Cause::Untrue(_)
         ));
     }
+}
+
+#[tokio::test]
+async fn malformed_and_missing_receipts_are_told_apart() {
+    let l1 = FakeL1::start().await;
+    let (_, json, header) = receipts();
+    let (client, block) = (client(&l1), block(&header));
     for (field, value) in [
         ("status", Value::Null),
         ("type", json!("0x100")),
@@ -228,7 +250,7 @@ async fn receipts_of_every_type_are_checked_against_the_header() {
     ] {
         let mut broken = json.clone();
         broken[0][field] = value;
-        say(&broken);
+        answer_receipts(&l1, json!(broken));
         assert!(
             matches!(cause(client.receipts(&block).await), L1Cause::Malformed(_)),
             "{field}"
@@ -236,30 +258,23 @@ async fn receipts_of_every_type_are_checked_against_the_header() {
     }
     let mut topics = json.clone();
     topics[1]["logs"][0]["topics"] = json!(vec![B256::ZERO; 5]);
-    say(&topics);
+    answer_receipts(&l1, json!(topics));
     assert!(
         matches!(cause(client.receipts(&block).await), L1Cause::Malformed(text) if text == "a log with 5 topics")
     );
-
-    l1.state
-        .lock()
-        .answers
-        .insert("eth_getBlockReceipts", Ok(Value::Null));
+    answer_receipts(&l1, Value::Null);
     assert_eq!(
         cause(client.receipts(&block).await),
         L1Cause::Missing(block.hash)
     );
+}
 
-    // A block without transactions needs no question.
-    let before = l1.state.lock().calls.len();
-    assert!(
-        client
-            .receipts(&fake::block(&fake::header(1, B256::ZERO, 1, 1)))
-            .await
-            .unwrap()
-            .is_empty()
-    );
-    assert_eq!(l1.state.lock().calls.len(), before);
+#[tokio::test]
+async fn receipts_of_a_block_without_transactions_are_not_requested() {
+    let l1 = FakeL1::start().await;
+    let empty = fake::block(&fake::header(1, B256::ZERO, 1, 1));
+    assert!(client(&l1).receipts(&empty).await.unwrap().is_empty());
+    assert_eq!(l1.state.lock().calls.len(), 0);
 }
 
 #[tokio::test]

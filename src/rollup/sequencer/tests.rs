@@ -32,6 +32,56 @@ mod member;
 mod reorgs;
 mod signing;
 
+const ACTIVE: SequencerStatus = SequencerStatus {
+    active: true,
+    reason: None,
+};
+
+/// The genesis of an L2 at this time, Unix seconds, under all forks through Jovian.
+fn l2_genesis(time: u64) -> genesis::Genesis {
+    let mut config = json!({
+        "chainId": 901,
+        "londonBlock": 0,
+        "optimism": { "eip1559Elasticity": 6, "eip1559Denominator": 50, "eip1559DenominatorCanyon": 250 },
+    });
+    for fork in &Fork::ALL[1..Fork::Karst as usize] {
+        config[format!("{}Time", fork.name())] = 0.into();
+    }
+    let genesis = json!({
+        "config": config,
+        "timestamp": time,
+        "gasLimit": 30_000_000,
+        "difficulty": "0",
+        "extraData": "0x01000000fa000000060000000000000000",
+        "alloc": { wallet().to_string(): { "balance": "0xde0b6b3a7640000" } },
+    });
+    genesis::parse(&genesis.to_string()).unwrap()
+}
+
+fn system_config() -> SystemConfig {
+    let scalar = FeeScalars {
+        base_fee: 5,
+        blob_base_fee: 6,
+    };
+    SystemConfig {
+        batcher_addr: Address::repeat_byte(0xba),
+        scalar: scalar.encode(),
+        gas_limit: 30_000_000,
+        ..Default::default()
+    }
+}
+
+fn rollup_config(genesis: RollupGenesis) -> RollupConfig {
+    RollupConfig {
+        genesis,
+        block_time: 2,
+        l1_chain_id: 900,
+        l2_chain_id: 901,
+        forks: ForkSchedule::from_genesis(Fork::Jovian),
+        ..Default::default()
+    }
+}
+
 pub(crate) struct World {
     pub(crate) datadir: tempfile::TempDir,
     genesis: genesis::Genesis,
@@ -48,50 +98,15 @@ impl World {
         let l1_headers = l1_chain(10, l2_time - 2, count, 1);
         let l1 = FakeL1::start().await;
         l1.set(&l1_headers);
-        let forks = ForkSchedule::from_genesis(Fork::Jovian);
-        let mut config = json!({
-            "chainId": 901,
-            "londonBlock": 0,
-            "optimism": { "eip1559Elasticity": 6, "eip1559Denominator": 50, "eip1559DenominatorCanyon": 250 },
-        });
-        for fork in &Fork::ALL[1..Fork::Karst as usize] {
-            config[format!("{}Time", fork.name())] = 0.into();
-        }
-        let genesis = json!({
-            "config": config,
-            "timestamp": l2_time,
-            "gasLimit": 30_000_000,
-            "difficulty": "0",
-            "extraData": "0x01000000fa000000060000000000000000",
-            "alloc": { wallet().to_string(): { "balance": "0xde0b6b3a7640000" } },
-        });
-        let genesis = genesis::parse(&genesis.to_string()).unwrap();
+        let genesis = l2_genesis(l2_time);
         let datadir = tempfile::tempdir().unwrap();
         crate::chain::init(datadir.path(), &genesis).unwrap();
-        let id = genesis.payload().id();
-        let system_config = SystemConfig {
-            batcher_addr: Address::repeat_byte(0xba),
-            scalar: FeeScalars {
-                base_fee: 5,
-                blob_base_fee: 6,
-            }
-            .encode(),
-            gas_limit: 30_000_000,
-            ..Default::default()
-        };
-        let rollup = RollupConfig {
-            genesis: RollupGenesis {
-                l1: block(&l1_headers[0]).id(),
-                l2: id,
-                l2_time,
-                system_config,
-            },
-            block_time: 2,
-            l1_chain_id: 900,
-            l2_chain_id: 901,
-            forks,
-            ..Default::default()
-        };
+        let rollup = rollup_config(RollupGenesis {
+            l1: block(&l1_headers[0]).id(),
+            l2: genesis.payload().id(),
+            l2_time,
+            system_config: system_config(),
+        });
         let heads = L1Heads {
             head: l1_headers.last().map(block),
             ..Default::default()

@@ -300,56 +300,74 @@ fn block(number: u64) -> Arc<Payload> {
     Arc::new(Payload::sealed(header, vec![]))
 }
 
+async fn within_two_minutes(reached: impl Future<Output = ()>) {
+    tokio::time::timeout(Duration::from_secs(120), reached)
+        .await
+        .unwrap();
+}
+
+/// A publisher of signed blocks and a node that believes another signer, connected.
+struct Neighbours {
+    key: sign::SecretKey,
+    publisher: Network,
+    network: Network,
+    _events: [mpsc::Receiver<starling_p2p::Event>; 2],
+}
+
+impl Neighbours {
+    async fn connect(token: &CancellationToken) -> Self {
+        let key = sign::secret_from_hex(&"22".repeat(32)).unwrap();
+        let (publisher, published) = swarm(token, sign::address(&key));
+        let (network, followed) = swarm(token, OLD);
+        let mut addresses = publisher.listen_addrs();
+        let listening = addresses.wait_for(|all| !all.is_empty()).await;
+        let address = listening.unwrap()[0].clone();
+        network.connect(&address).await.unwrap();
+        Self {
+            key,
+            publisher,
+            network,
+            _events: [published, followed],
+        }
+    }
+
+    async fn publish(&self, number: u64) {
+        let block = block(number);
+        let signature = sign::sign(&self.key, 901, &block.to_wire(block.version()));
+        self.publisher.publish(block, signature).await;
+    }
+
+    /// How often the node has charged the publisher for a block by another signer.
+    async fn charges(&self) -> usize {
+        let publisher = Some(self.publisher.local_peer_id());
+        let ledger = self.network.ledger(publisher, 100).await.unwrap();
+        let charged = ledger.iter().filter(|entry| {
+            entry.reason == "wrong_signer" && matches!(entry.change, LedgerChange::Score(_))
+        });
+        charged.count()
+    }
+}
+
 /// A block by an unknown signer makes the node read L1 long before it is time to. When L1 names
 /// that signer, nobody is charged; when it does not, the peer is.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_block_by_a_stranger_makes_the_node_ask_l1() {
     let world = World::new().await;
     let token = CancellationToken::new();
-    let key = sign::secret_from_hex(&"22".repeat(32)).unwrap();
-    let stranger = sign::address(&key);
-    let (publisher, _events) = swarm(&token, stranger);
-    let (network, _followed) = swarm(&token, OLD);
-    let address = publisher
-        .listen_addrs()
-        .wait_for(|all| !all.is_empty())
-        .await
-        .unwrap()[0]
-        .clone();
+    let neighbours = Neighbours::connect(&token).await;
+    let stranger = sign::address(&neighbours.key);
     world.name(OLD);
-    let task = tokio::spawn(
-        world
-            .source()
-            .follow(OLD, None, network.clone(), token.clone()),
-    );
-    network.connect(&address).await.unwrap();
-    let publish = async |number| {
-        let block = block(number);
-        let signature = sign::sign(&key, 901, &block.to_wire(block.version()));
-        publisher.publish(block, signature).await;
-    };
-    let charges = async || {
-        let ledger = network
-            .ledger(Some(publisher.local_peer_id()), 100)
-            .await
-            .unwrap();
-        ledger
-            .iter()
-            .filter(|entry| {
-                entry.reason == "wrong_signer" && matches!(entry.change, LedgerChange::Score(_))
-            })
-            .count()
-    };
+    let network = neighbours.network.clone();
+    let following = world.source().follow(OLD, None, network, token.clone());
+    let task = tokio::spawn(following);
 
-    publish(10).await;
-    let charged = async {
-        while charges().await == 0 {
+    neighbours.publish(10).await;
+    within_two_minutes(async {
+        while neighbours.charges().await == 0 {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
-    };
-    tokio::time::timeout(Duration::from_secs(120), charged)
-        .await
-        .unwrap();
+    })
+    .await;
     assert_eq!(
         world.l1.calls("eth_getProof"),
         CONFIRMATIONS as usize,
@@ -357,20 +375,19 @@ async fn a_block_by_a_stranger_makes_the_node_ask_l1() {
     );
 
     world.name(stranger);
-    publish(11).await;
+    neighbours.publish(11).await;
     world.until_remembered(stranger).await;
     // The next one is taken, and asked for is what lies below.
-    publish(12).await;
-    let heard = async {
+    neighbours.publish(12).await;
+    within_two_minutes(async {
+        let network = &neighbours.network;
         while network.report().await.unwrap().sync.target.is_none() {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
-    };
-    tokio::time::timeout(Duration::from_secs(120), heard)
-        .await
-        .unwrap();
+    })
+    .await;
     assert_eq!(
-        charges().await,
+        neighbours.charges().await,
         1,
         "the second block is held against nobody"
     );

@@ -329,16 +329,15 @@ impl Chain {
 }
 
 fn l1_attributes(forks: &ForkSchedule, time: u64) -> OpTxEnvelope {
-    let scalar = match forks.is_active(Fork::Ecotone, time) {
+    let scalar = if forks.is_active(Fork::Ecotone, time) {
         // Version 1: scalars of the blob base fee and of the base fee.
-        true => {
-            let mut scalar = [0; 32];
-            scalar[0] = 1;
-            scalar[24..28].copy_from_slice(&810_949u32.to_be_bytes());
-            scalar[28..].copy_from_slice(&1368u32.to_be_bytes());
-            B256::from(scalar)
-        }
-        false => B256::from(U256::from(684_000)),
+        let mut scalar = [0; 32];
+        scalar[0] = 1;
+        scalar[24..28].copy_from_slice(&810_949u32.to_be_bytes());
+        scalar[28..].copy_from_slice(&1368u32.to_be_bytes());
+        B256::from(scalar)
+    } else {
+        B256::from(U256::from(684_000))
     };
     let config = SystemConfig {
         batcher_addr: Address::repeat_byte(0xba),

@@ -127,13 +127,14 @@ async fn subscriptions_end_when_abandoned_blocks_are_no_longer_kept() {
         let subscribe =
             |kind| chain.api.subscription("eth", kind).unwrap()(Default::default()).unwrap();
         let (mut heads, mut logs) = (subscribe("newHeads"), subscribe("logs"));
-        match receipts_alone {
-            true => chain
+        if receipts_alone {
+            chain
                 .made
                 .lock()
                 .values_mut()
-                .for_each(|block| block.receipts = None),
-            false => chain.made.lock().clear(),
+                .for_each(|block| block.receipts = None);
+        } else {
+            chain.made.lock().clear();
         }
         reorganise(&mut chain, &ours, &theirs);
         assert!(logs.next().await.is_none());

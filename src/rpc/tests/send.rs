@@ -154,9 +154,12 @@ async fn what_no_wallet_may_send_does_not_reach_the_sequencer() {
 
 #[tokio::test]
 async fn what_the_sequencer_took_is_kept_if_that_is_wanted() {
-    let (server, _) = sequencer(|raw| match raw == transfer(1, 21_000).to_string() {
-        true => Err(RpcError::server("nonce too high")),
-        false => Ok(json!("taken")),
+    let (server, _) = sequencer(|raw| {
+        if raw == transfer(1, 21_000).to_string() {
+            Err(RpcError::server("nonce too high"))
+        } else {
+            Ok(json!("taken"))
+        }
     })
     .await;
     for (admit, nonce) in [(true, "0x1"), (false, "0x0")] {

@@ -186,9 +186,10 @@ impl Generator {
                 (PROXY, [target.to_vec(), self.bytes(400)].concat())
             }
             11 => {
-                let (to, data) = match self.one_in(2) {
-                    true => (REVERT, self.revert_data()),
-                    false => (LOG0, self.bytes(33)),
+                let (to, data) = if self.one_in(2) {
+                    (REVERT, self.revert_data())
+                } else {
+                    (LOG0, self.bytes(33))
                 };
                 (PROXY, [to.into_word().to_vec(), data].concat())
             }

@@ -1,4 +1,4 @@
-//! What no rollup node should send, and who is no rollup node at all.
+//! Requests that no rollup node should send, and callers that are no rollup node at all.
 
 use super::*;
 use std::os::unix::fs::PermissionsExt;

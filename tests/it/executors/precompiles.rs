@@ -61,22 +61,17 @@ pub fn message(rng: &mut StdRng) -> Message {
         input.truncate(rng.random_range(0..=input.len()));
     }
     let gas = rng.random_range(60_000..900_000);
-    match rng.random_ratio(1, 3) {
-        true => Message {
-            to: at(number),
-            input,
-            gas,
-            value: 0,
-        },
-        false => {
-            let proxy = *PROXIES.choose(rng).expect("proxies");
-            Message {
-                to: proxy,
-                input: [word(number).to_vec(), input].concat(),
-                gas,
-                value: 0,
-            }
-        }
+    let (to, input) = if rng.random_ratio(1, 3) {
+        (at(number), input)
+    } else {
+        let proxy = *PROXIES.choose(rng).expect("proxies");
+        (proxy, [word(number).to_vec(), input].concat())
+    };
+    Message {
+        to,
+        input,
+        gas,
+        value: 0,
     }
 }
 

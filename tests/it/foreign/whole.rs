@@ -10,6 +10,7 @@ use super::{
 use crate::net::{Devnet, ask, call, number, wait};
 use alloy_primitives::{B256, hex, keccak256};
 use serde_json::{Value, json};
+use starling::devnet::accounts;
 use std::{fs, path::Path};
 
 /// The account that writes batches. The published deployment gives this role to the proposer's
@@ -41,39 +42,6 @@ fn network(fixtures: &Path, temp: &Path, batcher: &str) -> Devnet {
         .chain(["--l1.block-time=2", "--l2.block-time=1", "--replicas=0"])
         .collect();
     Devnet::start(&args)
-}
-
-/// op-batcher or op-proposer, with what both understand.
-fn writer(
-    dir: &Path,
-    program: &Path,
-    name: &str,
-    l1: &str,
-    rollup: &Started,
-    key: &str,
-    options: &[String],
-) -> Started {
-    let mut words = vec![
-        program.display().to_string(),
-        format!("--l1-eth-rpc={l1}"),
-        format!("--rollup-rpc={}", rollup.url),
-    ];
-    let port = crate::net::free_port();
-    words.extend([
-        format!("--private-key={key}"),
-        "--rpc.addr=127.0.0.1".into(),
-        format!("--rpc.port={port}"),
-    ]);
-    words.extend(
-        [
-            "--poll-interval=1s",
-            "--num-confirmations=1",
-            "--txmgr.receipt-query-interval=500ms",
-        ]
-        .map(String::from),
-    );
-    words.extend_from_slice(options);
-    Started::new(dir, name, words, format!("http://127.0.0.1:{port}"))
 }
 
 /// A word that a contract of the L1 returns.
@@ -121,6 +89,144 @@ fn output_root(sequencer: &str, at: u64) -> B256 {
     keccak256(words.map(|word| word.0).concat())
 }
 
+/// Our network on the published contracts, an execution core of ours, and op-node over it.
+struct Whole {
+    rollup: Started,
+    core: Started,
+    net: Devnet,
+}
+
+impl Whole {
+    /// `options` are more options of op-node, for this network.
+    fn start(
+        fixtures: &Path,
+        temp: &Path,
+        op_node: &Path,
+        options: impl Fn(&Devnet) -> Vec<String>,
+    ) -> Self {
+        let batcher = accounts::all()[BATCHER].address.to_string();
+        let net = network(fixtures, temp, &batcher);
+        fs::write(net.dir.join("jwt"), hex::encode([7; 32])).unwrap();
+        let core = our_core(&net.dir, "core", "l2-genesis.json");
+        let file = |name: &str| net.dir.join(name).display().to_string();
+        let sequencer = net.sequencer();
+        let chain = vec![
+            format!("--l1={}", net.l1().http),
+            "--l1.http-poll-interval=500ms".into(),
+            format!("--rollup.config={}", file("rollup.json")),
+            format!("--rollup.l1-chain-config={}", file("l1-chain-config.json")),
+            format!(
+                "--p2p.static={}",
+                sequencer.p2p.as_deref().expect("a multiaddr")
+            ),
+        ];
+        let options = [no_discovery(), chain, options(&net)].concat();
+        let rollup = bare_op_node(&net.dir, op_node, "op-node", &core, &options);
+        reaches(&core, 5);
+        Self { rollup, core, net }
+    }
+
+    /// op-batcher, which posts every few L1 blocks.
+    fn batcher(&self, program: &Path, more: &[&str]) -> Started {
+        let mut options = vec![
+            format!("--l2-eth-rpc={}", self.core.url),
+            "--max-channel-duration=2".into(),
+            "--sub-safety-margin=4".into(),
+        ];
+        options.extend(more.iter().map(ToString::to_string));
+        self.writer(program, "op-batcher", BATCHER, &options)
+    }
+
+    /// op-proposer, which claims output roots in games of this factory.
+    fn proposer(&self, program: &Path, factory: &str) -> Started {
+        // Game type 1 is the permissioned one, which the deployment has.
+        let options = [
+            "--game-type=1".into(),
+            "--proposal-interval=10s".into(),
+            "--allow-non-finalized".into(),
+            format!("--game-factory-address={factory}"),
+        ];
+        self.writer(program, "op-proposer", PROPOSER, &options)
+    }
+
+    /// op-batcher or op-proposer, with the options that both have.
+    fn writer(&self, program: &Path, name: &str, account: usize, options: &[String]) -> Started {
+        let port = crate::net::free_port();
+        let mut words = vec![
+            program.display().to_string(),
+            format!("--l1-eth-rpc={}", self.net.l1().http),
+            format!("--rollup-rpc={}", self.rollup.url),
+            format!("--private-key={}", accounts::all()[account].private_key),
+            "--rpc.addr=127.0.0.1".into(),
+            format!("--rpc.port={port}"),
+        ];
+        words.extend(
+            [
+                "--poll-interval=1s",
+                "--num-confirmations=1",
+                "--txmgr.receipt-query-interval=500ms",
+            ]
+            .map(String::from),
+        );
+        words.extend_from_slice(options);
+        let url = format!("http://127.0.0.1:{port}");
+        Started::new(&self.net.dir, name, words, url)
+    }
+
+    /// Waits until the node at `url` has twenty safe blocks: they are those that our sequencer made.
+    fn assert_safe_blocks(&mut self, url: &str, writers: &mut [&mut Started]) {
+        let safe = wait("blocks to become safe", PATIENCE, || {
+            self.check(writers);
+            let safe = call(url, "eth_getBlockByNumber", json!(["safe", false])).ok()?;
+            (!safe.is_null() && number(&safe["number"]) >= 20).then_some(safe)
+        });
+        let made = ask(
+            &self.net.sequencer().http,
+            "eth_getBlockByNumber",
+            json!([safe["number"], false]),
+        );
+        assert_eq!(
+            safe["hash"], made["hash"],
+            "what {url} derived from the batches is what our sequencer made"
+        );
+    }
+
+    /// Waits for two dispute games: each claims the output root of a block.
+    fn assert_claims(&mut self, factory: &str, writers: &mut [&mut Started]) {
+        let l1 = self.net.l1().http;
+        wait("two dispute games", PATIENCE, || {
+            self.check(writers);
+            (last_number(&read(&l1, factory, "gameCount()", None)) >= 2).then_some(())
+        });
+        for index in 0..2 {
+            let game = read(&l1, factory, "gameAtIndex(uint256)", Some(index));
+            let game = hex::encode_prefixed(&game[game.len() - 20..]);
+            let at = last_number(&read(&l1, &game, "l2BlockNumber()", None));
+            assert!(at > 0);
+            let claim = B256::from_slice(&read(&l1, &game, "rootClaim()", None));
+            assert_eq!(
+                claim,
+                output_root(&self.net.sequencer().http, at),
+                "the claim of block {at}"
+            );
+        }
+    }
+
+    /// Panics if a foreign program has ended.
+    fn check(&mut self, writers: &mut [&mut Started]) {
+        self.rollup.check();
+        writers.iter_mut().for_each(|writer| writer.check());
+    }
+}
+
+/// The address of the deployment's factory of dispute games.
+fn game_factory(fixtures: &Path) -> String {
+    let text = fs::read_to_string(fixtures.join("deployments.json")).unwrap();
+    let deployed: Value = serde_json::from_str(&text).unwrap();
+    let factory = &deployed["opChainDeployments"][0]["DisputeGameFactoryProxy"];
+    factory.as_str().expect("an address").to_owned()
+}
+
 #[test]
 fn op_batcher_and_op_proposer_serve_the_whole() {
     let Some([node, batcher, proposer]) =
@@ -133,114 +239,14 @@ fn op_batcher_and_op_proposer_serve_the_whole() {
     };
     let _turn = turn();
     let temp = tempfile::tempdir().unwrap();
-    let accounts = starling::devnet::accounts::all();
-    let net = network(
-        &fixtures,
-        temp.path(),
-        &accounts[BATCHER].address.to_string(),
-    );
-    let (l1, sequencer) = (net.l1().http, net.sequencer());
-
-    fs::write(net.dir.join("jwt"), hex::encode([7; 32])).unwrap();
-    let core = our_core(&net.dir, "core", "l2-genesis.json");
-    let options = [
-        format!("--l1={l1}"),
-        "--l1.http-poll-interval=500ms".into(),
-        format!("--rollup.config={}", net.dir.join("rollup.json").display()),
-        format!(
-            "--rollup.l1-chain-config={}",
-            net.dir.join("l1-chain-config.json").display()
-        ),
-        format!(
-            "--p2p.static={}",
-            sequencer.p2p.as_deref().expect("a multiaddr")
-        ),
-    ];
-    let mut rollup = bare_op_node(
-        &net.dir,
-        &node,
-        "op-node",
-        &core,
-        &[no_discovery(), options.to_vec()].concat(),
-    );
-    reaches(&core, 5);
-
-    let options = [
-        format!("--l2-eth-rpc={}", core.url),
-        "--max-channel-duration=2".into(),
-        "--sub-safety-margin=4".into(),
-    ];
-    let mut batcher = writer(
-        &net.dir,
-        &batcher,
-        "op-batcher",
-        &l1,
-        &rollup,
-        &accounts[BATCHER].private_key,
-        &options,
-    );
-    let deployed: Value =
-        serde_json::from_str(&fs::read_to_string(fixtures.join("deployments.json")).unwrap())
-            .unwrap();
-    let factory = deployed["opChainDeployments"][0]["DisputeGameFactoryProxy"]
-        .as_str()
-        .expect("an address")
-        .to_owned();
-    // Game type 1 is the permissioned one, which the deployment has.
-    let options = [
-        "--game-type=1".into(),
-        "--proposal-interval=10s".into(),
-        "--allow-non-finalized".into(),
-        format!("--game-factory-address={factory}"),
-    ];
-    let mut proposer = writer(
-        &net.dir,
-        &proposer,
-        "op-proposer",
-        &l1,
-        &rollup,
-        &accounts[PROPOSER].private_key,
-        &options,
-    );
-
-    let mut check = || {
-        [&mut rollup, &mut batcher, &mut proposer]
-            .into_iter()
-            .for_each(Started::check)
-    };
-    let safe = wait("blocks to become safe", PATIENCE, || {
-        check();
-        let safe = call(&core.url, "eth_getBlockByNumber", json!(["safe", false]))
-            .ok()
-            .filter(|block| !block.is_null())?;
-        (number(&safe["number"]) >= 20).then_some(safe)
-    });
-    let same = ask(
-        &sequencer.http,
-        "eth_getBlockByNumber",
-        json!([safe["number"], false]),
-    );
-    assert_eq!(
-        safe["hash"], same["hash"],
-        "what op-node derived from the batches is what our sequencer made"
-    );
-
-    wait("two dispute games", PATIENCE, || {
-        check();
-        (last_number(&read(&l1, &factory, "gameCount()", None)) >= 2).then_some(())
-    });
-    for index in 0..2 {
-        let game = read(&l1, &factory, "gameAtIndex(uint256)", Some(index));
-        let game = hex::encode_prefixed(&game[game.len() - 20..]);
-        let at = last_number(&read(&l1, &game, "l2BlockNumber()", None));
-        assert!(at > 0);
-        let claim = B256::from_slice(&read(&l1, &game, "rootClaim()", None));
-        assert_eq!(
-            claim,
-            output_root(&sequencer.http, at),
-            "the claim of block {at}"
-        );
-    }
+    let mut whole = Whole::start(&fixtures, temp.path(), &node, |_| vec![]);
+    let factory = game_factory(&fixtures);
+    let mut batcher = whole.batcher(&batcher, &[]);
+    let mut proposer = whole.proposer(&proposer, &factory);
+    let writers = &mut [&mut batcher, &mut proposer];
+    let core = whole.core.url.clone();
+    whole.assert_safe_blocks(&core, writers);
+    whole.assert_claims(&factory, writers);
 }
 
 /// The L1's Beacon API.
@@ -263,56 +269,14 @@ fn blobs_of_op_batcher_on_our_l1_are_derived_by_op_node_and_by_our_node() {
     };
     let _turn = turn();
     let temp = tempfile::tempdir().unwrap();
-    let account = &starling::devnet::accounts::all()[BATCHER];
-    let net = network(&fixtures, temp.path(), &account.address.to_string());
-    let (l1, sequencer) = (net.l1().http, net.sequencer());
-    fs::write(net.dir.join("jwt"), hex::encode([7; 32])).unwrap();
-    let core = our_core(&net.dir, "core", "l2-genesis.json");
-    let peer = sequencer.p2p.as_deref().expect("a multiaddr");
-    let options = [
-        format!("--l1={l1}"),
-        format!("--l1.beacon={}", beacon(&net)),
-        "--l1.http-poll-interval=500ms".into(),
-        format!("--rollup.config={}", net.dir.join("rollup.json").display()),
-        format!(
-            "--rollup.l1-chain-config={}",
-            net.dir.join("l1-chain-config.json").display()
-        ),
-        format!("--p2p.static={peer}"),
-    ];
-    let options = [no_discovery(), options.to_vec()].concat();
-    let mut rollup = bare_op_node(&net.dir, &node, "op-node", &core, &options);
-    reaches(&core, 5);
-    let options = [
-        format!("--l2-eth-rpc={}", core.url),
-        "--data-availability-type=blobs".into(),
-        "--max-channel-duration=2".into(),
-        "--sub-safety-margin=4".into(),
-    ];
-    let key = &account.private_key;
-    let mut batcher = writer(
-        &net.dir,
-        &batcher,
-        "op-batcher",
-        &l1,
-        &rollup,
-        key,
-        &options,
-    );
-    let safe_at = |url: &str| {
-        let safe = call(url, "eth_getBlockByNumber", json!(["safe", false])).ok()?;
-        (!safe.is_null()).then_some(safe)
-    };
-    for url in [&core.url, &sequencer.http] {
-        let safe = wait("blocks to become safe", PATIENCE, || {
-            rollup.check();
-            batcher.check();
-            safe_at(url).filter(|safe| number(&safe["number"]) >= 20)
-        });
-        let params = json!([safe["number"], false]);
-        let made = ask(&sequencer.http, "eth_getBlockByNumber", params);
-        assert_eq!(safe["hash"], made["hash"]);
+    let mut whole = Whole::start(&fixtures, temp.path(), &node, |net| {
+        vec![format!("--l1.beacon={}", beacon(net))]
+    });
+    let mut batcher = whole.batcher(&batcher, &["--data-availability-type=blobs"]);
+    for url in [whole.core.url.clone(), whole.net.sequencer().http] {
+        whole.assert_safe_blocks(&url, &mut [&mut batcher]);
     }
+    let l1 = whole.net.l1().http;
     let head = ask(&l1, "eth_blockNumber", json!([]));
     let with_blobs = (1..=number(&head)).filter(|height| {
         let params = json!([format!("{height:#x}"), false]);

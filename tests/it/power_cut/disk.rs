@@ -290,12 +290,11 @@ impl Disk {
             return;
         };
         let node = self.entries(from).get(&old).copied();
-        match from == to {
-            true => self.change(from, vec![(old, None), (new, node)]),
-            false => {
-                self.change(to, vec![(new, node)]);
-                self.change(from, vec![(old, None)]);
-            }
+        if from == to {
+            self.change(from, vec![(old, None), (new, node)]);
+        } else {
+            self.change(to, vec![(new, node)]);
+            self.change(from, vec![(old, None)]);
         }
     }
 
@@ -304,12 +303,11 @@ impl Disk {
     fn locate(&self, call: &Call, which: usize) -> Option<(usize, String)> {
         let path = call.path(which);
         // The folder that a relative path begins at is the argument before it.
-        let (base, inside) = match path.is_absolute() {
-            true => (0, path.strip_prefix(&self.root).ok()?),
-            false => (
-                self.open.get(&call.number(2 * which)?)?.borrow().node,
-                &*path,
-            ),
+        let (base, inside) = if path.is_absolute() {
+            (0, path.strip_prefix(&self.root).ok()?)
+        } else {
+            let folder = self.open.get(&call.number(2 * which)?)?;
+            (folder.borrow().node, &*path)
         };
         let mut at = base;
         let mut names = inside

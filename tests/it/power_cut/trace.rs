@@ -52,12 +52,11 @@ pub fn is_possible() -> Result<(), String> {
         .arg("true")
         .output()
         .map_err(|error| format!("strace: {error}"))?;
-    match out.status.success() {
-        true => Ok(()),
-        false => Err(String::from_utf8_lossy(&out.stderr)
-            .trim()
-            .replace('\n', "; ")),
+    if !out.status.success() {
+        let told = String::from_utf8_lossy(&out.stderr);
+        return Err(told.trim().replace('\n', "; "));
     }
+    Ok(())
 }
 
 /// A call that did not fail.

@@ -1,8 +1,9 @@
-//! Exceptions from the rules. Every entry has a reason, but for [`NOT_YET`], which is to be empty.
+//! Exceptions from the rules. Every entry has a reason, but for those of [`NOT_YET`], which is to
+//! stay empty.
 
 /// Findings of a rule that the tree still has, by the rule's name. A rule without an entry allows
 /// none. `the_table_is_tight` prints this table with the numbers of the tree as it is.
-pub const NOT_YET: &[(&str, usize)] = &[("no_function_above_60_lines", 27)];
+pub const NOT_YET: &[(&str, usize)] = &[];
 
 /// Edges between rooms that may close a cycle: group, from, to, reason.
 pub const EDGES: &[(&str, &str, &str, &str)] = &[];

@@ -101,6 +101,20 @@ impl Facts {
     }
 }
 
+/// `true` or `false`.
+fn is_bool(pat: &Pat) -> bool {
+    matches!(pat, Pat::Lit(lit) if matches!(lit.lit, Lit::Bool(_)))
+}
+
+/// A tuple of `true` or `false` and, for the rest, `_` or `..`.
+fn is_bool_tuple(pat: &Pat) -> bool {
+    let Pat::Tuple(tuple) = pat else {
+        return false;
+    };
+    let rest = |pat: &Pat| matches!(pat, Pat::Wild(_) | Pat::Rest(_)) || is_bool(pat);
+    tuple.elems.iter().any(is_bool) && tuple.elems.iter().all(rest)
+}
+
 struct Reader<'a> {
     facts: &'a mut Facts,
     place: Place,
@@ -536,8 +550,10 @@ impl<'ast> Visit<'ast> for Reader<'_> {
     }
 
     fn visit_expr_match(&mut self, expr: &'ast syn::ExprMatch) {
-        let is_bool = |pat: &Pat| matches!(pat, Pat::Lit(lit) if matches!(lit.lit, Lit::Bool(_)));
-        if expr.arms.iter().any(|arm| is_bool(&arm.pat)) {
+        let mut patterns = expr.arms.iter().map(|arm| &arm.pat);
+        let rest = |pat: &Pat| matches!(pat, Pat::Wild(_)) || is_bool_tuple(pat);
+        let tuples = patterns.clone().any(is_bool_tuple) && patterns.clone().all(rest);
+        if tuples || patterns.any(is_bool) {
             let place = self.at(expr.span().start().line);
             self.facts.bool_matches.push(place);
         }

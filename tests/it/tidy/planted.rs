@@ -207,17 +207,25 @@ fn a_function_of_61_lines_is_found() {
 
 #[test]
 fn a_match_on_a_bool_is_found() {
-    finds(
-        rules::bool_matches,
-        &[
-            "fn f() { match a { true => 1, false => 2 }; }",
-            "fn f() { tokio::select! { _ = a => { match b { true => 1, false => 2 } } } }",
-        ],
-        &[
-            "fn f() { match a { Some(true) => 1, _ => 2 }; }",
-            "fn f() { if a { 1 } else { 2 }; }",
-        ],
-    );
+    let found = |text: &str| rules::bool_matches(&files(&[("tests/it/a.rs", text)]));
+    for wrong in [
+        "fn f() { match a { true => 1, false => 2 }; }",
+        "fn f() { match a { true => 1, _ => 2 }; }",
+        "#[cfg(test)] mod tests { #[test] fn f() { match a { true => 1, false => 2 }; } }",
+        "fn f() { tokio::select! { _ = a => { match b { true => 1, false => 2 } } } }",
+        "fn f() { match (a, b) { (true, _) => 1, (false, true) => 2, (false, false) => 3 }; }",
+        "fn f() { match (a, b, c) { (true, ..) => 1, (_, true, _) => 2, _ => 3 }; }",
+    ] {
+        assert!(!found(wrong).is_empty(), "overlooked:\n{wrong}");
+    }
+    for sound in [
+        "fn f() { match a { Some(true) => 1, _ => 2 }; }",
+        "fn f() { match (a, b) { (None, true) => 1, (_, false) => 2, _ => 3 }; }",
+        "fn f() { match (a, b) { (FORK, true) => 1, (_, true) => 2, (_, false) => 3 }; }",
+        "fn f() { if a { 1 } else { 2 }; }",
+    ] {
+        assert_eq!(found(sound), Findings::new(), "a false alarm:\n{sound}");
+    }
 }
 
 #[test]

@@ -349,15 +349,17 @@ pub fn no_function_above_60_lines(tree: &Workspace) -> Findings {
     long_functions(&tree.files)
 }
 
-pub fn bool_matches(source: &Crate) -> Findings {
-    let places = source.facts.bool_matches.iter().filter(|place| !place.test);
-    places
-        .map(|place| found(place, "`match` on a bool: write `if`"))
+/// `match` on a bool or on a tuple of bools, those of tests too.
+pub fn bool_matches(files: &BTreeMap<String, String>) -> Findings {
+    files
+        .iter()
+        .flat_map(|(file, text)| Facts::of(file, text, false).bool_matches)
+        .map(|place| found(&place, "`match` on a bool: write `if`"))
         .collect()
 }
 
 pub fn no_match_on_a_bool(tree: &Workspace) -> Findings {
-    tree.sources().flat_map(bool_matches).collect()
+    bool_matches(&tree.files)
 }
 
 /// Comment lines that begin with a word of [`HEADLESS`], if they are more than one in a hundred.

@@ -153,15 +153,80 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Applies `ops` to a small pool and compares its books after each.
-fn check_books(ops: Vec<Op>, base_fee: u64) -> Result<(), TestCaseError> {
-    let config = PoolConfig {
+/// Limits of the pool that the random operations fill.
+fn small() -> PoolConfig {
+    PoolConfig {
         account_slots: 2,
         global_slots: 9,
         account_queue: 4,
         global_queue: 6,
         ..Default::default()
-    };
+    }
+}
+
+/// Adds a transaction. It is in the pool afterwards unless it was refused; a replacement is only
+/// refused if it pays less than a tenth more.
+fn add_and_check(pool: &Pool, tx: PoolTx, at: &Admission) -> Result<(), TestCaseError> {
+    let known = pool.content();
+    let (from, nonce, hash) = (tx.sender(), tx.tx.nonce(), tx.hash);
+    let (fee, tip) = (tx.tx.max_fee_per_gas(), admit::tip_cap(&tx));
+    match pool.add(tx, at) {
+        Ok(_) | Err(PoolError::AlreadyKnown) => prop_assert!(pool.get(&hash).is_some()),
+        Err(PoolError::ReplacementUnderpriced) => {
+            let (pending, queued) = &known[&from];
+            let underprices = |old: &Arc<PoolTx>| {
+                old.tx.nonce() == nonce
+                    && (fee * 10 < old.tx.max_fee_per_gas() * 11
+                        || tip * 10 < admit::tip_cap(old) * 11)
+            };
+            prop_assert!(pending.iter().chain(queued).any(underprices));
+        }
+        Err(_) => prop_assert!(pool.get(&hash).is_none()),
+    }
+    Ok(())
+}
+
+/// Totals are those of the content and within the limits, and every hash leads to its transaction.
+fn check_totals(pool: &Pool, config: &PoolConfig) -> Result<(), TestCaseError> {
+    let (stats, content) = (pool.stats(), pool.content());
+    let pending = content.values().map(|c| c.0.len()).sum::<usize>();
+    let queued = content.values().map(|c| c.1.len()).sum::<usize>();
+    prop_assert_eq!((stats.pending, stats.queued), (pending, queued));
+    prop_assert!(pending <= config.global_slots && queued <= config.global_queue);
+    for tx in content.values().flat_map(|c| c.0.iter().chain(&c.1)) {
+        prop_assert!(pool.get(&tx.hash).is_some());
+    }
+    Ok(())
+}
+
+/// `best` has no gap: each sender's share of it counts up from its nonce, and every pick is the
+/// best there was to pick.
+fn check_best(pool: &Pool, base_fee: u64) -> Result<(), TestCaseError> {
+    let content = pool.content().into_iter();
+    let mut left: BTreeMap<Address, Vec<Arc<PoolTx>>> =
+        content.map(|(sender, txs)| (sender, txs.0)).collect();
+    for picked in pool.best(base_fee) {
+        let mine = &left[&picked.sender()];
+        prop_assert_eq!(mine[0].hash, picked.hash);
+        prop_assert_eq!(
+            picked.tx.nonce(),
+            pool.next_nonce(&picked.sender(), 0) - mine.len() as u64
+        );
+        let most = left
+            .values()
+            .filter_map(|txs| txs.first()?.effective_tip(base_fee))
+            .max();
+        prop_assert_eq!(picked.effective_tip(base_fee), most);
+        left.get_mut(&picked.sender()).unwrap().remove(0);
+    }
+    let mut next = left.values().filter_map(|txs| txs.first());
+    prop_assert!(next.all(|tx| tx.effective_tip(base_fee).is_none()));
+    Ok(())
+}
+
+/// Applies `ops` to a small pool and compares its books after each.
+fn check_books(ops: Vec<Op>, base_fee: u64) -> Result<(), TestCaseError> {
+    let config = small();
     let pool = Pool::with_config(&spec(Fork::Karst), config.clone());
     let mut state = [0u64; 4];
     for op in ops {
@@ -176,25 +241,7 @@ fn check_books(ops: Vec<Op>, base_fee: u64) -> Result<(), TestCaseError> {
                     base_fee,
                     ..at(state[usize::from(from) - 1])
                 };
-                let known = pool.content();
-                let tx = tx(from, nonce, fee, tip);
-                let hash = tx.hash;
-                match pool.add(tx, &at) {
-                    Ok(_) => prop_assert!(pool.get(&hash).is_some()),
-                    Err(PoolError::AlreadyKnown) => prop_assert!(pool.get(&hash).is_some()),
-                    Err(PoolError::ReplacementUnderpriced) => {
-                        let (pending, queued) = &known[&sender(from)];
-                        prop_assert!(
-                            pending
-                                .iter()
-                                .chain(queued)
-                                .any(|old| old.tx.nonce() == nonce
-                                    && (fee * 10 < old.tx.max_fee_per_gas() * 11
-                                        || tip * 10 < admit::tip_cap(old) * 11))
-                        );
-                    }
-                    Err(_) => prop_assert!(pool.get(&hash).is_none()),
-                }
+                add_and_check(&pool, tx(from, nonce, fee, tip), &at)?;
             }
             Op::Head { nonces, now } => {
                 state = nonces;
@@ -214,39 +261,8 @@ fn check_books(ops: Vec<Op>, base_fee: u64) -> Result<(), TestCaseError> {
                 }
             }
         }
-        let (stats, content) = (pool.stats(), pool.content());
-        prop_assert_eq!(
-            stats.pending,
-            content.values().map(|c| c.0.len()).sum::<usize>()
-        );
-        prop_assert_eq!(
-            stats.queued,
-            content.values().map(|c| c.1.len()).sum::<usize>()
-        );
-        prop_assert!(stats.pending <= config.global_slots && stats.queued <= config.global_queue);
-        for tx in content.values().flat_map(|c| c.0.iter().chain(&c.1)) {
-            prop_assert!(pool.get(&tx.hash).is_some());
-        }
-        // No gap: each sender's share of `best` counts up from its nonce, and every pick is the
-        // best there was to pick.
-        let mut left: BTreeMap<Address, Vec<Arc<PoolTx>>> =
-            content.into_iter().map(|(s, c)| (s, c.0)).collect();
-        for picked in pool.best(base_fee) {
-            let mine = &left[&picked.sender()][0];
-            prop_assert_eq!(mine.hash, picked.hash);
-            prop_assert_eq!(
-                picked.tx.nonce(),
-                pool.next_nonce(&picked.sender(), 0) - left[&picked.sender()].len() as u64
-            );
-            let most = left
-                .values()
-                .filter_map(|txs| txs.first()?.effective_tip(base_fee))
-                .max();
-            prop_assert_eq!(picked.effective_tip(base_fee), most);
-            left.get_mut(&picked.sender()).unwrap().remove(0);
-        }
-        let mut next = left.values().filter_map(|txs| txs.first());
-        prop_assert!(next.all(|tx| tx.effective_tip(base_fee).is_none()));
+        check_totals(&pool, &config)?;
+        check_best(&pool, base_fee)?;
     }
     Ok(())
 }

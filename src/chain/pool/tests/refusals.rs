@@ -2,97 +2,122 @@
 
 use super::*;
 
-#[test]
-fn refusals_say_what_geth_says() {
-    let pool = new_pool();
-    let poor = Admission {
-        balance: U256::from(100),
-        ..at(0)
-    };
-    let say = |tx: PoolTx, at: &Admission| pool.add(tx, at).unwrap_err().to_string();
-    assert_eq!(
-        say(tx(1, 4, 2, 2), &at(5)),
-        "nonce too low: next nonce 5, tx nonce 4"
-    );
-    assert_eq!(
-        say(tx(1, 0, 2, 2), &poor),
-        "insufficient funds for gas * price + value: balance 100, tx cost 43000, overshot 42900"
-    );
-    assert_eq!(
-        say(tx(1, 0, 2, 0), &at(0)),
-        "transaction underpriced: gas tip cap 0, minimum needed 1"
-    );
-    assert_eq!(
-        say(tx(1, 0, 2, 3), &at(0)),
-        "max priority fee per gas higher than max fee per gas"
-    );
-    let gas = |gas_limit| TxEip1559 {
+/// The error of a fresh pool for this transaction.
+fn refusal(tx: PoolTx, at: &Admission) -> String {
+    new_pool().add(tx, at).unwrap_err().to_string()
+}
+
+/// A transaction of sender 1 with this gas limit.
+fn with_gas(gas_limit: u64) -> TxEip1559 {
+    TxEip1559 {
         gas_limit,
         ..eip1559(0, 2, 2)
-    };
-    assert_eq!(
-        say(pooled(1, gas(20_999)), &at(0)),
-        "intrinsic gas too low: gas 20999, minimum needed 21000"
-    );
-    let small = Admission {
-        block_gas_limit: 10_000_000,
-        ..at(0)
-    };
-    assert_eq!(
-        say(pooled(1, gas(9_930_001)), &small),
-        "exceeds block gas limit"
-    );
-    assert_eq!(
-        say(pooled(1, gas((1 << 24) + 1)), &at(0)),
-        "transaction gas limit too high (cap: 16777216, tx: 16777217)"
-    );
-    pool.add(pooled(9, gas(1 << 24)), &at(0)).unwrap();
-    let data = TxEip1559 {
-        input: vec![1; 10].into(),
-        gas_limit: 21_200,
-        ..eip1559(0, 2, 2)
-    };
-    assert_eq!(
-        say(pooled(1, data), &at(0)),
-        "insufficient gas for floor data gas cost: gas 21200, minimum needed 21400"
-    );
-    let foreign = TxEip1559 {
-        chain_id: 5,
-        ..eip1559(0, 2, 2)
-    };
-    assert_eq!(
-        say(pooled(1, foreign), &at(0)),
-        "invalid sender: invalid chain id for signer: have 5 want 901"
-    );
-    let rich = Admission {
-        balance: U256::MAX,
-        ..at(0)
-    };
-    assert_eq!(
-        say(tx(1, 0, 50_000 * GWEI, 1), &rich),
-        "tx fee (1.05 ether) exceeds the configured cap (1.00 ether)"
-    );
-    let large = TxEip1559 {
-        input: vec![0; admit::MAX_SIZE].into(),
-        gas_limit: 2_000_000,
-        ..eip1559(0, 2, 2)
-    };
-    assert!(say(pooled(1, large), &at(0)).starts_with("oversized data: transaction size 1311"));
+    }
+}
+
+/// A legacy transaction without a chain id.
+fn unprotected(from: u8, gas_price: u128) -> PoolTx {
     let legacy = TxLegacy {
-        gas_price: 2,
+        gas_price,
         gas_limit: 21_000,
         to: TxKind::Call(Address::ZERO),
         ..Default::default()
     };
     let legacy = OpTxEnvelope::from(legacy.into_signed(Signature::test_signature()));
-    let legacy = PoolTx::new(Recovered::new_unchecked(legacy, sender(1)));
+    PoolTx::new(Recovered::new_unchecked(legacy, sender(from)))
+}
+
+#[test]
+fn refusals_of_nonce_balance_and_fees_say_what_geth_says() {
+    let with_balance = |balance| Admission { balance, ..at(0) };
+    for (tx, at, words) in [
+        (
+            tx(1, 4, 2, 2),
+            at(5),
+            "nonce too low: next nonce 5, tx nonce 4",
+        ),
+        (
+            tx(1, 0, 2, 2),
+            with_balance(U256::from(100)),
+            "insufficient funds for gas * price + value: balance 100, tx cost 43000, overshot 42900",
+        ),
+        (
+            tx(1, 0, 2, 0),
+            at(0),
+            "transaction underpriced: gas tip cap 0, minimum needed 1",
+        ),
+        (
+            tx(1, 0, 2, 3),
+            at(0),
+            "max priority fee per gas higher than max fee per gas",
+        ),
+        (
+            tx(1, 0, 50_000 * GWEI, 1),
+            with_balance(U256::MAX),
+            "tx fee (1.05 ether) exceeds the configured cap (1.00 ether)",
+        ),
+    ] {
+        assert_eq!(refusal(tx, &at), words);
+    }
+}
+
+#[test]
+fn refusals_of_gas_say_what_geth_says() {
+    let small = Admission {
+        block_gas_limit: 10_000_000,
+        ..at(0)
+    };
+    let data = TxEip1559 {
+        input: vec![1; 10].into(),
+        ..with_gas(21_200)
+    };
+    for (tx, at, words) in [
+        (
+            with_gas(20_999),
+            at(0),
+            "intrinsic gas too low: gas 20999, minimum needed 21000",
+        ),
+        (with_gas(9_930_001), small, "exceeds block gas limit"),
+        (
+            with_gas((1 << 24) + 1),
+            at(0),
+            "transaction gas limit too high (cap: 16777216, tx: 16777217)",
+        ),
+        (
+            data,
+            at(0),
+            "insufficient gas for floor data gas cost: gas 21200, minimum needed 21400",
+        ),
+    ] {
+        assert_eq!(refusal(pooled(1, tx), &at), words);
+    }
+    let most = pooled(9, with_gas(1 << 24));
+    new_pool().add(most, &at(0)).unwrap();
+}
+
+#[test]
+fn refusals_of_kind_chain_and_size_say_what_geth_says() {
+    let foreign = TxEip1559 {
+        chain_id: 5,
+        ..eip1559(0, 2, 2)
+    };
     assert_eq!(
-        say(legacy, &at(0)),
+        refusal(pooled(1, foreign), &at(0)),
+        "invalid sender: invalid chain id for signer: have 5 want 901"
+    );
+    let large = TxEip1559 {
+        input: vec![0; admit::MAX_SIZE].into(),
+        ..with_gas(2_000_000)
+    };
+    let error = refusal(pooled(1, large), &at(0));
+    assert!(error.starts_with("oversized data: transaction size 1311"));
+    assert_eq!(
+        refusal(unprotected(1, 2), &at(0)),
         "only replay-protected (EIP-155) transactions allowed over RPC"
     );
     let deposit = OpTxEnvelope::from(Sealed::new(TxDeposit::default()));
     let deposit = PoolTx::new(Recovered::new_unchecked(deposit, sender(1)));
-    assert_eq!(say(deposit, &at(0)), "transaction type not supported");
+    assert_eq!(refusal(deposit, &at(0)), "transaction type not supported");
 }
 
 #[test]
@@ -126,18 +151,7 @@ fn the_operators_limits_count() {
         Err(PoolError::ReplacementUnderpriced)
     );
     pool.add(tx(1, 0, 20, 10), &at(0)).unwrap();
-    let legacy = TxLegacy {
-        gas_price: 5,
-        gas_limit: 21_000,
-        to: TxKind::Call(Address::ZERO),
-        ..Default::default()
-    };
-    let legacy = OpTxEnvelope::from(legacy.into_signed(Signature::test_signature()));
-    pool.add(
-        PoolTx::new(Recovered::new_unchecked(legacy, sender(2))),
-        &at(0),
-    )
-    .unwrap();
+    pool.add(unprotected(2, 5), &at(0)).unwrap();
 }
 
 #[test]

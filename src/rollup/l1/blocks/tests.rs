@@ -87,68 +87,75 @@ fn published_blocks_are_accepted_and_corrupted_ones_refused() {
     assert_eq!(seen, (6, 2), "corrupted and intact");
 }
 
-/// Checks what is read against a plain look at the recorded JSON.
-fn assert_recorded(data: &L1BlockData, line: &Value, watched: &Watched) -> (usize, usize) {
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let block = &line["block"];
-    assert_eq!(data.block.hash.to_string(), text(&block["hash"]));
-    let inbox = watched.inbox.to_string().to_lowercase();
+/// A transaction to the inbox: hash, versioned hashes of its blobs, index of the first of them in
+/// the block.
+type Posted = (String, Vec<String>, u64);
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+/// Transactions to this inbox in the JSON of a block.
+fn recorded_transactions(block: &Value, inbox: Address) -> Vec<Posted> {
+    let inbox = inbox.to_string().to_lowercase();
     let mut blobs = 0;
-    let mut expected = vec![];
+    let mut posted = vec![];
     for transaction in block["transactions"].as_array().unwrap() {
-        let hashes: Vec<_> = transaction["blobVersionedHashes"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .map(text)
-            .collect();
+        let hashes = transaction["blobVersionedHashes"].as_array();
+        let hashes: Vec<_> = hashes.into_iter().flatten().map(text).collect();
         let first = blobs;
         blobs += hashes.len() as u64;
         if text(&transaction["to"]) == inbox {
-            expected.push((text(&transaction["hash"]), hashes, first));
+            posted.push((text(&transaction["hash"]), hashes, first));
         }
     }
-    let found = data.transactions.iter().map(|transaction| {
-        let hash = alloy_primitives::keccak256(&transaction.raw).to_string();
-        let hashes = transaction
-            .blob_hashes
-            .iter()
-            .map(B256::to_string)
-            .collect::<Vec<_>>();
-        (hash, hashes, transaction.first_blob)
-    });
-    assert_eq!(found.collect::<Vec<_>>(), expected);
+    posted
+}
+
+/// Compares the logs that were kept with the recorded receipts; returns how many are of a watched
+/// contract.
+fn assert_recorded_logs(data: &L1BlockData, receipts: &Value, watched: &Watched) -> usize {
     let watched =
         [watched.portal, watched.system_config].map(|address| address.to_string().to_lowercase());
-    let logs = line["receipts"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .flat_map(|r| r["logs"].as_array().unwrap());
+    if data.receipts.is_empty() {
+        let receipts = receipts.to_string();
+        for event in [DEPOSIT, CONFIG_UPDATE_EVENT] {
+            assert!(!receipts.contains(&event.to_string()));
+        }
+        return 0;
+    }
+    let receipts = receipts.as_array().unwrap().iter();
+    let logs = receipts.flat_map(|receipt| receipt["logs"].as_array().unwrap());
     let logs: Vec<_> = logs
         .map(|log| (text(&log["address"]), text(&log["data"])))
         .collect();
-    let relevant = logs
-        .iter()
-        .filter(|(address, _)| watched.contains(address))
-        .count();
-    if data.receipts.is_empty() {
-        let events = [DEPOSIT, CONFIG_UPDATE_EVENT].map(|event| event.to_string());
-        assert!(
-            !line["receipts"].to_string().contains(&events[0])
-                && !line["receipts"].to_string().contains(&events[1])
-        );
-        return (expected.len(), 0);
-    }
     let kept: Vec<_> = data.receipts.iter().flat_map(|(_, logs)| logs).collect();
     assert_eq!(kept.len(), logs.len(), "every log keeps its position");
+    let mut relevant = 0;
     for (kept, (address, bytes)) in kept.iter().zip(&logs) {
         assert_eq!(kept.address.to_string().to_lowercase(), *address);
         if watched.contains(address) {
+            relevant += 1;
             assert_eq!(kept.data.data.to_string(), *bytes);
         }
     }
-    (expected.len(), relevant)
+    relevant
+}
+
+/// Checks what is read against a plain look at the recorded JSON; returns the number of
+/// transactions to the inbox and of logs that matter.
+fn assert_recorded(data: &L1BlockData, line: &Value, watched: &Watched) -> (usize, usize) {
+    let block = &line["block"];
+    assert_eq!(data.block.hash.to_string(), text(&block["hash"]));
+    let found = data.transactions.iter().map(|transaction| {
+        let hash = alloy_primitives::keccak256(&transaction.raw).to_string();
+        let hashes = transaction.blob_hashes.iter().map(B256::to_string);
+        (hash, hashes.collect(), transaction.first_blob)
+    });
+    let found: Vec<Posted> = found.collect();
+    assert_eq!(found, recorded_transactions(block, watched.inbox));
+    let relevant = assert_recorded_logs(data, &line["receipts"], watched);
+    (found.len(), relevant)
 }
 
 const DEPOSIT: B256 = starling_proto::deposit::DEPOSIT_EVENT;
@@ -215,67 +222,95 @@ async fn cached_blocks_cost_a_header_by_number_and_nothing_by_hash() {
     assert_eq!(L1Blocks::cache_size(900, 3600), 900);
 }
 
+/// A recorded block with a transaction and receipts that matter, which an endpoint falsifies.
+struct LyingL1 {
+    l1: FakeL1,
+    watched: Watched,
+    line: Value,
+    at: L1BlockAt,
+}
+
+impl LyingL1 {
+    /// `None`, recorded as a skip, where the fixtures are absent.
+    async fn start() -> Option<Self> {
+        let (lines, watched) = (recorded("hostile-1")?, watched_of("hostile-1")?);
+        let with_logs = |line: &&Value| line["receipts"].to_string().contains(&DEPOSIT.to_string());
+        let line = lines.iter().find(with_logs).unwrap().clone();
+        let number = line["block"]["number"].as_str().unwrap();
+        let at = L1BlockAt::Number(u64::from_str_radix(&number[2..], 16).unwrap());
+        Some(Self {
+            l1: FakeL1::start().await,
+            watched,
+            line,
+            at,
+        })
+    }
+
+    /// Serves the changed block, whatever number it has, as the one that is asked for.
+    fn falsify(&self, change: impl FnOnce(&mut Value)) {
+        let mut lie = self.line.clone();
+        change(&mut lie);
+        self.l1.set_recorded(&[lie]);
+        let mut state = self.l1.state.lock();
+        let block = state.blocks[0].clone();
+        state.answers.insert("eth_getBlockByNumber", Ok(block));
+    }
+
+    fn reader(&self, trust: bool) -> L1Blocks {
+        reader(&self.l1, self.watched, |config| config.trust = trust)
+    }
+
+    /// The error about the changed block.
+    async fn cause_of(&self, change: impl FnOnce(&mut Value)) -> L1Cause {
+        self.falsify(change);
+        let error = self.reader(false).get(self.at).await.unwrap_err();
+        let method = format!("L1 at {}: eth_getBlock", self.l1.url());
+        assert!(error.to_string().starts_with(&method));
+        error.cause
+    }
+}
+
 #[tokio::test]
 async fn every_lie_about_a_block_is_named() {
-    let (Some(lines), Some(watched)) = (recorded("hostile-1"), watched_of("hostile-1")) else {
+    let Some(lying) = LyingL1::start().await else {
         return;
     };
-    let l1 = FakeL1::start().await;
-    // A block with a transaction, and receipts that matter.
-    let with_logs = |line: &&Value| line["receipts"].to_string().contains(&DEPOSIT.to_string());
-    let line = lines.iter().find(with_logs).unwrap();
-    let number = line["block"]["number"].as_str().unwrap();
-    let at = L1BlockAt::Number(u64::from_str_radix(&number[2..], 16).unwrap());
-    let cause_of = async |change: &dyn Fn(&mut Value)| {
-        let mut lie = line.clone();
-        change(&mut lie);
-        l1.set_recorded(&[lie]);
-        // The block that is asked for, whatever it says of itself.
-        let block = l1.state.lock().blocks[0].clone();
-        l1.state
-            .lock()
-            .answers
-            .insert("eth_getBlockByNumber", Ok(block));
-        let blocks = reader(&l1, watched, |_| {});
-        let error = blocks.get(at).await.unwrap_err();
-        assert!(
-            error
-                .to_string()
-                .starts_with(&format!("L1 at {}: eth_getBlock", l1.url()))
-        );
-        error.cause
-    };
-    let untrue = |cause: L1Cause, words: &str| {
+    let other = recorded("hostile-1").unwrap().swap_remove(0);
+    let lies: [(&str, &dyn Fn(&mut Value)); 5] = [
+        ("claims the hash", &|line| {
+            line["block"]["timestamp"] = "0x1".into();
+        }),
+        ("the transactions of block", &|line| {
+            line["block"]["transactions"] = Value::Array(vec![]);
+        }),
+        ("the withdrawals of block", &|line| {
+            line["block"]["withdrawals"] = Value::Null;
+        }),
+        ("the receipts of block", &|line| {
+            line["receipts"][0]["cumulativeGasUsed"] = "0x1".into();
+        }),
+        ("asked for block", &|line| *line = other.clone()),
+    ];
+    for (words, change) in lies {
+        let cause = lying.cause_of(change).await;
         assert!(
             matches!(&cause, L1Cause::Untrue(text) if text.contains(words)),
             "{cause}"
         );
-    };
-    untrue(
-        cause_of(&|line| line["block"]["timestamp"] = "0x1".into()).await,
-        "claims the hash",
-    );
-    untrue(
-        cause_of(&|line| line["block"]["transactions"] = Value::Array(vec![])).await,
-        "the transactions of block",
-    );
-    untrue(
-        cause_of(&|line| line["block"]["withdrawals"] = Value::Null).await,
-        "the withdrawals of block",
-    );
-    untrue(
-        cause_of(&|line| line["receipts"][0]["cumulativeGasUsed"] = "0x1".into()).await,
-        "the receipts of block",
-    );
-    untrue(
-        cause_of(&|line| *line = lines[0].clone()).await,
-        "asked for block",
-    );
+    }
     // A reorg between two calls: the block was there, its receipts are gone.
-    let gone = cause_of(&|line| line["receipts"] = Value::Null).await;
+    let gone = lying.cause_of(|line| line["receipts"] = Value::Null).await;
     assert!(matches!(gone, L1Cause::Missing(_)), "{gone}");
-    let unknown = cause_of(&|line| {
-        line["block"]["hash"] = B256::repeat_byte(1).to_string().into();
+}
+
+#[tokio::test]
+async fn unknown_fields_of_a_header_are_named_and_a_trusted_endpoint_may_have_them() {
+    let Some(lying) = LyingL1::start().await else {
+        return;
+    };
+    let hash = B256::repeat_byte(1);
+    let unknown = lying.cause_of(|line| {
+        line["block"]["hash"] = hash.to_string().into();
         line["block"]["inclusionListHash"] = "0x1".into();
     });
     let text = unknown.await.to_string();
@@ -283,17 +318,19 @@ async fn every_lie_about_a_block_is_named() {
         text.contains("(inclusionListHash)") && text.contains("--l1.trustrpc"),
         "{text}"
     );
-    // A trusted endpoint is believed, except about receipts.
-    let blocks = reader(&l1, watched, |config| config.trust = true);
-    let data = blocks.get(at).await.unwrap().unwrap();
-    assert_eq!(data.block.hash, B256::repeat_byte(1));
-    let mut lie = line.clone();
-    lie["receipts"][0]["cumulativeGasUsed"] = "0x1".into();
-    l1.set_recorded(&[lie]);
-    l1.state.lock().answers.clear();
-    let blocks = reader(&l1, watched, |config| config.trust = true);
+    let trusted = lying.reader(true).get(lying.at).await.unwrap().unwrap();
+    assert_eq!(trusted.block.hash, hash);
+}
+
+#[tokio::test]
+async fn a_trusted_endpoint_is_not_believed_about_receipts() {
+    let Some(lying) = LyingL1::start().await else {
+        return;
+    };
+    lying.falsify(|line| line["receipts"][0]["cumulativeGasUsed"] = "0x1".into());
+    lying.l1.state.lock().answers.clear();
     assert!(matches!(
-        cause(&blocks, at).await,
+        cause(&lying.reader(true), lying.at).await,
         L1Cause::Untrue(_) | L1Cause::Malformed(_)
     ));
 }

@@ -54,6 +54,42 @@ async fn until(what: &str, mut holds: impl FnMut() -> bool) {
         .unwrap_or_else(|_| panic!("waited in vain: {what}"));
 }
 
+/// State of the sequencer's process during a reorg of L1.
+enum ProcessState {
+    Running,
+    /// It is stopped before the reorg and started after it: the L1 origin of its head is not
+    /// canonical.
+    Stopped,
+    /// It is killed as soon as the head has been rewound.
+    Killed,
+}
+
+/// A reorg that replaces the last `depth` L1 blocks by others, which `salt` tells from all earlier
+/// ones.
+struct Reorg {
+    depth: usize,
+    salt: u8,
+    process: ProcessState,
+}
+
+const REORGS: [Reorg; 3] = [
+    Reorg {
+        depth: 1,
+        salt: 2,
+        process: ProcessState::Running,
+    },
+    Reorg {
+        depth: 3,
+        salt: 3,
+        process: ProcessState::Stopped,
+    },
+    Reorg {
+        depth: 64,
+        salt: 4,
+        process: ProcessState::Killed,
+    },
+];
+
 struct Net {
     world: World,
     l1: Vec<Header>,
@@ -152,77 +188,62 @@ impl Net {
         })
         .await;
     }
-}
 
-#[tokio::test(flavor = "multi_thread")]
-async fn after_l1_reorgs_of_1_3_and_64_blocks_the_head_goes_back_and_the_replicas_follow_also_after_restarts()
- {
-    // 70 L1 blocks, the last of them some seconds old.
-    let mut net = Net::new(70 * 12, 70).await;
-    let gossip = net.replicas[0].collect(key().address()).await;
-    net.until_followed(70 * 6 + 2).await;
-    let safe = net.sequencing.chain.view().hash_of(3).unwrap().unwrap();
-    let head = net.sequencing.chain.view().head().hash;
-    net.sequencing
-        .chain
-        .forkchoice(head, Some(safe), None)
-        .await
-        .unwrap();
+    /// Makes a block of the canonical chain safe; its hash.
+    async fn make_safe(&self, number: u64) -> B256 {
+        let chain = &self.sequencing.chain;
+        let safe = chain.view().hash_of(number).unwrap().unwrap();
+        let head = chain.view().head().hash;
+        chain.forkchoice(head, Some(safe), None).await.unwrap();
+        safe
+    }
 
-    for (round, depth) in [1, 3, 64].into_iter().enumerate() {
-        // A transaction in a block that is going to be abandoned.
-        let nonce = net
-            .sequencing
-            .chain
-            .view()
-            .state()
-            .account(wallet())
-            .unwrap()
-            .unwrap()
-            .nonce;
-        let sent = submit(&net.sequencing.chain, transfer(nonce));
-        until("it is mined", || {
-            net.sequencing
-                .chain
-                .view()
-                .transaction(sent)
-                .unwrap()
-                .is_some()
+    /// Sends a transfer and waits until a block holds it.
+    async fn mine_transfer(&self) -> B256 {
+        let chain = &self.sequencing.chain;
+        let account = chain.view().state().account(wallet()).unwrap().unwrap();
+        let sent = submit(chain, transfer(account.nonce));
+        self.until_mined(sent).await;
+        sent
+    }
+
+    async fn until_mined(&self, sent: B256) {
+        until("the transaction is mined", || {
+            let view = self.sequencing.chain.view();
+            view.transaction(sent).unwrap().is_some()
         })
         .await;
-        net.until_followed(0).await;
-        let before = net.sequencing.chain.view().head();
-        let fork = net.l1[net.l1.len() - 1 - depth].number;
-        let common = last_common(&net.world, &net.sequencing.chain, fork);
-        assert!(common.number < before.number);
-        let branch = reorganised(&net.l1, depth, 2 + round as u8);
-        net = match depth {
-            // The process was stopped during the reorg: the L1 origin of its head is not canonical.
-            3 => net.restart(None, |world| world.show_l1(&branch)).await,
-            // The process is killed as soon as the head has been rewound.
-            64 => {
-                net.world.show_l1(&branch);
-                let mut heads = net.sequencing.chain.heads();
-                let back = heads.wait_for(|heads| heads.head.number < before.number);
-                drop(
-                    tokio::time::timeout(Duration::from_secs(120), back)
-                        .await
-                        .unwrap()
-                        .unwrap(),
-                );
-                net.task.abort();
-                until("the sequencer is dead", || net.task.is_finished()).await;
-                let copy = killed(net.world.datadir.path());
-                net.restart(Some(copy), |_| ()).await
+    }
+
+    /// Shows another branch of L1 to the sequencer.
+    async fn reorganise(self, branch: Vec<Header>, process: ProcessState) -> Self {
+        let mut net = match process {
+            ProcessState::Running => {
+                self.world.show_l1(&branch);
+                self
             }
-            _ => {
-                net.world.show_l1(&branch);
-                net
+            ProcessState::Stopped => self.restart(None, |world| world.show_l1(&branch)).await,
+            ProcessState::Killed => {
+                let before = self.sequencing.chain.view().head();
+                self.world.show_l1(&branch);
+                let mut heads = self.sequencing.chain.heads();
+                let back = heads.wait_for(|heads| heads.head.number < before.number);
+                let back = tokio::time::timeout(Duration::from_secs(120), back).await;
+                drop(back.unwrap().unwrap());
+                self.task.abort();
+                until("the sequencer is dead", || self.task.is_finished()).await;
+                let copy = killed(self.world.datadir.path());
+                self.restart(Some(copy), |_| ()).await
             }
         };
         net.l1 = branch;
-        net.until_followed(before.number + 1).await;
-        let chain = &net.sequencing.chain;
+        net
+    }
+
+    /// The head was rewound from `before` to `common` and no further, and all that is above it is on
+    /// the new branch of L1.
+    fn assert_rewound(&self, before: BlockId, common: BlockId) {
+        let chain = &self.sequencing.chain;
         assert_eq!(
             chain.view().hash_of(common.number).unwrap(),
             Some(common.hash),
@@ -233,48 +254,67 @@ async fn after_l1_reorgs_of_1_3_and_64_blocks_the_head_goes_back_and_the_replica
             Some(before.hash)
         );
         assert!(
-            is_on(&net.world, chain, common.number, &net.l1),
-            "reorg of {depth} blocks"
+            is_on(&self.world, chain, common.number, &self.l1),
+            "the blocks above {} are on another branch",
+            common.number
         );
-        assert_eq!(chain.view().safe().map(|safe| safe.hash), Some(safe));
-        // A killed process has no pool; else the transaction of the abandoned block is mined again.
-        if depth == 1 {
-            until("it is mined again", || {
-                chain.view().transaction(sent).unwrap().is_some()
-            })
-            .await;
-        }
-        assert_eq!(
-            net.handle.status(),
-            SequencerStatus {
-                active: true,
-                reason: None
-            }
-        );
-
-        let head = chain.view().head().number;
-        net = net.restart(None, |_| ()).await;
-        net.until_followed(head + 2).await;
-        assert!(is_on(
-            &net.world,
-            &net.sequencing.chain,
-            common.number,
-            &net.l1
-        ));
     }
+}
+
+/// No two of these blocks have the same number, parent and L1 origin.
+fn assert_one_block_per_place(world: &World, blocks: &[Arc<Payload>]) {
     let mut signed = HashMap::new();
-    for block in gossip.lock().iter() {
-        let place = (
-            block.number(),
-            block.parent_hash(),
-            origin_of(&net.world, block).hash,
-        );
+    for block in blocks {
+        let origin = origin_of(world, block).hash;
+        let place = (block.number(), block.parent_hash(), origin);
         assert_eq!(
             *signed.entry(place).or_insert(block.hash),
             block.hash,
             "two blocks of {place:?}"
         );
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_l1_reorgs_of_1_3_and_64_blocks_the_head_goes_back_and_the_replicas_follow_also_after_restarts()
+ {
+    // 70 L1 blocks, the last of them some seconds old.
+    let mut net = Net::new(70 * 12, 70).await;
+    let gossip = net.replicas[0].collect(key().address()).await;
+    net.until_followed(70 * 6 + 2).await;
+    let safe = net.make_safe(3).await;
+    for Reorg {
+        depth,
+        salt,
+        process,
+    } in REORGS
+    {
+        // A transaction in a block that is going to be abandoned.
+        let sent = net.mine_transfer().await;
+        net.until_followed(0).await;
+        let before = net.sequencing.chain.view().head();
+        let fork = net.l1[net.l1.len() - 1 - depth].number;
+        let common = last_common(&net.world, &net.sequencing.chain, fork);
+        assert!(common.number < before.number);
+        let branch = reorganised(&net.l1, depth, salt);
+        net = net.reorganise(branch, process).await;
+        net.until_followed(before.number + 1).await;
+        net.assert_rewound(before, common);
+        let chain = &net.sequencing.chain;
+        assert_eq!(chain.view().safe().map(|safe| safe.hash), Some(safe));
+        // A killed process has no pool; else the transaction of the abandoned block is mined again.
+        if depth == 1 {
+            net.until_mined(sent).await;
+        }
+        assert_eq!(net.handle.status(), ACTIVE);
+
+        let head = chain.view().head().number;
+        net = net.restart(None, |_| ()).await;
+        net.until_followed(head + 2).await;
+        let chain = &net.sequencing.chain;
+        assert!(is_on(&net.world, chain, common.number, &net.l1));
+    }
+    assert_one_block_per_place(&net.world, &gossip.lock());
     net.token.cancel();
 }
 

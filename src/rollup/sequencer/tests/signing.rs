@@ -26,6 +26,43 @@ pub(super) async fn rival_block(world: &World, chain: &Chain, salt: u8) -> Arc<P
     chain.seal(id).await.unwrap().payload.clone()
 }
 
+/// Starts a sequencer with the common key on each of two nodes that do not know each other, and
+/// waits until each has made a chain of its own: one has a transaction that the other has not.
+async fn sequence_apart(
+    world: &World,
+    nodes: &[Member; 2],
+    token: &CancellationToken,
+) -> [SequencerHandle; 2] {
+    submit(&nodes[0].chain, transfer(0));
+    let handles = nodes.each_ref().map(|node| {
+        let network = Some(node.network.clone());
+        let (sequencer, handle) = world.sequencer_of(&node.chain, config(), key(), network);
+        tokio::spawn(sequencer.run(token.clone()));
+        handle
+    });
+    for (node, handle) in nodes.iter().zip(&handles) {
+        node.until_number(3).await;
+        assert_eq!(handle.status(), ACTIVE);
+    }
+    let [first, second] = nodes.each_ref().map(|node| node.chain.view());
+    assert_ne!(first.hash_of(3).unwrap(), second.hash_of(3).unwrap());
+    handles
+}
+
+/// The first of two sequencers that stops by itself, and its reason.
+async fn first_to_stop(handles: &[SequencerHandle; 2]) -> (usize, String) {
+    let [mut first, mut second] = handles.each_ref().map(SequencerHandle::watch);
+    let stopped = async {
+        tokio::select! {
+            stopped = first.wait_for(|status| !status.active) => (0, stopped.unwrap().reason.clone()),
+            stopped = second.wait_for(|status| !status.active) => (1, stopped.unwrap().reason.clone()),
+        }
+    };
+    let stopped = tokio::time::timeout(Duration::from_secs(120), stopped).await;
+    let (at, reason) = stopped.unwrap();
+    (at, reason.unwrap())
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn two_sequencers_with_one_key_notice_each_other_and_stop() {
     let world = World::new(6, 2).await;
@@ -35,43 +72,10 @@ async fn two_sequencers_with_one_key_notice_each_other_and_stop() {
         Member::new(&world, None, address, &token).await,
         Member::new(&world, Some(world.another()), address, &token).await,
     ];
-    // Alone, each makes a chain of its own: one has a transaction that the other has not.
-    submit(&nodes[0].chain, transfer(0));
-    let mut handles = vec![];
-    for node in &nodes {
-        let (sequencer, handle) =
-            world.sequencer_of(&node.chain, config(), key(), Some(node.network.clone()));
-        tokio::spawn(sequencer.run(token.clone()));
-        handles.push(handle);
-    }
-    for (node, handle) in nodes.iter().zip(&handles) {
-        node.until_number(3).await;
-        assert_eq!(
-            handle.status(),
-            SequencerStatus {
-                active: true,
-                reason: None
-            }
-        );
-    }
-    assert_ne!(
-        nodes[0].chain.view().hash_of(3).unwrap(),
-        nodes[1].chain.view().hash_of(3).unwrap()
-    );
+    let handles = sequence_apart(&world, &nodes, &token).await;
 
     nodes[0].network.connect(&nodes[1].address).await.unwrap();
-    let mut status = [handles[0].watch(), handles[1].watch()];
-    let [first, second] = &mut status;
-    let stopped = async {
-        tokio::select! {
-            stopped = first.wait_for(|status| !status.active) => (0, stopped.unwrap().reason.clone()),
-            stopped = second.wait_for(|status| !status.active) => (1, stopped.unwrap().reason.clone()),
-        }
-    };
-    let (at, reason) = tokio::time::timeout(Duration::from_secs(120), stopped)
-        .await
-        .unwrap();
-    let reason = reason.unwrap();
+    let (at, reason) = first_to_stop(&handles).await;
     assert!(
         reason.contains(&address.to_string())
             && reason.contains("another sequencer runs with the same key"),
@@ -88,13 +92,7 @@ async fn two_sequencers_with_one_key_notice_each_other_and_stop() {
     let head = nodes[at].chain.view().head();
     handles[at].start(head.hash).await.unwrap();
     nodes[at].until_number(head.number + 2).await;
-    assert_eq!(
-        handles[at].status(),
-        SequencerStatus {
-            active: true,
-            reason: None
-        }
-    );
+    assert_eq!(handles[at].status(), ACTIVE);
     token.cancel();
 }
 
@@ -138,60 +136,91 @@ async fn only_a_block_of_a_living_sequencer_that_was_not_signed_here_stops_seque
     assert_eq!(handle.status(), status);
 }
 
+/// A leader that has ended, the node of the next leader, and a block that the dead one signed last
+/// and did not publish. Both chains have the same head, `base`.
+struct Succession {
+    world: World,
+    token: CancellationToken,
+    dead: Member,
+    leader: Member,
+    base: BlockId,
+    last: Arc<Payload>,
+}
+
+impl Succession {
+    async fn new() -> Self {
+        let world = World::new(6, 1).await;
+        let token = CancellationToken::new();
+        let address = key().address();
+        let dead = Member::new(&world, None, address, &token).await;
+        let leader = Member::new(&world, Some(world.another()), address, &token).await;
+        leader.network.connect(&dead.address).await.unwrap();
+        let (sequencer, handle) =
+            world.sequencer_of(&dead.chain, config(), key(), Some(dead.network.clone()));
+        let reign = tokio::spawn(sequencer.run(token.clone()));
+        leader.until_number(3).await;
+        let stood = handle.stop().await.unwrap();
+        reign.abort();
+        let base = dead.chain.view().head();
+        assert_eq!(base.hash, stood);
+        leader.until_number(base.number).await;
+        let last = rival_block(&world, &dead.chain, 7).await;
+        Self {
+            world,
+            token,
+            dead,
+            leader,
+            base,
+            last,
+        }
+    }
+
+    /// Publishes a block that the dead leader signed.
+    async fn publish(&self, block: &Arc<Payload>) {
+        let chain_id = self.world.rollup.l2_chain_id;
+        let signature = key().sign(chain_id, block).await.unwrap();
+        self.dead.network.publish(block.clone(), signature).await;
+    }
+
+    /// Starts the new leader and publishes the dead one's last block: before the new leader has made
+    /// its block of that height, or after.
+    async fn succeed(&self, before: bool) -> SequencerHandle {
+        // While L1 does not answer, the new leader makes no block.
+        if before {
+            let away = Err((-32000, "away".into()));
+            let answers = &mut self.world.l1.state.lock().answers;
+            answers.insert("eth_getBlockByNumber", away);
+        }
+        let network = Some(self.leader.network.clone());
+        let (sequencer, handle) =
+            self.world
+                .sequencer_of(&self.leader.chain, config(), key(), network);
+        tokio::spawn(sequencer.run(self.token.clone()));
+        if !before {
+            self.leader.until_number(self.base.number + 1).await;
+        }
+        self.publish(&self.last).await;
+        until_known(&self.leader.chain, self.last.hash).await;
+        self.world.l1.state.lock().answers.clear();
+        handle
+    }
+}
+
 /// The dead leader's last block arrives before, or after, the new leader has made its block of that
 /// height; then a block arrives that only a living sequencer can have made.
 async fn a_dead_leaders_last_block_arrives(before: bool) {
-    let world = World::new(6, 1).await;
-    let token = CancellationToken::new();
-    let address = key().address();
-    let dead = Member::new(&world, None, address, &token).await;
-    let leader = Member::new(&world, Some(world.another()), address, &token).await;
-    leader.network.connect(&dead.address).await.unwrap();
-    let (sequencer, handle) =
-        world.sequencer_of(&dead.chain, config(), key(), Some(dead.network.clone()));
-    let reign = tokio::spawn(sequencer.run(token.clone()));
-    leader.until_number(3).await;
-    let stood = handle.stop().await.unwrap();
-    reign.abort();
-    let base = dead.chain.view().head();
-    assert_eq!(base.hash, stood);
-    leader.until_number(base.number).await;
-    let last = rival_block(&world, &dead.chain, 7).await;
-
-    // While L1 does not answer, the new leader makes no block.
-    let away = |away: bool| match away {
-        true => drop(
-            world
-                .l1
-                .state
-                .lock()
-                .answers
-                .insert("eth_getBlockByNumber", Err((-32000, "away".into()))),
-        ),
-        false => world.l1.state.lock().answers.clear(),
-    };
-    away(before);
-    let (sequencer, handle) =
-        world.sequencer_of(&leader.chain, config(), key(), Some(leader.network.clone()));
-    tokio::spawn(sequencer.run(token.clone()));
-    if !before {
-        leader.until_number(base.number + 1).await;
-    }
-    let publish = async |block: &Arc<Payload>| {
-        let signature = key().sign(world.rollup.l2_chain_id, block).await.unwrap();
-        dead.network.publish(block.clone(), signature).await;
-    };
-    publish(&last).await;
-    until_known(&leader.chain, last.hash).await;
-    away(false);
+    let succession = Succession::new().await;
+    let handle = succession.succeed(before).await;
+    let Succession {
+        world,
+        dead,
+        leader,
+        base,
+        last,
+        ..
+    } = &succession;
     leader.until_number(base.number + 3).await;
-    assert_eq!(
-        handle.status(),
-        SequencerStatus {
-            active: true,
-            reason: None
-        }
-    );
+    assert_eq!(handle.status(), ACTIVE);
     let canonical = leader.chain.view().hash_of(last.number()).unwrap();
     assert_eq!(
         canonical == Some(last.hash),
@@ -201,7 +230,8 @@ async fn a_dead_leaders_last_block_arrives(before: bool) {
 
     // The dead leader was not dead: it builds on ours.
     dead.until_number(base.number + 3).await;
-    publish(&rival_block(&world, &dead.chain, 8).await).await;
+    let rival = rival_block(world, &dead.chain, 8).await;
+    succession.publish(&rival).await;
     let mut status = handle.watch();
     let stopped = tokio::time::timeout(
         Duration::from_secs(120),
@@ -214,7 +244,7 @@ async fn a_dead_leaders_last_block_arrives(before: bool) {
         reason.contains("it is built on a block that was made here"),
         "{reason}"
     );
-    token.cancel();
+    succession.token.cancel();
 }
 
 async fn until_known(chain: &Chain, hash: B256) {
@@ -293,9 +323,64 @@ async fn a_block_waits_until_the_remote_signer_signs_it() {
     task.await.unwrap().unwrap();
 }
 
+/// Waits for this many more requests to the signer.
+async fn more_calls(stand_in: &StandIn, more: usize) {
+    let until = stand_in.calls.lock().len() + more;
+    let called = async {
+        while stand_in.calls.lock().len() < until {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(120), called)
+        .await
+        .unwrap();
+}
+
+/// The signer refuses while L1 moves on to the next origin.
+async fn refuse_while_l1_moves_on(stand_in: &StandIn, world: &World) {
+    *stand_in.behaviour.lock() = Behaviour {
+        status: Some(403),
+        ..Default::default()
+    };
+    more_calls(stand_in, 2).await;
+    world.show_l1(&world.l1_headers);
+    more_calls(stand_in, 2).await;
+}
+
+/// The files of a process that is killed when a block is published and not yet the head: the copy
+/// is made while the signer holds the signature back. With the number of the head then.
+async fn kill_while_signing(
+    stand_in: &StandIn,
+    world: &World,
+    sequencing: &Member,
+) -> (tempfile::TempDir, u64) {
+    let hold = Arc::new(Semaphore::new(0));
+    *stand_in.behaviour.lock() = Behaviour {
+        hold: Some(hold.clone()),
+        ..Default::default()
+    };
+    more_calls(stand_in, 1).await;
+    let killed = killed(world.datadir.path());
+    let head = sequencing.chain.view().head().number;
+    hold.add_permits(1);
+    (killed, head)
+}
+
+fn assert_one_block_per_parent(blocks: &[Arc<Payload>]) {
+    for (i, one) in blocks.iter().enumerate() {
+        let other = blocks[..i].iter().find(|other| {
+            other.number() == one.number() && other.parent_hash() == one.parent_hash()
+        });
+        assert!(
+            other.is_none_or(|other| other.hash == one.hash),
+            "two signed blocks of height {} on one parent",
+            one.number()
+        );
+    }
+}
+
 /// The signer fails once while L1 moves on to the next origin; then the process is killed when the
-/// block is published and not yet the head: the copy of its files is made while the signer holds
-/// the signature back.
+/// block is published and not yet the head.
 #[tokio::test(flavor = "multi_thread")]
 async fn one_block_is_signed_per_height_and_parent_when_the_signer_fails_l1_moves_on_and_the_process_is_killed()
  {
@@ -308,43 +393,17 @@ async fn one_block_is_signed_per_height_and_parent_when_the_signer_fails_l1_move
     let replica = Member::new(&world, Some(world.another()), remote.address(), &token).await;
     let gossip = replica.collect(remote.address()).await;
     replica.network.connect(&sequencing.address).await.unwrap();
-    let (sequencer, _handle) = world.sequencer_of(
-        &sequencing.chain,
-        config(),
-        remote.clone(),
-        Some(sequencing.network.clone()),
-    );
-    let running = tokio::spawn(sequencer.run(token.child_token()));
+    let sequence = |member: &Member, token| {
+        let network = Some(member.network.clone());
+        let (sequencer, handle) =
+            world.sequencer_of(&member.chain, config(), remote.clone(), network);
+        (tokio::spawn(sequencer.run(token)), handle)
+    };
+    let (running, _handle) = sequence(&sequencing, token.child_token());
     // The next origin is old enough for the blocks from here on, and L1 does not show it yet.
     replica.until_number(8).await;
-
-    let calls = async |more: usize| {
-        let until = stand_in.calls.lock().len() + more;
-        let called = async {
-            while stand_in.calls.lock().len() < until {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(120), called)
-            .await
-            .unwrap();
-    };
-    *stand_in.behaviour.lock() = Behaviour {
-        status: Some(403),
-        ..Default::default()
-    };
-    calls(2).await;
-    world.show_l1(&world.l1_headers);
-    calls(2).await;
-    let hold = Arc::new(Semaphore::new(0));
-    *stand_in.behaviour.lock() = Behaviour {
-        hold: Some(hold.clone()),
-        ..Default::default()
-    };
-    calls(1).await;
-    let killed = killed(world.datadir.path());
-    let head = sequencing.chain.view().head().number;
-    hold.add_permits(1);
+    refuse_while_l1_moves_on(&stand_in, &world).await;
+    let (killed, head) = kill_while_signing(&stand_in, &world, &sequencing).await;
     replica.until_number(head + 1).await;
     running.abort();
     sequencing.stop().await;
@@ -352,13 +411,7 @@ async fn one_block_is_signed_per_height_and_parent_when_the_signer_fails_l1_move
     *stand_in.behaviour.lock() = Behaviour::default();
     let restarted = Member::new(&world, Some(killed), remote.address(), &token).await;
     restarted.network.connect(&replica.address).await.unwrap();
-    let (sequencer, _handle) = world.sequencer_of(
-        &restarted.chain,
-        config(),
-        remote,
-        Some(restarted.network.clone()),
-    );
-    tokio::spawn(sequencer.run(token.clone()));
+    let (_task, _handle) = sequence(&restarted, token.clone());
     replica.until_number(head + 4).await;
     token.cancel();
     let gossip = gossip.lock();
@@ -367,16 +420,7 @@ async fn one_block_is_signed_per_height_and_parent_when_the_signer_fails_l1_move
         .map(|block| origin_of(&world, block))
         .collect();
     assert_eq!(origins.len(), 2, "L1 moved on");
-    for (i, one) in gossip.iter().enumerate() {
-        let other = gossip[..i].iter().find(|other| {
-            other.number() == one.number() && other.parent_hash() == one.parent_hash()
-        });
-        assert!(
-            other.is_none_or(|other| other.hash == one.hash),
-            "two signed blocks of height {} on one parent",
-            one.number()
-        );
-    }
+    assert_one_block_per_parent(&gossip);
 }
 
 #[tokio::test]

@@ -64,52 +64,59 @@ fn authority(name: &str) -> Issuer {
     }
 }
 
+/// Writes the certificates of the client, and those of an authority that the signer does not know.
+fn write_files(ours: &Issuer, files: &tempfile::TempDir) -> TlsFiles {
+    let write = |name: &str, text: String| {
+        std::fs::write(files.path().join(name), text).unwrap();
+        files.path().join(name)
+    };
+    let (cert, key) = certificate(&authority("another"), "sequencer");
+    write("other.crt", cert);
+    write("other.key", key);
+    let (cert, key) = certificate(ours, "sequencer");
+    TlsFiles {
+        ca: write("ca.crt", ours.cert.pem()),
+        cert: write("tls.crt", cert),
+        key: write("tls.key", key),
+    }
+}
+
+/// The signer's side of TLS, which asks for a certificate by its own authority.
+fn acceptor(ours: &Issuer) -> tokio_rustls::TlsAcceptor {
+    let mut roots = RootCertStore::empty();
+    let authority = ours.cert.pem();
+    roots
+        .add(CertificateDer::from_pem_slice(authority.as_bytes()).unwrap())
+        .unwrap();
+    let provider = Arc::new(ring::default_provider());
+    let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider.clone())
+        .build()
+        .unwrap();
+    let (cert, key) = certificate(ours, "localhost");
+    let server = ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&TLS13])
+        .unwrap()
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(
+            vec![CertificateDer::from_pem_slice(cert.as_bytes()).unwrap()],
+            PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap(),
+        )
+        .unwrap();
+    tokio_rustls::TlsAcceptor::from(Arc::new(server))
+}
+
 impl StandIn {
     pub(crate) async fn start() -> Self {
         let (ours, files) = (authority("signer"), tempfile::tempdir().unwrap());
-        let write = |name: &str, text: String| {
-            std::fs::write(files.path().join(name), text).unwrap();
-            files.path().join(name)
-        };
-        let (cert, key) = certificate(&ours, "sequencer");
-        let tls = TlsFiles {
-            ca: write("ca.crt", ours.cert.pem()),
-            cert: write("tls.crt", cert),
-            key: write("tls.key", key),
-        };
-        // A certificate of an authority that the signer does not know.
-        let (cert, key) = certificate(&authority("another"), "sequencer");
-        write("other.crt", cert);
-        write("other.key", key);
-
-        let mut roots = RootCertStore::empty();
-        roots
-            .add(CertificateDer::from_pem_file(&tls.ca).unwrap())
-            .unwrap();
-        let provider = Arc::new(ring::default_provider());
-        let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider.clone())
-            .build()
-            .unwrap();
-        let (cert, key) = certificate(&ours, "localhost");
-        let server = ServerConfig::builder_with_provider(provider)
-            .with_protocol_versions(&[&TLS13])
-            .unwrap()
-            .with_client_cert_verifier(verifier)
-            .with_single_cert(
-                vec![CertificateDer::from_pem_slice(cert.as_bytes()).unwrap()],
-                PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap(),
-            )
-            .unwrap();
-        let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(server));
+        let tls = write_files(&ours, &files);
+        let acceptor = acceptor(&ours);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let endpoint = format!(
             "https://user:hush@localhost:{}/path",
             listener.local_addr().unwrap().port()
         );
-        let (behaviour, calls) = (
-            Arc::new(Mutex::new(Behaviour::default())),
-            Arc::new(Mutex::new(Vec::new())),
-        );
+        let behaviour = Arc::new(Mutex::new(Behaviour::default()));
+        let calls = Arc::new(Mutex::new(Vec::new()));
         tokio::spawn({
             let (behaviour, calls) = (behaviour.clone(), calls.clone());
             async move {

@@ -100,9 +100,10 @@ impl Generator {
     }
 
     fn block_hash(&mut self, blocks: &[Block]) -> Value {
-        match self.one_in(12) {
-            true => json!(B256::repeat_byte(0xee)),
-            false => json!(format!("@block:{}", self.below(blocks.len() as u64))),
+        if self.one_in(12) {
+            json!(B256::repeat_byte(0xee))
+        } else {
+            json!(format!("@block:{}", self.below(blocks.len() as u64)))
         }
     }
 
@@ -111,9 +112,10 @@ impl Generator {
             .iter()
             .flat_map(|block| block.transactions.iter().copied())
             .collect();
-        match self.one_in(15) || all.is_empty() {
-            true => json!(B256::repeat_byte(0xdd)),
-            false => json!(self.pick(&all)),
+        if self.one_in(15) || all.is_empty() {
+            json!(B256::repeat_byte(0xdd))
+        } else {
+            json!(self.pick(&all))
         }
     }
 

@@ -1,0 +1,33 @@
+//! The program as a process: how long it takes to run, and to answer.
+
+use std::{
+    process::Command,
+    time::{Duration, Instant},
+};
+
+/// Pause between two requests to a node that does not answer yet.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// Runs the bare program (`--version`).
+pub fn time_bare() -> Duration {
+    let begun = Instant::now();
+    let out = Command::new(env!("CARGO_BIN_EXE_starling"))
+        .arg("--version")
+        .output()
+        .expect("the program runs");
+    assert!(out.status.success());
+    begun.elapsed()
+}
+
+/// The time from `begun` until a node answers, at most `patience`.
+pub fn time_to_answer(
+    begun: Instant,
+    patience: Duration,
+    mut answers: impl FnMut() -> bool,
+) -> Duration {
+    while !answers() {
+        assert!(begun.elapsed() < patience, "the node does not answer");
+        std::thread::sleep(PAUSE);
+    }
+    begun.elapsed()
+}
