@@ -17,11 +17,12 @@ mod cases;
 mod feed;
 #[path = "pipeline/generated.rs"]
 mod generated;
-#[path = "pipeline/recorded.rs"]
+#[path = "../tests/derive/recorded.rs"]
 mod recorded;
 
 use feed::Feed;
 use generated::{Generated, Shape, generate};
+use recorded::Recording;
 use starling_proto::{batch::Batch, channel::BatchReader, fork::Fork};
 use std::{
     hint::black_box,
@@ -102,8 +103,8 @@ fn near_empty() -> bool {
         );
     };
     for name in ["ladder-singular", "jovian-blobs", "jovian-span"] {
-        match recorded::load(name) {
-            Some(feed) => measure(&format!("{name} (recorded)"), &feed),
+        match Recording::load(name) {
+            Some(recording) => measure(&format!("{name} (recorded)"), &recording.into()),
             None => println!("{name} (recorded): no fixtures"),
         }
     }

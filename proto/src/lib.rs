@@ -34,3 +34,7 @@ pub mod span;
 pub mod system_config;
 pub mod upgrades;
 pub mod wire;
+
+// A file that unit tests share with integration tests names the crate as those do.
+#[cfg(test)]
+extern crate self as starling_proto;

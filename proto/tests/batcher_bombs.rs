@@ -1,6 +1,10 @@
 //! Channels that would decompress to much more than they are, in a process whose memory nothing else
 //! takes.
 
+#[path = "batcher_formats/compress.rs"]
+mod compress;
+
+use compress::{brotli, zlib};
 use starling_proto::{
     batch::{Batch, BatchError},
     channel::{BatchContext, BatchReader, ChannelError},
@@ -23,19 +27,6 @@ fn read(data: Vec<u8>) -> Vec<Result<Batch, ChannelError>> {
     };
     let mut reader = BatchReader::new(data, context, true).unwrap();
     std::iter::from_fn(|| reader.next_batch()).collect()
-}
-
-fn zlib(bytes: &[u8]) -> Vec<u8> {
-    let level = flate2::Compression::fast();
-    let mut encoder = flate2::write::ZlibEncoder::new(Vec::new(), level);
-    encoder.write_all(bytes).unwrap();
-    encoder.finish().unwrap()
-}
-
-fn brotli(bytes: &[u8]) -> Vec<u8> {
-    let mut encoder = brotli::CompressorWriter::new(vec![1], 4096, 5, 22);
-    encoder.write_all(bytes).unwrap();
-    encoder.into_inner()
 }
 
 /// Peak resident memory of this process, in bytes.

@@ -2,170 +2,33 @@
 //! each folder's L1 it must produce the attributes of every L2 block, and the same safe head at
 //! each L1 block.
 
-use alloy_consensus::{Header, TxEnvelope};
-use alloy_eips::eip2718::Encodable2718;
-use alloy_primitives::{B64, B256, Bytes, Log};
-use alloy_rlp::{Decodable, Header as RlpHeader};
-use serde_json::Value;
+#[path = "derive/recorded.rs"]
+mod recorded;
+
+use alloy_primitives::{B64, B256};
+use recorded::{Recording, lines, read};
 use starling_proto::{
-    attributes::{FEE_RECIPIENT, L1Block, ReceiptLogs},
-    config::RollupConfig,
-    derive::{
-        BlobRef, DerivedAttributes, DropCounts, DropReason, L1Input, L1Link, Need, Pipeline,
-        PipelineStep, RelevantLogs, inbox_transactions,
-    },
-    fork::{BlobSchedule, Fork},
-    l1_config::L1ChainConfig,
+    attributes::FEE_RECIPIENT,
+    derive::{DerivedAttributes, DropCounts, DropReason, L1Link, Need, Pipeline, PipelineStep},
+    fork::Fork,
     payload::Payload,
 };
-use starling_testkit::{fixture, fixture_text};
 use std::{collections::BTreeMap, sync::Arc};
 
-/// One folder of the fixtures.
-struct Recording {
-    rollup: Arc<RollupConfig>,
-    blobs: BlobSchedule,
-    name: String,
-    l1: BTreeMap<u64, L1Input>,
-    l2: Vec<Arc<Payload>>,
-    /// Safe head by L1 block.
-    safe_heads: BTreeMap<u64, B256>,
-}
-
-fn unpack(path: &str) -> Option<Vec<u8>> {
-    let packed = std::fs::read(fixture(path)?).unwrap();
-    Some(zstd::decode_all(packed.as_slice()).unwrap())
-}
-
-fn lines(path: &str) -> Option<Vec<Value>> {
-    let text = unpack(path)?;
-    let lines = text.split(|byte| *byte == b'\n');
-    let lines = lines.filter(|line| !line.is_empty());
-    Some(
-        lines
-            .map(|line| serde_json::from_slice(line).unwrap())
-            .collect(),
-    )
-}
-
-fn number(value: &Value) -> u64 {
-    let text = value.as_str().unwrap();
-    u64::from_str_radix(text.trim_start_matches("0x"), 16).unwrap()
-}
-
-fn read<T: serde::de::DeserializeOwned>(value: &Value) -> T {
-    serde_json::from_value(value.clone()).unwrap()
-}
-
-fn l1_input(line: &Value, rollup: &RollupConfig) -> L1Input {
-    let block = &line["block"];
-    let raw: Vec<Vec<u8>> = block["transactions"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|transaction| read::<TxEnvelope>(transaction).encoded_2718())
-        .collect();
-    let receipts: Vec<ReceiptLogs> = line["receipts"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|receipt| {
-            let logs: Vec<Log> = read(&receipt["logs"]);
-            (number(&receipt["status"]) == 1, logs)
+/// op-node's safe head by L1 block.
+fn safe_heads(recording: &Recording) -> BTreeMap<u64, B256> {
+    let path = format!("derivation-live/{}/safe-heads.jsonl.zst", recording.name);
+    let heads = lines(&path).expect("the fixtures").into_iter();
+    let heads = heads.filter(|line| line.get("error").is_none());
+    heads
+        .map(|line| {
+            let number = line["l1"].as_u64().unwrap();
+            (number, read(&line["safeHead"]["hash"]))
         })
-        .collect();
-    L1Input {
-        block: L1Block {
-            number: number(&block["number"]),
-            hash: read(&block["hash"]),
-            parent_hash: read(&block["parentHash"]),
-            time: number(&block["timestamp"]),
-            base_fee: number(&block["baseFeePerGas"]),
-            mix_hash: read(&block["mixHash"]),
-            excess_blob_gas: block.get("excessBlobGas").map(number),
-            parent_beacon_root: block.get("parentBeaconBlockRoot").map(read),
-            receipts_root: read(&block["receiptsRoot"]),
-            state_root: read(&block["stateRoot"]),
-        },
-        logs: RelevantLogs::of(&receipts, rollup),
-        inbox: inbox_transactions(raw.iter().map(Vec::as_slice), rollup.batch_inbox_address),
-    }
-}
-
-/// A block from the RLP `[header, transactions, uncles, withdrawals?]`.
-fn payload(raw: &[u8]) -> Payload {
-    let mut body = RlpHeader::decode_bytes(&mut &raw[..], true).unwrap();
-    let header = Header::decode(&mut body).unwrap();
-    let mut list = RlpHeader::decode_bytes(&mut body, true).unwrap();
-    let mut transactions = Vec::new();
-    while !list.is_empty() {
-        let item = list;
-        let header = RlpHeader::decode(&mut list).unwrap();
-        let (content, rest) = list.split_at(header.payload_length);
-        let whole = &item[..item.len() - rest.len()];
-        transactions.push(Bytes::copy_from_slice(if header.list {
-            whole
-        } else {
-            content
-        }));
-        list = rest;
-    }
-    Payload::sealed(header, transactions)
+        .collect()
 }
 
 impl Recording {
-    fn load(name: &str) -> Option<Self> {
-        let path = |file: &str| format!("derivation-live/{name}/{file}");
-        let rollup = RollupConfig::from_json(&fixture_text(&path("rollup.json"))?).unwrap();
-        let l1_config = fixture_text(&path("l1-chain-config.json"))?;
-        let genesis = Payload {
-            hash: rollup.genesis.l2.hash,
-            header: Header {
-                number: rollup.genesis.l2.number,
-                timestamp: rollup.genesis.l2_time,
-                ..Header::default()
-            },
-            transactions: Vec::new(),
-        };
-        let blocks = lines(&path("l2.jsonl.zst"))?.into_iter().map(|line| {
-            let payload = payload(&read::<Bytes>(&line["raw"]));
-            assert_eq!(payload.hash, read::<B256>(&line["hash"]));
-            payload
-        });
-        let l1 = lines(&path("l1.jsonl.zst"))?.into_iter().map(|line| {
-            let input = l1_input(&line, &rollup);
-            (input.block.number, input)
-        });
-        let safe_heads = lines(&path("safe-heads.jsonl.zst"))?
-            .into_iter()
-            .filter(|line| line.get("error").is_none())
-            .map(|line| {
-                (
-                    line["l1"].as_u64().unwrap(),
-                    read(&line["safeHead"]["hash"]),
-                )
-            });
-        Some(Self {
-            l1: l1.collect(),
-            l2: std::iter::once(genesis)
-                .chain(blocks)
-                .map(Arc::new)
-                .collect(),
-            safe_heads: safe_heads.collect(),
-            blobs: L1ChainConfig::from_json(&l1_config).unwrap().blobs,
-            rollup: Arc::new(rollup),
-            name: name.to_owned(),
-        })
-    }
-
-    fn blob(&self, blob: &BlobRef) -> Bytes {
-        let path = format!(
-            "derivation-live/{}/blobs/{}.zst",
-            self.name, blob.versioned_hash
-        );
-        unpack(&path).unwrap().into()
-    }
-
     fn block(&self, number: u64) -> &Arc<Payload> {
         &self.l2[usize::try_from(number - self.rollup.genesis.l2.number).unwrap()]
     }
@@ -287,7 +150,7 @@ struct Run<'a> {
 
 impl<'a> Run<'a> {
     fn new(recording: &'a Recording, chaos: Chaos) -> Self {
-        let mut pipeline = Pipeline::new(recording.rollup.clone(), recording.blobs.clone());
+        let mut pipeline = Pipeline::new(recording.rollup.clone(), recording.schedule.clone());
         assert!(matches!(pipeline.step(), PipelineStep::Reset(_)));
         pipeline.reset(recording.l2[0].clone());
         Self {
@@ -406,7 +269,7 @@ fn derive(recording: &Recording, chaos: Chaos) -> Outcome {
         "{}",
         recording.name
     );
-    for (l1, expected) in &recording.safe_heads {
+    for (l1, expected) in &safe_heads(recording) {
         let genesis = recording.rollup.genesis.l2.hash;
         let (_, safe) = outcome
             .safe

@@ -1,5 +1,6 @@
 //! Feeds a pipeline with an L1 and answers its attributes with the blocks that they describe.
 
+use crate::recorded::Recording;
 use alloy_primitives::{B256, Bytes};
 use starling_proto::{
     config::RollupConfig,
@@ -19,6 +20,21 @@ pub struct Feed {
     pub l2: Vec<Arc<Payload>>,
     /// Blobs by versioned hash.
     pub blobs: BTreeMap<B256, Bytes>,
+}
+
+impl From<Recording> for Feed {
+    fn from(recording: Recording) -> Self {
+        let posted = recording.l1.values().flat_map(|input| &input.inbox);
+        let blobs = posted.flat_map(|transaction| &transaction.blobs);
+        let blobs = blobs.map(|blob| (blob.versioned_hash, recording.blob(blob)));
+        Self {
+            blobs: blobs.collect(),
+            rollup: recording.rollup,
+            schedule: recording.schedule,
+            l1: recording.l1.into_values().collect(),
+            l2: recording.l2,
+        }
+    }
 }
 
 impl Feed {

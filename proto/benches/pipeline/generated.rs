@@ -1,7 +1,12 @@
 //! Chains of our own encoder: L1 blocks with span batches, and the L2 blocks that they give.
 
-use crate::cases::{L1_TIME, L2_TIME, START, genesis, l1_block, l1_input, rollup, seal};
-use crate::feed::Feed;
+use crate::{
+    cases::{
+        L1_TIME, l1_block, l1_input, rollup,
+        simulated::{L2_TIME, START, genesis, seal},
+    },
+    feed::Feed,
+};
 use alloy_consensus::{TxEip1559, transaction::RlpEcdsaEncodableTx};
 use alloy_primitives::{Address, B256, Bytes, Signature, TxKind, U256, keccak256};
 use starling_proto::{
@@ -9,10 +14,8 @@ use starling_proto::{
     batch::BatchTransactions,
     channel::{BatchContext, ChannelCompression, ChannelWriter},
     config::RollupConfig,
-    derive::DerivedAttributes,
     fork::{BlobSchedule, Fork},
     frame::{self, ChannelId},
-    l1info::L2BlockRef,
     payload::Payload,
     span::{SpanBlock, SpanBuilder},
 };
@@ -65,7 +68,7 @@ pub fn generate(shape: &Shape) -> Generated {
             };
             let pushed = span.push(&content, parent.hash, origin.hash, begins);
             pushed.expect("consecutive blocks");
-            l2.push(Arc::new(block));
+            l2.push(block);
         }
         let id = ChannelId::left_padding_from(&first.to_be_bytes());
         let (data, frames) = compress(id, &span.encode().expect("a block"));
@@ -106,22 +109,13 @@ fn build(
     parent: &Payload,
     origin: &L1Block,
     transactions: &[Bytes],
-) -> Payload {
+) -> Arc<Payload> {
     let schedule = BlobSchedule::default();
     let derived = attributes(rollup, &schedule, parent, origin, Some(&[])).expect("attributes");
     let mut attributes = derived.attributes;
     let all = attributes.transactions.get_or_insert_default();
     all.extend_from_slice(transactions);
-    let parent_ref = L2BlockRef::of(parent, &rollup.genesis).expect("a block of the chain");
-    let derived = DerivedAttributes {
-        parent: parent_ref,
-        attributes,
-        concluding: true,
-        derived_from: *origin,
-        deposits_only: false,
-        ignored: Vec::new(),
-    };
-    seal(parent, &derived)
+    seal(rollup, parent, &attributes)
 }
 
 /// A transfer whose signature, receiver and value nobody can compress.

@@ -2,6 +2,7 @@
 
 mod batches;
 mod l1;
+mod simulated;
 pub(super) mod world;
 
 use super::*;

@@ -22,6 +22,14 @@ fn nine_blocks(fork: Fork) -> Network {
     network
 }
 
+/// The same, and the data items of a channel with these blocks, one frame each.
+fn nine_blocks_in_pieces(fork: Fork, pieces: usize) -> (Network, Vec<Vec<u8>>) {
+    let mut network = nine_blocks(fork);
+    let batches = network.singular(1..=9);
+    let pieces = network.pieces(&batches, pieces);
+    (network, pieces)
+}
+
 /// Forks with their channel timeouts: the configured one, and that of Granite.
 const TIMEOUTS: [(Fork, u64); 4] = [
     (Fork::Bedrock, TIMEOUT),
@@ -33,9 +41,7 @@ const TIMEOUTS: [(Fork, u64); 4] = [
 #[test]
 fn a_channel_that_closes_in_its_last_block() {
     for (fork, timeout) in TIMEOUTS {
-        let mut network = nine_blocks(fork);
-        let batches = network.singular(1..=9);
-        let pieces = network.pieces(&batches, 2);
+        let (mut network, pieces) = nine_blocks_in_pieces(fork, 2);
         network.post(pieces[0].clone());
         let opened = network.mine();
         network.mine_to(opened + timeout - 1);
@@ -51,9 +57,7 @@ fn a_channel_that_closes_in_its_last_block() {
 #[test]
 fn a_channel_that_closes_late() {
     for (fork, timeout) in TIMEOUTS {
-        let mut network = nine_blocks(fork);
-        let batches = network.singular(1..=9);
-        let pieces = network.pieces(&batches, 2);
+        let (mut network, pieces) = nine_blocks_in_pieces(fork, 2);
         network.post(pieces[0].clone());
         let opened = network.mine();
         network.mine_to(opened + timeout);
@@ -78,9 +82,7 @@ fn a_channel_that_closes_late() {
 #[test]
 fn a_channel_that_is_opened_again() {
     for (fork, timeout) in TIMEOUTS {
-        let mut network = nine_blocks(fork);
-        let batches = network.singular(1..=9);
-        let pieces = network.pieces(&batches, 3);
+        let (mut network, pieces) = nine_blocks_in_pieces(fork, 3);
         network.post(pieces[0].clone());
         network.post(pieces[1].clone());
         let opened = network.mine();
@@ -147,9 +149,7 @@ fn a_gap_beyond_the_sequencer_drift() {
 fn the_batcher_changes_its_key_inside_the_channel_timeout() {
     let other = Address::repeat_byte(0xbb);
     for fork in [Fork::Fjord, Fork::Granite, Fork::Holocene] {
-        let mut network = nine_blocks(fork);
-        let batches = network.singular(1..=9);
-        let pieces = network.pieces(&batches, 3);
+        let (mut network, pieces) = nine_blocks_in_pieces(fork, 3);
         network.post(pieces[0].clone());
         network.mine();
         network.log(config_log(0, &[address_word(other)]));
@@ -274,9 +274,7 @@ fn deposits_are_in_the_first_block_of_their_epoch() {
 #[test]
 fn several_blobs_and_calldata_in_one_block() {
     for fork in [Fork::Ecotone, Fork::Granite, Fork::Holocene] {
-        let mut network = nine_blocks(fork);
-        let batches = network.singular(1..=9);
-        let pieces = network.pieces(&batches, 6);
+        let (mut network, pieces) = nine_blocks_in_pieces(fork, 6);
         network.post_blobs(&pieces[..2]);
         network.post(pieces[2].clone());
         network.batcher = STRANGER;

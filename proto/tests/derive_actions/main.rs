@@ -9,6 +9,8 @@ mod l1;
 mod network;
 mod reorgs;
 mod seeds;
+#[path = "../../src/derive/tests/simulated.rs"]
+mod simulated;
 mod transactions;
 mod unsafe_blocks;
 mod verifier;

@@ -1,10 +1,12 @@
 //! The network of a test: an L1 that is mined by order, a sequencer, a batcher and a verifier.
 
+pub use crate::simulated::{BATCHER, CONFIG, L2_CHAIN, PORTAL, START};
+
 use crate::{
+    simulated::{self, seal},
     transactions::transaction,
-    verifier::{Verifier, seal},
+    verifier::Verifier,
 };
-use alloy_consensus::Header;
 use alloy_primitives::{Address, B256, Bytes, Log, keccak256};
 use starling_proto::{
     attributes::{L1Block, ReceiptLogs, attributes, is_upgrade_block},
@@ -13,7 +15,7 @@ use starling_proto::{
     channel::{BatchContext, ChannelCompression, ChannelWriter},
     config::RollupConfig,
     derive::{BlobRef, DropReason, InboxTransaction, L1Input, PipelineStep, RelevantLogs},
-    fork::{BlobSchedule, Fork, ForkSchedule},
+    fork::{BlobSchedule, Fork},
     frame::{self, ChannelId, FRAME_OVERHEAD, Frame},
     l1info::L2BlockRef,
     payload::Payload,
@@ -25,13 +27,7 @@ use std::{
     sync::Arc,
 };
 
-pub const BATCHER: Address = Address::repeat_byte(0xba);
 pub const STRANGER: Address = Address::repeat_byte(0x57);
-pub const PORTAL: Address = Address::repeat_byte(0xde);
-pub const CONFIG: Address = Address::repeat_byte(0xc0);
-pub const L2_CHAIN: u64 = 901;
-/// Unix seconds of the L1 and L2 genesis blocks.
-pub const START: u64 = 1_000_000;
 /// Seconds between L1 blocks, unless a test says otherwise.
 pub const L1_TIME: u64 = 6;
 /// Sequencing window, in L1 blocks.
@@ -41,36 +37,11 @@ pub const TIMEOUT: u64 = 4;
 
 /// A rollup with every fork up to `fork` from genesis on.
 pub fn rollup(fork: Fork) -> RollupConfig {
-    let json = serde_json::json!({
-        "genesis": {
-            "l1": { "hash": l1_hash(0, 0), "number": 0 },
-            "l2": { "hash": B256::repeat_byte(0x22), "number": 0 },
-            "l2_time": START,
-            "system_config": {
-                "batcherAddr": BATCHER,
-                "overhead": B256::ZERO,
-                "scalar": B256::with_last_byte(1),
-                "gasLimit": 30_000_000,
-            },
-        },
-        "block_time": 2,
-        "max_sequencer_drift": 600,
-        "seq_window_size": WINDOW,
-        "channel_timeout": TIMEOUT,
-        "l1_chain_id": 900,
-        "l2_chain_id": L2_CHAIN,
-        "batch_inbox_address": Address::repeat_byte(0xff),
-        "deposit_contract_address": PORTAL,
-        "l1_system_config_address": CONFIG,
-        "chain_op_config": {
-            "eip1559Elasticity": 6,
-            "eip1559Denominator": 50,
-            "eip1559DenominatorCanyon": 250,
-        },
-    });
-    let mut rollup = RollupConfig::from_json(&json.to_string()).unwrap();
-    rollup.forks = ForkSchedule::from_genesis(fork);
-    rollup
+    RollupConfig {
+        seq_window_size: WINDOW,
+        channel_timeout: TIMEOUT,
+        ..simulated::rollup(fork, l1_hash(0, 0))
+    }
 }
 
 fn l1_hash(number: u64, branch: u64) -> B256 {
@@ -120,16 +91,7 @@ impl Network {
     /// With the blob schedule of its L1.
     pub fn on(rollup: RollupConfig, schedule: BlobSchedule) -> Self {
         let rollup = Arc::new(rollup);
-        let header = Header {
-            timestamp: START,
-            gas_limit: 30_000_000,
-            ..Header::default()
-        };
-        let genesis = Arc::new(Payload {
-            hash: rollup.genesis.l2.hash,
-            header,
-            transactions: Vec::new(),
-        });
+        let genesis = simulated::genesis(&rollup);
         let mut network = Self {
             verifier: Verifier::new(rollup.clone(), schedule.clone(), genesis.clone()),
             rollup,

@@ -1,71 +1,18 @@
 //! A verifier: the pipeline, an engine without execution, and reads of L1 that may fail.
 
-use crate::network::MinedBlock;
-use alloy_consensus::{Header, constants::EMPTY_WITHDRAWALS};
-use alloy_primitives::{B256, Bytes, keccak256};
-use op_alloy_rpc_types_engine::OpPayloadAttributes;
+use crate::{network::MinedBlock, simulated::seal};
+use alloy_primitives::{B256, Bytes};
 use starling_proto::{
-    attributes::FEE_RECIPIENT,
     config::RollupConfig,
     consolidate::consolidates,
     derive::{DerivedAttributes, Need, Pipeline, PipelineStep},
-    fork::{BlobSchedule, Fork},
+    fork::BlobSchedule,
     payload::Payload,
-    system_config::Eip1559Params,
 };
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
 };
-
-/// The block with these attributes, as an engine without execution seals it.
-pub fn seal(
-    rollup: &RollupConfig,
-    parent: &Payload,
-    attributes: &OpPayloadAttributes,
-) -> Arc<Payload> {
-    let inner = &attributes.payload_attributes;
-    let active = |fork| rollup.forks.is_active(fork, inner.timestamp);
-    let mut extra_data = Vec::new();
-    if let Some(params) = attributes.eip_1559_params {
-        let params = match Eip1559Params::decode(params) {
-            Eip1559Params { denominator: 0, .. } => Eip1559Params {
-                denominator: 250,
-                elasticity: 6,
-            },
-            params => params,
-        };
-        extra_data.push(u8::from(attributes.min_base_fee.is_some()));
-        extra_data.extend_from_slice(params.encode().as_slice());
-    }
-    extra_data.extend(
-        attributes
-            .min_base_fee
-            .iter()
-            .flat_map(|fee| fee.to_be_bytes()),
-    );
-    let transactions = attributes.transactions.clone().unwrap();
-    let transactions_root = keccak256(transactions.concat());
-    let withdrawals_root = if active(Fork::Isthmus) {
-        Some(transactions_root)
-    } else {
-        active(Fork::Canyon).then_some(EMPTY_WITHDRAWALS)
-    };
-    let header = Header {
-        parent_hash: parent.hash,
-        number: parent.number() + 1,
-        beneficiary: FEE_RECIPIENT,
-        timestamp: inner.timestamp,
-        mix_hash: inner.prev_randao,
-        gas_limit: attributes.gas_limit.unwrap(),
-        extra_data: extra_data.into(),
-        parent_beacon_block_root: inner.parent_beacon_block_root,
-        transactions_root,
-        withdrawals_root,
-        ..Header::default()
-    };
-    Arc::new(Payload::sealed(header, transactions))
-}
 
 /// Events at random: xorshift.
 #[derive(Clone, Copy, Debug)]

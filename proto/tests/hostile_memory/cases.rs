@@ -1,75 +1,31 @@
 //! L1 blocks of a batcher that wants memory: each case inflates another part of the pipeline.
 
-use alloy_consensus::Header;
-use alloy_primitives::{Address, B256, Bytes, keccak256};
+#[path = "../../src/derive/tests/simulated.rs"]
+pub mod simulated;
+
+use alloy_primitives::{B256, keccak256};
 use alloy_rlp::{Encodable, Header as RlpHeader};
+use simulated::{BATCHER, L2_TIME, START, genesis, seal};
 use starling_proto::{
     attributes::L1Block,
     config::RollupConfig,
     derive::{
-        DerivedAttributes, DropCounts, DropReason, InboxTransaction, L1Input, Need, Pipeline,
-        PipelineStep, RelevantLogs,
+        DropCounts, DropReason, InboxTransaction, L1Input, Need, Pipeline, PipelineStep,
+        RelevantLogs,
     },
-    fork::{BlobSchedule, Fork, ForkSchedule},
+    fork::{BlobSchedule, Fork},
     frame::{self, ChannelId, Frame},
-    payload::Payload,
-    system_config::Eip1559Params,
 };
 use std::{io::Write, sync::Arc};
 
-pub const BATCHER: Address = Address::repeat_byte(0xba);
-/// Unix seconds of the L1 and L2 genesis blocks.
-pub const START: u64 = 1_700_000_000;
 pub const L1_TIME: u64 = 12;
-pub const L2_TIME: u64 = 2;
 /// Bytes of the data of a frame of a large channel, and such frames per L1 block.
 const FRAME: usize = 900_000;
 const FRAMES: usize = 10;
 
 /// A rollup with every fork up to `fork` from genesis on.
 pub fn rollup(fork: Fork) -> RollupConfig {
-    let json = serde_json::json!({
-        "genesis": {
-            "l1": { "hash": l1_block(0).hash, "number": 0 },
-            "l2": { "hash": B256::repeat_byte(0x22), "number": 0 },
-            "l2_time": START,
-            "system_config": {
-                "batcherAddr": BATCHER,
-                "overhead": B256::ZERO,
-                "scalar": B256::with_last_byte(1),
-                "gasLimit": 30_000_000,
-            },
-        },
-        "block_time": L2_TIME,
-        "max_sequencer_drift": 600,
-        "seq_window_size": 3_600,
-        "channel_timeout": 300,
-        "l1_chain_id": 900,
-        "l2_chain_id": 901,
-        "batch_inbox_address": Address::repeat_byte(0xff),
-        "deposit_contract_address": Address::repeat_byte(0xde),
-        "l1_system_config_address": Address::repeat_byte(0xc0),
-        "chain_op_config": {
-            "eip1559Elasticity": 6,
-            "eip1559Denominator": 50,
-            "eip1559DenominatorCanyon": 250,
-        },
-    });
-    let mut rollup = RollupConfig::from_json(&json.to_string()).expect("a rollup config");
-    rollup.forks = ForkSchedule::from_genesis(fork);
-    rollup
-}
-
-pub fn genesis(rollup: &RollupConfig) -> Arc<Payload> {
-    Arc::new(Payload {
-        hash: rollup.genesis.l2.hash,
-        header: Header {
-            timestamp: START,
-            gas_limit: 30_000_000,
-            ..Header::default()
-        },
-        transactions: Vec::new(),
-    })
+    simulated::rollup(fork, l1_hash(0))
 }
 
 fn l1_hash(number: u64) -> B256 {
@@ -100,36 +56,6 @@ pub fn l1_input(number: u64, items: impl IntoIterator<Item = Vec<u8>>) -> L1Inpu
         logs: RelevantLogs::default(),
         inbox: inbox.collect(),
     }
-}
-
-/// The block that an engine would build, without execution.
-pub fn seal(parent: &Payload, derived: &DerivedAttributes) -> Payload {
-    let attributes = &derived.attributes;
-    let inner = &attributes.payload_attributes;
-    let extra_data = attributes.eip_1559_params.map(|params| {
-        let params = match Eip1559Params::decode(params) {
-            Eip1559Params { denominator: 0, .. } => Eip1559Params {
-                denominator: 250,
-                elasticity: 6,
-            },
-            params => params,
-        };
-        let mut extra = vec![u8::from(attributes.min_base_fee.is_some())];
-        extra.extend_from_slice(params.encode().as_slice());
-        let fee = attributes.min_base_fee.iter();
-        extra.extend(fee.flat_map(|fee| fee.to_be_bytes()));
-        Bytes::from(extra)
-    });
-    let header = Header {
-        parent_hash: parent.hash,
-        number: parent.number() + 1,
-        timestamp: inner.timestamp,
-        mix_hash: inner.prev_randao,
-        gas_limit: attributes.gas_limit.expect("a gas limit"),
-        extra_data: extra_data.unwrap_or_default(),
-        ..Header::default()
-    };
-    Payload::sealed(header, attributes.transactions.clone().unwrap_or_default())
 }
 
 /// A case: L1 blocks from number 2 on, until there are none.
@@ -168,7 +94,7 @@ impl Case {
     pub fn run(mut self) -> (u64, DropCounts) {
         let rollup = Arc::new(rollup(self.fork));
         let mut head = genesis(&rollup);
-        let mut pipeline = Pipeline::new(rollup, BlobSchedule::default());
+        let mut pipeline = Pipeline::new(rollup.clone(), BlobSchedule::default());
         pipeline.reset(head.clone());
         loop {
             match pipeline.step() {
@@ -184,7 +110,7 @@ impl Case {
                     }
                 }
                 PipelineStep::Attributes(derived) => {
-                    head = Arc::new(seal(&head, &derived));
+                    head = seal(&rollup, &head, &derived.attributes);
                     pipeline.accepted(head.clone()).expect("the next block");
                 }
                 PipelineStep::Idle { .. } => return (head.number(), pipeline.drain_drops()),
@@ -222,8 +148,15 @@ fn channel<'a>(batches: impl IntoIterator<Item = &'a [u8]>) -> Vec<u8> {
 
 /// The header of an RLP string of a batch.
 fn string_header(payload_length: usize) -> Vec<u8> {
+    header(false, payload_length)
+}
+
+fn list_header(payload_length: usize) -> Vec<u8> {
+    header(true, payload_length)
+}
+
+fn header(list: bool, payload_length: usize) -> Vec<u8> {
     let mut out = Vec::new();
-    let list = false;
     RlpHeader {
         list,
         payload_length,
@@ -310,17 +243,6 @@ fn one_block(scale: usize) -> Case {
     }
 }
 
-fn list_header(payload_length: usize) -> Vec<u8> {
-    let mut out = Vec::new();
-    let list = true;
-    RlpHeader {
-        list,
-        payload_length,
-    }
-    .encode(&mut out);
-    out
-}
-
 /// A singular batch for this time whose list of transactions has `size` bytes, without those.
 fn singular(parent: B256, epoch: u64, timestamp: u64, size: usize) -> Vec<u8> {
     let mut fields = Vec::new();
@@ -341,8 +263,9 @@ fn singular_bomb(rollup: &RollupConfig, count: usize) -> Vec<u8> {
     channel([&header[..], &batch].into_iter().chain(pieces))
 }
 
-fn one_byte_transactions(scale: usize) -> Case {
-    let (fork, count, size) = (Fork::Jovian, 99_000_000 / scale, 99_000_000 / scale);
+/// A channel of `size` bytes that decompresses to 99 MB.
+fn bomb(fork: Fork, size: usize, scale: usize) -> Case {
+    let (count, size) = (99_000_000 / scale, size / scale);
     let channel = singular_bomb(&rollup(fork), count);
     Case {
         fork,
@@ -352,15 +275,12 @@ fn one_byte_transactions(scale: usize) -> Case {
     }
 }
 
+fn one_byte_transactions(scale: usize) -> Case {
+    bomb(Fork::Jovian, 99_000_000, scale)
+}
+
 fn largest_channel(scale: usize) -> Case {
-    let (fork, count, size) = (Fork::Fjord, 99_000_000 / scale, 999_000_000 / scale);
-    let channel = singular_bomb(&rollup(fork), count);
-    Case {
-        fork,
-        protocol: (size + count) as u64,
-        dropped: (DropReason::InvalidBlock, 1),
-        items: Box::new(frames_of(channel, size)),
-    }
+    bomb(Fork::Fjord, 999_000_000, scale)
 }
 
 /// An item of empty frames, one per channel.

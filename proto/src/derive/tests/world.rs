@@ -1,6 +1,9 @@
 //! A small L1 and L2: an L1 that is mined by order, an execution engine without execution, and a
 //! batcher's encoder that is independent of the real one.
 
+pub use super::simulated::{BATCHER, L2_TIME, START};
+
+use super::simulated::{self, CONFIG, PORTAL, seal};
 use crate::{
     attributes::{L1Block, attributes},
     batch::SingularBatch,
@@ -8,61 +11,29 @@ use crate::{
     config_update::CONFIG_UPDATE_EVENT,
     deposit::deposit_to_log,
     derive::*,
-    fork::{BlobSchedule, Fork, ForkSchedule},
+    fork::{BlobSchedule, Fork},
     frame::{self, ChannelId, Frame},
     l1info::{L1BlockInfo, L2BlockRef},
     payload::Payload,
-    system_config::Eip1559Params,
 };
-use alloy_consensus::Header;
 use alloy_primitives::{Address, B256, Bytes, Log, LogData, U256, keccak256};
 use op_alloy_consensus::TxDeposit;
 use std::{collections::HashMap, io::Write as _, sync::Arc};
 
-pub const BATCHER: Address = Address::repeat_byte(0xba);
 pub const STRANGER: Address = Address::repeat_byte(0x57);
-const PORTAL: Address = Address::repeat_byte(0xde);
-const CONFIG: Address = Address::repeat_byte(0xc0);
-/// Unix seconds of the L1 and L2 genesis blocks.
-pub const START: u64 = 1_000_000;
 pub const L1_TIME: u64 = 6;
-pub const L2_TIME: u64 = 2;
 pub const WINDOW: u64 = 10;
 /// L1 blocks, before Granite.
 pub const TIMEOUT: u64 = 4;
 
 /// A rollup with every fork up to `fork` from genesis on.
 pub fn rollup(fork: Fork) -> RollupConfig {
-    let json = serde_json::json!({
-        "genesis": {
-            "l1": { "hash": l1_hash(0, 0), "number": 0 },
-            "l2": { "hash": B256::repeat_byte(0x22), "number": 0 },
-            "l2_time": START,
-            "system_config": {
-                "batcherAddr": BATCHER,
-                "overhead": B256::ZERO,
-                "scalar": B256::with_last_byte(1),
-                "gasLimit": 30_000_000,
-            },
-        },
-        "block_time": L2_TIME,
-        "max_sequencer_drift": 20,
-        "seq_window_size": WINDOW,
-        "channel_timeout": TIMEOUT,
-        "l1_chain_id": 900,
-        "l2_chain_id": 901,
-        "batch_inbox_address": Address::repeat_byte(0xff),
-        "deposit_contract_address": PORTAL,
-        "l1_system_config_address": CONFIG,
-        "chain_op_config": {
-            "eip1559Elasticity": 6,
-            "eip1559Denominator": 50,
-            "eip1559DenominatorCanyon": 250,
-        },
-    });
-    let mut rollup = RollupConfig::from_json(&json.to_string()).unwrap();
-    rollup.forks = ForkSchedule::from_genesis(fork);
-    rollup
+    RollupConfig {
+        max_sequencer_drift: 20,
+        seq_window_size: WINDOW,
+        channel_timeout: TIMEOUT,
+        ..simulated::rollup(fork, l1_hash(0, 0))
+    }
 }
 
 fn l1_hash(number: u64, branch: u64) -> B256 {
@@ -113,16 +84,7 @@ pub struct World {
 impl World {
     pub fn new(rollup: RollupConfig) -> Self {
         let rollup = Arc::new(rollup);
-        let genesis = Payload {
-            hash: rollup.genesis.l2.hash,
-            header: Header {
-                timestamp: START,
-                gas_limit: 30_000_000,
-                ..Header::default()
-            },
-            transactions: Vec::new(),
-        };
-        let genesis = Arc::new(genesis);
+        let genesis = simulated::genesis(&rollup);
         let mut pipeline = Pipeline::new(rollup.clone(), BlobSchedule::default());
         pipeline.reset(genesis.clone());
         let mut world = Self {
@@ -192,7 +154,7 @@ impl World {
         let mut attributes = derived.unwrap().attributes;
         let all = attributes.transactions.get_or_insert_default();
         all.extend_from_slice(transactions);
-        self.execute(parent, &attributes)
+        seal(&self.rollup, parent, &attributes)
     }
 
     /// Blocks on `parent`, one for each (epoch, transactions).
@@ -203,36 +165,6 @@ impl World {
             built.push(self.block(parent, *epoch, transactions));
         }
         built
-    }
-
-    fn execute(&self, parent: &Payload, attributes: &OpPayloadAttributes) -> Arc<Payload> {
-        let inner = &attributes.payload_attributes;
-        let extra_data = attributes.eip_1559_params.map(|params| {
-            let params = match Eip1559Params::decode(params) {
-                Eip1559Params { denominator: 0, .. } => Eip1559Params {
-                    denominator: 250,
-                    elasticity: 6,
-                },
-                params => params,
-            };
-            let mut extra = vec![u8::from(attributes.min_base_fee.is_some())];
-            extra.extend_from_slice(params.encode().as_slice());
-            let min_base_fee = attributes.min_base_fee.iter();
-            extra.extend(min_base_fee.flat_map(|fee| fee.to_be_bytes()));
-            Bytes::from(extra)
-        });
-        let transactions = attributes.transactions.clone().unwrap();
-        let header = Header {
-            parent_hash: parent.hash,
-            number: parent.number() + 1,
-            timestamp: inner.timestamp,
-            mix_hash: inner.prev_randao,
-            gas_limit: attributes.gas_limit.unwrap(),
-            extra_data: extra_data.unwrap_or_default(),
-            transactions_root: keccak256(transactions.concat()),
-            ..Header::default()
-        };
-        Arc::new(Payload::sealed(header, transactions))
     }
 
     /// Derives until the pipeline is idle or stops.
@@ -300,7 +232,7 @@ impl World {
         if transactions.into_iter().any(|tx| self.invalid.contains(tx)) {
             return self.pipeline.invalid("refused by the test").unwrap();
         }
-        let block = self.execute(&parent, &derived.attributes);
+        let block = seal(&self.rollup, &parent, &derived.attributes);
         self.chain.push(block.clone());
         if derived.concluding {
             self.safe.push((number + 1, derived.derived_from.number));
