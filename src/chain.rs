@@ -43,7 +43,7 @@ use crate::chain::{
     blobs::{BlobStore, BlockSidecar},
     builder::Build,
     driver::HeadDriver,
-    execute::Preparation,
+    execute::{ExpectedTransactions, Preparation},
     executor::{Executor, ExecutorCommand, ExecutorLimits, Imported, SwitchPolicy},
     genesis::Genesis,
     payload_log::{Guard, LogError, PayloadLog},
@@ -529,10 +529,12 @@ impl Chain {
         &self,
         parent: B256,
         attributes: OpPayloadAttributes,
+        expected: Option<ExpectedTransactions>,
     ) -> Result<Arc<Payload>, ChainError> {
         self.request(|reply| ExecutorCommand::Derive {
             parent,
             attributes: Box::new(attributes),
+            expected,
             reply,
         })
         .await

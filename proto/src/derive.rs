@@ -48,6 +48,7 @@ use self::{
 };
 use crate::{
     attributes::L1Block,
+    batch::BatchTransactions,
     config::RollupConfig,
     config_update::ConfigUpdateError,
     deposit::BlockDepositError,
@@ -430,6 +431,16 @@ impl Pipeline {
             PipelineState::Stopped(_) => None,
             PipelineState::Walking(walk) => Some(walk.safe_ref()),
             PipelineState::Deriving(derivation) => Some(derivation.pending_safe()),
+        }
+    }
+
+    /// The transactions that a batch gives the block after the attributes in flight, as far as they
+    /// are known, so that their senders are recovered while that block executes. The block may be
+    /// dropped yet.
+    pub fn next_transactions(&self) -> Option<BatchTransactions> {
+        match &self.state {
+            PipelineState::Deriving(derivation) => derivation.next_transactions(),
+            _ => None,
         }
     }
 

@@ -6,7 +6,7 @@
 
 use crate::chain::{
     evm::{ParentState, StateError},
-    execute::{BlockExecution, InvalidBlock, TransactError, recover_at_once},
+    execute::{BlockExecution, ExpectedTransactions, InvalidBlock, TransactError, recover_forced},
     l1fee::L1AttributesError,
     rows::ExecutedBlock,
     rules::{ChainSpec, ExtraData, ExtraDataError, Rules, TRANSFER_GAS},
@@ -72,6 +72,16 @@ impl BlockBuilder {
         parent: impl Into<ParentState>,
         attributes: OpPayloadAttributes,
     ) -> Result<Self, BuildError> {
+        Self::start_expected(spec, parent, attributes, None)
+    }
+
+    /// Like [`BlockBuilder::start`]; the last of the forced transactions may have been expected.
+    pub fn start_expected(
+        spec: Arc<ChainSpec>,
+        parent: impl Into<ParentState>,
+        attributes: OpPayloadAttributes,
+        expected: Option<ExpectedTransactions>,
+    ) -> Result<Self, BuildError> {
         let parent = parent.into();
         let header = header(&spec, parent.header(), &attributes)?;
         let execution = BlockExecution::begin(&spec, &header, parent.clone())?;
@@ -85,7 +95,7 @@ impl BlockBuilder {
             fees: U256::ZERO,
         };
         let forced = attributes.transactions.unwrap_or_default();
-        let recovered = recover_at_once(&forced);
+        let recovered = recover_forced(&forced, expected);
         for (index, (raw, recovered)) in forced.into_iter().zip(recovered).enumerate() {
             builder.force(index, raw, recovered)?;
         }

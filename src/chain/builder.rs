@@ -11,6 +11,7 @@
 use crate::chain::{
     blobs::{BlobStoreError, BlockSidecar, TxSidecar},
     build::{Added, BlockBuilder, BuildError},
+    execute::ExpectedTransactions,
     miner::MinerSettings,
     pool::{Pool, PoolTx},
     rows::ExecutedBlock,
@@ -100,7 +101,7 @@ pub fn run(shared: Arc<Shared>, requests: Receiver<Build>) {
                     let _ = reply.send(Ok(()));
                     continue;
                 }
-                let started = BuildJob::start(&shared, id, &parent, *attributes);
+                let started = BuildJob::start(&shared, id, &parent, *attributes, None);
                 let _ = reply.send(started.map(|started| job = Some(started)));
             }
             Ok(Build::Seal { id, reply }) => {
@@ -130,13 +131,14 @@ pub fn build_at_once(
     shared: &Shared,
     parent: &Arc<View>,
     attributes: OpPayloadAttributes,
+    expected: Option<ExpectedTransactions>,
 ) -> Result<Arc<ExecutedBlock>, ChainError> {
     let attributes = OpPayloadAttributes {
         no_tx_pool: Some(true),
         ..attributes
     };
     let id = attributes.payload_id(&parent.head().hash, 3);
-    BuildJob::start(shared, id, parent, attributes)?.seal(shared)
+    BuildJob::start(shared, id, parent, attributes, expected)?.seal(shared)
 }
 
 impl BuildJob {
@@ -145,6 +147,7 @@ impl BuildJob {
         id: PayloadId,
         parent: &Arc<View>,
         mut attributes: OpPayloadAttributes,
+        expected: Option<ExpectedTransactions>,
     ) -> Result<Self, ChainError> {
         let settings = shared.pool.miner();
         settings.complete(&shared.spec.rules, parent.header(), &mut attributes);
@@ -154,7 +157,8 @@ impl BuildJob {
             ..Default::default()
         });
         let forced = forced_blobs(shared, attributes.transactions.iter().flatten())?;
-        let mut builder = BlockBuilder::start(shared.spec.clone(), parent.state(), attributes)
+        let spec = shared.spec.clone();
+        let mut builder = BlockBuilder::start_expected(spec, parent.state(), attributes, expected)
             .map_err(|error| match error {
                 BuildError::State(error) => error.into(),
                 error => ChainError::Build(error.to_string()),

@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 mod prepare;
 
-pub use prepare::{Preparation, recover, recover_at_once};
+pub use prepare::{ExpectedTransactions, Preparation, recover, recover_forced};
 
 /// Contract whose code Canyon sets by force.
 const CREATE2_DEPLOYER: Address = address!("13b0D85CcB8bf860b6b79AF3029fCA081AE9beF2");

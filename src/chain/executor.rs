@@ -21,7 +21,7 @@ pub use switch::SwitchPolicy;
 
 use crate::chain::{
     ChainError, Heads, Inserted, Shared,
-    execute::{self, InvalidBlock, Preparation, ValidateError},
+    execute::{self, ExpectedTransactions, InvalidBlock, Preparation, ValidateError},
     payload_log::{FOLLOWED, LogError, Logged, PayloadLog},
     persister::{PersistResult, PersistWork},
     store::Snapshot,
@@ -122,6 +122,7 @@ pub enum ExecutorCommand {
     Derive {
         parent: B256,
         attributes: Box<OpPayloadAttributes>,
+        expected: Option<ExpectedTransactions>,
         reply: ReplySender<Arc<Payload>>,
     },
     /// A view whose head is this block, to build on or to read.
@@ -247,8 +248,9 @@ impl Executor {
             ExecutorCommand::Derive {
                 parent,
                 attributes,
+                expected,
                 reply,
-            } => answer(reply, self.derive(parent, *attributes)),
+            } => answer(reply, self.derive(parent, *attributes, expected)),
             ExecutorCommand::ViewOf { hash, reply } => answer(reply, self.view_of(hash)),
             ExecutorCommand::Wake => Ok(()),
         }

@@ -20,7 +20,7 @@ mod start;
 pub use reader::{L1ReadError, L1Reader};
 
 use crate::{
-    chain::ChainError,
+    chain::{ChainError, execute::ExpectedTransactions},
     rollup::{
         engine::{BlockAt, Engine},
         finality::Finality,
@@ -43,10 +43,7 @@ use starling_proto::{
 };
 use start::StartSearchError;
 use std::sync::Arc;
-use tokio::{
-    runtime::{Handle, RuntimeFlavor},
-    sync::watch,
-};
+use tokio::{runtime::Handle, sync::watch};
 use tokio_util::sync::CancellationToken;
 
 /// Options of derivation.
@@ -177,6 +174,8 @@ pub struct RollupDriver {
     /// The block to make the core's safe head, once per L1 block.
     awaiting_promotion: Option<SafeBlock>,
     finalized: Option<L2BlockRef>,
+    /// The transactions that the block after the present one is expected to have.
+    expected: Option<ExpectedTransactions>,
     /// The unsafe head that a block inside a span batch replaced, reinstated if a later block of the
     /// span is invalid. It need not survive a restart, which derives the span again.
     displaced_head: Option<BlockId>,
@@ -206,6 +205,7 @@ impl RollupDriver {
             safe: None,
             awaiting_promotion: None,
             finalized: None,
+            expected: None,
             displaced_head: None,
             reset_pending: true,
             drops: DropReport::default(),
@@ -222,11 +222,21 @@ impl RollupDriver {
     }
 
     /// Derives until the token is cancelled. An error says why derivation cannot go on.
+    ///
+    /// The loop has a thread of its own: a step may compute for long, and waking a thread for each block
+    /// takes less time than waking a task.
     pub async fn run(mut self, token: CancellationToken) -> Result<(), DriverError> {
-        let ended = self.derive(token).await;
+        let (runtime, engine) = (Handle::current(), self.engine.clone());
+        let derive = move || runtime.block_on(self.derive(token));
+        let ended = match tokio::task::spawn_blocking(derive).await {
+            Ok(ended) => ended,
+            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            // The runtime ends.
+            Err(_) => Ok(()),
+        };
         if ended.is_err() {
-            // The chain goes on without derivation, also where L1 reverts what was derived.
-            let _ = self.engine.protect(None).await;
+            // Released, or no fork choice could ever leave the derived branch again.
+            let _ = engine.protect(None).await;
         }
         ended
     }
@@ -313,7 +323,7 @@ impl RollupDriver {
             self.apply_attributes().await?;
             return Ok(NextAction::Again);
         }
-        let step = beside_the_runtime(|| self.pipeline.step());
+        let step = self.pipeline.step();
         self.count_progress();
         match step {
             PipelineStep::More => {}
@@ -406,15 +416,6 @@ async fn requested(resets: &watch::Receiver<()>) {
     let mut resets = resets.clone();
     if resets.changed().await.is_err() {
         std::future::pending().await
-    }
-}
-
-/// Runs work that may take long without holding up other tasks of this thread of the runtime.
-fn beside_the_runtime<T>(work: impl FnOnce() -> T) -> T {
-    if Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread {
-        tokio::task::block_in_place(work)
-    } else {
-        work()
     }
 }
 

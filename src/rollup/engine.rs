@@ -1,12 +1,15 @@
-//! The engine seam: the verbs with which the sequencer and the follower drive an execution core.
+//! The engine: the handle through which derivation, the sequencer and the follower use an execution
+//! core.
 //!
-//! Both hold an [`Engine`] and nothing else of the chain, so a core in another process can take the
+//! They hold an [`Engine`] and nothing else of the chain, so a core in another process can take the
 //! local one's place as a further variant. Callers wait for the core: what can overload it is
 //! bounded there (the executor's command queue, the builder's queue). Signing records are not part
 //! of the seam, since they stay with the key: see [`super::signing_log`].
 
-use crate::chain::{Chain, ChainError, Heads, Inserted, driver::HeadDriver};
-use alloy_primitives::B256;
+use crate::chain::{
+    Chain, ChainError, Heads, Inserted, driver::HeadDriver, execute::ExpectedTransactions,
+};
+use alloy_primitives::{B256, Bytes};
 use alloy_rpc_types_engine::PayloadId;
 use op_alloy_rpc_types_engine::OpPayloadAttributes;
 use starling_p2p::Provenance;
@@ -147,9 +150,17 @@ impl Engine {
         &self,
         parent: B256,
         attributes: OpPayloadAttributes,
+        expected: Option<ExpectedTransactions>,
     ) -> Result<Arc<Payload>, ChainError> {
         let Self::Local(chain) = self;
-        chain.derive(parent, attributes).await
+        chain.derive(parent, attributes, expected).await
+    }
+
+    /// Recovers the senders of transactions on other threads, for the next call of
+    /// [`Engine::derive`] if its attributes end with them.
+    pub fn expect(&self, transactions: Vec<Bytes>) -> ExpectedTransactions {
+        let Self::Local(_) = self;
+        ExpectedTransactions::begin(transactions)
     }
 
     /// Reads a block; `None` if it is unknown or its body is pruned. By hash it finds blocks in

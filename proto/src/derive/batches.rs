@@ -97,9 +97,19 @@ impl BatchMux {
 
     /// The L1 block of this number, if it is in the window.
     pub fn origin(&self, number: u64) -> Option<&EpochOrigin> {
+        self.window().origins.get(number)
+    }
+
+    /// The transactions of the next block of the current span.
+    pub fn next_transactions(&self) -> Option<BatchTransactions> {
+        let mut span = self.window().span.clone()?;
+        Some(span.next()?.transactions)
+    }
+
+    fn window(&self) -> &EpochWindow {
         match self {
-            Self::Queue(queue) => queue.window().origins.get(number),
-            Self::Stage(stage) => stage.window().origins.get(number),
+            Self::Queue(queue) => queue.window(),
+            Self::Stage(stage) => stage.window(),
         }
     }
 }

@@ -83,6 +83,11 @@ impl Derivation {
         self.pending.block
     }
 
+    /// The transactions of the next block of the current span.
+    pub fn next_transactions(&self) -> Option<BatchTransactions> {
+        self.batches.next_transactions()
+    }
+
     pub fn step(
         &mut self,
         cx: &mut StageContext,

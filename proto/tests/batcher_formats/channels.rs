@@ -175,7 +175,11 @@ fn batches_before_a_fault_are_read_and_one_unbuildable_span_costs_only_itself() 
         }
         let results = read(compress(&[&rlp(&span)[..], &first].concat()), true);
         assert!(results.len() == 2 && is_good(&results[1]));
-        assert!(results[0].as_ref().is_err_and(ChannelError::skips_only_this_batch));
+        assert!(
+            results[0]
+                .as_ref()
+                .is_err_and(ChannelError::skips_only_this_batch)
+        );
         // Bytes after the compressed stream.
         let results = read([compress(&first), vec![1, 2, 3]].concat(), true);
         assert!(results.len() == 1 && is_good(&results[0]));

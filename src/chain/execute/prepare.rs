@@ -140,15 +140,56 @@ fn prepare(payload: &Payload) -> PreparedTransactions {
     recovered
 }
 
-/// Transactions from which on a caller that waits for their senders shares the work with the other
-/// cores: a recovery takes some 40 µs, waking another thread a few.
-const SHARED: usize = 4;
+/// Transactions that attributes are expected to end with, decoded and recovered on other threads
+/// before the attributes are there.
+pub struct ExpectedTransactions {
+    transactions: Vec<Bytes>,
+    running: Receiver<RecoveredTransactions>,
+}
 
-/// Decodes transactions and recovers their senders, on all cores, while the caller waits. The
-/// results are in the order of the transactions.
-pub fn recover_at_once(transactions: &[Bytes]) -> Vec<Result<Recovered<ChainTx>, InvalidBlock>> {
+/// Decoded transactions with their senders, in order; each may be invalid.
+pub type RecoveredTransactions = Vec<Result<Recovered<ChainTx>, InvalidBlock>>;
+
+impl ExpectedTransactions {
+    /// Starts the recovery at once.
+    pub fn begin(transactions: Vec<Bytes>) -> Self {
+        let (result, running) = sync_channel(1);
+        let prepared = transactions.clone();
+        rayon::spawn(move || send_unless_panicked(result, || recover_all(&prepared)));
+        Self {
+            transactions,
+            running,
+        }
+    }
+
+    /// Waits for the result. `None` unless `transactions` are the expected ones.
+    fn finish(self, transactions: &[Bytes]) -> Option<RecoveredTransactions> {
+        if transactions != self.transactions {
+            return None;
+        }
+        self.running.recv().ok()
+    }
+}
+
+/// Decodes the transactions of attributes and recovers their senders, in order. The last ones may
+/// have been expected.
+pub fn recover_forced(
+    transactions: &[Bytes],
+    expected: Option<ExpectedTransactions>,
+) -> RecoveredTransactions {
+    let count = expected.as_ref().map_or(0, |it| it.transactions.len());
+    let (first, last) = transactions.split_at(transactions.len().saturating_sub(count));
+    let mut recovered = recover_all(first);
+    let last = expected
+        .and_then(|expected| expected.finish(last))
+        .unwrap_or_else(|| recover_all(last));
+    recovered.extend(last);
+    recovered
+}
+
+fn recover_all(transactions: &[Bytes]) -> RecoveredTransactions {
     let recover = |(index, raw)| recover(index, raw);
-    if transactions.len() < SHARED {
+    if transactions.len() < PARALLEL {
         transactions.iter().enumerate().map(recover).collect()
     } else {
         transactions.par_iter().enumerate().map(recover).collect()

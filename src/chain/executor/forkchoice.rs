@@ -6,6 +6,7 @@ use crate::chain::{
     ChainError, Heads,
     abandoned::{self, Abandoned},
     builder,
+    execute::ExpectedTransactions,
     payload_log::FOLLOWED,
     persister::PersistWork,
     store::Snapshot,
@@ -89,9 +90,10 @@ impl Executor {
         &mut self,
         parent: B256,
         attributes: OpPayloadAttributes,
+        expected: Option<ExpectedTransactions>,
     ) -> Result<Arc<Payload>, ChainError> {
         let view = self.view_of(parent)?;
-        let block = builder::build_at_once(&self.shared, &view, attributes)?;
+        let block = builder::build_at_once(&self.shared, &view, attributes, expected)?;
         let payload = block.payload.clone();
         let id = payload.id();
         self.adopt(block)?;

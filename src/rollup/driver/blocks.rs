@@ -3,7 +3,7 @@
 
 use super::{DriverStepError, RollupDriver, block_ref, start::StartSearchError, write_to_disk};
 use crate::{
-    chain::ChainError,
+    chain::{ChainError, execute::ExpectedTransactions},
     rollup::{engine::BlockAt, safe_db::SafeBlock},
 };
 use starling_proto::{
@@ -15,6 +15,11 @@ use std::sync::Arc;
 
 /// Blocks that the unsafe head is lowered by at once: the core keeps undo records in memory for as many.
 const LOWERED_AT_ONCE: u64 = 16_000;
+
+/// Most bytes, and most transactions, whose senders are recovered before their block is derived: those
+/// of a full block. A batch can hold more than any block takes.
+const MAX_EXPECTED_BYTES: usize = 2 << 20;
+const MAX_EXPECTED: usize = 5_000;
 
 impl RollupDriver {
     /// Consolidates the unsafe block with the derived attributes, or builds a block with them. They are
@@ -52,7 +57,10 @@ impl RollupDriver {
             }
         }
         let attributes = derived.attributes.clone();
-        match self.engine.derive(parent.hash, attributes).await {
+        let expected = self.expected.take();
+        // Recovered while this block executes.
+        self.expected = self.expect_transactions();
+        match self.engine.derive(parent.hash, attributes, expected).await {
             Ok(block) => self.accept(block, &derived),
             Err(ChainError::Build(reason)) => self.reject(&derived, &reason).await,
             // The unsafe head is so far above that the core keeps no state of the parent.
@@ -61,6 +69,13 @@ impl RollupDriver {
             }
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Begins to recover the senders of the next block's transactions.
+    fn expect_transactions(&self) -> Option<ExpectedTransactions> {
+        let next = self.pipeline.next_transactions()?;
+        let fits = next.size() <= MAX_EXPECTED_BYTES && next.len() <= MAX_EXPECTED;
+        fits.then(|| self.engine.expect(next.iter().collect()))
     }
 
     /// Lowers the unsafe head towards `to`, by a bounded number of blocks.

@@ -58,7 +58,7 @@ async fn a_derived_block_and_the_sequencers_block_do_not_displace_each_other() {
         .await
         .unwrap();
     let derived = engine
-        .derive(parent, attributes(&genesis, 2, []))
+        .derive(parent, attributes(&genesis, 2, []), None)
         .await
         .unwrap();
     assert_eq!(chain.view().head(), derived.id());
@@ -72,7 +72,7 @@ async fn a_derived_block_and_the_sequencers_block_do_not_displace_each_other() {
     let undecodable = alloy_primitives::Bytes::from_static(&[0x02, 0xc0]);
     let invalid = attributes(&genesis, 3, [undecodable]);
     assert!(matches!(
-        engine.derive(parent, invalid).await,
+        engine.derive(parent, invalid, None).await,
         Err(ChainError::Build(_))
     ));
     assert_eq!(chain.view().head(), derived.id(), "no head has moved");
@@ -88,7 +88,7 @@ async fn a_derived_block_that_is_canonical_leaves_the_head_above_it() {
     let head = build(&chain, sequenced.hash, 1, []).await.payload.id();
     engine.forkchoice(head.hash, None, None).await.unwrap();
     let derived = engine
-        .derive(parent, attributes(&genesis, 1, []))
+        .derive(parent, attributes(&genesis, 1, []), None)
         .await
         .unwrap();
     assert_eq!((derived.hash, chain.view().head()), (sequenced.hash, head));
