@@ -10,6 +10,7 @@
 mod backoff;
 mod blobs_ahead;
 mod blocks;
+mod derived_l1;
 mod l1_blocks;
 mod reader;
 mod reset;
@@ -29,6 +30,7 @@ use crate::{
     },
 };
 use backoff::Backoff;
+use derived_l1::DerivedL1;
 use starling_proto::{
     config::RollupConfig,
     derive::{
@@ -153,6 +155,8 @@ pub struct RollupDriver {
     records: SafeDb,
     pipeline: Pipeline,
     finality: Finality,
+    /// The L1 blocks that the pipeline has read.
+    derived_l1: DerivedL1,
     /// Attributes without a result yet.
     attributes: Option<Arc<DerivedAttributes>>,
     /// The newest local-safe block.
@@ -184,6 +188,7 @@ impl RollupDriver {
             l1_heads: parts.l1_heads,
             records: parts.records,
             finality: Finality::new(config.finality_lookback, config.finality_delay),
+            derived_l1: DerivedL1::default(),
             attributes: None,
             safe: None,
             awaiting_promotion: None,

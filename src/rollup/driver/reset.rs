@@ -22,6 +22,7 @@ impl RollupDriver {
             engine: &self.engine,
             l1: self.l1.client(),
             records: &self.records,
+            derived_l1: &self.derived_l1,
             skip_check: self.config.skip_start_check,
         };
         let heads = search.run().await?;
@@ -40,6 +41,7 @@ impl RollupDriver {
         let block = block.ok_or(StartSearchError::Missing(safe.id.number))?;
         self.finality.reset();
         self.l1.on_reset();
+        self.derived_l1.clear();
         self.pipeline.reset_from(block, first_l1);
         (self.safe, self.finalized) = (Some(safe), Some(finalized));
         self.start_over = false;

@@ -6,11 +6,12 @@
 //! block and those below, so it never steps back without an L1 reorg. Without such a record it is a
 //! block a whole sequencing window deep, as op-node finds it. Reads L1 some ten times, by bisection.
 
+use super::derived_l1::DerivedL1;
 use crate::{
     chain::ChainError,
     rollup::{
         engine::{BlockAt, Engine},
-        l1::{L1Block, L1Client, L1Error},
+        l1::{L1Block, L1Client, L1Error, Tag},
         rewind::{HeadSearch, OriginStatus, RewindTarget, SearchStep},
         safe_db::{SafeBlock, SafeDb, SafeDbError},
     },
@@ -74,12 +75,25 @@ pub enum StartSearchError {
     TooDeep { from: BlockId, to: BlockId },
 }
 
+/// A record of [`SafeDb`], compared with both chains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RecordStatus {
+    /// Its L1 block is canonical, and its L2 block is in the chain.
+    Canonical(L1Block),
+    /// L1 has another block at this height, or the L2 block is not in the chain.
+    Gone,
+    /// Its L1 block is above L1's head.
+    Ahead,
+}
+
 /// Inputs of the search.
 pub struct StartSearch<'a> {
     pub rollup: &'a RollupConfig,
     pub engine: &'a Engine,
     pub l1: &'a L1Client,
     pub records: &'a SafeDb,
+    /// The L1 blocks that were derived from before the reset.
+    pub derived_l1: &'a DerivedL1,
     /// Trust the chain's own safe head (`--l2.skip-sync-start-check`).
     pub skip_check: bool,
 }
@@ -183,16 +197,21 @@ impl StartSearch<'_> {
         head: &L2BlockRef,
     ) -> Result<Option<(L2BlockRef, u64)>, StartSearchError> {
         let (mut low, mut high) = (0, self.records.len());
-        let mut found = None;
+        let (mut found, mut ahead) = (None, None);
         // Canonical L1 blocks are below all others, and so are their safe blocks.
         while low < high {
             let middle = low + (high - low) / 2;
             let record = self.records.record_at(middle)?;
-            if let Some(l1) = self.canonical_l1_of(&record, head).await? {
+            let status = self.status_of(&record, head).await?;
+            if let RecordStatus::Canonical(l1) = status {
                 (low, found) = (middle + 1, Some((record, l1)));
             } else {
                 high = middle;
+                ahead = (status == RecordStatus::Ahead).then_some(record.derived_from);
             }
+        }
+        if let Some(block) = ahead {
+            self.check_shorter_branch(block).await?;
         }
         let Some((record, l1)) =
             found.filter(|(record, _)| record.l2.number >= finalized.id.number)
@@ -208,23 +227,36 @@ impl StartSearch<'_> {
         Ok(Some((self.block(record.l2.number).await?, first_l1)))
     }
 
-    /// The record's L1 block, if it is canonical and the L2 block is in the chain.
-    async fn canonical_l1_of(
+    /// Whether the record's L1 block is canonical and the L2 block is in the chain.
+    async fn status_of(
         &self,
         record: &SafeBlock,
         head: &L2BlockRef,
-    ) -> Result<Option<L1Block>, StartSearchError> {
+    ) -> Result<RecordStatus, StartSearchError> {
         if record.l2.number > head.id.number || self.block(record.l2.number).await?.id != record.l2
         {
-            return Ok(None);
+            return Ok(RecordStatus::Gone);
         }
         let recorded = record.derived_from;
-        let l1 = self.l1.block_by_number(recorded.number).await?;
-        let l1 = l1.ok_or_else(|| StartSearchError::Behind {
+        Ok(match self.l1.block_by_number(recorded.number).await? {
+            Some(l1) if l1.hash == recorded.hash => RecordStatus::Canonical(l1),
+            Some(_) => RecordStatus::Gone,
+            None => RecordStatus::Ahead,
+        })
+    }
+
+    /// Fails unless L1's head contradicts a block that was derived from. The lowest record that is not
+    /// canonical is of `block`, above L1's head: the endpoint lags, or L1 has switched to a shorter
+    /// branch, which makes the record obsolete.
+    async fn check_shorter_branch(&self, block: BlockId) -> Result<(), StartSearchError> {
+        let head = self.l1.block(Tag::Latest).await?;
+        if head.is_some_and(|head| self.derived_l1.is_contradicted_by(&head)) {
+            return Ok(());
+        }
+        Err(StartSearchError::Behind {
             endpoint: self.l1.endpoint().to_owned(),
-            block: recorded,
-        })?;
-        Ok((l1.hash == recorded.hash).then_some(l1))
+            block,
+        })
     }
 
     /// The safe head without a usable record: the last block before the highest epoch that is a whole

@@ -123,6 +123,7 @@ async fn search(
         engine: &engine,
         l1: &client(world),
         records: &records(world),
+        derived_l1: &DerivedL1::default(),
         skip_check,
     };
     search.run().await
@@ -382,6 +383,41 @@ async fn an_l1_head_may_go_back_and_a_replaced_one_is_derived_again() {
         after.safe_l2, before.safe_l2,
         "its epochs are below the fork"
     );
+    running.stop().await;
+}
+
+/// L1's new branch is shorter: it has no block yet at the height of the last one derived from.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_l1_that_switches_to_a_shorter_branch_is_followed_at_once() {
+    let world = World::new(80, 7).await;
+    let (chain, _threads) = world.open();
+    let running = RunningDriver::start(driver(&world, &chain, 2, 0));
+    let before = running.derives(&world.l1_headers[6]).await;
+    let record = records(&world).at_l1(12).unwrap().unwrap();
+
+    // The lowest record that is obsolete is below L1's head.
+    let shorter = forked(&world.l1_headers, 3, 2);
+    world.show_l1(&shorter);
+    let status = running.derives(&shorter[4]).await;
+    let safe = status.safe_l2.unwrap().id;
+    assert!(record.l2.number <= safe.number && safe.number < before.safe_l2.unwrap().id.number);
+    let head = chain.view().payload(chain.view().head().number);
+    let head = L2BlockRef::of(&head.unwrap().unwrap(), &world.rollup.genesis).unwrap();
+    assert!(
+        shorter
+            .iter()
+            .any(|header| block(header).id() == head.origin)
+    );
+
+    // All obsolete records are above L1's head, so none tells the two branches apart.
+    let shortest = forked(&shorter, 1, 1);
+    world.show_l1(&shortest);
+    let status = running.derives(&shortest[1]).await;
+    assert_eq!(status.safe_l2.unwrap().id.number, 0);
+    let grown = forked(&shortest, 2, 6);
+    world.show_l1(&grown);
+    let status = running.derives(&grown[7]).await;
+    assert!(status.safe_l2.unwrap().id.number >= 20, "{status:?}");
     running.stop().await;
 }
 
