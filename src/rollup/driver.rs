@@ -166,7 +166,7 @@ pub struct RollupDriver {
     finalized: Option<L2BlockRef>,
     /// The unsafe head that a block inside a span batch replaced, reinstated if a later block of the
     /// span is invalid. It need not survive a restart, which derives the span again.
-    displaced_head: Option<BlockId>,
+    displaced_head: Option<L2BlockRef>,
     /// Heads, L1 or an operator demand a reset.
     start_over: bool,
     backoff: Backoff,
@@ -340,6 +340,12 @@ impl RollupDriver {
     async fn reference_at(&self, number: u64) -> Result<Option<L2BlockRef>, DriverStepError> {
         let block = self.engine.block(BlockAt::Number(number)).await?;
         block.map(|block| self.reference(&block)).transpose()
+    }
+
+    /// Sets the unsafe head to reinstate if the rest of a span is invalid.
+    fn set_displaced_head(&mut self, head: Option<L2BlockRef>) {
+        self.displaced_head = head;
+        self.metrics.set_backup_unsafe(head);
     }
 
     /// Publishes the heads.

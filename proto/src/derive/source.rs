@@ -164,7 +164,10 @@ impl BatchSource {
             ChannelStage::Bank(bank) => {
                 let canyon = rollup.l1_active(Fork::Canyon, &origin);
                 match bank.read(origin.number, timeout, canyon, &mut cx.drops) {
-                    BankRead::Channel(data) => return Ok(data),
+                    BankRead::Channel(data) => {
+                        cx.reads.head_channels += 1;
+                        return Ok(data);
+                    }
                     BankRead::TimedOut => return Err(Pause::More),
                     BankRead::Nothing => {}
                 }
@@ -178,11 +181,13 @@ impl BatchSource {
         match &mut self.channels {
             ChannelStage::Bank(bank) => {
                 let limit = rollup.channel_bank_limit(&origin);
+                cx.reads.head_channels += u64::from(bank.is_empty());
                 bank.ingest(&frame, origin.number, timeout, limit, &mut cx.drops);
                 Err(Pause::More)
             }
             ChannelStage::Assembler(assembler) => {
                 let limit = rollup.channel_limit(&origin);
+                cx.reads.head_channels += u64::from(frame.number == 0);
                 assembler
                     .ingest(&frame, origin.number, limit, &mut cx.drops)
                     .ok_or(Pause::More)
@@ -195,8 +200,11 @@ impl BatchSource {
         let Some(reader) = &mut self.reader else {
             let data = self.next_channel(cx)?;
             let fjord = cx.rollup.l1_active(Fork::Fjord, &self.origin);
+            let bytes = data.len() as u64;
             self.reader = BatchReader::new(data, cx.rollup.batch_context(), fjord).ok();
-            if self.reader.is_none() {
+            if self.reader.is_some() {
+                cx.reads.channel_bytes += bytes;
+            } else {
                 cx.drops.add(DropReason::Channel);
             }
             return Err(Pause::More);

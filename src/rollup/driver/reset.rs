@@ -12,8 +12,8 @@ impl RollupDriver {
     /// Finds the heads, moves the core to them and starts the pipeline from the safe one.
     pub(super) async fn reset(&mut self) -> Result<(), DriverStepError> {
         self.metrics.resets.record(1);
-        (self.awaiting_promotion, self.displaced_head, self.safe) = (None, None, None);
-        self.attributes = None;
+        (self.awaiting_promotion, self.attributes, self.safe) = (None, None, None);
+        self.set_displaced_head(None);
         self.status.send_modify(|status| {
             (status.current_l1, status.pending_safe_l2, status.safe_l2) = (None, None, None);
         });

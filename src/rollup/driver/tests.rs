@@ -22,6 +22,7 @@ use crate::{
     },
 };
 use alloy_consensus::Header;
+use metrics_exporter_prometheus::PrometheusBuilder;
 use std::time::Duration;
 use tokio::task::JoinHandle;
 
@@ -419,6 +420,28 @@ async fn an_l1_that_switches_to_a_shorter_branch_is_followed_at_once() {
     let status = running.derives(&grown[7]).await;
     assert!(status.safe_l2.unwrap().id.number >= 20, "{status:?}");
     running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_displaced_head_is_reported_until_it_is_forgotten() {
+    let world = World::new(40, 4).await;
+    let (chain, _threads) = world.open();
+    world.sequence(&chain).await;
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let (mut driver, _handle) =
+        metrics::with_local_recorder(&recorder, || self::driver(&world, &chain, 2, 0));
+    let reported = || {
+        let text = recorder.handle().render();
+        let labels = "{layer=\"l2\",type=\"l2_backup_unsafe\"}";
+        let name = format!("op_node_default_refs_number{labels} ");
+        let value = text.lines().find_map(|line| line.strip_prefix(&name));
+        value.unwrap().to_owned()
+    };
+    let block = driver.reference_at(7).await.unwrap();
+    driver.set_displaced_head(block);
+    assert_eq!(reported(), "7");
+    driver.reset().await.unwrap();
+    assert_eq!(reported(), "0");
 }
 
 #[tokio::test(flavor = "multi_thread")]

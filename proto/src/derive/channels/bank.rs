@@ -136,6 +136,11 @@ impl ChannelBank {
         }
     }
 
+    /// Whether no channel is open.
+    pub fn is_empty(&self) -> bool {
+        self.channels.is_empty()
+    }
+
     /// Removes a channel and returns its data.
     fn remove(&mut self, ticket: u64) -> ChannelData {
         if let Some(channel) = self.channels.remove(&ticket) {
