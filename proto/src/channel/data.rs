@@ -17,12 +17,12 @@ impl ChannelData {
 
     /// Bytes that are not read yet.
     pub fn len(&self) -> usize {
-        self.pieces.iter().map(Bytes::len).sum()
+        self.pieces.iter().map(|piece| piece.len()).sum()
     }
 
     /// Whether all bytes are read.
     pub fn is_empty(&self) -> bool {
-        self.pieces.iter().all(Bytes::is_empty)
+        self.pieces.iter().all(|piece| piece.is_empty())
     }
 
     /// Moves the next `len` bytes to `out`, replacing its content; fewer only at the end.
