@@ -9,7 +9,7 @@ use crate::chain::{
     execute::{BlockExecution, ExpectedTransactions, InvalidBlock, TransactError, recover_forced},
     l1fee::L1AttributesError,
     rows::ExecutedBlock,
-    rules::{ChainSpec, ExtraData, ExtraDataError, Rules, TRANSFER_GAS},
+    rules::{ChainSpec, ExtraData, ExtraDataError, Rules, TRANSFER_GAS, transaction_bytes},
     transaction::ChainTx,
 };
 use alloy_consensus::{Header, Transaction, transaction::Recovered};
@@ -19,6 +19,9 @@ use alloy_trie::root::ordered_trie_root_encoded;
 use op_alloy_rpc_types_engine::OpPayloadAttributes;
 use starling_proto::{fork::Fork, payload::Payload, system_config::Eip1559Params};
 use std::sync::Arc;
+
+/// Why a transaction is left out that the block has no bytes for.
+const TOO_LARGE: &str = "the block would be too large (EIP-7934)";
 
 /// Why no block can be built from these attributes.
 #[derive(Debug, thiserror::Error)]
@@ -61,6 +64,8 @@ pub struct BlockBuilder {
     header: Header,
     execution: BlockExecution,
     transactions: Vec<Bytes>,
+    /// Bytes that further transactions may take (EIP-7934).
+    room: usize,
     senders: Vec<Address>,
     fees: U256,
 }
@@ -86,6 +91,7 @@ impl BlockBuilder {
         let header = header(&spec, parent.header(), &attributes)?;
         let execution = BlockExecution::begin(&spec, &header, parent.clone())?;
         let mut builder = Self {
+            room: spec.room_for_transactions(header.timestamp),
             spec,
             parent,
             header,
@@ -117,6 +123,10 @@ impl BlockBuilder {
                 other => other.to_string(),
             },
         })?;
+        let Some(room) = self.room.checked_sub(transaction_bytes(&raw)) else {
+            let cause = TOO_LARGE.into();
+            return Err(BuildError::Forced { index, cause });
+        };
         match self.execution.transact(&tx, &raw) {
             Ok(_) => {}
             Err(TransactError::Refused(refused)) => {
@@ -127,6 +137,7 @@ impl BlockBuilder {
             }
             Err(TransactError::State(error)) => return Err(error.into()),
         }
+        self.room = room;
         self.transactions.push(raw);
         self.senders.push(tx.signer());
         Ok(())
@@ -140,6 +151,9 @@ impl BlockBuilder {
         if tx.is_deposit() {
             return Ok(Added::Skipped("a deposit can only be forced".to_owned()));
         }
+        let Some(room) = self.room.checked_sub(transaction_bytes(raw)) else {
+            return Ok(Added::Skipped(TOO_LARGE.to_owned()));
+        };
         let before = self.execution.gas_used();
         match self.execution.transact(tx, raw) {
             Ok(_) => {}
@@ -151,6 +165,7 @@ impl BlockBuilder {
         self.fees = self
             .fees
             .saturating_add(U256::from(tip).saturating_mul(U256::from(gas_used)));
+        self.room = room;
         self.transactions.push(raw.clone());
         self.senders.push(tx.signer());
         Ok(Added::Yes)

@@ -10,7 +10,7 @@ use crate::chain::{
     l1fee::{self, Footprint, L1AttributesError},
     receipt::{Receipt, block_bloom, receipts_root},
     rows::ExecutedBlock,
-    rules::{Active, ChainSpec, HeaderError, MAX_TRANSACTION_GAS, MESSAGE_PASSER},
+    rules::{Active, BlockSizeError, ChainSpec, HeaderError, MAX_TRANSACTION_GAS, MESSAGE_PASSER},
     transaction::ChainTx,
     trie::Update,
 };
@@ -339,6 +339,8 @@ fn message_passer_root(parent: &ParentState, update: &Update) -> Result<B256, St
 pub enum InvalidBlock {
     #[error(transparent)]
     Header(#[from] HeaderError),
+    #[error(transparent)]
+    Size(#[from] BlockSizeError),
     #[error("transactions root is {have}, want {want}")]
     TransactionsRoot { have: B256, want: B256 },
     #[error("transaction {index} cannot be decoded: {reason}")]
@@ -410,6 +412,8 @@ pub fn validate_prepared(
     let payload = preparation.payload().clone();
     let header = &payload.header;
     spec.check_header(header, parent.header(), parent.hash())?;
+    spec.check_size(header, &payload.transactions)
+        .map_err(InvalidBlock::from)?;
     let recovered = preparation.finish()?;
 
     let mut execution = BlockExecution::begin(spec, header, parent.clone())?;

@@ -1,5 +1,6 @@
-//! KZG proofs of blobs, by c-kzg: making and checking the sidecar of a blob transaction, before
-//! Osaka with a proof per blob (EIP-4844), from Osaka on with 128 cell proofs per blob (EIP-7594).
+//! KZG commitments and proofs of blobs, by c-kzg: for the sidecar of a blob transaction, before Osaka
+//! with a proof per blob (EIP-4844), from Osaka on with 128 cell proofs per blob (EIP-7594); and for the
+//! blobs that a rollup reads.
 //!
 //! Checking takes milliseconds for each blob, making proofs a multiple of that; callers bound the
 //! number of blobs.
@@ -15,15 +16,23 @@ use alloy_eips::{
 use c_kzg::{Cell, KzgSettings};
 use std::sync::LazyLock;
 
-/// Table size for cell proofs: the one that the EVM's point evaluation uses, so that the trusted
-/// setup is loaded once.
-const PRECOMPUTE: u64 = 8;
+/// Table size for cell proofs: the one that the EVM's point evaluation uses, so that these tables of
+/// 100 MB are there once.
+const CELL_TABLES: u64 = 8;
+/// No tables: commitments and proofs of whole blobs do not use them, and a rollup node has no others.
+const NO_TABLES: u64 = 0;
 
 /// Indexes of the cells of an extended blob.
 static CELLS: LazyLock<Vec<u64>> = LazyLock::new(|| (0..CELLS_PER_EXT_BLOB as u64).collect());
 
-fn settings() -> &'static KzgSettings {
-    c_kzg::ethereum_kzg_settings(PRECOMPUTE)
+/// The trusted setup for cells.
+fn cell_setup() -> &'static KzgSettings {
+    c_kzg::ethereum_kzg_settings(CELL_TABLES)
+}
+
+/// The trusted setup for whole blobs.
+fn blob_setup() -> &'static KzgSettings {
+    c_kzg::ethereum_kzg_settings(NO_TABLES)
 }
 
 /// Whether all proofs of a sidecar are valid for its blobs and commitments. The error names a blob
@@ -33,12 +42,12 @@ pub fn verify(sidecar: &TxSidecar) -> Result<bool, c_kzg::Error> {
     let commitments = points(sidecar.commitments());
     match sidecar {
         TxSidecar::Eip4844(sidecar) => {
-            settings().verify_blob_kzg_proof_batch(&blobs, &commitments, &points(&sidecar.proofs))
+            blob_setup().verify_blob_kzg_proof_batch(&blobs, &commitments, &points(&sidecar.proofs))
         }
         TxSidecar::Eip7594(sidecar) => {
             let mut cells = Vec::with_capacity(blobs.len() * CELLS_PER_EXT_BLOB);
             for blob in &blobs {
-                let of_blob: Box<[Cell]> = settings().compute_cells(blob)?;
+                let of_blob: Box<[Cell]> = cell_setup().compute_cells(blob)?;
                 cells.extend(of_blob);
             }
             let repeated: Vec<_> = commitments
@@ -46,7 +55,7 @@ pub fn verify(sidecar: &TxSidecar) -> Result<bool, c_kzg::Error> {
                 .flat_map(|commitment| std::iter::repeat_n(*commitment, CELLS_PER_EXT_BLOB))
                 .collect();
             let proofs = points(&sidecar.cell_proofs);
-            settings().verify_cell_kzg_proof_batch(
+            cell_setup().verify_cell_kzg_proof_batch(
                 &repeated,
                 &CELLS.repeat(blobs.len()),
                 &cells,
@@ -56,10 +65,23 @@ pub fn verify(sidecar: &TxSidecar) -> Result<bool, c_kzg::Error> {
     }
 }
 
+/// The commitment to a blob. The error says that it is no list of field elements. Takes some 20 ms.
+pub fn commitment(of: &Blob) -> Result<Bytes48, c_kzg::Error> {
+    let commitment = blob_setup().blob_to_kzg_commitment(&blob(of))?;
+    Ok(Bytes48::from(commitment.to_bytes().into_inner()))
+}
+
+/// Whether the proof of a whole blob is valid for the commitment. The error names a blob that is no
+/// list of field elements, or a commitment or a proof that is no point.
+pub fn verify_blob(of: &Blob, commitment: &Bytes48, proof: &Bytes48) -> Result<bool, c_kzg::Error> {
+    let [commitment, proof] = [commitment, proof].map(|point| c_kzg::Bytes48::from(point.0));
+    blob_setup().verify_blob_kzg_proof(&blob(of), &commitment, &proof)
+}
+
 /// The proof of a whole blob (EIP-4844).
 pub fn blob_proof(of: &Blob, commitment: &Bytes48) -> Result<Bytes48, c_kzg::Error> {
     let commitment = c_kzg::Bytes48::from(commitment.0);
-    let proof = settings().compute_blob_kzg_proof(&blob(of), &commitment)?;
+    let proof = blob_setup().compute_blob_kzg_proof(&blob(of), &commitment)?;
     Ok(Bytes48::from(proof.to_bytes().into_inner()))
 }
 
@@ -79,7 +101,7 @@ pub fn sidecar(blobs: Vec<Blob>) -> Result<TxSidecar, c_kzg::Error> {
 pub fn cell_sidecar(blobs: Vec<Blob>) -> Result<TxSidecar, c_kzg::Error> {
     let mut cell_proofs = Vec::with_capacity(blobs.len() * CELLS_PER_EXT_BLOB);
     for one in &blobs {
-        let (_, proofs) = settings().compute_cells_and_kzg_proofs(&blob(one))?;
+        let (_, proofs) = cell_setup().compute_cells_and_kzg_proofs(&blob(one))?;
         let bytes = proofs.iter().map(|proof| proof.to_bytes().into_inner());
         cell_proofs.extend(bytes.map(Bytes48::from));
     }
@@ -91,11 +113,7 @@ pub fn cell_sidecar(blobs: Vec<Blob>) -> Result<TxSidecar, c_kzg::Error> {
 }
 
 fn commitments(blobs: &[Blob]) -> Result<Vec<Bytes48>, c_kzg::Error> {
-    let commit = |one| {
-        let commitment = settings().blob_to_kzg_commitment(&blob(one))?;
-        Ok(Bytes48::from(commitment.to_bytes().into_inner()))
-    };
-    blobs.iter().map(commit).collect()
+    blobs.iter().map(commitment).collect()
 }
 
 fn blob(blob: &Blob) -> c_kzg::Blob {

@@ -7,11 +7,13 @@
 
 mod extra_data;
 mod header;
+mod size;
 #[cfg(test)]
 mod tests;
 
 pub use extra_data::{ExtraData, ExtraDataError};
 pub use header::HeaderError;
+pub use size::{BlockSizeError, transaction_bytes};
 
 use alloy_consensus::Header;
 use alloy_eips::{eip7840::BlobParams, eip7892::BlobScheduleBlobParams};

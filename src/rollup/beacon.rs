@@ -17,7 +17,7 @@ mod tests;
 
 use crate::{
     rollup::http::{
-        HttpFault, HttpReply, HttpTarget,
+        HttpFault, HttpReply, HttpTarget, excerpt,
         rotation::{Fault, Rotation, Tried},
     },
     secret::Secret,
@@ -476,7 +476,7 @@ fn data<T: DeserializeOwned>(reply: &HttpReply) -> Result<T, BeaconCause> {
         BeaconCause::Malformed(match reply.body.trim_ascii_start().first() {
             Some(b'<') => "a web page where JSON was expected".into(),
             None => "nothing".into(),
-            Some(_) => error.to_string(),
+            Some(_) => excerpt(error),
         })
     })
 }

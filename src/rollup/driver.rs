@@ -10,6 +10,7 @@
 mod backoff;
 mod blobs_ahead;
 mod blocks;
+mod derived_l1;
 mod drop_report;
 mod l1_blocks;
 mod reader;
@@ -31,6 +32,7 @@ use crate::{
     },
 };
 use backoff::Backoff;
+use derived_l1::DerivedL1;
 use drop_report::DropReport;
 use starling_proto::{
     config::RollupConfig,
@@ -167,6 +169,8 @@ pub struct RollupDriver {
     records: SafeDb,
     pipeline: Pipeline,
     finality: Finality,
+    /// The L1 blocks that the pipeline has read.
+    derived_l1: DerivedL1,
     /// Attributes without a result yet.
     attributes: Option<Arc<DerivedAttributes>>,
     /// The newest local-safe block, promoted or not. During a reset, the core's safe head.
@@ -178,7 +182,7 @@ pub struct RollupDriver {
     expected: Option<ExpectedTransactions>,
     /// The unsafe head that a block inside a span batch replaced, reinstated if a later block of the
     /// span is invalid. It need not survive a restart, which derives the span again.
-    displaced_head: Option<BlockId>,
+    displaced_head: Option<L2BlockRef>,
     /// The next step is a reset: at start, and where the heads, L1 or an operator demand it.
     reset_pending: bool,
     drops: DropReport,
@@ -201,6 +205,7 @@ impl RollupDriver {
             l1_heads: parts.l1_heads,
             records: parts.records,
             finality: Finality::new(config.finality_lookback, config.finality_delay),
+            derived_l1: DerivedL1::default(),
             attributes: None,
             safe: None,
             awaiting_promotion: None,
@@ -358,6 +363,12 @@ impl RollupDriver {
         let block = self.engine.block(BlockAt::Number(number)).await?;
         let block = block.map(|block| block_ref(&block, &self.rollup));
         Ok(block.transpose()?)
+    }
+
+    /// Sets the unsafe head to reinstate if the rest of a span is invalid.
+    fn set_displaced_head(&mut self, head: Option<L2BlockRef>) {
+        self.displaced_head = head;
+        self.metrics.set_backup_unsafe(head);
     }
 
     /// Publishes the heads. During a reset the pipeline's are those of before.

@@ -27,6 +27,9 @@ use std::{sync::Arc, time::Duration};
 /// for good.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
 
+/// Characters kept of an error that may quote an answer.
+const MAX_EXCERPT: usize = 200;
+
 /// Scheme, host and port of a URL: paths and user names may be credentials.
 pub fn endpoint_of(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
@@ -49,6 +52,16 @@ pub fn causes(error: &dyn std::error::Error) -> String {
         source = inner.source();
     }
     text
+}
+
+/// The beginning of an error of a decoder or of a connection. Such errors quote the answer, whose length
+/// the endpoint chooses, and go into logs.
+pub fn excerpt(error: impl std::fmt::Display) -> String {
+    let text = error.to_string();
+    match text.char_indices().nth(MAX_EXCERPT) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
 }
 
 /// A response whose status and body are for the caller to judge.

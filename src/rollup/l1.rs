@@ -570,7 +570,7 @@ impl L1Client {
 
 /// The JSON of an answer.
 fn read<'a, T: serde::Deserialize<'a>>(answer: &'a RawValue) -> Result<T, L1Cause> {
-    serde_json::from_str(answer.get()).map_err(|error| L1Cause::Malformed(error.to_string()))
+    serde_json::from_str(answer.get()).map_err(L1Cause::malformed)
 }
 
 /// The results of a batch, or its first error.

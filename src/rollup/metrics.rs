@@ -11,8 +11,9 @@ use crate::{
     version::VERSION,
 };
 use alloy_primitives::B256;
-use metrics::{Counter, Gauge, Label, counter, gauge};
+use metrics::{Counter, Gauge, Histogram, Label, counter, gauge, histogram};
 use starling_proto::{
+    attributes::L1Block,
     config::RollupGenesis,
     derive::{DropCounts, DropReason, ReadCounts},
     l1info::L2BlockRef,
@@ -114,6 +115,92 @@ impl L2Gauges {
         self.origin.set(block.origin, None);
         self.sequence_number.set(block.sequence_number as f64);
     }
+
+    /// Zeros, by which op-node reports that there is no such block.
+    fn clear(&mut self) {
+        let none = BlockId {
+            number: 0,
+            hash: B256::ZERO,
+        };
+        self.block.set(none, None);
+        self.origin.set(none, None);
+        self.sequence_number.set(0.0);
+    }
+}
+
+/// How far L1's head goes back.
+pub(super) struct L1HeadMetrics {
+    reorg_depth: Histogram,
+}
+
+impl L1HeadMetrics {
+    pub fn new() -> Self {
+        Self {
+            reorg_depth: histogram!("op_node_default_l1_reorg_depth"),
+        }
+    }
+
+    /// A head that is not above the last one and does not follow it. Zero is another block of the
+    /// same height (op-node: L1 head signal).
+    pub fn on_head(&self, last: Option<&L1Block>, head: &L1Block) {
+        let Some(last) = last.filter(|last| ![head.hash, head.parent_hash].contains(&last.hash))
+        else {
+            return;
+        };
+        if let Some(depth) = last.number.checked_sub(head.number) {
+            self.reorg_depth.record(depth as f64);
+        }
+    }
+}
+
+/// The caches of op-node's L1 client that our cache of whole blocks replaces.
+const L1_CACHES: [&str; 3] = ["headers", "txs", "receipts"];
+
+/// Use of the cache of L1 blocks.
+#[derive(Clone)]
+pub(super) struct L1CacheMetrics {
+    size: [Gauge; 3],
+    hits: [Counter; 3],
+    misses: [Counter; 3],
+    additions: [Counter; 3],
+    evicting_additions: [Counter; 3],
+}
+
+impl L1CacheMetrics {
+    pub fn new() -> Self {
+        let counters = |name: &'static str, label: &'static str, value: &'static str| {
+            L1_CACHES.map(|kind| counter!(name, "type" => kind, label => value))
+        };
+        let (get, add) = (
+            "op_node_default_l1_source_cache_get",
+            "op_node_default_l1_source_cache_add",
+        );
+        Self {
+            size: L1_CACHES
+                .map(|kind| gauge!("op_node_default_l1_source_cache_size", "type" => kind)),
+            hits: counters(get, "hit", "true"),
+            misses: counters(get, "hit", "false"),
+            additions: counters(add, "evicted", "false"),
+            evicting_additions: counters(add, "evicted", "true"),
+        }
+    }
+
+    /// A block was looked up.
+    pub fn on_get(&self, is_hit: bool) {
+        let counters = if is_hit { &self.hits } else { &self.misses };
+        counters.iter().for_each(|counter| counter.increment(1));
+    }
+
+    /// A block was added. `size` counts blocks, `evicts` says whether others had to leave.
+    pub fn on_add(&self, size: usize, evicts: bool) {
+        let counters = if evicts {
+            &self.evicting_additions
+        } else {
+            &self.additions
+        };
+        counters.iter().for_each(|counter| counter.increment(1));
+        self.size.iter().for_each(|gauge| gauge.set(size as f64));
+    }
 }
 
 /// The heads that the driver publishes, and what happens to derivation.
@@ -123,11 +210,14 @@ pub(super) struct DerivationMetrics {
     /// Without interop the local-safe head is the safe one.
     safe: [L2Gauges; 2],
     finalized: L2Gauges,
+    backup_unsafe: L2Gauges,
     idle: Gauge,
     pub resets: CountedEvent,
     pub errors: CountedEvent,
     channel_timeouts: CountedEvent,
     frames: CountedEvent,
+    head_channels: CountedEvent,
+    channel_bytes: Counter,
     singular_batches: CountedEvent,
     span_batches: CountedEvent,
 }
@@ -142,11 +232,14 @@ impl DerivationMetrics {
             pending_safe: L2Gauges::new("l2_pending_safe"),
             safe: ["l2_local_safe", "l2_safe"].map(L2Gauges::new),
             finalized: L2Gauges::new("l2_finalized"),
+            backup_unsafe: L2Gauges::new("l2_backup_unsafe"),
             idle: gauge!("op_node_default_derivation_idle"),
             resets: CountedEvent::new("pipeline_resets"),
             errors: CountedEvent::new("derivation_errors"),
             channel_timeouts: CountedEvent::new("channel_timeout"),
             frames: CountedEvent::new("frame_added"),
+            head_channels: CountedEvent::new("head_channel"),
+            channel_bytes: counter!("op_node_default_channel_input_bytes"),
             singular_batches: derived_batches("singular"),
             span_batches: derived_batches("span"),
         }
@@ -156,6 +249,8 @@ impl DerivationMetrics {
     pub fn on_progress(&self, reads: &ReadCounts, drops: &DropCounts) {
         let refused = drops.get(DropReason::Frame) + drops.get(DropReason::LateFrame);
         self.frames.record(reads.frames.saturating_sub(refused));
+        self.head_channels.record(reads.head_channels);
+        self.channel_bytes.increment(reads.channel_bytes);
         self.singular_batches.record(reads.singular_batches);
         self.span_batches.record(reads.span_batches);
         self.channel_timeouts
@@ -180,6 +275,14 @@ impl DerivationMetrics {
             gauges.set(status.safe_l2);
         }
         self.finalized.set(status.finalized_l2);
+    }
+
+    /// The unsafe head that is reinstated if the rest of a span batch is invalid.
+    pub fn set_backup_unsafe(&mut self, block: Option<L2BlockRef>) {
+        match block {
+            Some(_) => self.backup_unsafe.set(block),
+            None => self.backup_unsafe.clear(),
+        }
     }
 
     /// Whether everything that L1 has is derived.
@@ -218,7 +321,6 @@ pub async fn follow_unsafe_head(engine: Engine, genesis: RollupGenesis, token: C
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rollup::l1::L1Block;
     use metrics_exporter_prometheus::PrometheusBuilder;
 
     /// The metrics that `record` leaves, one line each.
@@ -299,6 +401,8 @@ mod tests {
             metrics.errors.record(0);
             let reads = ReadCounts {
                 span_batches: 4,
+                head_channels: 3,
+                channel_bytes: 5_000,
                 ..Default::default()
             };
             metrics.on_progress(&reads, &DropCounts::default());
@@ -308,9 +412,89 @@ mod tests {
         assert!(lines.contains(&total("derivation_errors", 0)), "{lines:#?}");
         let spans = "op_node_default_derived_batches_total{type=\"span\"} 4".to_owned();
         assert!(lines.contains(&spans), "{lines:#?}");
+        assert!(lines.contains(&total("head_channel", 3)), "{lines:#?}");
+        let bytes = "op_node_default_channel_input_bytes 5000".to_owned();
+        assert!(lines.contains(&bytes), "{lines:#?}");
         let last = "op_node_default_last_pipeline_resets_unix ";
         let last = lines.iter().find_map(|line| line.strip_prefix(last));
         let last: f64 = last.and_then(|text| text.parse().ok()).expect("a date");
         assert!((since_epoch().as_secs_f64() - last).abs() < 60.0);
+    }
+
+    #[test]
+    fn a_backup_of_the_unsafe_head_is_zero_where_there_is_none() {
+        let block = L2BlockRef {
+            id: BlockId {
+                number: 9,
+                hash: B256::with_last_byte(1),
+            },
+            parent_hash: B256::ZERO,
+            time: 7,
+            origin: BlockId {
+                number: 5,
+                hash: B256::ZERO,
+            },
+            sequence_number: 3,
+        };
+        let number = |layer: &str, value: u64| {
+            let labels = format!("layer=\"{layer}\",type=\"l2_backup_unsafe\"");
+            format!("op_node_default_refs_number{{{labels}}} {value}")
+        };
+        for (given, expected) in [(Some(block), (9, 5)), (None, (0, 0))] {
+            let lines = rendered(|| {
+                let mut metrics = DerivationMetrics::new();
+                metrics.set_backup_unsafe(Some(block));
+                metrics.set_backup_unsafe(given);
+            });
+            let shown = [number("l2", expected.0), number("l1_origin", expected.1)];
+            assert!(shown.iter().all(|line| lines.contains(line)), "{lines:#?}");
+        }
+    }
+
+    #[test]
+    fn heads_of_l1_that_go_back_are_recorded_by_depth() {
+        let block = |number: u64, branch: u8| L1Block {
+            number,
+            hash: B256::repeat_byte(branch + number as u8),
+            parent_hash: B256::repeat_byte(branch + number as u8 - 1),
+            ..Default::default()
+        };
+        let recorded = |last: L1Block, head: L1Block| {
+            let lines = rendered(|| L1HeadMetrics::new().on_head(Some(&last), &head));
+            ["count", "sum"].map(|part| {
+                let name = format!("op_node_default_l1_reorg_depth_{part} ");
+                let value = lines.iter().find_map(|line| line.strip_prefix(&name));
+                value.map_or(0, |value| value.parse::<u64>().unwrap())
+            })
+        };
+        assert_eq!(recorded(block(20, 0), block(17, 100)), [1, 3]);
+        assert_eq!(recorded(block(20, 0), block(20, 100)), [1, 0]);
+        for quiet in [block(20, 0), block(21, 0), block(23, 100)] {
+            assert_eq!(recorded(block(20, 0), quiet), [0, 0], "{quiet:?}");
+        }
+    }
+
+    #[test]
+    fn the_cache_of_l1_blocks_counts_under_the_names_of_op_nodes_caches() {
+        let lines = rendered(|| {
+            let metrics = L1CacheMetrics::new();
+            metrics.on_add(1, false);
+            metrics.on_add(1, true);
+            metrics.on_get(true);
+            metrics.on_get(false);
+            metrics.on_get(false);
+        });
+        for kind in L1_CACHES {
+            let name = "op_node_default_l1_source_cache";
+            for line in [
+                format!("{name}_size{{type=\"{kind}\"}} 1"),
+                format!("{name}_get{{type=\"{kind}\",hit=\"true\"}} 1"),
+                format!("{name}_get{{type=\"{kind}\",hit=\"false\"}} 2"),
+                format!("{name}_add{{type=\"{kind}\",evicted=\"true\"}} 1"),
+                format!("{name}_add{{type=\"{kind}\",evicted=\"false\"}} 1"),
+            ] {
+                assert!(lines.contains(&line), "{line} is not in {lines:#?}");
+            }
+        }
     }
 }

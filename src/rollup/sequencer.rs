@@ -28,6 +28,7 @@ use crate::{
     rollup::{
         engine::{BlockAt, Engine},
         l1::FollowedL1,
+        metrics::CountedEvent,
         origin::past_drift,
         rewind::OriginStatus,
         signer::Signer,
@@ -142,6 +143,8 @@ pub struct Sequencer {
     reorganised: Option<(B256, u32)>,
     /// Consecutive checks in which L1 has contradicted the head's origin.
     origin_failures: u32,
+    /// Blocks that were begun and dropped, or that are invalid.
+    errors: CountedEvent,
 }
 
 impl Sequencer {
@@ -173,6 +176,7 @@ impl Sequencer {
             last_error: None,
             reorganised: None,
             origin_failures: 0,
+            errors: CountedEvent::new("sequencing_errors"),
         };
         (sequencer, handle)
     }
@@ -220,6 +224,7 @@ impl Sequencer {
                 ScheduleAction::Seal => self.seal().await,
                 ScheduleAction::Drop => {
                     tracing::warn!(head = %head.id, "the head moved while a block was being built; the block is dropped");
+                    self.errors.record(1);
                     self.close();
                     Ok(())
                 }
@@ -436,6 +441,7 @@ impl Sequencer {
 
     async fn fail(&mut self, mut error: SequencerError) -> Result<(), SequencerError> {
         self.close();
+        self.errors.record(error.is_invalid_block().into());
         if matches!(error.consequence(), Consequence::Confirm) {
             self.origin_failures += 1;
             if self.origin_failures >= CONFIRMATIONS {

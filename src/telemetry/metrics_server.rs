@@ -38,11 +38,17 @@ const SCORES: [f64; 18] = [
     10.0, 20.0, 40.0,
 ];
 
-/// Makes durations and scores histograms with fixed buckets, which can be summed over nodes.
+/// Bounds of the depth of L1 reorgs, in blocks: those of the network's reference node.
+const REORG_DEPTHS: [f64; 14] = [
+    0.5, 1.5, 2.5, 3.5, 4.5, 5.5, 6.5, 7.5, 8.5, 9.5, 10.5, 20.5, 50.5, 100.5,
+];
+
+/// Makes durations, depths and scores histograms with fixed buckets, which can be summed over nodes.
 fn with_buckets(builder: PrometheusBuilder) -> PrometheusBuilder {
     let bounds = [
         (Matcher::Suffix("_seconds".into()), &SECONDS[..]),
         (Matcher::Suffix("_peer_scores".into()), &SCORES[..]),
+        (Matcher::Suffix("_l1_reorg_depth".into()), &REORG_DEPTHS[..]),
     ];
     bounds
         .into_iter()

@@ -5,8 +5,11 @@
 mod anvil;
 mod author;
 mod beacon;
+mod blobs;
+mod endpoint;
 mod l1;
 mod network;
+mod withheld;
 mod world;
 
 use alloy_primitives::U256;
@@ -179,10 +182,7 @@ fn branches_that_take_turns(world: &mut ActionWorld) {
     let other = world.branch();
     assert_ne!(one.1.last(), other.1.last());
     for branch in [&one, &other, &one, &other] {
-        let height = world.l1.height();
         world.switch_to(branch);
-        // Derivation goes back as soon as the other branch is as high.
-        world.l1.mine_to(height);
         world.settle();
     }
     let blocks = world.extend(world.l1.height() - 1);

@@ -15,6 +15,16 @@ impl ChannelData {
         self.pieces.push_back(piece);
     }
 
+    /// Bytes that are not read yet.
+    pub fn len(&self) -> usize {
+        self.pieces.iter().map(|piece| piece.len()).sum()
+    }
+
+    /// Whether all bytes are read.
+    pub fn is_empty(&self) -> bool {
+        self.pieces.iter().all(|piece| piece.is_empty())
+    }
+
     /// Moves the next `len` bytes to `out`, replacing its content; fewer only at the end.
     pub(super) fn read(&mut self, len: usize, out: &mut Vec<u8>) {
         out.clear();

@@ -6,6 +6,10 @@
 pub struct ReadCounts {
     /// Frames, also those that no channel takes.
     pub frames: u64,
+    /// Channels that came to the front: opened where none was open, or read and so replaced by the next.
+    pub head_channels: u64,
+    /// Compressed bytes of the channels that are read.
+    pub channel_bytes: u64,
     /// Singular batches that decode.
     pub singular_batches: u64,
     /// Span batches that decode.

@@ -170,7 +170,10 @@ impl BatchSource {
             ChannelMux::Bank(bank) => {
                 let canyon = rollup.l1_active(Fork::Canyon, &origin);
                 match bank.read(origin.number, timeout, canyon, &mut cx.drops) {
-                    BankRead::Channel(data) => return Ok(data),
+                    BankRead::Channel(data) => {
+                        cx.reads.head_channels += 1;
+                        return Ok(data);
+                    }
                     BankRead::TimedOut => return Err(Pause::More),
                     BankRead::Nothing => {}
                 }
@@ -184,10 +187,12 @@ impl BatchSource {
         match &mut self.channels {
             ChannelMux::Bank(bank) => {
                 let limit = rollup.channel_bank_limit(&origin);
+                cx.reads.head_channels += u64::from(bank.is_empty());
                 bank.ingest(&frame, origin.number, timeout, limit, &mut cx.drops);
                 Err(Pause::More)
             }
             ChannelMux::Assembler(assembler) => {
+                cx.reads.head_channels += u64::from(frame.number == 0);
                 // MAX_RLP_BYTES_PER_CHANNEL bounds compressed bytes here, too. The assembler begins
                 // with Holocene, so Fjord's value always applies.
                 assembler
@@ -202,8 +207,11 @@ impl BatchSource {
         let Some(reader) = &mut self.reader else {
             let data = self.next_channel(cx)?;
             let fjord = cx.rollup.l1_active(Fork::Fjord, &self.origin);
+            let bytes = data.len() as u64;
             self.reader = BatchReader::new(data, cx.rollup.batch_context(), fjord).ok();
-            if self.reader.is_none() {
+            if self.reader.is_some() {
+                cx.reads.channel_bytes += bytes;
+            } else {
                 cx.drops.add(DropReason::Channel);
             }
             return Err(Pause::More);

@@ -1,5 +1,6 @@
 mod attributes;
 mod hostile;
+mod size;
 
 use super::*;
 use crate::chain::{

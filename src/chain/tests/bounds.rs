@@ -429,3 +429,23 @@ async fn an_acknowledged_head_on_a_branch_far_below_the_stored_one_is_found_agai
     assert_eq!(chain.view().head(), theirs[44].id());
     until("it is stored", || chain.view().stored() == theirs[44].id()).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_beyond_the_builders_queue_are_refused_and_the_next_one_is_not() {
+    let dir = datadir();
+    let (chain, _threads) = open(dir.path());
+    let unknown = PayloadId::new([7; 8]);
+    // All are sent before the builder's thread has answered more than a few.
+    let answers = futures::future::join_all((0..1_000).map(|_| chain.seal(unknown))).await;
+    let count = |expected: fn(&ChainError) -> bool| {
+        let errors = answers.iter().filter_map(|answer| answer.as_ref().err());
+        errors.filter(|error| expected(error)).count()
+    };
+    let busy = count(|error| matches!(error, ChainError::Busy(_)) && !error.is_fatal());
+    let answered = count(|error| matches!(error, ChainError::UnknownPayload));
+    assert!(busy > 0 && answered > 0, "{busy} and {answered}");
+    assert_eq!(busy + answered, 1_000);
+    let head = chain.view().head();
+    let block = build(&chain, head.hash, 1, []).await;
+    assert_eq!(block.payload.number(), head.number + 1);
+}

@@ -50,7 +50,7 @@ impl CommandLines<'_> {
     pub fn l1(&self, ports: &NodePorts) -> NodePlan {
         let mut command = self.command("execution", "l1");
         command.push(format!("--dev.period={}", self.l1_block_time));
-        command.push(format!("--dev.beacon.port={}", ports.p2p));
+        command.push(format!("--dev.beacon.port={}", ports.beacon));
         command.extend(self.rpc(ports));
         command.extend([
             "--metrics".into(),
@@ -76,8 +76,6 @@ impl CommandLines<'_> {
             // The L1 is on this machine: frequent polling costs nothing, and deposits arrive
             // sooner.
             "--l1.http-poll-interval=500ms".into(),
-            // The L1 has no beacon API.
-            "--l1.beacon.ignore".into(),
         ]);
         command.extend(self.rpc(ports));
         command.extend([

@@ -13,16 +13,18 @@ const QUIET_PORTS: std::ops::Range<u16> = 12_000..32_000;
 /// Random ports tried before the system chooses one.
 const RANDOM_TRIES: usize = 50;
 
-/// The ports of one node.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The ports of one node. Zero is none yet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodePorts {
     pub http: u16,
     pub ws: u16,
     /// The rollup node's RPC; unused on the L1.
     pub rpc: u16,
-    /// The L1, which has no swarm, serves its Beacon API here.
+    /// Unused on the L1, which has no swarm.
     pub p2p: u16,
     pub metrics: u16,
+    /// The Beacon API; unused on all nodes but the L1.
+    pub beacon: u16,
 }
 
 impl NodePorts {
@@ -47,8 +49,9 @@ impl NodePorts {
             http: of_url(&entry.http),
             ws: of_url(&entry.ws),
             rpc: entry.rpc.as_deref().map_or(0, of_url),
-            p2p: p2p.unwrap_or_else(|| entry.beacon.as_deref().map_or(0, of_url)),
+            p2p: p2p.unwrap_or(0),
             metrics: of_url(&entry.metrics),
+            beacon: entry.beacon.as_deref().map_or(0, of_url),
         }
     }
 
@@ -58,7 +61,7 @@ impl NodePorts {
 
     /// URL of the L1's Beacon API.
     pub fn beacon_url(&self) -> String {
-        format!("http://127.0.0.1:{}", self.p2p)
+        format!("http://127.0.0.1:{}", self.beacon)
     }
 }
 
@@ -87,21 +90,17 @@ impl Ports {
                 p2p: self.given(first + 2)?,
                 metrics: self.given(first + 3)?,
                 rpc: self.given(first + 4)?,
+                beacon: self.given(first + 5)?,
             });
         }
-        let earlier = earlier.unwrap_or(NodePorts {
-            http: 0,
-            ws: 0,
-            rpc: 0,
-            p2p: 0,
-            metrics: 0,
-        });
+        let earlier = earlier.unwrap_or_default();
         Ok(NodePorts {
             http: self.free(earlier.http)?,
             ws: self.free(earlier.ws)?,
             rpc: self.free(earlier.rpc)?,
             p2p: self.free(earlier.p2p)?,
             metrics: self.free(earlier.metrics)?,
+            beacon: self.free(earlier.beacon)?,
         })
     }
 

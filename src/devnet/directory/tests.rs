@@ -84,7 +84,7 @@ fn rollup_nodes_have_the_chain_config_of_an_l1_that_they_do_not_trust() {
             genesis::L1_CHAIN_ID
         );
         assert!(!config.l1.client.trust);
-        assert!(config.l1.beacon.is_some());
+        assert!(config.l1.beacon.is_some() && !config.l1.beacon_ignored);
     }
 }
 
@@ -98,9 +98,10 @@ fn no_two_addresses_of_a_network_are_the_same() {
             [&node.http, &node.ws, &node.metrics]
                 .into_iter()
                 .chain(&node.rpc)
+                .chain(&node.beacon)
         })
         .collect();
-    assert_eq!(urls.len(), 15, "no port twice");
+    assert_eq!(urls.len(), 16, "no port twice");
 }
 
 #[test]
@@ -216,6 +217,7 @@ fn other_programs_find_the_network_in_its_description() {
         serde_json::json!(directory.nodes()[2].command)
     );
     assert!(nodes[0].get("p2p").is_none() && nodes[1]["p2p"].is_string());
+    assert!(nodes[0]["beacon"].is_string() && nodes[1].get("beacon").is_none());
     assert!(
         fs::read_dir(&directory.path)
             .expect("entries")
@@ -265,7 +267,7 @@ fn ports_are_those_of_the_last_run_if_they_are_free() {
         rpc: Some("http://127.0.0.1:1005".into()),
         metrics: "http://127.0.0.1:1004/metrics".into(),
         p2p: Some("/ip4/127.0.0.1/tcp/1003/p2p/16Uiu2".into()),
-        beacon: None,
+        beacon: Some("http://127.0.0.1:1006".into()),
     };
     assert_eq!(
         NodePorts::of(&entry),
@@ -275,6 +277,7 @@ fn ports_are_those_of_the_last_run_if_they_are_free() {
             p2p: 1003,
             metrics: 1004,
             rpc: 1005,
+            beacon: 1006,
         }
     );
     assert_eq!(
@@ -289,10 +292,7 @@ fn ports_are_those_of_the_last_run_if_they_are_free() {
     let http = listener.local_addr().expect("an address").port();
     let wanted = NodePorts {
         http,
-        ws: 0,
-        rpc: 0,
-        p2p: 0,
-        metrics: 0,
+        ..Default::default()
     };
     let other = Ports::new(None)
         .of_node(Some(wanted.clone()))

@@ -1,15 +1,12 @@
 //! Requests for blobs, and their answers checked against versioned hashes. Pure.
 
 use super::{BeaconCause, MAX_BLOBS};
-use alloy_eips::eip4844::{Blob, kzg_to_versioned_hash};
+use crate::chain::kzg;
+use alloy_eips::eip4844::{Blob, Bytes48, kzg_to_versioned_hash};
 use alloy_primitives::Bytes;
-use c_kzg::{Bytes48, KzgSettings};
 use rayon::prelude::*;
 use serde::Deserialize;
 use starling_proto::derive::BlobRef;
-
-/// No tables for cell proofs: commitments and blob proofs do not use them, and they take 100 MB.
-const PRECOMPUTE: u64 = 0;
 
 /// One element of a blob sidecars answer; the block header and its proof are not needed, since an L1
 /// transaction vouches for the commitment.
@@ -49,11 +46,9 @@ pub(super) fn match_blobs(
     wanted: &[BlobRef],
 ) -> Result<Vec<Box<Blob>>, BeaconCause> {
     bounded(answer.len())?;
-    let kzg = settings();
     let found = answer.par_iter().map(|bytes| {
         let blob = blob(bytes)?;
-        let commitment = kzg.blob_to_kzg_commitment(&c_kzg::Blob::new(blob.0));
-        let commitment = commitment.map_err(|_| not_a_blob())?;
+        let commitment = kzg::commitment(&blob).map_err(|_| not_a_blob())?;
         Ok::<_, BeaconCause>((kzg_to_versioned_hash(commitment.as_slice()), blob))
     });
     let found = found.collect::<Result<Vec<_>, _>>()?;
@@ -72,7 +67,6 @@ pub(super) fn match_sidecars(
     wanted: &[BlobRef],
 ) -> Result<Vec<Box<Blob>>, BeaconCause> {
     bounded(answer.len())?;
-    let kzg = settings();
     let check = |id: &BlobRef| {
         let sidecar = answer.iter().find(|sidecar| sidecar.index.0 == id.index);
         let sidecar = sidecar.ok_or_else(|| missing(id, answer.len()))?;
@@ -86,8 +80,7 @@ pub(super) fn match_sidecars(
         }
         let blob = blob(&sidecar.blob)?;
         let proof = bytes48(&sidecar.kzg_proof)?;
-        let valid = kzg.verify_blob_kzg_proof(&c_kzg::Blob::new(blob.0), &commitment, &proof);
-        match valid {
+        match kzg::verify_blob(&blob, &commitment, &proof) {
             Ok(true) => Ok(blob),
             _ => Err(BeaconCause::Untrue(format!(
                 "the proof of the blob with versioned hash {hash} is not valid"
@@ -95,10 +88,6 @@ pub(super) fn match_sidecars(
         }
     };
     wanted.par_iter().map(check).collect()
-}
-
-fn settings() -> &'static KzgSettings {
-    c_kzg::ethereum_kzg_settings(PRECOMPUTE)
 }
 
 fn bounded(blobs: usize) -> Result<(), BeaconCause> {
@@ -119,7 +108,7 @@ fn blob(bytes: &Bytes) -> Result<Box<Blob>, BeaconCause> {
 /// A commitment or a proof.
 fn bytes48(bytes: &Bytes) -> Result<Bytes48, BeaconCause> {
     let length = || BeaconCause::Malformed(format!("{} bytes where 48 are expected", bytes.len()));
-    Bytes48::from_bytes(bytes).map_err(|_| length())
+    Bytes48::try_from(&bytes[..]).map_err(|_| length())
 }
 
 fn not_a_blob() -> BeaconCause {

@@ -216,6 +216,24 @@ async fn bad_answers_are_named_with_endpoint_and_path() {
     }
 }
 
+#[test]
+fn errors_about_long_answers_are_short() {
+    let long = "x".repeat(1 << 20);
+    for body in [
+        json!({ "data": long }).to_string(),
+        json!({ "data": { (long.clone()): 1 } }).to_string(),
+        json!({ "data": [{ "index": long }] }).to_string(),
+        json!({ "data": [long] }).to_string(),
+    ] {
+        let blobs = fuzzing::blobs(200, body.as_bytes(), &ids()).unwrap_err();
+        let sidecars = fuzzing::sidecars(200, body.as_bytes(), &ids()).unwrap_err();
+        for error in [blobs, sidecars].map(|error| error.to_string()) {
+            assert!(error.len() < 400, "{} bytes", error.len());
+            assert!(error.starts_with("malformed answer: "), "{error}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn an_endpoint_that_lacks_blobs_counts_more_than_one_that_fails() {
     let lacking = node(|_| Canned::status(404, "{}")).await;

@@ -52,8 +52,10 @@ impl RollupDriver {
                     tracing::warn!(unsafe_block = %block.id(), pending_safe = %parent, %mismatch, "L2 reorg: existing unsafe block does not match derived attributes from L1");
                 }
             }
-            if !derived.concluding {
-                self.displaced_head.get_or_insert(head);
+            if !derived.concluding && self.displaced_head.is_none() {
+                let head = self.engine.block(BlockAt::Hash(head.hash)).await?;
+                let head = head.map(|head| self.reference(&head)).transpose()?;
+                self.set_displaced_head(head);
             }
         }
         let attributes = derived.attributes.clone();
@@ -107,7 +109,7 @@ impl RollupDriver {
                 l2: safe.id,
                 derived_from,
             });
-            self.displaced_head = None;
+            self.set_displaced_head(None);
         }
         Ok(())
     }
@@ -127,7 +129,9 @@ impl RollupDriver {
             .protect(back.map(|back| back.hash))
             .await?
             .await?;
-        match self.displaced_head.take() {
+        let displaced = self.displaced_head.map(|head| head.id);
+        self.set_displaced_head(None);
+        match displaced {
             Some(head) if back != Some(derived.parent.id) => {
                 tracing::warn!(%head, "the unsafe head is reinstated");
                 Ok(self.engine.forkchoice(head.hash, None, None).await?)

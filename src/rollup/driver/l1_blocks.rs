@@ -75,6 +75,7 @@ impl RollupDriver {
         };
         let block = input.block.id();
         self.pipeline.push_l1(input)?;
+        self.derived_l1.push(block);
         self.finalize(block).await?;
         Ok(NextAction::Again)
     }
@@ -96,20 +97,18 @@ impl RollupDriver {
         head.is_some_and(|head| number.saturating_add(self.config.l1_confs) <= head.number)
     }
 
-    /// Waits until L1 may have the block of this number, or has replaced the origin, or has a new
-    /// finalized block.
+    /// Waits until L1 may have the block of this number, or has replaced a block that was derived
+    /// from, or has a new finalized block.
     pub(super) async fn wait_for_l1(&mut self, next: u64) {
-        let origin = self.pipeline.origin().copied().unwrap_or_default();
         loop {
             let heads = *self.l1_heads.borrow_and_update();
             self.publish_status();
             if self.has_confirmations(next) {
                 return;
             }
-            let replaced =
-                |head: &L1Block| head.number == origin.number && head.hash != origin.hash;
-            if heads.head.as_ref().is_some_and(replaced) {
-                tracing::warn!(%next, origin = %origin.id(), "L1 reorg: the block that was derived last is gone");
+            let replaced = |head: &L1Block| self.derived_l1.is_contradicted_by(head);
+            if let Some(head) = heads.head.filter(replaced) {
+                tracing::warn!(%next, head = %head.id(), "L1 reorg: a block that was derived from is gone");
                 self.reset_pending = true;
                 return;
             }

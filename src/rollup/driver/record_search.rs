@@ -74,6 +74,11 @@ impl RecordSearch {
         }
     }
 
+    /// Goes on after [`RecordStep::Behind`]: the records above L1's head are not canonical.
+    pub fn discard_ahead(&mut self) {
+        self.above = Some(RecordStatus::Gone);
+    }
+
     /// Enters the result of [`RecordStep::Check`].
     pub fn answer(&mut self, position: u64, status: RecordStatus) {
         match status {

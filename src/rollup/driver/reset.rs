@@ -18,8 +18,8 @@ impl RollupDriver {
     pub(super) async fn reset(&mut self) -> Result<(), DriverStepError> {
         self.metrics.resets.record(1);
         self.report_drops();
-        (self.awaiting_promotion, self.displaced_head) = (None, None);
-        self.attributes = None;
+        (self.awaiting_promotion, self.attributes, self.expected) = (None, None, None);
+        self.set_displaced_head(None);
         self.take_core_heads().await?;
         self.status.send_modify(|status| status.current_l1 = None);
         self.publish_status();
@@ -28,6 +28,7 @@ impl RollupDriver {
             engine: &self.engine,
             l1: self.l1.client(),
             records: &self.records,
+            derived_l1: &self.derived_l1,
             skip_check: self.config.skip_start_check,
         };
         let heads = search.run().await?;
@@ -49,6 +50,7 @@ impl RollupDriver {
         let block = block.ok_or(StartSearchError::Missing(safe.id.number))?;
         self.finality.reset();
         self.l1.on_reset();
+        self.derived_l1.clear();
         self.pipeline.reset_from(block, first_l1);
         self.reset_pending = false;
         tracing::info!(head = %head.id, safe = %safe.id, finalized = %finalized.id, "derivation begins");

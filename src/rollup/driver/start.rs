@@ -9,13 +9,14 @@
 
 use super::{
     BlockRefError, block_ref,
+    derived_l1::DerivedL1,
     record_search::{RecordSearch, RecordStatus, RecordStep},
 };
 use crate::{
     chain::ChainError,
     rollup::{
         engine::{BlockAt, Engine},
-        l1::{L1Client, L1Error},
+        l1::{L1Client, L1Error, Tag},
         rewind::{HeadSearch, OriginStatus, RewindTarget, SearchStep},
         safe_db::{SafeBlock, SafeDb, SafeDbError},
     },
@@ -80,6 +81,8 @@ pub struct StartSearch<'a> {
     pub engine: &'a Engine,
     pub l1: &'a L1Client,
     pub records: &'a SafeDb,
+    /// The L1 blocks that were derived from before the reset.
+    pub derived_l1: &'a DerivedL1,
     /// Trust the chain's own safe head (`--l2.skip-sync-start-check`).
     pub skip_check: bool,
 }
@@ -202,10 +205,9 @@ impl StartSearch<'_> {
                 RecordStep::Found { position, l1_time } => break (position, l1_time),
                 RecordStep::Nothing => return Ok(None),
                 RecordStep::Behind(position) => {
-                    return Err(StartSearchError::Behind {
-                        endpoint: self.l1.endpoint().to_owned(),
-                        block: self.records.record_at(position)?.derived_from,
-                    });
+                    let block = self.records.record_at(position)?.derived_from;
+                    self.check_shorter_branch(block).await?;
+                    search.discard_ahead();
                 }
             }
         };
@@ -234,6 +236,20 @@ impl StartSearch<'_> {
             Some(l1) if l1.hash == recorded.hash => RecordStatus::Canonical { l1_time: l1.time },
             Some(_) => RecordStatus::Gone,
             None => RecordStatus::Ahead,
+        })
+    }
+
+    /// Fails unless L1's head contradicts a block that was derived from. The lowest record that is not
+    /// canonical is of `block`, above L1's head: the endpoint lags, or L1 has switched to a shorter
+    /// branch, which makes the record obsolete.
+    async fn check_shorter_branch(&self, block: BlockId) -> Result<(), StartSearchError> {
+        let head = self.l1.block(Tag::Latest).await?;
+        if head.is_some_and(|head| self.derived_l1.is_contradicted_by(&head)) {
+            return Ok(());
+        }
+        Err(StartSearchError::Behind {
+            endpoint: self.l1.endpoint().to_owned(),
+            block,
         })
     }
 

@@ -22,6 +22,7 @@ use crate::{
     },
 };
 use alloy_consensus::Header;
+use metrics_exporter_prometheus::PrometheusBuilder;
 use std::time::Duration;
 use tokio::task::JoinHandle;
 
@@ -123,6 +124,7 @@ async fn search(
         engine: &engine,
         l1: &client(world),
         records: &records(world),
+        derived_l1: &DerivedL1::default(),
         skip_check,
     };
     search.run().await
@@ -486,6 +488,63 @@ async fn an_l1_head_may_go_back_and_a_replaced_one_is_derived_again() {
         "its epochs are below the fork"
     );
     running.stop().await;
+}
+
+/// L1's new branch is shorter: it has no block yet at the height of the last one derived from.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_l1_that_switches_to_a_shorter_branch_is_followed_at_once() {
+    let world = World::new(80, 7).await;
+    let (chain, _threads) = world.open();
+    let running = RunningDriver::start(driver(&world, &chain, 2, 0));
+    let before = running.derives(&world.l1_headers[6]).await;
+    let record = records(&world).at_l1(12).unwrap().unwrap();
+
+    // The lowest record that is obsolete is below L1's head.
+    let shorter = forked(&world.l1_headers, 3, 2);
+    world.show_l1(&shorter);
+    let status = running.derives(&shorter[4]).await;
+    let safe = status.safe_l2.unwrap().id;
+    assert!(record.l2.number <= safe.number && safe.number < before.safe_l2.unwrap().id.number);
+    let head = chain.view().payload(chain.view().head().number);
+    let head = L2BlockRef::of(&head.unwrap().unwrap(), &world.rollup.genesis).unwrap();
+    assert!(
+        shorter
+            .iter()
+            .any(|header| block(header).id() == head.origin)
+    );
+
+    // All obsolete records are above L1's head, so none tells the two branches apart.
+    let shortest = forked(&shorter, 1, 1);
+    world.show_l1(&shortest);
+    let status = running.derives(&shortest[1]).await;
+    assert_eq!(status.safe_l2.unwrap().id.number, 0);
+    let grown = forked(&shortest, 2, 6);
+    world.show_l1(&grown);
+    let status = running.derives(&grown[7]).await;
+    assert!(status.safe_l2.unwrap().id.number >= 20, "{status:?}");
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_displaced_head_is_reported_until_it_is_forgotten() {
+    let world = World::new(40, 4).await;
+    let (chain, _threads) = world.open();
+    world.sequence(&chain).await;
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let (mut driver, _handle) =
+        metrics::with_local_recorder(&recorder, || self::driver(&world, &chain, 2, 0));
+    let reported = || {
+        let text = recorder.handle().render();
+        let labels = "{layer=\"l2\",type=\"l2_backup_unsafe\"}";
+        let name = format!("op_node_default_refs_number{labels} ");
+        let value = text.lines().find_map(|line| line.strip_prefix(&name));
+        value.unwrap().to_owned()
+    };
+    let block = driver.reference_at(7).await.unwrap();
+    driver.set_displaced_head(block);
+    assert_eq!(reported(), "7");
+    driver.reset().await.unwrap();
+    assert_eq!(reported(), "0");
 }
 
 #[tokio::test(flavor = "multi_thread")]

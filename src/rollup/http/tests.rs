@@ -18,6 +18,14 @@ fn endpoints_are_named_without_credentials() {
 }
 
 #[test]
+fn a_long_error_is_cut_between_characters() {
+    assert_eq!(excerpt("short"), "short");
+    let exact = "ä".repeat(MAX_EXCERPT);
+    assert_eq!(excerpt(&exact), exact);
+    assert_eq!(excerpt(format!("{exact}ä")), format!("{exact}…"));
+}
+
+#[test]
 fn a_user_name_becomes_a_header_and_leaves_the_url() {
     let url = "http://us%65r:p%40ss@host:1/base/?key=1";
     let endpoint = HttpTarget::new(url, HeaderMap::new()).unwrap();

@@ -4,6 +4,7 @@
 use super::{
     L1Block, L1Cause,
     data::{L1Transaction, Watched},
+    read,
 };
 use alloy_consensus::{
     EMPTY_OMMER_ROOT_HASH, Eip658Value, Header, ReceiptWithBloom, Transaction, TxEnvelope,
@@ -127,18 +128,18 @@ pub(super) fn full_block(
     trust: bool,
     raw: &HashMap<B256, Bytes>,
 ) -> Result<FullBlock, L1Cause> {
-    let mut members: BTreeMap<&str, &RawValue> = parse(answer)?;
+    let mut members: BTreeMap<&str, &RawValue> = read(answer)?;
     let transactions: Vec<&RawValue> = match members.remove("transactions") {
-        Some(list) => parse(list)?,
+        Some(list) => read(list)?,
         None => return Err(L1Cause::Malformed("a block without transactions".into())),
     };
     let withdrawals: Option<Vec<Withdrawal>> = match members.remove("withdrawals") {
-        Some(list) if !trust => parse(list)?,
+        Some(list) if !trust => read(list)?,
         _ => None,
     };
     let rest = members
         .into_iter()
-        .map(|(name, value)| Ok((name.to_owned(), parse(value)?)))
+        .map(|(name, value)| Ok((name.to_owned(), read(value)?)))
         .collect::<Result<serde_json::Map<_, _>, L1Cause>>()?;
     let (hash, header) = header(rest.into(), trust)?;
     let block = l1_block(hash, &header)?;
@@ -171,7 +172,7 @@ fn read_transactions(
     let mut encoded = Vec::new();
     let mut blobs = 0;
     for transaction in transactions {
-        let any: AnyTransaction = parse(transaction)?;
+        let any: AnyTransaction = read(transaction)?;
         found.hashes.push(any.hash);
         let first_blob = blobs;
         blobs += any
@@ -182,8 +183,8 @@ fn read_transactions(
             continue;
         }
         let (to, transaction) = match any.ty.to::<u64>() {
-            0..=LAST_KNOWN_TYPE => encode(&parse::<TxEnvelope>(transaction)?, first_blob),
-            DEPOSIT => encode(&parse::<OpTxEnvelope>(transaction)?, first_blob),
+            0..=LAST_KNOWN_TYPE => encode(&read::<TxEnvelope>(transaction)?, first_blob),
+            DEPOSIT => encode(&read::<OpTxEnvelope>(transaction)?, first_blob),
             ty => match raw.get(&any.hash) {
                 Some(raw) => encode_unknown(any, raw.clone(), first_blob),
                 // Derivation reads none of these; the encoding is only needed for the root.
@@ -237,7 +238,7 @@ pub(super) fn unknown_transactions(answer: &RawValue) -> Result<Vec<B256>, L1Cau
     struct Transactions {
         transactions: Vec<AnyTransaction>,
     }
-    let block: Transactions = parse(answer)?;
+    let block: Transactions = read(answer)?;
     let unknown = block.transactions.into_iter();
     Ok(unknown
         .filter(|transaction| !is_known_type(transaction.ty.to()))
@@ -247,10 +248,6 @@ pub(super) fn unknown_transactions(answer: &RawValue) -> Result<Vec<B256>, L1Cau
 
 fn is_known_type(ty: u64) -> bool {
     ty <= LAST_KNOWN_TYPE || ty == DEPOSIT
-}
-
-fn parse<'a, T: Deserialize<'a>>(value: &'a RawValue) -> Result<T, L1Cause> {
-    serde_json::from_str(value.get()).map_err(|error| L1Cause::Malformed(error.to_string()))
 }
 
 fn check_withdrawals(
@@ -285,7 +282,7 @@ fn check_transactions(header: &Header, hash: B256, encoded: &[Bytes]) -> Result<
 fn header(value: serde_json::Value, trust: bool) -> Result<(B256, Header), L1Cause> {
     let unknown = unknown_members(&value);
     let header: alloy_rpc_types_eth::Header =
-        serde_json::from_value(value).map_err(|e| L1Cause::Malformed(e.to_string()))?;
+        serde_json::from_value(value).map_err(L1Cause::malformed)?;
     let (hash, header) = (header.hash, header.inner);
     if !trust {
         check(&header)?;
@@ -427,3 +424,6 @@ fn convert(receipt: L1Receipt) -> Result<(u8, Encodes), L1Cause> {
     };
     Ok((ty, receipt.with_bloom()))
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,6 +9,7 @@ use super::{
     receipts::ReceiptMethod,
     transport::{L1Reply, RpcCall},
 };
+use crate::rollup::metrics::L1CacheMetrics;
 use alloy_consensus::constants::EMPTY_RECEIPTS;
 use alloy_primitives::{B256, Bytes};
 use parking_lot::Mutex;
@@ -35,6 +36,7 @@ pub struct L1Blocks {
     l1: L1Client,
     watched: Watched,
     cache: Arc<Mutex<L1Cache>>,
+    metrics: L1CacheMetrics,
 }
 
 impl L1Blocks {
@@ -44,6 +46,7 @@ impl L1Blocks {
             l1,
             watched,
             cache: Arc::new(Mutex::new(L1Cache::new(cache_size, CACHE_BYTES))),
+            metrics: L1CacheMetrics::new(),
         }
     }
 
@@ -96,7 +99,9 @@ impl L1Blocks {
     }
 
     fn cached(&self, hash: B256) -> Option<Arc<L1BlockData>> {
-        self.cache.lock().get(hash)
+        let found = self.cache.lock().get(hash);
+        self.metrics.on_get(found.is_some());
+        found
     }
 
     async fn fetch(&self, asked: &[L1BlockAt]) -> Result<FetchedBlocks, L1Error> {
@@ -119,7 +124,9 @@ impl L1Blocks {
         };
         let blocks: Vec<_> = full.into_iter().zip(receipts).map(data).collect();
         for data in &blocks {
-            self.cache.lock().insert(data.clone());
+            let mut cache = self.cache.lock();
+            let evicts = cache.insert(data.clone());
+            self.metrics.on_add(cache.len(), evicts);
         }
         Ok(FetchedBlocks { blocks, json_bytes })
     }

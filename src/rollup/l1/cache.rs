@@ -35,24 +35,38 @@ impl L1Cache {
             .any(|(_, data)| data.block.number == number)
     }
 
-    pub(super) fn insert(&mut self, data: Arc<L1BlockData>) {
+    /// Blocks in it.
+    pub(super) fn len(&self) -> usize {
+        self.blocks.len()
+    }
+
+    /// Returns whether blocks had to leave for it.
+    pub(super) fn insert(&mut self, data: Arc<L1BlockData>) -> bool {
         self.bytes += data.size();
         if let Some(old) = self.blocks.put(data.block.hash, data) {
             self.bytes -= old.size();
         }
+        let mut evicts = false;
         while self.blocks.len() > self.max_blocks || self.bytes > self.max_bytes {
             let Some((_, old)) = self.blocks.pop_lru() else {
                 break;
             };
             self.bytes -= old.size();
+            evicts = true;
         }
+        evicts
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alloy_primitives::Bytes;
+    use crate::rollup::l1::{
+        L1BlockAt, L1Blocks, L1Client, L1Config, Watched,
+        fake::{FakeL1, chain},
+    };
+    use alloy_primitives::{Address, Bytes};
+    use metrics_exporter_prometheus::PrometheusBuilder;
     use starling_proto::attributes::L1Block;
 
     fn data(number: u64, input: usize) -> Arc<L1BlockData> {
@@ -112,5 +126,36 @@ mod tests {
         let once = cache.bytes;
         cache.insert(data(1, 10));
         assert_eq!(cache.bytes, once);
+    }
+
+    #[tokio::test]
+    async fn a_reader_of_blocks_reports_the_use_of_its_cache() {
+        let l1 = FakeL1::start().await;
+        let headers = chain(5, 100, 3, 1);
+        l1.set(&headers);
+        let client = L1Client::new(&L1Config::new(l1.url())).unwrap();
+        let watched = Watched {
+            inbox: Address::ZERO,
+            portal: Address::ZERO,
+            system_config: Address::ZERO,
+        };
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let blocks = metrics::with_local_recorder(&recorder, || L1Blocks::new(client, watched, 2));
+        for header in &headers {
+            let found = blocks.get(L1BlockAt::Hash(header.hash_slow())).await;
+            assert!(found.unwrap().is_some());
+        }
+        blocks.get(L1BlockAt::Number(7)).await.unwrap();
+        let text = recorder.handle().render();
+        for line in [
+            "_size{type=\"txs\"} 2",
+            "_get{type=\"txs\",hit=\"false\"} 3",
+            "_get{type=\"txs\",hit=\"true\"} 1",
+            "_add{type=\"txs\",evicted=\"false\"} 2",
+            "_add{type=\"txs\",evicted=\"true\"} 1",
+        ] {
+            let line = format!("op_node_default_l1_source_cache{line}");
+            assert!(text.lines().any(|other| other == line), "{line}: {text}");
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Failures of L1 calls: what went wrong, where, and whether the endpoint is to blame.
 
-use crate::rollup::http::rotation::Fault;
+use crate::rollup::http::{excerpt, rotation::Fault};
 use alloy_primitives::B256;
 use std::{sync::Arc, time::Duration};
 
@@ -66,6 +66,11 @@ pub enum L1Cause {
 }
 
 impl L1Cause {
+    /// An answer that does not decode, by the decoder's error.
+    pub(super) fn malformed(error: impl std::fmt::Display) -> Self {
+        Self::Malformed(excerpt(error))
+    }
+
     /// The effect of a failure on the choice of endpoints; `None` if the endpoint itself is fine.
     pub(super) fn fault(&self) -> Option<Fault> {
         match self {

@@ -3,6 +3,7 @@
 //! last answer when the endpoint fails. A head may go back: consumers decide what a reorg means.
 
 use super::{L1Block, L1Client, L1Error, Tag};
+use crate::rollup::metrics::L1HeadMetrics;
 use jsonrpsee::core::client::Subscription;
 use serde_json::Value;
 use std::time::Duration;
@@ -46,6 +47,7 @@ pub async fn follow_heads(
         head_interval,
         away: false,
         heard: None,
+        metrics: L1HeadMetrics::new(),
     };
     let _ = token
         .run_until_cancelled(follower.run(epoch_interval))
@@ -60,6 +62,7 @@ struct HeadFollower {
     away: bool,
     /// When the subscription last brought a head.
     heard: Option<Instant>,
+    metrics: L1HeadMetrics,
 }
 
 impl HeadFollower {
@@ -122,6 +125,8 @@ impl HeadFollower {
             }
         }
         if let Ok(Some(block)) = answer {
+            self.metrics
+                .on_head(self.heads.borrow().head.as_ref(), &block);
             self.heads.send_if_modified(|h| replace(&mut h.head, block));
         }
     }

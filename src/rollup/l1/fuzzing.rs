@@ -9,7 +9,7 @@ use starling_proto::attributes::ReceiptLogs;
 use std::collections::HashMap;
 
 fn parse<T: DeserializeOwned>(text: &str) -> Result<T, L1Cause> {
-    serde_json::from_str(text).map_err(|error| L1Cause::Malformed(error.to_string()))
+    serde_json::from_str(text).map_err(L1Cause::malformed)
 }
 
 /// The header of a block object.

@@ -8,6 +8,7 @@
 use super::{
     L1Cause,
     answer::{self, L1Receipt},
+    read,
     transport::RpcCall,
 };
 use alloy_primitives::{B256, Bytes, U64};
@@ -175,7 +176,7 @@ impl ReceiptMethod {
     ) -> Result<Vec<ReceiptLogs>, L1Cause> {
         if self == Self::EachTransaction {
             let receipts = answers.iter().map(|answer| {
-                let receipt: Option<L1Receipt> = parse(answer)?;
+                let receipt: Option<L1Receipt> = read(answer)?;
                 receipt.ok_or_else(|| {
                     L1Cause::Untrue(format!(
                         "a transaction of block {} has no receipt",
@@ -191,16 +192,16 @@ impl ReceiptMethod {
         let missing = || L1Cause::Missing(block.hash);
         match self {
             Self::Raw => {
-                let raw: Option<Vec<Bytes>> = parse(answer)?;
+                let raw: Option<Vec<Bytes>> = read(answer)?;
                 answer::raw_receipts(&raw.ok_or_else(missing)?, block)
             }
             Self::Alchemy => {
-                let list: Option<AlchemyReceipts> = parse(answer)?;
+                let list: Option<AlchemyReceipts> = read(answer)?;
                 let receipts = list.and_then(|list| list.receipts).ok_or_else(missing)?;
                 answer::receipts(receipts, block)
             }
             _ => {
-                let receipts: Option<Vec<L1Receipt>> = parse(answer)?;
+                let receipts: Option<Vec<L1Receipt>> = read(answer)?;
                 answer::receipts(receipts.ok_or_else(missing)?, block)
             }
         }
@@ -211,10 +212,6 @@ impl ReceiptMethod {
 #[derive(Deserialize)]
 struct AlchemyReceipts {
     receipts: Option<Vec<L1Receipt>>,
-}
-
-fn parse<'a, T: Deserialize<'a>>(answer: &'a RawValue) -> Result<T, L1Cause> {
-    serde_json::from_str(answer.get()).map_err(|error| L1Cause::Malformed(error.to_string()))
 }
 
 #[cfg(test)]

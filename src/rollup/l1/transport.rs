@@ -5,7 +5,7 @@ mod ipc;
 
 use super::{L1Cause, L1Config};
 use crate::rollup::http::{
-    HttpFault, HttpReply, HttpTarget, causes, choose_tls_provider, endpoint_of,
+    HttpFault, HttpReply, HttpTarget, causes, choose_tls_provider, endpoint_of, excerpt,
 };
 use http::{HeaderMap, StatusCode};
 use jsonrpsee::{
@@ -193,7 +193,7 @@ fn read_body(body: &[u8], calls: usize) -> Result<Vec<L1Reply>, L1Cause> {
         L1Cause::Malformed(match body.trim_ascii_start().first() {
             Some(b'<') => "a web page where JSON was expected".into(),
             None => "nothing".into(),
-            Some(_) => error.to_string(),
+            Some(_) => excerpt(error),
         })
     };
     if calls == 1 {
@@ -331,10 +331,10 @@ fn refusal_of(refusal: &ErrorObject<'_>) -> L1Cause {
 fn failure(error: ClientError) -> L1Cause {
     match error {
         ClientError::Call(refusal) => refusal_of(&refusal),
-        ClientError::ParseError(error) => L1Cause::Malformed(error.to_string()),
+        ClientError::ParseError(error) => L1Cause::malformed(error),
         ClientError::RequestTimeout => L1Cause::Transport("no answer in time".into()),
-        ClientError::Transport(error) => L1Cause::Transport(causes(&*error)),
-        error => L1Cause::Transport(error.to_string()),
+        ClientError::Transport(error) => L1Cause::Transport(excerpt(causes(&*error))),
+        error => L1Cause::Transport(excerpt(error)),
     }
 }
 

@@ -88,8 +88,22 @@ impl SequencerError {
         }
     }
 
+    /// Whether the block was at fault, and not L1, the signer or the state of the chain (op-node:
+    /// sequencing errors).
+    pub(super) fn is_invalid_block(&self) -> bool {
+        matches!(
+            self,
+            Self::Attributes(_)
+                | Self::Chain(ChainError::Build(_))
+                | Self::SignedBlockInvalid { .. }
+        )
+    }
+
     /// Whether the chain itself has failed, not only sequencing.
     pub fn is_chain_failure(&self) -> bool {
         matches!(self, Self::Chain(error) if error.is_fatal())
     }
 }
+
+#[cfg(test)]
+mod tests;

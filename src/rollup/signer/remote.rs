@@ -6,7 +6,7 @@
 //! harm. The client's certificate is read for every connection, so renewing it needs no restart.
 
 use crate::{
-    rollup::http::{causes, endpoint_of},
+    rollup::http::{causes, endpoint_of, excerpt},
     secret::Secret,
 };
 use alloy_primitives::{Address, B256, hex};
@@ -219,9 +219,9 @@ impl Remote {
         self.error(match error {
             ClientError::Call(refusal) => RemoteCause::Refused {
                 code: refusal.code(),
-                message: refusal.message().to_owned(),
+                message: excerpt(refusal.message()),
             },
-            ClientError::ParseError(error) => RemoteCause::Malformed(error.to_string()),
+            ClientError::ParseError(error) => RemoteCause::Malformed(excerpt(error)),
             ClientError::RequestTimeout => RemoteCause::Slow(self.inner.timeout),
             ClientError::Transport(error) => match error.downcast_ref::<transport::Error>() {
                 Some(transport::Error::Rejected { status_code: 401 }) => RemoteCause::Unauthorized,
@@ -229,9 +229,9 @@ impl Remote {
                 Some(transport::Error::Rejected { status_code }) => {
                     RemoteCause::Status(*status_code)
                 }
-                _ => RemoteCause::Unreachable(causes(&*error)),
+                _ => RemoteCause::Unreachable(excerpt(causes(&*error))),
             },
-            error => RemoteCause::Unreachable(error.to_string()),
+            error => RemoteCause::Unreachable(excerpt(error)),
         })
     }
 

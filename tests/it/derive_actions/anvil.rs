@@ -3,27 +3,25 @@
 use super::{
     author::Author,
     beacon::{BeaconFault, StandInBeacon},
-    l1::{L1Chain, L1Entry},
-    world::{ActionFiles, ActionPlan, BATCHER, START, USER, account, channel},
+    l1::{L1Chain, L1Entry, MAX_FEE, signed},
+    world::{ActionFiles, ActionPlan, BATCHER, START, USER, account, cut_channel},
 };
 use crate::{
     derive::verifier::Verifier,
     net::{Account, Running, ask, call, client, free_port, wait},
 };
-use alloy_consensus::{SignableTransaction, Signed, TxEip1559, TxEip4844, TxEip4844WithSidecar};
+use alloy_consensus::{TxEip1559, TxEip4844, TxEip4844WithSidecar};
 use alloy_eips::{
     eip2718::Encodable2718,
     eip4844::{Blob, BlobTransactionSidecar},
 };
-use alloy_primitives::{Address, Bytes, FixedBytes, Signature};
+use alloy_primitives::{Address, Bytes, FixedBytes};
 use serde_json::{Value, json};
-use starling::devnet::{genesis::L1_CHAIN_ID, l1_config};
+use starling::devnet::genesis::L1_CHAIN_ID;
 use starling_proto::{
     blob,
-    frame::{self, Frame},
     l1_config::L1ChainConfig,
     payload::{BlockId, Payload},
-    sign,
 };
 use std::{
     process::{Command, Stdio},
@@ -33,8 +31,6 @@ use std::{
 
 /// Seconds between L1 blocks, so that a block's number is its slot.
 const PERIOD: u64 = 12;
-/// Price ceilings of L1, wei.
-const MAX_FEE: u128 = 100_000_000_000;
 
 struct AnvilL1 {
     _process: Running,
@@ -173,13 +169,6 @@ impl AnvilL1 {
     }
 }
 
-fn signed<T: SignableTransaction<Signature>>(account: &Account, tx: T) -> Signed<T> {
-    let key = sign::secret_from_hex(&account.key_hex()).expect("a key");
-    let signature = sign::sign_hash(&key, tx.signature_hash());
-    let signature = Signature::from_bytes_and_parity(&signature[..64], signature[64] == 1);
-    tx.into_signed(signature)
-}
-
 struct AnvilWorld {
     l1: AnvilL1,
     author: Author,
@@ -206,12 +195,12 @@ impl AnvilWorld {
         };
         let folder = tempfile::tempdir().expect("a temporary folder");
         files.write(folder.path());
-        let config = l1_config::of_genesis(&files.l1_genesis).to_string();
-        let schedule = L1ChainConfig::from_json(&config).expect("a config").blobs;
+        let schedule = L1ChainConfig::from_json(&files.l1_config());
+        let schedule = schedule.expect("a config").blobs;
         l1.inbox = files.rollup.batch_inbox_address;
         let genesis = files.l2_genesis.to_string();
         let author = Author::new(&genesis, files.rollup, schedule, account(USER));
-        let [beacon, fallback] = [(), ()].map(|()| StandInBeacon::start(&l1.url));
+        let [beacon, fallback] = [(), ()].map(|()| StandInBeacon::start(&l1.url, &l1.url));
         let options = [
             format!("--l1.beacon={}", beacon.url),
             format!("--l1.beacon-fallbacks={}", fallback.url),
@@ -236,21 +225,7 @@ impl AnvilWorld {
     /// The frames of a channel with a span batch of these blocks, `pieces` of them.
     fn frames(&mut self, blocks: &[Arc<Payload>], pieces: usize) -> Vec<Vec<u8>> {
         self.channels += 1;
-        let whole = channel(self.channels, &[self.author.span(blocks)]);
-        let [Frame { id, data, .. }] = &whole[..] else {
-            panic!("{} frames", whole.len());
-        };
-        let size = data.len().div_ceil(pieces);
-        let frames = data.chunks(size).enumerate().map(|(number, piece)| {
-            let is_last = (number + 1) * size >= data.len();
-            frame::encode(&[Frame {
-                id: *id,
-                number: number as u16,
-                data: Bytes::copy_from_slice(piece),
-                is_last,
-            }])
-        });
-        frames.collect()
+        cut_channel(self.channels, &self.author.span(blocks), pieces)
     }
 
     /// Waits until the verifier has derived all of L1. Its safe head is then the author's head.

@@ -1,5 +1,6 @@
-//! A beacon node before an L1 that keeps blobs by block number: it has the paths that anvil's lacks,
-//! answers several versioned hashes at once, and fails by order.
+//! A beacon node before an L1 that keeps blobs by block number or by slots of its period, which is the
+//! same: it has the paths that anvil's lacks, answers several versioned hashes at once, and fails by
+//! order.
 
 use crate::net::ask;
 use alloy_primitives::{B256, Bytes, hex};
@@ -33,10 +34,16 @@ pub enum BeaconFault {
     OnlySidecars,
 }
 
+/// The URLs of the L1.
+#[derive(Clone)]
+struct Upstream {
+    rpc: String,
+    beacon: String,
+}
+
 /// State that the server's threads share.
 struct BeaconState {
-    /// JSON-RPC and beacon API of the L1.
-    upstream: String,
+    upstream: Upstream,
     fault: BeaconFault,
     /// Requests for blobs and sidecars since the fault was set.
     requests: usize,
@@ -48,12 +55,15 @@ pub struct StandInBeacon {
 }
 
 impl StandInBeacon {
-    /// Serves the blobs of the L1 at `upstream`, until the process ends.
-    pub fn start(upstream: &str) -> Self {
+    /// Serves the blobs of the L1 with this JSON-RPC and this beacon API, until the process ends.
+    pub fn start(rpc: &str, beacon: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let url = format!("http://{}", listener.local_addr().expect("an address"));
         let state = Arc::new(Mutex::new(BeaconState {
-            upstream: upstream.into(),
+            upstream: Upstream {
+                rpc: rpc.into(),
+                beacon: beacon.into(),
+            },
             fault: BeaconFault::None,
             requests: 0,
         }));
@@ -95,7 +105,7 @@ fn serve(stream: TcpStream, state: &Mutex<BeaconState>) -> std::io::Result<()> {
         "/eth/v1/config/spec" => Some(ok(json!({ "SECONDS_PER_SLOT": "12" }))),
         "/eth/v1/beacon/genesis" => {
             let upstream = state.lock().expect("no panic").upstream.clone();
-            Some(ok(get(&upstream, path)?["data"].take()))
+            Some(ok(get(&upstream.beacon, path)?["data"].take()))
         }
         path => blobs_or_fault(path, query, state)?,
     };
@@ -152,7 +162,7 @@ fn blobs_or_fault(
     }
     let mut blobs = vec![];
     for hash in parameters("versioned_hashes") {
-        blobs.push(json!(blob(&upstream, number, &hash)?));
+        blobs.push(json!(blob(&upstream.beacon, number, &hash)?));
     }
     match fault {
         BeaconFault::Reordered => {
@@ -180,9 +190,9 @@ fn blob(upstream: &str, number: u64, hash: &str) -> std::io::Result<Bytes> {
 }
 
 /// The sidecars with these indices among the blobs of a block.
-fn sidecars(upstream: &str, number: u64, indices: &[String]) -> std::io::Result<Value> {
+fn sidecars(upstream: &Upstream, number: u64, indices: &[String]) -> std::io::Result<Value> {
     let number_hex = json!([format!("{number:#x}"), true]);
-    let block = ask(upstream, "eth_getBlockByNumber", number_hex);
+    let block = ask(&upstream.rpc, "eth_getBlockByNumber", number_hex);
     let transactions = block["transactions"].as_array().expect("a list").iter();
     let hashes = transactions
         .filter_map(|transaction| transaction["blobVersionedHashes"].as_array())
@@ -194,7 +204,7 @@ fn sidecars(upstream: &str, number: u64, indices: &[String]) -> std::io::Result<
     let mut found = vec![];
     for index in indices {
         let at: usize = index.parse().expect("an index");
-        let bytes = blob(upstream, number, &hashes[at].to_string())?;
+        let bytes = blob(&upstream.beacon, number, &hashes[at].to_string())?;
         let blob = c_kzg::Blob::from_bytes(&bytes).expect("a blob");
         let commitment = kzg.blob_to_kzg_commitment(&blob).expect("a commitment");
         let commitment = commitment.to_bytes();

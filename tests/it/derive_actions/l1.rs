@@ -1,24 +1,32 @@
-//! An L1 of our core, in Ethereum mode, served over our JSON-RPC. The test is its consensus client:
-//! it says which transactions a block has, which time and which parent, and which branch is
+//! An L1 of our core, in Ethereum mode, served over our JSON-RPC, with its blobs over our Beacon API. The
+//! test is its consensus client: it says which transactions a block has, which time and which parent, and which branch is
 //! canonical.
 
 use crate::{
     late::Store,
     net::{Account, ask},
 };
-use alloy_primitives::{Address, B256, Bytes, Log, LogData, TxKind, U256};
+use alloy_consensus::{SignableTransaction, Signed, TxEip4844, TxEip4844WithSidecar};
+use alloy_eips::{
+    eip2718::Encodable2718,
+    eip4844::{Blob, kzg_to_versioned_hash},
+};
+use alloy_primitives::{Address, B256, Bytes, Log, LogData, Signature, TxKind, U256};
 use alloy_rpc_types_engine::PayloadAttributes;
 use op_alloy_rpc_types_engine::OpPayloadAttributes;
 use serde_json::{Value, json};
 use starling::{
-    chain::Inserted,
+    beacon_api::BeaconServer,
+    chain::{Inserted, kzg},
     devnet::genesis::L1_CHAIN_ID,
     rpc::{HttpEndpoint, RpcConfig, RpcContext, RpcServer, TxRoute},
 };
 use starling_p2p::Provenance;
 use starling_proto::{
     attributes::{L1Block, ReceiptLogs},
+    blob,
     payload::Payload,
+    sign,
 };
 use std::{collections::HashMap, sync::Arc};
 use tokio::runtime::Runtime;
@@ -26,6 +34,8 @@ use tokio_util::sync::CancellationToken;
 
 /// L1 blocks from the head down to the finalized one, until a test sets it: more than the deepest reorg.
 const FINALIZED_DEPTH: usize = 70;
+/// Price ceilings of L1, wei.
+pub const MAX_FEE: u128 = 100_000_000_000;
 
 /// A call that an L1 block is to hold.
 #[derive(Clone)]
@@ -34,6 +44,8 @@ pub struct L1Call {
     pub to: Address,
     pub value: u64,
     pub input: Bytes,
+    /// Data items that it carries in a blob each.
+    pub blobs: Vec<Vec<u8>>,
 }
 
 /// An L1 block as L2 depends on it.
@@ -76,6 +88,8 @@ pub struct CoreL1 {
     runtime: Runtime,
     stop: CancellationToken,
     pub url: String,
+    /// URL of its Beacon API, whose slots are as long as the period.
+    pub beacon: String,
     /// The canonical chain.
     pub chain: L1Chain,
     /// Seconds between blocks.
@@ -94,12 +108,14 @@ impl CoreL1 {
         let runtime = Runtime::new().expect("a runtime");
         let stop = CancellationToken::new();
         let url = runtime.block_on(serve(&store, stop.clone()));
+        let beacon = runtime.block_on(serve_blobs(&store, period, stop.clone()));
         let genesis = L1Entry::read_at(&url, 0);
         Self {
             store,
             runtime,
             stop,
             url,
+            beacon,
             chain: vec![genesis.into()],
             period,
             branch: 0,
@@ -127,7 +143,11 @@ impl CoreL1 {
         let (mut nonces, mut raw) = (self.head().nonces.clone(), vec![]);
         for call in calls {
             let nonce = nonces.entry(call.from.address).or_default();
-            raw.push(sign(call, *nonce));
+            raw.push(if call.blobs.is_empty() {
+                sign_call(call, *nonce)
+            } else {
+                self.submit_blobs(call, *nonce)
+            });
             *nonce += 1;
         }
         let attributes = OpPayloadAttributes {
@@ -156,6 +176,38 @@ impl CoreL1 {
         assert_eq!(failed, None, "a transaction of L1 fails");
         assert_eq!(entry.receipts.len(), calls.len());
         self.chain.push(entry.into());
+    }
+
+    /// Hands the blobs of a call to the pool, where the builder finds them. Returns the transaction as a
+    /// block holds it.
+    fn submit_blobs(&self, call: &L1Call, nonce: u64) -> Bytes {
+        let blobs = call.blobs.iter().map(|item| {
+            let bytes = blob::encode(item).expect("room in a blob");
+            Blob::from_slice(&bytes)
+        });
+        let sidecar = kzg::sidecar(blobs.collect()).expect("blobs");
+        let hashes = sidecar.commitments().iter();
+        let hashes = hashes.map(|commitment| kzg_to_versioned_hash(commitment.as_slice()));
+        let tx = TxEip4844 {
+            chain_id: L1_CHAIN_ID,
+            nonce,
+            gas_limit: 100_000,
+            max_fee_per_gas: MAX_FEE,
+            max_priority_fee_per_gas: 1_000_000,
+            to: call.to,
+            value: U256::from(call.value),
+            input: call.input.clone(),
+            blob_versioned_hashes: hashes.collect(),
+            max_fee_per_blob_gas: MAX_FEE,
+            ..Default::default()
+        };
+        let whole = TxEip4844WithSidecar {
+            tx: tx.clone(),
+            sidecar,
+        };
+        let network_form: Bytes = signed(&call.from, whole).encoded_2718().into();
+        ask(&self.url, "eth_sendRawTransaction", json!([network_form]));
+        signed(&call.from, tx).encoded_2718().into()
     }
 
     /// Mines empty blocks until the head has this number.
@@ -220,7 +272,25 @@ async fn serve(store: &Store, stop: CancellationToken) -> String {
     format!("http://{}", bound.http.expect("an address"))
 }
 
-fn sign(call: &L1Call, nonce: u64) -> Bytes {
+/// Serves the blobs of the chain on a port of its own. Returns the URL.
+async fn serve_blobs(store: &Store, slot: u64, stop: CancellationToken) -> String {
+    let address = ([127, 0, 0, 1], 0).into();
+    let server = BeaconServer::bind(address, store.chain.clone(), slot).await;
+    let server = server.expect("a port");
+    let url = format!("http://{}", server.address());
+    tokio::spawn(server.run(stop));
+    url
+}
+
+/// Signs a transaction.
+pub fn signed<T: SignableTransaction<Signature>>(account: &Account, tx: T) -> Signed<T> {
+    let key = sign::secret_from_hex(&account.key_hex()).expect("a key");
+    let signature = sign::sign_hash(&key, tx.signature_hash());
+    let signature = Signature::from_bytes_and_parity(&signature[..64], signature[64] == 1);
+    tx.into_signed(signature)
+}
+
+fn sign_call(call: &L1Call, nonce: u64) -> Bytes {
     let value = U256::from(call.value);
     let gas = 150_000 + 16 * call.input.len() as u64;
     let (to, input) = (TxKind::Call(call.to), call.input.clone());

@@ -135,6 +135,7 @@ impl ReorgNetwork {
             to: self.rollup.batch_inbox_address,
             value: 0,
             input: item.into(),
+            blobs: vec![],
         }]);
     }
 

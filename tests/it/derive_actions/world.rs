@@ -18,8 +18,9 @@ use starling::{
 use starling_proto::{
     channel::{ChannelCompression, ChannelWriter},
     config::RollupConfig,
-    fork::{BlobSchedule, Fork, ForkSchedule},
+    fork::{Fork, ForkSchedule},
     frame::{self, ChannelId, Frame},
+    l1_config::L1ChainConfig,
     payload::Payload,
 };
 use std::{path::Path, sync::Arc};
@@ -96,14 +97,18 @@ impl ActionFiles {
         }
     }
 
+    /// The L1's chain config.
+    pub fn l1_config(&self) -> String {
+        l1_config::of_genesis(&self.l1_genesis).to_string()
+    }
+
     /// Writes what the processes read.
     pub fn write(&self, folder: &Path) {
         let write = |name: &str, text: String| {
             std::fs::write(folder.join(name), text).expect("a file");
         };
         write("rollup.json", self.rollup.to_json());
-        let l1_config = l1_config::of_genesis(&self.l1_genesis);
-        write("l1-chain-config.json", l1_config.to_string());
+        write("l1-chain-config.json", self.l1_config());
         let genesis = self.l2_genesis.to_string();
         let packed = zstd::encode_all(genesis.as_bytes(), 1).expect("zstd");
         std::fs::write(folder.join("l2-genesis.json.zst"), packed).expect("a file");
@@ -118,6 +123,12 @@ pub fn account(index: usize) -> Account {
     }
 }
 
+/// The endpoint by which a verifier reads L1, and options for the rest.
+pub struct VerifierLinks {
+    pub l1: String,
+    pub options: Vec<String>,
+}
+
 pub struct ActionWorld {
     pub l1: CoreL1,
     pub author: Author,
@@ -129,16 +140,24 @@ pub struct ActionWorld {
 
 impl ActionWorld {
     pub fn new(plan: ActionPlan) -> Self {
+        Self::with_links(plan, |l1| VerifierLinks {
+            l1: l1.url.clone(),
+            options: vec![],
+        })
+    }
+
+    /// A world whose verifier reads L1 as `links` says.
+    pub fn with_links(plan: ActionPlan, links: impl FnOnce(&CoreL1) -> VerifierLinks) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let files = ActionFiles::new(&plan);
         files.write(folder.path());
         let l1 = CoreL1::start(&files.l1_genesis.to_string(), plan.l1_period);
         assert_eq!(l1.head().block.hash, files.rollup.genesis.l1.hash);
-        // L1 has no blob, so the blob base fee is 1 by every schedule.
-        let schedule = BlobSchedule::default();
+        let schedule = L1ChainConfig::from_json(&files.l1_config()).expect("a config");
         let genesis = files.l2_genesis.to_string();
-        let author = Author::new(&genesis, files.rollup, schedule, account(USER));
-        let verifier = Verifier::start(folder.path(), &l1.url, &[]);
+        let author = Author::new(&genesis, files.rollup, schedule.blobs, account(USER));
+        let VerifierLinks { l1: url, options } = links(&l1);
+        let verifier = Verifier::start(folder.path(), &url, &options);
         Self {
             l1,
             author,
@@ -175,6 +194,7 @@ impl ActionWorld {
             to: self.author.rollup.batch_inbox_address,
             value: 0,
             input: item.into(),
+            blobs: vec![],
         }
     }
 
@@ -188,6 +208,25 @@ impl ActionWorld {
     pub fn post(&mut self, batches: &[Vec<u8>]) -> L1Call {
         let item = self.channel(batches);
         self.inbox(&self.batcher.clone(), item)
+    }
+
+    /// The data items of a channel with a span batch of these blocks, cut into `pieces` frames.
+    pub fn items(&mut self, blocks: &[Arc<Payload>], pieces: usize) -> Vec<Vec<u8>> {
+        self.channels += 1;
+        cut_channel(self.channels, &self.author.span(blocks), pieces)
+    }
+
+    /// A call to the batch inbox by the batcher, with a data item as calldata.
+    pub fn calldata(&self, item: &[u8]) -> L1Call {
+        self.inbox(&self.batcher, item.to_vec())
+    }
+
+    /// A call to the batch inbox by the batcher, with each data item in a blob.
+    pub fn blobs(&self, items: &[Vec<u8>]) -> L1Call {
+        L1Call {
+            blobs: items.to_vec(),
+            ..self.inbox(&self.batcher, vec![])
+        }
     }
 
     /// The call by which the batcher posts these blocks, as singular batches.
@@ -213,6 +252,7 @@ impl ActionWorld {
             to: SYSTEM_CONFIG,
             value: 0,
             input: input.into(),
+            blobs: vec![],
         }
     }
 
@@ -260,4 +300,23 @@ pub fn channel(id: u8, batches: &[Vec<u8>]) -> Vec<Frame> {
     }
     channel.close().expect("a whole channel");
     std::iter::from_fn(|| channel.next_frame(FRAME).expect("a frame")).collect()
+}
+
+/// The data items of a channel with this batch: a frame each, `pieces` at most.
+pub fn cut_channel(id: u8, batch: &[u8], pieces: usize) -> Vec<Vec<u8>> {
+    let whole = channel(id, &[batch.to_vec()]);
+    let [Frame { id, data, .. }] = &whole[..] else {
+        panic!("{} frames", whole.len());
+    };
+    let size = data.len().div_ceil(pieces);
+    let frames = data.chunks(size).enumerate().map(|(number, piece)| {
+        let is_last = (number + 1) * size >= data.len();
+        frame::encode(&[Frame {
+            id: *id,
+            number: number as u16,
+            data: Bytes::copy_from_slice(piece),
+            is_last,
+        }])
+    });
+    frames.collect()
 }

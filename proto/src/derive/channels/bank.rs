@@ -137,6 +137,11 @@ impl ChannelBank {
         }
     }
 
+    /// Whether no channel is open.
+    pub fn is_empty(&self) -> bool {
+        self.channels.is_empty()
+    }
+
     /// Removes a channel and returns its data.
     fn remove(&mut self, serial: u64) -> ChannelData {
         if let Some(channel) = self.channels.remove(&serial) {

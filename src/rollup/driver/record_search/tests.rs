@@ -57,6 +57,21 @@ fn found(position: u64) -> RecordStep {
 const ALL: u64 = 1_000_000;
 
 #[test]
+fn records_above_l1s_head_are_discarded_once_l1_contradicts_them() {
+    let records = FakeRecords {
+        visible: 3,
+        ..FakeRecords::canonical(3)
+    };
+    let mut search = RecordSearch::new(0, 10);
+    while let RecordStep::Check(position) = search.step() {
+        search.answer(position, records.status(position));
+    }
+    assert_eq!(search.step(), RecordStep::Behind(3));
+    search.discard_ahead();
+    assert_eq!(search.step(), found(2));
+}
+
+#[test]
 fn a_canonical_newest_record_is_the_only_one_that_is_compared() {
     let records = FakeRecords::canonical(ALL);
     assert_eq!(records.search(0, ALL), (found(ALL - 1), vec![ALL - 1]));

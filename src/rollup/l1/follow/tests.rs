@@ -8,6 +8,7 @@ use super::{
     *,
 };
 use alloy_consensus::Header;
+use metrics_exporter_prometheus::PrometheusBuilder;
 use serde_json::json;
 use std::sync::Arc;
 
@@ -88,4 +89,18 @@ async fn polled_heads_go_back_with_l1_and_epochs_can_be_switched_off() {
     following.l1.set(&headers[..1]);
     following.until(&headers[0]).await;
     assert_eq!(following.heads.borrow().finalized, None);
+}
+
+#[tokio::test]
+async fn a_head_that_goes_back_is_recorded_with_its_depth() {
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let _guard = metrics::set_default_local_recorder(&recorder);
+    let headers = chain(5, 100, 3, 1);
+    let mut following = following(&headers, "http", Duration::from_millis(20)).await;
+    following.until(&headers[2]).await;
+    following.l1.set(&headers[..1]);
+    following.until(&headers[0]).await;
+    let text = recorder.handle().render();
+    let depth = "op_node_default_l1_reorg_depth_sum 2";
+    assert!(text.lines().any(|line| line == depth), "{text}");
 }

@@ -1,0 +1,99 @@
+//! Sizes, compared with those of alloy's encoder.
+
+use super::*;
+use crate::chain::{
+    evm::tests::{op, sign, transfer},
+    rules::{EthereumSchedule, Rules},
+};
+use alloy_consensus::{Block, BlockBody, TxEnvelope, TxLegacy};
+use alloy_eips::eip2718::Decodable2718;
+use alloy_primitives::{Address, B256};
+use starling_proto::fork::Fork;
+
+/// Osaka's time.
+const OSAKA: u64 = 300;
+
+fn ethereum() -> ChainSpec {
+    let forks = EthereumSchedule {
+        shanghai: Some(0),
+        cancun: Some(0),
+        prague: Some(0),
+        osaka: Some(OSAKA),
+        ..Default::default()
+    };
+    ChainSpec {
+        rules: Rules::Ethereum {
+            forks,
+            blobs: Default::default(),
+        },
+        ..op(Fork::Karst)
+    }
+}
+
+fn header(timestamp: u64) -> Header {
+    Header {
+        timestamp,
+        withdrawals_root: Some(B256::ZERO),
+        ..Default::default()
+    }
+}
+
+#[test]
+fn the_size_is_that_of_the_encoded_block() {
+    let legacy = TxLegacy {
+        to: Address::repeat_byte(7).into(),
+        input: vec![1; 300].into(),
+        ..Default::default()
+    };
+    let all = [sign(1, transfer(0)).1, sign(1, legacy).1];
+    for transactions in [&all[..0], &all[..1], &all] {
+        for header in [header(0), Header::default()] {
+            let decode = |raw: &Bytes| TxEnvelope::decode_2718_exact(raw).unwrap();
+            let withdrawals = header.withdrawals_root.map(|_| vec![].into());
+            let body = BlockBody {
+                transactions: transactions.iter().map(decode).collect(),
+                ommers: vec![],
+                withdrawals,
+            };
+            let expected = Block::new(header.clone(), body).length();
+            assert_eq!(block_bytes(&header, transactions), expected);
+        }
+    }
+}
+
+#[test]
+fn blocks_of_ethereum_are_bounded_from_osaka_on() {
+    let size_of = |bytes: usize| block_bytes(&header(OSAKA), &[vec![1; bytes].into()]);
+    let largest = MAX_BLOCK_BYTES - (size_of(1 << 20) - (1 << 20));
+    let check = |spec: &ChainSpec, time, bytes: usize| {
+        spec.check_size(&header(time), &[vec![1; bytes].into()])
+    };
+    let (have, limit) = (MAX_BLOCK_BYTES + 1, MAX_BLOCK_BYTES);
+    assert_eq!(limit, 8_388_608);
+    assert_eq!(check(&ethereum(), OSAKA, largest), Ok(()));
+    let refused = Err(BlockSizeError { have, limit });
+    assert_eq!(check(&ethereum(), OSAKA, largest + 1), refused);
+    assert_eq!(check(&ethereum(), OSAKA - 1, 2 * limit), Ok(()));
+    assert_eq!(check(&op(Fork::Karst), OSAKA, 2 * limit), Ok(()));
+}
+
+#[test]
+fn a_builder_keeps_room_for_the_largest_header() {
+    let header = Header {
+        extra_data: vec![1; 32].into(),
+        gas_limit: u64::MAX,
+        gas_used: u64::MAX,
+        number: u64::MAX,
+        timestamp: u64::MAX,
+        base_fee_per_gas: Some(u64::MAX),
+        withdrawals_root: Some(B256::ZERO),
+        blob_gas_used: Some(u64::MAX),
+        excess_blob_gas: Some(u64::MAX),
+        parent_beacon_block_root: Some(B256::ZERO),
+        requests_hash: Some(B256::ZERO),
+        ..Default::default()
+    };
+    let transactions = [Bytes::from(vec![1; MAX_BLOCK_BYTES / 2])];
+    let envelope = block_bytes(&header, &transactions) - transaction_bytes(&transactions[0]);
+    assert!(envelope <= ENVELOPE_BYTES, "{envelope} bytes");
+}

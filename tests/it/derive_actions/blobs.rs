@@ -1,0 +1,134 @@
+//! Blobs of an L1 of our core, through two beacon nodes that fail by order.
+
+use super::{
+    beacon::{BeaconFault, StandInBeacon},
+    world::{ActionPlan, ActionWorld, VerifierLinks},
+};
+use crate::net::wait;
+use std::time::Duration;
+
+/// Longest wait for requests, of which each may take the time limit of two endpoints.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+struct BlobWorld {
+    world: ActionWorld,
+    /// The main beacon node of the verifier, and its fallback.
+    beacons: [StandInBeacon; 2],
+}
+
+impl BlobWorld {
+    fn new() -> Self {
+        let mut beacons = None;
+        let plan = ActionPlan {
+            window: 40,
+            ..ActionPlan::default()
+        };
+        let world = ActionWorld::with_links(plan, |l1| {
+            let both = [(), ()].map(|()| StandInBeacon::start(&l1.url, &l1.beacon));
+            let options = vec![
+                format!("--l1.beacon={}", both[0].url),
+                format!("--l1.beacon-fallbacks={}", both[1].url),
+            ];
+            beacons = Some(both);
+            VerifierLinks {
+                l1: l1.url.clone(),
+                options,
+            }
+        });
+        let beacons = beacons.expect("both are started");
+        Self { world, beacons }
+    }
+
+    fn set(&self, faults: [BeaconFault; 2]) {
+        for (beacon, fault) in self.beacons.iter().zip(faults) {
+            beacon.set(fault);
+        }
+    }
+
+    /// Mines a block with a batch in two blobs.
+    fn mine_in_blobs(&mut self) {
+        let world = &mut self.world;
+        world.l1.mine_to(world.l1.height() + 1);
+        let blocks = world.extend(world.l1.height() - 1);
+        let items = world.items(&blocks, 2);
+        let call = world.blobs(&items);
+        world.l1.mine(&[call]);
+    }
+
+    /// One channel in one L1 block: in calldata and in blobs of two transactions.
+    fn mine_in_blobs_and_calldata(&mut self) {
+        let world = &mut self.world;
+        world.l1.mine_to(3);
+        let blocks = world.extend(2);
+        let items = world.items(&blocks, 6);
+        assert_eq!(items.len(), 6);
+        let calls = [
+            world.calldata(&items[0]),
+            world.blobs(&items[1..3]),
+            world.calldata(&items[3]),
+            world.blobs(&items[4..]),
+        ];
+        world.l1.mine(&calls);
+    }
+
+    /// While neither beacon node has the blobs the safe head stands still; it moves on when they have.
+    fn fail_at_both(&mut self, fault: BeaconFault) {
+        let before = self.world.author.head().number();
+        self.set([fault; 2]);
+        self.mine_in_blobs();
+        wait("requests for blobs", PATIENCE, || {
+            let asked = self.beacons.each_ref().map(StandInBeacon::requests);
+            asked.iter().all(|requests| *requests > 0).then_some(())
+        });
+        let safe = self.world.verifier.safe();
+        assert_eq!(safe, Some(before), "{fault:?}");
+        self.set([BeaconFault::None; 2]);
+        self.world.settle();
+    }
+
+    /// The safe head moves on, since one right answer is enough.
+    fn fail_at_one(&mut self, fault: BeaconFault) {
+        self.set([fault, BeaconFault::None]);
+        self.mine_in_blobs();
+        self.world.settle();
+        self.set([BeaconFault::None, fault]);
+        self.mine_in_blobs();
+        self.world.settle();
+    }
+}
+
+#[test]
+fn blobs_of_our_l1_are_derived_through_beacon_nodes_that_fail() {
+    let mut world = BlobWorld::new();
+    world.mine_in_blobs_and_calldata();
+    world.world.settle();
+    for fault in [
+        BeaconFault::NotFound,
+        BeaconFault::Broken,
+        BeaconFault::Wrong,
+        BeaconFault::Missing,
+        BeaconFault::Html,
+        BeaconFault::Silence,
+    ] {
+        world.fail_at_both(fault);
+    }
+    for fault in [
+        BeaconFault::NotFound,
+        BeaconFault::Wrong,
+        BeaconFault::Reordered,
+        BeaconFault::OnlySidecars,
+    ] {
+        world.fail_at_one(fault);
+    }
+    let log = world.world.verifier.log();
+    let causes = [
+        "HTTP status 404",
+        "HTTP status 500",
+        "untrue",
+        "a web page",
+        "no answer in time",
+    ];
+    for cause in causes {
+        assert!(log.contains(cause), "the log names {cause:?}");
+    }
+}
