@@ -1,5 +1,6 @@
 //! The client against an endpoint that tells the truth, lies, mumbles, shouts and falls silent.
 
+mod large;
 mod urgency;
 
 use super::{
