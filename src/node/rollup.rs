@@ -9,7 +9,7 @@ use crate::{
         driver::{DriverError, DriverParts, L1Reader, RollupDriver},
         engine::Engine,
         handle::RollupHandle,
-        l1::{self, FollowedL1, L1Blocks, L1CheckError, L1Client, L1Heads, Watched},
+        l1::{self, FollowedL1, L1Blocks, L1CheckError, L1Client, L1Config, L1Heads, Watched},
         l1_config::{self, L1ConfigError},
         metrics::{follow_unsafe_head, report_start},
         safe_db::SafeDb,
@@ -74,7 +74,7 @@ impl Rollup {
         }
         let (heads, watched) = watch::channel(L1Heads::default());
         let l1 = FollowedL1 {
-            client: l1_client(&options.l1)?,
+            client: l1_client(&options.l1, config.l1_chain_id)?,
             heads: watched,
         };
         Ok(Self {
@@ -200,7 +200,10 @@ impl Rollup {
         let (poll, epoch) = (options.poll_interval, options.epoch_interval);
         let heads = self.heads;
         tasks.spawn("L1 heads", async move {
-            l1::follow_heads(client, heads, poll, epoch, token).await;
+            let endpoints = client.clone();
+            let check = token.run_until_cancelled(endpoints.check_endpoints());
+            let follow = l1::follow_heads(client, heads, poll, epoch, token.clone());
+            tokio::join!(check, follow);
             Ok(())
         });
         let (engine, genesis) = (Engine::Local(chain.clone()), self.config.genesis.clone());
@@ -250,8 +253,12 @@ fn check_beacon(options: &L1Options, config: &RollupConfig) -> anyhow::Result<()
     Ok(())
 }
 
-fn l1_client(options: &L1Options) -> anyhow::Result<L1Client> {
-    let client = L1Client::new(&options.client).context("--l1")?;
+fn l1_client(options: &L1Options, chain_id: u64) -> anyhow::Result<L1Client> {
+    let config = L1Config {
+        chain_id: Some(chain_id),
+        ..options.client.clone()
+    };
+    let client = L1Client::new(&config).context("--l1")?;
     if !options.given {
         tracing::warn!(
             endpoint = client.endpoint(),

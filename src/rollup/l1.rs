@@ -9,6 +9,7 @@
 //! [`L1Config`]'s limits on response size, time and concurrency.
 
 mod answer;
+mod block_receipts;
 mod blocks;
 mod cache;
 mod check;
@@ -19,9 +20,12 @@ pub(crate) mod fake;
 mod follow;
 #[doc(hidden)]
 pub mod fuzzing;
+mod gate;
 mod prefetch;
 mod proof;
 mod receipts;
+mod request;
+mod routes;
 #[cfg(test)]
 mod tests;
 mod transport;
@@ -35,25 +39,22 @@ pub use prefetch::Prefetcher;
 pub use receipts::RpcKind;
 pub use starling_proto::attributes::L1Block;
 
-use crate::rollup::http::{
-    rate::RateLimit,
-    rotation::{Rotation, Tried},
-};
-use crate::rollup::rewind::OriginStatus;
+use crate::rollup::{http::rotation::Rotation, rewind::OriginStatus};
 use alloy_primitives::{Address, B256, Bytes, U64, U256, b256};
 use alloy_rpc_types_eth::EIP1186AccountProofResponse;
+use gate::{L1Gate, Urgency};
 use jsonrpsee::core::client::Subscription;
 use parking_lot::Mutex;
-use receipts::{ReceiptMethod, ReceiptMethods};
-use serde::de::DeserializeOwned;
+use receipts::ReceiptMethods;
+use routes::L1Routes;
 use serde_json::{Value, json, value::RawValue};
-use starling_proto::{attributes::ReceiptLogs, payload::BlockId};
+use starling_proto::payload::BlockId;
 use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
-use tokio::sync::Semaphore;
-use transport::{L1Reply, RpcCall, Transport};
+use tokio::sync::OnceCell;
+use transport::{RpcCall, Transport};
 
 /// `keccak256("systemconfig.unsafeblocksigner")`, without the usual minus one (specs:
 /// system-config).
@@ -85,13 +86,16 @@ pub struct L1Config {
     pub max_concurrency: usize,
     /// Calls in one batch (`--l1.rpc-max-batch-size`).
     pub max_batch: usize,
-    /// Bytes of one answer.
+    /// Bytes of one answer. Bulk requests are refused more than 4 MiB, except one at a time.
     pub max_answer: u32,
     /// Calls per second, those in batches counted one by one; zero is no limit
     /// (`--l1.rpc-rate-limit`). A burst may be one batch.
     pub rate_limit: f64,
     /// How to fetch receipts (`--l1.rpckind`).
     pub kind: RpcKind,
+    /// The chain id of the rollup's L1. With it, each of several endpoints is checked before its
+    /// first use.
+    pub chain_id: Option<u64>,
 }
 
 impl L1Config {
@@ -105,6 +109,7 @@ impl L1Config {
             max_answer: 64 << 20,
             rate_limit: 0.0,
             kind: RpcKind::Standard,
+            chain_id: None,
         }
     }
 }
@@ -175,21 +180,31 @@ pub struct SystemContract {
     pub gas_limit: u64,
 }
 
-/// A cloneable client of one or more endpoints of the same chain.
+/// A cloneable client of one or more endpoints of the same chain. Its requests are urgent unless it
+/// was made by [`L1Client::for_bulk`].
 #[derive(Clone)]
 pub struct L1Client {
     inner: Arc<L1Inner>,
+    urgency: Urgency,
 }
 
 struct L1Inner {
-    transports: Vec<Transport>,
-    rotation: Mutex<Rotation>,
-    rate: Option<Mutex<RateLimit>>,
-    permits: Semaphore,
+    endpoints: Vec<L1Endpoint>,
+    routes: Mutex<L1Routes>,
+    gate: L1Gate,
     trust: bool,
     max_batch: usize,
+    max_answer: u32,
     timeout: Duration,
+    /// Expected of every endpoint.
+    chain_id: Option<u64>,
     receipt_methods: Mutex<ReceiptMethods>,
+}
+
+struct L1Endpoint {
+    transport: Transport,
+    /// Read before the first use, if there are several endpoints.
+    chain_id: OnceCell<u64>,
 }
 
 impl L1Client {
@@ -216,29 +231,51 @@ impl L1Client {
             );
             return Err(invalid("", reason));
         }
-        let max_batch = config.max_batch.max(1);
-        let rate = RateLimit::new(config.rate_limit, max_batch, Instant::now());
+        let endpoint = |transport| L1Endpoint {
+            transport,
+            chain_id: OnceCell::new(),
+        };
         Ok(Self {
             inner: Arc::new(L1Inner {
-                rotation: Mutex::new(Rotation::new(transports.len())),
-                transports,
-                rate: rate.map(Mutex::new),
-                permits: Semaphore::new(config.max_concurrency.max(1)),
+                routes: Mutex::new(L1Routes::new(transports.len())),
+                endpoints: transports.into_iter().map(endpoint).collect(),
+                gate: L1Gate::new(config, Instant::now()),
                 trust: config.trust,
-                max_batch,
+                max_batch: config.max_batch.max(1),
+                max_answer: config.max_answer,
                 timeout: config.timeout,
+                chain_id: config.chain_id,
                 receipt_methods: Mutex::new(ReceiptMethods::new(config.kind)),
             }),
+            urgency: Urgency::Urgent,
         })
+    }
+
+    /// A client of the same endpoints, within the same limits, whose requests give way to those of
+    /// this one.
+    pub fn for_bulk(&self) -> Self {
+        Self {
+            inner: self.inner.clone(),
+            urgency: Urgency::Bulk,
+        }
     }
 
     /// The endpoint in use, without credentials, for messages.
     pub fn endpoint(&self) -> &str {
-        self.inner.transports[self.inner.rotation.lock().first()].name()
+        let index = self.inner.routes.lock().first(self.urgency);
+        self.inner.endpoints[index].transport.name()
     }
 
+    /// The chain id of the endpoint in use. If all of several endpoints serve other chains than the
+    /// expected one, that of one of them.
     pub async fn chain_id(&self) -> Result<u64, L1Error> {
-        Ok(self.call::<U64>("eth_chainId", json!([])).await?.to())
+        match self.call::<U64>("eth_chainId", json!([])).await {
+            Err(L1Error {
+                cause: L1Cause::WrongChain { chain_id, .. },
+                ..
+            }) if self.all_are_wrong() => Ok(chain_id),
+            answer => Ok(answer?.to()),
+        }
     }
 
     /// The block under a tag; `None` if L1 has none yet (`safe` and `finalized` of a young chain).
@@ -299,8 +336,15 @@ impl L1Client {
     /// Headers of new heads from the endpoint in use, unchecked (see
     /// [`L1Client::read_new_head`]); `None` if it has no subscriptions, as over HTTP.
     async fn subscribe_heads(&self) -> Option<Result<Subscription<Value>, L1Error>> {
-        let index = self.inner.rotation.lock().first();
-        let subscribed = self.inner.transports[index].subscribe_heads().await?;
+        let index = self.inner.routes.lock().first(self.urgency);
+        let subscribe = async {
+            if let Err(cause) = self.admit(index).await {
+                return Some(Err(cause));
+            }
+            let endpoint = &self.inner.endpoints[index];
+            endpoint.transport.subscribe_heads().await
+        };
+        let subscribed = subscribe.await?;
         Some(subscribed.map_err(|cause| self.error_of(index, SUBSCRIBE, cause)))
     }
 
@@ -308,88 +352,6 @@ impl L1Client {
     fn read_new_head(&self, header: Value) -> Result<L1Block, L1Error> {
         let block = answer::block(header, self.inner.trust);
         block.map_err(|cause| self.error(SUBSCRIBE, cause))
-    }
-
-    /// For every transaction of a block, in order, whether it succeeded and its logs; checked
-    /// against `block.receipts_root`.
-    pub async fn receipts(&self, block: &L1Block) -> Result<Vec<ReceiptLogs>, L1Error> {
-        if block.receipts_root == alloy_consensus::constants::EMPTY_RECEIPTS {
-            return Ok(vec![]);
-        }
-        // Without the number of transactions, the methods for large blocks are right for any.
-        let method = self.receipt_method(usize::MAX);
-        if method != ReceiptMethod::EachTransaction {
-            match self.receipts_by(method, block, &[]).await {
-                Err(error) if error.cause.is_unsupported() => {}
-                result => return result,
-            }
-        }
-        let hashes = self.ask_one(L1BlockAt::Hash(block.hash).call(false), |answer| {
-            let hashes: Option<answer::TransactionHashes> = read(&answer?)?;
-            Ok(hashes.ok_or(L1Cause::Missing(block.hash))?.transactions)
-        });
-        self.receipts_of(block, &hashes.await?).await
-    }
-
-    /// As [`L1Client::receipts`], for a block whose transactions are known.
-    async fn receipts_of(
-        &self,
-        block: &L1Block,
-        transactions: &[B256],
-    ) -> Result<Vec<ReceiptLogs>, L1Error> {
-        loop {
-            let method = self.receipt_method(transactions.len());
-            match self.receipts_by(method, block, transactions).await {
-                Err(error)
-                    if error.cause.is_unsupported() && method != ReceiptMethod::EachTransaction => {
-                }
-                result => return result,
-            }
-        }
-    }
-
-    async fn receipts_by(
-        &self,
-        method: ReceiptMethod,
-        block: &L1Block,
-        transactions: &[B256],
-    ) -> Result<Vec<ReceiptLogs>, L1Error> {
-        let calls = method.calls(block, transactions);
-        let result = match calls.len() {
-            0 => method
-                .read(&[], block)
-                .map_err(|cause| self.error("receipts", cause)),
-            count if count <= self.inner.max_batch => {
-                let read = |answers: Vec<L1Reply>| method.read(&all(answers)?, block);
-                self.ask(&calls, read).await
-            }
-            _ => {
-                let mut answers = Vec::with_capacity(calls.len());
-                for chunk in calls.chunks(self.inner.max_batch) {
-                    answers.extend(self.ask(chunk, all).await?);
-                }
-                let name = calls[0].method;
-                method
-                    .read(&answers, block)
-                    .map_err(|cause| self.error(name, cause))
-            }
-        };
-        if let Err(error) = &result
-            && error.cause.is_unsupported()
-        {
-            self.inner
-                .receipt_methods
-                .lock()
-                .is_lacking(method, Instant::now());
-        }
-        result
-    }
-
-    fn receipt_method(&self, transactions: usize) -> ReceiptMethod {
-        self.inner
-            .receipt_methods
-            .lock()
-            .choose(transactions, Instant::now())
     }
 
     /// A storage slot of a contract after a block, proven against the block's state root unless the
@@ -470,112 +432,11 @@ impl L1Client {
             })?,
         })
     }
-
-    /// One call whose result needs no check.
-    async fn call<T: DeserializeOwned>(
-        &self,
-        method: &'static str,
-        params: Value,
-    ) -> Result<T, L1Error> {
-        self.ask_one(RpcCall { method, params }, |answer| read(&answer?))
-            .await
-    }
-
-    async fn ask_one<T>(
-        &self,
-        call: RpcCall,
-        read: impl Fn(L1Reply) -> Result<T, L1Cause>,
-    ) -> Result<T, L1Error> {
-        self.ask(&[call], |answers| {
-            let only = answers.into_iter().next();
-            read(only.unwrap_or_else(|| Err(L1Cause::Malformed("nothing".into()))))
-        })
-        .await
-    }
-
-    /// Sends the calls in one request, to one endpoint after the other until `read` accepts the
-    /// answers. The error is that of the last endpoint.
-    async fn ask<T>(
-        &self,
-        calls: &[RpcCall],
-        read: impl Fn(Vec<L1Reply>) -> Result<T, L1Cause>,
-    ) -> Result<T, L1Error> {
-        let method = calls.first().map_or("", |call| call.method);
-        let mut tried = Tried::default();
-        let mut failure = None;
-        loop {
-            let pick = self.inner.rotation.lock().pick(tried, Instant::now());
-            let Some(pick) = pick else { break };
-            // A call that has failed at one endpoint does not wait for another.
-            if !pick.wait.is_zero() && (failure.is_some() || pick.wait > self.inner.timeout) {
-                let resting = self.error_of(pick.index, method, L1Cause::Resting(pick.wait));
-                failure.get_or_insert(resting);
-                break;
-            }
-            tokio::time::sleep(pick.wait).await;
-            tried.add(pick.index);
-            let cause = match self.exchange(pick.index, calls).await.and_then(&read) {
-                Ok(value) => {
-                    self.inner.rotation.lock().answered(pick.index);
-                    return Ok(value);
-                }
-                Err(cause) => cause,
-            };
-            if let Some(fault) = cause.fault() {
-                let mut rotation = self.inner.rotation.lock();
-                rotation.failed(pick.index, fault, Instant::now());
-            }
-            let error = self.error_of(pick.index, method, cause);
-            if error.cause.is_unsupported() {
-                return Err(error);
-            }
-            if self.inner.transports.len() > 1 {
-                tracing::debug!(%error, "an L1 endpoint failed; another one is asked");
-            }
-            failure = Some(error);
-        }
-        let none = || L1Cause::Transport("no endpoint".into());
-        Err(failure.unwrap_or_else(|| self.error(method, none())))
-    }
-
-    async fn exchange(&self, index: usize, calls: &[RpcCall]) -> Result<Vec<L1Reply>, L1Cause> {
-        let permit = self.inner.permits.acquire().await;
-        let _permit = permit.map_err(|error| L1Cause::Transport(error.to_string()))?;
-        if let Some(rate) = &self.inner.rate {
-            let wait = rate.lock().reserve(calls.len(), Instant::now());
-            tokio::time::sleep(wait).await;
-        }
-        let started = Instant::now();
-        let answers = self.inner.transports[index].send(calls).await;
-        let method = calls.first().map_or("", |call| call.method);
-        metrics::histogram!("op_node_default_l1_request_seconds", "request" => method)
-            .record(started.elapsed().as_secs_f64());
-        answers
-    }
-
-    /// An error of the endpoint in use.
-    fn error(&self, method: &'static str, cause: L1Cause) -> L1Error {
-        let index = self.inner.rotation.lock().first();
-        self.error_of(index, method, cause)
-    }
-
-    fn error_of(&self, index: usize, method: &'static str, cause: L1Cause) -> L1Error {
-        L1Error {
-            endpoint: self.inner.transports[index].name().clone(),
-            method,
-            cause,
-        }
-    }
 }
 
 /// The JSON of an answer.
 fn read<'a, T: serde::Deserialize<'a>>(answer: &'a RawValue) -> Result<T, L1Cause> {
     serde_json::from_str(answer.get()).map_err(L1Cause::malformed)
-}
-
-/// The results of a batch, or its first error.
-fn all(answers: Vec<L1Reply>) -> Result<Vec<Box<RawValue>>, L1Cause> {
-    answers.into_iter().collect()
 }
 
 /// EIP-1898, by hash: the answer belongs to this block or there is none.

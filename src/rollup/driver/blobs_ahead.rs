@@ -50,7 +50,13 @@ impl BlobsAhead {
     }
 
     /// Whether another block's blobs may be fetched ahead.
-    pub fn has_room(&self) -> bool {
+    pub fn has_room(&mut self) -> bool {
+        // Blobs that are never taken, as after a change of the batcher, must not count as in flight.
+        while let Some(joined) = self.requests.try_join_next() {
+            if let Ok(ended) = joined {
+                self.on_end(ended);
+            }
+        }
         let held: usize = self.blocks.values().map(|block| block.wanted.len()).sum();
         held < AHEAD_BLOBS && self.requests.len() < self.max_in_flight
     }

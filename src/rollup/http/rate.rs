@@ -30,12 +30,34 @@ impl RateLimit {
     /// Reserves `items`, which may be sent after the duration that is returned. More items than the
     /// burst are sent at once as well, after the time in which they accrue.
     pub fn reserve(&mut self, items: usize, now: Instant) -> Duration {
+        self.refill(now);
+        self.tokens -= items as f64;
+        self.until(-self.tokens)
+    }
+
+    /// Takes `items` if they may be sent now. Otherwise takes nothing, and returns the time after
+    /// which they may be sent if nobody else takes any. More items than the burst wait for a full
+    /// bucket.
+    pub fn try_take(&mut self, items: usize, now: Instant) -> Result<(), Duration> {
+        self.refill(now);
+        let wait = self.until((items as f64).min(self.burst) - self.tokens);
+        if !wait.is_zero() {
+            return Err(wait);
+        }
+        self.tokens -= items as f64;
+        Ok(())
+    }
+
+    fn refill(&mut self, now: Instant) {
         let passed = now.saturating_duration_since(self.at).as_secs_f64();
         self.tokens = (self.tokens + passed * self.rate).min(self.burst);
         self.at = self.at.max(now);
-        self.tokens -= items as f64;
+    }
+
+    /// The time in which so many tokens accrue.
+    fn until(&self, missing: f64) -> Duration {
         // A rate of almost nothing means a wait beyond what a duration holds.
-        Duration::try_from_secs_f64((-self.tokens / self.rate).max(0.0)).unwrap_or(Duration::MAX)
+        Duration::try_from_secs_f64((missing / self.rate).max(0.0)).unwrap_or(Duration::MAX)
     }
 }
 
@@ -55,6 +77,20 @@ mod tests {
         let later = start + Duration::from_secs(3600);
         assert_eq!(limit.reserve(20, later), Duration::ZERO);
         assert_eq!(limit.reserve(1, later), Duration::from_millis(100));
+    }
+
+    #[test]
+    fn taking_waits_for_the_items_and_leaves_no_debt() {
+        let start = Instant::now();
+        let mut limit = RateLimit::new(10.0, 20, start).unwrap();
+        assert_eq!(limit.try_take(20, start), Ok(()));
+        assert_eq!(limit.try_take(20, start), Err(Duration::from_secs(2)));
+        assert_eq!(limit.reserve(1, start), Duration::from_millis(100));
+        let later = start + Duration::from_secs(2);
+        assert_eq!(limit.try_take(20, later), Err(Duration::from_millis(100)));
+        let full = start + Duration::from_secs(3600);
+        assert_eq!(limit.try_take(50, full), Ok(()), "more than a burst");
+        assert_eq!(limit.reserve(0, full), Duration::from_secs(3));
     }
 
     #[test]

@@ -81,6 +81,13 @@ impl Rotation {
         self.first
     }
 
+    /// Makes an endpoint the one that is asked first, whatever its pause.
+    pub fn prefer(&mut self, index: usize) {
+        if index < self.members.len() {
+            self.first = index;
+        }
+    }
+
     /// The endpoint of the next request: one that is not paused, then one that failed, soonest end of
     /// its pause first, then one that is busy. `None` if all were tried.
     pub fn pick(&self, tried: Tried, now: Instant) -> Option<Pick> {

@@ -3,10 +3,12 @@
 use super::{
     L1Block, L1BlockAt, L1Cause, L1Client, L1Error,
     answer::{self, FullBlock},
+    block_receipts::BlockReceipts,
     cache::L1Cache,
     data::{L1BlockData, Watched},
     read,
     receipts::ReceiptMethod,
+    request::L1Answers,
     transport::{L1Reply, RpcCall},
 };
 use crate::rollup::metrics::L1CacheMetrics;
@@ -24,7 +26,7 @@ const CACHE_BYTES: usize = 32 << 20;
 #[derive(Clone, Debug, Default)]
 pub(super) struct FetchedBlocks {
     pub blocks: Vec<Arc<L1BlockData>>,
-    /// Bytes of their block objects as JSON.
+    /// Bytes of their block objects and receipts as JSON.
     pub json_bytes: usize,
 }
 
@@ -40,10 +42,10 @@ pub struct L1Blocks {
 }
 
 impl L1Blocks {
-    /// Remembers at most `cache_size` blocks, and 32 MiB.
+    /// Remembers at most `cache_size` blocks, and 32 MiB. Its requests give way to those of `l1`.
     pub fn new(l1: L1Client, watched: Watched, cache_size: usize) -> Self {
         Self {
-            l1,
+            l1: l1.for_bulk(),
             watched,
             cache: Arc::new(Mutex::new(L1Cache::new(cache_size, CACHE_BYTES))),
             metrics: L1CacheMetrics::new(),
@@ -113,22 +115,35 @@ impl L1Blocks {
             }
             result => result?,
         };
-        let receipts = self.receipts(&full).await?;
-        let data = |(block, mut receipts): (FullBlock, Vec<ReceiptLogs>)| {
-            self.watched.strip(&mut receipts);
-            Arc::new(L1BlockData {
+        let receipts = self.receipts(&full).await;
+        let mut lists = receipts.answers.into_iter();
+        let mut blocks = Vec::with_capacity(full.len());
+        for block in full {
+            let list = if wants_receipts(&block) {
+                lists.next()
+            } else {
+                Some(vec![])
+            };
+            let Some(receipts) = list else { break };
+            let data = Arc::new(L1BlockData {
                 block: block.block,
                 transactions: block.transactions,
                 receipts,
-            })
-        };
-        let blocks: Vec<_> = full.into_iter().zip(receipts).map(data).collect();
-        for data in &blocks {
+            });
             let mut cache = self.cache.lock();
             let evicts = cache.insert(data.clone());
             self.metrics.on_add(cache.len(), evicts);
+            drop(cache);
+            blocks.push(data);
         }
-        Ok(FetchedBlocks { blocks, json_bytes })
+        // The blocks before the failure are kept, and the others asked for again.
+        match receipts.failure {
+            Some(error) if blocks.is_empty() => Err(error),
+            _ => Ok(FetchedBlocks {
+                blocks,
+                json_bytes: json_bytes + receipts.json_bytes,
+            }),
+        }
     }
 
     /// Reads whole blocks up to the first that is not there or does not extend the one before, and
@@ -207,51 +222,65 @@ impl L1Blocks {
         self.l1.ask(calls, read).await
     }
 
-    /// The receipts of each block, empty where the bloom says that none matters. One batch where
-    /// the method allows it.
-    async fn receipts(&self, blocks: &[FullBlock]) -> Result<Vec<Vec<ReceiptLogs>>, L1Error> {
-        let is_wanted =
-            |block: &FullBlock| block.may_have_logs && block.block.receipts_root != EMPTY_RECEIPTS;
-        let wanted: Vec<&FullBlock> = blocks.iter().filter(|block| is_wanted(block)).collect();
-        let fetched = self.receipts_at_once(&wanted).await?;
-        let mut found = HashMap::new();
-        for (index, block) in wanted.iter().enumerate() {
-            let receipts = match fetched.get(index) {
-                Some(receipts) => receipts.clone(),
-                None => self.l1.receipts_of(&block.block, &block.hashes).await?,
-            };
-            found.insert(block.block.hash, receipts);
+    /// The receipts of the blocks that want them, in order, up to the first failure.
+    async fn receipts(&self, blocks: &[FullBlock]) -> L1Answers<Vec<ReceiptLogs>> {
+        let wanted = blocks.iter().filter(|block| wants_receipts(block));
+        let wanted: Vec<&FullBlock> = wanted.collect();
+        let mut found = self.receipts_at_once(&wanted).await;
+        while found.failure.is_none()
+            && let Some(block) = wanted.get(found.answers.len())
+        {
+            let fetched = self.l1.receipts_of(&block.block, &block.hashes).await;
+            self.add(&mut found, fetched);
         }
-        let hashes = blocks.iter().map(|block| block.block.hash);
-        Ok(hashes
-            .map(|hash| found.remove(&hash).unwrap_or_default())
-            .collect())
+        found
     }
 
-    /// The receipts of all blocks from one request; nothing if their method takes a request for
-    /// each transaction, or turns out to be unsupported.
-    async fn receipts_at_once(
-        &self,
-        blocks: &[&FullBlock],
-    ) -> Result<Vec<Vec<ReceiptLogs>>, L1Error> {
+    /// The receipts of several blocks from one request, or from several where one answer would be
+    /// too large. None if their method takes a request for each transaction, or turns out to be
+    /// unsupported.
+    async fn receipts_at_once(&self, blocks: &[&FullBlock]) -> L1Answers<Vec<ReceiptLogs>> {
         let least = blocks.iter().map(|block| block.hashes.len()).min();
         let method = self.l1.receipt_method(least.unwrap_or_default());
         if blocks.len() < 2 || method == ReceiptMethod::EachTransaction {
-            return Ok(vec![]);
+            return self.l1.ask_each(&[], |_, _| Ok(vec![])).await;
         }
         let calls = blocks
             .iter()
             .flat_map(|block| method.calls(&block.block, &[]));
         let calls: Vec<_> = calls.collect();
-        let read = |answers: Vec<L1Reply>| {
-            let pairs = blocks.iter().zip(answers);
-            let read_one =
-                |(block, answer): (&&FullBlock, L1Reply)| method.read(&[answer?], &block.block);
-            pairs.map(read_one).collect::<Result<Vec<_>, _>>()
+        let read = |index: usize, answer: &RawValue| {
+            let mut receipts = method.read(answer, &blocks[index].block)?;
+            self.watched.strip(&mut receipts);
+            Ok(receipts)
         };
-        match self.l1.ask(&calls, read).await {
-            Err(error) if error.cause.is_unsupported() => Ok(vec![]),
-            result => result,
+        let mut found = self.l1.ask_each(&calls, read).await;
+        let too_large = |error: &mut L1Error| error.cause.may_be_size();
+        if let Some(error) = found.failure.take_if(|error| error.cause.is_unsupported()) {
+            self.l1.note_unsupported(method, &error);
+        } else if found.failure.take_if(too_large).is_some()
+            && let Some(block) = blocks.get(found.answers.len())
+        {
+            // Not even the receipts of this block alone.
+            let each = ReceiptMethod::EachTransaction;
+            let fetched = self.l1.receipts_by(each, &block.block, &block.hashes).await;
+            self.add(&mut found, fetched);
+        }
+        found
+    }
+
+    fn add(
+        &self,
+        found: &mut L1Answers<Vec<ReceiptLogs>>,
+        fetched: Result<BlockReceipts, L1Error>,
+    ) {
+        match fetched {
+            Ok(mut fetched) => {
+                self.watched.strip(&mut fetched.receipts);
+                found.answers.push(fetched.receipts);
+                found.json_bytes += fetched.json_bytes;
+            }
+            Err(error) => found.failure = Some(error),
         }
     }
 
@@ -259,6 +288,11 @@ impl L1Blocks {
     pub async fn header(&self, number: u64) -> Result<Option<L1Block>, L1Error> {
         self.l1.block_by_number(number).await
     }
+}
+
+/// Whether the receipts matter, by the header.
+fn wants_receipts(block: &FullBlock) -> bool {
+    block.may_have_logs && block.block.receipts_root != EMPTY_RECEIPTS
 }
 
 #[cfg(test)]

@@ -1,7 +1,10 @@
-//! Checks at start that the endpoints serve the rollup's L1.
+//! Checks that the endpoints serve the rollup's L1: at start, and each of several endpoints before
+//! its first use.
 
-use super::{L1Client, L1Error};
-use alloy_primitives::B256;
+use super::{L1Cause, L1Client, L1Error, gate::Urgency, read, transport::RpcCall};
+use crate::rollup::http::rotation::Tried;
+use alloy_primitives::{B256, U64};
+use serde_json::json;
 use starling_proto::config::RollupConfig;
 
 /// Why the endpoint does not serve the rollup's L1. The first two messages begin with op-node's text.
@@ -64,6 +67,87 @@ pub async fn check_chain(l1: &L1Client, rollup: &RollupConfig) -> Result<(), L1C
             );
             Ok(())
         }
+    }
+}
+
+impl L1Client {
+    /// Checks all of several endpoints now, so that a wrong one is logged before it is needed. An
+    /// endpoint that does not answer is checked before its first use.
+    pub async fn check_endpoints(&self) {
+        for index in 0..self.inner.endpoints.len() {
+            if let Err(cause) = self.admit(index).await
+                && !matches!(cause, L1Cause::WrongChain { .. })
+            {
+                let error = self.error_of(index, "eth_chainId", cause);
+                tracing::warn!(%error, "an L1 endpoint cannot be checked; it is checked before its first use");
+            }
+        }
+    }
+
+    /// Checks the chain id of one of several endpoints before its first use. A lone endpoint is
+    /// checked by [`check_chain`], whose error ends derivation.
+    pub(super) async fn admit(&self, index: usize) -> Result<(), L1Cause> {
+        let Some(expected) = self.inner.chain_id else {
+            return Ok(());
+        };
+        if self.inner.endpoints.len() < 2 {
+            return Ok(());
+        }
+        let slot = &self.inner.endpoints[index].chain_id;
+        let chain_id = *slot.get_or_try_init(|| self.read_chain_id(index)).await?;
+        if chain_id == expected {
+            Ok(())
+        } else {
+            Err(L1Cause::WrongChain { chain_id, expected })
+        }
+    }
+
+    /// The endpoints that serve another chain: they get no calls while another endpoint is left.
+    pub(super) fn left_out(&self) -> Tried {
+        let mut left_out = Tried::default();
+        if !self.all_are_wrong() {
+            let endpoints = 0..self.inner.endpoints.len();
+            for index in endpoints.filter(|index| self.is_wrong(*index)) {
+                left_out.add(index);
+            }
+        }
+        left_out
+    }
+
+    pub(super) fn all_are_wrong(&self) -> bool {
+        (0..self.inner.endpoints.len()).all(|index| self.is_wrong(index))
+    }
+
+    fn is_wrong(&self, index: usize) -> bool {
+        let chain_id = self.inner.endpoints[index].chain_id.get();
+        chain_id.is_some_and(|chain_id| Some(*chain_id) != self.inner.chain_id)
+    }
+
+    /// Reads the chain id of an endpoint, and logs a wrong one.
+    async fn read_chain_id(&self, index: usize) -> Result<u64, L1Cause> {
+        let call = RpcCall {
+            method: "eth_chainId",
+            params: json!([]),
+        };
+        // Urgent requests may wait for this one.
+        let urgent = Self {
+            urgency: Urgency::Urgent,
+            ..self.clone()
+        };
+        let answers = urgent.send(index, &[call], self.inner.max_answer).await?;
+        let answer = answers.into_iter().next();
+        let answer = answer.unwrap_or_else(|| Err(L1Cause::Malformed("nothing".into())));
+        let chain_id = read::<U64>(&answer?)?.to::<u64>();
+        if let Some(expected) = self.inner.chain_id.filter(|expected| *expected != chain_id) {
+            let endpoint = self.inner.endpoints[index].transport.name();
+            tracing::error!(
+                %endpoint,
+                chain_id,
+                expected,
+                "this endpoint of --l1 serves another chain, and is left out: correct or remove it"
+            );
+        }
+        Ok(chain_id)
     }
 }
 

@@ -19,9 +19,15 @@ pub struct L1Error {
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum L1Cause {
-    /// The endpoint did not answer, or not in time.
+    /// The request could not be sent, or the connection was lost.
     #[error("{0}")]
     Transport(String),
+    /// The endpoint did not answer within the timeout of a request.
+    #[error("no answer in time")]
+    Timeout,
+    /// The answer is larger than the limit, bytes.
+    #[error("an answer of more than {0} bytes")]
+    TooLarge(usize),
     /// The endpoint answered with an HTTP status that is no success. It is asked again after a rest
     /// at the earliest if the status is 429 or 5xx.
     #[error("HTTP status {code}")]
@@ -63,6 +69,9 @@ pub enum L1Cause {
     /// A block that should be there is not there.
     #[error("no block {0}")]
     Missing(B256),
+    /// One of several endpoints serves another chain. It gets no further calls.
+    #[error("it serves the chain {chain_id}, and the rollup's L1 is {expected}")]
+    WrongChain { chain_id: u64, expected: u64 },
 }
 
 impl L1Cause {
@@ -80,10 +89,34 @@ impl L1Cause {
             Self::Refused { code, .. } if RATE_LIMIT_CODES.contains(code) => {
                 Some(Fault::Busy(None))
             }
-            Self::Transport(_) | Self::Status { .. } | Self::Malformed(_) | Self::Untrue(_) => {
-                Some(Fault::Broken)
-            }
+            Self::Transport(_)
+            | Self::Timeout
+            | Self::TooLarge(_)
+            | Self::Status { .. }
+            | Self::Malformed(_)
+            | Self::Untrue(_) => Some(Fault::Broken),
             _ => None,
+        }
+    }
+
+    /// Whether the endpoint only asks for a slower pace: a smaller request would not help.
+    pub(super) fn is_pause(&self) -> bool {
+        match self {
+            Self::Resting(_) | Self::Status { code: 429, .. } => true,
+            Self::Refused { code, .. } => RATE_LIMIT_CODES.contains(code),
+            _ => false,
+        }
+    }
+
+    /// Whether a request for less may succeed: the answer may have been too large for the endpoint,
+    /// a proxy, the link or us.
+    pub(super) fn may_be_size(&self) -> bool {
+        match self {
+            Self::Transport(_) | Self::Timeout | Self::TooLarge(_) => true,
+            Self::Status { .. } | Self::Refused { .. } => {
+                !self.is_pause() && !self.is_unsupported()
+            }
+            _ => false,
         }
     }
 

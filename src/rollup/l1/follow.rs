@@ -16,6 +16,10 @@ use tokio_util::sync::CancellationToken;
 /// Polls are left out while the subscription brought a head within this many poll intervals. L1
 /// misses a slot now and then; more than that and the subscription may be dead.
 const QUIET_POLLS: u32 = 3;
+/// Headers in a row that cannot be verified after which a subscription is dropped.
+const UNVERIFIED_HEADERS: u32 = 3;
+/// How long heads are only polled after that: the endpoint may be updated, or another one take over.
+const SUBSCRIPTION_PAUSE: Duration = Duration::from_secs(300);
 
 /// L1's heads at the last reading.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,6 +52,8 @@ pub async fn follow_heads(
         away: false,
         heard: None,
         metrics: L1HeadMetrics::new(),
+        unverified: 0,
+        subscribe_after: None,
     };
     let _ = token
         .run_until_cancelled(follower.run(epoch_interval))
@@ -60,9 +66,13 @@ struct HeadFollower {
     head_interval: Duration,
     /// The last reading of the head failed.
     away: bool,
-    /// When the subscription last brought a head.
+    /// When the subscription last brought a head that could be verified.
     heard: Option<Instant>,
     metrics: L1HeadMetrics,
+    /// Headers of the subscription in a row that could not be verified.
+    unverified: u32,
+    /// No subscription is made before.
+    subscribe_after: Option<Instant>,
 }
 
 impl HeadFollower {
@@ -79,17 +89,18 @@ impl HeadFollower {
                     }
                     self.heard = None;
                     subscription = self.subscribe().await;
-                    let answer = self.l1.block(Tag::Latest).await;
-                    self.publish(answer);
+                    self.poll().await;
                 }
-                Some(header) = next(&mut subscription) => match header {
-                    Some(header) => {
-                        self.heard = Some(Instant::now());
-                        self.publish(self.l1.read_new_head(header).map(Some));
+                Some(header) = next(&mut subscription) => {
+                    let is_kept = match header {
+                        Some(header) => self.on_header(header).await,
+                        None => false,
+                    };
+                    if !is_kept {
+                        // A later poll subscribes again.
+                        (self.heard, subscription) = (None, None);
                     }
-                    // The next poll subscribes again.
-                    None => (self.heard, subscription) = (None, None),
-                },
+                }
                 () = tick(&mut epoch_tick) => {
                     if let Some(block) = told(self.l1.block(Tag::Safe).await) {
                         self.heads.send_if_modified(|h| replace(&mut h.safe, block));
@@ -102,8 +113,42 @@ impl HeadFollower {
         }
     }
 
-    /// A subscription to the endpoint in use, if it has subscriptions.
+    async fn poll(&mut self) {
+        let answer = self.l1.block(Tag::Latest).await;
+        self.publish(answer);
+    }
+
+    /// Takes a header from the subscription; polls at once if it cannot be verified, since it says
+    /// that there is a new head. Returns false if the subscription is to be dropped.
+    async fn on_header(&mut self, header: Value) -> bool {
+        let error = match self.l1.read_new_head(header) {
+            Ok(block) => {
+                (self.heard, self.unverified) = (Some(Instant::now()), 0);
+                self.publish(Ok(Some(block)));
+                return true;
+            }
+            Err(error) => error,
+        };
+        self.heard = None;
+        self.unverified += 1;
+        let is_kept = self.unverified < UNVERIFIED_HEADERS;
+        if !is_kept {
+            tracing::warn!(%error, "headers of the subscription to L1's heads cannot be verified; heads are polled");
+            self.unverified = 0;
+            self.subscribe_after = Instant::now().checked_add(SUBSCRIPTION_PAUSE);
+        }
+        self.poll().await;
+        is_kept
+    }
+
+    /// A subscription to the endpoint in use, if it has subscriptions that bring true headers.
     async fn subscribe(&self) -> Option<Subscription<Value>> {
+        if self
+            .subscribe_after
+            .is_some_and(|after| Instant::now() < after)
+        {
+            return None;
+        }
         match self.l1.subscribe_heads().await? {
             Ok(subscription) => Some(subscription),
             Err(error) => {

@@ -1,10 +1,12 @@
 //! Fetches L1 blocks ahead of the one that is wanted, several requests at once, each for as many
 //! blocks as fit an answer of moderate size.
 //!
-//! [`Window`] decides which blocks to ask for; it is pure. Memory is bounded by requests in flight,
-//! by the size of their answers, and by blocks that wait to be taken.
+//! [`Window`] decides which blocks to ask for; it is pure. A request that fails is repeated in
+//! halves, down to single blocks, so that no limit on the size of an answer stops derivation. Memory
+//! is bounded by requests in flight, by the expected size of their answers, and by blocks that wait
+//! to be taken; `L1Gate` bounds answers that are larger than expected.
 
-use super::{L1BlockData, L1Blocks, L1Error, blocks::FetchedBlocks};
+use super::{L1BlockData, L1Blocks, L1Cause, L1Error, blocks::FetchedBlocks};
 use std::{
     collections::{BTreeMap, VecDeque},
     sync::Arc,
@@ -15,8 +17,11 @@ use tokio::task::JoinSet;
 const AHEAD: u64 = 512;
 /// Memory of blocks that wait to be taken, bytes; no block is fetched ahead beyond it.
 const READY_BYTES: usize = 16 << 20;
-/// Wanted size of an answer, bytes of JSON; ten of them may be in memory at once.
+/// Wanted size of the answers of one request, bytes of JSON.
 const ANSWER_BYTES: usize = 1 << 20;
+/// Expected size of all answers in flight, bytes of JSON; one request may be in flight whatever it
+/// brings. More than ten answers of the wanted size.
+const IN_FLIGHT_BYTES: usize = 32 << 20;
 
 /// Consecutive blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +33,17 @@ struct Span {
 impl Span {
     fn contains(self, number: u64) -> bool {
         (self.first..self.first.saturating_add(self.count)).contains(&number)
+    }
+
+    /// The first `count` blocks, and the others.
+    fn split(self, count: u64) -> (Self, Self) {
+        let count = count.min(self.count);
+        let first = Self { count, ..self };
+        let rest = Self {
+            first: self.first + count,
+            count: self.count - count,
+        };
+        (first, rest)
     }
 }
 
@@ -41,10 +57,12 @@ struct Window {
     /// Parts of what was asked for that did not come.
     holes: VecDeque<Span>,
     in_flight: usize,
+    /// Blocks of the requests in flight.
+    blocks_in_flight: u64,
     max_in_flight: usize,
     /// Blocks in one request at most.
     max_batch: u64,
-    /// Average size of a block, bytes of JSON; weighs new blocks with 1/4.
+    /// Average size of a block with its receipts, bytes of JSON; weighs new blocks with 1/4.
     average: usize,
 }
 
@@ -55,6 +73,7 @@ impl Window {
             next: wanted,
             holes: VecDeque::new(),
             in_flight: 0,
+            blocks_in_flight: 0,
             max_in_flight: max_in_flight.max(1),
             max_batch: max_batch.max(1) as u64,
             // The first request is for one block: its size is not known.
@@ -65,45 +84,75 @@ impl Window {
     /// The next request. `retries` is how many holes may be asked for again, and goes down with
     /// each; `ready_bytes` is the memory of blocks that wait.
     fn plan(&mut self, head: u64, ready_bytes: usize, retries: &mut usize) -> Option<Span> {
-        if self.in_flight >= self.max_in_flight {
+        let expected = self.average.saturating_mul(self.blocks_in_flight as usize);
+        let is_busy = self.in_flight > 0 && expected.saturating_add(self.average) > IN_FLIGHT_BYTES;
+        if self.in_flight >= self.max_in_flight || is_busy {
             return None;
         }
+        let fitting = (ANSWER_BYTES / self.average.max(1)) as u64;
+        let fitting = fitting.clamp(1, self.max_batch);
         if *retries > 0 {
-            *retries -= 1;
-            if let Some(span) = self.holes.pop_front() {
-                self.in_flight += 1;
-                return Some(span);
+            if let Some(hole) = self.holes.pop_front() {
+                let (span, rest) = hole.split(fitting);
+                if rest.count > 0 {
+                    self.holes.push_front(rest);
+                } else {
+                    *retries -= 1;
+                }
+                return Some(self.begin(span));
             }
+            *retries = 0;
         }
         let last = head.min(self.wanted.saturating_add(AHEAD - 1));
         let is_full = ready_bytes >= READY_BYTES && self.next > self.wanted;
         if self.next > last || is_full {
             return None;
         }
-        let fitting = (ANSWER_BYTES / self.average.max(1)) as u64;
-        let count = fitting.clamp(1, self.max_batch).min(last - self.next + 1);
         let span = Span {
             first: self.next,
-            count,
+            count: fitting.min(last - self.next + 1),
         };
-        self.next += count;
+        self.next += span.count;
+        Some(self.begin(span))
+    }
+
+    fn begin(&mut self, span: Span) -> Span {
         self.in_flight += 1;
-        Some(span)
+        self.blocks_in_flight += span.count;
+        span
+    }
+
+    fn end(&mut self, span: Span) {
+        self.in_flight -= 1;
+        self.blocks_in_flight -= span.count;
     }
 
     /// The first `came` blocks of `span` came, with `bytes` of JSON.
     fn done(&mut self, span: Span, came: u64, bytes: usize) {
-        self.in_flight -= 1;
+        self.end(span);
         if let Some(size) = bytes.checked_div(usize::try_from(came).unwrap_or(usize::MAX)) {
             self.average = (3 * self.average.min(4 * ANSWER_BYTES) + size) / 4;
         }
-        if came < span.count {
-            self.holes.push_back(Span {
-                first: span.first + came,
-                count: span.count - came,
-            });
-            let holes = self.holes.make_contiguous();
-            holes.sort_unstable_by_key(|hole| hole.first);
+        self.add_hole(span.split(came).1);
+    }
+
+    /// The request for `span` failed, and the endpoint did not only ask for a slower pace: the
+    /// answer may have been too large, so no later request is as large.
+    fn failed(&mut self, span: Span) {
+        self.end(span);
+        let half = span.count.div_ceil(2);
+        if half < span.count {
+            self.average = self.average.max(ANSWER_BYTES / half as usize);
+        }
+        let (first, second) = span.split(half);
+        self.add_hole(first);
+        self.add_hole(second);
+    }
+
+    fn add_hole(&mut self, hole: Span) {
+        if hole.count > 0 {
+            let place = self.holes.partition_point(|other| other.first < hole.first);
+            self.holes.insert(place, hole);
         }
     }
 }
@@ -166,9 +215,24 @@ impl Prefetcher {
                 self.restart(number);
                 return Ok(None);
             };
-            let (fetched, error) = match result {
-                Ok(fetched) => (fetched, None),
-                Err(error) => (FetchedBlocks::default(), Some(error)),
+            let fetched = match result {
+                Ok(fetched) => fetched,
+                Err(error) if is_refused(&error, span) => {
+                    self.window.failed(span);
+                    retries += 2;
+                    continue;
+                }
+                Err(error) => {
+                    if error.cause.is_pause() {
+                        self.window.done(span, 0, 0);
+                    } else {
+                        self.window.failed(span);
+                    }
+                    if span.contains(number) {
+                        return Err(error);
+                    }
+                    continue;
+                }
             };
             let came = fetched.blocks.len() as u64;
             self.window.done(span, came, fetched.json_bytes);
@@ -176,7 +240,7 @@ impl Prefetcher {
             self.ready
                 .extend(came_blocks.map(|data| (data.block.number, data)));
             if span.contains(number) && !self.ready.contains_key(&number) {
-                return error.map_or(Ok(None), Err);
+                return Ok(None);
             }
         }
     }
@@ -218,6 +282,13 @@ impl Prefetcher {
             });
         }
     }
+}
+
+/// Whether the endpoint works and does not answer a request for several blocks: its halves are sent
+/// without a pause.
+fn is_refused(error: &L1Error, span: Span) -> bool {
+    let is_answer = matches!(error.cause, L1Cause::Refused { .. } | L1Cause::TooLarge(_));
+    span.count > 1 && is_answer && error.cause.may_be_size()
 }
 
 #[cfg(test)]

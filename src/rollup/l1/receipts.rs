@@ -168,27 +168,13 @@ impl ReceiptMethod {
         }
     }
 
-    /// The receipts in the answers to [`ReceiptMethod::calls`], checked against the header.
+    /// The receipts in the answer to the only call of a method for whole blocks, checked against the
+    /// header.
     pub(super) fn read(
         self,
-        answers: &[Box<RawValue>],
+        answer: &RawValue,
         block: &L1Block,
     ) -> Result<Vec<ReceiptLogs>, L1Cause> {
-        if self == Self::EachTransaction {
-            let receipts = answers.iter().map(|answer| {
-                let receipt: Option<L1Receipt> = read(answer)?;
-                receipt.ok_or_else(|| {
-                    L1Cause::Untrue(format!(
-                        "a transaction of block {} has no receipt",
-                        block.hash
-                    ))
-                })
-            });
-            return answer::receipts(receipts.collect::<Result<_, _>>()?, block);
-        }
-        let [answer] = answers else {
-            return Err(L1Cause::Malformed(format!("{} answers", answers.len())));
-        };
         let missing = || L1Cause::Missing(block.hash);
         match self {
             Self::Raw => {

@@ -51,7 +51,6 @@ pub(super) type L1Reply = Result<Box<RawValue>, L1Cause>;
 pub(super) enum Transport {
     Http {
         endpoint: HttpTarget,
-        max_answer: u32,
         timeout: Duration,
     },
     Socket(SocketEndpoint),
@@ -79,7 +78,6 @@ impl Transport {
             Some(("ws" | "wss", _)) => Ok(socket(SocketPlace::WebSocket(url.to_owned()))),
             Some(_) => Ok(Self::Http {
                 endpoint: HttpTarget::new(url, HeaderMap::new())?,
-                max_answer: config.max_answer,
                 timeout: config.timeout,
             }),
             None if url.contains('/') || url.ends_with(".ipc") => {
@@ -100,20 +98,21 @@ impl Transport {
         }
     }
 
-    /// Sends the calls in one request; answers come in the order of the calls.
-    pub(super) async fn send(&self, calls: &[RpcCall]) -> Result<Vec<L1Reply>, L1Cause> {
+    /// Sends the calls in one request; answers come in the order of the calls. An answer of more
+    /// than `max_answer` bytes is refused over HTTP. Over a socket the limit is the connection's,
+    /// and answers come one after the other.
+    pub(super) async fn send(
+        &self,
+        calls: &[RpcCall],
+        max_answer: u32,
+    ) -> Result<Vec<L1Reply>, L1Cause> {
         match self {
-            Self::Http {
-                endpoint,
-                max_answer,
-                timeout,
-            } => {
-                let sent = endpoint.post(request_body(calls), *max_answer as usize, *timeout);
-                let reply = sent.await.map_err(|fault| {
-                    L1Cause::Transport(match fault {
-                        HttpFault::Broken(text) => text,
-                        fault => fault.to_string(),
-                    })
+            Self::Http { endpoint, timeout } => {
+                let sent = endpoint.post(request_body(calls), max_answer as usize, *timeout);
+                let reply = sent.await.map_err(|fault| match fault {
+                    HttpFault::Broken(text) => L1Cause::Transport(text),
+                    HttpFault::Timeout => L1Cause::Timeout,
+                    HttpFault::TooLarge(bytes) => L1Cause::TooLarge(bytes),
                 })?;
                 read_reply(&reply, calls.len())
             }
@@ -332,7 +331,7 @@ fn failure(error: ClientError) -> L1Cause {
     match error {
         ClientError::Call(refusal) => refusal_of(&refusal),
         ClientError::ParseError(error) => L1Cause::malformed(error),
-        ClientError::RequestTimeout => L1Cause::Transport("no answer in time".into()),
+        ClientError::RequestTimeout => L1Cause::Timeout,
         ClientError::Transport(error) => L1Cause::Transport(excerpt(causes(&*error))),
         error => L1Cause::Transport(excerpt(error)),
     }

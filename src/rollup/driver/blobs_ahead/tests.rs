@@ -10,9 +10,12 @@ use crate::{
 };
 use alloy_eips::eip4844::{Blob, kzg_to_versioned_hash};
 use serde_json::json;
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
 };
 
 /// A blob that differs from others in one element.
@@ -86,6 +89,23 @@ async fn blobs_fetched_ahead_cost_no_second_request() {
     assert_taken(&mut ahead, 2).await;
     assert!(ahead.has_room());
     assert_eq!(blob_requests(&server), 2);
+}
+
+#[tokio::test]
+async fn blobs_that_are_never_taken_do_not_occupy_requests() {
+    let server = beacon(Arc::default()).await;
+    let mut ahead = ahead_of(&server, 2);
+    ahead.start(&block(1), vec![blob(1).0]);
+    ahead.start(&block(2), vec![blob(2).0]);
+    let has_room = async {
+        while !ahead.has_room() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let in_time = tokio::time::timeout(Duration::from_secs(10), has_room).await;
+    in_time.expect("the requests have ended");
+    assert_taken(&mut ahead, 2).await;
+    assert_eq!(blob_requests(&server), 2, "the answer was kept");
 }
 
 #[tokio::test]

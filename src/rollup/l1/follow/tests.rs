@@ -59,15 +59,49 @@ async fn a_subscription_brings_heads_without_polls() {
         following.l1.new_head.send_replace(block_json(header));
         following.until(header).await;
     }
-    // A head may go back, and a false one is not believed.
+    // A head may go back, and a false one is not believed but polled for.
     following.l1.new_head.send_replace(block_json(&headers[2]));
     following.until(&headers[2]).await;
-    let mut forged = block_json(&headers[3]);
-    forged["timestamp"] = json!("0x1");
-    following.l1.new_head.send_replace(forged);
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    assert_eq!(following.heads.borrow().head, Some(block(&headers[2])));
     assert_eq!(following.l1.calls("eth_getBlockByNumber"), 1);
+    following.l1.new_head.send_replace(forged(&headers[3]));
+    following.until(&headers[0]).await;
+    assert_eq!(following.l1.calls("eth_getBlockByNumber"), 2);
+}
+
+fn forged(header: &Header) -> serde_json::Value {
+    let mut forged = block_json(header);
+    forged["timestamp"] = json!("0x1");
+    forged
+}
+
+#[tokio::test]
+async fn a_subscription_of_unverifiable_headers_does_not_freeze_the_head() {
+    let headers = chain(5, 100, 60, 1);
+    let poll = Duration::from_millis(100);
+    let mut following = following(&headers[..1], "ws", poll).await;
+    following.until(&headers[0]).await;
+    // Headers come more often than polls are left out.
+    let forge = {
+        let l1 = following.l1.clone();
+        let false_head = forged(&headers[0]);
+        tokio::spawn(async move {
+            loop {
+                l1.new_head.send_replace(false_head.clone());
+                tokio::time::sleep(poll / 2).await;
+            }
+        })
+    };
+    for count in [2, 3, 60] {
+        tokio::time::sleep(4 * poll).await;
+        following.l1.set(&headers[..count]);
+        following.until(&headers[count - 1]).await;
+    }
+    // The subscription is dropped, so no header causes a poll any more.
+    let polls = following.l1.calls("eth_getBlockByNumber");
+    tokio::time::sleep(10 * poll).await;
+    let more = following.l1.calls("eth_getBlockByNumber") - polls;
+    assert!(more <= 12, "{more} polls");
+    forge.abort();
 }
 
 #[tokio::test]

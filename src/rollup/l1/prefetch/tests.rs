@@ -39,6 +39,7 @@ fn requests_grow_with_small_blocks_and_stay_few() {
             1000,
         );
         window.in_flight += 1;
+        window.blocks_in_flight += 1;
     }
     assert_eq!(window.plan(1000, 0, &mut 0), span(13, 20));
     window.done(
@@ -98,6 +99,58 @@ proptest! {
         }
         prop_assert_eq!(came, (0..=head).collect());
     }
+}
+
+proptest! {
+    /// Every block comes, however large its neighbours are, from an endpoint that fails requests
+    /// for several blocks above its limit.
+    #[test]
+    fn requests_shrink_until_their_answers_fit(
+        sizes in proptest::collection::vec(prop_oneof![100usize..50_000, 1_000_000..70_000_000usize], 1..200),
+        limit in 100_000usize..30_000_000,
+    ) {
+        let mut window = Window::new(0, 10, 20);
+        let head = sizes.len() as u64 - 1;
+        let mut came = std::collections::BTreeSet::new();
+        let mut in_flight = std::collections::VecDeque::new();
+        for request in 0.. {
+            prop_assert!(request <= 3 * sizes.len(), "{request} requests");
+            let mut retries = window.holes.len();
+            while let Some(span) = window.plan(head, 0, &mut retries) {
+                in_flight.push_back(span);
+            }
+            let Some(span) = in_flight.pop_front() else { break };
+            let blocks = span.first as usize..(span.first + span.count) as usize;
+            let bytes: usize = sizes[blocks].iter().sum();
+            if span.count > 1 && bytes > limit {
+                window.failed(span);
+                let halves = window.holes.iter().filter(|hole| span.contains(hole.first));
+                prop_assert!(halves.clone().count() >= 2);
+            } else {
+                came.extend(span.first..span.first + span.count);
+                window.done(span, span.count, bytes);
+            }
+        }
+        prop_assert_eq!(came, (0..=head).collect());
+    }
+}
+
+#[test]
+fn expected_answers_in_flight_are_bounded() {
+    let mut window = Window::new(0, 100, 20);
+    window.average = 10 << 20;
+    let mut count = 0;
+    while let Some(span) = window.plan(1000, 0, &mut 0) {
+        assert_eq!(span.count, 1);
+        count += 1;
+    }
+    assert_eq!(count, 3, "30 MiB");
+    window.average = 100 << 20;
+    for first in 0..3 {
+        assert_eq!(window.plan(1000, 0, &mut 0), None);
+        window.done(Span { first, count: 1 }, 0, 0);
+    }
+    assert!(window.plan(1000, 0, &mut 3).is_some(), "one always");
 }
 
 async fn fake(count: u64) -> (FakeL1, Vec<alloy_consensus::Header>) {

@@ -180,7 +180,7 @@ async fn huge_and_malformed_proofs_are_refused() {
             ..L1Config::new(l1.url())
         };
         let error = read_with(small).await.unwrap_err();
-        assert!(matches!(error.cause, L1Cause::Transport(_)), "{error}");
+        assert!(matches!(error.cause, L1Cause::TooLarge(_)), "{error}");
     }
     let mut many = truth.clone();
     many["storageProof"] = json!(vec![truth["storageProof"][0].clone(); 3]);

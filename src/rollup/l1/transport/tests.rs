@@ -199,7 +199,7 @@ async fn a_websocket_answers_calls_and_batches_and_is_made_again() {
         params: json!([number, false]),
     };
     let answers = transport
-        .send(&[call("0x6"), call("0x63"), call("0x5")])
+        .send(&[call("0x6"), call("0x63"), call("0x5")], 1 << 20)
         .await
         .unwrap();
     let numbers: Vec<Value> = answers
@@ -213,7 +213,10 @@ async fn a_websocket_answers_calls_and_batches_and_is_made_again() {
         panic!("a socket");
     };
     *socket.client.lock().await = None;
-    assert_eq!(transport.send(&[call("0x6")]).await.unwrap().len(), 1);
+    assert_eq!(
+        transport.send(&[call("0x6")], 1 << 20).await.unwrap().len(),
+        1
+    );
 
     let gone = L1Client::new(&config("ws://127.0.0.1:1")).unwrap();
     let error = gone.chain_id().await.unwrap_err();

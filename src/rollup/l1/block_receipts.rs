@@ -1,0 +1,122 @@
+//! The receipts of one block, by the method that the endpoint has and that its answers fit.
+
+use super::{
+    L1BlockAt, L1Cause, L1Client, L1Error,
+    answer::{self, L1Receipt},
+    read,
+    receipts::ReceiptMethod,
+};
+use alloy_consensus::constants::EMPTY_RECEIPTS;
+use alloy_primitives::B256;
+use starling_proto::attributes::{L1Block, ReceiptLogs};
+use std::time::Instant;
+
+/// The receipts of a block, checked against its header.
+pub(super) struct BlockReceipts {
+    pub receipts: Vec<ReceiptLogs>,
+    /// Bytes of the answers.
+    pub json_bytes: usize,
+}
+
+impl L1Client {
+    /// For every transaction of a block, in order, whether it succeeded and its logs; checked
+    /// against `block.receipts_root`.
+    pub async fn receipts(&self, block: &L1Block) -> Result<Vec<ReceiptLogs>, L1Error> {
+        if block.receipts_root == EMPTY_RECEIPTS {
+            return Ok(vec![]);
+        }
+        // Without the number of transactions, the methods for large blocks are right for any.
+        let method = self.receipt_method(usize::MAX);
+        if method != ReceiptMethod::EachTransaction {
+            match self.receipts_by(method, block, &[]).await {
+                Err(error) if error.cause.is_unsupported() || error.cause.may_be_size() => {}
+                result => return Ok(result?.receipts),
+            }
+        }
+        let hashes = self.ask_one(L1BlockAt::Hash(block.hash).call(false), |answer| {
+            let hashes: Option<answer::TransactionHashes> = read(&answer?)?;
+            Ok(hashes.ok_or(L1Cause::Missing(block.hash))?.transactions)
+        });
+        let each = ReceiptMethod::EachTransaction;
+        let fetched = self.receipts_by(each, block, &hashes.await?).await;
+        Ok(fetched?.receipts)
+    }
+
+    /// As [`L1Client::receipts`], for a block whose transactions are known.
+    pub(super) async fn receipts_of(
+        &self,
+        block: &L1Block,
+        transactions: &[B256],
+    ) -> Result<BlockReceipts, L1Error> {
+        let each = ReceiptMethod::EachTransaction;
+        loop {
+            let method = self.receipt_method(transactions.len());
+            match self.receipts_by(method, block, transactions).await {
+                Err(error) if method != each && error.cause.is_unsupported() => {}
+                // One by one, receipts fit any limit that a transaction fits.
+                Err(error) if method != each && error.cause.may_be_size() => {
+                    return self.receipts_by(each, block, transactions).await;
+                }
+                result => return result,
+            }
+        }
+    }
+
+    /// The receipts by one method; `transactions` is needed by [`ReceiptMethod::EachTransaction`].
+    pub(super) async fn receipts_by(
+        &self,
+        method: ReceiptMethod,
+        block: &L1Block,
+        transactions: &[B256],
+    ) -> Result<BlockReceipts, L1Error> {
+        let calls = method.calls(block, transactions);
+        if method == ReceiptMethod::EachTransaction {
+            let read_one = |_, answer: &_| -> Result<L1Receipt, L1Cause> {
+                read::<Option<L1Receipt>>(answer)?.ok_or_else(|| {
+                    L1Cause::Untrue(format!(
+                        "a transaction of block {} has no receipt",
+                        block.hash
+                    ))
+                })
+            };
+            let found = self.ask_each(&calls, read_one).await;
+            if let Some(error) = found.failure {
+                return Err(error);
+            }
+            let name = calls.first().map_or("receipts", |call| call.method);
+            let receipts = answer::receipts(found.answers, block);
+            return Ok(BlockReceipts {
+                receipts: receipts.map_err(|cause| self.blamed(name, cause))?,
+                json_bytes: found.json_bytes,
+            });
+        }
+        let mut found = self
+            .ask_each(&calls, |_, answer| method.read(answer, block))
+            .await;
+        if let Some(error) = found.failure {
+            self.note_unsupported(method, &error);
+            return Err(error);
+        }
+        let nothing = || L1Cause::Malformed("nothing".into());
+        Ok(BlockReceipts {
+            receipts: found
+                .answers
+                .pop()
+                .ok_or_else(|| self.error("receipts", nothing()))?,
+            json_bytes: found.json_bytes,
+        })
+    }
+
+    /// Remembers that the endpoint lacks a method, if the error says so.
+    pub(super) fn note_unsupported(&self, method: ReceiptMethod, error: &L1Error) {
+        if error.cause.is_unsupported() {
+            let mut methods = self.inner.receipt_methods.lock();
+            methods.is_lacking(method, Instant::now());
+        }
+    }
+
+    pub(super) fn receipt_method(&self, transactions: usize) -> ReceiptMethod {
+        let mut methods = self.inner.receipt_methods.lock();
+        methods.choose(transactions, Instant::now())
+    }
+}

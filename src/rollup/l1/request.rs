@@ -1,0 +1,289 @@
+//! Requests of the client: the endpoint that gets one, how large its answer may be, and how many
+//! requests a list of calls takes.
+
+use super::{
+    L1Cause, L1Client, L1Error,
+    gate::{USUAL_ANSWER, Urgency},
+    read,
+    transport::{L1Reply, RpcCall},
+};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, value::RawValue};
+use std::{ops::Range, time::Instant};
+
+/// Answers to a list of calls.
+#[derive(Debug)]
+pub(super) struct L1Answers<T> {
+    /// Answers to the first calls, up to the failure.
+    pub answers: Vec<T>,
+    /// Bytes of their JSON.
+    pub json_bytes: usize,
+    /// The error of the first call without an answer.
+    pub failure: Option<L1Error>,
+}
+
+impl L1Client {
+    /// One call whose result needs no check.
+    pub(super) async fn call<T: DeserializeOwned>(
+        &self,
+        method: &'static str,
+        params: Value,
+    ) -> Result<T, L1Error> {
+        self.ask_one(RpcCall { method, params }, |answer| read(&answer?))
+            .await
+    }
+
+    pub(super) async fn ask_one<T>(
+        &self,
+        call: RpcCall,
+        read: impl Fn(L1Reply) -> Result<T, L1Cause>,
+    ) -> Result<T, L1Error> {
+        self.ask(&[call], |answers| {
+            let only = answers.into_iter().next();
+            read(only.unwrap_or_else(|| Err(L1Cause::Malformed("nothing".into()))))
+        })
+        .await
+    }
+
+    /// Sends any number of calls whose answers `read` reads one by one, in requests of at most one
+    /// batch, one after the other. After a batch that fails, possibly since its answer is too large,
+    /// batches are half as large. If only later calls of a batch are refused, its first answers are
+    /// kept. Ends at the first call that fails by itself.
+    pub(super) async fn ask_each<T>(
+        &self,
+        calls: &[RpcCall],
+        read: impl Fn(usize, &RawValue) -> Result<T, L1Cause>,
+    ) -> L1Answers<T> {
+        let mut found = L1Answers {
+            answers: Vec::with_capacity(calls.len()),
+            json_bytes: 0,
+            failure: None,
+        };
+        let mut parts = CallParts {
+            first: 0,
+            calls: calls.len(),
+            most: self.inner.max_batch,
+        };
+        while let Some(part) = parts.next() {
+            let asked = self.ask(&calls[part.clone()], |answers| {
+                first_answers(answers, |offset, answer| read(part.start + offset, answer))
+            });
+            match asked.await {
+                Ok(first) => {
+                    parts.came(first.answers.len());
+                    found.answers.extend(first.answers);
+                    found.json_bytes += first.json_bytes;
+                }
+                Err(error) if part.len() > 1 && error.cause.may_be_size() => {
+                    parts.failed(&part);
+                }
+                Err(error) => {
+                    found.failure = Some(error);
+                    break;
+                }
+            }
+        }
+        found
+    }
+
+    /// Sends the calls in one request, to one endpoint after the other until `read` accepts the
+    /// answers. The error is that of the last endpoint.
+    pub(super) async fn ask<T>(
+        &self,
+        calls: &[RpcCall],
+        read: impl Fn(Vec<L1Reply>) -> Result<T, L1Cause>,
+    ) -> Result<T, L1Error> {
+        let method = calls.first().map_or("", |call| call.method);
+        let mut tried = self.left_out();
+        let mut failure = None;
+        loop {
+            let now = Instant::now();
+            let pick = self.inner.routes.lock().pick(self.urgency, tried, now);
+            let Some(pick) = pick else { break };
+            // A call that has failed at one endpoint does not wait for another.
+            if !pick.wait.is_zero() && (failure.is_some() || pick.wait > self.inner.timeout) {
+                let resting = self.error_of(pick.index, method, L1Cause::Resting(pick.wait));
+                failure.get_or_insert(resting);
+                break;
+            }
+            tokio::time::sleep(pick.wait).await;
+            tried.add(pick.index);
+            let cause = match self.exchange(pick.index, calls).await.and_then(&read) {
+                Ok(value) => {
+                    let mut routes = self.inner.routes.lock();
+                    routes.answered(self.urgency, pick.index);
+                    return Ok(value);
+                }
+                Err(cause) => cause,
+            };
+            // The caller halves the batch: no endpoint is to blame yet.
+            let is_halved = calls.len() > 1 && matches!(cause, L1Cause::TooLarge(_));
+            if cause.is_unsupported() || is_halved {
+                return Err(self.error_of(pick.index, method, cause));
+            }
+            self.blame(pick.index, &cause);
+            let error = self.error_of(pick.index, method, cause);
+            if self.inner.endpoints.len() > 1 {
+                tracing::debug!(%error, "an L1 endpoint failed; another one is asked");
+            }
+            failure = Some(error);
+        }
+        let none = || L1Cause::Transport("no endpoint".into());
+        Err(failure.unwrap_or_else(|| self.error(method, none())))
+    }
+
+    /// An endpoint that failed is paused or asked last.
+    fn blame(&self, index: usize, cause: &L1Cause) {
+        if let Some(fault) = cause.fault() {
+            let mut routes = self.inner.routes.lock();
+            routes.failed(self.urgency, index, fault, Instant::now());
+        }
+    }
+
+    /// An error that showed only after several answers of the endpoint in use.
+    pub(super) fn blamed(&self, method: &'static str, cause: L1Cause) -> L1Error {
+        let index = self.inner.routes.lock().first(self.urgency);
+        self.blame(index, &cause);
+        self.error_of(index, method, cause)
+    }
+
+    async fn exchange(&self, index: usize, calls: &[RpcCall]) -> Result<Vec<L1Reply>, L1Cause> {
+        self.admit(index).await?;
+        let most = self.inner.max_answer;
+        if self.urgency == Urgency::Urgent {
+            return self.send(index, calls, most).await;
+        }
+        match self.send(index, calls, USUAL_ANSWER.min(most)).await {
+            // One call cannot be split: its answer may be as large as that of an urgent one.
+            Err(L1Cause::TooLarge(_)) if calls.len() == 1 && USUAL_ANSWER < most => {
+                let permit = self.inner.gate.enter_large().await;
+                let _permit = permit.map_err(|error| L1Cause::Transport(error.to_string()))?;
+                self.send(index, calls, most).await
+            }
+            answers => answers,
+        }
+    }
+
+    /// Sends a request to one endpoint, when its turn has come.
+    pub(super) async fn send(
+        &self,
+        index: usize,
+        calls: &[RpcCall],
+        max_answer: u32,
+    ) -> Result<Vec<L1Reply>, L1Cause> {
+        let permit = self.inner.gate.enter(self.urgency, calls.len()).await;
+        let _permit = permit.map_err(|error| L1Cause::Transport(error.to_string()))?;
+        let started = Instant::now();
+        let endpoint = &self.inner.endpoints[index];
+        let answers = endpoint.transport.send(calls, max_answer).await;
+        let method = calls.first().map_or("", |call| call.method);
+        metrics::histogram!("op_node_default_l1_request_seconds", "request" => method)
+            .record(started.elapsed().as_secs_f64());
+        answers
+    }
+
+    /// An error of the endpoint in use.
+    pub(super) fn error(&self, method: &'static str, cause: L1Cause) -> L1Error {
+        let index = self.inner.routes.lock().first(self.urgency);
+        self.error_of(index, method, cause)
+    }
+
+    pub(super) fn error_of(&self, index: usize, method: &'static str, cause: L1Cause) -> L1Error {
+        L1Error {
+            endpoint: self.inner.endpoints[index].transport.name().clone(),
+            method,
+            cause,
+        }
+    }
+}
+
+/// Reads the answers before the first refusal; fails if the first one is a refusal.
+fn first_answers<T>(
+    answers: Vec<L1Reply>,
+    read: impl Fn(usize, &RawValue) -> Result<T, L1Cause>,
+) -> Result<L1Answers<T>, L1Cause> {
+    let mut found = L1Answers {
+        answers: Vec::with_capacity(answers.len()),
+        json_bytes: 0,
+        failure: None,
+    };
+    for (offset, answer) in answers.into_iter().enumerate() {
+        let answer = match answer {
+            Err(_) if offset > 0 => break,
+            answer => answer?,
+        };
+        found.json_bytes += answer.get().len();
+        found.answers.push(read(offset, &answer)?);
+    }
+    if found.answers.is_empty() {
+        return Err(L1Cause::Malformed("nothing".into()));
+    }
+    Ok(found)
+}
+
+/// The parts in which a list of calls is sent, one after the other. Pure.
+#[derive(Debug)]
+struct CallParts {
+    /// The first call without an answer.
+    first: usize,
+    calls: usize,
+    /// Calls in one part at most.
+    most: usize,
+}
+
+impl CallParts {
+    fn next(&self) -> Option<Range<usize>> {
+        let end = self.calls.min(self.first + self.most);
+        (self.first < end).then_some(self.first..end)
+    }
+
+    /// The first `count` answers of a part came.
+    fn came(&mut self, count: usize) {
+        self.first += count;
+    }
+
+    /// A part of several calls failed as a whole: later parts are not as large either.
+    fn failed(&mut self, part: &Range<usize>) {
+        self.most = part.len().div_ceil(2);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Every call is answered once and in order, whatever an endpoint accepts at once; no call
+        /// that is answered is sent again.
+        #[test]
+        fn parts_shrink_until_they_fit(
+            sizes in proptest::collection::vec(1usize..100, 0..100),
+            max_batch in 1usize..30,
+            limit in 100usize..300,
+            refuses_items: bool,
+        ) {
+            let mut parts = CallParts { first: 0, calls: sizes.len(), most: max_batch };
+            let (mut came, mut requests) = (0, 0);
+            while let Some(part) = parts.next() {
+                prop_assert_eq!(part.start, came);
+                prop_assert!(part.len() <= max_batch);
+                requests += 1;
+                let mut bytes = 0;
+                let fitting = sizes[part.clone()].iter().take_while(|size| {
+                    bytes += **size;
+                    bytes <= limit
+                });
+                let fitting = fitting.count();
+                if fitting == part.len() || refuses_items {
+                    came += fitting;
+                    parts.came(fitting);
+                } else {
+                    parts.failed(&part);
+                }
+            }
+            prop_assert_eq!(came, sizes.len());
+            prop_assert!(requests <= sizes.len() + 5, "at most five halvings of 29");
+        }
+    }
+}

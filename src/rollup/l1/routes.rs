@@ -1,0 +1,110 @@
+//! The choice of endpoints for urgent and bulk requests. Pure: the time comes in as an argument.
+//!
+//! Both classes use the same endpoint as long as it serves both. A pause that an endpoint demands
+//! of bulk requests is kept by bulk requests only: urgent ones are few, and one of them finds out
+//! whether the pause is for all. A failure of an endpoint under bulk requests, such as a timeout of
+//! a large answer, says nothing about urgent ones either.
+
+use super::gate::Urgency;
+use crate::rollup::http::rotation::{Fault, Pick, Rotation, Tried};
+use std::time::Instant;
+
+pub(super) struct L1Routes {
+    urgent: Rotation,
+    bulk: Rotation,
+}
+
+impl L1Routes {
+    pub(super) fn new(endpoints: usize) -> Self {
+        Self {
+            urgent: Rotation::new(endpoints),
+            bulk: Rotation::new(endpoints),
+        }
+    }
+
+    /// The endpoint that answered a request of this class last.
+    pub(super) fn first(&self, urgency: Urgency) -> usize {
+        match urgency {
+            Urgency::Urgent => self.urgent.first(),
+            Urgency::Bulk => self.bulk.first(),
+        }
+    }
+
+    /// The endpoint of the next request; `None` if all were tried. Bulk requests prefer the endpoint
+    /// of urgent ones, whose heads they follow.
+    pub(super) fn pick(&mut self, urgency: Urgency, tried: Tried, now: Instant) -> Option<Pick> {
+        match urgency {
+            Urgency::Urgent => self.urgent.pick(tried, now),
+            Urgency::Bulk => {
+                self.bulk.prefer(self.urgent.first());
+                self.bulk.pick(tried, now)
+            }
+        }
+    }
+
+    /// The endpoint succeeded.
+    pub(super) fn answered(&mut self, urgency: Urgency, index: usize) {
+        match urgency {
+            Urgency::Urgent => self.urgent.answered(index),
+            Urgency::Bulk => self.bulk.answered(index),
+        }
+    }
+
+    /// The endpoint failed.
+    pub(super) fn failed(&mut self, urgency: Urgency, index: usize, fault: Fault, now: Instant) {
+        match (urgency, fault) {
+            (Urgency::Bulk, _) => {
+                self.bulk.failed(index, fault, now);
+            }
+            (Urgency::Urgent, fault) => {
+                let rest = self.urgent.failed(index, fault, now);
+                if let Fault::Busy(_) = fault {
+                    self.bulk.failed(index, Fault::Busy(Some(rest)), now);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Urgency::*, *};
+    use std::time::Duration;
+
+    fn pick(routes: &mut L1Routes, urgency: Urgency, now: Instant) -> (usize, u64) {
+        let pick = routes.pick(urgency, Tried::default(), now).unwrap();
+        (pick.index, pick.wait.as_secs())
+    }
+
+    #[test]
+    fn a_pause_of_bulk_requests_is_not_one_of_urgent_requests() {
+        let now = Instant::now();
+        let busy = Fault::Busy(Some(Duration::from_secs(30)));
+        let mut routes = L1Routes::new(1);
+        routes.failed(Bulk, 0, busy, now);
+        assert_eq!(pick(&mut routes, Bulk, now), (0, 30));
+        assert_eq!(pick(&mut routes, Urgent, now), (0, 0));
+        // An answer to an urgent request does not end the pause.
+        routes.answered(Urgent, 0);
+        assert_eq!(pick(&mut routes, Bulk, now), (0, 30));
+        routes.failed(Urgent, 0, busy, now + Duration::from_secs(10));
+        assert_eq!(pick(&mut routes, Urgent, now), (0, 40));
+        assert_eq!(pick(&mut routes, Bulk, now), (0, 40), "a pause for all");
+    }
+
+    #[test]
+    fn bulk_requests_follow_urgent_ones_to_another_endpoint_and_back() {
+        let now = Instant::now();
+        let mut routes = L1Routes::new(2);
+        routes.failed(Urgent, 0, Fault::Broken, now);
+        routes.answered(Urgent, 1);
+        assert_eq!(pick(&mut routes, Bulk, now), (1, 0));
+        routes.failed(Bulk, 1, Fault::Broken, now);
+        routes.answered(Bulk, 0);
+        assert_eq!(pick(&mut routes, Bulk, now), (0, 0));
+        assert_eq!(routes.first(Bulk), 1, "preferred");
+        assert_eq!(routes.first(Urgent), 1);
+        let later = now + Duration::from_secs(1);
+        assert_eq!(pick(&mut routes, Bulk, later), (1, 0), "heads are from it");
+    }
+}
