@@ -78,7 +78,7 @@ fn batches_of_both_kinds_are_derived_on_every_fork() {
             assert_eq!((reads.singular_batches, reads.span_batches), expected);
             assert!(reads.frames > 0);
             // The bank counts the channel when it is opened and again when it is read.
-            let fronts = if fork < STRICT { 2 } else { 1 };
+            let fronts = if fork < Fork::Holocene { 2 } else { 1 };
             assert_eq!(reads.head_channels, fronts, "{fork:?}");
             assert!(reads.channel_bytes > 0);
         }

@@ -99,10 +99,7 @@ fn spawn(payloads: Vec<(Arc<Payload>, SyncSender<PreparedTransactions>)>) {
 
 /// Sends the result. A panic on a thread of rayon would abort the process, so it is caught: the
 /// thread that waits for the result prepares the payload again, and reports its own panic.
-fn send_unless_panicked(
-    result: SyncSender<PreparedTransactions>,
-    prepare: impl FnOnce() -> PreparedTransactions,
-) {
+fn send_unless_panicked<T>(result: SyncSender<T>, prepare: impl FnOnce() -> T) {
     if let Ok(prepared) = catch_unwind(AssertUnwindSafe(prepare)) {
         // The receiver may be gone.
         let _ = result.send(prepared);
@@ -214,8 +211,37 @@ mod tests {
     #[test]
     fn a_panic_ends_a_preparation_and_not_the_process() {
         let (result, running) = sync_channel(1);
-        rayon::spawn(|| send_unless_panicked(result, || panic!("expected by this test")));
+        rayon::spawn(|| send_unless_panicked::<()>(result, || panic!("expected by this test")));
         assert!(running.recv().is_err());
+    }
+
+    #[test]
+    fn expected_transactions_are_used_only_where_they_are_the_last_ones() {
+        let raw = |byte| Bytes::from(vec![byte]);
+        let expected = || Some(ExpectedTransactions::begin(vec![raw(2), raw(3)]));
+        for (transactions, expected) in [
+            (vec![raw(1), raw(2), raw(3)], expected()),
+            (vec![raw(2), raw(3)], expected()),
+            (vec![raw(1), raw(3), raw(2)], expected()),
+            (vec![raw(3)], expected()),
+            (vec![], expected()),
+            (vec![raw(1)], None),
+        ] {
+            let recovered = recover_forced(&transactions, expected);
+            assert_eq!(recovered.len(), transactions.len(), "{transactions:?}");
+        }
+        let (result, running) = sync_channel(1);
+        let marked = ExpectedTransactions {
+            transactions: vec![raw(2)],
+            running,
+        };
+        result
+            .send(vec![Err(InvalidBlock::Signature { index: 7 })])
+            .unwrap();
+        let recovered = recover_forced(&[raw(1), raw(2)], Some(marked));
+        let from_before = |one: &Result<_, _>| matches!(one, Err(InvalidBlock::Signature { .. }));
+        let used: Vec<_> = recovered.iter().map(from_before).collect();
+        assert_eq!(used, [false, true]);
     }
 
     #[test]

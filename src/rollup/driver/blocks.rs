@@ -54,7 +54,9 @@ impl RollupDriver {
             }
             if !derived.concluding && self.displaced_head.is_none() {
                 let head = self.engine.block(BlockAt::Hash(head.hash)).await?;
-                let head = head.map(|head| self.reference(&head)).transpose()?;
+                let head = head
+                    .map(|head| block_ref(&head, &self.rollup))
+                    .transpose()?;
                 self.set_displaced_head(head);
             }
         }

@@ -540,7 +540,7 @@ async fn a_displaced_head_is_reported_until_it_is_forgotten() {
         let value = text.lines().find_map(|line| line.strip_prefix(&name));
         value.unwrap().to_owned()
     };
-    let block = driver.reference_at(7).await.unwrap();
+    let block = driver.block_ref_at(7).await.unwrap();
     driver.set_displaced_head(block);
     assert_eq!(reported(), "7");
     driver.reset().await.unwrap();
