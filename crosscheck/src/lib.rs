@@ -1,6 +1,5 @@
-//! Channels of our encoder, decoded by `kona-protocol`, a derivation library of other authors: the
-//! same batches must come out. The package has nothing but this test; CONTRIBUTING.md says how to
-//! run it.
+//! Batcher data of our encoder, read by `kona-protocol`, a derivation library of other authors, and
+//! the reverse. The package has nothing but tests; CONTRIBUTING.md has their command.
 
 #[cfg(test)]
 mod tests;

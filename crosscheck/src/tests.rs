@@ -1,334 +1,274 @@
-//! Random chains on several forks, in singular and span batches, compressed with zlib and brotli.
+//! Random batches of every fork, singular and span, compressed with zlib and brotli: each
+//! implementation reads the same batches from the other's data.
 
-use alloy_consensus::{
-    SignableTransaction, TxEip1559, TxEip2930, TxEip7702, TxLegacy,
-    transaction::RlpEcdsaEncodableTx,
-};
-use alloy_eips::{
-    eip2930::{AccessList, AccessListItem},
-    eip7702::Authorization,
-};
-use alloy_primitives::{Address, B256, Bytes, Signature, TxKind, U256};
-use kona_genesis::RollupConfig;
-use kona_protocol::{BlockInfo, Channel};
+mod draw;
+mod kona;
+
+use alloy_primitives::{B256, Bytes, FixedBytes};
+use draw::Numbers;
 use starling_proto::{
-    batch::SingularBatch,
-    channel::{BatchContext, ChannelCompression, ChannelWriter},
+    batch::{Batch, SingularBatch},
+    channel::{BatchContext, BatchReader, ChannelCompression, ChannelData, ChannelWriter},
     fork::Fork,
     frame::{self, ChannelId, Frame},
     span::{SpanBlock, SpanBuilder},
 };
+use std::iter;
 
 const CONTEXT: BatchContext = BatchContext {
     genesis_time: 1_700_000_000,
     block_time: 2,
     chain_id: 901,
 };
-/// Random chains for each combination of fork, kind of batch and compression.
-const CHAINS: u64 = 40;
+/// Random channels of each kind and compression.
+const SEEDS: u64 = 50;
+const COMPRESSIONS: [ChannelCompression; 4] = [
+    ChannelCompression::Zlib,
+    ChannelCompression::Brotli9,
+    ChannelCompression::Brotli10,
+    ChannelCompression::Brotli11,
+];
 
-/// SplitMix64.
-struct Numbers(u64);
-
-impl Numbers {
-    fn draw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.draw() % bound
-    }
-
-    fn chance(&mut self) -> bool {
-        self.below(2) == 0
-    }
-
-    /// A number of any length up to 64 bits.
-    fn number(&mut self) -> u64 {
-        self.draw() >> self.below(64)
-    }
-
-    /// A number of any length up to 256 bits.
-    fn word(&mut self) -> U256 {
-        let limbs = [self.draw(), self.draw(), self.draw(), self.draw()];
-        U256::from_limbs(limbs) >> self.below(256)
-    }
-
-    fn hash(&mut self) -> B256 {
-        U256::from_limbs([self.draw(), self.draw(), self.draw(), self.draw()]).into()
-    }
-
-    fn address(&mut self) -> Address {
-        Address::from_word(self.hash())
-    }
-
-    fn bytes(&mut self, longest: u64) -> Bytes {
-        (0..self.below(longest + 1)).map(|_| self.draw() as u8).collect()
-    }
-
-    fn signature(&mut self) -> Signature {
-        Signature::new(self.word(), self.word(), self.chance())
-    }
-
-    fn access_list(&mut self) -> AccessList {
-        let items = (0..self.below(3)).map(|_| AccessListItem {
-            address: self.address(),
-            storage_keys: (0..self.below(3)).map(|_| self.hash()).collect(),
-        });
-        AccessList(items.collect())
-    }
-
-    fn target(&mut self) -> TxKind {
-        if self.chance() {
-            TxKind::Call(self.address())
-        } else {
-            TxKind::Create
-        }
-    }
-
-    fn signed<T: RlpEcdsaEncodableTx + SignableTransaction<Signature>>(
-        &mut self,
-        transaction: T,
-    ) -> Bytes {
-        let mut out = Vec::new();
-        transaction.eip2718_encode(&self.signature(), &mut out);
-        out.into()
-    }
-
-    /// A transaction of type 0, 1, 2 or, if the fork has it, 4.
-    fn transaction(&mut self, fork: Fork) -> Bytes {
-        let chain_id = CONTEXT.chain_id;
-        let (nonce, gas_limit) = (self.number(), self.number());
-        let (fee, tip) = (u128::from(self.number()), u128::from(self.number()));
-        let (to, value, input) = (self.target(), self.word(), self.bytes(200));
-        let access_list = self.access_list();
-        match self.below(if fork >= Fork::Isthmus { 5 } else { 4 }) {
-            kind @ (0 | 1) => self.signed(TxLegacy {
-                chain_id: (kind == 1).then_some(chain_id),
-                nonce,
-                gas_price: fee,
-                gas_limit,
-                to,
-                value,
-                input,
-            }),
-            2 => self.signed(TxEip2930 {
-                chain_id,
-                nonce,
-                gas_price: fee,
-                gas_limit,
-                to,
-                value,
-                access_list,
-                input,
-            }),
-            3 => self.signed(TxEip1559 {
-                chain_id,
-                nonce,
-                gas_limit,
-                max_fee_per_gas: fee,
-                max_priority_fee_per_gas: tip,
-                to,
-                value,
-                access_list,
-                input,
-            }),
-            _ => {
-                let authorization_list = (0..self.below(3))
-                    .map(|_| {
-                        let authorization = Authorization {
-                            chain_id: self.word(),
-                            address: self.address(),
-                            nonce: self.number(),
-                        };
-                        authorization.into_signed(self.signature())
-                    })
-                    .collect();
-                let to = self.address();
-                self.signed(TxEip7702 {
-                    chain_id,
-                    nonce,
-                    gas_limit,
-                    max_fee_per_gas: fee,
-                    max_priority_fee_per_gas: tip,
-                    to,
-                    value,
-                    access_list,
-                    authorization_list,
-                    input,
-                })
-            }
-        }
-    }
-
-    /// Consecutive blocks, up to twenty.
-    fn chain(&mut self, fork: Fork) -> Vec<SingularBatch> {
-        let mut epoch_number = 100 + self.below(1 << 40);
-        let start = CONTEXT.genesis_time + CONTEXT.block_time * self.below(1 << 30);
-        (0..1 + self.below(20))
-            .map(|index| {
-                epoch_number += self.below(2);
-                SingularBatch {
-                    parent_hash: self.hash(),
-                    epoch_number,
-                    epoch_hash: self.hash(),
-                    timestamp: start + CONTEXT.block_time * index,
-                    transactions: (0..self.below(6)).map(|_| self.transaction(fork)).collect(),
-                }
-            })
-            .collect()
-    }
+/// The batches of a channel.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    Singular,
+    Span,
+    Mixed,
 }
 
-fn span(blocks: &[SingularBatch], begins_epoch: bool) -> Vec<u8> {
-    let mut builder = SpanBuilder::new(CONTEXT);
-    for block in blocks {
-        let columns = SpanBlock {
-            epoch_number: block.epoch_number,
-            timestamp: block.timestamp,
-            transactions: block.transactions.clone(),
-        };
-        let pushed = builder.push(&columns, block.parent_hash, block.epoch_hash, begins_epoch);
-        pushed.expect("a consecutive block");
-    }
-    builder.encode().expect("a block")
+/// A batch to be written.
+enum Draft {
+    Singular(SingularBatch),
+    Span {
+        blocks: Vec<SingularBatch>,
+        begins_epoch: bool,
+    },
 }
 
-/// The data items of a channel: frames of at most `size` bytes, some of them in one item.
-fn items(
-    numbers: &mut Numbers,
-    batches: &[Vec<u8>],
-    compression: ChannelCompression,
+/// All that readers know of a batch.
+#[derive(Debug, PartialEq)]
+enum Content {
+    Singular(SingularBatch),
+    Span {
+        parent_check: FixedBytes<20>,
+        l1_origin_check: FixedBytes<20>,
+        blocks: Vec<SpanBlock>,
+    },
+}
+
+/// A random channel.
+struct Case {
+    /// How it was drawn, for messages.
+    name: String,
     fork: Fork,
-) -> Vec<Vec<u8>> {
-    let id = ChannelId::from_slice(&numbers.hash()[..16]);
-    let size = 24 + numbers.below(2_000) as usize;
-    let mut writer = ChannelWriter::new(id, compression, fork >= Fork::Fjord).expect("a channel");
-    for batch in batches {
-        writer.add(batch).expect("a small batch");
-    }
-    writer.close().expect("an open channel");
-    let mut frames: Vec<Frame> = Vec::new();
-    while let Some(frame) = writer.next_frame(size).expect("few frames") {
-        frames.push(frame);
-    }
-    let together = 1 + numbers.below(4) as usize;
-    frames.chunks(together).map(frame::encode).collect()
+    compression: ChannelCompression,
+    id: ChannelId,
+    /// Most bytes of a frame.
+    frame_size: usize,
+    /// Most frames of a data item.
+    frames_per_item: usize,
+    drafts: Vec<Draft>,
 }
 
-/// The other implementation's configuration of the same chain.
-fn rollup(fork: Fork) -> RollupConfig {
-    let mut rollup = RollupConfig {
-        block_time: CONTEXT.block_time,
-        l2_chain_id: CONTEXT.chain_id.into(),
-        ..RollupConfig::default()
-    };
-    rollup.genesis.l2_time = CONTEXT.genesis_time;
-    let since = |first: Fork| (fork >= first).then_some(0);
-    rollup.hardforks.regolith_time = since(Fork::Regolith);
-    rollup.hardforks.canyon_time = since(Fork::Canyon);
-    rollup.hardforks.delta_time = since(Fork::Delta);
-    rollup.hardforks.ecotone_time = since(Fork::Ecotone);
-    rollup.hardforks.fjord_time = since(Fork::Fjord);
-    rollup.hardforks.granite_time = since(Fork::Granite);
-    rollup.hardforks.holocene_time = since(Fork::Holocene);
-    rollup.hardforks.isthmus_time = since(Fork::Isthmus);
-    rollup
+fn cases(kind: Kind) -> impl Iterator<Item = Case> {
+    let all = COMPRESSIONS
+        .into_iter()
+        .flat_map(|compression| (0..SEEDS).map(move |seed| (compression, seed)));
+    all.map(move |(compression, seed)| Case::draw(kind, compression, seed))
 }
 
-/// The batches that the other implementation reads from data items.
-fn decode(items: &[Vec<u8>], fork: Fork) -> Vec<kona_protocol::Batch> {
-    let frames = items.iter().flat_map(|item| {
-        kona_protocol::Frame::parse_frames(item).expect("an item of frames")
-    });
-    let mut channel: Option<Channel> = None;
-    let opened = BlockInfo::default();
-    for frame in frames {
-        let channel = channel.get_or_insert_with(|| Channel::new(frame.id, opened));
-        channel.add_frame(frame, opened).expect("a frame of the channel");
-    }
-    let channel = channel.filter(Channel::is_ready).expect("a complete channel");
-    let data = channel.frame_data().expect("all frames");
-    let limit = if fork >= Fork::Fjord { 100_000_000 } else { 10_000_000 };
-    let rollup = rollup(fork);
-    let mut reader = kona_protocol::BatchReader::new(data, limit);
-    std::iter::from_fn(|| reader.next_batch(&rollup)).collect()
-}
-
-fn assert_singular(found: &[kona_protocol::Batch], chain: &[SingularBatch]) {
-    assert_eq!(found.len(), chain.len());
-    for (found, block) in found.iter().zip(chain) {
-        let kona_protocol::Batch::Single(found) = found else {
-            panic!("{found:?}");
+impl Case {
+    fn draw(kind: Kind, compression: ChannelCompression, seed: u64) -> Self {
+        let mut numbers = Numbers::new(seed);
+        let first = if compression.needs_fjord() {
+            Fork::Fjord
+        } else if kind == Kind::Singular {
+            Fork::Bedrock
+        } else {
+            Fork::Delta
         };
-        assert_eq!(found.parent_hash, block.parent_hash);
-        assert_eq!(found.epoch_num, block.epoch_number);
-        assert_eq!(found.epoch_hash, block.epoch_hash);
-        assert_eq!(found.timestamp, block.timestamp);
-        assert_eq!(found.transactions, block.transactions);
-    }
-}
-
-fn assert_span(found: &kona_protocol::Batch, chain: &[SingularBatch]) {
-    let kona_protocol::Batch::Span(found) = found else {
-        panic!("{found:?}");
-    };
-    let (first, last) = (&chain[0], &chain[chain.len() - 1]);
-    assert!(found.check_parent_hash(first.parent_hash));
-    assert!(found.check_origin_hash(last.epoch_hash));
-    assert_eq!(found.batches.len(), chain.len());
-    for (found, block) in found.batches.iter().zip(chain) {
-        assert_eq!(found.epoch_num, block.epoch_number);
-        assert_eq!(found.timestamp, block.timestamp);
-        assert_eq!(found.transactions, block.transactions);
-    }
-}
-
-fn compressions(fork: Fork) -> impl Iterator<Item = ChannelCompression> {
-    let all = [
-        ChannelCompression::Zlib,
-        ChannelCompression::Brotli9,
-        ChannelCompression::Brotli10,
-        ChannelCompression::Brotli11,
-    ];
-    let fits = move |one: &ChannelCompression| fork >= Fork::Fjord || !one.needs_fjord();
-    all.into_iter().filter(fits)
-}
-
-#[test]
-fn singular_batches_decode_to_the_same() {
-    let mut numbers = Numbers(1);
-    for fork in Fork::ALL {
-        for compression in compressions(fork) {
-            for _ in 0..CHAINS {
-                let chain = numbers.chain(fork);
-                let batches: Vec<_> = chain.iter().map(SingularBatch::encode).collect();
-                let items = items(&mut numbers, &batches, compression, fork);
-                assert_singular(&decode(&items, fork), &chain);
-            }
+        let forks = &Fork::ALL[first as usize..];
+        let fork = forks[numbers.below(forks.len() as u64) as usize];
+        Self {
+            name: format!("{kind:?}, {compression:?}, {fork:?}, seed {seed}"),
+            fork,
+            compression,
+            id: ChannelId::from_slice(&numbers.hash()[..16]),
+            frame_size: 32 + numbers.below(4_000) as usize,
+            frames_per_item: 1 + numbers.below(4) as usize,
+            drafts: numbers.drafts(kind, fork),
         }
     }
+
+    fn contents(&self) -> Vec<Content> {
+        self.drafts.iter().map(Draft::content).collect()
+    }
+
+    /// The frames of a channel of these batches.
+    fn frames(&self, batches: impl Iterator<Item = Vec<u8>>) -> Vec<Frame> {
+        let fjord = self.fork >= Fork::Fjord;
+        let mut writer =
+            ChannelWriter::new(self.id, self.compression, fjord).expect("brotli since Fjord");
+        for batch in batches {
+            writer.add(&batch).expect("less than the limit");
+        }
+        writer.close().expect("an open channel");
+        iter::from_fn(|| writer.next_frame(self.frame_size).expect("few frames")).collect()
+    }
 }
 
-#[test]
-fn span_batches_decode_to_the_same() {
-    let mut numbers = Numbers(2);
-    for fork in Fork::ALL.into_iter().filter(|fork| *fork >= Fork::Delta) {
-        for compression in compressions(fork) {
-            for _ in 0..CHAINS {
-                let chains = [numbers.chain(fork), numbers.chain(fork)];
-                let batches = chains.each_ref().map(|chain| span(chain, numbers.chance()));
-                let items = items(&mut numbers, &batches, compression, fork);
-                let found = decode(&items, fork);
-                assert_eq!(found.len(), 2);
-                for (found, chain) in found.iter().zip(&chains) {
-                    assert_span(found, chain);
+impl Draft {
+    fn blocks(&self) -> &[SingularBatch] {
+        match self {
+            Self::Singular(block) => std::slice::from_ref(block),
+            Self::Span { blocks, .. } => blocks,
+        }
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        match self {
+            Self::Singular(block) => block.encode(),
+            Self::Span {
+                blocks,
+                begins_epoch,
+            } => {
+                let mut builder = SpanBuilder::new(CONTEXT);
+                for block in blocks {
+                    let (parent, origin) = (block.parent_hash, block.epoch_hash);
+                    let pushed = builder.push(&span_block(block), parent, origin, *begins_epoch);
+                    pushed.expect("a consecutive block");
                 }
+                builder.encode().expect("a block")
             }
         }
+    }
+
+    fn content(&self) -> Content {
+        let check = |hash: &B256| FixedBytes::from_slice(&hash[..20]);
+        match self {
+            Self::Singular(block) => Content::Singular(block.clone()),
+            Self::Span { blocks, .. } => Content::Span {
+                parent_check: check(&blocks[0].parent_hash),
+                l1_origin_check: check(&blocks[blocks.len() - 1].epoch_hash),
+                blocks: blocks.iter().map(span_block).collect(),
+            },
+        }
+    }
+}
+
+fn span_block(block: &SingularBatch) -> SpanBlock {
+    SpanBlock {
+        epoch_number: block.epoch_number,
+        timestamp: block.timestamp,
+        transactions: block.transactions.clone(),
+    }
+}
+
+/// The content of a batch that our decoder read.
+fn content(batch: Batch) -> Content {
+    match batch {
+        Batch::Singular(block) => Content::Singular(block),
+        Batch::Span(span) => Content::Span {
+            parent_check: span.parent_check,
+            l1_origin_check: span.l1_origin_check,
+            blocks: span.blocks.collect(),
+        },
+    }
+}
+
+/// The batches that our decoder reads from a channel.
+fn read(frames: Vec<Frame>, fork: Fork) -> Vec<Content> {
+    let data: ChannelData = frames.into_iter().map(|frame| frame.data).collect();
+    let mut reader =
+        BatchReader::new(data, CONTEXT, fork >= Fork::Fjord).expect("a compressed channel");
+    iter::from_fn(|| reader.next_batch())
+        .map(|batch| content(batch.expect("a batch")))
+        .collect()
+}
+
+/// Channels that we write are the same batches to kona.
+fn kona_reads_ours(kind: Kind) {
+    for case in cases(kind) {
+        let frames = case.frames(case.drafts.iter().map(Draft::encode));
+        let items = frames.chunks(case.frames_per_item).map(frame::encode);
+        assert!(
+            kona::read(items, case.fork) == case.contents(),
+            "{}",
+            case.name
+        );
+    }
+}
+
+/// Batches and frames that kona writes are the same batches to us. Our encoder compresses them: the
+/// library has no compressor.
+fn we_read_konas(kind: Kind) {
+    for case in cases(kind) {
+        let frames = case.frames(case.drafts.iter().map(kona::encode));
+        let items = frames.chunks(case.frames_per_item).map(kona::item);
+        let found: Vec<_> = items
+            .flat_map(|item| frame::decode(&Bytes::from(item)).expect("frames"))
+            .collect();
+        assert!(found == frames, "{}", case.name);
+        assert!(read(found, case.fork) == case.contents(), "{}", case.name);
+    }
+}
+
+#[test]
+fn kona_reads_singular_batches_of_ours() {
+    kona_reads_ours(Kind::Singular);
+}
+
+#[test]
+fn kona_reads_span_batches_of_ours() {
+    kona_reads_ours(Kind::Span);
+}
+
+#[test]
+fn kona_reads_mixed_channels_of_ours() {
+    kona_reads_ours(Kind::Mixed);
+}
+
+#[test]
+fn we_read_singular_batches_of_kona() {
+    we_read_konas(Kind::Singular);
+}
+
+#[test]
+fn we_read_span_batches_of_kona() {
+    we_read_konas(Kind::Span);
+}
+
+#[test]
+fn both_encode_batches_and_frames_to_the_same_bytes() {
+    for case in cases(Kind::Mixed) {
+        for draft in &case.drafts {
+            assert!(draft.encode() == kona::encode(draft), "{}", case.name);
+        }
+        let frames = case.frames(case.drafts.iter().map(Draft::encode));
+        for frames in frames.chunks(case.frames_per_item) {
+            assert!(frame::encode(frames) == kona::item(frames), "{}", case.name);
+        }
+    }
+}
+
+/// Otherwise the tests above would show less than their names say.
+#[test]
+fn random_batches_have_transactions_of_all_types() {
+    for kind in [Kind::Singular, Kind::Span] {
+        let drafts: Vec<_> = cases(kind).flat_map(|case| case.drafts).collect();
+        let transactions = drafts
+            .iter()
+            .flat_map(Draft::blocks)
+            .flat_map(|block| block.transactions.first_bytes().flatten());
+        let (mut typed, mut legacy) = ([0; 5], 0);
+        for first in transactions {
+            match first {
+                0xc0.. => legacy += 1,
+                kind => typed[usize::from(kind)] += 1,
+            }
+        }
+        let fewest = [typed[1], typed[2], typed[4], legacy].into_iter().min();
+        assert!(fewest >= Some(500), "{kind:?}: {typed:?}, {legacy}");
     }
 }

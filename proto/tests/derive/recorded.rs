@@ -1,5 +1,5 @@
-//! Chains that op-node derived: `../shared/fixtures/derivation-live`. The test `derive` and the bench
-//! `pipeline` read them.
+//! Chains that op-node derived: `../shared/fixtures/derivation-live`. The test `derive` and the
+//! bench `pipeline` read them.
 
 use alloy_consensus::{Header, TxEnvelope};
 use alloy_eips::eip2718::Encodable2718;

@@ -1,5 +1,5 @@
-//! A rollup of tests, and an engine that executes nothing. Unit tests, integration tests and benches
-//! compile this file, each as a module of its own.
+//! A rollup of tests, and an engine that executes nothing. Unit tests, integration tests and
+//! benches compile this file, each as a module of its own.
 
 use alloy_consensus::{Header, constants::EMPTY_WITHDRAWALS};
 use alloy_primitives::{Address, B256, keccak256};

@@ -1,0 +1,124 @@
+//! The other implementation: writes and reads our types.
+
+use super::{CONTEXT, Content, Draft};
+use alloy_primitives::Bytes;
+use kona_genesis::RollupConfig;
+use kona_protocol::{
+    Batch, BatchReader, BlockInfo, Channel, DERIVATION_VERSION_0, FJORD_MAX_RLP_BYTES_PER_CHANNEL,
+    Frame, MAX_RLP_BYTES_PER_CHANNEL, SingleBatch, SpanBatch,
+};
+use starling_proto::{batch::SingularBatch, fork::Fork, frame, span::SpanBlock};
+
+/// The configuration of a chain whose genesis is in `fork`.
+fn rollup(fork: Fork) -> RollupConfig {
+    let mut rollup = RollupConfig {
+        block_time: CONTEXT.block_time,
+        l2_chain_id: CONTEXT.chain_id.into(),
+        ..RollupConfig::default()
+    };
+    rollup.genesis.l2_time = CONTEXT.genesis_time;
+    // The library tests a batch for Fjord, and knows no fork after Jovian.
+    let since = |first: Fork| (fork >= first).then_some(0);
+    rollup.hardforks.delta_time = since(Fork::Delta);
+    rollup.hardforks.ecotone_time = since(Fork::Ecotone);
+    rollup.hardforks.fjord_time = since(Fork::Fjord);
+    rollup
+}
+
+/// The batches of the channel that the data items hold.
+pub fn read(items: impl Iterator<Item = Vec<u8>>, fork: Fork) -> Vec<Content> {
+    let opened = BlockInfo::default();
+    let mut channel: Option<Channel> = None;
+    for frame in items.flat_map(|item| Frame::parse_frames(&item).expect("an item of frames")) {
+        let channel = channel.get_or_insert_with(|| Channel::new(frame.id, opened));
+        channel
+            .add_frame(frame, opened)
+            .expect("a frame of the channel");
+    }
+    let channel = channel
+        .filter(Channel::is_ready)
+        .expect("a complete channel");
+    let limit = if fork >= Fork::Fjord {
+        FJORD_MAX_RLP_BYTES_PER_CHANNEL
+    } else {
+        MAX_RLP_BYTES_PER_CHANNEL
+    };
+    let data = channel.frame_data().expect("all frames");
+    let mut reader = BatchReader::new(data, limit as usize);
+    let rollup = rollup(fork);
+    std::iter::from_fn(|| reader.next_batch(&rollup))
+        .map(content)
+        .collect()
+}
+
+fn content(batch: Batch) -> Content {
+    match batch {
+        Batch::Single(block) => Content::Singular(SingularBatch {
+            parent_hash: block.parent_hash,
+            epoch_number: block.epoch_num,
+            epoch_hash: block.epoch_hash,
+            timestamp: block.timestamp,
+            transactions: block.transactions.into(),
+        }),
+        Batch::Span(span) => Content::Span {
+            parent_check: span.parent_check,
+            l1_origin_check: span.l1_origin_check,
+            blocks: span
+                .batches
+                .into_iter()
+                .map(|block| SpanBlock {
+                    epoch_number: block.epoch_num,
+                    timestamp: block.timestamp,
+                    transactions: block.transactions.into(),
+                })
+                .collect(),
+        },
+    }
+}
+
+/// A batch with its type byte.
+pub fn encode(draft: &Draft) -> Vec<u8> {
+    let batch = match draft {
+        Draft::Singular(block) => Batch::Single(single(block)),
+        Draft::Span {
+            blocks,
+            begins_epoch,
+        } => {
+            let mut span = SpanBatch {
+                genesis_timestamp: CONTEXT.genesis_time,
+                chain_id: CONTEXT.chain_id,
+                ..SpanBatch::default()
+            };
+            // Blocks of an epoch are numbered from 0; only the first block's number counts.
+            let number = u64::from(!begins_epoch);
+            for block in blocks {
+                let appended = span.append_singular_batch(single(block), number);
+                appended.expect("transactions of the chain");
+            }
+            Batch::Span(span)
+        }
+    };
+    let mut out = Vec::new();
+    batch.encode(&mut out).expect("at least one block");
+    out
+}
+
+fn single(block: &SingularBatch) -> SingleBatch {
+    SingleBatch {
+        parent_hash: block.parent_hash,
+        epoch_num: block.epoch_number,
+        epoch_hash: block.epoch_hash,
+        timestamp: block.timestamp,
+        transactions: block.transactions.iter().collect::<Vec<Bytes>>(),
+    }
+}
+
+/// A data item of these frames.
+pub fn item(frames: &[frame::Frame]) -> Vec<u8> {
+    let mut item = vec![DERIVATION_VERSION_0];
+    for frame in frames {
+        let frame = Frame::new(frame.id.0, frame.number, frame.data.to_vec(), frame.is_last);
+        item.extend(frame.encode());
+    }
+    item
+}
