@@ -59,7 +59,11 @@ impl RollupDriver {
 
     /// Takes over the core's safe and finalized heads. A core that was killed may have stored a lower
     /// safe head than the newest record.
+    /// Before the first search they are not published: the stored ones may be below those of before.
     async fn take_core_heads(&mut self) -> Result<(), DriverStepError> {
+        if self.safe.is_none() {
+            return Ok(());
+        }
         let Heads {
             safe, finalized, ..
         } = *self.engine.heads().borrow();
@@ -70,7 +74,8 @@ impl RollupDriver {
             .into_iter()
             .chain(safe)
             .max_by_key(|safe| safe.id.number);
-        self.finalized = self.canonical_reference(finalized).await?;
+        let finalized = self.canonical_reference(finalized).await?;
+        self.finalized = finalized.or(self.finalized);
         Ok(())
     }
 
