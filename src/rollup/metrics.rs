@@ -428,7 +428,7 @@ mod tests {
                 number: 9,
                 hash: B256::with_last_byte(1),
             },
-            parent_hash: B256::ZERO,
+            parent_hash: B256::with_last_byte(2),
             time: 7,
             origin: BlockId {
                 number: 5,

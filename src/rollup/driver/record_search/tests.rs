@@ -59,7 +59,7 @@ const ALL: u64 = 1_000_000;
 #[test]
 fn records_above_l1s_head_are_discarded_once_l1_contradicts_them() {
     let records = FakeRecords {
-        visible: 3,
+        displaced: 10,
         ..FakeRecords::canonical(3)
     };
     let mut search = RecordSearch::new(0, 10);
