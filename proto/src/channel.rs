@@ -7,13 +7,16 @@
 //! itself a reader holds one decompressed batch, a buffer and the decompressor's window of at most
 //! 16 MiB, however much the channel would decompress to.
 
+mod compress;
 mod data;
 mod decompress;
 mod write;
 
 pub use crate::span::BatchContext;
+pub(crate) use compress::Compressor;
+pub use compress::{ChannelCompression, UnknownCompression};
 pub use data::ChannelData;
-pub use write::{ChannelCompression, ChannelWriteError, ChannelWriter};
+pub use write::{ChannelWriteError, ChannelWriter};
 
 use crate::batch::{self, Batch, BatchError};
 use alloy_primitives::Bytes;
@@ -25,6 +28,16 @@ pub const BROTLI_VERSION: u8 = 1;
 pub const MAX_RLP_BYTES: u64 = 10_000_000;
 /// Most decompressed bytes of a channel from Fjord (specs: fjord, MAX_RLP_BYTES_PER_CHANNEL).
 pub const MAX_RLP_BYTES_FJORD: u64 = 100_000_000;
+
+/// Most decompressed bytes of a channel.
+pub(crate) fn max_rlp_bytes(fjord: bool) -> u64 {
+    if fjord {
+        MAX_RLP_BYTES_FJORD
+    } else {
+        MAX_RLP_BYTES
+    }
+}
+
 /// Bytes decompressed at a time. A batch that is smaller costs one copy.
 const BUFFER: usize = 64 << 10;
 /// Bytes of a batch up to which its memory doubles as bytes arrive; beyond, all announced bytes are
@@ -91,11 +104,7 @@ impl BatchReader {
             context,
             buffer: Vec::new(),
             position: 0,
-            remaining: if fjord {
-                MAX_RLP_BYTES_FJORD
-            } else {
-                MAX_RLP_BYTES
-            },
+            remaining: max_rlp_bytes(fjord),
             ended: false,
         })
     }

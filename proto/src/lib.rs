@@ -18,6 +18,7 @@ pub mod config_update;
 pub mod consolidate;
 pub mod deposit;
 pub mod derive;
+pub mod encoder;
 pub mod enr;
 pub mod fork;
 pub mod frame;

@@ -300,7 +300,8 @@ fn heads_are_reported_while_l1_is_unreachable() {
         return;
     };
     let l1 = recording.serve(&[]);
-    let mut verifier = recording.verifier(&l1);
+    let options = [format!("--l1.beacon={}", l1.beacon), "--l1.beacon.ignore".into()];
+    let mut verifier = Verifier::start(&recording.folder, &l1.url, &options);
     verifier.wait_until_safe(296);
     // From the start on, L1 does not answer.
     drop(l1);

@@ -1,37 +1,12 @@
 //! The batcher's encoder: from batches to the frames of a channel. Derivation does not use it.
 
-use super::{BROTLI_VERSION, MAX_RLP_BYTES, MAX_RLP_BYTES_FJORD};
+use super::{
+    compress::{ChannelCompression, Compressor},
+    max_rlp_bytes,
+};
 use crate::frame::{ChannelId, FRAME_OVERHEAD, Frame, MAX_FRAME_DATA};
 use alloy_primitives::Bytes;
 use alloy_rlp::Header;
-use brotli::CompressorWriter;
-use flate2::write::ZlibEncoder;
-use std::{fmt, io::Write};
-
-/// Size of the window of brotli, as a power of 2: 4 MiB, the default of brotli's command line.
-const BROTLI_WINDOW: u32 = 22;
-/// Bytes that the brotli encoder writes at a time.
-const BROTLI_BUFFER: usize = 4096;
-
-/// Compression of a channel, as op-batcher offers it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ChannelCompression {
-    /// Level 9.
-    Zlib,
-    /// From Fjord.
-    Brotli9,
-    /// From Fjord.
-    Brotli10,
-    /// From Fjord.
-    Brotli11,
-}
-
-impl ChannelCompression {
-    /// Whether the chain must be in Fjord.
-    pub fn needs_fjord(self) -> bool {
-        self != Self::Zlib
-    }
-}
 
 /// Why a channel takes no further batch, or gives no frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -57,7 +32,9 @@ pub enum ChannelWriteError {
 #[derive(Debug)]
 pub struct ChannelWriter {
     id: ChannelId,
-    encoder: Encoder,
+    compressor: Compressor,
+    /// Bytes at the front of the compressor's output that are in frames already.
+    framed: usize,
     /// Uncompressed bytes added.
     input: u64,
     /// Uncompressed bytes that a reader accepts.
@@ -70,22 +47,6 @@ pub struct ChannelWriter {
     is_complete: bool,
 }
 
-enum Encoder {
-    Zlib(ZlibEncoder<Vec<u8>>),
-    Brotli(Box<CompressorWriter<Vec<u8>>>),
-    Closed(Vec<u8>),
-}
-
-impl fmt::Debug for Encoder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Zlib(_) => "Zlib",
-            Self::Brotli(_) => "Brotli",
-            Self::Closed(_) => "Closed",
-        })
-    }
-}
-
 impl ChannelWriter {
     /// `fjord` tells whether the L1 origin of the readers' pipelines will be in Fjord.
     pub fn new(
@@ -96,19 +57,30 @@ impl ChannelWriter {
         if compression.needs_fjord() && !fjord {
             return Err(ChannelWriteError::BrotliBeforeFjord);
         }
-        Ok(Self {
+        Ok(Self::over(id, Compressor::new(compression), fjord))
+    }
+
+    /// A channel whose batches are stored uncompressed, in a zlib stream.
+    pub fn stored(id: ChannelId, fjord: bool) -> Self {
+        Self::over(id, Compressor::stored(), fjord)
+    }
+
+    /// A closed channel of a complete compressed stream.
+    pub(crate) fn closed(id: ChannelId, output: Vec<u8>) -> Self {
+        Self::over(id, Compressor::Closed(output), true)
+    }
+
+    fn over(id: ChannelId, compressor: Compressor, fjord: bool) -> Self {
+        Self {
             id,
-            encoder: Encoder::new(compression),
+            compressor,
+            framed: 0,
             input: 0,
-            limit: if fjord {
-                MAX_RLP_BYTES_FJORD
-            } else {
-                MAX_RLP_BYTES
-            },
+            limit: max_rlp_bytes(fjord),
             taken: 0,
             number: Some(0),
             is_complete: false,
-        })
+        }
     }
 
     /// The channel's name in its frames.
@@ -118,13 +90,16 @@ impl ChannelWriter {
 
     /// Adds a batch, encoded with its type byte.
     pub fn add(&mut self, batch: &[u8]) -> Result<(), ChannelWriteError> {
-        let mut string = Vec::with_capacity(batch.len() + 9);
-        alloy_rlp::Encodable::encode(batch, &mut string);
+        self.add_string(&alloy_rlp::encode(batch))
+    }
+
+    /// Adds a batch as the RLP string that the channel holds.
+    pub(crate) fn add_string(&mut self, string: &[u8]) -> Result<(), ChannelWriteError> {
         let input = self.input + string.len() as u64;
         if input > self.limit {
             return Err(ChannelWriteError::TooLarge);
         }
-        self.encoder.write(&string)?;
+        self.compressor.write(string)?;
         self.input = input;
         Ok(())
     }
@@ -146,27 +121,27 @@ impl ChannelWriter {
     /// Compressed bytes so far, those taken as frames included. The compressor holds back more until
     /// [`Self::flush`] or [`Self::close`].
     pub fn output_len(&self) -> u64 {
-        self.taken + self.encoder.output().len() as u64
+        self.taken + self.pending_len() as u64
     }
 
     /// Compressed bytes that are in no frame yet.
     pub fn pending_len(&self) -> usize {
-        self.encoder.output().len()
+        self.compressor.output().len() - self.framed
     }
 
     /// Compresses all that was added, at the cost of some compression.
     pub fn flush(&mut self) -> Result<(), ChannelWriteError> {
-        self.encoder.flush()
+        self.compressor.flush()
     }
 
     /// Ends the compressed stream. No batch can be added from here on.
     pub fn close(&mut self) -> Result<(), ChannelWriteError> {
-        self.encoder.close()
+        self.compressor.close()
     }
 
     /// Whether no further batch can be added.
     pub fn is_closed(&self) -> bool {
-        matches!(self.encoder, Encoder::Closed(_))
+        self.compressor.is_closed()
     }
 
     /// The next frame of at most `max_size` bytes, its overhead of [`FRAME_OVERHEAD`] included.
@@ -176,15 +151,13 @@ impl ChannelWriter {
         if room == 0 {
             return Err(ChannelWriteError::FrameSize(max_size));
         }
-        let is_closed = self.is_closed();
-        let pending = self.encoder.output_mut();
-        if self.is_complete || (!is_closed && pending.len() < room) {
+        let (is_closed, pending) = (self.is_closed(), self.pending_len());
+        if self.is_complete || (!is_closed && pending < room) {
             return Ok(None);
         }
         let number = self.number.ok_or(ChannelWriteError::TooManyFrames)?;
-        let is_last = is_closed && pending.len() <= room;
-        let data: Bytes = pending.drain(..room.min(pending.len())).collect();
-        self.taken += data.len() as u64;
+        let is_last = is_closed && pending <= room;
+        let data = self.take(room.min(pending));
         self.number = number.checked_add(1);
         self.is_complete = is_last;
         Ok(Some(Frame {
@@ -194,66 +167,19 @@ impl ChannelWriter {
             is_last,
         }))
     }
-}
 
-impl Encoder {
-    fn new(compression: ChannelCompression) -> Self {
-        let level = match compression {
-            ChannelCompression::Zlib => {
-                let level = flate2::Compression::best();
-                return Self::Zlib(ZlibEncoder::new(Vec::new(), level));
-            }
-            ChannelCompression::Brotli9 => 9,
-            ChannelCompression::Brotli10 => 10,
-            ChannelCompression::Brotli11 => 11,
-        };
-        let out = vec![BROTLI_VERSION];
-        let writer = CompressorWriter::new(out, BROTLI_BUFFER, level, BROTLI_WINDOW);
-        Self::Brotli(Box::new(writer))
-    }
-
-    fn write(&mut self, bytes: &[u8]) -> Result<(), ChannelWriteError> {
-        match self {
-            Self::Zlib(writer) => writer.write_all(bytes),
-            Self::Brotli(writer) => writer.write_all(bytes),
-            Self::Closed(_) => return Err(ChannelWriteError::Closed),
+    /// Takes pending bytes. Those before them are removed once they are half of the output, so that
+    /// many small frames of a large output do not move it each time.
+    fn take(&mut self, len: usize) -> Bytes {
+        let end = self.framed + len;
+        let data = Bytes::copy_from_slice(&self.compressor.output()[self.framed..end]);
+        self.taken += len as u64;
+        self.framed = end;
+        let output = self.compressor.output_mut();
+        if 2 * end >= output.len() {
+            output.drain(..end);
+            self.framed = 0;
         }
-        .map_err(|_| ChannelWriteError::Compressor)
-    }
-
-    fn flush(&mut self) -> Result<(), ChannelWriteError> {
-        match self {
-            Self::Zlib(writer) => writer.flush(),
-            Self::Brotli(writer) => writer.flush(),
-            Self::Closed(_) => Ok(()),
-        }
-        .map_err(|_| ChannelWriteError::Compressor)
-    }
-
-    fn close(&mut self) -> Result<(), ChannelWriteError> {
-        let output = match std::mem::replace(self, Self::Closed(Vec::new())) {
-            Self::Zlib(writer) => writer.finish(),
-            Self::Brotli(writer) => Ok(writer.into_inner()),
-            Self::Closed(output) => Ok(output),
-        };
-        *self = Self::Closed(output.map_err(|_| ChannelWriteError::Compressor)?);
-        Ok(())
-    }
-
-    /// Compressed bytes that are in no frame yet.
-    fn output(&self) -> &Vec<u8> {
-        match self {
-            Self::Zlib(writer) => writer.get_ref(),
-            Self::Brotli(writer) => writer.get_ref(),
-            Self::Closed(output) => output,
-        }
-    }
-
-    fn output_mut(&mut self) -> &mut Vec<u8> {
-        match self {
-            Self::Zlib(writer) => writer.get_mut(),
-            Self::Brotli(writer) => writer.get_mut(),
-            Self::Closed(output) => output,
-        }
+        data
     }
 }

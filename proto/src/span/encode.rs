@@ -1,10 +1,13 @@
 //! The batcher's encoder: from blocks to the columns of a span batch. Derivation does not use it.
 
 use super::{
-    BatchContext, MAX_SPAN_ELEMENTS, SPAN_TYPE, SpanBlock,
+    BatchContext, MAX_SPAN_ELEMENTS, SPAN_TYPE, SpanBlock, SpanEdge,
     transaction::{LEGACY, RebuildError, SpanTransaction},
 };
 use alloy_primitives::{B256, FixedBytes};
+
+/// Bytes of r and s.
+const SIGNATURE: usize = 64;
 
 /// Why a block cannot be appended to a span batch, which it leaves as it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -21,16 +24,13 @@ pub enum SpanBuildError {
 }
 
 /// Collects consecutive blocks in the columns of a span batch. A block costs the size of its
-/// transactions, and [`Self::encode`] one copy of all columns.
+/// transactions and some hundred bytes, and [`Self::encode`] one copy of all columns.
 #[derive(Clone, Debug)]
 pub struct SpanBuilder {
     context: BatchContext,
-    /// Unix seconds of the first block.
-    first: u64,
-    /// Time and L1 origin of the last block; `None` before the first.
-    last: Option<(u64, u64)>,
     parent_check: FixedBytes<20>,
-    l1_origin_check: FixedBytes<20>,
+    /// One for each block.
+    ends: Vec<BlockEnd>,
     origin_bits: BitList,
     tx_counts: Vec<u8>,
     creations: BitList,
@@ -43,15 +43,28 @@ pub struct SpanBuilder {
     protected: BitList,
 }
 
+/// Ends of the columns after a block, in bytes or items, and what the prefix of a span that ends
+/// with the block says about it.
+#[derive(Clone, Debug)]
+struct BlockEnd {
+    edge: SpanEdge,
+    l1_origin_check: FixedBytes<20>,
+    tx_counts: usize,
+    transactions: usize,
+    tos: usize,
+    datas: usize,
+    nonces: usize,
+    gases: usize,
+    protected: usize,
+}
+
 impl SpanBuilder {
     /// An empty span of the chain that the context describes.
     pub fn new(context: BatchContext) -> Self {
         Self {
             context,
-            first: 0,
-            last: None,
             parent_check: FixedBytes::ZERO,
-            l1_origin_check: FixedBytes::ZERO,
+            ends: Vec::new(),
             origin_bits: BitList::default(),
             tx_counts: Vec::new(),
             creations: BitList::default(),
@@ -75,46 +88,71 @@ impl SpanBuilder {
         epoch_hash: B256,
         begins_epoch: bool,
     ) -> Result<(), SpanBuildError> {
-        let origin_bit = self.follows(block, begins_epoch)?;
-        let count = block.transactions.len();
+        let transactions: Vec<_> = block.transactions.iter().collect();
+        let transactions: Vec<&[u8]> = transactions.iter().map(|encoded| &encoded[..]).collect();
+        let edge = SpanEdge {
+            epoch_number: block.epoch_number,
+            timestamp: block.timestamp,
+        };
+        self.push_encoded(edge, &transactions, parent_hash, epoch_hash, begins_epoch)
+    }
+
+    /// [`Self::push`] of a block with these transactions, EIP-2718 encoded and without deposits.
+    pub fn push_encoded(
+        &mut self,
+        edge: SpanEdge,
+        transactions: &[&[u8]],
+        parent_hash: B256,
+        epoch_hash: B256,
+        begins_epoch: bool,
+    ) -> Result<(), SpanBuildError> {
+        let origin_bit = self.follows(edge, begins_epoch)?;
+        let count = transactions.len();
         let most = MAX_SPAN_ELEMENTS as usize;
         if self.blocks() == most || self.transactions() + count > most {
             return Err(SpanBuildError::TooLarge);
         }
-        let all: Vec<_> = block.transactions.iter().collect();
-        let mut transactions = Vec::with_capacity(count);
-        for (index, encoded) in all.iter().enumerate() {
-            let parsed = SpanTransaction::parse(encoded, self.context.chain_id)
+        let mut parsed = Vec::with_capacity(count);
+        for (index, encoded) in transactions.iter().enumerate() {
+            let transaction = SpanTransaction::parse(encoded, self.context.chain_id)
                 .map_err(|error| SpanBuildError::Transaction { index, error })?;
-            transactions.push(parsed);
+            parsed.push(transaction);
         }
-        if self.last.is_none() {
-            self.first = block.timestamp;
+        if self.ends.is_empty() {
             self.parent_check = FixedBytes::from_slice(&parent_hash[..20]);
         }
-        self.last = Some((block.timestamp, block.epoch_number));
-        self.l1_origin_check = FixedBytes::from_slice(&epoch_hash[..20]);
         self.origin_bits.push(origin_bit);
         put_uvarint(&mut self.tx_counts, count as u64);
-        for transaction in &transactions {
+        for transaction in &parsed {
             self.push_transaction(transaction);
         }
+        self.ends.push(BlockEnd {
+            edge,
+            l1_origin_check: FixedBytes::from_slice(&epoch_hash[..20]),
+            tx_counts: self.tx_counts.len(),
+            transactions: self.creations.len,
+            tos: self.tos.len(),
+            datas: self.datas.len(),
+            nonces: self.nonces.len(),
+            gases: self.gases.len(),
+            protected: self.protected.len,
+        });
         Ok(())
     }
 
     /// The origin bit of a block that may follow the span.
-    fn follows(&self, block: &SpanBlock, begins_epoch: bool) -> Result<bool, SpanBuildError> {
-        let Some((timestamp, epoch)) = self.last else {
+    fn follows(&self, block: SpanEdge, begins_epoch: bool) -> Result<bool, SpanBuildError> {
+        let Some(BlockEnd { edge: last, .. }) = self.ends.last() else {
             return if block.timestamp < self.context.genesis_time {
                 Err(SpanBuildError::Timestamp(block.timestamp))
             } else {
                 Ok(begins_epoch)
             };
         };
-        if timestamp.checked_add(self.context.block_time) != Some(block.timestamp) {
+        if last.timestamp.checked_add(self.context.block_time) != Some(block.timestamp) {
             return Err(SpanBuildError::Timestamp(block.timestamp));
         }
-        match block.epoch_number.checked_sub(epoch) {
+        match block.epoch_number.checked_sub(last.epoch_number) {
             Some(0) => Ok(false),
             Some(1) => Ok(true),
             _ => Err(SpanBuildError::Epoch(block.epoch_number)),
@@ -136,7 +174,7 @@ impl SpanBuilder {
 
     /// Number of blocks.
     pub fn blocks(&self) -> usize {
-        self.origin_bits.len
+        self.ends.len()
     }
 
     /// Number of transactions of all blocks.
@@ -144,49 +182,60 @@ impl SpanBuilder {
         self.creations.len
     }
 
-    /// Upper bound of the bytes that [`Self::encode`] returns.
-    pub fn size_bound(&self) -> usize {
+    /// Bytes of the span batch with its type byte; 0 without a block.
+    pub fn encoded_len(&self) -> usize {
+        let (Some(first), Some(last)) = (self.ends.first(), self.ends.last()) else {
+            return 0;
+        };
+        let numbers = [
+            first.edge.timestamp - self.context.genesis_time,
+            last.edge.epoch_number,
+            self.blocks() as u64,
+        ];
         let bits = [
-            &self.origin_bits,
-            &self.creations,
-            &self.parities,
-            &self.protected,
+            self.blocks(),
+            last.transactions,
+            last.transactions,
+            last.protected,
         ];
-        let columns = [
-            &self.tx_counts,
-            &self.signatures,
-            &self.tos,
-            &self.datas,
-            &self.nonces,
-            &self.gases,
-        ];
-        // A type byte, three numbers of at most ten bytes, and two pieces of hashes.
-        let prefix = 1 + 3 * 10 + 2 * 20;
+        let columns = last.tx_counts + last.tos + last.datas + last.nonces + last.gases;
+        // A type byte, and two pieces of hashes.
+        let prefix = 1 + 2 * 20;
         prefix
-            + bits.iter().map(|bits| bits.bytes.len()).sum::<usize>()
-            + columns.iter().map(|column| column.len()).sum::<usize>()
+            + numbers.into_iter().map(uvarint_len).sum::<usize>()
+            + bits.map(|bits| bits.div_ceil(8)).iter().sum::<usize>()
+            + SIGNATURE * last.transactions
+            + columns
     }
 
     /// The span batch with its type byte; `None` without a block.
     pub fn encode(&self) -> Option<Vec<u8>> {
-        let (_, last_epoch) = self.last?;
-        let mut out = Vec::with_capacity(self.size_bound());
+        self.encode_first(self.blocks())
+    }
+
+    /// The span batch of the first `blocks` blocks, as [`Self::encode`] gave it before the others
+    /// were appended. `None` for no block, and for more than there are.
+    pub fn encode_first(&self, blocks: usize) -> Option<Vec<u8>> {
+        let first = self.ends.first()?;
+        let end = self.ends.get(blocks.checked_sub(1)?)?;
+        let mut out = Vec::with_capacity(self.encoded_len());
         out.push(SPAN_TYPE);
-        put_uvarint(&mut out, self.first - self.context.genesis_time);
-        put_uvarint(&mut out, last_epoch);
+        let rel_timestamp = first.edge.timestamp - self.context.genesis_time;
+        put_uvarint(&mut out, rel_timestamp);
+        put_uvarint(&mut out, end.edge.epoch_number);
         out.extend_from_slice(self.parent_check.as_slice());
-        out.extend_from_slice(self.l1_origin_check.as_slice());
-        put_uvarint(&mut out, self.blocks() as u64);
-        self.origin_bits.write(&mut out);
-        out.extend_from_slice(&self.tx_counts);
-        self.creations.write(&mut out);
-        self.parities.write(&mut out);
-        out.extend_from_slice(&self.signatures);
-        out.extend_from_slice(&self.tos);
-        out.extend_from_slice(&self.datas);
-        out.extend_from_slice(&self.nonces);
-        out.extend_from_slice(&self.gases);
-        self.protected.write(&mut out);
+        out.extend_from_slice(end.l1_origin_check.as_slice());
+        put_uvarint(&mut out, blocks as u64);
+        self.origin_bits.write_first(blocks, &mut out);
+        out.extend_from_slice(&self.tx_counts[..end.tx_counts]);
+        self.creations.write_first(end.transactions, &mut out);
+        self.parities.write_first(end.transactions, &mut out);
+        out.extend_from_slice(&self.signatures[..SIGNATURE * end.transactions]);
+        out.extend_from_slice(&self.tos[..end.tos]);
+        out.extend_from_slice(&self.datas[..end.datas]);
+        out.extend_from_slice(&self.nonces[..end.nonces]);
+        out.extend_from_slice(&self.gases[..end.gases]);
+        self.protected.write_first(end.protected, &mut out);
         Some(out)
     }
 }
@@ -209,9 +258,15 @@ impl BitList {
         self.len += 1;
     }
 
-    /// Appends the list as a big-endian integer.
-    pub fn write(&self, out: &mut Vec<u8>) {
-        out.extend(self.bytes.iter().rev());
+    /// Appends the first `len` items as a big-endian integer.
+    pub fn write_first(&self, len: usize, out: &mut Vec<u8>) {
+        let begin = out.len();
+        out.extend(self.bytes[..len.div_ceil(8)].iter().rev());
+        if let Some(highest) = out.get_mut(begin)
+            && !len.is_multiple_of(8)
+        {
+            *highest &= (1 << (len % 8)) - 1;
+        }
     }
 }
 
@@ -222,4 +277,10 @@ pub(super) fn put_uvarint(out: &mut Vec<u8>, mut number: u64) {
         number >>= 7;
     }
     out.push(number as u8);
+}
+
+/// Bytes of [`put_uvarint`].
+fn uvarint_len(number: u64) -> usize {
+    let bits = u64::BITS - number.leading_zeros();
+    bits.div_ceil(7).max(1) as usize
 }

@@ -36,11 +36,17 @@ fn push(
 
 fn span_of(blocks: &[SingularBatch], context: BatchContext) -> Vec<u8> {
     let mut builder = SpanBuilder::new(context);
+    let mut encoded = vec![builder.encode()];
     for block in blocks {
         push(&mut builder, block, true).unwrap();
+        encoded.push(builder.encode());
     }
-    let encoded = builder.encode().unwrap();
-    assert!(encoded.len() <= builder.size_bound());
+    for (blocks, before) in encoded.iter().enumerate() {
+        assert_eq!(builder.encode_first(blocks), *before);
+    }
+    assert_eq!(builder.encode_first(encoded.len()), None);
+    let encoded = encoded.pop().flatten().unwrap();
+    assert_eq!(encoded.len(), builder.encoded_len());
     encoded
 }
 

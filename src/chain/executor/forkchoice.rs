@@ -97,11 +97,19 @@ impl Executor {
         let payload = block.payload.clone();
         let id = payload.id();
         self.adopt(block)?;
-        // The swarm may have brought the same block, and blocks on it.
-        if self.head.hash_of(id.number)? != Some(id.hash) {
+        if parent == self.heads.head.hash && !self.displaced.is_held() {
+            let heads = Heads {
+                head: id,
+                timestamp: payload.timestamp(),
+                ..self.heads
+            };
+            let view = self.make_view(&heads)?;
+            self.move_heads(heads, view.ok_or(ChainError::UnknownBlock(id.hash))?)?;
+        } else if self.head.hash_of(id.number)? != Some(id.hash) {
             self.forkchoice(id.hash, None, None)?;
         }
-        self.protect(Some(id.hash))?;
+        // Otherwise the swarm has brought the same block, and blocks on it.
+        self.derived = Some(id);
         Ok(payload)
     }
 

@@ -55,7 +55,8 @@ impl BlobWorld {
         world.l1.mine(&[call]);
     }
 
-    /// One channel in one L1 block: in calldata and in blobs of two transactions.
+    /// One channel in one L1 block: in blobs of two transactions, which the pool takes only without a gap
+    /// of nonces, and in calldata.
     fn mine_in_blobs_and_calldata(&mut self) {
         let world = &mut self.world;
         world.l1.mine_to(3);
@@ -63,10 +64,10 @@ impl BlobWorld {
         let items = world.items(&blocks, 6);
         assert_eq!(items.len(), 6);
         let calls = [
-            world.calldata(&items[0]),
-            world.blobs(&items[1..3]),
-            world.calldata(&items[3]),
-            world.blobs(&items[4..]),
+            world.blobs(&items[..2]),
+            world.blobs(&items[2..4]),
+            world.calldata(&items[4]),
+            world.calldata(&items[5]),
         ];
         world.l1.mine(&calls);
     }
