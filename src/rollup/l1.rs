@@ -19,6 +19,7 @@ pub(crate) mod fake;
 mod follow;
 #[doc(hidden)]
 pub mod fuzzing;
+pub mod plain;
 mod prefetch;
 mod proof;
 mod receipts;
