@@ -3,8 +3,15 @@
 //!
 //! [`fees`] prices transactions and their replacements, [`machine`] decides what is signed,
 //! published, replaced and given up, [`answer`] reads what L1's nodes say to a transaction: these
-//! are pure.
+//! are pure. [`options`] has the settings, [`api`] those that the RPC changes, [`sign`] the keys,
+//! [`blobs`] the sidecars, [`l1`] the calls; [`shell`] is the task that brings them together.
 
 pub mod answer;
+pub mod api;
+pub mod blobs;
 pub mod fees;
+pub mod l1;
 pub mod machine;
+pub mod options;
+pub mod shell;
+pub mod sign;
