@@ -95,7 +95,12 @@ async fn mined(outcomes: Vec<oneshot::Receiver<TxOutcome>>) -> Vec<MinedTx> {
     let mut all = Vec::new();
     for outcome in outcomes {
         let outcome = tokio::time::timeout(PATIENCE, outcome).await;
-        all.push(outcome.expect("in time").expect("an answer").expect("a receipt"));
+        all.push(
+            outcome
+                .expect("in time")
+                .expect("an answer")
+                .expect("a receipt"),
+        );
     }
     all
 }

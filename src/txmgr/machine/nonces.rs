@@ -3,8 +3,7 @@
 
 use super::{
     AccountReading, MinedTx, SendAction, SendFailure, SendMachine, SendPhase, SendWork,
-    WaitingSend,
-    slot::{NonceSlot, SlotOwner},
+    WaitingSend, slot::SlotOwner,
 };
 use alloy_primitives::B256;
 use std::time::Instant;
@@ -198,7 +197,8 @@ impl SendMachine {
         if is_deep && !is_inherited {
             return self.stop(foreign(self.address, nonce));
         }
-        if !is_deep && !(is_inherited && is_shallow) {
+        let is_given_up = is_deep || (is_inherited && is_shallow);
+        if !is_given_up {
             return;
         }
         let Some(slot) = self.slots.remove(&nonce) else {
@@ -264,7 +264,7 @@ impl SendMachine {
             return;
         };
         let bump_at = now + self.settings.times.resubmission;
-        let slot = self.slots.entry(nonce).or_insert_with(NonceSlot::default);
+        let slot = self.slots.entry(nonce).or_default();
         slot.own(SlotOwner::filler(class), bump_at);
         self.actions.push(SendAction::Filling {
             nonce,

@@ -299,11 +299,10 @@ async fn many_transactions_keep_their_order_and_a_stop_waits_for_them() {
         outcome.await.unwrap().unwrap();
     }
     running.task.await.unwrap().unwrap();
-    let l1 = running.l1.lock();
-    let bytes: Vec<u8> = l1.sent.iter().map(|tx| tx.input()[0]).collect();
+    let sent = running.l1.lock().sent.clone();
+    let bytes: Vec<u8> = sent.iter().map(|tx| tx.input()[0]).collect();
     assert_eq!(bytes, (0..8).collect::<Vec<_>>());
     let late = running.manager.send(calldata(9));
-    drop(l1);
     assert_eq!(late.await.await.unwrap(), Err(SendFailure::Closed));
 }
 
