@@ -337,3 +337,24 @@ fn already_known_counts_as_sent() {
     world.run(2);
     assert_eq!(world.pool_data(), [ids, second].concat());
 }
+
+#[test]
+fn a_request_fails_if_the_one_before_used_its_nonce() {
+    let mut world = World::new(settings());
+    world.run(2);
+    world.loses_answers = true;
+    let first = world.submit(TxClass::Calldata);
+    world.run(45);
+    assert_eq!(world.failed[&first], SendFailure::NotInMempool);
+    let old = world.pool[&0].clone();
+    world.loses_answers = false;
+    let second = world.submit(TxClass::Calldata);
+    world.run(5);
+    assert_eq!(world.pool_data(), [second], "it has taken the nonce over");
+    // Another pool still had the transaction of the first.
+    world.pool.clear();
+    world.blocks.push(vec![old]);
+    world.mine_blocks(3);
+    assert_eq!(world.failed[&second], SendFailure::NonceTaken(0));
+    assert!(world.done.is_empty());
+}
