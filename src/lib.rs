@@ -61,6 +61,7 @@ pub mod secret;
 pub mod tasks;
 pub mod telemetry;
 pub mod transfer;
+pub mod txmgr;
 pub mod version;
 
 /// The allocator of the program and of everything that measures it. Rows and nodes of all sizes are

@@ -42,3 +42,6 @@ pub mod signer;
 pub mod signing_log;
 pub mod status;
 pub mod unsafe_signer;
+
+#[cfg(test)]
+pub(crate) use http::fake as http_fake;

@@ -9,6 +9,7 @@ mod p2p;
 mod rules;
 mod sequencer;
 mod tools;
+pub mod txmgr;
 
 pub use derivation::DerivationOptions;
 pub use engine::EngineConfig;

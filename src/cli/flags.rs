@@ -5,6 +5,7 @@
 mod op_geth;
 mod op_node;
 mod own;
+mod txmgr;
 
 /// The program that an option comes from; decides the prefix of its environment variable and its
 /// spelling in `starling node`.
@@ -12,6 +13,8 @@ mod own;
 pub enum Program {
     OpNode,
     OpGeth,
+    OpBatcher,
+    OpProposer,
     Starling,
 }
 
@@ -20,6 +23,8 @@ impl Program {
         match self {
             Program::OpNode => "OP_NODE_",
             Program::OpGeth => "GETH_",
+            Program::OpBatcher => "OP_BATCHER_",
+            Program::OpProposer => "OP_PROPOSER_",
             Program::Starling => "STARLING_",
         }
     }
@@ -224,9 +229,13 @@ pub struct Section {
 
 /// The whole table.
 pub fn sections() -> impl Iterator<Item = &'static Section> {
-    [op_node::SECTIONS, op_geth::SECTIONS, own::SECTIONS]
-        .into_iter()
-        .flatten()
+    let programs = [
+        op_node::SECTIONS,
+        op_geth::SECTIONS,
+        txmgr::SECTIONS,
+        own::SECTIONS,
+    ];
+    programs.into_iter().flatten()
 }
 
 /// A flag as one role knows it.

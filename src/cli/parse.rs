@@ -35,12 +35,21 @@ impl Values {
         matches: &ArgMatches,
         environment: Environment,
     ) -> Result<Self, CliError> {
+        Self::read_flags(role, of_role(role), matches, environment)
+    }
+
+    pub(super) fn read_flags(
+        role: Role,
+        flags: Vec<RoleFlag>,
+        matches: &ArgMatches,
+        environment: Environment,
+    ) -> Result<Self, CliError> {
         let mut read = Self {
             role,
             values: BTreeMap::new(),
             sources: BTreeMap::new(),
         };
-        for flag in of_role(role) {
+        for flag in flags {
             let Some((given, source)) = find(&flag, matches, environment) else {
                 continue;
             };

@@ -21,6 +21,7 @@ mod follow;
 #[doc(hidden)]
 pub mod fuzzing;
 mod gate;
+pub mod plain;
 mod prefetch;
 mod proof;
 mod receipts;

@@ -5,7 +5,7 @@ mod remote;
 
 #[cfg(test)]
 pub(crate) use remote::tests::{Behaviour, StandIn};
-pub use remote::{Remote, RemoteConfig, RemoteError, SIGN_TIMEOUT, TlsFiles};
+pub use remote::{Remote, RemoteCause, RemoteConfig, RemoteError, SIGN_TIMEOUT, TlsFiles};
 
 use alloy_primitives::Address;
 use starling_proto::{

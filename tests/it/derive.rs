@@ -300,7 +300,10 @@ fn heads_are_reported_while_l1_is_unreachable() {
         return;
     };
     let l1 = recording.serve(&[]);
-    let options = [format!("--l1.beacon={}", l1.beacon), "--l1.beacon.ignore".into()];
+    let options = [
+        format!("--l1.beacon={}", l1.beacon),
+        "--l1.beacon.ignore".into(),
+    ];
     let mut verifier = Verifier::start(&recording.folder, &l1.url, &options);
     verifier.wait_until_safe(296);
     // From the start on, L1 does not answer.

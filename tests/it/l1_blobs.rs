@@ -98,15 +98,15 @@ impl Recorded {
 }
 
 /// The L1 as a process.
-struct L1 {
+pub(crate) struct L1 {
     command: Vec<String>,
-    url: String,
+    pub(crate) url: String,
     beacon: String,
     process: Option<Running>,
 }
 
 impl L1 {
-    fn start(dir: &Path, chain_id: u64, funded: &str) -> Self {
+    pub(crate) fn start(dir: &Path, chain_id: u64, funded: &str) -> Self {
         let alloc = json!({ funded: { "balance": "0x56bc75e2d63100000" } });
         let mut genesis = l1_genesis_of(chain_id, alloc.as_object().expect("an object").clone());
         genesis["timestamp"] = (unix_now() - 100).into();
@@ -135,7 +135,7 @@ impl L1 {
         l1
     }
 
-    fn run(&mut self) {
+    pub(crate) fn run(&mut self) {
         let child = starling()
             .args(&self.command)
             .stdin(Stdio::null())
@@ -149,7 +149,7 @@ impl L1 {
         });
     }
 
-    fn kill9(&mut self) {
+    pub(crate) fn kill9(&mut self) {
         self.process = None;
     }
 

@@ -31,6 +31,7 @@ mod real_contracts;
 mod rpc_fields;
 mod tidy;
 mod tools;
+mod txmgr;
 mod typed;
 mod vectors;
 mod version;

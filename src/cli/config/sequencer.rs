@@ -117,7 +117,7 @@ impl SignerConfig {
 }
 
 /// `--signer.*`; `None` without them.
-fn read_remote(values: &Values) -> Result<Option<RemoteConfig>, CliError> {
+pub(super) fn read_remote(values: &Values) -> Result<Option<RemoteConfig>, CliError> {
     let (endpoint, address) = match (
         values.text("signer.endpoint")?,
         values.text("signer.address")?,

@@ -90,6 +90,48 @@ fn the_table_agrees_with_the_list_of_options() {
     assert!(compared > 200, "only {compared} options were compared");
 }
 
+/// The options of the transaction manager, in both programs that have one.
+#[test]
+fn the_transaction_managers_options_agree_with_the_list() {
+    let Some(list) = starling_testkit::shared_text("facts/flags.csv") else {
+        return;
+    };
+    let mut compared = 0;
+    for (program, name) in [
+        (Program::OpBatcher, "op-batcher"),
+        (Program::OpProposer, "op-proposer"),
+    ] {
+        let section = txmgr::SECTIONS.iter().find(|it| it.program == program);
+        for flag in section.expect("a section").flags {
+            // A file with the key is our own idea.
+            if flag.name == "private-key.path" {
+                continue;
+            }
+            let rows = list.lines().map(columns);
+            let row = rows
+                .filter(|row| row[0] == name)
+                .find(|row| row[1] == flag.name)
+                .unwrap_or_else(|| panic!("{name} has no --{}", flag.name));
+            assert_eq!(
+                flag.env_names(program),
+                [row[4].as_str()],
+                "--{}",
+                flag.name
+            );
+            assert_eq!(flag.default, row[3], "--{}", flag.name);
+            assert_eq!(flag.kind == Kind::Bool, row[2] == "bool", "--{}", flag.name);
+            compared += 1;
+        }
+        let missing = list.lines().map(columns).find(|row| {
+            let is_ours = row[1].starts_with("txmgr.") || row[1].starts_with("signer.");
+            let known = section.into_iter().flat_map(|it| it.flags);
+            row[0] == name && is_ours && !known.into_iter().any(|flag| flag.name == row[1])
+        });
+        assert_eq!(missing, None);
+    }
+    assert_eq!(compared, 61);
+}
+
 /// A line of the list, whose columns may stand in quotes.
 fn columns(line: &str) -> Vec<String> {
     let (mut columns, mut quoted) = (vec![String::new()], false);

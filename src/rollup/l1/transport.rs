@@ -30,8 +30,8 @@ use tokio::{net::UnixStream, sync::Mutex};
 const MAX_MESSAGE: usize = 500;
 /// Heads of a subscription that wait to be read; only the newest matters.
 const WAITING_HEADS: usize = 16;
-/// Size of a request: batches of hashes and numbers.
-const MAX_REQUEST: u32 = 1 << 20;
+/// Size of a request: a transaction with nine blobs is 2.4 MB of hex.
+const MAX_REQUEST: u32 = 8 << 20;
 
 /// A method and its parameters, an array.
 #[derive(Clone, Debug, PartialEq)]

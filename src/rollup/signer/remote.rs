@@ -9,7 +9,7 @@ use crate::{
     rollup::http::{causes, endpoint_of, excerpt},
     secret::Secret,
 };
-use alloy_primitives::{Address, B256, hex};
+use alloy_primitives::{Address, B256, Bytes, hex};
 use base64::{Engine, prelude::BASE64_STANDARD};
 use jsonrpsee::{
     core::{ClientError, client::ClientT},
@@ -39,14 +39,16 @@ use std::{
 
 const V1: &str = "opsigner_signBlockPayload";
 const V2: &str = "opsigner_signBlockPayloadV2";
+const SIGN_TRANSACTION: &str = "eth_signTransaction";
 /// Timeout of the health request at start (op-service: 3 s).
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(3);
 /// Timeout of one signature (op-node: time limit of a publication).
 pub const SIGN_TIMEOUT: Duration = Duration::from_secs(5);
 /// JSON-RPC: method not found.
 const UNKNOWN_METHOD: i32 = -32601;
-/// Bytes of one response. A signature is 132 characters of hex.
-const MAX_ANSWER: u32 = 64 << 10;
+/// Bytes of one response. A signature is 132 characters of hex; a signed transaction of 128 KiB, the
+/// most that L1's pools take, is 256 KiB of it.
+const MAX_ANSWER: u32 = 512 << 10;
 
 /// Options of a remote signer (`--signer.*`).
 #[derive(Clone, Debug)]
@@ -74,7 +76,7 @@ pub struct TlsFiles {
 
 /// A call that failed, and where.
 #[derive(Debug, thiserror::Error)]
-#[error("the block signer at {endpoint}: {cause}")]
+#[error("the signer at {endpoint}: {cause}")]
 pub struct RemoteError {
     endpoint: Arc<str>,
     pub cause: RemoteCause,
@@ -149,7 +151,7 @@ impl Remote {
             Ok(answer) => answer.map_err(|error| signer.failure(error))?,
             Err(_) => return Err(failed(RemoteCause::Slow(HEALTH_TIMEOUT))),
         };
-        tracing::info!(%endpoint, version, address = %config.address, "blocks are signed by a remote signer");
+        tracing::info!(%endpoint, version, address = %config.address, "connected to a remote signer");
         Ok(signer)
     }
 
@@ -194,6 +196,13 @@ impl Remote {
             .map_err(|cause| self.error(cause))
     }
 
+    /// Requests the signature of an L1 transaction. Returns the bytes of the response, which the
+    /// caller must check.
+    pub async fn sign_transaction(&self, args: &Value) -> Result<Bytes, RemoteError> {
+        let answer = self.inner.http.request(SIGN_TRANSACTION, rpc_params![args]);
+        answer.await.map_err(|error| self.failure(error))
+    }
+
     /// Decodes a response and checks that it is a signature by the address we sign for.
     fn checked(
         &self,
@@ -235,7 +244,8 @@ impl Remote {
         })
     }
 
-    fn error(&self, cause: RemoteCause) -> RemoteError {
+    /// An error of this signer.
+    pub fn error(&self, cause: RemoteCause) -> RemoteError {
         RemoteError {
             endpoint: self.inner.endpoint.clone(),
             cause,
@@ -358,10 +368,9 @@ impl ResolvesClientCert for TlsIdentity {
         let mut last = self.last.lock();
         match read_identity(&self.files, &self.provider) {
             Ok(identity) => *last = identity,
-            Err(reason) => tracing::warn!(
-                reason,
-                "the certificate read last is used for the block signer"
-            ),
+            Err(reason) => {
+                tracing::warn!(reason, "the certificate read last is used for the signer")
+            }
         }
         Some(last.clone())
     }

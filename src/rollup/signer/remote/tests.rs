@@ -16,9 +16,15 @@ const KEY: &str = "ac0974bec39a17e36ba4a6b4d238ff944bacb478cbed5efcae784d7bf4f2f
 const ADDRESS: Address = address!("f39Fd6e51aad88F6F4ce6aB8827279cffFb92266");
 const CHAIN: u64 = 901;
 
+/// The response to `eth_signTransaction`: bytes in hex, or an error.
+pub(crate) type TransactionSigning =
+    Arc<dyn Fn(&Value) -> Result<String, (i32, String)> + Send + Sync>;
+
 /// How the stand-in behaves.
 #[derive(Clone, Default)]
 pub(crate) struct Behaviour {
+    /// Signs transactions; unknown without it.
+    pub transaction: Option<TransactionSigning>,
     /// Only the first version is known.
     pub old: bool,
     /// Every call is answered with this status.
@@ -245,6 +251,9 @@ fn signing_hash(domain: B256, chain: U256, payload_hash: B256) -> B256 {
 }
 
 fn answer(method: &str, args: &Value, mood: &Behaviour) -> Result<String, (i32, String)> {
+    if let (SIGN_TRANSACTION, Some(sign)) = (method, &mood.transaction) {
+        return sign(args);
+    }
     match method {
         "health_status" => return Ok("v1.2.3".into()),
         V1 => {}
@@ -316,7 +325,7 @@ async fn each_failure_has_one_sentence_and_no_signature() {
     let fails = async |remote: &Remote, chain, part: &str| {
         let error = remote.sign(chain, HASH).await.unwrap_err().to_string();
         assert!(
-            error.starts_with("the block signer at https://localhost:") && error.contains(part),
+            error.starts_with("the signer at https://localhost:") && error.contains(part),
             "{error}"
         );
         assert!(

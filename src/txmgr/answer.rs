@@ -1,0 +1,144 @@
+//! An L1 node's answer to a transaction, read from its text: geth's pools, which other nodes repeat,
+//! have no codes for them.
+
+/// An L1 node's answer to a transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PublishAnswer {
+    /// The transaction is in the pool.
+    Accepted,
+    /// The transaction was in the pool or in a block before.
+    AlreadyKnown,
+    /// The account has used the nonce.
+    NonceTooLow,
+    /// Transactions with lower nonces are missing from the pool.
+    NonceTooHigh(String),
+    /// The pool has a transaction with this nonce, and the fees are too low to replace it; or they
+    /// are too low for the pool.
+    Underpriced(String),
+    /// The pool has transactions of the account that are of the other class.
+    AlreadyReserved,
+    /// Any other error of the node.
+    Refused(String),
+    /// No answer: the node may or may not have the transaction.
+    Unreachable(String),
+}
+
+impl PublishAnswer {
+    /// Reads a JSON-RPC error's message. `custom` are texts that mean that the transaction is
+    /// published (`--txmgr.already-published-custom-errs`).
+    pub fn of_error(message: &str, custom: &[String]) -> Self {
+        let is_custom = |text: &String| !text.is_empty() && message.contains(text.as_str());
+        if custom.iter().any(is_custom) {
+            return Self::Accepted;
+        }
+        let lower = message.to_lowercase();
+        let has = |text| lower.contains(text);
+        if has("already known") || has("already imported") {
+            Self::AlreadyKnown
+        } else if has("nonce too low") {
+            Self::NonceTooLow
+        } else if has("address already reserved") {
+            Self::AlreadyReserved
+        } else if has("underpriced") {
+            Self::Underpriced(message.to_owned())
+        } else if has("nonce too high") || has("gapped nonce") {
+            Self::NonceTooHigh(message.to_owned())
+        } else {
+            Self::Refused(message.to_owned())
+        }
+    }
+
+    /// The text for a log; `None` if there is nothing to worry about.
+    pub fn trouble(&self) -> Option<String> {
+        match self {
+            Self::Accepted | Self::AlreadyKnown => None,
+            Self::NonceTooLow => Some("nonce too low".into()),
+            Self::AlreadyReserved => Some("address already reserved".into()),
+            Self::NonceTooHigh(text)
+            | Self::Underpriced(text)
+            | Self::Refused(text)
+            | Self::Unreachable(text) => Some(text.clone()),
+        }
+    }
+
+    /// Label of the metric `tx_publish_error_count` (op-service).
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::Accepted => "",
+            Self::AlreadyKnown => "tx_already_known",
+            Self::NonceTooLow => "nonce_too_low",
+            Self::NonceTooHigh(_) => "nonce_too_high",
+            Self::Underpriced(text) if text.contains("replacement") => "tx_replacement_underpriced",
+            Self::Underpriced(_) => "tx_underpriced",
+            Self::AlreadyReserved => "pending_tx_of_incompatible_type",
+            Self::Refused(_) | Self::Unreachable(_) => "unknown_error",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Texts of geth's and nethermind's pools, and of our own.
+    #[test]
+    fn the_texts_of_pools_are_told_apart() {
+        let underpriced = |text: &str| PublishAnswer::Underpriced(text.to_owned());
+        for (text, expected, label) in [
+            (
+                "already known",
+                PublishAnswer::AlreadyKnown,
+                "tx_already_known",
+            ),
+            (
+                "nonce too low: next nonce 5, tx nonce 4",
+                PublishAnswer::NonceTooLow,
+                "nonce_too_low",
+            ),
+            (
+                "address already reserved",
+                PublishAnswer::AlreadyReserved,
+                "pending_tx_of_incompatible_type",
+            ),
+            (
+                "replacement transaction underpriced: new tx gas fee cap 1 < 2 queued + 100% replacement penalty",
+                underpriced(
+                    "replacement transaction underpriced: new tx gas fee cap 1 < 2 queued + 100% replacement penalty",
+                ),
+                "tx_replacement_underpriced",
+            ),
+            (
+                "transaction underpriced: gas tip cap 0, minimum needed 1",
+                underpriced("transaction underpriced: gas tip cap 0, minimum needed 1"),
+                "tx_underpriced",
+            ),
+            (
+                "nonce too high: tx nonce 2, gapped nonce 0",
+                PublishAnswer::NonceTooHigh("nonce too high: tx nonce 2, gapped nonce 0".into()),
+                "nonce_too_high",
+            ),
+            (
+                "insufficient funds for gas * price + value",
+                PublishAnswer::Refused("insufficient funds for gas * price + value".into()),
+                "unknown_error",
+            ),
+        ] {
+            let answer = PublishAnswer::of_error(text, &[]);
+            assert_eq!((&answer, answer.label()), (&expected, label), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_text_of_the_operator_means_published() {
+        let custom = ["Already in the mempool".to_owned(), String::new()];
+        let answer = |text| PublishAnswer::of_error(text, &custom);
+        assert_eq!(
+            answer("oops: Already in the mempool!"),
+            PublishAnswer::Accepted
+        );
+        assert!(matches!(
+            answer("something else"),
+            PublishAnswer::Refused(_)
+        ));
+    }
+}

@@ -1,0 +1,128 @@
+//! Sidecars of blob transactions: with a proof per blob until L1's Osaka fork (EIP-4844), with 128
+//! cell proofs per blob from then on (EIP-7594).
+//!
+//! A proof of a blob takes milliseconds, its cell proofs more than a hundred: call this on a thread
+//! that may block.
+
+use crate::chain::{blobs::TxSidecar, kzg};
+use alloy_eips::eip4844::Blob;
+
+/// Seconds after the fork during which the old form is still made: L1's head may be behind our
+/// clock by a slot (op-service).
+const SLOT: u64 = 12;
+/// Value of `--txmgr.cell-proof-time` that stands for the fork of the L1 chain.
+pub const UNSET_CELL_PROOF_TIME: u64 = u64::MAX;
+/// Chain id and Osaka time (Unix seconds) of the public L1 chains: Mainnet, Sepolia, Holesky,
+/// Hoodi.
+const OSAKA: [(u64, u64); 4] = [
+    (1, 1_764_798_551),
+    (11_155_111, 1_760_427_360),
+    (17_000, 1_759_308_480),
+    (560_048, 1_761_677_592),
+];
+
+/// Form of a sidecar.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SidecarForm {
+    /// Version 0: a proof per blob.
+    Blobs,
+    /// Version 1: 128 cell proofs per blob.
+    Cells,
+}
+
+impl SidecarForm {
+    /// The form of a sidecar.
+    pub fn of(sidecar: &TxSidecar) -> Self {
+        match sidecar {
+            TxSidecar::Eip4844(_) => Self::Blobs,
+            TxSidecar::Eip7594(_) => Self::Cells,
+        }
+    }
+}
+
+/// The time from which sidecars have cell proofs (Unix seconds).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CellProofTime(u64);
+
+impl CellProofTime {
+    /// `given` is `--txmgr.cell-proof-time`. [`UNSET_CELL_PROOF_TIME`] is the Osaka time of the L1
+    /// chain if it is a public one, otherwise never.
+    pub fn new(given: u64, l1_chain_id: u64) -> Self {
+        let known = OSAKA.iter().find(|(chain, _)| *chain == l1_chain_id);
+        match known {
+            Some((_, time)) if given == UNSET_CELL_PROOF_TIME => Self(*time),
+            _ => Self(given),
+        }
+    }
+
+    /// The form at `now` (Unix seconds).
+    pub fn form(self, now: u64) -> SidecarForm {
+        if now.saturating_sub(SLOT) > self.0 {
+            SidecarForm::Cells
+        } else {
+            SidecarForm::Blobs
+        }
+    }
+}
+
+/// The sidecar of these blobs. The error names a blob that is no list of field elements.
+pub fn sidecar(blobs: Vec<Blob>, form: SidecarForm) -> Result<TxSidecar, c_kzg::Error> {
+    match form {
+        SidecarForm::Blobs => kzg::sidecar(blobs),
+        SidecarForm::Cells => kzg::cell_sidecar(blobs),
+    }
+}
+
+/// The same sidecar in another form, for a transaction that waits over the fork. Its transaction's
+/// hash stays the same.
+pub fn converted(sidecar: TxSidecar, form: SidecarForm) -> Result<TxSidecar, c_kzg::Error> {
+    if SidecarForm::of(&sidecar) == form {
+        return Ok(sidecar);
+    }
+    self::sidecar(sidecar.blobs().to_vec(), form)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chain::tests::blobs::blob;
+
+    #[test]
+    fn the_form_follows_the_given_time_or_that_of_the_chain() {
+        let form = |given, chain, now| CellProofTime::new(given, chain).form(now);
+        assert_eq!(
+            form(100, 1, 112),
+            SidecarForm::Blobs,
+            "twelve seconds later"
+        );
+        assert_eq!(form(100, 1, 113), SidecarForm::Cells);
+        assert_eq!(form(0, 900, 12), SidecarForm::Blobs);
+        assert_eq!(form(0, 900, 13), SidecarForm::Cells);
+        for (chain, osaka) in OSAKA {
+            assert_eq!(
+                form(UNSET_CELL_PROOF_TIME, chain, osaka + 12),
+                SidecarForm::Blobs
+            );
+            assert_eq!(
+                form(UNSET_CELL_PROOF_TIME, chain, osaka + 13),
+                SidecarForm::Cells
+            );
+        }
+        assert_eq!(
+            form(UNSET_CELL_PROOF_TIME, 900, u64::MAX),
+            SidecarForm::Blobs
+        );
+    }
+
+    #[test]
+    fn both_forms_are_valid_and_convert_into_each_other() {
+        let blobs = vec![blob(1), blob(2)];
+        let old = sidecar(blobs.clone(), SidecarForm::Blobs).unwrap();
+        let new = sidecar(blobs, SidecarForm::Cells).unwrap();
+        assert!(kzg::verify(&old).unwrap() && kzg::verify(&new).unwrap());
+        assert_eq!(old.commitments(), new.commitments());
+        assert_eq!(SidecarForm::of(&new), SidecarForm::Cells);
+        assert_eq!(converted(old.clone(), SidecarForm::Cells).unwrap(), new);
+        assert_eq!(converted(new, SidecarForm::Blobs).unwrap(), old);
+    }
+}

@@ -1,0 +1,252 @@
+//! The calls of the transaction manager to L1, and how their answers are read.
+
+use super::{
+    answer::PublishAnswer,
+    fees::{BlobTips, FeeCaps, L1Fees, TxClass},
+    machine::{AccountReading, MinedTx},
+};
+use crate::rollup::l1::{L1Cause, L1Client, L1Error, plain::PlainReply};
+use alloy_primitives::{Address, B256, Bytes, U64, U256};
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+
+/// Calls in one request: providers refuse more than a hundred.
+const MAX_BATCH: usize = 90;
+/// JSON-RPC codes of rate limits (EIP-1474, and HTTP's status).
+const RATE_LIMITS: [i32; 2] = [-32005, 429];
+/// Most gas that a transaction may have (EIP-7825).
+const MAX_TX_GAS: u64 = 1 << 24;
+
+/// A transaction to estimate or to try.
+#[derive(Clone, Debug)]
+pub struct CallTx {
+    pub from: Address,
+    /// `None` creates a contract.
+    pub to: Option<Address>,
+    pub data: Bytes,
+    pub value: U256,
+    pub caps: FeeCaps,
+    /// Versioned hashes of the blobs.
+    pub blobs: Vec<B256>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct HeadJson {
+    number: U64,
+    base_fee_per_gas: Option<U256>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct TxReceiptJson {
+    block_number: U64,
+    block_hash: B256,
+    status: Option<U64>,
+    gas_used: U64,
+    effective_gas_price: Option<U256>,
+    blob_gas_used: Option<U64>,
+    blob_gas_price: Option<U256>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct BlockTipsJson {
+    base_fee_per_gas: Option<U256>,
+    transactions: Vec<TxTipsJson>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct TxTipsJson {
+    #[serde(rename = "type")]
+    ty: Option<U64>,
+    max_fee_per_gas: Option<U256>,
+    max_priority_fee_per_gas: Option<U256>,
+}
+
+/// Wei; nothing on L1 costs more than 128 bits of it.
+fn wei(value: U256) -> u128 {
+    value.saturating_to()
+}
+
+fn read<T: DeserializeOwned>(reply: Option<&PlainReply>) -> Option<T> {
+    serde_json::from_str(reply?.as_ref().ok()?.get()).ok()
+}
+
+/// Fees of L1 now. Blob transactions get their tip from `tips` if they are given.
+pub async fn fees(
+    l1: &L1Client,
+    tips: Option<&mut BlobTips>,
+    min_tip: u128,
+) -> Result<L1Fees, String> {
+    let calls = [
+        ("eth_getBlockByNumber", json!(["latest", false])),
+        ("eth_maxPriorityFeePerGas", json!([])),
+        ("eth_blobBaseFee", json!([])),
+    ];
+    let replies = l1
+        .plain_batch(&calls)
+        .await
+        .map_err(|error| error.to_string())?;
+    let head: HeadJson = read(replies.first()).ok_or("L1 has no latest block")?;
+    let base_fee = head
+        .base_fee_per_gas
+        .ok_or("L1 has no base fee: blocks before London are not supported")?;
+    let tip: U256 = match replies.get(1) {
+        Some(Err(cause)) => return Err(cause.to_string()),
+        tip => read(tip).ok_or("L1 suggests no tip")?,
+    };
+    let blob_tip = match tips {
+        Some(tips) => {
+            read_blob_tips(l1, tips, head.number.to()).await?;
+            Some(tips.suggest().unwrap_or(min_tip))
+        }
+        None => None,
+    };
+    Ok(L1Fees {
+        tip: wei(tip),
+        base_fee: wei(base_fee),
+        blob_base_fee: read::<U256>(replies.get(2)).map(wei),
+        blob_tip,
+    })
+}
+
+/// Reads the blob transactions of the newest blocks that are not known yet.
+async fn read_blob_tips(l1: &L1Client, tips: &mut BlobTips, head: u64) -> Result<(), String> {
+    for number in tips.missing(head) {
+        let params = json!([U64::from(number), true]);
+        let block: Option<BlockTipsJson> = l1
+            .plain_call("eth_getBlockByNumber", params)
+            .await
+            .map_err(|error| format!("failed to get blob tip cap from oracle: {error}"))?;
+        // A reorg may have made the chain shorter.
+        let Some(block) = block else {
+            continue;
+        };
+        let blob = |tx: &&TxTipsJson| tx.ty == Some(U64::from(3));
+        let caps = block.transactions.iter().filter(blob).map(|tx| FeeCaps {
+            tip: tx.max_priority_fee_per_gas.map_or(0, wei),
+            fee: tx.max_fee_per_gas.map_or(0, wei),
+            blob_fee: None,
+        });
+        tips.add(number, block.base_fee_per_gas.map_or(0, wei), caps);
+    }
+    Ok(())
+}
+
+/// The account's nonces, and the receipts of these transactions.
+pub async fn reading(
+    l1: &L1Client,
+    account: Address,
+    settled_at: Option<u64>,
+    hashes: &[B256],
+) -> Result<AccountReading, String> {
+    const HEADS: usize = 4;
+    let nonce_at = |block: Value| ("eth_getTransactionCount", json!([account, block]));
+    let mut calls = vec![
+        ("eth_blockNumber", json!([])),
+        nonce_at(json!("latest")),
+        nonce_at(json!("pending")),
+        nonce_at(json!(U64::from(settled_at.unwrap_or(0)))),
+    ];
+    let receipt = |hash: &B256| ("eth_getTransactionReceipt", json!([hash]));
+    calls.extend(hashes.iter().map(receipt));
+    let mut replies = Vec::with_capacity(calls.len());
+    for chunk in calls.chunks(MAX_BATCH) {
+        let sent = l1.plain_batch(chunk).await;
+        replies.extend(sent.map_err(|error| error.to_string())?);
+    }
+    let number = |at: usize| read::<U64>(replies.get(at)).map(|number| number.to::<u64>());
+    let missing = || "L1 does not say the account's nonce".to_owned();
+    let latest = number(1).ok_or_else(missing)?;
+    let receipts = hashes.iter().zip(replies.iter().skip(HEADS));
+    Ok(AccountReading {
+        head: number(0).ok_or("L1 has no latest block")?,
+        latest,
+        // A node without a pool has nothing pending.
+        pending: number(2).unwrap_or(latest),
+        settled: number(3).filter(|_| settled_at.is_some()),
+        // An unreadable receipt is unknown, which is not the same as absent.
+        receipts: receipts
+            .filter_map(|(hash, reply)| Some((*hash, mined(*hash, reply)?)))
+            .collect(),
+    })
+}
+
+/// A receipt, `Some(None)` if there is none.
+fn mined(hash: B256, reply: &PlainReply) -> Option<Option<MinedTx>> {
+    let receipt: Option<TxReceiptJson> = read(Some(reply))?;
+    Some(receipt.map(|receipt| MinedTx {
+        hash,
+        block: receipt.block_number.to(),
+        block_hash: receipt.block_hash,
+        success: receipt.status != Some(U64::ZERO),
+        gas_used: receipt.gas_used.to(),
+        gas_price: receipt.effective_gas_price.map_or(0, wei),
+        blob_gas_used: receipt.blob_gas_used.map_or(0, |gas| gas.to()),
+        blob_gas_price: receipt.blob_gas_price.map_or(0, wei),
+    }))
+}
+
+/// Sends a transaction. `custom` are texts that mean that it is published already.
+pub async fn publish(l1: &L1Client, raw: &Bytes, custom: &[String]) -> PublishAnswer {
+    let sent: Result<Value, L1Error> = l1.plain_call("eth_sendRawTransaction", json!([raw])).await;
+    let Err(error) = sent else {
+        return PublishAnswer::Accepted;
+    };
+    match &error.cause {
+        L1Cause::Refused { code, message } if !RATE_LIMITS.contains(code) => {
+            PublishAnswer::of_error(message, custom)
+        }
+        _ => PublishAnswer::Unreachable(error.to_string()),
+    }
+}
+
+/// The gas limit of a transaction: `given` if L1 executes it with that much, otherwise an estimate.
+pub async fn gas(l1: &L1Client, tx: &CallTx, given: Option<u64>) -> Result<u64, String> {
+    match given {
+        Some(gas) => {
+            let params = json!([call_object(tx, gas), "latest"]);
+            let called: Result<Value, L1Error> = l1.plain_call("eth_call", params).await;
+            called.map_err(|error| format!("failed to call: {error}"))?;
+            Ok(gas)
+        }
+        None => {
+            let params = json!([call_object(tx, MAX_TX_GAS)]);
+            let estimated: Result<U64, L1Error> = l1.plain_call("eth_estimateGas", params).await;
+            let gas = estimated.map_err(|error| format!("failed to estimate gas: {error}"))?;
+            Ok(gas.to())
+        }
+    }
+}
+
+fn call_object(tx: &CallTx, gas: u64) -> Value {
+    let mut object = json!({
+        "from": tx.from,
+        "gas": U64::from(gas),
+        "maxFeePerGas": U256::from(tx.caps.fee),
+        "maxPriorityFeePerGas": U256::from(tx.caps.tip),
+        "value": tx.value,
+        "input": tx.data,
+    });
+    if let Some(to) = tx.to {
+        object["to"] = json!(to);
+    }
+    if let Some(fee) = tx.caps.blob_fee {
+        object["maxFeePerBlobGas"] = json!(U256::from(fee));
+        object["blobVersionedHashes"] = json!(tx.blobs);
+    }
+    object
+}
+
+/// Gas that a transaction needs at least for its calldata: the floor of EIP-7623, 40 for each byte
+/// that is not zero and 10 for the others.
+pub fn floor_gas(class: TxClass, data: &[u8]) -> u64 {
+    const BASE: u64 = 21_000;
+    if class == TxClass::Blob {
+        return BASE;
+    }
+    let zeros = data.iter().filter(|byte| **byte == 0).count() as u64;
+    BASE + 10 * zeros + 40 * (data.len() as u64 - zeros)
+}

@@ -1,0 +1,281 @@
+//! Polls: which transactions are mined, confirmed, reorged out or displaced, and whose nonces are
+//! whose.
+
+use super::{
+    AccountReading, MinedTx, SendAction, SendFailure, SendMachine, SendPhase, SendWork,
+    WaitingSend, slot::SlotOwner,
+};
+use alloy_primitives::B256;
+use std::time::Instant;
+
+/// Hashes in one poll; the lowest nonces come first.
+const MAX_HASHES: usize = 256;
+/// Deepest block whose nonce is read: nodes keep the state of 128 blocks.
+const MAX_DEPTH: u64 = 96;
+/// Polls in a row that must see a gap: a pool reinjects reorged transactions after the new head.
+const GAP_POLLS: u32 = 2;
+/// Fillers that one poll begins.
+const MAX_FILLERS: u64 = 16;
+
+impl SendMachine {
+    /// Polls at `at` or sooner.
+    pub(super) fn poll_by(&mut self, at: Instant) {
+        self.poll_at = Some(self.poll_at.map_or(at, |planned| planned.min(at)));
+    }
+
+    /// Whether there is anything that a poll could change.
+    pub(super) fn wants_poll(&self) -> bool {
+        let has_owner = self.slots.values().any(|slot| slot.owner.is_some());
+        let is_settling = matches!(self.phase, SendPhase::Settling { .. });
+        self.polling.is_none() && (is_settling || has_owner || !self.queue.is_empty())
+    }
+
+    pub(super) fn poll_if_due(&mut self, now: Instant) {
+        if self.poll_at.is_none() && !self.slots.is_empty() {
+            self.poll_at = Some(now + self.settings.times.receipts);
+        }
+        if !self.wants_poll() || self.poll_at.is_none_or(|at| at > now) {
+            return;
+        }
+        let op = self.operation();
+        self.polling = Some(op);
+        self.poll_at = None;
+        let attempts = self.slots.values().flat_map(|slot| &slot.attempts);
+        let depth = self.settings.times.confirmations.min(MAX_DEPTH);
+        let action = SendAction::Poll {
+            op,
+            settled_at: self.head.map(|head| (head + 1).saturating_sub(depth)),
+            hashes: attempts.map(|(hash, _)| *hash).take(MAX_HASHES).collect(),
+        };
+        self.actions.push(action);
+    }
+
+    pub(super) fn polled(
+        &mut self,
+        op: u64,
+        reading: Result<AccountReading, String>,
+        now: Instant,
+    ) {
+        if self.polling != Some(op) {
+            return;
+        }
+        self.polling = None;
+        let times = &self.settings.times;
+        let Ok(reading) = reading else {
+            let pause = times.retry.max(super::LEAST_PAUSE);
+            return self.poll_by(now + pause);
+        };
+        self.poll_by(now + times.receipts);
+        self.head = Some(reading.head);
+        self.polled_at = Some(now);
+        if let SendPhase::Settling { until } = self.phase {
+            return self.settle(&reading, until, now);
+        }
+        let nonces: Vec<u64> = self.slots.keys().copied().collect();
+        for nonce in nonces {
+            self.judge(nonce, &reading, now);
+            if self.phase == SendPhase::Stopped {
+                return;
+            }
+        }
+        self.compare_nonces(&reading, now);
+    }
+
+    /// Waits until the pool has nothing left of a predecessor, or until its time is over.
+    fn settle(&mut self, reading: &AccountReading, until: Option<Instant>, now: Instant) {
+        let times = &self.settings.times;
+        let until = until.unwrap_or(now + times.resubmission);
+        self.inherited = self.inherited.max(reading.pending).max(reading.latest);
+        if reading.pending <= reading.latest || until <= now {
+            self.phase = SendPhase::Running;
+            self.next = reading.latest;
+        } else {
+            self.phase = SendPhase::Settling { until: Some(until) };
+        }
+    }
+
+    /// Draws the consequences of a reading for one nonce.
+    fn judge(&mut self, nonce: u64, reading: &AccountReading, now: Instant) {
+        let Some(slot) = self.slots.get_mut(&nonce) else {
+            return;
+        };
+        let found = |hash: &B256| reading.receipts.get(hash).copied();
+        let known = slot.attempts.iter().map(|(hash, _)| found(hash));
+        let mined = known.clone().flatten().flatten().next();
+        let all_known = known.into_iter().all(|known| known.is_some());
+        match mined {
+            Some(mined) => {
+                slot.mined = Some(mined);
+                (slot.nonce_too_low, slot.lost) = (0, 0);
+                let confirmations = self.settings.times.confirmations;
+                self.displace(nonce, mined.hash);
+                if mined.block + confirmations <= reading.head + 1 {
+                    self.confirmed(nonce, mined);
+                }
+            }
+            // A transaction was signed since the poll was sent, or there were too many.
+            None if !all_known => {}
+            None => {
+                if let Some(gone) = slot.mined.take() {
+                    slot.nonce_too_low = 0;
+                    slot.publish_at = Some(now);
+                    let hash = gone.hash;
+                    self.actions.push(SendAction::ReorgedOut { nonce, hash });
+                }
+                slot.lost = if reading.latest > nonce {
+                    slot.lost + 1
+                } else {
+                    0
+                };
+                self.judge_lost(nonce, reading);
+            }
+        }
+    }
+
+    /// Gives a nonce back to the request whose transaction was mined, if another one has it by now.
+    /// A request that took the nonce over begins again.
+    fn displace(&mut self, nonce: u64, mined: B256) {
+        let Some(slot) = self.slots.get_mut(&nonce) else {
+            return;
+        };
+        let work = slot.work_of(mined);
+        let waits = |waiting: &WaitingSend| Some(SendWork::Request(waiting.id)) == work;
+        let again = self.queue.iter().position(waits);
+        let is_other = slot
+            .owner
+            .as_ref()
+            .is_some_and(|owner| Some(owner.work) != work);
+        if !is_other || (slot.accepted && again.is_none()) {
+            return;
+        }
+        let displaced = slot.owner.take();
+        (slot.busy, slot.current) = (None, None);
+        if let Some(back) = again.and_then(|at| self.queue.remove(at)) {
+            slot.accepted = true;
+            slot.owner = Some(SlotOwner {
+                work: SendWork::Request(back.id),
+                class: back.class,
+                deadline: back.deadline,
+                mempool_deadline: None,
+            });
+        }
+        if let Some((SendWork::Request(id), owner)) = displaced.map(|owner| (owner.work, owner)) {
+            self.queue.push_front(WaitingSend {
+                id,
+                class: owner.class,
+                deadline: owner.deadline,
+            });
+        }
+    }
+
+    /// A transaction of this nonce is deep enough.
+    fn confirmed(&mut self, nonce: u64, mined: MinedTx) {
+        let Some(slot) = self.slots.remove(&nonce) else {
+            return;
+        };
+        let owner = slot.owner.as_ref().map(|owner| owner.work);
+        match (owner, slot.work_of(mined.hash)) {
+            (Some(SendWork::Request(id)), Some(SendWork::Request(of))) if id == of => {
+                self.finish(id, Ok(mined));
+            }
+            (Some(SendWork::Request(id)), _) => {
+                self.finish(id, Err(SendFailure::NonceTaken(nonce)));
+            }
+            _ => {}
+        }
+    }
+
+    /// Gives up a nonce that another transaction has used.
+    fn judge_lost(&mut self, nonce: u64, reading: &AccountReading) {
+        let limit = self.settings.times.nonce_too_low_limit;
+        let slot = &self.slots[&nonce];
+        let is_settled = reading.settled.is_some_and(|settled| settled > nonce);
+        let is_deep = is_settled && slot.lost >= limit;
+        // A filler is content with any transaction at its nonce.
+        let is_inherited = nonce < self.inherited || slot.is_filler();
+        let is_shallow = slot.lost > 0 && slot.nonce_too_low >= limit;
+        if is_deep && !is_inherited {
+            return self.stop(foreign(self.address, nonce));
+        }
+        let is_given_up = is_deep || (is_inherited && is_shallow);
+        if !is_given_up {
+            return;
+        }
+        let Some(slot) = self.slots.remove(&nonce) else {
+            return;
+        };
+        let Some(id) = slot.request() else {
+            return;
+        };
+        match slot.owner {
+            // Nothing of this request is in a pool, and no later request was begun: its order holds.
+            Some(owner) if !slot.accepted && !self.closing => {
+                self.queue.push_front(WaitingSend {
+                    id,
+                    class: owner.class,
+                    deadline: owner.deadline,
+                });
+            }
+            _ => self.finish(id, Err(SendFailure::NonceTaken(nonce))),
+        }
+    }
+
+    /// Compares L1's nonces with ours: used beyond ours, or missing below them.
+    fn compare_nonces(&mut self, reading: &AccountReading, now: Instant) {
+        let limit = self.settings.times.nonce_too_low_limit;
+        let is_beyond = reading.latest > self.next.max(self.inherited);
+        self.beyond = if is_beyond { self.beyond + 1 } else { 0 };
+        if self.beyond >= limit {
+            return self.stop(foreign(self.address, reading.latest - 1));
+        }
+        let owned = self.slots.iter().find(|(_, slot)| slot.owner.is_some());
+        let in_pool = reading.pending.max(reading.latest);
+        let Some(lowest) = owned.map(|(nonce, _)| *nonce) else {
+            return self.renumber(reading);
+        };
+        self.gaps = if in_pool < lowest { self.gaps + 1 } else { 0 };
+        if self.gaps >= GAP_POLLS {
+            self.gaps = 0;
+            // Confirmed transactions of ours that a reorg removed may be mined again.
+            self.inherited = self.inherited.max(lowest);
+            let class = self.slots[&lowest].class();
+            for nonce in in_pool..lowest.min(in_pool + MAX_FILLERS) {
+                self.fill(nonce, class, now);
+            }
+        }
+    }
+
+    /// Without transactions in flight, continues where L1 is: after a predecessor's transactions,
+    /// or below ours if a reorg removed them for good.
+    fn renumber(&mut self, reading: &AccountReading) {
+        self.slots.retain(|nonce, _| *nonce >= reading.latest);
+        if self.beyond > 0 {
+            return;
+        }
+        let is_shorter = reading.pending.max(reading.latest) < self.next;
+        if reading.latest > self.next || (is_shorter && self.slots.is_empty()) {
+            self.inherited = self.inherited.max(self.next);
+            self.next = reading.pending.max(reading.latest);
+        }
+    }
+
+    fn fill(&mut self, nonce: u64, class: Option<super::TxClass>, now: Instant) {
+        let Some(class) = class else {
+            return;
+        };
+        let bump_at = now + self.settings.times.resubmission;
+        let slot = self.slots.entry(nonce).or_default();
+        slot.own(SlotOwner::filler(class), bump_at);
+        self.actions.push(SendAction::Filling {
+            nonce,
+            reason: "no transaction has this nonce after a reorg, and later ones wait for it",
+        });
+    }
+}
+
+/// The sentence for an operator whose key is used twice.
+fn foreign(address: alloy_primitives::Address, nonce: u64) -> String {
+    format!(
+        "nonce {nonce} of {address} was used by a transaction that this process did not send: another process has the same key; stop one of them, then start this one again"
+    )
+}

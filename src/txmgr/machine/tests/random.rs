@@ -1,0 +1,248 @@
+//! Random courses of events: lost and late answers, refusals, reorgs, pools that forget, restarts.
+//! Afterwards L1 is healthy, and everything must be confirmed. `STARLING_SCENARIOS` says how many.
+
+use super::world::World;
+use super::*;
+use rand::{Rng, SeedableRng, rngs::StdRng};
+use std::collections::BTreeSet;
+
+/// Courses of an ordinary run.
+const SEEDS: u64 = 10_000;
+/// Pieces of data to bring onto L1.
+const PIECES: u64 = 6;
+/// Steps with faults, and steps until everything must be done after them.
+const FAULTY: u32 = 60;
+const HEALTHY: u32 = 400;
+
+/// A caller that repeats a failed piece under a new id, as batcher and proposer do.
+struct Course {
+    world: World,
+    rng: StdRng,
+    /// Piece of each request.
+    pieces: BTreeMap<u64, u64>,
+    /// Pieces not handed over, in order.
+    waiting: VecDeque<u64>,
+    /// Class of each piece.
+    classes: Vec<TxClass>,
+    in_flight: usize,
+    /// Answers on their way.
+    late: Vec<SendEvent>,
+    /// Transaction of each confirmed piece.
+    confirmed: BTreeMap<u64, B256>,
+    restarts: u32,
+    stopped: bool,
+    stops: u64,
+}
+
+impl Course {
+    fn new(seed: u64) -> Self {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let mut settings = settings();
+        settings.times.confirmations = rng.random_range(1..5);
+        settings.times.max_retries = rng.random_range(0..4);
+        if rng.random_bool(0.2) {
+            settings.times.send_timeout = Duration::from_secs(rng.random_range(20..60));
+        }
+        let mixed = rng.random_bool(0.5);
+        let class = |_| match rng.random_range(0..2) {
+            0 if mixed => TxClass::Blob,
+            _ => TxClass::Calldata,
+        };
+        Self {
+            classes: (0..=PIECES).map(class).collect(),
+            in_flight: rng.random_range(1..4),
+            world: World::new(settings),
+            rng,
+            pieces: BTreeMap::new(),
+            waiting: (1..=PIECES).collect(),
+            late: Vec::new(),
+            confirmed: BTreeMap::new(),
+            restarts: 0,
+            stopped: false,
+            stops: 0,
+        }
+    }
+
+    fn event(&mut self, event: SendEvent, faulty: bool) {
+        let mut events = VecDeque::from([event]);
+        let mut steps = 0;
+        while let Some(event) = events.pop_front() {
+            steps += 1;
+            assert!(steps < 3000, "the machine spins");
+            for action in self.world.machine.handle(event, self.world.now) {
+                let Some(answer) = self.answer(action, faulty) else {
+                    continue;
+                };
+                if faulty && self.rng.random_bool(0.3) {
+                    self.late.push(answer);
+                } else {
+                    events.push_back(answer);
+                }
+            }
+        }
+    }
+
+    fn answer(&mut self, action: SendAction, faulty: bool) -> Option<SendEvent> {
+        let fault = faulty && self.rng.random_bool(0.15);
+        let lost = || "no answer in time".to_owned();
+        match action {
+            SendAction::ReadFees { op } if fault => Some(SendEvent::Fees {
+                op,
+                fees: Err(lost()),
+            }),
+            SendAction::Sign { op, .. } if fault => Some(SendEvent::Signed {
+                op,
+                signed: Err(lost()),
+            }),
+            SendAction::Poll { op, .. } if fault => Some(SendEvent::Polled {
+                op,
+                reading: Err(lost()),
+            }),
+            SendAction::Publish { op, tx, .. } if fault => {
+                let answer = match self.rng.random_range(0..3) {
+                    0 => {
+                        self.world.publish(tx.hash);
+                        PublishAnswer::Unreachable(lost())
+                    }
+                    1 => PublishAnswer::Unreachable(lost()),
+                    _ => PublishAnswer::Refused("txpool is full".into()),
+                };
+                Some(SendEvent::Published { op, answer })
+            }
+            SendAction::Finished { id, result } => {
+                let piece = self.pieces.remove(&id).expect("a request in flight");
+                match result {
+                    Ok(mined) => {
+                        let data = self.world.signed[&mined.hash].data;
+                        assert_eq!(data, id, "another request's transaction counts for {id}");
+                        assert!(self.confirmed.insert(piece, mined.hash).is_none());
+                    }
+                    Err(_) => self.waiting.push_front(piece),
+                }
+                None
+            }
+            // A pool may have hidden a predecessor's transaction above a gap. Its supervisor starts
+            // the process again.
+            SendAction::Stopped(sentence) => {
+                assert!(self.restarts > 0, "without a predecessor: {sentence}");
+                self.stopped = true;
+                None
+            }
+            action => self.world.act(action),
+        }
+    }
+
+    /// L1 and the process between two moments.
+    fn disturb(&mut self) {
+        let confirmations = self.world.machine.settings().times.confirmations as usize;
+        match self.rng.random_range(0..14) {
+            0 if confirmations > 1 => {
+                let (depth, reinjects) = (
+                    self.rng.random_range(1..confirmations),
+                    self.rng.random_bool(0.5),
+                );
+                self.world.reorg(depth, reinjects);
+            }
+            1 => self.world.pool.clear(),
+            2 => self.world.base_fee = 1 << self.rng.random_range(0..36),
+            3 => self.world.stuck = !self.world.stuck,
+            4 => self.world.reachable = !self.world.reachable,
+            5 if self.rng.random_bool(0.5) => self.restart(),
+            _ => self.world.mine(),
+        }
+    }
+
+    /// The process dies; every piece that is not confirmed is to be sent again.
+    fn restart(&mut self) {
+        self.restarts += 1;
+        let settings = self.world.machine.settings().clone();
+        self.world.machine = SendMachine::new(ACCOUNT, settings, self.world.now);
+        self.late.clear();
+        let lost: BTreeSet<u64> = std::mem::take(&mut self.pieces).into_values().collect();
+        let waiting: BTreeSet<u64> = self.waiting.drain(..).collect();
+        self.waiting = lost.union(&waiting).copied().collect();
+    }
+
+    fn hand_over(&mut self, faulty: bool) {
+        while !self.stopped
+            && self.pieces.len() < self.in_flight
+            && let Some(piece) = self.waiting.pop_front()
+        {
+            self.world.last_id += 1;
+            let id = self.world.last_id;
+            self.pieces.insert(id, piece);
+            let class = self.classes[piece as usize];
+            self.event(SendEvent::Submit { id, class }, faulty);
+        }
+    }
+
+    fn step(&mut self, faulty: bool) {
+        let pause = self.rng.random_range(200..2500);
+        self.world.now += Duration::from_millis(pause);
+        if faulty {
+            self.disturb();
+        } else {
+            self.world.mine();
+        }
+        if std::mem::take(&mut self.stopped) {
+            self.stops += 1;
+            self.restart();
+        }
+        self.hand_over(faulty);
+        for answer in std::mem::take(&mut self.late) {
+            self.event(answer, faulty);
+        }
+        self.event(SendEvent::Tick, faulty);
+    }
+
+    /// Returns how often the machine has stopped.
+    fn run(mut self) -> Result<u64, String> {
+        for _ in 0..FAULTY {
+            self.step(true);
+        }
+        self.world.stuck = false;
+        self.world.reachable = true;
+        self.world.base_fee = self.world.base_fee.min(50_000_000_000);
+        for _ in 0..HEALTHY {
+            self.step(false);
+            if self.confirmed.len() as u64 == PIECES {
+                break;
+            }
+        }
+        let chain = self.world.chain_hashes();
+        let gone: Vec<_> = self
+            .confirmed
+            .iter()
+            .filter(|(_, hash)| !chain.contains(*hash))
+            .collect();
+        if !gone.is_empty() {
+            return Err(format!("confirmed, and not on L1: {gone:?}"));
+        }
+        if (self.confirmed.len() as u64) < PIECES {
+            let open: Vec<_> = self.pieces.values().chain(&self.waiting).collect();
+            return Err(format!(
+                "never confirmed: {open:?}; pool {:?}; {:?}",
+                self.world.pool,
+                self.world.log.iter().rev().take(12).collect::<Vec<_>>()
+            ));
+        }
+        Ok(self.stops)
+    }
+}
+
+#[test]
+fn nothing_is_lost_and_no_nonce_counts_twice_in_any_course_of_events() {
+    let given = std::env::var("STARLING_SCENARIOS").ok();
+    let seeds = given.and_then(|text| text.parse().ok()).unwrap_or(SEEDS);
+    let mut stops = 0;
+    for seed in 0..seeds {
+        match Course::new(seed).run() {
+            Ok(more) => stops += more,
+            Err(reason) => panic!("seed {seed}: {reason}"),
+        }
+    }
+    assert!(
+        stops * 20 < seeds,
+        "{stops} stops for transactions of a predecessor"
+    );
+}

@@ -1,0 +1,450 @@
+//! The I/O around the machine: one task that carries out its actions at L1 and at the signer.
+//!
+//! Callers hand transactions over by [`TxManager::send`] and wait for the outcome. Bounds: requests
+//! that wait ([`WAITING`]), sidecars in the making ([`PREPARING`]), requests in the machine
+//! ([`MAX_PENDING`]; batcher and proposer set lower ones by `--max-pending-tx`). Every call to L1 and
+//! to the signer ends after `--network-timeout`. When the token is cancelled nothing new is sent,
+//! and the task ends when everything in L1's pool is confirmed; the second token ends it at once.
+
+mod metrics;
+#[cfg(test)]
+mod tests;
+mod work;
+
+use self::metrics::TxMetrics;
+use super::{
+    api::{self, TxApiError, TxRuntime},
+    blobs::{CellProofTime, SidecarForm},
+    machine::{MinedTx, SendAction, SendEvent, SendFailure, SendId, SendMachine, SendWork},
+    options::{TxOptionError, TxOptions},
+    sign::TxSigner,
+};
+use crate::rollup::l1::{L1Client, L1Error};
+use alloy_eips::eip4844::Blob;
+use alloy_primitives::{Address, Bytes, U256};
+use futures::{
+    FutureExt, StreamExt,
+    future::BoxFuture,
+    stream::{FuturesOrdered, FuturesUnordered},
+};
+use serde_json::value::RawValue;
+use std::{
+    collections::HashMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
+use work::{PreparedTx, TxWorker};
+
+/// Commands that wait for the task.
+const WAITING: usize = 16;
+/// Transactions whose sidecars are made at once.
+const PREPARING: usize = 4;
+/// Requests in the machine.
+const MAX_PENDING: usize = 1024;
+/// Longest pause of the task, in case a time was missed.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// A transaction to send.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TxCandidate {
+    /// `None` creates a contract.
+    pub to: Option<Address>,
+    pub data: Bytes,
+    /// Blobs make it a blob transaction.
+    pub blobs: Vec<Blob>,
+    /// Gas limit, checked by a call; zero is estimated.
+    pub gas_limit: u64,
+    pub value: U256,
+}
+
+/// The state of the manager, for callers that wait and for metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TxStatus {
+    /// A predecessor's transactions are mined or given up.
+    pub settled: bool,
+    /// Requests that are not done.
+    pub pending: usize,
+}
+
+/// Why the manager cannot begin, or has ended.
+#[derive(Debug, thiserror::Error)]
+pub enum TxManagerError {
+    #[error("invalid config: {0}")]
+    Options(#[from] TxOptionError),
+    #[error("could not fetch L1 chain ID: {0}")]
+    ChainId(#[from] L1Error),
+    /// For example a second process with the same key.
+    #[error("{0}")]
+    Stopped(String),
+}
+
+/// The outcome of a request.
+pub type TxOutcome = Result<MinedTx, SendFailure>;
+
+enum TxCommand {
+    Send(Box<TxCandidate>, oneshot::Sender<TxOutcome>),
+    Api {
+        method: String,
+        params: String,
+        answer: oneshot::Sender<Result<Box<RawValue>, TxApiError>>,
+    },
+}
+
+/// A handle on the task.
+#[derive(Clone)]
+pub struct TxManager {
+    commands: mpsc::Sender<TxCommand>,
+    status: watch::Receiver<TxStatus>,
+    address: Address,
+}
+
+impl TxManager {
+    /// The account.
+    pub fn address(&self) -> Address {
+        self.address
+    }
+
+    /// Hands over a transaction; returns its outcome to wait for. Transactions get their nonces in
+    /// the order of the calls. Waits while too many are waiting.
+    pub async fn send(&self, candidate: TxCandidate) -> oneshot::Receiver<TxOutcome> {
+        let (answer, outcome) = oneshot::channel();
+        let command = TxCommand::Send(Box::new(candidate), answer);
+        if let Err(mpsc::error::SendError(TxCommand::Send(_, answer))) =
+            self.commands.send(command).await
+        {
+            // The caller may have gone.
+            let _ = answer.send(Err(SendFailure::Closed));
+        }
+        outcome
+    }
+
+    /// Answers a call of the namespace `txmgr`; `None` when the task has ended.
+    pub async fn api(
+        &self,
+        method: String,
+        params: String,
+    ) -> Option<Result<Box<RawValue>, TxApiError>> {
+        let (answer, answered) = oneshot::channel();
+        let command = TxCommand::Api {
+            method,
+            params,
+            answer,
+        };
+        self.commands.send(command).await.ok()?;
+        answered.await.ok()
+    }
+
+    /// The state, and its changes.
+    pub fn status(&self) -> watch::Receiver<TxStatus> {
+        self.status.clone()
+    }
+}
+
+/// Parts that the task is made of.
+pub struct TxManagerParts {
+    pub options: TxOptions,
+    pub l1: L1Client,
+    pub signer: TxSigner,
+    /// Prefix of the metrics: `op_batcher_default_` or `op_proposer_default_`.
+    pub metrics: &'static str,
+}
+
+/// The task. [`TxManagerTask::run`] does everything.
+pub struct TxManagerTask {
+    machine: SendMachine,
+    worker: Arc<TxWorker>,
+    metrics: TxMetrics,
+    commands: mpsc::Receiver<TxCommand>,
+    status: watch::Sender<TxStatus>,
+    /// Candidates whose sidecars are being made, in the order of their requests.
+    preparing: FuturesOrdered<BoxFuture<'static, PreparedSend>>,
+    /// Requests in the machine.
+    sends: HashMap<SendId, OpenSend>,
+    /// Calls in flight.
+    calls: FuturesUnordered<BoxFuture<'static, SendEvent>>,
+    last_id: SendId,
+    blob_tip_dynamic: bool,
+    /// The last failure that was logged; the same one again is not.
+    last_warning: String,
+    stopped: Option<String>,
+}
+
+/// A request in the machine.
+struct OpenSend {
+    tx: Arc<PreparedTx>,
+    answer: oneshot::Sender<TxOutcome>,
+    since: Instant,
+}
+
+/// A finished preparation.
+type PreparedSend = (Result<PreparedTx, String>, oneshot::Sender<TxOutcome>);
+
+/// Checks the options, reads L1's chain id, and makes the task and its handle.
+pub async fn manager(parts: TxManagerParts) -> Result<(TxManager, TxManagerTask), TxManagerError> {
+    let settings = parts.options.settings()?;
+    let chain_id = parts.l1.chain_id().await?;
+    let address = parts.signer.address();
+    let (commands, received) = mpsc::channel(WAITING);
+    let (status, watched) = watch::channel(TxStatus::default());
+    let worker = TxWorker {
+        cell_proofs: CellProofTime::new(parts.options.cell_proof_time, chain_id),
+        custom_errors: parts.options.already_published_custom_errs.clone(),
+        timeout: parts.options.network_timeout,
+        tips: tokio::sync::Mutex::new(parts.options.blob_tips()),
+        l1: parts.l1,
+        signer: parts.signer,
+        chain_id,
+    };
+    let task = TxManagerTask {
+        machine: SendMachine::new(address, settings, Instant::now()),
+        worker: Arc::new(worker),
+        metrics: TxMetrics::new(parts.metrics),
+        commands: received,
+        status,
+        preparing: FuturesOrdered::new(),
+        sends: HashMap::new(),
+        calls: FuturesUnordered::new(),
+        last_id: 0,
+        blob_tip_dynamic: parts.options.blob_tip_cap_dynamic,
+        last_warning: String::new(),
+        stopped: None,
+    };
+    let handle = TxManager {
+        commands,
+        status: watched,
+        address,
+    };
+    Ok((handle, task))
+}
+
+impl TxManagerTask {
+    /// Runs until `closing` is cancelled and nothing is left in L1's pool, or until `ending` is. An
+    /// error says why the account must not be used any more.
+    pub async fn run(
+        mut self,
+        closing: CancellationToken,
+        ending: CancellationToken,
+    ) -> Result<(), TxManagerError> {
+        let mut is_closing = false;
+        self.handle(SendEvent::Tick);
+        loop {
+            if let Some(sentence) = self.stopped.take() {
+                return Err(TxManagerError::Stopped(sentence));
+            }
+            if is_closing && self.sends.is_empty() && self.preparing.is_empty() {
+                return Ok(());
+            }
+            let has_room = self.preparing.len() < PREPARING && self.sends.len() < MAX_PENDING;
+            let pause = self.pause();
+            tokio::select! {
+                biased;
+                () = ending.cancelled() => return Ok(()),
+                () = closing.cancelled(), if !is_closing => {
+                    is_closing = true;
+                    self.handle(SendEvent::Close);
+                }
+                Some(event) = self.calls.next() => self.handle(event),
+                Some((prepared, answer)) = self.preparing.next() => self.submit(prepared, answer),
+                Some(command) = self.commands.recv(), if has_room => self.command(command, is_closing),
+                () = tokio::time::sleep(pause) => self.handle(SendEvent::Tick),
+            }
+        }
+    }
+
+    fn pause(&self) -> Duration {
+        let now = Instant::now();
+        let wakeup = self.machine.wakeup();
+        let pause = wakeup.map_or(LONGEST_PAUSE, |at| at.saturating_duration_since(now));
+        pause.min(LONGEST_PAUSE)
+    }
+
+    fn command(&mut self, command: TxCommand, is_closing: bool) {
+        match command {
+            TxCommand::Send(_, answer) if is_closing => {
+                let _ = answer.send(Err(SendFailure::Closed));
+            }
+            TxCommand::Send(candidate, answer) => {
+                let worker = self.worker.clone();
+                let prepared = async move { (worker.prepare(*candidate).await, answer) };
+                self.preparing.push_back(prepared.boxed());
+            }
+            TxCommand::Api {
+                method,
+                params,
+                answer,
+            } => {
+                let mut runtime = TxRuntime {
+                    settings: self.machine.settings().clone(),
+                    blob_tip_dynamic: self.blob_tip_dynamic,
+                };
+                let result = api::call(&method, &params, &mut runtime);
+                *self.machine.settings_mut() = runtime.settings;
+                self.blob_tip_dynamic = runtime.blob_tip_dynamic;
+                let _ = answer.send(result);
+                self.handle(SendEvent::Tick);
+            }
+        }
+    }
+
+    fn submit(&mut self, prepared: Result<PreparedTx, String>, answer: oneshot::Sender<TxOutcome>) {
+        let tx = match prepared {
+            Ok(tx) => Arc::new(tx),
+            Err(reason) => {
+                let _ = answer.send(Err(SendFailure::Craft(reason)));
+                return;
+            }
+        };
+        self.last_id += 1;
+        let id = self.last_id;
+        let class = tx.class();
+        let since = Instant::now();
+        self.sends.insert(id, OpenSend { tx, answer, since });
+        self.handle(SendEvent::Submit { id, class });
+    }
+
+    /// Hands an event to the machine and begins what it wants.
+    fn handle(&mut self, event: SendEvent) {
+        self.observe(&event);
+        let actions = self.machine.handle(event, Instant::now());
+        for action in actions {
+            self.act(action);
+        }
+        let status = TxStatus {
+            settled: self.machine.is_settled(),
+            pending: self.machine.pending(),
+        };
+        self.metrics
+            .state(status.pending, self.machine.next_nonce());
+        self.status.send_if_modified(|shown| {
+            let before = std::mem::replace(shown, status);
+            before != status
+        });
+    }
+
+    /// Logs and counts what an event says.
+    fn observe(&mut self, event: &SendEvent) {
+        let warning = match event {
+            SendEvent::Fees { fees: Ok(fees), .. } => {
+                self.metrics.fees(fees);
+                None
+            }
+            SendEvent::Fees {
+                fees: Err(error), ..
+            } => Some(error.clone()),
+            SendEvent::Signed {
+                signed: Err(error), ..
+            } => Some(error.clone()),
+            SendEvent::Polled {
+                reading: Err(error),
+                ..
+            } => Some(error.clone()),
+            SendEvent::Published { answer, .. } => {
+                self.metrics.published(answer);
+                answer.trouble()
+            }
+            _ => None,
+        };
+        let Some(warning) = warning else {
+            return;
+        };
+        if warning != self.last_warning {
+            tracing::warn!(
+                error = warning,
+                "a call of the transaction manager failed; it is repeated"
+            );
+            self.last_warning = warning;
+        }
+    }
+
+    fn act(&mut self, action: SendAction) {
+        let worker = self.worker.clone();
+        let call = match action {
+            SendAction::ReadFees { op } => {
+                let rules = &self.machine.settings().fees;
+                let (dynamic, min_tip) = (self.blob_tip_dynamic, rules.min_tip);
+                async move {
+                    let fees = worker.fees(dynamic, min_tip).await;
+                    SendEvent::Fees { op, fees }
+                }
+                .boxed()
+            }
+            SendAction::Sign {
+                op,
+                nonce,
+                work,
+                class,
+                caps,
+                replaced_gas,
+            } => {
+                let tx = match work {
+                    SendWork::Request(id) => self.sends.get(&id).map(|send| send.tx.clone()),
+                    SendWork::Filler => None,
+                };
+                async move {
+                    let signed = worker.sign(tx, class, nonce, caps, replaced_gas).await;
+                    SendEvent::Signed { op, signed }
+                }
+                .boxed()
+            }
+            SendAction::Publish { op, nonce, tx } => {
+                tracing::info!(nonce, tx = %tx.hash, "Publishing transaction");
+                async move {
+                    let answer = worker.publish(&tx.raw).await;
+                    SendEvent::Published { op, answer }
+                }
+                .boxed()
+            }
+            SendAction::Poll {
+                op,
+                settled_at,
+                hashes,
+            } => async move {
+                let reading = worker.reading(settled_at, &hashes).await;
+                SendEvent::Polled { op, reading }
+            }
+            .boxed(),
+            other => return self.report(other),
+        };
+        self.calls.push(call);
+    }
+
+    /// Carries out actions that need no call.
+    fn report(&mut self, action: SendAction) {
+        match action {
+            SendAction::Finished { id, result } => self.finish(id, result),
+            SendAction::NotBumped { nonce, reason } => {
+                self.metrics.not_bumped();
+                tracing::warn!(
+                    nonce,
+                    reason,
+                    "unable to increase gas, will try to re-publish the tx"
+                );
+            }
+            SendAction::Filling { nonce, reason } => {
+                tracing::warn!(nonce, reason, "an empty transaction uses up a nonce");
+            }
+            SendAction::ReorgedOut { nonce, hash } => {
+                tracing::warn!(nonce, tx = %hash, "a transaction left L1 by a reorg; it is published again");
+            }
+            SendAction::Stopped(sentence) => self.stopped = Some(sentence),
+            _ => {}
+        }
+    }
+
+    fn finish(&mut self, id: SendId, result: TxOutcome) {
+        let Some(send) = self.sends.remove(&id) else {
+            return;
+        };
+        match &result {
+            Ok(mined) => {
+                self.metrics.confirmed(mined, send.since.elapsed());
+                tracing::info!(tx = %mined.hash, block = mined.block, "Transaction confirmed");
+            }
+            Err(failure) => tracing::warn!(%failure, "Aborting transaction submission"),
+        }
+        // The caller may have gone.
+        let _ = send.answer.send(result);
+    }
+}
