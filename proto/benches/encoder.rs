@@ -55,7 +55,8 @@ const FILL_BAR: f64 = 0.95;
 
 fn main() -> ExitCode {
     let only = std::env::var("STARLING_BENCH_ONLY").ok();
-    let sections: [(&str, fn() -> bool); 4] = [
+    type Section = fn() -> bool;
+    let sections: [(&str, Section); 4] = [
         ("uncompressed", uncompressed),
         ("singular", singular),
         ("span", span),

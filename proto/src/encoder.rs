@@ -124,7 +124,7 @@ pub struct ChannelEncoder {
 
 #[derive(Debug)]
 enum ChannelContent {
-    Singular(SingularChannel),
+    Singular(Box<SingularChannel>),
     Span(Box<SpanChannel>),
 }
 
@@ -140,7 +140,7 @@ impl ChannelEncoder {
         settings.check()?;
         let content = match settings.format {
             BatchFormat::Singular => {
-                ChannelContent::Singular(SingularChannel::new(id, settings, fjord)?)
+                ChannelContent::Singular(Box::new(SingularChannel::new(id, settings, fjord)?))
             }
             BatchFormat::Span { max_blocks } => {
                 let span = SpanChannel::new(id, settings, max_blocks, context, fjord)?;

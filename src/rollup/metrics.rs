@@ -428,11 +428,11 @@ mod tests {
                 number: 9,
                 hash: B256::with_last_byte(1),
             },
-            parent_hash: B256::with_last_byte(2),
+            parent_hash: B256::ZERO,
             time: 7,
             origin: BlockId {
                 number: 5,
-                hash: B256::ZERO,
+                hash: B256::with_last_byte(2),
             },
             sequence_number: 3,
         };

@@ -105,7 +105,8 @@ impl EncoderSettings {
             Err(SettingsError::FrameTooLarge(size))
         } else if self.target_frames == 0 || u64::from(self.target_frames) > MAX_FRAMES {
             Err(SettingsError::Frames(self.target_frames))
-        } else if matches!(self.kind, CompressorKind::Ratio(ratio) if !(ratio > 0.0)) {
+        } else if matches!(self.kind, CompressorKind::Ratio(ratio) if ratio.is_nan() || ratio <= 0.0)
+        {
             Err(SettingsError::Ratio)
         } else {
             Ok(())

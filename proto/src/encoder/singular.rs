@@ -31,7 +31,7 @@ pub(super) struct SingularChannel {
 /// Rule by which the channel is full.
 #[derive(Debug)]
 enum FullRule {
-    Shadow(Shadow),
+    Shadow(Box<Shadow>),
     /// Input bytes.
     Ratio(u64),
     Stored,
@@ -128,7 +128,7 @@ impl SingularChannel {
         let (writer, rule) = match settings.kind {
             CompressorKind::Shadow => (
                 ChannelWriter::new(id, compression, fjord)?,
-                FullRule::Shadow(Shadow::new(compression)),
+                FullRule::Shadow(Box::new(Shadow::new(compression))),
             ),
             CompressorKind::Ratio(ratio) => (
                 ChannelWriter::new(id, compression, fjord)?,

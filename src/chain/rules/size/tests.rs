@@ -19,7 +19,6 @@ fn ethereum() -> ChainSpec {
         cancun: Some(0),
         prague: Some(0),
         osaka: Some(OSAKA),
-        ..Default::default()
     };
     ChainSpec {
         rules: Rules::Ethereum {

@@ -276,7 +276,8 @@ async fn every_lie_about_a_block_is_named() {
         return;
     };
     let other = recorded("hostile-1").unwrap().swap_remove(0);
-    let lies: [(&str, &dyn Fn(&mut Value)); 5] = [
+    type Change<'a> = &'a dyn Fn(&mut Value);
+    let lies: [(&str, Change<'_>); 5] = [
         ("claims the hash", &|line| {
             line["block"]["timestamp"] = "0x1".into();
         }),
