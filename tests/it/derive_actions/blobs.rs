@@ -59,8 +59,8 @@ impl BlobWorld {
     /// of nonces, and in calldata.
     fn mine_in_blobs_and_calldata(&mut self) {
         let world = &mut self.world;
-        world.l1.mine_to(3);
-        let blocks = world.extend(2);
+        world.l1.mine_to(world.l1.height() + 1);
+        let blocks = world.extend(world.l1.height() - 1);
         let items = world.items(&blocks, 6);
         assert_eq!(items.len(), 6);
         let calls = [
@@ -101,8 +101,7 @@ impl BlobWorld {
 #[test]
 fn blobs_of_our_l1_are_derived_through_beacon_nodes_that_fail() {
     let mut world = BlobWorld::new();
-    world.mine_in_blobs_and_calldata();
-    world.world.settle();
+    world.world.l1.mine_to(2);
     for fault in [
         BeaconFault::NotFound,
         BeaconFault::Broken,
@@ -121,6 +120,9 @@ fn blobs_of_our_l1_are_derived_through_beacon_nodes_that_fail() {
     ] {
         world.fail_at_one(fault);
     }
+    // The last, since nobody takes mined transactions out of this L1's pool.
+    world.mine_in_blobs_and_calldata();
+    world.world.settle();
     let log = world.world.verifier.log();
     let causes = [
         "HTTP status 404",

@@ -30,39 +30,18 @@ fn requests_grow_with_small_blocks_and_stay_few() {
     }
     assert_eq!(window.plan(1000, 0, &mut 0), span(12, 1));
     for _ in 0..20 {
-        window.done(
-            Span {
-                first: 12,
-                count: 1,
-            },
-            1,
-            1000,
-        );
+        window.done(span(12, 1).unwrap(), 1, 1000);
         window.in_flight += 1;
         window.blocks_in_flight += 1;
     }
     assert_eq!(window.plan(1000, 0, &mut 0), span(13, 20));
-    window.done(
-        Span {
-            first: 13,
-            count: 20,
-        },
-        20,
-        20_000,
-    );
+    window.done(span(13, 20).unwrap(), 20, 20_000);
     assert_eq!(
         window.plan(35, 0, &mut 0),
         span(33, 3),
         "not above the head"
     );
-    window.done(
-        Span {
-            first: 33,
-            count: 3,
-        },
-        3,
-        3_000_000,
-    );
+    window.done(span(33, 3).unwrap(), 3, 3_000_000);
     assert_eq!(
         window.plan(1000, READY_BYTES, &mut 0),
         None,
