@@ -9,9 +9,10 @@
 use super::{L1BlockData, L1Blocks, L1Cause, L1Error, blocks::FetchedBlocks};
 use std::{
     collections::{BTreeMap, VecDeque},
+    ops::ControlFlow,
     sync::Arc,
 };
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 
 /// Blocks fetched ahead at most.
 const AHEAD: u64 = 512;
@@ -200,6 +201,12 @@ impl Prefetcher {
         self.window
             .holes
             .retain(|hole| hole.first + hole.count > number);
+        // Their blocks count as ready, and others are requested in their place.
+        while let Some(joined) = self.requests.try_join_next() {
+            if let ControlFlow::Break(result) = self.on_end(joined, number) {
+                return result;
+            }
+        }
         let mut retries = self.window.holes.len();
         loop {
             if let Some(data) = self.ready.get(&number).cloned() {
@@ -210,39 +217,52 @@ impl Prefetcher {
             let Some(joined) = self.requests.join_next().await else {
                 return Ok(None);
             };
-            // A request that panicked or was aborted leaves no trace here but its span.
-            let Ok((span, result)) = joined else {
-                self.restart(number);
-                return Ok(None);
-            };
-            let fetched = match result {
-                Ok(fetched) => fetched,
-                Err(error) if is_refused(&error, span) => {
-                    self.window.failed(span);
-                    retries += 2;
-                    continue;
-                }
-                Err(error) => {
-                    if error.cause.is_pause() {
-                        self.window.done(span, 0, 0);
-                    } else {
-                        self.window.failed(span);
-                    }
-                    if span.contains(number) {
-                        return Err(error);
-                    }
-                    continue;
-                }
-            };
-            let came = fetched.blocks.len() as u64;
-            self.window.done(span, came, fetched.json_bytes);
-            let came_blocks = fetched.blocks.into_iter();
-            self.ready
-                .extend(came_blocks.map(|data| (data.block.number, data)));
-            if span.contains(number) && !self.ready.contains_key(&number) {
-                return Ok(None);
+            match self.on_end(joined, number) {
+                ControlFlow::Continue(holes) => retries += holes,
+                ControlFlow::Break(result) => return result,
             }
         }
+    }
+
+    /// Takes the blocks of a request that has ended. `Continue` has the number of holes that may be
+    /// asked for at once, `Break` the result for the block that is wanted.
+    fn on_end(
+        &mut self,
+        joined: Result<Fetch, JoinError>,
+        wanted: u64,
+    ) -> ControlFlow<Result<Option<Arc<L1BlockData>>, L1Error>, usize> {
+        // A request that panicked or was aborted leaves no trace here but its span.
+        let Ok((span, result)) = joined else {
+            self.restart(wanted);
+            return ControlFlow::Break(Ok(None));
+        };
+        let fetched = match result {
+            Ok(fetched) => fetched,
+            Err(error) if is_refused(&error, span) => {
+                self.window.failed(span);
+                return ControlFlow::Continue(2);
+            }
+            Err(error) => {
+                if error.cause.is_pause() {
+                    self.window.done(span, 0, 0);
+                } else {
+                    self.window.failed(span);
+                }
+                if span.contains(wanted) {
+                    return ControlFlow::Break(Err(error));
+                }
+                return ControlFlow::Continue(0);
+            }
+        };
+        let came = fetched.blocks.len() as u64;
+        self.window.done(span, came, fetched.json_bytes);
+        let blocks = fetched.blocks.into_iter();
+        self.ready
+            .extend(blocks.map(|data| (data.block.number, data)));
+        if span.contains(wanted) && !self.ready.contains_key(&wanted) {
+            return ControlFlow::Break(Ok(None));
+        }
+        ControlFlow::Continue(0)
     }
 
     /// The blocks from `number` on that wait to be taken, in order, up to the first that is missing.

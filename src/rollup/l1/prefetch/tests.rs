@@ -225,3 +225,21 @@ async fn a_failure_is_returned_for_the_wanted_block_and_repaired() {
     let blocks = &prefetcher.blocks;
     assert!(blocks.get(L1BlockAt::Number(59)).await.unwrap().is_some());
 }
+
+#[tokio::test]
+async fn blocks_of_all_ended_requests_are_ready_before_they_are_wanted() {
+    let (l1, _) = fake(200).await;
+    let mut prefetcher = prefetcher(&l1);
+    assert!(prefetcher.next(0, 199).await.unwrap().is_some());
+    // The next block is ready at each of these calls, so none of them waits for a request.
+    let mut ready = 0;
+    for _ in 0..100 {
+        assert!(prefetcher.next(1, 199).await.unwrap().is_some());
+        ready = prefetcher.ready_from(1).count();
+        if ready > 100 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(ready > 100, "{ready} blocks are ready");
+}
