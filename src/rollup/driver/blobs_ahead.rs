@@ -83,29 +83,32 @@ impl BlobsAhead {
 
     /// The blobs of a block in the order of `wanted`, checked against their versioned hashes. The
     /// error of a request that failed ahead is returned, and the next call repeats the request. Drops
-    /// the blobs of earlier blocks.
+    /// the blobs of earlier blocks. Cancelling it loses nothing.
     pub async fn take(
         &mut self,
         block: &L1Block,
         wanted: &[BlobRef],
     ) -> Result<Vec<Bytes>, BeaconError> {
         self.blocks = self.blocks.split_off(&block.number);
-        while let Some(ahead) = self.blocks.get_mut(&block.number)
-            && ahead.hash == block.hash
-            && ahead.wanted == wanted
-        {
-            if let Some(fetched) = ahead.fetched.take() {
-                self.blocks.remove(&block.number);
-                return fetched;
+        loop {
+            match self.blocks.get_mut(&block.number) {
+                Some(ahead) if ahead.hash == block.hash && ahead.wanted == wanted => {
+                    if let Some(fetched) = ahead.fetched.take() {
+                        self.blocks.remove(&block.number);
+                        return fetched;
+                    }
+                }
+                _ => self.start(block, wanted.to_vec()),
             }
             match self.requests.join_next().await {
                 Some(Ok(ended)) => self.on_end(ended),
-                // A request that panicked is repeated here, too.
-                Some(Err(_)) | None => break,
+                // A request that panicked is repeated here.
+                Some(Err(_)) | None => {
+                    self.blocks.remove(&block.number);
+                    return fetch(&self.beacon, block.time, wanted).await;
+                }
             }
         }
-        self.blocks.remove(&block.number);
-        fetch(&self.beacon, block.time, wanted).await
     }
 
     /// Forgets everything, for instance after a reorg of L1.

@@ -29,6 +29,15 @@ pub enum L1ReadError {
     NoBeacon,
 }
 
+/// Bounds of what is fetched ahead.
+#[derive(Clone, Copy, Debug, Default)]
+struct AheadTarget {
+    /// Number of the newest block that may be fetched.
+    head: u64,
+    /// Sender of the transactions whose blobs are fetched.
+    batcher: Option<Address>,
+}
+
 /// Reads L1 and its blobs. Both are fetched ahead.
 pub struct L1Reader {
     blocks: L1Blocks,
@@ -37,12 +46,15 @@ pub struct L1Reader {
     blobs: Option<BlobsAhead>,
     /// The next block whose blobs may be fetched ahead.
     next_blobs: u64,
+    /// What [`Self::input`] was called with last.
+    target: AheadTarget,
     rollup: Arc<RollupConfig>,
 }
 
 impl L1Reader {
     /// `max_in_flight` requests for blocks ahead, each of at most `max_batch` blocks, and as many for
-    /// the blobs of a block.
+    /// the blobs of a block. As many answers again may be in the making: while they are checked,
+    /// other requests are in flight.
     pub fn new(
         blocks: L1Blocks,
         max_in_flight: usize,
@@ -51,10 +63,11 @@ impl L1Reader {
         rollup: Arc<RollupConfig>,
     ) -> Self {
         Self {
-            prefetcher: Prefetcher::new(blocks.clone(), max_in_flight, max_batch),
+            prefetcher: Prefetcher::new(blocks.clone(), 2 * max_in_flight, max_batch),
             blocks,
             blobs: beacon.map(|beacon| BlobsAhead::new(beacon, max_in_flight)),
             next_blobs: 0,
+            target: AheadTarget::default(),
             rollup,
         }
     }
@@ -77,16 +90,17 @@ impl L1Reader {
         head: u64,
         batcher: Option<Address>,
     ) -> Result<L1Input, L1ReadError> {
+        self.target = AheadTarget { head, batcher };
         let data = self.prefetcher.next(number, head).await?;
         let data = data.ok_or_else(|| self.not_served(number))?;
-        self.fetch_blobs_ahead(number, batcher);
+        self.fetch_blobs_ahead(number);
         Ok(self.convert(&data))
     }
 
     /// Begins to fetch the blobs of the blocks from `number` on that are at hand. A later change of
     /// the batcher costs requests for nothing, and derivation asks for the right ones.
-    fn fetch_blobs_ahead(&mut self, number: u64, batcher: Option<Address>) {
-        let (Some(ahead), Some(batcher)) = (&mut self.blobs, batcher) else {
+    fn fetch_blobs_ahead(&mut self, number: u64) {
+        let (Some(ahead), Some(batcher)) = (&mut self.blobs, self.target.batcher) else {
             return;
         };
         for data in self.prefetcher.ready_from(number.max(self.next_blobs)) {
@@ -120,14 +134,22 @@ impl L1Reader {
         }
     }
 
-    /// Blobs of a block, in the order of `blobs`, checked against their versioned hashes.
+    /// Blobs of a block, in the order of `blobs`, checked against their versioned hashes. Meanwhile
+    /// later blocks and blobs are fetched.
     pub async fn blobs(
         &mut self,
         block: &L1Block,
         blobs: &[BlobRef],
     ) -> Result<Vec<Bytes>, L1ReadError> {
-        let ahead = self.blobs.as_mut().ok_or(L1ReadError::NoBeacon)?;
-        Ok(ahead.take(block, blobs).await?)
+        loop {
+            let ahead = self.blobs.as_mut().ok_or(L1ReadError::NoBeacon)?;
+            tokio::select! {
+                biased;
+                fetched = ahead.take(block, blobs) => return Ok(fetched?),
+                () = self.prefetcher.fetch_ahead(self.target.head) => {}
+            }
+            self.fetch_blobs_ahead(block.number);
+        }
     }
 
     fn not_served(&self, number: u64) -> L1ReadError {

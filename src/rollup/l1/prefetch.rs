@@ -109,9 +109,14 @@ impl Window {
         if self.next > last || is_full {
             return None;
         }
+        let count = fitting.min(last - self.next + 1);
+        // A full request is worth waiting for until more blocks are taken.
+        if count < fitting && last < head && self.next > self.wanted {
+            return None;
+        }
         let span = Span {
             first: self.next,
-            count: fitting.min(last - self.next + 1),
+            count,
         };
         self.next += span.count;
         Some(self.begin(span))
@@ -159,6 +164,17 @@ impl Window {
 }
 
 type Fetch = (Span, Result<FetchedBlocks, L1Error>);
+
+/// Outcome of a request that has ended, if it says nothing about the wanted block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FetchEnd {
+    /// Its blocks are ready.
+    Came,
+    /// Its answer may have been too large; its halves may be asked for at once.
+    Refused,
+    /// Its blocks are asked for again later.
+    Failed,
+}
 
 /// Blocks of a growing L1, in order, fetched ahead.
 ///
@@ -218,19 +234,31 @@ impl Prefetcher {
                 return Ok(None);
             };
             match self.on_end(joined, number) {
-                ControlFlow::Continue(holes) => retries += holes,
+                ControlFlow::Continue(FetchEnd::Refused) => retries += 2,
+                ControlFlow::Continue(FetchEnd::Came | FetchEnd::Failed) => {}
                 ControlFlow::Break(result) => return result,
             }
         }
     }
 
-    /// Takes the blocks of a request that has ended. `Continue` has the number of holes that may be
-    /// asked for at once, `Break` the result for the block that is wanted.
+    /// Fetches on while the caller waits for something else, until a request fails. Cancelling it
+    /// loses nothing.
+    pub async fn fetch_ahead(&mut self, head: u64) {
+        let Some(joined) = self.requests.join_next().await else {
+            return std::future::pending().await;
+        };
+        let ended = self.on_end(joined, self.window.wanted);
+        if let ControlFlow::Continue(FetchEnd::Came | FetchEnd::Refused) = ended {
+            self.request(head, &mut 0);
+        }
+    }
+
+    /// Takes the blocks of a request that has ended. `Break` has the result for the wanted block.
     fn on_end(
         &mut self,
         joined: Result<Fetch, JoinError>,
         wanted: u64,
-    ) -> ControlFlow<Result<Option<Arc<L1BlockData>>, L1Error>, usize> {
+    ) -> ControlFlow<Result<Option<Arc<L1BlockData>>, L1Error>, FetchEnd> {
         // A request that panicked or was aborted leaves no trace here but its span.
         let Ok((span, result)) = joined else {
             self.restart(wanted);
@@ -240,7 +268,7 @@ impl Prefetcher {
             Ok(fetched) => fetched,
             Err(error) if is_refused(&error, span) => {
                 self.window.failed(span);
-                return ControlFlow::Continue(2);
+                return ControlFlow::Continue(FetchEnd::Refused);
             }
             Err(error) => {
                 if error.cause.is_pause() {
@@ -251,7 +279,7 @@ impl Prefetcher {
                 if span.contains(wanted) {
                     return ControlFlow::Break(Err(error));
                 }
-                return ControlFlow::Continue(0);
+                return ControlFlow::Continue(FetchEnd::Failed);
             }
         };
         let came = fetched.blocks.len() as u64;
@@ -262,7 +290,7 @@ impl Prefetcher {
         if span.contains(wanted) && !self.ready.contains_key(&wanted) {
             return ControlFlow::Break(Ok(None));
         }
-        ControlFlow::Continue(0)
+        ControlFlow::Continue(FetchEnd::Came)
     }
 
     /// The blocks from `number` on that wait to be taken, in order, up to the first that is missing.
