@@ -39,6 +39,8 @@ pub enum SequencerError {
     Attributes(#[from] AttributesError),
     #[error("the head {0} has no body in the chain")]
     NoHead(BlockId),
+    #[error("block {0} is not in the chain: the head was moved, or the block's body is pruned")]
+    NoBlock(u64),
     #[error("the head: {0}")]
     HeadInfo(#[from] L1InfoError),
     #[error("L1 and the chain did not start the block within {} seconds", START_TIMEOUT.as_secs())]

@@ -58,14 +58,8 @@ impl Sequencer {
 
     /// The canonical L2 block of this number, and its L1 origin.
     async fn block_and_origin(&self, number: u64) -> Result<(BlockId, BlockId), SequencerError> {
-        let missing = || {
-            SequencerError::NoHead(BlockId {
-                number,
-                ..self.engine.heads().borrow().head
-            })
-        };
         let block = self.engine.block(BlockAt::Number(number)).await?;
-        let block = block.ok_or_else(missing)?;
+        let block = block.ok_or(SequencerError::NoBlock(number))?;
         let origin = L2BlockRef::of(&block, &self.rollup.genesis)?.origin;
         Ok((block.id(), origin))
     }
