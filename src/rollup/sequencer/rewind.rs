@@ -33,6 +33,9 @@ impl Sequencer {
                 origin: self.block_and_origin(floor.number).await?.1,
                 canonical,
             }),
+            RewindTarget::NotServed(number) => Err(SequencerError::OriginNotServed(
+                self.block_and_origin(number).await?.1,
+            )),
             RewindTarget::Block(number) => {
                 let (to, _) = self.block_and_origin(number).await?;
                 let (_, origin) = self.block_and_origin(head.number).await?;
