@@ -65,7 +65,7 @@ impl Default for ExecutorLimits {
 
 /// Deepest fork point below the stored head that we accept, in blocks. Bounds the unwind records
 /// read. L1 reorgs are much shorter.
-const MAX_UNWIND: u64 = 16_384;
+pub const MAX_UNWIND: u64 = 16_384;
 
 type ReplySender<T> = oneshot::Sender<Result<T, ChainError>>;
 

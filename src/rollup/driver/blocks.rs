@@ -3,7 +3,7 @@
 
 use super::{DriverStepError, RollupDriver, block_ref, start::StartSearchError, write_to_disk};
 use crate::{
-    chain::{ChainError, execute::ExpectedTransactions},
+    chain::{ChainError, execute::ExpectedTransactions, executor::MAX_UNWIND},
     rollup::{engine::BlockAt, safe_db::SafeBlock},
 };
 use starling_proto::{
@@ -13,8 +13,9 @@ use starling_proto::{
 };
 use std::sync::Arc;
 
-/// Blocks that the unsafe head is lowered by at once: the core keeps undo records in memory for as many.
-const LOWERED_AT_ONCE: u64 = 16_000;
+/// Blocks that the unsafe head is lowered by at once. The core unwinds no more than [`MAX_UNWIND`] blocks
+/// below its stored head. Half of them leave room for a stored head above the unsafe head.
+const LOWERED_AT_ONCE: u64 = MAX_UNWIND / 2;
 
 /// Most bytes, and most transactions, whose senders are recovered before their block is derived: those
 /// of a full block. A batch can hold more than any block takes.
