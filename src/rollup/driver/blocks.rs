@@ -8,7 +8,7 @@ use crate::{
 };
 use starling_proto::{
     consolidate::consolidates,
-    derive::DerivedAttributes,
+    derive::{DerivedAttributes, DropReason},
     payload::{BlockId, Payload},
 };
 use std::sync::Arc;
@@ -117,13 +117,21 @@ impl RollupDriver {
         Ok(())
     }
 
-    /// The core finds the block with the derived attributes invalid.
+    /// The core finds the block with the derived attributes invalid. Only the first invalid block of an
+    /// L1 block is logged as a warning, since a hostile batcher decides how many there are;
+    /// [`RollupDriver::report_drops`] has their number.
     async fn reject(
         &mut self,
         derived: &DerivedAttributes,
         reason: &str,
     ) -> Result<(), DriverStepError> {
-        tracing::warn!(parent = %derived.parent.id, derived_from = %derived.derived_from.id(), reason, deposits_only = derived.deposits_only, "a derived block is invalid");
+        let (parent, derived_from) = (derived.parent.id, derived.derived_from.id());
+        let is_first = !self.drops.contains(DropReason::InvalidBlock);
+        if is_first {
+            tracing::warn!(%parent, %derived_from, reason, deposits_only = derived.deposits_only, "a derived block is invalid");
+        } else {
+            tracing::debug!(%parent, %derived_from, reason, "another derived block is invalid");
+        }
         self.pipeline.invalid(reason)?;
         self.attributes = None;
         let back = self.pipeline.pending_safe().map(|pending| pending.id);
@@ -135,8 +143,10 @@ impl RollupDriver {
         let displaced = self.displaced_head.map(|head| head.id);
         self.set_displaced_head(None);
         match displaced {
-            Some(head) if back != Some(derived.parent.id) => {
-                tracing::warn!(%head, "the unsafe head is reinstated");
+            Some(head) if back != Some(parent) => {
+                if is_first {
+                    tracing::warn!(%head, "the unsafe head is reinstated");
+                }
                 Ok(self.engine.forkchoice(head.hash, None, None).await?)
             }
             _ => Ok(()),
