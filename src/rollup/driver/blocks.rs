@@ -107,7 +107,7 @@ impl RollupDriver {
         if derived.concluding {
             let derived_from = derived.derived_from.id();
             tracing::debug!(number, hash = %safe.id.hash, origin, derived_from = derived_from.number, "a block is safe");
-            self.safe = Some(safe);
+            self.local_safe = Some(safe);
             self.awaiting_promotion = Some(SafeBlock {
                 l2: safe.id,
                 derived_from,
@@ -153,7 +153,7 @@ impl RollupDriver {
         }
     }
 
-    /// Makes the newest local-safe block the core's safe head, and records it.
+    /// Makes the newest local-safe block the core's safe head, and records it: once per L1 block.
     pub(super) async fn promote(&mut self) -> Result<(), DriverStepError> {
         let Some(block) = self.awaiting_promotion else {
             return Ok(());
