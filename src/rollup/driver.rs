@@ -271,7 +271,7 @@ impl RollupDriver {
                 }
                 Err(error) => {
                     let pause = self.on_step_error(error)?;
-                    let pause = tokio::time::timeout(pause, requested(&self.resets));
+                    let pause = tokio::time::timeout(pause, reset_requested(&self.resets));
                     token.run_until_cancelled(pause).await.map(drop)
                 }
             };
@@ -424,7 +424,7 @@ impl RollupDriver {
 }
 
 /// Waits for a request to reset, which stays for [`RollupDriver::take_reset_request`].
-async fn requested(resets: &watch::Receiver<()>) {
+async fn reset_requested(resets: &watch::Receiver<()>) {
     let mut resets = resets.clone();
     if resets.changed().await.is_err() {
         std::future::pending().await
