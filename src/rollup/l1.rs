@@ -33,7 +33,7 @@ mod transport;
 
 pub use blocks::L1Blocks;
 pub use check::{L1CheckError, check_chain};
-pub use data::{L1BlockData, L1Transaction, Watched};
+pub use data::{L1BlockData, Watched};
 pub use error::{L1Cause, L1Error};
 pub use follow::{FollowedL1, L1Heads, follow_heads};
 pub use prefetch::Prefetcher;

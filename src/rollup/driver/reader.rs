@@ -8,7 +8,7 @@ use crate::rollup::{
 use alloy_primitives::{Address, B256, Bytes};
 use starling_proto::{
     config::RollupConfig,
-    derive::{BlobRef, InboxTransaction, L1Input, RelevantLogs, inbox_transactions},
+    derive::{BlobRef, L1Input, RelevantLogs},
 };
 use std::sync::Arc;
 
@@ -94,13 +94,10 @@ impl L1Reader {
                 return;
             }
             self.next_blobs = data.block.number + 1;
-            if data.has_blobs() {
-                let inbox = inbox(data, &self.rollup);
-                let posted = inbox.into_iter().filter(|read| read.sender == batcher);
-                let wanted: Vec<BlobRef> = posted.flat_map(|read| read.blobs).collect();
-                if !wanted.is_empty() {
-                    ahead.start(&data.block, wanted);
-                }
+            let posted = data.inbox.iter().filter(|read| read.sender == batcher);
+            let wanted: Vec<BlobRef> = posted.flat_map(|read| &read.blobs).copied().collect();
+            if !wanted.is_empty() {
+                ahead.start(&data.block, wanted);
             }
         }
     }
@@ -141,18 +138,7 @@ impl L1Reader {
         L1Input {
             block: data.block,
             logs: RelevantLogs::of(&data.receipts, &self.rollup),
-            inbox: inbox(data, &self.rollup),
+            inbox: data.inbox.clone(),
         }
     }
-}
-
-fn inbox(data: &L1BlockData, rollup: &RollupConfig) -> Vec<InboxTransaction> {
-    let read = data.transactions.iter().flat_map(|transaction| {
-        let mut read = inbox_transactions([&transaction.raw[..]], rollup.batch_inbox_address);
-        for blob in read.iter_mut().flat_map(|read| &mut read.blobs) {
-            blob.index += transaction.first_blob;
-        }
-        read
-    });
-    read.collect()
 }

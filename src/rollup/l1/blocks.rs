@@ -127,7 +127,7 @@ impl L1Blocks {
             let Some(receipts) = list else { break };
             let data = Arc::new(L1BlockData {
                 block: block.block,
-                transactions: block.transactions,
+                inbox: block.inbox,
                 receipts,
             });
             let mut cache = self.cache.lock();
