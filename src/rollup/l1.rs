@@ -175,7 +175,7 @@ impl L1BlockAt {
 /// log-follower keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SystemContract {
-    /// Signs the blocks of the swarm (facts: gossip, expected signer).
+    /// Signs the blocks of the swarm (specs: rollup-node-p2p, block signatures).
     pub unsafe_block_signer: Address,
     pub batcher: Address,
     pub gas_limit: u64,
@@ -226,7 +226,7 @@ impl L1Client {
             .collect::<Result<Vec<_>, _>>()?;
         if transports.is_empty() || transports.len() > Rotation::MAX {
             let reason = format!(
-                "{} endpoints, where 1 to {} are possible",
+                "--l1: {} endpoints, where 1 to {} are possible",
                 transports.len(),
                 Rotation::MAX
             );

@@ -20,7 +20,10 @@ pub enum L1ReadError {
     #[error(transparent)]
     Beacon(#[from] BeaconError),
     /// The endpoint reported a higher head.
-    #[error("L1 at {endpoint} has no block {number}, which is not above the head that it reported")]
+    #[error(
+        "L1 at {endpoint} has no block {number}, which is not above the head that it reported: if this \
+         goes on, the servers behind that endpoint disagree"
+    )]
     NotServed { endpoint: String, number: u64 },
     #[error(
         "the batcher posts blobs and no beacon endpoint is given: set --l1.beacon to the beacon API \

@@ -54,7 +54,10 @@ pub enum StartSearchError {
     #[error(transparent)]
     Block(#[from] BlockRefError),
     /// The endpoint lags: nothing follows from that about the block.
-    #[error("L1 at {endpoint} has not reached block {block}, which was derived from before")]
+    #[error(
+        "L1 at {endpoint} has not reached block {block}, which was derived from before: if it does \
+         not catch up, check that endpoint"
+    )]
     Behind { endpoint: String, block: BlockId },
     #[error(
         "L1 at {endpoint} does not serve block {origin}, which tells how deep an L1 reorg is: give \
