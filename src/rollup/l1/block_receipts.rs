@@ -111,7 +111,7 @@ impl L1Client {
     pub(super) fn note_unsupported(&self, method: ReceiptMethod, error: &L1Error) {
         if error.cause.is_unsupported() {
             let mut methods = self.inner.receipt_methods.lock();
-            methods.is_lacking(method, Instant::now());
+            methods.mark_lacking(method, Instant::now());
         }
     }
 
