@@ -1,7 +1,7 @@
 //! Answers of an endpoint, read and checked as calls do, without an endpoint. Only the fuzz targets
 //! need it.
 
-use super::{L1Block, L1Cause, L1Transaction, Watched, answer, proof};
+use super::{L1Block, L1Cause, Watched, answer, proof};
 use alloy_primitives::{Address, B256, Bytes};
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
@@ -28,7 +28,7 @@ pub fn block(
     Ok((found.block, found.inbox))
 }
 
-/// Hashes of a block's transactions of unknown types, which are asked for once more.
+/// Hashes of a block's transactions of unknown types, which are requested once more.
 pub fn unknown_transactions(text: &str) -> Result<Vec<B256>, L1Cause> {
     let raw: Box<RawValue> = parse(text)?;
     answer::unknown_transactions(&raw)

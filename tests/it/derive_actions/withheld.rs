@@ -64,7 +64,7 @@ fn an_l1_endpoint_that_withholds_and_falsifies_changes_no_safe_block() {
     let log = world.verifier.log();
     let causes = [
         "which is not above the head that it reported",
-        "asked for block",
+        "requested block",
         "the transactions of block",
         "the receipts of block",
         "out of order",

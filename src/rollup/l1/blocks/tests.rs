@@ -247,7 +247,7 @@ impl LyingL1 {
         })
     }
 
-    /// Serves the changed block, whatever number it has, as the one that is asked for.
+    /// Serves the changed block, whatever number it has, as the one that is requested.
     fn falsify(&self, change: impl FnOnce(&mut Value)) {
         let mut lie = self.line.clone();
         change(&mut lie);
@@ -291,7 +291,7 @@ async fn every_lie_about_a_block_is_named() {
         ("the receipts of block", &|line| {
             line["receipts"][0]["cumulativeGasUsed"] = "0x1".into();
         }),
-        ("asked for block", &|line| *line = other.clone()),
+        ("requested block", &|line| *line = other.clone()),
     ];
     for (words, change) in lies {
         let cause = lying.cause_of(change).await;
