@@ -433,10 +433,10 @@ impl Executor {
     /// that lead to its missing head may.
     fn may_become_head(&self, hash: B256, provenance: Provenance) -> bool {
         self.shared
-            .driver
-            .send_if_modified(|driver| driver.on_time(Instant::now()));
+            .head_owner
+            .send_if_modified(|owner| owner.on_time(Instant::now()));
         self.shared
-            .driver
+            .head_owner
             .borrow()
             .may_become_head(hash, provenance)
     }
