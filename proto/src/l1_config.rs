@@ -1,4 +1,4 @@
-//! The L1's chain config, as a geth genesis file holds it. L2 depends on its blob base fee schedule
+//! Reads the L1's chain config, as a geth genesis file holds it. L2 depends on its blob base fee schedule
 //! (specs: L1 attributes).
 //!
 //! Operators bring this file, so every error names the field. Fields that L2 does not depend on are
