@@ -11,12 +11,12 @@ pub mod blobs;
 pub mod build;
 pub mod builder;
 pub mod changes;
-pub mod driver;
 pub mod evm;
 pub mod execute;
 pub mod executor;
 mod fork_times;
 pub mod genesis;
+pub mod head_owner;
 pub mod heads;
 pub mod kzg;
 pub mod l1fee;
@@ -42,10 +42,10 @@ use crate::chain::{
     abandoned::Abandoned,
     blobs::{BlobStore, BlockSidecar},
     builder::Build,
-    driver::HeadDriver,
     execute::{ExpectedTransactions, Preparation},
     executor::{Executor, ExecutorCommand, ExecutorLimits, Imported, SwitchPolicy},
     genesis::Genesis,
+    head_owner::HeadOwner,
     payload_log::{Guard, LogError, PayloadLog},
     pool::{Pool, PoolConfig},
     rows::{ExecutedBlock, ReadError},
@@ -218,7 +218,7 @@ fn open_shared(
         blobs,
         view: ArcSwap::from_pointee(view),
         heads: watch::Sender::new(heads),
-        driver: watch::Sender::default(),
+        head_owner: watch::Sender::default(),
         known: RwLock::default(),
         abandoned: Mutex::default(),
         stopping: AtomicBool::new(false),
@@ -328,14 +328,15 @@ impl Chain {
         self.shared.heads.subscribe()
     }
 
-    /// Wakes when the driver of the unsafe head changes.
-    pub fn driver(&self) -> watch::Receiver<HeadDriver> {
-        self.shared.driver.subscribe()
+    /// Wakes when the owner of the unsafe head changes.
+    pub fn head_owner(&self) -> watch::Receiver<HeadOwner> {
+        self.shared.head_owner.subscribe()
     }
 
-    /// Applies an event to the [`HeadDriver`]; `event` returns true if the driver has changed.
-    pub fn drive(&self, event: impl FnOnce(&mut HeadDriver) -> bool) {
-        self.shared.driver.send_if_modified(event);
+    /// Applies an event to the [`HeadOwner`]; `event` returns true if the owner has
+    /// changed.
+    pub fn update_head_owner(&self, event: impl FnOnce(&mut HeadOwner) -> bool) {
+        self.shared.head_owner.send_if_modified(event);
     }
 
     pub fn pool(&self) -> &Arc<Pool> {
@@ -357,7 +358,7 @@ impl Chain {
         self.enqueue(payload, provenance, None).await?.await
     }
 
-    /// Executes an unsafe payload and, unless a rollup node drives ([`HeadDriver`]), applies the fork
+    /// Executes an unsafe payload and, unless a rollup node drives ([`HeadOwner`]), applies the fork
     /// choice of unsafe blocks.
     pub async fn follow(
         &self,

@@ -124,11 +124,11 @@ pub async fn report_heads(
     genesis: BlockId,
     token: CancellationToken,
 ) -> anyhow::Result<()> {
-    let (mut heads, mut driver, mut driven) = (engine.heads(), engine.driver(), false);
+    let (mut heads, mut owner, mut driven) = (engine.heads(), engine.head_owner(), false);
     loop {
         let (drives, silent_at) = {
-            let driver = driver.borrow_and_update();
-            (driver.is_rollup_node(), driver.silent_at())
+            let owner = owner.borrow_and_update();
+            (owner.is_rollup_node(), owner.silent_at())
         };
         if std::mem::replace(&mut driven, drives) != drives {
             if drives {
@@ -152,7 +152,7 @@ pub async fn report_heads(
         tokio::select! {
             () = token.cancelled() => return Ok(()),
             changed = heads.changed() => if changed.is_err() { return Ok(()) },
-            changed = driver.changed() => if changed.is_err() { return Ok(()) },
+            changed = owner.changed() => if changed.is_err() { return Ok(()) },
             () = sleep_until(silent_at) => engine.end_silent_drive(Instant::now()),
         }
     }

@@ -8,7 +8,7 @@
 //! L1
 //! - [`l1`]: reads blocks, receipts and storage, all verified.
 //! - [`beacon`]: reads blobs.
-//! - [`l1_config`]: L1's schedule of blob fees.
+//! - [`blob_schedule`]: finds L1's schedule of blob fees, built in or in a file.
 //!
 //! Derivation
 //! - [`driver`]: derives the safe chain and moves the heads.
@@ -26,13 +26,13 @@
 //! - [`unsafe_signer`]: reads the block signer from L1.
 
 pub mod beacon;
+pub mod blob_schedule;
 pub mod driver;
 pub mod engine;
 pub mod finality;
 pub mod handle;
 mod http;
 pub mod l1;
-pub mod l1_config;
 pub mod metrics;
 pub mod origin;
 pub mod rewind;

@@ -1,4 +1,4 @@
-//! The L1's chain config, as a geth genesis file holds it. L2 depends on its blob base fee schedule
+//! Reads the L1's chain config, as a geth genesis file holds it. L2 depends on its blob base fee schedule
 //! (specs: L1 attributes).
 //!
 //! Operators bring this file, so every error names the field. Fields that L2 does not depend on are
@@ -48,20 +48,46 @@ pub enum L1ChainConfigError {
     #[error("invalid chain configuration: missing entry for fork {0:?} in blobSchedule")]
     NoEntry(&'static str),
     /// geth's sentence.
-    #[error("invalid chain configuration in blobSchedule for fork {fork:?}: {problem}")]
-    Entry { fork: &'static str, problem: String },
+    #[error("invalid chain configuration in blobSchedule for fork {fork:?}: {error}")]
+    Entry {
+        fork: &'static str,
+        error: BlobEntryError,
+    },
 }
 
 /// An entry of `blobSchedule`.
-#[derive(Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct BlobParams {
-    #[serde(default, rename = "target")]
-    _target: u64,
-    #[serde(default, rename = "max")]
-    _max: u64,
+pub struct BlobEntry {
+    /// Blobs in a block at which their fee stays the same.
+    pub target: Option<u64>,
+    /// Most blobs in a block.
+    pub max: Option<u64>,
+    /// By how much excess blob gas the fee grows e-fold. Not zero.
     #[serde(default)]
-    base_fee_update_fraction: u64,
+    pub base_fee_update_fraction: u64,
+}
+
+/// Why an entry of `blobSchedule` is refused.
+#[derive(Debug, Error)]
+#[allow(missing_docs, reason = "the messages document the variants")]
+pub enum BlobEntryError {
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+    /// geth's sentence.
+    #[error("update fraction must be defined and non-zero")]
+    NoFraction,
+}
+
+impl BlobEntry {
+    /// Reads an entry.
+    pub fn from_json(entry: &Value) -> Result<Self, BlobEntryError> {
+        let entry = Self::deserialize(entry)?;
+        if entry.base_fee_update_fraction == 0 {
+            return Err(BlobEntryError::NoFraction);
+        }
+        Ok(entry)
+    }
 }
 
 impl L1ChainConfig {
@@ -98,10 +124,11 @@ impl L1ChainConfig {
             let entry = schedule
                 .get(fork)
                 .filter(|entry| !entry.is_null())
-                .map(|entry| fraction(fork, entry))
-                .transpose()?;
+                .map(BlobEntry::from_json)
+                .transpose()
+                .map_err(|error| L1ChainConfigError::Entry { fork, error })?;
             match (number(config, &format!("{fork}Time"))?, entry) {
-                (Some(time), Some(fraction)) => steps.push((time, fraction)),
+                (Some(time), Some(entry)) => steps.push((time, entry.base_fee_update_fraction)),
                 // A later fork without an entry changes nothing (geth); before the first one there
                 // would be no fee at all.
                 (Some(_), None) if steps.is_empty() => {
@@ -127,19 +154,6 @@ fn number(config: &Map<String, Value>, key: &str) -> Result<Option<u64>, L1Chain
             };
             value.as_u64().map(Some).ok_or_else(malformed)
         }
-    }
-}
-
-fn fraction(fork: &'static str, entry: &Value) -> Result<u64, L1ChainConfigError> {
-    let invalid = |problem: String| L1ChainConfigError::Entry { fork, problem };
-    match BlobParams::deserialize(entry)
-        .map_err(|error| invalid(error.to_string()))?
-        .base_fee_update_fraction
-    {
-        0 => Err(invalid(
-            "update fraction must be defined and non-zero".into(),
-        )),
-        fraction => Ok(fraction),
     }
 }
 

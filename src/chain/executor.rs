@@ -65,7 +65,7 @@ impl Default for ExecutorLimits {
 
 /// Deepest fork point below the stored head that we accept, in blocks. Bounds the unwind records
 /// read. L1 reorgs are much shorter.
-const MAX_UNWIND: u64 = 16_384;
+pub const MAX_UNWIND: u64 = 16_384;
 
 type ReplySender<T> = oneshot::Sender<Result<T, ChainError>>;
 
@@ -433,10 +433,10 @@ impl Executor {
     /// that lead to its missing head may.
     fn may_become_head(&self, hash: B256, provenance: Provenance) -> bool {
         self.shared
-            .driver
-            .send_if_modified(|driver| driver.on_time(Instant::now()));
+            .head_owner
+            .send_if_modified(|owner| owner.on_time(Instant::now()));
         self.shared
-            .driver
+            .head_owner
             .borrow()
             .may_become_head(hash, provenance)
     }

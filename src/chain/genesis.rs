@@ -28,6 +28,7 @@ use serde_json::Value;
 use starling_proto::{
     config::RollupConfig,
     fork::{EthereumSchedule, Fork, ForkSchedule},
+    l1_config::BlobEntry,
     payload::Payload,
 };
 use std::{
@@ -397,27 +398,22 @@ fn blob_params(
     fork: &str,
     default: BlobParams,
 ) -> Result<Option<BlobParams>, GenesisError> {
-    let Some(entry) = schedule.object(fork)? else {
+    let Some(entry) = schedule.get(fork) else {
         return Ok(None);
     };
-    let number = |name: &str| {
-        let value = entry.u64(name)?;
-        value.ok_or_else(|| entry.error(name, "is missing"))
-    };
-    let (target, max) = (number("target")?, number("max")?);
-    let fraction = number("baseFeeUpdateFraction")?;
-    if fraction == 0 {
-        return Err(entry.error("baseFeeUpdateFraction", "is zero"));
-    }
+    let invalid = |problem: &str| schedule.error(fork, &format!("is invalid: {problem}"));
+    let entry = BlobEntry::from_json(entry).map_err(|error| invalid(&error.to_string()))?;
+    let target = entry.target.ok_or_else(|| invalid("target is missing"))?;
+    let max = entry.max.ok_or_else(|| invalid("max is missing"))?;
     if target > max || !(1..=MAX_BLOBS_PER_BLOCK).contains(&max) {
-        let problem = format!("is not between the target and {MAX_BLOBS_PER_BLOCK}");
-        return Err(entry.error("max", &problem));
+        let problem = format!("max is not between the target and {MAX_BLOBS_PER_BLOCK}");
+        return Err(invalid(&problem));
     }
     let osaka = default.blob_base_cost == BLOB_BASE_COST;
     Ok(Some(BlobParams {
         target_blob_count: target,
         max_blob_count: max,
-        update_fraction: fraction.into(),
+        update_fraction: entry.base_fee_update_fraction.into(),
         max_blobs_per_tx: if osaka { MAX_BLOBS_PER_TX_FUSAKA } else { max },
         ..default
     }))

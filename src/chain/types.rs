@@ -6,9 +6,9 @@
 use crate::chain::{
     abandoned,
     blobs::{BlobStore, BlobStoreError},
-    driver::HeadDriver,
     evm::StateError,
     genesis::GenesisError,
+    head_owner::HeadOwner,
     payload_log::LogError,
     pool::Pool,
     rows::ReadError,
@@ -182,7 +182,7 @@ pub struct Shared {
     pub(super) blobs: BlobStore,
     pub(super) view: ArcSwap<View>,
     pub(super) heads: watch::Sender<Heads>,
-    pub(super) driver: watch::Sender<HeadDriver>,
+    pub(super) head_owner: watch::Sender<HeadOwner>,
     /// Payloads of the blocks in the executor's tree, by hash.
     pub(super) known: RwLock<HashMap<B256, Arc<Payload>>>,
     /// Recently abandoned blocks.

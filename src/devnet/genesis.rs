@@ -17,7 +17,7 @@ use starling_proto::{
 };
 
 /// L1 blocks until a block without a batch is replaced by an empty one. A network without a batcher
-/// has none, so the window lasts a week of L1 blocks of 3 seconds.
+/// has none, so the window is long: 14 days of L1 blocks of 6 seconds.
 const SEQ_WINDOW: u64 = 200_000;
 
 pub const L1_CHAIN_ID: u64 = 900;

@@ -1,4 +1,4 @@
-//! The L1's chain config as a file of its own, for `--rollup.l1-chain-config`. op-node refuses
+//! Writes the L1's chain config as a file of its own, for `--rollup.l1-chain-config`. op-node refuses
 //! unknown fields, so it holds only those fields of a genesis file's `config` that geth's current
 //! chain config has.
 

@@ -192,7 +192,7 @@ fn log_progress(progress: &mut ProgressLog, engine: &Engine, report: Option<Swar
         .filter(|missing| *missing > 0);
     // While a rollup node drives, it sets the pace of the head, except during a gap that is filled
     // from peers.
-    let driven = engine.driver().borrow().is_rollup_node();
+    let driven = engine.head_owner().borrow().is_rollup_node();
     let swarm = swarm.filter(|(_, sync)| !driven || sync.target.is_some());
     match progress.look(&ProgressSample {
         now: Instant::now(),

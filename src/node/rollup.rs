@@ -6,11 +6,11 @@ use crate::{
     cli::config::{L1Options, NodeConfig, SequencingConfig, SignerConfig},
     rollup::{
         beacon::BeaconClient,
+        blob_schedule::{BlobScheduleError, blob_schedule},
         driver::{DriverError, DriverParts, L1Reader, RollupDriver},
         engine::Engine,
         handle::RollupHandle,
         l1::{self, FollowedL1, L1Blocks, L1CheckError, L1Client, L1Config, L1Heads, Watched},
-        l1_config::{self, L1ConfigError},
         metrics::{follow_unsafe_head, report_start},
         safe_db::SafeDb,
         sequencer::{Sequencer, SequencerError, SequencerHandle, SequencerParts},
@@ -62,11 +62,11 @@ impl Rollup {
     /// Checks the options of L1. Called before the chain is opened, so that a wrong one fails early.
     pub fn new(options: &NodeConfig, config: Arc<RollupConfig>) -> anyhow::Result<Self> {
         let file = options.l1.chain_config.as_deref();
-        let schedule = l1_config::blob_schedule(config.l1_chain_id, file)?;
+        let schedule = blob_schedule(config.l1_chain_id, file)?;
         if options.sequencer.is_some() {
             ensure!(
                 schedule.is_some(),
-                L1ConfigError::NotGiven(config.l1_chain_id)
+                BlobScheduleError::NotGiven(config.l1_chain_id)
             );
         }
         if schedule.is_some() && config.alt_da.is_none() {
@@ -163,7 +163,7 @@ impl Rollup {
             SignerConfig::Key(key) => Signer::from_hex(key.expose())?,
             SignerConfig::Remote(remote) => Signer::Remote(Remote::connect(remote).await?),
         };
-        let missing = L1ConfigError::NotGiven(self.config.l1_chain_id);
+        let missing = BlobScheduleError::NotGiven(self.config.l1_chain_id);
         let signs_as = signer.address();
         let parts = SequencerParts {
             rollup: self.config.clone(),

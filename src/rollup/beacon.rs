@@ -92,13 +92,23 @@ impl BeaconConfig {
 
 /// A request that failed, and where.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("beacon API at {endpoint}: {path}: {cause}")]
+#[error("{}{cause}", place(endpoint, path))]
 pub struct BeaconError {
-    /// Scheme, host and port: paths and user names may be credentials.
+    /// Scheme, host and port: paths and user names may be credentials. Empty if the configuration is
+    /// at fault.
     pub endpoint: Arc<str>,
-    /// Path of the request below the endpoint's URL, without its query.
+    /// Path of the request below the endpoint's URL, without its query. Empty without a request.
     pub path: String,
     pub cause: BeaconCause,
+}
+
+/// The endpoint and the path of a request, as the beginning of an error.
+fn place(endpoint: &str, path: &str) -> String {
+    let separator = if path.is_empty() { "" } else { ": " };
+    match endpoint {
+        "" => String::new(),
+        _ => format!("beacon API at {endpoint}{separator}{path}: "),
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -124,6 +134,11 @@ pub enum BeaconCause {
         "HTTP status 404: it does not have these blobs; name an archive of blobs with --l1.beacon-fallbacks if they have expired"
     )]
     NotFound,
+    /// HTTP status 404 on a path that every beacon API has.
+    #[error(
+        "HTTP status 404: check that the URL is that of the beacon API of an L1 consensus client or of an archive of blobs (--l1.beacon, --l1.beacon-fallbacks)"
+    )]
+    NoBeaconApi,
     /// The answer does not have the form it should have.
     #[error("malformed answer: {0}")]
     Malformed(String),
@@ -132,7 +147,8 @@ pub enum BeaconCause {
     Untrue(String),
     /// A block before the chain's first slot.
     #[error(
-        "block time {time} is before the genesis time {genesis} of the beacon chain: it is another L1's"
+        "block time {time} is before the genesis time {genesis} of the beacon chain, which is another L1's: give the beacon API of the \
+         rollup's L1 with --l1.beacon"
     )]
     BeforeGenesis { time: u64, genesis: u64 },
 }
@@ -207,7 +223,7 @@ impl BeaconClient {
     /// Does not connect yet. The error names the option that is wrong.
     pub fn new(config: &BeaconConfig) -> Result<Self, BeaconError> {
         let invalid = |reason: String| BeaconError {
-            endpoint: "the configuration".into(),
+            endpoint: "".into(),
             path: String::new(),
             cause: BeaconCause::Config(reason),
         };
@@ -414,7 +430,11 @@ impl BeaconClient {
 
     /// The `data` of an answer without blobs.
     async fn get<T: DeserializeOwned>(&self, index: usize, path: &str) -> Result<T, BeaconError> {
-        self.fetch(index, path, MAX_ANSWER).await
+        let fetched = self.fetch(index, path, MAX_ANSWER).await;
+        fetched.map_err(|error| match error.cause {
+            BeaconCause::NotFound => self.error(index, path, BeaconCause::NoBeaconApi),
+            _ => error,
+        })
     }
 
     /// The `data` of an answer of at most `max_bytes`.

@@ -173,9 +173,10 @@ pub struct RollupDriver {
     derived_l1: DerivedL1,
     /// Attributes without a result yet.
     attributes: Option<Arc<DerivedAttributes>>,
-    /// The newest local-safe block, promoted or not. During a reset, the core's safe head.
-    safe: Option<L2BlockRef>,
-    /// The block to make the core's safe head, once per L1 block.
+    /// The newest block that is derived with the rest of its batch (op-node: local safe). During a
+    /// reset, the core's safe head.
+    local_safe: Option<L2BlockRef>,
+    /// The newest local-safe block, until it is the core's safe head ([`RollupDriver::promote`]).
     awaiting_promotion: Option<SafeBlock>,
     finalized: Option<L2BlockRef>,
     /// The transactions that the block after the present one is expected to have.
@@ -207,7 +208,7 @@ impl RollupDriver {
             finality: Finality::new(config.finality_lookback, config.finality_delay),
             derived_l1: DerivedL1::default(),
             attributes: None,
-            safe: None,
+            local_safe: None,
             awaiting_promotion: None,
             finalized: None,
             expected: None,
@@ -270,7 +271,7 @@ impl RollupDriver {
                 }
                 Err(error) => {
                     let pause = self.on_step_error(error)?;
-                    let pause = tokio::time::timeout(pause, requested(&self.resets));
+                    let pause = tokio::time::timeout(pause, reset_requested(&self.resets));
                     token.run_until_cancelled(pause).await.map(drop)
                 }
             };
@@ -374,7 +375,7 @@ impl RollupDriver {
     /// Publishes the heads. During a reset the pipeline's are those of before.
     fn publish_status(&mut self) {
         let pending_safe_l2 = if self.reset_pending {
-            self.safe
+            self.local_safe
         } else {
             self.pipeline.pending_safe()
         };
@@ -389,7 +390,7 @@ impl RollupDriver {
                 safe_l1: safe,
                 finalized_l1: finalized,
                 pending_safe_l2,
-                safe_l2: self.safe,
+                safe_l2: self.local_safe,
                 finalized_l2: self.finalized,
                 ..*status
             };
@@ -423,7 +424,7 @@ impl RollupDriver {
 }
 
 /// Waits for a request to reset, which stays for [`RollupDriver::take_reset_request`].
-async fn requested(resets: &watch::Receiver<()>) {
+async fn reset_requested(resets: &watch::Receiver<()>) {
     let mut resets = resets.clone();
     if resets.changed().await.is_err() {
         std::future::pending().await

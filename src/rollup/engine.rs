@@ -7,7 +7,7 @@
 //! of the seam, since they stay with the key: see [`super::signing_log`].
 
 use crate::chain::{
-    Chain, ChainError, Heads, Inserted, driver::HeadDriver, execute::ExpectedTransactions,
+    Chain, ChainError, Heads, Inserted, execute::ExpectedTransactions, head_owner::HeadOwner,
 };
 use alloy_primitives::{B256, Bytes};
 use alloy_rpc_types_engine::PayloadId;
@@ -56,7 +56,7 @@ impl Engine {
 
     /// Executes an unsafe payload and applies the fork choice of unsafe blocks: the head moves only
     /// to a strictly higher block on a branch that contains the safe head and the block of
-    /// [`Engine::protect`], and only while no rollup node drives the core ([`HeadDriver`]).
+    /// [`Engine::protect`], and only while no rollup node drives the core ([`HeadOwner`]).
     ///
     /// Returns when the payload is queued, with its outcome to come. Payloads are executed in the
     /// order of the calls. Outcomes are those of [`Engine::insert`]. Never moves safe or finalized.
@@ -189,16 +189,16 @@ impl Engine {
     }
 
     /// The party that moves the unsafe head. Wakes when it changes.
-    pub fn driver(&self) -> watch::Receiver<HeadDriver> {
+    pub fn head_owner(&self) -> watch::Receiver<HeadOwner> {
         let Self::Local(chain) = self;
-        chain.driver()
+        chain.head_owner()
     }
 
     /// Lets the core follow the swarm again if the rollup node that drives it has been silent for
     /// too long at `now`.
     pub fn end_silent_drive(&self, now: Instant) {
         let Self::Local(chain) = self;
-        chain.drive(|driver| driver.on_time(now));
+        chain.update_head_owner(|owner| owner.on_time(now));
     }
 }
 

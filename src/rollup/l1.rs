@@ -33,7 +33,7 @@ mod transport;
 
 pub use blocks::L1Blocks;
 pub use check::{L1CheckError, check_chain};
-pub use data::{L1BlockData, L1Transaction, Watched};
+pub use data::{L1BlockData, Watched};
 pub use error::{L1Cause, L1Error};
 pub use follow::{FollowedL1, L1Heads, follow_heads};
 pub use prefetch::Prefetcher;
@@ -155,11 +155,11 @@ impl L1BlockAt {
         }
     }
 
-    /// Checks that the answer is the block that was asked for.
+    /// Checks that the answer is the block that was requested.
     fn check(self, block: &L1Block) -> Result<(), L1Cause> {
-        let untrue = |asked: &dyn std::fmt::Display, got: &dyn std::fmt::Display| {
+        let untrue = |requested: &dyn std::fmt::Display, got: &dyn std::fmt::Display| {
             Err(L1Cause::Untrue(format!(
-                "asked for block {asked}, got {got}"
+                "requested block {requested}, got {got}"
             )))
         };
         match self {
@@ -175,7 +175,7 @@ impl L1BlockAt {
 /// log-follower keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SystemContract {
-    /// Signs the blocks of the swarm (facts: gossip, expected signer).
+    /// Signs the blocks of the swarm (specs: rollup-node-p2p, block signatures).
     pub unsafe_block_signer: Address,
     pub batcher: Address,
     pub gas_limit: u64,
@@ -226,7 +226,7 @@ impl L1Client {
             .collect::<Result<Vec<_>, _>>()?;
         if transports.is_empty() || transports.len() > Rotation::MAX {
             let reason = format!(
-                "{} endpoints, where 1 to {} are possible",
+                "--l1: {} endpoints, where 1 to {} are possible",
                 transports.len(),
                 Rotation::MAX
             );
@@ -285,7 +285,7 @@ impl L1Client {
             method: BY_NUMBER,
             params: json!([tag.name(), false]),
         };
-        self.ask_one(call, |answer| match answer {
+        self.request_one(call, |answer| match answer {
             // geth: "safe block not found", "finalized block not found".
             Err(L1Cause::Refused { message, .. }) if message.contains("not found") => Ok(None),
             Err(cause) => Err(cause),
@@ -316,7 +316,7 @@ impl L1Client {
     }
 
     async fn block_at(&self, at: L1BlockAt) -> Result<Option<L1Block>, L1Error> {
-        self.ask_one(at.call(false), |answer| {
+        self.request_one(at.call(false), |answer| {
             let block = self.read_header(&answer?)?;
             block
                 .map_or(Ok(()), |block| at.check(&block))
@@ -372,7 +372,7 @@ impl L1Client {
             method: "eth_getProof",
             params: json!([contract, [slot], at.hash]),
         };
-        let proven = self.ask_one(call, |answer| {
+        let proven = self.request_one(call, |answer| {
             let proof: EIP1186AccountProofResponse = read(&answer?)?;
             proof::storage(&proof, contract, slot, at)
         });

@@ -143,6 +143,8 @@ pub struct Sequencer {
     reorganised: Option<(B256, u32)>,
     /// Consecutive checks in which L1 has contradicted the head's origin.
     origin_failures: u32,
+    /// Whether the log says that the head is too far above the safe head.
+    held_reported: bool,
     /// Blocks that were begun and dropped, or that are invalid.
     errors: CountedEvent,
 }
@@ -176,6 +178,7 @@ impl Sequencer {
             last_error: None,
             reorganised: None,
             origin_failures: 0,
+            held_reported: false,
             errors: CountedEvent::new("sequencing_errors"),
         };
         (sequencer, handle)
@@ -204,6 +207,7 @@ impl Sequencer {
             self.handle_queued()?;
             heads.mark_unchanged();
             let head = self.head();
+            self.report_held(&head);
             let result = match self.schedule.next(since_epoch(), &head) {
                 ScheduleAction::Wait(until) => {
                     tokio::select! {
@@ -254,6 +258,19 @@ impl Sequencer {
             self.on_own_key_block(&block)?;
         }
         Ok(())
+    }
+
+    /// Logs once that the head is too far above the safe head, and once that it no longer is.
+    fn report_held(&mut self, head: &SequencerHead) {
+        let is_held = self.schedule.is_held(head);
+        if std::mem::replace(&mut self.held_reported, is_held) == is_held {
+            return;
+        }
+        if is_held {
+            tracing::warn!(head = %head.id, safe = head.safe, max_safe_lag = self.config.max_safe_lag, "no block is made until the safe head advances (--sequencer.max-safe-lag): check the batcher and derivation");
+        } else if self.schedule.active() {
+            tracing::info!(head = %head.id, safe = head.safe, "the safe head has advanced; blocks are made again");
+        }
     }
 
     fn head(&self) -> SequencerHead {

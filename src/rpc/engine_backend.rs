@@ -19,7 +19,7 @@ mod tests;
 
 pub use builds::payload_id;
 
-use crate::chain::{Chain, ChainError, Inserted, driver::HeadDriver};
+use crate::chain::{Chain, ChainError, Inserted, head_owner::HeadOwner};
 use alloy_primitives::B256;
 use alloy_rpc_types_engine::{ForkchoiceState, PayloadId, PayloadStatus, PayloadStatusEnum};
 use branch::BranchMode;
@@ -109,7 +109,8 @@ impl EngineBackend {
     /// chain is accepted: it is kept, and executed when a fork choice names it or a descendant.
     pub async fn new_payload(&self, payload: Arc<Payload>) -> Result<PayloadStatus, ChainError> {
         let mut memory = self.memory.lock().await;
-        self.chain.drive(|driver| driver.on_payload(Instant::now()));
+        self.chain
+            .update_head_owner(|owner| owner.on_payload(Instant::now()));
         // op-geth checks extra data before it looks for the parent, so it names no valid ancestor.
         if let Err(error) = self.chain.spec().check_extra_data(&payload.header) {
             return Ok(invalid(None, error.to_string()));
@@ -229,20 +230,20 @@ impl EngineBackend {
         }
         let mut memory = self.memory.lock().await;
         self.chain
-            .drive(|driver| driver.on_forkchoice(Instant::now()));
+            .update_head_owner(|owner| owner.on_forkchoice(Instant::now()));
         memory.pending_forkchoice = None;
         let resolved = match self.apply_forkchoice(&mut memory, &state).await? {
             Ok(resolved) => resolved,
             Err(status) => {
                 if status.is_invalid() {
-                    self.chain.drive(HeadDriver::on_settled);
+                    self.chain.update_head_owner(HeadOwner::on_settled);
                 } else {
                     self.fetch_missing_head(&mut memory, state).await?;
                 }
                 return Ok((status, None));
             }
         };
-        self.chain.drive(HeadDriver::on_settled);
+        self.chain.update_head_owner(HeadOwner::on_settled);
         if let Some(problem) = resolved.problem {
             return Err(EngineError::Forkchoice(problem));
         }

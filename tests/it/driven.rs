@@ -4,7 +4,7 @@
 use crate::late::{Store, Swarm, genesis};
 use alloy_primitives::B256;
 use alloy_rpc_types_engine::{ForkchoiceState, PayloadStatus, PayloadStatusEnum};
-use starling::chain::driver::HeadDriver;
+use starling::chain::head_owner::HeadOwner;
 
 use starling_proto::payload::Payload;
 use std::{
@@ -102,13 +102,13 @@ impl World {
 
     /// Sets the time without fork choices to two seconds, and waits for its end.
     async fn wait_for_silence(&self) {
-        self.core.chain.drive(|driver| {
-            *driver = HeadDriver::new(Duration::from_secs(2));
-            driver.on_forkchoice(Instant::now());
+        self.core.chain.update_head_owner(|owner| {
+            *owner = HeadOwner::new(Duration::from_secs(2));
+            owner.on_forkchoice(Instant::now());
             true
         });
         self.until("the rollup node counts as silent", || {
-            !self.core.chain.driver().borrow().is_rollup_node()
+            !self.core.chain.head_owner().borrow().is_rollup_node()
         })
         .await;
     }
@@ -174,8 +174,8 @@ async fn a_driver_behind_in_step_and_silent_moves_the_head_alone_until_it_is_sil
     world.source.extend_to(last + 10).await;
     world.follows_gossip().await;
     // The rollup node returns.
-    world.core.chain.drive(|driver| {
-        *driver = HeadDriver::default();
+    world.core.chain.update_head_owner(|owner| {
+        *owner = HeadOwner::default();
         false
     });
     world.make_head(last).await;

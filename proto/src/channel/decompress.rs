@@ -11,6 +11,14 @@ use std::fmt;
 const FIRST_PIECE: usize = 4096;
 const PIECE: usize = 32 << 10;
 
+/// Flag of a zlib header that the checksum of a preset dictionary follows (RFC 1950, FDICT).
+const PRESET_DICTIONARY: u8 = 0x20;
+/// The checksum (Adler-32) of the empty dictionary.
+const EMPTY_DICTIONARY: [u8; 4] = [0, 0, 0, 1];
+/// A zlib header without dictionary, for the largest window. Go's reader has that window whatever the
+/// header says.
+const PLAIN_HEADER: [u8; 2] = [0x78, 0x9c];
+
 /// A compressed channel and how far it was decompressed.
 #[derive(Debug)]
 pub(super) struct Decompressor {
@@ -55,7 +63,7 @@ impl Decompressor {
         let (decoder, position) = match first {
             BROTLI_VERSION if !fjord => return Err(ChannelError::BrotliBeforeFjord),
             BROTLI_VERSION => (Decoder::brotli(), 1),
-            _ if matches!(first & 0x0f, 8 | 15) => (Decoder::zlib(&piece)?, 0),
+            _ if matches!(first & 0x0f, 8 | 15) => Decoder::zlib(&piece)?,
             _ => return Err(ChannelError::Compression(first)),
         };
         Ok(Self {
@@ -106,17 +114,31 @@ impl Decoder {
         Self::Brotli(Box::new(BrotliState::new_strict(alloc(), alloc(), alloc())))
     }
 
-    /// Checks the header of RFC 1950, as op-node does before it reads any batch. The decoder would
-    /// report a fault only with the first read.
-    fn zlib(data: &[u8]) -> Result<Self, ChannelError> {
-        let header = data.first_chunk().ok_or(ChannelError::Truncated)?;
+    /// Reads the header of RFC 1950 as op-node does before any batch, by Go's `zlib.NewReader`. Returns
+    /// the decoder of the rest, and where that begins.
+    ///
+    /// A header that names a preset dictionary is valid if that is the empty one, which op-node gives.
+    fn zlib(data: &[u8]) -> Result<(Self, usize), ChannelError> {
+        let (header, rest) = data.split_first_chunk().ok_or(ChannelError::Truncated)?;
         let [method, flags] = *header;
         let is_multiple = u16::from_be_bytes(*header).is_multiple_of(31);
-        let has_dictionary = flags & 0x20 != 0;
-        if method & 0x0f != 8 || method >> 4 > 7 || !is_multiple || has_dictionary {
+        if method & 0x0f != 8 || method >> 4 > 7 || !is_multiple {
             return Err(ChannelError::ZlibHeader);
         }
-        Ok(Self::Zlib(Decompress::new(true)))
+        let mut length = header.len();
+        if flags & PRESET_DICTIONARY != 0 {
+            let dictionary = rest.first_chunk().ok_or(ChannelError::Truncated)?;
+            if *dictionary != EMPTY_DICTIONARY {
+                return Err(ChannelError::ZlibHeader);
+            }
+            length += dictionary.len();
+        }
+        let mut decoder = Decompress::new(true);
+        // The decoder refuses preset dictionaries, so it gets a header without one.
+        decoder
+            .decompress(&PLAIN_HEADER, &mut [0], FlushDecompress::None)
+            .map_err(|_| ChannelError::ZlibHeader)?;
+        Ok((Self::Zlib(decoder), length))
     }
 }
 

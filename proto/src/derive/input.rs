@@ -76,7 +76,8 @@ impl RelevantLogs {
     }
 }
 
-/// A transaction to the batch inbox, whoever sent it.
+/// A transaction to the batch inbox, whoever sent it: of the types 0 to 3, or a deposit of an L1 that is
+/// itself an OP chain (specs: derivation, batcher transactions).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InboxTransaction {
     /// Recovered from the signature.
@@ -96,9 +97,44 @@ pub struct BlobRef {
     pub versioned_hash: B256,
 }
 
+impl InboxTransaction {
+    /// Reads a transaction of an L1 block; `first_blob` is the position of its first blob among all blobs
+    /// of the block. `None` if it does not go to `inbox`, is of a later type than 3 or has a signature
+    /// that does not recover.
+    pub fn of(transaction: &TxEnvelope, inbox: Address, first_blob: u64) -> Option<Self> {
+        if transaction.to() != Some(inbox) || transaction.tx_type() as u8 > BLOB_TX_TYPE {
+            return None;
+        }
+        let hashes = transaction.blob_versioned_hashes().unwrap_or_default();
+        let blobs = (first_blob..)
+            .zip(hashes)
+            .map(|(index, versioned_hash)| BlobRef {
+                index,
+                versioned_hash: *versioned_hash,
+            })
+            .collect();
+        Some(Self {
+            sender: transaction.recover_signer().ok()?,
+            calldata: transaction.input().clone(),
+            blobs,
+        })
+    }
+
+    /// Reads a transaction of an L1 that is itself an OP chain. `None` if it is no deposit to `inbox`.
+    pub fn of_deposit(transaction: &OpTxEnvelope, inbox: Address) -> Option<Self> {
+        match transaction {
+            OpTxEnvelope::Deposit(deposit) if deposit.to.to() == Some(&inbox) => Some(Self {
+                sender: deposit.from,
+                calldata: deposit.input.clone(),
+                blobs: Vec::new(),
+            }),
+            _ => None,
+        }
+    }
+}
+
 /// The transactions to `inbox` of an L1 block, given as raw EIP-2718 bytes in block order.
-/// Failed transactions count. Types other than 0 to 3 and 0x7E, and transactions whose signature
-/// does not recover, are left out (specs: derivation, batcher transactions).
+/// Failed transactions count; see [`InboxTransaction::of`] for those that do not.
 pub fn inbox_transactions<'a>(
     transactions: impl IntoIterator<Item = &'a [u8]>,
     inbox: Address,
@@ -116,42 +152,14 @@ fn inbox_transaction(
     inbox: Address,
     blobs_before: &mut u64,
 ) -> Option<InboxTransaction> {
-    // An L1 that is itself an OP chain has deposits.
     if raw.first() == Some(&DEPOSIT_TX_TYPE) {
-        return inbox_deposit(raw, inbox);
+        let deposit = OpTxEnvelope::decode_2718_exact(raw).ok()?;
+        return InboxTransaction::of_deposit(&deposit, inbox);
     }
     let transaction = TxEnvelope::decode_2718_exact(raw).ok()?;
     let first_blob = *blobs_before;
-    let hashes = transaction.blob_versioned_hashes().unwrap_or_default();
-    *blobs_before += hashes.len() as u64;
-    if transaction.to() != Some(inbox) || transaction.tx_type() as u8 > BLOB_TX_TYPE {
-        return None;
-    }
-    let blobs = (first_blob..)
-        .zip(hashes)
-        .map(|(index, versioned_hash)| BlobRef {
-            index,
-            versioned_hash: *versioned_hash,
-        })
-        .collect();
-    Some(InboxTransaction {
-        sender: transaction.recover_signer().ok()?,
-        calldata: transaction.input().clone(),
-        blobs,
-    })
-}
-
-fn inbox_deposit(raw: &[u8], inbox: Address) -> Option<InboxTransaction> {
-    match OpTxEnvelope::decode_2718_exact(raw) {
-        Ok(OpTxEnvelope::Deposit(deposit)) if deposit.to.to() == Some(&inbox) => {
-            Some(InboxTransaction {
-                sender: deposit.from,
-                calldata: deposit.input.clone(),
-                blobs: Vec::new(),
-            })
-        }
-        _ => None,
-    }
+    *blobs_before += transaction.blob_count().unwrap_or_default();
+    InboxTransaction::of(&transaction, inbox, first_blob)
 }
 
 #[cfg(test)]

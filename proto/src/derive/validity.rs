@@ -157,7 +157,9 @@ impl BatchCheck<'_> {
     }
 
     /// Drops a batch with an empty transaction or one of a type that a batch must not hold: deposits,
-    /// post-exec (allowed with Lagoon, which is not derived), and set-code (EIP-7702) before Isthmus.
+    /// set-code (EIP-7702) before Isthmus, and post-exec before Lagoon, which is not derived (specs:
+    /// lagoon, derivation). op-node v1.17 leaves post-exec to the engine, which refuses the block;
+    /// later versions drop the batch.
     fn transactions(&self, time: u64, transactions: &BatchTransactions) -> BatchValidity {
         let isthmus = self.rollup.forks.is_active(Fork::Isthmus, time);
         let is_legal = |first_byte| match first_byte {

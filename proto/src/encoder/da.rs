@@ -1,7 +1,8 @@
 //! Estimates of the bytes that a block takes in a channel, by which a batcher counts its load.
 //!
 //! A transaction is estimated by a linear function of its size under FastLZ (specs: fjord, L1 cost
-//! function), which is also what the fee for its data is computed from.
+//! function), which is also what the fee for its data is computed from. The node charges by the
+//! estimate of its EVM, which this crate does not have; a test of the node holds the two equal.
 
 use crate::{deposit::DEPOSIT_TX_TYPE, payload::Payload};
 

@@ -4,13 +4,14 @@
 //! strictly as geth does. Integers of types 0 to 2 may have any length, as in geth.
 
 use super::columns::ColumnRow;
+use alloy_eips::eip2718::{
+    EIP1559_TX_TYPE_ID as DYNAMIC_FEE, EIP2930_TX_TYPE_ID as ACCESS_LIST,
+    EIP7702_TX_TYPE_ID as SET_CODE,
+};
 use alloy_rlp::{BufMut, Encodable, Header};
 
 /// Type of a legacy transaction, which has no type byte.
 pub(super) const LEGACY: Option<u8> = None;
-const ACCESS_LIST: u8 = 1;
-const DYNAMIC_FEE: u8 = 2;
-const SET_CODE: u8 = 4;
 
 /// Why a transaction cannot be rebuilt from its columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -143,6 +143,50 @@ fn a_stream_that_is_no_channel_is_refused() {
     assert_eq!(read(large, true), [Err(ChannelError::Corrupt)]);
 }
 
+/// The headers that `zlib.NewReader` of Go 1.26 accepts, found by trying all; where bit 5 is set, with
+/// the checksum 1 after it.
+const HEADERS: &str = "\
+    081d 083c 085b 087a 0899 08b8 08d7 08f6 1819 1838 1857 1876 1895 18b4 18d3 18f2 \
+    2815 2834 2853 2872 2891 28b0 28cf 28ee 3811 3830 384f 386e 388d 38ac 38cb 38ea \
+    480d 482c 484b 486a 4889 48a8 48c7 48e6 5809 5828 5847 5866 5885 58a4 58c3 58e2 \
+    6805 6824 6843 6862 6881 68a0 68bf 68de 68fd 7801 7820 783f 785e 787d 789c 78bb \
+    78da 78f9";
+
+/// A preset dictionary must be the empty one, since op-node gives none. A window smaller than the
+/// distances in the stream is accepted.
+#[test]
+fn the_headers_are_those_that_gos_reader_accepts() {
+    let transaction: Bytes = (0..600_u32).map(|n| (7 * n + n / 256) as u8).collect();
+    let batch = block(1, vec![transaction; 2]);
+    let stream = zlib(&rlp(&batch.encode()));
+    let with = |header: &[u8]| read([header, &stream[2..]].concat(), true);
+    let good = [Ok(Batch::Singular(batch))];
+    let mut accepted = String::new();
+    for header in (0..=u16::MAX).map(u16::to_be_bytes) {
+        let [method, flags] = header;
+        if !matches!(method & 0x0f, 8 | 15) {
+            continue;
+        }
+        let dictionary: &[u8] = if flags & 0x20 == 0 {
+            &[]
+        } else {
+            &[0, 0, 0, 1]
+        };
+        let results = with(&[&header[..], dictionary].concat());
+        if results.first().is_some_and(Result::is_ok) {
+            assert_eq!(results, good, "{header:02x?}");
+            accepted += &format!("{} ", hex::encode(header));
+        }
+    }
+    assert_eq!(accepted.trim_end(), HEADERS);
+    for dictionary in [[0; 4], [0, 0, 0, 2], [1, 0, 0, 0]] {
+        let results = with(&[&[0x78, 0xbb][..], &dictionary].concat());
+        assert_eq!(results, [Err(ChannelError::ZlibHeader)]);
+    }
+    let cut = BatchReader::new(vec![0x78, 0xbb, 0, 0, 0], CONTEXT, true);
+    assert_eq!(cut.unwrap_err(), ChannelError::Truncated);
+}
+
 #[test]
 fn batches_before_a_fault_are_read_and_one_unbuildable_span_costs_only_itself() {
     let good = block(1, vec![]);

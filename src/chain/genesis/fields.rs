@@ -46,7 +46,7 @@ impl<'a> GenesisFields<'a> {
     }
 
     /// `None` if absent or null.
-    fn get(&self, name: &str) -> Option<&'a Value> {
+    pub fn get(&self, name: &str) -> Option<&'a Value> {
         self.object.get(name).filter(|value| !value.is_null())
     }
 

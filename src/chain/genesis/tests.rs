@@ -367,19 +367,19 @@ fn an_invalid_blob_schedule_is_refused() {
             refused(|config| config["bpo3Time"] = 29.into()),
         ),
         (
-            "config.blobSchedule.osaka.baseFeeUpdateFraction is zero",
+            "config.blobSchedule.osaka is invalid: update fraction must be defined and non-zero",
             refused(|config| config["blobSchedule"]["osaka"]["baseFeeUpdateFraction"] = 0.into()),
         ),
         (
-            "config.blobSchedule.cancun.max is not between the target and 128",
+            "config.blobSchedule.cancun is invalid: max is not between the target and 128",
             refused(|config| config["blobSchedule"]["cancun"]["max"] = 0.into()),
         ),
         (
-            "config.blobSchedule.bpo3.max is not between the target and 128",
+            "config.blobSchedule.bpo3 is invalid: max is not between the target and 128",
             refused(|config| config["blobSchedule"]["bpo3"]["max"] = 129.into()),
         ),
         (
-            "config.blobSchedule.bpo1.target is missing",
+            "config.blobSchedule.bpo1 is invalid: target is missing",
             refused(|config| config["blobSchedule"]["bpo1"]["target"] = Value::Null),
         ),
     ] {

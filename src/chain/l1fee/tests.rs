@@ -1,7 +1,9 @@
 use super::*;
 use crate::chain::evm::tests::fixture;
 use alloy_primitives::{B256, hex, keccak256};
+use proptest::prelude::*;
 use serde_json::Value;
+use starling_proto::encoder::transaction_da_size;
 
 fn info(vector: &Value) -> L1BlockInfo {
     let number = |name: &str| vector[name].as_u64().unwrap_or(0);
@@ -104,4 +106,19 @@ fn the_footprint_counts_at_least_a_hundred_bytes() {
     let bytes = estimated_size_scaled(&noise) / 1_000_000;
     assert!(bytes > 1_000);
     assert_eq!(da_footprint(&noise, 400), bytes * 400);
+}
+
+proptest! {
+    /// The batcher's estimate, of a crate without EVM, is the one that the EVM charges by.
+    #[test]
+    fn the_batcher_estimates_sizes_as_the_fee_does(
+        raw in prop_oneof![
+            prop::collection::vec(any::<u8>(), 0..400),
+            prop::collection::vec(0..3_u8, 0..4_000),
+            (prop::collection::vec(any::<u8>(), 1..60), 0..400_usize)
+                .prop_map(|(part, times)| part.repeat(times)),
+        ],
+    ) {
+        prop_assert_eq!(da_size(&raw), transaction_da_size(&raw));
+    }
 }

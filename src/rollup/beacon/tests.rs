@@ -216,6 +216,23 @@ async fn bad_answers_are_named_with_endpoint_and_path() {
     }
 }
 
+/// Only on the paths of blobs does 404 mean that the endpoint lacks them.
+#[tokio::test]
+async fn a_server_without_a_beacon_api_is_named() {
+    let server = CannedServer::start(|_| Canned::status(404, "{}")).await;
+    let client = client(&[server.url()], |_| {});
+    let error = client.blobs(BLOCK_TIME, &ids()).await.unwrap_err();
+    assert_eq!(
+        (error.path.as_str(), &error.cause),
+        (GENESIS, &BeaconCause::NoBeaconApi)
+    );
+    let text = error.to_string();
+    assert!(
+        text.contains("--l1.beacon") && !text.contains("expired"),
+        "{text}"
+    );
+}
+
 #[test]
 fn errors_about_long_answers_are_short() {
     let long = "x".repeat(1 << 20);
@@ -339,14 +356,14 @@ fn a_wrong_configuration_is_named_without_its_secrets() {
     for header in ["X-Key:hidden", "hidden", "X Key: hidden", "X-Key: hid\nden"] {
         let text = refused(&[good], Some(header));
         assert!(
-            text.contains("--l1.beacon-header") && !text.contains("hid"),
+            text.starts_with("--l1.beacon-header") && !text.contains("hid"),
             "{text}"
         );
     }
     for urls in [&["ftp://u:hidden@host"][..], &[]] {
         let text = refused(urls, None);
         assert!(
-            text.contains("--l1.beacon") && !text.contains("hidden"),
+            text.starts_with("--l1.beacon") && !text.contains("hidden"),
             "{text}"
         );
     }

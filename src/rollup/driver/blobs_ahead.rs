@@ -1,7 +1,7 @@
 //! Blobs of L1 blocks that derivation has not come to yet, fetched ahead.
 //!
 //! Asked by the [`L1Reader`](super::L1Reader) alone. Without it, each L1 block with blobs would cost
-//! derivation a request to the beacon API. Memory is bounded by [`AHEAD_BLOBS`].
+//! derivation a request to the beacon API. [`AHEAD_BLOBS`] bounds the memory.
 
 use crate::rollup::beacon::{BeaconClient, BeaconError};
 use alloy_primitives::{B256, Bytes};
@@ -9,8 +9,9 @@ use starling_proto::{attributes::L1Block, derive::BlobRef};
 use std::collections::BTreeMap;
 use tokio::task::JoinSet;
 
-/// Blobs that are fetched or wait to be taken, at most: 16 MiB, in 128 KiB each. Seven blocks that are
-/// full of blobs, or twenty with six.
+/// Blobs that are fetched or wait to be taken, 128 KiB each, at which no further block's are begun: 16 MiB,
+/// and the blobs of the block that reaches the bound. Seven blocks with 21 blobs, the most that BPO2
+/// allows, or 22 with six.
 const AHEAD_BLOBS: usize = 128;
 
 /// The blobs of one block.

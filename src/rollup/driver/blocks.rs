@@ -3,18 +3,19 @@
 
 use super::{DriverStepError, RollupDriver, block_ref, start::StartSearchError, write_to_disk};
 use crate::{
-    chain::{ChainError, execute::ExpectedTransactions},
+    chain::{ChainError, execute::ExpectedTransactions, executor::MAX_UNWIND},
     rollup::{engine::BlockAt, safe_db::SafeBlock},
 };
 use starling_proto::{
     consolidate::consolidates,
-    derive::DerivedAttributes,
+    derive::{DerivedAttributes, DropReason},
     payload::{BlockId, Payload},
 };
 use std::sync::Arc;
 
-/// Blocks that the unsafe head is lowered by at once: the core keeps undo records in memory for as many.
-const LOWERED_AT_ONCE: u64 = 16_000;
+/// Blocks that the unsafe head is lowered by at once. The core unwinds no more than [`MAX_UNWIND`] blocks
+/// below its stored head. Half of them leave room for a stored head above the unsafe head.
+const LOWERED_AT_ONCE: u64 = MAX_UNWIND / 2;
 
 /// Most bytes, and most transactions, whose senders are recovered before their block is derived: those
 /// of a full block. A batch can hold more than any block takes.
@@ -106,7 +107,7 @@ impl RollupDriver {
         if derived.concluding {
             let derived_from = derived.derived_from.id();
             tracing::debug!(number, hash = %safe.id.hash, origin, derived_from = derived_from.number, "a block is safe");
-            self.safe = Some(safe);
+            self.local_safe = Some(safe);
             self.awaiting_promotion = Some(SafeBlock {
                 l2: safe.id,
                 derived_from,
@@ -116,13 +117,21 @@ impl RollupDriver {
         Ok(())
     }
 
-    /// The core finds the block with the derived attributes invalid.
+    /// The core finds the block with the derived attributes invalid. Only the first invalid block of an
+    /// L1 block is logged as a warning, since a hostile batcher decides how many there are;
+    /// [`RollupDriver::report_drops`] has their number.
     async fn reject(
         &mut self,
         derived: &DerivedAttributes,
         reason: &str,
     ) -> Result<(), DriverStepError> {
-        tracing::warn!(parent = %derived.parent.id, derived_from = %derived.derived_from.id(), reason, deposits_only = derived.deposits_only, "a derived block is invalid");
+        let (parent, derived_from) = (derived.parent.id, derived.derived_from.id());
+        let is_first = !self.drops.contains(DropReason::InvalidBlock);
+        if is_first {
+            tracing::warn!(%parent, %derived_from, reason, deposits_only = derived.deposits_only, "a derived block is invalid");
+        } else {
+            tracing::debug!(%parent, %derived_from, reason, "another derived block is invalid");
+        }
         self.pipeline.invalid(reason)?;
         self.attributes = None;
         let back = self.pipeline.pending_safe().map(|pending| pending.id);
@@ -134,15 +143,17 @@ impl RollupDriver {
         let displaced = self.displaced_head.map(|head| head.id);
         self.set_displaced_head(None);
         match displaced {
-            Some(head) if back != Some(derived.parent.id) => {
-                tracing::warn!(%head, "the unsafe head is reinstated");
+            Some(head) if back != Some(parent) => {
+                if is_first {
+                    tracing::warn!(%head, "the unsafe head is reinstated");
+                }
                 Ok(self.engine.forkchoice(head.hash, None, None).await?)
             }
             _ => Ok(()),
         }
     }
 
-    /// Makes the newest local-safe block the core's safe head, and records it.
+    /// Makes the newest local-safe block the core's safe head, and records it: once per L1 block.
     pub(super) async fn promote(&mut self) -> Result<(), DriverStepError> {
         let Some(block) = self.awaiting_promotion else {
             return Ok(());

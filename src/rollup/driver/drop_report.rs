@@ -21,6 +21,11 @@ impl DropReport {
         }
     }
 
+    /// Whether data was dropped for this reason since the last [`DropReport::take`].
+    pub fn contains(&self, reason: DropReason) -> bool {
+        self.counts.contains_key(reason.label())
+    }
+
     /// The reasons with their counts, as text; `None` if nothing was dropped. Starts to count anew.
     pub fn take(&mut self) -> Option<String> {
         let mut text = String::new();
@@ -45,10 +50,13 @@ mod tests {
             report.add(DropReason::PastBatch, 1);
         }
         report.add(DropReason::Frame, 3);
+        assert!(report.contains(DropReason::Frame));
+        assert!(!report.contains(DropReason::InvalidBlock));
         let past = DropReason::PastBatch.label();
         let frame = DropReason::Frame.label();
         assert_eq!(report.take(), Some(format!("{frame}: 3, {past}: 1000000")));
         assert_eq!(report.take(), None);
+        assert!(!report.contains(DropReason::Frame));
         report.add(DropReason::Sender, 1_000);
         assert_eq!(report.take(), None, "anybody can send to the inbox");
     }

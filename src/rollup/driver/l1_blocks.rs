@@ -1,6 +1,6 @@
 //! The driver's reads of L1: the pipeline's inputs, the wait for the next block, and finality.
 
-use super::{DriverStepError, L1ReadError, NextAction, RollupDriver, requested};
+use super::{DriverStepError, L1ReadError, NextAction, RollupDriver, reset_requested};
 use crate::rollup::{
     engine::BlockAt,
     finality::FinalityCandidate,
@@ -118,7 +118,7 @@ impl RollupDriver {
             }
             tokio::select! {
                 changed = self.l1_heads.changed() => if changed.is_err() { return std::future::pending().await },
-                () = requested(&self.resets) => return,
+                () = reset_requested(&self.resets) => return,
             }
         }
     }

@@ -8,7 +8,7 @@ use crate::rollup::{
 use alloy_primitives::{Address, B256, Bytes};
 use starling_proto::{
     config::RollupConfig,
-    derive::{BlobRef, InboxTransaction, L1Input, RelevantLogs, inbox_transactions},
+    derive::{BlobRef, L1Input, RelevantLogs},
 };
 use std::sync::Arc;
 
@@ -20,7 +20,10 @@ pub enum L1ReadError {
     #[error(transparent)]
     Beacon(#[from] BeaconError),
     /// The endpoint reported a higher head.
-    #[error("L1 at {endpoint} has no block {number}, which is not above the head that it reported")]
+    #[error(
+        "L1 at {endpoint} has no block {number}, which is not above the head that it reported: if this \
+         goes on, the servers behind that endpoint disagree"
+    )]
     NotServed { endpoint: String, number: u64 },
     #[error(
         "the batcher posts blobs and no beacon endpoint is given: set --l1.beacon to the beacon API \
@@ -53,8 +56,8 @@ pub struct L1Reader {
 
 impl L1Reader {
     /// `max_in_flight` requests for blocks ahead, each of at most `max_batch` blocks, and as many for
-    /// the blobs of a block. As many answers again may be in the making: while they are checked,
-    /// other requests are in flight.
+    /// the blobs of a block. As many answers again may be waiting to be checked, so that requests
+    /// are in flight meanwhile.
     pub fn new(
         blocks: L1Blocks,
         max_in_flight: usize,
@@ -108,13 +111,10 @@ impl L1Reader {
                 return;
             }
             self.next_blobs = data.block.number + 1;
-            if data.has_blobs() {
-                let inbox = inbox(data, &self.rollup);
-                let posted = inbox.into_iter().filter(|read| read.sender == batcher);
-                let wanted: Vec<BlobRef> = posted.flat_map(|read| read.blobs).collect();
-                if !wanted.is_empty() {
-                    ahead.start(&data.block, wanted);
-                }
+            let posted = data.inbox.iter().filter(|read| read.sender == batcher);
+            let wanted: Vec<BlobRef> = posted.flat_map(|read| &read.blobs).copied().collect();
+            if !wanted.is_empty() {
+                ahead.start(&data.block, wanted);
             }
         }
     }
@@ -163,18 +163,7 @@ impl L1Reader {
         L1Input {
             block: data.block,
             logs: RelevantLogs::of(&data.receipts, &self.rollup),
-            inbox: inbox(data, &self.rollup),
+            inbox: data.inbox.clone(),
         }
     }
-}
-
-fn inbox(data: &L1BlockData, rollup: &RollupConfig) -> Vec<InboxTransaction> {
-    let read = data.transactions.iter().flat_map(|transaction| {
-        let mut read = inbox_transactions([&transaction.raw[..]], rollup.batch_inbox_address);
-        for blob in read.iter_mut().flat_map(|read| &mut read.blobs) {
-            blob.index += transaction.first_blob;
-        }
-        read
-    });
-    read.collect()
 }

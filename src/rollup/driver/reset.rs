@@ -33,7 +33,7 @@ impl RollupDriver {
         };
         let heads = search.run().await?;
         // Published before the head is lowered, which may displace the old safe block.
-        (self.safe, self.finalized) = (Some(heads.safe), Some(heads.finalized));
+        (self.local_safe, self.finalized) = (Some(heads.safe), Some(heads.finalized));
         self.publish_status();
         // Blocks above it are derived again, and may turn out to be others.
         let safe = Some(heads.safe.id.hash);
@@ -61,7 +61,7 @@ impl RollupDriver {
     /// safe head than the newest record.
     /// Before the first search they are not published: the stored ones may be below those of before.
     async fn take_core_heads(&mut self) -> Result<(), DriverStepError> {
-        if self.safe.is_none() {
+        if self.local_safe.is_none() {
             return Ok(());
         }
         let Heads {
@@ -70,7 +70,7 @@ impl RollupDriver {
         let recorded = self.records.last().map(|record| record.l2);
         let recorded = self.canonical_reference(recorded).await?;
         let safe = self.canonical_reference(safe).await?;
-        self.safe = recorded
+        self.local_safe = recorded
             .into_iter()
             .chain(safe)
             .max_by_key(|safe| safe.id.number);

@@ -54,8 +54,16 @@ pub enum StartSearchError {
     #[error(transparent)]
     Block(#[from] BlockRefError),
     /// The endpoint lags: nothing follows from that about the block.
-    #[error("L1 at {endpoint} has not reached block {block}, which was derived from before")]
+    #[error(
+        "L1 at {endpoint} has not reached block {block}, which was derived from before: if it does \
+         not catch up, check that endpoint"
+    )]
     Behind { endpoint: String, block: BlockId },
+    #[error(
+        "L1 at {endpoint} does not serve block {origin}, which tells how deep an L1 reorg is: give \
+         an endpoint that serves older blocks with --l1"
+    )]
+    NotServed { endpoint: String, origin: BlockId },
     #[error("the chain has no block {0}: its body is pruned, or it was removed during the search")]
     Missing(u64),
     #[error(
@@ -178,6 +186,12 @@ impl StartSearch<'_> {
                         finalized: finalized.id,
                         origin: finalized.origin,
                         canonical,
+                    });
+                }
+                SearchStep::Found(RewindTarget::NotServed(number)) => {
+                    return Err(StartSearchError::NotServed {
+                        endpoint: self.l1.endpoint().to_owned(),
+                        origin: self.block(number).await?.origin,
                     });
                 }
             }

@@ -1,14 +1,10 @@
 //! Answers of an L1 endpoint, read and checked: headers against their hash, receipts against the
 //! header's root. Pure.
 
-use super::{
-    L1Block, L1Cause,
-    data::{L1Transaction, Watched},
-    read,
-};
+use super::{L1Block, L1Cause, Watched, read};
 use alloy_consensus::{
-    EMPTY_OMMER_ROOT_HASH, Eip658Value, Header, ReceiptWithBloom, Transaction, TxEnvelope,
-    TxReceipt, proofs::calculate_withdrawals_root,
+    EMPTY_OMMER_ROOT_HASH, Eip658Value, Header, ReceiptWithBloom, TxEnvelope, TxReceipt,
+    proofs::calculate_withdrawals_root,
 };
 use alloy_eips::{eip2718::Encodable2718, eip4895::Withdrawal};
 use alloy_primitives::{Address, B256, Bytes, Log, U64};
@@ -17,7 +13,7 @@ use alloy_trie::root::ordered_trie_root_with_encoder;
 use op_alloy_consensus::OpTxEnvelope;
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use starling_proto::{attributes::ReceiptLogs, deposit::DEPOSIT_TX_TYPE};
+use starling_proto::{attributes::ReceiptLogs, deposit::DEPOSIT_TX_TYPE, derive::InboxTransaction};
 use std::collections::{BTreeMap, HashMap};
 
 /// Highest transaction type that this build can encode (EIP-7702).
@@ -93,8 +89,8 @@ pub(super) struct FullBlock {
     pub block: L1Block,
     /// Whether a watched contract may have logged something.
     pub may_have_logs: bool,
-    /// Transactions to the batch inbox, and those of types that cannot be decoded.
-    pub transactions: Vec<L1Transaction>,
+    /// The transactions to the batch inbox, in order.
+    pub inbox: Vec<InboxTransaction>,
     /// Hashes of all transactions as the endpoint names them, for fetching receipts one by one.
     pub hashes: Vec<B256>,
 }
@@ -149,7 +145,7 @@ pub(super) fn full_block(
     let mut found = FullBlock {
         block,
         may_have_logs: trust || watched.may_have_logs(&header),
-        transactions: Vec::new(),
+        inbox: Vec::new(),
         hashes: Vec::with_capacity(transactions.len()),
     };
     let encoded = read_transactions(&transactions, &mut found, watched, trust, raw)?;
@@ -159,8 +155,8 @@ pub(super) fn full_block(
     Ok(found)
 }
 
-/// Adds the transactions to `found`. Returns the encodings of all of them, in order; none if the
-/// endpoint is trusted.
+/// Adds the transactions to `found`: the hashes of all, and those to the batch inbox. Returns the
+/// encodings of all of them, in order; none if the endpoint is trusted.
 fn read_transactions(
     transactions: &[&RawValue],
     found: &mut FullBlock,
@@ -182,54 +178,30 @@ fn read_transactions(
         if trust && any.to != Some(watched.inbox) {
             continue;
         }
-        let (to, transaction) = match any.ty.to::<u64>() {
-            0..=LAST_KNOWN_TYPE => encode(&read::<TxEnvelope>(transaction)?, first_blob),
-            DEPOSIT => encode(&read::<OpTxEnvelope>(transaction)?, first_blob),
+        let (posted, encoding) = match any.ty.to::<u64>() {
+            0..=LAST_KNOWN_TYPE => {
+                let known: TxEnvelope = read(transaction)?;
+                let posted = InboxTransaction::of(&known, watched.inbox, first_blob);
+                (posted, known.encoded_2718().into())
+            }
+            DEPOSIT => {
+                let known: OpTxEnvelope = read(transaction)?;
+                let posted = InboxTransaction::of_deposit(&known, watched.inbox);
+                (posted, known.encoded_2718().into())
+            }
+            // Derivation reads none of these; the encoding is only needed for the root.
             ty => match raw.get(&any.hash) {
-                Some(raw) => encode_unknown(any, raw.clone(), first_blob),
-                // Derivation reads none of these; the encoding is only needed for the root.
+                Some(raw) => (None, raw.clone()),
                 None if trust => continue,
                 None => return Err(L1Cause::UnknownTransaction { ty, block }),
             },
         };
         if !trust {
-            encoded.push(transaction.raw.clone());
+            encoded.push(encoding);
         }
-        if to.is_none_or(|to| to == watched.inbox) {
-            found.transactions.push(transaction);
-        }
+        found.inbox.extend(posted);
     }
     Ok(encoded)
-}
-
-/// The receiver (the zero address for a contract creation) and the transaction as derivation reads
-/// it.
-fn encode<T: Transaction + Encodable2718>(
-    transaction: &T,
-    first_blob: u64,
-) -> (Option<Address>, L1Transaction) {
-    let blob_hashes = transaction.blob_versioned_hashes().unwrap_or_default();
-    let encoded = L1Transaction {
-        raw: transaction.encoded_2718().into(),
-        blob_hashes: blob_hashes.to_vec(),
-        first_blob,
-    };
-    (Some(transaction.to().unwrap_or_default()), encoded)
-}
-
-/// As [`encode`], for a type that cannot be decoded: only its encoding is verified, so the receiver
-/// is not known.
-fn encode_unknown(
-    any: AnyTransaction,
-    raw: Bytes,
-    first_blob: u64,
-) -> (Option<Address>, L1Transaction) {
-    let encoded = L1Transaction {
-        raw,
-        blob_hashes: any.blob_versioned_hashes.unwrap_or_default(),
-        first_blob,
-    };
-    (None, encoded)
 }
 
 /// Hashes of the transactions of a block object whose type this build does not know.

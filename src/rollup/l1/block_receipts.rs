@@ -33,7 +33,7 @@ impl L1Client {
                 result => return Ok(result?.receipts),
             }
         }
-        let hashes = self.ask_one(L1BlockAt::Hash(block.hash).call(false), |answer| {
+        let hashes = self.request_one(L1BlockAt::Hash(block.hash).call(false), |answer| {
             let hashes: Option<answer::TransactionHashes> = read(&answer?)?;
             Ok(hashes.ok_or(L1Cause::Missing(block.hash))?.transactions)
         });
@@ -79,7 +79,7 @@ impl L1Client {
                     ))
                 })
             };
-            let found = self.ask_each(&calls, read_one).await;
+            let found = self.request_each(&calls, read_one).await;
             if let Some(error) = found.failure {
                 return Err(error);
             }
@@ -91,7 +91,7 @@ impl L1Client {
             });
         }
         let mut found = self
-            .ask_each(&calls, |_, answer| method.read(answer, block))
+            .request_each(&calls, |_, answer| method.read(answer, block))
             .await;
         if let Some(error) = found.failure {
             self.note_unsupported(method, &error);
@@ -111,7 +111,7 @@ impl L1Client {
     pub(super) fn note_unsupported(&self, method: ReceiptMethod, error: &L1Error) {
         if error.cause.is_unsupported() {
             let mut methods = self.inner.receipt_methods.lock();
-            methods.is_lacking(method, Instant::now());
+            methods.mark_lacking(method, Instant::now());
         }
     }
 

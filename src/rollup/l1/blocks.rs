@@ -63,13 +63,13 @@ impl L1Blocks {
         usize::try_from(size).unwrap_or(usize::MAX)
     }
 
-    /// The client that asks.
+    /// The client that sends the requests.
     pub fn client(&self) -> &L1Client {
         &self.l1
     }
 
     /// A block; `None` if the endpoint has none (by number: above its head). A cached block is
-    /// returned only if it is canonical now, or asked for by its hash.
+    /// returned only if it is canonical now, or requested by its hash.
     pub async fn get(&self, at: L1BlockAt) -> Result<Option<Arc<L1BlockData>>, L1Error> {
         match at {
             L1BlockAt::Hash(hash) => {
@@ -96,8 +96,8 @@ impl L1Blocks {
     pub(super) async fn range(&self, first: u64, count: usize) -> Result<FetchedBlocks, L1Error> {
         let count = count.min(self.l1.inner.max_batch) as u64;
         let numbers = first..first.saturating_add(count);
-        let asked: Vec<_> = numbers.map(L1BlockAt::Number).collect();
-        self.fetch(&asked).await
+        let wanted: Vec<_> = numbers.map(L1BlockAt::Number).collect();
+        self.fetch(&wanted).await
     }
 
     fn cached(&self, hash: B256) -> Option<Arc<L1BlockData>> {
@@ -106,12 +106,12 @@ impl L1Blocks {
         found
     }
 
-    async fn fetch(&self, asked: &[L1BlockAt]) -> Result<FetchedBlocks, L1Error> {
-        let calls: Vec<_> = asked.iter().map(|at| at.call(true)).collect();
-        let read = |answers| self.read_blocks(asked, answers, &HashMap::new());
-        let (full, json_bytes) = match self.l1.ask(&calls, read).await {
+    async fn fetch(&self, wanted: &[L1BlockAt]) -> Result<FetchedBlocks, L1Error> {
+        let calls: Vec<_> = wanted.iter().map(|at| at.call(true)).collect();
+        let read = |answers| self.read_blocks(wanted, answers, &HashMap::new());
+        let (full, json_bytes) = match self.l1.request(&calls, read).await {
             Err(error) if matches!(error.cause, L1Cause::UnknownTransaction { .. }) => {
-                self.fetch_with_unknown(asked, &calls, error).await?
+                self.fetch_with_unknown(wanted, &calls, error).await?
             }
             result => result?,
         };
@@ -127,7 +127,7 @@ impl L1Blocks {
             let Some(receipts) = list else { break };
             let data = Arc::new(L1BlockData {
                 block: block.block,
-                transactions: block.transactions,
+                inbox: block.inbox,
                 receipts,
             });
             let mut cache = self.cache.lock();
@@ -136,7 +136,7 @@ impl L1Blocks {
             drop(cache);
             blocks.push(data);
         }
-        // The blocks before the failure are kept, and the others asked for again.
+        // The blocks before the failure are kept, and the others requested again.
         match receipts.failure {
             Some(error) if blocks.is_empty() => Err(error),
             _ => Ok(FetchedBlocks {
@@ -150,13 +150,13 @@ impl L1Blocks {
     /// counts the bytes of their JSON.
     fn read_blocks(
         &self,
-        asked: &[L1BlockAt],
+        wanted: &[L1BlockAt],
         answers: Vec<L1Reply>,
         raw: &HashMap<B256, Bytes>,
     ) -> Result<(Vec<FullBlock>, usize), L1Cause> {
-        let mut blocks: Vec<FullBlock> = Vec::with_capacity(asked.len());
+        let mut blocks: Vec<FullBlock> = Vec::with_capacity(wanted.len());
         let mut bytes = 0;
-        for (at, answer) in asked.iter().zip(answers) {
+        for (at, answer) in wanted.iter().zip(answers) {
             let answer = match answer {
                 // Some endpoints have an error instead of null for a number above their head.
                 Err(_) if !blocks.is_empty() => break,
@@ -178,15 +178,15 @@ impl L1Blocks {
     }
 
     /// As the rest of [`L1Blocks::fetch`], where a block has transactions of types that this build
-    /// cannot encode: the endpoint is asked for their encodings, which the transactions root
+    /// cannot encode: their encodings are requested, which the transactions root
     /// verifies. If it does not give them, the error is `unknown`.
     async fn fetch_with_unknown(
         &self,
-        asked: &[L1BlockAt],
+        wanted: &[L1BlockAt],
         calls: &[RpcCall],
         unknown: L1Error,
     ) -> Result<(Vec<FullBlock>, usize), L1Error> {
-        let hashes = self.l1.ask(calls, |answers| {
+        let hashes = self.l1.request(calls, |answers| {
             let known = answers.into_iter().flatten();
             let known = known.filter(|answer| answer.get() != RawValue::NULL.get());
             let lists = known.map(|answer| answer::unknown_transactions(&answer));
@@ -209,7 +209,7 @@ impl L1Blocks {
                     .map(read_one)
                     .collect::<Result<Vec<_>, _>>()
             };
-            let found = match self.l1.ask(&encodings, read_all).await {
+            let found = match self.l1.request(&encodings, read_all).await {
                 Err(error) if matches!(error.cause, L1Cause::Refused { .. }) => {
                     return Err(unknown);
                 }
@@ -218,8 +218,8 @@ impl L1Blocks {
             let pairs = chunk.iter().zip(found);
             raw.extend(pairs.filter_map(|(hash, bytes)| Some((*hash, bytes?))));
         }
-        let read = |answers| self.read_blocks(asked, answers, &raw);
-        self.l1.ask(calls, read).await
+        let read = |answers| self.read_blocks(wanted, answers, &raw);
+        self.l1.request(calls, read).await
     }
 
     /// The receipts of the blocks that want them, in order, up to the first failure.
@@ -243,7 +243,7 @@ impl L1Blocks {
         let least = blocks.iter().map(|block| block.hashes.len()).min();
         let method = self.l1.receipt_method(least.unwrap_or_default());
         if blocks.len() < 2 || method == ReceiptMethod::EachTransaction {
-            return self.l1.ask_each(&[], |_, _| Ok(vec![])).await;
+            return self.l1.request_each(&[], |_, _| Ok(vec![])).await;
         }
         let calls = blocks
             .iter()
@@ -254,7 +254,7 @@ impl L1Blocks {
             self.watched.strip(&mut receipts);
             Ok(receipts)
         };
-        let mut found = self.l1.ask_each(&calls, read).await;
+        let mut found = self.l1.request_each(&calls, read).await;
         let too_large = |error: &mut L1Error| error.cause.may_be_size();
         if let Some(error) = found.failure.take_if(|error| error.cause.is_unsupported()) {
             self.l1.note_unsupported(method, &error);

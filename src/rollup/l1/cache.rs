@@ -67,12 +67,13 @@ mod tests {
     };
     use alloy_primitives::{Address, Bytes};
     use metrics_exporter_prometheus::PrometheusBuilder;
-    use starling_proto::attributes::L1Block;
+    use starling_proto::{attributes::L1Block, derive::InboxTransaction};
 
     fn data(number: u64, input: usize) -> Arc<L1BlockData> {
-        let transaction = super::super::data::L1Transaction {
-            raw: Bytes::from(vec![0; input]),
-            ..Default::default()
+        let transaction = InboxTransaction {
+            sender: Address::ZERO,
+            calldata: Bytes::from(vec![0; input]),
+            blobs: vec![],
         };
         Arc::new(L1BlockData {
             block: L1Block {
@@ -80,7 +81,7 @@ mod tests {
                 hash: B256::left_padding_from(&number.to_be_bytes()),
                 ..Default::default()
             },
-            transactions: vec![transaction],
+            inbox: vec![transaction],
             receipts: vec![],
         })
     }

@@ -1,12 +1,13 @@
 //! The part of an L1 block that a rollup derives from.
 
 use alloy_consensus::Header;
-use alloy_primitives::{Address, B256, BloomInput, Bytes, Log};
+use alloy_primitives::{Address, B256, BloomInput, Log};
 use starling_proto::{
     attributes::{L1Block, ReceiptLogs},
     config::RollupConfig,
     config_update::CONFIG_UPDATE_EVENT,
     deposit::DEPOSIT_EVENT,
+    derive::{BlobRef, InboxTransaction},
 };
 
 /// The addresses on L1 that a rollup reads.
@@ -56,25 +57,13 @@ impl Watched {
     }
 }
 
-/// A transaction to the batch inbox, or one whose type this build cannot decode.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct L1Transaction {
-    /// The signed transaction in EIP-2718 form, without a blob sidecar.
-    pub raw: Bytes,
-    /// Versioned hashes of its blobs, in order.
-    pub blob_hashes: Vec<B256>,
-    /// Position of its first blob among all blobs of the block; the old beacon API counts them so.
-    pub first_blob: u64,
-}
-
 /// The part of an L1 block that a rollup derives from; all of it is checked against the block's
 /// hash, except as [`L1Config::trust`](super::L1Config::trust) says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct L1BlockData {
     pub block: L1Block,
-    /// The transactions to the batch inbox, in order, and those of types that this build cannot
-    /// decode. Their senders are not recovered.
-    pub transactions: Vec<L1Transaction>,
+    /// The transactions to the batch inbox, in order.
+    pub inbox: Vec<InboxTransaction>,
     /// For every transaction of the block, in order, whether it succeeded and its logs. Logs of
     /// other contracts than the two watched ones keep their address and place only. Empty if the
     /// header's bloom says that neither of the two logged anything that matters.
@@ -82,21 +71,16 @@ pub struct L1BlockData {
 }
 
 impl L1BlockData {
-    /// Whether a transaction to the inbox has blobs.
-    pub fn has_blobs(&self) -> bool {
-        let mut transactions = self.transactions.iter();
-        transactions.any(|transaction| !transaction.blob_hashes.is_empty())
-    }
-
     /// Memory that it takes, bytes, roughly.
     pub(super) fn size(&self) -> usize {
-        let transactions = self.transactions.iter().map(|transaction| {
-            size_of::<L1Transaction>() + transaction.raw.len() + 32 * transaction.blob_hashes.len()
+        let inbox = self.inbox.iter().map(|transaction| {
+            let blobs = size_of::<BlobRef>() * transaction.blobs.len();
+            size_of::<InboxTransaction>() + transaction.calldata.len() + blobs
         });
         let logs = self.receipts.iter().flat_map(|(_, logs)| logs);
         let logs = logs.map(|log| size_of::<Log>() + 32 * log.topics().len() + log.data.data.len());
         size_of::<Self>()
-            + transactions.sum::<usize>()
+            + inbox.sum::<usize>()
             + self.receipts.len() * size_of::<ReceiptLogs>()
             + logs.sum::<usize>()
     }

@@ -9,12 +9,20 @@ const RATE_LIMIT_CODES: [i32; 2] = [-32005, 429];
 
 /// A call that failed, and where.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("L1 at {endpoint}: {method}: {cause}")]
+#[error("L1{}: {method}: {cause}", at(endpoint))]
 pub struct L1Error {
-    /// Scheme, host and port: paths and user names may be credentials.
+    /// Scheme, host and port: paths and user names may be credentials. Empty if the configuration
+    /// names no endpoint.
     pub endpoint: Arc<str>,
     pub method: &'static str,
     pub cause: L1Cause,
+}
+
+fn at(endpoint: &str) -> String {
+    match endpoint {
+        "" => String::new(),
+        _ => format!(" at {endpoint}"),
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -28,12 +36,12 @@ pub enum L1Cause {
     /// The answer is larger than the limit, bytes.
     #[error("an answer of more than {0} bytes")]
     TooLarge(usize),
-    /// The endpoint answered with an HTTP status that is no success. It is asked again after a rest
+    /// The endpoint answered with an HTTP status that is no success. It gets the next request after a rest
     /// at the earliest if the status is 429 or 5xx.
     #[error("HTTP status {code}")]
     Status {
         code: u16,
-        /// Rest that the endpoint asked for.
+        /// Rest that the endpoint demands.
         retry_after: Option<Duration>,
     },
     /// The endpoint was busy lately, and its rest is too long to wait for.
@@ -51,7 +59,7 @@ pub enum L1Cause {
     /// The answer does not have the form it should have.
     #[error("malformed answer: {0}")]
     Malformed(String),
-    /// The answer contradicts itself or what was asked.
+    /// The answer contradicts itself or the request.
     #[error("untrue answer: {0}")]
     Untrue(String),
     /// The header belongs to a fork of L1 that this build does not know.
@@ -70,7 +78,9 @@ pub enum L1Cause {
     #[error("no block {0}")]
     Missing(B256),
     /// One of several endpoints serves another chain. It gets no further calls.
-    #[error("it serves the chain {chain_id}, and the rollup's L1 is {expected}")]
+    #[error(
+        "it serves the chain {chain_id}, and the rollup's L1 is {expected}: give only endpoints of that chain with --l1"
+    )]
     WrongChain { chain_id: u64, expected: u64 },
 }
 
@@ -99,7 +109,7 @@ impl L1Cause {
         }
     }
 
-    /// Whether the endpoint only asks for a slower pace: a smaller request would not help.
+    /// Whether the endpoint only demands a slower pace: a smaller request would not help.
     pub(super) fn is_pause(&self) -> bool {
         match self {
             Self::Resting(_) | Self::Status { code: 429, .. } => true,
@@ -120,7 +130,8 @@ impl L1Cause {
         }
     }
 
-    /// Whether the endpoint does not know the method (facts: receipt methods).
+    /// Whether the endpoint does not know the method. The codes are those of EIP-1474 and JSON-RPC;
+    /// some endpoints say it with other codes, so the words count too, as for op-node.
     pub(super) fn is_unsupported(&self) -> bool {
         let Self::Refused { code, message } = self else {
             return false;

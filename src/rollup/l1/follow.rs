@@ -49,8 +49,8 @@ pub async fn follow_heads(
         l1,
         heads,
         head_interval,
-        away: false,
-        heard: None,
+        unreachable: false,
+        last_pushed: None,
         metrics: L1HeadMetrics::new(),
         unverified: 0,
         subscribe_after: None,
@@ -64,10 +64,10 @@ struct HeadFollower {
     l1: L1Client,
     heads: watch::Sender<L1Heads>,
     head_interval: Duration,
-    /// The last reading of the head failed.
-    away: bool,
+    /// Whether the last reading of the head failed.
+    unreachable: bool,
     /// When the subscription last brought a head that could be verified.
-    heard: Option<Instant>,
+    last_pushed: Option<Instant>,
     metrics: L1HeadMetrics,
     /// Headers of the subscription in a row that could not be verified.
     unverified: u32,
@@ -83,11 +83,11 @@ impl HeadFollower {
         loop {
             tokio::select! {
                 _ = head_tick.tick() => {
-                    let quiet = self.heard.map(|heard| heard.elapsed());
+                    let quiet = self.last_pushed.map(|at| at.elapsed());
                     if quiet.is_some_and(|quiet| quiet < self.head_interval * QUIET_POLLS) {
                         continue;
                     }
-                    self.heard = None;
+                    self.last_pushed = None;
                     subscription = self.subscribe().await;
                     self.poll().await;
                 }
@@ -98,14 +98,14 @@ impl HeadFollower {
                     };
                     if !is_kept {
                         // A later poll subscribes again.
-                        (self.heard, subscription) = (None, None);
+                        (self.last_pushed, subscription) = (None, None);
                     }
                 }
                 () = tick(&mut epoch_tick) => {
-                    if let Some(block) = told(self.l1.block(Tag::Safe).await) {
+                    if let Some(block) = read_or_log(self.l1.block(Tag::Safe).await) {
                         self.heads.send_if_modified(|h| replace(&mut h.safe, block));
                     }
-                    if let Some(block) = told(self.l1.block(Tag::Finalized).await) {
+                    if let Some(block) = read_or_log(self.l1.block(Tag::Finalized).await) {
                         self.heads.send_if_modified(|h| replace(&mut h.finalized, block));
                     }
                 }
@@ -123,13 +123,13 @@ impl HeadFollower {
     async fn on_header(&mut self, header: Value) -> bool {
         let error = match self.l1.read_new_head(header) {
             Ok(block) => {
-                (self.heard, self.unverified) = (Some(Instant::now()), 0);
+                (self.last_pushed, self.unverified) = (Some(Instant::now()), 0);
                 self.publish(Ok(Some(block)));
                 return true;
             }
             Err(error) => error,
         };
-        self.heard = None;
+        self.last_pushed = None;
         self.unverified += 1;
         let is_kept = self.unverified < UNVERIFIED_HEADERS;
         if !is_kept {
@@ -159,7 +159,7 @@ impl HeadFollower {
     }
 
     fn publish(&mut self, answer: Result<Option<L1Block>, L1Error>) {
-        if std::mem::replace(&mut self.away, answer.is_err()) != self.away {
+        if std::mem::replace(&mut self.unreachable, answer.is_err()) != self.unreachable {
             match &answer {
                 Ok(_) => {
                     tracing::info!(endpoint = self.l1.endpoint(), "L1 answers again");
@@ -199,7 +199,7 @@ async fn next(subscription: &mut Option<Subscription<Value>>) -> Option<Option<V
     Some(subscription.as_mut()?.next().await.and_then(Result::ok))
 }
 
-fn told(answer: Result<Option<L1Block>, L1Error>) -> Option<L1Block> {
+fn read_or_log(answer: Result<Option<L1Block>, L1Error>) -> Option<L1Block> {
     answer.unwrap_or_else(|error| {
         tracing::warn!(%error, "an L1 head could not be read");
         None

@@ -1,11 +1,11 @@
 //! Answers of an endpoint, read and checked as calls do, without an endpoint. Only the fuzz targets
 //! need it.
 
-use super::{L1Block, L1Cause, L1Transaction, Watched, answer, proof};
+use super::{L1Block, L1Cause, Watched, answer, proof};
 use alloy_primitives::{Address, B256, Bytes};
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
-use starling_proto::attributes::ReceiptLogs;
+use starling_proto::{attributes::ReceiptLogs, derive::InboxTransaction};
 use std::collections::HashMap;
 
 fn parse<T: DeserializeOwned>(text: &str) -> Result<T, L1Cause> {
@@ -17,18 +17,18 @@ pub fn header(text: &str, trust: bool) -> Result<L1Block, L1Cause> {
     answer::block(parse(text)?, trust)
 }
 
-/// A block object with whole transactions: the block, and those that derivation reads.
+/// A block object with whole transactions: the block, and its transactions to the batch inbox.
 pub fn block(
     text: &str,
     watched: &Watched,
     trust: bool,
-) -> Result<(L1Block, Vec<L1Transaction>), L1Cause> {
+) -> Result<(L1Block, Vec<InboxTransaction>), L1Cause> {
     let raw: Box<RawValue> = parse(text)?;
     let found = answer::full_block(&raw, watched, trust, &HashMap::new())?;
-    Ok((found.block, found.transactions))
+    Ok((found.block, found.inbox))
 }
 
-/// Hashes of a block's transactions of unknown types, which are asked for once more.
+/// Hashes of a block's transactions of unknown types, which are requested once more.
 pub fn unknown_transactions(text: &str) -> Result<Vec<B256>, L1Cause> {
     let raw: Box<RawValue> = parse(text)?;
     answer::unknown_transactions(&raw)

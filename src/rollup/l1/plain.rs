@@ -11,13 +11,13 @@ pub type PlainCall = (&'static str, Value);
 pub type PlainReply = Result<Box<RawValue>, L1Cause>;
 
 impl L1Client {
-    /// One call. Fails like every call: after each endpoint was asked once.
+    /// One call. Fails like every call: after each endpoint was tried once.
     pub async fn plain_call<T: DeserializeOwned>(
         &self,
         method: &'static str,
         params: Value,
     ) -> Result<T, L1Error> {
-        self.ask_one(RpcCall { method, params }, |answer| read(&answer?))
+        self.request_one(RpcCall { method, params }, |answer| read(&answer?))
             .await
     }
 
@@ -29,7 +29,7 @@ impl L1Client {
             params: params.clone(),
         });
         let calls: Vec<RpcCall> = calls.collect();
-        self.ask(&calls, |answers| match answers.first() {
+        self.request(&calls, |answers| match answers.first() {
             Some(Err(cause)) => Err(cause.clone()),
             _ => Ok(answers),
         })

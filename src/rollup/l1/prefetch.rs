@@ -1,7 +1,7 @@
 //! Fetches L1 blocks ahead of the one that is wanted, several requests at once, each for as many
 //! blocks as fit an answer of moderate size.
 //!
-//! [`Window`] decides which blocks to ask for; it is pure. A request that fails is repeated in
+//! [`Window`] decides which blocks to request; it is pure. A request that fails is repeated in
 //! halves, down to single blocks, so that no limit on the size of an answer stops derivation. Memory
 //! is bounded by requests in flight, by the expected size of their answers, and by blocks that wait
 //! to be taken; `L1Gate` bounds answers that are larger than expected.
@@ -48,14 +48,14 @@ impl Span {
     }
 }
 
-/// The blocks that are wanted, asked for, and still to be asked for.
+/// The blocks that are wanted, requested, and still to be requested.
 #[derive(Debug)]
 struct Window {
     /// Next block that the caller takes.
     wanted: u64,
-    /// Lowest block that was never asked for.
+    /// Lowest block that was never requested.
     next: u64,
-    /// Parts of what was asked for that did not come.
+    /// Parts of what was requested that did not come.
     holes: VecDeque<Span>,
     in_flight: usize,
     /// Blocks of the requests in flight.
@@ -82,7 +82,7 @@ impl Window {
         }
     }
 
-    /// The next request. `retries` is how many holes may be asked for again, and goes down with
+    /// The next request. `retries` is how many holes may be requested again, and goes down with
     /// each; `ready_bytes` is the memory of blocks that wait.
     fn plan(&mut self, head: u64, ready_bytes: usize, retries: &mut usize) -> Option<Span> {
         let expected = self.average.saturating_mul(self.blocks_in_flight as usize);
@@ -142,7 +142,7 @@ impl Window {
         self.add_hole(span.split(came).1);
     }
 
-    /// The request for `span` failed, and the endpoint did not only ask for a slower pace: the
+    /// The request for `span` failed, and the endpoint did not only demand a slower pace: the
     /// answer may have been too large, so no later request is as large.
     fn failed(&mut self, span: Span) {
         self.end(span);
@@ -179,7 +179,7 @@ enum FetchEnd {
 /// Blocks of a growing L1, in order, fetched ahead.
 ///
 /// Its requests run while the caller does other work; they end when it is dropped. It does not judge
-/// whether a block extends the one before: after a reorg the caller asks for an earlier block, and
+/// whether a block extends the one before: after a reorg the caller requests an earlier block, and
 /// everything that was fetched ahead is dropped.
 pub struct Prefetcher {
     blocks: L1Blocks,
@@ -202,7 +202,7 @@ impl Prefetcher {
 
     /// The canonical block of this height, `None` if L1 has none yet; and, in the background, the
     /// blocks after it up to `head`. One attempt for each block, as with [`L1Blocks::get`]: a block
-    /// that could not be fetched is asked for again at a later call. Cancelling it loses nothing.
+    /// that could not be fetched is requested again at a later call. Cancelling it loses nothing.
     pub async fn next(
         &mut self,
         number: u64,

@@ -44,7 +44,7 @@ pub(super) fn storage(
     .map_err(|_| untrue(format!("the proof of account {contract}")))?;
     let [slot_proof] = &proof.storage_proof[..] else {
         return Err(L1Cause::Malformed(format!(
-            "{} slots are proven where one was asked for",
+            "{} slots are proven where one was requested",
             proof.storage_proof.len()
         )));
     };

@@ -137,7 +137,7 @@ impl ReceiptMethods {
     }
 
     /// The endpoint does not know the method.
-    pub(super) fn is_lacking(&mut self, method: ReceiptMethod, now: Instant) {
+    pub(super) fn mark_lacking(&mut self, method: ReceiptMethod, now: Instant) {
         if !self.lacking.contains(&method) {
             self.lacking.push(method);
         }
@@ -227,7 +227,7 @@ mod tests {
             for expected in order {
                 let chosen = methods.choose(usize::MAX, now);
                 assert_eq!(chosen, *expected, "{kind}");
-                methods.is_lacking(chosen, now);
+                methods.mark_lacking(chosen, now);
             }
             assert_eq!(
                 methods.choose(usize::MAX, now),
@@ -249,12 +249,12 @@ mod tests {
         let mut alchemy = ReceiptMethods::new(RpcKind::Alchemy);
         assert_eq!(alchemy.choose(16, now), EachTransaction);
         assert_eq!(alchemy.choose(17, now), Alchemy);
-        alchemy.is_lacking(Alchemy, now);
+        alchemy.mark_lacking(Alchemy, now);
         assert_eq!(alchemy.choose(33, now), EachTransaction);
         assert_eq!(alchemy.choose(34, now), Block);
         let mut quicknode = ReceiptMethods::new(RpcKind::QuickNode);
         assert_eq!(quicknode.choose(1, now), Raw);
-        quicknode.is_lacking(Raw, now);
+        quicknode.mark_lacking(Raw, now);
         assert_eq!(quicknode.choose(29, now), EachTransaction);
         assert_eq!(quicknode.choose(30, now), Block);
     }

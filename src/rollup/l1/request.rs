@@ -29,16 +29,16 @@ impl L1Client {
         method: &'static str,
         params: Value,
     ) -> Result<T, L1Error> {
-        self.ask_one(RpcCall { method, params }, |answer| read(&answer?))
+        self.request_one(RpcCall { method, params }, |answer| read(&answer?))
             .await
     }
 
-    pub(super) async fn ask_one<T>(
+    pub(super) async fn request_one<T>(
         &self,
         call: RpcCall,
         read: impl Fn(L1Reply) -> Result<T, L1Cause>,
     ) -> Result<T, L1Error> {
-        self.ask(&[call], |answers| {
+        self.request(&[call], |answers| {
             let only = answers.into_iter().next();
             read(only.unwrap_or_else(|| Err(L1Cause::Malformed("nothing".into()))))
         })
@@ -49,7 +49,7 @@ impl L1Client {
     /// batch, one after the other. After a batch that fails, possibly since its answer is too large,
     /// batches are half as large. If only later calls of a batch are refused, its first answers are
     /// kept. Ends at the first call that fails by itself.
-    pub(super) async fn ask_each<T>(
+    pub(super) async fn request_each<T>(
         &self,
         calls: &[RpcCall],
         read: impl Fn(usize, &RawValue) -> Result<T, L1Cause>,
@@ -65,10 +65,10 @@ impl L1Client {
             most: self.inner.max_batch,
         };
         while let Some(part) = parts.next() {
-            let asked = self.ask(&calls[part.clone()], |answers| {
+            let response = self.request(&calls[part.clone()], |answers| {
                 first_answers(answers, |offset, answer| read(part.start + offset, answer))
             });
-            match asked.await {
+            match response.await {
                 Ok(first) => {
                     parts.came(first.answers.len());
                     found.answers.extend(first.answers);
@@ -88,7 +88,7 @@ impl L1Client {
 
     /// Sends the calls in one request, to one endpoint after the other until `read` accepts the
     /// answers. The error is that of the last endpoint.
-    pub(super) async fn ask<T>(
+    pub(super) async fn request<T>(
         &self,
         calls: &[RpcCall],
         read: impl Fn(Vec<L1Reply>) -> Result<T, L1Cause>,
@@ -124,7 +124,7 @@ impl L1Client {
             self.blame(pick.index, &cause);
             let error = self.error_of(pick.index, method, cause);
             if self.inner.endpoints.len() > 1 {
-                tracing::debug!(%error, "an L1 endpoint failed; another one is asked");
+                tracing::debug!(%error, "an L1 endpoint failed; the next one is tried");
             }
             failure = Some(error);
         }
@@ -132,7 +132,7 @@ impl L1Client {
         Err(failure.unwrap_or_else(|| self.error(method, none())))
     }
 
-    /// An endpoint that failed is paused or asked last.
+    /// An endpoint that failed is paused or tried last.
     fn blame(&self, index: usize, cause: &L1Cause) {
         if let Some(fault) = cause.fault() {
             let mut routes = self.inner.routes.lock();

@@ -141,7 +141,7 @@ async fn another_block_than_the_one_asked_for_is_found_out() {
     let client = client(&l1);
     answer_blocks(&l1, block_json(&headers[1]));
     assert!(
-        matches!(cause(client.block_by_number(5).await), L1Cause::Untrue(text) if text == "asked for block 5, got 6")
+        matches!(cause(client.block_by_number(5).await), L1Cause::Untrue(text) if text == "requested block 5, got 6")
     );
     assert!(matches!(
         cause(client.block_by_hash(headers[0].hash_slow()).await),
@@ -315,7 +315,7 @@ async fn without_block_receipts_they_are_fetched_one_by_one() {
     assert_eq!(
         l1.calls("eth_getBlockReceipts"),
         1,
-        "not asked again within a minute"
+        "not requested again within a minute"
     );
     assert_eq!(l1.calls("eth_getTransactionReceipt"), 2 * envelopes.len());
     l1.state.lock().receipts.remove(&hashes[3].to_string());

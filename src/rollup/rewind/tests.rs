@@ -10,6 +10,17 @@ const GONE: OriginStatus = OriginStatus::Gone {
 /// Origins up to `canonical` are canonical, those above `visible` ahead of L1's head; with the
 /// number of requests.
 fn run(floor: u64, head: u64, canonical: u64, visible: u64) -> (RewindTarget, u32) {
+    run_pruned(floor, head, canonical, visible, 0)
+}
+
+/// As [`run`], where L1 does not serve the origins of blocks below `oldest`.
+fn run_pruned(
+    floor: u64,
+    head: u64,
+    canonical: u64,
+    visible: u64,
+    oldest: u64,
+) -> (RewindTarget, u32) {
     let mut search = HeadSearch::new(floor, head);
     let mut asked = 0;
     loop {
@@ -20,7 +31,7 @@ fn run(floor: u64, head: u64, canonical: u64, visible: u64) -> (RewindTarget, u3
                 search.answer(
                     number,
                     match number {
-                        number if number > visible => OriginStatus::Ahead,
+                        number if number > visible || number < oldest => OriginStatus::Ahead,
                         number if number <= canonical => OriginStatus::Canonical,
                         _ => GONE,
                     },
@@ -32,7 +43,7 @@ fn run(floor: u64, head: u64, canonical: u64, visible: u64) -> (RewindTarget, u3
 
 #[test]
 fn the_head_is_rewound_to_the_last_block_whose_origin_is_canonical() {
-    assert_eq!(run(0, 739, 726, 739), (RewindTarget::Block(726), 11));
+    assert_eq!(run(0, 739, 726, 739), (RewindTarget::Block(726), 7));
     assert_eq!(run(700, 739, 739, 739).0, RewindTarget::Stay);
     assert_eq!(
         run(726, 739, 726, 739).0,
@@ -59,6 +70,20 @@ fn origins_above_the_head_of_l1_may_still_become_canonical() {
     assert_eq!(run(5, 9, 9, 4).0, RewindTarget::Stay);
 }
 
+#[test]
+fn origins_below_the_reorg_need_not_be_served() {
+    for oldest in 0..=726 {
+        let found = run_pruned(0, 739, 726, 739, oldest).0;
+        assert_eq!(found, RewindTarget::Block(726), "{oldest}");
+    }
+    assert_eq!(run_pruned(0, 739, 739, 739, 739), (RewindTarget::Stay, 1));
+    // Nothing tells how deep the reorg is: the head neither stays nor is rewound.
+    for oldest in 727..739 {
+        let found = run_pruned(0, 739, 726, 739, oldest).0;
+        assert_eq!(found, RewindTarget::NotServed(oldest - 1));
+    }
+}
+
 proptest! {
     #[test]
     fn every_reorg_is_answered_in_few_requests(floor in 0u64..1000, above in 0u64..5000, canonical in 0u64..6000, visible in 0u64..6000) {
@@ -73,6 +98,6 @@ proptest! {
             Some(gone) => RewindTarget::Block(gone - 1),
         };
         prop_assert_eq!(found, expected);
-        prop_assert!(asked <= 15);
+        prop_assert!(asked <= 27);
     }
 }

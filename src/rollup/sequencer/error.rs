@@ -25,6 +25,10 @@ pub enum SequencerError {
     #[error("L1 has no block {} yet, which is the L1 origin of an L2 block: the L1 endpoint lags, or L1 became shorter", .0)]
     OriginAhead(BlockId),
     #[error(
+        "L1 does not serve block {0}, which tells how deep an L1 reorg is: give an endpoint that serves older blocks with --l1"
+    )]
+    OriginNotServed(BlockId),
+    #[error(
         "the L1 origin {origin} of the safe block {safe} is not canonical: L1 has {canonical} at this height. The sequencer does not rewind \
          the head below the safe block: no block is made until derivation has lowered the safe head, which it does by itself, or L1 has \
          that origin again. If this goes on, check that --l1 is a synchronised node of this chain's L1. Keep the data directory: it \
@@ -39,6 +43,8 @@ pub enum SequencerError {
     Attributes(#[from] AttributesError),
     #[error("the head {0} has no body in the chain")]
     NoHead(BlockId),
+    #[error("block {0} is not in the chain: the head was moved, or the block's body is pruned")]
+    NoBlock(u64),
     #[error("the head: {0}")]
     HeadInfo(#[from] L1InfoError),
     #[error("L1 and the chain did not start the block within {} seconds", START_TIMEOUT.as_secs())]

@@ -33,6 +33,9 @@ impl Sequencer {
                 origin: self.block_and_origin(floor.number).await?.1,
                 canonical,
             }),
+            RewindTarget::NotServed(number) => Err(SequencerError::OriginNotServed(
+                self.block_and_origin(number).await?.1,
+            )),
             RewindTarget::Block(number) => {
                 let (to, _) = self.block_and_origin(number).await?;
                 let (_, origin) = self.block_and_origin(head.number).await?;
@@ -58,14 +61,8 @@ impl Sequencer {
 
     /// The canonical L2 block of this number, and its L1 origin.
     async fn block_and_origin(&self, number: u64) -> Result<(BlockId, BlockId), SequencerError> {
-        let missing = || {
-            SequencerError::NoHead(BlockId {
-                number,
-                ..self.engine.heads().borrow().head
-            })
-        };
         let block = self.engine.block(BlockAt::Number(number)).await?;
-        let block = block.ok_or_else(missing)?;
+        let block = block.ok_or(SequencerError::NoBlock(number))?;
         let origin = L2BlockRef::of(&block, &self.rollup.genesis)?.origin;
         Ok((block.id(), origin))
     }

@@ -100,9 +100,7 @@ impl Schedule {
                 ScheduleAction::Seal,
             );
         }
-        if self.config.max_safe_lag > 0
-            && head.safe.saturating_add(self.config.max_safe_lag) <= head.id.number
-        {
+        if self.is_held(head) {
             return ScheduleAction::Wait(None);
         }
         // The next block's time minus the block time: its transactions are collected for a whole
@@ -112,6 +110,13 @@ impl Schedule {
             now,
             ScheduleAction::Start,
         )
+    }
+
+    /// Whether no block is begun until the safe head advances ([`ScheduleConfig::max_safe_lag`]).
+    pub fn is_held(&self, head: &SequencerHead) -> bool {
+        let max_lag = self.config.max_safe_lag;
+        let is_far = max_lag > 0 && head.safe.saturating_add(max_lag) <= head.id.number;
+        self.active && self.open.is_none() && is_far
     }
 
     /// A block at `time` (Unix seconds) is being built on `parent`.
@@ -301,6 +306,8 @@ mod tests {
         );
         run(&mut schedule, &mut now, &mut at, ms(200_000));
         assert_eq!(at.id.number, 8);
+        assert!(schedule.is_held(&at));
+        assert!(!schedule.is_held(&SequencerHead { safe: 6, ..at }));
         assert_eq!(schedule.next(ms(200_000), &at), ScheduleAction::Wait(None));
         assert_eq!(
             schedule.next(ms(200_000), &SequencerHead { safe: 6, ..at }),

@@ -4,7 +4,7 @@
 //! it fills gaps this way.
 
 use super::{EngineBackend, REJECTED_BEFORE, branch::MAX_BRANCH, memory::EngineMemory};
-use crate::chain::{ChainError, Inserted, driver::HeadDriver};
+use crate::chain::{ChainError, Inserted, head_owner::HeadOwner};
 use alloy_primitives::B256;
 use alloy_rpc_types_engine::ForkchoiceState;
 use starling_proto::payload::Payload;
@@ -23,7 +23,8 @@ impl EngineBackend {
         let lowest = self.lowest_known(memory, head).await?;
         memory.pending_forkchoice = Some(state);
         let awaited = lowest.as_ref().map_or(head, |payload| payload.hash);
-        self.chain.drive(|driver| driver.on_missing(awaited));
+        self.chain
+            .update_head_owner(|owner| owner.on_missing(awaited));
         if let (Some(network), Some(payload)) = (&self.network, lowest) {
             tracing::debug!(%head, number = payload.number(), hash = %payload.hash, "fetching the ancestors of this block from peers");
             network.fetch_below(payload).await;
@@ -78,7 +79,7 @@ impl EngineBackend {
     /// rollup node still drives.
     async fn apply_pending_forkchoice(&self, memory: &mut EngineMemory) -> Result<(), ChainError> {
         let ready = |state: &mut ForkchoiceState| self.chain.knows(state.head_block_hash);
-        if !self.chain.driver().borrow().is_rollup_node() {
+        if !self.chain.head_owner().borrow().is_rollup_node() {
             memory.pending_forkchoice = None;
         }
         let Some(state) = memory.pending_forkchoice.take_if(ready) else {
@@ -86,7 +87,7 @@ impl EngineBackend {
         };
         match self.apply_forkchoice(memory, &state).await? {
             Ok(resolved) => {
-                self.chain.drive(HeadDriver::on_settled);
+                self.chain.update_head_owner(HeadOwner::on_settled);
                 if let Some(problem) = resolved.problem {
                     tracing::warn!(
                         problem,
@@ -121,7 +122,7 @@ impl EngineBackend {
             at = payload.parent_hash();
         }
         memory.pending_forkchoice = None;
-        self.chain.drive(HeadDriver::on_settled);
+        self.chain.update_head_owner(HeadOwner::on_settled);
         for hash in branch.into_iter().chain([lowest]) {
             memory.reject(hash, latest_valid, REJECTED_BEFORE);
         }

@@ -3,9 +3,9 @@ mod swarm;
 
 use super::*;
 use crate::chain::{
-    driver,
     evm::tests::{deposit, deposited},
     executor::ExecutorLimits,
+    head_owner,
     tests::{attributes, datadir, killed, open_within},
     tree,
 };

@@ -59,7 +59,7 @@ fn an_l1_endpoint_that_withholds_and_falsifies_changes_no_safe_block() {
             L1Fault::Withheld,
             "which is not above the head that it reported",
         ),
-        (L1Fault::OtherBlock, "asked for block"),
+        (L1Fault::OtherBlock, "requested block"),
         (L1Fault::CutBlock, "the transactions of block"),
         (L1Fault::NoLogs, "the receipts of block"),
         (L1Fault::Refused, "out of order"),

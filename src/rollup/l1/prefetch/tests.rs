@@ -58,7 +58,7 @@ fn requests_grow_with_small_blocks_and_stay_few() {
 }
 
 proptest! {
-    /// Every block up to the head is asked for until it came, whatever part of each request comes.
+    /// Every block up to the head is requested until it came, whatever part of each request comes.
     #[test]
     fn no_block_is_lost(parts in proptest::collection::vec(0u64..25, 1..60), head in 0u64..200) {
         let mut window = Window::new(0, 3, 20);
@@ -160,7 +160,7 @@ async fn blocks_come_in_order_and_once() {
         let again = prefetcher.next(number, 99).await.unwrap().unwrap();
         assert_eq!(
             again.block.hash, data.block.hash,
-            "until the next is asked for"
+            "until the next is requested"
         );
     }
     assert_eq!(l1.calls("eth_getBlockByNumber"), 100);

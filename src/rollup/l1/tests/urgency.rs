@@ -42,7 +42,7 @@ async fn bulk_requests_do_not_use_up_the_rate_limit() {
     let mut bulk = tokio::task::JoinSet::new();
     for _ in 0..10 {
         let client = client.for_bulk();
-        bulk.spawn(async move { client.ask(&batch(), |_| Ok(())).await });
+        bulk.spawn(async move { client.request(&batch(), |_| Ok(())).await });
     }
     bulk.join_next().await.unwrap().unwrap().unwrap();
     let begin = Instant::now();
@@ -61,7 +61,7 @@ async fn hanging_bulk_requests_do_not_use_up_the_permits() {
     let mut bulk = tokio::task::JoinSet::new();
     for _ in 0..10 {
         let client = client.for_bulk();
-        bulk.spawn(async move { client.ask(&batch(), |_| Ok(())).await });
+        bulk.spawn(async move { client.request(&batch(), |_| Ok(())).await });
     }
     while server.count() < 9 {
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -83,7 +83,7 @@ async fn a_pause_demanded_of_bulk_requests_is_theirs() {
     .await;
     let client = L1Client::new(&L1Config::new(server.url())).unwrap();
     let bulk = client.for_bulk();
-    let busy = bulk.ask(&batch(), |_| Ok(())).await.unwrap_err().cause;
+    let busy = bulk.request(&batch(), |_| Ok(())).await.unwrap_err().cause;
     assert!(matches!(busy, L1Cause::Status { code: 429, .. }), "{busy}");
     assert_eq!(client.chain_id().await.unwrap(), 900);
     let resting = bulk.chain_id().await.unwrap_err().cause;

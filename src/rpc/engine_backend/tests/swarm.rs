@@ -55,12 +55,12 @@ async fn blocks_of_the_swarm_do_not_move_the_head_that_a_rollup_node_drives() {
         world
             .engine
             .chain
-            .drive(|driver| driver.on_time(Instant::now() + time))
+            .update_head_owner(|owner| owner.on_time(Instant::now() + time))
     };
-    later(driver::SILENCE - Duration::from_secs(60));
+    later(head_owner::SILENCE - Duration::from_secs(60));
     gossip(&world, &blocks[50]).await;
     assert_eq!(world.head(), blocks[49].hash);
-    later(driver::SILENCE);
+    later(head_owner::SILENCE);
     gossip(&world, &blocks[51]).await;
     assert_eq!(world.head(), blocks[51].hash);
     world.make_head(blocks[20].hash).await;

@@ -1,4 +1,4 @@
-//! The blob base fee schedule of the rollup's L1: built in for the public chains, read from
+//! Finds the blob base fee schedule of the rollup's L1: built in for the public chains, read from
 //! `--rollup.l1-chain-config` for any other. All nodes of the rollup need the same one, since it
 //! determines the blob base fee in the L1 attributes.
 
@@ -13,7 +13,7 @@ use std::{
 };
 
 #[derive(Debug, thiserror::Error)]
-pub enum L1ConfigError {
+pub enum BlobScheduleError {
     /// Begins with op-node's sentence.
     #[error(
         "failed to read chain spec: L1 chain {0} is not Mainnet, Sepolia, Holesky or Hoodi, so its blob base fee schedule is not built in, and \
@@ -44,7 +44,7 @@ pub enum L1ConfigError {
 pub fn blob_schedule(
     l1_chain_id: u64,
     file: Option<&Path>,
-) -> Result<Option<BlobSchedule>, L1ConfigError> {
+) -> Result<Option<BlobSchedule>, BlobScheduleError> {
     let built_in = BlobSchedule::of_chain(l1_chain_id);
     let Some(path) = file.filter(|_| built_in.is_none()) else {
         if file.is_some() {
@@ -55,17 +55,17 @@ pub fn blob_schedule(
         }
         return Ok(built_in);
     };
-    let text = read_file(path).map_err(|error| L1ConfigError::Unreadable {
+    let text = read_file(path).map_err(|error| BlobScheduleError::Unreadable {
         path: path.to_path_buf(),
         error,
     })?;
-    let config = L1ChainConfig::from_json(&text).map_err(|error| L1ConfigError::Malformed {
+    let config = L1ChainConfig::from_json(&text).map_err(|error| BlobScheduleError::Malformed {
         path: path.to_path_buf(),
         error,
     })?;
     if config.chain_id != l1_chain_id {
         let path = path.to_path_buf();
-        return Err(L1ConfigError::OtherChain {
+        return Err(BlobScheduleError::OtherChain {
             path,
             given: config.chain_id,
             expected: l1_chain_id,

@@ -1,7 +1,7 @@
-//! The driver decides which of two parties moves the unsafe head: a rollup node, by
-//! `engine_forkchoiceUpdated`, or the node itself, which follows the blocks of the swarm.
+//! The owner of the unsafe head: the one of two parties that moves it. These are a rollup node, by
+//! `engine_forkchoiceUpdated`, and the node itself, which follows the blocks of the swarm.
 //!
-//! Only one of them drives at a time, so that they do not move the head to different branches. From
+//! Only one of them owns the head at a time, so that they do not move it to different branches. From
 //! its first fork choice on, the rollup node drives: blocks of the swarm are executed but do not
 //! become the head, unless they lead to a head that the rollup node has named and that was missing.
 //! After [`SILENCE`] without a call, the node follows the swarm by itself again, until the next
@@ -22,7 +22,7 @@ pub const SILENCE: Duration = Duration::from_secs(600);
 
 /// The party that moves the unsafe head: the rollup node, or the node itself.
 #[derive(Clone, Debug)]
-pub struct HeadDriver {
+pub struct HeadOwner {
     silence: Duration,
     /// Time of the rollup node's last call; `None` while the node follows the swarm by itself.
     last_call: Option<Instant>,
@@ -31,13 +31,13 @@ pub struct HeadDriver {
     lowest_missing: Option<B256>,
 }
 
-impl Default for HeadDriver {
+impl Default for HeadOwner {
     fn default() -> Self {
         Self::new(SILENCE)
     }
 }
 
-impl HeadDriver {
+impl HeadOwner {
     pub fn new(silence: Duration) -> Self {
         Self {
             silence,
@@ -62,7 +62,7 @@ impl HeadDriver {
     }
 
     /// The head that the rollup node has named is the head, or cannot become it: no ancestor is
-    /// missing any more. The driver stays the same, so this always returns false.
+    /// missing any more. The owner stays the same, so this always returns false.
     pub fn on_settled(&mut self) -> bool {
         self.lowest_missing = None;
         false
@@ -76,7 +76,7 @@ impl HeadDriver {
     }
 
     /// The head that the rollup node has named is missing; `block` is the lowest known one on its
-    /// branch, or the head. The driver stays the same, so this always returns false.
+    /// branch, or the head. The owner stays the same, so this always returns false.
     pub fn on_missing(&mut self, block: B256) -> bool {
         self.lowest_missing = self.last_call.map(|_| block);
         false
@@ -119,77 +119,75 @@ mod tests {
 
     #[test]
     fn a_rollup_node_drives_from_its_first_fork_choice_until_it_is_silent() {
-        let (mut driver, mut now) = (HeadDriver::default(), Instant::now());
-        assert!(
-            !driver.on_payload(now) && !driver.is_rollup_node() && driver.silent_at().is_none()
-        );
-        assert!(driver.may_become_head(hash(1), GOSSIP) && !driver.on_time(now + SILENCE));
-        assert!(driver.on_forkchoice(now));
+        let (mut owner, mut now) = (HeadOwner::default(), Instant::now());
+        assert!(!owner.on_payload(now) && !owner.is_rollup_node() && owner.silent_at().is_none());
+        assert!(owner.may_become_head(hash(1), GOSSIP) && !owner.on_time(now + SILENCE));
+        assert!(owner.on_forkchoice(now));
         for _ in 0..100 {
             now += SILENCE - SECOND;
-            assert!(!driver.on_time(now) && driver.is_rollup_node());
+            assert!(!owner.on_time(now) && owner.is_rollup_node());
             assert!(
-                !driver.may_become_head(hash(1), GOSSIP)
-                    && !driver.may_become_head(hash(1), Provenance::Linked { tip: 9 })
+                !owner.may_become_head(hash(1), GOSSIP)
+                    && !owner.may_become_head(hash(1), Provenance::Linked { tip: 9 })
             );
             // Payloads, too, are signs of life.
             now += SECOND / 2;
-            assert!(!driver.on_payload(now));
+            assert!(!owner.on_payload(now));
             now += SILENCE - SECOND;
-            assert!(!driver.on_time(now));
-            assert!(!driver.on_forkchoice(now), "it has driven before");
+            assert!(!owner.on_time(now));
+            assert!(!owner.on_forkchoice(now), "it has driven before");
         }
-        assert_eq!(driver.silent_at(), Some(now + SILENCE));
-        assert!(!driver.on_time(now + SILENCE - SECOND) && driver.on_time(now + SILENCE));
-        assert!(!driver.is_rollup_node() && driver.may_become_head(hash(1), GOSSIP));
-        assert!(!driver.on_time(now + 2 * SILENCE), "once");
+        assert_eq!(owner.silent_at(), Some(now + SILENCE));
+        assert!(!owner.on_time(now + SILENCE - SECOND) && owner.on_time(now + SILENCE));
+        assert!(!owner.is_rollup_node() && owner.may_become_head(hash(1), GOSSIP));
+        assert!(!owner.on_time(now + 2 * SILENCE), "once");
         assert!(
-            !driver.on_payload(now + 2 * SILENCE) && !driver.is_rollup_node(),
+            !owner.on_payload(now + 2 * SILENCE) && !owner.is_rollup_node(),
             "a payload alone does not take the head back"
         );
-        assert!(driver.on_forkchoice(now + 3 * SILENCE));
+        assert!(owner.on_forkchoice(now + 3 * SILENCE));
     }
 
     #[test]
     fn blocks_on_the_way_to_a_missing_head_may_become_the_head() {
-        let (mut driver, now) = (HeadDriver::default(), Instant::now());
+        let (mut owner, now) = (HeadOwner::default(), Instant::now());
         let below = |n| Provenance::Ancestor {
             of: BlockId {
                 number: 9,
                 hash: hash(n),
             },
         };
-        assert!(!driver.on_missing(hash(7)));
-        driver.on_forkchoice(now);
+        assert!(!owner.on_missing(hash(7)));
+        owner.on_forkchoice(now);
         assert!(
-            !driver.may_become_head(hash(7), GOSSIP),
+            !owner.may_become_head(hash(7), GOSSIP),
             "nobody drove when it was named"
         );
-        driver.on_missing(hash(7));
+        owner.on_missing(hash(7));
         assert!(
-            driver.may_become_head(hash(1), below(7))
-                && driver.may_become_head(hash(7), Provenance::Engine)
-                && driver.may_become_head(hash(7), GOSSIP)
+            owner.may_become_head(hash(1), below(7))
+                && owner.may_become_head(hash(7), Provenance::Engine)
+                && owner.may_become_head(hash(7), GOSSIP)
         );
         assert!(
-            driver.may_become_head(hash(1), below(8)),
+            owner.may_become_head(hash(1), below(8)),
             "its gap was opened for a head that was named before"
         );
-        assert!(!driver.may_become_head(hash(8), GOSSIP));
-        driver.on_forkchoice(now);
+        assert!(!owner.may_become_head(hash(8), GOSSIP));
+        owner.on_forkchoice(now);
         assert!(
-            driver.may_become_head(hash(1), below(7)),
+            owner.may_become_head(hash(1), below(7)),
             "the same head is named again"
         );
         assert!(
-            !driver.on_settled() && !driver.may_become_head(hash(1), below(7)),
+            !owner.on_settled() && !owner.may_become_head(hash(1), below(7)),
             "the head is reached"
         );
-        driver.on_missing(hash(8));
-        driver.on_time(now + SILENCE);
-        driver.on_forkchoice(now + SILENCE);
+        owner.on_missing(hash(8));
+        owner.on_time(now + SILENCE);
+        owner.on_forkchoice(now + SILENCE);
         assert!(
-            !driver.may_become_head(hash(1), below(8)),
+            !owner.may_become_head(hash(1), below(8)),
             "forgotten in the silence"
         );
     }
