@@ -55,6 +55,7 @@ pub mod interval;
 pub mod networks;
 pub mod node;
 pub mod open_files;
+pub mod proposer;
 pub mod rollup;
 pub mod rpc;
 pub mod secret;
