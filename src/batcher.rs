@@ -1,0 +1,3 @@
+//! The batcher: posts the blocks of the sequencer on L1.
+
+pub mod options;
