@@ -20,6 +20,7 @@ pub mod options;
 pub mod range;
 pub mod spending;
 pub mod state;
+pub mod throttle;
 
 #[cfg(test)]
 mod testing;

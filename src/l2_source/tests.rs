@@ -6,6 +6,8 @@ use parking_lot::Mutex;
 use serde_json::{Value, json, value::RawValue};
 use std::{fs::File, time::Duration};
 
+mod local;
+
 const TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Lines of a packed fixture.
