@@ -15,7 +15,8 @@ use clap::{
     Arg, Command, builder::PossibleValue, error::ContextKind, error::ContextValue, error::ErrorKind,
 };
 use config::{
-    DbConfig, DevnetConfig, ExecutionConfig, ExportConfig, ImportConfig, InitConfig, NodeConfig,
+    BatcherProcessConfig, DbConfig, DevnetConfig, ExecutionConfig, ExportConfig, ImportConfig,
+    InitConfig, NodeConfig, ProposerProcessConfig,
 };
 use flags::Role;
 use help::Detail;
@@ -27,6 +28,8 @@ use std::path::PathBuf;
 pub enum Invocation {
     Node(Box<NodeConfig>),
     Execution(Box<ExecutionConfig>),
+    Batcher(Box<BatcherProcessConfig>),
+    Proposer(Box<ProposerProcessConfig>),
     Devnet(DevnetConfig),
     Init(InitConfig),
     Import(ImportConfig),
@@ -93,7 +96,7 @@ pub fn parse(
     argv: impl IntoIterator<Item = String>,
     environment: Environment,
 ) -> Result<Parsed, CliError> {
-    let argv: Vec<String> = argv.into_iter().collect();
+    let argv = with_linked_role(argv.into_iter().collect());
     let role = argv
         .get(1)
         .and_then(|word| Role::ALL.into_iter().find(|role| role.name() == word));
@@ -143,6 +146,16 @@ pub fn parse(
     })
 }
 
+/// Adds the role that a link's name stands for: `op-batcher --x` is `op-batcher batcher --x`.
+fn with_linked_role(mut argv: Vec<String>) -> Vec<String> {
+    let path = argv.first().map(std::path::Path::new);
+    let name = path.and_then(|path| path.file_name()?.to_str());
+    if let Some(role) = name.and_then(Role::of_link) {
+        argv.insert(1, role.name().to_owned());
+    }
+    argv
+}
+
 /// The configuration of a role.
 fn invocation(
     role: Role,
@@ -153,6 +166,12 @@ fn invocation(
     Ok(match role {
         Role::Node => Invocation::Node(Box::new(NodeConfig::read(values, notices)?)),
         Role::Execution => Invocation::Execution(Box::new(ExecutionConfig::read(values, notices)?)),
+        Role::Batcher => {
+            Invocation::Batcher(Box::new(BatcherProcessConfig::read(values, notices)?))
+        }
+        Role::Proposer => {
+            Invocation::Proposer(Box::new(ProposerProcessConfig::read(values, notices)?))
+        }
         Role::Devnet => Invocation::Devnet(DevnetConfig::read(values)?),
         Role::Init => {
             let genesis = matches.get_one::<String>("GENESIS").map(PathBuf::from);

@@ -44,6 +44,7 @@
 //! - **heavy call**: an RPC call that runs the EVM or scans many blocks, in slices of time.
 //! - **interval block production**: a block every N seconds on an L1 of our own (`--dev.period`).
 
+pub mod batcher;
 pub mod beacon_api;
 pub mod chain;
 pub mod cli;
@@ -52,9 +53,11 @@ pub mod db;
 pub mod devnet;
 pub mod follow;
 pub mod interval;
+pub mod l2_source;
 pub mod networks;
 pub mod node;
 pub mod open_files;
+pub mod proposer;
 pub mod rollup;
 pub mod rpc;
 pub mod secret;

@@ -6,15 +6,19 @@ use starling::{
     chain::{self, genesis},
     cli::{self, CliError, Invocation, config::InitConfig, key::Tool},
     db, devnet, node, open_files,
+    tasks::StopSignals,
     telemetry::{self, LogConfig, LogFormat},
     transfer,
 };
-use std::{future::Future, io::Read, process::ExitCode};
+use std::{future::Future, io::Read, process::ExitCode, time::Duration};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 /// Exit code of a command line that cannot be read; anything else that fails is 1.
 const USAGE: u8 = 2;
+
+/// Time to say what is left undone after the second signal.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
     let argv = std::env::args_os().map(|arg| arg.to_string_lossy().into_owned());
@@ -68,13 +72,27 @@ fn run(invocation: Invocation, notices: &[String]) -> anyhow::Result<()> {
             start_log(&config.log, notices)?;
             open_files::raise_limit();
             devnet::end_with_parent();
-            until_interrupted(|token| node::run_node(*config, token))?;
+            let grace = match (&config.batcher, &config.proposer) {
+                (None, None) => Duration::ZERO,
+                _ => LAST_WORDS,
+            };
+            until_stopped(|signals| node::run_node(*config, signals), grace)?;
         }
         Invocation::Execution(config) => {
             start_log(&config.log, notices)?;
             open_files::raise_limit();
             devnet::end_with_parent();
             until_interrupted(|token| node::run_execution(*config, token))?;
+        }
+        Invocation::Batcher(config) => {
+            start_log(&config.log, notices)?;
+            devnet::end_with_parent();
+            until_stopped(|signals| node::run_batcher(*config, signals), LAST_WORDS)?;
+        }
+        Invocation::Proposer(config) => {
+            start_log(&config.log, notices)?;
+            devnet::end_with_parent();
+            until_stopped(|signals| node::run_proposer(*config, signals), LAST_WORDS)?;
         }
     }
     Ok(())
@@ -121,6 +139,15 @@ fn until_interrupted<F>(role: impl FnOnce(CancellationToken) -> F) -> anyhow::Re
 where
     F: Future<Output = anyhow::Result<()>>,
 {
+    until_stopped(|signals| role(signals.closing), Duration::ZERO)
+}
+
+/// Runs a role with the signals that it gets. After the second one it has `grace` to say what it
+/// leaves undone.
+fn until_stopped<F>(role: impl FnOnce(StopSignals) -> F, grace: Duration) -> anyhow::Result<()>
+where
+    F: Future<Output = anyhow::Result<()>>,
+{
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -130,8 +157,8 @@ where
             signal(SignalKind::interrupt())?,
             signal(SignalKind::terminate())?,
         );
-        let token = CancellationToken::new();
-        let role = role(token.clone());
+        let signals = StopSignals::default();
+        let role = role(signals.clone());
         tokio::pin!(role);
         loop {
             tokio::select! {
@@ -139,11 +166,15 @@ where
                 _ = interrupt.recv() => {}
                 _ = terminate.recv() => {}
             }
-            if token.is_cancelled() {
-                bail!("stopped at once by a second signal");
+            if signals.closing.is_cancelled() {
+                break;
             }
-            token.cancel();
+            signals.closing.cancel();
         }
+        signals.ending.cancel();
+        // Its error, if any, is less than this one.
+        let _ = tokio::time::timeout(grace, role).await;
+        bail!("stopped at once by a second signal")
     });
     // Dropping the runtime would wait for blocking work; a second signal must not.
     runtime.shutdown_background();

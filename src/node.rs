@@ -1,25 +1,35 @@
 //! The node: the room that wires all others, and the only one that spawns long-lived tasks.
 //!
 //! This file opens the chain and ends the node. `node/rollup.rs` derives and sequences,
-//! `node/swarm.rs` joins the swarm, `node/rpc.rs` serves JSON-RPC.
+//! `node/swarm.rs` joins the swarm, `node/rpc.rs` serves JSON-RPC. `node/batcher.rs` and
+//! `node/proposer.rs` run these services in processes of their own or in the node's,
+//! `node/service.rs` decides how they start and stop, `node/service_rpc.rs` is their RPC.
 
+mod batcher;
+mod proposer;
 mod rollup;
 mod rpc;
+mod service;
+mod service_rpc;
 mod swarm;
 
 use crate::{
     beacon_api::BeaconServer,
     chain::{Chain, Options, Threads, pool::PoolConfig, pool_maintenance, rules::Rules},
-    cli::config::{BeaconEndpointConfig, ExecutionConfig, HistoryConfig, NodeConfig},
+    cli::config::{
+        BatcherConfig, BeaconEndpointConfig, ExecutionConfig, HistoryConfig, NodeConfig,
+        ProposerConfig,
+    },
     follow, interval,
     networks::{self, RollupSource},
-    rollup::engine::Engine,
-    tasks::Tasks,
+    rollup::{engine::Engine, handle::RollupHandle, l1::L1Client},
+    tasks::{StopSignals, Tasks},
     telemetry::{MetricsConfig, MetricsServer},
 };
 use anyhow::{Context, bail, ensure};
 use rollup::Rollup;
 use rpc::RpcParts;
+use service::Service;
 use starling_proto::{
     config::RollupConfig,
     network::overrides::{ForkOverrides, NetworkForks, ScheduleChange},
@@ -28,6 +38,8 @@ use std::{path::Path, sync::Arc, time::Duration};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+pub use batcher::run_batcher;
+pub use proposer::run_proposer;
 pub use swarm::swarm_config;
 
 /// Slots of a development chain. Block times are whole seconds and grow, so that no two blocks share
@@ -88,8 +100,15 @@ pub async fn run_execution(
 }
 
 /// `starling node`: everything in one process.
-pub async fn run_node(config: NodeConfig, token: CancellationToken) -> anyhow::Result<()> {
-    let tasks = Tasks::new(token);
+pub async fn run_node(config: NodeConfig, signals: StopSignals) -> anyhow::Result<()> {
+    // Batcher and proposer stop before anything else.
+    let has_services = config.batcher.is_some() || config.proposer.is_some();
+    let token = if has_services {
+        CancellationToken::new()
+    } else {
+        signals.closing.clone()
+    };
+    let tasks = Tasks::new(token.clone());
     serve_metrics(&tasks, config.metrics.as_ref()).await?;
     let rollup_config = Arc::new(rollup_config(&config.rollup, &config.overrides)?);
     let mut rollup = Rollup::new(&config, rollup_config.clone())?;
@@ -115,6 +134,16 @@ pub async fn run_node(config: NodeConfig, token: CancellationToken) -> anyhow::R
             .prepare_sequencer(&chain, network.clone(), sequencing)
             .await?;
     }
+    let services = has_services
+        .then(|| rollup.api.clone().context(NO_SAFE_HEAD))
+        .transpose()?
+        .map(|handle| ServiceParts {
+            batcher: config.batcher,
+            proposer: config.proposer,
+            chain: chain.clone(),
+            rollup: handle,
+            l1: rollup.l1_client(),
+        });
     let syncing = watch::Sender::new(None);
     let parts = RpcParts {
         network: network.clone(),
@@ -133,12 +162,104 @@ pub async fn run_node(config: NodeConfig, token: CancellationToken) -> anyhow::R
         swarm::spawn(&tasks, &chain, None, swarm, syncing);
     }
     tasks.spawn("pool", pool_maintenance::run(chain.clone(), tasks.token()));
-    let started = rollup.run(&tasks, &chain, network, &config.l1).await;
+    let started = tokio::select! {
+        started = rollup.run(&tasks, &chain, network, &config.l1) => started,
+        () = signals.closing.cancelled() => {
+            token.cancel();
+            Ok(())
+        }
+    };
     if started.is_err() {
-        tasks.token().cancel();
+        token.cancel();
     }
-    let finished = finish(tasks, chain, threads).await;
-    started.and(finished)
+    let services = async {
+        match services {
+            Some(parts) => run_services(parts, signals, token).await,
+            None => Ok(()),
+        }
+    };
+    let (services, finished) = tokio::join!(services, finish(tasks, chain, threads));
+    started.and(services).and(finished)
+}
+
+/// The error of a batcher or proposer in a node that derives nothing.
+const NO_SAFE_HEAD: &str = "--batcher.enabled and --proposer.enabled need the safe head, which this node does not derive: the error above says why";
+
+/// Parts of batcher and proposer in the node's process.
+struct ServiceParts {
+    batcher: Option<BatcherConfig>,
+    proposer: Option<ProposerConfig>,
+    chain: Chain,
+    rollup: RollupHandle,
+    l1: L1Client,
+}
+
+/// Starts batcher and proposer and runs them until a signal; then stops the batcher, the proposer,
+/// and by `node` everything else.
+async fn run_services(
+    parts: ServiceParts,
+    signals: StopSignals,
+    node: CancellationToken,
+) -> anyhow::Result<()> {
+    let started = tokio::select! {
+        started = start_services(parts, &signals.closing) => started,
+        () = node.cancelled() => return Ok(()),
+    };
+    match started {
+        Ok((batcher, proposer)) => {
+            service::run_in_order(signals, batcher, proposer, node).await;
+            Ok(())
+        }
+        Err(error) => {
+            node.cancel();
+            Err(error)
+        }
+    }
+}
+
+/// Starts the batcher, then the proposer; neither after the token is cancelled.
+async fn start_services(
+    parts: ServiceParts,
+    token: &CancellationToken,
+) -> anyhow::Result<(Option<Service>, Option<Service>)> {
+    let (chain, rollup, l1) = (parts.chain, parts.rollup, parts.l1);
+    let batcher = match parts.batcher {
+        Some(config) => {
+            let (rollup, l1) = (rollup.clone(), l1.clone());
+            batcher::start_in_node(config, &chain, rollup, l1, token).await?
+        }
+        None => None,
+    };
+    let proposer = match parts.proposer {
+        Some(config) => proposer::start_in_node(config, &chain, rollup, l1, token).await?,
+        None => None,
+    };
+    Ok((batcher, proposer))
+}
+
+/// Runs a service that is alone in its process until a signal or a failure, and then what serves
+/// it. `None` if a signal came before it started.
+async fn finish_without_chain(
+    tasks: Tasks,
+    service: Option<Service>,
+    signals: StopSignals,
+) -> anyhow::Result<()> {
+    let token = tasks.token();
+    let run = async {
+        let ended = match service {
+            Some(service) => service.run(&signals.closing, &signals.ending).await,
+            None => Ok(()),
+        };
+        token.cancel();
+        ended
+    };
+    let served = async {
+        let served = tasks.run_until(std::future::pending()).await;
+        signals.closing.cancel();
+        served
+    };
+    let (ended, served) = tokio::join!(run, served);
+    ended.and(served)
 }
 
 /// Refuses the options of a development chain on an OP Stack chain.
@@ -195,12 +316,14 @@ async fn open(
 /// chain is stored.
 async fn finish(tasks: Tasks, chain: Chain, threads: Threads) -> anyhow::Result<()> {
     let result = tasks.run_until(chain.ended()).await;
+    let head = chain.view().head();
     drop(chain);
     // When the chain has failed, tasks fail because it is gone: its own error is the cause.
     let stopped = tokio::task::spawn_blocking(move || threads.stop()).await?;
     stopped.context(
         "the chain has failed (`starling db verify` says whether its database is damaged)",
     )?;
+    tracing::info!(number = head.number, hash = %head.hash, "the chain is stored and closed");
     result
 }
 

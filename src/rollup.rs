@@ -15,6 +15,7 @@
 //! - [`safe_db`]: records which L1 block made which L2 block safe.
 //! - [`finality`]: decides which safe block is final.
 //! - [`status`], [`handle`], [`metrics`]: what operators, JSON-RPC and Prometheus read.
+//! - [`output`]: output roots of its blocks.
 //!
 //! Sequencing
 //! - [`sequencer`]: makes blocks on time.
@@ -35,6 +36,7 @@ mod http;
 pub mod l1;
 pub mod metrics;
 pub mod origin;
+pub mod output;
 pub mod rewind;
 pub mod safe_db;
 pub mod sequencer;

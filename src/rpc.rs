@@ -23,7 +23,7 @@ pub mod error;
 pub mod eth;
 pub mod filters;
 pub mod frame;
-mod health;
+pub mod health;
 mod heavy;
 mod ids;
 mod io;
@@ -50,7 +50,7 @@ use connections::Connections;
 use jwt::JwtSecret;
 use limits::ServerLimits;
 use server::{Http, Listener, Site, Ws};
-use std::{io::ErrorKind, net::SocketAddr, sync::Arc};
+use std::{io::ErrorKind, net::SocketAddr, sync::Arc, time::Duration};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -83,6 +83,11 @@ const AUTH_BATCH_RESPONSE: usize = 250_000_000;
 /// Connections of the Engine API port: some rollup nodes and tools, and clients that have not shown
 /// the secret.
 pub const AUTH_CONNECTIONS: usize = 1024;
+
+/// Connections of a batcher's or proposer's RPC: operators and probes.
+const SERVICE_CONNECTIONS: usize = 256;
+/// Longest call there: `admin_stopBatcher` answers when everything is confirmed on L1.
+const SERVICE_CALL: Duration = Duration::from_secs(3600);
 
 /// `--http.*`.
 #[derive(Clone, Debug)]
@@ -225,6 +230,32 @@ impl RpcServer {
             server.listeners.push(listener);
         }
         Ok((server, bound))
+    }
+
+    /// Binds the HTTP endpoint of a service that is no node. `flag` begins the names of its options.
+    /// A call may take as long as [`SERVICE_CALL`].
+    pub async fn bind_service(
+        addr: SocketAddr,
+        api: Api,
+        flag: &'static str,
+    ) -> Result<(Self, SocketAddr), BindError> {
+        let any = || vec!["*".to_owned()];
+        let http = Http {
+            api: Arc::new(api),
+            vhosts: any(),
+            cors: any(),
+        };
+        let limits = ServerLimits {
+            connections: SERVICE_CONNECTIONS,
+            write: SERVICE_CALL,
+            ..ServerLimits::default()
+        };
+        let connections = Connections::new(limits.connections);
+        let site = Site::new(Some(http), None, limits, connections);
+        let listener = listen(addr, flag, site).await?;
+        let bound = listener.socket.local_addr().unwrap_or(addr);
+        let listeners = vec![listener];
+        Ok((Self { listeners }, bound))
     }
 
     async fn bind_sites(

@@ -11,10 +11,20 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 /// Grace period of the tasks at a stop.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// The operator's signals to a process.
+#[derive(Clone, Debug, Default)]
+pub struct StopSignals {
+    /// The first signal: finish the work at hand, and end.
+    pub closing: CancellationToken,
+    /// The second signal: end now.
+    pub ending: CancellationToken,
+}
+
 /// The tasks of one node.
 pub struct Tasks {
     token: CancellationToken,
     tracker: TaskTracker,
+    stop_timeout: Duration,
     failure: mpsc::Sender<anyhow::Error>,
     failures: mpsc::Receiver<anyhow::Error>,
 }
@@ -26,8 +36,17 @@ impl Tasks {
         Self {
             token,
             tracker: TaskTracker::new(),
+            stop_timeout: STOP_TIMEOUT,
             failure,
             failures,
+        }
+    }
+
+    /// The same with another grace period at a stop.
+    pub fn with_stop_timeout(self, stop_timeout: Duration) -> Self {
+        Self {
+            stop_timeout,
+            ..self
         }
     }
 
@@ -73,7 +92,7 @@ impl Tasks {
         };
         self.token.cancel();
         self.tracker.close();
-        if tokio::time::timeout(STOP_TIMEOUT, self.tracker.wait())
+        if tokio::time::timeout(self.stop_timeout, self.tracker.wait())
             .await
             .is_err()
         {

@@ -6,9 +6,14 @@ mod metrics_server;
 
 pub use metrics_server::{MetricsError, MetricsServer};
 
-use std::io::IsTerminal;
+use std::{io::IsTerminal, sync::OnceLock};
 use tracing::level_filters::LevelFilter;
-use tracing_subscriber::{filter::Targets, layer::SubscriberExt, util::SubscriberInitExt};
+use tracing_subscriber::{
+    Registry, filter::Targets, layer::SubscriberExt, reload, util::SubscriberInitExt,
+};
+
+/// The filter in force, set by [`init`].
+static FILTER: OnceLock<reload::Handle<Targets, Registry>> = OnceLock::new();
 
 /// Options of the log (`--log.*`, `--verbosity`).
 #[derive(Clone, Debug)]
@@ -59,11 +64,13 @@ pub enum LogSetupError {
     Level(String),
     #[error("the log is set up already")]
     Twice,
+    #[error("there is no log whose level could be changed")]
+    NoLog,
 }
 
 /// Starts logging to standard error, and logs panics from here on.
 pub fn init(config: &LogConfig) -> Result<(), LogSetupError> {
-    let filter = filter(level(&config.level)?);
+    let (filter, handle) = reload::Layer::new(filter(level(&config.level)?));
     let registry = tracing_subscriber::registry().with(filter);
     let done = match config.format {
         LogFormat::Text => {
@@ -92,8 +99,17 @@ pub fn init(config: &LogConfig) -> Result<(), LogSetupError> {
         }
     };
     done.map_err(|_| LogSetupError::Twice)?;
+    // It is empty: the log was not set up before.
+    let _ = FILTER.set(handle);
     log_panics();
     Ok(())
+}
+
+/// Changes the lowest level that is logged (`admin_setLogLevel`).
+pub fn set_level(name: &str) -> Result<(), LogSetupError> {
+    let filter = filter(level(name)?);
+    let handle = FILTER.get().ok_or(LogSetupError::NoLog)?;
+    handle.reload(filter).map_err(|_| LogSetupError::NoLog)
 }
 
 /// Levels by the names of this ecosystem's programs, by those of `tracing`, or by number.

@@ -1,21 +1,25 @@
 //! Configuration from a command line: one plain structure per role, made of the structures of the
 //! rooms that it configures. The rest of the program sees these and never a flag.
 
+mod batcher;
 mod derivation;
 mod engine;
 mod l1;
 mod limits;
 mod p2p;
+mod proposer;
 mod rules;
 mod sequencer;
 mod tools;
 pub mod txmgr;
 
+pub use batcher::{BatcherConfig, BatcherProcessConfig, ServiceRpcConfig};
 pub use derivation::DerivationOptions;
 pub use engine::EngineConfig;
 pub use l1::L1Options;
 pub use limits::RpcLimits;
 pub use p2p::{P2pConfig, P2pKey};
+pub use proposer::{ProposerConfig, ProposerProcessConfig};
 pub use sequencer::{SequencingConfig, SignerConfig};
 pub use tools::{DbAction, DbConfig, ExportConfig, HistoryConfig, ImportConfig};
 
@@ -50,6 +54,10 @@ pub struct NodeConfig {
     pub p2p: Option<P2pConfig>,
     /// `None`: a replica.
     pub sequencer: Option<SequencingConfig>,
+    /// `None`: this process posts nothing.
+    pub batcher: Option<BatcherConfig>,
+    /// `None`: this process proposes nothing.
+    pub proposer: Option<ProposerConfig>,
     pub rpc: RpcOptions,
     pub pool: PoolConfig,
     pub history: HistoryConfig,
@@ -191,6 +199,8 @@ impl NodeConfig {
             derivation: DerivationOptions::read(values)?,
             p2p,
             sequencer: SequencingConfig::read(values, notices)?,
+            batcher: BatcherConfig::read_in_node(values, notices)?,
+            proposer: ProposerConfig::read_in_node(values, notices)?,
             rpc: RpcOptions {
                 rollup: Some(RollupRpcConfig::read(values)?),
                 ..RpcOptions::read(values)?
@@ -198,14 +208,7 @@ impl NodeConfig {
             pool: limits::pool(values)?,
             history: HistoryConfig::read(values)?,
             log: node_log(values)?,
-            metrics: if values.bool("metrics.enabled")? {
-                Some(MetricsConfig {
-                    addr: host(values.required_text("metrics.addr")?),
-                    port: values.port("metrics.port")?,
-                })
-            } else {
-                None
-            },
+            metrics: batcher::metrics(values)?,
         })
     }
 }
@@ -413,6 +416,21 @@ fn node_log(values: &Values) -> Result<LogConfig, CliError> {
         color: values.bool("log.color")?,
         pid: values.bool("log.pid")?,
     })
+}
+
+/// Reads the options of a program that have `prefix` in the node's process. Its errors and notices
+/// name them as they are given there.
+fn in_node<T>(
+    values: &Values,
+    prefix: &str,
+    notices: &mut Vec<String>,
+    read: impl FnOnce(&Values, &mut Vec<String>) -> Result<T, CliError>,
+) -> Result<T, CliError> {
+    let prefixed = |text: String| text.replace("--", &format!("--{prefix}"));
+    let mut own = Vec::new();
+    let config = read(&values.scoped(prefix), &mut own);
+    notices.extend(own.into_iter().map(prefixed));
+    config.map_err(|error| CliError::Usage(prefixed(error.to_string())))
 }
 
 impl InitConfig {

@@ -2,9 +2,12 @@
 //! are all made from it, so a flag is added in one place. Plain data: nothing here parses or reads
 //! anything.
 
+mod op_batcher;
 mod op_geth;
 mod op_node;
+mod op_proposer;
 mod own;
+mod process;
 mod txmgr;
 
 /// The program that an option comes from; decides the prefix of its environment variable and its
@@ -35,6 +38,8 @@ impl Program {
 pub enum Role {
     Node,
     Execution,
+    Batcher,
+    Proposer,
     Devnet,
     Init,
     Import,
@@ -43,9 +48,11 @@ pub enum Role {
 }
 
 impl Role {
-    pub const ALL: [Role; 7] = [
+    pub const ALL: [Role; 9] = [
         Role::Node,
         Role::Execution,
+        Role::Batcher,
+        Role::Proposer,
         Role::Devnet,
         Role::Init,
         Role::Import,
@@ -53,11 +60,22 @@ impl Role {
         Role::Db,
     ];
 
+    /// The role of a program whose name a link to this one has.
+    pub fn of_link(program: &str) -> Option<Self> {
+        match program {
+            "op-batcher" => Some(Role::Batcher),
+            "op-proposer" => Some(Role::Proposer),
+            _ => None,
+        }
+    }
+
     /// The subcommand.
     pub const fn name(self) -> &'static str {
         match self {
             Role::Node => "node",
             Role::Execution => "execution",
+            Role::Batcher => "batcher",
+            Role::Proposer => "proposer",
             Role::Devnet => "devnet",
             Role::Init => "init",
             Role::Import => "import",
@@ -74,6 +92,8 @@ impl Role {
             Role::Execution => {
                 "Run an execution core alone; its genesis decides whether it is an OP Stack or an Ethereum chain"
             }
+            Role::Batcher => "Post the blocks of a sequencer on L1",
+            Role::Proposer => "Propose outputs of the chain on L1, for withdrawals",
             Role::Devnet => {
                 "Run a private network on this machine: an L1, a sequencer and replicas"
             }
@@ -232,6 +252,8 @@ pub fn sections() -> impl Iterator<Item = &'static Section> {
     let programs = [
         op_node::SECTIONS,
         op_geth::SECTIONS,
+        op_batcher::SECTIONS,
+        op_proposer::SECTIONS,
         txmgr::SECTIONS,
         own::SECTIONS,
     ];
@@ -253,14 +275,31 @@ impl RoleFlag {
     }
 }
 
+/// Prefix of the options of a program in `node`, whose bare names are those of a rollup node and of
+/// an execution client.
+pub const fn prefix_in_node(program: Program) -> &'static str {
+    match program {
+        Program::OpBatcher => "batcher.",
+        Program::OpProposer => "proposer.",
+        Program::OpNode | Program::OpGeth | Program::Starling => "",
+    }
+}
+
 /// Every flag of a role. In `node` a bare name is op-node's; an option of the execution client that
-/// has an op-node namesake takes the prefix `execution.`.
+/// has an op-node namesake takes the prefix `execution.`, and options of batcher and proposer have
+/// the prefixes of [`prefix_in_node`].
 pub fn of_role(role: Role) -> Vec<RoleFlag> {
     let mut flags: Vec<RoleFlag> = Vec::new();
     for section in sections().filter(|section| section.roles.contains(&role)) {
+        let prefix = match role {
+            Role::Node => prefix_in_node(section.program),
+            _ => "",
+        };
         for flag in section.flags {
             let taken = flags.iter().any(|other| other.name == flag.name);
-            let name = if taken {
+            let name = if !prefix.is_empty() {
+                format!("{prefix}{}", flag.name)
+            } else if taken {
                 format!("execution.{}", flag.name)
             } else {
                 flag.name.to_string()

@@ -32,7 +32,7 @@ impl Detail {
         let works = flag.flag.effect == Effect::Works;
         !flag.flag.hidden
             && match self {
-                Self::Brief => works && (!is_long(role) || is_common(flag)),
+                Self::Brief => works && (!is_long(role) || is_common(role, flag)),
                 Self::Working => works,
                 Self::All => true,
             }
@@ -50,15 +50,25 @@ impl Detail {
                 "These are the common options; `starling {name} --help` shows all, and their environment variables."
             )),
             Self::Working if without_effect > 0 => Some(format!(
-                "{without_effect} more options of op-node and op-geth are accepted without effect, or refused; `starling {name} --help-all` lists them."
+                "{without_effect} more options of {} are accepted without effect, or refused; `starling {name} --help-all` lists them.",
+                programs(role)
             )),
             _ => None,
         }
     }
 }
 
+/// The programs whose options a role takes.
+fn programs(role: Role) -> &'static str {
+    match role {
+        Role::Batcher => "op-batcher",
+        Role::Proposer => "op-proposer",
+        _ => "op-node and op-geth",
+    }
+}
+
 /// Flags that `-h` shows of roles that have hundreds of them; `--help` shows all.
-pub const COMMON: [&str; 37] = [
+pub const COMMON: [&str; 39] = [
     "l1",
     "l1.beacon",
     "network",
@@ -96,16 +106,55 @@ pub const COMMON: [&str; 37] = [
     "metrics.enabled",
     "metrics.port",
     "dev.period",
+    "batcher.enabled",
+    "proposer.enabled",
+];
+
+/// The same of batcher and proposer.
+pub const COMMON_OF_POSTERS: [&str; 26] = [
+    "l1-eth-rpc",
+    "l2-eth-rpc",
+    "rollup-rpc",
+    "poll-interval",
+    "max-channel-duration",
+    "target-num-frames",
+    "compression-algo",
+    "batch-type",
+    "data-availability-type",
+    "stopped",
+    "supervisor-rpcs",
+    "l2oo-address",
+    "game-factory-address",
+    "game-type",
+    "proposal-interval",
+    "allow-non-finalized",
+    "private-key.path",
+    "mnemonic",
+    "hd-path",
+    "signer.endpoint",
+    "signer.address",
+    "num-confirmations",
+    "rpc.port",
+    "rpc.enable-admin",
+    "log.level",
+    "metrics.enabled",
 ];
 
 /// Whether a role has so many flags that `-h` shows only some.
 pub fn is_long(role: Role) -> bool {
-    matches!(role, Role::Node | Role::Execution)
+    match role {
+        Role::Node | Role::Execution | Role::Batcher | Role::Proposer => true,
+        Role::Devnet | Role::Init | Role::Import | Role::Export | Role::Db => false,
+    }
 }
 
 /// Whether `-h` shows a flag of such a role.
-pub fn is_common(flag: &RoleFlag) -> bool {
-    COMMON.contains(&flag.flag.name) && flag.flag.effect == Effect::Works
+pub fn is_common(role: Role, flag: &RoleFlag) -> bool {
+    let common: &[&str] = match role {
+        Role::Batcher | Role::Proposer => &COMMON_OF_POSTERS,
+        _ => &COMMON,
+    };
+    common.contains(&flag.name.as_str()) && flag.flag.effect == Effect::Works
 }
 
 /// The heading of a flag. Flags without effect come last, together.

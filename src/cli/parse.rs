@@ -79,6 +79,22 @@ impl Values {
         Ok(read)
     }
 
+    /// The values of the flags whose names begin with `prefix`, by their names without it.
+    pub fn scoped(&self, prefix: &str) -> Self {
+        fn strip<T: Clone>(map: &BTreeMap<String, T>, prefix: &str) -> BTreeMap<String, T> {
+            let named = map.iter().filter_map(|(name, value)| {
+                let name = name.strip_prefix(prefix)?;
+                Some((name.to_owned(), value.clone()))
+            });
+            named.collect()
+        }
+        Self {
+            role: self.role,
+            values: strip(&self.values, prefix),
+            sources: strip(&self.sources, prefix),
+        }
+    }
+
     /// Sentences to say at start: what was given and does nothing.
     pub fn notices(&self) -> Vec<String> {
         let mut notices = Vec::new();

@@ -5,6 +5,7 @@ mod help;
 mod l1;
 mod networks;
 mod p2p;
+mod posters;
 mod rpc;
 mod signing;
 mod tools;

@@ -47,6 +47,11 @@ pub fn batcher() -> Address {
     address_of(KEYS[9]).unwrap_or_default()
 }
 
+/// Proposer of outputs.
+pub fn proposer() -> Address {
+    address_of(KEYS[8]).unwrap_or_default()
+}
+
 /// The address of a private key in hex, with or without 0x; `None` if it is no key.
 pub fn address_of(key: &str) -> Option<Address> {
     let bytes = hex::decode(key.trim().trim_start_matches("0x")).ok()?;

@@ -26,6 +26,7 @@ pub const L2_CHAIN_ID: u64 = 901;
 /// Addresses of the L1 contracts. Any would do; these are easy to see in a log.
 pub const PORTAL: Address = address!("de90de90de90de90de90de90de90de90de900001");
 pub const SYSTEM_CONFIG: Address = address!("de90de90de90de90de90de90de90de90de900002");
+pub const OUTPUT_ORACLE: Address = address!("de90de90de90de90de90de90de90de90de900003");
 const BATCH_INBOX: Address = address!("ff00000000000000000000000000000000000901");
 
 /// L2 predeploys (specs: predeploys).
@@ -60,6 +61,10 @@ const CONSTANTS: ChainOpConfig = ChainOpConfig {
     eip1559_denominator: 50,
     eip1559_denominator_canyon: Some(250),
 };
+/// L2 blocks from one output to the next.
+const SUBMISSION_INTERVAL: u64 = 10;
+/// Seconds in which an output can be deleted.
+const FINALIZATION_PERIOD: u64 = 60;
 const INITIAL_BASE_FEE: &str = "0x3b9aca00";
 
 #[derive(Debug, thiserror::Error)]
@@ -138,13 +143,13 @@ pub fn build(plan: &Plan) -> Result<Files, GenesisBuildError> {
 }
 
 /// The contracts in the L1's genesis.
-pub fn l1_contracts(sequencer: Address) -> Result<Scratch, GenesisBuildError> {
+pub fn l1_contracts(plan: &Plan) -> Result<Scratch, GenesisBuildError> {
     let mut scratch = Scratch::default();
     scratch.deploy(PORTAL, code(include_str!("contracts/DepositPortal.hex"))?)?;
     let words = [
         accounts::owner().into_word(),
         accounts::batcher().into_word(),
-        sequencer.into_word(),
+        plan.sequencer.into_word(),
         number(GAS_LIMIT),
         number(FEE_SCALARS.base_fee.into()),
         number(FEE_SCALARS.blob_base_fee.into()),
@@ -154,8 +159,25 @@ pub fn l1_contracts(sequencer: Address) -> Result<Scratch, GenesisBuildError> {
     let mut creation = code(include_str!("contracts/SystemConfig.hex"))?.to_vec();
     creation.extend(words.iter().flat_map(|word| word.0));
     scratch.deploy(SYSTEM_CONFIG, creation.into())?;
+    scratch.deploy(OUTPUT_ORACLE, output_oracle(plan)?)?;
     scratch.deploy(BEACON_ROOTS, code(include_str!("data/eip4788.hex"))?)?;
     Ok(scratch)
+}
+
+/// The creation code of the output oracle with its arguments.
+fn output_oracle(plan: &Plan) -> Result<Bytes, GenesisBuildError> {
+    let words = [
+        number(SUBMISSION_INTERVAL),
+        number(plan.l2_block_time),
+        number(0),
+        number(plan.time),
+        accounts::proposer().into_word(),
+        accounts::owner().into_word(),
+        number(FINALIZATION_PERIOD),
+    ];
+    let mut creation = code(include_str!("contracts/OutputOracle.hex"))?.to_vec();
+    creation.extend(words.iter().flat_map(|word| word.0));
+    Ok(creation.into())
 }
 
 /// The predeploys of an L2 that has every fork through Jovian from its first block on.
@@ -190,8 +212,8 @@ pub fn l2_contracts() -> Result<Scratch, GenesisBuildError> {
 
 fn l1_genesis(plan: &Plan) -> Result<Value, GenesisBuildError> {
     let alloc = alloc(
-        &l1_contracts(plan.sequencer)?,
-        &[PORTAL, SYSTEM_CONFIG, BEACON_ROOTS],
+        &l1_contracts(plan)?,
+        &[PORTAL, SYSTEM_CONFIG, OUTPUT_ORACLE, BEACON_ROOTS],
     )?;
     let mut file = l1_genesis_of(L1_CHAIN_ID, alloc);
     file["timestamp"] = format!("{:#x}", plan.time).into();

@@ -7,7 +7,7 @@ use crate::{
     rollup::{
         beacon::BeaconClient,
         blob_schedule::{BlobScheduleError, blob_schedule},
-        driver::{DriverError, DriverParts, L1Reader, RollupDriver},
+        driver::{DriverError, DriverHandle, DriverParts, L1Reader, RollupDriver},
         engine::Engine,
         handle::RollupHandle,
         l1::{self, FollowedL1, L1Blocks, L1CheckError, L1Client, L1Config, L1Heads, Watched},
@@ -46,6 +46,8 @@ pub(super) struct Rollup {
     /// L1's schedule of blob parameters; `None` for an L1 that is neither built in nor described.
     pub schedule: Option<BlobSchedule>,
     driver: Option<RollupDriver>,
+    /// The driver's handle, for its last words.
+    derivation: Option<DriverHandle>,
     prepared: Option<Prepared>,
     /// The parts that JSON-RPC answers from.
     pub api: Option<RollupHandle>,
@@ -83,10 +85,16 @@ impl Rollup {
             heads,
             schedule,
             driver: None,
+            derivation: None,
             prepared: None,
             api: None,
             control: None,
         })
+    }
+
+    /// The client of L1.
+    pub fn l1_client(&self) -> L1Client {
+        self.l1.client.clone()
     }
 
     /// Prepares the driver over an open chain.
@@ -133,6 +141,7 @@ impl Rollup {
         };
         let (driver, handle) = RollupDriver::new(derivation.driver, parts);
         self.driver = Some(driver);
+        self.derivation = Some(handle.clone());
         self.api = Some(RollupHandle {
             config: self.config.clone(),
             driver: handle,
@@ -214,11 +223,12 @@ impl Rollup {
         });
         if let Some(driver) = self.driver {
             let (token, client) = (tasks.token(), self.l1.client.clone());
-            let config = self.config.clone();
+            let (config, handle) = (self.config.clone(), self.derivation);
             tasks.spawn("derivation", async move {
                 let checked = token.run_until_cancelled(check_l1(&client, &config)).await;
                 checked.transpose()?;
                 let ended = driver.run(token.clone()).await;
+                log_recorded(handle.as_ref());
                 outlive_driver(ended, &token).await
             });
         }
@@ -235,6 +245,19 @@ impl Rollup {
             poll: options.poll_interval,
         };
         learn_signer(tasks, source, network, self.prepared).await
+    }
+}
+
+/// Logs the safe head that is on disk when derivation ends.
+fn log_recorded(handle: Option<&DriverHandle>) {
+    let safe = handle.and_then(|handle| handle.status().safe_l2);
+    match safe {
+        Some(safe) => tracing::info!(
+            number = safe.id.number,
+            hash = %safe.id.hash,
+            "derivation has stopped; the safe head is recorded"
+        ),
+        None => tracing::info!("derivation has stopped; it had no safe head yet"),
     }
 }
 

@@ -89,10 +89,25 @@ impl Api {
                 }
             }
         }
-        api.namespaces.insert("rpc");
+        api.add_modules();
+        api
+    }
+
+    /// The methods of a service that is no node: those of the caller's namespaces, which are added
+    /// with [`Api::insert`], and `rpc_modules`.
+    pub fn of_service(namespaces: &[&'static str]) -> Self {
+        let mut api = Self::default();
+        api.namespaces.extend(namespaces);
+        api.add_modules();
+        api
+    }
+
+    /// Adds `rpc_modules`, which lists the namespaces so far.
+    fn add_modules(&mut self) {
+        self.namespaces.insert("rpc");
         let modules: BTreeMap<&str, &str> =
-            api.namespaces.iter().map(|name| (*name, "1.0")).collect();
-        api.insert("rpc_modules", move |args| {
+            self.namespaces.iter().map(|name| (*name, "1.0")).collect();
+        self.insert("rpc_modules", move |args| {
             let modules = modules.clone();
             async move {
                 args.at_most(0)?;
@@ -100,7 +115,6 @@ impl Api {
             }
             .boxed()
         });
-        api
     }
 
     fn add(&mut self, namespace: &'static Namespace, context: &Arc<RpcContext>) {

@@ -2,7 +2,7 @@
 //! orchestrators. An answer says that the server runs and in which version.
 
 use super::{
-    api::{Method, Namespace},
+    api::{Api, Method, Namespace},
     context::RpcContext,
     error::{Reply, reply},
     params::Args,
@@ -14,6 +14,15 @@ pub const NAMESPACE: Namespace = Namespace {
     methods: &[("health_status", Method::Quick(status))],
     subscriptions: &[],
 };
+
+/// Adds `health_status` to the methods of a service. It also answers [`PATH`] if its namespaces name
+/// this one.
+pub fn add_to(api: &mut Api) {
+    api.insert("health_status", |args| {
+        let answer = args.at_most(0).and_then(|_| reply(VERSION));
+        Box::pin(std::future::ready(answer))
+    });
+}
 
 /// Path of the check over HTTP.
 pub(super) const PATH: &str = "/healthz";

@@ -10,15 +10,18 @@ use super::{
     params::{Args, Quantity},
 };
 use crate::{
-    chain::{rules::MESSAGE_PASSER, view::View},
-    rollup::{handle::RollupHandle, l1::L1Block, status::RollupStatus},
+    rollup::{
+        handle::RollupHandle,
+        l1::L1Block,
+        output::{self, OutputError},
+        status::RollupStatus,
+    },
     version::VERSION,
 };
 use alloy_primitives::B256;
 use serde::Serialize;
 use serde_json::value::RawValue;
-use starling_proto::{l1info::L2BlockRef, output::output_root, payload::BlockId};
-use std::sync::Arc;
+use starling_proto::{l1info::L2BlockRef, payload::BlockId};
 
 pub const NAMESPACE: Namespace = Namespace {
     name: "optimism",
@@ -141,25 +144,18 @@ fn rollup(context: &RpcContext) -> Result<&RollupHandle, RpcError> {
     context.rollup.as_ref().ok_or_else(missing)
 }
 
+impl From<OutputError> for RpcError {
+    fn from(error: OutputError) -> Self {
+        Self::server(error.to_string())
+    }
+}
+
 /// The driver's heads with the unsafe head. The view is taken after the status, since heads mostly
 /// rise: safe is not above unsafe.
 fn status(rollup: &RollupHandle, context: &RpcContext) -> Result<SyncStatusJson, RpcError> {
     let status = rollup.driver.status();
-    let view = context.view();
-    let head = view.head().number;
-    let unsafe_l2 = match status.safe_l2 {
-        // A reorg between the two lowered the head.
-        Some(safe) if safe.id.number > head => safe,
-        _ => block_ref(rollup, &view, head)?,
-    };
+    let unsafe_l2 = output::unsafe_l2(rollup, &status, &context.view())?;
     Ok(SyncStatusJson::new(&status, unsafe_l2))
-}
-
-fn block_ref(rollup: &RollupHandle, view: &Arc<View>, number: u64) -> Result<L2BlockRef, RpcError> {
-    let payload = view.payload(number)?;
-    let payload = payload.ok_or_else(|| RpcError::server("not found"))?;
-    L2BlockRef::of(&payload, &rollup.config.genesis)
-        .map_err(|error| RpcError::server(format!("block {number}: {error}")))
 }
 
 /// `optimism_syncStatus()`.
@@ -174,40 +170,15 @@ fn output_at_block(context: &RpcContext, mut args: Args) -> Reply {
     let Quantity(number) = args.required()?;
     args.at_most(1)?;
     let (rollup, view) = (rollup(context)?, context.view());
-    let header = view.header_of(number)?;
-    let header = header.ok_or_else(|| RpcError::server("not found"))?;
-    let in_header = rollup
-        .config
-        .forks
-        .is_active(starling_proto::fork::Fork::Isthmus, header.timestamp)
-        && !rollup.withdrawal_root_from_state;
-    let storage_root = match header.withdrawals_root.filter(|_| in_header) {
-        Some(root) => root,
-        None => message_passer_root(&view, number)?,
-    };
-    let block_ref = block_ref(rollup, &view, number)?;
+    let output = output::at_block(rollup, &view, number)?;
     reply(OutputJson {
         version: B256::ZERO,
-        output_root: output_root(header.state_root, storage_root, block_ref.id.hash),
-        block_ref: l2_ref(Some(block_ref)),
-        withdrawal_storage_root: storage_root,
-        state_root: header.state_root,
+        output_root: output.root,
+        block_ref: l2_ref(Some(output.block)),
+        withdrawal_storage_root: output.withdrawal_root,
+        state_root: output.state_root,
         sync_status: status(rollup, context)?,
     })
-}
-
-/// The storage root of the message passer after a block.
-fn message_passer_root(view: &Arc<View>, number: u64) -> Result<B256, RpcError> {
-    let state = view.provable_state(number, MESSAGE_PASSER)?;
-    let state = state.ok_or_else(|| {
-        let oldest = view.oldest_proof(MESSAGE_PASSER);
-        RpcError::server(format!(
-            "the withdrawals' storage root at block #{number} is pruned, the oldest is at block #{oldest}"
-        ))
-    })?;
-    let account = state.prove(MESSAGE_PASSER, &[])?.account;
-    let missing = || RpcError::server(format!("no message passer contract at block #{number}"));
-    Ok(account.ok_or_else(missing)?.storage_root)
 }
 
 /// `optimism_safeHeadAtL1Block(number)`: the safe head once this L1 block had been derived from, and

@@ -35,6 +35,12 @@ impl Args {
         })
     }
 
+    /// All parameters as the JSON of an array.
+    pub fn to_json(&self) -> String {
+        let values: Vec<&str> = self.values.iter().map(|value| value.get()).collect();
+        format!("[{}]", values.join(","))
+    }
+
     /// Refuses more than `most` parameters in all.
     pub fn at_most(self, most: usize) -> Result<Self, RpcError> {
         if self.values.len() > most {

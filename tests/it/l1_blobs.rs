@@ -110,6 +110,11 @@ impl L1 {
         let alloc = json!({ funded: { "balance": "0x56bc75e2d63100000" } });
         let mut genesis = l1_genesis_of(chain_id, alloc.as_object().expect("an object").clone());
         genesis["timestamp"] = (unix_now() - 100).into();
+        Self::of_genesis(dir, &genesis)
+    }
+
+    /// An L1 with a block every second on this genesis.
+    pub(crate) fn of_genesis(dir: &Path, genesis: &Value) -> Self {
         let (file, datadir) = (dir.join("genesis.json"), dir.join("l1"));
         std::fs::write(&file, genesis.to_string()).expect("a file");
         let datadir = format!("--datadir={}", datadir.display());

@@ -27,6 +27,7 @@ mod net;
 mod networks;
 mod p2p_options;
 mod power_cut;
+mod proposer;
 mod real_contracts;
 mod rpc_fields;
 mod tidy;

@@ -97,7 +97,8 @@ pub enum SettingsError {
 }
 
 impl EncoderSettings {
-    pub(super) fn check(&self) -> Result<(), SettingsError> {
+    /// Checks the limits that readers set to frames, and the ratio.
+    pub fn check(&self) -> Result<(), SettingsError> {
         let size = self.max_frame_size;
         if size <= FRAME_OVERHEAD {
             Err(SettingsError::FrameTooSmall(size))

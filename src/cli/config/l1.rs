@@ -56,7 +56,7 @@ impl L1Options {
                 max_batch: within("l1.rpc-max-batch-size", 1, 500)?,
                 rate_limit: values.float("l1.rpc-rate-limit")?,
                 kind: kind.unwrap_or(RpcKind::Standard),
-                ..L1Config::new(endpoints(values)?)
+                ..L1Config::new(endpoints(values, "l1")?)
             },
             given: values.source("l1").is_some(),
             beacon: beacon(values)?,
@@ -80,8 +80,8 @@ impl L1Options {
 }
 
 /// The list of endpoints, each of which has a form that the client knows.
-fn endpoints(values: &Values) -> Result<String, CliError> {
-    let given = values.required_text("l1")?;
+pub(super) fn endpoints(values: &Values, name: &'static str) -> Result<String, CliError> {
+    let given = values.required_text(name)?;
     let is_known = |endpoint: &str| {
         SCHEMES.iter().any(|scheme| endpoint.starts_with(scheme))
             || (!endpoint.contains("://") && (endpoint.contains('/') || endpoint.ends_with(".ipc")))
@@ -89,7 +89,7 @@ fn endpoints(values: &Values) -> Result<String, CliError> {
     match given.split(',').map(str::trim).find(|endpoint| !is_known(endpoint)) {
         None => Ok(given),
         Some(endpoint) => Err(CliError::Value {
-            name: "--l1".into(),
+            name: format!("--{name}"),
             expected: "a URL that begins with http://, https://, ws:// or wss://, or the path of a socket, or several, separated by commas"
                 .into(),
             given: format!("{endpoint:?}"),

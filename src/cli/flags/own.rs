@@ -4,6 +4,15 @@ use super::{Kind::*, Program, Role, Section, flag};
 
 pub const SECTIONS: &[Section] = &[
     Section {
+        title: "Batcher and proposer",
+        program: Program::Starling,
+        roles: &[Role::Node],
+        flags: &[
+            flag("batcher.enabled", Bool, "false", "Run a batcher in this process; its options are --batcher.*"),
+            flag("proposer.enabled", Bool, "false", "Run a proposer in this process; its options are --proposer.*"),
+        ],
+    },
+    Section {
         title: "Receipts",
         program: Program::Starling,
         roles: &[Role::Node, Role::Execution],

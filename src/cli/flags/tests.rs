@@ -42,8 +42,8 @@ fn every_default_has_the_form_of_its_flag() {
 /// smaller, and a week of states serves proofs of withdrawals.
 const OWN_DEFAULTS: [&str; 3] = ["datadir", "cache", "history.state"];
 
-/// Every option of op-node and op-geth is known, with the environment variables and the default
-/// that operators know.
+/// Every option of op-node, op-geth, op-batcher and op-proposer is known, with the environment
+/// variables and the default that operators know.
 #[test]
 fn the_table_agrees_with_the_list_of_options() {
     let Some(list) = starling_testkit::shared_text("facts/flags.csv") else {
@@ -55,6 +55,8 @@ fn the_table_agrees_with_the_list_of_options() {
         let program = match columns[0].as_str() {
             "op-node" => Program::OpNode,
             "op-geth" => Program::OpGeth,
+            "op-batcher" => Program::OpBatcher,
+            "op-proposer" => Program::OpProposer,
             _ => continue,
         };
         // clap makes these two itself; and one timeout is an error in op-node too.
@@ -87,49 +89,48 @@ fn the_table_agrees_with_the_list_of_options() {
         );
         compared += 1;
     }
-    assert!(compared > 200, "only {compared} options were compared");
+    assert!(compared > 340, "only {compared} options were compared");
 }
 
-/// The options of the transaction manager, in both programs that have one.
+/// Options of ours that op-batcher and op-proposer do not have: a file with the key.
+const OWN_OPTIONS: [&str; 1] = ["private-key.path"];
+
+/// No option of batcher and proposer is made up.
 #[test]
-fn the_transaction_managers_options_agree_with_the_list() {
+fn batcher_and_proposer_have_no_other_options() {
     let Some(list) = starling_testkit::shared_text("facts/flags.csv") else {
         return;
     };
-    let mut compared = 0;
-    for (program, name) in [
-        (Program::OpBatcher, "op-batcher"),
-        (Program::OpProposer, "op-proposer"),
+    for (role, name) in [
+        (Role::Batcher, "op-batcher"),
+        (Role::Proposer, "op-proposer"),
     ] {
-        let section = txmgr::SECTIONS.iter().find(|it| it.program == program);
-        for flag in section.expect("a section").flags {
-            // A file with the key is our own idea.
-            if flag.name == "private-key.path" {
-                continue;
-            }
-            let rows = list.lines().map(columns);
-            let row = rows
-                .filter(|row| row[0] == name)
-                .find(|row| row[1] == flag.name)
-                .unwrap_or_else(|| panic!("{name} has no --{}", flag.name));
-            assert_eq!(
-                flag.env_names(program),
-                [row[4].as_str()],
-                "--{}",
+        let rows: Vec<_> = list.lines().map(columns).collect();
+        for flag in of_role(role) {
+            let is_known = rows.iter().any(|row| row[0] == name && row[1] == flag.name);
+            assert!(
+                is_known || OWN_OPTIONS.contains(&flag.flag.name),
+                "{name} has no --{}",
                 flag.name
             );
-            assert_eq!(flag.default, row[3], "--{}", flag.name);
-            assert_eq!(flag.kind == Kind::Bool, row[2] == "bool", "--{}", flag.name);
-            compared += 1;
         }
-        let missing = list.lines().map(columns).find(|row| {
-            let is_ours = row[1].starts_with("txmgr.") || row[1].starts_with("signer.");
-            let known = section.into_iter().flat_map(|it| it.flags);
-            row[0] == name && is_ours && !known.into_iter().any(|flag| flag.name == row[1])
-        });
-        assert_eq!(missing, None);
     }
-    assert_eq!(compared, 61);
+}
+
+/// In the node's process every option of a batcher and of a proposer has its prefix, and its own
+/// environment variable.
+#[test]
+fn options_of_batcher_and_proposer_have_prefixes_in_the_node() {
+    for (role, prefix) in [(Role::Batcher, "batcher."), (Role::Proposer, "proposer.")] {
+        let in_node = of_role(Role::Node);
+        for flag in of_role(role) {
+            let name = format!("{prefix}{}", flag.name);
+            let same = in_node.iter().find(|other| other.name == name);
+            let same = same.unwrap_or_else(|| panic!("--{name} is not in the node"));
+            assert_eq!(same.env_names(), flag.env_names(), "--{name}");
+            assert_eq!(same.flag.kind, flag.flag.kind, "--{name}");
+        }
+    }
 }
 
 /// A line of the list, whose columns may stand in quotes.
@@ -151,27 +152,34 @@ fn columns(line: &str) -> Vec<String> {
 /// Options that do nothing here, each judged: the node does no wrong and no harm without them, at
 /// worst it lacks a service. Whoever adds one asks what an operator who gives it relies on.
 const HARMLESS: &str = "
-    altda.da-server altda.da-service altda.get-timeout altda.max-concurrent-da-requests altda.put-timeout altda.verify-on-read
-    authrpc.addr authrpc.jwtsecret authrpc.port authrpc.vhosts beta.extra-networks bootnodes conductor.rpc conductor.rpc-timeout
-    datadir.ancient db.engine discovery.dns discovery.port discovery.v4 discovery.v5 execution.pprof.addr execution.pprof.port
-    execution.rollup.halt execution.syncmode experimental.sequencer-api gpo.blocks
-    gpo.ignoreprice gpo.maxprice gpo.minsuggestedpriorityfee gpo.percentile graphql heartbeat.enabled heartbeat.moniker
-    heartbeat.url history.chain history.logs history.transactions ignore-missing-pectra-blob-schedule interop.dependency-set
-    interop.jwt-secret interop.rpc.port ipcdisable ipcpath   
-       
-    l2 l2.backup-unsafe-sync-rpc l2.backup-unsafe-sync-rpc.trustrpc l2.engine-rpc-timeout l2.engine-sync
-    l2.enginekind l2.jwt-secret log.file maxpeers nat networkid nodekey nodekeyhex nodiscover
-    p2p.gossip.mesh.floodpublish p2p.mux p2p.ping p2p.score.bands p2p.scoring.peers p2p.scoring.topics p2p.security
-    p2p.timeout.accept p2p.timeout.dial p2p.timeout.negotiation p2p.useragent port pprof pprof.addr pprof.enabled pprof.path
-    pprof.port pprof.type rollup.computependingblock rollup.disabletxpoolgossip rollup.halt rollup.historicalrpc rollup.historicalrpctimeout
-    rollup.load-protocol-versions rollup.sequencertxconditionalcostratelimit rollup.sequencertxconditionalenabled
-    rollup.superchain-upgrades rpc.admin-state snapshot snapshotlog.file state.scheme supervisor syncmode
-    syncmode.offset-el-safe syncmode.req-resp txpool.journal txpool.locals txpool.nolocals txpool.rejournal
+    altda.da-server altda.da-service altda.get-timeout altda.max-concurrent-da-requests altda.put-timeout
+    altda.verify-on-read authrpc.addr authrpc.jwtsecret authrpc.port authrpc.vhosts batcher.active-sequencer-check-duration
+    batcher.altda.da-server batcher.altda.da-service batcher.altda.get-timeout batcher.altda.max-concurrent-da-requests
+    batcher.altda.put-timeout batcher.altda.verify-on-read batcher.l2-eth-rpc batcher.log.color batcher.log.format
+    batcher.log.level batcher.log.pid batcher.metrics.addr batcher.metrics.enabled batcher.metrics.port batcher.pprof.addr
+    batcher.pprof.enabled batcher.pprof.path batcher.pprof.port batcher.pprof.type batcher.rollup-rpc beta.extra-networks
+    bootnodes conductor.rpc conductor.rpc-timeout datadir.ancient db.engine discovery.dns discovery.port discovery.v4
+    discovery.v5 execution.pprof.addr execution.pprof.port execution.rollup.halt execution.syncmode
+    experimental.sequencer-api gpo.blocks gpo.ignoreprice gpo.maxprice gpo.minsuggestedpriorityfee gpo.percentile graphql
+    heartbeat.enabled heartbeat.moniker heartbeat.url history.chain history.logs history.transactions
+    ignore-missing-pectra-blob-schedule interop.dependency-set interop.jwt-secret interop.rpc.port ipcdisable ipcpath l2
+    l2.backup-unsafe-sync-rpc l2.backup-unsafe-sync-rpc.trustrpc l2.engine-rpc-timeout l2.engine-sync l2.enginekind
+    l2.jwt-secret log.file maxpeers nat networkid nodekey nodekeyhex nodiscover p2p.gossip.mesh.floodpublish p2p.mux
+    p2p.ping p2p.score.bands p2p.scoring.peers p2p.scoring.topics p2p.security p2p.timeout.accept p2p.timeout.dial
+    p2p.timeout.negotiation p2p.useragent port pprof pprof.addr pprof.enabled pprof.path pprof.port pprof.type
+    proposer.active-sequencer-check-duration proposer.log.color proposer.log.format proposer.log.level proposer.log.pid
+    proposer.metrics.addr proposer.metrics.enabled proposer.metrics.port proposer.pprof.addr proposer.pprof.enabled
+    proposer.pprof.path proposer.pprof.port proposer.pprof.type proposer.rollup-rpc rollup.computependingblock
+    rollup.disabletxpoolgossip rollup.halt rollup.historicalrpc rollup.historicalrpctimeout rollup.load-protocol-versions
+    rollup.sequencertxconditionalcostratelimit rollup.sequencertxconditionalenabled rollup.superchain-upgrades
+    rpc.admin-state snapshot snapshotlog.file state.scheme supervisor syncmode syncmode.offset-el-safe syncmode.req-resp
+    txpool.journal txpool.locals txpool.nolocals txpool.rejournal
 ";
 
 /// Options whose neglect would do harm, beside the overrides of Ethereum's forks.
-const HARMFUL: [&str; 10] = [
+const HARMFUL: [&str; 11] = [
     "altda.enabled",
+    "batcher.altda.enabled",
     "conductor.enabled",
     "config",
     "http.rpcprefix",
@@ -184,8 +192,26 @@ const HARMFUL: [&str; 10] = [
 ];
 
 fn start(role: Role, options: &[String]) -> Result<Parsed, CliError> {
-    let line = ["starling", role.name(), "--rollup.config=r.json"].map(str::to_owned);
-    parse(line.into_iter().chain(options.iter().cloned()), &|_| None)
+    let required: &[&str] = match role {
+        Role::Batcher => &[
+            "--l1-eth-rpc=http://127.0.0.1:1",
+            "--l2-eth-rpc=http://127.0.0.1:2",
+            "--rollup-rpc=http://127.0.0.1:3",
+            "--mnemonic=test test",
+            "--hd-path=m/0",
+        ],
+        Role::Proposer => &[
+            "--l1-eth-rpc=http://127.0.0.1:1",
+            "--rollup-rpc=http://127.0.0.1:3",
+            "--l2oo-address=0x1111111111111111111111111111111111111111",
+            "--mnemonic=test test",
+            "--hd-path=m/0",
+        ],
+        _ => &["--rollup.config=r.json"],
+    };
+    let line = ["starling", role.name()].into_iter();
+    let line = line.chain(required.iter().copied()).map(str::to_owned);
+    parse(line.chain(options.iter().cloned()), &|_| None)
 }
 
 /// A value that is not the default.
@@ -215,7 +241,8 @@ fn another_value(flag: &Flag) -> &'static str {
 fn no_option_is_ignored_where_that_does_harm() {
     let (mut ignored, mut refused) = (BTreeSet::new(), BTreeSet::new());
     let flags = |role| of_role(role).into_iter().map(move |flag| (role, flag));
-    for (role, flag) in [Role::Node, Role::Execution].into_iter().flat_map(flags) {
+    let roles = [Role::Node, Role::Execution, Role::Batcher, Role::Proposer];
+    for (role, flag) in roles.into_iter().flat_map(flags) {
         let name = &flag.name;
         let given = |value: &str| start(role, &[format!("--{name}={value}")]);
         match flag.flag.effect {

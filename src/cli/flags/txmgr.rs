@@ -1,7 +1,6 @@
 //! Options of the transaction manager, which op-batcher and op-proposer have under the same names.
-//! No role takes them yet: [`Section::roles`] is for the roles of these programs.
 
-use super::{Flag, Kind::*, Program, Section, flag};
+use super::{Flag, Kind::*, Program, Role, Section, flag};
 
 /// The options that both programs have. `$prefix` begins the names of their environment variables.
 macro_rules! shared {
@@ -81,13 +80,13 @@ pub const SECTIONS: &[Section] = &[
     Section {
         title: TITLE,
         program: Program::OpBatcher,
-        roles: &[],
+        roles: &[Role::Batcher, Role::Node],
         flags: BATCHER,
     },
     Section {
         title: TITLE,
         program: Program::OpProposer,
-        roles: &[],
+        roles: &[Role::Proposer, Role::Node],
         flags: PROPOSER,
     },
 ];

@@ -3,6 +3,11 @@ use alloy_primitives::{Log, TxKind, b256, hex};
 use starling_proto::deposit::deposit_from_log;
 
 const SEQUENCER: Address = address!("00000000000000000000000000000000005e9e4c");
+const PLAN: Plan = Plan {
+    time: 1_700_000_000,
+    l2_block_time: 2,
+    sequencer: SEQUENCER,
+};
 
 fn selector(signature: &str) -> Vec<u8> {
     keccak256(signature)[..4].to_vec()
@@ -122,7 +127,7 @@ fn the_vault_has_its_published_code() {
 
 #[test]
 fn the_system_config_says_what_the_rollup_config_says() {
-    let mut scratch = l1_contracts(SEQUENCER).expect("contracts");
+    let mut scratch = l1_contracts(&PLAN).expect("contracts");
     for (getter, expected) in [
         ("gasLimit()", U256::from(GAS_LIMIT)),
         ("basefeeScalar()", U256::from(FEE_SCALARS.base_fee)),
@@ -233,7 +238,7 @@ fn update(scratch: &mut Scratch, Setter { kind, call, words }: Setter) -> Log {
 /// Every setter's log has the form that derivation reads.
 #[test]
 fn config_updates_are_encoded_as_the_specs_say() {
-    let mut scratch = l1_contracts(SEQUENCER).expect("contracts");
+    let mut scratch = l1_contracts(&PLAN).expect("contracts");
     let mut derived = SystemConfig::default();
     for setter in setters() {
         let log = update(&mut scratch, setter);
@@ -264,7 +269,7 @@ fn config_updates_are_encoded_as_the_specs_say() {
 
 #[test]
 fn config_updates_by_strangers_and_without_a_denominator_are_refused() {
-    let mut scratch = l1_contracts(SEQUENCER).expect("contracts");
+    let mut scratch = l1_contracts(&PLAN).expect("contracts");
     let mut refused = |sender, call| {
         scratch
             .call(sender, SYSTEM_CONFIG, U256::ZERO, call)
@@ -275,6 +280,84 @@ fn config_updates_by_strangers_and_without_a_denominator_are_refused() {
     }
     let zero = call("setEIP1559Params(uint32,uint32)", &[number(0), number(6)]);
     assert!(refused(accounts::owner(), zero));
+}
+
+#[test]
+fn the_output_oracle_has_the_functions_of_the_published_one() {
+    let path = "devnet/abi/L2OutputOracle.json";
+    let Some(path) = starling_testkit::fixture(path) else {
+        return;
+    };
+    let text = std::fs::read_to_string(path).expect("a file");
+    let abi: Value = serde_json::from_str(&text).expect("JSON");
+    let functions = abi.as_array().expect("a list").iter();
+    let functions = functions.filter(|entry| entry["type"] == "function");
+    let scratch = l1_contracts(&PLAN).expect("contracts");
+    let code = scratch.contract(OUTPUT_ORACLE).expect("a contract").code;
+    let mut found = 0;
+    for function in functions {
+        let inputs = function["inputs"].as_array().expect("a list").iter();
+        let types: Vec<&str> = inputs.filter_map(|input| input["type"].as_str()).collect();
+        let name = function["name"].as_str().expect("a name");
+        // Ours is made by its constructor, and has no proxy.
+        if name == "initialize" {
+            continue;
+        }
+        let selector = selector(&format!("{name}({})", types.join(",")));
+        // Solidity pushes the selectors that it compares, without zeros at their begin.
+        let pushed = selector.iter().skip_while(|byte| **byte == 0);
+        let pushed: Vec<u8> = pushed.copied().collect();
+        let has = code.windows(pushed.len()).any(|window| window == pushed);
+        assert!(has, "{name}({})", types.join(","));
+        found += 1;
+    }
+    assert_eq!(found, 22);
+}
+
+#[test]
+fn the_oracle_takes_outputs_of_the_proposer_in_order() {
+    let mut scratch = l1_contracts(&PLAN).expect("contracts");
+    assert_eq!(
+        ask(&mut scratch, OUTPUT_ORACLE, "startingTimestamp()"),
+        U256::from(PLAN.time)
+    );
+    let propose = |block: u64| {
+        call(
+            "proposeL2Output(bytes32,uint256,bytes32,uint256)",
+            &[number(1), number(block), B256::ZERO, number(0)],
+        )
+    };
+    let proposer = accounts::proposer();
+    let mut send = |from, data| scratch.call(from, OUTPUT_ORACLE, U256::ZERO, data);
+    let stranger = send(SEQUENCER, propose(SUBMISSION_INTERVAL));
+    assert!(stranger.is_err());
+    assert!(send(proposer, propose(SUBMISSION_INTERVAL + 1)).is_err());
+    // The EVM's clock stands before the block's time.
+    assert!(send(proposer, propose(SUBMISSION_INTERVAL)).is_err());
+    let next = ask(&mut scratch, OUTPUT_ORACLE, "nextBlockNumber()");
+    assert_eq!(next, U256::from(SUBMISSION_INTERVAL));
+    let zero = Plan {
+        time: 0,
+        l2_block_time: 0,
+        ..PLAN
+    };
+    let mut scratch = l1_contracts(&zero).expect("contracts");
+    for count in 1..=3 {
+        let data = propose(SUBMISSION_INTERVAL * count);
+        let outcome = scratch.call(proposer, OUTPUT_ORACLE, U256::ZERO, data);
+        let log = &outcome.expect("an output").logs[0];
+        let topics = [
+            keccak256("OutputProposed(bytes32,uint256,uint256,uint256)"),
+            number(1),
+            number(count - 1),
+            number(SUBMISSION_INTERVAL * count),
+        ];
+        assert_eq!(log.topics(), topics);
+    }
+    let after = call("getL2OutputIndexAfter(uint256)", &[number(11)]);
+    let outcome = scratch.call(SEQUENCER, OUTPUT_ORACLE, U256::ZERO, after);
+    let index = U256::from_be_slice(&outcome.expect("an index").output);
+    assert_eq!(index, U256::ONE);
 }
 
 /// Calldata of depositTransaction(address,uint256,uint64,bool,bytes).
@@ -299,7 +382,7 @@ fn deposit(to: Address, value: u64, gas: u64, creation: bool, data: &[u8]) -> By
 
 #[test]
 fn a_deposit_is_logged_in_the_packed_form() {
-    let mut scratch = l1_contracts(SEQUENCER).expect("contracts");
+    let mut scratch = l1_contracts(&PLAN).expect("contracts");
     let from = accounts::owner();
     scratch.fund(from, U256::from(1_000));
     let to = address!("00000000000000000000000000000000000000aa");
@@ -344,7 +427,7 @@ fn a_deposit_is_logged_in_the_packed_form() {
 
 #[test]
 fn ether_sent_to_the_portal_is_deposited_for_its_sender() {
-    let mut scratch = l1_contracts(SEQUENCER).expect("contracts");
+    let mut scratch = l1_contracts(&PLAN).expect("contracts");
     let from = accounts::owner();
     scratch.fund(from, U256::from(1_000));
     let outcome = scratch
@@ -355,7 +438,7 @@ fn ether_sent_to_the_portal_is_deposited_for_its_sender() {
 
 #[test]
 fn deposits_with_too_little_gas_and_creations_with_a_target_are_refused() {
-    let mut scratch = l1_contracts(SEQUENCER).expect("contracts");
+    let mut scratch = l1_contracts(&PLAN).expect("contracts");
     let from = accounts::owner();
     let to = address!("00000000000000000000000000000000000000aa");
     let mut refused = |data: Bytes| scratch.call(from, PORTAL, U256::ZERO, data).is_err();
@@ -376,7 +459,7 @@ fn deposits_with_too_little_gas_and_creations_with_a_target_are_refused() {
 
 #[test]
 fn a_contracts_deposit_comes_from_its_alias() {
-    let mut scratch = l1_contracts(SEQUENCER).expect("contracts");
+    let mut scratch = l1_contracts(&PLAN).expect("contracts");
     // Passes its calldata on to the portal: CALLDATACOPY, then CALL.
     let mut runtime = hex!("365f5f375f5f365f5f73").to_vec();
     runtime.extend(PORTAL.0);
@@ -487,7 +570,7 @@ fn other_programs_read_the_genesis_files() {
     })
     .expect("files");
     for (file, chain_id, contracts) in [
-        (files.l1_genesis, L1_CHAIN_ID, 3),
+        (files.l1_genesis, L1_CHAIN_ID, 4),
         (files.l2_genesis, L2_CHAIN_ID, 6),
     ] {
         let read: alloy_genesis::Genesis = serde_json::from_value(file).expect("a genesis");

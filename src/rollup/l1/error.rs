@@ -86,7 +86,7 @@ pub enum L1Cause {
 
 impl L1Cause {
     /// An answer that does not decode, by the decoder's error.
-    pub(super) fn malformed(error: impl std::fmt::Display) -> Self {
+    pub fn malformed(error: impl std::fmt::Display) -> Self {
         Self::Malformed(excerpt(error))
     }
 

@@ -1,7 +1,7 @@
 //! Command lines of op-batcher and op-proposer, as far as the transaction manager reads them.
 
 use super::*;
-use crate::cli::flags::{Program, Role, RoleFlag, sections};
+use crate::cli::flags::{Program, Role, of_role};
 use clap::{Arg, ArgAction, Command};
 use std::{io::Write, time::Duration};
 
@@ -10,17 +10,11 @@ const WORDS: &str = "test test test test test test test test test test test junk
 
 /// The values of a command line and an environment.
 fn values(program: Program, line: &[&str], environment: &[(&str, &str)]) -> Values {
-    let sections = sections().filter(|section| section.program == program);
-    let flags: Vec<RoleFlag> = sections
-        .flat_map(|section| {
-            let of_section = move |flag| RoleFlag {
-                flag,
-                section,
-                name: flag_name(flag),
-            };
-            section.flags.iter().map(of_section)
-        })
-        .collect();
+    let role = match program {
+        Program::OpProposer => Role::Proposer,
+        _ => Role::Batcher,
+    };
+    let flags = of_role(role);
     let args = flags.iter().map(|flag| {
         let arg = Arg::new(flag.name.clone()).long(flag.name.clone());
         arg.num_args(1).action(ArgAction::Append)
@@ -31,11 +25,7 @@ fn values(program: Program, line: &[&str], environment: &[(&str, &str)]) -> Valu
         let found = environment.iter().find(|(known, _)| *known == name);
         found.map(|(_, value)| value.to_string())
     };
-    Values::read_flags(Role::Node, flags, &matches, &environment).unwrap()
-}
-
-fn flag_name(flag: &crate::cli::flags::Flag) -> String {
-    flag.name.to_owned()
+    Values::read_flags(role, flags, &matches, &environment).unwrap()
 }
 
 fn batcher(line: &[&str]) -> Values {

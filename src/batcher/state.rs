@@ -1,0 +1,579 @@
+//! Everything that the batcher decides: which blocks to load, how they become channels, which data
+//! go to L1 next, and what an answer of L1 changes. Pure: it reads no clock and does no I/O.
+//!
+//! Blocks, channels and transactions are three queues in the same order. The next block to encode is
+//! the one after the newest channel's last block, so that dropping channels takes their blocks back
+//! without a copy. Channels are dropped from one to the newest: when their frames are too far apart
+//! on L1, and when data change between calldata and blobs. A transaction that fails takes back the
+//! frames from its first one on. Nothing is kept on disk: after a restart everything above the safe
+//! head is posted again.
+
+use super::{
+    blocks::{BlockTotals, HeldBlocks, Insertion},
+    channels::{BlockSpan, ChannelPlan, ChannelSizes, QueuedChannel},
+    range::{ClearCause, OutOfSync, SourceStatus, SyncDecision, decide},
+};
+use crate::txmgr::fees::TxClass;
+use alloy_primitives::{B256, Bytes, keccak256};
+use starling_proto::{
+    channel::BatchContext,
+    encoder::{ChannelDeadline, ChannelTimes, CloseReason, EncoderError, FrameRange},
+    fork::{Fork, ForkSchedule},
+    frame::ChannelId,
+    payload::{BlockId, Payload},
+};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
+
+/// Settings of a chain and its batcher.
+#[derive(Clone, Debug)]
+pub struct BatcherRules {
+    /// Channels in calldata.
+    pub calldata: ChannelPlan,
+    /// Channels in blobs.
+    pub blobs: ChannelPlan,
+    /// Class of the first channel.
+    pub first_class: TxClass,
+    /// Limits of a channel's time.
+    pub times: ChannelTimes,
+    /// Constants of the chain that batches depend on.
+    pub context: BatchContext,
+    /// Forks of the chain.
+    pub forks: ForkSchedule,
+    /// Number of the chain's first L1 block.
+    pub genesis_l1: u64,
+    /// Bytes of bodies above which no more are loaded.
+    pub body_budget: usize,
+}
+
+/// Number of a transaction, never used twice.
+pub type BatchTxNumber = u64;
+
+/// Data of a transaction to the batch inbox.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BatchTx {
+    /// Number by which its outcome is reported.
+    pub number: BatchTxNumber,
+    /// The channel that it carries frames of.
+    pub channel: ChannelId,
+    /// Place of the data.
+    pub class: TxClass,
+    /// The frames.
+    pub range: FrameRange,
+    /// One item of calldata, or one for each blob.
+    pub items: Vec<Bytes>,
+}
+
+/// Circumstances of [`BatcherState::next_tx`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PublishTurn {
+    /// Number of the newest L1 block.
+    pub l1_head: u64,
+    /// Whether more blocks are being loaded: then a channel stays open over its deadline, since they
+    /// may still fill it.
+    pub is_loading: bool,
+    /// Blocks up to this one are to leave without waiting for more.
+    pub close_through: Option<u64>,
+}
+
+/// Answer of [`BatcherState::next_tx`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NextTx {
+    /// A transaction to send.
+    Send(BatchTx),
+    /// A channel is about to begin: [`BatcherState::choose`] is to decide where its data go.
+    Choose,
+    /// Nothing to send now.
+    Nothing,
+}
+
+/// An event for the log and the metrics.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BatcherNotice {
+    Cleared(ClearCause),
+    ClassChanged(TxClass),
+    ChannelOpened {
+        id: ChannelId,
+        class: TxClass,
+    },
+    ChannelClosed(ClosedChannel),
+    /// All frames are confirmed, between these L1 blocks.
+    ChannelSubmitted {
+        id: ChannelId,
+        l1_blocks: (u64, u64),
+    },
+    ChannelTimedOut {
+        id: ChannelId,
+        l1_blocks: (u64, u64),
+    },
+    ChannelDropped {
+        id: ChannelId,
+        span: Option<BlockSpan>,
+    },
+    /// A block has no place in a channel; this is tried again.
+    NotEncoded(EncoderError),
+}
+
+/// A channel that was closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClosedChannel {
+    pub id: ChannelId,
+    pub class: TxClass,
+    pub reason: CloseReason,
+    pub span: Option<BlockSpan>,
+    pub sizes: ChannelSizes,
+}
+
+/// Data that are not safe yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UnsafeLoad {
+    /// Loaded blocks that are in no channel.
+    pub waiting: BlockTotals,
+    /// Blocks that are not loaded.
+    pub unloaded: u64,
+    /// Blocks in open channels.
+    pub open: BlockTotals,
+    /// Bytes of frames of closed channels.
+    pub closed_bytes: u64,
+}
+
+impl UnsafeLoad {
+    /// Estimated bytes that L1 still has to take or to confirm. A block that is not loaded counts as
+    /// the mean of those that are.
+    pub fn da_bytes(&self) -> u64 {
+        let loaded = self.waiting.blocks + self.open.blocks;
+        let bytes = self.waiting.sizes.da + self.open.sizes.da;
+        let unloaded = (self.unloaded * bytes).checked_div(loaded).unwrap_or(0);
+        bytes + unloaded + self.closed_bytes
+    }
+}
+
+/// A transaction in flight.
+#[derive(Clone, Copy, Debug)]
+struct SentRange {
+    channel: ChannelId,
+    range: FrameRange,
+}
+
+/// The queues. See the module's documentation.
+#[derive(Debug)]
+pub struct BatcherState {
+    rules: BatcherRules,
+    /// Random, the same for all channels of the state.
+    seed: B256,
+    held: HeldBlocks,
+    /// Oldest first; only the last may be open.
+    channels: VecDeque<QueuedChannel>,
+    sent: BTreeMap<BatchTxNumber, SentRange>,
+    last_number: BatchTxNumber,
+    channels_made: u64,
+    class: TxClass,
+    /// Whether [`Self::choose`] was called for the channel that begins next.
+    is_chosen: bool,
+    /// L1 block up to which the node had derived at the last status.
+    last_l1: u64,
+    /// Number of the newest L2 block.
+    unsafe_head: u64,
+    /// Newest L1 origin of the channels that were sent, or that of the safe head.
+    last_origin: u64,
+    notices: Vec<BatcherNotice>,
+}
+
+impl BatcherState {
+    /// Without blocks. `seed` is random; the channels' ids come from it.
+    pub fn new(rules: BatcherRules, seed: B256) -> Self {
+        Self {
+            class: rules.first_class,
+            rules,
+            seed,
+            held: HeldBlocks::default(),
+            channels: VecDeque::new(),
+            sent: BTreeMap::new(),
+            last_number: 0,
+            channels_made: 0,
+            is_chosen: false,
+            last_l1: 0,
+            unsafe_head: 0,
+            last_origin: 0,
+            notices: Vec::new(),
+        }
+    }
+
+    /// Takes over the heads of the rollup node.
+    pub fn on_status(&mut self, status: &SourceStatus) -> Result<(), OutOfSync> {
+        let outcomes = self.channels.iter().filter_map(QueuedChannel::outcome);
+        match decide(status, self.last_l1, &self.held, outcomes) {
+            SyncDecision::Wait(reason) => return Err(reason),
+            SyncDecision::Clear(cause) => {
+                self.clear(cause);
+                self.restart(status);
+            }
+            SyncDecision::Prune if self.held.is_empty() => self.restart(status),
+            SyncDecision::Prune => self.prune(status.local_safe_l2.id.number),
+        }
+        self.last_l1 = status.current_l1;
+        self.unsafe_head = status.unsafe_l2.id.number;
+        Ok(())
+    }
+
+    /// Loading begins above the safe head.
+    fn restart(&mut self, status: &SourceStatus) {
+        self.held.restart(status.local_safe_l2.id);
+        self.channels.clear();
+        self.sent.clear();
+        // The L1 origin of the L2 genesis block may be reported as zero.
+        let origin = status.local_safe_l2.origin.number;
+        self.last_origin = self.last_origin.max(origin).max(self.rules.genesis_l1);
+    }
+
+    fn prune(&mut self, safe: u64) {
+        let is_safe = |channel: &QueuedChannel| {
+            let span = channel.span();
+            span.is_none_or(|span| span.last.id.number <= safe)
+        };
+        while let Some(channel) = self.channels.pop_front_if(|channel| is_safe(channel)) {
+            self.forget(channel.id());
+        }
+        self.held.prune(safe);
+    }
+
+    /// Drops everything. Transactions in flight go on; their outcome does not matter any more.
+    fn clear(&mut self, cause: ClearCause) {
+        self.notices.push(BatcherNotice::Cleared(cause));
+        self.held.restart(BlockId::default());
+        self.channels.clear();
+        self.sent.clear();
+        (self.last_origin, self.unsafe_head) = (0, 0);
+    }
+
+    /// Drops everything because of an L2 reorg, until the next status.
+    pub fn on_reorg(&mut self) {
+        self.clear(ClearCause::UnsafeReorg);
+    }
+
+    /// Number of the block to load next, above `after` if that is being loaded. `None` if the bodies
+    /// in memory are enough for now. `last` is the newest block to load.
+    pub fn wanted(&self, after: Option<u64>, last: u64) -> Option<u64> {
+        let next = self.next_block();
+        let is_full = self.held.body_bytes() >= self.rules.body_budget;
+        if is_full && self.held.body(next).is_some() {
+            return None;
+        }
+        let from = after.map_or(next, |after| next.max(after + 1));
+        let number = self.held.first_missing(from);
+        (number <= self.unsafe_head.min(last)).then_some(number)
+    }
+
+    /// Takes a block that was loaded.
+    pub fn on_block(&mut self, payload: Arc<Payload>) -> Insertion {
+        self.held.insert(payload)
+    }
+
+    /// Number of the next block to encode.
+    pub fn next_block(&self) -> u64 {
+        let mut spans = self.channels.iter().rev().filter_map(QueuedChannel::span);
+        let last = spans.next().map(|span| span.last.id.number);
+        last.unwrap_or(self.held.base().number) + 1
+    }
+
+    /// Number of the newest block that was loaded.
+    pub fn newest(&self) -> u64 {
+        self.held.newest().number
+    }
+
+    /// Number of the newest L2 block, as the last status has it.
+    pub fn unsafe_head(&self) -> u64 {
+        self.unsafe_head
+    }
+
+    /// Whether all blocks up to this one are in closed channels.
+    pub fn is_closed_through(&self, number: u64) -> bool {
+        let open = self.channels.back().filter(|last| last.closed().is_none());
+        let first_open = open.and_then(|open| Some(open.span()?.first.id.number));
+        self.next_block() > number && first_open.is_none_or(|first| first > number)
+    }
+
+    /// Whether all channels are closed and confirmed.
+    pub fn is_submitted(&self) -> bool {
+        self.channels.iter().all(QueuedChannel::is_complete)
+    }
+
+    /// The last L1 block with frames of a channel that is not safe.
+    pub fn last_inclusion(&self) -> Option<u64> {
+        let inclusions = self.channels.iter().filter_map(QueuedChannel::inclusion);
+        inclusions.map(|(_, last)| last).max()
+    }
+
+    /// First and last block that are not known to be on L1.
+    pub fn unposted(&self) -> Option<(u64, u64)> {
+        let mut channels = self.channels.iter();
+        let open = channels.find(|channel| !channel.is_complete());
+        let first = open.and_then(|open| Some(open.span()?.first.id.number));
+        let first = first.unwrap_or_else(|| self.next_block());
+        let last = self.newest().max(self.unsafe_head);
+        (first <= last).then_some((first, last))
+    }
+
+    /// The next transaction. This encodes blocks until one is ready or none is left, which takes
+    /// processor time: up to some seconds for a large channel.
+    pub fn next_tx(&mut self, turn: &PublishTurn) -> NextTx {
+        let is_chosen = std::mem::take(&mut self.is_chosen);
+        if !self.channels.iter().any(QueuedChannel::has_data) {
+            self.encode(turn);
+        }
+        let Some(at) = self.channels.iter().position(QueuedChannel::has_data) else {
+            return NextTx::Nothing;
+        };
+        let channel = &mut self.channels[at];
+        if channel.is_untouched() && !is_chosen {
+            return NextTx::Choose;
+        }
+        let Some((range, items)) = channel.take() else {
+            return NextTx::Nothing;
+        };
+        let (id, class) = (channel.id(), channel.class());
+        let origin = channel.span().map_or(0, |span| span.last.origin.number);
+        self.last_origin = self.last_origin.max(origin);
+        self.last_number += 1;
+        let sent = SentRange { channel: id, range };
+        self.sent.insert(self.last_number, sent);
+        NextTx::Send(BatchTx {
+            number: self.last_number,
+            channel: id,
+            class,
+            range,
+            items,
+        })
+    }
+
+    /// Answers [`NextTx::Choose`]. If the class is another one than before, the channel and those
+    /// after it are dissolved; their blocks are encoded again.
+    pub fn choose(&mut self, class: TxClass) {
+        self.is_chosen = true;
+        if class == self.class {
+            return;
+        }
+        self.class = class;
+        self.notices.push(BatcherNotice::ClassChanged(class));
+        let is_next = |channel: &QueuedChannel| channel.is_untouched() && channel.class() != class;
+        if let Some(at) = self.channels.iter().position(is_next) {
+            self.drop_channels(at);
+        }
+    }
+
+    /// A transaction is confirmed in the L1 block with this number.
+    pub fn on_confirmed(&mut self, number: BatchTxNumber, l1_block: u64) {
+        let Some((at, range)) = self.answered(number) else {
+            return;
+        };
+        let channel = &mut self.channels[at];
+        channel.on_inclusion(range, l1_block);
+        let id = channel.id();
+        let l1_blocks = channel.inclusion().unwrap_or_default();
+        if channel.is_timed_out(self.rules.times.channel_timeout()) {
+            let notice = BatcherNotice::ChannelTimedOut { id, l1_blocks };
+            self.notices.push(notice);
+            self.drop_channels(at);
+        } else if channel.is_complete() {
+            let notice = BatcherNotice::ChannelSubmitted { id, l1_blocks };
+            self.notices.push(notice);
+        }
+    }
+
+    /// A transaction was given up: its frames and those of the channel after them are sent again.
+    pub fn on_failed(&mut self, number: BatchTxNumber) {
+        let Some((at, range)) = self.answered(number) else {
+            return;
+        };
+        let channel = &mut self.channels[at];
+        channel.on_failure(range);
+        // Later frames in flight may arrive before the ones that are repeated, and be ignored.
+        let id = channel.id();
+        let is_later = |sent: &SentRange| sent.channel == id && sent.range.begin >= range.begin;
+        self.sent.retain(|_, sent| {
+            if is_later(sent) {
+                channel.on_failure(sent.range);
+            }
+            !is_later(sent)
+        });
+    }
+
+    /// The channel's position and the frames of a transaction; `None` if they do not count any more.
+    fn answered(&mut self, number: BatchTxNumber) -> Option<(usize, FrameRange)> {
+        let sent = self.sent.remove(&number)?;
+        let mut channels = self.channels.iter();
+        let at = channels.position(|channel| channel.id() == sent.channel)?;
+        Some((at, sent.range))
+    }
+
+    /// Events since the last call.
+    pub fn take_notices(&mut self) -> Vec<BatcherNotice> {
+        std::mem::take(&mut self.notices)
+    }
+
+    /// Data that are not safe.
+    pub fn load(&self) -> UnsafeLoad {
+        let open = self.channels.back().filter(|last| last.closed().is_none());
+        let closed = self.channels.iter().filter(|one| one.closed().is_some());
+        let next = self.next_block();
+        let waiting = self.held.totals(next);
+        let mut in_open = BlockTotals::default();
+        if let Some(span) = open.and_then(QueuedChannel::span) {
+            let from_open = self.held.totals(span.first.id.number);
+            in_open = BlockTotals {
+                blocks: from_open.blocks - waiting.blocks,
+                ..from_open
+            };
+            in_open.sizes.da -= waiting.sizes.da;
+            in_open.sizes.raw -= waiting.sizes.raw;
+        }
+        UnsafeLoad {
+            waiting,
+            unloaded: self.unsafe_head.saturating_sub(self.newest()),
+            open: in_open,
+            closed_bytes: closed.map(|channel| channel.sizes().output).sum(),
+        }
+    }
+
+    /// Bytes of the bodies in memory.
+    pub fn body_bytes(&self) -> usize {
+        self.held.body_bytes()
+    }
+
+    /// Class of the next channel.
+    pub fn class(&self) -> TxClass {
+        self.class
+    }
+
+    /// Number of channels that are not safe.
+    pub fn queue_len(&self) -> usize {
+        self.channels.len()
+    }
+
+    fn forget(&mut self, id: ChannelId) {
+        self.sent.retain(|_, sent| sent.channel != id);
+    }
+
+    /// Drops a channel and those after it. Their blocks are encoded again.
+    fn drop_channels(&mut self, from: usize) {
+        for channel in self.channels.split_off(from) {
+            let (id, span) = (channel.id(), channel.span());
+            self.forget(id);
+            self.notices
+                .push(BatcherNotice::ChannelDropped { id, span });
+        }
+        // The budget of bodies is for the blocks that come next now.
+        self.held.drop_bodies();
+    }
+
+    /// Adds blocks to the open channel until it closes or no body is left, and closes it if it is due.
+    fn encode(&mut self, turn: &PublishTurn) {
+        let filled = self.fill();
+        let closed = self.close_in_time(turn);
+        for error in [filled, closed].into_iter().filter_map(Result::err) {
+            let is_open = self
+                .channels
+                .back()
+                .is_some_and(|last| last.closed().is_none());
+            if is_open && matches!(error, EncoderError::Write(_)) {
+                self.drop_channels(self.channels.len() - 1);
+            }
+            self.notices.push(BatcherNotice::NotEncoded(error));
+        }
+    }
+
+    fn fill(&mut self) -> Result<(), EncoderError> {
+        loop {
+            let number = self.next_block();
+            let Some(time) = self.held.body(number).map(Payload::timestamp) else {
+                return Ok(());
+            };
+            if self
+                .channels
+                .back()
+                .is_none_or(|last| last.closed().is_some())
+            {
+                let channel = self.open(time)?;
+                self.channels.push_back(channel);
+            }
+            let (Some(body), Some(channel)) = (self.held.body(number), self.channels.back_mut())
+            else {
+                return Ok(());
+            };
+            let added = channel.add(body);
+            if channel.span().is_none() {
+                self.channels.pop_back();
+                return added;
+            }
+            added?;
+            if self.next_block() > number {
+                self.held.drop_body(number);
+            }
+            if self.note_closed() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn open(&mut self, timestamp: u64) -> Result<QueuedChannel, EncoderError> {
+        let rules = &self.rules;
+        let plan = match self.class {
+            TxClass::Calldata => &rules.calldata,
+            TxClass::Blob => &rules.blobs,
+        };
+        self.channels_made += 1;
+        let name = keccak256([&self.seed[..], &self.channels_made.to_be_bytes()].concat());
+        let id = ChannelId::from_slice(&name[..16]);
+        let fjord = rules.forks.is_active(Fork::Fjord, timestamp);
+        let deadline = ChannelDeadline::new(rules.times, self.last_origin);
+        let channel = QueuedChannel::new(id, plan, rules.context, fjord, deadline)?;
+        let class = self.class;
+        self.notices
+            .push(BatcherNotice::ChannelOpened { id, class });
+        Ok(channel)
+    }
+
+    /// Closes the open channel if it is due, or if the caller waits for its blocks.
+    fn close_in_time(&mut self, turn: &PublishTurn) -> Result<(), EncoderError> {
+        let next = self.next_block();
+        let Some(channel) = self.channels.back_mut() else {
+            return Ok(());
+        };
+        let Some(span) = channel.span().filter(|_| channel.closed().is_none()) else {
+            return Ok(());
+        };
+        if !turn.is_loading {
+            channel.close_if_due(turn.l1_head)?;
+        }
+        let is_awaited = |through: u64| next > through && span.first.id.number <= through;
+        if channel.closed().is_none() && turn.close_through.is_some_and(is_awaited) {
+            channel.close(CloseReason::Terminated)?;
+        }
+        self.note_closed();
+        Ok(())
+    }
+
+    /// Reports the newest channel if it has just been closed; returns whether it is closed.
+    fn note_closed(&mut self) -> bool {
+        let Some(channel) = self.channels.back() else {
+            return false;
+        };
+        let Some(reason) = channel.closed() else {
+            return false;
+        };
+        self.notices
+            .push(BatcherNotice::ChannelClosed(ClosedChannel {
+                id: channel.id(),
+                class: channel.class(),
+                reason,
+                span: channel.span(),
+                sizes: channel.sizes(),
+            }));
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,239 @@
+//! Reading L2 and L1: polls, the wait for the rollup node, blocks.
+
+use super::{BatcherEvent, BatcherPhase, BatcherTask, FETCHES, FetchedBlock, PollAnswer, SyncWait};
+use crate::{
+    batcher::{
+        blocks::{BlockSizes, Insertion},
+        range::SourceStatus,
+        sync::{SyncTargetError, sync_target},
+    },
+    clock::unix_now,
+    rollup::l1::{L1Client, L1Error, Tag},
+};
+use alloy_primitives::U256;
+use futures::{FutureExt, stream::FuturesOrdered};
+use serde_json::json;
+use std::time::{Duration, Instant};
+
+/// Interval at which the balance is read.
+const BALANCE_INTERVAL: Duration = Duration::from_secs(60);
+
+async fn l1_head(l1: &L1Client) -> Result<Option<u64>, L1Error> {
+    let head = l1.block(Tag::Latest).await?;
+    Ok(head.map(|head| head.number))
+}
+
+impl BatcherTask {
+    /// Reads the heads of the rollup node and of L1.
+    pub(super) fn poll(&mut self) {
+        self.is_polling = true;
+        let (source, l1) = (self.source.clone(), self.l1.clone());
+        let polled = async move {
+            let (heads, l1_head) = tokio::join!(source.heads(), l1_head(&l1));
+            BatcherEvent::Polled(Box::new(PollAnswer { heads, l1_head }))
+        };
+        self.events.push(polled.boxed());
+        self.read_balance();
+    }
+
+    fn read_balance(&mut self) {
+        let now = Instant::now();
+        if self.balance_at.is_some_and(|at| now < at) {
+            return;
+        }
+        self.balance_at = Some(now + BALANCE_INTERVAL);
+        let (l1, account) = (self.l1.clone(), self.txs.address());
+        let read = async move {
+            let params = json!([account, "latest"]);
+            let balance = l1.plain_call::<U256>("eth_getBalance", params).await;
+            BatcherEvent::Balance(balance.ok().map(|wei| wei.saturating_to()))
+        };
+        self.events.push(read.boxed());
+    }
+
+    pub(super) fn on_event(&mut self, event: BatcherEvent) {
+        match event {
+            BatcherEvent::Polled(answer) => self.on_polled(*answer),
+            BatcherEvent::SyncTarget(target) => self.on_sync_target(target),
+            BatcherEvent::Prices(prices) => self.on_prices(prices),
+            BatcherEvent::Sent(sent, outcome) => self.on_sent(sent, outcome),
+            BatcherEvent::Balance(balance) => self.on_balance(balance),
+        }
+    }
+
+    fn on_polled(&mut self, answer: PollAnswer) {
+        self.is_polling = false;
+        if self.phase == BatcherPhase::Stopped {
+            return;
+        }
+        self.is_fetch_paused = false;
+        match answer.l1_head {
+            Ok(head) => self.l1_head = head.unwrap_or(self.l1_head),
+            Err(error) => self.warn("Failed to query L1 tip", error.to_string()),
+        }
+        let status = match answer.heads {
+            Ok(heads) => SourceStatus::read(&heads),
+            Err(error) => {
+                let cause = format!("failed to get sync status: {error}");
+                // The sentence that op-batcher's documentation names.
+                return self.warn("Error calculating L2 block range", cause);
+            }
+        };
+        let status = match status {
+            Ok(status) => status,
+            Err(reason) => return self.warn_out_of_sync(reason),
+        };
+        if !self.is_synced(&status) {
+            return;
+        }
+        let taken = self.state_mut().map(|state| state.on_status(&status));
+        if let Some(Err(reason)) = taken {
+            return self.warn_out_of_sync(reason);
+        }
+        self.last_warning.clear();
+        self.safe = Some(status.local_safe_l2);
+        self.note_changes();
+        self.report_load();
+        self.may_publish = true;
+    }
+
+    /// Whether loading may begin; moves the wait on.
+    fn is_synced(&mut self, status: &SourceStatus) -> bool {
+        let BatcherPhase::Syncing(wait) = self.phase else {
+            return self.phase == BatcherPhase::Running;
+        };
+        let genesis = self.rollup.genesis.l2_time;
+        if unix_now() < genesis {
+            self.warn("Waiting for L2 genesis", format!("it begins at {genesis}"));
+            return false;
+        }
+        match wait {
+            SyncWait::Wanted if self.in_flight == 0 => self.ask_sync_target(),
+            SyncWait::Wanted | SyncWait::Asked => {}
+            SyncWait::Until(target) if status.current_l1 >= target => {
+                tracing::info!(l1_block = target, "Batch Submitter started");
+                self.phase = BatcherPhase::Running;
+                return true;
+            }
+            SyncWait::Until(target) => {
+                let cause = format!("derivation has not come to L1 block {target}");
+                self.warn("waiting for the rollup node", cause);
+            }
+        }
+        false
+    }
+
+    fn ask_sync_target(&mut self) {
+        self.phase = BatcherPhase::Syncing(SyncWait::Asked);
+        let (l1, txs) = (self.l1.clone(), self.txs.clone());
+        let depth = self.options.check_recent_txs_depth;
+        let target = async move { BatcherEvent::SyncTarget(sync_target(l1, txs, depth).await) };
+        self.events.push(target.boxed());
+    }
+
+    fn on_sync_target(&mut self, target: Result<u64, SyncTargetError>) {
+        if self.phase != BatcherPhase::Syncing(SyncWait::Asked) {
+            return;
+        }
+        self.phase = BatcherPhase::Syncing(match target {
+            Ok(number) => SyncWait::Until(number),
+            Err(error) => {
+                self.warn("error waiting for node sync", error.to_string());
+                SyncWait::Wanted
+            }
+        });
+    }
+
+    /// Requests blocks as far as memory allows.
+    pub(super) fn load_blocks(&mut self) {
+        if self.phase != BatcherPhase::Running || self.is_fetch_paused {
+            return;
+        }
+        if self.fetches.is_empty() {
+            self.requested = None;
+        }
+        let last = self.load_limit();
+        while self.fetches.len() < FETCHES {
+            let state = self.state.as_ref();
+            let Some(number) = state.and_then(|state| state.wanted(self.requested, last)) else {
+                break;
+            };
+            self.requested = Some(number);
+            let source = self.source.clone();
+            let fetch = async move {
+                let block = source.block(number).await;
+                FetchedBlock { number, block }
+            };
+            self.fetches.push_back(fetch.boxed());
+        }
+        if self.fetches.is_empty() && self.loaded > 0 {
+            self.turn();
+        }
+    }
+
+    /// Newest block to load.
+    pub(super) fn load_limit(&self) -> u64 {
+        self.stop.as_ref().map_or(u64::MAX, |stop| stop.through)
+    }
+
+    /// Data are sent, and throttling learns of the blocks, before more are loaded.
+    fn turn(&mut self) {
+        self.loaded = 0;
+        self.may_publish = true;
+        self.report_load();
+    }
+
+    pub(super) fn on_fetched(&mut self, fetched: FetchedBlock) {
+        let number = fetched.number;
+        let payload = match fetched.block {
+            Ok(Some(payload)) => payload,
+            // Above the head since a reorg, which the next status shows.
+            Ok(None) => return self.pause_fetches(),
+            Err(error) => {
+                let cause = format!("getting L2 block {number}: {error}");
+                self.warn("error loading blocks, retrying on next tick", cause);
+                return self.pause_fetches();
+            }
+        };
+        let raw = BlockSizes::of(&payload).raw;
+        let transactions = payload.transactions.len();
+        match self.state_mut().map(|state| state.on_block(payload)) {
+            Some(Insertion::Held) => {
+                tracing::debug!(number, transactions, "Added L2 block to local state");
+                self.metrics.loaded(raw);
+                self.loaded += 1;
+                if self.loaded >= super::BLOCKS_PER_TURN {
+                    self.turn();
+                }
+            }
+            Some(Insertion::Reorg) => {
+                if let Some(state) = self.state_mut() {
+                    state.on_reorg();
+                }
+                self.note_changes();
+                // Frames of the other branch may still be in flight: they count first.
+                self.phase = BatcherPhase::Syncing(SyncWait::Wanted);
+            }
+            Some(Insertion::Unwanted) | None => {}
+        }
+    }
+
+    fn pause_fetches(&mut self) {
+        self.fetches = FuturesOrdered::new();
+        (self.requested, self.is_fetch_paused) = (None, true);
+        self.turn();
+    }
+
+    fn on_balance(&mut self, balance: Option<u128>) {
+        let Some(balance) = balance else {
+            return;
+        };
+        let hours = self.spending.runway(balance, Instant::now());
+        self.metrics.balance(balance, hours);
+        if self.spending.warns(hours) {
+            let hours = hours.unwrap_or_default().floor();
+            let account = self.txs.address();
+            tracing::warn!(%account, hours, "the batcher's balance lasts less than a day at the spending of the last hour");
+        }
+    }
+}

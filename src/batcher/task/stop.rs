@@ -1,0 +1,102 @@
+//! Calls of the RPC, and the stop.
+
+use super::{BatcherPhase, BatcherTask};
+use crate::batcher::handle::{BatcherCall, BatcherCallError, CallAnswer};
+use std::mem;
+
+/// A stop that is not done.
+pub(super) struct StopOrder {
+    /// Blocks up to this one are posted before.
+    pub through: u64,
+    answers: Vec<CallAnswer>,
+}
+
+impl BatcherTask {
+    /// Handles a call. A process that is ending does not start again.
+    pub(super) fn on_call(&mut self, call: BatcherCall, is_closing: bool) {
+        let is_stopped = self.phase == BatcherPhase::Stopped;
+        // A caller may have gone.
+        match call {
+            BatcherCall::Start(answer) if is_stopped && !is_closing => {
+                self.start();
+                let _ = answer.send(Ok(()));
+            }
+            BatcherCall::Start(answer) => {
+                let _ = answer.send(Err(BatcherCallError::Running));
+            }
+            BatcherCall::Stop(answer) if !is_stopped && self.stop.is_none() => {
+                self.begin_stop(Some(answer));
+            }
+            BatcherCall::Flush(answer) if !is_stopped && self.stop.is_none() => {
+                tracing::info!("Flushing Batch Submitter");
+                let newest = self.state_mut().map(|state| state.newest());
+                self.flush_through = self.flush_through.max(newest);
+                self.may_publish = true;
+                let _ = answer.send(Ok(()));
+            }
+            BatcherCall::Stop(answer) | BatcherCall::Flush(answer) => {
+                let _ = answer.send(Err(BatcherCallError::NotRunning));
+            }
+        }
+    }
+
+    /// Ends loading; what is loaded is posted.
+    pub(super) fn begin_stop(&mut self, answer: Option<CallAnswer>) {
+        if self.phase == BatcherPhase::Stopped || self.stop.is_some() {
+            return;
+        }
+        let through = self.state_mut().map_or(0, |state| state.newest());
+        tracing::info!(through, "Stopping Batch Submitter");
+        self.stop = Some(StopOrder {
+            through,
+            answers: answer.into_iter().collect(),
+        });
+        self.forget_fetches();
+        self.may_publish = true;
+    }
+
+    /// Ends the stop if everything is posted.
+    pub(super) fn finish_stop(&mut self) {
+        let (Some(stop), Some(state)) = (&self.stop, &self.state) else {
+            return;
+        };
+        let is_posted = match self.phase {
+            BatcherPhase::Running => {
+                // An L2 reorg may have made the chain shorter.
+                let through = stop.through.min(state.unsafe_head());
+                state.is_closed_through(through) && state.is_submitted()
+            }
+            BatcherPhase::Syncing(_) => stop.through == 0,
+            BatcherPhase::Stopped => true,
+        };
+        if !is_posted || self.in_flight > 0 {
+            return;
+        }
+        self.phase = BatcherPhase::Stopped;
+        self.flush_through = None;
+        self.forget_fetches();
+        tracing::info!("Batch Submitter stopped");
+        let answers = self.stop.as_mut().map(|stop| mem::take(&mut stop.answers));
+        self.stop = None;
+        for answer in answers.into_iter().flatten() {
+            let _ = answer.send(Ok(()));
+        }
+    }
+
+    /// Names the blocks that an end without waiting leaves.
+    pub(super) fn log_unposted(&self) {
+        if self.phase == BatcherPhase::Stopped {
+            return;
+        }
+        let unposted = self.state.as_ref().and_then(|state| state.unposted());
+        if let Some((first, last)) = unposted {
+            let in_flight = self.in_flight;
+            tracing::warn!(
+                first,
+                last,
+                in_flight,
+                "Batch Submitter ended before these L2 blocks were confirmed on L1; they are posted after the next start"
+            );
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! The builders of blocks that get the limits.
+
+use super::ThrottleLimits;
+use crate::{
+    chain::pool::Pool,
+    l2_source::{L2SourceError, RpcEndpoint},
+    rollup::l1::L1Cause,
+};
+use alloy_primitives::U64;
+use serde_json::json;
+use std::{ops::RangeInclusive, sync::Arc, time::Duration};
+
+const METHOD: &str = "miner_setMaxDASize";
+
+/// JSON-RPC codes of a request that the server cannot serve, now or later (JSON-RPC 2.0, 5.1).
+const NO_METHOD: RangeInclusive<i32> = -32699..=-32600;
+
+/// Why a builder did not take the limits.
+#[derive(Debug, thiserror::Error)]
+pub enum TargetError {
+    #[error("{METHOD} unavailable at {endpoint},  either enable it or disable throttling: {cause}")]
+    Unavailable { endpoint: Arc<str>, cause: L1Cause },
+    #[error("Result of SetMaxDASize was false for endpoint {0}")]
+    Refused(Arc<str>),
+    #[error(transparent)]
+    Call(#[from] L2SourceError),
+}
+
+impl TargetError {
+    /// Whether trying again does not help.
+    pub fn is_final(&self) -> bool {
+        matches!(self, Self::Unavailable { .. })
+    }
+}
+
+/// A builder of blocks.
+#[derive(Clone)]
+pub enum ThrottleTarget {
+    /// An execution client, or a builder beside it.
+    Rpc(RpcEndpoint),
+    /// The core of this process.
+    Core(Arc<Pool>),
+}
+
+impl ThrottleTarget {
+    /// A builder at a URL, which may hold credentials. `timeout` is for one request.
+    pub fn at(url: &str, timeout: Duration) -> Result<Self, L2SourceError> {
+        Ok(Self::Rpc(RpcEndpoint::new("builder", url, timeout)?))
+    }
+
+    pub fn name(&self) -> Arc<str> {
+        match self {
+            Self::Rpc(endpoint) => endpoint.name(),
+            Self::Core(_) => "this process".into(),
+        }
+    }
+
+    /// Sets the limits.
+    pub async fn send(&self, limits: ThrottleLimits) -> Result<(), TargetError> {
+        let (tx, block) = (limits.max_tx, limits.max_block);
+        let endpoint = match self {
+            Self::Core(pool) => {
+                pool.set_miner(|settings| {
+                    let limit = |bytes: u64| (bytes > 0).then_some(bytes);
+                    (settings.max_tx_da, settings.max_block_da) = (limit(tx), limit(block));
+                });
+                return Ok(());
+            }
+            Self::Rpc(endpoint) => endpoint,
+        };
+        let params = json!([U64::from(tx), U64::from(block)]);
+        match endpoint.call::<bool>(METHOD, params).await {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(TargetError::Refused(endpoint.name())),
+            Err(L2SourceError::Call {
+                endpoint,
+                cause: cause @ L1Cause::Refused { code, .. },
+                ..
+            }) if NO_METHOD.contains(&code) => Err(TargetError::Unavailable { endpoint, cause }),
+            Err(error) => Err(error.into()),
+        }
+    }
+}

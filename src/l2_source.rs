@@ -1,0 +1,130 @@
+//! The L2 that batcher and proposer read: a rollup node and an execution client over JSON-RPC, or
+//! the node in the same process.
+//!
+//! Answers of other processes are bounded and checked as far as they can be: blocks and headers
+//! hash to what they claim and have the number that was asked for, and an output root is computed
+//! again from its parts. A failure has the endpoint's name without credentials. Callers pace their
+//! requests and repeat them; an endpoint that demands a pause gets one.
+
+mod active;
+mod answer;
+mod endpoint;
+mod local;
+mod rpc;
+#[cfg(test)]
+mod tests;
+
+pub use answer::{L1Ref, SourceHeads};
+pub use endpoint::RpcEndpoint;
+pub use local::LocalSource;
+pub use rpc::{L2Endpoints, RpcSource};
+
+use crate::{
+    chain::{Heads, rows::ReadError},
+    rollup::{
+        l1::L1Cause,
+        output::{OutputError, RollupOutput},
+    },
+};
+use starling_proto::{
+    config::{ConfigError, RollupConfig},
+    payload::{BlockId, Payload},
+};
+use std::sync::Arc;
+use tokio::sync::watch;
+
+/// Why L2 cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum L2SourceError {
+    /// A call failed, or its answer is wrong.
+    #[error("{program} at {endpoint}: {method}: {cause}")]
+    Call {
+        program: &'static str,
+        /// Scheme, host and port: paths and user names may be credentials.
+        endpoint: Arc<str>,
+        method: &'static str,
+        cause: L1Cause,
+    },
+    #[error("number of rollup and eth URLs must match: {rollup} and {eth}")]
+    Mismatch { rollup: usize, eth: usize },
+    #[error("no URL of a {0} is given")]
+    Empty(&'static str),
+    #[error("failed to find an active sequencer, tried following urls: [{0}]")]
+    NoActive(String),
+    #[error("invalid rollup config: {0}")]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error(transparent)]
+    Output(#[from] OutputError),
+    #[error("the node has stopped")]
+    Stopped,
+}
+
+/// The L2 to read. Clones share connections and the choice of the active sequencer.
+#[derive(Clone)]
+pub enum L2Source {
+    /// Other processes.
+    Rpc(Arc<RpcSource>),
+    /// The node in this process.
+    Local(LocalSource),
+}
+
+impl L2Source {
+    /// The chain's configuration, checked.
+    pub async fn rollup_config(&self) -> Result<Arc<RollupConfig>, L2SourceError> {
+        match self {
+            Self::Rpc(source) => source.rollup_config().await.map(Arc::new),
+            Self::Local(source) => Ok(source.rollup_config()),
+        }
+    }
+
+    /// The heads of L1 and L2 as the rollup node knows them now.
+    pub async fn heads(&self) -> Result<SourceHeads, L2SourceError> {
+        match self {
+            Self::Rpc(source) => source.heads().await,
+            Self::Local(source) => source.heads(),
+        }
+    }
+
+    /// The output root of a canonical block, with its parts; fails if there is no such block.
+    pub async fn output_at(&self, number: u64) -> Result<RollupOutput, L2SourceError> {
+        match self {
+            Self::Rpc(source) => source.output_at(number).await,
+            Self::Local(source) => source.output_at(number).await,
+        }
+    }
+
+    /// The canonical block of this number; `None` above the head.
+    pub async fn block(&self, number: u64) -> Result<Option<Arc<Payload>>, L2SourceError> {
+        match self {
+            Self::Rpc(source) => Ok(source.block(number).await?.map(Arc::new)),
+            Self::Local(source) => source.block(number),
+        }
+    }
+
+    /// The hash of the canonical block of this number; `None` above the head.
+    pub async fn block_id(&self, number: u64) -> Result<Option<BlockId>, L2SourceError> {
+        match self {
+            Self::Rpc(source) => source.block_id(number).await,
+            Self::Local(source) => source.block_id(number),
+        }
+    }
+
+    /// Wakes when a head of the node in this process changes; `None` if L2 is read over RPC, where
+    /// only polling shows it.
+    pub fn wakes(&self) -> Option<watch::Receiver<Heads>> {
+        match self {
+            Self::Rpc(_) => None,
+            Self::Local(source) => Some(source.wakes()),
+        }
+    }
+
+    /// The rollup node in use, for messages.
+    pub fn name(&self) -> Arc<str> {
+        match self {
+            Self::Rpc(source) => source.name(),
+            Self::Local(_) => "this process".into(),
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! Answers of a rollup node and of an execution client, read and checked. Pure.
+
+use crate::rollup::{l1::L1Cause, output::RollupOutput};
+use alloy_consensus::Header;
+use alloy_eips::eip2718::Encodable2718;
+use alloy_primitives::{B256, Bytes};
+use alloy_trie::root::ordered_trie_root_encoded;
+use op_alloy_consensus::OpTxEnvelope;
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::{Map, Value, value::RawValue};
+use starling_proto::{
+    l1info::L2BlockRef,
+    payload::{BlockId, Payload},
+};
+use std::collections::BTreeMap;
+
+/// A block of L1, as far as a rollup node reports it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct L1Ref {
+    pub id: BlockId,
+    pub parent_hash: B256,
+    /// Unix seconds.
+    pub time: u64,
+}
+
+/// Heads as a rollup node reports them. `None` if it does not know one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SourceHeads {
+    /// The L1 block up to which everything has been derived.
+    pub current_l1: Option<L1Ref>,
+    pub head_l1: Option<L1Ref>,
+    pub safe_l1: Option<L1Ref>,
+    pub finalized_l1: Option<L1Ref>,
+    pub unsafe_l2: Option<L2BlockRef>,
+    pub safe_l2: Option<L2BlockRef>,
+    /// The safe head by this chain's own data; a node without interop has one safe head only.
+    pub local_safe_l2: Option<L2BlockRef>,
+    pub finalized_l2: Option<L2BlockRef>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct L1RefAnswer {
+    hash: B256,
+    number: u64,
+    parent_hash: B256,
+    timestamp: u64,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct L2RefAnswer {
+    hash: B256,
+    number: u64,
+    parent_hash: B256,
+    timestamp: u64,
+    #[serde(rename = "l1origin")]
+    l1_origin: BlockId,
+    sequence_number: u64,
+}
+
+#[derive(Deserialize)]
+struct SyncStatusAnswer {
+    current_l1: L1RefAnswer,
+    head_l1: L1RefAnswer,
+    safe_l1: L1RefAnswer,
+    finalized_l1: L1RefAnswer,
+    unsafe_l2: L2RefAnswer,
+    safe_l2: L2RefAnswer,
+    /// Absent before interop's versions.
+    local_safe_l2: Option<L2RefAnswer>,
+    finalized_l2: L2RefAnswer,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct OutputAnswer {
+    version: B256,
+    output_root: B256,
+    block_ref: L2RefAnswer,
+    withdrawal_storage_root: B256,
+    state_root: B256,
+}
+
+impl L1RefAnswer {
+    /// A block that is not known has a zero hash.
+    fn known(self) -> Option<L1Ref> {
+        (!self.hash.is_zero()).then_some(L1Ref {
+            id: BlockId {
+                hash: self.hash,
+                number: self.number,
+            },
+            parent_hash: self.parent_hash,
+            time: self.timestamp,
+        })
+    }
+}
+
+impl From<L2RefAnswer> for L2BlockRef {
+    fn from(answer: L2RefAnswer) -> Self {
+        Self {
+            id: BlockId {
+                hash: answer.hash,
+                number: answer.number,
+            },
+            parent_hash: answer.parent_hash,
+            time: answer.timestamp,
+            origin: answer.l1_origin,
+            sequence_number: answer.sequence_number,
+        }
+    }
+}
+
+impl L2RefAnswer {
+    fn known(self) -> Option<L2BlockRef> {
+        (!self.hash.is_zero()).then(|| self.into())
+    }
+}
+
+fn read<T: DeserializeOwned>(json: &RawValue) -> Result<T, L1Cause> {
+    serde_json::from_str(json.get()).map_err(L1Cause::malformed)
+}
+
+/// The answer to `optimism_syncStatus`.
+pub fn heads(answer: &RawValue) -> Result<SourceHeads, L1Cause> {
+    let status: SyncStatusAnswer = read(answer)?;
+    let safe_l2 = status.safe_l2.known();
+    Ok(SourceHeads {
+        current_l1: status.current_l1.known(),
+        head_l1: status.head_l1.known(),
+        safe_l1: status.safe_l1.known(),
+        finalized_l1: status.finalized_l1.known(),
+        unsafe_l2: status.unsafe_l2.known(),
+        safe_l2,
+        local_safe_l2: status.local_safe_l2.map_or(safe_l2, L2RefAnswer::known),
+        finalized_l2: status.finalized_l2.known(),
+    })
+}
+
+/// The answer to `optimism_outputAtBlock(number)`.
+pub fn output(answer: &RawValue, number: u64) -> Result<RollupOutput, L1Cause> {
+    let answer: OutputAnswer = read(answer)?;
+    if !answer.version.is_zero() {
+        return Err(untrue(format!(
+            "unsupported l2 output version: {}",
+            answer.version
+        )));
+    }
+    check_number(number, answer.block_ref.number)?;
+    let (state, withdrawals) = (answer.state_root, answer.withdrawal_storage_root);
+    let output = RollupOutput::new(answer.block_ref.into(), state, withdrawals);
+    if output.root != answer.output_root {
+        return Err(untrue(format!(
+            "the output root of block {number} is {}, its parts give {}",
+            answer.output_root, output.root
+        )));
+    }
+    Ok(output)
+}
+
+/// The answer to `eth_getBlockByNumber(number, false)`; `None` if it is null.
+pub fn block_id(answer: &RawValue, number: u64) -> Result<Option<BlockId>, L1Cause> {
+    let members: Option<BTreeMap<&str, &RawValue>> = read_members(answer)?;
+    let Some(members) = members else {
+        return Ok(None);
+    };
+    let header = header(members, number)?;
+    Ok(Some(BlockId {
+        hash: header.hash_slow(),
+        number,
+    }))
+}
+
+/// The answer to `eth_getBlockByNumber(number, true)`; `None` if it is null. Its hash and its
+/// transactions are checked against the header.
+pub fn block(answer: &RawValue, number: u64) -> Result<Option<Payload>, L1Cause> {
+    let members: Option<BTreeMap<&str, &RawValue>> = read_members(answer)?;
+    let Some(mut members) = members else {
+        return Ok(None);
+    };
+    let transactions = members.remove("transactions");
+    let transactions =
+        transactions.ok_or_else(|| L1Cause::Malformed("a block without transactions".into()))?;
+    let transactions: Vec<OpTxEnvelope> = read(transactions)?;
+    let transactions: Vec<Bytes> = transactions
+        .iter()
+        .map(|transaction| transaction.encoded_2718().into())
+        .collect();
+    let header = header(members, number)?;
+    let root = ordered_trie_root_encoded(&transactions);
+    if root != header.transactions_root {
+        return Err(untrue(format!(
+            "the transactions of block {number} have the root {root}, its header says {}",
+            header.transactions_root
+        )));
+    }
+    Ok(Some(Payload::sealed(header, transactions)))
+}
+
+fn read_members(answer: &RawValue) -> Result<Option<BTreeMap<&str, &RawValue>>, L1Cause> {
+    serde_json::from_str(answer.get()).map_err(L1Cause::malformed)
+}
+
+/// The header of a block object; its hash is recomputed.
+fn header(mut members: BTreeMap<&str, &RawValue>, number: u64) -> Result<Header, L1Cause> {
+    members.remove("transactions");
+    let members = members
+        .into_iter()
+        .map(|(name, value)| Ok((name.to_owned(), read(value)?)))
+        .collect::<Result<Map<String, Value>, L1Cause>>()?;
+    let header: alloy_rpc_types_eth::Header =
+        serde_json::from_value(members.into()).map_err(L1Cause::malformed)?;
+    let (claimed, header) = (header.hash, header.inner);
+    check_number(number, header.number)?;
+    let computed = header.hash_slow();
+    if computed != claimed {
+        return Err(untrue(format!(
+            "block {number} claims the hash {claimed}, its fields hash to {computed}"
+        )));
+    }
+    Ok(header)
+}
+
+fn check_number(asked: u64, got: u64) -> Result<(), L1Cause> {
+    if asked == got {
+        Ok(())
+    } else {
+        Err(untrue(format!("asked for block {asked}, got {got}")))
+    }
+}
+
+fn untrue(text: String) -> L1Cause {
+    L1Cause::Untrue(text)
+}

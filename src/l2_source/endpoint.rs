@@ -1,0 +1,65 @@
+//! One JSON-RPC endpoint of another process.
+
+use super::L2SourceError;
+use crate::rollup::l1::{L1Cause, L1Client, L1Config, L1Error};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use std::{sync::Arc, time::Duration};
+
+/// Requests in flight to one endpoint.
+const MAX_CONCURRENCY: usize = 16;
+
+/// A program at an address. Its answers are bounded in size and time.
+#[derive(Clone)]
+pub struct RpcEndpoint {
+    program: &'static str,
+    client: L1Client,
+}
+
+impl RpcEndpoint {
+    /// Does not connect yet. `program` names the endpoint's kind in errors, `url` begins with
+    /// http://, https://, ws:// or wss://, or is the path of a socket. `timeout` is for one request.
+    pub fn new(program: &'static str, url: &str, timeout: Duration) -> Result<Self, L2SourceError> {
+        let config = L1Config {
+            timeout,
+            max_concurrency: MAX_CONCURRENCY,
+            ..L1Config::new(url)
+        };
+        let client = L1Client::new(&config).map_err(|error| failure(program, error))?;
+        Ok(Self { program, client })
+    }
+
+    /// Scheme, host and port.
+    pub fn name(&self) -> Arc<str> {
+        self.client.endpoint().into()
+    }
+
+    /// One call; `params` is an array.
+    pub async fn call<T: DeserializeOwned>(
+        &self,
+        method: &'static str,
+        params: Value,
+    ) -> Result<T, L2SourceError> {
+        let answer = self.client.plain_call(method, params).await;
+        answer.map_err(|error| failure(self.program, error))
+    }
+
+    /// The error of an answer that was received and is wrong.
+    pub fn wrong(&self, method: &'static str, cause: L1Cause) -> L2SourceError {
+        L2SourceError::Call {
+            program: self.program,
+            endpoint: self.name(),
+            method,
+            cause,
+        }
+    }
+}
+
+fn failure(program: &'static str, error: L1Error) -> L2SourceError {
+    L2SourceError::Call {
+        program,
+        endpoint: error.endpoint,
+        method: error.method,
+        cause: error.cause,
+    }
+}

@@ -1,0 +1,74 @@
+//! L2 in this process: the core's views and the driver's heads.
+
+use super::{L1Ref, L2SourceError, SourceHeads};
+use crate::{
+    chain::{Chain, Heads},
+    rollup::{
+        handle::RollupHandle,
+        l1::L1Block,
+        output::{self, RollupOutput},
+    },
+};
+use starling_proto::{
+    config::RollupConfig,
+    payload::{BlockId, Payload},
+};
+use std::sync::Arc;
+use tokio::sync::watch;
+
+/// Handles to the core and to the driver of this process.
+#[derive(Clone)]
+pub struct LocalSource {
+    pub chain: Chain,
+    pub rollup: RollupHandle,
+}
+
+fn l1_ref(block: L1Block) -> L1Ref {
+    L1Ref {
+        id: block.id(),
+        parent_hash: block.parent_hash,
+        time: block.time,
+    }
+}
+
+impl LocalSource {
+    pub(super) fn rollup_config(&self) -> Arc<RollupConfig> {
+        self.rollup.config.clone()
+    }
+
+    /// The view is taken after the driver's heads, since heads mostly rise.
+    pub(super) fn heads(&self) -> Result<SourceHeads, L2SourceError> {
+        let status = self.rollup.driver.status();
+        let unsafe_l2 = output::unsafe_l2(&self.rollup, &status, &self.chain.view())?;
+        Ok(SourceHeads {
+            current_l1: status.current_l1.map(l1_ref),
+            head_l1: status.head_l1.map(l1_ref),
+            safe_l1: status.safe_l1.map(l1_ref),
+            finalized_l1: status.finalized_l1.map(l1_ref),
+            unsafe_l2: Some(unsafe_l2),
+            safe_l2: status.safe_l2,
+            local_safe_l2: status.safe_l2,
+            finalized_l2: status.finalized_l2,
+        })
+    }
+
+    /// Runs on the blocking pool, since blocks before Isthmus need a proof.
+    pub(super) async fn output_at(&self, number: u64) -> Result<RollupOutput, L2SourceError> {
+        let (rollup, view) = (self.rollup.clone(), self.chain.view());
+        let read = tokio::task::spawn_blocking(move || output::at_block(&rollup, &view, number));
+        Ok(read.await.map_err(|_| L2SourceError::Stopped)??)
+    }
+
+    pub(super) fn block(&self, number: u64) -> Result<Option<Arc<Payload>>, L2SourceError> {
+        Ok(self.chain.view().payload(number)?)
+    }
+
+    pub(super) fn block_id(&self, number: u64) -> Result<Option<BlockId>, L2SourceError> {
+        let hash = self.chain.view().hash_of(number)?;
+        Ok(hash.map(|hash| BlockId { hash, number }))
+    }
+
+    pub(super) fn wakes(&self) -> watch::Receiver<Heads> {
+        self.chain.heads()
+    }
+}

@@ -1,0 +1,193 @@
+//! The batcher, from configuration to a running service: in a process of its own, or in the node's.
+
+use super::{
+    finish_without_chain, serve_metrics,
+    service::{Service, TxParts, check_l1_chain, transactions, wait_for},
+    service_rpc::{self, ServiceRpc},
+};
+use crate::{
+    batcher::{
+        task::{BatcherParts, batcher},
+        throttle::{ThrottleParts, ThrottleTarget, throttle},
+    },
+    chain::Chain,
+    cli::config::{BatcherConfig, BatcherProcessConfig},
+    clock,
+    l2_source::{L2Source, LocalSource, RpcSource},
+    rollup::{
+        handle::RollupHandle,
+        l1::{L1Client, L1Config},
+    },
+    tasks::{StopSignals, Tasks},
+};
+use anyhow::Context;
+use starling_proto::config::RollupConfig;
+use std::sync::Arc;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+/// Prefix of the transaction manager's metrics.
+const METRICS: &str = "op_batcher_default_";
+
+/// `starling batcher`.
+pub async fn run_batcher(config: BatcherProcessConfig, signals: StopSignals) -> anyhow::Result<()> {
+    let tasks = Tasks::new(CancellationToken::new());
+    serve_metrics(&tasks, config.metrics.as_ref()).await?;
+    let rpc = RpcSource::new(&config.l2)?;
+    let source = L2Source::Rpc(Arc::new(rpc));
+    let mut targets = Vec::new();
+    for url in config
+        .l2
+        .eth
+        .iter()
+        .chain(&config.batcher.throttle_endpoints)
+    {
+        targets.push(ThrottleTarget::at(url, config.l2.timeout)?);
+    }
+    let l1 = config.batcher.l1.as_ref().context("--l1-eth-rpc")?;
+    let l1 = l1_client(l1, None)?;
+    let upstream = Upstream {
+        source,
+        l1,
+        targets,
+        flag: "rpc",
+    };
+    let service = start(config.batcher, upstream, &signals.closing).await?;
+    finish_without_chain(tasks, service, signals).await
+}
+
+/// The parties that a batcher reads from and writes to.
+struct Upstream {
+    source: L2Source,
+    l1: L1Client,
+    targets: Vec<ThrottleTarget>,
+    /// Beginning of the names of its RPC's options.
+    flag: &'static str,
+}
+
+/// The batcher of a node. `l1` is the node's.
+pub(super) async fn start_in_node(
+    config: BatcherConfig,
+    chain: &Chain,
+    rollup: RollupHandle,
+    l1: L1Client,
+    token: &CancellationToken,
+) -> anyhow::Result<Option<Service>> {
+    let chain_id = rollup.config.l1_chain_id;
+    let l1 = match &config.l1 {
+        Some(given) => l1_client(given, Some(chain_id))?,
+        None => l1,
+    };
+    let mut targets = vec![ThrottleTarget::Core(chain.pool().clone())];
+    for url in &config.throttle_endpoints {
+        targets.push(ThrottleTarget::at(url, config.tx.network_timeout)?);
+    }
+    let source = L2Source::Local(LocalSource {
+        chain: chain.clone(),
+        rollup,
+    });
+    let upstream = Upstream {
+        source,
+        l1,
+        targets,
+        flag: "batcher.rpc",
+    };
+    start(config, upstream, token).await
+}
+
+pub(super) fn l1_client(config: &L1Config, chain_id: Option<u64>) -> anyhow::Result<L1Client> {
+    let config = L1Config {
+        chain_id,
+        ..config.clone()
+    };
+    L1Client::new(&config).context("--l1-eth-rpc")
+}
+
+/// Waits for L2 and for L1, and starts the batcher. `None` if the token is cancelled before.
+async fn start(
+    config: BatcherConfig,
+    upstream: Upstream,
+    token: &CancellationToken,
+) -> anyhow::Result<Option<Service>> {
+    let Upstream {
+        source,
+        l1,
+        targets,
+        flag,
+    } = upstream;
+    let what = format!("the rollup node at {}", source.name());
+    let Some(rollup) = wait_for(&what, token, || source.rollup_config()).await else {
+        return Ok(None);
+    };
+    check_options(&config, &rollup)?;
+    let tx_parts = TxParts {
+        options: config.tx.clone(),
+        l1: l1.clone(),
+        signer: config.signer,
+        metrics: METRICS,
+    };
+    let Some((txs, tx_task)) = transactions(tx_parts, token).await? else {
+        return Ok(None);
+    };
+    check_l1_chain(&l1, rollup.l1_chain_id, token).await?;
+    let (load, loads) = watch::channel(Default::default());
+    let (throttling, is_throttling) = watch::channel(false);
+    let (throttle, throttle_task) = throttle(ThrottleParts {
+        options: config.options.throttle.clone(),
+        targets,
+        load: loads,
+        throttling,
+    });
+    let (batcher, task) = batcher(BatcherParts {
+        options: config.options,
+        rollup,
+        source,
+        l1,
+        txs: txs.clone(),
+        load,
+        throttling: is_throttling,
+    })?;
+    let service = Service::new("batcher");
+    let tokens = service.tokens();
+    service.spawn(
+        async move { Ok(task.run(tokens.closing, tokens.ending).await?) },
+        tx_task,
+    );
+    let closing = service.tokens().closing;
+    service.tasks().spawn("throttling", async move {
+        Ok(throttle_task.run(closing).await?)
+    });
+    if let Some(rpc) = &config.rpc {
+        let methods = ServiceRpc::Batcher { batcher, throttle };
+        service_rpc::serve(service.tasks(), methods, txs, rpc, flag).await?;
+    }
+    Ok(Some(service))
+}
+
+/// Checks the options against the chain, and logs what is unusual.
+fn check_options(config: &BatcherConfig, rollup: &RollupConfig) -> anyhow::Result<()> {
+    let now = clock::unix_now();
+    config.options.check_chain(rollup, now)?;
+    for notice in config.options.notices(rollup, now) {
+        tracing::warn!("{notice}");
+    }
+    let settings = if config.options.data_availability.has_blobs() {
+        config.options.blob_settings()
+    } else {
+        config.options.calldata_settings()
+    };
+    tracing::info!(
+        da_type = %config.options.data_availability,
+        max_frame_size = settings.max_frame_size,
+        target_num_frames = config.options.target_num_frames,
+        compressor = %config.options.compressor,
+        compression_algo = %config.options.compression,
+        batch_type = config.options.batch_type,
+        max_channel_duration = config.options.max_channel_duration,
+        "Initialized channel-config"
+    );
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

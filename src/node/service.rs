@@ -1,0 +1,284 @@
+//! A batcher or proposer as a part of a process: its task, its transaction manager, and the order in
+//! which they stop.
+
+use crate::{
+    rollup::l1::L1Client,
+    tasks::{StopSignals, Tasks},
+    txmgr::{
+        options::TxOptions,
+        shell::{TxManager, TxManagerError, TxManagerParts, TxManagerTask, manager},
+        sign::{TxSigner, TxSignerConfig},
+    },
+};
+use anyhow::{Context, anyhow};
+use std::{fmt::Display, future::Future, time::Duration};
+use tokio_util::sync::CancellationToken;
+
+/// Longest time from a signal until L1 has confirmed everything.
+const STOP_LIMIT: Duration = Duration::from_secs(60);
+/// Time to end after that.
+const END_LIMIT: Duration = Duration::from_secs(3);
+/// Pause between two attempts to reach another program at start.
+const UPSTREAM_PAUSE: Duration = Duration::from_secs(2);
+/// How often the log says that a service in the node's process has failed.
+const FAILED_REMINDER: Duration = Duration::from_secs(60);
+
+/// Tokens of a service's tasks.
+#[derive(Clone)]
+pub(super) struct ServiceTokens {
+    /// Finish the work at hand.
+    pub closing: CancellationToken,
+    /// End now.
+    pub ending: CancellationToken,
+}
+
+/// A running service.
+pub(super) struct Service {
+    name: &'static str,
+    tasks: Tasks,
+    tokens: ServiceTokens,
+    /// Longest time from a signal to the end.
+    limit: Duration,
+}
+
+impl Service {
+    pub fn new(name: &'static str) -> Self {
+        Self::within(name, STOP_LIMIT)
+    }
+
+    /// A service with another time to stop.
+    fn within(name: &'static str, limit: Duration) -> Self {
+        let tokens = ServiceTokens {
+            closing: CancellationToken::new(),
+            ending: CancellationToken::new(),
+        };
+        let tasks = Tasks::new(tokens.closing.clone());
+        Self {
+            name,
+            tasks: tasks.with_stop_timeout(limit + END_LIMIT),
+            tokens,
+            limit,
+        }
+    }
+
+    pub fn tokens(&self) -> ServiceTokens {
+        self.tokens.clone()
+    }
+
+    /// The service's tasks; their token is [`ServiceTokens::closing`].
+    pub fn tasks(&self) -> &Tasks {
+        &self.tasks
+    }
+
+    /// Spawns the service's own task and its transaction manager, which closes after it.
+    pub fn spawn<F>(&self, task: F, txs: TxManagerTask)
+    where
+        F: Future<Output = anyhow::Result<()>> + Send + 'static,
+    {
+        let ending = self.tokens.ending.clone();
+        let is_done = CancellationToken::new();
+        let done = is_done.clone().drop_guard();
+        self.tasks.spawn(self.name, async move {
+            let _done = done;
+            task.await
+        });
+        self.tasks.spawn("transaction manager", async move {
+            Ok(txs.run(is_done, ending).await?)
+        });
+    }
+
+    /// Runs until `stop` is cancelled and the work at hand is done, which may take `limit` and
+    /// ends at once when `ending` is cancelled. Fails with the first task that fails.
+    pub async fn run(
+        self,
+        stop: &CancellationToken,
+        ending: &CancellationToken,
+    ) -> anyhow::Result<()> {
+        let (name, tokens, limit) = (self.name, self.tokens, self.limit);
+        let ended = self.tasks.run_until(std::future::pending());
+        let orders = async {
+            stop.cancelled().await;
+            tracing::info!(
+                "stopping the {name}: it waits for L1, at most {} s; a second signal ends that",
+                limit.as_secs()
+            );
+            tokens.closing.cancel();
+            tokio::select! {
+                () = ending.cancelled() => {}
+                () = tokio::time::sleep(limit) => tracing::warn!(
+                    "the {name} did not finish within {} s: it ends now",
+                    limit.as_secs()
+                ),
+            }
+            tokens.ending.cancel();
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            biased;
+            ended = ended => {
+                // A failure of one task ends the others.
+                tokens.ending.cancel();
+                ended
+            }
+            () = orders => Ok(()),
+        }
+    }
+
+    /// As [`Service::run`], in the process of a node, which goes on after a failure: its blocks are
+    /// served and followed, and an operator needs the log and JSON-RPC to find the cause.
+    pub async fn run_in_node(self, stop: &CancellationToken, ending: &CancellationToken) {
+        let name = self.name;
+        let Err(error) = self.run(stop, ending).await else {
+            return;
+        };
+        let text = crate::telemetry::sentence(&error);
+        while !stop.is_cancelled() {
+            tracing::error!(
+                error = text,
+                "the {name} has ended; the node goes on without it"
+            );
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = tokio::time::sleep(FAILED_REMINDER) => {}
+            }
+        }
+    }
+}
+
+/// Runs the services of a node until the first signal, stops the batcher and then the proposer, and
+/// then cancels `node`, the token of everything else. If that is cancelled before, they end at once.
+pub(super) async fn run_in_order(
+    signals: StopSignals,
+    batcher: Option<Service>,
+    proposer: Option<Service>,
+    node: CancellationToken,
+) {
+    let StopSignals { closing, ending } = signals;
+    let stop_proposer = CancellationToken::new();
+    let in_order = async {
+        let first = async {
+            match batcher {
+                Some(batcher) => batcher.run_in_node(&closing, &ending).await,
+                None => closing.cancelled().await,
+            }
+            // A batcher that has failed has not stopped.
+            closing.cancelled().await;
+            stop_proposer.cancel();
+        };
+        let second = async {
+            match proposer {
+                Some(proposer) => proposer.run_in_node(&stop_proposer, &ending).await,
+                None => stop_proposer.cancelled().await,
+            }
+        };
+        tokio::join!(first, second);
+    };
+    tokio::pin!(in_order);
+    let failed = async {
+        node.cancelled().await;
+        closing.cancel();
+        ending.cancel();
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        () = &mut in_order => {}
+        () = failed => {}
+    }
+    node.cancel();
+}
+
+/// Repeats an attempt to use another program until it succeeds, and logs what it waits for, each
+/// cause once. `None` if the token is cancelled before.
+pub(super) async fn wait_for<T, E: Display, F>(
+    what: &str,
+    token: &CancellationToken,
+    attempt: impl Fn() -> F,
+) -> Option<T>
+where
+    F: Future<Output = Result<T, E>>,
+{
+    wait_with(what, token, UPSTREAM_PAUSE, attempt).await
+}
+
+/// As [`wait_for`], with another pause.
+async fn wait_with<T, E: Display, F>(
+    what: &str,
+    token: &CancellationToken,
+    pause: Duration,
+    attempt: impl Fn() -> F,
+) -> Option<T>
+where
+    F: Future<Output = Result<T, E>>,
+{
+    let mut last = None;
+    loop {
+        let answer = token.run_until_cancelled(attempt()).await?;
+        let error = match answer {
+            Ok(value) => {
+                if last.is_some() {
+                    tracing::info!("{what} answers now");
+                }
+                return Some(value);
+            }
+            Err(error) => error.to_string(),
+        };
+        if last.as_ref() != Some(&error) {
+            tracing::warn!(error, "waiting for {what}");
+            last = Some(error);
+        }
+        token.run_until_cancelled(tokio::time::sleep(pause)).await?;
+    }
+}
+
+/// L1 and the account of a service.
+pub(super) struct TxParts {
+    pub options: TxOptions,
+    pub l1: L1Client,
+    pub signer: TxSignerConfig,
+    /// Prefix of the metrics.
+    pub metrics: &'static str,
+}
+
+/// Makes the transaction manager, as soon as L1 answers. `None` if the token is cancelled before.
+pub(super) async fn transactions(
+    parts: TxParts,
+    token: &CancellationToken,
+) -> anyhow::Result<Option<(TxManager, TxManagerTask)>> {
+    parts.options.check().map_err(TxManagerError::Options)?;
+    let opened = token
+        .run_until_cancelled(TxSigner::open(&parts.signer))
+        .await;
+    let Some(signer) = opened.transpose().context("the signer")? else {
+        return Ok(None);
+    };
+    tracing::info!(account = %signer.address(), "the account that sends transactions");
+    let attempt = || {
+        manager(TxManagerParts {
+            options: parts.options.clone(),
+            l1: parts.l1.clone(),
+            signer: signer.clone(),
+            metrics: parts.metrics,
+        })
+    };
+    let what = format!("L1 at {}", parts.l1.endpoint());
+    Ok(wait_for(&what, token, attempt).await)
+}
+
+/// Checks that L1 is the rollup's.
+pub(super) async fn check_l1_chain(
+    l1: &L1Client,
+    expected: u64,
+    token: &CancellationToken,
+) -> anyhow::Result<()> {
+    let what = format!("L1 at {}", l1.endpoint());
+    match wait_for(&what, token, || l1.chain_id()).await {
+        Some(chain_id) if chain_id != expected => Err(anyhow!(
+            "L1 at {} has the chain id {chain_id}, and the rollup's L1 is {expected}: give another endpoint with --l1-eth-rpc",
+            l1.endpoint()
+        )),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,166 @@
+//! The order of stopping, with tasks that note what they are told.
+
+use super::*;
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+const LIMIT: Duration = Duration::from_secs(2);
+
+/// Notes of all tasks, in order.
+type Notes = Arc<Mutex<Vec<String>>>;
+
+/// A service without transactions that needs `work` to finish, which `ending` cuts off.
+fn service(name: &'static str, work: Duration, notes: &Notes) -> Service {
+    let service = Service::within(name, LIMIT);
+    let (tokens, notes) = (service.tokens(), notes.clone());
+    service.tasks().spawn(name, async move {
+        tokens.closing.cancelled().await;
+        notes.lock().push(format!("{name} closes"));
+        tokio::select! {
+            () = tokens.ending.cancelled() => notes.lock().push(format!("{name} gives up")),
+            () = tokio::time::sleep(work) => notes.lock().push(format!("{name} is done")),
+        }
+        Ok(())
+    });
+    service
+}
+
+fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+const LONG: Duration = Duration::from_secs(1_000);
+
+#[tokio::test]
+async fn the_batcher_stops_first_then_the_proposer_then_the_node() {
+    let notes = Notes::default();
+    let signals = StopSignals::default();
+    let node = CancellationToken::new();
+    let batcher = service("batcher", millis(60), &notes);
+    let proposer = service("proposer", millis(200), &notes);
+    let run = run_in_order(signals.clone(), Some(batcher), Some(proposer), node.clone());
+    let signal = async {
+        tokio::time::sleep(millis(20)).await;
+        assert!(notes.lock().is_empty() && !node.is_cancelled());
+        signals.closing.cancel();
+        tokio::time::sleep(millis(100)).await;
+        assert!(!node.is_cancelled(), "the proposer is not done");
+    };
+    tokio::join!(run, signal);
+    assert!(node.is_cancelled());
+    assert_eq!(
+        *notes.lock(),
+        [
+            "batcher closes",
+            "batcher is done",
+            "proposer closes",
+            "proposer is done"
+        ]
+    );
+}
+
+#[tokio::test]
+async fn a_batcher_that_waits_too_long_for_l1_is_ended() {
+    let notes = Notes::default();
+    let signals = StopSignals::default();
+    let node = CancellationToken::new();
+    let batcher = service("batcher", LONG, &notes);
+    signals.closing.cancel();
+    let started = tokio::time::Instant::now();
+    run_in_order(signals, Some(batcher), None, node.clone()).await;
+    assert!(started.elapsed() >= LIMIT);
+    assert_eq!(*notes.lock(), ["batcher closes", "batcher gives up"]);
+    assert!(node.is_cancelled());
+}
+
+#[tokio::test]
+async fn a_second_signal_ends_the_waiting() {
+    let notes = Notes::default();
+    let signals = StopSignals::default();
+    let batcher = service("batcher", LONG, &notes);
+    signals.closing.cancel();
+    let started = tokio::time::Instant::now();
+    let second = async {
+        tokio::time::sleep(millis(30)).await;
+        signals.ending.cancel();
+    };
+    let run = batcher.run(&signals.closing, &signals.ending);
+    let (ended, ()) = tokio::join!(run, second);
+    assert!(ended.is_ok());
+    assert!(started.elapsed() < LIMIT);
+    assert_eq!(*notes.lock(), ["batcher closes", "batcher gives up"]);
+}
+
+#[tokio::test]
+async fn a_node_outlives_a_batcher_that_fails() {
+    let notes = Notes::default();
+    let signals = StopSignals::default();
+    let node = CancellationToken::new();
+    let batcher = Service::within("batcher", LIMIT);
+    batcher.tasks().spawn("batcher", async {
+        tokio::time::sleep(millis(10)).await;
+        anyhow::bail!("another process uses this key")
+    });
+    let proposer = service("proposer", millis(10), &notes);
+    let run = run_in_order(signals.clone(), Some(batcher), Some(proposer), node.clone());
+    let signal = async {
+        tokio::time::sleep(millis(100)).await;
+        assert!(notes.lock().is_empty() && !node.is_cancelled());
+        signals.closing.cancel();
+    };
+    tokio::join!(run, signal);
+    assert_eq!(*notes.lock(), ["proposer closes", "proposer is done"]);
+    assert!(node.is_cancelled());
+}
+
+#[tokio::test]
+async fn a_process_ends_with_the_failure_of_its_service() {
+    let signals = StopSignals::default();
+    let service = Service::within("batcher", LIMIT);
+    service
+        .tasks()
+        .spawn("throttling", async { anyhow::bail!("no such method") });
+    let ended = service.run(&signals.closing, &signals.ending).await;
+    let said = crate::telemetry::sentence(&ended.unwrap_err());
+    assert_eq!(said, "throttling has failed: no such method");
+}
+
+/// The database fails, say: nothing waits for L1.
+#[tokio::test]
+async fn a_node_that_fails_ends_its_services_at_once() {
+    let notes = Notes::default();
+    let node = CancellationToken::new();
+    let batcher = service("batcher", LONG, &notes);
+    let proposer = service("proposer", LONG, &notes);
+    let started = tokio::time::Instant::now();
+    let failure = async {
+        tokio::time::sleep(millis(30)).await;
+        node.cancel();
+    };
+    let signals = StopSignals::default();
+    let run = run_in_order(signals, Some(batcher), Some(proposer), node.clone());
+    tokio::join!(run, failure);
+    assert!(started.elapsed() < LIMIT);
+    let notes = notes.lock();
+    assert!(notes.contains(&"batcher gives up".to_owned()), "{notes:?}");
+    assert!(notes.contains(&"proposer gives up".to_owned()), "{notes:?}");
+}
+
+#[tokio::test]
+async fn an_upstream_that_comes_late_is_waited_for() {
+    let attempts = Mutex::new(0);
+    let attempt = || {
+        let mut attempts = attempts.lock();
+        *attempts += 1;
+        std::future::ready(match *attempts {
+            ..4 => Err("connection refused"),
+            _ => Ok(7),
+        })
+    };
+    let token = CancellationToken::new();
+    let waited = wait_with("L1", &token, millis(5), attempt).await;
+    assert_eq!((waited, *attempts.lock()), (Some(7), 4));
+    token.cancel();
+    let never = || std::future::ready(Err::<(), _>("connection refused"));
+    assert_eq!(wait_for("L1", &token, never).await, None);
+}

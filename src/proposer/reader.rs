@@ -1,0 +1,418 @@
+//! Reads the contracts on L1. Everything of one reading is after the same block, whichever endpoint
+//! answers.
+
+#[cfg(test)]
+mod tests;
+
+use super::{
+    contracts::{self, AbiError},
+    options::ProposalTarget,
+    schedule::{ContractReading, L1Head, L1Reading, Proposal},
+};
+use crate::{
+    rollup::l1::{
+        L1Cause, L1Client, L1Error,
+        plain::{PlainCall, PlainReply},
+    },
+    txmgr::shell::TxCandidate,
+};
+use alloy_primitives::{Address, B256, Bytes, U64, U256};
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+
+/// Games in the first request of a walk: mostly the newest is ours.
+const FIRST_GAMES: u64 = 4;
+/// Games in each later request.
+const MAX_GAMES: u64 = 16;
+/// Games that are looked at for one decision. Each costs its creator a bond.
+const MAX_WALK: u64 = 10_000;
+/// Wei of an ether, for the metric of the balance.
+const ETHER: f64 = 1e18;
+
+/// Why L1 cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReaderError {
+    #[error(transparent)]
+    L1(#[from] L1Error),
+    #[error("{0} of the contract at {1}: {2}")]
+    Call(&'static str, Address, L1Cause),
+    #[error("{0} of the contract at {1}: {2}")]
+    Answer(&'static str, Address, AbiError),
+    #[error("L1's answer to {0} is missing or malformed")]
+    Missing(&'static str),
+    #[error("L1's answers contradict each other: {0}")]
+    Untrue(String),
+    #[error("none of the newest {MAX_WALK} games is ours or older than --proposal-interval")]
+    TooManyGames,
+}
+
+impl ReaderError {
+    /// Whether there is no contract, or another one.
+    pub fn is_wrong_contract(&self) -> bool {
+        matches!(self, Self::Answer(_, _, AbiError::Empty))
+    }
+}
+
+/// The right of an account to propose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Permission {
+    Granted,
+    /// Only this account may propose.
+    OnlyFor(Address),
+    /// The factory has no implementation of the game type.
+    NoGame,
+}
+
+/// Why a proposal is not sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The same claim is on L1, as this game.
+    Exists(Address),
+    /// L1 has another block where the rollup node had derived up to.
+    OtherL1,
+}
+
+/// A reading for the schedule, and for the metrics.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AccountState {
+    pub l1: L1Reading,
+    /// Balance of the account, ether.
+    pub balance: f64,
+}
+
+#[derive(Deserialize)]
+struct HeadJson {
+    number: U64,
+    hash: B256,
+    timestamp: U64,
+}
+
+/// A call to a contract and its name for errors.
+struct NamedCall {
+    name: &'static str,
+    to: Address,
+    data: Bytes,
+}
+
+/// The answers to calls after one block.
+struct NamedReplies {
+    calls: Vec<NamedCall>,
+    replies: Vec<PlainReply>,
+}
+
+/// Reads the contract for one account.
+#[derive(Clone)]
+pub struct ContractReader {
+    l1: L1Client,
+    target: ProposalTarget,
+    account: Address,
+}
+
+impl ContractReader {
+    pub fn new(l1: L1Client, target: ProposalTarget, account: Address) -> Self {
+        Self {
+            l1,
+            target,
+            account,
+        }
+    }
+
+    /// The contract's version.
+    pub async fn version(&self) -> Result<String, ReaderError> {
+        let to = self.target.address();
+        let calls = vec![NamedCall::new("version()", to, contracts::version())];
+        let replies = self.ask(calls, json!("latest")).await?;
+        replies.read(0, contracts::read_text)
+    }
+
+    /// Whether the account may propose now.
+    pub async fn permission(&self) -> Result<Permission, ReaderError> {
+        let only = match self.target {
+            ProposalTarget::Oracle(oracle) => {
+                let call = NamedCall::new("PROPOSER()", oracle, contracts::oracle_proposer());
+                let replies = self.ask(vec![call], json!("latest")).await?;
+                Some(replies.read(0, |answer| contracts::read_address(answer, 0))?)
+            }
+            ProposalTarget::Factory {
+                address, game_type, ..
+            } => {
+                let implementation = contracts::game_implementation(game_type);
+                let arguments = contracts::game_arguments(game_type);
+                let calls = vec![
+                    NamedCall::new("gameImpls()", address, implementation),
+                    NamedCall::new("gameArgs()", address, arguments),
+                ];
+                let replies = self.ask(calls, json!("latest")).await?;
+                let game = replies.read(0, |answer| contracts::read_address(answer, 0))?;
+                if game.is_zero() {
+                    return Ok(Permission::NoGame);
+                }
+                match replies.read(1, contracts::read_permitted) {
+                    Ok(Some(permitted)) => Some(permitted),
+                    // Older factories have no arguments: the implementation has them.
+                    _ => self.proposer_of(game).await?,
+                }
+            }
+        };
+        Ok(match only.filter(|only| *only != self.account) {
+            Some(other) => Permission::OnlyFor(other),
+            None => Permission::Granted,
+        })
+    }
+
+    /// The only proposer of a game's implementation; `None` if anybody may propose.
+    async fn proposer_of(&self, game: Address) -> Result<Option<Address>, ReaderError> {
+        let call = NamedCall::new("proposer()", game, contracts::proposer());
+        match self.ask(vec![call], json!("latest")).await {
+            Ok(replies) => {
+                let proposer = replies.read(0, |answer| contracts::read_address(answer, 0));
+                Ok(proposer.ok().filter(|proposer| !proposer.is_zero()))
+            }
+            // A game without permissions has no such function.
+            Err(ReaderError::L1(L1Error {
+                cause: L1Cause::Refused { .. },
+                ..
+            })) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Reads L1 after its head.
+    pub async fn read(&self) -> Result<AccountState, ReaderError> {
+        let params = json!(["latest", false]);
+        let head: HeadJson = self.l1.plain_call("eth_getBlockByNumber", params).await?;
+        let head = L1Head {
+            number: head.number.to(),
+            hash: head.hash,
+            time: head.timestamp.to(),
+        };
+        let to = self.target.address();
+        let call = match self.target {
+            ProposalTarget::Oracle(_) => {
+                NamedCall::new("nextBlockNumber()", to, contracts::next_block_number())
+            }
+            ProposalTarget::Factory { .. } => {
+                NamedCall::new("gameCount()", to, contracts::game_count())
+            }
+        };
+        let at = at_block(head.hash);
+        let nonce = |block: &Value| ("eth_getTransactionCount", json!([self.account, block]));
+        let calls = [
+            call.at(&at),
+            nonce(&at),
+            nonce(&json!("pending")),
+            ("eth_getBalance", json!([self.account, at])),
+        ];
+        let replies = self.l1.plain_batch(&calls).await?;
+        let mined: U64 = value(&replies, 1, "eth_getTransactionCount")?;
+        // A node without a pool has nothing pending.
+        let pending = value(&replies, 2, "eth_getTransactionCount").unwrap_or(mined);
+        let balance: U256 = value(&replies, 3, "eth_getBalance")?;
+        let replies = NamedReplies {
+            calls: vec![call],
+            replies,
+        };
+        let number = replies.read(0, |answer| contracts::read_u64(answer, 0))?;
+        let contract = match self.target {
+            ProposalTarget::Oracle(_) => ContractReading::Oracle { next_block: number },
+            ProposalTarget::Factory { .. } => ContractReading::Factory {
+                newest: self.newest_game(number, &head).await?,
+            },
+        };
+        Ok(AccountState {
+            l1: L1Reading {
+                head,
+                in_flight: pending > mined,
+                contract,
+            },
+            balance: f64::from(balance) / ETHER,
+        })
+    }
+
+    /// L1's time at the creation of our newest game of the type; `None` if it is older than the
+    /// interval. Games are in the order of their creation.
+    async fn newest_game(&self, count: u64, head: &L1Head) -> Result<Option<u64>, ReaderError> {
+        let ProposalTarget::Factory {
+            address,
+            game_type,
+            interval,
+        } = self.target
+        else {
+            return Ok(None);
+        };
+        let cutoff = head.time.saturating_sub(interval);
+        let (mut end, mut newer) = (count, head.time);
+        while end > 0 {
+            let size = if end == count { FIRST_GAMES } else { MAX_GAMES };
+            let start = end.saturating_sub(size);
+            if count - start > MAX_WALK {
+                return Err(ReaderError::TooManyGames);
+            }
+            let call =
+                |index| NamedCall::new("gameAtIndex()", address, contracts::game_at_index(index));
+            let calls = (start..end).rev().map(call).collect();
+            let replies = self.ask(calls, at_block(head.hash)).await?;
+            let mut games = Vec::new();
+            for index in 0..replies.calls.len() {
+                let game = replies.read(index, contracts::read_listed_game)?;
+                if game.created > newer {
+                    let text = format!("a game of {} follows one of {newer}", game.created);
+                    return Err(ReaderError::Untrue(text));
+                }
+                newer = game.created;
+                if game.created >= cutoff && game.game_type == game_type {
+                    games.push((game.address, game.created));
+                }
+            }
+            if let Some(created) = self.own_of(&games, head).await? {
+                return Ok(Some(created));
+            }
+            if newer < cutoff {
+                return Ok(None);
+            }
+            end = start;
+        }
+        Ok(None)
+    }
+
+    /// The time of the first of these games that our account has created.
+    async fn own_of(
+        &self,
+        games: &[(Address, u64)],
+        head: &L1Head,
+    ) -> Result<Option<u64>, ReaderError> {
+        if games.is_empty() {
+            return Ok(None);
+        }
+        let claim = |(game, _): &(Address, u64)| {
+            NamedCall::new("claimData()", *game, contracts::root_claim_data())
+        };
+        let creator = |(game, _): &(Address, u64)| {
+            NamedCall::new("gameCreator()", *game, contracts::game_creator())
+        };
+        let calls = games.iter().map(creator).chain(games.iter().map(claim));
+        let calls = calls.collect();
+        let replies = self.ask_any(calls, at_block(head.hash)).await?;
+        for (index, (_, created)) in games.iter().enumerate() {
+            // The root claim's claimant is the creator; games without claims have a creator only.
+            let claimant = replies.read(games.len() + index, contracts::read_claimant);
+            let creator = || replies.read(index, |answer| contracts::read_address(answer, 0));
+            if claimant.or_else(|_| creator())? == self.account {
+                return Ok(Some(*created));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The transaction of a proposal, or why there is none.
+    pub async fn candidate(
+        &self,
+        proposal: &Proposal,
+    ) -> Result<Result<TxCandidate, Refusal>, ReaderError> {
+        let (data, value) = match self.target {
+            ProposalTarget::Oracle(_) => {
+                let block = proposal.current_l1;
+                if !self.is_canonical(block.number, block.hash).await? {
+                    return Ok(Err(Refusal::OtherL1));
+                }
+                let (root, number) = (proposal.root, proposal.sequence);
+                let data = contracts::propose_output(root, number, block.hash, block.number);
+                (data, U256::ZERO)
+            }
+            ProposalTarget::Factory {
+                address, game_type, ..
+            } => {
+                let (claim, extra) = (proposal.root, &proposal.extra);
+                let games = contracts::games(game_type, claim, extra);
+                let bond = contracts::init_bond(game_type);
+                let calls = vec![
+                    NamedCall::new("initBonds()", address, bond),
+                    NamedCall::new("games()", address, games),
+                ];
+                let replies = self.ask(calls, json!("latest")).await?;
+                if let Some(game) = replies.read(1, contracts::read_game)? {
+                    return Ok(Err(Refusal::Exists(game)));
+                }
+                let bond = replies.read(0, |answer| contracts::read_u256(answer, 0))?;
+                (contracts::create_game(game_type, claim, extra), bond)
+            }
+        };
+        Ok(Ok(TxCandidate {
+            to: Some(self.target.address()),
+            data,
+            blobs: Vec::new(),
+            gas_limit: 0,
+            value,
+        }))
+    }
+
+    async fn is_canonical(&self, number: u64, hash: B256) -> Result<bool, ReaderError> {
+        let params = json!([U64::from(number), false]);
+        let block: Option<HeadJson> = self.l1.plain_call("eth_getBlockByNumber", params).await?;
+        Ok(block.is_some_and(|block| block.hash == hash))
+    }
+
+    /// Calls after a block, all of which must be answered.
+    async fn ask(&self, calls: Vec<NamedCall>, at: Value) -> Result<NamedReplies, ReaderError> {
+        let plain: Vec<PlainCall> = calls.iter().map(|call| call.at(&at)).collect();
+        let replies = self.l1.plain_batch(&plain).await?;
+        Ok(NamedReplies { calls, replies })
+    }
+
+    /// As [`Self::ask`], but any call may be refused. In parts that endpoints take as one batch.
+    async fn ask_any(&self, calls: Vec<NamedCall>, at: Value) -> Result<NamedReplies, ReaderError> {
+        let mut replies = Vec::with_capacity(calls.len());
+        for part in calls.chunks(MAX_GAMES as usize) {
+            // The first call of a batch must succeed, which this one always does.
+            let mut plain: Vec<PlainCall> = vec![("eth_chainId", json!([]))];
+            plain.extend(part.iter().map(|call| call.at(&at)));
+            replies.extend(self.l1.plain_batch(&plain).await?.into_iter().skip(1));
+        }
+        Ok(NamedReplies { calls, replies })
+    }
+}
+
+impl NamedCall {
+    fn new(name: &'static str, to: Address, data: Bytes) -> Self {
+        Self { name, to, data }
+    }
+
+    fn at(&self, at: &Value) -> PlainCall {
+        (
+            "eth_call",
+            json!([{ "to": self.to, "data": self.data }, at]),
+        )
+    }
+}
+
+impl NamedReplies {
+    fn read<T>(
+        &self,
+        index: usize,
+        read: impl FnOnce(&[u8]) -> Result<T, AbiError>,
+    ) -> Result<T, ReaderError> {
+        let call = &self.calls[index];
+        let reply = self.replies.get(index);
+        let reply = reply.ok_or(ReaderError::Missing(call.name))?;
+        let failed = |cause: &L1Cause| ReaderError::Call(call.name, call.to, cause.clone());
+        let json = reply.as_ref().map_err(failed)?;
+        let answer: Bytes =
+            serde_json::from_str(json.get()).map_err(|_| ReaderError::Missing(call.name))?;
+        read(&answer).map_err(|error| ReaderError::Answer(call.name, call.to, error))
+    }
+}
+
+fn value<T: DeserializeOwned>(
+    replies: &[PlainReply],
+    index: usize,
+    name: &'static str,
+) -> Result<T, ReaderError> {
+    let json = replies.get(index).and_then(|reply| reply.as_ref().ok());
+    let value = json.and_then(|json| serde_json::from_str(json.get()).ok());
+    value.ok_or(ReaderError::Missing(name))
+}
+
+/// EIP-1898, by hash: the answer belongs to this block or there is none.
+fn at_block(hash: B256) -> Value {
+    json!({ "blockHash": hash })
+}

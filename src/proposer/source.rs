@@ -1,0 +1,93 @@
+//! The claims that are proposed: output roots from a rollup node, or from the node in this process,
+//! and super roots from supervisors.
+
+mod supervisor;
+
+pub use supervisor::Supervisors;
+
+use super::schedule::{Proposal, SourceReading};
+use crate::{
+    l2_source::{L2Source, L2SourceError},
+    rollup::l1::L1Cause,
+};
+use starling_proto::l1info::L2BlockRef;
+
+/// Why there is no claim.
+#[derive(Debug, thiserror::Error)]
+pub enum ProposalSourceError {
+    #[error(transparent)]
+    L2(#[from] L2SourceError),
+    #[error("the rollup node has derived nothing yet")]
+    NotDerived,
+    #[error("no available proposal sources: {0}")]
+    NoSupervisor(String),
+    #[error("{name}: {cause}")]
+    Wrong { name: String, cause: L1Cause },
+}
+
+/// The party that computes the claims.
+#[derive(Clone)]
+pub enum ProposalSource {
+    /// Output roots of one chain.
+    Rollup(L2Source),
+    /// Super roots.
+    Supervisors(Supervisors),
+}
+
+impl From<L2Source> for ProposalSource {
+    fn from(source: L2Source) -> Self {
+        Self::Rollup(source)
+    }
+}
+
+/// A claim, and the block whose output it is, if it is that of one chain.
+#[derive(Clone, Debug)]
+pub struct SourcedClaim {
+    pub proposal: Proposal,
+    pub block: Option<L2BlockRef>,
+}
+
+impl ProposalSource {
+    /// What is safe and final now.
+    pub async fn heads(&self) -> Result<SourceReading, ProposalSourceError> {
+        let source = match self {
+            Self::Rollup(source) => source,
+            Self::Supervisors(supervisors) => return supervisors.heads().await,
+        };
+        let heads = source.heads().await?;
+        let current = heads.current_l1.ok_or(ProposalSourceError::NotDerived)?;
+        let number = |block: Option<L2BlockRef>| block.map_or(0, |block| block.id.number);
+        Ok(SourceReading {
+            current_l1: current.id,
+            head_l1: heads
+                .head_l1
+                .map_or(current.id.number, |head| head.id.number),
+            safe: number(heads.safe_l2),
+            finalized: number(heads.finalized_l2),
+        })
+    }
+
+    /// The claim of a sequence number, beside the L1 block of an earlier reading of the heads.
+    pub async fn claim(
+        &self,
+        sequence: u64,
+        heads: &SourceReading,
+    ) -> Result<SourcedClaim, ProposalSourceError> {
+        match self {
+            Self::Rollup(source) => {
+                let output = source.output_at(sequence).await?;
+                Ok(SourcedClaim {
+                    proposal: Proposal::of_output(sequence, output.root, heads.current_l1),
+                    block: Some(output.block),
+                })
+            }
+            Self::Supervisors(supervisors) => {
+                let proposal = supervisors.super_root(sequence).await?;
+                Ok(SourcedClaim {
+                    proposal,
+                    block: None,
+                })
+            }
+        }
+    }
+}

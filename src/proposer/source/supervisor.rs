@@ -1,0 +1,241 @@
+//! Super roots from op-supervisors: the heads of the one that has synced least of L1, a root from
+//! the first that answers with a sound one (specs: interop, super roots).
+
+use super::ProposalSourceError;
+use crate::{
+    l2_source::{L2SourceError, RpcEndpoint},
+    proposer::schedule::{Proposal, SourceReading},
+    rollup::l1::L1Cause,
+};
+use alloy_primitives::{B256, Bytes, U64, U256, keccak256};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use starling_proto::payload::BlockId;
+use std::time::Duration;
+
+const SUPERVISOR: &str = "supervisor";
+const SYNC_STATUS: &str = "supervisor_syncStatus";
+const SUPER_ROOT: &str = "supervisor_superRootAtTimestamp";
+/// Version of super roots that is known.
+const VERSION: u8 = 1;
+/// Chains of a super root; a cluster has a handful.
+const MAX_CHAINS: usize = 1_024;
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct StatusAnswer {
+    /// All zeros if it is not known.
+    #[serde(rename = "minSyncedL1")]
+    min_synced_l1: BlockId,
+    safe_timestamp: u64,
+    finalized_timestamp: u64,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct SuperRootAnswer {
+    cross_safe_derived_from: BlockId,
+    timestamp: U64,
+    super_root: B256,
+    version: Bytes,
+    chains: Vec<ChainAnswer>,
+}
+
+#[derive(Deserialize)]
+struct ChainAnswer {
+    /// Decimal, or hex with 0x, as text or as a number.
+    #[serde(rename = "chainID")]
+    chain_id: Value,
+    /// Output root of the chain's last block at or before the timestamp.
+    canonical: B256,
+}
+
+/// Clients of supervisors of one cluster.
+#[derive(Clone)]
+pub struct Supervisors {
+    endpoints: Vec<RpcEndpoint>,
+}
+
+impl Supervisors {
+    /// Does not connect yet (`--supervisor-rpcs`). `timeout` is for one request.
+    pub fn new(urls: &[String], timeout: Duration) -> Result<Self, L2SourceError> {
+        let endpoint = |url: &String| RpcEndpoint::new(SUPERVISOR, url, timeout);
+        let endpoints: Vec<_> = urls.iter().map(endpoint).collect::<Result<_, _>>()?;
+        if endpoints.is_empty() {
+            return Err(L2SourceError::Empty(SUPERVISOR));
+        }
+        Ok(Self { endpoints })
+    }
+
+    pub(super) async fn heads(&self) -> Result<SourceReading, ProposalSourceError> {
+        let calls = self.endpoints.iter().map(|endpoint| async {
+            let status: StatusAnswer = endpoint.call(SYNC_STATUS, json!([])).await?;
+            if status.min_synced_l1.hash.is_zero() {
+                let cause = L1Cause::Malformed("it has no view of L1 yet".into());
+                return Err(endpoint.wrong(SYNC_STATUS, cause));
+            }
+            Ok(status)
+        });
+        let answers = futures::future::join_all(calls).await;
+        let (known, failed): (Vec<_>, Vec<_>) = answers.into_iter().partition(Result::is_ok);
+        let least = known
+            .into_iter()
+            .flatten()
+            .min_by_key(|status| status.min_synced_l1.number);
+        let Some(least) = least else {
+            return Err(none(failed.into_iter().filter_map(Result::err)));
+        };
+        Ok(SourceReading {
+            current_l1: least.min_synced_l1,
+            head_l1: least.min_synced_l1.number,
+            safe: least.safe_timestamp,
+            finalized: least.finalized_timestamp,
+        })
+    }
+
+    pub(super) async fn super_root(&self, time: u64) -> Result<Proposal, ProposalSourceError> {
+        let mut failures = Vec::new();
+        for endpoint in &self.endpoints {
+            let params = json!([U64::from(time)]);
+            let answer = endpoint.call(SUPER_ROOT, params).await;
+            let read =
+                |answer| read(answer, time).map_err(|cause| endpoint.wrong(SUPER_ROOT, cause));
+            match answer.and_then(read) {
+                Ok(proposal) => return Ok(proposal),
+                Err(error) => failures.push(error),
+            }
+        }
+        Err(none(failures.into_iter()))
+    }
+}
+
+fn none(failures: impl Iterator<Item = L2SourceError>) -> ProposalSourceError {
+    let texts: Vec<String> = failures.map(|error| error.to_string()).collect();
+    ProposalSourceError::NoSupervisor(texts.join("; "))
+}
+
+/// Checks that the root is that of the parts, and of the time that was asked for.
+fn read(answer: SuperRootAnswer, time: u64) -> Result<Proposal, L1Cause> {
+    if answer.version[..] != [VERSION] {
+        let text = format!("unsupported super root version {}", answer.version);
+        return Err(L1Cause::Malformed(text));
+    }
+    let got: u64 = answer.timestamp.to();
+    if got != time {
+        let text = format!("asked for the super root at {time}, got that at {got}");
+        return Err(L1Cause::Untrue(text));
+    }
+    if answer.chains.is_empty() || answer.chains.len() > MAX_CHAINS {
+        let text = format!("a super root of {} chains", answer.chains.len());
+        return Err(L1Cause::Malformed(text));
+    }
+    let mut chains: Vec<(U256, B256)> = answer
+        .chains
+        .iter()
+        .map(|chain| Ok((chain_id(&chain.chain_id)?, chain.canonical)))
+        .collect::<Result<_, L1Cause>>()?;
+    chains.sort_by_key(|(id, _)| *id);
+    let mut extra = vec![VERSION];
+    extra.extend(time.to_be_bytes());
+    for (id, output) in chains {
+        extra.extend(id.to_be_bytes::<32>());
+        extra.extend(output);
+    }
+    let root = keccak256(&extra);
+    if root != answer.super_root {
+        let text = format!(
+            "the super root at {time} is {}, its parts give {root}",
+            answer.super_root
+        );
+        return Err(L1Cause::Untrue(text));
+    }
+    Ok(Proposal {
+        sequence: time,
+        root,
+        extra: extra.into(),
+        current_l1: answer.cross_safe_derived_from,
+    })
+}
+
+fn chain_id(value: &Value) -> Result<U256, L1Cause> {
+    let id = match value {
+        Value::String(text) => text.parse().ok(),
+        other => other.as_u64().map(U256::from),
+    };
+    id.ok_or_else(|| L1Cause::Malformed("a chain id that is no number".into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One chain, with the root computed by hand here: version, time, id, output.
+    fn answer(id: Value) -> Value {
+        let output = B256::repeat_byte(0xaa);
+        let mut bytes = vec![1];
+        bytes.extend(1_000u64.to_be_bytes());
+        bytes.extend(U256::from(901).to_be_bytes::<32>());
+        bytes.extend(output);
+        json!({
+            "crossSafeDerivedFrom": { "hash": B256::repeat_byte(1), "number": 7 },
+            "timestamp": "0x3e8",
+            "superRoot": keccak256(&bytes),
+            "version": "0x01",
+            "chains": [{ "chainID": id, "canonical": output, "pending": "0x" }],
+        })
+    }
+
+    fn of(value: Value) -> Result<Proposal, L1Cause> {
+        read(serde_json::from_value(value).unwrap(), 1_000)
+    }
+
+    #[test]
+    fn a_super_root_is_that_of_its_parts() {
+        for id in [json!("901"), json!("0x385"), json!(901)] {
+            let proposal = of(answer(id)).unwrap();
+            assert_eq!((proposal.sequence, proposal.extra.len()), (1_000, 9 + 64));
+            assert_eq!(proposal.current_l1.number, 7);
+            assert_eq!(keccak256(&proposal.extra), proposal.root);
+        }
+    }
+
+    #[test]
+    fn chains_are_sorted_by_id() {
+        let output = |byte| B256::repeat_byte(byte);
+        let mut bytes = vec![1];
+        bytes.extend(1_000u64.to_be_bytes());
+        for (id, byte) in [(9u64, 2u8), (10, 1)] {
+            bytes.extend(U256::from(id).to_be_bytes::<32>());
+            bytes.extend(output(byte));
+        }
+        let mut value = answer(json!("9"));
+        value["chains"] = json!([
+            { "chainID": "10", "canonical": output(1) },
+            { "chainID": "9", "canonical": output(2) },
+        ]);
+        value["superRoot"] = json!(keccak256(&bytes));
+        assert_eq!(of(value).unwrap().extra, Bytes::from(bytes));
+    }
+
+    #[test]
+    fn wrong_answers_are_refused() {
+        let wrong = |name: &str, value: Value| {
+            let mut answer = answer(json!("901"));
+            answer[name] = value;
+            of(answer).unwrap_err()
+        };
+        let hash = json!(B256::repeat_byte(3));
+        assert!(matches!(wrong("superRoot", hash), L1Cause::Untrue(_)));
+        assert!(matches!(
+            wrong("timestamp", json!("0x3e9")),
+            L1Cause::Untrue(_)
+        ));
+        assert!(matches!(
+            wrong("version", json!("0x02")),
+            L1Cause::Malformed(_)
+        ));
+        assert!(matches!(wrong("chains", json!([])), L1Cause::Malformed(_)));
+        assert!(of(answer(json!("x"))).is_err());
+        assert!(of(answer(json!("902"))).is_err());
+    }
+}

@@ -1,0 +1,453 @@
+//! The loop of the proposer: reads L1 and the source of claims, asks the schedule for the next step
+//! and takes it. One transaction at a time; the transaction manager brings it onto L1.
+
+#[cfg(test)]
+mod tests;
+
+use super::{
+    handle::{Proposer, ProposerCommand, ProposerControlError, ProposerStatus, WAITING},
+    metrics::ProposerMetrics,
+    options::{ProposalTarget, ProposerOptionError, ProposerOptions},
+    reader::{ContractReader, Permission, ReaderError, Refusal},
+    schedule::{
+        L1Reading, Proposal, ProposalSchedule, ProposerStep, ScheduleRules, SourceReading,
+        WaitReason,
+    },
+    source::{ProposalSource, ProposalSourceError, SourcedClaim},
+};
+use crate::{
+    rollup::l1::L1Client,
+    txmgr::{
+        machine::{MinedTx, SendFailure},
+        shell::{TxCandidate, TxManager, TxOutcome},
+    },
+};
+use alloy_primitives::{Bytes, U256};
+use starling_proto::l1info::L2BlockRef;
+use std::time::Duration;
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    time::Instant,
+};
+use tokio_util::sync::CancellationToken;
+
+/// Interval of polls while a claim waits for the next L1 block, at most `--poll-interval`.
+const HELD_POLL: Duration = Duration::from_secs(1);
+/// Gas of an empty transaction.
+const EMPTY_GAS: u64 = 21_000;
+
+/// Why the proposer cannot begin, or has ended.
+#[derive(Debug, thiserror::Error)]
+pub enum ProposerError {
+    #[error("invalid config: {0}")]
+    Options(#[from] ProposerOptionError),
+    #[error("{cause}; is the address of {option} right, and is --l1-eth-rpc the right chain?")]
+    Contract {
+        cause: ReaderError,
+        option: &'static str,
+    },
+    /// Its own error says why.
+    #[error("the transaction manager has ended")]
+    TxManager,
+}
+
+/// Why a poll has no result.
+#[derive(Debug, thiserror::Error)]
+enum PollError {
+    #[error(transparent)]
+    L1(#[from] ReaderError),
+    #[error(transparent)]
+    Source(#[from] ProposalSourceError),
+}
+
+/// Parts that the task is made of.
+pub struct ProposerParts {
+    pub options: ProposerOptions,
+    /// Outputs of the rollup node, or super roots of [`super::Supervisors`].
+    pub source: ProposalSource,
+    pub l1: L1Client,
+    pub txs: TxManager,
+}
+
+/// The task. [`ProposerTask::run`] does everything.
+pub struct ProposerTask {
+    worker: ProposalWorker,
+    commands: mpsc::Receiver<ProposerCommand>,
+    status: watch::Sender<ProposerStatus>,
+}
+
+/// Everything but the commands, so that a command can interrupt a poll.
+struct ProposalWorker {
+    target: ProposalTarget,
+    poll_interval: Duration,
+    schedule: ProposalSchedule,
+    reader: ContractReader,
+    source: ProposalSource,
+    txs: TxManager,
+    metrics: ProposerMetrics,
+    /// The account may propose; asked again after a proposal that L1 refused.
+    permitted: bool,
+    /// The last text that was logged for a poll without a proposal; the same one again is not.
+    last_said: String,
+}
+
+/// A transaction that the manager has.
+struct SentProposal {
+    outcome: oneshot::Receiver<TxOutcome>,
+    /// `None` for an empty transaction.
+    claim: Option<SourcedClaim>,
+}
+
+/// The result of a poll.
+enum Polled {
+    Sent(SentProposal),
+    /// Poll again after this pause.
+    Pause(Duration),
+}
+
+/// Checks the options, and makes the task and its handle. It is running from the start on.
+pub fn proposer(parts: ProposerParts) -> Result<(Proposer, ProposerTask), ProposerError> {
+    let ProposerParts {
+        options,
+        source,
+        l1,
+        txs,
+    } = parts;
+    let target = options.target()?;
+    let (commands, received) = mpsc::channel(WAITING);
+    let (status, watched) = watch::channel(ProposerStatus {
+        running: true,
+        proposed: None,
+    });
+    let worker = ProposalWorker {
+        target,
+        poll_interval: options.poll_interval,
+        schedule: ProposalSchedule::new(ScheduleRules::new(&options, target)),
+        reader: ContractReader::new(l1, target, txs.address()),
+        source,
+        txs,
+        metrics: ProposerMetrics::new(),
+        permitted: false,
+        last_said: String::new(),
+    };
+    let handle = Proposer {
+        commands,
+        status: watched,
+    };
+    let task = ProposerTask {
+        worker,
+        commands: received,
+        status,
+    };
+    Ok((handle, task))
+}
+
+impl ProposerTask {
+    /// Proposes until `closing` is cancelled and the transaction in flight, if any, is confirmed, or
+    /// until `ending` is cancelled. Run the transaction manager as long.
+    pub async fn run(
+        self,
+        closing: CancellationToken,
+        ending: CancellationToken,
+    ) -> Result<(), ProposerError> {
+        let Self {
+            mut worker,
+            mut commands,
+            status,
+        } = self;
+        tracing::info!(contract = %worker.target.address(), account = %worker.txs.address(), "Starting Proposer");
+        tokio::select! {
+            biased;
+            () = ending.cancelled() => return Ok(()),
+            () = closing.cancelled() => return Ok(()),
+            connected = worker.connect() => connected?,
+        }
+        tracing::info!("Proposer started");
+        let (mut sent, mut is_closing) = (None, false);
+        let mut poll_at = Instant::now();
+        loop {
+            if is_closing && sent.is_none() {
+                tracing::info!("Proposer stopped");
+                return Ok(());
+            }
+            let may_poll = !is_closing && sent.is_none() && status.borrow().running;
+            tokio::select! {
+                biased;
+                () = ending.cancelled() => {
+                    say_left(sent.as_ref());
+                    return Ok(());
+                }
+                () = closing.cancelled(), if !is_closing => {
+                    tracing::info!("Stopping Proposer");
+                    is_closing = true;
+                }
+                Some(command) = commands.recv() => {
+                    command_received(command, &status);
+                    poll_at = Instant::now();
+                }
+                outcome = outcome(&mut sent), if sent.is_some() => {
+                    let claim = sent.take().and_then(|sent: SentProposal| sent.claim);
+                    let pause = worker.finished(outcome, claim, &status)?;
+                    poll_at = Instant::now() + pause;
+                }
+                polled = worker.poll_at(poll_at), if may_poll => match polled? {
+                    Polled::Sent(transaction) => sent = Some(transaction),
+                    Polled::Pause(pause) => poll_at = Instant::now() + pause,
+                },
+            }
+        }
+    }
+}
+
+/// The outcome of the transaction in flight; never, if there is none.
+async fn outcome(sent: &mut Option<SentProposal>) -> TxOutcome {
+    match sent {
+        Some(sent) => {
+            let outcome = (&mut sent.outcome).await;
+            outcome.unwrap_or(Err(SendFailure::Closed))
+        }
+        None => std::future::pending().await,
+    }
+}
+
+/// Says which proposal is left behind at the end.
+fn say_left(sent: Option<&SentProposal>) {
+    if let Some(claim) = sent.and_then(|sent| sent.claim.as_ref()) {
+        tracing::warn!(
+            sequenceNum = claim.proposal.sequence,
+            output = %claim.proposal.root,
+            "Proposer stopped before its last proposal was confirmed; the next start finds it on L1"
+        );
+    } else {
+        tracing::info!("Proposer stopped");
+    }
+}
+
+fn command_received(command: ProposerCommand, status: &watch::Sender<ProposerStatus>) {
+    let running = status.borrow().running;
+    let result = match (command.start, running) {
+        (true, true) => Err(ProposerControlError::Running),
+        (false, false) => Err(ProposerControlError::NotRunning),
+        (start, _) => {
+            status.send_modify(|status| status.running = start);
+            let text = if start {
+                "Proposer started"
+            } else {
+                "Proposer stopped"
+            };
+            tracing::info!("{text}");
+            Ok(())
+        }
+    };
+    // The caller may have hung up.
+    let _ = command.answer.send(result);
+}
+
+impl ProposalWorker {
+    /// Waits for L1 and for a predecessor's transactions, and checks the contract.
+    async fn connect(&mut self) -> Result<(), ProposerError> {
+        loop {
+            match self.reader.version().await {
+                Ok(version) => {
+                    let address = self.target.address();
+                    tracing::info!(%address, version, contract = self.target.option(), "Connected to the contract");
+                    break;
+                }
+                Err(cause) if cause.is_wrong_contract() => {
+                    let option = self.target.option();
+                    return Err(ProposerError::Contract { cause, option });
+                }
+                Err(error) => {
+                    self.warn(&format!("waiting for L1: {error}"));
+                    tokio::time::sleep(self.poll_interval).await;
+                }
+            }
+        }
+        let mut status = self.txs.status();
+        if !status.borrow().settled {
+            tracing::info!("waiting for transactions of this account that are not mined yet");
+        }
+        let settled = status.wait_for(|status| status.settled).await;
+        settled.map(|_| ()).map_err(|_| ProposerError::TxManager)
+    }
+
+    /// Polls at a time. Dropping the future loses nothing: a transaction is sent in its last step.
+    async fn poll_at(&mut self, at: Instant) -> Result<Polled, ProposerError> {
+        tokio::time::sleep_until(at).await;
+        match self.poll().await {
+            Ok(polled) => Ok(polled),
+            Err(error) => {
+                self.warn(&format!("Error getting proposal: {error}"));
+                Ok(Polled::Pause(self.poll_interval))
+            }
+        }
+    }
+
+    async fn poll(&mut self) -> Result<Polled, PollError> {
+        if !self.is_permitted().await? {
+            return Ok(Polled::Pause(self.poll_interval));
+        }
+        let account = self.reader.read().await?;
+        self.metrics.balance(account.balance);
+        let l1 = account.l1;
+        let heads = self.source.heads().await?;
+        let now = Instant::now().into_std();
+        match self.schedule.next(&l1, &heads, now) {
+            ProposerStep::Wait(reason) => Ok(self.wait(reason)),
+            ProposerStep::Unblock => Ok(self.unblock().await),
+            ProposerStep::Propose(proposal) => self.propose(proposal, None).await,
+            ProposerStep::Read(sequence) => self.read(sequence, &l1, &heads).await,
+        }
+    }
+
+    async fn read(
+        &mut self,
+        sequence: u64,
+        l1: &L1Reading,
+        heads: &SourceReading,
+    ) -> Result<Polled, PollError> {
+        let SourcedClaim { proposal, block } = self.source.claim(sequence, heads).await?;
+        match self.schedule.claimed(proposal, l1, heads) {
+            ProposerStep::Propose(proposal) => self.propose(proposal, block).await,
+            ProposerStep::Wait(reason) => Ok(self.wait(reason)),
+            // The schedule does not say so twice.
+            ProposerStep::Read(_) | ProposerStep::Unblock => Ok(Polled::Pause(self.poll_interval)),
+        }
+    }
+
+    /// Whether the account may propose; logs once why it may not.
+    async fn is_permitted(&mut self) -> Result<bool, PollError> {
+        if self.permitted {
+            return Ok(true);
+        }
+        let account = self.txs.address();
+        let text = match self.reader.permission().await? {
+            Permission::Granted => {
+                self.permitted = true;
+                return Ok(true);
+            }
+            Permission::OnlyFor(proposer) => format!(
+                "the key's account {account} is not the proposer of this contract, which is {proposer}: nothing is proposed; use that account's key"
+            ),
+            Permission::NoGame => {
+                "the factory has no implementation of this game type: nothing is proposed; check --game-type".into()
+            }
+        };
+        if self.last_said != text {
+            tracing::error!(contract = %self.target.address(), "{text}");
+            self.last_said = text;
+        }
+        Ok(false)
+    }
+
+    fn wait(&mut self, reason: WaitReason) -> Polled {
+        let pause = match reason {
+            WaitReason::L1Head { .. } => HELD_POLL.min(self.poll_interval),
+            _ => self.poll_interval,
+        };
+        match reason {
+            WaitReason::NodeBehind { at, head } => self.warn(&format!(
+                "the rollup node has derived up to L1 block {at} only, and L1 is at {head}: its blocks are too old to be named in a proposal"
+            )),
+            WaitReason::L1Behind { head, need } => self.warn(&format!(
+                "L1's head is block {head}, and our last transaction is in block {need}: the endpoint lags"
+            )),
+            other => {
+                tracing::debug!(reason = ?other, "nothing to propose now");
+                self.last_said.clear();
+            }
+        }
+        Polled::Pause(pause)
+    }
+
+    /// Sends an empty transaction, since an own one is stuck in L1's pool.
+    async fn unblock(&mut self) -> Polled {
+        let account = self.txs.address();
+        tracing::warn!(
+            %account,
+            "a transaction of this account is not mined, and this process did not send it; an empty transaction takes its place"
+        );
+        let empty = TxCandidate {
+            to: Some(account),
+            data: Bytes::new(),
+            blobs: Vec::new(),
+            gas_limit: EMPTY_GAS,
+            value: U256::ZERO,
+        };
+        Polled::Sent(SentProposal {
+            outcome: self.txs.send(empty).await,
+            claim: None,
+        })
+    }
+
+    async fn propose(
+        &mut self,
+        proposal: Proposal,
+        block: Option<L2BlockRef>,
+    ) -> Result<Polled, PollError> {
+        let candidate = match self.reader.candidate(&proposal).await? {
+            Ok(candidate) => candidate,
+            Err(Refusal::Exists(game)) => {
+                tracing::debug!(%game, sequenceNum = proposal.sequence, "Skipping proposal: output root unchanged since last proposed game");
+                return Ok(Polled::Pause(self.poll_interval));
+            }
+            Err(Refusal::OtherL1) => {
+                self.schedule.done(None);
+                let (number, hash) = (proposal.current_l1.number, proposal.current_l1.hash);
+                self.warn(&format!(
+                    "L1 has another block {number} than the rollup node, which has {hash}: waiting until both agree"
+                ));
+                return Ok(Polled::Pause(self.poll_interval));
+            }
+        };
+        tracing::info!(output = %proposal.root, sequenceNum = proposal.sequence, extraData = %proposal.extra, "Proposing output root");
+        Ok(Polled::Sent(SentProposal {
+            outcome: self.txs.send(candidate).await,
+            claim: Some(SourcedClaim { proposal, block }),
+        }))
+    }
+
+    /// Takes the outcome of a transaction; returns the pause before the next poll.
+    fn finished(
+        &mut self,
+        outcome: TxOutcome,
+        claim: Option<SourcedClaim>,
+        status: &watch::Sender<ProposerStatus>,
+    ) -> Result<Duration, ProposerError> {
+        let mined = match outcome {
+            Ok(mined) => mined,
+            Err(SendFailure::Stopped(_)) => return Err(ProposerError::TxManager),
+            Err(error) => {
+                self.schedule.done(None);
+                self.permitted = false;
+                tracing::error!(%error, "Failed to send proposal transaction");
+                return Ok(self.poll_interval);
+            }
+        };
+        self.schedule.done(Some(mined.block));
+        let Some(SourcedClaim { proposal, block }) = claim else {
+            return Ok(Duration::ZERO);
+        };
+        let MinedTx { hash, success, .. } = mined;
+        if !success {
+            self.permitted = false;
+            tracing::error!(tx_hash = %hash, "Proposer tx successfully published but reverted");
+            return Ok(self.poll_interval);
+        }
+        let current = proposal.current_l1;
+        tracing::info!(tx_hash = %hash, l1blocknum = current.number, l1blockhash = %current.hash, "Proposer tx successfully published");
+        self.metrics.proposed(proposal.sequence, block);
+        status.send_modify(|status| status.proposed = Some(proposal.sequence));
+        self.last_said.clear();
+        // The next output may be due already.
+        Ok(Duration::ZERO)
+    }
+
+    /// Logs a cause once, until there is another one.
+    fn warn(&mut self, text: &str) {
+        if self.last_said != text {
+            tracing::warn!("{text}");
+            text.clone_into(&mut self.last_said);
+        }
+    }
+}
