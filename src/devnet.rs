@@ -8,6 +8,7 @@ mod directory;
 pub mod genesis;
 mod given;
 pub mod l1_config;
+mod posters;
 mod processes;
 mod status;
 
@@ -23,6 +24,8 @@ pub use processes::end_with_parent;
 const START_LIMIT: Duration = Duration::from_secs(60);
 /// Timeout of an orderly stop of a node.
 const STOP_LIMIT: Duration = Duration::from_secs(15);
+/// Timeout of an orderly stop of the batcher, which waits until L1 has all blocks.
+const BATCHER_STOP_LIMIT: Duration = Duration::from_secs(60);
 
 #[derive(Debug, thiserror::Error)]
 pub enum DevnetError {
@@ -43,6 +46,8 @@ pub enum NodeRole {
     L1,
     Sequencer,
     Replica,
+    Batcher,
+    Proposer,
 }
 
 /// A node of the network: its command lines and its endpoints.
@@ -50,13 +55,14 @@ pub enum NodeRole {
 pub struct NodePlan {
     pub name: String,
     pub role: NodeRole,
-    /// argv that creates its data directory.
+    /// argv that creates its data directory; empty if it has none.
     pub init: Vec<String>,
     /// argv that runs it.
     pub command: Vec<String>,
+    /// Empty for a batcher and a proposer, which have [`NodePlan::rpc`] only, as is `ws`.
     pub http: String,
     pub ws: String,
-    /// The rollup node's RPC; the L1 has none.
+    /// The RPC of a rollup node, a batcher or a proposer; the L1 has none.
     pub rpc: Option<String>,
     pub metrics: String,
     /// Its multiaddr; the L1 has none.
@@ -65,6 +71,13 @@ pub struct NodePlan {
     pub beacon: Option<String>,
     /// File that receives its standard output and error.
     pub log: PathBuf,
+}
+
+impl NodePlan {
+    /// Whether it keeps a chain: a batcher and a proposer have none.
+    pub fn has_chain(&self) -> bool {
+        !matches!(self.role, NodeRole::Batcher | NodeRole::Proposer)
+    }
 }
 
 /// Runs a network until the token is cancelled or its user ends it.
@@ -84,20 +97,39 @@ pub async fn run(config: DevnetConfig, token: CancellationToken) -> Result<(), D
         status::print_table(&directory);
         status::follow(&directory, &mut processes, &token).await;
         status::say("stopping");
-        processes::stop(processes, STOP_LIMIT).await;
+        stop(processes).await;
     }
     directory.close();
     Ok(())
 }
 
+/// Stops the batcher first, which still needs all others, then the proposer, then the nodes.
+async fn stop(processes: Vec<Process>) {
+    let mut left = processes;
+    for (role, limit) in [
+        (NodeRole::Batcher, BATCHER_STOP_LIMIT),
+        (NodeRole::Proposer, STOP_LIMIT),
+    ] {
+        let (first, others) = left
+            .into_iter()
+            .partition(|process| process.node.role == role);
+        processes::stop(first, limit).await;
+        left = others;
+    }
+    processes::stop(left, STOP_LIMIT).await;
+}
+
 /// Starts every node and returns when all respond. The L1 starts first, because the others read it
-/// when they start.
+/// when they start; batcher and proposer start last.
 async fn start(directory: &Directory) -> Result<Vec<Process>, DevnetError> {
     let nodes = directory.nodes();
-    futures::future::try_join_all(nodes.iter().map(processes::initialise)).await?;
-    let (l1, l2): (Vec<_>, Vec<_>) = nodes.iter().partition(|node| node.role == NodeRole::L1);
+    let (chains, posters): (Vec<_>, Vec<_>) = nodes.iter().partition(|node| node.has_chain());
+    futures::future::try_join_all(chains.iter().map(|node| processes::initialise(node))).await?;
+    let (l1, l2): (Vec<_>, Vec<_>) = chains
+        .into_iter()
+        .partition(|node| node.role == NodeRole::L1);
     let mut running = Vec::new();
-    for group in [l1, l2] {
+    for group in [l1, l2, posters] {
         running.extend(
             futures::future::try_join_all(
                 group

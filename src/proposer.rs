@@ -1,7 +1,7 @@
 //! The proposer: claims on L1 the output roots of L2's blocks, from which withdrawals are proven.
 //!
-//! It proposes to an L2OutputOracle, which names the next block itself, or creates dispute games at
-//! a DisputeGameFactory, one per interval. [`options`] has the settings and their checks,
+//! Proposals go to an L2OutputOracle, which names the next block itself, or as dispute games to a
+//! DisputeGameFactory, one per interval. [`options`] has the settings and their checks,
 //! [`contracts`] encodes calls and decodes their answers, [`schedule`] decides what is proposed and
 //! when: these are pure. [`reader`] reads the contracts on L1, [`source`] the claims, [`task`] is
 //! the loop, [`handle`] stops and starts it.

@@ -118,6 +118,12 @@ pub struct DevnetConfig {
     pub files: Option<DevnetFiles>,
     /// The sequencer's key; `None`: found among the development accounts, or made.
     pub sequencer_key: Option<PathBuf>,
+    /// A batcher runs.
+    pub batcher: bool,
+    /// A proposer runs.
+    pub proposer: bool,
+    /// Type of the proposer's games on the user's own contracts.
+    pub game_type: u32,
     /// The nodes' `--log.level`.
     pub log_level: String,
 }
@@ -329,6 +335,14 @@ impl DevnetConfig {
             sequencer_key: values
                 .text("p2p.sequencer.key.path")?
                 .map(|path| expand_home(&path)),
+            batcher: values.bool("batcher")?,
+            proposer: values.bool("proposer")?,
+            game_type: values.uint("proposer.game-type")?.try_into().map_err(|_| {
+                CliError::Invalid {
+                    name: "proposer.game-type",
+                    reason: "a game type has 32 bits".into(),
+                }
+            })?,
             log_level: values.required_text("log.level")?,
         })
     }

@@ -3,10 +3,12 @@
 //! kept, and the next run resumes its network.
 
 use super::{
-    NodePlan, NodeRole, accounts,
+    NodePlan, NodeRole,
+    accounts::{self, DevAccount},
     genesis::{self, GenesisBuildError, Plan},
     given::{Given, GivenError},
     l1_config,
+    posters::{self, PosterPlan, ProposalContract},
 };
 use crate::{
     chain::store::{Lock, StoreError},
@@ -93,6 +95,12 @@ struct ChainIds {
 struct Contracts {
     portal: Address,
     system_config: Address,
+    /// Where the proposer's outputs go.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    output_oracle: Option<Address>,
+    /// Where the proposer's games are created.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    dispute_game_factory: Option<Address>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -101,9 +109,12 @@ struct NodeEntry {
     role: NodeRole,
     pid: u32,
     command: Vec<String>,
+    /// Batcher and proposer have none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     http: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     ws: String,
-    /// The rollup node's RPC; the L1 has none.
+    /// The RPC of a rollup node, a batcher or a proposer; the L1 has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     rpc: Option<String>,
     metrics: String,
@@ -131,6 +142,18 @@ pub struct Directory {
     given: bool,
     rollup: RollupConfig,
     nodes: Vec<NodePlan>,
+    /// The contract for proposals, whether or not a proposer runs.
+    proposals: Option<ProposalContract>,
+    /// Sentences for the user.
+    notes: Vec<String>,
+}
+
+/// Batcher and proposer that run in a network.
+struct Posters {
+    batcher: Option<DevAccount>,
+    proposer: Option<PosterPlan>,
+    proposals: Option<ProposalContract>,
+    notes: Vec<String>,
 }
 
 impl Directory {
@@ -151,8 +174,9 @@ impl Directory {
         }
         // Written at every start: networks made by an earlier version lack it.
         write_l1_config(&path)?;
-        let nodes = plan_nodes(&path, program, config, verbosity)?;
         let rollup = read_rollup(&path)?;
+        let posters = plan_posters(&path, &rollup, config)?;
+        let nodes = plan_nodes(&path, program, config, verbosity, &posters)?;
         let given = config.files.is_some();
         Ok(Self {
             path,
@@ -162,6 +186,8 @@ impl Directory {
             given,
             rollup,
             nodes,
+            proposals: posters.proposals,
+            notes: posters.notes,
         })
     }
 
@@ -183,13 +209,21 @@ impl Directory {
                 self.rollup.genesis.l2.hash
             );
         }
+        for note in &self.notes {
+            println!("{note}");
+        }
         println!();
         for node in &self.nodes {
             println!("{}", node.command_line());
         }
     }
 
-    /// The L1 first, then the sequencer, then the replicas.
+    /// The contract for proposals; `None` if the L1 has none that is known.
+    pub fn proposals(&self) -> Option<ProposalContract> {
+        self.proposals
+    }
+
+    /// The L1 first, then the sequencer, the replicas, the batcher and the proposer.
     pub fn nodes(&self) -> &[NodePlan] {
         &self.nodes
     }
@@ -247,6 +281,14 @@ impl Directory {
             contracts: Contracts {
                 portal: self.rollup.deposit_contract_address,
                 system_config: self.rollup.l1_system_config_address,
+                output_oracle: match self.proposals {
+                    Some(ProposalContract::OutputOracle(address)) => Some(address),
+                    _ => None,
+                },
+                dispute_game_factory: match self.proposals {
+                    Some(ProposalContract::DisputeGameFactory(address)) => Some(address),
+                    _ => None,
+                },
             },
             nodes: running.into_iter().map(entry).collect(),
             accounts: accounts::all().into_iter().map(account).collect(),
@@ -298,6 +340,7 @@ fn plan_nodes(
     program: &str,
     config: &DevnetConfig,
     verbosity: u8,
+    posters: &Posters,
 ) -> Result<Vec<NodePlan>, DirectoryError> {
     let earlier = earlier(path);
     let ports = |name: &str, ports: &mut Ports| {
@@ -332,7 +375,39 @@ fn plan_nodes(
     let l2 = members
         .iter()
         .map(|member| lines.l2(member, &members, &l1_ports));
-    Ok([lines.l1(&l1_ports)].into_iter().chain(l2).collect())
+    let mut nodes: Vec<NodePlan> = [lines.l1(&l1_ports)].into_iter().chain(l2).collect();
+    let sequencer = &members[0].ports;
+    if let Some(account) = &posters.batcher {
+        let ports = ports("batcher", &mut taken)?;
+        nodes.push(lines.batcher(account, &ports, &l1_ports, sequencer)?);
+    }
+    if let Some(plan) = &posters.proposer {
+        let ports = ports("proposer", &mut taken)?;
+        let game_type = config.game_type;
+        nodes.push(lines.proposer(plan, game_type, &ports, &l1_ports, sequencer)?);
+    }
+    Ok(nodes)
+}
+
+/// Finds the keys of batcher and proposer, and the contract for proposals.
+fn plan_posters(
+    path: &Path,
+    rollup: &RollupConfig,
+    config: &DevnetConfig,
+) -> Result<Posters, DirectoryError> {
+    let genesis = read_l1_genesis(path)?;
+    let batcher = config.batcher.then(|| posters::batcher(rollup)).transpose();
+    let plan = posters::proposer(&genesis, rollup, config.game_type);
+    let proposals = plan.as_ref().ok().map(|plan| plan.contract);
+    let proposer = config.proposer.then_some(plan).transpose();
+    let notes = [batcher.as_ref().err(), proposer.as_ref().err()];
+    let notes = notes.into_iter().flatten().cloned().collect();
+    Ok(Posters {
+        batcher: batcher.ok().flatten(),
+        proposer: proposer.ok().flatten(),
+        proposals,
+        notes,
+    })
 }
 
 /// Locks the directory for this process, before anything in it is read or written. A directory that
@@ -374,7 +449,7 @@ fn make(path: &Path, config: &DevnetConfig) -> Result<(), DirectoryError> {
         .filter(|time| *time > 0)
         .ok_or(DirectoryError::Clock)?;
     let given = given
-        .map(|given| given.files(time, config.l2_block_time))
+        .map(|given| given.files(time, config.l2_block_time, config.game_type))
         .transpose()?;
     let sequencer = sequencer_key(path, config.sequencer_key.as_deref(), signer)?;
     let files = match given {
@@ -441,19 +516,23 @@ fn sequencer_key(
 
 /// Writes the L1's chain config beside its genesis.
 fn write_l1_config(path: &Path) -> Result<(), DirectoryError> {
-    let file = path.join(L1_GENESIS);
-    let damaged = |reason: String| DirectoryError::Damaged {
-        path: file.clone(),
-        reason,
-    };
-    let text = fs::read_to_string(&file).map_err(|error| damaged(error.to_string()))?;
-    let genesis = serde_json::from_str(&text).map_err(|error| damaged(error.to_string()))?;
+    let genesis = read_l1_genesis(path)?;
     write(
         path,
         L1_CHAIN_CONFIG,
         &format!("{:#}", l1_config::of_genesis(&genesis)),
         0o644,
     )
+}
+
+fn read_l1_genesis(path: &Path) -> Result<serde_json::Value, DirectoryError> {
+    let file = path.join(L1_GENESIS);
+    let damaged = |reason: String| DirectoryError::Damaged {
+        path: file.clone(),
+        reason,
+    };
+    let text = fs::read_to_string(&file).map_err(|error| damaged(error.to_string()))?;
+    serde_json::from_str(&text).map_err(|error| damaged(error.to_string()))
 }
 
 fn read_rollup(path: &Path) -> Result<RollupConfig, DirectoryError> {

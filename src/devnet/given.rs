@@ -5,6 +5,7 @@
 use super::{
     accounts,
     genesis::{self, Files, GenesisBuildError},
+    posters,
 };
 use crate::{
     chain::{
@@ -104,8 +105,14 @@ impl Given {
     }
 
     /// The files of a network whose chains begin at `time`, Unix seconds. Seconds between L2 blocks
-    /// are the files' if not given.
-    pub fn files(self, time: u64, l2_block_time: Option<u64>) -> Result<Files, GivenError> {
+    /// are the files' if not given. The batcher gets an account of its own if it shares that of the
+    /// proposer of this game type.
+    pub fn files(
+        self,
+        time: u64,
+        l2_block_time: Option<u64>,
+        game_type: u32,
+    ) -> Result<Files, GivenError> {
         let Self {
             mut l1,
             mut l2,
@@ -125,6 +132,7 @@ impl Given {
             l2["config"] = chain_genesis::config_of_rollup(&rollup)
                 .map_err(|error| GivenError::Genesis { option: L2, error })?;
         }
+        posters::separate(&mut l1, &mut rollup, game_type);
         let old = begin(L2, &mut l2, time)?;
         begin(L1, &mut l1, time)?;
         for fork in Fork::ALL {

@@ -49,6 +49,15 @@ pub enum ProcessError {
     },
 }
 
+/// Beginnings of environment variables that are options.
+const OPTION_PREFIXES: [&str; 5] = [
+    "OP_NODE_",
+    "OP_BATCHER_",
+    "OP_PROPOSER_",
+    "GETH_",
+    "STARLING_",
+];
+
 /// A running node.
 #[derive(Debug)]
 pub struct Process {
@@ -81,7 +90,7 @@ impl Process {
             error,
         })?;
         let deadline = Instant::now() + limit;
-        while super::status::head(&node.http).await.is_none() {
+        while !super::status::responds(node).await {
             if let Ok(Some(status)) = child.try_wait() {
                 return Err(ended(node, status));
             }
@@ -183,7 +192,7 @@ fn command(node: &NodePlan, argv: &[String]) -> Result<Command, ProcessError> {
         .kill_on_drop(true);
     // The command line is complete. Options in our own environment are not meant for this node.
     for (name, _) in std::env::vars_os() {
-        if ["OP_NODE_", "GETH_", "STARLING_"]
+        if OPTION_PREFIXES
             .iter()
             .any(|prefix| name.to_string_lossy().starts_with(prefix))
         {

@@ -1,9 +1,20 @@
 //! Terminal output of a development network: a table of its nodes, and a line that follows their
 //! heads.
 
-use super::{NodeRole, accounts, directory::Directory, processes::Process};
+use super::{
+    NodePlan, NodeRole, accounts, directory::Directory, posters::ProposalContract,
+    processes::Process,
+};
+use crate::proposer::contracts;
+use alloy_primitives::{Address, Bytes, keccak256};
 use indicatif::{ProgressBar, ProgressStyle};
-use jsonrpsee::{core::client::ClientT, http_client::HttpClient, rpc_params};
+use jsonrpsee::{
+    core::{ClientError, client::ClientT, params::ArrayParams},
+    http_client::HttpClient,
+    rpc_params,
+};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
 use std::{process::ExitStatus, time::Duration};
 use tokio_util::sync::CancellationToken;
 
@@ -12,17 +23,99 @@ const INTERVAL: Duration = Duration::from_millis(500);
 /// Timeout of a request to a node on this machine.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 
-/// The newest block of a node; `None` if it does not respond.
-pub async fn head(http: &str) -> Option<u64> {
+async fn request<T: DeserializeOwned>(
+    url: &str,
+    method: &str,
+    params: ArrayParams,
+) -> Result<T, ClientError> {
     let client = HttpClient::builder()
         .request_timeout(ANSWER_LIMIT)
-        .build(http)
-        .ok()?;
-    let number: String = client
-        .request("eth_blockNumber", rpc_params![])
+        .build(url)?;
+    client.request(method, params).await
+}
+
+/// The newest block of a node; `None` if it does not respond.
+pub async fn head(http: &str) -> Option<u64> {
+    let number: String = request(http, "eth_blockNumber", rpc_params![]).await.ok()?;
+    u64::from_str_radix(number.strip_prefix("0x")?, 16).ok()
+}
+
+/// Whether a node serves its RPC. A batcher or proposer does so when it has found L1 and L2.
+pub async fn responds(node: &NodePlan) -> bool {
+    match &node.rpc {
+        Some(rpc) if !node.has_chain() => {
+            let answer = request::<Value>(rpc, "health_status", rpc_params![]).await;
+            matches!(answer, Ok(_) | Err(ClientError::Call(_)))
+        }
+        _ => head(&node.http).await.is_some(),
+    }
+}
+
+/// Unsafe, safe and finalized head of a rollup node, in words.
+async fn heads(rpc: &str) -> Option<String> {
+    let status: Value = request(rpc, "optimism_syncStatus", rpc_params![])
         .await
         .ok()?;
-    u64::from_str_radix(number.strip_prefix("0x")?, 16).ok()
+    let number = |name: &str| status[name]["number"].as_u64();
+    Some(format!(
+        "unsafe #{} safe #{} finalized #{}",
+        number("unsafe_l2")?,
+        number("safe_l2")?,
+        number("finalized_l2")?
+    ))
+}
+
+async fn ask(l1: &str, to: Address, data: Bytes) -> Option<Bytes> {
+    let call = json!({ "to": to, "data": data });
+    request(l1, "eth_call", rpc_params![call, "latest"])
+        .await
+        .ok()
+}
+
+fn call(signature: &str) -> Bytes {
+    Bytes::copy_from_slice(&keccak256(signature)[..4])
+}
+
+/// The newest L2 block that is proposed on L1.
+async fn proposed(l1: &str, contract: ProposalContract) -> Option<u64> {
+    let (to, question) = match contract {
+        ProposalContract::OutputOracle(oracle) => (oracle, "latestBlockNumber()"),
+        ProposalContract::DisputeGameFactory(factory) => {
+            let count = ask(l1, factory, contracts::game_count()).await?;
+            let last = contracts::read_u64(&count, 0).ok()?.checked_sub(1)?;
+            let game = ask(l1, factory, contracts::game_at_index(last)).await?;
+            let game = contracts::read_listed_game(&game).ok()?;
+            (game.address, "l2BlockNumber()")
+        }
+    };
+    let number = ask(l1, to, call(question)).await?;
+    contracts::read_u64(&number, 0).ok()
+}
+
+/// The part of the status line about the whole network.
+async fn progress(directory: &Directory) -> String {
+    let node = |role| directory.nodes().iter().find(|node| node.role == role);
+    let mut words = String::new();
+    if let Some(rpc) = node(NodeRole::Sequencer).and_then(|node| node.rpc.as_ref()) {
+        words = heads(rpc).await.unwrap_or_default();
+    }
+    if let (Some(l1), Some(contract)) = (node(NodeRole::L1), directory.proposals())
+        && let Some(number) = proposed(&l1.http, contract).await
+    {
+        words += &format!(" proposed #{number}");
+    }
+    words
+}
+
+/// The newest block of each node, in words; nothing of nodes without a chain.
+async fn node_heads(directory: &Directory) -> String {
+    let nodes = directory.nodes().iter().filter(|node| node.has_chain());
+    let words = nodes.map(|node| async move {
+        let head = head(&node.http).await;
+        let head = head.map_or("does not answer".into(), |number| format!("#{number}"));
+        format!("{} {head}", node.name)
+    });
+    futures::future::join_all(words).await.join("  ")
 }
 
 /// Prints a sentence above the status line.
@@ -46,8 +139,11 @@ pub fn print_table(directory: &Directory) {
         println!(
             "{:width$}  {:24}{:24}{}",
             node.name,
-            node.http,
-            node.ws,
+            match node.rpc.as_deref() {
+                Some(rpc) if !node.has_chain() => rpc,
+                _ => &node.http,
+            },
+            if node.ws.is_empty() { "-" } else { &node.ws },
             node.p2p.as_deref().unwrap_or("-")
         );
     }
@@ -94,10 +190,9 @@ pub async fn follow(directory: &Directory, processes: &mut [Process], token: &Ca
         line.set_style(style);
     }
     while !token.is_cancelled() {
-        let heads =
-            futures::future::join_all(directory.nodes().iter().map(|node| head(&node.http)));
-        let heads = tokio::select! {
-            heads = heads => heads,
+        let words = async { tokio::join!(node_heads(directory), progress(directory)) };
+        let (heads, progress) = tokio::select! {
+            words = words => words,
             _ = token.cancelled() => break,
         };
         for process in processes.iter_mut() {
@@ -105,19 +200,7 @@ pub async fn follow(directory: &Directory, processes: &mut [Process], token: &Ca
                 line.suspend(|| say(&end_report(process, status)));
             }
         }
-        let words: Vec<String> = directory
-            .nodes()
-            .iter()
-            .zip(heads)
-            .map(|(node, head)| {
-                format!(
-                    "{} {}",
-                    node.name,
-                    head.map_or("does not answer".into(), |number| format!("#{number}"))
-                )
-            })
-            .collect();
-        line.set_message(words.join("  "));
+        line.set_message(format!("{heads}  {progress}"));
         line.tick();
         tokio::select! {
             _ = tokio::time::sleep(INTERVAL) => {}
@@ -134,6 +217,8 @@ impl std::fmt::Display for NodeRole {
             NodeRole::L1 => "l1",
             NodeRole::Sequencer => "sequencer",
             NodeRole::Replica => "replica",
+            NodeRole::Batcher => "batcher",
+            NodeRole::Proposer => "proposer",
         })
     }
 }

@@ -20,7 +20,7 @@ const PROPOSER_AT: usize = 124;
 
 /// Why an answer cannot be what the contract says.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum AbiError {
+pub enum AnswerError {
     /// An account without code answers every call so.
     #[error("an empty answer: there is no such contract")]
     Empty,
@@ -144,7 +144,7 @@ pub struct ListedGame {
 }
 
 /// The answer to [`game_at_index`].
-pub fn read_listed_game(answer: &[u8]) -> Result<ListedGame, AbiError> {
+pub fn read_listed_game(answer: &[u8]) -> Result<ListedGame, AnswerError> {
     Ok(ListedGame {
         game_type: read_u32(answer, 0)?,
         created: read_u64(answer, 1)?,
@@ -153,14 +153,14 @@ pub fn read_listed_game(answer: &[u8]) -> Result<ListedGame, AbiError> {
 }
 
 /// The game's creator in the answer to [`root_claim_data`].
-pub fn read_claimant(answer: &[u8]) -> Result<Address, AbiError> {
+pub fn read_claimant(answer: &[u8]) -> Result<Address, AnswerError> {
     // The whole tuple must be there: parent, countered by, claimant, bond, claim, position, clock.
     read_word(answer, 6)?;
     read_address(answer, 2)
 }
 
 /// The game's address in the answer to [`games`]; `None` if there is no such game.
-pub fn read_game(answer: &[u8]) -> Result<Option<Address>, AbiError> {
+pub fn read_game(answer: &[u8]) -> Result<Option<Address>, AnswerError> {
     read_u64(answer, 1)?;
     let address = read_address(answer, 0)?;
     Ok((!address.is_zero()).then_some(address))
@@ -168,7 +168,7 @@ pub fn read_game(answer: &[u8]) -> Result<Option<Address>, AbiError> {
 
 /// The only account that may create games, in the answer to [`game_arguments`]; `None` if anybody
 /// may.
-pub fn read_permitted(answer: &[u8]) -> Result<Option<Address>, AbiError> {
+pub fn read_permitted(answer: &[u8]) -> Result<Option<Address>, AnswerError> {
     let arguments = read_bytes(answer)?;
     if arguments.len() != PERMISSIONED_ARGS {
         return Ok(None);
@@ -178,51 +178,51 @@ pub fn read_permitted(answer: &[u8]) -> Result<Option<Address>, AbiError> {
 }
 
 /// The word at `index` of an answer.
-pub fn read_word(answer: &[u8], index: usize) -> Result<B256, AbiError> {
+pub fn read_word(answer: &[u8], index: usize) -> Result<B256, AnswerError> {
     if answer.is_empty() {
-        return Err(AbiError::Empty);
+        return Err(AnswerError::Empty);
     }
     let need = (index + 1) * WORD;
     let word = answer.get(need - WORD..need);
-    word.map(B256::from_slice).ok_or(AbiError::Short {
+    word.map(B256::from_slice).ok_or(AnswerError::Short {
         have: answer.len(),
         need,
     })
 }
 
 /// A number of up to 256 bits.
-pub fn read_u256(answer: &[u8], index: usize) -> Result<U256, AbiError> {
+pub fn read_u256(answer: &[u8], index: usize) -> Result<U256, AnswerError> {
     Ok(U256::from_be_bytes(read_word(answer, index)?.0))
 }
 
 /// A number of 64 bits: also block numbers, which no chain has more of.
-pub fn read_u64(answer: &[u8], index: usize) -> Result<u64, AbiError> {
+pub fn read_u64(answer: &[u8], index: usize) -> Result<u64, AnswerError> {
     let word = read_word(answer, index)?;
     let value = U256::from_be_bytes(word.0);
     value
         .try_into()
-        .map_err(|_| AbiError::Range(word, "uint64"))
+        .map_err(|_| AnswerError::Range(word, "uint64"))
 }
 
-fn read_u32(answer: &[u8], index: usize) -> Result<u32, AbiError> {
+fn read_u32(answer: &[u8], index: usize) -> Result<u32, AnswerError> {
     let word = read_word(answer, index)?;
     let value = U256::from_be_bytes(word.0);
     value
         .try_into()
-        .map_err(|_| AbiError::Range(word, "uint32"))
+        .map_err(|_| AnswerError::Range(word, "uint32"))
 }
 
 /// An address.
-pub fn read_address(answer: &[u8], index: usize) -> Result<Address, AbiError> {
+pub fn read_address(answer: &[u8], index: usize) -> Result<Address, AnswerError> {
     let word = read_word(answer, index)?;
     if word[..12].iter().any(|byte| *byte != 0) {
-        return Err(AbiError::Range(word, "address"));
+        return Err(AnswerError::Range(word, "address"));
     }
     Ok(Address::from_word(word))
 }
 
 /// A `string` that is the only value; for logs: at most 64 characters, without control characters.
-pub fn read_text(answer: &[u8]) -> Result<String, AbiError> {
+pub fn read_text(answer: &[u8]) -> Result<String, AnswerError> {
     let bytes = read_bytes(answer)?;
     let text = String::from_utf8_lossy(bytes);
     let plain = text.chars().filter(|character| !character.is_control());
@@ -230,14 +230,14 @@ pub fn read_text(answer: &[u8]) -> Result<String, AbiError> {
 }
 
 /// A `bytes` or `string` that is the only value.
-fn read_bytes(answer: &[u8]) -> Result<&[u8], AbiError> {
+fn read_bytes(answer: &[u8]) -> Result<&[u8], AnswerError> {
     let place = |word: B256| usize::try_from(U256::from_be_bytes(word.0)).ok();
-    let start = place(read_word(answer, 0)?).ok_or(AbiError::Offset)?;
-    let body = answer.get(start..).ok_or(AbiError::Offset)?;
+    let start = place(read_word(answer, 0)?).ok_or(AnswerError::Offset)?;
+    let body = answer.get(start..).ok_or(AnswerError::Offset)?;
     if body.len() < WORD {
-        return Err(AbiError::Offset);
+        return Err(AnswerError::Offset);
     }
     let (length, rest) = body.split_at(WORD);
-    let length = place(B256::from_slice(length)).ok_or(AbiError::Offset)?;
-    rest.get(..length).ok_or(AbiError::Offset)
+    let length = place(B256::from_slice(length)).ok_or(AnswerError::Offset)?;
+    rest.get(..length).ok_or(AnswerError::Offset)
 }

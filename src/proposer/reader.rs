@@ -5,7 +5,7 @@
 mod tests;
 
 use super::{
-    contracts::{self, AbiError},
+    contracts::{self, AnswerError},
     options::ProposalTarget,
     schedule::{ContractReading, L1Head, L1Reading, Proposal},
 };
@@ -37,7 +37,7 @@ pub enum ReaderError {
     #[error("{0} of the contract at {1}: {2}")]
     Call(&'static str, Address, L1Cause),
     #[error("{0} of the contract at {1}: {2}")]
-    Answer(&'static str, Address, AbiError),
+    Answer(&'static str, Address, AnswerError),
     #[error("L1's answer to {0} is missing or malformed")]
     Missing(&'static str),
     #[error("L1's answers contradict each other: {0}")]
@@ -49,7 +49,7 @@ pub enum ReaderError {
 impl ReaderError {
     /// Whether there is no contract, or another one.
     pub fn is_wrong_contract(&self) -> bool {
-        matches!(self, Self::Answer(_, _, AbiError::Empty))
+        matches!(self, Self::Answer(_, _, AnswerError::Empty))
     }
 }
 
@@ -65,7 +65,7 @@ pub enum Permission {
 
 /// Why a proposal is not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum ProposalRefusal {
     /// The same claim is on L1, as this game.
     Exists(Address),
     /// L1 has another block where the rollup node had derived up to.
@@ -81,7 +81,7 @@ pub struct AccountState {
 }
 
 #[derive(Deserialize)]
-struct HeadJson {
+struct L1HeadJson {
     number: U64,
     hash: B256,
     timestamp: U64,
@@ -180,7 +180,7 @@ impl ContractReader {
     /// Reads L1 after its head.
     pub async fn read(&self) -> Result<AccountState, ReaderError> {
         let params = json!(["latest", false]);
-        let head: HeadJson = self.l1.plain_call("eth_getBlockByNumber", params).await?;
+        let head: L1HeadJson = self.l1.plain_call("eth_getBlockByNumber", params).await?;
         let head = L1Head {
             number: head.number.to(),
             hash: head.hash,
@@ -308,12 +308,12 @@ impl ContractReader {
     pub async fn candidate(
         &self,
         proposal: &Proposal,
-    ) -> Result<Result<TxCandidate, Refusal>, ReaderError> {
+    ) -> Result<Result<TxCandidate, ProposalRefusal>, ReaderError> {
         let (data, value) = match self.target {
             ProposalTarget::Oracle(_) => {
                 let block = proposal.current_l1;
                 if !self.is_canonical(block.number, block.hash).await? {
-                    return Ok(Err(Refusal::OtherL1));
+                    return Ok(Err(ProposalRefusal::OtherL1));
                 }
                 let (root, number) = (proposal.root, proposal.sequence);
                 let data = contracts::propose_output(root, number, block.hash, block.number);
@@ -331,7 +331,7 @@ impl ContractReader {
                 ];
                 let replies = self.ask(calls, json!("latest")).await?;
                 if let Some(game) = replies.read(1, contracts::read_game)? {
-                    return Ok(Err(Refusal::Exists(game)));
+                    return Ok(Err(ProposalRefusal::Exists(game)));
                 }
                 let bond = replies.read(0, |answer| contracts::read_u256(answer, 0))?;
                 (contracts::create_game(game_type, claim, extra), bond)
@@ -348,7 +348,7 @@ impl ContractReader {
 
     async fn is_canonical(&self, number: u64, hash: B256) -> Result<bool, ReaderError> {
         let params = json!([U64::from(number), false]);
-        let block: Option<HeadJson> = self.l1.plain_call("eth_getBlockByNumber", params).await?;
+        let block: Option<L1HeadJson> = self.l1.plain_call("eth_getBlockByNumber", params).await?;
         Ok(block.is_some_and(|block| block.hash == hash))
     }
 
@@ -389,7 +389,7 @@ impl NamedReplies {
     fn read<T>(
         &self,
         index: usize,
-        read: impl FnOnce(&[u8]) -> Result<T, AbiError>,
+        read: impl FnOnce(&[u8]) -> Result<T, AnswerError>,
     ) -> Result<T, ReaderError> {
         let call = &self.calls[index];
         let reply = self.replies.get(index);

@@ -48,7 +48,7 @@ pub struct SourcedClaim {
 }
 
 impl ProposalSource {
-    /// What is safe and final now.
+    /// The safe and the final head now.
     pub async fn heads(&self) -> Result<SourceReading, ProposalSourceError> {
         let source = match self {
             Self::Rollup(source) => source,

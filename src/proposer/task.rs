@@ -8,7 +8,7 @@ use super::{
     handle::{Proposer, ProposerCommand, ProposerControlError, ProposerStatus, WAITING},
     metrics::ProposerMetrics,
     options::{ProposalTarget, ProposerOptionError, ProposerOptions},
-    reader::{ContractReader, Permission, ReaderError, Refusal},
+    reader::{ContractReader, Permission, ProposalRefusal, ReaderError},
     schedule::{
         L1Reading, Proposal, ProposalSchedule, ProposerStep, ScheduleRules, SourceReading,
         WaitReason,
@@ -387,11 +387,11 @@ impl ProposalWorker {
     ) -> Result<Polled, PollError> {
         let candidate = match self.reader.candidate(&proposal).await? {
             Ok(candidate) => candidate,
-            Err(Refusal::Exists(game)) => {
+            Err(ProposalRefusal::Exists(game)) => {
                 tracing::debug!(%game, sequenceNum = proposal.sequence, "Skipping proposal: output root unchanged since last proposed game");
                 return Ok(Polled::Pause(self.poll_interval));
             }
-            Err(Refusal::OtherL1) => {
+            Err(ProposalRefusal::OtherL1) => {
                 self.schedule.done(None);
                 let (number, hash) = (proposal.current_l1.number, proposal.current_l1.hash);
                 self.warn(&format!(

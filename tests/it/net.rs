@@ -202,6 +202,8 @@ pub struct Node {
     pub command: Vec<String>,
     pub http: String,
     pub ws: String,
+    /// The RPC of a rollup node, a batcher or a proposer.
+    pub rpc: Option<String>,
     /// Its multiaddr, with its peer id.
     pub p2p: Option<String>,
 }
@@ -280,7 +282,14 @@ pub struct Devnet {
 }
 
 impl Devnet {
+    /// A network without batcher and proposer.
     pub fn start(args: &[&str]) -> Self {
+        let args = [&["--batcher=false", "--proposer=false"], args].concat();
+        Self::start_whole(&args)
+    }
+
+    /// A network with everything that a user's has.
+    pub fn start_whole(args: &[&str]) -> Self {
         let temp = tempfile::tempdir().expect("a temporary folder");
         let dir = temp.path().join("net");
         let log = std::fs::File::create(temp.path().join("devnet.log")).expect("a log file");
@@ -335,8 +344,9 @@ impl Devnet {
                     .iter()
                     .filter_map(text)
                     .collect(),
-                http: text(&node["http"]).expect("http"),
-                ws: text(&node["ws"]).expect("ws"),
+                http: text(&node["http"]).unwrap_or_default(),
+                ws: text(&node["ws"]).unwrap_or_default(),
+                rpc: text(&node["rpc"]),
                 p2p: text(&node["p2p"]),
             })
             .collect();

@@ -2,8 +2,10 @@
 //! development networks, and dispute games on the published contracts. The rollup node is a
 //! stand-in whose L2 becomes final block by block.
 
-use crate::l1_blobs::L1;
-use crate::net::{ask, number};
+use crate::{
+    l1_blobs::L1,
+    net::{Devnet, ask, call, number, wait},
+};
 use alloy_primitives::{Address, B256, Bytes, U64, U256, keccak256};
 use jsonrpsee::{
     RpcModule,
@@ -322,4 +324,78 @@ async fn games_of_the_published_factory_are_one_per_interval_over_kills() {
         assert_eq!(B256::from(claim), root_of(block), "{index}");
     }
     assert_eq!(nonce(&l1.url, account.address, "latest"), count());
+}
+
+/// The heads that a rollup node reports, by their names in the answer.
+fn heads(rpc: &str, names: [&str; 3]) -> [u64; 3] {
+    let status = ask(rpc, "optimism_syncStatus", json!([]));
+    names.map(|name| status[name]["number"].as_u64().expect("a number"))
+}
+
+/// `devnet.json`'s contract of this name.
+fn contract(net: &Devnet, name: &str) -> Option<Address> {
+    let text = std::fs::read_to_string(net.dir.join("devnet.json")).expect("a file");
+    let description: Value = serde_json::from_str(&text).expect("JSON");
+    serde_json::from_value(description["contracts"][name].clone()).expect("an address or none")
+}
+
+/// Whether this is the output root of a block, as a replica has it, which reads L1 alone for it.
+fn is_output(net: &Devnet, block: u64, root: B256) -> bool {
+    let rpc = net.replicas()[0].rpc.clone().expect("an RPC");
+    let output = wait("the output at a replica", PATIENCE, || {
+        call(&rpc, "optimism_outputAtBlock", json!([U64::from(block)])).ok()
+    });
+    output["outputRoot"] == json!(root)
+}
+
+#[test]
+fn a_development_network_has_safe_final_and_proposed_blocks() {
+    let net = Devnet::start_whole(&["--replicas=1", "--l1.block-time=2", "--l2.block-time=1"]);
+    assert_eq!(net.role("batcher").len() + net.role("proposer").len(), 2);
+    let oracle = contract(&net, "output_oracle").expect("an oracle");
+    assert_eq!(contract(&net, "dispute_game_factory"), None);
+    let l1 = net.l1().http;
+    let outputs = || words(&l1, oracle, "nextOutputIndex()", &[])[0].to::<u64>();
+    wait("three outputs", PATIENCE, || (outputs() >= 3).then_some(()));
+    let sequencer = net.sequencer().rpc.expect("an RPC");
+    let [head, safe, finalized] = heads(&sequencer, ["unsafe_l2", "safe_l2", "finalized_l2"]);
+    assert!(head >= safe && safe >= finalized && finalized >= 3 * STEP);
+    for index in 0..outputs() {
+        let output = words(&l1, oracle, "getL2Output(uint256)", &[index]);
+        let block = STEP * (index + 1);
+        assert_eq!(output[2], U256::from(block));
+        assert!(is_output(&net, block, output[0].into()), "{block}");
+    }
+}
+
+#[test]
+fn a_network_on_published_contracts_has_games() {
+    let Some(folder) = starling_testkit::fixture("devnet/jovian") else {
+        return;
+    };
+    let option = |name: &str, file: &str| format!("--{name}={}", folder.join(file).display());
+    let args = [
+        option("l1.genesis", "l1-allocs.json.zst"),
+        option("l2.genesis", "l2-genesis.json.zst"),
+        option("rollup.config", "rollup.json"),
+        "--l1.block-time=2".into(),
+        "--replicas=1".into(),
+    ];
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let net = Devnet::start_whole(&args);
+    let factory = contract(&net, "dispute_game_factory").expect("a factory");
+    assert_eq!(contract(&net, "output_oracle"), None);
+    let l1 = net.l1().http;
+    let games = || words(&l1, factory, "gameCount()", &[])[0].to::<u64>();
+    wait("two games", PATIENCE, || (games() >= 2).then_some(()));
+    let mut last = 0;
+    for index in 0..games() {
+        let game = words(&l1, factory, "gameAtIndex(uint256)", &[index]);
+        assert!(game[1].to::<u64>() > last + 30);
+        last = game[1].to();
+        let address = Address::from_word(game[2].into());
+        let root = words(&l1, address, "rootClaim()", &[])[0];
+        let block = words(&l1, address, "l2BlockNumber()", &[])[0].to::<u64>();
+        assert!(is_output(&net, block, root.into()), "{block}");
+    }
 }

@@ -8,7 +8,7 @@ use revm::{
     context::{TxEnv, result::ExecutionResult},
     database::{CacheDB, EmptyDB},
     primitives::hardfork::SpecId,
-    state::AccountInfo,
+    state::{AccountInfo, Bytecode},
 };
 use std::collections::BTreeMap;
 
@@ -68,6 +68,19 @@ impl Scratch {
         })?;
         self.db.cache.accounts.insert(address, account);
         Ok(())
+    }
+
+    /// Puts an account of a genesis in its place.
+    pub fn insert(&mut self, address: Address, contract: Contract) {
+        let info = AccountInfo {
+            nonce: contract.nonce,
+            ..AccountInfo::from_bytecode(Bytecode::new_legacy(contract.code))
+        };
+        self.db.insert_account_info(address, info);
+        for (slot, value) in contract.storage {
+            // The database is in memory: it has no error.
+            let Ok(()) = self.db.insert_account_storage(address, slot, value);
+        }
     }
 
     /// Gives an account a balance.

@@ -144,6 +144,10 @@ pub const SECTIONS: &[Section] = &[
                 .env(&["STARLING_DEVNET_ROLLUP_CONFIG"]),
             flag("p2p.sequencer.key.path", Path, "", "File with the sequencer's key, unless it is that of a development account")
                 .env(&["STARLING_DEVNET_P2P_SEQUENCER_KEY_PATH"]),
+            flag("batcher", Bool, "true", "Run a batcher, so that blocks become safe").env(&["STARLING_DEVNET_BATCHER"]),
+            flag("proposer", Bool, "true", "Run a proposer, so that withdrawals can be proven").env(&["STARLING_DEVNET_PROPOSER"]),
+            flag("proposer.game-type", Uint, "1", "Type of the proposer's dispute games, on your own contracts")
+                .env(&["STARLING_DEVNET_PROPOSER_GAME_TYPE"]),
             flag("log.level", Text, "info", "Log level of the nodes; each logs to a file in --datadir")
                 .env(&["STARLING_DEVNET_LOG_LEVEL"]),
         ],

@@ -3,9 +3,15 @@
 
 use super::{
     DirectoryError, L1_CHAIN_CONFIG, L1_GENESIS, L2_GENESIS, NodePlan, NodeRole, ROLLUP, new_key,
-    ports::NodePorts,
+    ports::NodePorts, write,
 };
-use crate::cli::key;
+use crate::{
+    cli::key,
+    devnet::{
+        accounts::DevAccount,
+        posters::{PosterPlan, ProposalContract},
+    },
+};
 use std::path::Path;
 
 /// A sequencer or replica: the values that its command line is made of.
@@ -83,7 +89,12 @@ impl CommandLines<'_> {
             format!("--rpc.port={}", ports.rpc),
         ]);
         // All namespaces: only this machine reaches these ports.
-        command.extend(["http", "ws"].map(|end| format!("--{end}.api=eth,net,web3,txpool,opp2p")));
+        let apis = match member.role {
+            // The batcher throttles the sequencer's blocks.
+            NodeRole::Sequencer => "eth,net,web3,txpool,opp2p,miner",
+            _ => "eth,net,web3,txpool,opp2p",
+        };
+        command.extend(["http", "ws"].map(|end| format!("--{end}.api={apis}")));
         command.extend(self.swarm(member, members));
         match (
             member.role,
@@ -117,6 +128,99 @@ impl CommandLines<'_> {
             ports,
             Some(member.multiaddr()),
         )
+    }
+
+    /// The plan of the batcher, which reads the sequencer.
+    pub fn batcher(
+        &self,
+        account: &DevAccount,
+        ports: &NodePorts,
+        l1: &NodePorts,
+        sequencer: &NodePorts,
+    ) -> Result<NodePlan, DirectoryError> {
+        let options = [
+            format!("--l2-eth-rpc={}", sequencer.http_url()),
+            // Blobs in each L1 block: safe heads are seen to move.
+            "--data-availability-type=blobs".into(),
+            "--max-channel-duration=1".into(),
+            "--max-pending-tx=10".into(),
+            "--poll-interval=500ms".into(),
+        ];
+        let role = NodeRole::Batcher;
+        self.poster(role, account, ports, l1, sequencer, &options)
+    }
+
+    /// The plan of the proposer, which reads the sequencer.
+    pub fn proposer(
+        &self,
+        plan: &PosterPlan,
+        game_type: u32,
+        ports: &NodePorts,
+        l1: &NodePorts,
+        sequencer: &NodePorts,
+    ) -> Result<NodePlan, DirectoryError> {
+        let mut options = vec!["--poll-interval=1s".into()];
+        match plan.contract {
+            ProposalContract::OutputOracle(address) => {
+                options.push(format!("--l2oo-address={address}"));
+            }
+            ProposalContract::DisputeGameFactory(address) => options.extend([
+                format!("--game-factory-address={address}"),
+                format!("--game-type={game_type}"),
+                "--proposal-interval=30s".into(),
+            ]),
+        }
+        let role = NodeRole::Proposer;
+        self.poster(role, &plan.account, ports, l1, sequencer, &options)
+    }
+
+    /// The plan of a batcher or proposer with its own `options`. Its key is written to a file.
+    fn poster(
+        &self,
+        role: NodeRole,
+        account: &DevAccount,
+        ports: &NodePorts,
+        l1: &NodePorts,
+        sequencer: &NodePorts,
+        options: &[String],
+    ) -> Result<NodePlan, DirectoryError> {
+        let name = role.to_string();
+        let key = format!("{name}.key");
+        let digits = account.private_key.trim_start_matches("0x");
+        write(self.path, &key, digits, 0o600)?;
+        let mut command = vec![
+            self.program.to_string(),
+            name.clone(),
+            format!("--l1-eth-rpc={}", l1.http_url()),
+            format!("--rollup-rpc={}", sequencer.rpc_url()),
+            format!("--private-key.path={}", self.file(&key)),
+        ];
+        command.extend_from_slice(options);
+        command.extend([
+            // This L1 never reorgs, and is on this machine.
+            "--num-confirmations=1".into(),
+            "--txmgr.receipt-query-interval=500ms".into(),
+            "--rpc.addr=127.0.0.1".into(),
+            format!("--rpc.port={}", ports.rpc),
+            "--rpc.enable-admin".into(),
+            "--metrics.enabled".into(),
+            "--metrics.addr=127.0.0.1".into(),
+            format!("--metrics.port={}", ports.metrics),
+            format!("--log.level={}", self.log_level),
+        ]);
+        Ok(NodePlan {
+            log: self.path.join(format!("{name}.log")),
+            name,
+            role,
+            init: Vec::new(),
+            command,
+            http: String::new(),
+            ws: String::new(),
+            rpc: Some(ports.rpc_url()),
+            metrics: ports.metrics_url(),
+            p2p: None,
+            beacon: None,
+        })
     }
 
     /// Options of a member's swarm. Every member names all others as static peers.
@@ -158,8 +262,8 @@ impl CommandLines<'_> {
             command,
             http: ports.http_url(),
             ws: format!("ws://127.0.0.1:{}", ports.ws),
-            rpc: (role != NodeRole::L1).then(|| format!("http://127.0.0.1:{}", ports.rpc)),
-            metrics: format!("http://127.0.0.1:{}/metrics", ports.metrics),
+            rpc: (role != NodeRole::L1).then(|| ports.rpc_url()),
+            metrics: ports.metrics_url(),
             p2p,
             beacon: None,
             log: self.path.join(format!("{name}.log")),

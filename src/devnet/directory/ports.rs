@@ -18,7 +18,7 @@ const RANDOM_TRIES: usize = 50;
 pub struct NodePorts {
     pub http: u16,
     pub ws: u16,
-    /// The rollup node's RPC; unused on the L1.
+    /// The RPC of a rollup node, a batcher or a proposer; unused on the L1.
     pub rpc: u16,
     /// Unused on the L1, which has no swarm.
     pub p2p: u16,
@@ -57,6 +57,14 @@ impl NodePorts {
 
     pub fn http_url(&self) -> String {
         format!("http://127.0.0.1:{}", self.http)
+    }
+
+    pub fn rpc_url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.rpc)
+    }
+
+    pub fn metrics_url(&self) -> String {
+        format!("http://127.0.0.1:{}/metrics", self.metrics)
     }
 
     /// URL of the L1's Beacon API.

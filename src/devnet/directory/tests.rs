@@ -13,6 +13,9 @@ fn config(datadir: Option<&Path>, replicas: usize) -> DevnetConfig {
         base_port: None,
         files: None,
         sequencer_key: None,
+        batcher: false,
+        proposer: false,
+        game_type: 1,
         log_level: "info".into(),
     }
 }
@@ -367,4 +370,56 @@ fn a_directory_has_one_network_at_a_time_and_a_foreign_one_no_lock() {
         Err(DirectoryError::Foreign(_))
     ));
     assert!(!parent.path().join(Lock::NAME).exists());
+}
+
+#[test]
+fn batcher_and_proposer_read_the_sequencer_and_have_their_keys_in_files() {
+    let whole = DevnetConfig {
+        batcher: true,
+        proposer: true,
+        ..config(None, 1)
+    };
+    let directory = open(&whole).expect("a network");
+    let nodes = directory.nodes();
+    let names: Vec<_> = nodes.iter().map(|node| node.name.as_str()).collect();
+    let expected = ["l1", "sequencer", "replica-1", "batcher", "proposer"];
+    assert_eq!(names, expected);
+    let accounts = [accounts::batcher(), accounts::proposer()];
+    for (node, address) in nodes[3..].iter().zip(accounts) {
+        let parsed = parse(node.command.clone(), &|_| None).expect("a command line");
+        assert_eq!(parsed.notices, Vec::<String>::new(), "{}", node.name);
+        match (node.role, parsed.invocation) {
+            (NodeRole::Batcher, Invocation::Batcher(_))
+            | (NodeRole::Proposer, Invocation::Proposer(_)) => {}
+            (role, other) => panic!("{role}: {other:?}"),
+        }
+        let has = |word: String| assert!(node.command.contains(&word), "{}: {word}", node.name);
+        has(format!("--l1-eth-rpc={}", nodes[0].http));
+        let rollup = nodes[1].rpc.as_deref().expect("an RPC");
+        has(format!("--rollup-rpc={rollup}"));
+        let file = directory.path.join(format!("{}.key", node.name));
+        has(format!("--private-key.path={}", file.display()));
+        let key = fs::read_to_string(&file).expect("a key");
+        assert_eq!(accounts::address_of(&key), Some(address));
+        let mode = fs::metadata(&file).expect("metadata").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        assert!(node.init.is_empty() && !node.has_chain());
+    }
+    let miner = nodes.iter().map(|node| {
+        let words = node.command.iter();
+        words.filter(|word| word.ends_with(",miner")).count()
+    });
+    assert_eq!(miner.collect::<Vec<_>>(), [0, 2, 0, 0, 0]);
+    let running = nodes.iter().map(|node| (node, 1));
+    directory.write_description(running).expect("a description");
+    let text = fs::read_to_string(directory.description()).expect("a file");
+    let description: Value = serde_json::from_str(&text).expect("JSON");
+    let oracle = serde_json::json!(genesis::OUTPUT_ORACLE);
+    assert_eq!(description["contracts"]["output_oracle"], oracle);
+    assert!(description["contracts"]["dispute_game_factory"].is_null());
+    let entries = description["nodes"].as_array().expect("a list");
+    assert_eq!(entries[3]["role"], "batcher");
+    assert_eq!(entries[4]["role"], "proposer");
+    assert!(entries[4]["http"].is_null() && entries[4]["rpc"].is_string());
+    assert!(entries[0]["beacon"].is_string());
 }

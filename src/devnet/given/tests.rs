@@ -24,13 +24,16 @@ fn given() -> Given {
 fn refusal(change: impl FnOnce(&mut Given)) -> String {
     let mut given = given();
     change(&mut given);
-    given.files(NOW, None).expect_err("a refusal").to_string()
+    given
+        .files(NOW, None, 1)
+        .expect_err("a refusal")
+        .to_string()
 }
 
 #[test]
 fn both_chains_begin_now_and_the_hashes_are_theirs() {
     let old = given();
-    let files = given().files(NOW, Some(1)).expect("files");
+    let files = given().files(NOW, Some(1), 1).expect("files");
     let (l1, l2) = (
         parse(L1, &files.l1_genesis).expect("L1"),
         parse(L2, &files.l2_genesis).expect("L2"),
@@ -55,7 +58,11 @@ fn both_chains_begin_now_and_the_hashes_are_theirs() {
     );
     assert_eq!(files.rollup.block_time, 1);
     assert_eq!(
-        given().files(NOW, None).expect("files").rollup.block_time,
+        given()
+            .files(NOW, None, 1)
+            .expect("files")
+            .rollup
+            .block_time,
         2
     );
 }
@@ -65,7 +72,7 @@ fn forks_after_genesis_stay_as_far_away() {
     let mut given = given();
     given.rollup.forks = given.rollup.forks.clone().with(Fork::Karst, Some(1_060));
     given.l2["config"]["karstTime"] = 1_060.into();
-    let files = given.files(NOW, None).expect("files");
+    let files = given.files(NOW, None, 1).expect("files");
     assert_eq!(
         files.rollup.forks,
         ForkSchedule::from_genesis(Fork::Jovian).with(Fork::Karst, Some(NOW + 60))
@@ -104,7 +111,7 @@ fn an_alloc_alone_is_an_l1_of_the_chain_that_the_rollup_config_names() {
     let mut given = given();
     given.l1 = given.l1["alloc"].take();
     given.rollup.l1_chain_id = 1337;
-    let files = given.files(NOW, None).expect("files");
+    let files = given.files(NOW, None, 1).expect("files");
     assert_eq!(
         parse(L1, &files.l1_genesis).expect("L1").spec.chain_id,
         1337
@@ -127,7 +134,7 @@ fn accounts_without_money_get_some_and_others_keep_theirs() {
         second.trim_start_matches("0x").to_owned(),
         json!({ "balance": "0x5" }),
     );
-    let alloc = given.files(NOW, None).expect("files").l2_genesis["alloc"].take();
+    let alloc = given.files(NOW, None, 1).expect("files").l2_genesis["alloc"].take();
     let full = format!("{:#x}", accounts::BALANCE);
     assert_eq!(alloc[first], json!({ "balance": full, "nonce": "0x7" }));
     assert_eq!(alloc[second.trim_start_matches("0x")]["balance"], "0x5");
@@ -144,7 +151,7 @@ fn a_genesis_without_a_config_takes_the_rollup_configs() {
     without.l2["config"] = Value::Null;
     let hash = |given: Given| {
         given
-            .files(NOW, None)
+            .files(NOW, None, 1)
             .expect("files")
             .rollup
             .genesis

@@ -212,7 +212,7 @@ async fn a_proposal_becomes_a_transaction_or_is_refused() {
         ..proposal.clone()
     };
     let refused = oracle(&l1).candidate(&other).await.unwrap();
-    assert_eq!(refused, Err(Refusal::OtherL1));
+    assert_eq!(refused, Err(ProposalRefusal::OtherL1));
 
     let sent = factory(&l1).candidate(&other).await.unwrap().unwrap();
     let expected = contracts::create_game(GAME, other.root, &other.extra);
@@ -223,5 +223,5 @@ async fn a_proposal_becomes_a_transaction_or_is_refused() {
         ..game(time)
     }];
     let refused = factory(&l1).candidate(&other).await.unwrap();
-    assert!(matches!(refused, Err(Refusal::Exists(_))));
+    assert!(matches!(refused, Err(ProposalRefusal::Exists(_))));
 }

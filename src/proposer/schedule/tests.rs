@@ -107,7 +107,7 @@ fn an_output_is_held_until_l1_is_beyond_the_nodes_head() {
     assert_eq!(schedule.next(&at_101, &node(101, 61, 61), now), held);
     let proposes = ProposerStep::Propose(proposal);
     assert_eq!(schedule.next(&at_102, &node(102, 62, 62), now), proposes);
-    // It is on L1: the next block is asked for.
+    // The output is on L1: the next block is asked for.
     schedule.done(Some(102));
     let next = l1(102, next_block(60));
     assert_eq!(
