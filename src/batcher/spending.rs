@@ -13,6 +13,10 @@ const SLOTS: u32 = 60;
 /// Hours of balance below which an operator is warned.
 const SHORT_HOURS: f64 = 24.0;
 
+/// Channels whose costs are summed. Those that were dropped while transactions were in flight are
+/// never asked for.
+const MOST_CHANNELS: usize = 1_024;
+
 /// Transactions' cost in wei, by channel and over the last hour.
 #[derive(Debug, Default)]
 pub struct Spending {
@@ -33,6 +37,9 @@ struct SpendingSlot {
 impl Spending {
     /// A transaction of a channel was paid for.
     pub fn add(&mut self, channel: ChannelId, wei: u128, now: Instant) {
+        if self.channels.len() >= MOST_CHANNELS {
+            self.channels.clear();
+        }
         let cost = self.channels.entry(channel).or_default();
         *cost = cost.saturating_add(wei);
         self.first.get_or_insert(now);

@@ -32,7 +32,7 @@ use crate::{
         shell::{TxManager, TxOutcome},
     },
 };
-use alloy_primitives::B256;
+use alloy_primitives::{Address, B256};
 use futures::{
     StreamExt,
     future::BoxFuture,
@@ -94,6 +94,8 @@ enum BatcherEvent {
     Prices(Result<DataPrices, String>),
     Sent(SentTx, TxOutcome),
     Balance(Option<u128>),
+    /// Account whose batches L2 takes.
+    Sender(Option<Address>),
 }
 
 /// Heads of the rollup node, and number of L1's newest block.
@@ -294,6 +296,7 @@ impl BatcherTask {
             None => SyncWait::Until(0),
         });
         self.ticker.reset_immediately();
+        self.read_sender();
     }
 
     /// Drops block requests.

@@ -116,12 +116,6 @@ fn place(number: u64) -> (u64, u64) {
 }
 
 fn block(number: u64, parent_hash: B256, salt: u64) -> Payload {
-    let header = Header {
-        parent_hash,
-        number,
-        timestamp: CONTEXT.genesis_time + CONTEXT.block_time * number,
-        ..Header::default()
-    };
     let (origin, sequence_number) = place(number);
     let mut transactions = vec![l1_info(origin, sequence_number)];
     // Blocks of the same number on different branches differ.
@@ -129,6 +123,14 @@ fn block(number: u64, parent_hash: B256, salt: u64) -> Payload {
     let count = u64::from(random) + u64::from(salt > 0);
     let seeds = (0..count).map(|index| salt << 40 | number << 8 | index);
     transactions.extend(seeds.map(transaction));
+    let header = Header {
+        parent_hash,
+        number,
+        timestamp: CONTEXT.genesis_time + CONTEXT.block_time * number,
+        // Any commitment to the contents does.
+        transactions_root: keccak256(transactions.concat()),
+        ..Header::default()
+    };
     Payload::sealed(header, transactions)
 }
 

@@ -1,6 +1,7 @@
 //! The integration tests: one binary.
 
 mod bad_input;
+mod batcher;
 mod campaign;
 mod clients;
 mod crash;

@@ -10,7 +10,7 @@ use crate::{
     clock::unix_now,
     rollup::l1::{L1Client, L1Error, Tag},
 };
-use alloy_primitives::U256;
+use alloy_primitives::{Address, U256};
 use futures::{FutureExt, stream::FuturesOrdered};
 use serde_json::json;
 use std::time::{Duration, Instant};
@@ -51,6 +51,29 @@ impl BatcherTask {
         self.events.push(read.boxed());
     }
 
+    /// Reads whose batches L2 takes. Without an answer the check is left out.
+    pub(super) fn read_sender(&mut self) {
+        let (l1, contract) = (self.l1.clone(), self.rollup.l1_system_config_address);
+        let read = async move {
+            let at = l1.block(Tag::Latest).await.ok().flatten()?;
+            let values = l1.system_contract(contract, &at).await.ok()?;
+            Some(values.batcher)
+        };
+        let read = async move { BatcherEvent::Sender(read.await) };
+        self.events.push(read.boxed());
+    }
+
+    fn on_sender(&mut self, sender: Option<Address>) {
+        let account = self.txs.address();
+        if let Some(sender) = sender.filter(|sender| *sender != account) {
+            tracing::error!(
+                %account,
+                batcher = %sender,
+                "the key's account is not the batcher of SystemConfig: L2 ignores its batches; give the key of the batcher"
+            );
+        }
+    }
+
     pub(super) fn on_event(&mut self, event: BatcherEvent) {
         match event {
             BatcherEvent::Polled(answer) => self.on_polled(*answer),
@@ -58,6 +81,7 @@ impl BatcherTask {
             BatcherEvent::Prices(prices) => self.on_prices(prices),
             BatcherEvent::Sent(sent, outcome) => self.on_sent(sent, outcome),
             BatcherEvent::Balance(balance) => self.on_balance(balance),
+            BatcherEvent::Sender(sender) => self.on_sender(sender),
         }
     }
 
@@ -66,7 +90,8 @@ impl BatcherTask {
         if self.phase == BatcherPhase::Stopped {
             return;
         }
-        self.is_fetch_paused = false;
+        // Also without heads of L2: what is loaded goes out, in time.
+        (self.is_fetch_paused, self.may_publish) = (false, true);
         match answer.l1_head {
             Ok(head) => self.l1_head = head.unwrap_or(self.l1_head),
             Err(error) => self.warn("Failed to query L1 tip", error.to_string()),
@@ -94,7 +119,6 @@ impl BatcherTask {
         self.safe = Some(status.local_safe_l2);
         self.note_changes();
         self.report_load();
-        self.may_publish = true;
     }
 
     /// Whether loading may begin; moves the wait on.
@@ -211,8 +235,6 @@ impl BatcherTask {
                     state.on_reorg();
                 }
                 self.note_changes();
-                // Frames of the other branch may still be in flight: they count first.
-                self.phase = BatcherPhase::Syncing(SyncWait::Wanted);
             }
             Some(Insertion::Unwanted) | None => {}
         }

@@ -1,11 +1,14 @@
 //! Data on their way to L1: choice of their place, transactions, outcomes; and the log.
 
-use super::{BatcherError, BatcherEvent, BatcherPhase, BatcherTask, MOST_IN_FLIGHT, SentTx};
+use super::{
+    BatcherError, BatcherEvent, BatcherPhase, BatcherTask, MOST_IN_FLIGHT, SentTx, SyncWait,
+};
 use crate::{
     batcher::{
         availability::{DataPrices, DataSizes, cheaper},
         metrics::{ChannelStage, TxStage},
         options::DataAvailability,
+        range::ClearCause,
         state::{BatchTx, BatcherNotice, BatcherState, ClosedChannel, NextTx, PublishTurn},
         throttle::DataLoad,
     },
@@ -252,6 +255,10 @@ impl BatcherTask {
                 tracing::warn!(%cause, "Clearing state");
                 self.forget_fetches();
                 self.spending.clear_channels();
+                if cause == ClearCause::UnsafeReorg {
+                    // Frames of the other branch may still be in flight: they count first.
+                    self.phase = BatcherPhase::Syncing(SyncWait::Wanted);
+                }
             }
             BatcherNotice::ClassChanged(class) => {
                 tracing::info!(?class, "changing DA type and requeuing blocks");

@@ -80,6 +80,9 @@ pub struct World {
     mined: VecDeque<(u64, PoolTx)>,
     pub derived_to: u64,
     pub safe: Vec<Arc<Payload>>,
+    reader: FrameReader,
+    /// L1 blocks that the reader has read.
+    read: usize,
     pub state: BatcherState,
     rules: BatcherRules,
     restarts: u64,
@@ -95,6 +98,8 @@ impl World {
         let l2 = L2::new(0);
         Self {
             safe: vec![l2.payload(0)],
+            reader: FrameReader::new(l2.payload(0)),
+            read: 0,
             known: vec![l2.payload(0)],
             l2,
             salt: 0,
@@ -260,6 +265,10 @@ impl World {
     pub fn reorg_l1(&mut self, depth: usize) {
         let depth = depth.min(self.l1.len() - 1);
         self.l1.truncate(self.l1.len() - depth);
+        if self.read > self.l1.len() {
+            self.reader = FrameReader::new(self.known[0].clone());
+            self.read = 0;
+        }
         let head = self.l1_head();
         while let Some((_, tx)) = self.mined.pop_back_if(|(at, _)| *at > head) {
             self.pool.push_front(tx);
@@ -287,16 +296,20 @@ impl World {
     /// goes on from the safe head.
     pub fn derive(&mut self, to: u64) {
         self.derived_to = to.min(self.l1_head());
-        let blocks = (self.derived_to - L1_START) as usize;
-        let mut reader = FrameReader::new(self.known[0].clone());
-        for (number, items) in (L1_START..).zip(&self.l1[..=blocks]) {
+        let blocks = (self.derived_to - L1_START) as usize + 1;
+        if blocks < self.read {
+            self.reader = FrameReader::new(self.known[0].clone());
+            self.read = 0;
+        }
+        for (at, items) in self.l1[..blocks].iter().enumerate().skip(self.read) {
             for item in items {
                 for frame in frame::decode(item).expect("whole frames") {
-                    reader.read(frame, number, &self.known);
+                    self.reader.read(frame, L1_START + at as u64, &self.known);
                 }
             }
         }
-        self.safe = reader.safe;
+        self.read = blocks;
+        self.safe = self.reader.safe.clone();
         let safe = self.safe_head();
         if self.l2.get(safe).map(|block| block.hash) != self.safe.last().map(|block| block.hash) {
             let newest = self.l2.newest().max(safe);
