@@ -19,8 +19,10 @@ use crate::{
         l1::{L1Client, L1Config},
     },
     tasks::{StopSignals, Tasks},
+    version::VERSION,
 };
 use anyhow::Context;
+use metrics::gauge;
 use starling_proto::config::RollupConfig;
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -147,6 +149,8 @@ async fn start(
         load,
         throttling: is_throttling,
     })?;
+    gauge!("op_batcher_default_info", "version" => VERSION).set(1.0);
+    gauge!("op_batcher_default_up").set(1.0);
     let service = Service::new("batcher");
     let tokens = service.tokens();
     service.spawn(

@@ -115,3 +115,6 @@ async fn start(
     }
     Ok(Some(service))
 }
+
+#[cfg(test)]
+mod tests;

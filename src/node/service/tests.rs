@@ -1,6 +1,8 @@
 //! The order of stopping, with tasks that note what they are told.
 
 use super::*;
+use crate::{rollup::signer::RemoteConfig, secret::Secret};
+use alloy_primitives::Address;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
@@ -163,4 +165,26 @@ async fn an_upstream_that_comes_late_is_waited_for() {
     token.cancel();
     let never = || std::future::ready(Err::<(), _>("connection refused"));
     assert_eq!(wait_for("L1", &token, never).await, None);
+}
+
+#[tokio::test]
+async fn a_signer_that_is_away_is_waited_for_and_a_wrong_key_is_not() {
+    let away = TxSignerConfig::Remote(RemoteConfig {
+        // Nothing listens on port 1.
+        endpoint: Secret::new("http://127.0.0.1:1"),
+        address: Address::repeat_byte(1),
+        headers: vec![],
+        tls: None,
+        timeout: millis(200),
+    });
+    let token = CancellationToken::new();
+    let opened = tokio::time::timeout(millis(500), open_signer(&away, &token));
+    assert!(opened.await.is_err(), "it waits");
+    let wrong = TxSignerConfig::Key(Secret::new("0x12"));
+    let said = open_signer(&wrong, &token).await.err().expect("no signer");
+    let said = crate::telemetry::sentence(&said);
+    assert!(said.contains("failed to parse the private key"), "{said}");
+    token.cancel();
+    let opened = open_signer(&away, &token).await;
+    assert!(matches!(opened, Ok(None)));
 }
