@@ -36,7 +36,7 @@ pub(super) struct ServiceTokens {
 }
 
 /// A running service.
-pub(super) struct Service {
+pub(super) struct PostingService {
     name: &'static str,
     tasks: Tasks,
     tokens: ServiceTokens,
@@ -44,7 +44,7 @@ pub(super) struct Service {
     limit: Duration,
 }
 
-impl Service {
+impl PostingService {
     pub fn new(name: &'static str) -> Self {
         Self::within(name, STOP_LIMIT)
     }
@@ -132,7 +132,7 @@ impl Service {
         }
     }
 
-    /// As [`Service::run`], in the process of a node, which goes on after a failure: its blocks are
+    /// As [`PostingService::run`], in the process of a node, which goes on after a failure: its blocks are
     /// served and followed, and an operator needs the log and JSON-RPC to find the cause.
     pub async fn run_in_node(self, stop: &CancellationToken, ending: &CancellationToken) {
         let name = self.name;
@@ -157,8 +157,8 @@ impl Service {
 /// then cancels `node`, the token of everything else. If that is cancelled before, they end at once.
 pub(super) async fn run_in_order(
     signals: StopSignals,
-    batcher: Option<Service>,
-    proposer: Option<Service>,
+    batcher: Option<PostingService>,
+    proposer: Option<PostingService>,
     node: CancellationToken,
 ) {
     let StopSignals { closing, ending } = signals;
