@@ -29,7 +29,7 @@ use crate::{
 use anyhow::{Context, bail, ensure};
 use rollup::Rollup;
 use rpc::RpcParts;
-use service::Service;
+use service::PostingService;
 use starling_proto::{
     config::RollupConfig,
     network::overrides::{ForkOverrides, NetworkForks, ScheduleChange},
@@ -101,13 +101,7 @@ pub async fn run_execution(
 
 /// `starling node`: everything in one process.
 pub async fn run_node(config: NodeConfig, signals: StopSignals) -> anyhow::Result<()> {
-    // Batcher and proposer stop before anything else.
-    let has_services = config.batcher.is_some() || config.proposer.is_some();
-    let token = if has_services {
-        CancellationToken::new()
-    } else {
-        signals.closing.clone()
-    };
+    let token = node_token(&config, &signals);
     let tasks = Tasks::new(token.clone());
     serve_metrics(&tasks, config.metrics.as_ref()).await?;
     let rollup_config = Arc::new(rollup_config(&config.rollup, &config.overrides)?);
@@ -134,16 +128,7 @@ pub async fn run_node(config: NodeConfig, signals: StopSignals) -> anyhow::Resul
             .prepare_sequencer(&chain, network.clone(), sequencing)
             .await?;
     }
-    let services = has_services
-        .then(|| rollup.api.clone().context(NO_SAFE_HEAD))
-        .transpose()?
-        .map(|handle| ServiceParts {
-            batcher: config.batcher,
-            proposer: config.proposer,
-            chain: chain.clone(),
-            rollup: handle,
-            l1: rollup.l1_client(),
-        });
+    let services = ServiceParts::of(config.batcher, config.proposer, &chain, &rollup)?;
     let syncing = watch::Sender::new(None);
     let parts = RpcParts {
         network: network.clone(),
@@ -164,22 +149,22 @@ pub async fn run_node(config: NodeConfig, signals: StopSignals) -> anyhow::Resul
     tasks.spawn("pool", pool_maintenance::run(chain.clone(), tasks.token()));
     let started = tokio::select! {
         started = rollup.run(&tasks, &chain, network, &config.l1) => started,
-        () = signals.closing.cancelled() => {
-            token.cancel();
-            Ok(())
-        }
+        () = signals.closing.cancelled() => Ok(()),
     };
-    if started.is_err() {
+    if started.is_err() || signals.closing.is_cancelled() {
         token.cancel();
     }
-    let services = async {
-        match services {
-            Some(parts) => run_services(parts, signals, token).await,
-            None => Ok(()),
-        }
-    };
+    let services = run_services(services, signals, token);
     let (services, finished) = tokio::join!(services, finish(tasks, chain, threads));
     started.and(services).and(finished)
+}
+
+/// The token of everything in the node but batcher and proposer, which stop before.
+fn node_token(config: &NodeConfig, signals: &StopSignals) -> CancellationToken {
+    match (&config.batcher, &config.proposer) {
+        (None, None) => signals.closing.clone(),
+        _ => CancellationToken::new(),
+    }
 }
 
 /// The error of a batcher or proposer in a node that derives nothing.
@@ -194,13 +179,37 @@ struct ServiceParts {
     l1: L1Client,
 }
 
+impl ServiceParts {
+    /// `None` without either. Fails if the node derives no safe head.
+    fn of(
+        batcher: Option<BatcherConfig>,
+        proposer: Option<ProposerConfig>,
+        chain: &Chain,
+        rollup: &Rollup,
+    ) -> anyhow::Result<Option<Self>> {
+        if batcher.is_none() && proposer.is_none() {
+            return Ok(None);
+        }
+        Ok(Some(Self {
+            batcher,
+            proposer,
+            chain: chain.clone(),
+            rollup: rollup.api.clone().context(NO_SAFE_HEAD)?,
+            l1: rollup.l1_client(),
+        }))
+    }
+}
+
 /// Starts batcher and proposer and runs them until a signal; then stops the batcher, the proposer,
 /// and by `node` everything else.
 async fn run_services(
-    parts: ServiceParts,
+    parts: Option<ServiceParts>,
     signals: StopSignals,
     node: CancellationToken,
 ) -> anyhow::Result<()> {
+    let Some(parts) = parts else {
+        return Ok(());
+    };
     let started = tokio::select! {
         started = start_services(parts, &signals.closing) => started,
         () = node.cancelled() => return Ok(()),
@@ -221,7 +230,7 @@ async fn run_services(
 async fn start_services(
     parts: ServiceParts,
     token: &CancellationToken,
-) -> anyhow::Result<(Option<Service>, Option<Service>)> {
+) -> anyhow::Result<(Option<PostingService>, Option<PostingService>)> {
     let (chain, rollup, l1) = (parts.chain, parts.rollup, parts.l1);
     let batcher = match parts.batcher {
         Some(config) => {
@@ -241,7 +250,7 @@ async fn start_services(
 /// it. `None` if a signal came before it started.
 async fn finish_without_chain(
     tasks: Tasks,
-    service: Option<Service>,
+    service: Option<PostingService>,
     signals: StopSignals,
 ) -> anyhow::Result<()> {
     let token = tasks.token();

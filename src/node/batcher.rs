@@ -2,13 +2,13 @@
 
 use super::{
     finish_without_chain, serve_metrics,
-    service::{Service, TxParts, check_l1_chain, transactions, wait_for},
+    service::{PostingService, TxParts, check_l1_chain, transactions, wait_for},
     service_rpc::{self, ServiceRpc},
 };
 use crate::{
     batcher::{
-        task::{BatcherParts, batcher},
-        throttle::{ThrottleParts, ThrottleTarget, throttle},
+        task::{BatcherParts, BatcherTask, batcher},
+        throttle::{ThrottleParts, ThrottleTarget, ThrottleTask, throttle},
     },
     chain::Chain,
     cli::config::{BatcherConfig, BatcherProcessConfig},
@@ -19,8 +19,11 @@ use crate::{
         l1::{L1Client, L1Config},
     },
     tasks::{StopSignals, Tasks},
+    txmgr::shell::TxManagerTask,
+    version::VERSION,
 };
 use anyhow::Context;
+use metrics::gauge;
 use starling_proto::config::RollupConfig;
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -46,7 +49,7 @@ pub async fn run_batcher(config: BatcherProcessConfig, signals: StopSignals) -> 
     }
     let l1 = config.batcher.l1.as_ref().context("--l1-eth-rpc")?;
     let l1 = l1_client(l1, None)?;
-    let upstream = Upstream {
+    let upstream = BatcherUpstream {
         source,
         l1,
         targets,
@@ -57,7 +60,7 @@ pub async fn run_batcher(config: BatcherProcessConfig, signals: StopSignals) -> 
 }
 
 /// The parties that a batcher reads from and writes to.
-struct Upstream {
+struct BatcherUpstream {
     source: L2Source,
     l1: L1Client,
     targets: Vec<ThrottleTarget>,
@@ -72,7 +75,7 @@ pub(super) async fn start_in_node(
     rollup: RollupHandle,
     l1: L1Client,
     token: &CancellationToken,
-) -> anyhow::Result<Option<Service>> {
+) -> anyhow::Result<Option<PostingService>> {
     let chain_id = rollup.config.l1_chain_id;
     let l1 = match &config.l1 {
         Some(given) => l1_client(given, Some(chain_id))?,
@@ -86,7 +89,7 @@ pub(super) async fn start_in_node(
         chain: chain.clone(),
         rollup,
     });
-    let upstream = Upstream {
+    let upstream = BatcherUpstream {
         source,
         l1,
         targets,
@@ -106,10 +109,10 @@ pub(super) fn l1_client(config: &L1Config, chain_id: Option<u64>) -> anyhow::Res
 /// Waits for L2 and for L1, and starts the batcher. `None` if the token is cancelled before.
 async fn start(
     config: BatcherConfig,
-    upstream: Upstream,
+    upstream: BatcherUpstream,
     token: &CancellationToken,
-) -> anyhow::Result<Option<Service>> {
-    let Upstream {
+) -> anyhow::Result<Option<PostingService>> {
+    let BatcherUpstream {
         source,
         l1,
         targets,
@@ -147,21 +150,30 @@ async fn start(
         load,
         throttling: is_throttling,
     })?;
-    let service = Service::new("batcher");
-    let tokens = service.tokens();
-    service.spawn(
-        async move { Ok(task.run(tokens.closing, tokens.ending).await?) },
-        tx_task,
-    );
-    let closing = service.tokens().closing;
-    service.tasks().spawn("throttling", async move {
-        Ok(throttle_task.run(closing).await?)
-    });
+    let service = spawn(task, tx_task, throttle_task);
     if let Some(rpc) = &config.rpc {
         let methods = ServiceRpc::Batcher { batcher, throttle };
         service_rpc::serve(service.tasks(), methods, txs, rpc, flag).await?;
     }
     Ok(Some(service))
+}
+
+/// Spawns the batcher's tasks.
+fn spawn(task: BatcherTask, txs: TxManagerTask, throttling: ThrottleTask) -> PostingService {
+    gauge!("op_batcher_default_info", "version" => VERSION).set(1.0);
+    gauge!("op_batcher_default_up").set(1.0);
+    let service = PostingService::new("batcher");
+    let tokens = service.tokens();
+    let closing = tokens.closing.clone();
+    service.spawn(
+        async move { Ok(task.run(tokens.closing, tokens.ending).await?) },
+        txs,
+    );
+    service.tasks().spawn(
+        "throttling",
+        async move { Ok(throttling.run(closing).await?) },
+    );
+    service
 }
 
 /// Checks the options against the chain, and logs what is unusual.

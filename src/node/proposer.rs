@@ -3,7 +3,7 @@
 use super::{
     batcher::l1_client,
     finish_without_chain, serve_metrics,
-    service::{Service, TxParts, transactions, wait_for},
+    service::{PostingService, TxParts, transactions, wait_for},
     service_rpc::{self, ServiceRpc},
 };
 use crate::{
@@ -55,7 +55,7 @@ pub(super) async fn start_in_node(
     rollup: RollupHandle,
     l1: L1Client,
     token: &CancellationToken,
-) -> anyhow::Result<Option<Service>> {
+) -> anyhow::Result<Option<PostingService>> {
     let chain_id = rollup.config.l1_chain_id;
     let l1 = match &config.l1 {
         Some(given) => l1_client(given, Some(chain_id))?,
@@ -80,7 +80,7 @@ async fn start(
     l1: L1Client,
     flag: &'static str,
     token: &CancellationToken,
-) -> anyhow::Result<Option<Service>> {
+) -> anyhow::Result<Option<PostingService>> {
     if let ProposalSource::Rollup(source) = &source {
         let what = format!("the rollup node at {}", source.name());
         let answered = wait_for(&what, token, || source.heads()).await;
@@ -103,7 +103,7 @@ async fn start(
         l1,
         txs: txs.clone(),
     })?;
-    let service = Service::new("proposer");
+    let service = PostingService::new("proposer");
     let tokens = service.tokens();
     service.spawn(
         async move { Ok(task.run(tokens.closing, tokens.ending).await?) },
@@ -115,3 +115,6 @@ async fn start(
     }
     Ok(Some(service))
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,12 +2,15 @@
 //! which they stop.
 
 use crate::{
-    rollup::l1::L1Client,
+    rollup::{
+        l1::L1Client,
+        signer::{RemoteCause, RemoteError},
+    },
     tasks::{StopSignals, Tasks},
     txmgr::{
         options::TxOptions,
         shell::{TxManager, TxManagerError, TxManagerParts, TxManagerTask, manager},
-        sign::{TxSigner, TxSignerConfig},
+        sign::{TxSignError, TxSigner, TxSignerConfig},
     },
 };
 use anyhow::{Context, anyhow};
@@ -33,7 +36,7 @@ pub(super) struct ServiceTokens {
 }
 
 /// A running service.
-pub(super) struct Service {
+pub(super) struct PostingService {
     name: &'static str,
     tasks: Tasks,
     tokens: ServiceTokens,
@@ -41,7 +44,7 @@ pub(super) struct Service {
     limit: Duration,
 }
 
-impl Service {
+impl PostingService {
     pub fn new(name: &'static str) -> Self {
         Self::within(name, STOP_LIMIT)
     }
@@ -83,7 +86,12 @@ impl Service {
             task.await
         });
         self.tasks.spawn("transaction manager", async move {
-            Ok(txs.run(is_done, ending).await?)
+            let ended = txs.run(is_done, ending.clone()).await;
+            if ended.is_err() {
+                // Without it the service cannot finish its work.
+                ending.cancel();
+            }
+            Ok(ended?)
         });
     }
 
@@ -124,7 +132,7 @@ impl Service {
         }
     }
 
-    /// As [`Service::run`], in the process of a node, which goes on after a failure: its blocks are
+    /// As [`PostingService::run`], in the process of a node, which goes on after a failure: its blocks are
     /// served and followed, and an operator needs the log and JSON-RPC to find the cause.
     pub async fn run_in_node(self, stop: &CancellationToken, ending: &CancellationToken) {
         let name = self.name;
@@ -149,8 +157,8 @@ impl Service {
 /// then cancels `node`, the token of everything else. If that is cancelled before, they end at once.
 pub(super) async fn run_in_order(
     signals: StopSignals,
-    batcher: Option<Service>,
-    proposer: Option<Service>,
+    batcher: Option<PostingService>,
+    proposer: Option<PostingService>,
     node: CancellationToken,
 ) {
     let StopSignals { closing, ending } = signals;
@@ -245,10 +253,7 @@ pub(super) async fn transactions(
     token: &CancellationToken,
 ) -> anyhow::Result<Option<(TxManager, TxManagerTask)>> {
     parts.options.check().map_err(TxManagerError::Options)?;
-    let opened = token
-        .run_until_cancelled(TxSigner::open(&parts.signer))
-        .await;
-    let Some(signer) = opened.transpose().context("the signer")? else {
+    let Some(signer) = open_signer(&parts.signer, token).await? else {
         return Ok(None);
     };
     tracing::info!(account = %signer.address(), "the account that sends transactions");
@@ -262,6 +267,29 @@ pub(super) async fn transactions(
     };
     let what = format!("L1 at {}", parts.l1.endpoint());
     Ok(wait_for(&what, token, attempt).await)
+}
+
+/// Opens the key. A signer in another process is waited for if it cannot be reached. `None` if the
+/// token is cancelled before.
+async fn open_signer(
+    config: &TxSignerConfig,
+    token: &CancellationToken,
+) -> anyhow::Result<Option<TxSigner>> {
+    let attempt = || async {
+        match TxSigner::open(config).await {
+            Err(TxSignError::Remote(error)) if is_away(&error) => Err(error),
+            opened => Ok(opened),
+        }
+    };
+    let opened = wait_for("the signer", token, attempt).await;
+    opened.transpose().context("the signer")
+}
+
+fn is_away(error: &RemoteError) -> bool {
+    matches!(
+        error.cause,
+        RemoteCause::Unreachable(_) | RemoteCause::Slow(_)
+    )
 }
 
 /// Checks that L1 is the rollup's.

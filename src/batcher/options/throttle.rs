@@ -156,7 +156,7 @@ impl ThrottleOptions {
                 "throttle.block-size-lower-limit must be less than throttle.block-size-upper-limit",
             );
         }
-        self.check_curve(self.curve).or_else(|text| wrong(text))
+        self.check_curve(self.curve).or_else(wrong)
     }
 
     /// Checks what only some curves need.

@@ -115,7 +115,7 @@ async fn call(
     }
 }
 
-async fn check_methods(endpoint: &RpcEndpoint) {
+async fn check_settings(endpoint: &RpcEndpoint) {
     let ok = async |method, params| call(endpoint, method, params).await.unwrap();
     let said = async |method, params| call(endpoint, method, params).await.unwrap_err();
     assert_eq!(
@@ -137,6 +137,11 @@ async fn check_methods(endpoint: &RpcEndpoint) {
             .await
             .contains("error -32602")
     );
+}
+
+async fn check_throttling(endpoint: &RpcEndpoint) {
+    let ok = async |method, params| call(endpoint, method, params).await.unwrap();
+    let said = async |method, params| call(endpoint, method, params).await.unwrap_err();
     let controller = ok("admin_getThrottleController", json!([])).await;
     assert_eq!(controller["type"], "quadratic");
     assert_eq!(controller["max_block_size"], 130_000);
@@ -160,6 +165,11 @@ async fn check_methods(endpoint: &RpcEndpoint) {
         ok("admin_resetThrottleController", json!([])).await,
         json!(null)
     );
+}
+
+async fn check_start(endpoint: &RpcEndpoint) {
+    let ok = async |method, params| call(endpoint, method, params).await.unwrap();
+    let said = async |method, params| call(endpoint, method, params).await.unwrap_err();
     for method in ["admin_stopBatcher", "admin_flushBatcher"] {
         assert!(
             said(method, json!([]))
@@ -197,7 +207,9 @@ async fn a_batcher_waits_for_its_rollup_node_serves_its_rpc_and_ends_on_a_signal
     *upstreams.is_up.lock() = true;
     let url = format!("http://127.0.0.1:{port}");
     let endpoint = RpcEndpoint::new("batcher", &url, PATIENCE).unwrap();
-    check_methods(&endpoint).await;
+    check_settings(&endpoint).await;
+    check_throttling(&endpoint).await;
+    check_start(&endpoint).await;
     signals.closing.cancel();
     // It runs, and its rollup node has no heads: nothing is loaded that would have to be posted.
     let ended = tokio::time::timeout(PATIENCE, process).await;

@@ -1,6 +1,8 @@
 //! The order of stopping, with tasks that note what they are told.
 
 use super::*;
+use crate::{rollup::signer::RemoteConfig, secret::Secret};
+use alloy_primitives::Address;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
@@ -10,8 +12,8 @@ const LIMIT: Duration = Duration::from_secs(2);
 type Notes = Arc<Mutex<Vec<String>>>;
 
 /// A service without transactions that needs `work` to finish, which `ending` cuts off.
-fn service(name: &'static str, work: Duration, notes: &Notes) -> Service {
-    let service = Service::within(name, LIMIT);
+fn service(name: &'static str, work: Duration, notes: &Notes) -> PostingService {
+    let service = PostingService::within(name, LIMIT);
     let (tokens, notes) = (service.tokens(), notes.clone());
     service.tasks().spawn(name, async move {
         tokens.closing.cancelled().await;
@@ -96,7 +98,7 @@ async fn a_node_outlives_a_batcher_that_fails() {
     let notes = Notes::default();
     let signals = StopSignals::default();
     let node = CancellationToken::new();
-    let batcher = Service::within("batcher", LIMIT);
+    let batcher = PostingService::within("batcher", LIMIT);
     batcher.tasks().spawn("batcher", async {
         tokio::time::sleep(millis(10)).await;
         anyhow::bail!("another process uses this key")
@@ -116,7 +118,7 @@ async fn a_node_outlives_a_batcher_that_fails() {
 #[tokio::test]
 async fn a_process_ends_with_the_failure_of_its_service() {
     let signals = StopSignals::default();
-    let service = Service::within("batcher", LIMIT);
+    let service = PostingService::within("batcher", LIMIT);
     service
         .tasks()
         .spawn("throttling", async { anyhow::bail!("no such method") });
@@ -163,4 +165,26 @@ async fn an_upstream_that_comes_late_is_waited_for() {
     token.cancel();
     let never = || std::future::ready(Err::<(), _>("connection refused"));
     assert_eq!(wait_for("L1", &token, never).await, None);
+}
+
+#[tokio::test]
+async fn a_signer_that_is_away_is_waited_for_and_a_wrong_key_is_not() {
+    let away = TxSignerConfig::Remote(RemoteConfig {
+        // Nothing listens on port 1.
+        endpoint: Secret::new("http://127.0.0.1:1"),
+        address: Address::repeat_byte(1),
+        headers: vec![],
+        tls: None,
+        timeout: millis(200),
+    });
+    let token = CancellationToken::new();
+    let opened = tokio::time::timeout(millis(500), open_signer(&away, &token));
+    assert!(opened.await.is_err(), "it waits");
+    let wrong = TxSignerConfig::Key(Secret::new("0x12"));
+    let said = open_signer(&wrong, &token).await.expect_err("no signer");
+    let said = crate::telemetry::sentence(&said);
+    assert!(said.contains("failed to parse the private key"), "{said}");
+    token.cancel();
+    let opened = open_signer(&away, &token).await;
+    assert!(matches!(opened, Ok(None)));
 }
