@@ -82,6 +82,7 @@ impl CommandLines<'_> {
             // The L1 is on this machine: frequent polling costs nothing, and deposits arrive
             // sooner.
             "--l1.http-poll-interval=500ms".into(),
+            "--l1.epoch-poll-interval=1s".into(),
         ]);
         command.extend(self.rpc(ports));
         command.extend([
