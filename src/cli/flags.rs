@@ -95,7 +95,7 @@ impl Role {
             Role::Batcher => "Post the blocks of a sequencer on L1",
             Role::Proposer => "Propose outputs of the chain on L1, for withdrawals",
             Role::Devnet => {
-                "Run a private network on this machine: an L1, a sequencer and replicas"
+                "Run a private network on this machine: an L1, a sequencer, replicas, a batcher and a proposer"
             }
             Role::Init => "Write a genesis block into a data directory",
             Role::Import => {
