@@ -267,6 +267,27 @@ fn empty_blocks_beyond_the_drift_take_the_next_origin() {
     assert_eq!(drops.get(DropReason::SequencerDrift), 1);
 }
 
+/// Beyond the drift an empty block that takes the next origin stays, though later origins have begun.
+#[test]
+fn an_empty_block_beyond_the_drift_may_skip_no_origin() {
+    let mut world = World::new(rollup(Fork::Delta));
+    world.mine_to(2);
+    for (number, seconds) in [(1, 1), (2, 2)] {
+        world.l1[number].block.time = START + seconds;
+    }
+    let genesis = world.chain[0].clone();
+    let mut plan = vec![(0, NONE); 10];
+    plan.push((1, NONE));
+    let blocks = world.blocks(&genesis, &plan);
+    let batches = world.singular(&blocks);
+    let item = world.channel(&batches);
+    world.mine([item]).block.time = START + 30;
+    world.derive();
+    assert_eq!(world.chain.len() - 1, 11, "block 11 is at second 22");
+    let drops = world.pipeline.drain_drops();
+    assert_eq!(drops.get(DropReason::SequencerDrift), 0);
+}
+
 /// The blocks of a span before the one that breaks a rule stay in Holocene; before it the full
 /// check drops the span.
 #[test]
