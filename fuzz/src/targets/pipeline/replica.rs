@@ -1,30 +1,60 @@
 //! A pipeline with an engine that executes nothing, and reads that may fail.
 
 use super::batcher::FuzzBatcher;
-use alloy_primitives::{B256, Bytes, keccak256};
+use alloy_consensus::Header;
+use alloy_primitives::{Address, B256, Bytes, keccak256};
 use starling_proto::{
     config::RollupConfig,
     derive::{DerivedAttributes, DropReason, Need, Pipeline, PipelineStep},
     fork::{BlobSchedule, Fork, ForkSchedule},
     l1info::L1BlockInfo,
     payload::Payload,
+    system_config::Eip1559Params,
 };
 use std::{collections::BTreeMap, sync::Arc};
 
-#[path = "../../../../proto/src/derive/tests/simulated.rs"]
-mod simulated;
-
-pub use simulated::{BATCHER, CONFIG, L2_TIME, PORTAL, START};
-
-/// Seconds between L1 blocks.
+/// Unix seconds of both genesis blocks.
+pub const START: u64 = 1_000_000;
 pub const L1_TIME: u64 = 6;
+pub const L2_TIME: u64 = 2;
+pub const BATCHER: Address = Address::repeat_byte(0xba);
+pub const PORTAL: Address = Address::repeat_byte(0xde);
+pub const CONFIG: Address = Address::repeat_byte(0xc0);
 /// Last byte of transactions that the engine refuses.
 pub const INVALID: u8 = 0xee;
 
 /// A chain on each fork, or one on which Fjord, Granite and Holocene activate.
 pub fn rollup(byte: u8) -> Arc<RollupConfig> {
+    let json = serde_json::json!({
+        "genesis": {
+            "l1": { "hash": l1_hash(0), "number": 0 },
+            "l2": { "hash": B256::repeat_byte(0x22), "number": 0 },
+            "l2_time": START,
+            "system_config": {
+                "batcherAddr": BATCHER,
+                "overhead": B256::ZERO,
+                "scalar": B256::with_last_byte(1),
+                "gasLimit": 30_000_000,
+            },
+        },
+        "block_time": L2_TIME,
+        "max_sequencer_drift": 20,
+        "seq_window_size": 8,
+        "channel_timeout": 4,
+        "l1_chain_id": 900,
+        "l2_chain_id": 901,
+        "batch_inbox_address": Address::repeat_byte(0xff),
+        "deposit_contract_address": PORTAL,
+        "l1_system_config_address": CONFIG,
+        "chain_op_config": {
+            "eip1559Elasticity": 6,
+            "eip1559Denominator": 50,
+            "eip1559DenominatorCanyon": 250,
+        },
+    });
+    let mut rollup = RollupConfig::from_json(&json.to_string()).expect("a rollup.json");
     let forks = &Fork::ALL[1..];
-    let forks = match forks.get(usize::from(byte) % (forks.len() + 1)) {
+    rollup.forks = match forks.get(usize::from(byte) % (forks.len() + 1)) {
         Some(fork) => ForkSchedule::from_genesis(*fork),
         None => [(Fork::Fjord, 4), (Fork::Granite, 6), (Fork::Holocene, 9)]
             .into_iter()
@@ -33,13 +63,7 @@ pub fn rollup(byte: u8) -> Arc<RollupConfig> {
                 |forks, (fork, l1)| forks.with(fork, Some(START + l1 * L1_TIME)),
             ),
     };
-    Arc::new(RollupConfig {
-        max_sequencer_drift: 20,
-        seq_window_size: 8,
-        channel_timeout: 4,
-        forks,
-        ..simulated::rollup(Fork::Bedrock, l1_hash(0))
-    })
+    Arc::new(rollup)
 }
 
 pub fn l1_hash(number: u64) -> B256 {
@@ -98,7 +122,16 @@ pub struct Replica {
 
 impl Replica {
     pub fn new(rollup: Arc<RollupConfig>, faults: ReadFaults) -> Self {
-        let genesis = simulated::genesis(&rollup);
+        let header = Header {
+            timestamp: START,
+            gas_limit: 30_000_000,
+            ..Header::default()
+        };
+        let genesis = Arc::new(Payload {
+            hash: rollup.genesis.l2.hash,
+            header,
+            transactions: Vec::new(),
+        });
         let mut pipeline = Pipeline::new(rollup.clone(), BlobSchedule::default());
         pipeline.reset(genesis.clone());
         Self {
@@ -190,12 +223,38 @@ impl Replica {
                 .invalid("refused by the test")
                 .expect("a verdict");
         }
-        let block = simulated::seal(&self.rollup, self.head(), &derived.attributes);
+        let block = self.seal(derived);
         self.chain.push(block.clone());
         if derived.concluding {
             self.safe.push((number, derived.derived_from.number));
         }
         self.pipeline.accepted(block).expect("the block asked for");
+    }
+
+    fn seal(&self, derived: &DerivedAttributes) -> Arc<Payload> {
+        let attributes = &derived.attributes;
+        let mut extra_data = Vec::new();
+        if let Some(params) = attributes.eip_1559_params {
+            let mut params = Eip1559Params::decode(params);
+            if params.denominator == 0 {
+                (params.denominator, params.elasticity) = (250, 6);
+            }
+            extra_data.push(u8::from(attributes.min_base_fee.is_some()));
+            extra_data.extend_from_slice(params.encode().as_slice());
+        }
+        let fee = attributes.min_base_fee.iter();
+        extra_data.extend(fee.flat_map(|fee| fee.to_be_bytes()));
+        let transactions = attributes.transactions.clone().unwrap_or_default();
+        let header = Header {
+            parent_hash: derived.parent.id.hash,
+            number: derived.parent.id.number + 1,
+            timestamp: attributes.payload_attributes.timestamp,
+            gas_limit: attributes.gas_limit.unwrap_or_default(),
+            extra_data: extra_data.into(),
+            transactions_root: keccak256(transactions.concat()),
+            ..Header::default()
+        };
+        Arc::new(Payload::sealed(header, transactions))
     }
 
     /// Takes the counts of drops with it.
