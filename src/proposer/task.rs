@@ -100,7 +100,7 @@ struct SentProposal {
 
 /// The result of a poll.
 enum Polled {
-    Sent(SentProposal),
+    Sent(Box<SentProposal>),
     /// Poll again after this pause.
     Pause(Duration),
 }
@@ -191,7 +191,7 @@ impl ProposerTask {
                     poll_at = Instant::now() + pause;
                 }
                 polled = worker.poll_at(poll_at), if may_poll => match polled? {
-                    Polled::Sent(transaction) => sent = Some(transaction),
+                    Polled::Sent(transaction) => sent = Some(*transaction),
                     Polled::Pause(pause) => poll_at = Instant::now() + pause,
                 },
             }
@@ -374,10 +374,10 @@ impl ProposalWorker {
             gas_limit: EMPTY_GAS,
             value: U256::ZERO,
         };
-        Polled::Sent(SentProposal {
+        Polled::Sent(Box::new(SentProposal {
             outcome: self.txs.send(empty).await,
             claim: None,
-        })
+        }))
     }
 
     async fn propose(
@@ -401,10 +401,10 @@ impl ProposalWorker {
             }
         };
         tracing::info!(output = %proposal.root, sequenceNum = proposal.sequence, extraData = %proposal.extra, "Proposing output root");
-        Ok(Polled::Sent(SentProposal {
+        Ok(Polled::Sent(Box::new(SentProposal {
             outcome: self.txs.send(candidate).await,
             claim: Some(SourcedClaim { proposal, block }),
-        }))
+        })))
     }
 
     /// Takes the outcome of a transaction; returns the pause before the next poll.

@@ -189,10 +189,11 @@ async fn a_kill_between_send_and_receipt_costs_no_second_proposal() {
             world.wait(|l1| l1.games.len() == 1).await;
         }
         some_polls().await;
-        let chain = world.l1.chain.lock();
-        let sent = (chain.nonce - nonce) as usize;
-        assert_eq!(chain.outputs.len() + chain.games.len(), sent);
-        drop(chain);
+        {
+            let chain = world.l1.chain.lock();
+            let sent = (chain.nonce - nonce) as usize;
+            assert_eq!(chain.outputs.len() + chain.games.len(), sent);
+        }
         assert!(world.are_in_order());
         second.kill().await;
     }
@@ -228,9 +229,10 @@ async fn a_claim_that_is_on_l1_is_not_proposed_again() {
     world.wait(|l1| l1.games.len() == 1).await;
     world.l1.chain.lock().head += 1_000;
     some_polls().await;
-    let chain = world.l1.chain.lock();
-    assert_eq!((chain.games.len(), chain.nonce), (1, 1));
-    drop(chain);
+    {
+        let chain = world.l1.chain.lock();
+        assert_eq!((chain.games.len(), chain.nonce), (1, 1));
+    }
     running.kill().await;
 }
 

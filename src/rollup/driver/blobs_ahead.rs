@@ -19,6 +19,8 @@ const AHEAD_BLOBS: usize = 128;
 struct BlockBlobs {
     hash: B256,
     wanted: Vec<BlobRef>,
+    /// The request that brings them.
+    request: u64,
     /// `None` while they are fetched.
     fetched: Option<Result<Vec<Bytes>, BeaconError>>,
 }
@@ -27,7 +29,7 @@ struct BlockBlobs {
 #[derive(Debug)]
 struct EndedFetch {
     number: u64,
-    hash: B256,
+    request: u64,
     fetched: Result<Vec<Bytes>, BeaconError>,
 }
 
@@ -38,6 +40,7 @@ pub(super) struct BlobsAhead {
     /// By block number.
     blocks: BTreeMap<u64, BlockBlobs>,
     requests: JoinSet<EndedFetch>,
+    last_request: u64,
 }
 
 impl BlobsAhead {
@@ -47,6 +50,7 @@ impl BlobsAhead {
             max_in_flight: max_in_flight.max(1),
             blocks: BTreeMap::new(),
             requests: JoinSet::new(),
+            last_request: 0,
         }
     }
 
@@ -64,19 +68,22 @@ impl BlobsAhead {
 
     /// Begins to fetch the blobs of a block.
     pub fn start(&mut self, block: &L1Block, wanted: Vec<BlobRef>) {
-        let (number, hash, time) = (block.number, block.hash, block.time);
+        let (number, time) = (block.number, block.time);
+        self.last_request += 1;
+        let request = self.last_request;
         let (beacon, requested) = (self.beacon.clone(), wanted.clone());
         self.requests.spawn(async move {
             let fetched = fetch(&beacon, time, &requested).await;
             EndedFetch {
                 number,
-                hash,
+                request,
                 fetched,
             }
         });
         let entry = BlockBlobs {
-            hash,
+            hash: block.hash,
             wanted,
+            request,
             fetched: None,
         };
         self.blocks.insert(number, entry);
@@ -120,7 +127,7 @@ impl BlobsAhead {
 
     fn on_end(&mut self, ended: EndedFetch) {
         if let Some(block) = self.blocks.get_mut(&ended.number)
-            && block.hash == ended.hash
+            && block.request == ended.request
         {
             block.fetched = Some(ended.fetched);
         }
