@@ -195,7 +195,15 @@ async fn a_replica_whose_link_was_cut_catches_up() {
     let program = tokio::task::spawn_blocking(starling).await.unwrap();
     let temp = tempfile::tempdir().unwrap();
     let dir = temp.path().join("net");
-    let args = ["--replicas=1", "--l2.block-time=1", "--l1.block-time=3"].map(String::from);
+    // Without a batcher: its blocks would reach the replica by L1.
+    let args = [
+        "--replicas=1",
+        "--batcher=false",
+        "--proposer=false",
+        "--l2.block-time=1",
+        "--l1.block-time=3",
+    ]
+    .map(String::from);
     let args = [
         vec!["devnet".into(), format!("--datadir={}", dir.display())],
         args.to_vec(),
