@@ -195,20 +195,7 @@ async fn a_replica_whose_link_was_cut_catches_up() {
     let program = tokio::task::spawn_blocking(starling).await.unwrap();
     let temp = tempfile::tempdir().unwrap();
     let dir = temp.path().join("net");
-    // Without a batcher: its blocks would reach the replica by L1.
-    let args = [
-        "--replicas=1",
-        "--batcher=false",
-        "--proposer=false",
-        "--l2.block-time=1",
-        "--l1.block-time=3",
-    ]
-    .map(String::from);
-    let args = [
-        vec!["devnet".into(), format!("--datadir={}", dir.display())],
-        args.to_vec(),
-    ]
-    .concat();
+    let args = network_args(&dir);
     let _network = Running::start(&program, &args, &temp.path().join("network.log"));
     let network = description(&dir.join("devnet.json")).await;
     let (sequencer, replica) = (
@@ -255,6 +242,23 @@ async fn a_replica_whose_link_was_cut_catches_up() {
         log.matches("peer connected").count() >= 2,
         "and the peer is dialled again:\n{log}"
     );
+}
+
+/// A network of a sequencer and one replica. There is no batcher: its blocks would reach the replica
+/// by L1.
+fn network_args(dir: &Path) -> Vec<String> {
+    let datadir = format!("--datadir={}", dir.display());
+    [
+        "devnet",
+        &datadir,
+        "--replicas=1",
+        "--batcher=false",
+        "--proposer=false",
+        "--l2.block-time=1",
+        "--l1.block-time=3",
+    ]
+    .map(String::from)
+    .to_vec()
 }
 
 /// A link to the sequencer's swarm, and the multiaddr `/ip4/127.0.0.1/tcp/PORT/p2p/ID` at which a
