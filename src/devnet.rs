@@ -6,7 +6,7 @@
 pub mod accounts;
 mod directory;
 pub mod genesis;
-mod given;
+pub mod given;
 pub mod l1_config;
 mod posters;
 mod processes;

@@ -1,7 +1,9 @@
 //! The batcher as a process, on a local network: the blocks of the sequencer become safe in every
 //! mode, over stops, starts and kills, and a node that reads L1 alone derives the same blocks.
 
-use crate::net::{Devnet, Running, ask, call, free_port, head, number, starling, wait};
+use crate::net::{
+    Devnet, Running, ask, call, free_port, head, number, same_blocks, starling, wait,
+};
 use alloy_primitives::{Address, Bytes, TxKind, U256, keccak256};
 use serde_json::{Value, json};
 use std::{
@@ -27,12 +29,12 @@ const FAST: [&str; 7] = [
     "--rpc.enable-admin",
 ];
 
-fn network() -> Devnet {
+pub fn network() -> Devnet {
     Devnet::start(&["--l2.block-time=1", "--l1.block-time=1", "--replicas=0"])
 }
 
 /// Address of the rollup node's RPC of the sequencer.
-fn rollup_rpc(net: &Devnet) -> String {
+pub fn rollup_rpc(net: &Devnet) -> String {
     let command = net.sequencer().command;
     let port = command
         .iter()
@@ -41,21 +43,21 @@ fn rollup_rpc(net: &Devnet) -> String {
 }
 
 /// Number and hash of the newest safe block.
-fn safe(net: &Devnet) -> u64 {
+pub fn safe(net: &Devnet) -> u64 {
     let status = ask(&rollup_rpc(net), "optimism_syncStatus", json!([]));
     status["local_safe_l2"]["number"]
         .as_u64()
         .expect("a safe head")
 }
 
-fn becomes_safe(net: &Devnet, block: u64) {
+pub fn becomes_safe(net: &Devnet, block: u64) {
     wait("a block to become safe", PATIENCE, || {
         (safe(net) >= block).then_some(())
     });
 }
 
 /// Senders of large transactions that nobody can compress.
-fn load(net: &Devnet, nonce: u64, count: u64) {
+pub fn load(net: &Devnet, nonce: u64, count: u64) {
     let sequencer = net.sequencer().http;
     for nonce in nonce..nonce + count {
         let words = 0..(LARGE / 32) as u64;
@@ -84,14 +86,14 @@ fn load(net: &Devnet, nonce: u64, count: u64) {
 }
 
 /// A batcher, and its RPC.
-struct BatcherProcess {
+pub struct BatcherProcess {
     process: Running,
     rpc: String,
     log: PathBuf,
 }
 
 impl BatcherProcess {
-    fn start(net: &Devnet, name: &str, options: &[&str]) -> Self {
+    pub fn start(net: &Devnet, name: &str, options: &[&str]) -> Self {
         let port = free_port();
         let log = net.dir.join(format!("{name}.log"));
         let out = std::fs::File::create(&log).expect("a log file");
@@ -130,7 +132,7 @@ impl BatcherProcess {
         call(&self.rpc, method, json!([]))
     }
 
-    fn stop(&self) {
+    pub fn stop(&self) {
         self.admin("admin_stopBatcher").expect("a stop");
         let log = self.log();
         assert!(log.contains("Batch Submitter stopped"), "{log}");
@@ -162,47 +164,55 @@ impl Drop for BatcherProcess {
     }
 }
 
-/// Runs a node that has no peers until it has derived this block, and compares its blocks with the
-/// sequencer's.
-fn derives_the_same(net: &Devnet, last: u64) {
-    let sequencer = net.sequencer();
-    let datadir = format!("--datadir={}", net.dir.join("fresh").display());
-    let genesis = net.dir.join("l2-genesis.json");
-    let init = starling().args(["init", &datadir]).arg(genesis).output();
-    assert!(init.expect("init starts").status.success());
-    let [http, rpc] = [free_port(), free_port()];
-    let is_kept = |word: &&String| {
-        ["--rollup.config", "--l1", "--rollup.l1-chain-config"]
-            .iter()
-            .any(|kept| word.starts_with(kept))
-    };
-    let child = starling()
-        .args(["node", &datadir, "--p2p.disable"])
-        .args(sequencer.command.iter().filter(is_kept))
-        .args(["--http", "--http.addr=127.0.0.1", "--rpc.addr=127.0.0.1"])
-        .arg(format!("--http.port={http}"))
-        .arg(format!("--rpc.port={rpc}"))
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn();
-    let _replica = Running {
-        child: child.expect("a replica"),
-    };
-    let url = format!("http://127.0.0.1:{http}");
-    wait("the replica to derive", PATIENCE, || {
-        head(&url).filter(|head| *head >= last)
-    });
-    for block in 1..=last {
-        let block = json!([format!("{block:#x}"), false]);
-        let derived = ask(&url, "eth_getBlockByNumber", block.clone());
-        let made = ask(&sequencer.http, "eth_getBlockByNumber", block);
-        assert_eq!(derived["hash"], made["hash"]);
+/// A node that has no peers and derives its chain from L1 alone.
+pub struct FreshReplica {
+    pub http: String,
+    /// The RPC of its rollup node.
+    pub rpc: String,
+    _process: Running,
+}
+
+impl FreshReplica {
+    /// Runs the node until it has derived this block, and compares its blocks with the sequencer's.
+    pub fn derives(net: &Devnet, last: u64) -> Self {
+        let sequencer = net.sequencer();
+        let datadir = format!("--datadir={}", net.dir.join("fresh").display());
+        let genesis = net.dir.join("l2-genesis.json");
+        let init = starling().args(["init", &datadir]).arg(genesis).output();
+        assert!(init.expect("init starts").status.success());
+        let [http, rpc] = [free_port(), free_port()];
+        let is_kept = |word: &&String| {
+            ["--rollup.config", "--l1", "--rollup.l1-chain-config"]
+                .iter()
+                .any(|kept| word.starts_with(kept))
+        };
+        let child = starling()
+            .args(["node", &datadir, "--p2p.disable"])
+            .args(sequencer.command.iter().filter(is_kept))
+            .args(["--http", "--http.addr=127.0.0.1", "--rpc.addr=127.0.0.1"])
+            .arg(format!("--http.port={http}"))
+            .arg(format!("--rpc.port={rpc}"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        let replica = Self {
+            http: format!("http://127.0.0.1:{http}"),
+            rpc: format!("http://127.0.0.1:{rpc}"),
+            _process: Running {
+                child: child.expect("a replica"),
+            },
+        };
+        wait("the replica to derive", PATIENCE, || {
+            head(&replica.http).filter(|head| *head >= last)
+        });
+        same_blocks(&replica.http, &sequencer.http, last);
+        replica
     }
 }
 
 /// Types of the batcher's transactions in the newest blocks of L1, with the number of their blobs.
-fn posted(net: &Devnet) -> Vec<(u64, usize)> {
+pub fn posted(net: &Devnet) -> Vec<(u64, usize)> {
     let l1 = net.l1().http;
     let batcher = json!(net.accounts[BATCHER].address);
     let blocks = 1..=head(&l1).expect("a head");
@@ -262,7 +272,7 @@ fn every_mode_posts_what_a_node_derives_from_l1_alone() {
         }
     }
     eprintln!("three modes: {:?}", started.elapsed());
-    derives_the_same(&net, safe(&net));
+    FreshReplica::derives(&net, safe(&net));
 }
 
 #[test]
@@ -316,5 +326,5 @@ fn a_stop_posts_everything_a_start_goes_on_and_a_kill_loses_nothing() {
     );
     becomes_safe(&net, later);
     drop(again);
-    derives_the_same(&net, later);
+    FreshReplica::derives(&net, later);
 }

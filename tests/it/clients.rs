@@ -5,7 +5,7 @@
 use crate::net::{Account, Devnet, Node, client, head, installed, script, wait};
 use serde_json::{Value, json};
 use std::{
-    path::Path,
+    path::{Path, PathBuf},
     process::{Command, Output, Stdio},
     time::{Duration, Instant},
 };
@@ -30,16 +30,22 @@ pub fn passes(mut command: Command, node: &Node, account: &Account, chain_id: u6
     });
     let target =
         json!({ "http": node.http, "ws": node.ws, "key": account.key_hex(), "chainId": chain_id });
+    command.arg(target.to_string());
+    let limit = Duration::from_secs(120);
+    printed_by(command, limit).unwrap_or_else(|error| panic!("against the {}: {error}", node.role));
+}
+
+/// Runs a script and returns what it printed. The error is what it printed if it failed or took
+/// longer than `limit`.
+pub fn printed_by(mut command: Command, limit: Duration) -> Result<String, String> {
     let mut child = command
-        .arg(target.to_string())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .expect("the script starts");
     // A subscription without events would wait for ever.
     let began = Instant::now();
-    while child.try_wait().expect("a child").is_none() && began.elapsed() < Duration::from_secs(120)
-    {
+    while child.try_wait().expect("a child").is_none() && began.elapsed() < limit {
         std::thread::sleep(Duration::from_millis(100));
     }
     let _ = child.kill();
@@ -49,13 +55,30 @@ pub fn passes(mut command: Command, node: &Node, account: &Account, chain_id: u6
         stderr,
     } = child.wait_with_output().expect("its output");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    assert!(
-        status.success(),
-        "{command:?} against the {}: {status}\n{}{}",
-        node.role,
-        text(&stdout),
-        text(&stderr)
-    );
+    let printed = text(&stdout);
+    if status.success() {
+        Ok(printed)
+    } else {
+        Err(format!("{command:?}: {status}\n{printed}{}", text(&stderr)))
+    }
+}
+
+/// Path of the anvil program; `None`, recorded as a skip, where it is not installed. npm's command
+/// is a script, and killing the script leaves anvil running.
+pub fn anvil() -> Option<PathBuf> {
+    let script = client("anvil")?.canonicalize().expect("a link to a script");
+    let packages = script
+        .ancestors()
+        .nth(2)?
+        .read_dir()
+        .expect("a folder")
+        .flatten();
+    let programs =
+        packages.filter(|entry| entry.file_name().to_string_lossy().starts_with("anvil-"));
+    let program = programs
+        .map(|entry| entry.path().join("bin/anvil"))
+        .find(|path| path.exists());
+    Some(program.expect("the package has a program for this machine"))
 }
 
 #[test]

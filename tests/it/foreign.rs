@@ -1,13 +1,16 @@
 //! Real op-node, op-geth, op-batcher and op-proposer beside our nodes, on one machine. Each test is
-//! skipped unless the environment names the programs that it needs.
+//! skipped unless the environment names the programs that it needs. `exit` has a foreign L1 and a
+//! foreign client instead, from `tests/clients`.
 
 mod derived;
+mod exit;
 mod network;
+mod posted;
 mod programs;
 mod whole;
 
-use crate::net::{ask, call, starling, wait};
-use network::{Network, PATIENCE, hash_at, reaches, same_chain};
+use crate::net::{ask, call, hash_at, starling, wait};
+use network::{Network, PATIENCE, reaches, same_chain};
 use programs::{bare_op_node, op_geth, op_node, programs};
 use serde_json::json;
 
@@ -34,7 +37,7 @@ fn op_node_and_op_geth_follow_our_sequencer() {
     let missed = reaches(&ours, 60);
     // op-geth forwards its users' transactions to our sequencer.
     let geth = op_geth(
-        &net,
+        net.path(),
         &op_geth_program,
         "op-geth",
         &[format!("--rollup.sequencerhttp={}", ours.url)],
@@ -56,7 +59,7 @@ fn our_replica_follows_op_node_and_op_geth_300_blocks_late_and_after_a_kill() {
         return;
     };
     let net = Network::start(310);
-    let geth = op_geth(&net, &op_geth_program, "op-geth", &[]);
+    let geth = op_geth(net.path(), &op_geth_program, "op-geth", &[]);
     let theirs = op_node(
         &net,
         &op_node_program,
@@ -89,7 +92,7 @@ fn our_replica_forwards_transactions_to_op_geth() {
         return;
     };
     let net = Network::start(5);
-    let geth = op_geth(&net, &op_geth_program, "op-geth", &[]);
+    let geth = op_geth(net.path(), &op_geth_program, "op-geth", &[]);
     let theirs = op_node(
         &net,
         &op_node_program,
@@ -144,14 +147,14 @@ fn op_node_drives_our_core_for_1000_blocks_through_a_kill() {
         &net.their_sequencer(),
     );
     let before = reaches(&core, 400);
-    let hash = hash_at(&core, before);
+    let hash = hash_at(&core.url, before);
 
     core.kill9();
     core.restart();
     let mut core = core.ready();
     reaches(&core, before);
     assert_eq!(
-        hash_at(&core, before),
+        hash_at(&core.url, before),
         hash,
         "a block that op-node knows survives the kill"
     );
@@ -161,7 +164,7 @@ fn op_node_drives_our_core_for_1000_blocks_through_a_kill() {
     theirs.check();
     // op-node says of the same block what our core says.
     let output = ask(&theirs.url, "optimism_outputAtBlock", json!(["0x3e8"]));
-    assert_eq!(output["blockRef"]["hash"], hash_at(&core, 1_000));
+    assert_eq!(output["blockRef"]["hash"], hash_at(&core.url, 1_000));
 
     // Every row of the stopped core is what its blocks give.
     core.stop();

@@ -107,6 +107,21 @@ pub fn head(url: &str) -> Option<u64> {
         .map(|n| number(&n))
 }
 
+/// The hash of the block that a node has at this number.
+pub fn hash_at(url: &str, number: u64) -> Value {
+    let block = json!([format!("{number:#x}"), false]);
+    ask(url, "eth_getBlockByNumber", block)["hash"].take()
+}
+
+/// Compares every block up to `last`: equal hashes are equal headers, state roots and receipts.
+pub fn same_blocks(one: &str, two: &str, last: u64) {
+    for number in 0..=last {
+        let hash = hash_at(one, number);
+        assert!(hash.is_string(), "block {number} at {one}");
+        assert_eq!(hash, hash_at(two, number), "block {number} at {one}, {two}");
+    }
+}
+
 /// A port for TCP that is free until a moment later; nobody else asks for it.
 pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0")
@@ -438,9 +453,15 @@ pub fn client(name: &str) -> Option<PathBuf> {
     .then_some(path)
 }
 
-/// A script in `tests/clients` that stands on an npm package, as a command; `None` as with
+/// The script in `tests/clients` that has the name of its npm package, as a command; `None` as with
 /// [`client`].
 pub fn script(package: &str) -> Option<Command> {
+    script_named(package, package)
+}
+
+/// The script in `tests/clients` of this name, which uses an npm package; `None` as with
+/// [`client`].
+pub fn script_named(name: &str, package: &str) -> Option<Command> {
     let there = Path::new(CLIENTS)
         .join("node_modules")
         .join(package)
@@ -452,7 +473,7 @@ pub fn script(package: &str) -> Option<Command> {
         return None;
     }
     let mut node = Command::new("node");
-    node.arg(Path::new(CLIENTS).join(format!("{package}.mjs")));
+    node.arg(Path::new(CLIENTS).join(format!("{name}.mjs")));
     Some(node)
 }
 

@@ -7,8 +7,9 @@ use super::{
     world::{ActionFiles, ActionPlan, BATCHER, START, USER, account, cut_channel},
 };
 use crate::{
+    clients::anvil,
     derive::verifier::Verifier,
-    net::{Account, Running, ask, call, client, free_port, wait},
+    net::{Account, Running, ask, call, free_port, wait},
 };
 use alloy_consensus::{TxEip1559, TxEip4844, TxEip4844WithSidecar};
 use alloy_eips::{
@@ -44,7 +45,7 @@ struct AnvilL1 {
 impl AnvilL1 {
     /// `None`, recorded as a skip, where anvil is not installed.
     fn start() -> Option<Self> {
-        let program = client("anvil")?;
+        let program = anvil()?;
         let port = free_port();
         let child = Command::new(program)
             .arg(format!("--port={port}"))

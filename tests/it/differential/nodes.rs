@@ -2,7 +2,10 @@
 //! and an anvil that is made to seal the same transactions with the same time, fee recipient and
 //! base fee. Both begin from the same genesis file.
 
-use crate::net::{Running, call, client, wait};
+use crate::{
+    clients::anvil,
+    net::{Running, call, wait},
+};
 use alloy_consensus::Header;
 use alloy_primitives::{Address, B256, Bytes, address, keccak256};
 use op_alloy_rpc_types_engine::OpPayloadAttributes;
@@ -55,24 +58,6 @@ pub struct Pair {
     _anvil: Running,
     log: PathBuf,
     _dir: tempfile::TempDir,
-}
-
-/// Path of the anvil program. npm's command is a script, and killing the script leaves anvil
-/// running.
-fn anvil() -> Option<PathBuf> {
-    let script = client("anvil")?.canonicalize().expect("a link to a script");
-    let packages = script
-        .ancestors()
-        .nth(2)?
-        .read_dir()
-        .expect("a folder")
-        .flatten();
-    let programs =
-        packages.filter(|entry| entry.file_name().to_string_lossy().starts_with("anvil-"));
-    let program = programs
-        .map(|entry| entry.path().join("bin/anvil"))
-        .find(|path| path.exists());
-    Some(program.expect("the package has a program for this machine"))
 }
 
 /// A development network's files with these contracts in the genesis of L2, and that genesis.

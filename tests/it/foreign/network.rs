@@ -2,7 +2,7 @@
 //! processes, and our own.
 
 use super::programs::Started;
-use crate::net::{Account, ask, call, free_port, number, starling, wait};
+use crate::net::{Account, ask, call, free_port, same_blocks, starling, wait};
 use alloy_primitives::{Address, TxKind, U256, hex};
 use serde_json::{Value, json};
 use starling::devnet::{
@@ -34,8 +34,31 @@ pub fn turn() -> MutexGuard<'static, ()> {
 pub struct Network {
     pub l1: Started,
     pub accounts: Vec<Account>,
-    dir: Option<tempfile::TempDir>,
+    dir: Folder,
     _turn: MutexGuard<'static, ()>,
+}
+
+/// A temporary folder that stays if the test fails, for its logs.
+pub struct Folder(Option<tempfile::TempDir>);
+
+impl Folder {
+    pub fn new() -> Self {
+        Self(Some(tempfile::tempdir().expect("a temporary folder")))
+    }
+
+    pub fn path(&self) -> &Path {
+        self.0.as_ref().expect("there until it is dropped").path()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if std::thread::panicking()
+            && let Some(dir) = self.0.take()
+        {
+            eprintln!("the failed network's logs are in {}", dir.keep().display());
+        }
+    }
 }
 
 impl Network {
@@ -43,7 +66,7 @@ impl Network {
     /// A sequencer on them makes its first `age` blocks at once.
     pub fn start(age: u64) -> Self {
         let turn = turn();
-        let dir = tempfile::tempdir().expect("a temporary folder");
+        let dir = Folder::new();
         let accounts: Vec<Account> = accounts::all()
             .into_iter()
             .map(|account| Account {
@@ -89,13 +112,13 @@ impl Network {
         Self {
             l1,
             accounts,
-            dir: Some(dir),
+            dir,
             _turn: turn,
         }
     }
 
     pub fn path(&self) -> &Path {
-        self.dir.as_ref().expect("there until it is dropped").path()
+        self.dir.path()
     }
 
     pub fn file(&self, name: &str) -> PathBuf {
@@ -233,20 +256,6 @@ impl Network {
     }
 }
 
-impl Drop for Network {
-    fn drop(&mut self) {
-        // The logs stay, for debugging a failure.
-        if std::thread::panicking()
-            && let Some(dir) = self.dir.take()
-        {
-            eprintln!(
-                "the logs of the failed network are kept in {}",
-                dir.keep().display()
-            );
-        }
-    }
-}
-
 fn receipt(node: &Started, hash: &Value) -> Value {
     wait("a receipt", PATIENCE, || {
         call(&node.url, "eth_getTransactionReceipt", json!([hash]))
@@ -295,29 +304,9 @@ pub fn our_core(dir: &Path, name: &str, genesis: &str) -> Started {
         .ready()
 }
 
-pub fn hash_at(node: &Started, at: u64) -> Value {
-    ask(
-        &node.url,
-        "eth_getBlockByNumber",
-        json!([format!("{at:#x}"), false]),
-    )["hash"]
-        .clone()
-}
-
-/// Compares every block up to `last`: equal hashes are equal headers, state roots and receipts.
+/// Compares every block of two nodes up to `last`.
 pub fn same_chain(one: &Started, two: &Started, last: u64) {
-    for at in 0..=last {
-        assert_eq!(
-            hash_at(one, at),
-            hash_at(two, at),
-            "block {at} of {} and {}",
-            one.name,
-            two.name
-        );
-    }
-    assert!(
-        number(&ask(&two.url, "eth_getBlockByNumber", json!(["latest", false]))["number"]) >= last
-    );
+    same_blocks(&one.url, &two.url, last);
 }
 
 /// Waits until a node's head is at least `number` and returns the head.

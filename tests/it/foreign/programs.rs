@@ -27,6 +27,8 @@ pub struct Started {
     pub url: String,
     /// The port of its Engine API, of a core.
     pub engine: Option<u16>,
+    /// The RPC of its rollup node, where that has one of its own.
+    pub rollup: Option<String>,
     command: Vec<String>,
     log: PathBuf,
     process: Running,
@@ -40,6 +42,7 @@ impl Started {
             name: name.into(),
             url,
             engine: None,
+            rollup: None,
             command: words,
             log,
             process,
@@ -50,6 +53,14 @@ impl Started {
     pub fn with_engine(self, port: u16) -> Self {
         Self {
             engine: Some(port),
+            ..self
+        }
+    }
+
+    /// A node whose rollup node's RPC is on this port.
+    pub fn with_rollup(self, port: u16) -> Self {
+        Self {
+            rollup: Some(format!("http://127.0.0.1:{port}")),
             ..self
         }
     }
@@ -147,18 +158,18 @@ fn spawn(command: &mut Command, log: &Path) -> Running {
     Running { child }
 }
 
-/// op-geth on the L2 genesis, without peers.
-pub fn op_geth(net: &Network, program: &Path, name: &str, options: &[String]) -> Started {
+/// op-geth on the L2 genesis in this folder, whose `jwt` it shares, without peers.
+pub fn op_geth(dir: &Path, program: &Path, name: &str, options: &[String]) -> Started {
     let program = program.display().to_string();
     let shared = [
-        format!("--datadir={}", net.file(name).display()),
+        format!("--datadir={}", dir.join(name).display()),
         "--state.scheme=hash".into(),
     ];
     let mut init = Command::new(&program);
     let init = init
         .arg("init")
         .args(&shared)
-        .arg(net.file("l2-genesis.json"))
+        .arg(dir.join("l2-genesis.json"))
         .output()
         .expect("op-geth starts");
     assert!(
@@ -202,9 +213,9 @@ pub fn op_geth(net: &Network, program: &Path, name: &str, options: &[String]) ->
         format!("--http.port={http}"),
         format!("--authrpc.port={engine}"),
     ]);
-    words.push(format!("--authrpc.jwtsecret={}", net.file("jwt").display()));
+    words.push(format!("--authrpc.jwtsecret={}", dir.join("jwt").display()));
     words.extend_from_slice(options);
-    Started::new(net.path(), name, words, format!("http://127.0.0.1:{http}"))
+    Started::new(dir, name, words, format!("http://127.0.0.1:{http}"))
         .with_engine(engine)
         .ready()
 }

@@ -7,7 +7,10 @@ use super::{
     network::{PATIENCE, our_core, reaches, turn},
     programs::{Started, bare_op_node, no_discovery, programs},
 };
-use crate::net::{Devnet, ask, call, number, wait};
+use crate::{
+    batcher::FreshReplica,
+    net::{Devnet, ask, call, number, wait},
+};
 use alloy_primitives::{B256, hex, keccak256};
 use serde_json::{Value, json};
 use starling::devnet::accounts;
@@ -16,6 +19,8 @@ use std::{fs, path::Path};
 /// The account that writes batches. The published deployment gives this role to the proposer's
 /// account, whose nonces it would contend for.
 const BATCHER: usize = 8;
+const BATCHER_PROGRAM: &str = "STARLING_OP_BATCHER";
+const PROPOSER_PROGRAM: &str = "STARLING_OP_PROPOSER";
 /// The published deployment's proposer.
 const PROPOSER: usize = 9;
 
@@ -89,6 +94,21 @@ fn output_root(sequencer: &str, at: u64) -> B256 {
     keccak256(words.map(|word| word.0).concat())
 }
 
+/// Waits for two dispute games, and returns the block of each and the output root that it claims.
+fn two_claims(l1: &str, factory: &str, mut check: impl FnMut()) -> [(u64, B256); 2] {
+    wait("two dispute games", PATIENCE, || {
+        check();
+        (last_number(&read(l1, factory, "gameCount()", None)) >= 2).then_some(())
+    });
+    [0, 1].map(|index| {
+        let game = read(l1, factory, "gameAtIndex(uint256)", Some(index));
+        let game = hex::encode_prefixed(&game[game.len() - 20..]);
+        let at = last_number(&read(l1, &game, "l2BlockNumber()", None));
+        assert!(at > 0);
+        (at, B256::from_slice(&read(l1, &game, "rootClaim()", None)))
+    })
+}
+
 /// Our network on the published contracts, an execution core of ours, and op-node over it.
 struct Whole {
     rollup: Started,
@@ -126,51 +146,13 @@ impl Whole {
         Self { rollup, core, net }
     }
 
-    /// op-batcher, which posts every few L1 blocks.
-    fn batcher(&self, program: &Path, more: &[&str]) -> Started {
-        let mut options = vec![
-            format!("--l2-eth-rpc={}", self.core.url),
-            "--max-channel-duration=2".into(),
-            "--sub-safety-margin=4".into(),
-        ];
-        options.extend(more.iter().map(ToString::to_string));
-        self.writer(program, "op-batcher", BATCHER, &options)
-    }
-
-    /// op-proposer, which claims output roots in games of this factory.
-    fn proposer(&self, program: &Path, factory: &str) -> Started {
-        // Game type 1 is the permissioned one, which the deployment has.
-        let options = [
-            "--game-type=1".into(),
-            "--proposal-interval=10s".into(),
-            "--allow-non-finalized".into(),
-            format!("--game-factory-address={factory}"),
-        ];
-        self.writer(program, "op-proposer", PROPOSER, &options)
-    }
-
-    /// op-batcher or op-proposer, with the options that both have.
-    fn writer(&self, program: &Path, name: &str, account: usize, options: &[String]) -> Started {
-        let port = crate::net::free_port();
-        let mut words = vec![
-            program.display().to_string(),
-            format!("--l1-eth-rpc={}", self.net.l1().http),
-            format!("--rollup-rpc={}", self.rollup.url),
-            format!("--private-key={}", accounts::all()[account].private_key),
-            "--rpc.addr=127.0.0.1".into(),
-            format!("--rpc.port={port}"),
-        ];
-        words.extend(
-            [
-                "--poll-interval=1s",
-                "--num-confirmations=1",
-                "--txmgr.receipt-query-interval=500ms",
-            ]
-            .map(String::from),
-        );
-        words.extend_from_slice(options);
-        let url = format!("http://127.0.0.1:{port}");
-        Started::new(&self.net.dir, name, words, url)
+    /// The programs that write to L1, reading op-node and our core.
+    fn writers(&self) -> Writers<'_> {
+        Writers {
+            net: &self.net,
+            eth: self.core.url.clone(),
+            rollup: self.rollup.url.clone(),
+        }
     }
 
     /// Waits until the node at `url` has twenty safe blocks: they are those that our sequencer made.
@@ -193,22 +175,9 @@ impl Whole {
 
     /// Waits for two dispute games: each claims the output root of a block.
     fn assert_claims(&mut self, factory: &str, writers: &mut [&mut Started]) {
-        let l1 = self.net.l1().http;
-        wait("two dispute games", PATIENCE, || {
-            self.check(writers);
-            (last_number(&read(&l1, factory, "gameCount()", None)) >= 2).then_some(())
-        });
-        for index in 0..2 {
-            let game = read(&l1, factory, "gameAtIndex(uint256)", Some(index));
-            let game = hex::encode_prefixed(&game[game.len() - 20..]);
-            let at = last_number(&read(&l1, &game, "l2BlockNumber()", None));
-            assert!(at > 0);
-            let claim = B256::from_slice(&read(&l1, &game, "rootClaim()", None));
-            assert_eq!(
-                claim,
-                output_root(&self.net.sequencer().http, at),
-                "the claim of block {at}"
-            );
+        for (at, claim) in two_claims(&self.net.l1().http, factory, || self.check(writers)) {
+            let output = output_root(&self.net.sequencer().http, at);
+            assert_eq!(claim, output, "the claim of block {at}");
         }
     }
 
@@ -216,6 +185,62 @@ impl Whole {
     fn check(&mut self, writers: &mut [&mut Started]) {
         self.rollup.check();
         writers.iter_mut().for_each(|writer| writer.check());
+    }
+}
+
+/// Where op-batcher and op-proposer read the chain.
+struct Writers<'a> {
+    net: &'a Devnet,
+    eth: String,
+    rollup: String,
+}
+
+impl Writers<'_> {
+    /// op-batcher, which posts every few L1 blocks.
+    fn batcher(&self, program: &Path, name: &str, more: &[&str]) -> Started {
+        let mut options = vec![
+            format!("--l2-eth-rpc={}", self.eth),
+            "--max-channel-duration=2".into(),
+            "--sub-safety-margin=4".into(),
+        ];
+        options.extend(more.iter().map(ToString::to_string));
+        self.start(program, name, BATCHER, &options)
+    }
+
+    /// op-proposer, which claims output roots in games of this factory.
+    fn proposer(&self, program: &Path, factory: &str) -> Started {
+        // Game type 1 is the permissioned one, which the deployment has.
+        let options = [
+            "--game-type=1".into(),
+            "--proposal-interval=10s".into(),
+            "--allow-non-finalized".into(),
+            format!("--game-factory-address={factory}"),
+        ];
+        self.start(program, "op-proposer", PROPOSER, &options)
+    }
+
+    /// op-batcher or op-proposer, with the options that both have.
+    fn start(&self, program: &Path, name: &str, account: usize, options: &[String]) -> Started {
+        let port = crate::net::free_port();
+        let mut words = vec![
+            program.display().to_string(),
+            format!("--l1-eth-rpc={}", self.net.l1().http),
+            format!("--rollup-rpc={}", self.rollup),
+            format!("--private-key={}", accounts::all()[account].private_key),
+            "--rpc.addr=127.0.0.1".into(),
+            format!("--rpc.port={port}"),
+        ];
+        words.extend(
+            [
+                "--poll-interval=1s",
+                "--num-confirmations=1",
+                "--txmgr.receipt-query-interval=500ms",
+            ]
+            .map(String::from),
+        );
+        words.extend_from_slice(options);
+        let url = format!("http://127.0.0.1:{port}");
+        Started::new(&self.net.dir, name, words, url)
     }
 }
 
@@ -229,8 +254,7 @@ fn game_factory(fixtures: &Path) -> String {
 
 #[test]
 fn op_batcher_and_op_proposer_serve_the_whole() {
-    let Some([node, batcher, proposer]) =
-        programs([NODE, "STARLING_OP_BATCHER", "STARLING_OP_PROPOSER"])
+    let Some([node, batcher, proposer]) = programs([NODE, BATCHER_PROGRAM, PROPOSER_PROGRAM])
     else {
         return;
     };
@@ -241,8 +265,8 @@ fn op_batcher_and_op_proposer_serve_the_whole() {
     let temp = tempfile::tempdir().unwrap();
     let mut whole = Whole::start(&fixtures, temp.path(), &node, |_| vec![]);
     let factory = game_factory(&fixtures);
-    let mut batcher = whole.batcher(&batcher, &[]);
-    let mut proposer = whole.proposer(&proposer, &factory);
+    let mut batcher = whole.writers().batcher(&batcher, "op-batcher", &[]);
+    let mut proposer = whole.writers().proposer(&proposer, &factory);
     let writers = &mut [&mut batcher, &mut proposer];
     let core = whole.core.url.clone();
     whole.assert_safe_blocks(&core, writers);
@@ -250,7 +274,7 @@ fn op_batcher_and_op_proposer_serve_the_whole() {
 }
 
 /// The L1's Beacon API.
-fn beacon(net: &Devnet) -> String {
+pub fn beacon(net: &Devnet) -> String {
     let l1 = net.l1();
     let mut ports = l1
         .command
@@ -261,7 +285,7 @@ fn beacon(net: &Devnet) -> String {
 
 #[test]
 fn blobs_of_op_batcher_on_our_l1_are_derived_by_op_node_and_by_our_node() {
-    let Some([node, batcher]) = programs([NODE, "STARLING_OP_BATCHER"]) else {
+    let Some([node, batcher]) = programs([NODE, BATCHER_PROGRAM]) else {
         return;
     };
     let Some(fixtures) = starling_testkit::fixture("devnet/jovian") else {
@@ -272,7 +296,8 @@ fn blobs_of_op_batcher_on_our_l1_are_derived_by_op_node_and_by_our_node() {
     let mut whole = Whole::start(&fixtures, temp.path(), &node, |net| {
         vec![format!("--l1.beacon={}", beacon(net))]
     });
-    let mut batcher = whole.batcher(&batcher, &["--data-availability-type=blobs"]);
+    let blobs = ["--data-availability-type=blobs"];
+    let mut batcher = whole.writers().batcher(&batcher, "op-batcher", &blobs);
     for url in [whole.core.url.clone(), whole.net.sequencer().http] {
         whole.assert_safe_blocks(&url, &mut [&mut batcher]);
     }
@@ -284,4 +309,62 @@ fn blobs_of_op_batcher_on_our_l1_are_derived_by_op_node_and_by_our_node() {
         number(&block["blobGasUsed"]) > 0
     });
     assert!(with_blobs.count() > 0, "the batches are in blobs");
+}
+
+/// Modes of op-batcher, one after the other.
+const MODES: [&[&str]; 3] = [
+    &["--data-availability-type=calldata"],
+    &[
+        "--data-availability-type=blobs",
+        "--batch-type=1",
+        "--compression-algo=brotli-10",
+    ],
+    &["--data-availability-type=auto", "--target-num-frames=2"],
+];
+
+#[test]
+fn op_batcher_and_op_proposer_read_our_node_alone() {
+    let Some([batcher, proposer]) = programs([BATCHER_PROGRAM, PROPOSER_PROGRAM]) else {
+        return;
+    };
+    let Some(fixtures) = starling_testkit::fixture("devnet/jovian") else {
+        return;
+    };
+    let _turn = turn();
+    let temp = tempfile::tempdir().unwrap();
+    let account = accounts::all()[BATCHER].address.to_string();
+    let net = network(&fixtures, temp.path(), &account);
+    let rollup = net.sequencer().rpc.expect("a rollup node");
+    let writers = Writers {
+        net: &net,
+        eth: net.sequencer().http,
+        rollup: rollup.clone(),
+    };
+    let factory = game_factory(&fixtures);
+    let mut proposer = writers.proposer(&proposer, &factory);
+    let safe = || {
+        let status = ask(&rollup, "optimism_syncStatus", json!([]));
+        status["safe_l2"]["number"].as_u64().expect("a number")
+    };
+    for (round, mode) in MODES.iter().enumerate() {
+        let mut batcher = writers.batcher(&batcher, &format!("op-batcher-{round}"), mode);
+        let later = safe() + 20;
+        wait("blocks to become safe", PATIENCE, || {
+            batcher.check();
+            proposer.check();
+            (safe() >= later).then_some(())
+        });
+        batcher.stop();
+    }
+    let claims = two_claims(&net.l1().http, &factory, || proposer.check());
+    let replica = FreshReplica::derives(&net, safe());
+    for (at, claim) in claims {
+        let block = json!([format!("{at:#x}")]);
+        let output = ask(&replica.rpc, "optimism_outputAtBlock", block);
+        assert_eq!(
+            output["outputRoot"],
+            json!(claim),
+            "the claim of block {at}"
+        );
+    }
 }
