@@ -49,6 +49,8 @@ if (step === 'prove') {
   const { game, output, withdrawal } = await clientL1.waitToProve({ receipt, targetChain, pollingInterval });
   assert.ok(game.l2BlockNumber > receipt.blockNumber);
   assert.equal(await status(receipt), 'ready-to-prove');
+  // The portal takes no proof in the block of the game, and viem estimates its gas on the newest block.
+  while ((await clientL1.getBlock()).timestamp <= game.timestamp) await new Promise((resolve) => setTimeout(resolve, pollingInterval));
   const proof = await clientL2.buildProveWithdrawal({ account, game, output, withdrawal });
   assert.equal(await clientL2.getBlock({ blockNumber: game.l2BlockNumber }).then(({ withdrawalsRoot }) => withdrawalsRoot), proof.outputRootProof.messagePasserStorageRoot);
   await mined(clientL1, await walletL1.proveWithdrawal(proof));

@@ -92,7 +92,7 @@ fn start_chains(fixtures: &Path, dir: &Path, anvil: &Path) -> Started {
     let config = l1_config::of_genesis(&files.l1_genesis);
     write("l1-chain-config.json", config.to_string());
     let l1 = start_l1(dir, anvil);
-    // anvil's genesis block has its own form of a few header fields.
+    // anvil's genesis block has the state root of an empty state, and so another hash.
     let genesis = ask(&l1.url, "eth_getBlockByNumber", json!(["0x0", false]));
     let hash = serde_json::from_value(genesis["hash"].clone());
     files.rollup.genesis.l1.hash = hash.expect("a hash");
