@@ -1,17 +1,20 @@
-//! The posts of our batcher, read by the real derivation: op-node over op-geth, without p2p,
-//! derives from L1 alone the blocks of our sequencer, in every mode.
+//! The posts of our batcher and our proposer beside op-node and op-geth. Those derive from L1 alone
+//! the blocks of our sequencer, in every mode of the batcher; and ours take the places of op-batcher
+//! and op-proposer where op-node is the sequencer.
 
 use super::{
     GETH, NODE,
-    network::{PATIENCE, turn},
-    programs::{bare_op_node, op_geth, programs},
+    network::{Network, PATIENCE, reaches, same_chain, turn},
+    programs::{Started, bare_op_node, op_geth, op_node, programs},
+    whole::{beacon, read},
 };
 use crate::{
     batcher::{BatcherProcess, becomes_safe, load, network, posted, rollup_rpc, safe},
-    net::{Devnet, ask, call, head, same_blocks, wait},
+    net::{Devnet, ask, call, free_port, head, same_blocks, wait},
 };
-use alloy_primitives::hex;
-use serde_json::json;
+use alloy_primitives::{Address, U256, hex};
+use serde_json::{Value, json};
+use starling::devnet::{accounts, genesis::OUTPUT_ORACLE};
 use std::fs;
 
 /// Modes of the batcher, and the blobs of a transaction in each: none, or the most that one has.
@@ -83,7 +86,7 @@ fn op_node_over_op_geth_derives_what_our_batcher_posts_in_every_mode() {
     let file = |name: &str| net.dir.join(name).display().to_string();
     let options = [
         format!("--l1={}", net.l1().http),
-        format!("--l1.beacon={}", super::whole::beacon(&net)),
+        format!("--l1.beacon={}", beacon(&net)),
         "--l1.http-poll-interval=500ms".into(),
         format!("--rollup.config={}", file("rollup.json")),
         format!("--rollup.l1-chain-config={}", file("l1-chain-config.json")),
@@ -97,9 +100,85 @@ fn op_node_over_op_geth_derives_what_our_batcher_posts_in_every_mode() {
         (status["safe_l2"]["number"].as_u64()? >= last).then_some(())
     });
     same_blocks(&net.sequencer().http, &geth.url, last);
-    let output = |url: &str| {
-        let block = json!([format!("{last:#x}")]);
-        ask(url, "optimism_outputAtBlock", block)["outputRoot"].take()
+    assert_eq!(output(&theirs.url, last), output(&rollup_rpc(&net), last));
+}
+
+/// The output root of a block, as a rollup node has it.
+fn output(url: &str, block: u64) -> Value {
+    let block = json!([format!("{block:#x}")]);
+    ask(url, "optimism_outputAtBlock", block)["outputRoot"].take()
+}
+
+/// Our batcher or our proposer as a process, with the options that both have.
+fn ours(net: &Network, role: &str, account: Address, options: &[String]) -> Started {
+    let port = free_port();
+    let mut keys = accounts::all().into_iter();
+    let key = keys.find(|known| known.address == account);
+    let mut words = vec![
+        env!("CARGO_BIN_EXE_starling").to_owned(),
+        role.into(),
+        format!("--l1-eth-rpc={}", net.l1.url),
+        format!("--private-key={}", key.expect("an account").private_key),
+        "--rpc.addr=127.0.0.1".into(),
+        format!("--rpc.port={port}"),
+    ];
+    let fast = [
+        "--poll-interval=500ms",
+        "--num-confirmations=1",
+        "--txmgr.receipt-query-interval=500ms",
+    ];
+    words.extend(fast.map(String::from));
+    words.extend_from_slice(options);
+    let url = format!("http://127.0.0.1:{port}");
+    Started::new(net.path(), role, words, url)
+}
+
+#[test]
+fn our_batcher_and_our_proposer_serve_op_node_and_op_geth() {
+    const OUTPUTS: u64 = 3;
+    let Some([op_node_program, op_geth_program]) = programs([NODE, GETH]) else {
+        return;
     };
-    assert_eq!(output(&theirs.url), output(&rollup_rpc(&net)));
+    let net = Network::start(10);
+    let geth = op_geth(net.path(), &op_geth_program, "op-geth", &[]);
+    let options = net.their_sequencer();
+    let mut theirs = op_node(&net, &op_node_program, "op-node", &geth, &options);
+    let rollup = format!("--rollup-rpc={}", theirs.url);
+    let options = [
+        rollup.clone(),
+        format!("--l2-eth-rpc={}", geth.url),
+        "--max-channel-duration=2".into(),
+        "--sub-safety-margin=4".into(),
+    ];
+    let mut batcher = ours(&net, "batcher", accounts::batcher(), &options);
+    let options = [
+        rollup,
+        format!("--l2oo-address={OUTPUT_ORACLE}"),
+        "--allow-non-finalized".into(),
+    ];
+    let mut proposer = ours(&net, "proposer", accounts::proposer(), &options);
+    let oracle = OUTPUT_ORACLE.to_string();
+    let words = |signature: &str, argument| -> Vec<U256> {
+        let answer = read(&net.l1.url, &oracle, signature, argument);
+        answer.chunks(32).map(U256::from_be_slice).collect()
+    };
+    wait("outputs", PATIENCE, || {
+        theirs.check();
+        batcher.check();
+        proposer.check();
+        (words("nextOutputIndex()", None)[0] >= U256::from(OUTPUTS)).then_some(())
+    });
+    for index in 0..OUTPUTS {
+        let found = words("getL2Output(uint256)", Some(index));
+        let [root, block] = [found[0], found[2]];
+        let claimed = json!(hex::encode_prefixed(root.to_be_bytes::<32>()));
+        assert_eq!(claimed, output(&theirs.url, block.to()), "{block}");
+    }
+    let status = ask(&theirs.url, "optimism_syncStatus", json!([]));
+    let safe = status["safe_l2"]["number"].as_u64().expect("a number");
+    let replica = net.node("replica", &["--p2p.disable".into()]);
+    reaches(&replica, safe);
+    same_chain(&geth, &replica, safe);
+    batcher.stop();
+    proposer.stop();
 }

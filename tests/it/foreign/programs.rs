@@ -158,7 +158,8 @@ fn spawn(command: &mut Command, log: &Path) -> Running {
     Running { child }
 }
 
-/// op-geth on the L2 genesis in this folder, whose `jwt` it shares, without peers.
+/// op-geth on the L2 genesis in this folder, whose `jwt` it shares, without peers. It serves `miner`,
+/// without which a batcher ends.
 pub fn op_geth(dir: &Path, program: &Path, name: &str, options: &[String]) -> Started {
     let program = program.display().to_string();
     let shared = [
@@ -204,7 +205,7 @@ pub fn op_geth(dir: &Path, program: &Path, name: &str, options: &[String]) -> St
     words.extend(
         [
             "--http.addr=127.0.0.1",
-            "--http.api=eth,net,web3,txpool",
+            "--http.api=eth,net,web3,txpool,miner",
             "--authrpc.addr=127.0.0.1",
         ]
         .map(String::from),

@@ -50,7 +50,7 @@ fn network(fixtures: &Path, temp: &Path, batcher: &str) -> Devnet {
 }
 
 /// A word that a contract of the L1 returns.
-fn read(l1: &str, to: &str, signature: &str, argument: Option<u64>) -> Vec<u8> {
+pub fn read(l1: &str, to: &str, signature: &str, argument: Option<u64>) -> Vec<u8> {
     let mut data = keccak256(signature)[..4].to_vec();
     data.extend(
         argument
