@@ -26,6 +26,7 @@ mod open;
 mod proofs;
 mod read;
 mod space;
+mod table_files;
 mod torn_write;
 mod unwind;
 

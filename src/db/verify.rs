@@ -63,6 +63,7 @@ pub fn verify(
     let spec = crate::chain::spec_of(store)?;
     let snapshot = store.snapshot()?;
     let mut report = DamageReport::default();
+    check_table_files(store, &mut report, progress);
     let head = snapshot.head();
     report.count("head", head.number);
     let root = match snapshot.header(head.number) {
@@ -91,6 +92,28 @@ pub fn verify(
         Err(error) => report.unreadable("the head", &error),
     }
     Ok(report)
+}
+
+/// Holds every table file against its checksum in the manifest.
+fn check_table_files(store: &Store, report: &mut DamageReport, progress: &mut ProgressFn<'_>) {
+    let mut bytes = 0;
+    let checked = store.damaged_tables(|read| {
+        bytes += read;
+        progress("bytes of table files", bytes, 0);
+    });
+    match checked {
+        Ok(files) => {
+            report.count("bytes of table files", bytes);
+            for file in files {
+                let what = format!("{} is not what was written", file.display());
+                report.add(what, Remedy::Resync);
+            }
+        }
+        Err(error) => report.add(
+            format!("the table files cannot be read: {error}"),
+            Remedy::Resync,
+        ),
+    }
 }
 
 /// Reads the whole payload log: each row has a checksum of its own.
