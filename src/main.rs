@@ -84,6 +84,12 @@ fn run(invocation: Invocation, notices: &[String]) -> anyhow::Result<()> {
             devnet::end_with_parent();
             until_interrupted(|token| node::run_execution(*config, token))?;
         }
+        Invocation::Rollup(config) => {
+            start_log(&config.log, notices)?;
+            open_files::raise_limit();
+            devnet::end_with_parent();
+            until_interrupted(|token| node::run_rollup(*config, token))?;
+        }
         Invocation::Batcher(config) => {
             start_log(&config.log, notices)?;
             devnet::end_with_parent();

@@ -1,5 +1,6 @@
 //! The integration tests: one binary.
 
+mod adding_a_node;
 mod bad_input;
 mod batcher;
 mod campaign;

@@ -194,7 +194,7 @@ impl World {
             rollup: self.rollup.clone(),
             blobs,
             engine: Engine::Local(chain.clone()),
-            signing_log: SigningLog::new(chain.clone()),
+            signing_log: SigningLog::Chain(chain.clone()),
             l1,
             signer,
             network,
