@@ -20,7 +20,7 @@ use crate::{
     chain::{Chain, Options, Threads, pool::PoolConfig, pool_maintenance, rules::Rules},
     cli::config::{
         BatcherConfig, BeaconEndpointConfig, ExecutionConfig, HistoryConfig, NodeConfig,
-        ProposerConfig,
+        ProposerConfig, RpcOptions,
     },
     follow, interval,
     networks::{self, RollupSource},
@@ -125,14 +125,10 @@ pub async fn run_node(config: NodeConfig, signals: StopSignals) -> anyhow::Resul
     rollup
         .prepare_driver(&core, &config.l1, &config.derivation)
         .await?;
-    let swarm = config
-        .p2p
-        .as_ref()
-        .map(|p2p| {
-            let blocks = Arc::new(chain.clone());
-            swarm::join(blocks, &rollup_config, swarm_config(&rollup_config, p2p)?)
-        })
-        .transpose()?;
+    let swarm = match &config.p2p {
+        Some(p2p) => Some(swarm::join_with(&chain, &rollup_config, p2p)?),
+        None => None,
+    };
     let network = swarm.as_ref().map(|swarm| swarm.network.clone());
     if let Some(sequencing) = &config.sequencer {
         rollup
@@ -149,11 +145,7 @@ pub async fn run_node(config: NodeConfig, signals: StopSignals) -> anyhow::Resul
         engine: None,
     };
     rpc::serve(&tasks, &chain, parts, &config.rpc).await?;
-    if config.rpc.sequencer_http.is_none() && config.sequencer.is_none() {
-        tracing::warn!(
-            "transactions submitted here stay in this node's pool and never reach the sequencer; set --rollup.sequencerhttp"
-        );
-    }
+    warn_of_kept_transactions(&config.rpc, sequences);
     if let Some(swarm) = swarm {
         swarm::spawn(&tasks, &core.engine, None, swarm, syncing);
     }
@@ -168,6 +160,15 @@ pub async fn run_node(config: NodeConfig, signals: StopSignals) -> anyhow::Resul
     let services = run_services(services, signals, token);
     let (services, finished) = tokio::join!(services, finish(tasks, chain, threads));
     started.and(services).and(finished)
+}
+
+/// Warns where transactions that are submitted to a replica stay there.
+fn warn_of_kept_transactions(config: &RpcOptions, sequences: bool) {
+    if config.sequencer_http.is_none() && !sequences {
+        tracing::warn!(
+            "transactions submitted here stay in this node's pool and never reach the sequencer; set --rollup.sequencerhttp"
+        );
+    }
 }
 
 /// The token of everything in the node but batcher and proposer, which stop before.

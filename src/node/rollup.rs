@@ -459,7 +459,7 @@ mod tests {
                 l1_chain_id: 900,
                 ..rollup.clone()
             };
-            let start = |rollup| Rollup::new(&config, Arc::new(rollup)).map(drop);
+            let start = |rollup| Rollup::new(&config.l1, false, Arc::new(rollup)).map(drop);
             assert!(start(before_ecotone).is_ok() && start(without_batches).is_ok());
             start(rollup)
         };

@@ -40,6 +40,16 @@ pub(super) fn join(
     })
 }
 
+/// Creates the swarm of a node.
+pub(super) fn join_with(
+    chain: &Chain,
+    rollup: &RollupConfig,
+    config: &P2pConfig,
+) -> anyhow::Result<Swarm> {
+    let blocks = Arc::new(chain.clone());
+    join(blocks, rollup, swarm_config(rollup, config)?)
+}
+
 /// Creates the swarm of an execution core, whose block signer is configured.
 pub(super) fn join_alone(
     chain: &Chain,

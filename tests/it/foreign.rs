@@ -2,8 +2,8 @@
 //! skipped unless the environment names the programs that it needs.
 
 mod derived;
-mod network;
-mod programs;
+pub mod network;
+pub mod programs;
 mod whole;
 
 use crate::net::{ask, call, starling, wait};
@@ -12,7 +12,7 @@ use programs::{bare_op_node, op_geth, op_node, programs};
 use serde_json::json;
 
 const NODE: &str = "STARLING_OP_NODE";
-const GETH: &str = "STARLING_OP_GETH";
+pub const GETH: &str = "STARLING_OP_GETH";
 
 fn static_peer(multiaddr: &str) -> Vec<String> {
     vec![

@@ -31,6 +31,7 @@ mod p2p_options;
 mod power_cut;
 mod proposer;
 mod real_contracts;
+mod rollup_node;
 mod rpc_fields;
 mod tidy;
 mod tools;

@@ -3,7 +3,7 @@
 
 use super::{memory::SETTING, *};
 use crate::{
-    chain::{self, Options, Threads, genesis},
+    chain::{self, Chain, Options, Threads, genesis},
     rollup::l1::{
         L1Config, UNSAFE_BLOCK_SIGNER_SLOT,
         fake::{self, FakeL1},

@@ -149,16 +149,21 @@ fn spawn(command: &mut Command, log: &Path) -> Running {
 
 /// op-geth on the L2 genesis, without peers.
 pub fn op_geth(net: &Network, program: &Path, name: &str, options: &[String]) -> Started {
+    bare_op_geth(net.path(), program, name, options)
+}
+
+/// op-geth on the genesis file `l2-genesis.json` in this folder, whose `jwt` it shares.
+pub fn bare_op_geth(dir: &Path, program: &Path, name: &str, options: &[String]) -> Started {
     let program = program.display().to_string();
     let shared = [
-        format!("--datadir={}", net.file(name).display()),
+        format!("--datadir={}", dir.join(name).display()),
         "--state.scheme=hash".into(),
     ];
     let mut init = Command::new(&program);
     let init = init
         .arg("init")
         .args(&shared)
-        .arg(net.file("l2-genesis.json"))
+        .arg(dir.join("l2-genesis.json"))
         .output()
         .expect("op-geth starts");
     assert!(
@@ -202,9 +207,9 @@ pub fn op_geth(net: &Network, program: &Path, name: &str, options: &[String]) ->
         format!("--http.port={http}"),
         format!("--authrpc.port={engine}"),
     ]);
-    words.push(format!("--authrpc.jwtsecret={}", net.file("jwt").display()));
+    words.push(format!("--authrpc.jwtsecret={}", dir.join("jwt").display()));
     words.extend_from_slice(options);
-    Started::new(net.path(), name, words, format!("http://127.0.0.1:{http}"))
+    Started::new(dir, name, words, format!("http://127.0.0.1:{http}"))
         .with_engine(engine)
         .ready()
 }

@@ -55,13 +55,8 @@ impl RemoteCore {
     /// A block on `parent`, made by a core of its own on the same data, so that this core does not
     /// know it.
     async fn stranger(&self, parents: &[u64]) -> Vec<Arc<Payload>> {
-        let (other, _threads) = {
-            let folder = datadir();
-            let opened = open(folder.path());
-            // The folder lives as long as the test.
-            std::mem::forget(folder);
-            opened
-        };
+        let folder = datadir();
+        let (other, _threads) = open(folder.path());
         let mut parent = other.view().head().hash;
         let mut blocks = Vec::new();
         for salt in parents {
@@ -195,7 +190,10 @@ async fn blocks_are_built_derived_and_refused_in_the_other_process() {
     let next = core.engine.start(parent, attributes(&genesis, 1, [])).await;
     assert!(matches!(next, Err(CoreError::Chain(ChainError::Busy(_)))));
     // The same attributes lead to the same block: the head above it stays.
-    let above = build(&core.chain, sequenced.hash, 1, []).await.payload.id();
+    let above = build(&core.chain, sequenced.hash, 1, []).await;
+    let above = above.payload.clone();
+    assert_eq!(core.follow(&above).await, Inserted::Valid);
+    let above = above.id();
     core.engine
         .forkchoice(above.hash, None, None)
         .await
@@ -206,6 +204,18 @@ async fn blocks_are_built_derived_and_refused_in_the_other_process() {
         .await
         .unwrap();
     assert_eq!((derived.hash, core.head()), (sequenced.hash, above));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn invalid_attributes_leave_the_head_and_others_override_it() {
+    let core = RemoteCore::new().await;
+    let genesis = core.chain.view().header().clone();
+    let parent = core.head().hash;
+    let blocks = core.stranger(&[1, 1]).await;
+    for block in &blocks {
+        core.follow(block).await;
+    }
+    let above = blocks[1].id();
     // Undecodable transactions, and such as cannot be in a block, are the attributes' fault.
     for bad in [
         Bytes::from_static(&[0x02, 0xc0]),
@@ -229,7 +239,7 @@ async fn blocks_are_built_derived_and_refused_in_the_other_process() {
         .await
         .unwrap();
     assert_eq!(core.head(), derived.id());
-    let displaces = core.engine.forkchoice(sequenced.hash, None, None).await;
+    let displaces = core.engine.forkchoice(blocks[0].hash, None, None).await;
     assert!(is_not_on_branch(displaces));
     core.check_heads();
 }
