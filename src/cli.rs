@@ -16,7 +16,7 @@ use clap::{
 };
 use config::{
     BatcherProcessConfig, DbConfig, DevnetConfig, ExecutionConfig, ExportConfig, ImportConfig,
-    InitConfig, NodeConfig, ProposerProcessConfig,
+    InitConfig, NodeConfig, ProposerProcessConfig, RollupNodeConfig,
 };
 use flags::Role;
 use help::Detail;
@@ -28,6 +28,7 @@ use std::path::PathBuf;
 pub enum Invocation {
     Node(Box<NodeConfig>),
     Execution(Box<ExecutionConfig>),
+    Rollup(Box<RollupNodeConfig>),
     Batcher(Box<BatcherProcessConfig>),
     Proposer(Box<ProposerProcessConfig>),
     Devnet(DevnetConfig),
@@ -146,15 +147,23 @@ pub fn parse(
     })
 }
 
-/// Adds the role that a link's name stands for: `op-batcher --x` is `op-batcher batcher --x`.
+/// Adds the role that a link's name stands for: `op-batcher --x` is `op-batcher batcher --x`. A command
+/// of the program, as in `op-node networks …` or `op-geth init …`, stays.
 fn with_linked_role(mut argv: Vec<String>) -> Vec<String> {
     let path = argv.first().map(std::path::Path::new);
     let name = path.and_then(|path| path.file_name()?.to_str());
-    if let Some(role) = name.and_then(Role::of_link) {
+    let commands = Role::ALL.map(Role::name).into_iter().chain(TOOLS);
+    let has_command = commands
+        .into_iter()
+        .any(|name| Some(name) == argv.get(1).map(String::as_str));
+    if let Some(role) = name.and_then(Role::of_link).filter(|_| !has_command) {
         argv.insert(1, role.name().to_owned());
     }
     argv
 }
+
+/// Commands that are no role.
+const TOOLS: [&str; 2] = ["networks", "p2p"];
 
 /// The configuration of a role.
 fn invocation(
@@ -166,6 +175,7 @@ fn invocation(
     Ok(match role {
         Role::Node => Invocation::Node(Box::new(NodeConfig::read(values, notices)?)),
         Role::Execution => Invocation::Execution(Box::new(ExecutionConfig::read(values, notices)?)),
+        Role::Rollup => Invocation::Rollup(Box::new(RollupNodeConfig::read(values, notices)?)),
         Role::Batcher => {
             Invocation::Batcher(Box::new(BatcherProcessConfig::read(values, notices)?))
         }

@@ -13,20 +13,25 @@ pub mod sync_status;
 use crate::{
     chain::{ChainError, Inserted},
     clock::unix_now,
-    rollup::engine::Engine,
+    rollup::engine::{CoreError, Engine},
     rpc::engine::backend::EngineBackend,
 };
 use alloy_primitives::B256;
 use futures::{StreamExt, stream::FuturesOrdered};
 use starling_p2p::{Event, Network, PeerId, Provenance, Settled};
-use starling_proto::payload::BlockId;
-use std::{sync::Arc, time::Instant};
+use starling_proto::payload::{BlockId, Payload};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 /// Payloads in flight to the core: the senders of the next are recovered while one is executed.
 /// Fewer than the executor's queue holds, and small blocks are quick.
 const IN_FLIGHT: usize = 32;
+/// Pause before a core in another process that does not answer is called again.
+const OUTAGE_PAUSE: Duration = Duration::from_secs(1);
 
 /// Executes the blocks of the swarm until the token is cancelled. `engine_api` is given if a rollup
 /// node may drive the core.
@@ -43,18 +48,39 @@ pub async fn run(
             () = token.cancelled() => return Ok(()),
             Some((block, blame, answer)) = answers.next() => match settle(&block, blame, answer, engine_api.as_deref()).await {
                 Ok(settled) => network.settled(block.hash, settled).await,
-                Err(ChainError::Stopped) if token.is_cancelled() => return Ok(()),
+                Err(CoreError::Chain(ChainError::Stopped)) if token.is_cancelled() => return Ok(()),
                 Err(error) => return Err(error.into()),
             },
             event = events.recv(), if answers.len() < IN_FLIGHT => {
                 let Some(Event { payload, provenance, blame }) = event else { return Ok(()) };
                 let block = SwarmBlock { number: payload.number(), hash: payload.hash, timestamp: payload.timestamp(), provenance };
-                match engine.follow(payload, provenance).await {
-                    Ok(answer) => answers.push_back(async move { (block, blame, answer.await) }),
-                    Err(ChainError::Stopped) if token.is_cancelled() => return Ok(()),
-                    Err(error) => return Err(error.into()),
+                let begun = begin(&engine, &payload, provenance);
+                match token.run_until_cancelled(begun).await {
+                    None => return Ok(()),
+                    Some(Ok(answer)) => answers.push_back(async move { (block, blame, answer.await) }),
+                    Some(Err(CoreError::Chain(ChainError::Stopped))) if token.is_cancelled() => return Ok(()),
+                    Some(Err(error @ CoreError::Remote(_))) => {
+                        tracing::warn!(number = block.number, hash = %block.hash, %error, "a block from the swarm is dropped; it is fetched again when it is missed");
+                        network.settled(block.hash, Settled::Dropped).await;
+                    }
+                    Some(Err(error)) => return Err(error.into()),
                 }
             }
+        }
+    }
+}
+
+/// Begins to execute a block. A core in another process that does not answer is called again until it
+/// does: meanwhile the swarm hands over no more than its credit.
+async fn begin(
+    engine: &Engine,
+    payload: &Arc<Payload>,
+    provenance: Provenance,
+) -> Result<impl Future<Output = Result<Inserted, CoreError>> + use<>, CoreError> {
+    loop {
+        match engine.follow(payload.clone(), provenance).await {
+            Err(error) if error.is_outage() => tokio::time::sleep(OUTAGE_PAUSE).await,
+            begun => return begun,
         }
     }
 }
@@ -71,9 +97,9 @@ struct SwarmBlock {
 async fn settle(
     block: &SwarmBlock,
     blame: Option<PeerId>,
-    answer: Result<Inserted, ChainError>,
+    answer: Result<Inserted, CoreError>,
     engine_api: Option<&EngineBackend>,
-) -> Result<Settled, ChainError> {
+) -> Result<Settled, CoreError> {
     let SwarmBlock {
         number,
         hash,
@@ -84,7 +110,7 @@ async fn settle(
     if let Some(engine_api) = engine_api {
         match engine_api.on_swarm_block(hash, provenance, &inserted).await {
             Ok(()) => {}
-            Err(error) if error.is_fatal() => return Err(error),
+            Err(error) if error.is_fatal() => return Err(error.into()),
             // The rollup node names its head again, and gets this error as the answer.
             Err(error) => {
                 tracing::warn!(number, %hash, %error, "the head that the rollup node named cannot become the head")

@@ -83,7 +83,7 @@ impl L2Source {
     pub async fn heads(&self) -> Result<SourceHeads, L2SourceError> {
         match self {
             Self::Rpc(source) => source.heads().await,
-            Self::Local(source) => source.heads(),
+            Self::Local(source) => source.heads().await,
         }
     }
 

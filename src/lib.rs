@@ -53,6 +53,7 @@ pub mod db;
 pub mod devnet;
 pub mod follow;
 pub mod interval;
+pub mod jwt;
 pub mod l2_source;
 pub mod networks;
 pub mod node;

@@ -69,9 +69,7 @@ fn run(invocation: Invocation, notices: &[String]) -> anyhow::Result<()> {
             until_interrupted(|token| async { Ok(devnet::run(config, token).await?) })?;
         }
         Invocation::Node(config) => {
-            start_log(&config.log, notices)?;
-            open_files::raise_limit();
-            devnet::end_with_parent();
+            begin(&config.log, notices)?;
             let grace = match (&config.batcher, &config.proposer) {
                 (None, None) => Duration::ZERO,
                 _ => LAST_WORDS,
@@ -79,10 +77,12 @@ fn run(invocation: Invocation, notices: &[String]) -> anyhow::Result<()> {
             until_stopped(|signals| node::run_node(*config, signals), grace)?;
         }
         Invocation::Execution(config) => {
-            start_log(&config.log, notices)?;
-            open_files::raise_limit();
-            devnet::end_with_parent();
+            begin(&config.log, notices)?;
             until_interrupted(|token| node::run_execution(*config, token))?;
+        }
+        Invocation::Rollup(config) => {
+            begin(&config.log, notices)?;
+            until_interrupted(|token| node::run_rollup(*config, token))?;
         }
         Invocation::Batcher(config) => {
             start_log(&config.log, notices)?;
@@ -179,6 +179,14 @@ where
     // Dropping the runtime would wait for blocking work; a second signal must not.
     runtime.shutdown_background();
     result
+}
+
+/// Begins a process with many connections and files.
+fn begin(log: &LogConfig, notices: &[String]) -> anyhow::Result<()> {
+    start_log(log, notices)?;
+    open_files::raise_limit();
+    devnet::end_with_parent();
+    Ok(())
 }
 
 fn start_log(config: &LogConfig, notices: &[String]) -> anyhow::Result<()> {

@@ -1,6 +1,7 @@
 //! The node: the room that wires all others, and the only one that spawns long-lived tasks.
 //!
 //! This file opens the chain and ends the node. `node/rollup.rs` derives and sequences,
+//! `node/rollup_node.rs` does so over an execution client in another process,
 //! `node/swarm.rs` joins the swarm, `node/rpc.rs` serves JSON-RPC. `node/batcher.rs` and
 //! `node/proposer.rs` run these services in processes of their own or in the node's,
 //! `node/service.rs` decides how they start and stop, `node/service_rpc.rs` is their RPC.
@@ -8,6 +9,7 @@
 mod batcher;
 mod proposer;
 mod rollup;
+mod rollup_node;
 mod rpc;
 mod service;
 mod service_rpc;
@@ -18,7 +20,7 @@ use crate::{
     chain::{Chain, Options, Threads, pool::PoolConfig, pool_maintenance, rules::Rules},
     cli::config::{
         BatcherConfig, BeaconEndpointConfig, ExecutionConfig, HistoryConfig, NodeConfig,
-        ProposerConfig,
+        ProposerConfig, RpcOptions,
     },
     follow, interval,
     networks::{self, RollupSource},
@@ -27,7 +29,7 @@ use crate::{
     telemetry::{MetricsConfig, MetricsServer},
 };
 use anyhow::{Context, bail, ensure};
-use rollup::Rollup;
+use rollup::{Rollup, RollupCore};
 use rpc::RpcParts;
 use service::PostingService;
 use starling_proto::{
@@ -40,6 +42,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use batcher::run_batcher;
 pub use proposer::run_proposer;
+pub use rollup_node::run_rollup;
 pub use swarm::swarm_config;
 
 /// Slots of a development chain. Block times are whole seconds and grow, so that no two blocks share
@@ -84,7 +87,8 @@ pub async fn run_execution(
     };
     rpc::serve(&tasks, &chain, parts, &config.rpc).await?;
     if let Some(swarm) = swarm {
-        swarm::spawn(&tasks, &chain, driven, swarm, syncing);
+        let engine = Engine::Local(chain.clone());
+        swarm::spawn(&tasks, &engine, driven, swarm, syncing);
     }
     if let Some(endpoint) = &config.dev_beacon {
         serve_blobs(&tasks, &chain, endpoint).await?;
@@ -105,7 +109,8 @@ pub async fn run_node(config: NodeConfig, signals: StopSignals) -> anyhow::Resul
     let tasks = Tasks::new(token.clone());
     serve_metrics(&tasks, config.metrics.as_ref()).await?;
     let rollup_config = Arc::new(rollup_config(&config.rollup, &config.overrides)?);
-    let mut rollup = Rollup::new(&config, rollup_config.clone())?;
+    let sequences = config.sequencer.is_some();
+    let mut rollup = Rollup::new(&config.l1, sequences, rollup_config.clone())?;
     let change = schedule_change(Some(&config.rollup), &config.overrides)?;
     let (chain, threads) = open(config.chain.clone(), config.pool.clone(), change).await?;
     keep_history(&chain, config.history)?;
@@ -116,16 +121,18 @@ pub async fn run_node(config: NodeConfig, signals: StopSignals) -> anyhow::Resul
         &config.rollup,
     )?;
     networks::rules::put_in_force(&chain, &rollup_config, rollup.schedule.as_ref()).await?;
-    rollup.prepare_driver(&chain, &config).await?;
-    let swarm = config
-        .p2p
-        .as_ref()
-        .map(|p2p| swarm::join(&chain, &rollup_config, swarm_config(&rollup_config, p2p)?))
-        .transpose()?;
+    let core = RollupCore::local(&chain, &config.chain.datadir);
+    rollup
+        .prepare_driver(&core, &config.l1, &config.derivation)
+        .await?;
+    let swarm = match &config.p2p {
+        Some(p2p) => Some(swarm::join_with(&chain, &rollup_config, p2p)?),
+        None => None,
+    };
     let network = swarm.as_ref().map(|swarm| swarm.network.clone());
     if let Some(sequencing) = &config.sequencer {
         rollup
-            .prepare_sequencer(&chain, network.clone(), sequencing)
+            .prepare_sequencer(&core, network.clone(), sequencing)
             .await?;
     }
     let services = ServiceParts::of(config.batcher, config.proposer, &chain, &rollup)?;
@@ -138,17 +145,13 @@ pub async fn run_node(config: NodeConfig, signals: StopSignals) -> anyhow::Resul
         engine: None,
     };
     rpc::serve(&tasks, &chain, parts, &config.rpc).await?;
-    if config.rpc.sequencer_http.is_none() && config.sequencer.is_none() {
-        tracing::warn!(
-            "transactions submitted here stay in this node's pool and never reach the sequencer; set --rollup.sequencerhttp"
-        );
-    }
+    warn_of_kept_transactions(&config.rpc, sequences);
     if let Some(swarm) = swarm {
-        swarm::spawn(&tasks, &chain, None, swarm, syncing);
+        swarm::spawn(&tasks, &core.engine, None, swarm, syncing);
     }
     tasks.spawn("pool", pool_maintenance::run(chain.clone(), tasks.token()));
     let started = tokio::select! {
-        started = rollup.run(&tasks, &chain, network, &config.l1) => started,
+        started = rollup.run(&tasks, &core, network, &config.l1) => started,
         () = signals.closing.cancelled() => Ok(()),
     };
     if started.is_err() || signals.closing.is_cancelled() {
@@ -157,6 +160,15 @@ pub async fn run_node(config: NodeConfig, signals: StopSignals) -> anyhow::Resul
     let services = run_services(services, signals, token);
     let (services, finished) = tokio::join!(services, finish(tasks, chain, threads));
     started.and(services).and(finished)
+}
+
+/// Warns where transactions that are submitted to a replica stay there.
+fn warn_of_kept_transactions(config: &RpcOptions, sequences: bool) {
+    if config.sequencer_http.is_none() && !sequences {
+        tracing::warn!(
+            "transactions submitted here stay in this node's pool and never reach the sequencer; set --rollup.sequencerhttp"
+        );
+    }
 }
 
 /// The token of everything in the node but batcher and proposer, which stop before.

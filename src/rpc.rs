@@ -8,7 +8,7 @@
 //! request reads one
 //! view of the chain; none can reach, or wait for, the executor. Framing, texts and shapes are
 //! geth's. [`engine`] alone drives the chain ([`engine_backend`]), on an endpoint of its own whose
-//! clients [`jwt`] lets in.
+//! clients [`jwt`](crate::jwt) lets in.
 
 pub mod admin;
 pub mod api;
@@ -28,7 +28,6 @@ mod heavy;
 mod ids;
 mod io;
 mod json;
-pub mod jwt;
 pub mod limits;
 pub mod log_filter;
 pub mod memory;
@@ -45,16 +44,16 @@ pub mod txpool;
 pub mod web3;
 pub mod ws;
 
+use crate::jwt::JwtSecret;
 use api::{Api, Namespace};
 use connections::Connections;
-use jwt::JwtSecret;
 use limits::ServerLimits;
 use server::{Http, Listener, Site, Ws};
 use std::{io::ErrorKind, net::SocketAddr, sync::Arc, time::Duration};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-pub use context::{AbandonedLookup, Reader, RpcContext, SyncStatus};
+pub use context::{AbandonedLookup, Reader, RollupContext, RpcContext, SyncStatus};
 pub use decoded::DecodedBlocks;
 pub use filters::Filters;
 pub use route::TxRoute;
@@ -230,6 +229,26 @@ impl RpcServer {
             server.listeners.push(listener);
         }
         Ok((server, bound))
+    }
+
+    /// Binds the RPC of a rollup node without a chain (`--rpc.*`).
+    pub async fn bind_rollup_node(
+        endpoint: HttpEndpoint,
+        limits: ServerLimits,
+        context: RollupContext,
+    ) -> Result<(Self, SocketAddr), BindError> {
+        let api = Api::of_rollup_node(&endpoint.api, &NAMESPACES, &Arc::new(context));
+        let http = Http {
+            api: Arc::new(api),
+            vhosts: endpoint.vhosts,
+            cors: endpoint.cors,
+        };
+        let connections = Connections::new(limits.connections);
+        let site = Site::new(Some(http), None, limits, connections);
+        let listener = listen(endpoint.addr, "rpc", site).await?;
+        let bound = listener.socket.local_addr().unwrap_or(endpoint.addr);
+        let listeners = vec![listener];
+        Ok((Self { listeners }, bound))
     }
 
     /// Binds the HTTP endpoint of a service that is no node. `flag` begins the names of its options.

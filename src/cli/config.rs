@@ -8,6 +8,7 @@ mod l1;
 mod limits;
 mod p2p;
 mod proposer;
+mod rollup;
 mod rules;
 mod sequencer;
 mod tools;
@@ -20,6 +21,7 @@ pub use l1::L1Options;
 pub use limits::RpcLimits;
 pub use p2p::{P2pConfig, P2pKey};
 pub use proposer::{ProposerConfig, ProposerProcessConfig};
+pub use rollup::{RemoteEngineConfig, RollupNodeConfig};
 pub use sequencer::{SequencingConfig, SignerConfig};
 pub use tools::{DbAction, DbConfig, ExportConfig, HistoryConfig, ImportConfig};
 

@@ -38,6 +38,7 @@ impl Program {
 pub enum Role {
     Node,
     Execution,
+    Rollup,
     Batcher,
     Proposer,
     Devnet,
@@ -48,9 +49,10 @@ pub enum Role {
 }
 
 impl Role {
-    pub const ALL: [Role; 9] = [
+    pub const ALL: [Role; 10] = [
         Role::Node,
         Role::Execution,
+        Role::Rollup,
         Role::Batcher,
         Role::Proposer,
         Role::Devnet,
@@ -63,6 +65,8 @@ impl Role {
     /// The role of a program whose name a link to this one has.
     pub fn of_link(program: &str) -> Option<Self> {
         match program {
+            "op-node" => Some(Role::Rollup),
+            "op-geth" => Some(Role::Execution),
             "op-batcher" => Some(Role::Batcher),
             "op-proposer" => Some(Role::Proposer),
             _ => None,
@@ -74,6 +78,7 @@ impl Role {
         match self {
             Role::Node => "node",
             Role::Execution => "execution",
+            Role::Rollup => "rollup",
             Role::Batcher => "batcher",
             Role::Proposer => "proposer",
             Role::Devnet => "devnet",
@@ -91,6 +96,9 @@ impl Role {
             }
             Role::Execution => {
                 "Run an execution core alone; its genesis decides whether it is an OP Stack or an Ethereum chain"
+            }
+            Role::Rollup => {
+                "Run a rollup node that drives an execution client in another process, as op-node does"
             }
             Role::Batcher => "Post the blocks of a sequencer on L1",
             Role::Proposer => "Propose outputs of the chain on L1, for withdrawals",

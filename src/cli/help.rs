@@ -61,6 +61,7 @@ impl Detail {
 /// The programs whose options a role takes.
 fn programs(role: Role) -> &'static str {
     match role {
+        Role::Rollup => "op-node",
         Role::Batcher => "op-batcher",
         Role::Proposer => "op-proposer",
         _ => "op-node and op-geth",
@@ -68,9 +69,11 @@ fn programs(role: Role) -> &'static str {
 }
 
 /// Flags that `-h` shows of roles that have hundreds of them; `--help` shows all.
-pub const COMMON: [&str; 39] = [
+pub const COMMON: [&str; 43] = [
     "l1",
     "l1.beacon",
+    "l2",
+    "l2.jwt-secret",
     "network",
     "rollup.config",
     "datadir",
@@ -108,6 +111,8 @@ pub const COMMON: [&str; 39] = [
     "dev.period",
     "batcher.enabled",
     "proposer.enabled",
+    "rpc.port",
+    "rpc.enable-admin",
 ];
 
 /// The same of batcher and proposer.
@@ -143,7 +148,7 @@ pub const COMMON_OF_POSTERS: [&str; 26] = [
 /// Whether a role has so many flags that `-h` shows only some.
 pub fn is_long(role: Role) -> bool {
     match role {
-        Role::Node | Role::Execution | Role::Batcher | Role::Proposer => true,
+        Role::Node | Role::Execution | Role::Rollup | Role::Batcher | Role::Proposer => true,
         Role::Devnet | Role::Init | Role::Import | Role::Export | Role::Db => false,
     }
 }

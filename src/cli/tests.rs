@@ -6,6 +6,7 @@ mod l1;
 mod networks;
 mod p2p;
 mod posters;
+mod rollup;
 mod rpc;
 mod signing;
 mod tools;

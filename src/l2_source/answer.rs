@@ -1,18 +1,13 @@
 //! Answers of a rollup node and of an execution client, read and checked. Pure.
 
-use crate::rollup::{l1::L1Cause, output::RollupOutput};
-use alloy_consensus::Header;
-use alloy_eips::eip2718::Encodable2718;
-use alloy_primitives::{B256, Bytes};
-use alloy_trie::root::ordered_trie_root_encoded;
-use op_alloy_consensus::OpTxEnvelope;
+use crate::rollup::{l1::L1Cause, l2_answer, output::RollupOutput};
+use alloy_primitives::B256;
 use serde::{Deserialize, de::DeserializeOwned};
-use serde_json::{Map, Value, value::RawValue};
+use serde_json::value::RawValue;
 use starling_proto::{
     l1info::L2BlockRef,
     payload::{BlockId, Payload},
 };
-use std::collections::BTreeMap;
 
 /// A block of L1, as far as a rollup node reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,65 +155,22 @@ pub fn output(answer: &RawValue, number: u64) -> Result<RollupOutput, L1Cause> {
 
 /// The answer to `eth_getBlockByNumber(number, false)`; `None` if it is null.
 pub fn block_id(answer: &RawValue, number: u64) -> Result<Option<BlockId>, L1Cause> {
-    let members: Option<BTreeMap<&str, &RawValue>> = read_members(answer)?;
-    let Some(members) = members else {
+    let Some(found) = l2_answer::header(answer)? else {
         return Ok(None);
     };
-    let header = header(members, number)?;
-    Ok(Some(BlockId {
-        hash: header.hash_slow(),
-        number,
-    }))
+    check_number(number, found.header.number)?;
+    let hash = found.hash;
+    Ok(Some(BlockId { hash, number }))
 }
 
 /// The answer to `eth_getBlockByNumber(number, true)`; `None` if it is null. Its hash and its
 /// transactions are checked against the header.
 pub fn block(answer: &RawValue, number: u64) -> Result<Option<Payload>, L1Cause> {
-    let members: Option<BTreeMap<&str, &RawValue>> = read_members(answer)?;
-    let Some(mut members) = members else {
-        return Ok(None);
-    };
-    let transactions = members.remove("transactions");
-    let transactions =
-        transactions.ok_or_else(|| L1Cause::Malformed("a block without transactions".into()))?;
-    let transactions: Vec<OpTxEnvelope> = read(transactions)?;
-    let transactions: Vec<Bytes> = transactions
-        .iter()
-        .map(|transaction| transaction.encoded_2718().into())
-        .collect();
-    let header = header(members, number)?;
-    let root = ordered_trie_root_encoded(&transactions);
-    if root != header.transactions_root {
-        return Err(untrue(format!(
-            "the transactions of block {number} have the root {root}, its header says {}",
-            header.transactions_root
-        )));
+    let found = l2_answer::block(answer)?;
+    if let Some(block) = &found {
+        check_number(number, block.number())?;
     }
-    Ok(Some(Payload::sealed(header, transactions)))
-}
-
-fn read_members(answer: &RawValue) -> Result<Option<BTreeMap<&str, &RawValue>>, L1Cause> {
-    serde_json::from_str(answer.get()).map_err(L1Cause::malformed)
-}
-
-/// The header of a block object; its hash is recomputed.
-fn header(mut members: BTreeMap<&str, &RawValue>, number: u64) -> Result<Header, L1Cause> {
-    members.remove("transactions");
-    let members = members
-        .into_iter()
-        .map(|(name, value)| Ok((name.to_owned(), read(value)?)))
-        .collect::<Result<Map<String, Value>, L1Cause>>()?;
-    let header: alloy_rpc_types_eth::Header =
-        serde_json::from_value(members.into()).map_err(L1Cause::malformed)?;
-    let (claimed, header) = (header.hash, header.inner);
-    check_number(number, header.number)?;
-    let computed = header.hash_slow();
-    if computed != claimed {
-        return Err(untrue(format!(
-            "block {number} claims the hash {claimed}, its fields hash to {computed}"
-        )));
-    }
-    Ok(header)
+    Ok(found)
 }
 
 fn check_number(asked: u64, got: u64) -> Result<(), L1Cause> {

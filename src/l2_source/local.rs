@@ -36,10 +36,9 @@ impl LocalSource {
         self.rollup.config.clone()
     }
 
-    /// The view is taken after the driver's heads, since heads mostly rise.
-    pub(super) fn heads(&self) -> Result<SourceHeads, L2SourceError> {
+    pub(super) async fn heads(&self) -> Result<SourceHeads, L2SourceError> {
         let status = self.rollup.driver.status();
-        let unsafe_l2 = output::unsafe_l2(&self.rollup, &status, &self.chain.view())?;
+        let unsafe_l2 = output::unsafe_l2(&self.rollup, &status).await?;
         Ok(SourceHeads {
             current_l1: status.current_l1.map(l1_ref),
             head_l1: status.head_l1.map(l1_ref),
@@ -52,11 +51,8 @@ impl LocalSource {
         })
     }
 
-    /// Runs on the blocking pool, since blocks before Isthmus need a proof.
     pub(super) async fn output_at(&self, number: u64) -> Result<RollupOutput, L2SourceError> {
-        let (rollup, view) = (self.rollup.clone(), self.chain.view());
-        let read = tokio::task::spawn_blocking(move || output::at_block(&rollup, &view, number));
-        Ok(read.await.map_err(|_| L2SourceError::Stopped)??)
+        Ok(output::at_block(&self.rollup, number).await?)
     }
 
     pub(super) fn block(&self, number: u64) -> Result<Option<Arc<Payload>>, L2SourceError> {

@@ -3,7 +3,7 @@
 
 use crate::{
     chain::Chain,
-    cli::config::{L1Options, NodeConfig, SequencingConfig, SignerConfig},
+    cli::config::{DerivationOptions, L1Options, SequencingConfig, SignerConfig},
     rollup::{
         beacon::BeaconClient,
         blob_schedule::{BlobScheduleError, blob_schedule},
@@ -16,7 +16,7 @@ use crate::{
         sequencer::{Sequencer, SequencerError, SequencerHandle, SequencerParts},
         signer::{Remote, Signer},
         signing_log::SigningLog,
-        unsafe_signer::UnsafeSigner,
+        unsafe_signer::{SignerMemory, UnsafeSigner},
     },
     tasks::Tasks,
 };
@@ -27,7 +27,11 @@ use starling_proto::{
     config::RollupConfig,
     fork::{BlobSchedule, Fork},
 };
-use std::{sync::Arc, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -37,6 +41,29 @@ const ENDED_REMINDER: Duration = Duration::from_secs(60);
 const L1_PAUSE: Duration = Duration::from_secs(2);
 /// The file of safe heads, in the data directory or in `--safedb.path`.
 const SAFE_HEADS: &str = "safe-heads";
+
+/// The execution core as the rollup half uses it, and the places of its own records.
+#[derive(Clone)]
+pub(super) struct RollupCore {
+    pub engine: Engine,
+    /// Of a sequencer. A core in this process always has one.
+    pub signing_log: Option<SigningLog>,
+    pub signer_memory: SignerMemory,
+    /// Folder of the safe heads, unless `--safedb.path` names another one.
+    pub datadir: PathBuf,
+}
+
+impl RollupCore {
+    /// The core in this process, with whose data everything is kept.
+    pub fn local(chain: &Chain, datadir: &Path) -> Self {
+        Self {
+            engine: Engine::Local(chain.clone()),
+            signing_log: Some(SigningLog::Chain(chain.clone())),
+            signer_memory: SignerMemory::Chain(chain.clone()),
+            datadir: datadir.to_owned(),
+        }
+    }
+}
 
 /// The rollup half before it runs.
 pub(super) struct Rollup {
@@ -61,22 +88,26 @@ struct Prepared {
 }
 
 impl Rollup {
-    /// Checks the options of L1. Called before the chain is opened, so that a wrong one fails early.
-    pub fn new(options: &NodeConfig, config: Arc<RollupConfig>) -> anyhow::Result<Self> {
-        let file = options.l1.chain_config.as_deref();
+    /// Checks the options of L1. Called before the core is opened, so that a wrong one fails early.
+    pub fn new(
+        options: &L1Options,
+        sequences: bool,
+        config: Arc<RollupConfig>,
+    ) -> anyhow::Result<Self> {
+        let file = options.chain_config.as_deref();
         let schedule = blob_schedule(config.l1_chain_id, file)?;
-        if options.sequencer.is_some() {
+        if sequences {
             ensure!(
                 schedule.is_some(),
                 BlobScheduleError::NotGiven(config.l1_chain_id)
             );
         }
         if schedule.is_some() && config.alt_da.is_none() {
-            check_beacon(&options.l1, &config)?;
+            check_beacon(options, &config)?;
         }
         let (heads, watched) = watch::channel(L1Heads::default());
         let l1 = FollowedL1 {
-            client: l1_client(&options.l1, config.l1_chain_id)?,
+            client: l1_client(options, config.l1_chain_id)?,
             heads: watched,
         };
         Ok(Self {
@@ -97,11 +128,12 @@ impl Rollup {
         self.l1.client.clone()
     }
 
-    /// Prepares the driver over an open chain.
+    /// Prepares the driver over an open core.
     pub async fn prepare_driver(
         &mut self,
-        chain: &Chain,
-        options: &NodeConfig,
+        core: &RollupCore,
+        options: &L1Options,
+        derivation: &DerivationOptions,
     ) -> anyhow::Result<()> {
         let Some(schedule) = self.schedule.clone() else {
             tracing::error!(
@@ -116,19 +148,18 @@ impl Rollup {
             );
             return Ok(());
         }
-        let beacon = self.beacon(&options.l1).await?;
-        let derivation = &options.derivation;
+        let beacon = self.beacon(options).await?;
         let folder = derivation.safe_db.as_ref();
-        let folder = folder.unwrap_or(&options.chain.datadir);
+        let folder = folder.unwrap_or(&core.datadir);
         let records = SafeDb::open(&folder.join(SAFE_HEADS)).context("--safedb.path")?;
-        let size = L1Blocks::cache_size(options.l1.cache_size, self.config.seq_window_size);
+        let size = L1Blocks::cache_size(options.cache_size, self.config.seq_window_size);
         let client = self.l1.client.clone();
         let blocks = L1Blocks::new(client, Watched::from(&*self.config), size);
-        let limits = &options.l1.client;
+        let limits = &options.client;
         let parts = DriverParts {
             rollup: self.config.clone(),
             schedule,
-            engine: Engine::Local(chain.clone()),
+            engine: core.engine.clone(),
             l1: L1Reader::new(
                 blocks,
                 limits.max_concurrency,
@@ -145,6 +176,7 @@ impl Rollup {
         self.api = Some(RollupHandle {
             config: self.config.clone(),
             driver: handle,
+            engine: core.engine.clone(),
             records: derivation.safe_db.is_some().then_some(records),
             withdrawal_root_from_state: derivation.withdrawal_root_from_state,
         });
@@ -161,10 +193,10 @@ impl Rollup {
         Ok(Some(client))
     }
 
-    /// Prepares the sequencer over an open chain.
+    /// Prepares the sequencer over an open core.
     pub async fn prepare_sequencer(
         &mut self,
-        chain: &Chain,
+        core: &RollupCore,
         network: Option<Network>,
         config: &SequencingConfig,
     ) -> anyhow::Result<()> {
@@ -177,8 +209,11 @@ impl Rollup {
         let parts = SequencerParts {
             rollup: self.config.clone(),
             blobs: self.schedule.clone().ok_or(missing)?,
-            engine: Engine::Local(chain.clone()),
-            signing_log: SigningLog::new(chain.clone()),
+            engine: core.engine.clone(),
+            signing_log: core
+                .signing_log
+                .clone()
+                .context("a sequencer keeps a log")?,
             l1: FollowedL1 {
                 client: self.l1.client.clone(),
                 heads: self.l1.heads.clone(),
@@ -200,7 +235,7 @@ impl Rollup {
     pub async fn run(
         self,
         tasks: &Tasks,
-        chain: &Chain,
+        core: &RollupCore,
         network: Option<Network>,
         options: &L1Options,
     ) -> anyhow::Result<()> {
@@ -215,7 +250,7 @@ impl Rollup {
             tokio::join!(check, follow);
             Ok(())
         });
-        let (engine, genesis) = (Engine::Local(chain.clone()), self.config.genesis.clone());
+        let (engine, genesis) = (core.engine.clone(), self.config.genesis.clone());
         let unsafe_head = follow_unsafe_head(engine, genesis, tasks.token());
         tasks.spawn("metrics of the unsafe head", async move {
             unsafe_head.await;
@@ -239,7 +274,7 @@ impl Rollup {
         let source = UnsafeSigner {
             l1: self.l1.client,
             rollup: self.config,
-            chain: chain.clone(),
+            memory: core.signer_memory.clone(),
             confs: options.confs,
             reload: options.reload_interval,
             poll: options.poll_interval,
@@ -424,7 +459,7 @@ mod tests {
                 l1_chain_id: 900,
                 ..rollup.clone()
             };
-            let start = |rollup| Rollup::new(&config, Arc::new(rollup)).map(drop);
+            let start = |rollup| Rollup::new(&config.l1, false, Arc::new(rollup)).map(drop);
             assert!(start(before_ecotone).is_ok() && start(without_batches).is_ok());
             start(rollup)
         };

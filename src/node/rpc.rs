@@ -4,13 +4,13 @@
 use crate::{
     chain::Chain,
     cli::config::{ExecutionConfig, RollupRpcConfig, RpcLimits, RpcOptions},
+    jwt::JwtSecret,
     open_files,
     rollup::{handle::RollupHandle, sequencer::SequencerHandle},
     rpc::{
         self, AuthEndpoint, HttpEndpoint, RollupEndpoint, RpcContext, RpcServer, SyncStatus,
         TxRoute, WsEndpoint,
         engine::{EngineContext, backend::EngineBackend, superchain::Halt},
-        jwt::JwtSecret,
     },
     tasks::Tasks,
     version::VERSION,
@@ -154,17 +154,19 @@ async fn endpoints(config: &RpcOptions) -> anyhow::Result<rpc::RpcConfig> {
             required: *port_given,
         });
     }
-    warn_of_public_admin(&endpoints);
-    Ok(endpoints)
-}
-
-/// Warns where the `admin` methods are served to other machines.
-fn warn_of_public_admin(endpoints: &rpc::RpcConfig) {
     let http = endpoints.http.as_ref().map(|end| (end.addr, &end.api));
     let ws = endpoints.ws.as_ref().map(|end| (end.addr, &end.api));
     let rollup = endpoints.rollup.as_ref();
     let rollup = rollup.map(|end| (end.http.addr, &end.http.api));
-    for (address, api) in [http, ws, rollup].into_iter().flatten() {
+    warn_of_public_admin([http, ws, rollup].into_iter().flatten());
+    Ok(endpoints)
+}
+
+/// Warns where the `admin` methods are served to other machines.
+pub(super) fn warn_of_public_admin<'a>(
+    endpoints: impl IntoIterator<Item = (SocketAddr, &'a Vec<String>)>,
+) {
+    for (address, api) in endpoints {
         if !address.ip().is_loopback() && api.iter().any(|name| name == "admin") {
             tracing::warn!(%address, "the admin methods are served on an address that is not loopback: whoever reaches it can change the block signer and stop the sequencer");
         }

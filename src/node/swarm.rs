@@ -11,7 +11,7 @@ use crate::{
     tasks::Tasks,
 };
 use anyhow::{Context, anyhow};
-use starling_p2p::{Event, Network, Service};
+use starling_p2p::{Blocks, Event, Network, Service};
 use starling_proto::{config::RollupConfig, network::overrides::ForkOverrides, payload::BlockId};
 use std::{path::Path, sync::Arc};
 use tokio::sync::{mpsc, watch};
@@ -27,17 +27,27 @@ pub(super) struct Swarm {
 
 /// Creates the swarm of a chain, whose blocks it serves to peers.
 pub(super) fn join(
-    chain: &Chain,
+    blocks: Arc<dyn Blocks>,
     rollup: &RollupConfig,
     config: starling_p2p::Config,
 ) -> anyhow::Result<Swarm> {
-    let (service, network, events) = Service::new(config, Arc::new(chain.clone()))?;
+    let (service, network, events) = Service::new(config, blocks)?;
     Ok(Swarm {
         service,
         network,
         events,
         genesis: rollup.genesis.l2,
     })
+}
+
+/// Creates the swarm of a node.
+pub(super) fn join_with(
+    chain: &Chain,
+    rollup: &RollupConfig,
+    config: &P2pConfig,
+) -> anyhow::Result<Swarm> {
+    let blocks = Arc::new(chain.clone());
+    join(blocks, rollup, swarm_config(rollup, config)?)
 }
 
 /// Creates the swarm of an execution core, whose block signer is configured.
@@ -53,14 +63,14 @@ pub(super) fn join_alone(
         unsafe_block_signer: following.signer,
         ..swarm_config(&rollup, &following.p2p)?
     };
-    join(chain, &rollup, config)
+    join(Arc::new(chain.clone()), &rollup, config)
 }
 
 /// Runs the swarm, and lets the core follow it. `engine_api` is given if a rollup node may drive
 /// the core.
 pub(super) fn spawn(
     tasks: &Tasks,
-    chain: &Chain,
+    engine: &Engine,
     engine_api: Option<Arc<EngineBackend>>,
     swarm: Swarm,
     syncing: watch::Sender<Option<SyncStatus>>,
@@ -72,7 +82,7 @@ pub(super) fn spawn(
         genesis,
     } = swarm;
     let token = || tasks.token();
-    let engine = || Engine::Local(chain.clone());
+    let engine = || engine.clone();
     tasks.spawn("swarm", {
         let token = token();
         async move {

@@ -23,7 +23,7 @@ pub use reader::{L1ReadError, L1Reader};
 use crate::{
     chain::{ChainError, execute::ExpectedTransactions},
     rollup::{
-        engine::{BlockAt, Engine},
+        engine::{BlockAt, CoreError, Engine},
         finality::Finality,
         l1::L1Heads,
         metrics::DerivationMetrics,
@@ -76,7 +76,7 @@ pub struct DriverParts {
 #[derive(Debug, thiserror::Error)]
 pub enum DriverError {
     #[error(transparent)]
-    Chain(#[from] ChainError),
+    Core(#[from] CoreError),
     #[error(transparent)]
     Critical(#[from] CriticalError),
 }
@@ -84,7 +84,7 @@ pub enum DriverError {
 impl DriverError {
     /// Whether the chain itself has failed, and with it the node.
     pub fn is_chain_failure(&self) -> bool {
-        matches!(self, Self::Chain(_))
+        matches!(self, Self::Core(_))
     }
 }
 
@@ -97,7 +97,7 @@ enum DriverStepError {
     #[error(transparent)]
     Start(#[from] StartSearchError),
     #[error(transparent)]
-    Chain(#[from] ChainError),
+    Core(#[from] CoreError),
     #[error("safe heads cannot be recorded: {0}")]
     Records(#[from] SafeDbError),
     #[error(transparent)]
@@ -289,8 +289,8 @@ impl RollupDriver {
     ) -> Result<std::time::Duration, DriverError> {
         let pause = self.backoff.next();
         match error {
-            DriverStepError::Chain(error) if error.is_fatal() => return Err(error.into()),
-            DriverStepError::Start(StartSearchError::Chain(error)) if error.is_fatal() => {
+            DriverStepError::Core(error) if error.is_fatal() => return Err(error.into()),
+            DriverStepError::Start(StartSearchError::Core(error)) if error.is_fatal() => {
                 return Err(error.into());
             }
             DriverStepError::Critical(error) => return Err(error.into()),
@@ -298,7 +298,7 @@ impl RollupDriver {
                 tracing::warn!(reason, "derivation is reset");
                 self.reset_pending = true;
             }
-            DriverStepError::Chain(ChainError::NotOnBranch { block, head }) => {
+            DriverStepError::Core(CoreError::Chain(ChainError::NotOnBranch { block, head })) => {
                 tracing::warn!(%block, %head, "the derived block is no longer on the chain; derivation is reset");
                 self.reset_pending = true;
             }
@@ -437,7 +437,7 @@ async fn write_to_disk(
 ) -> Result<(), DriverStepError> {
     match tokio::task::spawn_blocking(write).await {
         Ok(written) => Ok(written?),
-        Err(_) => Err(ChainError::Stopped.into()),
+        Err(_) => Err(CoreError::from(ChainError::Stopped).into()),
     }
 }
 

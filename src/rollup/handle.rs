@@ -1,6 +1,6 @@
 //! The rollup node as JSON-RPC sees it.
 
-use crate::rollup::{driver::DriverHandle, safe_db::SafeDb};
+use crate::rollup::{driver::DriverHandle, engine::Engine, safe_db::SafeDb};
 use starling_proto::config::RollupConfig;
 use std::sync::Arc;
 
@@ -9,6 +9,8 @@ use std::sync::Arc;
 pub struct RollupHandle {
     pub config: Arc<RollupConfig>,
     pub driver: DriverHandle,
+    /// The core, for blocks and outputs.
+    pub engine: Engine,
     /// With `--safedb.path`.
     pub records: Option<SafeDb>,
     /// Reads the storage of the message passer also where the header has its root

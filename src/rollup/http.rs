@@ -140,14 +140,25 @@ impl HttpTarget {
         max_bytes: usize,
         timeout: Duration,
     ) -> Result<HttpReply, HttpFault> {
-        self.send(
-            Method::POST,
-            self.base.clone(),
-            body.into(),
-            max_bytes,
-            timeout,
-        )
-        .await
+        self.post_with(HeaderMap::new(), body, max_bytes, timeout)
+            .await
+    }
+
+    /// Posts JSON to the URL itself, with headers that replace those of the target.
+    pub async fn post_with(
+        &self,
+        headers: HeaderMap,
+        body: Vec<u8>,
+        max_bytes: usize,
+        timeout: Duration,
+    ) -> Result<HttpReply, HttpFault> {
+        let mut request = http::Request::new(Full::new(body.into()));
+        *request.method_mut() = Method::POST;
+        *request.headers_mut() = self.headers.clone();
+        request.headers_mut().extend(headers);
+        let json = HeaderValue::from_static("application/json");
+        request.headers_mut().insert(header::CONTENT_TYPE, json);
+        self.send(request, &self.base, max_bytes, timeout).await
     }
 
     /// Gets JSON from `path`, which begins with a slash and may have a query, below the URL.
@@ -164,30 +175,24 @@ impl HttpTarget {
             }
             None => format!("{}{path}", self.base),
         };
-        self.send(Method::GET, url, Bytes::new(), max_bytes, timeout)
-            .await
+        let mut request = http::Request::new(Full::new(Bytes::new()));
+        *request.headers_mut() = self.headers.clone();
+        self.send(request, &url, max_bytes, timeout).await
     }
 
     async fn send(
         &self,
-        method: Method,
-        url: String,
-        body: Bytes,
+        mut request: http::Request<Full<Bytes>>,
+        url: &str,
         max_bytes: usize,
         timeout: Duration,
     ) -> Result<HttpReply, HttpFault> {
         let broken = |error: &dyn std::error::Error| HttpFault::Broken(causes(error));
-        let mut request = http::Request::new(Full::new(body));
-        *request.method_mut() = method;
         *request.uri_mut() = url
             .parse()
             .map_err(|error: http::uri::InvalidUri| broken(&error))?;
-        *request.headers_mut() = self.headers.clone();
         let json = HeaderValue::from_static("application/json");
-        request.headers_mut().insert(header::ACCEPT, json.clone());
-        if request.method() == Method::POST {
-            request.headers_mut().insert(header::CONTENT_TYPE, json);
-        }
+        request.headers_mut().insert(header::ACCEPT, json);
         let exchange = async {
             let response = self.client.request(request).await;
             let (parts, body) = response.map_err(|error| broken(&error))?.into_parts();

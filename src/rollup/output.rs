@@ -1,13 +1,24 @@
 //! Output roots of canonical blocks, from the core's state: for JSON-RPC, and for a proposer in the
 //! same process.
+//!
+//! From Isthmus on the header has all that an output root needs. Before, or where the operator wants
+//! it so, the storage root of the message passer is read from the state: of the local core, or by a
+//! proof of the execution client in another process.
 
-use super::{handle::RollupHandle, status::RollupStatus};
-use crate::chain::{rows::ReadError, rules::MESSAGE_PASSER, trie::TrieError, view::View};
+use super::{
+    engine::{BlockAt, CoreError, Engine},
+    handle::RollupHandle,
+    status::RollupStatus,
+};
+use crate::chain::{
+    ChainError, rows::ReadError, rules::MESSAGE_PASSER, trie::TrieError, view::View,
+};
 use alloy_primitives::B256;
 use starling_proto::{
     fork::Fork,
     l1info::{L1InfoError, L2BlockRef},
     output::output_root,
+    payload::Payload,
 };
 use std::sync::Arc;
 
@@ -51,15 +62,15 @@ pub enum OutputError {
     Read(#[from] ReadError),
     #[error(transparent)]
     Trie(#[from] TrieError),
+    #[error(transparent)]
+    Core(#[from] CoreError),
 }
 
 /// The output root of a canonical block.
-pub fn at_block(
-    rollup: &RollupHandle,
-    view: &Arc<View>,
-    number: u64,
-) -> Result<RollupOutput, OutputError> {
-    let header = view.header_of(number)?.ok_or(OutputError::NotFound)?;
+pub async fn at_block(rollup: &RollupHandle, number: u64) -> Result<RollupOutput, OutputError> {
+    let block = rollup.engine.block(BlockAt::Number(number)).await?;
+    let block = block.ok_or(OutputError::NotFound)?;
+    let header = &block.header;
     let is_isthmus = rollup
         .config
         .forks
@@ -67,39 +78,54 @@ pub fn at_block(
     let in_header = is_isthmus && !rollup.withdrawal_root_from_state;
     let withdrawal_root = match header.withdrawals_root.filter(|_| in_header) {
         Some(root) => root,
-        None => message_passer_root(view, number)?,
+        None => message_passer_root(&rollup.engine, &block).await?,
     };
-    let block = block_ref(rollup, view, number)?;
-    Ok(RollupOutput::new(block, header.state_root, withdrawal_root))
+    let reference = block_ref(rollup, &block)?;
+    Ok(RollupOutput::new(
+        reference,
+        header.state_root,
+        withdrawal_root,
+    ))
 }
 
-/// The unsafe head of a view beside the driver's heads, which were read before the view was taken.
-pub fn unsafe_l2(
+/// The core's unsafe head beside the driver's heads, which were read before: heads mostly rise, so
+/// that safe is not above unsafe.
+pub async fn unsafe_l2(
     rollup: &RollupHandle,
     status: &RollupStatus,
-    view: &View,
 ) -> Result<L2BlockRef, OutputError> {
-    let head = view.head().number;
+    let head = rollup.engine.block(BlockAt::Head).await?;
+    let head = head.ok_or(OutputError::NotFound)?;
     match status.safe_l2 {
         // A reorg between the two lowered the head.
-        Some(safe) if safe.id.number > head => Ok(safe),
-        _ => block_ref(rollup, view, head),
+        Some(safe) if safe.id.number > head.number() => Ok(safe),
+        _ => block_ref(rollup, &head),
     }
 }
 
-/// The reference of a canonical block.
-pub fn block_ref(
-    rollup: &RollupHandle,
-    view: &View,
-    number: u64,
-) -> Result<L2BlockRef, OutputError> {
-    let payload = view.payload(number)?.ok_or(OutputError::NotFound)?;
-    L2BlockRef::of(&payload, &rollup.config.genesis)
-        .map_err(|error| OutputError::Block { number, error })
+/// The reference of a block.
+fn block_ref(rollup: &RollupHandle, block: &Payload) -> Result<L2BlockRef, OutputError> {
+    L2BlockRef::of(block, &rollup.config.genesis).map_err(|error| OutputError::Block {
+        number: block.number(),
+        error,
+    })
 }
 
-/// The storage root of the message passer after a block.
-fn message_passer_root(view: &Arc<View>, number: u64) -> Result<B256, OutputError> {
+/// The storage root of the message passer after a canonical block.
+async fn message_passer_root(engine: &Engine, block: &Payload) -> Result<B256, OutputError> {
+    match engine {
+        Engine::Local(chain) => {
+            let (view, number) = (chain.view(), block.number());
+            let read = tokio::task::spawn_blocking(move || root_in_view(&view, number));
+            let stopped = |_| CoreError::from(ChainError::Stopped);
+            read.await.map_err(stopped)?
+        }
+        Engine::Remote(client) => Ok(client.message_passer_root(block).await?),
+    }
+}
+
+/// The same from a view of the local core.
+fn root_in_view(view: &Arc<View>, number: u64) -> Result<B256, OutputError> {
     let state = view.provable_state(number, MESSAGE_PASSER)?;
     let state = state.ok_or_else(|| OutputError::Pruned {
         number,

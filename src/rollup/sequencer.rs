@@ -201,7 +201,13 @@ impl Sequencer {
         self.report(self.schedule.active(), None);
         if self.schedule.active() {
             self.period = SequencingPeriod::new(since_epoch().as_secs());
-            self.publish_newest().await?;
+            match self.publish_newest().await {
+                Err(error) if error.is_chain_failure() => return Err(error),
+                Err(error) => {
+                    tracing::warn!(%error, "the newest block is not published again");
+                }
+                Ok(()) => {}
+            }
         }
         loop {
             self.handle_queued()?;

@@ -10,8 +10,11 @@
 //! No peer can overload it: at most one check runs at a time, with at most [`CONFIRMATIONS`]
 //! requests, a poll interval apart.
 
+mod memory;
+
+pub use memory::{SignerMemory, SignerMemoryError};
+
 use super::l1::{L1Block, L1Client, L1Error, Tag};
-use crate::chain::{Chain, ChainError};
 use alloy_primitives::Address;
 use starling_p2p::Network;
 use starling_proto::config::RollupConfig;
@@ -22,8 +25,6 @@ use tokio_util::sync::CancellationToken;
 const TRIES: u32 = 5;
 /// Pause between these readings.
 const PAUSE: Duration = Duration::from_secs(2);
-/// Name of the stored signer, which lets a node start while L1 is unreachable.
-const SETTING: &str = "unsafe_block_signer";
 /// Readings, a poll interval apart, after which an unknown signer is rejected: our L1 endpoint may
 /// be behind that of our peers.
 const CONFIRMATIONS: u32 = 5;
@@ -45,7 +46,7 @@ pub enum UnsafeSignerError {
     #[error(transparent)]
     L1(#[from] L1Error),
     #[error(transparent)]
-    Chain(#[from] ChainError),
+    Memory(#[from] SignerMemoryError),
     #[error("the unsafe block signer cannot be read from L1; check --l1: {0}")]
     Unknown(Box<UnsafeSignerError>),
 }
@@ -54,8 +55,8 @@ pub enum UnsafeSignerError {
 pub struct UnsafeSigner {
     pub l1: L1Client,
     pub rollup: Arc<RollupConfig>,
-    /// Stores the signer of the last reading.
-    pub chain: Chain,
+    /// The signer of the last reading, which lets a node start while L1 is unreachable.
+    pub memory: SignerMemory,
     /// L1 blocks to stay behind L1's head (`--verifier.l1-confs`).
     pub confs: u64,
     /// Interval of readings while the node runs (`--l1.runtime-config-reload-interval`); zero is
@@ -77,7 +78,7 @@ impl UnsafeSigner {
                             "SystemConfig on L1 names no block signer: blocks from gossip are ignored"
                         );
                     }
-                    self.chain.remember(SETTING, signer.to_vec()).await?;
+                    self.memory.remember(signer).await?;
                     return Ok(signer);
                 }
                 // Another attempt would reach the same wrong chain.
@@ -85,11 +86,7 @@ impl UnsafeSigner {
                 Err(error) => error,
             };
             tracing::warn!(attempt, %error, "the block signer cannot be read from L1");
-            if let Some(known) = self
-                .chain
-                .remembered(SETTING)?
-                .and_then(|bytes| Address::try_from(&bytes[..]).ok())
-            {
+            if let Some(known) = self.memory.remembered()? {
                 tracing::warn!(signer = %known, "the signer that L1 named last is used");
                 return Ok(known);
             }
@@ -173,7 +170,7 @@ impl UnsafeSigner {
         if let Some(ours) = ours.filter(|ours| *ours != now) {
             tracing::error!(%ours, named = %now, "this sequencer signs with a key that L1 does not name any more: give it the new key before peers refuse its blocks");
         }
-        Ok(self.chain.remember(SETTING, now.to_vec()).await?)
+        Ok(self.memory.remember(now).await?)
     }
 
     /// The first reading, which also checks that the endpoint serves our L1 and that the contract

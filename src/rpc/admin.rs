@@ -6,7 +6,7 @@
 
 use super::{
     api::{Method, Namespace},
-    context::RpcContext,
+    context::RollupContext,
     error::{Reply, RpcError, reply},
     opp2p::network,
     params::Args,
@@ -19,15 +19,21 @@ use std::sync::Arc;
 pub const NAMESPACE: Namespace = Namespace {
     name: "admin",
     methods: &[
-        ("admin_setUnsafeBlockSigner", Method::Async(set_signer)),
-        ("admin_unsafeBlockSigner", Method::Async(signer)),
-        ("admin_startSequencer", Method::Async(start_sequencer)),
-        ("admin_stopSequencer", Method::Async(stop_sequencer)),
-        ("admin_sequencerActive", Method::Quick(sequencer_active)),
-        ("admin_setRecoverMode", Method::Async(set_recover_mode)),
+        (
+            "admin_setUnsafeBlockSigner",
+            Method::RollupAsync(set_signer),
+        ),
+        ("admin_unsafeBlockSigner", Method::RollupAsync(signer)),
+        ("admin_startSequencer", Method::RollupAsync(start_sequencer)),
+        ("admin_stopSequencer", Method::RollupAsync(stop_sequencer)),
+        ("admin_sequencerActive", Method::Rollup(sequencer_active)),
+        (
+            "admin_setRecoverMode",
+            Method::RollupAsync(set_recover_mode),
+        ),
         (
             "admin_resetDerivationPipeline",
-            Method::Quick(reset_derivation),
+            Method::Rollup(reset_derivation),
         ),
     ],
     subscriptions: &[],
@@ -42,7 +48,7 @@ impl From<SequencerControlError> for RpcError {
 /// `admin_setUnsafeBlockSigner(address)`: blocks are accepted by this signer from now on, and by
 /// the previous one until the first block of the new one. It holds until a restart; on a node that
 /// reads the signer from L1, until the next reading (`--l1.runtime-config-reload-interval`).
-fn set_signer(context: Arc<RpcContext>, mut args: Args) -> BoxFuture<'static, Reply> {
+fn set_signer(context: Arc<RollupContext>, mut args: Args) -> BoxFuture<'static, Reply> {
     async move {
         let signer: Address = args.required()?;
         args.at_most(1)?;
@@ -57,7 +63,7 @@ fn set_signer(context: Arc<RpcContext>, mut args: Args) -> BoxFuture<'static, Re
 }
 
 /// `admin_unsafeBlockSigner()`: `null` while no signer's blocks are accepted.
-fn signer(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> {
+fn signer(context: Arc<RollupContext>, args: Args) -> BoxFuture<'static, Reply> {
     async move {
         args.at_most(0)?;
         reply(network(&context)?.signer().await?)
@@ -66,7 +72,7 @@ fn signer(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> {
 }
 
 /// `admin_startSequencer(hash)`: starts sequencing if `hash` is the hash of the unsafe head.
-fn start_sequencer(context: Arc<RpcContext>, mut args: Args) -> BoxFuture<'static, Reply> {
+fn start_sequencer(context: Arc<RollupContext>, mut args: Args) -> BoxFuture<'static, Reply> {
     async move {
         let hash: B256 = args.required()?;
         args.at_most(1)?;
@@ -78,7 +84,7 @@ fn start_sequencer(context: Arc<RpcContext>, mut args: Args) -> BoxFuture<'stati
 
 /// `admin_stopSequencer()`: stops sequencing and returns the hash of the last block, which is the
 /// hash to start the next sequencer with.
-fn stop_sequencer(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> {
+fn stop_sequencer(context: Arc<RollupContext>, args: Args) -> BoxFuture<'static, Reply> {
     async move {
         args.at_most(0)?;
         reply(sequencer(&context)?.stop().await?)
@@ -88,7 +94,7 @@ fn stop_sequencer(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Re
 
 /// `admin_sequencerActive()`: `false` also on a node that is no sequencer, and before sequencing
 /// begins.
-fn sequencer_active(context: &RpcContext, args: Args) -> Reply {
+fn sequencer_active(context: &RollupContext, args: Args) -> Reply {
     args.at_most(0)?;
     reply(
         context
@@ -100,7 +106,7 @@ fn sequencer_active(context: &RpcContext, args: Args) -> Reply {
 
 /// `admin_setRecoverMode(enabled)`: like `--sequencer.recover`, until a restart. It has no effect
 /// on a node that is no sequencer, as with op-node.
-fn set_recover_mode(context: Arc<RpcContext>, mut args: Args) -> BoxFuture<'static, Reply> {
+fn set_recover_mode(context: Arc<RollupContext>, mut args: Args) -> BoxFuture<'static, Reply> {
     async move {
         let enabled: bool = args.required()?;
         args.at_most(1)?;
@@ -114,9 +120,10 @@ fn set_recover_mode(context: Arc<RpcContext>, mut args: Args) -> BoxFuture<'stat
 }
 
 /// `admin_resetDerivationPipeline()`: derivation is reset to the safe head.
-fn reset_derivation(context: &RpcContext, args: Args) -> Reply {
+fn reset_derivation(context: &RollupContext, args: Args) -> Reply {
     args.at_most(0)?;
-    let missing = || RpcError::server("this node derives no chain: run `starling node`");
+    let missing =
+        || RpcError::server("this node derives no chain: run `starling node` or `starling rollup`");
     let driver = &context.rollup.as_ref().ok_or_else(missing)?.driver;
     driver
         .reset()
@@ -124,7 +131,7 @@ fn reset_derivation(context: &RpcContext, args: Args) -> Reply {
     reply(())
 }
 
-fn sequencer(context: &RpcContext) -> Result<&SequencerHandle, SequencerControlError> {
+fn sequencer(context: &RollupContext) -> Result<&SequencerHandle, SequencerControlError> {
     context
         .sequencer
         .as_ref()

@@ -8,7 +8,7 @@
 
 use super::{
     bounds::blocking,
-    context::RpcContext,
+    context::{RollupContext, RpcContext},
     error::{Reply, RpcError},
     params::Args,
     schedule::Client,
@@ -35,6 +35,10 @@ pub enum Method {
     Heavy(fn(&RpcContext, Args, &Deadline) -> Reply),
     /// Waits for another part of the node, or for another process.
     Async(fn(Arc<RpcContext>, Args) -> BoxFuture<'static, Reply>),
+    /// As [`Method::Quick`], of a rollup node, which may have no chain.
+    Rollup(fn(&RollupContext, Args) -> Reply),
+    /// As [`Method::Async`], of a rollup node, which may have no chain.
+    RollupAsync(fn(Arc<RollupContext>, Args) -> BoxFuture<'static, Reply>),
 }
 
 /// The events of a subscription. It ends when an event would have to be left out; the connection is
@@ -93,6 +97,29 @@ impl Api {
         api
     }
 
+    /// The methods of a rollup node without a chain: those of the namespaces named that need none,
+    /// and `rpc_modules`.
+    pub fn of_rollup_node(
+        names: &[String],
+        known: &'static [Namespace],
+        context: &Arc<RollupContext>,
+    ) -> Self {
+        let mut api = Self::default();
+        let named = known
+            .iter()
+            .filter(|namespace| names.iter().any(|name| name == namespace.name));
+        for namespace in named {
+            api.namespaces.insert(namespace.name);
+            for (name, method) in namespace.methods {
+                if let Some(method) = bind_rollup(*method, context.clone()) {
+                    api.methods.insert(name, method);
+                }
+            }
+        }
+        api.add_modules();
+        api
+    }
+
     /// The methods of a service that is no node: those of the caller's namespaces, which are added
     /// with [`Api::insert`], and `rpc_modules`.
     pub fn of_service(namespaces: &[&'static str]) -> Self {
@@ -119,9 +146,11 @@ impl Api {
 
     fn add(&mut self, namespace: &'static Namespace, context: &Arc<RpcContext>) {
         self.namespaces.insert(namespace.name);
+        let rollup = Arc::new(context.rollup_node());
         for (name, method) in namespace.methods {
-            self.methods
-                .insert(name, bind(name, *method, context.clone()));
+            let bound = bind_rollup(*method, rollup.clone())
+                .unwrap_or_else(|| bind(name, *method, context.clone()));
+            self.methods.insert(name, bound);
         }
         for (kind, subscribe) in namespace.subscriptions {
             let (subscribe, context) = (*subscribe, context.clone());
@@ -179,12 +208,28 @@ impl Api {
     }
 }
 
+/// Binds a method of a rollup node; `None` for one that needs a chain.
+fn bind_rollup(method: Method, context: Arc<RollupContext>) -> Option<BoundMethod> {
+    Some(match method {
+        Method::Rollup(function) => Box::new(move |args, _| {
+            let context = context.clone();
+            async move { function(&context, args) }.boxed()
+        }),
+        Method::RollupAsync(function) => Box::new(move |args, _| function(context.clone(), args)),
+        Method::Quick(_) | Method::Read(_) | Method::Heavy(_) | Method::Async(_) => return None,
+    })
+}
+
 fn bind(name: &'static str, method: Method, context: Arc<RpcContext>) -> BoundMethod {
     Box::new(move |args, client| {
         let context = context.clone();
         match method {
             Method::Quick(function) => async move { function(&context, args) }.boxed(),
             Method::Async(function) => function(context, args),
+            Method::Rollup(function) => {
+                async move { function(&context.rollup_node(), args) }.boxed()
+            }
+            Method::RollupAsync(function) => function(Arc::new(context.rollup_node()), args),
             Method::Read(function) => {
                 let permits = context.bounds.reads.clone();
                 blocking(name, permits, move || function(&context, args)).boxed()

@@ -2,7 +2,8 @@
 //! bounds.
 //!
 //! The node makes one [`RpcContext`]; [`api`](super::api) binds the methods of all namespaces to
-//! it. It names no namespace, so that namespaces can name it.
+//! it. A rollup node without a chain makes a [`RollupContext`], which the methods of the rollup node
+//! need. It names no namespace, so that namespaces can name it.
 
 use super::{
     bounds::Bounds, decoded::DecodedBlocks, engine_backend::EngineContext, filters::Filters,
@@ -22,7 +23,7 @@ use crate::{
 use alloy_primitives::B256;
 use starling_p2p::Network;
 use std::sync::Arc;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 /// RPC's access to a chain: its newest view, a signal for the next, and its pool.
 #[derive(Clone)]
@@ -61,6 +62,38 @@ pub struct SyncStatus {
     pub starting: u64,
     /// Newest block that is being fetched.
     pub highest: u64,
+}
+
+/// The parts of a rollup node that its methods answer from.
+#[derive(Clone)]
+pub struct RollupContext {
+    pub chain_id: u64,
+    /// `None` where there is no swarm.
+    pub network: Option<Network>,
+    /// `None` where no blocks are made.
+    pub sequencer: Option<SequencerHandle>,
+    /// `None` where no chain is derived.
+    pub rollup: Option<RollupHandle>,
+    /// Permits of methods that read blocks or state.
+    pub(super) reads: Arc<Semaphore>,
+}
+
+impl RollupContext {
+    /// A rollup node whose core is in another process.
+    pub fn new(
+        chain_id: u64,
+        network: Option<Network>,
+        sequencer: Option<SequencerHandle>,
+        rollup: Option<RollupHandle>,
+    ) -> Self {
+        Self {
+            chain_id,
+            network,
+            sequencer,
+            rollup,
+            reads: Bounds::default().reads,
+        }
+    }
 }
 
 /// The parts of the node that methods answer from.
@@ -110,6 +143,17 @@ impl RpcContext {
             blocks: DecodedBlocks::default(),
             bounds: Bounds::default(),
             engine: None,
+        }
+    }
+
+    /// The parts that the methods of a rollup node answer from.
+    pub fn rollup_node(&self) -> RollupContext {
+        RollupContext {
+            chain_id: self.chain.spec.chain_id,
+            network: self.network.clone(),
+            sequencer: self.sequencer.clone(),
+            rollup: self.rollup.clone(),
+            reads: self.bounds.reads.clone(),
         }
     }
 

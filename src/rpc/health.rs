@@ -3,7 +3,7 @@
 
 use super::{
     api::{Api, Method, Namespace},
-    context::RpcContext,
+    context::RollupContext,
     error::{Reply, reply},
     params::Args,
 };
@@ -11,7 +11,7 @@ use crate::version::VERSION;
 
 pub const NAMESPACE: Namespace = Namespace {
     name: "health",
-    methods: &[("health_status", Method::Quick(status))],
+    methods: &[("health_status", Method::Rollup(status))],
     subscriptions: &[],
 };
 
@@ -33,7 +33,7 @@ pub(super) fn body() -> String {
 }
 
 /// `health_status()`: the version.
-fn status(_: &RpcContext, args: Args) -> Reply {
+fn status(_: &RollupContext, args: Args) -> Reply {
     args.at_most(0)?;
     reply(VERSION)
 }

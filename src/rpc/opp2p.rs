@@ -8,7 +8,7 @@
 
 use super::{
     api::{Method, Namespace},
-    context::RpcContext,
+    context::RollupContext,
     error::{Reply, RpcError, reply},
     params::{Arg, Args, string},
 };
@@ -27,60 +27,63 @@ use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 pub const NAMESPACE: Namespace = Namespace {
     name: "opp2p",
     methods: &[
-        ("opp2p_self", Method::Async(ourselves)),
-        ("opp2p_peers", Method::Async(peers)),
-        ("opp2p_peerStats", Method::Async(peer_stats)),
-        ("opp2p_discoveryTable", Method::Async(discovery_table)),
+        ("opp2p_self", Method::RollupAsync(ourselves)),
+        ("opp2p_peers", Method::RollupAsync(peers)),
+        ("opp2p_peerStats", Method::RollupAsync(peer_stats)),
+        ("opp2p_discoveryTable", Method::RollupAsync(discovery_table)),
         (
             "opp2p_blockPeer",
-            Method::Async(|context, args| block::<PeerArg>(context, args, true)),
+            Method::RollupAsync(|context, args| block::<PeerArg>(context, args, true)),
         ),
         (
             "opp2p_unblockPeer",
-            Method::Async(|context, args| block::<PeerArg>(context, args, false)),
+            Method::RollupAsync(|context, args| block::<PeerArg>(context, args, false)),
         ),
-        ("opp2p_listBlockedPeers", Method::Async(list_blocked_peers)),
+        (
+            "opp2p_listBlockedPeers",
+            Method::RollupAsync(list_blocked_peers),
+        ),
         (
             "opp2p_blockAddr",
-            Method::Async(|context, args| block::<AddressArg>(context, args, true)),
+            Method::RollupAsync(|context, args| block::<AddressArg>(context, args, true)),
         ),
         (
             "opp2p_unblockAddr",
-            Method::Async(|context, args| block::<AddressArg>(context, args, false)),
+            Method::RollupAsync(|context, args| block::<AddressArg>(context, args, false)),
         ),
         (
             "opp2p_listBlockedAddrs",
-            Method::Async(list_blocked_addresses),
+            Method::RollupAsync(list_blocked_addresses),
         ),
         (
             "opp2p_blockSubnet",
-            Method::Async(|context, args| block::<SubnetArg>(context, args, true)),
+            Method::RollupAsync(|context, args| block::<SubnetArg>(context, args, true)),
         ),
         (
             "opp2p_unblockSubnet",
-            Method::Async(|context, args| block::<SubnetArg>(context, args, false)),
+            Method::RollupAsync(|context, args| block::<SubnetArg>(context, args, false)),
         ),
         (
             "opp2p_listBlockedSubnets",
-            Method::Async(list_blocked_subnets),
+            Method::RollupAsync(list_blocked_subnets),
         ),
         (
             "opp2p_protectPeer",
-            Method::Async(|context, args| protect(context, args, true)),
+            Method::RollupAsync(|context, args| protect(context, args, true)),
         ),
         (
             "opp2p_unprotectPeer",
-            Method::Async(|context, args| protect(context, args, false)),
+            Method::RollupAsync(|context, args| protect(context, args, false)),
         ),
-        ("opp2p_connectPeer", Method::Async(connect_peer)),
-        ("opp2p_disconnectPeer", Method::Async(disconnect_peer)),
-        ("starling_p2pLedger", Method::Async(ledger)),
-        ("starling_p2pBans", Method::Async(bans)),
-        ("starling_p2pMesh", Method::Async(mesh)),
-        ("starling_p2pSync", Method::Async(sync)),
-        ("starling_p2pBlocks", Method::Async(blocks)),
-        ("starling_sequencer", Method::Quick(sequencer)),
-        ("starling_p2pDiscovery", Method::Async(discovery)),
+        ("opp2p_connectPeer", Method::RollupAsync(connect_peer)),
+        ("opp2p_disconnectPeer", Method::RollupAsync(disconnect_peer)),
+        ("starling_p2pLedger", Method::RollupAsync(ledger)),
+        ("starling_p2pBans", Method::RollupAsync(bans)),
+        ("starling_p2pMesh", Method::RollupAsync(mesh)),
+        ("starling_p2pSync", Method::RollupAsync(sync)),
+        ("starling_p2pBlocks", Method::RollupAsync(blocks)),
+        ("starling_sequencer", Method::Rollup(sequencer)),
+        ("starling_p2pDiscovery", Method::RollupAsync(discovery)),
     ],
     subscriptions: &[],
 };
@@ -285,18 +288,18 @@ fn invalid() -> RpcError {
     RpcError::server("invalid request")
 }
 
-pub(super) fn network(context: &RpcContext) -> Result<Network, RpcError> {
+pub(super) fn network(context: &RollupContext) -> Result<Network, RpcError> {
     context
         .network
         .clone()
         .ok_or_else(|| RpcError::server("p2p is disabled"))
 }
 
-async fn report(context: &RpcContext) -> Result<SwarmReport, RpcError> {
+async fn report(context: &RollupContext) -> Result<SwarmReport, RpcError> {
     Ok(network(context)?.report().await?)
 }
 
-fn ourselves(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> {
+fn ourselves(context: Arc<RollupContext>, args: Args) -> BoxFuture<'static, Reply> {
     async move {
         args.at_most(0)?;
         let mut local = report(&context).await?.local;
@@ -304,17 +307,17 @@ fn ourselves(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> 
             .discovery()
             .await
             .map(|discovery| discovery.enr);
-        reply(PeerInfoResponse::of(local, context.chain.spec.chain_id))
+        reply(PeerInfoResponse::of(local, context.chain_id))
     }
     .boxed()
 }
 
-fn peers(context: Arc<RpcContext>, mut args: Args) -> BoxFuture<'static, Reply> {
+fn peers(context: Arc<RollupContext>, mut args: Args) -> BoxFuture<'static, Reply> {
     async move {
         let connected_only: bool = args.required()?;
         args.at_most(1)?;
         let report = report(&context).await?;
-        let chain_id = context.chain.spec.chain_id;
+        let chain_id = context.chain_id;
         let shown = report
             .peers
             .into_iter()
@@ -341,7 +344,7 @@ fn peers(context: Arc<RpcContext>, mut args: Args) -> BoxFuture<'static, Reply> 
     .boxed()
 }
 
-fn peer_stats(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> {
+fn peer_stats(context: Arc<RollupContext>, args: Args) -> BoxFuture<'static, Reply> {
     async move {
         args.at_most(0)?;
         let report = report(&context).await?;
@@ -370,7 +373,7 @@ fn peer_stats(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply>
 }
 
 /// `opp2p_discoveryTable()`: the records of all networks in the table.
-fn discovery_table(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> {
+fn discovery_table(context: Arc<RollupContext>, args: Args) -> BoxFuture<'static, Reply> {
     async move {
         args.at_most(0)?;
         reply(discovery_report(&context).await?.table)
@@ -378,7 +381,7 @@ fn discovery_table(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, R
     .boxed()
 }
 
-async fn discovery_report(context: &RpcContext) -> Result<DiscoveryReport, RpcError> {
+async fn discovery_report(context: &RollupContext) -> Result<DiscoveryReport, RpcError> {
     network(context)?
         .discovery()
         .await
@@ -386,7 +389,7 @@ async fn discovery_report(context: &RpcContext) -> Result<DiscoveryReport, RpcEr
 }
 
 /// `starling_p2pDiscovery()`: our record, the table, and why records were not used.
-fn discovery(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> {
+fn discovery(context: Arc<RollupContext>, args: Args) -> BoxFuture<'static, Reply> {
     async move {
         args.at_most(0)?;
         reply(discovery_report(&context).await?)
@@ -395,7 +398,7 @@ fn discovery(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> 
 }
 
 fn block<T: SubjectArg>(
-    context: Arc<RpcContext>,
+    context: Arc<RollupContext>,
     mut args: Args,
     blocked: bool,
 ) -> BoxFuture<'static, Reply> {
@@ -408,7 +411,7 @@ fn block<T: SubjectArg>(
     .boxed()
 }
 
-fn list_blocked_peers(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> {
+fn list_blocked_peers(context: Arc<RollupContext>, args: Args) -> BoxFuture<'static, Reply> {
     async move {
         args.at_most(0)?;
         let peers = report(&context).await?.refused.peers;
@@ -417,7 +420,7 @@ fn list_blocked_peers(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static
     .boxed()
 }
 
-fn list_blocked_addresses(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> {
+fn list_blocked_addresses(context: Arc<RollupContext>, args: Args) -> BoxFuture<'static, Reply> {
     async move {
         args.at_most(0)?;
         reply(report(&context).await?.refused.addresses)
@@ -425,7 +428,7 @@ fn list_blocked_addresses(context: Arc<RpcContext>, args: Args) -> BoxFuture<'st
     .boxed()
 }
 
-fn list_blocked_subnets(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> {
+fn list_blocked_subnets(context: Arc<RollupContext>, args: Args) -> BoxFuture<'static, Reply> {
     async move {
         args.at_most(0)?;
         let subnets = report(&context).await?.refused.subnets;
@@ -434,7 +437,11 @@ fn list_blocked_subnets(context: Arc<RpcContext>, args: Args) -> BoxFuture<'stat
     .boxed()
 }
 
-fn protect(context: Arc<RpcContext>, mut args: Args, protected: bool) -> BoxFuture<'static, Reply> {
+fn protect(
+    context: Arc<RollupContext>,
+    mut args: Args,
+    protected: bool,
+) -> BoxFuture<'static, Reply> {
     async move {
         let peer = args.required::<PeerArg>()?.0.ok_or_else(invalid)?;
         args.at_most(1)?;
@@ -444,7 +451,7 @@ fn protect(context: Arc<RpcContext>, mut args: Args, protected: bool) -> BoxFutu
     .boxed()
 }
 
-fn connect_peer(context: Arc<RpcContext>, mut args: Args) -> BoxFuture<'static, Reply> {
+fn connect_peer(context: Arc<RollupContext>, mut args: Args) -> BoxFuture<'static, Reply> {
     async move {
         let text: String = args.required()?;
         args.at_most(1)?;
@@ -457,7 +464,7 @@ fn connect_peer(context: Arc<RpcContext>, mut args: Args) -> BoxFuture<'static, 
     .boxed()
 }
 
-fn disconnect_peer(context: Arc<RpcContext>, mut args: Args) -> BoxFuture<'static, Reply> {
+fn disconnect_peer(context: Arc<RollupContext>, mut args: Args) -> BoxFuture<'static, Reply> {
     async move {
         let peer = args.required::<PeerArg>()?.0.ok_or_else(invalid)?;
         args.at_most(1)?;
@@ -468,7 +475,7 @@ fn disconnect_peer(context: Arc<RpcContext>, mut args: Args) -> BoxFuture<'stati
 }
 
 /// `starling_p2pLedger(peerID or null, limit)`: the newest decisions first.
-fn ledger(context: Arc<RpcContext>, mut args: Args) -> BoxFuture<'static, Reply> {
+fn ledger(context: Arc<RollupContext>, mut args: Args) -> BoxFuture<'static, Reply> {
     async move {
         let peer = args
             .optional::<PeerArg>()?
@@ -494,7 +501,7 @@ impl Arg for Number {
     }
 }
 
-fn bans(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> {
+fn bans(context: Arc<RollupContext>, args: Args) -> BoxFuture<'static, Reply> {
     async move {
         args.at_most(0)?;
         reply(report(&context).await?.refused.bans)
@@ -502,7 +509,7 @@ fn bans(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> {
     .boxed()
 }
 
-fn mesh(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> {
+fn mesh(context: Arc<RollupContext>, args: Args) -> BoxFuture<'static, Reply> {
     async move {
         args.at_most(0)?;
         let names = |peers: Vec<PeerId>| peers.iter().map(PeerId::to_string).collect::<Vec<_>>();
@@ -515,13 +522,13 @@ fn mesh(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> {
 }
 
 /// `starling_sequencer()`: `null` on a node that is no sequencer.
-fn sequencer(context: &RpcContext, args: Args) -> Reply {
+fn sequencer(context: &RollupContext, args: Args) -> Reply {
     args.at_most(0)?;
     reply(context.sequencer.as_ref().map(SequencerHandle::status))
 }
 
 /// `starling_p2pBlocks()`: the peers and the ways by which the newest blocks arrived.
-fn blocks(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> {
+fn blocks(context: Arc<RollupContext>, args: Args) -> BoxFuture<'static, Reply> {
     async move {
         args.at_most(0)?;
         reply(report(&context).await?.blocks)
@@ -529,7 +536,7 @@ fn blocks(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> {
     .boxed()
 }
 
-fn sync(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> {
+fn sync(context: Arc<RollupContext>, args: Args) -> BoxFuture<'static, Reply> {
     async move {
         args.at_most(0)?;
         reply(report(&context).await?.sync)

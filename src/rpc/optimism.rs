@@ -1,11 +1,10 @@
 //! The `optimism` namespace: the rollup node's heads, configuration and outputs, in op-node's shapes.
 //!
-//! Answers come from the driver's published status and from one view of the chain: none waits for
-//! derivation.
+//! Answers come from the driver's published status and from the core: none waits for derivation.
 
 use super::{
     api::{Method, Namespace},
-    context::RpcContext,
+    context::RollupContext,
     error::{Reply, RpcError, reply},
     params::{Args, Quantity},
 };
@@ -19,19 +18,24 @@ use crate::{
     version::VERSION,
 };
 use alloy_primitives::B256;
+use futures::{FutureExt, future::BoxFuture};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use starling_proto::{l1info::L2BlockRef, payload::BlockId};
+use std::sync::Arc;
 
 pub const NAMESPACE: Namespace = Namespace {
     name: "optimism",
     methods: &[
-        ("optimism_outputAtBlock", Method::Read(output_at_block)),
-        ("optimism_safeHeadAtL1Block", Method::Read(safe_head)),
-        ("optimism_syncStatus", Method::Quick(sync_status)),
-        ("optimism_rollupConfig", Method::Quick(rollup_config)),
-        ("optimism_version", Method::Quick(version)),
-        ("optimism_dependencySet", Method::Quick(dependency_set)),
+        (
+            "optimism_outputAtBlock",
+            Method::RollupAsync(output_at_block),
+        ),
+        ("optimism_safeHeadAtL1Block", Method::Rollup(safe_head)),
+        ("optimism_syncStatus", Method::RollupAsync(sync_status)),
+        ("optimism_rollupConfig", Method::Rollup(rollup_config)),
+        ("optimism_version", Method::Rollup(version)),
+        ("optimism_dependencySet", Method::Rollup(dependency_set)),
     ],
     subscriptions: &[],
 };
@@ -139,8 +143,9 @@ impl SyncStatusJson {
     }
 }
 
-fn rollup(context: &RpcContext) -> Result<&RollupHandle, RpcError> {
-    let missing = || RpcError::server("this node derives no chain: run `starling node`");
+fn rollup(context: &RollupContext) -> Result<&RollupHandle, RpcError> {
+    let missing =
+        || RpcError::server("this node derives no chain: run `starling node` or `starling rollup`");
     context.rollup.as_ref().ok_or_else(missing)
 }
 
@@ -150,40 +155,47 @@ impl From<OutputError> for RpcError {
     }
 }
 
-/// The driver's heads with the unsafe head. The view is taken after the status, since heads mostly
-/// rise: safe is not above unsafe.
-fn status(rollup: &RollupHandle, context: &RpcContext) -> Result<SyncStatusJson, RpcError> {
+/// The driver's heads with the unsafe head.
+async fn status(rollup: &RollupHandle) -> Result<SyncStatusJson, RpcError> {
     let status = rollup.driver.status();
-    let unsafe_l2 = output::unsafe_l2(rollup, &status, &context.view())?;
+    let unsafe_l2 = output::unsafe_l2(rollup, &status).await?;
     Ok(SyncStatusJson::new(&status, unsafe_l2))
 }
 
 /// `optimism_syncStatus()`.
-fn sync_status(context: &RpcContext, args: Args) -> Reply {
-    args.at_most(0)?;
-    let rollup = rollup(context)?;
-    reply(status(rollup, context)?)
+fn sync_status(context: Arc<RollupContext>, args: Args) -> BoxFuture<'static, Reply> {
+    async move {
+        args.at_most(0)?;
+        reply(status(rollup(&context)?).await?)
+    }
+    .boxed()
 }
 
 /// `optimism_outputAtBlock(number)`: the output root of a canonical block and what it is made of.
-fn output_at_block(context: &RpcContext, mut args: Args) -> Reply {
-    let Quantity(number) = args.required()?;
-    args.at_most(1)?;
-    let (rollup, view) = (rollup(context)?, context.view());
-    let output = output::at_block(rollup, &view, number)?;
-    reply(OutputJson {
-        version: B256::ZERO,
-        output_root: output.root,
-        block_ref: l2_ref(Some(output.block)),
-        withdrawal_storage_root: output.withdrawal_root,
-        state_root: output.state_root,
-        sync_status: status(rollup, context)?,
-    })
+fn output_at_block(context: Arc<RollupContext>, mut args: Args) -> BoxFuture<'static, Reply> {
+    async move {
+        let Quantity(number) = args.required()?;
+        args.at_most(1)?;
+        let rollup = rollup(&context)?;
+        // The state of the local core may have to be read.
+        let permit = context.reads.clone().acquire_owned().await;
+        let _permit = permit.map_err(|_| RpcError::server("the node has stopped"))?;
+        let output = output::at_block(rollup, number).await?;
+        reply(OutputJson {
+            version: B256::ZERO,
+            output_root: output.root,
+            block_ref: l2_ref(Some(output.block)),
+            withdrawal_storage_root: output.withdrawal_root,
+            state_root: output.state_root,
+            sync_status: status(rollup).await?,
+        })
+    }
+    .boxed()
 }
 
 /// `optimism_safeHeadAtL1Block(number)`: the safe head once this L1 block had been derived from, and
 /// the L1 block that it came from.
-fn safe_head(context: &RpcContext, mut args: Args) -> Reply {
+fn safe_head(context: &RollupContext, mut args: Args) -> Reply {
     let Quantity(number) = args.required()?;
     args.at_most(1)?;
     let disabled = || RpcError::server("safe head database not enabled");
@@ -199,20 +211,20 @@ fn safe_head(context: &RpcContext, mut args: Args) -> Reply {
 }
 
 /// `optimism_rollupConfig()`: the fields of rollup.json.
-fn rollup_config(context: &RpcContext, args: Args) -> Reply {
+fn rollup_config(context: &RollupContext, args: Args) -> Reply {
     args.at_most(0)?;
     RawValue::from_string(rollup(context)?.config.to_json())
         .map_err(|error| RpcError::server(error.to_string()))
 }
 
 /// `optimism_version()`.
-fn version(_: &RpcContext, args: Args) -> Reply {
+fn version(_: &RollupContext, args: Args) -> Reply {
     args.at_most(0)?;
     reply(VERSION)
 }
 
 /// `optimism_dependencySet()`: a chain without interop has none.
-fn dependency_set(_: &RpcContext, args: Args) -> Reply {
+fn dependency_set(_: &RollupContext, args: Args) -> Reply {
     args.at_most(0)?;
     Err(RpcError::server("not found"))
 }

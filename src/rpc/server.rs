@@ -21,13 +21,13 @@ use super::{
     frame::Session,
     health,
     io::WriteTimeout,
-    jwt::JwtSecret,
     limits::ServerLimits,
     memory::{Allowance, KIB, MemoryPermit, ResponseMemory},
     schedule::Client,
     shares::Shares,
     ws,
 };
+use crate::jwt::JwtSecret;
 use bytes::Bytes;
 use headers::{content_length, cors_headers, host_allowed, is_json, is_preflight, origin_allowed};
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};

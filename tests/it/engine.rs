@@ -7,7 +7,7 @@ use alloy_primitives::{Address, B256, Bytes, TxKind, U256, address, keccak256};
 use op_alloy_consensus::TxDeposit;
 use op_alloy_rpc_types_engine::{OpExecutionPayload, OpExecutionPayloadV4};
 use serde_json::{Value, json};
-use starling::rpc::jwt::JwtSecret;
+use starling::jwt::JwtSecret;
 use starling_proto::payload::{Payload, PayloadVersion, WirePayload};
 use std::{
     io::{BufRead, BufReader, Read, Write},

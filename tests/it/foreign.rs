@@ -4,9 +4,9 @@
 
 mod derived;
 mod exit;
-mod network;
+pub mod network;
 mod posted;
-mod programs;
+pub mod programs;
 mod whole;
 
 use crate::net::{ask, call, hash_at, starling, wait};
@@ -15,7 +15,7 @@ use programs::{bare_op_node, op_geth, op_node, programs};
 use serde_json::json;
 
 const NODE: &str = "STARLING_OP_NODE";
-const GETH: &str = "STARLING_OP_GETH";
+pub const GETH: &str = "STARLING_OP_GETH";
 
 fn static_peer(multiaddr: &str) -> Vec<String> {
     vec![

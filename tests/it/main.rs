@@ -1,5 +1,6 @@
 //! The integration tests: one binary.
 
+mod adding_a_node;
 mod bad_input;
 mod batcher;
 mod campaign;
@@ -30,6 +31,7 @@ mod p2p_options;
 mod power_cut;
 mod proposer;
 mod real_contracts;
+mod rollup_node;
 mod rpc_fields;
 mod tidy;
 mod tools;

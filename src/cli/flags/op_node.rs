@@ -3,6 +3,7 @@
 use super::{Flag, Kind::*, Program, Role, Section, flag};
 
 const NO_EL_SYNC: &str = "every block is executed, and the safe head is derived from L1";
+const NO_EL_MODE: &str = "the execution client gets every block from peers or from L1, one after the other; leave it out, or have the client synchronised before this node starts";
 const IN_PROCESS: &str = "the execution core runs in this process, no engine is called over RPC";
 const NO_ROLLUP_RPC: &str =
     "the rollup node's own RPC serves optimism and opp2p, and admin if it is enabled";
@@ -14,7 +15,7 @@ const NO_HALT: &str =
     "required protocol versions are not read from L1: follow the chain's upgrade notices";
 const OLD: &str = "it is obsolete";
 
-const NODE: &[Role] = &[Role::Node];
+const NODE: &[Role] = &[Role::Node, Role::Rollup];
 
 const fn section(title: &'static str, flags: &'static [Flag]) -> Section {
     Section {
@@ -28,7 +29,18 @@ const fn section(title: &'static str, flags: &'static [Flag]) -> Section {
 impl Section {
     /// An execution core may join the swarm, too.
     const fn of_the_core_too(mut self) -> Self {
-        self.roles = &[Role::Node, Role::Execution];
+        self.roles = &[Role::Node, Role::Rollup, Role::Execution];
+        self
+    }
+
+    /// Options that mean something else where the execution core is in another process.
+    const fn with_a_core(mut self) -> Self {
+        self.roles = &[Role::Node];
+        self
+    }
+
+    const fn without_a_core(mut self) -> Self {
+        self.roles = &[Role::Rollup];
         self
     }
 }
@@ -103,6 +115,45 @@ pub const SECTIONS: &[Section] = &[
             flag("l2.enginekind", Choice(&["geth", "reth", "erigon"]), "geth", "Execution client behind --l2")
                 .env(&["OP_NODE_L2_ENGINE_KIND"])
                 .no_effect(IN_PROCESS),
+            flag(
+                "syncmode",
+                Choice(&["consensus-layer", "execution-layer"]),
+                "consensus-layer",
+                "Way to close a large initial gap",
+            )
+            .no_effect("gaps are closed by asking peers for blocks"),
+        ],
+    )
+    .with_a_core(),
+    section(
+        "L2 engine",
+        &[
+            flag("l2", Url, "", "Engine API endpoint of the execution client to drive (its --authrpc.port)")
+                .env(&["OP_NODE_L2_ENGINE_RPC"]),
+            flag("l2.engine-rpc-timeout", Duration, "10s", "Time limit of an engine call"),
+            flag(
+                "l2.jwt-secret",
+                Path,
+                "",
+                "File with the JWT secret that both programs have, 32 bytes in hex; created if absent. Without this option jwt.txt in --datadir",
+            )
+            .env(&["OP_NODE_L2_ENGINE_AUTH"]),
+            flag("l2.enginekind", Choice(&["geth", "reth", "erigon"]), "geth", "Execution client behind --l2")
+                .env(&["OP_NODE_L2_ENGINE_KIND"])
+                .no_effect("execution clients of every kind are driven in the same way"),
+            flag(
+                "syncmode",
+                Choice(&["consensus-layer", "execution-layer"]),
+                "consensus-layer",
+                "Way to close a large initial gap",
+            )
+            .refused(NO_EL_MODE),
+        ],
+    )
+    .without_a_core(),
+    section(
+        "L2 engine",
+        &[
             flag("l2.follow.source", Url, "", "Rollup node whose safe and finalized heads are adopted")
                 .refused("safe and finalized heads are not adopted from another node; leave it out, since blocks come by gossip"),
             flag("l2.engine-sync", Bool, "false", "Obsolete: see --syncmode")
@@ -140,13 +191,6 @@ pub const SECTIONS: &[Section] = &[
             ),
             flag("rollup.load-protocol-versions", Bool, "false", "Read protocol versions from L1")
                 .no_effect("protocol versions are not read from L1"),
-            flag(
-                "syncmode",
-                Choice(&["consensus-layer", "execution-layer"]),
-                "consensus-layer",
-                "Way to close a large initial gap",
-            )
-            .no_effect("gaps are closed by asking peers for blocks"),
             flag("syncmode.req-resp", Bool, "false", "Fill gaps by requesting blocks from peers")
                 .no_effect("--p2p.sync.req-resp decides whether gaps are filled from peers"),
             flag("syncmode.offset-el-safe", Duration, "0s", "Distance of the safe head from the tip after a sync")

@@ -70,6 +70,18 @@ pub const SECTIONS: &[Section] = &[
         .env(&["STARLING_COMMIT_INTERVAL"])],
     },
     Section {
+        title: "Data",
+        program: Program::Starling,
+        roles: &[Role::Rollup],
+        flags: &[flag(
+            "datadir",
+            Path,
+            "starling-rollup",
+            "Directory of its records: safe heads, blocks that it signed, scores of peers. Created if absent. A sequencer must keep it",
+        )
+        .env(&["STARLING_ROLLUP_DATADIR"])],
+    },
+    Section {
         title: "Genesis",
         program: Program::Starling,
         roles: &[Role::Init],

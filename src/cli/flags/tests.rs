@@ -177,7 +177,7 @@ const HARMLESS: &str = "
 ";
 
 /// Options whose neglect would do harm, beside the overrides of Ethereum's forks.
-const HARMFUL: [&str; 11] = [
+const HARMFUL: [&str; 12] = [
     "altda.enabled",
     "batcher.altda.enabled",
     "conductor.enabled",
@@ -188,6 +188,7 @@ const HARMFUL: [&str; 11] = [
     "netrestrict",
     "rollup.interopmempoolfiltering",
     "rollup.interoprpc",
+    "syncmode",
     "ws.rpcprefix",
 ];
 
@@ -207,6 +208,7 @@ fn start(role: Role, options: &[String]) -> Result<Parsed, CliError> {
             "--mnemonic=test test",
             "--hd-path=m/0",
         ],
+        Role::Rollup => &["--rollup.config=r.json", "--l2=http://127.0.0.1:1"],
         _ => &["--rollup.config=r.json"],
     };
     let line = ["starling", role.name()].into_iter();
@@ -241,7 +243,13 @@ fn another_value(flag: &Flag) -> &'static str {
 fn no_option_is_ignored_where_that_does_harm() {
     let (mut ignored, mut refused) = (BTreeSet::new(), BTreeSet::new());
     let flags = |role| of_role(role).into_iter().map(move |flag| (role, flag));
-    let roles = [Role::Node, Role::Execution, Role::Batcher, Role::Proposer];
+    let roles = [
+        Role::Node,
+        Role::Execution,
+        Role::Rollup,
+        Role::Batcher,
+        Role::Proposer,
+    ];
     for (role, flag) in roles.into_iter().flat_map(flags) {
         let name = &flag.name;
         let given = |value: &str| start(role, &[format!("--{name}={value}")]);

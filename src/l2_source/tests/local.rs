@@ -37,6 +37,7 @@ fn handle(world: &World, chain: &Chain) -> (RollupDriver, RollupHandle) {
     let handle = RollupHandle {
         config: world.rollup.clone(),
         driver: handle,
+        engine: Engine::Local(chain.clone()),
         records: None,
         withdrawal_root_from_state: false,
     };

@@ -4,7 +4,10 @@
 use super::{DriverStepError, RollupDriver, block_ref, start::StartSearchError, write_to_disk};
 use crate::{
     chain::{ChainError, execute::ExpectedTransactions, executor::MAX_UNWIND},
-    rollup::{engine::BlockAt, safe_db::SafeBlock},
+    rollup::{
+        engine::{BlockAt, CoreError},
+        safe_db::SafeBlock,
+    },
 };
 use starling_proto::{
     consolidate::consolidates,
@@ -67,9 +70,11 @@ impl RollupDriver {
         self.expected = self.expect_transactions();
         match self.engine.derive(parent.hash, attributes, expected).await {
             Ok(block) => self.accept(block, &derived),
-            Err(ChainError::Build(reason)) => self.reject(&derived, &reason).await,
+            Err(CoreError::Chain(ChainError::Build(reason))) => {
+                self.reject(&derived, &reason).await
+            }
             // The unsafe head is so far above that the core keeps no state of the parent.
-            Err(ChainError::UnknownBlock(unknown)) if unknown == parent.hash => {
+            Err(CoreError::Chain(ChainError::UnknownBlock(unknown))) if unknown == parent.hash => {
                 self.lower_head(parent).await
             }
             Err(error) => Err(error.into()),
@@ -80,7 +85,10 @@ impl RollupDriver {
     fn expect_transactions(&self) -> Option<ExpectedTransactions> {
         let next = self.pipeline.next_transactions()?;
         let fits = next.size() <= MAX_EXPECTED_BYTES && next.len() <= MAX_EXPECTED;
-        fits.then(|| self.engine.expect(next.iter().collect()))
+        if !fits {
+            return None;
+        }
+        self.engine.expect(next.iter().collect())
     }
 
     /// Lowers the unsafe head towards `to`, by a bounded number of blocks.

@@ -12,14 +12,11 @@ use super::{
     derived_l1::DerivedL1,
     record_search::{RecordSearch, RecordStatus, RecordStep},
 };
-use crate::{
-    chain::ChainError,
-    rollup::{
-        engine::{BlockAt, Engine},
-        l1::{L1Client, L1Error, Tag},
-        rewind::{HeadSearch, OriginStatus, RewindTarget, SearchStep},
-        safe_db::{SafeBlock, SafeDb, SafeDbError},
-    },
+use crate::rollup::{
+    engine::{BlockAt, CoreError, Engine},
+    l1::{L1Client, L1Error, Tag},
+    rewind::{HeadSearch, OriginStatus, RewindTarget, SearchStep},
+    safe_db::{SafeBlock, SafeDb, SafeDbError},
 };
 use starling_proto::{config::RollupConfig, fork::Fork, l1info::L2BlockRef, payload::BlockId};
 
@@ -48,7 +45,7 @@ pub enum StartSearchError {
     #[error(transparent)]
     L1(#[from] L1Error),
     #[error(transparent)]
-    Chain(#[from] ChainError),
+    Core(#[from] CoreError),
     #[error(transparent)]
     SafeDb(#[from] SafeDbError),
     #[error(transparent)]

@@ -26,6 +26,8 @@ use metrics_exporter_prometheus::PrometheusBuilder;
 use std::time::Duration;
 use tokio::task::JoinHandle;
 
+mod remote;
+
 /// Longest wait for the driver.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -52,11 +54,20 @@ fn driver(
     window: u64,
     l1_confs: u64,
 ) -> (RollupDriver, DriverHandle) {
+    driver_over(world, Engine::Local(chain.clone()), window, l1_confs)
+}
+
+fn driver_over(
+    world: &World,
+    engine: Engine,
+    window: u64,
+    l1_confs: u64,
+) -> (RollupDriver, DriverHandle) {
     let rollup = rollup(world, window);
     let blocks = L1Blocks::new(client(world), Watched::from(&*rollup), 100);
     let parts = DriverParts {
         schedule: BlobSchedule::new(vec![(0, BlobSchedule::CANCUN)]),
-        engine: Engine::Local(chain.clone()),
+        engine,
         l1: L1Reader::new(blocks, 10, 20, None, rollup.clone()),
         l1_heads: world.l1_heads.subscribe(),
         records: records(world),

@@ -33,12 +33,18 @@ async fn a_promotion_moves_safe_and_finalized_and_never_the_head() {
     let side = build(&chain, blocks[1].hash, 9, []).await.payload.id();
     let refused = engine.promote(Some(side.hash), None).await;
     assert!(
-        matches!(refused, Err(ChainError::NotOnBranch { .. })),
+        matches!(
+            refused,
+            Err(CoreError::Chain(ChainError::NotOnBranch { .. }))
+        ),
         "{refused:?}"
     );
     let refused = engine.promote(None, Some(head.hash)).await;
     assert!(
-        matches!(refused, Err(ChainError::FinalizedAboveSafe { .. })),
+        matches!(
+            refused,
+            Err(CoreError::Chain(ChainError::FinalizedAboveSafe { .. }))
+        ),
         "{refused:?}"
     );
     assert_eq!(*heads.borrow(), promoted);
@@ -66,14 +72,17 @@ async fn a_derived_block_and_the_sequencers_block_do_not_displace_each_other() {
     assert!(chain.knows(sequenced.hash) && derived.hash != sequenced.hash);
     let displaces = engine.forkchoice(sequenced.hash, None, None).await;
     assert!(
-        matches!(displaces, Err(ChainError::NotOnBranch { .. })),
+        matches!(
+            displaces,
+            Err(CoreError::Chain(ChainError::NotOnBranch { .. }))
+        ),
         "{displaces:?}"
     );
     let undecodable = alloy_primitives::Bytes::from_static(&[0x02, 0xc0]);
     let invalid = attributes(&genesis, 3, [undecodable]);
     assert!(matches!(
         engine.derive(parent, invalid, None).await,
-        Err(ChainError::Build(_))
+        Err(CoreError::Chain(ChainError::Build(_)))
     ));
     assert_eq!(chain.view().head(), derived.id(), "no head has moved");
 }
@@ -95,7 +104,10 @@ async fn a_derived_block_that_is_canonical_leaves_the_head_above_it() {
     let side = build(&chain, parent, 2, []).await.payload.hash;
     let displaces = engine.forkchoice(side, None, None).await;
     assert!(
-        matches!(displaces, Err(ChainError::NotOnBranch { .. })),
+        matches!(
+            displaces,
+            Err(CoreError::Chain(ChainError::NotOnBranch { .. }))
+        ),
         "{displaces:?}"
     );
 }
@@ -127,13 +139,19 @@ async fn neither_the_swarm_nor_a_sequencer_displaces_a_derived_block() {
     }
     let sequenced = engine.forkchoice(higher[0].hash, None, None).await;
     assert!(
-        matches!(sequenced, Err(ChainError::NotOnBranch { .. })),
+        matches!(
+            sequenced,
+            Err(CoreError::Chain(ChainError::NotOnBranch { .. }))
+        ),
         "{sequenced:?}"
     );
     // A block that is not on the chain cannot be protected, and the other one still is.
     let refused = protect(Some(higher[1].hash)).await;
     assert!(
-        matches!(refused, Err(ChainError::NotOnBranch { .. })),
+        matches!(
+            refused,
+            Err(CoreError::Chain(ChainError::NotOnBranch { .. }))
+        ),
         "{refused:?}"
     );
     follow(&higher[2]).await;

@@ -3,7 +3,7 @@
 use super::{START_TIMEOUT, schedule::StepFailure};
 use crate::{
     chain::ChainError,
-    rollup::{l1::L1Error, origin::OriginError, signer::SignerError},
+    rollup::{engine::CoreError, l1::L1Error, origin::OriginError, signer::SignerError},
 };
 use alloy_primitives::B256;
 use starling_proto::{attributes::AttributesError, l1info::L1InfoError, payload::BlockId};
@@ -12,8 +12,11 @@ use starling_proto::{attributes::AttributesError, l1info::L1InfoError, payload::
 /// sequencing must not go on.
 #[derive(Debug, thiserror::Error)]
 pub enum SequencerError {
+    /// The signing log, or the core in this process.
     #[error(transparent)]
     Chain(#[from] ChainError),
+    #[error(transparent)]
+    Core(#[from] CoreError),
     #[error(transparent)]
     L1(#[from] L1Error),
     #[error(transparent)]
@@ -100,14 +103,18 @@ impl SequencerError {
         matches!(
             self,
             Self::Attributes(_)
-                | Self::Chain(ChainError::Build(_))
+                | Self::Core(CoreError::Chain(ChainError::Build(_)))
                 | Self::SignedBlockInvalid { .. }
         )
     }
 
     /// Whether the chain itself has failed, not only sequencing.
     pub fn is_chain_failure(&self) -> bool {
-        matches!(self, Self::Chain(error) if error.is_fatal())
+        match self {
+            Self::Chain(error) => error.is_fatal(),
+            Self::Core(error) => error.is_fatal(),
+            _ => false,
+        }
     }
 }
 

@@ -29,6 +29,7 @@ use starling_proto::{
 };
 
 mod member;
+mod remote;
 mod reorgs;
 mod signing;
 
@@ -184,6 +185,21 @@ impl World {
         signer: Signer,
         network: Option<Network>,
     ) -> (Sequencer, SequencerHandle) {
+        let (engine, log) = (
+            Engine::Local(chain.clone()),
+            SigningLog::Chain(chain.clone()),
+        );
+        self.sequencer_over(engine, log, config, signer, network)
+    }
+
+    fn sequencer_over(
+        &self,
+        engine: Engine,
+        signing_log: SigningLog,
+        config: SequencerConfig,
+        signer: Signer,
+        network: Option<Network>,
+    ) -> (Sequencer, SequencerHandle) {
         let l1 = L1Client::new(&L1Config::new(self.l1.url())).unwrap();
         let blobs = BlobSchedule::new(vec![(0, BlobSchedule::CANCUN)]);
         let l1 = FollowedL1 {
@@ -193,8 +209,8 @@ impl World {
         let parts = SequencerParts {
             rollup: self.rollup.clone(),
             blobs,
-            engine: Engine::Local(chain.clone()),
-            signing_log: SigningLog::new(chain.clone()),
+            engine,
+            signing_log,
             l1,
             signer,
             network,

@@ -1,9 +1,9 @@
 //! The signer's source with a chain in a temporary directory, a fake L1 and, where it matters, a
 //! real swarm.
 
-use super::*;
+use super::{memory::SETTING, *};
 use crate::{
-    chain::{self, Options, Threads, genesis},
+    chain::{self, Chain, Options, Threads, genesis},
     rollup::l1::{
         L1Config, UNSAFE_BLOCK_SIGNER_SLOT,
         fake::{self, FakeL1},
@@ -76,7 +76,7 @@ impl World {
         UnsafeSigner {
             l1: L1Client::new(&L1Config::new(self.l1.url())).unwrap(),
             rollup: Arc::new(rollup),
-            chain: self.chain.clone(),
+            memory: SignerMemory::Chain(self.chain.clone()),
             confs: 0,
             reload: Duration::from_secs(3600),
             poll: Duration::from_millis(10),

@@ -7,7 +7,7 @@ use crate::{
 };
 use alloy_primitives::{Address, B256};
 use serde_json::{Value, json};
-use starling::rpc::jwt::JwtSecret;
+use starling::jwt::JwtSecret;
 use std::{
     fs::File,
     io::{BufRead, BufReader, Read, Write},

@@ -14,7 +14,7 @@ async fn invalid_blocks_count_as_sequencing_errors_and_failures_of_l1_do_not() {
     let (mut sequencer, _handle) = metrics::with_local_recorder(&recorder, || {
         world.sequencer(&chain, SequencerConfig::default())
     });
-    let invalid = || SequencerError::Chain(ChainError::Build("a deposit fails".into()));
+    let invalid = || SequencerError::Core(ChainError::Build("a deposit fails".into()).into());
     for error in [invalid(), SequencerError::Slow, invalid()] {
         sequencer.fail(error).await.unwrap();
     }

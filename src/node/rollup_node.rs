@@ -1,0 +1,177 @@
+//! `starling rollup`: a rollup node whose execution core is a program of its own, as op-node has it.
+//! From configuration to running tasks.
+
+use super::{
+    rollup::{Rollup, RollupCore},
+    rollup_config, rpc, serve_metrics,
+    swarm::{self, swarm_config},
+};
+use crate::{
+    cli::config::{RemoteEngineConfig, RollupNodeConfig, RollupRpcConfig},
+    jwt::JwtSecret,
+    rollup::{
+        engine::{
+            Engine, EngineClient,
+            remote::{EngineEndpoint, PeerBlocks},
+        },
+        signing_log::SigningLog,
+        unsafe_signer::SignerMemory,
+    },
+    rpc::{HttpEndpoint, RollupContext, RpcServer, limits::ServerLimits},
+    tasks::Tasks,
+    version::VERSION,
+};
+use anyhow::{Context, bail};
+use starling_proto::config::RollupConfig;
+use std::{
+    fs::{File, TryLockError},
+    path::Path,
+    sync::Arc,
+};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+/// The log of signed blocks, in the data directory.
+const SIGNED: &str = "signed";
+/// The block signer that L1 named last, in the data directory.
+const SIGNER: &str = "unsafe-block-signer";
+
+/// Runs until the token is cancelled or a task fails.
+pub async fn run_rollup(config: RollupNodeConfig, token: CancellationToken) -> anyhow::Result<()> {
+    let tasks = Tasks::new(token.clone());
+    serve_metrics(&tasks, config.metrics.as_ref()).await?;
+    let rollup_config = Arc::new(rollup_config(&config.rollup, &config.overrides)?);
+    let sequences = config.sequencer.is_some();
+    let mut rollup = Rollup::new(&config.l1, sequences, rollup_config.clone())?;
+    let _lock = lock(&config.datadir)?;
+    let Some((client, core)) = connect(&config, &rollup_config, &token).await? else {
+        return Ok(());
+    };
+    rollup
+        .prepare_driver(&core, &config.l1, &config.derivation)
+        .await?;
+    let swarm = match &config.p2p {
+        Some(p2p) => {
+            let blocks = Arc::new(PeerBlocks::new(client.clone()));
+            let p2p = swarm_config(&rollup_config, p2p)?;
+            Some(swarm::join(blocks, &rollup_config, p2p)?)
+        }
+        None => None,
+    };
+    let network = swarm.as_ref().map(|swarm| swarm.network.clone());
+    if let Some(sequencing) = &config.sequencer {
+        rollup
+            .prepare_sequencer(&core, network.clone(), sequencing)
+            .await?;
+    }
+    let context = RollupContext::new(
+        rollup_config.l2_chain_id,
+        network.clone(),
+        rollup.control.take(),
+        rollup.api.take(),
+    );
+    serve(&tasks, &config.rpc, context).await?;
+    tasks.spawn("watch over the execution client", {
+        let token = tasks.token();
+        async move {
+            client.watch(token).await;
+            Ok(())
+        }
+    });
+    if let Some(swarm) = swarm {
+        let syncing = watch::Sender::new(None);
+        swarm::spawn(&tasks, &core.engine, None, swarm, syncing);
+    }
+    let started = tokio::select! {
+        started = rollup.run(&tasks, &core, network, &config.l1) => started,
+        () = token.cancelled() => Ok(()),
+    };
+    if started.is_err() {
+        token.cancel();
+    }
+    let ended = tasks.run_until(std::future::pending()).await;
+    started.and(ended)?;
+    tracing::info!("the rollup node has stopped; the execution client runs on");
+    Ok(())
+}
+
+/// Waits for the execution client, and makes the engine over it. `None` if the token is cancelled
+/// before.
+async fn connect(
+    config: &RollupNodeConfig,
+    rollup: &Arc<RollupConfig>,
+    token: &CancellationToken,
+) -> anyhow::Result<Option<(EngineClient, RollupCore)>> {
+    let log = match &config.sequencer {
+        Some(_) => Some(SigningLog::open_own(&config.datadir.join(SIGNED))?),
+        None => None,
+    };
+    let endpoint = endpoint(&config.engine)?;
+    let client = EngineClient::new(&endpoint, rollup.clone(), log.clone())?;
+    let source = config.rollup.to_string();
+    let connected = client.connect(&source);
+    let Some(connected) = token.run_until_cancelled(connected).await else {
+        return Ok(None);
+    };
+    connected?;
+    let engine = Engine::Remote(client.clone());
+    let head = engine.heads().borrow().head;
+    tracing::info!(endpoint = %client.endpoint(), %head, "the execution client is driven");
+    let core = RollupCore {
+        engine,
+        signing_log: log.map(SigningLog::Own),
+        signer_memory: SignerMemory::File(config.datadir.join(SIGNER)),
+        datadir: config.datadir.clone(),
+    };
+    Ok(Some((client, core)))
+}
+
+fn endpoint(config: &RemoteEngineConfig) -> anyhow::Result<EngineEndpoint> {
+    let secret = JwtSecret::load_or_create(&config.jwt_secret).context("--l2.jwt-secret")?;
+    Ok(EngineEndpoint {
+        url: config.url.clone(),
+        secret,
+        timeout: config.timeout,
+    })
+}
+
+/// Takes the data directory for this process, until the file is dropped.
+fn lock(datadir: &Path) -> anyhow::Result<File> {
+    let shown = datadir.display();
+    let failed =
+        || format!("--datadir: {shown} cannot be used; check the path and its permissions");
+    std::fs::create_dir_all(datadir).with_context(failed)?;
+    let file = File::create(datadir.join("LOCK")).with_context(failed)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => bail!(
+            "{shown} is in use by another rollup node: stop it, or give this one a directory of its own with --datadir"
+        ),
+        Err(TryLockError::Error(error)) => Err(error).with_context(failed),
+    }
+}
+
+/// Serves `--rpc.*`.
+async fn serve(
+    tasks: &Tasks,
+    config: &RollupRpcConfig,
+    context: RollupContext,
+) -> anyhow::Result<()> {
+    let http = &config.http;
+    let endpoint = HttpEndpoint {
+        addr: rpc::resolve("--rpc.addr", &http.addr, http.port).await?,
+        api: http.api.clone(),
+        vhosts: http.vhosts.clone(),
+        cors: http.cors_domains.clone(),
+    };
+    rpc::warn_of_public_admin([(endpoint.addr, &endpoint.api)]);
+    let limits = ServerLimits::default();
+    let (server, rpc) = RpcServer::bind_rollup_node(endpoint, limits, context).await?;
+    tracing::info!(version = VERSION, %rpc, "JSON-RPC is served");
+    let token = tasks.token();
+    tasks.spawn("JSON-RPC", async move {
+        server.run(token).await;
+        Ok(())
+    });
+    Ok(())
+}

@@ -1,0 +1,425 @@
+//! An execution core in another process, driven over the Engine API: ours, op-geth, op-reth or another.
+//!
+//! The client does here what the local core does by itself: it checks that a new head keeps the safe,
+//! the finalized and the derived block, applies the fork choice of unsafe blocks, and publishes the
+//! heads. [`rpc`] makes the calls, [`branch`] decides, [`cache`] remembers blocks, [`blocks`] reads
+//! them, [`connect`] makes the first contact and notices a restart, [`peers`] serves blocks to the swarm.
+//!
+//! One lock orders everything that moves a head, so that derivation and the sequencer do not
+//! interleave within a verb; callers wait for it. The execution client is the one that can be
+//! overloaded: it gets one call that moves heads at a time, each with a time limit. A call that fails
+//! is not repeated here: the driver, the sequencer and the swarm repeat what they want, later. After a
+//! call whose outcome is unknown, and after a sign that the client was restarted, the heads are read
+//! from the client before the next verb.
+
+mod blocks;
+mod branch;
+mod cache;
+pub mod connect;
+mod peers;
+mod rpc;
+mod state;
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
+
+pub use peers::PeerBlocks;
+
+use super::error::{CoreError, EngineCallError, EngineCause, EngineConnectError};
+use crate::{
+    chain::{ChainError, Heads, Inserted, head_owner::HeadOwner, payload_log::PayloadLog},
+    jwt::JwtSecret,
+};
+use alloy_primitives::B256;
+use alloy_rpc_types_engine::PayloadId;
+use branch::LabelMoves;
+use cache::{BlockCache, BlockLink};
+use op_alloy_rpc_types_engine::OpPayloadAttributes;
+use parking_lot::Mutex as SyncMutex;
+use rpc::{EngineRpc, EngineStatus, INVALID_ATTRIBUTES, UNKNOWN_PAYLOAD};
+use starling_proto::{
+    config::RollupConfig,
+    payload::{BlockId, Payload, decode_transaction},
+};
+use state::RemoteState;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+use tokio::sync::{Mutex, MutexGuard, watch};
+
+/// Where the execution client is, and how it is called.
+#[derive(Clone, Debug)]
+pub struct EngineEndpoint {
+    /// `--l2`: begins with http:// or https://.
+    pub url: String,
+    pub secret: JwtSecret,
+    /// Time limit of a call (`--l2.engine-rpc-timeout`).
+    pub timeout: Duration,
+}
+
+/// A client of an execution core in another process. Clones share everything.
+#[derive(Clone)]
+pub struct EngineClient(Arc<RemoteEngine>);
+
+struct RemoteEngine {
+    rpc: EngineRpc,
+    rollup: Arc<RollupConfig>,
+    state: Mutex<RemoteState>,
+    cache: SyncMutex<BlockCache>,
+    /// The heads that the client has; published at the end of each verb.
+    heads: watch::Sender<Heads>,
+    /// The node itself: a rollup node drives no other rollup node.
+    owner: watch::Sender<HeadOwner>,
+    /// The client may have been restarted: its heads are read before the next verb.
+    suspect: AtomicBool,
+    /// The log of a sequencer, which keeps followed blocks, too: they carry its key's signature.
+    log: Option<PayloadLog>,
+}
+
+impl EngineClient {
+    /// Does not connect yet. `log` is given on a sequencer.
+    pub fn new(
+        endpoint: &EngineEndpoint,
+        rollup: Arc<RollupConfig>,
+        log: Option<PayloadLog>,
+    ) -> Result<Self, EngineConnectError> {
+        let rpc = EngineRpc::new(&endpoint.url, endpoint.secret.clone(), endpoint.timeout)
+            .map_err(EngineConnectError::Url)?;
+        Ok(Self(Arc::new(RemoteEngine {
+            rpc,
+            rollup,
+            state: Mutex::default(),
+            cache: SyncMutex::default(),
+            heads: watch::Sender::new(Heads::default()),
+            owner: watch::Sender::new(HeadOwner::default()),
+            suspect: AtomicBool::new(true),
+            log,
+        })))
+    }
+
+    /// Scheme, host and port of the execution client.
+    pub fn endpoint(&self) -> Arc<str> {
+        self.0.rpc.name().clone()
+    }
+
+    /// See [`Engine::heads`](super::Engine::heads).
+    pub(super) fn heads(&self) -> watch::Receiver<Heads> {
+        self.0.heads.subscribe()
+    }
+
+    /// See [`Engine::head_owner`](super::Engine::head_owner).
+    pub(super) fn head_owner(&self) -> watch::Receiver<HeadOwner> {
+        self.0.owner.subscribe()
+    }
+
+    /// See [`Engine::insert`](super::Engine::insert).
+    pub(super) async fn insert(&self, payload: Arc<Payload>) -> Result<Inserted, CoreError> {
+        let _state = self.lock().await?;
+        self.execute(&payload).await
+    }
+
+    /// See [`Engine::follow`](super::Engine::follow).
+    pub(super) async fn follow(&self, payload: Arc<Payload>) -> Result<Inserted, CoreError> {
+        let mut state = self.lock().await?;
+        if self.is_known_canonical(&payload) {
+            return Ok(Inserted::Valid);
+        }
+        let followed = self.follow_locked(&mut state, payload).await;
+        self.publish(&state);
+        followed
+    }
+
+    async fn follow_locked(
+        &self,
+        state: &mut RemoteState,
+        payload: Arc<Payload>,
+    ) -> Result<Inserted, CoreError> {
+        let inserted = self.execute(&payload).await?;
+        if inserted != Inserted::Valid {
+            return Ok(inserted);
+        }
+        self.log_followed(&payload).await?;
+        if payload.number() <= state.heads.head.number {
+            return Ok(inserted);
+        }
+        let path = self.path_to(state, BlockLink::from(&*payload)).await?;
+        let stay = LabelMoves::default();
+        if path.check(&state.heads, state.protected, stay).is_ok() {
+            self.tell(state, &path, stay, None).await?;
+        }
+        Ok(inserted)
+    }
+
+    /// See [`Engine::forkchoice`](super::Engine::forkchoice).
+    pub(super) async fn forkchoice(
+        &self,
+        head: B256,
+        safe: Option<B256>,
+        finalized: Option<B256>,
+    ) -> Result<(), CoreError> {
+        let mut state = self.lock().await?;
+        let moved = self.move_heads(&mut state, head, safe, finalized).await;
+        self.publish(&state);
+        moved
+    }
+
+    /// See [`Engine::promote`](super::Engine::promote).
+    pub(super) async fn promote(
+        &self,
+        safe: Option<B256>,
+        finalized: Option<B256>,
+    ) -> Result<(), CoreError> {
+        let mut state = self.lock().await?;
+        let head = state.heads.head.hash;
+        let moved = self.move_heads(&mut state, head, safe, finalized).await;
+        self.publish(&state);
+        moved
+    }
+
+    /// See [`Engine::protect`](super::Engine::protect).
+    pub(super) async fn protect(&self, derived: Option<B256>) -> Result<(), CoreError> {
+        let mut state = self.lock().await?;
+        let Some(hash) = derived else {
+            state.protected = None;
+            return Ok(());
+        };
+        let block = self.known_link(hash).await?.id;
+        let head = state.heads.head;
+        if block.number > head.number || !self.is_canonical(&state, block).await? {
+            let head = head.hash;
+            return Err(ChainError::NotOnBranch { block: hash, head }.into());
+        }
+        state.protected = Some(block);
+        Ok(())
+    }
+
+    /// See [`Engine::start`](super::Engine::start). The client builds on its head only, so the parent
+    /// must be the head.
+    pub(super) async fn start(
+        &self,
+        parent: B256,
+        attributes: &OpPayloadAttributes,
+    ) -> Result<PayloadId, CoreError> {
+        check_transactions(attributes)?;
+        let mut state = self.lock().await?;
+        if state.heads.head.hash != parent {
+            return Err(ChainError::Busy("the head has moved").into());
+        }
+        let parent = self.known_link(parent).await?;
+        let path = self.path_to(&state, parent).await?;
+        let stay = LabelMoves::default();
+        self.tell(&mut state, &path, stay, Some(attributes))
+            .await
+            .and_then(|id| id.ok_or_else(|| self.failure(EngineCause::NoPayloadId)))
+    }
+
+    /// See [`Engine::seal`](super::Engine::seal).
+    pub(super) async fn seal(&self, id: PayloadId) -> Result<Arc<Payload>, CoreError> {
+        let mut state = self.lock().await?;
+        let time = state.take_build(id).ok_or(ChainError::UnknownPayload)?;
+        self.take_block(id, time).await
+    }
+
+    /// See [`Engine::derive`](super::Engine::derive). If the block is invalid, the head is set again
+    /// that was displaced for its parent.
+    pub(super) async fn derive(
+        &self,
+        parent: B256,
+        attributes: &OpPayloadAttributes,
+    ) -> Result<Arc<Payload>, CoreError> {
+        check_transactions(attributes)?;
+        let mut state = self.lock().await?;
+        let before = state.heads.head;
+        let mut derived = self.derive_locked(&mut state, parent, attributes).await;
+        if matches!(derived, Err(CoreError::Chain(ChainError::Build(_))))
+            && state.heads.head != before
+        {
+            let restored = self.restore(&mut state, before).await;
+            derived = restored.and(derived);
+        }
+        self.publish(&state);
+        derived
+    }
+
+    async fn derive_locked(
+        &self,
+        state: &mut RemoteState,
+        parent: B256,
+        attributes: &OpPayloadAttributes,
+    ) -> Result<Arc<Payload>, CoreError> {
+        let before = state.heads.head;
+        let stay = LabelMoves::default();
+        let parent = self.known_link(parent).await?;
+        let on_parent = self.path_to(state, parent).await?;
+        on_parent.check(&state.heads, None, stay)?;
+        // A derived block that is canonical leaves the blocks above it on the chain.
+        let was_canonical = self.canonical_hash(state, parent.id.number + 1).await?;
+        let id = self.tell(state, &on_parent, stay, Some(attributes)).await?;
+        let id = id.ok_or_else(|| self.failure(EngineCause::NoPayloadId))?;
+        let time = state.take_build(id).ok_or(ChainError::UnknownPayload)?;
+        let block = self.take_block(id, time).await?;
+        if was_canonical == Some(block.hash) && before.number >= block.number() {
+            self.restore(state, before).await?;
+        } else {
+            let path = self.path_to(state, BlockLink::from(&*block)).await?;
+            self.tell(state, &path, stay, None).await?;
+        }
+        state.protected = Some(block.id());
+        Ok(block)
+    }
+
+    /// Sets a head of before again.
+    async fn restore(&self, state: &mut RemoteState, head: BlockId) -> Result<(), CoreError> {
+        let head = self.known_link(head.hash).await?;
+        let path = self.path_to(state, head).await?;
+        self.tell(state, &path, LabelMoves::default(), None).await?;
+        Ok(())
+    }
+
+    async fn move_heads(
+        &self,
+        state: &mut RemoteState,
+        head: B256,
+        safe: Option<B256>,
+        finalized: Option<B256>,
+    ) -> Result<(), CoreError> {
+        let tip = self.known_link(head).await?;
+        let path = self.path_to(state, tip).await?;
+        let mut moves = LabelMoves::default();
+        for (label, hash) in [(&mut moves.safe, safe), (&mut moves.finalized, finalized)] {
+            let Some(hash) = hash else { continue };
+            let block = self.known_link(hash).await?.id;
+            let is_canonical = self.is_canonical(state, block).await?;
+            if !path.contains(block, is_canonical) {
+                return Err(ChainError::NotOnBranch { block: hash, head }.into());
+            }
+            *label = Some(block);
+        }
+        path.check(&state.heads, state.protected, moves)?;
+        moves.check(&state.heads)?;
+        if moves.applied(path.tip, &state.heads) != state.heads {
+            self.tell(state, &path, moves, None).await?;
+        }
+        Ok(())
+    }
+
+    /// Takes the block of a build from the client, and has it executed.
+    async fn take_block(&self, id: PayloadId, time: u64) -> Result<Arc<Payload>, CoreError> {
+        let taken = self.0.rpc.get_payload(id, time, &self.0.rollup.forks).await;
+        let block = Arc::new(taken.map_err(|error| match error.cause {
+            EngineCause::Refused {
+                code: UNKNOWN_PAYLOAD,
+                ..
+            } => ChainError::UnknownPayload.into(),
+            _ => self.suspected(error),
+        })?);
+        match self.execute(&block).await? {
+            Inserted::Valid => Ok(block),
+            Inserted::Invalid { reason, .. } => Err(ChainError::Build(reason).into()),
+            Inserted::Syncing | Inserted::NotExecutable => {
+                Err(self.failure(EngineCause::Syncing(block.hash)))
+            }
+        }
+    }
+
+    /// Has the client execute a payload.
+    async fn execute(&self, payload: &Arc<Payload>) -> Result<Inserted, CoreError> {
+        let sent = self.0.rpc.new_payload(payload).await;
+        Ok(match sent.map_err(|error| self.suspected(error))? {
+            EngineStatus::Valid => {
+                self.0.cache.lock().add_block(payload.clone());
+                Inserted::Valid
+            }
+            EngineStatus::Invalid {
+                latest_valid,
+                reason,
+            } => Inserted::Invalid {
+                latest_valid,
+                reason,
+            },
+            EngineStatus::Syncing => {
+                // The parent was known to whoever sent this payload.
+                self.suspect();
+                Inserted::Syncing
+            }
+            EngineStatus::Accepted => Inserted::NotExecutable,
+        })
+    }
+
+    /// Keeps a followed block in the log of a sequencer.
+    async fn log_followed(&self, payload: &Arc<Payload>) -> Result<(), CoreError> {
+        let Some(log) = self.0.log.clone() else {
+            return Ok(());
+        };
+        let payload = payload.clone();
+        let append = move || log.append(&payload, crate::chain::payload_log::FOLLOWED);
+        let appended = tokio::task::spawn_blocking(append).await;
+        Ok(appended
+            .map_err(|_| ChainError::Stopped)?
+            .map_err(ChainError::from)?)
+    }
+
+    /// Locks the state, with the client's heads as they are now.
+    async fn lock(&self) -> Result<MutexGuard<'_, RemoteState>, CoreError> {
+        let mut state = self.0.state.lock().await;
+        if self.0.suspect.load(Ordering::Relaxed) {
+            let read = self.read_heads(&mut state).await;
+            self.publish(&state);
+            read?;
+        }
+        Ok(state)
+    }
+
+    fn publish(&self, state: &RemoteState) {
+        self.0.heads.send_if_modified(|heads| {
+            let changed = *heads != state.heads;
+            *heads = state.heads;
+            changed
+        });
+    }
+
+    /// The client may have been restarted.
+    fn suspect(&self) {
+        self.0.suspect.store(true, Ordering::Relaxed);
+    }
+
+    fn suspected(&self, error: EngineCallError) -> CoreError {
+        if error.cause.may_be_restart() {
+            self.suspect();
+        }
+        error.into()
+    }
+
+    /// An error that an answer leads to.
+    fn failure(&self, cause: EngineCause) -> CoreError {
+        self.suspected(self.0.rpc.error("Engine API", cause))
+    }
+}
+
+/// Checks that the transactions decode: some clients answer an undecodable one with a general error,
+/// which would be repeated for ever (op-geth).
+fn check_transactions(attributes: &OpPayloadAttributes) -> Result<(), ChainError> {
+    for (index, raw) in attributes.transactions.iter().flatten().enumerate() {
+        if let Err(cause) = decode_transaction(raw) {
+            let reason = format!("transaction {index} is not valid: {cause}");
+            return Err(ChainError::Build(reason));
+        }
+    }
+    Ok(())
+}
+
+/// Whether the client finds attributes invalid.
+fn is_invalid_attributes(error: &EngineCallError) -> bool {
+    matches!(
+        error.cause,
+        EngineCause::Refused {
+            code: INVALID_ATTRIBUTES,
+            ..
+        }
+    )
+}

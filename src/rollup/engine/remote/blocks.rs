@@ -1,0 +1,238 @@
+//! Reading blocks of the execution client, from the cache where it has them.
+
+use super::{EngineClient, RemoteState, branch::BranchPath, cache::BlockLink};
+use crate::{
+    chain::{ChainError, rules::MESSAGE_PASSER},
+    rollup::{
+        engine::{
+            BlockAt,
+            error::{CoreError, EngineCallError, EngineCause},
+        },
+        l1::L1Cause,
+        l2_answer::{self, AnsweredHeader},
+    },
+};
+use alloy_primitives::{B256, U64, keccak256};
+use alloy_rpc_types_eth::EIP1186AccountProofResponse;
+use alloy_trie::{Nibbles, TrieAccount, proof::verify_proof};
+use serde_json::{Value, json};
+use starling_proto::payload::{BlockId, Payload};
+use std::sync::Arc;
+
+const BY_HASH: &str = "eth_getBlockByHash";
+const BY_NUMBER: &str = "eth_getBlockByNumber";
+const GET_PROOF: &str = "eth_getProof";
+
+/// The longest branch that becomes the head. Only its blocks that are not in the cache are read.
+const MAX_BRANCH: usize = 4_096;
+
+impl EngineClient {
+    /// See [`Engine::block`](crate::rollup::engine::Engine::block).
+    pub(in crate::rollup::engine) async fn block(
+        &self,
+        at: BlockAt,
+    ) -> Result<Option<Arc<Payload>>, CoreError> {
+        let head = self.0.heads.borrow().head;
+        let hash = match at {
+            BlockAt::Head => head.hash,
+            BlockAt::Hash(hash) => hash,
+            BlockAt::Number(number) if number > head.number => return Ok(None),
+            BlockAt::Number(number) => {
+                let known = self.0.cache.lock().canonical(number);
+                match known {
+                    Some(hash) => hash,
+                    None => return self.block_by_number(number).await,
+                }
+            }
+        };
+        if let Some(block) = self.0.cache.lock().block(hash) {
+            return Ok(Some(block));
+        }
+        let found = self.whole_block(BY_HASH, json!([hash, true])).await?;
+        match found {
+            Some(block) if block.hash != hash => Err(self.wrong(BY_HASH, block.id())),
+            found => Ok(found),
+        }
+    }
+
+    async fn block_by_number(&self, number: u64) -> Result<Option<Arc<Payload>>, CoreError> {
+        let cuts = self.0.cache.lock().cuts();
+        let params = json!([U64::from(number), true]);
+        let Some(block) = self.whole_block(BY_NUMBER, params).await? else {
+            return Ok(None);
+        };
+        if block.number() != number {
+            return Err(self.wrong(BY_NUMBER, block.id()));
+        }
+        self.0.cache.lock().add_canonical(block.id(), cuts);
+        Ok(Some(block))
+    }
+
+    async fn whole_block(
+        &self,
+        method: &'static str,
+        params: Value,
+    ) -> Result<Option<Arc<Payload>>, CoreError> {
+        let read = self.0.rpc.call_checked(method, params, l2_answer::block);
+        let block = read.await.map_err(|error| self.suspected(error))?;
+        let block = block.map(Arc::new);
+        if let Some(block) = &block {
+            self.0.cache.lock().add_block(block.clone());
+        }
+        Ok(block)
+    }
+
+    /// The header of the block with this tag or number; `None` if there is none.
+    pub(super) async fn header_at(
+        &self,
+        tag: Value,
+    ) -> Result<Option<AnsweredHeader>, EngineCallError> {
+        let params = json!([tag, false]);
+        let read = self
+            .0
+            .rpc
+            .call_checked(BY_NUMBER, params, l2_answer::header);
+        read.await
+    }
+
+    /// The header and parent of a block on any branch; fails if the client does not have it.
+    pub(super) async fn known_link(&self, hash: B256) -> Result<BlockLink, CoreError> {
+        let found = self.link(hash).await?;
+        Ok(found.ok_or(ChainError::UnknownBlock(hash))?)
+    }
+
+    /// As [`EngineClient::known_link`]; `None` if the client does not have the block.
+    pub(super) async fn link(&self, hash: B256) -> Result<Option<BlockLink>, CoreError> {
+        if let Some(link) = self.0.cache.lock().link(hash) {
+            return Ok(Some(link));
+        }
+        let params = json!([hash, false]);
+        let read = self.0.rpc.call_checked(BY_HASH, params, l2_answer::header);
+        let found = read.await.map_err(|error| self.suspected(error))?;
+        let Some(link) = found.map(|found| link_of(&found)) else {
+            return Ok(None);
+        };
+        if link.id.hash != hash {
+            return Err(self.wrong(BY_HASH, link.id));
+        }
+        self.0.cache.lock().add_link(link);
+        Ok(Some(link))
+    }
+
+    /// The hash of the canonical block of this number; `None` above the head.
+    pub(super) async fn canonical_hash(
+        &self,
+        state: &RemoteState,
+        number: u64,
+    ) -> Result<Option<B256>, CoreError> {
+        if number > state.heads.head.number {
+            return Ok(None);
+        }
+        let (known, cuts) = {
+            let cache = self.0.cache.lock();
+            (cache.canonical(number), cache.cuts())
+        };
+        if known.is_some() {
+            return Ok(known);
+        }
+        let read = self.header_at(json!(U64::from(number))).await;
+        let Some(found) = read.map_err(|error| self.suspected(error))? else {
+            return Ok(None);
+        };
+        let link = link_of(&found);
+        if link.id.number != number {
+            return Err(self.wrong(BY_NUMBER, link.id));
+        }
+        let mut cache = self.0.cache.lock();
+        cache.add_link(link);
+        cache.add_canonical(link.id, cuts);
+        Ok(Some(link.id.hash))
+    }
+
+    pub(super) async fn is_canonical(
+        &self,
+        state: &RemoteState,
+        block: BlockId,
+    ) -> Result<bool, CoreError> {
+        let hash = self.canonical_hash(state, block.number).await?;
+        Ok(hash == Some(block.hash))
+    }
+
+    /// Whether a block was executed and is on the chain, by what is remembered.
+    pub(super) fn is_known_canonical(&self, block: &Payload) -> bool {
+        self.0.cache.lock().canonical(block.number()) == Some(block.hash)
+    }
+
+    /// The way from the canonical chain to a block.
+    pub(super) async fn path_to(
+        &self,
+        state: &RemoteState,
+        tip: BlockLink,
+    ) -> Result<BranchPath, CoreError> {
+        let (mut above, mut at) = (Vec::new(), tip);
+        while !self.is_canonical(state, at.id).await? {
+            above.push(at.id);
+            if above.len() > MAX_BRANCH {
+                let (head, most) = (tip.id.hash, MAX_BRANCH);
+                return Err(self.failure(EngineCause::TooDeep { head, most }));
+            }
+            at = self.known_link(at.parent).await?;
+        }
+        above.reverse();
+        Ok(BranchPath {
+            tip,
+            fork_point: at.id,
+            above,
+        })
+    }
+
+    /// The storage root of the message passer after a block, proven against its state root.
+    pub(in crate::rollup) async fn message_passer_root(
+        &self,
+        block: &Payload,
+    ) -> Result<B256, CoreError> {
+        let params = json!([MESSAGE_PASSER, [], U64::from(block.number())]);
+        let state_root = block.header.state_root;
+        let read = self.0.rpc.call_checked(GET_PROOF, params, |answer| {
+            let proof = serde_json::from_str(answer.get()).map_err(L1Cause::malformed)?;
+            storage_root(&proof, state_root)
+        });
+        Ok(read.await?)
+    }
+
+    /// The error of a block that was not asked for.
+    fn wrong(&self, method: &'static str, got: BlockId) -> CoreError {
+        let cause = EngineCause::Malformed(format!("it sent block {got}, which was not asked for"));
+        self.0.rpc.error(method, cause).into()
+    }
+}
+
+pub(super) fn link_of(found: &AnsweredHeader) -> BlockLink {
+    let AnsweredHeader { hash, header } = found;
+    BlockLink {
+        id: BlockId {
+            number: header.number,
+            hash: *hash,
+        },
+        parent: header.parent_hash,
+        timestamp: header.timestamp,
+    }
+}
+
+/// The storage root of the message passer, if the proof leads to this state root.
+fn storage_root(proof: &EIP1186AccountProofResponse, state_root: B256) -> Result<B256, L1Cause> {
+    let account = TrieAccount {
+        nonce: proof.nonce,
+        balance: proof.balance,
+        storage_root: proof.storage_hash,
+        code_hash: proof.code_hash,
+    };
+    let path = Nibbles::unpack(keccak256(MESSAGE_PASSER));
+    let account = Some(alloy_rlp::encode(account));
+    verify_proof(state_root, path, account, &proof.account_proof).map_err(|_| {
+        L1Cause::Untrue(format!(
+            "the proof of the message passer does not lead to the state root {state_root}"
+        ))
+    })?;
+    Ok(proof.storage_hash)
+}

@@ -1,0 +1,165 @@
+//! Blocks of the execution client that were read or sent lately: links by hash, hashes of canonical
+//! blocks by number, and whole blocks. All bounded. Pure.
+//!
+//! Links and blocks never become wrong. Canonical hashes do when a head moves to another branch;
+//! then [`BlockCache::cut`] drops them. An answer that was requested before a cut is not taken.
+
+use alloy_primitives::B256;
+use lru::LruCache;
+use starling_proto::payload::{BlockId, Payload};
+use std::{collections::BTreeMap, num::NonZeroUsize, sync::Arc};
+
+/// Links kept: 64 bytes each.
+const LINKS: NonZeroUsize = NonZeroUsize::new(16_384).expect("it is not zero");
+/// Canonical hashes kept.
+const CANONICAL: usize = 16_384;
+/// Bytes of whole blocks kept.
+const BYTES: usize = 32 << 20;
+
+/// A block and its parent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct BlockLink {
+    pub id: BlockId,
+    pub parent: B256,
+    pub timestamp: u64,
+}
+
+impl From<&Payload> for BlockLink {
+    fn from(payload: &Payload) -> Self {
+        Self {
+            id: payload.id(),
+            parent: payload.parent_hash(),
+            timestamp: payload.timestamp(),
+        }
+    }
+}
+
+pub(super) struct BlockCache {
+    links: LruCache<B256, BlockLink>,
+    canonical: BTreeMap<u64, B256>,
+    blocks: LruCache<B256, Arc<Payload>>,
+    bytes: usize,
+    cuts: u64,
+}
+
+impl Default for BlockCache {
+    fn default() -> Self {
+        Self {
+            links: LruCache::new(LINKS),
+            canonical: BTreeMap::new(),
+            blocks: LruCache::unbounded(),
+            bytes: 0,
+            cuts: 0,
+        }
+    }
+}
+
+impl BlockCache {
+    pub(super) fn link(&mut self, hash: B256) -> Option<BlockLink> {
+        self.links.get(&hash).copied()
+    }
+
+    pub(super) fn block(&mut self, hash: B256) -> Option<Arc<Payload>> {
+        self.blocks.get(&hash).cloned()
+    }
+
+    pub(super) fn canonical(&self, number: u64) -> Option<B256> {
+        self.canonical.get(&number).copied()
+    }
+
+    pub(super) fn add_link(&mut self, link: BlockLink) {
+        self.links.put(link.id.hash, link);
+    }
+
+    pub(super) fn add_block(&mut self, block: Arc<Payload>) {
+        self.add_link(BlockLink::from(&*block));
+        self.bytes += block.weight();
+        if let Some(old) = self.blocks.put(block.hash, block) {
+            self.bytes -= old.weight();
+        }
+        while self.bytes > BYTES {
+            let Some((_, old)) = self.blocks.pop_lru() else {
+                break;
+            };
+            self.bytes -= old.weight();
+        }
+    }
+
+    /// The number of cuts so far, to be given with an answer that is requested now.
+    pub(super) fn cuts(&self) -> u64 {
+        self.cuts
+    }
+
+    /// A block that was canonical when `cuts` was read.
+    pub(super) fn add_canonical(&mut self, block: BlockId, cuts: u64) {
+        if cuts != self.cuts {
+            return;
+        }
+        self.canonical.insert(block.number, block.hash);
+        while self.canonical.len() > CANONICAL {
+            self.canonical.pop_first();
+        }
+    }
+
+    /// Blocks above `number` are no longer canonical.
+    pub(super) fn cut(&mut self, number: u64) {
+        self.cuts += 1;
+        self.canonical.split_off(&number.saturating_add(1));
+    }
+
+    /// Any block may have left the chain.
+    pub(super) fn cut_all(&mut self) {
+        self.cuts += 1;
+        self.canonical.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloy_consensus::Header;
+
+    fn block(number: u64, salt: u8, bytes: usize) -> Arc<Payload> {
+        let header = Header {
+            number,
+            extra_data: vec![salt].into(),
+            ..Header::default()
+        };
+        Arc::new(Payload::sealed(header, vec![vec![1; bytes].into()]))
+    }
+
+    #[test]
+    fn an_answer_from_before_a_reorg_is_not_canonical() {
+        let mut cache = BlockCache::default();
+        let before = cache.cuts();
+        for number in 1..=9 {
+            cache.add_canonical(block(number, 0, 0).id(), before);
+        }
+        cache.cut(5);
+        assert!(cache.canonical(5).is_some() && cache.canonical(6).is_none());
+        cache.add_canonical(block(6, 0, 0).id(), before);
+        assert_eq!(cache.canonical(6), None);
+        let other = block(6, 1, 0).id();
+        cache.add_canonical(other, cache.cuts());
+        assert_eq!(cache.canonical(6), Some(other.hash));
+        cache.cut_all();
+        assert_eq!(cache.canonical(1), None);
+    }
+
+    #[test]
+    fn whole_blocks_are_bounded_in_bytes_and_keep_their_links() {
+        let mut cache = BlockCache::default();
+        let size = BYTES / 4;
+        let blocks: Vec<_> = (0..10).map(|number| block(number, 0, size)).collect();
+        for block in &blocks {
+            cache.add_block(block.clone());
+            cache.add_block(block.clone());
+        }
+        assert!(cache.bytes <= BYTES && cache.block(blocks[9].hash).is_some());
+        assert!(cache.block(blocks[0].hash).is_none());
+        assert_eq!(
+            cache.link(blocks[0].hash),
+            Some(BlockLink::from(&*blocks[0]))
+        );
+    }
+}

@@ -1,0 +1,379 @@
+//! Calls of the Engine API and of `eth` to one execution client: JSON-RPC over HTTP, with a token in
+//! every request. One attempt per call, bounded in size and time.
+//!
+//! Which version of a method is called depends on the block's fork (op-node: version selectors).
+
+use crate::{
+    clock::unix_now,
+    jwt::JwtSecret,
+    rollup::{
+        engine::error::{EngineCallError, EngineCause},
+        http::{HttpFault, HttpTarget, excerpt},
+        l1::L1Cause,
+    },
+};
+use alloy_primitives::B256;
+use alloy_rpc_types_engine::PayloadId;
+use http::{HeaderMap, HeaderValue, StatusCode, header};
+use op_alloy_rpc_types_engine::{OpExecutionPayload, OpPayloadAttributes};
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::{Value, json, value::RawValue};
+use starling_proto::{
+    fork::{Fork, ForkSchedule},
+    payload::{Payload, PayloadVersion, WirePayload},
+};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+/// Largest answer: a block in hex with room for a JSON frame.
+const MAX_ANSWER: usize = 128 << 20;
+
+/// Codes of the Engine API.
+pub(super) const UNKNOWN_PAYLOAD: i64 = -38001;
+pub(super) const INVALID_ATTRIBUTES: i64 = -38003;
+const UNSUPPORTED_FORK: i64 = -38005;
+const NO_METHOD: i64 = -32601;
+
+/// One execution client.
+pub(super) struct EngineRpc {
+    target: HttpTarget,
+    secret: JwtSecret,
+    timeout: Duration,
+    /// Whether the last call reached it; changes are logged.
+    reachable: AtomicBool,
+}
+
+/// The heads to set. Zero leaves the safe or finalized head as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct HeadHashes {
+    pub head: B256,
+    pub safe: B256,
+    pub finalized: B256,
+}
+
+/// Status of a payload or of a head.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum EngineStatus {
+    Valid,
+    Invalid {
+        latest_valid: Option<B256>,
+        reason: String,
+    },
+    Syncing,
+    Accepted,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct StatusAnswer {
+    status: String,
+    latest_valid_hash: Option<B256>,
+    validation_error: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ForkchoiceAnswer {
+    payload_status: StatusAnswer,
+    payload_id: Option<PayloadId>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct EnvelopeAnswer {
+    execution_payload: serde_json::Map<String, Value>,
+    parent_beacon_block_root: Option<B256>,
+}
+
+#[derive(Deserialize)]
+struct EngineResponse {
+    #[serde(default)]
+    result: Option<Box<RawValue>>,
+    #[serde(default)]
+    error: Option<EngineErrorBody>,
+}
+
+#[derive(Deserialize)]
+struct EngineErrorBody {
+    #[serde(default)]
+    code: i64,
+    #[serde(default)]
+    message: String,
+    #[serde(default)]
+    data: Value,
+}
+
+impl EngineErrorBody {
+    /// The error with the detail that op-geth has in `data.err`.
+    fn cause(self) -> EngineCause {
+        let detail = self.data.get("err").and_then(Value::as_str);
+        let message = match detail {
+            Some(detail) => format!("{}: {detail}", self.message),
+            None => self.message,
+        };
+        EngineCause::Refused {
+            code: self.code,
+            message: excerpt(message),
+        }
+    }
+}
+
+impl StatusAnswer {
+    fn status(self) -> Result<EngineStatus, EngineCause> {
+        Ok(match self.status.as_str() {
+            "VALID" => EngineStatus::Valid,
+            "SYNCING" => EngineStatus::Syncing,
+            "ACCEPTED" => EngineStatus::Accepted,
+            "INVALID" | "INVALID_BLOCK_HASH" => EngineStatus::Invalid {
+                latest_valid: self.latest_valid_hash,
+                reason: excerpt(self.validation_error.unwrap_or_else(|| self.status.clone())),
+            },
+            other => {
+                return Err(EngineCause::Malformed(excerpt(format!(
+                    "the status {other}"
+                ))));
+            }
+        })
+    }
+}
+
+impl EngineRpc {
+    pub(super) fn new(url: &str, secret: JwtSecret, timeout: Duration) -> Result<Self, String> {
+        Ok(Self {
+            target: HttpTarget::new(url, HeaderMap::new())?,
+            secret,
+            timeout,
+            reachable: AtomicBool::new(true),
+        })
+    }
+
+    /// Scheme, host and port.
+    pub(super) fn name(&self) -> &Arc<str> {
+        self.target.name()
+    }
+
+    pub(super) fn error(&self, method: &'static str, cause: EngineCause) -> EngineCallError {
+        EngineCallError {
+            endpoint: self.name().clone(),
+            method,
+            cause,
+        }
+    }
+
+    /// Executes a payload.
+    pub(super) async fn new_payload(
+        &self,
+        payload: &Payload,
+    ) -> Result<EngineStatus, EngineCallError> {
+        let version = payload.version();
+        let body = json!(payload.to_execution_payload(version));
+        let root = payload.header.parent_beacon_block_root;
+        let (method, params) = match version {
+            PayloadVersion::V1 | PayloadVersion::V2 => ("engine_newPayloadV2", json!([body])),
+            PayloadVersion::V3 => ("engine_newPayloadV3", json!([body, [], root])),
+            PayloadVersion::V4 => ("engine_newPayloadV4", json!([body, [], root, []])),
+        };
+        let answer: StatusAnswer = self.call(method, params).await?;
+        answer.status().map_err(|cause| self.error(method, cause))
+    }
+
+    /// Moves the heads, and begins a block on the head if attributes are given.
+    pub(super) async fn forkchoice(
+        &self,
+        heads: HeadHashes,
+        attributes: Option<&OpPayloadAttributes>,
+        forks: &ForkSchedule,
+    ) -> Result<(EngineStatus, Option<PayloadId>), EngineCallError> {
+        let time = attributes.map(|attributes| attributes.payload_attributes.timestamp);
+        let method = forkchoice_method(forks, time);
+        let state = json!({
+            "headBlockHash": heads.head,
+            "safeBlockHash": heads.safe,
+            "finalizedBlockHash": heads.finalized,
+        });
+        let answer: ForkchoiceAnswer = self.call(method, json!([state, attributes])).await?;
+        let status = answer.payload_status.status();
+        let status = status.map_err(|cause| self.error(method, cause))?;
+        Ok((status, answer.payload_id))
+    }
+
+    /// Ends the build of a block of this time, and returns the block.
+    pub(super) async fn get_payload(
+        &self,
+        id: PayloadId,
+        time: u64,
+        forks: &ForkSchedule,
+    ) -> Result<Payload, EngineCallError> {
+        let mut method = payload_method(forks, time);
+        let mut answer = self.call(method, json!([id])).await;
+        // V5 has other blobs than V4, of which L2 has none: older clients serve V4 for Karst, too.
+        if let Err(error) = &answer
+            && method == GET_PAYLOAD_V5
+            && matches!(error.cause, EngineCause::Refused { code, .. } if [NO_METHOD, UNSUPPORTED_FORK].contains(&code))
+        {
+            method = "engine_getPayloadV4";
+            answer = self.call(method, json!([id])).await;
+        }
+        payload_of(answer?).map_err(|cause| self.error(method, cause))
+    }
+
+    /// One call; `params` is an array. Absent and null results are the same.
+    pub(super) async fn call<T: DeserializeOwned>(
+        &self,
+        method: &'static str,
+        params: Value,
+    ) -> Result<T, EngineCallError> {
+        let answer = self.call_raw(method, params).await?;
+        serde_json::from_str(answer.get())
+            .map_err(|error| self.error(method, EngineCause::Malformed(excerpt(error))))
+    }
+
+    /// One call, whose answer `read` checks.
+    pub(super) async fn call_checked<T>(
+        &self,
+        method: &'static str,
+        params: Value,
+        read: impl FnOnce(&RawValue) -> Result<T, L1Cause>,
+    ) -> Result<T, EngineCallError> {
+        let answer = self.call_raw(method, params).await?;
+        read(&answer).map_err(|cause| self.error(method, EngineCause::Malformed(cause.to_string())))
+    }
+
+    async fn call_raw(
+        &self,
+        method: &'static str,
+        params: Value,
+    ) -> Result<Box<RawValue>, EngineCallError> {
+        let answer = self.exchange(method, params).await;
+        let reached = !matches!(
+            answer,
+            Err(EngineCause::Unreachable(_) | EngineCause::Timeout(_))
+        );
+        let endpoint = self.name();
+        if self.reachable.swap(reached, Ordering::Relaxed) != reached {
+            match &answer {
+                Err(cause) if !reached => {
+                    tracing::warn!(%endpoint, %cause, "the execution client does not answer; it is called again until it does");
+                }
+                _ => tracing::info!(%endpoint, "the execution client answers again"),
+            }
+        }
+        answer.map_err(|cause| self.error(method, cause))
+    }
+
+    async fn exchange(
+        &self,
+        method: &'static str,
+        params: Value,
+    ) -> Result<Box<RawValue>, EngineCause> {
+        let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
+        let mut headers = HeaderMap::new();
+        if let Ok(mut token) = HeaderValue::from_str(&self.secret.authorization(unix_now())) {
+            token.set_sensitive(true);
+            headers.insert(header::AUTHORIZATION, token);
+        }
+        let body = body.to_string().into_bytes();
+        let sent = self
+            .target
+            .post_with(headers, body, MAX_ANSWER, self.timeout);
+        let reply = sent.await.map_err(|fault| match fault {
+            HttpFault::Timeout => EngineCause::Timeout(self.timeout),
+            HttpFault::Broken(text) => EngineCause::Unreachable(text),
+            fault @ HttpFault::TooLarge(_) => EngineCause::Malformed(fault.to_string()),
+        })?;
+        let response = serde_json::from_slice::<EngineResponse>(&reply.body);
+        match (reply.status, response) {
+            (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, _) => {
+                let text = String::from_utf8_lossy(&reply.body);
+                Err(EngineCause::Unauthorized(excerpt(text.trim())))
+            }
+            (_, Ok(response)) if response.error.is_some() => Err(response
+                .error
+                .map_or(EngineCause::NoPayloadId, EngineErrorBody::cause)),
+            (status, _) if !status.is_success() => Err(EngineCause::Status(status.as_u16())),
+            (_, Ok(response)) => Ok(response.result.unwrap_or_else(|| RawValue::NULL.to_owned())),
+            (_, Err(error)) => Err(EngineCause::Malformed(excerpt(error))),
+        }
+    }
+}
+
+const GET_PAYLOAD_V5: &str = "engine_getPayloadV5";
+
+/// The method that begins a block of this time; the newest one if none is begun.
+fn forkchoice_method(forks: &ForkSchedule, time: Option<u64>) -> &'static str {
+    match time {
+        Some(time) if !forks.is_active(Fork::Canyon, time) => "engine_forkchoiceUpdatedV1",
+        Some(time) if !forks.is_active(Fork::Ecotone, time) => "engine_forkchoiceUpdatedV2",
+        _ => "engine_forkchoiceUpdatedV3",
+    }
+}
+
+fn payload_method(forks: &ForkSchedule, time: u64) -> &'static str {
+    let active = |fork| forks.is_active(fork, time);
+    match () {
+        () if active(Fork::Karst) => GET_PAYLOAD_V5,
+        () if active(Fork::Isthmus) => "engine_getPayloadV4",
+        () if active(Fork::Ecotone) => "engine_getPayloadV3",
+        () => "engine_getPayloadV2",
+    }
+}
+
+/// The block of an answer to `engine_getPayload`; its hash is recomputed.
+fn payload_of(answer: EnvelopeAnswer) -> Result<Payload, EngineCause> {
+    fn malformed(error: impl std::fmt::Display) -> EngineCause {
+        EngineCause::Malformed(excerpt(error))
+    }
+    let mut members = answer.execution_payload;
+    // Fields of later forks may be null.
+    members.retain(|_, value| !value.is_null());
+    let payload: OpExecutionPayload = serde_json::from_value(members.into()).map_err(malformed)?;
+    let root = answer.parent_beacon_block_root;
+    let wire = WirePayload::from_execution_payload(payload, root).map_err(malformed)?;
+    wire.into_payload().map_err(malformed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn methods_are_those_of_the_blocks_fork() {
+        let forks = [
+            Fork::Regolith,
+            Fork::Canyon,
+            Fork::Ecotone,
+            Fork::Isthmus,
+            Fork::Karst,
+        ];
+        let forks = ForkSchedule::from_times(Fork::ALL.into_iter().map(|fork| {
+            (
+                fork,
+                forks
+                    .iter()
+                    .rposition(|at| *at <= fork)
+                    .map(|at| at as u64 * 10),
+            )
+        }));
+        let at = |time| {
+            let number = |method: &str| method[method.len() - 2..].to_owned();
+            [
+                number(forkchoice_method(&forks, Some(time))),
+                number(payload_method(&forks, time)),
+            ]
+        };
+        assert_eq!(at(9), ["V1", "V2"]);
+        assert_eq!(at(10), ["V2", "V2"]);
+        assert_eq!(at(20), ["V3", "V3"]);
+        assert_eq!(at(30), ["V3", "V4"]);
+        assert_eq!(at(40), ["V3", "V5"]);
+        assert_eq!(
+            forkchoice_method(&forks, None),
+            "engine_forkchoiceUpdatedV3"
+        );
+    }
+}

@@ -1,0 +1,82 @@
+//! Blocks of L2 as an execution client answers them (`eth_getBlockByNumber`, `eth_getBlockByHash`),
+//! read and checked: a header hashes to what it claims, and the transactions have its root. Pure.
+
+use super::l1::L1Cause;
+use alloy_consensus::Header;
+use alloy_eips::eip2718::Encodable2718;
+use alloy_primitives::{B256, Bytes};
+use alloy_trie::root::ordered_trie_root_encoded;
+use op_alloy_consensus::OpTxEnvelope;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, value::RawValue};
+use starling_proto::payload::Payload;
+use std::collections::BTreeMap;
+
+type Members<'a> = BTreeMap<&'a str, &'a RawValue>;
+
+/// A header with its hash.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AnsweredHeader {
+    pub hash: B256,
+    pub header: Header,
+}
+
+/// A block with whole transactions; `None` if the answer is null.
+pub fn block(answer: &RawValue) -> Result<Option<Payload>, L1Cause> {
+    let Some(mut members) = members(answer)? else {
+        return Ok(None);
+    };
+    let transactions = members.remove("transactions");
+    let transactions =
+        transactions.ok_or_else(|| L1Cause::Malformed("a block without transactions".into()))?;
+    let transactions: Vec<OpTxEnvelope> = read(transactions)?;
+    let transactions: Vec<Bytes> = transactions
+        .iter()
+        .map(|transaction| transaction.encoded_2718().into())
+        .collect();
+    let header = checked_header(members)?.header;
+    let root = ordered_trie_root_encoded(&transactions);
+    if root != header.transactions_root {
+        return Err(L1Cause::Untrue(format!(
+            "the transactions of block {} have the root {root}, its header says {}",
+            header.number, header.transactions_root
+        )));
+    }
+    Ok(Some(Payload::sealed(header, transactions)))
+}
+
+/// A header; `None` if the answer is null.
+pub fn header(answer: &RawValue) -> Result<Option<AnsweredHeader>, L1Cause> {
+    members(answer)?.map(checked_header).transpose()
+}
+
+fn members(answer: &RawValue) -> Result<Option<Members<'_>>, L1Cause> {
+    serde_json::from_str(answer.get()).map_err(L1Cause::malformed)
+}
+
+fn read<T: DeserializeOwned>(json: &RawValue) -> Result<T, L1Cause> {
+    serde_json::from_str(json.get()).map_err(L1Cause::malformed)
+}
+
+/// The header of a block object; its hash is recomputed.
+fn checked_header(mut members: Members) -> Result<AnsweredHeader, L1Cause> {
+    members.remove("transactions");
+    let members = members
+        .into_iter()
+        .map(|(name, value)| Ok((name.to_owned(), read(value)?)))
+        .collect::<Result<Map<String, Value>, L1Cause>>()?;
+    let header: alloy_rpc_types_eth::Header =
+        serde_json::from_value(members.into()).map_err(L1Cause::malformed)?;
+    let (claimed, header) = (header.hash, header.inner);
+    let computed = header.hash_slow();
+    if computed != claimed {
+        return Err(L1Cause::Untrue(format!(
+            "block {} claims the hash {claimed}, its fields hash to {computed}",
+            header.number
+        )));
+    }
+    Ok(AnsweredHeader {
+        hash: claimed,
+        header,
+    })
+}
