@@ -8,6 +8,7 @@
 
 pub mod abandoned;
 pub mod blobs;
+pub mod block_rlp;
 pub mod build;
 pub mod builder;
 pub mod changes;
