@@ -27,6 +27,7 @@ pub mod persister;
 pub mod pool;
 pub mod pool_maintenance;
 pub mod receipt;
+pub mod rejected;
 pub mod rows;
 pub mod rules;
 pub mod store;
@@ -49,6 +50,7 @@ use crate::chain::{
     head_owner::HeadOwner,
     payload_log::{Guard, LogError, PayloadLog},
     pool::{Pool, PoolConfig},
+    rejected::BadBlock,
     rows::{ExecutedBlock, ReadError},
     rules::{ChainSpec, Rules},
     store::{Identity, Snapshot, Store, StoreError},
@@ -222,6 +224,7 @@ fn open_shared(
         head_owner: watch::Sender::default(),
         known: RwLock::default(),
         abandoned: Mutex::default(),
+        rejected: Mutex::default(),
         stopping: AtomicBool::new(false),
     })
 }
@@ -608,6 +611,11 @@ impl Chain {
             payload,
             receipts: None,
         }))
+    }
+
+    /// The newest blocks that were executed and found invalid, newest first.
+    pub fn rejected(&self) -> Vec<BadBlock> {
+        self.shared.rejected.lock().all()
     }
 
     /// The blobs of a block of an Ethereum chain that was built here, on any branch; `None` if it has
