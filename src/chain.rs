@@ -28,6 +28,7 @@ pub mod pool;
 pub mod pool_maintenance;
 pub mod receipt;
 pub mod rejected;
+pub mod replay;
 pub mod rows;
 pub mod rules;
 pub mod store;
