@@ -14,6 +14,7 @@ pub mod admin;
 pub mod api;
 pub mod block_tag;
 pub mod bounds;
+mod chunked;
 mod connections;
 pub mod context;
 pub mod decoded;

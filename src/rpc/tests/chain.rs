@@ -288,6 +288,7 @@ impl Chain {
             allowance: &allowance,
             deadline: None,
             subscriptions: Some(&live),
+            chunked: false,
         };
         serde_json::from_str(
             &session
