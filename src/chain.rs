@@ -652,6 +652,11 @@ impl Chain {
         Ok(self.settings.setting(name)?)
     }
 
+    /// The `config` object of the genesis file, with the fork times that are in force.
+    pub fn config(&self) -> Result<serde_json::Value, ChainError> {
+        fork_times::config_in_force(&self.settings, &self.shared.spec.rules)
+    }
+
     /// Stores a value with the chain, durably.
     pub async fn remember(&self, name: &'static str, value: Vec<u8>) -> Result<(), ChainError> {
         let settings = self.settings.clone();

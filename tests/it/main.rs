@@ -31,6 +31,7 @@ mod power_cut;
 mod proposer;
 mod real_contracts;
 mod rpc_fields;
+mod rpc_live;
 mod tidy;
 mod tools;
 mod txmgr;
