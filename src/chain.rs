@@ -8,6 +8,7 @@
 
 pub mod abandoned;
 pub mod blobs;
+pub mod block_rlp;
 pub mod build;
 pub mod builder;
 pub mod changes;
@@ -26,6 +27,8 @@ pub mod persister;
 pub mod pool;
 pub mod pool_maintenance;
 pub mod receipt;
+pub mod rejected;
+pub mod replay;
 pub mod rows;
 pub mod rules;
 pub mod store;
@@ -48,6 +51,7 @@ use crate::chain::{
     head_owner::HeadOwner,
     payload_log::{Guard, LogError, PayloadLog},
     pool::{Pool, PoolConfig},
+    rejected::BadBlock,
     rows::{ExecutedBlock, ReadError},
     rules::{ChainSpec, Rules},
     store::{Identity, Snapshot, Store, StoreError},
@@ -221,6 +225,7 @@ fn open_shared(
         head_owner: watch::Sender::default(),
         known: RwLock::default(),
         abandoned: Mutex::default(),
+        rejected: Mutex::default(),
         stopping: AtomicBool::new(false),
     })
 }
@@ -609,6 +614,11 @@ impl Chain {
         }))
     }
 
+    /// The newest blocks that were executed and found invalid, newest first.
+    pub fn rejected(&self) -> Vec<BadBlock> {
+        self.shared.rejected.lock().all()
+    }
+
     /// The blobs of a block of an Ethereum chain that was built here, on any branch; `None` if it has
     /// none, or if they are older than [`blobs::RETENTION`]. Reads a file.
     pub fn blobs(&self, block: &Payload) -> Result<Option<Vec<BlockSidecar>>, ChainError> {
@@ -640,6 +650,11 @@ impl Chain {
     /// A value stored with the chain.
     pub fn remembered(&self, name: &str) -> Result<Option<alloy_primitives::Bytes>, ChainError> {
         Ok(self.settings.setting(name)?)
+    }
+
+    /// The `config` object of the genesis file, with the fork times that are in force.
+    pub fn config(&self) -> Result<serde_json::Value, ChainError> {
+        fork_times::config_in_force(&self.settings, &self.shared.spec.rules)
     }
 
     /// Stores a value with the chain, durably.

@@ -84,6 +84,7 @@ pub async fn run_execution(
         rollup: None,
         syncing: syncing.subscribe(),
         engine,
+        traces: config.chain.datadir.join(rpc::TRACES),
     };
     rpc::serve(&tasks, &chain, parts, &config.rpc).await?;
     if let Some(swarm) = swarm {
@@ -143,6 +144,7 @@ pub async fn run_node(config: NodeConfig, signals: StopSignals) -> anyhow::Resul
         rollup: rollup.api.take(),
         syncing: syncing.subscribe(),
         engine: None,
+        traces: config.chain.datadir.join(rpc::TRACES),
     };
     rpc::serve(&tasks, &chain, parts, &config.rpc).await?;
     warn_of_kept_transactions(&config.rpc, sequences);

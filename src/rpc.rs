@@ -3,7 +3,7 @@
 //! [`server`] takes connections and applies the HTTP rules, [`ws`] runs WebSocket sessions,
 //! [`frame`] is JSON-RPC itself, [`api`] the table of methods; [`limits`], [`memory`] and
 //! [`bounds`] bound connections, bytes and work; [`context`] holds the parts of the node that
-//! methods answer from; [`admin`], [`eth`], [`health`], [`miner`], [`net`], [`opp2p`], [`optimism`],
+//! methods answer from; [`admin`], [`debug`], [`eth`], [`health`], [`miner`], [`net`], [`opp2p`], [`optimism`],
 //! [`txpool`] and [`web3`] hold the methods, plain functions of a [`RpcContext`] and parameters. Every
 //! request reads one
 //! view of the chain; none can reach, or wait for, the executor. Framing, texts and shapes are
@@ -14,8 +14,10 @@ pub mod admin;
 pub mod api;
 pub mod block_tag;
 pub mod bounds;
+mod chunked;
 mod connections;
 pub mod context;
+pub mod debug;
 pub mod decoded;
 pub mod engine;
 pub mod engine_backend;
@@ -59,8 +61,9 @@ pub use filters::Filters;
 pub use route::TxRoute;
 
 /// Every namespace that `--http.api` and `--ws.api` can name.
-static NAMESPACES: [Namespace; 9] = [
+static NAMESPACES: [Namespace; 10] = [
     admin::NAMESPACE,
+    debug::NAMESPACE,
     eth::NAMESPACE,
     health::NAMESPACE,
     miner::NAMESPACE,
@@ -171,7 +174,7 @@ pub struct RpcServer {
 impl RpcServer {
     /// Binds the sockets. Nothing is accepted before [`RpcServer::run`].
     ///
-    /// `admin`, `miner` and `opp2p` are served only if they are named. They can change the signer,
+    /// `admin`, `debug`, `miner` and `opp2p` are served only if they are named. They can change the signer,
     /// change what the node builds, or cut it off from its peers, and even a loopback address may
     /// have a public proxy in front.
     pub async fn bind(

@@ -17,6 +17,7 @@ pub mod records;
 pub mod reqresp;
 pub mod span;
 pub mod stored;
+pub mod trace_options;
 pub mod transactions;
 
 use crate::FuzzTarget;
@@ -29,5 +30,5 @@ macro_rules! targets {
 
 pub const ALL: &[FuzzTarget] = targets!(
     gossip reqresp range records flags blocks transactions l1 json_rpc stored
-    frame channel span batch blob pipeline l1_answers beacon_answers
+    frame channel span batch blob pipeline l1_answers beacon_answers trace_options
 );

@@ -13,15 +13,23 @@ mod deadline;
 pub mod deploy;
 mod parent;
 mod text;
+mod trace;
+mod traced;
+mod watch;
 
 pub use call::{
-    AccessListOutcome, CallError, CallInput, CallOutcome, CallRefusal, CallRequest, CallStatus,
-    EstimateError, Overrides, RPC_GAS_CAP, call, create_access_list, estimate_gas,
+    AccessListOutcome, CallError, CallInput, CallOutcome, CallRefusal, CallRequest, CallSequence,
+    CallStatus, EstimateError, Overrides, RPC_GAS_CAP, TraceCallError, call, create_access_list,
+    estimate_gas,
 };
 pub use deadline::{CancelOnDrop, Deadline};
 pub use op_revm::estimate_tx_compressed_size as estimated_size_scaled;
-pub use parent::{ParentState, StateError, WitnessState};
+pub use parent::{ParentState, RecordedReads, RecordedState, StateError, WitnessState};
 pub use text::revert_text;
+pub use trace::{
+    CallTracerConfig, ChunkSink, Erc7562Config, FlatCallConfig, NamedTracer, PrestateConfig,
+    StructLogConfig, TraceError, TracePlace, TraceWriter, Tracer, TracerConfig,
+};
 
 use crate::chain::{
     changes::{AccountChange, Changes, StorageChange},
@@ -53,6 +61,7 @@ use revm::{
     state::{Account as EvmAccount, AccountInfo, EvmState},
 };
 use starling_proto::fork::Fork;
+use watch::Watcher;
 
 /// Sender of the calls at the start of a block (EIP-4788, EIP-2935).
 const SYSTEM_ADDRESS: Address = alloy_eips::eip4788::SYSTEM_ADDRESS;
@@ -67,8 +76,8 @@ type DbError = EvmDatabaseError<StateError>;
 pub struct Vm(VmKind);
 
 enum VmKind {
-    Optimism(Box<OpEvm<Db, Accesses, PrecompilesMap>>),
-    Ethereum(Box<EthEvm<Db, Accesses, PrecompilesMap>>),
+    Optimism(Box<OpEvm<Db, Watcher, PrecompilesMap>>),
+    Ethereum(Box<EthEvm<Db, Watcher, PrecompilesMap>>),
 }
 
 /// Result of a transaction.
@@ -93,38 +102,58 @@ pub enum VmError {
 impl Vm {
     /// An EVM for the block with this header (its roots need not be known) on this state.
     pub fn new(spec: &ChainSpec, header: &Header, parent: ParentState) -> Self {
-        Self::with(
-            spec,
-            header.timestamp,
-            block_env(spec, header),
-            parent,
-            None,
-        )
+        let db = state_of(StateReader::new(parent, None));
+        Self::with(spec, block_env(spec, header), db, EvmUse::Block)
     }
 
-    /// An EVM for a simulated call if there is a deadline, otherwise for executing a block.
-    fn with(
+    /// Like [`Vm::new`], for a block that is executed again for a caller who waits until `deadline`.
+    pub fn until(
         spec: &ChainSpec,
-        timestamp: u64,
-        block: BlockEnv,
+        header: &Header,
         parent: ParentState,
-        deadline: Option<Deadline>,
+        deadline: Deadline,
     ) -> Self {
-        let simulation = deadline.is_some();
-        let db = State::builder()
-            .with_database(StateReader::new(parent, deadline))
-            .with_bundle_update()
-            .build();
+        let db = state_of(StateReader::new(parent, Some(deadline)));
+        Self::with(spec, block_env(spec, header), db, EvmUse::Replay)
+    }
+
+    fn with(spec: &ChainSpec, block: BlockEnv, db: Db, purpose: EvmUse) -> Self {
+        let timestamp = block.timestamp.saturating_to();
         Self(match spec.at(timestamp).op {
-            Some(fork) => VmKind::Optimism(Box::new(op_evm(spec, fork, block, db, simulation))),
-            None => VmKind::Ethereum(Box::new(eth_evm(spec, timestamp, block, db, simulation))),
+            Some(fork) => VmKind::Optimism(Box::new(op_evm(spec, fork, block, db, purpose))),
+            None => VmKind::Ethereum(Box::new(eth_evm(spec, timestamp, block, db, purpose))),
         })
+    }
+
+    /// The state, with what has been executed.
+    fn into_db(self) -> Db {
+        match self.0 {
+            VmKind::Optimism(evm) => evm.finish().0,
+            VmKind::Ethereum(evm) => evm.finish().0,
+        }
+    }
+
+    /// Bounds the time of what is executed from now on.
+    pub fn set_deadline(&mut self, deadline: Deadline) {
+        self.db().database.set_deadline(deadline);
     }
 
     /// Runs a transaction and keeps its changes. `raw` is its EIP-2718 form, from which the L1 fee
     /// is computed.
     pub fn transact(&mut self, tx: &Recovered<ChainTx>, raw: &Bytes) -> Result<Executed, VmError> {
         let (result, mut state) = self.run(environment(tx, raw)).map_err(VmError::from)?;
+        let executed = self.settle(tx, result, &mut state);
+        self.db().commit(state);
+        Ok(executed)
+    }
+
+    /// The outcome of a transaction that has been run, by the rules for deposits.
+    fn settle(
+        &self,
+        tx: &Recovered<ChainTx>,
+        result: ExecutionResult<OpHaltReason>,
+        state: &mut EvmState,
+    ) -> Executed {
         let mut gas_used = result.tx_gas_used();
         if let Some(deposit) = tx.as_deposit().filter(|_| self.is_before_regolith()) {
             gas_used = if deposit.is_system_transaction {
@@ -148,13 +177,11 @@ impl Vm {
                 sender.mark_touch();
             }
         }
-        let executed = Executed {
+        Executed {
             success: result.is_success(),
             gas_used,
             logs: result.into_logs(),
-        };
-        self.db().commit(state);
-        Ok(executed)
+        }
     }
 
     /// Whether Regolith is not active yet. Before Regolith a deposit uses its whole gas limit, and a
@@ -220,23 +247,30 @@ impl Vm {
 
     /// Records in `accesses` the addresses and slots that later transactions touch.
     fn watch(&mut self, accesses: Accesses) {
-        match &mut self.0 {
-            VmKind::Optimism(evm) => {
-                *evm.components_mut().1 = accesses;
-                evm.set_inspector_enabled(true);
-            }
-            VmKind::Ethereum(evm) => {
-                *evm.components_mut().1 = accesses;
-                evm.set_inspector_enabled(true);
-            }
-        }
+        self.set_watcher(Watcher::Accesses(accesses));
     }
 
     /// Accesses since [`Vm::watch`].
-    fn accesses(&self) -> &Accesses {
+    fn accesses(&self) -> Option<&Accesses> {
         match &self.0 {
             VmKind::Optimism(evm) => evm.components().1,
             VmKind::Ethereum(evm) => evm.components().1,
+        }
+        .accesses()
+    }
+
+    /// Replaces the observer and returns the one before.
+    fn set_watcher(&mut self, watcher: Watcher) -> Watcher {
+        let active = !matches!(watcher, Watcher::Idle);
+        match &mut self.0 {
+            VmKind::Optimism(evm) => {
+                evm.set_inspector_enabled(active);
+                std::mem::replace(evm.components_mut().1, watcher)
+            }
+            VmKind::Ethereum(evm) => {
+                evm.set_inspector_enabled(active);
+                std::mem::replace(evm.components_mut().1, watcher)
+            }
         }
     }
 
@@ -252,6 +286,20 @@ impl Vm {
         let db = self.db();
         db.merge_transitions(BundleRetention::PlainState);
         changes(db.take_bundle())
+    }
+
+    /// The accounts that everything that ran so far has changed.
+    pub fn changed_accounts(&mut self) -> Vec<Address> {
+        let db = self.db();
+        db.merge_transitions(BundleRetention::PlainState);
+        db.bundle_state.state.keys().copied().collect()
+    }
+
+    /// The net effect of everything that ran so far.
+    pub fn changes_so_far(&mut self) -> Changes {
+        let db = self.db();
+        db.merge_transitions(BundleRetention::PlainState);
+        changes(db.bundle_state.clone())
     }
 
     fn db(&mut self) -> &mut Db {
@@ -277,6 +325,25 @@ impl Vm {
     }
 }
 
+/// The purpose of an EVM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum EvmUse {
+    /// Executing a block of the chain, to its end.
+    Block,
+    /// Executing a block again, within a deadline.
+    Replay,
+    /// Simulated calls, within a deadline.
+    Simulation,
+}
+
+/// A state that records what is changed.
+fn state_of(reader: StateReader) -> Db {
+    State::builder()
+        .with_database(reader)
+        .with_bundle_update()
+        .build()
+}
+
 /// A transaction in revm's form.
 fn environment(tx: &Recovered<ChainTx>, raw: &Bytes) -> OpTx {
     match tx.inner() {
@@ -294,22 +361,22 @@ fn op_evm(
     fork: Fork,
     block: BlockEnv,
     db: Db,
-    simulation: bool,
-) -> OpEvm<Db, Accesses, PrecompilesMap> {
+    purpose: EvmUse,
+) -> OpEvm<Db, Watcher, PrecompilesMap> {
     let mut cfg = CfgEnv::new()
         .with_chain_id(spec.chain_id)
         .with_spec_and_mainnet_gas_params(op_spec_id(fork));
-    if simulation {
+    if purpose == EvmUse::Simulation {
         for_simulation(&mut cfg);
     }
     let env = EvmEnv::new(cfg, block);
     let mut evm =
-        OpEvmFactory::<OpTx>::default().create_evm_with_inspector(db, env, Accesses::default());
+        OpEvmFactory::<OpTx>::default().create_evm_with_inspector(db, env, Watcher::default());
     evm.set_inspector_enabled(false);
     if fork >= Fork::Karst {
         limit_pairing(evm.components_mut().2);
     }
-    if simulation {
+    if purpose != EvmUse::Block {
         let mut inner = evm.into_inner();
         interruptible(&mut inner.0.instruction);
         evm = OpEvm::new(inner, false);
@@ -322,8 +389,8 @@ fn eth_evm(
     timestamp: u64,
     block: BlockEnv,
     db: Db,
-    simulation: bool,
-) -> EthEvm<Db, Accesses, PrecompilesMap> {
+    purpose: EvmUse,
+) -> EthEvm<Db, Watcher, PrecompilesMap> {
     let active = spec.at(timestamp);
     let spec_id = if active.osaka {
         SpecId::OSAKA
@@ -337,16 +404,16 @@ fn eth_evm(
         SpecId::MERGE
     };
     let mut cfg = CfgEnv::new_with_spec(spec_id).with_chain_id(spec.chain_id);
-    if simulation {
+    if purpose == EvmUse::Simulation {
         for_simulation(&mut cfg);
     }
     if let Some(params) = spec.blob_params(timestamp) {
         cfg.set_max_blobs_per_tx(params.max_blobs_per_tx);
     }
     let env = EvmEnv::new(cfg, block);
-    let mut evm = EthEvmFactory::default().create_evm_with_inspector(db, env, Accesses::default());
+    let mut evm = EthEvmFactory::default().create_evm_with_inspector(db, env, Watcher::default());
     evm.set_inspector_enabled(false);
-    if simulation {
+    if purpose != EvmUse::Block {
         let mut inner = evm.into_inner();
         interruptible(&mut inner.instruction);
         evm = EthEvm::new(inner, false);

@@ -6,7 +6,9 @@
 
 use crate::chain::{
     changes::Changes,
-    evm::{ParentState, StateError, Vm, VmError},
+    evm::{
+        Deadline, Executed, ParentState, StateError, TraceError, TracePlace, Tracer, Vm, VmError,
+    },
     l1fee::{self, Footprint, L1AttributesError},
     receipt::{Receipt, block_bloom, receipts_root},
     rows::ExecutedBlock,
@@ -89,6 +91,15 @@ pub struct BlockExecution {
     footprint: Option<Footprint>,
 }
 
+/// A transaction that may run: the parts of its block that it takes.
+struct AdmittedTransaction {
+    /// Data footprint.
+    footprint: u64,
+    blob_gas: u64,
+    /// The sender's nonce, for deposits from Regolith on.
+    deposit_nonce: Option<u64>,
+}
+
 /// Result of executing a block.
 #[derive(Debug)]
 pub struct Execution {
@@ -109,10 +120,32 @@ impl BlockExecution {
         header: &Header,
         parent: ParentState,
     ) -> Result<Self, StateError> {
+        let parent_time = parent.header().timestamp;
+        Self::begin_on(spec, header, parent_time, Vm::new(spec, header, parent))
+    }
+
+    /// Like [`BlockExecution::begin`], for a block that is executed again for a caller who waits
+    /// until `deadline`.
+    pub fn begin_again(
+        spec: &ChainSpec,
+        header: &Header,
+        parent: ParentState,
+        deadline: Deadline,
+    ) -> Result<Self, StateError> {
+        let parent_time = parent.header().timestamp;
+        let vm = Vm::until(spec, header, parent, deadline);
+        Self::begin_on(spec, header, parent_time, vm)
+    }
+
+    fn begin_on(
+        spec: &ChainSpec,
+        header: &Header,
+        parent_time: u64,
+        mut vm: Vm,
+    ) -> Result<Self, StateError> {
         let active = spec.at(header.timestamp);
         let activates_jovian =
-            active.is_op(Fork::Jovian) && !spec.at(parent.header().timestamp).is_op(Fork::Jovian);
-        let mut vm = Vm::new(spec, header, parent);
+            active.is_op(Fork::Jovian) && !spec.at(parent_time).is_op(Fork::Jovian);
         if spec.deploys_create2(header.timestamp) {
             vm.set_code(CREATE2_DEPLOYER, create2_deployer())?;
         }
@@ -145,6 +178,33 @@ impl BlockExecution {
         tx: &Recovered<ChainTx>,
         raw: &Bytes,
     ) -> Result<&Receipt, TransactError> {
+        let admitted = self.admit(tx, raw)?;
+        let executed = self.vm.transact(tx, raw)?;
+        Ok(self.record(tx, admitted, executed))
+    }
+
+    /// Like [`BlockExecution::transact`], and traces the transaction.
+    pub fn trace(
+        &mut self,
+        tx: &Recovered<ChainTx>,
+        raw: &Bytes,
+        tracer: &mut Option<Box<Tracer>>,
+        place: &TracePlace,
+    ) -> Result<&Receipt, TraceError> {
+        let admitted = self.admit(tx, raw).map_err(|error| match error {
+            TransactError::Refused(refused) => TraceError::Invalid(refused.to_string()),
+            TransactError::State(error) => error.into(),
+        })?;
+        let executed = self.vm.trace(tx, raw, tracer, place)?;
+        Ok(self.record(tx, admitted, executed))
+    }
+
+    /// Checks a transaction against the rules of its block.
+    fn admit(
+        &mut self,
+        tx: &Recovered<ChainTx>,
+        raw: &Bytes,
+    ) -> Result<AdmittedTransaction, TransactError> {
         self.check_type(tx)?;
         let deposit = tx.is_deposit();
         let regolith = self.active.is_op(Fork::Regolith);
@@ -181,19 +241,41 @@ impl BlockExecution {
             None
         };
 
-        let executed = self.vm.transact(tx, raw)?;
+        Ok(AdmittedTransaction {
+            footprint,
+            blob_gas,
+            deposit_nonce,
+        })
+    }
+
+    /// Adds a transaction that has run to the block.
+    fn record(
+        &mut self,
+        tx: &Recovered<ChainTx>,
+        admitted: AdmittedTransaction,
+        executed: Executed,
+    ) -> &Receipt {
         self.gas_used = self.gas_used.saturating_add(executed.gas_used);
-        self.da_footprint += footprint;
-        self.blob_gas_used += blob_gas;
+        self.da_footprint += admitted.footprint;
+        self.blob_gas_used += admitted.blob_gas;
         self.receipts.push(Receipt {
             tx_type: tx.ty(),
             success: executed.success,
             cumulative_gas_used: self.gas_used,
             logs: executed.logs,
-            deposit_nonce,
-            deposit_version: (deposit && self.active.is_op(Fork::Canyon)).then_some(1),
+            deposit_nonce: admitted.deposit_nonce,
+            deposit_version: (tx.is_deposit() && self.active.is_op(Fork::Canyon)).then_some(1),
         });
-        Ok(&self.receipts[self.receipts.len() - 1])
+        &self.receipts[self.receipts.len() - 1]
+    }
+
+    /// The EVM with the block so far.
+    pub fn vm(&mut self) -> &mut Vm {
+        &mut self.vm
+    }
+
+    pub fn into_vm(self) -> Vm {
+        self.vm
     }
 
     /// Whether the chain's rules have this type of transaction at all.

@@ -24,6 +24,7 @@ use crate::chain::{
     execute::{self, ExpectedTransactions, InvalidBlock, Preparation, ValidateError},
     payload_log::{FOLLOWED, LogError, Logged, PayloadLog},
     persister::{PersistResult, PersistWork},
+    rejected::BadBlock,
     store::Snapshot,
     tree::{Branch, Tree},
     view::{self, ExecutedBlock, View},
@@ -336,6 +337,10 @@ impl Executor {
                 // of that hash.
                 if !matches!(error, InvalidBlock::TransactionsRoot { .. }) {
                     self.tree.mark_invalid(id.hash, reason.clone());
+                    self.shared.rejected.lock().add(BadBlock {
+                        payload,
+                        reason: reason.clone(),
+                    });
                 }
                 return Ok(Inserted::Invalid {
                     latest_valid: Some(parent),

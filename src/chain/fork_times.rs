@@ -15,6 +15,7 @@ use crate::chain::{
     store::{Store, StoreError},
 };
 use alloy_consensus::Header;
+use serde_json::Value;
 use starling_proto::{
     fork::{Fork, ForkSchedule},
     network::overrides::{ChainProgress, ScheduleChange, check_forks},
@@ -34,6 +35,25 @@ pub(super) fn record_config(store: &Store, genesis: &Genesis) -> Result<(), Stor
         store.set_setting(TIMES_SETTING, b"")?;
     }
     Ok(())
+}
+
+/// The `config` object of the genesis file, with the fork times of an OP chain that are in force.
+pub(super) fn config_in_force(store: &Store, rules: &Rules) -> Result<Value, ChainError> {
+    let config = store.setting(CONFIG_SETTING)?;
+    let config = config.ok_or(ChainError::NoGenesisConfig)?;
+    let mut config: Value = serde_json::from_slice(&config).map_err(genesis::GenesisError::from)?;
+    if let (Rules::Optimism { forks, .. }, Some(members)) = (rules, config.as_object_mut()) {
+        for fork in Fork::ALL.into_iter().filter(|fork| *fork > Fork::Bedrock) {
+            let name = format!("{}Time", fork.name());
+            if members.contains_key(&name) || fork != Fork::Delta {
+                match forks.time(fork) {
+                    Some(time) => drop(members.insert(name, time.into())),
+                    None => drop(members.remove(&name)),
+                }
+            }
+        }
+    }
+    Ok(config)
 }
 
 /// The specification with the fork times in force.

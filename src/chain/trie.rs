@@ -10,11 +10,13 @@
 pub mod history;
 mod node;
 mod proof;
+mod recorded;
 mod stack;
 mod walk;
 mod witness;
 
 pub use proof::{AccountProof, SlotProof, prove};
+pub use recorded::{StateReads, witness_nodes};
 pub use stack::{StackTrie, row_children, row_hash};
 pub use witness::{Roots, Witness};
 
@@ -62,6 +64,12 @@ pub trait StateRows: Sync {
 
     /// The rows with this prefix, at or after `from`, ascending.
     fn scan<'a>(&'a self, prefix: &[u8], from: &[u8]) -> Result<RowIter<'a>, ReadError>;
+
+    /// Learns of a node that was loaded from these rows; `rlp` encodes it.
+    fn node_loaded(&self, rlp: &dyn Fn() -> Result<Vec<u8>, TrieError>) -> Result<(), TrieError> {
+        let _ = rlp;
+        Ok(())
+    }
 }
 
 pub type RowIter<'a> = Box<dyn Iterator<Item = Result<(Bytes, Bytes), ReadError>> + 'a>;
@@ -386,6 +394,21 @@ impl<'a> StateSource<'a> {
 
 impl NodeSource for StateSource<'_> {
     fn load(&self, path: &Nibbles, reference: &RlpNode, kind: NodeKind) -> Result<Node, TrieError> {
+        let node = self.load_node(path, reference, kind)?;
+        if let Some(state) = self.state {
+            state.node_loaded(&|| proof::encode(&node, path.len()))?;
+        }
+        Ok(node)
+    }
+}
+
+impl StateSource<'_> {
+    fn load_node(
+        &self,
+        path: &Nibbles,
+        reference: &RlpNode,
+        kind: NodeKind,
+    ) -> Result<Node, TrieError> {
         let missing = || TrieError::Missing {
             path: format!("{path:?}"),
             hash: reference.as_hash(),

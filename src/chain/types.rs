@@ -11,6 +11,7 @@ use crate::chain::{
     head_owner::HeadOwner,
     payload_log::LogError,
     pool::Pool,
+    rejected::RejectedBlocks,
     rows::ReadError,
     rules::ChainSpec,
     store::StoreError,
@@ -187,6 +188,8 @@ pub struct Shared {
     pub(super) known: RwLock<HashMap<B256, Arc<Payload>>>,
     /// Recently abandoned blocks.
     pub(super) abandoned: Mutex<abandoned::AbandonedBlocks>,
+    /// The newest invalid blocks.
+    pub(super) rejected: Mutex<RejectedBlocks>,
     pub(super) stopping: AtomicBool,
 }
 

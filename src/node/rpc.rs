@@ -17,7 +17,7 @@ use crate::{
 };
 use anyhow::{Context, anyhow};
 use starling_p2p::Network;
-use std::{net::SocketAddr, sync::Arc};
+use std::{net::SocketAddr, path::PathBuf, sync::Arc};
 use tokio::sync::watch;
 
 /// The methods' part of the Engine API, and the endpoint that serves it.
@@ -68,7 +68,12 @@ pub(super) struct RpcParts {
     pub rollup: Option<RollupHandle>,
     pub syncing: watch::Receiver<Option<SyncStatus>>,
     pub engine: Option<EngineApi>,
+    /// The folder of files that tracing methods write and read.
+    pub traces: PathBuf,
 }
+
+/// The folder inside the data directory of files that tracing methods write and read.
+pub(super) const TRACES: &str = "traces";
 
 /// Binds the endpoints and spawns the server.
 pub(super) async fn serve(
@@ -86,6 +91,7 @@ pub(super) async fn serve(
     (context.network, context.sequencer) = (parts.network, parts.sequencer);
     context.rollup = parts.rollup;
     context.syncing = Some(parts.syncing);
+    context.traces = Some(parts.traces);
     context.geth_exact_receipts = config.geth_exact_receipts;
     (context.bounds.gas_cap, context.bounds.timeout) =
         (config.limits.gas_cap, config.limits.evm_timeout);

@@ -8,18 +8,23 @@
 
 use super::{
     bounds::blocking,
+    chunked::{ChunkedText, chunk_sink},
     context::{RollupContext, RpcContext},
-    error::{Reply, RpcError},
+    error::{INTERNAL, Reply, RpcError},
+    heavy::StartedCall,
     params::Args,
     schedule::Client,
 };
-use crate::chain::evm::Deadline;
+use crate::chain::evm::{Deadline, TraceWriter};
 use futures::{FutureExt, future::BoxFuture, stream::BoxStream};
 use serde_json::value::RawValue;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
 };
+
+/// The implementation of a tracing method. It returns the text that the writer has not handed on.
+pub type TraceFunction = fn(&RpcContext, Args, &Deadline, TraceWriter) -> Result<String, RpcError>;
 
 /// A method's implementation.
 #[derive(Clone, Copy)]
@@ -33,6 +38,9 @@ pub enum Method {
     /// every few milliseconds, which may pause it at the end of a slice, and which fails after the
     /// timeout or when the caller is gone. It may be restarted, so it must have no side effects.
     Heavy(fn(&RpcContext, Args, &Deadline) -> Reply),
+    /// Like `Heavy`, in a queue of its own with a longer timeout
+    /// ([`Bounds::trace_timeout`](super::bounds::Bounds::trace_timeout)). Over HTTP its result is sent while it is being made.
+    Trace(TraceFunction),
     /// Waits for another part of the node, or for another process.
     Async(fn(Arc<RpcContext>, Args) -> BoxFuture<'static, Reply>),
     /// As [`Method::Quick`], of a rollup node, which may have no chain.
@@ -55,12 +63,15 @@ pub struct Namespace {
 }
 
 type Bound<T> = Box<dyn Fn(Args) -> T + Send + Sync>;
+type BoundChunked = Box<dyn Fn(Args, Client) -> ChunkedText + Send + Sync>;
 type BoundMethod = Box<dyn Fn(Args, Client) -> BoxFuture<'static, Reply> + Send + Sync>;
 
 /// The methods of one endpoint.
 #[derive(Default)]
 pub struct Api {
     methods: HashMap<&'static str, BoundMethod>,
+    /// Those of the methods whose results can be sent in parts.
+    chunked: HashMap<&'static str, BoundChunked>,
     subscriptions: HashMap<(&'static str, &'static str), Bound<Result<EventStream, RpcError>>>,
     namespaces: BTreeSet<&'static str>,
 }
@@ -151,6 +162,10 @@ impl Api {
             let bound = bind_rollup(*method, rollup.clone())
                 .unwrap_or_else(|| bind(name, *method, context.clone()));
             self.methods.insert(name, bound);
+            if let Method::Trace(trace) = method {
+                self.chunked
+                    .insert(name, bind_chunked(name, *trace, context.clone()));
+            }
         }
         for (kind, subscribe) in namespace.subscriptions {
             let (subscribe, context) = (*subscribe, context.clone());
@@ -186,6 +201,11 @@ impl Api {
 
     pub fn method(&self, name: &str) -> Option<&BoundMethod> {
         self.methods.get(name)
+    }
+
+    /// A method whose result is sent while it is being made.
+    pub fn chunked(&self, name: &str) -> Option<&BoundChunked> {
+        self.chunked.get(name)
     }
 
     /// Whether `<namespace>_subscribe` exists.
@@ -243,6 +263,48 @@ fn bind(name: &'static str, method: Method, context: Arc<RpcContext>) -> BoundMe
                 context.bounds.heavy.run(name, client, deadline, work).await
             }
             .boxed(),
+            Method::Trace(function) => async move {
+                let bounds = &context.bounds;
+                let deadline = Deadline::after(bounds.trace_timeout);
+                let work = {
+                    let context = context.clone();
+                    move |deadline: &Deadline, _: &StartedCall| {
+                        let out = TraceWriter::in_memory(context.bounds.trace_bytes);
+                        let text = function(&context, args.clone(), deadline, out)?;
+                        RawValue::from_string(text)
+                            .map_err(|error| RpcError::new(INTERNAL, error.to_string()))
+                    }
+                };
+                bounds.heavy.trace(name, client, deadline, work).await
+            }
+            .boxed(),
         }
+    })
+}
+
+/// A method whose result is sent while it is being made.
+fn bind_chunked(
+    name: &'static str,
+    trace: TraceFunction,
+    context: Arc<RpcContext>,
+) -> BoundChunked {
+    Box::new(move |args, client| {
+        let context = context.clone();
+        ChunkedText::new(|sender| {
+            async move {
+                let deadline = Deadline::after(context.bounds.trace_timeout);
+                let work = {
+                    let context = context.clone();
+                    move |deadline: &Deadline, started: &StartedCall| {
+                        let sink = chunk_sink(sender.clone(), deadline, started);
+                        let out = TraceWriter::in_chunks(sink);
+                        trace(&context, args.clone(), deadline, out)
+                    }
+                };
+                let heavy = &context.bounds.heavy;
+                heavy.trace(name, client, deadline, work).await
+            }
+            .boxed()
+        })
     })
 }

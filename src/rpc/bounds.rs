@@ -15,6 +15,12 @@ const READS: usize = 4;
 /// Default timeout of a heavy call, waiting included (geth's `--rpc.evmtimeout`).
 pub const HEAVY_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Timeout of a tracing call, waiting included. HTTP ends a request earlier unless its answer is
+/// already being sent.
+const TRACE_TIMEOUT: Duration = Duration::from_secs(120);
+/// Bytes of a trace that is kept in memory until it is sent.
+const TRACE_BYTES: usize = 64 << 20;
+
 /// The bounds on work that all endpoints share.
 pub struct Bounds {
     pub(super) reads: Arc<Semaphore>,
@@ -27,6 +33,10 @@ pub struct Bounds {
     pub timeout: Duration,
     /// Gas of one run of the EVM (`--rpc.gascap`).
     pub gas_cap: u64,
+    /// Timeout of a tracing call.
+    pub trace_timeout: Duration,
+    /// Bytes of a trace that is kept in memory.
+    pub trace_bytes: usize,
     pub logs: LogLimits,
     /// Bytes of the pool's transactions in one answer, which holds them as hexadecimal digits.
     pub transactions: usize,
@@ -42,6 +52,8 @@ impl Default for Bounds {
             filters: Arc::new(Semaphore::new(64 << 10)),
             timeout: HEAVY_TIMEOUT,
             gas_cap: RPC_GAS_CAP,
+            trace_timeout: TRACE_TIMEOUT,
+            trace_bytes: TRACE_BYTES,
             logs: LogLimits::default(),
             transactions: 10_000_000,
         }

@@ -11,18 +11,20 @@ use super::{
 };
 use crate::{
     chain::{
-        Chain, Heads,
+        Chain, ChainError, Heads,
         abandoned::Abandoned,
         heads::{Cursor, Step, StepError},
         pool::Pool,
+        rejected::BadBlock,
         rules::ChainSpec,
         view::{ReadError, View},
     },
     rollup::{handle::RollupHandle, sequencer::SequencerHandle},
 };
 use alloy_primitives::B256;
+use futures::{FutureExt, future::BoxFuture};
 use starling_p2p::Network;
-use std::sync::Arc;
+use std::{path::PathBuf, sync::Arc};
 use tokio::sync::{Semaphore, watch};
 
 /// RPC's access to a chain: its newest view, a signal for the next, and its pool.
@@ -35,15 +37,31 @@ pub struct Reader {
     pub view: Arc<dyn Fn() -> Arc<View> + Send + Sync>,
     /// Finds an abandoned block by hash.
     pub abandoned: AbandonedLookup,
+    /// The newest invalid blocks, newest first.
+    pub rejected: RejectedList,
+    /// The `config` object of the genesis file, with the fork times that are in force.
+    pub config: ConfigReader,
+    /// Moves the head to a block of any branch. Only `debug_setHead` does, where it is served.
+    pub set_head: HeadSetter,
 }
 
 /// Lookup of abandoned blocks by hash.
 pub type AbandonedLookup = Arc<dyn Fn(B256) -> Result<Option<Abandoned>, ReadError> + Send + Sync>;
 
+/// A chain's configuration.
+pub type ConfigReader = Arc<dyn Fn() -> Result<serde_json::Value, ChainError> + Send + Sync>;
+
+/// A move of the head.
+pub type HeadSetter = Arc<dyn Fn(B256) -> BoxFuture<'static, Result<(), ChainError>> + Send + Sync>;
+
+/// The newest invalid blocks, newest first.
+pub type RejectedList = Arc<dyn Fn() -> Vec<BadBlock> + Send + Sync>;
+
 impl From<&Chain> for Reader {
     fn from(chain: &Chain) -> Self {
         let (spec, pool, heads) = (chain.spec().clone(), chain.pool().clone(), chain.heads());
-        let (viewed, searched) = (chain.clone(), chain.clone());
+        let (viewed, searched, listed) = (chain.clone(), chain.clone(), chain.clone());
+        let (configured, moved) = (chain.clone(), chain.clone());
         let abandoned: AbandonedLookup = Arc::new(move |hash: B256| searched.abandoned(hash));
         Self {
             spec,
@@ -51,6 +69,12 @@ impl From<&Chain> for Reader {
             heads,
             view: Arc::new(move || viewed.view()),
             abandoned,
+            rejected: Arc::new(move || listed.rejected()),
+            config: Arc::new(move || configured.config()),
+            set_head: Arc::new(move |hash| {
+                let chain = moved.clone();
+                async move { chain.forkchoice(hash, None, None).await }.boxed()
+            }),
         }
     }
 }
@@ -114,6 +138,8 @@ pub struct RpcContext {
     /// Leaves `l1FeeScalar` out of receipts from Ecotone on, as op-geth does
     /// (`--rpc.geth-exact-receipts`).
     pub geth_exact_receipts: bool,
+    /// The folder of files that tracing methods write and read; `None` where there is none.
+    pub traces: Option<PathBuf>,
     pub filters: Filters,
     pub blocks: DecodedBlocks,
     pub bounds: Bounds,
@@ -139,6 +165,7 @@ impl RpcContext {
             syncing: None,
             client_version,
             geth_exact_receipts: false,
+            traces: None,
             filters: Filters::default(),
             blocks: DecodedBlocks::default(),
             bounds: Bounds::default(),

@@ -3,7 +3,7 @@
 pub mod block_arg;
 pub mod blocks;
 pub mod call;
-mod call_object;
+pub(super) mod call_object;
 pub mod events;
 pub mod fees;
 pub mod filters;

@@ -6,6 +6,7 @@
 
 use super::{
     api::{Api, EventStream},
+    chunked::ChunkedText,
     error::{self, Reply, RpcError, crashed},
     ids::random_id,
     json::{RequestMembers, firsts},
@@ -32,6 +33,8 @@ const MAX_ID: usize = 1024;
 pub struct RpcAnswer {
     /// `None`: nothing is sent (notifications only, or an empty body).
     pub text: Option<String>,
+    /// Parts that follow the text, if it is not all; see [`Session::chunked`].
+    pub rest: Option<ChunkedText>,
     /// Dropped when the text has been sent.
     pub held: Option<ResponseMemory>,
     pub subscriptions: Vec<Subscription>,
@@ -50,6 +53,9 @@ pub struct Subscription {
 /// The live subscriptions of a connection, by id.
 pub type Live = Mutex<HashMap<String, CancellationToken>>;
 
+/// The text after the last part of a result that was sent in parts.
+pub const LAST: &str = "}";
+
 /// The methods and limits of one connection.
 pub struct Session<'a> {
     pub api: &'a Api,
@@ -58,6 +64,8 @@ pub struct Session<'a> {
     pub deadline: Option<Instant>,
     /// `None` on HTTP, which has no subscriptions.
     pub subscriptions: Option<&'a Live>,
+    /// Whether the answer to a single request may be sent in parts. The last one is [`LAST`].
+    pub chunked: bool,
 }
 
 /// One request of the wire. Members of the wrong kind count as absent, so that the id is echoed
@@ -138,12 +146,58 @@ impl Session<'_> {
         let mut answer = RpcAnswer::default();
         if !json.get().starts_with('[') {
             let message = RpcMessage::parse(json);
+            if let Some(chunked) = self.api.chunked(&message.method)
+                && self.chunked
+                && message.is_call()
+            {
+                let reply = match Args::parse(message.params) {
+                    Ok(args) => {
+                        let text = chunked(args, self.allowance.client);
+                        self.begin_chunked(&message, text, &mut answer).await
+                    }
+                    Err(error) => Some(Err(error)),
+                };
+                if let Some(reply) = reply {
+                    answer.text = Some(response(message.valid_id(), &reply));
+                }
+                return self.with_memory(answer);
+            }
             if let Some(reply) = self.handle(&message, &mut answer).await {
                 answer.text = Some(response(message.valid_id(), &reply));
             }
             return self.with_memory(answer);
         }
         self.batch(json, answer).await
+    }
+
+    /// Begins the answer of a result in parts. Returns the reply if it has one part only.
+    async fn begin_chunked(
+        &self,
+        message: &RpcMessage<'_>,
+        mut text: ChunkedText,
+        answer: &mut RpcAnswer,
+    ) -> Option<Reply> {
+        let late = || RpcError::new(error::TIMEOUT, "request timed out");
+        let first = match self.deadline {
+            Some(deadline) => match timeout_at(deadline, text.next()).await {
+                Ok(first) => first,
+                Err(_) => return Some(Err(late())),
+            },
+            None => text.next().await,
+        };
+        let first = match first {
+            Some(Ok(first)) => String::from_utf8_lossy(&first).into_owned(),
+            Some(Err(error)) => return Some(Err(error)),
+            None => return Some(Err(crashed(&message.method))),
+        };
+        if text.has_ended() {
+            let whole = RawValue::from_string(first);
+            return Some(whole.map_err(|_| crashed(&message.method)));
+        }
+        let id = message.valid_id().map_or("null", RawValue::get);
+        answer.text = Some(format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{first}"#));
+        answer.rest = Some(text);
+        None
     }
 
     /// Answers a batch, one call after another, until its results exceed the limit.

@@ -7,7 +7,7 @@
 //! bounded by [`Capacity::started`]; a call beyond it is aborted and restarted later.
 
 use super::{
-    error::{Reply, crashed},
+    error::{Reply, RpcError, crashed},
     schedule::{CallId, Capacity, Client, FIRST_SLICE, SLICE, Scheduler, SliceVerdict},
 };
 use crate::chain::evm::{Deadline, StateError};
@@ -27,24 +27,26 @@ use tokio::{sync::Notify, time::timeout};
 /// keeps its memory: some 20 MB of logs or of state it has read.
 const STARTED: usize = 16;
 
+/// Maximum number of started tracing calls: each may hold tens of megabytes.
+const STARTED_TRACES: usize = 8;
+
 /// The permits of heavy calls.
 pub struct Heavy {
     public: Arc<CallQueue>,
+    /// Tracing calls of the public ports.
+    traces: Arc<CallQueue>,
     engine: Arc<CallQueue>,
 }
 
 impl Heavy {
     /// As many permits as `permits` for the public ports, and as many for the Engine API port.
+    /// Tracing calls have half as many of their own, so that they delay no other calls.
     pub fn new(permits: usize) -> Self {
-        let queue = || {
-            Arc::new(CallQueue::new(Capacity {
-                permits,
-                started: STARTED,
-            }))
-        };
+        let queue = |permits, started| Arc::new(CallQueue::new(Capacity { permits, started }));
         Self {
-            public: queue(),
-            engine: queue(),
+            public: queue(permits, STARTED),
+            traces: queue((permits / 2).max(1), STARTED_TRACES),
+            engine: queue(permits, STARTED),
         }
     }
 
@@ -67,26 +69,68 @@ impl Heavy {
     where
         W: Fn(&Deadline) -> Reply + Send + 'static,
     {
-        let call = ScheduledCall::enter(self.queue(client).clone(), client);
-        // Dropped after `_waiting`: a paused thread that wakes must see that its caller is gone.
-        let _wake = Wake(call.slot.clone());
-        let _cancel = deadline.cancel_on_drop();
-        let limit = deadline.limit();
-        let late = |_| Err(StateError::Aborted(limit).into());
-        timeout(limit, attempts(name, call, deadline, work))
-            .await
-            .unwrap_or_else(late)
+        let work = move |deadline: &Deadline, _: &StartedCall| work(deadline);
+        run_in(self.queue(client), name, client, deadline, work).await
+    }
+
+    /// Like [`Heavy::run`], for a tracing call. The work may hand on a part of its result once it
+    /// is [`StartedCall`]; it is not restarted from then on.
+    pub async fn trace<T, W>(
+        &self,
+        name: &'static str,
+        client: Client,
+        deadline: Deadline,
+        work: W,
+    ) -> Result<T, RpcError>
+    where
+        T: Send + 'static,
+        W: Fn(&Deadline, &StartedCall) -> Result<T, RpcError> + Send + 'static,
+    {
+        run_in(&self.traces, name, client, deadline, work).await
     }
 }
 
-async fn attempts<W>(
+/// Says whether a call is among the started ones, which are not restarted.
+#[derive(Clone)]
+pub(super) struct StartedCall(Arc<Attempt>);
+
+impl StartedCall {
+    pub fn is_certain(&self) -> bool {
+        self.0.queue.state.lock().scheduler.is_started(self.0.id)
+    }
+}
+
+async fn run_in<T, W>(
+    queue: &Arc<CallQueue>,
+    name: &'static str,
+    client: Client,
+    deadline: Deadline,
+    work: W,
+) -> Result<T, RpcError>
+where
+    T: Send + 'static,
+    W: Fn(&Deadline, &StartedCall) -> Result<T, RpcError> + Send + 'static,
+{
+    let call = ScheduledCall::enter(queue.clone(), client);
+    // Dropped after `_waiting`: a paused thread that wakes must see that its caller is gone.
+    let _wake = Wake(call.slot.clone());
+    let _cancel = deadline.cancel_on_drop();
+    let limit = deadline.limit();
+    let late = |_| Err(StateError::Aborted(limit).into());
+    timeout(limit, attempts(name, call, deadline, work))
+        .await
+        .unwrap_or_else(late)
+}
+
+async fn attempts<T, W>(
     name: &'static str,
     mut call: ScheduledCall,
     deadline: Deadline,
     mut work: W,
-) -> Reply
+) -> Result<T, RpcError>
 where
-    W: Fn(&Deadline) -> Reply + Send + 'static,
+    T: Send + 'static,
+    W: Fn(&Deadline, &StartedCall) -> Result<T, RpcError> + Send + 'static,
 {
     loop {
         call.slot.granted().await;
@@ -105,7 +149,7 @@ where
         let same_attempt = attempt.clone();
         let running = tokio::task::spawn_blocking(move || {
             attempt.begun.get_or_init(thread_time);
-            (work(&sliced), call, work)
+            (work(&sliced, &StartedCall(attempt)), call, work)
         });
         let Ok((reply, same_call, same_work)) = running.await else {
             return Err(crashed(name));

@@ -195,6 +195,12 @@ impl Scheduler {
         self.capacity.permits - self.running
     }
 
+    /// Whether this is a long call that is not deferred any more.
+    pub fn is_started(&self, id: CallId) -> bool {
+        let started = |call: &Call| call.class == Class::Long;
+        self.calls.get(&id).is_some_and(started)
+    }
+
     /// Started long calls, running or paused.
     #[cfg(test)]
     pub fn started(&self) -> usize {

@@ -17,8 +17,10 @@ mod headers;
 
 use super::{
     api::Api,
+    chunked::ChunkedText,
     connections::{Admitted, Busy, Connections},
-    frame::Session,
+    error::RpcError,
+    frame::{self, RpcAnswer, Session},
     health,
     io::WriteTimeout,
     limits::ServerLimits,
@@ -29,9 +31,12 @@ use super::{
 };
 use crate::jwt::JwtSecret;
 use bytes::Bytes;
+use futures::{StreamExt, stream};
 use headers::{content_length, cors_headers, host_allowed, is_json, is_preflight, origin_allowed};
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
-use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use http_body_util::{
+    BodyExt, Either, Full, LengthLimitError, Limited, StreamBody, combinators::UnsyncBoxBody,
+};
 use hyper::{
     body::{Frame, Incoming},
     server::conn::http1,
@@ -263,7 +268,9 @@ async fn connection(
     }
 }
 
-type HttpResponse = Response<Full<Bytes>>;
+/// A body that is whole, or one that is made while it is sent.
+type RpcBody = Either<Full<Bytes>, UnsyncBoxBody<Bytes, RpcError>>;
+type HttpResponse = Response<RpcBody>;
 
 /// The text of a response. When it has been sent, its memory is released and the connection is
 /// idle.
@@ -281,7 +288,7 @@ impl AsRef<[u8]> for SentText {
 
 /// An HTTP error in the form of Go's `http.Error`.
 fn refused(status: StatusCode, text: &str) -> HttpResponse {
-    let mut response = Response::new(Full::from(format!("{text}\n")));
+    let mut response = Response::new(RpcBody::Left(Full::from(format!("{text}\n"))));
     *response.status_mut() = status;
     response.headers_mut().insert(
         header::CONTENT_TYPE,
@@ -291,13 +298,47 @@ fn refused(status: StatusCode, text: &str) -> HttpResponse {
 }
 
 fn empty(status: StatusCode) -> HttpResponse {
-    let mut response = Response::new(Full::default());
+    let mut response = Response::new(RpcBody::Left(Full::default()));
     *response.status_mut() = status;
     response
 }
 
 fn json(body: String) -> HttpResponse {
-    let mut response = Response::new(Full::from(body));
+    let mut response = Response::new(RpcBody::Left(Full::from(body)));
+    let json = HeaderValue::from_static("application/json");
+    response.headers_mut().insert(header::CONTENT_TYPE, json);
+    response
+}
+
+/// The response that carries an answer.
+fn sent(answer: RpcAnswer, busy: Busy) -> HttpResponse {
+    let text = answer.text.unwrap_or_default();
+    if let Some(rest) = answer.rest {
+        return chunked_json(Bytes::from(text), rest, busy);
+    }
+    let text = SentText {
+        text,
+        _held: answer.held,
+        _busy: busy,
+    };
+    let mut response = Response::new(RpcBody::Left(Full::from(Bytes::from_owner(text))));
+    let json = HeaderValue::from_static("application/json");
+    response.headers_mut().insert(header::CONTENT_TYPE, json);
+    response
+}
+
+/// A result that is sent while it is being made. If it fails after its first part, the connection
+/// ends without the end of the body, which is how the client learns of it.
+fn chunked_json(first: Bytes, rest: ChunkedText, busy: Busy) -> HttpResponse {
+    let first = stream::once(async { Ok(first) });
+    let rest = stream::unfold((rest, busy), |(mut rest, busy)| async {
+        let part = rest.next().await?;
+        Some((part, (rest, busy)))
+    });
+    let last = stream::once(async { Ok(Bytes::from_static(frame::LAST.as_bytes())) });
+    let parts = first.chain(rest).chain(last);
+    let body = StreamBody::new(parts.map(|part| part.map(Frame::data)));
+    let mut response = Response::new(RpcBody::Right(UnsyncBoxBody::new(body)));
     let json = HeaderValue::from_static("application/json");
     response.headers_mut().insert(header::CONTENT_TYPE, json);
     response
@@ -409,19 +450,9 @@ impl Site {
             allowance,
             deadline: Some(deadline),
             subscriptions: None,
+            chunked: true,
         };
-        let answer = session.answer(&body).await;
-        let text = SentText {
-            text: answer.text.unwrap_or_default(),
-            _held: answer.held,
-            _busy: busy,
-        };
-        let mut response = Response::new(Full::from(Bytes::from_owner(text)));
-        response.headers_mut().insert(
-            header::CONTENT_TYPE,
-            HeaderValue::from_static("application/json"),
-        );
-        response
+        sent(session.answer(&body).await, busy)
     }
 
     /// Reads a body; memory is reserved as its bytes arrive.
@@ -484,7 +515,7 @@ impl Site {
         };
         let mut handshake = soketto::handshake::http::Server::new();
         let response = match handshake.receive_request(&request) {
-            Ok(response) => response.map(|()| Full::default()),
+            Ok(response) => response.map(|()| RpcBody::Left(Full::default())),
             Err(error) => {
                 return Err(Box::new(refused(
                     StatusCode::BAD_REQUEST,

@@ -4,6 +4,7 @@ mod admin;
 mod bounds;
 mod call;
 mod chain;
+mod debug;
 mod filters;
 mod fixtures;
 mod framing;

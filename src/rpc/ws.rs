@@ -163,6 +163,7 @@ impl Responder<'_> {
             allowance: self.allowance,
             deadline: None,
             subscriptions: Some(&self.live),
+            chunked: false,
         }
         .answer(&message.bytes)
         .await;

@@ -1,13 +1,11 @@
 //! Files of blocks: one RLP block after the other, as geth's `export` writes them, compressed if
 //! the name says so (`.gz`, `.zst`).
 //!
-//! A block is a list of header, transactions, uncles and, from Shanghai on, withdrawals. A typed
-//! transaction is a string in it, a legacy one a list. Files are untrusted: memory grows with the
+//! [`block_rlp`](crate::chain::block_rlp) has the form of a block. Files are untrusted: memory grows with the
 //! bytes read, never with a length prefix, and every error names its position.
 
-use alloy_consensus::{EMPTY_OMMER_ROOT_HASH, Header};
-use alloy_primitives::{Bytes, bytes::Buf};
-use alloy_rlp::{Decodable, Encodable};
+pub use crate::chain::block_rlp::encode;
+use crate::chain::block_rlp::{BlockRlpError, decode};
 use flate2::{Compression, read::MultiGzDecoder, write::GzEncoder};
 use starling_proto::payload::Payload;
 use std::{
@@ -43,15 +41,8 @@ pub enum Cause {
     NoBlock(&'static str),
     #[error("a block of {0} bytes is larger than any can be")]
     TooLarge(u64),
-    #[error("the header cannot be decoded: {0}")]
-    Header(alloy_rlp::Error),
-    #[error("the transactions of block {number} cannot be decoded: {error}")]
-    Transactions {
-        number: u64,
-        error: alloy_rlp::Error,
-    },
-    #[error("block {number} has {what}, which no block of this chain has")]
-    Foreign { number: u64, what: &'static str },
+    #[error(transparent)]
+    Block(#[from] BlockRlpError),
     #[error("it cannot be read: {0}")]
     Io(io::Error),
 }
@@ -225,97 +216,6 @@ fn io_cause(error: io::Error) -> Cause {
         io::ErrorKind::UnexpectedEof => Cause::Truncated,
         _ => Cause::Io(error),
     }
-}
-
-fn decode(rlp: Bytes) -> Result<Payload, Cause> {
-    let mut whole = rlp.as_ref();
-    let mut items = alloy_rlp::Header::decode_bytes(&mut whole, true)
-        .map_err(|_| Cause::NoBlock("its length is not canonical"))?;
-    let header = Header::decode(&mut items).map_err(Cause::Header)?;
-    let number = header.number;
-    let failed = |error| Cause::Transactions { number, error };
-    let mut list = alloy_rlp::Header::decode_bytes(&mut items, true).map_err(failed)?;
-    let mut transactions = Vec::new();
-    while !list.is_empty() {
-        transactions.push(Bytes(
-            rlp.0.slice_ref(raw_transaction(&mut list).map_err(failed)?),
-        ));
-    }
-    let foreign = |what| Cause::Foreign { number, what };
-    let uncles = alloy_rlp::Header::decode_bytes(&mut items, true).map_err(failed)?;
-    if !uncles.is_empty() || header.ommers_hash != EMPTY_OMMER_ROOT_HASH {
-        return Err(foreign("uncles"));
-    }
-    if !items.is_empty()
-        && !alloy_rlp::Header::decode_bytes(&mut items, true)
-            .map_err(failed)?
-            .is_empty()
-    {
-        return Err(foreign("withdrawals"));
-    }
-    if !items.is_empty() {
-        return Err(foreign("a part after its withdrawals"));
-    }
-    Ok(Payload::sealed(header, transactions))
-}
-
-/// The EIP-2718 bytes of the next transaction: a legacy one is a list, any other a string that
-/// holds them.
-fn raw_transaction<'a>(list: &mut &'a [u8]) -> Result<&'a [u8], alloy_rlp::Error> {
-    let start = *list;
-    let header = alloy_rlp::Header::decode(list)?;
-    let (body, rest) = list
-        .split_at_checked(header.payload_length)
-        .ok_or(alloy_rlp::Error::InputTooShort)?;
-    *list = rest;
-    // EIP-2718: a type is below 0x80. A string that holds a list is refused, since [`encode`] would
-    // write it as the list itself.
-    if !header.list && body.first().is_none_or(|kind| *kind >= 0x80) {
-        return Err(alloy_rlp::Error::Custom("a transaction without a type"));
-    }
-    Ok(if header.list {
-        &start[..start.len() - rest.remaining()]
-    } else {
-        body
-    })
-}
-
-/// Encodes a block as [`BlockReader`] reads it.
-pub fn encode(payload: &Payload) -> Vec<u8> {
-    let mut items = Vec::with_capacity(1024 + payload.weight());
-    payload.header.encode(&mut items);
-    let is_list = |raw: &Bytes| raw.first().is_some_and(|byte| *byte >= 0xc0);
-    let length = |raw: &Bytes| {
-        if is_list(raw) {
-            raw.len()
-        } else {
-            raw.as_ref().length()
-        }
-    };
-    alloy_rlp::Header {
-        list: true,
-        payload_length: payload.transactions.iter().map(length).sum(),
-    }
-    .encode(&mut items);
-    for raw in &payload.transactions {
-        if is_list(raw) {
-            items.extend_from_slice(raw);
-        } else {
-            raw.as_ref().encode(&mut items);
-        }
-    }
-    items.push(alloy_rlp::EMPTY_LIST_CODE);
-    if payload.header.withdrawals_root.is_some() {
-        items.push(alloy_rlp::EMPTY_LIST_CODE);
-    }
-    let mut block = Vec::with_capacity(items.len() + 9);
-    alloy_rlp::Header {
-        list: true,
-        payload_length: items.len(),
-    }
-    .encode(&mut block);
-    block.extend_from_slice(&items);
-    block
 }
 
 /// Writes a file block by block.

@@ -85,7 +85,7 @@ impl Recording {
     }
 
     /// The recorded blocks up to `last` in a file of `folder`.
-    fn block_file(&self, folder: &Path, last: u64) -> PathBuf {
+    pub fn block_file(&self, folder: &Path, last: u64) -> PathBuf {
         let blocks = self.lines("l2.jsonl.zst").into_iter();
         let raw: Vec<u8> = blocks
             .filter(|block| (1..=last).contains(&block["number"].as_u64().expect("a number")))

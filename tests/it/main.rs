@@ -33,6 +33,7 @@ mod proposer;
 mod real_contracts;
 mod rollup_node;
 mod rpc_fields;
+mod rpc_live;
 mod tidy;
 mod tools;
 mod txmgr;

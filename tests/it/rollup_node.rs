@@ -6,7 +6,7 @@ use crate::{
     foreign::{
         GETH,
         network::{Network, PATIENCE, hash_at, our_core, reaches, same_chain, turn},
-        programs::{Started, op_geth, bare_op_node, op_geth, programs},
+        programs::{Started, bare_op_node, op_geth, programs},
     },
     net::{ask, call, free_port, starling, wait},
 };
@@ -330,7 +330,7 @@ fn op_geth_makes_our_sequencers_blocks_and_is_killed() {
         return;
     };
     let net = Network::start(30);
-    let mut geth = op_geth(&net, &program, "geth", &[]);
+    let mut geth = op_geth(net.path(), &program, "geth", &[]);
     let mut rollup = rollup_node(net.path(), "rollup", &geth, &sequencing(&net));
     let replica = net.node("replica", &peers_with(&[&rollup]));
     net.transfer(&geth, 0, &[&geth, &replica]);

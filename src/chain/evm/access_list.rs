@@ -1,14 +1,12 @@
 //! Recording of the addresses and slots that a call touches: an inspector that reads the operands
 //! of the opcodes priced by EIP-2929.
 //!
-//! Every EVM has one; it is inactive until [`super::Vm::watch`] is called, so blocks are executed
-//! without it.
+//! [`super::Vm::watch`] makes it the observer of an EVM; blocks are executed without it.
 
 use alloy_eips::eip2930::{AccessList, AccessListItem};
 use alloy_primitives::{Address, B256, U256};
 use revm::{
     bytecode::opcode,
-    inspector::Inspector,
     interpreter::{
         Interpreter,
         interpreter::EthInterpreter,
@@ -59,8 +57,9 @@ impl Accesses {
     }
 }
 
-impl<CTX> Inspector<CTX, EthInterpreter> for Accesses {
-    fn step(&mut self, interpreter: &mut Interpreter<EthInterpreter>, _: &mut CTX) {
+impl Accesses {
+    /// Records the addresses and slots that the next instruction touches.
+    pub(super) fn step(&mut self, interpreter: &Interpreter<EthInterpreter>) {
         let operand = |n| interpreter.stack.peek(n).ok();
         let address = |word: U256| Address::from_word(B256::from(word));
         match interpreter.bytecode.opcode() {

@@ -6,11 +6,17 @@
 //! environment is used; the bounds are not its gas limit but the gas and the deadline of the
 //! [`CallRequest`].
 
+mod sequence;
+
+pub use sequence::{CallSequence, TraceCallError};
+
 use super::{
-    Deadline, RunError, Vm,
+    Db, Deadline, EvmUse, RunError, Vm,
     access_list::Accesses,
     block_env,
+    deadline::StateReader,
     parent::{ParentState, StateError},
+    state_of,
     text::{halt_text, revert_text},
 };
 use crate::chain::rules::{ChainSpec, MAX_TRANSACTION_GAS, TRANSFER_GAS};
@@ -315,7 +321,11 @@ pub fn create_access_list(request: CallRequest<'_>) -> Result<AccessListOutcome,
         list = accesses.list();
         simulation.vm.watch(accesses);
         let outcome = simulation.run(gas)?;
-        let touched = simulation.vm.accesses().list();
+        let touched = simulation
+            .vm
+            .accesses()
+            .map(Accesses::list)
+            .unwrap_or_default();
         if touched == list {
             let error = match outcome.status {
                 CallStatus::Success => None,
@@ -366,23 +376,41 @@ impl Simulation {
             ..
         } = request;
         let tx = transaction(input)?;
-        let fee_cap = tx.gas_price;
         let mut env = block_env(spec, block);
         override_block(&mut env, &overrides.block);
-        let (timestamp, gas_limit) = (env.timestamp.saturating_to(), env.gas_limit);
+        let mut db = state_of(StateReader::new(state, Some(deadline)));
+        override_state(&mut db, overrides)?;
+        let mut simulation = Self::on(spec, env, db, tx);
+        override_precompiles(&mut simulation.vm, overrides)?;
+        Ok(simulation)
+    }
+
+    /// A call in this environment and on this state.
+    fn on(spec: &ChainSpec, mut env: BlockEnv, db: Db, tx: TxEnv) -> Self {
+        let fee_cap = tx.gas_price;
         if fee_cap == 0 {
             env.basefee = 0;
         }
-        let base_fee = env.basefee;
-        let mut vm = Vm::with(spec, timestamp, env, state, Some(deadline));
-        override_state(&mut vm, overrides)?;
-        Ok(Self {
-            vm,
+        Self {
             tx,
-            timestamp,
-            gas_limit,
-            base_fee,
+            timestamp: env.timestamp.saturating_to(),
+            gas_limit: env.gas_limit,
+            base_fee: env.basefee,
             fee_cap,
+            vm: Vm::with(spec, env, db, EvmUse::Simulation),
+        }
+    }
+
+    /// The transaction to the EVM, with this gas limit.
+    fn with_gas(&self, gas: u64) -> OpTx {
+        let base = TxEnv {
+            gas_limit: gas,
+            ..self.tx.clone()
+        };
+        OpTx(OpTransaction {
+            base,
+            enveloped_tx: Some(Bytes::new()),
+            deposit: Default::default(),
         })
     }
 
@@ -418,18 +446,9 @@ impl Simulation {
 
     /// Runs the call with this gas limit. Its changes are not kept.
     fn run(&mut self, gas: u64) -> Result<CallOutcome, CallError> {
-        let base = TxEnv {
-            gas_limit: gas,
-            ..self.tx.clone()
-        };
-        let tx = OpTx(OpTransaction {
-            base,
-            enveloped_tx: Some(Bytes::new()),
-            deposit: Default::default(),
-        });
         let (result, _) = self
             .vm
-            .run(tx)
+            .run(self.with_gas(gas))
             .map_err(|error| self.call_error(error, gas))?;
         let (gas_used, max_gas_used) = (
             result.tx_gas_used(),
@@ -561,21 +580,26 @@ fn override_block(env: &mut BlockEnv, overrides: &BlockOverrides) {
     env.basefee = base_fee.map_or(env.basefee, |fee| fee.saturating_to());
 }
 
-fn override_state(vm: &mut Vm, overrides: &Overrides) -> Result<(), CallError> {
+/// Moves precompiles to other addresses.
+fn override_precompiles(vm: &mut Vm, overrides: &Overrides) -> Result<(), CallError> {
     let moves: Vec<_> = overrides
         .state
         .iter()
         .filter_map(|(from, account)| account.move_precompile_to.map(|to| (*from, to)))
         .collect();
-    if !moves.is_empty() {
-        vm.precompiles()
-            .move_precompiles(moves)
-            .map_err(|error| CallError::Override(error.to_string()))?;
+    if moves.is_empty() {
+        return Ok(());
     }
+    vm.precompiles()
+        .move_precompiles(moves)
+        .map_err(|error| CallError::Override(error.to_string()))
+}
+
+fn override_state(db: &mut Db, overrides: &Overrides) -> Result<(), CallError> {
     if let Some(hashes) = &overrides.block.block_hash {
-        vm.db().override_block_hashes(hashes.clone());
+        db.override_block_hashes(hashes.clone());
     }
-    apply_state_overrides(overrides.state.clone(), vm.db()).map_err(|error| match error {
+    apply_state_overrides(overrides.state.clone(), db).map_err(|error| match error {
         StateOverrideError::BothStateAndStateDiff(account) => CallError::StateAndDiff(account),
         StateOverrideError::InvalidBytecode(error) => CallError::Override(error.to_string()),
         StateOverrideError::Database(error) => CallError::State(error.into()),

@@ -87,6 +87,19 @@ impl Deadline {
         }
     }
 
+    /// This deadline or `limit` from now on, whichever is earlier.
+    pub fn within(&self, limit: Duration) -> Self {
+        let sooner = Self::after(limit);
+        if sooner.at >= self.at {
+            return self.clone();
+        }
+        Self {
+            at: sooner.at,
+            limit,
+            ..self.clone()
+        }
+    }
+
     pub fn at(&self) -> Instant {
         self.at
     }
@@ -136,6 +149,11 @@ impl StateReader {
             deadline,
             ticks: CHECK_EVERY,
         }
+    }
+
+    pub(super) fn set_deadline(&mut self, deadline: Deadline) {
+        self.deadline = Some(deadline);
+        self.ticks = CHECK_EVERY;
     }
 
     /// The state, unless the deadline has passed.

@@ -1,15 +1,17 @@
-//! The state on which a block is executed: that of a view, or a bare witness.
+//! The state on which a block is executed: that of a view, with or without a record of what is
+//! read, or a bare witness.
 
 use crate::chain::{
     changes::Changes,
     evm::codes,
     rows::{Account, Overlay, ReadError},
-    trie::{TrieError, Update, Witness},
+    trie::{StateReads, TrieError, Update, Witness},
     view::State,
 };
 use alloy_consensus::Header;
-use alloy_primitives::{Address, B256, U256};
+use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
 use alloy_rlp::Decodable;
+use parking_lot::Mutex;
 use revm::{
     DatabaseRef,
     bytecode::Bytecode,
@@ -17,13 +19,70 @@ use revm::{
     primitives::KECCAK_EMPTY,
     state::AccountInfo,
 };
-use std::{fmt, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 /// The state after the parent of a block. Cheap to clone.
 #[derive(Clone)]
 pub enum ParentState {
     View(State),
+    /// Like `View`; records what is read.
+    Recorded(Arc<RecordedState>),
     Witness(Arc<WitnessState>),
+}
+
+/// A state, and what has been read of it.
+pub struct RecordedState {
+    state: State,
+    reads: Mutex<RecordedReads>,
+}
+
+/// Parts of a state that have been read.
+#[derive(Clone, Debug, Default)]
+pub struct RecordedReads {
+    /// Accounts and slots.
+    pub state: StateReads,
+    /// Codes by hash.
+    pub codes: BTreeMap<B256, Bytes>,
+    /// The oldest block whose hash was read.
+    pub oldest_block: Option<u64>,
+}
+
+impl RecordedState {
+    pub fn new(state: State) -> Arc<Self> {
+        let reads = Mutex::default();
+        Arc::new(Self { state, reads })
+    }
+
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    pub fn reads(&self) -> RecordedReads {
+        self.reads.lock().clone()
+    }
+
+    fn note_account(&self, address: Address) {
+        let mut reads = self.reads.lock();
+        reads.state.entry(keccak256(address)).or_default();
+    }
+
+    fn note_slot(&self, address: Address, slot: U256) {
+        let mut reads = self.reads.lock();
+        let slots = reads.state.entry(keccak256(address)).or_default();
+        slots.insert(keccak256(B256::from(slot)));
+    }
+
+    fn note_code(&self, hash: B256, code: Bytes) {
+        self.reads.lock().codes.insert(hash, code);
+    }
+
+    fn note_block(&self, number: u64) {
+        let mut reads = self.reads.lock();
+        let oldest = reads
+            .oldest_block
+            .map_or(number, |oldest| oldest.min(number));
+        reads.oldest_block = Some(oldest);
+    }
 }
 
 /// A block's state as a witness proves it.
@@ -93,6 +152,7 @@ impl ParentState {
     pub fn header(&self) -> &Header {
         match self {
             Self::View(state) => state.header(),
+            Self::Recorded(recorded) => recorded.state.header(),
             Self::Witness(state) => &state.header,
         }
     }
@@ -101,6 +161,7 @@ impl ParentState {
     pub fn hash(&self) -> B256 {
         match self {
             Self::View(state) => state.hash(),
+            Self::Recorded(recorded) => recorded.state.hash(),
             Self::Witness(state) => state.header.hash_slow(),
         }
     }
@@ -108,6 +169,10 @@ impl ParentState {
     pub fn account(&self, address: Address) -> Result<Option<Account>, StateError> {
         Ok(match self {
             Self::View(state) => state.account(address)?,
+            Self::Recorded(recorded) => {
+                recorded.note_account(address);
+                recorded.state.account(address)?
+            }
             Self::Witness(state) => state.witness.account(state.header.state_root, address)?,
         })
     }
@@ -116,6 +181,7 @@ impl ParentState {
     pub fn update(&self, changes: &Changes) -> Result<Update, StateError> {
         Ok(match self {
             Self::View(state) => state.update(changes)?,
+            Self::Recorded(recorded) => recorded.state.update(changes)?,
             Self::Witness(state) => {
                 let roots = state.witness.update(state.header.state_root, changes)?;
                 Update {
@@ -165,6 +231,12 @@ impl DatabaseRef for ParentState {
             Self::View(state) => {
                 codes::analysed(hash, || state.code(hash)?.ok_or(StateError::Code(hash)))
             }
+            Self::Recorded(recorded) => {
+                let read = || recorded.state.code(hash)?.ok_or(StateError::Code(hash));
+                let code = codes::analysed(hash, read)?;
+                recorded.note_code(hash, code.original_bytes());
+                Ok(code)
+            }
             // A witness must be complete, so its codes bypass the shared cache.
             Self::Witness(state) => Ok(Bytecode::new_raw(
                 state.witness.code(hash).ok_or(StateError::Code(hash))?,
@@ -175,6 +247,10 @@ impl DatabaseRef for ParentState {
     fn storage_ref(&self, address: Address, slot: U256) -> Result<U256, StateError> {
         Ok(match self {
             Self::View(state) => state.storage(address, slot)?,
+            Self::Recorded(recorded) => {
+                recorded.note_slot(address, slot);
+                recorded.state.storage(address, slot)?
+            }
             Self::Witness(state) => {
                 state
                     .witness
@@ -190,6 +266,10 @@ impl DatabaseRef for ParentState {
         }
         let hash = match self {
             Self::View(state) => state.block_hash(number)?,
+            Self::Recorded(recorded) => {
+                recorded.note_block(number);
+                recorded.state.block_hash(number)?
+            }
             Self::Witness(state) => state.block_hash(number),
         };
         hash.ok_or(StateError::BlockHash(number))

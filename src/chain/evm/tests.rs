@@ -4,6 +4,7 @@ mod calls;
 mod deadlines;
 mod estimates;
 mod forks;
+mod tracers;
 
 use super::*;
 use crate::chain::{

@@ -11,13 +11,14 @@ const PANIC: [u8; 4] = [0x4e, 0x48, 0x7b, 0x71];
 /// `execution reverted`, with the reason that the output carries if it is one of Solidity's two
 /// forms.
 pub fn revert_text(output: &[u8]) -> String {
-    match reason(output) {
+    match revert_reason(output) {
         Some(reason) => format!("execution reverted: {reason}"),
         None => "execution reverted".to_owned(),
     }
 }
 
-fn reason(output: &[u8]) -> Option<String> {
+/// The reason in one of Solidity's two forms.
+pub(super) fn revert_reason(output: &[u8]) -> Option<String> {
     let (selector, data) = output.split_first_chunk::<4>()?;
     match *selector {
         ERROR => {

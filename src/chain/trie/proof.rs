@@ -143,7 +143,7 @@ pub(super) fn path<S: NodeSource>(
 }
 
 /// Encodes a loaded node, all of whose children are references.
-fn encode(node: &Node, depth: usize) -> Result<Vec<u8>, TrieError> {
+pub(super) fn encode(node: &Node, depth: usize) -> Result<Vec<u8>, TrieError> {
     let reference = |node: &Node| match node {
         Node::Stored { reference, .. } => Ok(reference.clone()),
         _ => Err(TrieError::Damaged("a loaded node holds another".into())),

@@ -6,7 +6,7 @@
 use crate::chain::{
     changes::Changes,
     rows::{Account, ReadError, account::decode_slot, keys},
-    trie::{self, AccountProof, RowIter, StateRows, TrieError, Update},
+    trie::{self, AccountProof, RowIter, StateReads, StateRows, TrieError, Update},
     view::{View, row_index::Found},
 };
 use alloy_consensus::Header;
@@ -181,6 +181,16 @@ impl State {
     /// The roots and rows after these changes.
     pub fn update(&self, changes: &Changes) -> Result<Update, TrieError> {
         trie::update(self, self.header.state_root, changes)
+    }
+
+    /// The nodes that these reads and changes need: see [`trie::witness_nodes`]. The state must have
+    /// a trie.
+    pub fn witness_nodes(
+        &self,
+        reads: &StateReads,
+        changes: &Changes,
+    ) -> Result<Vec<Bytes>, TrieError> {
+        trie::witness_nodes(self, self.header.state_root, reads, changes)
     }
 
     /// Proves an account and slots of it. The state must have a trie: see [`View::provable_state`].

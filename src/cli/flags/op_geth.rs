@@ -91,7 +91,7 @@ pub const SECTIONS: &[Section] = &[
                 "http.api",
                 List,
                 "",
-                "Namespaces over HTTP: eth, net, web3, txpool, opp2p, miner, admin, optimism, health. Default: eth, net, web3",
+                "Namespaces over HTTP: eth, net, web3, debug, txpool, opp2p, miner, admin, optimism, health. Default: eth, net, web3",
             ),
             flag("http.corsdomain", List, "", "Origins that browsers may call from; * is any"),
             flag("http.vhosts", List, "localhost", "Host names the HTTP server answers to; * is any"),

@@ -64,6 +64,7 @@ impl Server {
             allowance: &allowance,
             deadline: None,
             subscriptions: None,
+            chunked: false,
         };
         serde_json::from_str(&session.answer(body.as_bytes()).await.text.unwrap()).unwrap()
     }

@@ -2,7 +2,7 @@
 
 use crate::{
     chain::{
-        Heads,
+        ChainError, Heads,
         abandoned::Abandoned,
         changes::{AccountChange, Changes, StorageChange},
         pool::Pool,
@@ -153,6 +153,9 @@ impl Chain {
             heads: heads.subscribe(),
             view: Arc::new(move || newest.lock().clone()),
             abandoned: Arc::new(move |hash: B256| Ok(found.lock().get(&hash).cloned())),
+            rejected: Arc::new(Vec::new),
+            config: Arc::new(|| Ok(Value::Null)),
+            set_head: Arc::new(|_| Box::pin(async { Err(ChainError::Stopped) })),
         };
         let context = RpcContext::new(reader, TxRoute::Pool);
         let mut chain = Self {
@@ -288,6 +291,7 @@ impl Chain {
             allowance: &allowance,
             deadline: None,
             subscriptions: Some(&live),
+            chunked: false,
         };
         serde_json::from_str(
             &session

@@ -1,4 +1,6 @@
 use super::*;
+use alloy_consensus::Header;
+use alloy_primitives::Bytes;
 use proptest::prelude::*;
 
 fn read(bytes: &[u8]) -> Vec<Result<FileBlock, BlockFileError>> {
@@ -22,7 +24,7 @@ fn a_file_of_geth_is_read_and_written_the_same() {
         let payload = match decode(Bytes::copy_from_slice(block)) {
             Ok(payload) => payload,
             // This chain began with blocks that were mined, and has withdrawals.
-            Err(Cause::Foreign { .. }) => {
+            Err(BlockRlpError::Foreign { .. }) => {
                 foreign += 1;
                 continue;
             }
@@ -69,21 +71,6 @@ fn lengths_that_lie_cost_nothing() {
     assert!(read(&[]).is_empty());
 }
 
-#[test]
-fn a_string_that_holds_a_list_is_no_transaction() {
-    assert_eq!(
-        raw_transaction(&mut &[0x82, 0x02, 0xc0][..]).unwrap(),
-        [0x02, 0xc0]
-    );
-    assert_eq!(
-        raw_transaction(&mut &[0xc1, 0x05][..]).unwrap(),
-        [0xc1, 0x05]
-    );
-    for string in [&[0x82, 0xc1, 0x05][..], &[0x81, 0x80], &[0x80]] {
-        assert!(raw_transaction(&mut &string[..]).is_err(), "{string:?}");
-    }
-}
-
 fn block(transactions: Vec<Bytes>, shanghai: bool) -> Payload {
     let header = Header {
         number: 7,
@@ -114,10 +101,10 @@ fn what_no_block_of_this_chain_has_is_named() {
         let all = read(&bytes);
         let Err(BlockFileError {
             cause:
-                Cause::Foreign {
+                Cause::Block(BlockRlpError::Foreign {
                     number: 7,
                     what: have,
-                },
+                }),
             ..
         }) = &all[0]
         else {

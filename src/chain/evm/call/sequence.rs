@@ -1,0 +1,148 @@
+//! Calls that are traced one after another (`debug_traceCall`, `debug_traceCallMany`): each sees what
+//! those before it have changed.
+
+use super::{
+    CallError, CallInput, Overrides, Simulation, override_block, override_precompiles,
+    override_state, transaction,
+};
+use crate::chain::{
+    evm::{
+        Db, Deadline, ParentState, RunError, TraceError, TracePlace, Tracer, Vm, block_env,
+        deadline::StateReader, state_of, trace::TraceStart,
+    },
+    rules::ChainSpec,
+};
+use alloy_consensus::Header;
+use alloy_rpc_types_eth::BlockOverrides;
+use revm::{DatabaseCommit, context::BlockEnv};
+
+/// Calls in the environment of one block that are traced one after another. Each sees what those
+/// before it have changed.
+pub struct CallSequence<'a> {
+    spec: &'a ChainSpec,
+    env: BlockEnv,
+    overrides: &'a Overrides,
+    /// There is none while a call runs.
+    db: Option<Db>,
+}
+
+/// Why a call is not traced.
+#[derive(Debug, thiserror::Error)]
+pub enum TraceCallError {
+    #[error(transparent)]
+    Call(#[from] CallError),
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+}
+
+impl<'a> CallSequence<'a> {
+    /// Calls on the state after a block.
+    pub fn new(
+        spec: &'a ChainSpec,
+        state: ParentState,
+        block: &Header,
+        overrides: &'a Overrides,
+        deadline: Deadline,
+    ) -> Result<Self, CallError> {
+        let db = state_of(StateReader::new(state, Some(deadline)));
+        Self::on(spec, db, block, overrides)
+    }
+
+    /// Calls on the state in the middle of a block that `vm` has executed as far as that.
+    pub fn within(
+        spec: &'a ChainSpec,
+        vm: Vm,
+        block: &Header,
+        overrides: &'a Overrides,
+    ) -> Result<Self, CallError> {
+        Self::on(spec, vm.into_db(), block, overrides)
+    }
+
+    fn on(
+        spec: &'a ChainSpec,
+        mut db: Db,
+        block: &Header,
+        overrides: &'a Overrides,
+    ) -> Result<Self, CallError> {
+        let mut env = block_env(spec, block);
+        override_block(&mut env, &overrides.block);
+        override_state(&mut db, overrides)?;
+        Ok(Self {
+            spec,
+            env,
+            overrides,
+            db: Some(db),
+        })
+    }
+
+    /// The same calls in another block's environment.
+    pub fn set_block(&mut self, block: &Header, overrides: &BlockOverrides) {
+        self.env = block_env(self.spec, block);
+        override_block(&mut self.env, overrides);
+    }
+
+    /// Bounds the time of the next call.
+    pub fn set_deadline(&mut self, deadline: Deadline) {
+        if let Some(db) = &mut self.db {
+            db.database.set_deadline(deadline);
+        }
+    }
+
+    /// Traces a call and keeps what it changes.
+    pub fn trace(
+        &mut self,
+        input: &CallInput,
+        gas_cap: u64,
+        tracer: &mut Option<Box<Tracer>>,
+        place: &TracePlace,
+    ) -> Result<(), TraceCallError> {
+        let tx = transaction(input)?;
+        let gone = || CallError::Override("an earlier call has failed".to_owned());
+        let db = self.db.take().ok_or_else(gone)?;
+        let mut simulation = Simulation::on(self.spec, self.env.clone(), db, tx);
+        override_precompiles(&mut simulation.vm, self.overrides)?;
+        let gas = input.gas.unwrap_or(gas_cap).min(gas_cap);
+        let start = simulation.vm.trace_start(TraceStart {
+            from: input.from,
+            to: input.to,
+            gas_limit: gas,
+            authorities: input
+                .authorization_list
+                .iter()
+                .filter_map(|authorization| authorization.recover_authority().ok())
+                .collect(),
+            ..TraceStart::default()
+        });
+        let tx = simulation.with_gas(gas);
+        let ran = simulation.vm.run_traced(tx, &start, tracer);
+        let (result, state) = match ran {
+            Ok(ran) => ran,
+            Err(error) => return Err(simulation.trace_error(error, gas, tracer)),
+        };
+        let gas_used = result.tx_gas_used();
+        let vm = &mut simulation.vm;
+        vm.end_trace(tracer, &start, gas_used, place, &state)?;
+        vm.db().commit(state);
+        self.db = Some(simulation.vm.into_db());
+        Ok(())
+    }
+}
+
+impl Simulation {
+    /// The error of a traced call that was not run to its end.
+    fn trace_error(
+        &self,
+        error: RunError,
+        gas: u64,
+        tracer: &mut Option<Box<Tracer>>,
+    ) -> TraceCallError {
+        if let Some(stopped) = tracer.as_mut().and_then(|tracer| tracer.stopped()) {
+            return stopped.into();
+        }
+        match self.call_error(error, gas) {
+            CallError::Refused { refusal, .. } => TraceError::Invalid(refusal.to_string()).into(),
+            CallError::State(error) => TraceError::State(error).into(),
+            other => other.into(),
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! The frames of a transaction in the order in which they began, with what a tracer prints of them.
+//!
+//! Frames are kept in one list rather than as a tree: a transaction can nest a thousand calls, and
+//! neither printing nor dropping them may need as much stack.
+
+use super::{Entered, Left, failure::Failure};
+use alloy_primitives::{Address, Bytes, Log, U256};
+
+/// The most bytes that one transaction's frames may take.
+const MOST: usize = 32 << 20;
+/// Bytes that a frame takes beside its data.
+const FRAME: usize = 512;
+
+/// The instruction that began a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FrameKind {
+    Call,
+    CallCode,
+    DelegateCall,
+    StaticCall,
+    Create,
+    Create2,
+    SelfDestruct,
+    /// A deposit that failed before its first frame, as op-geth reports it.
+    FailedDeposit,
+}
+
+impl FrameKind {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Call => "CALL",
+            Self::CallCode => "CALLCODE",
+            Self::DelegateCall => "DELEGATECALL",
+            Self::StaticCall => "STATICCALL",
+            Self::Create => "CREATE",
+            Self::Create2 => "CREATE2",
+            Self::SelfDestruct => "SELFDESTRUCT",
+            Self::FailedDeposit => "STOP",
+        }
+    }
+
+    pub(super) fn is_create(self) -> bool {
+        matches!(self, Self::Create | Self::Create2)
+    }
+}
+
+/// A log, with its place among the calls of its frame.
+#[derive(Clone, Debug)]
+pub(super) struct PlacedLog {
+    pub log: Log,
+    pub position: usize,
+}
+
+/// One frame.
+#[derive(Clone, Debug)]
+pub(super) struct CallNode<T> {
+    pub parent: Option<usize>,
+    pub entered: Entered,
+    pub gas_used: u64,
+    pub output: Bytes,
+    pub failure: Option<Failure>,
+    pub logs: Vec<PlacedLog>,
+    /// Frames that it began.
+    pub children: usize,
+    /// Data that one tracer adds.
+    pub more: T,
+}
+
+impl<T> CallNode<T> {
+    /// The callee; a creation that failed has none.
+    pub(super) fn to(&self) -> Option<Address> {
+        let failed_creation = self.failure.is_some() && self.entered.kind.is_create();
+        (!failed_creation).then_some(self.entered.to)
+    }
+
+    pub(super) fn value(&self) -> Option<U256> {
+        self.entered.value
+    }
+}
+
+/// The frames of a transaction.
+#[derive(Clone, Debug)]
+pub(super) struct CallArena<T> {
+    pub nodes: Vec<CallNode<T>>,
+    /// Indexes of the frames that have not ended, outermost first.
+    open: Vec<usize>,
+    bytes: usize,
+}
+
+impl<T> Default for CallArena<T> {
+    fn default() -> Self {
+        Self {
+            nodes: Vec::new(),
+            open: Vec::new(),
+            bytes: 0,
+        }
+    }
+}
+
+impl<T> CallArena<T> {
+    pub(super) fn is_full(&self) -> bool {
+        self.bytes > MOST
+    }
+
+    /// Counts bytes that a frame keeps.
+    pub(super) fn count(&mut self, bytes: usize) {
+        self.bytes = self.bytes.saturating_add(bytes);
+    }
+
+    /// Frames that are open.
+    pub(super) fn depth(&self) -> usize {
+        self.open.len()
+    }
+
+    pub(super) fn enter(&mut self, entered: Entered, more: T) {
+        let parent = self.open.last().copied();
+        if let Some(parent) = parent {
+            self.nodes[parent].children += 1;
+        }
+        self.count(FRAME + entered.input.len());
+        self.open.push(self.nodes.len());
+        self.nodes.push(CallNode {
+            parent,
+            entered,
+            gas_used: 0,
+            output: Bytes::new(),
+            failure: None,
+            logs: Vec::new(),
+            children: 0,
+            more,
+        });
+    }
+
+    /// Ends the innermost frame. Output is kept of frames that succeeded or reverted.
+    pub(super) fn leave(&mut self, left: Left<'_>) {
+        let Some(index) = self.open.pop() else { return };
+        let node = &mut self.nodes[index];
+        node.gas_used = left.gas_used;
+        if left.failure.as_ref().is_none_or(Failure::is_revert) {
+            node.output = left.output.clone();
+            self.bytes = self.bytes.saturating_add(left.output.len());
+        }
+        node.failure = left.failure;
+    }
+
+    pub(super) fn log(&mut self, log: &Log) {
+        let Some(node) = self.open.last().map(|open| &mut self.nodes[*open]) else {
+            return;
+        };
+        let bytes = FRAME + log.data.data.len();
+        let position = node.children;
+        node.logs.push(PlacedLog {
+            log: log.clone(),
+            position,
+        });
+        self.count(bytes);
+    }
+
+    /// The innermost open frame.
+    pub(super) fn current(&mut self) -> Option<&mut CallNode<T>> {
+        let index = *self.open.last()?;
+        self.nodes.get_mut(index)
+    }
+
+    /// Drops the logs of frames that failed, or began within one that failed: they were not
+    /// emitted.
+    pub(super) fn drop_reverted_logs(&mut self) {
+        let mut failed = vec![false; self.nodes.len()];
+        for index in 0..self.nodes.len() {
+            let node = &mut self.nodes[index];
+            failed[index] =
+                node.failure.is_some() || node.parent.is_some_and(|parent| failed[parent]);
+            if failed[index] {
+                node.logs.clear();
+            }
+        }
+    }
+}

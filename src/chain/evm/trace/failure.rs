@@ -1,0 +1,186 @@
+//! Why a frame failed, in geth's words.
+
+use alloy_primitives::hex;
+use revm::{
+    bytecode::opcode::{self, OpCode},
+    interpreter::InstructionResult,
+};
+
+/// The most words on the EVM's stack.
+const STACK_LIMIT: usize = 1024;
+/// The text of a frame that reverted by itself.
+pub(super) const REVERTED: &str = "execution reverted";
+
+/// Why a frame failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Failure {
+    pub text: String,
+    pub out_of_gas: bool,
+    /// Whether geth finds it before it runs the instruction, so that the step itself carries the
+    /// error.
+    pub before_step: bool,
+}
+
+impl Failure {
+    fn new(text: impl Into<String>) -> Self {
+        Self {
+            text: text.into(),
+            out_of_gas: false,
+            before_step: false,
+        }
+    }
+
+    fn before(text: impl Into<String>) -> Self {
+        Self {
+            before_step: true,
+            ..Self::new(text)
+        }
+    }
+
+    fn out_of_gas(text: &str) -> Self {
+        Self {
+            out_of_gas: true,
+            ..Self::before(text)
+        }
+    }
+
+    /// The failure of a deposit before its first frame, as op-geth names it.
+    pub(super) fn failed_deposit() -> Self {
+        Self::new("failed deposit transaction")
+    }
+
+    pub(super) fn reverted() -> Self {
+        Self::new(REVERTED)
+    }
+
+    pub(super) fn is_revert(&self) -> bool {
+        self.text == REVERTED
+    }
+
+    /// The failure of an instruction that met `stack` words.
+    pub(super) fn of_step(result: InstructionResult, op: u8, stack: usize) -> Option<Self> {
+        use InstructionResult as R;
+        if result.is_ok() {
+            return None;
+        }
+        let needs = OpCode::new(op).map_or(0, |op| usize::from(op.inputs()));
+        let makes = OpCode::new(op).map_or(0, |op| usize::from(op.outputs()));
+        // geth looks at the stack before it charges gas.
+        let runs = !matches!(result, R::OpcodeNotFound | R::NotActivated);
+        if runs && stack < needs {
+            let text = format!("stack underflow ({stack} <=> {needs})");
+            return Some(Self::before(text));
+        }
+        if runs && stack + makes > STACK_LIMIT + needs {
+            let text = format!(
+                "stack limit reached {stack} ({})",
+                STACK_LIMIT + needs - makes
+            );
+            return Some(Self::before(text));
+        }
+        Some(match result {
+            R::Revert => Self::reverted(),
+            R::OutOfGas | R::MemoryOOG | R::PrecompileOOG => Self::out_of_gas("out of gas"),
+            R::MemoryLimitOOG | R::InvalidOperandOOG => Self::before("gas uint64 overflow"),
+            R::ReentrancySentryOOG => {
+                Self::out_of_gas("out of gas: not enough gas for reentrancy sentry")
+            }
+            R::OpcodeNotFound | R::NotActivated | R::InvalidFEOpcode => {
+                Self::new(format!("invalid opcode: {}", op_name(op)))
+            }
+            other => Self::of_frame(other, false),
+        })
+    }
+
+    /// The failure of a frame whose code did not fail: it was not run, or its result was refused.
+    pub(super) fn of_frame(result: InstructionResult, creation: bool) -> Self {
+        use InstructionResult as R;
+        match result {
+            R::OutOfGas if creation => Self {
+                out_of_gas: true,
+                ..Self::new("contract creation code storage out of gas")
+            },
+            R::Revert => Self::reverted(),
+            R::OutOfGas
+            | R::MemoryOOG
+            | R::MemoryLimitOOG
+            | R::PrecompileOOG
+            | R::InvalidOperandOOG => Self::out_of_gas("out of gas"),
+            R::InvalidJump => Self::new("invalid jump destination"),
+            R::OutOfOffset => Self::new("return data out of bounds"),
+            R::StateChangeDuringStaticCall | R::CallNotAllowedInsideStatic => {
+                Self::new("write protection")
+            }
+            R::CallTooDeep => Self::new("max call depth exceeded"),
+            R::OutOfFunds | R::OverflowPayment => Self::new("insufficient balance for transfer"),
+            R::CreateCollision => Self::new("contract address collision"),
+            R::NonceOverflow => Self::new("nonce uint64 overflow"),
+            R::CreateContractSizeLimit => Self::new("max code size exceeded"),
+            R::CreateContractStartingWithEF | R::CreateInitCodeStartingEF00 => {
+                Self::new("invalid code: must not begin with 0xef")
+            }
+            R::CreateInitCodeSizeLimit => Self::new("max initcode size exceeded"),
+            R::PrecompileError => Self::new("precompiled failed"),
+            other => Self::new(format!("{other:?}")),
+        }
+    }
+}
+
+/// The name of an opcode as geth prints it.
+pub(super) fn op_name(op: u8) -> String {
+    match OpCode::new(op) {
+        Some(_) if op == opcode::DIFFICULTY => "DIFFICULTY".to_owned(),
+        Some(op) => op.as_str().to_owned(),
+        None => format!(
+            "opcode 0x{} not defined",
+            hex::encode([op]).trim_start_matches('0')
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(result: InstructionResult, op: u8, stack: usize) -> (String, bool) {
+        let failure = Failure::of_step(result, op, stack).unwrap();
+        (failure.text, failure.before_step)
+    }
+
+    #[test]
+    fn failures_are_in_geths_words() {
+        use InstructionResult as R;
+        let before = |text: &str| (text.to_owned(), true);
+        let during = |text: &str| (text.to_owned(), false);
+        assert_eq!(Failure::of_step(R::Stop, opcode::STOP, 0), None);
+        assert_eq!(
+            text(R::StackUnderflow, opcode::ADD, 1),
+            before("stack underflow (1 <=> 2)")
+        );
+        assert_eq!(
+            text(R::OutOfGas, opcode::ADD, 1),
+            before("stack underflow (1 <=> 2)")
+        );
+        assert_eq!(
+            text(R::StackOverflow, opcode::PUSH1, 1024),
+            before("stack limit reached 1024 (1023)")
+        );
+        assert_eq!(text(R::OutOfGas, opcode::ADD, 2), before("out of gas"));
+        assert_eq!(
+            text(R::InvalidJump, opcode::JUMP, 1),
+            during("invalid jump destination")
+        );
+        assert_eq!(
+            text(R::OpcodeNotFound, 0x0c, 0),
+            during("invalid opcode: opcode 0xc not defined")
+        );
+        assert_eq!(
+            text(R::InvalidFEOpcode, 0xfe, 0),
+            during("invalid opcode: INVALID")
+        );
+        assert_eq!(
+            text(R::Revert, opcode::REVERT, 2),
+            during("execution reverted")
+        );
+    }
+}

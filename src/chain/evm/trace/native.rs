@@ -1,0 +1,242 @@
+//! The built-in tracers, by name, and the events that each of them wants.
+
+use super::{
+    Entered, FrameEnd, Left, StepEnd, TraceEnd, TracePlace, TraceStart, TracedStep,
+    calls::{CallTracer, CallTracerConfig},
+    erc7562::{Erc7562Config, Erc7562Tracer},
+    flat::{FlatCallConfig, FlatCallTracer},
+    four_byte::FourByteTracer,
+    json_log::JsonLogger,
+    point::PointState,
+    prestate::{PrestateConfig, PrestateTracer},
+    struct_log::{StructLogConfig, StructLogger},
+    writer::TraceWriter,
+};
+use alloy_primitives::Log;
+
+/// A tracer with its options.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TracerConfig {
+    StructLog(StructLogConfig),
+    /// The logger of `standardTrace` methods, whose text is lines.
+    JsonLog(StructLogConfig),
+    Call(CallTracerConfig),
+    FlatCall(FlatCallConfig),
+    Prestate(PrestateConfig),
+    FourByte,
+    Noop,
+    Erc7562(Erc7562Config),
+    /// Several of them at once, by name. The struct logger has no name.
+    Mux(Vec<NamedTracer>),
+}
+
+/// A tracer within `muxTracer`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedTracer {
+    pub name: String,
+    pub config: TracerConfig,
+}
+
+impl TracerConfig {
+    pub(super) fn tracer(&self) -> NativeTracer {
+        match self {
+            Self::StructLog(config) => NativeTracer::StructLog(StructLogger::new(*config)),
+            Self::JsonLog(config) => NativeTracer::JsonLog(JsonLogger::new(*config)),
+            Self::Call(config) => NativeTracer::Call(CallTracer::new(*config)),
+            Self::FlatCall(config) => NativeTracer::FlatCall(FlatCallTracer::new(*config)),
+            Self::Prestate(config) => NativeTracer::Prestate(PrestateTracer::new(*config)),
+            Self::FourByte => NativeTracer::FourByte(FourByteTracer::default()),
+            Self::Noop => NativeTracer::Noop,
+            Self::Erc7562(config) => NativeTracer::Erc7562(Erc7562Tracer::new(config.clone())),
+            Self::Mux(parts) => NativeTracer::Mux(
+                parts
+                    .iter()
+                    .map(|part| MuxPart {
+                        name: part.name.clone(),
+                        tracer: part.config.tracer(),
+                    })
+                    .collect(),
+            ),
+        }
+    }
+
+    /// Whether it wants every instruction.
+    pub(super) fn wants_steps(&self) -> bool {
+        match self {
+            Self::StructLog(_) | Self::JsonLog(_) | Self::Prestate(_) | Self::Erc7562(_) => true,
+            Self::Call(_) | Self::FlatCall(_) | Self::FourByte | Self::Noop => false,
+            Self::Mux(parts) => parts.iter().any(|part| part.config.wants_steps()),
+        }
+    }
+}
+
+/// A tracer of one transaction.
+pub(super) enum NativeTracer {
+    StructLog(StructLogger),
+    JsonLog(JsonLogger),
+    Call(CallTracer),
+    FlatCall(FlatCallTracer),
+    Prestate(PrestateTracer),
+    FourByte(FourByteTracer),
+    Noop,
+    Erc7562(Erc7562Tracer),
+    Mux(Vec<MuxPart>),
+}
+
+/// A running tracer within `muxTracer`.
+pub(super) struct MuxPart {
+    name: String,
+    tracer: NativeTracer,
+}
+
+impl NativeTracer {
+    /// Whether it has recorded as much as one transaction may.
+    pub(super) fn is_full(&self) -> bool {
+        match self {
+            Self::Call(tracer) => tracer.is_full(),
+            Self::FlatCall(tracer) => tracer.is_full(),
+            Self::Prestate(tracer) => tracer.is_full(),
+            Self::Erc7562(tracer) => tracer.is_full(),
+            Self::Mux(parts) => parts.iter().any(|part| part.tracer.is_full()),
+            Self::StructLog(_) | Self::JsonLog(_) | Self::FourByte(_) | Self::Noop => false,
+        }
+    }
+
+    pub(super) fn begin(
+        &mut self,
+        start: &TraceStart,
+        state: &mut dyn PointState,
+        out: &mut TraceWriter,
+    ) {
+        match self {
+            Self::StructLog(tracer) => tracer.begin(out),
+            Self::Prestate(tracer) => tracer.begin(start, state),
+            Self::Mux(parts) => {
+                for part in parts {
+                    part.tracer.begin(start, state, out);
+                }
+            }
+            Self::JsonLog(_)
+            | Self::Call(_)
+            | Self::FlatCall(_)
+            | Self::FourByte(_)
+            | Self::Noop
+            | Self::Erc7562(_) => {}
+        }
+    }
+
+    pub(super) fn enter(&mut self, entered: &Entered) {
+        match self {
+            Self::Call(tracer) => tracer.enter(entered.clone()),
+            Self::FlatCall(tracer) => tracer.enter(entered.clone()),
+            Self::FourByte(tracer) => tracer.enter(entered),
+            Self::Erc7562(tracer) => tracer.enter(entered.clone()),
+            Self::Mux(parts) => parts.iter_mut().for_each(|part| part.tracer.enter(entered)),
+            Self::StructLog(_) | Self::JsonLog(_) | Self::Prestate(_) | Self::Noop => {}
+        }
+    }
+
+    pub(super) fn leave(&mut self, left: Left<'_>, root: bool, out: &mut TraceWriter) {
+        match self {
+            Self::StructLog(tracer) if root => tracer.leave_root(FrameEnd {
+                output: left.output.clone(),
+                failure: left.failure,
+            }),
+            Self::JsonLog(tracer) => tracer.leave(&left, out),
+            Self::Call(tracer) => tracer.leave(left),
+            Self::FlatCall(tracer) => tracer.leave(left),
+            Self::Erc7562(tracer) => tracer.leave(left),
+            Self::Mux(parts) => {
+                for part in parts {
+                    part.tracer.leave(left.clone(), root, out);
+                }
+            }
+            Self::StructLog(_) | Self::Prestate(_) | Self::FourByte(_) | Self::Noop => {}
+        }
+    }
+
+    pub(super) fn log(&mut self, log: &Log) {
+        match self {
+            Self::Call(tracer) => tracer.log(log),
+            Self::Erc7562(tracer) => tracer.log(log),
+            Self::Mux(parts) => {
+                for part in parts {
+                    part.tracer.log(log);
+                }
+            }
+            Self::StructLog(_)
+            | Self::JsonLog(_)
+            | Self::FlatCall(_)
+            | Self::Prestate(_)
+            | Self::FourByte(_)
+            | Self::Noop => {}
+        }
+    }
+
+    pub(super) fn step(&mut self, step: &TracedStep<'_>, state: &mut dyn PointState) {
+        match self {
+            Self::StructLog(tracer) => tracer.step(step, state),
+            Self::JsonLog(tracer) => tracer.step(step),
+            Self::Prestate(tracer) => tracer.step(step, state),
+            Self::Erc7562(tracer) => tracer.step(step, state),
+            Self::Mux(parts) => {
+                for part in parts {
+                    part.tracer.step(step, state);
+                }
+            }
+            Self::Call(_) | Self::FlatCall(_) | Self::FourByte(_) | Self::Noop => {}
+        }
+    }
+
+    pub(super) fn step_end(&mut self, end: &StepEnd<'_>, out: &mut TraceWriter) {
+        match self {
+            Self::StructLog(tracer) => tracer.step_end(end, out),
+            Self::JsonLog(tracer) => tracer.step_end(end, out),
+            Self::Prestate(tracer) => {
+                if end.failure.is_some_and(|failure| failure.before_step) {
+                    tracer.undo_step();
+                }
+            }
+            Self::Mux(parts) => {
+                for part in parts {
+                    part.tracer.step_end(end, out);
+                }
+            }
+            Self::Call(_)
+            | Self::FlatCall(_)
+            | Self::FourByte(_)
+            | Self::Noop
+            | Self::Erc7562(_) => {}
+        }
+    }
+
+    /// Writes the trace. `state` is that after the transaction.
+    pub(super) fn finish(
+        self,
+        end: &TraceEnd,
+        place: &TracePlace,
+        state: &mut dyn PointState,
+        out: &mut TraceWriter,
+    ) {
+        match self {
+            Self::StructLog(tracer) => tracer.finish(end, out),
+            Self::Call(tracer) => tracer.finish(end, out),
+            Self::FlatCall(tracer) => tracer.finish(end, place, out),
+            Self::Prestate(tracer) => tracer.finish(state, out),
+            Self::FourByte(tracer) => tracer.finish(out),
+            Self::JsonLog(_) => {}
+            Self::Noop => out.raw("{}"),
+            Self::Erc7562(tracer) => tracer.finish(end, out),
+            Self::Mux(parts) => {
+                out.raw("{");
+                for (index, part) in parts.into_iter().enumerate() {
+                    out.raw(if index == 0 { "" } else { "," });
+                    out.string(&part.name);
+                    out.raw(":");
+                    part.tracer.finish(end, place, state, out);
+                }
+                out.raw("}");
+            }
+        }
+    }
+}

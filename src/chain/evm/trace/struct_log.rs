@@ -1,0 +1,199 @@
+//! The struct logger, the tracer of a request that names none: a line for each instruction.
+//!
+//! Lines are written as they arise, so that a trace is never in memory as a whole, unless its
+//! writer keeps it. They are encoded as Go encodes them, since `limit` counts encoded bytes.
+
+use super::{
+    FrameEnd, StepEnd, TraceEnd, TracedStep, failure::op_name, point::PointState,
+    writer::TraceWriter,
+};
+use alloy_primitives::{Address, B256, U256, hex};
+use revm::bytecode::opcode;
+use serde::Deserialize;
+use std::{
+    collections::{BTreeMap, HashMap},
+    io::Write,
+};
+
+/// Bytes of one line of memory.
+const WORD: usize = 32;
+
+/// Options of the struct logger.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct StructLogConfig {
+    pub enable_memory: bool,
+    pub disable_stack: bool,
+    pub disable_storage: bool,
+    pub enable_return_data: bool,
+    /// No line is written after so many bytes; zero means no limit.
+    pub limit: u64,
+}
+
+/// The struct logger of one transaction.
+pub(super) struct StructLogger {
+    config: StructLogConfig,
+    /// The slots that each contract has read or written so far.
+    storage: HashMap<Address, BTreeMap<B256, B256>>,
+    /// Bytes of the lines so far.
+    written: u64,
+    line: Option<LogLine>,
+    /// The root frame's end.
+    end: Option<FrameEnd>,
+}
+
+/// The parts of a line whose cost is not known yet.
+struct LogLine {
+    head: Vec<u8>,
+    tail: Vec<u8>,
+    depth: usize,
+}
+
+impl StructLogger {
+    pub(super) fn new(config: StructLogConfig) -> Self {
+        Self {
+            config,
+            storage: HashMap::new(),
+            written: 0,
+            line: None,
+            end: None,
+        }
+    }
+
+    pub(super) fn begin(&self, out: &mut TraceWriter) {
+        out.raw("{\"structLogs\":[");
+    }
+
+    pub(super) fn step(&mut self, step: &TracedStep<'_>, state: &mut dyn PointState) {
+        self.line = None;
+        if self.config.limit != 0 && self.written > self.config.limit {
+            return;
+        }
+        let (mut head, mut tail) = (Vec::new(), Vec::new());
+        let _ = write!(
+            head,
+            "{{\"pc\":{},\"op\":\"{}\",\"gas\":{},\"gasCost\":",
+            step.pc,
+            op_name(step.op),
+            step.gas
+        );
+        if !self.config.disable_stack {
+            write_list(&mut tail, "stack", step.stack, |out, word| {
+                let _ = write!(out, "\"{word:#x}\"");
+            });
+        }
+        if self.config.enable_return_data && !step.return_data.is_empty() {
+            let data = hex::encode(step.return_data);
+            let _ = write!(tail, ",\"returnData\":\"0x{data}\"");
+        }
+        if self.config.enable_memory && !step.memory.is_empty() {
+            let words: Vec<&[u8]> = step.memory.chunks(WORD).collect();
+            write_list(&mut tail, "memory", &words, |out, word| {
+                let _ = write!(out, "\"0x{:0<64}\"", hex::encode(word));
+            });
+        }
+        self.write_storage(step, state, &mut tail);
+        if step.refund > 0 {
+            let _ = write!(tail, ",\"refund\":{}", step.refund);
+        }
+        tail.push(b'}');
+        self.line = Some(LogLine {
+            head,
+            tail,
+            depth: step.depth,
+        });
+    }
+
+    /// The contract's slots so far, where the instruction reads or writes one.
+    fn write_storage(
+        &mut self,
+        step: &TracedStep<'_>,
+        state: &mut dyn PointState,
+        tail: &mut Vec<u8>,
+    ) {
+        if self.config.disable_storage {
+            return;
+        }
+        let change = match (step.op, step.stack) {
+            (opcode::SLOAD, [.., slot]) => (*slot, state.slot(step.address, *slot)),
+            (opcode::SSTORE, [.., value, slot]) => (*slot, *value),
+            _ => return,
+        };
+        let slots = self.storage.entry(step.address).or_default();
+        slots.insert(change.0.into(), change.1.into());
+        tail.extend_from_slice(b",\"storage\":{");
+        for (index, (slot, value)) in slots.iter().enumerate() {
+            let separator = if index == 0 { "" } else { "," };
+            let _ = write!(tail, "{separator}\"{slot}\":\"{value}\"");
+        }
+        tail.push(b'}');
+    }
+
+    pub(super) fn step_end(&mut self, end: &StepEnd<'_>, out: &mut TraceWriter) {
+        let Some(mut line) = self.line.take() else {
+            return;
+        };
+        let _ = write!(line.head, "{},\"depth\":{}", end.cost, line.depth);
+        if let Some(failure) = end.failure.filter(|failure| failure.before_step) {
+            // Go's encoder escapes these three.
+            let text = failure
+                .text
+                .replace('<', "\\u003c")
+                .replace('>', "\\u003e")
+                .replace('&', "\\u0026");
+            let _ = write!(line.head, ",\"error\":\"{text}\"");
+        }
+        if self.written > 0 {
+            out.raw(",");
+        }
+        self.written += (line.head.len() + line.tail.len()) as u64;
+        out.bytes(&line.head);
+        out.bytes(&line.tail);
+    }
+
+    pub(super) fn leave_root(&mut self, end: FrameEnd) {
+        self.end = Some(end);
+    }
+
+    pub(super) fn finish(self, end: &TraceEnd, out: &mut TraceWriter) {
+        out.raw("],\"gas\":");
+        out.display(end.gas_used);
+        let failure = self.end.as_ref().map(|end| end.failure.as_ref());
+        // Without any frame it is a deposit that failed.
+        let failed = failure.is_none_or(|failure| failure.is_some());
+        out.raw(",\"failed\":");
+        out.display(failed);
+        out.raw(",\"returnValue\":");
+        match self.end {
+            Some(FrameEnd { output, failure })
+                if failure.as_ref().is_none_or(|failure| failure.is_revert()) =>
+            {
+                out.data(&output);
+            }
+            _ => out.data(&[]),
+        }
+        out.raw("}");
+    }
+}
+
+/// A member that is a list.
+pub(super) fn write_list<T>(
+    out: &mut Vec<u8>,
+    name: &str,
+    items: &[T],
+    write_item: impl Fn(&mut Vec<u8>, &T),
+) {
+    let _ = write!(out, ",\"{name}\":[");
+    for (index, item) in items.iter().enumerate() {
+        if index > 0 {
+            out.push(b',');
+        }
+        write_item(out, item);
+    }
+    out.push(b']');
+}
+
+/// A word of the stack as an address.
+pub(super) fn address_of(word: U256) -> Address {
+    Address::from_word(word.into())
+}

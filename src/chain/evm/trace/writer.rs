@@ -1,0 +1,176 @@
+//! The JSON text of a trace: kept in memory up to a limit, or handed on in chunks as it grows.
+//!
+//! Writing never fails by itself: the first failure is kept, later text is dropped, and whoever
+//! writes asks [`TraceWriter::failed`] now and then. A sink may block while its reader is slow.
+
+use super::TraceError;
+use crate::chain::evm::StateError;
+use alloy_primitives::{U256, hex};
+use std::io::Write;
+
+/// Bytes of a chunk that is handed on.
+const CHUNK: usize = 256 << 10;
+
+/// A function that takes the next chunk, and may block until there is room for it.
+pub type ChunkSink = Box<dyn FnMut(Vec<u8>) -> Result<(), StateError> + Send>;
+
+/// The destination of a trace's text.
+enum TextSink {
+    /// Kept up to this many bytes.
+    Memory {
+        limit: usize,
+    },
+    Chunks(ChunkSink),
+}
+
+/// JSON text that grows at its end.
+pub struct TraceWriter {
+    text: Vec<u8>,
+    sink: TextSink,
+    failure: Option<TraceError>,
+}
+
+impl TraceWriter {
+    /// Keeps the text; more than `limit` bytes are an error.
+    pub fn in_memory(limit: usize) -> Self {
+        Self::new(TextSink::Memory { limit })
+    }
+
+    /// Hands the text on in chunks.
+    pub fn in_chunks(sink: ChunkSink) -> Self {
+        Self::new(TextSink::Chunks(sink))
+    }
+
+    fn new(sink: TextSink) -> Self {
+        Self {
+            text: Vec::new(),
+            sink,
+            failure: None,
+        }
+    }
+
+    pub fn raw(&mut self, text: &str) {
+        self.bytes(text.as_bytes());
+    }
+
+    pub fn bytes(&mut self, text: &[u8]) {
+        if self.failure.is_some() {
+            return;
+        }
+        self.text.extend_from_slice(text);
+        match &mut self.sink {
+            TextSink::Memory { limit } if self.text.len() > *limit => {
+                self.failure = Some(TraceError::TooLarge(*limit >> 20));
+                self.text = Vec::new();
+            }
+            TextSink::Chunks(_) if self.text.len() >= CHUNK => self.flush(),
+            TextSink::Memory { .. } | TextSink::Chunks(_) => {}
+        }
+    }
+
+    pub fn display(&mut self, value: impl std::fmt::Display) {
+        let mut text = Vec::new();
+        let _ = write!(text, "{value}");
+        self.bytes(&text);
+    }
+
+    /// A string, escaped.
+    pub fn string(&mut self, text: &str) {
+        let text = serde_json::to_vec(text).unwrap_or_default();
+        self.bytes(&text);
+    }
+
+    /// A value in quotes that needs no escapes.
+    pub fn quoted(&mut self, value: impl std::fmt::Display) {
+        self.display(format_args!("\"{value}\""));
+    }
+
+    /// Bytes as hexadecimal digits with a prefix.
+    pub fn data(&mut self, data: &[u8]) {
+        self.raw("\"0x");
+        for part in data.chunks(CHUNK) {
+            self.raw(&hex::encode(part));
+        }
+        self.raw("\"");
+    }
+
+    /// A quantity in hexadecimal digits.
+    pub fn quantity(&mut self, number: U256) {
+        self.quoted(format_args!("{number:#x}"));
+    }
+
+    /// The length of the text that has not been handed on, for [`TraceWriter::rewind`].
+    pub fn position(&self) -> usize {
+        self.text.len()
+    }
+
+    /// Takes back what was written to memory after this position.
+    pub fn rewind(&mut self, position: usize) {
+        self.text.truncate(position);
+    }
+
+    pub fn failed(&self) -> bool {
+        self.failure.is_some()
+    }
+
+    pub(super) fn take_failure(&mut self) -> Option<TraceError> {
+        self.failure.take()
+    }
+
+    /// Hands on the text so far.
+    fn flush(&mut self) {
+        if let TextSink::Chunks(sink) = &mut self.sink
+            && let Err(error) = sink(std::mem::take(&mut self.text))
+        {
+            self.failure = Some(error.into());
+        }
+    }
+
+    /// Ends the text. Returns what has not been handed on.
+    pub fn finish(self) -> Result<String, TraceError> {
+        match self.failure {
+            Some(failure) => Err(failure),
+            None => String::from_utf8(self.text)
+                .map_err(|error| StateError::Evm(error.to_string()).into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::{Arc, Mutex};
+
+    #[test]
+    fn text_in_memory_is_bounded() {
+        let mut writer = TraceWriter::in_memory(8);
+        writer.quantity(U256::from(255));
+        assert!(!writer.failed());
+        writer.string("\"");
+        assert!(writer.failed());
+        assert!(matches!(writer.finish(), Err(TraceError::TooLarge(0))));
+    }
+
+    #[test]
+    fn chunks_make_the_whole_text_and_a_failed_sink_ends_it() {
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let taken = seen.clone();
+        let mut writer = TraceWriter::in_chunks(Box::new(move |chunk| {
+            let mut seen = taken.lock().unwrap();
+            seen.push(chunk.len());
+            if seen.len() > 2 {
+                return Err(StateError::Evm("gone".into()));
+            }
+            Ok(())
+        }));
+        writer.data(&vec![7; CHUNK]);
+        assert!(!writer.failed());
+        let whole: usize = seen.lock().unwrap().iter().sum();
+        assert!(whole >= 2 * CHUNK, "{whole}");
+        writer.bytes(&vec![b' '; CHUNK]);
+        assert!(writer.failed());
+        writer.bytes(&vec![b' '; CHUNK]);
+        assert!(writer.finish().is_err());
+        assert!(seen.lock().unwrap().len() <= 3);
+    }
+}

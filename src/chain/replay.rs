@@ -1,0 +1,312 @@
+//! Blocks that are executed again, one transaction after another, on the state before them: for
+//! tracers, and for everything else that looks into a block.
+//!
+//! A [`Replay`] runs a block exactly as the executor did, with the calls before its first
+//! transaction, deposits and forced code. It reads one [`View`]; nothing is stored. Its cost is the
+//! block's gas, within a [`Deadline`]. A block need not be of the chain: [`Replay::of_payload`] runs
+//! any block whose parent is.
+
+use crate::chain::{
+    evm::{Deadline, ParentState, RecordedState, StateError, TraceError, TracePlace, Tracer, Vm},
+    execute::{BlockExecution, InvalidBlock, TransactError, recover},
+    receipt::Receipt,
+    rules::{ChainSpec, MESSAGE_PASSER},
+    transaction::ChainTx,
+    trie::TrieError,
+    view::{ReadError, State, View},
+};
+use alloy_consensus::{Header, transaction::Recovered};
+use alloy_primitives::{Address, B256, Bytes, keccak256};
+use starling_proto::payload::Payload;
+use std::sync::Arc;
+
+/// Why a block cannot be executed again.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    #[error("block #{0} not found")]
+    UnknownNumber(u64),
+    #[error("block {0:#x} not found")]
+    UnknownHash(B256),
+    #[error("genesis is not traceable")]
+    Genesis,
+    #[error(
+        "state at block #{number} is pruned, the oldest state is at block #{oldest}: ask a node with a longer --history.state"
+    )]
+    Pruned { number: u64, oldest: u64 },
+    #[error("the transaction index {index} is out of range: the block has {count}")]
+    Index { index: usize, count: usize },
+    #[error(transparent)]
+    Block(#[from] InvalidBlock),
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+    #[error(transparent)]
+    State(#[from] StateError),
+    #[error(transparent)]
+    Trie(#[from] TrieError),
+    #[error(transparent)]
+    Read(#[from] ReadError),
+}
+
+/// A block that is being executed again.
+pub struct Replay {
+    payload: Arc<Payload>,
+    parent: ParentState,
+    senders: Vec<Address>,
+    execution: BlockExecution,
+    /// Transactions that have been executed.
+    done: usize,
+}
+
+impl Replay {
+    /// The block of this number in `view`.
+    pub fn of_block(
+        spec: &ChainSpec,
+        view: &Arc<View>,
+        number: u64,
+        deadline: &Deadline,
+    ) -> Result<Self, ReplayError> {
+        let payload = view
+            .payload(number)?
+            .ok_or(ReplayError::UnknownNumber(number))?;
+        let senders = view.senders(&payload)?;
+        Self::on(spec, view, payload, senders, deadline)
+    }
+
+    /// A block whose parent is in `view`.
+    pub fn of_payload(
+        spec: &ChainSpec,
+        view: &Arc<View>,
+        payload: Arc<Payload>,
+        deadline: &Deadline,
+    ) -> Result<Self, ReplayError> {
+        let mut senders = Vec::with_capacity(payload.transactions.len());
+        for (index, raw) in payload.transactions.iter().enumerate() {
+            deadline.check()?;
+            senders.push(recover(index, raw)?.signer());
+        }
+        Self::on(spec, view, payload, senders, deadline)
+    }
+
+    /// The block of this number in `view`, on a state that records what is read.
+    pub fn recorded(
+        spec: &ChainSpec,
+        view: &Arc<View>,
+        number: u64,
+        deadline: &Deadline,
+    ) -> Result<RecordedReplay, ReplayError> {
+        let payload = view
+            .payload(number)?
+            .ok_or(ReplayError::UnknownNumber(number))?;
+        let senders = view.senders(&payload)?;
+        let recorded = RecordedState::new(state_before(spec, view, &payload)?);
+        let parent = ParentState::Recorded(recorded.clone());
+        let replay = Self::begin(spec, parent, payload, senders, deadline)?;
+        Ok(RecordedReplay { replay, recorded })
+    }
+
+    fn on(
+        spec: &ChainSpec,
+        view: &Arc<View>,
+        payload: Arc<Payload>,
+        senders: Vec<Address>,
+        deadline: &Deadline,
+    ) -> Result<Self, ReplayError> {
+        let parent = state_before(spec, view, &payload)?.into();
+        Self::begin(spec, parent, payload, senders, deadline)
+    }
+
+    fn begin(
+        spec: &ChainSpec,
+        parent: ParentState,
+        payload: Arc<Payload>,
+        senders: Vec<Address>,
+        deadline: &Deadline,
+    ) -> Result<Self, ReplayError> {
+        let header = &payload.header;
+        let execution =
+            BlockExecution::begin_again(spec, header, parent.clone(), deadline.clone())?;
+        Ok(Self {
+            payload,
+            parent,
+            senders,
+            execution,
+            done: 0,
+        })
+    }
+
+    pub fn header(&self) -> &Header {
+        &self.payload.header
+    }
+
+    pub fn payload(&self) -> &Arc<Payload> {
+        &self.payload
+    }
+
+    /// The state before the block.
+    pub fn parent(&self) -> &ParentState {
+        &self.parent
+    }
+
+    /// Transactions of the block.
+    pub fn count(&self) -> usize {
+        self.payload.transactions.len()
+    }
+
+    /// Transactions that have been executed.
+    pub fn done(&self) -> usize {
+        self.done
+    }
+
+    /// The hash of a transaction.
+    pub fn tx_hash(&self, index: usize) -> Option<B256> {
+        self.payload.transactions.get(index).map(keccak256)
+    }
+
+    /// The next transaction, decoded.
+    fn next(&self) -> Result<NextTransaction, ReplayError> {
+        let index = self.done;
+        let (Some(raw), Some(sender)) = (
+            self.payload.transactions.get(index),
+            self.senders.get(index),
+        ) else {
+            return Err(self.out_of_range(index));
+        };
+        let tx = ChainTx::decode(raw).map_err(|error| InvalidBlock::Undecodable {
+            index,
+            reason: error.to_string(),
+        })?;
+        Ok(NextTransaction {
+            tx: Recovered::new_unchecked(tx, *sender),
+            raw: raw.clone(),
+        })
+    }
+
+    fn out_of_range(&self, index: usize) -> ReplayError {
+        ReplayError::Index {
+            index,
+            count: self.count(),
+        }
+    }
+
+    /// Executes the next transaction.
+    pub fn step(&mut self) -> Result<&Receipt, ReplayError> {
+        let NextTransaction { tx, raw } = self.next()?;
+        let index = self.done;
+        self.done += 1;
+        self.execution
+            .transact(&tx, &raw)
+            .map_err(|error| match error {
+                TransactError::Refused(cause) => InvalidBlock::Transaction { index, cause }.into(),
+                TransactError::State(error) => ReplayError::State(error),
+            })
+    }
+
+    /// Executes the transactions before the one at `index`.
+    pub fn skip_to(&mut self, index: usize) -> Result<(), ReplayError> {
+        if index > self.count() {
+            return Err(self.out_of_range(index));
+        }
+        while self.done < index {
+            self.step()?;
+        }
+        Ok(())
+    }
+
+    /// Executes and traces the next transaction.
+    pub fn trace(&mut self, tracer: &mut Option<Box<Tracer>>) -> Result<&Receipt, ReplayError> {
+        let NextTransaction { tx, raw } = self.next()?;
+        let place = TracePlace {
+            block_hash: Some(self.payload.hash),
+            block_number: self.payload.number(),
+            tx_hash: Some(tx.tx_hash()),
+            tx_index: self.done,
+        };
+        self.done += 1;
+        Ok(self.execution.trace(&tx, &raw, tracer, &place)?)
+    }
+
+    /// Bounds the time of what is executed from now on.
+    pub fn set_deadline(&mut self, deadline: Deadline) {
+        self.execution.vm().set_deadline(deadline);
+    }
+
+    /// The state root at this point of the block.
+    pub fn state_root(&mut self) -> Result<B256, ReplayError> {
+        let changes = self.execution.vm().changes_so_far();
+        Ok(self.parent.update(&changes)?.state_root)
+    }
+
+    /// The EVM at this point of the block.
+    pub fn vm(&mut self) -> &mut Vm {
+        self.execution.vm()
+    }
+
+    pub fn into_vm(self) -> Vm {
+        self.execution.into_vm()
+    }
+}
+
+/// The state before a block whose parent is in `view`.
+fn state_before(
+    spec: &ChainSpec,
+    view: &Arc<View>,
+    payload: &Payload,
+) -> Result<State, ReplayError> {
+    let header = &payload.header;
+    let before = header.number.checked_sub(1).ok_or(ReplayError::Genesis)?;
+    if payload.hash == spec.genesis_hash {
+        return Err(ReplayError::Genesis);
+    }
+    if view.hash_of(before)? != Some(header.parent_hash) {
+        return Err(ReplayError::UnknownHash(header.parent_hash));
+    }
+    view.state_at(before)?.ok_or_else(|| ReplayError::Pruned {
+        number: before,
+        oldest: view.oldest_state(),
+    })
+}
+
+/// A block that is executed again on a state that records what is read.
+pub struct RecordedReplay {
+    replay: Replay,
+    recorded: Arc<RecordedState>,
+}
+
+/// Data that suffice to execute a block without a database.
+pub struct BlockWitness {
+    /// The parent's header, and older ones as far as the block reads their hashes, newest first.
+    pub headers: Vec<Header>,
+    pub codes: Vec<Bytes>,
+    /// Nodes of the tries.
+    pub nodes: Vec<Bytes>,
+}
+
+impl RecordedReplay {
+    /// Executes the whole block and collects what it needed.
+    pub fn witness(mut self, view: &View) -> Result<BlockWitness, ReplayError> {
+        self.replay.skip_to(self.replay.count())?;
+        let changes = self.replay.vm().changes_so_far();
+        let mut reads = self.recorded.reads();
+        // The withdrawals root is that of this account's storage.
+        reads.state.entry(keccak256(MESSAGE_PASSER)).or_default();
+        let state = self.recorded.state();
+        let nodes = state.witness_nodes(&reads.state, &changes)?;
+        let newest = state.header().number;
+        let oldest = reads.oldest_block.unwrap_or(newest).min(newest);
+        let mut headers = Vec::new();
+        for number in (oldest..=newest).rev() {
+            headers.extend(view.header_of(number)?);
+        }
+        Ok(BlockWitness {
+            headers,
+            codes: reads.codes.into_values().collect(),
+            nodes,
+        })
+    }
+}
+
+/// A decoded transaction with its bytes.
+struct NextTransaction {
+    tx: Recovered<ChainTx>,
+    raw: Bytes,
+}

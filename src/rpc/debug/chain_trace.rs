@@ -1,0 +1,120 @@
+//! `debug_subscribe("traceChain", start, end, options)`: the traces of a range of blocks, block by
+//! block.
+//!
+//! A block is traced when the one before has been taken by the subscriber, so a slow one costs
+//! nothing. All such subscriptions together have the share of one client in the queue of tracing
+//! calls.
+
+use super::{
+    options::TraceOptions,
+    trace::{TraceSession, known_number},
+};
+use crate::{
+    chain::evm::{Deadline, TraceWriter},
+    rpc::{
+        api::EventStream,
+        context::RpcContext,
+        error::RpcError,
+        eth::block_arg::{BlockArg, BlockTag},
+        heavy::StartedCall,
+        params::Args,
+        schedule::Client,
+    },
+};
+use futures::{StreamExt, stream};
+use serde_json::value::RawValue;
+use std::sync::Arc;
+
+/// The client that these subscriptions count as. Connections are numbered from zero.
+const CLIENT: Client = Client::Connection(u64::MAX);
+
+/// A range that is being traced.
+struct ChainTrace {
+    context: Arc<RpcContext>,
+    options: TraceOptions,
+    next: u64,
+    end: u64,
+}
+
+/// The traces of the blocks after `start` up to `end`. Blocks without transactions are left out,
+/// except the last.
+pub fn subscribe(context: &Arc<RpcContext>, args: Args) -> Result<EventStream, RpcError> {
+    let mut args = args.at_most(4)?;
+    let (start, end): (BlockTag, BlockTag) = (args.required()?, args.required()?);
+    let options: TraceOptions = args.optional()?.unwrap_or_default();
+    let view = context.view();
+    let number = |tag| known_number(context, &view, BlockArg::Tag(tag));
+    let (start, end) = (number(start)?, number(end)?);
+    if start >= end {
+        return Err(RpcError::server(format!(
+            "end block (#{end}) needs to come after start block (#{start})"
+        )));
+    }
+    let trace = ChainTrace {
+        context: context.clone(),
+        options,
+        next: start + 1,
+        end,
+    };
+    let events = stream::unfold(trace, |mut trace| async move {
+        let event = trace.next_event().await?;
+        Some((event, trace))
+    });
+    // The end of the range does not end the subscription, which would end its connection.
+    Ok(events.chain(stream::pending()).boxed())
+}
+
+impl ChainTrace {
+    /// The next block that has an event.
+    async fn next_event(&mut self) -> Option<Box<RawValue>> {
+        while self.next <= self.end {
+            let number = self.next;
+            self.next += 1;
+            let last = number == self.end;
+            let (context, options) = (self.context.clone(), self.options.clone());
+            let deadline = Deadline::after(context.bounds.trace_timeout);
+            let heavy = &self.context.bounds.heavy;
+            let work = move |deadline: &Deadline, _: &StartedCall| {
+                trace_block(&context, number, last, &options, deadline)
+            };
+            match heavy
+                .trace("debug_traceChain", CLIENT, deadline, work)
+                .await
+            {
+                Ok(Some(event)) => return Some(event),
+                Ok(None) => {}
+                Err(error) => {
+                    tracing::debug!(%error, number, "a traced range ended");
+                    return None;
+                }
+            }
+        }
+        None
+    }
+}
+
+/// The event of one block; `None` for one without transactions.
+fn trace_block(
+    context: &RpcContext,
+    number: u64,
+    last: bool,
+    options: &TraceOptions,
+    deadline: &Deadline,
+) -> Result<Option<Box<RawValue>>, RpcError> {
+    let out = TraceWriter::in_memory(context.bounds.trace_bytes);
+    let mut session = TraceSession::new(context, deadline, options, out);
+    let replay = session.replay(&context.view(), number)?;
+    if replay.count() == 0 && !last {
+        return Ok(None);
+    }
+    let hash = replay.payload().hash;
+    session.raw(&format!(
+        "{{\"block\":\"{number:#x}\",\"hash\":\"{hash}\",\"traces\":"
+    ));
+    session.trace_each(replay)?;
+    session.raw("}");
+    let text = session.finish()?;
+    RawValue::from_string(text)
+        .map(Some)
+        .map_err(|error| RpcError::server(error.to_string()))
+}

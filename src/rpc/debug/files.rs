@@ -1,0 +1,222 @@
+//! Traces in files, and blocks from files: in the folder `traces` of the data directory and nowhere
+//! else.
+//!
+//! A file appears when the whole call has succeeded, since a call may be restarted. Files, and all of
+//! them together, have a largest size; the operator removes them.
+
+use super::{
+    options::TraceOptions,
+    trace::{Traced, by_hash, trace_encoded},
+};
+use crate::{
+    chain::{
+        evm::{Deadline, StateError, StructLogConfig, TraceWriter, Tracer, TracerConfig},
+        replay::Replay,
+    },
+    rpc::{
+        context::RpcContext,
+        error::RpcError,
+        params::{Args, Json},
+    },
+};
+use alloy_primitives::{B256, Bytes, hex};
+use serde::Deserialize;
+use std::{
+    fs,
+    io::{self, Write},
+    path::{Component, Path},
+};
+use tempfile::NamedTempFile;
+
+/// The largest file that is written, in bytes.
+const MOST_BYTES: u64 = 1 << 30;
+/// Bytes of all files in the folder beyond which nothing more is written.
+const MOST_IN_FOLDER: u64 = 16 << 30;
+/// The largest file that is read, in bytes: more than any block has.
+const MOST_READ: u64 = 64 << 20;
+
+/// Options of the `standardTrace` methods, besides those of the struct logger.
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct FileTraceOptions {
+    #[serde(flatten)]
+    log: StructLogConfig,
+    /// Only this transaction of the block.
+    tx_hash: Option<B256>,
+}
+
+fn folder(context: &RpcContext) -> Result<&Path, RpcError> {
+    let missing = "this node has no folder for traces";
+    context
+        .traces
+        .as_deref()
+        .ok_or_else(|| RpcError::server(missing))
+}
+
+fn failed(what: &str) -> impl Fn(io::Error) -> RpcError + '_ {
+    move |error| RpcError::server(format!("{what}: {error}"))
+}
+
+/// `debug_standardTraceBlockToFile(hash, options)`: a file for each transaction.
+pub fn trace_block_to_file(
+    context: &RpcContext,
+    args: Args,
+    deadline: &Deadline,
+    out: TraceWriter,
+) -> Traced {
+    let mut args = args.at_most(2)?;
+    let hash: B256 = args.required()?;
+    let options = args.optional::<Json<FileTraceOptions>>()?;
+    let view = context.view();
+    let replay = by_hash(context, &view, hash, deadline)?;
+    write_files(context, replay, options, deadline, out)
+}
+
+/// `debug_standardTraceBadBlockToFile(hash, options)`: like `debug_standardTraceBlockToFile`, for a
+/// block that `debug_getBadBlocks` lists.
+pub fn trace_bad_block_to_file(
+    context: &RpcContext,
+    args: Args,
+    deadline: &Deadline,
+    out: TraceWriter,
+) -> Traced {
+    let mut args = args.at_most(2)?;
+    let hash: B256 = args.required()?;
+    let options = args.optional::<Json<FileTraceOptions>>()?;
+    let bad = super::trace::bad_block(context, hash)?;
+    let replay = Replay::of_payload(&context.chain.spec, &context.view(), bad, deadline)?;
+    write_files(context, replay, options, deadline, out)
+}
+
+fn write_files(
+    context: &RpcContext,
+    mut replay: Replay,
+    options: Option<Json<FileTraceOptions>>,
+    deadline: &Deadline,
+    mut out: TraceWriter,
+) -> Traced {
+    let options = options.map(|Json(options)| options).unwrap_or_default();
+    let folder = folder(context)?;
+    fs::create_dir_all(folder).map_err(failed("the folder for traces cannot be made"))?;
+    check_space(folder)?;
+    let wanted = |replay: &Replay, index| {
+        let hash = replay.tx_hash(index);
+        options.tx_hash.is_none() || options.tx_hash == hash
+    };
+    if !(0..replay.count()).any(|index| wanted(&replay, index)) {
+        let hash = options.tx_hash.unwrap_or_default();
+        let text = format!("transaction {hash:#x} not found in block");
+        return Err(RpcError::server(text));
+    }
+    let mut files = Vec::new();
+    for index in 0..replay.count() {
+        deadline.check()?;
+        if !wanted(&replay, index) {
+            replay.step()?;
+            continue;
+        }
+        files.push(trace_to_file(&mut replay, folder, options.log, deadline)?);
+        if options.tx_hash.is_some() {
+            break;
+        }
+    }
+    out.raw("[");
+    for (index, file) in files.into_iter().enumerate() {
+        let (_, path) = file
+            .keep()
+            .map_err(|error| RpcError::server(format!("a trace cannot be kept: {error}")))?;
+        out.raw(if index == 0 { "" } else { "," });
+        out.string(&path.display().to_string());
+    }
+    out.raw("]");
+    Ok(out.finish()?)
+}
+
+/// Traces the next transaction of a block.
+fn trace_to_file(
+    replay: &mut Replay,
+    folder: &Path,
+    config: StructLogConfig,
+    deadline: &Deadline,
+) -> Result<NamedTempFile, RpcError> {
+    let index = replay.done();
+    let short = |hash: B256| hex::encode_prefixed(&hash[..4]);
+    let block = short(replay.payload().hash);
+    let tx = short(replay.tx_hash(index).unwrap_or_default());
+    let file = tempfile::Builder::new()
+        .prefix(&format!("block_{block}-{index}-{tx}-"))
+        .tempfile_in(folder)
+        .map_err(failed("a file for a trace cannot be made"))?;
+    let mut writer = file
+        .reopen()
+        .map_err(failed("a file for a trace cannot be opened"))?;
+    let (mut left, deadline) = (MOST_BYTES, deadline.clone());
+    let out = TraceWriter::in_chunks(Box::new(move |chunk| {
+        deadline.check()?;
+        left = left.checked_sub(chunk.len() as u64).ok_or_else(|| {
+            StateError::Evm(format!("the trace is larger than {} MB", MOST_BYTES >> 20))
+        })?;
+        let written = writer.write_all(&chunk);
+        written.map_err(|error| StateError::Evm(format!("a trace cannot be written: {error}")))
+    }));
+    let mut tracer = Some(Box::new(Tracer::new(TracerConfig::JsonLog(config), out)));
+    replay.trace(&mut tracer)?;
+    if let Some(tracer) = tracer {
+        let rest = tracer.finish()?;
+        let mut file = file.as_file();
+        file.write_all(rest.as_bytes())
+            .map_err(failed("a trace cannot be written"))?;
+    }
+    Ok(file)
+}
+
+fn check_space(folder: &Path) -> Result<(), RpcError> {
+    let entries = fs::read_dir(folder).map_err(failed("the folder for traces cannot be read"))?;
+    let sizes = entries.filter_map(|entry| entry.ok()?.metadata().ok());
+    let bytes: u64 = sizes.map(|file| file.len()).sum();
+    if bytes > MOST_IN_FOLDER {
+        return Err(RpcError::server(format!(
+            "the files in {} take {} MB: remove some of them first",
+            folder.display(),
+            bytes >> 20
+        )));
+    }
+    Ok(())
+}
+
+/// `debug_traceBlockFromFile(name, options)`: a block in RLP from the folder for traces.
+pub fn trace_block_from_file(
+    context: &RpcContext,
+    args: Args,
+    deadline: &Deadline,
+    out: TraceWriter,
+) -> Traced {
+    let mut args = args.at_most(2)?;
+    let name: String = args.required()?;
+    let options: TraceOptions = args.optional()?.unwrap_or_default();
+    let folder = folder(context)?;
+    let inside = Path::new(&name)
+        .strip_prefix(folder)
+        .unwrap_or(Path::new(&name));
+    let plain = |part: Component<'_>| matches!(part, Component::Normal(_));
+    if name.is_empty() || !inside.components().all(plain) {
+        return Err(RpcError::server(format!(
+            "could not read file: it must be in {}",
+            folder.display()
+        )));
+    }
+    let path = folder.join(inside);
+    let read = || -> io::Result<Bytes> {
+        // A link could lead out of the folder.
+        let path = path.canonicalize()?;
+        if !path.starts_with(folder.canonicalize()?) {
+            return Err(io::Error::other("it is not in the folder for traces"));
+        }
+        if fs::metadata(&path)?.len() > MOST_READ {
+            return Err(io::Error::other("it is larger than any block"));
+        }
+        fs::read(path).map(Bytes::from)
+    };
+    let rlp = read().map_err(failed("could not read file"))?;
+    trace_encoded(context, rlp, &options, deadline, out)
+}

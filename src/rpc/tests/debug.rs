@@ -1,0 +1,311 @@
+//! The `debug` namespace: tracing of calls and blocks, its bounds, and its files.
+
+use super::{
+    POST, Server, Setup,
+    chain::{CONTRACT, Chain, RICH},
+};
+use crate::rpc::RpcContext;
+use alloy_primitives::B256;
+use serde_json::{Value, json};
+use starling_proto::fork::Fork;
+
+/// Jumps for ever.
+const LOOP: &str = "0x5b600056";
+/// Jumps until the counter in its calldata is zero.
+const COUNTDOWN: &str = "0x6000355b600190038060035700";
+/// Stores and logs, calls the identity precompile, reverts with four bytes.
+const BUSY: &str = "0x602a60015560aa60006000a1600060006000600060045afa5060046000fd";
+
+async fn chain(change: impl FnOnce(&mut RpcContext)) -> Chain {
+    let mut chain = Chain::new(Fork::Isthmus).with(change);
+    chain.add(&[]);
+    chain.serve(&["debug", "eth"]);
+    chain
+}
+
+fn call_with(code: &str, options: Value) -> Value {
+    let mut options = options;
+    options["stateOverrides"] = json!({ CONTRACT.to_string(): { "code": code } });
+    json!([{ "from": RICH, "to": CONTRACT, "gas": "0x186a0" }, "latest", options])
+}
+
+#[tokio::test]
+async fn it_is_served_only_where_it_is_named() {
+    let mut chain = chain(|_| ()).await;
+    chain.serve(&["eth"]);
+    let (code, _) = chain.error("debug_traceCall", json!([])).await;
+    assert_eq!(code, -32601);
+}
+
+#[tokio::test]
+async fn struct_logs_are_lines_in_geths_form() {
+    let chain = chain(|_| ()).await;
+    let code = "0x602a600155600154";
+    let params = call_with(code, json!({ "enableMemory": true }));
+    let trace = chain.result("debug_traceCall", params).await;
+    assert_eq!(trace["failed"], false);
+    assert_eq!(trace["returnValue"], "0x");
+    let word = |number: u64| format!("{}", B256::from(alloy_primitives::U256::from(number)));
+    let logs = trace["structLogs"].as_array().unwrap();
+    let ops: Vec<_> = logs.iter().map(|log| log["op"].as_str().unwrap()).collect();
+    assert_eq!(ops, ["PUSH1", "PUSH1", "SSTORE", "PUSH1", "SLOAD", "STOP"]);
+    assert_eq!(
+        logs[0],
+        json!({ "pc": 0, "op": "PUSH1", "gas": 79_000, "gasCost": 3, "depth": 1, "stack": [] })
+    );
+    assert_eq!(logs[2]["storage"], json!({ word(1): word(0x2a) }));
+    assert_eq!(logs[2]["gasCost"], 5_000);
+    assert_eq!(logs[4]["stack"], json!(["0x1"]));
+    assert_eq!(logs[4]["gasCost"], 100);
+    let limited = call_with(code, json!({ "limit": 100 }));
+    let trace = chain.result("debug_traceCall", limited).await;
+    assert_eq!(trace["structLogs"].as_array().unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn a_step_that_cannot_run_carries_its_error() {
+    let chain = chain(|_| ()).await;
+    for (code, error) in [
+        ("0x01", "stack underflow (0 <=> 2)"),
+        ("0x63ffffffff51", "out of gas"),
+    ] {
+        let trace = chain
+            .result("debug_traceCall", call_with(code, json!({})))
+            .await;
+        assert_eq!(trace["failed"], true, "{trace}");
+        let last = trace["structLogs"]
+            .as_array()
+            .unwrap()
+            .last()
+            .unwrap()
+            .clone();
+        assert_eq!(last["error"], error, "{trace}");
+    }
+    let trace = chain
+        .result("debug_traceCall", call_with("0xfe", json!({})))
+        .await;
+    assert_eq!(trace["structLogs"][0].get("error"), None);
+    let options = json!({ "tracer": "callTracer" });
+    let frame = chain
+        .result("debug_traceCall", call_with("0xfe", options))
+        .await;
+    assert_eq!(frame["error"], "invalid opcode: INVALID");
+    assert_eq!(frame["gasUsed"], "0x186a0");
+}
+
+#[tokio::test]
+async fn tracers_are_chosen_by_name() {
+    let chain = chain(|_| ()).await;
+    let trace = async |options: Value| {
+        chain
+            .result("debug_traceCall", call_with(BUSY, options))
+            .await
+    };
+    let frame = trace(json!({ "tracer": "callTracer", "tracerConfig": { "withLog": true } })).await;
+    assert_eq!(frame["type"], "CALL");
+    let parts =
+        json!({ "callTracer": { "withLog": true }, "noopTracer": null, "4byteTracer": null });
+    let mux = trace(json!({ "tracer": "muxTracer", "tracerConfig": parts })).await;
+    assert_eq!(mux["callTracer"], frame);
+    assert_eq!(
+        (&mux["noopTracer"], &mux["4byteTracer"]),
+        (&json!({}), &json!({}))
+    );
+    let flat = trace(json!({ "tracer": "flatCallTracer" })).await;
+    assert_eq!(flat[0]["action"]["callType"], "call");
+    let before = trace(json!({ "tracer": "prestateTracer" })).await;
+    let contract = &before[format!("{CONTRACT:#x}")];
+    assert_eq!(contract["code"], BUSY);
+    let diff = json!({ "tracer": "prestateTracer", "tracerConfig": { "diffMode": true } });
+    let diff = trace(diff).await;
+    assert!(diff["post"].is_object() && diff["pre"].is_object());
+    let bundler = trace(json!({ "tracer": "erc7562Tracer" })).await;
+    assert_eq!(bundler["usedOpcodes"]["0x55"], 1);
+    let (code, message) = chain
+        .error("debug_traceCall", call_with(BUSY, json!({ "tracer": "x" })))
+        .await;
+    assert_eq!(
+        (code, message.ends_with("not found")),
+        (-32602, true),
+        "{message}"
+    );
+}
+
+#[tokio::test]
+async fn what_cannot_be_traced_is_told_in_geths_words() {
+    let chain = chain(|_| ()).await;
+    let hash = B256::repeat_byte(7);
+    let unknown = format!("block {hash:#x} not found");
+    for (method, params, text) in [
+        (
+            "debug_traceTransaction",
+            json!([hash]),
+            "transaction not found",
+        ),
+        (
+            "debug_traceBlockByNumber",
+            json!(["earliest"]),
+            "genesis is not traceable",
+        ),
+        (
+            "debug_traceBlockByNumber",
+            json!(["0x64"]),
+            "block #100 not found",
+        ),
+        ("debug_traceBlockByHash", json!([hash]), unknown.as_str()),
+        (
+            "debug_traceBlock",
+            json!(["0xc0"]),
+            "could not decode block",
+        ),
+        ("debug_traceBadBlock", json!([hash]), "bad block 0x0707"),
+        (
+            "debug_traceCall",
+            json!([{}, "pending"]),
+            "tracing on top of pending is not supported",
+        ),
+        ("debug_memStats", json!([]), "this node is not a Go program"),
+        ("debug_preimage", json!([hash]), "unknown preimage"),
+    ] {
+        chain.fails(method, params, text).await;
+    }
+    assert_eq!(
+        chain.result("debug_getBadBlocks", json!([])).await,
+        json!([])
+    );
+}
+
+#[tokio::test]
+async fn time_memory_and_gas_of_a_trace_are_bounded() {
+    let chain = chain(|context| context.bounds.trace_bytes = 1 << 20).await;
+    let endless = |options: Value| {
+        let mut params = call_with(LOOP, options);
+        params[0]["gas"] = json!("0xffffffffffff");
+        params
+    };
+    let large = "the trace is larger than 1 MB";
+    chain
+        .fails("debug_traceCall", endless(json!({})), large)
+        .await;
+    // The gas cap ends it, or its time.
+    let silent = json!({ "tracer": "noopTracer", "timeout": "1ms" });
+    chain
+        .fails("debug_traceCall", endless(silent), "execution timeout")
+        .await;
+    let capped = json!({ "tracer": "callTracer", "timeout": "10m" });
+    let frame = chain.result("debug_traceCall", endless(capped)).await;
+    assert_eq!(frame["gas"], "0x2faf080");
+    assert_eq!(frame["error"], "out of gas");
+    // Calls with a megabyte of input each.
+    let greedy = "0x5b6000600062100000600060045afa50600056";
+    let mut params = call_with(greedy, json!({ "tracer": "callTracer" }));
+    params[0]["gas"] = json!("0x2faf080");
+    chain
+        .fails("debug_traceCall", params, "the trace is larger than 32 MB")
+        .await;
+}
+
+#[tokio::test]
+async fn bundles_of_calls_see_what_earlier_ones_changed() {
+    let chain = chain(|_| ()).await;
+    // Adds one to slot 0 and returns it.
+    let code = "0x60005460010180600055600052602060 00f3".replace(' ', "");
+    let call = json!({ "to": CONTRACT, "gas": "0x186a0" });
+    let options = json!({
+        "tracer": "callTracer",
+        "stateOverrides": { CONTRACT.to_string(): { "code": code } },
+    });
+    let bundles = json!([{ "transactions": [call, call] }, { "transactions": [call] }]);
+    let params = json!([bundles, { "blockNumber": "latest" }, options]);
+    let traces = chain.result("debug_traceCallMany", params).await;
+    let output = |bundle: usize, call: usize| traces[bundle][call]["output"].clone();
+    let word = |number: u64| json!(format!("0x{number:064x}"));
+    assert_eq!(output(0, 0), word(1));
+    assert_eq!(output(0, 1), word(2));
+    assert_eq!(output(1, 0), word(3));
+}
+
+#[tokio::test]
+async fn blocks_are_executed_again_and_written_to_files_inside_their_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let traces = folder.path().join("traces");
+    let chain = chain(|context| context.traces = Some(traces.clone())).await;
+    let hash = chain.head().hash;
+    let options = json!({ "tracer": "callTracer" });
+    let by_hash = chain
+        .result("debug_traceBlockByHash", json!([hash, options]))
+        .await;
+    assert_eq!(by_hash[0]["result"]["type"], "CALL");
+    let rlp = chain.result("debug_getRawBlock", json!(["latest"])).await;
+    let by_rlp = chain
+        .result("debug_traceBlock", json!([rlp, options]))
+        .await;
+    assert_eq!(by_rlp, by_hash);
+    let files = chain
+        .result("debug_standardTraceBlockToFile", json!([hash]))
+        .await;
+    let file = std::path::Path::new(files[0].as_str().unwrap());
+    assert!(file.starts_with(&traces), "{files}");
+    let text = std::fs::read_to_string(file).unwrap();
+    assert!(
+        text.lines()
+            .all(|line| serde_json::from_str::<Value>(line).is_ok()),
+        "{text}"
+    );
+    let block = alloy_primitives::hex::decode(rlp.as_str().unwrap()).unwrap();
+    std::fs::write(traces.join("block.rlp"), &block).unwrap();
+    std::fs::write(folder.path().join("outside.rlp"), &block).unwrap();
+    std::os::unix::fs::symlink(folder.path().join("outside.rlp"), traces.join("link")).unwrap();
+    let from = |name: &str| json!([name, options]);
+    let inside = chain
+        .result("debug_traceBlockFromFile", from("block.rlp"))
+        .await;
+    assert_eq!(inside, by_hash);
+    for name in ["../outside.rlp", "/etc/passwd", "link", "", ".", "missing"] {
+        let start = "could not read file";
+        chain
+            .fails("debug_traceBlockFromFile", from(name), start)
+            .await;
+    }
+}
+
+#[tokio::test]
+async fn over_http_a_large_trace_comes_in_parts() {
+    let mut chain = chain(|context| context.bounds.trace_bytes = 1 << 20).await;
+    let api = std::mem::take(&mut chain.api);
+    let server = Server::of(api, Setup::default()).await;
+    // Some 50,000 lines: more than the bound on what is kept in memory.
+    let mut params = call_with(COUNTDOWN, json!({ "timeout": "1m" }));
+    params[0]["gas"] = json!("0x1e8480");
+    params[0]["input"] = json!(format!("0x{:064x}", 10_000));
+    let request =
+        json!({ "jsonrpc": "2.0", "id": 1, "method": "debug_traceCall", "params": params });
+    let (status, answer) = server.http(POST, &request.to_string()).await;
+    assert_eq!(status, 200);
+    let (headers, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(
+        headers
+            .to_lowercase()
+            .contains("transfer-encoding: chunked"),
+        "{headers}"
+    );
+    let answer: Value = serde_json::from_str(&joined(body)).unwrap();
+    let logs = answer["result"]["structLogs"].as_array().unwrap();
+    assert!(logs.len() > 50_000, "{}", logs.len());
+    assert_eq!(answer["result"]["failed"], false);
+    assert_eq!(answer["id"], 1);
+}
+
+/// A body without the lengths of its parts.
+fn joined(mut body: &str) -> String {
+    let mut whole = String::new();
+    while let Some((length, rest)) = body.split_once("\r\n") {
+        let length = usize::from_str_radix(length, 16).unwrap();
+        whole.push_str(&rest[..length]);
+        body = rest[length..].strip_prefix("\r\n").unwrap();
+        if length == 0 {
+            break;
+        }
+    }
+    whole
+}

@@ -1,0 +1,293 @@
+//! op-geth's answers on two recorded chains, replayed against a node that has imported the chain:
+//! blocks, receipts, logs, proofs, past state, every tracer, raw objects.
+//!
+//! Each answer is equal, or of a kind that `docs/differences.md` explains. A witness, which has no
+//! order, must instead suffice to execute its block.
+
+use crate::{
+    derive::Recording,
+    net::{Running, ask, call, free_port, number, starling, wait},
+};
+use alloy_consensus::Header;
+use alloy_primitives::Bytes;
+use serde_json::{Map, Value, json};
+use starling::chain::{
+    block_rlp, evm::WitnessState, execute::validate, genesis, rules::ChainSpec, trie::Witness,
+};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    process::Stdio,
+    sync::Arc,
+    time::Duration,
+};
+
+/// Members that op-geth of the recording does not print.
+const UNPRINTED: [&str; 4] = [
+    "blockTimestamp",
+    "totalDifficulty",
+    "l1FeeScalar",
+    "daFootprintGasScalar",
+];
+/// Members that the receipts of deposits have here.
+const L1_OF_DEPOSITS: [&str; 8] = [
+    "l1Fee",
+    "l1GasPrice",
+    "l1GasUsed",
+    "l1BaseFeeScalar",
+    "l1BlobBaseFee",
+    "l1BlobBaseFeeScalar",
+    "operatorFeeScalar",
+    "operatorFeeConstant",
+];
+
+/// A kind of request with more or fewer equal answers than all.
+struct ExplainedKind {
+    /// The method, for tracers with the name of the tracer.
+    kind: &'static str,
+    /// The most answers that may differ, on both chains together.
+    most: usize,
+}
+
+/// Reasons are in `docs/differences.md`, "Answers that differ from op-geth's".
+const EXPLAINED: [ExplainedKind; 6] = [
+    ExplainedKind {
+        kind: "debug_accountRange",
+        most: 2,
+    },
+    ExplainedKind {
+        kind: "debug_executionWitness",
+        most: 10,
+    },
+    ExplainedKind {
+        kind: "debug_storageRangeAt",
+        most: 36,
+    },
+    ExplainedKind {
+        kind: "debug_traceBlockByHash script",
+        most: 21,
+    },
+    ExplainedKind {
+        kind: "eth_createAccessList",
+        most: 11,
+    },
+    ExplainedKind {
+        kind: "eth_simulateV1",
+        most: 49,
+    },
+];
+
+/// A node that has imported a recorded chain.
+struct ImportedNode {
+    _process: Running,
+    url: String,
+    folder: tempfile::TempDir,
+}
+
+impl ImportedNode {
+    fn start(recording: &Recording) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let data = folder.path().join("data");
+        let genesis = unpacked(&recording.folder.join("l2-genesis.json.zst"), folder.path());
+        let blocks = recording.block_file(folder.path(), u64::MAX);
+        for (command, file) in [("init", &genesis), ("import", &blocks)] {
+            let status = starling()
+                .arg(command)
+                .arg(format!("--datadir={}", data.display()))
+                .args((command == "import").then_some("--gcmode=archive"))
+                .arg(file)
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .status();
+            assert!(status.expect("it runs").success(), "{command}");
+        }
+        let [port, auth] = [free_port(), free_port()];
+        let child = starling()
+            .arg("execution")
+            .arg(format!("--datadir={}", data.display()))
+            .args(["--gcmode=archive", "--http"])
+            .arg(format!("--http.port={port}"))
+            .arg("--http.api=eth,net,web3,txpool,debug")
+            .arg(format!("--authrpc.port={auth}"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the node starts");
+        let process = Running { child };
+        let url = format!("http://127.0.0.1:{port}");
+        wait("the node's RPC", Duration::from_secs(60), || {
+            call(&url, "eth_chainId", json!([])).ok()
+        });
+        Self {
+            _process: process,
+            url,
+            folder,
+        }
+    }
+}
+
+/// A file without its compression.
+fn unpacked(file: &Path, folder: &Path) -> PathBuf {
+    let packed = std::fs::read(file).expect("a file of the recording");
+    let plain = folder.join("genesis.json");
+    std::fs::write(&plain, zstd::decode_all(&packed[..]).expect("zstd")).expect("a file");
+    plain
+}
+
+/// An answer without what the recording cannot have, addresses in lower case.
+fn normal(value: &Value) -> Value {
+    match value {
+        Value::Object(members) => {
+            let deposit = members.get("type") == Some(&json!("0x7e"))
+                && members.contains_key("transactionHash");
+            let kept = members.iter().filter(|(name, _)| {
+                !UNPRINTED.contains(&name.as_str())
+                    && !(deposit && L1_OF_DEPOSITS.contains(&name.as_str()))
+            });
+            let step = members.contains_key("pc");
+            let kept = kept.map(|(name, value)| match name.as_str() {
+                "storage" if step => (name.clone(), without_prefixes(value)),
+                _ => (name.clone(), normal(value)),
+            });
+            Value::Object(kept.collect())
+        }
+        Value::Array(items) => items.iter().map(normal).collect(),
+        Value::String(text) if text.starts_with("0x") => text.to_lowercase().into(),
+        other => other.clone(),
+    }
+}
+
+/// The slots of a step. op-geth of the recording prints them without `0x`, newer versions with it.
+fn without_prefixes(slots: &Value) -> Value {
+    let plain = |text: &str| text.trim_start_matches("0x").to_owned();
+    let slots = slots.as_object().into_iter().flatten();
+    let slots = slots.map(|(slot, value)| {
+        let value = value.as_str().map(plain).unwrap_or_default();
+        (plain(slot), Value::from(value))
+    });
+    Value::Object(slots.collect())
+}
+
+/// The method, for tracers with the name of the tracer.
+fn kind(request: &Value) -> String {
+    let method = request["method"].as_str().expect("a method");
+    let options = request["params"]
+        .as_array()
+        .and_then(|params| params.last());
+    let Some(options) = options
+        .and_then(Value::as_object)
+        .filter(|_| is_trace(method))
+    else {
+        return method.to_owned();
+    };
+    let tracer = options.get("tracer").and_then(Value::as_str);
+    let tracer = tracer.map(|name| {
+        if name.starts_with('{') {
+            "script"
+        } else {
+            name
+        }
+    });
+    format!("{method} {}", tracer.unwrap_or("struct logs"))
+}
+
+fn is_trace(method: &str) -> bool {
+    method.starts_with("debug_trace")
+}
+
+/// Whether an answer equals the recorded one.
+fn equal(url: &str, request: &Value) -> bool {
+    let method = request["method"].as_str().expect("a method");
+    let got = call(url, method, request["params"].clone());
+    let want = request["answer"]
+        .as_object()
+        .cloned()
+        .unwrap_or_else(Map::new);
+    match (want.get("error"), got) {
+        (Some(want), Err(got)) => want["code"] == got["code"] && want["message"] == got["message"],
+        (None, Ok(got)) => normal(&want["result"]) == normal(&got),
+        _ => false,
+    }
+}
+
+/// Executes a block with nothing but the node's witness of it.
+fn check_witness(node: &ImportedNode, spec: &ChainSpec, block: &Value) {
+    let bytes = |value: Value| -> Vec<Bytes> { serde_json::from_value(value).expect("bytes") };
+    let witness = ask(&node.url, "debug_executionWitness", json!([block]));
+    let raw = ask(&node.url, "debug_getRawBlock", json!([block]));
+    let raw: Bytes = serde_json::from_value(raw).expect("bytes");
+    let payload = block_rlp::decode(raw).expect("a block");
+    let headers: Vec<Header> = serde_json::from_value(witness["headers"].clone()).expect("headers");
+    let parent = headers.first().expect("the parent's header").clone();
+    assert_eq!(parent.hash_slow(), payload.parent_hash());
+    let encoded = headers
+        .iter()
+        .map(|header| Bytes::from(alloy_rlp::encode(header)));
+    let parts = [&witness["state"], &witness["codes"]].map(|part| bytes(part.clone()));
+    let witness = Witness::new(parts.concat().into_iter().chain(encoded));
+    let state = WitnessState {
+        witness,
+        header: parent,
+    };
+    let executed = validate(spec, state, Arc::new(payload)).expect("the witness is complete");
+    assert!(!executed.receipts.is_empty());
+}
+
+/// The number of answers that differ, by kind of request.
+fn differing(chain: &str) -> Option<BTreeMap<String, usize>> {
+    let recording = Recording::of(chain)?;
+    let file = starling_testkit::fixture(&format!("rpc-live/{chain}.jsonl.zst"))?;
+    let packed = std::fs::read(file).expect("a file of the recording");
+    let text = String::from_utf8(zstd::decode_all(&packed[..]).expect("zstd")).expect("text");
+    let node = ImportedNode::start(&recording);
+    let head = call(&node.url, "eth_blockNumber", json!([])).expect("a head");
+    assert!(number(&head) > 0, "{chain} was imported");
+    let genesis = std::fs::read_to_string(node.folder.path().join("genesis.json"));
+    let spec = genesis::parse(&genesis.expect("a file"))
+        .expect("a genesis")
+        .spec;
+    let mut differing = BTreeMap::new();
+    for line in text.lines() {
+        let request: Value = serde_json::from_str(line).expect("JSON");
+        if request["method"] == "debug_executionWitness" {
+            check_witness(&node, &spec, &request["params"][0]);
+        }
+        if !equal(&node.url, &request) {
+            *differing.entry(kind(&request)).or_default() += 1;
+        }
+    }
+    Some(differing)
+}
+
+#[test]
+fn answers_are_those_of_op_geth() {
+    let mut all: BTreeMap<String, usize> = BTreeMap::new();
+    for chain in ["ladder-singular", "jovian-span"] {
+        let Some(differing) = differing(chain) else {
+            return;
+        };
+        for (kind, count) in differing {
+            *all.entry(kind).or_default() += count;
+        }
+    }
+    let most = |kind: &str| {
+        let explained = EXPLAINED.iter().find(|explained| explained.kind == kind);
+        explained.map_or(0, |explained| explained.most)
+    };
+    let unexplained: Vec<_> = all
+        .iter()
+        .filter(|(kind, count)| **count > most(kind))
+        .collect();
+    assert!(
+        unexplained.is_empty(),
+        "answers that differ from op-geth's: {unexplained:?}"
+    );
+    for explained in &EXPLAINED {
+        assert!(
+            all.contains_key(explained.kind),
+            "{} does not differ any more: take it off the list",
+            explained.kind
+        );
+    }
+}
