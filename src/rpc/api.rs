@@ -236,7 +236,11 @@ fn bind_rollup(method: Method, context: Arc<RollupContext>) -> Option<BoundMetho
             async move { function(&context, args) }.boxed()
         }),
         Method::RollupAsync(function) => Box::new(move |args, _| function(context.clone(), args)),
-        Method::Quick(_) | Method::Read(_) | Method::Heavy(_) | Method::Async(_) => return None,
+        Method::Quick(_)
+        | Method::Read(_)
+        | Method::Heavy(_)
+        | Method::Trace(_)
+        | Method::Async(_) => return None,
     })
 }
 
