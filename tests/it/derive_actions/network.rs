@@ -24,25 +24,27 @@ use std::{
 };
 
 /// Seconds between the blocks of L1, and of L2.
-const PERIOD: u64 = 2;
+pub const PERIOD: u64 = 2;
 /// Age of both chains at the start, seconds.
 const AGE: u64 = 200;
 /// L1 blocks at the start: more than the deepest reorg.
 const L1_BLOCKS: u64 = 80;
 
-struct ReorgNetwork {
-    l1: CoreL1,
-    rollup: RollupConfig,
-    sequencer: Verifier,
-    replicas: [Verifier; 2],
+pub struct ReorgNetwork {
+    pub l1: CoreL1,
+    pub rollup: RollupConfig,
+    pub sequencer: Verifier,
+    pub replicas: [Verifier; 2],
+    /// Options by which every node reads L1.
+    links: Vec<String>,
     channels: u8,
     /// Transactions that were sent, by hash.
     sent: HashMap<String, Bytes>,
-    folder: tempfile::TempDir,
+    pub folder: tempfile::TempDir,
 }
 
 impl ReorgNetwork {
-    fn start() -> Self {
+    pub fn start(links: impl FnOnce(&CoreL1) -> Vec<String>) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let files = ActionFiles::new(&ActionPlan {
             start: clock::unix_now() - AGE,
@@ -56,6 +58,7 @@ impl ReorgNetwork {
         std::fs::write(&key, hex::encode(account(OWNER).key)).expect("a file");
         let mut l1 = CoreL1::start(&files.l1_genesis.to_string(), PERIOD);
         l1.mine_to(L1_BLOCKS);
+        let links = links(&l1);
         let swarm = |options: &[String]| {
             let shared = [
                 "--p2p.no-discovery".into(),
@@ -63,7 +66,8 @@ impl ReorgNetwork {
                 format!("--p2p.listen.tcp={}", free_port()),
                 "--http.api=eth,net,opp2p".into(),
             ];
-            Verifier::in_swarm(folder.path(), &l1.url, &[&shared[..], options].concat())
+            let options = [&shared[..], &links, options].concat();
+            Verifier::in_swarm(folder.path(), &l1.url, &options)
         };
         let sequencer = swarm(&[
             "--sequencer.enabled".into(),
@@ -80,6 +84,7 @@ impl ReorgNetwork {
             rollup: files.rollup,
             sequencer,
             replicas,
+            links,
             channels: 0,
             sent: HashMap::new(),
             folder,
@@ -150,7 +155,7 @@ impl ReorgNetwork {
     }
 
     /// Waits until every node has derived all of L1. Their safe head is the same.
-    fn settle(&mut self) -> Value {
+    pub fn settle(&mut self) -> Value {
         let head = self.l1.head_hash();
         let safe = self.sequencer.wait_until_derived(&head)["safe_l2"].take();
         for replica in &mut self.replicas {
@@ -192,8 +197,8 @@ impl ReorgNetwork {
 
     /// A node that has seen nothing but L1 as it is now agrees with every node on the safe head at
     /// each L1 block.
-    fn check_against_a_fresh_derivation(&self, safe: &Value) {
-        let mut fresh = Verifier::start(self.folder.path(), &self.l1.url, &[]);
+    pub fn check_against_a_fresh_derivation(&self, safe: &Value) {
+        let mut fresh = Verifier::start(self.folder.path(), &self.l1.url, &self.links);
         let status = fresh.wait_until_derived(&self.l1.head_hash());
         assert_eq!(status["safe_l2"], *safe);
         for at in 0..=self.l1.height() {
@@ -296,7 +301,7 @@ fn check_tags(block: impl Fn(Value) -> Result<Value, Value>, findings: &mut Vec<
 
 #[test]
 fn l1_reorgs_of_1_to_64_blocks_leave_one_safe_chain_on_every_node() {
-    let mut network = ReorgNetwork::start();
+    let mut network = ReorgNetwork::start(|_| vec![]);
     network.sequenced();
     network.transfer();
     let watch = StatusWatch::start(&network.nodes());
