@@ -133,8 +133,8 @@ fn mine(l1: &mut CoreL1, last: u64) {
 /// Bytes that nobody can compress.
 fn random(seed: u64, len: usize) -> Vec<u8> {
     let words = 0..len.div_ceil(32) as u64;
-    let bytes = words
-        .flat_map(|word| keccak256([seed.to_be_bytes(), word.to_be_bytes()].concat()).0);
+    let bytes =
+        words.flat_map(|word| keccak256([seed.to_be_bytes(), word.to_be_bytes()].concat()).0);
     bytes.take(len).collect()
 }
 

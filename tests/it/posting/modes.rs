@@ -268,7 +268,12 @@ fn post(chain: &MadeChain, l1: &PostingL1, mode: &PostingMode, label: &str) {
     let channels = inbox.channels(&posted);
     has_kinds(mode.name, &posted);
     holds_the_chain(chain, &channels);
-    keep_frames(&format!("{label}-{}", mode.name), &inbox, &posted, &channels);
+    keep_frames(
+        &format!("{label}-{}", mode.name),
+        &inbox,
+        &posted,
+        &channels,
+    );
     let bytes: usize = channels.iter().map(|channel| channel.bytes).sum();
     println!(
         "{label} {}: {} transactions, {} channels, {bytes} bytes; safe after {posting:.1?}, derived after {:.1?}",
