@@ -18,7 +18,6 @@ use crate::{
     l1_blobs::L1,
     net::{Running, call, client, free_port, wait},
 };
-use alloy_primitives::Bytes;
 use serde_json::json;
 use std::{
     path::Path,
@@ -199,27 +198,32 @@ fn holds_the_chain(chain: &MadeChain, channels: &[PostedChannel]) {
     }
 }
 
-/// Writes the data items of a mode, and the blocks that they hold.
+/// Writes the data items of a mode, and the blocks that they hold, a line each.
 fn keep_frames(name: &str, inbox: &InboxReader, posted: &[PostedTx], channels: &[PostedChannel]) {
     let Some(folder) = std::env::var_os("STARLING_POSTING_FRAMES") else {
         return;
     };
-    let items: Vec<&Bytes> = posted.iter().flat_map(|tx| &tx.items).collect();
-    let blocks = channels.iter().flat_map(|channel| &channel.content);
-    let blocks = blocks.map(|block| {
-        let transactions: Vec<Bytes> = block.transactions.iter().collect();
-        json!({
-            "epoch": block.epoch_number, "timestamp": block.timestamp,
-            "transactions": transactions,
-        })
-    });
-    let rollup = &inbox.rollup;
-    let file = json!({
-        "genesis_time": rollup.genesis.l2_time, "block_time": rollup.block_time,
-        "chain_id": rollup.l2_chain_id, "items": items, "blocks": blocks.collect::<Vec<_>>(),
-    });
-    let path = Path::new(&folder).join(format!("{name}.json"));
-    std::fs::write(path, file.to_string()).expect("a file");
+    let context = inbox.context();
+    let mut text = format!(
+        "chain {} {} {}\n",
+        context.genesis_time, context.block_time, context.chain_id
+    );
+    for item in posted.iter().flat_map(|tx| &tx.items) {
+        text += &format!("item {item}\n");
+    }
+    for block in channels.iter().flat_map(|channel| &channel.content) {
+        let transactions: Vec<_> = block
+            .transactions
+            .iter()
+            .map(|raw| raw.to_string())
+            .collect();
+        let transactions = transactions.join(" ");
+        text += &format!(
+            "block {} {} {transactions}\n",
+            block.epoch_number, block.timestamp
+        );
+    }
+    std::fs::write(Path::new(&folder).join(format!("{name}.txt")), text).expect("a file");
 }
 
 fn post(chain: &MadeChain, l1: &PostingL1, mode: &PostingMode, label: &str) {
