@@ -152,6 +152,10 @@ fn repeated(channels: &[PostedChannel]) -> Vec<&PostedChannel> {
     channels.iter().filter(is_repeated).collect()
 }
 
+fn total_bytes<'a>(channels: impl Iterator<Item = &'a PostedChannel>) -> usize {
+    channels.map(|channel| channel.bytes).sum()
+}
+
 /// Every block up to `last` is on L1, and at most one channel for each kill of the batcher repeats
 /// some. Prints the figures.
 fn assert_a_kill_costs_a_channel(net: &Devnet, last: u64, kills: usize) {
@@ -164,13 +168,8 @@ fn assert_a_kill_costs_a_channel(net: &Devnet, last: u64, kills: usize) {
         .collect();
     assert!((1..=last).all(|block| posted.contains(&block)));
     let repeated = repeated(&channels);
-    let bytes = |channels: &mut dyn Iterator<Item = &PostedChannel>| -> usize {
-        channels.map(|channel| channel.bytes).sum()
-    };
-    let (all, again) = (
-        bytes(&mut channels.iter()),
-        bytes(&mut repeated.iter().copied()),
-    );
+    let all = total_bytes(channels.iter());
+    let again = total_bytes(repeated.iter().copied());
     println!(
         "{} channels, {all} bytes; {} repeated, {again} bytes",
         channels.len(),

@@ -157,6 +157,17 @@ impl PostingL1 {
     }
 }
 
+impl PostingL1 {
+    fn inbox(&self, chain: &MadeChain) -> InboxReader {
+        InboxReader {
+            rpc: self.url.clone(),
+            beacon: self.beacon.clone(),
+            rollup: chain.rollup.clone(),
+            batcher: account(BATCHER).address,
+        }
+    }
+}
+
 /// Waits until the last block is safe.
 fn is_all_safe(node: &mut Verifier, last: u64) {
     wait(&format!("block {last} to be safe"), PATIENCE, || {
@@ -236,12 +247,7 @@ fn post(chain: &MadeChain, l1: &PostingL1, mode: &PostingMode, label: &str) {
         let head = holder.status()?["unsafe_l2"]["number"].as_u64()?;
         (head == last).then_some(())
     });
-    let inbox = InboxReader {
-        rpc: l1.url.clone(),
-        beacon: l1.beacon.clone(),
-        rollup: chain.rollup.clone(),
-        batcher: account(BATCHER).address,
-    };
+    let inbox = l1.inbox(chain);
     let relay = RpcRelay::start(&l1.url);
     relay.show_blob_fee(if mode.name.starts_with("auto") {
         DEAR
