@@ -66,7 +66,7 @@ impl ReorgNetwork {
                 format!("--p2p.listen.tcp={}", free_port()),
                 "--http.api=eth,net,opp2p".into(),
             ];
-            let options = [&shared[..], &links, options].concat();
+            let options = [&shared[..], &links[..], options].concat();
             Verifier::in_swarm(folder.path(), &l1.url, &options)
         };
         let sequencer = swarm(&[

@@ -71,7 +71,7 @@ impl Victim {
     }
 
     /// Fails if the process has ended by itself.
-    fn is_alive(&mut self) {
+    fn must_run(&mut self) {
         let ended = self
             .running
             .as_mut()
@@ -94,7 +94,7 @@ fn moves_on(net: &Devnet, victims: &mut [Victim]) {
     let sequencer = net.sequencer().http;
     let target = wait("the sequencer", PATIENCE, || head(&sequencer));
     wait(&format!("block {target} to be safe"), PATIENCE, || {
-        victims.iter_mut().for_each(Victim::is_alive);
+        victims.iter_mut().for_each(Victim::must_run);
         (safe(net)? >= target).then_some(())
     });
 }

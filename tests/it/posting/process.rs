@@ -55,6 +55,11 @@ pub fn option(command: &[String], name: &str) -> String {
     values.next().expect("the option is given").to_owned()
 }
 
+/// The name in `--name=value`.
+fn name_of(option: &str) -> Option<&str> {
+    option.split('=').next()
+}
+
 /// A batcher, and its RPC.
 pub struct BatcherProcess {
     pub process: Running,
@@ -68,8 +73,7 @@ impl BatcherProcess {
         let port = free_port();
         let log = links.dir.join(format!("{name}.log"));
         let out = std::fs::File::create(&log).expect("a log file");
-        let name_of = |option: &str| option.split('=').next().map(str::to_owned);
-        let is_kept = |fast: &&str| !options.iter().any(|given| name_of(given) == name_of(fast));
+        let is_kept = |fast: &&&str| !options.iter().any(|given| name_of(given) == name_of(fast));
         let child = starling()
             .arg("batcher")
             .arg(format!("--l1-eth-rpc={}", links.l1))
