@@ -88,7 +88,7 @@ impl BatcherProcess {
             .stdout(out.try_clone().expect("a log file"))
             .stderr(out)
             .spawn();
-        let batcher = Self {
+        let mut batcher = Self {
             process: Running {
                 child: child.expect("the batcher starts"),
             },
@@ -96,6 +96,9 @@ impl BatcherProcess {
             log,
         };
         wait("the batcher's RPC", PATIENCE, || {
+            if let Ok(Some(status)) = batcher.process.child.try_wait() {
+                panic!("the batcher ended with {status}");
+            }
             batcher.admin("admin_getThrottleController").ok()
         });
         batcher

@@ -31,7 +31,7 @@ const CALLDATA: [&str; 6] = [
     "--target-num-frames=5",
     "--max-channel-duration=5",
     "--num-confirmations=2",
-    "--txmgr.resubmission-timeout=20s",
+    "--resubmission-timeout=20s",
 ];
 const BLOBS: [&str; 6] = [
     "--data-availability-type=blobs",
@@ -39,7 +39,7 @@ const BLOBS: [&str; 6] = [
     "--target-num-frames=2",
     "--max-channel-duration=3",
     "--num-confirmations=1",
-    "--txmgr.resubmission-timeout=20s",
+    "--resubmission-timeout=20s",
 ];
 
 /// A network whose L1 makes blocks of its pool by the clock, with a batcher.

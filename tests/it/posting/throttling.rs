@@ -86,7 +86,7 @@ impl Throttled {
             "--max-pending-tx=10".into(),
             "--max-channel-duration=2".into(),
             "--wait-node-sync".into(),
-            "--txmgr.resubmission-timeout=10s".into(),
+            "--resubmission-timeout=10s".into(),
         ];
         let options: Vec<&str> = options.iter().map(String::as_str).collect();
         let links = BatcherLinks {
