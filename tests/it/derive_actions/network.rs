@@ -44,13 +44,14 @@ pub struct ReorgNetwork {
 }
 
 impl ReorgNetwork {
-    pub fn start(links: impl FnOnce(&CoreL1) -> Vec<String>) -> Self {
+    /// `window` is the sequencing window, L1 blocks; `links` are the options by which nodes read L1.
+    pub fn start(window: u64, links: impl FnOnce(&CoreL1) -> Vec<String>) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let files = ActionFiles::new(&ActionPlan {
             start: clock::unix_now() - AGE,
             l1_period: PERIOD,
             l2_period: PERIOD,
-            window: 100,
+            window,
             ..ActionPlan::default()
         });
         files.write(folder.path());
@@ -301,7 +302,7 @@ fn check_tags(block: impl Fn(Value) -> Result<Value, Value>, findings: &mut Vec<
 
 #[test]
 fn l1_reorgs_of_1_to_64_blocks_leave_one_safe_chain_on_every_node() {
-    let mut network = ReorgNetwork::start(|_| vec![]);
+    let mut network = ReorgNetwork::start(100, |_| vec![]);
     network.sequenced();
     network.transfer();
     let watch = StatusWatch::start(&network.nodes());

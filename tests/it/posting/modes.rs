@@ -16,12 +16,12 @@ use crate::{
     derive::verifier::Verifier,
     derive_actions::{beacon::StandInBeacon, world::account},
     l1_blobs::L1,
-    net::{Running, call, client, free_port, wait},
+    net::{RunningGroup, call, client, free_port, wait},
 };
 use serde_json::json;
 use std::{
     path::Path,
-    process::{Command, Stdio},
+    process::Command,
     time::{Duration, Instant},
 };
 
@@ -107,7 +107,7 @@ struct PostingL1 {
     beacon: String,
     /// Upstream of anvil, or the L1 itself.
     _core: L1,
-    _anvil: Option<Running>,
+    _anvil: Option<RunningGroup>,
     _folder: tempfile::TempDir,
 }
 
@@ -131,18 +131,15 @@ impl PostingL1 {
         chain.copy_l1(folder.path());
         let core = L1::of_datadir(folder.path(), &[]);
         let port = free_port();
-        let child = Command::new(program)
+        let mut command = Command::new(program);
+        // With as many threads as a small machine has cores, calls that wait for the upstream may
+        // block each other for good.
+        command
             .arg(format!("--fork-url={}", core.url))
             .arg(format!("--port={port}"))
             .args(["--block-time=1", "--hardfork=cancun", "--silent"])
-            .args(["--no-storage-caching", "--no-rate-limit"])
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn();
-        let anvil = Running {
-            child: child.expect("anvil starts"),
-        };
+            .args(["--no-storage-caching", "--no-rate-limit", "--threads=16"]);
+        let anvil = RunningGroup::spawn(&mut command);
         let url = format!("http://127.0.0.1:{port}");
         wait("anvil", Duration::from_secs(60), || {
             call(&url, "eth_chainId", json!([])).ok()

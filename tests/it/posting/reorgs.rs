@@ -22,6 +22,9 @@ const PATIENCE: Duration = Duration::from_secs(180);
 /// Depths of the first reorgs; further ones are spread over 1 to 64.
 const DEPTHS: [u64; 4] = [1, 5, 20, 64];
 const DEEPEST: u64 = 64;
+/// The sequencing window, L1 blocks: longer than the chain's age and the time that a slow machine
+/// needs.
+const WINDOW: u64 = 10_000;
 /// Bytes of a transaction of the load.
 const LARGE: usize = 3_000;
 
@@ -50,7 +53,7 @@ struct PostedNetwork {
 
 impl PostedNetwork {
     fn start(options: &[&str]) -> Self {
-        let network = ReorgNetwork::start(|l1| vec![format!("--l1.beacon={}", l1.beacon)]);
+        let network = ReorgNetwork::start(WINDOW, |l1| vec![format!("--l1.beacon={}", l1.beacon)]);
         network.l1.maintain_pool();
         let links = BatcherLinks {
             l1: network.l1.url.clone(),

@@ -1,6 +1,6 @@
 //! Throttling under a backlog that L1 does not take: the sequencer's blocks shrink as each
 //! controller says, deposits still enter, and the blocks grow again once L1 takes the backlog.
-//! `STARLING_POSTING_BACKLOG` is the backlog in megabytes (3; 30 is the full size, with the
+//! `STARLING_POSTING_BACKLOG` is the backlog in megabytes (2; 30 is the full size, with the
 //! thresholds of the defaults).
 
 use super::{
@@ -53,7 +53,7 @@ struct Throttled {
 impl Throttled {
     fn new() -> Self {
         let net = Devnet::start(&["--l2.block-time=1", "--l1.block-time=1", "--replicas=1"]);
-        let backlog = size("STARLING_POSTING_BACKLOG", 3) as u64 * 1_000_000;
+        let backlog = size("STARLING_POSTING_BACKLOG", 2) as u64 * 1_000_000;
         // Those of the defaults at 30 MB.
         let thresholds = [backlog * 32 / 300, backlog * 128 / 300];
         let raw = large(&net.accounts[FILLER], net.l2_chain_id, 0, SMALL);
