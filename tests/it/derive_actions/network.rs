@@ -75,10 +75,11 @@ impl ReorgNetwork {
             "--sequencer.l1-confs=0".into(),
             format!("--p2p.sequencer.key.path={}", key.display()),
         ]);
-        let itself = wait("the sequencer", DEADLINE, || {
-            call(&sequencer.http, "opp2p_self", json!([])).ok()
+        let address = wait("the sequencer's address", DEADLINE, || {
+            let itself = call(&sequencer.http, "opp2p_self", json!([])).ok()?;
+            // It listens some time after its RPC answers.
+            itself["addresses"][0].as_str().map(str::to_owned)
         });
-        let address = itself["addresses"][0].as_str().expect("an address");
         let replicas = [(), ()].map(|()| swarm(&[format!("--p2p.static={address}")]));
         Self {
             l1,
