@@ -26,21 +26,24 @@ const DEEPEST: u64 = 64;
 /// needs.
 const WINDOW: u64 = 10_000;
 /// Bytes of a transaction of the load.
-const LARGE: usize = 3_000;
+const LARGE: usize = 1_500;
 
-const CALLDATA: [&str; 6] = [
+/// Frames leave a channel while it is open.
+const CALLDATA: [&str; 7] = [
     "--data-availability-type=calldata",
-    "--max-l1-tx-size-bytes=4000",
-    "--target-num-frames=5",
-    "--max-channel-duration=5",
+    "--max-l1-tx-size-bytes=3000",
+    "--target-num-frames=30",
+    "--max-channel-duration=10",
+    "--max-pending-tx=10",
     "--num-confirmations=2",
     "--resubmission-timeout=20s",
 ];
-const BLOBS: [&str; 6] = [
+const BLOBS: [&str; 7] = [
     "--data-availability-type=blobs",
     "--batch-type=1",
     "--target-num-frames=2",
-    "--max-channel-duration=3",
+    "--max-channel-duration=6",
+    "--max-pending-tx=10",
     "--num-confirmations=1",
     "--resubmission-timeout=20s",
 ];
