@@ -35,7 +35,7 @@ use tokio_util::sync::CancellationToken;
 /// L1 blocks from the head down to the finalized one, until a test sets it: more than the deepest reorg.
 const FINALIZED_DEPTH: usize = 70;
 /// Time in which the builder takes transactions of the pool.
-const POOL_TIME: Duration = Duration::from_millis(50);
+const POOL_TIME: Duration = Duration::from_millis(200);
 /// Price ceilings of L1, wei.
 pub const MAX_FEE: u128 = 100_000_000_000;
 

@@ -121,7 +121,7 @@ fn mine(l1: &mut CoreL1, last: u64) {
             input: deposit_transaction(to).into(),
             blobs: vec![],
         };
-        let is_due = number % DEPOSIT_EVERY == 0;
+        let is_due = number.is_multiple_of(DEPOSIT_EVERY);
         l1.mine(if is_due {
             std::slice::from_ref(&deposit)
         } else {
@@ -142,7 +142,11 @@ fn random(seed: u64, len: usize) -> Vec<u8> {
 /// that cannot, of three types.
 fn mixed(number: u64, nonce: &mut u64) -> Vec<Bytes> {
     let seed = u64::from_be_bytes(keccak256(number.to_be_bytes())[..8].try_into().expect("8"));
-    let count = if number % 10 == 0 { 0 } else { seed % 5 + 1 };
+    let count = if number.is_multiple_of(10) {
+        0
+    } else {
+        seed % 5 + 1
+    };
     let transactions = (0..count).map(|index| {
         let raw = transaction(seed.wrapping_add(index), *nonce);
         *nonce += 1;

@@ -50,8 +50,9 @@ const BLOBS: [&str; 7] = [
 
 /// A network whose L1 makes blocks of its pool by the clock, with a batcher.
 struct PostedNetwork {
-    network: ReorgNetwork,
+    /// Dropped first: its log is in the network's folder.
     batcher: BatcherProcess,
+    network: ReorgNetwork,
 }
 
 impl PostedNetwork {
@@ -66,7 +67,7 @@ impl PostedNetwork {
             dir: network.folder.path().into(),
         };
         let batcher = BatcherProcess::start(&links, "batcher", options);
-        Self { network, batcher }
+        Self { batcher, network }
     }
 
     /// Mines the L1 blocks whose time has come, and sends a transaction to L2.
