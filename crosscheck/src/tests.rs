@@ -3,6 +3,7 @@
 
 mod draw;
 mod kona;
+mod posted;
 
 use alloy_primitives::{B256, Bytes, FixedBytes};
 use draw::Numbers;

@@ -22,6 +22,7 @@ use super::{
     state::{BatcherRules, BatcherState},
     sync::SyncTargetError,
     throttle::DataLoad,
+    warnings::WarningLog,
 };
 use crate::{
     batcher::{availability::DataPrices, channels::ChannelPlan, state::BatchTxNumber},
@@ -176,8 +177,7 @@ pub struct BatcherTask {
     posted_until: Option<u64>,
     spending: Spending,
     metrics: BatcherMetrics,
-    /// Causes that were logged last, so that each is logged once.
-    last_warning: String,
+    warnings: WarningLog,
     balance_at: Option<Instant>,
 }
 
@@ -209,7 +209,7 @@ pub fn batcher(parts: BatcherParts) -> Result<(Batcher, BatcherTask), BatcherErr
         posted_until: None,
         spending: Spending::default(),
         metrics: BatcherMetrics::new(),
-        last_warning: String::new(),
+        warnings: WarningLog::default(),
         balance_at: None,
         options: parts.options,
         rollup: parts.rollup,
@@ -307,16 +307,15 @@ impl BatcherTask {
 
     /// Logs a warning, once for each cause.
     fn warn(&mut self, sentence: &'static str, error: String) {
-        if error != self.last_warning {
+        if self.warnings.is_new(sentence, &error) {
             tracing::warn!(error, "{sentence}");
-            self.last_warning = error;
         }
     }
 
     fn warn_out_of_sync(&mut self, reason: OutOfSync) {
-        self.warn(
-            "Sequencer is out of sync, retrying next tick.",
-            reason.to_string(),
-        );
+        const SENTENCE: &str = "Sequencer is out of sync, retrying next tick.";
+        if self.warnings.is_new(SENTENCE, reason.cause()) {
+            tracing::warn!(error = %reason, "{SENTENCE}");
+        }
     }
 }

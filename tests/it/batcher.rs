@@ -1,33 +1,22 @@
 //! The batcher as a process, on a local network: the blocks of the sequencer become safe in every
 //! mode, over stops, starts and kills, and a node that reads L1 alone derives the same blocks.
 
-use crate::net::{
-    Devnet, Running, ask, call, free_port, head, number, same_blocks, starling, wait,
+use crate::{
+    net::{Devnet, Running, ask, free_port, head, number, same_blocks, starling, wait},
+    posting::{
+        load::load,
+        process::{BATCHER, BatcherLinks, BatcherProcess},
+    },
 };
-use alloy_primitives::{Address, Bytes, TxKind, U256, keccak256};
-use serde_json::{Value, json};
+use serde_json::json;
 use std::{
-    path::PathBuf,
     process::Stdio,
     time::{Duration, Instant},
 };
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The account that the network's SystemConfig names as the sender of batches.
-const BATCHER: usize = 9;
 /// Bytes of calldata of a large transaction.
-const LARGE: usize = 20_000;
-
-/// Options that make a test short.
-const FAST: [&str; 7] = [
-    "--poll-interval=250ms",
-    "--num-confirmations=1",
-    "--sub-safety-margin=4",
-    "--max-pending-tx=4",
-    "--txmgr.receipt-query-interval=250ms",
-    "--throttle.unsafe-da-bytes-lower-threshold=0",
-    "--rpc.enable-admin",
-];
+pub const LARGE: usize = 20_000;
 
 pub fn network() -> Devnet {
     Devnet::start(&["--l2.block-time=1", "--l1.block-time=1", "--replicas=0"])
@@ -35,11 +24,7 @@ pub fn network() -> Devnet {
 
 /// Address of the rollup node's RPC of the sequencer.
 pub fn rollup_rpc(net: &Devnet) -> String {
-    let command = net.sequencer().command;
-    let port = command
-        .iter()
-        .find_map(|word| word.strip_prefix("--rpc.port="));
-    format!("http://127.0.0.1:{}", port.expect("a port"))
+    net.sequencer().rpc.expect("an RPC")
 }
 
 /// Number and hash of the newest safe block.
@@ -54,114 +39,6 @@ pub fn becomes_safe(net: &Devnet, block: u64) {
     wait("a block to become safe", PATIENCE, || {
         (safe(net) >= block).then_some(())
     });
-}
-
-/// Senders of large transactions that nobody can compress.
-pub fn load(net: &Devnet, nonce: u64, count: u64) {
-    let sequencer = net.sequencer().http;
-    for nonce in nonce..nonce + count {
-        let words = 0..(LARGE / 32) as u64;
-        let input: Vec<u8> = words
-            .flat_map(|word| keccak256([nonce.to_be_bytes(), word.to_be_bytes()].concat()).0)
-            .collect();
-        let raw = net.accounts[1].sign(
-            net.l2_chain_id,
-            nonce,
-            TxKind::Call(Address::repeat_byte(0x42)),
-            U256::ONE,
-            Bytes::from(input),
-            1_200_000,
-        );
-        ask(&sequencer, "eth_sendRawTransaction", json!([raw]));
-    }
-    let account = net.accounts[1].address;
-    wait("the load in blocks", PATIENCE, || {
-        let mined = ask(
-            &sequencer,
-            "eth_getTransactionCount",
-            json!([account, "latest"]),
-        );
-        (number(&mined) == nonce + count).then_some(())
-    });
-}
-
-/// A batcher, and its RPC.
-pub struct BatcherProcess {
-    process: Running,
-    rpc: String,
-    log: PathBuf,
-}
-
-impl BatcherProcess {
-    pub fn start(net: &Devnet, name: &str, options: &[&str]) -> Self {
-        let port = free_port();
-        let log = net.dir.join(format!("{name}.log"));
-        let out = std::fs::File::create(&log).expect("a log file");
-        let child = starling()
-            .arg("batcher")
-            .arg(format!("--l1-eth-rpc={}", net.l1().http))
-            .arg(format!("--l2-eth-rpc={}", net.sequencer().http))
-            .arg(format!("--rollup-rpc={}", rollup_rpc(net)))
-            .arg(format!("--private-key={}", net.accounts[BATCHER].key_hex()))
-            .arg("--rpc.addr=127.0.0.1")
-            .arg(format!("--rpc.port={port}"))
-            .args(FAST)
-            .args(options)
-            .stdin(Stdio::null())
-            .stdout(out.try_clone().expect("a log file"))
-            .stderr(out)
-            .spawn();
-        let batcher = Self {
-            process: Running {
-                child: child.expect("the batcher starts"),
-            },
-            rpc: format!("http://127.0.0.1:{port}"),
-            log,
-        };
-        wait("the batcher's RPC", PATIENCE, || {
-            batcher.admin("admin_getThrottleController").ok()
-        });
-        batcher
-    }
-
-    fn log(&self) -> String {
-        std::fs::read_to_string(&self.log).expect("a log")
-    }
-
-    fn admin(&self, method: &str) -> Result<Value, Value> {
-        call(&self.rpc, method, json!([]))
-    }
-
-    pub fn stop(&self) {
-        self.admin("admin_stopBatcher").expect("a stop");
-        let log = self.log();
-        assert!(log.contains("Batch Submitter stopped"), "{log}");
-    }
-
-    /// First and last blocks of the channels that were closed, in order.
-    fn channels(&self) -> Vec<(u64, u64)> {
-        let log = self.log();
-        let closed = log.lines().filter(|line| line.contains("Channel closed"));
-        let field = |line: &str, name: &str| {
-            let (_, rest) = line.split_once(&format!("{name}=")).expect("a field");
-            let digits = rest.trim_start_matches(|c: char| !c.is_ascii_digit());
-            let end = digits.find(|c: char| !c.is_ascii_digit());
-            digits[..end.unwrap_or(digits.len())]
-                .parse()
-                .expect("a number")
-        };
-        closed
-            .map(|line| (field(line, "oldest_l2"), field(line, "latest_l2")))
-            .collect()
-    }
-}
-
-impl Drop for BatcherProcess {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("--- batcher\n{}", self.log());
-        }
-    }
 }
 
 /// A node that has no peers and derives its chain from L1 alone.
@@ -235,6 +112,7 @@ pub fn posted(net: &Devnet) -> Vec<(u64, usize)> {
 #[test]
 fn every_mode_posts_what_a_node_derives_from_l1_alone() {
     let net = network();
+    let links = BatcherLinks::of(&net);
     let started = Instant::now();
     let modes: [&[&str]; 3] = [
         &[
@@ -257,9 +135,9 @@ fn every_mode_posts_what_a_node_derives_from_l1_alone() {
     ];
     let mut posted_before = 0;
     for (round, mode) in (0..).zip(modes) {
-        load(&net, 30 * round, 30);
+        load(&net, 1, 30, LARGE);
         let last = head(&net.sequencer().http).expect("a head");
-        let batcher = BatcherProcess::start(&net, &format!("batcher-{round}"), mode);
+        let batcher = BatcherProcess::start(&links, &format!("batcher-{round}"), mode);
         becomes_safe(&net, last);
         batcher.stop();
         let posted = posted(&net).split_off(posted_before);
@@ -278,14 +156,15 @@ fn every_mode_posts_what_a_node_derives_from_l1_alone() {
 #[test]
 fn a_stop_posts_everything_a_start_goes_on_and_a_kill_loses_nothing() {
     let net = network();
+    let links = BatcherLinks::of(&net);
     // A channel has no longest duration, so one is open whenever the stop comes.
     let options = [
         "--data-availability-type=blobs",
         "--batch-type=1",
         "--target-num-frames=2",
     ];
-    let batcher = BatcherProcess::start(&net, "batcher", &options);
-    load(&net, 0, 10);
+    let batcher = BatcherProcess::start(&links, "batcher", &options);
+    load(&net, 1, 10, LARGE);
     let running = json!("batcher is already running");
     let refused = batcher.admin("admin_startBatcher").expect_err("it runs");
     assert_eq!(refused["message"], running);
@@ -317,10 +196,10 @@ fn a_stop_posts_everything_a_start_goes_on_and_a_kill_loses_nothing() {
     }
     let mut batcher = batcher;
     batcher.process.kill9();
-    load(&net, 10, 10);
+    load(&net, 1, 10, LARGE);
     let later = head(&net.sequencer().http).expect("a head");
     let again = BatcherProcess::start(
-        &net,
+        &links,
         "batcher-again",
         &["--wait-node-sync", "--max-channel-duration=2"],
     );

@@ -3,14 +3,14 @@
 //! verifier's safe head is the head of the chain that the batches were made from, and it moves on.
 
 mod anvil;
-mod author;
-mod beacon;
+pub mod author;
+pub mod beacon;
 mod blobs;
 mod endpoint;
-mod l1;
-mod network;
+pub mod l1;
+pub mod network;
 mod withheld;
-mod world;
+pub mod world;
 
 use alloy_primitives::U256;
 use author::user_part;

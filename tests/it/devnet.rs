@@ -165,7 +165,7 @@ fn a_deposit_arrives_in_the_block_of_its_origin() {
 }
 
 /// Calldata of `depositTransaction(to, value, gasLimit, isCreation, data)`.
-fn deposit_transaction(to: Address) -> Vec<u8> {
+pub fn deposit_transaction(to: Address) -> Vec<u8> {
     let mut input = hex::decode("e9e05c42").unwrap();
     input.extend_from_slice(to.into_word().as_slice());
     for n in [5_000, 100_000, 0, 0xa0, 0] {

@@ -101,7 +101,7 @@ impl Recorded {
 pub(crate) struct L1 {
     command: Vec<String>,
     pub(crate) url: String,
-    beacon: String,
+    pub(crate) beacon: String,
     process: Option<Running>,
 }
 
@@ -115,23 +115,33 @@ impl L1 {
 
     /// An L1 with a block every second on this genesis.
     pub(crate) fn of_genesis(dir: &Path, genesis: &Value) -> Self {
-        let (file, datadir) = (dir.join("genesis.json"), dir.join("l1"));
+        Self::init(dir, genesis);
+        Self::of_datadir(dir, &["--dev.period=1"])
+    }
+
+    /// Makes the data directory of an L1.
+    pub(crate) fn init(dir: &Path, genesis: &Value) {
+        let file = dir.join("genesis.json");
         std::fs::write(&file, genesis.to_string()).expect("a file");
-        let datadir = format!("--datadir={}", datadir.display());
+        let datadir = format!("--datadir={}", dir.join("l1").display());
         let init = starling().args(["init", &datadir]).arg(&file).output();
         assert!(init.expect("init starts").status.success());
+    }
+
+    /// An L1 on the data directory that [`L1::init`] has made here.
+    pub(crate) fn of_datadir(dir: &Path, options: &[&str]) -> Self {
         let [http, beacon] = [free_port(), free_port()];
-        let command = [
+        let mut command = vec![
             "execution".to_owned(),
-            datadir,
+            format!("--datadir={}", dir.join("l1").display()),
             "--http".into(),
             "--http.addr=127.0.0.1".into(),
             format!("--http.port={http}"),
-            "--dev.period=1".into(),
             format!("--dev.beacon.port={beacon}"),
         ];
+        command.extend(options.iter().map(|option| (*option).to_owned()));
         let mut l1 = Self {
-            command: command.into(),
+            command,
             url: format!("http://127.0.0.1:{http}"),
             beacon: format!("http://127.0.0.1:{beacon}"),
             process: None,

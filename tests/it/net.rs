@@ -9,6 +9,7 @@ use starling_proto::l1info::L1InfoFormat;
 use std::{
     io::{Read, Write},
     net::{TcpListener, TcpStream},
+    os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
@@ -277,6 +278,30 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.kill9();
+    }
+}
+
+/// A foreign program that ends with the test, with the processes that it has started: npm's commands
+/// are scripts that start the program proper.
+pub struct RunningGroup {
+    child: Child,
+}
+
+impl RunningGroup {
+    pub fn spawn(command: &mut Command) -> Self {
+        let command = command.stdin(Stdio::null()).stdout(Stdio::null());
+        let child = command.stderr(Stdio::null()).process_group(0).spawn();
+        Self {
+            child: child.expect("the program starts"),
+        }
+    }
+}
+
+impl Drop for RunningGroup {
+    fn drop(&mut self) {
+        let group = nix::unistd::Pid::from_raw(self.child.id() as i32);
+        let _ = nix::sys::signal::killpg(group, nix::sys::signal::Signal::SIGKILL);
+        let _ = self.child.wait();
     }
 }
 

@@ -7,7 +7,9 @@ use kona_protocol::{
     Batch, BatchReader, BlockInfo, Channel, DERIVATION_VERSION_0, FJORD_MAX_RLP_BYTES_PER_CHANNEL,
     Frame, MAX_RLP_BYTES_PER_CHANNEL, SingleBatch, SpanBatch,
 };
-use starling_proto::{batch::SingularBatch, fork::Fork, frame, span::SpanBlock};
+use starling_proto::{
+    batch::SingularBatch, channel::BatchContext, fork::Fork, frame, span::SpanBlock,
+};
 
 /// The configuration of a chain whose genesis is in `fork`.
 fn rollup(fork: Fork) -> RollupConfig {
@@ -23,6 +25,35 @@ fn rollup(fork: Fork) -> RollupConfig {
     rollup.hardforks.ecotone_time = since(Fork::Ecotone);
     rollup.hardforks.fjord_time = since(Fork::Fjord);
     rollup
+}
+
+/// The batches of the channels that the data items of a batcher hold, in the order of their first
+/// frames. The chain is in Jovian from genesis on.
+pub fn read_posted(items: impl Iterator<Item = Vec<u8>>, context: BatchContext) -> Vec<Content> {
+    let opened = BlockInfo::default();
+    let mut channels: Vec<Channel> = Vec::new();
+    for frame in items.flat_map(|item| Frame::parse_frames(&item).expect("an item of frames")) {
+        let known = channels.iter().position(|channel| channel.id() == frame.id);
+        let at = known.unwrap_or(channels.len());
+        if known.is_none() {
+            channels.push(Channel::new(frame.id, opened));
+        }
+        let added = channels[at].add_frame(frame, opened);
+        added.expect("a frame of the channel");
+    }
+    let mut config = rollup(Fork::Jovian);
+    config.block_time = context.block_time;
+    config.l2_chain_id = context.chain_id.into();
+    config.genesis.l2_time = context.genesis_time;
+    let mut found = Vec::new();
+    for channel in channels {
+        assert!(channel.is_ready(), "a complete channel");
+        let data = channel.frame_data().expect("all frames");
+        let mut reader = BatchReader::new(data, FJORD_MAX_RLP_BYTES_PER_CHANNEL as usize);
+        let batches = std::iter::from_fn(|| reader.next_batch(&config));
+        found.extend(batches.map(content));
+    }
+    found
 }
 
 /// The batches of the channel that the data items hold.

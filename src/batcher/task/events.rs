@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 
 /// Interval at which the balance is read.
 const BALANCE_INTERVAL: Duration = Duration::from_secs(60);
+/// Warning about a poll without L1.
+const NO_L1_TIP: &str = "Failed to query L1 tip";
 
 async fn l1_head(l1: &L1Client) -> Result<Option<u64>, L1Error> {
     let head = l1.block(Tag::Latest).await?;
@@ -93,8 +95,11 @@ impl BatcherTask {
         // Also without heads of L2: what is loaded goes out, in time.
         (self.is_fetch_paused, self.may_publish) = (false, true);
         match answer.l1_head {
-            Ok(head) => self.l1_head = head.unwrap_or(self.l1_head),
-            Err(error) => self.warn("Failed to query L1 tip", error.to_string()),
+            Ok(head) => {
+                self.l1_head = head.unwrap_or(self.l1_head);
+                self.warnings.is_over(NO_L1_TIP);
+            }
+            Err(error) => self.warn(NO_L1_TIP, error.to_string()),
         }
         let status = match answer.heads {
             Ok(heads) => SourceStatus::read(&heads),
@@ -115,7 +120,7 @@ impl BatcherTask {
         if let Some(Err(reason)) = taken {
             return self.warn_out_of_sync(reason);
         }
-        self.last_warning.clear();
+        self.warnings.is_over_but(NO_L1_TIP);
         self.safe = Some(status.local_safe_l2);
         self.note_changes();
         self.report_load();

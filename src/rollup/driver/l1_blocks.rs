@@ -26,7 +26,10 @@ impl RollupDriver {
         match need {
             Need::L1Block { number, link } => return self.next_l1(number, link).await,
             Need::Blobs { block, blobs } => {
-                let data = self.l1.blobs(&block, &blobs).await?;
+                let data = match self.l1.blobs(&block, &blobs).await {
+                    Ok(data) => data,
+                    Err(error) => return Err(self.blobs_error(&block, error).await),
+                };
                 self.pipeline.push_blobs(block.hash, &data)?;
             }
             Need::L2Block { number, hash } => {
@@ -45,6 +48,23 @@ impl RollupDriver {
             }
         }
         Ok(NextAction::Again)
+    }
+
+    /// The error of a failed read of blobs: a reset if L1 has replaced their block. Beacon nodes serve
+    /// the blobs of the canonical block of a slot alone, so no later attempt would succeed.
+    async fn blobs_error(&self, block: &L1Block, error: L1ReadError) -> DriverStepError {
+        let is_replaced = match self.l1.canonical_hash(block.number).await {
+            Ok(canonical) => canonical != block.hash,
+            // L1 is shorter now.
+            Err(L1ReadError::NotServed { .. }) => true,
+            Err(_) => false,
+        };
+        if is_replaced {
+            let block = block.id();
+            let reason = format!("L1 reorg: block {block} is gone, and its blobs with it");
+            return DriverStepError::Reset(reason);
+        }
+        error.into()
     }
 
     /// Moves on to an L1 block, if L1 has it and it is deep enough below L1's head.

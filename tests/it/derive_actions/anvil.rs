@@ -9,7 +9,7 @@ use super::{
 use crate::{
     clients::anvil,
     derive::verifier::Verifier,
-    net::{Account, Running, ask, call, free_port, wait},
+    net::{Account, RunningGroup, ask, call, free_port, wait},
 };
 use alloy_consensus::{TxEip1559, TxEip4844, TxEip4844WithSidecar};
 use alloy_eips::{
@@ -24,17 +24,13 @@ use starling_proto::{
     l1_config::L1ChainConfig,
     payload::{BlockId, Payload},
 };
-use std::{
-    process::{Command, Stdio},
-    sync::Arc,
-    time::Duration,
-};
+use std::{process::Command, sync::Arc, time::Duration};
 
 /// Seconds between L1 blocks, so that a block's number is its slot.
 const PERIOD: u64 = 12;
 
 struct AnvilL1 {
-    _process: Running,
+    _process: RunningGroup,
     url: String,
     chain: L1Chain,
     nonce: u64,
@@ -47,17 +43,13 @@ impl AnvilL1 {
     fn start() -> Option<Self> {
         let program = anvil()?;
         let port = free_port();
-        let child = Command::new(program)
+        let mut command = Command::new(program);
+        command
             .arg(format!("--port={port}"))
             .arg(format!("--chain-id={L1_CHAIN_ID}"))
             .arg(format!("--timestamp={START}"))
-            .args(["--hardfork=prague", "--no-mining", "--silent"])
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("anvil starts");
-        let process = Running { child };
+            .args(["--hardfork=prague", "--no-mining", "--silent"]);
+        let process = RunningGroup::spawn(&mut command);
         let url = format!("http://127.0.0.1:{port}");
         wait("anvil", Duration::from_secs(60), || {
             call(&url, "eth_chainId", json!([])).ok()

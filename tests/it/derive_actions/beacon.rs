@@ -2,7 +2,7 @@
 //! same: it has the paths that anvil's lacks, answers several versioned hashes at once, and fails by
 //! order.
 
-use crate::net::ask;
+use crate::net::{ask, head, number};
 use alloy_primitives::{B256, Bytes, hex};
 use serde_json::{Value, json};
 use std::{
@@ -34,11 +34,46 @@ pub enum BeaconFault {
     OnlySidecars,
 }
 
-/// The URLs of the L1.
+/// Slots of a stand-in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum BeaconSlots {
+    /// Slots are those of the L1, and its block numbers.
+    Numbers,
+    /// Slots are Unix seconds.
+    Seconds,
+}
+
+/// The L1 behind a stand-in.
 #[derive(Clone)]
 struct Upstream {
     rpc: String,
     beacon: String,
+    slots: BeaconSlots,
+}
+
+impl Upstream {
+    /// Number of the block in a slot; `None` if the slot is empty.
+    fn block_in(&self, slot: u64) -> Option<u64> {
+        if self.slots == BeaconSlots::Numbers {
+            return Some(slot);
+        }
+        let time = |at: u64| {
+            let params = json!([format!("{at:#x}"), false]);
+            number(&ask(&self.rpc, "eth_getBlockByNumber", params)["timestamp"])
+        };
+        let newest = head(&self.rpc)?;
+        // Blocks below `low` are earlier, those from `high` on are not.
+        let (mut low, mut high) = (0, newest + 1);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if time(middle) < slot {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        (low <= newest && time(low) == slot).then_some(low)
+    }
 }
 
 /// State that the server's threads share.
@@ -57,12 +92,22 @@ pub struct StandInBeacon {
 impl StandInBeacon {
     /// Serves the blobs of the L1 with this JSON-RPC and this beacon API, until the process ends.
     pub fn start(rpc: &str, beacon: &str) -> Self {
+        Self::with_slots(rpc, beacon, BeaconSlots::Numbers)
+    }
+
+    /// The same with a slot for every second, for an L1 whose blocks come by the clock.
+    pub fn by_time(rpc: &str, beacon: &str) -> Self {
+        Self::with_slots(rpc, beacon, BeaconSlots::Seconds)
+    }
+
+    fn with_slots(rpc: &str, beacon: &str, slots: BeaconSlots) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let url = format!("http://{}", listener.local_addr().expect("an address"));
         let state = Arc::new(Mutex::new(BeaconState {
             upstream: Upstream {
                 rpc: rpc.into(),
                 beacon: beacon.into(),
+                slots,
             },
             fault: BeaconFault::None,
             requests: 0,
@@ -102,10 +147,19 @@ fn serve(stream: TcpStream, state: &Mutex<BeaconState>) -> std::io::Result<()> {
     let (path, query) = path.split_once('?').unwrap_or((path, ""));
     let answer = match path {
         "/eth/v1/node/version" => Some(ok(json!({ "version": "stand-in" }))),
-        "/eth/v1/config/spec" => Some(ok(json!({ "SECONDS_PER_SLOT": "12" }))),
+        "/eth/v1/config/spec" => {
+            let seconds = match state.lock().expect("no panic").upstream.slots {
+                BeaconSlots::Numbers => "12",
+                BeaconSlots::Seconds => "1",
+            };
+            Some(ok(json!({ "SECONDS_PER_SLOT": seconds })))
+        }
         "/eth/v1/beacon/genesis" => {
             let upstream = state.lock().expect("no panic").upstream.clone();
-            Some(ok(get(&upstream.beacon, path)?["data"].take()))
+            Some(ok(match upstream.slots {
+                BeaconSlots::Numbers => get(&upstream.beacon, path)?["data"].take(),
+                BeaconSlots::Seconds => json!({ "genesis_time": "0" }),
+            }))
         }
         path => blobs_or_fault(path, query, state)?,
     };
@@ -138,7 +192,7 @@ fn blobs_or_fault(
     };
     let is_sidecars = path.contains("/blob_sidecars/");
     let slot = path.rsplit('/').next().unwrap_or_default();
-    let number: u64 = slot.parse().expect("a slot");
+    let slot: u64 = slot.parse().expect("a slot");
     let parameters = |name: &str| {
         let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
         let values = pairs.filter(|(key, _)| *key == name);
@@ -147,6 +201,9 @@ fn blobs_or_fault(
             .collect::<Vec<_>>()
     };
     let not_found = Some((404, json!({ "code": 404 }).to_string()));
+    let Some(number) = upstream.block_in(slot) else {
+        return Ok(not_found);
+    };
     match fault {
         BeaconFault::NotFound => return Ok(not_found),
         BeaconFault::Broken => return Ok(Some((500, "{}".into()))),

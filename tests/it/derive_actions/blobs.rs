@@ -87,6 +87,28 @@ impl BlobWorld {
         self.world.settle();
     }
 
+    /// The L1 block whose blobs no beacon node has is replaced. Derivation goes on with the other
+    /// branch, and the batch counts where it is posted again.
+    fn replace_a_block_without_blobs(&mut self) {
+        let before = self.world.author.head().number();
+        self.set([BeaconFault::NotFound; 2]);
+        self.mine_in_blobs();
+        wait("requests for blobs", PATIENCE, || {
+            let asked = self.beacons.each_ref().map(StandInBeacon::requests);
+            asked.iter().all(|requests| *requests > 0).then_some(())
+        });
+        self.world.l1.rewind(self.world.l1.height() - 1);
+        self.world.l1.mine_to(self.world.l1.height() + 2);
+        self.world.author.rewind(before);
+        self.set([BeaconFault::None; 2]);
+        self.world.settle();
+        // As calldata: the pool has the replaced transaction still.
+        let blocks = self.world.extend(self.world.l1.height() - 1);
+        let call = self.world.post_span(&blocks);
+        self.world.l1.mine(&[call]);
+        self.world.settle();
+    }
+
     /// The safe head moves on, since one right answer is enough.
     fn fail_at_one(&mut self, fault: BeaconFault) {
         self.set([fault, BeaconFault::None]);
@@ -120,6 +142,7 @@ fn blobs_of_our_l1_are_derived_through_beacon_nodes_that_fail() {
     ] {
         world.fail_at_one(fault);
     }
+    world.replace_a_block_without_blobs();
     // The last, since nobody takes mined transactions out of this L1's pool.
     world.mine_in_blobs_and_calldata();
     world.world.settle();

@@ -17,7 +17,7 @@ use op_alloy_rpc_types_engine::OpPayloadAttributes;
 use serde_json::{Value, json};
 use starling::{
     beacon_api::BeaconServer,
-    chain::{Inserted, kzg},
+    chain::{Inserted, kzg, pool_maintenance},
     devnet::genesis::L1_CHAIN_ID,
     rpc::{HttpEndpoint, RpcConfig, RpcContext, RpcServer, TxRoute},
 };
@@ -28,12 +28,14 @@ use starling_proto::{
     payload::Payload,
     sign,
 };
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 
 /// L1 blocks from the head down to the finalized one, until a test sets it: more than the deepest reorg.
 const FINALIZED_DEPTH: usize = 70;
+/// Time in which the builder takes transactions of the pool.
+const POOL_TIME: Duration = Duration::from_millis(200);
 /// Price ceilings of L1, wei.
 pub const MAX_FEE: u128 = 100_000_000_000;
 
@@ -55,7 +57,7 @@ pub struct L1Entry {
     /// The next nonce of each account that has sent something.
     nonces: HashMap<Address, u64>,
     /// The whole block, where it was mined here.
-    payload: Option<Arc<Payload>>,
+    pub payload: Option<Arc<Payload>>,
 }
 
 impl L1Entry {
@@ -139,7 +141,6 @@ impl CoreL1 {
 
     /// Mines a block with these calls on the head, which must all succeed.
     pub fn mine(&mut self, calls: &[L1Call]) {
-        let parent = &self.head().block;
         let (mut nonces, mut raw) = (self.head().nonces.clone(), vec![]);
         for call in calls {
             let nonce = nonces.entry(call.from.address).or_default();
@@ -150,6 +151,29 @@ impl CoreL1 {
             });
             *nonce += 1;
         }
+        let entry = self.append(Some(raw), nonces);
+        let failed = entry.receipts.iter().position(|(success, _)| !success);
+        assert_eq!(failed, None, "a transaction of L1 fails");
+        assert_eq!(entry.receipts.len(), calls.len());
+    }
+
+    /// Keeps the pool in step with the head: mined transactions leave it, and those of abandoned
+    /// blocks return.
+    pub fn maintain_pool(&self) {
+        let maintenance = pool_maintenance::run(self.store.chain.clone(), self.stop.clone());
+        self.runtime.spawn(maintenance);
+    }
+
+    /// Mines a block with what the pool has.
+    pub fn mine_pool(&mut self) {
+        let nonces = self.head().nonces.clone();
+        self.append(None, nonces);
+    }
+
+    /// Appends a block with these transactions, or with those of the pool.
+    fn append(&mut self, raw: Option<Vec<Bytes>>, nonces: HashMap<Address, u64>) -> &L1Entry {
+        let parent = &self.head().block;
+        let takes_pool = raw.is_none();
         let attributes = OpPayloadAttributes {
             payload_attributes: PayloadAttributes {
                 timestamp: parent.time + self.period,
@@ -159,23 +183,24 @@ impl CoreL1 {
                 parent_beacon_block_root: Some(U256::from(self.chain.len()).into()),
                 ..Default::default()
             },
-            transactions: Some(raw),
-            no_tx_pool: Some(true),
+            transactions: Some(raw.unwrap_or_default()),
+            no_tx_pool: Some(!takes_pool),
             ..Default::default()
         };
         let (chain, parent) = (&self.store.chain, parent.hash);
         let built = self.runtime.block_on(async {
             let id = chain.start(parent, attributes).await?;
+            if takes_pool {
+                tokio::time::sleep(POOL_TIME).await;
+            }
             chain.seal(id).await
         });
         let payload = built.expect("a valid block").payload.clone();
         self.make_head(payload.hash);
         let mut entry = L1Entry::read(&self.url, &json!(payload.hash));
         (entry.nonces, entry.payload) = (nonces, Some(payload));
-        let failed = entry.receipts.iter().position(|(success, _)| !success);
-        assert_eq!(failed, None, "a transaction of L1 fails");
-        assert_eq!(entry.receipts.len(), calls.len());
         self.chain.push(entry.into());
+        self.head()
     }
 
     /// Hands the blobs of a call to the pool, where the builder finds them. Returns the transaction as a
@@ -292,7 +317,7 @@ pub fn signed<T: SignableTransaction<Signature>>(account: &Account, tx: T) -> Si
 
 fn sign_call(call: &L1Call, nonce: u64) -> Bytes {
     let value = U256::from(call.value);
-    let gas = 150_000 + 16 * call.input.len() as u64;
+    let gas = 300_000 + 16 * call.input.len() as u64;
     let (to, input) = (TxKind::Call(call.to), call.input.clone());
     call.from.sign(L1_CHAIN_ID, nonce, to, value, input, gas)
 }

@@ -24,31 +24,34 @@ use std::{
 };
 
 /// Seconds between the blocks of L1, and of L2.
-const PERIOD: u64 = 2;
+pub const PERIOD: u64 = 2;
 /// Age of both chains at the start, seconds.
 const AGE: u64 = 200;
 /// L1 blocks at the start: more than the deepest reorg.
 const L1_BLOCKS: u64 = 80;
 
-struct ReorgNetwork {
-    l1: CoreL1,
-    rollup: RollupConfig,
-    sequencer: Verifier,
-    replicas: [Verifier; 2],
+pub struct ReorgNetwork {
+    pub l1: CoreL1,
+    pub rollup: RollupConfig,
+    pub sequencer: Verifier,
+    pub replicas: [Verifier; 2],
+    /// Options by which every node reads L1.
+    links: Vec<String>,
     channels: u8,
     /// Transactions that were sent, by hash.
     sent: HashMap<String, Bytes>,
-    folder: tempfile::TempDir,
+    pub folder: tempfile::TempDir,
 }
 
 impl ReorgNetwork {
-    fn start() -> Self {
+    /// `window` is the sequencing window, L1 blocks; `links` are the options by which nodes read L1.
+    pub fn start(window: u64, links: impl FnOnce(&CoreL1) -> Vec<String>) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let files = ActionFiles::new(&ActionPlan {
             start: clock::unix_now() - AGE,
             l1_period: PERIOD,
             l2_period: PERIOD,
-            window: 100,
+            window,
             ..ActionPlan::default()
         });
         files.write(folder.path());
@@ -56,6 +59,7 @@ impl ReorgNetwork {
         std::fs::write(&key, hex::encode(account(OWNER).key)).expect("a file");
         let mut l1 = CoreL1::start(&files.l1_genesis.to_string(), PERIOD);
         l1.mine_to(L1_BLOCKS);
+        let links = links(&l1);
         let swarm = |options: &[String]| {
             let shared = [
                 "--p2p.no-discovery".into(),
@@ -63,23 +67,26 @@ impl ReorgNetwork {
                 format!("--p2p.listen.tcp={}", free_port()),
                 "--http.api=eth,net,opp2p".into(),
             ];
-            Verifier::in_swarm(folder.path(), &l1.url, &[&shared[..], options].concat())
+            let options = [&shared[..], &links[..], options].concat();
+            Verifier::in_swarm(folder.path(), &l1.url, &options)
         };
         let sequencer = swarm(&[
             "--sequencer.enabled".into(),
             "--sequencer.l1-confs=0".into(),
             format!("--p2p.sequencer.key.path={}", key.display()),
         ]);
-        let itself = wait("the sequencer", DEADLINE, || {
-            call(&sequencer.http, "opp2p_self", json!([])).ok()
+        let address = wait("the sequencer's address", DEADLINE, || {
+            let itself = call(&sequencer.http, "opp2p_self", json!([])).ok()?;
+            // It listens some time after its RPC answers.
+            itself["addresses"][0].as_str().map(str::to_owned)
         });
-        let address = itself["addresses"][0].as_str().expect("an address");
         let replicas = [(), ()].map(|()| swarm(&[format!("--p2p.static={address}")]));
         Self {
             l1,
             rollup: files.rollup,
             sequencer,
             replicas,
+            links,
             channels: 0,
             sent: HashMap::new(),
             folder,
@@ -150,7 +157,7 @@ impl ReorgNetwork {
     }
 
     /// Waits until every node has derived all of L1. Their safe head is the same.
-    fn settle(&mut self) -> Value {
+    pub fn settle(&mut self) -> Value {
         let head = self.l1.head_hash();
         let safe = self.sequencer.wait_until_derived(&head)["safe_l2"].take();
         for replica in &mut self.replicas {
@@ -192,8 +199,8 @@ impl ReorgNetwork {
 
     /// A node that has seen nothing but L1 as it is now agrees with every node on the safe head at
     /// each L1 block.
-    fn check_against_a_fresh_derivation(&self, safe: &Value) {
-        let mut fresh = Verifier::start(self.folder.path(), &self.l1.url, &[]);
+    pub fn check_against_a_fresh_derivation(&self, safe: &Value) {
+        let mut fresh = Verifier::start(self.folder.path(), &self.l1.url, &self.links);
         let status = fresh.wait_until_derived(&self.l1.head_hash());
         assert_eq!(status["safe_l2"], *safe);
         for at in 0..=self.l1.height() {
@@ -296,7 +303,7 @@ fn check_tags(block: impl Fn(Value) -> Result<Value, Value>, findings: &mut Vec<
 
 #[test]
 fn l1_reorgs_of_1_to_64_blocks_leave_one_safe_chain_on_every_node() {
-    let mut network = ReorgNetwork::start();
+    let mut network = ReorgNetwork::start(100, |_| vec![]);
     network.sequenced();
     network.transfer();
     let watch = StatusWatch::start(&network.nodes());

@@ -9,8 +9,12 @@ use super::{
     whole::{beacon, read},
 };
 use crate::{
-    batcher::{BatcherProcess, becomes_safe, load, network, posted, rollup_rpc, safe},
+    batcher::{LARGE, becomes_safe, network, posted, rollup_rpc, safe},
     net::{Devnet, ask, call, free_port, head, same_blocks, wait},
+    posting::{
+        load::load,
+        process::{BatcherLinks, BatcherProcess},
+    },
 };
 use alloy_primitives::{Address, U256, hex};
 use serde_json::{Value, json};
@@ -59,10 +63,14 @@ const MODES: [(&[&str], usize); 4] = [
 fn post_in_every_mode(net: &Devnet) -> u64 {
     let mut posted_before = 0;
     for (round, (options, blobs)) in (0..).zip(MODES) {
-        load(net, 30 * round, 30);
+        load(net, 1, 30, LARGE);
         let last = head(&net.sequencer().http).expect("a head");
         let options = [options, &["--max-channel-duration=2"]].concat();
-        let batcher = BatcherProcess::start(net, &format!("batcher-{round}"), &options);
+        let batcher = BatcherProcess::start(
+            &BatcherLinks::of(net),
+            &format!("batcher-{round}"),
+            &options,
+        );
         becomes_safe(net, last);
         batcher.stop();
         let posted = posted(net).split_off(posted_before);

@@ -1,0 +1,234 @@
+//! Random `kill -9` of batcher, proposer, sequencer and L1 on a network under load. Every block
+//! becomes safe; a killed batcher posts at most its open channel again; no output is proposed twice.
+//! `STARLING_POSTING_KILLS` is the number of kills (6), `STARLING_SEED` chooses the same ones again.
+
+use super::{
+    inbox::{InboxReader, PostedChannel},
+    load::LoadThread,
+};
+use crate::{
+    campaign::{seed, size},
+    net::{Devnet, Node, Running, ask, call, head, wait},
+};
+use alloy_primitives::{Address, U256, keccak256};
+use rand::{Rng, SeedableRng, rngs::StdRng};
+use serde_json::{Value, json};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+const PATIENCE: Duration = Duration::from_secs(120);
+/// The account that the network's proposer has.
+const PROPOSER: usize = 8;
+/// Bytes of a transaction of the load.
+const LARGE: usize = 6_000;
+
+/// Options of the batcher: channels of some seconds, several transactions in flight.
+const OPTIONS: [&str; 9] = [
+    "--check-recent-txs-depth=128",
+    "--max-channel-duration=4",
+    "--target-num-frames=3",
+    "--batch-type=1",
+    "--max-pending-tx=4",
+    "--poll-interval=500ms",
+    "--sub-safety-margin=4",
+    "--num-confirmations=1",
+    "--txmgr.receipt-query-interval=250ms",
+];
+
+/// A process of the network that is killed and started again.
+struct Victim {
+    node: Node,
+    /// Options in place of those of the network.
+    options: Vec<String>,
+    /// `None` while the process is the network's own.
+    running: Option<Running>,
+    log: PathBuf,
+}
+
+impl Victim {
+    fn new(net: &Devnet, role: &str, options: &[&str]) -> Self {
+        let node = net.role(role).remove(0);
+        Self {
+            log: net.dir.join(format!("{}-again.log", node.name)),
+            node,
+            options: options.iter().map(|option| (*option).to_owned()).collect(),
+            running: None,
+        }
+    }
+
+    fn kill(&mut self) {
+        match self.running.take() {
+            Some(mut running) => running.kill9(),
+            None => self.node.kill9(),
+        }
+    }
+
+    fn restart(&mut self) {
+        self.running = Some(self.node.restart_with(&self.log, &self.options));
+    }
+
+    /// Fails if the process has ended by itself.
+    fn must_run(&mut self) {
+        let ended = self
+            .running
+            .as_mut()
+            .and_then(|running| running.child.try_wait().expect("a child"));
+        if let Some(status) = ended {
+            let log = super::process::read_log(&self.log);
+            panic!("{} ended with {status}: {log}", self.node.name);
+        }
+    }
+}
+
+fn safe(net: &Devnet) -> Option<u64> {
+    let rpc = net.replicas()[0].rpc.clone()?;
+    let status = call(&rpc, "optimism_syncStatus", json!([])).ok()?;
+    status["local_safe_l2"]["number"].as_u64()
+}
+
+/// Waits until the replica has derived a block that is unsafe now.
+fn moves_on(net: &Devnet, victims: &mut [Victim]) {
+    let sequencer = net.sequencer().http;
+    let target = wait("the sequencer", PATIENCE, || head(&sequencer));
+    wait(&format!("block {target} to be safe"), PATIENCE, || {
+        victims.iter_mut().for_each(Victim::must_run);
+        (safe(net)? >= target).then_some(())
+    });
+}
+
+/// Transactions of the proposer: all succeed, and each proposes another block.
+fn assert_no_output_is_proposed_twice(net: &Devnet) -> usize {
+    let l1 = net.l1().http;
+    let proposer = json!(net.accounts[PROPOSER].address);
+    let mut proposed = BTreeSet::new();
+    for at in 1..=head(&l1).expect("a head") {
+        let params = json!([format!("{at:#x}"), true]);
+        let block = ask(&l1, "eth_getBlockByNumber", params);
+        for tx in block["transactions"].as_array().expect("a list") {
+            if tx["from"] != proposer {
+                continue;
+            }
+            let receipt = ask(&l1, "eth_getTransactionReceipt", json!([tx["hash"]]));
+            assert_eq!(receipt["status"], "0x1", "a proposal fails: {tx}");
+            // proposeL2Output(bytes32 outputRoot, uint256 l2BlockNumber, ...)
+            let input: alloy_primitives::Bytes =
+                serde_json::from_value(tx["input"].clone()).expect("bytes");
+            let block = U256::from_be_slice(&input[36..68]);
+            assert!(proposed.insert(block), "block {block} is proposed twice");
+        }
+    }
+    assert_eq!(proposed.len() as u64, outputs(net));
+    proposed.len()
+}
+
+/// Outputs in the oracle.
+fn outputs(net: &Devnet) -> u64 {
+    let description = std::fs::read_to_string(net.dir.join("devnet.json")).expect("a file");
+    let description: Value = serde_json::from_str(&description).expect("JSON");
+    let oracle: Address = serde_json::from_value(description["contracts"]["output_oracle"].clone())
+        .expect("an oracle");
+    let data = alloy_primitives::Bytes::copy_from_slice(&keccak256("nextOutputIndex()")[..4]);
+    let request = json!([{ "to": oracle, "data": data }, "latest"]);
+    let answer: U256 =
+        serde_json::from_value(ask(&net.l1().http, "eth_call", request)).expect("a number");
+    answer.to()
+}
+
+/// Channels whose blocks are posted again: those that lack a frame, and those of blocks that an
+/// earlier channel has.
+fn repeated(channels: &[PostedChannel]) -> Vec<&PostedChannel> {
+    let mut newest = 0;
+    let is_repeated = |channel: &&PostedChannel| {
+        let is_new = channel
+            .blocks
+            .first()
+            .is_some_and(|first| *first == newest + 1);
+        newest = newest.max(channel.blocks.last().copied().unwrap_or_default());
+        !is_new
+    };
+    channels.iter().filter(is_repeated).collect()
+}
+
+fn total_bytes<'a>(channels: impl Iterator<Item = &'a PostedChannel>) -> usize {
+    channels.map(|channel| channel.bytes).sum()
+}
+
+/// Every block up to `last` is on L1, and at most one channel for each kill of the batcher repeats
+/// some. Prints the figures.
+fn assert_a_kill_costs_a_channel(net: &Devnet, last: u64, kills: usize) {
+    let inbox = InboxReader::of(net);
+    let transactions = inbox.transactions(0);
+    let channels = inbox.channels(&transactions);
+    let posted: BTreeSet<u64> = channels
+        .iter()
+        .flat_map(|channel| channel.blocks.iter().copied())
+        .collect();
+    assert!((1..=last).all(|block| posted.contains(&block)));
+    let repeated = repeated(&channels);
+    let all = total_bytes(channels.iter());
+    let again = total_bytes(repeated.iter().copied());
+    println!(
+        "{} channels, {all} bytes; {} repeated, {again} bytes",
+        channels.len(),
+        repeated.len()
+    );
+    let shown: Vec<_> = repeated
+        .iter()
+        .map(|channel| (channel.l1_blocks, channel.blocks.first(), channel.bytes))
+        .collect();
+    assert!(repeated.len() <= kills, "{kills} kills: {shown:?}");
+}
+
+#[test]
+fn killed_at_random_under_load_every_block_becomes_safe_and_nothing_is_posted_twice() {
+    let mut rng = StdRng::seed_from_u64(seed());
+    let kills = size("STARLING_POSTING_KILLS", 6);
+    let net = Devnet::start_whole(&["--replicas=1", "--l1.block-time=1", "--l2.block-time=1"]);
+    let mut victims = [
+        Victim::new(&net, "batcher", &OPTIONS),
+        Victim::new(&net, "proposer", &["--poll-interval=500ms"]),
+        Victim::new(&net, "sequencer", &[]),
+        Victim::new(&net, "l1", &[]),
+    ];
+    for victim in &mut victims[..2] {
+        victim.kill();
+        victim.restart();
+    }
+    let load = LoadThread::start(&net, 1, LARGE, Duration::from_millis(300));
+    let mut killed = BTreeMap::<String, usize>::new();
+    let mut longest = Duration::ZERO;
+    for kill in 0..kills {
+        // The first kills take each in turn, so that a short run has all of them.
+        let at = if kill < victims.len() {
+            kill
+        } else {
+            rng.random_range(0..victims.len())
+        };
+        std::thread::sleep(Duration::from_millis(rng.random_range(500..6_000)));
+        let victim = &mut victims[at];
+        *killed.entry(victim.node.role.clone()).or_default() += 1;
+        victim.kill();
+        std::thread::sleep(Duration::from_millis(rng.random_range(0..2_000)));
+        victim.restart();
+        let started = Instant::now();
+        moves_on(&net, &mut victims);
+        longest = longest.max(started.elapsed());
+    }
+    let sent = load.sent();
+    drop(load);
+    moves_on(&net, &mut victims);
+    let last = safe(&net).expect("a safe head");
+    let before = outputs(&net);
+    wait("another output", PATIENCE, || {
+        (outputs(&net) > before).then_some(())
+    });
+    let proposed = assert_no_output_is_proposed_twice(&net);
+    println!(
+        "{killed:?}: {last} blocks safe, {sent} transactions, {proposed} outputs, longest wait {longest:?}"
+    );
+    // The start with other options was a kill too.
+    assert_a_kill_costs_a_channel(&net, last, killed["batcher"] + 1);
+}

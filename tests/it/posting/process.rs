@@ -1,0 +1,175 @@
+//! A batcher as a process, with its RPC and its log.
+
+use crate::net::{Devnet, Running, call, free_port, starling, wait};
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use std::{
+    path::{Path, PathBuf},
+    process::{ExitStatus, Stdio},
+    time::Duration,
+};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The account that a development network's SystemConfig names as the sender of batches.
+pub const BATCHER: usize = 9;
+
+/// Options that make a test short.
+const FAST: [&str; 7] = [
+    "--poll-interval=250ms",
+    "--num-confirmations=1",
+    "--sub-safety-margin=4",
+    "--max-pending-tx=4",
+    "--txmgr.receipt-query-interval=250ms",
+    "--throttle.unsafe-da-bytes-lower-threshold=0",
+    "--rpc.enable-admin",
+];
+
+/// Addresses of the parties of a batcher.
+#[derive(Clone, Debug)]
+pub struct BatcherLinks {
+    pub l1: String,
+    pub l2: String,
+    pub rollup: String,
+    pub key: String,
+    /// Folder of the log.
+    pub dir: PathBuf,
+}
+
+impl BatcherLinks {
+    /// Those of a development network.
+    pub fn of(net: &Devnet) -> Self {
+        Self {
+            l1: net.l1().http,
+            l2: net.sequencer().http,
+            rollup: net.sequencer().rpc.expect("an RPC"),
+            key: net.accounts[BATCHER].key_hex(),
+            dir: net.dir.clone(),
+        }
+    }
+}
+
+/// The value of an option of a command line.
+pub fn option(command: &[String], name: &str) -> String {
+    let prefix = format!("{name}=");
+    let mut values = command.iter().filter_map(|word| word.strip_prefix(&prefix));
+    values.next().expect("the option is given").to_owned()
+}
+
+/// The name in `--name=value`.
+fn name_of(option: &str) -> Option<&str> {
+    option.split('=').next()
+}
+
+/// A batcher, and its RPC.
+pub struct BatcherProcess {
+    pub process: Running,
+    pub rpc: String,
+    log: PathBuf,
+}
+
+impl BatcherProcess {
+    /// `options` take the place of those of [`FAST`] with the same name.
+    pub fn start(links: &BatcherLinks, name: &str, options: &[&str]) -> Self {
+        let port = free_port();
+        let log = links.dir.join(format!("{name}.log"));
+        let out = std::fs::File::create(&log).expect("a log file");
+        let is_kept = |fast: &&&str| !options.iter().any(|given| name_of(given) == name_of(fast));
+        let child = starling()
+            .arg("batcher")
+            .arg(format!("--l1-eth-rpc={}", links.l1))
+            .arg(format!("--l2-eth-rpc={}", links.l2))
+            .arg(format!("--rollup-rpc={}", links.rollup))
+            .arg(format!("--private-key={}", links.key))
+            .arg("--rpc.addr=127.0.0.1")
+            .arg(format!("--rpc.port={port}"))
+            .args(FAST.iter().filter(is_kept))
+            .args(options)
+            .stdin(Stdio::null())
+            .stdout(out.try_clone().expect("a log file"))
+            .stderr(out)
+            .spawn();
+        let mut batcher = Self {
+            process: Running {
+                child: child.expect("the batcher starts"),
+            },
+            rpc: format!("http://127.0.0.1:{port}"),
+            log,
+        };
+        wait("the batcher's RPC", PATIENCE, || {
+            if let Ok(Some(status)) = batcher.process.child.try_wait() {
+                panic!("the batcher ended with {status}");
+            }
+            batcher.admin("admin_getThrottleController").ok()
+        });
+        batcher
+    }
+
+    pub fn log(&self) -> String {
+        read_log(&self.log)
+    }
+
+    pub fn admin(&self, method: &str) -> Result<Value, Value> {
+        call(&self.rpc, method, json!([]))
+    }
+
+    pub fn stop(&self) {
+        self.admin("admin_stopBatcher").expect("a stop");
+        let log = self.log();
+        assert!(log.contains(STOPPED), "{log}");
+    }
+
+    /// Sends SIGTERM and waits for the end.
+    pub fn terminate(&mut self) -> ExitStatus {
+        crate::net::signal(self.process.child.id() as i32, Signal::SIGTERM);
+        self.process.child.wait().expect("an end")
+    }
+
+    /// Whether a channel is open that has blocks of L2.
+    pub fn is_in_a_channel(&self) -> bool {
+        let log = self.log();
+        let count = |sentence| log.matches(sentence).count();
+        count("Created channel") > count("Channel closed") + count("Dropped channel")
+    }
+
+    /// First and last blocks of the channels that were closed, in order.
+    pub fn channels(&self) -> Vec<(u64, u64)> {
+        let log = self.log();
+        let closed = log.lines().filter(|line| line.contains("Channel closed"));
+        closed
+            .map(|line| (field(line, "oldest_l2"), field(line, "latest_l2")))
+            .collect()
+    }
+}
+
+/// The last sentence of a stop.
+pub const STOPPED: &str = "Batch Submitter stopped";
+
+pub fn read_log(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_default()
+}
+
+/// A number that a line of a log has as a field.
+fn field(line: &str, name: &str) -> u64 {
+    let (_, rest) = line.split_once(name).expect("a field");
+    let digits = rest.trim_start_matches(|c: char| !c.is_ascii_digit());
+    let end = digits.find(|c: char| !c.is_ascii_digit());
+    digits[..end.unwrap_or(digits.len())]
+        .parse()
+        .expect("a number")
+}
+
+/// Newest block that was loaded when the last stop of this log began.
+pub fn loaded_at_stop(log: &str) -> u64 {
+    let mut stops = log
+        .lines()
+        .filter(|line| line.contains("Stopping Batch Submitter"));
+    field(stops.next_back().expect("a stop"), "through")
+}
+
+impl Drop for BatcherProcess {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("--- batcher\n{}", self.log());
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! L1 reorgs under a batcher with open channels and transactions in flight: every block is safe
+//! again, and sequencer, replicas and a fresh node have one chain. `STARLING_POSTING_REORGS` is the
+//! number of reorgs (4); up to 64 blocks deep.
+
+use super::{
+    load::large,
+    process::{BATCHER, BatcherLinks, BatcherProcess},
+};
+use crate::{
+    campaign::size,
+    derive_actions::{
+        network::{PERIOD, ReorgNetwork},
+        world::{USER, account},
+    },
+    net::{call, number},
+};
+use serde_json::{Value, json};
+use starling::{clock, devnet::genesis::L2_CHAIN_ID};
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(180);
+/// Depths of the first reorgs; further ones are spread over 1 to 64.
+const DEPTHS: [u64; 4] = [1, 5, 20, 64];
+const DEEPEST: u64 = 64;
+/// The sequencing window, L1 blocks: longer than the chain's age and the time that a slow machine
+/// needs.
+const WINDOW: u64 = 10_000;
+/// Bytes of a transaction of the load.
+const LARGE: usize = 1_500;
+
+/// Frames leave a channel while it is open.
+const CALLDATA: [&str; 7] = [
+    "--data-availability-type=calldata",
+    "--max-l1-tx-size-bytes=3000",
+    "--target-num-frames=30",
+    "--max-channel-duration=10",
+    "--max-pending-tx=10",
+    "--num-confirmations=2",
+    "--resubmission-timeout=20s",
+];
+const BLOBS: [&str; 7] = [
+    "--data-availability-type=blobs",
+    "--batch-type=1",
+    "--target-num-frames=2",
+    "--max-channel-duration=6",
+    "--max-pending-tx=10",
+    "--num-confirmations=1",
+    "--resubmission-timeout=20s",
+];
+
+/// A network whose L1 makes blocks of its pool by the clock, with a batcher.
+struct PostedNetwork {
+    /// Dropped first: its log is in the network's folder.
+    batcher: BatcherProcess,
+    network: ReorgNetwork,
+}
+
+impl PostedNetwork {
+    fn start(options: &[&str]) -> Self {
+        let network = ReorgNetwork::start(WINDOW, |l1| vec![format!("--l1.beacon={}", l1.beacon)]);
+        network.l1.maintain_pool();
+        let links = BatcherLinks {
+            l1: network.l1.url.clone(),
+            l2: network.sequencer.http.clone(),
+            rollup: network.sequencer.rpc.clone(),
+            key: account(BATCHER).key_hex(),
+            dir: network.folder.path().into(),
+        };
+        let batcher = BatcherProcess::start(&links, "batcher", options);
+        Self { batcher, network }
+    }
+
+    /// Mines the L1 blocks whose time has come, and sends a transaction to L2.
+    fn pump(&mut self) {
+        let l1 = &mut self.network.l1;
+        while l1.head().block.time + PERIOD <= clock::unix_now() {
+            l1.mine_pool();
+        }
+        let (user, url) = (account(USER), &self.network.sequencer.http);
+        let params = json!([user.address, "pending"]);
+        if let Ok(nonce) = call(url, "eth_getTransactionCount", params) {
+            let raw = large(&user, L2_CHAIN_ID, number(&nonce), LARGE);
+            // The pool may be full of transactions of abandoned blocks.
+            let _ = call(url, "eth_sendRawTransaction", json!([raw]));
+        }
+    }
+
+    fn wait<T>(&mut self, what: &str, mut probe: impl FnMut(&Self) -> Option<T>) -> T {
+        let started = Instant::now();
+        loop {
+            self.pump();
+            if let Some(found) = probe(self) {
+                return found;
+            }
+            assert!(started.elapsed() < PATIENCE, "waited in vain for {what}");
+            std::thread::sleep(Duration::from_millis(300));
+        }
+    }
+
+    fn status(&self) -> Option<Value> {
+        self.network.sequencer.status()
+    }
+
+    /// Waits until blocks that are unsafe now are safe.
+    fn moves_on(&mut self) {
+        let target = self.status().expect("a status")["unsafe_l2"]["number"].clone();
+        let target = target.as_u64().expect("a number");
+        self.wait(&format!("block {target} to be safe"), |net| {
+            (net.network.sequencer.safe()? >= target).then_some(())
+        });
+    }
+
+    /// Waits until a transaction of the batcher is in the pool, and a channel is open.
+    fn is_posting(&mut self) {
+        self.wait("a channel and a transaction under way", |net| {
+            let count = |tag: &str| {
+                let params = json!([account(BATCHER).address, tag]);
+                Some(number(
+                    &call(&net.network.l1.url, "eth_getTransactionCount", params).ok()?,
+                ))
+            };
+            (count("pending")? > count("latest")? && net.batcher.is_in_a_channel()).then_some(())
+        });
+    }
+
+    /// Replaces this many L1 blocks by empty ones, and one with what the pool has.
+    fn reorganise(&mut self, depth: u64) {
+        let l1 = &mut self.network.l1;
+        let height = l1.height();
+        l1.rewind(height - depth);
+        l1.mine_to(height);
+        l1.mine_pool();
+    }
+}
+
+fn survives_reorgs(options: &[&str]) {
+    let mut net = PostedNetwork::start(options);
+    net.moves_on();
+    let count = size("STARLING_POSTING_REORGS", DEPTHS.len()) as u64;
+    for round in 0..count {
+        let spread = 1 + (round * 37) % DEEPEST;
+        let depth = DEPTHS.get(round as usize).copied().unwrap_or(spread);
+        net.is_posting();
+        let started = Instant::now();
+        net.reorganise(depth);
+        net.moves_on();
+        let safe = net.network.settle();
+        println!("depth {depth}: {:?}", started.elapsed());
+        if round % 8 == 3 || round + 1 == count {
+            net.network.check_against_a_fresh_derivation(&safe);
+        }
+    }
+    let log = net.batcher.log();
+    let (reorgs, lost) = (
+        log.matches("Found L2 reorg").count(),
+        log.matches("did not make expected progress").count(),
+    );
+    println!("{count} reorgs: {reorgs} of L2 seen, {lost} lost channels");
+}
+
+#[test]
+fn l1_reorgs_under_a_batcher_with_calldata_in_flight_leave_every_block_safe() {
+    survives_reorgs(&CALLDATA);
+}
+
+#[test]
+fn l1_reorgs_under_a_batcher_with_blobs_in_flight_leave_every_block_safe() {
+    survives_reorgs(&BLOBS);
+}
