@@ -5,10 +5,10 @@ use crate::{
     derive::{RecordedL1, Recording},
     foreign::{
         GETH,
-        network::{Network, PATIENCE, hash_at, our_core, reaches, same_chain, turn},
+        network::{Network, PATIENCE, our_core, reaches, same_chain, turn},
         programs::{Started, bare_op_node, op_geth, programs},
     },
-    net::{ask, call, free_port, starling, wait},
+    net::{ask, call, free_port, hash_at, starling, wait},
 };
 use alloy_primitives::hex;
 use rand::{Rng, SeedableRng, rngs::StdRng};
