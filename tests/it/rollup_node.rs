@@ -345,7 +345,7 @@ fn op_geth_makes_our_sequencers_blocks_and_is_killed() {
     let last = reaches(&replica, 60);
     reaches(&geth, last);
     same_chain(&geth, &replica, last);
-    assert_eq!(hash_at(&geth, last), hash_at(&replica, last));
+    assert_eq!(hash_at(&geth.url, last), hash_at(&replica.url, last));
     let active = ask(&rollup.url, "admin_sequencerActive", json!([]));
     assert_eq!(active, json!(true));
 }
