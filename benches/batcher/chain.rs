@@ -39,7 +39,6 @@ const PATIENCE: Duration = Duration::from_secs(600);
 /// Both chains in a folder.
 pub struct Backlog {
     folder: tempfile::TempDir,
-    rollup: RollupConfig,
     pub blocks: u64,
 }
 
@@ -177,15 +176,7 @@ impl Backlog {
         let config = l1_config::of_genesis(&l1_genesis).to_string();
         std::fs::write(folder.path().join("l1.json"), config).expect("a file");
         std::fs::write(folder.path().join("rollup.json"), rollup.to_json()).expect("a file");
-        Self {
-            folder,
-            rollup,
-            blocks,
-        }
-    }
-
-    pub fn rollup(&self) -> &RollupConfig {
-        &self.rollup
+        Self { folder, blocks }
     }
 
     fn path(&self, name: &str) -> PathBuf {

@@ -219,7 +219,10 @@ fn blobs_or_fault(
     }
     let mut blobs = vec![];
     for hash in parameters("versioned_hashes") {
-        blobs.push(json!(blob(&upstream.beacon, number, &hash)?));
+        let Some(blob) = blob(&upstream.beacon, number, &hash)? else {
+            return Ok(not_found);
+        };
+        blobs.push(json!(blob));
     }
     match fault {
         BeaconFault::Reordered => {
@@ -238,12 +241,13 @@ fn blobs_or_fault(
     Ok(Some(ok(json!(blobs))))
 }
 
-/// A blob of a block, which the L1 serves by block number and one versioned hash.
-fn blob(upstream: &str, number: u64, hash: &str) -> std::io::Result<Bytes> {
+/// A blob of a block, which the L1 serves by block number and one versioned hash; `None` if the block
+/// does not have it.
+fn blob(upstream: &str, number: u64, hash: &str) -> std::io::Result<Option<Bytes>> {
     let path = format!("/eth/v1/beacon/blobs/{number}?versioned_hashes={hash}");
     let mut answer = get(upstream, &path)?;
-    let blob = answer["data"][0].take();
-    Ok(serde_json::from_value(blob).expect("a blob"))
+    let blob = answer["data"].get_mut(0).map(Value::take);
+    Ok(blob.map(|blob| serde_json::from_value(blob).expect("a blob")))
 }
 
 /// The sidecars with these indices among the blobs of a block.
@@ -261,7 +265,7 @@ fn sidecars(upstream: &Upstream, number: u64, indices: &[String]) -> std::io::Re
     let mut found = vec![];
     for index in indices {
         let at: usize = index.parse().expect("an index");
-        let bytes = blob(&upstream.beacon, number, &hashes[at].to_string())?;
+        let bytes = blob(&upstream.beacon, number, &hashes[at].to_string())?.expect("a blob");
         let blob = c_kzg::Blob::from_bytes(&bytes).expect("a blob");
         let commitment = kzg.blob_to_kzg_commitment(&blob).expect("a commitment");
         let commitment = commitment.to_bytes();

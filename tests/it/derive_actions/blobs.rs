@@ -102,7 +102,7 @@ impl BlobWorld {
         self.world.author.rewind(before);
         self.set([BeaconFault::None; 2]);
         self.world.settle();
-        // As calldata: the pool has the replaced transaction still.
+        // As calldata: the pool has the replaced transaction, of the same nonce.
         let blocks = self.world.extend(self.world.l1.height() - 1);
         let call = self.world.post_span(&blocks);
         self.world.l1.mine(&[call]);
@@ -142,6 +142,8 @@ fn blobs_of_our_l1_are_derived_through_beacon_nodes_that_fail() {
     ] {
         world.fail_at_one(fault);
     }
+    // Or the replaced transaction would stay in the pool.
+    world.world.l1.maintain_pool();
     world.replace_a_block_without_blobs();
     // The last, since nobody takes mined transactions out of this L1's pool.
     world.mine_in_blobs_and_calldata();
