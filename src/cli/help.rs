@@ -69,7 +69,7 @@ fn programs(role: Role) -> &'static str {
 }
 
 /// Flags that `-h` shows of roles that have hundreds of them; `--help` shows all.
-pub const COMMON: [&str; 43] = [
+pub const COMMON: [&str; 41] = [
     "l1",
     "l1.beacon",
     "l2",
@@ -111,8 +111,6 @@ pub const COMMON: [&str; 43] = [
     "dev.period",
     "batcher.enabled",
     "proposer.enabled",
-    "rpc.port",
-    "rpc.enable-admin",
 ];
 
 /// The same of batcher and proposer.

@@ -90,7 +90,7 @@ impl RemoteEngineConfig {
             }
         };
         Ok(Self {
-            url: over_http(&given)?,
+            url: over_http(&given),
             jwt_secret,
             timeout: match values.duration("l2.engine-rpc-timeout")? {
                 Duration::ZERO => {
@@ -106,19 +106,13 @@ impl RemoteEngineConfig {
 }
 
 /// The URL for HTTP. Execution clients serve HTTP and WebSocket on the authenticated port.
-fn over_http(url: &str) -> Result<String, CliError> {
-    for (scheme, http) in [("ws://", "http://"), ("wss://", "https://")] {
-        if let Some(rest) = url.strip_prefix(scheme) {
-            return Ok(format!("{http}{rest}"));
-        }
-    }
-    if url.starts_with("http://") || url.starts_with("https://") {
-        return Ok(url.to_owned());
-    }
-    Err(CliError::Invalid {
-        name: "l2",
-        reason: "a URL that begins with http:// or https:// is expected, of the execution client's authenticated port".into(),
-    })
+fn over_http(url: &str) -> String {
+    let of_socket = [("ws://", "http://"), ("wss://", "https://")];
+    let http = of_socket.into_iter().find_map(|(scheme, http)| {
+        let rest = url.strip_prefix(scheme)?;
+        Some(format!("{http}{rest}"))
+    });
+    http.unwrap_or_else(|| url.to_owned())
 }
 
 /// The rollup node's RPC, which op-node serves whatever the Host header of a request says.

@@ -81,7 +81,7 @@ fn every_role_has_help_and_version() -> Result<(), CliError> {
 
 #[test]
 fn common_options_exist_and_are_in_the_short_help() -> Result<(), CliError> {
-    common_options_of(&[Role::Node, Role::Execution], &help::COMMON)?;
+    common_options_of(&[Role::Node, Role::Execution, Role::Rollup], &help::COMMON)?;
     let posters = [Role::Batcher, Role::Proposer];
     common_options_of(&posters, &help::COMMON_OF_POSTERS)
 }

@@ -54,7 +54,7 @@ fn a_rollup_node_drives_the_engine_it_is_given() -> Result<(), CliError> {
 fn an_engine_that_cannot_be_driven_is_refused() {
     for (line, named) in [
         ("", "--l2 is missing"),
-        ("--l2=engine.ipc", "--l2: "),
+        ("--l2=engine.ipc", "--l2 takes a URL"),
         ("--l2=http://x --l2.engine-rpc-timeout=0s", "10s"),
         (
             "--l2=http://x --syncmode=execution-layer",

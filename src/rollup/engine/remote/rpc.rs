@@ -323,6 +323,25 @@ fn payload_method(forks: &ForkSchedule, time: u64) -> &'static str {
     }
 }
 
+/// A payload of the version that its fields are of.
+fn execution_payload(
+    members: serde_json::Map<String, Value>,
+) -> Result<OpExecutionPayload, serde_json::Error> {
+    let has = |name: &str| members.contains_key(name);
+    let (v2, v3, v4) = (
+        has("withdrawals"),
+        has("blobGasUsed"),
+        has("withdrawalsRoot"),
+    );
+    let body = Value::Object(members);
+    Ok(match () {
+        () if v4 && v3 => OpExecutionPayload::V4(serde_json::from_value(body)?),
+        () if v3 => OpExecutionPayload::V3(serde_json::from_value(body)?),
+        () if v2 => OpExecutionPayload::V2(serde_json::from_value(body)?),
+        () => OpExecutionPayload::V1(serde_json::from_value(body)?),
+    })
+}
+
 /// The block of an answer to `engine_getPayload`; its hash is recomputed.
 fn payload_of(answer: EnvelopeAnswer) -> Result<Payload, EngineCause> {
     fn malformed(error: impl std::fmt::Display) -> EngineCause {
@@ -331,7 +350,7 @@ fn payload_of(answer: EnvelopeAnswer) -> Result<Payload, EngineCause> {
     let mut members = answer.execution_payload;
     // Fields of later forks may be null.
     members.retain(|_, value| !value.is_null());
-    let payload: OpExecutionPayload = serde_json::from_value(members.into()).map_err(malformed)?;
+    let payload = execution_payload(members).map_err(malformed)?;
     let root = answer.parent_beacon_block_root;
     let wire = WirePayload::from_execution_payload(payload, root).map_err(malformed)?;
     wire.into_payload().map_err(malformed)
@@ -340,6 +359,8 @@ fn payload_of(answer: EnvelopeAnswer) -> Result<Payload, EngineCause> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloy_consensus::{Header, constants::EMPTY_WITHDRAWALS};
+    use alloy_eips::eip7685::EMPTY_REQUESTS_HASH;
 
     #[test]
     fn methods_are_those_of_the_blocks_fork() {
@@ -375,5 +396,49 @@ mod tests {
             forkchoice_method(&forks, None),
             "engine_forkchoiceUpdatedV3"
         );
+    }
+
+    #[test]
+    fn blocks_of_every_fork_are_read_as_they_are_answered() {
+        let base = Header {
+            base_fee_per_gas: Some(7),
+            extra_data: vec![1].into(),
+            ..Header::default()
+        };
+        let canyon = Header {
+            withdrawals_root: Some(EMPTY_WITHDRAWALS),
+            ..base.clone()
+        };
+        let ecotone = Header {
+            blob_gas_used: Some(0),
+            excess_blob_gas: Some(0),
+            parent_beacon_block_root: Some(B256::repeat_byte(3)),
+            ..canyon.clone()
+        };
+        let isthmus = Header {
+            withdrawals_root: Some(B256::repeat_byte(4)),
+            requests_hash: Some(EMPTY_REQUESTS_HASH),
+            ..ecotone.clone()
+        };
+        for header in [base, canyon, ecotone, isthmus] {
+            let block = Payload::sealed(header, vec![]);
+            let mut body = json!(block.to_execution_payload(block.version()));
+            // geth names the fields of later forks, too.
+            for field in [
+                "withdrawals",
+                "blobGasUsed",
+                "excessBlobGas",
+                "withdrawalsRoot",
+            ] {
+                body[field] = body[field].take();
+            }
+            let answer = json!({
+                "executionPayload": body,
+                "blockValue": "0x0",
+                "parentBeaconBlockRoot": block.header.parent_beacon_block_root,
+            });
+            let answer = serde_json::from_value(answer).unwrap();
+            assert_eq!(payload_of(answer).unwrap(), block);
+        }
     }
 }
