@@ -6,9 +6,11 @@ mod anvil;
 mod author;
 mod beacon;
 mod blobs;
+mod data;
 mod endpoint;
 mod l1;
 mod network;
+mod other_l1;
 mod withheld;
 mod world;
 

@@ -25,10 +25,17 @@ impl RollupDriver {
     pub(super) async fn fetch(&mut self, need: Need) -> Result<NextAction, DriverStepError> {
         match need {
             Need::L1Block { number, link } => return self.next_l1(number, link).await,
-            Need::Blobs { block, blobs } => {
-                let data = self.l1.blobs(&block, &blobs).await?;
-                self.pipeline.push_blobs(block.hash, &data)?;
-            }
+            Need::Blobs { block, blobs } => match self.l1.blobs(&block, &blobs).await {
+                Ok(data) => self.pipeline.push_blobs(block.hash, &data)?,
+                // Nobody may have the blobs of a block that L1 has replaced.
+                Err(_) if self.is_replaced(&block).await => {
+                    return Err(DriverStepError::Reset(format!(
+                        "L1 reorg: block {}, whose blobs could not be fetched, is no longer canonical",
+                        block.id()
+                    )));
+                }
+                Err(error) => return Err(error.into()),
+            },
             Need::L2Block { number, hash } => {
                 if let Some(pending) = self.pipeline.pending_safe().filter(|_| hash.is_none()) {
                     // A block by its number is one of the safe chain only while all of it is in the
@@ -45,6 +52,18 @@ impl RollupDriver {
             }
         }
         Ok(NextAction::Again)
+    }
+
+    /// Whether L1 shows that a block that was derived from is not canonical.
+    async fn is_replaced(&self, block: &L1Block) -> bool {
+        match self.l1.canonical_hash(block.number).await {
+            Ok(canonical) => canonical != block.hash,
+            // L1 may have become shorter.
+            Err(_) => {
+                let head = self.l1_heads.borrow().head;
+                head.is_some_and(|head| self.derived_l1.is_contradicted_by(&head))
+            }
+        }
     }
 
     /// Moves on to an L1 block, if L1 has it and it is deep enough below L1's head.

@@ -77,14 +77,36 @@ impl BlobWorld {
         let before = self.world.author.head().number();
         self.set([fault; 2]);
         self.mine_in_blobs();
-        wait("requests for blobs", PATIENCE, || {
-            let asked = self.beacons.each_ref().map(StandInBeacon::requests);
-            asked.iter().all(|requests| *requests > 0).then_some(())
-        });
+        self.wait_for_requests();
         let safe = self.world.verifier.safe();
         assert_eq!(safe, Some(before), "{fault:?}");
         self.set([BeaconFault::None; 2]);
         self.world.settle();
+    }
+
+    /// The L1 block whose blobs no beacon node has is replaced by one without blobs.
+    fn orphan_the_blobs(&mut self) {
+        let before = self.world.author.head().number();
+        let fork = self.world.l1.height() + 1;
+        self.set([BeaconFault::NotFound; 2]);
+        self.mine_in_blobs();
+        self.wait_for_requests();
+        self.world.l1.rewind(fork);
+        self.world.author.rewind(before);
+        let blocks = self.world.extend(fork - 1);
+        let call = self.world.post_singular(&blocks);
+        self.world.l1.mine(&[call]);
+        self.world.l1.mine_to(fork + 3);
+        self.world.settle();
+        self.set([BeaconFault::None; 2]);
+    }
+
+    /// Waits until both beacon nodes were asked for blobs since their fault was set.
+    fn wait_for_requests(&self) {
+        wait("requests for blobs", PATIENCE, || {
+            let asked = self.beacons.each_ref().map(StandInBeacon::requests);
+            asked.iter().all(|requests| *requests > 0).then_some(())
+        });
     }
 
     /// The safe head moves on, since one right answer is enough.
@@ -120,6 +142,7 @@ fn blobs_of_our_l1_are_derived_through_beacon_nodes_that_fail() {
     ] {
         world.fail_at_one(fault);
     }
+    world.orphan_the_blobs();
     // The last, since nobody takes mined transactions out of this L1's pool.
     world.mine_in_blobs_and_calldata();
     world.world.settle();
