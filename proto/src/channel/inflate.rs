@@ -134,10 +134,9 @@ impl GoInflate {
         match header >> 1 {
             0 => {
                 self.bits.align();
-                let mut word = || Ok(u16::from_le_bytes([self.bits.byte()?, self.bits.byte()?]));
-                let (length, complement) = (word()?, word()?);
-                if length == !complement {
-                    Ok(Block::Stored(length.into()))
+                let [length, complement] = [self.bits.take(16)?, self.bits.take(16)?];
+                if length ^ complement == 0xffff {
+                    Ok(Block::Stored(length))
                 } else {
                     Err(ChannelError::Corrupt)
                 }
@@ -340,7 +339,7 @@ impl BitReader {
         Ok(())
     }
 
-    /// Takes `count` bits, at most 14.
+    /// Takes `count` bits, at most 16.
     fn take(&mut self, count: usize) -> Result<usize, ChannelError> {
         self.need(count)?;
         let taken = self.bits & ((1 << count) - 1);
