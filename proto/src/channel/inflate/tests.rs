@@ -83,12 +83,12 @@ fn sound_streams_give_the_bytes_that_zlib_reads() {
         let stream = encoder.finish().unwrap();
         let mut exact = GoInflate::new(stream.clone().into(), 2);
         assert!(all(|out| exact.read(out), 1_000) == text);
-        for cut in [stream.len() - 1, stream.len() - 5, stream.len() / 2, 2_000] {
+        for cut in [stream.len() - 1, stream.len() - 5, stream.len() / 2, stream.len() / 5] {
             let cut = Bytes::copy_from_slice(&stream[..cut]);
             let mut exact = GoInflate::new(cut.clone().into(), 2);
             let mut whole = ZlibReader::new(cut.into()).unwrap();
             let expected = all(|out| exact.read(out), 1_000);
-            assert!(text.starts_with(&expected) && expected.len() > 1_000);
+            assert!(text.starts_with(&expected) && !expected.is_empty());
             assert!(all(|out| whole.read(out), 1_000) == expected);
         }
     }
