@@ -191,9 +191,11 @@ pub fn init(datadir: &Path, genesis: &Genesis) -> Result<bool, InitError> {
         ..
     }) = spec_of(&store)
         && let Rules::Optimism { forks: new, .. } = &genesis.spec.rules
-        && let Some(fork) = old.conflict(new, head)
+        && let Some(conflict) = old.conflict(new, head)
     {
-        return Err(InitError::ForkPassed { fork: fork.name() });
+        return Err(InitError::ForkPassed {
+            fork: conflict.fork,
+        });
     }
     fork_times::record_config(&store, genesis)?;
     Ok(false)

@@ -358,19 +358,27 @@ fn rollup_config(source: &RollupSource, overrides: &ForkOverrides) -> anyhow::Re
 }
 
 /// Changes of the core's fork times: those of a known network, whose table may be newer than the
-/// genesis config, and the overrides. A rollup.json changes nothing in the core.
+/// genesis config, and the overrides. A rollup.json changes nothing in the core, except that it may end
+/// the chain before Lagoon.
 fn schedule_change(
     source: Option<&RollupSource>,
     overrides: &ForkOverrides,
 ) -> anyhow::Result<ScheduleChange> {
-    let network = match source {
-        Some(network @ RollupSource::Network(_)) => Some(NetworkForks::from(&network.read()?)),
-        Some(RollupSource::File(_)) | None => None,
-    };
-    Ok(ScheduleChange {
-        network,
+    let mut change = ScheduleChange {
+        network: None,
         overrides: overrides.clone(),
-    })
+    };
+    match source {
+        Some(network @ RollupSource::Network(_)) => {
+            change.network = Some(NetworkForks::from(&network.read()?));
+        }
+        Some(file @ RollupSource::File(_)) => {
+            let lagoon = file.read()?.forks.lagoon();
+            change.overrides.lagoon = overrides.lagoon.or(lagoon);
+        }
+        None => {}
+    }
+    Ok(change)
 }
 
 /// Checks that a rollup configuration and the data directory belong to one chain.

@@ -9,7 +9,7 @@ use crate::{
     config::RollupConfig,
     config_update::{ConfigUpdateError, KARST_UPGRADE_GAS, SystemConfigError},
     deposit::{BlockDepositError, deposits_of_block},
-    fork::{BlobSchedule, Fork, ForkSchedule},
+    fork::{BlobSchedule, Fork, ForkSchedule, LagoonBlock},
     l1info::{L1InfoError, L1Origin, L2BlockRef, l1_info_tx},
     payload::{BlockId, Payload},
     system_config::{FeeScalarError, SystemConfig},
@@ -133,6 +133,8 @@ pub enum AttributesError {
     FeeScalar(#[from] FeeScalarError),
     #[error("the blob base fee of L1 block {0} is out of range")]
     BlobBaseFee(B256),
+    #[error(transparent)]
+    Lagoon(#[from] LagoonBlock),
 }
 
 /// The attributes of the block after `parent` with this L1 origin. When the origin is the child of
@@ -155,6 +157,7 @@ pub fn attributes(
         parent.timestamp(),
         parent.timestamp().saturating_add(rollup.block_time),
     );
+    rollup.forks.check_before_lagoon(time)?;
     let Epoch {
         sequence_number,
         deposits,

@@ -10,7 +10,9 @@
 mod compress;
 mod data;
 mod decompress;
+mod inflate;
 mod write;
+mod zlib;
 
 pub use crate::span::BatchContext;
 pub(crate) use compress::Compressor;

@@ -87,13 +87,11 @@ pub struct RollupConfig {
     pub l1_chain_id: u64,
     /// Chain id of L2, other than L1's.
     pub l2_chain_id: u64,
-    /// Fork times, by L2 timestamp.
+    /// Fork times, by L2 timestamp, that of Lagoon (`interop_time`) among them.
     pub forks: ForkSchedule,
     /// L1 time until which blob fees are computed with Cancun's fraction although L1 is past
     /// Prague; no fork of the schedule.
     pub pectra_blob_schedule_time: Option<u64>,
-    /// Interop, since renamed to Lagoon. Carried through; its rules are not part of this crate.
-    pub lagoon_time: Option<u64>,
     /// Whether the gas of the Karst upgrade stays in the gas limit after the block that activates
     /// it.
     pub keep_karst_upgrade_gas: bool,

@@ -52,7 +52,7 @@ use crate::{
     config::RollupConfig,
     config_update::ConfigUpdateError,
     deposit::BlockDepositError,
-    fork::BlobSchedule,
+    fork::{BlobSchedule, LagoonBlock},
     l1info::L2BlockRef,
     payload::{BlockId, Payload},
 };
@@ -178,11 +178,8 @@ pub enum CriticalError {
          times of rollup.json and genesis, and the version"
     )]
     DepositsOnly { parent: BlockId, cause: String },
-    /// The block's time, Unix seconds.
-    #[error(
-        "the block at L2 time {0} is in Lagoon (interop), which this version does not derive: update"
-    )]
-    Lagoon(u64),
+    #[error(transparent)]
+    Lagoon(#[from] LagoonBlock),
     #[error("attributes cannot be built on {parent}: {cause}")]
     Attributes { parent: BlockId, cause: String },
     #[error("block {block} of the safe chain cannot be read: {cause}")]

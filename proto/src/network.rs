@@ -119,7 +119,6 @@ impl TableColumns {
             l2_chain_id,
             forks,
             pectra_blob_schedule_time,
-            lagoon_time: None,
             keep_karst_upgrade_gas,
             batch_inbox_address: self.next()?,
             deposit_contract_address: self.next()?,

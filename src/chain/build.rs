@@ -17,7 +17,11 @@ use alloy_eips::eip7685::EMPTY_REQUESTS_HASH;
 use alloy_primitives::{Address, B64, Bytes, U256};
 use alloy_trie::root::ordered_trie_root_encoded;
 use op_alloy_rpc_types_engine::OpPayloadAttributes;
-use starling_proto::{fork::Fork, payload::Payload, system_config::Eip1559Params};
+use starling_proto::{
+    fork::{Fork, LagoonBlock},
+    payload::Payload,
+    system_config::Eip1559Params,
+};
 use std::sync::Arc;
 
 /// Why a transaction is left out that the block has no bytes for.
@@ -38,6 +42,8 @@ pub enum BuildError {
     ExtraData(#[from] ExtraDataError),
     #[error(transparent)]
     Attributes(#[from] L1AttributesError),
+    #[error(transparent)]
+    Lagoon(#[from] LagoonBlock),
     /// A forced transaction is never dropped: a block without it would be another chain.
     #[error("failed to force-include transaction {index}: {cause}")]
     Forced { index: usize, cause: String },
@@ -88,6 +94,7 @@ impl BlockBuilder {
         expected: Option<ExpectedTransactions>,
     ) -> Result<Self, BuildError> {
         let parent = parent.into();
+        spec.check_before_lagoon(attributes.payload_attributes.timestamp)?;
         let header = header(&spec, parent.header(), &attributes)?;
         let execution = BlockExecution::begin(&spec, &header, parent.clone())?;
         let mut builder = Self {

@@ -271,6 +271,9 @@ impl Executor {
             }
             return Ok(Inserted::Valid);
         }
+        // An error, since nothing is known about the block's validity.
+        let time = preparation.payload().timestamp();
+        self.shared.spec.check_before_lagoon(time)?;
         let parent = preparation.payload().parent_hash();
         if let Some(reason) = self.tree.known_invalid(id.hash, parent) {
             return Ok(Inserted::Invalid {

@@ -17,7 +17,7 @@ use crate::chain::{
 use alloy_consensus::Header;
 use serde_json::Value;
 use starling_proto::{
-    fork::{Fork, ForkSchedule},
+    fork::{Fork, ForkSchedule, LAGOON},
     network::overrides::{ChainProgress, ScheduleChange, check_forks},
 };
 use std::collections::BTreeMap;
@@ -82,17 +82,19 @@ fn recorded(store: &Store) -> Result<Option<ForkSchedule>, ChainError> {
     };
     let times: BTreeMap<String, u64> =
         serde_json::from_slice(&text).map_err(|_| ChainError::NoGenesisConfig)?;
+    let lagoon = times.get(LAGOON).copied();
     let named = times
         .into_iter()
         .filter_map(|(name, time)| Some((Fork::from_name(&name)?, Some(time))));
-    Ok(Some(ForkSchedule::from_times(named)))
+    Ok(Some(ForkSchedule::from_times(named).with_lagoon(lagoon)))
 }
 
 fn record(store: &Store, forks: &ForkSchedule) -> Result<(), ChainError> {
     let named = Fork::ALL
         .into_iter()
         .filter_map(|fork| Some((fork.name(), forks.time(fork)?)));
-    let times: BTreeMap<&str, u64> = named.collect();
+    let lagoon = forks.lagoon().map(|time| (LAGOON, time));
+    let times: BTreeMap<&str, u64> = named.chain(lagoon).collect();
     let text = serde_json::to_vec(&times).map_err(genesis::GenesisError::from)?;
     Ok(store.set_setting(TIMES_SETTING, &text)?)
 }

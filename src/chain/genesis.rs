@@ -164,7 +164,7 @@ pub fn config_of_rollup(rollup: &RollupConfig) -> Result<Value, GenesisError> {
             config[name] = time.into();
         }
     }
-    if let Some(time) = rollup.lagoon_time {
+    if let Some(time) = rollup.forks.lagoon() {
         config["lagoonTime"] = time.into();
     }
     Ok(config)
@@ -254,14 +254,6 @@ fn optimism_rules(
     optimism: &GenesisFields<'_>,
     number: u64,
 ) -> Result<Rules, GenesisError> {
-    for lagoon in ["lagoonTime", "interopTime"] {
-        if config.u64(lagoon)?.is_some() {
-            return Err(config.error(
-                lagoon,
-                "is set, but this node does not know the rules of Lagoon (Interop)",
-            ));
-        }
-    }
     if config
         .u64("bedrockBlock")?
         .is_some_and(|block| block > number)
@@ -271,7 +263,8 @@ fn optimism_rules(
             "is after the genesis block, but this node begins at Bedrock",
         ));
     }
-    let mut forks = ForkSchedule::from_times([]);
+    let lagoon = config.u64("lagoonTime")?.or(config.u64("interopTime")?);
+    let mut forks = ForkSchedule::from_times([]).with_lagoon(lagoon);
     for fork in Fork::ALL.into_iter().filter(|fork| *fork != Fork::Bedrock) {
         forks = forks.with(fork, config.u64(&format!("{}Time", fork.name()))?);
     }

@@ -18,7 +18,7 @@ pub use size::{BlockSizeError, transaction_bytes};
 use alloy_consensus::Header;
 use alloy_eips::{eip7840::BlobParams, eip7892::BlobScheduleBlobParams};
 use alloy_primitives::{Address, B256, address};
-use starling_proto::fork::{EthereumSchedule, Fork, ForkSchedule};
+use starling_proto::fork::{EthereumSchedule, Fork, ForkSchedule, LagoonBlock};
 
 /// Base fee of the first block that has one (EIP-1559), wei.
 pub const INITIAL_BASE_FEE: u64 = 1_000_000_000;
@@ -117,6 +117,14 @@ impl ChainSpec {
                 prague: forks.is_prague(timestamp),
                 osaka: forks.is_osaka(timestamp),
             },
+        }
+    }
+
+    /// Fails if a block at `timestamp` is in Lagoon, whose rules are not known here.
+    pub fn check_before_lagoon(&self, timestamp: u64) -> Result<(), LagoonBlock> {
+        match &self.rules {
+            Rules::Optimism { forks, .. } => forks.check_before_lagoon(timestamp),
+            Rules::Ethereum { .. } => Ok(()),
         }
     }
 

@@ -21,7 +21,7 @@ use alloy_primitives::{B256, map::HashMap};
 use arc_swap::ArcSwap;
 use parking_lot::{Mutex, RwLock};
 use starling_proto::{
-    fork::ForkOrderError,
+    fork::{ForkOrderError, LagoonBlock},
     network::overrides::RuleChangeError,
     payload::{BlockId, Payload},
 };
@@ -114,6 +114,8 @@ pub enum ChainError {
     Busy(&'static str),
     #[error("no payload is being built under this id")]
     UnknownPayload,
+    #[error(transparent)]
+    Lagoon(#[from] LagoonBlock),
     #[error("another block {have} is already signed for this height, parent and L1 origin")]
     AlreadySigned { have: B256 },
 }
@@ -143,6 +145,7 @@ impl ChainError {
             | Self::Build(_)
             | Self::Busy(_)
             | Self::UnknownPayload
+            | Self::Lagoon(_)
             | Self::AlreadySigned { .. } => false,
         }
     }

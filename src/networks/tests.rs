@@ -320,12 +320,12 @@ async fn a_rollup_configuration_stays_once_the_chain_has_passed_a_rule_by_it() {
     first.forks = ForkSchedule::from_genesis(Fork::Jovian).with(Fork::Karst, Some(head_time));
     rules::put_in_force(&chain, &first, None).await.unwrap();
     let mut later = first.clone();
-    later.lagoon_time = Some(head_time + 1);
+    later.forks = later.forks.with_lagoon(Some(head_time + 1));
     rules::put_in_force(&chain, &later, None).await.unwrap();
     for edit in [
         |config: &mut RollupConfig| config.keep_karst_upgrade_gas = false,
         |config: &mut RollupConfig| config.forks = config.forks.clone().with(Fork::Karst, None),
-        |config: &mut RollupConfig| config.lagoon_time = Some(0),
+        |config: &mut RollupConfig| config.forks = config.forks.clone().with_lagoon(Some(0)),
     ] {
         let mut other = later.clone();
         edit(&mut other);

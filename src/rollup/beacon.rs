@@ -3,7 +3,7 @@
 //!
 //! Nothing that an endpoint says of a blob is believed: a blob counts only if its KZG commitment has
 //! the versioned hash that an L1 transaction names. Recomputing the commitment takes some 20 ms of
-//! one core for each blob; it runs on the processor pool. Endpoints without `/blobs` are asked for
+//! one core for each blob; it runs on the processor pool. Endpoints without `/blobs` get requests for
 //! blob sidecars, whose proofs are cheaper to check.
 //!
 //! A call tries each endpoint once; more retries and their pace belong to the caller. An endpoint can
@@ -52,7 +52,7 @@ const MAX_ANSWER: usize = 1 << 20;
 /// memory.
 const MAX_BLOBS: usize = 128;
 /// Size of an answer with blobs: each is 131,072 bytes of hex, and a sidecar has commitment, proofs
-/// and header beside it. An endpoint may send more blobs than were asked for.
+/// and header beside it. An endpoint may send more blobs than were requested.
 const MAX_BLOBS_ANSWER: usize = MAX_BLOBS * (2 * 131_072 + 8 * 1024);
 
 const NO_SLOT_TIME: &str = "slots of zero seconds";
@@ -62,13 +62,13 @@ const NO_SLOT_TIME: &str = "slots of zero seconds";
 pub struct BeaconConfig {
     /// `http://` or `https://`, the main endpoint first (`--l1.beacon`), then the fallbacks
     /// (`--l1.beacon-fallbacks`). Paths are kept, credentials are allowed. Genesis and slot time are
-    /// asked of the first that answers.
+    /// requested from the first that answers.
     pub urls: Vec<Secret>,
     /// `X-Key: Value`, sent with every request to every endpoint (`--l1.beacon-header`).
     pub header: Option<Secret>,
     /// Ask for all sidecars of a slot, and choose here (`--l1.beacon.fetch-all-sidecars`).
     pub fetch_all_sidecars: bool,
-    /// Seconds per slot, instead of the endpoint's; zero asks it
+    /// Seconds per slot, instead of the endpoint's; zero requests them
     /// (`--l1.beacon.slot-duration-override`).
     pub slot_duration: u64,
     /// Start although the health check fails (`--l1.beacon.ignore`).
@@ -123,7 +123,7 @@ pub enum BeaconCause {
     #[error("HTTP status {code}")]
     Status {
         code: u16,
-        /// Rest that the endpoint asked for.
+        /// Pause that the endpoint demands.
         retry_after: Option<Duration>,
     },
     /// The endpoint was busy lately, and its rest is too long to wait for.
@@ -142,7 +142,7 @@ pub enum BeaconCause {
     /// The answer does not have the form it should have.
     #[error("malformed answer: {0}")]
     Malformed(String),
-    /// The answer is not what was asked for: blobs are missing, or do not have the hashes.
+    /// The response contradicts the request: blobs are missing, or do not have the hashes.
     #[error("untrue answer: {0}")]
     Untrue(String),
     /// A block before the chain's first slot.
@@ -215,7 +215,7 @@ struct BeaconInner {
 
 struct BeaconEndpoint {
     http: HttpTarget,
-    /// The endpoint answered a request for blobs with sidecars only; `/blobs` is not asked for again.
+    /// The endpoint answered a request for blobs with sidecars only; `/blobs` is not requested again.
     has_only_sidecars: AtomicBool,
 }
 
@@ -292,7 +292,7 @@ impl BeaconClient {
         Err(error)
     }
 
-    /// Genesis and slot time, asked for once.
+    /// Genesis and slot time, requested once.
     pub async fn slot_clock(&self) -> Result<SlotClock, BeaconError> {
         let clock = self.inner.clock.get_or_try_init(|| self.read_clock());
         clock.await.copied()
@@ -379,19 +379,23 @@ impl BeaconClient {
         } else {
             blobs::sidecars_path(slot, wanted)
         };
-        let answer = self.fetch(index, &path, MAX_BLOBS_ANSWER).await?;
-        let found = checked(answer, wanted, blobs::match_sidecars).await;
+        let answer = self.fetch(index, &path, MAX_BLOBS_ANSWER).await;
+        if matches!(&answer, Err(error) if error.cause.may_lack_the_path()) {
+            // The endpoint may have been updated, and later versions have no sidecars.
+            endpoint.has_only_sidecars.store(false, Ordering::Relaxed);
+        }
+        let found = checked(answer?, wanted, blobs::match_sidecars).await;
         let found = found.map_err(|cause| self.error(index, &path, cause))?;
         endpoint.has_only_sidecars.store(true, Ordering::Relaxed);
         Ok(found)
     }
 
-    /// Calls `ask` for one endpoint after the other until one succeeds; that one is asked first from
+    /// Calls `request` for one endpoint after the other until one succeeds; that one is the first from
     /// now on. The error is that of the last endpoint, except that one that does not have the blobs
     /// says more than one that fails.
     async fn try_each<'a, T>(
         &'a self,
-        ask: impl Fn(usize) -> BoxFuture<'a, Result<T, BeaconError>> + Send + Sync,
+        request: impl Fn(usize) -> BoxFuture<'a, Result<T, BeaconError>> + Send + Sync,
     ) -> Result<T, BeaconError> {
         let mut tried = Tried::default();
         let mut failure: Option<BeaconError> = None;
@@ -406,7 +410,7 @@ impl BeaconClient {
             }
             tokio::time::sleep(pick.wait).await;
             tried.add(pick.index);
-            let error = match ask(pick.index).await {
+            let error = match request(pick.index).await {
                 Ok(value) => {
                     self.inner.rotation.lock().answered(pick.index);
                     return Ok(value);
@@ -418,7 +422,7 @@ impl BeaconClient {
                 rotation.failed(pick.index, fault, Instant::now());
             }
             if self.inner.endpoints.len() > 1 {
-                tracing::debug!(%error, "a beacon endpoint failed; another one is asked");
+                tracing::debug!(%error, "a beacon endpoint failed; the next one is tried");
             }
             if !matches!(&failure, Some(known) if known.cause == BeaconCause::NotFound) {
                 failure = Some(error);
@@ -461,7 +465,7 @@ impl BeaconClient {
     }
 }
 
-/// Checks the blobs of an answer against those that were asked for, and puts them in their order.
+/// Checks the blobs of a response against the requested ones, and puts them in their order.
 type BlobCheck<T> = fn(Vec<T>, &[BlobRef]) -> Result<Vec<Box<Blob>>, BeaconCause>;
 
 /// Runs a check of blobs, some milliseconds each, on a blocking thread.

@@ -241,7 +241,7 @@ impl RollupDriver {
             Err(_) => Ok(()),
         };
         if ended.is_err() {
-            // Released, or no fork choice could ever leave the derived branch again.
+            // A protection that stays would keep every later fork choice on the derived branch.
             let _ = engine.protect(None).await;
         }
         ended

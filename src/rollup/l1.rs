@@ -1,5 +1,4 @@
-//! The L1 client: what the rollup needs of an L1 node, over JSON-RPC, believing as little as
-//! possible.
+//! The L1 client: the rollup's requests to L1 nodes, over JSON-RPC. It verifies what it can.
 //!
 //! A header's hash is recomputed, transactions and withdrawals are checked against the header, and
 //! contract storage is proven against its state root, unless the endpoint is trusted. Receipts are

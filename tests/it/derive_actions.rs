@@ -6,9 +6,11 @@ mod anvil;
 pub mod author;
 pub mod beacon;
 mod blobs;
+mod data;
 mod endpoint;
 pub mod l1;
 pub mod network;
+mod other_l1;
 mod withheld;
 pub mod world;
 

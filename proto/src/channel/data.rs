@@ -3,8 +3,9 @@
 use alloy_primitives::Bytes;
 use std::collections::VecDeque;
 
-/// The data of a channel's frames, in order. A piece is released once it was read.
-#[derive(Debug, Default)]
+/// The data of a channel's frames, in order. A piece is released once it was read. A clone shares the
+/// memory.
+#[derive(Clone, Debug, Default)]
 pub struct ChannelData {
     pieces: VecDeque<Bytes>,
 }
@@ -23,6 +24,11 @@ impl ChannelData {
     /// Whether all bytes are read.
     pub fn is_empty(&self) -> bool {
         self.pieces.iter().all(|piece| piece.is_empty())
+    }
+
+    /// The next byte, which stays the next one.
+    pub(super) fn first(&self) -> Option<u8> {
+        self.pieces.iter().find_map(|piece| piece.first().copied())
     }
 
     /// Moves the next `len` bytes to `out`, replacing its content; fewer only at the end.

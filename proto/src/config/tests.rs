@@ -58,7 +58,7 @@ fn full() -> RollupConfig {
     config.genesis.system_config.min_base_fee = 2;
     config.genesis.system_config.da_footprint_gas_scalar = 3;
     config.pectra_blob_schedule_time = Some(9);
-    config.lagoon_time = Some(10);
+    config.forks = config.forks.with_lagoon(Some(10));
     config.keep_karst_upgrade_gas = true;
     config.alt_da = Some(AltDaConfig {
         challenge_address: Address::repeat_byte(8),
@@ -158,11 +158,17 @@ fn unknown_fields_are_ignored_and_both_names_of_the_last_fork_are_known() {
         read(|_| {}).unwrap()
     );
     assert_eq!(
-        read(|d| d["lagoon_time"] = json!(5)).unwrap().lagoon_time,
+        read(|d| d["lagoon_time"] = json!(5))
+            .unwrap()
+            .forks
+            .lagoon(),
         Some(5)
     );
     assert_eq!(
-        read(|d| d["interop_time"] = json!(5)).unwrap().lagoon_time,
+        read(|d| d["interop_time"] = json!(5))
+            .unwrap()
+            .forks
+            .lagoon(),
         Some(5)
     );
 }

@@ -11,7 +11,7 @@ use crate::{
     batch::BatchTransactions,
     config::RollupConfig,
     deposit::DEPOSIT_TX_TYPE,
-    fork::{BlobSchedule, Fork, ForkSchedule},
+    fork::{BlobSchedule, Fork},
     l1info::L2BlockRef,
     payload::Payload,
     system_config::SystemConfig,
@@ -149,9 +149,10 @@ impl Derivation {
     ) -> Pull<Box<DerivedAttributes>> {
         let safe = self.pending.block;
         let next_time = safe.time.saturating_add(cx.rollup.block_time);
-        if ForkSchedule::is_reached(cx.rollup.lagoon_time, next_time) {
-            return Err(CriticalError::Lagoon(next_time).into());
-        }
+        let forks = &cx.rollup.forks;
+        forks
+            .check_before_lagoon(next_time)
+            .map_err(CriticalError::from)?;
         let next = self.batches.next(cx, &mut self.source, &safe)?;
         self.build(cx, schedule, next)
     }

@@ -7,7 +7,7 @@ use crate::{
     batch::{BatchTransactions, SingularBatch},
     config::RollupConfig,
     deposit::DEPOSIT_TX_TYPE,
-    fork::{Fork, ForkSchedule},
+    fork::Fork,
     l1info::L2BlockRef,
     payload::{BlockId, Payload},
     span::{SpanBatch, SpanBlock},
@@ -127,17 +127,12 @@ impl BatchCheck<'_> {
         }
     }
 
-    /// Whether the block at this time (Unix seconds) activates Jovian, Karst or Lagoon. Such a block
-    /// holds no batch transactions (op-node: checkSingularBatch); earlier forks left that to the
-    /// sequencer.
+    /// Whether the block at this time (Unix seconds) activates Jovian or Karst. Such a block holds no
+    /// batch transactions (op-node: checkSingularBatch); earlier forks left that to the sequencer.
     fn is_activation(&self, time: u64) -> bool {
         let (forks, block_time) = (&self.rollup.forks, self.rollup.block_time);
-        let lagoon = |time| ForkSchedule::is_reached(self.rollup.lagoon_time, time);
         forks.activates_at(Fork::Jovian, time, block_time)
             || forks.activates_at(Fork::Karst, time, block_time)
-            || time
-                .checked_sub(block_time)
-                .is_some_and(|parent| lagoon(time) && !lagoon(parent))
     }
 
     /// A block too far ahead of its L1 origin must be empty, and must take the next origin as soon

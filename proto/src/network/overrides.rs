@@ -28,10 +28,12 @@ pub struct ForkOverrides {
 impl ForkOverrides {
     /// The schedule with the fork times that were given.
     pub fn schedule(&self, configured: &ForkSchedule) -> ForkSchedule {
+        let lagoon = self.lagoon.or(configured.lagoon());
         let times = self.forks.iter();
-        times.fold(configured.clone(), |schedule, (fork, time)| {
-            schedule.with(*fork, Some(*time))
-        })
+        times.fold(
+            configured.clone().with_lagoon(lagoon),
+            |schedule, (fork, time)| schedule.with(*fork, Some(*time)),
+        )
     }
 
     /// The configuration with everything that was given. The result is to be
@@ -39,7 +41,6 @@ impl ForkOverrides {
     pub fn apply(&self, configured: &RollupConfig) -> RollupConfig {
         let mut config = configured.clone();
         config.forks = self.schedule(&configured.forks);
-        config.lagoon_time = self.lagoon.or(config.lagoon_time);
         config.pectra_blob_schedule_time = self
             .pectra_blob_schedule
             .or(config.pectra_blob_schedule_time);
@@ -155,10 +156,10 @@ pub fn check_forks(
     let conflict = was.conflict(&now, progress.head_time);
     match conflict.filter(|_| progress.has_blocks()) {
         None => Ok(()),
-        Some(fork) => Err(RuleChangeError::Passed {
-            rule: fork.name(),
-            was: ActivationTime(was.time(fork)),
-            now: ActivationTime(now.time(fork)),
+        Some(conflict) => Err(RuleChangeError::Passed {
+            rule: conflict.fork,
+            was: ActivationTime(conflict.first),
+            now: ActivationTime(conflict.second),
             head_time: progress.head_time,
         }),
     }
@@ -182,10 +183,6 @@ pub fn check_rollup(
         now: ActivationTime(now),
         head_time: progress.head_time,
     };
-    let reached = |time: Option<u64>| time.filter(|time| *time <= progress.head_time);
-    if reached(was.lagoon_time) != reached(now.lagoon_time) {
-        return Err(passed("lagoon", was.lagoon_time, now.lagoon_time));
-    }
     let [was_pectra, now_pectra] = [was, now].map(|config| config.pectra_blob_schedule_time);
     if blobs.is_some_and(|blobs| pectra_matters(was_pectra, now_pectra, progress, blobs)) {
         return Err(passed("pectrablobschedule", was_pectra, now_pectra));
@@ -208,10 +205,10 @@ impl ChainProgress {
 
     /// The same schedule for every block of the chain, with no time before the first one.
     fn counted_from_genesis(self, schedule: &ForkSchedule) -> ForkSchedule {
-        let mut clamped = schedule.clone();
+        let clamp = |time: Option<u64>| time.map(|time| time.max(self.genesis_time));
+        let mut clamped = schedule.clone().with_lagoon(clamp(schedule.lagoon()));
         for fork in Fork::ALL {
-            let time = schedule.time(fork).map(|time| time.max(self.genesis_time));
-            clamped = clamped.with(fork, time);
+            clamped = clamped.with(fork, clamp(schedule.time(fork)));
         }
         clamped
     }

@@ -107,12 +107,12 @@ fn an_override_that_is_not_given_changes_nothing_and_zero_is_genesis() {
         .forks
         .clone()
         .with(Fork::Canyon, Some(0))
-        .with(Fork::Karst, Some(7));
+        .with(Fork::Karst, Some(7))
+        .with_lagoon(Some(8));
     assert_eq!(
         changed,
         RollupConfig {
             forks,
-            lagoon_time: Some(8),
             pectra_blob_schedule_time: Some(9),
             keep_karst_upgrade_gas: false,
             ..configured
@@ -191,8 +191,13 @@ fn settings_beside_the_forks_may_not_change_once_they_have_mattered() {
             now: false
         })
     );
-    assert_eq!(check(1999, |now| now.lagoon_time = Some(2000)), Ok(()));
-    assert!(check(2000, |now| now.lagoon_time = Some(2000)).is_err());
+    let lagoon = |now: &mut RollupConfig| now.forks = now.forks.clone().with_lagoon(Some(2000));
+    assert_eq!(check(1999, lagoon), Ok(()));
+    let error = check(2000, lagoon).unwrap_err().to_string();
+    assert!(
+        error.starts_with("lagoon would activate at 2000, "),
+        "{error}"
+    );
     // Before Prague on L1, both schedules have Cancun's fraction.
     assert_eq!(
         check(1499, |now| now.pectra_blob_schedule_time = Some(1600)),

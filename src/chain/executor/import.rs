@@ -64,6 +64,7 @@ impl Executor {
                 )));
             }
             Err(ChainError::UnknownBlock(_)) => Inserted::NotExecutable,
+            Err(error @ ChainError::Lagoon(_)) => return Ok(Err(error.to_string())),
             inserted => inserted?,
         };
         match inserted {

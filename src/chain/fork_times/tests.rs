@@ -1,11 +1,15 @@
 use super::*;
 use crate::chain::{
-    Chain, Options, Threads, init, payload_log_dir,
+    Chain, Inserted, Options, Threads, init, payload_log_dir,
     pool::PoolConfig,
-    tests::{GENESIS_TIME, build, datadir},
+    tests::{GENESIS_TIME, attributes, build, datadir},
 };
+use alloy_primitives::Address;
 use serde_json::json;
-use starling_proto::network::overrides::{ForkOverrides, NetworkForks, RuleChangeError};
+use starling_proto::{
+    network::overrides::{ForkOverrides, NetworkForks, RuleChangeError},
+    provenance::Provenance,
+};
 use std::{path::Path, time::Duration};
 
 fn options(dir: &Path) -> Options {
@@ -97,6 +101,72 @@ async fn an_override_counts_until_the_next_start_and_stays_once_the_chain_has_pa
     }
     assert_eq!(karst_of(dir), Some(GENESIS_TIME + 4));
     grow(dir, &at_4, 1).await;
+}
+
+/// No block is built, executed or imported from Lagoon on, since its rules are not known.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chain_ends_before_lagoon_with_a_sentence() {
+    let (free, dir) = (datadir(), datadir());
+    let (chain, threads) = open(free.path(), &ScheduleChange::default()).unwrap();
+    let mut payloads = vec![];
+    for _ in 0..2 {
+        let block = build(&chain, chain.view().head().hash, 0, []).await;
+        chain
+            .forkchoice(block.payload.hash, None, None)
+            .await
+            .unwrap();
+        payloads.push(block.payload.clone());
+    }
+    drop(chain);
+    threads.stop().unwrap();
+    let overrides = ForkOverrides {
+        lagoon: Some(GENESIS_TIME + 4),
+        ..Default::default()
+    };
+    let change = ScheduleChange {
+        network: None,
+        overrides,
+    };
+    let (chain, threads) = open(dir.path(), &change).unwrap();
+    let answer = chain
+        .insert(payloads[0].clone(), Provenance::Engine)
+        .await
+        .unwrap();
+    assert_eq!(answer, Inserted::Valid);
+    chain
+        .forkchoice(payloads[0].hash, None, None)
+        .await
+        .unwrap();
+    let sentence = "is in Lagoon (interop), which begins at 1700000004";
+    let error = chain
+        .insert(payloads[1].clone(), Provenance::Engine)
+        .await
+        .unwrap_err();
+    assert!(error.to_string().contains(sentence), "{error}");
+    assert!(!error.is_fatal());
+    let answer = chain
+        .follow(payloads[1].clone(), Provenance::Signed(Address::ZERO))
+        .await
+        .unwrap();
+    assert_eq!(answer, Inserted::NotExecutable, "no peer is to blame");
+    let attributes = attributes(chain.view().header(), 0, []);
+    let error = chain.start(payloads[0].hash, attributes).await.unwrap_err();
+    assert!(error.to_string().contains(sentence), "{error}");
+    assert_eq!(chain.view().head(), payloads[0].id());
+    drop(chain);
+    threads.stop().unwrap();
+    // Recorded until the next start without it.
+    let store = Store::open(dir.path(), 4 << 20, None).unwrap();
+    let spec = spec_of(&store).unwrap();
+    assert!(spec.check_before_lagoon(GENESIS_TIME + 3).is_ok());
+    assert!(spec.check_before_lagoon(GENESIS_TIME + 4).is_err());
+    drop(store);
+    grow(dir.path(), &ScheduleChange::default(), 1).await;
+    let said = refused(dir.path(), &change);
+    assert!(
+        said.starts_with("lagoon would activate at 1700000004"),
+        "{said}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

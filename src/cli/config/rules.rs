@@ -134,12 +134,5 @@ pub(super) fn node_overrides(values: &Values) -> Result<ForkOverrides, CliError>
 
 /// The overrides of `starling execution`.
 pub(super) fn execution_overrides(values: &Values) -> Result<ForkOverrides, CliError> {
-    let overrides = OP_NODE.read(values)?;
-    if overrides.lagoon.is_some() {
-        return Err(CliError::Refused {
-            name: format!("--{}", OP_NODE.lagoon),
-            reason: "the core does not know the rules of Lagoon (Interop); leave it out",
-        });
-    }
-    Ok(overrides)
+    OP_NODE.read(values)
 }

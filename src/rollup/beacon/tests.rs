@@ -147,6 +147,30 @@ async fn sidecars_are_asked_for_where_there_are_no_blobs() {
     .await;
 }
 
+/// An update of the beacon node takes sidecars away and brings `/blobs`.
+#[tokio::test]
+async fn an_endpoint_that_loses_its_sidecars_is_asked_for_blobs_again() {
+    let is_updated = Arc::new(AtomicBool::new(false));
+    let updated = is_updated.clone();
+    let server = node(move |path| {
+        let wants_blobs = path.starts_with("/eth/v1/beacon/blobs/");
+        if wants_blobs != updated.load(Ordering::Relaxed) {
+            Canned::status(404, "{}")
+        } else if wants_blobs {
+            Canned::ok(blobs_answer())
+        } else {
+            Canned::ok(sidecars_answer())
+        }
+    })
+    .await;
+    let client = client(&[server.url()], |config| config.slot_duration = 12);
+    assert_found(&client).await;
+    is_updated.store(true, Ordering::Relaxed);
+    let error = client.blobs(BLOCK_TIME, &ids()).await.unwrap_err();
+    assert_eq!(error.cause, BeaconCause::NotFound);
+    assert_found(&client).await;
+}
+
 #[tokio::test]
 async fn a_fallback_has_what_the_first_lacks_and_is_kept() {
     let first = node(|_| Canned::status(404, "{}")).await;

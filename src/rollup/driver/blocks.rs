@@ -94,6 +94,11 @@ impl RollupDriver {
     /// Lowers the unsafe head towards `to`, by a bounded number of blocks.
     async fn lower_head(&self, to: BlockId) -> Result<(), DriverStepError> {
         let head = self.engine.heads().borrow().head;
+        if head.number <= to.number {
+            return Err(DriverStepError::Reset(format!(
+                "the pending safe block {to} is not in the chain, whose head is {head}"
+            )));
+        }
         let number = to.number.max(head.number.saturating_sub(LOWERED_AT_ONCE));
         let block = self.engine.block(BlockAt::Number(number)).await?;
         let block = block.ok_or(StartSearchError::Missing(number))?;

@@ -49,7 +49,7 @@ pub struct L1Reader {
     blobs: Option<BlobsAhead>,
     /// The next block whose blobs may be fetched ahead.
     next_blobs: u64,
-    /// What [`Self::input`] was called with last.
+    /// The arguments of the last call of [`Self::input`].
     target: AheadTarget,
     rollup: Arc<RollupConfig>,
 }
@@ -101,7 +101,7 @@ impl L1Reader {
     }
 
     /// Begins to fetch the blobs of the blocks from `number` on that are at hand. A later change of
-    /// the batcher costs requests for nothing, and derivation asks for the right ones.
+    /// the batcher costs requests for nothing, and derivation requests the right ones.
     fn fetch_blobs_ahead(&mut self, number: u64) {
         let (Some(ahead), Some(batcher)) = (&mut self.blobs, self.target.batcher) else {
             return;

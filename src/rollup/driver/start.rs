@@ -35,7 +35,7 @@ pub struct StartHeads {
     pub finalized: L2BlockRef,
     /// Number of the first L1 block whose batches are applied; 0 if unknown, then all are.
     pub first_l1: u64,
-    /// The block on `head`, if its L1 origin is gone, and so are those of the blocks on it.
+    /// The child of `head`, if its L1 origin is not canonical; no descendant of it has a canonical one.
     pub gone: Option<BlockId>,
 }
 

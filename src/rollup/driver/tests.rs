@@ -501,6 +501,28 @@ async fn an_l1_head_may_go_back_and_a_replaced_one_is_derived_again() {
     running.stop().await;
 }
 
+/// Lowering the head cannot bring back a block that is not in the chain.
+#[tokio::test(flavor = "multi_thread")]
+async fn attributes_on_a_block_that_is_not_in_the_chain_reset_derivation() {
+    let world = World::new(80, 7).await;
+    let (chain, _threads) = world.open();
+    let (mut driver, _handle) = driver(&world, &chain, 2, 0);
+    let genesis = chain.view().payload(0).unwrap().unwrap();
+    let mut parent = L2BlockRef::of(&genesis, &world.rollup.genesis).unwrap();
+    parent.id.hash = alloy_primitives::B256::repeat_byte(7);
+    let derived = DerivedAttributes {
+        parent,
+        attributes: Default::default(),
+        concluding: true,
+        derived_from: block(&world.l1_headers[1]),
+        deposits_only: true,
+        ignored: vec![],
+    };
+    driver.attributes = Some(derived.into());
+    let error = driver.apply_attributes().await.unwrap_err();
+    assert!(matches!(error, DriverStepError::Reset(_)), "{error}");
+}
+
 /// L1's new branch is shorter: it has no block yet at the height of the last one derived from.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_l1_that_switches_to_a_shorter_branch_is_followed_at_once() {

@@ -23,12 +23,12 @@ pub enum Fault {
     Broken,
 }
 
-/// An endpoint to ask now or after a wait.
+/// The endpoint of a request, now or after a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pick {
     /// Position in the list of endpoints.
     pub index: usize,
-    /// Rest that is left to it.
+    /// The rest of its pause.
     pub wait: Duration,
 }
 
@@ -46,7 +46,7 @@ struct RotationMember {
 #[derive(Clone, Debug)]
 pub struct Rotation {
     members: Vec<RotationMember>,
-    /// The one that is asked first.
+    /// The endpoint that is tried first.
     first: usize,
 }
 
@@ -81,7 +81,7 @@ impl Rotation {
         self.first
     }
 
-    /// Makes an endpoint the one that is asked first, whatever its pause.
+    /// Makes an endpoint the one that is tried first, whatever its pause.
     pub fn prefer(&mut self, index: usize) {
         if index < self.members.len() {
             self.first = index;

@@ -18,6 +18,8 @@ use std::collections::{BTreeMap, HashMap};
 
 /// Highest transaction type that this build can encode (EIP-7702).
 const LAST_KNOWN_TYPE: u64 = 4;
+/// Transaction type of blob transactions (EIP-4844).
+const BLOB_TYPE: u64 = 3;
 /// Transaction type of a deposit, for an L1 that is itself an OP chain.
 const DEPOSIT: u64 = DEPOSIT_TX_TYPE as u64;
 
@@ -171,9 +173,10 @@ fn read_transactions(
         let any: AnyTransaction = read(transaction)?;
         found.hashes.push(any.hash);
         let first_blob = blobs;
-        blobs += any
-            .blob_versioned_hashes
-            .as_ref()
+        let has_blobs = any.ty == U64::from(BLOB_TYPE) || !is_known_type(any.ty.to());
+        let hashes = any.blob_versioned_hashes.as_ref();
+        blobs += hashes
+            .filter(|_| has_blobs)
             .map_or(0, |hashes| hashes.len() as u64);
         if trust && any.to != Some(watched.inbox) {
             continue;

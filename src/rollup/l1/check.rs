@@ -102,7 +102,7 @@ impl L1Client {
         }
     }
 
-    /// The endpoints that serve another chain: they get no calls while another endpoint is left.
+    /// The endpoints that serve another chain. They get no calls, unless all endpoints do.
     pub(super) fn left_out(&self) -> Tried {
         let mut left_out = Tried::default();
         if !self.all_are_wrong() {

@@ -170,9 +170,9 @@ type Fetch = (Span, Result<FetchedBlocks, L1Error>);
 enum FetchEnd {
     /// Its blocks are ready.
     Came,
-    /// Its answer may have been too large; its halves may be asked for at once.
+    /// Its answer may have been too large; its halves may be requested at once.
     Refused,
-    /// Its blocks are asked for again later.
+    /// Its blocks are requested again later.
     Failed,
 }
 

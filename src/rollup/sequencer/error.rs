@@ -90,7 +90,9 @@ impl SequencerError {
             Self::Origin(OriginError::Reorganised { .. })
             | Self::OriginGone { .. }
             | Self::OriginAhead(_) => Consequence::Confirm,
-            Self::SignedBlockInvalid { .. } => Consequence::End,
+            Self::SignedBlockInvalid { .. } | Self::Attributes(AttributesError::Lagoon(_)) => {
+                Consequence::End
+            }
             error if error.is_chain_failure() => Consequence::End,
             Self::Attributes(_) => Consequence::Retry(StepFailure::Attributes),
             _ => Consequence::Retry(StepFailure::Temporary),

@@ -296,6 +296,25 @@ async fn until_time(chain: &Chain, time: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn sequencing_ends_before_lagoon_with_a_sentence() {
+    let mut world = World::new(20, 4).await;
+    let rollup = Arc::make_mut(&mut world.rollup);
+    let lagoon = rollup.genesis.l2_time + 6;
+    rollup.forks = rollup.forks.clone().with_lagoon(Some(lagoon));
+    let (chain, _threads) = world.open();
+    let (sequencer, _handle) = world.sequencer(&chain, config());
+    let ended = tokio::time::timeout(
+        Duration::from_secs(20),
+        sequencer.run(CancellationToken::new()),
+    );
+    let error = ended.await.unwrap().unwrap_err();
+    let sentence = format!("the block at L2 time {lagoon} is in Lagoon (interop)");
+    assert!(error.to_string().starts_with(&sentence), "{error}");
+    assert!(!error.is_chain_failure());
+    assert_eq!(chain.view().header().timestamp, lagoon - 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_late_sequencer_catches_up_and_then_keeps_time() {
     let world = World::new(40, 4).await;
     let (chain, _threads) = world.open();

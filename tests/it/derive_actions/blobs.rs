@@ -77,10 +77,7 @@ impl BlobWorld {
         let before = self.world.author.head().number();
         self.set([fault; 2]);
         self.mine_in_blobs();
-        wait("requests for blobs", PATIENCE, || {
-            let asked = self.beacons.each_ref().map(StandInBeacon::requests);
-            asked.iter().all(|requests| *requests > 0).then_some(())
-        });
+        self.wait_for_requests();
         let safe = self.world.verifier.safe();
         assert_eq!(safe, Some(before), "{fault:?}");
         self.set([BeaconFault::None; 2]);

@@ -73,6 +73,11 @@ impl StandInL1 {
         (state.fault, state.spoiled) = (fault, 0);
     }
 
+    /// Serves another L1 from now on.
+    pub fn set_upstream(&self, upstream: &str) {
+        self.state.lock().expect("no panic").upstream = upstream.into();
+    }
+
     /// Requests that the fault has spoiled since it was set.
     pub fn spoiled(&self) -> usize {
         self.state.lock().expect("no panic").spoiled

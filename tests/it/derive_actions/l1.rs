@@ -96,6 +96,8 @@ pub struct CoreL1 {
     pub chain: L1Chain,
     /// Seconds between blocks.
     period: u64,
+    /// Slots without a block before the next one.
+    missed_slots: u64,
     /// Makes the blocks of each branch differ.
     branch: u64,
     /// Number of the finalized block, which never moves down.
@@ -120,6 +122,7 @@ impl CoreL1 {
             beacon,
             chain: vec![genesis.into()],
             period,
+            missed_slots: 0,
             branch: 0,
             finalized: 0,
             finalized_depth: FINALIZED_DEPTH,
@@ -172,11 +175,12 @@ impl CoreL1 {
 
     /// Appends a block with these transactions, or with those of the pool.
     fn append(&mut self, raw: Option<Vec<Bytes>>, nonces: HashMap<Address, u64>) -> &L1Entry {
+        let slots = 1 + std::mem::take(&mut self.missed_slots);
         let parent = &self.head().block;
         let takes_pool = raw.is_none();
         let attributes = OpPayloadAttributes {
             payload_attributes: PayloadAttributes {
-                timestamp: parent.time + self.period,
+                timestamp: parent.time + slots * self.period,
                 prev_randao: U256::from(self.branch).into(),
                 suggested_fee_recipient: Address::repeat_byte(0xfe),
                 withdrawals: Some(vec![]),
@@ -233,6 +237,11 @@ impl CoreL1 {
         let network_form: Bytes = signed(&call.from, whole).encoded_2718().into();
         ask(&self.url, "eth_sendRawTransaction", json!([network_form]));
         signed(&call.from, tx).encoded_2718().into()
+    }
+
+    /// Leaves out slots before the next block.
+    pub fn miss_slots(&mut self, count: u64) {
+        self.missed_slots = count;
     }
 
     /// Mines empty blocks until the head has this number.

@@ -204,7 +204,7 @@ impl World {
         (epoch, user.cloned().collect())
     }
 
-    fn answer(&mut self, need: Need) {
+    pub fn answer(&mut self, need: Need) {
         match need {
             Need::L1Block { number, .. } => match self.l1.get(number as usize) {
                 Some(input) => self.pipeline.push_l1(input.clone()).unwrap(),

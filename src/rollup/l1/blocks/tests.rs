@@ -324,6 +324,32 @@ async fn unknown_fields_of_a_header_are_named_and_a_trusted_endpoint_may_have_th
     assert_eq!(trusted.block.hash, hash);
 }
 
+/// The hash of a transaction without blobs covers no list of them: an endpoint may add one.
+#[test]
+fn blob_hashes_of_a_transaction_without_blobs_move_no_index() {
+    let (Some(lines), Some(watched)) = (recorded("jovian-blobs"), watched_of("jovian-blobs"))
+    else {
+        return;
+    };
+    let read = |block: &Value| {
+        let raw = serde_json::value::to_raw_value(block).unwrap();
+        let full = answer::full_block(&raw, &watched, true, &HashMap::new()).unwrap();
+        let blobs = full.inbox.into_iter().flat_map(|posted| posted.blobs);
+        blobs.collect::<Vec<_>>()
+    };
+    let mut blocks = lines.iter().map(|line| line["block"].clone());
+    let mut block = blocks.find(|block| !read(block).is_empty()).unwrap();
+    let expected = read(&block);
+    let stranger = serde_json::json!({
+        "type": "0x2", "hash": B256::ZERO, "to": Address::ZERO, "blobVersionedHashes": [B256::ZERO],
+    });
+    block["transactions"]
+        .as_array_mut()
+        .unwrap()
+        .insert(0, stranger);
+    assert_eq!(read(&block), expected);
+}
+
 #[tokio::test]
 async fn a_trusted_endpoint_is_not_believed_about_receipts() {
     let Some(lying) = LyingL1::start().await else {

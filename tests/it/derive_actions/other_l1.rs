@@ -1,0 +1,77 @@
+//! Verifiers whose endpoint serves another L1 than their rollup's, from the start on or later.
+
+use super::{
+    endpoint::StandInL1,
+    l1::CoreL1,
+    world::{ActionFiles, ActionPlan, ActionWorld, START, VerifierLinks},
+};
+use crate::{derive::verifier::Verifier, net::wait};
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Mines an L1 block with a batch, and waits until it is derived.
+fn derive_one_batch(world: &mut ActionWorld) {
+    world.l1.mine_to(world.l1.height() + 2);
+    let blocks = world.extend(world.l1.height() - 1);
+    let call = world.post_span(&blocks);
+    world.l1.mine(&[call]);
+    world.settle();
+}
+
+/// The endpoint switches to a branch that leaves out a finalized block: no head moves, the log says why
+/// again and again, and derivation goes on when the endpoint serves the right branch.
+#[test]
+fn an_l1_that_reverts_a_finalized_block_is_named_and_not_followed() {
+    let mut endpoint = None;
+    let mut world = ActionWorld::with_links(ActionPlan::default(), |l1| VerifierLinks {
+        l1: endpoint.insert(StandInL1::start(&l1.url)).url.clone(),
+        options: vec![],
+    });
+    let endpoint = endpoint.expect("it is started");
+    world.l1.finalized_depth = 2;
+    derive_one_batch(&mut world);
+    derive_one_batch(&mut world);
+    let finalized =
+        |world: &ActionWorld| world.verifier.status()?["finalized_l2"]["number"].as_u64();
+    wait("a finalized block", PATIENCE, || {
+        finalized(&world).filter(|number| *number > 0)
+    });
+    let (before, safe) = (finalized(&world), world.verifier.safe());
+    let genesis = ActionFiles::new(&ActionPlan::default()).l1_genesis;
+    let mut other = CoreL1::start(&genesis.to_string(), 12);
+    other.rewind(0);
+    other.mine_to(world.l1.height() + 5);
+    endpoint.set_upstream(&other.url);
+    let sentence = "L1 has reverted a finalized block";
+    wait("the sentence, twice", PATIENCE, || {
+        (world.verifier.log().matches(sentence).count() >= 2).then_some(())
+    });
+    assert_eq!((finalized(&world), world.verifier.safe()), (before, safe));
+    endpoint.set_upstream(&world.l1.url);
+    derive_one_batch(&mut world);
+}
+
+/// An L1 with another genesis block ends the node with a sentence.
+#[test]
+fn an_l1_with_another_genesis_block_is_named() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    ActionFiles::new(&ActionPlan::default()).write(folder.path());
+    let other = ActionFiles::new(&ActionPlan {
+        start: START + 1_000,
+        ..ActionPlan::default()
+    });
+    let l1 = CoreL1::start(&other.l1_genesis.to_string(), 12);
+    let mut verifier = Verifier::start(folder.path(), &l1.url, &[]);
+    let process = verifier.process.as_mut().expect("a started process");
+    let status = wait("the end of the node", PATIENCE, || {
+        process.child.try_wait().expect("a process")
+    });
+    assert!(!status.success());
+    let log = verifier.log();
+    assert!(log.contains("incorrect L1 genesis block hash"), "{log}");
+    assert!(
+        log.contains("serves another chain with the same id"),
+        "{log}"
+    );
+}
