@@ -41,6 +41,7 @@ pub fn target(data: &[u8]) -> InputKind {
     let session = Session {
         api: &API,
         allowance: &ALLOWANCE,
+        chunked: false,
         deadline: None,
         subscriptions: None,
     };
