@@ -4,7 +4,12 @@ mod random;
 mod world;
 
 use super::*;
-use alloy_primitives::address;
+use crate::txmgr::{
+    answer::PublishAnswer,
+    fees::{FeeCaps, FeeRules, L1Fees},
+};
+use alloy_primitives::{B256, Bytes, address};
+use std::collections::HashMap;
 use world::World;
 
 const ACCOUNT: Address = address!("f39Fd6e51aad88F6F4ce6aB8827279cffFb92266");
