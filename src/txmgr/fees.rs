@@ -98,6 +98,14 @@ impl TxClass {
             Self::Blob => Self::Calldata,
         }
     }
+
+    /// Type of its transactions (EIP-2718).
+    pub fn tx_type(self) -> u8 {
+        match self {
+            Self::Calldata => 2,
+            Self::Blob => 3,
+        }
+    }
 }
 
 /// Fee fields of one transaction.

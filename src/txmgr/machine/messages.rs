@@ -91,6 +91,8 @@ pub struct MinedTx {
     pub gas_price: u128,
     pub blob_gas_used: u64,
     pub blob_gas_price: u128,
+    /// Time from the request until the transaction was seen in this block. Set for the caller.
+    pub delay: Duration,
 }
 
 /// One reading of L1, all from one endpoint.
@@ -184,6 +186,10 @@ pub enum SendAction {
         /// Block whose nonce is `settled` in the answer; `None` before the head is known.
         settled_at: Option<u64>,
         hashes: Vec<B256>,
+    },
+    /// A transaction of a request is in a block.
+    Included {
+        id: SendId,
     },
     /// A request is done.
     Finished {

@@ -105,7 +105,10 @@ impl SendMachine {
         let all_known = known.into_iter().all(|known| known.is_some());
         match mined {
             Some(mined) => {
-                slot.mined = Some(mined);
+                let is_first = slot.mined.replace(mined).is_none();
+                if let Some(SendWork::Request(id)) = slot.work_of(mined.hash).filter(|_| is_first) {
+                    self.actions.push(SendAction::Included { id });
+                }
                 (slot.nonce_too_low, slot.lost) = (0, 0);
                 let confirmations = self.settings.times.confirmations;
                 self.displace(nonce, mined.hash);

@@ -1,5 +1,6 @@
 //! The machine against a simulated L1, step by step and at random.
 
+mod faults;
 mod random;
 mod world;
 

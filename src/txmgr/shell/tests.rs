@@ -1,5 +1,8 @@
 //! The task against a stand-in L1 that gives each answer by order.
 
+mod faults;
+mod signer;
+
 use super::*;
 use crate::{
     chain::{kzg, tests::blobs::blob},
@@ -37,6 +40,10 @@ enum Ordered {
 #[derive(Default)]
 struct FakeL1 {
     orders: VecDeque<Ordered>,
+    /// Every request is answered with this HTTP status.
+    status: Option<u16>,
+    /// The account can pay for nothing.
+    is_poor: bool,
     pool: Vec<PoolTx>,
     blocks: Vec<Vec<B256>>,
     base_fee: u64,
@@ -80,6 +87,11 @@ impl FakeL1 {
                 block => hex(self.nonce(block.parse::<U64>().unwrap().to())),
             },
             "eth_getTransactionReceipt" => self.receipt(params[0].as_str().unwrap()),
+            "eth_call" | "eth_estimateGas" | "eth_sendRawTransaction" if self.is_poor => {
+                return Err(
+                    "insufficient funds for gas * price + value: have 0 want 105000".into(),
+                );
+            }
             "eth_call" => json!("0x"),
             "eth_estimateGas" => json!("0x5300"),
             "eth_sendRawTransaction" => {
@@ -138,6 +150,9 @@ impl FakeL1 {
     fn answer(&mut self, request: &str) -> Canned {
         let (_, body) = request.split_once("\r\n\r\n").unwrap();
         let body: Value = serde_json::from_str(body).unwrap();
+        if let Some(status) = self.status {
+            return Canned::status(status, "slow down");
+        }
         if let Some(calls) = body.as_array() {
             let answers: Vec<Value> = calls.iter().map(|call| self.one(call)).collect();
             return Canned::ok(json!(answers));
@@ -182,6 +197,11 @@ fn options() -> TxOptions {
 }
 
 async fn running(options: TxOptions, orders: &[Ordered]) -> Running {
+    let signer = TxSigner::from_hex(&Secret::new(KEY)).unwrap();
+    running_with(options, orders, signer).await
+}
+
+async fn running_with(options: TxOptions, orders: &[Ordered], signer: TxSigner) -> Running {
     let l1 = Arc::new(Mutex::new(FakeL1 {
         orders: orders.iter().cloned().collect(),
         base_fee: 2_000_000_000,
@@ -193,8 +213,8 @@ async fn running(options: TxOptions, orders: &[Ordered]) -> Running {
     let parts = TxManagerParts {
         options,
         l1: client,
-        signer: TxSigner::from_hex(&Secret::new(KEY)).unwrap(),
-        metrics: "test_txmgr_",
+        signer,
+        metrics: "test_",
     };
     let (manager, task) = super::manager(parts).await.unwrap();
     let closing = CancellationToken::new();
