@@ -1,38 +1,29 @@
 //! The batcher as a process, on a local network: the blocks of the sequencer become safe in every
 //! mode, over stops, starts and kills, and a node that reads L1 alone derives the same blocks.
 
-use crate::net::{Devnet, Running, ask, call, free_port, head, number, starling, wait};
+pub(crate) mod process;
+
+use crate::net::{Devnet, Running, ask, free_port, head, number, starling, wait};
 use alloy_primitives::{Address, Bytes, TxKind, U256, keccak256};
-use serde_json::{Value, json};
+use process::BatcherProcess;
+use serde_json::json;
 use std::{
-    path::PathBuf,
     process::Stdio,
     time::{Duration, Instant},
 };
 
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// The account that the network's SystemConfig names as the sender of batches.
-const BATCHER: usize = 9;
+pub(crate) const BATCHER: usize = 9;
 /// Bytes of calldata of a large transaction.
 const LARGE: usize = 20_000;
 
-/// Options that make a test short.
-const FAST: [&str; 7] = [
-    "--poll-interval=250ms",
-    "--num-confirmations=1",
-    "--sub-safety-margin=4",
-    "--max-pending-tx=4",
-    "--txmgr.receipt-query-interval=250ms",
-    "--throttle.unsafe-da-bytes-lower-threshold=0",
-    "--rpc.enable-admin",
-];
-
-fn network() -> Devnet {
+pub(crate) fn network() -> Devnet {
     Devnet::start(&["--l2.block-time=1", "--l1.block-time=1", "--replicas=0"])
 }
 
 /// Address of the rollup node's RPC of the sequencer.
-fn rollup_rpc(net: &Devnet) -> String {
+pub(crate) fn rollup_rpc(net: &Devnet) -> String {
     let command = net.sequencer().command;
     let port = command
         .iter()
@@ -41,21 +32,21 @@ fn rollup_rpc(net: &Devnet) -> String {
 }
 
 /// Number and hash of the newest safe block.
-fn safe(net: &Devnet) -> u64 {
+pub(crate) fn safe(net: &Devnet) -> u64 {
     let status = ask(&rollup_rpc(net), "optimism_syncStatus", json!([]));
     status["local_safe_l2"]["number"]
         .as_u64()
         .expect("a safe head")
 }
 
-fn becomes_safe(net: &Devnet, block: u64) {
+pub(crate) fn becomes_safe(net: &Devnet, block: u64) {
     wait("a block to become safe", PATIENCE, || {
         (safe(net) >= block).then_some(())
     });
 }
 
 /// Senders of large transactions that nobody can compress.
-fn load(net: &Devnet, nonce: u64, count: u64) {
+pub(crate) fn load(net: &Devnet, nonce: u64, count: u64) {
     let sequencer = net.sequencer().http;
     for nonce in nonce..nonce + count {
         let words = 0..(LARGE / 32) as u64;
@@ -83,88 +74,9 @@ fn load(net: &Devnet, nonce: u64, count: u64) {
     });
 }
 
-/// A batcher, and its RPC.
-struct BatcherProcess {
-    process: Running,
-    rpc: String,
-    log: PathBuf,
-}
-
-impl BatcherProcess {
-    fn start(net: &Devnet, name: &str, options: &[&str]) -> Self {
-        let port = free_port();
-        let log = net.dir.join(format!("{name}.log"));
-        let out = std::fs::File::create(&log).expect("a log file");
-        let child = starling()
-            .arg("batcher")
-            .arg(format!("--l1-eth-rpc={}", net.l1().http))
-            .arg(format!("--l2-eth-rpc={}", net.sequencer().http))
-            .arg(format!("--rollup-rpc={}", rollup_rpc(net)))
-            .arg(format!("--private-key={}", net.accounts[BATCHER].key_hex()))
-            .arg("--rpc.addr=127.0.0.1")
-            .arg(format!("--rpc.port={port}"))
-            .args(FAST)
-            .args(options)
-            .stdin(Stdio::null())
-            .stdout(out.try_clone().expect("a log file"))
-            .stderr(out)
-            .spawn();
-        let batcher = Self {
-            process: Running {
-                child: child.expect("the batcher starts"),
-            },
-            rpc: format!("http://127.0.0.1:{port}"),
-            log,
-        };
-        wait("the batcher's RPC", PATIENCE, || {
-            batcher.admin("admin_getThrottleController").ok()
-        });
-        batcher
-    }
-
-    fn log(&self) -> String {
-        std::fs::read_to_string(&self.log).expect("a log")
-    }
-
-    fn admin(&self, method: &str) -> Result<Value, Value> {
-        call(&self.rpc, method, json!([]))
-    }
-
-    fn stop(&self) {
-        self.admin("admin_stopBatcher").expect("a stop");
-        let log = self.log();
-        assert!(log.contains("Batch Submitter stopped"), "{log}");
-    }
-
-    /// First and last blocks of the channels that were closed, in order.
-    fn channels(&self) -> Vec<(u64, u64)> {
-        let log = self.log();
-        let closed = log.lines().filter(|line| line.contains("Channel closed"));
-        let field = |line: &str, name: &str| {
-            let (_, rest) = line.split_once(&format!("{name}=")).expect("a field");
-            let digits = rest.trim_start_matches(|c: char| !c.is_ascii_digit());
-            let end = digits.find(|c: char| !c.is_ascii_digit());
-            digits[..end.unwrap_or(digits.len())]
-                .parse()
-                .expect("a number")
-        };
-        closed
-            .map(|line| (field(line, "oldest_l2"), field(line, "latest_l2")))
-            .collect()
-    }
-}
-
-impl Drop for BatcherProcess {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("--- batcher\n{}", self.log());
-        }
-    }
-}
-
 /// Runs a node that has no peers until it has derived this block, and compares its blocks with the
 /// sequencer's.
-fn derives_the_same(net: &Devnet, last: u64) {
+pub(crate) fn derives_the_same(net: &Devnet, last: u64) {
     let sequencer = net.sequencer();
     let datadir = format!("--datadir={}", net.dir.join("fresh").display());
     let genesis = net.dir.join("l2-genesis.json");

@@ -27,6 +27,7 @@ mod metrics;
 mod net;
 mod networks;
 mod p2p_options;
+mod posting;
 mod power_cut;
 mod proposer;
 mod real_contracts;
