@@ -7,7 +7,7 @@ use crate::txmgr::{
 use alloy_primitives::{B256, Bytes};
 use std::{collections::HashMap, time::Duration};
 
-/// Number of a request, chosen by the caller, never used twice.
+/// Number of a request, chosen by the caller; each is larger than those before.
 pub type SendId = u64;
 
 /// Timing of the machine, and what counts as done.

@@ -3,7 +3,7 @@
 
 use super::{
     AccountReading, MinedTx, SendAction, SendFailure, SendMachine, SendPhase, SendWork,
-    WaitingSend, slot::SlotOwner,
+    WaitingSend, requests::requeue, slot::SlotOwner,
 };
 use alloy_primitives::B256;
 use std::time::Instant;
@@ -163,11 +163,14 @@ impl SendMachine {
             });
         }
         if let Some((SendWork::Request(id), owner)) = displaced.map(|owner| (owner.work, owner)) {
-            self.queue.push_front(WaitingSend {
-                id,
-                class: owner.class,
-                deadline: owner.deadline,
-            });
+            requeue(
+                &mut self.queue,
+                WaitingSend {
+                    id,
+                    class: owner.class,
+                    deadline: owner.deadline,
+                },
+            );
         }
     }
 
@@ -213,11 +216,14 @@ impl SendMachine {
         match slot.owner {
             // Nothing of this request is in a pool, and no later request was begun: its order holds.
             Some(owner) if !slot.accepted && !self.closing => {
-                self.queue.push_front(WaitingSend {
-                    id,
-                    class: owner.class,
-                    deadline: owner.deadline,
-                });
+                requeue(
+                    &mut self.queue,
+                    WaitingSend {
+                        id,
+                        class: owner.class,
+                        deadline: owner.deadline,
+                    },
+                );
             }
             _ => self.finish(id, Err(SendFailure::NonceTaken(nonce))),
         }

@@ -2,7 +2,7 @@
 
 use super::{
     CRAFT_PAUSE, CRAFT_TRIES, LEAST_PAUSE, MAX_ATTEMPTS, RESERVED_LIMIT, SendAction, SendFailure,
-    SendMachine, SendWork, SignedTx, WaitingSend, slot::SlotOwner,
+    SendMachine, SendWork, SignedTx, WaitingSend, requests::requeue, slot::SlotOwner,
 };
 use crate::txmgr::{
     answer::PublishAnswer,
@@ -204,11 +204,14 @@ impl SendMachine {
             return;
         }
         if let SendWork::Request(id) = owner.work {
-            self.queue.push_front(WaitingSend {
-                id,
-                class: owner.class,
-                deadline: owner.deadline,
-            });
+            requeue(
+                &mut self.queue,
+                WaitingSend {
+                    id,
+                    class: owner.class,
+                    deadline: owner.deadline,
+                },
+            );
         }
         slot.own(SlotOwner::filler(owner.class.other()), now + resubmission);
         (slot.current, slot.accepted) = (None, false);

@@ -7,6 +7,12 @@ use super::{
 use crate::txmgr::fees::TxClass;
 use std::{collections::VecDeque, time::Instant};
 
+/// Takes a request back that has lost its nonce, before those that were made after it.
+pub(super) fn requeue(queue: &mut VecDeque<WaitingSend>, waiting: WaitingSend) {
+    let earlier = queue.partition_point(|other| other.id < waiting.id);
+    queue.insert(earlier, waiting);
+}
+
 impl SendMachine {
     pub(super) fn submit(&mut self, id: SendId, class: TxClass, now: Instant) {
         if self.phase == SendPhase::Stopped || self.closing {

@@ -212,7 +212,7 @@ fn behind(
     let head = head.saturating_sub(blocks);
     let mut request = request.clone();
     for param in request["params"].as_array_mut().into_iter().flatten() {
-        if param == "latest" || param == "pending" {
+        if param == "latest" {
             *param = json!(format!("{head:#x}"));
         }
     }

@@ -324,7 +324,8 @@ impl World {
         Ok(AccountReading {
             head: view.len() as u64 - 1,
             latest: latest(view),
-            pending: self.pending_above(latest(view)),
+            // The blocks that it lacks are in its pool still.
+            pending: self.pending(),
             settled: settled_at.map(|block| latest(&view[..view.len().min(block as usize + 1)])),
             receipts: hashes
                 .iter()
@@ -366,11 +367,7 @@ impl World {
     }
 
     pub fn pending(&self) -> u64 {
-        self.pending_above(self.latest())
-    }
-
-    fn pending_above(&self, latest: u64) -> u64 {
-        let mut nonce = latest;
+        let mut nonce = self.latest();
         while self.pool.contains_key(&nonce) {
             nonce += 1;
         }
