@@ -88,6 +88,8 @@ pub struct SendMachine {
     polling: Option<u64>,
     poll_at: Option<Instant>,
     polled_at: Option<Instant>,
+    /// Whether the last poll failed: the next one keeps its pause.
+    poll_failed: bool,
     /// Polls in a row that saw a nonce used beyond ours.
     beyond: u32,
     /// Polls in a row that saw a gap below our nonces.
@@ -112,6 +114,7 @@ impl SendMachine {
             polling: None,
             poll_at: Some(now),
             polled_at: None,
+            poll_failed: false,
             beyond: 0,
             gaps: 0,
             last_op: 0,

@@ -61,6 +61,7 @@ impl SendMachine {
         }
         self.polling = None;
         let times = &self.settings.times;
+        self.poll_failed = reading.is_err();
         let Ok(reading) = reading else {
             let pause = times.retry.max(super::LEAST_PAUSE);
             return self.poll_by(now + pause);

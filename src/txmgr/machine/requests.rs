@@ -132,8 +132,9 @@ impl SendMachine {
         }
         let is_fresh = |at: Instant| at + self.settings.times.receipts > now;
         if owned().next().is_none() && !self.polled_at.is_some_and(is_fresh) {
-            self.poll_at.get_or_insert(now);
-            self.poll_at = self.poll_at.map(|at| at.min(now));
+            if !self.poll_failed && self.polling.is_none() {
+                self.poll_by(now);
+            }
             return;
         }
         let Some(waiting) = self.queue.pop_front() else {

@@ -240,7 +240,7 @@ fn calldata(byte: u8) -> TxCandidate {
 
 impl Running {
     async fn wait(&self, what: &str, until: impl Fn(&FakeL1) -> bool) {
-        for _ in 0..1000 {
+        for _ in 0..6000 {
             if until(&self.l1.lock()) {
                 return;
             }

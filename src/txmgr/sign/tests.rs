@@ -216,14 +216,14 @@ async fn a_signer_that_is_slow_or_forbids_has_its_own_sentence() {
                 body: Some("no JSON".into()),
                 ..Default::default()
             },
-            "its answer is no signature",
+            "its answer is no signature: it is no JSON",
         ),
         (
             Behaviour {
                 body: Some(format!("\"{}\"", "f".repeat(2 << 20))),
                 ..Default::default()
             },
-            "the signer at",
+            "its answer is no signature: it has more than 524288 bytes",
         ),
         (
             Behaviour {

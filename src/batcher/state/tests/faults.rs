@@ -33,29 +33,24 @@ fn busy(rules: BatcherRules) -> World {
     world
 }
 
+/// Singular and span batches in turn.
 #[test]
 fn l1_reorgs_of_every_depth_lose_no_block() {
+    let formats = [
+        BatchFormat::Singular,
+        BatchFormat::Span { max_blocks: None },
+    ];
     for depth in 1..=DEEPEST {
-        for format in [
-            BatchFormat::Singular,
-            BatchFormat::Span { max_blocks: None },
-        ] {
-            let mut world = busy(rules(format, CompressorKind::Shadow));
-            let safe = world.safe_head();
-            world.reorg_l1(depth);
-            assert!(
-                depth < 8 || world.safe_head() < safe,
-                "blocks are safe no more"
-            );
-            world.grow(3);
-            world.settle();
-            let hashes = |number: u64| world.l2.payload(number).hash;
-            let is_same = |(number, block): (u64, &std::sync::Arc<_>)| {
-                let block: &starling_proto::payload::Payload = block;
-                block.hash == hashes(number)
-            };
-            assert!((0..).zip(&world.safe).all(is_same), "{depth}");
-        }
+        let mut world = busy(rules(formats[depth % 2], CompressorKind::Shadow));
+        let safe = world.safe_head();
+        world.reorg_l1(depth);
+        let has_fewer = world.safe_head() < safe;
+        assert!(depth < 8 || has_fewer, "blocks are safe no more");
+        world.grow(3);
+        world.settle();
+        let of_l2 = (0..=world.l2.newest()).map(|number| world.l2.payload(number).hash);
+        let safe: Vec<_> = world.safe.iter().map(|block| block.hash).collect();
+        assert_eq!(safe, of_l2.collect::<Vec<_>>(), "{depth}");
     }
 }
 

@@ -172,6 +172,32 @@ fn an_l1_that_is_away_for_an_hour_costs_no_transaction_in_its_pool_and_no_busy_w
     assert_eq!(world.done.len(), 3);
 }
 
+/// A request that has no nonce yet needs the account's state, which L1 does not tell.
+#[test]
+fn a_request_that_waits_for_an_l1_that_is_away_asks_at_the_interval_of_retries() {
+    let mut world = World::new(settings());
+    world.run(2);
+    world.reachable = false;
+    world.now += Duration::from_secs(60);
+    let id = world.submit(TxClass::Calldata);
+    let back = world.now + Duration::from_secs(3_600);
+    let mut steps = 0;
+    while world.now < back {
+        world.now = world.machine.wakeup().expect("it asks again");
+        world.event(SendEvent::Tick);
+        steps += 1;
+    }
+    assert!(steps <= 3_601, "{steps} steps in an hour");
+    assert!(
+        world.failed.is_empty(),
+        "it has no nonce that could be lost"
+    );
+    world.reachable = true;
+    world.run(3);
+    world.mine_blocks(4);
+    assert!(world.done.contains_key(&id));
+}
+
 #[test]
 fn nothing_is_begun_while_a_signer_is_away_and_everything_after_it() {
     let mut world = World::new(settings());
