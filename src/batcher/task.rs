@@ -327,7 +327,7 @@ impl BatcherTask {
 
     /// The cause of a warning is over.
     fn is_over(&mut self, sentence: &'static str) {
-        if self.causes.is_over(sentence) {
+        if self.causes.is_over(sentence, Instant::now()) {
             tracing::info!(warning = sentence, "the cause of a warning is over");
         }
     }

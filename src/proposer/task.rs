@@ -310,7 +310,7 @@ impl ProposalWorker {
         self.metrics.balance(ether);
         let account = self.txs.address();
         if ether > 0.0 {
-            self.causes.is_over(BALANCE);
+            self.is_over(BALANCE);
         } else if self.is_new(BALANCE, "") {
             tracing::error!(%account, "the account of the proposer has no ether on L1, so nothing can be proposed; send some to it");
         }
@@ -340,7 +340,7 @@ impl ProposalWorker {
         let text = match self.reader.permission().await? {
             Permission::Granted => {
                 self.permitted = true;
-                self.causes.is_over(PERMISSION);
+                self.is_over(PERMISSION);
                 return Ok(true);
             }
             Permission::OnlyFor(proposer) => format!(
@@ -370,7 +370,7 @@ impl ProposalWorker {
             )),
             other => {
                 tracing::debug!(reason = ?other, "nothing to propose now");
-                self.causes.is_over(POLL);
+                self.is_over(POLL);
             }
         }
         Polled::Pause(pause)
@@ -457,8 +457,8 @@ impl ProposalWorker {
         tracing::info!(tx_hash = %hash, l1blocknum = current.number, l1blockhash = %current.hash, "Proposer tx successfully published");
         self.metrics.proposed(proposal.sequence, block);
         status.send_modify(|status| status.proposed = Some(proposal.sequence));
-        self.causes.is_over(POLL);
-        self.causes.is_over(SEND);
+        self.is_over(POLL);
+        self.is_over(SEND);
         // The next output may be due already.
         Ok(Duration::ZERO)
     }
@@ -468,6 +468,10 @@ impl ProposalWorker {
         if self.is_new(POLL, text) {
             tracing::warn!("{text}");
         }
+    }
+
+    fn is_over(&mut self, topic: &'static str) {
+        self.causes.is_over(topic, Instant::now().into_std());
     }
 
     fn is_new(&mut self, topic: &'static str, cause: &str) -> bool {

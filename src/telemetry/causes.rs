@@ -8,6 +8,8 @@ use std::{
 
 /// Causes that are remembered; a further one displaces the oldest.
 const MOST_CAUSES: usize = 32;
+/// A success ends the causes that were last seen so long ago: others succeed and fail in turn.
+const QUIET: Duration = Duration::from_secs(30);
 /// A cause that lasts is logged again after this time, so that a recent log names it.
 const REMINDER: Duration = Duration::from_secs(600);
 
@@ -21,7 +23,8 @@ pub struct LoggedCauses {
 struct LoggedCause {
     topic: &'static str,
     shape: String,
-    since: Instant,
+    logged: Instant,
+    seen: Instant,
 }
 
 impl LoggedCauses {
@@ -31,9 +34,10 @@ impl LoggedCauses {
         let shape = shape(cause);
         let is_same = |known: &&mut LoggedCause| known.topic == topic && known.shape == shape;
         if let Some(known) = self.causes.iter_mut().find(is_same) {
-            let is_due = now.saturating_duration_since(known.since) >= REMINDER;
+            known.seen = now;
+            let is_due = now.saturating_duration_since(known.logged) >= REMINDER;
             if is_due {
-                known.since = now;
+                known.logged = now;
             }
             return is_due;
         }
@@ -43,15 +47,19 @@ impl LoggedCauses {
         self.causes.push_back(LoggedCause {
             topic,
             shape,
-            since: now,
+            logged: now,
+            seen: now,
         });
         true
     }
 
-    /// A success in `topic`: its causes are over. Returns whether there were any.
-    pub fn is_over(&mut self, topic: &'static str) -> bool {
+    /// A success in `topic`: causes that were not seen lately are over. Returns whether there were
+    /// any.
+    pub fn is_over(&mut self, topic: &'static str, now: Instant) -> bool {
         let before = self.causes.len();
-        self.causes.retain(|cause| cause.topic != topic);
+        let is_recent = |seen: Instant| now.saturating_duration_since(seen) < QUIET;
+        let stays = |cause: &LoggedCause| cause.topic != topic || is_recent(cause.seen);
+        self.causes.retain(stays);
         self.causes.len() < before
     }
 }
@@ -81,9 +89,12 @@ mod tests {
         assert!(!causes.is_new("publish", "txpool is full", start));
         assert!(causes.is_new("poll", "txpool is full", start), "elsewhere");
         assert!(causes.is_new("publish", "nonce too low", start));
-        // Causes that alternate stay quiet too.
+        // Causes that alternate stay quiet too, with each other and with successes.
         assert!(!causes.is_new("publish", "txpool is full", start));
-        assert!(causes.is_over("publish") && !causes.is_over("publish"));
+        assert!(!causes.is_over("publish", start + QUIET / 2));
+        assert!(!causes.is_new("publish", "txpool is full", start));
+        assert!(causes.is_over("publish", start + QUIET));
+        assert!(!causes.is_over("publish", start + QUIET));
         assert!(causes.is_new("publish", "txpool is full", start));
         assert!(!causes.is_new("publish", "txpool is full", start + REMINDER / 2));
         assert!(causes.is_new("publish", "txpool is full", start + REMINDER));

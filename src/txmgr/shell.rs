@@ -377,7 +377,7 @@ impl TxManagerTask {
                 );
             }
             Some(_) => {}
-            None if self.causes.is_over(topic) => {
+            None if self.causes.is_over(topic, Instant::now()) => {
                 tracing::info!(topic, "the calls of the transaction manager succeed again");
             }
             None => {}
@@ -493,7 +493,7 @@ impl TxManagerTask {
                     bumps: send.bumps,
                     latency: send.since.elapsed(),
                 });
-                self.causes.is_over("bump");
+                self.causes.is_over("bump", Instant::now());
                 tracing::info!(tx = %mined.hash, block = mined.block, "Transaction confirmed");
             }
             // The caller logs it as a warning.

@@ -51,6 +51,9 @@ fn the_documented_command_lines_run_under_the_links_of_both_programs() {
     let _proposer = start(&net.dir, "op-proposer", &proposer);
     world.all_becomes_safe();
     let api = format!("http://127.0.0.1:{batcher_port}");
+    wait("the batcher's RPC", PATIENCE, || {
+        crate::net::call(&api, "health_status", json!([])).ok()
+    });
     assert_eq!(
         ask(&api, "txmgr_getMinBaseFee", json!([])),
         json!(1_000_000_000)
