@@ -280,7 +280,9 @@ impl Course {
         }
         self.world.stuck = false;
         self.world.reachable = true;
-        self.world.base_fee = self.world.base_fee.min(50_000_000_000);
+        // The second process does not raise its fees, so L1 becomes cheap enough for them.
+        let highest = if self.contested { 5 } else { 50 };
+        self.world.base_fee = self.world.base_fee.min(highest * 1_000_000_000);
         self.world.blob_base_fee = self.world.blob_base_fee.min(50_000_000_000);
         // A balancer of endpoints that are a block apart is in order.
         self.apart = self.apart.min(1);
