@@ -130,6 +130,7 @@ impl SendMachine {
         let times = &self.settings.times;
         let retry_at = now + times.retry.max(LEAST_PAUSE);
         let rebroadcast_at = (!times.rebroadcast.is_zero()).then(|| now + times.rebroadcast);
+        let bump_at = now + times.resubmission;
         let (max_retries, receipts) = (times.max_retries, times.receipts);
         let has_lower = self
             .slots
@@ -148,7 +149,7 @@ impl SendMachine {
                 slot.nonce_too_low += 1;
                 self.poll_by(now);
             }
-            PublishAnswer::Underpriced(reason) => self.underpriced(nonce, reason, rebroadcast_at),
+            PublishAnswer::Underpriced(reason) => self.underpriced(nonce, reason, now),
             PublishAnswer::AlreadyReserved => self.reserved(nonce, now),
             // Pools that have lost the lower ones get them again soon.
             PublishAnswer::NonceTooHigh(_) if has_lower => self.poll_by(now),
@@ -156,7 +157,7 @@ impl SendMachine {
                 slot.retries += 1;
                 if slot.retries > max_retries {
                     let is_request = slot.request().is_some();
-                    slot.publish_at = rebroadcast_at.or(slot.bump_at);
+                    slot.publish_at = Some(rebroadcast_at.unwrap_or(bump_at));
                     if !slot.accepted && is_request {
                         self.give_up(nonce, SendFailure::Refused(reason));
                     }
@@ -181,7 +182,7 @@ impl SendMachine {
             slot.was_accepted(rebroadcast_at);
         } else if slot.wants_bump || slot.attempts.len() >= MAX_ATTEMPTS {
             // The limit on fees has refused a higher one just now.
-            slot.publish_at = rebroadcast_at.or(slot.bump_at);
+            slot.publish_at = Some(rebroadcast_at.unwrap_or(bump_at));
             self.actions.push(SendAction::NotBumped { nonce, reason });
         } else {
             slot.wants_bump = true;

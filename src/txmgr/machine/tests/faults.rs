@@ -198,6 +198,35 @@ fn a_request_that_waits_for_an_l1_that_is_away_asks_at_the_interval_of_retries()
     assert!(world.done.contains_key(&id));
 }
 
+/// A predecessor's transaction blocks the account, and the filler for its nonce is not signed.
+#[test]
+fn a_filler_that_is_not_signed_is_no_busy_waiting() {
+    let mut world = World::new(settings());
+    world.foreign(0, TxClass::Blob);
+    world.stuck = true;
+    let id = world.submit(TxClass::Calldata);
+    while world.signed.is_empty() {
+        world.run(1);
+    }
+    world.signs = false;
+    world.run(5);
+    assert!(world.said("blocks the account"), "{:?}", world.log);
+    let back = world.now + Duration::from_secs(3_600);
+    let mut steps = 0;
+    while world.now < back {
+        let next = world.machine.wakeup().expect("something is open");
+        world.now = next.max(world.now + Duration::from_millis(1));
+        world.event(SendEvent::Tick);
+        steps += 1;
+    }
+    assert!(steps < 2 * 3_600, "{steps} steps in an hour");
+    (world.signs, world.stuck) = (true, false);
+    world.run(6);
+    world.mine_blocks(6);
+    world.mine_blocks(6);
+    assert!(world.done.contains_key(&id), "{:?}", world.log);
+}
+
 #[test]
 fn nothing_is_begun_while_a_signer_is_away_and_everything_after_it() {
     let mut world = World::new(settings());
