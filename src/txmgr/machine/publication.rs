@@ -168,12 +168,10 @@ impl SendMachine {
     }
 
     /// A pool wants higher fees.
-    pub(super) fn underpriced(
-        &mut self,
-        nonce: u64,
-        reason: String,
-        rebroadcast_at: Option<Instant>,
-    ) {
+    pub(super) fn underpriced(&mut self, nonce: u64, reason: String, now: Instant) {
+        let times = &self.settings.times;
+        let rebroadcast_at = (!times.rebroadcast.is_zero()).then(|| now + times.rebroadcast);
+        let bump_at = now + times.resubmission;
         let Some(slot) = self.slots.get_mut(&nonce) else {
             return;
         };

@@ -33,6 +33,8 @@ enum Ordered {
     Error(&'static str),
     /// HTTP 429.
     TooMany,
+    /// A JSON-RPC error by which providers limit the rate.
+    Limited,
     /// The transaction is taken, and the answer breaks off.
     Broken,
 }
@@ -164,6 +166,12 @@ impl FakeL1 {
             Some(Ordered::TooMany) => {
                 self.orders.pop_front();
                 Canned::status(429, "slow down")
+            }
+            Some(Ordered::Limited) => {
+                self.orders.pop_front();
+                let error = json!({ "code": -32005, "message": "limit exceeded" });
+                let answer = json!({ "jsonrpc": "2.0", "id": body["id"], "error": error });
+                Canned::ok(answer)
             }
             Some(Ordered::Broken) => {
                 self.orders.pop_front();

@@ -227,6 +227,41 @@ fn a_filler_that_is_not_signed_is_no_busy_waiting() {
     assert!(world.done.contains_key(&id), "{:?}", world.log);
 }
 
+/// The answer was lost, and a pool said that the other type blocks the account.
+#[test]
+fn a_request_whose_nonce_was_to_be_filled_counts_if_it_was_mined_after_all() {
+    let mut world = World::new(settings());
+    world.run(2);
+    world.loses_answers = true;
+    let id = world.submit(TxClass::Calldata);
+    world.loses_answers = false;
+    world.refuse = Some("address already reserved".into());
+    world.run(4);
+    assert!(world.said("blocks the account"), "{:?}", world.log);
+    world.refuse = None;
+    world.mine();
+    world.mine_blocks(6);
+    assert!(world.done.contains_key(&id));
+    assert_eq!(world.chain_data(), [id], "once");
+}
+
+/// They were given up, and were mined before the first request.
+#[test]
+fn a_request_follows_a_predecessors_transactions_at_once() {
+    let mut world = World::new(settings());
+    world.foreign(0, TxClass::Calldata);
+    world.foreign(1, TxClass::Calldata);
+    world.stuck = true;
+    world.run(30);
+    assert!(world.machine.is_settled());
+    world.stuck = false;
+    world.mine();
+    let id = world.submit(TxClass::Calldata);
+    world.run(2);
+    assert_eq!(world.pool_data(), [id]);
+    assert_eq!(world.signed.len(), 1, "no nonce was tried in vain");
+}
+
 #[test]
 fn nothing_is_begun_while_a_signer_is_away_and_everything_after_it() {
     let mut world = World::new(settings());

@@ -21,6 +21,21 @@ async fn an_l1_that_is_busy_or_broken_is_asked_until_it_answers() {
     }
 }
 
+/// Not one refusal may be repeated, and none of these is one.
+#[tokio::test]
+async fn a_limit_of_rate_or_a_broken_answer_is_no_refusal_of_the_transaction() {
+    let options = TxOptions {
+        max_retries: 0,
+        ..options()
+    };
+    let orders = [Ordered::Limited, Ordered::TooMany, Ordered::Broken];
+    let running = running(options, &orders).await;
+    let outcome = running.manager.send(calldata(1)).await;
+    running.wait("every order", |l1| l1.orders.is_empty()).await;
+    running.confirm(1).await;
+    assert!(outcome.await.unwrap().is_ok());
+}
+
 #[tokio::test]
 async fn a_pool_that_forgets_a_transaction_gets_it_again() {
     let running = running(options(), &[]).await;
