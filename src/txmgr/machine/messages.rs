@@ -5,7 +5,10 @@ use crate::txmgr::{
     fees::{FeeCaps, FeeRules, L1Fees, TxClass},
 };
 use alloy_primitives::{B256, Bytes};
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant},
+};
 
 /// Number of a request, chosen by the caller; each is larger than those before.
 pub type SendId = u64;
@@ -50,6 +53,13 @@ impl Default for SendTimes {
             not_in_mempool: Duration::from_secs(120),
             receipts: Duration::from_secs(12),
         }
+    }
+}
+
+impl SendTimes {
+    /// The next publication of an unchanged transaction; `None` is never.
+    pub(super) fn rebroadcast_at(&self, now: Instant) -> Option<Instant> {
+        (!self.rebroadcast.is_zero()).then(|| now + self.rebroadcast)
     }
 }
 

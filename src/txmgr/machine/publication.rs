@@ -129,7 +129,7 @@ impl SendMachine {
         };
         let times = &self.settings.times;
         let retry_at = now + times.retry.max(LEAST_PAUSE);
-        let rebroadcast_at = (!times.rebroadcast.is_zero()).then(|| now + times.rebroadcast);
+        let rebroadcast_at = times.rebroadcast_at(now);
         let bump_at = now + times.resubmission;
         let (max_retries, receipts) = (times.max_retries, times.receipts);
         let has_lower = self
@@ -169,9 +169,8 @@ impl SendMachine {
 
     /// A pool wants higher fees.
     pub(super) fn underpriced(&mut self, nonce: u64, reason: String, now: Instant) {
-        let times = &self.settings.times;
-        let rebroadcast_at = (!times.rebroadcast.is_zero()).then(|| now + times.rebroadcast);
-        let bump_at = now + times.resubmission;
+        let rebroadcast_at = self.settings.times.rebroadcast_at(now);
+        let bump_at = now + self.settings.times.resubmission;
         let Some(slot) = self.slots.get_mut(&nonce) else {
             return;
         };
