@@ -9,8 +9,7 @@
 //! blocks above the safe head, [`channels`] the way of a channel to L1, [`availability`] compares
 //! the prices of calldata and blobs, [`spending`] sums costs; [`state`] is all but the last as one
 //! state machine. These are pure. [`task`] is the loop with the I/O, [`handle`] what RPC and process
-//! call, [`sync`] the wait for a rollup node behind; [`throttle`] limits the sequencer's blocks;
-//! `warnings` knows which are logged already.
+//! call, [`sync`] the wait for a rollup node behind; [`throttle`] limits the sequencer's blocks.
 //!
 //! **Load.** A backlog costs some dozen bytes per block, because only the blocks that are encoded
 //! next have their bodies in memory; data on the way to L1 are bounded by `--max-pending-tx`. If L1
@@ -28,7 +27,6 @@ pub mod state;
 pub mod sync;
 pub mod task;
 pub mod throttle;
-mod warnings;
 
 #[cfg(test)]
 mod testing;

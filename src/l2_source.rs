@@ -61,6 +61,14 @@ pub enum L2SourceError {
     Stopped,
 }
 
+impl L2SourceError {
+    /// Whether the other process did not answer in time.
+    pub fn is_timeout(&self) -> bool {
+        let timeout = L1Cause::Timeout;
+        matches!(self, Self::Call { cause, .. } if *cause == timeout)
+    }
+}
+
 /// The L2 to read. Clones share connections and the choice of the active sequencer.
 #[derive(Clone)]
 pub enum L2Source {

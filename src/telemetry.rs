@@ -1,9 +1,11 @@
 //! Telemetry of the process: the log on standard error, and metrics for Prometheus. Set up once, by
 //! `main`. The metrics server bounds its connections; nothing else here can be overloaded.
 
+mod causes;
 mod format;
 mod metrics_server;
 
+pub use causes::LoggedCauses;
 pub use metrics_server::{MetricsError, MetricsServer};
 
 use std::{io::IsTerminal, sync::OnceLock};

@@ -2,7 +2,10 @@
 //! bytes behind, delay until inclusion, runway.
 
 use super::state::{ClosedChannel, UnsafeLoad};
-use crate::txmgr::fees::GWEI;
+use crate::{
+    clock::since_epoch,
+    txmgr::fees::{GWEI, TxClass},
+};
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 use starling_proto::{blob::MAX_BLOB_DATA, l1info::L2BlockRef};
 use std::time::Duration;
@@ -19,9 +22,9 @@ pub(super) enum ChannelStage {
 /// The handles, made once.
 pub(super) struct BatcherMetrics {
     channels: [Counter; 4],
-    last_channel: Gauge,
+    last_channel: [Gauge; 4],
     transactions: [Counter; 3],
-    last_transaction: Gauge,
+    last_transaction: [Gauge; 3],
     pending_blocks: [Gauge; 3],
     pending_bytes: Gauge,
     pending_bytes_total: Counter,
@@ -63,23 +66,31 @@ macro_rules! name {
 }
 
 fn now_unix() -> f64 {
-    crate::clock::unix_now() as f64
+    since_epoch().as_secs_f64()
+}
+
+/// Used share of the blobs of a channel, each of which has one frame and a version byte.
+pub(super) fn blob_fill(channel: &ClosedChannel) -> f64 {
+    let frames = channel.sizes.frames.max(1);
+    (channel.sizes.output as f64 + frames as f64) / (frames * MAX_BLOB_DATA) as f64
 }
 
 impl BatcherMetrics {
     pub fn new() -> Self {
-        let channel = |stage: &'static str| counter!(name!("channel_total"), "stage" => stage);
-        let transaction =
-            |stage: &'static str| counter!(name!("batcher_tx_total"), "stage" => stage);
+        let channels = ["opened", "closed", "fully_submitted", "timed_out"];
+        let transactions = ["submitted", "success", "failed"];
         let pending = |stage: &'static str| gauge!(name!("pending_blocks_count"), "stage" => stage);
         let input = |stage: &'static str| gauge!(name!("input_bytes"), "stage" => stage);
         // A pseudo-metric that op-batcher leaves at zero.
         gauge!(name!("channel_closed_reason")).set(0.0);
         Self {
-            channels: ["opened", "closed", "fully_submitted", "timed_out"].map(channel),
-            last_channel: gauge!(name!("last_channel_unix")),
-            transactions: ["submitted", "success", "failed"].map(transaction),
-            last_transaction: gauge!(name!("last_batcher_tx_unix")),
+            channels: channels.map(|stage| counter!(name!("channel_total"), "stage" => stage)),
+            last_channel: channels
+                .map(|stage| gauge!(name!("last_channel_unix"), "stage" => stage)),
+            transactions: transactions
+                .map(|stage| counter!(name!("batcher_tx_total"), "stage" => stage)),
+            last_transaction: transactions
+                .map(|stage| gauge!(name!("last_batcher_tx_unix"), "stage" => stage)),
             pending_blocks: ["opened", "added", "closed"].map(pending),
             pending_bytes: gauge!(name!("pending_blocks_bytes_current")),
             pending_bytes_total: counter!(name!("pending_blocks_bytes_total")),
@@ -109,7 +120,7 @@ impl BatcherMetrics {
 
     pub fn channel(&self, stage: ChannelStage) {
         self.channels[stage as usize].increment(1);
-        self.last_channel.set(now_unix());
+        self.last_channel[stage as usize].set(now_unix());
     }
 
     pub fn closed(&self, channel: &ClosedChannel) {
@@ -126,21 +137,19 @@ impl BatcherMetrics {
         self.ready.set(0.0);
         self.compression
             .record(sizes.output as f64 / sizes.input.max(1) as f64);
+        if channel.class == TxClass::Blob {
+            self.blob_fill.record(blob_fill(channel));
+        }
     }
 
     pub fn transaction(&self, stage: TxStage) {
         self.transactions[stage as usize].increment(1);
-        self.last_transaction.set(now_unix());
+        self.last_transaction[stage as usize].set(now_unix());
     }
 
-    /// Bytes of data in the blobs of a transaction.
-    pub fn blobs(&self, sizes: impl Iterator<Item = usize>) {
-        let mut last = 0;
-        for size in sizes {
-            self.blob_fill.record(size as f64 / MAX_BLOB_DATA as f64);
-            last = size;
-        }
-        self.blob_used.record(last as f64);
+    /// Bytes of data in the last blob of a transaction.
+    pub fn last_blob(&self, bytes: usize) {
+        self.blob_used.record(bytes as f64);
     }
 
     pub fn heads(&self, l1_head: u64, newest: u64) {

@@ -61,17 +61,6 @@ pub enum OutOfSync {
     },
 }
 
-impl OutOfSync {
-    /// The reason without its numbers, which change with every status of a node that catches up.
-    pub fn cause(&self) -> &'static str {
-        match self {
-            Self::NoL1 => "no L1",
-            Self::EmptyHead => "empty head",
-            Self::Reversed { .. } => "reversed",
-        }
-    }
-}
-
 /// Reason to drop all blocks and channels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ClearCause {

@@ -8,17 +8,23 @@
 //! frames from its first one on. Nothing is kept on disk: after a restart everything above the safe
 //! head is posted again.
 
+mod encoding;
+mod messages;
+
+pub use messages::{
+    BatchTx, BatchTxNumber, BatcherNotice, BatcherRules, ClosedChannel, NextTx, PublishTurn,
+    UnsafeLoad,
+};
+
 use super::{
     blocks::{BlockTotals, HeldBlocks, Insertion},
-    channels::{BlockSpan, ChannelPlan, ChannelSizes, QueuedChannel},
+    channels::QueuedChannel,
     range::{ClearCause, OutOfSync, SourceStatus, SyncDecision, decide},
 };
 use crate::txmgr::fees::TxClass;
-use alloy_primitives::{B256, Bytes, keccak256};
+use alloy_primitives::B256;
 use starling_proto::{
-    channel::BatchContext,
-    encoder::{ChannelDeadline, ChannelTimes, CloseReason, EncoderError, FrameRange},
-    fork::{Fork, ForkSchedule},
+    encoder::FrameRange,
     frame::ChannelId,
     payload::{BlockId, Payload},
 };
@@ -26,129 +32,6 @@ use std::{
     collections::{BTreeMap, VecDeque},
     sync::Arc,
 };
-
-/// Settings of a chain and its batcher.
-#[derive(Clone, Debug)]
-pub struct BatcherRules {
-    /// Channels in calldata.
-    pub calldata: ChannelPlan,
-    /// Channels in blobs.
-    pub blobs: ChannelPlan,
-    /// Class of the first channel.
-    pub first_class: TxClass,
-    /// Limits of a channel's time.
-    pub times: ChannelTimes,
-    /// Constants of the chain that batches depend on.
-    pub context: BatchContext,
-    /// Forks of the chain.
-    pub forks: ForkSchedule,
-    /// Number of the chain's first L1 block.
-    pub genesis_l1: u64,
-    /// Bytes of bodies above which no more are loaded.
-    pub body_budget: usize,
-}
-
-/// Number of a transaction, never used twice.
-pub type BatchTxNumber = u64;
-
-/// Data of a transaction to the batch inbox.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BatchTx {
-    /// Number by which its outcome is reported.
-    pub number: BatchTxNumber,
-    /// The channel that it carries frames of.
-    pub channel: ChannelId,
-    /// Place of the data.
-    pub class: TxClass,
-    /// The frames.
-    pub range: FrameRange,
-    /// One item of calldata, or one for each blob.
-    pub items: Vec<Bytes>,
-}
-
-/// Circumstances of [`BatcherState::next_tx`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PublishTurn {
-    /// Number of the newest L1 block.
-    pub l1_head: u64,
-    /// Whether more blocks are being loaded: then a channel stays open over its deadline, since they
-    /// may still fill it.
-    pub is_loading: bool,
-    /// Blocks up to this one are to leave without waiting for more.
-    pub close_through: Option<u64>,
-}
-
-/// Answer of [`BatcherState::next_tx`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NextTx {
-    /// A transaction to send.
-    Send(BatchTx),
-    /// A channel is about to begin: [`BatcherState::choose`] is to decide where its data go.
-    Choose,
-    /// Nothing to send now.
-    Nothing,
-}
-
-/// An event for the log and the metrics.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum BatcherNotice {
-    Cleared(ClearCause),
-    ClassChanged(TxClass),
-    ChannelOpened {
-        id: ChannelId,
-        class: TxClass,
-    },
-    ChannelClosed(ClosedChannel),
-    /// All frames are confirmed, between these L1 blocks.
-    ChannelSubmitted {
-        id: ChannelId,
-        l1_blocks: (u64, u64),
-    },
-    ChannelTimedOut {
-        id: ChannelId,
-        l1_blocks: (u64, u64),
-    },
-    ChannelDropped {
-        id: ChannelId,
-        span: Option<BlockSpan>,
-    },
-    /// A block has no place in a channel; this is tried again.
-    NotEncoded(EncoderError),
-}
-
-/// A channel that was closed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ClosedChannel {
-    pub id: ChannelId,
-    pub class: TxClass,
-    pub reason: CloseReason,
-    pub span: Option<BlockSpan>,
-    pub sizes: ChannelSizes,
-}
-
-/// Data that are not safe yet.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct UnsafeLoad {
-    /// Loaded blocks that are in no channel.
-    pub waiting: BlockTotals,
-    /// Blocks that are not loaded.
-    pub unloaded: u64,
-    /// Blocks in open channels.
-    pub open: BlockTotals,
-    /// Bytes of frames of closed channels.
-    pub closed_bytes: u64,
-}
-
-impl UnsafeLoad {
-    /// Estimated bytes that L1 still has to take or to confirm. A block that is not loaded counts as
-    /// the mean of those that are.
-    pub fn da_bytes(&self) -> u64 {
-        let loaded = self.waiting.blocks + self.open.blocks;
-        let bytes = self.waiting.sizes.da + self.open.sizes.da;
-        let unloaded = (self.unloaded * bytes).checked_div(loaded).unwrap_or(0);
-        bytes + unloaded + self.closed_bytes
-    }
-}
 
 /// A transaction in flight.
 #[derive(Clone, Copy, Debug)]
@@ -466,112 +349,6 @@ impl BatcherState {
         }
         // The budget of bodies is for the blocks that come next now.
         self.held.drop_bodies();
-    }
-
-    /// Adds blocks to the open channel until it closes or no body is left, and closes it if it is due.
-    fn encode(&mut self, turn: &PublishTurn) {
-        let filled = self.fill();
-        let closed = self.close_in_time(turn);
-        for error in [filled, closed].into_iter().filter_map(Result::err) {
-            let is_open = self
-                .channels
-                .back()
-                .is_some_and(|last| last.closed().is_none());
-            if is_open && matches!(error, EncoderError::Write(_)) {
-                self.drop_channels(self.channels.len() - 1);
-            }
-            self.notices.push(BatcherNotice::NotEncoded(error));
-        }
-    }
-
-    fn fill(&mut self) -> Result<(), EncoderError> {
-        loop {
-            let number = self.next_block();
-            let Some(time) = self.held.body(number).map(Payload::timestamp) else {
-                return Ok(());
-            };
-            if self
-                .channels
-                .back()
-                .is_none_or(|last| last.closed().is_some())
-            {
-                let channel = self.open(time)?;
-                self.channels.push_back(channel);
-            }
-            let (Some(body), Some(channel)) = (self.held.body(number), self.channels.back_mut())
-            else {
-                return Ok(());
-            };
-            let added = channel.add(body);
-            if channel.span().is_none() {
-                self.channels.pop_back();
-                return added;
-            }
-            added?;
-            if self.next_block() > number {
-                self.held.drop_body(number);
-            }
-            if self.note_closed() {
-                return Ok(());
-            }
-        }
-    }
-
-    fn open(&mut self, timestamp: u64) -> Result<QueuedChannel, EncoderError> {
-        let rules = &self.rules;
-        let plan = match self.class {
-            TxClass::Calldata => &rules.calldata,
-            TxClass::Blob => &rules.blobs,
-        };
-        self.channels_made += 1;
-        let name = keccak256([&self.seed[..], &self.channels_made.to_be_bytes()].concat());
-        let id = ChannelId::from_slice(&name[..16]);
-        let fjord = rules.forks.is_active(Fork::Fjord, timestamp);
-        let deadline = ChannelDeadline::new(rules.times, self.last_origin);
-        let channel = QueuedChannel::new(id, plan, rules.context, fjord, deadline)?;
-        let class = self.class;
-        self.notices
-            .push(BatcherNotice::ChannelOpened { id, class });
-        Ok(channel)
-    }
-
-    /// Closes the open channel if it is due, or if the caller waits for its blocks.
-    fn close_in_time(&mut self, turn: &PublishTurn) -> Result<(), EncoderError> {
-        let next = self.next_block();
-        let Some(channel) = self.channels.back_mut() else {
-            return Ok(());
-        };
-        let Some(span) = channel.span().filter(|_| channel.closed().is_none()) else {
-            return Ok(());
-        };
-        if !turn.is_loading {
-            channel.close_if_due(turn.l1_head)?;
-        }
-        let is_awaited = |through: u64| next > through && span.first.id.number <= through;
-        if channel.closed().is_none() && turn.close_through.is_some_and(is_awaited) {
-            channel.close(CloseReason::Terminated)?;
-        }
-        self.note_closed();
-        Ok(())
-    }
-
-    /// Reports the newest channel if it has just been closed; returns whether it is closed.
-    fn note_closed(&mut self) -> bool {
-        let Some(channel) = self.channels.back() else {
-            return false;
-        };
-        let Some(reason) = channel.closed() else {
-            return false;
-        };
-        self.notices
-            .push(BatcherNotice::ChannelClosed(ClosedChannel {
-                id: channel.id(),
-                class: channel.class(),
-                reason,
-                span: channel.span(),
-                sizes: channel.sizes(),
-            }));
-        true
     }
 }
 

@@ -17,17 +17,16 @@ use super::{
     handle::{Batcher, BatcherCall},
     metrics::BatcherMetrics,
     options::{BatcherOptionError, BatcherOptions, DataAvailability},
-    range::OutOfSync,
     spending::Spending,
     state::{BatcherRules, BatcherState},
     sync::SyncTargetError,
     throttle::DataLoad,
-    warnings::WarningLog,
 };
 use crate::{
     batcher::{availability::DataPrices, channels::ChannelPlan, state::BatchTxNumber},
     l2_source::{L2Source, L2SourceError, SourceHeads},
     rollup::l1::{L1Client, L1Error},
+    telemetry::LoggedCauses,
     txmgr::{
         fees::TxClass,
         shell::{TxManager, TxOutcome},
@@ -110,7 +109,6 @@ struct PollAnswer {
 struct SentTx {
     number: BatchTxNumber,
     channel: ChannelId,
-    since: Instant,
 }
 
 /// A block that was requested.
@@ -127,6 +125,15 @@ enum BatcherPhase {
     /// is found out first.
     Syncing(SyncWait),
     Running,
+}
+
+/// Progress of the check that L2 takes the batches of our account.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SenderCheck {
+    /// L1 is asked with the next poll.
+    Wanted,
+    Asked,
+    Done,
 }
 
 /// Progress of the wait for the rollup node.
@@ -177,8 +184,12 @@ pub struct BatcherTask {
     posted_until: Option<u64>,
     spending: Spending,
     metrics: BatcherMetrics,
-    warnings: WarningLog,
+    causes: LoggedCauses,
     balance_at: Option<Instant>,
+    /// Balance at the last reading, wei.
+    balance: Option<u128>,
+    /// Whether it has been read whose batches L2 takes.
+    sender: SenderCheck,
 }
 
 /// Makes the task and its handle.
@@ -209,8 +220,10 @@ pub fn batcher(parts: BatcherParts) -> Result<(Batcher, BatcherTask), BatcherErr
         posted_until: None,
         spending: Spending::default(),
         metrics: BatcherMetrics::new(),
-        warnings: WarningLog::default(),
+        causes: LoggedCauses::default(),
         balance_at: None,
+        balance: None,
+        sender: SenderCheck::Wanted,
         options: parts.options,
         rollup: parts.rollup,
         source: parts.source,
@@ -295,8 +308,8 @@ impl BatcherTask {
             Some(posted) => SyncWait::Until(posted),
             None => SyncWait::Until(0),
         });
+        self.sender = SenderCheck::Wanted;
         self.ticker.reset_immediately();
-        self.read_sender();
     }
 
     /// Drops block requests.
@@ -305,17 +318,17 @@ impl BatcherTask {
         (self.requested, self.is_fetch_paused, self.loaded) = (None, false, 0);
     }
 
-    /// Logs a warning, once for each cause.
+    /// Logs a warning, once for each cause until [`BatcherTask::is_over`].
     fn warn(&mut self, sentence: &'static str, error: String) {
-        if self.warnings.is_new(sentence, &error) {
+        if self.causes.is_new(sentence, &error, Instant::now()) {
             tracing::warn!(error, "{sentence}");
         }
     }
 
-    fn warn_out_of_sync(&mut self, reason: OutOfSync) {
-        const SENTENCE: &str = "Sequencer is out of sync, retrying next tick.";
-        if self.warnings.is_new(SENTENCE, reason.cause()) {
-            tracing::warn!(error = %reason, "{SENTENCE}");
+    /// The cause of a warning is over.
+    fn is_over(&mut self, sentence: &'static str) {
+        if self.causes.is_over(sentence, Instant::now()) {
+            tracing::info!(warning = sentence, "the cause of a warning is over");
         }
     }
 }

@@ -93,6 +93,8 @@ pub struct ThrottleTask {
     targets: Vec<ThrottleTarget>,
     load: watch::Receiver<DataLoad>,
     throttling: watch::Sender<bool>,
+    /// Made with the task, so that a scrape has the names also without throttling.
+    metrics: ThrottleMetrics,
 }
 
 /// Makes the task and its handle.
@@ -108,6 +110,7 @@ pub fn throttle(parts: ThrottleParts) -> (Throttle, ThrottleTask) {
         targets: parts.targets,
         load: parts.load,
         throttling: parts.throttling,
+        metrics: ThrottleMetrics::new(),
     };
     (throttle, task)
 }
@@ -130,7 +133,12 @@ impl ThrottleTask {
             // Without builders there is nothing to send.
             std::future::pending().await
         };
-        let control = control(&self.controller, self.load, &self.throttling, &limits);
+        let outputs = ControlOutputs {
+            throttling: &self.throttling,
+            limits: &limits,
+            metrics: &self.metrics,
+        };
+        let control = control(&self.controller, self.load, outputs);
         tokio::select! {
             biased;
             () = token.cancelled() => Ok(()),
@@ -143,20 +151,31 @@ impl ThrottleTask {
     }
 }
 
+/// Places that a reading of the load changes.
+struct ControlOutputs<'a> {
+    throttling: &'a watch::Sender<bool>,
+    limits: &'a watch::Sender<ThrottleLimits>,
+    metrics: &'a ThrottleMetrics,
+}
+
 /// Turns every reading of the load into limits; ends when the batcher has ended.
 async fn control(
     controller: &Mutex<ThrottleController>,
     mut load: watch::Receiver<DataLoad>,
-    throttling: &watch::Sender<bool>,
-    limits: &watch::Sender<ThrottleLimits>,
+    outputs: ControlOutputs<'_>,
 ) {
-    let mut metrics = ThrottleMetrics::default();
+    let ControlOutputs {
+        throttling,
+        limits,
+        metrics,
+    } = outputs;
     while load.changed().await.is_ok() {
         let bytes = load.borrow_and_update().unsafe_da_bytes;
         let new = {
             let mut controller = controller.lock();
-            let new = controller.update(bytes, Instant::now());
-            metrics.record(&controller, bytes);
+            let before = Instant::now();
+            let new = controller.update(bytes, before);
+            metrics.record(&controller, bytes, before.elapsed());
             new
         };
         let is_throttling = new.intensity > 0.0;

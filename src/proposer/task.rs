@@ -17,6 +17,7 @@ use super::{
 };
 use crate::{
     rollup::l1::L1Client,
+    telemetry::LoggedCauses,
     txmgr::{
         machine::{MinedTx, SendFailure},
         shell::{TxCandidate, TxManager, TxOutcome},
@@ -35,6 +36,11 @@ use tokio_util::sync::CancellationToken;
 const HELD_POLL: Duration = Duration::from_secs(1);
 /// Gas of an empty transaction.
 const EMPTY_GAS: u64 = 21_000;
+// Topics of warnings.
+const POLL: &str = "poll";
+const PERMISSION: &str = "permission";
+const SEND: &str = "send";
+const BALANCE: &str = "balance";
 
 /// Why the proposer cannot begin, or has ended.
 #[derive(Debug, thiserror::Error)]
@@ -87,8 +93,7 @@ struct ProposalWorker {
     metrics: ProposerMetrics,
     /// The account may propose; asked again after a proposal that L1 refused.
     permitted: bool,
-    /// The last text that was logged for a poll without a proposal; the same one again is not.
-    last_said: String,
+    causes: LoggedCauses,
 }
 
 /// A transaction that the manager has.
@@ -128,7 +133,7 @@ pub fn proposer(parts: ProposerParts) -> Result<(Proposer, ProposerTask), Propos
         txs,
         metrics: ProposerMetrics::new(),
         permitted: false,
-        last_said: String::new(),
+        causes: LoggedCauses::default(),
     };
     let handle = Proposer {
         commands,
@@ -288,7 +293,7 @@ impl ProposalWorker {
             return Ok(Polled::Pause(self.poll_interval));
         }
         let account = self.reader.read().await?;
-        self.metrics.balance(account.balance);
+        self.show_balance(account.balance);
         let l1 = account.l1;
         let heads = self.source.heads().await?;
         let now = Instant::now().into_std();
@@ -297,6 +302,17 @@ impl ProposalWorker {
             ProposerStep::Unblock => Ok(self.unblock().await),
             ProposerStep::Propose(proposal) => self.propose(proposal, None).await,
             ProposerStep::Read(sequence) => self.read(sequence, &l1, &heads).await,
+        }
+    }
+
+    /// Shows the balance, ether; says once if there is none.
+    fn show_balance(&mut self, ether: f64) {
+        self.metrics.balance(ether);
+        let account = self.txs.address();
+        if ether > 0.0 {
+            self.is_over(BALANCE);
+        } else if self.is_new(BALANCE, "") {
+            tracing::error!(%account, "the account of the proposer has no ether on L1, so nothing can be proposed; send some to it");
         }
     }
 
@@ -324,6 +340,7 @@ impl ProposalWorker {
         let text = match self.reader.permission().await? {
             Permission::Granted => {
                 self.permitted = true;
+                self.is_over(PERMISSION);
                 return Ok(true);
             }
             Permission::OnlyFor(proposer) => format!(
@@ -333,9 +350,8 @@ impl ProposalWorker {
                 "the factory has no implementation of this game type: nothing is proposed; check --game-type".into()
             }
         };
-        if self.last_said != text {
+        if self.is_new(PERMISSION, &text) {
             tracing::error!(contract = %self.target.address(), "{text}");
-            self.last_said = text;
         }
         Ok(false)
     }
@@ -354,7 +370,7 @@ impl ProposalWorker {
             )),
             other => {
                 tracing::debug!(reason = ?other, "nothing to propose now");
-                self.last_said.clear();
+                self.is_over(POLL);
             }
         }
         Polled::Pause(pause)
@@ -420,7 +436,9 @@ impl ProposalWorker {
             Err(error) => {
                 self.schedule.done(None);
                 self.permitted = false;
-                tracing::error!(%error, "Failed to send proposal transaction");
+                if self.is_new(SEND, &error.to_string()) {
+                    tracing::error!(%error, "Failed to send proposal transaction");
+                }
                 return Ok(self.poll_interval);
             }
         };
@@ -431,6 +449,7 @@ impl ProposalWorker {
         let MinedTx { hash, success, .. } = mined;
         if !success {
             self.permitted = false;
+            // Each one has cost gas.
             tracing::error!(tx_hash = %hash, "Proposer tx successfully published but reverted");
             return Ok(self.poll_interval);
         }
@@ -438,16 +457,24 @@ impl ProposalWorker {
         tracing::info!(tx_hash = %hash, l1blocknum = current.number, l1blockhash = %current.hash, "Proposer tx successfully published");
         self.metrics.proposed(proposal.sequence, block);
         status.send_modify(|status| status.proposed = Some(proposal.sequence));
-        self.last_said.clear();
+        self.is_over(POLL);
+        self.is_over(SEND);
         // The next output may be due already.
         Ok(Duration::ZERO)
     }
 
-    /// Logs a cause once, until there is another one.
+    /// Logs a cause once, until it is over.
     fn warn(&mut self, text: &str) {
-        if self.last_said != text {
+        if self.is_new(POLL, text) {
             tracing::warn!("{text}");
-            text.clone_into(&mut self.last_said);
         }
+    }
+
+    fn is_over(&mut self, topic: &'static str) {
+        self.causes.is_over(topic, Instant::now().into_std());
+    }
+
+    fn is_new(&mut self, topic: &'static str, cause: &str) -> bool {
+        self.causes.is_new(topic, cause, Instant::now().into_std())
     }
 }

@@ -4,7 +4,7 @@
 mod remote;
 
 #[cfg(test)]
-pub(crate) use remote::tests::{Behaviour, StandIn};
+pub(crate) use remote::tests::{Behaviour, StandIn, TransactionSigning};
 pub use remote::{Remote, RemoteCause, RemoteConfig, RemoteError, SIGN_TIMEOUT, TlsFiles};
 
 use alloy_primitives::Address;

@@ -43,12 +43,49 @@ const REORG_DEPTHS: [f64; 14] = [
     0.5, 1.5, 2.5, 3.5, 4.5, 5.5, 6.5, 7.5, 8.5, 9.5, 10.5, 20.5, 50.5, 100.5,
 ];
 
+/// Bounds of the ratio of a channel's compressed size to its size before (op-batcher).
+const COMPRESSION: [f64; 16] = [
+    0.1, 0.2, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95,
+];
+/// Bounds of the bytes in a blob (op-batcher): a thirteenth of the largest blob's data each.
+const BLOB_BYTES: [f64; 14] = [
+    0.0, 10_003.0, 20_006.0, 30_009.0, 40_012.0, 50_015.0, 60_018.0, 70_021.0, 80_024.0, 90_027.0,
+    100_030.0, 110_033.0, 120_036.0, 130_039.0,
+];
+/// Bounds of the fee of an L1 transaction, gwei (op-service).
+const FEES: [f64; 14] = [
+    0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 40.0, 60.0, 80.0, 100.0, 200.0, 400.0, 800.0, 1_600.0,
+];
+/// Bounds of the response time of the throttling controller, seconds (Prometheus' defaults).
+const RESPONSES: [f64; 11] = [
+    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
+];
+/// Bounds of the cost of a channel, gwei: from a blob on a quiet L1 to a tenth of an ether.
+const CHANNEL_COSTS: [f64; 11] = [1e2, 1e3, 5e3, 1e4, 5e4, 1e5, 5e5, 1e6, 5e6, 1e7, 1e8];
+/// Bounds of the used share of a channel's blobs.
+const BLOB_FILL: [f64; 8] = [0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0];
+/// Bounds of the time until L1 has confirmed data, seconds: from a block to hours of congestion.
+const INCLUSION: [f64; 13] = [
+    1.0, 2.0, 4.0, 8.0, 12.0, 24.0, 36.0, 60.0, 120.0, 300.0, 600.0, 1_800.0, 3_600.0,
+];
+
 /// Makes durations, depths and scores histograms with fixed buckets, which can be summed over nodes.
 fn with_buckets(builder: PrometheusBuilder) -> PrometheusBuilder {
+    let named = |name: &str| Matcher::Full(format!("starling_batcher_{name}"));
     let bounds = [
         (Matcher::Suffix("_seconds".into()), &SECONDS[..]),
         (Matcher::Suffix("_peer_scores".into()), &SCORES[..]),
         (Matcher::Suffix("_l1_reorg_depth".into()), &REORG_DEPTHS[..]),
+        (
+            Matcher::Suffix("_channel_compr_ratio".into()),
+            &COMPRESSION[..],
+        ),
+        (Matcher::Suffix("_blob_used_bytes".into()), &BLOB_BYTES[..]),
+        (Matcher::Suffix("_tx_fee_histogram_gwei".into()), &FEES[..]),
+        (Matcher::Suffix("_pid_response_time".into()), &RESPONSES[..]),
+        (named("channel_cost_gwei"), &CHANNEL_COSTS[..]),
+        (named("blob_fill_ratio"), &BLOB_FILL[..]),
+        (named("inclusion_delay_seconds"), &INCLUSION[..]),
     ];
     bounds
         .into_iter()

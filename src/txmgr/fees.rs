@@ -5,7 +5,8 @@
 //! A replacement raises every cap by the pool's minimum at least (geth: 10 % and, with blobs,
 //! 100 %), and to the present suggestion where that is higher. It is refused when a cap would pass a
 //! multiple of the present suggestion (`--fee-limit-multiplier`), unless that cap is below
-//! `--txmgr.fee-limit-threshold`.
+//! `--txmgr.fee-limit-threshold`, or the transaction offers less than L1's prices: it could not be
+//! mined, and all later ones would wait for it (op-service keeps it nevertheless).
 
 #[cfg(test)]
 mod tests;
@@ -96,6 +97,14 @@ impl TxClass {
         match self {
             Self::Calldata => Self::Blob,
             Self::Blob => Self::Calldata,
+        }
+    }
+
+    /// Type of its transactions (EIP-2718).
+    pub fn tx_type(self) -> u8 {
+        match self {
+            Self::Calldata => 2,
+            Self::Blob => 3,
         }
     }
 }
@@ -202,7 +211,9 @@ impl FeeRules {
             fresh.max(least)
         });
         let bumped = FeeCaps { tip, fee, blob_fee };
-        self.check_limits(&bumped, &fresh, now)?;
+        if !is_below_price(old, now) {
+            self.check_limits(&bumped, &fresh, now)?;
+        }
         Ok(bumped)
     }
 
@@ -240,6 +251,12 @@ impl FeeRules {
             .saturating_mul(HEADROOM)
             .max(self.min_blob_fee)
     }
+}
+
+/// Whether no block takes a transaction with these caps.
+fn is_below_price(caps: &FeeCaps, now: &FeeSuggestion) -> bool {
+    let blob = caps.blob_fee.zip(now.blob_base_fee);
+    caps.fee < now.base_fee || blob.is_some_and(|(cap, price)| cap < price)
 }
 
 /// Fee cap at a base fee and a tip.

@@ -9,6 +9,7 @@ use crate::rollup::l1::{L1Cause, L1Client, L1Error, plain::PlainReply};
 use alloy_primitives::{Address, B256, Bytes, U64, U256};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
+use std::time::Duration;
 
 /// Calls in one request: providers refuse more than a hundred.
 const MAX_BATCH: usize = 90;
@@ -186,6 +187,7 @@ fn mined(hash: B256, reply: &PlainReply) -> Option<Option<MinedTx>> {
         gas_price: receipt.effective_gas_price.map_or(0, wei),
         blob_gas_used: receipt.blob_gas_used.map_or(0, |gas| gas.to()),
         blob_gas_price: receipt.blob_gas_price.map_or(0, wei),
+        delay: Duration::ZERO,
     }))
 }
 

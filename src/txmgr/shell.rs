@@ -11,7 +11,7 @@ mod metrics;
 mod tests;
 mod work;
 
-use self::metrics::TxMetrics;
+use self::metrics::{ConfirmedTx, TxMetrics};
 use super::{
     api::{self, TxApiError, TxRuntime},
     blobs::{CellProofTime, SidecarForm},
@@ -19,7 +19,10 @@ use super::{
     options::{TxOptionError, TxOptions},
     sign::TxSigner,
 };
-use crate::rollup::l1::{L1Client, L1Error};
+use crate::{
+    rollup::l1::{L1Client, L1Error},
+    telemetry::LoggedCauses,
+};
 use alloy_eips::eip4844::Blob;
 use alloy_primitives::{Address, Bytes, U256};
 use futures::{
@@ -164,10 +167,11 @@ pub struct TxManagerTask {
     sends: HashMap<SendId, OpenSend>,
     /// Calls in flight.
     calls: FuturesUnordered<BoxFuture<'static, SendEvent>>,
+    /// Requests whose transaction is being replaced, by the operation that signs.
+    replacing: HashMap<u64, SendId>,
     last_id: SendId,
     blob_tip_dynamic: bool,
-    /// The last failure that was logged; the same one again is not.
-    last_warning: String,
+    causes: LoggedCauses,
     stopped: Option<String>,
 }
 
@@ -176,6 +180,10 @@ struct OpenSend {
     tx: Arc<PreparedTx>,
     answer: oneshot::Sender<TxOutcome>,
     since: Instant,
+    /// Replacements with higher fees that were signed.
+    bumps: u32,
+    /// Time until a transaction was seen in a block.
+    included: Option<Duration>,
 }
 
 /// A finished preparation.
@@ -206,9 +214,10 @@ pub async fn manager(parts: TxManagerParts) -> Result<(TxManager, TxManagerTask)
         preparing: FuturesOrdered::new(),
         sends: HashMap::new(),
         calls: FuturesUnordered::new(),
+        replacing: HashMap::new(),
         last_id: 0,
         blob_tip_dynamic: parts.options.blob_tip_cap_dynamic,
-        last_warning: String::new(),
+        causes: LoggedCauses::default(),
         stopped: None,
     };
     let handle = TxManager {
@@ -300,7 +309,14 @@ impl TxManagerTask {
         let id = self.last_id;
         let class = tx.class();
         let since = Instant::now();
-        self.sends.insert(id, OpenSend { tx, answer, since });
+        let send = OpenSend {
+            tx,
+            answer,
+            since,
+            bumps: 0,
+            included: None,
+        };
+        self.sends.insert(id, send);
         self.handle(SendEvent::Submit { id, class });
     }
 
@@ -325,36 +341,46 @@ impl TxManagerTask {
 
     /// Logs and counts what an event says.
     fn observe(&mut self, event: &SendEvent) {
-        let warning = match event {
-            SendEvent::Fees { fees: Ok(fees), .. } => {
-                self.metrics.fees(fees);
-                None
+        match event {
+            SendEvent::Fees { fees, .. } => {
+                if let Ok(fees) = fees {
+                    self.metrics.fees(fees);
+                }
+                self.note("fees", fees.as_ref().err().cloned());
             }
-            SendEvent::Fees {
-                fees: Err(error), ..
-            } => Some(error.clone()),
-            SendEvent::Signed {
-                signed: Err(error), ..
-            } => Some(error.clone()),
-            SendEvent::Polled {
-                reading: Err(error),
-                ..
-            } => Some(error.clone()),
+            SendEvent::Signed { op, signed } => {
+                let replaced = self.replacing.remove(op);
+                if let Some(send) = replaced.and_then(|id| self.sends.get_mut(&id)) {
+                    send.bumps += u32::from(signed.is_ok());
+                }
+                self.note("transaction", signed.as_ref().err().cloned());
+            }
+            SendEvent::Polled { reading, .. } => {
+                self.note("account", reading.as_ref().err().cloned())
+            }
             SendEvent::Published { answer, .. } => {
                 self.metrics.published(answer);
-                answer.trouble()
+                self.note("publication", answer.trouble());
             }
-            _ => None,
-        };
-        let Some(warning) = warning else {
-            return;
-        };
-        if warning != self.last_warning {
-            tracing::warn!(
-                error = warning,
-                "a call of the transaction manager failed; it is repeated"
-            );
-            self.last_warning = warning;
+            _ => {}
+        }
+    }
+
+    /// Logs a failed call, once for each cause until one of the same topic succeeds.
+    fn note(&mut self, topic: &'static str, trouble: Option<String>) {
+        match trouble {
+            Some(error) if self.causes.is_new(topic, &error, Instant::now()) => {
+                tracing::warn!(
+                    error,
+                    topic,
+                    "a call of the transaction manager failed; it is repeated"
+                );
+            }
+            Some(_) => {}
+            None if self.causes.is_over(topic, Instant::now()) => {
+                tracing::info!(topic, "the calls of the transaction manager succeed again");
+            }
+            None => {}
         }
     }
 
@@ -379,7 +405,12 @@ impl TxManagerTask {
                 replaced_gas,
             } => {
                 let tx = match work {
-                    SendWork::Request(id) => self.sends.get(&id).map(|send| send.tx.clone()),
+                    SendWork::Request(id) => {
+                        if replaced_gas.is_some() {
+                            self.replacing.insert(op, id);
+                        }
+                        self.sends.get(&id).map(|send| send.tx.clone())
+                    }
                     SendWork::Filler => None,
                 };
                 async move {
@@ -413,36 +444,60 @@ impl TxManagerTask {
     /// Carries out actions that need no call.
     fn report(&mut self, action: SendAction) {
         match action {
+            SendAction::Included { id } => {
+                if let Some(send) = self.sends.get_mut(&id) {
+                    send.included = Some(send.since.elapsed());
+                }
+            }
             SendAction::Finished { id, result } => self.finish(id, result),
             SendAction::NotBumped { nonce, reason } => {
                 self.metrics.not_bumped();
-                tracing::warn!(
-                    nonce,
-                    reason,
-                    "unable to increase gas, will try to re-publish the tx"
-                );
+                if self.causes.is_new("bump", &reason, Instant::now()) {
+                    tracing::warn!(
+                        nonce,
+                        reason,
+                        "unable to increase gas, will try to re-publish the tx"
+                    );
+                }
             }
             SendAction::Filling { nonce, reason } => {
-                tracing::warn!(nonce, reason, "an empty transaction uses up a nonce");
+                if self.causes.is_new("filling", reason, Instant::now()) {
+                    tracing::warn!(nonce, reason, "an empty transaction uses up a nonce");
+                }
             }
             SendAction::ReorgedOut { nonce, hash } => {
-                tracing::warn!(nonce, tx = %hash, "a transaction left L1 by a reorg; it is published again");
+                // Many transactions leave at once, and with endpoints that disagree again and again.
+                if self.causes.is_new("reorg", "", Instant::now()) {
+                    tracing::warn!(nonce, tx = %hash, "a transaction left L1 by a reorg; it is published again");
+                } else {
+                    tracing::info!(nonce, tx = %hash, "a transaction left L1 by a reorg");
+                }
             }
             SendAction::Stopped(sentence) => self.stopped = Some(sentence),
             _ => {}
         }
     }
 
-    fn finish(&mut self, id: SendId, result: TxOutcome) {
+    fn finish(&mut self, id: SendId, mut result: TxOutcome) {
         let Some(send) = self.sends.remove(&id) else {
             return;
         };
+        if let Ok(mined) = &mut result {
+            mined.delay = send.included.unwrap_or(send.since.elapsed());
+        }
         match &result {
             Ok(mined) => {
-                self.metrics.confirmed(mined, send.since.elapsed());
+                self.metrics.confirmed(&ConfirmedTx {
+                    mined,
+                    class: send.tx.class(),
+                    bumps: send.bumps,
+                    latency: send.since.elapsed(),
+                });
+                self.causes.is_over("bump", Instant::now());
                 tracing::info!(tx = %mined.hash, block = mined.block, "Transaction confirmed");
             }
-            Err(failure) => tracing::warn!(%failure, "Aborting transaction submission"),
+            // The caller logs it as a warning.
+            Err(failure) => tracing::info!(%failure, "Aborting transaction submission"),
         }
         // The caller may have gone.
         let _ = send.answer.send(result);

@@ -6,7 +6,7 @@
 
 pub mod mnemonic;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use crate::{
     chain::blobs::TxSidecar,

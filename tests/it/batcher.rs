@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 /// Bytes of calldata of a large transaction.
 pub const LARGE: usize = 20_000;
 

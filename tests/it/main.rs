@@ -32,6 +32,7 @@ mod posting;
 mod power_cut;
 mod proposer;
 mod real_contracts;
+mod relayed;
 mod rollup_node;
 mod rpc_fields;
 mod rpc_live;

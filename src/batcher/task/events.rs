@@ -1,6 +1,9 @@
 //! Reading L2 and L1: polls, the wait for the rollup node, blocks.
 
-use super::{BatcherEvent, BatcherPhase, BatcherTask, FETCHES, FetchedBlock, PollAnswer, SyncWait};
+use super::{
+    BatcherEvent, BatcherPhase, BatcherTask, FETCHES, FetchedBlock, PollAnswer, SenderCheck,
+    SyncWait,
+};
 use crate::{
     batcher::{
         blocks::{BlockSizes, Insertion},
@@ -17,8 +20,14 @@ use std::time::{Duration, Instant};
 
 /// Interval at which the balance is read.
 const BALANCE_INTERVAL: Duration = Duration::from_secs(60);
-/// Warning about a poll without L1.
-const NO_L1_TIP: &str = "Failed to query L1 tip";
+// Warnings, by which their ends are named too.
+const NO_RANGE: &str = "Error calculating L2 block range";
+const OUT_OF_SYNC: &str = "Sequencer is out of sync, retrying next tick.";
+const NO_L1: &str = "Failed to query L1 tip";
+const NO_BLOCK: &str = "error loading blocks, retrying on next tick";
+const EMPTY: &str =
+    "the account of the batcher has no ether on L1, so nothing can be posted; send some to it";
+const WAITING: &str = "waiting for the rollup node";
 
 async fn l1_head(l1: &L1Client) -> Result<Option<u64>, L1Error> {
     let head = l1.block(Tag::Latest).await?;
@@ -36,6 +45,9 @@ impl BatcherTask {
         };
         self.events.push(polled.boxed());
         self.read_balance();
+        if self.sender == SenderCheck::Wanted {
+            self.read_sender();
+        }
     }
 
     fn read_balance(&mut self) {
@@ -53,8 +65,9 @@ impl BatcherTask {
         self.events.push(read.boxed());
     }
 
-    /// Reads whose batches L2 takes. Without an answer the check is left out.
-    pub(super) fn read_sender(&mut self) {
+    /// Reads whose batches L2 takes.
+    fn read_sender(&mut self) {
+        self.sender = SenderCheck::Asked;
         let (l1, contract) = (self.l1.clone(), self.rollup.l1_system_config_address);
         let read = async move {
             let at = l1.block(Tag::Latest).await.ok().flatten()?;
@@ -67,6 +80,11 @@ impl BatcherTask {
 
     fn on_sender(&mut self, sender: Option<Address>) {
         let account = self.txs.address();
+        self.sender = match sender {
+            Some(_) => SenderCheck::Done,
+            // L1 does not answer, which the poll reports.
+            None => SenderCheck::Wanted,
+        };
         if let Some(sender) = sender.filter(|sender| *sender != account) {
             tracing::error!(
                 %account,
@@ -97,30 +115,35 @@ impl BatcherTask {
         match answer.l1_head {
             Ok(head) => {
                 self.l1_head = head.unwrap_or(self.l1_head);
-                self.warnings.is_over(NO_L1_TIP);
+                self.is_over(NO_L1);
             }
-            Err(error) => self.warn(NO_L1_TIP, error.to_string()),
+            Err(error) => self.warn(NO_L1, error.to_string()),
         }
         let status = match answer.heads {
-            Ok(heads) => SourceStatus::read(&heads),
+            Ok(heads) => {
+                self.is_over(NO_RANGE);
+                SourceStatus::read(&heads)
+            }
             Err(error) => {
-                let cause = format!("failed to get sync status: {error}");
-                // The sentence that op-batcher's documentation names.
-                return self.warn("Error calculating L2 block range", cause);
+                // The words that op-batcher's documentation names.
+                let deadline = error.is_timeout().then_some(": context deadline exceeded");
+                let deadline = deadline.unwrap_or_default();
+                let cause = format!("failed to get sync status: {error}{deadline}");
+                return self.warn(NO_RANGE, cause);
             }
         };
         let status = match status {
             Ok(status) => status,
-            Err(reason) => return self.warn_out_of_sync(reason),
+            Err(reason) => return self.warn(OUT_OF_SYNC, reason.to_string()),
         };
         if !self.is_synced(&status) {
             return;
         }
         let taken = self.state_mut().map(|state| state.on_status(&status));
         if let Some(Err(reason)) = taken {
-            return self.warn_out_of_sync(reason);
+            return self.warn(OUT_OF_SYNC, reason.to_string());
         }
-        self.warnings.is_over_but(NO_L1_TIP);
+        self.is_over(OUT_OF_SYNC);
         self.safe = Some(status.local_safe_l2);
         self.note_changes();
         self.report_load();
@@ -140,13 +163,14 @@ impl BatcherTask {
             SyncWait::Wanted if self.in_flight == 0 => self.ask_sync_target(),
             SyncWait::Wanted | SyncWait::Asked => {}
             SyncWait::Until(target) if status.current_l1 >= target => {
+                self.is_over(WAITING);
                 tracing::info!(l1_block = target, "Batch Submitter started");
                 self.phase = BatcherPhase::Running;
                 return true;
             }
             SyncWait::Until(target) => {
                 let cause = format!("derivation has not come to L1 block {target}");
-                self.warn("waiting for the rollup node", cause);
+                self.warn(WAITING, cause);
             }
         }
         false
@@ -220,7 +244,7 @@ impl BatcherTask {
             Ok(None) => return self.pause_fetches(),
             Err(error) => {
                 let cause = format!("getting L2 block {number}: {error}");
-                self.warn("error loading blocks, retrying on next tick", cause);
+                self.warn(NO_BLOCK, cause);
                 return self.pause_fetches();
             }
         };
@@ -229,6 +253,7 @@ impl BatcherTask {
         match self.state_mut().map(|state| state.on_block(payload)) {
             Some(Insertion::Held) => {
                 tracing::debug!(number, transactions, "Added L2 block to local state");
+                self.is_over(NO_BLOCK);
                 self.metrics.loaded(raw);
                 self.loaded += 1;
                 if self.loaded >= super::BLOCKS_PER_TURN {
@@ -252,7 +277,21 @@ impl BatcherTask {
     }
 
     fn on_balance(&mut self, balance: Option<u128>) {
-        let Some(balance) = balance else {
+        self.balance = balance.or(self.balance);
+        let account = self.txs.address();
+        match balance {
+            Some(0) if self.causes.is_new(EMPTY, "", Instant::now()) => {
+                tracing::error!(%account, "{EMPTY}");
+            }
+            Some(0) | None => {}
+            Some(_) => self.is_over(EMPTY),
+        }
+        self.show_runway();
+    }
+
+    /// Shows for how long the balance lasts; warns if that is less than a day.
+    pub(super) fn show_runway(&mut self) {
+        let Some(balance) = self.balance else {
             return;
         };
         let hours = self.spending.runway(balance, Instant::now());

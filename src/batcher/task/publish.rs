@@ -6,7 +6,7 @@ use super::{
 use crate::{
     batcher::{
         availability::{DataPrices, DataSizes, cheaper},
-        metrics::{ChannelStage, TxStage},
+        metrics::{ChannelStage, TxStage, blob_fill},
         options::DataAvailability,
         range::ClearCause,
         state::{BatchTx, BatcherNotice, BatcherState, ClosedChannel, NextTx, PublishTurn},
@@ -29,6 +29,9 @@ use tokio_util::sync::CancellationToken;
 
 /// Time for a reading of prices; without an answer the last choice stays (op-batcher).
 const PRICE_TIMEOUT: Duration = Duration::from_secs(10);
+// Warnings, by which their ends are named too.
+const NOT_SENT: &str = "Transaction failed to send";
+const NO_PRICES: &str = "Error querying gas prices, keeping the data availability type";
 
 async fn prices(l1: &L1Client) -> Result<DataPrices, String> {
     let read = tokio::time::timeout(PRICE_TIMEOUT, fees(l1, None, 0)).await;
@@ -130,12 +133,12 @@ impl BatcherTask {
             blobs: self.rules.blobs.settings.target_frames.into(),
         };
         let class = match prices {
-            Ok(prices) => Some(cheaper(prices, sizes)),
+            Ok(prices) => {
+                self.is_over(NO_PRICES);
+                Some(cheaper(prices, sizes))
+            }
             Err(error) => {
-                self.warn(
-                    "Error querying gas prices, keeping the data availability type",
-                    error,
-                );
+                self.warn(NO_PRICES, error);
                 None
             }
         };
@@ -149,7 +152,6 @@ impl BatcherTask {
         let sent = SentTx {
             number: tx.number,
             channel: tx.channel,
-            since: Instant::now(),
         };
         tracing::info!(
             channel = %tx.channel,
@@ -183,7 +185,8 @@ impl BatcherTask {
         let (data, blobs) = match tx.class {
             TxClass::Calldata => (tx.items.into_iter().next().unwrap_or_default(), Vec::new()),
             TxClass::Blob => {
-                self.metrics.blobs(tx.items.iter().map(|item| item.len()));
+                self.metrics
+                    .last_blob(tx.items.last().map_or(0, |item| item.len()));
                 let encoded = tx.items.iter().map(|item| blob::encode(item));
                 let blobs: Result<Vec<Vec<u8>>, _> = encoded.collect();
                 let blobs = blobs?;
@@ -205,18 +208,20 @@ impl BatcherTask {
         match outcome {
             Ok(mined) => {
                 self.metrics.transaction(TxStage::Success);
-                self.metrics.included(sent.since.elapsed());
+                self.metrics.included(mined.delay);
                 self.spending
                     .add(sent.channel, cost(&mined), Instant::now());
                 self.posted_until = self.posted_until.max(Some(mined.block));
                 if let Some(state) = self.state_mut() {
                     state.on_confirmed(sent.number, mined.block);
                 }
+                self.is_over(NOT_SENT);
+                self.show_runway();
                 self.may_publish = true;
             }
             Err(failure) => {
                 self.metrics.transaction(TxStage::Failed);
-                self.warn("Transaction failed to send", failure.to_string());
+                self.warn(NOT_SENT, failure.to_string());
                 if let Some(state) = self.state_mut() {
                     state.on_failed(sent.number);
                 }
@@ -309,6 +314,7 @@ fn log_closed(channel: &ClosedChannel) {
         latest_l2 = channel.span.map(|span| span.last.id.number),
         l1_origin = channel.span.map(|span| span.last.origin.number),
         compr_ratio = sizes.output as f64 / sizes.input.max(1) as f64,
+        blob_fill = (channel.class == TxClass::Blob).then(|| blob_fill(channel)),
         "Channel closed"
     );
 }

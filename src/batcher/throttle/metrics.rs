@@ -2,37 +2,80 @@
 
 use super::controller::ThrottleController;
 use crate::batcher::options::ThrottleCurve;
-use metrics::{gauge, histogram};
+use metrics::{Gauge, Histogram, gauge, histogram};
+use std::time::Duration;
 
-/// The curve that is shown.
-#[derive(Default)]
-pub struct ThrottleMetrics {
-    curve: Option<ThrottleCurve>,
+macro_rules! name {
+    ($name:literal) => {
+        concat!("op_batcher_default_", $name)
+    };
+}
+
+/// Gauges with the curve as their label; those of the curves that are not in use are zero.
+struct CurveGauges {
+    curve: ThrottleCurve,
+    is_used: Gauge,
+    intensity: Gauge,
+    ratio: Gauge,
+}
+
+impl CurveGauges {
+    fn new(curve: ThrottleCurve) -> Self {
+        let label = curve.to_string();
+        Self {
+            curve,
+            is_used: gauge!(name!("throttle_controller_type"), "type" => label.clone()),
+            intensity: gauge!(name!("throttle_intensity"), "type" => label.clone()),
+            ratio: gauge!(name!("unsafe_bytes_ratio"), "type" => label),
+        }
+    }
+}
+
+/// The handles, made once.
+pub(super) struct ThrottleMetrics {
+    curves: [CurveGauges; 4],
+    max_tx: Gauge,
+    max_block: Gauge,
+    history: Histogram,
+    error: Gauge,
+    integral: Gauge,
+    derivative: Gauge,
+    response: Histogram,
 }
 
 impl ThrottleMetrics {
-    /// Shows the controller after a reading of `load` bytes.
-    pub fn record(&mut self, controller: &ThrottleController, load: u64) {
-        let (options, limits) = (controller.options(), controller.limits());
-        let curve = options.curve.to_string();
-        if let Some(old) = self.curve.replace(options.curve) {
-            gauge!("op_batcher_default_throttle_controller_type", "type" => old.to_string())
-                .set(0.0);
+    pub fn new() -> Self {
+        Self {
+            curves: ThrottleCurve::ALL.map(CurveGauges::new),
+            max_tx: gauge!(name!("throttle_max_tx_size")),
+            max_block: gauge!(name!("throttle_max_block_size")),
+            history: histogram!(name!("throttle_intensity_history")),
+            error: gauge!(name!("pid_controller_error")),
+            integral: gauge!(name!("pid_controller_integral")),
+            derivative: gauge!(name!("pid_controller_derivative")),
+            response: histogram!(name!("pid_response_time")),
         }
-        gauge!("op_batcher_default_throttle_controller_type", "type" => curve.clone()).set(1.0);
-        gauge!("op_batcher_default_throttle_intensity", "type" => curve.clone())
-            .set(limits.intensity);
-        gauge!("op_batcher_default_throttle_max_tx_size").set(limits.max_tx as f64);
-        gauge!("op_batcher_default_throttle_max_block_size").set(limits.max_block as f64);
+    }
+
+    /// Shows the controller after a reading of `load` bytes, which took it this time.
+    pub fn record(&self, controller: &ThrottleController, load: u64, took: Duration) {
+        let (options, limits) = (controller.options(), controller.limits());
         let ratio = load as f64 / options.lower_threshold.max(1) as f64;
-        gauge!("op_batcher_default_unsafe_bytes_ratio", "type" => curve.clone()).set(ratio);
-        histogram!("op_batcher_default_throttle_intensity_history", "type" => curve)
-            .record(limits.intensity);
+        for gauges in &self.curves {
+            let share = f64::from(u8::from(gauges.curve == options.curve));
+            gauges.is_used.set(share);
+            gauges.intensity.set(share * limits.intensity);
+            gauges.ratio.set(share * ratio);
+        }
+        self.max_tx.set(limits.max_tx as f64);
+        self.max_block.set(limits.max_block as f64);
+        self.history.record(limits.intensity);
         if options.curve == ThrottleCurve::Pid {
             let pid = controller.pid();
-            gauge!("op_batcher_default_pid_controller_error").set(pid.error);
-            gauge!("op_batcher_default_pid_controller_integral").set(pid.integral);
-            gauge!("op_batcher_default_pid_controller_derivative").set(pid.derivative);
+            self.error.set(pid.error);
+            self.integral.set(pid.integral);
+            self.derivative.set(pid.derivative);
+            self.response.record(took);
         }
     }
 }

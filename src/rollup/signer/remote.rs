@@ -12,7 +12,7 @@ use crate::{
 use alloy_primitives::{Address, B256, Bytes, hex};
 use base64::{Engine, prelude::BASE64_STANDARD};
 use jsonrpsee::{
-    core::{ClientError, client::ClientT},
+    core::{ClientError, client::ClientT, http_helpers::HttpError},
     http_client::{HeaderMap, HeaderValue, HttpClient, HttpClientBuilder, transport},
     rpc_params,
 };
@@ -237,6 +237,12 @@ impl Remote {
                 Some(transport::Error::Rejected { status_code: 403 }) => RemoteCause::Forbidden,
                 Some(transport::Error::Rejected { status_code }) => {
                     RemoteCause::Status(*status_code)
+                }
+                Some(transport::Error::Http(HttpError::Malformed)) => {
+                    RemoteCause::Malformed("it is no JSON".into())
+                }
+                Some(transport::Error::Http(HttpError::TooLarge)) => {
+                    RemoteCause::Malformed(format!("it has more than {MAX_ANSWER} bytes"))
                 }
                 _ => RemoteCause::Unreachable(excerpt(causes(&*error))),
             },

@@ -177,6 +177,43 @@ fn a_replacement_beyond_the_multiple_of_the_suggestion_is_refused() {
     );
 }
 
+/// The blob fee was high and is low again, and the base fee has risen: pools want every cap doubled.
+#[test]
+fn a_transaction_below_l1s_prices_is_replaced_beyond_the_limit() {
+    let old = FeeCaps {
+        tip: GWEI,
+        fee: 3 * GWEI,
+        blob_fee: Some(68 * GWEI),
+    };
+    let risen = FeeSuggestion {
+        base_fee: 34 * GWEI,
+        ..market(GWEI, 0)
+    };
+    let rules = FeeRules::default();
+    let new = rules.bump(TxClass::Blob, &old, &risen).unwrap();
+    assert_eq!((new.fee, new.blob_fee), (70 * GWEI, Some(136 * GWEI)));
+    let quiet = FeeSuggestion {
+        base_fee: 2 * GWEI,
+        ..risen
+    };
+    let said = rules.bump(TxClass::Blob, &old, &quiet).unwrap_err();
+    assert!(
+        said.to_string()
+            .starts_with("bumped blob fee 136000000000 is over 5x")
+    );
+    // The same where the blob fee is the one that has risen.
+    let blobs = FeeSuggestion {
+        blob_base_fee: Some(69 * GWEI),
+        ..quiet
+    };
+    let dear = FeeCaps {
+        fee: 300 * GWEI,
+        ..old
+    };
+    let new = rules.bump(TxClass::Blob, &dear, &blobs).unwrap();
+    assert_eq!((new.fee, new.blob_fee), (600 * GWEI, Some(138 * GWEI)));
+}
+
 /// A cancellation is of the other class than the transaction that it replaces.
 #[test]
 fn a_replacement_of_the_other_class_doubles_every_cap() {
@@ -254,13 +291,14 @@ proptest! {
                     prop_assert!(new.tip <= new.fee, "{new:?}");
                     prop_assert!(new.tip >= fresh.tip && new.fee >= fresh.fee && new.blob_fee >= fresh.blob_fee);
                     let times = u128::from(multiplier);
-                    prop_assert!(new.tip < threshold || new.tip <= times * fresh.tip);
-                    prop_assert!(new.fee < threshold || new.fee <= times * (fresh.tip + 2 * now.base_fee));
-                    prop_assert!(new.blob_fee.is_none_or(|fee| fee < threshold || fee <= times * fresh.blob_fee.unwrap()));
+                    let is_free = |cap: u128, limit: u128| is_below_price(&old, &now) || cap < threshold || cap <= limit;
+                    prop_assert!(is_free(new.tip, times * fresh.tip));
+                    prop_assert!(is_free(new.fee, times * (fresh.tip + 2 * now.base_fee)));
+                    prop_assert!(new.blob_fee.is_none_or(|fee| is_free(fee, times * fresh.blob_fee.unwrap())));
                     old = new;
                 }
                 Err(FeeError::Limit { value, .. }) => {
-                    prop_assert!(value >= threshold);
+                    prop_assert!(value >= threshold && !is_below_price(&old, &now));
                     break;
                 }
                 Err(other) => prop_assert!(false, "{other}"),

@@ -3,7 +3,7 @@
 
 use super::{
     AccountReading, MinedTx, SendAction, SendFailure, SendMachine, SendPhase, SendWork,
-    WaitingSend, slot::SlotOwner,
+    WaitingSend, requests::requeue, slot::SlotOwner,
 };
 use alloy_primitives::B256;
 use std::time::Instant;
@@ -61,6 +61,7 @@ impl SendMachine {
         }
         self.polling = None;
         let times = &self.settings.times;
+        self.poll_failed = reading.is_err();
         let Ok(reading) = reading else {
             let pause = times.retry.max(super::LEAST_PAUSE);
             return self.poll_by(now + pause);
@@ -105,7 +106,10 @@ impl SendMachine {
         let all_known = known.into_iter().all(|known| known.is_some());
         match mined {
             Some(mined) => {
-                slot.mined = Some(mined);
+                let is_first = slot.mined.replace(mined).is_none();
+                if let Some(SendWork::Request(id)) = slot.work_of(mined.hash).filter(|_| is_first) {
+                    self.actions.push(SendAction::Included { id });
+                }
                 (slot.nonce_too_low, slot.lost) = (0, 0);
                 let confirmations = self.settings.times.confirmations;
                 self.displace(nonce, mined.hash);
@@ -160,11 +164,14 @@ impl SendMachine {
             });
         }
         if let Some((SendWork::Request(id), owner)) = displaced.map(|owner| (owner.work, owner)) {
-            self.queue.push_front(WaitingSend {
-                id,
-                class: owner.class,
-                deadline: owner.deadline,
-            });
+            requeue(
+                &mut self.queue,
+                WaitingSend {
+                    id,
+                    class: owner.class,
+                    deadline: owner.deadline,
+                },
+            );
         }
     }
 
@@ -210,11 +217,14 @@ impl SendMachine {
         match slot.owner {
             // Nothing of this request is in a pool, and no later request was begun: its order holds.
             Some(owner) if !slot.accepted && !self.closing => {
-                self.queue.push_front(WaitingSend {
-                    id,
-                    class: owner.class,
-                    deadline: owner.deadline,
-                });
+                requeue(
+                    &mut self.queue,
+                    WaitingSend {
+                        id,
+                        class: owner.class,
+                        deadline: owner.deadline,
+                    },
+                );
             }
             _ => self.finish(id, Err(SendFailure::NonceTaken(nonce))),
         }

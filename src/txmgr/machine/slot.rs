@@ -130,7 +130,9 @@ impl NonceSlot {
 
     pub fn wakeup(&self) -> Option<Instant> {
         let owner = self.owner.as_ref().filter(|_| self.mined.is_none())?;
-        let step = [self.publish_at, self.bump_at];
+        // The fees of a transaction that was not created, or too often, are not raised.
+        let is_raised = self.current.is_some() && self.attempts.len() < super::MAX_ATTEMPTS;
+        let step = [self.publish_at, self.bump_at.filter(|_| is_raised)];
         let step = step.into_iter().flatten().filter(|_| self.busy.is_none());
         let mempool = owner.mempool_deadline.filter(|_| !self.accepted);
         step.chain(owner.deadline).chain(mempool).min()

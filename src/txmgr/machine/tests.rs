@@ -1,10 +1,16 @@
 //! The machine against a simulated L1, step by step and at random.
 
+mod faults;
 mod random;
 mod world;
 
 use super::*;
-use alloy_primitives::address;
+use crate::txmgr::{
+    answer::PublishAnswer,
+    fees::{FeeCaps, FeeRules, L1Fees},
+};
+use alloy_primitives::{B256, Bytes, address};
+use std::collections::HashMap;
 use world::World;
 
 const ACCOUNT: Address = address!("f39Fd6e51aad88F6F4ce6aB8827279cffFb92266");

@@ -1,17 +1,58 @@
 //! Metrics of the transaction manager, under the names of op-service.
 
-use crate::txmgr::{
-    answer::PublishAnswer,
-    fees::{GWEI, L1Fees},
-    machine::MinedTx,
+use crate::{
+    clock::since_epoch,
+    txmgr::{
+        answer::PublishAnswer,
+        fees::{GWEI, L1Fees, TxClass},
+        machine::MinedTx,
+    },
 };
-use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
+use metrics::{Counter, Gauge, Histogram, Label, counter, gauge, histogram};
 use std::time::Duration;
+
+/// Something that happens now and then: how often, and when it last did.
+struct TxEvent {
+    total: Counter,
+    last: Gauge,
+}
+
+impl TxEvent {
+    /// `labels` are none or the status.
+    fn new(prefix: &str, name: &str, labels: Vec<Label>) -> Self {
+        let total = format!("{prefix}txmgr_{name}_total");
+        let last = format!("{prefix}txmgr_last_{name}_unix");
+        Self {
+            total: counter!(total, labels.clone()),
+            last: gauge!(last, labels),
+        }
+    }
+
+    fn record(&self) {
+        self.total.increment(1);
+        self.last.set(since_epoch().as_secs_f64());
+    }
+}
+
+/// A transaction that is confirmed.
+pub(super) struct ConfirmedTx<'a> {
+    pub mined: &'a MinedTx,
+    pub class: TxClass,
+    /// Replacements with higher fees that were signed.
+    pub bumps: u32,
+    /// Time since the request.
+    pub latency: Duration,
+}
 
 /// The handles, made once.
 pub(super) struct TxMetrics {
     prefix: &'static str,
     fee_gwei: Gauge,
+    gas_bump: Gauge,
+    tx_type: Gauge,
+    published: TxEvent,
+    /// Confirmed transactions: executed, and reverted.
+    confirmed: [TxEvent; 2],
     fee_gwei_total: Counter,
     fee_histogram: Histogram,
     latency: Gauge,
@@ -27,10 +68,17 @@ pub(super) struct TxMetrics {
 impl TxMetrics {
     /// `prefix` as `op_batcher_default_`.
     pub fn new(prefix: &'static str) -> Self {
-        let name = |name: &str| format!("{prefix}{name}");
+        let name = |name: &str| format!("{prefix}txmgr_{name}");
+        let confirmed = |status: &'static str| {
+            TxEvent::new(prefix, "confirm", vec![Label::new("status", status)])
+        };
         Self {
             prefix,
             fee_gwei: gauge!(name("tx_fee_gwei")),
+            gas_bump: gauge!(name("tx_gas_bump")),
+            tx_type: gauge!(name("tx_type")),
+            published: TxEvent::new(prefix, "publish", Vec::new()),
+            confirmed: ["success", "failed"].map(confirmed),
             fee_gwei_total: counter!(name("tx_fee_gwei_total")),
             fee_histogram: histogram!(name("tx_fee_histogram_gwei")),
             latency: gauge!(name("tx_confirmed_latency_ms")),
@@ -61,7 +109,9 @@ impl TxMetrics {
         if matches!(answer, PublishAnswer::Unreachable(_)) {
             self.rpc_errors.increment(1);
         }
-        if *answer != PublishAnswer::Accepted {
+        if *answer == PublishAnswer::Accepted {
+            self.published.record();
+        } else {
             self.count_error(answer.label());
         }
     }
@@ -71,19 +121,23 @@ impl TxMetrics {
     }
 
     fn count_error(&self, error: &'static str) {
-        let name = format!("{}tx_publish_error_count", self.prefix);
+        let name = format!("{}txmgr_tx_publish_error_count", self.prefix);
         counter!(name, "error" => error).increment(1);
     }
 
-    pub fn confirmed(&self, mined: &MinedTx, latency: Duration) {
+    pub fn confirmed(&self, confirmed: &ConfirmedTx<'_>) {
+        let mined = confirmed.mined;
         let gas = mined.gas_price.saturating_mul(mined.gas_used.into());
         let blobs = mined
             .blob_gas_price
             .saturating_mul(mined.blob_gas_used.into());
         let fee = gas.saturating_add(blobs) as f64 / GWEI as f64;
+        self.confirmed[usize::from(!mined.success)].record();
         self.fee_gwei.set(fee);
         self.fee_gwei_total.increment(fee as u64);
         self.fee_histogram.record(fee);
-        self.latency.set(latency.as_millis() as f64);
+        self.gas_bump.set(f64::from(confirmed.bumps));
+        self.tx_type.set(f64::from(confirmed.class.tx_type()));
+        self.latency.set(confirmed.latency.as_millis() as f64);
     }
 }

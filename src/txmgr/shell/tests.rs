@@ -1,5 +1,8 @@
 //! The task against a stand-in L1 that gives each answer by order.
 
+mod faults;
+mod signer;
+
 use super::*;
 use crate::{
     chain::{kzg, tests::blobs::blob},
@@ -30,6 +33,8 @@ enum Ordered {
     Error(&'static str),
     /// HTTP 429.
     TooMany,
+    /// A JSON-RPC error by which providers limit the rate.
+    Limited,
     /// The transaction is taken, and the answer breaks off.
     Broken,
 }
@@ -37,6 +42,10 @@ enum Ordered {
 #[derive(Default)]
 struct FakeL1 {
     orders: VecDeque<Ordered>,
+    /// Every request is answered with this HTTP status.
+    status: Option<u16>,
+    /// The account can pay for nothing.
+    is_poor: bool,
     pool: Vec<PoolTx>,
     blocks: Vec<Vec<B256>>,
     base_fee: u64,
@@ -80,6 +89,11 @@ impl FakeL1 {
                 block => hex(self.nonce(block.parse::<U64>().unwrap().to())),
             },
             "eth_getTransactionReceipt" => self.receipt(params[0].as_str().unwrap()),
+            "eth_call" | "eth_estimateGas" | "eth_sendRawTransaction" if self.is_poor => {
+                return Err(
+                    "insufficient funds for gas * price + value: have 0 want 105000".into(),
+                );
+            }
             "eth_call" => json!("0x"),
             "eth_estimateGas" => json!("0x5300"),
             "eth_sendRawTransaction" => {
@@ -138,6 +152,9 @@ impl FakeL1 {
     fn answer(&mut self, request: &str) -> Canned {
         let (_, body) = request.split_once("\r\n\r\n").unwrap();
         let body: Value = serde_json::from_str(body).unwrap();
+        if let Some(status) = self.status {
+            return Canned::status(status, "slow down");
+        }
         if let Some(calls) = body.as_array() {
             let answers: Vec<Value> = calls.iter().map(|call| self.one(call)).collect();
             return Canned::ok(json!(answers));
@@ -149,6 +166,12 @@ impl FakeL1 {
             Some(Ordered::TooMany) => {
                 self.orders.pop_front();
                 Canned::status(429, "slow down")
+            }
+            Some(Ordered::Limited) => {
+                self.orders.pop_front();
+                let error = json!({ "code": -32005, "message": "limit exceeded" });
+                let answer = json!({ "jsonrpc": "2.0", "id": body["id"], "error": error });
+                Canned::ok(answer)
             }
             Some(Ordered::Broken) => {
                 self.orders.pop_front();
@@ -182,6 +205,11 @@ fn options() -> TxOptions {
 }
 
 async fn running(options: TxOptions, orders: &[Ordered]) -> Running {
+    let signer = TxSigner::from_hex(&Secret::new(KEY)).unwrap();
+    running_with(options, orders, signer).await
+}
+
+async fn running_with(options: TxOptions, orders: &[Ordered], signer: TxSigner) -> Running {
     let l1 = Arc::new(Mutex::new(FakeL1 {
         orders: orders.iter().cloned().collect(),
         base_fee: 2_000_000_000,
@@ -193,8 +221,8 @@ async fn running(options: TxOptions, orders: &[Ordered]) -> Running {
     let parts = TxManagerParts {
         options,
         l1: client,
-        signer: TxSigner::from_hex(&Secret::new(KEY)).unwrap(),
-        metrics: "test_txmgr_",
+        signer,
+        metrics: "test_",
     };
     let (manager, task) = super::manager(parts).await.unwrap();
     let closing = CancellationToken::new();
@@ -220,7 +248,7 @@ fn calldata(byte: u8) -> TxCandidate {
 
 impl Running {
     async fn wait(&self, what: &str, until: impl Fn(&FakeL1) -> bool) {
-        for _ in 0..1000 {
+        for _ in 0..6000 {
             if until(&self.l1.lock()) {
                 return;
             }

@@ -70,6 +70,25 @@ fn requested(args: &Value) -> TxEnvelope {
     }
 }
 
+/// The response of a signer that signs with `key` something else than was asked for.
+pub(crate) fn signed_otherwise(
+    args: &Value,
+    key: &str,
+    change: impl Fn(&mut TxEip1559),
+) -> Result<String, (i32, String)> {
+    let request: TransactionRequest = serde_json::from_value(args.clone()).unwrap();
+    let mut tx = request.build_1559().unwrap();
+    change(&mut tx);
+    let key = sign::secret_from_hex(key).unwrap();
+    let signature = signature_of(&sign::sign_hash(&key, tx.signature_hash()));
+    Ok(text(&TxEnvelope::Eip1559(tx.into_signed(signature))))
+}
+
+/// The response of a signer that works.
+pub(crate) fn signed_as_asked(args: &Value) -> Result<String, (i32, String)> {
+    Ok(text(&requested(args)))
+}
+
 fn text(tx: &TxEnvelope) -> String {
     hex::encode_prefixed(tx.encoded_2718())
 }
@@ -125,7 +144,6 @@ async fn a_wrong_answer_of_a_remote_signer_is_refused_with_its_reason() {
     let stand_in = StandIn::start().await;
     let config = TxSignerConfig::Remote(stand_in.config.clone());
     let remote = TxSigner::open(&config).await.unwrap();
-    let other = sign::secret_from_hex(&"11".repeat(32)).unwrap();
     let fails = async |answer: Result<String, (i32, String)>, part: &str| {
         stand_in.behaviour.lock().transaction = Some(Arc::new(move |_: &Value| answer.clone()));
         let tx = UnsignedTx::Calldata(calldata());
@@ -135,30 +153,22 @@ async fn a_wrong_answer_of_a_remote_signer_is_refused_with_its_reason() {
             "{error}"
         );
     };
-    let signed_by = |key: &SecretKey, tx: TxEip1559| {
-        let signature = signature_of(&sign::sign_hash(key, tx.signature_hash()));
-        TxEnvelope::Eip1559(tx.into_signed(signature))
-    };
-    let ours = sign::secret_from_hex(KEY).unwrap();
-    fails(Ok(text(&signed_by(&other, calldata()))), "it signs as 0x").await;
-    let dearer = TxEip1559 {
-        max_fee_per_gas: 31_000_000_000,
-        ..calldata()
-    };
-    fails(
-        Ok(text(&signed_by(&ours, dearer))),
-        "it signs another transaction",
-    )
-    .await;
-    let elsewhere = TxEip1559 {
-        to: TxKind::Call(Address::ZERO),
-        ..calldata()
-    };
-    fails(
-        Ok(text(&signed_by(&ours, elsewhere))),
-        "it signs another transaction",
-    )
-    .await;
+    let args = UnsignedTx::Calldata(calldata()).arguments(ADDRESS);
+    let other_key = "11".repeat(32);
+    let by_another = signed_otherwise(&args, &other_key, |_| ());
+    fails(by_another, "it signs as 0x").await;
+    let changes: [fn(&mut TxEip1559); 6] = [
+        |tx| tx.nonce += 1,
+        |tx| tx.max_fee_per_gas += 1,
+        |tx| tx.max_priority_fee_per_gas -= 1,
+        |tx| tx.chain_id = 1,
+        |tx| tx.to = TxKind::Call(Address::ZERO),
+        |tx| tx.input = vec![0, 1, 3].into(),
+    ];
+    for change in changes {
+        let changed = signed_otherwise(&args, KEY, change);
+        fails(changed, "it signs another transaction").await;
+    }
     fails(Ok("0x02c0".into()), "its answer is no signature").await;
     fails(Ok("0x".into()), "its answer is no signature").await;
     fails(Ok("what?".into()), "").await;
@@ -168,6 +178,7 @@ async fn a_wrong_answer_of_a_remote_signer_is_refused_with_its_reason() {
     )
     .await;
     // The upper value of s verifies too, and L1 refuses it.
+    let ours = sign::secret_from_hex(KEY).unwrap();
     let hash = calldata().signature_hash();
     let low = signature_of(&sign::sign_hash(&ours, hash));
     let order = U256::from_be_bytes(secp256k1::constants::CURVE_ORDER);
@@ -200,6 +211,34 @@ async fn a_signer_that_is_slow_or_forbids_has_its_own_sentence() {
             "403 Forbidden",
         ),
         (Behaviour::default(), "error -32601"),
+        (
+            Behaviour {
+                body: Some("no JSON".into()),
+                ..Default::default()
+            },
+            "its answer is no signature: it is no JSON",
+        ),
+        (
+            Behaviour {
+                body: Some(format!("\"{}\"", "f".repeat(2 << 20))),
+                ..Default::default()
+            },
+            "its answer is no signature: it has more than 524288 bytes",
+        ),
+        (
+            Behaviour {
+                hangs_up: true,
+                ..Default::default()
+            },
+            "cannot be reached",
+        ),
+        (
+            Behaviour {
+                untrusted: true,
+                ..Default::default()
+            },
+            "cannot be reached",
+        ),
     ];
     for (mood, part) in moods {
         *stand_in.behaviour.lock() = mood;

@@ -68,8 +68,16 @@ pub struct BatcherProcess {
 }
 
 impl BatcherProcess {
-    /// `options` take the place of those of [`FAST`] with the same name.
+    /// Starts a batcher, and waits until it serves its RPC. `options` take the place of those of
+    /// [`FAST`] with the same name.
     pub fn start(links: &BatcherLinks, name: &str, options: &[&str]) -> Self {
+        let mut batcher = Self::spawn(links, name, options);
+        batcher.is_up();
+        batcher
+    }
+
+    /// Starts a batcher, which may end at once.
+    pub fn spawn(links: &BatcherLinks, name: &str, options: &[&str]) -> Self {
         let port = free_port();
         let log = links.dir.join(format!("{name}.log"));
         let out = std::fs::File::create(&log).expect("a log file");
@@ -88,20 +96,23 @@ impl BatcherProcess {
             .stdout(out.try_clone().expect("a log file"))
             .stderr(out)
             .spawn();
-        let mut batcher = Self {
+        Self {
             process: Running {
                 child: child.expect("the batcher starts"),
             },
             rpc: format!("http://127.0.0.1:{port}"),
             log,
-        };
+        }
+    }
+
+    /// Waits until the RPC answers.
+    fn is_up(&mut self) {
         wait("the batcher's RPC", PATIENCE, || {
-            if let Ok(Some(status)) = batcher.process.child.try_wait() {
+            if let Ok(Some(status)) = self.process.child.try_wait() {
                 panic!("the batcher ended with {status}");
             }
-            batcher.admin("admin_getThrottleController").ok()
+            self.admin("admin_getThrottleController").ok()
         });
-        batcher
     }
 
     pub fn log(&self) -> String {
@@ -112,15 +123,46 @@ impl BatcherProcess {
         call(&self.rpc, method, json!([]))
     }
 
-    pub fn stop(&self) {
-        self.admin("admin_stopBatcher").expect("a stop");
+    /// Waits until the log has this text.
+    pub fn says(&self, text: &str) {
+        wait(&format!("the log to say {text:?}"), PATIENCE, || {
+            self.log().contains(text).then_some(())
+        });
+    }
+
+    /// Lines of the log with this text.
+    pub fn count(&self, text: &str) -> usize {
         let log = self.log();
-        assert!(log.contains(STOPPED), "{log}");
+        log.lines().filter(|line| line.contains(text)).count()
+    }
+
+    /// Stops posting. A call that L1 lets wait too long may break off; the stop goes on.
+    pub fn stop(&self) {
+        match self.admin("admin_stopBatcher") {
+            Err(error) if error["transport"].is_string() => self.says(STOPPED),
+            answer => {
+                answer.expect("a stop");
+                let log = self.log();
+                assert!(log.contains(STOPPED), "{log}");
+            }
+        }
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        crate::net::signal(self.process.child.id() as i32, signal);
+    }
+
+    /// Waits until the process has ended.
+    pub fn ends(&mut self, within: Duration) -> ExitStatus {
+        let child = &mut self.process.child;
+        wait("the batcher to end", within, || {
+            child.try_wait().expect("a child")
+        })
     }
 
     /// Sends SIGTERM and waits for the end.
     pub fn terminate(&mut self) -> ExitStatus {
-        crate::net::signal(self.process.child.id() as i32, Signal::SIGTERM);
+        self.signal(Signal::SIGTERM);
         self.process.child.wait().expect("an end")
     }
 
@@ -149,8 +191,8 @@ pub fn read_log(path: &Path) -> String {
 }
 
 /// A number that a line of a log has as a field.
-fn field(line: &str, name: &str) -> u64 {
-    let (_, rest) = line.split_once(name).expect("a field");
+pub fn field(line: &str, name: &str) -> u64 {
+    let (_, rest) = line.split_once(&format!("{name}=")).expect("a field");
     let digits = rest.trim_start_matches(|c: char| !c.is_ascii_digit());
     let end = digits.find(|c: char| !c.is_ascii_digit());
     digits[..end.unwrap_or(digits.len())]

@@ -31,6 +31,12 @@ pub(crate) struct Behaviour {
     pub status: Option<u16>,
     /// No call is answered.
     pub silent: bool,
+    /// Every connection ends with its first call.
+    pub hangs_up: bool,
+    /// The certificate is by an authority that the client does not know.
+    pub untrusted: bool,
+    /// Every call is answered with this body.
+    pub body: Option<String>,
     /// The key is another.
     pub wrong_key: bool,
     /// Every call waits for a permit, which it takes.
@@ -87,8 +93,9 @@ fn write_files(ours: &Issuer, files: &tempfile::TempDir) -> TlsFiles {
     }
 }
 
-/// The signer's side of TLS, which asks for a certificate by its own authority.
-fn acceptor(ours: &Issuer) -> tokio_rustls::TlsAcceptor {
+/// The signer's side of TLS, which asks for a certificate by its own authority, and has one by
+/// `issuer`.
+fn acceptor(ours: &Issuer, issuer: &Issuer) -> tokio_rustls::TlsAcceptor {
     let mut roots = RootCertStore::empty();
     let authority = ours.cert.pem();
     roots
@@ -98,7 +105,7 @@ fn acceptor(ours: &Issuer) -> tokio_rustls::TlsAcceptor {
     let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider.clone())
         .build()
         .unwrap();
-    let (cert, key) = certificate(ours, "localhost");
+    let (cert, key) = certificate(issuer, "localhost");
     let server = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&TLS13])
         .unwrap()
@@ -115,7 +122,8 @@ impl StandIn {
     pub(crate) async fn start() -> Self {
         let (ours, files) = (authority("signer"), tempfile::tempdir().unwrap());
         let tls = write_files(&ours, &files);
-        let acceptor = acceptor(&ours);
+        let trusted = acceptor(&ours, &ours);
+        let untrusted = acceptor(&ours, &authority("a stranger"));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let endpoint = format!(
             "https://user:hush@localhost:{}/path",
@@ -127,8 +135,12 @@ impl StandIn {
             let (behaviour, calls) = (behaviour.clone(), calls.clone());
             async move {
                 while let Ok((stream, _)) = listener.accept().await {
-                    let (acceptor, behaviour, calls) =
-                        (acceptor.clone(), behaviour.clone(), calls.clone());
+                    let acceptor = if behaviour.lock().untrusted {
+                        untrusted.clone()
+                    } else {
+                        trusted.clone()
+                    };
+                    let (behaviour, calls) = (behaviour.clone(), calls.clone());
                     tokio::spawn(async move {
                         if let Ok(stream) = acceptor.accept(stream).await {
                             let _ = serve(BufStream::new(stream), &behaviour, &calls).await;
@@ -182,6 +194,9 @@ async fn serve(
         let method = request["method"].as_str().unwrap().to_owned();
         calls.lock().push(method.clone());
         let mood = behaviour.lock().clone();
+        if mood.hangs_up || mood.untrusted {
+            return Ok(());
+        }
         if mood.silent {
             std::future::pending::<()>().await;
         }
@@ -199,10 +214,10 @@ async fn serve(
                 json!({ "jsonrpc": "2.0", "id": request["id"], "error": { "code": code, "message": message } })
             }
         };
-        let body = if status == 200 {
-            body.to_string()
-        } else {
-            "no".to_owned()
+        let body = match mood.body {
+            _ if status != 200 => "no".to_owned(),
+            Some(body) => body,
+            None => body.to_string(),
         };
         let head = format!(
             "HTTP/1.1 {status} X\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",

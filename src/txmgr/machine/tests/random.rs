@@ -1,5 +1,11 @@
-//! Random courses of events: lost and late answers, refusals, reorgs, pools that forget, restarts.
-//! Afterwards L1 is healthy, and everything must be confirmed. `STARLING_SCENARIOS` says how many.
+//! Random courses of events: lost and late answers, refusals, reorgs, pools that forget, fees that
+//! jump, endpoints that disagree, an hour without L1, restarts with and without a farewell, and in
+//! some a second process with the same key. Afterwards L1 is healthy, and everything must be
+//! confirmed. `STARLING_SCENARIOS` says how many.
+//!
+//! In every course: a request is finished once; it counts only by a transaction with its own data;
+//! the requests of one process and class reach L1 in their order; what counts is on L1 at the end, where a
+//! nonce has one transaction; and every piece of data counts once.
 
 use super::world::World;
 use super::*;
@@ -27,6 +33,14 @@ struct Course {
     in_flight: usize,
     /// Answers on their way.
     late: Vec<SendEvent>,
+    /// Blocks that one of two endpoints lacks; each call goes to either.
+    apart: usize,
+    /// A second process has the same key.
+    contested: bool,
+    /// The process has been told to end.
+    closing: bool,
+    /// Nonce and class of each request that this process has confirmed.
+    nonces: BTreeMap<SendId, (u64, TxClass)>,
     /// Transaction of each confirmed piece.
     confirmed: BTreeMap<u64, B256>,
     restarts: u32,
@@ -48,14 +62,20 @@ impl Course {
             0 if mixed => TxClass::Blob,
             _ => TxClass::Calldata,
         };
+        let classes = (0..=PIECES).map(class).collect();
+        let (in_flight, contested) = (rng.random_range(1..4), rng.random_bool(0.05));
         Self {
-            classes: (0..=PIECES).map(class).collect(),
-            in_flight: rng.random_range(1..4),
+            classes,
+            in_flight,
             world: World::new(settings),
             rng,
             pieces: BTreeMap::new(),
             waiting: (1..=PIECES).collect(),
             late: Vec::new(),
+            apart: 0,
+            contested,
+            closing: false,
+            nonces: BTreeMap::new(),
             confirmed: BTreeMap::new(),
             restarts: 0,
             stopped: false,
@@ -84,6 +104,8 @@ impl Course {
 
     fn answer(&mut self, action: SendAction, faulty: bool) -> Option<SendEvent> {
         let fault = faulty && self.rng.random_bool(0.15);
+        let is_behind = self.apart > 0 && self.rng.random_bool(0.5);
+        self.world.behind = if is_behind { self.apart } else { 0 };
         let lost = || "no answer in time".to_owned();
         match action {
             SendAction::ReadFees { op } if fault => Some(SendEvent::Fees {
@@ -110,21 +132,14 @@ impl Course {
                 Some(SendEvent::Published { op, answer })
             }
             SendAction::Finished { id, result } => {
-                let piece = self.pieces.remove(&id).expect("a request in flight");
-                match result {
-                    Ok(mined) => {
-                        let data = self.world.signed[&mined.hash].data;
-                        assert_eq!(data, id, "another request's transaction counts for {id}");
-                        assert!(self.confirmed.insert(piece, mined.hash).is_none());
-                    }
-                    Err(_) => self.waiting.push_front(piece),
-                }
+                self.finished(id, result);
                 None
             }
             // A pool may have hidden a predecessor's transaction above a gap. Its supervisor starts
             // the process again.
             SendAction::Stopped(sentence) => {
-                assert!(self.restarts > 0, "without a predecessor: {sentence}");
+                let is_explained = self.restarts > 0 || self.contested;
+                assert!(is_explained, "without a predecessor: {sentence}");
                 self.stopped = true;
                 None
             }
@@ -132,10 +147,56 @@ impl Course {
         }
     }
 
+    fn finished(&mut self, id: SendId, result: Result<MinedTx, SendFailure>) {
+        let piece = self.pieces.remove(&id).expect("a request in flight");
+        let Ok(mined) = result else {
+            return self.waiting.push_front(piece);
+        };
+        let tx = &self.world.signed[&mined.hash];
+        assert_eq!(tx.data, id, "another request's transaction counts");
+        let (nonce, class) = (tx.nonce, tx.class);
+        // After a reorg a transaction of the other class may be in the way of an earlier request.
+        let in_order = |(other, (at, of)): (&SendId, &(u64, TxClass))| {
+            *of != class || (*other < id) == (*at < nonce)
+        };
+        let is_in_order = self.nonces.iter().all(in_order);
+        assert!(is_in_order, "{id} at {nonce}: {:?}", self.nonces);
+        self.nonces.insert(id, (nonce, class));
+        assert!(self.confirmed.insert(piece, mined.hash).is_none());
+    }
+
+    /// L1 is away, and the process waits for its next step each time.
+    fn wait_an_hour(&mut self) {
+        let back = self.world.now + Duration::from_secs(3_600);
+        let was_reachable = std::mem::replace(&mut self.world.reachable, false);
+        let mut steps = 0;
+        while let Some(next) = self.world.machine.wakeup().filter(|next| *next < back) {
+            self.world.now = next.max(self.world.now + LEAST_PAUSE);
+            self.event(SendEvent::Tick, false);
+            steps += 1;
+            assert!(steps < 40_000, "the machine waits busily");
+        }
+        self.world.now = back;
+        self.world.reachable = was_reachable;
+    }
+
+    /// The second process mines a transaction with the next nonce.
+    fn contest(&mut self) {
+        let nonce = self.world.latest();
+        let class = self
+            .world
+            .pool
+            .values()
+            .next()
+            .map_or(TxClass::Calldata, |tx| tx.class);
+        self.world.foreign(nonce, class);
+        self.world.mine();
+    }
+
     /// L1 and the process between two moments.
     fn disturb(&mut self) {
         let confirmations = self.world.machine.settings().times.confirmations as usize;
-        match self.rng.random_range(0..14) {
+        match self.rng.random_range(0..18) {
             0 if confirmations > 1 => {
                 let (depth, reinjects) = (
                     self.rng.random_range(1..confirmations),
@@ -144,10 +205,20 @@ impl Course {
                 self.world.reorg(depth, reinjects);
             }
             1 => self.world.pool.clear(),
-            2 => self.world.base_fee = 1 << self.rng.random_range(0..36),
+            2 => {
+                self.world.base_fee = 1 << self.rng.random_range(0..36);
+                self.world.blob_base_fee = 1 << self.rng.random_range(0..36);
+            }
             3 => self.world.stuck = !self.world.stuck,
             4 => self.world.reachable = !self.world.reachable,
             5 if self.rng.random_bool(0.5) => self.restart(),
+            6 => self.apart = self.rng.random_range(0..4),
+            7 if self.rng.random_bool(0.05) => self.wait_an_hour(),
+            8 if self.rng.random_bool(0.1) => {
+                self.closing = true;
+                self.event(SendEvent::Close, true);
+            }
+            9 if self.contested && self.rng.random_bool(0.3) => self.contest(),
             _ => self.world.mine(),
         }
     }
@@ -158,6 +229,8 @@ impl Course {
         let settings = self.world.machine.settings().clone();
         self.world.machine = SendMachine::new(ACCOUNT, settings, self.world.now);
         self.late.clear();
+        self.nonces.clear();
+        self.closing = false;
         let lost: BTreeSet<u64> = std::mem::take(&mut self.pieces).into_values().collect();
         let waiting: BTreeSet<u64> = self.waiting.drain(..).collect();
         self.waiting = lost.union(&waiting).copied().collect();
@@ -165,6 +238,7 @@ impl Course {
 
     fn hand_over(&mut self, faulty: bool) {
         while !self.stopped
+            && !self.closing
             && self.pieces.len() < self.in_flight
             && let Some(piece) = self.waiting.pop_front()
         {
@@ -188,6 +262,10 @@ impl Course {
             self.stops += 1;
             self.restart();
         }
+        // Nothing is left in the pool after a farewell: the next process begins.
+        if self.closing && self.pieces.is_empty() {
+            self.restart();
+        }
         self.hand_over(faulty);
         for answer in std::mem::take(&mut self.late) {
             self.event(answer, faulty);
@@ -202,7 +280,12 @@ impl Course {
         }
         self.world.stuck = false;
         self.world.reachable = true;
-        self.world.base_fee = self.world.base_fee.min(50_000_000_000);
+        // The second process does not raise its fees, so L1 becomes cheap enough for them.
+        let highest = if self.contested { 5 } else { 50 };
+        self.world.base_fee = self.world.base_fee.min(highest * 1_000_000_000);
+        self.world.blob_base_fee = self.world.blob_base_fee.min(50_000_000_000);
+        // A balancer of endpoints that are a block apart is in order.
+        self.apart = self.apart.min(1);
         for _ in 0..HEALTHY {
             self.step(false);
             if self.confirmed.len() as u64 == PIECES {
@@ -226,7 +309,8 @@ impl Course {
                 self.world.log.iter().rev().take(12).collect::<Vec<_>>()
             ));
         }
-        Ok(self.stops)
+        // A second process is a reason to stop.
+        Ok(if self.contested { 0 } else { self.stops })
     }
 }
 

@@ -48,6 +48,9 @@ pub struct World {
     pub blocks: Vec<Vec<SimTx>>,
     pub pool: BTreeMap<u64, SimTx>,
     pub base_fee: u128,
+    pub blob_base_fee: u128,
+    /// Newest blocks that the endpoint lacks which answers now: another one has them.
+    pub behind: usize,
     /// Blocks take nothing from the pool.
     pub stuck: bool,
     pub reachable: bool,
@@ -73,6 +76,8 @@ impl World {
             blocks: vec![vec![]; 4],
             pool: BTreeMap::new(),
             base_fee: 1_000_000_000,
+            blob_base_fee: 1,
+            behind: 0,
             stuck: false,
             reachable: true,
             loses_answers: false,
@@ -180,7 +185,7 @@ impl World {
         let fees = L1Fees {
             tip: 1,
             base_fee: self.base_fee,
-            blob_base_fee: Some(1),
+            blob_base_fee: Some(self.blob_base_fee),
             blob_tip: None,
         };
         self.reachable.then_some(fees).ok_or("away".into())
@@ -221,7 +226,7 @@ impl World {
         if let Some(reason) = &self.refuse {
             return PublishAnswer::of_error(reason, &[]);
         }
-        let answer = match self.add(self.signed[&hash].clone()) {
+        let answer = match self.pass_on(self.signed[&hash].clone()) {
             Ok(()) => PublishAnswer::Accepted,
             Err(text) => PublishAnswer::of_error(text, &[]),
         };
@@ -229,6 +234,25 @@ impl World {
             return PublishAnswer::Unreachable("no answer in time".into());
         }
         answer
+    }
+
+    /// An endpoint that is behind takes a transaction by its own blocks, and passes it on.
+    fn pass_on(&mut self, tx: SimTx) -> Result<(), &'static str> {
+        if self.behind == 0 {
+            return self.add(tx);
+        }
+        if tx.nonce < latest(self.view()) {
+            return Err("nonce too low: next nonce 1, tx nonce 0");
+        }
+        // The other pool may refuse it, which nobody hears of.
+        let _ = self.add(tx);
+        Ok(())
+    }
+
+    /// The blocks that the endpoint has which answers now.
+    fn view(&self) -> &[Vec<SimTx>] {
+        let known = self.blocks.len().saturating_sub(self.behind).max(1);
+        &self.blocks[..known]
     }
 
     /// geth's pools.
@@ -262,11 +286,11 @@ impl World {
     pub fn mine(&mut self) {
         let mut block = vec![];
         let mut nonce = self.latest();
-        while let Some(tx) = self
-            .pool
-            .get(&nonce)
-            .filter(|tx| !self.stuck && tx.caps.fee >= self.base_fee)
-        {
+        let pays = |tx: &&SimTx| {
+            let blob_fee = tx.caps.blob_fee.unwrap_or(u128::MAX);
+            tx.caps.fee >= self.base_fee && blob_fee >= self.blob_base_fee
+        };
+        while let Some(tx) = self.pool.get(&nonce).filter(|_| !self.stuck).filter(pays) {
             block.push(tx.clone());
             nonce += 1;
         }
@@ -296,14 +320,13 @@ impl World {
         if !self.reachable {
             return Err("away".into());
         }
+        let view = self.view();
         Ok(AccountReading {
-            head: self.blocks.len() as u64 - 1,
-            latest: self.latest(),
+            head: view.len() as u64 - 1,
+            latest: latest(view),
+            // The blocks that it lacks are in its pool still.
             pending: self.pending(),
-            settled: settled_at.map(|block| {
-                let upto = self.blocks.iter().take(block as usize + 1);
-                upto.map(|block| block.len() as u64).sum()
-            }),
+            settled: settled_at.map(|block| latest(&view[..view.len().min(block as usize + 1)])),
             receipts: hashes
                 .iter()
                 .map(|hash| (*hash, self.mined(*hash)))
@@ -312,7 +335,7 @@ impl World {
     }
 
     fn mined(&self, hash: B256) -> Option<MinedTx> {
-        let numbered = (0u64..).zip(&self.blocks);
+        let numbered = (0u64..).zip(self.view());
         let has = |block: &[SimTx]| block.iter().any(|tx| tx.hash == hash);
         let (block, _) = numbered.into_iter().find(|(_, block)| has(block))?;
         Some(MinedTx {
@@ -324,6 +347,7 @@ impl World {
             gas_price: 1,
             blob_gas_used: 0,
             blob_gas_price: 0,
+            delay: Duration::ZERO,
         })
     }
 
@@ -339,7 +363,7 @@ impl World {
     }
 
     pub fn latest(&self) -> u64 {
-        self.blocks.iter().map(|block| block.len() as u64).sum()
+        latest(&self.blocks)
     }
 
     pub fn pending(&self) -> u64 {
@@ -365,4 +389,9 @@ impl World {
     pub fn said(&self, text: &str) -> bool {
         self.log.iter().any(|line| line.contains(text))
     }
+}
+
+/// The next nonce after these blocks.
+fn latest(blocks: &[Vec<SimTx>]) -> u64 {
+    blocks.iter().map(|block| block.len() as u64).sum()
 }

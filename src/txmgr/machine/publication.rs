@@ -1,0 +1,249 @@
+//! One nonce on its way into the pool: fees, signature, publication, and the pool's answers.
+
+use super::{
+    CRAFT_PAUSE, CRAFT_TRIES, LEAST_PAUSE, MAX_ATTEMPTS, RESERVED_LIMIT, SendAction, SendFailure,
+    SendMachine, SendWork, SignedTx, WaitingSend, requests::requeue, slot::SlotOwner,
+};
+use crate::txmgr::{
+    answer::PublishAnswer,
+    fees::{FeeError, L1Fees},
+};
+use std::time::Instant;
+
+impl SendMachine {
+    /// Begins to create the transaction of a nonce, with fees as L1 has them now.
+    pub(super) fn craft(&mut self, nonce: u64) {
+        let op = self.operation();
+        if let Some(slot) = self.slots.get_mut(&nonce) {
+            slot.busy = Some(op);
+            slot.publish_at = None;
+            self.actions.push(SendAction::ReadFees { op });
+        }
+    }
+
+    pub(super) fn publish(&mut self, nonce: u64, now: Instant) {
+        let op = self.operation();
+        let Some(slot) = self.slots.get_mut(&nonce) else {
+            return;
+        };
+        let Some(tx) = slot.current.clone() else {
+            slot.publish_at = Some(now + LEAST_PAUSE);
+            return;
+        };
+        slot.busy = Some(op);
+        slot.publish_at = None;
+        slot.sent = true;
+        self.actions.push(SendAction::Publish { op, nonce, tx });
+    }
+
+    /// The nonce whose operation `op` is; `None` if the answer comes too late.
+    pub(super) fn answered(&mut self, op: u64) -> Option<u64> {
+        let (nonce, slot) = self
+            .slots
+            .iter_mut()
+            .find(|(_, slot)| slot.busy == Some(op))?;
+        slot.busy = None;
+        Some(*nonce)
+    }
+
+    pub(super) fn fees_read(&mut self, op: u64, fees: Result<L1Fees, String>, now: Instant) {
+        let Some(nonce) = self.answered(op) else {
+            return;
+        };
+        let slot = &self.slots[&nonce];
+        let (Some(owner), None) = (&slot.owner, &slot.mined) else {
+            return;
+        };
+        let rules = &self.settings.fees;
+        let class = owner.class;
+        let too_high =
+            |error: FeeError| format!("failed to get gas price info or it's too high: {error}");
+        let caps = fees.and_then(|l1| {
+            let now = rules.suggest(&l1).map_err(too_high)?;
+            let caps = match slot.caps.filter(|_| slot.wants_bump) {
+                Some(old) => rules.bump(class, &old, &now),
+                None => rules.first(class, &now),
+            };
+            caps.map_err(|error| error.to_string())
+        });
+        match caps {
+            Ok(caps) => {
+                let (work, replaced_gas) = (owner.work, slot.current.as_ref().map(|tx| tx.gas));
+                let op = self.operation();
+                if let Some(slot) = self.slots.get_mut(&nonce) {
+                    slot.busy = Some(op);
+                    slot.signing = Some(caps);
+                }
+                self.actions.push(SendAction::Sign {
+                    op,
+                    nonce,
+                    work,
+                    class,
+                    caps,
+                    replaced_gas,
+                });
+            }
+            Err(reason) => self.not_crafted(nonce, reason, now),
+        }
+    }
+
+    pub(super) fn signed(&mut self, op: u64, signed: Result<SignedTx, String>, now: Instant) {
+        let Some(nonce) = self.answered(op) else {
+            return;
+        };
+        match signed {
+            Ok(tx) => {
+                let resubmission = self.settings.times.resubmission;
+                let slot = self.slots.get_mut(&nonce);
+                // A transaction of this nonce may have been mined meanwhile.
+                if slot.is_some_and(|slot| slot.signed(tx, now + resubmission)) {
+                    self.publish(nonce, now);
+                }
+            }
+            Err(reason) => self.not_crafted(nonce, reason, now),
+        }
+    }
+
+    /// No transaction was created. One that was published before is published again, since pools
+    /// forget transactions.
+    pub(super) fn not_crafted(&mut self, nonce: u64, reason: String, now: Instant) {
+        let resubmission = self.settings.times.resubmission;
+        let Some(slot) = self.slots.get_mut(&nonce) else {
+            return;
+        };
+        if slot.current.is_some() {
+            slot.bump_at = Some(now + resubmission);
+            self.actions.push(SendAction::NotBumped { nonce, reason });
+            return self.publish(nonce, now);
+        }
+        slot.craft_failures += 1;
+        slot.publish_at = Some(now + CRAFT_PAUSE);
+        if slot.request().is_some() && slot.craft_failures >= CRAFT_TRIES {
+            self.give_up(nonce, SendFailure::Craft(reason));
+        }
+    }
+
+    pub(super) fn published(&mut self, op: u64, answer: PublishAnswer, now: Instant) {
+        let Some(nonce) = self.answered(op) else {
+            return;
+        };
+        let times = &self.settings.times;
+        let retry_at = now + times.retry.max(LEAST_PAUSE);
+        let rebroadcast_at = times.rebroadcast_at(now);
+        let bump_at = now + times.resubmission;
+        let (max_retries, receipts) = (times.max_retries, times.receipts);
+        let has_lower = self
+            .slots
+            .range(..nonce)
+            .any(|(_, slot)| slot.owner.is_some());
+        let Some(slot) = self.slots.get_mut(&nonce) else {
+            return;
+        };
+        slot.publish_at = Some(retry_at);
+        match answer {
+            PublishAnswer::Accepted | PublishAnswer::AlreadyKnown => {
+                slot.was_accepted(rebroadcast_at);
+                self.poll_by(now + receipts);
+            }
+            PublishAnswer::NonceTooLow => {
+                slot.nonce_too_low += 1;
+                self.poll_by(now);
+            }
+            PublishAnswer::Underpriced(reason) => self.underpriced(nonce, reason, now),
+            PublishAnswer::AlreadyReserved => self.reserved(nonce, now),
+            // Pools that have lost the lower ones get them again soon.
+            PublishAnswer::NonceTooHigh(_) if has_lower => self.poll_by(now),
+            PublishAnswer::NonceTooHigh(reason) | PublishAnswer::Refused(reason) => {
+                slot.retries += 1;
+                if slot.retries > max_retries {
+                    let is_request = slot.request().is_some();
+                    slot.publish_at = Some(rebroadcast_at.unwrap_or(bump_at));
+                    if !slot.accepted && is_request {
+                        self.give_up(nonce, SendFailure::Refused(reason));
+                    }
+                }
+            }
+            PublishAnswer::Unreachable(_) => {}
+        }
+    }
+
+    /// A pool wants higher fees.
+    pub(super) fn underpriced(&mut self, nonce: u64, reason: String, now: Instant) {
+        let rebroadcast_at = self.settings.times.rebroadcast_at(now);
+        let bump_at = now + self.settings.times.resubmission;
+        let Some(slot) = self.slots.get_mut(&nonce) else {
+            return;
+        };
+        if slot.is_filler() && slot.attempts.len() == 1 {
+            // Another transaction has the nonce already, which is all that a filler is for.
+            slot.was_accepted(rebroadcast_at);
+        } else if slot.wants_bump || slot.attempts.len() >= MAX_ATTEMPTS {
+            // The limit on fees has refused a higher one just now.
+            slot.publish_at = Some(rebroadcast_at.unwrap_or(bump_at));
+            self.actions.push(SendAction::NotBumped { nonce, reason });
+        } else {
+            slot.wants_bump = true;
+            self.craft(nonce);
+        }
+    }
+
+    /// A pool has transactions of the other class: a predecessor's, since [`Self::start_next`] waits
+    /// for ours, or ours with higher nonces after a reorg. A filler of their class takes the nonce.
+    pub(super) fn reserved(&mut self, nonce: u64, now: Instant) {
+        let resubmission = self.settings.times.resubmission;
+        let Some(slot) = self.slots.get_mut(&nonce) else {
+            return;
+        };
+        slot.reserved += 1;
+        let Some(owner) = slot.owner.clone() else {
+            return;
+        };
+        if slot.reserved < RESERVED_LIMIT {
+            return;
+        }
+        if let SendWork::Request(id) = owner.work {
+            requeue(
+                &mut self.queue,
+                WaitingSend {
+                    id,
+                    class: owner.class,
+                    deadline: owner.deadline,
+                },
+            );
+        }
+        slot.own(SlotOwner::filler(owner.class.other()), now + resubmission);
+        (slot.current, slot.accepted) = (None, false);
+        slot.wants_bump = true;
+        self.actions.push(SendAction::Filling {
+            nonce,
+            reason: "a pending transaction of the other type blocks the account",
+        });
+        self.craft(nonce);
+    }
+
+    /// Continues every nonce whose time has come.
+    pub(super) fn resume_slots(&mut self, now: Instant) {
+        let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        let nonces: Vec<u64> = self.slots.keys().copied().collect();
+        for nonce in nonces {
+            let Some(slot) = self.slots.get_mut(&nonce).filter(|slot| slot.is_waiting()) else {
+                continue;
+            };
+            if slot.current.is_none() {
+                if due(slot.publish_at) || slot.publish_at.is_none() {
+                    self.craft(nonce);
+                }
+            } else if due(slot.bump_at) && slot.attempts.len() < MAX_ATTEMPTS {
+                slot.wants_bump = true;
+                slot.bump_at = Some(now + self.settings.times.resubmission);
+                self.craft(nonce);
+            } else if due(slot.publish_at) {
+                if slot.wants_bump && slot.attempts.len() < MAX_ATTEMPTS {
+                    self.craft(nonce);
+                } else {
+                    self.publish(nonce, now);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! Requests from their submission until they have a nonce, and the end of those that are given up.
+
+use super::{
+    SendAction, SendFailure, SendId, SendMachine, SendPhase, SendWork, WaitingSend,
+    slot::{NonceSlot, SlotOwner},
+};
+use crate::txmgr::fees::TxClass;
+use std::{collections::VecDeque, time::Instant};
+
+/// Takes a request back that has lost its nonce, before those that were made after it.
+pub(super) fn requeue(queue: &mut VecDeque<WaitingSend>, waiting: WaitingSend) {
+    let earlier = queue.partition_point(|other| other.id < waiting.id);
+    queue.insert(earlier, waiting);
+}
+
+impl SendMachine {
+    pub(super) fn submit(&mut self, id: SendId, class: TxClass, now: Instant) {
+        if self.phase == SendPhase::Stopped || self.closing {
+            return self.finish(id, Err(SendFailure::Closed));
+        }
+        let timeout = self.settings.times.send_timeout;
+        self.queue.push_back(WaitingSend {
+            id,
+            class,
+            deadline: (!timeout.is_zero()).then(|| now + timeout),
+        });
+    }
+
+    pub(super) fn close(&mut self) {
+        self.closing = true;
+        for waiting in std::mem::take(&mut self.queue) {
+            self.finish(waiting.id, Err(SendFailure::Closed));
+        }
+        let is_unaccepted = |slot: &NonceSlot| slot.request().is_some() && !slot.accepted;
+        let slots = self.slots.iter().filter(|(_, slot)| is_unaccepted(slot));
+        let unaccepted: Vec<u64> = slots.map(|(nonce, _)| *nonce).collect();
+        for nonce in unaccepted {
+            self.give_up(nonce, SendFailure::Closed);
+        }
+    }
+
+    /// Ends the owner of a nonce whose transaction no pool has accepted. The nonce is for the next
+    /// request.
+    pub(super) fn give_up(&mut self, nonce: u64, failure: SendFailure) {
+        let Some(slot) = self.slots.get_mut(&nonce) else {
+            return;
+        };
+        if let Some(id) = slot.request() {
+            self.actions.push(SendAction::Finished {
+                id,
+                result: Err(failure),
+            });
+        }
+        slot.vacate();
+        self.drop_unused(nonce);
+    }
+
+    /// Removes the highest nonce if no transaction with it was ever published.
+    pub(super) fn drop_unused(&mut self, nonce: u64) {
+        let is_unused = |slot: &NonceSlot| slot.owner.is_none() && !slot.sent;
+        if nonce + 1 == self.next && self.slots.get(&nonce).is_some_and(is_unused) {
+            self.slots.remove(&nonce);
+            self.next = nonce;
+        }
+    }
+
+    /// Ends requests whose time is over.
+    pub(super) fn expire(&mut self, now: Instant) {
+        let is_over = |deadline: Option<Instant>| deadline.is_some_and(|deadline| deadline <= now);
+        let (over, kept) = std::mem::take(&mut self.queue)
+            .into_iter()
+            .partition::<VecDeque<_>, _>(|waiting| is_over(waiting.deadline));
+        self.queue = kept;
+        for waiting in over {
+            self.finish(waiting.id, Err(SendFailure::Timeout));
+        }
+        let slots = self.slots.iter().filter(|(_, slot)| slot.mined.is_none());
+        let expired: Vec<(u64, SendFailure)> = slots
+            .filter_map(|(nonce, slot)| {
+                Some((*nonce, slot.owner.as_ref()?.expired(slot.accepted, now)?))
+            })
+            .collect();
+        for (nonce, failure) in expired {
+            if self.slots[&nonce].accepted {
+                self.cancel(nonce, failure, now);
+            } else {
+                self.give_up(nonce, failure);
+            }
+        }
+    }
+
+    /// Replaces a transaction in the pool by a filler, and ends its request.
+    pub(super) fn cancel(&mut self, nonce: u64, failure: SendFailure, now: Instant) {
+        let Some(slot) = self.slots.get_mut(&nonce) else {
+            return;
+        };
+        if let Some(id) = slot.request() {
+            self.actions.push(SendAction::Finished {
+                id,
+                result: Err(failure),
+            });
+        }
+        let class = slot
+            .owner
+            .as_ref()
+            .map_or(TxClass::Calldata, |owner| owner.class);
+        slot.own(
+            SlotOwner::filler(class),
+            now + self.settings.times.resubmission,
+        );
+        slot.wants_bump = true;
+        self.actions.push(SendAction::Filling {
+            nonce,
+            reason: "its request was given up while the transaction was in the pool",
+        });
+        self.craft(nonce);
+    }
+
+    /// Gives the next nonce to the first request, unless an earlier one is not in the pool yet.
+    pub(super) fn start_next(&mut self, now: Instant) {
+        let is_unaccepted = |slot: &NonceSlot| slot.owner.is_some() && !slot.accepted;
+        if self.phase != SendPhase::Running || self.slots.values().any(is_unaccepted) {
+            return;
+        }
+        let Some(class) = self.queue.front().map(|waiting| waiting.class) else {
+            return;
+        };
+        let owned = || self.slots.values().filter(|slot| slot.owner.is_some());
+        // Pools take one class at a time from an account.
+        if owned().any(|slot| slot.mined.is_none() && slot.class() != Some(class)) {
+            return;
+        }
+        let is_fresh = |at: Instant| at + self.settings.times.receipts > now;
+        if owned().next().is_none() && !self.polled_at.is_some_and(is_fresh) {
+            if !self.poll_failed && self.polling.is_none() {
+                self.poll_by(now);
+            }
+            return;
+        }
+        let Some(waiting) = self.queue.pop_front() else {
+            return;
+        };
+        let vacant = self
+            .slots
+            .iter()
+            .find(|(_, slot)| slot.owner.is_none() && slot.mined.is_none());
+        let nonce = vacant.map_or(self.next, |(nonce, _)| *nonce);
+        self.next = self.next.max(nonce + 1);
+        let owner = SlotOwner {
+            work: SendWork::Request(waiting.id),
+            class,
+            deadline: waiting.deadline,
+            mempool_deadline: Some(now + self.settings.times.not_in_mempool),
+        };
+        let slot = self.slots.entry(nonce).or_default();
+        slot.own(owner, now + self.settings.times.resubmission);
+        self.craft(nonce);
+    }
+}

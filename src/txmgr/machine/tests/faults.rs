@@ -1,0 +1,278 @@
+//! Each fault of L1 that batcher and proposer must survive, by itself.
+
+use super::{world::World, *};
+
+const GWEI: u128 = 1_000_000_000;
+
+#[test]
+fn fees_times_ten_in_one_block_cost_one_replacement() {
+    for class in [TxClass::Calldata, TxClass::Blob] {
+        let mut world = World::new(settings());
+        (world.base_fee, world.blob_base_fee) = (30 * GWEI, 5 * GWEI);
+        let id = world.submit(class);
+        world.run(1);
+        world.base_fee *= 10;
+        world.blob_base_fee *= 10;
+        world.mine_blocks(4);
+        assert_eq!(world.pool_data(), [id], "it pays too little");
+        for _ in 0..10 {
+            world.mine();
+            world.run(2);
+        }
+        assert!(world.done.contains_key(&id), "{class:?}: {:?}", world.log);
+        let mined = &world.signed[&world.done[&id].hash];
+        assert!(mined.caps.fee >= 2 * world.base_fee);
+        assert!(class == TxClass::Calldata || mined.caps.blob_fee >= Some(2 * world.blob_base_fee));
+        assert_eq!(world.signed.len(), 2, "the first one and its replacement");
+    }
+}
+
+#[test]
+fn a_pool_that_is_full_for_some_seconds_costs_nothing() {
+    let mut world = World::new(settings());
+    world.run(2);
+    world.refuse = Some("txpool is full".into());
+    let ids = calldata(&mut world, 2);
+    world.run(8);
+    world.refuse = None;
+    world.run(3);
+    assert_eq!(world.pool_data(), ids);
+    world.mine_blocks(4);
+    assert_eq!((world.done.len(), world.failed.len()), (2, 0));
+}
+
+/// The endpoint is wrong, or another one has a block that this one will have soon.
+#[test]
+fn a_nonce_that_is_called_too_low_and_is_unused_is_offered_again() {
+    let mut world = World::new(settings());
+    world.run(2);
+    world.refuse = Some("nonce too low: next nonce 5, tx nonce 0".into());
+    let ids = calldata(&mut world, 2);
+    world.run(20);
+    world.refuse = None;
+    world.run(3);
+    assert_eq!(world.pool_data(), ids);
+    world.mine_blocks(4);
+    assert_eq!((world.done.len(), world.failed.len()), (2, 0));
+    assert_eq!(world.stopped, None);
+}
+
+/// The answer to the publication was lost, and so a later one says `nonce too low`.
+#[test]
+fn a_nonce_that_our_own_transaction_has_used_is_confirmed() {
+    let mut world = World::new(settings());
+    world.run(2);
+    world.loses_answers = true;
+    let id = world.submit(TxClass::Calldata);
+    world.run(1);
+    world.mine();
+    world.loses_answers = false;
+    world.mine_blocks(4);
+    assert!(world.done.contains_key(&id), "{:?}", world.failed);
+}
+
+#[test]
+fn a_transaction_that_vanishes_again_and_again_is_published_until_it_is_mined() {
+    for class in [TxClass::Calldata, TxClass::Blob] {
+        let mut world = World::new(settings());
+        let id = world.submit(class);
+        for _ in 0..4 {
+            world.run(7);
+            assert_eq!(world.pool_data(), [id]);
+            world.pool.clear();
+        }
+        world.run(7);
+        world.mine_blocks(4);
+        assert!(world.done.contains_key(&id), "{:?}", world.log);
+    }
+}
+
+#[test]
+fn reorgs_of_every_depth_leave_what_is_in_flight_to_be_mined() {
+    for depth in 1..=64 {
+        for reinjects in [false, true] {
+            let mut world = World::new(settings());
+            for _ in 0..64 {
+                calldata(&mut world, 1);
+                world.run(1);
+                world.mine();
+            }
+            world.run(6);
+            let open = calldata(&mut world, 3);
+            world.run(1);
+            world.mine();
+            world.run(3);
+            world.reorg(depth, reinjects);
+            for _ in 0..40 {
+                world.run(3);
+                world.mine();
+            }
+            world.run(3);
+            assert_eq!(world.stopped, None, "{depth}");
+            let chain = world.chain_data();
+            let is_there = |id: &u64| world.done.contains_key(id) && chain.contains(id);
+            assert!(open.iter().all(is_there), "{depth}: {:?}", world.failed);
+        }
+    }
+}
+
+#[test]
+fn endpoints_that_disagree_by_some_blocks_do_no_harm() {
+    for behind in 1..=4 {
+        let mut world = World::new(settings());
+        let mut ids = Vec::new();
+        for second in 0..90 {
+            // Each second another endpoint answers.
+            world.behind = if second % 2 == 0 { behind } else { 0 };
+            if second % 6 == 0 {
+                ids.extend(calldata(&mut world, 1));
+            }
+            world.run(1);
+            if second % 2 == 0 {
+                world.mine();
+            }
+        }
+        world.behind = 0;
+        world.mine_blocks(12);
+        assert_eq!(world.stopped, None, "{behind}");
+        assert_eq!(world.done.len() + world.failed.len(), ids.len());
+        let chain = world.chain_data();
+        let of_requests: Vec<u64> = chain.into_iter().filter(|data| *data != 0).collect();
+        let done: Vec<u64> = world.done.keys().copied().collect();
+        assert_eq!(of_requests, done, "{behind}: in order, none twice");
+        assert_eq!(world.failed.len(), 0, "{behind}: {:?}", world.failed);
+    }
+}
+
+#[test]
+fn an_l1_that_is_away_for_an_hour_costs_no_transaction_in_its_pool_and_no_busy_waiting() {
+    let mut world = World::new(settings());
+    world.stuck = true;
+    let sent = calldata(&mut world, 2);
+    world.run(2);
+    world.reachable = false;
+    let late = world.submit(TxClass::Calldata);
+    let back = world.now + Duration::from_secs(3_600);
+    let mut steps = 0;
+    while world.now < back {
+        let next = world.machine.wakeup().expect("something is open");
+        assert!(next >= world.now, "time goes on");
+        world.now = next.max(world.now + Duration::from_millis(1));
+        world.event(SendEvent::Tick);
+        steps += 1;
+    }
+    assert!(steps < 5 * 3_600, "{steps} steps in an hour");
+    assert_eq!(world.failed.keys().copied().collect::<Vec<_>>(), [late]);
+    (world.reachable, world.stuck) = (true, false);
+    let again = world.submit(TxClass::Calldata);
+    world.run(3);
+    world.mine_blocks(5);
+    world.mine_blocks(5);
+    assert_eq!(world.chain_data(), [sent, vec![again]].concat());
+    assert_eq!(world.done.len(), 3);
+}
+
+/// A request that has no nonce yet needs the account's state, which L1 does not tell.
+#[test]
+fn a_request_that_waits_for_an_l1_that_is_away_asks_at_the_interval_of_retries() {
+    let mut world = World::new(settings());
+    world.run(2);
+    world.reachable = false;
+    world.now += Duration::from_secs(60);
+    let id = world.submit(TxClass::Calldata);
+    let back = world.now + Duration::from_secs(3_600);
+    let mut steps = 0;
+    while world.now < back {
+        world.now = world.machine.wakeup().expect("it asks again");
+        world.event(SendEvent::Tick);
+        steps += 1;
+    }
+    assert!(steps <= 3_601, "{steps} steps in an hour");
+    assert!(
+        world.failed.is_empty(),
+        "it has no nonce that could be lost"
+    );
+    world.reachable = true;
+    world.run(3);
+    world.mine_blocks(4);
+    assert!(world.done.contains_key(&id));
+}
+
+/// A predecessor's transaction blocks the account, and the filler for its nonce is not signed.
+#[test]
+fn a_filler_that_is_not_signed_is_no_busy_waiting() {
+    let mut world = World::new(settings());
+    world.foreign(0, TxClass::Blob);
+    world.stuck = true;
+    let id = world.submit(TxClass::Calldata);
+    while world.signed.is_empty() {
+        world.run(1);
+    }
+    world.signs = false;
+    world.run(5);
+    assert!(world.said("blocks the account"), "{:?}", world.log);
+    let back = world.now + Duration::from_secs(3_600);
+    let mut steps = 0;
+    while world.now < back {
+        let next = world.machine.wakeup().expect("something is open");
+        world.now = next.max(world.now + Duration::from_millis(1));
+        world.event(SendEvent::Tick);
+        steps += 1;
+    }
+    assert!(steps < 2 * 3_600, "{steps} steps in an hour");
+    (world.signs, world.stuck) = (true, false);
+    world.run(6);
+    world.mine_blocks(6);
+    world.mine_blocks(6);
+    assert!(world.done.contains_key(&id), "{:?}", world.log);
+}
+
+/// The answer was lost, and a pool said that the other type blocks the account.
+#[test]
+fn a_request_whose_nonce_was_to_be_filled_counts_if_it_was_mined_after_all() {
+    let mut world = World::new(settings());
+    world.run(2);
+    world.loses_answers = true;
+    let id = world.submit(TxClass::Calldata);
+    world.loses_answers = false;
+    world.refuse = Some("address already reserved".into());
+    world.run(4);
+    assert!(world.said("blocks the account"), "{:?}", world.log);
+    world.refuse = None;
+    world.mine();
+    world.mine_blocks(6);
+    assert!(world.done.contains_key(&id));
+    assert_eq!(world.chain_data(), [id], "once");
+}
+
+/// They were given up, and were mined before the first request.
+#[test]
+fn a_request_follows_a_predecessors_transactions_at_once() {
+    let mut world = World::new(settings());
+    world.foreign(0, TxClass::Calldata);
+    world.foreign(1, TxClass::Calldata);
+    world.stuck = true;
+    world.run(30);
+    assert!(world.machine.is_settled());
+    world.stuck = false;
+    world.mine();
+    let id = world.submit(TxClass::Calldata);
+    world.run(2);
+    assert_eq!(world.pool_data(), [id]);
+    assert_eq!(world.signed.len(), 1, "no nonce was tried in vain");
+}
+
+#[test]
+fn nothing_is_begun_while_a_signer_is_away_and_everything_after_it() {
+    let mut world = World::new(settings());
+    world.run(2);
+    world.signs = false;
+    let ids = calldata(&mut world, 3);
+    world.run(12);
+    assert!(world.pool.is_empty() && world.failed.is_empty());
+    world.signs = true;
+    world.run(6);
+    assert_eq!(world.pool_data(), ids);
+    world.mine_blocks(4);
+    assert_eq!(world.done.len(), 3);
+}

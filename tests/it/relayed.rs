@@ -1,0 +1,88 @@
+//! Batcher and proposer as processes, with everything that can go wrong around them: L1, rollup node
+//! and execution client of a local network each behind a relay that gives wrong answers by order.
+//! No block is lost, a lasting cause is logged once, and all goes on by itself.
+
+mod l1;
+mod l2;
+mod links;
+mod metrics;
+mod own;
+mod relay;
+mod stop;
+
+use crate::{
+    batcher::{PATIENCE, becomes_safe, network, rollup_rpc},
+    net::{Devnet, head},
+    posting::process::{BATCHER, BatcherLinks, BatcherProcess},
+};
+use relay::{Relay, RelayFault};
+
+/// A network whose batcher sees it through relays.
+struct RelayedNetwork {
+    net: Devnet,
+    l1: Relay,
+    l2: Relay,
+    rollup: Relay,
+}
+
+impl RelayedNetwork {
+    fn start() -> Self {
+        let net = network();
+        Self {
+            l1: Relay::start(&net.l1().http),
+            l2: Relay::start(&net.sequencer().http),
+            rollup: Relay::start(&rollup_rpc(&net)),
+            net,
+        }
+    }
+
+    fn setting(&self) -> BatcherLinks {
+        BatcherLinks {
+            l1: self.l1.url.clone(),
+            l2: self.l2.url.clone(),
+            rollup: self.rollup.url.clone(),
+            key: self.net.accounts[BATCHER].key_hex(),
+            dir: self.net.dir.clone(),
+        }
+    }
+
+    /// A batcher with short channels.
+    fn batcher(&self, options: &[&str]) -> BatcherProcess {
+        let usual = [
+            "--max-channel-duration=1",
+            "--txmgr.rebroadcast-interval=1s",
+            "--txmgr.retry-interval=200ms",
+            "--network-timeout=2s",
+        ];
+        let options = [&usual[..], options].concat();
+        BatcherProcess::start(&self.setting(), "batcher", &options)
+    }
+
+    /// Number of the sequencer's newest block.
+    fn newest(&self) -> u64 {
+        head(&self.net.sequencer().http).expect("a head")
+    }
+
+    /// Everything that the sequencer has made until now becomes safe, and some blocks at least.
+    fn all_becomes_safe(&self) {
+        becomes_safe(&self.net, self.newest().max(5));
+    }
+}
+
+/// Warnings and errors of a log without their times; a cause that lasts must not repeat.
+fn warnings(log: &str) -> Vec<String> {
+    let is_warning = |line: &&str| line.contains("WARN") || line.contains("ERROR");
+    let text = |line: &str| {
+        let at = line.find("WARN").or_else(|| line.find("ERROR"));
+        line[at.unwrap_or_default()..].to_owned()
+    };
+    log.lines().filter(is_warning).map(text).collect()
+}
+
+/// Panics if the same warning stands in the log twice.
+fn has_each_warning_once(log: &str) {
+    let mut all = warnings(log);
+    all.sort();
+    let twice: Vec<_> = all.windows(2).filter(|pair| pair[0] == pair[1]).collect();
+    assert!(twice.is_empty(), "{twice:#?}");
+}

@@ -1,0 +1,127 @@
+//! Answers of L1 by order.
+
+use super::*;
+use crate::batcher::{FreshReplica, LARGE, safe};
+use crate::net::{number, wait};
+use crate::posting::load::load;
+use serde_json::{Value, json};
+use std::time::Duration;
+
+const SEND: &str = "eth_sendRawTransaction";
+
+/// Answers to publications, and how often each is given.
+const ANSWERS: [(RelayFault, usize); 7] = [
+    (RelayFault::Error(-32000, "txpool is full"), 3),
+    (
+        RelayFault::Error(-32000, "nonce too low: next nonce 9000, tx nonce 1"),
+        2,
+    ),
+    (
+        RelayFault::Error(-32000, "replacement transaction underpriced"),
+        1,
+    ),
+    (RelayFault::Error(-32000, "already known"), 1),
+    (RelayFault::Error(-32000, "address already reserved"), 3),
+    (RelayFault::Status(429), 2),
+    (RelayFault::Vanish, 2),
+];
+
+fn times_ten(fee: &mut Value) {
+    *fee = json!(format!("{:#x}", 10 * number(fee)));
+}
+
+#[test]
+fn each_answer_of_l1_is_survived_and_every_block_becomes_safe() {
+    let world = RelayedNetwork::start();
+    let batcher = world.batcher(&[]);
+    world.all_becomes_safe();
+    let mut read = 0;
+    for (fault, times) in ANSWERS {
+        world.l1.order(SEND, fault, times);
+        wait("the order to be carried out", PATIENCE, || {
+            world.l1.is_done().then_some(())
+        });
+        world.all_becomes_safe();
+        let log = batcher.log();
+        has_each_warning_once(&log[read..]);
+        read = log.len();
+    }
+    // Fees times ten, once before a transaction, and once before its replacement.
+    world.l1.order(SEND, RelayFault::Vanish, 1);
+    let change = |block: &mut Value| times_ten(&mut block["baseFeePerGas"]);
+    world
+        .l1
+        .order("eth_getBlockByNumber", RelayFault::Change(change), 20);
+    world
+        .l1
+        .order("eth_blobBaseFee", RelayFault::Change(times_ten), 20);
+    wait("the orders to be carried out", PATIENCE, || {
+        world.l1.is_done().then_some(())
+    });
+    world.all_becomes_safe();
+    has_each_warning_once(&batcher.log()[read..]);
+    batcher.stop();
+    FreshReplica::derives(&world.net, safe(&world.net));
+}
+
+#[test]
+fn an_l1_that_is_away_for_a_while_loses_nothing_and_is_one_warning_of_each_part() {
+    let world = RelayedNetwork::start();
+    let batcher = world.batcher(&["--resubmission-timeout=3s"]);
+    world.all_becomes_safe();
+    for fault in [RelayFault::Silence, RelayFault::Status(503)] {
+        world.l1.always("", fault);
+        std::thread::sleep(Duration::from_secs(8));
+        world.l1.clear();
+        world.all_becomes_safe();
+    }
+    has_each_warning_once(&batcher.log());
+    batcher.says("Failed to query L1 tip");
+    batcher.says("the cause of a warning is over");
+}
+
+#[test]
+fn two_endpoints_of_l1_that_disagree_cost_nothing() {
+    let world = RelayedNetwork::start();
+    let batcher = world.batcher(&["--num-confirmations=3"]);
+    world.all_becomes_safe();
+    world.l1.alternate(RelayFault::Behind(2));
+    for round in 0..3 {
+        load(&world.net, 1, 10, LARGE);
+        world.all_becomes_safe();
+    }
+    world.l1.clear();
+    world.all_becomes_safe();
+    has_each_warning_once(&batcher.log());
+    batcher.stop();
+    FreshReplica::derives(&world.net, safe(&world.net));
+}
+
+/// 25 transactions of 20 kB in a block, which nobody can compress: L1 takes 4 kB a transaction.
+#[test]
+fn a_block_that_l1_cannot_hold_in_one_transaction_goes_out_in_several() {
+    let world = RelayedNetwork::start();
+    for mode in [
+        [
+            "--max-l1-tx-size-bytes=40000",
+            "--data-availability-type=calldata",
+        ],
+        ["--target-num-frames=1", "--data-availability-type=blobs"],
+    ] {
+        let nonce = number(&crate::net::ask(
+            &world.net.sequencer().http,
+            "eth_getTransactionCount",
+            json!([world.net.accounts[1].address, "latest"]),
+        ));
+        load(&world.net, 1, 20, LARGE);
+        let batcher = world.batcher(&mode);
+        world.all_becomes_safe();
+        batcher.stop();
+        let log = batcher.log();
+        let closed = log.lines().filter(|line| line.contains("Channel closed"));
+        let field = crate::posting::process::field;
+        let is_large = |line: &str| field(line, "blocks") == 1 && field(line, "num_frames") > 1;
+        assert!(closed.into_iter().any(is_large), "{log}");
+    }
+    FreshReplica::derives(&world.net, safe(&world.net));
+}

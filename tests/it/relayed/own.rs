@@ -1,0 +1,54 @@
+//! Keys and accounts that are not right.
+
+use super::*;
+use crate::{
+    batcher::{FreshReplica, safe},
+    net::wait,
+};
+
+#[test]
+fn a_key_that_is_not_the_batchers_and_an_empty_account_are_a_sentence_each_at_start() {
+    let world = RelayedNetwork::start();
+    let not_batcher = "is not the batcher of SystemConfig: L2 ignores its batches";
+    let empty = "has no ether on L1, so nothing can be posted";
+    let mut setting = world.setting();
+    setting.key = world.net.accounts[2].key_hex();
+    let funded = BatcherProcess::spawn(&setting, "funded", &[]);
+    funded.says(not_batcher);
+    setting.key = "0x".to_owned() + &"42".repeat(32);
+    let unfunded = BatcherProcess::spawn(&setting, "unfunded", &[]);
+    unfunded.says(not_batcher);
+    unfunded.says(empty);
+    let right = world.batcher(&[]);
+    world.all_becomes_safe();
+    world.all_becomes_safe();
+    assert_eq!((funded.count(not_batcher), funded.count(empty)), (1, 0));
+    assert_eq!((unfunded.count(not_batcher), unfunded.count(empty)), (1, 1));
+    assert_eq!((right.count(not_batcher), right.count(empty)), (0, 0));
+    has_each_warning_once(&unfunded.log());
+}
+
+#[test]
+fn one_of_two_batchers_with_the_same_key_says_so_and_stops() {
+    let world = RelayedNetwork::start();
+    let options = ["--max-channel-duration=1"];
+    let start = |name: &str| BatcherProcess::spawn(&world.setting(), name, &options);
+    let mut batchers = [start("first"), start("second")];
+    let (ended, status) = wait("one to stop", PATIENCE, || {
+        let mut ended = batchers.iter_mut().enumerate().filter_map(|(index, one)| {
+            let status = one.process.child.try_wait().expect("a child")?;
+            Some((index, status))
+        });
+        ended.next()
+    });
+    assert!(!status.success());
+    let sentence = "another process has the same key; stop one of them, then start this one again";
+    let log = batchers[ended].log();
+    assert!(log.contains(sentence), "{log}");
+    // Whether the other one has stopped too or not: one alone goes on.
+    drop(batchers);
+    let alone = world.batcher(&[]);
+    world.all_becomes_safe();
+    alone.stop();
+    FreshReplica::derives(&world.net, safe(&world.net));
+}

@@ -1,0 +1,238 @@
+//! A JSON-RPC server before a real one, which gives wrong answers by order and passes everything
+//! else on.
+
+use crate::net::{call, number, post};
+use serde_json::{Value, json};
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    net::{TcpListener, TcpStream},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+/// A wrong answer to one call.
+#[derive(Clone, Copy)]
+pub enum RelayFault {
+    /// A JSON-RPC error; the call is not passed on.
+    Error(i32, &'static str),
+    /// The answer to a transaction that is not passed on: it vanishes.
+    Vanish,
+    /// The answer, changed.
+    Change(fn(&mut Value)),
+    /// The answer as it was so many L1 blocks ago.
+    Behind(u64),
+    /// The whole request is answered with this HTTP status.
+    Status(u16),
+    /// The whole request is not answered.
+    Silence,
+}
+
+/// A fault that is ordered.
+struct RelayOrder {
+    /// Any method if empty.
+    method: &'static str,
+    fault: RelayFault,
+    /// Calls that it is left for.
+    left: usize,
+    /// One request of two.
+    alternates: bool,
+    /// Requests so far.
+    turn: usize,
+}
+
+#[derive(Default)]
+struct RelayState {
+    upstream: String,
+    orders: Vec<RelayOrder>,
+}
+
+/// A running relay, until the process ends.
+pub struct Relay {
+    pub url: String,
+    state: Arc<Mutex<RelayState>>,
+}
+
+impl Relay {
+    pub fn start(upstream: &str) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let url = format!("http://{}", listener.local_addr().expect("an address"));
+        let state = Arc::new(Mutex::new(RelayState {
+            upstream: upstream.into(),
+            ..RelayState::default()
+        }));
+        let shared = state.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let shared = shared.clone();
+                // A client that hangs up is no concern of the server.
+                std::thread::spawn(move || serve(stream, &shared).ok());
+            }
+        });
+        Self { url, state }
+    }
+
+    /// The next `times` calls of a method (any if empty) fail.
+    pub fn order(&self, method: &'static str, fault: RelayFault, times: usize) {
+        self.add(method, fault, times, false);
+    }
+
+    /// Every second request fails, until [`Relay::clear`].
+    pub fn alternate(&self, fault: RelayFault) {
+        self.add("", fault, usize::MAX, true);
+    }
+
+    /// Every call of a method (any if empty) fails, until [`Relay::clear`].
+    pub fn always(&self, method: &'static str, fault: RelayFault) {
+        self.add(method, fault, usize::MAX, false);
+    }
+
+    fn add(&self, method: &'static str, fault: RelayFault, left: usize, alternates: bool) {
+        let mut state = self.state.lock().expect("no panic");
+        state.orders.push(RelayOrder {
+            method,
+            fault,
+            left,
+            alternates,
+            turn: 0,
+        });
+    }
+
+    /// Whether every order was carried out.
+    pub fn is_done(&self) -> bool {
+        self.state.lock().expect("no panic").orders.is_empty()
+    }
+
+    pub fn clear(&self) {
+        self.state.lock().expect("no panic").orders.clear();
+    }
+}
+
+impl RelayState {
+    /// The fault for a call, if one is ordered. `is_first` of its request: all calls of a request
+    /// take the same turn.
+    fn fault(&mut self, method: &str, is_first: bool) -> Option<RelayFault> {
+        let fits = |order: &RelayOrder| order.method.is_empty() || order.method == method;
+        let at = self.orders.iter().position(fits)?;
+        let order = &mut self.orders[at];
+        order.turn += usize::from(is_first);
+        if order.alternates && order.turn.is_multiple_of(2) {
+            return None;
+        }
+        let fault = order.fault;
+        order.left -= 1;
+        if order.left == 0 {
+            self.orders.remove(at);
+        }
+        Some(fault)
+    }
+}
+
+/// Answers one request.
+fn serve(stream: TcpStream, state: &Mutex<RelayState>) -> std::io::Result<()> {
+    let mut reader = BufReader::new(stream);
+    let (mut line, mut length) = (String::new(), 0);
+    while reader.read_line(&mut line)? > 2 {
+        let header = line.to_ascii_lowercase();
+        if let Some(value) = header.strip_prefix("content-length:") {
+            length = value.trim().parse().expect("a length");
+        }
+        line.clear();
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body)?;
+    let request: Value = serde_json::from_slice(&body).expect("JSON");
+    let calls = match &request {
+        Value::Array(calls) => calls.clone(),
+        call => vec![call.clone()],
+    };
+    let (upstream, faults) = {
+        let mut state = state.lock().expect("no panic");
+        let method = |call: &Value| call["method"].as_str().unwrap_or_default().to_owned();
+        let indexed = calls.iter().enumerate();
+        let faults = indexed.map(|(index, call)| state.fault(&method(call), index == 0));
+        let faults: Vec<_> = faults.collect();
+        (state.upstream.clone(), faults)
+    };
+    for fault in faults.iter().flatten() {
+        match fault {
+            RelayFault::Status(status) => {
+                let response = response(*status, "");
+                return reader.into_inner().write_all(response.as_bytes());
+            }
+            RelayFault::Silence => {
+                std::thread::sleep(Duration::from_secs(30));
+                return Ok(());
+            }
+            _ => {}
+        }
+    }
+    let answers = calls.iter().zip(&faults);
+    let answers: Vec<Value> = answers
+        .map(|(call, fault)| answer(&upstream, call, *fault))
+        .collect::<std::io::Result<_>>()?;
+    let body = match request {
+        Value::Array(_) => Value::from(answers),
+        _ => answers.into_iter().next().unwrap_or_default(),
+    };
+    let response = response(200, &body.to_string());
+    reader.into_inner().write_all(response.as_bytes())
+}
+
+/// The answer to one call.
+fn answer(upstream: &str, request: &Value, fault: Option<RelayFault>) -> std::io::Result<Value> {
+    let result = |value: Value| json!({ "jsonrpc": "2.0", "id": request["id"], "result": value });
+    let passed_on = |request: &Value| -> std::io::Result<Value> {
+        let (_, body) = post(upstream, &request.to_string())?;
+        Ok(serde_json::from_str(&body)?)
+    };
+    Ok(match fault {
+        Some(RelayFault::Error(code, message)) => {
+            let error = json!({ "code": code, "message": message });
+            json!({ "jsonrpc": "2.0", "id": request["id"], "error": error })
+        }
+        Some(RelayFault::Vanish) => result(json!(alloy_primitives::B256::repeat_byte(7))),
+        Some(RelayFault::Change(change)) => {
+            let mut answer = passed_on(request)?;
+            change(&mut answer["result"]);
+            answer
+        }
+        Some(RelayFault::Behind(blocks)) => behind(upstream, request, blocks, passed_on)?,
+        _ => passed_on(request)?,
+    })
+}
+
+/// The answer of an L1 that lacks the newest blocks.
+fn behind(
+    upstream: &str,
+    request: &Value,
+    blocks: u64,
+    passed_on: impl Fn(&Value) -> std::io::Result<Value>,
+) -> std::io::Result<Value> {
+    let head = call(upstream, "eth_blockNumber", json!([])).map_or(0, |head| number(&head));
+    let head = head.saturating_sub(blocks);
+    let mut request = request.clone();
+    for param in request["params"].as_array_mut().into_iter().flatten() {
+        if param == "latest" {
+            *param = json!(format!("{head:#x}"));
+        }
+    }
+    let mut answer = passed_on(&request)?;
+    match request["method"].as_str() {
+        Some("eth_blockNumber") => answer["result"] = json!(format!("{head:#x}")),
+        Some("eth_getTransactionReceipt") => {
+            let block = &answer["result"]["blockNumber"];
+            if block.is_string() && number(block) > head {
+                answer["result"] = Value::Null;
+            }
+        }
+        _ => {}
+    }
+    Ok(answer)
+}
+
+fn response(status: u16, body: &str) -> String {
+    let length = body.len();
+    format!(
+        "HTTP/1.1 {status} x\r\ncontent-type: application/json\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}"
+    )
+}
