@@ -67,11 +67,6 @@ fn a_status_without_heads_or_from_the_past_changes_nothing() {
         now: 0,
     };
     assert_eq!(decided(&known, &held), SyncDecision::Wait(reversed));
-    let later = OutOfSync::Reversed {
-        before: 100,
-        now: 7,
-    };
-    assert_eq!(later.cause(), reversed.cause(), "one warning for both");
     assert_eq!(
         decided(&status, &held),
         SyncDecision::Prune,
