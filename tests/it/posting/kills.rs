@@ -19,7 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(300);
 /// The account that the network's proposer has.
 const PROPOSER: usize = 8;
 /// Bytes of a transaction of the load.

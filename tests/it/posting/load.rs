@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
 
 /// A transaction with this many random bytes.
 pub fn large(account: &Account, chain_id: u64, nonce: u64, bytes: usize) -> Bytes {

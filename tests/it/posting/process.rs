@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
 /// The account that a development network's SystemConfig names as the sender of batches.
 pub const BATCHER: usize = 9;
 

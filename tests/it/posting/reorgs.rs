@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use starling::{clock, devnet::genesis::L2_CHAIN_ID};
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(180);
+const PATIENCE: Duration = Duration::from_secs(300);
 /// Depths of the first reorgs; further ones are spread over 1 to 64.
 const DEPTHS: [u64; 4] = [1, 5, 20, 64];
 const DEEPEST: u64 = 64;

@@ -12,7 +12,7 @@ use nix::sys::signal::Signal;
 use serde_json::json;
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
 /// Bytes of a transaction of the load.
 const LARGE: usize = 4_000;
 
