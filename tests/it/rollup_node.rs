@@ -140,7 +140,8 @@ fn either_process_of_a_pair_is_killed_and_the_chain_is_the_same() {
             rollup.check();
             safe(&rollup).filter(|safe| *safe > 0)
         });
-        assert!(back >= number, "the safe head steps back to {back}");
+        // Blocks of the L1 block that was being derived are not recorded yet.
+        assert!(back + 30 > number, "the safe head steps back to {back}");
     }
     until_safe(&mut rollup, 296);
     chain.recording.check_at(&core.url, &rollup.url);
