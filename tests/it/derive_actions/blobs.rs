@@ -90,10 +90,7 @@ impl BlobWorld {
         let before = self.world.author.head().number();
         self.set([BeaconFault::NotFound; 2]);
         self.mine_in_blobs();
-        wait("requests for blobs", PATIENCE, || {
-            let asked = self.beacons.each_ref().map(StandInBeacon::requests);
-            asked.iter().all(|requests| *requests > 0).then_some(())
-        });
+        self.wait_for_requests();
         self.world.l1.rewind(self.world.l1.height() - 1);
         self.world.l1.mine_to(self.world.l1.height() + 2);
         self.world.author.rewind(before);
@@ -104,6 +101,14 @@ impl BlobWorld {
         let call = self.world.post_span(&blocks);
         self.world.l1.mine(&[call]);
         self.world.settle();
+    }
+
+    /// Waits until both beacon nodes were asked for blobs since their fault was set.
+    fn wait_for_requests(&self) {
+        wait("requests for blobs", PATIENCE, || {
+            let asked = self.beacons.each_ref().map(StandInBeacon::requests);
+            asked.iter().all(|requests| *requests > 0).then_some(())
+        });
     }
 
     /// The safe head moves on, since one right answer is enough.

@@ -106,7 +106,7 @@ impl BatcherProcess {
     }
 
     /// Waits until the RPC answers.
-    fn is_up(&mut self) {
+    pub fn is_up(&mut self) {
         wait("the batcher's RPC", PATIENCE, || {
             if let Ok(Some(status)) = self.process.child.try_wait() {
                 panic!("the batcher ended with {status}");

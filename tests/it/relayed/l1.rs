@@ -86,7 +86,7 @@ fn two_endpoints_of_l1_that_disagree_cost_nothing() {
     let batcher = world.batcher(&["--num-confirmations=3"]);
     world.all_becomes_safe();
     world.l1.alternate(RelayFault::Behind(2));
-    for round in 0..3 {
+    for _ in 0..3 {
         load(&world.net, 1, 10, LARGE);
         world.all_becomes_safe();
     }
@@ -108,11 +108,6 @@ fn a_block_that_l1_cannot_hold_in_one_transaction_goes_out_in_several() {
         ],
         ["--target-num-frames=1", "--data-availability-type=blobs"],
     ] {
-        let nonce = number(&crate::net::ask(
-            &world.net.sequencer().http,
-            "eth_getTransactionCount",
-            json!([world.net.accounts[1].address, "latest"]),
-        ));
         load(&world.net, 1, 20, LARGE);
         let batcher = world.batcher(&mode);
         world.all_becomes_safe();

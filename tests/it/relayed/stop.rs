@@ -15,7 +15,7 @@ const OPEN: [&str; 2] = ["--data-availability-type=blobs", "--target-num-frames=
 #[test]
 fn a_stop_goes_on_when_its_caller_hangs_up() {
     let world = RelayedNetwork::start();
-    let batcher = BatcherProcess::spawn(&world.setting(), "batcher", &OPEN);
+    let mut batcher = BatcherProcess::spawn(&world.setting(), "batcher", &OPEN);
     batcher.is_up();
     batcher.says("Created channel");
     let loaded = world.newest() - 1;
