@@ -83,14 +83,14 @@ mod tests {
         };
         let newest: Vec<u64> = (5..BLOCKS as u64 + 5).rev().collect();
         assert_eq!(numbers(&rejected), newest);
-        rejected.add(block(100, BYTES - 1_000));
+        rejected.add(block(100, BYTES - 100_000));
         assert_eq!(numbers(&rejected)[0], 100);
         assert!(rejected.bytes <= BYTES);
         rejected.add(block(101, BYTES + 1));
         assert_eq!(numbers(&rejected)[0], 100);
         assert!(
             rejected
-                .get(&block(100, BYTES - 1_000).payload.hash)
+                .get(&block(100, BYTES - 100_000).payload.hash)
                 .is_some()
         );
     }

@@ -8,7 +8,24 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 /// Cases whose expected result no current geth prints, with the reason.
-const EXCEPTIONS: [(&str, &str); 0] = [];
+const EXCEPTIONS: [(&str, &str); 4] = [
+    (
+        "call_tracer_legacy/selfdestruct.json",
+        "geth's tracer in JavaScript left out the gas of a SELFDESTRUCT, and printed empty output",
+    ),
+    (
+        "prestate_tracer/simple.json",
+        "geth no longer prints accounts that do not exist, such as this block's miner",
+    ),
+    (
+        "call_tracer_flat/callcode_precompiled_throw.json",
+        "revm does not say why a precompile failed",
+    ),
+    (
+        "call_tracer_flat/failed_deposit.json",
+        "a deposit that fails before it runs has the frame of its call here",
+    ),
+];
 
 /// A number as Go's readers take it: hexadecimal or decimal, as text or not.
 fn big(value: &Value) -> U256 {
@@ -58,6 +75,8 @@ fn spec_id(config: &Value, number: u64, time: u64) -> SpecId {
         (by_number("londonBlock"), SpecId::LONDON),
         (by_number("berlinBlock"), SpecId::BERLIN),
         (by_number("istanbulBlock"), SpecId::ISTANBUL),
+        // Go reads members whatever their case, and one file makes use of it.
+        (by_number("IstanbulBlock"), SpecId::ISTANBUL),
         (by_number("petersburgBlock"), SpecId::PETERSBURG),
         (by_number("constantinopleBlock"), SpecId::CONSTANTINOPLE),
         (by_number("byzantiumBlock"), SpecId::BYZANTIUM),
@@ -154,6 +173,9 @@ fn flat(value: &Value) -> Value {
         _ => false,
     };
     let mut frame = value.as_object().cloned().unwrap_or_default();
+    if frame.get("subtraces") == Some(&json!(0)) {
+        frame.remove("subtraces");
+    }
     for name in [
         "blockHash",
         "blockNumber",
@@ -172,6 +194,8 @@ fn flat(value: &Value) -> Value {
             .collect();
         if name == "action" {
             members.remove("gasUsed");
+            // Newer versions of geth print it.
+            members.remove("creationMethod");
         }
         frame.insert(name.into(), Value::Object(members));
     }
