@@ -120,11 +120,18 @@ impl<'a> KeptNetwork<'a> {
         })
     }
 
+    /// Ends the network's own process, and waits for its nodes, which end with it. After a kill they
+    /// stop by themselves, the batcher when it has waited for L1.
     fn end(mut self, by: Signal) {
+        let info = self.info();
+        let nodes = info["nodes"].as_array().expect("nodes").iter();
+        let pids: Vec<u64> = nodes.filter_map(|node| node["pid"].as_u64()).collect();
         signal(self.child.id() as i32, by);
         let _ = self.child.wait();
-        // Its processes end with it.
-        std::thread::sleep(Duration::from_secs(1));
+        wait("the nodes to end", LIMIT, || {
+            let is_gone = |pid: &u64| !Path::new(&format!("/proc/{pid}")).exists();
+            pids.iter().all(is_gone).then_some(())
+        });
     }
 }
 
