@@ -65,7 +65,7 @@ fn serve(stream: TcpStream, upstream: &str, orders: &RelayOrders) -> std::io::Re
     }
     let mut body = vec![0; length];
     reader.read_exact(&mut body)?;
-    let request: Value = serde_json::from_slice(&body).expect("JSON");
+    let request: Value = serde_json::from_slice(&body)?;
     let answer = match &request {
         Value::Array(calls) => {
             let answers = calls.iter().map(|call| answer(call, upstream, orders));
