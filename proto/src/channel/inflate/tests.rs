@@ -83,7 +83,12 @@ fn sound_streams_give_the_bytes_that_zlib_reads() {
         let stream = encoder.finish().unwrap();
         let mut exact = GoInflate::new(stream.clone().into(), 2);
         assert!(all(|out| exact.read(out), 1_000) == text);
-        for cut in [stream.len() - 1, stream.len() - 5, stream.len() / 2, stream.len() / 5] {
+        for cut in [
+            stream.len() - 1,
+            stream.len() - 5,
+            stream.len() / 2,
+            stream.len() / 5,
+        ] {
             let cut = Bytes::copy_from_slice(&stream[..cut]);
             let mut exact = GoInflate::new(cut.clone().into(), 2);
             let mut whole = ZlibReader::new(cut.into()).unwrap();
