@@ -85,3 +85,28 @@ impl L1BlockData {
             + logs.sum::<usize>()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_of_either_contract_is_found_in_the_bloom() {
+        let watched = Watched {
+            inbox: Address::ZERO,
+            portal: Address::repeat_byte(1),
+            system_config: Address::repeat_byte(2),
+        };
+        let header = |address: Address, event: B256| {
+            let mut header = Header::default();
+            for input in [address.as_slice(), event.as_slice()] {
+                header.logs_bloom.accrue(BloomInput::Raw(input));
+            }
+            header
+        };
+        assert!(watched.may_have_logs(&header(watched.portal, DEPOSIT_EVENT)));
+        assert!(watched.may_have_logs(&header(watched.system_config, CONFIG_UPDATE_EVENT)));
+        assert!(!watched.may_have_logs(&header(Address::repeat_byte(3), DEPOSIT_EVENT)));
+        assert!(!watched.may_have_logs(&header(watched.portal, B256::ZERO)));
+    }
+}

@@ -149,3 +149,32 @@ impl L1Cause {
             .any(|text| message.contains("method") && message.contains(text))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_effect_of_a_failure_on_its_endpoint_follows_from_its_cause() {
+        let refused = |code| L1Cause::Refused {
+            code,
+            message: "no".into(),
+        };
+        for code in RATE_LIMIT_CODES {
+            assert_eq!(refused(code).fault(), Some(Fault::Busy(None)));
+            assert!(refused(code).is_pause() && !refused(code).may_be_size());
+        }
+        for code in [-32601, -32004] {
+            assert!(refused(code).is_unsupported() && !refused(code).may_be_size());
+            assert_eq!(refused(code).fault(), None, "the endpoint itself is fine");
+        }
+        for broken in [
+            L1Cause::Untrue("a lie".into()),
+            L1Cause::Malformed("no JSON".into()),
+            L1Cause::Transport("reset".into()),
+            L1Cause::Timeout,
+        ] {
+            assert_eq!(broken.fault(), Some(Fault::Broken), "{broken}");
+        }
+    }
+}

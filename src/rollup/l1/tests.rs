@@ -10,7 +10,8 @@ use super::{
 use alloy_consensus::{
     Eip658Value, Header, Receipt, ReceiptEnvelope, ReceiptWithBloom, proofs::calculate_receipt_root,
 };
-use alloy_primitives::LogData;
+use alloy_eips::eip2718::Encodable2718;
+use alloy_primitives::{B64, LogData};
 use serde_json::{Value, json};
 
 fn client(l1: &FakeL1) -> L1Client {
@@ -189,6 +190,10 @@ async fn a_block_that_proof_of_stake_does_not_allow_is_found_out() {
             ..sound.clone()
         },
         Header {
+            nonce: B64::repeat_byte(1),
+            ..sound.clone()
+        },
+        Header {
             ommers_hash: B256::ZERO,
             ..sound.clone()
         },
@@ -238,6 +243,33 @@ async fn receipts_of_every_type_are_checked_against_the_header() {
             L1Cause::Untrue(_)
         ));
     }
+}
+
+#[tokio::test]
+async fn encoded_receipts_are_checked_against_the_header() {
+    let l1 = FakeL1::start().await;
+    let (envelopes, _, header) = receipts();
+    let config = L1Config {
+        kind: RpcKind::DebugGeth,
+        ..L1Config::new(l1.url())
+    };
+    let (client, block) = (L1Client::new(&config).unwrap(), block(&header));
+    let encoded = envelopes
+        .iter()
+        .map(|receipt| Bytes::from(receipt.encoded_2718()));
+    let encoded: Vec<_> = encoded.collect();
+    let answer = |receipts: &[Bytes]| {
+        let mut state = l1.state.lock();
+        let answers = &mut state.answers;
+        answers.insert("debug_getRawReceipts", Ok(json!(receipts)));
+    };
+    answer(&encoded);
+    let found = client.receipts(&block).await.unwrap();
+    let logs: Vec<_> = found.iter().map(|(_, logs)| logs.len()).collect();
+    assert_eq!(logs, [0, 3, 0, 1, 2]);
+    answer(&encoded[1..]);
+    let cause = cause(client.receipts(&block).await);
+    assert!(matches!(cause, L1Cause::Untrue(_)), "{cause}");
 }
 
 #[tokio::test]

@@ -163,6 +163,32 @@ async fn the_proof_of_another_account_is_refused() {
     );
 }
 
+/// An account without code has no slots: the contract's address is wrong.
+#[tokio::test]
+async fn an_account_without_code_is_no_contract() {
+    let l1 = l1_with(SIGNER).await;
+    let account = TrieAccount {
+        nonce: 1,
+        balance: U256::from(5),
+        storage_root: EMPTY_ROOT_HASH,
+        code_hash: KECCAK256_EMPTY,
+    };
+    let (state_root, nodes) = fake::prove_account(CONTRACT, Some(account));
+    l1.set(&[alloy_consensus::Header {
+        state_root,
+        ..fake::header(7, B256::ZERO, 100, 1)
+    }]);
+    let proof = json!({
+        "address": CONTRACT, "balance": "0x5", "nonce": "0x1", "codeHash": KECCAK256_EMPTY, "storageHash": EMPTY_ROOT_HASH,
+        "accountProof": nodes, "storageProof": [{ "key": UNSAFE_BLOCK_SIGNER_SLOT, "value": "0x0", "proof": [] }],
+    });
+    let nobody = said(&l1, proof).await;
+    assert!(
+        matches!(&nobody, Err(L1Cause::Malformed(text)) if text.starts_with("no contract at")),
+        "{nobody:?}"
+    );
+}
+
 #[tokio::test]
 async fn huge_and_malformed_proofs_are_refused() {
     let l1 = l1_with(SIGNER).await;
