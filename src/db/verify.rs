@@ -105,7 +105,7 @@ fn check_table_files(store: &Store, report: &mut DamageReport, progress: &mut Pr
         Ok(files) => {
             report.count("bytes of table files", bytes);
             for file in files {
-                let what = format!("{} is not what was written", file.display());
+                let what = format!("{} cannot be read as what was written", file.display());
                 report.add(what, Remedy::Resync);
             }
         }

@@ -182,6 +182,10 @@ fn answers_differ_from_anvils_only_as_explained() {
 #[test]
 fn every_kind_of_difference_is_documented() {
     let document = include_str!("../../docs/differences.md");
+    // The next part has a table of its own, of another test.
+    let (document, _) = document
+        .split_once("## Answers of the recorded chains")
+        .expect("the next part");
     let rows = document
         .lines()
         .filter(|line| line.starts_with("| "))

@@ -10,7 +10,6 @@ use crate::chain::{
         disk_space::free_space_floor,
         folder, get,
         history::History,
-        table_files::newest_damaged,
         torn_write::{self, KeyspaceHeads},
     },
 };
@@ -184,10 +183,6 @@ impl OpenDatabase {
             return Err(StoreError::Uninitialised(dir.into()));
         }
         let spaces = open_spaces(&db)?;
-        let damaged = newest_damaged(&spaces).map_err(StoreError::io(path))?;
-        if let Some(file) = damaged {
-            return Err(not_what_was_written(dir, &file));
-        }
         let (identity, schema) =
             read_identity(&db, &spaces)?.ok_or_else(|| StoreError::Uninitialised(dir.into()))?;
         Ok(Self {
@@ -246,16 +241,12 @@ fn check_files(dir: &Path, path: &Path) -> Result<(), StoreError> {
         return Err(damaged.into());
     }
     if let Some(file) = check_manifests(path).map_err(StoreError::io(path))? {
-        return Err(not_what_was_written(dir, &file));
+        return Err(StoreError::Damaged {
+            dir: dir.into(),
+            what: format!("{} is not what was written", file.display()),
+        });
     }
     Ok(())
-}
-
-fn not_what_was_written(dir: &Path, file: &Path) -> StoreError {
-    StoreError::Damaged {
-        dir: dir.into(),
-        what: format!("{} is not what was written", file.display()),
-    }
 }
 
 /// The head that all keyspaces agree on, or, for a repair, the lowest.
