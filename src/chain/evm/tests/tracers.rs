@@ -209,16 +209,22 @@ fn nested(value: &Value) -> Value {
     Value::Object(frame)
 }
 
-/// States without accounts that do not exist, which geth no longer prints.
+/// States without what versions of geth print differently: accounts that do not exist, which only the
+/// older ones print, and hashes of code, which only the newer ones do.
 fn existing(states: &Value) -> Value {
     let mut states = states.clone();
     let without_empty = |state: &mut Value| {
         if let Value::Object(accounts) = state {
             accounts.retain(|_, account| *account != json!({ "balance": "0x0" }));
+            for account in accounts.values_mut().filter_map(Value::as_object_mut) {
+                account.remove("codeHash");
+            }
         }
     };
     without_empty(&mut states);
-    states.get_mut("pre").map(without_empty);
+    for part in ["pre", "post"] {
+        states.get_mut(part).map(without_empty);
+    }
     states
 }
 
