@@ -460,11 +460,12 @@ impl TxManagerTask {
                     );
                 }
             }
-            SendAction::Filling { nonce, reason } => {
-                if self.causes.is_new("filling", reason, Instant::now()) {
-                    tracing::warn!(nonce, reason, "an empty transaction uses up a nonce");
-                }
+            SendAction::Filling { nonce, reason }
+                if self.causes.is_new("filling", reason, Instant::now()) =>
+            {
+                tracing::warn!(nonce, reason, "an empty transaction uses up a nonce");
             }
+            SendAction::Filling { .. } => {}
             SendAction::ReorgedOut { nonce, hash } => {
                 // Many transactions leave at once, and with endpoints that disagree again and again.
                 if self.causes.is_new("reorg", "", Instant::now()) {

@@ -61,7 +61,7 @@ mod tests {
         Space,
         tests::{block, create},
     };
-    use std::{path::PathBuf, time::Duration};
+    use std::time::Duration;
 
     #[test]
     fn a_table_file_that_is_not_what_was_written_is_named() {
@@ -69,7 +69,7 @@ mod tests {
         let store = create(dir.path());
         store.commit(&[block(store.head())], None, None).unwrap();
         store.rotate_within(Duration::from_secs(60)).unwrap();
-        assert_eq!(store.damaged_tables(|_| {}).unwrap(), [PathBuf::new(); 0]);
+        assert!(store.damaged_tables(|_| {}).unwrap().is_empty());
         let folder = store.0.spaces[Space::State as usize].path().join("tables");
         let table = folder.read_dir().unwrap().next().unwrap().unwrap().path();
         let mut bytes = std::fs::read(&table).unwrap();

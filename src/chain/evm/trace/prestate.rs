@@ -216,8 +216,8 @@ impl PrestateTracer {
         let Some(account) = self.pre.get_mut(&address) else {
             return;
         };
-        if !account.storage.contains_key(&slot) {
-            account.storage.insert(slot, state.slot(address, slot));
+        if let std::collections::btree_map::Entry::Vacant(entry) = account.storage.entry(slot) {
+            entry.insert(state.slot(address, slot));
             self.bytes += ENTRY;
             self.added.push(StepAddition::Slot(address, slot));
         }
