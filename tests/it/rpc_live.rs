@@ -50,7 +50,7 @@ struct ExplainedKind {
 }
 
 /// Reasons are in `docs/differences.md`, "Answers that differ from op-geth's".
-const EXPLAINED: [ExplainedKind; 6] = [
+const EXPLAINED: [ExplainedKind; 7] = [
     ExplainedKind {
         kind: "debug_accountRange",
         most: 2,
@@ -70,6 +70,10 @@ const EXPLAINED: [ExplainedKind; 6] = [
     ExplainedKind {
         kind: "eth_createAccessList",
         most: 11,
+    },
+    ExplainedKind {
+        kind: "eth_feeHistory",
+        most: 57,
     },
     ExplainedKind {
         kind: "eth_simulateV1",
@@ -142,8 +146,8 @@ fn normal(value: &Value) -> Value {
             let deposit = members.get("type") == Some(&json!("0x7e"))
                 && members.contains_key("transactionHash");
             let kept = members.iter().filter(|(name, _)| {
-                !UNPRINTED.contains(&name.as_str())
-                    && !(deposit && L1_OF_DEPOSITS.contains(&name.as_str()))
+                let is_of_deposit = deposit && L1_OF_DEPOSITS.contains(&name.as_str());
+                !(UNPRINTED.contains(&name.as_str()) || is_of_deposit)
             });
             let step = members.contains_key("pc");
             let kept = kept.map(|(name, value)| match name.as_str() {
