@@ -1,7 +1,7 @@
 //! Blocks of L2 as an execution client answers them (`eth_getBlockByNumber`, `eth_getBlockByHash`),
 //! read and checked: a header hashes to what it claims, and the transactions have its root. Pure.
 
-use super::l1::L1Cause;
+use super::http::excerpt;
 use alloy_consensus::Header;
 use alloy_eips::eip2718::Encodable2718;
 use alloy_primitives::{B256, Bytes};
@@ -12,7 +12,23 @@ use serde_json::{Map, Value, value::RawValue};
 use starling_proto::payload::Payload;
 use std::collections::BTreeMap;
 
-type Members<'a> = BTreeMap<&'a str, &'a RawValue>;
+type AnswerMembers<'a> = BTreeMap<&'a str, &'a RawValue>;
+
+/// Why an answer is not taken.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum L2AnswerError {
+    /// The answer does not have the form it should have.
+    #[error("malformed answer: {0}")]
+    Malformed(String),
+    /// The answer contradicts itself.
+    #[error("untrue answer: {0}")]
+    Untrue(String),
+}
+
+/// An answer that does not decode, by the decoder's error.
+fn malformed(error: serde_json::Error) -> L2AnswerError {
+    L2AnswerError::Malformed(excerpt(error))
+}
 
 /// A header with its hash.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,13 +38,13 @@ pub struct AnsweredHeader {
 }
 
 /// A block with whole transactions; `None` if the answer is null.
-pub fn block(answer: &RawValue) -> Result<Option<Payload>, L1Cause> {
+pub fn block(answer: &RawValue) -> Result<Option<Payload>, L2AnswerError> {
     let Some(mut members) = members(answer)? else {
         return Ok(None);
     };
     let transactions = members.remove("transactions");
-    let transactions =
-        transactions.ok_or_else(|| L1Cause::Malformed("a block without transactions".into()))?;
+    let transactions = transactions
+        .ok_or_else(|| L2AnswerError::Malformed("a block without transactions".into()))?;
     let transactions: Vec<OpTxEnvelope> = read(transactions)?;
     let transactions: Vec<Bytes> = transactions
         .iter()
@@ -37,7 +53,7 @@ pub fn block(answer: &RawValue) -> Result<Option<Payload>, L1Cause> {
     let header = checked_header(members)?.header;
     let root = ordered_trie_root_encoded(&transactions);
     if root != header.transactions_root {
-        return Err(L1Cause::Untrue(format!(
+        return Err(L2AnswerError::Untrue(format!(
             "the transactions of block {} have the root {root}, its header says {}",
             header.number, header.transactions_root
         )));
@@ -46,31 +62,31 @@ pub fn block(answer: &RawValue) -> Result<Option<Payload>, L1Cause> {
 }
 
 /// A header; `None` if the answer is null.
-pub fn header(answer: &RawValue) -> Result<Option<AnsweredHeader>, L1Cause> {
+pub fn header(answer: &RawValue) -> Result<Option<AnsweredHeader>, L2AnswerError> {
     members(answer)?.map(checked_header).transpose()
 }
 
-fn members(answer: &RawValue) -> Result<Option<Members<'_>>, L1Cause> {
-    serde_json::from_str(answer.get()).map_err(L1Cause::malformed)
+fn members(answer: &RawValue) -> Result<Option<AnswerMembers<'_>>, L2AnswerError> {
+    serde_json::from_str(answer.get()).map_err(malformed)
 }
 
-fn read<T: DeserializeOwned>(json: &RawValue) -> Result<T, L1Cause> {
-    serde_json::from_str(json.get()).map_err(L1Cause::malformed)
+fn read<T: DeserializeOwned>(json: &RawValue) -> Result<T, L2AnswerError> {
+    serde_json::from_str(json.get()).map_err(malformed)
 }
 
 /// The header of a block object; its hash is recomputed.
-fn checked_header(mut members: Members) -> Result<AnsweredHeader, L1Cause> {
+fn checked_header(mut members: AnswerMembers) -> Result<AnsweredHeader, L2AnswerError> {
     members.remove("transactions");
     let members = members
         .into_iter()
         .map(|(name, value)| Ok((name.to_owned(), read(value)?)))
-        .collect::<Result<Map<String, Value>, L1Cause>>()?;
+        .collect::<Result<Map<String, Value>, L2AnswerError>>()?;
     let header: alloy_rpc_types_eth::Header =
-        serde_json::from_value(members.into()).map_err(L1Cause::malformed)?;
+        serde_json::from_value(members.into()).map_err(malformed)?;
     let (claimed, header) = (header.hash, header.inner);
     let computed = header.hash_slow();
     if computed != claimed {
-        return Err(L1Cause::Untrue(format!(
+        return Err(L2AnswerError::Untrue(format!(
             "block {} claims the hash {claimed}, its fields hash to {computed}",
             header.number
         )));

@@ -34,7 +34,7 @@ use crate::{
 use alloy_primitives::B256;
 use alloy_rpc_types_engine::PayloadId;
 use branch::LabelMoves;
-use cache::{BlockCache, BlockLink};
+use cache::{BlockLink, RemoteBlockCache};
 use op_alloy_rpc_types_engine::OpPayloadAttributes;
 use parking_lot::Mutex as SyncMutex;
 use rpc::{EngineRpc, EngineStatus, INVALID_ATTRIBUTES, UNKNOWN_PAYLOAD};
@@ -70,7 +70,7 @@ struct RemoteEngine {
     rpc: EngineRpc,
     rollup: Arc<RollupConfig>,
     state: Mutex<RemoteState>,
-    cache: SyncMutex<BlockCache>,
+    cache: SyncMutex<RemoteBlockCache>,
     /// The heads that the client has; published at the end of each verb.
     heads: watch::Sender<Heads>,
     /// The node itself: a rollup node drives no other rollup node.

@@ -1,6 +1,9 @@
 //! Failures of L1 calls: what went wrong, where, and whether the endpoint is to blame.
 
-use crate::rollup::http::{excerpt, rotation::Fault};
+use crate::rollup::{
+    http::{excerpt, rotation::Fault},
+    l2_answer::L2AnswerError,
+};
 use alloy_primitives::B256;
 use std::{sync::Arc, time::Duration};
 
@@ -82,6 +85,16 @@ pub enum L1Cause {
         "it serves the chain {chain_id}, and the rollup's L1 is {expected}: give only endpoints of that chain with --l1"
     )]
     WrongChain { chain_id: u64, expected: u64 },
+}
+
+/// Batcher and proposer read L2 with this client, too.
+impl From<L2AnswerError> for L1Cause {
+    fn from(error: L2AnswerError) -> Self {
+        match error {
+            L2AnswerError::Malformed(text) => Self::Malformed(text),
+            L2AnswerError::Untrue(text) => Self::Untrue(text),
+        }
+    }
 }
 
 impl L1Cause {

@@ -1,6 +1,6 @@
 //! Reading blocks of the execution client, from the cache where it has them.
 
-use super::{EngineClient, RemoteState, branch::BranchPath, cache::BlockLink};
+use super::{EngineClient, RemoteState, branch::RemoteBranch, cache::BlockLink};
 use crate::{
     chain::{ChainError, rules::MESSAGE_PASSER},
     rollup::{
@@ -8,8 +8,8 @@ use crate::{
             BlockAt,
             error::{CoreError, EngineCallError, EngineCause},
         },
-        l1::L1Cause,
-        l2_answer::{self, AnsweredHeader},
+        http::excerpt,
+        l2_answer::{self, AnsweredHeader, L2AnswerError},
     },
 };
 use alloy_primitives::{B256, U64, keccak256};
@@ -168,7 +168,7 @@ impl EngineClient {
         &self,
         state: &RemoteState,
         tip: BlockLink,
-    ) -> Result<BranchPath, CoreError> {
+    ) -> Result<RemoteBranch, CoreError> {
         let (mut above, mut at) = (Vec::new(), tip);
         while !self.is_canonical(state, at.id).await? {
             above.push(at.id);
@@ -179,7 +179,7 @@ impl EngineClient {
             at = self.known_link(at.parent).await?;
         }
         above.reverse();
-        Ok(BranchPath {
+        Ok(RemoteBranch {
             tip,
             fork_point: at.id,
             above,
@@ -194,7 +194,8 @@ impl EngineClient {
         let params = json!([MESSAGE_PASSER, [], U64::from(block.number())]);
         let state_root = block.header.state_root;
         let read = self.0.rpc.call_checked(GET_PROOF, params, |answer| {
-            let proof = serde_json::from_str(answer.get()).map_err(L1Cause::malformed)?;
+            let proof = serde_json::from_str(answer.get())
+                .map_err(|error| L2AnswerError::Malformed(excerpt(error)))?;
             storage_root(&proof, state_root)
         });
         Ok(read.await?)
@@ -220,7 +221,10 @@ pub(super) fn link_of(found: &AnsweredHeader) -> BlockLink {
 }
 
 /// The storage root of the message passer, if the proof leads to this state root.
-fn storage_root(proof: &EIP1186AccountProofResponse, state_root: B256) -> Result<B256, L1Cause> {
+fn storage_root(
+    proof: &EIP1186AccountProofResponse,
+    state_root: B256,
+) -> Result<B256, L2AnswerError> {
     let account = TrieAccount {
         nonce: proof.nonce,
         balance: proof.balance,
@@ -230,7 +234,7 @@ fn storage_root(proof: &EIP1186AccountProofResponse, state_root: B256) -> Result
     let path = Nibbles::unpack(keccak256(MESSAGE_PASSER));
     let account = Some(alloy_rlp::encode(account));
     verify_proof(state_root, path, account, &proof.account_proof).map_err(|_| {
-        L1Cause::Untrue(format!(
+        L2AnswerError::Untrue(format!(
             "the proof of the message passer does not lead to the state root {state_root}"
         ))
     })?;

@@ -7,7 +7,7 @@ use starling_proto::payload::BlockId;
 
 /// The way from the chain that the client has to a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct BranchPath {
+pub(super) struct RemoteBranch {
     pub tip: BlockLink,
     /// The highest canonical block on it; the tip itself if that is canonical.
     pub fork_point: BlockId,
@@ -15,7 +15,7 @@ pub(super) struct BranchPath {
     pub above: Vec<BlockId>,
 }
 
-impl BranchPath {
+impl RemoteBranch {
     /// Whether a block that is on the canonical chain is on this branch, too.
     pub(super) fn keeps(&self, canonical: BlockId) -> bool {
         canonical.number <= self.fork_point.number
@@ -114,10 +114,10 @@ mod tests {
         BlockId { number, hash }
     }
 
-    fn path(fork_point: u64, tip: u64) -> BranchPath {
+    fn path(fork_point: u64, tip: u64) -> RemoteBranch {
         let above: Vec<_> = (fork_point + 1..=tip).map(|number| id(number, 2)).collect();
         let tip = above.last().copied().unwrap_or(id(fork_point, 1));
-        BranchPath {
+        RemoteBranch {
             tip: BlockLink {
                 id: tip,
                 parent: B256::ZERO,

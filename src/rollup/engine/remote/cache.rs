@@ -2,7 +2,7 @@
 //! blocks by number, and whole blocks. All bounded. Pure.
 //!
 //! Links and blocks never become wrong. Canonical hashes do when a head moves to another branch;
-//! then [`BlockCache::cut`] drops them. An answer that was requested before a cut is not taken.
+//! then [`RemoteBlockCache::cut`] drops them. An answer that was requested before a cut is not taken.
 
 use alloy_primitives::B256;
 use lru::LruCache;
@@ -34,7 +34,7 @@ impl From<&Payload> for BlockLink {
     }
 }
 
-pub(super) struct BlockCache {
+pub(super) struct RemoteBlockCache {
     links: LruCache<B256, BlockLink>,
     canonical: BTreeMap<u64, B256>,
     blocks: LruCache<B256, Arc<Payload>>,
@@ -42,7 +42,7 @@ pub(super) struct BlockCache {
     cuts: u64,
 }
 
-impl Default for BlockCache {
+impl Default for RemoteBlockCache {
     fn default() -> Self {
         Self {
             links: LruCache::new(LINKS),
@@ -54,7 +54,7 @@ impl Default for BlockCache {
     }
 }
 
-impl BlockCache {
+impl RemoteBlockCache {
     pub(super) fn link(&mut self, hash: B256) -> Option<BlockLink> {
         self.links.get(&hash).copied()
     }
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn an_answer_from_before_a_reorg_is_not_canonical() {
-        let mut cache = BlockCache::default();
+        let mut cache = RemoteBlockCache::default();
         let before = cache.cuts();
         for number in 1..=9 {
             cache.add_canonical(block(number, 0, 0).id(), before);
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn whole_blocks_are_bounded_in_bytes_and_keep_their_links() {
-        let mut cache = BlockCache::default();
+        let mut cache = RemoteBlockCache::default();
         let size = BYTES / 4;
         let blocks: Vec<_> = (0..10).map(|number| block(number, 0, size)).collect();
         for block in &blocks {

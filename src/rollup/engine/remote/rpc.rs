@@ -9,7 +9,7 @@ use crate::{
     rollup::{
         engine::error::{EngineCallError, EngineCause},
         http::{HttpFault, HttpTarget, excerpt},
-        l1::L1Cause,
+        l2_answer::L2AnswerError,
     },
 };
 use alloy_primitives::B256;
@@ -70,7 +70,7 @@ pub(super) enum EngineStatus {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct StatusAnswer {
+struct PayloadStatusAnswer {
     status: String,
     latest_valid_hash: Option<B256>,
     validation_error: Option<String>,
@@ -79,7 +79,7 @@ struct StatusAnswer {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct ForkchoiceAnswer {
-    payload_status: StatusAnswer,
+    payload_status: PayloadStatusAnswer,
     payload_id: Option<PayloadId>,
 }
 
@@ -123,7 +123,7 @@ impl EngineErrorBody {
     }
 }
 
-impl StatusAnswer {
+impl PayloadStatusAnswer {
     fn status(self) -> Result<EngineStatus, EngineCause> {
         Ok(match self.status.as_str() {
             "VALID" => EngineStatus::Valid,
@@ -178,7 +178,7 @@ impl EngineRpc {
             PayloadVersion::V3 => ("engine_newPayloadV3", json!([body, [], root])),
             PayloadVersion::V4 => ("engine_newPayloadV4", json!([body, [], root, []])),
         };
-        let answer: StatusAnswer = self.call(method, params).await?;
+        let answer: PayloadStatusAnswer = self.call(method, params).await?;
         answer.status().map_err(|cause| self.error(method, cause))
     }
 
@@ -238,7 +238,7 @@ impl EngineRpc {
         &self,
         method: &'static str,
         params: Value,
-        read: impl FnOnce(&RawValue) -> Result<T, L1Cause>,
+        read: impl FnOnce(&RawValue) -> Result<T, L2AnswerError>,
     ) -> Result<T, EngineCallError> {
         let answer = self.call_raw(method, params).await?;
         read(&answer).map_err(|cause| self.error(method, EngineCause::Malformed(cause.to_string())))

@@ -2,7 +2,7 @@
 
 use super::{
     EngineClient, LabelMoves,
-    branch::{BranchPath, hash_of},
+    branch::{RemoteBranch, hash_of},
     is_invalid_attributes,
     rpc::{EngineStatus, HeadHashes},
 };
@@ -56,7 +56,7 @@ impl EngineClient {
     pub(super) async fn tell(
         &self,
         state: &mut RemoteState,
-        path: &BranchPath,
+        path: &RemoteBranch,
         moves: LabelMoves,
         attributes: Option<&OpPayloadAttributes>,
     ) -> Result<Option<PayloadId>, CoreError> {
@@ -98,7 +98,7 @@ impl EngineClient {
     }
 
     /// The client has these heads now.
-    fn on_told(&self, state: &mut RemoteState, path: &BranchPath, heads: Heads) {
+    fn on_told(&self, state: &mut RemoteState, path: &RemoteBranch, heads: Heads) {
         let mut cache = self.0.cache.lock();
         if path.fork_point.number < state.heads.head.number {
             cache.cut(path.fork_point.number);
