@@ -172,6 +172,60 @@ async fn an_endpoint_that_loses_its_sidecars_is_asked_for_blobs_again() {
 }
 
 #[tokio::test]
+async fn a_fallback_gets_the_header_too() {
+    let first = node(|_| Canned::status(404, "{}")).await;
+    let second = node(|_| Canned::ok(blobs_answer())).await;
+    let client = client(&[first.url(), second.url()], |config| {
+        config.header = Some(Secret::new("X-Key: hidden"))
+    });
+    assert_found(&client).await;
+    for server in [&first, &second] {
+        assert!(server.count() > 0);
+        for request in server.requests.lock().iter() {
+            assert!(
+                request.to_lowercase().contains("x-key: hidden"),
+                "{request}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn slots_of_zero_seconds_are_refused() {
+    let server = CannedServer::start(|request| {
+        let path = request.split_whitespace().nth(1).unwrap_or_default();
+        Canned::ok(match path {
+            GENESIS => GENESIS_ANSWER,
+            _ => r#"{"data":{"SECONDS_PER_SLOT":"0"}}"#,
+        })
+    })
+    .await;
+    let client = client(&[server.url()], |_| {});
+    let error = client.blobs(BLOCK_TIME, &ids()).await.unwrap_err();
+    assert_eq!(error.cause, BeaconCause::Untrue(NO_SLOT_TIME.into()));
+}
+
+#[test]
+fn an_endpoint_that_lies_or_fails_is_tried_last() {
+    let status = |code| BeaconCause::Status {
+        code,
+        retry_after: None,
+    };
+    for broken in [
+        BeaconCause::Untrue("a lie".into()),
+        BeaconCause::Malformed("no JSON".into()),
+        BeaconCause::Transport("reset".into()),
+        status(401),
+    ] {
+        assert_eq!(broken.fault(), Some(Fault::Broken), "{broken}");
+    }
+    for code in [429, 500, 503] {
+        assert_eq!(status(code).fault(), Some(Fault::Busy(None)));
+    }
+    assert_eq!(BeaconCause::NotFound.fault(), None);
+}
+
+#[tokio::test]
 async fn a_fallback_has_what_the_first_lacks_and_is_kept() {
     let first = node(|_| Canned::status(404, "{}")).await;
     let second = node(|_| Canned::html()).await;
