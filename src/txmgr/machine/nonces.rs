@@ -269,7 +269,8 @@ impl SendMachine {
         }
     }
 
-    fn fill(&mut self, nonce: u64, class: Option<super::TxClass>, now: Instant) {
+    /// Has an empty transaction use up a nonce.
+    pub(super) fn fill(&mut self, nonce: u64, class: Option<super::TxClass>, now: Instant) {
         let Some(class) = class else {
             return;
         };

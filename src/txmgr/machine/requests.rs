@@ -137,14 +137,21 @@ impl SendMachine {
             }
             return;
         }
+        let is_vacant = |slot: &NonceSlot| slot.owner.is_none() && slot.mined.is_none();
+        let vacant = self.slots.iter().find(|(_, slot)| is_vacant(slot));
+        let nonce = vacant.map_or(self.next, |(nonce, _)| *nonce);
+        // A request must not overtake an earlier one, whose nonce is higher after reorgs.
+        if self
+            .slots
+            .range(nonce..)
+            .any(|(_, slot)| slot.owner.is_some())
+        {
+            self.fill(nonce, Some(class), now);
+            return self.craft(nonce);
+        }
         let Some(waiting) = self.queue.pop_front() else {
             return;
         };
-        let vacant = self
-            .slots
-            .iter()
-            .find(|(_, slot)| slot.owner.is_none() && slot.mined.is_none());
-        let nonce = vacant.map_or(self.next, |(nonce, _)| *nonce);
         self.next = self.next.max(nonce + 1);
         let owner = SlotOwner {
             work: SendWork::Request(waiting.id),

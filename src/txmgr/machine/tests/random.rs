@@ -160,7 +160,8 @@ impl Course {
             *of != class || (*other < id) == (*at < nonce)
         };
         let is_in_order = self.nonces.iter().all(in_order);
-        assert!(is_in_order, "{id} at {nonce}: {:?}", self.nonces);
+        let log = &self.world.log;
+        assert!(is_in_order, "{id} at {nonce}: {:?}, {log:?}", self.nonces);
         self.nonces.insert(id, (nonce, class));
         assert!(self.confirmed.insert(piece, mined.hash).is_none());
     }
