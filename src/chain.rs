@@ -31,11 +31,13 @@ pub mod rejected;
 pub mod replay;
 pub mod rows;
 pub mod rules;
+pub mod simulate;
 pub mod store;
 pub mod transaction;
 pub mod tree;
 pub mod trie;
 pub mod types;
+pub mod unsigned;
 pub mod view;
 
 pub(crate) use fork_times::spec_of;

@@ -2,7 +2,8 @@
 //!
 //! This file opens the chain and ends the node. `node/rollup.rs` derives and sequences,
 //! `node/rollup_node.rs` does so over an execution client in another process,
-//! `node/swarm.rs` joins the swarm, `node/rpc.rs` serves JSON-RPC. `node/batcher.rs` and
+//! `node/swarm.rs` joins the swarm, `node/rpc.rs` serves JSON-RPC,
+//! `node/rpc_files.rs` its methods about files. `node/batcher.rs` and
 //! `node/proposer.rs` run these services in processes of their own or in the node's,
 //! `node/service.rs` decides how they start and stop, `node/service_rpc.rs` is their RPC.
 
@@ -11,6 +12,7 @@ mod proposer;
 mod rollup;
 mod rollup_node;
 mod rpc;
+mod rpc_files;
 mod service;
 mod service_rpc;
 mod swarm;
@@ -79,6 +81,7 @@ pub async fn run_execution(
         );
     }
     let parts = RpcParts {
+        datadir: config.chain.datadir.clone(),
         network,
         sequencer: None,
         rollup: None,
@@ -139,6 +142,7 @@ pub async fn run_node(config: NodeConfig, signals: StopSignals) -> anyhow::Resul
     let services = ServiceParts::of(config.batcher, config.proposer, &chain, &rollup)?;
     let syncing = watch::Sender::new(None);
     let parts = RpcParts {
+        datadir: config.chain.datadir.clone(),
         network: network.clone(),
         sequencer: rollup.control.take(),
         rollup: rollup.api.take(),

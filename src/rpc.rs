@@ -1,12 +1,12 @@
-//! The JSON-RPC server for wallets, tools and rollup nodes, over HTTP and WebSocket.
+//! The JSON-RPC server for wallets, tools and rollup nodes, over HTTP, WebSocket and a local socket.
 //!
-//! [`server`] takes connections and applies the HTTP rules, [`ws`] runs WebSocket sessions,
-//! [`frame`] is JSON-RPC itself, [`api`] the table of methods; [`limits`], [`memory`] and
-//! [`bounds`] bound connections, bytes and work; [`context`] holds the parts of the node that
-//! methods answer from; [`admin`], [`debug`], [`eth`], [`health`], [`miner`], [`net`], [`opp2p`], [`optimism`],
-//! [`txpool`] and [`web3`] hold the methods, plain functions of a [`RpcContext`] and parameters. Every
-//! request reads one
-//! view of the chain; none can reach, or wait for, the executor. Framing, texts and shapes are
+//! [`server`] takes connections and applies the HTTP rules, [`ws`] runs WebSocket sessions, [`ipc`]
+//! those of the local socket, [`running`] starts and stops listeners; [`frame`] is JSON-RPC itself,
+//! [`api`] the table of methods; [`limits`], [`memory`] and [`bounds`] bound connections, bytes and
+//! work; [`context`] holds the parts of the node that methods answer from; [`admin`], [`debug`],
+//! [`eth`], [`health`], [`miner`], [`net`], [`opp2p`], [`optimism`], [`testing`], [`txpool`] and
+//! [`web3`] hold the methods, plain functions of a [`RpcContext`] and parameters. Every request reads one view of the chain; none can reach, or wait for, the executor,
+//! except those that commit or import blocks on an operator's behalf. Framing, texts and shapes are
 //! geth's. [`engine`] alone drives the chain ([`engine_backend`]), on an endpoint of its own whose
 //! clients [`jwt`](crate::jwt) lets in.
 
@@ -17,8 +17,10 @@ pub mod bounds;
 mod chunked;
 mod connections;
 pub mod context;
+pub mod cost_gate;
 pub mod debug;
 pub mod decoded;
+mod endpoint;
 pub mod engine;
 pub mod engine_backend;
 pub mod error;
@@ -29,19 +31,25 @@ pub mod health;
 mod heavy;
 mod ids;
 mod io;
+pub mod ipc;
 mod json;
 pub mod limits;
 pub mod log_filter;
 pub mod memory;
 pub mod miner;
 pub mod net;
+pub mod node_files;
 pub mod opp2p;
 pub mod optimism;
 pub mod params;
+mod responder;
 pub mod route;
+mod running;
 pub mod schedule;
 pub mod server;
+pub mod server_control;
 mod shares;
+pub mod testing;
 pub mod txpool;
 pub mod web3;
 pub mod ws;
@@ -49,19 +57,24 @@ pub mod ws;
 use crate::jwt::JwtSecret;
 use api::{Api, Namespace};
 use connections::Connections;
+use futures::FutureExt;
+use ipc::{IpcError, IpcListener};
 use limits::ServerLimits;
+use running::{Binder, Running, ServedListener};
 use server::{Http, Listener, Site, Ws};
-use std::{io::ErrorKind, net::SocketAddr, sync::Arc, time::Duration};
+use server_control::{ServerCommands, ServerKind, StartError, server_control};
+use std::{io::ErrorKind, net::SocketAddr, path::Path, sync::Arc, time::Duration};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-pub use context::{AbandonedLookup, Reader, RollupContext, RpcContext, SyncStatus};
+pub use context::{AbandonedLookup, CommitBlock, Reader, RollupContext, RpcContext, SyncStatus};
 pub use decoded::DecodedBlocks;
+pub use endpoint::{AuthEndpoint, HttpEndpoint, IpcEndpoint, RollupEndpoint, WsEndpoint};
 pub use filters::Filters;
 pub use route::TxRoute;
 
 /// Every namespace that `--http.api` and `--ws.api` can name.
-static NAMESPACES: [Namespace; 10] = [
+static NAMESPACES: [Namespace; 11] = [
     admin::NAMESPACE,
     debug::NAMESPACE,
     eth::NAMESPACE,
@@ -70,6 +83,7 @@ static NAMESPACES: [Namespace; 10] = [
     net::NAMESPACE,
     opp2p::NAMESPACE,
     optimism::NAMESPACE,
+    testing::NAMESPACE,
     txpool::NAMESPACE,
     web3::NAMESPACE,
 ];
@@ -91,45 +105,6 @@ const SERVICE_CONNECTIONS: usize = 256;
 /// Longest call there: `admin_stopBatcher` answers when everything is confirmed on L1.
 const SERVICE_CALL: Duration = Duration::from_secs(3600);
 
-/// `--http.*`.
-#[derive(Clone, Debug)]
-pub struct HttpEndpoint {
-    pub addr: SocketAddr,
-    /// Names of namespaces.
-    pub api: Vec<String>,
-    /// Names accepted in the `Host` header; addresses always are, `*` accepts all.
-    pub vhosts: Vec<String>,
-    /// Origins that browsers may call from; `*` allows all.
-    pub cors: Vec<String>,
-}
-
-/// `--rpc.*`: the rollup node's own RPC.
-#[derive(Clone, Debug)]
-pub struct RollupEndpoint {
-    pub http: HttpEndpoint,
-    /// Whether a port that is taken is an error. Otherwise this endpoint is left out.
-    pub required: bool,
-}
-
-/// `--ws.*`.
-#[derive(Clone, Debug)]
-pub struct WsEndpoint {
-    pub addr: SocketAddr,
-    /// Names of namespaces.
-    pub api: Vec<String>,
-    /// Origins that browsers may connect from; `*` allows all, none means this machine only.
-    pub origins: Vec<String>,
-}
-
-/// `--authrpc.*`: HTTP and WebSocket on one socket, for clients that know the secret.
-#[derive(Clone, Debug)]
-pub struct AuthEndpoint {
-    pub addr: SocketAddr,
-    /// As in [`HttpEndpoint`].
-    pub vhosts: Vec<String>,
-    pub secret: JwtSecret,
-}
-
 /// The endpoints and their limits. The same address for HTTP and WebSocket is one listening socket.
 #[derive(Clone, Debug, Default)]
 pub struct RpcConfig {
@@ -137,6 +112,7 @@ pub struct RpcConfig {
     pub ws: Option<WsEndpoint>,
     pub auth: Option<AuthEndpoint>,
     pub rollup: Option<RollupEndpoint>,
+    pub ipc: Option<IpcEndpoint>,
     pub limits: ServerLimits,
 }
 
@@ -151,6 +127,8 @@ pub struct BoundAddrs {
 
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
+    #[error(transparent)]
+    Ipc(#[from] IpcError),
     #[error(
         "{addr} is in use by another program: stop it, or choose another port with --{flag}.port"
     )]
@@ -168,7 +146,16 @@ pub enum BindError {
 
 /// A server that is bound and not yet serving.
 pub struct RpcServer {
-    listeners: Vec<Listener>,
+    listeners: Vec<ServedListener>,
+    ipc: Option<IpcListener>,
+    /// `None` for a server whose listeners stay as they are.
+    control: Option<ServerControl>,
+}
+
+/// The commands to a server, and the binding of those that they start.
+struct ServerControl {
+    commands: ServerCommands,
+    bind: Binder,
 }
 
 impl RpcServer {
@@ -179,31 +166,23 @@ impl RpcServer {
     /// have a public proxy in front.
     pub async fn bind(
         config: RpcConfig,
-        context: RpcContext,
+        mut context: RpcContext,
     ) -> Result<(Self, BoundAddrs), BindError> {
+        let (handle, commands) = server_control();
+        context.servers = Some(handle);
         let context = Arc::new(context);
         let api = |names: &[String], flag| Arc::new(Api::new(names, &NAMESPACES, &context, flag));
-        let http_side = |end: HttpEndpoint, flag| {
-            let http = Http {
-                api: api(&end.api, flag),
-                vhosts: end.vhosts,
-                cors: end.cors,
-            };
-            (end.addr, http)
-        };
-        let http = config.http.map(|end| http_side(end, "--http.api"));
-        let ws = config.ws.map(|end| {
+        let defaults = (config.http.clone(), config.ws.clone());
+        let http = config
+            .http
+            .map(|end| (end.addr, http_site(end, &context, "--http.api")));
+        let ws = config.ws.map(|end| (end.addr, ws_site(end, &context)));
+        let rollup = config.rollup.map(|end| {
             (
-                end.addr,
-                Ws {
-                    api: api(&end.api, "--ws.api"),
-                    origins: end.origins,
-                },
+                end.required,
+                (end.http.addr, http_site(end.http, &context, "--rpc")),
             )
         });
-        let rollup = config
-            .rollup
-            .map(|end| (end.required, http_side(end.http, "--rpc")));
         let auth_limits = ServerLimits {
             body: AUTH_BODY,
             ws_message: AUTH_BODY,
@@ -214,23 +193,33 @@ impl RpcServer {
             ws_connections: (AUTH_CONNECTIONS / 2).min(config.limits.ws_connections),
             ..config.limits.clone()
         };
+        let all = || {
+            NAMESPACES
+                .each_ref()
+                .map(|namespace| namespace.name.to_owned())
+        };
+        let ipc = config.ipc.map(|end| (end, api(&all(), "--ipcpath")));
+        let ipc = ipc.map(|(end, api)| bind_ipc(&end, api, &config.limits));
         let limits = config.limits;
         let connections = Connections::new(limits.connections);
+        let bind = binder(&context, defaults, limits.clone(), connections.clone());
         let (mut server, mut bound) =
             Self::bind_sites(http, ws, limits.clone(), &connections).await?;
+        server.control = Some(ServerControl { commands, bind });
         if let Some((required, (addr, http))) = rollup {
             let site = Site::new(Some(http), None, limits, connections);
             if let Some(listener) = bind_rollup(addr, site, required).await? {
                 bound.rollup = Some(listener.socket.local_addr().unwrap_or(addr));
-                server.listeners.push(listener);
+                server.listeners.push(ServedListener::fixed(listener));
             }
         }
         if let Some(auth) = config.auth {
             let addr = auth.addr;
             let listener = bind_auth(auth, auth_limits, &context).await?;
             bound.auth = Some(listener.socket.local_addr().unwrap_or(addr));
-            server.listeners.push(listener);
+            server.listeners.push(ServedListener::fixed(listener));
         }
+        server.ipc = ipc.transpose()?.flatten();
         Ok((server, bound))
     }
 
@@ -245,13 +234,23 @@ impl RpcServer {
             api: Arc::new(api),
             vhosts: endpoint.vhosts,
             cors: endpoint.cors,
+            prefix: endpoint.prefix,
         };
         let connections = Connections::new(limits.connections);
         let site = Site::new(Some(http), None, limits, connections);
         let listener = listen(endpoint.addr, "rpc", site).await?;
         let bound = listener.socket.local_addr().unwrap_or(endpoint.addr);
-        let listeners = vec![listener];
-        Ok((Self { listeners }, bound))
+        let server = Self {
+            listeners: vec![ServedListener::fixed(listener)],
+            ipc: None,
+            control: None,
+        };
+        Ok((server, bound))
+    }
+
+    /// The path of the local socket that is served.
+    pub fn ipc_path(&self) -> Option<&Path> {
+        self.ipc.as_ref().map(IpcListener::path)
     }
 
     /// Binds the HTTP endpoint of a service that is no node. `flag` begins the names of its options.
@@ -266,6 +265,7 @@ impl RpcServer {
             api: Arc::new(api),
             vhosts: any(),
             cors: any(),
+            prefix: String::new(),
         };
         let limits = ServerLimits {
             connections: SERVICE_CONNECTIONS,
@@ -276,8 +276,12 @@ impl RpcServer {
         let site = Site::new(Some(http), None, limits, connections);
         let listener = listen(addr, flag, site).await?;
         let bound = listener.socket.local_addr().unwrap_or(addr);
-        let listeners = vec![listener];
-        Ok((Self { listeners }, bound))
+        let server = Self {
+            listeners: vec![ServedListener::fixed(listener)],
+            ipc: None,
+            control: None,
+        };
+        Ok((server, bound))
     }
 
     async fn bind_sites(
@@ -290,14 +294,11 @@ impl RpcServer {
         let mut bound = BoundAddrs::default();
         match (http, ws) {
             (Some((addr, http)), Some((same, ws))) if addr == same && addr.port() != 0 => {
-                listeners.push(
-                    listen(
-                        addr,
-                        "http",
-                        Site::new(Some(http), Some(ws), limits, connections.clone()),
-                    )
-                    .await?,
-                );
+                let site = Site::new(Some(http), Some(ws), limits, connections.clone());
+                listeners.push(ServedListener {
+                    kinds: vec![ServerKind::Http, ServerKind::Ws],
+                    listener: listen(addr, "http", site).await?,
+                });
                 bound = BoundAddrs {
                     http: Some(addr),
                     ws: Some(addr),
@@ -313,7 +314,10 @@ impl RpcServer {
                     )
                     .await?;
                     bound.http = Some(listener.socket.local_addr().unwrap_or(addr));
-                    listeners.push(listener);
+                    listeners.push(ServedListener {
+                        kinds: vec![ServerKind::Http],
+                        listener,
+                    });
                 }
                 if let Some((addr, ws)) = ws {
                     let listener = listen(
@@ -323,25 +327,106 @@ impl RpcServer {
                     )
                     .await?;
                     bound.ws = Some(listener.socket.local_addr().unwrap_or(addr));
-                    listeners.push(listener);
+                    listeners.push(ServedListener {
+                        kinds: vec![ServerKind::Ws],
+                        listener,
+                    });
                 }
             }
         }
-        Ok((Self { listeners }, bound))
+        let server = Self {
+            listeners,
+            ipc: None,
+            control: None,
+        };
+        Ok((server, bound))
     }
 
     /// Serves until `token` is cancelled, then lets requests in flight end and closes WebSockets.
     /// Without any endpoint it waits for the token: such a node still relays blocks.
     pub async fn run(self, token: CancellationToken) {
-        if self.listeners.is_empty() {
-            return token.cancelled().await;
+        let (commands, bind) = match self.control {
+            Some(ServerControl { commands, bind }) => (commands, bind),
+            None => (server_control().1, no_binder()),
+        };
+        let mut running = Running::new(token, bind);
+        for listener in self.listeners {
+            running.serve(listener);
         }
-        futures::future::join_all(
-            self.listeners
-                .into_iter()
-                .map(|listener| listener.run(token.clone())),
-        )
-        .await;
+        if let Some(ipc) = self.ipc {
+            running.run(|token| ipc.run(token).boxed());
+        }
+        running.until_cancelled(commands).await;
+    }
+}
+
+/// The HTTP side of an endpoint of the node. `flag` names the option of its namespaces.
+fn http_site(endpoint: HttpEndpoint, context: &Arc<RpcContext>, flag: &str) -> Http {
+    let api = Api::new(&endpoint.api, &NAMESPACES, context, flag);
+    endpoint.site(Arc::new(api))
+}
+
+/// The WebSocket side of an endpoint of the node.
+fn ws_site(endpoint: WsEndpoint, context: &Arc<RpcContext>) -> Ws {
+    let api = Api::new(&endpoint.api, &NAMESPACES, context, "--ws.api");
+    endpoint.site(Arc::new(api))
+}
+
+/// Binds servers that operators start: as configured, except for what they give. Without a
+/// configuration as geth's defaults are.
+fn binder(
+    context: &Arc<RpcContext>,
+    (http, ws): (Option<HttpEndpoint>, Option<WsEndpoint>),
+    limits: ServerLimits,
+    connections: Arc<Connections>,
+) -> Binder {
+    let context = context.clone();
+    Box::new(move |kind, request| {
+        let (context, limits, connections) = (context.clone(), limits.clone(), connections.clone());
+        let (http, ws) = (
+            http.clone().unwrap_or_default(),
+            ws.clone().unwrap_or_default(),
+        );
+        async move {
+            let (addr, flag, site) = match kind {
+                ServerKind::Http => {
+                    let end = http.changed(request)?;
+                    let addr = end.addr;
+                    let site = Some(http_site(end, &context, "admin_startHTTP"));
+                    (addr, "http", Site::new(site, None, limits, connections))
+                }
+                ServerKind::Ws => {
+                    let end = ws.changed(request)?;
+                    let addr = end.addr;
+                    let site = Some(ws_site(end, &context));
+                    (addr, "ws", Site::new(None, site, limits, connections))
+                }
+            };
+            let bound = listen(addr, flag, site).await;
+            bound.map_err(|error| StartError::Bind(error.to_string()))
+        }
+        .boxed()
+    })
+}
+
+/// The binding of a server that takes no commands.
+fn no_binder() -> Binder {
+    Box::new(|_, _| async { Err(StartError::Stopping) }.boxed())
+}
+
+/// The local socket; `None` if it cannot be bound and is not `required`.
+fn bind_ipc(
+    endpoint: &IpcEndpoint,
+    api: Arc<Api>,
+    limits: &ServerLimits,
+) -> Result<Option<IpcListener>, BindError> {
+    match IpcListener::bind(&endpoint.path, api, limits.clone()) {
+        Ok(listener) => Ok(Some(listener)),
+        Err(error) if endpoint.required => Err(error.into()),
+        Err(error) => {
+            tracing::warn!(%error, "the local socket is not served");
+            Ok(None)
+        }
     }
 }
 
@@ -375,10 +460,12 @@ async fn bind_auth(
         api: api.clone(),
         vhosts: endpoint.vhosts,
         cors: vec![],
+        prefix: String::new(),
     };
     let ws = Ws {
         api,
         origins: vec![],
+        prefix: String::new(),
     };
     let connections = Connections::new(limits.connections);
     let site = Site::new(Some(http), Some(ws), limits, connections);

@@ -11,14 +11,17 @@ mod export;
 mod import;
 
 pub use export::{ExportError, export};
-pub use import::{ImportError, import};
+pub use import::{ImportCounts, ImportError, import};
 
 use crate::{
-    chain::Options,
+    chain::{Chain, Options},
     cli::config::{ExportConfig, ImportConfig},
 };
 use indicatif::{ProgressBar, ProgressStyle};
-use std::time::{Duration, Instant};
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
 use tokio_util::sync::CancellationToken;
 
 /// Sync interval of a store that nobody writes to.
@@ -44,6 +47,27 @@ pub async fn run_export(config: ExportConfig, token: CancellationToken) -> Resul
     export(options, &config.file, config.range, token)
         .await
         .map(drop)
+}
+
+/// Writes blocks of a chain that runs to a file; without a range all of them. Waits for the disk.
+pub fn export_running(
+    chain: &Chain,
+    file: &Path,
+    range: Option<(u64, u64)>,
+    token: &CancellationToken,
+) -> Result<u64, ExportError> {
+    export::write(chain, file, range, token)
+}
+
+/// Imports the blocks of a file into a chain that runs.
+pub async fn import_running(
+    chain: &Chain,
+    file: &Path,
+    token: &CancellationToken,
+) -> Result<ImportCounts, ImportError> {
+    let mut counts = ImportCounts::default();
+    import::import_file(chain, file, &mut counts, token).await?;
+    Ok(counts)
 }
 
 /// Progress of a long job: a bar on a terminal, otherwise a line in the log every [`LOG_EVERY`].

@@ -132,6 +132,11 @@ impl Network {
         self.peers.borrow().clone()
     }
 
+    /// The connected peers, with every change.
+    pub fn peers_watch(&self) -> watch::Receiver<Vec<PeerInfo>> {
+        self.peers.clone()
+    }
+
     /// The addresses we listen on, each with `/p2p/<our id>` at its end. Filled soon after the
     /// swarm runs.
     pub fn listen_addrs(&self) -> watch::Receiver<Vec<Multiaddr>> {

@@ -8,13 +8,14 @@ use crate::chain::{
     evm::{ParentState, StateError},
     execute::{BlockExecution, ExpectedTransactions, InvalidBlock, TransactError, recover_forced},
     l1fee::L1AttributesError,
+    pool::conditional::{ConditionState, Conditional, UnmetCondition},
     rows::ExecutedBlock,
     rules::{ChainSpec, ExtraData, ExtraDataError, Rules, TRANSFER_GAS, transaction_bytes},
     transaction::ChainTx,
 };
 use alloy_consensus::{Header, Transaction, transaction::Recovered};
 use alloy_eips::eip7685::EMPTY_REQUESTS_HASH;
-use alloy_primitives::{Address, B64, Bytes, U256};
+use alloy_primitives::{Address, B64, B256, Bytes, U256};
 use alloy_trie::root::ordered_trie_root_encoded;
 use op_alloy_rpc_types_engine::OpPayloadAttributes;
 use starling_proto::{
@@ -178,6 +179,22 @@ impl BlockBuilder {
         Ok(Added::Yes)
     }
 
+    /// The condition that the block as it is so far does not meet. Storage roots are those of the
+    /// parent, as in op-geth.
+    pub fn meets(
+        &mut self,
+        conditional: Option<&Conditional>,
+    ) -> Result<Option<UnmetCondition>, StateError> {
+        let Some(conditional) = conditional else {
+            return Ok(None);
+        };
+        let (number, time) = (self.header.number, self.header.timestamp);
+        if let Err(unmet) = conditional.check_header(number, time) {
+            return Ok(Some(unmet));
+        }
+        conditional.unmet_by(self)
+    }
+
     /// Sets the extra data of a block of an Ethereum chain, unless it is empty. On OP chains the
     /// attributes determine it.
     pub fn set_extra_data(&mut self, extra_data: Bytes) {
@@ -228,6 +245,19 @@ impl BlockBuilder {
             Arc::new(execution.receipts),
             Arc::new(update.overlay),
         ))
+    }
+}
+
+impl ConditionState for BlockBuilder {
+    type Error = StateError;
+
+    fn storage_root(&mut self, address: Address) -> Result<Option<B256>, StateError> {
+        let account = self.parent.account(address)?;
+        Ok(account.map(|account| account.storage_root))
+    }
+
+    fn slot(&mut self, address: Address, key: B256) -> Result<B256, StateError> {
+        self.execution.storage(address, key.into()).map(B256::from)
     }
 }
 

@@ -282,7 +282,7 @@ impl Fill {
             let Some(tx) = self.queue.next() else {
                 return false;
             };
-            self.offer(builder, &tx);
+            self.offer(builder, pool, &tx);
             if self.done {
                 return false;
             }
@@ -291,7 +291,7 @@ impl Fill {
     }
 
     /// Adds a transaction to the block, or leaves it out.
-    fn offer(&mut self, builder: &mut BlockBuilder, tx: &PoolTx) {
+    fn offer(&mut self, builder: &mut BlockBuilder, pool: &Pool, tx: &PoolTx) {
         let sender = tx.sender();
         if self.added.contains(&tx.hash) || self.closed.contains(&sender) {
             return;
@@ -310,6 +310,20 @@ impl Fill {
             self.closed.insert(sender);
             return;
         };
+        match builder.meets(tx.conditional.as_deref()) {
+            Ok(None) => {}
+            Ok(Some(unmet)) => {
+                tracing::debug!(hash = %tx.hash, %unmet, "a conditional transaction left the pool");
+                self.closed.insert(sender);
+                pool.remove(&tx.hash);
+                return;
+            }
+            Err(error) => {
+                tracing::error!(%error, "building stopped taking pool transactions");
+                self.done = true;
+                return;
+            }
+        }
         match builder.add(&tx.tx, &tx.raw) {
             Ok(Added::Yes) => {
                 self.added.insert(tx.hash);

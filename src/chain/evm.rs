@@ -8,23 +8,32 @@
 
 mod access_list;
 mod call;
+mod call_logs;
 mod codes;
 mod deadline;
 pub mod deploy;
+mod overrides;
 mod parent;
+mod precompiles;
+mod refusal;
+mod simulated_calls;
 mod text;
 mod trace;
 mod traced;
 mod watch;
 
 pub use call::{
-    AccessListOutcome, CallError, CallInput, CallOutcome, CallRefusal, CallRequest, CallSequence,
-    CallStatus, EstimateError, Overrides, RPC_GAS_CAP, TraceCallError, call, create_access_list,
-    estimate_gas,
+    AccessListOutcome, CallError, CallInput, CallOutcome, CallRequest, CallSequence, CallStatus,
+    EstimateError, RPC_GAS_CAP, TraceCallError, call, create_access_list, estimate_gas,
 };
+pub use call_logs::NumberedLog;
 pub use deadline::{CancelOnDrop, Deadline};
 pub use op_revm::estimate_tx_compressed_size as estimated_size_scaled;
+pub use overrides::Overrides;
 pub use parent::{ParentState, RecordedReads, RecordedState, StateError, WitnessState};
+pub use precompiles::precompiles;
+pub use refusal::CallRefusal;
+pub use simulated_calls::{CallWithLogs, SimulatedCalls};
 pub use text::revert_text;
 pub use trace::{
     CallTracerConfig, ChunkSink, Erc7562Config, FlatCallConfig, NamedTracer, PrestateConfig,
@@ -36,16 +45,16 @@ use crate::chain::{
     rules::ChainSpec,
     transaction::ChainTx,
 };
-use access_list::Accesses;
 use alloy_consensus::{Header, transaction::Recovered};
 use alloy_evm::{
     EthEvm, EthEvmFactory, Evm, EvmEnv, EvmFactory, FromRecoveredTx, FromTxWithEncoded,
-    precompiles::{DynPrecompile, PrecompileInput, PrecompilesMap},
+    precompiles::PrecompilesMap,
 };
 use alloy_op_evm::{OpEvm, OpEvmFactory, OpTx, OpTxError};
 use alloy_primitives::{Address, B256, Bytes, Log, U256, keccak256, map::HashMap};
 use deadline::{StateReader, interruptible};
-use op_revm::{OpHaltReason, OpSpecId, OpTransaction, OpTransactionError};
+use op_revm::{L1BlockInfo, OpHaltReason, OpSpecId, OpTransaction, OpTransactionError};
+use precompiles::limit_pairing;
 use revm::{
     Database, DatabaseCommit,
     bytecode::Bytecode,
@@ -56,7 +65,6 @@ use revm::{
     },
     database::{BundleState, State, states::bundle_state::BundleRetention},
     database_interface::bal::EvmDatabaseError,
-    precompile::{PrecompileHalt, PrecompileId, bn254, call_eth_precompile},
     primitives::{KECCAK_EMPTY, hardfork::SpecId},
     state::{Account as EvmAccount, AccountInfo, EvmState},
 };
@@ -65,8 +73,6 @@ use watch::Watcher;
 
 /// Sender of the calls at the start of a block (EIP-4788, EIP-2935).
 const SYSTEM_ADDRESS: Address = alloy_eips::eip4788::SYSTEM_ADDRESS;
-/// Karst: longest input of the pairing precompile, 300 pairs (specs: karst exec-engine).
-const KARST_PAIRING_LIMIT: usize = 57_600;
 
 /// Changes of a block so far, over the state of its parent.
 type Db = State<StateReader>;
@@ -259,6 +265,15 @@ impl Vm {
         .accesses()
     }
 
+    /// The logs of the last transaction, if the observer records them.
+    fn take_logs(&mut self) -> Vec<NumberedLog> {
+        match &mut self.0 {
+            VmKind::Optimism(evm) => evm.components_mut().1,
+            VmKind::Ethereum(evm) => evm.components_mut().1,
+        }
+        .take_logs()
+    }
+
     /// Replaces the observer and returns the one before.
     fn set_watcher(&mut self, watcher: Watcher) -> Watcher {
         let active = !matches!(watcher, Watcher::Idle);
@@ -300,6 +315,25 @@ impl Vm {
         let db = self.db();
         db.merge_transitions(BundleRetention::PlainState);
         changes(db.bundle_state.clone())
+    }
+
+    /// Charges later transactions no fees for L1 data and none of the operator, and sets whether the
+    /// fee cap may be below the base fee. op-revm would otherwise pay the sender of a call without an
+    /// envelope an operator fee that the call was never charged.
+    fn set_fees(&mut self, below_base_fee: bool) {
+        match &mut self.0 {
+            VmKind::Optimism(evm) => {
+                let context = evm.ctx_mut();
+                context.cfg.disable_base_fee = below_base_fee;
+                context.chain = L1BlockInfo {
+                    l2_block: Some(context.block.number),
+                    operator_fee_scalar: Some(U256::ZERO),
+                    operator_fee_constant: Some(U256::ZERO),
+                    ..Default::default()
+                };
+            }
+            VmKind::Ethereum(evm) => evm.ctx_mut().cfg.disable_base_fee = below_base_fee,
+        }
     }
 
     fn db(&mut self) -> &mut Db {
@@ -391,19 +425,7 @@ fn eth_evm(
     db: Db,
     purpose: EvmUse,
 ) -> EthEvm<Db, Watcher, PrecompilesMap> {
-    let active = spec.at(timestamp);
-    let spec_id = if active.osaka {
-        SpecId::OSAKA
-    } else if active.prague {
-        SpecId::PRAGUE
-    } else if active.cancun {
-        SpecId::CANCUN
-    } else if active.shanghai {
-        SpecId::SHANGHAI
-    } else {
-        SpecId::MERGE
-    };
-    let mut cfg = CfgEnv::new_with_spec(spec_id).with_chain_id(spec.chain_id);
+    let mut cfg = CfgEnv::new_with_spec(eth_spec_id(spec, timestamp)).with_chain_id(spec.chain_id);
     if purpose == EvmUse::Simulation {
         for_simulation(&mut cfg);
     }
@@ -419,6 +441,21 @@ fn eth_evm(
         evm = EthEvm::new(inner, false);
     }
     evm
+}
+
+fn eth_spec_id(spec: &ChainSpec, timestamp: u64) -> SpecId {
+    let active = spec.at(timestamp);
+    if active.osaka {
+        SpecId::OSAKA
+    } else if active.prague {
+        SpecId::PRAGUE
+    } else if active.cancun {
+        SpecId::CANCUN
+    } else if active.shanghai {
+        SpecId::SHANGHAI
+    } else {
+        SpecId::MERGE
+    }
 }
 
 /// Disables the checks that do not apply to simulated calls: nonce, sender's code, chain id, block
@@ -473,32 +510,6 @@ fn block_env(spec: &ChainSpec, header: &Header) -> BlockEnv {
         blob_excess_gas_and_price: blob,
         ..Default::default()
     }
-}
-
-/// op-revm's Karst still has Jovian's limit on the pairing precompile.
-fn limit_pairing(precompiles: &mut PrecompilesMap) {
-    precompiles.apply_precompile(&bn254::pair::ADDRESS, |_| {
-        Some(DynPrecompile::new(
-            PrecompileId::Bn254Pairing,
-            |input: PrecompileInput<'_>| {
-                let pair = |data: &[u8], gas| match data.len() {
-                    length if length > KARST_PAIRING_LIMIT => Err(PrecompileHalt::Bn254PairLength),
-                    _ => bn254::run_pair(
-                        data,
-                        bn254::pair::ISTANBUL_PAIR_PER_POINT,
-                        bn254::pair::ISTANBUL_PAIR_BASE,
-                        gas,
-                    ),
-                };
-                Ok(call_eth_precompile(
-                    pair,
-                    input.data,
-                    input.gas,
-                    input.reservoir,
-                ))
-            },
-        ))
-    });
 }
 
 /// Why the EVM did not run a transaction.

@@ -18,7 +18,7 @@ use crate::chain::{
 };
 use alloy_consensus::{Header, Transaction, Typed2718, transaction::Recovered};
 use alloy_eips::{eip2935::HISTORY_STORAGE_ADDRESS, eip4788::BEACON_ROOTS_ADDRESS};
-use alloy_primitives::{Address, B256, Bytes, address, keccak256};
+use alloy_primitives::{Address, B256, Bytes, U256, address, keccak256};
 use alloy_trie::EMPTY_ROOT_HASH;
 use starling_proto::{fork::Fork, payload::Payload};
 use std::sync::Arc;
@@ -33,6 +33,25 @@ const CREATE2_DEPLOYER: Address = address!("13b0D85CcB8bf860b6b79AF3029fCA081AE9
 /// The code of the create2deployer, as Canyon deploys it (specs: canyon, create2deployer).
 fn create2_deployer() -> Bytes {
     Bytes::from_static(include_bytes!("execute/create2deployer.bin"))
+}
+
+/// Changes the state as the start of a block with this header does.
+pub fn before_transactions(
+    spec: &ChainSpec,
+    header: &Header,
+    vm: &mut Vm,
+) -> Result<(), StateError> {
+    let active = spec.at(header.timestamp);
+    if spec.deploys_create2(header.timestamp) {
+        vm.set_code(CREATE2_DEPLOYER, create2_deployer())?;
+    }
+    if let Some(root) = header.parent_beacon_block_root.filter(|_| active.cancun) {
+        vm.system_call(BEACON_ROOTS_ADDRESS, root.into())?;
+    }
+    if active.prague {
+        vm.system_call(HISTORY_STORAGE_ADDRESS, header.parent_hash.into())?;
+    }
+    Ok(())
 }
 
 /// Why a transaction is invalid at its position in a block.
@@ -146,15 +165,7 @@ impl BlockExecution {
         let active = spec.at(header.timestamp);
         let activates_jovian =
             active.is_op(Fork::Jovian) && !spec.at(parent_time).is_op(Fork::Jovian);
-        if spec.deploys_create2(header.timestamp) {
-            vm.set_code(CREATE2_DEPLOYER, create2_deployer())?;
-        }
-        if let Some(root) = header.parent_beacon_block_root.filter(|_| active.cancun) {
-            vm.system_call(BEACON_ROOTS_ADDRESS, root.into())?;
-        }
-        if active.prague {
-            vm.system_call(HISTORY_STORAGE_ADDRESS, header.parent_hash.into())?;
-        }
+        before_transactions(spec, header, &mut vm)?;
         Ok(Self {
             active,
             gas_limit: header.gas_limit,
@@ -330,6 +341,11 @@ impl BlockExecution {
 
     pub fn gas_used(&self) -> u64 {
         self.gas_used
+    }
+
+    /// A storage slot at this point of the block.
+    pub fn storage(&mut self, address: Address, slot: U256) -> Result<U256, StateError> {
+        self.vm.storage(address, slot)
     }
 
     /// Ends the block. There are no withdrawals or rewards after its last transaction.

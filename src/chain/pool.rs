@@ -9,6 +9,8 @@
 pub mod admit;
 pub mod blobs;
 mod book;
+pub mod conditional;
+pub mod journal;
 #[cfg(test)]
 mod tests;
 
@@ -24,6 +26,7 @@ use alloy_consensus::{Transaction, transaction::Recovered};
 use alloy_primitives::{Address, B256, Bytes, U256};
 use blobs::BlobRules;
 use book::Book;
+use conditional::Conditional;
 use parking_lot::Mutex;
 use starling_proto::{fork::Fork, l1info::L1BlockInfo};
 use std::{
@@ -44,6 +47,8 @@ pub struct PoolTx {
     pub hash: B256,
     /// Blobs with commitments and proofs, of a blob transaction.
     pub sidecar: Option<Arc<TxSidecar>>,
+    /// Conditions under which it may be in a block.
+    pub conditional: Option<Arc<Conditional>>,
 }
 
 impl PoolTx {
@@ -60,6 +65,7 @@ impl PoolTx {
             raw,
             tx,
             sidecar,
+            conditional: None,
         }
     }
 

@@ -153,6 +153,21 @@ impl ChainSpec {
         }
     }
 
+    /// The times at which rules change, in no order; a time may be named more than once.
+    pub fn fork_times(&self) -> Vec<u64> {
+        match &self.rules {
+            Rules::Optimism { forks, .. } => Fork::ALL
+                .into_iter()
+                .filter_map(|fork| forks.time(fork))
+                .collect(),
+            Rules::Ethereum { forks, blobs } => {
+                let named = [forks.shanghai, forks.cancun, forks.prague, forks.osaka];
+                let scheduled = blobs.scheduled.iter().map(|(time, _)| *time);
+                named.into_iter().flatten().chain(scheduled).collect()
+            }
+        }
+    }
+
     /// Most blobs of a transaction at any time; zero on OP.
     pub fn max_blobs(&self) -> u64 {
         let Rules::Ethereum { blobs, .. } = &self.rules else {

@@ -4,6 +4,7 @@
 mod batcher;
 mod derivation;
 mod engine;
+mod ipc;
 mod l1;
 mod limits;
 mod p2p;
@@ -17,6 +18,7 @@ pub mod txmgr;
 pub use batcher::{BatcherConfig, BatcherProcessConfig, ServiceRpcConfig};
 pub use derivation::DerivationOptions;
 pub use engine::EngineConfig;
+pub use ipc::IpcConfig;
 pub use l1::L1Options;
 pub use limits::RpcLimits;
 pub use p2p::{P2pConfig, P2pKey};
@@ -32,8 +34,12 @@ use super::{
     value::Secret,
 };
 use crate::{
-    chain::{Options, pool::PoolConfig},
+    chain::{
+        Options,
+        pool::{PoolConfig, journal::JournalConfig},
+    },
     networks::RollupSource,
+    rpc::bounds::GasOracle,
     telemetry::{LogConfig, LogFormat, MetricsConfig},
 };
 use alloy_primitives::Address;
@@ -160,6 +166,13 @@ pub struct RpcOptions {
     pub tx_pool_admission: bool,
     /// Leave `l1FeeScalar` out from Ecotone on.
     pub geth_exact_receipts: bool,
+    /// The local socket.
+    pub ipc: Option<IpcConfig>,
+    /// Cost of conditions per second; `None` where conditional transactions are not served.
+    pub conditional_rate: Option<u64>,
+    pub gas_oracle: GasOracle,
+    /// The journal of local transactions.
+    pub journal: Option<JournalConfig>,
     pub limits: RpcLimits,
 }
 
@@ -172,6 +185,8 @@ pub struct HttpConfig {
     pub api: Vec<String>,
     pub cors_domains: Vec<String>,
     pub vhosts: Vec<String>,
+    /// Prefix of the paths that are served.
+    pub prefix: String,
 }
 
 #[derive(Clone, Debug)]
@@ -190,6 +205,8 @@ pub struct WsConfig {
     /// Namespaces.
     pub api: Vec<String>,
     pub origins: Vec<String>,
+    /// Prefix of the paths that are served.
+    pub prefix: String,
 }
 
 impl NodeConfig {
@@ -388,12 +405,14 @@ impl RpcOptions {
             api: namespaces("http.api")?,
             cors_domains: values.list("http.corsdomain")?,
             vhosts: values.list("http.vhosts")?,
+            prefix: ipc::prefix(values, "http.rpcprefix")?,
         };
         let ws = WsConfig {
             addr: host(values.required_text("ws.addr")?),
             port: values.port("ws.port")?,
             api: namespaces("ws.api")?,
             origins: values.list("ws.origins")?,
+            prefix: ipc::prefix(values, "ws.rpcprefix")?,
         };
         Ok(Self {
             http: values.bool("http")?.then_some(http),
@@ -402,6 +421,12 @@ impl RpcOptions {
             sequencer_http: values.text("rollup.sequencerhttp")?,
             tx_pool_admission: values.bool("rollup.enabletxpooladmission")?,
             geth_exact_receipts: values.bool("rpc.geth-exact-receipts")?,
+            ipc: IpcConfig::read(values)?,
+            conditional_rate: values
+                .bool("rollup.sequencertxconditionalenabled")?
+                .then_some(values.uint("rollup.sequencertxconditionalcostratelimit")?),
+            gas_oracle: limits::gas_oracle(values)?,
+            journal: limits::journal(values, &datadir(values)?)?,
             limits: RpcLimits::read(values)?,
         })
     }
@@ -418,6 +443,7 @@ impl RollupRpcConfig {
                 api: api.map(str::to_owned).collect(),
                 cors_domains: vec!["*".to_owned()],
                 vhosts: values.list("http.vhosts")?,
+                prefix: String::new(),
             },
             port_given: values.source("rpc.port").is_some(),
         })

@@ -163,6 +163,7 @@ async fn serve(
         api: http.api.clone(),
         vhosts: http.vhosts.clone(),
         cors: http.cors_domains.clone(),
+        prefix: http.prefix.clone(),
     };
     rpc::warn_of_public_admin([(endpoint.addr, &endpoint.api)]);
     let limits = ServerLimits::default();

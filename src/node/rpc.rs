@@ -1,16 +1,23 @@
 //! The node's JSON-RPC: the Engine API and the public endpoints, from configuration to a running
 //! server.
 
+use super::rpc_files::{commit_block, node_files};
 use crate::{
-    chain::Chain,
-    cli::config::{ExecutionConfig, RollupRpcConfig, RpcLimits, RpcOptions},
+    chain::{
+        Chain,
+        pool::{conditional::MAX_COST, journal::TxJournal},
+    },
+    cli::config::{ExecutionConfig, HttpConfig, RollupRpcConfig, RpcLimits, RpcOptions},
     jwt::JwtSecret,
     open_files,
     rollup::{handle::RollupHandle, sequencer::SequencerHandle},
     rpc::{
-        self, AuthEndpoint, HttpEndpoint, RollupEndpoint, RpcContext, RpcServer, SyncStatus,
-        TxRoute, WsEndpoint,
+        self, AuthEndpoint, HttpEndpoint, IpcEndpoint, RollupEndpoint, RpcContext, RpcServer,
+        SyncStatus, TxRoute, WsEndpoint,
+        bounds::LogLimits,
+        cost_gate::CostGate,
         engine::{EngineContext, backend::EngineBackend, superchain::Halt},
+        eth::send,
     },
     tasks::Tasks,
     version::VERSION,
@@ -63,6 +70,7 @@ pub(super) async fn engine_api(
 
 /// The parts of the node beside the chain that JSON-RPC answers from.
 pub(super) struct RpcParts {
+    pub datadir: PathBuf,
     pub network: Option<Network>,
     pub sequencer: Option<SequencerHandle>,
     pub rollup: Option<RollupHandle>,
@@ -92,9 +100,11 @@ pub(super) async fn serve(
     context.rollup = parts.rollup;
     context.syncing = Some(parts.syncing);
     context.traces = Some(parts.traces);
+    context.files = Some(node_files(chain, &parts.datadir, tasks.token()));
+    context.commit = Some(commit_block(chain));
     context.geth_exact_receipts = config.geth_exact_receipts;
-    (context.bounds.gas_cap, context.bounds.timeout) =
-        (config.limits.gas_cap, config.limits.evm_timeout);
+    set_bounds(&mut context, config);
+    keep_journal(tasks, chain, &mut context, config)?;
     let mut endpoints = endpoints(config).await?;
     if let Some(EngineApi {
         context: engine,
@@ -107,12 +117,14 @@ pub(super) async fn serve(
     let (server, bound) = RpcServer::bind(endpoints, context).await?;
     let [http, ws, rpc, authrpc] = [bound.http, bound.ws, bound.rollup, bound.auth]
         .map(|bound| bound.map(tracing::field::display));
+    let ipc = server.ipc_path().map(|path| path.display().to_string());
     tracing::info!(
         version = VERSION,
         http,
         ws,
         rpc,
         authrpc,
+        ipc,
         "JSON-RPC is served"
     );
     tasks.spawn("JSON-RPC", {
@@ -120,6 +132,58 @@ pub(super) async fn serve(
         async move {
             server.run(token).await;
             Ok(())
+        }
+    });
+    Ok(())
+}
+
+/// Takes the limits of the configuration over.
+fn set_bounds(context: &mut RpcContext, config: &RpcOptions) {
+    let limits = &config.limits;
+    (context.bounds.gas_cap, context.bounds.timeout) = (limits.gas_cap, limits.evm_timeout);
+    context.bounds.logs = LogLimits {
+        query: limits.log_query,
+        blocks: limits.log_blocks,
+        logs: limits.logs,
+        ..LogLimits::default()
+    };
+    context.bounds.sync_timeouts = limits.sync_timeouts;
+    context.bounds.gas_oracle = config.gas_oracle;
+    context.conditional_gate = config
+        .conditional_rate
+        .map(|rate| CostGate::new(rate, MAX_COST as u64));
+}
+
+/// Reads the journal of local transactions, and spawns the task that rewrites it.
+fn keep_journal(
+    tasks: &Tasks,
+    chain: &Chain,
+    context: &mut RpcContext,
+    config: &RpcOptions,
+) -> anyhow::Result<()> {
+    let Some(journal) = config.journal.clone() else {
+        return Ok(());
+    };
+    let (journal, transactions) = TxJournal::open(journal)?;
+    let journal = Arc::new(journal);
+    context.journal = Some(journal.clone());
+    let found = transactions.len();
+    if found > 0 {
+        let restored = send::restore_journal(context, transactions);
+        tracing::info!(found, restored, "transactions of the journal");
+    }
+    let (pool, token) = (chain.pool().clone(), tasks.token());
+    tasks.spawn("transaction journal", async move {
+        loop {
+            tokio::select! {
+                () = token.cancelled() => return Ok(()),
+                () = tokio::time::sleep(journal.interval()) => {}
+            }
+            let (journal, pool) = (journal.clone(), pool.clone());
+            let work = tokio::task::spawn_blocking(move || journal.rewrite(&pool));
+            if let Ok(Err(error)) = work.await {
+                tracing::warn!(%error, "the journal of transactions could not be rewritten");
+            }
         }
     });
     Ok(())
@@ -135,28 +199,23 @@ async fn endpoints(config: &RpcOptions) -> anyhow::Result<rpc::RpcConfig> {
         endpoints.limits.ws_connections,
     ) = connections(&config.limits);
     if let Some(http) = &config.http {
-        endpoints.http = Some(HttpEndpoint {
-            addr: resolve("--http.addr", &http.addr, http.port).await?,
-            api: http.api.clone(),
-            vhosts: http.vhosts.clone(),
-            cors: http.cors_domains.clone(),
-        });
+        endpoints.http = Some(http_endpoint("--http.addr", http).await?);
     }
     if let Some(ws) = &config.ws {
         endpoints.ws = Some(WsEndpoint {
             addr: resolve("--ws.addr", &ws.addr, ws.port).await?,
             api: ws.api.clone(),
             origins: ws.origins.clone(),
+            prefix: ws.prefix.clone(),
         });
     }
+    endpoints.ipc = config.ipc.as_ref().map(|ipc| IpcEndpoint {
+        path: ipc.path.clone(),
+        required: ipc.given,
+    });
     if let Some(RollupRpcConfig { http, port_given }) = &config.rollup {
         endpoints.rollup = Some(RollupEndpoint {
-            http: HttpEndpoint {
-                addr: resolve("--rpc.addr", &http.addr, http.port).await?,
-                api: http.api.clone(),
-                vhosts: http.vhosts.clone(),
-                cors: http.cors_domains.clone(),
-            },
+            http: http_endpoint("--rpc.addr", http).await?,
             required: *port_given,
         });
     }
@@ -166,6 +225,17 @@ async fn endpoints(config: &RpcOptions) -> anyhow::Result<rpc::RpcConfig> {
     let rollup = rollup.map(|end| (end.http.addr, &end.http.api));
     warn_of_public_admin([http, ws, rollup].into_iter().flatten());
     Ok(endpoints)
+}
+
+/// An HTTP endpoint with its address resolved. `flag` names the option of the address.
+async fn http_endpoint(flag: &str, http: &HttpConfig) -> anyhow::Result<HttpEndpoint> {
+    Ok(HttpEndpoint {
+        addr: resolve(flag, &http.addr, http.port).await?,
+        api: http.api.clone(),
+        vhosts: http.vhosts.clone(),
+        cors: http.cors_domains.clone(),
+        prefix: http.prefix.clone(),
+    })
 }
 
 /// Warns where the `admin` methods are served to other machines.
@@ -232,6 +302,10 @@ mod tests {
                 batch_response: 1,
                 connections,
                 websockets,
+                log_query: 1,
+                log_blocks: 1,
+                logs: 1,
+                sync_timeouts: Default::default(),
             };
             bounded_connections(&limits, most)
         };

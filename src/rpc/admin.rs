@@ -1,8 +1,14 @@
-//! The `admin` namespace: the block signer that the node follows, and the sequencer's switch.
+//! The `admin` namespace: the block signer that the node follows, the sequencer's switch, peers,
+//! servers and files.
 //!
 //! A caller decides which chain is followed and whether blocks are made. The namespace is therefore
 //! served only where it is named with `--http.api` or `--ws.api`, and on the rollup node's RPC with
-//! `--rpc.enable-admin`. The sequencer's methods and error texts are op-node's.
+//! `--rpc.enable-admin`. The sequencer's methods and error texts are op-node's, those of [`peers`],
+//! [`servers`] and [`files`] geth's.
+
+mod files;
+mod peers;
+mod servers;
 
 use super::{
     api::{Method, Namespace},
@@ -35,8 +41,29 @@ pub const NAMESPACE: Namespace = Namespace {
             "admin_resetDerivationPipeline",
             Method::Rollup(reset_derivation),
         ),
+        ("admin_nodeInfo", Method::Async(peers::node_info)),
+        ("admin_peers", Method::Async(peers::peers)),
+        ("admin_addPeer", Method::Async(peers::add_peer)),
+        ("admin_removePeer", Method::Async(peers::remove_peer)),
+        (
+            "admin_addTrustedPeer",
+            Method::Async(peers::add_trusted_peer),
+        ),
+        (
+            "admin_removeTrustedPeer",
+            Method::Async(peers::remove_trusted_peer),
+        ),
+        ("admin_datadir", Method::Quick(files::datadir)),
+        ("admin_exportChain", Method::Async(files::export_chain)),
+        ("admin_importChain", Method::Async(files::import_chain)),
+        ("admin_startHTTP", Method::Async(servers::start_http)),
+        ("admin_stopHTTP", Method::Async(servers::stop_http)),
+        ("admin_startWS", Method::Async(servers::start_ws)),
+        ("admin_stopWS", Method::Async(servers::stop_ws)),
+        ("admin_startRPC", Method::Async(servers::start_http)),
+        ("admin_stopRPC", Method::Async(servers::stop_http)),
     ],
-    subscriptions: &[],
+    subscriptions: &[("peerEvents", peers::peer_events)],
 };
 
 impl From<SequencerControlError> for RpcError {

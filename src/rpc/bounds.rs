@@ -37,6 +37,8 @@ pub struct Bounds {
     pub trace_timeout: Duration,
     /// Bytes of a trace that is kept in memory.
     pub trace_bytes: usize,
+    pub sync_timeouts: SyncTimeouts,
+    pub gas_oracle: GasOracle,
     pub logs: LogLimits,
     /// Bytes of the pool's transactions in one answer, which holds them as hexadecimal digits.
     pub transactions: usize,
@@ -54,8 +56,70 @@ impl Default for Bounds {
             gas_cap: RPC_GAS_CAP,
             trace_timeout: TRACE_TIMEOUT,
             trace_bytes: TRACE_BYTES,
+            sync_timeouts: SyncTimeouts::default(),
+            gas_oracle: GasOracle::default(),
             logs: LogLimits::default(),
             transactions: 10_000_000,
+        }
+    }
+}
+
+/// Timeouts of `eth_sendRawTransactionSync`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SyncTimeouts {
+    /// Timeout of a call that names none (`--rpc.txsync.defaulttimeout`).
+    pub default: Duration,
+    /// Longest timeout that a call can ask for (`--rpc.txsync.maxtimeout`).
+    pub most: Duration,
+}
+
+impl Default for SyncTimeouts {
+    fn default() -> Self {
+        Self {
+            default: Duration::from_secs(20),
+            most: Duration::from_secs(60),
+        }
+    }
+}
+
+impl SyncTimeouts {
+    /// The time for a call that asks for this many milliseconds.
+    pub fn of(self, millis: Option<u64>) -> Duration {
+        match millis {
+            None | Some(0) => self.default,
+            Some(millis) => Duration::from_millis(millis).min(self.most),
+        }
+    }
+}
+
+/// How a tip is suggested (`--gpo.*`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GasOracle {
+    /// Recent blocks whose tips are looked at, on Ethereum.
+    pub blocks: u64,
+    /// The percentile of their tips that is suggested, on Ethereum.
+    pub percentile: u64,
+    /// Wei; no suggestion is higher.
+    pub most: u128,
+    /// Wei; lower tips are ignored, on Ethereum.
+    pub ignored: u128,
+    /// Wei; no suggestion is lower, on OP chains.
+    pub least: u128,
+}
+
+impl GasOracle {
+    /// Most recent blocks that are looked at: each suggestion reads them.
+    pub const MOST_BLOCKS: u64 = 1024;
+}
+
+impl Default for GasOracle {
+    fn default() -> Self {
+        Self {
+            blocks: 20,
+            percentile: 60,
+            most: 500_000_000_000,
+            ignored: 2,
+            least: 1_000_000,
         }
     }
 }
@@ -63,6 +127,8 @@ impl Default for Bounds {
 /// Limits on one answer of `eth_getLogs`.
 #[derive(Clone, Copy, Debug)]
 pub struct LogLimits {
+    /// Addresses of a query, and topics in each position (`--rpc.logquerylimit`).
+    pub query: usize,
     /// Blocks in one range.
     pub blocks: u64,
     /// Logs; a range of a single block is not limited.
@@ -75,6 +141,7 @@ pub struct LogLimits {
 impl Default for LogLimits {
     fn default() -> Self {
         Self {
+            query: 1000,
             blocks: 100_000,
             logs: 20_000,
             bytes: 10_000_000,
@@ -119,5 +186,15 @@ mod tests {
             blocking("toy", permits, || reply(2)).await.unwrap().get(),
             "2"
         );
+    }
+
+    #[test]
+    fn calls_wait_as_long_as_they_ask_up_to_the_most() {
+        let timeouts = SyncTimeouts::default();
+        let seconds = Duration::from_secs;
+        assert_eq!(timeouts.of(None), seconds(20));
+        assert_eq!(timeouts.of(Some(0)), seconds(20));
+        assert_eq!(timeouts.of(Some(1_500)), Duration::from_millis(1_500));
+        assert_eq!(timeouts.of(Some(u64::MAX)), seconds(60));
     }
 }

@@ -6,15 +6,15 @@
 //! need. It names no namespace, so that namespaces can name it.
 
 use super::{
-    bounds::Bounds, decoded::DecodedBlocks, engine_backend::EngineContext, filters::Filters,
-    route::TxRoute,
+    bounds::Bounds, cost_gate::CostGate, decoded::DecodedBlocks, engine_backend::EngineContext,
+    filters::Filters, node_files::NodeFiles, route::TxRoute, server_control::ServerHandle,
 };
 use crate::{
     chain::{
         Chain, ChainError, Heads,
         abandoned::Abandoned,
         heads::{Cursor, Step, StepError},
-        pool::Pool,
+        pool::{Pool, journal::TxJournal},
         rejected::BadBlock,
         rules::ChainSpec,
         view::{ReadError, View},
@@ -24,6 +24,7 @@ use crate::{
 use alloy_primitives::B256;
 use futures::{FutureExt, future::BoxFuture};
 use starling_p2p::Network;
+use starling_proto::payload::Payload;
 use std::{path::PathBuf, sync::Arc};
 use tokio::sync::{Semaphore, watch};
 
@@ -143,9 +144,24 @@ pub struct RpcContext {
     pub filters: Filters,
     pub blocks: DecodedBlocks,
     pub bounds: Bounds,
+    /// The gate of conditional transactions; `None` where they are not served
+    /// (`--rollup.sequencertxconditionalenabled`).
+    pub conditional_gate: Option<CostGate>,
     /// `None` where no rollup node drives the chain from outside.
     pub engine: Option<EngineContext>,
+    /// Where local transactions are recorded; `None` keeps no journal.
+    pub journal: Option<Arc<TxJournal>>,
+    /// `None` where there is no data directory.
+    pub files: Option<NodeFiles>,
+    /// `None` where no server can be started or stopped.
+    pub servers: Option<ServerHandle>,
+    /// Makes a block that was built here the head; `None` where nothing does.
+    pub commit: Option<CommitBlock>,
 }
+
+/// Inserts a block and makes it the head. The error is a sentence.
+pub type CommitBlock =
+    Arc<dyn Fn(Arc<Payload>) -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
 
 impl RpcContext {
     /// A context without a swarm that is always at the head; set the fields that differ.
@@ -169,7 +185,12 @@ impl RpcContext {
             filters: Filters::default(),
             blocks: DecodedBlocks::default(),
             bounds: Bounds::default(),
+            conditional_gate: None,
             engine: None,
+            journal: None,
+            files: None,
+            servers: None,
+            commit: None,
         }
     }
 

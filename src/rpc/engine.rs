@@ -20,6 +20,7 @@ use super::{
 };
 use crate::chain::{
     ChainError,
+    rows::ExecutedBlock,
     rules::{Active, ChainSpec},
 };
 use alloy_primitives::{B256, Bytes, U256};
@@ -333,26 +334,36 @@ fn get_payload(context: Arc<RpcContext>, mut args: Args, version: u8) -> BoxFutu
             .engine
             .payload(id, |active| serves(version, active))
             .await?;
-        let payload = block.payload.to_execution_payload(block.payload.version());
         if version == 1 {
-            return reply(payload);
+            return reply(block.payload.to_execution_payload(block.payload.version()));
         }
-        let mut envelope = json!({
-            "executionPayload": payload,
-            "blockValue": types::block_value(&block).unwrap_or(U256::ZERO),
-        });
-        if version >= 3 {
-            envelope["blobsBundle"] = json!({ "commitments": [], "proofs": [], "blobs": [] });
-            envelope["shouldOverrideBuilder"] = false.into();
-            envelope["parentBeaconBlockRoot"] =
-                json!(block.payload.header.parent_beacon_block_root);
-        }
-        if version >= 4 {
-            envelope["executionRequests"] = json!([]);
+        let mut envelope = payload_envelope(&block);
+        if let Some(members) = envelope.as_object_mut() {
+            if version < 3 {
+                members
+                    .retain(|name, _| ["executionPayload", "blockValue"].contains(&name.as_str()));
+            } else {
+                let root = block.payload.header.parent_beacon_block_root;
+                members.insert("parentBeaconBlockRoot".to_owned(), json!(root));
+            }
+            if version < 4 {
+                members.remove("executionRequests");
+            }
         }
         reply(envelope)
     }
     .boxed()
+}
+
+/// A block in the envelope of the newest version of `engine_getPayload`.
+pub(super) fn payload_envelope(block: &ExecutedBlock) -> serde_json::Value {
+    json!({
+        "executionPayload": block.payload.to_execution_payload(block.payload.version()),
+        "blockValue": types::block_value(block).unwrap_or(U256::ZERO),
+        "blobsBundle": { "commitments": [], "proofs": [], "blobs": [] },
+        "shouldOverrideBuilder": false,
+        "executionRequests": [],
+    })
 }
 
 /// `engine_exchangeCapabilities`: all methods of the namespace except this one.

@@ -3,15 +3,22 @@
 pub mod block_arg;
 pub mod blocks;
 pub mod call;
+mod call_many;
 pub(super) mod call_object;
+pub mod config;
 pub mod events;
 pub mod fees;
+mod fill;
 pub mod filters;
 pub mod logs;
 pub mod proof;
 pub mod receipt;
 pub mod send;
+mod send_conditional;
+mod send_sync;
+mod sender_nonce;
 pub mod shape;
+pub mod simulate;
 pub mod state;
 pub mod syncing;
 
@@ -30,6 +37,7 @@ pub const NAMESPACE: Namespace = Namespace {
     name: "eth",
     methods: &[
         ("eth_chainId", Quick(chain_id)),
+        ("eth_config", Quick(config::config)),
         ("eth_blockNumber", Quick(block_number)),
         ("eth_syncing", Quick(syncing::syncing)),
         ("eth_accounts", Quick(accounts)),
@@ -41,6 +49,8 @@ pub const NAMESPACE: Namespace = Namespace {
             Read(state::get_transaction_count),
         ),
         ("eth_getCode", Read(state::get_code)),
+        ("eth_getAccount", Read(state::get_account)),
+        ("eth_getAccountInfo", Read(state::get_account_info)),
         ("eth_getStorageAt", Read(state::get_storage_at)),
         ("eth_getStorageValues", Read(state::get_storage_values)),
         ("eth_getProof", Heavy(proof::get_proof)),
@@ -59,6 +69,10 @@ pub const NAMESPACE: Namespace = Namespace {
         (
             "eth_getTransactionByHash",
             Read(blocks::get_transaction_by_hash),
+        ),
+        (
+            "eth_getTransactionBySenderAndNonce",
+            Read(sender_nonce::get_transaction_by_sender_and_nonce),
         ),
         (
             "eth_getTransactionByBlockNumberAndIndex",
@@ -114,6 +128,8 @@ pub const NAMESPACE: Namespace = Namespace {
         ("eth_call", Heavy(call::call)),
         ("eth_estimateGas", Heavy(call::estimate_gas)),
         ("eth_createAccessList", Heavy(call::create_access_list)),
+        ("eth_callMany", Heavy(call_many::call_many)),
+        ("eth_simulateV1", Heavy(simulate::simulate_v1)),
         ("eth_gasPrice", Read(fees::gas_price)),
         (
             "eth_maxPriorityFeePerGas",
@@ -123,8 +139,18 @@ pub const NAMESPACE: Namespace = Namespace {
         ("eth_blobBaseFee", Read(fees::blob_base_fee)),
         ("eth_feeHistory", Heavy(fees::fee_history)),
         ("eth_sendRawTransaction", Async(send::send_raw_transaction)),
+        (
+            "eth_sendRawTransactionSync",
+            Async(send_sync::send_raw_transaction_sync),
+        ),
+        (
+            "eth_sendRawTransactionConditional",
+            Async(send_conditional::send_raw_transaction_conditional),
+        ),
+        ("eth_fillTransaction", Heavy(fill::fill_transaction)),
         ("eth_sendTransaction", Quick(unknown_account)),
         ("eth_signTransaction", Quick(unknown_account)),
+        ("eth_signTypedData", Quick(unknown_account)),
         ("eth_resend", Quick(unknown_account)),
         ("eth_sign", Quick(unknown_account)),
     ],
@@ -133,6 +159,7 @@ pub const NAMESPACE: Namespace = Namespace {
         ("logs", events::logs),
         ("newPendingTransactions", events::new_pending_transactions),
         ("syncing", syncing::subscribe),
+        ("transactionReceipts", events::transaction_receipts),
     ],
 };
 

@@ -22,11 +22,11 @@ use alloy_primitives::{Address, B256, Bloom, Bytes, Log, U64, keccak256};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use starling_proto::payload::BlockId;
-use std::{collections::VecDeque, sync::Arc};
+use std::{
+    collections::VecDeque,
+    sync::{Arc, OnceLock},
+};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-
-/// Maximum alternatives in one topic position, and maximum addresses.
-const MAX_ALTERNATIVES: usize = 1000;
 
 /// A log, in a receipt or on its own.
 #[derive(Clone, Debug, Serialize)]
@@ -83,7 +83,7 @@ pub struct Filter {
     pub topics: Vec<Vec<B256>>,
     /// The bits of each alternative in a block's bloom, computed once because a filter is matched
     /// against many blocks.
-    blooms: Vec<Vec<Bits>>,
+    blooms: OnceLock<Vec<Vec<Bits>>>,
 }
 
 /// The three bits that a value sets in a bloom: byte and mask of each.
@@ -115,36 +115,40 @@ impl Filter {
                 .all(|(byte, mask)| bloom[usize::from(*byte)] & mask != 0)
         };
         self.blooms
+            .get_or_init(|| self.blooms())
             .iter()
             .all(|wanted| wanted.is_empty() || wanted.iter().any(set))
     }
 
-    fn new(addresses: Vec<Address>, topics: Vec<Vec<B256>>) -> Self {
-        let mut blooms: Vec<Vec<Bits>> = vec![
-            addresses
-                .iter()
-                .map(|address| bits(address.as_slice()))
-                .collect(),
-        ];
+    fn blooms(&self) -> Vec<Vec<Bits>> {
+        let addresses = self.addresses.iter();
+        let mut blooms: Vec<Vec<Bits>> =
+            vec![addresses.map(|address| bits(address.as_slice())).collect()];
         blooms.extend(
-            topics
+            self.topics
                 .iter()
                 .map(|wanted| wanted.iter().map(|topic| bits(topic.as_slice())).collect()),
         );
-        Self {
-            addresses,
-            topics,
-            blooms,
+        blooms
+    }
+
+    /// Refuses more than `limit` addresses, or topics in one position.
+    pub fn check_size(&self, limit: usize) -> Result<(), RpcError> {
+        let topics = self.topics.iter().map(Vec::len).max().unwrap_or(0);
+        if self.addresses.len().max(topics) > limit {
+            return Err(RpcError::server(
+                "exceed max addresses or topics per search position",
+            ));
         }
+        Ok(())
     }
 
     /// Bytes that the filter takes in memory.
     fn bytes(&self) -> usize {
-        let bits: usize = self.blooms.iter().map(Vec::len).sum();
+        let topics: usize = self.topics.iter().map(Vec::len).sum();
         size_of::<Self>()
-            + self.addresses.len() * 20
-            + self.topics.iter().map(Vec::len).sum::<usize>() * 32
-            + bits * size_of::<Bits>()
+            + self.addresses.len() * (20 + size_of::<Bits>())
+            + topics * (32 + size_of::<Bits>())
     }
 
     /// The matching logs of the block with this number and header.
@@ -218,14 +222,14 @@ impl Filter {
                 .collect::<Result<_, String>>()?,
             Some(_) => return Err("invalid topic(s)".into()),
         };
-        if topics.len() > MAX_TOPICS || topics.iter().any(|wanted| wanted.len() > MAX_ALTERNATIVES)
-        {
+        if topics.len() > MAX_TOPICS {
             return Err("exceed max topics".into());
         }
-        if addresses.len() > MAX_ALTERNATIVES {
-            return Err("exceed max addresses".into());
-        }
-        Ok(Self::new(addresses, topics))
+        Ok(Self {
+            addresses,
+            topics,
+            blooms: OnceLock::new(),
+        })
     }
 }
 
@@ -545,10 +549,13 @@ mod tests {
             refused(serde_json::json!({ "topics": [null, null, null, null, null] })),
             "exceed max topics"
         );
-        assert_eq!(
-            refused(serde_json::json!({ "topics": [vec![B256::ZERO; 1001]] })),
-            "exceed max topics"
-        );
+        for many in [
+            serde_json::json!({ "topics": [null, vec![B256::ZERO; 1001]] }),
+            serde_json::json!({ "address": vec![Address::ZERO; 1001] }),
+        ] {
+            let filter = filter(many);
+            assert!(filter.check_size(1000).is_err() && filter.check_size(1001).is_ok());
+        }
         let short = "hex has invalid length 1 after decoding; expected";
         assert_eq!(
             refused(serde_json::json!({ "address": "0x12" })),

@@ -7,6 +7,7 @@ use super::{
     error::{Reply, RpcError, reply},
     params::{Args, Big, Quantity},
 };
+use starling_proto::fork::Fork;
 
 pub const NAMESPACE: Namespace = Namespace {
     name: "miner",
@@ -60,6 +61,14 @@ fn set_extra(context: &RpcContext, args: Args) -> Reply {
             "extra exceeds max length. {} > {MAX_EXTRA_DATA}",
             extra.len()
         )));
+    }
+    let view = context.view();
+    let active = context.chain.spec.at(view.header().timestamp);
+    if active.op.is_some() {
+        tracing::warn!(
+            holocene = active.is_op(Fork::Holocene),
+            "miner_setExtra has no effect: the rollup node decides on the extra data of this chain's blocks"
+        );
     }
     context
         .chain

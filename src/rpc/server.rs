@@ -13,6 +13,7 @@
 //!
 //! One address may use only a part of the connections and of the memory ([`Shares`]).
 
+mod gzip;
 mod headers;
 
 use super::{
@@ -32,7 +33,11 @@ use super::{
 use crate::jwt::JwtSecret;
 use bytes::Bytes;
 use futures::{StreamExt, stream};
-use headers::{content_length, cors_headers, host_allowed, is_json, is_preflight, origin_allowed};
+use gzip::Encoded;
+use headers::{
+    accepts_gzip, content_length, cors_headers, host_allowed, is_json, is_preflight,
+    origin_allowed, path_served,
+};
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::{
     BodyExt, Either, Full, LengthLimitError, Limited, StreamBody, combinators::UnsyncBoxBody,
@@ -64,12 +69,16 @@ pub struct Http {
     pub api: Arc<Api>,
     pub vhosts: Vec<String>,
     pub cors: Vec<String>,
+    /// Prefix of the paths that are served; empty for `/` alone.
+    pub prefix: String,
 }
 
 /// The WebSocket side of a listener: its methods, and the origins that may call them.
 pub struct Ws {
     pub api: Arc<Api>,
     pub origins: Vec<String>,
+    /// Prefix of the paths that are served; empty for `/` alone.
+    pub prefix: String,
 }
 
 /// One listening socket. It serves HTTP, WebSockets, or both by looking at the `Upgrade` header.
@@ -272,18 +281,44 @@ async fn connection(
 type RpcBody = Either<Full<Bytes>, UnsyncBoxBody<Bytes, RpcError>>;
 type HttpResponse = Response<RpcBody>;
 
-/// The text of a response. When it has been sent, its memory is released and the connection is
+/// The body of a response. When it has been sent, its memory is released and the connection is
 /// idle.
-struct SentText {
-    text: String,
+struct SentAnswer {
+    body: Encoded,
     _held: Option<ResponseMemory>,
     _busy: Busy,
 }
 
-impl AsRef<[u8]> for SentText {
+impl AsRef<[u8]> for SentAnswer {
     fn as_ref(&self) -> &[u8] {
-        self.text.as_bytes()
+        self.body.bytes()
     }
+}
+
+/// The response with an answer, compressed if `gzip` is accepted, unless it is made while it is
+/// sent.
+async fn answered(answer: RpcAnswer, gzip: bool, busy: Busy) -> HttpResponse {
+    let text = answer.text.unwrap_or_default();
+    if let Some(rest) = answer.rest {
+        return chunked_json(Bytes::from(text), rest, busy);
+    }
+    let body = Encoded::new(text, gzip).await;
+    let encoding = body.encoding();
+    let sent = SentAnswer {
+        body,
+        _held: answer.held,
+        _busy: busy,
+    };
+    let mut response = Response::new(RpcBody::Left(Full::from(Bytes::from_owner(sent))));
+    let headers = response.headers_mut();
+    let json = HeaderValue::from_static("application/json");
+    headers.insert(header::CONTENT_TYPE, json);
+    headers.extend(encoding.map(|encoding| (header::CONTENT_ENCODING, encoding)));
+    if gzip {
+        let vary = HeaderValue::from_static("Accept-Encoding");
+        headers.insert(header::VARY, vary);
+    }
+    response
 }
 
 /// An HTTP error in the form of Go's `http.Error`.
@@ -305,23 +340,6 @@ fn empty(status: StatusCode) -> HttpResponse {
 
 fn json(body: String) -> HttpResponse {
     let mut response = Response::new(RpcBody::Left(Full::from(body)));
-    let json = HeaderValue::from_static("application/json");
-    response.headers_mut().insert(header::CONTENT_TYPE, json);
-    response
-}
-
-/// The response that carries an answer.
-fn sent(answer: RpcAnswer, busy: Busy) -> HttpResponse {
-    let text = answer.text.unwrap_or_default();
-    if let Some(rest) = answer.rest {
-        return chunked_json(Bytes::from(text), rest, busy);
-    }
-    let text = SentText {
-        text,
-        _held: answer.held,
-        _busy: busy,
-    };
-    let mut response = Response::new(RpcBody::Left(Full::from(Bytes::from_owner(text))));
     let json = HeaderValue::from_static("application/json");
     response.headers_mut().insert(header::CONTENT_TYPE, json);
     response
@@ -389,7 +407,7 @@ impl Site {
         if path == health::PATH && http.api.serves(health::NAMESPACE.name) {
             return json(health::body());
         }
-        if path != "/" {
+        if !path_served(&http.prefix, path) {
             return empty(StatusCode::NOT_FOUND);
         }
         if !host_allowed(&http.vhosts, request.headers()) {
@@ -400,7 +418,9 @@ impl Site {
             Some(_) if is_preflight(&request) => empty(StatusCode::NO_CONTENT),
             _ => self.post(http, request, allowance, busy).await,
         };
-        response.headers_mut().extend(cors.unwrap_or_default());
+        for (name, value) in cors.iter().flatten() {
+            response.headers_mut().append(name, value.clone());
+        }
         response
     }
 
@@ -439,6 +459,7 @@ impl Site {
             return refused(StatusCode::UNSUPPORTED_MEDIA_TYPE, text);
         }
         let deadline = Instant::now() + self.limits.write;
+        let gzip = accepts_gzip(request.headers());
         let body = timeout(self.limits.read, self.body(request.into_body(), allowance)).await;
         let (body, _memory) = match body {
             Err(_) => return empty(StatusCode::REQUEST_TIMEOUT),
@@ -452,7 +473,7 @@ impl Site {
             subscriptions: None,
             chunked: true,
         };
-        sent(session.answer(&body).await, busy)
+        answered(session.answer(&body).await, gzip, busy).await
     }
 
     /// Reads a body; memory is reserved as its bytes arrive.
@@ -493,7 +514,7 @@ impl Site {
         let Some(ws) = &self.ws else {
             return Err(Box::new(empty(StatusCode::NOT_FOUND)));
         };
-        if request.uri().path() != "/" {
+        if !path_served(&ws.prefix, request.uri().path()) {
             return Err(Box::new(empty(StatusCode::NOT_FOUND)));
         }
         if !origin_allowed(&ws.origins, request.headers()) {

@@ -1,6 +1,7 @@
 //! The server over real sockets: HTTP rules, JSON-RPC framing, WebSocket sessions.
 
 mod admin;
+mod admin_geth;
 mod bounds;
 mod call;
 mod chain;
@@ -16,7 +17,11 @@ mod opp2p;
 mod pool;
 mod proofs;
 mod send;
+mod simulate;
+mod table;
+mod transports;
 mod values;
+mod waiting;
 mod websocket;
 
 use super::{
@@ -49,6 +54,7 @@ struct Setup {
     vhosts: Vec<String>,
     cors: Vec<String>,
     origins: Vec<String>,
+    prefix: String,
     limits: ServerLimits,
 }
 
@@ -58,6 +64,7 @@ impl Default for Setup {
             vhosts: vec!["localhost".into()],
             cors: vec![],
             origins: vec![],
+            prefix: String::new(),
             limits: ServerLimits::default(),
         }
     }
@@ -119,10 +126,12 @@ impl Server {
             api: api.clone(),
             vhosts: setup.vhosts,
             cors: setup.cors,
+            prefix: setup.prefix.clone(),
         };
         let ws = Ws {
             api,
             origins: setup.origins,
+            prefix: setup.prefix,
         };
         let (server, addrs) = {
             let connections = Connections::new(setup.limits.connections);

@@ -9,15 +9,12 @@ mod fragments;
 
 use super::{
     api::Api,
-    frame::{self, Live, Session, Subscription},
     limits::ServerLimits,
-    memory::{Allowance, MemoryPermit, ResponseMemory},
+    memory::Allowance,
+    responder::{OutgoingMessage, ReceivedMessage, Responder},
 };
 use fragments::Fragments;
-use futures::{
-    StreamExt,
-    stream::{self, FuturesUnordered},
-};
+use futures::stream;
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
@@ -39,18 +36,12 @@ use tokio_util::{
     sync::CancellationToken,
 };
 
-/// Requests of one connection that run at once; the next is read when one is done.
-const CONCURRENT: usize = 16;
 /// Messages that wait for the socket.
 const QUEUE: usize = 32;
 /// Timeout of the closing handshake.
 const CLOSE: Duration = Duration::from_secs(1);
 
 type Socket = Compat<Fragments<TokioIo<Upgraded>>>;
-
-/// A message to the socket, and its memory.
-type OutgoingMessage = (String, Option<ResponseMemory>);
-type Queue = mpsc::Sender<OutgoingMessage>;
 
 /// Serves a connection until either side ends it.
 pub async fn session(
@@ -68,12 +59,7 @@ pub async fn session(
     let (mut sender, receiver) = builder.finish();
     let heard = Mutex::new(Instant::now());
     let (queue, messages) = mpsc::channel(QUEUE);
-    let responder = Responder {
-        api: &api,
-        allowance,
-        queue,
-        live: Live::default(),
-    };
+    let responder = Responder::new(&api, allowance, queue);
     // When reading ends the responder is dropped. That closes the queue, and the writer returns
     // once it is empty.
     let reading = async {
@@ -109,10 +95,8 @@ async fn read(
             *heard.lock() = Instant::now();
             match incoming {
                 Ok(Incoming::Data(_)) => {
-                    let request = ReceivedMessage {
-                        bytes: message,
-                        _held: memory.lock().take(),
-                    };
+                    let held = memory.lock().take();
+                    let request = ReceivedMessage::new(message, held);
                     return Some((request, receiver));
                 }
                 Ok(Incoming::Pong(_)) => {}
@@ -120,86 +104,7 @@ async fn read(
             }
         }
     });
-    tokio::pin!(messages);
-    let mut calls = FuturesUnordered::new();
-    let mut subscriptions = FuturesUnordered::new();
-    loop {
-        tokio::select! {
-            message = messages.next(), if calls.len() < CONCURRENT => match message {
-                Some(message) => calls.push(responder.answer(message)),
-                None => return,
-            },
-            Some(begun) = calls.next(), if !calls.is_empty() => {
-                subscriptions.extend(begun.into_iter().map(|subscription| responder.feed(subscription)));
-            }
-            Some(alive) = subscriptions.next(), if !subscriptions.is_empty() => {
-                if !alive {
-                    return;
-                }
-            }
-        }
-    }
-}
-
-/// A message of the client, and the memory it holds.
-struct ReceivedMessage {
-    bytes: Vec<u8>,
-    _held: Option<MemoryPermit>,
-}
-
-/// Answers the requests of one connection and feeds its subscriptions, through one queue.
-struct Responder<'a> {
-    api: &'a Api,
-    allowance: &'a Allowance,
-    queue: Queue,
-    live: Live,
-}
-
-impl Responder<'_> {
-    /// Answers one message; returns the subscriptions that begin now that the answer is queued.
-    async fn answer(&self, message: ReceivedMessage) -> Vec<Subscription> {
-        let answer = Session {
-            api: self.api,
-            allowance: self.allowance,
-            deadline: None,
-            subscriptions: Some(&self.live),
-            chunked: false,
-        }
-        .answer(&message.bytes)
-        .await;
-        // Frees the memory of the request before the answer waits for its reader.
-        drop(message);
-        if let Some(text) = answer.text {
-            let _ = self.queue.send((text, answer.held)).await;
-        }
-        answer.subscriptions
-    }
-
-    /// Queues the events of a subscription. Returns false when the subscription ended by itself,
-    /// because an event would have been left out.
-    async fn feed(&self, subscription: Subscription) -> bool {
-        let Subscription {
-            id,
-            namespace,
-            mut events,
-            token,
-            permit: _permit,
-        } = subscription;
-        loop {
-            let event = tokio::select! {
-                () = token.cancelled() => return true,
-                event = events.next() => event,
-            };
-            let Some(event) = event else {
-                self.live.lock().remove(&id);
-                return false;
-            };
-            let notification = frame::notification(&namespace, &id, &event);
-            if self.queue.send((notification, None)).await.is_err() {
-                return false;
-            }
-        }
-    }
+    responder.serve(messages).await;
 }
 
 /// Writes queued messages, and pings.

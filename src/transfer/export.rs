@@ -68,7 +68,7 @@ pub async fn export(
     result
 }
 
-fn write(
+pub(super) fn write(
     chain: &Chain,
     path: &Path,
     range: Option<(u64, u64)>,

@@ -132,7 +132,7 @@ struct BlockGroup {
     error: Option<BlockFileError>,
 }
 
-async fn import_file(
+pub(super) async fn import_file(
     chain: &Chain,
     path: &Path,
     counts: &mut ImportCounts,

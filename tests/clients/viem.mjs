@@ -112,4 +112,19 @@ assert.equal(proof.storageProof[0].value, 500n);
 assert.deepEqual([block.transactions[0].type, block.transactions[0].isSystemTx ?? false], ['deposit', false]);
 assert.ok((await client.getBlock({ blockTag: 'pending' })).number >= block.number);
 
+// Simulated blocks: a transfer of ether is a log, and the second block sees what the first has done.
+const [first, second] = await client.simulateBlocks({
+  traceTransfers: true,
+  blocks: [
+    { calls: [{ account: account.address, to: friend, value: 7n }, { account: account.address, to: token.address, abi, functionName: 'transfer', args: [friend, 9_999n] }] },
+    { calls: [{ to: token.address, abi, functionName: 'totalSupply' }], stateOverrides: [{ address: token.address, stateDiff: [{ slot: pad('0x1'), value: pad('0x6') }] }] },
+  ],
+});
+assert.deepEqual(first.calls.map((one) => one.status), ['success', 'failure']);
+assert.equal(first.calls[0].logs.length, 1);
+assert.equal(second.calls[0].result, 6n);
+assert.equal(second.parentHash, first.hash);
+const waited = await client.request({ method: 'eth_sendRawTransactionSync', params: [await wallet.signTransaction(await wallet.prepareTransactionRequest({ to: friend, value: 1n }))] });
+assert.equal(waited.status, '0x1');
+
 process.exit(0);

@@ -6,7 +6,7 @@ import json
 import pathlib
 import sys
 
-from web3 import AsyncWeb3, HTTPProvider, Web3, WebSocketProvider
+from web3 import AsyncWeb3, HTTPProvider, IPCProvider, Web3, WebSocketProvider
 from web3.exceptions import ContractCustomError, ContractLogicError, ContractPanicError, Web3RPCError
 from web3.middleware import SignAndSendRawMiddlewareBuilder
 from web3.utils.subscriptions import LogsSubscription, NewHeadsSubscription
@@ -102,3 +102,12 @@ assert mined(token.functions.transfer(friend, 10**6).transact({"gas": 100_000}))
 proof = w3.eth.get_proof(token.address, [1], moved["blockNumber"])
 assert w3.keccak(proof["accountProof"][0]) == w3.eth.get_block(moved["blockNumber"])["stateRoot"]
 assert int.from_bytes(proof["storageProof"][0]["value"], "big") == 100
+
+# The local socket: the same chain, and namespaces that HTTP does not serve here.
+local = Web3(IPCProvider(target["ipc"]))
+assert local.is_connected() and local.eth.chain_id == target["chainId"]
+assert local.eth.get_block(moved["blockNumber"])["hash"] == moved["blockHash"]
+assert local.eth.get_balance(friend) == w3.eth.get_balance(friend)
+assert local.geth.admin.datadir() in target["ipc"]
+assert local.geth.admin.node_info()["protocols"]["eth"]["network"] == target["chainId"]
+assert len(local.provider.make_request("debug_nothing", [])["error"]["message"]) > 0

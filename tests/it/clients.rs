@@ -28,8 +28,9 @@ pub fn passes(mut command: Command, node: &Node, account: &Account, chain_id: u6
     wait("the first block", Duration::from_secs(60), || {
         head(&node.http).filter(|number| *number > 0)
     });
-    let target =
-        json!({ "http": node.http, "ws": node.ws, "key": account.key_hex(), "chainId": chain_id });
+    let target = json!({
+        "http": node.http, "ws": node.ws, "ipc": node.ipc(), "key": account.key_hex(), "chainId": chain_id,
+    });
     command.arg(target.to_string());
     let limit = Duration::from_secs(120);
     printed_by(command, limit).unwrap_or_else(|error| panic!("against the {}: {error}", node.role));
@@ -167,6 +168,7 @@ fn cast_reads_estimates_and_decodes() {
             cast(&["chain-id"]).as_deref(),
             Ok(net.l2_chain_id.to_string().as_str())
         );
+        simulates_and_waits(&cast, &account, &token);
         assert!(
             cast(&["rpc", "eth_nothing"])
                 .unwrap_err()
@@ -228,6 +230,41 @@ fn estimates_and_sends_a_transfer(cast: Cast<'_>, account: &Account, token: &str
     ]);
     let logs: Value = serde_json::from_str(&logs.expect("logs")).expect("a list");
     assert_eq!(logs.as_array().map(Vec::len), Some(2), "{logs}");
+}
+
+/// `eth_simulateV1` shows a transfer of more than there is and leaves the chain as it is, and
+/// `eth_sendRawTransactionSync` returns the receipt.
+fn simulates_and_waits(cast: Cast<'_>, account: &Account, token: &str) {
+    let own = account.address.to_string();
+    let data = |amount: &str| {
+        cast(&["calldata", "transfer(address,uint256)", RECEIVER, amount]).expect("calldata")
+    };
+    let call = |amount| json!({ "from": own, "to": token, "input": data(amount) });
+    let payload = json!({ "blockStateCalls": [{ "calls": [call("1"), call("100")] }] }).to_string();
+    let blocks = cast(&["rpc", "eth_simulateV1", &payload, "latest"]).expect("blocks");
+    let blocks: Value = serde_json::from_str(&blocks).expect("JSON");
+    let calls = &blocks[0]["calls"];
+    assert_eq!(
+        (&calls[0]["status"], &calls[1]["status"]),
+        (&json!("0x1"), &json!("0x0"))
+    );
+    assert_eq!(calls[1]["error"]["code"], 3, "{blocks}");
+    let raw = cast(&[
+        "mktx",
+        "--private-key",
+        &account.key_hex(),
+        token,
+        "transfer(address,uint256)",
+        RECEIVER,
+        "1",
+    ]);
+    let receipt = cast(&[
+        "rpc",
+        "eth_sendRawTransactionSync",
+        &raw.expect("a transaction"),
+    ]);
+    let receipt: Value = serde_json::from_str(&receipt.expect("a receipt")).expect("JSON");
+    assert_eq!(receipt["status"], "0x1", "{receipt}");
 }
 
 fn decodes_reverts(cast: Cast<'_>, account: &Account, token: &str) {

@@ -225,6 +225,13 @@ pub struct Node {
 }
 
 impl Node {
+    /// The path of its local socket, if it has a data directory.
+    pub fn ipc(&self) -> Option<String> {
+        let mut options = self.command.iter();
+        let datadir = options.find_map(|option| option.strip_prefix("--datadir="));
+        datadir.map(|datadir| format!("{datadir}/geth.ipc"))
+    }
+
     /// Kills the node's process and waits until the network has buried it: a process whose first
     /// thread is dead may hold its ports still.
     pub fn kill9(&self) {

@@ -15,21 +15,21 @@ use super::{
     access_list::Accesses,
     block_env,
     deadline::StateReader,
+    overrides::{Overrides, override_precompiles},
     parent::{ParentState, StateError},
+    refusal::CallRefusal,
     state_of,
     text::{halt_text, revert_text},
 };
 use crate::chain::rules::{ChainSpec, MAX_TRANSACTION_GAS, TRANSFER_GAS};
 use alloy_consensus::Header;
 use alloy_eips::{eip2930::AccessList, eip7702::SignedAuthorization};
-use alloy_evm::overrides::{OverrideBlockHashes, StateOverrideError, apply_state_overrides};
 use alloy_op_evm::OpTx;
 use alloy_primitives::{Address, Bytes, Log, TxKind, U256};
-use alloy_rpc_types_eth::{BlockOverrides, state::StateOverride};
 use op_revm::{OpHaltReason, OpTransaction};
 use revm::{
     context::{BlockEnv, TxEnv, either::Either},
-    context_interface::result::{ExecutionResult, InvalidTransaction},
+    context_interface::result::ExecutionResult,
 };
 use std::collections::HashSet;
 
@@ -78,13 +78,6 @@ pub struct CallRequest<'a> {
     pub deadline: Deadline,
 }
 
-/// Overrides of the state and of the block environment.
-#[derive(Clone, Debug, Default)]
-pub struct Overrides {
-    pub state: StateOverride,
-    pub block: BlockOverrides,
-}
-
 /// Result of a call.
 #[derive(Clone, Debug)]
 pub struct CallOutcome {
@@ -94,6 +87,37 @@ pub struct CallOutcome {
     pub output: Bytes,
     pub status: CallStatus,
     pub logs: Vec<Log>,
+}
+
+impl CallOutcome {
+    pub(super) fn new(result: ExecutionResult<OpHaltReason>) -> Self {
+        let (gas_used, max_gas_used) = (
+            result.tx_gas_used(),
+            result.gas().total_gas_spent().max(result.tx_gas_used()),
+        );
+        let (status, output, logs) = match result {
+            ExecutionResult::Success { output, logs, .. } => {
+                (CallStatus::Success, output.into_data(), logs)
+            }
+            ExecutionResult::Revert { output, .. } => {
+                (CallStatus::Revert(revert_text(&output)), output, Vec::new())
+            }
+            ExecutionResult::Halt { reason, .. } => {
+                let reason = match &reason {
+                    OpHaltReason::Base(reason) => halt_text(reason),
+                    OpHaltReason::FailedDeposit => "failed deposit".to_owned(),
+                };
+                (CallStatus::Halt(reason), Bytes::new(), Vec::new())
+            }
+        };
+        Self {
+            gas_used,
+            max_gas_used,
+            output,
+            status,
+            logs,
+        }
+    }
 }
 
 /// How a call ended.
@@ -125,35 +149,6 @@ pub enum CallError {
     Override(String),
     #[error(transparent)]
     State(#[from] StateError),
-}
-
-/// Why a call is invalid as a transaction.
-#[derive(Debug, thiserror::Error)]
-pub enum CallRefusal {
-    #[error(
-        "max priority fee per gas higher than max fee per gas: address {from}, maxPriorityFeePerGas: {tip}, maxFeePerGas: {fee}"
-    )]
-    TipAboveFee { from: Address, tip: u128, fee: u128 },
-    #[error(
-        "max fee per gas less than block base fee: address {from}, maxFeePerGas: {fee}, baseFee: {base_fee}"
-    )]
-    FeeBelowBase {
-        from: Address,
-        fee: u128,
-        base_fee: u64,
-    },
-    #[error("insufficient funds for gas * price + value: address {from} have {have} want {want}")]
-    Funds {
-        from: Address,
-        have: U256,
-        want: U256,
-    },
-    #[error("intrinsic gas too low: have {have}, want {want}")]
-    IntrinsicGas { have: u64, want: u64 },
-    #[error("insufficient gas for floor data gas cost: have {have}, want {want}")]
-    FloorGas { have: u64, want: u64 },
-    #[error("{0}")]
-    Other(String),
 }
 
 /// Addresses and slots that a call touches.
@@ -377,11 +372,11 @@ impl Simulation {
         } = request;
         let tx = transaction(input)?;
         let mut env = block_env(spec, block);
-        override_block(&mut env, &overrides.block);
+        overrides.apply_to_block(&mut env);
         let mut db = state_of(StateReader::new(state, Some(deadline)));
-        override_state(&mut db, overrides)?;
+        overrides.apply_to_state(&mut db)?;
         let mut simulation = Self::on(spec, env, db, tx);
-        override_precompiles(&mut simulation.vm, overrides)?;
+        override_precompiles(&mut simulation.vm, &overrides.state)?;
         Ok(simulation)
     }
 
@@ -450,82 +445,20 @@ impl Simulation {
             .vm
             .run(self.with_gas(gas))
             .map_err(|error| self.call_error(error, gas))?;
-        let (gas_used, max_gas_used) = (
-            result.tx_gas_used(),
-            result.gas().total_gas_spent().max(result.tx_gas_used()),
-        );
-        let (status, output, logs) = match result {
-            ExecutionResult::Success { output, logs, .. } => {
-                (CallStatus::Success, output.into_data(), logs)
-            }
-            ExecutionResult::Revert { output, .. } => {
-                (CallStatus::Revert(revert_text(&output)), output, Vec::new())
-            }
-            ExecutionResult::Halt { reason, .. } => {
-                let reason = match &reason {
-                    OpHaltReason::Base(reason) => halt_text(reason),
-                    OpHaltReason::FailedDeposit => "failed deposit".to_owned(),
-                };
-                (CallStatus::Halt(reason), Bytes::new(), Vec::new())
-            }
-        };
-        Ok(CallOutcome {
-            gas_used,
-            max_gas_used,
-            output,
-            status,
-            logs,
-        })
+        Ok(CallOutcome::new(result))
     }
 
     /// The error of a call that was not run, with geth's values.
     fn call_error(&self, error: RunError, gas: u64) -> CallError {
-        let from = self.tx.caller;
-        let refusal = match error {
-            RunError::Invalid(error) => match error {
-                InvalidTransaction::LackOfFundForMaxFee { fee, balance } => CallRefusal::Funds {
-                    from,
-                    have: *balance,
-                    want: *fee,
-                },
-                InvalidTransaction::GasPriceLessThanBasefee => CallRefusal::FeeBelowBase {
-                    from,
-                    fee: self.fee_cap,
-                    base_fee: self.base_fee,
-                },
-                InvalidTransaction::PriorityFeeGreaterThanMaxFee => CallRefusal::TipAboveFee {
-                    from,
-                    tip: self.tx.gas_priority_fee.unwrap_or(0),
-                    fee: self.fee_cap,
-                },
-                InvalidTransaction::CallGasCostMoreThanGasLimit {
-                    initial_gas,
-                    gas_limit,
-                } => CallRefusal::IntrinsicGas {
-                    have: gas_limit,
-                    want: initial_gas,
-                },
-                InvalidTransaction::GasFloorMoreThanGasLimit {
-                    gas_floor,
-                    gas_limit,
-                } => CallRefusal::FloorGas {
-                    have: gas_limit,
-                    want: gas_floor,
-                },
-                InvalidTransaction::CreateInitCodeSizeLimit => {
-                    CallRefusal::Other("max initcode size exceeded".to_owned())
-                }
-                other => CallRefusal::Other(other.to_string()),
-            },
-            RunError::InvalidOp(message) => CallRefusal::Other(message),
-            RunError::State(error) => return CallError::State(error),
-        };
-        CallError::Refused { refusal, gas }
+        match CallRefusal::new(error, &self.tx, self.base_fee) {
+            Ok(refusal) => CallError::Refused { refusal, gas },
+            Err(error) => CallError::State(error),
+        }
     }
 }
 
 /// The transaction of a call, without its gas limit.
-fn transaction(input: &CallInput) -> Result<TxEnv, CallError> {
+pub(super) fn transaction(input: &CallInput) -> Result<TxEnv, CallError> {
     let dynamic = input.max_fee_per_gas.is_some() || input.max_priority_fee_per_gas.is_some();
     if dynamic && input.gas_price.is_some() {
         return Err(CallError::BothFees);
@@ -557,51 +490,5 @@ fn transaction(input: &CallInput) -> Result<TxEnv, CallError> {
             .map(Either::Left)
             .collect(),
         ..Default::default()
-    })
-}
-
-fn override_block(env: &mut BlockEnv, overrides: &BlockOverrides) {
-    let BlockOverrides {
-        number,
-        difficulty,
-        time,
-        gas_limit,
-        coinbase,
-        random,
-        base_fee,
-        ..
-    } = overrides;
-    env.number = number.unwrap_or(env.number);
-    env.difficulty = difficulty.unwrap_or(env.difficulty);
-    env.timestamp = time.map_or(env.timestamp, U256::from);
-    env.gas_limit = gas_limit.unwrap_or(env.gas_limit);
-    env.beneficiary = coinbase.unwrap_or(env.beneficiary);
-    env.prevrandao = random.or(env.prevrandao);
-    env.basefee = base_fee.map_or(env.basefee, |fee| fee.saturating_to());
-}
-
-/// Moves precompiles to other addresses.
-fn override_precompiles(vm: &mut Vm, overrides: &Overrides) -> Result<(), CallError> {
-    let moves: Vec<_> = overrides
-        .state
-        .iter()
-        .filter_map(|(from, account)| account.move_precompile_to.map(|to| (*from, to)))
-        .collect();
-    if moves.is_empty() {
-        return Ok(());
-    }
-    vm.precompiles()
-        .move_precompiles(moves)
-        .map_err(|error| CallError::Override(error.to_string()))
-}
-
-fn override_state(db: &mut Db, overrides: &Overrides) -> Result<(), CallError> {
-    if let Some(hashes) = &overrides.block.block_hash {
-        db.override_block_hashes(hashes.clone());
-    }
-    apply_state_overrides(overrides.state.clone(), db).map_err(|error| match error {
-        StateOverrideError::BothStateAndStateDiff(account) => CallError::StateAndDiff(account),
-        StateOverrideError::InvalidBytecode(error) => CallError::Override(error.to_string()),
-        StateOverrideError::Database(error) => CallError::State(error.into()),
     })
 }

@@ -1,15 +1,21 @@
-//! The inspector of every EVM: idle while blocks are executed, otherwise a recorder of accesses or
-//! a tracer.
+//! The inspector of every EVM: idle while blocks are executed, otherwise a recorder of accesses, of
+//! logs, or a tracer.
 //!
 //! One type serves all of them, so that an EVM has one type whatever watches it. An idle watcher is
 //! switched off and costs nothing.
 
-use super::{Db, access_list::Accesses, trace::Tracer};
+use super::{
+    Db,
+    access_list::Accesses,
+    call_logs::{CallLogs, NumberedLog},
+    trace::Tracer,
+};
+use alloy_primitives::{Address, U256};
 use revm::{
-    context_interface::ContextTr,
+    context_interface::{ContextTr, JournalTr},
     inspector::{Inspector, JournalExt},
     interpreter::{
-        CallInputs, CallOutcome, CreateInputs, CreateOutcome, Interpreter,
+        CallInputs, CallOutcome, CallScheme, CreateInputs, CreateOutcome, Interpreter,
         interpreter::EthInterpreter,
     },
     primitives::Log,
@@ -22,27 +28,40 @@ pub(super) enum Watcher {
     Idle,
     Accesses(Accesses),
     Tracer(Box<Tracer>),
+    Logs(CallLogs),
 }
 
 impl Watcher {
     pub(super) fn into_tracer(self) -> Option<Box<Tracer>> {
         match self {
             Self::Tracer(tracer) => Some(tracer),
-            Self::Idle | Self::Accesses(_) => None,
+            Self::Idle | Self::Accesses(_) | Self::Logs(_) => None,
         }
     }
 
     pub(super) fn accesses(&self) -> Option<&Accesses> {
         match self {
             Self::Accesses(accesses) => Some(accesses),
-            Self::Idle | Self::Tracer(_) => None,
+            Self::Idle | Self::Tracer(_) | Self::Logs(_) => None,
+        }
+    }
+
+    /// The logs of the transaction that has ended.
+    pub(super) fn take_logs(&mut self) -> Vec<NumberedLog> {
+        self.logs().map(CallLogs::take).unwrap_or_default()
+    }
+
+    fn logs(&mut self) -> Option<&mut CallLogs> {
+        match self {
+            Self::Logs(logs) => Some(logs),
+            Self::Idle | Self::Accesses(_) | Self::Tracer(_) => None,
         }
     }
 
     fn tracer(&mut self) -> Option<&mut Tracer> {
         match self {
             Self::Tracer(tracer) => Some(tracer),
-            Self::Idle | Self::Accesses(_) => None,
+            Self::Idle | Self::Accesses(_) | Self::Logs(_) => None,
         }
     }
 }
@@ -53,7 +72,7 @@ where
 {
     fn step(&mut self, interpreter: &mut Interpreter<EthInterpreter>, context: &mut CTX) {
         match self {
-            Self::Idle => {}
+            Self::Idle | Self::Logs(_) => {}
             Self::Accesses(accesses) => accesses.step(interpreter),
             Self::Tracer(tracer) => tracer.on_step(interpreter, context),
         }
@@ -66,34 +85,67 @@ where
     }
 
     fn log(&mut self, _: &mut CTX, log: Log) {
-        if let Some(tracer) = self.tracer() {
-            tracer.on_log(&log);
+        match self {
+            Self::Idle | Self::Accesses(_) => {}
+            Self::Tracer(tracer) => tracer.on_log(&log),
+            Self::Logs(logs) => logs.log(log),
         }
     }
 
     fn call(&mut self, context: &mut CTX, inputs: &mut CallInputs) -> Option<CallOutcome> {
-        if let Some(tracer) = self.tracer() {
-            tracer.on_call(context, inputs);
+        match self {
+            Self::Idle | Self::Accesses(_) => {}
+            Self::Tracer(tracer) => tracer.on_call(context, inputs),
+            Self::Logs(logs) => {
+                logs.enter();
+                // CALLCODE sends its value to the caller itself.
+                if inputs.scheme == CallScheme::Call
+                    && let Some(value) = inputs.transfer_value()
+                {
+                    logs.transfer(inputs.transfer_from(), inputs.transfer_to(), value);
+                }
+            }
         }
         None
     }
 
     fn call_end(&mut self, context: &mut CTX, inputs: &CallInputs, outcome: &mut CallOutcome) {
-        if let Some(tracer) = self.tracer() {
-            tracer.on_call_end(context, inputs, outcome);
+        match self {
+            Self::Idle | Self::Accesses(_) => {}
+            Self::Tracer(tracer) => tracer.on_call_end(context, inputs, outcome),
+            Self::Logs(logs) => logs.exit(outcome.result.is_ok()),
         }
     }
 
     fn create(&mut self, context: &mut CTX, inputs: &mut CreateInputs) -> Option<CreateOutcome> {
-        if let Some(tracer) = self.tracer() {
-            tracer.on_create(context, inputs);
+        match self {
+            Self::Idle | Self::Accesses(_) => {}
+            Self::Tracer(tracer) => tracer.on_create(context, inputs),
+            Self::Logs(logs) => {
+                logs.enter();
+                let (creator, value) = (inputs.caller(), inputs.value());
+                if !value.is_zero()
+                    && let Ok(account) = context.journal_mut().load_account(creator)
+                {
+                    let nonce = account.data.info.nonce;
+                    logs.transfer(creator, inputs.created_address(nonce), value);
+                }
+            }
         }
         None
     }
 
     fn create_end(&mut self, _: &mut CTX, _: &CreateInputs, outcome: &mut CreateOutcome) {
-        if let Some(tracer) = self.tracer() {
-            tracer.on_create_end(outcome);
+        match self {
+            Self::Idle | Self::Accesses(_) => {}
+            Self::Tracer(tracer) => tracer.on_create_end(outcome),
+            Self::Logs(logs) => logs.exit(outcome.result.is_ok()),
+        }
+    }
+
+    fn selfdestruct(&mut self, contract: Address, target: Address, value: U256) {
+        if let Some(logs) = self.logs() {
+            logs.transfer(contract, target, value);
         }
     }
 }

@@ -46,6 +46,7 @@ pub fn decode(raw: Bytes) -> Result<PoolTx, PoolError> {
         hash: keccak256(&raw),
         raw,
         sidecar: None,
+        conditional: None,
     })
 }
 

@@ -121,6 +121,7 @@ impl ServiceRpcConfig {
                 api: api.map(|name| name.to_string()).collect(),
                 cors_domains: vec!["*".to_owned()],
                 vhosts: vec!["*".to_owned()],
+                prefix: String::new(),
             },
             admin,
         })

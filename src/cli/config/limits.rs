@@ -1,11 +1,12 @@
 //! Limits on clients: `--txpool.*` and the limits among `--rpc.*`.
 
 use crate::{
-    chain::pool::PoolConfig,
-    cli::{CliError, parse::Values},
+    chain::pool::{PoolConfig, journal::JournalConfig},
+    cli::{CliError, config::expand_home, parse::Values},
+    rpc::bounds::{GasOracle, SyncTimeouts},
 };
-use alloy_primitives::{U256, utils::parse_ether};
-use std::time::Duration;
+use alloy_primitives::{Address, U256, utils::parse_ether};
+use std::{path::Path, time::Duration};
 
 /// Limits of JSON-RPC. 0 means no limit for the flags that op-geth also has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +23,13 @@ pub struct RpcLimits {
     pub connections: usize,
     /// WebSockets among them.
     pub websockets: usize,
+    /// Addresses, and topics in each position, of a log query.
+    pub log_query: usize,
+    /// Blocks in the range of a log query.
+    pub log_blocks: u64,
+    /// Logs in the answer to one.
+    pub logs: usize,
+    pub sync_timeouts: SyncTimeouts,
 }
 
 impl RpcLimits {
@@ -54,8 +62,32 @@ impl RpcLimits {
             batch_response: most("rpc.batch-response-max-size")?,
             connections,
             websockets,
+            log_query: most("rpc.logquerylimit")?,
+            log_blocks: most("rpc.max-blocks-per-filter")? as u64,
+            logs: most("rpc.max-logs-per-response")?,
+            sync_timeouts: SyncTimeouts {
+                default: values.duration("rpc.txsync.defaulttimeout")?,
+                most: values.duration("rpc.txsync.maxtimeout")?,
+            },
         })
     }
+}
+
+/// How tips are suggested. As with geth, what cannot be zero is its default then.
+pub fn gas_oracle(values: &Values) -> Result<GasOracle, CliError> {
+    let defaults = GasOracle::default();
+    let wei = |name, default: u128| {
+        values
+            .uint(name)
+            .map(|value| if value == 0 { default } else { value.into() })
+    };
+    Ok(GasOracle {
+        blocks: values.uint("gpo.blocks")?.clamp(1, GasOracle::MOST_BLOCKS),
+        percentile: values.uint("gpo.percentile")?.min(100),
+        most: wei("gpo.maxprice", defaults.most)?,
+        ignored: wei("gpo.ignoreprice", defaults.ignored)?,
+        least: wei("gpo.minsuggestedpriorityfee", defaults.least)?,
+    })
 }
 
 /// The pool's limits. As with geth, what cannot be zero is its default then.
@@ -85,6 +117,36 @@ pub fn pool(values: &Values) -> Result<PoolConfig, CliError> {
         tx_fee_cap: fee_cap(values)?,
         allow_unprotected: values.bool("rpc.allow-unprotected-txs")?,
     })
+}
+
+/// The journal of local transactions; `None` where it is turned off. As with geth a path that is not
+/// absolute is below `geth` in the data directory, and the shortest interval is a second.
+pub fn journal(values: &Values, datadir: &Path) -> Result<Option<JournalConfig>, CliError> {
+    let path = values.text("txpool.journal")?.unwrap_or_default();
+    let locals = values.list("txpool.locals")?;
+    let name = "txpool.locals";
+    let address = |text: &String| {
+        let reason = || format!("{text} is no address: an address is 20 bytes in hex");
+        text.trim()
+            .parse::<Address>()
+            .map_err(|_| CliError::Invalid {
+                name,
+                reason: reason(),
+            })
+    };
+    let locals = locals.iter().map(address).collect::<Result<Vec<_>, _>>()?;
+    let all = !values.bool("txpool.nolocals")?;
+    if path.is_empty() || (!all && locals.is_empty()) {
+        return Ok(None);
+    }
+    Ok(Some(JournalConfig {
+        path: datadir.join("geth").join(expand_home(&path)),
+        rewrite: values
+            .duration("txpool.rejournal")?
+            .max(Duration::from_secs(1)),
+        all,
+        locals,
+    }))
 }
 
 fn fee_cap(values: &Values) -> Result<U256, CliError> {

@@ -127,6 +127,7 @@ fn rpc(values: &Values) -> Result<RollupRpcConfig, CliError> {
             api: api.map(str::to_owned).collect(),
             cors_domains: any(),
             vhosts: any(),
+            prefix: String::new(),
         },
         port_given: true,
     })

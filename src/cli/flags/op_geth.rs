@@ -6,13 +6,9 @@ const NO_ENGINE_API: &str = "the rollup node is in this process and needs no Eng
 const NO_DEVP2P: &str = "blocks travel over the rollup node's swarm, there is no devp2p";
 const NO_HISTORY_LIMIT: &str = "blocks, receipts and their indexes are never pruned";
 const OWN_STORE: &str = "there is one database and one state scheme";
-const NO_IPC: &str = "there is no IPC socket yet";
-const FIXED: &str = "fee suggestions use op-geth's defaults";
 const NO_PROFILER: &str = "there is no profiler yet";
 const NO_INTEROP: &str =
     "interop messages are not checked; leave it out, and keep op-geth for a chain with interop";
-const ROOT_ONLY: &str =
-    "requests are served at / only; leave it out, and let a proxy in front strip the prefix";
 const ETHEREUM_FORK: &str = "an OP Stack fork brings this Ethereum fork; use --override.ecotone for Cancun and --override.karst for Osaka";
 
 const BOTH: &[Role] = &[Role::Node, Role::Execution];
@@ -91,17 +87,17 @@ pub const SECTIONS: &[Section] = &[
                 "http.api",
                 List,
                 "",
-                "Namespaces over HTTP: eth, net, web3, debug, txpool, opp2p, miner, admin, optimism, health. Default: eth, net, web3",
+                "Namespaces over HTTP: eth, net, web3, debug, txpool, opp2p, miner, admin, testing, optimism, health. Default: eth, net, web3",
             ),
             flag("http.corsdomain", List, "", "Origins that browsers may call from; * is any"),
             flag("http.vhosts", List, "localhost", "Host names the HTTP server answers to; * is any"),
-            flag("http.rpcprefix", Text, "", "Path of the HTTP server").refused(ROOT_ONLY),
+            flag("http.rpcprefix", Text, "", "Prefix of the paths on which HTTP is served, such as /rpc; / is any path. Default: the path / alone"),
             flag("ws", Bool, "false", "Serve JSON-RPC over WebSocket"),
             flag("ws.addr", Text, "localhost", "Address of the WebSocket server"),
             flag("ws.port", Port, "8546", "Port of the WebSocket server; 0 is any free one"),
             flag("ws.api", List, "", "Namespaces over WebSocket, from the same list as --http.api. Default: eth, net, web3"),
             flag("ws.origins", List, "", "Origins that browsers may connect from; * is any"),
-            flag("ws.rpcprefix", Text, "", "Path of the WebSocket server").refused(ROOT_ONLY),
+            flag("ws.rpcprefix", Text, "", "Prefix of the paths on which WebSockets are served, as --http.rpcprefix"),
             flag("rpc.allow-unprotected-txs", Bool, "false", "Accept transactions without a chain id (EIP-155)"),
             flag("rpc.batch-request-limit", Uint, "1000", "Requests in a batch; 0 is no limit"),
             flag("rpc.batch-response-max-size", Uint, "25000000", "Bytes in the response to a batch; 0 is no limit"),
@@ -114,8 +110,11 @@ pub const SECTIONS: &[Section] = &[
             ),
             flag("rpc.txfeecap", Float, "1", "Highest fee of a submitted transaction, in ether; 0 is no limit"),
             flag("graphql", Bool, "false", "Serve GraphQL").no_effect("there is no GraphQL"),
-            flag("ipcdisable", Bool, "false", "Open no IPC socket").no_effect(NO_IPC),
-            flag("ipcpath", Path, "", "Path of the IPC socket").no_effect(NO_IPC),
+            flag("rpc.logquerylimit", Uint, "1000", "Addresses, and topics in each position, of a log query; 0 is no limit"),
+            flag("rpc.txsync.defaulttimeout", Duration, "20s", "Time that eth_sendRawTransactionSync waits for a receipt if the call names none"),
+            flag("rpc.txsync.maxtimeout", Duration, "1m", "Most that a call of eth_sendRawTransactionSync can ask for"),
+            flag("ipcdisable", Bool, "false", "Open no local socket"),
+            flag("ipcpath", Path, "geth.ipc", "Path of the local socket, which serves every namespace to the owner of its file; a name alone is in --datadir"),
         ],
     ),
     section(
@@ -174,13 +173,11 @@ pub const SECTIONS: &[Section] = &[
                 .no_effect("fork times come from the genesis, or from the network that is named"),
             flag("rollup.interoprpc", Url, "", "RPC that checks interop messages").refused(NO_INTEROP),
             flag("rollup.interopmempoolfiltering", Bool, "false", "Check interop messages in the pool").refused(NO_INTEROP),
-            flag("rollup.sequencertxconditionalenabled", Bool, "false", "Serve eth_sendRawTransactionConditional")
-                .no_effect("the method is not served yet"),
-            flag("rollup.sequencertxconditionalcostratelimit", Uint, "5000", "Cost limit of eth_sendRawTransactionConditional per second")
-                .no_effect("the method is not served yet"),
-            flag("txpool.journal", Path, "transactions.rlp", "File that keeps local transactions").no_effect("no journal is kept"),
-            flag("txpool.rejournal", Duration, "1h0m0s", "Interval of rewriting the journal").no_effect("no journal is kept"),
-            flag("txpool.locals", List, "", "Accounts whose transactions are local").no_effect("all are treated alike"),
+            flag("rollup.sequencertxconditionalenabled", Bool, "false", "Serve eth_sendRawTransactionConditional"),
+            flag("rollup.sequencertxconditionalcostratelimit", Uint, "5000", "Cost of the conditions that eth_sendRawTransactionConditional checks in a second"),
+            flag("txpool.journal", Path, "transactions.rlp", "File that keeps transactions sent to this node over a restart; a path that is not absolute is below geth in --datadir; empty is none"),
+            flag("txpool.rejournal", Duration, "1h0m0s", "Time between two times that the journal is rewritten without mined transactions"),
+            flag("txpool.locals", List, "", "Accounts whose transactions the journal keeps also with --txpool.nolocals"),
             flag("txpool.lifetime", Duration, "3h0m0s", "Time after which a queued transaction is dropped"),
             flag("txpool.globalslots", Uint, "5120", "Executable transactions in the pool"),
             flag("txpool.globalqueue", Uint, "1024", "Queued transactions in the pool"),
@@ -188,13 +185,13 @@ pub const SECTIONS: &[Section] = &[
             flag("txpool.accountqueue", Uint, "64", "Queued transactions of one account"),
             flag("txpool.pricelimit", Uint, "1", "Lowest tip that the pool accepts, in wei"),
             flag("txpool.pricebump", Uint, "10", "Percent by which a replacement transaction must pay more"),
-            flag("txpool.nolocals", Bool, "false", "Treat local transactions as any other").no_effect("that is always so"),
+            flag("txpool.nolocals", Bool, "false", "Keep in the journal only transactions of --txpool.locals"),
             flag("txpool.maxtxgas", Uint, "0", "Gas limit of a transaction; 0 is no limit"),
-            flag("gpo.blocks", Uint, "20", "Recent blocks from which a gas price is suggested").no_effect(FIXED),
-            flag("gpo.percentile", Uint, "60", "Percentile of the tips in those blocks").no_effect(FIXED),
-            flag("gpo.maxprice", Uint, "500000000000", "Highest suggested tip, in wei").no_effect(FIXED),
-            flag("gpo.ignoreprice", Uint, "2", "Tips below this are ignored, in wei").no_effect(FIXED),
-            flag("gpo.minsuggestedpriorityfee", Uint, "1000000", "Lowest suggested tip, in wei").no_effect(FIXED),
+            flag("gpo.blocks", Uint, "20", "Recent blocks from which a tip is suggested on an Ethereum chain"),
+            flag("gpo.percentile", Uint, "60", "Percentile of the tips in those blocks that is suggested"),
+            flag("gpo.maxprice", Uint, "500000000000", "Highest suggested tip, in wei"),
+            flag("gpo.ignoreprice", Uint, "2", "Tips below this are ignored on an Ethereum chain, in wei"),
+            flag("gpo.minsuggestedpriorityfee", Uint, "1000000", "Lowest suggested tip on an OP Stack chain, in wei"),
         ],
     ),
     section(

@@ -44,6 +44,25 @@ pub const SECTIONS: &[Section] = &[
         ],
     },
     Section {
+        title: "Log queries",
+        program: Program::Starling,
+        roles: &[Role::Node, Role::Execution],
+        flags: &[
+            flag(
+                "rpc.max-blocks-per-filter",
+                Uint,
+                "100000",
+                "Blocks in the range of eth_getLogs, as op-reth has it; 0 is no limit",
+            ),
+            flag(
+                "rpc.max-logs-per-response",
+                Uint,
+                "20000",
+                "Logs in one answer of eth_getLogs; the error for more names the widest range that works. 0 is no limit",
+            ),
+        ],
+    },
+    Section {
         title: "Proofs",
         program: Program::Starling,
         roles: &[Role::Node, Role::Execution, Role::Import, Role::Db],

@@ -153,43 +153,40 @@ fn columns(line: &str) -> Vec<String> {
 /// worst it lacks a service. Whoever adds one asks what an operator who gives it relies on.
 const HARMLESS: &str = "
     altda.da-server altda.da-service altda.get-timeout altda.max-concurrent-da-requests altda.put-timeout
-    altda.verify-on-read authrpc.addr authrpc.jwtsecret authrpc.port authrpc.vhosts batcher.active-sequencer-check-duration
-    batcher.altda.da-server batcher.altda.da-service batcher.altda.get-timeout batcher.altda.max-concurrent-da-requests
-    batcher.altda.put-timeout batcher.altda.verify-on-read batcher.l2-eth-rpc batcher.log.color batcher.log.format
-    batcher.log.level batcher.log.pid batcher.metrics.addr batcher.metrics.enabled batcher.metrics.port batcher.pprof.addr
-    batcher.pprof.enabled batcher.pprof.path batcher.pprof.port batcher.pprof.type batcher.rollup-rpc beta.extra-networks
-    bootnodes conductor.rpc conductor.rpc-timeout datadir.ancient db.engine discovery.dns discovery.port discovery.v4
-    discovery.v5 execution.pprof.addr execution.pprof.port execution.rollup.halt execution.syncmode
-    experimental.sequencer-api gpo.blocks gpo.ignoreprice gpo.maxprice gpo.minsuggestedpriorityfee gpo.percentile graphql
-    heartbeat.enabled heartbeat.moniker heartbeat.url history.chain history.logs history.transactions
-    ignore-missing-pectra-blob-schedule interop.dependency-set interop.jwt-secret interop.rpc.port ipcdisable ipcpath l2
+    altda.verify-on-read authrpc.addr authrpc.jwtsecret authrpc.port authrpc.vhosts
+    batcher.active-sequencer-check-duration batcher.altda.da-server batcher.altda.da-service batcher.altda.get-timeout
+    batcher.altda.max-concurrent-da-requests batcher.altda.put-timeout batcher.altda.verify-on-read batcher.l2-eth-rpc
+    batcher.log.color batcher.log.format batcher.log.level batcher.log.pid batcher.metrics.addr
+    batcher.metrics.enabled batcher.metrics.port batcher.pprof.addr batcher.pprof.enabled batcher.pprof.path
+    batcher.pprof.port batcher.pprof.type batcher.rollup-rpc beta.extra-networks bootnodes conductor.rpc
+    conductor.rpc-timeout datadir.ancient db.engine discovery.dns discovery.port discovery.v4 discovery.v5
+    execution.pprof.addr execution.pprof.port execution.rollup.halt execution.syncmode experimental.sequencer-api
+    graphql heartbeat.enabled heartbeat.moniker heartbeat.url history.chain history.logs history.transactions
+    ignore-missing-pectra-blob-schedule interop.dependency-set interop.jwt-secret interop.rpc.port l2
     l2.backup-unsafe-sync-rpc l2.backup-unsafe-sync-rpc.trustrpc l2.engine-rpc-timeout l2.engine-sync l2.enginekind
     l2.jwt-secret log.file maxpeers nat networkid nodekey nodekeyhex nodiscover p2p.gossip.mesh.floodpublish p2p.mux
     p2p.ping p2p.score.bands p2p.scoring.peers p2p.scoring.topics p2p.security p2p.timeout.accept p2p.timeout.dial
     p2p.timeout.negotiation p2p.useragent port pprof pprof.addr pprof.enabled pprof.path pprof.port pprof.type
-    proposer.active-sequencer-check-duration proposer.log.color proposer.log.format proposer.log.level proposer.log.pid
-    proposer.metrics.addr proposer.metrics.enabled proposer.metrics.port proposer.pprof.addr proposer.pprof.enabled
-    proposer.pprof.path proposer.pprof.port proposer.pprof.type proposer.rollup-rpc rollup.computependingblock
-    rollup.disabletxpoolgossip rollup.halt rollup.historicalrpc rollup.historicalrpctimeout rollup.load-protocol-versions
-    rollup.sequencertxconditionalcostratelimit rollup.sequencertxconditionalenabled rollup.superchain-upgrades
-    rpc.admin-state snapshot snapshotlog.file state.scheme supervisor syncmode syncmode.offset-el-safe syncmode.req-resp
-    txpool.journal txpool.locals txpool.nolocals txpool.rejournal
+    proposer.active-sequencer-check-duration proposer.log.color proposer.log.format proposer.log.level
+    proposer.log.pid proposer.metrics.addr proposer.metrics.enabled proposer.metrics.port proposer.pprof.addr
+    proposer.pprof.enabled proposer.pprof.path proposer.pprof.port proposer.pprof.type proposer.rollup-rpc
+    rollup.computependingblock rollup.disabletxpoolgossip rollup.halt rollup.historicalrpc rollup.historicalrpctimeout
+    rollup.load-protocol-versions rollup.superchain-upgrades rpc.admin-state snapshot snapshotlog.file state.scheme
+    supervisor syncmode syncmode.offset-el-safe syncmode.req-resp
 ";
 
 /// Options whose neglect would do harm, beside the overrides of Ethereum's forks.
-const HARMFUL: [&str; 12] = [
+const HARMFUL: [&str; 10] = [
     "altda.enabled",
     "batcher.altda.enabled",
     "conductor.enabled",
     "config",
-    "http.rpcprefix",
     "interop.rpc.addr",
     "l2.follow.source",
     "netrestrict",
     "rollup.interopmempoolfiltering",
     "rollup.interoprpc",
     "syncmode",
-    "ws.rpcprefix",
 ];
 
 fn start(role: Role, options: &[String]) -> Result<Parsed, CliError> {

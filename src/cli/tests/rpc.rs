@@ -1,7 +1,10 @@
 //! Options of JSON-RPC and the pool.
 
 use super::*;
-use crate::chain::pool::PoolConfig;
+use crate::{
+    chain::pool::{PoolConfig, journal::JournalConfig},
+    rpc::bounds::{GasOracle, SyncTimeouts},
+};
 use alloy_primitives::U256;
 
 #[test]
@@ -49,6 +52,7 @@ fn the_rollup_nodes_rpc_is_served_by_default() -> Result<(), CliError> {
 /// Limits of JSON-RPC without options.
 fn default_limits() -> RpcLimits {
     let server = crate::rpc::limits::ServerLimits::default();
+    let logs = crate::rpc::bounds::LogLimits::default();
     RpcLimits {
         gas_cap: crate::chain::evm::RPC_GAS_CAP,
         evm_timeout: crate::rpc::bounds::HEAVY_TIMEOUT,
@@ -56,6 +60,10 @@ fn default_limits() -> RpcLimits {
         batch_response: server.batch_response,
         connections: server.connections,
         websockets: server.ws_connections,
+        log_query: logs.query,
+        log_blocks: logs.blocks,
+        logs: logs.logs,
+        sync_timeouts: Default::default(),
     }
 }
 
@@ -66,6 +74,7 @@ fn limits_without_options_are_those_of_geth() -> Result<(), CliError> {
     let limits = default_limits();
     assert!(limits.connections >= 10_000 && limits.websockets >= 2_000);
     assert_eq!(config.rpc.limits, limits);
+    assert_eq!(config.rpc.gas_oracle, GasOracle::default());
     Ok(())
 }
 
@@ -74,7 +83,9 @@ fn each_limit_has_its_option() -> Result<(), CliError> {
     let line = "--txpool.pricelimit=7 --txpool.pricebump=20 --txpool.accountslots=3 --txpool.globalslots=30 --txpool.accountqueue=4 \
         --txpool.globalqueue=40 --txpool.lifetime=1m --txpool.maxtxgas=1000000 --rpc.txfeecap=0.25 --rpc.allow-unprotected-txs \
         --rpc.gascap=9 --rpc.evmtimeout=300ms --rpc.batch-request-limit=5 --rpc.batch-response-max-size=6 \
-        --rpc.max-connections=70 --rpc.max-websockets=8";
+        --rpc.max-connections=70 --rpc.max-websockets=8 --rpc.logquerylimit=9 --rpc.max-blocks-per-filter=11 \
+        --rpc.max-logs-per-response=12 --rpc.txsync.defaulttimeout=3s --rpc.txsync.maxtimeout=4s --gpo.blocks=2 --gpo.percentile=50 \
+        --gpo.maxprice=900 --gpo.ignoreprice=3 --gpo.minsuggestedpriorityfee=5";
     let (config, notices) = node(line, &[])?;
     let pool = PoolConfig {
         min_tip: 7,
@@ -96,8 +107,23 @@ fn each_limit_has_its_option() -> Result<(), CliError> {
         batch_response: 6,
         connections: 70,
         websockets: 8,
+        log_query: 9,
+        log_blocks: 11,
+        logs: 12,
+        sync_timeouts: SyncTimeouts {
+            default: Duration::from_secs(3),
+            most: Duration::from_secs(4),
+        },
     };
     assert_eq!(config.rpc.limits, limits);
+    let oracle = GasOracle {
+        blocks: 2,
+        percentile: 50,
+        most: 900,
+        ignored: 3,
+        least: 5,
+    };
+    assert_eq!(config.rpc.gas_oracle, oracle);
     assert_eq!(notices, Vec::<String>::new());
     Ok(())
 }
@@ -106,7 +132,8 @@ fn each_limit_has_its_option() -> Result<(), CliError> {
 fn a_limit_of_zero_is_no_limit_or_the_default() -> Result<(), CliError> {
     let line = "--txpool.pricelimit=0 --txpool.pricebump=0 --txpool.accountslots=0 --txpool.globalslots=0 --txpool.accountqueue=0 \
         --txpool.globalqueue=0 --txpool.lifetime=0s --rpc.txfeecap=0 --rpc.gascap=0 --rpc.evmtimeout=0 \
-        --rpc.batch-request-limit=0 --rpc.batch-response-max-size=0";
+        --rpc.batch-request-limit=0 --rpc.batch-response-max-size=0 --rpc.logquerylimit=0 --rpc.max-blocks-per-filter=0 \
+        --rpc.max-logs-per-response=0";
     let (config, _) = node(line, &[])?;
     let pool = PoolConfig {
         tx_fee_cap: U256::ZERO,
@@ -118,6 +145,9 @@ fn a_limit_of_zero_is_no_limit_or_the_default() -> Result<(), CliError> {
         evm_timeout: Duration::MAX,
         batch: usize::MAX,
         batch_response: usize::MAX,
+        log_query: usize::MAX,
+        log_blocks: u64::MAX,
+        logs: usize::MAX,
         ..default_limits()
     };
     assert_eq!(config.rpc.limits, unlimited);
@@ -143,11 +173,74 @@ fn limits_out_of_range_are_refused() {
 }
 
 #[test]
-fn pool_options_without_effect_are_accepted_with_a_notice() -> Result<(), CliError> {
-    let (_, notices) = node(
-        "--txpool.journal=x --txpool.nolocals --txpool.rejournal=1h --txpool.locals=0x00",
-        &[],
-    )?;
-    assert_eq!(notices.len(), 4, "{notices:?}");
+fn the_local_socket_is_in_the_data_directory_unless_a_path_is_given() -> Result<(), CliError> {
+    let ipc = |line: &str| {
+        let (config, _) = node(&format!("--datadir=/d {line}"), &[])?;
+        Ok::<_, CliError>(config.rpc.ipc.map(|ipc| (ipc.path, ipc.given)))
+    };
+    assert_eq!(ipc("")?, Some(("/d/geth.ipc".into(), false)));
+    assert_eq!(ipc("--ipcpath=x")?, Some(("/d/x".into(), true)));
+    assert_eq!(ipc("--ipcpath=/run/x")?, Some(("/run/x".into(), true)));
+    assert_eq!(ipc("--ipcdisable")?, None);
+    Ok(())
+}
+
+#[test]
+fn prefixes_of_paths_begin_with_a_slash() -> Result<(), CliError> {
+    let (config, _) = node("--http --http.rpcprefix=/a --ws --ws.rpcprefix=/b", &[])?;
+    assert_eq!(config.rpc.http.map(|http| http.prefix), Some("/a".into()));
+    assert_eq!(config.rpc.ws.map(|ws| ws.prefix), Some("/b".into()));
+    for line in [
+        "--http.rpcprefix=a",
+        "--ws.rpcprefix=/a?b",
+        "--http.rpcprefix=/#",
+    ] {
+        assert!(
+            matches!(node(line, &[]), Err(CliError::Invalid { .. })),
+            "{line}"
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn conditional_transactions_have_a_rate_where_they_are_served() -> Result<(), CliError> {
+    let rate = |line: &str| Ok::<_, CliError>(node(line, &[])?.0.rpc.conditional_rate);
+    let served = "--rollup.sequencertxconditionalenabled";
+    assert_eq!(rate("")?, None);
+    assert_eq!(rate(served)?, Some(5000));
+    let line = format!("{served} --rollup.sequencertxconditionalcostratelimit=7");
+    assert_eq!(rate(&line)?, Some(7));
+    Ok(())
+}
+
+#[test]
+fn the_journal_keeps_all_transactions_or_those_of_locals() -> Result<(), CliError> {
+    let journal = |line: &str| {
+        let (config, _) = node(&format!("--datadir=/d {line}"), &[])?;
+        Ok::<_, CliError>(config.rpc.journal)
+    };
+    let default = JournalConfig {
+        path: "/d/geth/transactions.rlp".into(),
+        rewrite: Duration::from_secs(3600),
+        all: true,
+        locals: vec![],
+    };
+    assert_eq!(journal("")?, Some(default.clone()));
+    assert_eq!(journal("--txpool.nolocals")?, None);
+    let local = alloy_primitives::Address::repeat_byte(1);
+    let line = format!(
+        "--txpool.nolocals --txpool.locals={local} --txpool.journal=/j --txpool.rejournal=1ms"
+    );
+    assert_eq!(
+        journal(&line)?,
+        Some(JournalConfig {
+            path: "/j".into(),
+            rewrite: Duration::from_secs(1),
+            all: false,
+            locals: vec![local],
+        })
+    );
+    assert!(journal("--txpool.locals=x").is_err());
     Ok(())
 }

@@ -6,8 +6,14 @@
 //! when it is more than [`MAX_LAG`] blocks behind, its subscription ends. If a reorg abandons
 //! blocks that are no longer kept, the subscription and its connection end, and the client must
 //! subscribe again. op-geth keeps such blocks for ever.
+//!
+//! A client that names the block it has seen last gets what it has missed before live events, as long
+//! as that block is at most [`MAX_LAG`] blocks behind and its branch is still kept.
 
-use super::shape::{HeaderJson, TransactionJson};
+use super::{
+    receipt::block_receipts,
+    shape::{HeaderJson, TransactionJson},
+};
 use crate::{
     chain::{
         Heads,
@@ -21,13 +27,15 @@ use crate::{
         error::{RpcError, reply},
         log_filter::{Filter, Follower},
         memory::KIB,
-        params::Args,
+        params::{Arg, Args, Json, Quantity},
     },
 };
+use alloy_primitives::B256;
 use futures::{Stream, StreamExt, stream};
+use serde::Deserialize;
 use serde_json::value::RawValue;
 use starling_proto::payload::BlockId;
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 use tokio::{
     sync::{OwnedSemaphorePermit, watch},
     time::Instant,
@@ -180,12 +188,74 @@ impl Walk {
     }
 }
 
+/// The block that a subscriber has seen last, as the last parameter of a subscription.
+#[derive(Deserialize)]
+struct ResumeMembers<'a> {
+    #[serde(borrow)]
+    from: SeenMembers<'a>,
+}
+
+#[derive(Deserialize)]
+struct SeenMembers<'a> {
+    #[serde(borrow)]
+    number: &'a RawValue,
+    hash: B256,
+}
+
+/// The block after which events begin.
+struct ResumeArg(BlockId);
+
+impl Arg for ResumeArg {
+    fn from_json(json: &str) -> Result<Self, String> {
+        let members: ResumeMembers<'_> =
+            serde_json::from_str(json).map_err(|error| error.to_string())?;
+        let Quantity(number) = Quantity::from_json(members.from.number.get())?;
+        let hash = members.from.hash;
+        Ok(Self(BlockId { number, hash }))
+    }
+}
+
+/// The block after which the events of a subscription begin: the one that its client has seen last,
+/// or the head.
+fn start(context: &RpcContext, resume: Option<ResumeArg>) -> Result<BlockId, RpcError> {
+    let view = context.view();
+    let head = view.head();
+    let Some(ResumeArg(seen)) = resume else {
+        return Ok(head);
+    };
+    let oldest = head.number.saturating_sub(MAX_LAG);
+    let name = || {
+        let hash = view.hash_of(oldest)?.unwrap_or_default();
+        Ok::<_, RpcError>(format!(
+            "the oldest block to resume after is {{number: {oldest:#x}, hash: {hash}}}"
+        ))
+    };
+    if seen.number < oldest {
+        return Err(RpcError::server(format!(
+            "block {} is more than {MAX_LAG} blocks below the head: {}",
+            seen.number,
+            name()?
+        )));
+    }
+    let canonical = view.hash_of(seen.number)? == Some(seen.hash);
+    let abandoned = || (context.chain.abandoned)(seen.hash);
+    if !canonical && !abandoned()?.is_some_and(|block| block.payload.number() == seen.number) {
+        return Err(RpcError::server(format!(
+            "block {} with hash {} is not known here: {}",
+            seen.number,
+            seen.hash,
+            name()?
+        )));
+    }
+    Ok(seen)
+}
+
 /// The header of each block that joins the canonical chain.
 pub fn new_heads(context: &Arc<RpcContext>, args: Args) -> Result<EventStream, RpcError> {
-    args.at_most(1)?;
+    let resume = args.at_most(2)?.optional()?;
     Ok(events(
         context,
-        context.view().head(),
+        start(context, resume)?,
         Box::new(|view, step| match step {
             Step::Added(id) => {
                 let header = view
@@ -198,15 +268,60 @@ pub fn new_heads(context: &Arc<RpcContext>, args: Args) -> Result<EventStream, R
     ))
 }
 
+/// Hashes that one subscription of receipts names.
+const MAX_HASHES: usize = 200;
+
+/// The parameter of `transactionReceipts`: without hashes, all transactions.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ReceiptsQuery {
+    transaction_hashes: Option<Vec<B256>>,
+}
+
+/// The receipts of each block that joins the canonical chain, as one list; nothing where none of
+/// them is wanted.
+pub fn transaction_receipts(
+    context: &Arc<RpcContext>,
+    args: Args,
+) -> Result<EventStream, RpcError> {
+    let mut args = args.at_most(3)?;
+    let query = args
+        .optional::<Json<ReceiptsQuery>>()?
+        .map_or_else(Default::default, |Json(query)| query);
+    let wanted = query.transaction_hashes.unwrap_or_default();
+    if wanted.len() > MAX_HASHES {
+        return Err(RpcError::invalid_params(
+            "exceed max number of transaction hashes allowed per transactionReceipts subscription",
+        ));
+    }
+    let wanted: HashSet<B256> = wanted.into_iter().collect();
+    let own = context.clone();
+    Ok(events(
+        context,
+        start(context, args.optional()?)?,
+        Box::new(move |view, step| {
+            let Step::Added(id) = step else {
+                return Ok(vec![]);
+            };
+            let mut receipts = block_receipts(&own, view, id.number)?;
+            if !wanted.is_empty() {
+                receipts.retain(|receipt| wanted.contains(&receipt.transaction_hash));
+            }
+            if receipts.is_empty() {
+                return Ok(vec![]);
+            }
+            Ok(vec![reply(receipts)?])
+        }),
+    ))
+}
+
 /// The logs of each block that joins the canonical chain, and again with `removed` when it leaves.
 pub fn logs(context: &Arc<RpcContext>, args: Args) -> Result<EventStream, RpcError> {
-    let mut args = args.at_most(2)?;
-    let head = context.view().head();
-    let mut follower = Follower::new(
-        args.optional::<Filter>()?.unwrap_or_default(),
-        &context.bounds,
-        head,
-    )?;
+    let mut args = args.at_most(3)?;
+    let filter = args.optional::<Filter>()?.unwrap_or_default();
+    filter.check_size(context.bounds.logs.query)?;
+    let head = start(context, args.optional()?)?;
+    let mut follower = Follower::new(filter, &context.bounds, head)?;
     Ok(events(
         context,
         head,

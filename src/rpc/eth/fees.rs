@@ -7,6 +7,7 @@ use super::{
 use crate::{
     chain::{evm::Deadline, receipt::Receipt, rules::ChainSpec, view::View},
     rpc::{
+        bounds::GasOracle,
         context::RpcContext,
         decoded::DecodedBlock,
         error::{Reply, RpcError, reply},
@@ -17,10 +18,10 @@ use alloy_consensus::Header;
 use alloy_primitives::{U64, U128};
 use serde::Serialize;
 
-/// Tip in wei that is suggested while blocks have room.
-const MIN_TIP: u128 = 1_000_000;
-/// Maximum suggested tip, wei.
-const MAX_TIP: u128 = 500_000_000_000;
+/// Tip in wei that is suggested on Ethereum while blocks have no transactions.
+const START_TIP: u128 = 1_000_000;
+/// Tips of a block that count for a suggestion on Ethereum: its lowest.
+const TIPS_OF_BLOCK: usize = 3;
 /// Blocks in one fee history.
 const MAX_BLOCKS: u64 = 1024;
 /// Percentiles in one fee history.
@@ -65,23 +66,52 @@ pub fn blob_base_fee(context: &RpcContext, args: Args) -> Reply {
     reply(context.chain.spec.blob_base_fee(&header).map(U128::from))
 }
 
+/// The tip that geth suggests on a chain of this kind.
+pub(super) fn suggested_tip(context: &RpcContext, view: &View) -> Result<u128, RpcError> {
+    if context.chain.spec.is_optimism() {
+        suggested_on_optimism(context, view)
+    } else {
+        suggested_on_ethereum(context, view)
+    }
+}
+
 /// geth's rule for OP chains: the minimum unless the newest block had no room for one more
 /// transaction as large as its largest; then a tenth above the median tip it was paid.
-fn suggested_tip(context: &RpcContext, view: &View) -> Result<u128, RpcError> {
+fn suggested_on_optimism(context: &RpcContext, view: &View) -> Result<u128, RpcError> {
+    let GasOracle { least, most, .. } = context.bounds.gas_oracle;
     let Some(block) = context.blocks.load(view, view.head().number)? else {
-        return Ok(MIN_TIP);
+        return Ok(least);
     };
     let header = &block.payload.header;
     let largest = gas_used(&block.receipts).max().unwrap_or(0);
     if largest > header.gas_limit || header.gas_used.saturating_add(largest) <= header.gas_limit {
-        return Ok(MIN_TIP);
+        return Ok(least);
     }
     let mut tips = tips(&block);
     tips.sort_unstable();
     let Some(median) = tips.get(tips.len() / 2) else {
-        return Ok(MIN_TIP);
+        return Ok(least);
     };
-    Ok(median.saturating_add(median / 10).clamp(MIN_TIP, MAX_TIP))
+    Ok(median.saturating_add(median / 10).max(least).min(most))
+}
+
+/// geth's rule for Ethereum: a percentile of the lowest tips of recent blocks.
+fn suggested_on_ethereum(context: &RpcContext, view: &View) -> Result<u128, RpcError> {
+    let oracle = context.bounds.gas_oracle;
+    let head = view.head().number;
+    let mut found = Vec::new();
+    for number in (head.saturating_sub(oracle.blocks - 1)..=head).rev() {
+        let Some(block) = context.blocks.load(view, number)? else {
+            break;
+        };
+        let mut tips = tips(&block);
+        tips.retain(|tip| *tip >= oracle.ignored);
+        tips.sort_unstable();
+        found.extend(tips.into_iter().take(TIPS_OF_BLOCK));
+    }
+    found.sort_unstable();
+    let at = found.len().saturating_sub(1) * oracle.percentile as usize / 100;
+    Ok(found.get(at).copied().unwrap_or(START_TIP).min(oracle.most))
 }
 
 /// Gas of each transaction.

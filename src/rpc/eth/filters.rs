@@ -30,6 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// `eth_newFilter`: logs of new blocks in the range of the query.
 pub fn new_filter(context: &RpcContext, args: Args) -> Reply {
     let query: Query = args.at_most(1)?.required()?;
+    query.filter.check_size(context.bounds.logs.query)?;
     query.check_order()?;
     let head = context.view().head();
     let follower = Box::new(query.follower(&context.bounds, head)?);

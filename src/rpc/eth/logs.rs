@@ -10,9 +10,12 @@ use crate::{
         params::Args,
     },
 };
+use alloy_primitives::U64;
+use serde_json::json;
 
 pub fn get_logs(context: &RpcContext, args: Args, deadline: &Deadline) -> Reply {
     let query: Query = args.at_most(1)?.required()?;
+    query.filter.check_size(context.bounds.logs.query)?;
     // geth's check treats a `toBlock` of 0 like an absent one.
     if !matches!(query.blocks, LogRange::Range(_, BlockTag::Number(0))) {
         query.check_order()?;
@@ -45,6 +48,17 @@ fn resolve(
     Ok((from <= to).then_some((from, to)))
 }
 
+/// The error of a query for too much. `data` names the widest range from the same block that would
+/// not be refused for this reason.
+fn too_much(limit: &str, from: u64, widest: u64) -> RpcError {
+    let message = format!("query exceeds {limit}, retry with the range {from}-{widest}");
+    let range = json!({ "fromBlock": U64::from(from), "toBlock": U64::from(widest) });
+    RpcError {
+        data: serde_json::value::to_raw_value(&range).ok(),
+        ..RpcError::invalid_params(message)
+    }
+}
+
 /// The logs of the chain that match a query.
 pub fn matching(
     context: &RpcContext,
@@ -57,10 +71,12 @@ pub fn matching(
     };
     let limits = context.bounds.logs;
     if to - from >= limits.blocks {
-        return Err(RpcError::invalid_params(format!(
-            "query exceeds max block range {}",
-            limits.blocks
-        )));
+        let widest = from.saturating_add(limits.blocks.saturating_sub(1));
+        return Err(too_much(
+            &format!("max block range {}", limits.blocks),
+            from,
+            widest,
+        ));
     }
     let (mut found, mut bytes) = (Vec::new(), 0);
     let (first, head) = (from, view.head());
@@ -84,15 +100,12 @@ pub fn matching(
         found.extend(logs);
         // A single block has no limit: a client could not request a smaller range.
         if number > from && (found.len() > limits.logs || bytes > limits.bytes) {
-            let retry = number - 1;
             let limit = if found.len() > limits.logs {
-                limits.logs.to_string()
+                format!("max results {}", limits.logs)
             } else {
-                format!("of {} bytes", limits.bytes)
+                format!("max results of {} bytes", limits.bytes)
             };
-            return Err(RpcError::invalid_params(format!(
-                "query exceeds max results {limit}, retry with the range {from}-{retry}"
-            )));
+            return Err(too_much(&limit, from, number - 1));
         }
     }
     Ok(found)

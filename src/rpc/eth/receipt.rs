@@ -282,12 +282,20 @@ fn receipts(
 
 pub fn get_transaction_receipt(context: &RpcContext, args: Args) -> Reply {
     let hash: B256 = args.at_most(1)?.required()?;
-    let view = context.view();
+    reply(receipt_of(context, &context.view(), hash)?)
+}
+
+/// The receipt of a transaction of this view.
+pub fn receipt_of(
+    context: &RpcContext,
+    view: &View,
+    hash: B256,
+) -> Result<Option<ReceiptJson>, RpcError> {
     let Some((number, index)) = view.transaction(hash)? else {
-        return reply(());
+        return Ok(None);
     };
     let Some(mined) = view.mined(number, index)? else {
-        return reply(());
+        return Ok(None);
     };
     let (first, tx) = (
         transaction(number, &mined.first)?,
@@ -310,10 +318,10 @@ pub fn get_transaction_receipt(context: &RpcContext, args: Args) -> Reply {
         logs_before: *logs_before,
         blob_base_fee: context.chain.spec.blob_base_fee(&mined.header),
     };
-    reply(ReceiptJson::new(
+    Ok(Some(ReceiptJson::new(
         &input,
         l1_context(context, &mined.header, &first).as_ref(),
-    ))
+    )))
 }
 
 pub fn get_block_receipts(context: &RpcContext, args: Args) -> Reply {
@@ -326,6 +334,17 @@ pub fn get_block_receipts(context: &RpcContext, args: Args) -> Reply {
         return reply(());
     };
     reply(receipts(context, &view, &block)?)
+}
+
+/// The receipts of the block of this number in `view`.
+pub fn block_receipts(
+    context: &RpcContext,
+    view: &View,
+    number: u64,
+) -> Result<Vec<ReceiptJson>, RpcError> {
+    let block = context.blocks.load(view, number)?;
+    let block = block.ok_or_else(|| RpcError::server("header not found"))?;
+    receipts(context, view, &block)
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ use alloy_consensus::Transaction;
 use alloy_primitives::{B256, Bytes, KECCAK256_EMPTY, U256};
 use futures::{FutureExt, future::BoxFuture};
 use jsonrpsee::{
-    core::{ClientError, client::ClientT},
+    core::{ClientError, client::ClientT, params::ArrayParams},
     http_client::HttpClient,
     rpc_params,
 };
@@ -34,33 +34,46 @@ impl From<PoolError> for RpcError {
 }
 
 pub fn send_raw_transaction(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> {
-    async move {
-        let raw: Bytes = args.at_most(1)?.required()?;
-        let (sent, own) = (raw.clone(), context.clone());
-        let pool = context.chain.pool.clone();
-        let (client, keep, tx) = match &context.route {
-            TxRoute::Pool => {
-                return off_the_runtime(&context, move || reply(admit(&own, pool.decode(sent)?)?)).await;
-            }
-            TxRoute::Sequencer { client, admit } => {
-                (client, *admit, off_the_runtime(&context, move || Ok(pool.decode(sent)?)).await?)
-            }
-        };
-        let answer = forward(client, &raw).await?;
-        let hash = tx.hash;
-        // The sequencer has accepted the transaction: a refusal by our own pool does not concern
-        // the sender.
-        if keep && let Err(error) = off_the_runtime(&context, move || admit(&own, tx)).await {
-            tracing::warn!(%hash, error = error.message, "this node's pool does not keep a transaction that the sequencer took");
+    async move { Ok(submit(&context, args.at_most(1)?.required()?).await?.answer) }.boxed()
+}
+
+/// A transaction that was accepted, here or by the sequencer.
+pub(super) struct SubmittedTx {
+    pub hash: B256,
+    /// The sequencer's answer as it is, or our own.
+    pub answer: Box<RawValue>,
+}
+
+/// Sends a transaction to the pool that is meant for it: our own, or the sequencer's.
+pub(super) async fn submit(context: &Arc<RpcContext>, raw: Bytes) -> Result<SubmittedTx, RpcError> {
+    let (sent, own) = (raw.clone(), context.clone());
+    let pool = context.chain.pool.clone();
+    let (client, keep, tx) = match &context.route {
+        TxRoute::Pool => {
+            let add = move || admit(&own, pool.decode(sent)?);
+            let hash = off_the_runtime(context, add).await?;
+            let answer = reply(hash)?;
+            return Ok(SubmittedTx { hash, answer });
         }
-        Ok(answer)
+        TxRoute::Sequencer { client, admit } => (
+            client,
+            *admit,
+            off_the_runtime(context, move || Ok(pool.decode(sent)?)).await?,
+        ),
+    };
+    let answer = forward(client, "eth_sendRawTransaction", rpc_params![&raw]).await?;
+    let hash = tx.hash;
+    // The sequencer has accepted the transaction: a refusal by our own pool does not concern
+    // the sender.
+    if keep && let Err(error) = off_the_runtime(context, move || admit(&own, tx)).await {
+        tracing::warn!(%hash, error = error.message, "this node's pool does not keep a transaction that the sequencer took");
     }
-    .boxed()
+    Ok(SubmittedTx { hash, answer })
 }
 
 /// Decoding recovers the sender, admission reads the state: neither belongs on a worker of the
 /// runtime.
-async fn off_the_runtime<T: Send + 'static>(
+pub(super) async fn off_the_runtime<T: Send + 'static>(
     context: &RpcContext,
     work: impl FnOnce() -> Result<T, RpcError> + Send + 'static,
 ) -> Result<T, RpcError> {
@@ -68,7 +81,7 @@ async fn off_the_runtime<T: Send + 'static>(
 }
 
 /// Adds a transaction to our own pool, judged by the state at the head.
-fn admit(context: &RpcContext, tx: PoolTx) -> Result<B256, RpcError> {
+pub(super) fn admit(context: &RpcContext, tx: PoolTx) -> Result<B256, RpcError> {
     let view = context.view();
     let header = view.header();
     let account = view.state().account(tx.sender())?;
@@ -81,7 +94,25 @@ fn admit(context: &RpcContext, tx: PoolTx) -> Result<B256, RpcError> {
         l1_cost: l1_cost(context, &view, &tx)?,
         now: unix_now(),
     };
-    Ok(context.chain.pool.add(tx, &at)?)
+    let hash = context.chain.pool.add(tx, &at)?;
+    if let Some(journal) = &context.journal
+        && let Some(pooled) = context.chain.pool.get(&hash)
+        && let Err(error) = journal.record(&pooled)
+    {
+        tracing::warn!(%hash, %error, "a transaction could not be written to the journal: it is lost if the node restarts before it is mined");
+    }
+    Ok(hash)
+}
+
+/// Adds the transactions of the journal to the pool again, before the node serves. Returns how many
+/// it has taken.
+pub fn restore_journal(context: &RpcContext, transactions: Vec<Bytes>) -> usize {
+    let pool = &context.chain.pool;
+    let restored = transactions.into_iter().filter(|raw| {
+        let tx = pool.decode(raw.clone()).map_err(RpcError::from);
+        tx.and_then(|tx| admit(context, tx)).is_ok()
+    });
+    restored.count()
 }
 
 /// Fees besides execution that the transaction would pay in a block like the head; zero on
@@ -101,10 +132,8 @@ fn l1_cost(context: &RpcContext, view: &View, tx: &PoolTx) -> Result<U256, RpcEr
 }
 
 /// The sequencer's answer as it is: its result, or its error with code, message and data.
-async fn forward(client: &HttpClient, raw: &Bytes) -> Reply {
-    let answer: Result<Box<RawValue>, _> = client
-        .request("eth_sendRawTransaction", rpc_params![raw])
-        .await;
+pub(super) async fn forward(client: &HttpClient, method: &str, params: ArrayParams) -> Reply {
+    let answer: Result<Box<RawValue>, _> = client.request(method, params).await;
     answer.map_err(|error| match error {
         ClientError::Call(error) => RpcError {
             code: error.code(),

@@ -7,7 +7,7 @@ use crate::{
     rpc::decoded::Place,
 };
 use alloy_consensus::{Header, Transaction, Typed2718};
-use alloy_eips::{eip2930::AccessList, eip7702::SignedAuthorization};
+use alloy_eips::{eip2930::AccessList, eip4895::Withdrawal, eip7702::SignedAuthorization};
 use alloy_primitives::{Address, B64, B256, Bloom, Bytes, U64, U128, U256};
 use serde::Serialize;
 use starling_proto::payload::Payload;
@@ -87,9 +87,10 @@ pub struct BlockJson {
     pub size: U64,
     pub transactions: TransactionsJson,
     pub uncles: [B256; 0],
-    /// Empty from Shanghai (Canyon) on: neither rule set pays withdrawals yet.
+    /// From Shanghai (Canyon) on. Only simulated blocks of Ethereum have any: neither rule set pays
+    /// withdrawals yet.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub withdrawals: Option<[(); 0]>,
+    pub withdrawals: Option<Vec<Withdrawal>>,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -104,17 +105,26 @@ impl BlockJson {
         Self {
             header: HeaderJson::new(payload.hash, &payload.header),
             total_difficulty: optimism.then_some(U64::ZERO),
-            size: U64::from(block_size(payload)),
+            size: U64::from(block_size(payload, &[])),
             transactions,
             uncles: [],
-            withdrawals: payload.header.withdrawals_root.map(|_| []),
+            withdrawals: payload.header.withdrawals_root.map(|_| Vec::new()),
+        }
+    }
+
+    /// The same block with withdrawals, which only a simulated one has.
+    pub fn with_withdrawals(self, payload: &Payload, withdrawals: &[Withdrawal]) -> Self {
+        Self {
+            size: U64::from(block_size(payload, withdrawals)),
+            withdrawals: self.withdrawals.map(|_| withdrawals.to_vec()),
+            ..self
         }
     }
 }
 
-/// Bytes of the block's RLP: header, transactions, no uncles, and the empty list of withdrawals if
-/// there is one.
-fn block_size(payload: &Payload) -> usize {
+/// Bytes of the block's RLP: header, transactions, no uncles, and the list of withdrawals if there is
+/// one.
+fn block_size(payload: &Payload, withdrawals: &[Withdrawal]) -> usize {
     let list = |length: usize| length + alloy_rlp::length_of_length(length);
     let transaction = |raw: &Bytes| match raw.first() {
         // A legacy transaction is itself a list; the others are strings.
@@ -122,7 +132,11 @@ fn block_size(payload: &Payload) -> usize {
         _ => alloy_rlp::Encodable::length(&raw.0),
     };
     let transactions = list(payload.transactions.iter().map(transaction).sum());
-    let withdrawals = usize::from(payload.header.withdrawals_root.is_some());
+    let withdrawals = if payload.header.withdrawals_root.is_some() {
+        list(withdrawals.iter().map(alloy_rlp::Encodable::length).sum())
+    } else {
+        0
+    };
     list(alloy_rlp::Encodable::length(&payload.header) + transactions + 1 + withdrawals)
 }
 
@@ -185,6 +199,14 @@ impl TransactionJson {
     /// A transaction of the pool.
     pub fn pooled(pooled: &PoolTx) -> Self {
         Self::new(pooled.tx.inner(), pooled.tx.signer(), None)
+    }
+
+    /// A transaction of a simulated block, whose signature is all zeros.
+    pub fn unsigned(tx: &ChainTx, from: Address, place: &Place) -> Self {
+        Self {
+            v: U128::ZERO,
+            ..Self::new(tx, from, Some(place))
+        }
     }
 
     /// `place` is `None` for a transaction of the pool.

@@ -2,7 +2,10 @@
 
 use super::block_arg::{BlockArg, BlockTag};
 use crate::{
-    chain::view::ReadError,
+    chain::{
+        rows::Account,
+        view::{ReadError, State},
+    },
     rpc::{
         context::RpcContext,
         error::{Reply, RpcError, reply},
@@ -11,6 +14,7 @@ use crate::{
     },
 };
 use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, U64, U256};
+use serde::Serialize;
 use std::{collections::BTreeMap, str::FromStr};
 
 pub fn get_balance(context: &RpcContext, args: Args) -> Reply {
@@ -41,11 +45,61 @@ pub fn get_code(context: &RpcContext, args: Args) -> Reply {
     let (address, block): (Address, BlockArg) =
         (args.required()?, args.optional()?.unwrap_or_default());
     let state = block.state(context, &context.view())?;
-    let code = match state.account(address)? {
+    reply(code_of(&state, state.account(address)?)?)
+}
+
+/// An account as the state trie holds it.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct AccountJson {
+    balance: U256,
+    nonce: U64,
+    storage_root: B256,
+    code_hash: B256,
+}
+
+/// `eth_getAccount`: null if there is none.
+pub fn get_account(context: &RpcContext, args: Args) -> Reply {
+    let mut args = args.at_most(2)?;
+    let (address, block): (Address, BlockArg) =
+        (args.required()?, args.optional()?.unwrap_or_default());
+    let account = block.state(context, &context.view())?.account(address)?;
+    reply(account.map(|account| AccountJson {
+        balance: account.balance,
+        nonce: U64::from(account.nonce),
+        storage_root: account.storage_root,
+        code_hash: account.code_hash,
+    }))
+}
+
+#[derive(Serialize)]
+struct AccountInfoJson {
+    balance: U256,
+    nonce: U64,
+    code: Bytes,
+}
+
+/// `eth_getAccountInfo`: zeros if there is no account.
+pub fn get_account_info(context: &RpcContext, args: Args) -> Reply {
+    let mut args = args.at_most(2)?;
+    let (address, block): (Address, BlockArg) =
+        (args.required()?, args.optional()?.unwrap_or_default());
+    let state = block.state(context, &context.view())?;
+    let account = state.account(address)?;
+    reply(AccountInfoJson {
+        balance: account.map_or(U256::ZERO, |account| account.balance),
+        nonce: U64::from(account.map_or(0, |account| account.nonce)),
+        code: code_of(&state, account)?,
+    })
+}
+
+/// The code of an account, empty if it has none.
+fn code_of(state: &State, account: Option<Account>) -> Result<Bytes, ReadError> {
+    let code = match account {
         Some(account) if account.code_hash != KECCAK256_EMPTY => state.code(account.code_hash)?,
         _ => None,
     };
-    reply(code.unwrap_or_default())
+    Ok(code.unwrap_or_default())
 }
 
 pub fn get_storage_at(context: &RpcContext, args: Args) -> Reply {

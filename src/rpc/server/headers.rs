@@ -26,6 +26,30 @@ pub fn is_json(headers: &HeaderMap) -> bool {
     .any(|accepted| media_type.eq_ignore_ascii_case(accepted))
 }
 
+/// Whether a client accepts answers in gzip.
+pub fn accepts_gzip(headers: &HeaderMap) -> bool {
+    let accepted = text(headers, header::ACCEPT_ENCODING).unwrap_or_default();
+    accepted.split(',').any(|coding| {
+        let (name, weight) = coding.split_once(';').unwrap_or((coding, ""));
+        let weight = weight.trim().strip_prefix("q=").unwrap_or("1");
+        name.trim().eq_ignore_ascii_case("gzip")
+            && weight
+                .trim()
+                .parse::<f32>()
+                .is_ok_and(|weight| weight > 0.0)
+    })
+}
+
+/// Whether requests to `path` are served (geth's `--http.rpcprefix`): any that begins with the
+/// prefix; without a prefix `/` alone.
+pub fn path_served(prefix: &str, path: &str) -> bool {
+    if prefix.is_empty() {
+        path == "/"
+    } else {
+        path.starts_with(prefix)
+    }
+}
+
 /// The name in a `Host` header: without its port, IPv6 without brackets.
 fn host_name(host: &str) -> &str {
     if let Some(rest) = host.strip_prefix('[') {
@@ -142,4 +166,28 @@ fn split_origin(origin: &str) -> (&str, &str, &str) {
         .rsplit_once(':')
         .map_or("", |(_, port)| if port.contains(']') { "" } else { port });
     (scheme, host, port)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gzip_is_accepted_where_it_is_named_with_a_weight_above_zero() {
+        let accepts = |value: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::ACCEPT_ENCODING, value.parse().unwrap());
+            accepts_gzip(&headers)
+        };
+        assert!(accepts("gzip") && accepts("deflate, GZIP;q=0.5, br"));
+        assert!(!accepts("deflate") && !accepts("gzip;q=0") && !accepts("xgzip"));
+        assert!(!accepts_gzip(&HeaderMap::new()));
+    }
+
+    #[test]
+    fn paths_are_served_by_their_prefix() {
+        assert!(path_served("", "/") && !path_served("", "/rpc"));
+        assert!(path_served("/rpc", "/rpc") && path_served("/rpc", "/rpc/v1"));
+        assert!(!path_served("/rpc", "/") && path_served("/", "/any"));
+    }
 }

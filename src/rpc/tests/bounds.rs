@@ -127,6 +127,12 @@ async fn every_heavy_method_looks_at_its_deadline() {
             "eth_getFilterLogs" => json!([filter]),
             "eth_getProof" => json!([CONTRACT, ["0x1"], "latest"]),
             "eth_feeHistory" => json!(["0x2", "latest", [50.0]]),
+            "eth_callMany" => json!([[{ "transactions": [endless()[0]] }], {}, endless()[2]]),
+            "eth_simulateV1" => json!([{ "blockStateCalls": [{
+                "stateOverrides": endless()[2], "calls": [endless()[0]] }] }]),
+            "eth_fillTransaction" => json!([{ "to": CONTRACT }]),
+            // Its test is among those of the namespace: this chain has no parameters for a next block.
+            "testing_buildBlockV1" => continue,
             _ => endless(),
         };
         let args = Args::parse(Some(&to_raw_value(&params).unwrap())).unwrap();
@@ -180,7 +186,17 @@ async fn logs_are_bounded_by_blocks() {
     assert_eq!(count_logs(&chain, "0x1", "latest").await, 12);
     assert_eq!(
         refused_logs(&chain, "0x0").await,
-        (-32602, "query exceeds max block range 4".into())
+        (
+            -32602,
+            "query exceeds max block range 4, retry with the range 0-3".into()
+        )
+    );
+    assert_eq!(count_logs(&chain, "0x0", "0x3").await, 9);
+    let whole = json!([{ "fromBlock": "0x0", "toBlock": "latest" }]);
+    let error = chain.ask("eth_getLogs", whole).await["error"].clone();
+    assert_eq!(
+        error["data"],
+        json!({ "fromBlock": "0x0", "toBlock": "0x3" })
     );
 }
 

@@ -283,24 +283,7 @@ impl Chain {
     }
 
     pub async fn ask(&self, method: &str, params: Value) -> Value {
-        let request = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
-        let live = Live::default();
-        let allowance = Allowance::new(1000, 25_000_000, 128 << 20, 256 << 20);
-        let session = Session {
-            api: &self.api,
-            allowance: &allowance,
-            deadline: None,
-            subscriptions: Some(&live),
-            chunked: false,
-        };
-        serde_json::from_str(
-            &session
-                .answer(request.to_string().as_bytes())
-                .await
-                .text
-                .unwrap(),
-        )
-        .unwrap()
+        ask_of(&self.api, method, params).await
     }
 
     pub async fn result(&self, method: &str, params: Value) -> Value {
@@ -330,6 +313,22 @@ impl Chain {
             "{method}: {code} {message}"
         );
     }
+}
+
+/// The answer of these methods to a request.
+pub async fn ask_of(api: &Api, method: &str, params: Value) -> Value {
+    let request = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
+    let live = Live::default();
+    let allowance = Allowance::new(1000, 25_000_000, 128 << 20, 256 << 20);
+    let session = Session {
+        api,
+        allowance: &allowance,
+        deadline: None,
+        subscriptions: Some(&live),
+        chunked: false,
+    };
+    let answer = session.answer(request.to_string().as_bytes()).await;
+    serde_json::from_str(&answer.text.unwrap()).unwrap()
 }
 
 fn l1_attributes(forks: &ForkSchedule, time: u64) -> OpTxEnvelope {

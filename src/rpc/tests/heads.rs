@@ -8,7 +8,7 @@ use crate::{
 use alloy_primitives::{Bytes, Log};
 use futures::StreamExt;
 use serde_json::{Value, json};
-use starling_proto::fork::Fork;
+use starling_proto::{fork::Fork, payload::BlockId};
 use std::sync::Arc;
 
 #[tokio::test]
@@ -244,4 +244,100 @@ async fn a_synchronisation_is_shown_with_geths_keys_in_geths_order() {
     let mut later = subscribe(&chain);
     assert_eq!(later.next().await.unwrap().get(), "false");
     assert!(futures::poll!(later.next()).is_pending(), "once");
+}
+
+#[tokio::test]
+async fn a_subscription_resumes_after_the_block_that_was_seen_last() {
+    let mut chain = Chain::new(Fork::Canyon);
+    let [ours, theirs] = fork_of_three(&mut chain);
+    let seen = ours[2].payload.id();
+    chain.blocks.truncate(2);
+    chain.blocks.extend(theirs.iter().cloned());
+    chain.publish();
+    let from =
+        |id: BlockId| json!({ "from": { "number": format!("{:#x}", id.number), "hash": id.hash } });
+    let subscribe = |kind: &str, params: Value| {
+        let params = serde_json::value::to_raw_value(&params).unwrap();
+        let args = crate::rpc::params::Args::parse(Some(&params)).unwrap();
+        chain.api.subscription("eth", kind).unwrap()(args)
+    };
+    let next = |raw: Option<Box<serde_json::value::RawValue>>| {
+        serde_json::from_str::<Value>(raw.unwrap().get()).unwrap()
+    };
+    let mut heads = subscribe("newHeads", json!([from(seen)])).unwrap();
+    for block in &theirs {
+        assert_eq!(next(heads.next().await)["hash"], json!(block.payload.hash));
+    }
+    let mut logs = subscribe("logs", json!([{}, from(seen)])).unwrap();
+    for block in ours.iter().rev() {
+        let log = next(logs.next().await);
+        assert_eq!(
+            log["removed"], true,
+            "those of the branch that was left come first"
+        );
+        assert_eq!(log["blockHash"], json!(block.payload.hash));
+    }
+    for block in &theirs {
+        let log = next(logs.next().await);
+        assert_eq!(
+            (&log["removed"], &log["blockHash"]),
+            (&json!(false), &json!(block.payload.hash))
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_resume_point_that_is_not_known_is_refused() {
+    let mut chain = Chain::new(Fork::Canyon);
+    let [ours, _] = fork_of_three(&mut chain);
+    let seen = ours[2].payload.id();
+    let from =
+        |id: BlockId| json!({ "from": { "number": format!("{:#x}", id.number), "hash": id.hash } });
+    let subscribe = |kind: &str, params: Value| {
+        let params = serde_json::value::to_raw_value(&params).unwrap();
+        let args = crate::rpc::params::Args::parse(Some(&params)).unwrap();
+        chain.api.subscription("eth", kind).unwrap()(args)
+    };
+    // The head itself: only what comes after it.
+    let mut after = subscribe("newHeads", json!([from(chain.head())])).unwrap();
+    assert!(futures::poll!(after.next()).is_pending());
+    let foreign = BlockId {
+        hash: alloy_primitives::B256::repeat_byte(1),
+        ..seen
+    };
+    let above = BlockId {
+        number: 1000,
+        ..seen
+    };
+    for unknown in [foreign, above] {
+        let error = subscribe("logs", json!([{}, from(unknown)]))
+            .err()
+            .unwrap()
+            .message;
+        assert!(
+            error.contains("the oldest block to resume after is {number: 0x0"),
+            "{error}"
+        );
+    }
+    let wrong = subscribe("newHeads", json!([{ "from": 7 }])).err().unwrap();
+    assert_eq!(wrong.code, -32602);
+}
+
+#[tokio::test]
+async fn a_resume_point_that_is_too_old_is_refused_with_the_oldest_that_is_not() {
+    let mut chain = Chain::new(Fork::Canyon);
+    let genesis = chain.head();
+    for _ in 0..1025 {
+        chain.add(&[]);
+    }
+    let params = json!([{ "from": { "number": "0x0", "hash": genesis.hash } }]);
+    let params = serde_json::value::to_raw_value(&params).unwrap();
+    let args = crate::rpc::params::Args::parse(Some(&params)).unwrap();
+    let subscribe = chain.api.subscription("eth", "newHeads").unwrap();
+    let error = subscribe(args).err().unwrap().message;
+    let oldest = chain.blocks[0].payload.hash;
+    assert!(
+        error.contains(&format!("number: 0x1, hash: {oldest}")),
+        "{error}"
+    );
 }

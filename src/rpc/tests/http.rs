@@ -380,6 +380,7 @@ async fn a_port_in_use_is_one_sentence() {
         api: Arc::new(toys()),
         vhosts: vec![],
         cors: vec![],
+        prefix: String::new(),
     };
     let error = RpcServer::bind_sites(
         Some((addr, http)),
@@ -405,6 +406,7 @@ async fn a_taken_port_of_the_rollup_nodes_rpc_matters_only_if_it_was_given() {
             api: vec!["health".to_owned()],
             vhosts: vec![],
             cors: vec![],
+            prefix: String::new(),
         };
         let config = RpcConfig {
             rollup: Some(RollupEndpoint { http, required }),
@@ -516,7 +518,12 @@ async fn a_reader_that_takes_a_little_now_and_then_is_dropped() {
 #[tokio::test]
 async fn a_server_without_endpoints_waits_for_its_end() {
     let token = tokio_util::sync::CancellationToken::new();
-    let mut run = std::pin::pin!(RpcServer { listeners: vec![] }.run(token.clone()));
+    let server = RpcServer {
+        listeners: vec![],
+        ipc: None,
+        control: None,
+    };
+    let mut run = std::pin::pin!(server.run(token.clone()));
     assert!(futures::poll!(&mut run).is_pending());
     token.cancel();
     run.await;

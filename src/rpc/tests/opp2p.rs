@@ -348,6 +348,7 @@ async fn it_is_served_where_it_is_asked_for_and_nowhere_else() {
             api: vec![api.to_owned()],
             vhosts,
             cors: vec![],
+            prefix: String::new(),
         })
     };
     let config = RpcConfig {

@@ -420,10 +420,12 @@ async fn one_port_can_serve_both() {
         api: api.clone(),
         vhosts: vec!["localhost".into()],
         cors: vec![],
+        prefix: String::new(),
     };
     let ws = Ws {
         api,
         origins: vec![],
+        prefix: String::new(),
     };
     let connections = Connections::new(4);
     let (server, addrs) = RpcServer::bind_sites(

@@ -295,6 +295,7 @@ async fn serve(store: &Store, stop: CancellationToken) -> String {
         api: vec!["eth".into()],
         vhosts: vec!["*".into()],
         cors: vec![],
+        prefix: String::new(),
     };
     let config = RpcConfig {
         http: Some(http),

@@ -115,6 +115,7 @@ async fn serve(chain: &Chain, token: &CancellationToken) -> String {
         api: ["eth", "net", "web3", "txpool"].map(String::from).into(),
         vhosts: vec![],
         cors: vec![],
+        prefix: String::new(),
     };
     let config = RpcConfig {
         http: Some(http),

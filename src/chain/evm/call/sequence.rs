@@ -1,14 +1,11 @@
 //! Calls that are traced one after another (`debug_traceCall`, `debug_traceCallMany`): each sees what
 //! those before it have changed.
 
-use super::{
-    CallError, CallInput, Overrides, Simulation, override_block, override_precompiles,
-    override_state, transaction,
-};
+use super::{CallError, CallInput, Overrides, Simulation, override_precompiles, transaction};
 use crate::chain::{
     evm::{
         Db, Deadline, ParentState, RunError, TraceError, TracePlace, Tracer, Vm, block_env,
-        deadline::StateReader, state_of, trace::TraceStart,
+        deadline::StateReader, overrides::override_block, state_of, trace::TraceStart,
     },
     rules::ChainSpec,
 };
@@ -65,8 +62,8 @@ impl<'a> CallSequence<'a> {
         overrides: &'a Overrides,
     ) -> Result<Self, CallError> {
         let mut env = block_env(spec, block);
-        override_block(&mut env, &overrides.block);
-        override_state(&mut db, overrides)?;
+        overrides.apply_to_block(&mut env);
+        overrides.apply_to_state(&mut db)?;
         Ok(Self {
             spec,
             env,
@@ -100,7 +97,7 @@ impl<'a> CallSequence<'a> {
         let gone = || CallError::Override("an earlier call has failed".to_owned());
         let db = self.db.take().ok_or_else(gone)?;
         let mut simulation = Simulation::on(self.spec, self.env.clone(), db, tx);
-        override_precompiles(&mut simulation.vm, self.overrides)?;
+        override_precompiles(&mut simulation.vm, &self.overrides.state)?;
         let gas = input.gas.unwrap_or(gas_cap).min(gas_cap);
         let start = simulation.vm.trace_start(TraceStart {
             from: input.from,

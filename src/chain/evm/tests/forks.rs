@@ -1,6 +1,7 @@
 //! EVM rules of single forks.
 
 use super::*;
+use revm::precompile::bn254;
 
 /// Whether a call to the pairing precompile with `size` zero bytes and all gas succeeds.
 fn pairing(spec: &ChainSpec, size: usize) -> CallStatus {

@@ -1,0 +1,258 @@
+//! Calls that run one after another: each on the state that the earlier ones have left, in blocks
+//! whose environment the caller chooses (`eth_simulateV1`, `eth_callMany`).
+//!
+//! Nothing is persisted. The bounds are the gas that the caller gives to each call and the deadline
+//! of all of them together.
+
+use super::{
+    CallError, CallInput, CallOutcome, CallRefusal, Deadline, EvmUse, NumberedLog, ParentState,
+    StateError, Vm, block_env,
+    call::transaction,
+    call_logs::CallLogs,
+    deadline::StateReader,
+    overrides::{Overrides, override_precompiles, override_state},
+    state_of,
+    watch::Watcher,
+};
+use crate::chain::{changes::Changes, rules::ChainSpec};
+use alloy_consensus::Header;
+use alloy_evm::overrides::OverrideBlockHashes;
+use alloy_op_evm::OpTx;
+use alloy_primitives::{Address, B256, Bytes, U256, map::HashMap};
+use alloy_rpc_types_eth::state::StateOverride;
+use op_revm::OpTransaction;
+use revm::{
+    DatabaseCommit,
+    context::{BlockEnv, TxEnv},
+    state::Account as EvmAccount,
+};
+use std::{collections::BTreeMap, sync::Arc};
+
+/// Calls in a block, over the state that earlier calls and blocks have left.
+pub struct SimulatedCalls {
+    spec: Arc<ChainSpec>,
+    vm: Vm,
+    /// Wei per gas.
+    base_fee: u64,
+    /// Whether nonces and fees are checked as in a block. Otherwise any nonce is valid, and a call
+    /// without fees pays none.
+    validation: bool,
+}
+
+/// Result of a call of a sequence.
+#[derive(Clone, Debug)]
+pub struct CallWithLogs {
+    pub outcome: CallOutcome,
+    /// The logs with their numbers in the block.
+    pub logs: Vec<NumberedLog>,
+}
+
+/// The recording of a block's logs.
+fn recorder(transfers: bool) -> Watcher {
+    Watcher::Logs(CallLogs::new(transfers))
+}
+
+impl SimulatedCalls {
+    /// Begins in the environment of a block with this header.
+    pub fn new(
+        spec: Arc<ChainSpec>,
+        header: &Header,
+        state: ParentState,
+        deadline: Deadline,
+        validation: bool,
+    ) -> Self {
+        let env = block_env(&spec, header);
+        let base_fee = env.basefee;
+        let db = state_of(StateReader::new(state, Some(deadline)));
+        let vm = Vm::with(&spec, env, db, EvmUse::Simulation);
+        Self {
+            spec,
+            vm,
+            base_fee,
+            validation,
+        }
+    }
+
+    /// Goes on in the environment of another block, whose logs are numbered from zero. With
+    /// `transfers`, transfers of value are logs too.
+    pub fn enter(self, header: &Header, blob_base_fee: Option<U256>, transfers: bool) -> Self {
+        let mut env = block_env(&self.spec, header);
+        if let Some(blob) = &mut env.blob_excess_gas_and_price
+            && let Some(fee) = blob_base_fee
+        {
+            blob.blob_gasprice = fee.saturating_to();
+        }
+        self.go_on(env, recorder(transfers))
+    }
+
+    /// Goes on in the environment of a block with these overrides.
+    pub fn enter_overridden(
+        self,
+        header: &Header,
+        overrides: &Overrides,
+    ) -> Result<Self, CallError> {
+        let mut env = block_env(&self.spec, header);
+        overrides.apply_to_block(&mut env);
+        let mut next = self.go_on(env, Watcher::Idle);
+        override_precompiles(&mut next.vm, &overrides.state)?;
+        overrides.apply_to_state(next.vm.db())?;
+        Ok(next)
+    }
+
+    fn go_on(self, env: BlockEnv, watcher: Watcher) -> Self {
+        let base_fee = env.basefee;
+        let mut vm = Vm::with(&self.spec, env, self.vm.into_db(), EvmUse::Simulation);
+        vm.set_watcher(watcher);
+        Self {
+            vm,
+            base_fee,
+            ..self
+        }
+    }
+
+    pub fn override_state(&mut self, overrides: &StateOverride) -> Result<(), CallError> {
+        override_state(&mut self.vm, overrides)
+    }
+
+    /// The EVM, for the calls at the start of a block.
+    pub fn vm(&mut self) -> &mut Vm {
+        &mut self.vm
+    }
+
+    /// Sets the hash that BLOCKHASH returns for a block.
+    pub fn set_block_hash(&mut self, number: u64, hash: B256) {
+        let hashes = BTreeMap::from([(number, hash)]);
+        self.vm.db().override_block_hashes(hashes);
+    }
+
+    /// Adds to the balance of an account.
+    pub fn credit(&mut self, address: Address, wei: U256) -> Result<(), StateError> {
+        let mut info = self.vm.account(address)?.unwrap_or_default();
+        info.balance = info.balance.saturating_add(wei);
+        self.commit(address, EvmAccount::from(info));
+        Ok(())
+    }
+
+    fn commit(&mut self, address: Address, mut account: EvmAccount) {
+        account.mark_touch();
+        let changes = HashMap::from_iter([(address, account)]);
+        self.vm.db().commit(changes);
+    }
+
+    /// The net effect of all calls so far, on the state that the sequence began with.
+    pub fn changes(&mut self) -> Changes {
+        self.vm.changes_so_far()
+    }
+
+    /// Runs a call with this gas limit, and keeps its changes. An input without a nonce has that of
+    /// its sender. A refused call changes nothing.
+    pub fn run(&mut self, input: &CallInput, gas: u64) -> Result<CallWithLogs, CallError> {
+        let mut tx = transaction(input)?;
+        tx.gas_limit = gas;
+        let nonce = self.vm.nonce(tx.caller)?;
+        self.check(&tx, nonce, input.nonce)
+            .map_err(|error| error.refused(gas))?;
+        let free = tx.gas_price == 0 && tx.gas_priority_fee.unwrap_or(0) == 0;
+        self.vm.set_fees(!self.validation && free);
+        // revm refuses the highest nonce also where it does not check nonces.
+        tx.nonce = nonce.min(u64::MAX - 1);
+        let request = OpTx(OpTransaction {
+            base: tx.clone(),
+            enveloped_tx: Some(Bytes::new()),
+            deposit: Default::default(),
+        });
+        let (result, state) = self.vm.run(request).map_err(|error| {
+            match CallRefusal::new(error, &tx, self.base_fee) {
+                Ok(refusal) => CallError::Refused { refusal, gas },
+                Err(error) => CallError::State(error),
+            }
+        })?;
+        self.vm.db().commit(state);
+        if nonce == u64::MAX {
+            self.wrap_nonce(tx.caller)?;
+        }
+        let logs = self.vm.take_logs();
+        Ok(CallWithLogs {
+            outcome: CallOutcome::new(result),
+            logs,
+        })
+    }
+
+    /// The nonce after the highest is zero, as in geth; revm leaves the highest.
+    fn wrap_nonce(&mut self, address: Address) -> Result<(), StateError> {
+        let mut info = self.vm.account(address)?.unwrap_or_default();
+        info.nonce = 0;
+        self.commit(address, EvmAccount::from(info));
+        Ok(())
+    }
+
+    /// geth's checks of a transaction against the state, in geth's order.
+    fn check(&mut self, tx: &TxEnv, state: u64, given: Option<u64>) -> Result<(), Unfit> {
+        let from = tx.caller;
+        if self.validation {
+            let nonce = given.unwrap_or(state);
+            if nonce < state {
+                let tx = nonce;
+                return Err(CallRefusal::NonceTooLow { from, tx, state }.into());
+            }
+            if nonce > state {
+                let tx = nonce;
+                return Err(CallRefusal::NonceTooHigh { from, tx, state }.into());
+            }
+            if nonce == u64::MAX {
+                return Err(CallRefusal::NonceMax { from, nonce }.into());
+            }
+        }
+        let (fee, tip) = (tx.gas_price, tx.gas_priority_fee.unwrap_or(0));
+        if self.validation || fee > 0 || tip > 0 {
+            if tip > fee {
+                return Err(CallRefusal::TipAboveFee { from, tip, fee }.into());
+            }
+            let base_fee = self.base_fee;
+            if fee < base_fee.into() {
+                let refusal = CallRefusal::FeeBelowBase {
+                    from,
+                    fee,
+                    base_fee,
+                };
+                return Err(refusal.into());
+            }
+        }
+        let cost = U256::from(tx.gas_limit).saturating_mul(U256::from(fee));
+        let want = cost.saturating_add(tx.value);
+        let account = self.vm.account(from)?;
+        let have = account.map_or(U256::ZERO, |account| account.balance);
+        if have < want {
+            return Err(CallRefusal::Funds { from, have, want }.into());
+        }
+        Ok(())
+    }
+}
+
+/// Why a call is not run.
+enum Unfit {
+    Refused(CallRefusal),
+    State(StateError),
+}
+
+impl From<CallRefusal> for Unfit {
+    fn from(refusal: CallRefusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+impl From<StateError> for Unfit {
+    fn from(error: StateError) -> Self {
+        Self::State(error)
+    }
+}
+
+impl Unfit {
+    /// The error of a call with this gas limit.
+    fn refused(self, gas: u64) -> CallError {
+        match self {
+            Self::Refused(refusal) => CallError::Refused { refusal, gas },
+            Self::State(error) => CallError::State(error),
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Options of the local socket, and the prefixes of paths.
+
+use super::{datadir, expand_home};
+use crate::cli::{CliError, parse::Values};
+use std::path::PathBuf;
+
+#[derive(Clone, Debug)]
+pub struct IpcConfig {
+    pub path: PathBuf,
+    /// Whether the path was given. The default one is left out where it cannot be served.
+    pub given: bool,
+}
+
+/// The prefix of a server's paths, with geth's refusals.
+pub(super) fn prefix(values: &Values, name: &'static str) -> Result<String, CliError> {
+    let prefix = values.text(name)?.unwrap_or_default();
+    let reason = if prefix.is_empty() {
+        return Ok(prefix);
+    } else if !prefix.starts_with('/') {
+        format!("the path prefix {prefix:?} does not begin with /")
+    } else if prefix.contains(['?', '#']) {
+        format!("the path prefix {prefix:?} contains ? or #")
+    } else {
+        return Ok(prefix);
+    };
+    Err(CliError::Invalid { name, reason })
+}
+
+impl IpcConfig {
+    /// `None` with `--ipcdisable`. As with geth a name without a directory is in the data directory.
+    pub(super) fn read(values: &Values) -> Result<Option<Self>, CliError> {
+        if values.bool("ipcdisable")? {
+            return Ok(None);
+        }
+        let path = expand_home(&values.required_text("ipcpath")?);
+        let name_alone = path
+            .parent()
+            .is_none_or(|parent| parent.as_os_str().is_empty());
+        Ok(Some(Self {
+            path: if name_alone {
+                datadir(values)?.join(path)
+            } else {
+                path
+            },
+            given: values.source("ipcpath").is_some(),
+        }))
+    }
+}

@@ -1,0 +1,252 @@
+//! JSON-RPC over a local socket (geth: `geth.ipc`), for tools on this machine that may read the
+//! data directory. Every namespace is served; the file's mode lets in only its owner.
+//!
+//! Messages are JSON values one after another, with or without white space between them; each answer
+//! ends with a line feed. Clients can overload it by connections ([`CONNECTIONS`]), by large or
+//! endless values ([`ServerLimits::ws_message`]), and by not reading, as over WebSocket.
+
+mod values;
+
+use super::{
+    api::Api,
+    limits::ServerLimits,
+    memory::Allowance,
+    responder::{OutgoingMessage, ReceivedMessage, Responder},
+    schedule::Client,
+};
+use futures::stream;
+use std::{
+    io,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{
+        UnixListener, UnixStream,
+        unix::{OwnedReadHalf, OwnedWriteHalf},
+    },
+    sync::{Semaphore, mpsc},
+    time::timeout,
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use values::Splitter;
+
+/// Connections at once; more wait.
+const CONNECTIONS: usize = 128;
+/// Messages that wait for the socket.
+const QUEUE: usize = 32;
+/// Bytes of one read.
+const READ: usize = 64 << 10;
+
+/// Why a local socket cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum IpcError {
+    #[error(
+        "another process serves {0}: stop it, or choose another path with --ipcpath, or turn the socket off with --ipcdisable"
+    )]
+    InUse(PathBuf),
+    #[error(
+        "{path} has {length} bytes and a path of a local socket at most {LONGEST}: choose a shorter one with --ipcpath, or turn the socket off with --ipcdisable"
+    )]
+    TooLong { path: PathBuf, length: usize },
+    #[error(
+        "cannot serve {path}: {source}; choose another path with --ipcpath, or turn the socket off with --ipcdisable"
+    )]
+    Io { path: PathBuf, source: io::Error },
+}
+
+/// Longest path of a socket, which the system's structure has room for.
+const LONGEST: usize = 103;
+
+/// A socket that is bound and not yet served. Its file is removed when it is dropped.
+pub struct IpcListener {
+    socket: UnixListener,
+    path: PathBuf,
+    api: Arc<Api>,
+    limits: ServerLimits,
+    allowance: Allowance,
+}
+
+impl Drop for IpcListener {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+impl IpcListener {
+    /// Binds the socket at `path`. A file that a process left behind is replaced.
+    pub fn bind(path: &Path, api: Arc<Api>, limits: ServerLimits) -> Result<Self, IpcError> {
+        let failed = |source| IpcError::Io {
+            path: path.to_owned(),
+            source,
+        };
+        let length = path.as_os_str().len();
+        if length > LONGEST {
+            let path = path.to_owned();
+            return Err(IpcError::TooLong { path, length });
+        }
+        if std::os::unix::net::UnixStream::connect(path).is_ok() {
+            return Err(IpcError::InUse(path.to_owned()));
+        }
+        let socket = bind_private(path).map_err(failed)?;
+        let allowance = Allowance::new(
+            limits.batch,
+            limits.batch_response,
+            limits.body_memory,
+            limits.answer_memory,
+        );
+        Ok(Self {
+            socket,
+            path: path.to_owned(),
+            api,
+            limits,
+            allowance,
+        })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Accepts until `token` is cancelled. When it returns, all connections have ended.
+    pub async fn run(self, token: CancellationToken) {
+        let tasks = TaskTracker::new();
+        let permits = Arc::new(Semaphore::new(CONNECTIONS));
+        let mut number = 0;
+        loop {
+            let accepted = async {
+                let permit = permits.clone().acquire_owned().await;
+                (permit, self.socket.accept().await)
+            };
+            let (permit, accepted) = tokio::select! {
+                () = token.cancelled() => break,
+                accepted = accepted => accepted,
+            };
+            match accepted {
+                Ok((socket, _)) => {
+                    number += 1;
+                    let allowance = self.allowance.of(Client::Connection(number), None);
+                    let (api, limits) = (self.api.clone(), self.limits.clone());
+                    let token = token.clone();
+                    tasks.spawn(async move {
+                        let _permit = permit;
+                        tokio::select! {
+                            () = token.cancelled() => {}
+                            () = session(socket, &api, &limits, &allowance) => {}
+                        }
+                    });
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "a local RPC connection could not be accepted");
+                    tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+                }
+            }
+        }
+        tasks.close();
+        tasks.wait().await;
+    }
+}
+
+/// Binds in a directory that nobody else may enter, so that the socket has its mode before others
+/// can reach it.
+fn bind_private(path: &Path) -> io::Result<UnixListener> {
+    let parent = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty());
+    let parent = parent.unwrap_or(Path::new("."));
+    std::fs::create_dir_all(parent)?;
+    let private = parent.join(format!(".{}", std::process::id()));
+    match std::fs::remove_dir_all(&private) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    std::fs::create_dir(&private)?;
+    let bound = (|| {
+        std::fs::set_permissions(&private, std::fs::Permissions::from_mode(0o700))?;
+        let inner = private.join("s");
+        let socket = UnixListener::bind(&inner)?;
+        std::fs::set_permissions(&inner, std::fs::Permissions::from_mode(0o600))?;
+        std::fs::rename(&inner, path)?;
+        Ok(socket)
+    })();
+    std::fs::remove_dir_all(&private)?;
+    bound
+}
+
+/// Serves a connection until either side ends it.
+async fn session(socket: UnixStream, api: &Api, limits: &ServerLimits, allowance: &Allowance) {
+    let (reader, writer) = socket.into_split();
+    let (queue, messages) = mpsc::channel(QUEUE);
+    let responder = Responder::new(api, allowance, queue);
+    // When reading ends the responder is dropped. That closes the queue, and the writer returns
+    // once it is empty.
+    let reading = async {
+        read(reader, responder, limits, allowance).await;
+        std::future::pending::<()>().await
+    };
+    tokio::select! {
+        () = reading => {}
+        outcome = write(writer, messages, limits) => {
+            if let Err(error) = outcome {
+                tracing::debug!(%error, "a local RPC connection was dropped");
+            }
+        }
+    }
+}
+
+/// The reading side of a connection.
+struct IpcReader {
+    reader: OwnedReadHalf,
+    splitter: Splitter,
+    chunk: Vec<u8>,
+}
+
+/// Reads requests and answers them.
+async fn read(
+    reader: OwnedReadHalf,
+    responder: Responder<'_>,
+    limits: &ServerLimits,
+    allowance: &Allowance,
+) {
+    let incoming = IpcReader {
+        reader,
+        splitter: Splitter::new(limits.ws_message),
+        chunk: vec![0; READ],
+    };
+    let messages = stream::unfold(incoming, |mut incoming| async move {
+        let mut held = None;
+        loop {
+            if let Some(value) = incoming.splitter.take() {
+                return Some((ReceivedMessage::new(value, held), incoming));
+            }
+            match incoming.reader.read(&mut incoming.chunk).await {
+                Ok(0) | Err(_) => return None,
+                Ok(count) => {
+                    let pending = incoming.splitter.pending() + count;
+                    allowance.admit(pending, &mut held).await;
+                    if incoming.splitter.push(&incoming.chunk[..count]).is_err() {
+                        return None;
+                    }
+                }
+            }
+        }
+    });
+    responder.serve(messages).await;
+}
+
+/// Writes queued messages, each with a line feed.
+async fn write(
+    mut writer: OwnedWriteHalf,
+    mut messages: mpsc::Receiver<OutgoingMessage>,
+    limits: &ServerLimits,
+) -> io::Result<()> {
+    while let Some((mut message, _held)) = messages.recv().await {
+        message.push('\n');
+        timeout(limits.ws_write, writer.write_all(message.as_bytes()))
+            .await
+            .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+    }
+    Ok(())
+}

@@ -1,0 +1,99 @@
+//! The handle by which methods start and stop the public servers of their node.
+//!
+//! Commands go to the server's task over a bounded channel; callers wait.
+
+use std::net::SocketAddr;
+use tokio::sync::{mpsc, oneshot};
+
+/// Commands that wait.
+const COMMANDS: usize = 4;
+
+/// A public server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServerKind {
+    Http,
+    Ws,
+}
+
+impl ServerKind {
+    /// The name that geth gives it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Http => "HTTP",
+            Self::Ws => "WebSocket",
+        }
+    }
+}
+
+/// A server to start. What is not given is that of the configuration.
+#[derive(Clone, Debug, Default)]
+pub struct StartRequest {
+    pub host: Option<String>,
+    pub port: Option<u16>,
+    /// Namespaces, separated by commas.
+    pub api: Option<String>,
+    /// Origins that browsers may call from.
+    pub origins: Option<String>,
+    pub vhosts: Option<String>,
+}
+
+/// Why a server is not started.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error("{kind} server already running on {addr}", kind = .0.name(), addr = .1)]
+    Running(ServerKind, SocketAddr),
+    #[error("{0} is no address to listen on: give an IP address, or localhost")]
+    Host(String),
+    #[error("{0}")]
+    Bind(String),
+    #[error("the server is stopping")]
+    Stopping,
+}
+
+/// A command to the server's task.
+pub enum ServerCommand {
+    Start(
+        ServerKind,
+        StartRequest,
+        oneshot::Sender<Result<SocketAddr, StartError>>,
+    ),
+    /// Answered at once: requests in flight, the caller's among them, may end.
+    Stop(ServerKind, oneshot::Sender<()>),
+}
+
+/// The handle of a server.
+#[derive(Clone)]
+pub struct ServerHandle(mpsc::Sender<ServerCommand>);
+
+/// The commands of a server.
+pub type ServerCommands = mpsc::Receiver<ServerCommand>;
+
+/// A handle and its commands.
+pub fn server_control() -> (ServerHandle, ServerCommands) {
+    let (sender, commands) = mpsc::channel(COMMANDS);
+    (ServerHandle(sender), commands)
+}
+
+impl ServerHandle {
+    pub async fn start(
+        &self,
+        kind: ServerKind,
+        request: StartRequest,
+    ) -> Result<SocketAddr, StartError> {
+        let (reply, started) = oneshot::channel();
+        let sent = self
+            .0
+            .send(ServerCommand::Start(kind, request, reply))
+            .await;
+        sent.map_err(|_| StartError::Stopping)?;
+        started.await.map_err(|_| StartError::Stopping)?
+    }
+
+    pub async fn stop(&self, kind: ServerKind) {
+        let (reply, stopped) = oneshot::channel();
+        if self.0.send(ServerCommand::Stop(kind, reply)).await.is_ok() {
+            // A server that is stopping serves nothing either.
+            let _ = stopped.await;
+        }
+    }
+}

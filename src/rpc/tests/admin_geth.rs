@@ -1,0 +1,257 @@
+//! geth's methods of `admin`, and the namespace `testing`.
+
+use super::{
+    Server,
+    chain::{Chain, RICH},
+    send::transfer,
+};
+use crate::rpc::{
+    HttpEndpoint, RpcConfig, RpcContext, RpcServer, TxRoute,
+    node_files::{ExportJob, NodeFiles},
+};
+use alloy_primitives::B256;
+use futures::FutureExt;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use starling_proto::fork::Fork;
+use std::{sync::Arc, time::Duration};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+async fn server() -> Server {
+    let chain = Chain::new(Fork::Ecotone).context.chain.clone();
+    let context = RpcContext::new(chain, TxRoute::Pool);
+    let http = HttpEndpoint {
+        addr: ([127, 0, 0, 1], 0).into(),
+        api: vec!["admin".to_owned()],
+        ..HttpEndpoint::default()
+    };
+    let config = RpcConfig {
+        http: Some(http),
+        ..RpcConfig::default()
+    };
+    let (server, addrs) = RpcServer::bind(config, context).await.unwrap();
+    let token = CancellationToken::new();
+    Server {
+        addrs,
+        running: tokio::spawn(server.run(token.clone())),
+        _guard: token.clone().drop_guard(),
+        token,
+    }
+}
+
+async fn ask(server: &Server, method: &str, params: Value) -> Value {
+    let call = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
+    serde_json::from_str(&server.post(&call.to_string()).await).unwrap()
+}
+
+/// A port that nothing listens on.
+fn free_port() -> u16 {
+    let socket = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    socket.local_addr().unwrap().port()
+}
+
+#[tokio::test]
+async fn servers_are_started_and_stopped() {
+    let mut server = server().await;
+    let own = server.addrs.http.unwrap();
+    let error = ask(&server, "admin_startHTTP", json!([])).await;
+    assert_eq!(
+        error["error"]["message"],
+        format!("HTTP server already running on {own}")
+    );
+    let ws = free_port();
+    let started = ask(
+        &server,
+        "admin_startWS",
+        json!(["127.0.0.1", ws, "*", "eth"]),
+    )
+    .await;
+    assert_eq!(started["result"], true, "{started}");
+    assert!(
+        tokio::net::TcpStream::connect(("127.0.0.1", ws))
+            .await
+            .is_ok()
+    );
+    let again = ask(&server, "admin_startWS", json!([])).await;
+    assert!(
+        again["error"]["message"]
+            .as_str()
+            .unwrap()
+            .contains("already running")
+    );
+    assert_eq!(
+        ask(&server, "admin_stopWS", json!([])).await["result"],
+        true
+    );
+    let began = std::time::Instant::now();
+    while tokio::net::TcpStream::connect(("127.0.0.1", ws))
+        .await
+        .is_ok()
+    {
+        assert!(began.elapsed().as_secs() < 10, "it still listens");
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    let restarted = ask(&server, "admin_startWS", json!([null, ws])).await;
+    assert_eq!(restarted["result"], true, "{restarted}");
+    for params in [json!(["nowhere.invalid"]), json!(["127.0.0.1", 65_536])] {
+        ask(&server, "admin_stopWS", json!([])).await;
+        let refused = ask(&server, "admin_startWS", params).await;
+        assert!(refused["error"].is_object(), "{refused}");
+    }
+    // The answer arrives although its own server is stopped.
+    assert_eq!(
+        ask(&server, "admin_stopHTTP", json!([])).await["result"],
+        true
+    );
+    let began = std::time::Instant::now();
+    while tokio::net::TcpStream::connect(own).await.is_ok() {
+        assert!(began.elapsed().as_secs() < 10, "it still listens");
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    server.token.cancel();
+    (&mut server.running).await.unwrap();
+}
+
+#[tokio::test]
+async fn exports_go_to_a_new_file_in_their_folder_and_one_runs_at_a_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let jobs = Arc::new(Mutex::new(Vec::<ExportJob>::new()));
+    let kept = jobs.clone();
+    let files = NodeFiles {
+        datadir: dir.path().to_owned(),
+        export: Arc::new(move |job| {
+            kept.lock().push(job);
+            async { Ok(()) }.boxed()
+        }),
+        import: Arc::new(|job| {
+            async move { Err(format!("{} is torn", job.path.display())) }.boxed()
+        }),
+        running: Arc::new(Semaphore::new(1)),
+    };
+    let mut chain = Chain::new(Fork::Ecotone).with(|context| context.files = Some(files));
+    chain.add(&[]);
+    chain.serve(&["admin"]);
+    assert_eq!(
+        chain.result("admin_datadir", json!([])).await,
+        json!(dir.path())
+    );
+    assert_eq!(
+        chain.result("admin_exportChain", json!(["a.rlp", 0])).await,
+        true
+    );
+    let busy = chain.error("admin_exportChain", json!(["b.rlp"])).await;
+    assert!(
+        busy.1.contains("another export or import runs"),
+        "{}",
+        busy.1
+    );
+    let job = jobs.lock().pop().unwrap();
+    assert_eq!(job.path, dir.path().join("traces/a.rlp"));
+    assert_eq!(
+        job.range.map(|range| (range.first, range.last)),
+        Some((0, 1))
+    );
+    drop(job);
+    chain
+        .fails(
+            "admin_exportChain",
+            json!(["b", null, 5]),
+            "last cannot be specified without first",
+        )
+        .await;
+    chain
+        .fails(
+            "admin_exportChain",
+            json!(["/etc/passwd"]),
+            "/etc/passwd is outside",
+        )
+        .await;
+    chain
+        .fails("admin_importChain", json!(["/x"]), "/x is torn")
+        .await;
+}
+
+#[tokio::test]
+async fn peers_need_a_swarm_and_multiaddrs() {
+    let mut chain = Chain::new(Fork::Ecotone);
+    chain.serve(&["admin"]);
+    chain
+        .fails("admin_peers", json!([]), "p2p is disabled")
+        .await;
+    let enode = "enode://aa@192.0.2.1:30303";
+    chain.fails("admin_addPeer", json!([enode]), enode).await;
+}
+
+/// Attributes of the next block, with the L1 attributes of the last one.
+fn attributes(chain: &Chain) -> Value {
+    let parent = chain.blocks.last().unwrap();
+    json!({
+        "timestamp": format!("{:#x}", parent.payload.timestamp() + 2),
+        "prevRandao": B256::ZERO,
+        "suggestedFeeRecipient": RICH,
+        "withdrawals": [],
+        "parentBeaconBlockRoot": B256::ZERO,
+        "transactions": [parent.payload.transactions[0]],
+        "gasLimit": "0x1c9c380",
+    })
+}
+
+#[tokio::test]
+async fn blocks_are_built_on_request_and_change_nothing_unless_committed() {
+    let committed = Arc::new(Mutex::new(Vec::new()));
+    let kept = committed.clone();
+    let mut chain = Chain::new(Fork::Ecotone).with(|context| {
+        context.commit = Some(Arc::new(move |payload| {
+            kept.lock().push(payload);
+            async { Ok(()) }.boxed()
+        }));
+    });
+    chain.add(&[]);
+    chain.serve(&["testing", "eth"]);
+    let head = chain.head().hash;
+    let raw = transfer(0, 21_000);
+    let build = |transactions: Value| json!([head, attributes(&chain), transactions]);
+    let empty = chain.result("testing_buildBlockV1", build(json!([]))).await;
+    let payload = &empty["executionPayload"];
+    assert_eq!(payload["parentHash"], json!(head));
+    assert_eq!(payload["transactions"].as_array().unwrap().len(), 1);
+    let full = chain
+        .result("testing_buildBlockV1", build(json!([raw])))
+        .await;
+    assert_eq!(full["executionPayload"]["transactions"][1], json!(raw));
+    assert_ne!(full["blockValue"], "0x0");
+    let (code, message) = chain
+        .error("testing_buildBlockV1", build(json!([transfer(7, 21_000)])))
+        .await;
+    assert!(
+        code == -32000 && message.contains("transaction 0 cannot be in the block"),
+        "{message}"
+    );
+    chain.result("eth_sendRawTransaction", json!([raw])).await;
+    let pooled = chain
+        .result("testing_buildBlockV1", build(Value::Null))
+        .await;
+    assert_eq!(
+        pooled["executionPayload"]["blockHash"],
+        full["executionPayload"]["blockHash"]
+    );
+    chain
+        .fails(
+            "testing_buildBlockV1",
+            json!([B256::ZERO, attributes(&chain), []]),
+            "parentHash is not current head",
+        )
+        .await;
+    assert_eq!(chain.head().hash, head);
+    let hash = chain
+        .result("testing_commitBlockV1", json!([attributes(&chain), [raw]]))
+        .await;
+    assert_eq!(hash, full["executionPayload"]["blockHash"]);
+    assert_eq!(committed.lock()[0].transactions[1], raw);
+    let params = build(json!([raw]));
+    let mut late = chain.with(|context| context.bounds.timeout = Duration::ZERO);
+    late.serve(&["testing"]);
+    late.fails("testing_buildBlockV1", params, "execution aborted")
+        .await;
+}
