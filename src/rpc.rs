@@ -54,7 +54,6 @@ pub mod txpool;
 pub mod web3;
 pub mod ws;
 
-use crate::jwt::JwtSecret;
 use api::{Api, Namespace};
 use connections::Connections;
 use futures::FutureExt;

@@ -45,6 +45,7 @@ use crate::chain::{
     rules::ChainSpec,
     transaction::ChainTx,
 };
+use access_list::Accesses;
 use alloy_consensus::{Header, transaction::Recovered};
 use alloy_evm::{
     EthEvm, EthEvmFactory, Evm, EvmEnv, EvmFactory, FromRecoveredTx, FromTxWithEncoded,

@@ -26,7 +26,7 @@ use tokio::sync::watch;
 
 /// An execution core. Clones are handles to the same core.
 ///
-/// Every verb fails with [`ChainError::Stopped`](crate::chain::ChainError::Stopped) once the local
+/// Every verb fails with [`ChainError::Stopped`] once the local
 /// core has stopped, and with a fatal error ([`CoreError::is_fatal`]) if its database fails, which
 /// ends the core. A core in another process that cannot be reached fails with
 /// [`CoreError::Remote`], which is never fatal: callers try again later.

@@ -79,7 +79,7 @@ fn set_signer(context: Arc<RollupContext>, mut args: Args) -> BoxFuture<'static,
     async move {
         let signer: Address = args.required()?;
         args.at_most(1)?;
-        let network = network(&context)?;
+        let network = network(&context.network)?;
         network.set_signer(signer).await;
         // The swarm task handles requests in order: the signer is in force after this response.
         network.signer().await?;
@@ -93,7 +93,7 @@ fn set_signer(context: Arc<RollupContext>, mut args: Args) -> BoxFuture<'static,
 fn signer(context: Arc<RollupContext>, args: Args) -> BoxFuture<'static, Reply> {
     async move {
         args.at_most(0)?;
-        reply(network(&context)?.signer().await?)
+        reply(network(&context.network)?.signer().await?)
     }
     .boxed()
 }

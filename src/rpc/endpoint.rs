@@ -2,10 +2,10 @@
 
 use super::{
     api::Api,
-    jwt::JwtSecret,
     server::{Http, Ws},
     server_control::{StartError, StartRequest},
 };
+use crate::jwt::JwtSecret;
 use std::{
     net::{Ipv4Addr, SocketAddr},
     path::PathBuf,

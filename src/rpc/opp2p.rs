@@ -288,22 +288,22 @@ fn invalid() -> RpcError {
     RpcError::server("invalid request")
 }
 
-pub(super) fn network(context: &RollupContext) -> Result<Network, RpcError> {
-    context
-        .network
+/// The swarm that a context has, or the refusal where there is none.
+pub(super) fn network(network: &Option<Network>) -> Result<Network, RpcError> {
+    network
         .clone()
         .ok_or_else(|| RpcError::server("p2p is disabled"))
 }
 
 async fn report(context: &RollupContext) -> Result<SwarmReport, RpcError> {
-    Ok(network(context)?.report().await?)
+    Ok(network(&context.network)?.report().await?)
 }
 
 fn ourselves(context: Arc<RollupContext>, args: Args) -> BoxFuture<'static, Reply> {
     async move {
         args.at_most(0)?;
         let mut local = report(&context).await?.local;
-        local.record = network(&context)?
+        local.record = network(&context.network)?
             .discovery()
             .await
             .map(|discovery| discovery.enr);
@@ -357,7 +357,7 @@ fn peer_stats(context: Arc<RollupContext>, args: Args) -> BoxFuture<'static, Rep
         };
         reply(PeerStats {
             connected: report.peers.iter().filter(|peer| peer.connected).count(),
-            table: network(&context)?
+            table: network(&context.network)?
                 .discovery()
                 .await
                 .map_or(0, |discovery| discovery.table.len()),
@@ -382,7 +382,7 @@ fn discovery_table(context: Arc<RollupContext>, args: Args) -> BoxFuture<'static
 }
 
 async fn discovery_report(context: &RollupContext) -> Result<DiscoveryReport, RpcError> {
-    network(context)?
+    network(&context.network)?
         .discovery()
         .await
         .ok_or_else(|| RpcError::server("discovery disabled"))
@@ -405,7 +405,7 @@ fn block<T: SubjectArg>(
     async move {
         let subject = args.required::<T>()?.subject().ok_or_else(invalid)?;
         args.at_most(1)?;
-        network(&context)?.block(subject, blocked).await?;
+        network(&context.network)?.block(subject, blocked).await?;
         reply(())
     }
     .boxed()
@@ -445,7 +445,7 @@ fn protect(
     async move {
         let peer = args.required::<PeerArg>()?.0.ok_or_else(invalid)?;
         args.at_most(1)?;
-        network(&context)?.protect(peer, protected).await?;
+        network(&context.network)?.protect(peer, protected).await?;
         reply(())
     }
     .boxed()
@@ -458,7 +458,7 @@ fn connect_peer(context: Arc<RollupContext>, mut args: Args) -> BoxFuture<'stati
         let address: Multiaddr = text
             .parse()
             .map_err(|error| RpcError::server(format!("bad peer address: {error}")))?;
-        network(&context)?.connect(&address).await?;
+        network(&context.network)?.connect(&address).await?;
         reply(())
     }
     .boxed()
@@ -468,7 +468,7 @@ fn disconnect_peer(context: Arc<RollupContext>, mut args: Args) -> BoxFuture<'st
     async move {
         let peer = args.required::<PeerArg>()?.0.ok_or_else(invalid)?;
         args.at_most(1)?;
-        network(&context)?.disconnect(peer).await?;
+        network(&context.network)?.disconnect(peer).await?;
         reply(())
     }
     .boxed()
@@ -485,7 +485,11 @@ fn ledger(context: Arc<RollupContext>, mut args: Args) -> BoxFuture<'static, Rep
             .optional::<Number>()?
             .map_or(LEDGER, |limit| limit.0.min(LEDGER));
         args.at_most(2)?;
-        reply(network(&context)?.ledger(peer, limit as usize).await?)
+        reply(
+            network(&context.network)?
+                .ledger(peer, limit as usize)
+                .await?,
+        )
     }
     .boxed()
 }

@@ -55,7 +55,7 @@ pub struct BatchTx {
     pub items: Vec<Bytes>,
 }
 
-/// Circumstances of [`BatcherState::next_tx`].
+/// Circumstances of [`BatcherState::next_tx`](super::BatcherState::next_tx).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PublishTurn {
     /// Number of the newest L1 block.
@@ -67,12 +67,12 @@ pub struct PublishTurn {
     pub close_through: Option<u64>,
 }
 
-/// Answer of [`BatcherState::next_tx`].
+/// Answer of [`BatcherState::next_tx`](super::BatcherState::next_tx).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NextTx {
     /// A transaction to send.
     Send(BatchTx),
-    /// A channel is about to begin: [`BatcherState::choose`] is to decide where its data go.
+    /// A channel is about to begin: [`BatcherState::choose`](super::BatcherState::choose) is to decide where its data go.
     Choose,
     /// Nothing to send now.
     Nothing,

@@ -67,7 +67,7 @@ impl PeerAddress {
 pub fn add_peer(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> {
     async move {
         let PeerAddress { address, peer } = PeerAddress::read(args)?;
-        let network = network(&context)?;
+        let network = network(&context.network)?;
         network.protect(peer, true).await?;
         network.connect(&address).await?;
         reply(true)
@@ -79,7 +79,7 @@ pub fn add_peer(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Repl
 pub fn remove_peer(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> {
     async move {
         let PeerAddress { peer, .. } = PeerAddress::read(args)?;
-        let network = network(&context)?;
+        let network = network(&context.network)?;
         network.protect(peer, false).await?;
         network.disconnect(peer).await?;
         reply(true)
@@ -100,7 +100,7 @@ pub fn remove_trusted_peer(context: Arc<RpcContext>, args: Args) -> BoxFuture<'s
 fn protect(context: Arc<RpcContext>, args: Args, protected: bool) -> BoxFuture<'static, Reply> {
     async move {
         let PeerAddress { peer, .. } = PeerAddress::read(args)?;
-        network(&context)?.protect(peer, protected).await?;
+        network(&context.network)?.protect(peer, protected).await?;
         reply(true)
     }
     .boxed()
@@ -136,7 +136,7 @@ fn part<'a>(address: &'a str, protocol: &str) -> Option<&'a str> {
 pub fn node_info(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> {
     async move {
         args.at_most(0)?;
-        let network = network(&context)?;
+        let network = network(&context.network)?;
         let local = network.report().await?.local;
         let discovery = network.discovery().await;
         let addresses: Vec<String> = local.addresses.iter().map(Multiaddr::to_string).collect();
@@ -220,7 +220,7 @@ impl PeerJson {
 pub fn peers(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> {
     async move {
         args.at_most(0)?;
-        let network = network(&context)?;
+        let network = network(&context.network)?;
         let report = network.report().await?;
         let local = report.local.addresses.first().map(Multiaddr::to_string);
         let local = local.unwrap_or_default();
@@ -273,7 +273,7 @@ fn differences(before: &Connected, now: &Connected) -> Vec<PeerEventJson> {
 /// `admin_subscribe("peerEvents")`: peers as they connect and disconnect.
 pub fn peer_events(context: &Arc<RpcContext>, args: Args) -> Result<EventStream, RpcError> {
     args.at_most(1)?;
-    let watch = network(context)?.peers_watch();
+    let watch = network(&context.network)?.peers_watch();
     let before = connected(watch.borrow().clone());
     let changes = WatchStream::from_changes(watch).scan(before, |before, peers| {
         let now = connected(peers);

@@ -5,7 +5,7 @@ use crate::{
     chain::{evm, rules::ChainSpec},
     rpc::{
         context::RpcContext,
-        error::{Reply, reply},
+        error::{Reply, RpcError, reply},
         params::Args,
     },
 };

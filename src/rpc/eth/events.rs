@@ -239,7 +239,7 @@ fn start(context: &RpcContext, resume: Option<ResumeArg>) -> Result<BlockId, Rpc
     }
     let canonical = view.hash_of(seen.number)? == Some(seen.hash);
     let abandoned = || (context.chain.abandoned)(seen.hash);
-    if !canonical && !abandoned()?.is_some_and(|block| block.payload.number() == seen.number) {
+    if !canonical && abandoned()?.is_none_or(|block| block.payload.number() != seen.number) {
         return Err(RpcError::server(format!(
             "block {} with hash {} is not known here: {}",
             seen.number,

@@ -62,7 +62,7 @@ async fn a_local_socket_answers_requests_batches_and_nonsense() {
         socket.write_all(bytes).await.unwrap();
         socket.flush().await.unwrap();
     }
-    let mut answers = vec![line(&mut socket).await, line(&mut socket).await];
+    let mut answers = [line(&mut socket).await, line(&mut socket).await];
     answers.sort_by_key(Value::is_array);
     assert_eq!(answers[0]["result"], "a}{");
     assert_eq!(answers[1][1]["result"], "c");
