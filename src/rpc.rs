@@ -61,7 +61,7 @@ use ipc::{IpcError, IpcListener};
 use limits::ServerLimits;
 use running::{Binder, Running, ServedListener};
 use server::{Http, Listener, Site, Ws};
-use server_control::{ServerCommands, ServerKind, StartError, server_control};
+use server_control::{ServerCommands, ServerKind, ServerStartError, server_control};
 use std::{io::ErrorKind, net::SocketAddr, path::Path, sync::Arc, time::Duration};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -402,7 +402,7 @@ fn binder(
                 }
             };
             let bound = listen(addr, flag, site).await;
-            bound.map_err(|error| StartError::Bind(error.to_string()))
+            bound.map_err(|error| ServerStartError::Bind(error.to_string()))
         }
         .boxed()
     })
@@ -410,7 +410,7 @@ fn binder(
 
 /// The binding of a server that takes no commands.
 fn no_binder() -> Binder {
-    Box::new(|_, _| async { Err(StartError::Stopping) }.boxed())
+    Box::new(|_, _| async { Err(ServerStartError::Stopping) }.boxed())
 }
 
 /// The local socket; `None` if it cannot be bound and is not `required`.

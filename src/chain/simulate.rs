@@ -18,7 +18,7 @@ use crate::chain::{
     receipt::Receipt,
     rules::ChainSpec,
     transaction::ChainTx,
-    unsigned::{TxNumbers, UnsignedTx},
+    unsigned::{TxNumbers, UnsignedCallTx},
 };
 use alloy_consensus::{Header, Typed2718, proofs::calculate_withdrawals_root};
 use alloy_eips::{eip4895::Withdrawal, eip7685::EMPTY_REQUESTS_HASH};
@@ -76,7 +76,7 @@ pub struct SimulatedBlock {
 #[derive(Debug)]
 pub struct SimulatedCall {
     pub from: Address,
-    pub transaction: UnsignedTx,
+    pub transaction: UnsignedCallTx,
     pub output: Bytes,
     pub logs: Vec<NumberedLog>,
     pub gas_used: u64,
@@ -191,7 +191,7 @@ impl Simulation {
         let mut sequence = sequence.enter(&header, blob_base_fee, self.transfers);
         sequence.override_state(&planned.state)?;
         before_transactions(&self.spec, &header, sequence.vm())?;
-        let mut block = OpenBlock {
+        let mut block = UnsealedBlock {
             gas_left: header.gas_limit,
             header,
             calls: Vec::with_capacity(planned.calls.len()),
@@ -234,7 +234,7 @@ impl Simulation {
 
     fn call(
         &mut self,
-        block: &mut OpenBlock,
+        block: &mut UnsealedBlock,
         sequence: &mut SimulatedCalls,
         mut input: CallInput,
     ) -> Result<(), SimulateError> {
@@ -252,7 +252,7 @@ impl Simulation {
         }
         let gas = wanted.min(self.budget);
         let chain_id = self.spec.chain_id;
-        let transaction = UnsignedTx::new(
+        let transaction = UnsignedCallTx::new(
             &input,
             TxNumbers {
                 nonce,
@@ -292,11 +292,11 @@ impl Simulation {
     /// Computes the roots and the hash.
     fn seal(
         &self,
-        block: OpenBlock,
+        block: UnsealedBlock,
         withdrawals: Vec<Withdrawal>,
         sequence: &mut SimulatedCalls,
     ) -> Result<SimulatedBlock, SimulateError> {
-        let OpenBlock {
+        let UnsealedBlock {
             mut header,
             calls,
             receipts,
@@ -349,7 +349,7 @@ impl Simulation {
 }
 
 /// A block that calls are added to.
-struct OpenBlock {
+struct UnsealedBlock {
     header: Header,
     calls: Vec<SimulatedCall>,
     receipts: Vec<Receipt>,

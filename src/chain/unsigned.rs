@@ -11,7 +11,7 @@ use op_alloy_consensus::OpTxEnvelope;
 
 /// A transaction whose signature is all zeros.
 #[derive(Clone, Debug)]
-pub struct UnsignedTx {
+pub struct UnsignedCallTx {
     pub tx: ChainTx,
     /// The EIP-2718 form.
     pub raw: Bytes,
@@ -32,7 +32,7 @@ pub struct TxNumbers {
 #[error("a transaction with an authorization list cannot create a contract: give `to`")]
 pub struct CreationWithAuthorizations;
 
-impl UnsignedTx {
+impl UnsignedCallTx {
     /// The transaction of a call: with a gas price a legacy one, with an authorization list one of
     /// type 4, otherwise one of type 2.
     pub fn new(input: &CallInput, numbers: TxNumbers) -> Result<Self, CreationWithAuthorizations> {

@@ -271,8 +271,9 @@ impl DerivationMetrics {
             }
         }
         self.pending_safe.set(status.pending_safe_l2);
-        for gauges in &mut self.safe {
-            gauges.set(status.safe_l2);
+        let safe = [status.local_safe_l2, status.safe_l2];
+        for (gauges, block) in self.safe.iter_mut().zip(safe) {
+            gauges.set(block);
         }
         self.finalized.set(status.finalized_l2);
     }

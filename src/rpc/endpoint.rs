@@ -3,7 +3,7 @@
 use super::{
     api::Api,
     server::{Http, Ws},
-    server_control::{StartError, StartRequest},
+    server_control::{ServerStartError, StartRequest},
 };
 use crate::jwt::JwtSecret;
 use std::{
@@ -94,13 +94,13 @@ fn default_namespaces() -> Vec<String> {
 }
 
 /// The address that a request to start a server leaves or changes.
-fn changed_addr(addr: SocketAddr, request: &StartRequest) -> Result<SocketAddr, StartError> {
+fn changed_addr(addr: SocketAddr, request: &StartRequest) -> Result<SocketAddr, ServerStartError> {
     let ip = match request.host.as_deref() {
         None => addr.ip(),
         Some("localhost") => Ipv4Addr::LOCALHOST.into(),
         Some(host) => {
             let ip = host.parse();
-            ip.map_err(|_| StartError::Host(host.to_owned()))?
+            ip.map_err(|_| ServerStartError::Host(host.to_owned()))?
         }
     };
     Ok((ip, request.port.unwrap_or(addr.port())).into())
@@ -120,7 +120,7 @@ impl Default for HttpEndpoint {
 
 impl HttpEndpoint {
     /// This endpoint with what the request gives.
-    pub(super) fn changed(self, request: StartRequest) -> Result<Self, StartError> {
+    pub(super) fn changed(self, request: StartRequest) -> Result<Self, ServerStartError> {
         let addr = changed_addr(self.addr, &request)?;
         let list = |given: Option<String>, ours| given.map_or(ours, |given| items(&given));
         Ok(Self {
@@ -146,7 +146,7 @@ impl Default for WsEndpoint {
 
 impl WsEndpoint {
     /// This endpoint with what the request gives.
-    pub(super) fn changed(self, request: StartRequest) -> Result<Self, StartError> {
+    pub(super) fn changed(self, request: StartRequest) -> Result<Self, ServerStartError> {
         let addr = changed_addr(self.addr, &request)?;
         let list = |given: Option<String>, ours| given.map_or(ours, |given| items(&given));
         Ok(Self {

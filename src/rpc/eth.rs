@@ -3,6 +3,7 @@
 pub mod block_arg;
 pub mod blocks;
 pub mod call;
+pub(super) mod call_bundles;
 mod call_many;
 pub(super) mod call_object;
 pub mod config;

@@ -3,7 +3,7 @@
 
 use super::{
     server::Listener,
-    server_control::{ServerCommand, ServerCommands, ServerKind, StartError, StartRequest},
+    server_control::{ServerCommand, ServerCommands, ServerKind, ServerStartError, StartRequest},
 };
 use futures::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 /// Binds a server that an operator starts.
 pub type Binder = Box<
-    dyn Fn(ServerKind, StartRequest) -> BoxFuture<'static, Result<Listener, StartError>>
+    dyn Fn(ServerKind, StartRequest) -> BoxFuture<'static, Result<Listener, ServerStartError>>
         + Send
         + Sync,
 >;
@@ -107,13 +107,13 @@ impl Running {
         &mut self,
         kind: ServerKind,
         request: StartRequest,
-    ) -> Result<SocketAddr, StartError> {
+    ) -> Result<SocketAddr, ServerStartError> {
         if let Some(live) = self.live.iter().find(|live| live.kinds.contains(&kind)) {
-            return Err(StartError::Running(kind, live.addr));
+            return Err(ServerStartError::Running(kind, live.addr));
         }
         let listener = (self.bind)(kind, request).await?;
         let addr = listener.socket.local_addr();
-        let addr = addr.map_err(|error| StartError::Bind(error.to_string()))?;
+        let addr = addr.map_err(|error| ServerStartError::Bind(error.to_string()))?;
         tracing::info!(kind = kind.name(), %addr, "a server was started");
         let kinds = vec![kind];
         self.serve(ServedListener { kinds, listener });

@@ -39,7 +39,7 @@ pub struct StartRequest {
 
 /// Why a server is not started.
 #[derive(Debug, thiserror::Error)]
-pub enum StartError {
+pub enum ServerStartError {
     #[error("{kind} server already running on {addr}", kind = .0.name(), addr = .1)]
     Running(ServerKind, SocketAddr),
     #[error("{0} is no address to listen on: give an IP address, or localhost")]
@@ -55,7 +55,7 @@ pub enum ServerCommand {
     Start(
         ServerKind,
         StartRequest,
-        oneshot::Sender<Result<SocketAddr, StartError>>,
+        oneshot::Sender<Result<SocketAddr, ServerStartError>>,
     ),
     /// Answered at once: requests in flight, the caller's among them, may end.
     Stop(ServerKind, oneshot::Sender<()>),
@@ -79,14 +79,14 @@ impl ServerHandle {
         &self,
         kind: ServerKind,
         request: StartRequest,
-    ) -> Result<SocketAddr, StartError> {
+    ) -> Result<SocketAddr, ServerStartError> {
         let (reply, started) = oneshot::channel();
         let sent = self
             .0
             .send(ServerCommand::Start(kind, request, reply))
             .await;
-        sent.map_err(|_| StartError::Stopping)?;
-        started.await.map_err(|_| StartError::Stopping)?
+        sent.map_err(|_| ServerStartError::Stopping)?;
+        started.await.map_err(|_| ServerStartError::Stopping)?
     }
 
     pub async fn stop(&self, kind: ServerKind) {

@@ -211,7 +211,8 @@ fn files(dir: &Path) -> Vec<PathBuf> {
         {
             if entry.is_dir() {
                 walk(root, &entry, out);
-            } else {
+            } else if entry.is_file() {
+                // The local socket is none.
                 out.push(entry.strip_prefix(root).expect("inside").to_owned());
             }
         }

@@ -236,11 +236,10 @@ fn estimates_and_sends_a_transfer(cast: Cast<'_>, account: &Account, token: &str
 /// `eth_sendRawTransactionSync` returns the receipt.
 fn simulates_and_waits(cast: Cast<'_>, account: &Account, token: &str) {
     let own = account.address.to_string();
-    let data = |amount: &str| {
-        cast(&["calldata", "transfer(address,uint256)", RECEIVER, amount]).expect("calldata")
-    };
+    // transfer(address,uint256)
+    let data = |amount: u64| format!("0xa9059cbb{:0>64}{amount:064x}", &RECEIVER[2..]);
     let call = |amount| json!({ "from": own, "to": token, "input": data(amount) });
-    let payload = json!({ "blockStateCalls": [{ "calls": [call("1"), call("100")] }] }).to_string();
+    let payload = json!({ "blockStateCalls": [{ "calls": [call(1), call(100)] }] }).to_string();
     let blocks = cast(&["rpc", "eth_simulateV1", &payload, "latest"]).expect("blocks");
     let blocks: Value = serde_json::from_str(&blocks).expect("JSON");
     let calls = &blocks[0]["calls"];

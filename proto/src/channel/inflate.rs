@@ -30,7 +30,7 @@ const LENGTH_ORDER: [usize; 19] = [
 #[derive(Debug)]
 pub(super) struct GoInflate {
     bits: BitReader,
-    block: Block,
+    block: DeflateBlock,
     /// The present block is the last one.
     is_last: bool,
     /// Decompressed bytes: those that matches refer to, and from `given` on those that are not given out.
@@ -41,7 +41,7 @@ pub(super) struct GoInflate {
 
 /// The rest of the present block.
 #[derive(Debug)]
-enum Block {
+enum DeflateBlock {
     /// The next one begins, if there is one.
     None,
     /// A stored block with so many bytes left.
@@ -66,7 +66,7 @@ impl GoInflate {
                 bits: 0,
                 count: 0,
             },
-            block: Block::None,
+            block: DeflateBlock::None,
             is_last: false,
             window: Vec::new(),
             given: 0,
@@ -81,7 +81,7 @@ impl GoInflate {
             if let Some(fault) = &self.fault {
                 return Err(fault.clone());
             }
-            if matches!(self.block, Block::None) && self.is_last {
+            if matches!(self.block, DeflateBlock::None) && self.is_last {
                 return Ok(0);
             }
             let surplus = self.window.len().saturating_sub(HISTORY);
@@ -98,21 +98,21 @@ impl GoInflate {
 
     /// Decompresses some bytes; fewer, possibly none, at the end of a block.
     fn fill(&mut self) -> Result<(), ChannelError> {
-        if matches!(self.block, Block::None) {
+        if matches!(self.block, DeflateBlock::None) {
             self.block = self.next_block()?;
         }
         let full = self.window.len() + AHEAD;
         while self.window.len() < full {
             let is_over = match &mut self.block {
-                Block::None => true,
-                Block::Stored(left) => {
+                DeflateBlock::None => true,
+                DeflateBlock::Stored(left) => {
                     if *left > 0 {
                         self.window.push(self.bits.byte()?);
                         *left -= 1;
                     }
                     *left == 0
                 }
-                Block::Coded {
+                DeflateBlock::Coded {
                     literals,
                     distances,
                 } => {
@@ -121,14 +121,14 @@ impl GoInflate {
                 }
             };
             if is_over {
-                self.block = Block::None;
+                self.block = DeflateBlock::None;
                 break;
             }
         }
         Ok(())
     }
 
-    fn next_block(&mut self) -> Result<Block, ChannelError> {
+    fn next_block(&mut self) -> Result<DeflateBlock, ChannelError> {
         let header = self.bits.take(3)?;
         self.is_last = header & 1 == 1;
         match header >> 1 {
@@ -136,12 +136,12 @@ impl GoInflate {
                 self.bits.align();
                 let [length, complement] = [self.bits.take(16)?, self.bits.take(16)?];
                 if length ^ complement == 0xffff {
-                    Ok(Block::Stored(length))
+                    Ok(DeflateBlock::Stored(length))
                 } else {
                     Err(ChannelError::Corrupt)
                 }
             }
-            1 => Ok(Block::Coded {
+            1 => Ok(DeflateBlock::Coded {
                 literals: Box::new(PrefixCode::fixed()),
                 distances: None,
             }),
@@ -151,7 +151,7 @@ impl GoInflate {
     }
 
     /// The codes of a block that has its own.
-    fn coded_block(&mut self) -> Result<Block, ChannelError> {
+    fn coded_block(&mut self) -> Result<DeflateBlock, ChannelError> {
         let counts = self.bits.take(14)?;
         let literals = (counts & 31) + 257;
         let distances = ((counts >> 5) & 31) + 1;
@@ -169,7 +169,7 @@ impl GoInflate {
         let mut literals = PrefixCode::new(literal_lengths)?;
         let distances = PrefixCode::new(distance_lengths)?;
         literals.least_bits = literals.least_bits.max(literal_lengths[END].into());
-        Ok(Block::Coded {
+        Ok(DeflateBlock::Coded {
             literals: Box::new(literals),
             distances: Some(Box::new(distances)),
         })

@@ -192,13 +192,13 @@ impl From<CallError> for EstimateError {
 /// Runs a call.
 pub fn call(request: CallRequest<'_>) -> Result<CallOutcome, CallError> {
     let gas = request.gas();
-    Simulation::new(request)?.run(gas)
+    RepeatedCall::new(request)?.run(gas)
 }
 
 /// The least gas limit with which a call succeeds, within 1.5 %.
 pub fn estimate_gas(request: CallRequest<'_>) -> Result<u64, EstimateError> {
     let (spec, input, gas_cap) = (request.spec, request.input, request.gas_cap);
-    let mut simulation = Simulation::new(request)?;
+    let mut simulation = RepeatedCall::new(request)?;
     let mut high = input
         .gas
         .filter(|gas| *gas >= TRANSFER_GAS)
@@ -249,7 +249,7 @@ pub fn estimate_gas(request: CallRequest<'_>) -> Result<u64, EstimateError> {
 /// Searches the least gas limit up to `high` with which the call succeeds. `first` is the outcome
 /// with `high`.
 fn search(
-    simulation: &mut Simulation,
+    simulation: &mut RepeatedCall,
     first: &CallOutcome,
     mut high: u64,
 ) -> Result<u64, CallError> {
@@ -295,7 +295,7 @@ pub fn create_access_list(request: CallRequest<'_>) -> Result<AccessListOutcome,
     if (input.authorization_list.len() as u64).saturating_mul(AUTHORIZATION_GAS) > gas {
         return Err(CallError::Authorizations { gas });
     }
-    let mut simulation = Simulation::new(request)?;
+    let mut simulation = RepeatedCall::new(request)?;
     let to = match input.to {
         Some(to) => to,
         None => input.from.create(simulation.vm.nonce(input.from)?),
@@ -346,7 +346,7 @@ impl CallRequest<'_> {
 }
 
 /// A call that can be run repeatedly with different gas.
-struct Simulation {
+struct RepeatedCall {
     vm: Vm,
     tx: TxEnv,
     /// The block's time, Unix seconds.
@@ -359,7 +359,7 @@ struct Simulation {
     fee_cap: u128,
 }
 
-impl Simulation {
+impl RepeatedCall {
     fn new(request: CallRequest<'_>) -> Result<Self, CallError> {
         let CallRequest {
             spec,

@@ -187,7 +187,7 @@ impl SimulatedCalls {
     }
 
     /// geth's checks of a transaction against the state, in geth's order.
-    fn check(&mut self, tx: &TxEnv, state: u64, given: Option<u64>) -> Result<(), Unfit> {
+    fn check(&mut self, tx: &TxEnv, state: u64, given: Option<u64>) -> Result<(), UnrunCall> {
         let from = tx.caller;
         if self.validation {
             let nonce = given.unwrap_or(state);
@@ -230,24 +230,24 @@ impl SimulatedCalls {
 }
 
 /// Why a call is not run.
-enum Unfit {
+enum UnrunCall {
     Refused(CallRefusal),
     State(StateError),
 }
 
-impl From<CallRefusal> for Unfit {
+impl From<CallRefusal> for UnrunCall {
     fn from(refusal: CallRefusal) -> Self {
         Self::Refused(refusal)
     }
 }
 
-impl From<StateError> for Unfit {
+impl From<StateError> for UnrunCall {
     fn from(error: StateError) -> Self {
         Self::State(error)
     }
 }
 
-impl Unfit {
+impl UnrunCall {
     /// The error of a call with this gas limit.
     fn refused(self, gas: u64) -> CallError {
         match self {

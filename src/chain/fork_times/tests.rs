@@ -8,9 +8,10 @@ use alloy_primitives::Address;
 use serde_json::json;
 use starling_proto::{
     network::overrides::{ForkOverrides, NetworkForks, RuleChangeError},
+    payload::Payload,
     provenance::Provenance,
 };
-use std::{path::Path, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 fn options(dir: &Path) -> Options {
     Options {
@@ -103,22 +104,27 @@ async fn an_override_counts_until_the_next_start_and_stays_once_the_chain_has_pa
     grow(dir, &at_4, 1).await;
 }
 
-/// No block is built, executed or imported from Lagoon on, since its rules are not known.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_chain_ends_before_lagoon_with_a_sentence() {
-    let (free, dir) = (datadir(), datadir());
-    let (chain, threads) = open(free.path(), &ScheduleChange::default()).unwrap();
+/// The first two blocks of a chain without overrides.
+async fn two_blocks() -> Vec<Arc<Payload>> {
+    let dir = datadir();
+    let (chain, threads) = open(dir.path(), &ScheduleChange::default()).unwrap();
     let mut payloads = vec![];
     for _ in 0..2 {
         let block = build(&chain, chain.view().head().hash, 0, []).await;
-        chain
-            .forkchoice(block.payload.hash, None, None)
-            .await
-            .unwrap();
+        let hash = block.payload.hash;
+        chain.forkchoice(hash, None, None).await.unwrap();
         payloads.push(block.payload.clone());
     }
     drop(chain);
     threads.stop().unwrap();
+    payloads
+}
+
+/// No block is built, executed or imported from Lagoon on, since its rules are not known.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chain_ends_before_lagoon_with_a_sentence() {
+    let dir = datadir();
+    let payloads = two_blocks().await;
     let overrides = ForkOverrides {
         lagoon: Some(GENESIS_TIME + 4),
         ..Default::default()

@@ -4,6 +4,9 @@ use super::{datadir, expand_home};
 use crate::cli::{CliError, parse::Values};
 use std::path::PathBuf;
 
+/// Name of the socket in the data directory, as geth's.
+const DEFAULT_NAME: &str = "geth.ipc";
+
 #[derive(Clone, Debug)]
 pub struct IpcConfig {
     pub path: PathBuf,
@@ -32,7 +35,9 @@ impl IpcConfig {
         if values.bool("ipcdisable")? {
             return Ok(None);
         }
-        let path = expand_home(&values.required_text("ipcpath")?);
+        let path = values.text("ipcpath")?;
+        let path = path.filter(|path| !path.is_empty());
+        let path = expand_home(path.as_deref().unwrap_or(DEFAULT_NAME));
         let name_alone = path
             .parent()
             .is_none_or(|parent| parent.as_os_str().is_empty());

@@ -114,7 +114,7 @@ pub const SECTIONS: &[Section] = &[
             flag("rpc.txsync.defaulttimeout", Duration, "20s", "Time that eth_sendRawTransactionSync waits for a receipt if the call names none"),
             flag("rpc.txsync.maxtimeout", Duration, "1m", "Most that a call of eth_sendRawTransactionSync can ask for"),
             flag("ipcdisable", Bool, "false", "Open no local socket"),
-            flag("ipcpath", Path, "geth.ipc", "Path of the local socket, which serves every namespace to the owner of its file; a name alone is in --datadir"),
+            flag("ipcpath", Path, "", "Path of the local socket, which serves every namespace to the owner of its file; a name alone is in --datadir (without it: geth.ipc)"),
         ],
     ),
     section(

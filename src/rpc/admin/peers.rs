@@ -248,17 +248,17 @@ struct PeerEventJson {
     remote: String,
 }
 
-/// Connected peers by id, with their addresses.
-type Connected = BTreeMap<String, String>;
+/// PeerAddresses peers by id, with their addresses.
+type PeerAddresses = BTreeMap<String, String>;
 
-fn connected(peers: Vec<PeerInfo>) -> Connected {
+fn connected(peers: Vec<PeerInfo>) -> PeerAddresses {
     let each = peers.into_iter();
     each.map(|peer| (peer.id.to_string(), peer.address.to_string()))
         .collect()
 }
 
 /// The events that lead from `before` to `now`. Peers that came and left in between have none.
-fn differences(before: &Connected, now: &Connected) -> Vec<PeerEventJson> {
+fn differences(before: &PeerAddresses, now: &PeerAddresses) -> Vec<PeerEventJson> {
     let event = |kind, (peer, remote): (&String, &String)| PeerEventJson {
         kind,
         peer: peer.clone(),
@@ -312,7 +312,7 @@ mod tests {
 
     #[test]
     fn events_are_the_differences_between_two_looks() {
-        let peers = |names: &[&str]| -> Connected {
+        let peers = |names: &[&str]| -> PeerAddresses {
             let each = names.iter();
             each.map(|name| ((*name).to_owned(), format!("/dns/{name}")))
                 .collect()

@@ -5,13 +5,13 @@ use crate::rpc::{
     context::RpcContext,
     error::{Reply, RpcError, reply},
     params::{Args, Count},
-    server_control::{ServerHandle, ServerKind, StartError, StartRequest},
+    server_control::{ServerHandle, ServerKind, ServerStartError, StartRequest},
 };
 use futures::{FutureExt, future::BoxFuture};
 use std::sync::Arc;
 
-impl From<StartError> for RpcError {
-    fn from(error: StartError) -> Self {
+impl From<ServerStartError> for RpcError {
+    fn from(error: ServerStartError) -> Self {
         Self::server(error.to_string())
     }
 }

@@ -16,14 +16,13 @@ use crate::{
         error::RpcError,
         eth::{
             block_arg::{BlockArg, BlockTag},
+            call_bundles::{CallBundles, StateContext},
             call_object::CallObject,
         },
-        params::{Arg, Args, Json, Quantity},
+        params::Args,
     },
 };
-use alloy_rpc_types_eth::{BlockOverrides, state::StateOverride};
-use serde::Deserialize;
-use serde_json::value::RawValue;
+use alloy_rpc_types_eth::state::StateOverride;
 use std::sync::Arc;
 
 /// `debug_traceCall(call, block, options)`.
@@ -113,51 +112,6 @@ impl TraceSession<'_> {
     }
 }
 
-/// A bundle of `debug_traceCallMany`.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct CallBundle {
-    transactions: Vec<Box<RawValue>>,
-    #[serde(default, alias = "blockOverrides")]
-    block_override: Option<BlockOverrides>,
-}
-
-/// The state that `debug_traceCallMany` begins with.
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct StateContext {
-    block_number: Option<Box<RawValue>>,
-    transaction_index: Option<Box<RawValue>>,
-}
-
-impl StateContext {
-    fn block(&self) -> Result<BlockArg, RpcError> {
-        match self.block_number.as_ref().filter(|it| it.get() != "null") {
-            None => Ok(BlockArg::default()),
-            Some(json) => BlockArg::from_json(json.get()).map_err(invalid("blockNumber")),
-        }
-    }
-
-    /// `None` means after the block, which is also written as -1.
-    fn index(&self) -> Result<Option<usize>, RpcError> {
-        let json = self.transaction_index.as_ref().map(|json| json.get());
-        match json.filter(|json| !["null", "-1", "\"-1\""].contains(json)) {
-            None => Ok(None),
-            Some(json) => serde_json::from_str(json)
-                .or_else(|_| {
-                    let Quantity(index) = Quantity::from_json(json)?;
-                    usize::try_from(index).map_err(|error| error.to_string())
-                })
-                .map(Some)
-                .map_err(invalid("transactionIndex")),
-        }
-    }
-}
-
-fn invalid(member: &'static str) -> impl Fn(String) -> RpcError {
-    move |text| RpcError::invalid_params(format!("invalid argument 1: {member}: {text}"))
-}
-
 /// `debug_traceCallMany(bundles, state, options)`, op-reth's: each call sees what those before it
 /// have changed.
 pub fn trace_call_many(
@@ -167,14 +121,13 @@ pub fn trace_call_many(
     out: TraceWriter,
 ) -> Traced {
     let mut args = args.at_most(3)?;
-    let Json(bundles): Json<Vec<CallBundle>> = args.required()?;
-    let state = args.optional::<Json<StateContext>>()?;
-    let state = state.map(|Json(state)| state).unwrap_or_default();
+    let CallBundles(bundles) = args.required()?;
+    let state: StateContext = args.optional()?.unwrap_or_default();
     let options: TraceCallOptions = args.optional()?.unwrap_or_default();
     if bundles.is_empty() {
         return Err(RpcError::invalid_params("bundles are empty."));
     }
-    let block = state.block()?;
+    let block = state.block;
     refuse_pending(block)?;
     let view = context.view();
     let number = known_number(context, &view, block)?;
@@ -183,19 +136,17 @@ pub fn trace_call_many(
         state: StateOverride::clone(&options.overrides.state),
         block: options.overrides.block.clone(),
     };
-    let mut calls = calls(&session, &view, number, state.index()?, &overrides)?;
+    let mut calls = calls(&session, &view, number, state.transactions, &overrides)?;
     let header = view
         .header_of(number)?
         .ok_or_else(|| RpcError::server("header not found"))?;
     session.raw("[");
-    for (index, bundle) in bundles.iter().enumerate() {
+    for (index, bundle) in bundles.into_iter().enumerate() {
         session.raw(if index == 0 { "[" } else { ",[" });
-        let block = bundle.block_override.as_ref();
+        let block = bundle.block.as_ref();
         calls.set_block(&header, block.unwrap_or(&overrides.block));
-        for (index, call) in bundle.transactions.iter().enumerate() {
+        for (index, call) in bundle.calls.into_iter().enumerate() {
             session.raw(if index == 0 { "" } else { "," });
-            let call = CallObject::from_json(call.get())
-                .map_err(|text| RpcError::invalid_params(format!("invalid argument 0: {text}")))?;
             let input = call.into_input(context.chain.spec.chain_id)?;
             session.trace_call(&mut calls, &input, context.bounds.gas_cap)?;
         }

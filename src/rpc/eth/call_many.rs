@@ -1,7 +1,7 @@
 //! `eth_callMany`: bundles of calls, each on the state that the earlier ones have left, after a
 //! block or after one of its transactions.
 
-use super::{block_arg::BlockArg, call_object::CallObject};
+use super::call_bundles::{CallBundle, CallBundles, StateContext};
 use crate::{
     chain::{
         evm::{CallError, CallInput, CallStatus, Deadline, Overrides, SimulatedCalls, VmError},
@@ -12,80 +12,13 @@ use crate::{
     rpc::{
         context::RpcContext,
         error::{Reply, RpcError, reply},
-        params::{Arg, Args, Json},
+        params::{Args, Json},
     },
 };
 use alloy_primitives::Bytes;
-use alloy_rpc_types_eth::{BlockOverrides, state::StateOverride};
-use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
+use alloy_rpc_types_eth::state::StateOverride;
+use serde::Serialize;
 use std::sync::Arc;
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct BundleMembers<'a> {
-    #[serde(borrow)]
-    transactions: Vec<&'a RawValue>,
-    block_override: Option<BlockOverrides>,
-}
-
-/// Calls under the same block overrides.
-struct CallBundle {
-    calls: Vec<CallObject>,
-    block: BlockOverrides,
-}
-
-/// The first parameter.
-struct CallBundles(Vec<CallBundle>);
-
-impl Arg for CallBundles {
-    fn from_json(json: &str) -> Result<Self, String> {
-        let bundles: Vec<BundleMembers<'_>> =
-            serde_json::from_str(json).map_err(|error| error.to_string())?;
-        let bundle = |members: BundleMembers<'_>| {
-            let calls = members.transactions.into_iter();
-            let calls = calls.map(|call| CallObject::from_json(call.get()));
-            Ok::<_, String>(CallBundle {
-                calls: calls.collect::<Result<_, _>>()?,
-                block: members.block_override.unwrap_or_default(),
-            })
-        };
-        let bundles = bundles.into_iter().map(bundle);
-        bundles.collect::<Result<_, _>>().map(Self)
-    }
-}
-
-/// The state that the bundles begin with: after a block, or after as many of its transactions.
-#[derive(Default)]
-struct StateContext {
-    block: BlockArg,
-    /// `None` is all.
-    transactions: Option<usize>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct StateContextMembers<'a> {
-    #[serde(borrow)]
-    block_number: Option<&'a RawValue>,
-    /// -1 is all.
-    transaction_index: Option<i64>,
-}
-
-impl Arg for StateContext {
-    fn from_json(json: &str) -> Result<Self, String> {
-        let members: StateContextMembers<'_> =
-            serde_json::from_str(json).map_err(|error| error.to_string())?;
-        let block = members.block_number.filter(|block| block.get() != "null");
-        let block = block.map(|block| BlockArg::from_json(block.get()));
-        Ok(Self {
-            block: block.transpose()?.unwrap_or_default(),
-            transactions: members
-                .transaction_index
-                .and_then(|index| usize::try_from(index).ok()),
-        })
-    }
-}
 
 #[derive(Serialize)]
 struct CallResultJson {
@@ -112,7 +45,7 @@ pub fn call_many(context: &RpcContext, args: Args, deadline: &Deadline) -> Reply
         // The overrides of the state apply once, before the first call.
         let overrides = Overrides {
             state: std::mem::take(&mut state),
-            block: bundle.block,
+            block: bundle.block.unwrap_or_default(),
         };
         sequence = sequence.enter_overridden(&header, &overrides)?;
         let mut outcomes = Vec::with_capacity(bundle.calls.len());

@@ -5,7 +5,7 @@ use super::{call_object::CallObject, fees::suggested_tip};
 use crate::{
     chain::{
         evm::{self, CallInput, CallRequest, Deadline, EstimateError, Overrides},
-        unsigned::{TxNumbers, UnsignedTx},
+        unsigned::{TxNumbers, UnsignedCallTx},
         view::View,
     },
     rpc::{
@@ -49,7 +49,7 @@ struct UnsignedJson {
 }
 
 impl UnsignedJson {
-    fn new(UnsignedTx { tx, hash, .. }: &UnsignedTx) -> Self {
+    fn new(UnsignedCallTx { tx, hash, .. }: &UnsignedCallTx) -> Self {
         let typed = tx.ty() != 0;
         Self {
             ty: U64::from(tx.ty()),
@@ -102,6 +102,7 @@ pub fn fill_transaction(context: &RpcContext, args: Args, deadline: &Deadline) -
     };
     let gas = match input.gas {
         Some(gas) => gas,
+        None if input.from.is_zero() => estimate(context, &view, &without_price(&input), deadline)?,
         None => estimate(context, &view, &input, deadline)?,
     };
     let numbers = TxNumbers {
@@ -109,12 +110,22 @@ pub fn fill_transaction(context: &RpcContext, args: Args, deadline: &Deadline) -
         gas,
         chain_id,
     };
-    let filled = UnsignedTx::new(&input, numbers)
+    let filled = UnsignedCallTx::new(&input, numbers)
         .map_err(|error| RpcError::invalid_params(error.to_string()))?;
     reply(FilledJson {
         raw: filled.raw.clone(),
         tx: UnsignedJson::new(&filled),
     })
+}
+
+/// A call without a sender, who need not have the money for its gas.
+fn without_price(input: &CallInput) -> CallInput {
+    CallInput {
+        gas_price: None,
+        max_fee_per_gas: None,
+        max_priority_fee_per_gas: None,
+        ..input.clone()
+    }
 }
 
 /// Suggests the fees that are not given, and refuses those that make no sense, in geth's words.

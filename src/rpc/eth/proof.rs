@@ -20,7 +20,7 @@ const CHUNK: usize = 32;
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct AccountJson {
+struct AccountProofJson {
     address: Address,
     account_proof: Vec<Bytes>,
     balance: U256,
@@ -83,7 +83,7 @@ pub fn get_proof(context: &RpcContext, args: Args, deadline: &Deadline) -> Reply
         value: slot.value,
         proof: slot.nodes,
     });
-    reply(AccountJson {
+    reply(AccountProofJson {
         address,
         account_proof: proof.nodes,
         balance: proof.account.map_or(U256::ZERO, |account| account.balance),

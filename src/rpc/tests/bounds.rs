@@ -133,6 +133,14 @@ async fn every_heavy_method_looks_at_its_deadline() {
             "eth_fillTransaction" => json!([{ "to": CONTRACT }]),
             // Its test is among those of the namespace: this chain has no parameters for a next block.
             "testing_buildBlockV1" => continue,
+            "debug_intermediateRoots"
+            | "debug_executionWitnessByHash"
+            | "debug_executionWitnessByBlockHash"
+            | "debug_getModifiedAccountsByHash" => json!([chain.head().hash]),
+            "debug_executionWitness" | "debug_dumpBlock" => json!(["0x1"]),
+            "debug_getModifiedAccountsByNumber" => json!([1]),
+            "debug_storageRangeAt" => json!(["0x1", 0, CONTRACT, "0x00", 10]),
+            "debug_accountRange" => json!(["0x1", "0x00", 10, true, true, true]),
             _ => endless(),
         };
         let args = Args::parse(Some(&to_raw_value(&params).unwrap())).unwrap();

@@ -135,6 +135,10 @@ pub enum SendFailure {
         "aborted tx send due to critical error: nonce too low: nonce {0} is used by an earlier transaction"
     )]
     NonceTaken(u64),
+    #[error(
+        "the transaction has lost its nonce while a later one is in flight: it is to be sent again"
+    )]
+    Overtaken,
     #[error("transaction manager is closed")]
     Closed,
     #[error("{0}")]

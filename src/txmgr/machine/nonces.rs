@@ -3,7 +3,7 @@
 
 use super::{
     AccountReading, MinedTx, SendAction, SendFailure, SendMachine, SendPhase, SendWork,
-    WaitingSend, requests::requeue, slot::SlotOwner,
+    WaitingSend, slot::SlotOwner,
 };
 use alloy_primitives::B256;
 use std::time::Instant;
@@ -164,14 +164,7 @@ impl SendMachine {
             });
         }
         if let Some((SendWork::Request(id), owner)) = displaced.map(|owner| (owner.work, owner)) {
-            requeue(
-                &mut self.queue,
-                WaitingSend {
-                    id,
-                    class: owner.class,
-                    deadline: owner.deadline,
-                },
-            );
+            self.requeue(id, owner);
         }
     }
 
@@ -217,14 +210,7 @@ impl SendMachine {
         match slot.owner {
             // Nothing of this request is in a pool, and no later request was begun: its order holds.
             Some(owner) if !slot.accepted && !self.closing => {
-                requeue(
-                    &mut self.queue,
-                    WaitingSend {
-                        id,
-                        class: owner.class,
-                        deadline: owner.deadline,
-                    },
-                );
+                self.requeue(id, owner);
             }
             _ => self.finish(id, Err(SendFailure::NonceTaken(nonce))),
         }

@@ -2,7 +2,7 @@
 
 use super::{
     CRAFT_PAUSE, CRAFT_TRIES, LEAST_PAUSE, MAX_ATTEMPTS, RESERVED_LIMIT, SendAction, SendFailure,
-    SendMachine, SendWork, SignedTx, WaitingSend, requests::requeue, slot::SlotOwner,
+    SendMachine, SendWork, SignedTx, slot::SlotOwner,
 };
 use crate::txmgr::{
     answer::PublishAnswer,
@@ -202,15 +202,12 @@ impl SendMachine {
             return;
         }
         if let SendWork::Request(id) = owner.work {
-            requeue(
-                &mut self.queue,
-                WaitingSend {
-                    id,
-                    class: owner.class,
-                    deadline: owner.deadline,
-                },
-            );
+            slot.owner = None;
+            self.requeue(id, owner.clone());
         }
+        let Some(slot) = self.slots.get_mut(&nonce) else {
+            return;
+        };
         slot.own(SlotOwner::filler(owner.class.other()), now + resubmission);
         (slot.current, slot.accepted) = (None, false);
         slot.wants_bump = true;

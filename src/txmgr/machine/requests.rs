@@ -7,13 +7,23 @@ use super::{
 use crate::txmgr::fees::TxClass;
 use std::{collections::VecDeque, time::Instant};
 
-/// Takes a request back that has lost its nonce, before those that were made after it.
-pub(super) fn requeue(queue: &mut VecDeque<WaitingSend>, waiting: WaitingSend) {
-    let earlier = queue.partition_point(|other| other.id < waiting.id);
-    queue.insert(earlier, waiting);
-}
-
 impl SendMachine {
+    /// Takes a request back that has lost its nonce, before those that were made after it. If one of
+    /// those is in flight, it would arrive after that one: its caller decides anew.
+    pub(super) fn requeue(&mut self, id: SendId, owner: SlotOwner) {
+        let mut in_flight = self.slots.values().filter_map(NonceSlot::request);
+        if in_flight.any(|other| other > id) {
+            return self.finish(id, Err(SendFailure::Overtaken));
+        }
+        let earlier = self.queue.partition_point(|other| other.id < id);
+        let waiting = WaitingSend {
+            id,
+            class: owner.class,
+            deadline: owner.deadline,
+        };
+        self.queue.insert(earlier, waiting);
+    }
+
     pub(super) fn submit(&mut self, id: SendId, class: TxClass, now: Instant) {
         if self.phase == SendPhase::Stopped || self.closing {
             return self.finish(id, Err(SendFailure::Closed));

@@ -100,7 +100,10 @@ impl Disk {
                 .read_dir()
                 .expect("a folder")
                 .map(|entry| entry.expect("an entry"));
+            // The local socket is none of the files.
+            let is_kept = |path: &Path| path.is_dir() || path.is_file();
             let found: BTreeMap<_, _> = entries
+                .filter(|entry| is_kept(&entry.path()))
                 .map(|entry| {
                     (
                         entry.file_name().to_string_lossy().into_owned(),

@@ -1,7 +1,7 @@
 //! Calls that are traced one after another (`debug_traceCall`, `debug_traceCallMany`): each sees what
 //! those before it have changed.
 
-use super::{CallError, CallInput, Overrides, Simulation, override_precompiles, transaction};
+use super::{CallError, CallInput, Overrides, RepeatedCall, override_precompiles, transaction};
 use crate::chain::{
     evm::{
         Db, Deadline, ParentState, RunError, TraceError, TracePlace, Tracer, Vm, block_env,
@@ -96,7 +96,7 @@ impl<'a> CallSequence<'a> {
         let tx = transaction(input)?;
         let gone = || CallError::Override("an earlier call has failed".to_owned());
         let db = self.db.take().ok_or_else(gone)?;
-        let mut simulation = Simulation::on(self.spec, self.env.clone(), db, tx);
+        let mut simulation = RepeatedCall::on(self.spec, self.env.clone(), db, tx);
         override_precompiles(&mut simulation.vm, &self.overrides.state)?;
         let gas = input.gas.unwrap_or(gas_cap).min(gas_cap);
         let start = simulation.vm.trace_start(TraceStart {
@@ -125,7 +125,7 @@ impl<'a> CallSequence<'a> {
     }
 }
 
-impl Simulation {
+impl RepeatedCall {
     /// The error of a traced call that was not run to its end.
     fn trace_error(
         &self,

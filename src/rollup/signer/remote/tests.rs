@@ -172,22 +172,7 @@ async fn serve(
     behaviour: &Mutex<Behaviour>,
     calls: &Mutex<Vec<String>>,
 ) -> std::io::Result<()> {
-    loop {
-        let (mut length, mut tenant) = (0, false);
-        loop {
-            let mut line = String::new();
-            if stream.read_line(&mut line).await? == 0 {
-                return Ok(());
-            }
-            let line = line.trim().to_ascii_lowercase();
-            if let Some(value) = line.strip_prefix("content-length:") {
-                length = value.trim().parse().unwrap();
-            }
-            tenant |= line == "x-tenant: hush";
-            if line.is_empty() {
-                break;
-            }
-        }
+    while let Some(RequestHead { length, tenant }) = read_head(&mut stream).await? {
         let mut body = vec![0; length];
         stream.read_exact(&mut body).await?;
         let request: Value = serde_json::from_slice(&body).unwrap();
@@ -226,6 +211,37 @@ async fn serve(
         stream.write_all(head.as_bytes()).await?;
         stream.write_all(body.as_bytes()).await?;
         stream.flush().await?;
+    }
+    Ok(())
+}
+
+struct RequestHead {
+    length: usize,
+    /// Whether it has the header that the signer wants.
+    tenant: bool,
+}
+
+/// `None` at the end of the connection.
+async fn read_head(
+    stream: &mut (impl tokio::io::AsyncBufRead + Unpin),
+) -> std::io::Result<Option<RequestHead>> {
+    let mut head = RequestHead {
+        length: 0,
+        tenant: false,
+    };
+    loop {
+        let mut line = String::new();
+        if stream.read_line(&mut line).await? == 0 {
+            return Ok(None);
+        }
+        let line = line.trim().to_ascii_lowercase();
+        if let Some(value) = line.strip_prefix("content-length:") {
+            head.length = value.trim().parse().unwrap();
+        }
+        head.tenant |= line == "x-tenant: hush";
+        if line.is_empty() {
+            return Ok(Some(head));
+        }
     }
 }
 

@@ -1,0 +1,90 @@
+//! The parameters of `eth_callMany` and `debug_traceCallMany`: bundles of calls, each with a block of
+//! its own, and the state that the first call begins with.
+
+use super::{block_arg::BlockArg, call_object::CallObject};
+use crate::rpc::params::{Arg, Quantity};
+use alloy_rpc_types_eth::BlockOverrides;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct BundleMembers<'a> {
+    #[serde(borrow)]
+    transactions: Vec<&'a RawValue>,
+    #[serde(default, alias = "blockOverrides")]
+    block_override: Option<BlockOverrides>,
+}
+
+/// Calls in the same block.
+pub struct CallBundle {
+    pub calls: Vec<CallObject>,
+    pub block: Option<BlockOverrides>,
+}
+
+/// The first parameter.
+pub struct CallBundles(pub Vec<CallBundle>);
+
+impl Arg for CallBundles {
+    fn from_json(json: &str) -> Result<Self, String> {
+        let bundles: Vec<BundleMembers<'_>> =
+            serde_json::from_str(json).map_err(|error| error.to_string())?;
+        let bundle = |members: BundleMembers<'_>| {
+            let calls = members.transactions.into_iter();
+            let calls = calls.map(|call| CallObject::from_json(call.get()));
+            Ok::<_, String>(CallBundle {
+                calls: calls.collect::<Result<_, _>>()?,
+                block: members.block_override,
+            })
+        };
+        let bundles = bundles.into_iter().map(bundle);
+        bundles.collect::<Result<_, _>>().map(Self)
+    }
+}
+
+/// The state that the bundles begin with: after a block, or after as many of its transactions.
+#[derive(Default)]
+pub struct StateContext {
+    pub block: BlockArg,
+    /// `None` is all.
+    pub transactions: Option<usize>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct StateContextMembers<'a> {
+    #[serde(borrow)]
+    block_number: Option<&'a RawValue>,
+    /// -1 is all.
+    #[serde(borrow)]
+    transaction_index: Option<&'a RawValue>,
+}
+
+impl Arg for StateContext {
+    fn from_json(json: &str) -> Result<Self, String> {
+        let members: StateContextMembers<'_> =
+            serde_json::from_str(json).map_err(|error| error.to_string())?;
+        let block = members.block_number.filter(|block| block.get() != "null");
+        let block = block.map(|block| {
+            BlockArg::from_json(block.get()).map_err(|error| format!("blockNumber: {error}"))
+        });
+        let index = members.transaction_index.map(RawValue::get);
+        let index = index.filter(|index| !["null", "-1", "\"-1\""].contains(index));
+        Ok(Self {
+            block: block.transpose()?.unwrap_or_default(),
+            transactions: index.map(transaction_index).transpose()?,
+        })
+    }
+}
+
+/// A number, or a quantity.
+fn transaction_index(json: &str) -> Result<usize, String> {
+    let index = || {
+        if let Ok(index) = serde_json::from_str(json) {
+            return Ok(index);
+        }
+        let Quantity(index) = Quantity::from_json(json)?;
+        usize::try_from(index).map_err(|error| error.to_string())
+    };
+    index().map_err(|error| format!("transactionIndex: {error}"))
+}
