@@ -28,7 +28,7 @@ pub const PERIOD: u64 = 2;
 /// Age of both chains at the start, seconds.
 const AGE: u64 = 200;
 /// L1 blocks at the start: more than the deepest reorg.
-const L1_BLOCKS: u64 = 80;
+pub const L1_BLOCKS: u64 = 80;
 
 pub struct ReorgNetwork {
     pub l1: CoreL1,
@@ -44,11 +44,13 @@ pub struct ReorgNetwork {
 }
 
 impl ReorgNetwork {
-    /// `window` is the sequencing window, L1 blocks; `links` are the options by which nodes read L1.
-    pub fn start(window: u64, links: impl FnOnce(&CoreL1) -> Vec<String>) -> Self {
+    /// `age` is that of both chains, seconds: with [`AGE`], L1 has room for blocks that a test mines
+    /// ahead of their time. `window` is the sequencing window, L1 blocks; `links` are the options by
+    /// which nodes read L1.
+    pub fn start(age: u64, window: u64, links: impl FnOnce(&CoreL1) -> Vec<String>) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let files = ActionFiles::new(&ActionPlan {
-            start: clock::unix_now() - AGE,
+            start: clock::unix_now() - age,
             l1_period: PERIOD,
             l2_period: PERIOD,
             window,
@@ -303,7 +305,7 @@ fn check_tags(block: impl Fn(Value) -> Result<Value, Value>, findings: &mut Vec<
 
 #[test]
 fn l1_reorgs_of_1_to_64_blocks_leave_one_safe_chain_on_every_node() {
-    let mut network = ReorgNetwork::start(100, |_| vec![]);
+    let mut network = ReorgNetwork::start(AGE, 100, |_| vec![]);
     network.sequenced();
     network.transfer();
     let watch = StatusWatch::start(&network.nodes());

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     campaign::size,
     derive_actions::{
-        network::{PERIOD, ReorgNetwork},
+        network::{L1_BLOCKS, PERIOD, ReorgNetwork},
         world::{USER, account},
     },
     net::{call, number},
@@ -57,7 +57,11 @@ struct PostedNetwork {
 
 impl PostedNetwork {
     fn start(options: &[&str]) -> Self {
-        let network = ReorgNetwork::start(WINDOW, |l1| vec![format!("--l1.beacon={}", l1.beacon)]);
+        // L1 is as new as L2: channels end by the distance of a block's L1 origin from L1's head,
+        // which would never shrink.
+        let age = L1_BLOCKS * PERIOD;
+        let network =
+            ReorgNetwork::start(age, WINDOW, |l1| vec![format!("--l1.beacon={}", l1.beacon)]);
         network.l1.maintain_pool();
         let links = BatcherLinks {
             l1: network.l1.url.clone(),

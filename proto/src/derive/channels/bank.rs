@@ -8,7 +8,7 @@ use crate::{
     frame::{ChannelId, Frame},
 };
 use alloy_primitives::Bytes;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Open channels by serial number, which counts channels in the order of opening.
 ///
@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 #[derive(Debug, Default)]
 pub(in crate::derive) struct ChannelBank {
     channels: BTreeMap<u64, BankChannel>,
-    serials: HashMap<ChannelId, u64>,
+    serials: BTreeMap<ChannelId, u64>,
     /// Copies of the frames' data by [`frame_key`]: a frame must not keep the rest of its data item
     /// alive.
     frames: BTreeMap<u64, Box<[u8]>>,
