@@ -46,7 +46,7 @@ impl LocalSource {
             finalized_l1: status.finalized_l1.map(l1_ref),
             unsafe_l2: Some(unsafe_l2),
             safe_l2: status.safe_l2,
-            local_safe_l2: status.safe_l2,
+            local_safe_l2: status.local_safe_l2,
             finalized_l2: status.finalized_l2,
         })
     }

@@ -176,6 +176,8 @@ pub struct RollupDriver {
     /// The newest block that is derived with the rest of its batch (op-node: local safe). During a
     /// reset, the core's safe head.
     local_safe: Option<L2BlockRef>,
+    /// The newest local-safe block that is recorded, at which a restart goes on: the safe head.
+    safe: Option<L2BlockRef>,
     /// The newest local-safe block, until it is the core's safe head ([`RollupDriver::promote`]).
     awaiting_promotion: Option<SafeBlock>,
     finalized: Option<L2BlockRef>,
@@ -209,6 +211,7 @@ impl RollupDriver {
             derived_l1: DerivedL1::default(),
             attributes: None,
             local_safe: None,
+            safe: None,
             awaiting_promotion: None,
             finalized: None,
             expected: None,
@@ -390,7 +393,8 @@ impl RollupDriver {
                 safe_l1: safe,
                 finalized_l1: finalized,
                 pending_safe_l2,
-                safe_l2: self.local_safe,
+                local_safe_l2: self.local_safe,
+                safe_l2: self.safe,
                 finalized_l2: self.finalized,
                 ..*status
             };

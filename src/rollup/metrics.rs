@@ -207,7 +207,7 @@ impl L1CacheMetrics {
 pub(super) struct DerivationMetrics {
     l1: [BlockGauges; 4],
     pending_safe: L2Gauges,
-    /// Without interop the local-safe head is the safe one.
+    /// The local-safe head, and the safe one.
     safe: [L2Gauges; 2],
     finalized: L2Gauges,
     backup_unsafe: L2Gauges,
@@ -271,8 +271,9 @@ impl DerivationMetrics {
             }
         }
         self.pending_safe.set(status.pending_safe_l2);
-        for gauges in &mut self.safe {
-            gauges.set(status.safe_l2);
+        let safe = [status.local_safe_l2, status.safe_l2];
+        for (gauges, block) in self.safe.iter_mut().zip(safe) {
+            gauges.set(block);
         }
         self.finalized.set(status.finalized_l2);
     }
@@ -355,6 +356,7 @@ mod tests {
         let status = RollupStatus {
             head_l1: Some(head),
             current_l1: Some(L1Block { number: 6, ..head }),
+            local_safe_l2: Some(safe),
             safe_l2: Some(safe),
             ..Default::default()
         };

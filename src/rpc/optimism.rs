@@ -138,7 +138,7 @@ impl SyncStatusJson {
             finalized_l2: l2_ref(status.finalized_l2),
             pending_safe_l2: l2_ref(status.pending_safe_l2),
             cross_unsafe_l2: l2_ref(Some(unsafe_l2)),
-            local_safe_l2: l2_ref(status.safe_l2),
+            local_safe_l2: l2_ref(status.local_safe_l2),
         }
     }
 }

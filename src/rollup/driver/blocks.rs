@@ -177,6 +177,7 @@ impl RollupDriver {
         write_to_disk(move || records.record(block)).await?;
         self.engine.promote(Some(block.l2.hash), None).await?;
         self.awaiting_promotion = None;
+        self.safe = self.local_safe;
         self.finality.on_safe(block);
         tracing::info!(number = block.l2.number, hash = %block.l2.hash, derived_from = block.derived_from.number, "safe head");
         Ok(())

@@ -34,6 +34,7 @@ impl RollupDriver {
         let heads = search.run().await?;
         // Published before the head is lowered, which may displace the old safe block.
         (self.local_safe, self.finalized) = (Some(heads.safe), Some(heads.finalized));
+        self.safe = self.local_safe;
         self.publish_status();
         // Blocks above it are derived again, and may turn out to be others.
         let safe = Some(heads.safe.id.hash);
@@ -74,6 +75,7 @@ impl RollupDriver {
             .into_iter()
             .chain(safe)
             .max_by_key(|safe| safe.id.number);
+        self.safe = self.local_safe;
         let finalized = self.canonical_reference(finalized).await?;
         self.finalized = finalized.or(self.finalized);
         Ok(())

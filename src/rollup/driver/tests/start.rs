@@ -76,3 +76,29 @@ async fn a_safe_head_is_never_below_the_finalized_block() {
         assert_eq!(found.safe, found.finalized, "{served}");
     }
 }
+
+/// A kill between two safe blocks of one L1 block must not take back a safe head that was reported.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_safe_head_is_reported_once_it_is_recorded() {
+    let world = World::new(80, 7).await;
+    let (chain, _threads) = world.open();
+    let (mut driver, handle) = driver(&world, &chain, 2, 0);
+    let recorded = || records(&world).last().map(|record| record.l2);
+    while driver.awaiting_promotion.is_none() {
+        driver.step().await.unwrap();
+    }
+    driver.publish_status();
+    let RollupStatus {
+        local_safe_l2,
+        safe_l2,
+        ..
+    } = handle.status();
+    assert_eq!(local_safe_l2.unwrap().id.number, 1);
+    assert_eq!(safe_l2.map(|safe| safe.id), recorded());
+    assert_eq!(safe_l2.unwrap().id.number, 0);
+    driver.promote().await.unwrap();
+    driver.publish_status();
+    let status = handle.status();
+    assert_eq!(status.safe_l2, local_safe_l2);
+    assert_eq!(local_safe_l2.map(|safe| safe.id), recorded());
+}
