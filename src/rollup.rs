@@ -15,7 +15,7 @@
 //! - [`driver`]: derives the safe chain and moves the heads.
 //! - [`safe_db`]: records which L1 block made which L2 block safe.
 //! - [`finality`]: decides which safe block is final.
-//! - [`status`], [`handle`], [`metrics`]: what operators, JSON-RPC and Prometheus read.
+//! - [`status`], [`handle`], [`metrics`], [`rpc_calls`]: what operators, JSON-RPC and Prometheus read.
 //! - [`output`]: output roots of its blocks.
 //!
 //! Sequencing
@@ -40,6 +40,7 @@ pub mod metrics;
 pub mod origin;
 pub mod output;
 pub mod rewind;
+pub mod rpc_calls;
 pub mod safe_db;
 pub mod sequencer;
 pub mod signer;

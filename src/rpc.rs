@@ -29,6 +29,7 @@ pub mod filters;
 pub mod frame;
 pub mod health;
 mod heavy;
+mod http_metrics;
 mod ids;
 mod io;
 pub mod ipc;
@@ -206,7 +207,7 @@ impl RpcServer {
             Self::bind_sites(http, ws, limits.clone(), &connections).await?;
         server.control = Some(ServerControl { commands, bind });
         if let Some((required, (addr, http))) = rollup {
-            let site = Site::new(Some(http), None, limits, connections);
+            let site = Site::new(Some(http), None, limits, connections).recorded();
             if let Some(listener) = bind_rollup(addr, site, required).await? {
                 bound.rollup = Some(listener.socket.local_addr().unwrap_or(addr));
                 server.listeners.push(ServedListener::fixed(listener));
@@ -236,7 +237,7 @@ impl RpcServer {
             prefix: endpoint.prefix,
         };
         let connections = Connections::new(limits.connections);
-        let site = Site::new(Some(http), None, limits, connections);
+        let site = Site::new(Some(http), None, limits, connections).recorded();
         let listener = listen(endpoint.addr, "rpc", site).await?;
         let bound = listener.socket.local_addr().unwrap_or(endpoint.addr);
         let server = Self {

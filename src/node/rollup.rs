@@ -12,6 +12,7 @@ use crate::{
         handle::RollupHandle,
         l1::{self, FollowedL1, L1Blocks, L1CheckError, L1Client, L1Config, L1Heads, Watched},
         metrics::{follow_unsafe_head, report_start},
+        rpc_calls::RpcClientMetrics,
         safe_db::SafeDb,
         sequencer::{Sequencer, SequencerError, SequencerHandle, SequencerParts},
         signer::{Remote, Signer},
@@ -314,6 +315,7 @@ fn check_beacon(options: &L1Options, config: &RollupConfig) -> anyhow::Result<()
 fn l1_client(options: &L1Options, chain_id: u64) -> anyhow::Result<L1Client> {
     let config = L1Config {
         chain_id: Some(chain_id),
+        metrics: Some(RpcClientMetrics::L1),
         ..options.client.clone()
     };
     let client = L1Client::new(&config).context("--l1")?;

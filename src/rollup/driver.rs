@@ -176,7 +176,7 @@ pub struct RollupDriver {
     /// The newest block that is derived with the rest of its batch (op-node: local safe). During a
     /// reset, the core's safe head.
     local_safe: Option<L2BlockRef>,
-    /// The newest local-safe block that is recorded.
+    /// The newest local-safe block that is recorded, at which a restart goes on: the safe head.
     safe: Option<L2BlockRef>,
     /// The newest local-safe block, until it is the core's safe head ([`RollupDriver::promote`]).
     awaiting_promotion: Option<SafeBlock>,

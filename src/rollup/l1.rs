@@ -39,7 +39,7 @@ pub use prefetch::Prefetcher;
 pub use receipts::RpcKind;
 pub use starling_proto::attributes::L1Block;
 
-use crate::rollup::{http::rotation::Rotation, rewind::OriginStatus};
+use crate::rollup::{http::rotation::Rotation, rewind::OriginStatus, rpc_calls::RpcClientMetrics};
 use alloy_primitives::{Address, B256, Bytes, U64, U256, b256};
 use alloy_rpc_types_eth::EIP1186AccountProofResponse;
 use gate::{L1Gate, Urgency};
@@ -69,6 +69,7 @@ const BATCHER_HASH_SELECTOR: [u8; 4] = [0xe8, 0x1b, 0x2c, 0x6d];
 const BY_NUMBER: &str = "eth_getBlockByNumber";
 const BY_HASH: &str = "eth_getBlockByHash";
 const SUBSCRIBE: &str = "eth_subscribe";
+const SUBSCRIPTION: &str = "eth_subscription";
 
 /// How to reach L1.
 #[derive(Clone, Debug)]
@@ -96,6 +97,8 @@ pub struct L1Config {
     /// The chain id of the rollup's L1. With it, each of several endpoints is checked before its
     /// first use.
     pub chain_id: Option<u64>,
+    /// Records calls as those of a rollup node. `None` for clients of other programs.
+    pub metrics: Option<RpcClientMetrics>,
 }
 
 impl L1Config {
@@ -110,6 +113,7 @@ impl L1Config {
             rate_limit: 0.0,
             kind: RpcKind::Standard,
             chain_id: None,
+            metrics: None,
         }
     }
 }
@@ -198,6 +202,7 @@ struct L1Inner {
     timeout: Duration,
     /// Expected of every endpoint.
     chain_id: Option<u64>,
+    metrics: Option<RpcClientMetrics>,
     receipt_methods: Mutex<ReceiptMethods>,
 }
 
@@ -245,6 +250,7 @@ impl L1Client {
                 max_answer: config.max_answer,
                 timeout: config.timeout,
                 chain_id: config.chain_id,
+                metrics: config.metrics,
                 receipt_methods: Mutex::new(ReceiptMethods::new(config.kind)),
             }),
             urgency: Urgency::Urgent,
@@ -350,6 +356,9 @@ impl L1Client {
 
     /// A header that a subscription brought, verified like any other.
     fn read_new_head(&self, header: Value) -> Result<L1Block, L1Error> {
+        if let Some(metrics) = self.inner.metrics {
+            metrics.on_notification(SUBSCRIPTION);
+        }
         let block = answer::block(header, self.inner.trust);
         block.map_err(|cause| self.error(SUBSCRIBE, cause))
     }

@@ -207,7 +207,7 @@ impl L1CacheMetrics {
 pub(super) struct DerivationMetrics {
     l1: [BlockGauges; 4],
     pending_safe: L2Gauges,
-    /// Without interop the local-safe head is the safe one.
+    /// The local-safe head, and the safe one.
     safe: [L2Gauges; 2],
     finalized: L2Gauges,
     backup_unsafe: L2Gauges,
@@ -356,6 +356,7 @@ mod tests {
         let status = RollupStatus {
             head_l1: Some(head),
             current_l1: Some(L1Block { number: 6, ..head }),
+            local_safe_l2: Some(safe),
             safe_l2: Some(safe),
             ..Default::default()
         };

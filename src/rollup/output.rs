@@ -96,7 +96,7 @@ pub async fn unsafe_l2(
 ) -> Result<L2BlockRef, OutputError> {
     let head = rollup.engine.block(BlockAt::Head).await?;
     let head = head.ok_or(OutputError::NotFound)?;
-    match status.safe_l2 {
+    match status.local_safe_l2 {
         // A reorg between the two lowered the head.
         Some(safe) if safe.id.number > head.number() => Ok(safe),
         _ => block_ref(rollup, &head),

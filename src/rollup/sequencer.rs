@@ -10,6 +10,7 @@
 //! block while its L1 origin is canonical. L1 requests have timeouts, and a whole start has
 //! [`START_TIMEOUT`], so a slow endpoint cannot hold the loop. `stop` is answered between steps.
 
+mod block_metrics;
 mod control;
 mod error;
 mod origins;
@@ -28,7 +29,6 @@ use crate::{
     rollup::{
         engine::{BlockAt, Engine},
         l1::FollowedL1,
-        metrics::CountedEvent,
         origin::past_drift,
         rewind::OriginStatus,
         signer::Signer,
@@ -37,6 +37,7 @@ use crate::{
 };
 use alloy_primitives::B256;
 use alloy_rpc_types_engine::PayloadId;
+use block_metrics::SequencerMetrics;
 use control::Command;
 use error::Consequence;
 use origins::Origins;
@@ -50,7 +51,10 @@ use starling_proto::{
     l1info::L2BlockRef,
     payload::Payload,
 };
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 use tokio::{
     sync::{mpsc, watch},
     time::timeout,
@@ -145,14 +149,14 @@ pub struct Sequencer {
     origin_failures: u32,
     /// Whether the log says that the head is too far above the safe head.
     held_reported: bool,
-    /// Blocks that were begun and dropped, or that are invalid.
-    errors: CountedEvent,
+    metrics: SequencerMetrics,
 }
 
 impl Sequencer {
     pub fn new(config: SequencerConfig, parts: SequencerParts) -> (Self, SequencerHandle) {
+        let block_time = Duration::from_secs(parts.rollup.block_time);
         let schedule = ScheduleConfig {
-            block_time: Duration::from_secs(parts.rollup.block_time),
+            block_time,
             sealing: config.sealing,
             max_safe_lag: config.max_safe_lag,
         };
@@ -179,7 +183,7 @@ impl Sequencer {
             reorganised: None,
             origin_failures: 0,
             held_reported: false,
-            errors: CountedEvent::new("sequencing_errors"),
+            metrics: SequencerMetrics::new(block_time),
         };
         (sequencer, handle)
     }
@@ -234,7 +238,7 @@ impl Sequencer {
                 ScheduleAction::Seal => self.seal().await,
                 ScheduleAction::Drop => {
                     tracing::warn!(head = %head.id, "the head moved while a block was being built; the block is dropped");
-                    self.errors.record(1);
+                    self.metrics.on_dropped_block();
                     self.close();
                     Ok(())
                 }
@@ -321,6 +325,7 @@ impl Sequencer {
             || past_drift(&self.rollup, time, &origin)
             || is_upgrade_block(&self.rollup.forks, parent.timestamp(), time);
         derived.attributes.no_tx_pool = Some(no_pool);
+        self.metrics.on_build();
         let id = self.engine.start(parent.hash, derived.attributes).await?;
         self.open = Some(OpenBlock::Build(id));
         self.schedule.started(parent.id(), time);
@@ -330,7 +335,13 @@ impl Sequencer {
     /// Ends the open block: seal, log, sign, publish, move the head.
     async fn seal(&mut self) -> Result<(), SequencerError> {
         let payload = match self.open.take() {
-            Some(OpenBlock::Build(id)) => self.engine.seal(id).await?,
+            Some(OpenBlock::Build(id)) => {
+                let sealing = Instant::now();
+                let payload = self.engine.seal(id).await?;
+                let transactions = payload.transactions.len();
+                self.metrics.on_sealed(sealing, transactions);
+                payload
+            }
             Some(OpenBlock::Resign(payload)) => {
                 self.insert_block_to_resign(&payload).await?;
                 payload
@@ -410,9 +421,12 @@ impl Sequencer {
             return Ok(());
         };
         let signature = self.signer.sign(self.rollup.l2_chain_id, &payload).await;
-        let signature = signature.map_err(|cause| SequencerError::Unsigned {
-            number: payload.number(),
-            cause,
+        let signature = signature.map_err(|cause| {
+            self.metrics.on_publishing_error();
+            SequencerError::Unsigned {
+                number: payload.number(),
+                cause,
+            }
         })?;
         network.publish(payload, signature).await;
         Ok(())
@@ -464,7 +478,7 @@ impl Sequencer {
 
     async fn fail(&mut self, mut error: SequencerError) -> Result<(), SequencerError> {
         self.close();
-        self.errors.record(error.is_invalid_block().into());
+        self.metrics.on_error(&error);
         if matches!(error.consequence(), Consequence::Confirm) {
             self.origin_failures += 1;
             if self.origin_failures >= CONFIRMATIONS {
@@ -542,6 +556,7 @@ impl Sequencer {
 
     fn report(&self, active: bool, reason: Option<String>) {
         metrics::gauge!("starling_sequencer_active").set(if active { 1.0 } else { 0.0 });
+        self.metrics.set_active(active);
         self.status.send_replace(SequencerStatus { active, reason });
     }
 }

@@ -16,9 +16,10 @@ pub struct RollupStatus {
     pub finalized_l1: Option<L1Block>,
     /// The newest block whose batch has been read, also where the rest of its span batch has not.
     pub pending_safe_l2: Option<L2BlockRef>,
-    /// Derived with the rest of its batch; it becomes safe when its L1 block is derived to the end.
+    /// The newest block that is derived with the rest of its batch.
     pub local_safe_l2: Option<L2BlockRef>,
-    /// Recorded: a restart does not go below it.
+    /// The newest local-safe block that is recorded with the L1 block that made it safe: a restart goes
+    /// on there.
     pub safe_l2: Option<L2BlockRef>,
     pub finalized_l2: Option<L2BlockRef>,
 }

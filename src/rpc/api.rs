@@ -203,6 +203,11 @@ impl Api {
         self.methods.get(name)
     }
 
+    /// The name of a method, if it is served.
+    pub fn name_of(&self, name: &str) -> Option<&'static str> {
+        self.methods.get_key_value(name).map(|(name, _)| *name)
+    }
+
     /// A method whose result is sent while it is being made.
     pub fn chunked(&self, name: &str) -> Option<&BoundChunked> {
         self.chunked.get(name)

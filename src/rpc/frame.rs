@@ -13,6 +13,7 @@ use super::{
     memory::{Allowance, ResponseMemory, weight},
     params::Args,
 };
+use crate::rollup::rpc_calls::{CallOutcome, RpcServerMetrics};
 use futures::FutureExt;
 use parking_lot::Mutex;
 use serde_json::value::RawValue;
@@ -66,6 +67,8 @@ pub struct Session<'a> {
     pub subscriptions: Option<&'a Live>,
     /// Whether the answer to a single request may be sent in parts. The last one is [`LAST`].
     pub chunked: bool,
+    /// Records the calls, on the rollup node's endpoint.
+    pub metrics: Option<RpcServerMetrics>,
 }
 
 /// One request of the wire. Members of the wrong kind count as absent, so that the id is echoed
@@ -286,7 +289,17 @@ impl Session<'_> {
                 "invalid request",
             )));
         }
-        Some(self.call(message, answer).await)
+        let Some(metrics) = self.metrics else {
+            return Some(self.call(message, answer).await);
+        };
+        let params = message.params.map_or(0, |params| params.get().len());
+        let served = metrics.on_call(self.api.name_of(&message.method), params);
+        let reply = self.call(message, answer).await;
+        served.on_end(match &reply {
+            Ok(result) => CallOutcome::Result(result.get().len()),
+            Err(error) => CallOutcome::Refused(error.code.into()),
+        });
+        Some(reply)
     }
 
     async fn call(&self, message: &RpcMessage<'_>, answer: &mut RpcAnswer) -> Reply {

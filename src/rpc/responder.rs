@@ -80,6 +80,7 @@ impl<'a> Responder<'a> {
             deadline: None,
             subscriptions: Some(&self.live),
             chunked: false,
+            metrics: None,
         }
         .answer(&message.bytes)
         .await;

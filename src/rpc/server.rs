@@ -23,6 +23,7 @@ use super::{
     error::RpcError,
     frame::{self, RpcAnswer, Session},
     health,
+    http_metrics::HttpMetrics,
     io::WriteTimeout,
     limits::ServerLimits,
     memory::{Allowance, KIB, MemoryPermit, ResponseMemory},
@@ -30,7 +31,7 @@ use super::{
     shares::Shares,
     ws,
 };
-use crate::jwt::JwtSecret;
+use crate::{jwt::JwtSecret, rollup::rpc_calls::RpcServerMetrics};
 use bytes::Bytes;
 use futures::{StreamExt, stream};
 use gzip::Encoded;
@@ -43,7 +44,7 @@ use http_body_util::{
     BodyExt, Either, Full, LengthLimitError, Limited, StreamBody, combinators::UnsyncBoxBody,
 };
 use hyper::{
-    body::{Frame, Incoming},
+    body::{Body, Frame, Incoming},
     server::conn::http1,
     service::service_fn,
 };
@@ -94,6 +95,8 @@ pub struct Site {
     pub limits: ServerLimits,
     /// JWT secret required of every request.
     secret: Option<JwtSecret>,
+    /// Records requests and calls, on the rollup node's endpoint.
+    metrics: Option<HttpMetrics>,
     connections: Arc<Connections>,
     ws_permits: Arc<Semaphore>,
     allowance: Allowance,
@@ -140,12 +143,21 @@ impl Site {
             ws,
             limits,
             secret: None,
+            metrics: None,
             connections,
             ws_permits,
             allowance,
             connection_shares,
             ws_shares,
             answer_shares,
+        }
+    }
+
+    /// Records requests and calls under op-node's names.
+    pub fn recorded(self) -> Self {
+        Self {
+            metrics: Some(HttpMetrics),
+            ..self
         }
     }
 
@@ -235,7 +247,15 @@ async fn connection(
     let service = service_fn(|request: Request<Incoming>| {
         began.store(true, Ordering::Relaxed);
         let (site, tasks, peer) = (site.clone(), tasks.clone(), peer.clone());
-        async move { Ok::<_, Infallible>(site.respond(request, &tasks, peer).await) }
+        async move {
+            let metrics = site.metrics;
+            let in_flight = metrics.map(|metrics| metrics.on_request(request.method()));
+            let response = site.respond(request, &tasks, peer).await;
+            if let Some(in_flight) = in_flight {
+                in_flight.on_response(response.status(), response.size_hint().exact());
+            }
+            Ok::<_, Infallible>(response)
+        }
     });
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new())
@@ -472,6 +492,7 @@ impl Site {
             deadline: Some(deadline),
             subscriptions: None,
             chunked: true,
+            metrics: self.metrics.map(|_| RpcServerMetrics),
         };
         answered(session.answer(&body).await, gzip, busy).await
     }

@@ -69,6 +69,18 @@ const INCLUSION: [f64; 13] = [
     1.0, 2.0, 4.0, 8.0, 12.0, 24.0, 36.0, 60.0, 120.0, 300.0, 600.0, 1_800.0, 3_600.0,
 ];
 
+/// Bounds of the time in which a block was built minus the block time, seconds (op-node).
+const BUILDING_DIFFS: [f64; 22] = [
+    -10.0, -5.0, -2.5, -1.0, -0.5, -0.25, -0.1, -0.05, -0.025, -0.01, -0.005, 0.005, 0.01, 0.025,
+    0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
+];
+/// Bounds of the time until an HTTP response, milliseconds. op-node's, meant for seconds, end at 10.
+const MILLISECONDS: [f64; 12] = [
+    1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1_000.0, 2_500.0, 10_000.0,
+];
+/// Bounds of the size of an HTTP response, bytes. op-node's end at 10.
+const BODY_BYTES: [f64; 8] = [64.0, 256.0, 1e3, 4e3, 16e3, 64e3, 1e6, 1e7];
+
 /// Makes durations, depths and scores histograms with fixed buckets, which can be summed over nodes.
 fn with_buckets(builder: PrometheusBuilder) -> PrometheusBuilder {
     let named = |name: &str| Matcher::Full(format!("starling_batcher_{name}"));
@@ -86,6 +98,18 @@ fn with_buckets(builder: PrometheusBuilder) -> PrometheusBuilder {
         (named("channel_cost_gwei"), &CHANNEL_COSTS[..]),
         (named("blob_fill_ratio"), &BLOB_FILL[..]),
         (named("inclusion_delay_seconds"), &INCLUSION[..]),
+        (
+            Matcher::Full("op_node_default_sequencer_building_diff_seconds".into()),
+            &BUILDING_DIFFS[..],
+        ),
+        (
+            Matcher::Suffix("_http_request_duration_ms".into()),
+            &MILLISECONDS[..],
+        ),
+        (
+            Matcher::Suffix("_http_response_size".into()),
+            &BODY_BYTES[..],
+        ),
     ];
     bounds
         .into_iter()

@@ -8,6 +8,7 @@ pub mod beacon;
 mod blobs;
 mod data;
 mod endpoint;
+mod forks;
 pub mod l1;
 pub mod network;
 mod other_l1;
@@ -80,6 +81,25 @@ fn a_new_batcher_key(world: &mut ActionWorld) {
     let blocks = world.extend(epoch + 3);
     let call = world.post_span(&blocks);
     world.l1.mine(&[call]);
+    world.settle();
+}
+
+/// A channel that the old key has opened is closed by the new one. The old one no longer counts.
+fn a_new_batcher_key_inside_a_channel(world: &mut ActionWorld) {
+    let before = world.author.head().number();
+    let epoch = world.author.origin(world.author.head());
+    world.l1.mine_to(epoch + 4);
+    let blocks = world.extend(epoch + 3);
+    let items = world.items(&blocks, 2);
+    let opening = world.calldata(&items[0]);
+    world.l1.mine(&[opening]);
+    let (announcement, old) = world.replace_batcher();
+    let by_old = world.inbox(&old, items[1].clone());
+    world.l1.mine(&[announcement, by_old]);
+    let status = world.derived();
+    assert_eq!(status["safe_l2"]["number"], before, "{status}");
+    let closing = world.calldata(&items[1]);
+    world.l1.mine(&[closing]);
     world.settle();
 }
 
@@ -199,6 +219,7 @@ fn a_verifier_follows_windows_keys_parameters_and_short_l1_reorgs() {
     a_batch_in_the_last_possible_l1_block(&mut world);
     a_window_that_expires(&mut world);
     a_new_batcher_key(&mut world);
+    a_new_batcher_key_inside_a_channel(&mut world);
     new_gas_limits_and_fees(&mut world);
     an_invalid_payload_inside_a_span(&mut world);
     an_orphaned_batch(&mut world);

@@ -1,6 +1,6 @@
 //! Metrics of a running node's swarm: the network's names, and how blocks come.
 
-use crate::net::{Devnet, Node, ask, wait};
+use crate::net::{Devnet, Node, ask, call, wait};
 use serde_json::{Value, json};
 use std::{
     collections::BTreeMap,
@@ -68,6 +68,8 @@ fn the_metrics_of_a_running_node_move_with_its_blocks_and_peers() {
     grow_with_blocks(&net, &replica);
     show_mesh_and_scores(&net, &replica);
     have_the_times_of_each_block(&replica, &sequencer);
+    count_the_blocks_of_a_sequencer(&net, &sequencer);
+    count_calls(&net, &replica);
     count_the_peers_of_a_publisher(&net, &sequencer, &replica);
 }
 
@@ -137,6 +139,95 @@ fn have_the_times_of_each_block(replica: &Node, sequencer: &Node) {
             .is_some_and(|address| address.ends_with(peer)),
         "{block}"
     );
+}
+
+/// Block production: jobs and their durations are counted alike.
+fn count_the_blocks_of_a_sequencer(net: &Devnet, sequencer: &Node) {
+    const JOBS: [&str; 3] = [
+        "op_node_default_sequencer_building_diff_total",
+        "op_node_default_sequencer_sealing_total",
+        "op_node_default_transactions_sequenced_total",
+    ];
+    let first = Scrape::of(net, sequencer).expect("it serves metrics");
+    assert_eq!(first.get("op_node_default_sequencer_active"), 1.0);
+    let later = wait("more blocks", PATIENCE, || {
+        let scrape = Scrape::of(net, sequencer)?;
+        let grows = |name: &&str| scrape.get(name) > first.get(name);
+        JOBS.iter().all(grows).then_some(scrape)
+    });
+    for (jobs, durations) in [
+        (JOBS[0], "op_node_default_sequencer_building_diff_seconds"),
+        (JOBS[1], "op_node_default_sequencer_sealing_seconds"),
+    ] {
+        let counted = later.get(&format!("{durations}_count"));
+        // A block may have ended between the two samples.
+        assert!((later.get(jobs) - counted).abs() <= 1.0, "{durations}");
+    }
+    // A block of one second is built in less than 11.
+    let most = "op_node_default_sequencer_building_diff_seconds_bucket{le=\"10\"}";
+    assert!(later.get(most) > 0.0);
+    for quiet in ["publishing_errors", "sequencer_resets"] {
+        assert_eq!(
+            later.0.get(&format!("op_node_default_{quiet}_total")),
+            Some(&0.0)
+        );
+    }
+}
+
+/// Calls to the rollup node's endpoint and to L1, by method and outcome, and the HTTP requests.
+fn count_calls(net: &Devnet, replica: &Node) {
+    let url = replica.rpc.as_deref().expect("a rollup node");
+    let before = Scrape::of(net, replica).expect("it serves metrics");
+    for _ in 0..3 {
+        ask(url, "optimism_syncStatus", json!([]));
+    }
+    assert!(call(url, "optimism_invented", json!([])).is_err());
+    let after = Scrape::of(net, replica).expect("it serves metrics");
+    let more = |name: &str| {
+        let name = format!("op_node_default_{name}");
+        after.get(&name) - before.get(&name)
+    };
+    let status = "{rpc=\"main\",method=\"optimism_syncStatus\"";
+    assert!(more(&format!("rpc_server_requests_total{status}}}")) >= 3.0);
+    let answered = format!("rpc_server_responses_total{status},error=\"<nil>\"}}");
+    assert!(more(&answered) >= 3.0);
+    let size = format!("rpc_server_results_size_total{status}}}");
+    assert!(more(&size) > 1_000.0, "three answers of some hundred bytes");
+    let durations = format!("rpc_server_request_duration_seconds_count{status}}}");
+    assert!(more(&durations) >= 3.0);
+    let unknown =
+        "rpc_server_responses_total{rpc=\"main\",method=\"<unknown>\",error=\"rpc_-32601\"}";
+    assert_eq!(more(unknown), 1.0);
+    assert!(more("http_requests_count_total{method=\"POST\"}") >= 4.0);
+    let ok = "{method=\"POST\",response_code=\"200\"}";
+    for name in [
+        "http_responses_count_total",
+        "http_request_duration_ms_count",
+        "http_response_size_count",
+    ] {
+        assert!(more(&format!("{name}{ok}")) >= 4.0, "{name}");
+    }
+    wait("no request in flight", PATIENCE, || {
+        let scrape = Scrape::of(net, replica)?;
+        let in_flight = "op_node_default_http_inflight_requests_count{method=\"POST\"}";
+        (scrape.0.get(in_flight) == Some(&0.0)).then_some(())
+    });
+    wait("calls to L1", PATIENCE, || {
+        let scrape = Scrape::of(net, replica)?;
+        let l1 = "{rpc=\"l1\",method=\"eth_getBlockByNumber\"";
+        [
+            format!("requests_total{l1}}}"),
+            format!("responses_total{l1},error=\"<nil>\"}}"),
+            format!("results_size_total{l1}}}"),
+            format!("request_duration_seconds_count{l1}}}"),
+        ]
+        .iter()
+        .all(|name| {
+            let name = format!("op_node_default_rpc_client_{name}");
+            scrape.get(&name) > before.get(&name)
+        })
+        .then_some(())
+    });
 }
 
 /// The other side: the sequencer publishes, accepts connections, and counts peers that disconnect.

@@ -1,4 +1,5 @@
-//! Deflate streams with a fault, read exactly as Go's `compress/flate` reads them (RFC 1951).
+//! zlib streams with a fault after their header, read exactly as Go's `compress/zlib` reads them
+//! (RFC 1950, RFC 1951).
 //!
 //! op-node uses that reader, so it decides which batches before a fault are in the chain. It differs
 //! from zlib where a stream is cut or malformed: before each symbol of a block with codes of its own it
@@ -26,13 +27,17 @@ const LENGTH_ORDER: [usize; 19] = [
     16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15,
 ];
 
-/// A Deflate stream and how far it was read.
+/// A Deflate stream, the checksum behind it, and how far both were read.
 #[derive(Debug)]
 pub(super) struct GoInflate {
     bits: BitReader,
     block: DeflateBlock,
     /// The present block is the last one.
     is_last: bool,
+    /// The checksum of the bytes that were given out.
+    digest: Adler32,
+    /// Whether the stream's own checksum was read.
+    is_checked: bool,
     /// Decompressed bytes: those that matches refer to, and from `given` on those that are not given out.
     window: Vec<u8>,
     given: usize,
@@ -68,6 +73,8 @@ impl GoInflate {
             },
             block: DeflateBlock::None,
             is_last: false,
+            digest: Adler32::default(),
+            is_checked: false,
             window: Vec::new(),
             given: 0,
             fault: None,
@@ -82,6 +89,10 @@ impl GoInflate {
                 return Err(fault.clone());
             }
             if matches!(self.block, DeflateBlock::None) && self.is_last {
+                if !std::mem::replace(&mut self.is_checked, true) {
+                    self.fault = self.check().err();
+                    continue;
+                }
                 return Ok(0);
             }
             let surplus = self.window.len().saturating_sub(HISTORY);
@@ -92,8 +103,23 @@ impl GoInflate {
         let waiting = &self.window[self.given..];
         let taken = waiting.len().min(out.len());
         out[..taken].copy_from_slice(&waiting[..taken]);
+        self.digest.add(&out[..taken]);
         self.given += taken;
         Ok(taken)
+    }
+
+    /// Reads the checksum behind the stream, all of which was given out.
+    fn check(&mut self) -> Result<(), ChannelError> {
+        self.bits.align();
+        let mut stored = 0;
+        for _ in 0..4 {
+            stored = stored << 8 | u32::from(self.bits.byte()?);
+        }
+        if stored == self.digest.value() {
+            Ok(())
+        } else {
+            Err(ChannelError::Corrupt)
+        }
     }
 
     /// Decompresses some bytes; fewer, possibly none, at the end of a block.
@@ -242,6 +268,40 @@ fn symbol(
         window.extend_from_within(start..known);
     }
     Ok(false)
+}
+
+/// The checksum of a zlib stream (RFC 1950, Adler-32).
+#[derive(Debug)]
+struct Adler32 {
+    low: u32,
+    high: u32,
+}
+
+impl Default for Adler32 {
+    fn default() -> Self {
+        Self { low: 1, high: 0 }
+    }
+}
+
+impl Adler32 {
+    const MODULUS: u32 = 65_521;
+    /// Most bytes after which both sums fit in 32 bits.
+    const BYTES: usize = 5_552;
+
+    fn add(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(Self::BYTES) {
+            for byte in chunk {
+                self.low += u32::from(*byte);
+                self.high += self.low;
+            }
+            self.low %= Self::MODULUS;
+            self.high %= Self::MODULUS;
+        }
+    }
+
+    fn value(&self) -> u32 {
+        self.high << 16 | self.low
+    }
 }
 
 /// A prefix code by the lengths of its codes (RFC 1951, 3.2.2).

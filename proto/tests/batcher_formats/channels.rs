@@ -232,7 +232,25 @@ fn batches_before_a_fault_are_read_and_one_unbuildable_span_costs_only_itself() 
     let mut checksum = zlib(&first);
     *checksum.last_mut().unwrap() ^= 1;
     let results = read(checksum, true);
-    assert!(results.len() == 1 && is_good(&results[0]));
+    assert!(is_good(&results[0]));
+    assert_eq!(results[1..], [Err(ChannelError::Corrupt)]);
+}
+
+/// A batch is an RLP string. A list of the same payload ends the channel, short or long.
+#[test]
+fn a_list_in_place_of_a_batch_ends_a_channel() {
+    // The prefix of a span, and one block without transactions.
+    let short = [&[1, 2, 3][..], &[0; 40], &[1, 0, 0]].concat();
+    let long = block(1, vec![]).encode();
+    assert!(short.len() <= 55 && (56..256).contains(&long.len()));
+    for batch in [short, long] {
+        let string = rlp(&batch);
+        assert!(matches!(read(zlib(&string), true)[..], [Ok(_)]));
+        let mut list = string.clone();
+        list[0] += 0x40;
+        let results = read(zlib(&[&string[..], &list, &string].concat()), true);
+        assert!(matches!(results[..], [Ok(_), Err(ChannelError::Rlp)]));
+    }
 }
 
 #[test]

@@ -152,6 +152,28 @@ fn a_span_before_delta() {
     network.moves_on();
 }
 
+/// A span of the first L1 origin in Delta counts only from an L1 block in Delta, also where the origin
+/// was not derived yet when the span was read.
+#[test]
+fn a_span_that_is_posted_before_the_first_l1_block_of_delta() {
+    let mut network = Network::with(activating(Fork::Delta, 5 * L1_TIME));
+    network.sequence(17);
+    assert_eq!(network.l1_head(), 5);
+    let mut batches = network.singular(1..=14);
+    batches.push(network.span(15..=17));
+    let item = network.channel(&batches);
+    network.l1.truncate(4);
+    network.post(item.clone());
+    assert_eq!(network.mine(), 4);
+    network.expect_head(14, &[(DropReason::SpanBeforeDelta, 1)]);
+    network.mine();
+    network.expect_head(14, &[]);
+    network.post(item);
+    network.mine();
+    network.expect(&[(DropReason::PastBatch, 14)]);
+    network.moves_on();
+}
+
 /// Frames and complete batches from before Holocene are lost with its first L1 block; whole channels
 /// afterwards are read.
 #[test]

@@ -5,6 +5,7 @@ pub mod simulated;
 
 use alloy_primitives::{B256, keccak256};
 use alloy_rlp::{Encodable, Header as RlpHeader};
+use flate2::{Compression, write::ZlibEncoder};
 use simulated::{BATCHER, L2_TIME, START, genesis, seal};
 use starling_proto::{
     attributes::L1Block,
@@ -73,7 +74,7 @@ pub struct Case {
 type MakeCase = fn(usize) -> Case;
 
 /// All cases by name.
-pub const CASES: [(&str, MakeCase); 7] = [
+pub const CASES: [(&str, MakeCase); 10] = [
     ("span of 10,000,000 empty blocks", empty_blocks),
     ("span with one block of 1,400,000 transactions", one_block),
     (
@@ -85,6 +86,12 @@ pub const CASES: [(&str, MakeCase); 7] = [
         open_channels,
     ),
     ("channel of 1 GB that is a bomb (Fjord)", largest_channel),
+    ("zlib bomb in a channel of 99 MB", zlib_bomb),
+    ("zlib channel of 99 MB of one batch, cut", cut_zlib),
+    (
+        "zlib channel of 1 GB that is a bomb (Fjord)",
+        largest_zlib_channel,
+    ),
     ("data item of 320,000 empty frames", empty_frames),
     ("1,200,000 future batches (Fjord, no bound)", future_batches),
 ];
@@ -254,19 +261,44 @@ fn singular(parent: B256, epoch: u64, timestamp: u64, size: usize) -> Vec<u8> {
     [vec![0], list_header(fields.len() + size), fields].concat()
 }
 
+/// Compresses pieces of batches to the data of a channel.
+type Compress = fn(&mut dyn Iterator<Item = &[u8]>) -> Vec<u8>;
+
 /// The channel of a singular batch with `count` transactions of one byte.
-fn singular_bomb(rollup: &RollupConfig, count: usize) -> Vec<u8> {
+fn singular_bomb(rollup: &RollupConfig, count: usize, compress: Compress) -> Vec<u8> {
     let batch = singular(rollup.genesis.l2.hash, 0, START + L2_TIME, count);
     let header = string_header(batch.len() + count);
     let transactions = [1; 1_000];
     let pieces = std::iter::repeat_n(&transactions[..], count / 1_000);
-    channel([&header[..], &batch].into_iter().chain(pieces))
+    compress(&mut [&header[..], &batch].into_iter().chain(pieces))
+}
+
+fn brotli_channel(pieces: &mut dyn Iterator<Item = &[u8]>) -> Vec<u8> {
+    channel(pieces)
+}
+
+/// As small as zlib makes it.
+fn zlib_channel(pieces: &mut dyn Iterator<Item = &[u8]>) -> Vec<u8> {
+    zlib(pieces, Compression::best())
+}
+
+/// As large as its content.
+fn stored_channel(pieces: &mut dyn Iterator<Item = &[u8]>) -> Vec<u8> {
+    zlib(pieces, Compression::none())
+}
+
+fn zlib(pieces: &mut dyn Iterator<Item = &[u8]>, level: Compression) -> Vec<u8> {
+    let mut encoder = ZlibEncoder::new(Vec::new(), level);
+    for piece in pieces {
+        encoder.write_all(piece).expect("memory");
+    }
+    encoder.finish().expect("memory")
 }
 
 /// A channel of `size` bytes that decompresses to 99 MB.
-fn bomb(fork: Fork, size: usize, scale: usize) -> Case {
+fn bomb(fork: Fork, size: usize, scale: usize, compress: Compress) -> Case {
     let (count, size) = (99_000_000 / scale, size / scale);
-    let channel = singular_bomb(&rollup(fork), count);
+    let channel = singular_bomb(&rollup(fork), count, compress);
     Case {
         fork,
         protocol: (size + count) as u64,
@@ -276,11 +308,33 @@ fn bomb(fork: Fork, size: usize, scale: usize) -> Case {
 }
 
 fn one_byte_transactions(scale: usize) -> Case {
-    bomb(Fork::Jovian, 99_000_000, scale)
+    bomb(Fork::Jovian, 99_000_000, scale, brotli_channel)
 }
 
 fn largest_channel(scale: usize) -> Case {
-    bomb(Fork::Fjord, 999_000_000, scale)
+    bomb(Fork::Fjord, 999_000_000, scale, brotli_channel)
+}
+
+/// The reader keeps a zlib channel whole, for a second reading, beside the batch.
+fn zlib_bomb(scale: usize) -> Case {
+    bomb(Fork::Jovian, 99_000_000, scale, zlib_channel)
+}
+
+fn largest_zlib_channel(scale: usize) -> Case {
+    bomb(Fork::Fjord, 999_000_000, scale, zlib_channel)
+}
+
+/// The second reading begins when nearly all of the batch is there.
+fn cut_zlib(scale: usize) -> Case {
+    let (fork, count) = (Fork::Jovian, 98_900_000 / scale);
+    let mut channel = singular_bomb(&rollup(fork), count, stored_channel);
+    channel.truncate(channel.len() - 100);
+    Case {
+        fork,
+        protocol: (channel.len() + count) as u64,
+        dropped: (DropReason::Channel, 1),
+        items: Box::new(frames_of(channel, 0)),
+    }
 }
 
 /// An item of empty frames, one per channel.

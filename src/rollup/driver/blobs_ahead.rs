@@ -119,6 +119,13 @@ impl BlobsAhead {
         }
     }
 
+    /// Whether a request is in flight.
+    #[cfg(test)]
+    pub fn has_requests(&mut self) -> bool {
+        self.has_room();
+        !self.requests.is_empty()
+    }
+
     /// Forgets everything, for instance after a reorg of L1.
     pub fn clear(&mut self) {
         self.blocks.clear();
@@ -145,4 +152,4 @@ async fn fetch(
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -167,3 +167,6 @@ impl L1Reader {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -33,8 +33,8 @@ impl RollupDriver {
         };
         let heads = search.run().await?;
         // Published before the head is lowered, which may displace the old safe block.
-        self.local_safe = Some(heads.safe);
-        (self.safe, self.finalized) = (self.local_safe, Some(heads.finalized));
+        (self.local_safe, self.finalized) = (Some(heads.safe), Some(heads.finalized));
+        self.safe = self.local_safe;
         self.publish_status();
         // Blocks above it are derived again, and may turn out to be others.
         let safe = Some(heads.safe.id.hash);

@@ -27,6 +27,7 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 
 mod remote;
+mod start;
 
 /// Longest wait for the driver.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -597,6 +598,8 @@ async fn a_finalized_l1_block_above_l1s_head_does_not_hold_up_derivation() {
     world.show_l1(&world.l1_headers);
     running.derives(&world.l1_headers[7]).await;
     assert_eq!(chain.heads().borrow().finalized, None);
+    let asked = world.l1.state.lock().parameters.contains(&"0x3e8".into());
+    assert!(!asked, "L1 cannot have that block");
     // The right one is lower.
     finalize(&world.l1_headers[6]);
     let finalized = || running.handle.status().finalized_l2.map(|block| block.id);

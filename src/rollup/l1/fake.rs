@@ -7,7 +7,7 @@ use alloy_trie::{HashBuilder, Nibbles, TrieAccount, proof::ProofRetainer};
 use jsonrpsee::{
     RpcModule,
     server::{ServerBuilder, ServerHandle},
-    types::ErrorObjectOwned,
+    types::{ErrorCode, ErrorObjectOwned},
 };
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -18,13 +18,14 @@ use std::{
 };
 use tokio::sync::watch;
 
-const METHODS: [&str; 9] = [
+const METHODS: [&str; 10] = [
     "eth_chainId",
     "eth_getBlockByNumber",
     "eth_getBlockByHash",
     "eth_getBlockReceipts",
     "eth_getTransactionReceipt",
     "eth_getRawTransactionByHash",
+    "debug_getRawReceipts",
     "eth_getStorageAt",
     "eth_getProof",
     "eth_call",
@@ -189,6 +190,15 @@ impl State {
             }
             "eth_getBlockByNumber" => find("number").unwrap_or_default(),
             "eth_getBlockByHash" => find("hash").unwrap_or_default(),
+            // Most endpoints lack it.
+            "debug_getRawReceipts" => {
+                let code = ErrorCode::MethodNotFound.code();
+                return Err(ErrorObjectOwned::owned(
+                    code,
+                    "method not found",
+                    None::<()>,
+                ));
+            }
             _ => self.receipts.get(&first).cloned().unwrap_or_default(),
         })
     }

@@ -7,6 +7,7 @@ use super::{
     read,
     transport::{L1Reply, RpcCall},
 };
+use crate::rollup::rpc_calls::CallOutcome;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, value::RawValue};
 use std::{ops::Range, time::Instant};
@@ -175,10 +176,21 @@ impl L1Client {
         let _permit = permit.map_err(|error| L1Cause::Transport(error.to_string()))?;
         let started = Instant::now();
         let endpoint = &self.inner.endpoints[index];
+        let Some(metrics) = self.inner.metrics else {
+            return endpoint.transport.send(calls, max_answer).await;
+        };
+        for call in calls {
+            metrics.on_call(call.method, call.params.to_string().len());
+        }
         let answers = endpoint.transport.send(calls, max_answer).await;
+        let took = started.elapsed();
         let method = calls.first().map_or("", |call| call.method);
         metrics::histogram!("op_node_default_l1_request_seconds", "request" => method)
-            .record(started.elapsed().as_secs_f64());
+            .record(took.as_secs_f64());
+        for (at, call) in calls.iter().enumerate() {
+            let outcome = answers.as_ref().map(|answers| answers.get(at));
+            metrics.on_end(call.method, took, outcome_of(outcome));
+        }
         answers
     }
 
@@ -194,6 +206,20 @@ impl L1Client {
             method,
             cause,
         }
+    }
+}
+
+/// The outcome of one call of a request, for metrics.
+fn outcome_of(answer: Result<Option<&L1Reply>, &L1Cause>) -> CallOutcome {
+    let cause = match answer {
+        Ok(Some(Ok(result))) => return CallOutcome::Result(result.get().len()),
+        Ok(Some(Err(cause))) | Err(cause) => cause,
+        Ok(None) => return CallOutcome::Failed,
+    };
+    match cause {
+        L1Cause::Refused { code, .. } => CallOutcome::Refused((*code).into()),
+        L1Cause::Status { code, .. } => CallOutcome::Status(*code),
+        _ => CallOutcome::Failed,
     }
 }
 

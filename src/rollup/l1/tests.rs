@@ -1,6 +1,7 @@
 //! The client against an endpoint that tells the truth, lies, mumbles, shouts and falls silent.
 
 mod large;
+mod recorded;
 mod urgency;
 
 use super::{

@@ -18,6 +18,7 @@ use alloy_consensus::{Header, SignableTransaction, TxEip1559};
 use alloy_eips::eip2718::Encodable2718;
 use alloy_primitives::{Address, Bytes, Signature, U256};
 use futures::FutureExt;
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusRecorder};
 use op_alloy_consensus::OpTxEnvelope;
 use serde_json::json;
 use starling_proto::{
@@ -32,6 +33,14 @@ mod member;
 mod remote;
 mod reorgs;
 mod signing;
+
+/// A counter of op-node's.
+fn counted(recorder: &PrometheusRecorder, name: &str) -> u64 {
+    let text = recorder.handle().render();
+    let name = format!("op_node_default_{name} ");
+    let value = text.lines().find_map(|line| line.strip_prefix(&name));
+    value.unwrap_or("0").parse().unwrap()
+}
 
 const ACTIVE: SequencerStatus = SequencerStatus {
     active: true,

@@ -65,6 +65,7 @@ impl Server {
             deadline: None,
             subscriptions: None,
             chunked: false,
+            metrics: None,
         };
         serde_json::from_str(&session.answer(body.as_bytes()).await.text.unwrap()).unwrap()
     }

@@ -326,6 +326,7 @@ pub async fn ask_of(api: &Api, method: &str, params: Value) -> Value {
         deadline: None,
         subscriptions: Some(&live),
         chunked: false,
+        metrics: None,
     };
     let answer = session.answer(request.to_string().as_bytes()).await;
     serde_json::from_str(&answer.text.unwrap()).unwrap()

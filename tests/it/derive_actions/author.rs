@@ -1,10 +1,18 @@
 //! The chain that the batches are made from: L2 blocks built in this process by a core of their own,
 //! on attributes from L1, with user transactions of the test's choice.
 
-use super::l1::L1Entry;
+use super::{
+    l1::{L1Entry, MAX_FEE, sign_hash, signed},
+    world::account,
+};
 use crate::{late::Store, net::Account};
+use alloy_consensus::TxEip7702;
+use alloy_eips::{eip2718::Encodable2718, eip7702::Authorization};
 use alloy_primitives::{Address, Bytes, TxKind, U256};
-use starling::{chain::ChainError, devnet::genesis::L2_CHAIN_ID};
+use starling::{
+    chain::ChainError,
+    devnet::genesis::{L2_CHAIN_ID, MESSAGE_PASSER},
+};
 use starling_proto::{
     attributes::attributes,
     batch::SingularBatch,
@@ -16,6 +24,8 @@ use starling_proto::{
 };
 use std::sync::Arc;
 
+/// The development account that takes over a contract's code.
+const AUTHORITY: usize = 3;
 /// Type byte of a deposit.
 const DEPOSIT: u8 = 0x7e;
 
@@ -76,6 +86,33 @@ impl Author {
         let value = U256::from(nonce + 1);
         let none = Bytes::new();
         self.user.sign(L2_CHAIN_ID, nonce, to, value, none, 21_000)
+    }
+
+    /// A transaction of type 4 of the user, by which another account takes over a contract's code.
+    pub fn set_code(&self) -> Bytes {
+        let users = self.chain.iter().flat_map(|block| user_part(block));
+        self.set_code_with(users.count() as u64)
+    }
+
+    pub fn set_code_with(&self, nonce: u64) -> Bytes {
+        let authorization = Authorization {
+            chain_id: U256::from(L2_CHAIN_ID),
+            address: MESSAGE_PASSER,
+            nonce: 0,
+        };
+        let hash = authorization.signature_hash();
+        let signature = sign_hash(&account(AUTHORITY), hash);
+        let tx = TxEip7702 {
+            chain_id: L2_CHAIN_ID,
+            nonce,
+            gas_limit: 100_000,
+            max_fee_per_gas: MAX_FEE,
+            max_priority_fee_per_gas: 1_000_000,
+            to: Address::repeat_byte(0x70),
+            authorization_list: vec![authorization.into_signed(signature)],
+            ..Default::default()
+        };
+        signed(&self.user, tx).encoded_2718().into()
     }
 
     /// The block on the head with this L1 origin and these user transactions.

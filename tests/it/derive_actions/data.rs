@@ -15,20 +15,20 @@ const CHANNEL_TIMEOUT: u64 = 50;
 const BOMB: u32 = 20_000_000;
 
 /// Mines L1 blocks, and appends L2 blocks on them. Returns the L2 blocks.
-fn grow(world: &mut ActionWorld) -> Vec<Arc<Payload>> {
+pub fn grow(world: &mut ActionWorld) -> Vec<Arc<Payload>> {
     world.l1.mine_to(world.l1.height() + 2);
     world.extend(world.l1.height() - 1)
 }
 
 /// Asserts that the block before `first` is the safe head once all of L1 is derived.
-fn stays_below(world: &mut ActionWorld, first: &Payload) {
+pub fn stays_below(world: &mut ActionWorld, first: &Payload) {
     let status = world.derived();
     let safe = first.number() - 1;
     assert_eq!(status["safe_l2"]["number"], safe, "{status}");
 }
 
 /// Mines an L1 block with data items of the batcher.
-fn mine_items(world: &mut ActionWorld, items: &[Vec<u8>]) {
+pub fn mine_items(world: &mut ActionWorld, items: &[Vec<u8>]) {
     let calls: Vec<_> = items.iter().map(|item| world.calldata(item)).collect();
     world.l1.mine(&calls);
 }

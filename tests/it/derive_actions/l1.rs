@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 use starling::{
     beacon_api::BeaconServer,
     chain::{Inserted, kzg, pool_maintenance},
+    clock::since_epoch,
     devnet::genesis::L1_CHAIN_ID,
     rpc::{HttpEndpoint, RpcConfig, RpcContext, RpcServer, TxRoute},
 };
@@ -104,6 +105,8 @@ pub struct CoreL1 {
     finalized: usize,
     /// L1 blocks from the head down to the finalized one.
     pub finalized_depth: usize,
+    /// The pool, which goes by the clock and not by the chain's time, takes cell proofs alone.
+    takes_cell_proofs: bool,
 }
 
 impl CoreL1 {
@@ -113,6 +116,8 @@ impl CoreL1 {
         let stop = CancellationToken::new();
         let url = runtime.block_on(serve(&store, stop.clone()));
         let beacon = runtime.block_on(serve_blobs(&store, period, stop.clone()));
+        let file: Value = serde_json::from_str(genesis).expect("a genesis");
+        let osaka = file["config"]["osakaTime"].as_u64();
         let genesis = L1Entry::read_at(&url, 0);
         Self {
             store,
@@ -126,6 +131,7 @@ impl CoreL1 {
             branch: 0,
             finalized: 0,
             finalized_depth: FINALIZED_DEPTH,
+            takes_cell_proofs: osaka.is_some_and(|time| time <= since_epoch().as_secs()),
         }
     }
 
@@ -214,7 +220,11 @@ impl CoreL1 {
             let bytes = blob::encode(item).expect("room in a blob");
             Blob::from_slice(&bytes)
         });
-        let sidecar = kzg::sidecar(blobs.collect()).expect("blobs");
+        let sidecar = if self.takes_cell_proofs {
+            kzg::cell_sidecar(blobs.collect()).expect("blobs")
+        } else {
+            kzg::sidecar(blobs.collect()).expect("blobs")
+        };
         let hashes = sidecar.commitments().iter();
         let hashes = hashes.map(|commitment| kzg_to_versioned_hash(commitment.as_slice()));
         let tx = TxEip4844 {
@@ -319,10 +329,14 @@ async fn serve_blobs(store: &Store, slot: u64, stop: CancellationToken) -> Strin
 
 /// Signs a transaction.
 pub fn signed<T: SignableTransaction<Signature>>(account: &Account, tx: T) -> Signed<T> {
-    let key = sign::secret_from_hex(&account.key_hex()).expect("a key");
-    let signature = sign::sign_hash(&key, tx.signature_hash());
-    let signature = Signature::from_bytes_and_parity(&signature[..64], signature[64] == 1);
+    let signature = sign_hash(account, tx.signature_hash());
     tx.into_signed(signature)
+}
+
+pub fn sign_hash(account: &Account, hash: B256) -> Signature {
+    let key = sign::secret_from_hex(&account.key_hex()).expect("a key");
+    let signature = sign::sign_hash(&key, hash);
+    Signature::from_bytes_and_parity(&signature[..64], signature[64] == 1)
 }
 
 fn sign_call(call: &L1Call, nonce: u64) -> Bytes {

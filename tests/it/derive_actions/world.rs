@@ -46,6 +46,8 @@ pub struct ActionPlan {
     /// The sequencing window, L1 blocks.
     pub window: u64,
     pub forks: ForkSchedule,
+    /// Changes the genesis of L1.
+    pub l1_genesis: fn(&mut Value),
 }
 
 impl Default for ActionPlan {
@@ -57,6 +59,7 @@ impl Default for ActionPlan {
             l2_period: 2,
             window: 10,
             forks: ForkSchedule::from_genesis(Fork::Jovian),
+            l1_genesis: |_| {},
         }
     }
 }
@@ -76,10 +79,16 @@ impl ActionFiles {
             sequencer: accounts::owner(),
         };
         let Files {
-            l1_genesis,
+            mut l1_genesis,
             mut l2_genesis,
             mut rollup,
         } = build(&devnet).expect("genesis files");
+        (plan.l1_genesis)(&mut l1_genesis);
+        let hash = |file: &Value| {
+            let parsed = genesis::parse(&file.to_string()).expect("a genesis");
+            parsed.header.hash_slow()
+        };
+        rollup.genesis.l1.hash = hash(&l1_genesis);
         rollup.forks = plan.forks.clone();
         rollup.seq_window_size = plan.window;
         l2_genesis["config"] = genesis::config_of_rollup(&rollup).expect("a config");
@@ -88,8 +97,7 @@ impl ActionFiles {
             fork if fork < Fork::Jovian => "0x00000000fa00000006".into(),
             _ => l2_genesis["extraData"].take(),
         };
-        let parsed = genesis::parse(&l2_genesis.to_string()).expect("a genesis");
-        rollup.genesis.l2.hash = parsed.header.hash_slow();
+        rollup.genesis.l2.hash = hash(&l2_genesis);
         Self {
             rollup,
             l1_genesis,
@@ -256,9 +264,12 @@ impl ActionWorld {
         }
     }
 
-    /// Replaces the batcher's key. Returns the call that announces it, and the old key.
+    /// Replaces the batcher's key by the other one of two. Returns the call that announces it, and
+    /// the old key.
     pub fn replace_batcher(&mut self) -> (L1Call, Account) {
-        let new = account(NEW_BATCHER);
+        let keys = [NEW_BATCHER, BATCHER].map(account);
+        let other = |key: &Account| key.address != self.batcher.address;
+        let new = keys.into_iter().find(other).expect("two keys");
         let call = self.configure("setBatcherHash(bytes32)", &[new.address.into_word().into()]);
         (call, std::mem::replace(&mut self.batcher, new))
     }

@@ -66,6 +66,42 @@ fn faulty_streams_give_the_bytes_that_go_reads() {
     }
 }
 
+/// The checksum behind the stream is read where it is cut or wrong, and costs no byte before it.
+#[test]
+fn a_checksum_that_is_cut_or_wrong_is_a_fault_at_the_end() {
+    use std::io::Write;
+    let text = [7; 100_000];
+    let mut encoder = flate2::write::ZlibEncoder::new(vec![], flate2::Compression::best());
+    encoder.write_all(&text).unwrap();
+    let stream = encoder.finish().unwrap();
+    let read_through = |stream: Vec<u8>, size: usize| {
+        let mut whole = ZlibReader::new(stream.into()).unwrap();
+        let (mut bytes, mut out) = (vec![], vec![0; size]);
+        loop {
+            match whole.read(&mut out) {
+                Ok(0) => return (bytes, Ok(())),
+                Ok(count) => bytes.extend_from_slice(&out[..count]),
+                Err(error) => return (bytes, Err(error)),
+            }
+        }
+    };
+    for size in [1_000, 200_000] {
+        assert_eq!(read_through(stream.clone(), size), (text.to_vec(), Ok(())));
+        for cut in 1..=4 {
+            let cut = stream[..stream.len() - cut].to_vec();
+            let expected = (text.to_vec(), Err(ChannelError::Truncated));
+            assert_eq!(read_through(cut, size), expected);
+        }
+        let mut wrong = stream.clone();
+        *wrong.last_mut().unwrap() ^= 1;
+        let expected = (text.to_vec(), Err(ChannelError::Corrupt));
+        assert_eq!(read_through(wrong, size), expected);
+    }
+    let mut checksum = Adler32::default();
+    text.chunks(7_777).for_each(|chunk| checksum.add(chunk));
+    assert_eq!(checksum.value(), adler32(&text));
+}
+
 /// The same bytes as zlib's on a stream without a fault, and a prefix of them where it is cut, from
 /// matches that reach back across the whole history too.
 #[test]

@@ -19,7 +19,7 @@ use std::{
 };
 
 /// A blob that differs from others in one element.
-fn blob(n: u8) -> (BlobRef, Blob) {
+pub(in crate::rollup::driver) fn blob(n: u8) -> (BlobRef, Blob) {
     let mut blob = Blob::ZERO;
     blob.0[1] = n;
     let kzg = c_kzg::ethereum_kzg_settings(0);
@@ -34,7 +34,7 @@ fn blob(n: u8) -> (BlobRef, Blob) {
 }
 
 /// A beacon node whose slot `n`, at second 12 n, has blob `n`. It fails while `is_down`.
-async fn beacon(is_down: Arc<AtomicBool>) -> CannedServer {
+pub(in crate::rollup::driver) async fn beacon(is_down: Arc<AtomicBool>) -> CannedServer {
     CannedServer::start(move |request| {
         let path = request.split_whitespace().nth(1).unwrap_or_default();
         if path.ends_with("/genesis") {
@@ -56,7 +56,7 @@ fn ahead_of(server: &CannedServer, max_in_flight: usize) -> BlobsAhead {
     BlobsAhead::new(BeaconClient::new(&config).unwrap(), max_in_flight)
 }
 
-fn block(number: u8) -> L1Block {
+pub(in crate::rollup::driver) fn block(number: u8) -> L1Block {
     L1Block {
         number: number.into(),
         time: 12 * u64::from(number),
@@ -65,7 +65,7 @@ fn block(number: u8) -> L1Block {
     }
 }
 
-fn blob_requests(server: &CannedServer) -> usize {
+pub(in crate::rollup::driver) fn blob_requests(server: &CannedServer) -> usize {
     let requests = server.requests.lock();
     let blobs = requests.iter().filter(|head| head.contains("/blobs/"));
     blobs.count()
@@ -143,7 +143,9 @@ async fn no_more_blobs_are_held_than_the_bound() {
     }
     assert!(!ahead.has_room(), "132 blobs");
     assert_taken(&mut ahead, 22).await;
-    assert!(ahead.has_room(), "blobs of earlier blocks are dropped");
+    assert!(ahead.has_room());
+    assert!(ahead.blocks.is_empty(), "those of earlier blocks, too");
+    ahead.start(&block(23), vec![blob(23).0]);
     ahead.clear();
     assert!(ahead.blocks.is_empty());
 }

@@ -10,6 +10,7 @@ use crate::{
         engine::error::{EngineCallError, EngineCause},
         http::{HttpFault, HttpTarget, excerpt},
         l2_answer::L2AnswerError,
+        rpc_calls::{CallOutcome, RpcClientMetrics},
     },
 };
 use alloy_primitives::B256;
@@ -27,7 +28,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// Largest answer: a block in hex with room for a JSON frame.
@@ -249,7 +250,11 @@ impl EngineRpc {
         method: &'static str,
         params: Value,
     ) -> Result<Box<RawValue>, EngineCallError> {
+        let began = Instant::now();
+        let metrics = RpcClientMetrics::ENGINE;
+        metrics.on_call(method, params.to_string().len());
         let answer = self.exchange(method, params).await;
+        metrics.on_end(method, began.elapsed(), outcome_of(&answer));
         let reached = !matches!(
             answer,
             Err(EngineCause::Unreachable(_) | EngineCause::Timeout(_))
@@ -299,6 +304,16 @@ impl EngineRpc {
             (_, Ok(response)) => Ok(response.result.unwrap_or_else(|| RawValue::NULL.to_owned())),
             (_, Err(error)) => Err(EngineCause::Malformed(excerpt(error))),
         }
+    }
+}
+
+/// The outcome of a call, for metrics.
+fn outcome_of(answer: &Result<Box<RawValue>, EngineCause>) -> CallOutcome {
+    match answer {
+        Ok(result) => CallOutcome::Result(result.get().len()),
+        Err(EngineCause::Refused { code, .. }) => CallOutcome::Refused(*code),
+        Err(EngineCause::Status(status)) => CallOutcome::Status(*status),
+        Err(_) => CallOutcome::Failed,
     }
 }
 
@@ -359,6 +374,7 @@ fn payload_of(answer: EnvelopeAnswer) -> Result<Payload, EngineCause> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rollup::http_fake::{Canned, CannedServer};
     use alloy_consensus::{Header, constants::EMPTY_WITHDRAWALS};
     use alloy_eips::eip7685::EMPTY_REQUESTS_HASH;
 
@@ -396,6 +412,37 @@ mod tests {
             forkchoice_method(&forks, None),
             "engine_forkchoiceUpdatedV3"
         );
+    }
+
+    #[tokio::test]
+    async fn calls_are_recorded_by_method_and_outcome() {
+        let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
+        let _recording = metrics::set_default_local_recorder(&recorder);
+        let server = CannedServer::start(|request| {
+            let refusal =
+                json!({"jsonrpc": "2.0", "id": 1, "error": {"code": -38002, "message": "no"}});
+            if request.contains("eth_chainId") {
+                Canned::ok(r#"{"jsonrpc":"2.0","id":1,"result":"0x385"}"#)
+            } else {
+                Canned::ok(refusal)
+            }
+        });
+        let secret = JwtSecret::from_hex(&"5a".repeat(32)).unwrap();
+        let server = server.await;
+        let url = server.url();
+        let rpc = EngineRpc::new(&url, secret, Duration::from_secs(10)).unwrap();
+        rpc.call::<String>("eth_chainId", json!([])).await.unwrap();
+        let refused = rpc.call::<String>("engine_forkchoiceUpdatedV3", json!([]));
+        refused.await.unwrap_err();
+        let text = recorder.handle().render();
+        for line in [
+            "responses_total{rpc=\"engine-api\",method=\"eth_chainId\",error=\"<nil>\"} 1",
+            "results_size_total{rpc=\"engine-api\",method=\"eth_chainId\"} 7",
+            "responses_total{rpc=\"engine-api\",method=\"engine_forkchoiceUpdatedV3\",error=\"rpc_-38002\"} 1",
+        ] {
+            let line = format!("op_node_default_rpc_client_{line}");
+            assert!(text.lines().any(|found| found == line), "{line}: {text}");
+        }
     }
 
     #[test]

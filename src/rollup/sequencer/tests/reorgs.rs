@@ -322,7 +322,9 @@ async fn after_l1_reorgs_of_1_3_and_64_blocks_the_head_goes_back_and_the_replica
 async fn when_l1_undoes_its_reorg_the_blocks_that_were_signed_before_are_used_again() {
     let world = World::new(30, 3).await;
     let (chain, _threads) = world.open();
-    let (sequencer, handle) = world.sequencer(&chain, config());
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let (sequencer, handle) =
+        metrics::with_local_recorder(&recorder, || world.sequencer(&chain, config()));
     let token = CancellationToken::new();
     let task = tokio::spawn(sequencer.run(token.clone()));
     until_time(&chain, since_epoch().as_secs() + 1).await;
@@ -364,6 +366,10 @@ async fn when_l1_undoes_its_reorg_the_blocks_that_were_signed_before_are_used_ag
     assert!(handle.active());
     token.cancel();
     task.await.unwrap().unwrap();
+    assert_eq!(counted(&recorder, "sequencer_resets_total"), 3);
+    let checks = counted(&recorder, "sequencer_inconsistent_l1_origin_total");
+    assert!(checks >= 3 * u64::from(CONFIRMATIONS), "{checks}");
+    assert!(counted(&recorder, "sequencer_building_diff_total") >= 3);
 }
 
 #[tokio::test(flavor = "multi_thread")]

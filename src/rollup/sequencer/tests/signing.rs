@@ -284,12 +284,11 @@ async fn a_block_waits_until_the_remote_signer_signs_it() {
         status: Some(403),
         ..Default::default()
     };
-    let (sequencer, handle) = world.sequencer_of(
-        &sequencing.chain,
-        config(),
-        signer,
-        Some(sequencing.network.clone()),
-    );
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let (sequencer, handle) = metrics::with_local_recorder(&recorder, || {
+        let network = Some(sequencing.network.clone());
+        world.sequencer_of(&sequencing.chain, config(), signer, network)
+    });
     let task = tokio::spawn(sequencer.run(token.clone()));
     // A transaction that comes later is not in it.
     let until_calls = async |count| {
@@ -311,6 +310,8 @@ async fn a_block_waits_until_the_remote_signer_signs_it() {
         (genesis, genesis)
     );
     assert!(handle.active(), "it goes on trying");
+    let refused = counted(&recorder, "publishing_errors_total");
+    assert!(refused >= before as u64, "{refused} of more than {before}");
     let waiting = sequencing.chain.guards(1, genesis.hash).unwrap()[0].hash;
 
     *stand_in.behaviour.lock() = Behaviour {

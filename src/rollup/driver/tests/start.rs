@@ -1,0 +1,104 @@
+//! The search of the start where L1 does not serve old blocks, and where records contradict the chain.
+
+use super::*;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reorg_below_the_l1_blocks_that_are_served_is_named_and_moves_nothing() {
+    let world = World::new(80, 7).await;
+    let (chain, _threads) = world.open();
+    world.sequence(&chain).await;
+    let head = chain.view().head();
+    let fork = forked(&world.l1_headers, 3, 4);
+    world.l1.set(&fork[3..]);
+    let error = search(&world, &chain, 2, false).await.unwrap_err();
+    let last_common = block(&world.l1_headers[2]).id();
+    let StartSearchError::NotServed { origin, .. } = &error else {
+        panic!("{error}");
+    };
+    assert_eq!(*origin, last_common);
+    let sentence = error.to_string();
+    for part in [world.l1.url(), last_common.to_string(), "--l1".into()] {
+        assert!(sentence.contains(&part), "{part}: {sentence}");
+    }
+    assert_eq!(chain.view().head(), head);
+    world.l1.set(&fork);
+    let found = search(&world, &chain, 2, false).await.unwrap();
+    assert_eq!(found.head.origin, last_common);
+}
+
+/// The L1 block of such a record may be canonical: it says nothing about the chain's block.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_whose_block_is_not_in_the_chain_is_passed_over() {
+    let world = World::new(80, 7).await;
+    let (chain, _threads) = world.open();
+    world.sequence(&chain).await;
+    let running = RunningDriver::start(driver(&world, &chain, 2, 0));
+    running.derives(&world.l1_headers[6]).await;
+    running.stop().await;
+    let records = records(&world);
+    let below = records.at_l1(15).unwrap().unwrap();
+    let newest = records.last().unwrap();
+    assert_eq!(newest.derived_from, block(&world.l1_headers[6]).id());
+    let head = chain.view().head();
+    let displaced = [
+        BlockId {
+            hash: alloy_primitives::B256::repeat_byte(7),
+            ..newest.l2
+        },
+        BlockId {
+            number: head.number + 5,
+            ..newest.l2
+        },
+    ];
+    for l2 in displaced {
+        records.truncate(records.len() - 1).unwrap();
+        let derived_from = newest.derived_from;
+        records.record(SafeBlock { l2, derived_from }).unwrap();
+        let found = search(&world, &chain, 2, false).await.unwrap();
+        assert_eq!((found.safe.id, found.first_l1), (below.l2, 16), "{l2}");
+    }
+}
+
+/// Blocks above the finalized one are never taken as final because L1 lags behind their origins.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_safe_head_is_never_below_the_finalized_block() {
+    let world = World::new(80, 7).await;
+    let (chain, _threads) = world.open();
+    world.sequence(&chain).await;
+    let number = chain.view().head().number - 2;
+    let hash = chain.view().hash_of(number).unwrap().unwrap();
+    chain.promote(Some(hash), Some(hash)).await.unwrap();
+    // A window deep is below the finalized block, with and without a head that is ahead of L1.
+    for served in [7, 2] {
+        world.l1.set(&world.l1_headers[..served]);
+        let found = search(&world, &chain, 2, false).await.unwrap();
+        assert_eq!(found.finalized.id, BlockId { number, hash });
+        assert_eq!(found.safe, found.finalized, "{served}");
+    }
+}
+
+/// A kill between two safe blocks of one L1 block must not take back a safe head that was reported.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_safe_head_is_reported_once_it_is_recorded() {
+    let world = World::new(80, 7).await;
+    let (chain, _threads) = world.open();
+    let (mut driver, handle) = driver(&world, &chain, 2, 0);
+    let recorded = || records(&world).last().map(|record| record.l2);
+    while driver.awaiting_promotion.is_none() {
+        driver.step().await.unwrap();
+    }
+    driver.publish_status();
+    let RollupStatus {
+        local_safe_l2,
+        safe_l2,
+        ..
+    } = handle.status();
+    assert_eq!(local_safe_l2.unwrap().id.number, 1);
+    assert_eq!(safe_l2.map(|safe| safe.id), recorded());
+    assert_eq!(safe_l2.unwrap().id.number, 0);
+    driver.promote().await.unwrap();
+    driver.publish_status();
+    let status = handle.status();
+    assert_eq!(status.safe_l2, local_safe_l2);
+    assert_eq!(local_safe_l2.map(|safe| safe.id), recorded());
+}

@@ -1,0 +1,194 @@
+//! JSON-RPC calls as metrics under op-node's names: those that the node makes, and those that it
+//! answers. Names of methods and errors from outside become labels only if this build knows them:
+//! another party must not decide how many time series there are.
+
+use metrics::{counter, histogram};
+use std::time::{Duration, Instant};
+
+/// Label of a method or an error that this build does not know (op-service).
+const UNKNOWN: &str = "<unknown>";
+
+/// Error codes that are labels: JSON-RPC's, EIP-1474's, those of the Engine API, and 3 (reverted).
+const CODES: [std::ops::RangeInclusive<i64>; 5] = [
+    3..=3,
+    429..=429,
+    -32_020..=-32_000,
+    -32_700..=-32_600,
+    -38_010..=-38_001,
+];
+
+/// The outcome of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallOutcome {
+    /// Bytes of the result.
+    Result(usize),
+    /// Code of a JSON-RPC error.
+    Refused(i64),
+    /// HTTP status that is no success.
+    Status(u16),
+    /// No answer, or none that can be read.
+    Failed,
+}
+
+impl CallOutcome {
+    fn label(self) -> String {
+        match self {
+            Self::Result(_) => "<nil>".into(),
+            Self::Refused(code) if CODES.iter().any(|known| known.contains(&code)) => {
+                format!("rpc_{code}")
+            }
+            Self::Status(status @ 100..=599) => format!("http_{status}"),
+            _ => UNKNOWN.into(),
+        }
+    }
+}
+
+/// The calls to one kind of endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RpcClientMetrics {
+    rpc: &'static str,
+}
+
+impl RpcClientMetrics {
+    /// Calls to L1.
+    pub const L1: Self = Self { rpc: "l1" };
+    /// Calls to the execution client.
+    pub const ENGINE: Self = Self { rpc: "engine-api" };
+
+    /// A call is sent. `params` in bytes.
+    pub fn on_call(self, method: &'static str, params: usize) {
+        let labels = [("rpc", self.rpc), ("method", method)];
+        counter!("op_node_default_rpc_client_requests_total", &labels).increment(1);
+        counter!("op_node_default_rpc_client_params_size_total", &labels).increment(params as u64);
+    }
+
+    /// A call has ended, as part of a request that took so long.
+    pub fn on_end(self, method: &'static str, took: Duration, outcome: CallOutcome) {
+        let labels = [("rpc", self.rpc), ("method", method)];
+        histogram!(
+            "op_node_default_rpc_client_request_duration_seconds",
+            &labels
+        )
+        .record(took.as_secs_f64());
+        counter!("op_node_default_rpc_client_responses_total", "rpc" => self.rpc, "method" => method, "error" => outcome.label())
+            .increment(1);
+        if let CallOutcome::Result(size) = outcome {
+            counter!("op_node_default_rpc_client_results_size_total", &labels)
+                .increment(size as u64);
+        }
+    }
+
+    /// An event of a subscription has arrived.
+    pub fn on_notification(self, method: &'static str) {
+        let labels = [("rpc", self.rpc), ("method", method)];
+        counter!(
+            "op_node_default_rpc_client_notifications_received_total",
+            &labels
+        )
+        .increment(1);
+    }
+}
+
+/// The calls that the rollup node's endpoint answers.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RpcServerMetrics;
+
+/// A call that is being answered.
+#[derive(Debug)]
+pub struct ServedCall {
+    method: &'static str,
+    began: Instant,
+}
+
+impl RpcServerMetrics {
+    /// A call has arrived. `method` is `None` for one that is not served; `params` in bytes.
+    pub fn on_call(self, method: Option<&'static str>, params: usize) -> ServedCall {
+        let method = method.unwrap_or(UNKNOWN);
+        let labels = labels_of(method);
+        counter!("op_node_default_rpc_server_requests_total", &labels).increment(1);
+        counter!("op_node_default_rpc_server_params_size_total", &labels).increment(params as u64);
+        ServedCall {
+            method,
+            began: Instant::now(),
+        }
+    }
+}
+
+impl ServedCall {
+    pub fn on_end(self, outcome: CallOutcome) {
+        let labels = labels_of(self.method);
+        histogram!(
+            "op_node_default_rpc_server_request_duration_seconds",
+            &labels
+        )
+        .record(self.began.elapsed().as_secs_f64());
+        counter!("op_node_default_rpc_server_responses_total", "rpc" => "main", "method" => self.method, "error" => outcome.label())
+            .increment(1);
+        if let CallOutcome::Result(size) = outcome {
+            counter!("op_node_default_rpc_server_results_size_total", &labels)
+                .increment(size as u64);
+        }
+    }
+}
+
+/// The labels of a call to the rollup node's endpoint.
+fn labels_of(method: &'static str) -> [(&'static str, &'static str); 2] {
+    [("rpc", "main"), ("method", method)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use metrics_exporter_prometheus::PrometheusBuilder;
+
+    #[test]
+    fn calls_are_counted_by_method_and_outcome() {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        metrics::with_local_recorder(&recorder, || {
+            let took = Duration::from_millis(30);
+            for outcome in [
+                CallOutcome::Result(20),
+                CallOutcome::Refused(-32_601),
+                CallOutcome::Status(503),
+                CallOutcome::Failed,
+            ] {
+                RpcClientMetrics::L1.on_call("eth_chainId", 2);
+                RpcClientMetrics::L1.on_end("eth_chainId", took, outcome);
+            }
+            RpcServerMetrics
+                .on_call(None, 7)
+                .on_end(CallOutcome::Refused(-32_601));
+        });
+        let text = recorder.handle().render();
+        let client = "{rpc=\"l1\",method=\"eth_chainId\"}";
+        let response = |error: &str| {
+            format!(
+                "client_responses_total{{rpc=\"l1\",method=\"eth_chainId\",error=\"{error}\"}} 1"
+            )
+        };
+        for line in [
+            format!("client_requests_total{client} 4"),
+            format!("client_params_size_total{client} 8"),
+            format!("client_results_size_total{client} 20"),
+            response("<nil>"),
+            response("rpc_-32601"),
+            response("http_503"),
+            response("<unknown>"),
+            "server_requests_total{rpc=\"main\",method=\"<unknown>\"} 1".into(),
+            "server_params_size_total{rpc=\"main\",method=\"<unknown>\"} 7".into(),
+        ] {
+            let line = format!("op_node_default_rpc_{line}");
+            assert!(text.lines().any(|found| found == line), "{line}: {text}");
+        }
+    }
+
+    /// An endpoint that invents an error code for each answer makes no time series of its own.
+    #[test]
+    fn error_codes_that_nobody_defines_share_a_label() {
+        for code in [0, 7, -1, -39_000, i64::MIN, i64::MAX] {
+            assert_eq!(CallOutcome::Refused(code).label(), UNKNOWN);
+        }
+        assert_eq!(CallOutcome::Refused(-38_005).label(), "rpc_-38005");
+        assert_eq!(CallOutcome::Status(999).label(), UNKNOWN);
+    }
+}
