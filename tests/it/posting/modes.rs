@@ -9,7 +9,7 @@ use super::{
     chain::MadeChain,
     inbox::{InboxReader, PostedChannel, PostedTx, assert_each_block_once},
     process::{BATCHER, BatcherLinks, BatcherProcess},
-    relay::RpcRelay,
+    relay::{DEAR, RpcRelay},
 };
 use crate::{
     campaign::size,
@@ -27,8 +27,6 @@ use std::{
 
 /// Longest time of a mode.
 const PATIENCE: Duration = Duration::from_secs(900);
-/// Blob base fee at which calldata is cheaper, wei.
-const DEAR: u64 = 200_000_000_000;
 
 /// A way to post the chain.
 struct PostingMode {
