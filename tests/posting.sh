@@ -4,7 +4,10 @@
 # STARLING_SEED chooses the same kills again. The channels are then read by another implementation. Takes about two hours on two cores.
 set -eu
 cd "$(dirname "$0")/.."
-STARLING_POSTING_FRAMES="${STARLING_POSTING_FRAMES:-$(mktemp -d)}"
+if [ -z "${STARLING_POSTING_FRAMES:-}" ]; then
+    STARLING_POSTING_FRAMES="$(mktemp -d)"
+    trap 'rm -rf "$STARLING_POSTING_FRAMES"' EXIT
+fi
 STARLING_POSTING_BLOCKS="${STARLING_POSTING_BLOCKS:-2000}" STARLING_POSTING_MODES="${STARLING_POSTING_MODES:-all}"
 STARLING_POSTING_KILLS="${STARLING_POSTING_KILLS:-100}" STARLING_POSTING_REORGS="${STARLING_POSTING_REORGS:-64}"
 STARLING_POSTING_BACKLOG="${STARLING_POSTING_BACKLOG:-30}"
@@ -12,4 +15,4 @@ export STARLING_POSTING_FRAMES STARLING_POSTING_BLOCKS STARLING_POSTING_MODES ST
 export STARLING_POSTING_BACKLOG
 cargo test --release --package starling --test it -- --nocapture --test-threads 1 posting::
 cd crosscheck
-exec cargo test posted:: -- --nocapture
+cargo test posted:: -- --nocapture

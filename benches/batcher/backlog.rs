@@ -19,8 +19,8 @@ const PATIENCE: Duration = Duration::from_secs(1800);
 const TAIL: usize = 1;
 
 pub fn run() -> bool {
-    let blocks = size("STARLING_BENCH_BLOCKS", 2_000) as u64;
-    let transfers = size("STARLING_BENCH_TRANSFERS", 200);
+    let blocks = size("STARLING_BENCH_BACKLOG_BLOCKS", 2_000) as u64;
+    let transfers = size("STARLING_BENCH_BACKLOG_TRANSFERS", 200);
     let begun = Instant::now();
     let backlog = Backlog::new(blocks, transfers);
     println!("  made in {:.0?}", begun.elapsed());

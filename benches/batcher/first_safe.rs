@@ -14,7 +14,7 @@ const L1_BLOCK_TIME: u64 = 6;
 const BAR: Duration = Duration::from_secs(2 * L1_BLOCK_TIME + 3);
 
 pub fn run() -> bool {
-    let rounds = size("STARLING_BENCH_ROUNDS", 3);
+    let rounds = size("STARLING_BENCH_NETWORKS", 3);
     let times = (0..rounds).map(|_| {
         let net = Devnet::start_whole(&[]);
         let begun = Instant::now();

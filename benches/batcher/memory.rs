@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 const BAR: f64 = 256.0;
 
 pub fn run() -> bool {
-    let blocks = size("STARLING_BENCH_BLOCKS", 50_000) as u64;
-    let transfers = size("STARLING_BENCH_TRANSFERS", 100);
-    let time = Duration::from_secs(size("STARLING_BENCH_SECONDS", 120) as u64);
+    let blocks = size("STARLING_BENCH_MEMORY_BLOCKS", 50_000) as u64;
+    let transfers = size("STARLING_BENCH_MEMORY_TRANSFERS", 100);
+    let time = Duration::from_secs(size("STARLING_BENCH_MEMORY_SECONDS", 45) as u64);
     let begun = Instant::now();
     let backlog = Backlog::new(blocks, transfers);
     println!("  made in {:.0?}", begun.elapsed());

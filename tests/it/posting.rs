@@ -8,7 +8,7 @@ mod kills;
 pub mod load;
 mod modes;
 pub mod process;
-mod relay;
+pub mod relay;
 mod reorgs;
 mod stops;
 mod throttling;

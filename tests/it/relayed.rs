@@ -12,10 +12,15 @@ mod stop;
 
 use crate::{
     batcher::{PATIENCE, becomes_safe, network, rollup_rpc},
-    net::{Devnet, head},
+    net::{Devnet, Running, free_port, head, starling},
     posting::process::{BATCHER, BatcherLinks, BatcherProcess},
 };
 use relay::{Relay, RelayFault};
+use starling::devnet::genesis::OUTPUT_ORACLE;
+use std::{path::PathBuf, process::Stdio};
+
+/// The account that the network's proposer has.
+const PROPOSER: usize = 8;
 
 /// A network whose batcher sees it through relays.
 struct RelayedNetwork {
@@ -56,6 +61,33 @@ impl RelayedNetwork {
         ];
         let options = [&usual[..], options].concat();
         BatcherProcess::start(&self.setting(), "batcher", &options)
+    }
+
+    /// A proposer of outputs, which sees L1 through the relay; and its log.
+    fn proposer(&self, name: &str, key: &str, options: &[String]) -> (Running, PathBuf) {
+        let log = self.net.dir.join(format!("{name}.log"));
+        let out = std::fs::File::create(&log).expect("a log file");
+        let child = starling()
+            .arg("proposer")
+            .arg(format!("--l1-eth-rpc={}", self.l1.url))
+            .arg(format!("--rollup-rpc={}", rollup_rpc(&self.net)))
+            .arg(format!("--l2oo-address={OUTPUT_ORACLE}"))
+            .arg(format!("--private-key={key}"))
+            .args([
+                "--allow-non-finalized",
+                "--poll-interval=250ms",
+                "--num-confirmations=1",
+                "--txmgr.receipt-query-interval=250ms",
+                "--rpc.addr=127.0.0.1",
+            ])
+            .arg(format!("--rpc.port={}", free_port()))
+            .args(options)
+            .stdin(Stdio::null())
+            .stdout(out.try_clone().expect("a log file"))
+            .stderr(out)
+            .spawn();
+        let child = child.expect("a proposer");
+        (Running { child }, log)
     }
 
     /// Number of the sequencer's newest block.

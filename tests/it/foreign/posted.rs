@@ -12,14 +12,15 @@ use crate::{
     batcher::{LARGE, becomes_safe, network, posted, rollup_rpc, safe},
     net::{Devnet, ask, call, free_port, head, same_blocks, wait},
     posting::{
-        load::load,
+        load::{LoadThread, load},
         process::{BatcherLinks, BatcherProcess},
+        relay::{DEAR, RpcRelay},
     },
 };
 use alloy_primitives::{Address, U256, hex};
 use serde_json::{Value, json};
 use starling::devnet::{accounts, genesis::OUTPUT_ORACLE};
-use std::fs;
+use std::{fs, time::Duration};
 
 /// Modes of the batcher, and the blobs of a transaction in each: none, or the most that one has.
 const MODES: [(&[&str], usize); 4] = [
@@ -82,8 +83,37 @@ fn post_in_every_mode(net: &Devnet) -> u64 {
     safe(net)
 }
 
-#[test]
-fn op_node_over_op_geth_derives_what_our_batcher_posts_in_every_mode() {
+/// Blob fees such that data go to calldata, to blobs, and to calldata again; the newest safe block
+/// then.
+fn post_while_prices_flip(net: &Devnet) -> u64 {
+    let relay = RpcRelay::start(&net.l1().http);
+    let links = BatcherLinks {
+        l1: relay.url.clone(),
+        ..BatcherLinks::of(net)
+    };
+    let _load = LoadThread::start(net, 1, LARGE / 4, Duration::from_millis(300));
+    let flips = [(DEAR, 2), (0, 3), (DEAR, 2)];
+    relay.show_blob_fee(DEAR);
+    let options = ["--data-availability-type=auto", "--max-channel-duration=2"];
+    let batcher = BatcherProcess::start(&links, "batcher", &options);
+    for (fee, ty) in flips {
+        relay.show_blob_fee(fee);
+        let before = posted(net).len();
+        wait(&format!("a transaction of type {ty}"), PATIENCE, || {
+            let newest = posted(net).split_off(before);
+            newest.iter().any(|(posted, _)| *posted == ty).then_some(())
+        });
+    }
+    becomes_safe(net, head(&net.sequencer().http).expect("a head"));
+    batcher.stop();
+    let mut types: Vec<u64> = posted(net).into_iter().map(|(ty, _)| ty).collect();
+    types.dedup();
+    assert_eq!(types, flips.map(|(_, ty)| ty));
+    safe(net)
+}
+
+/// Has op-node over op-geth derive from L1 alone what is posted on a network of ours.
+fn op_node_derives(post: fn(&Devnet) -> u64) {
     let Some([op_node_program, op_geth_program]) = programs([NODE, GETH]) else {
         return;
     };
@@ -101,7 +131,7 @@ fn op_node_over_op_geth_derives_what_our_batcher_posts_in_every_mode() {
         "--p2p.disable".into(),
     ];
     let mut theirs = bare_op_node(&net.dir, &op_node_program, "op-node", &geth, &options);
-    let last = post_in_every_mode(&net);
+    let last = post(&net);
     wait("op-node to derive the blocks", PATIENCE, || {
         theirs.check();
         let status = call(&theirs.url, "optimism_syncStatus", json!([])).ok()?;
@@ -109,6 +139,16 @@ fn op_node_over_op_geth_derives_what_our_batcher_posts_in_every_mode() {
     });
     same_blocks(&net.sequencer().http, &geth.url, last);
     assert_eq!(output(&theirs.url, last), output(&rollup_rpc(&net), last));
+}
+
+#[test]
+fn op_node_over_op_geth_derives_what_our_batcher_posts_in_every_mode() {
+    op_node_derives(post_in_every_mode);
+}
+
+#[test]
+fn op_node_over_op_geth_derives_what_our_batcher_posts_while_prices_flip_both_ways() {
+    op_node_derives(post_while_prices_flip);
 }
 
 /// The output root of a block, as a rollup node has it.

@@ -9,14 +9,14 @@ use super::{
     chain::MadeChain,
     inbox::{InboxReader, PostedChannel, PostedTx, assert_each_block_once},
     process::{BATCHER, BatcherLinks, BatcherProcess},
-    relay::RpcRelay,
+    relay::{DEAR, RpcRelay},
 };
 use crate::{
     campaign::size,
     derive::verifier::Verifier,
     derive_actions::{beacon::StandInBeacon, world::account},
     l1_blobs::L1,
-    net::{RunningGroup, call, client, free_port, wait},
+    net::{RunningGroup, call, client, free_port, head, wait},
 };
 use serde_json::json;
 use std::{
@@ -27,8 +27,6 @@ use std::{
 
 /// Longest time of a mode.
 const PATIENCE: Duration = Duration::from_secs(900);
-/// Blob base fee at which calldata is cheaper, wei.
-const DEAR: u64 = 200_000_000_000;
 
 /// A way to post the chain.
 struct PostingMode {
@@ -172,11 +170,12 @@ fn is_all_safe(node: &mut Verifier, last: u64) {
     });
 }
 
-/// Shows blob fees such that data go to calldata, to blobs, and to calldata again.
-fn flip_twice(relay: &RpcRelay, inbox: &InboxReader) {
+/// Shows blob fees such that data go to calldata, to blobs, and to calldata again. Posts are in L1
+/// blocks from `from` on.
+fn flip_twice(relay: &RpcRelay, inbox: &InboxReader, from: u64) {
     let posts = |kind: u64| {
         wait(&format!("a transaction of type {kind}"), PATIENCE, || {
-            let posted = inbox.transactions(0);
+            let posted = inbox.transactions(from);
             posted.iter().any(|tx| tx.kind == kind).then_some(())
         });
     };
@@ -245,6 +244,8 @@ fn post(chain: &MadeChain, l1: &PostingL1, mode: &PostingMode, label: &str) {
         (head == last).then_some(())
     });
     let inbox = l1.inbox(chain);
+    // Earlier blocks have no batches, and an L1 on a fork asks its upstream for each.
+    let from = head(&l1.url).expect("a head");
     let relay = RpcRelay::start(&l1.url);
     relay.show_blob_fee(if mode.name.starts_with("auto") {
         DEAR
@@ -262,7 +263,7 @@ fn post(chain: &MadeChain, l1: &PostingL1, mode: &PostingMode, label: &str) {
     options.push("--max-channel-duration=5");
     let batcher = BatcherProcess::start(&links, "batcher", &options);
     if mode.name.starts_with("auto") {
-        flip_twice(&relay, &inbox);
+        flip_twice(&relay, &inbox, from);
     }
     is_all_safe(&mut holder, last);
     let posting = started.elapsed();
@@ -271,7 +272,7 @@ fn post(chain: &MadeChain, l1: &PostingL1, mode: &PostingMode, label: &str) {
     for block in &chain.blocks[1..] {
         assert_eq!(fresh.hash_at(block.number()), json!(block.hash));
     }
-    let posted = inbox.transactions(0);
+    let posted = inbox.transactions(from);
     let channels = inbox.channels(&posted);
     has_kinds(mode.name, &posted);
     holds_the_chain(chain, &channels);

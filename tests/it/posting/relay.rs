@@ -11,6 +11,9 @@ use std::{
     },
 };
 
+/// Blob base fee at which calldata is cheaper, wei.
+pub const DEAR: u64 = 200_000_000_000;
+
 /// Orders that the server's threads follow.
 #[derive(Default)]
 struct RelayOrders {

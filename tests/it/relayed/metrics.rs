@@ -2,13 +2,11 @@
 //! op-service, with its type and labels, and our own.
 
 use super::*;
-use crate::net::{Running, free_port, starling, wait};
-use starling::devnet::genesis::OUTPUT_ORACLE;
+use crate::net::wait;
 use std::{
     collections::BTreeMap,
     io::{Read, Write},
     net::TcpStream,
-    process::Stdio,
 };
 
 /// Name without its prefix, type, label and its values.
@@ -230,32 +228,13 @@ fn a_running_batcher_and_a_running_proposer_have_every_metric() {
 
 fn has_proposer_metrics(world: &RelayedNetwork) {
     let port = free_port();
-    let child = starling()
-        .arg("proposer")
-        .arg(format!("--l1-eth-rpc={}", world.net.l1().http))
-        .arg(format!("--rollup-rpc={}", rollup_rpc(&world.net)))
-        .arg(format!("--l2oo-address={OUTPUT_ORACLE}"))
-        .arg(format!("--private-key={}", world.net.accounts[8].key_hex()))
-        .args([
-            "--allow-non-finalized",
-            "--poll-interval=250ms",
-            "--num-confirmations=1",
-        ])
-        .args([
-            "--rpc.addr=127.0.0.1",
-            "--metrics.enabled",
-            "--metrics.addr=127.0.0.1",
-        ])
-        .arg(format!("--rpc.port={}", free_port()))
-        .arg(format!("--metrics.port={port}"))
-        .arg("--txmgr.receipt-query-interval=250ms")
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn();
-    let _proposer = Running {
-        child: child.expect("a proposer"),
-    };
+    let options = [
+        "--metrics.enabled".to_owned(),
+        "--metrics.addr=127.0.0.1".into(),
+        format!("--metrics.port={port}"),
+    ];
+    let key = world.net.accounts[PROPOSER].key_hex();
+    let _proposer = world.proposer("proposer", &key, &options);
     let scraped = wait("a proposal in the metrics", PATIENCE, || {
         let proposed = "op_proposer_default_proposed_sequence_number";
         Scraped::of(port).filter(|scraped| scraped.get(proposed) > 0.0)

@@ -3,8 +3,11 @@
 use super::*;
 use crate::{
     batcher::{FreshReplica, safe},
-    net::wait,
+    net::{ask, number, wait},
+    posting::process::read_log,
 };
+use serde_json::{Value, json};
+use std::{path::Path, time::Duration};
 
 #[test]
 fn a_key_that_is_not_the_batchers_and_an_empty_account_are_a_sentence_each_at_start() {
@@ -26,6 +29,36 @@ fn a_key_that_is_not_the_batchers_and_an_empty_account_are_a_sentence_each_at_st
     assert_eq!((unfunded.count(not_batcher), unfunded.count(empty)), (1, 1));
     assert_eq!((right.count(not_batcher), right.count(empty)), (0, 0));
     has_each_warning_once(&unfunded.log());
+}
+
+#[test]
+fn a_key_that_is_not_the_proposers_and_an_empty_account_are_a_sentence_each_at_start() {
+    let world = RelayedNetwork::start();
+    let not_proposer = "is not the proposer of this contract, which is";
+    let empty = "has no ether on L1, so nothing can be proposed";
+    let count = |log: &Path, text: &str| read_log(log).matches(text).count();
+    let says = |log: &Path, text: &str| {
+        wait(&format!("the log to say {text:?}"), PATIENCE, || {
+            (count(log, text) > 0).then_some(())
+        });
+    };
+    let account = &world.net.accounts[2];
+    let (_other, other) = world.proposer("other", &account.key_hex(), &[]);
+    says(&other, not_proposer);
+    let nothing = |balance: &mut Value| *balance = json!("0x0");
+    world
+        .l1
+        .always("eth_getBalance", RelayFault::Change(nothing));
+    let key = world.net.accounts[PROPOSER].key_hex();
+    let (_poor, poor) = world.proposer("poor", &key, &[]);
+    says(&poor, empty);
+    // Some polls more.
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!((count(&other, not_proposer), count(&other, empty)), (1, 0));
+    assert_eq!((count(&poor, not_proposer), count(&poor, empty)), (0, 1));
+    let params = json!([account.address, "pending"]);
+    let sent = ask(&world.net.l1().http, "eth_getTransactionCount", params);
+    assert_eq!(number(&sent), 0);
 }
 
 #[test]

@@ -144,6 +144,26 @@ fn endpoints_that_disagree_by_some_blocks_do_no_harm() {
     }
 }
 
+/// A balancer asks one endpoint for the nonce, and one that is behind for the receipts.
+#[test]
+fn a_nonce_without_a_receipt_is_no_second_process_before_it_is_deep_enough() {
+    for behind in 1..=2 {
+        let mut world = World::new(settings());
+        world.receipts_behind = behind;
+        for _ in 0..10 {
+            calldata(&mut world, 2);
+            world.run(2);
+            world.mine();
+            world.run(2);
+        }
+        world.mine_blocks(6);
+        assert_eq!(world.stopped, None, "{behind}");
+        assert_eq!((world.done.len(), world.failed.len()), (20, 0));
+        let done: Vec<u64> = world.done.keys().copied().collect();
+        assert_eq!(world.chain_data(), done, "{behind}: in order, none twice");
+    }
+}
+
 #[test]
 fn an_l1_that_is_away_for_an_hour_costs_no_transaction_in_its_pool_and_no_busy_waiting() {
     let mut world = World::new(settings());

@@ -51,6 +51,8 @@ pub struct World {
     pub blob_base_fee: u128,
     /// Newest blocks that the endpoint lacks which answers now: another one has them.
     pub behind: usize,
+    /// Further blocks whose receipts it lacks: a balancer has another endpoint answer for them.
+    pub receipts_behind: usize,
     /// Blocks take nothing from the pool.
     pub stuck: bool,
     pub reachable: bool,
@@ -78,6 +80,7 @@ impl World {
             base_fee: 1_000_000_000,
             blob_base_fee: 1,
             behind: 0,
+            receipts_behind: 0,
             stuck: false,
             reachable: true,
             loses_answers: false,
@@ -335,7 +338,9 @@ impl World {
     }
 
     fn mined(&self, hash: B256) -> Option<MinedTx> {
-        let numbered = (0u64..).zip(self.view());
+        let view = self.view();
+        let known = view.len().saturating_sub(self.receipts_behind);
+        let numbered = (0u64..).zip(&view[..known]);
         let has = |block: &[SimTx]| block.iter().any(|tx| tx.hash == hash);
         let (block, _) = numbered.into_iter().find(|(_, block)| has(block))?;
         Some(MinedTx {

@@ -1,19 +1,16 @@
-//! Encoding of channels, on one core: blocks in, frames out.
-//!
-//! Four sections in one run, each beside the bare compressor on the same bytes. *Uncompressed*:
-//! batches alone. *Singular*: kinds and compressions. *Span*: a channel of 1,000 blocks. *Size*:
-//! recorded blocks under each compression, and how much of their blobs full channels fill.
-//!
-//! A line beyond its bar says so, and the bench then ends with an error.
-//!
-//! Sizes: `STARLING_BENCH_BLOCKS` (1000) blocks of a channel, `STARLING_BENCH_ROUNDS` (3), of which
-//! the fastest counts; `STARLING_BENCH_ONLY` names a section: uncompressed, singular, span or size.
+//! Encoding of channels, on one core: blocks in, frames out, each beside the bare compressor on the
+//! same bytes. *Uncompressed*: batches alone. *Singular*: kinds and compressions. *Span*: a channel
+//! of 1,000 blocks. *Size*: recorded blocks under each compression, and how much of their blobs full
+//! channels fill.
 
-#[path = "../tests/encoder/blocks.rs"]
+#[allow(dead_code, reason = "the tests of the encoder use more of it")]
+#[path = "../../proto/tests/encoder/blocks.rs"]
 mod blocks;
-#[path = "../tests/encoder/channels.rs"]
+#[allow(dead_code, reason = "the tests of the encoder use more of it")]
+#[path = "../../proto/tests/encoder/channels.rs"]
 mod channels;
 
+use super::support;
 use blocks::{recorded, transfers};
 use channels::{Encoded, assert_holds, batch_of, encode};
 use flate2::{Compression, write::ZlibEncoder};
@@ -27,7 +24,6 @@ use starling_proto::{
 use std::{
     hint::black_box,
     io::Write,
-    process::ExitCode,
     time::{Duration, Instant},
 };
 
@@ -53,31 +49,15 @@ const SIZE_BAR: f64 = 1.02;
 /// Bar: share of the blobs of full channels.
 const FILL_BAR: f64 = 0.95;
 
-fn main() -> ExitCode {
-    let only = std::env::var("STARLING_BENCH_ONLY").ok();
-    type Section = fn() -> bool;
-    let sections: [(&str, Section); 4] = [
-        ("uncompressed", uncompressed),
-        ("singular", singular),
-        ("span", span),
-        ("size", size),
-    ];
-    let mut held = true;
-    for (name, section) in sections {
-        if only.as_deref().is_none_or(|only| only == name) {
-            held &= section();
-        }
-    }
-    if held {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+pub fn run() -> bool {
+    let parts = [uncompressed, singular, span, size];
+    parts
+        .into_iter()
+        .fold(true, |is_met, part| part() && is_met)
 }
 
 fn number(name: &str, default: u64) -> u64 {
-    let text = std::env::var(name).ok();
-    text.and_then(|text| text.parse().ok()).unwrap_or(default)
+    support::size(name, default as usize) as u64
 }
 
 /// The fastest of some rounds of each, which alternate.
@@ -94,7 +74,7 @@ fn fastest<const N: usize>(mut runs: [&mut dyn FnMut(); N]) -> [f64; N] {
 }
 
 fn verdict(held: bool) -> &'static str {
-    if held { "" } else { "   missed" }
+    if held { "" } else { "   BEYOND ITS BAR" }
 }
 
 fn small_blocks() -> Vec<Payload> {
