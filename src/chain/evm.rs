@@ -36,8 +36,9 @@ pub use refusal::CallRefusal;
 pub use simulated_calls::{CallWithLogs, SimulatedCalls};
 pub use text::revert_text;
 pub use trace::{
-    CallTracerConfig, ChunkSink, Erc7562Config, FlatCallConfig, NamedTracer, PrestateConfig,
-    StructLogConfig, TraceError, TracePlace, TraceWriter, Tracer, TracerConfig,
+    CallFrames, CallTracerConfig, ChunkSink, Erc7562Config, FlatCallConfig, FrameKind, FrameView,
+    NamedTracer, ParityConfig, PrestateConfig, StructLogConfig, TraceError, TracePlace,
+    TraceWriter, Tracer, TracerConfig,
 };
 
 use crate::chain::{

@@ -147,6 +147,7 @@ fn set_bounds(context: &mut RpcContext, config: &RpcOptions) {
         logs: limits.logs,
         ..LogLimits::default()
     };
+    context.bounds.trace_blocks = limits.trace_blocks;
     context.bounds.sync_timeouts = limits.sync_timeouts;
     context.bounds.gas_oracle = config.gas_oracle;
     context.conditional_gate = config
@@ -304,6 +305,7 @@ mod tests {
                 websockets,
                 log_query: 1,
                 log_blocks: 1,
+                trace_blocks: 1,
                 logs: 1,
                 sync_timeouts: Default::default(),
             };

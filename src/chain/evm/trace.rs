@@ -1,35 +1,47 @@
-//! Tracers: observers of an EVM that describe a transaction as geth's `debug` namespace does.
+//! Tracers: observers of an EVM that describe a transaction as geth's `debug` namespace and
+//! Parity's `trace` namespace do.
 //!
-//! [`Tracer`] turns revm's callbacks into the events that geth's tracers see: the frames that
-//! begin and end, each instruction with its cost, logs. The tracers behind it ([`native`]) record
-//! them and write JSON. They are bounded: what one transaction's frames and accounts may take, and
+//! [`Tracer`] turns revm's callbacks into the [`events`] that tracers see: the frames that begin
+//! and end, each instruction with its cost, logs. The tracers behind it ([`native`]) record them and
+//! write JSON, or keep the frames for the caller ([`CallFrames`]). They are bounded: what one transaction's frames and accounts may take, and
 //! through [`TraceWriter`] the text. An EVM whose tracer has exceeded a bound is stopped at the next
 //! instruction. Time is bounded by the EVM's [`Deadline`](super::Deadline).
 
 mod arena;
 mod calls;
 mod erc7562;
+mod events;
 mod failure;
 mod flat;
 mod four_byte;
+mod frames;
 mod json_log;
 mod native;
+mod opcode_gas;
+mod parity;
 mod point;
 mod prestate;
+mod state_diff;
 mod struct_log;
+mod vm_trace;
 mod writer;
 
+pub use arena::FrameKind;
 pub use calls::CallTracerConfig;
 pub use erc7562::Erc7562Config;
+pub use events::TracePlace;
+pub(super) use events::{TraceEnd, TraceStart};
 pub use flat::FlatCallConfig;
+pub use frames::{CallFrames, FrameView};
 pub use native::{NamedTracer, TracerConfig};
+pub use parity::ParityConfig;
 pub use prestate::PrestateConfig;
 pub use struct_log::StructLogConfig;
 pub use writer::{ChunkSink, TraceWriter};
 
 use super::{Db, StateError};
-use alloy_primitives::{Address, B256, Bytes, Log, U256};
-use arena::FrameKind;
+use alloy_primitives::{Address, Bytes, Log, U256};
+use events::{Entered, FrameEnd, Left, StepEnd, TracedStep};
 use failure::Failure;
 use native::NativeTracer;
 use point::{LiveState, PointState, SettledState};
@@ -45,14 +57,10 @@ use revm::{
         host::DummyHost,
         instructions::instruction_table,
         interpreter::EthInterpreter,
-        interpreter_types::{InputsTr, Jumps, LoopControl, MemoryTr, ReturnData},
+        interpreter_types::{InputsTr, Jumps, LegacyBytecode, LoopControl, MemoryTr, ReturnData},
     },
-    state::EvmState,
 };
-use std::{cell::Ref, sync::LazyLock};
-
-/// The longest piece of memory that a tracer copies.
-const MOST_MEMORY: usize = 1 << 20;
+use std::sync::LazyLock;
 
 /// Why there is no trace.
 #[derive(Debug, thiserror::Error)]
@@ -70,104 +78,6 @@ pub enum TraceError {
 
 /// Megabytes that one transaction may make a tracer record.
 const MOST_RECORDED_MB: usize = 32;
-
-/// A transaction about to be traced.
-#[derive(Clone, Debug, Default)]
-pub(super) struct TraceStart {
-    pub from: Address,
-    /// `None` creates a contract.
-    pub to: Option<Address>,
-    pub gas_limit: u64,
-    pub coinbase: Address,
-    /// The account that gets the base fee, on OP.
-    pub base_fee_vault: Option<Address>,
-    /// Accounts that have signed authorizations (EIP-7702).
-    pub authorities: Vec<Address>,
-    pub cancun: bool,
-    pub prague: bool,
-}
-
-/// A transaction that has been run.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct TraceEnd {
-    pub gas_limit: u64,
-    pub gas_used: u64,
-}
-
-/// The place of a traced transaction in the chain.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct TracePlace {
-    /// `None` for a simulated call.
-    pub block_hash: Option<B256>,
-    pub block_number: u64,
-    pub tx_hash: Option<B256>,
-    pub tx_index: usize,
-}
-
-/// A frame that begins.
-#[derive(Clone, Debug)]
-struct Entered {
-    pub kind: FrameKind,
-    pub from: Address,
-    pub to: Address,
-    pub input: Bytes,
-    pub gas: u64,
-    pub value: Option<U256>,
-    /// Whether `to` is a precompile.
-    pub precompile: bool,
-}
-
-/// A frame that ends.
-#[derive(Clone, Debug)]
-struct Left<'a> {
-    pub output: &'a Bytes,
-    pub gas_used: u64,
-    pub failure: Option<Failure>,
-}
-
-/// The end of the outermost frame.
-struct FrameEnd {
-    pub output: Bytes,
-    pub failure: Option<Failure>,
-}
-
-/// An instruction that is about to run.
-struct TracedStep<'a> {
-    pub pc: usize,
-    pub op: u8,
-    pub gas: u64,
-    pub depth: usize,
-    /// Gas that the transaction would get back if it ended here.
-    pub refund: u64,
-    /// The account whose state the code works on.
-    pub address: Address,
-    pub stack: &'a [U256],
-    pub memory: Ref<'a, [u8]>,
-    pub return_data: &'a [u8],
-}
-
-impl TracedStep<'_> {
-    /// A copy of memory, with zeros beyond its end; `None` if it is longer than a tracer copies.
-    fn memory_padded(&self, offset: U256, length: U256) -> Option<Vec<u8>> {
-        let length = usize::try_from(length)
-            .ok()
-            .filter(|it| *it <= MOST_MEMORY)?;
-        let mut copy = vec![0; length];
-        if let Ok(offset) = usize::try_from(offset)
-            && let Some(rest) = self.memory.get(offset..)
-        {
-            let there = rest.len().min(length);
-            copy[..there].copy_from_slice(&rest[..there]);
-        }
-        Some(copy)
-    }
-}
-
-/// An instruction that has run.
-struct StepEnd<'a> {
-    pub cost: u64,
-    pub failure: Option<&'a Failure>,
-}
 
 /// A frame that has not ended.
 struct OpenFrame {
@@ -219,6 +129,8 @@ pub struct Tracer {
     out: TraceWriter,
     frames: Vec<OpenFrame>,
     step: CurrentStep,
+    /// The frames of the last transaction, for [`TracerConfig::Frames`].
+    recorded: CallFrames,
     /// The first read of the state that failed.
     failure: Option<StateError>,
     full: bool,
@@ -234,9 +146,21 @@ impl Tracer {
             out,
             frames: Vec::new(),
             step: CurrentStep::default(),
+            recorded: CallFrames::default(),
             failure: None,
             full: false,
         }
+    }
+
+    /// Traces the transactions from now on in another way, into the same text.
+    pub fn set_config(&mut self, config: TracerConfig) {
+        self.steps = config.wants_steps();
+        self.config = config;
+    }
+
+    /// The frames of the last transaction. Only [`TracerConfig::Frames`] keeps them.
+    pub fn take_frames(&mut self) -> CallFrames {
+        std::mem::take(&mut self.recorded)
     }
 
     /// The text around traces.
@@ -262,21 +186,22 @@ impl Tracer {
         self.tracer.begin(start, &mut state, &mut self.out);
     }
 
-    /// Writes the trace of a transaction that has been run and has changed `changed`.
+    /// Writes the trace of a transaction that has been run.
     pub(super) fn end(
         &mut self,
-        end: &TraceEnd,
+        end: &TraceEnd<'_>,
         place: &TracePlace,
         db: &mut Db,
-        changed: &EvmState,
     ) -> Result<(), TraceError> {
         let mut state = SettledState {
             db,
-            changed: Some(changed),
+            changed: Some(end.changed),
             failure: &mut self.failure,
         };
-        let tracer = std::mem::replace(&mut self.tracer, NativeTracer::Noop);
-        tracer.finish(end, place, &mut state, &mut self.out);
+        match std::mem::replace(&mut self.tracer, NativeTracer::Noop) {
+            NativeTracer::Frames(frames) => self.recorded = frames.finish(),
+            tracer => tracer.finish(end, place, &mut state, &mut self.out),
+        }
         self.stopped().map_or(Ok(()), Err)
     }
 
@@ -346,9 +271,10 @@ impl Tracer {
             address: from,
             stack: interpreter.stack.data(),
             memory: interpreter.memory.slice(0..size),
+            code: interpreter.bytecode.bytecode_slice(),
             return_data: interpreter.return_data.buffer(),
         };
-        self.tracer.step(&step, &mut state);
+        self.tracer.step(&step, &mut state, &mut self.out);
         self.full |= self.tracer.is_full();
     }
 
@@ -394,7 +320,7 @@ impl Tracer {
         let Some(Inheritance { from, to, value }) = self.step.heir.take() else {
             return;
         };
-        self.tracer.enter(&Entered {
+        let entered = Entered {
             kind: FrameKind::SelfDestruct,
             from,
             to,
@@ -402,7 +328,8 @@ impl Tracer {
             gas: 0,
             value: Some(value),
             precompile: false,
-        });
+        };
+        self.tracer.enter(&entered, &mut self.out);
         let left = Left {
             output: &Bytes::new(),
             gas_used: 0,
@@ -471,7 +398,7 @@ impl Tracer {
             refund: 0,
             failure: None,
         });
-        self.tracer.enter(&entered);
+        self.tracer.enter(&entered, &mut self.out);
         self.full |= self.tracer.is_full();
     }
 

@@ -28,6 +28,8 @@ impl Vm {
         let start = self.trace_start(TraceStart {
             from: tx.signer(),
             to: tx.to(),
+            value: tx.value(),
+            input: tx.input().clone(),
             gas_limit: tx.gas_limit(),
             authorities: authorities
                 .filter_map(|authorization| authorization.recover_authority().ok())
@@ -90,9 +92,10 @@ impl Vm {
         let end = TraceEnd {
             gas_limit: start.gas_limit,
             gas_used,
+            changed,
         };
         match tracer {
-            Some(tracer) => tracer.end(&end, place, self.db(), changed),
+            Some(tracer) => tracer.end(&end, place, self.db()),
             None => Ok(()),
         }
     }

@@ -14,6 +14,7 @@ use crate::{
     },
 };
 use alloy_primitives::{Address, B256, Bytes, U64, keccak256};
+use alloy_rpc_types_engine::ForkchoiceState;
 use futures::{FutureExt, future::BoxFuture};
 use serde::Serialize;
 use std::{collections::BTreeSet, sync::Arc};
@@ -147,6 +148,49 @@ pub fn set_head(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Repl
         let moved = (context.chain.set_head)(hash).await;
         moved.map_err(|error| RpcError::server(error.to_string()))?;
         tracing::warn!(number, %hash, "an operator set the head");
+        reply(())
+    }
+    .boxed()
+}
+
+/// `debug_sync(hash)`: this block becomes the head when its ancestors have been fetched from peers and
+/// executed, as if a rollup node had named it.
+pub fn sync(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> {
+    async move {
+        let target: B256 = args.at_most(1)?.required()?;
+        let view = context.view();
+        let head = view.head();
+        if head.hash == target {
+            return reply(());
+        }
+        if let Some(number) = view.number_of(target)? {
+            let current = head.number;
+            return Err(RpcError::server(format!(
+                "stale sync target, current: {current}, received: {number}"
+            )));
+        }
+        let failed = |error: &dyn std::fmt::Display| RpcError::server(error.to_string());
+        let Some(engine) = context.engine.as_ref().map(|context| &context.engine) else {
+            return Err(RpcError::server(
+                "no sync target can be set here, since this node follows the blocks that its sequencer signs: ask a node of `starling execution`",
+            ));
+        };
+        let known = engine.has_payload(target).await.map_err(|error| failed(&error))?;
+        if !known {
+            return Err(RpcError::server(format!(
+                "sync target is not available, {target:x}: peers are not asked for a block by nothing but its hash, so send it by engine_newPayload first"
+            )));
+        }
+        let state = ForkchoiceState {
+            head_block_hash: target,
+            ..ForkchoiceState::default()
+        };
+        let moved = engine.forkchoice(state, None, 3).await;
+        let (status, _) = moved.map_err(|error| failed(&error))?;
+        if status.is_invalid() {
+            return Err(RpcError::server(format!("the sync target is invalid: {}", status.status)));
+        }
+        tracing::warn!(%target, "an operator set a sync target");
         reply(())
     }
     .boxed()

@@ -2,25 +2,18 @@
 
 use crate::{
     chain::evm::{NamedTracer, Overrides, StructLogConfig, TracerConfig},
-    rpc::params::{Arg, Quantity, kind, unfit},
+    rpc::{
+        params::{Arg, Quantity, kind, unfit},
+        trace_session::TraceOptions,
+    },
 };
 use alloy_rpc_types_eth::{BlockOverrides, state::StateOverride};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
 use std::{collections::BTreeMap, time::Duration};
 
-/// Time of one transaction unless the request says otherwise (geth's).
-const TIMEOUT: Duration = Duration::from_secs(5);
 /// Tracers within tracers.
 const MUX_DEPTH: usize = 4;
-
-/// Options of a tracing method.
-#[derive(Clone, Debug)]
-pub struct TraceOptions {
-    pub tracer: TracerConfig,
-    /// Time of one transaction.
-    pub timeout: Duration,
-}
 
 /// Options of `debug_traceCall`.
 #[derive(Clone, Debug, Default)]
@@ -33,10 +26,7 @@ pub struct TraceCallOptions {
 
 impl Default for TraceOptions {
     fn default() -> Self {
-        Self {
-            tracer: TracerConfig::StructLog(StructLogConfig::default()),
-            timeout: TIMEOUT,
-        }
+        Self::new(TracerConfig::StructLog(StructLogConfig::default()), None)
     }
 }
 
@@ -70,26 +60,21 @@ fn read<T: DeserializeOwned + Default>(json: Option<&RawValue>) -> Result<T, Str
     }
 }
 
-impl TraceOptions {
-    fn new(json: &str, members: &OptionMembers<'_>) -> Result<Self, String> {
-        let tracer = match members.tracer.as_deref() {
-            // The struct logger's options are not in an object of their own.
-            None => TracerConfig::StructLog(
-                serde_json::from_str(json).map_err(|error| error.to_string())?,
-            ),
-            Some(name) => named(name, members.tracer_config, MUX_DEPTH)?,
-        };
-        let timeout = members.timeout.as_deref().map(duration).transpose()?;
-        Ok(Self {
-            tracer,
-            timeout: timeout.unwrap_or(TIMEOUT),
-        })
-    }
+fn trace_options(json: &str, members: &OptionMembers<'_>) -> Result<TraceOptions, String> {
+    let tracer = match members.tracer.as_deref() {
+        // The struct logger's options are not in an object of their own.
+        None => {
+            TracerConfig::StructLog(serde_json::from_str(json).map_err(|error| error.to_string())?)
+        }
+        Some(name) => named(name, members.tracer_config, MUX_DEPTH)?,
+    };
+    let timeout = members.timeout.as_deref().map(duration).transpose()?;
+    Ok(TraceOptions::new(tracer, timeout))
 }
 
 impl Arg for TraceOptions {
     fn from_json(json: &str) -> Result<Self, String> {
-        Self::new(json, &members(json, "tracers.TraceConfig")?)
+        trace_options(json, &members(json, "tracers.TraceConfig")?)
     }
 }
 
@@ -99,7 +84,7 @@ impl Arg for TraceCallOptions {
         let index = members.tx_index.filter(|index| index.get() != "null");
         let index = index.map(|index| Quantity::from_json(index.get()));
         Ok(Self {
-            trace: TraceOptions::new(json, &members)?,
+            trace: trace_options(json, &members)?,
             overrides: Overrides {
                 state: read::<StateOverride>(members.state_overrides)?,
                 block: read::<BlockOverrides>(members.block_overrides)?,

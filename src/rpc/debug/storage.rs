@@ -4,7 +4,6 @@
 //! named by their hashes and say that their names are not known. Each answer has a bounded number
 //! of entries and says where the next one begins.
 
-use super::trace::{by_hash, known_number};
 use crate::{
     chain::{
         changes::StorageChange,
@@ -18,6 +17,7 @@ use crate::{
         error::{Reply, RpcError, reply},
         eth::block_arg::{BlockArg, BlockTag},
         params::{Arg, Args, Count},
+        trace_session::{by_hash, known_number},
     },
 };
 use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, U256, keccak256};
