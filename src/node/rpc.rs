@@ -19,6 +19,7 @@ use crate::{
         engine::{EngineContext, backend::EngineBackend, superchain::Halt},
         eth::send,
     },
+    script_host,
     tasks::Tasks,
     version::VERSION,
 };
@@ -100,6 +101,7 @@ pub(super) async fn serve(
     context.rollup = parts.rollup;
     context.syncing = Some(parts.syncing);
     context.traces = Some(parts.traces);
+    context.scripts = config.js_tracers.then(script_host::processes);
     context.files = Some(node_files(chain, &parts.datadir, tasks.token()));
     context.commit = Some(commit_block(chain));
     context.geth_exact_receipts = config.geth_exact_receipts;

@@ -82,7 +82,7 @@ pub const NAMESPACE: Namespace = Namespace {
         ("debug_setHead", Async(node::set_head)),
         ("debug_sync", Async(node::sync)),
         ("debug_proofsSyncStatus", Read(node::proofs_sync_status)),
-        ("debug_preimage", Quick(node::preimage)),
+        ("debug_preimage", Read(node::preimage)),
         ("debug_dbAncient", Quick(node::no_ancients)),
         ("debug_dbAncients", Quick(node::no_ancients)),
         ("debug_chaindbProperty", Quick(node::no_geth_database)),

@@ -17,6 +17,7 @@ mod opp2p;
 mod ots;
 mod pool;
 mod proofs;
+mod scripts;
 mod send;
 mod simulate;
 mod table;

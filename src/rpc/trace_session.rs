@@ -68,11 +68,12 @@ impl<'a> TraceSession<'a> {
         options: &TraceOptions,
         out: TraceWriter,
     ) -> Self {
+        let tracer = Tracer::new(options.tracer.clone(), out).with_scripts(context.scripts.clone());
         Self {
             context,
             deadline,
             timeout: options.timeout,
-            tracer: Some(Box::new(Tracer::new(options.tracer.clone(), out))),
+            tracer: Some(Box::new(tracer)),
         }
     }
 
@@ -87,10 +88,20 @@ impl<'a> TraceSession<'a> {
         }
     }
 
+    /// The time limit of a transaction that begins now.
+    fn begin(&mut self) -> Result<Deadline, RpcError> {
+        self.deadline.check()?;
+        let deadline = self.deadline.within(self.timeout);
+        if let Some(tracer) = &mut self.tracer {
+            tracer.set_deadline(deadline.clone());
+        }
+        Ok(deadline)
+    }
+
     /// Traces the next transaction.
     pub fn trace(&mut self, replay: &mut Replay) -> Result<(), RpcError> {
-        self.deadline.check()?;
-        replay.set_deadline(self.deadline.within(self.timeout));
+        let deadline = self.begin()?;
+        replay.set_deadline(deadline);
         match replay.trace(&mut self.tracer) {
             Ok(_) => Ok(()),
             Err(error) => Err(self.error(error)),
@@ -248,8 +259,8 @@ impl<'a> TraceSession<'a> {
         input: &CallInput,
         gas_cap: u64,
     ) -> Result<(), RpcError> {
-        self.deadline.check()?;
-        calls.set_deadline(self.deadline.within(self.timeout));
+        let deadline = self.begin()?;
+        calls.set_deadline(deadline);
         let place = TracePlace::default();
         calls
             .trace(input, gas_cap, &mut self.tracer, &place)

@@ -2,7 +2,10 @@
 //! blocks, receipts, logs, proofs, past state, every tracer, raw objects.
 //!
 //! Each answer is equal, or of a kind that `docs/differences.md` explains. A witness, which has no
-//! order, must instead suffice to execute its block.
+//! order, must instead suffice to execute its block. Methods that op-geth does not have are held
+//! against blocks and receipts ([`other_forms`]).
+
+mod other_forms;
 
 use crate::{
     derive::Recording,
@@ -99,7 +102,7 @@ impl ImportedNode {
             .arg(format!("--datadir={}", data.display()))
             .args(["--gcmode=archive", "--http"])
             .arg(format!("--http.port={port}"))
-            .arg("--http.api=eth,net,web3,txpool,debug")
+            .arg("--http.api=eth,net,web3,txpool,debug,trace,ots")
             .arg(format!("--authrpc.port={auth}"))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -296,11 +299,13 @@ fn differing(chain: &str) -> Option<BTreeMap<String, usize>> {
     let spec = genesis::parse(&genesis.expect("a file"))
         .expect("a genesis")
         .spec;
+    other_forms::check(&node.url, number(&head));
     let mut differing = BTreeMap::new();
     for line in text.lines() {
         let request: Value = serde_json::from_str(line).expect("JSON");
         if request["method"] == "debug_executionWitness" {
             check_witness(&node, &spec, &request["params"][0]);
+            other_forms::check_payload(&node, &spec, &request["params"][0]);
         }
         if !equal(&node.url, &request) {
             *differing.entry(kind(&request)).or_default() += 1;

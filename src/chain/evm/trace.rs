@@ -21,6 +21,7 @@ mod opcode_gas;
 mod parity;
 mod point;
 mod prestate;
+pub mod script;
 mod state_diff;
 mod struct_log;
 mod vm_trace;
@@ -36,13 +37,15 @@ pub use frames::{CallFrames, FrameView};
 pub use native::{NamedTracer, TracerConfig};
 pub use parity::ParityConfig;
 pub use prestate::PrestateConfig;
+pub use script::{ScriptConnection, ScriptHost, ScriptSource};
 pub use struct_log::StructLogConfig;
 pub use writer::{ChunkSink, TraceWriter};
 
-use super::{Db, StateError};
+use super::{Db, Deadline, StateError};
 use alloy_primitives::{Address, Bytes, Log, U256};
 use events::{Entered, FrameEnd, Left, StepEnd, TracedStep};
 use failure::Failure;
+pub use failure::op_name as opcode_name;
 use native::NativeTracer;
 use point::{LiveState, PointState, SettledState};
 use revm::{
@@ -52,14 +55,15 @@ use revm::{
     context_interface::{ContextTr, context::ContextError},
     inspector::JournalExt,
     interpreter::{
-        CallInputs, CallOutcome, CallScheme, CreateInputs, CreateOutcome, FrameInput,
-        InstructionResult, Interpreter, InterpreterAction, InterpreterResult,
+        CallInputs, CallScheme, CreateInputs, FrameInput, InstructionResult, Interpreter,
+        InterpreterAction, InterpreterResult,
         host::DummyHost,
         instructions::instruction_table,
         interpreter::EthInterpreter,
         interpreter_types::{InputsTr, Jumps, LegacyBytecode, LoopControl, MemoryTr, ReturnData},
     },
 };
+use script::{ScriptError, ScriptLink};
 use std::sync::LazyLock;
 
 /// Why there is no trace.
@@ -72,8 +76,20 @@ pub enum TraceError {
         "the trace is larger than {0} MB: trace a single transaction, or use options that leave parts out"
     )]
     TooLarge(usize),
+    /// The script that is the tracer failed, or did not run.
+    #[error(transparent)]
+    Script(ScriptError),
     #[error(transparent)]
     State(#[from] StateError),
+}
+
+impl From<ScriptError> for TraceError {
+    fn from(error: ScriptError) -> Self {
+        match error {
+            ScriptError::State(error) => Self::State(error),
+            error => Self::Script(error),
+        }
+    }
 }
 
 /// Megabytes that one transaction may make a tracer record.
@@ -107,6 +123,21 @@ struct Inheritance {
     value: U256,
 }
 
+impl Inheritance {
+    /// A SELFDESTRUCT appears as a frame of its own.
+    fn frame(self) -> Entered {
+        Entered {
+            kind: FrameKind::SelfDestruct,
+            from: self.from,
+            to: self.to,
+            input: Bytes::new(),
+            gas: 0,
+            value: Some(self.value),
+            precompile: false,
+        }
+    }
+}
+
 /// The cost of an instruction that did not run: its fixed part if that exceeds the gas, otherwise at
 /// least all of the gas. geth prints what the instruction would have cost; revm does not say.
 fn unpaid_cost(op: u8, gas: u64, failure: &Failure) -> u64 {
@@ -131,6 +162,8 @@ pub struct Tracer {
     step: CurrentStep,
     /// The frames of the last transaction, for [`TracerConfig::Frames`].
     recorded: CallFrames,
+    /// The host of scripts, unless a tracer has it.
+    scripts: ScriptLink,
     /// The first read of the state that failed.
     failure: Option<StateError>,
     full: bool,
@@ -147,6 +180,7 @@ impl Tracer {
             frames: Vec::new(),
             step: CurrentStep::default(),
             recorded: CallFrames::default(),
+            scripts: ScriptLink::default(),
             failure: None,
             full: false,
         }
@@ -156,6 +190,26 @@ impl Tracer {
     pub fn set_config(&mut self, config: TracerConfig) {
         self.steps = config.wants_steps();
         self.config = config;
+    }
+
+    /// Runs tracers that are scripts by this host.
+    pub fn with_scripts(mut self, host: Option<ScriptHost>) -> Self {
+        self.scripts.host = host;
+        self
+    }
+
+    /// Bounds the time of scripts in the next transaction.
+    pub fn set_deadline(&mut self, deadline: Deadline) {
+        self.recover_scripts();
+        self.scripts.deadline = Some(deadline);
+    }
+
+    /// Takes the host of scripts back from a tracer.
+    fn recover_scripts(&mut self) {
+        if let NativeTracer::Script(tracer) = &mut self.tracer {
+            self.scripts = tracer.take_link();
+            self.tracer = NativeTracer::Noop;
+        }
     }
 
     /// The frames of the last transaction. Only [`TracerConfig::Frames`] keeps them.
@@ -175,6 +229,7 @@ impl Tracer {
 
     /// Begins a transaction, on the state before it.
     pub(super) fn begin(&mut self, start: &TraceStart, db: &mut Db) {
+        self.recover_scripts();
         self.tracer = self.config.tracer();
         self.frames.clear();
         self.step = CurrentStep::default();
@@ -183,7 +238,12 @@ impl Tracer {
             changed: None,
             failure: &mut self.failure,
         };
-        self.tracer.begin(start, &mut state, &mut self.out);
+        match &mut self.tracer {
+            NativeTracer::Script(tracer) => {
+                tracer.begin(std::mem::take(&mut self.scripts), start, &mut state);
+            }
+            tracer => tracer.begin(start, &mut state, &mut self.out),
+        }
     }
 
     /// Writes the trace of a transaction that has been run.
@@ -200,6 +260,14 @@ impl Tracer {
         };
         match std::mem::replace(&mut self.tracer, NativeTracer::Noop) {
             NativeTracer::Frames(frames) => self.recorded = frames.finish(),
+            NativeTracer::Script(mut tracer) => {
+                tracer.finish(end, place, &mut state, &mut self.out);
+                let failure = tracer.take_failure();
+                self.scripts = tracer.take_link();
+                if let Some(failure) = failure {
+                    return Err(failure.into());
+                }
+            }
             tracer => tracer.finish(end, place, &mut state, &mut self.out),
         }
         self.stopped().map_or(Ok(()), Err)
@@ -213,11 +281,17 @@ impl Tracer {
         if self.full {
             return Some(TraceError::TooLarge(MOST_RECORDED_MB));
         }
+        if let NativeTracer::Script(tracer) = &mut self.tracer
+            && let Some(failure) = tracer.take_failure()
+        {
+            return Some(failure.into());
+        }
         self.out.take_failure()
     }
 
     fn must_stop(&self) -> bool {
-        self.full || self.failure.is_some() || self.out.failed()
+        let script = matches!(&self.tracer, NativeTracer::Script(tracer) if tracer.has_failed());
+        self.full || self.failure.is_some() || self.out.failed() || script
     }
 
     pub(super) fn on_step<CTX>(
@@ -281,10 +355,12 @@ impl Tracer {
     pub(super) fn on_step_end<CTX>(
         &mut self,
         interpreter: &mut Interpreter<EthInterpreter>,
-        _: &mut CTX,
-    ) {
+        context: &mut CTX,
+    ) where
+        CTX: ContextTr<Db = Db, Journal: JournalExt>,
+    {
         let mut cost = self.step.gas.saturating_sub(interpreter.gas.remaining());
-        let mut failure = None;
+        let (mut failure, mut destroyed) = (None, false);
         match interpreter.bytecode.action() {
             // geth charges the gas of a new contract's code beside the instruction's cost.
             Some(InterpreterAction::NewFrame(FrameInput::Create(inputs))) => {
@@ -295,18 +371,32 @@ impl Tracer {
                 if let Some(failure) = failure.as_ref().filter(|it| it.before_step) {
                     cost = unpaid_cost(self.step.op, self.step.gas, failure);
                 }
-                if *result == InstructionResult::SelfDestruct {
-                    self.self_destructed();
-                }
+                destroyed = *result == InstructionResult::SelfDestruct;
             }
             _ => {}
         }
+        let mut state = LiveState {
+            context,
+            failure: &mut self.failure,
+        };
         if self.steps {
+            let size = interpreter.memory.size();
             let end = StepEnd {
                 cost,
+                memory: interpreter.memory.slice(0..size),
                 failure: failure.as_ref(),
             };
-            self.tracer.step_end(&end, &mut self.out);
+            self.tracer.step_end(&end, &mut state, &mut self.out);
+        }
+        if destroyed && let Some(inheritance) = self.step.heir.take() {
+            let entered = inheritance.frame();
+            self.tracer.enter(&entered, &mut state, &mut self.out);
+            let left = Left {
+                output: &Bytes::new(),
+                gas_used: 0,
+                failure: None,
+            };
+            self.tracer.leave(left, false, &mut state, &mut self.out);
         }
         if failure.is_some()
             && let Some(frame) = self.frames.last_mut()
@@ -315,35 +405,12 @@ impl Tracer {
         }
     }
 
-    /// A SELFDESTRUCT appears as a frame of its own.
-    fn self_destructed(&mut self) {
-        let Some(Inheritance { from, to, value }) = self.step.heir.take() else {
-            return;
-        };
-        let entered = Entered {
-            kind: FrameKind::SelfDestruct,
-            from,
-            to,
-            input: Bytes::new(),
-            gas: 0,
-            value: Some(value),
-            precompile: false,
-        };
-        self.tracer.enter(&entered, &mut self.out);
-        let left = Left {
-            output: &Bytes::new(),
-            gas_used: 0,
-            failure: None,
-        };
-        self.tracer.leave(left, false, &mut self.out);
-    }
-
     pub(super) fn on_log(&mut self, log: &Log) {
         self.tracer.log(log);
         self.full |= self.tracer.is_full();
     }
 
-    pub(super) fn on_call<CTX>(&mut self, context: &CTX, inputs: &CallInputs)
+    pub(super) fn on_call<CTX>(&mut self, context: &mut CTX, inputs: &CallInputs)
     where
         CTX: ContextTr<Db = Db, Journal: JournalExt>,
     {
@@ -360,7 +427,7 @@ impl Tracer {
         };
         let value = (kind != FrameKind::StaticCall).then(|| inputs.call_value());
         let precompile = context.journal_ref().precompile_addresses().contains(&to);
-        self.enter(Entered {
+        let entered = Entered {
             kind,
             from,
             to,
@@ -368,16 +435,17 @@ impl Tracer {
             gas: inputs.gas_limit,
             value,
             precompile,
-        });
+        };
+        self.enter(&entered, context);
     }
 
-    pub(super) fn on_create<CTX>(&mut self, context: &CTX, inputs: &CreateInputs)
+    pub(super) fn on_create<CTX>(&mut self, context: &mut CTX, inputs: &CreateInputs)
     where
         CTX: ContextTr<Db = Db, Journal: JournalExt>,
     {
         let caller = context.journal_ref().evm_state().get(&inputs.caller());
         let nonce = caller.map_or(0, |account| account.info.nonce);
-        self.enter(Entered {
+        let entered = Entered {
             kind: match inputs.scheme() {
                 CreateScheme::Create2 { .. } => FrameKind::Create2,
                 CreateScheme::Create | CreateScheme::Custom { .. } => FrameKind::Create,
@@ -388,29 +456,33 @@ impl Tracer {
             gas: inputs.gas_limit(),
             value: Some(inputs.value()),
             precompile: false,
-        });
+        };
+        self.enter(&entered, context);
     }
 
-    fn enter(&mut self, entered: Entered) {
+    fn enter<CTX>(&mut self, entered: &Entered, context: &mut CTX)
+    where
+        CTX: ContextTr<Db = Db, Journal: JournalExt>,
+    {
         self.frames.push(OpenFrame {
             gas: entered.gas,
             create: entered.kind.is_create(),
             refund: 0,
             failure: None,
         });
-        self.tracer.enter(&entered, &mut self.out);
+        let mut state = LiveState {
+            context,
+            failure: &mut self.failure,
+        };
+        self.tracer.enter(entered, &mut state, &mut self.out);
         self.full |= self.tracer.is_full();
     }
 
-    pub(super) fn on_call_end<CTX>(&mut self, _: &CTX, _: &CallInputs, outcome: &CallOutcome) {
-        self.leave(&outcome.result);
-    }
-
-    pub(super) fn on_create_end(&mut self, outcome: &CreateOutcome) {
-        self.leave(&outcome.result);
-    }
-
-    fn leave(&mut self, result: &InterpreterResult) {
+    /// Ends a call or a creation.
+    pub(super) fn on_frame_end<CTX>(&mut self, context: &mut CTX, result: &InterpreterResult)
+    where
+        CTX: ContextTr<Db = Db, Journal: JournalExt>,
+    {
         let Some(frame) = self.frames.pop() else {
             return;
         };
@@ -430,7 +502,11 @@ impl Tracer {
             failure,
         };
         let root = self.frames.is_empty();
-        self.tracer.leave(left, root, &mut self.out);
+        let mut state = LiveState {
+            context,
+            failure: &mut self.failure,
+        };
+        self.tracer.leave(left, root, &mut state, &mut self.out);
         self.full |= self.tracer.is_full();
     }
 }

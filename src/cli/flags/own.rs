@@ -44,7 +44,7 @@ pub const SECTIONS: &[Section] = &[
         ],
     },
     Section {
-        title: "Log queries and trace filters",
+        title: "Log queries and traces",
         program: Program::Starling,
         roles: &[Role::Node, Role::Execution],
         flags: &[
@@ -65,6 +65,12 @@ pub const SECTIONS: &[Section] = &[
                 Uint,
                 "100",
                 "Blocks between the first and the last one of trace_filter, as op-reth has it; 0 is no limit",
+            ),
+            flag(
+                "rpc.jstracers",
+                Bool,
+                "true",
+                "Run tracers that are scripts in JavaScript, each in a process with 256 MB of memory. They are served with the debug namespace only",
             ),
         ],
     },

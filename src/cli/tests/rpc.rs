@@ -75,6 +75,8 @@ fn limits_without_options_are_those_of_geth() -> Result<(), CliError> {
     let limits = default_limits();
     assert!(limits.connections >= 10_000 && limits.websockets >= 2_000);
     assert_eq!(config.rpc.limits, limits);
+    assert!(config.rpc.js_tracers);
+    assert!(!node("--rpc.jstracers=false", &[])?.0.rpc.js_tracers);
     assert_eq!(config.rpc.gas_oracle, GasOracle::default());
     Ok(())
 }

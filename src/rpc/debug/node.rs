@@ -47,12 +47,15 @@ pub fn fixed_log(_: &RpcContext, _: Args) -> Reply {
     ))
 }
 
-/// `debug_preimage(hash)`.
-pub fn preimage(_: &RpcContext, args: Args) -> Reply {
-    let _: B256 = args.at_most(1)?.required()?;
-    Err(RpcError::server(
-        "unknown preimage: this node does not keep preimages of hashes",
-    ))
+/// `debug_preimage(hash)`: the address, the slot or the code with this hash.
+pub fn preimage(context: &RpcContext, args: Args) -> Reply {
+    let hash: B256 = args.at_most(1)?.required()?;
+    match context.view().state().names().preimage(&hash)? {
+        Some(bytes) => reply(bytes),
+        None => Err(RpcError::server(
+            "unknown preimage: addresses and slots are kept of the blocks that the node executes with --cache.preimages",
+        )),
+    }
 }
 
 /// `debug_codeByHash(hash, block)`: a contract's code; null if there is none with this hash.

@@ -1,7 +1,7 @@
 //! Options of the tracing methods: the tracer with its own options, time limits, overrides.
 
 use crate::{
-    chain::evm::{NamedTracer, Overrides, StructLogConfig, TracerConfig},
+    chain::evm::{NamedTracer, Overrides, ScriptSource, StructLogConfig, TracerConfig},
     rpc::{
         params::{Arg, Quantity, kind, unfit},
         trace_session::TraceOptions,
@@ -116,12 +116,36 @@ fn named(name: &str, config: Option<&RawValue>, depth: usize) -> Result<TracerCo
             };
             TracerConfig::Mux(parts.into_iter().map(part).collect::<Result<_, _>>()?)
         }
-        other => {
-            return Err(format!(
-                "tracer {:?} not found",
-                crate::rpc::error::cut(other)
-            ));
-        }
+        other => match script(other, config).filter(|_| depth == MUX_DEPTH) {
+            Some(source) => TracerConfig::Script(source),
+            None => {
+                let name = crate::rpc::error::cut(other);
+                return Err(format!("tracer {name:?} not found"));
+            }
+        },
+    })
+}
+
+/// A tracer in JavaScript: one of geth's by its name, or the script itself. `None` for a name that is
+/// not known.
+fn script(name: &str, config: Option<&RawValue>) -> Option<ScriptSource> {
+    let code = match name {
+        "callTracerLegacy" => include_str!("scripts/call.js"),
+        "prestateTracerLegacy" => include_str!("scripts/prestate.js"),
+        "4byteTracerLegacy" => include_str!("scripts/four_byte.js"),
+        "noopTracerLegacy" => include_str!("scripts/noop.js"),
+        "opcountTracer" => include_str!("scripts/opcount.js"),
+        "unigramTracer" => include_str!("scripts/unigram.js"),
+        "bigramTracer" => include_str!("scripts/bigram.js"),
+        "trigramTracer" => include_str!("scripts/trigram.js"),
+        "evmdisTracer" => include_str!("scripts/evmdis.js"),
+        name if name.bytes().all(|byte| byte.is_ascii_alphanumeric()) => return None,
+        code => code,
+    };
+    Some(ScriptSource {
+        name: crate::rpc::error::cut(name).to_owned(),
+        code: code.to_owned(),
+        config: config.map_or("{}", RawValue::get).to_owned(),
     })
 }
 

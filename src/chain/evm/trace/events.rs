@@ -21,11 +21,16 @@ pub(in crate::chain::evm) struct TraceStart {
     pub value: U256,
     pub input: Bytes,
     pub gas_limit: u64,
+    /// Wei per gas above the base fee.
+    pub tip: u128,
+    /// The number of the block.
+    pub block: u64,
     pub coinbase: Address,
     /// The account that gets the base fee, on OP.
     pub base_fee_vault: Option<Address>,
     /// Accounts that have signed authorizations (EIP-7702).
     pub authorities: Vec<Address>,
+    pub precompiles: Vec<Address>,
     pub cancun: bool,
     pub prague: bool,
 }
@@ -113,5 +118,7 @@ impl TracedStep<'_> {
 /// An instruction that has run.
 pub(super) struct StepEnd<'a> {
     pub cost: u64,
+    /// Memory after it.
+    pub memory: Ref<'a, [u8]>,
     pub failure: Option<&'a Failure>,
 }

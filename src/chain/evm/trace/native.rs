@@ -12,6 +12,7 @@ use super::{
     parity::{ParityConfig, ParityTracer},
     point::PointState,
     prestate::{PrestateConfig, PrestateTracer},
+    script::{ScriptSource, ScriptTracer},
     struct_log::{StructLogConfig, StructLogger},
     writer::TraceWriter,
 };
@@ -35,6 +36,7 @@ pub enum TracerConfig {
     Parity(ParityConfig),
     /// Gas by opcode.
     OpcodeGas,
+    Script(ScriptSource),
     /// Several of them at once, by name. The struct logger has no name.
     Mux(Vec<NamedTracer>),
 }
@@ -60,6 +62,9 @@ impl TracerConfig {
             Self::Frames => NativeTracer::Frames(FrameTracer::default()),
             Self::Parity(config) => NativeTracer::Parity(Box::new(ParityTracer::new(*config))),
             Self::OpcodeGas => NativeTracer::OpcodeGas(OpcodeGasTracer::default()),
+            Self::Script(source) => {
+                NativeTracer::Script(Box::new(ScriptTracer::new(source.clone())))
+            }
             Self::Mux(parts) => NativeTracer::Mux(
                 parts
                     .iter()
@@ -79,7 +84,8 @@ impl TracerConfig {
             | Self::JsonLog(_)
             | Self::Prestate(_)
             | Self::Erc7562(_)
-            | Self::OpcodeGas => true,
+            | Self::OpcodeGas
+            | Self::Script(_) => true,
             Self::Call(_) | Self::FlatCall(_) | Self::FourByte | Self::Noop | Self::Frames => false,
             Self::Parity(config) => config.vm_trace,
             Self::Mux(parts) => parts.iter().any(|part| part.config.wants_steps()),
@@ -100,6 +106,8 @@ pub(super) enum NativeTracer {
     Frames(FrameTracer),
     Parity(Box<ParityTracer>),
     OpcodeGas(OpcodeGasTracer),
+    /// Begun and finished by the caller, which has the host of scripts.
+    Script(Box<ScriptTracer>),
     Mux(Vec<MuxPart>),
 }
 
@@ -124,7 +132,8 @@ impl NativeTracer {
             | Self::JsonLog(_)
             | Self::FourByte(_)
             | Self::Noop
-            | Self::OpcodeGas(_) => false,
+            | Self::OpcodeGas(_)
+            | Self::Script(_) => false,
         }
     }
 
@@ -150,11 +159,17 @@ impl NativeTracer {
             | Self::FourByte(_)
             | Self::Noop
             | Self::Erc7562(_)
-            | Self::OpcodeGas(_) => {}
+            | Self::OpcodeGas(_)
+            | Self::Script(_) => {}
         }
     }
 
-    pub(super) fn enter(&mut self, entered: &Entered, out: &mut TraceWriter) {
+    pub(super) fn enter(
+        &mut self,
+        entered: &Entered,
+        state: &mut dyn PointState,
+        out: &mut TraceWriter,
+    ) {
         match self {
             Self::Call(tracer) => tracer.enter(entered.clone()),
             Self::FlatCall(tracer) => tracer.enter(entered.clone()),
@@ -163,16 +178,23 @@ impl NativeTracer {
             Self::Frames(tracer) => tracer.enter(entered.clone()),
             Self::Parity(tracer) => tracer.enter(entered, out),
             Self::OpcodeGas(tracer) => tracer.enter(entered),
+            Self::Script(tracer) => tracer.enter(entered, state),
             Self::Mux(parts) => {
                 for part in parts {
-                    part.tracer.enter(entered, out);
+                    part.tracer.enter(entered, state, out);
                 }
             }
             Self::StructLog(_) | Self::JsonLog(_) | Self::Prestate(_) | Self::Noop => {}
         }
     }
 
-    pub(super) fn leave(&mut self, left: Left<'_>, root: bool, out: &mut TraceWriter) {
+    pub(super) fn leave(
+        &mut self,
+        left: Left<'_>,
+        root: bool,
+        state: &mut dyn PointState,
+        out: &mut TraceWriter,
+    ) {
         match self {
             Self::StructLog(tracer) if root => tracer.leave_root(FrameEnd {
                 output: left.output.clone(),
@@ -184,9 +206,10 @@ impl NativeTracer {
             Self::Erc7562(tracer) => tracer.leave(left),
             Self::Frames(tracer) => tracer.leave(left),
             Self::Parity(tracer) => tracer.leave(left, out),
+            Self::Script(tracer) => tracer.leave(&left, state),
             Self::Mux(parts) => {
                 for part in parts {
-                    part.tracer.leave(left.clone(), root, out);
+                    part.tracer.leave(left.clone(), root, state, out);
                 }
             }
             Self::StructLog(_)
@@ -214,7 +237,8 @@ impl NativeTracer {
             | Self::Noop
             | Self::Frames(_)
             | Self::Parity(_)
-            | Self::OpcodeGas(_) => {}
+            | Self::OpcodeGas(_)
+            | Self::Script(_) => {}
         }
     }
 
@@ -231,6 +255,7 @@ impl NativeTracer {
             Self::Erc7562(tracer) => tracer.step(step, state),
             Self::Parity(tracer) => tracer.step(step, out),
             Self::OpcodeGas(tracer) => tracer.step(step),
+            Self::Script(tracer) => tracer.step(step, state),
             Self::Mux(parts) => {
                 for part in parts {
                     part.tracer.step(step, state, out);
@@ -244,7 +269,12 @@ impl NativeTracer {
         }
     }
 
-    pub(super) fn step_end(&mut self, end: &StepEnd<'_>, out: &mut TraceWriter) {
+    pub(super) fn step_end(
+        &mut self,
+        end: &StepEnd<'_>,
+        state: &mut dyn PointState,
+        out: &mut TraceWriter,
+    ) {
         match self {
             Self::StructLog(tracer) => tracer.step_end(end, out),
             Self::JsonLog(tracer) => tracer.step_end(end, out),
@@ -255,9 +285,10 @@ impl NativeTracer {
             }
             Self::Parity(tracer) => tracer.step_end(end),
             Self::OpcodeGas(tracer) => tracer.step_end(end),
+            Self::Script(tracer) => tracer.step_end(end, state),
             Self::Mux(parts) => {
                 for part in parts {
-                    part.tracer.step_end(end, out);
+                    part.tracer.step_end(end, state, out);
                 }
             }
             Self::Call(_)
@@ -283,8 +314,8 @@ impl NativeTracer {
             Self::FlatCall(tracer) => tracer.finish(end, place, out),
             Self::Prestate(tracer) => tracer.finish(state, out),
             Self::FourByte(tracer) => tracer.finish(out),
-            // Frames are kept by the caller.
-            Self::JsonLog(_) | Self::Frames(_) => {}
+            // Those two are finished by the caller.
+            Self::JsonLog(_) | Self::Frames(_) | Self::Script(_) => {}
             Self::Parity(tracer) => tracer.finish(end, place, state, out),
             Self::OpcodeGas(tracer) => tracer.finish(out),
             Self::Noop => out.raw("{}"),

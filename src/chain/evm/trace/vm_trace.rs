@@ -45,28 +45,17 @@ struct PendingOp {
 
 impl PendingOp {
     fn new(step: &TracedStep<'_>) -> Self {
-        let word = |position: usize| {
-            let index = step.stack.len().checked_sub(position + 1)?;
-            step.stack.get(index).copied()
+        let store = match (step.op, step.stack) {
+            (opcode::SSTORE, [.., value, slot]) => Some((*slot, *value)),
+            _ => None,
         };
-        let memory = written_memory(step.op).and_then(|range| {
-            let length = match range.length {
-                WrittenLength::Bytes(bytes) => bytes,
-                WrittenLength::OnStack(position) => usize::try_from(word(position)?).ok()?,
-            };
-            let offset = usize::try_from(word(range.offset)?).ok()?;
-            (length > 0).then_some((offset, length))
-        });
-        let store = (step.op == opcode::SSTORE)
-            .then(|| word(0).zip(word(1)))
-            .flatten();
         Self {
             pc: step.pc,
             op: step.op,
             gas: step.gas,
             cost: 0,
             failed: false,
-            memory,
+            memory: written_range(step),
             store,
             called: false,
         }
@@ -135,6 +124,21 @@ impl PendingOp {
         out.display(after.map_or(self.gas.saturating_sub(self.cost), |after| after.gas));
         out.raw("}}");
     }
+}
+
+/// Offset and length of the memory that an instruction is about to write.
+pub(super) fn written_range(step: &TracedStep<'_>) -> Option<(usize, usize)> {
+    let word = |position: usize| {
+        let index = step.stack.len().checked_sub(position + 1)?;
+        step.stack.get(index).copied()
+    };
+    let range = written_memory(step.op)?;
+    let length = match range.length {
+        WrittenLength::Bytes(bytes) => bytes,
+        WrittenLength::OnStack(position) => usize::try_from(word(position)?).ok()?,
+    };
+    let offset = usize::try_from(word(range.offset)?).ok()?;
+    (length > 0).then_some((offset, length))
 }
 
 /// Positions on the stack of the memory that an instruction writes.
