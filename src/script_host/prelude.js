@@ -17,6 +17,17 @@
   const opName = take('__op_name');
   const fail = take('__fail');
 
+  // Older scripts use a method that is no part of the language any more.
+  Object.defineProperty(String.prototype, 'substr', {
+    configurable: true,
+    writable: true,
+    value: function (start, length) {
+      const text = String(this);
+      const from = start < 0 ? Math.max(text.length + start, 0) : start;
+      return text.slice(from, length === undefined ? undefined : Math.max(from + length, 0));
+    },
+  });
+
   // Integers of any size, by the methods of the library that geth's scripts know as `bigInt`.
   const BigInteger = function (value) {
     this.value = value;
@@ -158,7 +169,7 @@
   for (let byte = 0; byte < 256; byte += 1) digits.push((byte < 16 ? '0' : '') + byte.toString(16));
   const toBuffer = function (hex) {
     const bytes = new Uint8Array(hex.length / 2);
-    for (let at = 0; at < bytes.length; at += 1) bytes[at] = parseInt(hex.substr(2 * at, 2), 16);
+    for (let at = 0; at < bytes.length; at += 1) bytes[at] = parseInt(hex.slice(2 * at, 2 * at + 2), 16);
     return bytes;
   };
   const fromBuffer = function (value, allowText) {

@@ -6,6 +6,7 @@
 //! against blocks and receipts ([`other_forms`]).
 
 mod other_forms;
+mod scripts;
 
 use crate::{
     derive::Recording,
@@ -53,7 +54,7 @@ struct ExplainedKind {
 }
 
 /// Reasons are in `docs/differences.md`, "Answers that differ from op-geth's".
-const EXPLAINED: [ExplainedKind; 4] = [
+const EXPLAINED: [ExplainedKind; 3] = [
     ExplainedKind {
         kind: "debug_accountRange",
         most: 2,
@@ -66,15 +67,11 @@ const EXPLAINED: [ExplainedKind; 4] = [
         kind: "debug_storageRangeAt",
         most: 36,
     },
-    ExplainedKind {
-        kind: "debug_traceBlockByHash script",
-        most: 21,
-    },
 ];
 
 /// A node that has imported a recorded chain.
 struct ImportedNode {
-    _process: Running,
+    process: Running,
     url: String,
     folder: tempfile::TempDir,
 }
@@ -115,7 +112,7 @@ impl ImportedNode {
             call(&url, "eth_chainId", json!([])).ok()
         });
         Self {
-            _process: process,
+            process,
             url,
             folder,
         }

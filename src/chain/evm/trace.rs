@@ -171,11 +171,10 @@ pub struct Tracer {
 
 impl Tracer {
     pub fn new(config: TracerConfig, out: TraceWriter) -> Self {
-        let tracer = config.tracer();
         Self {
             steps: config.wants_steps(),
             config,
-            tracer,
+            tracer: NativeTracer::Noop,
             out,
             frames: Vec::new(),
             step: CurrentStep::default(),

@@ -211,8 +211,8 @@ impl VmTracer {
             return;
         };
         frame.end_op(Some(step), out);
-        // The EVM runs a STOP where there is no code.
-        if step.code.is_empty() {
+        // The EVM runs a STOP behind the end of the code.
+        if step.pc >= step.code.len() {
             return;
         }
         if !std::mem::replace(&mut frame.begun, true) {

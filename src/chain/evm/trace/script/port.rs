@@ -7,6 +7,8 @@ use std::{fmt, io, os::unix::net::UnixStream, process::Child, sync::Arc, time::D
 
 /// Time between two looks at the clock while a script runs.
 const LOOK: Duration = Duration::from_millis(10);
+/// Messages of a script between two looks at the clock.
+const LOOK_EVERY: u32 = 64;
 
 /// A running script host: a process, unless it is a thread of a test.
 pub struct ScriptConnection {
@@ -63,6 +65,8 @@ pub(super) struct ScriptPort {
     connection: ScriptConnection,
     reader: MessageReader,
     deadline: Option<Deadline>,
+    /// Messages since the last look at the clock.
+    messages: u32,
 }
 
 impl ScriptPort {
@@ -77,6 +81,7 @@ impl ScriptPort {
             connection,
             reader: MessageReader::default(),
             deadline: None,
+            messages: 0,
         })
     }
 
@@ -89,7 +94,13 @@ impl ScriptPort {
         write_message(&mut self.connection.stream, message).map_err(|_| ScriptError::Gone)
     }
 
+    /// The next message. Fails at the deadline, also if the script asks without end.
     pub fn receive(&mut self) -> Result<FromScript, ScriptError> {
+        self.messages += 1;
+        if self.messages >= LOOK_EVERY {
+            self.messages = 0;
+            self.look()?;
+        }
         loop {
             match self.reader.read(&mut self.connection.stream) {
                 Ok(Some(message)) => return Ok(message),
@@ -100,7 +111,7 @@ impl ScriptPort {
                         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
                     ) =>
                 {
-                    self.deadline.as_ref().map_or(Ok(()), Deadline::check)?;
+                    self.look()?;
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
@@ -110,5 +121,9 @@ impl ScriptPort {
                 Err(_) => return Err(ScriptError::Gone),
             }
         }
+    }
+
+    fn look(&self) -> Result<(), StateError> {
+        self.deadline.as_ref().map_or(Ok(()), Deadline::check)
     }
 }
