@@ -13,7 +13,7 @@ use crate::chain::evm::{
     ScriptConnection, ScriptHost,
     script_message::{FromScript, MessageReader, ToScript, write_message},
 };
-use engine::Engine;
+use engine::ScriptEngine;
 use nix::sys::resource::{Resource, setrlimit};
 use std::{
     io,
@@ -97,7 +97,7 @@ fn limit() -> nix::Result<()> {
 /// Serves a tracer until it closes the socket.
 pub fn serve(stream: UnixStream) -> io::Result<()> {
     let mut reader = MessageReader::default();
-    let mut engine = Engine::new(stream.try_clone()?);
+    let mut engine = ScriptEngine::new(stream.try_clone()?);
     let mut stream = stream;
     while let Some(message) = reader.read::<ToScript>(&mut stream)? {
         let answer = engine.handle(&message, &mut reader);

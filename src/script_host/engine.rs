@@ -38,7 +38,7 @@ thread_local! {
 }
 
 /// An engine with at most one script.
-pub(super) struct Engine {
+pub(super) struct ScriptEngine {
     script: Option<LoadedScript>,
 }
 
@@ -70,7 +70,7 @@ fn index(value: usize) -> JsValue {
     number(value as u64)
 }
 
-impl Engine {
+impl ScriptEngine {
     pub fn new(stream: UnixStream) -> Self {
         let link = Link {
             stream,

@@ -9,12 +9,12 @@ use alloy_primitives::{B256, Bytes, U256};
 use std::{os::unix::net::UnixStream, thread};
 
 /// A host on a thread, and what it says.
-struct Host {
+struct HostThread {
     stream: UnixStream,
     reader: MessageReader,
 }
 
-impl Host {
+impl HostThread {
     fn start() -> Self {
         let (stream, theirs) = UnixStream::pair().unwrap();
         thread::spawn(move || serve(theirs));
@@ -44,7 +44,7 @@ impl Host {
 
 #[test]
 fn a_script_asks_while_it_is_told_something() {
-    let mut host = Host::start();
+    let mut host = HostThread::start();
     let code = "{ last: 0, step: function (log) { this.last = log.stack.peek(20); }, fault: function () {}, \
         result: function () { return this.last; } }";
     let hooks = ScriptHooks {
@@ -71,7 +71,7 @@ fn a_script_asks_while_it_is_told_something() {
 
 #[test]
 fn scripts_follow_each_other_without_what_the_first_has_left() {
-    let mut host = Host::start();
+    let mut host = HostThread::start();
     let first = "{ setup: function () { globalThis.left = 1; delete globalThis.toHex; }, result: function () {}, fault: function () {} }";
     assert_eq!(host.load(first), FromScript::Loaded(ScriptHooks::default()));
     let second = "{ result: function () { return [typeof left, typeof toHex, typeof __ask]; }, fault: function () {} }";
@@ -88,7 +88,7 @@ fn scripts_follow_each_other_without_what_the_first_has_left() {
 
 #[test]
 fn what_is_out_of_turn_is_refused() {
-    let mut host = Host::start();
+    let mut host = HostThread::start();
     let answer = host.tell(&ToScript::Answer(Bytes::new()));
     assert!(matches!(answer, FromScript::Failed(_)), "{answer:?}");
     let step = host.tell(&ToScript::Step(ScriptStep::default()));

@@ -34,13 +34,13 @@ fn giver(fails: bool) -> Bytes {
     code.into()
 }
 
-struct Prepared {
+struct OtsChain {
     chain: Chain,
     /// The transaction that gives, and the one that fails.
     hashes: [B256; 2],
 }
 
-fn prepared() -> Prepared {
+fn prepared() -> OtsChain {
     let mut chain = Chain::new(Fork::Isthmus);
     let log = Log::new_unchecked(CONTRACT, vec![], Bytes::from_static(&[1]));
     let transactions = [
@@ -51,12 +51,12 @@ fn prepared() -> Prepared {
     let block = transactions.map(|tx| (tx, vec![log.clone()]));
     chain.add(&block);
     chain.serve(&["ots"]);
-    Prepared { chain, hashes }
+    OtsChain { chain, hashes }
 }
 
 #[tokio::test]
 async fn blocks_come_by_page_without_logs_and_long_inputs() {
-    let Prepared { chain, hashes } = prepared();
+    let OtsChain { chain, hashes } = prepared();
     let page = chain
         .result("ots_getBlockTransactions", json!([1, 0, 2]))
         .await;
@@ -103,7 +103,7 @@ async fn blocks_come_by_page_without_logs_and_long_inputs() {
 
 #[tokio::test]
 async fn transactions_are_run_again() {
-    let Prepared { chain, hashes } = prepared();
+    let OtsChain { chain, hashes } = prepared();
     let [gives, fails] = hashes;
     let calls = chain.result("ots_traceTransaction", json!([gives])).await;
     assert_eq!(calls[0]["type"], "CREATE");
@@ -137,7 +137,7 @@ async fn transactions_are_run_again() {
 
 #[tokio::test]
 async fn accounts_are_looked_up() {
-    let Prepared { chain, .. } = prepared();
+    let OtsChain { chain, .. } = prepared();
     let has_code = async |params: Value| chain.result("ots_hasCode", params).await;
     assert_eq!(has_code(json!([CONTRACT, 1])).await, true);
     assert_eq!(has_code(json!([CONTRACT, chain.head().hash])).await, true);

@@ -50,11 +50,11 @@ struct WaitingStep {
     address: Address,
     /// The bytes of memory that the instruction overwrites, and where they are.
     overwritten: (usize, Vec<u8>),
-    before: Before,
+    before: BeforeStep,
 }
 
 /// The state that the instruction changes, before it.
-enum Before {
+enum BeforeStep {
     Nothing,
     Slot(U256, U256),
     Accounts([(Address, AccountInfo); 2]),
@@ -101,7 +101,7 @@ impl Readable<'_> {
                 let slot = slot.into();
                 let value = match self.waiting {
                     Some(WaitingStep {
-                        before: Before::Slot(key, value),
+                        before: BeforeStep::Slot(key, value),
                         address: own,
                         ..
                     }) if *key == slot && *own == address => *value,
@@ -117,7 +117,7 @@ impl Readable<'_> {
 
     fn info(&mut self, address: Address) -> AccountInfo {
         if let Some(WaitingStep {
-            before: Before::Accounts(accounts),
+            before: BeforeStep::Accounts(accounts),
             ..
         }) = self.waiting
             && let Some((_, info)) = accounts.iter().find(|(known, _)| *known == address)
@@ -248,12 +248,14 @@ impl ScriptTracer {
             (offset, bytes.to_vec())
         });
         let before = match (step.op, step.stack) {
-            (opcode::SSTORE, [.., slot]) => Before::Slot(*slot, state.slot(step.address, *slot)),
+            (opcode::SSTORE, [.., slot]) => {
+                BeforeStep::Slot(*slot, state.slot(step.address, *slot))
+            }
             (opcode::SELFDESTRUCT, [.., word]) => {
                 let addresses = [step.address, address_of(*word)];
-                Before::Accounts(addresses.map(|it| (it, state.account(it))))
+                BeforeStep::Accounts(addresses.map(|it| (it, state.account(it))))
             }
-            _ => Before::Nothing,
+            _ => BeforeStep::Nothing,
         };
         let top = step.stack.iter().rev().take(TOP_WORDS).copied();
         self.waiting = Some(WaitingStep {
