@@ -18,7 +18,7 @@ fn hosts(node: u32) -> usize {
 }
 
 struct HostileScript {
-    /// What its `result` does.
+    /// The statements of its `result`.
     body: &'static str,
     /// A part of the error, or of one of the two errors that it may end with.
     errors: [&'static str; 2],

@@ -73,7 +73,7 @@ pub(super) struct ScriptTracer {
     failure: Option<ScriptError>,
 }
 
-/// What a script may read at a point.
+/// The parts of the EVM that a script may read at a point.
 struct Readable<'a> {
     state: &'a mut dyn PointState,
     memory: &'a [u8],

@@ -19,7 +19,7 @@ pub struct ScriptConnection {
 impl Drop for ScriptConnection {
     fn drop(&mut self) {
         if let Some(process) = &mut self.process {
-            // It may have ended by itself.
+            // The process may have ended by itself.
             let _ = process.kill();
             let _ = process.wait();
         }
@@ -45,7 +45,7 @@ impl fmt::Debug for ScriptHost {
 /// Why a script did not answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ScriptError {
-    /// What the script says of itself.
+    /// The exception or the failure of the script itself.
     #[error("{0}")]
     Script(String),
     #[error("the tracer {0:?} is a script, and scripts are turned off (--rpc.jstracers)")]
