@@ -197,6 +197,7 @@ fn changes(state: &State, leaves: usize, receivers: u64, random: &mut Random) ->
         accounts,
         storages,
         codes: BTreeMap::new(),
+        names: Vec::new(),
     }
 }
 

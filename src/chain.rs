@@ -687,6 +687,11 @@ impl Chain {
         self.settings.keep_states(blocks);
     }
 
+    /// Keeps the addresses and slots behind the keys of the state, of blocks from now on.
+    pub fn keep_names(&self, keep: bool) {
+        self.settings.keep_names(keep);
+    }
+
     /// Sets the bytes of trie history that are kept to prove blocks; zero is unlimited.
     pub fn keep_proofs(&self, bytes: u64) -> Result<(), ChainError> {
         Ok(self.settings.keep_proofs(bytes)?)

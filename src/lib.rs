@@ -61,6 +61,7 @@ pub mod open_files;
 pub mod proposer;
 pub mod rollup;
 pub mod rpc;
+pub mod script_host;
 pub mod secret;
 pub mod tasks;
 pub mod telemetry;

@@ -5,7 +5,7 @@ use anyhow::{Context, bail};
 use starling::{
     chain::{self, genesis},
     cli::{self, CliError, Invocation, config::InitConfig, key::Tool},
-    db, devnet, node, open_files,
+    db, devnet, node, open_files, script_host,
     tasks::StopSignals,
     telemetry::{self, LogConfig, LogFormat},
     transfer,
@@ -21,6 +21,12 @@ const USAGE: u8 = 2;
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
+    if std::env::args_os()
+        .nth(1)
+        .is_some_and(|first| first == script_host::ARGUMENT)
+    {
+        return script_host::run();
+    }
     let argv = std::env::args_os().map(|arg| arg.to_string_lossy().into_owned());
     let parsed = match cli::parse(argv, &|name| std::env::var(name).ok()) {
         Ok(parsed) => parsed,

@@ -4,8 +4,8 @@
 //! those of the local socket, [`running`] starts and stops listeners; [`frame`] is JSON-RPC itself,
 //! [`api`] the table of methods; [`limits`], [`memory`] and [`bounds`] bound connections, bytes and
 //! work; [`context`] holds the parts of the node that methods answer from; [`admin`], [`debug`],
-//! [`eth`], [`health`], [`miner`], [`net`], [`opp2p`], [`optimism`], [`testing`], [`txpool`] and
-//! [`web3`] hold the methods, plain functions of a [`RpcContext`] and parameters. Every request reads one view of the chain; none can reach, or wait for, the executor,
+//! [`eth`], [`health`], [`miner`], [`net`], [`opp2p`], [`optimism`], [`ots`], [`testing`],
+//! [`trace`], [`txpool`] and [`web3`] hold the methods, plain functions of a [`RpcContext`] and parameters. Every request reads one view of the chain; none can reach, or wait for, the executor,
 //! except those that commit or import blocks on an operator's behalf. Framing, texts and shapes are
 //! geth's. [`engine`] alone drives the chain ([`engine_backend`]), on an endpoint of its own whose
 //! clients [`jwt`](crate::jwt) lets in.
@@ -42,6 +42,7 @@ pub mod net;
 pub mod node_files;
 pub mod opp2p;
 pub mod optimism;
+pub mod ots;
 pub mod params;
 mod responder;
 pub mod route;
@@ -51,6 +52,8 @@ pub mod server;
 pub mod server_control;
 mod shares;
 pub mod testing;
+pub mod trace;
+pub mod trace_session;
 pub mod txpool;
 pub mod web3;
 pub mod ws;
@@ -74,7 +77,7 @@ pub use filters::Filters;
 pub use route::TxRoute;
 
 /// Every namespace that `--http.api` and `--ws.api` can name.
-static NAMESPACES: [Namespace; 11] = [
+static NAMESPACES: [Namespace; 13] = [
     admin::NAMESPACE,
     debug::NAMESPACE,
     eth::NAMESPACE,
@@ -83,7 +86,9 @@ static NAMESPACES: [Namespace; 11] = [
     net::NAMESPACE,
     opp2p::NAMESPACE,
     optimism::NAMESPACE,
+    ots::NAMESPACE,
     testing::NAMESPACE,
+    trace::NAMESPACE,
     txpool::NAMESPACE,
     web3::NAMESPACE,
 ];

@@ -96,7 +96,7 @@ impl BlockBuilder {
     ) -> Result<Self, BuildError> {
         let parent = parent.into();
         spec.check_before_lagoon(attributes.payload_attributes.timestamp)?;
-        let header = header(&spec, parent.header(), &attributes)?;
+        let header = header_from(&spec, parent.header(), &attributes)?;
         let execution = BlockExecution::begin(&spec, &header, parent.clone())?;
         let mut builder = Self {
             room: spec.room_for_transactions(header.timestamp),
@@ -276,7 +276,7 @@ fn attribute<T>(
 
 /// The header of a block with these attributes, before execution (specs: exec-engine, extended
 /// payload attributes).
-fn header(
+pub fn header_from(
     spec: &ChainSpec,
     parent: &Header,
     attributes: &OpPayloadAttributes,

@@ -36,12 +36,14 @@ pub use refusal::CallRefusal;
 pub use simulated_calls::{CallWithLogs, SimulatedCalls};
 pub use text::revert_text;
 pub use trace::{
-    CallTracerConfig, ChunkSink, Erc7562Config, FlatCallConfig, NamedTracer, PrestateConfig,
-    StructLogConfig, TraceError, TracePlace, TraceWriter, Tracer, TracerConfig,
+    CallFrames, CallTracerConfig, ChunkSink, Erc7562Config, FlatCallConfig, FrameKind, FrameView,
+    NamedTracer, ParityConfig, PrestateConfig, ScriptConnection, ScriptHost, ScriptSource,
+    StructLogConfig, TraceError, TracePlace, TraceWriter, Tracer, TracerConfig, opcode_name,
+    script::message as script_message,
 };
 
 use crate::chain::{
-    changes::{AccountChange, Changes, StorageChange},
+    changes::{AccountChange, Changes, KeyName, StorageChange},
     rules::ChainSpec,
     transaction::ChainTx,
 };
@@ -570,8 +572,12 @@ fn changes(bundle: BundleState) -> Changes {
                 slot.is_changed()
             }
         });
+        let mut names = Vec::new();
         let slots: Vec<(B256, U256)> = slots
-            .map(|(slot, value)| (keccak256(B256::from(*slot)), value.present_value))
+            .map(|(slot, value)| {
+                names.push(KeyName::Slot(*slot));
+                (keccak256(B256::from(*slot)), value.present_value)
+            })
             .collect();
         let storage = StorageChange {
             wiped,
@@ -581,6 +587,8 @@ fn changes(bundle: BundleState) -> Changes {
         if !changed && !account.is_info_changed() {
             continue;
         }
+        changes.names.push(KeyName::Address(address));
+        changes.names.append(&mut names);
         let (nonce, balance, code_hash) = (info.nonce, info.balance, info.code_hash);
         changes.accounts.insert(
             hash,

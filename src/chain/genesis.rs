@@ -9,7 +9,7 @@ mod fields;
 mod tests;
 
 use crate::chain::{
-    changes::{AccountChange, Changes, StorageChange},
+    changes::{AccountChange, Changes, KeyName, StorageChange},
     rows::Overlay,
     rules::{ChainSpec, Eip1559Constants, ExtraData, INITIAL_BASE_FEE, MESSAGE_PASSER, Rules},
     trie::{self, Update},
@@ -447,11 +447,11 @@ fn state(file: &GenesisFields<'_>) -> Result<(Update, Changes), GenesisError> {
         .ok_or_else(|| file.error("alloc", "is missing"))?
         .entries()?
     {
-        let hash = keccak256(
-            fields::fixed::<20>(&address)
-                .map(Address::from)
-                .map_err(|problem| account.error("", &problem))?,
-        );
+        let address = fields::fixed::<20>(&address)
+            .map(Address::from)
+            .map_err(|problem| account.error("", &problem))?;
+        let hash = keccak256(address);
+        changes.names.push(KeyName::Address(address));
         let code = account.bytes("code")?.unwrap_or_default();
         let code_hash = if code.is_empty() {
             KECCAK256_EMPTY
@@ -479,6 +479,7 @@ fn state(file: &GenesisFields<'_>) -> Result<(Update, Changes), GenesisError> {
                 let key = fields::padded(slot).map_err(|problem| slots.error(slot, &problem))?;
                 let value = slots.word(slot)?;
                 if !value.is_zero() {
+                    changes.names.push(KeyName::Slot(key.into()));
                     storage.slots.insert(keccak256(key), value);
                 }
             }

@@ -7,6 +7,7 @@
 //! any block whose parent is.
 
 use crate::chain::{
+    build::{BuildError, header_from},
     evm::{Deadline, ParentState, RecordedState, StateError, TraceError, TracePlace, Tracer, Vm},
     execute::{BlockExecution, InvalidBlock, TransactError, recover},
     receipt::Receipt,
@@ -17,6 +18,7 @@ use crate::chain::{
 };
 use alloy_consensus::{Header, transaction::Recovered};
 use alloy_primitives::{Address, B256, Bytes, keccak256};
+use op_alloy_rpc_types_engine::OpPayloadAttributes;
 use starling_proto::payload::Payload;
 use std::sync::Arc;
 
@@ -37,6 +39,8 @@ pub enum ReplayError {
     Index { index: usize, count: usize },
     #[error(transparent)]
     Block(#[from] InvalidBlock),
+    #[error(transparent)]
+    Attributes(#[from] BuildError),
     #[error(transparent)]
     Trace(#[from] TraceError),
     #[error(transparent)]
@@ -79,11 +83,7 @@ impl Replay {
         payload: Arc<Payload>,
         deadline: &Deadline,
     ) -> Result<Self, ReplayError> {
-        let mut senders = Vec::with_capacity(payload.transactions.len());
-        for (index, raw) in payload.transactions.iter().enumerate() {
-            deadline.check()?;
-            senders.push(recover(index, raw)?.signer());
-        }
+        let senders = recover_senders(&payload, deadline)?;
         Self::on(spec, view, payload, senders, deadline)
     }
 
@@ -98,6 +98,35 @@ impl Replay {
             .payload(number)?
             .ok_or(ReplayError::UnknownNumber(number))?;
         let senders = view.senders(&payload)?;
+        Self::record(spec, view, payload, senders, deadline)
+    }
+
+    /// A block of these attributes and no other transactions, on a block of `view`, on a state that
+    /// records what is read.
+    pub fn of_attributes(
+        spec: &ChainSpec,
+        view: &Arc<View>,
+        parent: B256,
+        attributes: OpPayloadAttributes,
+        deadline: &Deadline,
+    ) -> Result<RecordedReplay, ReplayError> {
+        let unknown = || ReplayError::UnknownHash(parent);
+        let number = view.number_of(parent)?.ok_or_else(unknown)?;
+        let before = view.header_of(number)?.ok_or_else(unknown)?;
+        let header = header_from(spec, &before, &attributes)?;
+        let transactions = attributes.transactions.unwrap_or_default();
+        let payload = Arc::new(Payload::sealed(header, transactions));
+        let senders = recover_senders(&payload, deadline)?;
+        Self::record(spec, view, payload, senders, deadline)
+    }
+
+    fn record(
+        spec: &ChainSpec,
+        view: &Arc<View>,
+        payload: Arc<Payload>,
+        senders: Vec<Address>,
+        deadline: &Deadline,
+    ) -> Result<RecordedReplay, ReplayError> {
         let recorded = RecordedState::new(state_before(spec, view, &payload)?);
         let parent = ParentState::Recorded(recorded.clone());
         let replay = Self::begin(spec, parent, payload, senders, deadline)?;
@@ -162,6 +191,16 @@ impl Replay {
         self.payload.transactions.get(index).map(keccak256)
     }
 
+    /// The place of the next transaction in the chain.
+    pub fn place(&self) -> TracePlace {
+        TracePlace {
+            block_hash: Some(self.payload.hash),
+            block_number: self.payload.number(),
+            tx_hash: self.tx_hash(self.done),
+            tx_index: self.done,
+        }
+    }
+
     /// The next transaction, decoded.
     fn next(&self) -> Result<NextTransaction, ReplayError> {
         let index = self.done;
@@ -215,12 +254,7 @@ impl Replay {
     /// Executes and traces the next transaction.
     pub fn trace(&mut self, tracer: &mut Option<Box<Tracer>>) -> Result<&Receipt, ReplayError> {
         let NextTransaction { tx, raw } = self.next()?;
-        let place = TracePlace {
-            block_hash: Some(self.payload.hash),
-            block_number: self.payload.number(),
-            tx_hash: Some(tx.tx_hash()),
-            tx_index: self.done,
-        };
+        let place = self.place();
         self.done += 1;
         Ok(self.execution.trace(&tx, &raw, tracer, &place)?)
     }
@@ -244,6 +278,16 @@ impl Replay {
     pub fn into_vm(self) -> Vm {
         self.execution.into_vm()
     }
+}
+
+/// The senders of a block that need not have been executed.
+fn recover_senders(payload: &Payload, deadline: &Deadline) -> Result<Vec<Address>, ReplayError> {
+    let mut senders = Vec::with_capacity(payload.transactions.len());
+    for (index, raw) in payload.transactions.iter().enumerate() {
+        deadline.check()?;
+        senders.push(recover(index, raw)?.signer());
+    }
+    Ok(senders)
 }
 
 /// The state before a block whose parent is in `view`.

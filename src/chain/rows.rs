@@ -11,7 +11,7 @@ pub mod keys;
 
 pub use account::Account;
 
-use crate::chain::receipt::Receipt;
+use crate::chain::{changes::KeyName, receipt::Receipt};
 use alloy_primitives::{Address, B256, Bytes, keccak256};
 use starling_proto::payload::Payload;
 use std::{
@@ -32,6 +32,8 @@ pub struct RowChange {
 pub struct Overlay {
     pub rows: BTreeMap<Bytes, RowChange>,
     pub codes: Vec<(B256, Bytes)>,
+    /// Addresses and slots that the block changes. The store keeps them on request only.
+    pub names: Vec<KeyName>,
 }
 
 /// Bytes that a row of a block takes in memory beside its key and its values, including its entry
@@ -47,11 +49,8 @@ impl Overlay {
             .iter()
             .map(|(key, row)| ROW_OVERHEAD + key.len() + value(&row.before) + value(&row.after))
             .sum();
-        rows + self
-            .codes
-            .iter()
-            .map(|(_, code)| 64 + code.len())
-            .sum::<usize>()
+        let codes = self.codes.iter().map(|(_, code)| 64 + code.len());
+        rows + codes.sum::<usize>() + size_of_val(&self.names[..])
     }
 }
 

@@ -59,7 +59,7 @@ use std::{
     path::PathBuf,
     sync::{
         Arc,
-        atomic::{AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -112,6 +112,8 @@ struct StoreInner {
     /// Version of the row layout on the disk.
     schema: AtomicU32,
     history: History,
+    /// Whether the addresses and slots of blocks are kept.
+    names: AtomicBool,
     /// Bytes that must stay free on the disk.
     floor: u64,
     /// The stored head. Held during every write.
@@ -245,6 +247,12 @@ impl Store {
     /// Sets how many blocks below the head keep readable states; `None` keeps all.
     pub fn keep_states(&self, blocks: Option<u64>) {
         self.0.history.set_window(blocks);
+    }
+
+    /// Keeps the addresses and slots behind the keys of the state, of blocks that are written from now
+    /// on. Those of genesis are always kept.
+    pub fn keep_names(&self, keep: bool) {
+        self.0.names.store(keep, Ordering::Relaxed);
     }
 
     /// Rotates all memtables, so that fjall flushes them and removes old journals: replay at open

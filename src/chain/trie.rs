@@ -128,7 +128,11 @@ fn run(parent: Option<&dyn StateRows>, root: B256, changes: &Changes) -> Result<
     Ok(Update {
         state_root,
         storage_roots,
-        overlay: Overlay { rows, codes },
+        overlay: Overlay {
+            rows,
+            codes,
+            names: changes.names.clone(),
+        },
     })
 }
 

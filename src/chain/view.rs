@@ -17,7 +17,7 @@ mod unwound;
 pub use crate::chain::rows::{Account, ExecutedBlock, Overlay, ReadError, RowChange};
 pub use blocks::Mined;
 pub(crate) use blocks::recover;
-pub use state::{Scan, State};
+pub use state::{KeyNames, Scan, State};
 
 use crate::chain::store::Snapshot;
 use alloy_consensus::Header;

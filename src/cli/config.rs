@@ -166,6 +166,8 @@ pub struct RpcOptions {
     pub tx_pool_admission: bool,
     /// Leave `l1FeeScalar` out from Ecotone on.
     pub geth_exact_receipts: bool,
+    /// Whether a tracer may be a script.
+    pub js_tracers: bool,
     /// The local socket.
     pub ipc: Option<IpcConfig>,
     /// Cost of conditions per second; `None` where conditional transactions are not served.
@@ -421,6 +423,7 @@ impl RpcOptions {
             sequencer_http: values.text("rollup.sequencerhttp")?,
             tx_pool_admission: values.bool("rollup.enabletxpooladmission")?,
             geth_exact_receipts: values.bool("rpc.geth-exact-receipts")?,
+            js_tracers: values.bool("rpc.jstracers")?,
             ipc: IpcConfig::read(values)?,
             conditional_rate: values
                 .bool("rollup.sequencertxconditionalenabled")?

@@ -19,6 +19,7 @@ use crate::{
         engine::{EngineContext, backend::EngineBackend, superchain::Halt},
         eth::send,
     },
+    script_host,
     tasks::Tasks,
     version::VERSION,
 };
@@ -100,6 +101,7 @@ pub(super) async fn serve(
     context.rollup = parts.rollup;
     context.syncing = Some(parts.syncing);
     context.traces = Some(parts.traces);
+    context.scripts = config.js_tracers.then(script_host::processes);
     context.files = Some(node_files(chain, &parts.datadir, tasks.token()));
     context.commit = Some(commit_block(chain));
     context.geth_exact_receipts = config.geth_exact_receipts;
@@ -147,6 +149,7 @@ fn set_bounds(context: &mut RpcContext, config: &RpcOptions) {
         logs: limits.logs,
         ..LogLimits::default()
     };
+    context.bounds.trace_blocks = limits.trace_blocks;
     context.bounds.sync_timeouts = limits.sync_timeouts;
     context.bounds.gas_oracle = config.gas_oracle;
     context.conditional_gate = config
@@ -304,6 +307,7 @@ mod tests {
                 websockets,
                 log_query: 1,
                 log_blocks: 1,
+                trace_blocks: 1,
                 logs: 1,
                 sync_timeouts: Default::default(),
             };

@@ -37,6 +37,9 @@ pub struct Bounds {
     pub trace_timeout: Duration,
     /// Bytes of a trace that is kept in memory.
     pub trace_bytes: usize,
+    /// Most blocks between the first and the last one of `trace_filter`
+    /// (`--rpc.max-trace-filter-blocks`).
+    pub trace_blocks: u64,
     pub sync_timeouts: SyncTimeouts,
     pub gas_oracle: GasOracle,
     pub logs: LogLimits,
@@ -56,6 +59,7 @@ impl Default for Bounds {
             gas_cap: RPC_GAS_CAP,
             trace_timeout: TRACE_TIMEOUT,
             trace_bytes: TRACE_BYTES,
+            trace_blocks: 100,
             sync_timeouts: SyncTimeouts::default(),
             gas_oracle: GasOracle::default(),
             logs: LogLimits::default(),

@@ -13,6 +13,7 @@ use crate::{
     chain::{
         Chain, ChainError, Heads,
         abandoned::Abandoned,
+        evm::ScriptHost,
         heads::{Cursor, Step, StepError},
         pool::{Pool, journal::TxJournal},
         rejected::BadBlock,
@@ -141,6 +142,8 @@ pub struct RpcContext {
     pub geth_exact_receipts: bool,
     /// The folder of files that tracing methods write and read; `None` where there is none.
     pub traces: Option<PathBuf>,
+    /// Runs tracers in JavaScript; `None` where they are turned off (`--rpc.jstracers`).
+    pub scripts: Option<ScriptHost>,
     pub filters: Filters,
     pub blocks: DecodedBlocks,
     pub bounds: Bounds,
@@ -182,6 +185,7 @@ impl RpcContext {
             client_version,
             geth_exact_receipts: false,
             traces: None,
+            scripts: None,
             filters: Filters::default(),
             blocks: DecodedBlocks::default(),
             bounds: Bounds::default(),

@@ -211,6 +211,12 @@ impl EngineBackend {
         blocking(move || chain.payload(hash)).await
     }
 
+    /// Whether there is a payload of this hash, executed or not.
+    pub async fn has_payload(&self, hash: B256) -> Result<bool, ChainError> {
+        let mut memory = self.memory.lock().await;
+        Ok(self.find(&mut memory, hash).await?.is_some())
+    }
+
     /// Moves the heads and, if attributes are given, starts to build a block on the head. `version`
     /// is that of the method called. From the first call on, the rollup node drives. An unknown
     /// head is fetched from the swarm, and becomes the head when it has been executed.

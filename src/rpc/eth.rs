@@ -17,7 +17,7 @@ pub mod receipt;
 pub mod send;
 mod send_conditional;
 mod send_sync;
-mod sender_nonce;
+pub(super) mod sender_nonce;
 pub mod shape;
 pub mod simulate;
 pub mod state;

@@ -95,6 +95,7 @@ pub async fn import(
     let (chain, threads) = super::export::open(options).await?;
     chain.keep_states(history.states);
     chain.keep_proofs(history.proofs)?;
+    chain.keep_names(history.names);
     let mut counts = ImportCounts::default();
     let mut result = Ok(());
     for path in files {

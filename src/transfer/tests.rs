@@ -30,6 +30,7 @@ async fn import_to(dir: &TempDir, files: &[PathBuf]) -> Result<ImportCounts, Imp
     let history = HistoryConfig {
         states: None,
         proofs: 0,
+        names: false,
     };
     import(options_of(dir), history, files, CancellationToken::new()).await
 }
@@ -244,6 +245,7 @@ async fn an_interrupted_import_says_so_and_goes_on() {
     let history = HistoryConfig {
         states: None,
         proofs: 0,
+        names: false,
     };
     let error = import(
         options_of(&target),
@@ -296,6 +298,7 @@ async fn an_import_on_a_full_disk_can_be_interrupted() {
         HistoryConfig {
             states: None,
             proofs: 0,
+            names: false,
         },
     );
     let only = [file.clone()];

@@ -16,6 +16,10 @@
 //!   nothing; gas, logs and with them the receipts root do. Of the two files only
 //!   `GovernanceTokenPrecompile` runs: the alloc of `Multicall3Preinstall` lacks the code of the
 //!   contract that it calls.
+//!
+//! [`traces`] compares tracers on the first.
+
+mod traces;
 
 use alloy_consensus::Header;
 use alloy_eips::{eip2718::Encodable2718, eip2935::HISTORY_STORAGE_ADDRESS};

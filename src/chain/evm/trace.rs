@@ -1,36 +1,51 @@
-//! Tracers: observers of an EVM that describe a transaction as geth's `debug` namespace does.
+//! Tracers: observers of an EVM that describe a transaction as geth's `debug` namespace and
+//! Parity's `trace` namespace do.
 //!
-//! [`Tracer`] turns revm's callbacks into the events that geth's tracers see: the frames that
-//! begin and end, each instruction with its cost, logs. The tracers behind it ([`native`]) record
-//! them and write JSON. They are bounded: what one transaction's frames and accounts may take, and
+//! [`Tracer`] turns revm's callbacks into the [`events`] that tracers see: the frames that begin
+//! and end, each instruction with its cost, logs. The tracers behind it ([`native`]) record them and
+//! write JSON, or keep the frames for the caller ([`CallFrames`]). They are bounded: what one transaction's frames and accounts may take, and
 //! through [`TraceWriter`] the text. An EVM whose tracer has exceeded a bound is stopped at the next
 //! instruction. Time is bounded by the EVM's [`Deadline`](super::Deadline).
 
 mod arena;
 mod calls;
 mod erc7562;
+mod events;
 mod failure;
 mod flat;
 mod four_byte;
+mod frames;
 mod json_log;
 mod native;
+mod opcode_gas;
+mod parity;
 mod point;
 mod prestate;
+pub mod script;
+mod state_diff;
 mod struct_log;
+mod vm_trace;
 mod writer;
 
+pub use arena::FrameKind;
 pub use calls::CallTracerConfig;
 pub use erc7562::Erc7562Config;
+pub use events::TracePlace;
+pub(super) use events::{TraceEnd, TraceStart};
 pub use flat::FlatCallConfig;
+pub use frames::{CallFrames, FrameView};
 pub use native::{NamedTracer, TracerConfig};
+pub use parity::ParityConfig;
 pub use prestate::PrestateConfig;
+pub use script::{ScriptConnection, ScriptHost, ScriptSource};
 pub use struct_log::StructLogConfig;
 pub use writer::{ChunkSink, TraceWriter};
 
-use super::{Db, StateError};
-use alloy_primitives::{Address, B256, Bytes, Log, U256};
-use arena::FrameKind;
+use super::{Db, Deadline, StateError};
+use alloy_primitives::{Address, Bytes, Log, U256};
+use events::{Entered, FrameEnd, Left, StepEnd, TracedStep};
 use failure::Failure;
+pub use failure::op_name as opcode_name;
 use native::NativeTracer;
 use point::{LiveState, PointState, SettledState};
 use revm::{
@@ -40,19 +55,16 @@ use revm::{
     context_interface::{ContextTr, context::ContextError},
     inspector::JournalExt,
     interpreter::{
-        CallInputs, CallOutcome, CallScheme, CreateInputs, CreateOutcome, FrameInput,
-        InstructionResult, Interpreter, InterpreterAction, InterpreterResult,
+        CallInputs, CallScheme, CreateInputs, FrameInput, InstructionResult, Interpreter,
+        InterpreterAction, InterpreterResult,
         host::DummyHost,
         instructions::instruction_table,
         interpreter::EthInterpreter,
-        interpreter_types::{InputsTr, Jumps, LoopControl, MemoryTr, ReturnData},
+        interpreter_types::{InputsTr, Jumps, LegacyBytecode, LoopControl, MemoryTr, ReturnData},
     },
-    state::EvmState,
 };
-use std::{cell::Ref, sync::LazyLock};
-
-/// The longest piece of memory that a tracer copies.
-const MOST_MEMORY: usize = 1 << 20;
+use script::{ScriptError, ScriptLink};
+use std::sync::LazyLock;
 
 /// Why there is no trace.
 #[derive(Debug, thiserror::Error)]
@@ -64,110 +76,24 @@ pub enum TraceError {
         "the trace is larger than {0} MB: trace a single transaction, or use options that leave parts out"
     )]
     TooLarge(usize),
+    /// The script that is the tracer failed, or did not run.
+    #[error(transparent)]
+    Script(ScriptError),
     #[error(transparent)]
     State(#[from] StateError),
 }
 
-/// Megabytes that one transaction may make a tracer record.
-const MOST_RECORDED_MB: usize = 32;
-
-/// A transaction about to be traced.
-#[derive(Clone, Debug, Default)]
-pub(super) struct TraceStart {
-    pub from: Address,
-    /// `None` creates a contract.
-    pub to: Option<Address>,
-    pub gas_limit: u64,
-    pub coinbase: Address,
-    /// The account that gets the base fee, on OP.
-    pub base_fee_vault: Option<Address>,
-    /// Accounts that have signed authorizations (EIP-7702).
-    pub authorities: Vec<Address>,
-    pub cancun: bool,
-    pub prague: bool,
-}
-
-/// A transaction that has been run.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct TraceEnd {
-    pub gas_limit: u64,
-    pub gas_used: u64,
-}
-
-/// The place of a traced transaction in the chain.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct TracePlace {
-    /// `None` for a simulated call.
-    pub block_hash: Option<B256>,
-    pub block_number: u64,
-    pub tx_hash: Option<B256>,
-    pub tx_index: usize,
-}
-
-/// A frame that begins.
-#[derive(Clone, Debug)]
-struct Entered {
-    pub kind: FrameKind,
-    pub from: Address,
-    pub to: Address,
-    pub input: Bytes,
-    pub gas: u64,
-    pub value: Option<U256>,
-    /// Whether `to` is a precompile.
-    pub precompile: bool,
-}
-
-/// A frame that ends.
-#[derive(Clone, Debug)]
-struct Left<'a> {
-    pub output: &'a Bytes,
-    pub gas_used: u64,
-    pub failure: Option<Failure>,
-}
-
-/// The end of the outermost frame.
-struct FrameEnd {
-    pub output: Bytes,
-    pub failure: Option<Failure>,
-}
-
-/// An instruction that is about to run.
-struct TracedStep<'a> {
-    pub pc: usize,
-    pub op: u8,
-    pub gas: u64,
-    pub depth: usize,
-    /// Gas that the transaction would get back if it ended here.
-    pub refund: u64,
-    /// The account whose state the code works on.
-    pub address: Address,
-    pub stack: &'a [U256],
-    pub memory: Ref<'a, [u8]>,
-    pub return_data: &'a [u8],
-}
-
-impl TracedStep<'_> {
-    /// A copy of memory, with zeros beyond its end; `None` if it is longer than a tracer copies.
-    fn memory_padded(&self, offset: U256, length: U256) -> Option<Vec<u8>> {
-        let length = usize::try_from(length)
-            .ok()
-            .filter(|it| *it <= MOST_MEMORY)?;
-        let mut copy = vec![0; length];
-        if let Ok(offset) = usize::try_from(offset)
-            && let Some(rest) = self.memory.get(offset..)
-        {
-            let there = rest.len().min(length);
-            copy[..there].copy_from_slice(&rest[..there]);
+impl From<ScriptError> for TraceError {
+    fn from(error: ScriptError) -> Self {
+        match error {
+            ScriptError::State(error) => Self::State(error),
+            error => Self::Script(error),
         }
-        Some(copy)
     }
 }
 
-/// An instruction that has run.
-struct StepEnd<'a> {
-    pub cost: u64,
-    pub failure: Option<&'a Failure>,
-}
+/// Megabytes that one transaction may make a tracer record.
+const MOST_RECORDED_MB: usize = 32;
 
 /// A frame that has not ended.
 struct OpenFrame {
@@ -197,6 +123,21 @@ struct Inheritance {
     value: U256,
 }
 
+impl Inheritance {
+    /// A SELFDESTRUCT appears as a frame of its own.
+    fn frame(self) -> Entered {
+        Entered {
+            kind: FrameKind::SelfDestruct,
+            from: self.from,
+            to: self.to,
+            input: Bytes::new(),
+            gas: 0,
+            value: Some(self.value),
+            precompile: false,
+        }
+    }
+}
+
 /// The cost of an instruction that did not run: its fixed part if that exceeds the gas, otherwise at
 /// least all of the gas. geth prints what the instruction would have cost; revm does not say.
 fn unpaid_cost(op: u8, gas: u64, failure: &Failure) -> u64 {
@@ -219,6 +160,10 @@ pub struct Tracer {
     out: TraceWriter,
     frames: Vec<OpenFrame>,
     step: CurrentStep,
+    /// The frames of the last transaction, for [`TracerConfig::Frames`].
+    recorded: CallFrames,
+    /// The host of scripts, unless a tracer has it.
+    scripts: ScriptLink,
     /// The first read of the state that failed.
     failure: Option<StateError>,
     full: bool,
@@ -226,17 +171,49 @@ pub struct Tracer {
 
 impl Tracer {
     pub fn new(config: TracerConfig, out: TraceWriter) -> Self {
-        let tracer = config.tracer();
         Self {
             steps: config.wants_steps(),
             config,
-            tracer,
+            tracer: NativeTracer::Noop,
             out,
             frames: Vec::new(),
             step: CurrentStep::default(),
+            recorded: CallFrames::default(),
+            scripts: ScriptLink::default(),
             failure: None,
             full: false,
         }
+    }
+
+    /// Traces the transactions from now on in another way, into the same text.
+    pub fn set_config(&mut self, config: TracerConfig) {
+        self.steps = config.wants_steps();
+        self.config = config;
+    }
+
+    /// Runs tracers that are scripts by this host.
+    pub fn with_scripts(mut self, host: Option<ScriptHost>) -> Self {
+        self.scripts.host = host;
+        self
+    }
+
+    /// Bounds the time of scripts in the next transaction.
+    pub fn set_deadline(&mut self, deadline: Deadline) {
+        self.recover_scripts();
+        self.scripts.deadline = Some(deadline);
+    }
+
+    /// Takes the host of scripts back from a tracer.
+    fn recover_scripts(&mut self) {
+        if let NativeTracer::Script(tracer) = &mut self.tracer {
+            self.scripts = tracer.take_link();
+            self.tracer = NativeTracer::Noop;
+        }
+    }
+
+    /// The frames of the last transaction. Only [`TracerConfig::Frames`] keeps them.
+    pub fn take_frames(&mut self) -> CallFrames {
+        std::mem::take(&mut self.recorded)
     }
 
     /// The text around traces.
@@ -251,6 +228,7 @@ impl Tracer {
 
     /// Begins a transaction, on the state before it.
     pub(super) fn begin(&mut self, start: &TraceStart, db: &mut Db) {
+        self.recover_scripts();
         self.tracer = self.config.tracer();
         self.frames.clear();
         self.step = CurrentStep::default();
@@ -259,24 +237,38 @@ impl Tracer {
             changed: None,
             failure: &mut self.failure,
         };
-        self.tracer.begin(start, &mut state, &mut self.out);
+        match &mut self.tracer {
+            NativeTracer::Script(tracer) => {
+                tracer.begin(std::mem::take(&mut self.scripts), start, &mut state);
+            }
+            tracer => tracer.begin(start, &mut state, &mut self.out),
+        }
     }
 
-    /// Writes the trace of a transaction that has been run and has changed `changed`.
+    /// Writes the trace of a transaction that has been run.
     pub(super) fn end(
         &mut self,
-        end: &TraceEnd,
+        end: &TraceEnd<'_>,
         place: &TracePlace,
         db: &mut Db,
-        changed: &EvmState,
     ) -> Result<(), TraceError> {
         let mut state = SettledState {
             db,
-            changed: Some(changed),
+            changed: Some(end.changed),
             failure: &mut self.failure,
         };
-        let tracer = std::mem::replace(&mut self.tracer, NativeTracer::Noop);
-        tracer.finish(end, place, &mut state, &mut self.out);
+        match std::mem::replace(&mut self.tracer, NativeTracer::Noop) {
+            NativeTracer::Frames(frames) => self.recorded = frames.finish(),
+            NativeTracer::Script(mut tracer) => {
+                tracer.finish(end, place, &mut state, &mut self.out);
+                let failure = tracer.take_failure();
+                self.scripts = tracer.take_link();
+                if let Some(failure) = failure {
+                    return Err(failure.into());
+                }
+            }
+            tracer => tracer.finish(end, place, &mut state, &mut self.out),
+        }
         self.stopped().map_or(Ok(()), Err)
     }
 
@@ -288,11 +280,17 @@ impl Tracer {
         if self.full {
             return Some(TraceError::TooLarge(MOST_RECORDED_MB));
         }
+        if let NativeTracer::Script(tracer) = &mut self.tracer
+            && let Some(failure) = tracer.take_failure()
+        {
+            return Some(failure.into());
+        }
         self.out.take_failure()
     }
 
     fn must_stop(&self) -> bool {
-        self.full || self.failure.is_some() || self.out.failed()
+        let script = matches!(&self.tracer, NativeTracer::Script(tracer) if tracer.has_failed());
+        self.full || self.failure.is_some() || self.out.failed() || script
     }
 
     pub(super) fn on_step<CTX>(
@@ -346,19 +344,22 @@ impl Tracer {
             address: from,
             stack: interpreter.stack.data(),
             memory: interpreter.memory.slice(0..size),
+            code: interpreter.bytecode.bytecode_slice(),
             return_data: interpreter.return_data.buffer(),
         };
-        self.tracer.step(&step, &mut state);
+        self.tracer.step(&step, &mut state, &mut self.out);
         self.full |= self.tracer.is_full();
     }
 
     pub(super) fn on_step_end<CTX>(
         &mut self,
         interpreter: &mut Interpreter<EthInterpreter>,
-        _: &mut CTX,
-    ) {
+        context: &mut CTX,
+    ) where
+        CTX: ContextTr<Db = Db, Journal: JournalExt>,
+    {
         let mut cost = self.step.gas.saturating_sub(interpreter.gas.remaining());
-        let mut failure = None;
+        let (mut failure, mut destroyed) = (None, false);
         match interpreter.bytecode.action() {
             // geth charges the gas of a new contract's code beside the instruction's cost.
             Some(InterpreterAction::NewFrame(FrameInput::Create(inputs))) => {
@@ -369,18 +370,32 @@ impl Tracer {
                 if let Some(failure) = failure.as_ref().filter(|it| it.before_step) {
                     cost = unpaid_cost(self.step.op, self.step.gas, failure);
                 }
-                if *result == InstructionResult::SelfDestruct {
-                    self.self_destructed();
-                }
+                destroyed = *result == InstructionResult::SelfDestruct;
             }
             _ => {}
         }
+        let mut state = LiveState {
+            context,
+            failure: &mut self.failure,
+        };
         if self.steps {
+            let size = interpreter.memory.size();
             let end = StepEnd {
                 cost,
+                memory: interpreter.memory.slice(0..size),
                 failure: failure.as_ref(),
             };
-            self.tracer.step_end(&end, &mut self.out);
+            self.tracer.step_end(&end, &mut state, &mut self.out);
+        }
+        if destroyed && let Some(inheritance) = self.step.heir.take() {
+            let entered = inheritance.frame();
+            self.tracer.enter(&entered, &mut state, &mut self.out);
+            let left = Left {
+                output: &Bytes::new(),
+                gas_used: 0,
+                failure: None,
+            };
+            self.tracer.leave(left, false, &mut state, &mut self.out);
         }
         if failure.is_some()
             && let Some(frame) = self.frames.last_mut()
@@ -389,34 +404,12 @@ impl Tracer {
         }
     }
 
-    /// A SELFDESTRUCT appears as a frame of its own.
-    fn self_destructed(&mut self) {
-        let Some(Inheritance { from, to, value }) = self.step.heir.take() else {
-            return;
-        };
-        self.tracer.enter(&Entered {
-            kind: FrameKind::SelfDestruct,
-            from,
-            to,
-            input: Bytes::new(),
-            gas: 0,
-            value: Some(value),
-            precompile: false,
-        });
-        let left = Left {
-            output: &Bytes::new(),
-            gas_used: 0,
-            failure: None,
-        };
-        self.tracer.leave(left, false, &mut self.out);
-    }
-
     pub(super) fn on_log(&mut self, log: &Log) {
         self.tracer.log(log);
         self.full |= self.tracer.is_full();
     }
 
-    pub(super) fn on_call<CTX>(&mut self, context: &CTX, inputs: &CallInputs)
+    pub(super) fn on_call<CTX>(&mut self, context: &mut CTX, inputs: &CallInputs)
     where
         CTX: ContextTr<Db = Db, Journal: JournalExt>,
     {
@@ -433,7 +426,7 @@ impl Tracer {
         };
         let value = (kind != FrameKind::StaticCall).then(|| inputs.call_value());
         let precompile = context.journal_ref().precompile_addresses().contains(&to);
-        self.enter(Entered {
+        let entered = Entered {
             kind,
             from,
             to,
@@ -441,16 +434,17 @@ impl Tracer {
             gas: inputs.gas_limit,
             value,
             precompile,
-        });
+        };
+        self.enter(&entered, context);
     }
 
-    pub(super) fn on_create<CTX>(&mut self, context: &CTX, inputs: &CreateInputs)
+    pub(super) fn on_create<CTX>(&mut self, context: &mut CTX, inputs: &CreateInputs)
     where
         CTX: ContextTr<Db = Db, Journal: JournalExt>,
     {
         let caller = context.journal_ref().evm_state().get(&inputs.caller());
         let nonce = caller.map_or(0, |account| account.info.nonce);
-        self.enter(Entered {
+        let entered = Entered {
             kind: match inputs.scheme() {
                 CreateScheme::Create2 { .. } => FrameKind::Create2,
                 CreateScheme::Create | CreateScheme::Custom { .. } => FrameKind::Create,
@@ -461,29 +455,33 @@ impl Tracer {
             gas: inputs.gas_limit(),
             value: Some(inputs.value()),
             precompile: false,
-        });
+        };
+        self.enter(&entered, context);
     }
 
-    fn enter(&mut self, entered: Entered) {
+    fn enter<CTX>(&mut self, entered: &Entered, context: &mut CTX)
+    where
+        CTX: ContextTr<Db = Db, Journal: JournalExt>,
+    {
         self.frames.push(OpenFrame {
             gas: entered.gas,
             create: entered.kind.is_create(),
             refund: 0,
             failure: None,
         });
-        self.tracer.enter(&entered);
+        let mut state = LiveState {
+            context,
+            failure: &mut self.failure,
+        };
+        self.tracer.enter(entered, &mut state, &mut self.out);
         self.full |= self.tracer.is_full();
     }
 
-    pub(super) fn on_call_end<CTX>(&mut self, _: &CTX, _: &CallInputs, outcome: &CallOutcome) {
-        self.leave(&outcome.result);
-    }
-
-    pub(super) fn on_create_end(&mut self, outcome: &CreateOutcome) {
-        self.leave(&outcome.result);
-    }
-
-    fn leave(&mut self, result: &InterpreterResult) {
+    /// Ends a call or a creation.
+    pub(super) fn on_frame_end<CTX>(&mut self, context: &mut CTX, result: &InterpreterResult)
+    where
+        CTX: ContextTr<Db = Db, Journal: JournalExt>,
+    {
         let Some(frame) = self.frames.pop() else {
             return;
         };
@@ -503,7 +501,11 @@ impl Tracer {
             failure,
         };
         let root = self.frames.is_empty();
-        self.tracer.leave(left, root, &mut self.out);
+        let mut state = LiveState {
+            context,
+            failure: &mut self.failure,
+        };
+        self.tracer.leave(left, root, &mut state, &mut self.out);
         self.full |= self.tracer.is_full();
     }
 }

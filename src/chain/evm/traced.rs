@@ -28,7 +28,10 @@ impl Vm {
         let start = self.trace_start(TraceStart {
             from: tx.signer(),
             to: tx.to(),
+            value: tx.value(),
+            input: tx.input().clone(),
             gas_limit: tx.gas_limit(),
+            tip: tx.effective_tip_per_gas(self.base_fee()).unwrap_or(0),
             authorities: authorities
                 .filter_map(|authorization| authorization.recover_authority().ok())
                 .collect(),
@@ -43,6 +46,14 @@ impl Vm {
         Ok(executed)
     }
 
+    /// Wei per gas.
+    fn base_fee(&self) -> u64 {
+        match &self.0 {
+            VmKind::Optimism(evm) => evm.block().basefee,
+            VmKind::Ethereum(evm) => evm.block().basefee,
+        }
+    }
+
     /// Adds what the block says to the beginning of a trace.
     pub(super) fn trace_start(&self, start: TraceStart) -> TraceStart {
         let block = match &self.0 {
@@ -53,7 +64,13 @@ impl Vm {
             VmKind::Optimism(evm) => evm.cfg_env().spec.into_eth_spec(),
             VmKind::Ethereum(evm) => evm.cfg_env().spec,
         };
+        let precompiles = match &self.0 {
+            VmKind::Optimism(evm) => evm.components().2,
+            VmKind::Ethereum(evm) => evm.components().2,
+        };
         TraceStart {
+            precompiles: precompiles.addresses().copied().collect(),
+            block: block.number.saturating_to(),
             coinbase: block.beneficiary,
             base_fee_vault: matches!(self.0, VmKind::Optimism(_)).then_some(BASE_FEE_RECIPIENT),
             cancun: spec.is_enabled_in(SpecId::CANCUN),
@@ -90,9 +107,10 @@ impl Vm {
         let end = TraceEnd {
             gas_limit: start.gas_limit,
             gas_used,
+            changed,
         };
         match tracer {
-            Some(tracer) => tracer.end(&end, place, self.db(), changed),
+            Some(tracer) => tracer.end(&end, place, self.db()),
             None => Ok(()),
         }
     }

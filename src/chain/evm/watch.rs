@@ -109,10 +109,10 @@ where
         None
     }
 
-    fn call_end(&mut self, context: &mut CTX, inputs: &CallInputs, outcome: &mut CallOutcome) {
+    fn call_end(&mut self, context: &mut CTX, _: &CallInputs, outcome: &mut CallOutcome) {
         match self {
             Self::Idle | Self::Accesses(_) => {}
-            Self::Tracer(tracer) => tracer.on_call_end(context, inputs, outcome),
+            Self::Tracer(tracer) => tracer.on_frame_end(context, &outcome.result),
             Self::Logs(logs) => logs.exit(outcome.result.is_ok()),
         }
     }
@@ -135,10 +135,10 @@ where
         None
     }
 
-    fn create_end(&mut self, _: &mut CTX, _: &CreateInputs, outcome: &mut CreateOutcome) {
+    fn create_end(&mut self, context: &mut CTX, _: &CreateInputs, outcome: &mut CreateOutcome) {
         match self {
             Self::Idle | Self::Accesses(_) => {}
-            Self::Tracer(tracer) => tracer.on_create_end(outcome),
+            Self::Tracer(tracer) => tracer.on_frame_end(context, &outcome.result),
             Self::Logs(logs) => logs.exit(outcome.result.is_ok()),
         }
     }

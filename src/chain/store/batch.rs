@@ -11,7 +11,10 @@ use crate::chain::{
 use alloy_primitives::{B256, Bytes};
 use fjall::OwnedWriteBatch;
 use starling_proto::payload::{BlockId, Payload};
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, atomic::Ordering},
+};
 
 /// The rows of `state` that a group of blocks writes: the last value of each.
 fn state_rows(blocks: &[Arc<ExecutedBlock>]) -> BTreeMap<&Bytes, Option<&Bytes>> {
@@ -19,10 +22,11 @@ fn state_rows(blocks: &[Arc<ExecutedBlock>]) -> BTreeMap<&Bytes, Option<&Bytes>>
     rows.map(|(key, row)| (key, row.after.as_ref())).collect()
 }
 
-/// Passes the rows of each block besides the state to `put`. Adds the bytes of trie history to
-/// `trie_history`.
+/// Passes the rows of each block besides the state to `put`, those of addresses and slots only with
+/// `names`. Adds the bytes of trie history to `trie_history`.
 fn kept_rows(
     blocks: &[Arc<ExecutedBlock>],
+    names: bool,
     trie_history: &mut u64,
     put: &mut impl FnMut(Space, &[u8], Option<&[u8]>),
 ) {
@@ -50,6 +54,9 @@ fn kept_rows(
             Some(&unwind::encode(overlay)),
         );
         code_rows(overlay, put);
+        if names {
+            name_rows(overlay, put);
+        }
         block_rows(
             &block.payload,
             block.transaction_hashes(),
@@ -69,6 +76,13 @@ fn kept_rows(
 fn code_rows(overlay: &Overlay, put: &mut impl FnMut(Space, &[u8], Option<&[u8]>)) {
     for (hash, code) in &overlay.codes {
         put(Space::Code, hash.as_slice(), Some(code));
+    }
+}
+
+/// Addresses and slots lie beside the codes: their keys are the hashes of their values too.
+fn name_rows(overlay: &Overlay, put: &mut impl FnMut(Space, &[u8], Option<&[u8]>)) {
+    for name in &overlay.names {
+        put(Space::Code, name.hash().as_slice(), Some(&name.preimage()));
     }
 }
 
@@ -122,7 +136,7 @@ pub struct WrittenRow {
 /// The rows that `Store::commit` writes for these blocks, for measurements.
 pub fn written_rows(blocks: &[Arc<ExecutedBlock>]) -> Vec<WrittenRow> {
     let mut rows = Vec::new();
-    kept_rows(blocks, &mut 0, &mut |space, key, value| {
+    kept_rows(blocks, false, &mut 0, &mut |space, key, value| {
         rows.push(WrittenRow {
             keyspace: space.name(),
             key: Bytes::copy_from_slice(key),
@@ -165,6 +179,9 @@ impl<'a> StoreBatch<'a> {
         code_rows(overlay, &mut |space, key, value| {
             self.write(space, key, value)
         });
+        name_rows(overlay, &mut |space, key, value| {
+            self.write(space, key, value)
+        });
         block_rows(genesis, &[], &[], &mut |space, key, value| {
             self.write(space, key, value)
         });
@@ -173,7 +190,8 @@ impl<'a> StoreBatch<'a> {
     /// Adds the rows of a group of blocks, oldest first, and their bytes of trie history to
     /// `trie_history`.
     pub(super) fn blocks(&mut self, blocks: &[Arc<ExecutedBlock>], trie_history: &mut u64) {
-        kept_rows(blocks, trie_history, &mut |space, key, value| {
+        let names = self.inner.names.load(Ordering::Relaxed);
+        kept_rows(blocks, names, trie_history, &mut |space, key, value| {
             self.write(space, key, value)
         });
         for (key, value) in state_rows(blocks) {

@@ -18,7 +18,10 @@ use parking_lot::Mutex;
 use starling_proto::payload::{BlockId, Payload};
 use std::{
     path::{Path, PathBuf},
-    sync::{Arc, atomic::AtomicU32},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32},
+    },
     time::Duration,
 };
 
@@ -205,6 +208,7 @@ impl OpenDatabase {
             identity: self.identity,
             schema: AtomicU32::new(self.schema),
             history: self.history,
+            names: AtomicBool::new(false),
             floor,
             writer: Mutex::new(head),
             _lock: lock,

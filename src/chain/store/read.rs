@@ -9,7 +9,7 @@ use alloy_consensus::Header;
 use alloy_primitives::{Address, B256, Bytes};
 use fjall::Readable;
 use starling_proto::payload::BlockId;
-use std::ops::RangeInclusive;
+use std::{ops::RangeInclusive, sync::atomic::Ordering};
 
 /// Blocks below the head whose index rows are checked when a store is opened.
 const TIP: u64 = 256;
@@ -287,6 +287,11 @@ impl Snapshot {
             let index = u32::from_be_bytes(index.try_into().ok()?);
             Some((codec::decode_number(number)?, index as usize))
         })
+    }
+
+    /// Whether the addresses and slots of new blocks are kept.
+    pub fn keeps_names(&self) -> bool {
+        self.0.inner.names.load(Ordering::Relaxed)
     }
 
     pub fn code(&self, hash: &B256) -> Result<Option<Bytes>, ReadError> {

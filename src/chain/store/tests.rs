@@ -66,6 +66,7 @@ pub(super) fn block(parent: BlockId) -> Arc<ExecutedBlock> {
     let overlay = Overlay {
         rows,
         codes: vec![],
+        names: vec![],
     };
     Arc::new(ExecutedBlock::new(
         Arc::new(Payload::sealed(header, vec![])),
@@ -114,6 +115,7 @@ fn a_large_genesis_is_not_replayed() {
     let large = Overlay {
         rows: (0..=LARGE_GENESIS as u64).map(row).collect(),
         codes: vec![],
+        names: vec![],
     };
     drop(Store::create(dir.path(), CACHE, identity(), &genesis(), &large).unwrap());
     let store = Store::open(dir.path(), CACHE, None).unwrap();

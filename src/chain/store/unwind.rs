@@ -241,7 +241,7 @@ mod tests {
         #[test]
         fn rows_are_what_they_were(rows in prop::collection::btree_map(key(), change(), 0..12)) {
             let rows = rows.into_iter().map(|(key, row)| (Bytes::from(key), row));
-            let overlay = Overlay { rows: rows.collect(), codes: vec![] };
+            let overlay = Overlay { rows: rows.collect(), codes: vec![], names: vec![] };
             let record = decode(&encode(&overlay)).unwrap();
             prop_assert_eq!(record.len(), overlay.rows.len());
             for ((key, before), (wanted, row)) in record.iter().zip(&overlay.rows) {
@@ -264,7 +264,7 @@ mod tests {
             rows in prop::collection::btree_map(key(), change(), 1..4), at in any::<prop::sample::Index>(), byte in any::<u8>(), cut in any::<bool>()
         ) {
             let rows = rows.into_iter().map(|(key, row)| (Bytes::from(key), row));
-            let overlay = Overlay { rows: rows.collect(), codes: vec![] };
+            let overlay = Overlay { rows: rows.collect(), codes: vec![], names: vec![] };
             let mut record = encode(&overlay);
             let at = at.index(record.len());
             if cut {
@@ -293,6 +293,7 @@ mod tests {
         let overlay = Overlay {
             rows: [(key.clone(), row)].into(),
             codes: vec![],
+            names: vec![],
         };
         assert_eq!(encode(&overlay).len(), 2 + key.len() + 1 + 2 + 4 + 32);
         let record = decode(&encode(&overlay)).unwrap();

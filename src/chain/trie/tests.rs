@@ -89,6 +89,7 @@ impl Model {
                 .map(|(hash, slots)| (*hash, storage(slots)))
                 .collect(),
             codes: BTreeMap::new(),
+            names: Vec::new(),
         }
     }
 
@@ -265,6 +266,7 @@ impl Bench {
             Arc::new(Overlay {
                 rows,
                 codes: vec![],
+                names: vec![],
             }),
         );
         Arc::new(View::new(snapshot, vec![Arc::new(block)], None, None).unwrap()).state()

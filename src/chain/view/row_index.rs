@@ -281,6 +281,7 @@ mod tests {
         let overlay = Arc::new(Overlay {
             rows,
             codes: vec![],
+            names: vec![],
         });
         Arc::new(ExecutedBlock::new(
             Arc::new(Payload::sealed(header, vec![])),

@@ -4,14 +4,14 @@
 //! they come from state history and trie history.
 
 use crate::chain::{
-    changes::Changes,
+    changes::{Changes, KeyName},
     rows::{Account, ReadError, account::decode_slot, keys},
     trie::{self, AccountProof, RowIter, StateReads, StateRows, TrieError, Update},
     view::{View, row_index::Found},
 };
 use alloy_consensus::Header;
 use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
-use std::{iter::Peekable, ops::Bound, sync::Arc};
+use std::{collections::HashMap, iter::Peekable, ops::Bound, sync::Arc};
 
 /// The block of a state.
 #[derive(Clone, Copy, Debug)]
@@ -73,6 +73,19 @@ impl State {
         match codes.into_iter().find(|(other, _)| *other == hash) {
             Some((_, code)) => Ok(Some(code.clone())),
             None => self.view.snapshot.code(&hash),
+        }
+    }
+
+    /// The addresses and slots behind the keys of the state, where they are kept.
+    pub fn names(&self) -> KeyNames {
+        let view = self.view.clone();
+        if !view.snapshot.keeps_names() {
+            return KeyNames::default();
+        }
+        let names = view.blocks.iter().flat_map(|block| &block.overlay.names);
+        KeyNames {
+            unstored: names.map(|name| (name.hash(), *name)).collect(),
+            view: Some(view),
         }
     }
 
@@ -216,6 +229,38 @@ impl State {
         } else {
             Err(ReadError::NoTrie(number))
         }
+    }
+}
+
+/// Lookup of the addresses and slots behind the keys of a state.
+#[derive(Default)]
+pub struct KeyNames {
+    /// Those of blocks above the store.
+    unstored: HashMap<B256, KeyName>,
+    /// `None` if they are not kept.
+    view: Option<Arc<View>>,
+}
+
+impl KeyNames {
+    /// The bytes with this hash: of an address, a slot, or a code.
+    pub fn preimage(&self, hash: &B256) -> Result<Option<Bytes>, ReadError> {
+        match (self.unstored.get(hash), &self.view) {
+            (Some(name), _) => Ok(Some(name.preimage())),
+            (None, Some(view)) => view.snapshot.code(hash),
+            (None, None) => Ok(None),
+        }
+    }
+
+    /// The address with this hash.
+    pub fn address(&self, hash: &B256) -> Result<Option<Address>, ReadError> {
+        let bytes = self.preimage(hash)?;
+        Ok(bytes.and_then(|bytes| Address::try_from(&bytes[..]).ok()))
+    }
+
+    /// The slot with this hash.
+    pub fn slot(&self, hash: &B256) -> Result<Option<B256>, ReadError> {
+        let bytes = self.preimage(hash)?;
+        Ok(bytes.and_then(|bytes| B256::try_from(&bytes[..]).ok()))
     }
 }
 

@@ -27,6 +27,8 @@ pub struct RpcLimits {
     pub log_query: usize,
     /// Blocks in the range of a log query.
     pub log_blocks: u64,
+    /// Blocks in the range of `trace_filter`.
+    pub trace_blocks: u64,
     /// Logs in the answer to one.
     pub logs: usize,
     pub sync_timeouts: SyncTimeouts,
@@ -64,6 +66,7 @@ impl RpcLimits {
             websockets,
             log_query: most("rpc.logquerylimit")?,
             log_blocks: most("rpc.max-blocks-per-filter")? as u64,
+            trace_blocks: most("rpc.max-trace-filter-blocks")? as u64,
             logs: most("rpc.max-logs-per-response")?,
             sync_timeouts: SyncTimeouts {
                 default: values.duration("rpc.txsync.defaulttimeout")?,

@@ -52,6 +52,8 @@ pub struct HistoryConfig {
     pub states: Option<u64>,
     /// Bytes of trie history, from which old blocks are proven; zero is no bound.
     pub proofs: u64,
+    /// Whether the addresses and slots that blocks change are kept.
+    pub names: bool,
 }
 
 impl ImportConfig {
@@ -133,6 +135,7 @@ impl HistoryConfig {
         Ok(Self {
             states,
             proofs: values.uint("proofs.max-size")?,
+            names: values.bool("cache.preimages")?,
         })
     }
 }

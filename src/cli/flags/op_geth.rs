@@ -54,6 +54,12 @@ pub const SECTIONS: &[Section] = &[
         &[
             flag("gcmode", Choice(&["full", "archive"]), "full", "full keeps the states of --history.state blocks, archive keeps all"),
             flag("history.state", Uint, "302400", "Blocks below the head whose states are kept; 0 is all"),
+            flag(
+                "cache.preimages",
+                Bool,
+                "false",
+                "Keep the addresses and slots that blocks change from now on: debug_preimage finds them, and dumps name accounts by them",
+            ),
         ],
     ),
     section(

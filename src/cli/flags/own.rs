@@ -44,7 +44,7 @@ pub const SECTIONS: &[Section] = &[
         ],
     },
     Section {
-        title: "Log queries",
+        title: "Log queries and traces",
         program: Program::Starling,
         roles: &[Role::Node, Role::Execution],
         flags: &[
@@ -59,6 +59,18 @@ pub const SECTIONS: &[Section] = &[
                 Uint,
                 "20000",
                 "Logs in one answer of eth_getLogs; the error for more names the widest range that works. 0 is no limit",
+            ),
+            flag(
+                "rpc.max-trace-filter-blocks",
+                Uint,
+                "100",
+                "Blocks between the first and the last one of trace_filter, as op-reth has it; 0 is no limit",
+            ),
+            flag(
+                "rpc.jstracers",
+                Bool,
+                "true",
+                "Run tracers that are scripts in JavaScript, each in a process with 256 MB of memory. They are served with the debug namespace only",
             ),
         ],
     },

@@ -62,6 +62,7 @@ fn default_limits() -> RpcLimits {
         websockets: server.ws_connections,
         log_query: logs.query,
         log_blocks: logs.blocks,
+        trace_blocks: 100,
         logs: logs.logs,
         sync_timeouts: Default::default(),
     }
@@ -74,6 +75,8 @@ fn limits_without_options_are_those_of_geth() -> Result<(), CliError> {
     let limits = default_limits();
     assert!(limits.connections >= 10_000 && limits.websockets >= 2_000);
     assert_eq!(config.rpc.limits, limits);
+    assert!(config.rpc.js_tracers);
+    assert!(!node("--rpc.jstracers=false", &[])?.0.rpc.js_tracers);
     assert_eq!(config.rpc.gas_oracle, GasOracle::default());
     Ok(())
 }
@@ -84,7 +87,7 @@ fn each_limit_has_its_option() -> Result<(), CliError> {
         --txpool.globalqueue=40 --txpool.lifetime=1m --txpool.maxtxgas=1000000 --rpc.txfeecap=0.25 --rpc.allow-unprotected-txs \
         --rpc.gascap=9 --rpc.evmtimeout=300ms --rpc.batch-request-limit=5 --rpc.batch-response-max-size=6 \
         --rpc.max-connections=70 --rpc.max-websockets=8 --rpc.logquerylimit=9 --rpc.max-blocks-per-filter=11 \
-        --rpc.max-logs-per-response=12 --rpc.txsync.defaulttimeout=3s --rpc.txsync.maxtimeout=4s --gpo.blocks=2 --gpo.percentile=50 \
+        --rpc.max-logs-per-response=12 --rpc.max-trace-filter-blocks=13 --rpc.txsync.defaulttimeout=3s --rpc.txsync.maxtimeout=4s --gpo.blocks=2 --gpo.percentile=50 \
         --gpo.maxprice=900 --gpo.ignoreprice=3 --gpo.minsuggestedpriorityfee=5";
     let (config, notices) = node(line, &[])?;
     let pool = PoolConfig {
@@ -109,6 +112,7 @@ fn each_limit_has_its_option() -> Result<(), CliError> {
         websockets: 8,
         log_query: 9,
         log_blocks: 11,
+        trace_blocks: 13,
         logs: 12,
         sync_timeouts: SyncTimeouts {
             default: Duration::from_secs(3),
@@ -133,7 +137,7 @@ fn a_limit_of_zero_is_no_limit_or_the_default() -> Result<(), CliError> {
     let line = "--txpool.pricelimit=0 --txpool.pricebump=0 --txpool.accountslots=0 --txpool.globalslots=0 --txpool.accountqueue=0 \
         --txpool.globalqueue=0 --txpool.lifetime=0s --rpc.txfeecap=0 --rpc.gascap=0 --rpc.evmtimeout=0 \
         --rpc.batch-request-limit=0 --rpc.batch-response-max-size=0 --rpc.logquerylimit=0 --rpc.max-blocks-per-filter=0 \
-        --rpc.max-logs-per-response=0";
+        --rpc.max-logs-per-response=0 --rpc.max-trace-filter-blocks=0";
     let (config, _) = node(line, &[])?;
     let pool = PoolConfig {
         tx_fee_cap: U256::ZERO,
@@ -147,6 +151,7 @@ fn a_limit_of_zero_is_no_limit_or_the_default() -> Result<(), CliError> {
         batch_response: usize::MAX,
         log_query: usize::MAX,
         log_blocks: u64::MAX,
+        trace_blocks: u64::MAX,
         logs: usize::MAX,
         ..default_limits()
     };

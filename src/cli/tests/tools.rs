@@ -97,6 +97,8 @@ fn import_takes_files_and_the_states_to_keep() -> Result<(), CliError> {
         (["a.rlp", "b.gz"].map(PathBuf::from).to_vec(), Some(7))
     );
     assert_eq!(import("a", &[])?.history.states, Some(302_400));
+    assert!(!import("a", &[])?.history.names);
+    assert!(import("a --cache.preimages", &[])?.history.names);
     for all in [
         "--history.state 0",
         "--gcmode=archive",

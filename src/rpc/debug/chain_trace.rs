@@ -5,10 +5,6 @@
 //! nothing. All such subscriptions together have the share of one client in the queue of tracing
 //! calls.
 
-use super::{
-    options::TraceOptions,
-    trace::{TraceSession, known_number},
-};
 use crate::{
     chain::evm::{Deadline, TraceWriter},
     rpc::{
@@ -19,6 +15,7 @@ use crate::{
         heavy::StartedCall,
         params::Args,
         schedule::Client,
+        trace_session::{TraceOptions, TraceSession, known_number},
     },
 };
 use futures::{StreamExt, stream};

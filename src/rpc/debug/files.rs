@@ -4,10 +4,7 @@
 //! A file appears when the whole call has succeeded, since a call may be restarted. Files, and all of
 //! them together, have a largest size; the operator removes them.
 
-use super::{
-    options::TraceOptions,
-    trace::{Traced, by_hash, trace_encoded},
-};
+use super::trace::trace_encoded;
 use crate::{
     chain::{
         evm::{Deadline, StateError, StructLogConfig, TraceWriter, Tracer, TracerConfig},
@@ -17,6 +14,7 @@ use crate::{
         context::RpcContext,
         error::RpcError,
         params::{Args, Json},
+        trace_session::{TraceOptions, Traced, by_hash},
     },
 };
 use alloy_primitives::{B256, Bytes, hex};

@@ -14,6 +14,7 @@ use crate::{
     },
 };
 use alloy_primitives::{Address, B256, Bytes, U64, keccak256};
+use alloy_rpc_types_engine::ForkchoiceState;
 use futures::{FutureExt, future::BoxFuture};
 use serde::Serialize;
 use std::{collections::BTreeSet, sync::Arc};
@@ -46,12 +47,15 @@ pub fn fixed_log(_: &RpcContext, _: Args) -> Reply {
     ))
 }
 
-/// `debug_preimage(hash)`.
-pub fn preimage(_: &RpcContext, args: Args) -> Reply {
-    let _: B256 = args.at_most(1)?.required()?;
-    Err(RpcError::server(
-        "unknown preimage: this node does not keep preimages of hashes",
-    ))
+/// `debug_preimage(hash)`: the address, the slot or the code with this hash.
+pub fn preimage(context: &RpcContext, args: Args) -> Reply {
+    let hash: B256 = args.at_most(1)?.required()?;
+    match context.view().state().names().preimage(&hash)? {
+        Some(bytes) => reply(bytes),
+        None => Err(RpcError::server(
+            "unknown preimage: addresses and slots are kept of the blocks that the node executes with --cache.preimages",
+        )),
+    }
 }
 
 /// `debug_codeByHash(hash, block)`: a contract's code; null if there is none with this hash.
@@ -147,6 +151,49 @@ pub fn set_head(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Repl
         let moved = (context.chain.set_head)(hash).await;
         moved.map_err(|error| RpcError::server(error.to_string()))?;
         tracing::warn!(number, %hash, "an operator set the head");
+        reply(())
+    }
+    .boxed()
+}
+
+/// `debug_sync(hash)`: this block becomes the head when its ancestors have been fetched from peers and
+/// executed, as if a rollup node had named it.
+pub fn sync(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> {
+    async move {
+        let target: B256 = args.at_most(1)?.required()?;
+        let view = context.view();
+        let head = view.head();
+        if head.hash == target {
+            return reply(());
+        }
+        if let Some(number) = view.number_of(target)? {
+            let current = head.number;
+            return Err(RpcError::server(format!(
+                "stale sync target, current: {current}, received: {number}"
+            )));
+        }
+        let failed = |error: &dyn std::fmt::Display| RpcError::server(error.to_string());
+        let Some(engine) = context.engine.as_ref().map(|context| &context.engine) else {
+            return Err(RpcError::server(
+                "no sync target can be set here, since this node follows the blocks that its sequencer signs: ask a node of `starling execution`",
+            ));
+        };
+        let known = engine.has_payload(target).await.map_err(|error| failed(&error))?;
+        if !known {
+            return Err(RpcError::server(format!(
+                "sync target is not available, {target:x}: peers are not asked for a block by nothing but its hash, so send it by engine_newPayload first"
+            )));
+        }
+        let state = ForkchoiceState {
+            head_block_hash: target,
+            ..ForkchoiceState::default()
+        };
+        let moved = engine.forkchoice(state, None, 3).await;
+        let (status, _) = moved.map_err(|error| failed(&error))?;
+        if status.is_invalid() {
+            return Err(RpcError::server(format!("the sync target is invalid: {}", status.status)));
+        }
+        tracing::warn!(%target, "an operator set a sync target");
         reply(())
     }
     .boxed()

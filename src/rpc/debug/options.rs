@@ -1,26 +1,19 @@
 //! Options of the tracing methods: the tracer with its own options, time limits, overrides.
 
 use crate::{
-    chain::evm::{NamedTracer, Overrides, StructLogConfig, TracerConfig},
-    rpc::params::{Arg, Quantity, kind, unfit},
+    chain::evm::{NamedTracer, Overrides, ScriptSource, StructLogConfig, TracerConfig},
+    rpc::{
+        params::{Arg, Quantity, kind, unfit},
+        trace_session::TraceOptions,
+    },
 };
 use alloy_rpc_types_eth::{BlockOverrides, state::StateOverride};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
 use std::{collections::BTreeMap, time::Duration};
 
-/// Time of one transaction unless the request says otherwise (geth's).
-const TIMEOUT: Duration = Duration::from_secs(5);
 /// Tracers within tracers.
 const MUX_DEPTH: usize = 4;
-
-/// Options of a tracing method.
-#[derive(Clone, Debug)]
-pub struct TraceOptions {
-    pub tracer: TracerConfig,
-    /// Time of one transaction.
-    pub timeout: Duration,
-}
 
 /// Options of `debug_traceCall`.
 #[derive(Clone, Debug, Default)]
@@ -33,10 +26,7 @@ pub struct TraceCallOptions {
 
 impl Default for TraceOptions {
     fn default() -> Self {
-        Self {
-            tracer: TracerConfig::StructLog(StructLogConfig::default()),
-            timeout: TIMEOUT,
-        }
+        Self::new(TracerConfig::StructLog(StructLogConfig::default()), None)
     }
 }
 
@@ -70,26 +60,21 @@ fn read<T: DeserializeOwned + Default>(json: Option<&RawValue>) -> Result<T, Str
     }
 }
 
-impl TraceOptions {
-    fn new(json: &str, members: &OptionMembers<'_>) -> Result<Self, String> {
-        let tracer = match members.tracer.as_deref() {
-            // The struct logger's options are not in an object of their own.
-            None => TracerConfig::StructLog(
-                serde_json::from_str(json).map_err(|error| error.to_string())?,
-            ),
-            Some(name) => named(name, members.tracer_config, MUX_DEPTH)?,
-        };
-        let timeout = members.timeout.as_deref().map(duration).transpose()?;
-        Ok(Self {
-            tracer,
-            timeout: timeout.unwrap_or(TIMEOUT),
-        })
-    }
+fn trace_options(json: &str, members: &OptionMembers<'_>) -> Result<TraceOptions, String> {
+    let tracer = match members.tracer.as_deref() {
+        // The struct logger's options are not in an object of their own.
+        None => {
+            TracerConfig::StructLog(serde_json::from_str(json).map_err(|error| error.to_string())?)
+        }
+        Some(name) => named(name, members.tracer_config, MUX_DEPTH)?,
+    };
+    let timeout = members.timeout.as_deref().map(duration).transpose()?;
+    Ok(TraceOptions::new(tracer, timeout))
 }
 
 impl Arg for TraceOptions {
     fn from_json(json: &str) -> Result<Self, String> {
-        Self::new(json, &members(json, "tracers.TraceConfig")?)
+        trace_options(json, &members(json, "tracers.TraceConfig")?)
     }
 }
 
@@ -99,7 +84,7 @@ impl Arg for TraceCallOptions {
         let index = members.tx_index.filter(|index| index.get() != "null");
         let index = index.map(|index| Quantity::from_json(index.get()));
         Ok(Self {
-            trace: TraceOptions::new(json, &members)?,
+            trace: trace_options(json, &members)?,
             overrides: Overrides {
                 state: read::<StateOverride>(members.state_overrides)?,
                 block: read::<BlockOverrides>(members.block_overrides)?,
@@ -131,12 +116,36 @@ fn named(name: &str, config: Option<&RawValue>, depth: usize) -> Result<TracerCo
             };
             TracerConfig::Mux(parts.into_iter().map(part).collect::<Result<_, _>>()?)
         }
-        other => {
-            return Err(format!(
-                "tracer {:?} not found",
-                crate::rpc::error::cut(other)
-            ));
-        }
+        other => match script(other, config).filter(|_| depth == MUX_DEPTH) {
+            Some(source) => TracerConfig::Script(source),
+            None => {
+                let name = crate::rpc::error::cut(other);
+                return Err(format!("tracer {name:?} not found"));
+            }
+        },
+    })
+}
+
+/// A tracer in JavaScript: one of geth's by its name, or the script itself. `None` for a name that is
+/// not known.
+fn script(name: &str, config: Option<&RawValue>) -> Option<ScriptSource> {
+    let code = match name {
+        "callTracerLegacy" => include_str!("scripts/call.js"),
+        "prestateTracerLegacy" => include_str!("scripts/prestate.js"),
+        "4byteTracerLegacy" => include_str!("scripts/four_byte.js"),
+        "noopTracerLegacy" => include_str!("scripts/noop.js"),
+        "opcountTracer" => include_str!("scripts/opcount.js"),
+        "unigramTracer" => include_str!("scripts/unigram.js"),
+        "bigramTracer" => include_str!("scripts/bigram.js"),
+        "trigramTracer" => include_str!("scripts/trigram.js"),
+        "evmdisTracer" => include_str!("scripts/evmdis.js"),
+        name if name.bytes().all(|byte| byte.is_ascii_alphanumeric()) => return None,
+        code => code,
+    };
+    Some(ScriptSource {
+        name: crate::rpc::error::cut(name).to_owned(),
+        code: code.to_owned(),
+        config: config.map_or("{}", RawValue::get).to_owned(),
     })
 }
 

@@ -1,23 +1,23 @@
 //! Parts of the state by range: the slots of a contract, accounts, whole dumps.
 //!
-//! Tries are keyed by hashes. The addresses and slots behind them are not kept, so that entries are
-//! named by their hashes and say that their names are not known. Each answer has a bounded number
-//! of entries and says where the next one begins.
+//! Tries are keyed by hashes. The addresses and slots behind them are known as far as the node has
+//! kept them (`--cache.preimages`); other entries are named by their hashes. Each answer has a
+//! bounded number of entries and says where the next one begins.
 
-use super::trace::{by_hash, known_number};
 use crate::{
     chain::{
         changes::StorageChange,
         evm::Deadline,
         replay::Replay,
         rows::{account::decode_slot, keys},
-        view::{Account, State, View},
+        view::{Account, KeyNames, State, View},
     },
     rpc::{
         context::RpcContext,
         error::{Reply, RpcError, reply},
         eth::block_arg::{BlockArg, BlockTag},
         params::{Arg, Args, Count},
+        trace_session::{by_hash, known_number},
     },
 };
 use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, U256, keccak256};
@@ -36,7 +36,7 @@ const MOST_ACCOUNTS: usize = 256;
 /// A slot, named by its hash.
 #[derive(Serialize)]
 struct SlotEntry {
-    /// The slot is not known, only its hash.
+    /// `None` if only the hash of the slot is known.
     key: Option<B256>,
     value: B256,
 }
@@ -86,7 +86,12 @@ pub fn storage_range_at(context: &RpcContext, args: Args, deadline: &Deadline) -
         count: usize::try_from(count).unwrap_or(MOST).min(MOST),
         change,
     };
-    reply(range.read(&state, deadline)?)
+    let mut range = range.read(&state, deadline)?;
+    let names = state.names();
+    for (hash, entry) in range.storage.iter_mut().flatten() {
+        entry.key = names.slot(hash)?;
+    }
+    reply(range)
 }
 
 /// The slots of one account from `from` on, after changes that are not in the state yet.
@@ -165,17 +170,20 @@ struct DumpAccount {
     code_hash: B256,
     #[serde(skip_serializing_if = "Option::is_none")]
     code: Option<Bytes>,
-    /// Values by the hashes of their slots.
+    /// Values by their slots, or by the hashes of slots that are not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     storage: Option<BTreeMap<B256, String>>,
-    /// The hash of the address, which is not known.
+    /// `None` if only the hash of the address is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    address: Option<Address>,
+    /// The hash of the address.
     key: B256,
 }
 
 #[derive(Serialize)]
 struct Dump {
     root: String,
-    /// By `pre(hash)`, geth's form for an address that is not known.
+    /// By address with its checksum, or by `pre(hash)`, geth's form for one that is not known.
     accounts: BTreeMap<String, DumpAccount>,
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<String>,
@@ -265,6 +273,8 @@ fn dump(
         accounts: BTreeMap::new(),
         next: None,
     };
+    let names = state.names();
+    let mut unknown = false;
     let rows = state.scan(&keys::account_prefix(), &keys::account(&from))?;
     for row in rows {
         let (key, row) = row?;
@@ -274,15 +284,37 @@ fn dump(
             dump.next = Some(STANDARD.encode(hash));
             break;
         }
+        let address = names.address(&hash)?;
+        if options.only_known && address.is_none() {
+            unknown = true;
+            continue;
+        }
         let account = Account::decode(&row)?;
-        let entry = dump_account(&state, hash, &account, options, deadline)?;
-        dump.accounts.insert(format!("pre({hash})"), entry);
+        let mut entry = dump_account(&state, hash, &account, options, deadline)?;
+        entry.address = address;
+        entry.storage = entry
+            .storage
+            .map(|slots| named(&names, slots))
+            .transpose()?;
+        let name = address.map_or_else(|| format!("pre({hash})"), |it| it.to_string());
+        dump.accounts.insert(name, entry);
     }
-    if options.only_known && !dump.accounts.is_empty() {
-        let text = "the addresses behind the hashes of accounts are not kept: ask with `incompletes` set to true";
+    if unknown && dump.accounts.is_empty() {
+        let text = "no address behind the hashes of accounts is known: ask with `incompletes` set to true, or run the node with --cache.preimages";
         return Err(RpcError::server(text));
     }
     Ok(dump)
+}
+
+/// Values by their slots, as far as these are known.
+fn named(
+    names: &KeyNames,
+    slots: BTreeMap<B256, String>,
+) -> Result<BTreeMap<B256, String>, RpcError> {
+    let slots = slots.into_iter();
+    slots
+        .map(|(hash, value)| Ok((names.slot(&hash)?.unwrap_or(hash), value)))
+        .collect()
 }
 
 fn dump_account(
@@ -327,6 +359,7 @@ fn dump_account(
         code_hash: account.code_hash,
         code,
         storage,
+        address: None,
         key: hash,
     })
 }

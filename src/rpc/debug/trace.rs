@@ -1,148 +1,22 @@
-//! Methods that execute transactions again and describe what they do.
-//!
-//! Each reads one view, in which its block and the state before it are fixed. Tracers bound what
-//! they record; the writer bounds the text; `timeout` bounds one transaction, and the endpoint the
-//! whole call.
+//! Methods that execute transactions of blocks again and describe what they do.
 
-use super::options::TraceOptions;
 use crate::{
     chain::{
         block_rlp,
-        evm::{Deadline, StateError, TraceError, TraceWriter, Tracer},
+        evm::{Deadline, TraceWriter},
         replay::{Replay, ReplayError},
-        view::View,
     },
     rpc::{
         context::RpcContext,
         error::{Reply, RpcError, reply},
         eth::block_arg::{BlockArg, BlockTag},
         params::Args,
+        trace_session::{TraceOptions, TraceSession, Traced, by_hash, known_number},
     },
 };
 use alloy_primitives::{B256, Bytes};
 use starling_proto::payload::Payload;
-use std::{sync::Arc, time::Duration};
-
-/// The text of a trace that its writer has not handed on.
-pub type Traced = Result<String, RpcError>;
-
-/// A tracing method in progress: the block that it reads, its tracer and its time limits.
-pub(super) struct TraceSession<'a> {
-    pub(super) context: &'a RpcContext,
-    pub(super) deadline: &'a Deadline,
-    /// Time of one transaction.
-    pub(super) timeout: Duration,
-    pub(super) tracer: Option<Box<Tracer>>,
-}
-
-impl<'a> TraceSession<'a> {
-    pub(super) fn new(
-        context: &'a RpcContext,
-        deadline: &'a Deadline,
-        options: &TraceOptions,
-        out: TraceWriter,
-    ) -> Self {
-        Self {
-            context,
-            deadline,
-            timeout: options.timeout,
-            tracer: Some(Box::new(Tracer::new(options.tracer.clone(), out))),
-        }
-    }
-
-    pub(super) fn replay(&self, view: &Arc<View>, number: u64) -> Result<Replay, RpcError> {
-        Replay::of_block(&self.context.chain.spec, view, number, self.deadline)
-            .map_err(|error| self.error(error))
-    }
-
-    pub(super) fn raw(&mut self, text: &str) {
-        if let Some(tracer) = &mut self.tracer {
-            tracer.out().raw(text);
-        }
-    }
-
-    /// Traces the next transaction.
-    fn trace(&mut self, replay: &mut Replay) -> Result<(), RpcError> {
-        self.deadline.check()?;
-        replay.set_deadline(self.deadline.within(self.timeout));
-        match replay.trace(&mut self.tracer) {
-            Ok(_) => Ok(()),
-            Err(error) => Err(self.error(error)),
-        }
-    }
-
-    /// Traces all transactions, as a list.
-    fn trace_all(&mut self, mut replay: Replay) -> Result<(), RpcError> {
-        self.raw("[");
-        for index in 0..replay.count() {
-            let hash = replay.tx_hash(index).unwrap_or_default();
-            let separator = if index == 0 { "" } else { "," };
-            self.raw(&format!("{separator}{{\"txHash\":\"{hash}\",\"result\":"));
-            self.trace(&mut replay)?;
-            self.raw("}");
-        }
-        self.raw("]");
-        Ok(())
-    }
-
-    /// Traces all transactions into memory, as a list. One that cannot be traced has an error in
-    /// its place and ends the list.
-    pub(super) fn trace_each(&mut self, mut replay: Replay) -> Result<(), RpcError> {
-        self.raw("[");
-        for index in 0..replay.count() {
-            let hash = replay.tx_hash(index).unwrap_or_default();
-            let separator = if index == 0 { "" } else { "," };
-            self.raw(&format!("{separator}{{\"txHash\":\"{hash}\","));
-            let position = self.tracer.as_mut().map_or(0, |it| it.out().position());
-            self.raw("\"result\":");
-            if let Err(error) = self.trace(&mut replay) {
-                self.deadline.check()?;
-                if let Some(tracer) = &mut self.tracer {
-                    tracer.out().rewind(position);
-                    tracer.out().raw("\"error\":");
-                    tracer.out().string(&error.message);
-                }
-                self.raw("}");
-                break;
-            }
-            self.raw("}");
-        }
-        self.raw("]");
-        Ok(())
-    }
-
-    /// geth's words if it was the transaction's time that is over.
-    pub(super) fn error(&self, error: ReplayError) -> RpcError {
-        let aborted = matches!(
-            error,
-            ReplayError::State(StateError::Aborted(_))
-                | ReplayError::Trace(TraceError::State(StateError::Aborted(_)))
-        );
-        if aborted && !self.deadline.passed() {
-            return RpcError::server("execution timeout");
-        }
-        error.into()
-    }
-
-    pub(super) fn finish(self) -> Traced {
-        match self.tracer.map(|tracer| tracer.finish()) {
-            Some(text) => text.map_err(RpcError::from),
-            None => Err(RpcError::server("the tracer is gone")),
-        }
-    }
-}
-
-impl From<ReplayError> for RpcError {
-    fn from(error: ReplayError) -> Self {
-        Self::server(error.to_string())
-    }
-}
-
-impl From<TraceError> for RpcError {
-    fn from(error: TraceError) -> Self {
-        Self::server(error.to_string())
-    }
-}
+use std::sync::Arc;
 
 /// `debug_traceTransaction(hash, options)`.
 pub fn trace_transaction(
@@ -262,37 +136,6 @@ pub fn trace_payload(
         .map_err(|error| session.error(error))?;
     session.trace_all(replay)?;
     session.finish()
-}
-
-/// A block of the chain, or one that has left it lately.
-pub fn by_hash(
-    context: &RpcContext,
-    view: &Arc<View>,
-    hash: B256,
-    deadline: &Deadline,
-) -> Result<Replay, ReplayError> {
-    let spec = &context.chain.spec;
-    if let Some(number) = view.number_of(hash)? {
-        return Replay::of_block(spec, view, number, deadline);
-    }
-    match (context.chain.abandoned)(hash)? {
-        Some(block) => Replay::of_payload(spec, view, block.payload, deadline),
-        None => Err(ReplayError::UnknownHash(hash)),
-    }
-}
-
-/// The number of a block that this view has, or geth's error.
-pub fn known_number(context: &RpcContext, view: &View, block: BlockArg) -> Result<u64, RpcError> {
-    let unknown = |view: &View| {
-        Ok::<_, RpcError>(match block {
-            BlockArg::Hash(hash) => ReplayError::UnknownHash(hash),
-            BlockArg::Tag(tag) => ReplayError::UnknownNumber(tag.number(context, view)?),
-        })
-    };
-    match block.number(context, view)? {
-        Some(number) => Ok(number),
-        None => Err(unknown(view)?.into()),
-    }
 }
 
 /// `debug_intermediateRoots(hash, options)`: the state root after each transaction.

@@ -1,16 +1,17 @@
 //! Witnesses: what is needed to execute a block without a database.
 
-use super::trace::known_number;
 use crate::{
     chain::{evm::Deadline, replay::Replay},
     rpc::{
         context::RpcContext,
         error::{Reply, RpcError, reply},
         eth::{block_arg::BlockArg, shape::HeaderJson},
-        params::Args,
+        params::{Args, Json},
+        trace_session::known_number,
     },
 };
 use alloy_primitives::{B256, Bytes};
+use op_alloy_rpc_types_engine::OpPayloadAttributes;
 use serde::Serialize;
 
 /// A witness in op-geth's form.
@@ -33,6 +34,39 @@ pub fn execution_witness(context: &RpcContext, args: Args, deadline: &Deadline) 
 pub fn execution_witness_by_hash(context: &RpcContext, args: Args, deadline: &Deadline) -> Reply {
     let hash: B256 = args.at_most(1)?.required()?;
     witness(context, BlockArg::Hash(hash), deadline)
+}
+
+/// A witness in op-reth's form.
+#[derive(Serialize)]
+struct ExecutionWitnessJson {
+    state: Vec<Bytes>,
+    codes: Vec<Bytes>,
+    /// Preimages of keys, which re-execution does not need.
+    keys: Vec<Bytes>,
+    /// RLP, the newest first.
+    headers: Vec<Bytes>,
+}
+
+/// `debug_executePayload(parentHash, attributes)`: the witness of a block that has not been made, of
+/// nothing but the transactions of its attributes.
+pub fn execute_payload(context: &RpcContext, args: Args, deadline: &Deadline) -> Reply {
+    let mut args = args.at_most(2)?;
+    let (parent, Json(attributes)): (B256, Json<OpPayloadAttributes>) =
+        (args.required()?, args.required()?);
+    let view = context.view();
+    let spec = &context.chain.spec;
+    let replay = Replay::of_attributes(spec, &view, parent, attributes, deadline)?;
+    let witness = replay.witness(&view)?;
+    deadline.check()?;
+    let headers = witness.headers.iter();
+    reply(ExecutionWitnessJson {
+        state: witness.nodes,
+        codes: witness.codes,
+        keys: Vec::new(),
+        headers: headers
+            .map(|header| alloy_rlp::encode(header).into())
+            .collect(),
+    })
 }
 
 fn witness(context: &RpcContext, block: BlockArg, deadline: &Deadline) -> Reply {

@@ -17,7 +17,7 @@ use crate::{
 use alloy_primitives::{B256, Bytes, U64, keccak256};
 
 /// One transaction of a block; `None` if the block has no such index.
-pub(super) fn transaction_json(
+pub fn transaction_json(
     view: &View,
     number: u64,
     index: usize,

@@ -21,22 +21,38 @@ pub fn get_transaction_by_sender_and_nonce(context: &RpcContext, args: Args) -> 
     let mut args = args.at_most(2)?;
     let (sender, Quantity(nonce)): (Address, Quantity) = (args.required()?, args.required()?);
     let view = context.view();
-    let head = view.head().number;
-    if nonce_after(&view, head, sender)? <= nonce {
-        let (pending, queued) = context.chain.pool.content_of(&sender);
-        let mut pooled = pending.iter().chain(&queued);
-        let pooled = pooled.find(|pooled| pooled.tx.nonce() == nonce);
-        return reply(pooled.map(|pooled| TransactionJson::pooled(pooled)));
+    if let Some(MinedPlace { number, index }) = transaction_of(context, &view, sender, nonce)? {
+        return reply(transaction_json(&view, number, index)?);
     }
-    let number = block_of(&view, sender, nonce)?;
-    let Some(block) = context.blocks.load(&view, number)? else {
-        return reply(());
+    let (pending, queued) = context.chain.pool.content_of(&sender);
+    let mut pooled = pending.iter().chain(&queued);
+    let pooled = pooled.find(|pooled| pooled.tx.nonce() == nonce);
+    reply(pooled.map(|pooled| TransactionJson::pooled(pooled)))
+}
+
+/// The place of a transaction in the chain.
+pub struct MinedPlace {
+    pub number: u64,
+    pub index: usize,
+}
+
+/// A transaction of the chain; `None` if the nonce is not used yet, or is that of an authorization
+/// (EIP-7702).
+pub fn transaction_of(
+    context: &RpcContext,
+    view: &Arc<View>,
+    sender: Address,
+    nonce: u64,
+) -> Result<Option<MinedPlace>, RpcError> {
+    if nonce_after(view, view.head().number, sender)? <= nonce {
+        return Ok(None);
+    }
+    let number = block_of(view, sender, nonce)?;
+    let Some(block) = context.blocks.load(view, number)? else {
+        return Ok(None);
     };
-    match index_of(&view, &block, sender, nonce)? {
-        Some(index) => reply(transaction_json(&view, number, index)?),
-        // A nonce may also be used by an authorization (EIP-7702).
-        None => reply(()),
-    }
+    let index = index_of(view, &block, sender, nonce)?;
+    Ok(index.map(|index| MinedPlace { number, index }))
 }
 
 /// The block after which the sender's nonce is above `nonce` for the first time. It is at the head.

@@ -4,7 +4,7 @@ use crate::{
     chain::{
         ChainError, Heads,
         abandoned::Abandoned,
-        changes::{AccountChange, Changes, StorageChange},
+        changes::{AccountChange, Changes, KeyName, StorageChange},
         pool::Pool,
         receipt::Receipt,
         rules::{ChainSpec, Eip1559Constants, Rules},
@@ -96,6 +96,11 @@ fn genesis_state() -> Changes {
             .collect(),
         storages: BTreeMap::from([(keccak256(CONTRACT), storage)]),
         codes: BTreeMap::from([(hash, code)]),
+        names: accounts
+            .iter()
+            .map(|(address, _)| KeyName::Address(*address))
+            .chain([KeyName::Slot(U256::from(1))])
+            .collect(),
     }
 }
 

@@ -270,6 +270,72 @@ async fn blocks_are_executed_again_and_written_to_files_inside_their_folder() {
 }
 
 #[tokio::test]
+async fn names_are_known_where_they_are_kept() {
+    let chain = chain(|_| ()).await;
+    let range = json!(["latest", 0, CONTRACT, "0x", 10]);
+    let slot = |answer: &Value| {
+        let storage = answer["storage"].as_object().unwrap();
+        storage.values().next().unwrap()["key"].clone()
+    };
+    let dump = json!(["latest", "0x", 10, true, true, true]);
+    let plain = chain.result("debug_accountRange", dump.clone()).await;
+    let accounts = plain["accounts"].as_object().unwrap();
+    assert!(accounts.keys().all(|name| name.starts_with("pre(0x")));
+    assert_eq!(
+        slot(&chain.result("debug_storageRangeAt", range.clone()).await),
+        Value::Null
+    );
+    chain.store.keep_names(true);
+    let named = chain.result("debug_accountRange", dump).await;
+    let entry = &named["accounts"][CONTRACT.to_string()];
+    assert_eq!(entry["address"], json!(CONTRACT));
+    assert_eq!(entry["key"], json!(alloy_primitives::keccak256(CONTRACT)));
+    let known = json!(["latest", "0x", 10, true, true, false]);
+    let known = chain.result("debug_accountRange", known).await;
+    assert_eq!(known["accounts"], named["accounts"]);
+    let first = B256::with_last_byte(1);
+    assert_eq!(
+        slot(&chain.result("debug_storageRangeAt", range).await),
+        json!(first)
+    );
+    let hash = json!([alloy_primitives::keccak256(RICH)]);
+    assert_eq!(chain.result("debug_preimage", hash).await, json!(RICH));
+}
+
+#[tokio::test]
+async fn a_witness_needs_a_known_parent_and_whole_attributes() {
+    let chain = chain(|_| ()).await;
+    let attributes = json!({
+        "timestamp": "0x5000", "prevRandao": B256::ZERO, "suggestedFeeRecipient": RICH, "withdrawals": [],
+        "parentBeaconBlockRoot": B256::ZERO, "transactions": [],
+    });
+    let unknown = json!([B256::repeat_byte(7), attributes]);
+    chain
+        .fails("debug_executePayload", unknown, "block 0x0707")
+        .await;
+    let head = chain.head().hash;
+    let incomplete = json!([head, attributes]);
+    let start = "eip1559Params is missing";
+    chain.fails("debug_executePayload", incomplete, start).await;
+    let (code, _) = chain.error("debug_executePayload", json!([head, {}])).await;
+    assert_eq!(code, -32602);
+}
+
+#[tokio::test]
+async fn a_sync_target_is_set_only_where_a_rollup_node_drives() {
+    let chain = chain(|_| ()).await;
+    let sync = |hash: B256| chain.ask("debug_sync", json!([hash]));
+    assert_eq!(sync(chain.head().hash).await["result"], Value::Null);
+    let below = chain.context.chain.spec.genesis_hash;
+    let stale = "stale sync target, current: 1, received: 0";
+    chain.fails("debug_sync", json!([below]), stale).await;
+    let unknown = json!([B256::repeat_byte(7)]);
+    chain
+        .fails("debug_sync", unknown, "no sync target can be set here")
+        .await;
+}
+
+#[tokio::test]
 async fn over_http_a_large_trace_comes_in_parts() {
     let mut chain = chain(|context| context.bounds.trace_bytes = 1 << 20).await;
     let api = std::mem::take(&mut chain.api);

@@ -7,8 +7,6 @@ use serde_json::{Value, json};
 use starling_proto::fork::Fork;
 use std::collections::BTreeMap;
 
-/// Namespaces that another table of methods may serve already.
-const IN_PREPARATION: [&str; 4] = ["debug", "trace", "ots", "erigon"];
 /// Namespaces of op-node and our own.
 const OF_ROLLUP_NODES: [&str; 4] = ["opp2p", "optimism", "starling", "health"];
 /// Methods of the `admin` namespace that are op-node's.
@@ -35,7 +33,11 @@ fn table() -> BTreeMap<&'static str, Option<&'static str>> {
 }
 
 fn namespace(method: &str) -> &str {
-    method.split('_').next().unwrap()
+    match method.split('_').next().unwrap() {
+        // Otterscan's, as with op-reth.
+        "erigon" => "ots",
+        namespace => namespace,
+    }
 }
 
 fn chain() -> Chain {
@@ -59,13 +61,9 @@ async fn every_method_is_served_where_its_namespace_is_listed_or_has_a_reason() 
             continue;
         }
         if let Some(reason) = reason {
-            let later = reason.starts_with("later: ") && IN_PREPARATION.contains(&own);
-            assert!(later || reason.starts_with("no: "), "{method}: {reason}");
+            assert!(reason.starts_with("no: "), "{method}: {reason}");
             chain.serve(&all);
-            assert!(
-                later || is_unknown(&chain, method).await,
-                "{method} is served"
-            );
+            assert!(is_unknown(&chain, method).await, "{method} is served");
             continue;
         }
         let others: Vec<&str> = all.iter().copied().filter(|name| *name != own).collect();
@@ -98,7 +96,7 @@ fn what_is_served_is_in_the_table() {
     let table = table();
     for method in NAMESPACES.iter().flat_map(|namespace| namespace.methods) {
         let own = namespace(method.0);
-        let foreign = IN_PREPARATION.contains(&own) || OF_ROLLUP_NODES.contains(&own);
+        let foreign = OF_ROLLUP_NODES.contains(&own);
         let known = table.get(method.0).is_some_and(Option::is_none);
         assert!(
             foreign || known || OF_OP_NODE.contains(&method.0),

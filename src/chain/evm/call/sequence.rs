@@ -102,6 +102,8 @@ impl<'a> CallSequence<'a> {
         let start = simulation.vm.trace_start(TraceStart {
             from: input.from,
             to: input.to,
+            value: input.value,
+            input: input.data.clone(),
             gas_limit: gas,
             authorities: input
                 .authorization_list

@@ -1,7 +1,8 @@
 //! The frames of a transaction in the order in which they began, with what a tracer prints of them.
 //!
 //! Frames are kept in one list rather than as a tree: a transaction can nest a thousand calls, and
-//! neither printing nor dropping them may need as much stack.
+//! neither printing nor dropping them may need as much stack. Parity's addresses of frames are made
+//! while they are visited, since those of all frames together could be larger than the frames.
 
 use super::{Entered, Left, failure::Failure};
 use alloy_primitives::{Address, Bytes, Log, U256};
@@ -13,7 +14,7 @@ const FRAME: usize = 512;
 
 /// The instruction that began a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum FrameKind {
+pub enum FrameKind {
     Call,
     CallCode,
     DelegateCall,
@@ -26,7 +27,7 @@ pub(super) enum FrameKind {
 }
 
 impl FrameKind {
-    pub(super) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::Call => "CALL",
             Self::CallCode => "CALLCODE",
@@ -39,7 +40,7 @@ impl FrameKind {
         }
     }
 
-    pub(super) fn is_create(self) -> bool {
+    pub fn is_create(self) -> bool {
         matches!(self, Self::Create | Self::Create2)
     }
 }
@@ -76,6 +77,22 @@ impl<T> CallNode<T> {
     pub(super) fn value(&self) -> Option<U256> {
         self.entered.value
     }
+}
+
+/// The place of a frame among those that are shown.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FramePlace<'a> {
+    /// The index of each frame on the way from the root among the frames that its caller began.
+    pub address: &'a [usize],
+    /// Frames that it began.
+    pub children: usize,
+}
+
+/// A frame on the way to the one that is visited.
+struct OnTheWay {
+    frame: usize,
+    /// Shown frames that it began so far.
+    begun: usize,
 }
 
 /// The frames of a transaction.
@@ -173,6 +190,40 @@ impl<T> CallArena<T> {
             if failed[index] {
                 node.logs.clear();
             }
+        }
+    }
+
+    /// Visits the frames that `shown` accepts, in their order. A frame that is not shown begins no
+    /// others.
+    pub(super) fn visit(
+        &self,
+        shown: impl Fn(&CallNode<T>) -> bool,
+        mut visit: impl FnMut(&CallNode<T>, FramePlace<'_>),
+    ) {
+        let mut children = vec![0usize; self.nodes.len()];
+        for node in self.nodes.iter().filter(|node| shown(node)) {
+            if let Some(parent) = node.parent {
+                children[parent] += 1;
+            }
+        }
+        let (mut way, mut address): (Vec<OnTheWay>, Vec<usize>) = Default::default();
+        for (frame, node) in self.nodes.iter().enumerate() {
+            if !shown(node) {
+                continue;
+            }
+            while way.last().map(|last| last.frame) != node.parent && way.pop().is_some() {
+                address.pop();
+            }
+            if let Some(parent) = way.last_mut() {
+                address.push(parent.begun);
+                parent.begun += 1;
+            }
+            way.push(OnTheWay { frame, begun: 0 });
+            let place = FramePlace {
+                address: &address,
+                children: children[frame],
+            };
+            visit(node, place);
         }
     }
 }

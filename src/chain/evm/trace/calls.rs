@@ -59,7 +59,7 @@ impl CallTracer {
         }
     }
 
-    pub(super) fn finish(mut self, end: &TraceEnd, out: &mut TraceWriter) {
+    pub(super) fn finish(mut self, end: &TraceEnd<'_>, out: &mut TraceWriter) {
         close(&mut self.arena, end, ());
         self.arena.drop_reverted_logs();
         write_nested(&self.arena, out, |_, _, _| ());
@@ -68,7 +68,7 @@ impl CallTracer {
 
 /// Completes the frames at the end of a transaction. One without any is a deposit that failed before
 /// its first frame.
-pub(super) fn close<T>(arena: &mut CallArena<T>, end: &TraceEnd, more: T) {
+pub(super) fn close<T>(arena: &mut CallArena<T>, end: &TraceEnd<'_>, more: T) {
     if arena.nodes.is_empty() {
         arena.enter(
             Entered {

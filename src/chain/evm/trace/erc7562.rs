@@ -222,7 +222,7 @@ impl Erc7562Tracer {
         }
     }
 
-    pub(super) fn finish(mut self, end: &TraceEnd, out: &mut TraceWriter) {
+    pub(super) fn finish(mut self, end: &TraceEnd<'_>, out: &mut TraceWriter) {
         close(&mut self.arena, end, FrameAccess::default());
         self.arena.drop_reverted_logs();
         let preimages = self.preimages;

@@ -127,7 +127,7 @@ impl Failure {
 }
 
 /// The name of an opcode as geth prints it.
-pub(super) fn op_name(op: u8) -> String {
+pub fn op_name(op: u8) -> String {
     match OpCode::new(op) {
         Some(_) if op == opcode::DIFFICULTY => "DIFFICULTY".to_owned(),
         Some(op) => op.as_str().to_owned(),

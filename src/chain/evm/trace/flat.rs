@@ -2,7 +2,7 @@
 
 use super::{
     Entered, Left, TraceEnd, TracePlace,
-    arena::{CallArena, CallNode, FrameKind},
+    arena::{CallArena, CallNode, FrameKind, FramePlace},
     calls::close,
     writer::TraceWriter,
 };
@@ -46,36 +46,24 @@ impl FlatCallTracer {
         self.arena.leave(left);
     }
 
-    pub(super) fn finish(mut self, end: &TraceEnd, place: &TracePlace, out: &mut TraceWriter) {
+    pub(super) fn finish(mut self, end: &TraceEnd<'_>, place: &TracePlace, out: &mut TraceWriter) {
         close(&mut self.arena, end, ());
-        let nodes = &self.arena.nodes;
-        // The address of each frame, and the number of printed frames that it began.
-        let mut addresses: Vec<Vec<usize>> = vec![Vec::new(); nodes.len()];
-        let mut printed = vec![0usize; nodes.len()];
-        let mut shown = vec![true; nodes.len()];
-        for (index, node) in nodes.iter().enumerate() {
-            let Some(parent) = node.parent else { continue };
-            shown[index] = self.config.include_precompiles || !is_precompile_call(node);
-            if shown[index] {
-                addresses[index] = [&addresses[parent][..], &[printed[parent]]].concat();
-                printed[parent] += 1;
-            }
-        }
         out.raw("[");
         let mut separator = "";
-        for index in (0..nodes.len()).filter(|index| shown[*index]) {
-            out.raw(separator);
-            separator = ",";
-            self.write(&nodes[index], printed[index], &addresses[index], place, out);
-        }
+        let shown = |node: &CallNode<()>| {
+            self.config.include_precompiles || node.parent.is_none() || !is_precompile_call(node)
+        };
+        self.arena.visit(shown, |node, at| {
+            out.raw(std::mem::replace(&mut separator, ","));
+            self.write(node, at, place, out);
+        });
         out.raw("]");
     }
 
     fn write(
         &self,
         node: &CallNode<()>,
-        subtraces: usize,
-        address: &[usize],
+        at: FramePlace<'_>,
         place: &TracePlace,
         out: &mut TraceWriter,
     ) {
@@ -104,14 +92,8 @@ impl FlatCallTracer {
         {
             write_result(node, out);
         }
-        out.raw(",\"subtraces\":");
-        out.display(subtraces);
-        out.raw(",\"traceAddress\":[");
-        for (index, number) in address.iter().enumerate() {
-            out.raw(if index == 0 { "" } else { "," });
-            out.display(number);
-        }
-        out.raw("],\"transactionHash\":");
+        write_address(at, out);
+        out.raw(",\"transactionHash\":");
         match place.tx_hash {
             Some(hash) => out.quoted(hash),
             None => out.raw("null"),
@@ -119,13 +101,30 @@ impl FlatCallTracer {
         out.raw(",\"transactionPosition\":");
         out.display(place.tx_index);
         out.raw(",\"type\":");
-        out.quoted(match node.entered.kind {
-            FrameKind::Create | FrameKind::Create2 => "create",
-            FrameKind::SelfDestruct => "suicide",
-            _ => "call",
-        });
+        out.quoted(parity_type(node.entered.kind));
         out.raw("}");
     }
+}
+
+/// Parity's type of a frame.
+pub(super) fn parity_type(kind: FrameKind) -> &'static str {
+    match kind {
+        FrameKind::Create | FrameKind::Create2 => "create",
+        FrameKind::SelfDestruct => "suicide",
+        _ => "call",
+    }
+}
+
+/// The members that say where the frame is.
+pub(super) fn write_address(at: FramePlace<'_>, out: &mut TraceWriter) {
+    out.raw(",\"subtraces\":");
+    out.display(at.children);
+    out.raw(",\"traceAddress\":[");
+    for (index, number) in at.address.iter().enumerate() {
+        out.raw(if index == 0 { "" } else { "," });
+        out.display(number);
+    }
+    out.raw("]");
 }
 
 /// Whether Parity leaves this frame out.
@@ -133,7 +132,7 @@ fn is_precompile_call(node: &CallNode<()>) -> bool {
     node.entered.precompile && matches!(node.entered.kind, FrameKind::Call | FrameKind::StaticCall)
 }
 
-fn write_action(node: &CallNode<()>, out: &mut TraceWriter) {
+pub(super) fn write_action(node: &CallNode<()>, out: &mut TraceWriter) {
     let entered = &node.entered;
     if entered.kind == FrameKind::SelfDestruct {
         out.raw("\"address\":");
@@ -184,7 +183,7 @@ fn write_result(node: &CallNode<()>, out: &mut TraceWriter) {
 }
 
 /// Parity's text of an error.
-fn parity_error(text: &str) -> &str {
+pub(super) fn parity_error(text: &str) -> &str {
     match text {
         "contract creation code storage out of gas"
         | "out of gas"

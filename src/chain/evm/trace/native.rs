@@ -6,9 +6,13 @@ use super::{
     erc7562::{Erc7562Config, Erc7562Tracer},
     flat::{FlatCallConfig, FlatCallTracer},
     four_byte::FourByteTracer,
+    frames::FrameTracer,
     json_log::JsonLogger,
+    opcode_gas::OpcodeGasTracer,
+    parity::{ParityConfig, ParityTracer},
     point::PointState,
     prestate::{PrestateConfig, PrestateTracer},
+    script::{ScriptSource, ScriptTracer},
     struct_log::{StructLogConfig, StructLogger},
     writer::TraceWriter,
 };
@@ -26,6 +30,13 @@ pub enum TracerConfig {
     FourByte,
     Noop,
     Erc7562(Erc7562Config),
+    /// The frames, which are not written but kept for the caller.
+    Frames,
+    /// The results of Parity's methods that replay transactions.
+    Parity(ParityConfig),
+    /// Gas by opcode.
+    OpcodeGas,
+    Script(ScriptSource),
     /// Several of them at once, by name. The struct logger has no name.
     Mux(Vec<NamedTracer>),
 }
@@ -48,6 +59,12 @@ impl TracerConfig {
             Self::FourByte => NativeTracer::FourByte(FourByteTracer::default()),
             Self::Noop => NativeTracer::Noop,
             Self::Erc7562(config) => NativeTracer::Erc7562(Erc7562Tracer::new(config.clone())),
+            Self::Frames => NativeTracer::Frames(FrameTracer::default()),
+            Self::Parity(config) => NativeTracer::Parity(Box::new(ParityTracer::new(*config))),
+            Self::OpcodeGas => NativeTracer::OpcodeGas(OpcodeGasTracer::default()),
+            Self::Script(source) => {
+                NativeTracer::Script(Box::new(ScriptTracer::new(source.clone())))
+            }
             Self::Mux(parts) => NativeTracer::Mux(
                 parts
                     .iter()
@@ -63,8 +80,14 @@ impl TracerConfig {
     /// Whether it wants every instruction.
     pub(super) fn wants_steps(&self) -> bool {
         match self {
-            Self::StructLog(_) | Self::JsonLog(_) | Self::Prestate(_) | Self::Erc7562(_) => true,
-            Self::Call(_) | Self::FlatCall(_) | Self::FourByte | Self::Noop => false,
+            Self::StructLog(_)
+            | Self::JsonLog(_)
+            | Self::Prestate(_)
+            | Self::Erc7562(_)
+            | Self::OpcodeGas
+            | Self::Script(_) => true,
+            Self::Call(_) | Self::FlatCall(_) | Self::FourByte | Self::Noop | Self::Frames => false,
+            Self::Parity(config) => config.vm_trace,
             Self::Mux(parts) => parts.iter().any(|part| part.config.wants_steps()),
         }
     }
@@ -80,6 +103,11 @@ pub(super) enum NativeTracer {
     FourByte(FourByteTracer),
     Noop,
     Erc7562(Erc7562Tracer),
+    Frames(FrameTracer),
+    Parity(Box<ParityTracer>),
+    OpcodeGas(OpcodeGasTracer),
+    /// Begun and finished by the caller, which has the host of scripts.
+    Script(Box<ScriptTracer>),
     Mux(Vec<MuxPart>),
 }
 
@@ -97,8 +125,15 @@ impl NativeTracer {
             Self::FlatCall(tracer) => tracer.is_full(),
             Self::Prestate(tracer) => tracer.is_full(),
             Self::Erc7562(tracer) => tracer.is_full(),
+            Self::Frames(tracer) => tracer.is_full(),
+            Self::Parity(tracer) => tracer.is_full(),
             Self::Mux(parts) => parts.iter().any(|part| part.tracer.is_full()),
-            Self::StructLog(_) | Self::JsonLog(_) | Self::FourByte(_) | Self::Noop => false,
+            Self::StructLog(_)
+            | Self::JsonLog(_)
+            | Self::FourByte(_)
+            | Self::Noop
+            | Self::OpcodeGas(_)
+            | Self::Script(_) => false,
         }
     }
 
@@ -111,6 +146,8 @@ impl NativeTracer {
         match self {
             Self::StructLog(tracer) => tracer.begin(out),
             Self::Prestate(tracer) => tracer.begin(start, state),
+            Self::Frames(tracer) => tracer.begin(start),
+            Self::Parity(tracer) => tracer.begin(start, out),
             Self::Mux(parts) => {
                 for part in parts {
                     part.tracer.begin(start, state, out);
@@ -121,22 +158,43 @@ impl NativeTracer {
             | Self::FlatCall(_)
             | Self::FourByte(_)
             | Self::Noop
-            | Self::Erc7562(_) => {}
+            | Self::Erc7562(_)
+            | Self::OpcodeGas(_)
+            | Self::Script(_) => {}
         }
     }
 
-    pub(super) fn enter(&mut self, entered: &Entered) {
+    pub(super) fn enter(
+        &mut self,
+        entered: &Entered,
+        state: &mut dyn PointState,
+        out: &mut TraceWriter,
+    ) {
         match self {
             Self::Call(tracer) => tracer.enter(entered.clone()),
             Self::FlatCall(tracer) => tracer.enter(entered.clone()),
             Self::FourByte(tracer) => tracer.enter(entered),
             Self::Erc7562(tracer) => tracer.enter(entered.clone()),
-            Self::Mux(parts) => parts.iter_mut().for_each(|part| part.tracer.enter(entered)),
+            Self::Frames(tracer) => tracer.enter(entered.clone()),
+            Self::Parity(tracer) => tracer.enter(entered, out),
+            Self::OpcodeGas(tracer) => tracer.enter(entered),
+            Self::Script(tracer) => tracer.enter(entered, state),
+            Self::Mux(parts) => {
+                for part in parts {
+                    part.tracer.enter(entered, state, out);
+                }
+            }
             Self::StructLog(_) | Self::JsonLog(_) | Self::Prestate(_) | Self::Noop => {}
         }
     }
 
-    pub(super) fn leave(&mut self, left: Left<'_>, root: bool, out: &mut TraceWriter) {
+    pub(super) fn leave(
+        &mut self,
+        left: Left<'_>,
+        root: bool,
+        state: &mut dyn PointState,
+        out: &mut TraceWriter,
+    ) {
         match self {
             Self::StructLog(tracer) if root => tracer.leave_root(FrameEnd {
                 output: left.output.clone(),
@@ -146,12 +204,19 @@ impl NativeTracer {
             Self::Call(tracer) => tracer.leave(left),
             Self::FlatCall(tracer) => tracer.leave(left),
             Self::Erc7562(tracer) => tracer.leave(left),
+            Self::Frames(tracer) => tracer.leave(left),
+            Self::Parity(tracer) => tracer.leave(left, out),
+            Self::Script(tracer) => tracer.leave(&left, state),
             Self::Mux(parts) => {
                 for part in parts {
-                    part.tracer.leave(left.clone(), root, out);
+                    part.tracer.leave(left.clone(), root, state, out);
                 }
             }
-            Self::StructLog(_) | Self::Prestate(_) | Self::FourByte(_) | Self::Noop => {}
+            Self::StructLog(_)
+            | Self::Prestate(_)
+            | Self::FourByte(_)
+            | Self::Noop
+            | Self::OpcodeGas(_) => {}
         }
     }
 
@@ -169,26 +234,47 @@ impl NativeTracer {
             | Self::FlatCall(_)
             | Self::Prestate(_)
             | Self::FourByte(_)
-            | Self::Noop => {}
+            | Self::Noop
+            | Self::Frames(_)
+            | Self::Parity(_)
+            | Self::OpcodeGas(_)
+            | Self::Script(_) => {}
         }
     }
 
-    pub(super) fn step(&mut self, step: &TracedStep<'_>, state: &mut dyn PointState) {
+    pub(super) fn step(
+        &mut self,
+        step: &TracedStep<'_>,
+        state: &mut dyn PointState,
+        out: &mut TraceWriter,
+    ) {
         match self {
             Self::StructLog(tracer) => tracer.step(step, state),
             Self::JsonLog(tracer) => tracer.step(step),
             Self::Prestate(tracer) => tracer.step(step, state),
             Self::Erc7562(tracer) => tracer.step(step, state),
+            Self::Parity(tracer) => tracer.step(step, out),
+            Self::OpcodeGas(tracer) => tracer.step(step),
+            Self::Script(tracer) => tracer.step(step, state),
             Self::Mux(parts) => {
                 for part in parts {
-                    part.tracer.step(step, state);
+                    part.tracer.step(step, state, out);
                 }
             }
-            Self::Call(_) | Self::FlatCall(_) | Self::FourByte(_) | Self::Noop => {}
+            Self::Call(_)
+            | Self::FlatCall(_)
+            | Self::FourByte(_)
+            | Self::Noop
+            | Self::Frames(_) => {}
         }
     }
 
-    pub(super) fn step_end(&mut self, end: &StepEnd<'_>, out: &mut TraceWriter) {
+    pub(super) fn step_end(
+        &mut self,
+        end: &StepEnd<'_>,
+        state: &mut dyn PointState,
+        out: &mut TraceWriter,
+    ) {
         match self {
             Self::StructLog(tracer) => tracer.step_end(end, out),
             Self::JsonLog(tracer) => tracer.step_end(end, out),
@@ -197,23 +283,27 @@ impl NativeTracer {
                     tracer.undo_step();
                 }
             }
+            Self::Parity(tracer) => tracer.step_end(end),
+            Self::OpcodeGas(tracer) => tracer.step_end(end),
+            Self::Script(tracer) => tracer.step_end(end, state),
             Self::Mux(parts) => {
                 for part in parts {
-                    part.tracer.step_end(end, out);
+                    part.tracer.step_end(end, state, out);
                 }
             }
             Self::Call(_)
             | Self::FlatCall(_)
             | Self::FourByte(_)
             | Self::Noop
-            | Self::Erc7562(_) => {}
+            | Self::Erc7562(_)
+            | Self::Frames(_) => {}
         }
     }
 
     /// Writes the trace. `state` is that after the transaction.
     pub(super) fn finish(
         self,
-        end: &TraceEnd,
+        end: &TraceEnd<'_>,
         place: &TracePlace,
         state: &mut dyn PointState,
         out: &mut TraceWriter,
@@ -224,7 +314,10 @@ impl NativeTracer {
             Self::FlatCall(tracer) => tracer.finish(end, place, out),
             Self::Prestate(tracer) => tracer.finish(state, out),
             Self::FourByte(tracer) => tracer.finish(out),
-            Self::JsonLog(_) => {}
+            // Those two are finished by the caller.
+            Self::JsonLog(_) | Self::Frames(_) | Self::Script(_) => {}
+            Self::Parity(tracer) => tracer.finish(end, place, state, out),
+            Self::OpcodeGas(tracer) => tracer.finish(out),
             Self::Noop => out.raw("{}"),
             Self::Erc7562(tracer) => tracer.finish(end, out),
             Self::Mux(parts) => {

@@ -155,7 +155,7 @@ impl StructLogger {
         self.end = Some(end);
     }
 
-    pub(super) fn finish(self, end: &TraceEnd, out: &mut TraceWriter) {
+    pub(super) fn finish(self, end: &TraceEnd<'_>, out: &mut TraceWriter) {
         out.raw("],\"gas\":");
         out.display(end.gas_used);
         let failure = self.end.as_ref().map(|end| end.failure.as_ref());

@@ -1,0 +1,199 @@
+//! The frames of a transaction, kept for a caller that chooses among them, and their text in Parity's
+//! form.
+//!
+//! Calls of precompiles without value are left out, as Parity does. Gas is that of the frame's code:
+//! the root frame has neither the transaction's intrinsic gas nor its refunds.
+
+use super::{
+    Entered, Left, TracePlace, TraceStart,
+    arena::{CallArena, CallNode, FrameKind, FramePlace},
+    failure::Failure,
+    flat::{parity_error, parity_type, write_action, write_address},
+    writer::TraceWriter,
+};
+use alloy_primitives::{Address, Bytes, U256};
+
+/// The frames of a transaction so far.
+#[derive(Default)]
+pub(super) struct FrameTracer {
+    start: TraceStart,
+    frames: CallFrames,
+}
+
+impl FrameTracer {
+    pub(super) fn begin(&mut self, start: &TraceStart) {
+        self.start = start.clone();
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.frames.0.is_full()
+    }
+
+    pub(super) fn enter(&mut self, mut entered: Entered) {
+        entered.value.get_or_insert(U256::ZERO);
+        self.frames.0.enter(entered, ());
+    }
+
+    pub(super) fn leave(&mut self, left: Left<'_>) {
+        self.frames.0.leave(left);
+    }
+
+    /// The output of the root frame.
+    pub(super) fn output(&self) -> Bytes {
+        let root = self.frames.0.nodes.first();
+        root.map_or_else(Bytes::new, |root| root.output.clone())
+    }
+
+    /// A transaction without any frame is a deposit that failed before its first one.
+    pub(super) fn finish(mut self) -> CallFrames {
+        let start = self.start;
+        if self.frames.0.nodes.is_empty() {
+            let entered = Entered {
+                kind: start.to.map_or(FrameKind::Create, |_| FrameKind::Call),
+                from: start.from,
+                to: start.to.unwrap_or_default(),
+                input: start.input,
+                gas: start.gas_limit,
+                value: Some(start.value),
+                precompile: false,
+            };
+            self.frames.0.enter(entered, ());
+            self.frames.0.leave(Left {
+                output: &Bytes::new(),
+                gas_used: start.gas_limit,
+                failure: Some(Failure::failed_deposit()),
+            });
+        }
+        self.frames
+    }
+}
+
+/// The frames of a transaction.
+#[derive(Default)]
+pub struct CallFrames(CallArena<()>);
+
+/// A frame among those of its transaction.
+pub struct FrameView<'a> {
+    node: &'a CallNode<()>,
+    place: FramePlace<'a>,
+}
+
+impl CallFrames {
+    /// Visits the frames in their order.
+    pub fn visit(&self, mut visit: impl FnMut(&FrameView<'_>)) {
+        self.0.visit(is_shown, |node, place| {
+            visit(&FrameView { node, place });
+        });
+    }
+
+    /// Writes all frames as a list without brackets.
+    pub(super) fn write(&self, out: &mut TraceWriter) {
+        let mut separator = "";
+        self.visit(|frame| {
+            out.raw(std::mem::replace(&mut separator, ","));
+            frame.write(None, out);
+        });
+    }
+}
+
+/// Whether Parity shows this frame.
+fn is_shown(node: &CallNode<()>) -> bool {
+    let entered = &node.entered;
+    node.parent.is_none() || !entered.precompile || entered.value.is_some_and(|it| !it.is_zero())
+}
+
+impl FrameView<'_> {
+    pub fn kind(&self) -> FrameKind {
+        self.node.entered.kind
+    }
+
+    /// The caller, or the contract that destroys itself.
+    pub fn from(&self) -> Address {
+        self.node.entered.from
+    }
+
+    /// The callee, the heir, or the created contract. A creation that failed has none.
+    pub fn to(&self) -> Option<Address> {
+        self.node.to()
+    }
+
+    pub fn value(&self) -> U256 {
+        self.node.value().unwrap_or_default()
+    }
+
+    pub fn input(&self) -> &Bytes {
+        &self.node.entered.input
+    }
+
+    pub fn output(&self) -> &Bytes {
+        &self.node.output
+    }
+
+    pub fn has_failed(&self) -> bool {
+        self.node.failure.is_some()
+    }
+
+    /// Frames between the root and this one; the root has none.
+    pub fn depth(&self) -> usize {
+        self.place.address.len()
+    }
+
+    /// Writes the frame, with its place in the chain if it is given.
+    pub fn write(&self, place: Option<&TracePlace>, out: &mut TraceWriter) {
+        out.raw("{\"action\":{");
+        write_action(self.node, out);
+        out.raw("}");
+        if let Some(hash) = place.and_then(|place| place.block_hash) {
+            out.raw(",\"blockHash\":");
+            out.quoted(hash);
+        }
+        if let Some(place) = place {
+            out.raw(",\"blockNumber\":");
+            out.display(place.block_number);
+        }
+        if let Some(failure) = &self.node.failure {
+            out.raw(",\"error\":");
+            out.string(match failure.text.as_str() {
+                "insufficient balance for transfer" => "Insufficient balance for transfer",
+                text if text.starts_with("stack limit reached") => "Out of stack",
+                text => parity_error(text),
+            });
+        }
+        self.write_result(out);
+        write_address(self.place, out);
+        if let Some(place) = place {
+            out.raw(",\"transactionHash\":");
+            match place.tx_hash {
+                Some(hash) => out.quoted(hash),
+                None => out.raw("null"),
+            }
+            out.raw(",\"transactionPosition\":");
+            out.display(place.tx_index);
+        }
+        out.raw(",\"type\":");
+        out.quoted(parity_type(self.kind()));
+        out.raw("}");
+    }
+
+    /// Only frames that ended or reverted have a result.
+    fn write_result(&self, out: &mut TraceWriter) {
+        let node = self.node;
+        let failed = (node.failure.as_ref()).is_some_and(|failure| !failure.is_revert());
+        out.raw(",\"result\":");
+        if failed || self.kind() == FrameKind::SelfDestruct {
+            out.raw("null");
+            return;
+        }
+        if self.kind().is_create() {
+            out.raw("{\"address\":");
+            out.quoted(format_args!("{:#x}", node.entered.to));
+            out.raw(",\"code\":");
+        } else {
+            out.raw("{\"output\":");
+        }
+        out.data(&node.output);
+        out.raw(",\"gasUsed\":");
+        out.quantity(U256::from(node.gas_used));
+        out.raw("}");
+    }
+}

@@ -1,0 +1,6 @@
+// Answers with an empty object.
+{
+  step: function () {},
+  fault: function () {},
+  result: function () { return {}; },
+}

@@ -1,0 +1,270 @@
+//! Tracers in JavaScript, whose host is a thread here: what a script sees, and geth's own scripts.
+
+use super::chain::{CONTRACT, Chain, RICH};
+use crate::{
+    chain::evm::{ScriptConnection, ScriptHost},
+    rpc::RpcContext,
+    script_host,
+};
+use serde_json::{Value, json};
+use starling_proto::fork::Fork;
+use std::os::unix::net::UnixStream;
+
+/// Stores 42 at slot one, calls the identity precompile, then an account without code, with a wei.
+const CODE: &str = "0x602a6001556000600060046000600060045af1506000600060006000600160ee5af150";
+/// Writes a word to memory and reverts with two bytes of it.
+const REVERTING: &str = "0x61beef6000526002601efd";
+
+fn threads() -> ScriptHost {
+    ScriptHost::new(|| {
+        let (stream, theirs) = UnixStream::pair()?;
+        std::thread::Builder::new()
+            .stack_size(64 << 20)
+            .spawn(move || script_host::serve(theirs))?;
+        Ok(ScriptConnection {
+            stream,
+            process: None,
+        })
+    })
+}
+
+fn chain(change: impl FnOnce(&mut RpcContext)) -> Chain {
+    let mut chain = Chain::new(Fork::Isthmus).with(|context| {
+        context.scripts = Some(threads());
+        change(context);
+    });
+    chain.add(&[]);
+    chain.serve(&["debug"]);
+    chain
+}
+
+fn call(code: &str, options: Value) -> Value {
+    let mut options = options;
+    let overrides = json!({ CONTRACT.to_string(): { "code": code, "balance": "0x10" } });
+    options["stateOverrides"] = overrides;
+    json!([{ "from": RICH, "to": CONTRACT, "gas": "0x186a0", "value": "0x2" }, "latest", options])
+}
+
+async fn run(code: &str, script: &str) -> Value {
+    let params = call(code, json!({ "tracer": script }));
+    chain(|_| ()).result("debug_traceCall", params).await
+}
+
+#[tokio::test]
+async fn a_script_sees_the_instructions_before_they_run() {
+    let script = r"{
+        seen: [],
+        step: function (log, db) {
+            if (log.op.toString() !== 'SSTORE') return;
+            var own = log.contract.getAddress();
+            this.seen.push([
+                log.getPC(), log.op.toNumber(), log.getGas(), log.getCost(), log.getDepth(), log.getRefund(),
+                log.stack.length(), log.stack.peek(0).toString(16), log.stack.peek(1).toJSNumber(),
+                toHex(db.getState(own, toWord('0x01'))), toHex(log.contract.getCaller()), log.contract.getValue(),
+                log.getError() === undefined, log.op.isPush(), db.exists(own), db.getNonce(own),
+            ]);
+        },
+        fault: function () {},
+        result: function (ctx, db) {
+            return { seen: this.seen, to: toHex(ctx.to), gas: ctx.gas, used: ctx.gasUsed, value: ctx.value, type: ctx.type,
+                block: ctx.block, after: toHex(db.getState(ctx.to, toWord('0x01'))) };
+        },
+    }";
+    let answer = run(CODE, script).await;
+    let step = &answer["seen"][0];
+    let before = format!("0x{:064x}", 0x38);
+    let want = json!([
+        4, 0x55, 78_994, 5_000, 1, 0, 2, "1", 42, before, RICH, "2", true, false, true, 1
+    ]);
+    assert_eq!(*step, want, "{answer}");
+    assert_eq!(answer["to"], json!(CONTRACT));
+    assert_eq!(
+        (&answer["gas"], &answer["type"]),
+        (&json!(100_000), &json!("CALL"))
+    );
+    assert_eq!(
+        (&answer["value"], &answer["block"]),
+        (&json!("2"), &json!(1))
+    );
+    assert_eq!(answer["after"], format!("0x{:064x}", 0x2a));
+}
+
+#[tokio::test]
+async fn a_script_sees_frames_memory_and_faults() {
+    let frames = r"{
+        all: [],
+        enter: function (frame) {
+            this.all.push([frame.getType(), toHex(frame.getTo()), frame.getGas(), String(frame.getValue())]);
+        },
+        exit: function (frame) { this.all.push([frame.getGasUsed(), toHex(frame.getOutput()), frame.getError() === undefined]); },
+        fault: function () {},
+        result: function () { return this.all; },
+    }";
+    let answer = run(CODE, frames).await;
+    let kinds: Vec<_> = (0..4).map(|at| answer[at][0].clone()).collect();
+    assert_eq!((&kinds[0], &kinds[2]), (&json!("CALL"), &json!("CALL")));
+    assert_eq!(answer[2][3], "1");
+    let memory = r"{
+        seen: [],
+        step: function (log) { if (log.op.toString() === 'REVERT') this.seen = [log.memory.length(), toHex(log.memory.slice(30, 34)),
+            log.memory.getUint(0).toString(16)]; },
+        fault: function (log) { this.fault = log.getError(); },
+        result: function (ctx) { return [this.seen, this.fault, ctx.error, toHex(ctx.output)]; },
+    }";
+    let answer = run(REVERTING, memory).await;
+    let seen = json!([32, "0xbeef0000", "beef"]);
+    let error = "execution reverted";
+    assert_eq!(answer, json!([seen, error, error, "0xbeef"]));
+    // MSTORE has not happened when it is told.
+    let early = r"{ seen: null, step: function (log) { if (log.op.toString() === 'MSTORE') this.seen = [log.memory.length(),
+        toHex(log.memory.slice(0, 32))]; }, fault: function () {}, result: function () { return this.seen; } }";
+    let zeros = format!("0x{:064x}", 0);
+    assert_eq!(run(REVERTING, early).await, json!([0, zeros]));
+}
+
+#[tokio::test]
+async fn functions_of_geth_are_there() {
+    let script = r"{
+        config: null,
+        setup: function (config) { this.config = JSON.parse(config); },
+        fault: function () {},
+        result: function (ctx) {
+            var big = bigInt('100000000000000000000', 10);
+            return {
+                config: this.config,
+                word: toHex(toWord('0x0102')), address: toHex(toAddress('0xff')), cut: toHex(slice([1, 2, 3, 4], 1, 3)),
+                contract: toHex(toContract('0x6ac7ea33f8831ea9dcc53393aaa88b25a785dbf0', 1)),
+                contract2: toHex(toContract2('0x00000000000000000000000000000000deadbeef', '0xcafebabe', '0xdeadbeef')),
+                precompiled: [isPrecompiled(toAddress('0x01')), isPrecompiled(ctx.to)],
+                big: [big.add(1), big.multiply(big).toString(16), big.greater(5), bigInt('ff', 16).valueOf(), big.mod(7).toJSNumber(),
+                    big.subtract('1').equals(bigInt('99999999999999999999')), bigInt(7).divmod(2).quotient.toString(), big.bitLength()],
+            };
+        },
+    }";
+    let chain = chain(|_| ());
+    let options = json!({ "tracer": script, "tracerConfig": { "a": [1] } });
+    let answer = chain.result("debug_traceCall", call("0x00", options)).await;
+    assert_eq!(answer["config"], json!({ "a": [1] }));
+    assert_eq!(answer["word"], format!("0x{:064x}", 0x0102));
+    assert_eq!(answer["address"], format!("0x{:040x}", 0xff));
+    assert_eq!(answer["cut"], "0x0203");
+    // The addresses are the examples of EIP-1014 and of geth's tests.
+    assert_eq!(
+        answer["contract"],
+        "0x343c43a37d37dff08ae8c4a11544c718abb4fcf8"
+    );
+    let created = "0x60f3f640a8508fc6a86d45df051962668e1e8ac7";
+    assert_eq!(answer["contract2"], created);
+    assert_eq!(answer["precompiled"], json!([true, false]));
+    let big = json!([
+        "100000000000000000001",
+        "1d6329f1c35ca4bfabb9f5610000000000",
+        true,
+        255,
+        2,
+        true,
+        "3",
+        "67"
+    ]);
+    assert_eq!(answer["big"], big);
+}
+
+#[tokio::test]
+async fn a_script_that_fails_says_why() {
+    let chain = chain(|_| ());
+    for (script, text) in [
+        ("{", "SyntaxError"),
+        (
+            "{ result: function () {} }",
+            "trace object must expose a function fault()",
+        ),
+        (
+            "{ result: function () {}, fault: function () {}, enter: function () {} }",
+            "trace object must expose either both or none of enter() and exit()",
+        ),
+        (
+            "{ result: function () { return this.x.y; }, fault: function () {} }",
+            "TypeError",
+        ),
+        (
+            "{ result: function () { return toHex('0x12'); }, fault: function () {} }",
+            "invalid buffer type    in server-side tracer function 'result'",
+        ),
+        (
+            "{ step: function (log) { try { log.stack.peek(9); } catch (error) {} }, result: function () { return 1; }, fault: function () {} }",
+            "tracer accessed out of bound stack: size 0, index 9    in server-side tracer function 'step'",
+        ),
+        (
+            "{ step: function (log) { log.memory.slice(-1, 2); }, result: function () { return 1; }, fault: function () {} }",
+            "tracer accessed out of bound memory: offset -1, end 2",
+        ),
+        (
+            "{ result: function again() { return again(); }, fault: function () {} }",
+            "exceeded maximum",
+        ),
+        (
+            "{ step: function (log) { log.memory.slice(0, 1e9); }, result: function () { return 1; }, fault: function () {} }",
+            "tracer reads too much memory at once",
+        ),
+    ] {
+        let params = call("0x00", json!({ "tracer": script }));
+        let answer = chain.ask("debug_traceCall", params).await;
+        assert_eq!(answer["error"]["code"], -32000, "{script}: {answer}");
+        let message = answer["error"]["message"].as_str().unwrap();
+        assert!(message.contains(text), "{script}: {message}");
+    }
+    let nothing = "{ result: function () {}, fault: function () {} }";
+    assert_eq!(run("0x00", nothing).await, Value::Null);
+    let off = self::chain(|context| context.scripts = None);
+    let text = "the tracer \"{ result: function () {}, fault: function () {} }\" is a script";
+    off.fails(
+        "debug_traceCall",
+        call("0x00", json!({ "tracer": nothing })),
+        text,
+    )
+    .await;
+    let mux = json!({ "tracer": "muxTracer", "tracerConfig": { nothing: null } });
+    let (code, _) = chain.error("debug_traceCall", call("0x00", mux)).await;
+    assert_eq!(code, -32602);
+}
+
+#[tokio::test]
+async fn geths_scripts_are_there_by_name() {
+    let chain = chain(|_| ());
+    let trace = async |name: &str| {
+        let params = call(CODE, json!({ "tracer": name }));
+        chain.result("debug_traceCall", params).await
+    };
+    assert_eq!(trace("noopTracerLegacy").await, json!({}));
+    assert_eq!(trace("opcountTracer").await, 22);
+    assert_eq!(trace("unigramTracer").await["PUSH1"], 14);
+    assert_eq!(trace("bigramTracer").await["PUSH1-SSTORE"], 1);
+    assert_eq!(
+        trace("trigramTracer").await["PUSH1-PUSH1-SSTORE"],
+        Value::Null
+    );
+    assert_eq!(trace("trigramTracer").await["PUSH1-SSTORE-PUSH1"], 1);
+    assert_eq!(trace("4byteTracerLegacy").await, json!({}));
+    let frame = trace("callTracerLegacy").await;
+    assert_eq!(frame["type"], "CALL");
+    let inner = &frame["calls"];
+    assert_eq!(inner.as_array().unwrap().len(), 1, "{frame}");
+    assert_eq!(
+        (&inner[0]["to"], &inner[0]["value"]),
+        (&json!(format!("0x{:040x}", 0xee)), &json!("0x1"))
+    );
+    let native = trace("callTracer").await;
+    for member in ["from", "to", "gas", "gasUsed", "input", "value"] {
+        assert_eq!(frame[member], native[member], "{member}");
+    }
+    let accounts = trace("prestateTracerLegacy").await;
+    let contract = &accounts[format!("{CONTRACT:#x}")];
+    assert_eq!(contract["balance"], "0x10");
+    let slot = format!("0x{:064x}", 1);
+    assert_eq!(contract["storage"][slot], format!("0x{:064x}", 0x38));
+    let steps = trace("evmdisTracer").await;
+    assert_eq!(
+        steps[0],
+        json!({ "op": 0x60, "depth": 1, "result": ["2a"], "len": 2 })
+    );
+}

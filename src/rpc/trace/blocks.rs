@@ -1,0 +1,259 @@
+//! Transactions of the chain: their frames, their whole results, and the gas of their instructions.
+
+use super::TraceTypes;
+use crate::{
+    chain::{
+        evm::{CallFrames, Deadline, ParityConfig, TracePlace, TraceWriter, TracerConfig},
+        replay::Replay,
+        view::View,
+    },
+    rpc::{
+        context::RpcContext,
+        error::RpcError,
+        eth::block_arg::BlockArg,
+        params::{Arg, Args, Count, Json},
+        trace_session::{TraceOptions, TraceSession, Traced, known_number},
+    },
+};
+use alloy_primitives::B256;
+use serde_json::value::RawValue;
+use std::sync::Arc;
+
+pub(super) fn session<'a>(
+    context: &'a RpcContext,
+    deadline: &'a Deadline,
+    tracer: TracerConfig,
+    out: TraceWriter,
+) -> TraceSession<'a> {
+    TraceSession::new(context, deadline, &TraceOptions::unhurried(tracer), out)
+}
+
+/// The block of this number; `None` if it has no transactions, as the genesis block.
+pub(super) fn replay(
+    session: &TraceSession<'_>,
+    view: &Arc<View>,
+    number: u64,
+) -> Result<Option<Replay>, RpcError> {
+    let payload = view.payload(number)?;
+    if payload.is_some_and(|payload| payload.transactions.is_empty()) {
+        return Ok(None);
+    }
+    session.replay(view, number).map(Some)
+}
+
+/// A block that has been executed as far as a transaction; `None` if there is no such transaction.
+fn replay_to(
+    session: &TraceSession<'_>,
+    view: &Arc<View>,
+    hash: B256,
+) -> Result<Option<Replay>, RpcError> {
+    let Some((number, index)) = view.transaction(hash)? else {
+        return Ok(None);
+    };
+    let mut replay = session.replay(view, number)?;
+    replay
+        .skip_to(index)
+        .map_err(|error| session.error(error))?;
+    Ok(Some(replay))
+}
+
+/// The frames of some transactions, as a list.
+struct FrameList<'a, 'b> {
+    session: &'a mut TraceSession<'b>,
+    separator: &'static str,
+}
+
+impl<'a, 'b> FrameList<'a, 'b> {
+    fn begin(session: &'a mut TraceSession<'b>) -> Self {
+        session.raw("[");
+        Self {
+            session,
+            separator: "",
+        }
+    }
+
+    fn add(&mut self, frames: &CallFrames, place: &TracePlace) {
+        let Some(tracer) = &mut self.session.tracer else {
+            return;
+        };
+        let separator = &mut self.separator;
+        frames.visit(|frame| {
+            tracer.out().raw(std::mem::replace(separator, ","));
+            frame.write(Some(place), tracer.out());
+        });
+    }
+}
+
+/// `trace_block(block)`: the frames of all its transactions.
+pub fn block(context: &RpcContext, args: Args, deadline: &Deadline, out: TraceWriter) -> Traced {
+    let block: BlockArg = args.at_most(1)?.required()?;
+    let view = context.view();
+    let number = known_number(context, &view, block)?;
+    let mut session = session(context, deadline, TracerConfig::Frames, out);
+    let mut replay = replay(&session, &view, number)?;
+    let mut list = FrameList::begin(&mut session);
+    if let Some(replay) = &mut replay {
+        while replay.done() < replay.count() {
+            let place = replay.place();
+            let frames = list.session.frames(replay)?;
+            list.add(&frames, &place);
+        }
+    }
+    session.raw("]");
+    session.finish()
+}
+
+/// `trace_transaction(hash)`: its frames; null if it is unknown.
+pub fn transaction(
+    context: &RpcContext,
+    args: Args,
+    deadline: &Deadline,
+    out: TraceWriter,
+) -> Traced {
+    let hash: B256 = args.at_most(1)?.required()?;
+    let mut session = session(context, deadline, TracerConfig::Frames, out);
+    let Some(mut replay) = replay_to(&session, &context.view(), hash)? else {
+        return Ok("null".to_owned());
+    };
+    let place = replay.place();
+    let frames = session.frames(&mut replay)?;
+    FrameList::begin(&mut session).add(&frames, &place);
+    session.raw("]");
+    session.finish()
+}
+
+/// `trace_get(hash, [index])`: one frame by its index among those of `trace_transaction`, as op-reth
+/// has it; null if there is none.
+pub fn get(context: &RpcContext, args: Args, deadline: &Deadline, out: TraceWriter) -> Traced {
+    let mut args = args.at_most(2)?;
+    let hash: B256 = args.required()?;
+    let Json(indexes): Json<Vec<Box<RawValue>>> = args.required()?;
+    let none = || Ok("null".to_owned());
+    let [index] = &indexes[..] else { return none() };
+    let Count(index) = Count::from_json(index.get())
+        .map_err(|text| RpcError::invalid_params(format!("invalid argument 1: {text}")))?;
+    let mut session = session(context, deadline, TracerConfig::Frames, out);
+    let Some(mut replay) = replay_to(&session, &context.view(), hash)? else {
+        return none();
+    };
+    let place = replay.place();
+    let frames = session.frames(&mut replay)?;
+    let (mut number, mut found) = (0, false);
+    if let Some(tracer) = &mut session.tracer {
+        frames.visit(|frame| {
+            if number == index {
+                found = true;
+                frame.write(Some(&place), tracer.out());
+            }
+            number += 1;
+        });
+    }
+    if found { session.finish() } else { none() }
+}
+
+/// `trace_replayTransaction(hash, types)`.
+pub fn replay_transaction(
+    context: &RpcContext,
+    args: Args,
+    deadline: &Deadline,
+    out: TraceWriter,
+) -> Traced {
+    let mut args = args.at_most(2)?;
+    let (hash, TraceTypes(parts)): (B256, TraceTypes) = (args.required()?, args.required()?);
+    let mut session = session(context, deadline, TracerConfig::Parity(parts), out);
+    let mut replay = replay_to(&session, &context.view(), hash)?
+        .ok_or_else(|| RpcError::server("transaction not found"))?;
+    session.trace(&mut replay)?;
+    session.finish()
+}
+
+/// `trace_replayBlockTransactions(block, types)`; null if the block is unknown.
+pub fn replay_block_transactions(
+    context: &RpcContext,
+    args: Args,
+    deadline: &Deadline,
+    out: TraceWriter,
+) -> Traced {
+    let mut args = args.at_most(2)?;
+    let (block, TraceTypes(parts)): (BlockArg, TraceTypes) = (args.required()?, args.required()?);
+    let view = context.view();
+    let Some(number) = block.number(context, &view)? else {
+        return Ok("null".to_owned());
+    };
+    let parts = ParityConfig {
+        with_hash: true,
+        ..parts
+    };
+    let mut session = session(context, deadline, TracerConfig::Parity(parts), out);
+    let replay = replay(&session, &view, number)?;
+    trace_list(&mut session, replay, |_, _| (), "")?;
+    session.finish()
+}
+
+/// Traces all transactions of a block, as a list. `before` and `after` write what stands around each.
+fn trace_list(
+    session: &mut TraceSession<'_>,
+    replay: Option<Replay>,
+    before: impl Fn(&mut TraceSession<'_>, &Replay),
+    after: &str,
+) -> Result<(), RpcError> {
+    session.raw("[");
+    if let Some(mut replay) = replay {
+        while replay.done() < replay.count() {
+            session.raw(if replay.done() == 0 { "" } else { "," });
+            before(session, &replay);
+            session.trace(&mut replay)?;
+            session.raw(after);
+        }
+    }
+    session.raw("]");
+    Ok(())
+}
+
+/// Begins the object of a transaction's gas by opcode.
+fn begin_opcode_gas(session: &mut TraceSession<'_>, replay: &Replay) {
+    let hash = replay.place().tx_hash.unwrap_or_default();
+    session.raw(&format!("{{\"transactionHash\":\"{hash}\",\"opcodeGas\":"));
+}
+
+/// `trace_transactionOpcodeGas(hash)`; null if the transaction is unknown.
+pub fn transaction_opcode_gas(
+    context: &RpcContext,
+    args: Args,
+    deadline: &Deadline,
+    out: TraceWriter,
+) -> Traced {
+    let hash: B256 = args.at_most(1)?.required()?;
+    let mut session = session(context, deadline, TracerConfig::OpcodeGas, out);
+    let Some(mut replay) = replay_to(&session, &context.view(), hash)? else {
+        return Ok("null".to_owned());
+    };
+    begin_opcode_gas(&mut session, &replay);
+    session.trace(&mut replay)?;
+    session.raw("}");
+    session.finish()
+}
+
+/// `trace_blockOpcodeGas(block)`; null if the block is unknown.
+pub fn block_opcode_gas(
+    context: &RpcContext,
+    args: Args,
+    deadline: &Deadline,
+    out: TraceWriter,
+) -> Traced {
+    let block: BlockArg = args.at_most(1)?.required()?;
+    let view = context.view();
+    let known = block.number(context, &view)?;
+    let known = known.map(|number| Ok::<_, RpcError>((number, view.hash_of(number)?)));
+    let Some((number, Some(hash))) = known.transpose()? else {
+        return Ok("null".to_owned());
+    };
+    let mut session = session(context, deadline, TracerConfig::OpcodeGas, out);
+    let replay = replay(&session, &view, number)?;
+    session.raw(&format!(
+        "{{\"blockHash\":\"{hash}\",\"blockNumber\":{number},\"transactions\":"
+    ));
+    trace_list(&mut session, replay, begin_opcode_gas, "}")?;
+    session.raw("}");
+    session.finish()
+}

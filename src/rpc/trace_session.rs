@@ -1,0 +1,272 @@
+//! A tracing method in progress: what the namespaces `debug`, `trace` and `ots` share when they
+//! execute transactions again.
+//!
+//! A method reads one view, in which its block and the state before it are fixed. Tracers bound what
+//! they record; the writer bounds the text; a timeout bounds one transaction, and the endpoint the
+//! whole call.
+
+use super::{
+    context::RpcContext,
+    error::RpcError,
+    eth::block_arg::{BlockArg, BlockTag},
+};
+use crate::chain::{
+    evm::{
+        CallFrames, CallInput, CallSequence, Deadline, Overrides, StateError, TraceCallError,
+        TraceError, TracePlace, TraceWriter, Tracer, TracerConfig,
+    },
+    replay::{Replay, ReplayError},
+    view::View,
+};
+use alloy_primitives::B256;
+use std::{sync::Arc, time::Duration};
+
+/// The text of a trace that its writer has not handed on.
+pub type Traced = Result<String, RpcError>;
+
+/// Time of one transaction unless the request says otherwise (geth's).
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A tracer and its time.
+#[derive(Clone, Debug)]
+pub struct TraceOptions {
+    pub tracer: TracerConfig,
+    /// Time of one transaction.
+    pub timeout: Duration,
+}
+
+impl TraceOptions {
+    pub fn new(tracer: TracerConfig, timeout: Option<Duration>) -> Self {
+        Self {
+            tracer,
+            timeout: timeout.unwrap_or(TIMEOUT),
+        }
+    }
+
+    /// A tracer whose transactions have the time of the whole call.
+    pub fn unhurried(tracer: TracerConfig) -> Self {
+        Self {
+            tracer,
+            timeout: Duration::MAX,
+        }
+    }
+}
+
+/// A tracing method in progress: the block that it reads, its tracer and its time limits.
+pub struct TraceSession<'a> {
+    pub context: &'a RpcContext,
+    pub deadline: &'a Deadline,
+    /// Time of one transaction.
+    pub timeout: Duration,
+    pub tracer: Option<Box<Tracer>>,
+}
+
+impl<'a> TraceSession<'a> {
+    pub fn new(
+        context: &'a RpcContext,
+        deadline: &'a Deadline,
+        options: &TraceOptions,
+        out: TraceWriter,
+    ) -> Self {
+        let tracer = Tracer::new(options.tracer.clone(), out).with_scripts(context.scripts.clone());
+        Self {
+            context,
+            deadline,
+            timeout: options.timeout,
+            tracer: Some(Box::new(tracer)),
+        }
+    }
+
+    pub fn replay(&self, view: &Arc<View>, number: u64) -> Result<Replay, RpcError> {
+        Replay::of_block(&self.context.chain.spec, view, number, self.deadline)
+            .map_err(|error| self.error(error))
+    }
+
+    pub fn raw(&mut self, text: &str) {
+        if let Some(tracer) = &mut self.tracer {
+            tracer.out().raw(text);
+        }
+    }
+
+    /// The time limit of a transaction that begins now.
+    fn begin(&mut self) -> Result<Deadline, RpcError> {
+        self.deadline.check()?;
+        let deadline = self.deadline.within(self.timeout);
+        if let Some(tracer) = &mut self.tracer {
+            tracer.set_deadline(deadline.clone());
+        }
+        Ok(deadline)
+    }
+
+    /// Traces the next transaction.
+    pub fn trace(&mut self, replay: &mut Replay) -> Result<(), RpcError> {
+        let deadline = self.begin()?;
+        replay.set_deadline(deadline);
+        match replay.trace(&mut self.tracer) {
+            Ok(_) => Ok(()),
+            Err(error) => Err(self.error(error)),
+        }
+    }
+
+    /// Traces the next transaction, whose frames are not written.
+    pub fn frames(&mut self, replay: &mut Replay) -> Result<CallFrames, RpcError> {
+        self.trace(replay)?;
+        let tracer = self.tracer.as_mut();
+        Ok(tracer.map_or_else(CallFrames::default, |tracer| tracer.take_frames()))
+    }
+
+    /// Traces all transactions, as a list.
+    pub fn trace_all(&mut self, mut replay: Replay) -> Result<(), RpcError> {
+        self.raw("[");
+        for index in 0..replay.count() {
+            let hash = replay.tx_hash(index).unwrap_or_default();
+            let separator = if index == 0 { "" } else { "," };
+            self.raw(&format!("{separator}{{\"txHash\":\"{hash}\",\"result\":"));
+            self.trace(&mut replay)?;
+            self.raw("}");
+        }
+        self.raw("]");
+        Ok(())
+    }
+
+    /// Traces all transactions into memory, as a list. One that cannot be traced has an error in
+    /// its place and ends the list.
+    pub fn trace_each(&mut self, mut replay: Replay) -> Result<(), RpcError> {
+        self.raw("[");
+        for index in 0..replay.count() {
+            let hash = replay.tx_hash(index).unwrap_or_default();
+            let separator = if index == 0 { "" } else { "," };
+            self.raw(&format!("{separator}{{\"txHash\":\"{hash}\","));
+            let position = self.tracer.as_mut().map_or(0, |it| it.out().position());
+            self.raw("\"result\":");
+            if let Err(error) = self.trace(&mut replay) {
+                self.deadline.check()?;
+                if let Some(tracer) = &mut self.tracer {
+                    tracer.out().rewind(position);
+                    tracer.out().raw("\"error\":");
+                    tracer.out().string(&error.message);
+                }
+                self.raw("}");
+                break;
+            }
+            self.raw("}");
+        }
+        self.raw("]");
+        Ok(())
+    }
+
+    /// geth's words if it was the transaction's time that is over.
+    pub fn error(&self, error: ReplayError) -> RpcError {
+        let aborted = matches!(
+            error,
+            ReplayError::State(StateError::Aborted(_))
+                | ReplayError::Trace(TraceError::State(StateError::Aborted(_)))
+        );
+        if aborted && !self.deadline.passed() {
+            return RpcError::server("execution timeout");
+        }
+        error.into()
+    }
+
+    pub fn finish(self) -> Traced {
+        match self.tracer.map(|tracer| tracer.finish()) {
+            Some(text) => text.map_err(RpcError::from),
+            None => Err(RpcError::server("the tracer is gone")),
+        }
+    }
+}
+
+impl From<ReplayError> for RpcError {
+    fn from(error: ReplayError) -> Self {
+        Self::server(error.to_string())
+    }
+}
+
+impl From<TraceError> for RpcError {
+    fn from(error: TraceError) -> Self {
+        Self::server(error.to_string())
+    }
+}
+
+/// A block of the chain, or one that has left it lately.
+pub fn by_hash(
+    context: &RpcContext,
+    view: &Arc<View>,
+    hash: B256,
+    deadline: &Deadline,
+) -> Result<Replay, ReplayError> {
+    let spec = &context.chain.spec;
+    if let Some(number) = view.number_of(hash)? {
+        return Replay::of_block(spec, view, number, deadline);
+    }
+    match (context.chain.abandoned)(hash)? {
+        Some(block) => Replay::of_payload(spec, view, block.payload, deadline),
+        None => Err(ReplayError::UnknownHash(hash)),
+    }
+}
+
+/// The number of a block that this view has, or geth's error.
+pub fn known_number(context: &RpcContext, view: &View, block: BlockArg) -> Result<u64, RpcError> {
+    let unknown = |view: &View| {
+        Ok::<_, RpcError>(match block {
+            BlockArg::Hash(hash) => ReplayError::UnknownHash(hash),
+            BlockArg::Tag(tag) => ReplayError::UnknownNumber(tag.number(context, view)?),
+        })
+    };
+    match block.number(context, view)? {
+        Some(number) => Ok(number),
+        None => Err(unknown(view)?.into()),
+    }
+}
+
+impl<'a> TraceSession<'a> {
+    /// Calls on the state after a block, or before one of its transactions.
+    pub fn calls(
+        &self,
+        view: &Arc<View>,
+        number: u64,
+        tx_index: Option<usize>,
+        overrides: &'a Overrides,
+    ) -> Result<CallSequence<'a>, RpcError> {
+        let (context, deadline) = (self.context, self.deadline);
+        let spec = &context.chain.spec;
+        let Some(index) = tx_index else {
+            let state = BlockArg::Tag(BlockTag::Number(number)).state(context, view)?;
+            let header = state.header().clone();
+            return Ok(CallSequence::new(
+                spec,
+                state.into(),
+                &header,
+                overrides,
+                deadline.clone(),
+            )?);
+        };
+        let mut replay = self.replay(view, number)?;
+        replay.skip_to(index).map_err(|error| self.error(error))?;
+        let header = replay.header().clone();
+        Ok(CallSequence::within(
+            spec,
+            replay.into_vm(),
+            &header,
+            overrides,
+        )?)
+    }
+
+    /// Traces one call.
+    pub fn trace_call(
+        &mut self,
+        calls: &mut CallSequence<'_>,
+        input: &CallInput,
+        gas_cap: u64,
+    ) -> Result<(), RpcError> {
+        let deadline = self.begin()?;
+        calls.set_deadline(deadline);
+        let place = TracePlace::default();
+        calls
+            .trace(input, gas_cap, &mut self.tracer, &place)
+            .map_err(|error| match error {
+                TraceCallError::Call(error) => error.into(),
+                TraceCallError::Trace(error) => self.error(error.into()),
+            })
+    }
+}

@@ -1,0 +1,96 @@
+//! The host by itself, spoken to over its socket.
+
+use super::serve;
+use crate::chain::evm::script_message::{
+    FromScript, MessageReader, ScriptHooks, ScriptQuestion, ScriptStep, ScriptTransaction,
+    ToScript, write_message,
+};
+use alloy_primitives::{B256, Bytes, U256};
+use std::{os::unix::net::UnixStream, thread};
+
+/// A host on a thread, and what it says.
+struct HostThread {
+    stream: UnixStream,
+    reader: MessageReader,
+}
+
+impl HostThread {
+    fn start() -> Self {
+        let (stream, theirs) = UnixStream::pair().unwrap();
+        thread::spawn(move || serve(theirs));
+        Self {
+            stream,
+            reader: MessageReader::default(),
+        }
+    }
+
+    fn next(&mut self) -> FromScript {
+        self.reader.read(&mut self.stream).unwrap().unwrap()
+    }
+
+    fn tell(&mut self, message: &ToScript) -> FromScript {
+        write_message(&mut self.stream, message).unwrap();
+        self.next()
+    }
+
+    fn load(&mut self, code: &str) -> FromScript {
+        self.tell(&ToScript::Load {
+            code: code.to_owned(),
+            config: "{}".to_owned(),
+            precompiles: vec![],
+        })
+    }
+}
+
+#[test]
+fn a_script_asks_while_it_is_told_something() {
+    let mut host = HostThread::start();
+    let code = "{ last: 0, step: function (log) { this.last = log.stack.peek(20); }, fault: function () {}, \
+        result: function () { return this.last; } }";
+    let hooks = ScriptHooks {
+        step: true,
+        frames: false,
+    };
+    assert_eq!(host.load(code), FromScript::Loaded(hooks));
+    let step = ScriptStep {
+        stack: 30,
+        ..ScriptStep::default()
+    };
+    let asked = host.tell(&ToScript::Step(step));
+    assert_eq!(asked, FromScript::Ask(ScriptQuestion::Stack(20)));
+    let word = B256::from(U256::from(77));
+    let done = host.tell(&ToScript::Answer(word.into()));
+    assert_eq!(done, FromScript::Done);
+    let asked = ToScript::Result(Box::new(ScriptTransaction {
+        value: "0".to_owned(),
+        gas_price: "0".to_owned(),
+        ..ScriptTransaction::default()
+    }));
+    assert_eq!(host.tell(&asked), FromScript::Result("\"77\"".to_owned()));
+}
+
+#[test]
+fn scripts_follow_each_other_without_what_the_first_has_left() {
+    let mut host = HostThread::start();
+    let first = "{ setup: function () { globalThis.left = 1; delete globalThis.toHex; }, result: function () {}, fault: function () {} }";
+    assert_eq!(host.load(first), FromScript::Loaded(ScriptHooks::default()));
+    let second = "{ result: function () { return [typeof left, typeof toHex, typeof __ask]; }, fault: function () {} }";
+    assert_eq!(
+        host.load(second),
+        FromScript::Loaded(ScriptHooks::default())
+    );
+    let asked = ToScript::Result(Box::default());
+    let FromScript::Result(text) = host.tell(&asked) else {
+        panic!("no result");
+    };
+    assert_eq!(text, r#"["undefined","function","undefined"]"#);
+}
+
+#[test]
+fn what_is_out_of_turn_is_refused() {
+    let mut host = HostThread::start();
+    let answer = host.tell(&ToScript::Answer(Bytes::new()));
+    assert!(matches!(answer, FromScript::Failed(_)), "{answer:?}");
+    let step = host.tell(&ToScript::Step(ScriptStep::default()));
+    assert!(matches!(step, FromScript::Failed(_)), "{step:?}");
+}
