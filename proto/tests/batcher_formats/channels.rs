@@ -249,10 +249,7 @@ fn a_list_in_place_of_a_batch_ends_a_channel() {
         let mut list = string.clone();
         list[0] += 0x40;
         let results = read(zlib(&[&string[..], &list, &string].concat()), true);
-        assert!(matches!(
-            results[..],
-            [Ok(_), Err(ChannelError::Rlp)]
-        ));
+        assert!(matches!(results[..], [Ok(_), Err(ChannelError::Rlp)]));
     }
 }
 
