@@ -19,7 +19,7 @@ const CODES: [std::ops::RangeInclusive<i64>; 5] = [
 
 /// The outcome of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CallOutcome {
+pub enum RpcOutcome {
     /// Bytes of the result.
     Result(usize),
     /// Code of a JSON-RPC error.
@@ -30,7 +30,7 @@ pub enum CallOutcome {
     Failed,
 }
 
-impl CallOutcome {
+impl RpcOutcome {
     fn label(self) -> String {
         match self {
             Self::Result(_) => "<nil>".into(),
@@ -63,7 +63,7 @@ impl RpcClientMetrics {
     }
 
     /// A call has ended, as part of a request that took so long.
-    pub fn on_end(self, method: &'static str, took: Duration, outcome: CallOutcome) {
+    pub fn on_end(self, method: &'static str, took: Duration, outcome: RpcOutcome) {
         let labels = [("rpc", self.rpc), ("method", method)];
         histogram!(
             "op_node_default_rpc_client_request_duration_seconds",
@@ -72,7 +72,7 @@ impl RpcClientMetrics {
         .record(took.as_secs_f64());
         counter!("op_node_default_rpc_client_responses_total", "rpc" => self.rpc, "method" => method, "error" => outcome.label())
             .increment(1);
-        if let CallOutcome::Result(size) = outcome {
+        if let RpcOutcome::Result(size) = outcome {
             counter!("op_node_default_rpc_client_results_size_total", &labels)
                 .increment(size as u64);
         }
@@ -115,7 +115,7 @@ impl RpcServerMetrics {
 }
 
 impl ServedCall {
-    pub fn on_end(self, outcome: CallOutcome) {
+    pub fn on_end(self, outcome: RpcOutcome) {
         let labels = labels_of(self.method);
         histogram!(
             "op_node_default_rpc_server_request_duration_seconds",
@@ -124,7 +124,7 @@ impl ServedCall {
         .record(self.began.elapsed().as_secs_f64());
         counter!("op_node_default_rpc_server_responses_total", "rpc" => "main", "method" => self.method, "error" => outcome.label())
             .increment(1);
-        if let CallOutcome::Result(size) = outcome {
+        if let RpcOutcome::Result(size) = outcome {
             counter!("op_node_default_rpc_server_results_size_total", &labels)
                 .increment(size as u64);
         }
@@ -147,17 +147,17 @@ mod tests {
         metrics::with_local_recorder(&recorder, || {
             let took = Duration::from_millis(30);
             for outcome in [
-                CallOutcome::Result(20),
-                CallOutcome::Refused(-32_601),
-                CallOutcome::Status(503),
-                CallOutcome::Failed,
+                RpcOutcome::Result(20),
+                RpcOutcome::Refused(-32_601),
+                RpcOutcome::Status(503),
+                RpcOutcome::Failed,
             ] {
                 RpcClientMetrics::L1.on_call("eth_chainId", 2);
                 RpcClientMetrics::L1.on_end("eth_chainId", took, outcome);
             }
             RpcServerMetrics
                 .on_call(None, 7)
-                .on_end(CallOutcome::Refused(-32_601));
+                .on_end(RpcOutcome::Refused(-32_601));
         });
         let text = recorder.handle().render();
         let client = "{rpc=\"l1\",method=\"eth_chainId\"}";
@@ -186,9 +186,9 @@ mod tests {
     #[test]
     fn error_codes_that_nobody_defines_share_a_label() {
         for code in [0, 7, -1, -39_000, i64::MIN, i64::MAX] {
-            assert_eq!(CallOutcome::Refused(code).label(), UNKNOWN);
+            assert_eq!(RpcOutcome::Refused(code).label(), UNKNOWN);
         }
-        assert_eq!(CallOutcome::Refused(-38_005).label(), "rpc_-38005");
-        assert_eq!(CallOutcome::Status(999).label(), UNKNOWN);
+        assert_eq!(RpcOutcome::Refused(-38_005).label(), "rpc_-38005");
+        assert_eq!(RpcOutcome::Status(999).label(), UNKNOWN);
     }
 }

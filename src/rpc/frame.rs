@@ -13,7 +13,7 @@ use super::{
     memory::{Allowance, ResponseMemory, weight},
     params::Args,
 };
-use crate::rollup::rpc_calls::{CallOutcome, RpcServerMetrics};
+use crate::rollup::rpc_calls::{RpcOutcome, RpcServerMetrics};
 use futures::FutureExt;
 use parking_lot::Mutex;
 use serde_json::value::RawValue;
@@ -296,8 +296,8 @@ impl Session<'_> {
         let served = metrics.on_call(self.api.name_of(&message.method), params);
         let reply = self.call(message, answer).await;
         served.on_end(match &reply {
-            Ok(result) => CallOutcome::Result(result.get().len()),
-            Err(error) => CallOutcome::Refused(error.code.into()),
+            Ok(result) => RpcOutcome::Result(result.get().len()),
+            Err(error) => RpcOutcome::Refused(error.code.into()),
         });
         Some(reply)
     }

@@ -247,15 +247,7 @@ async fn connection(
     let service = service_fn(|request: Request<Incoming>| {
         began.store(true, Ordering::Relaxed);
         let (site, tasks, peer) = (site.clone(), tasks.clone(), peer.clone());
-        async move {
-            let metrics = site.metrics;
-            let in_flight = metrics.map(|metrics| metrics.on_request(request.method()));
-            let response = site.respond(request, &tasks, peer).await;
-            if let Some(in_flight) = in_flight {
-                in_flight.on_response(response.status(), response.size_hint().exact());
-            }
-            Ok::<_, Infallible>(response)
-        }
+        async move { Ok::<_, Infallible>(site.respond_recorded(request, &tasks, peer).await) }
     });
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new())
@@ -383,6 +375,22 @@ fn chunked_json(first: Bytes, rest: ChunkedText, busy: Busy) -> HttpResponse {
 }
 
 impl Site {
+    /// As [`Site::respond`], recorded where the endpoint is.
+    async fn respond_recorded(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+        tasks: &TaskTracker,
+        peer: Arc<ClientConnection>,
+    ) -> HttpResponse {
+        let metrics = self.metrics;
+        let in_flight = metrics.map(|metrics| metrics.on_request(request.method()));
+        let response = self.respond(request, tasks, peer).await;
+        if let Some(in_flight) = in_flight {
+            in_flight.on_response(response.status(), response.size_hint().exact());
+        }
+        response
+    }
+
     /// The response to any request. A refused client is disconnected, which frees its permit at
     /// once.
     async fn respond(

@@ -232,6 +232,10 @@ fn attributes_are_produced_once_and_their_block_must_build_on_the_parent() {
         PipelineStep::AwaitingVerdict
     ));
     assert!(world.pipeline.accepted(blocks[1].clone()).is_err());
+    let mut header = blocks[0].header.clone();
+    header.parent_hash = B256::repeat_byte(9);
+    let other = Payload::sealed(header, blocks[0].transactions.clone());
+    assert!(world.pipeline.accepted(other.into()).is_err());
     assert!(matches!(
         world.pipeline.step(),
         PipelineStep::AwaitingVerdict

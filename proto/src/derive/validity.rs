@@ -295,3 +295,6 @@ pub(super) fn repeats(block: &SpanBlock, safe: &Payload, origin: u64) -> bool {
         .count();
     origin == block.epoch_number && block.transactions == safe.transactions[deposits..]
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,7 +7,7 @@ use super::{
     read,
     transport::{L1Reply, RpcCall},
 };
-use crate::rollup::rpc_calls::CallOutcome;
+use crate::rollup::rpc_calls::RpcOutcome;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, value::RawValue};
 use std::{ops::Range, time::Instant};
@@ -210,16 +210,16 @@ impl L1Client {
 }
 
 /// The outcome of one call of a request, for metrics.
-fn outcome_of(answer: Result<Option<&L1Reply>, &L1Cause>) -> CallOutcome {
+fn outcome_of(answer: Result<Option<&L1Reply>, &L1Cause>) -> RpcOutcome {
     let cause = match answer {
-        Ok(Some(Ok(result))) => return CallOutcome::Result(result.get().len()),
+        Ok(Some(Ok(result))) => return RpcOutcome::Result(result.get().len()),
         Ok(Some(Err(cause))) | Err(cause) => cause,
-        Ok(None) => return CallOutcome::Failed,
+        Ok(None) => return RpcOutcome::Failed,
     };
     match cause {
-        L1Cause::Refused { code, .. } => CallOutcome::Refused((*code).into()),
-        L1Cause::Status { code, .. } => CallOutcome::Status(*code),
-        _ => CallOutcome::Failed,
+        L1Cause::Refused { code, .. } => RpcOutcome::Refused((*code).into()),
+        L1Cause::Status { code, .. } => RpcOutcome::Status(*code),
+        _ => RpcOutcome::Failed,
     }
 }
 

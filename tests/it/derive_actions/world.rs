@@ -91,6 +91,10 @@ impl ActionFiles {
         rollup.genesis.l1.hash = hash(&l1_genesis);
         rollup.forks = plan.forks.clone();
         rollup.seq_window_size = plan.window;
+        if plan.forks.at(plan.start) < Fork::Ecotone {
+            // Millionths, a plain number until Ecotone.
+            rollup.genesis.system_config.scalar = U256::from(684_000).into();
+        }
         l2_genesis["config"] = genesis::config_of_rollup(&rollup).expect("a config");
         l2_genesis["extraData"] = match plan.forks.at(plan.start) {
             fork if fork < Fork::Holocene => "0x".into(),

@@ -10,7 +10,7 @@ use crate::{
         engine::error::{EngineCallError, EngineCause},
         http::{HttpFault, HttpTarget, excerpt},
         l2_answer::L2AnswerError,
-        rpc_calls::{CallOutcome, RpcClientMetrics},
+        rpc_calls::{RpcClientMetrics, RpcOutcome},
     },
 };
 use alloy_primitives::B256;
@@ -308,12 +308,12 @@ impl EngineRpc {
 }
 
 /// The outcome of a call, for metrics.
-fn outcome_of(answer: &Result<Box<RawValue>, EngineCause>) -> CallOutcome {
+fn outcome_of(answer: &Result<Box<RawValue>, EngineCause>) -> RpcOutcome {
     match answer {
-        Ok(result) => CallOutcome::Result(result.get().len()),
-        Err(EngineCause::Refused { code, .. }) => CallOutcome::Refused(*code),
-        Err(EngineCause::Status(status)) => CallOutcome::Status(*status),
-        Err(_) => CallOutcome::Failed,
+        Ok(result) => RpcOutcome::Result(result.get().len()),
+        Err(EngineCause::Refused { code, .. }) => RpcOutcome::Refused(*code),
+        Err(EngineCause::Status(status)) => RpcOutcome::Status(*status),
+        Err(_) => RpcOutcome::Failed,
     }
 }
 

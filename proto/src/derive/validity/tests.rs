@@ -1,0 +1,52 @@
+//! Single spans, on a chain whose genesis is not block 0.
+
+use super::*;
+use crate::{
+    derive::{RelevantLogs, origins::EpochOrigin, tests::world::rollup},
+    span,
+};
+use alloy_primitives::B256;
+
+/// A span of three empty blocks of L1's genesis, so many seconds after the L2 genesis.
+fn empty_span(rollup: &RollupConfig, seconds: u8) -> SpanBatch {
+    let columns = [&[seconds, 0][..], &[0; 40], &[3, 0, 0, 0, 0]].concat();
+    span::decode(&columns.into(), &rollup.batch_context()).unwrap()
+}
+
+/// Blocks below the genesis cannot be read: the pipeline would ask for one for ever.
+#[test]
+fn a_span_that_begins_with_the_genesis_block_is_refused_whatever_its_number() {
+    let mut rollup = rollup(Fork::Holocene);
+    rollup.genesis.l2.number = 1_000;
+    let mut origins = EpochOrigins::default();
+    let block = L1Block {
+        time: rollup.genesis.l2_time,
+        ..L1Block::default()
+    };
+    let logs = RelevantLogs::default();
+    origins.push(EpochOrigin { block, logs });
+    let safe = L2BlockRef {
+        id: BlockId {
+            number: 1_001,
+            hash: B256::repeat_byte(1),
+        },
+        parent_hash: rollup.genesis.l2.hash,
+        time: rollup.genesis.l2_time + rollup.block_time,
+        origin: block.id(),
+        sequence_number: 1,
+    };
+    for (is_holocene, refusal) in [(false, Drop(DropReason::BatchParent)), (true, Undecided)] {
+        let check = BatchCheck {
+            rollup: &rollup,
+            origins: &origins,
+            safe: &safe,
+            inclusion: 1,
+            is_holocene,
+        };
+        let genesis = check.span_start(&empty_span(&rollup, 0));
+        assert_eq!(genesis, Err(refusal));
+        let block_time = rollup.block_time as u8;
+        let after = check.span_start(&empty_span(&rollup, block_time));
+        assert_eq!(after, Ok(1_000));
+    }
+}
