@@ -35,6 +35,7 @@ const MEMORY: &str = "/dev/shm";
 const HISTORY: HistoryConfig = HistoryConfig {
     states: Some(302_400),
     proofs: 20_000_000_000,
+    names: false,
 };
 
 fn main() {

@@ -293,6 +293,7 @@ async fn import(datadir: &Path, file: &Path) {
     let history = HistoryConfig {
         states: None,
         proofs: 0,
+        names: false,
     };
     transfer::import(
         options(datadir),

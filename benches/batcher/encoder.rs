@@ -50,10 +50,8 @@ const SIZE_BAR: f64 = 1.02;
 const FILL_BAR: f64 = 0.95;
 
 pub fn run() -> bool {
-    let parts = [uncompressed, singular, span, size];
-    parts
-        .into_iter()
-        .fold(true, |is_met, part| part() && is_met)
+    let results = [uncompressed(), singular(), span(), size()];
+    results.into_iter().all(|is_met| is_met)
 }
 
 fn number(name: &str, default: u64) -> u64 {

@@ -127,16 +127,16 @@ fn with_link<T>(run: impl FnOnce(&mut Link) -> T) -> Option<T> {
     LINK.with_borrow_mut(|link| link.as_mut().map(run))
 }
 
+/// A function of ours that scripts call.
+type NativeFunctionPointer = fn(&JsValue, &[JsValue], &mut Context) -> JsResult<JsValue>;
+
 impl LoadedScript {
     fn new() -> Result<Self, String> {
         let mut context = Context::default();
         let limits = context.runtime_limits_mut();
         limits.set_recursion_limit(RECURSION);
         limits.set_stack_size_limit(VALUES);
-        let natives: [(
-            &str,
-            fn(&JsValue, &[JsValue], &mut Context) -> JsResult<JsValue>,
-        ); 8] = [
+        let natives: [(&str, NativeFunctionPointer); 8] = [
             ("__peek", peek),
             ("__memory", memory),
             ("__ask", ask),

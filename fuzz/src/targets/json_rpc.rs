@@ -42,6 +42,7 @@ pub fn target(data: &[u8]) -> InputKind {
         api: &API,
         allowance: &ALLOWANCE,
         chunked: false,
+        metrics: None,
         deadline: None,
         subscriptions: None,
     };

@@ -1,10 +1,7 @@
 //! Options of the tracing methods: tracers within tracers, overrides, durations.
 
 use crate::InputKind;
-use starling::rpc::{
-    debug::options::{TraceCallOptions, TraceOptions},
-    params::Arg,
-};
+use starling::rpc::{debug::options::TraceCallOptions, params::Arg, trace_session::TraceOptions};
 
 const SEEDS: [&str; 6] = [
     r#"{"enableMemory":true,"disableStack":false,"limit":200,"timeout":"1m30s","reexec":128}"#,
