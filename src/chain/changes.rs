@@ -18,7 +18,7 @@ pub struct Changes {
 }
 
 /// An address or a slot, of which the tries know only the hash.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum KeyName {
     Address(Address),
     Slot(U256),

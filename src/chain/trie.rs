@@ -125,14 +125,13 @@ fn run(parent: Option<&dyn StateRows>, root: B256, changes: &Changes) -> Result<
         .iter()
         .map(|(hash, code)| (*hash, code.clone()))
         .collect();
+    // The order of execution's maps is random; a block has one overlay.
+    let mut names = changes.names.clone();
+    names.sort_unstable();
     Ok(Update {
         state_root,
         storage_roots,
-        overlay: Overlay {
-            rows,
-            codes,
-            names: changes.names.clone(),
-        },
+        overlay: Overlay { rows, codes, names },
     })
 }
 
