@@ -1,7 +1,7 @@
 //! The process that runs a tracer in JavaScript.
 //!
 //! A tracing call starts the program again as this process, and speaks with it over a socket that is
-//! its standard input ([`script_message`]). The script is untrusted: the process has limits on
+//! its standard input ([`crate::chain::evm::script_message`]). The script is untrusted: the process has limits on
 //! memory, processor time, files and stack, sees no environment, and is killed when the time of the
 //! transaction is over. It ends when the socket closes.
 

@@ -5,7 +5,7 @@
 //! and end, each instruction with its cost, logs. The tracers behind it ([`native`]) record them and
 //! write JSON, or keep the frames for the caller ([`CallFrames`]). They are bounded: what one transaction's frames and accounts may take, and
 //! through [`TraceWriter`] the text. An EVM whose tracer has exceeded a bound is stopped at the next
-//! instruction. Time is bounded by the EVM's [`Deadline`](super::Deadline).
+//! instruction. Time is bounded by the EVM's [`Deadline`].
 
 mod arena;
 mod calls;

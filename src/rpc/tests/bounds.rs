@@ -131,8 +131,8 @@ async fn every_heavy_method_looks_at_its_deadline() {
             "eth_simulateV1" => json!([{ "blockStateCalls": [{
                 "stateOverrides": endless()[2], "calls": [endless()[0]] }] }]),
             "eth_fillTransaction" => json!([{ "to": CONTRACT }]),
-            // Its test is among those of the namespace: this chain has no parameters for a next block.
-            "testing_buildBlockV1" => continue,
+            // Their tests are among those of their namespaces: this chain has no parameters for a next block.
+            "testing_buildBlockV1" | "debug_executePayload" => continue,
             "debug_intermediateRoots"
             | "debug_executionWitnessByHash"
             | "debug_executionWitnessByBlockHash"

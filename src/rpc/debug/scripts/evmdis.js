@@ -36,7 +36,9 @@
     }
     var info = { op: log.op.toNumber(), depth: depth, result: [] };
     var before = frame.ops[frame.ops.length - 1];
-    for (var at = 0; before !== undefined && at < this.pushes(before.op); at += 1) {
+    // The instruction after a call is left out, as by geth's script, and may have taken the result.
+    var results = before === undefined ? 0 : Math.min(this.pushes(before.op), log.stack.length());
+    for (var at = 0; at < results; at += 1) {
       before.result.push(log.stack.peek(at).toString(16));
     }
     switch (log.op.toString()) {
