@@ -243,6 +243,8 @@ async fn a_reader_that_does_not_read_is_dropped() {
     })
     .await;
     let mut socket = request_big(&server, 20_000_000).await;
+    // The time to write begins with the answer.
+    socket.readable().await.unwrap();
     tokio::time::sleep(Duration::from_millis(1500)).await;
     let answer = read_all(&mut socket, Duration::from_secs(5)).await;
     assert!(
