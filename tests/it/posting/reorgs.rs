@@ -16,7 +16,10 @@ use crate::{
 };
 use serde_json::{Value, json};
 use starling::{clock, devnet::genesis::L2_CHAIN_ID};
-use std::time::{Duration, Instant};
+use std::{
+    cell::Cell,
+    time::{Duration, Instant},
+};
 
 const PATIENCE: Duration = Duration::from_secs(300);
 /// Depths of the first reorgs; further ones are spread over 1 to 64.
@@ -53,6 +56,8 @@ struct PostedNetwork {
     /// Dropped first: its log is in the network's folder.
     batcher: BatcherProcess,
     network: ReorgNetwork,
+    /// Whether L1 makes no blocks for now.
+    is_held: Cell<bool>,
 }
 
 impl PostedNetwork {
@@ -71,13 +76,17 @@ impl PostedNetwork {
             dir: network.folder.path().into(),
         };
         let batcher = BatcherProcess::start(&links, "batcher", options);
-        Self { batcher, network }
+        Self {
+            batcher,
+            network,
+            is_held: Cell::new(false),
+        }
     }
 
     /// Mines the L1 blocks whose time has come, and sends a transaction to L2.
     fn pump(&mut self) {
         let l1 = &mut self.network.l1;
-        while l1.head().block.time + PERIOD <= clock::unix_now() {
+        while !self.is_held.get() && l1.head().block.time + PERIOD <= clock::unix_now() {
             l1.mine_pool();
         }
         let (user, url) = (account(USER), &self.network.sequencer.http);
@@ -114,7 +123,8 @@ impl PostedNetwork {
         });
     }
 
-    /// Waits until a transaction of the batcher is in the pool, and a channel is open.
+    /// Waits until a transaction of the batcher is in the pool, and a channel is open. L1 makes no
+    /// block while a transaction waits: the next channel opens meanwhile.
     fn is_posting(&mut self) {
         self.wait("a channel and a transaction under way", |net| {
             let count = |tag: &str| {
@@ -123,8 +133,11 @@ impl PostedNetwork {
                     &call(&net.network.l1.url, "eth_getTransactionCount", params).ok()?,
                 ))
             };
-            (count("pending")? > count("latest")? && net.batcher.is_in_a_channel()).then_some(())
+            let is_in_pool = count("pending")? > count("latest")?;
+            net.is_held.set(is_in_pool);
+            (is_in_pool && net.batcher.is_in_a_channel()).then_some(())
         });
+        self.is_held.set(false);
     }
 
     /// Replaces this many L1 blocks by empty ones, and one with what the pool has.
