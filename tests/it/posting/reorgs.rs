@@ -58,6 +58,7 @@ struct PostedNetwork {
     network: ReorgNetwork,
     /// Whether L1 makes no blocks for now.
     is_held: Cell<bool>,
+    has_blobs: bool,
 }
 
 impl PostedNetwork {
@@ -80,6 +81,7 @@ impl PostedNetwork {
             batcher,
             network,
             is_held: Cell::new(false),
+            has_blobs: options.contains(&"--data-availability-type=blobs"),
         }
     }
 
@@ -134,7 +136,8 @@ impl PostedNetwork {
                 ))
             };
             let is_in_pool = count("pending")? > count("latest")?;
-            net.is_held.set(is_in_pool);
+            // Frames in calldata leave while their channel is open, and must not fill the pool.
+            net.is_held.set(is_in_pool && net.has_blobs);
             (is_in_pool && net.batcher.is_in_a_channel()).then_some(())
         });
         self.is_held.set(false);
