@@ -47,7 +47,7 @@ const SAFE_HEADS: &str = "safe-heads";
 #[derive(Clone)]
 pub(super) struct RollupCore {
     pub engine: Engine,
-    /// Of a sequencer. A core in this process always has one.
+    /// A sequencer's log. A core in this process always has one.
     pub signing_log: Option<SigningLog>,
     pub signer_memory: SignerMemory,
     /// Folder of the safe heads, unless `--safedb.path` names another one.

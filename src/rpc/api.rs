@@ -70,7 +70,7 @@ type BoundMethod = Box<dyn Fn(Args, Client) -> BoxFuture<'static, Reply> + Send 
 #[derive(Default)]
 pub struct Api {
     methods: HashMap<&'static str, BoundMethod>,
-    /// Those of the methods whose results can be sent in parts.
+    /// Methods whose results can be sent in parts.
     chunked: HashMap<&'static str, BoundChunked>,
     subscriptions: HashMap<(&'static str, &'static str), Bound<Result<EventStream, RpcError>>>,
     namespaces: BTreeSet<&'static str>,

@@ -82,6 +82,16 @@ impl<'a> TraceSession<'a> {
             .map_err(|error| self.error(error))
     }
 
+    /// A block that has been executed as far as a transaction; `None` if there is no such transaction.
+    pub fn replay_to(&self, view: &Arc<View>, hash: B256) -> Result<Option<Replay>, RpcError> {
+        let Some((number, index)) = view.transaction(hash)? else {
+            return Ok(None);
+        };
+        let mut replay = self.replay(view, number)?;
+        replay.skip_to(index).map_err(|error| self.error(error))?;
+        Ok(Some(replay))
+    }
+
     pub fn raw(&mut self, text: &str) {
         if let Some(tracer) = &mut self.tracer {
             tracer.out().raw(text);

@@ -216,7 +216,7 @@ fn a_replica_pair_closes_a_gap_and_follows() {
     rollup.check();
 }
 
-/// What `starling rollup` says when it ends at once.
+/// The words of a `starling rollup` that ends at once.
 fn refusal(dir: &Path, engine: u16, jwt: &Path, rollup: &Path) -> String {
     let output = starling()
         .arg("rollup")

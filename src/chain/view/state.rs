@@ -235,7 +235,7 @@ impl State {
 /// Lookup of the addresses and slots behind the keys of a state.
 #[derive(Default)]
 pub struct KeyNames {
-    /// Those of blocks above the store.
+    /// Names of blocks above the store.
     unstored: HashMap<B256, KeyName>,
     /// `None` if they are not kept.
     view: Option<Arc<View>>,

@@ -10,13 +10,19 @@ use crate::{
         context::RpcContext,
         error::{Reply, RpcError, reply},
         eth::block_arg::{BlockArg, BlockTag},
-        params::Args,
+        params::{Arg, Args},
         trace_session::{TraceOptions, TraceSession, Traced, by_hash, known_number},
     },
 };
 use alloy_primitives::{B256, Bytes};
 use starling_proto::payload::Payload;
 use std::sync::Arc;
+
+/// The subject of a trace, and its options.
+fn with_options<T: Arg>(args: Args) -> Result<(T, TraceOptions), RpcError> {
+    let mut args = args.at_most(2)?;
+    Ok((args.required()?, args.optional()?.unwrap_or_default()))
+}
 
 /// `debug_traceTransaction(hash, options)`.
 pub fn trace_transaction(
@@ -25,18 +31,11 @@ pub fn trace_transaction(
     deadline: &Deadline,
     out: TraceWriter,
 ) -> Traced {
-    let mut args = args.at_most(2)?;
-    let hash: B256 = args.required()?;
-    let options: TraceOptions = args.optional()?.unwrap_or_default();
-    let view = context.view();
-    let (number, index) = view
-        .transaction(hash)?
-        .ok_or_else(|| RpcError::server("transaction not found"))?;
+    let (hash, options) = with_options(args)?;
     let mut session = TraceSession::new(context, deadline, &options, out);
-    let mut replay = session.replay(&view, number)?;
-    replay
-        .skip_to(index)
-        .map_err(|error| session.error(error))?;
+    let mut replay = session
+        .replay_to(&context.view(), hash)?
+        .ok_or_else(|| RpcError::server("transaction not found"))?;
     session.trace(&mut replay)?;
     session.finish()
 }
@@ -48,9 +47,7 @@ pub fn trace_block_by_number(
     deadline: &Deadline,
     out: TraceWriter,
 ) -> Traced {
-    let mut args = args.at_most(2)?;
-    let tag: BlockTag = args.required()?;
-    let options: TraceOptions = args.optional()?.unwrap_or_default();
+    let (tag, options): (BlockTag, _) = with_options(args)?;
     let view = context.view();
     let number = known_number(context, &view, BlockArg::Tag(tag))?;
     let mut session = TraceSession::new(context, deadline, &options, out);
@@ -66,9 +63,7 @@ pub fn trace_block_by_hash(
     deadline: &Deadline,
     out: TraceWriter,
 ) -> Traced {
-    let mut args = args.at_most(2)?;
-    let hash: B256 = args.required()?;
-    let options: TraceOptions = args.optional()?.unwrap_or_default();
+    let (hash, options): (B256, _) = with_options(args)?;
     let view = context.view();
     let mut session = TraceSession::new(context, deadline, &options, out);
     let replay = by_hash(context, &view, hash, deadline).map_err(|error| session.error(error))?;
@@ -83,9 +78,7 @@ pub fn trace_block(
     deadline: &Deadline,
     out: TraceWriter,
 ) -> Traced {
-    let mut args = args.at_most(2)?;
-    let rlp: Bytes = args.required()?;
-    let options: TraceOptions = args.optional()?.unwrap_or_default();
+    let (rlp, options): (Bytes, _) = with_options(args)?;
     trace_encoded(context, rlp, &options, deadline, out)
 }
 
@@ -96,9 +89,7 @@ pub fn trace_bad_block(
     deadline: &Deadline,
     out: TraceWriter,
 ) -> Traced {
-    let mut args = args.at_most(2)?;
-    let hash: B256 = args.required()?;
-    let options: TraceOptions = args.optional()?.unwrap_or_default();
+    let (hash, options): (B256, _) = with_options(args)?;
     trace_payload(context, bad_block(context, hash)?, &options, deadline, out)
 }
 

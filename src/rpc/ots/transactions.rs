@@ -32,13 +32,9 @@ fn frames(
     view: &Arc<View>,
     hash: B256,
 ) -> Result<Option<CallFrames>, RpcError> {
-    let Some((number, index)) = view.transaction(hash)? else {
+    let Some(mut replay) = session.replay_to(view, hash)? else {
         return Ok(None);
     };
-    let mut replay = session.replay(view, number)?;
-    replay
-        .skip_to(index)
-        .map_err(|error| session.error(error))?;
     session.frames(&mut replay).map(Some)
 }
 
@@ -114,7 +110,7 @@ impl InternalOperation {
             FrameKind::Create2 => 3,
             _ => return None,
         };
-        // Those of the transaction itself are not internal.
+        // Operations of the transaction itself are not internal.
         (frame.depth() > 0).then(|| Self {
             kind,
             from: frame.from(),

@@ -41,22 +41,6 @@ pub(super) fn replay(
     session.replay(view, number).map(Some)
 }
 
-/// A block that has been executed as far as a transaction; `None` if there is no such transaction.
-fn replay_to(
-    session: &TraceSession<'_>,
-    view: &Arc<View>,
-    hash: B256,
-) -> Result<Option<Replay>, RpcError> {
-    let Some((number, index)) = view.transaction(hash)? else {
-        return Ok(None);
-    };
-    let mut replay = session.replay(view, number)?;
-    replay
-        .skip_to(index)
-        .map_err(|error| session.error(error))?;
-    Ok(Some(replay))
-}
-
 /// The frames of some transactions, as a list.
 struct FrameList<'a, 'b> {
     session: &'a mut TraceSession<'b>,
@@ -112,7 +96,7 @@ pub fn transaction(
 ) -> Traced {
     let hash: B256 = args.at_most(1)?.required()?;
     let mut session = session(context, deadline, TracerConfig::Frames, out);
-    let Some(mut replay) = replay_to(&session, &context.view(), hash)? else {
+    let Some(mut replay) = session.replay_to(&context.view(), hash)? else {
         return Ok("null".to_owned());
     };
     let place = replay.place();
@@ -133,7 +117,7 @@ pub fn get(context: &RpcContext, args: Args, deadline: &Deadline, out: TraceWrit
     let Count(index) = Count::from_json(index.get())
         .map_err(|text| RpcError::invalid_params(format!("invalid argument 1: {text}")))?;
     let mut session = session(context, deadline, TracerConfig::Frames, out);
-    let Some(mut replay) = replay_to(&session, &context.view(), hash)? else {
+    let Some(mut replay) = session.replay_to(&context.view(), hash)? else {
         return none();
     };
     let place = replay.place();
@@ -161,7 +145,8 @@ pub fn replay_transaction(
     let mut args = args.at_most(2)?;
     let (hash, TraceTypes(parts)): (B256, TraceTypes) = (args.required()?, args.required()?);
     let mut session = session(context, deadline, TracerConfig::Parity(parts), out);
-    let mut replay = replay_to(&session, &context.view(), hash)?
+    let mut replay = session
+        .replay_to(&context.view(), hash)?
         .ok_or_else(|| RpcError::server("transaction not found"))?;
     session.trace(&mut replay)?;
     session.finish()
@@ -225,7 +210,7 @@ pub fn transaction_opcode_gas(
 ) -> Traced {
     let hash: B256 = args.at_most(1)?.required()?;
     let mut session = session(context, deadline, TracerConfig::OpcodeGas, out);
-    let Some(mut replay) = replay_to(&session, &context.view(), hash)? else {
+    let Some(mut replay) = session.replay_to(&context.view(), hash)? else {
         return Ok("null".to_owned());
     };
     begin_opcode_gas(&mut session, &replay);

@@ -314,7 +314,7 @@ impl NativeTracer {
             Self::FlatCall(tracer) => tracer.finish(end, place, out),
             Self::Prestate(tracer) => tracer.finish(state, out),
             Self::FourByte(tracer) => tracer.finish(out),
-            // Those two are finished by the caller.
+            // The caller finishes these.
             Self::JsonLog(_) | Self::Frames(_) | Self::Script(_) => {}
             Self::Parity(tracer) => tracer.finish(end, place, state, out),
             Self::OpcodeGas(tracer) => tracer.finish(out),

@@ -291,8 +291,8 @@ impl Course {
         // A balancer of endpoints that are a block apart is in order.
         self.apart = self.apart.min(1);
         for step in 0..HEALTHY {
-            // What another process has left in the pool may pay less, and so much in one of its caps
-            // that the limit forbids its replacement: it is mined when fees fall.
+            // Transactions that another process has left in the pool may pay less, and so much in one
+            // of their caps that the limit forbids a replacement: they are mined when fees fall.
             if step == HEALTHY / 2 && (self.restarts > 0 || self.contested) {
                 self.limit_fees(1_000_000_000);
             }
