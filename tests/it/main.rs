@@ -36,6 +36,7 @@ mod relayed;
 mod rollup_node;
 mod rpc_fields;
 mod rpc_live;
+mod stand_in;
 mod tidy;
 mod tools;
 mod txmgr;

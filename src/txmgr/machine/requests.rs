@@ -49,18 +49,20 @@ impl SendMachine {
         }
     }
 
+    /// Ends the request that owns a nonce, if one does.
+    fn fail_owner(&mut self, nonce: u64, failure: SendFailure) {
+        if let Some(id) = self.slots.get(&nonce).and_then(NonceSlot::request) {
+            self.finish(id, Err(failure));
+        }
+    }
+
     /// Ends the owner of a nonce whose transaction no pool has accepted. The nonce is for the next
     /// request.
     pub(super) fn give_up(&mut self, nonce: u64, failure: SendFailure) {
+        self.fail_owner(nonce, failure);
         let Some(slot) = self.slots.get_mut(&nonce) else {
             return;
         };
-        if let Some(id) = slot.request() {
-            self.actions.push(SendAction::Finished {
-                id,
-                result: Err(failure),
-            });
-        }
         slot.vacate();
         self.drop_unused(nonce);
     }
@@ -101,15 +103,10 @@ impl SendMachine {
 
     /// Replaces a transaction in the pool by a filler, and ends its request.
     pub(super) fn cancel(&mut self, nonce: u64, failure: SendFailure, now: Instant) {
+        self.fail_owner(nonce, failure);
         let Some(slot) = self.slots.get_mut(&nonce) else {
             return;
         };
-        if let Some(id) = slot.request() {
-            self.actions.push(SendAction::Finished {
-                id,
-                result: Err(failure),
-            });
-        }
         let class = slot
             .owner
             .as_ref()

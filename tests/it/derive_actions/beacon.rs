@@ -2,12 +2,15 @@
 //! same: it has the paths that anvil's lacks, answers several versioned hashes at once, and fails by
 //! order.
 
-use crate::net::{ask, head, number};
+use crate::{
+    net::{ask, head, number},
+    stand_in::{listen, read_request, response},
+};
 use alloy_primitives::{B256, Bytes, hex};
 use serde_json::{Value, json};
 use std::{
-    io::{BufRead, BufReader, Read, Write},
-    net::{TcpListener, TcpStream},
+    io::{Read, Write},
+    net::TcpStream,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -101,8 +104,6 @@ impl StandInBeacon {
     }
 
     fn with_slots(rpc: &str, beacon: &str, slots: BeaconSlots) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let url = format!("http://{}", listener.local_addr().expect("an address"));
         let state = Arc::new(Mutex::new(BeaconState {
             upstream: Upstream {
                 rpc: rpc.into(),
@@ -113,13 +114,7 @@ impl StandInBeacon {
             requests: 0,
         }));
         let shared = state.clone();
-        std::thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let shared = shared.clone();
-                // A client that hangs up is no concern of the server.
-                std::thread::spawn(move || serve(stream, &shared).ok());
-            }
-        });
+        let url = listen(move |stream| serve(stream, &shared));
         Self { url, state }
     }
 
@@ -135,16 +130,9 @@ impl StandInBeacon {
 }
 
 /// Answers one request.
-fn serve(stream: TcpStream, state: &Mutex<BeaconState>) -> std::io::Result<()> {
-    let mut reader = BufReader::new(stream);
-    let mut first = String::new();
-    reader.read_line(&mut first)?;
-    let mut line = String::new();
-    while reader.read_line(&mut line)? > 2 {
-        line.clear();
-    }
-    let path = first.split(' ').nth(1).unwrap_or_default();
-    let (path, query) = path.split_once('?').unwrap_or((path, ""));
+fn serve(mut stream: TcpStream, state: &Mutex<BeaconState>) -> std::io::Result<()> {
+    let path = read_request(&stream)?.path;
+    let (path, query) = path.split_once('?').unwrap_or((&path, ""));
     let answer = match path {
         "/eth/v1/node/version" => Some(ok(json!({ "version": "stand-in" }))),
         "/eth/v1/config/spec" => {
@@ -167,12 +155,7 @@ fn serve(stream: TcpStream, state: &Mutex<BeaconState>) -> std::io::Result<()> {
         std::thread::sleep(Duration::from_secs(60));
         return Ok(());
     };
-    let mut stream = reader.into_inner();
-    write!(
-        stream,
-        "HTTP/1.1 {status} x\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
-        body.len()
-    )
+    stream.write_all(response(status, &body).as_bytes())
 }
 
 fn ok(data: Value) -> (u16, String) {

@@ -1,11 +1,14 @@
 //! An L1 endpoint before another one, which fails by order where blocks and receipts are asked for. It
 //! always tells L1's head.
 
-use crate::net::{ask, number, post};
+use crate::{
+    net::{ask, number, post},
+    stand_in::{listen, read_request, response},
+};
 use serde_json::{Value, json};
 use std::{
-    io::{BufRead, BufReader, Read, Write},
-    net::{TcpListener, TcpStream},
+    io::Write,
+    net::TcpStream,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -50,21 +53,13 @@ pub struct StandInL1 {
 impl StandInL1 {
     /// Serves the L1 at `upstream`, until the process ends.
     pub fn start(upstream: &str) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let url = format!("http://{}", listener.local_addr().expect("an address"));
         let state = Arc::new(Mutex::new(EndpointState {
             upstream: upstream.into(),
             fault: L1Fault::None,
             spoiled: 0,
         }));
         let shared = state.clone();
-        std::thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let shared = shared.clone();
-                // A client that hangs up is no concern of the server.
-                std::thread::spawn(move || serve(stream, &shared).ok());
-            }
-        });
+        let url = listen(move |stream| serve(stream, &shared));
         Self { url, state }
     }
 
@@ -85,19 +80,8 @@ impl StandInL1 {
 }
 
 /// Answers one request.
-fn serve(stream: TcpStream, state: &Mutex<EndpointState>) -> std::io::Result<()> {
-    let mut reader = BufReader::new(stream);
-    let (mut line, mut length) = (String::new(), 0);
-    while reader.read_line(&mut line)? > 2 {
-        let header = line.to_ascii_lowercase();
-        if let Some(value) = header.strip_prefix("content-length:") {
-            length = value.trim().parse().expect("a length");
-        }
-        line.clear();
-    }
-    let mut body = vec![0; length];
-    reader.read_exact(&mut body)?;
-    let body = String::from_utf8(body).expect("text");
+fn serve(mut stream: TcpStream, state: &Mutex<EndpointState>) -> std::io::Result<()> {
+    let body = read_request(&stream)?.body;
     let (upstream, fault) = {
         let state = state.lock().expect("no panic");
         (state.upstream.clone(), state.fault)
@@ -123,14 +107,7 @@ fn serve(stream: TcpStream, state: &Mutex<EndpointState>) -> std::io::Result<()>
         }
         _ => response(status, &spoil(fault, &request, &answer, &upstream)),
     };
-    reader.into_inner().write_all(response.as_bytes())
-}
-
-fn response(status: u16, body: &str) -> String {
-    let length = body.len();
-    format!(
-        "HTTP/1.1 {status} x\r\ncontent-type: application/json\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}"
-    )
+    stream.write_all(response.as_bytes())
 }
 
 /// The calls of a request, which may be a batch.

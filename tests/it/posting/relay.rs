@@ -1,10 +1,13 @@
 //! A JSON-RPC relay before an L1, which changes its blob fee and refuses transactions by order.
 
-use crate::net::post;
+use crate::{
+    net::post,
+    stand_in::{listen, read_request, response},
+};
 use serde_json::{Value, json};
 use std::{
-    io::{BufRead, BufReader, Read, Write},
-    net::{TcpListener, TcpStream},
+    io::Write,
+    net::TcpStream,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -30,17 +33,9 @@ pub struct RpcRelay {
 impl RpcRelay {
     /// Serves the L1 at `upstream`, until the process ends.
     pub fn start(upstream: &str) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let url = format!("http://{}", listener.local_addr().expect("an address"));
         let orders = Arc::new(RelayOrders::default());
         let (shared, upstream) = (orders.clone(), upstream.to_owned());
-        std::thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let (shared, upstream) = (shared.clone(), upstream.clone());
-                // A client that hangs up is no concern of the server.
-                std::thread::spawn(move || serve(stream, &upstream, &shared).ok());
-            }
-        });
+        let url = listen(move |stream| serve(stream, &upstream, &shared));
         Self { url, orders }
     }
 
@@ -56,19 +51,8 @@ impl RpcRelay {
 }
 
 /// Answers one request.
-fn serve(stream: TcpStream, upstream: &str, orders: &RelayOrders) -> std::io::Result<()> {
-    let mut reader = BufReader::new(stream);
-    let (mut line, mut length) = (String::new(), 0);
-    while reader.read_line(&mut line)? > 2 {
-        let header = line.to_ascii_lowercase();
-        if let Some(value) = header.strip_prefix("content-length:") {
-            length = value.trim().parse().expect("a length");
-        }
-        line.clear();
-    }
-    let mut body = vec![0; length];
-    reader.read_exact(&mut body)?;
-    let request: Value = serde_json::from_slice(&body)?;
+fn serve(mut stream: TcpStream, upstream: &str, orders: &RelayOrders) -> std::io::Result<()> {
+    let request: Value = serde_json::from_str(&read_request(&stream)?.body)?;
     let answer = match &request {
         Value::Array(calls) => {
             let answers = calls.iter().map(|call| answer(call, upstream, orders));
@@ -76,13 +60,7 @@ fn serve(stream: TcpStream, upstream: &str, orders: &RelayOrders) -> std::io::Re
         }
         call => answer(call, upstream, orders)?,
     };
-    let answer = answer.to_string();
-    let mut stream = reader.into_inner();
-    write!(
-        stream,
-        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{answer}",
-        answer.len()
-    )
+    stream.write_all(response(200, &answer.to_string()).as_bytes())
 }
 
 fn answer(call: &Value, upstream: &str, orders: &RelayOrders) -> std::io::Result<Value> {

@@ -1,11 +1,14 @@
 //! A JSON-RPC server before a real one, which gives wrong answers by order and passes everything
 //! else on.
 
-use crate::net::{call, number, post};
+use crate::{
+    net::{call, number, post},
+    stand_in::{listen, read_request, response},
+};
 use serde_json::{Value, json};
 use std::{
-    io::{BufRead, BufReader, Read, Write},
-    net::{TcpListener, TcpStream},
+    io::Write,
+    net::TcpStream,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -54,20 +57,12 @@ pub struct Relay {
 
 impl Relay {
     pub fn start(upstream: &str) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let url = format!("http://{}", listener.local_addr().expect("an address"));
         let state = Arc::new(Mutex::new(RelayState {
             upstream: upstream.into(),
             ..RelayState::default()
         }));
         let shared = state.clone();
-        std::thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let shared = shared.clone();
-                // A client that hangs up is no concern of the server.
-                std::thread::spawn(move || serve(stream, &shared).ok());
-            }
-        });
+        let url = listen(move |stream| serve(stream, &shared));
         Self { url, state }
     }
 
@@ -128,19 +123,9 @@ impl RelayState {
 }
 
 /// Answers one request.
-fn serve(stream: TcpStream, state: &Mutex<RelayState>) -> std::io::Result<()> {
-    let mut reader = BufReader::new(stream);
-    let (mut line, mut length) = (String::new(), 0);
-    while reader.read_line(&mut line)? > 2 {
-        let header = line.to_ascii_lowercase();
-        if let Some(value) = header.strip_prefix("content-length:") {
-            length = value.trim().parse().expect("a length");
-        }
-        line.clear();
-    }
-    let mut body = vec![0; length];
-    reader.read_exact(&mut body)?;
-    let request: Value = serde_json::from_slice(&body).expect("JSON");
+fn serve(mut stream: TcpStream, state: &Mutex<RelayState>) -> std::io::Result<()> {
+    let body = read_request(&stream)?.body;
+    let request: Value = serde_json::from_str(&body).expect("JSON");
     let calls = match &request {
         Value::Array(calls) => calls.clone(),
         call => vec![call.clone()],
@@ -157,7 +142,7 @@ fn serve(stream: TcpStream, state: &Mutex<RelayState>) -> std::io::Result<()> {
         match fault {
             RelayFault::Status(status) => {
                 let response = response(*status, "");
-                return reader.into_inner().write_all(response.as_bytes());
+                return stream.write_all(response.as_bytes());
             }
             RelayFault::Silence => {
                 std::thread::sleep(Duration::from_secs(30));
@@ -175,7 +160,7 @@ fn serve(stream: TcpStream, state: &Mutex<RelayState>) -> std::io::Result<()> {
         _ => answers.into_iter().next().unwrap_or_default(),
     };
     let response = response(200, &body.to_string());
-    reader.into_inner().write_all(response.as_bytes())
+    stream.write_all(response.as_bytes())
 }
 
 /// The answer to one call.
@@ -228,11 +213,4 @@ fn behind(
         _ => {}
     }
     Ok(answer)
-}
-
-fn response(status: u16, body: &str) -> String {
-    let length = body.len();
-    format!(
-        "HTTP/1.1 {status} x\r\ncontent-type: application/json\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}"
-    )
 }

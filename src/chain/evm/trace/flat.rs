@@ -93,13 +93,7 @@ impl FlatCallTracer {
             write_result(node, out);
         }
         write_address(at, out);
-        out.raw(",\"transactionHash\":");
-        match place.tx_hash {
-            Some(hash) => out.quoted(hash),
-            None => out.raw("null"),
-        }
-        out.raw(",\"transactionPosition\":");
-        out.display(place.tx_index);
+        write_transaction(place, out);
         out.raw(",\"type\":");
         out.quoted(parity_type(node.entered.kind));
         out.raw("}");
@@ -113,6 +107,17 @@ pub(super) fn parity_type(kind: FrameKind) -> &'static str {
         FrameKind::SelfDestruct => "suicide",
         _ => "call",
     }
+}
+
+/// The members that name the transaction.
+pub(super) fn write_transaction(place: &TracePlace, out: &mut TraceWriter) {
+    out.raw(",\"transactionHash\":");
+    match place.tx_hash {
+        Some(hash) => out.quoted(hash),
+        None => out.raw("null"),
+    }
+    out.raw(",\"transactionPosition\":");
+    out.display(place.tx_index);
 }
 
 /// The members that say where the frame is.

@@ -8,7 +8,7 @@ use super::{
     Entered, Left, TracePlace, TraceStart,
     arena::{CallArena, CallNode, FrameKind, FramePlace},
     failure::Failure,
-    flat::{parity_error, parity_type, write_action, write_address},
+    flat::{parity_error, parity_type, write_action, write_address, write_transaction},
     writer::TraceWriter,
 };
 use alloy_primitives::{Address, Bytes, U256};
@@ -162,13 +162,7 @@ impl FrameView<'_> {
         self.write_result(out);
         write_address(self.place, out);
         if let Some(place) = place {
-            out.raw(",\"transactionHash\":");
-            match place.tx_hash {
-                Some(hash) => out.quoted(hash),
-                None => out.raw("null"),
-            }
-            out.raw(",\"transactionPosition\":");
-            out.display(place.tx_index);
+            write_transaction(place, out);
         }
         out.raw(",\"type\":");
         out.quoted(parity_type(self.kind()));
