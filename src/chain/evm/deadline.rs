@@ -3,8 +3,9 @@
 //!
 //! Code runs long only by jumping, calling or reading state. [`interruptible`] adds a check of the
 //! clock to the instructions that every loop and recursion needs, and [`StateReader`] checks before
-//! every read of the state. Of the instructions one in [`CHECK_EVERY`] checks. Blocks are executed
-//! without these checks. Code without any such instruction is bounded by gas alone.
+//! every read of the state. The clock is read once in [`CHECK_EVERY`] instructions, more often where
+//! one may take long. Blocks are executed without these checks. Code without any such instruction is
+//! bounded by gas alone.
 
 use super::{Db, ParentState, StateError};
 use alloy_primitives::{Address, B256, U256};
@@ -16,6 +17,7 @@ use revm::{
     handler::instructions::EthInstructions,
     interpreter::{
         Instruction, InstructionContext, instructions::contract, interpreter::EthInterpreter,
+        interpreter_types::MemoryTr,
     },
     state::AccountInfo,
 };
@@ -27,8 +29,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Jumps and calls between two checks of the clock: about ten microseconds.
+/// Jumps between two checks of the clock, in code with little memory: about ten microseconds.
 const CHECK_EVERY: u32 = 4096;
+/// Jumps that a call counts for: a precompile may take a millisecond.
+const CALL_TICKS: u32 = CHECK_EVERY / 16;
+/// Bytes of memory that make a jump or call count for one more: one instruction may hash or copy
+/// all of them, which takes about ten microseconds.
+const BYTES_PER_TICK: usize = 16 << 10;
 
 /// Deadline of a call, which also passes when the call is cancelled. Clones share it.
 #[derive(Clone, Debug)]
@@ -162,9 +169,9 @@ impl StateReader {
         Ok(&self.parent)
     }
 
-    /// Counts an instruction, and checks the clock at one in [`CHECK_EVERY`].
-    fn tick(&mut self) -> Result<(), StateError> {
-        self.ticks -= 1;
+    /// Counts an instruction as `ticks`, and checks the clock after [`CHECK_EVERY`] of them.
+    fn tick(&mut self, ticks: u32) -> Result<(), StateError> {
+        self.ticks = self.ticks.saturating_sub(ticks);
         if self.ticks > 0 {
             return Ok(());
         }
@@ -208,25 +215,25 @@ where
         instructions.insert_instruction(opcode, Instruction::new(function, gas));
     };
     wrap(opcode::JUMPDEST, |context| {
-        before_deadline(context);
+        before_deadline(context, 1);
     });
     wrap(opcode::CALL, |context| {
-        before_deadline(context)
+        before_deadline(context, CALL_TICKS)
             .into_iter()
             .for_each(contract::call)
     });
     wrap(opcode::CALLCODE, |context| {
-        before_deadline(context)
+        before_deadline(context, CALL_TICKS)
             .into_iter()
             .for_each(contract::call_code)
     });
     wrap(opcode::DELEGATECALL, |context| {
-        before_deadline(context)
+        before_deadline(context, CALL_TICKS)
             .into_iter()
             .for_each(contract::delegate_call)
     });
     wrap(opcode::STATICCALL, |context| {
-        before_deadline(context)
+        before_deadline(context, CALL_TICKS)
             .into_iter()
             .for_each(contract::static_call)
     });
@@ -235,8 +242,13 @@ where
 /// Returns the context before the deadline, otherwise ends the transaction with an error that is
 /// not the code's.
 #[inline]
-fn before_deadline<CTX: ContextTr<Db = Db>>(context: Context<'_, CTX>) -> Option<Context<'_, CTX>> {
-    match context.host.db_mut().database.tick() {
+fn before_deadline<CTX: ContextTr<Db = Db>>(
+    context: Context<'_, CTX>,
+    ticks: u32,
+) -> Option<Context<'_, CTX>> {
+    let memory = context.interpreter.memory.size() / BYTES_PER_TICK;
+    let ticks = ticks.saturating_add(u32::try_from(memory).unwrap_or(u32::MAX));
+    match context.host.db_mut().database.tick(ticks) {
         Ok(()) => Some(context),
         Err(error) => {
             *context.host.error() = Err(ContextError::Db(EvmDatabaseError::Database(error)));

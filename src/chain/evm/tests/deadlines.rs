@@ -2,11 +2,12 @@
 
 use super::*;
 
-/// Code that runs as long as it has gas, each kind by another instruction: loops, calls itself
-/// twice over, reads slot after slot.
-fn endless() -> [(&'static str, Bytes); 5] {
+/// Code that runs as long as it has gas, each kind by another instruction: loops, hashes a
+/// megabyte again and again, calls itself twice over.
+fn endless() -> [(&'static str, Bytes); 6] {
     [
         ("jumps", bytes!("5b 5f 56")),
+        ("hashes", bytes!("5b 62100000 5f 20 50 5f 56")),
         (
             "calls",
             bytes!("5f 5f 5f 5f 5f 30 5a f1 5f 5f 5f 5f 5f 30 5a f1"),
