@@ -6,6 +6,9 @@
 //! when: these are pure. [`reader`] reads the contracts on L1, [`source`] the claims, [`task`] is
 //! the loop, [`handle`] stops and starts it.
 //!
+//! Callers are the node and the `admin` RPC, through [`handle`] (16 commands). One transaction is in
+//! flight; the walk over games is bounded by `reader::MAX_WALK`.
+//!
 //! Nothing is kept on disk. Every decision follows from one reading of L1: the contracts at one
 //! block, that block's time as the clock, and the account's transactions that are not mined yet. A
 //! proposer that was killed between sending and the receipt therefore finds its proposal on L1, or

@@ -45,7 +45,8 @@ const MAX_FRAMES: u64 = 1 << 16;
 /// Why a channel takes no further block, in op-batcher's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CloseReason {
-    /// The output has its target size, or would pass it with the next block.
+    /// The output has its target size, or would pass it with the next block, or the channel has
+    /// [`MAX_BLOCKS`] blocks.
     CompressorFull,
     /// The channel would decompress to more than readers accept.
     InputLimit,
@@ -164,7 +165,7 @@ impl ChannelEncoder {
 
     /// Adds the block that follows the last one. The channel may close: because the block fills it,
     /// or before the block, which it then refuses. The first block is always taken, even if its
-    /// output is above the target.
+    /// output is above the target, unless it exceeds a hard limit ([`EncoderError::BlockTooLarge`]).
     ///
     /// Returns whether [`Self::blocks`] has the block. While a channel of span batches is open, its
     /// output is an estimate. If it was too low, blocks that were taken before are given back when
@@ -283,7 +284,7 @@ impl ChannelEncoder {
         self.writer().map_or(0, ChannelWriter::output_len)
     }
 
-    /// Compressed bytes that are in no frame yet, with the same reserve as [`Self::output_len`].
+    /// Compressed bytes that are in no frame yet, with the same exception as [`Self::output_len`].
     pub fn pending_len(&self) -> usize {
         self.writer().map_or(0, ChannelWriter::pending_len)
     }

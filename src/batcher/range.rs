@@ -1,4 +1,4 @@
-//! Decision what becomes of the held blocks when the rollup node reports new heads. Pure.
+//! Decides what happens to held blocks when the rollup node reports new heads. Pure.
 //!
 //! The heads are local-safe, unsafe, and the L1 block up to which the node has derived. Everything
 //! above the safe head is to be on L1. If the held blocks or the channels contradict the safe head,
@@ -15,7 +15,7 @@ use std::fmt;
 pub struct SourceStatus {
     /// Number of the L1 block up to which the node has derived everything; zero while it resets.
     pub current_l1: u64,
-    /// Newest L2 block that L1 determines, whatever other chains say.
+    /// Newest L2 block that L1 determines (op-node: local safe, without interop dependencies).
     pub local_safe_l2: L2BlockRef,
     /// Newest L2 block.
     pub unsafe_l2: L2BlockRef,

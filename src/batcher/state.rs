@@ -3,8 +3,8 @@
 //!
 //! Blocks, channels and transactions are three queues in the same order. The next block to encode is
 //! the one after the newest channel's last block, so that dropping channels takes their blocks back
-//! without a copy. Channels are dropped from one to the newest: when their frames are too far apart
-//! on L1, and when data change between calldata and blobs. A transaction that fails takes back the
+//! without a copy. A channel is dropped together with all newer ones when its frames are too far
+//! apart on L1, or when the data move between calldata and blobs. A transaction that fails takes back the
 //! frames from its first one on. Nothing is kept on disk: after a restart everything above the safe
 //! head is posted again.
 
@@ -53,7 +53,7 @@ pub struct BatcherState {
     last_number: BatchTxNumber,
     channels_made: u64,
     class: TxClass,
-    /// Whether [`Self::choose`] was called for the channel that begins next.
+    /// Whether [`Self::choose`] was called for the channel whose first transaction is next.
     is_chosen: bool,
     /// L1 block up to which the node had derived at the last status.
     last_l1: u64,
@@ -232,7 +232,7 @@ impl BatcherState {
     }
 
     /// Answers [`NextTx::Choose`]. If the class is another one than before, the channel and those
-    /// after it are dissolved; their blocks are encoded again.
+    /// after it are dropped; their blocks are encoded again.
     pub fn choose(&mut self, class: TxClass) {
         self.is_chosen = true;
         if class == self.class {
@@ -296,7 +296,7 @@ impl BatcherState {
         std::mem::take(&mut self.notices)
     }
 
-    /// Data that are not safe.
+    /// Batch data whose blocks are not safe yet.
     pub fn load(&self) -> UnsafeLoad {
         let open = self.channels.back().filter(|last| last.closed().is_none());
         let closed = self.channels.iter().filter(|one| one.closed().is_some());

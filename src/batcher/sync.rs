@@ -21,8 +21,9 @@ pub enum SyncTargetError {
     Stopped,
 }
 
-/// Number of the block: L1's newest, or with a `depth` (`--check-recent-txs-depth`) that of the
-/// account's last transaction among so many blocks. Waits until transactions that a predecessor
+/// Number of the L1 block that the rollup node must have derived: L1's newest, or, with a `depth`
+/// (`--check-recent-txs-depth`), the newest of the last `depth` blocks that has a transaction of the
+/// account (`tip - depth` without one). Waits until transactions that a predecessor
 /// left in the pool are mined.
 pub async fn sync_target(l1: L1Client, txs: TxManager, depth: u64) -> Result<u64, SyncTargetError> {
     let mut status = txs.status();

@@ -94,7 +94,7 @@ enum BatcherEvent {
     Prices(Result<DataPrices, String>),
     Sent(SentTx, TxOutcome),
     Balance(Option<u128>),
-    /// Account whose batches L2 takes.
+    /// Batcher address of SystemConfig; `None` if L1 did not answer.
     Sender(Option<Address>),
 }
 
@@ -127,12 +127,12 @@ enum BatcherPhase {
     Running,
 }
 
-/// Progress of the check that L2 takes the batches of our account.
+/// Progress of the check that our account is the batcher of SystemConfig.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SenderCheck {
     /// L1 is asked with the next poll.
     Wanted,
-    Asked,
+    Requested,
     Done,
 }
 
@@ -142,7 +142,7 @@ enum SyncWait {
     /// The target must be found out, once nothing is in flight.
     Wanted,
     /// The target is being found out.
-    Asked,
+    Requested,
     Until(u64),
 }
 
@@ -163,7 +163,7 @@ pub struct BatcherTask {
     ticker: Interval,
     events: FuturesUnordered<BoxFuture<'static, BatcherEvent>>,
     fetches: FuturesOrdered<BoxFuture<'static, FetchedBlock>>,
-    /// Newest block that was requested since the last one had arrived.
+    /// Newest block among the requests in flight; `None` when none is in flight.
     requested: Option<u64>,
     /// Whether a request failed, so that the next poll is waited for.
     is_fetch_paused: bool,
@@ -180,7 +180,8 @@ pub struct BatcherTask {
     /// Blocks up to this one leave without waiting for more.
     flush_through: Option<u64>,
     stop: Option<StopOrder>,
-    /// Last L1 block with data of an earlier run in this process.
+    /// Highest L1 block with a transaction of this process. After a restart by RPC, loading waits until
+    /// the rollup node has derived it.
     posted_until: Option<u64>,
     spending: Spending,
     metrics: BatcherMetrics,
@@ -188,7 +189,7 @@ pub struct BatcherTask {
     balance_at: Option<Instant>,
     /// Balance at the last reading, wei.
     balance: Option<u128>,
-    /// Whether it has been read whose batches L2 takes.
+    /// Progress of the check that the account is the batcher of SystemConfig.
     sender: SenderCheck,
 }
 
@@ -318,16 +319,16 @@ impl BatcherTask {
         (self.requested, self.is_fetch_paused, self.loaded) = (None, false, 0);
     }
 
-    /// Logs a warning, once for each cause until [`BatcherTask::is_over`].
+    /// Logs a warning, once for each cause until [`BatcherTask::note_success`].
     fn warn(&mut self, sentence: &'static str, error: String) {
-        if self.causes.is_new(sentence, &error, Instant::now()) {
+        if self.causes.note_failure(sentence, &error, Instant::now()) {
             tracing::warn!(error, "{sentence}");
         }
     }
 
-    /// The cause of a warning is over.
-    fn is_over(&mut self, sentence: &'static str) {
-        if self.causes.is_over(sentence, Instant::now()) {
+    /// Notes that the cause of a warning is over.
+    fn note_success(&mut self, sentence: &'static str) {
+        if self.causes.note_success(sentence, Instant::now()) {
             tracing::info!(warning = sentence, "the cause of a warning is over");
         }
     }

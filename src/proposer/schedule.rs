@@ -1,4 +1,4 @@
-//! The decision what to propose, and when. Pure: one reading of L1, one of the rollup node, and the
+//! Decides what is proposed, and when. Pure: one reading of L1, one of the rollup node, and the
 //! time in; a step out.
 //!
 //! The clock of all intervals is the time of L1's head. A proposal of ours that is not mined yet
@@ -95,7 +95,7 @@ pub enum WaitReason {
     NotFinal { next: u64, head: u64 },
     /// L2 has no block to propose.
     Nothing,
-    /// L1 has not passed the head that the rollup node knew.
+    /// L1's head is not above block `number`, the one after the head that the rollup node knew.
     L1Head { number: u64 },
     /// The rollup node is so far behind L1 that L1 does not know the hash of its block any more.
     NodeBehind { at: u64, head: u64 },
@@ -105,7 +105,7 @@ pub enum WaitReason {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProposerStep {
     Wait(WaitReason),
-    /// An own transaction is stuck: send an empty one, which takes its place or follows it.
+    /// A transaction of our account is stuck: send an empty one, which takes its place or follows it.
     Unblock,
     /// Read the claim of this sequence number, then call [`ProposalSchedule::claimed`].
     Read(u64),
@@ -120,7 +120,7 @@ pub struct ScheduleRules {
     pub allow_non_finalized: bool,
     /// `--wait-node-sync`.
     pub wait_node_sync: bool,
-    /// Time after which an own transaction of a predecessor is stuck (`--resubmission-timeout`).
+    /// Time after which a transaction that a predecessor sent is stuck (`--resubmission-timeout`).
     pub stuck_after: Duration,
 }
 
@@ -135,7 +135,7 @@ impl ScheduleRules {
     }
 }
 
-/// A claim for the oracle, held until L1 is beyond the head that the rollup node knew: pools refuse
+/// A claim for the oracle, held until L1 is two blocks above the head that the rollup node knew: pools refuse
 /// a transaction that names a block which they may not have.
 #[derive(Clone, Debug)]
 struct HeldProposal {
@@ -151,7 +151,7 @@ pub struct ProposalSchedule {
     /// L1's head at start; `None` before the first reading.
     sync_target: Option<u64>,
     is_synced: bool,
-    /// Since then own transactions are in flight that this process does not wait for.
+    /// Time since which transactions of our account have been in flight that this process did not send.
     in_flight_since: Option<Instant>,
     /// The block that has our last transaction.
     mined_at: u64,

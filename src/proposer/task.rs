@@ -310,8 +310,8 @@ impl ProposalWorker {
         self.metrics.balance(ether);
         let account = self.txs.address();
         if ether > 0.0 {
-            self.is_over(BALANCE);
-        } else if self.is_new(BALANCE, "") {
+            self.note_success(BALANCE);
+        } else if self.note_failure(BALANCE, "") {
             tracing::error!(%account, "the account of the proposer has no ether on L1, so nothing can be proposed; send some to it");
         }
     }
@@ -340,7 +340,7 @@ impl ProposalWorker {
         let text = match self.reader.permission().await? {
             Permission::Granted => {
                 self.permitted = true;
-                self.is_over(PERMISSION);
+                self.note_success(PERMISSION);
                 return Ok(true);
             }
             Permission::OnlyFor(proposer) => format!(
@@ -350,7 +350,7 @@ impl ProposalWorker {
                 "the factory has no implementation of this game type: nothing is proposed; check --game-type".into()
             }
         };
-        if self.is_new(PERMISSION, &text) {
+        if self.note_failure(PERMISSION, &text) {
             tracing::error!(contract = %self.target.address(), "{text}");
         }
         Ok(false)
@@ -370,7 +370,7 @@ impl ProposalWorker {
             )),
             other => {
                 tracing::debug!(reason = ?other, "nothing to propose now");
-                self.is_over(POLL);
+                self.note_success(POLL);
             }
         }
         Polled::Pause(pause)
@@ -436,7 +436,7 @@ impl ProposalWorker {
             Err(error) => {
                 self.schedule.done(None);
                 self.permitted = false;
-                if self.is_new(SEND, &error.to_string()) {
+                if self.note_failure(SEND, &error.to_string()) {
                     tracing::error!(%error, "Failed to send proposal transaction");
                 }
                 return Ok(self.poll_interval);
@@ -457,24 +457,25 @@ impl ProposalWorker {
         tracing::info!(tx_hash = %hash, l1blocknum = current.number, l1blockhash = %current.hash, "Proposer tx successfully published");
         self.metrics.proposed(proposal.sequence, block);
         status.send_modify(|status| status.proposed = Some(proposal.sequence));
-        self.is_over(POLL);
-        self.is_over(SEND);
+        self.note_success(POLL);
+        self.note_success(SEND);
         // The next output may be due already.
         Ok(Duration::ZERO)
     }
 
     /// Logs a cause once, until it is over.
     fn warn(&mut self, text: &str) {
-        if self.is_new(POLL, text) {
+        if self.note_failure(POLL, text) {
             tracing::warn!("{text}");
         }
     }
 
-    fn is_over(&mut self, topic: &'static str) {
-        self.causes.is_over(topic, Instant::now().into_std());
+    fn note_success(&mut self, topic: &'static str) {
+        self.causes.note_success(topic, Instant::now().into_std());
     }
 
-    fn is_new(&mut self, topic: &'static str, cause: &str) -> bool {
-        self.causes.is_new(topic, cause, Instant::now().into_std())
+    fn note_failure(&mut self, topic: &'static str, cause: &str) -> bool {
+        self.causes
+            .note_failure(topic, cause, Instant::now().into_std())
     }
 }

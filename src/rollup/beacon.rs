@@ -7,7 +7,7 @@
 //! blob sidecars, whose proofs are cheaper to check.
 //!
 //! A call tries each endpoint once; more retries and their pace belong to the caller. An endpoint can
-//! overload us only up to [`BeaconConfig::timeout`] and a size that follows from the number of blobs.
+//! cost at most [`BeaconConfig::timeout`] and `MAX_BLOBS_ANSWER` bytes per request.
 
 mod blobs;
 #[doc(hidden)]
@@ -51,7 +51,7 @@ const MAX_ANSWER: usize = 1 << 20;
 /// Blobs in a block at most. The protocol's own limit moves with its blob schedule; this one bounds
 /// memory.
 const MAX_BLOBS: usize = 128;
-/// Size of an answer with blobs: each is 131,072 bytes of hex, and a sidecar has commitment, proofs
+/// Size of an answer with blobs: each is 131,072 bytes, 262,144 hex digits, and a sidecar has commitment, proofs
 /// and header beside it. An endpoint may send more blobs than were requested.
 const MAX_BLOBS_ANSWER: usize = MAX_BLOBS * (2 * 131_072 + 8 * 1024);
 
@@ -215,7 +215,8 @@ struct BeaconInner {
 
 struct BeaconEndpoint {
     http: HttpTarget,
-    /// The endpoint answered a request for blobs with sidecars only; `/blobs` is not requested again.
+    /// The endpoint answered with sidecars only: `/blobs` is not requested until a request for sidecars
+    /// fails with 404 or 405.
     has_only_sidecars: AtomicBool,
 }
 
@@ -468,7 +469,8 @@ impl BeaconClient {
 /// Checks the blobs of a response against the requested ones, and puts them in their order.
 type BlobCheck<T> = fn(Vec<T>, &[BlobRef]) -> Result<Vec<Box<Blob>>, BeaconCause>;
 
-/// Runs a check of blobs, some milliseconds each, on a blocking thread.
+/// Runs a check of blobs on a blocking thread, which spreads it over the processor pool (20 ms of a
+/// core for each blob from `/blobs`).
 async fn checked<T: Send + 'static>(
     answer: Vec<T>,
     wanted: &[BlobRef],

@@ -5,7 +5,10 @@
 //! proposes the final block. A reset searches the heads to begin from (`driver/start.rs`). The driver
 //! uses the core through [`Engine`] alone. Blocks of the swarm and of the sequencer reach the core
 //! without it; a derived block overrides them, never the reverse. A failed read of L1 is retried and
-//! never changes the derived chain. One block is in flight at a time.
+//! never changes the derived chain. One L2 block is built or consolidated at a time.
+//!
+//! RPC talks to it through [`DriverHandle`]. A hostile batcher can cost time, bounded per pipeline
+//! step, and log lines, one warning per L1 block (`driver/drop_report.rs`).
 
 mod backoff;
 mod blobs_ahead;
@@ -72,7 +75,7 @@ pub struct DriverParts {
     pub records: SafeDb,
 }
 
-/// Why derivation ends. The node goes on: its unsafe chain is served and followed.
+/// Error that ends derivation. The node goes on: its unsafe chain is served and followed.
 #[derive(Debug, thiserror::Error)]
 pub enum DriverError {
     #[error(transparent)]
@@ -88,10 +91,10 @@ impl DriverError {
     }
 }
 
-/// Why a step failed.
+/// Error of a step. Fatal errors of the core and `Critical` end derivation, `Reset` resets the
+/// pipeline, all others are retried after a pause.
 #[derive(Debug, thiserror::Error)]
 enum DriverStepError {
-    /// A later attempt may succeed.
     #[error(transparent)]
     L1(#[from] L1ReadError),
     #[error(transparent)]

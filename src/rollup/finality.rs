@@ -129,7 +129,8 @@ impl Finality {
         })
     }
 
-    /// The candidate was final, or the attempt ended without one. `derived` as above.
+    /// Records the end of an attempt; `finalized` is the block that became final, if any. The next
+    /// attempt is due `delay` L1 blocks after `derived`, the L1 block that is derived from.
     pub fn attempted(&mut self, derived: BlockId, finalized: Option<BlockId>) {
         self.next_attempt = derived.number.saturating_add(self.delay.max(1));
         if let Some(block) = finalized {

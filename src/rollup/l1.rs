@@ -81,13 +81,14 @@ pub struct L1Config {
     /// Trust header hashes, transactions, withdrawals and contract storage instead of verifying
     /// them (`--l1.trustrpc`).
     pub trust: bool,
-    /// For one request, and for the rest of a busy endpoint that a call waits out.
+    /// Timeout of one request, and the longest pause of a busy endpoint that a call waits for.
     pub timeout: Duration,
     /// Requests in flight (`--l1.max-concurrency`).
     pub max_concurrency: usize,
     /// Calls in one batch (`--l1.rpc-max-batch-size`).
     pub max_batch: usize,
-    /// Bytes of one answer. Bulk requests are refused more than 4 MiB, except one at a time.
+    /// Bytes of one response. Over HTTP, bulk requests are limited to 4 MiB; a single call that exceeds
+    /// it is repeated with this limit, one such call at a time.
     pub max_answer: u32,
     /// Calls per second, those in batches counted one by one; zero is no limit
     /// (`--l1.rpc-rate-limit`). A burst may be one batch.
@@ -173,9 +174,9 @@ impl L1BlockAt {
     }
 }
 
-/// The SystemConfig contract's values at some L1 block. Derivation follows its logs instead; this
-/// is read at start, as a check that the contract is there, and for the one value that no
-/// log-follower keeps.
+/// Values of the SystemConfig contract after an L1 block. Derivation follows the contract's logs
+/// instead. `unsafe_signer` reads this at start, to check that the contract exists; the batcher
+/// compares `batcher` with its own account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SystemContract {
     /// Signs the blocks of the swarm (specs: rollup-node-p2p, block signatures).

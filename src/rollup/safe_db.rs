@@ -2,7 +2,7 @@
 //!
 //! One file of fixed-size records, ordered by L1 number, each with a checksum and synced before
 //! [`SafeDb::record`] returns. Records are appended; an L1 reorg or a reset truncates the file. A record
-//! that a crash cut short is dropped when the file is opened. The node keeps one always: after a restart
+//! that a crash cut short is dropped when the file is opened. The node always keeps this file: after a restart
 //! or an L1 reorg the safe head is that of the newest record whose L1 block is canonical.
 //! `optimism_safeHeadAtL1Block` answers from it with `--safedb.path`.
 

@@ -2,9 +2,9 @@
 //! grants.
 //!
 //! The Engine API port has permits of its own, so that no public client delays the rollup node. A
-//! running call checks its [`Deadline`] every few milliseconds. If its slice has ended, the check
-//! blocks the thread until the scheduler grants a permit again. The number of such threads is
-//! bounded by [`Capacity::started`]; a call beyond it is aborted and restarted later.
+//! running call checks its [`Deadline`] every few milliseconds. At the end of a slice
+//! the call continues if no other call waits. Otherwise it pauses in the check with its thread, or,
+//! beyond [`Capacity::started`], is aborted and restarted later.
 
 use super::{
     error::{Reply, RpcError, crashed},
@@ -23,7 +23,7 @@ use std::{
 };
 use tokio::{sync::Notify, time::timeout};
 
-/// Maximum number of started calls on the public ports, and on the Engine API port. A paused call
+/// Started long calls on the public ports, and again on the Engine API port. A paused call
 /// keeps its memory: some 20 MB of logs or of state it has read.
 const STARTED: usize = 16;
 

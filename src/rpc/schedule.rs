@@ -19,7 +19,7 @@ use std::{
 pub const FIRST_SLICE: Duration = Duration::from_millis(3);
 /// Slice of a long call.
 pub const SLICE: Duration = Duration::from_millis(50);
-/// New calls run this many times as long as long calls while both wait.
+/// Processor time of new calls for each unit of long calls, while both wait.
 const NEW_SHARE: u32 = 3;
 /// Maximum lead of a client's used time over the others': a client that used permits while nobody
 /// else wanted them waits at most this long.
@@ -78,7 +78,8 @@ pub type CallId = u64;
 pub struct Capacity {
     /// Calls that run.
     pub permits: usize,
-    /// Long calls that run or are paused.
+    /// Long calls that keep a thread, running or paused; one client has at most an eighth of them.
+    /// Calls in their first slice do not count.
     pub started: usize,
 }
 

@@ -113,7 +113,7 @@ impl ScriptEngine {
                 self.script = Some(script);
                 Ok(FromScript::Loaded(hooks))
             }
-            ToScript::Answer(_) => Err("an answer that nobody asked for".to_owned()),
+            ToScript::Answer(_) => Err("an answer without a request".to_owned()),
             other => match &mut self.script {
                 Some(script) => script.event(other),
                 None => Err("there is no script".to_owned()),

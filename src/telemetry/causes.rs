@@ -28,9 +28,10 @@ struct LoggedCause {
 }
 
 impl LoggedCauses {
-    /// Whether to log `cause` of a failure in `topic`: it was not logged before, or long ago.
+    /// Notes a failure in `topic`; returns whether to log `cause`: it was not logged before, or long
+    /// ago.
     /// Texts that differ in their numbers alone are one cause.
-    pub fn is_new(&mut self, topic: &'static str, cause: &str, now: Instant) -> bool {
+    pub fn note_failure(&mut self, topic: &'static str, cause: &str, now: Instant) -> bool {
         let shape = shape(cause);
         let is_same = |known: &&mut LoggedCause| known.topic == topic && known.shape == shape;
         if let Some(known) = self.causes.iter_mut().find(is_same) {
@@ -53,9 +54,9 @@ impl LoggedCauses {
         true
     }
 
-    /// A success in `topic`: causes that were not seen lately are over. Returns whether there were
+    /// Notes a success in `topic`: causes that were not seen lately are over. Returns whether there were
     /// any.
-    pub fn is_over(&mut self, topic: &'static str, now: Instant) -> bool {
+    pub fn note_success(&mut self, topic: &'static str, now: Instant) -> bool {
         let before = self.causes.len();
         let is_recent = |seen: Instant| now.saturating_duration_since(seen) < QUIET;
         let stays = |cause: &LoggedCause| cause.topic != topic || is_recent(cause.seen);
@@ -85,27 +86,30 @@ mod tests {
     fn a_cause_is_logged_once_until_it_is_over_and_again_as_a_reminder() {
         let start = Instant::now();
         let mut causes = LoggedCauses::default();
-        assert!(causes.is_new("publish", "txpool is full", start));
-        assert!(!causes.is_new("publish", "txpool is full", start));
-        assert!(causes.is_new("poll", "txpool is full", start), "elsewhere");
-        assert!(causes.is_new("publish", "nonce too low", start));
+        assert!(causes.note_failure("publish", "txpool is full", start));
+        assert!(!causes.note_failure("publish", "txpool is full", start));
+        assert!(
+            causes.note_failure("poll", "txpool is full", start),
+            "elsewhere"
+        );
+        assert!(causes.note_failure("publish", "nonce too low", start));
         // Causes that alternate stay quiet too, with each other and with successes.
-        assert!(!causes.is_new("publish", "txpool is full", start));
-        assert!(!causes.is_over("publish", start + QUIET / 2));
-        assert!(!causes.is_new("publish", "txpool is full", start));
-        assert!(causes.is_over("publish", start + QUIET));
-        assert!(!causes.is_over("publish", start + QUIET));
-        assert!(causes.is_new("publish", "txpool is full", start));
-        assert!(!causes.is_new("publish", "txpool is full", start + REMINDER / 2));
-        assert!(causes.is_new("publish", "txpool is full", start + REMINDER));
-        assert!(!causes.is_new("publish", "txpool is full", start + REMINDER));
+        assert!(!causes.note_failure("publish", "txpool is full", start));
+        assert!(!causes.note_success("publish", start + QUIET / 2));
+        assert!(!causes.note_failure("publish", "txpool is full", start));
+        assert!(causes.note_success("publish", start + QUIET));
+        assert!(!causes.note_success("publish", start + QUIET));
+        assert!(causes.note_failure("publish", "txpool is full", start));
+        assert!(!causes.note_failure("publish", "txpool is full", start + REMINDER / 2));
+        assert!(causes.note_failure("publish", "txpool is full", start + REMINDER));
+        assert!(!causes.note_failure("publish", "txpool is full", start + REMINDER));
     }
 
     #[test]
     fn numbers_do_not_make_another_cause_and_endpoints_do() {
         let now = Instant::now();
         let mut causes = LoggedCauses::default();
-        let mut is_new = |text: &str| causes.is_new("send", text, now);
+        let mut is_new = |text: &str| causes.note_failure("send", text, now);
         assert!(is_new("insufficient funds: balance 0, tx cost 1234"));
         assert!(!is_new("insufficient funds: balance 7, tx cost 99"));
         assert!(is_new("http://127.0.0.1:1 refused"));
@@ -118,7 +122,7 @@ mod tests {
         let mut causes = LoggedCauses::default();
         for letter in 'a'..='z' {
             for other in 'a'..='c' {
-                assert!(causes.is_new("send", &format!("{letter}{other}"), now));
+                assert!(causes.note_failure("send", &format!("{letter}{other}"), now));
             }
         }
         assert_eq!(causes.causes.len(), MOST_CAUSES);

@@ -81,7 +81,7 @@ pub struct SendMachine {
     slots: BTreeMap<u64, NonceSlot>,
     /// The nonce after the highest in `slots`, or the one to begin with.
     next: u64,
-    /// Nonces below may be used by transactions of a predecessor.
+    /// Nonces below this one may have been used by a predecessor.
     inherited: u64,
     head: Option<u64>,
     /// Operation number of the poll in flight.

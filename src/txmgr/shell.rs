@@ -369,7 +369,7 @@ impl TxManagerTask {
     /// Logs a failed call, once for each cause until one of the same topic succeeds.
     fn note(&mut self, topic: &'static str, trouble: Option<String>) {
         match trouble {
-            Some(error) if self.causes.is_new(topic, &error, Instant::now()) => {
+            Some(error) if self.causes.note_failure(topic, &error, Instant::now()) => {
                 tracing::warn!(
                     error,
                     topic,
@@ -377,7 +377,7 @@ impl TxManagerTask {
                 );
             }
             Some(_) => {}
-            None if self.causes.is_over(topic, Instant::now()) => {
+            None if self.causes.note_success(topic, Instant::now()) => {
                 tracing::info!(topic, "the calls of the transaction manager succeed again");
             }
             None => {}
@@ -452,7 +452,7 @@ impl TxManagerTask {
             SendAction::Finished { id, result } => self.finish(id, result),
             SendAction::NotBumped { nonce, reason } => {
                 self.metrics.not_bumped();
-                if self.causes.is_new("bump", &reason, Instant::now()) {
+                if self.causes.note_failure("bump", &reason, Instant::now()) {
                     tracing::warn!(
                         nonce,
                         reason,
@@ -461,14 +461,14 @@ impl TxManagerTask {
                 }
             }
             SendAction::Filling { nonce, reason }
-                if self.causes.is_new("filling", reason, Instant::now()) =>
+                if self.causes.note_failure("filling", reason, Instant::now()) =>
             {
                 tracing::warn!(nonce, reason, "an empty transaction uses up a nonce");
             }
             SendAction::Filling { .. } => {}
             SendAction::ReorgedOut { nonce, hash } => {
                 // Many transactions leave at once, and with endpoints that disagree again and again.
-                if self.causes.is_new("reorg", "", Instant::now()) {
+                if self.causes.note_failure("reorg", "", Instant::now()) {
                     tracing::warn!(nonce, tx = %hash, "a transaction left L1 by a reorg; it is published again");
                 } else {
                     tracing::info!(nonce, tx = %hash, "a transaction left L1 by a reorg");
@@ -494,7 +494,7 @@ impl TxManagerTask {
                     bumps: send.bumps,
                     latency: send.since.elapsed(),
                 });
-                self.causes.is_over("bump", Instant::now());
+                self.causes.note_success("bump", Instant::now());
                 tracing::info!(tx = %mined.hash, block = mined.block, "Transaction confirmed");
             }
             // The caller logs it as a warning.

@@ -1,4 +1,4 @@
-//! The way of a channel's frames to L1.
+//! Progress of a channel's frames: taken, in flight, included.
 
 use std::collections::BTreeSet;
 

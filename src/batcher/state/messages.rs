@@ -72,7 +72,8 @@ pub struct PublishTurn {
 pub enum NextTx {
     /// A transaction to send.
     Send(BatchTx),
-    /// A channel is about to begin: [`BatcherState::choose`](super::BatcherState::choose) is to decide where its data go.
+    /// The first transaction of a channel is ready:
+    /// [`BatcherState::choose`](super::BatcherState::choose) decides between calldata and blobs.
     Choose,
     /// Nothing to send now.
     Nothing,
@@ -115,7 +116,7 @@ pub struct ClosedChannel {
     pub sizes: ChannelSizes,
 }
 
-/// Data that are not safe yet.
+/// Batch data whose blocks are not safe yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UnsafeLoad {
     /// Loaded blocks that are in no channel.

@@ -65,9 +65,9 @@ impl BatcherTask {
         self.events.push(read.boxed());
     }
 
-    /// Reads whose batches L2 takes.
+    /// Reads the batcher address of SystemConfig.
     fn read_sender(&mut self) {
-        self.sender = SenderCheck::Asked;
+        self.sender = SenderCheck::Requested;
         let (l1, contract) = (self.l1.clone(), self.rollup.l1_system_config_address);
         let read = async move {
             let at = l1.block(Tag::Latest).await.ok().flatten()?;
@@ -115,13 +115,13 @@ impl BatcherTask {
         match answer.l1_head {
             Ok(head) => {
                 self.l1_head = head.unwrap_or(self.l1_head);
-                self.is_over(NO_L1);
+                self.note_success(NO_L1);
             }
             Err(error) => self.warn(NO_L1, error.to_string()),
         }
         let status = match answer.heads {
             Ok(heads) => {
-                self.is_over(NO_RANGE);
+                self.note_success(NO_RANGE);
                 SourceStatus::read(&heads)
             }
             Err(error) => {
@@ -136,21 +136,21 @@ impl BatcherTask {
             Ok(status) => status,
             Err(reason) => return self.warn(OUT_OF_SYNC, reason.to_string()),
         };
-        if !self.is_synced(&status) {
+        if !self.advance_sync(&status) {
             return;
         }
         let taken = self.state_mut().map(|state| state.on_status(&status));
         if let Some(Err(reason)) = taken {
             return self.warn(OUT_OF_SYNC, reason.to_string());
         }
-        self.is_over(OUT_OF_SYNC);
+        self.note_success(OUT_OF_SYNC);
         self.safe = Some(status.local_safe_l2);
         self.note_changes();
         self.report_load();
     }
 
-    /// Whether loading may begin; moves the wait on.
-    fn is_synced(&mut self, status: &SourceStatus) -> bool {
+    /// Advances the wait for the rollup node; returns whether loading may begin.
+    fn advance_sync(&mut self, status: &SourceStatus) -> bool {
         let BatcherPhase::Syncing(wait) = self.phase else {
             return self.phase == BatcherPhase::Running;
         };
@@ -160,10 +160,10 @@ impl BatcherTask {
             return false;
         }
         match wait {
-            SyncWait::Wanted if self.in_flight == 0 => self.ask_sync_target(),
-            SyncWait::Wanted | SyncWait::Asked => {}
+            SyncWait::Wanted if self.in_flight == 0 => self.request_sync_target(),
+            SyncWait::Wanted | SyncWait::Requested => {}
             SyncWait::Until(target) if status.current_l1 >= target => {
-                self.is_over(WAITING);
+                self.note_success(WAITING);
                 tracing::info!(l1_block = target, "Batch Submitter started");
                 self.phase = BatcherPhase::Running;
                 return true;
@@ -176,8 +176,8 @@ impl BatcherTask {
         false
     }
 
-    fn ask_sync_target(&mut self) {
-        self.phase = BatcherPhase::Syncing(SyncWait::Asked);
+    fn request_sync_target(&mut self) {
+        self.phase = BatcherPhase::Syncing(SyncWait::Requested);
         let (l1, txs) = (self.l1.clone(), self.txs.clone());
         let depth = self.options.check_recent_txs_depth;
         let target = async move { BatcherEvent::SyncTarget(sync_target(l1, txs, depth).await) };
@@ -185,7 +185,7 @@ impl BatcherTask {
     }
 
     fn on_sync_target(&mut self, target: Result<u64, SyncTargetError>) {
-        if self.phase != BatcherPhase::Syncing(SyncWait::Asked) {
+        if self.phase != BatcherPhase::Syncing(SyncWait::Requested) {
             return;
         }
         self.phase = BatcherPhase::Syncing(match target {
@@ -253,7 +253,7 @@ impl BatcherTask {
         match self.state_mut().map(|state| state.on_block(payload)) {
             Some(Insertion::Held) => {
                 tracing::debug!(number, transactions, "Added L2 block to local state");
-                self.is_over(NO_BLOCK);
+                self.note_success(NO_BLOCK);
                 self.metrics.loaded(raw);
                 self.loaded += 1;
                 if self.loaded >= super::BLOCKS_PER_TURN {
@@ -280,11 +280,11 @@ impl BatcherTask {
         self.balance = balance.or(self.balance);
         let account = self.txs.address();
         match balance {
-            Some(0) if self.causes.is_new(EMPTY, "", Instant::now()) => {
+            Some(0) if self.causes.note_failure(EMPTY, "", Instant::now()) => {
                 tracing::error!(%account, "{EMPTY}");
             }
             Some(0) | None => {}
-            Some(_) => self.is_over(EMPTY),
+            Some(_) => self.note_success(EMPTY),
         }
         self.show_runway();
     }

@@ -134,7 +134,7 @@ impl BatcherTask {
         };
         let class = match prices {
             Ok(prices) => {
-                self.is_over(NO_PRICES);
+                self.note_success(NO_PRICES);
                 Some(cheaper(prices, sizes))
             }
             Err(error) => {
@@ -215,7 +215,7 @@ impl BatcherTask {
                 if let Some(state) = self.state_mut() {
                     state.on_confirmed(sent.number, mined.block);
                 }
-                self.is_over(NOT_SENT);
+                self.note_success(NOT_SENT);
                 self.show_runway();
                 self.may_publish = true;
             }

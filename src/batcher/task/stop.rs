@@ -6,7 +6,7 @@ use std::mem;
 
 /// A stop that is not done.
 pub(super) struct StopOrder {
-    /// Blocks up to this one are posted before.
+    /// The stop is done when L1 has confirmed all blocks up to this one.
     pub through: u64,
     answers: Vec<CallAnswer>,
 }
@@ -83,7 +83,7 @@ impl BatcherTask {
         }
     }
 
-    /// Names the blocks that an end without waiting leaves.
+    /// Logs the blocks that are not posted when the batcher ends without waiting.
     pub(super) fn log_unposted(&self) {
         if self.phase == BatcherPhase::Stopped {
             return;

@@ -24,7 +24,7 @@ macro_rules! l2 {
         &[
             flag("l2-eth-rpc", List, "", "JSON-RPC endpoints of L2 execution clients, as many as --rollup-rpc has") $($effect)*,
             flag("rollup-rpc", List, "", "JSON-RPC endpoints of rollup nodes; of several, the active sequencer's is used") $($effect)*,
-            flag("active-sequencer-check-duration", Duration, "5s", "Interval of checks which sequencer is active") $($effect)*,
+            flag("active-sequencer-check-duration", Duration, "5s", "Interval at which the active sequencer is looked up") $($effect)*,
         ]
     };
 }
@@ -127,7 +127,7 @@ pub const SECTIONS: &[Section] = &[
                 "check-recent-txs-depth",
                 Uint,
                 "0",
-                "L1 blocks that are searched at start for own transactions, at most 128",
+                "L1 blocks that are searched at start for transactions of the batcher, at most 128",
             ),
             flag(
                 "wait-node-sync",

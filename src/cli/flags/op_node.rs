@@ -10,7 +10,8 @@ const NO_ROLLUP_RPC: &str =
 const NO_PROFILER: &str = "there is no profiler yet";
 const NO_CONDUCTOR: &str = "no conductor is consulted, so two sequencers could make blocks at once; keep op-node for a sequencer under a conductor";
 const NO_ALTDA: &str = "no DA server is used; leave it out for a replica, which gets its blocks by gossip, and keep op-node for a node that derives";
-const NO_INTEROP: &str = "a chain with interop is refused by its genesis";
+const NO_INTEROP: &str =
+    "interop is not supported: the node stops before the first Lagoon block (--override.interop)";
 const NO_HALT: &str =
     "required protocol versions are not read from L1: follow the chain's upgrade notices";
 const OLD: &str = "it is obsolete";
@@ -60,7 +61,7 @@ pub const SECTIONS: &[Section] = &[
         "L1",
         &[
             flag("l1", Text, "http://127.0.0.1:8545", "JSON-RPC endpoint of an L1 execution client: URL or path of a socket, or several, separated by commas").env(&["OP_NODE_L1_ETH_RPC"]),
-            flag("l1.trustrpc", Bool, "false", "Accept blocks and receipts of the L1 endpoint without checking their hashes")
+            flag("l1.trustrpc", Bool, "false", "Accept headers, transactions, withdrawals and contract storage of the L1 endpoint unverified; receipts are always checked against the header")
                 .env(&["OP_NODE_L1_TRUST_RPC"]),
             flag("l1.http-poll-interval", Duration, "12s", "Interval of polling the newest L1 block"),
             flag("l1.beacon", Url, "", "Base URL of an L1 beacon node's REST API"),
@@ -69,9 +70,9 @@ pub const SECTIONS: &[Section] = &[
                 .env(&["OP_NODE_L1_BEACON_FALLBACKS", "OP_NODE_L1_BEACON_ARCHIVER"]),
             flag("l1.beacon-header", Text, "", "Header to send with every beacon request, as 'X-Key: Value'"),
             flag("l1.beacon.fetch-all-sidecars", Bool, "false", "Fetch all blobs of a slot, and pick the needed ones locally"),
-            flag("l1.beacon.slot-duration-override", Uint, "0", "Seconds per slot, instead of asking the beacon node"),
+            flag("l1.beacon.slot-duration-override", Uint, "0", "Seconds per L1 slot; 0 requests it from the beacon node"),
             flag("l1.beacon.ignore", Bool, "false", "Start although the beacon node fails its health check, or although none is given"),
-            flag("l1.cache-size", Uint, "900", "L1 blocks, receipts and transactions to keep; 0 is 3/2 of the sequencing window"),
+            flag("l1.cache-size", Uint, "900", "L1 blocks, receipts and transactions to keep; 0 is 3/2 of the sequencing window; 32 MiB at most"),
             flag("l1.epoch-poll-interval", Duration, "6m24s", "Interval of polling the safe and finalized L1 block; 0 is never"),
             flag("l1.max-concurrency", Uint, "10", "L1 requests in flight, at least 1"),
             flag("l1.rpc-max-batch-size", Uint, "20", "Requests in one L1 batch, 1 to 500"),
@@ -198,7 +199,7 @@ pub const SECTIONS: &[Section] = &[
             flag("verifier.l1-confs", Uint, "0", "L1 blocks to stay behind L1's head, for derivation and for reading the block signer"),
             flag("finality.lookback", Uint, "0", "L1 blocks to remember for finality; 0 is 129"),
             flag("finality.delay", Uint, "0", "L1 blocks between attempts to finalize; 0 is 64"),
-            flag("safedb.path", Path, "", "Directory of the safe head database"),
+            flag("safedb.path", Path, "", "Directory of the safe heads; with it optimism_safeHeadAtL1Block is served. Without it they are recorded in --datadir and the method is not served"),
             flag("fetch-withdrawal-root-from-state", Bool, "false", "Take the withdrawals root of an output from the state"),
             flag("snapshotlog.file", Path, "", "Obsolete").env(&["OP_NODE_SNAPSHOT_LOG"]).no_effect(OLD).hidden(),
         ],

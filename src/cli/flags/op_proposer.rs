@@ -19,7 +19,7 @@ macro_rules! l2 {
     ($($effect:tt)*) => {
         &[
             flag("rollup-rpc", List, "", "JSON-RPC endpoints of rollup nodes; of several, the active sequencer's is used") $($effect)*,
-            flag("active-sequencer-check-duration", Duration, "2m0s", "Interval of checks which sequencer is active") $($effect)*,
+            flag("active-sequencer-check-duration", Duration, "2m0s", "Interval at which the active sequencer is looked up") $($effect)*,
         ]
     };
 }

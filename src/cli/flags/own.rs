@@ -173,7 +173,7 @@ pub const SECTIONS: &[Section] = &[
                 .env(&["STARLING_DEVNET_DATADIR"]),
             flag("l2.block-time", Uint, "2", "Seconds between L2 blocks").env(&["STARLING_DEVNET_L2_BLOCK_TIME"]),
             flag("l1.block-time", Uint, "6", "Seconds between L1 blocks").env(&["STARLING_DEVNET_L1_BLOCK_TIME"]),
-            flag("base-port", Port, "", "First port of the network. Each node gets ten ports; the first four are HTTP, WebSocket, peer-to-peer and metrics, the sixth is the Beacon API of the L1")
+            flag("base-port", Port, "", "First port of the network. Each node gets ten ports; the first six are HTTP, WebSocket, peer-to-peer, metrics, the RPC of the rollup node (or batcher, proposer), and the Beacon API of the L1")
                 .env(&["STARLING_DEVNET_BASE_PORT"]),
             flag(
                 "l1.genesis",

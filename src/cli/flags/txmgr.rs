@@ -9,7 +9,7 @@ macro_rules! shared {
             flag("private-key", Secret, "", "Key of the account, in hex; not with --mnemonic or --signer.endpoint"),
             flag("private-key.path", Path, "", "File with the key of the account, in hex"),
             flag("mnemonic", Secret, "", "Words of a wallet (BIP-39); needs --hd-path"),
-            flag("hd-path", Text, "", "Path of the account in the wallet, as m/44'/60'/0'/0/0"),
+            flag("hd-path", Text, "", "Path of the account in the wallet, such as m/44'/60'/0'/0/0"),
             flag($hd_path, Text, "", "Deprecated name of --hd-path").hidden(),
             flag("signer.endpoint", Url, "", "Remote signer of transactions (op-signer); needs --signer.address"),
             flag("signer.address", Text, "", "Account that the remote signer signs for"),

@@ -24,11 +24,13 @@ pub(super) enum RecordStatus {
 pub(super) enum RecordStep {
     /// Compare the record at this position.
     Check(u64),
-    /// The newest record whose L1 block is canonical, and the time of that block.
+    /// The newest record whose L1 block is canonical and whose L2 block is in the chain, and the time
+    /// of that L1 block.
     Found { position: u64, l1_time: u64 },
     /// No record is of use.
     Nothing,
-    /// The lowest record that is not canonical is above L1's head: nothing follows about it.
+    /// The lowest record that is not canonical has an L1 block above L1's head. The caller decides
+    /// whether the endpoint lags or L1 has switched to a shorter branch.
     Behind(u64),
 }
 

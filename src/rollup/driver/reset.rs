@@ -59,8 +59,8 @@ impl RollupDriver {
     }
 
     /// Takes over the core's safe and finalized heads. A core that was killed may have stored a lower
-    /// safe head than the newest record.
-    /// Before the first search they are not published: the stored ones may be below those of before.
+    /// safe head than the newest record, so the higher of the two counts. Before the first search
+    /// nothing is published: the stored heads may be lower than those published before the restart.
     async fn take_core_heads(&mut self) -> Result<(), DriverStepError> {
         if self.local_safe.is_none() {
             return Ok(());
@@ -93,8 +93,8 @@ impl RollupDriver {
         Ok(found.transpose()?)
     }
 
-    /// Moves the core's heads, and the record of safe heads, to where derivation begins. The head goes
-    /// down only from a branch with the block that the search found gone. It may have moved since.
+    /// Moves the core's heads and the safe-head records to the start of derivation. The unsafe head is
+    /// lowered only while the chain still holds `heads.gone`: it may have changed during the search.
     pub(super) async fn move_heads(&self, heads: &StartHeads) -> Result<(), DriverStepError> {
         let StartHeads {
             head, safe, gone, ..

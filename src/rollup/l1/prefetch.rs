@@ -217,7 +217,7 @@ impl Prefetcher {
         self.window
             .holes
             .retain(|hole| hole.first + hole.count > number);
-        // Their blocks count as ready, and others are requested in their place.
+        // Requests that have ended come first: their blocks count as ready, and their permits are free.
         while let Some(joined) = self.requests.try_join_next() {
             if let ControlFlow::Break(result) = self.on_end(joined, number) {
                 return result;

@@ -87,12 +87,12 @@ pub fn remove_peer(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, R
     .boxed()
 }
 
-/// `admin_addTrustedPeer(multiaddr)`: the peer may connect when all places are taken.
+/// `admin_addTrustedPeer(multiaddr)`: the peer may connect even at the connection limit.
 pub fn add_trusted_peer(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> {
     protect(context, args, true)
 }
 
-/// `admin_removeTrustedPeer(multiaddr)`: the peer stays connected while there is room.
+/// `admin_removeTrustedPeer(multiaddr)`: the peer stays connected until connections are trimmed.
 pub fn remove_trusted_peer(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> {
     protect(context, args, false)
 }
@@ -248,7 +248,7 @@ struct PeerEventJson {
     remote: String,
 }
 
-/// PeerAddresses peers by id, with their addresses.
+/// Addresses of the connected peers, by peer id.
 type PeerAddresses = BTreeMap<String, String>;
 
 fn connected(peers: Vec<PeerInfo>) -> PeerAddresses {

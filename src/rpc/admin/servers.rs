@@ -1,5 +1,5 @@
-//! `admin_startHTTP` and its like, with geth's parameters. What a caller leaves out is as the node
-//! was started.
+//! `admin_startHTTP` and its like, with geth's parameters. Parameters that are left out keep the values
+//! of the command line.
 
 use crate::rpc::{
     context::RpcContext,

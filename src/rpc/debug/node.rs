@@ -22,7 +22,7 @@ use std::{collections::BTreeSet, sync::Arc};
 /// The answer of methods about Go's runtime.
 pub fn no_go(_: &RpcContext, _: Args) -> Reply {
     Err(RpcError::server(
-        "this node is not a Go program: read its metrics (--metrics), or use the system's profilers",
+        "this node is not a Go program: read its metrics (--metrics.enabled, or --metrics of `starling execution`), or use the system's profilers",
     ))
 }
 
@@ -36,7 +36,7 @@ pub fn no_ancients(_: &RpcContext, _: Args) -> Reply {
 /// The answer of methods about geth's database and the memory of its tries.
 pub fn no_geth_database(_: &RpcContext, _: Args) -> Reply {
     Err(RpcError::server(
-        "this node does not have geth's database: it compacts and flushes by itself, and reports sizes as metrics (--metrics)",
+        "this node does not have geth's database: it compacts and flushes by itself, and reports sizes as metrics (--metrics.enabled, or --metrics of `starling execution`)",
     ))
 }
 
@@ -141,8 +141,8 @@ pub fn chain_config(context: &RpcContext, args: Args) -> Reply {
     reply(config.map_err(|error| RpcError::server(error.to_string()))?)
 }
 
-/// `debug_setHead(number)`: an earlier block of the chain becomes the head. The blocks above it come
-/// back as soon as the swarm or the rollup node names them again.
+/// `debug_setHead(number)`: an earlier block of the chain becomes the head. The displaced
+/// blocks are reinstated when the swarm or the rollup node names them again.
 pub fn set_head(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> {
     async move {
         let Quantity(number) = args.at_most(1)?.required()?;
@@ -181,7 +181,7 @@ pub fn sync(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> {
         let known = engine.has_payload(target).await.map_err(|error| failed(&error))?;
         if !known {
             return Err(RpcError::server(format!(
-                "sync target is not available, {target:x}: peers are not asked for a block by nothing but its hash, so send it by engine_newPayload first"
+                "sync target is not available, {target:x}: peers do not serve blocks by hash alone; send the block with engine_newPayload first"
             )));
         }
         let state = ForkchoiceState {

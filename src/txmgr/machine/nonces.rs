@@ -1,5 +1,5 @@
-//! Polls: which transactions are mined, confirmed, reorged out or displaced, and whose nonces are
-//! whose.
+//! Polls: decides which transactions are mined, confirmed, reorged out or displaced, and which
+//! nonces other processes used.
 
 use super::{
     AccountReading, MinedTx, SendAction, SendFailure, SendMachine, SendPhase, SendWork,
@@ -191,7 +191,7 @@ impl SendMachine {
         let slot = &self.slots[&nonce];
         let is_settled = reading.settled.is_some_and(|settled| settled > nonce);
         let is_deep = is_settled && slot.lost >= limit;
-        // A filler is content with any transaction at its nonce.
+        // Any transaction at its nonce fulfils a filler.
         let is_inherited = nonce < self.inherited || slot.is_filler();
         let is_shallow = slot.lost > 0 && slot.nonce_too_low >= limit;
         if is_deep && !is_inherited {
