@@ -19,7 +19,7 @@ mod swarm;
 
 use crate::{
     beacon_api::BeaconServer,
-    chain::{Chain, Options, Threads, pool::PoolConfig, pool_maintenance, rules::Rules},
+    chain::{Chain, Options, Threads, kzg, pool::PoolConfig, pool_maintenance, rules::Rules},
     cli::config::{
         BatcherConfig, BeaconEndpointConfig, ExecutionConfig, HistoryConfig, NodeConfig,
         ProposerConfig, RpcOptions,
@@ -315,6 +315,7 @@ async fn serve_blobs(
         .await
         .with_context(|| format!("--dev.beacon.port: {address}"))?;
     tracing::info!(address = %server.address(), "the Beacon API is served");
+    tokio::task::spawn_blocking(kzg::load);
     let token = tasks.token();
     tasks.spawn("Beacon API", async move {
         server.run(token).await;

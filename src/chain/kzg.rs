@@ -14,7 +14,7 @@ use alloy_eips::{
     eip7594::{BlobTransactionSidecarEip7594, CELLS_PER_EXT_BLOB},
 };
 use c_kzg::{Cell, KzgSettings};
-use std::sync::LazyLock;
+use std::sync::{LazyLock, OnceLock};
 
 /// Table size for cell proofs: the one that the EVM's point evaluation uses, so that these tables of
 /// 100 MB are there once.
@@ -22,17 +22,26 @@ const CELL_TABLES: u64 = 8;
 /// No tables: commitments and proofs of whole blobs do not use them, and a rollup node has no others.
 const NO_TABLES: u64 = 0;
 
+/// The setup for cells, once it is loaded.
+static CELL_SETUP: OnceLock<&'static KzgSettings> = OnceLock::new();
+
 /// Indexes of the cells of an extended blob.
 static CELLS: LazyLock<Vec<u64>> = LazyLock::new(|| (0..CELLS_PER_EXT_BLOB as u64).collect());
 
 /// The trusted setup for cells.
 fn cell_setup() -> &'static KzgSettings {
-    c_kzg::ethereum_kzg_settings(CELL_TABLES)
+    CELL_SETUP.get_or_init(|| c_kzg::ethereum_kzg_settings(CELL_TABLES))
 }
 
-/// The trusted setup for whole blobs.
+/// The trusted setup for whole blobs: that for cells where it is loaded, since loading another takes
+/// seconds.
 fn blob_setup() -> &'static KzgSettings {
-    c_kzg::ethereum_kzg_settings(NO_TABLES)
+    (CELL_SETUP.get().copied()).unwrap_or_else(|| c_kzg::ethereum_kzg_settings(NO_TABLES))
+}
+
+/// Loads the trusted setup, which takes seconds, before the first blob transaction comes.
+pub fn load() {
+    cell_setup();
 }
 
 /// Whether all proofs of a sidecar are valid for its blobs and commitments. The error names a blob
@@ -106,6 +115,7 @@ pub fn cell_sidecar(blobs: Vec<Blob>) -> Result<TxSidecar, c_kzg::Error> {
         cell_proofs.extend(bytes.map(Bytes48::from));
     }
     Ok(TxSidecar::Eip7594(BlobTransactionSidecarEip7594 {
+        // After the proofs, whose setup they use.
         commitments: commitments(&blobs)?,
         blobs,
         cell_proofs,
