@@ -58,6 +58,7 @@ pub mod l2_source;
 pub mod networks;
 pub mod node;
 pub mod open_files;
+pub mod pending;
 pub mod proposer;
 pub mod rollup;
 pub mod rpc;

@@ -4,14 +4,16 @@
 //! those of the local socket, [`running`] starts and stops listeners; [`frame`] is JSON-RPC itself,
 //! [`api`] the table of methods; [`limits`], [`memory`] and [`bounds`] bound connections, bytes and
 //! work; [`context`] holds the parts of the node that methods answer from; [`admin`], [`debug`],
-//! [`eth`], [`health`], [`miner`], [`net`], [`opp2p`], [`optimism`], [`ots`], [`testing`],
+//! [`eth`], [`health`], [`miner`], [`net`], [`opp2p`], [`optimism`], [`ots`], [`starling`], [`testing`],
 //! [`trace`], [`txpool`] and [`web3`] hold the methods, plain functions of a [`RpcContext`] and parameters. Every request reads one view of the chain; none can reach, or wait for, the executor,
 //! except those that commit or import blocks on an operator's behalf. Framing, texts and shapes are
 //! geth's. [`engine`] alone drives the chain ([`engine_backend`]), on an endpoint of its own whose
 //! clients [`jwt`](crate::jwt) lets in.
 
+pub mod access;
 pub mod admin;
 pub mod api;
+mod before_bedrock;
 pub mod block_tag;
 pub mod bounds;
 mod chunked;
@@ -29,6 +31,7 @@ pub mod filters;
 pub mod frame;
 pub mod health;
 mod heavy;
+pub mod historical;
 mod http_metrics;
 mod ids;
 mod io;
@@ -51,6 +54,7 @@ pub mod schedule;
 pub mod server;
 pub mod server_control;
 mod shares;
+pub mod starling;
 pub mod testing;
 pub mod trace;
 pub mod trace_session;
@@ -58,6 +62,7 @@ pub mod txpool;
 pub mod web3;
 pub mod ws;
 
+use access::Access;
 use api::{Api, Namespace};
 use connections::Connections;
 use futures::FutureExt;
@@ -77,7 +82,7 @@ pub use filters::Filters;
 pub use route::TxRoute;
 
 /// Every namespace that `--http.api` and `--ws.api` can name.
-static NAMESPACES: [Namespace; 13] = [
+static NAMESPACES: [Namespace; 14] = [
     admin::NAMESPACE,
     debug::NAMESPACE,
     eth::NAMESPACE,
@@ -87,6 +92,7 @@ static NAMESPACES: [Namespace; 13] = [
     opp2p::NAMESPACE,
     optimism::NAMESPACE,
     ots::NAMESPACE,
+    starling::NAMESPACE,
     testing::NAMESPACE,
     trace::NAMESPACE,
     txpool::NAMESPACE,
@@ -119,6 +125,8 @@ pub struct RpcConfig {
     pub rollup: Option<RollupEndpoint>,
     pub ipc: Option<IpcEndpoint>,
     pub limits: ServerLimits,
+    /// Keys and budgets of the HTTP and WebSocket endpoints; `None` limits no calls.
+    pub access: Option<Arc<Access>>,
 }
 
 /// The addresses on which the server listens. Port 0 is replaced by the port that the system chose.
@@ -175,6 +183,7 @@ impl RpcServer {
     ) -> Result<(Self, BoundAddrs), BindError> {
         let (handle, commands) = server_control();
         context.servers = Some(handle);
+        context.access = config.access;
         let context = Arc::new(context);
         let api = |names: &[String], flag| Arc::new(Api::new(names, &NAMESPACES, &context, flag));
         let defaults = (config.http.clone(), config.ws.clone());
@@ -209,7 +218,7 @@ impl RpcServer {
         let connections = Connections::new(limits.connections);
         let bind = binder(&context, defaults, limits.clone(), connections.clone());
         let (mut server, mut bound) =
-            Self::bind_sites(http, ws, limits.clone(), &connections).await?;
+            Self::bind_sites(http, ws, limits.clone(), &connections, &context.access).await?;
         server.control = Some(ServerControl { commands, bind });
         if let Some((required, (addr, http))) = rollup {
             let site = Site::new(Some(http), None, limits, connections).recorded();
@@ -294,12 +303,17 @@ impl RpcServer {
         ws: Option<(SocketAddr, Ws)>,
         limits: ServerLimits,
         connections: &Arc<Connections>,
+        access: &Option<Arc<Access>>,
     ) -> Result<(Self, BoundAddrs), BindError> {
+        let site = |http, ws| {
+            let site = Site::new(http, ws, limits.clone(), connections.clone());
+            site.with_access(access.clone())
+        };
         let mut listeners = Vec::new();
         let mut bound = BoundAddrs::default();
         match (http, ws) {
             (Some((addr, http)), Some((same, ws))) if addr == same && addr.port() != 0 => {
-                let site = Site::new(Some(http), Some(ws), limits, connections.clone());
+                let site = site(Some(http), Some(ws));
                 listeners.push(ServedListener {
                     kinds: vec![ServerKind::Http, ServerKind::Ws],
                     listener: listen(addr, "http", site).await?,
@@ -312,12 +326,7 @@ impl RpcServer {
             }
             (http, ws) => {
                 if let Some((addr, http)) = http {
-                    let listener = listen(
-                        addr,
-                        "http",
-                        Site::new(Some(http), None, limits.clone(), connections.clone()),
-                    )
-                    .await?;
+                    let listener = listen(addr, "http", site(Some(http), None)).await?;
                     bound.http = Some(listener.socket.local_addr().unwrap_or(addr));
                     listeners.push(ServedListener {
                         kinds: vec![ServerKind::Http],
@@ -325,12 +334,7 @@ impl RpcServer {
                     });
                 }
                 if let Some((addr, ws)) = ws {
-                    let listener = listen(
-                        addr,
-                        "ws",
-                        Site::new(None, Some(ws), limits, connections.clone()),
-                    )
-                    .await?;
+                    let listener = listen(addr, "ws", site(None, Some(ws))).await?;
                     bound.ws = Some(listener.socket.local_addr().unwrap_or(addr));
                     listeners.push(ServedListener {
                         kinds: vec![ServerKind::Ws],
@@ -407,6 +411,7 @@ fn binder(
                     (addr, "ws", Site::new(None, site, limits, connections))
                 }
             };
+            let site = site.with_access(context.access.clone());
             let bound = listen(addr, flag, site).await;
             bound.map_err(|error| ServerStartError::Bind(error.to_string()))
         }

@@ -6,6 +6,7 @@ pub mod blob;
 pub mod blocks;
 pub mod channel;
 pub mod flags;
+pub mod flashblock;
 pub mod frame;
 pub mod gossip;
 pub mod json_rpc;
@@ -30,5 +31,5 @@ macro_rules! targets {
 
 pub const ALL: &[FuzzTarget] = targets!(
     gossip reqresp range records flags blocks transactions l1 json_rpc stored
-    frame channel span batch blob pipeline l1_answers beacon_answers trace_options
+    frame channel span batch blob pipeline l1_answers beacon_answers trace_options flashblock
 );

@@ -32,7 +32,7 @@ macro_rules! short_runs {
 
 short_runs!(
     gossip reqresp range records flags blocks transactions l1 json_rpc stored
-    frame channel span batch blob pipeline l1_answers beacon_answers trace_options
+    frame channel span batch blob pipeline l1_answers beacon_answers trace_options flashblock
 );
 
 /// Panics on a sequence of three bytes that no seed contains.

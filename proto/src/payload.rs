@@ -11,11 +11,13 @@ use alloy_eips::{
     eip7685::EMPTY_REQUESTS_HASH,
 };
 use alloy_primitives::{B256, Bytes};
+use alloy_rlp::{RlpDecodable, RlpEncodable};
 use alloy_rpc_types_engine::{ExecutionPayloadV1, ExecutionPayloadV2, ExecutionPayloadV3};
 use alloy_trie::root::ordered_trie_root_encoded;
 use op_alloy_consensus::{OpTxEnvelope, POST_EXEC_TX_TYPE_ID};
 use op_alloy_rpc_types_engine::{OpExecutionPayload, OpExecutionPayloadV4};
 use ssz::{Decode, Encode};
+use std::sync::Arc;
 use thiserror::Error;
 
 /// Most transactions that the SSZ type of a payload can hold.
@@ -62,8 +64,7 @@ impl PayloadVersion {
 /// One block whose `hash` has been recomputed from `header`, and whose `header.transactions_root`
 /// from `transactions`.
 ///
-/// Withdrawals are not kept: on L2 the list is absent (before Canyon) or empty, and the header says
-/// which.
+/// On L2 the list of withdrawals is absent (before Canyon) or empty, and the header says which.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Payload {
     /// Block hash, that of `header`.
@@ -72,6 +73,25 @@ pub struct Payload {
     pub header: Header,
     /// Raw EIP-2718 bytes, in block order.
     pub transactions: Vec<Bytes>,
+    /// Uncles and withdrawals of a block of an Ethereum chain, if it has any. A block of an OP chain
+    /// never has.
+    pub ethereum: Option<Arc<EthereumBody>>,
+}
+
+/// The parts of a block of an Ethereum chain that no block of an OP chain has.
+#[derive(Clone, Debug, Default, PartialEq, Eq, RlpEncodable, RlpDecodable)]
+pub struct EthereumBody {
+    /// Headers of blocks beside the chain that the block rewards, before the merge.
+    pub uncles: Vec<Header>,
+    /// Payments of the beacon chain, from Shanghai on.
+    pub withdrawals: Vec<Withdrawal>,
+}
+
+impl EthereumBody {
+    /// Whether the body has neither uncles nor withdrawals.
+    pub fn is_empty(&self) -> bool {
+        self.uncles.is_empty() && self.withdrawals.is_empty()
+    }
 }
 
 /// Number and hash of a block.
@@ -109,7 +129,27 @@ impl Payload {
             hash: header.hash_slow(),
             header,
             transactions,
+            ethereum: None,
         }
+    }
+
+    /// The same block with the uncles and withdrawals that its header commits to, as the caller
+    /// vouches.
+    pub fn with_ethereum(self, body: EthereumBody) -> Self {
+        Self {
+            ethereum: (!body.is_empty()).then(|| Arc::new(body)),
+            ..self
+        }
+    }
+
+    /// Headers of the uncles; none on OP chains.
+    pub fn uncles(&self) -> &[Header] {
+        self.ethereum.as_ref().map_or(&[], |body| &body.uncles)
+    }
+
+    /// Withdrawals; none on OP chains.
+    pub fn withdrawals(&self) -> &[Withdrawal] {
+        self.ethereum.as_ref().map_or(&[], |body| &body.withdrawals)
     }
 
     /// The oldest encoding that carries every field of the header. It is that of the block's fork:
@@ -174,7 +214,7 @@ impl Payload {
         };
         let v2 = |v1| ExecutionPayloadV2 {
             payload_inner: v1,
-            withdrawals: Vec::new(),
+            withdrawals: self.withdrawals().to_vec(),
         };
         let v3 = |v1| ExecutionPayloadV3 {
             payload_inner: v2(v1),
@@ -228,11 +268,8 @@ impl Payload {
 
     /// Approximate bytes held in memory: what credits and budgets count.
     pub fn weight(&self) -> usize {
-        1000 + self
-            .transactions
-            .iter()
-            .map(|tx| tx.len() + 24)
-            .sum::<usize>()
+        let transactions: usize = self.transactions.iter().map(|tx| tx.len() + 24).sum();
+        1000 * (1 + self.uncles().len()) + 64 * self.withdrawals().len() + transactions
     }
 }
 
@@ -416,6 +453,7 @@ impl WirePayload {
             hash: claimed,
             header,
             transactions,
+            ethereum: None,
         })
     }
 }

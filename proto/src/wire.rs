@@ -385,6 +385,7 @@ pub fn decode_block(item: &Bytes) -> Result<Payload, MessageError> {
         hash,
         header,
         transactions,
+        ethereum: None,
     })
 }
 

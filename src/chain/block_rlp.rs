@@ -2,12 +2,13 @@
 //!
 //! A block is a list of header, transactions, uncles and, from Shanghai on, withdrawals. A typed
 //! transaction is a string in it, a legacy one a list. Blocks come from files and from users, so
-//! nothing of them is trusted.
+//! nothing of them is trusted. Whether the chain's blocks have uncles or withdrawals at all is left to
+//! execution.
 
-use alloy_consensus::{EMPTY_OMMER_ROOT_HASH, Header};
+use alloy_consensus::Header;
 use alloy_primitives::{Bytes, bytes::Buf};
 use alloy_rlp::{Decodable, Encodable};
-use starling_proto::payload::Payload;
+use starling_proto::payload::{EthereumBody, Payload};
 
 /// Why bytes are no block.
 #[derive(Debug, thiserror::Error)]
@@ -21,12 +22,22 @@ pub enum BlockRlpError {
         number: u64,
         error: alloy_rlp::Error,
     },
-    #[error("block {number} has {what}, which no block of this chain has")]
-    Foreign { number: u64, what: &'static str },
+    #[error("the {what} of block {number} cannot be decoded: {error}")]
+    Ethereum {
+        number: u64,
+        what: &'static str,
+        error: alloy_rlp::Error,
+    },
+    #[error(
+        "block {number} has a list of withdrawals without its root, or a root without its list"
+    )]
+    Withdrawals { number: u64 },
+    #[error("block {number} has a part after its withdrawals")]
+    Trailing { number: u64 },
 }
 
-/// Decodes a block. Its hash is that of its header; whether its transactions are those of the
-/// header is not checked.
+/// Decodes a block. Its hash is that of its header; whether its transactions, uncles and withdrawals
+/// are those of the header is not checked.
 pub fn decode(rlp: Bytes) -> Result<Payload, BlockRlpError> {
     let mut whole = rlp.as_ref();
     let mut items = alloy_rlp::Header::decode_bytes(&mut whole, true)
@@ -41,22 +52,32 @@ pub fn decode(rlp: Bytes) -> Result<Payload, BlockRlpError> {
             rlp.0.slice_ref(raw_transaction(&mut list).map_err(failed)?),
         ));
     }
-    let foreign = |what| BlockRlpError::Foreign { number, what };
-    let uncles = alloy_rlp::Header::decode_bytes(&mut items, true).map_err(failed)?;
-    if !uncles.is_empty() || header.ommers_hash != EMPTY_OMMER_ROOT_HASH {
-        return Err(foreign("uncles"));
+    let ethereum = |what| {
+        move |error| BlockRlpError::Ethereum {
+            number,
+            what,
+            error,
+        }
+    };
+    let uncles = Vec::decode(&mut items).map_err(ethereum("uncles"))?;
+    // The list and its root came with one fork.
+    if header.withdrawals_root.is_none() != items.is_empty() {
+        return Err(BlockRlpError::Withdrawals { number });
     }
-    if !items.is_empty()
-        && !alloy_rlp::Header::decode_bytes(&mut items, true)
-            .map_err(failed)?
-            .is_empty()
-    {
-        return Err(foreign("withdrawals"));
-    }
+    let withdrawals = if items.is_empty() {
+        Vec::new()
+    } else {
+        Vec::decode(&mut items).map_err(ethereum("withdrawals"))?
+    };
     if !items.is_empty() {
-        return Err(foreign("a part after its withdrawals"));
+        return Err(BlockRlpError::Trailing { number });
     }
-    Ok(Payload::sealed(header, transactions))
+    Ok(
+        Payload::sealed(header, transactions).with_ethereum(EthereumBody {
+            uncles,
+            withdrawals,
+        }),
+    )
 }
 
 /// The EIP-2718 bytes of the next transaction: a legacy one is a list, any other a string that
@@ -104,9 +125,9 @@ pub fn encode(payload: &Payload) -> Vec<u8> {
             raw.as_ref().encode(&mut items);
         }
     }
-    items.push(alloy_rlp::EMPTY_LIST_CODE);
+    alloy_rlp::encode_list(payload.uncles(), &mut items);
     if payload.header.withdrawals_root.is_some() {
-        items.push(alloy_rlp::EMPTY_LIST_CODE);
+        alloy_rlp::encode_list(payload.withdrawals(), &mut items);
     }
     let mut block = Vec::with_capacity(items.len() + 9);
     alloy_rlp::Header {

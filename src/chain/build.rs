@@ -6,21 +6,27 @@
 
 use crate::chain::{
     evm::{ParentState, StateError},
-    execute::{BlockExecution, ExpectedTransactions, InvalidBlock, TransactError, recover_forced},
+    execute::{
+        BlockExecution, Execution, ExpectedTransactions, InvalidBlock, TransactError,
+        ValidateError, recover_forced,
+    },
     l1fee::L1AttributesError,
     pool::conditional::{ConditionState, Conditional, UnmetCondition},
     rows::ExecutedBlock,
-    rules::{ChainSpec, ExtraData, ExtraDataError, Rules, TRANSFER_GAS, transaction_bytes},
+    rules::{Active, ChainSpec, ExtraData, ExtraDataError, Rules, TRANSFER_GAS, transaction_bytes},
     transaction::ChainTx,
 };
 use alloy_consensus::{Header, Transaction, transaction::Recovered};
-use alloy_eips::eip7685::EMPTY_REQUESTS_HASH;
+use alloy_eips::{
+    eip4895::Withdrawal,
+    eip7685::{EMPTY_REQUESTS_HASH, Requests},
+};
 use alloy_primitives::{Address, B64, B256, Bytes, U256};
 use alloy_trie::root::ordered_trie_root_encoded;
 use op_alloy_rpc_types_engine::OpPayloadAttributes;
 use starling_proto::{
     fork::{Fork, LagoonBlock},
-    payload::Payload,
+    payload::{EthereumBody, MAX_WITHDRAWALS, Payload},
     system_config::Eip1559Params,
 };
 use std::sync::Arc;
@@ -39,6 +45,8 @@ pub enum BuildError {
     Unexpected(&'static str),
     #[error("{0} withdrawals in the attributes, there can be none")]
     Withdrawals(usize),
+    #[error("{0} withdrawals in the attributes, more than {MAX_WITHDRAWALS}")]
+    TooManyWithdrawals(usize),
     #[error(transparent)]
     ExtraData(#[from] ExtraDataError),
     #[error(transparent)]
@@ -63,6 +71,13 @@ pub enum Added {
     Skipped(String),
 }
 
+/// A sealed block.
+pub struct BuiltBlock {
+    pub block: ExecutedBlock,
+    /// Requests to the beacon chain (EIP-7685); none on OP.
+    pub requests: Requests,
+}
+
 /// A block being built.
 pub struct BlockBuilder {
     spec: Arc<ChainSpec>,
@@ -75,6 +90,8 @@ pub struct BlockBuilder {
     room: usize,
     senders: Vec<Address>,
     fees: U256,
+    /// Withdrawals of the attributes, on Ethereum only.
+    withdrawals: Vec<Withdrawal>,
 }
 
 impl BlockBuilder {
@@ -107,6 +124,7 @@ impl BlockBuilder {
             transactions: Vec::new(),
             senders: Vec::new(),
             fees: U256::ZERO,
+            withdrawals: (attributes.payload_attributes.withdrawals).unwrap_or_default(),
         };
         let forced = attributes.transactions.unwrap_or_default();
         let recovered = recover_forced(&forced, expected);
@@ -213,6 +231,11 @@ impl BlockBuilder {
         self.execution.gas_left()
     }
 
+    /// Gas of the transactions so far.
+    pub fn gas_used(&self) -> u64 {
+        self.execution.gas_used()
+    }
+
     /// Fees that pool transactions pay the fee recipient so far, wei.
     pub fn fees(&self) -> U256 {
         self.fees
@@ -220,16 +243,81 @@ impl BlockBuilder {
 
     /// Computes the roots and seals the block.
     pub fn finish(self) -> Result<ExecutedBlock, StateError> {
+        Ok(self.finish_with_requests()?.block)
+    }
+
+    /// Like [`BlockBuilder::finish`], with the requests that a consensus client is told of.
+    pub fn finish_with_requests(mut self) -> Result<BuiltBlock, StateError> {
+        let body = EthereumBody {
+            uncles: Vec::new(),
+            withdrawals: std::mem::take(&mut self.withdrawals),
+        };
+        let unsealed = Payload::sealed(self.header.clone(), Vec::new()).with_ethereum(body);
+        // Only a contract of the chain that breaks the rules of its kind makes this block invalid.
+        let ended = (self.execution).after_transactions(&self.spec, &self.parent, &unsealed);
+        ended.map_err(|error| match error {
+            ValidateError::Read(error) => error,
+            ValidateError::Invalid(error) => StateError::Evm(error.to_string()),
+        })?;
+        let unsealed = UnsealedBlock {
+            spec: self.spec,
+            parent: self.parent,
+            header: self.header,
+            transactions: self.transactions,
+            senders: self.senders,
+            ethereum: unsealed.ethereum,
+        };
+        unsealed.seal(self.execution.finish())
+    }
+
+    /// The block as it is, sealed, of an OP chain. More transactions can be added.
+    pub fn so_far(&mut self) -> Result<ExecutedBlock, StateError> {
+        let unsealed = UnsealedBlock {
+            spec: self.spec.clone(),
+            parent: self.parent.clone(),
+            header: self.header.clone(),
+            transactions: self.transactions.clone(),
+            senders: self.senders.clone(),
+            ethereum: None,
+        };
+        Ok(unsealed.seal(self.execution.so_far())?.block)
+    }
+
+    /// Adds transactions that the block must have, as those of its attributes.
+    pub fn force_more(&mut self, transactions: Vec<Bytes>) -> Result<(), BuildError> {
+        let recovered = recover_forced(&transactions, None);
+        for (raw, recovered) in transactions.into_iter().zip(recovered) {
+            self.force(self.transactions.len(), raw, recovered)?;
+        }
+        Ok(())
+    }
+
+    /// The header, complete except for the fields that execution computes.
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+}
+
+/// A block that has been executed and not sealed.
+struct UnsealedBlock {
+    spec: Arc<ChainSpec>,
+    parent: ParentState,
+    header: Header,
+    transactions: Vec<Bytes>,
+    senders: Vec<Address>,
+    ethereum: Option<Arc<EthereumBody>>,
+}
+
+impl UnsealedBlock {
+    fn seal(self, execution: Execution) -> Result<BuiltBlock, StateError> {
         let Self {
             spec,
             parent,
             mut header,
-            execution,
             transactions,
             senders,
-            ..
+            ethereum,
         } = self;
-        let execution = execution.finish();
         let (outcome, update) = execution.outcome(&spec.at(header.timestamp), &parent)?;
         header.gas_used = outcome.gas_used;
         header.blob_gas_used = outcome.blob_gas_used;
@@ -237,14 +325,23 @@ impl BlockBuilder {
         header.logs_bloom = outcome.logs_bloom;
         header.state_root = outcome.state_root;
         header.withdrawals_root = outcome.withdrawals_root;
+        header.requests_hash = outcome.requests_hash;
         header.transactions_root = ordered_trie_root_encoded(&transactions);
-        let payload = Arc::new(Payload::sealed(header, transactions));
-        Ok(ExecutedBlock::new(
-            payload,
+        let payload = Payload {
+            ethereum,
+            ..Payload::sealed(header, transactions)
+        };
+        let block = ExecutedBlock::new(
+            Arc::new(payload),
             senders,
             Arc::new(execution.receipts),
             Arc::new(update.overlay),
-        ))
+        );
+        let requests = execution.ethereum.map(|outcome| outcome.requests);
+        Ok(BuiltBlock {
+            block,
+            requests: requests.unwrap_or_default(),
+        })
     }
 }
 
@@ -274,6 +371,17 @@ fn attribute<T>(
     }
 }
 
+/// Checks the number of withdrawals: Ethereum alone has any, from Shanghai on.
+fn check_withdrawals(active: &Active, count: usize) -> Result<(), BuildError> {
+    if count > 0 && (active.op.is_some() || !active.shanghai) {
+        return Err(BuildError::Withdrawals(count));
+    }
+    if count > MAX_WITHDRAWALS {
+        return Err(BuildError::TooManyWithdrawals(count));
+    }
+    Ok(())
+}
+
 /// The header of a block with these attributes, before execution (specs: exec-engine, extended
 /// payload attributes).
 pub fn header_from(
@@ -291,9 +399,7 @@ pub fn header_from(
         });
     }
     let withdrawals = standard.withdrawals.as_ref().map_or(0, Vec::len);
-    if withdrawals > 0 {
-        return Err(BuildError::Withdrawals(withdrawals));
-    }
+    check_withdrawals(&active, withdrawals)?;
     let beacon_root = attribute(
         "parentBeaconBlockRoot",
         standard.parent_beacon_block_root,

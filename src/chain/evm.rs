@@ -12,6 +12,7 @@ mod call_logs;
 mod codes;
 mod deadline;
 pub mod deploy;
+mod ethereum;
 mod overrides;
 mod parent;
 mod precompiles;
@@ -50,7 +51,7 @@ use crate::chain::{
 use access_list::Accesses;
 use alloy_consensus::{Header, transaction::Recovered};
 use alloy_evm::{
-    EthEvm, EthEvmFactory, Evm, EvmEnv, EvmFactory, FromRecoveredTx, FromTxWithEncoded,
+    EthEvm, Evm, EvmEnv, EvmFactory, FromRecoveredTx, FromTxWithEncoded,
     precompiles::PrecompilesMap,
 };
 use alloy_op_evm::{OpEvm, OpEvmFactory, OpTx, OpTxError};
@@ -68,7 +69,7 @@ use revm::{
     },
     database::{BundleState, State, states::bundle_state::BundleRetention},
     database_interface::bal::EvmDatabaseError,
-    primitives::{KECCAK_EMPTY, hardfork::SpecId},
+    primitives::KECCAK_EMPTY,
     state::{Account as EvmAccount, AccountInfo, EvmState},
 };
 use starling_proto::fork::Fork;
@@ -130,7 +131,7 @@ impl Vm {
         let timestamp = block.timestamp.saturating_to();
         Self(match spec.at(timestamp).op {
             Some(fork) => VmKind::Optimism(Box::new(op_evm(spec, fork, block, db, purpose))),
-            None => VmKind::Ethereum(Box::new(eth_evm(spec, timestamp, block, db, purpose))),
+            None => VmKind::Ethereum(Box::new(ethereum::evm(spec, block, db, purpose))),
         })
     }
 
@@ -201,29 +202,49 @@ impl Vm {
 
     /// Runs a system call and keeps its changes. Does nothing if there is no code at `contract`.
     pub fn system_call(&mut self, contract: Address, data: Bytes) -> Result<(), StateError> {
+        self.system_call_output(contract, data).map(drop)
+    }
+
+    /// Like [`Vm::system_call`]; returns the output, which is empty without code. `None` if the call
+    /// failed.
+    pub fn system_call_output(
+        &mut self,
+        contract: Address,
+        data: Bytes,
+    ) -> Result<Option<Bytes>, StateError> {
         if self
             .account(contract)?
             .is_none_or(|account| account.code_hash == KECCAK_EMPTY)
         {
-            return Ok(());
+            return Ok(Some(Bytes::new()));
         }
         let called = match &mut self.0 {
             VmKind::Optimism(evm) => evm
                 .transact_system_call(SYSTEM_ADDRESS, contract, data)
-                .map(|outcome| outcome.state)
+                .map(|outcome| (succeeded(outcome.result), outcome.state))
                 .map_err(op_error),
             VmKind::Ethereum(evm) => evm
                 .transact_system_call(SYSTEM_ADDRESS, contract, data)
-                .map(|outcome| outcome.state)
+                .map(|outcome| (succeeded(outcome.result), outcome.state))
                 .map_err(eth_error),
         };
         // The rules of transactions do not apply to a system call, so an error never makes the block
         // invalid.
-        let state = called.map_err(|error| match VmError::from(error) {
+        let (output, state) = called.map_err(|error| match VmError::from(error) {
             VmError::State(error) => error,
             VmError::Invalid(reason) => StateError::Evm(reason),
         })?;
         self.db().commit(state);
+        Ok(output)
+    }
+
+    /// Adds to the balance of an account.
+    pub fn credit(&mut self, address: Address, wei: U256) -> Result<(), StateError> {
+        let mut info = self.account(address)?.unwrap_or_default();
+        info.balance = info.balance.saturating_add(wei);
+        let mut account = EvmAccount::from(info);
+        account.mark_touch();
+        self.db().commit(HashMap::from_iter([(address, account)]));
         Ok(())
     }
 
@@ -421,44 +442,11 @@ fn op_evm(
     evm
 }
 
-fn eth_evm(
-    spec: &ChainSpec,
-    timestamp: u64,
-    block: BlockEnv,
-    db: Db,
-    purpose: EvmUse,
-) -> EthEvm<Db, Watcher, PrecompilesMap> {
-    let mut cfg = CfgEnv::new_with_spec(eth_spec_id(spec, timestamp)).with_chain_id(spec.chain_id);
-    if purpose == EvmUse::Simulation {
-        for_simulation(&mut cfg);
-    }
-    if let Some(params) = spec.blob_params(timestamp) {
-        cfg.set_max_blobs_per_tx(params.max_blobs_per_tx);
-    }
-    let env = EvmEnv::new(cfg, block);
-    let mut evm = EthEvmFactory::default().create_evm_with_inspector(db, env, Watcher::default());
-    evm.set_inspector_enabled(false);
-    if purpose != EvmUse::Block {
-        let mut inner = evm.into_inner();
-        interruptible(&mut inner.instruction);
-        evm = EthEvm::new(inner, false);
-    }
-    evm
-}
-
-fn eth_spec_id(spec: &ChainSpec, timestamp: u64) -> SpecId {
-    let active = spec.at(timestamp);
-    if active.osaka {
-        SpecId::OSAKA
-    } else if active.prague {
-        SpecId::PRAGUE
-    } else if active.cancun {
-        SpecId::CANCUN
-    } else if active.shanghai {
-        SpecId::SHANGHAI
-    } else {
-        SpecId::MERGE
-    }
+/// The output of a call that succeeded.
+fn succeeded<H>(result: ExecutionResult<H>) -> Option<Bytes> {
+    result
+        .is_success()
+        .then(|| result.into_output().unwrap_or_default())
 }
 
 /// Disables the checks that do not apply to simulated calls: nonce, sender's code, chain id, block
@@ -508,8 +496,9 @@ fn block_env(spec: &ChainSpec, header: &Header) -> BlockEnv {
         timestamp: U256::from(header.timestamp),
         gas_limit: header.gas_limit,
         basefee: header.base_fee_per_gas.unwrap_or_default(),
-        difficulty: U256::ZERO,
-        prevrandao: Some(header.mix_hash),
+        difficulty: header.difficulty,
+        // Blocks before the merge have a difficulty and no randomness.
+        prevrandao: header.difficulty.is_zero().then_some(header.mix_hash),
         blob_excess_gas_and_price: blob,
         ..Default::default()
     }

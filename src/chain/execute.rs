@@ -6,25 +6,30 @@
 
 use crate::chain::{
     changes::Changes,
-    evm::{
-        Deadline, Executed, ParentState, StateError, TraceError, TracePlace, Tracer, Vm, VmError,
-    },
+    evm::{Deadline, Executed, ParentState, StateError, TraceError, TracePlace, Tracer, Vm},
     l1fee::{self, Footprint, L1AttributesError},
     receipt::{Receipt, block_bloom, receipts_root},
-    rows::ExecutedBlock,
-    rules::{Active, BlockSizeError, ChainSpec, HeaderError, MAX_TRANSACTION_GAS, MESSAGE_PASSER},
+    rows::{ExecutedBlock, keys},
+    rules::{Active, ChainSpec, MAX_TRANSACTION_GAS, MESSAGE_PASSER, NumberedFork},
     transaction::ChainTx,
     trie::Update,
 };
 use alloy_consensus::{Header, Transaction, Typed2718, transaction::Recovered};
-use alloy_eips::{eip2935::HISTORY_STORAGE_ADDRESS, eip4788::BEACON_ROOTS_ADDRESS};
+use alloy_eips::{
+    eip2935::HISTORY_STORAGE_ADDRESS, eip4788::BEACON_ROOTS_ADDRESS, eip7685::EMPTY_REQUESTS_HASH,
+};
 use alloy_primitives::{Address, B256, Bytes, U256, address, keccak256};
 use alloy_trie::EMPTY_ROOT_HASH;
 use starling_proto::{fork::Fork, payload::Payload};
 use std::sync::Arc;
 
+mod error;
+mod ethereum;
 mod prepare;
 
+pub(crate) use error::or_none;
+pub use error::{InvalidBlock, Refused, TransactError, ValidateError};
+pub use ethereum::EthereumOutcome;
 pub use prepare::{ExpectedTransactions, Preparation, recover, recover_forced};
 
 /// Contract whose code Canyon sets by force.
@@ -54,45 +59,6 @@ pub fn before_transactions(
     Ok(())
 }
 
-/// Why a transaction is invalid at its position in a block.
-#[derive(Debug, thiserror::Error)]
-pub enum Refused {
-    #[error("gas limit {have} is above the {left} gas left in the block")]
-    GasLeft { have: u64, left: u64 },
-    #[error("gas limit {0} is above the cap of {MAX_TRANSACTION_GAS} per transaction")]
-    GasCap(u64),
-    #[error("data footprint {have} is above the {left} left in the block")]
-    DataFootprint { have: u64, left: u64 },
-    #[error("blob gas {have} is above the {left} left in the block")]
-    BlobGas { have: u64, left: u64 },
-    #[error("transaction type {0:#04x} is not allowed")]
-    Type(u8),
-    #[error(transparent)]
-    Attributes(#[from] L1AttributesError),
-    #[error("the activation block of Jovian takes only deposits")]
-    NotDeposit,
-    #[error("{0}")]
-    Evm(String),
-}
-
-/// A transaction that did not run.
-#[derive(Debug, thiserror::Error)]
-pub enum TransactError {
-    #[error(transparent)]
-    Refused(#[from] Refused),
-    #[error(transparent)]
-    State(#[from] StateError),
-}
-
-impl From<VmError> for TransactError {
-    fn from(error: VmError) -> Self {
-        match error {
-            VmError::Invalid(reason) => Self::Refused(Refused::Evm(reason)),
-            VmError::State(error) => Self::State(error),
-        }
-    }
-}
-
 /// A block being executed.
 pub struct BlockExecution {
     active: Active,
@@ -108,6 +74,12 @@ pub struct BlockExecution {
     activates_jovian: bool,
     /// DA footprint scalar, set by the first transaction of a Jovian block.
     footprint: Option<Footprint>,
+    /// Whether signatures may name no chain yet (EIP-155).
+    early_chain_ids: bool,
+    /// The state before the block, where receipts hold state roots: on Ethereum before Byzantium.
+    post_states: Option<ParentState>,
+    /// The outcome of [`BlockExecution::after_transactions`]; `None` on OP.
+    ethereum: Option<Box<EthereumOutcome>>,
 }
 
 /// A transaction that may run: the parts of its block that it takes.
@@ -128,6 +100,8 @@ pub struct Execution {
     pub da_footprint: u64,
     /// Zero on OP.
     pub blob_gas_used: u64,
+    /// What followed the transactions on an Ethereum chain.
+    pub ethereum: Option<Box<EthereumOutcome>>,
     pub changes: Changes,
 }
 
@@ -139,8 +113,8 @@ impl BlockExecution {
         header: &Header,
         parent: ParentState,
     ) -> Result<Self, StateError> {
-        let parent_time = parent.header().timestamp;
-        Self::begin_on(spec, header, parent_time, Vm::new(spec, header, parent))
+        let vm = Vm::new(spec, header, parent.clone());
+        Self::begin_on(spec, header, parent, vm)
     }
 
     /// Like [`BlockExecution::begin`], for a block that is executed again for a caller who waits
@@ -151,18 +125,19 @@ impl BlockExecution {
         parent: ParentState,
         deadline: Deadline,
     ) -> Result<Self, StateError> {
-        let parent_time = parent.header().timestamp;
-        let vm = Vm::until(spec, header, parent, deadline);
-        Self::begin_on(spec, header, parent_time, vm)
+        let vm = Vm::until(spec, header, parent.clone(), deadline);
+        Self::begin_on(spec, header, parent, vm)
     }
 
     fn begin_on(
         spec: &ChainSpec,
         header: &Header,
-        parent_time: u64,
+        parent: ParentState,
         mut vm: Vm,
     ) -> Result<Self, StateError> {
         let active = spec.at(header.timestamp);
+        let parent_time = parent.header().timestamp;
+        let mined = spec.mined(header);
         let activates_jovian =
             active.is_op(Fork::Jovian) && !spec.at(parent_time).is_op(Fork::Jovian);
         before_transactions(spec, header, &mut vm)?;
@@ -179,6 +154,12 @@ impl BlockExecution {
                 .map_or(0, |params| params.max_blob_gas_per_block()),
             activates_jovian,
             footprint: None,
+            early_chain_ids: mined
+                .is_some_and(|rules| !rules.is_active(NumberedFork::SpuriousDragon, header.number)),
+            post_states: mined
+                .filter(|rules| rules.has_post_states(header.number))
+                .map(|_| parent),
+            ethereum: None,
         })
     }
 
@@ -191,7 +172,7 @@ impl BlockExecution {
     ) -> Result<&Receipt, TransactError> {
         let admitted = self.admit(tx, raw)?;
         let executed = self.vm.transact(tx, raw)?;
-        Ok(self.record(tx, admitted, executed))
+        Ok(self.record(tx, admitted, executed)?)
     }
 
     /// Like [`BlockExecution::transact`], and traces the transaction.
@@ -207,7 +188,7 @@ impl BlockExecution {
             TransactError::State(error) => error.into(),
         })?;
         let executed = self.vm.trace(tx, raw, tracer, place)?;
-        Ok(self.record(tx, admitted, executed))
+        Ok(self.record(tx, admitted, executed)?)
     }
 
     /// Checks a transaction against the rules of its block.
@@ -265,7 +246,14 @@ impl BlockExecution {
         tx: &Recovered<ChainTx>,
         admitted: AdmittedTransaction,
         executed: Executed,
-    ) -> &Receipt {
+    ) -> Result<&Receipt, StateError> {
+        let post_state = match &self.post_states {
+            None => None,
+            Some(parent) => {
+                let changes = self.vm.changes_so_far();
+                Some(Box::new(parent.update(&changes)?.state_root))
+            }
+        };
         self.gas_used = self.gas_used.saturating_add(executed.gas_used);
         self.da_footprint += admitted.footprint;
         self.blob_gas_used += admitted.blob_gas;
@@ -276,8 +264,9 @@ impl BlockExecution {
             logs: executed.logs,
             deposit_nonce: admitted.deposit_nonce,
             deposit_version: (tx.is_deposit() && self.active.is_op(Fork::Canyon)).then_some(1),
+            post_state,
         });
-        &self.receipts[self.receipts.len() - 1]
+        Ok(&self.receipts[self.receipts.len() - 1])
     }
 
     /// The EVM with the block so far.
@@ -291,6 +280,9 @@ impl BlockExecution {
 
     /// Whether the chain's rules have this type of transaction at all.
     fn check_type(&self, tx: &ChainTx) -> Result<(), Refused> {
+        if self.early_chain_ids && tx.as_legacy().is_some() && tx.chain_id().is_some() {
+            return Err(Refused::EarlyChainId);
+        }
         let allowed = match (tx, self.active.op) {
             (ChainTx::Blob(_), fork) => fork.is_none(),
             (ChainTx::Op(op), None) => !op.is_deposit() && op.as_post_exec().is_none(),
@@ -348,7 +340,34 @@ impl BlockExecution {
         self.vm.storage(address, slot)
     }
 
-    /// Ends the block. There are no withdrawals or rewards after its last transaction.
+    /// Runs what follows the last transaction of a block: on Ethereum requests, withdrawals and, before
+    /// the merge, rewards. Nothing on OP. `payload` names uncles and withdrawals.
+    pub fn after_transactions(
+        &mut self,
+        spec: &ChainSpec,
+        parent: &ParentState,
+        payload: &Payload,
+    ) -> Result<(), ValidateError> {
+        if self.active.op.is_none() {
+            let outcome = ethereum::end(spec, payload, parent, &self.receipts, &mut self.vm)?;
+            self.ethereum = Some(Box::new(outcome));
+        }
+        Ok(())
+    }
+
+    /// The block so far, as if it ended here.
+    pub fn so_far(&mut self) -> Execution {
+        Execution {
+            receipts: self.receipts.clone(),
+            gas_used: self.gas_used,
+            da_footprint: self.da_footprint,
+            blob_gas_used: self.blob_gas_used,
+            ethereum: self.ethereum.clone(),
+            changes: self.vm.changes_so_far(),
+        }
+    }
+
+    /// Ends the block.
     pub fn finish(self) -> Execution {
         let Self {
             vm,
@@ -356,6 +375,7 @@ impl BlockExecution {
             gas_used,
             da_footprint,
             blob_gas_used,
+            ethereum,
             ..
         } = self;
         Execution {
@@ -363,6 +383,7 @@ impl BlockExecution {
             gas_used,
             da_footprint,
             blob_gas_used,
+            ethereum,
             changes: vm.into_changes(),
         }
     }
@@ -379,6 +400,8 @@ pub struct ExecutionOutcome {
     pub state_root: B256,
     /// `None` before Shanghai.
     pub withdrawals_root: Option<B256>,
+    /// `None` before Prague.
+    pub requests_hash: Option<B256>,
 }
 
 impl Execution {
@@ -400,7 +423,11 @@ impl Execution {
         } else {
             rayon::join(update, receipts)
         };
-        let update = update?;
+        let mut update = update?;
+        let ethereum = self.ethereum.as_deref();
+        if let Some(row) = ethereum.and_then(|outcome| outcome.total_difficulty.clone()) {
+            update.overlay.rows.insert(keys::total_difficulty(), row);
+        }
         let outcome = ExecutionOutcome {
             gas_used: self.gas_used,
             // On OP the field holds the data footprint, and there are no blobs.
@@ -415,8 +442,13 @@ impl Execution {
             } else if active.is_op(Fork::Isthmus) {
                 Some(message_passer_root(parent, &update)?)
             } else {
-                Some(EMPTY_ROOT_HASH)
+                Some(ethereum.map_or(EMPTY_ROOT_HASH, |outcome| outcome.withdrawals_root))
             },
+            requests_hash: active.prague.then(|| {
+                ethereum.map_or(EMPTY_REQUESTS_HASH, |outcome| {
+                    outcome.requests.requests_hash()
+                })
+            }),
         };
         Ok((outcome, update))
     }
@@ -429,64 +461,6 @@ fn message_passer_root(parent: &ParentState, update: &Update) -> Result<B256, St
         None => Ok(parent
             .account(MESSAGE_PASSER)?
             .map_or(EMPTY_ROOT_HASH, |account| account.storage_root)),
-    }
-}
-
-/// Why a block is invalid.
-#[derive(Debug, thiserror::Error)]
-pub enum InvalidBlock {
-    #[error(transparent)]
-    Header(#[from] HeaderError),
-    #[error(transparent)]
-    Size(#[from] BlockSizeError),
-    #[error("transactions root is {have}, want {want}")]
-    TransactionsRoot { have: B256, want: B256 },
-    #[error("transaction {index} cannot be decoded: {reason}")]
-    Undecodable { index: usize, reason: String },
-    #[error("transaction {index} has no valid signature")]
-    Signature { index: usize },
-    #[error("transaction {index}: {cause}")]
-    Transaction { index: usize, cause: Refused },
-    #[error(transparent)]
-    Attributes(#[from] L1AttributesError),
-    #[error("gas used is {have}, want {want}")]
-    GasUsed { have: u64, want: u64 },
-    #[error("blob gas used is {}, want {}", or_none(have), or_none(want))]
-    BlobGasUsed {
-        have: Option<u64>,
-        want: Option<u64>,
-    },
-    #[error("receipts root is {have}, want {want}")]
-    ReceiptsRoot { have: B256, want: B256 },
-    #[error("logs bloom differs from that of the receipts")]
-    LogsBloom,
-    #[error("state root is {have}, want {want}")]
-    StateRoot { have: B256, want: B256 },
-    #[error("withdrawals root is {}, want {}", or_none(have), or_none(want))]
-    WithdrawalsRoot {
-        have: Option<B256>,
-        want: Option<B256>,
-    },
-}
-
-/// An optional value as text for an error message.
-pub(crate) fn or_none(value: &Option<impl std::fmt::Display>) -> String {
-    value.as_ref().map_or("none".into(), ToString::to_string)
-}
-
-/// Why [`validate`] returns no block.
-#[derive(Debug, thiserror::Error)]
-pub enum ValidateError {
-    #[error(transparent)]
-    Invalid(#[from] InvalidBlock),
-    /// The state could not be read, which says nothing about the block.
-    #[error(transparent)]
-    Read(#[from] StateError),
-}
-
-impl From<HeaderError> for ValidateError {
-    fn from(error: HeaderError) -> Self {
-        Self::Invalid(error.into())
     }
 }
 
@@ -510,9 +484,13 @@ pub fn validate_prepared(
     let payload = preparation.payload().clone();
     let header = &payload.header;
     spec.check_header(header, parent.header(), parent.hash())?;
-    spec.check_size(header, &payload.transactions)
-        .map_err(InvalidBlock::from)?;
+    spec.check_size(&payload).map_err(InvalidBlock::from)?;
     let recovered = preparation.finish()?;
+    if !spec.is_optimism() {
+        ethereum::check_body(spec, &payload, &parent)?;
+    } else if payload.ethereum.is_some() {
+        return Err(InvalidBlock::Foreign.into());
+    }
 
     let mut execution = BlockExecution::begin(spec, header, parent.clone())?;
     for (index, (tx, raw)) in recovered.iter().zip(&payload.transactions).enumerate() {
@@ -527,6 +505,7 @@ pub fn validate_prepared(
     execution
         .check_attributes(false)
         .map_err(InvalidBlock::from)?;
+    execution.after_transactions(spec, &parent, &payload)?;
     let execution = execution.finish();
     // Compare gas first: it is cheap, and a difference usually shows there.
     if header.gas_used != execution.gas_used {
@@ -556,6 +535,7 @@ impl ExecutionOutcome {
             logs_bloom,
             state_root,
             withdrawals_root,
+            requests_hash,
             ..
         } = *self;
         if header.blob_gas_used != blob_gas_used {
@@ -583,6 +563,12 @@ impl ExecutionOutcome {
             return Err(InvalidBlock::WithdrawalsRoot {
                 have: header.withdrawals_root,
                 want: withdrawals_root,
+            });
+        }
+        if header.requests_hash != requests_hash {
+            return Err(InvalidBlock::RequestsHash {
+                have: header.requests_hash,
+                want: requests_hash,
             });
         }
         Ok(())

@@ -4,6 +4,7 @@
 //! Operators bring these files, so every error names the field and says what is wrong with it. The
 //! state root is computed here; the load is the size of the alloc.
 
+mod before_merge;
 mod fields;
 #[cfg(test)]
 mod tests;
@@ -11,7 +12,10 @@ mod tests;
 use crate::chain::{
     changes::{AccountChange, Changes, KeyName, StorageChange},
     rows::Overlay,
-    rules::{ChainSpec, Eip1559Constants, ExtraData, INITIAL_BASE_FEE, MESSAGE_PASSER, Rules},
+    rules::{
+        Active, ChainSpec, Eip1559Constants, ExtraData, INITIAL_BASE_FEE, MESSAGE_PASSER,
+        NumberedFork, Rules,
+    },
     trie::{self, Update},
 };
 use alloy_consensus::Header;
@@ -192,26 +196,17 @@ pub fn parse(json: &str) -> Result<Genesis, GenesisError> {
         rules,
     };
     let (update, changes) = state(&file)?;
-    let mut header = header(&file, number, timestamp)?;
+    let mut header = header(&file, &spec, number, timestamp)?;
     header.state_root = match (file.b256("stateHash")?, changes.accounts.is_empty()) {
         (Some(_), false) => return Err(file.error("stateHash", "is given beside an alloc")),
         (Some(root), true) => root,
         (None, _) => update.state_root,
     };
     let active = spec.at(timestamp);
-    if active.shanghai {
-        let passer = update.storage_roots.get(&keccak256(MESSAGE_PASSER));
-        let root = passer.filter(|_| active.is_op(Fork::Isthmus)).copied();
-        header.withdrawals_root = Some(root.unwrap_or(EMPTY_ROOT_HASH));
-    }
-    if active.cancun {
-        header.parent_beacon_block_root = Some(B256::ZERO);
-        header.blob_gas_used = Some(file.u64("blobGasUsed")?.unwrap_or(0));
-        header.excess_blob_gas = Some(file.u64("excessBlobGas")?.unwrap_or(0));
-    }
-    if active.prague {
-        header.requests_hash = Some(EMPTY_REQUESTS_HASH);
-    }
+    let mut overlay = update.overlay;
+    before_merge::add_total_difficulty(&file, &spec, &header, &mut overlay)?;
+    let passer = update.storage_roots.get(&keccak256(MESSAGE_PASSER));
+    add_fork_fields(&file, &active, passer.copied(), &mut header)?;
     // The next block's base fee is computed from the extra data, so it must be valid.
     if active.is_op(Fork::Holocene) {
         ExtraData::decode(&header.extra_data, &active)
@@ -223,8 +218,31 @@ pub fn parse(json: &str) -> Result<Genesis, GenesisError> {
         spec,
         header,
         config,
-        overlay: update.overlay,
+        overlay,
     })
+}
+
+/// Adds the fields of the forks that are active at genesis. `passer` is the storage root of the
+/// message passer, if it has storage.
+fn add_fork_fields(
+    file: &GenesisFields<'_>,
+    active: &Active,
+    passer: Option<B256>,
+    header: &mut Header,
+) -> Result<(), GenesisError> {
+    if active.shanghai {
+        let root = passer.filter(|_| active.is_op(Fork::Isthmus));
+        header.withdrawals_root = Some(root.unwrap_or(EMPTY_ROOT_HASH));
+    }
+    if active.cancun {
+        header.parent_beacon_block_root = Some(B256::ZERO);
+        header.blob_gas_used = Some(file.u64("blobGasUsed")?.unwrap_or(0));
+        header.excess_blob_gas = Some(file.u64("excessBlobGas")?.unwrap_or(0));
+    }
+    if active.prague {
+        header.requests_hash = Some(EMPTY_REQUESTS_HASH);
+    }
+    Ok(())
 }
 
 /// The rules that the `config` object of a genesis file sets, for a chain whose first block is
@@ -304,31 +322,7 @@ fn optimism_rules(
 }
 
 fn ethereum_rules(config: &GenesisFields<'_>) -> Result<Rules, GenesisError> {
-    const BLOCKS: [&str; 9] = [
-        "homesteadBlock",
-        "eip150Block",
-        "eip155Block",
-        "eip158Block",
-        "byzantiumBlock",
-        "constantinopleBlock",
-        "istanbulBlock",
-        "berlinBlock",
-        "londonBlock",
-    ];
-    for block in BLOCKS {
-        if config.u64(block)? != Some(0) {
-            return Err(config.error(
-                block,
-                "is not 0, but this node's Ethereum chains are past the merge from genesis on",
-            ));
-        }
-    }
-    if config.u256("terminalTotalDifficulty")? != Some(U256::ZERO) {
-        return Err(config.error(
-            "terminalTotalDifficulty",
-            "is not 0, but this node's Ethereum chains are past the merge from genesis on",
-        ));
-    }
+    let before_merge = before_merge::read(config)?;
     let time = |name| config.u64(name);
     let forks = EthereumSchedule {
         shanghai: time("shanghaiTime")?,
@@ -344,7 +338,14 @@ fn ethereum_rules(config: &GenesisFields<'_>) -> Result<Rules, GenesisError> {
         return Err(config.error("fork times", "are out of order"));
     }
     let blobs = blob_schedule(config, &forks)?;
-    Ok(Rules::Ethereum { forks, blobs })
+    Ok(Rules::Ethereum {
+        forks,
+        blobs,
+        deposit_contract: config
+            .address("depositContractAddress")?
+            .unwrap_or_default(),
+        before_merge,
+    })
 }
 
 /// The blob schedule of an Ethereum chain: mainnet's, unless `blobSchedule` says otherwise.
@@ -413,13 +414,23 @@ fn blob_params(
 }
 
 /// The header without its roots and without the fields that forks have added.
-fn header(file: &GenesisFields<'_>, number: u64, timestamp: u64) -> Result<Header, GenesisError> {
+fn header(
+    file: &GenesisFields<'_>,
+    spec: &ChainSpec,
+    number: u64,
+    timestamp: u64,
+) -> Result<Header, GenesisError> {
     let mix_hash = file.b256("mixHash")?.unwrap_or_default();
     let difficulty = match file.u256("difficulty")? {
         Some(difficulty) => difficulty,
         None if mix_hash.is_zero() => U256::from(DEFAULT_DIFFICULTY),
         None => U256::ZERO,
     };
+    let before_london = spec
+        .before_merge()
+        .is_some_and(|rules| !rules.is_active(NumberedFork::London, number));
+    let base_fee = file.u64("baseFeePerGas")?.unwrap_or(INITIAL_BASE_FEE);
+    let base_fee = (!before_london).then_some(base_fee);
     Ok(Header {
         parent_hash: file.b256("parentHash")?.unwrap_or_default(),
         beneficiary: file.address("coinbase")?.unwrap_or_default(),
@@ -434,7 +445,7 @@ fn header(file: &GenesisFields<'_>, number: u64, timestamp: u64) -> Result<Heade
         extra_data: file.bytes("extraData")?.unwrap_or_default(),
         mix_hash,
         nonce: B64::from(file.u64("nonce")?.unwrap_or(0)),
-        base_fee_per_gas: Some(file.u64("baseFeePerGas")?.unwrap_or(INITIAL_BASE_FEE)),
+        base_fee_per_gas: base_fee,
         ..Default::default()
     })
 }

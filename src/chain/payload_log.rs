@@ -18,7 +18,7 @@ use alloy_consensus::Header;
 use alloy_primitives::{B256, Bytes, keccak256};
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, OwnedWriteBatch, PersistMode, Readable};
 use parking_lot::Mutex;
-use starling_proto::payload::{BlockId, Payload};
+use starling_proto::payload::{BlockId, EthereumBody, Payload};
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
@@ -620,6 +620,7 @@ pub fn encode(payload: &Payload, origin: u8) -> Vec<u8> {
     tail.extend(alloy_rlp::encode(StoredPayload {
         header: payload.header.clone(),
         transactions: payload.transactions.clone(),
+        ethereum: payload.ethereum.as_deref().cloned(),
     }));
     [
         &payload.number().to_be_bytes()[..],
@@ -641,15 +642,18 @@ pub fn decode(row: &[u8]) -> Option<(Payload, u8)> {
     let StoredPayload {
         header,
         transactions,
+        ethereum,
     } = codec::decode_whole(rlp)?;
-    let payload = Payload::sealed(header, transactions);
+    let payload = Payload::sealed(header, transactions).with_ethereum(ethereum.unwrap_or_default());
     (payload.number().to_be_bytes() == height).then_some((payload, *origin))
 }
 
 #[derive(alloy_rlp::RlpEncodable, alloy_rlp::RlpDecodable)]
+#[rlp(trailing)]
 struct StoredPayload {
     header: Header,
     transactions: Vec<Bytes>,
+    ethereum: Option<EthereumBody>,
 }
 
 #[cfg(test)]

@@ -22,6 +22,9 @@ pub struct Receipt {
     pub deposit_nonce: Option<u64>,
     /// 1 for deposits from Canyon on.
     pub deposit_version: Option<u64>,
+    /// The state root after the transaction, which receipts of Ethereum before Byzantium hold in the
+    /// place of success.
+    pub post_state: Option<Box<B256>>,
 }
 
 /// Maximum number of topics of a log: the EVM has `LOG0` to `LOG4`.
@@ -108,8 +111,11 @@ impl Receipt {
             out.put_u8(self.tx_type);
         }
         let bloom = self.bloom();
-        let mut fields: Vec<&dyn Encodable> =
-            vec![&self.success, &self.cumulative_gas_used, &bloom, &self.logs];
+        let outcome: &dyn Encodable = match &self.post_state {
+            Some(root) => root.as_ref(),
+            None => &self.success,
+        };
+        let mut fields = vec![outcome, &self.cumulative_gas_used, &bloom, &self.logs];
         fields.extend(deposit_nonce.as_ref().map(|n| n as &dyn Encodable));
         fields.extend(self.deposit_version.as_ref().map(|n| n as &dyn Encodable));
         let payload_length = fields.iter().map(|field| field.length()).sum();
@@ -121,7 +127,8 @@ impl Receipt {
         fields.into_iter().for_each(|field| field.encode(out));
     }
 
-    /// Reads what [`encode_2718`](Self::encode_2718) writes, and nothing after it.
+    /// Reads what [`encode_2718`](Self::encode_2718) writes, and nothing after it. A receipt with a
+    /// state root does not say whether its transaction succeeded, and counts as success.
     pub fn decode_2718(bytes: &[u8]) -> Result<Self, alloy_rlp::Error> {
         let mut rest = bytes;
         let tx_type = match bytes.first() {
@@ -136,7 +143,13 @@ impl Receipt {
         if !rest.is_empty() {
             return Err(alloy_rlp::Error::UnexpectedLength);
         }
-        let success = bool::decode(&mut list)?;
+        let post_state = match list.first() {
+            Some(first) if *first == alloy_rlp::EMPTY_STRING_CODE + 32 => {
+                Some(Box::new(B256::decode(&mut list)?))
+            }
+            _ => None,
+        };
+        let success = post_state.is_some() || bool::decode(&mut list)?;
         let cumulative_gas_used = u64::decode(&mut list)?;
         let bloom = Bloom::decode(&mut list)?;
         let logs = Vec::<Log>::decode(&mut list)?;
@@ -158,6 +171,7 @@ impl Receipt {
             logs,
             deposit_nonce,
             deposit_version,
+            post_state,
         };
         if receipt.bloom() != bloom {
             return Err(alloy_rlp::Error::Custom(

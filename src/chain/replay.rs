@@ -9,7 +9,7 @@
 use crate::chain::{
     build::{BuildError, header_from},
     evm::{Deadline, ParentState, RecordedState, StateError, TraceError, TracePlace, Tracer, Vm},
-    execute::{BlockExecution, InvalidBlock, TransactError, recover},
+    execute::{BlockExecution, InvalidBlock, TransactError, ValidateError, recover},
     receipt::Receipt,
     rules::{ChainSpec, MESSAGE_PASSER},
     transaction::ChainTx,
@@ -270,6 +270,16 @@ impl Replay {
         Ok(self.parent.update(&changes)?.state_root)
     }
 
+    /// Runs what follows the last transaction of the block.
+    fn after_transactions(&mut self, spec: &ChainSpec) -> Result<(), ReplayError> {
+        let (parent, payload) = (&self.parent, &self.payload);
+        let ended = self.execution.after_transactions(spec, parent, payload);
+        ended.map_err(|error| match error {
+            ValidateError::Invalid(error) => error.into(),
+            ValidateError::Read(error) => error.into(),
+        })
+    }
+
     /// The EVM at this point of the block.
     pub fn vm(&mut self) -> &mut Vm {
         self.execution.vm()
@@ -327,8 +337,9 @@ pub struct BlockWitness {
 
 impl RecordedReplay {
     /// Executes the whole block and collects what it needed.
-    pub fn witness(mut self, view: &View) -> Result<BlockWitness, ReplayError> {
+    pub fn witness(mut self, spec: &ChainSpec, view: &View) -> Result<BlockWitness, ReplayError> {
         self.replay.skip_to(self.replay.count())?;
+        self.replay.after_transactions(spec)?;
         let changes = self.replay.vm().changes_so_far();
         let mut reads = self.recorded.reads();
         // The withdrawals root is that of this account's storage.

@@ -1,19 +1,23 @@
 //! The specification of a chain and its rules for block headers. One core, two rule sets: OP Stack
-//! L2 and Ethereum (the devnet's L1, without withdrawals and requests).
+//! L2 and Ethereum (the devnet's L1, and chains from files, from before the merge on).
 //!
 //! Everything here is a pure and cheap function of the specification, the parent's header and the
 //! block's header. Execution, the builder and JSON-RPC use it; only headers whose hash was checked
 //! get here.
 
+mod before_merge;
 mod extra_data;
 mod header;
 mod size;
 #[cfg(test)]
 mod tests;
 
+pub use before_merge::{
+    BeforeMerge, BlockPayment, NumberedFork, Relatives, UNCLE_GENERATIONS, UncleError,
+};
 pub use extra_data::{ExtraData, ExtraDataError};
 pub use header::HeaderError;
-pub use size::{BlockSizeError, transaction_bytes};
+pub use size::{BlockSizeError, block_bytes, transaction_bytes};
 
 use alloy_consensus::Header;
 use alloy_eips::{eip7840::BlobParams, eip7892::BlobScheduleBlobParams};
@@ -51,6 +55,10 @@ pub enum Rules {
         forks: EthereumSchedule,
         /// Blobs of each fork, and of each later fork that changes only them (EIP-7892).
         blobs: BlobScheduleBlobParams,
+        /// The contract whose logs are deposits of the beacon chain (EIP-6110).
+        deposit_contract: Address,
+        /// `None` on a chain that begins after the merge.
+        before_merge: Option<Box<BeforeMerge>>,
     },
 }
 
@@ -160,7 +168,7 @@ impl ChainSpec {
                 .into_iter()
                 .filter_map(|fork| forks.time(fork))
                 .collect(),
-            Rules::Ethereum { forks, blobs } => {
+            Rules::Ethereum { forks, blobs, .. } => {
                 let named = [forks.shanghai, forks.cancun, forks.prague, forks.osaka];
                 let scheduled = blobs.scheduled.iter().map(|(time, _)| *time);
                 named.into_iter().flatten().chain(scheduled).collect()

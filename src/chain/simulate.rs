@@ -26,7 +26,10 @@ use alloy_primitives::{Address, Bytes, U256};
 use alloy_rpc_types_eth::state::StateOverride;
 use alloy_trie::root::ordered_trie_root_encoded;
 use plan::plan;
-use starling_proto::{fork::Fork, payload::Payload};
+use starling_proto::{
+    fork::Fork,
+    payload::{EthereumBody, Payload},
+};
 use std::sync::Arc;
 
 /// Most blocks above the base block, those that fill gaps included.
@@ -67,8 +70,6 @@ pub struct SimulationRequest {
 #[derive(Debug)]
 pub struct SimulatedBlock {
     pub payload: Payload,
-    /// As in the block's body.
-    pub withdrawals: Vec<Withdrawal>,
     pub calls: Vec<SimulatedCall>,
 }
 
@@ -276,6 +277,7 @@ impl Simulation {
             logs: outcome.logs,
             deposit_nonce: None,
             deposit_version: None,
+            post_state: None,
         });
         block.calls.push(SimulatedCall {
             from: input.from,
@@ -312,6 +314,7 @@ impl Simulation {
             gas_used: header.gas_limit - gas_left,
             da_footprint: self.da_footprint(&transactions)?,
             blob_gas_used: 0,
+            ethereum: None,
             changes: sequence.changes(),
         };
         let active = self.spec.at(header.timestamp);
@@ -328,8 +331,10 @@ impl Simulation {
         };
         header.transactions_root = ordered_trie_root_encoded(&transactions);
         Ok(SimulatedBlock {
-            payload: Payload::sealed(header, transactions),
-            withdrawals,
+            payload: Payload::sealed(header, transactions).with_ethereum(EthereumBody {
+                uncles: Vec::new(),
+                withdrawals,
+            }),
             calls,
         })
     }

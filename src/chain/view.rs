@@ -139,6 +139,21 @@ impl View {
         })
     }
 
+    /// The view of a child block that may never be of the chain. It has no part in the row index of
+    /// its branch, which the real child will extend: its rows are found by going through the blocks
+    /// above the store.
+    pub fn with_pending(self: Arc<Self>, block: Arc<ExecutedBlock>) -> Result<Self, ReadError> {
+        let (head, number) = (self.head(), block.payload.number());
+        if block.payload.parent_hash() != head.hash || number != head.number + 1 {
+            return Err(ReadError::Unlinked(number));
+        }
+        let mut view = Arc::unwrap_or_clone(self);
+        view.header = Arc::new(block.payload.header.clone());
+        view.blocks.push(block);
+        view.rows = RowIndex::none();
+        Ok(view)
+    }
+
     /// Releases index entries of stored blocks. Call it when no more views are created below this
     /// one's newest stored block.
     pub fn release(&self) {

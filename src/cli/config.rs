@@ -176,6 +176,23 @@ pub struct RpcOptions {
     /// The journal of local transactions.
     pub journal: Option<JournalConfig>,
     pub limits: RpcLimits,
+    /// The file of keys and budgets.
+    pub access: Option<PathBuf>,
+    /// The RPC of history before the first block, and the timeout of requests to it.
+    pub historical: Option<String>,
+    pub historical_timeout: Duration,
+    /// What `pending` means.
+    pub pending: PendingConfig,
+}
+
+/// The block that `pending` means, if it is not the latest one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PendingConfig {
+    Latest,
+    /// A block of the pool's transactions (`--rollup.computependingblock`).
+    Built,
+    /// The newest flashblock of this WebSocket (`--flashblocks-url`).
+    Flashblocks(String),
 }
 
 #[derive(Clone, Debug)]
@@ -431,7 +448,32 @@ impl RpcOptions {
             gas_oracle: limits::gas_oracle(values)?,
             journal: limits::journal(values, &datadir(values)?)?,
             limits: RpcLimits::read(values)?,
+            historical: values.text("rollup.historicalrpc")?,
+            historical_timeout: values.duration("rollup.historicalrpctimeout")?,
+            pending: pending(values)?,
+            access: values.text("rpc.limits")?.map(|path| expand_home(&path)),
         })
+    }
+}
+
+/// What `pending` means.
+fn pending(values: &Values) -> Result<PendingConfig, CliError> {
+    let built = values.bool("rollup.computependingblock")?;
+    match values.text("flashblocks-url")? {
+        Some(_) if built => Err(CliError::Invalid {
+            name: "flashblocks-url",
+            reason: "`pending` cannot also be a block that is built here: leave out --rollup.computependingblock"
+                .to_owned(),
+        }),
+        Some(url) if !url.starts_with("ws://") && !url.starts_with("wss://") => {
+            Err(CliError::Invalid {
+                name: "flashblocks-url",
+                reason: format!("{url} is no URL of a WebSocket: it begins with ws:// or wss://"),
+            })
+        }
+        Some(url) => Ok(PendingConfig::Flashblocks(url)),
+        None if built => Ok(PendingConfig::Built),
+        None => Ok(PendingConfig::Latest),
     }
 }
 

@@ -7,17 +7,26 @@ use crate::{
         Chain,
         pool::{conditional::MAX_COST, journal::TxJournal},
     },
-    cli::config::{ExecutionConfig, HttpConfig, RollupRpcConfig, RpcLimits, RpcOptions},
+    cli::config::{
+        ExecutionConfig, HttpConfig, PendingConfig, RollupRpcConfig, RpcLimits, RpcOptions,
+    },
     jwt::JwtSecret,
     open_files,
+    pending::{
+        Pending,
+        built::BuiltPending,
+        flashblocks::{self, NewestFlashblock},
+    },
     rollup::{handle::RollupHandle, sequencer::SequencerHandle},
     rpc::{
         self, AuthEndpoint, HttpEndpoint, IpcEndpoint, RollupEndpoint, RpcContext, RpcServer,
         SyncStatus, TxRoute, WsEndpoint,
+        access::Access,
         bounds::LogLimits,
         cost_gate::CostGate,
         engine::{EngineContext, backend::EngineBackend, superchain::Halt},
         eth::send,
+        historical::Historical,
     },
     script_host,
     tasks::Tasks,
@@ -43,10 +52,6 @@ pub(super) async fn engine_api(
     config: &ExecutionConfig,
 ) -> anyhow::Result<Option<EngineApi>> {
     if config.dev_period.is_some() {
-        return Ok(None);
-    }
-    if !chain.spec().is_optimism() {
-        tracing::warn!("the Engine API drives OP Stack chains only: this chain is served as it is");
         return Ok(None);
     }
     let secret =
@@ -104,10 +109,17 @@ pub(super) async fn serve(
     context.scripts = config.js_tracers.then(script_host::processes);
     context.files = Some(node_files(chain, &parts.datadir, tasks.token()));
     context.commit = Some(commit_block(chain));
+    context.historical = historical(chain, config)?;
+    context.pending = pending(tasks, chain, config)?;
     context.geth_exact_receipts = config.geth_exact_receipts;
     set_bounds(&mut context, config);
     keep_journal(tasks, chain, &mut context, config)?;
     let mut endpoints = endpoints(config).await?;
+    if let Some(path) = &config.access {
+        let access =
+            Access::read(path).with_context(|| format!("--rpc.limits {}", path.display()))?;
+        endpoints.access = Some(Arc::new(access));
+    }
     if let Some(EngineApi {
         context: engine,
         endpoint,
@@ -137,6 +149,55 @@ pub(super) async fn serve(
         }
     });
     Ok(())
+}
+
+/// Access to history before the first block here; `None` where that is block 0.
+fn historical(chain: &Chain, config: &RpcOptions) -> anyhow::Result<Option<Historical>> {
+    let first = chain.view().number_of(chain.spec().genesis_hash)?;
+    let url = config.historical.as_deref();
+    let Some(first) = first.filter(|first| *first > 0) else {
+        if url.is_some() {
+            tracing::warn!(
+                "--rollup.historicalrpc has no effect: the chain here begins at block 0"
+            );
+        }
+        return Ok(None);
+    };
+    let historical = Historical::new(first, url, config.historical_timeout);
+    historical
+        .map(Some)
+        .map_err(|reason| anyhow!("--rollup.historicalrpc: {reason}"))
+}
+
+/// What `pending` means; spawns the task that reads flashblocks.
+fn pending(tasks: &Tasks, chain: &Chain, config: &RpcOptions) -> anyhow::Result<Pending> {
+    let url = match &config.pending {
+        PendingConfig::Latest => return Ok(Pending::Latest),
+        PendingConfig::Built => return Ok(Pending::Built(BuiltPending::default())),
+        PendingConfig::Flashblocks(url) => url,
+    };
+    if !chain.spec().is_optimism() {
+        return Err(anyhow!(
+            "--flashblocks-url: an Ethereum chain has no flashblocks"
+        ));
+    }
+    let parsed = url
+        .parse()
+        .with_context(|| format!("--flashblocks-url: {url} is no URL"))?;
+    let newest = Arc::new(NewestFlashblock::default());
+    let (spec, viewed, token) = (chain.spec().clone(), chain.clone(), tasks.token());
+    let reading = flashblocks::run(
+        parsed,
+        spec,
+        Arc::new(move || viewed.view()),
+        newest.clone(),
+        token,
+    );
+    tasks.spawn("flashblocks", async move {
+        reading.await;
+        Ok(())
+    });
+    Ok(Pending::Flashblocks(newest))
 }
 
 /// Takes the limits of the configuration over.

@@ -7,6 +7,7 @@
 //! (see [`Heavy`](super::heavy::Heavy)).
 
 use super::{
+    before_bedrock,
     bounds::blocking,
     chunked::{ChunkedText, chunk_sink},
     context::{RollupContext, RpcContext},
@@ -161,6 +162,11 @@ impl Api {
         for (name, method) in namespace.methods {
             let bound = bind_rollup(*method, rollup.clone())
                 .unwrap_or_else(|| bind(name, *method, context.clone()));
+            let past = context.historical.as_ref();
+            let bound = match past.filter(|past| past.concerns(name)) {
+                Some(_) => with_history(name, bound, context.clone()),
+                None => bound,
+            };
             self.methods.insert(name, bound);
             if let Method::Trace(trace) = method {
                 self.chunked
@@ -249,6 +255,21 @@ fn bind_rollup(method: Method, context: Arc<RollupContext>) -> Option<BoundMetho
     })
 }
 
+/// A method whose answer may be in the history before the first block.
+fn with_history(name: &'static str, bound: BoundMethod, context: Arc<RpcContext>) -> BoundMethod {
+    let bound = Arc::new(bound);
+    Box::new(move |args, client| {
+        let (bound, context) = (bound.clone(), context.clone());
+        async move {
+            if let Some(reply) = before_bedrock::answer(&context, name, &args).await {
+                return reply;
+            }
+            bound(args, client).await
+        }
+        .boxed()
+    })
+}
+
 fn bind(name: &'static str, method: Method, context: Arc<RpcContext>) -> BoundMethod {
     Box::new(move |args, client| {
         let context = context.clone();
@@ -301,6 +322,9 @@ fn bind_chunked(
         let context = context.clone();
         ChunkedText::new(|sender| {
             async move {
+                if let Some(reply) = before_bedrock::answer(&context, name, &args).await {
+                    return reply.map(|json| json.get().to_owned());
+                }
                 let deadline = Deadline::after(context.bounds.trace_timeout);
                 let work = {
                     let context = context.clone();

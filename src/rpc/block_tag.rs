@@ -8,8 +8,8 @@ use super::params::{Arg, quantity};
 /// A block of the canonical chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockTag {
-    /// Also `pending`: until a block is built there is nothing between the head and the pool.
     Latest,
+    /// The head of the pending view, which is the latest block unless the node has another.
     Pending,
     Earliest,
     Safe,

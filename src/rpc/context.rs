@@ -6,8 +6,9 @@
 //! need. It names no namespace, so that namespaces can name it.
 
 use super::{
-    bounds::Bounds, cost_gate::CostGate, decoded::DecodedBlocks, engine_backend::EngineContext,
-    filters::Filters, node_files::NodeFiles, route::TxRoute, server_control::ServerHandle,
+    access::Access, bounds::Bounds, cost_gate::CostGate, decoded::DecodedBlocks,
+    engine_backend::EngineContext, filters::Filters, historical::Historical, node_files::NodeFiles,
+    route::TxRoute, server_control::ServerHandle,
 };
 use crate::{
     chain::{
@@ -20,6 +21,7 @@ use crate::{
         rules::ChainSpec,
         view::{ReadError, View},
     },
+    pending::Pending,
     rollup::{handle::RollupHandle, sequencer::SequencerHandle},
 };
 use alloy_primitives::B256;
@@ -160,6 +162,12 @@ pub struct RpcContext {
     pub servers: Option<ServerHandle>,
     /// Makes a block that was built here the head; `None` where nothing does.
     pub commit: Option<CommitBlock>,
+    /// What `pending` means.
+    pub pending: Pending,
+    /// History before the first block; `None` where that is block 0.
+    pub historical: Option<Historical>,
+    /// Keys and budgets; `None` where calls have no limit.
+    pub access: Option<Arc<Access>>,
 }
 
 /// Inserts a block and makes it the head. The error is a sentence.
@@ -195,6 +203,9 @@ impl RpcContext {
             files: None,
             servers: None,
             commit: None,
+            pending: Pending::Latest,
+            historical: None,
+            access: None,
         }
     }
 
@@ -212,6 +223,13 @@ impl RpcContext {
     /// The newest view. Take it once per request.
     pub fn view(&self) -> Arc<View> {
         (self.chain.view)()
+    }
+
+    /// The view whose head is the pending block. Without one that is the newest view.
+    pub fn pending_view(&self) -> Arc<View> {
+        let view = self.view();
+        let pending = self.pending.on(&self.chain.spec, &self.chain.pool, &view);
+        pending.unwrap_or(view)
     }
 
     /// The next step of a cursor.

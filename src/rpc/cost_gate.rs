@@ -1,25 +1,63 @@
-//! A gate for work that has a cost: so much of it a second, and as much as one call's at once.
+//! Budgets of work that has a cost: so much of it a second, and so much at once. A gate makes its
+//! callers wait for theirs.
 
 use parking_lot::Mutex;
 use std::time::{Duration, Instant};
 
+/// So much of a cost per second, and as much at once after a pause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Budget {
+    /// Cost per second, not zero.
+    pub rate: u64,
+    /// Cost that passes at once after a pause.
+    pub burst: u64,
+}
+
+impl Budget {
+    /// The time in which so much is regained.
+    fn time(&self, cost: u64) -> Duration {
+        Duration::try_from_secs_f64(cost as f64 / self.rate as f64).unwrap_or(Duration::MAX)
+    }
+}
+
+/// What is left of a budget. A new one is full.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TokenBucket {
+    /// The moment at which the bucket is full again.
+    full_at: Option<Instant>,
+}
+
+impl TokenBucket {
+    /// How long to wait before `cost` can be taken.
+    pub fn wait(&self, budget: &Budget, cost: u64, now: Instant) -> Duration {
+        let missing = self.full_at.map_or(Duration::ZERO, |moment| {
+            moment.saturating_duration_since(now)
+        });
+        // Until `burst` of cost is missing from a full bucket nobody waits.
+        missing
+            .saturating_add(budget.time(cost))
+            .saturating_sub(budget.time(budget.burst))
+    }
+
+    /// Takes `cost`, whether or not it has to be waited for.
+    pub fn take(&mut self, budget: &Budget, cost: u64, now: Instant) {
+        let from = self.full_at.map_or(now, |moment| moment.max(now));
+        self.full_at = from.checked_add(budget.time(cost)).or(Some(from));
+    }
+}
+
 /// A token bucket whose callers wait for their tokens.
 #[derive(Debug)]
 pub struct CostGate {
-    /// Cost per second.
-    rate: u64,
-    /// Cost that passes at once after a pause.
-    burst: u64,
-    /// The moment at which the bucket is full again.
-    full_at: Mutex<Option<Instant>>,
+    budget: Budget,
+    bucket: Mutex<TokenBucket>,
 }
 
 impl CostGate {
     pub fn new(rate: u64, burst: u64) -> Self {
         Self {
-            rate,
-            burst,
-            full_at: Mutex::new(None),
+            budget: Budget { rate, burst },
+            bucket: Mutex::new(TokenBucket::default()),
         }
     }
 
@@ -29,19 +67,15 @@ impl CostGate {
         if cost == 0 {
             return Some(Duration::ZERO);
         }
-        if cost > self.burst || self.rate == 0 {
+        if cost > self.budget.burst || self.budget.rate == 0 {
             return None;
         }
-        let time = |cost: u64| Duration::from_secs_f64(cost as f64 / self.rate as f64);
-        let mut full_at = self.full_at.lock();
-        let from = full_at.map_or(now, |moment| moment.max(now));
-        let after = from.checked_add(time(cost))?;
-        // Until `burst` of cost is missing from a full bucket nobody waits.
-        let wait = after.duration_since(now).saturating_sub(time(self.burst));
+        let mut bucket = self.bucket.lock();
+        let wait = bucket.wait(&self.budget, cost, now);
         if wait > patience {
             return None;
         }
-        *full_at = Some(after);
+        bucket.take(&self.budget, cost, now);
         Some(wait)
     }
 }

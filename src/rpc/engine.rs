@@ -6,6 +6,7 @@
 //! request is bounded by the endpoint's body limit.
 
 pub mod bodies;
+mod ethereum;
 pub mod superchain;
 pub mod types;
 
@@ -23,12 +24,14 @@ use crate::chain::{
     rows::ExecutedBlock,
     rules::{Active, ChainSpec},
 };
+use alloy_eips::eip7685::Requests;
 use alloy_primitives::{B256, Bytes, U256};
 use alloy_rpc_types_engine::{ForkchoiceState, PayloadId, PayloadStatus};
 use backend::EngineError;
+use ethereum::PayloadExtras;
 use futures::{FutureExt, future::BoxFuture};
 use serde_json::json;
-use starling_proto::payload::decode_transaction;
+use starling_proto::payload::{PayloadVersion, decode_transaction};
 use std::sync::Arc;
 use types::{AttributesJson, ForkchoiceJson, PayloadIdJson, PayloadJson, status_json};
 
@@ -164,6 +167,7 @@ fn new_payload(context: Arc<RpcContext>, mut args: Args, version: u8) -> BoxFutu
         let requests: Option<Json<Vec<Bytes>>> = if version >= 4 { args.optional()? } else { None };
         args.at_most(if version < 3 { 1 } else { version.into() })?;
         check_payload(&context.chain.spec, &payload, version)?;
+        let mut extras = PayloadExtras::default();
         if version >= 3 {
             let blobs = blobs
                 .ok_or_else(|| params("nil versionedHashes post-cancun"))?
@@ -175,20 +179,24 @@ fn new_payload(context: Arc<RpcContext>, mut args: Args, version: u8) -> BoxFutu
                 return Err(params("nil executionRequests post-prague"));
             }
             payload.check_fork(&context.chain.spec, version)?;
-            if !blobs.is_empty() {
-                return reply(status_json(&types::refused(
-                    "there are no blobs in a block of this chain",
-                )));
-            }
-            if requests.is_some_and(|requests| !requests.0.is_empty()) {
-                return reply(status_json(&types::refused(
-                    "there are no execution requests in a block of this chain",
-                )));
-            }
+            extras = PayloadExtras {
+                blob_hashes: Some(blobs),
+                beacon_root,
+                requests: requests.map(|Json(requests)| requests),
+            };
+        }
+        let optimism = context.chain.spec.is_optimism();
+        if let Some(reason) = foreign(&extras).filter(|_| optimism) {
+            return reply(status_json(&types::refused(reason)));
         }
         // All transactions are hashed here: do not block a worker of the runtime.
-        let rebuilt =
-            tokio::task::spawn_blocking(move || payload.into_payload(version, beacon_root));
+        let rebuilt = tokio::task::spawn_blocking(move || {
+            if optimism {
+                payload.into_payload(version, beacon_root)
+            } else {
+                ethereum::into_payload(payload, extras)
+            }
+        });
         let status = match rebuilt
             .await
             .map_err(|_| super::error::crashed("engine_newPayload"))?
@@ -204,6 +212,19 @@ fn new_payload(context: Arc<RpcContext>, mut args: Args, version: u8) -> BoxFutu
         reply(status_json(&status))
     }
     .boxed()
+}
+
+/// What belongs to no block of an OP chain, as a sentence.
+fn foreign(extras: &PayloadExtras) -> Option<&'static str> {
+    let blobs = extras.blob_hashes.as_ref();
+    let requests = extras.requests.as_ref();
+    if blobs.is_some_and(|blobs| !blobs.is_empty()) {
+        Some("there are no blobs in a block of this chain")
+    } else if requests.is_some_and(|requests| !requests.is_empty()) {
+        Some("there are no execution requests in a block of this chain")
+    } else {
+        None
+    }
 }
 
 /// Checks which members a payload must have in this version, by geth's `eth/catalyst/api.go`.
@@ -223,7 +244,7 @@ fn check_payload(spec: &ChainSpec, payload: &PayloadJson, version: u8) -> Result
         3.. if payload.withdrawals.is_none() => Err(params("nil withdrawals post-shanghai")),
         3.. if payload.excess_blob_gas.is_none() => Err(params("nil excessBlobGas post-cancun")),
         3.. if payload.blob_gas_used.is_none() => Err(params("nil blobGasUsed post-cancun")),
-        4.. if payload.withdrawals_root.is_none() => {
+        4.. if spec.is_optimism() && payload.withdrawals_root.is_none() => {
             Err(params("nil withdrawalsRoot post-isthmus"))
         }
         _ => Ok(()),
@@ -337,7 +358,8 @@ fn get_payload(context: Arc<RpcContext>, mut args: Args, version: u8) -> BoxFutu
         if version == 1 {
             return reply(block.payload.to_execution_payload(block.payload.version()));
         }
-        let mut envelope = payload_envelope(&block);
+        let optimism = context.chain.spec.is_optimism();
+        let mut envelope = payload_envelope(&block, &Requests::default(), optimism);
         if let Some(members) = envelope.as_object_mut() {
             if version < 3 {
                 members
@@ -356,13 +378,24 @@ fn get_payload(context: Arc<RpcContext>, mut args: Args, version: u8) -> BoxFutu
 }
 
 /// A block in the envelope of the newest version of `engine_getPayload`.
-pub(super) fn payload_envelope(block: &ExecutedBlock) -> serde_json::Value {
+pub(super) fn payload_envelope(
+    block: &ExecutedBlock,
+    requests: &Requests,
+    optimism: bool,
+) -> serde_json::Value {
+    let payload = &block.payload;
+    // On Ethereum the list of withdrawals is in the payload, and its root is not.
+    let version = if optimism {
+        payload.version()
+    } else {
+        payload.version().min(PayloadVersion::V3)
+    };
     json!({
-        "executionPayload": block.payload.to_execution_payload(block.payload.version()),
+        "executionPayload": payload.to_execution_payload(version),
         "blockValue": types::block_value(block).unwrap_or(U256::ZERO),
         "blobsBundle": { "commitments": [], "proofs": [], "blobs": [] },
         "shouldOverrideBuilder": false,
-        "executionRequests": [],
+        "executionRequests": requests,
     })
 }
 

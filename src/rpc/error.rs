@@ -16,6 +16,10 @@ pub const INTERNAL: i32 = -32603;
 pub const SERVER: i32 = -32000;
 pub const TIMEOUT: i32 = -32002;
 pub const RESPONSE_TOO_LARGE: i32 = -32003;
+/// The caller's budget is used up.
+pub const LIMIT_EXCEEDED: i32 = -32005;
+/// A request for history before Bedrock that nothing answers.
+pub const NO_HISTORY: i32 = -32801;
 /// The EVM reverted; `data` is its output.
 pub const REVERTED: i32 = 3;
 

@@ -5,6 +5,7 @@
 //! the memory of all responses until their readers have them.
 
 use super::{
+    access::Caller,
     api::{Api, EventStream},
     chunked::ChunkedText,
     error::{self, Reply, RpcError, crashed},
@@ -69,6 +70,8 @@ pub struct Session<'a> {
     pub chunked: bool,
     /// Records the calls, on the rollup node's endpoint.
     pub metrics: Option<RpcServerMetrics>,
+    /// The caller whose budget calls are taken from; `None` where nothing limits them.
+    pub caller: Option<&'a Caller>,
 }
 
 /// One request of the wire. Members of the wrong kind count as absent, so that the id is echoed
@@ -153,7 +156,8 @@ impl Session<'_> {
                 && self.chunked
                 && message.is_call()
             {
-                let reply = match Args::parse(message.params) {
+                let args = self.admit(&message.method);
+                let reply = match args.and_then(|()| Args::parse(message.params)) {
                     Ok(args) => {
                         let text = chunked(args, self.allowance.client);
                         self.begin_chunked(&message, text, &mut answer).await
@@ -302,7 +306,15 @@ impl Session<'_> {
         Some(reply)
     }
 
+    /// Takes the cost of a call from its caller's budget.
+    fn admit(&self, method: &str) -> Result<(), RpcError> {
+        self.caller.map_or(Ok(()), |caller| {
+            caller.admit(method, std::time::Instant::now())
+        })
+    }
+
     async fn call(&self, message: &RpcMessage<'_>, answer: &mut RpcAnswer) -> Reply {
+        self.admit(&message.method)?;
         if let Some(namespace) = message.method.strip_suffix("_subscribe") {
             return self.subscribe(namespace, message.params, answer);
         }

@@ -41,6 +41,11 @@ impl Args {
         format!("[{}]", values.join(","))
     }
 
+    /// The JSON of a parameter.
+    pub fn get(&self, index: usize) -> Option<&str> {
+        self.values.get(index).map(|value| value.get())
+    }
+
     /// Refuses more than `most` parameters in all.
     pub fn at_most(self, most: usize) -> Result<Self, RpcError> {
         if self.values.len() > most {

@@ -4,6 +4,7 @@
 //! requests and subscriptions wait, and the transport drops the connection.
 
 use super::{
+    access::Caller,
     api::Api,
     frame::{self, Live, Session, Subscription},
     memory::{Allowance, MemoryPermit, ResponseMemory},
@@ -36,6 +37,7 @@ pub(super) struct Responder<'a> {
     allowance: &'a Allowance,
     queue: Queue,
     live: Live,
+    caller: Option<Caller>,
 }
 
 impl<'a> Responder<'a> {
@@ -45,7 +47,13 @@ impl<'a> Responder<'a> {
             allowance,
             queue,
             live: Live::default(),
+            caller: None,
         }
+    }
+
+    /// Takes the cost of calls from the budget of this caller.
+    pub(super) fn for_caller(self, caller: Option<Caller>) -> Self {
+        Self { caller, ..self }
     }
 
     /// Answers messages side by side, and feeds the subscriptions that they begin. Returns when the
@@ -81,6 +89,7 @@ impl<'a> Responder<'a> {
             subscriptions: Some(&self.live),
             chunked: false,
             metrics: None,
+            caller: self.caller.as_ref(),
         }
         .answer(&message.bytes)
         .await;

@@ -17,6 +17,7 @@ mod gzip;
 mod headers;
 
 use super::{
+    access::{Access, Caller},
     api::Api,
     chunked::ChunkedText,
     connections::{Admitted, Busy, Connections},
@@ -36,8 +37,8 @@ use bytes::Bytes;
 use futures::{StreamExt, stream};
 use gzip::Encoded;
 use headers::{
-    accepts_gzip, content_length, cors_headers, host_allowed, is_json, is_preflight,
-    origin_allowed, path_served,
+    KeyPath, accepts_gzip, bearer, content_length, cors_headers, host_allowed, is_json,
+    is_preflight, key_path, origin_allowed, path_served,
 };
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::{
@@ -97,6 +98,8 @@ pub struct Site {
     secret: Option<JwtSecret>,
     /// Records requests and calls, on the rollup node's endpoint.
     metrics: Option<HttpMetrics>,
+    /// Keys and budgets; `None` serves everybody without a limit on calls.
+    access: Option<Arc<Access>>,
     connections: Arc<Connections>,
     ws_permits: Arc<Semaphore>,
     allowance: Allowance,
@@ -144,6 +147,7 @@ impl Site {
             limits,
             secret: None,
             metrics: None,
+            access: None,
             connections,
             ws_permits,
             allowance,
@@ -159,6 +163,11 @@ impl Site {
             metrics: Some(HttpMetrics),
             ..self
         }
+    }
+
+    /// Serves the callers that have access, within their budgets.
+    pub fn with_access(self, access: Option<Arc<Access>>) -> Self {
+        Self { access, ..self }
     }
 
     pub fn with_secret(self, secret: JwtSecret) -> Self {
@@ -418,14 +427,39 @@ impl Site {
                 .upgrade(request, tasks, peer, busy)
                 .unwrap_or_else(|refusal| closing(*refusal));
         }
-        self.http(request, &peer.allowance, busy).await
+        self.http(request, &peer, busy).await
+    }
+
+    /// The caller of a request to `prefix`, and whether its path is served. The last part of the path
+    /// may be the key.
+    fn identify(
+        &self,
+        prefix: &str,
+        request: &Request<Incoming>,
+        peer: &ClientConnection,
+    ) -> Result<Option<Caller>, Box<HttpResponse>> {
+        let path = request.uri().path();
+        let not_found = || Box::new(empty(StatusCode::NOT_FOUND));
+        let Some(access) = &self.access else {
+            let served = path_served(prefix, path);
+            return served.then_some(None).ok_or_else(not_found);
+        };
+        let KeyPath { served, key } = key_path(prefix, path);
+        if !served {
+            return Err(not_found());
+        }
+        let key = bearer(request.headers()).or(key);
+        let caller = access.caller(key, peer.address.ip());
+        caller
+            .map(Some)
+            .map_err(|denied| Box::new(refused(StatusCode::UNAUTHORIZED, &denied.to_string())))
     }
 
     /// A request that is not a WebSocket upgrade.
     async fn http(
         &self,
         request: Request<Incoming>,
-        allowance: &Allowance,
+        peer: &ClientConnection,
         busy: Busy,
     ) -> HttpResponse {
         let Some(http) = &self.http else {
@@ -435,16 +469,23 @@ impl Site {
         if path == health::PATH && http.api.serves(health::NAMESPACE.name) {
             return json(health::body());
         }
-        if !path_served(&http.prefix, path) {
-            return empty(StatusCode::NOT_FOUND);
-        }
+        let cors = cors_headers(&http.cors, &request);
+        let preflight = cors.is_some() && is_preflight(&request);
+        let caller = match self.identify(&http.prefix, &request, peer) {
+            Ok(caller) => caller,
+            // A browser asks first without its key.
+            Err(_) if preflight && self.access.is_some() => None,
+            Err(refusal) => return *refusal,
+        };
         if !host_allowed(&http.vhosts, request.headers()) {
             return refused(StatusCode::FORBIDDEN, "invalid host specified");
         }
-        let cors = cors_headers(&http.cors, &request);
-        let mut response = match &cors {
-            Some(_) if is_preflight(&request) => empty(StatusCode::NO_CONTENT),
-            _ => self.post(http, request, allowance, busy).await,
+        let mut response = if preflight {
+            empty(StatusCode::NO_CONTENT)
+        } else {
+            let caller = caller.as_ref();
+            let answering = self.post(http, request, &peer.allowance, caller, busy);
+            answering.await
         };
         for (name, value) in cors.iter().flatten() {
             response.headers_mut().append(name, value.clone());
@@ -458,6 +499,7 @@ impl Site {
         http: &Http,
         request: Request<Incoming>,
         allowance: &Allowance,
+        caller: Option<&Caller>,
         busy: Busy,
     ) -> HttpResponse {
         let limit = self.limits.body;
@@ -501,6 +543,7 @@ impl Site {
             subscriptions: None,
             chunked: true,
             metrics: self.metrics.map(|_| RpcServerMetrics),
+            caller,
         };
         answered(session.answer(&body).await, gzip, busy).await
     }
@@ -543,9 +586,7 @@ impl Site {
         let Some(ws) = &self.ws else {
             return Err(Box::new(empty(StatusCode::NOT_FOUND)));
         };
-        if !path_served(&ws.prefix, request.uri().path()) {
-            return Err(Box::new(empty(StatusCode::NOT_FOUND)));
-        }
+        let caller = self.identify(&ws.prefix, &request, &peer)?;
         if !origin_allowed(&ws.origins, request.headers()) {
             return Err(Box::new(refused(
                 StatusCode::FORBIDDEN,
@@ -585,6 +626,7 @@ impl Site {
                 ws.api.clone(),
                 &self.limits,
                 &peer.allowance,
+                caller,
                 token,
             )
             .await;

@@ -13,10 +13,9 @@ use super::{
     params::{Args, Json},
 };
 use crate::chain::{
-    build::{Added, BlockBuilder, BuildError},
+    build::{Added, BlockBuilder, BuildError, BuiltBlock},
     evm::{Deadline, StateError},
     execute::recover,
-    rows::ExecutedBlock,
     rules::MIN_GAS_LIMIT,
     view::View,
 };
@@ -75,8 +74,9 @@ fn build_block(context: &RpcContext, args: Args, deadline: &Deadline) -> Reply {
     if view.head().hash != parent {
         return Err(RpcError::server("parentHash is not current head"));
     }
-    let block = build(context, &view, request, deadline)?;
-    reply(payload_envelope(&block))
+    let BuiltBlock { block, requests } = build(context, &view, request, deadline)?;
+    let optimism = context.chain.spec.is_optimism();
+    reply(payload_envelope(&block, &requests, optimism))
 }
 
 /// `testing_commitBlockV1(attributes, transactions, extraData)`: the block's hash.
@@ -92,7 +92,7 @@ fn commit_block(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Repl
             let deadline = Deadline::after(own.bounds.timeout);
             build(&own, &own.view(), request, &deadline)
         });
-        let payload = built.await?.payload.clone();
+        let payload = built.await?.block.payload.clone();
         let hash = payload.hash;
         commit(payload).await.map_err(RpcError::server)?;
         reply(hash)
@@ -105,7 +105,7 @@ fn build(
     view: &Arc<View>,
     request: BuildRequest,
     deadline: &Deadline,
-) -> Result<ExecutedBlock, RpcError> {
+) -> Result<BuiltBlock, RpcError> {
     let spec = &context.chain.spec;
     let BuildRequest {
         mut attributes,
@@ -135,7 +135,7 @@ fn build(
             }
         }
     }
-    Ok(builder.finish()?)
+    Ok(builder.finish_with_requests()?)
 }
 
 /// Adds transactions, each of which must be valid.

@@ -1,5 +1,6 @@
 //! The server over real sockets: HTTP rules, JSON-RPC framing, WebSocket sessions.
 
+mod access;
 mod admin;
 mod admin_geth;
 mod bounds;
@@ -10,11 +11,13 @@ mod filters;
 mod fixtures;
 mod framing;
 mod heads;
+mod historical;
 mod hostile;
 mod http;
 mod lookups;
 mod opp2p;
 mod ots;
+mod pending;
 mod pool;
 mod proofs;
 mod scripts;
@@ -29,6 +32,7 @@ mod websocket;
 
 use super::{
     BoundAddrs, RpcServer,
+    access::Access,
     api::Api,
     connections::Connections,
     error::{Reply, RpcError, reply},
@@ -59,6 +63,7 @@ struct Setup {
     origins: Vec<String>,
     prefix: String,
     limits: ServerLimits,
+    access: Option<Arc<Access>>,
 }
 
 impl Default for Setup {
@@ -69,6 +74,7 @@ impl Default for Setup {
             origins: vec![],
             prefix: String::new(),
             limits: ServerLimits::default(),
+            access: None,
         }
     }
 }
@@ -138,14 +144,10 @@ impl Server {
         };
         let (server, addrs) = {
             let connections = Connections::new(setup.limits.connections);
-            RpcServer::bind_sites(
-                Some((any, http)),
-                Some((any, ws)),
-                setup.limits,
-                &connections,
-            )
-            .await
-            .unwrap()
+            let (http, ws) = (Some((any, http)), Some((any, ws)));
+            RpcServer::bind_sites(http, ws, setup.limits, &connections, &setup.access)
+                .await
+                .unwrap()
         };
         let token = CancellationToken::new();
         let running = tokio::spawn(server.run(token.clone()));

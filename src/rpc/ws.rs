@@ -8,6 +8,7 @@
 mod fragments;
 
 use super::{
+    access::Caller,
     api::Api,
     limits::ServerLimits,
     memory::Allowance,
@@ -49,6 +50,7 @@ pub async fn session(
     api: Arc<Api>,
     limits: &ServerLimits,
     allowance: &Allowance,
+    caller: Option<Caller>,
     token: CancellationToken,
 ) {
     let fragments = Fragments::new(socket, limits.ws_message, limits.read, allowance);
@@ -59,7 +61,7 @@ pub async fn session(
     let (mut sender, receiver) = builder.finish();
     let heard = Mutex::new(Instant::now());
     let (queue, messages) = mpsc::channel(QUEUE);
-    let responder = Responder::new(&api, allowance, queue);
+    let responder = Responder::new(&api, allowance, queue).for_caller(caller);
     // When reading ends the responder is dropped. That closes the queue, and the writer returns
     // once it is empty.
     let reading = async {

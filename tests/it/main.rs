@@ -34,6 +34,7 @@ mod proposer;
 mod real_contracts;
 mod relayed;
 mod rollup_node;
+mod rpc_compat;
 mod rpc_fields;
 mod rpc_live;
 mod stand_in;

@@ -97,6 +97,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
             logs,
             deposit_nonce: nonce,
             deposit_version: version,
+            post_state: None,
         };
         seeds.push(receipt.to_bytes().to_vec());
     }

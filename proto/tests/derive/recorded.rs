@@ -44,6 +44,7 @@ impl Recording {
                 ..Header::default()
             },
             transactions: Vec::new(),
+            ethereum: None,
         };
         let blocks = lines(&path("l2.jsonl.zst"))?.into_iter().map(|line| {
             let payload = payload(&read::<Bytes>(&line["raw"]));

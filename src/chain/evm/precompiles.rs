@@ -1,6 +1,6 @@
 //! The precompiles of each fork: their names, and the one that op-revm has with another limit.
 
-use super::{eth_spec_id, op_spec_id};
+use super::{ethereum::spec_id, op_spec_id};
 use crate::chain::rules::ChainSpec;
 use alloy_evm::precompiles::{DynPrecompile, PrecompileInput, PrecompilesMap};
 use alloy_primitives::Address;
@@ -18,7 +18,7 @@ pub fn precompiles(spec: &ChainSpec, timestamp: u64) -> BTreeMap<String, Address
     let precompiles = match spec.at(timestamp).op {
         Some(fork) => OpPrecompiles::new_with_spec(op_spec_id(fork)).precompiles(),
         None => {
-            let spec = PrecompileSpecId::from_spec_id(eth_spec_id(spec, timestamp));
+            let spec = PrecompileSpecId::from_spec_id(spec_id(spec, timestamp));
             Precompiles::new(spec)
         }
     };

@@ -127,10 +127,7 @@ impl SimulatedCalls {
 
     /// Adds to the balance of an account.
     pub fn credit(&mut self, address: Address, wei: U256) -> Result<(), StateError> {
-        let mut info = self.vm.account(address)?.unwrap_or_default();
-        info.balance = info.balance.saturating_add(wei);
-        self.commit(address, EvmAccount::from(info));
-        Ok(())
+        self.vm.credit(address, wei)
     }
 
     fn commit(&mut self, address: Address, mut account: EvmAccount) {

@@ -74,6 +74,8 @@ pub fn ethereum() -> ChainSpec {
         rules: Rules::Ethereum {
             forks,
             blobs: Default::default(),
+            deposit_contract: Default::default(),
+            before_merge: None,
         },
     }
 }

@@ -12,6 +12,7 @@ fn receipts(file: &Value) -> Vec<Receipt> {
         logs: serde_json::from_value(json["logs"].clone()).unwrap(),
         deposit_nonce: json["depositNonce"].as_u64(),
         deposit_version: None,
+        post_state: None,
     };
     file["receipts"]
         .as_array()
@@ -30,6 +31,7 @@ fn a_legacy_receipt_has_no_type_byte() {
         logs: Vec::new(),
         deposit_nonce: None,
         deposit_version: None,
+        post_state: None,
     };
     let bytes = receipt.to_bytes();
     assert_eq!(Receipt::decode_2718(&bytes), Ok(receipt));
@@ -123,7 +125,7 @@ proptest! {
         });
         let deposit_nonce = nonce.filter(|_| kind == DEPOSIT_TX_TYPE);
         let deposit_version = (version && deposit_nonce.is_some()).then_some(1);
-        let receipt = Receipt { tx_type: kind, success, cumulative_gas_used, logs: logs.collect(), deposit_nonce, deposit_version };
+        let receipt = Receipt { tx_type: kind, success, cumulative_gas_used, logs: logs.collect(), deposit_nonce, deposit_version, post_state: None };
         let bytes = receipt.to_bytes();
         prop_assert_eq!(Receipt::decode_2718(&bytes), Ok(receipt));
         prop_assert!(Receipt::decode_2718(&bytes[..bytes.len() - 1]).is_err());

@@ -6,10 +6,12 @@
 use crate::chain::receipt::{MAX_TOPICS, MinedLog, MinedReceipt, Receipt};
 use alloy_primitives::{Address, B256, Bytes, Log, LogData};
 use alloy_rlp::{Decodable, Header, RlpDecodable, RlpEncodable};
-use starling_proto::payload::BlockId;
+use starling_proto::payload::{BlockId, EthereumBody, Payload};
+use std::sync::Arc;
 
 /// A receipt in a row. Absent fields are marked in `flags`, since 0 and absent differ.
 #[derive(RlpEncodable, RlpDecodable)]
+#[rlp(trailing)]
 struct StoredReceipt {
     tx_type: u8,
     flags: u8,
@@ -17,11 +19,44 @@ struct StoredReceipt {
     logs: Vec<Log>,
     deposit_nonce: u64,
     deposit_version: u64,
+    /// Only in receipts of Ethereum before Byzantium.
+    post_state: Option<B256>,
 }
 
 const SUCCESS: u8 = 1;
 const HAS_NONCE: u8 = 2;
 const HAS_VERSION: u8 = 4;
+
+/// Everything of a block beside its header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct BlockBody {
+    /// Raw transactions.
+    pub transactions: Vec<Bytes>,
+    /// Uncles and withdrawals, if there are any.
+    pub ethereum: Option<Arc<EthereumBody>>,
+}
+
+/// The RLP of the list of transactions, and after it that of uncles and withdrawals if there are any.
+pub(crate) fn encode_body(payload: &Payload) -> Vec<u8> {
+    let mut row = alloy_rlp::encode(&payload.transactions);
+    if let Some(body) = &payload.ethereum {
+        row.extend(alloy_rlp::encode(body.as_ref()));
+    }
+    row
+}
+
+pub(crate) fn decode_body(mut row: &[u8]) -> Option<BlockBody> {
+    let transactions = Decodable::decode(&mut row).ok()?;
+    let ethereum: Option<EthereumBody> = if row.is_empty() {
+        None
+    } else {
+        Some(decode_whole(row)?)
+    };
+    Some(BlockBody {
+        transactions,
+        ethereum: ethereum.map(Arc::new),
+    })
+}
 
 /// An RLP list of [`StoredReceipt`]s, in block order.
 pub(crate) fn encode_receipts(receipts: &[Receipt]) -> Vec<u8> {
@@ -36,6 +71,7 @@ pub(crate) fn encode_receipts(receipts: &[Receipt]) -> Vec<u8> {
             logs: r.logs.clone(),
             deposit_nonce: r.deposit_nonce.unwrap_or_default(),
             deposit_version: r.deposit_version.unwrap_or_default(),
+            post_state: r.post_state.as_deref().copied(),
         })
         .collect();
     alloy_rlp::encode(stored)
@@ -64,6 +100,7 @@ impl StoredReceipt {
             deposit_nonce: optional(HAS_NONCE, self.deposit_nonce)?,
             deposit_version: optional(HAS_VERSION, self.deposit_version)?,
             logs: self.logs,
+            post_state: self.post_state.map(Box::new),
         })
     }
 }
@@ -158,10 +195,12 @@ pub(crate) fn decode_logs(
     Some(found)
 }
 
-/// One transaction of a row of transactions. The transactions before it are only split, not
+/// One transaction of a body. The transactions before it are only split, not
 /// decoded. `Some(None)`: there is no such transaction.
 pub(crate) fn decode_transaction(row: &[u8], index: usize) -> Option<Option<Bytes>> {
-    for (at, item) in Items::of(row)?.enumerate() {
+    let mut row = row;
+    let transactions = Header::decode_bytes(&mut row, true).ok()?;
+    for (at, item) in Items(transactions).enumerate() {
         let item = item?;
         if at == index {
             return decode_whole(item).map(Some);
@@ -268,9 +307,18 @@ mod tests {
             prop::collection::vec(log(), 0..4),
             optional(),
             optional(),
+            prop::option::of(any::<[u8; 32]>()),
         )
             .prop_map(
-                |(tx_type, success, cumulative_gas_used, logs, deposit_nonce, deposit_version)| {
+                |(
+                    tx_type,
+                    success,
+                    cumulative_gas_used,
+                    logs,
+                    deposit_nonce,
+                    deposit_version,
+                    post_state,
+                )| {
                     Receipt {
                         tx_type,
                         success,
@@ -278,6 +326,7 @@ mod tests {
                         logs,
                         deposit_nonce,
                         deposit_version,
+                        post_state: post_state.map(|root| Box::new(B256::from(root))),
                     }
                 },
             )

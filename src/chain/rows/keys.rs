@@ -8,6 +8,7 @@ pub const ACCOUNT: u8 = b'a';
 pub const SLOT: u8 = b's';
 pub const STATE_NODE: u8 = b't';
 pub const STORAGE_NODE: u8 = b'u';
+pub const TOTAL_DIFFICULTY: u8 = b'd';
 
 /// Last bytes of the rows in `blocks`. The store holds one chain, so its blocks are keyed by
 /// number: each flush writes them in order, and they are never rewritten.
@@ -51,9 +52,15 @@ pub fn storage_node_prefix(account: &B256) -> Bytes {
     key(STORAGE_NODE, &[account.as_slice()])
 }
 
-/// Whether this row of `state` is a leaf: an account or a slot.
+/// `d` → total difficulty of the chain, big-endian without leading zeros. Only chains that begin
+/// before the merge have it; it stops changing there.
+pub fn total_difficulty() -> Bytes {
+    key(TOTAL_DIFFICULTY, &[])
+}
+
+/// Whether this row of `state` is a value and no node: an account, a slot or the total difficulty.
 pub fn is_flat(row: &[u8]) -> bool {
-    matches!(row.first(), Some(&ACCOUNT | &SLOT))
+    matches!(row.first(), Some(&ACCOUNT | &SLOT | &TOTAL_DIFFICULTY))
 }
 
 /// `U‖number` in `history` → the rows before this block.
@@ -138,8 +145,9 @@ pub(crate) fn trie_history_bytes(number: u64) -> Bytes {
     key(b'B', &[&number.to_be_bytes()])
 }
 
-/// `number‖b`, `h`, `r` or `s` in `blocks` → RLP of the list of raw transactions, RLP of the
-/// header, receipts, senders.
+/// `number‖b`, `h`, `r` or `s` in `blocks` → body, RLP of the header, receipts, senders. A body is
+/// the RLP of the list of raw transactions, and after it that of uncles and withdrawals if there are
+/// any.
 pub(crate) fn block_row(number: u64, kind: u8) -> Bytes {
     [&number.to_be_bytes()[..], &[kind]].concat().into()
 }

@@ -8,7 +8,7 @@ use alloy_trie::EMPTY_ROOT_HASH;
 use starling_proto::fork::Fork;
 
 /// Longest extra data of any header.
-const MAX_EXTRA_DATA: usize = 32;
+pub(super) const MAX_EXTRA_DATA: usize = 32;
 /// Highest gas limit of any header (2^63 - 1).
 const MAX_GAS_LIMIT: u64 = i64::MAX as u64;
 /// Ethereum: a gas limit may differ from the parent's by less than one part in so many.
@@ -25,6 +25,12 @@ pub enum HeaderError {
     Timestamp { have: u64, parent: u64 },
     #[error("difficulty is {0}, want 0")]
     Difficulty(U256),
+    #[error("difficulty is {have}, want {want}")]
+    WrongDifficulty { have: U256, want: U256 },
+    #[error("total difficulty {total} has not reached {terminal}, and the block has no difficulty")]
+    MergedEarly { total: U256, terminal: U256 },
+    #[error("the block has a difficulty, and the chain has passed the merge")]
+    MinedAfterMerge,
     #[error("nonce is {0}, want 0")]
     Nonce(B64),
     #[error("uncles hash is {0}, want that of no uncles")]
@@ -102,6 +108,13 @@ impl ChainSpec {
                 parent: parent.timestamp,
             });
         }
+        if let Some(rules) = self.mined(header) {
+            if self.at(header.timestamp).shanghai {
+                return Err(HeaderError::MinedAfterMerge);
+            }
+            rules.check_header(header, parent)?;
+            return self.check_gas(header, parent);
+        }
         if !header.difficulty.is_zero() {
             return Err(HeaderError::Difficulty(header.difficulty));
         }
@@ -144,12 +157,14 @@ impl ChainSpec {
             if gas_limit < MIN_GAS_LIMIT {
                 return Err(HeaderError::GasLimit(gas_limit));
             }
-            if gas_limit.abs_diff(parent.gas_limit)
-                >= (parent.gas_limit / GAS_LIMIT_BOUND_DIVISOR).max(1)
-            {
+            let before = match self.mined(header) {
+                Some(rules) => rules.gas_limit_before(header, parent),
+                None => parent.gas_limit,
+            };
+            if gas_limit.abs_diff(before) >= (before / GAS_LIMIT_BOUND_DIVISOR).max(1) {
                 return Err(HeaderError::GasLimitChange {
                     have: gas_limit,
-                    parent: parent.gas_limit,
+                    parent: before,
                 });
             }
         }
@@ -159,23 +174,23 @@ impl ChainSpec {
                 limit: gas_limit,
             });
         }
-        let have = header
-            .base_fee_per_gas
-            .ok_or(HeaderError::Missing("base fee"))?;
-        let want = self.next_base_fee(parent, header.timestamp)?;
-        if have != want {
-            return Err(HeaderError::BaseFee { have, want });
+        let want = self.base_fee_of(parent, header.timestamp)?;
+        match (header.base_fee_per_gas, want) {
+            (Some(have), Some(want)) if have != want => Err(HeaderError::BaseFee { have, want }),
+            (None, Some(_)) => Err(HeaderError::Missing("base fee")),
+            (Some(_), None) => Err(HeaderError::Unexpected("base fee")),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// Checks the fields that a fork has added.
     fn check_fork_fields(&self, header: &Header, parent: &Header) -> Result<(), HeaderError> {
         let active = self.at(header.timestamp);
         let withdrawals = field("withdrawals root", header.withdrawals_root, active.shanghai)?;
-        // From Isthmus the root is that of the message passer's storage after the block.
+        // From Isthmus the root is that of the message passer's storage after the block. On Ethereum
+        // it is that of the body's withdrawals. Execution compares both.
         if let Some(have) = withdrawals
-            && !active.is_op(Fork::Isthmus)
+            && active.op.is_some_and(|fork| fork < Fork::Isthmus)
             && have != EMPTY_ROOT_HASH
         {
             return Err(HeaderError::WithdrawalsRoot {
@@ -197,7 +212,9 @@ impl ChainSpec {
         if let Some(have) = field("blob gas used", header.blob_gas_used, active.cancun)? {
             self.check_blob_gas_used(have, header)?;
         }
+        // On Ethereum execution computes the requests.
         if let Some(have) = field("requests hash", header.requests_hash, active.prague)?
+            && active.op.is_some()
             && have != EMPTY_REQUESTS_HASH
         {
             return Err(HeaderError::RequestsHash {

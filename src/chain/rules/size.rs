@@ -1,17 +1,16 @@
 //! The size of a block (EIP-7934): bounded on Ethereum from Osaka on. OP chains have no such rule.
 
 use super::ChainSpec;
-use alloy_consensus::Header;
 use alloy_primitives::Bytes;
 use alloy_rlp::Encodable;
+use starling_proto::payload::Payload;
 
 /// Largest block in RLP, bytes: a message of the network (10 MiB) without what a consensus client adds to
 /// the block (2 MiB).
 const MAX_BLOCK_BYTES: usize = (10 - 2) << 20;
-/// Bytes for all of a block but its transactions, at most. A header takes some 700.
-const ENVELOPE_BYTES: usize = 1_024;
-/// Bytes of an empty list in RLP.
-const EMPTY_LIST: usize = 1;
+/// Bytes for all of a block but its transactions, at most. A header takes some 700, and 16 withdrawals
+/// less than 800.
+const ENVELOPE_BYTES: usize = 2_048;
 /// First bytes of a list in RLP begin here; the type of a transaction is below.
 const FIRST_LIST_BYTE: u8 = 0xc0;
 
@@ -26,15 +25,11 @@ pub struct BlockSizeError {
 
 impl ChainSpec {
     /// Checks the size of a whole block.
-    pub fn check_size(
-        &self,
-        header: &Header,
-        transactions: &[Bytes],
-    ) -> Result<(), BlockSizeError> {
-        let Some(limit) = self.max_block_bytes(header.timestamp) else {
+    pub fn check_size(&self, payload: &Payload) -> Result<(), BlockSizeError> {
+        let Some(limit) = self.max_block_bytes(payload.timestamp()) else {
             return Ok(());
         };
-        let have = block_bytes(header, transactions);
+        let have = block_bytes(payload);
         if have > limit {
             return Err(BlockSizeError { have, limit });
         }
@@ -64,8 +59,8 @@ pub fn transaction_bytes(raw: &Bytes) -> usize {
     }
 }
 
-/// Bytes of a block in RLP: header, transactions, no uncles, and from Shanghai on no withdrawals.
-fn block_bytes(header: &Header, transactions: &[Bytes]) -> usize {
+/// Bytes of a block in RLP: header, transactions, uncles, and from Shanghai on withdrawals.
+pub fn block_bytes(payload: &Payload) -> usize {
     let list = |payload_length| {
         let list = alloy_rlp::Header {
             list: true,
@@ -73,9 +68,13 @@ fn block_bytes(header: &Header, transactions: &[Bytes]) -> usize {
         };
         list.length_with_payload()
     };
-    let withdrawals = header.withdrawals_root.map_or(0, |_| EMPTY_LIST);
-    let transactions = transactions.iter().map(transaction_bytes).sum();
-    list(header.length() + list(transactions) + EMPTY_LIST + withdrawals)
+    let header = &payload.header;
+    let transactions = payload.transactions.iter().map(transaction_bytes).sum();
+    let uncles = list(payload.uncles().iter().map(Encodable::length).sum());
+    let withdrawals = header.withdrawals_root.map_or(0, |_| {
+        list(payload.withdrawals().iter().map(Encodable::length).sum())
+    });
+    list(header.length() + list(transactions) + uncles + withdrawals)
 }
 
 #[cfg(test)]

@@ -33,6 +33,8 @@ fn ethereum(forks: EthereumSchedule) -> ChainSpec {
         rules: Rules::Ethereum {
             forks,
             blobs: Default::default(),
+            deposit_contract: Default::default(),
+            before_merge: None,
         },
     }
 }

@@ -102,7 +102,7 @@ fn block_rows(
     put(
         Space::Blocks,
         &keys::body(number),
-        Some(&alloy_rlp::encode(&payload.transactions)),
+        Some(&codec::encode_body(payload)),
     );
     put(
         Space::Blocks,

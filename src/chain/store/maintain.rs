@@ -22,6 +22,7 @@ pub(crate) const KINDS: [(Space, &[(u8, &str)]); 6] = [
             (keys::SLOT, "storage slots"),
             (keys::STATE_NODE, "state trie nodes"),
             (keys::STORAGE_NODE, "storage trie nodes"),
+            (keys::TOTAL_DIFFICULTY, "total difficulty"),
         ],
     ),
     (

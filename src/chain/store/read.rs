@@ -2,7 +2,11 @@
 
 use crate::chain::{
     receipt::{MinedLog, MinedReceipt, Receipt},
-    rows::{ReadError, codec, keys},
+    rows::{
+        ReadError,
+        codec::{self, BlockBody},
+        keys,
+    },
     store::{SENDERS_ROW, Snapshot, Space, StoreError, UnwindRecord, describe_error, unwind},
 };
 use alloy_consensus::Header;
@@ -143,7 +147,12 @@ impl Snapshot {
 
     /// Raw transactions of a block.
     pub fn body(&self, number: u64) -> Result<Option<Vec<Bytes>>, ReadError> {
-        self.read(Space::Blocks, &keys::body(number), codec::decode_whole)
+        Ok(self.whole_body(number)?.map(|body| body.transactions))
+    }
+
+    /// Everything of a block beside its header.
+    pub(crate) fn whole_body(&self, number: u64) -> Result<Option<BlockBody>, ReadError> {
+        self.read(Space::Blocks, &keys::body(number), codec::decode_body)
     }
 
     /// The header of the genesis block; `None` if the lowest block is another.

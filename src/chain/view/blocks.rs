@@ -4,7 +4,7 @@
 use super::{ReadError, View};
 use crate::chain::{
     receipt::{MinedLog, MinedReceipt, Receipt, mined_logs, mined_receipt},
-    rows::ExecutedBlock,
+    rows::{ExecutedBlock, codec::BlockBody},
     store::Snapshot,
     transaction::ChainTx,
 };
@@ -50,15 +50,20 @@ impl View {
             let Some(hash) = snapshot.hash_of(number)? else {
                 return Ok(None);
             };
-            let (Some(header), Some(transactions)) =
-                (snapshot.header(number)?, snapshot.body(number)?)
+            let (Some(header), Some(body)) =
+                (snapshot.header(number)?, snapshot.whole_body(number)?)
             else {
                 return Ok(None);
             };
+            let BlockBody {
+                transactions,
+                ethereum,
+            } = body;
             Ok(Some(Arc::new(Payload {
                 hash,
                 header,
                 transactions,
+                ethereum,
             })))
         })
     }

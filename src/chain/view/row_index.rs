@@ -72,6 +72,14 @@ impl RowIndex {
         Arc::new(Self(RwLock::new(inner)))
     }
 
+    /// An index that covers no block, for views that search their blocks.
+    pub fn none() -> Arc<Self> {
+        Arc::new(Self(RwLock::new(IndexInner {
+            base: u64::MAX,
+            ..IndexInner::default()
+        })))
+    }
+
     /// The row after block `tip`, for a view whose first block builds on `base`.
     pub fn get(&self, key: &[u8], base: u64, tip: u64) -> Found {
         let inner = self.0.read();

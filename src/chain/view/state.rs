@@ -11,6 +11,7 @@ use crate::chain::{
 };
 use alloy_consensus::Header;
 use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
+use starling_proto::payload::Payload;
 use std::{collections::HashMap, iter::Peekable, ops::Bound, sync::Arc};
 
 /// The block of a state.
@@ -95,6 +96,15 @@ impl State {
             Ok(None)
         } else {
             self.view.hash_of(number)
+        }
+    }
+
+    /// An ancestor or the block itself.
+    pub fn ancestor(&self, number: u64) -> Result<Option<Arc<Payload>>, ReadError> {
+        if number > self.header.number {
+            Ok(None)
+        } else {
+            self.view.payload(number)
         }
     }
 

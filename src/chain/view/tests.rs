@@ -124,6 +124,7 @@ impl Dice {
             logs: vec![log.clone(); n as usize],
             deposit_nonce: Some(n),
             deposit_version: None,
+            post_state: None,
         });
         let header = Header {
             parent_hash: parent.head().hash,

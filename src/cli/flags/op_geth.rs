@@ -93,7 +93,7 @@ pub const SECTIONS: &[Section] = &[
                 "http.api",
                 List,
                 "",
-                "Namespaces over HTTP: eth, net, web3, debug, trace, ots, txpool, opp2p, miner, admin, testing, optimism, health. Default: eth, net, web3",
+                "Namespaces over HTTP: eth, net, web3, debug, trace, ots, txpool, opp2p, miner, admin, testing, starling, optimism, health. Default: eth, net, web3",
             ),
             flag("http.corsdomain", List, "", "Origins that browsers may call from; * is any"),
             flag("http.vhosts", List, "localhost", "Host names the HTTP server answers to; * is any"),
@@ -169,12 +169,14 @@ pub const SECTIONS: &[Section] = &[
                 "false",
                 "Keep forwarded transactions in the local pool as well, so that pending nonces count them and they are found by hash",
             ),
-            flag("rollup.computependingblock", Bool, "false", "Build a real pending block")
-                .no_effect("pending is the latest block"),
-            flag("rollup.historicalrpc", Url, "", "RPC that answers for blocks before Bedrock")
-                .no_effect("blocks before Bedrock are answered as unknown"),
-            flag("rollup.historicalrpctimeout", Duration, "5s", "Time limit of requests to --rollup.historicalrpc")
-                .no_effect("blocks before Bedrock are answered as unknown"),
+            flag(
+                "rollup.computependingblock",
+                Bool,
+                "false",
+                "Let `pending` mean a block of the pool's transactions on the latest one, instead of the latest block; costs a block's gas every two seconds while it is asked for",
+            ),
+            flag("rollup.historicalrpc", Url, "", "RPC that answers for blocks before Bedrock, on a chain whose first block here is not block 0"),
+            flag("rollup.historicalrpctimeout", Duration, "5s", "Time limit of requests to --rollup.historicalrpc"),
             flag("rollup.superchain-upgrades", Bool, "true", "Take fork times from the registry")
                 .no_effect("fork times come from the genesis, or from the network that is named"),
             flag("rollup.interoprpc", Url, "", "RPC that checks interop messages").refused(NO_INTEROP),

@@ -44,6 +44,30 @@ pub const SECTIONS: &[Section] = &[
         ],
     },
     Section {
+        title: "Pending block",
+        program: Program::Starling,
+        roles: &[Role::Node, Role::Execution],
+        flags: &[flag(
+            "flashblocks-url",
+            Url,
+            "",
+            "WebSocket with the sequencer's flashblocks (ws:// or wss://). `pending` then means the newest one, in every method; \
+             without one that builds on our chain it is the latest block",
+        )],
+    },
+    Section {
+        title: "Keys and budgets",
+        program: Program::Starling,
+        roles: &[Role::Node, Role::Execution],
+        flags: &[flag(
+            "rpc.limits",
+            Path,
+            "",
+            "TOML file with the keys of HTTP and WebSocket clients, their namespaces and methods, the cost of each method, and \
+             the budgets of keys and addresses; see README.md. Without it everybody is served and calls are not counted",
+        )],
+    },
+    Section {
         title: "Log queries and traces",
         program: Program::Starling,
         roles: &[Role::Node, Role::Execution],

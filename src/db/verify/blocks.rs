@@ -3,12 +3,15 @@
 use super::{DamageReport, ProgressFn, Remedy};
 use crate::chain::{
     receipt::{block_bloom, receipts_root},
-    rows::ReadError,
+    rows::{ReadError, codec::BlockBody},
     rules::ChainSpec,
     store::{KINDS, Snapshot, Space, is_own},
     view::recover,
 };
-use alloy_consensus::Header;
+use alloy_consensus::{
+    Header,
+    proofs::{calculate_ommers_root, calculate_withdrawals_root},
+};
 use alloy_primitives::{Address, B256, Bytes, keccak256};
 use alloy_trie::root::ordered_trie_root_encoded;
 use rayon::prelude::*;
@@ -59,7 +62,7 @@ pub(crate) fn check_block(
             "the index row from hash to number of {block} is missing or another's"
         ));
     }
-    checked.check_body(snapshot, &header, &block)?;
+    checked.check_body(snapshot, spec, &header, &block)?;
     let fork = spec.at(header.timestamp).op;
     let sound = match snapshot.receipts(number) {
         Ok(Some(receipts)) => {
@@ -96,11 +99,21 @@ impl CheckedBlock {
     fn check_body(
         &mut self,
         snapshot: &Snapshot,
+        spec: &ChainSpec,
         header: &Header,
         block: &str,
     ) -> Result<(), ReadError> {
         let number = header.number;
-        let body = snapshot.body(number)?;
+        let body = snapshot.whole_body(number)?;
+        if let Some(body) = &body
+            && !has_ethereum_parts(spec, header, body)
+        {
+            self.damages.push((
+                format!("the uncles or withdrawals of {block} are missing or another's"),
+                Remedy::Resync,
+            ));
+        }
+        let body = body.map(|body| body.transactions);
         let Some(body) =
             body.filter(|body| ordered_trie_root_encoded(body) == header.transactions_root)
         else {
@@ -128,6 +141,20 @@ impl CheckedBlock {
         }
         Ok(())
     }
+}
+
+/// Whether a block has the uncles and withdrawals of its header; on OP chains whether it has none.
+fn has_ethereum_parts(spec: &ChainSpec, header: &Header, body: &BlockBody) -> bool {
+    let parts = body.ethereum.as_deref();
+    if spec.is_optimism() {
+        return parts.is_none();
+    }
+    let parts = parts.cloned().unwrap_or_default();
+    let withdrawals = calculate_withdrawals_root(&parts.withdrawals);
+    calculate_ommers_root(&parts.uncles) == header.ommers_hash
+        && header
+            .withdrawals_root
+            .is_none_or(|root| root == withdrawals)
 }
 
 /// The correct senders of a block, if its row of senders has others or is missing.

@@ -6,7 +6,7 @@ use super::{DamageReport, ProgressFn, Remedy, Samples};
 use crate::chain::{
     changes::AccountChange,
     evm::StateError,
-    execute::{self, BlockExecution, Execution, TransactError, or_none},
+    execute::{self, BlockExecution, Execution, TransactError, ValidateError, or_none},
     rows::{Account, ReadError, keys},
     rules::ChainSpec,
     store::{Before, Snapshot, Space, mismatch},
@@ -145,10 +145,10 @@ fn rows(
     for row in snapshot.rows(Space::History, b"H") {
         let (key, value) = row?;
         let sound = Snapshot::history_row(&key).is_some_and(|(row, number)| {
-            let length = if row.first() == Some(&keys::ACCOUNT) {
-                33
-            } else {
-                65
+            let length = match row.first() {
+                Some(&keys::ACCOUNT) => 33,
+                Some(&keys::TOTAL_DIFFICULTY) => 1,
+                _ => 65,
             };
             keys::is_flat(row)
                 && row.len() == length
@@ -197,6 +197,11 @@ pub(crate) fn replay(
             Err(invalid) => invalid.to_string(),
         };
         return Ok(Err(format!("transaction {index}: {refused}")));
+    }
+    match execution.after_transactions(spec, &(&parent).into(), &payload) {
+        Ok(()) => {}
+        Err(ValidateError::Invalid(error)) => return Ok(Err(error.to_string())),
+        Err(ValidateError::Read(error)) => return unreadable(error).map(Err),
     }
     Ok(Ok(execution.finish()))
 }
@@ -248,7 +253,7 @@ fn compare(
         .unwind_record(number)?
         .into_iter()
         .flatten()
-        .filter(|(key, _)| keys::is_flat(key))
+        .filter(|(key, _)| keys::is_flat(key) && *key != keys::total_difficulty())
     {
         let hash = key.get(1..33).map(B256::from_slice).unwrap_or_default();
         if !execution.changes.accounts.contains_key(&hash) {

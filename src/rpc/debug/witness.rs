@@ -73,7 +73,9 @@ fn witness(context: &RpcContext, block: BlockArg, deadline: &Deadline) -> Reply 
     let view = context.view();
     let number = known_number(context, &view, block)?;
     let replay = Replay::recorded(&context.chain.spec, &view, number, deadline)?;
-    let witness = replay.witness(&view).map_err(RpcError::from)?;
+    let witness = replay
+        .witness(&context.chain.spec, &view)
+        .map_err(RpcError::from)?;
     deadline.check()?;
     let headers = witness.headers.iter();
     reply(WitnessJson {

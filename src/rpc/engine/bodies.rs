@@ -14,8 +14,11 @@ use starling_proto::payload::Payload;
 const MOST: u64 = 1024;
 
 fn body(payload: &Payload) -> Value {
-    // Null before Canyon; empty since, because no block has withdrawals.
-    let withdrawals = payload.header.withdrawals_root.map(|_| [(); 0]);
+    // Null before Canyon. Since, blocks of OP chains have an empty list.
+    let withdrawals = payload
+        .header
+        .withdrawals_root
+        .map(|_| payload.withdrawals());
     json!({ "transactions": payload.transactions, "withdrawals": withdrawals })
 }
 

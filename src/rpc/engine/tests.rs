@@ -66,6 +66,7 @@ impl Server {
             subscriptions: None,
             chunked: false,
             metrics: None,
+            caller: None,
         };
         serde_json::from_str(&session.answer(body.as_bytes()).await.text.unwrap()).unwrap()
     }

@@ -22,6 +22,15 @@ pub enum BlockArg {
 }
 
 impl BlockTag {
+    /// The view that has the block: the newest, or the one whose head is the pending block.
+    pub fn view(self, context: &RpcContext) -> Arc<View> {
+        if self == Self::Pending {
+            context.pending_view()
+        } else {
+            context.view()
+        }
+    }
+
     /// The number of the block, which may be above the head.
     pub fn number(self, context: &RpcContext, view: &View) -> Result<u64, RpcError> {
         let set = |id: Option<BlockId>, name: &str| {
@@ -47,6 +56,14 @@ impl Default for BlockArg {
 }
 
 impl BlockArg {
+    /// The view that has the block: the newest, or the one whose head is the pending block.
+    pub fn view(self, context: &RpcContext) -> Arc<View> {
+        match self {
+            Self::Tag(tag) => tag.view(context),
+            Self::Hash(_) => context.view(),
+        }
+    }
+
     /// The number of the block if this view has it.
     pub fn number(self, context: &RpcContext, view: &View) -> Result<Option<u64>, RpcError> {
         match self {

@@ -3,7 +3,7 @@
 
 use super::{
     block_arg::{BlockArg, BlockTag},
-    shape::{BlockJson, HeaderJson, TransactionJson, TransactionsJson},
+    shape::{BlockJson, HeaderJson, TransactionJson, TransactionsJson, UncleJson},
 };
 use crate::{
     chain::{rules::Rules, view::View},
@@ -15,6 +15,7 @@ use crate::{
     },
 };
 use alloy_primitives::{B256, Bytes, U64, keccak256};
+use std::sync::Arc;
 
 /// One transaction of a block; `None` if the block has no such index.
 pub fn transaction_json(
@@ -74,11 +75,29 @@ fn by_tag(context: &RpcContext, view: &View, tag: BlockTag) -> Result<Option<u64
 pub fn get_block_by_number(context: &RpcContext, args: Args) -> Reply {
     let mut args = args.at_most(2)?;
     let (tag, full): (BlockTag, bool) = (args.required()?, args.required()?);
-    let view = context.view();
+    let view = tag.view(context);
     let Some(number) = by_tag(context, &view, tag)? else {
         return reply(());
     };
-    reply(block_json(context, &view, number, full)?)
+    let block = block_json(context, &view, number, full)?;
+    // The view of a pending block is the newest one where there is none.
+    let guess = context.pending.is_guess() && view.head() != context.view().head();
+    if guess && tag == BlockTag::Pending {
+        return unsealed(block);
+    }
+    reply(block)
+}
+
+/// A block that is a guess, as geth prints it: what nobody knows yet is null.
+fn unsealed(block: Option<BlockJson>) -> Reply {
+    let mut json = serde_json::to_value(block)
+        .map_err(|error| RpcError::new(crate::rpc::error::INTERNAL, error.to_string()))?;
+    if let Some(members) = json.as_object_mut() {
+        for unknown in ["hash", "nonce", "miner"] {
+            members.insert(unknown.to_owned(), serde_json::Value::Null);
+        }
+    }
+    reply(json)
 }
 
 pub fn get_block_by_hash(context: &RpcContext, args: Args) -> Reply {
@@ -93,7 +112,7 @@ pub fn get_block_by_hash(context: &RpcContext, args: Args) -> Reply {
 
 pub fn get_header_by_number(context: &RpcContext, args: Args) -> Reply {
     let tag: BlockTag = args.at_most(1)?.required()?;
-    let view = context.view();
+    let view = tag.view(context);
     let number = by_tag(context, &view, tag)?;
     header(&view, number)
 }
@@ -117,7 +136,7 @@ fn header(view: &View, number: Option<u64>) -> Reply {
 
 pub fn get_transaction_count_by_number(context: &RpcContext, args: Args) -> Reply {
     let tag: BlockTag = args.at_most(1)?.required()?;
-    let view = context.view();
+    let view = tag.view(context);
     let number = by_tag(context, &view, tag)?;
     transaction_count(&view, number)
 }
@@ -143,6 +162,11 @@ pub fn get_transaction_by_hash(context: &RpcContext, args: Args) -> Reply {
     let view = context.view();
     if let Some((number, index)) = view.transaction(hash)? {
         return reply(transaction_json(&view, number, index)?);
+    }
+    if let Some(pending) = context.pending.published(&view)
+        && let Some((number, index)) = pending.transaction(hash)?
+    {
+        return reply(transaction_json(&pending, number, index)?);
     }
     reply(
         context
@@ -188,15 +212,16 @@ impl TransactionPosition {
     }
 }
 
-/// The position given by a block tag and an index.
+/// The position given by a block tag and an index, and the view that has the block.
 fn position_by_number(
     context: &RpcContext,
-    view: &View,
     args: Args,
-) -> Result<TransactionPosition, RpcError> {
+) -> Result<(Arc<View>, TransactionPosition), RpcError> {
     let mut args = args.at_most(2)?;
     let (tag, index): (BlockTag, Quantity) = (args.required()?, args.required()?);
-    Ok(TransactionPosition::new(by_tag(context, view, tag)?, index))
+    let view = tag.view(context);
+    let number = by_tag(context, &view, tag)?;
+    Ok((view, TransactionPosition::new(number, index)))
 }
 
 /// The position given by a block hash and an index.
@@ -207,8 +232,7 @@ fn position_by_hash(view: &View, args: Args) -> Result<TransactionPosition, RpcE
 }
 
 pub fn get_transaction_by_number_and_index(context: &RpcContext, args: Args) -> Reply {
-    let view = context.view();
-    let position = position_by_number(context, &view, args)?;
+    let (view, position) = position_by_number(context, args)?;
     transaction_at(&view, &position)
 }
 
@@ -228,8 +252,7 @@ fn transaction_at(view: &View, at: &TransactionPosition) -> Reply {
 }
 
 pub fn get_raw_transaction_by_number_and_index(context: &RpcContext, args: Args) -> Reply {
-    let view = context.view();
-    let position = position_by_number(context, &view, args)?;
+    let (view, position) = position_by_number(context, args)?;
     raw_transaction_at(&view, &position)
 }
 
@@ -248,23 +271,42 @@ fn raw_transaction_at(view: &View, at: &TransactionPosition) -> Reply {
     reply(raw.unwrap_or_default())
 }
 
-/// Zero for a known block, since no block has uncles; null for an unknown one.
+/// Uncles of a block; null for an unknown one. Blocks of OP chains have none.
+fn uncle_count(view: &View, number: Option<u64>) -> Reply {
+    let payload = number.map(|number| view.payload(number));
+    let payload = payload.transpose()?.flatten();
+    reply(payload.map(|payload| U64::from(payload.uncles().len())))
+}
+
 pub fn get_uncle_count_by_number(context: &RpcContext, args: Args) -> Reply {
     let tag: BlockTag = args.at_most(1)?.required()?;
-    reply(by_tag(context, &context.view(), tag)?.map(|_| U64::ZERO))
+    let view = tag.view(context);
+    let number = by_tag(context, &view, tag)?;
+    uncle_count(&view, number)
 }
 
 pub fn get_uncle_count_by_hash(context: &RpcContext, args: Args) -> Reply {
     let hash: B256 = args.at_most(1)?.required()?;
-    reply(context.view().number_of(hash)?.map(|_| U64::ZERO))
+    let view = context.view();
+    let number = view.number_of(hash)?;
+    uncle_count(&view, number)
+}
+
+/// An uncle as geth prints it: a block without transactions.
+fn uncle_at(view: &View, at: &TransactionPosition) -> Reply {
+    let payload = at.number.map(|number| view.payload(number));
+    let payload = payload.transpose()?.flatten();
+    let uncle = payload.and_then(|payload| payload.uncles().get(at.index).cloned());
+    reply(uncle.map(UncleJson::new))
 }
 
 pub fn get_uncle_by_number_and_index(context: &RpcContext, args: Args) -> Reply {
-    position_by_number(context, &context.view(), args)?;
-    reply(())
+    let (view, position) = position_by_number(context, args)?;
+    uncle_at(&view, &position)
 }
 
 pub fn get_uncle_by_hash_and_index(context: &RpcContext, args: Args) -> Reply {
-    position_by_hash(&context.view(), args)?;
-    reply(())
+    let view = context.view();
+    let position = position_by_hash(&view, args)?;
+    uncle_at(&view, &position)
 }

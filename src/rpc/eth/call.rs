@@ -43,7 +43,7 @@ impl ResolvedCall {
         let input = call.into_input(context.chain.spec.chain_id)?;
         Ok(Self {
             input,
-            state: block.state(context, &context.view())?,
+            state: block.state(context, &block.view(context))?,
             overrides: Overrides {
                 state,
                 block: overrides,

@@ -36,7 +36,7 @@ pub fn call_many(context: &RpcContext, args: Args, deadline: &Deadline) -> Reply
         .optional::<Json<StateOverride>>()?
         .map_or_else(Default::default, |Json(state)| state);
     check_numbers(&bundles)?;
-    let view = context.view();
+    let view = at.block.view(context);
     let block_state = at.block.state(context, &view)?;
     let header = block_state.header().clone();
     let mut sequence = begin(context, &view, block_state, at.transactions, deadline)?;

@@ -65,7 +65,13 @@ pub fn matching(
     Query { filter, blocks }: Query,
     deadline: &Deadline,
 ) -> Result<Vec<LogJson>, RpcError> {
-    let view = context.view();
+    let newest = || match blocks {
+        LogRange::Range(_, BlockTag::Pending) | LogRange::Range(BlockTag::Pending, _) => {
+            context.pending_view()
+        }
+        _ => context.view(),
+    };
+    let view = newest();
     let Some((from, to)) = resolve(context, &view, blocks)? else {
         return Ok(vec![]);
     };
@@ -85,7 +91,7 @@ pub fn matching(
         deadline.check()?;
         // A view pins a snapshot of the store: long walks take a fresh view now and then.
         if number != first && (number - first).is_multiple_of(1000) {
-            view = context.view();
+            view = newest();
             if view.hash_of(head.number)? != Some(head.hash) {
                 return Err(RpcError::server(
                     "the chain was reorganised during the query, ask again",

@@ -58,7 +58,7 @@ pub fn get_proof(context: &RpcContext, args: Args, deadline: &Deadline) -> Reply
         .iter()
         .map(|key| key.parse())
         .collect::<Result<Vec<StorageKey>, _>>()?;
-    let view = context.view();
+    let view = block.view(context);
     let number = block.known_number(context, &view)?;
     let state = view.provable_state(number, address)?.ok_or_else(|| {
         let oldest = view.oldest_proof(address);

@@ -35,7 +35,12 @@ use starling_proto::{
 pub struct ReceiptJson {
     #[serde(rename = "type")]
     pub ty: U64,
-    pub status: U64,
+    /// Absent on Ethereum before Byzantium.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub status: Option<U64>,
+    /// The state root after the transaction, on Ethereum before Byzantium.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub root: Option<B256>,
     pub cumulative_gas_used: U64,
     pub logs: Vec<LogJson>,
     pub logs_bloom: Bloom,
@@ -200,7 +205,8 @@ impl ReceiptJson {
         let logs = receipt.logs.iter().enumerate();
         Self {
             ty: U64::from(receipt.tx_type),
-            status: U64::from(receipt.success),
+            status: (receipt.post_state.is_none()).then(|| U64::from(receipt.success)),
+            root: receipt.post_state.as_deref().copied(),
             cumulative_gas_used: U64::from(receipt.cumulative_gas_used),
             logs: logs
                 .map(|(n, log)| {
@@ -282,7 +288,19 @@ fn receipts(
 
 pub fn get_transaction_receipt(context: &RpcContext, args: Args) -> Reply {
     let hash: B256 = args.at_most(1)?.required()?;
-    reply(receipt_of(context, &context.view(), hash)?)
+    reply(newest_receipt(context, hash)?)
+}
+
+/// The receipt of a transaction of the chain, else of the newest flashblock.
+pub fn newest_receipt(context: &RpcContext, hash: B256) -> Result<Option<ReceiptJson>, RpcError> {
+    let view = context.view();
+    if let Some(receipt) = receipt_of(context, &view, hash)? {
+        return Ok(Some(receipt));
+    }
+    match context.pending.published(&view) {
+        Some(pending) => receipt_of(context, &pending, hash),
+        None => Ok(None),
+    }
 }
 
 /// The receipt of a transaction of this view.
@@ -326,7 +344,7 @@ pub fn receipt_of(
 
 pub fn get_block_receipts(context: &RpcContext, args: Args) -> Reply {
     let block: BlockArg = args.at_most(1)?.required()?;
-    let view = context.view();
+    let view = block.view(context);
     let Some(number) = block.number(context, &view)? else {
         return reply(());
     };

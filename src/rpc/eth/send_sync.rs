@@ -2,7 +2,7 @@
 //!
 //! A waiting call reads the index of transactions once for each new head, behind the bound of reads.
 
-use super::{receipt::receipt_of, send::submit};
+use super::{receipt::newest_receipt, send::submit};
 use crate::rpc::{
     bounds::blocking,
     context::RpcContext,
@@ -12,7 +12,11 @@ use crate::rpc::{
 use alloy_primitives::{B256, Bytes};
 use futures::{FutureExt, future::BoxFuture};
 use std::sync::Arc;
-use tokio::time::timeout;
+use std::time::Duration;
+use tokio::time::{sleep, timeout};
+
+/// Time between two looks for the receipt in the newest flashblock.
+const FLASHBLOCKS: Duration = Duration::from_millis(100);
 
 /// The transaction was accepted, and there is no receipt in time; `data` is its hash.
 const NOT_IN_TIME: i32 = 4;
@@ -48,12 +52,16 @@ async fn receipt_in_time(context: &Arc<RpcContext>, hash: B256) -> Reply {
         // Before the read, so that a head that moves during it wakes the next one.
         heads.mark_unchanged();
         let (own, reads) = (context.clone(), context.bounds.reads.clone());
-        let read = move || receipt_of(&own, &own.view(), hash);
+        let read = move || newest_receipt(&own, hash);
         if let Some(receipt) = blocking("eth_sendRawTransactionSync", reads, read).await? {
             return reply(receipt);
         }
-        if heads.changed().await.is_err() {
-            return Err(RpcError::server("the node is stopping"));
+        let flashblocks = context.pending.has_flashblocks();
+        tokio::select! {
+            changed = heads.changed() => if changed.is_err() {
+                return Err(RpcError::server("the node is stopping"));
+            },
+            () = sleep(FLASHBLOCKS), if flashblocks => {}
         }
     }
 }

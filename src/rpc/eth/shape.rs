@@ -3,7 +3,7 @@
 //! (`r` and `s` too), `totalDifficulty` on OP chains only.
 
 use crate::{
-    chain::{pool::PoolTx, transaction::ChainTx},
+    chain::{pool::PoolTx, rules::block_bytes, transaction::ChainTx},
     rpc::decoded::Place,
 };
 use alloy_consensus::{Header, Transaction, Typed2718};
@@ -86,9 +86,8 @@ pub struct BlockJson {
     pub total_difficulty: Option<U64>,
     pub size: U64,
     pub transactions: TransactionsJson,
-    pub uncles: [B256; 0],
-    /// From Shanghai (Canyon) on. Only simulated blocks of Ethereum have any: neither rule set pays
-    /// withdrawals yet.
+    pub uncles: Vec<B256>,
+    /// From Shanghai (Canyon) on; never any on OP chains.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub withdrawals: Option<Vec<Withdrawal>>,
 }
@@ -105,39 +104,32 @@ impl BlockJson {
         Self {
             header: HeaderJson::new(payload.hash, &payload.header),
             total_difficulty: optimism.then_some(U64::ZERO),
-            size: U64::from(block_size(payload, &[])),
+            size: U64::from(block_bytes(payload)),
             transactions,
-            uncles: [],
-            withdrawals: payload.header.withdrawals_root.map(|_| Vec::new()),
-        }
-    }
-
-    /// The same block with withdrawals, which only a simulated one has.
-    pub fn with_withdrawals(self, payload: &Payload, withdrawals: &[Withdrawal]) -> Self {
-        Self {
-            size: U64::from(block_size(payload, withdrawals)),
-            withdrawals: self.withdrawals.map(|_| withdrawals.to_vec()),
-            ..self
+            uncles: payload.uncles().iter().map(Header::hash_slow).collect(),
+            withdrawals: (payload.header.withdrawals_root).map(|_| payload.withdrawals().to_vec()),
         }
     }
 }
 
-/// Bytes of the block's RLP: header, transactions, no uncles, and the list of withdrawals if there is
-/// one.
-fn block_size(payload: &Payload, withdrawals: &[Withdrawal]) -> usize {
-    let list = |length: usize| length + alloy_rlp::length_of_length(length);
-    let transaction = |raw: &Bytes| match raw.first() {
-        // A legacy transaction is itself a list; the others are strings.
-        Some(first) if *first >= 0xc0 => raw.len(),
-        _ => alloy_rlp::Encodable::length(&raw.0),
-    };
-    let transactions = list(payload.transactions.iter().map(transaction).sum());
-    let withdrawals = if payload.header.withdrawals_root.is_some() {
-        list(withdrawals.iter().map(alloy_rlp::Encodable::length).sum())
-    } else {
-        0
-    };
-    list(alloy_rlp::Encodable::length(&payload.header) + transactions + 1 + withdrawals)
+/// An uncle: a block of which only the header is known.
+#[derive(Clone, Debug, Serialize)]
+pub struct UncleJson {
+    #[serde(flatten)]
+    pub header: HeaderJson,
+    pub size: U64,
+    pub uncles: [B256; 0],
+}
+
+impl UncleJson {
+    pub fn new(header: Header) -> Self {
+        let payload = Payload::sealed(header, Vec::new());
+        Self {
+            header: HeaderJson::new(payload.hash, &payload.header),
+            size: U64::from(block_bytes(&payload)),
+            uncles: [],
+        }
+    }
 }
 
 /// A transaction, in the chain or (with nulls) in the pool.

@@ -281,9 +281,8 @@ fn block_json(simulated: &SimulatedBlock, optimism: bool, full: bool) -> Simulat
     } else {
         TransactionsJson::Hashes(simulated.calls.iter().map(hash).collect())
     };
-    let block = BlockJson::new(&simulated.payload, optimism, transactions);
     SimulatedBlockJson {
-        block: block.with_withdrawals(&simulated.payload, &simulated.withdrawals),
+        block: BlockJson::new(&simulated.payload, optimism, transactions),
         calls: calls()
             .map(|(index, call)| SimulatedCallJson::new(call, &place(index)))
             .collect(),
@@ -296,7 +295,7 @@ pub fn simulate_v1(context: &RpcContext, args: Args, deadline: &Deadline) -> Rep
     let block: BlockArg = args.optional()?.unwrap_or_default();
     let spec = &context.chain.spec;
     let blocks = payload.blocks(spec.chain_id)?;
-    let view = context.view();
+    let view = block.view(context);
     let state = block.state(context, &view)?;
     let base = context.blocks.load(&view, state.header().number)?;
     let optimism = spec.is_optimism();

@@ -21,7 +21,9 @@ pub fn get_balance(context: &RpcContext, args: Args) -> Reply {
     let mut args = args.at_most(2)?;
     let (address, block): (Address, BlockArg) =
         (args.required()?, args.optional()?.unwrap_or_default());
-    let account = block.state(context, &context.view())?.account(address)?;
+    let account = block
+        .state(context, &block.view(context))?
+        .account(address)?;
     reply(account.map_or(U256::ZERO, |account| account.balance))
 }
 
@@ -30,7 +32,9 @@ pub fn get_transaction_count(context: &RpcContext, args: Args) -> Reply {
     let mut args = args.at_most(2)?;
     let (address, block): (Address, BlockArg) =
         (args.required()?, args.optional()?.unwrap_or_default());
-    let account = block.state(context, &context.view())?.account(address)?;
+    let account = block
+        .state(context, &block.view(context))?
+        .account(address)?;
     let nonce = account.map_or(0, |account| account.nonce);
     let pending = block == BlockArg::Tag(BlockTag::Pending);
     reply(U64::from(if pending {
@@ -44,7 +48,7 @@ pub fn get_code(context: &RpcContext, args: Args) -> Reply {
     let mut args = args.at_most(2)?;
     let (address, block): (Address, BlockArg) =
         (args.required()?, args.optional()?.unwrap_or_default());
-    let state = block.state(context, &context.view())?;
+    let state = block.state(context, &block.view(context))?;
     reply(code_of(&state, state.account(address)?)?)
 }
 
@@ -63,7 +67,9 @@ pub fn get_account(context: &RpcContext, args: Args) -> Reply {
     let mut args = args.at_most(2)?;
     let (address, block): (Address, BlockArg) =
         (args.required()?, args.optional()?.unwrap_or_default());
-    let account = block.state(context, &context.view())?.account(address)?;
+    let account = block
+        .state(context, &block.view(context))?
+        .account(address)?;
     reply(account.map(|account| AccountJson {
         balance: account.balance,
         nonce: U64::from(account.nonce),
@@ -84,7 +90,7 @@ pub fn get_account_info(context: &RpcContext, args: Args) -> Reply {
     let mut args = args.at_most(2)?;
     let (address, block): (Address, BlockArg) =
         (args.required()?, args.optional()?.unwrap_or_default());
-    let state = block.state(context, &context.view())?;
+    let state = block.state(context, &block.view(context))?;
     let account = state.account(address)?;
     reply(AccountInfoJson {
         balance: account.map_or(U256::ZERO, |account| account.balance),
@@ -108,7 +114,7 @@ pub fn get_storage_at(context: &RpcContext, args: Args) -> Reply {
     let block: BlockArg = args.optional()?.unwrap_or_default();
     let StorageKey { slot, .. } = key.parse()?;
     let value = block
-        .state(context, &context.view())?
+        .state(context, &block.view(context))?
         .storage(address, slot)?;
     reply(B256::from(value))
 }
@@ -127,7 +133,7 @@ pub fn get_storage_values(context: &RpcContext, args: Args) -> Reply {
             "too many slots (max {MAX_SLOTS})"
         )));
     }
-    let state = block.state(context, &context.view())?;
+    let state = block.state(context, &block.view(context))?;
     let values = wanted.into_iter().map(|(address, slots)| {
         let value = |slot: B256| state.storage(address, slot.into()).map(B256::from);
         Ok((

@@ -50,6 +50,34 @@ pub fn path_served(prefix: &str, path: &str) -> bool {
     }
 }
 
+/// A path that may end in a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyPath<'a> {
+    pub served: bool,
+    pub key: Option<&'a str>,
+}
+
+/// Splits the key off a path. What is left of it must be served: without a prefix that is `/` alone,
+/// with one exactly the prefix, since every longer path ends in a key.
+pub fn key_path<'a>(prefix: &str, path: &'a str) -> KeyPath<'a> {
+    let rest = path.strip_prefix(prefix.trim_end_matches('/'));
+    let key = rest.and_then(|rest| match rest {
+        "" => Some(rest),
+        rest => rest.strip_prefix('/'),
+    });
+    let key = key.filter(|key| !key.contains('/'));
+    KeyPath {
+        served: key.is_some(),
+        key: key.filter(|key| !key.is_empty()),
+    }
+}
+
+/// The token of `Authorization: Bearer`.
+pub fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let (scheme, token) = text(headers, header::AUTHORIZATION)?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+}
+
 /// The name in a `Host` header: without its port, IPv6 without brackets.
 fn host_name(host: &str) -> &str {
     if let Some(rest) = host.strip_prefix('[') {
@@ -189,5 +217,21 @@ mod tests {
         assert!(path_served("", "/") && !path_served("", "/rpc"));
         assert!(path_served("/rpc", "/rpc") && path_served("/rpc", "/rpc/v1"));
         assert!(!path_served("/rpc", "/") && path_served("/", "/any"));
+    }
+
+    #[test]
+    fn a_path_ends_in_at_most_one_key() {
+        let split = |prefix: &str, path: &'static str| {
+            let path = key_path(prefix, path);
+            path.served.then_some(path.key)
+        };
+        assert_eq!(split("", "/"), Some(None));
+        assert_eq!(split("", "/abc"), Some(Some("abc")));
+        assert_eq!(split("", "/abc/def"), None);
+        assert_eq!(split("/rpc", "/rpc"), Some(None));
+        assert_eq!(split("/rpc", "/rpc/"), Some(None));
+        assert_eq!(split("/rpc", "/rpc/abc"), Some(Some("abc")));
+        assert_eq!(split("/rpc", "/rpcabc"), None);
+        assert_eq!(split("/rpc", "/other/abc"), None);
     }
 }

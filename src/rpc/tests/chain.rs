@@ -229,6 +229,7 @@ impl Chain {
                 logs: logs.clone(),
                 deposit_nonce: (tx.is_deposit() && active(Fork::Regolith)).then_some(40 + n as u64),
                 deposit_version: (tx.is_deposit() && active(Fork::Canyon)).then_some(1),
+                post_state: None,
             });
         }
         let changes = Changes::default();
@@ -332,6 +333,7 @@ pub async fn ask_of(api: &Api, method: &str, params: Value) -> Value {
         subscriptions: Some(&live),
         chunked: false,
         metrics: None,
+        caller: None,
     };
     let answer = session.answer(request.to_string().as_bytes()).await;
     serde_json::from_str(&answer.text.unwrap()).unwrap()

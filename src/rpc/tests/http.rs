@@ -389,6 +389,7 @@ async fn a_port_in_use_is_one_sentence() {
         None,
         ServerLimits::default(),
         &Connections::new(1),
+        &None,
     )
     .await
     .err()

@@ -433,6 +433,7 @@ async fn one_port_can_serve_both() {
         Some((addr, ws)),
         ServerLimits::default(),
         &connections,
+        &None,
     )
     .await
     .unwrap();

@@ -131,6 +131,7 @@ impl Replica {
             hash: rollup.genesis.l2.hash,
             header,
             transactions: Vec::new(),
+            ethereum: None,
         });
         let mut pipeline = Pipeline::new(rollup.clone(), BlobSchedule::default());
         pipeline.reset(genesis.clone());

@@ -66,6 +66,7 @@ pub fn genesis(rollup: &RollupConfig) -> Arc<Payload> {
             ..Header::default()
         },
         transactions: Vec::new(),
+        ethereum: None,
     })
 }
 

@@ -57,8 +57,7 @@ fn a_block_takes_no_transaction_beyond_its_size() {
         "a small one fits"
     );
     let payload = builder.finish().unwrap().payload.clone();
-    spec.check_size(&payload.header, &payload.transactions)
-        .unwrap();
+    spec.check_size(&payload).unwrap();
 
     let forced = (0..=FITTING).map(|nonce| large(nonce).1).collect();
     let refused = self::builder(&spec, &ground, forced).map(drop);

@@ -4,6 +4,8 @@ use super::*;
 use crate::chain::evm::{
     CallTracerConfig, FlatCallConfig, PrestateConfig, TracePlace, TraceWriter, Tracer, TracerConfig,
 };
+use alloy_evm::EthEvmFactory;
+use revm::primitives::hardfork::SpecId;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 

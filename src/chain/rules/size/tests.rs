@@ -5,10 +5,13 @@ use crate::chain::{
     evm::tests::{op, sign, transfer},
     rules::{EthereumSchedule, Rules},
 };
-use alloy_consensus::{Block, BlockBody, TxEnvelope, TxLegacy};
-use alloy_eips::eip2718::Decodable2718;
+use alloy_consensus::{Block, BlockBody, Header, TxEnvelope, TxLegacy};
+use alloy_eips::{eip2718::Decodable2718, eip4895::Withdrawal};
 use alloy_primitives::{Address, B256};
-use starling_proto::fork::Fork;
+use starling_proto::{
+    fork::Fork,
+    payload::{EthereumBody, MAX_WITHDRAWALS},
+};
 
 /// Osaka's time.
 const OSAKA: u64 = 300;
@@ -24,6 +27,8 @@ fn ethereum() -> ChainSpec {
         rules: Rules::Ethereum {
             forks,
             blobs: Default::default(),
+            deposit_contract: Address::ZERO,
+            before_merge: None,
         },
         ..op(Fork::Karst)
     }
@@ -48,25 +53,32 @@ fn the_size_is_that_of_the_encoded_block() {
     for transactions in [&all[..0], &all[..1], &all] {
         for header in [header(0), Header::default()] {
             let decode = |raw: &Bytes| TxEnvelope::decode_2718_exact(raw).unwrap();
-            let withdrawals = header.withdrawals_root.map(|_| vec![].into());
-            let body = BlockBody {
-                transactions: transactions.iter().map(decode).collect(),
-                ommers: vec![],
-                withdrawals,
-            };
-            let expected = Block::new(header.clone(), body).length();
-            assert_eq!(block_bytes(&header, transactions), expected);
+            for count in 0..3 {
+                let withdrawals = vec![Withdrawal::default(); count];
+                let shanghai = header.withdrawals_root.is_some();
+                let body = BlockBody {
+                    transactions: transactions.iter().map(decode).collect(),
+                    ommers: vec![header.clone(); count],
+                    withdrawals: shanghai.then(|| withdrawals.clone().into()),
+                };
+                let ours = EthereumBody {
+                    uncles: body.ommers.clone(),
+                    withdrawals,
+                };
+                let payload = Payload::sealed(header.clone(), transactions.to_vec());
+                let expected = Block::new(header.clone(), body).length();
+                assert_eq!(block_bytes(&payload.with_ethereum(ours)), expected);
+            }
         }
     }
 }
 
 #[test]
 fn blocks_of_ethereum_are_bounded_from_osaka_on() {
-    let size_of = |bytes: usize| block_bytes(&header(OSAKA), &[vec![1; bytes].into()]);
+    let block = |time, bytes: usize| Payload::sealed(header(time), vec![vec![1; bytes].into()]);
+    let size_of = |bytes: usize| block_bytes(&block(OSAKA, bytes));
     let largest = MAX_BLOCK_BYTES - (size_of(1 << 20) - (1 << 20));
-    let check = |spec: &ChainSpec, time, bytes: usize| {
-        spec.check_size(&header(time), &[vec![1; bytes].into()])
-    };
+    let check = |spec: &ChainSpec, time, bytes: usize| spec.check_size(&block(time, bytes));
     let (have, limit) = (MAX_BLOCK_BYTES + 1, MAX_BLOCK_BYTES);
     assert_eq!(limit, 8_388_608);
     assert_eq!(check(&ethereum(), OSAKA, largest), Ok(()));
@@ -92,7 +104,18 @@ fn a_builder_keeps_room_for_the_largest_header() {
         requests_hash: Some(B256::ZERO),
         ..Default::default()
     };
-    let transactions = [Bytes::from(vec![1; MAX_BLOCK_BYTES / 2])];
-    let envelope = block_bytes(&header, &transactions) - transaction_bytes(&transactions[0]);
+    let transaction = Bytes::from(vec![1; MAX_BLOCK_BYTES / 2]);
+    let withdrawal = Withdrawal {
+        index: u64::MAX,
+        validator_index: u64::MAX,
+        address: Address::repeat_byte(1),
+        amount: u64::MAX,
+    };
+    let payload = Payload::sealed(header, vec![transaction.clone()]);
+    let payload = payload.with_ethereum(EthereumBody {
+        uncles: vec![],
+        withdrawals: vec![withdrawal; MAX_WITHDRAWALS],
+    });
+    let envelope = block_bytes(&payload) - transaction_bytes(&transaction);
     assert!(envelope <= ENVELOPE_BYTES, "{envelope} bytes");
 }

@@ -33,6 +33,7 @@ fn signed(parent: BlockId, sender: Option<Address>) -> (Arc<ExecutedBlock>, Addr
         logs: vec![],
         deposit_nonce: None,
         deposit_version: None,
+        post_state: None,
     };
     let payload = Arc::new(Payload::sealed(header, vec![raw.into()]));
     let senders = vec![sender.unwrap_or(signer)];

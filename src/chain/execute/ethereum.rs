@@ -1,0 +1,217 @@
+//! The parts of a block of an Ethereum chain that no block of an OP chain has: uncles and rewards
+//! before the merge, withdrawals, and the requests to the beacon chain (EIP-7685).
+//!
+//! [`BlockExecution`](super::BlockExecution) calls this once before a block and once after its
+//! transactions, and not on OP chains.
+
+use super::{InvalidBlock, ValidateError};
+use crate::chain::{
+    evm::{ParentState, StateError, Vm},
+    receipt::Receipt,
+    rows::{RowChange, keys},
+    rules::{BlockPayment, ChainSpec, Relatives, Rules, UNCLE_GENERATIONS},
+    view::State,
+};
+use alloy_consensus::{
+    EMPTY_OMMER_ROOT_HASH, Header,
+    proofs::{calculate_ommers_root, calculate_withdrawals_root},
+};
+use alloy_eips::{
+    eip6110::DEPOSIT_REQUEST_TYPE,
+    eip7002::{WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS, WITHDRAWAL_REQUEST_TYPE},
+    eip7251::{CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS, CONSOLIDATION_REQUEST_TYPE},
+    eip7685::Requests,
+};
+use alloy_primitives::{Address, B256, Bytes, Log, U256, b256};
+use starling_proto::payload::Payload;
+use std::sync::Arc;
+
+const GWEI: u128 = 1_000_000_000;
+/// The first topic of the deposit contract's event.
+const DEPOSIT_EVENT: B256 =
+    b256!("649bbc62d0e31342afea4e5cd82d4049e7e1ee912fc0889aa790803be39038c5");
+/// Bytes of a deposit event: five offsets, and five byte strings, each after its length and padded.
+const DEPOSIT_DATA: usize = 576;
+/// Where the parts of a deposit lie in its event: the position of the length, and the length.
+const DEPOSIT_PARTS: [(usize, usize); 5] = [(160, 48), (256, 32), (320, 8), (384, 96), (512, 8)];
+
+/// The outcome of what follows a block's transactions.
+#[derive(Clone, Debug, Default)]
+pub struct EthereumOutcome {
+    /// Root of the list of withdrawals.
+    pub withdrawals_root: B256,
+    /// Requests to the beacon chain; none before Prague.
+    pub requests: Requests,
+    /// The row of total difficulty, before the merge.
+    pub total_difficulty: Option<RowChange>,
+}
+
+/// Checks what a block has beside header and transactions, and that the merge is where it belongs.
+pub(super) fn check_body(
+    spec: &ChainSpec,
+    payload: &Payload,
+    parent: &ParentState,
+) -> Result<(), ValidateError> {
+    let header = &payload.header;
+    let invalid = |error: InvalidBlock| ValidateError::from(error);
+    if spec.needs_total_difficulty(header, parent.header()) {
+        let total = parent.total_difficulty()?;
+        spec.check_merge(header, parent.header(), total)?;
+    }
+    let root = calculate_ommers_root(payload.uncles());
+    if header.ommers_hash != root {
+        let (have, want) = (header.ommers_hash, root);
+        return Err(invalid(InvalidBlock::Uncles { have, want }));
+    }
+    if root != EMPTY_OMMER_ROOT_HASH {
+        check_uncles(spec, payload, parent)?;
+    }
+    if header.withdrawals_root.is_none() && !payload.withdrawals().is_empty() {
+        return Err(invalid(InvalidBlock::EarlyWithdrawals));
+    }
+    Ok(())
+}
+
+/// Checks uncles against the blocks above theirs.
+fn check_uncles(
+    spec: &ChainSpec,
+    payload: &Payload,
+    parent: &ParentState,
+) -> Result<(), ValidateError> {
+    let number = payload.number();
+    let (mut ancestors, mut rewarded) = (Vec::new(), Vec::new());
+    for number in (number.saturating_sub(UNCLE_GENERATIONS)..number).rev() {
+        let ancestor = parent.ancestor(number)?;
+        rewarded.extend(ancestor.uncles().iter().map(Header::hash_slow));
+        ancestors.push((ancestor.hash, ancestor.header.clone()));
+    }
+    let relatives = Relatives {
+        ancestors: &ancestors,
+        rewarded: &rewarded,
+    };
+    let checked = relatives.check(spec, payload.uncles());
+    Ok(checked.map_err(InvalidBlock::from)?)
+}
+
+/// Ends a block: requests, withdrawals or rewards, total difficulty.
+pub(super) fn end(
+    spec: &ChainSpec,
+    payload: &Payload,
+    parent: &ParentState,
+    receipts: &[Receipt],
+    vm: &mut Vm,
+) -> Result<EthereumOutcome, ValidateError> {
+    let header = &payload.header;
+    let Rules::Ethereum {
+        deposit_contract, ..
+    } = &spec.rules
+    else {
+        return Ok(EthereumOutcome::default());
+    };
+    let requests = if spec.at(header.timestamp).prague {
+        requests(receipts, *deposit_contract, vm)?
+    } else {
+        Requests::default()
+    };
+    let withdrawal = |withdrawal: &alloy_eips::eip4895::Withdrawal| BlockPayment {
+        to: withdrawal.address,
+        wei: u128::from(withdrawal.amount) * GWEI,
+    };
+    let mut payments: Vec<BlockPayment> = payload.withdrawals().iter().map(withdrawal).collect();
+    let mut total_difficulty = None;
+    if let Some(rules) = spec.mined(header) {
+        payments.extend(rules.rewards(header, payload.uncles()));
+        let bytes = |total: U256| Some(Bytes::from(total.to_be_bytes_trimmed_vec()));
+        let before = parent.total_difficulty()?;
+        total_difficulty = Some(RowChange {
+            before: bytes(before),
+            after: bytes(before.saturating_add(header.difficulty)),
+        });
+    }
+    for BlockPayment { to, wei } in payments {
+        vm.credit(to, U256::from(wei))?;
+    }
+    Ok(EthereumOutcome {
+        withdrawals_root: calculate_withdrawals_root(payload.withdrawals()),
+        requests,
+        total_difficulty,
+    })
+}
+
+/// The requests of a block, by type; types without any are left out.
+pub(crate) fn requests(
+    receipts: &[Receipt],
+    deposit_contract: Address,
+    vm: &mut Vm,
+) -> Result<Requests, ValidateError> {
+    let mut all = Requests::default();
+    let mut deposits = Vec::new();
+    let logs = receipts.iter().flat_map(|receipt| &receipt.logs);
+    let is_deposit = |log: &&Log| {
+        log.address == deposit_contract && log.topics().first() == Some(&DEPOSIT_EVENT)
+    };
+    for log in logs.filter(is_deposit) {
+        deposits.extend(deposit(&log.data.data).ok_or(InvalidBlock::DepositEvent)?);
+    }
+    all.push_request_with_type(DEPOSIT_REQUEST_TYPE, deposits);
+    for (kind, contract) in [
+        (
+            WITHDRAWAL_REQUEST_TYPE,
+            WITHDRAWAL_REQUEST_PREDEPLOY_ADDRESS,
+        ),
+        (
+            CONSOLIDATION_REQUEST_TYPE,
+            CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS,
+        ),
+    ] {
+        // A development chain may do without the contract.
+        let output = vm.system_call_output(contract, Bytes::new())?;
+        let output = output.ok_or(InvalidBlock::RequestContract(contract))?;
+        all.push_request_with_type(kind, output);
+    }
+    Ok(all)
+}
+
+/// A deposit as its request has it; `None` if the event is not the deposit contract's.
+fn deposit(data: &[u8]) -> Option<Vec<u8>> {
+    let word = |at: usize| Some(U256::from_be_slice(data.get(at..at + 32)?));
+    (data.len() == DEPOSIT_DATA).then_some(())?;
+    let mut request = Vec::with_capacity(192);
+    for (index, (at, length)) in DEPOSIT_PARTS.into_iter().enumerate() {
+        let sound = word(index * 32)? == U256::from(at) && word(at)? == U256::from(length);
+        sound.then_some(())?;
+        request.extend_from_slice(data.get(at + 32..at + 32 + length)?);
+    }
+    Some(request)
+}
+
+impl ParentState {
+    /// The state, unless it is a witness, which knows no other blocks.
+    fn of_chain(&self) -> Option<&State> {
+        match self {
+            Self::View(state) => Some(state),
+            Self::Recorded(recorded) => Some(recorded.state()),
+            Self::Witness(_) => None,
+        }
+    }
+
+    /// A block below this state or its own.
+    fn ancestor(&self, number: u64) -> Result<Arc<Payload>, StateError> {
+        let block = self
+            .of_chain()
+            .map(|state| state.ancestor(number))
+            .transpose()?;
+        block.flatten().ok_or(StateError::BlockHash(number))
+    }
+
+    /// Total difficulty up to the block of this state, of a chain that begins before the merge.
+    pub fn total_difficulty(&self) -> Result<U256, StateError> {
+        let row = self
+            .of_chain()
+            .map(|state| state.row(&keys::total_difficulty()));
+        let row = row.transpose()?.flatten();
+        let row = row.ok_or_else(|| StateError::Evm("the total difficulty is missing".into()))?;
+        U256::try_from_be_slice(&row)
+            .ok_or_else(|| StateError::Evm("the total difficulty is damaged".into()))
+    }
+}

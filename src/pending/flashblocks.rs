@@ -1,0 +1,78 @@
+//! Flashblocks: parts of the block that the sequencer is building, published a few times a second.
+//!
+//! [`frame`] reads them, [`sequence`] puts those of one block in order, [`open_block`] executes them on
+//! the parent's state, [`stream`] takes them from a WebSocket. JSON-RPC reads the result from
+//! [`NewestFlashblock`]. A gap, an invalid part, another chain or silence leaves no pending block, and
+//! the next block begins anew.
+
+mod frame;
+mod open_block;
+mod sequence;
+mod stream;
+#[cfg(test)]
+mod tests;
+
+pub use frame::{Flashblock, FrameError};
+pub use sequence::{Arrival, Assembler, FlashblockSequence, SequenceError};
+pub use stream::{FlashblockWorker, StreamError, run};
+
+use crate::chain::view::View;
+use arc_swap::ArcSwapOption;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// Silence after which the newest flashblock is no longer the pending block: longer than a block that
+/// is published late, shorter than a user waits.
+const SILENCE: Duration = Duration::from_secs(5);
+/// Blocks above the head that flashblocks may be: more than a node is behind that follows its chain.
+const MOST_AHEAD: u64 = 64;
+
+/// The newest flashblock, on its parent's state.
+#[derive(Default)]
+pub struct NewestFlashblock(ArcSwapOption<PublishedFlashblock>);
+
+struct PublishedFlashblock {
+    view: Arc<View>,
+    at: Instant,
+}
+
+impl NewestFlashblock {
+    /// The view with the newest flashblock, if it builds on this head.
+    pub fn on(&self, head: &View, now: Instant) -> Option<Arc<View>> {
+        let newest = self.0.load_full()?;
+        let (pending, head) = (newest.view.head(), head.head());
+        let ahead = pending.number.checked_sub(head.number)?;
+        let fresh = now.saturating_duration_since(newest.at) < SILENCE;
+        if !fresh || !(1..=MOST_AHEAD).contains(&ahead) {
+            return None;
+        }
+        let shared = newest.view.hash_of(head.number).ok().flatten();
+        (shared == Some(head.hash)).then(|| newest.view.clone())
+    }
+
+    /// The view to execute flashblocks on a block of this hash: our head, or a pending block on it.
+    fn parent(
+        &self,
+        head: &Arc<View>,
+        hash: alloy_primitives::B256,
+        now: Instant,
+    ) -> Option<Arc<View>> {
+        if head.head().hash == hash {
+            return Some(head.clone());
+        }
+        let pending = self.on(head, now)?;
+        let room = pending.head().number - head.head().number < MOST_AHEAD;
+        (room && pending.head().hash == hash).then_some(pending)
+    }
+
+    fn publish(&self, view: Arc<View>, at: Instant) {
+        self.0
+            .store(Some(Arc::new(PublishedFlashblock { view, at })));
+    }
+
+    fn clear(&self) {
+        self.0.store(None);
+    }
+}

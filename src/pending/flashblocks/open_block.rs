@@ -1,0 +1,126 @@
+//! The block of a sequence of flashblocks, executed part by part on its parent's state.
+//!
+//! Roots are computed here: sequencers leave them out until a block is complete. Each part says how
+//! much gas the block has used so far, which must be what it uses here.
+
+use super::{NewestFlashblock, sequence::FlashblockSequence};
+use crate::{
+    chain::{
+        build::{BlockBuilder, BuildError},
+        evm::StateError,
+        rules::ChainSpec,
+        view::{ReadError, View},
+    },
+    pending::built::FeeAttributes,
+};
+use alloy_primitives::U256;
+use alloy_rpc_types_engine::PayloadAttributes;
+use op_alloy_rpc_types_engine::OpPayloadAttributes;
+use std::{sync::Arc, time::Instant};
+
+/// Why the parts of a block give none.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenBlockError {
+    #[error(transparent)]
+    Build(#[from] BuildError),
+    #[error(transparent)]
+    State(#[from] StateError),
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error("{0} is not what the chain's rules make it")]
+    Base(&'static str),
+    #[error("the block has used {have} gas here, and its part says {want}")]
+    GasUsed { have: u64, want: u64 },
+}
+
+/// A block whose parts are being executed.
+pub struct OpenBlock {
+    parent: Arc<View>,
+    builder: BlockBuilder,
+    /// Parts that have been executed.
+    done: usize,
+}
+
+impl OpenBlock {
+    /// Begins the block of a sequence; `None` while its parent is neither our head nor a pending block
+    /// on it.
+    pub fn begin(
+        spec: &Arc<ChainSpec>,
+        newest: &NewestFlashblock,
+        head: &Arc<View>,
+        sequence: &FlashblockSequence,
+        now: Instant,
+    ) -> Result<Option<Self>, OpenBlockError> {
+        let base = &sequence.base;
+        let Some(parent) = newest.parent(head, base.parent_hash, now) else {
+            return Ok(None);
+        };
+        let time = base.timestamp.to();
+        let fees = FeeAttributes::of(spec, &base.extra_data, time);
+        let fees = fees.ok_or(OpenBlockError::Base("the extra data"))?;
+        let active = spec.at(time);
+        let first = sequence.parts.first();
+        let attributes = OpPayloadAttributes {
+            payload_attributes: PayloadAttributes {
+                timestamp: time,
+                prev_randao: base.prev_randao,
+                suggested_fee_recipient: base.fee_recipient,
+                withdrawals: active.shanghai.then(Vec::new),
+                parent_beacon_block_root: base.parent_beacon_block_root.filter(|_| active.cancun),
+                ..Default::default()
+            },
+            transactions: first.map(|part| part.transactions.clone()),
+            no_tx_pool: Some(true),
+            gas_limit: Some(base.gas_limit.to()),
+            eip_1559_params: fees.eip_1559_params,
+            min_base_fee: fees.min_base_fee,
+        };
+        let builder = BlockBuilder::start(spec.clone(), parent.state(), attributes)?;
+        let header = builder.header();
+        if U256::from(header.base_fee_per_gas.unwrap_or(0)) != base.base_fee_per_gas {
+            return Err(OpenBlockError::Base("the base fee"));
+        }
+        if header.extra_data != base.extra_data {
+            return Err(OpenBlockError::Base("the extra data"));
+        }
+        if header.number != base.block_number.to::<u64>() {
+            return Err(OpenBlockError::Base("the number"));
+        }
+        let open = Self {
+            parent,
+            builder,
+            done: 1,
+        };
+        open.check_gas(sequence)?;
+        Ok(Some(open))
+    }
+
+    /// Executes the parts that are new in the sequence.
+    pub fn extend(&mut self, sequence: &FlashblockSequence) -> Result<(), OpenBlockError> {
+        for part in sequence.parts.iter().skip(self.done) {
+            self.builder.force_more(part.transactions.clone())?;
+            self.done += 1;
+            self.check_gas(sequence)?;
+        }
+        Ok(())
+    }
+
+    fn check_gas(&self, sequence: &FlashblockSequence) -> Result<(), OpenBlockError> {
+        let have = self.builder.gas_used();
+        let part = self
+            .done
+            .checked_sub(1)
+            .and_then(|last| sequence.parts.get(last));
+        let want = part.map_or(have, |part| part.gas_used.to());
+        if have != want {
+            return Err(OpenBlockError::GasUsed { have, want });
+        }
+        Ok(())
+    }
+
+    /// The view whose head is the block so far.
+    pub fn view(&mut self) -> Result<View, OpenBlockError> {
+        let block = Arc::new(self.builder.so_far()?);
+        Ok(self.parent.clone().with_pending(block)?)
+    }
+}

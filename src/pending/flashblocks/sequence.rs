@@ -1,0 +1,124 @@
+//! The order of flashblocks: those of one block, from the first on, without a gap. Pure.
+
+use super::frame::{Flashblock, FlashblockBase, FlashblockDiff};
+use alloy_primitives::B64;
+
+/// Parts of one block: ten times as many as any sequencer makes.
+const MAX_PARTS: usize = 256;
+/// Bytes of all parts of a block.
+const MAX_BYTES: usize = 32 << 20;
+
+/// Why a part does not continue its block, which is lost with it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SequenceError {
+    #[error("part {have} follows part {last}")]
+    Gap { have: u64, last: u64 },
+    #[error("a part of another block came in the middle of block {0}")]
+    OtherBlock(u64),
+    #[error("the first part of a block has no base")]
+    NoBase,
+    #[error("block {0} has too many parts, or too large ones")]
+    TooLarge(u64),
+    #[error("an L2 block has no withdrawals")]
+    Withdrawals,
+}
+
+/// What a part means for the block so far.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// It begins a block, and the one before has ended.
+    Begins,
+    /// It continues the block.
+    Continues,
+    /// It is known, or belongs to a block whose beginning is not.
+    Ignored,
+}
+
+/// The parts of one block so far.
+#[derive(Debug)]
+pub struct FlashblockSequence {
+    pub id: B64,
+    pub base: FlashblockBase,
+    pub parts: Vec<FlashblockDiff>,
+    bytes: usize,
+}
+
+impl FlashblockSequence {
+    pub fn number(&self) -> u64 {
+        self.base.block_number.to()
+    }
+}
+
+/// The block whose parts arrive.
+#[derive(Debug, Default)]
+pub struct Assembler {
+    pub current: Option<FlashblockSequence>,
+}
+
+impl Assembler {
+    /// Takes a part. After an error there is no block until the next one begins.
+    pub fn accept(&mut self, part: Flashblock) -> Result<Arrival, SequenceError> {
+        let accepted = self.place(part);
+        if accepted.is_err() {
+            self.current = None;
+        }
+        accepted
+    }
+
+    fn place(&mut self, part: Flashblock) -> Result<Arrival, SequenceError> {
+        if !part.diff.withdrawals.is_empty() {
+            return Err(SequenceError::Withdrawals);
+        }
+        if part.index == 0 {
+            return self.begin(part);
+        }
+        let Some(current) = &mut self.current else {
+            return Ok(Arrival::Ignored);
+        };
+        let number = current.number();
+        if part.payload_id != current.id {
+            return Err(SequenceError::OtherBlock(number));
+        }
+        let next = current.parts.len() as u64;
+        if part.index < next {
+            return Ok(Arrival::Ignored);
+        }
+        if part.index > next {
+            return Err(SequenceError::Gap {
+                have: part.index,
+                last: next - 1,
+            });
+        }
+        if part.base.is_some_and(|base| base != current.base) {
+            return Err(SequenceError::OtherBlock(number));
+        }
+        current.bytes = current.bytes.saturating_add(part.diff.weight());
+        if current.parts.len() >= MAX_PARTS || current.bytes > MAX_BYTES {
+            return Err(SequenceError::TooLarge(number));
+        }
+        current.parts.push(part.diff);
+        Ok(Arrival::Continues)
+    }
+
+    fn begin(&mut self, part: Flashblock) -> Result<Arrival, SequenceError> {
+        let base = part.base.ok_or(SequenceError::NoBase)?;
+        if let Some(current) = &self.current {
+            let repeated = part.payload_id == current.id && base == current.base;
+            // A block below the one in progress is late.
+            if repeated || base.block_number < current.base.block_number {
+                return Ok(Arrival::Ignored);
+            }
+        }
+        let bytes = part.diff.weight();
+        if bytes > MAX_BYTES {
+            return Err(SequenceError::TooLarge(base.block_number.to()));
+        }
+        self.current = Some(FlashblockSequence {
+            id: part.payload_id,
+            base,
+            parts: vec![part.diff],
+            bytes,
+        });
+        Ok(Arrival::Begins)
+    }
+}

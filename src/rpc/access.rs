@@ -1,0 +1,232 @@
+//! Keys and budgets of the public endpoints (`--rpc.limits`): who may call what, and how much.
+//!
+//! A request names its key by `Authorization: Bearer` or as the last part of its path; a request
+//! without a key is anonymous. Every call has a cost. It is taken from the budget of the key and from
+//! that of the caller's address, or the call is refused with the time after which it would pass. The
+//! server asks before it does anything for a call. Memory is one bucket for each key and for each of
+//! the last [`ADDRESSES`] addresses; the least recently seen address is forgotten, and a budget that
+//! is forgotten is full.
+
+mod file;
+#[cfg(test)]
+mod tests;
+
+pub use file::AccessError;
+
+use super::{
+    cost_gate::{Budget, TokenBucket},
+    error::{LIMIT_EXCEEDED, RpcError},
+};
+use lru::LruCache;
+use parking_lot::Mutex;
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    net::{IpAddr, Ipv6Addr},
+    num::NonZeroUsize,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+/// Addresses whose budgets are remembered.
+const ADDRESSES: NonZeroUsize = NonZeroUsize::new(16_384).expect("not zero");
+/// Longest key that a request may name, bytes.
+const MAX_KEY: usize = 256;
+
+/// Why a request is refused before its body is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Denied {
+    #[error(
+        "a key is required: send it as `Authorization: Bearer KEY`, or as the last part of the path"
+    )]
+    NoKey,
+    #[error("unknown key")]
+    UnknownKey,
+}
+
+/// The rules of all callers, and what they have used.
+#[derive(Debug)]
+pub struct Access {
+    /// Rules of each key, and last those of callers without one.
+    rules: Vec<CallerRules>,
+    /// The index in `rules` by the SHA-256 of a key. Only hashes are kept, and looking one up takes
+    /// the same time whatever the guess.
+    by_hash: HashMap<[u8; 32], usize>,
+    /// The index of the rules of callers without a key; `None` refuses them.
+    anonymous: Option<usize>,
+    costs: Costs,
+    /// The budget of each address, over all keys.
+    address: Option<Budget>,
+    addresses: Mutex<LruCache<IpAddr, TokenBucket>>,
+}
+
+/// Costs of methods.
+#[derive(Debug)]
+struct Costs {
+    methods: HashMap<String, u64>,
+    namespaces: HashMap<String, u64>,
+    default: u64,
+}
+
+impl Costs {
+    fn of(&self, method: &str) -> u64 {
+        let namespace = method.split('_').next().unwrap_or_default();
+        let cost = self.methods.get(method);
+        let cost = cost.or_else(|| self.namespaces.get(namespace));
+        cost.copied().unwrap_or(self.default)
+    }
+
+    fn highest(&self) -> u64 {
+        let named = self.methods.values().chain(self.namespaces.values());
+        named.copied().fold(self.default, u64::max)
+    }
+}
+
+/// The rules of a key.
+#[derive(Debug)]
+struct CallerRules {
+    name: String,
+    /// `None` allows every namespace that the endpoint serves.
+    namespaces: Option<BTreeSet<String>>,
+    /// Methods besides those of the namespaces.
+    methods: BTreeSet<String>,
+    /// `None` is no bound.
+    budget: Option<Budget>,
+    bucket: Mutex<TokenBucket>,
+    usage: CallerUsage,
+}
+
+impl CallerRules {
+    fn allows(&self, method: &str) -> bool {
+        let namespace = method.split('_').next().unwrap_or_default();
+        let served = |namespaces: &BTreeSet<String>| namespaces.contains(namespace);
+        self.namespaces.as_ref().is_none_or(served) || self.methods.contains(method)
+    }
+}
+
+/// Counts since the start.
+#[derive(Debug, Default)]
+struct CallerUsage {
+    calls: AtomicU64,
+    cost: AtomicU64,
+    over_budget: AtomicU64,
+    not_allowed: AtomicU64,
+}
+
+/// What a key has used since the start, as `starling_rpcUsage` prints it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct UsageJson {
+    /// Calls that were let in.
+    pub calls: u64,
+    /// Their cost.
+    pub cost: u64,
+    /// Calls refused for want of budget.
+    pub over_budget: u64,
+    /// Calls of methods that the key does not have.
+    pub not_allowed: u64,
+}
+
+/// A caller of one request or connection.
+#[derive(Clone, Debug)]
+pub struct Caller {
+    access: Arc<Access>,
+    rules: usize,
+    address: IpAddr,
+}
+
+/// IPv6 addresses of one network of 64 bits, which one owner has at least, count as one address.
+fn unit(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
+        address => address,
+    }
+}
+
+impl Access {
+    /// The caller that a request comes from; `key` is the one that it names.
+    pub fn caller(self: &Arc<Self>, key: Option<&str>, address: IpAddr) -> Result<Caller, Denied> {
+        let rules = match key {
+            None => self.anonymous.ok_or(Denied::NoKey)?,
+            Some(key) if key.len() > MAX_KEY => return Err(Denied::UnknownKey),
+            Some(key) => {
+                let hash: [u8; 32] = Sha256::digest(key).into();
+                *self.by_hash.get(&hash).ok_or(Denied::UnknownKey)?
+            }
+        };
+        Ok(Caller {
+            access: self.clone(),
+            rules,
+            address: unit(address),
+        })
+    }
+
+    /// What each key has used, by name.
+    pub fn usage(&self) -> BTreeMap<&str, UsageJson> {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let each = self.rules.iter().map(|rules| {
+            let usage = &rules.usage;
+            let json = UsageJson {
+                calls: read(&usage.calls),
+                cost: read(&usage.cost),
+                over_budget: read(&usage.over_budget),
+                not_allowed: read(&usage.not_allowed),
+            };
+            (rules.name.as_str(), json)
+        });
+        each.collect()
+    }
+
+    /// How long a call of this cost has to wait; takes the cost if it need not.
+    fn take(&self, rules: &CallerRules, address: IpAddr, cost: u64, now: Instant) -> Duration {
+        let mut addresses = self.address.map(|_| self.addresses.lock());
+        let mut bucket = rules.bucket.lock();
+        let mut wait = Duration::ZERO;
+        if let Some(budget) = &rules.budget {
+            wait = wait.max(bucket.wait(budget, cost, now));
+        }
+        if let (Some(budget), Some(addresses)) = (&self.address, &mut addresses) {
+            let of_address = addresses.get_or_insert_mut(address, TokenBucket::default);
+            wait = wait.max(of_address.wait(budget, cost, now));
+            if wait.is_zero() {
+                of_address.take(budget, cost, now);
+            }
+        }
+        if let Some(budget) = rules.budget.as_ref().filter(|_| wait.is_zero()) {
+            bucket.take(budget, cost, now);
+        }
+        wait
+    }
+}
+
+impl Caller {
+    /// Lets a call in, or says why not.
+    pub fn admit(&self, method: &str, now: Instant) -> Result<(), RpcError> {
+        let rules = &self.access.rules[self.rules];
+        let count = |counter: &AtomicU64, by: u64| counter.fetch_add(by, Ordering::Relaxed);
+        if !rules.allows(method) {
+            count(&rules.usage.not_allowed, 1);
+            return Err(RpcError::method_not_found(method));
+        }
+        let cost = self.access.costs.of(method);
+        let wait = self.access.take(rules, self.address, cost, now);
+        if wait.is_zero() {
+            count(&rules.usage.calls, 1);
+            count(&rules.usage.cost, cost);
+            return Ok(());
+        }
+        count(&rules.usage.over_budget, 1);
+        // Rounded up: a caller that waits as long is let in.
+        let millis = wait.as_millis().saturating_add(1);
+        let data = serde_json::json!({ "retryAfterMs": u64::try_from(millis).unwrap_or(u64::MAX) });
+        Err(RpcError {
+            code: LIMIT_EXCEEDED,
+            message: format!("limit exceeded: retry in {millis} ms"),
+            data: serde_json::value::to_raw_value(&data).ok(),
+        })
+    }
+}

@@ -1,0 +1,34 @@
+//! Methods whose answers may be in history before Bedrock: they look there first, and answer themselves
+//! otherwise.
+
+use super::{bounds::blocking, context::RpcContext, error::Reply, historical::Asked, params::Args};
+use std::sync::Arc;
+
+/// The answer to a request for history that is not here; `None` if this node has to answer.
+pub(super) async fn answer(
+    context: &Arc<RpcContext>,
+    method: &'static str,
+    args: &Args,
+) -> Option<Reply> {
+    let past = context.historical.as_ref()?;
+    past.answer(method, args, async |asked| {
+        is_known(context, method, asked).await
+    })
+    .await
+}
+
+/// Whether this node knows a hash. It answers itself if that cannot be read.
+async fn is_known(context: &Arc<RpcContext>, method: &'static str, asked: Asked) -> bool {
+    let (own, reads) = (context.clone(), context.bounds.reads.clone());
+    let read = blocking(method, reads, move || {
+        let view = own.view();
+        Ok(match asked {
+            Asked::Number(_) => true,
+            Asked::BlockHash(hash) => view.number_of(hash)?.is_some(),
+            Asked::Transaction(hash) => {
+                view.transaction(hash)?.is_some() || own.chain.pool.get(&hash).is_some()
+            }
+        })
+    });
+    read.await.unwrap_or(true)
+}

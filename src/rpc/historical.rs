@@ -1,0 +1,325 @@
+//! History before Bedrock (`--rollup.historicalrpc`): requests for blocks below the first one here are
+//! asked of another node, with op-geth's errors.
+//!
+//! A request that names a block by number goes there if the block is below ours; one that names a
+//! block or a transaction by hash goes there if neither the chain nor the pool has it. Answers are
+//! compared with what was asked for: a block must have the hash and the number, and be hashed
+//! rightly; a transaction its hash. The other node may hang or lie: a request ends after the timeout,
+//! at most [`CONCURRENT`] are in flight, and an answer has at most [`MAX_ANSWER`] bytes.
+
+use super::{
+    block_tag::BlockTag,
+    error::{NO_HISTORY, Reply, RpcError},
+    params::{Arg, Args},
+};
+use alloy_primitives::{B256, Bytes, U64, keccak256};
+use jsonrpsee::{
+    core::{ClientError, client::ClientT, traits::ToRpcParams},
+    http_client::{HttpClient, HttpClientBuilder},
+};
+use serde_json::{Map, Value, value::RawValue};
+use std::{sync::Arc, time::Duration};
+use tokio::sync::Semaphore;
+
+/// Requests to the other node in flight. The next one is answered with an error at once.
+const CONCURRENT: usize = 128;
+/// Bytes of an answer.
+const MAX_ANSWER: u32 = 64 << 20;
+
+/// The part of a request that says where its answer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Subject {
+    /// A block in this parameter, of a method that needs its state.
+    State(usize),
+    /// A block in this parameter, of a method that reads blocks.
+    Block(usize),
+    /// The hash of a block in the first parameter.
+    BlockHash,
+    /// The hash of a transaction in the first parameter.
+    Transaction,
+    /// A filter of logs in the first parameter.
+    Logs,
+}
+
+fn subject(method: &str) -> Option<Subject> {
+    Some(match method {
+        "eth_getBlockByNumber"
+        | "eth_getHeaderByNumber"
+        | "eth_getBlockReceipts"
+        | "eth_getBlockTransactionCountByNumber"
+        | "eth_getUncleCountByBlockNumber"
+        | "eth_getUncleByBlockNumberAndIndex"
+        | "eth_getTransactionByBlockNumberAndIndex"
+        | "eth_getRawTransactionByBlockNumberAndIndex" => Subject::Block(0),
+        "debug_traceBlockByNumber" => Subject::State(0),
+        "eth_getBalance"
+        | "eth_getCode"
+        | "eth_getTransactionCount"
+        | "eth_call"
+        | "eth_estimateGas"
+        | "eth_createAccessList"
+        | "debug_traceCall" => Subject::State(1),
+        "eth_getStorageAt" | "eth_getProof" => Subject::State(2),
+        "eth_getBlockByHash"
+        | "eth_getHeaderByHash"
+        | "eth_getBlockTransactionCountByHash"
+        | "eth_getUncleCountByBlockHash"
+        | "eth_getUncleByBlockHashAndIndex"
+        | "eth_getTransactionByBlockHashAndIndex"
+        | "eth_getRawTransactionByBlockHashAndIndex"
+        | "debug_traceBlockByHash" => Subject::BlockHash,
+        "eth_getTransactionByHash"
+        | "eth_getRawTransactionByHash"
+        | "eth_getTransactionReceipt"
+        | "debug_traceTransaction" => Subject::Transaction,
+        "eth_getLogs" => Subject::Logs,
+        _ => return None,
+    })
+}
+
+/// What a request is about, read from its parameters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Asked {
+    /// A block by number.
+    Number(u64),
+    BlockHash(B256),
+    Transaction(B256),
+}
+
+/// The blocks of an EIP-1898 object or a filter, as text.
+fn member(object: &Map<String, Value>, name: &str) -> Option<String> {
+    let value = object.get(name).filter(|value| !value.is_null())?;
+    Some(value.to_string())
+}
+
+fn number(json: &str) -> Option<u64> {
+    match BlockTag::from_json(json).ok()? {
+        BlockTag::Number(number) => Some(number),
+        _ => None,
+    }
+}
+
+/// A block by number or hash, plain or in an EIP-1898 object. A tag is a block of ours.
+fn block(json: &str) -> Option<Asked> {
+    if let Ok(object) = serde_json::from_str::<Map<String, Value>>(json) {
+        return match (member(&object, "blockNumber"), member(&object, "blockHash")) {
+            (Some(text), None) => number(&text).map(Asked::Number),
+            (None, Some(hash)) => B256::from_json(&hash).ok().map(Asked::BlockHash),
+            _ => None,
+        };
+    }
+    match B256::from_json(json) {
+        Ok(hash) => Some(Asked::BlockHash(hash)),
+        Err(_) => number(json).map(Asked::Number),
+    }
+}
+
+impl Subject {
+    /// What the request is about; `None` if it is malformed, or about one of our blocks by its tag.
+    fn read(self, args: &Args) -> Option<Asked> {
+        match self {
+            Self::State(index) | Self::Block(index) => block(args.get(index)?),
+            Self::BlockHash => B256::from_json(args.get(0)?).ok().map(Asked::BlockHash),
+            Self::Transaction => B256::from_json(args.get(0)?).ok().map(Asked::Transaction),
+            Self::Logs => {
+                let filter: Map<String, Value> = serde_json::from_str(args.get(0)?).ok()?;
+                if let Some(hash) = member(&filter, "blockHash") {
+                    return B256::from_json(&hash).ok().map(Asked::BlockHash);
+                }
+                // A range goes where its end is; one over both is ours alone to answer.
+                number(&member(&filter, "toBlock")?).map(Asked::Number)
+            }
+        }
+    }
+}
+
+/// Access to history before the first block here.
+pub struct Historical {
+    /// The first block here.
+    first: u64,
+    /// `None` where no other node is named.
+    remote: Option<HistoricalRpc>,
+}
+
+/// The other node.
+struct HistoricalRpc {
+    client: HttpClient,
+    permits: Arc<Semaphore>,
+    timeout: Duration,
+}
+
+/// Why the other node has given no answer.
+#[derive(Debug, thiserror::Error)]
+enum HistoricalError {
+    #[error("too many requests are in flight")]
+    Busy,
+    #[error("no answer within {0:?}")]
+    Timeout(Duration),
+    #[error("{0}")]
+    Client(#[from] ClientError),
+    #[error("the answer is not about what was asked for: {0}")]
+    Mismatch(&'static str),
+}
+
+/// Parameters as they came.
+struct RawParams(String);
+
+impl ToRpcParams for RawParams {
+    fn to_rpc_params(self) -> Result<Option<Box<RawValue>>, serde_json::Error> {
+        RawValue::from_string(self.0).map(Some)
+    }
+}
+
+impl Historical {
+    /// History before block `first`, asked of the node at `url`. The error is a sentence.
+    pub fn new(first: u64, url: Option<&str>, timeout: Duration) -> Result<Self, String> {
+        let build = |url: &str| {
+            let client = HttpClientBuilder::default()
+                .request_timeout(timeout)
+                .max_response_size(MAX_ANSWER)
+                .build(url)
+                .map_err(|error| format!("{url} cannot be used: {error}"))?;
+            Ok::<_, String>(HistoricalRpc {
+                client,
+                permits: Arc::new(Semaphore::new(CONCURRENT)),
+                timeout,
+            })
+        };
+        Ok(Self {
+            first,
+            remote: url.map(build).transpose()?,
+        })
+    }
+
+    /// Whether the answers of a method may be elsewhere.
+    pub(super) fn concerns(&self, method: &str) -> bool {
+        subject(method).is_some()
+    }
+
+    /// The answer to a request for history that is not here; `None` if this node has to answer.
+    /// `is_known` says whether this node knows a hash.
+    pub(super) async fn answer(
+        &self,
+        method: &str,
+        args: &Args,
+        is_known: impl AsyncFnOnce(Asked) -> bool,
+    ) -> Option<Reply> {
+        let subject = subject(method)?;
+        let asked = subject.read(args)?;
+        match (asked, &self.remote) {
+            (Asked::Number(number), _) if number >= self.first => None,
+            (Asked::Number(_), None) => matches!(subject, Subject::State(_)).then(|| {
+                Err(RpcError::new(
+                    NO_HISTORY,
+                    "no historical RPC is available for this historical (pre-bedrock) execution request",
+                ))
+            }),
+            (Asked::Number(_), Some(remote)) => {
+                let answer = remote.ask(method, args, asked, self.first).await;
+                Some(answer.map_err(|error| {
+                    RpcError::server(format!("historical backend error: {error}"))
+                }))
+            }
+            (Asked::BlockHash(_) | Asked::Transaction(_), None) => None,
+            (Asked::BlockHash(_) | Asked::Transaction(_), Some(remote)) => {
+                if is_known(asked).await {
+                    return None;
+                }
+                // Hashes that are nowhere are asked for all the time, such as those of transactions
+                // to come: without an answer from there ours counts.
+                match remote.ask(method, args, asked, self.first).await {
+                    Ok(answer) if answer.get() == "null" => None,
+                    Ok(answer) => Some(Ok(answer)),
+                    Err(error) => {
+                        tracing::debug!(method, %error, "the historical RPC gave no answer");
+                        None
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl HistoricalRpc {
+    async fn ask(
+        &self,
+        method: &str,
+        args: &Args,
+        asked: Asked,
+        first: u64,
+    ) -> Result<Box<RawValue>, HistoricalError> {
+        let permit = self.permits.try_acquire();
+        let _permit = permit.map_err(|_| HistoricalError::Busy)?;
+        let request = self.client.request(method, RawParams(args.to_json()));
+        let answer: Result<Box<RawValue>, _> = tokio::time::timeout(self.timeout, request)
+            .await
+            .map_err(|_| HistoricalError::Timeout(self.timeout))?;
+        let answer = answer.map_err(|error| match error {
+            ClientError::RequestTimeout => HistoricalError::Timeout(self.timeout),
+            error => error.into(),
+        })?;
+        check(method, &answer, asked, first).map_err(HistoricalError::Mismatch)?;
+        Ok(answer)
+    }
+}
+
+/// Compares an answer with the request, as far as it says what it is about.
+fn check(method: &str, answer: &RawValue, asked: Asked, first: u64) -> Result<(), &'static str> {
+    if answer.get() == "null" {
+        return Ok(());
+    }
+    match method {
+        "eth_getBlockByNumber"
+        | "eth_getHeaderByNumber"
+        | "eth_getBlockByHash"
+        | "eth_getHeaderByHash" => check_block(answer, asked, first),
+        "eth_getTransactionByHash" => check_transaction(answer, "hash", asked, first),
+        "eth_getTransactionReceipt" => check_transaction(answer, "transactionHash", asked, first),
+        "eth_getRawTransactionByHash" => {
+            let raw = Bytes::from_json(answer.get()).map_err(|_| "it is no bytes")?;
+            let same = raw.is_empty() || asked == Asked::Transaction(keccak256(&raw));
+            same.then_some(()).ok_or("the transaction has another hash")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A block must have the hash of its header, and be the one asked for.
+fn check_block(answer: &RawValue, asked: Asked, first: u64) -> Result<(), &'static str> {
+    let header: alloy_rpc_types_eth::Header =
+        serde_json::from_str(answer.get()).map_err(|_| "it is no block")?;
+    if header.inner.hash_slow() != header.hash {
+        return Err("the block's hash is not that of its header");
+    }
+    if header.inner.number >= first {
+        return Err("the block is not before Bedrock");
+    }
+    let same = match asked {
+        Asked::Number(number) => header.inner.number == number,
+        Asked::BlockHash(hash) => header.hash == hash,
+        Asked::Transaction(_) => false,
+    };
+    same.then_some(()).ok_or("it is another block")
+}
+
+fn check_transaction(
+    answer: &RawValue,
+    member: &str,
+    asked: Asked,
+    first: u64,
+) -> Result<(), &'static str> {
+    let object: Map<String, Value> =
+        serde_json::from_str(answer.get()).map_err(|_| "it is no transaction")?;
+    let hash = object.get(member).and_then(Value::as_str);
+    let hash = hash.and_then(|hash| hash.parse().ok());
+    if hash.map(Asked::Transaction) != Some(asked) {
+        return Err("it is another transaction");
+    }
+    let number = object.get("blockNumber").and_then(Value::as_str);
+    let number = number.and_then(|number| number.parse::<U64>().ok());
+    // A transaction there may be pending.
+    let before = number.is_none_or(|number| number.to::<u64>() < first);
+    before
+        .then_some(())
+        .ok_or("its block is not before Bedrock")
+}

@@ -1,0 +1,27 @@
+//! The `starling` namespace: this node's own methods about its clients.
+//!
+//! `starling_rpcUsage` names every key of `--rpc.limits`, so the namespace is served only where it is
+//! named. It answers from counters.
+
+use super::{
+    api::{Method, Namespace},
+    context::RpcContext,
+    error::{Reply, RpcError, reply},
+    params::Args,
+};
+
+pub const NAMESPACE: Namespace = Namespace {
+    name: "starling",
+    methods: &[("starling_rpcUsage", Method::Quick(rpc_usage))],
+    subscriptions: &[],
+};
+
+/// `starling_rpcUsage()`: what each key has used since the start, by name.
+fn rpc_usage(context: &RpcContext, args: Args) -> Reply {
+    args.at_most(0)?;
+    let access = context.access.as_ref();
+    let access = access.ok_or_else(|| {
+        RpcError::server("no usage is counted: give a file of keys and budgets by --rpc.limits")
+    })?;
+    reply(access.usage())
+}
