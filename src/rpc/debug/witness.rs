@@ -56,7 +56,7 @@ pub fn execute_payload(context: &RpcContext, args: Args, deadline: &Deadline) ->
     let view = context.view();
     let spec = &context.chain.spec;
     let replay = Replay::of_attributes(spec, &view, parent, attributes, deadline)?;
-    let witness = replay.witness(&view)?;
+    let witness = replay.witness(spec, &view)?;
     deadline.check()?;
     let headers = witness.headers.iter();
     reply(ExecutionWitnessJson {

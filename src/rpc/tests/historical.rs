@@ -245,6 +245,7 @@ async fn an_entry_of_a_batch_goes_there_by_itself() {
         deadline: None,
         subscriptions: None,
         chunked: true,
+        metrics: None,
         caller: None,
     };
     let answer = session
