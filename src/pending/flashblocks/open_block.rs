@@ -18,6 +18,11 @@ use alloy_rpc_types_engine::PayloadAttributes;
 use op_alloy_rpc_types_engine::OpPayloadAttributes;
 use std::{sync::Arc, time::Instant};
 
+/// Times its parent's gas limit that a block may have. The limit is the chain's to set, at any step,
+/// but a stream that names any number could keep the thread that executes it busy for ever. A block
+/// that is refused for this is served once it is the head.
+const MOST_GAS_GROWTH: u64 = 4;
+
 /// Why the parts of a block give none.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenBlockError {
@@ -29,6 +34,8 @@ pub enum OpenBlockError {
     Read(#[from] ReadError),
     #[error("{0} is not what the chain's rules make it")]
     Base(&'static str),
+    #[error("the gas limit {have} is more than {MOST_GAS_GROWTH} times the parent's, {parent}")]
+    GasLimit { have: u64, parent: u64 },
     #[error("the block has used {have} gas here, and its part says {want}")]
     GasUsed { have: u64, want: u64 },
 }
@@ -55,6 +62,11 @@ impl OpenBlock {
         let Some(parent) = newest.parent(head, base.parent_hash, now) else {
             return Ok(None);
         };
+        let (have, limit) = (base.gas_limit.to(), parent.header().gas_limit);
+        if have > limit.saturating_mul(MOST_GAS_GROWTH) {
+            let parent = limit;
+            return Err(OpenBlockError::GasLimit { have, parent });
+        }
         let time = base.timestamp.to();
         let fees = FeeAttributes::of(spec, &base.extra_data, time);
         let fees = fees.ok_or(OpenBlockError::Base("the extra data"))?;

@@ -1,8 +1,8 @@
 //! The flashblock stream: messages of a WebSocket, executed one after another.
 //!
 //! One message waits while another is executed, and the socket is not read meanwhile: a sequencer that
-//! sends more than can be executed fills the socket's buffers and no memory of ours. A connection that is lost is made
-//! again, after a pause that grows to [`MOST_PAUSE`].
+//! sends more than can be executed fills the socket's buffers and no memory of ours. A connection that
+//! is lost is made again, after a pause that grows to [`MOST_PAUSE`].
 
 use super::{
     NewestFlashblock,

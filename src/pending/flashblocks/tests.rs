@@ -183,4 +183,8 @@ fn a_block_has_bounded_parts() {
     assert_eq!((index, error), (256, SequenceError::TooLarge(7)));
     let (index, error) = accept_all(&mut assembler, 5 << 20, 1000).expect("large parts");
     assert_eq!((index, error), (7, SequenceError::TooLarge(7)));
+    // Short in JSON, and long in memory.
+    let mut many = part(2, 0, 7);
+    many.diff.transactions = vec![Bytes::new(); 2 << 20];
+    assert_eq!(assembler.accept(many), Err(SequenceError::TooLarge(7)));
 }

@@ -9,7 +9,7 @@ use crate::rpc::{
 };
 use alloy_consensus::Header;
 use alloy_primitives::{B256, keccak256};
-use futures::FutureExt;
+use futures::{FutureExt, StreamExt, stream::FuturesUnordered};
 use serde_json::{Value, json};
 use starling_proto::fork::Fork;
 use std::{
@@ -19,6 +19,7 @@ use std::{
     },
     time::{Duration, Instant},
 };
+use tokio::{io::AsyncWriteExt, net::TcpListener};
 
 /// The first block of ours; the test chain's own blocks stand for those from it on.
 const FIRST: u64 = 100;
@@ -200,6 +201,59 @@ async fn errors_lies_and_silence_are_op_geths_errors() {
     )
     .await;
     assert!(asked.elapsed() < TIMEOUT * 10);
+}
+
+#[tokio::test]
+async fn requests_to_a_node_that_hangs_are_bounded_and_the_next_one_does_not_wait() {
+    let (server, _) = history().await;
+    let chain = chain(Some(&url(&server)));
+    let hangs = || chain.error("eth_getStorageAt", json!([WHO, "0x0", "0x7"]));
+    let mut answers: FuturesUnordered<_> = (0..129).map(|_| hangs()).collect();
+    let busy = "too many requests are in flight";
+    let (_, first) = answers.next().await.unwrap();
+    assert!(first.contains(busy), "{first}");
+    let rest: Vec<_> = answers.collect().await;
+    assert!(rest.iter().all(|(_, message)| !message.contains(busy)));
+}
+
+#[tokio::test]
+async fn an_answer_that_is_too_large_is_not_read() {
+    let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", socket.local_addr().unwrap());
+    let hostile = tokio::spawn(async move {
+        let (mut stream, _) = socket.accept().await.unwrap();
+        let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n";
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let chunk = [&b"100000\r\n"[..], &[b' '; 1 << 20], b"\r\n"].concat();
+        let mut sent = 0;
+        while sent < 256 && stream.write_all(&chunk).await.is_ok() {
+            sent += 1;
+        }
+        sent
+    });
+    let mut chain = Chain::new(Fork::Ecotone);
+    chain.add(&[]);
+    let minute = Duration::from_secs(60);
+    let chain = chain.with(|context| {
+        context.historical = Some(Historical::new(FIRST, Some(&url), minute).unwrap());
+    });
+    let error = chain.error("eth_getBalance", json!([WHO, "0x7"])).await;
+    assert_eq!(error.0, -32000, "{}", error.1);
+    let sent = hostile.await.unwrap();
+    assert!(sent < 128, "{sent} MiB were read");
+}
+
+#[tokio::test]
+async fn a_block_of_ours_is_none_of_the_other_nodes() {
+    let mut api = Api::default();
+    api.insert("eth_getBlockByHash", |_| {
+        async { reply(block(FIRST)) }.boxed()
+    });
+    let server = Server::of(api, Setup::default()).await;
+    let chain = chain(Some(&url(&server)));
+    let params = json!([header(FIRST).hash_slow(), false]);
+    let found = chain.result("eth_getBlockByHash", params).await;
+    assert_eq!(found, Value::Null);
 }
 
 #[tokio::test]

@@ -229,9 +229,41 @@ async fn a_gap_a_lie_or_another_parent_leaves_the_latest_block() {
     foreign[0]["base"]["parent_hash"] = json!(B256::repeat_byte(7));
     flash.take(&foreign[0]).unwrap();
     assert_eq!(flash.pending_number().await, 1, "of another parent");
-    let mut wrong = parts(&flash.spec(), &flash.head(), 2, &transactions);
-    wrong[0]["base"]["base_fee_per_gas"] = json!("0x5");
-    assert!(flash.take(&wrong[0]).unwrap_err().contains("the base fee"));
+}
+
+#[tokio::test]
+async fn a_block_whose_base_is_not_what_the_rules_make_it_is_refused() {
+    for (member, value, problem) in [
+        ("base_fee_per_gas", "0x5", "the base fee"),
+        ("block_number", "0x3", "the number"),
+        ("extra_data", "0x01", "the extra data"),
+        ("timestamp", "0x0", "timestamp"),
+        ("gas_limit", "0xffffffffffffffff", "times the parent's"),
+    ] {
+        let mut flash = FlashChain::new();
+        let mut parts = parts(&flash.spec(), &flash.head(), 1, &[]);
+        parts[0]["base"][member] = json!(value);
+        let error = flash.take(&parts[0]).unwrap_err();
+        assert!(error.contains(problem), "{member}: {error}");
+        assert_eq!(flash.pending_number().await, 1, "{member}");
+    }
+}
+
+#[tokio::test]
+async fn flashblocks_run_ahead_of_the_head_no_further_than_a_bound() {
+    let mut flash = FlashChain::new();
+    let mut parent = flash.head();
+    let mut ahead = 0;
+    while ahead < 70 {
+        let part = &parts(&flash.spec(), &parent, ahead as u8 + 1, &[])[0];
+        flash.take(part).unwrap();
+        let pending = flash.newest.on(&flash.head(), Instant::now()).unwrap();
+        if pending.head() == parent.head() {
+            break;
+        }
+        (parent, ahead) = (pending, ahead + 1);
+    }
+    assert_eq!(ahead, 64);
 }
 
 #[tokio::test]
