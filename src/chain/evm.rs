@@ -476,6 +476,7 @@ fn op_spec_id(fork: Fork) -> OpSpecId {
 
 fn block_env(spec: &ChainSpec, header: &Header) -> BlockEnv {
     let active = spec.at(header.timestamp);
+    let mined = spec.mined(header);
     let blob = match spec.blob_params(header.timestamp) {
         Some(params) => {
             let excess_blob_gas = header.excess_blob_gas.unwrap_or(0);
@@ -496,9 +497,9 @@ fn block_env(spec: &ChainSpec, header: &Header) -> BlockEnv {
         timestamp: U256::from(header.timestamp),
         gas_limit: header.gas_limit,
         basefee: header.base_fee_per_gas.unwrap_or_default(),
-        difficulty: header.difficulty,
-        // Blocks before the merge have a difficulty and no randomness.
-        prevrandao: header.difficulty.is_zero().then_some(header.mix_hash),
+        // Blocks before the merge have a difficulty, all others have randomness.
+        difficulty: mined.map_or(U256::ZERO, |_| header.difficulty),
+        prevrandao: mined.is_none().then_some(header.mix_hash),
         blob_excess_gas_and_price: blob,
         ..Default::default()
     }

@@ -219,11 +219,11 @@ impl Simulation {
         if header.base_fee_per_gas.is_none() {
             let mut parent = self.parent.clone();
             parent.extra_data = self.extra_data.clone();
-            header.base_fee_per_gas = Some(if self.validation {
-                self.spec.next_base_fee(&parent, header.timestamp)?
+            header.base_fee_per_gas = if self.validation {
+                self.spec.base_fee_of(&parent, header.timestamp)?
             } else {
-                0
-            });
+                self.spec.has_base_fee(header.number).then_some(0)
+            };
         }
         let active = self.spec.at(header.timestamp);
         header.excess_blob_gas = active

@@ -147,7 +147,9 @@ fn an_ethereum_file_is_read() {
         (Some(0), Some(0), None)
     );
     let mut late = file.clone();
-    late["config"]["londonBlock"] = 5.into();
+    for fork in ["london", "arrowGlacier", "grayGlacier"] {
+        late["config"][format!("{fork}Block")] = 5.into();
+    }
     assert!(
         parse(&late.to_string())
             .unwrap_err()

@@ -270,16 +270,19 @@ impl ChainSpec {
         }
     }
 
-    /// The base fee of block `number` at `timestamp` on `parent`; `None` before London.
+    /// Whether block `number` has a base fee: from London on.
+    pub fn has_base_fee(&self, number: u64) -> bool {
+        let rules = self.before_merge();
+        rules.is_none_or(|rules| rules.is_active(NumberedFork::London, number))
+    }
+
+    /// The base fee of the block at `timestamp` on `parent`; `None` before London.
     pub fn base_fee_of(
         &self,
         parent: &Header,
         timestamp: u64,
     ) -> Result<Option<u64>, super::ExtraDataError> {
-        let before_london = |rules: &BeforeMerge| {
-            !rules.is_active(NumberedFork::London, parent.number.saturating_add(1))
-        };
-        if self.before_merge().is_some_and(before_london) {
+        if !self.has_base_fee(parent.number.saturating_add(1)) {
             return Ok(None);
         }
         match parent.base_fee_per_gas {

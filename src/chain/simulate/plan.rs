@@ -143,11 +143,14 @@ impl Planner<'_> {
             return Err(SimulateError::Withdrawals);
         }
         let cancun = self.spec.at(have).cancun;
+        // On a block before the merge the simulated one is before it too, as in geth.
+        let inherited = self.spec.mined(&self.before);
+        let inherited = inherited.map_or(U256::ZERO, |_| self.before.difficulty);
         let header = Header {
             number,
             timestamp: have,
             beneficiary: overrides.fee_recipient.unwrap_or(self.before.beneficiary),
-            difficulty: overrides.difficulty.unwrap_or_default(),
+            difficulty: overrides.difficulty.unwrap_or(inherited),
             gas_limit: overrides.gas_limit.unwrap_or(self.before.gas_limit),
             mix_hash: overrides.prev_randao.unwrap_or_default(),
             base_fee_per_gas: overrides.base_fee.map(|fee| fee.saturating_to()),

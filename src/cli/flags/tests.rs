@@ -170,9 +170,8 @@ const HARMLESS: &str = "
     proposer.active-sequencer-check-duration proposer.log.color proposer.log.format proposer.log.level
     proposer.log.pid proposer.metrics.addr proposer.metrics.enabled proposer.metrics.port proposer.pprof.addr
     proposer.pprof.enabled proposer.pprof.path proposer.pprof.port proposer.pprof.type proposer.rollup-rpc
-    rollup.computependingblock rollup.disabletxpoolgossip rollup.halt rollup.historicalrpc rollup.historicalrpctimeout
-    rollup.load-protocol-versions rollup.superchain-upgrades rpc.admin-state snapshot snapshotlog.file state.scheme
-    supervisor syncmode syncmode.offset-el-safe syncmode.req-resp
+    rollup.disabletxpoolgossip rollup.halt rollup.load-protocol-versions rollup.superchain-upgrades rpc.admin-state
+    snapshot snapshotlog.file state.scheme supervisor syncmode syncmode.offset-el-safe syncmode.req-resp
 ";
 
 /// Options whose neglect would do harm, beside the overrides of Ethereum's forks.

@@ -135,7 +135,7 @@ fn proven(
             .unwind_record(number)?
             .into_iter()
             .flatten()
-            .filter(|(key, _)| keys::is_flat(key));
+            .filter(|(key, _)| keys::is_flat(key) && *key != keys::total_difficulty());
         let mut keys_to_prove: Vec<Vec<u8>> = changed
             .map(|(key, _)| key[1..].to_vec())
             .take(PROVEN)

@@ -12,6 +12,8 @@ use starling_proto::fork::Fork;
 const ANSWER: &str = "0x602a60005260206000f3";
 /// Returns NUMBER.
 const NUMBER: &str = "0x4360005260206000f3";
+/// Returns PREVRANDAO.
+const RANDAO: &str = "0x4460005260206000f3";
 /// Returns the hash of the block whose number is in the calldata.
 const BLOCKHASH: &str = "0x6000354060005260206000f3";
 /// Stores the calldata in slot 0 after returning what was there.
@@ -41,6 +43,19 @@ async fn refused(chain: &Chain, payload: Value) -> (i64, String) {
 
 fn rich() -> Value {
     json!({ WALLET.to_string(): { "balance": "0xde0b6b3a7640000" } })
+}
+
+#[tokio::test]
+async fn a_difficulty_does_not_take_the_randomness_away() {
+    let randao = B256::repeat_byte(7);
+    let overrides = json!({ "difficulty": "0x5", "prevRandao": randao });
+    let code = json!({ CONTRACT.to_string(): { "code": RANDAO } });
+    let block = json!({
+        "blockOverrides": overrides, "stateOverrides": code, "calls": [{ "to": CONTRACT }],
+    });
+    let blocks = simulate(&chain(), json!({ "blockStateCalls": [block] })).await;
+    assert_eq!(blocks[0]["difficulty"], "0x5");
+    assert_eq!(blocks[0]["calls"][0]["returnData"], json!(randao));
 }
 
 #[tokio::test]
