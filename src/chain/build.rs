@@ -259,7 +259,7 @@ impl BlockBuilder {
             ValidateError::Read(error) => error,
             ValidateError::Invalid(error) => StateError::Evm(error.to_string()),
         })?;
-        let unsealed = UnsealedBlock {
+        let unsealed = UnsealedBuild {
             spec: self.spec,
             parent: self.parent,
             header: self.header,
@@ -272,7 +272,7 @@ impl BlockBuilder {
 
     /// The block as it is, sealed, of an OP chain. More transactions can be added.
     pub fn so_far(&mut self) -> Result<ExecutedBlock, StateError> {
-        let unsealed = UnsealedBlock {
+        let unsealed = UnsealedBuild {
             spec: self.spec.clone(),
             parent: self.parent.clone(),
             header: self.header.clone(),
@@ -299,7 +299,7 @@ impl BlockBuilder {
 }
 
 /// A block that has been executed and not sealed.
-struct UnsealedBlock {
+struct UnsealedBuild {
     spec: Arc<ChainSpec>,
     parent: ParentState,
     header: Header,
@@ -308,7 +308,7 @@ struct UnsealedBlock {
     ethereum: Option<Arc<EthereumBody>>,
 }
 
-impl UnsealedBlock {
+impl UnsealedBuild {
     fn seal(self, execution: Execution) -> Result<BuiltBlock, StateError> {
         let Self {
             spec,

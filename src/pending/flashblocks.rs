@@ -12,8 +12,8 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
-pub use frame::{Flashblock, FrameError};
-pub use sequence::{Arrival, Assembler, FlashblockSequence, SequenceError};
+pub use frame::{Flashblock, FlashblockFrameError};
+pub use sequence::{Assembler, FlashblockArrival, FlashblockSequence, SequenceError};
 pub use stream::{FlashblockWorker, StreamError, run};
 
 use crate::chain::view::View;

@@ -14,7 +14,7 @@ mod tests;
 pub use file::AccessError;
 
 use super::{
-    cost_gate::{Budget, TokenBucket},
+    cost_gate::{Budget, CostBucket},
     error::{LIMIT_EXCEEDED, RpcError},
 };
 use lru::LruCache;
@@ -61,7 +61,7 @@ pub struct Access {
     costs: Costs,
     /// The budget of each address, over all keys.
     address: Option<Budget>,
-    addresses: Mutex<LruCache<IpAddr, TokenBucket>>,
+    addresses: Mutex<LruCache<IpAddr, CostBucket>>,
 }
 
 /// Costs of methods.
@@ -96,7 +96,7 @@ struct CallerRules {
     methods: BTreeSet<String>,
     /// `None` is no bound.
     budget: Option<Budget>,
-    bucket: Mutex<TokenBucket>,
+    bucket: Mutex<CostBucket>,
     usage: CallerUsage,
 }
 
@@ -190,7 +190,7 @@ impl Access {
             wait = wait.max(bucket.wait(budget, cost, now));
         }
         if let (Some(budget), Some(addresses)) = (&self.address, &mut addresses) {
-            let of_address = addresses.get_or_insert_mut(address, TokenBucket::default);
+            let of_address = addresses.get_or_insert_mut(address, CostBucket::default);
             wait = wait.max(of_address.wait(budget, cost, now));
             if wait.is_zero() {
                 of_address.take(budget, cost, now);

@@ -22,12 +22,12 @@ impl Budget {
 
 /// What is left of a budget. A new one is full.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct TokenBucket {
+pub struct CostBucket {
     /// The moment at which the bucket is full again.
     full_at: Option<Instant>,
 }
 
-impl TokenBucket {
+impl CostBucket {
     /// How long to wait before `cost` can be taken.
     pub fn wait(&self, budget: &Budget, cost: u64, now: Instant) -> Duration {
         let missing = self.full_at.map_or(Duration::ZERO, |moment| {
@@ -50,14 +50,14 @@ impl TokenBucket {
 #[derive(Debug)]
 pub struct CostGate {
     budget: Budget,
-    bucket: Mutex<TokenBucket>,
+    bucket: Mutex<CostBucket>,
 }
 
 impl CostGate {
     pub fn new(rate: u64, burst: u64) -> Self {
         Self {
             budget: Budget { rate, burst },
-            bucket: Mutex::new(TokenBucket::default()),
+            bucket: Mutex::new(CostBucket::default()),
         }
     }
 

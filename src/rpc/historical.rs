@@ -28,7 +28,7 @@ const MAX_ANSWER: u32 = 64 << 20;
 
 /// The part of a request that says where its answer is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Subject {
+enum HistoricalSubject {
     /// A block in this parameter, of a method that needs its state.
     State(usize),
     /// A block in this parameter, of a method that reads blocks.
@@ -41,7 +41,7 @@ enum Subject {
     Logs,
 }
 
-fn subject(method: &str) -> Option<Subject> {
+fn subject(method: &str) -> Option<HistoricalSubject> {
     Some(match method {
         "eth_getBlockByNumber"
         | "eth_getHeaderByNumber"
@@ -50,16 +50,16 @@ fn subject(method: &str) -> Option<Subject> {
         | "eth_getUncleCountByBlockNumber"
         | "eth_getUncleByBlockNumberAndIndex"
         | "eth_getTransactionByBlockNumberAndIndex"
-        | "eth_getRawTransactionByBlockNumberAndIndex" => Subject::Block(0),
-        "debug_traceBlockByNumber" => Subject::State(0),
+        | "eth_getRawTransactionByBlockNumberAndIndex" => HistoricalSubject::Block(0),
+        "debug_traceBlockByNumber" => HistoricalSubject::State(0),
         "eth_getBalance"
         | "eth_getCode"
         | "eth_getTransactionCount"
         | "eth_call"
         | "eth_estimateGas"
         | "eth_createAccessList"
-        | "debug_traceCall" => Subject::State(1),
-        "eth_getStorageAt" | "eth_getProof" => Subject::State(2),
+        | "debug_traceCall" => HistoricalSubject::State(1),
+        "eth_getStorageAt" | "eth_getProof" => HistoricalSubject::State(2),
         "eth_getBlockByHash"
         | "eth_getHeaderByHash"
         | "eth_getBlockTransactionCountByHash"
@@ -67,12 +67,12 @@ fn subject(method: &str) -> Option<Subject> {
         | "eth_getUncleByBlockHashAndIndex"
         | "eth_getTransactionByBlockHashAndIndex"
         | "eth_getRawTransactionByBlockHashAndIndex"
-        | "debug_traceBlockByHash" => Subject::BlockHash,
+        | "debug_traceBlockByHash" => HistoricalSubject::BlockHash,
         "eth_getTransactionByHash"
         | "eth_getRawTransactionByHash"
         | "eth_getTransactionReceipt"
-        | "debug_traceTransaction" => Subject::Transaction,
-        "eth_getLogs" => Subject::Logs,
+        | "debug_traceTransaction" => HistoricalSubject::Transaction,
+        "eth_getLogs" => HistoricalSubject::Logs,
         _ => return None,
     })
 }
@@ -114,7 +114,7 @@ fn block(json: &str) -> Option<Asked> {
     }
 }
 
-impl Subject {
+impl HistoricalSubject {
     /// What the request is about; `None` if it is malformed, or about one of our blocks by its tag.
     fn read(self, args: &Args) -> Option<Asked> {
         match self {
@@ -208,7 +208,7 @@ impl Historical {
         let asked = subject.read(args)?;
         match (asked, &self.remote) {
             (Asked::Number(number), _) if number >= self.first => None,
-            (Asked::Number(_), None) => matches!(subject, Subject::State(_)).then(|| {
+            (Asked::Number(_), None) => matches!(subject, HistoricalSubject::State(_)).then(|| {
                 Err(RpcError::new(
                     NO_HISTORY,
                     "no historical RPC is available for this historical (pre-bedrock) execution request",

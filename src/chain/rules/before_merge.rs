@@ -111,11 +111,8 @@ impl BeforeMerge {
         let number = parent.number.saturating_add(1);
         let late = timestamp.saturating_sub(parent.timestamp);
         let byzantium = self.is_active(NumberedFork::Byzantium, number);
-        let (base, seconds) = match (byzantium, has_uncles) {
-            (true, true) => (2, 9),
-            (true, false) => (1, 9),
-            (false, _) => (1, 10),
-        };
+        let base = if byzantium && has_uncles { 2 } else { 1 };
+        let seconds = if byzantium { 9 } else { 10 };
         let steps = i64::try_from(late / seconds).unwrap_or(i64::MAX);
         let steps = (base - steps).max(-MOST_STEPS_DOWN);
         let step = parent.difficulty / U256::from(DIFFICULTY_DIVISOR);

@@ -13,7 +13,7 @@ const BUFFER: usize = 16 << 10;
 
 /// Why a message is no flashblock.
 #[derive(Debug, thiserror::Error)]
-pub enum FrameError {
+pub enum FlashblockFrameError {
     #[error("it has more than {MAX_JSON} bytes unpacked")]
     TooLarge,
     #[error("it cannot be unpacked: {0}")]
@@ -70,7 +70,7 @@ impl FlashblockDiff {
 
 impl Flashblock {
     /// Reads a message. Memory grows with what is unpacked, up to the limit.
-    pub fn read(message: &[u8]) -> Result<Self, FrameError> {
+    pub fn read(message: &[u8]) -> Result<Self, FlashblockFrameError> {
         let first = message.iter().find(|byte| !byte.is_ascii_whitespace());
         if first == Some(&b'{') {
             return Ok(serde_json::from_slice(message)?);
@@ -79,9 +79,9 @@ impl Flashblock {
         let unpacked = brotli::Decompressor::new(message, BUFFER)
             .take(MAX_JSON + 1)
             .read_to_end(&mut json);
-        unpacked.map_err(FrameError::Brotli)?;
+        unpacked.map_err(FlashblockFrameError::Brotli)?;
         if json.len() as u64 > MAX_JSON {
-            return Err(FrameError::TooLarge);
+            return Err(FlashblockFrameError::TooLarge);
         }
         Ok(serde_json::from_slice(&json)?)
     }

@@ -25,7 +25,7 @@ const MOST_GAS_GROWTH: u64 = 4;
 
 /// Why the parts of a block give none.
 #[derive(Debug, thiserror::Error)]
-pub enum OpenBlockError {
+pub enum OpenFlashblockError {
     #[error(transparent)]
     Build(#[from] BuildError),
     #[error(transparent)]
@@ -41,14 +41,14 @@ pub enum OpenBlockError {
 }
 
 /// A block whose parts are being executed.
-pub struct OpenBlock {
+pub struct OpenFlashblock {
     parent: Arc<View>,
     builder: BlockBuilder,
     /// Parts that have been executed.
     done: usize,
 }
 
-impl OpenBlock {
+impl OpenFlashblock {
     /// Begins the block of a sequence; `None` while its parent is neither our head nor a pending block
     /// on it.
     pub fn begin(
@@ -57,7 +57,7 @@ impl OpenBlock {
         head: &Arc<View>,
         sequence: &FlashblockSequence,
         now: Instant,
-    ) -> Result<Option<Self>, OpenBlockError> {
+    ) -> Result<Option<Self>, OpenFlashblockError> {
         let base = &sequence.base;
         let Some(parent) = newest.parent(head, base.parent_hash, now) else {
             return Ok(None);
@@ -65,11 +65,11 @@ impl OpenBlock {
         let (have, limit) = (base.gas_limit.to(), parent.header().gas_limit);
         if have > limit.saturating_mul(MOST_GAS_GROWTH) {
             let parent = limit;
-            return Err(OpenBlockError::GasLimit { have, parent });
+            return Err(OpenFlashblockError::GasLimit { have, parent });
         }
         let time = base.timestamp.to();
         let fees = FeeAttributes::of(spec, &base.extra_data, time);
-        let fees = fees.ok_or(OpenBlockError::Base("the extra data"))?;
+        let fees = fees.ok_or(OpenFlashblockError::Base("the extra data"))?;
         let active = spec.at(time);
         let first = sequence.parts.first();
         let attributes = OpPayloadAttributes {
@@ -90,13 +90,13 @@ impl OpenBlock {
         let builder = BlockBuilder::start(spec.clone(), parent.state(), attributes)?;
         let header = builder.header();
         if U256::from(header.base_fee_per_gas.unwrap_or(0)) != base.base_fee_per_gas {
-            return Err(OpenBlockError::Base("the base fee"));
+            return Err(OpenFlashblockError::Base("the base fee"));
         }
         if header.extra_data != base.extra_data {
-            return Err(OpenBlockError::Base("the extra data"));
+            return Err(OpenFlashblockError::Base("the extra data"));
         }
         if header.number != base.block_number.to::<u64>() {
-            return Err(OpenBlockError::Base("the number"));
+            return Err(OpenFlashblockError::Base("the number"));
         }
         let open = Self {
             parent,
@@ -108,7 +108,7 @@ impl OpenBlock {
     }
 
     /// Executes the parts that are new in the sequence.
-    pub fn extend(&mut self, sequence: &FlashblockSequence) -> Result<(), OpenBlockError> {
+    pub fn extend(&mut self, sequence: &FlashblockSequence) -> Result<(), OpenFlashblockError> {
         for part in sequence.parts.iter().skip(self.done) {
             self.builder.force_more(part.transactions.clone())?;
             self.done += 1;
@@ -117,7 +117,7 @@ impl OpenBlock {
         Ok(())
     }
 
-    fn check_gas(&self, sequence: &FlashblockSequence) -> Result<(), OpenBlockError> {
+    fn check_gas(&self, sequence: &FlashblockSequence) -> Result<(), OpenFlashblockError> {
         let have = self.builder.gas_used();
         let part = self
             .done
@@ -125,13 +125,13 @@ impl OpenBlock {
             .and_then(|last| sequence.parts.get(last));
         let want = part.map_or(have, |part| part.gas_used.to());
         if have != want {
-            return Err(OpenBlockError::GasUsed { have, want });
+            return Err(OpenFlashblockError::GasUsed { have, want });
         }
         Ok(())
     }
 
     /// The view whose head is the block so far.
-    pub fn view(&mut self) -> Result<View, OpenBlockError> {
+    pub fn view(&mut self) -> Result<View, OpenFlashblockError> {
         let block = Arc::new(self.builder.so_far()?);
         Ok(self.parent.clone().with_pending(block)?)
     }

@@ -25,7 +25,7 @@ pub enum SequenceError {
 
 /// What a part means for the block so far.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Arrival {
+pub enum FlashblockArrival {
     /// It begins a block, and the one before has ended.
     Begins,
     /// It continues the block.
@@ -57,7 +57,7 @@ pub struct Assembler {
 
 impl Assembler {
     /// Takes a part. After an error there is no block until the next one begins.
-    pub fn accept(&mut self, part: Flashblock) -> Result<Arrival, SequenceError> {
+    pub fn accept(&mut self, part: Flashblock) -> Result<FlashblockArrival, SequenceError> {
         let accepted = self.place(part);
         if accepted.is_err() {
             self.current = None;
@@ -65,7 +65,7 @@ impl Assembler {
         accepted
     }
 
-    fn place(&mut self, part: Flashblock) -> Result<Arrival, SequenceError> {
+    fn place(&mut self, part: Flashblock) -> Result<FlashblockArrival, SequenceError> {
         if !part.diff.withdrawals.is_empty() {
             return Err(SequenceError::Withdrawals);
         }
@@ -73,7 +73,7 @@ impl Assembler {
             return self.begin(part);
         }
         let Some(current) = &mut self.current else {
-            return Ok(Arrival::Ignored);
+            return Ok(FlashblockArrival::Ignored);
         };
         let number = current.number();
         if part.payload_id != current.id {
@@ -81,7 +81,7 @@ impl Assembler {
         }
         let next = current.parts.len() as u64;
         if part.index < next {
-            return Ok(Arrival::Ignored);
+            return Ok(FlashblockArrival::Ignored);
         }
         if part.index > next {
             return Err(SequenceError::Gap {
@@ -97,16 +97,16 @@ impl Assembler {
             return Err(SequenceError::TooLarge(number));
         }
         current.parts.push(part.diff);
-        Ok(Arrival::Continues)
+        Ok(FlashblockArrival::Continues)
     }
 
-    fn begin(&mut self, part: Flashblock) -> Result<Arrival, SequenceError> {
+    fn begin(&mut self, part: Flashblock) -> Result<FlashblockArrival, SequenceError> {
         let base = part.base.ok_or(SequenceError::NoBase)?;
         if let Some(current) = &self.current {
             let repeated = part.payload_id == current.id && base == current.base;
             // A block below the one in progress is late.
             if repeated || base.block_number < current.base.block_number {
-                return Ok(Arrival::Ignored);
+                return Ok(FlashblockArrival::Ignored);
             }
         }
         let bytes = part.diff.weight();
@@ -119,6 +119,6 @@ impl Assembler {
             parts: vec![part.diff],
             bytes,
         });
-        Ok(Arrival::Begins)
+        Ok(FlashblockArrival::Begins)
     }
 }

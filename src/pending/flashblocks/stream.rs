@@ -6,9 +6,9 @@
 
 use super::{
     NewestFlashblock,
-    frame::{Flashblock, FrameError, MAX_MESSAGE},
-    open_block::{OpenBlock, OpenBlockError},
-    sequence::{Arrival, Assembler, SequenceError},
+    frame::{Flashblock, FlashblockFrameError, MAX_MESSAGE},
+    open_block::{OpenFlashblock, OpenFlashblockError},
+    sequence::{Assembler, FlashblockArrival, SequenceError},
 };
 use crate::chain::{rules::ChainSpec, view::View};
 use jsonrpsee::{
@@ -36,11 +36,11 @@ const MOST_PAUSE: Duration = Duration::from_secs(30);
 #[derive(Debug, thiserror::Error)]
 pub enum StreamError {
     #[error(transparent)]
-    Frame(#[from] FrameError),
+    Frame(#[from] FlashblockFrameError),
     #[error(transparent)]
     Sequence(#[from] SequenceError),
     #[error(transparent)]
-    Block(#[from] OpenBlockError),
+    Block(#[from] OpenFlashblockError),
 }
 
 /// The newest view of the chain.
@@ -53,7 +53,7 @@ pub struct FlashblockWorker {
     newest: Arc<NewestFlashblock>,
     assembler: Assembler,
     /// `None` while the parent of the current sequence is not here.
-    open: Option<OpenBlock>,
+    open: Option<OpenFlashblock>,
 }
 
 impl FlashblockWorker {
@@ -80,16 +80,16 @@ impl FlashblockWorker {
 
     fn take(&mut self, message: &[u8], now: Instant) -> Result<(), StreamError> {
         match self.assembler.accept(Flashblock::read(message)?)? {
-            Arrival::Ignored => return Ok(()),
-            Arrival::Begins => self.open = None,
-            Arrival::Continues => {}
+            FlashblockArrival::Ignored => return Ok(()),
+            FlashblockArrival::Begins => self.open = None,
+            FlashblockArrival::Continues => {}
         }
         let Some(sequence) = &self.assembler.current else {
             return Ok(());
         };
         if self.open.is_none() {
             let head = (self.head)();
-            self.open = OpenBlock::begin(&self.spec, &self.newest, &head, sequence, now)?;
+            self.open = OpenFlashblock::begin(&self.spec, &self.newest, &head, sequence, now)?;
         }
         if let Some(open) = &mut self.open {
             open.extend(sequence)?;

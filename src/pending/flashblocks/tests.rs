@@ -1,8 +1,8 @@
 //! Frames and their order. What they are as `pending` is tested in `src/rpc/tests/pending.rs`.
 
 use super::{
-    frame::{Flashblock, FlashblockBase, FlashblockDiff, FrameError},
-    sequence::{Arrival, Assembler, SequenceError},
+    frame::{Flashblock, FlashblockBase, FlashblockDiff, FlashblockFrameError},
+    sequence::{Assembler, FlashblockArrival, SequenceError},
 };
 use alloy_consensus::Header;
 use alloy_eips::eip7685::EMPTY_REQUESTS_HASH;
@@ -68,7 +68,7 @@ fn the_parts_of_a_real_block_make_up_its_header() {
         transactions.extend(read.diff.transactions.clone());
         assert_eq!(Flashblock::read(&plain).unwrap().index, index as u64);
         let arrival = assembler.accept(read).expect("it continues the block");
-        let expected = [Arrival::Begins, Arrival::Continues];
+        let expected = [FlashblockArrival::Begins, FlashblockArrival::Continues];
         assert_eq!(arrival, expected[index.min(1)], "part {index}");
         let base = &assembler.current.as_ref().unwrap().base;
         let header = header(base, &part["diff"], &transactions);
@@ -87,14 +87,20 @@ fn a_part_without_its_beginning_is_read_and_ignored() {
     };
     let read = Flashblock::read(fixture["flashblock"].to_string().as_bytes()).unwrap();
     assert_eq!((read.index, read.diff.transactions.len()), (10, 11));
-    assert_eq!(Assembler::default().accept(read), Ok(Arrival::Ignored));
+    assert_eq!(
+        Assembler::default().accept(read),
+        Ok(FlashblockArrival::Ignored)
+    );
 }
 
 #[test]
 fn hostile_messages_are_refused_in_bounded_memory() {
     let bomb = packed(&vec![b' '; 64 << 20]);
     assert!(bomb.len() < 100_000, "{} bytes", bomb.len());
-    assert!(matches!(Flashblock::read(&bomb), Err(FrameError::TooLarge)));
+    assert!(matches!(
+        Flashblock::read(&bomb),
+        Err(FlashblockFrameError::TooLarge)
+    ));
     for message in [
         &b""[..],
         b"   ",
@@ -143,20 +149,47 @@ fn part(id: u8, index: u64, number: u64) -> Flashblock {
 fn parts_out_of_order_or_of_another_block_end_the_block() {
     let mut assembler = Assembler::default();
     let begun = |assembler: &Assembler| assembler.current.as_ref().map(|it| it.parts.len());
-    assert_eq!(assembler.accept(part(1, 1, 7)), Ok(Arrival::Ignored));
-    assert_eq!(assembler.accept(part(1, 0, 7)), Ok(Arrival::Begins));
-    assert_eq!(assembler.accept(part(1, 0, 7)), Ok(Arrival::Ignored));
-    assert_eq!(assembler.accept(part(1, 1, 7)), Ok(Arrival::Continues));
-    assert_eq!(assembler.accept(part(1, 1, 7)), Ok(Arrival::Ignored));
+    assert_eq!(
+        assembler.accept(part(1, 1, 7)),
+        Ok(FlashblockArrival::Ignored)
+    );
+    assert_eq!(
+        assembler.accept(part(1, 0, 7)),
+        Ok(FlashblockArrival::Begins)
+    );
+    assert_eq!(
+        assembler.accept(part(1, 0, 7)),
+        Ok(FlashblockArrival::Ignored)
+    );
+    assert_eq!(
+        assembler.accept(part(1, 1, 7)),
+        Ok(FlashblockArrival::Continues)
+    );
+    assert_eq!(
+        assembler.accept(part(1, 1, 7)),
+        Ok(FlashblockArrival::Ignored)
+    );
     assert_eq!(begun(&assembler), Some(2));
     let gap = SequenceError::Gap { have: 3, last: 1 };
     assert_eq!(assembler.accept(part(1, 3, 7)), Err(gap));
     assert_eq!(begun(&assembler), None);
-    assert_eq!(assembler.accept(part(1, 2, 7)), Ok(Arrival::Ignored));
+    assert_eq!(
+        assembler.accept(part(1, 2, 7)),
+        Ok(FlashblockArrival::Ignored)
+    );
     // A late block, another block of the same height, and a part of neither.
-    assert_eq!(assembler.accept(part(2, 0, 8)), Ok(Arrival::Begins));
-    assert_eq!(assembler.accept(part(3, 0, 7)), Ok(Arrival::Ignored));
-    assert_eq!(assembler.accept(part(4, 0, 8)), Ok(Arrival::Begins));
+    assert_eq!(
+        assembler.accept(part(2, 0, 8)),
+        Ok(FlashblockArrival::Begins)
+    );
+    assert_eq!(
+        assembler.accept(part(3, 0, 7)),
+        Ok(FlashblockArrival::Ignored)
+    );
+    assert_eq!(
+        assembler.accept(part(4, 0, 8)),
+        Ok(FlashblockArrival::Begins)
+    );
     assert_eq!(
         assembler.accept(part(2, 1, 8)),
         Err(SequenceError::OtherBlock(8))
@@ -172,7 +205,10 @@ fn parts_out_of_order_or_of_another_block_end_the_block() {
 fn a_block_has_bounded_parts() {
     let mut assembler = Assembler::default();
     let accept_all = |assembler: &mut Assembler, size: usize, most: u64| {
-        assert_eq!(assembler.accept(part(1, 0, 7)), Ok(Arrival::Begins));
+        assert_eq!(
+            assembler.accept(part(1, 0, 7)),
+            Ok(FlashblockArrival::Begins)
+        );
         (1..most).find_map(|index| {
             let mut part = part(1, index, 7);
             part.diff.transactions = vec![vec![0; size].into()];

@@ -25,7 +25,7 @@
 //! Operators write this file, so every error names the key or the member and says what is wrong.
 
 use super::{ADDRESSES, Access, CallerRules, CallerUsage, Costs, MAX_KEY};
-use crate::rpc::cost_gate::{Budget, TokenBucket};
+use crate::rpc::cost_gate::{Budget, CostBucket};
 use lru::LruCache;
 use parking_lot::Mutex;
 use serde::Deserialize;
@@ -238,7 +238,7 @@ fn rules(name: String, table: CallerTable, highest: u64) -> Result<CallerRules, 
         namespaces: table.namespaces,
         methods: table.methods,
         budget,
-        bucket: Mutex::new(TokenBucket::default()),
+        bucket: Mutex::new(CostBucket::default()),
         usage: CallerUsage::default(),
     })
 }

@@ -281,6 +281,11 @@ async fn a_reorg_and_silence_leave_the_latest_block_and_the_next_block_builds_on
         .chain
         .result("eth_getTransactionCount", json!([SENDER, "pending"]));
     assert_eq!(count.await, "0x2");
+    let pending = flash.newest.on(&flash.head(), Instant::now()).unwrap();
+    let mut foreign = parts(&flash.spec(), &pending, 3, &[]);
+    foreign[0]["base"]["parent_hash"] = json!(B256::repeat_byte(7));
+    flash.take(&foreign[0]).unwrap();
+    assert_eq!(flash.pending_number().await, 3, "of another parent");
     // Another block than the pending one becomes the head.
     flash.chain.add(&[]);
     assert_eq!(flash.pending_number().await, 2);
