@@ -19,7 +19,10 @@ use std::{
     },
     time::{Duration, Instant},
 };
-use tokio::{io::AsyncWriteExt, net::TcpListener};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpListener,
+};
 
 /// The first block of ours; the test chain's own blocks stand for those from it on.
 const FIRST: u64 = 100;
@@ -222,6 +225,8 @@ async fn an_answer_that_is_too_large_is_not_read() {
     let url = format!("http://{}", socket.local_addr().unwrap());
     let hostile = tokio::spawn(async move {
         let (mut stream, _) = socket.accept().await.unwrap();
+        let mut request = [0; 4096];
+        let _ = stream.read(&mut request).await.unwrap();
         let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n";
         stream.write_all(head.as_bytes()).await.unwrap();
         let chunk = [&b"100000\r\n"[..], &[b' '; 1 << 20], b"\r\n"].concat();
@@ -240,7 +245,7 @@ async fn an_answer_that_is_too_large_is_not_read() {
     let error = chain.error("eth_getBalance", json!([WHO, "0x7"])).await;
     assert_eq!(error.0, -32000, "{}", error.1);
     let sent = hostile.await.unwrap();
-    assert!(sent < 128, "{sent} MiB were read");
+    assert!((32..128).contains(&sent), "{sent} MiB were read");
 }
 
 #[tokio::test]
