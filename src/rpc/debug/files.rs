@@ -145,8 +145,10 @@ fn trace_to_file(
         .prefix(&format!("block_{block}-{index}-{tx}-"))
         .tempfile_in(folder)
         .map_err(failed("a file for a trace cannot be made"))?;
+    // Shares its position with the file, where the rest is written.
     let mut writer = file
-        .reopen()
+        .as_file()
+        .try_clone()
         .map_err(failed("a file for a trace cannot be opened"))?;
     let (mut left, deadline) = (MOST_BYTES, deadline.clone());
     let out = TraceWriter::in_chunks(Box::new(move |chunk| {

@@ -5,7 +5,8 @@ use super::{
     chain::{CONTRACT, Chain, RICH},
 };
 use crate::rpc::RpcContext;
-use alloy_primitives::B256;
+use alloy_primitives::{B256, TxKind};
+use op_alloy_consensus::{OpTxEnvelope, TxDeposit};
 use serde_json::{Value, json};
 use starling_proto::fork::Fork;
 
@@ -267,6 +268,43 @@ async fn blocks_are_executed_again_and_written_to_files_inside_their_folder() {
             .fails("debug_traceBlockFromFile", from(name), start)
             .await;
     }
+}
+
+/// A creation whose code jumps back so often.
+fn looping(times: u16) -> OpTxEnvelope {
+    let code = format!("0x61{times:04x}5b600190038060035700");
+    TxDeposit {
+        from: RICH,
+        to: TxKind::Create,
+        gas_limit: 1_000_000,
+        input: code.parse().unwrap(),
+        ..TxDeposit::default()
+    }
+    .into()
+}
+
+#[tokio::test]
+async fn a_file_has_all_lines_of_a_long_trace_in_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let traces = folder.path().join("traces");
+    let mut chain = chain(|context| context.traces = Some(traces)).await;
+    let block = chain.add(&[(looping(2_000), vec![])]);
+    let hash = block.payload.hash;
+    let traced = chain
+        .result("debug_traceBlockByHash", json!([hash]))
+        .await;
+    let steps = traced[1]["result"]["structLogs"].as_array().unwrap().len();
+    assert!(steps > 12_000, "{steps}");
+    let files = chain
+        .result("debug_standardTraceBlockToFile", json!([hash]))
+        .await;
+    let text = std::fs::read_to_string(files[1].as_str().unwrap()).unwrap();
+    // Several chunks.
+    assert!(text.len() > 1 << 20, "{}", text.len());
+    let first = text.lines().next().unwrap();
+    assert!(first.starts_with(r#"{"pc":0,"op":97,"#), "{first}");
+    assert_eq!(text.lines().count(), steps + 1);
+    assert!(text.lines().last().unwrap().starts_with(r#"{"output":"#));
 }
 
 #[tokio::test]
