@@ -29,6 +29,8 @@ pub struct Bounds {
     pub(super) events: Arc<Semaphore>,
     /// KiB of filters and of the logs they hold.
     pub(super) filters: Arc<Semaphore>,
+    /// The permit of the call that writes traces to files.
+    pub(super) trace_files: Arc<Semaphore>,
     /// Timeout of a heavy call (`--rpc.evmtimeout`).
     pub timeout: Duration,
     /// Gas of one run of the EVM (`--rpc.gascap`).
@@ -55,6 +57,7 @@ impl Default for Bounds {
             heavy: Heavy::new(cores.max(2)),
             events: Arc::new(Semaphore::new(64 << 10)),
             filters: Arc::new(Semaphore::new(64 << 10)),
+            trace_files: Arc::new(Semaphore::new(1)),
             timeout: HEAVY_TIMEOUT,
             gas_cap: RPC_GAS_CAP,
             trace_timeout: TRACE_TIMEOUT,

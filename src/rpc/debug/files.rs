@@ -2,7 +2,8 @@
 //! else.
 //!
 //! A file appears when the whole call has succeeded, since a call may be restarted. Files, and all of
-//! them together, have a largest size; the operator removes them.
+//! them together, have a largest size; the operator removes them. One call writes at a time, since
+//! two would share what is left.
 
 use super::trace::trace_encoded;
 use crate::{
@@ -28,7 +29,7 @@ use tempfile::NamedTempFile;
 
 /// The largest file that is written, in bytes.
 const MOST_BYTES: u64 = 1 << 30;
-/// Bytes of all files in the folder beyond which nothing more is written.
+/// The most bytes that all files in the folder take.
 const MOST_IN_FOLDER: u64 = 16 << 30;
 /// The largest file that is read, in bytes: more than any block has.
 const MOST_READ: u64 = 64 << 20;
@@ -96,7 +97,11 @@ fn write_files(
     let options = options.map(|Json(options)| options).unwrap_or_default();
     let folder = folder(context)?;
     fs::create_dir_all(folder).map_err(failed("the folder for traces cannot be made"))?;
-    check_space(folder)?;
+    let writing = context.bounds.trace_files.clone().try_acquire_owned();
+    let _writing = writing.map_err(|_| {
+        RpcError::server("another call writes traces to files: try again when it has ended")
+    })?;
+    let mut left = space_left(folder)?;
     let wanted = |replay: &Replay, index| {
         let hash = replay.tx_hash(index);
         options.tx_hash.is_none() || options.tx_hash == hash
@@ -113,7 +118,8 @@ fn write_files(
             replay.step()?;
             continue;
         }
-        files.push(trace_to_file(&mut replay, folder, options.log, deadline)?);
+        let file = trace_to_file(&mut replay, folder, options.log, &mut left, deadline)?;
+        files.push(file);
         if options.tx_hash.is_some() {
             break;
         }
@@ -130,11 +136,13 @@ fn write_files(
     Ok(out.finish()?)
 }
 
-/// Traces the next transaction of a block.
+/// Traces the next transaction of a block. The file takes its bytes from those that are `left` for
+/// the folder.
 fn trace_to_file(
     replay: &mut Replay,
     folder: &Path,
     config: StructLogConfig,
+    left: &mut u64,
     deadline: &Deadline,
 ) -> Result<NamedTempFile, RpcError> {
     let index = replay.done();
@@ -150,12 +158,14 @@ fn trace_to_file(
         .as_file()
         .try_clone()
         .map_err(failed("a file for a trace cannot be opened"))?;
-    let (mut left, deadline) = (MOST_BYTES, deadline.clone());
+    let (most, deadline) = (MOST_BYTES.min(*left), deadline.clone());
+    let mut size = 0;
     let out = TraceWriter::in_chunks(Box::new(move |chunk| {
         deadline.check()?;
-        left = left.checked_sub(chunk.len() as u64).ok_or_else(|| {
-            StateError::Evm(format!("the trace is larger than {} MB", MOST_BYTES >> 20))
-        })?;
+        size += chunk.len() as u64;
+        if size > most {
+            return Err(StateError::Evm(too_large(most)));
+        }
         let written = writer.write_all(&chunk);
         written.map_err(|error| StateError::Evm(format!("a trace cannot be written: {error}")))
     }));
@@ -164,24 +174,38 @@ fn trace_to_file(
     if let Some(tracer) = tracer {
         let rest = tracer.finish()?;
         let mut file = file.as_file();
+        let metadata = file.metadata().map_err(failed("a trace cannot be read"))?;
+        let size = metadata.len() + rest.len() as u64;
+        if size > most {
+            return Err(RpcError::server(too_large(most)));
+        }
         file.write_all(rest.as_bytes())
             .map_err(failed("a trace cannot be written"))?;
+        *left -= size;
     }
     Ok(file)
 }
 
-fn check_space(folder: &Path) -> Result<(), RpcError> {
+fn too_large(most: u64) -> String {
+    format!(
+        "the trace is larger than {} MB, which is what one file may take or what is left for all: remove files, or trace one transaction",
+        most >> 20
+    )
+}
+
+/// Bytes that new files in the folder may take.
+fn space_left(folder: &Path) -> Result<u64, RpcError> {
     let entries = fs::read_dir(folder).map_err(failed("the folder for traces cannot be read"))?;
     let sizes = entries.filter_map(|entry| entry.ok()?.metadata().ok());
     let bytes: u64 = sizes.map(|file| file.len()).sum();
-    if bytes > MOST_IN_FOLDER {
-        return Err(RpcError::server(format!(
+    let left = MOST_IN_FOLDER.checked_sub(bytes);
+    left.ok_or_else(|| {
+        RpcError::server(format!(
             "the files in {} take {} MB: remove some of them first",
             folder.display(),
             bytes >> 20
-        )));
-    }
-    Ok(())
+        ))
+    })
 }
 
 /// `debug_traceBlockFromFile(name, options)`: a block in RLP from the folder for traces.

@@ -271,9 +271,10 @@ async fn blocks_are_executed_again_and_written_to_files_inside_their_folder() {
 }
 
 /// A creation whose code jumps back so often.
-fn looping(times: u16) -> OpTxEnvelope {
+fn looping(source_hash: B256, times: u16) -> OpTxEnvelope {
     let code = format!("0x61{times:04x}5b600190038060035700");
     TxDeposit {
+        source_hash,
         from: RICH,
         to: TxKind::Create,
         gas_limit: 1_000_000,
@@ -288,7 +289,7 @@ async fn a_file_has_all_lines_of_a_long_trace_in_order() {
     let folder = tempfile::tempdir().unwrap();
     let traces = folder.path().join("traces");
     let mut chain = chain(|context| context.traces = Some(traces)).await;
-    let block = chain.add(&[(looping(2_000), vec![])]);
+    let block = chain.add(&[(looping(B256::ZERO, 2_000), vec![])]);
     let hash = block.payload.hash;
     let traced = chain
         .result("debug_traceBlockByHash", json!([hash]))
@@ -305,6 +306,36 @@ async fn a_file_has_all_lines_of_a_long_trace_in_order() {
     assert!(first.starts_with(r#"{"pc":0,"op":97,"#), "{first}");
     assert_eq!(text.lines().count(), steps + 1);
     assert!(text.lines().last().unwrap().starts_with(r#"{"output":"#));
+}
+
+#[tokio::test]
+async fn all_files_of_a_call_share_what_is_left_for_the_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let traces = folder.path().join("traces");
+    std::fs::create_dir(&traces).unwrap();
+    let mut chain = chain(|context| context.traces = Some(traces.clone())).await;
+    let long = |source: u8| looping(B256::repeat_byte(source), 2_000);
+    let block = chain.add(&[(long(1), vec![]), (long(2), vec![])]);
+    let params = json!([block.payload.hash]);
+    // Sparse: it takes all bytes of the folder but three megabytes, and none of the disk.
+    let large = std::fs::File::create(traces.join("old")).unwrap();
+    let write = "debug_standardTraceBlockToFile";
+    large.set_len((16 << 30) - (3 << 20)).unwrap();
+    let refused = "the trace is larger than 1 MB, which is what one file may take";
+    chain.fails(write, params.clone(), refused).await;
+    assert_eq!(std::fs::read_dir(&traces).unwrap().count(), 1);
+    large.set_len((16 << 30) + 1).unwrap();
+    chain
+        .fails(write, params.clone(), "the files in")
+        .await;
+    large.set_len((16 << 30) - (5 << 20)).unwrap();
+    let writing = chain.context.bounds.trace_files.clone();
+    let held = writing.try_acquire_owned().unwrap();
+    let other = "another call writes traces";
+    chain.fails(write, params.clone(), other).await;
+    drop(held);
+    let files = chain.result(write, params).await;
+    assert_eq!(files.as_array().unwrap().len(), 3);
 }
 
 #[tokio::test]
