@@ -288,6 +288,12 @@ impl Tracer {
         self.out.take_failure()
     }
 
+    /// Notes whether a transaction has made its tracer, or all parts of it together, record as much
+    /// as it may.
+    fn note_bytes(&mut self) {
+        self.full |= self.tracer.bytes() > MOST_RECORDED_MB << 20;
+    }
+
     fn must_stop(&self) -> bool {
         let script = matches!(&self.tracer, NativeTracer::Script(tracer) if tracer.has_failed());
         self.full || self.failure.is_some() || self.out.failed() || script
@@ -348,7 +354,7 @@ impl Tracer {
             return_data: interpreter.return_data.buffer(),
         };
         self.tracer.step(&step, &mut state, &mut self.out);
-        self.full |= self.tracer.is_full();
+        self.note_bytes();
     }
 
     pub(super) fn on_step_end<CTX>(
@@ -406,7 +412,7 @@ impl Tracer {
 
     pub(super) fn on_log(&mut self, log: &Log) {
         self.tracer.log(log);
-        self.full |= self.tracer.is_full();
+        self.note_bytes();
     }
 
     pub(super) fn on_call<CTX>(&mut self, context: &mut CTX, inputs: &CallInputs)
@@ -474,7 +480,7 @@ impl Tracer {
             failure: &mut self.failure,
         };
         self.tracer.enter(entered, &mut state, &mut self.out);
-        self.full |= self.tracer.is_full();
+        self.note_bytes();
     }
 
     /// Ends a call or a creation.
@@ -506,6 +512,6 @@ impl Tracer {
             failure: &mut self.failure,
         };
         self.tracer.leave(left, root, &mut state, &mut self.out);
-        self.full |= self.tracer.is_full();
+        self.note_bytes();
     }
 }

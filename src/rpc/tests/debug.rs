@@ -176,6 +176,11 @@ async fn what_cannot_be_traced_is_told_in_geths_words() {
     );
 }
 
+/// Calls of an account without code, with a megabyte of input each.
+fn repeated(times: usize) -> String {
+    format!("0x{}", "6000600062100000600060ee5afa50".repeat(times))
+}
+
 #[tokio::test]
 async fn time_memory_and_gas_of_a_trace_are_bounded() {
     let chain = chain(|context| context.bounds.trace_bytes = 1 << 20).await;
@@ -201,9 +206,15 @@ async fn time_memory_and_gas_of_a_trace_are_bounded() {
     let greedy = "0x5b6000600062100000600060045afa50600056";
     let mut params = call_with(greedy, json!({ "tracer": "callTracer" }));
     params[0]["gas"] = json!("0x2faf080");
-    chain
-        .fails("debug_traceCall", params, "the trace is larger than 32 MB")
-        .await;
+    let full = "the trace is larger than 32 MB";
+    chain.fails("debug_traceCall", params.clone(), full).await;
+    // Each tracer may record these, and both together may not.
+    params[0]["gas"] = json!("0x989680");
+    params[2]["stateOverrides"][CONTRACT.to_string()]["code"] = json!(repeated(20));
+    chain.fails("debug_traceCall", params.clone(), large).await;
+    params[2]["tracer"] = json!("muxTracer");
+    params[2]["tracerConfig"] = json!({ "callTracer": null, "flatCallTracer": null });
+    chain.fails("debug_traceCall", params, full).await;
 }
 
 #[tokio::test]

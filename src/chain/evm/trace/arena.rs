@@ -7,8 +7,6 @@
 use super::{Entered, Left, failure::Failure};
 use alloy_primitives::{Address, Bytes, Log, U256};
 
-/// The most bytes that one transaction's frames may take.
-const MOST: usize = 32 << 20;
 /// Bytes that a frame takes beside its data.
 const FRAME: usize = 512;
 
@@ -115,8 +113,9 @@ impl<T> Default for CallArena<T> {
 }
 
 impl<T> CallArena<T> {
-    pub(super) fn is_full(&self) -> bool {
-        self.bytes > MOST
+    /// Bytes that the frames take.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// Counts bytes that a frame keeps.

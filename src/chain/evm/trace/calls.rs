@@ -35,8 +35,8 @@ impl CallTracer {
         }
     }
 
-    pub(super) fn is_full(&self) -> bool {
-        self.arena.is_full()
+    pub(super) fn bytes(&self) -> usize {
+        self.arena.bytes()
     }
 
     pub(super) fn enter(&mut self, entered: Entered) {

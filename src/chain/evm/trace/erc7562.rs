@@ -81,8 +81,8 @@ impl Erc7562Tracer {
         }
     }
 
-    pub(super) fn is_full(&self) -> bool {
-        self.arena.is_full()
+    pub(super) fn bytes(&self) -> usize {
+        self.arena.bytes()
     }
 
     pub(super) fn enter(&mut self, entered: Entered) {

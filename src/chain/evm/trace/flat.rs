@@ -31,8 +31,8 @@ impl FlatCallTracer {
         }
     }
 
-    pub(super) fn is_full(&self) -> bool {
-        self.arena.is_full()
+    pub(super) fn bytes(&self) -> usize {
+        self.arena.bytes()
     }
 
     pub(super) fn enter(&mut self, mut entered: Entered) {

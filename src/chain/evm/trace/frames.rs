@@ -25,8 +25,8 @@ impl FrameTracer {
         self.start = start.clone();
     }
 
-    pub(super) fn is_full(&self) -> bool {
-        self.frames.0.is_full()
+    pub(super) fn bytes(&self) -> usize {
+        self.frames.0.bytes()
     }
 
     pub(super) fn enter(&mut self, mut entered: Entered) {

@@ -118,22 +118,25 @@ pub(super) struct MuxPart {
 }
 
 impl NativeTracer {
-    /// Whether it has recorded as much as one transaction may.
-    pub(super) fn is_full(&self) -> bool {
+    /// Bytes that it has recorded of the transaction.
+    pub(super) fn bytes(&self) -> usize {
         match self {
-            Self::Call(tracer) => tracer.is_full(),
-            Self::FlatCall(tracer) => tracer.is_full(),
-            Self::Prestate(tracer) => tracer.is_full(),
-            Self::Erc7562(tracer) => tracer.is_full(),
-            Self::Frames(tracer) => tracer.is_full(),
-            Self::Parity(tracer) => tracer.is_full(),
-            Self::Mux(parts) => parts.iter().any(|part| part.tracer.is_full()),
+            Self::Call(tracer) => tracer.bytes(),
+            Self::FlatCall(tracer) => tracer.bytes(),
+            Self::Prestate(tracer) => tracer.bytes(),
+            Self::Erc7562(tracer) => tracer.bytes(),
+            Self::Frames(tracer) => tracer.bytes(),
+            Self::Parity(tracer) => tracer.bytes(),
+            Self::Mux(parts) => parts
+                .iter()
+                .map(|part| part.tracer.bytes())
+                .fold(0, usize::saturating_add),
             Self::StructLog(_)
             | Self::JsonLog(_)
             | Self::FourByte(_)
             | Self::Noop
             | Self::OpcodeGas(_)
-            | Self::Script(_) => false,
+            | Self::Script(_) => 0,
         }
     }
 

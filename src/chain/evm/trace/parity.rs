@@ -35,8 +35,8 @@ impl ParityTracer {
         }
     }
 
-    pub(super) fn is_full(&self) -> bool {
-        self.frames.is_full()
+    pub(super) fn bytes(&self) -> usize {
+        self.frames.bytes()
     }
 
     pub(super) fn begin(&mut self, start: &TraceStart, out: &mut TraceWriter) {

@@ -12,8 +12,6 @@ use revm::{bytecode::opcode, state::AccountInfo};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The most bytes of code and slots of one transaction.
-const MOST: usize = 32 << 20;
 /// Bytes that an account or a slot takes.
 const ENTRY: usize = 256;
 
@@ -80,8 +78,8 @@ impl PrestateTracer {
         }
     }
 
-    pub(super) fn is_full(&self) -> bool {
-        self.bytes > MOST
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
     }
 
     pub(super) fn begin(&mut self, start: &TraceStart, state: &mut dyn PointState) {
