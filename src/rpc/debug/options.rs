@@ -99,7 +99,8 @@ impl Arg for TraceCallOptions {
 /// A tracer by its name.
 fn named(name: &str, config: Option<&RawValue>, depth: usize) -> Result<TracerConfig, String> {
     Ok(match name {
-        "" | "structLogger" => TracerConfig::StructLog(read(config)?),
+        // It writes as it goes on, which no part of `muxTracer` may.
+        "" | "structLogger" if depth == MUX_DEPTH => TracerConfig::StructLog(read(config)?),
         "callTracer" => TracerConfig::Call(read(config)?),
         "flatCallTracer" => TracerConfig::FlatCall(read(config)?),
         "prestateTracer" => TracerConfig::Prestate(read(config)?),
@@ -228,6 +229,11 @@ mod tests {
             "json: cannot unmarshal array into Go value of type tracers.TraceConfig"
         );
         assert_eq!(refused(r#"{"tracer":"x"}"#), "tracer \"x\" not found");
+        for name in ["", "structLogger"] {
+            let parts = format!(r#"{{"{name}":{{}},"callTracer":{{}}}}"#);
+            let mux = format!(r#"{{"tracer":"muxTracer","tracerConfig":{parts}}}"#);
+            assert_eq!(refused(&mux), format!("tracer {name:?} not found"));
+        }
         let mut deep = r#"{"muxTracer":null}"#.to_owned();
         for _ in 0..8 {
             deep = format!(r#"{{"muxTracer":{deep}}}"#);

@@ -37,7 +37,7 @@ pub enum TracerConfig {
     /// Gas by opcode.
     OpcodeGas,
     Script(ScriptSource),
-    /// Several of them at once, by name. The struct logger has no name.
+    /// Several of them at once, by name; none that writes before the transaction has ended.
     Mux(Vec<NamedTracer>),
 }
 
