@@ -16,6 +16,9 @@
   const isPrecompile = take('__precompile');
   const opName = take('__op_name');
   const fail = take('__fail');
+  // Kept, since a script may replace them later.
+  const { assign } = Object;
+  const { parse, stringify } = JSON;
 
   // Older scripts use a method that is no part of the language any more.
   Object.defineProperty(String.prototype, 'substr', {
@@ -132,7 +135,7 @@
       return tests[name](this.value);
     };
   }
-  Object.assign(BigInteger.prototype, {
+  assign(BigInteger.prototype, {
     compare: function (other) { return compare(this.value, toNative(other)); },
     compareTo: function (other) { return compare(this.value, toNative(other)); },
     compareAbs: function (other) { return compare(abs(this.value), abs(toNative(other))); },
@@ -185,7 +188,7 @@
   const fitted = (hex, bytes) => hex.slice(-2 * bytes).padStart(2 * bytes, '0');
   const address = (value, allowText) => fitted(fromBuffer(value, allowText), 20);
 
-  Object.assign(root, {
+  assign(root, {
     bigInt: bigInt,
     toHex: (value) => '0x' + fromBuffer(value, false),
     toWord: (value) => toBuffer(fitted(fromBuffer(value, true), 32)),
@@ -292,8 +295,8 @@
       contract = { caller: caller, address: own, value: value, input: input };
     },
     step: function (pc, op, gas, cost, depth, refund, memory, stack, error) {
-      Object.assign(step, { pc: pc, op: op, gas: gas, cost: cost, depth: depth, refund: refund });
-      Object.assign(step, { memory: memory, stack: stack, error: error });
+      assign(step, { pc: pc, op: op, gas: gas, cost: cost, depth: depth, refund: refund });
+      assign(step, { memory: memory, stack: stack, error: error });
       script.step(log, db);
     },
     fault: function (error) {
@@ -309,12 +312,12 @@
       script.exit(exitFrame);
     },
     result: function (text) {
-      const context = JSON.parse(text);
+      const context = parse(text);
       for (const name of BUFFERS) {
         if (name in context) context[name] = toBuffer(context[name].slice(2));
       }
       for (const name of NUMBERS) context[name] = bigInt(context[name]);
-      const answer = JSON.stringify(script.result(context, db));
+      const answer = stringify(script.result(context, db));
       return answer === undefined ? 'null' : answer;
     },
   };

@@ -87,6 +87,26 @@ fn scripts_follow_each_other_without_what_the_first_has_left() {
 }
 
 #[test]
+fn a_script_that_replaces_functions_of_the_language_changes_nothing_around_it() {
+    let mut host = HostThread::start();
+    let code = "{ seen: [], setup: function () { \
+            Object.assign = function (target) { target.stack = 1e300; }; JSON.stringify = function () { return '1},'; }; }, \
+        step: function (log) { this.seen.push(log.stack.length()); log.stack.peek(1e299); }, fault: function () {}, \
+        result: function () { return this.seen; } }";
+    assert!(matches!(host.load(code), FromScript::Loaded(_)));
+    let step = ScriptStep {
+        stack: 1,
+        ..ScriptStep::default()
+    };
+    let FromScript::Failed(text) = host.tell(&ToScript::Step(step)) else {
+        panic!("no failure");
+    };
+    assert!(text.contains("out of bound stack: size 1"), "{text}");
+    let result = host.tell(&ToScript::Result(Box::default()));
+    assert_eq!(result, FromScript::Result("[1]".to_owned()));
+}
+
+#[test]
 fn what_is_out_of_turn_is_refused() {
     let mut host = HostThread::start();
     let answer = host.tell(&ToScript::Answer(Bytes::new()));

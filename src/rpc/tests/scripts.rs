@@ -2,7 +2,12 @@
 
 use super::chain::{CONTRACT, Chain, RICH};
 use crate::{
-    chain::evm::{ScriptConnection, ScriptHost},
+    chain::evm::{
+        ScriptConnection, ScriptHost,
+        script_message::{
+            FromScript, MessageReader, ScriptHooks, ScriptQuestion, ToScript, write_message,
+        },
+    },
     rpc::RpcContext,
     script_host,
 };
@@ -226,6 +231,44 @@ async fn a_script_that_fails_says_why() {
     let mux = json!({ "tracer": "muxTracer", "tracerConfig": { nothing: null } });
     let (code, _) = chain.error("debug_traceCall", call("0x00", mux)).await;
     assert_eq!(code, -32602);
+}
+
+/// A process that asks for a word beyond any stack, and whose result is `text`.
+fn lying(text: &'static str) -> ScriptHost {
+    let answer = move |message: &ToScript| match message {
+        ToScript::Load { .. } => FromScript::Loaded(ScriptHooks {
+            step: true,
+            frames: false,
+        }),
+        ToScript::Step(_) => FromScript::Ask(ScriptQuestion::Stack(usize::MAX)),
+        ToScript::Answer(word) if word.len() != 32 => FromScript::Failed("no word".to_owned()),
+        ToScript::Result(_) => FromScript::Result(text.to_owned()),
+        _ => FromScript::Done,
+    };
+    ScriptHost::new(move || {
+        let (stream, mut theirs) = UnixStream::pair()?;
+        std::thread::spawn(move || {
+            let mut reader = MessageReader::default();
+            while let Ok(Some(message)) = reader.read::<ToScript>(&mut theirs) {
+                write_message(&mut theirs, &answer(&message)).unwrap();
+            }
+        });
+        Ok(ScriptConnection {
+            stream,
+            process: None,
+        })
+    })
+}
+
+#[tokio::test]
+async fn a_process_that_lies_breaks_nothing() {
+    let options = json!({ "tracer": "opcountTracer" });
+    let fine = chain(|context| context.scripts = Some(lying("1")));
+    let params = call(CODE, options);
+    assert_eq!(fine.result("debug_traceCall", params.clone()).await, 1);
+    let raw = chain(|context| context.scripts = Some(lying("1},\"x\":{\"y\":2")));
+    let text = "the result of the script is no JSON";
+    raw.fails("debug_traceCall", params, text).await;
 }
 
 #[tokio::test]

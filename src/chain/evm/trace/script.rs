@@ -21,6 +21,7 @@ use message::{
 };
 use port::ScriptPort;
 use revm::{bytecode::opcode, state::AccountInfo};
+use serde_json::value::RawValue;
 
 /// The longest piece of memory that a script may read at once.
 const MOST_MEMORY: usize = 1 << 20;
@@ -85,7 +86,7 @@ impl Readable<'_> {
         match question {
             ScriptQuestion::Stack(index) => {
                 let stack = self.waiting.map_or(&[][..], |waiting| &waiting.stack);
-                let word = stack.len().checked_sub(index + 1).map(|at| stack[at]);
+                let word = stack.iter().rev().nth(index).copied();
                 B256::from(word.unwrap_or_default()).into()
             }
             ScriptQuestion::Memory { offset, length } => self.memory(offset, length),
@@ -397,7 +398,14 @@ impl ScriptTracer {
         };
         let asked = ToScript::Result(Box::new(transaction));
         match exchange(&mut self.link, &asked, &mut readable) {
-            Ok(FromScript::Result(text)) => out.raw(&text),
+            // The process is the script's: what it says need not be JSON.
+            Ok(FromScript::Result(text)) => match serde_json::from_str::<&RawValue>(&text) {
+                Ok(value) => out.raw(value.get()),
+                Err(_) => {
+                    let text = "the result of the script is no JSON".to_owned();
+                    self.failure = Some(ScriptError::Script(text));
+                }
+            },
             Ok(_) => self.failure = Some(ScriptError::Gone),
             Err(error) => self.failure = Some(error),
         }
