@@ -2,8 +2,8 @@
 //!
 //! A tracing call starts the program again as this process, and speaks with it over a socket that is
 //! its standard input ([`crate::chain::evm::script_message`]). The script is untrusted: the process has limits on
-//! memory, processor time, files and stack, sees no environment, and is killed when the time of the
-//! transaction is over. It ends when the socket closes.
+//! memory, processor time, files and stack, sees no environment, is stopped while its call is paused,
+//! and is killed when the time of the transaction is over. It ends when the socket closes.
 
 mod engine;
 #[cfg(test)]
@@ -28,8 +28,9 @@ use std::{
 
 /// The argument that starts the program as this process.
 pub const ARGUMENT: &str = "script-host";
-/// Bytes of memory: a megabyte for the engine, the rest for the script.
-const MEMORY: u64 = 256 << 20;
+/// Bytes of memory: a megabyte for the engine, the rest for the script. Each of the started tracing
+/// calls may have a process.
+const MEMORY: u64 = 128 << 20;
 /// Seconds of processor time, in case nobody ends the process.
 const PROCESSOR_TIME: u64 = 150;
 /// Bytes of the stack, which JSON and sorting need for nested values.
@@ -83,6 +84,9 @@ pub fn run() -> ExitCode {
 }
 
 fn limit() -> nix::Result<()> {
+    // Ends with the node: a process that is stopped then would stay.
+    #[cfg(target_os = "linux")]
+    nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL)?;
     for (resource, most) in [
         (Resource::RLIMIT_DATA, MEMORY + STACK as u64),
         (Resource::RLIMIT_CPU, PROCESSOR_TIME),

@@ -94,7 +94,7 @@ pub const SECTIONS: &[Section] = &[
                 "rpc.jstracers",
                 Bool,
                 "true",
-                "Run tracers that are scripts in JavaScript, each in a process with 256 MB of memory. They are served with the debug namespace only",
+                "Run tracers that are scripts in JavaScript, each in a process with 128 MB of memory. They are served with the debug namespace only",
             ),
         ],
     },

@@ -3,6 +3,10 @@
 
 use super::message::{FromScript, MessageReader, ToScript, write_message};
 use crate::chain::evm::{Deadline, StateError};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use std::{fmt, io, os::unix::net::UnixStream, process::Child, sync::Arc, time::Duration};
 
 /// Time between two looks at the clock while a script runs.
@@ -123,7 +127,70 @@ impl ScriptPort {
         }
     }
 
+    /// Checks the clock. That may wait while other calls run, and the process would go on beside
+    /// them: it is stopped meanwhile.
     fn look(&self) -> Result<(), StateError> {
-        self.deadline.as_ref().map_or(Ok(()), Deadline::check)
+        let Some(deadline) = &self.deadline else {
+            return Ok(());
+        };
+        self.signal(Signal::SIGSTOP);
+        let checked = deadline.check();
+        self.signal(Signal::SIGCONT);
+        checked
+    }
+
+    fn signal(&self, signal: Signal) {
+        let process = self.connection.process.as_ref();
+        // Until it is waited for, the number is that of the process, also once it has ended.
+        if let Some(id) = process.and_then(|process| i32::try_from(process.id()).ok()) {
+            let _ = kill(Pid::from_raw(id), signal);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{
+        process::{Command, Stdio},
+        thread::sleep,
+        time::Instant,
+    };
+
+    /// Waits until a process is in a state, as `/proc` names it.
+    fn wait_for(state: &str, process: u32) {
+        let stat = || std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
+        let end = Instant::now() + Duration::from_secs(10);
+        while !stat().rsplit(')').next().unwrap().starts_with(state) {
+            assert!(Instant::now() < end, "{}", stat());
+            sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn a_process_does_not_run_while_its_call_is_paused() {
+        let host = ScriptHost::new(|| {
+            let (stream, theirs) = UnixStream::pair()?;
+            // Keeps the other end open, and never answers.
+            std::mem::forget(theirs);
+            let endless = ["-c", "while :; do :; done"];
+            let mut process = Command::new("sh");
+            let process = Some(process.args(endless).stdin(Stdio::null()).spawn()?);
+            Ok(ScriptConnection { stream, process })
+        });
+        let mut port = ScriptPort::open(&host).unwrap();
+        let id = port.connection.process.as_ref().unwrap().id();
+        wait_for(" R", id);
+        let deadline = Deadline::after(Duration::from_secs(60));
+        let paused = deadline.with_check_hook(Arc::new(move |_, _| {
+            wait_for(" T", id);
+            true
+        }));
+        port.set_deadline(Some(paused));
+        port.look().unwrap();
+        wait_for(" R", id);
+        let over = Deadline::after(Duration::ZERO);
+        port.set_deadline(Some(over));
+        assert!(matches!(port.receive(), Err(ScriptError::State(_))));
     }
 }
