@@ -4,6 +4,7 @@
 use super::{
     error::{RpcError, crashed},
     heavy::Heavy,
+    memory::KIB,
 };
 use crate::chain::evm::RPC_GAS_CAP;
 use std::{sync::Arc, time::Duration};
@@ -27,6 +28,8 @@ pub struct Bounds {
     pub(super) heavy: Heavy,
     /// KiB of events that wait for their subscribers.
     pub(super) events: Arc<Semaphore>,
+    /// KiB of events of `traceChain`, while they are being made and until they have been sent.
+    pub(super) chain_traces: Arc<Semaphore>,
     /// KiB of filters and of the logs they hold.
     pub(super) filters: Arc<Semaphore>,
     /// The permit of the call that writes traces to files.
@@ -56,6 +59,7 @@ impl Default for Bounds {
             reads: Arc::new(Semaphore::new(READS * cores.max(2))),
             heavy: Heavy::new(cores.max(2)),
             events: Arc::new(Semaphore::new(64 << 10)),
+            chain_traces: Arc::new(Semaphore::new(2 * TRACE_BYTES / KIB)),
             filters: Arc::new(Semaphore::new(64 << 10)),
             trace_files: Arc::new(Semaphore::new(1)),
             timeout: HEAVY_TIMEOUT,

@@ -41,6 +41,13 @@ pub struct ResponseMemory {
     address: Option<MemoryPermit>,
 }
 
+impl From<MemoryPermit> for ResponseMemory {
+    fn from(permit: MemoryPermit) -> Self {
+        let address = None;
+        Self { permit, address }
+    }
+}
+
 /// Unit of memory. Smaller answers are not counted: connections bound their number.
 pub const KIB: usize = 1024;
 /// Largest request that is not counted. Each of 10,000 connections may hold one of them: 40 MB

@@ -116,12 +116,15 @@ impl<'a> Responder<'a> {
                 () = token.cancelled() => return true,
                 event = events.next() => event,
             };
-            let Some(event) = event else {
+            let Some(mut event) = event else {
                 self.live.lock().remove(&id);
                 return false;
             };
+            let held = event.held.take().map(ResponseMemory::from);
             let notification = frame::notification(&namespace, &id, &event);
-            if self.queue.send((notification, None)).await.is_err() {
+            // Only the copy waits for the client.
+            drop(event);
+            if self.queue.send((notification, held)).await.is_err() {
                 return false;
             }
         }

@@ -6,6 +6,7 @@ mod admin_geth;
 mod bounds;
 mod call;
 mod chain;
+mod chain_trace;
 mod debug;
 mod filters;
 mod fixtures;
@@ -109,16 +110,16 @@ fn toys() -> Api {
     });
     api.insert_subscription("toy", "count", |_| {
         Ok(stream::iter(0..3)
-            .map(|n| reply(n).unwrap())
+            .map(|n| reply(n).unwrap().into())
             .chain(stream::pending())
             .boxed())
     });
     api.insert_subscription("toy", "flood", |_| {
-        Ok(stream::repeat_with(|| reply("x".repeat(100_000)).unwrap()).boxed())
+        Ok(stream::repeat_with(|| reply("x".repeat(100_000)).unwrap().into()).boxed())
     });
     api.insert_subscription("toy", "never", |_| Ok(stream::pending().boxed()));
     api.insert_subscription("toy", "brief", |_| {
-        Ok(stream::iter([reply(7).unwrap()]).boxed())
+        Ok(stream::iter([reply(7).unwrap().into()]).boxed())
     });
     api
 }

@@ -283,7 +283,7 @@ pub fn peer_events(context: &Arc<RpcContext>, args: Args) -> Result<EventStream,
     });
     let told = changes.flatten().map(reply);
     Ok(told
-        .filter_map(|event| std::future::ready(event.ok()))
+        .filter_map(|event| std::future::ready(event.ok().map(Into::into)))
         .boxed())
 }
 

@@ -1,18 +1,20 @@
 //! `debug_subscribe("traceChain", start, end, options)`: the traces of a range of blocks, block by
 //! block.
 //!
-//! A block is traced when the one before has been taken by the subscriber, so a slow one costs
-//! nothing. All such subscriptions together have the share of one client in the queue of tracing
-//! calls.
+//! A block is traced when the one before is in the queue of the connection. Before that there must be
+//! memory for its event, which is held until the event has been sent: slow subscribers make others
+//! wait, and cost no more. All such subscriptions together have the share of one client in the queue
+//! of tracing calls.
 
 use crate::{
     chain::evm::{Deadline, TraceWriter},
     rpc::{
-        api::EventStream,
+        api::{EventStream, SubscriptionEvent},
         context::RpcContext,
         error::RpcError,
         eth::block_arg::{BlockArg, BlockTag},
         heavy::StartedCall,
+        memory::KIB,
         params::Args,
         schedule::Client,
         trace_session::{TraceOptions, TraceSession, known_number},
@@ -63,7 +65,11 @@ pub fn subscribe(context: &Arc<RpcContext>, args: Args) -> Result<EventStream, R
 
 impl ChainTrace {
     /// The next block that has an event.
-    async fn next_event(&mut self) -> Option<Box<RawValue>> {
+    async fn next_event(&mut self) -> Option<SubscriptionEvent> {
+        let bounds = &self.context.bounds;
+        let most = u32::try_from(bounds.trace_bytes.div_ceil(KIB)).ok()?;
+        let memory = bounds.chain_traces.clone();
+        let mut held = memory.acquire_many_owned(most).await.ok()?;
         while self.next <= self.end {
             let number = self.next;
             self.next += 1;
@@ -78,7 +84,11 @@ impl ChainTrace {
                 .trace("debug_traceChain", CLIENT, deadline, work)
                 .await
             {
-                Ok(Some(event)) => return Some(event),
+                Ok(Some(event)) => {
+                    let taken = event.get().len().div_ceil(KIB);
+                    drop(held.split(held.num_permits().saturating_sub(taken)));
+                    return Some(SubscriptionEvent::large(event, held));
+                }
                 Ok(None) => {}
                 Err(error) => {
                     tracing::debug!(%error, number, "a traced range ended");

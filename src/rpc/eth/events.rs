@@ -130,7 +130,7 @@ fn events(context: &Arc<RpcContext>, head: BlockId, tell: Tell) -> EventStream {
     let told = batches
         .flatten()
         .take_while(|event| std::future::ready(event.is_ok()));
-    told.filter_map(|event| std::future::ready(event.ok()))
+    told.filter_map(|event| std::future::ready(event.ok().map(Into::into)))
         .boxed()
 }
 
@@ -352,6 +352,6 @@ pub fn new_pending_transactions(
     });
     Ok(told
         .take_while(|event| std::future::ready(event.is_ok()))
-        .filter_map(|event| std::future::ready(event.ok()))
+        .filter_map(|event| std::future::ready(event.ok().map(Into::into)))
         .boxed())
 }

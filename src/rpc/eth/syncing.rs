@@ -157,7 +157,8 @@ pub fn subscribe(context: &Arc<RpcContext>, args: Args) -> Result<EventStream, R
     };
     let context = context.clone();
     let current = move || context.view().head().number;
-    Ok(events(status, current, checks()).boxed())
+    let events = events(status, current, checks());
+    Ok(events.map(Into::into).boxed())
 }
 
 /// One item every [`CHECK_INTERVAL`], the first after one interval.

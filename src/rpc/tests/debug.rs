@@ -17,7 +17,7 @@ const COUNTDOWN: &str = "0x6000355b600190038060035700";
 /// Stores and logs, calls the identity precompile, reverts with four bytes.
 const BUSY: &str = "0x602a60015560aa60006000a1600060006000600060045afa5060046000fd";
 
-async fn chain(change: impl FnOnce(&mut RpcContext)) -> Chain {
+pub async fn chain(change: impl FnOnce(&mut RpcContext)) -> Chain {
     let mut chain = Chain::new(Fork::Isthmus).with(change);
     chain.add(&[]);
     chain.serve(&["debug", "eth"]);
@@ -282,7 +282,7 @@ async fn blocks_are_executed_again_and_written_to_files_inside_their_folder() {
 }
 
 /// A creation whose code jumps back so often.
-fn looping(source_hash: B256, times: u16) -> OpTxEnvelope {
+pub fn looping(source_hash: B256, times: u16) -> OpTxEnvelope {
     let code = format!("0x61{times:04x}5b600190038060035700");
     TxDeposit {
         source_hash,

@@ -1,7 +1,7 @@
 //! The events of a subscription, with checks that the test makes.
 
 use super::*;
-use futures::{FutureExt, channel::mpsc};
+use futures::{FutureExt, channel::mpsc, stream::BoxStream};
 use serde_json::value::RawValue;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -49,7 +49,7 @@ impl Node {
 
 struct Subscriber {
     checks: mpsc::UnboundedSender<()>,
-    events: EventStream,
+    events: BoxStream<'static, Box<RawValue>>,
 }
 
 impl Subscriber {

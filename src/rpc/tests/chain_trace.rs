@@ -1,0 +1,90 @@
+//! `debug_subscribe("traceChain", …)`: the memory of its events, and blocks that cannot be traced.
+
+use super::{
+    Api,
+    chain::Chain,
+    debug::{chain, looping},
+};
+use crate::rpc::{
+    api::{EventStream, SubscriptionEvent},
+    error::reply,
+    memory::Allowance,
+    params::Args,
+    responder::{ReceivedMessage, Responder},
+};
+use alloy_primitives::B256;
+use futures::{StreamExt, stream};
+use serde_json::{Value, json};
+use std::{sync::Arc, time::Duration};
+use tokio::{
+    sync::{Semaphore, mpsc},
+    time::timeout,
+};
+
+fn subscribe(chain: &Chain, params: Value) -> EventStream {
+    let params = serde_json::value::to_raw_value(&params).unwrap();
+    let args = Args::parse(Some(&params)).unwrap();
+    chain.api.subscription("debug", "traceChain").unwrap()(args).unwrap()
+}
+
+fn json_of(event: &SubscriptionEvent) -> Value {
+    serde_json::from_str(event.get()).unwrap()
+}
+
+#[tokio::test]
+async fn the_next_block_is_traced_when_there_is_memory_for_its_event() {
+    let memory = Arc::new(Semaphore::new(1024 + 256));
+    let bound = memory.clone();
+    let mut chain = chain(|context| {
+        context.bounds.trace_bytes = 1 << 20;
+        context.bounds.chain_traces = bound;
+    })
+    .await;
+    for _ in 0..2 {
+        chain.add(&[(looping(B256::ZERO, 1_000), vec![])]);
+    }
+    let mut events = subscribe(&chain, json!(["0x1", "0x3"]));
+    let first = events.next().await.unwrap();
+    assert_eq!(json_of(&first)["block"], "0x2");
+    // The event holds its size, and no longer what it might have had.
+    let free = memory.available_permits();
+    assert_eq!(free, 1024 + 256 - first.get().len().div_ceil(1024));
+    assert!(free < 1024, "{free}");
+    let early = timeout(Duration::from_millis(200), events.next()).await;
+    assert!(early.is_err(), "there is no memory for a second event");
+    drop(first);
+    let second = events.next().await.unwrap();
+    assert_eq!(json_of(&second)["block"], "0x3");
+    drop((second, events));
+    assert_eq!(memory.available_permits(), 1024 + 256);
+}
+
+#[tokio::test]
+async fn an_event_holds_its_memory_until_it_has_been_sent() {
+    let memory = Arc::new(Semaphore::new(3));
+    let taken = memory.clone();
+    let mut api = Api::default();
+    api.insert_subscription("toy", "large", move |_| {
+        let held = taken.clone().try_acquire_many_owned(3).unwrap();
+        let event = SubscriptionEvent::large(reply(7).unwrap(), held);
+        Ok(stream::iter([event]).chain(stream::pending()).boxed())
+    });
+    let allowance = Allowance::new(1, 1 << 20, 1 << 20, 1 << 20);
+    let (queue, mut messages) = mpsc::channel(4);
+    let responder = Responder::new(&api, &allowance, queue);
+    let request = json!({ "jsonrpc": "2.0", "id": 1, "method": "toy_subscribe", "params": ["large"] });
+    let request = ReceivedMessage::new(request.to_string().into_bytes(), None);
+    let client = async {
+        let (_, answer) = messages.recv().await.unwrap();
+        assert!(answer.is_none());
+        let (event, held) = messages.recv().await.unwrap();
+        assert!(event.contains(r#""result":7"#), "{event}");
+        assert_eq!(memory.available_permits(), 0);
+        drop(held);
+        assert_eq!(memory.available_permits(), 3);
+    };
+    tokio::select! {
+        () = responder.serve(stream::iter([request]).chain(stream::pending())) => unreachable!(),
+        () = client => {}
+    }
+}
