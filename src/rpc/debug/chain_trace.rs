@@ -21,7 +21,10 @@ use crate::{
     },
 };
 use futures::{StreamExt, stream};
-use serde_json::value::RawValue;
+use serde_json::{
+    json,
+    value::{RawValue, to_raw_value},
+};
 use std::sync::Arc;
 
 /// The client that these subscriptions count as. Connections are numbered from zero.
@@ -33,6 +36,18 @@ struct ChainTrace {
     options: TraceOptions,
     next: u64,
     end: u64,
+}
+
+/// The event of a block that cannot be traced. The range goes on after it.
+fn failed_event(context: &RpcContext, number: u64, error: &RpcError) -> Option<Box<RawValue>> {
+    let hash = context.view().hash_of(number).ok().flatten();
+    let event = json!({
+        "block": format!("{number:#x}"),
+        "hash": hash,
+        "traces": [],
+        "error": error.message,
+    });
+    to_raw_value(&event).ok()
 }
 
 /// The traces of the blocks after `start` up to `end`. Blocks without transactions are left out,
@@ -80,21 +95,15 @@ impl ChainTrace {
             let work = move |deadline: &Deadline, _: &StartedCall| {
                 trace_block(&context, number, last, &options, deadline)
             };
-            match heavy
-                .trace("debug_traceChain", CLIENT, deadline, work)
-                .await
-            {
-                Ok(Some(event)) => {
-                    let taken = event.get().len().div_ceil(KIB);
-                    drop(held.split(held.num_permits().saturating_sub(taken)));
-                    return Some(SubscriptionEvent::large(event, held));
-                }
-                Ok(None) => {}
-                Err(error) => {
-                    tracing::debug!(%error, number, "a traced range ended");
-                    return None;
-                }
-            }
+            let traced = heavy.trace("debug_traceChain", CLIENT, deadline, work);
+            let event = match traced.await {
+                Ok(Some(event)) => event,
+                Ok(None) => continue,
+                Err(error) => failed_event(&self.context, number, &error)?,
+            };
+            let taken = event.get().len().div_ceil(KIB);
+            drop(held.split(held.num_permits().saturating_sub(taken)));
+            return Some(SubscriptionEvent::large(event, held));
         }
         None
     }

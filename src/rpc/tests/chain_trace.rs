@@ -88,3 +88,21 @@ async fn an_event_holds_its_memory_until_it_has_been_sent() {
         () = client => {}
     }
 }
+
+#[tokio::test]
+async fn a_block_that_cannot_be_traced_has_an_event_that_says_why() {
+    let mut chain = chain(|context| context.bounds.trace_bytes = 1 << 20).await;
+    let large = chain.add(&[(looping(B256::ZERO, 2_000), vec![])]);
+    chain.add(&[]);
+    let mut events = subscribe(&chain, json!(["0x1", "0x3"]));
+    let event = json_of(&events.next().await.unwrap());
+    let error = event["error"].as_str().unwrap();
+    assert!(error.starts_with("the trace is larger than 1 MB"), "{error}");
+    assert_eq!(event["hash"], json!(large.payload.hash));
+    assert_eq!((&event["block"], &event["traces"]), (&json!("0x2"), &json!([])));
+    let next = json_of(&events.next().await.unwrap());
+    assert_eq!(next["block"], "0x3");
+    assert_eq!(next["traces"][0]["result"]["failed"], false);
+    let silent = timeout(Duration::from_millis(100), events.next()).await;
+    assert!(silent.is_err(), "the end of the range ends no subscription");
+}

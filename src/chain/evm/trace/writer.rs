@@ -104,9 +104,18 @@ impl TraceWriter {
         self.text.len()
     }
 
-    /// Takes back what was written to memory after this position.
+    /// Takes back what was written after this position. The text fails if it has been dropped since,
+    /// because it was too large.
     pub fn rewind(&mut self, position: usize) {
-        self.text.truncate(position);
+        if self.text.len() >= position {
+            self.text.truncate(position);
+        } else if self.failure.is_none() {
+            let limit = match self.sink {
+                TextSink::Memory { limit } => limit,
+                TextSink::Chunks(_) => CHUNK,
+            };
+            self.failure = Some(TraceError::TooLarge(limit >> 20));
+        }
     }
 
     pub fn failed(&self) -> bool {
