@@ -251,12 +251,13 @@ impl Replay {
         Ok(())
     }
 
-    /// Executes and traces the next transaction.
+    /// Executes and traces the next transaction. If that fails, it is still the next one.
     pub fn trace(&mut self, tracer: &mut Option<Box<Tracer>>) -> Result<&Receipt, ReplayError> {
         let NextTransaction { tx, raw } = self.next()?;
         let place = self.place();
+        let receipt = self.execution.trace(&tx, &raw, tracer, &place)?;
         self.done += 1;
-        Ok(self.execution.trace(&tx, &raw, tracer, &place)?)
+        Ok(receipt)
     }
 
     /// Bounds the time of what is executed from now on.

@@ -99,7 +99,7 @@ impl<'a> TraceSession<'a> {
     }
 
     /// The time limit of a transaction that begins now.
-    fn begin(&mut self) -> Result<Deadline, RpcError> {
+    fn begin(&mut self) -> Result<Deadline, StateError> {
         self.deadline.check()?;
         let deadline = self.deadline.within(self.timeout);
         if let Some(tracer) = &mut self.tracer {
@@ -110,12 +110,13 @@ impl<'a> TraceSession<'a> {
 
     /// Traces the next transaction.
     pub fn trace(&mut self, replay: &mut Replay) -> Result<(), RpcError> {
+        self.trace_next(replay).map_err(|error| self.error(error))
+    }
+
+    fn trace_next(&mut self, replay: &mut Replay) -> Result<(), ReplayError> {
         let deadline = self.begin()?;
         replay.set_deadline(deadline);
-        match replay.trace(&mut self.tracer) {
-            Ok(_) => Ok(()),
-            Err(error) => Err(self.error(error)),
-        }
+        replay.trace(&mut self.tracer).map(|_| ())
     }
 
     /// Traces the next transaction, whose frames are not written.
@@ -125,37 +126,63 @@ impl<'a> TraceSession<'a> {
         Ok(tracer.map_or_else(CallFrames::default, |tracer| tracer.take_frames()))
     }
 
-    /// Traces all transactions, as a list.
+    /// Traces all transactions, as a list. One whose script fails, or takes too long, has an error in
+    /// its place.
     pub fn trace_all(&mut self, mut replay: Replay) -> Result<(), RpcError> {
         self.raw("[");
-        for index in 0..replay.count() {
-            let hash = replay.tx_hash(index).unwrap_or_default();
-            let separator = if index == 0 { "" } else { "," };
-            self.raw(&format!("{separator}{{\"txHash\":\"{hash}\",\"result\":"));
-            self.trace(&mut replay)?;
+        for _ in 0..replay.count() {
+            let position = self.begin_entry(&replay);
+            if let Err(error) = self.trace_next(&mut replay) {
+                if !self.is_of_script(&error) {
+                    return Err(self.error(error));
+                }
+                self.deadline.check()?;
+                self.write_error(position, &self.error(error));
+                replay.set_deadline(self.deadline.clone());
+                replay.step()?;
+            }
             self.raw("}");
         }
         self.raw("]");
         Ok(())
     }
 
+    /// Whether it is the script that failed, which writes nothing before its result.
+    fn is_of_script(&self, error: &ReplayError) -> bool {
+        let is_script = self.tracer.as_ref().is_some_and(|it| it.is_script());
+        let failed = matches!(error, ReplayError::Trace(TraceError::Script(_)));
+        is_script && self.context.scripts.is_some() && (failed || is_aborted(error))
+    }
+
+    /// Begins the entry of the next transaction in a list. Returns the position of its result.
+    fn begin_entry(&mut self, replay: &Replay) -> usize {
+        let index = replay.done();
+        let hash = replay.tx_hash(index).unwrap_or_default();
+        let separator = if index == 0 { "" } else { "," };
+        self.raw(&format!("{separator}{{\"txHash\":\"{hash}\","));
+        let position = self.tracer.as_mut().map_or(0, |it| it.out().position());
+        self.raw("\"result\":");
+        position
+    }
+
+    /// Writes an error in place of the result at this position.
+    fn write_error(&mut self, position: usize, error: &RpcError) {
+        if let Some(tracer) = &mut self.tracer {
+            tracer.out().rewind(position);
+            tracer.out().raw("\"error\":");
+            tracer.out().string(&error.message);
+        }
+    }
+
     /// Traces all transactions into memory, as a list. One that cannot be traced has an error in
     /// its place and ends the list.
     pub fn trace_each(&mut self, mut replay: Replay) -> Result<(), RpcError> {
         self.raw("[");
-        for index in 0..replay.count() {
-            let hash = replay.tx_hash(index).unwrap_or_default();
-            let separator = if index == 0 { "" } else { "," };
-            self.raw(&format!("{separator}{{\"txHash\":\"{hash}\","));
-            let position = self.tracer.as_mut().map_or(0, |it| it.out().position());
-            self.raw("\"result\":");
+        for _ in 0..replay.count() {
+            let position = self.begin_entry(&replay);
             if let Err(error) = self.trace(&mut replay) {
                 self.deadline.check()?;
-                if let Some(tracer) = &mut self.tracer {
-                    tracer.out().rewind(position);
-                    tracer.out().raw("\"error\":");
-                    tracer.out().string(&error.message);
-                }
+                self.write_error(position, &error);
                 self.raw("}");
                 break;
             }
@@ -167,12 +194,7 @@ impl<'a> TraceSession<'a> {
 
     /// geth's words if it was the transaction's time that is over.
     pub fn error(&self, error: ReplayError) -> RpcError {
-        let aborted = matches!(
-            error,
-            ReplayError::State(StateError::Aborted(_))
-                | ReplayError::Trace(TraceError::State(StateError::Aborted(_)))
-        );
-        if aborted && !self.deadline.passed() {
+        if is_aborted(&error) && !self.deadline.passed() {
             return RpcError::server("execution timeout");
         }
         error.into()
@@ -184,6 +206,14 @@ impl<'a> TraceSession<'a> {
             None => Err(RpcError::server("the tracer is gone")),
         }
     }
+}
+
+fn is_aborted(error: &ReplayError) -> bool {
+    matches!(
+        error,
+        ReplayError::State(StateError::Aborted(_))
+            | ReplayError::Trace(TraceError::State(StateError::Aborted(_)))
+    )
 }
 
 impl From<ReplayError> for RpcError {

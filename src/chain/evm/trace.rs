@@ -197,6 +197,10 @@ impl Tracer {
         self
     }
 
+    pub fn is_script(&self) -> bool {
+        matches!(self.config, TracerConfig::Script(_))
+    }
+
     /// Bounds the time of scripts in the next transaction.
     pub fn set_deadline(&mut self, deadline: Deadline) {
         self.recover_scripts();

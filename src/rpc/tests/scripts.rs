@@ -1,6 +1,9 @@
 //! Tracers in JavaScript, whose host is a thread here: what a script sees, and geth's own scripts.
 
-use super::chain::{CONTRACT, Chain, RICH};
+use super::{
+    chain::{CONTRACT, Chain, RICH},
+    debug::looping,
+};
 use crate::{
     chain::evm::{
         ScriptConnection, ScriptHost,
@@ -11,9 +14,14 @@ use crate::{
     rpc::RpcContext,
     script_host,
 };
+use alloy_primitives::B256;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use starling_proto::fork::Fork;
-use std::os::unix::net::UnixStream;
+use std::{
+    os::unix::net::UnixStream,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 /// Stores 42 at slot one, calls the identity precompile, then an account without code, with a wei.
 const CODE: &str = "0x602a6001556000600060046000600060045af1506000600060006000600160ee5af150";
@@ -269,6 +277,69 @@ async fn a_process_that_lies_breaks_nothing() {
     let raw = chain(|context| context.scripts = Some(lying("1},\"x\":{\"y\":2")));
     let text = "the result of the script is no JSON";
     raw.fails("debug_traceCall", params, text).await;
+}
+
+/// A chain whose second block creates contracts, after its L1 attributes.
+fn chain_of_creations(scripts: ScriptHost) -> Chain {
+    let mut chain = chain(|context| context.scripts = Some(scripts));
+    let created = |source| looping(B256::repeat_byte(source), 2);
+    chain.add(&[
+        (created(1), vec![]),
+        (created(2), vec![]),
+        (created(3), vec![]),
+    ]);
+    chain
+}
+
+#[tokio::test]
+async fn a_transaction_whose_script_fails_has_an_error_in_its_place() {
+    let chain = chain_of_creations(threads());
+    let script = "{ result: function (ctx) { if (ctx.txIndex === 2) throw new Error('not this'); return toHex(ctx.to); }, \
+        fault: function () {} }";
+    let params = json!(["latest", { "tracer": script }]);
+    let traces = chain.result("debug_traceBlockByNumber", params).await;
+    let frames = json!(["latest", { "tracer": "callTracer" }]);
+    let frames = chain.result("debug_traceBlockByNumber", frames).await;
+    assert_eq!(traces.as_array().unwrap().len(), 4);
+    for index in [0, 1, 3] {
+        let to = &frames[index]["result"]["to"];
+        let want = json!({ "txHash": frames[index]["txHash"], "result": to });
+        assert_eq!(traces[index], want, "{traces}");
+    }
+    assert_eq!(traces[2]["txHash"], frames[2]["txHash"]);
+    let error = traces[2]["error"].as_str().unwrap();
+    let text = "not this    in server-side tracer function 'result'";
+    assert!(error.contains(text), "{error}");
+    assert_eq!(traces[2].get("result"), None);
+    // A tracer of ours that fails ends the call, as with geth.
+    let late = json!(["latest", { "tracer": "callTracer", "timeout": "0" }]);
+    let text = "execution timeout";
+    chain.fails("debug_traceBlockByNumber", late, text).await;
+}
+
+#[tokio::test]
+async fn a_transaction_whose_script_takes_too_long_has_an_error_in_its_place() {
+    // The first process never answers.
+    let (first, answering) = (AtomicBool::new(true), lying("1"));
+    let silent = Mutex::new(None);
+    let host = ScriptHost::new(move || {
+        if !first.swap(false, Ordering::Relaxed) {
+            return answering.start();
+        }
+        let (stream, theirs) = UnixStream::pair()?;
+        *silent.lock() = Some(theirs);
+        Ok(ScriptConnection {
+            stream,
+            process: None,
+        })
+    });
+    let chain = chain_of_creations(host);
+    let params = json!(["latest", { "tracer": "opcountTracer", "timeout": "300ms" }]);
+    let traces = chain.result("debug_traceBlockByNumber", params).await;
+    assert_eq!(traces[0]["error"], "execution timeout", "{traces}");
+    for index in [1, 2, 3] {
+        assert_eq!(traces[index]["result"], 1, "{traces}");
+    }
 }
 
 #[tokio::test]

@@ -11,6 +11,9 @@ use std::io::Write;
 /// Bytes of a chunk that is handed on.
 const CHUNK: usize = 256 << 10;
 
+/// Bytes after a position that are not handed on at once.
+const KEPT: usize = 1 << 10;
+
 /// A function that takes the next chunk, and may block until there is room for it.
 pub type ChunkSink = Box<dyn FnMut(Vec<u8>) -> Result<(), StateError> + Send>;
 
@@ -99,8 +102,12 @@ impl TraceWriter {
         self.quoted(format_args!("{number:#x}"));
     }
 
-    /// The length of the text that has not been handed on, for [`TraceWriter::rewind`].
-    pub fn position(&self) -> usize {
+    /// The length of the text that has not been handed on, for [`TraceWriter::rewind`]. The next
+    /// [`KEPT`] bytes stay with it.
+    pub fn position(&mut self) -> usize {
+        if self.text.len() + KEPT >= CHUNK {
+            self.flush();
+        }
         self.text.len()
     }
 
@@ -157,6 +164,32 @@ mod tests {
         assert!(!writer.failed());
         writer.string("\"");
         assert!(writer.failed());
+        assert!(matches!(writer.finish(), Err(TraceError::TooLarge(0))));
+    }
+
+    #[test]
+    fn text_after_a_position_can_be_taken_back() {
+        let (sender, chunks) = std::sync::mpsc::channel();
+        let sink = move |chunk| {
+            sender.send(chunk).unwrap();
+            Ok(())
+        };
+        let mut writer = TraceWriter::in_chunks(Box::new(sink));
+        let almost = CHUNK - 10;
+        writer.bytes(&vec![b'a'; almost]);
+        let position = writer.position();
+        writer.bytes(&[b'b'; KEPT - 1]);
+        writer.rewind(position);
+        assert_eq!(writer.finish().unwrap(), "");
+        assert_eq!(chunks.recv().unwrap(), vec![b'a'; almost]);
+        assert!(chunks.recv().is_err());
+        // What has been dropped cannot be taken back.
+        let mut writer = TraceWriter::in_memory(8);
+        writer.raw("1234567");
+        let position = writer.position();
+        writer.raw("89");
+        assert!(writer.take_failure().is_some());
+        writer.rewind(position);
         assert!(matches!(writer.finish(), Err(TraceError::TooLarge(0))));
     }
 

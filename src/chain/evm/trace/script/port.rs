@@ -38,6 +38,10 @@ impl ScriptHost {
     pub fn new(start: impl Fn() -> io::Result<ScriptConnection> + Send + Sync + 'static) -> Self {
         Self(Arc::new(start))
     }
+
+    pub fn start(&self) -> io::Result<ScriptConnection> {
+        (self.0)()
+    }
 }
 
 impl fmt::Debug for ScriptHost {
@@ -76,7 +80,7 @@ pub(super) struct ScriptPort {
 impl ScriptPort {
     pub fn open(host: &ScriptHost) -> Result<Self, ScriptError> {
         let failed = |error: io::Error| ScriptError::Start(error.to_string());
-        let connection = (host.0)().map_err(failed)?;
+        let connection = host.start().map_err(failed)?;
         connection
             .stream
             .set_read_timeout(Some(LOOK))
