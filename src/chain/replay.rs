@@ -35,8 +35,8 @@ pub enum ReplayError {
         "state at block #{number} is pruned, the oldest state is at block #{oldest}: ask a node with a longer --history.state"
     )]
     Pruned { number: u64, oldest: u64 },
-    #[error("the transaction index {index} is out of range: the block has {count}")]
-    Index { index: usize, count: usize },
+    #[error("transaction index {index} out of range for block {block:#x}")]
+    Index { index: usize, block: B256 },
     #[error(transparent)]
     Block(#[from] InvalidBlock),
     #[error(transparent)]
@@ -223,7 +223,7 @@ impl Replay {
     fn out_of_range(&self, index: usize) -> ReplayError {
         ReplayError::Index {
             index,
-            count: self.count(),
+            block: self.payload.hash,
         }
     }
 
@@ -249,6 +249,15 @@ impl Replay {
             self.step()?;
         }
         Ok(())
+    }
+
+    /// Executes the transactions before the one at `index`, which the block must have. Where it has
+    /// none, the state before it is that before the first.
+    pub fn stand_before(&mut self, index: usize) -> Result<(), ReplayError> {
+        if index >= self.count() && index > 0 {
+            return Err(self.out_of_range(index));
+        }
+        self.skip_to(index)
     }
 
     /// Executes and traces the next transaction. If that fails, it is still the next one.

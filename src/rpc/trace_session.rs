@@ -260,17 +260,17 @@ pub fn known_number(context: &RpcContext, view: &View, block: BlockArg) -> Resul
 }
 
 impl<'a> TraceSession<'a> {
-    /// Calls on the state after a block, or before one of its transactions.
+    /// Calls on the state after a block, or at the point of a replay.
     pub fn calls(
         &self,
         view: &Arc<View>,
         number: u64,
-        tx_index: Option<usize>,
+        replay: Option<Replay>,
         overrides: &'a Overrides,
     ) -> Result<CallSequence<'a>, RpcError> {
         let (context, deadline) = (self.context, self.deadline);
         let spec = &context.chain.spec;
-        let Some(index) = tx_index else {
+        let Some(replay) = replay else {
             let state = BlockArg::Tag(BlockTag::Number(number)).state(context, view)?;
             let header = state.header().clone();
             return Ok(CallSequence::new(
@@ -281,8 +281,6 @@ impl<'a> TraceSession<'a> {
                 deadline.clone(),
             )?);
         };
-        let mut replay = self.replay(view, number)?;
-        replay.skip_to(index).map_err(|error| self.error(error))?;
         let header = replay.header().clone();
         Ok(CallSequence::within(
             spec,

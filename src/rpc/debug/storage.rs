@@ -63,7 +63,7 @@ pub fn storage_range_at(context: &RpcContext, args: Args, deadline: &Deadline) -
             Replay::of_block(&context.chain.spec, &view, number, deadline)?
         }
     };
-    replay.skip_to(usize::try_from(index).unwrap_or(usize::MAX))?;
+    replay.stand_before(usize::try_from(index).unwrap_or(usize::MAX))?;
     let changes = replay.vm().changes_so_far();
     let state = view
         .state_at(replay.header().number - 1)?

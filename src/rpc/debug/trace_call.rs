@@ -37,7 +37,13 @@ pub fn trace_call(
     let number = known_number(context, &view, block)?;
     let input = call.into_input(context.chain.spec.chain_id)?;
     let mut session = TraceSession::new(context, deadline, &trace, out);
-    let mut calls = session.calls(&view, number, tx_index, &overrides)?;
+    let replay = tx_index.map(|index| {
+        let mut replay = session.replay(&view, number)?;
+        let stands = replay.stand_before(index);
+        stands.map_err(|error| session.error(error))?;
+        Ok::<_, RpcError>(replay)
+    });
+    let mut calls = session.calls(&view, number, replay.transpose()?, &overrides)?;
     let cap = context.bounds.gas_cap;
     session.trace_call(&mut calls, &input, cap)?;
     session.finish()
@@ -75,7 +81,13 @@ pub fn trace_call_many(
         state: StateOverride::clone(&options.overrides.state),
         block: options.overrides.block.clone(),
     };
-    let mut calls = session.calls(&view, number, state.transactions, &overrides)?;
+    let replay = state.transactions.map(|count| {
+        let mut replay = session.replay(&view, number)?;
+        let stands = replay.skip_to(count);
+        stands.map_err(|error| session.error(error))?;
+        Ok::<_, RpcError>(replay)
+    });
+    let mut calls = session.calls(&view, number, replay.transpose()?, &overrides)?;
     let header = view
         .header_of(number)?
         .ok_or_else(|| RpcError::server("header not found"))?;

@@ -182,6 +182,23 @@ fn repeated(times: usize) -> String {
 }
 
 #[tokio::test]
+async fn an_index_names_a_transaction_of_the_block() {
+    let chain = chain(|_| ()).await;
+    let hash = chain.head().hash;
+    let range = |index: u64| json!(["latest", index, CONTRACT, "0x", 10]);
+    let call = |index: &str| call_with("0x00", json!({ "txIndex": index }));
+    chain.result("debug_storageRangeAt", range(0)).await;
+    chain.result("debug_traceCall", call("0x0")).await;
+    for (index, digits) in [(1, "0x1"), (7, "0x7")] {
+        let text = format!("transaction index {index} out of range for block {hash:#x}");
+        chain
+            .fails("debug_storageRangeAt", range(index), &text)
+            .await;
+        chain.fails("debug_traceCall", call(digits), &text).await;
+    }
+}
+
+#[tokio::test]
 async fn time_memory_and_gas_of_a_trace_are_bounded() {
     let chain = chain(|context| context.bounds.trace_bytes = 1 << 20).await;
     let endless = |options: Value| {
