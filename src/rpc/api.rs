@@ -356,10 +356,11 @@ fn bind_chunked(
                     return reply.map(|json| json.get().to_owned());
                 }
                 let deadline = Deadline::after(context.bounds.trace_timeout);
+                let patience = context.bounds.reader_timeout;
                 let work = {
                     let context = context.clone();
                     move |deadline: &Deadline, started: &StartedCall| {
-                        let sink = chunk_sink(sender.clone(), deadline, started);
+                        let sink = chunk_sink(sender.clone(), deadline, started, patience);
                         let out = TraceWriter::in_chunks(sink);
                         trace(&context, args.clone(), deadline, out)
                     }

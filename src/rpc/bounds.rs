@@ -19,6 +19,9 @@ pub const HEAVY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout of a tracing call, waiting included. HTTP ends a request earlier unless its answer is
 /// already being sent.
 const TRACE_TIMEOUT: Duration = Duration::from_secs(120);
+/// Timeout of a reader that takes the next chunk of a trace, of 256 KiB. The trace holds one of few
+/// places meanwhile.
+const READER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes of a trace that is kept in memory until it is sent.
 const TRACE_BYTES: usize = 64 << 20;
 
@@ -40,6 +43,8 @@ pub struct Bounds {
     pub gas_cap: u64,
     /// Timeout of a tracing call.
     pub trace_timeout: Duration,
+    /// Timeout of a reader that takes the next chunk of a trace.
+    pub reader_timeout: Duration,
     /// Bytes of a trace that is kept in memory.
     pub trace_bytes: usize,
     /// Most blocks between the first and the last one of `trace_filter`
@@ -65,6 +70,7 @@ impl Default for Bounds {
             timeout: HEAVY_TIMEOUT,
             gas_cap: RPC_GAS_CAP,
             trace_timeout: TRACE_TIMEOUT,
+            reader_timeout: READER_TIMEOUT,
             trace_bytes: TRACE_BYTES,
             trace_blocks: 100,
             sync_timeouts: SyncTimeouts::default(),

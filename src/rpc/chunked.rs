@@ -1,14 +1,18 @@
 //! Results that are sent while they are being made: traces, which may be larger than memory.
 //!
 //! A tracing call hands on chunks through a channel of [`CHUNKS`]. While its reader is slow, the
-//! call waits and its time passes: another call gets its turn at the end of each slice. A result
-//! that ends within its first chunk is never sent in parts.
+//! call waits and its time passes: its slice ends at once where another call waits. A reader that
+//! takes no chunk for long ends the call. A result that ends within its first chunk is never sent in
+//! parts.
 
 use super::{error::RpcError, heavy::StartedCall};
 use crate::chain::evm::{ChunkSink, Deadline, StateError};
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use std::{thread::sleep, time::Duration};
+use std::{
+    thread::sleep,
+    time::{Duration, Instant},
+};
 use tokio::sync::mpsc::{self, error::TrySendError};
 
 /// Chunks that wait for the reader.
@@ -65,20 +69,28 @@ impl ChunkedText {
 }
 
 /// Hands on the chunks of a call. It waits until the call cannot be restarted any more, and while
-/// the channel is full.
+/// the channel is full, for `patience` at most.
 pub(super) fn chunk_sink(
     sender: ChunkSender,
     deadline: &Deadline,
     started: &StartedCall,
+    patience: Duration,
 ) -> ChunkSink {
     let (deadline, started) = (deadline.clone(), started.clone());
     Box::new(move |mut chunk| {
+        let mut full_since = None;
         loop {
             deadline.check()?;
             if started.is_certain() {
                 match sender.try_send(chunk) {
                     Ok(()) => return Ok(()),
-                    Err(TrySendError::Full(back)) => chunk = back,
+                    Err(TrySendError::Full(back)) => {
+                        chunk = back;
+                        if full_since.get_or_insert_with(Instant::now).elapsed() >= patience {
+                            return Err(StateError::Aborted(patience));
+                        }
+                        started.end_slice();
+                    }
                     // The client is gone.
                     Err(TrySendError::Closed(_)) => {
                         return Err(StateError::Aborted(deadline.limit()));

@@ -15,10 +15,7 @@ use nix::time::{ClockId, clock_gettime};
 use parking_lot::{Condvar, Mutex};
 use std::{
     collections::HashMap,
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, OnceLock},
     time::{Duration, Instant},
 };
 use tokio::{sync::Notify, time::timeout};
@@ -29,6 +26,9 @@ const STARTED: usize = 16;
 
 /// Maximum number of started tracing calls: each may hold tens of megabytes.
 const STARTED_TRACES: usize = 8;
+
+/// The error of a call that was ended for another client.
+const DISPLACED: &str = "the call was ended, since other clients waited for its place for too long: ask for less at once, or call again";
 
 /// The permits of heavy calls.
 pub struct Heavy {
@@ -48,6 +48,12 @@ impl Heavy {
             traces: queue((permits / 2).max(1), STARTED_TRACES),
             engine: queue(permits, STARTED),
         }
+    }
+
+    /// Tracing calls that are started, running or paused.
+    #[cfg(test)]
+    pub fn started_traces(&self) -> usize {
+        self.traces.state.lock().scheduler.started()
     }
 
     pub(super) fn queue(&self, client: Client) -> &Arc<CallQueue> {
@@ -98,6 +104,13 @@ impl StartedCall {
     pub fn is_certain(&self) -> bool {
         self.0.queue.state.lock().scheduler.is_started(self.0.id)
     }
+
+    /// Ends the slice at the next check of the clock: the call only waits, and others may run.
+    pub fn end_slice(&self) {
+        if let CallState::Running(end) = &mut *self.0.slot.state.lock() {
+            *end = Instant::now().min(*end);
+        }
+    }
 }
 
 async fn run_in<T, W>(
@@ -138,7 +151,7 @@ where
             id: call.id,
             queue: call.queue.clone(),
             slot: call.slot.clone(),
-            over: AtomicBool::new(false),
+            over: OnceLock::new(),
             begun: OnceLock::new(),
             extended: OnceLock::new(),
         });
@@ -155,8 +168,12 @@ where
             return Err(crashed(name));
         };
         (call, work) = (same_call, same_work);
-        if reply.is_ok() || !same_attempt.over.load(Ordering::Relaxed) {
-            return reply;
+        match same_attempt.over.get() {
+            Some(AttemptEnd::Deferred) if reply.is_err() => {}
+            Some(AttemptEnd::Displaced) if reply.is_err() => {
+                return Err(RpcError::server(DISPLACED));
+            }
+            _ => return reply,
         }
     }
 }
@@ -285,13 +302,22 @@ impl Drop for ScheduledCall {
     }
 }
 
+/// Why an attempt was aborted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum AttemptEnd {
+    /// The call is restarted later.
+    Deferred,
+    /// Another client has its place.
+    Displaced,
+}
+
 /// One run of a call's work.
 struct Attempt {
     id: CallId,
     queue: Arc<CallQueue>,
     slot: Arc<Slot>,
-    /// Whether this attempt was aborted so that the call is restarted.
-    over: AtomicBool,
+    /// Why the scheduler ended this attempt.
+    over: OnceLock<AttemptEnd>,
     /// Processor time of the thread when the attempt began.
     begun: OnceLock<Duration>,
     /// End of the only slice that may be extended: the first slice whose end a check has seen.
@@ -322,7 +348,7 @@ impl Attempt {
     /// Ends the slice if its time is over, and then waits for the next one. Returns false if the
     /// attempt is to end.
     fn on_check(&self, deadline: &Deadline, now: Instant) -> bool {
-        if self.over.load(Ordering::Relaxed) {
+        if self.over.get().is_some() {
             return false;
         }
         match *self.slot.state.lock() {
@@ -337,7 +363,14 @@ impl Attempt {
                 return true;
             }
             SliceVerdict::Pause => {}
-            SliceVerdict::Defer => self.over.store(true, Ordering::Relaxed),
+            SliceVerdict::Defer => {
+                self.over.get_or_init(|| AttemptEnd::Deferred);
+            }
+            // It runs until it has unwound.
+            SliceVerdict::End => {
+                self.over.get_or_init(|| AttemptEnd::Displaced);
+                return false;
+            }
         }
         *self.slot.state.lock() = CallState::Waiting;
         state.grant(now);

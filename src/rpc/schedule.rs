@@ -6,7 +6,8 @@
 //! [`SLICE`], each of which ends only if another call waits. New calls run before long ones, which
 //! keep a quarter of the time. A paused call keeps its thread and its memory, so the number of
 //! started long calls is bounded: beyond it a call that has used its first slice is deferred, that
-//! is, aborted and restarted later.
+//! is, aborted and restarted later. Where a client without any started call has waited for
+//! [`PATIENCE`], the call that was started first ends for it.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -24,6 +25,9 @@ const NEW_SHARE: u32 = 3;
 /// Maximum lead of a client's used time over the others': a client that used permits while nobody
 /// else wanted them waits at most this long.
 const MAX_LEAD: Duration = Duration::from_secs(1);
+/// Time that a started call has at least, and that a client without any waits before it takes the
+/// place of one.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// Accounts of clients without calls that are kept.
 const IDLE_ACCOUNTS: usize = 4096;
 
@@ -104,6 +108,8 @@ pub enum SliceVerdict {
     Pause,
     /// The call is aborted and waits to be restarted.
     Defer,
+    /// The call is aborted, and its place is for another client.
+    End,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,6 +129,10 @@ struct Call {
     class: Class,
     /// `None` while it waits.
     running_since: Option<Instant>,
+    /// When it was deferred first.
+    deferred_at: Option<Instant>,
+    /// When it became one of the started long calls.
+    started_at: Option<Instant>,
 }
 
 /// The time that a client used, and its calls.
@@ -218,6 +228,8 @@ impl Scheduler {
                 client,
                 class: Class::New,
                 running_since: None,
+                deferred_at: None,
+                started_at: None,
             },
         );
         let floor = self.floor;
@@ -256,7 +268,7 @@ impl Scheduler {
         let started = class == Class::Deferred;
         call.running_since = Some(now);
         if started {
-            call.class = Class::Long;
+            (call.class, call.started_at) = (Class::Long, Some(now));
         }
         let client = call.client;
         self.running += 1;
@@ -279,6 +291,9 @@ impl Scheduler {
     /// Ends the slice of a running call. Permits may be free afterwards: see [`Scheduler::grant`].
     pub fn end_slice(&mut self, id: CallId, now: Instant) -> SliceVerdict {
         self.charge(id, now);
+        if self.is_displaced(id, now) {
+            return SliceVerdict::End;
+        }
         let Some(call) = self
             .calls
             .get_mut(&id)
@@ -298,6 +313,11 @@ impl Scheduler {
             Class::Deferred
         };
         (call.class, call.running_since) = (class, None);
+        if class == Class::Long {
+            call.started_at.get_or_insert(now);
+        } else {
+            call.deferred_at.get_or_insert(now);
+        }
         let started = usize::from(class == Class::Long && was == Class::New);
         self.running -= 1;
         self.started += started;
@@ -316,6 +336,28 @@ impl Scheduler {
             }
             _ => self.resume(id, now),
         }
+    }
+
+    /// Whether this is the call that was started first, and ends for a client that has waited too
+    /// long for a place.
+    fn is_displaced(&self, id: CallId, now: Instant) -> bool {
+        let is_long = |at: &Instant| now.saturating_duration_since(*at) >= PATIENCE;
+        let started = |id: &CallId| self.calls.get(id)?.started_at;
+        if self.started < self.capacity.started || !started(&id).is_some_and(|at| is_long(&at)) {
+            return false;
+        }
+        let has_none = |client: &Client| {
+            let account = self.accounts.get(client);
+            account.is_some_and(|account| account.started == 0)
+        };
+        let starves = |(_, waiting, client): &Rank| {
+            let call = self.calls.get(waiting);
+            has_none(client) && call.is_some_and(|it| it.deferred_at.as_ref().is_some_and(is_long))
+        };
+        let all = self.calls.iter();
+        let first = all.filter_map(|(id, call)| Some((call.started_at?, *id)));
+        self.ready[Class::Deferred as usize].iter().any(starves)
+            && first.min().is_some_and(|(_, first)| first == id)
     }
 
     /// Continues a call whose slice ended while no other call can run.

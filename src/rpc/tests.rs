@@ -7,6 +7,7 @@ mod bounds;
 mod call;
 mod chain;
 mod chain_trace;
+mod chunked;
 mod debug;
 mod filters;
 mod fixtures;

@@ -1,6 +1,12 @@
 use super::*;
 use crate::rpc::error::reply;
-use std::{sync::mpsc, time::Duration};
+use std::{
+    sync::{
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
+    time::Duration,
+};
 
 const LONG: Duration = Duration::from_secs(600);
 
@@ -159,6 +165,30 @@ async fn a_call_that_crashes_is_an_error_and_gives_back_its_permit() {
 }
 
 #[test]
+fn a_call_that_only_waits_lets_another_run() {
+    let queue = Arc::new(CallQueue::new(Capacity {
+        permits: 1,
+        started: 2,
+    }));
+    let [first, second] = [1, 2].map(|n| ScheduledCall::enter(queue.clone(), connection(n)));
+    let attempt = Arc::new(Attempt {
+        id: first.id,
+        queue,
+        slot: first.slot.clone(),
+        over: OnceLock::new(),
+        begun: OnceLock::new(),
+        extended: OnceLock::from(Instant::now()),
+    });
+    let runs = |call: &ScheduledCall| *call.slot.state.lock() != CallState::Waiting;
+    assert!(runs(&first) && !runs(&second));
+    StartedCall(attempt.clone()).end_slice();
+    // Nobody gives the permit back, so it waits until then.
+    let deadline = Deadline::after(Duration::from_millis(20));
+    assert!(attempt.on_check(&deadline, Instant::now()));
+    assert!(!runs(&first) && runs(&second));
+}
+
+#[test]
 fn a_thread_that_waited_for_a_core_keeps_its_first_slice() {
     let queue = Arc::new(CallQueue::new(Capacity {
         permits: 1,
@@ -169,7 +199,7 @@ fn a_thread_that_waited_for_a_core_keeps_its_first_slice() {
         id: call.id,
         queue,
         slot: call.slot.clone(),
-        over: AtomicBool::new(false),
+        over: OnceLock::new(),
         begun: OnceLock::new(),
         extended: OnceLock::new(),
     };

@@ -152,6 +152,7 @@ impl Machine {
                     let work = self.calls.get_mut(&id).unwrap();
                     work.left = work.needs;
                 }
+                SliceVerdict::End => self.leave(id),
             }
             self.grant();
         }
@@ -313,6 +314,37 @@ fn a_call_that_nobody_waits_for_runs_on() {
         (ENDLESS - left(first), ENDLESS - left(second)),
         (LIMIT - MS, LIMIT - MS)
     );
+}
+
+#[test]
+fn a_client_that_waits_too_long_takes_the_place_of_the_call_that_was_started_first() {
+    let mut machine = Machine::new(1, 2);
+    let begin = machine.now;
+    let enter = |machine: &mut Machine, client| {
+        let id = machine.enter(client, ENDLESS);
+        machine.calls.get_mut(&id).unwrap().deadline = begin + 20 * PATIENCE;
+        machine.run_until(machine.now + SLICE);
+        id
+    };
+    let [first, second] = [1, 2].map(|n| enter(&mut machine, address(n)));
+    // A client with a started call waits for a place without an end.
+    enter(&mut machine, address(2));
+    machine.run_until(begin + 3 * PATIENCE);
+    assert!(machine.ended.is_empty());
+    let third = enter(&mut machine, address(3));
+    machine.run_until(machine.now + PATIENCE - 2 * SLICE);
+    assert!(machine.ended.is_empty());
+    machine.run_until(machine.now + 10 * SLICE);
+    assert!(!machine.calls.contains_key(&first));
+    assert_eq!(machine.ended.len(), 1);
+    assert!(machine.scheduler.is_started(second) && machine.scheduler.is_started(third));
+    // A call has its time, also while another client waits.
+    enter(&mut machine, address(4));
+    enter(&mut machine, address(5));
+    machine.run_until(machine.now + PATIENCE + 20 * SLICE);
+    assert_eq!(machine.ended.len(), 3);
+    let ran: Vec<_> = machine.ended.iter().map(|(client, ..)| *client).collect();
+    assert_eq!(ran, [1, 2, 3].map(address));
 }
 
 #[test]

@@ -1,9 +1,6 @@
 //! The `debug` namespace: tracing of calls and blocks, its bounds, and its files.
 
-use super::{
-    POST, Server, Setup,
-    chain::{CONTRACT, Chain, RICH},
-};
+use super::chain::{CONTRACT, Chain, RICH};
 use crate::rpc::RpcContext;
 use alloy_primitives::{B256, TxKind};
 use op_alloy_consensus::{OpTxEnvelope, TxDeposit};
@@ -11,9 +8,9 @@ use serde_json::{Value, json};
 use starling_proto::fork::Fork;
 
 /// Jumps for ever.
-const LOOP: &str = "0x5b600056";
+pub const LOOP: &str = "0x5b600056";
 /// Jumps until the counter in its calldata is zero.
-const COUNTDOWN: &str = "0x6000355b600190038060035700";
+pub const COUNTDOWN: &str = "0x6000355b600190038060035700";
 /// Stores and logs, calls the identity precompile, reverts with four bytes.
 const BUSY: &str = "0x602a60015560aa60006000a1600060006000600060045afa5060046000fd";
 
@@ -24,7 +21,7 @@ pub async fn chain(change: impl FnOnce(&mut RpcContext)) -> Chain {
     chain
 }
 
-fn call_with(code: &str, options: Value) -> Value {
+pub fn call_with(code: &str, options: Value) -> Value {
     let mut options = options;
     options["stateOverrides"] = json!({ CONTRACT.to_string(): { "code": code } });
     json!([{ "from": RICH, "to": CONTRACT, "gas": "0x186a0" }, "latest", options])
@@ -430,45 +427,4 @@ async fn a_sync_target_is_set_only_where_a_rollup_node_drives() {
     chain
         .fails("debug_sync", unknown, "no sync target can be set here")
         .await;
-}
-
-#[tokio::test]
-async fn over_http_a_large_trace_comes_in_parts() {
-    let mut chain = chain(|context| context.bounds.trace_bytes = 1 << 20).await;
-    let api = std::mem::take(&mut chain.api);
-    let server = Server::of(api, Setup::default()).await;
-    // Some 50,000 lines: more than the bound on what is kept in memory.
-    let mut params = call_with(COUNTDOWN, json!({ "timeout": "1m" }));
-    params[0]["gas"] = json!("0x1e8480");
-    params[0]["input"] = json!(format!("0x{:064x}", 10_000));
-    let request =
-        json!({ "jsonrpc": "2.0", "id": 1, "method": "debug_traceCall", "params": params });
-    let (status, answer) = server.http(POST, &request.to_string()).await;
-    assert_eq!(status, 200);
-    let (headers, body) = answer.split_once("\r\n\r\n").unwrap();
-    assert!(
-        headers
-            .to_lowercase()
-            .contains("transfer-encoding: chunked"),
-        "{headers}"
-    );
-    let answer: Value = serde_json::from_str(&joined(body)).unwrap();
-    let logs = answer["result"]["structLogs"].as_array().unwrap();
-    assert!(logs.len() > 50_000, "{}", logs.len());
-    assert_eq!(answer["result"]["failed"], false);
-    assert_eq!(answer["id"], 1);
-}
-
-/// A body without the lengths of its parts.
-fn joined(mut body: &str) -> String {
-    let mut whole = String::new();
-    while let Some((length, rest)) = body.split_once("\r\n") {
-        let length = usize::from_str_radix(length, 16).unwrap();
-        whole.push_str(&rest[..length]);
-        body = rest[length..].strip_prefix("\r\n").unwrap();
-        if length == 0 {
-            break;
-        }
-    }
-    whole
 }
