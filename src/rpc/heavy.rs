@@ -59,7 +59,7 @@ impl Heavy {
     pub(super) fn queue(&self, client: Client) -> &Arc<CallQueue> {
         match client {
             Client::RollupNode(_) => &self.engine,
-            Client::Address(_) | Client::Connection(_) => &self.public,
+            Client::Address(_) | Client::Connection(_) | Client::Local(_) => &self.public,
         }
     }
 

@@ -127,7 +127,7 @@ impl IpcListener {
             match accepted {
                 Ok((socket, _)) => {
                     number += 1;
-                    let allowance = self.allowance.of(Client::Connection(number), None);
+                    let allowance = self.allowance.of(Client::Local(number), None);
                     let (api, limits) = (self.api.clone(), self.limits.clone());
                     let token = token.clone();
                     tasks.spawn(async move {

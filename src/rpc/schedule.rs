@@ -39,6 +39,8 @@ pub enum Client {
     /// A connection from this machine or a private network. All clients behind a reverse proxy have
     /// the proxy's address.
     Connection(u64),
+    /// A connection of the local socket.
+    Local(u64),
     /// A connection of the Engine API port.
     RollupNode(u64),
 }
