@@ -165,7 +165,7 @@ impl ProposerTask {
             biased;
             () = ending.cancelled() => return Ok(()),
             () = closing.cancelled() => return Ok(()),
-            connected = worker.connect() => connected?,
+            connected = connect(&mut worker, &mut commands, &status) => connected?,
         }
         tracing::info!("Proposer started");
         let (mut sent, mut is_closing) = (None, false);
@@ -200,6 +200,22 @@ impl ProposerTask {
                     Polled::Pause(pause) => poll_at = Instant::now() + pause,
                 },
             }
+        }
+    }
+}
+
+/// Connects to L1, and answers commands until then.
+async fn connect(
+    worker: &mut ProposalWorker,
+    commands: &mut mpsc::Receiver<ProposerCommand>,
+    status: &watch::Sender<ProposerStatus>,
+) -> Result<(), ProposerError> {
+    let connecting = worker.connect();
+    tokio::pin!(connecting);
+    loop {
+        tokio::select! {
+            Some(command) = commands.recv() => command_received(command, status),
+            connected = &mut connecting => return connected,
         }
     }
 }

@@ -261,6 +261,23 @@ async fn start_and_stop_have_op_proposers_answers() {
 }
 
 #[tokio::test]
+async fn commands_are_answered_while_l1_is_waited_for() {
+    let world = World::start(STEP).await;
+    let version = super::super::contracts::version();
+    world.l1.lie(&version, serde_json::Value::Null);
+    let running = world.run(oracle()).await;
+    let stop = running.proposer.stop();
+    let stopped = tokio::time::timeout(Duration::from_secs(10), stop).await;
+    assert_eq!(stopped, Ok(Ok(())));
+    world.l1.chain.lock().lies.clear();
+    some_polls().await;
+    assert_eq!(world.l1.chain.lock().outputs.len(), 0, "it is stopped");
+    running.proposer.start().await.unwrap();
+    world.wait(|l1| l1.outputs.len() == 1).await;
+    running.kill().await;
+}
+
+#[tokio::test]
 async fn a_key_that_is_not_the_proposer_sends_nothing_until_it_is() {
     let world = World::start(STEP).await;
     world.l1.chain.lock().proposer = Address::repeat_byte(0x55);
