@@ -59,6 +59,8 @@ pub struct BatcherState {
     last_l1: u64,
     /// Number of the newest L2 block.
     unsafe_head: u64,
+    /// Highest number of a block that was loaded, also before everything was dropped.
+    loaded_through: u64,
     /// Newest L1 origin of the channels that were sent, or that of the safe head.
     last_origin: u64,
     notices: Vec<BatcherNotice>,
@@ -79,6 +81,7 @@ impl BatcherState {
             is_chosen: false,
             last_l1: 0,
             unsafe_head: 0,
+            loaded_through: 0,
             last_origin: 0,
             notices: Vec::new(),
         }
@@ -151,7 +154,12 @@ impl BatcherState {
 
     /// Takes a block that was loaded.
     pub fn on_block(&mut self, payload: Arc<Payload>) -> Insertion {
-        self.held.insert(payload)
+        let number = payload.number();
+        let insertion = self.held.insert(payload);
+        if matches!(insertion, Insertion::Held) {
+            self.loaded_through = self.loaded_through.max(number);
+        }
+        insertion
     }
 
     /// Number of the next block to encode.
@@ -164,6 +172,11 @@ impl BatcherState {
     /// Number of the newest block that was loaded.
     pub fn newest(&self) -> u64 {
         self.held.newest().number
+    }
+
+    /// Highest number of a block that was loaded. A reorg may have made the chain shorter since.
+    pub fn loaded_through(&self) -> u64 {
+        self.loaded_through
     }
 
     /// Number of the newest L2 block, as the last status has it.
@@ -195,7 +208,11 @@ impl BatcherState {
         let open = channels.find(|channel| !channel.is_complete());
         let first = open.and_then(|open| Some(open.span()?.first.id.number));
         let first = first.unwrap_or_else(|| self.next_block());
-        let last = self.newest().max(self.unsafe_head);
+        let last = match self.newest().max(self.unsafe_head) {
+            // Everything was dropped, and no status has come since.
+            0 => self.loaded_through,
+            last => last,
+        };
         (first <= last).then_some((first, last))
     }
 

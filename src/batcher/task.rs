@@ -5,7 +5,7 @@
 //! ([`FETCHES`]), bodies in memory ([`BODY_BUDGET`]), transactions in flight (`--max-pending-tx`,
 //! [`MOST_IN_FLIGHT`]), calls of the RPC that wait ([`CALLS`]).
 //!
-//! **Stop.** Loading ends at the newest loaded block; everything up to it is closed into channels,
+//! **Stop.** Loading ends at the highest block that was loaded; everything up to it is closed into channels,
 //! sent and confirmed, whatever happens meanwhile: lost channels and blocks of another branch are
 //! posted again. Then the log says `Batch Submitter stopped`, and the callers are answered.
 

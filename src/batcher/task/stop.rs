@@ -45,7 +45,8 @@ impl BatcherTask {
         if self.phase == BatcherPhase::Stopped || self.stop.is_some() {
             return;
         }
-        let through = self.state_mut().map_or(0, |state| state.newest());
+        // What was dropped since it was loaded is loaded again and posted too.
+        let through = self.state_mut().map_or(0, |state| state.loaded_through());
         tracing::info!(through, "Stopping Batch Submitter");
         self.stop = Some(StopOrder {
             through,
@@ -66,6 +67,7 @@ impl BatcherTask {
                 let through = stop.through.min(state.unsafe_head());
                 state.is_closed_through(through) && state.is_submitted()
             }
+            // Otherwise loading goes on up to there.
             BatcherPhase::Syncing(_) => stop.through == 0,
             BatcherPhase::Stopped => true,
         };
@@ -90,6 +92,8 @@ impl BatcherTask {
         }
         let unposted = self.state.as_ref().and_then(|state| state.unposted());
         if let Some((first, last)) = unposted {
+            let safe = self.safe.map_or(0, |safe| safe.id.number);
+            let first = first.max(safe + 1);
             let in_flight = self.in_flight;
             tracing::warn!(
                 first,

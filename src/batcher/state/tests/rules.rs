@@ -127,6 +127,22 @@ fn an_order_to_close_waits_for_the_blocks_before_it() {
 }
 
 #[test]
+fn what_was_loaded_is_known_after_a_reorg_has_dropped_it() {
+    let mut world = World::new(roomy());
+    assert_eq!(world.state.loaded_through(), 0);
+    world.grow(5);
+    world.poll();
+    assert_eq!(world.state.loaded_through(), 5);
+    world.state.on_reorg();
+    // A stop at this moment waits for these blocks, and a kill names them.
+    assert_eq!((world.state.newest(), world.state.loaded_through()), (0, 5));
+    assert_eq!(world.state.unposted(), Some((1, 5)));
+    world.poll_closing(Some(world.state.loaded_through()));
+    assert_eq!(world.state.newest(), 5);
+    assert!(world.state.is_closed_through(5));
+}
+
+#[test]
 fn blobs_leave_together_and_in_full_transactions_until_the_channel_ends() {
     let mut world = World::new(BatcherRules {
         first_class: TxClass::Blob,
