@@ -65,10 +65,10 @@ pub mod ws;
 use access::Access;
 use api::{Api, Namespace};
 use connections::Connections;
-use futures::FutureExt;
+use futures::{FutureExt, future::BoxFuture};
 use ipc::{IpcError, IpcListener};
 use limits::ServerLimits;
-use running::{Binder, Running, ServedListener};
+use running::{Binder, Running, ServedListener, UnboundServer};
 use server::{Http, Listener, Site, Ws};
 use server_control::{ServerCommands, ServerKind, ServerStartError, server_control};
 use std::{io::ErrorKind, net::SocketAddr, path::Path, sync::Arc, time::Duration};
@@ -390,38 +390,54 @@ fn binder(
     connections: Arc<Connections>,
 ) -> Binder {
     let context = context.clone();
-    Box::new(move |kind, request| {
-        let (context, limits, connections) = (context.clone(), limits.clone(), connections.clone());
-        let (http, ws) = (
-            http.clone().unwrap_or_default(),
-            ws.clone().unwrap_or_default(),
-        );
-        async move {
-            let (addr, flag, site) = match kind {
-                ServerKind::Http => {
-                    let end = http.changed(request)?;
-                    let addr = end.addr;
-                    let site = Some(http_site(end, &context, "admin_startHTTP"));
-                    (addr, "http", Site::new(site, None, limits, connections))
+    let make = move |kind, request| {
+        let (limits, connections) = (limits.clone(), connections.clone());
+        Ok(match kind {
+            ServerKind::Http => {
+                let end = http.clone().unwrap_or_default().changed(request)?;
+                let addr = end.addr;
+                let site = Some(http_site(end, &context, "admin_startHTTP"));
+                UnboundServer {
+                    addr,
+                    flag: "http",
+                    site: Site::new(site, None, limits, connections)
+                        .with_access(context.access.clone()),
                 }
-                ServerKind::Ws => {
-                    let end = ws.changed(request)?;
-                    let addr = end.addr;
-                    let site = Some(ws_site(end, &context));
-                    (addr, "ws", Site::new(None, site, limits, connections))
+            }
+            ServerKind::Ws => {
+                let end = ws.clone().unwrap_or_default().changed(request)?;
+                let addr = end.addr;
+                let site = Some(ws_site(end, &context));
+                UnboundServer {
+                    addr,
+                    flag: "ws",
+                    site: Site::new(None, site, limits, connections)
+                        .with_access(context.access.clone()),
                 }
-            };
-            let site = site.with_access(context.access.clone());
-            let bound = listen(addr, flag, site).await;
-            bound.map_err(|error| ServerStartError::Bind(error.to_string()))
-        }
-        .boxed()
-    })
+            }
+        })
+    };
+    Binder {
+        make: Box::new(make),
+        bind: bind_server,
+    }
+}
+
+fn bind_server(server: UnboundServer) -> BoxFuture<'static, Result<Listener, ServerStartError>> {
+    async move {
+        let UnboundServer { addr, flag, site } = server;
+        let bound = listen(addr, flag, site).await;
+        bound.map_err(|error| ServerStartError::Bind(error.to_string()))
+    }
+    .boxed()
 }
 
 /// The binding of a server that takes no commands.
 fn no_binder() -> Binder {
-    Box::new(|_, _| async { Err(ServerStartError::Stopping) }.boxed())
+    Binder {
+        make: Box::new(|_, _| Err(ServerStartError::Stopping)),
+        bind: bind_server,
+    }
 }
 
 /// The local socket; `None` if it cannot be bound and is not `required`.

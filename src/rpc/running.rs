@@ -2,19 +2,30 @@
 //! and stop.
 
 use super::{
-    server::Listener,
+    server::{Listener, Site},
     server_control::{ServerCommand, ServerCommands, ServerKind, ServerStartError, StartRequest},
 };
 use futures::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
-use std::net::SocketAddr;
+use std::{net::SocketAddr, sync::Arc};
 use tokio_util::sync::CancellationToken;
 
-/// Binds a server that an operator starts.
-pub type Binder = Box<
-    dyn Fn(ServerKind, StartRequest) -> BoxFuture<'static, Result<Listener, ServerStartError>>
-        + Send
-        + Sync,
->;
+/// A server that an operator starts, before it is bound.
+pub struct UnboundServer {
+    pub addr: SocketAddr,
+    /// Begins the names of its options.
+    pub flag: &'static str,
+    pub site: Site,
+}
+
+/// Makes the servers that an operator starts.
+pub struct Binder {
+    pub make: MakeServer,
+    pub bind: BindServer,
+}
+
+type MakeServer =
+    Box<dyn Fn(ServerKind, StartRequest) -> Result<UnboundServer, ServerStartError> + Send + Sync>;
+type BindServer = fn(UnboundServer) -> BoxFuture<'static, Result<Listener, ServerStartError>>;
 
 /// A listener that serves one kind of server, or both.
 pub struct ServedListener {
@@ -42,7 +53,27 @@ pub struct Running {
 struct LiveServer {
     kinds: Vec<ServerKind>,
     addr: SocketAddr,
+    site: Arc<Site>,
     token: CancellationToken,
+}
+
+impl LiveServer {
+    /// Stops a kind of server, as geth does: without WebSocket HTTP goes on, without HTTP nothing
+    /// does. Returns whether the listener has ended.
+    fn stop(&mut self, kind: ServerKind) -> bool {
+        if !self.kinds.contains(&kind) {
+            return false;
+        }
+        tracing::info!(kind = kind.name(), addr = %self.addr, "a server was stopped");
+        let goes_on = kind == ServerKind::Ws && self.kinds.contains(&ServerKind::Http);
+        if goes_on {
+            self.site.close_ws();
+            self.kinds.retain(|other| *other != kind);
+        } else {
+            self.token.cancel();
+        }
+        !goes_on
+    }
 }
 
 impl Running {
@@ -67,8 +98,12 @@ impl Running {
         if let Ok(addr) = listener.socket.local_addr()
             && !kinds.is_empty()
         {
-            let token = token.clone();
-            self.live.push(LiveServer { kinds, addr, token });
+            self.live.push(LiveServer {
+                kinds,
+                addr,
+                site: listener.site.clone(),
+                token: token.clone(),
+            });
         }
         self.tasks.push(Box::pin(listener.run(token)));
     }
@@ -93,11 +128,7 @@ impl Running {
                 let _ = reply.send(started);
             }
             ServerCommand::Stop(kind, reply) => {
-                let stopped = self.live.extract_if(.., |live| live.kinds.contains(&kind));
-                for live in stopped {
-                    tracing::info!(kind = kind.name(), addr = %live.addr, "a server was stopped");
-                    live.token.cancel();
-                }
+                self.live.retain_mut(|live| !live.stop(kind));
                 let _ = reply.send(());
             }
         }
@@ -111,7 +142,17 @@ impl Running {
         if let Some(live) = self.live.iter().find(|live| live.kinds.contains(&kind)) {
             return Err(ServerStartError::Running(kind, live.addr));
         }
-        let listener = (self.bind)(kind, request).await?;
+        let server = (self.bind.make)(kind, request)?;
+        let addr = server.addr;
+        // HTTP serves WebSocket beside it, as geth's does.
+        let shared = |live: &&mut LiveServer| kind == ServerKind::Ws && live.addr == addr;
+        if let Some(live) = self.live.iter_mut().find(shared) {
+            live.site.open_ws(server.site);
+            live.kinds.push(kind);
+            tracing::info!(kind = kind.name(), %addr, "a server was started");
+            return Ok(addr);
+        }
+        let listener = (self.bind.bind)(server).await?;
         let addr = listener.socket.local_addr();
         let addr = addr.map_err(|error| ServerStartError::Bind(error.to_string()))?;
         tracing::info!(kind = kind.name(), %addr, "a server was started");

@@ -15,6 +15,7 @@
 
 mod gzip;
 mod headers;
+mod upgrade;
 
 use super::{
     access::{Access, Caller},
@@ -30,7 +31,6 @@ use super::{
     memory::{Allowance, KIB, MemoryPermit, ResponseMemory},
     schedule::Client,
     shares::Shares,
-    ws,
 };
 use crate::{jwt::JwtSecret, rollup::rpc_calls::RpcServerMetrics};
 use bytes::Bytes;
@@ -38,7 +38,7 @@ use futures::{StreamExt, stream};
 use gzip::Encoded;
 use headers::{
     KeyPath, accepts_gzip, bearer, content_length, cors_headers, host_allowed, is_json,
-    is_preflight, key_path, origin_allowed, path_served,
+    is_preflight, key_path, path_served,
 };
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::{
@@ -50,6 +50,8 @@ use hyper::{
     service::service_fn,
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
+use parking_lot::Mutex;
+use soketto::handshake::http::is_upgrade_request;
 use std::{
     convert::Infallible,
     net::SocketAddr,
@@ -65,6 +67,7 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use upgrade::OpenWs;
 
 /// The HTTP side of a listener: its methods, and the hosts and origins that may call them.
 pub struct Http {
@@ -92,7 +95,8 @@ pub struct Listener {
 /// The endpoint behind a listener.
 pub struct Site {
     pub http: Option<Http>,
-    pub ws: Option<Ws>,
+    /// `None` while no WebSockets are served.
+    ws: Mutex<Option<Arc<OpenWs>>>,
     pub limits: ServerLimits,
     /// JWT secret required of every request.
     secret: Option<JwtSecret>,
@@ -143,7 +147,7 @@ impl Site {
         );
         Self {
             http,
-            ws,
+            ws: Mutex::new(ws.map(OpenWs::new)),
             limits,
             secret: None,
             metrics: None,
@@ -422,9 +426,10 @@ impl Site {
             return closing(refused(StatusCode::UNAUTHORIZED, &reason));
         }
         let busy = peer.admitted.busy();
-        if self.ws.is_some() && soketto::handshake::http::is_upgrade_request(&request) {
+        let ws = self.ws.lock().clone();
+        if let Some(ws) = ws.filter(|_| is_upgrade_request(&request)) {
             return self
-                .upgrade(request, tasks, peer, busy)
+                .upgrade(ws, request, tasks, peer, busy)
                 .unwrap_or_else(|refusal| closing(*refusal));
         }
         self.http(request, &peer, busy).await
@@ -572,65 +577,5 @@ impl Site {
             }
         }
         Ok((whole, held))
-    }
-
-    /// A WebSocket handshake, or an HTTP error. The session runs as a task beside its connection,
-    /// which stays busy until it ends.
-    fn upgrade(
-        self: Arc<Self>,
-        mut request: Request<Incoming>,
-        tasks: &TaskTracker,
-        peer: Arc<ClientConnection>,
-        busy: Busy,
-    ) -> Result<HttpResponse, Box<HttpResponse>> {
-        let Some(ws) = &self.ws else {
-            return Err(Box::new(empty(StatusCode::NOT_FOUND)));
-        };
-        let caller = self.identify(&ws.prefix, &request, &peer)?;
-        if !origin_allowed(&ws.origins, request.headers()) {
-            return Err(Box::new(refused(
-                StatusCode::FORBIDDEN,
-                "origin not allowed",
-            )));
-        }
-        let share = self
-            .ws_shares
-            .of(peer.address.ip())
-            .map(Semaphore::try_acquire_owned)
-            .transpose();
-        let (Ok(share), Ok(permit)) = (share, self.ws_permits.clone().try_acquire_owned()) else {
-            return Err(Box::new(refused(
-                StatusCode::SERVICE_UNAVAILABLE,
-                "too many WebSocket connections",
-            )));
-        };
-        let mut handshake = soketto::handshake::http::Server::new();
-        let response = match handshake.receive_request(&request) {
-            Ok(response) => response.map(|()| RpcBody::Left(Full::default())),
-            Err(error) => {
-                return Err(Box::new(refused(
-                    StatusCode::BAD_REQUEST,
-                    &error.to_string(),
-                )));
-            }
-        };
-        let upgraded = hyper::upgrade::on(&mut request);
-        tasks.spawn(async move {
-            let _permits = (share, permit, busy);
-            let (Ok(socket), Some(ws)) = (upgraded.await, &self.ws) else {
-                return;
-            };
-            let token = peer.admitted.close.clone();
-            ws::session(
-                TokioIo::new(socket),
-                ws.api.clone(),
-                &self.limits,
-                &peer.allowance,
-                caller,
-                token,
-            )
-            .await;
-        });
-        Ok(response)
     }
 }

@@ -6,7 +6,7 @@ use super::{
     send::transfer,
 };
 use crate::rpc::{
-    HttpEndpoint, RpcConfig, RpcContext, RpcServer, TxRoute,
+    HttpEndpoint, RpcConfig, RpcContext, RpcServer, TxRoute, WsEndpoint,
     node_files::{ExportJob, NodeFiles},
 };
 use alloy_primitives::B256;
@@ -14,20 +14,29 @@ use futures::FutureExt;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use starling_proto::fork::Fork;
-use std::{sync::Arc, time::Duration};
-use tokio::sync::Semaphore;
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    sync::Semaphore,
+};
 use tokio_util::sync::CancellationToken;
 
 async fn server() -> Server {
+    server_at(([127, 0, 0, 1], 0).into(), None).await
+}
+
+async fn server_at(addr: SocketAddr, ws: Option<WsEndpoint>) -> Server {
     let chain = Chain::new(Fork::Ecotone).context.chain.clone();
     let context = RpcContext::new(chain, TxRoute::Pool);
     let http = HttpEndpoint {
-        addr: ([127, 0, 0, 1], 0).into(),
+        addr,
         api: vec!["admin".to_owned()],
         ..HttpEndpoint::default()
     };
     let config = RpcConfig {
         http: Some(http),
+        ws,
         ..RpcConfig::default()
     };
     let (server, addrs) = RpcServer::bind(config, context).await.unwrap();
@@ -111,6 +120,55 @@ async fn servers_are_started_and_stopped() {
     }
     server.token.cancel();
     (&mut server.running).await.unwrap();
+}
+
+/// The status of a WebSocket handshake, and its connection.
+async fn handshake(port: u16) -> (String, TcpStream) {
+    let mut socket = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    let request = "GET / HTTP/1.1\r\nhost: localhost\r\nupgrade: websocket\r\nconnection: upgrade\r\n\
+        sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-version: 13\r\n\r\n";
+    socket.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = vec![0; 1024];
+    let count = socket.read(&mut answer).await.unwrap();
+    let answer = String::from_utf8_lossy(&answer[..count]).into_owned();
+    (answer[9..12].to_owned(), socket)
+}
+
+#[tokio::test]
+async fn where_http_and_websocket_share_a_port_only_websocket_is_stopped() {
+    let port = free_port();
+    let addr = ([127, 0, 0, 1], port).into();
+    let endpoint = WsEndpoint {
+        addr,
+        ..WsEndpoint::default()
+    };
+    let server = server_at(addr, Some(endpoint)).await;
+    let (status, mut open) = handshake(port).await;
+    assert_eq!(status, "101");
+    assert_eq!(
+        ask(&server, "admin_stopWS", json!([])).await["result"],
+        true
+    );
+    // The close frame, and the end.
+    let mut rest = Vec::new();
+    let closed = tokio::time::timeout(Duration::from_secs(10), open.read_to_end(&mut rest));
+    closed.await.unwrap().unwrap();
+    assert_eq!(handshake(port).await.0, "200", "as any other GET");
+    let again = ask(&server, "admin_startWS", json!([null, port])).await;
+    assert_eq!(again["result"], true, "{again}");
+    assert_eq!(handshake(port).await.0, "101");
+    let running = ask(&server, "admin_startWS", json!([])).await;
+    let text = format!("WebSocket server already running on {addr}");
+    assert_eq!(running["error"]["message"], text);
+    assert_eq!(
+        ask(&server, "admin_stopHTTP", json!([])).await["result"],
+        true
+    );
+    let began = std::time::Instant::now();
+    while TcpStream::connect(addr).await.is_ok() {
+        assert!(began.elapsed().as_secs() < 10, "it still listens");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
 }
 
 #[tokio::test]

@@ -1,0 +1,107 @@
+//! The WebSocket side of a listener: its handshakes, and whether it serves any. An operator may stop
+//! WebSocket where HTTP goes on at the same port, and start it there again.
+
+use super::{
+    ClientConnection, HttpResponse, RpcBody, Site, Ws, headers::origin_allowed, refused,
+};
+use crate::rpc::{connections::Busy, ws};
+use http::{Request, StatusCode};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper_util::rt::TokioIo;
+use std::sync::Arc;
+use tokio::sync::Semaphore;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+/// The WebSocket side of a listener, while it is served.
+pub(super) struct OpenWs {
+    side: Ws,
+    /// Ends the WebSockets.
+    token: CancellationToken,
+}
+
+impl OpenWs {
+    pub(super) fn new(side: Ws) -> Arc<Self> {
+        let token = CancellationToken::new();
+        Arc::new(Self { side, token })
+    }
+}
+
+impl Site {
+    /// Serves WebSockets as `other` would, from now on.
+    pub fn open_ws(&self, other: Self) {
+        *self.ws.lock() = other.ws.into_inner();
+    }
+
+    /// Serves no WebSockets any more. Those that are open end.
+    pub fn close_ws(&self) {
+        if let Some(ws) = self.ws.lock().take() {
+            ws.token.cancel();
+        }
+    }
+
+    /// A WebSocket handshake, or an HTTP error. The session runs as a task beside its connection,
+    /// which stays busy until it ends.
+    pub(super) fn upgrade(
+        self: Arc<Self>,
+        ws: Arc<OpenWs>,
+        mut request: Request<Incoming>,
+        tasks: &TaskTracker,
+        peer: Arc<ClientConnection>,
+        busy: Busy,
+    ) -> Result<HttpResponse, Box<HttpResponse>> {
+        let caller = self.identify(&ws.side.prefix, &request, &peer)?;
+        if !origin_allowed(&ws.side.origins, request.headers()) {
+            return Err(Box::new(refused(
+                StatusCode::FORBIDDEN,
+                "origin not allowed",
+            )));
+        }
+        let share = self
+            .ws_shares
+            .of(peer.address.ip())
+            .map(Semaphore::try_acquire_owned)
+            .transpose();
+        let (Ok(share), Ok(permit)) = (share, self.ws_permits.clone().try_acquire_owned()) else {
+            return Err(Box::new(refused(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "too many WebSocket connections",
+            )));
+        };
+        let mut handshake = soketto::handshake::http::Server::new();
+        let response = match handshake.receive_request(&request) {
+            Ok(response) => response.map(|()| RpcBody::Left(Full::default())),
+            Err(error) => {
+                return Err(Box::new(refused(
+                    StatusCode::BAD_REQUEST,
+                    &error.to_string(),
+                )));
+            }
+        };
+        let upgraded = hyper::upgrade::on(&mut request);
+        tasks.spawn(async move {
+            let _permits = (share, permit, busy);
+            let Ok(socket) = upgraded.await else {
+                return;
+            };
+            let token = peer.admitted.close.child_token();
+            let session = ws::session(
+                TokioIo::new(socket),
+                ws.side.api.clone(),
+                &self.limits,
+                &peer.allowance,
+                caller,
+                token.clone(),
+            );
+            tokio::pin!(session);
+            tokio::select! {
+                () = &mut session => {}
+                () = ws.token.cancelled() => {
+                    token.cancel();
+                    session.await;
+                }
+            }
+        });
+        Ok(response)
+    }
+}
