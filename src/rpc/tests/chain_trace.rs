@@ -72,7 +72,8 @@ async fn an_event_holds_its_memory_until_it_has_been_sent() {
     let allowance = Allowance::new(1, 1 << 20, 1 << 20, 1 << 20);
     let (queue, mut messages) = mpsc::channel(4);
     let responder = Responder::new(&api, &allowance, queue);
-    let request = json!({ "jsonrpc": "2.0", "id": 1, "method": "toy_subscribe", "params": ["large"] });
+    let request =
+        json!({ "jsonrpc": "2.0", "id": 1, "method": "toy_subscribe", "params": ["large"] });
     let request = ReceivedMessage::new(request.to_string().into_bytes(), None);
     let client = async {
         let (_, answer) = messages.recv().await.unwrap();
@@ -97,9 +98,15 @@ async fn a_block_that_cannot_be_traced_has_an_event_that_says_why() {
     let mut events = subscribe(&chain, json!(["0x1", "0x3"]));
     let event = json_of(&events.next().await.unwrap());
     let error = event["error"].as_str().unwrap();
-    assert!(error.starts_with("the trace is larger than 1 MB"), "{error}");
+    assert!(
+        error.starts_with("the trace is larger than 1 MB"),
+        "{error}"
+    );
     assert_eq!(event["hash"], json!(large.payload.hash));
-    assert_eq!((&event["block"], &event["traces"]), (&json!("0x2"), &json!([])));
+    assert_eq!(
+        (&event["block"], &event["traces"]),
+        (&json!("0x2"), &json!([]))
+    );
     let next = json_of(&events.next().await.unwrap());
     assert_eq!(next["block"], "0x3");
     assert_eq!(next["traces"][0]["result"]["failed"], false);

@@ -316,9 +316,7 @@ async fn a_file_has_all_lines_of_a_long_trace_in_order() {
     let mut chain = chain(|context| context.traces = Some(traces)).await;
     let block = chain.add(&[(looping(B256::ZERO, 2_000), vec![])]);
     let hash = block.payload.hash;
-    let traced = chain
-        .result("debug_traceBlockByHash", json!([hash]))
-        .await;
+    let traced = chain.result("debug_traceBlockByHash", json!([hash])).await;
     let steps = traced[1]["result"]["structLogs"].as_array().unwrap().len();
     assert!(steps > 12_000, "{steps}");
     let files = chain
@@ -350,9 +348,7 @@ async fn all_files_of_a_call_share_what_is_left_for_the_folder() {
     chain.fails(write, params.clone(), refused).await;
     assert_eq!(std::fs::read_dir(&traces).unwrap().count(), 1);
     large.set_len((16 << 30) + 1).unwrap();
-    chain
-        .fails(write, params.clone(), "the files in")
-        .await;
+    chain.fails(write, params.clone(), "the files in").await;
     large.set_len((16 << 30) - (5 << 20)).unwrap();
     let writing = chain.context.bounds.trace_files.clone();
     let held = writing.try_acquire_owned().unwrap();
