@@ -112,7 +112,7 @@ async fn the_beacon_client_reads_the_blobs_of_a_block_by_either_path() {
         }
         for client in [world.client(false), world.client(true)] {
             client.check_health().await.unwrap();
-            let clock = client.slot_clock().await.unwrap();
+            let clock = client.clock_of(0).await.unwrap();
             assert_eq!(clock.seconds_per_slot, seconds_per_slot);
             assert_eq!(clock.genesis_time, world.chain.spec().genesis_time);
             for (block, blobs) in &blocks {

@@ -10,10 +10,13 @@
 //! cost at most [`BeaconConfig::timeout`] and `MAX_BLOBS_ANSWER` bytes per request.
 
 mod blobs;
+mod clock;
 #[doc(hidden)]
 pub mod fuzzing;
 #[cfg(test)]
 mod tests;
+
+pub use clock::SlotClock;
 
 use crate::{
     rollup::http::{
@@ -38,8 +41,6 @@ use std::{
 use tokio::sync::OnceCell;
 
 const VERSION: &str = "/eth/v1/node/version";
-const GENESIS: &str = "/eth/v1/beacon/genesis";
-const SPEC: &str = "/eth/v1/config/spec";
 
 /// Attempts of the health check at start, and the pause after the first; it doubles (op-node: 5
 /// tries).
@@ -55,14 +56,11 @@ const MAX_BLOBS: usize = 128;
 /// and header beside it. An endpoint may send more blobs than were requested.
 const MAX_BLOBS_ANSWER: usize = MAX_BLOBS * (2 * 131_072 + 8 * 1024);
 
-const NO_SLOT_TIME: &str = "slots of zero seconds";
-
 /// How to reach the beacon API.
 #[derive(Clone, Debug)]
 pub struct BeaconConfig {
     /// `http://` or `https://`, the main endpoint first (`--l1.beacon`), then the fallbacks
-    /// (`--l1.beacon-fallbacks`). Paths are kept, credentials are allowed. Genesis and slot time are
-    /// requested from the first that answers.
+    /// (`--l1.beacon-fallbacks`). Paths are kept, credentials are allowed.
     pub urls: Vec<Secret>,
     /// `X-Key: Value`, sent with every request to every endpoint (`--l1.beacon-header`).
     pub header: Option<Secret>,
@@ -147,8 +145,8 @@ pub enum BeaconCause {
     Untrue(String),
     /// A block before the chain's first slot.
     #[error(
-        "block time {time} is before the genesis time {genesis} of the beacon chain, which is another L1's: give the beacon API of the \
-         rollup's L1 with --l1.beacon"
+        "block time {time} is before the genesis time {genesis} of the beacon chain, which is another L1's: give beacon APIs of the \
+         rollup's L1 only (--l1.beacon, --l1.beacon-fallbacks)"
     )]
     BeforeGenesis { time: u64, genesis: u64 },
 }
@@ -165,7 +163,10 @@ impl From<HttpFault> for BeaconCause {
 impl BeaconCause {
     /// Whether the endpoint may not know the path at all.
     fn may_lack_the_path(&self) -> bool {
-        matches!(self, Self::NotFound | Self::Status { code: 405, .. })
+        matches!(
+            self,
+            Self::NotFound | Self::NoBeaconApi | Self::Status { code: 405, .. }
+        )
     }
 
     /// The effect of a failure on the choice of endpoints; `None` if the endpoint itself is fine.
@@ -174,26 +175,13 @@ impl BeaconCause {
             Self::Status { code, retry_after } if *code == 429 || *code >= 500 => {
                 Some(Fault::Busy(*retry_after))
             }
-            Self::Transport(_) | Self::Status { .. } | Self::Malformed(_) | Self::Untrue(_) => {
-                Some(Fault::Broken)
-            }
+            Self::Transport(_)
+            | Self::Status { .. }
+            | Self::Malformed(_)
+            | Self::Untrue(_)
+            | Self::BeforeGenesis { .. } => Some(Fault::Broken),
             _ => None,
         }
-    }
-}
-
-/// Unix seconds of slot 0, and seconds per slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SlotClock {
-    pub genesis_time: u64,
-    /// Never zero.
-    pub seconds_per_slot: u64,
-}
-
-impl SlotClock {
-    /// The slot of a block at `time` (Unix seconds); `None` before genesis.
-    pub fn slot(&self, time: u64) -> Option<u64> {
-        Some(time.checked_sub(self.genesis_time)? / self.seconds_per_slot)
     }
 }
 
@@ -206,7 +194,6 @@ pub struct BeaconClient {
 struct BeaconInner {
     endpoints: Vec<BeaconEndpoint>,
     rotation: Mutex<Rotation>,
-    clock: OnceCell<SlotClock>,
     slot_duration: u64,
     fetch_all_sidecars: bool,
     ignore_health: bool,
@@ -215,6 +202,8 @@ struct BeaconInner {
 
 struct BeaconEndpoint {
     http: HttpTarget,
+    /// Genesis and slot time as this endpoint has them, read before its first use.
+    clock: OnceCell<SlotClock>,
     /// The endpoint answered with sidecars only: `/blobs` is not requested until a request for sidecars
     /// fails with 404 or 405.
     has_only_sidecars: AtomicBool,
@@ -233,6 +222,7 @@ impl BeaconClient {
             let http = HttpTarget::new(url.expose(), headers.clone());
             Ok(BeaconEndpoint {
                 http: http.map_err(|reason| invalid(format!("--l1.beacon: {reason}")))?,
+                clock: OnceCell::new(),
                 has_only_sidecars: AtomicBool::new(false),
             })
         };
@@ -252,7 +242,6 @@ impl BeaconClient {
             inner: Arc::new(BeaconInner {
                 rotation: Mutex::new(Rotation::new(endpoints.len())),
                 endpoints,
-                clock: OnceCell::new(),
                 slot_duration: config.slot_duration,
                 fetch_all_sidecars: config.fetch_all_sidecars,
                 ignore_health: config.ignore_health,
@@ -293,42 +282,6 @@ impl BeaconClient {
         Err(error)
     }
 
-    /// Genesis and slot time, requested once.
-    pub async fn slot_clock(&self) -> Result<SlotClock, BeaconError> {
-        let clock = self.inner.clock.get_or_try_init(|| self.read_clock());
-        clock.await.copied()
-    }
-
-    async fn read_clock(&self) -> Result<SlotClock, BeaconError> {
-        #[derive(Deserialize)]
-        struct BeaconGenesis {
-            genesis_time: Quoted,
-        }
-        #[derive(Deserialize)]
-        #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
-        struct BeaconSpec {
-            seconds_per_slot: Quoted,
-        }
-        let genesis = self.try_each(|index| self.get::<BeaconGenesis>(index, GENESIS).boxed());
-        let genesis_time = genesis.await?.genesis_time.0;
-        let mut seconds_per_slot = self.inner.slot_duration;
-        if seconds_per_slot == 0 {
-            let read = async move |index| {
-                let spec = self.get::<BeaconSpec>(index, SPEC).await?;
-                match spec.seconds_per_slot.0 {
-                    0 => Err(self.error(index, SPEC, BeaconCause::Untrue(NO_SLOT_TIME.into()))),
-                    seconds => Ok(seconds),
-                }
-            };
-            let spec = self.try_each(|index| read(index).boxed());
-            seconds_per_slot = spec.await?;
-        }
-        Ok(SlotClock {
-            genesis_time,
-            seconds_per_slot,
-        })
-    }
-
     /// The blobs of an L1 block at `block_time` (Unix seconds), in the order of `wanted`, each
     /// checked against its versioned hash.
     ///
@@ -341,16 +294,10 @@ impl BeaconClient {
         if wanted.is_empty() {
             return Ok(vec![]);
         }
-        let clock = self.slot_clock().await?;
-        let Some(slot) = clock.slot(block_time) else {
-            let genesis = clock.genesis_time;
-            let time = block_time;
-            return Err(self.error(0, GENESIS, BeaconCause::BeforeGenesis { time, genesis }));
-        };
         let wanted: Arc<[BlobRef]> = wanted.into();
         self.try_each(|index| {
             let wanted = wanted.clone();
-            async move { self.blobs_from(index, slot, &wanted).await }.boxed()
+            async move { self.blobs_from(index, block_time, &wanted).await }.boxed()
         })
         .await
     }
@@ -359,9 +306,10 @@ impl BeaconClient {
     async fn blobs_from(
         &self,
         index: usize,
-        slot: u64,
+        block_time: u64,
         wanted: &[BlobRef],
     ) -> Result<Vec<Box<Blob>>, BeaconError> {
+        let slot = self.slot_at(index, block_time).await?;
         let endpoint = &self.inner.endpoints[index];
         let only_sidecars = endpoint.has_only_sidecars.load(Ordering::Relaxed);
         if !only_sidecars && !self.inner.fetch_all_sidecars {

@@ -1,6 +1,9 @@
 //! Endpoints with blobs, with sidecars, without either, and endpoints that lie, fail and are silent.
 
-use super::*;
+use super::{
+    clock::{GENESIS, NO_SLOT_TIME, SPEC},
+    *,
+};
 use crate::rollup::http::fake::{Canned, CannedServer};
 use alloy_eips::eip4844::kzg_to_versioned_hash;
 use serde_json::{Value, json};
@@ -36,11 +39,11 @@ fn blobs() -> Vec<(BlobRef, Blob, Value)> {
     (0..2).map(one).collect()
 }
 
-fn ids() -> Vec<BlobRef> {
+pub(super) fn ids() -> Vec<BlobRef> {
     blobs().into_iter().map(|(id, ..)| id).collect()
 }
 
-fn blobs_answer() -> String {
+pub(super) fn blobs_answer() -> String {
     let list: Vec<_> = blobs()
         .into_iter()
         .rev()
@@ -68,14 +71,14 @@ async fn node(answer: impl Fn(&str) -> Canned + Send + Sync + 'static) -> Canned
     .await
 }
 
-fn client(urls: &[String], change: impl Fn(&mut BeaconConfig)) -> BeaconClient {
+pub(super) fn client(urls: &[String], change: impl Fn(&mut BeaconConfig)) -> BeaconClient {
     let mut config = BeaconConfig::new(urls.iter().map(Secret::new).collect());
     config.timeout = Duration::from_millis(1500);
     change(&mut config);
     BeaconClient::new(&config).unwrap()
 }
 
-async fn assert_found(client: &BeaconClient) {
+pub(super) async fn assert_found(client: &BeaconClient) {
     let found = client.blobs(BLOCK_TIME, &ids()).await.unwrap();
     let expected: Vec<_> = blobs()
         .into_iter()
@@ -394,7 +397,7 @@ async fn slots_follow_from_the_published_answers() {
         })
     })
     .await;
-    let clock = client(&[server.url()], |_| {}).slot_clock().await.unwrap();
+    let clock = client(&[server.url()], |_| {}).clock_of(0).await.unwrap();
     let mainnet = SlotClock {
         genesis_time: 1_606_824_023,
         seconds_per_slot: 12,
@@ -414,7 +417,7 @@ async fn slots_follow_from_the_published_answers() {
     );
     let server = node(|_| Canned::ok("")).await;
     let clock = client(&[server.url()], |config| config.slot_duration = 3);
-    assert_eq!(clock.slot_clock().await.unwrap().seconds_per_slot, 3);
+    assert_eq!(clock.clock_of(0).await.unwrap().seconds_per_slot, 3);
     assert_eq!(paths(&server), [GENESIS]);
 }
 
