@@ -40,9 +40,11 @@ impl Sequencer {
                 let (to, _) = self.block_and_origin(number).await?;
                 let (_, origin) = self.block_and_origin(head.number).await?;
                 tracing::warn!(%head, %to, %origin, "L1 reorg: the head is rewound to the last block whose L1 origin is canonical");
+                self.engine.forkchoice(to.hash, None, None).await?;
+                // A rewind that fails is repeated, and counts once.
                 metrics::counter!("starling_sequencer_l1_reorgs_total").increment(1);
                 self.metrics.on_rewind();
-                Ok(self.engine.forkchoice(to.hash, None, None).await?)
+                Ok(())
             }
         }
     }
