@@ -181,6 +181,14 @@ mod tests {
             assert!(refused(code).is_unsupported() && !refused(code).may_be_size());
             assert_eq!(refused(code).fault(), None, "the endpoint itself is fine");
         }
+        for code in [429, 500, 503] {
+            let retry_after = Some(Duration::from_secs(5));
+            let status = L1Cause::Status { code, retry_after };
+            assert_eq!(status.fault(), Some(Fault::Busy(retry_after)));
+            // A server that fails may do so for the size of the answer.
+            assert_eq!(status.is_pause(), code == 429);
+            assert_eq!(status.may_be_size(), code != 429);
+        }
         for broken in [
             L1Cause::Untrue("a lie".into()),
             L1Cause::Malformed("no JSON".into()),

@@ -35,6 +35,8 @@ const METHODS: [&str; 10] = [
 pub(crate) struct State {
     /// Canonical blocks in order, the head last.
     pub blocks: Vec<Value>,
+    /// Blocks by their tags `safe` and `finalized`.
+    pub tagged: HashMap<&'static str, Value>,
     /// Answers that go before everything else.
     pub answers: HashMap<&'static str, Result<Value, (i32, String)>>,
     /// By the first parameter.
@@ -188,7 +190,10 @@ impl State {
             "eth_getBlockByNumber" if first == "latest" => {
                 self.blocks.last().cloned().unwrap_or_default()
             }
-            "eth_getBlockByNumber" => find("number").unwrap_or_default(),
+            "eth_getBlockByNumber" => {
+                let tagged = self.tagged.get(first.as_str()).cloned();
+                tagged.or_else(|| find("number")).unwrap_or_default()
+            }
             "eth_getBlockByHash" => find("hash").unwrap_or_default(),
             // Most endpoints lack it.
             "debug_getRawReceipts" => {

@@ -313,31 +313,50 @@ async fn receipts_of_a_block_without_transactions_are_not_requested() {
     assert_eq!(l1.state.lock().calls.len(), 0);
 }
 
+/// The endpoint has a block with these receipts, and answers requests for single ones only. Returns the
+/// hashes of the transactions.
+fn answer_single_receipts(l1: &FakeL1, header: &Header, receipts: Vec<Value>) -> Vec<B256> {
+    let hashes: Vec<_> = (0..receipts.len())
+        .map(|i| B256::with_last_byte(i as u8 + 1))
+        .collect();
+    let mut state = l1.state.lock();
+    let mut value = block_json(header);
+    value["transactions"] = json!(hashes);
+    state.blocks = vec![value];
+    state.receipts = hashes
+        .iter()
+        .map(|hash| hash.to_string())
+        .zip(receipts)
+        .collect();
+    let missing = "the method eth_getBlockReceipts does not exist";
+    let missing = Err((-32601, missing.into()));
+    state.answers.insert("eth_getBlockReceipts", missing);
+    hashes
+}
+
+/// Each receipt has the right form; only all of them together show the lie.
+#[tokio::test]
+async fn after_a_false_receipt_among_single_ones_another_endpoint_is_read() {
+    let (lying, honest) = (FakeL1::start().await, FakeL1::start().await);
+    let (envelopes, json, header) = receipts();
+    let mut forged = json.clone();
+    forged[2]["status"] = json!("0x1");
+    answer_single_receipts(&lying, &header, forged);
+    answer_single_receipts(&honest, &header, json);
+    let urls = format!("{},{}", lying.url(), honest.url());
+    let (client, block) = (L1Client::new(&L1Config::new(urls)).unwrap(), block(&header));
+    let error = client.receipts(&block).await.unwrap_err();
+    assert!(matches!(error.cause, L1Cause::Untrue(_)), "{error}");
+    assert_eq!(*error.endpoint, *lying.url());
+    let found = client.receipts(&block).await.unwrap();
+    assert_eq!(found.len(), envelopes.len());
+}
+
 #[tokio::test]
 async fn without_block_receipts_they_are_fetched_one_by_one() {
     let l1 = FakeL1::start().await;
     let (envelopes, json, header) = receipts();
-    let hashes: Vec<_> = (0..json.len())
-        .map(|i| B256::with_last_byte(i as u8 + 1))
-        .collect();
-    {
-        let mut state = l1.state.lock();
-        let mut value = block_json(&header);
-        value["transactions"] = json!(hashes);
-        state.blocks = vec![value];
-        state.receipts = hashes
-            .iter()
-            .map(|hash| hash.to_string())
-            .zip(json)
-            .collect();
-        state.answers.insert(
-            "eth_getBlockReceipts",
-            Err((
-                -32601,
-                "the method eth_getBlockReceipts does not exist".into(),
-            )),
-        );
-    }
+    let hashes = answer_single_receipts(&l1, &header, json);
     let (client, block) = (client(&l1), block(&header));
     for _ in 0..2 {
         assert_eq!(
@@ -512,6 +531,13 @@ async fn heads_are_followed() {
         .await
         .unwrap();
     assert_eq!(receiver.borrow().safe, None);
+    let tagged = [("safe", 1), ("finalized", 0)].map(|(tag, at)| (tag, block_json(&headers[at])));
+    l1.state.lock().tagged = tagged.into();
+    let [finalized, safe] = [0, 1].map(|at| Some(block(&headers[at])));
+    receiver
+        .wait_for(|heads| heads.safe == safe && heads.finalized == finalized)
+        .await
+        .unwrap();
     // A failing endpoint changes nothing.
     l1.state
         .lock()

@@ -24,6 +24,27 @@ fn check(what: &str, result: Result<impl std::fmt::Debug, L1Cause>) {
     assert!(error.starts_with("malformed answer: "), "{what}: {error}");
 }
 
+/// The header's root vouches for the bytes.
+#[test]
+fn an_encoded_receipt_of_an_unknown_type_has_no_logs_and_a_broken_one_is_malformed() {
+    let read = |receipt: &'static [u8]| {
+        let receipts = [Bytes::from_static(receipt)];
+        let root = ordered_trie_root_with_encoder(&receipts, |bytes, out| {
+            out.extend_from_slice(bytes);
+        });
+        let block = L1Block {
+            receipts_root: root,
+            ..L1Block::default()
+        };
+        raw_receipts(&receipts, &block)
+    };
+    assert_eq!(read(&[0x3f, 1, 2, 3]).unwrap(), [(false, vec![])]);
+    for broken in [&[0x02, 1, 2, 3][..], &[0xc1, 1]] {
+        let read = read(broken);
+        assert!(matches!(read, Err(L1Cause::Malformed(_))), "{read:?}");
+    }
+}
+
 #[test]
 fn errors_about_long_answers_are_short() {
     let long = "ä".repeat(SIZE / 2);

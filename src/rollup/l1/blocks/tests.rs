@@ -7,9 +7,10 @@ use super::{
     },
     *,
 };
+use crate::rollup::http::fake::{Canned, CannedServer};
 use alloy_primitives::{Address, address};
 use serde_json::Value;
-use starling_proto::config_update::CONFIG_UPDATE_EVENT;
+use starling_proto::{config_update::CONFIG_UPDATE_EVENT, derive::BlobRef};
 
 const NOWHERE: Watched = Watched {
     inbox: Address::ZERO,
@@ -326,7 +327,7 @@ async fn unknown_fields_of_a_header_are_named_and_a_trusted_endpoint_may_have_th
 
 /// The hash of a transaction without blobs covers no list of them: an endpoint may add one.
 #[test]
-fn blob_hashes_of_a_transaction_without_blobs_move_no_index() {
+fn transactions_with_blobs_and_no_others_move_the_indexes_of_later_blobs() {
     let (Some(lines), Some(watched)) = (recorded("jovian-blobs"), watched_of("jovian-blobs"))
     else {
         return;
@@ -348,6 +349,12 @@ fn blob_hashes_of_a_transaction_without_blobs_move_no_index() {
         .unwrap()
         .insert(0, stranger);
     assert_eq!(read(&block), expected);
+    block["transactions"][0]["type"] = "0x3".into();
+    let moved = expected.into_iter().map(|blob| BlobRef {
+        index: blob.index + 1,
+        ..blob
+    });
+    assert_eq!(read(&block), moved.collect::<Vec<_>>());
 }
 
 #[tokio::test]
@@ -380,6 +387,29 @@ async fn a_reorg_between_the_blocks_of_a_batch_ends_it() {
         2,
         "the other branch by itself"
     );
+}
+
+/// Some endpoints refuse a number above their head instead of answering null.
+#[tokio::test]
+async fn a_refusal_above_the_head_ends_a_batch_without_an_error() {
+    let block = super::super::fake::block_json(&super::super::fake::header(0, B256::ZERO, 100, 1));
+    let server = CannedServer::start(move |request| {
+        let body = request.split_once("\r\n\r\n").unwrap().1;
+        let calls: Vec<Value> = serde_json::from_str(body).unwrap();
+        let replies = calls.iter().map(|call| {
+            if call["params"][0] == "0x0" {
+                json!({ "id": call["id"], "result": block })
+            } else {
+                let error = json!({ "code": -32000, "message": "unknown block" });
+                json!({ "id": call["id"], "error": error })
+            }
+        });
+        Canned::ok(replies.collect::<Value>())
+    })
+    .await;
+    let client = L1Client::new(&L1Config::new(server.url())).unwrap();
+    let blocks = L1Blocks::new(client, NOWHERE, 10);
+    assert_eq!(blocks.range(0, 3).await.unwrap().blocks.len(), 1);
 }
 
 /// A transaction of a type after the last known one, in a block whose roots are right.

@@ -107,7 +107,7 @@ async fn a_subscription_of_unverifiable_headers_does_not_freeze_the_head() {
 #[tokio::test]
 async fn a_silent_subscription_is_replaced_by_polls() {
     let headers = chain(5, 100, 3, 1);
-    let mut following = following(&headers[..1], "ws", Duration::from_millis(50)).await;
+    let mut following = following(&headers[..1], "ws", Duration::from_millis(500)).await;
     following.until(&headers[0]).await;
     following.l1.new_head.send_replace(block_json(&headers[1]));
     following.until(&headers[1]).await;

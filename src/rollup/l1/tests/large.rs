@@ -225,11 +225,14 @@ async fn one_answer_of_unusual_size_is_accepted() {
 }
 
 #[tokio::test]
-async fn the_sequencer_reads_receipts_that_fit_no_answer_at_once() {
+async fn receipts_that_fit_no_answer_at_once_are_read_one_by_one() {
     let server = LargeL1::new(&[(20, 3_000)])
         .serve(40_000, AboveLimit::RefusesCalls)
         .await;
     let client = L1Client::new(&L1Config::new(server.url())).unwrap();
     let block = client.block_by_number(0).await.unwrap().unwrap();
     assert_eq!(client.receipts(&block).await.unwrap().len(), 20);
+    let blocks = blocks_of(&server, 64 << 20);
+    let data = blocks.get(L1BlockAt::Number(0)).await.unwrap().unwrap();
+    assert_eq!(data.receipts.len(), 20);
 }

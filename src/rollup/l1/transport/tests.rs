@@ -53,6 +53,11 @@ async fn bad_answers_are_named() {
         cause(|_| Canned::status(401, REFUSAL)).await,
         "error -32000: no key"
     );
+    // The pause counts more than the words.
+    assert_eq!(
+        cause(|_| Canned::status(503, REFUSAL)).await,
+        "HTTP status 503"
+    );
     let null = cause(|_| Canned::ok(r#"{"id":0,"result":null}"#)).await;
     assert!(
         null.starts_with("malformed answer: invalid type: null"),
@@ -224,6 +229,50 @@ async fn a_websocket_answers_calls_and_batches_and_is_made_again() {
         matches!(&error.cause, L1Cause::Transport(text) if text.contains("refused")),
         "{error}"
     );
+}
+
+/// The server takes the connection, and says nothing.
+#[tokio::test]
+async fn a_websocket_without_a_handshake_is_given_up() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("ws://{}", listener.local_addr().unwrap());
+    let client = L1Client::new(&config(url)).unwrap();
+    let call = tokio::time::timeout(Duration::from_secs(10), client.chain_id());
+    let error = call.await.unwrap().unwrap_err();
+    assert!(matches!(error.cause, L1Cause::Transport(_)), "{error}");
+}
+
+/// The server closes each connection after one answer.
+#[tokio::test]
+async fn a_lost_connection_is_made_again() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("geth.ipc");
+    let listener = tokio::net::UnixListener::bind(&path).unwrap();
+    let server = async {
+        let mut request = vec![0; 4096];
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let count = stream.read(&mut request).await.unwrap();
+            let request: Value = serde_json::from_slice(&request[..count]).unwrap();
+            let answer = json!({ "jsonrpc": "2.0", "id": request["id"], "result": "0x384" });
+            let text = answer.to_string();
+            stream.write_all(text.as_bytes()).await.unwrap();
+        }
+    };
+    let client = L1Client::new(&config(path.display().to_string())).unwrap();
+    let calls = async {
+        for _ in 0..3 {
+            // A call may meet the end of the connection.
+            while client.chain_id().await.is_err() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        }
+    };
+    tokio::select! {
+        called = tokio::time::timeout(Duration::from_secs(20), calls) => called.unwrap(),
+        () = server => {}
+    }
 }
 
 #[tokio::test]
