@@ -26,6 +26,7 @@ use metrics_exporter_prometheus::PrometheusBuilder;
 use std::time::Duration;
 use tokio::task::JoinHandle;
 
+mod errors;
 mod remote;
 mod start;
 
@@ -428,6 +429,8 @@ async fn no_l1_block_is_fetched_before_it_has_its_confirmations() {
     let (chain, _threads) = world.open();
     let running = RunningDriver::start(driver(&world, &chain, 2, 3));
     running.derives(&world.l1_headers[3]).await;
+    // Time for one block too many.
+    tokio::time::sleep(Duration::from_millis(300)).await;
     let parameters = world.l1.state.lock().parameters.clone();
     assert!(parameters.contains(&"0xd".to_owned()), "{parameters:?}");
     for number in ["0xe", "0xf", "0x10"] {

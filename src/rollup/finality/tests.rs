@@ -25,6 +25,7 @@ fn the_newest_block_whose_l1_block_is_final_is_proposed() {
     let candidate = finality.candidate(id(20)).unwrap();
     assert_eq!((candidate.block, candidate.finalized_l1), (safe(7), id(7)));
     finality.attempted(id(20), Some(safe(7).l2));
+    finality.on_idle();
     assert_eq!(finality.candidate(id(20)), None, "nothing newer is final");
     finality.on_finalized_l1(id(9));
     assert_eq!(finality.candidate(id(20)).unwrap().block, safe(9));
@@ -99,4 +100,8 @@ fn older_signals_are_ignored_and_a_reset_forgets_safe_blocks() {
     assert_eq!(finality.candidate(id(20)), None);
     finality.on_safe(safe(8));
     assert_eq!(finality.candidate(id(20)).unwrap().block, safe(8));
+    // Blocks that are derived again are below the finalized one.
+    finality.attempted(id(20), Some(id(95)));
+    finality.on_idle();
+    assert_eq!(finality.candidate(id(20)), None);
 }

@@ -1,6 +1,7 @@
 //! The search of the start where L1 does not serve old blocks, and where records contradict the chain.
 
 use super::*;
+use starling_proto::fork::Fork;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reorg_below_the_l1_blocks_that_are_served_is_named_and_moves_nothing() {
@@ -101,4 +102,44 @@ async fn a_safe_head_is_reported_once_it_is_recorded() {
     let status = handle.status();
     assert_eq!(status.safe_l2, local_safe_l2);
     assert_eq!(local_safe_l2.map(|safe| safe.id), recorded());
+}
+
+/// The chain's own safe head is trusted, and L1 has replaced its origin.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_trusted_safe_head_above_the_head_does_not_count() {
+    let world = World::new(80, 7).await;
+    let (chain, _threads) = world.open();
+    world.sequence(&chain).await;
+    let safe = chain.view().head();
+    chain.promote(Some(safe.hash), None).await.unwrap();
+    world.l1.set(&forked(&world.l1_headers, 3, 4));
+    let found = search(&world, &chain, 2, true).await.unwrap();
+    let (head, found) = (found.head.id, found.safe.id);
+    assert!(found.number <= head.number && head.number < safe.number);
+}
+
+/// Before Holocene a batch may wait for an earlier one: all of them are applied again.
+#[tokio::test(flavor = "multi_thread")]
+async fn before_holocene_a_record_does_not_tell_which_batches_were_applied() {
+    let world = World::new(80, 7).await;
+    let (chain, _threads) = world.open();
+    world.sequence(&chain).await;
+    let running = RunningDriver::start(driver(&world, &chain, 2, 0));
+    let status = running.derives(&world.l1_headers[6]).await;
+    running.stop().await;
+    let rollup = rollup(&world, 2);
+    let rollup = RollupConfig {
+        forks: rollup.forks.clone().with(Fork::Holocene, None),
+        ..(*rollup).clone()
+    };
+    let search = StartSearch {
+        rollup: &rollup,
+        engine: &Engine::Local(chain.clone()),
+        l1: &client(&world),
+        records: &records(&world),
+        derived_l1: &DerivedL1::default(),
+        skip_check: false,
+    };
+    let found = search.run().await.unwrap();
+    assert_eq!((Some(found.safe), found.first_l1), (status.safe_l2, 0));
 }

@@ -1,0 +1,78 @@
+//! The consequences of a failed step.
+
+use super::*;
+use alloy_primitives::B256;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn failed_steps_are_repeated_after_pauses_that_grow() {
+    let world = World::new(40, 4).await;
+    let (chain, _threads) = world.open();
+    let (mut driver, _handle) = driver(&world, &chain, 2, 0);
+    driver.reset().await.unwrap();
+    for seconds in [1, 2, 4] {
+        let error = DriverStepError::L1(L1ReadError::NoBeacon);
+        let pause = driver.on_step_error(error).unwrap();
+        assert_eq!(pause.as_secs(), seconds);
+    }
+    assert!(!driver.reset_pending, "L1 contradicts nothing");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_contradiction_resets_derivation() {
+    let world = World::new(40, 4).await;
+    let (chain, _threads) = world.open();
+    let (mut driver, _handle) = driver(&world, &chain, 2, 0);
+    let left = ChainError::NotOnBranch {
+        block: B256::repeat_byte(1),
+        head: B256::repeat_byte(2),
+    };
+    let reorg = DriverStepError::Reset("L1 reorg".into());
+    for error in [DriverStepError::Core(left.into()), reorg] {
+        driver.reset().await.unwrap();
+        assert!(!driver.reset_pending);
+        driver.on_step_error(error).unwrap();
+        assert!(driver.reset_pending);
+    }
+}
+
+/// A reorg of L1 after the search has replaced the block that the pipeline begins at.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_l1_block_that_is_gone_before_it_is_read_resets_derivation() {
+    let world = World::new(40, 4).await;
+    let (chain, _threads) = world.open();
+    let (mut driver, _handle) = driver(&world, &chain, 2, 0);
+    driver.reset().await.unwrap();
+    let number = world.l1_headers[0].number;
+    world.l1.set(&[header(number, B256::ZERO, 1, 9)]);
+    let mut failed = None;
+    for _ in 0..10 {
+        if let Err(error) = driver.step().await {
+            failed = Some(error);
+            break;
+        }
+    }
+    let is_reset = matches!(failed, Some(DriverStepError::Reset(_)));
+    assert!(is_reset, "{failed:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reset_forgets_the_safe_blocks_that_were_to_become_final() {
+    let world = World::new(80, 7).await;
+    let (chain, _threads) = world.open();
+    world.sequence(&chain).await;
+    let (mut driver, _handle) = driver(&world, &chain, 2, 0);
+    let l1 = |at: usize| block(&world.l1_headers[at]);
+    driver.finality.on_safe(SafeBlock {
+        l2: BlockId {
+            number: 5,
+            hash: chain.view().hash_of(5).unwrap().unwrap(),
+        },
+        derived_from: l1(4).id(),
+    });
+    driver.reset().await.unwrap();
+    world
+        .l1_heads
+        .send_modify(|heads| heads.finalized = Some(l1(5)));
+    driver.finalize(l1(6).id()).await.unwrap();
+    assert_eq!(chain.heads().borrow().finalized, None);
+}
