@@ -7,10 +7,7 @@ use crate::{
     posting::load::load,
 };
 use serde_json::{Value, json};
-use std::{
-    sync::Mutex,
-    time::{Duration, Instant},
-};
+use std::{sync::Mutex, time::Duration};
 
 const STATUS: &str = "optimism_syncStatus";
 const RANGE: &str = "Error calculating L2 block range";
@@ -127,6 +124,9 @@ fn a_builder_without_the_method_of_throttling_ends_the_batcher() {
     assert!(batcher.count(sentence) >= 1, "{}", batcher.log());
 }
 
+/// Requests for blocks in four seconds: eight at each poll, four times a second, and as many again.
+const MOST_REQUESTS: usize = 256;
+
 /// Blocks come while L2 does not answer for them; nothing is left out.
 #[test]
 fn an_execution_client_that_fails_is_asked_again() {
@@ -134,15 +134,15 @@ fn an_execution_client_that_fails_is_asked_again() {
     let batcher = world.batcher(&[]);
     world.all_becomes_safe();
     load(&world.net, 1, 10, LARGE);
-    world
-        .l2
-        .always("eth_getBlockByNumber", RelayFault::Error(-32000, "busy"));
-    let before = Instant::now();
-    batcher.says("error loading blocks, retrying on next tick");
-    while before.elapsed() < Duration::from_secs(4) {
-        std::thread::sleep(Duration::from_millis(100));
+    let none = RelayFault::Change(|block| *block = Value::Null);
+    for fault in [RelayFault::Error(-32000, "busy"), none] {
+        world.l2.always("eth_getBlockByNumber", fault);
+        std::thread::sleep(Duration::from_secs(4));
+        let requests = world.l2.requests();
+        world.l2.clear();
+        assert!((1..=MOST_REQUESTS).contains(&requests), "{requests}");
+        world.all_becomes_safe();
     }
-    world.l2.clear();
-    world.all_becomes_safe();
+    batcher.says("error loading blocks, retrying on next tick");
     has_each_warning_once(&batcher.log());
 }

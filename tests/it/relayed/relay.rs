@@ -97,6 +97,12 @@ impl Relay {
         self.state.lock().expect("no panic").orders.is_empty()
     }
 
+    /// Requests so far that met an order which is still there.
+    pub fn requests(&self) -> usize {
+        let state = self.state.lock().expect("no panic");
+        state.orders.iter().map(|order| order.turn).sum()
+    }
+
     pub fn clear(&self) {
         self.state.lock().expect("no panic").orders.clear();
     }

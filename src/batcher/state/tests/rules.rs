@@ -272,6 +272,27 @@ fn other_prices_dissolve_a_channel_that_has_not_begun_and_no_other() {
 }
 
 #[test]
+fn other_prices_leave_a_channel_in_flight_whole() {
+    let mut world = World::new(singular());
+    world.grow(40);
+    world.poll();
+    let before = world.sent.clone();
+    let begun = before[0].channel;
+    assert_eq!(before[1].channel, begun);
+    // Its first frame stays in flight.
+    world.fail(1, false);
+    world.class = TxClass::Blob;
+    world.poll();
+    let again = &world.sent[before.len()];
+    let (range, class) = (before[1].range, TxClass::Calldata);
+    assert_eq!(
+        (again.channel, again.range, again.class),
+        (begun, range, class)
+    );
+    world.settle();
+}
+
+#[test]
 fn bodies_in_memory_are_bounded_however_long_the_backlog() {
     let mut world = World::new(singular());
     world.grow(2_000);
