@@ -182,3 +182,11 @@ proptest! {
         prop_assert!(match_blobs(vec![bytes.into()], &[id(0, B256::ZERO)]).is_err());
     }
 }
+
+#[test]
+fn more_blobs_than_a_block_can_have_are_refused() {
+    let many = vec![Bytes::new(); MAX_BLOBS + 1];
+    let error = match_blobs(many, &[]).unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains("129 blobs of one block"), "{text}");
+}

@@ -164,6 +164,22 @@ fn a_nonce_without_a_receipt_is_no_second_process_before_it_is_deep_enough() {
     }
 }
 
+/// The nonce is used deep enough, and two polls of the three that count know no receipt.
+#[test]
+fn a_receipt_that_is_missing_for_fewer_polls_than_the_limit_is_waited_for() {
+    let mut world = World::new(settings());
+    let ids = calldata(&mut world, 1);
+    world.run(2);
+    world.receipts_behind = usize::MAX;
+    (0..4).for_each(|_| world.mine());
+    world.run(4);
+    assert_eq!(world.stopped, None);
+    world.receipts_behind = 0;
+    world.run(3);
+    let done: Vec<u64> = world.done.keys().copied().collect();
+    assert_eq!((world.stopped, done), (None, ids));
+}
+
 #[test]
 fn an_l1_that_is_away_for_an_hour_costs_no_transaction_in_its_pool_and_no_busy_waiting() {
     let mut world = World::new(settings());
