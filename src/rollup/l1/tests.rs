@@ -534,9 +534,10 @@ async fn heads_are_followed() {
     let tagged = [("safe", 1), ("finalized", 0)].map(|(tag, at)| (tag, block_json(&headers[at])));
     l1.state.lock().tagged = tagged.into();
     let [finalized, safe] = [0, 1].map(|at| Some(block(&headers[at])));
-    receiver
-        .wait_for(|heads| heads.safe == safe && heads.finalized == finalized)
+    let both = receiver.wait_for(|heads| heads.safe == safe && heads.finalized == finalized);
+    tokio::time::timeout(Duration::from_secs(20), both)
         .await
+        .unwrap()
         .unwrap();
     // A failing endpoint changes nothing.
     l1.state
