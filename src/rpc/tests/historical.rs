@@ -227,7 +227,7 @@ async fn an_answer_that_is_too_large_is_not_read() {
         let (mut stream, _) = socket.accept().await.unwrap();
         let mut request = [0; 4096];
         let _ = stream.read(&mut request).await.unwrap();
-        let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n";
+        let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n1\r\n{\r\n";
         stream.write_all(head.as_bytes()).await.unwrap();
         let chunk = [&b"100000\r\n"[..], &[b' '; 1 << 20], b"\r\n"].concat();
         let mut sent = 0;
