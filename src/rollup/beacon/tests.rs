@@ -219,6 +219,10 @@ fn an_endpoint_that_lies_or_fails_is_tried_last() {
         BeaconCause::Malformed("no JSON".into()),
         BeaconCause::Transport("reset".into()),
         status(401),
+        BeaconCause::BeforeGenesis {
+            time: 1,
+            genesis: 2,
+        },
     ] {
         assert_eq!(broken.fault(), Some(Fault::Broken), "{broken}");
     }

@@ -1,4 +1,4 @@
-//! The consequences of a failed step.
+//! The consequences of a failed step and of a reset.
 
 use super::*;
 use alloy_primitives::B256;
@@ -75,4 +75,67 @@ async fn a_reset_forgets_the_safe_blocks_that_were_to_become_final() {
         .send_modify(|heads| heads.finalized = Some(l1(5)));
     driver.finalize(l1(6).id()).await.unwrap();
     assert_eq!(chain.heads().borrow().finalized, None);
+}
+
+/// The core's safe head is above the one that derivation begins at.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reset_sets_the_safe_head_of_the_core() {
+    let world = World::new(80, 7).await;
+    let (chain, _threads) = world.open();
+    world.sequence(&chain).await;
+    let head = chain.view().head();
+    chain.promote(Some(head.hash), None).await.unwrap();
+    let (mut driver, _handle) = driver(&world, &chain, 2, 0);
+    driver.reset().await.unwrap();
+    let safe = driver.local_safe.unwrap().id;
+    assert!(safe.number < head.number);
+    assert_eq!(chain.heads().borrow().safe, Some(safe));
+}
+
+/// A core that was killed may have stored a lower safe head than the newest record.
+#[tokio::test(flavor = "multi_thread")]
+async fn while_the_start_is_not_found_the_heads_are_those_of_core_and_records() {
+    let world = World::new(80, 7).await;
+    let (chain, _threads) = world.open();
+    world.sequence(&chain).await;
+    let (mut driver, handle) = driver(&world, &chain, 2, 0);
+    driver.reset().await.unwrap();
+    let id = |number| BlockId {
+        number,
+        hash: chain.view().hash_of(number).unwrap().unwrap(),
+    };
+    let five = Some(id(5).hash);
+    chain.promote(five, five).await.unwrap();
+    let down = Err((-32000, "down".to_owned()));
+    let answers = |state: &mut State| state.answers.insert("eth_getBlockByNumber", down);
+    answers(&mut world.l1.state.lock());
+    let heads = |status: RollupStatus| {
+        [status.safe_l2, status.finalized_l2].map(|head| head.map(|head| head.id))
+    };
+    driver.reset().await.unwrap_err();
+    assert_eq!(heads(handle.status()), [Some(id(5)), Some(id(5))]);
+    let record = SafeBlock {
+        l2: id(7),
+        derived_from: block(&world.l1_headers[3]).id(),
+    };
+    driver.records.record(record).unwrap();
+    driver.reset().await.unwrap_err();
+    assert_eq!(heads(handle.status()), [Some(id(7)), Some(id(5))]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reset_removes_the_records_of_l1_blocks_that_are_gone() {
+    let world = World::new(80, 7).await;
+    let (chain, _threads) = world.open();
+    world.sequence(&chain).await;
+    let running = RunningDriver::start(driver(&world, &chain, 2, 0));
+    running.derives(&world.l1_headers[6]).await;
+    running.stop().await;
+    let fork = forked(&world.l1_headers, 3, 4);
+    world.l1.set(&fork);
+    let (mut driver, _handle) = driver(&world, &chain, 2, 0);
+    let kept = driver.records.at_l1(12).unwrap();
+    driver.reset().await.unwrap();
+    assert_eq!(driver.records.last(), kept);
+    assert_eq!(kept.unwrap().derived_from, block(&fork[2]).id());
 }

@@ -143,3 +143,22 @@ async fn before_holocene_a_record_does_not_tell_which_batches_were_applied() {
     let found = search.run().await.unwrap();
     assert_eq!((Some(found.safe), found.first_l1), (status.safe_l2, 0));
 }
+
+/// Origins above L1's head may turn out not to be canonical.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_records_the_safe_head_is_a_window_below_the_head_of_l1() {
+    const WINDOW: u64 = 2;
+    let world = World::new(80, 7).await;
+    let (chain, _threads) = world.open();
+    world.sequence(&chain).await;
+    let head = chain.view().head();
+    chain.promote(Some(head.hash), None).await.unwrap();
+    let found = search(&world, &chain, WINDOW, false).await.unwrap();
+    let (newest, safe) = (found.head.origin.number, found.safe);
+    assert!(safe.id.number > 0 && safe.origin.number + WINDOW < newest);
+    world.l1.set(&world.l1_headers[..5]);
+    let found = search(&world, &chain, WINDOW, false).await.unwrap();
+    assert_eq!(found.head.id, head);
+    assert!(found.safe.origin.number + WINDOW < world.l1_headers[4].number);
+    assert!(found.safe.id.number < safe.id.number);
+}
