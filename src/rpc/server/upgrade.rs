@@ -1,13 +1,11 @@
 //! The WebSocket side of a listener: its handshakes, and whether it serves any. An operator may stop
 //! WebSocket where HTTP goes on at the same port, and start it there again.
 
-use super::{
-    ClientConnection, HttpResponse, RpcBody, Site, Ws, headers::origin_allowed, refused,
-};
-use crate::rpc::{connections::Busy, ws};
+use super::{ClientConnection, HttpResponse, RpcBody, Site, Ws, headers::origin_allowed, refused};
+use crate::rpc::{access::Caller, connections::Busy, ws};
 use http::{Request, StatusCode};
 use http_body_util::Full;
-use hyper::body::Incoming;
+use hyper::{body::Incoming, upgrade::Upgraded};
 use hyper_util::rt::TokioIo;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
@@ -81,27 +79,37 @@ impl Site {
         let upgraded = hyper::upgrade::on(&mut request);
         tasks.spawn(async move {
             let _permits = (share, permit, busy);
-            let Ok(socket) = upgraded.await else {
-                return;
-            };
-            let token = peer.admitted.close.child_token();
-            let session = ws::session(
-                TokioIo::new(socket),
-                ws.side.api.clone(),
-                &self.limits,
-                &peer.allowance,
-                caller,
-                token.clone(),
-            );
-            tokio::pin!(session);
-            tokio::select! {
-                () = &mut session => {}
-                () = ws.token.cancelled() => {
-                    token.cancel();
-                    session.await;
-                }
+            if let Ok(socket) = upgraded.await {
+                self.serve_ws(&ws, socket, &peer, caller).await;
             }
         });
         Ok(response)
+    }
+
+    /// Serves a WebSocket until it ends, its connection is closed, or WebSocket is stopped.
+    async fn serve_ws(
+        &self,
+        ws: &OpenWs,
+        socket: Upgraded,
+        peer: &ClientConnection,
+        caller: Option<Caller>,
+    ) {
+        let token = peer.admitted.close.child_token();
+        let session = ws::session(
+            TokioIo::new(socket),
+            ws.side.api.clone(),
+            &self.limits,
+            &peer.allowance,
+            caller,
+            token.clone(),
+        );
+        tokio::pin!(session);
+        tokio::select! {
+            () = &mut session => {}
+            () = ws.token.cancelled() => {
+                token.cancel();
+                session.await;
+            }
+        }
     }
 }

@@ -20,9 +20,8 @@ async fn new_heads_come_in_order_over_a_reorg() {
     let log = Log::new_unchecked(CONTRACT, vec![], Bytes::new());
     let subscribe = chain.api.subscription("eth", "logs").unwrap();
     let mut logs = subscribe(Default::default()).unwrap();
-    let next = |raw: Option<SubscriptionEvent>| {
-        serde_json::from_str::<Value>(raw.unwrap().get()).unwrap()
-    };
+    let next =
+        |raw: Option<SubscriptionEvent>| serde_json::from_str::<Value>(raw.unwrap().get()).unwrap();
     // Both begin at the present head, then two blocks at once.
     let genesis = Arc::new(View::new(chain.store.snapshot().unwrap(), vec![], None, None).unwrap());
     assert!(futures::poll!(heads.next()).is_pending() && futures::poll!(logs.next()).is_pending());
@@ -103,9 +102,8 @@ async fn subscriptions_whose_first_event_is_a_reorg_of_three_report_all_of_it() 
     let (mut heads, mut logs) = (subscribe("newHeads"), subscribe("logs"));
     assert!(futures::poll!(heads.next()).is_pending() && futures::poll!(logs.next()).is_pending());
     reorganise(&mut chain, &ours, &theirs);
-    let next = |raw: Option<SubscriptionEvent>| {
-        serde_json::from_str::<Value>(raw.unwrap().get()).unwrap()
-    };
+    let next =
+        |raw: Option<SubscriptionEvent>| serde_json::from_str::<Value>(raw.unwrap().get()).unwrap();
     for block in &theirs {
         assert_eq!(next(heads.next().await)["hash"], json!(block.payload.hash));
     }
@@ -261,9 +259,8 @@ async fn a_subscription_resumes_after_the_block_that_was_seen_last() {
         let args = crate::rpc::params::Args::parse(Some(&params)).unwrap();
         chain.api.subscription("eth", kind).unwrap()(args)
     };
-    let next = |raw: Option<SubscriptionEvent>| {
-        serde_json::from_str::<Value>(raw.unwrap().get()).unwrap()
-    };
+    let next =
+        |raw: Option<SubscriptionEvent>| serde_json::from_str::<Value>(raw.unwrap().get()).unwrap();
     let mut heads = subscribe("newHeads", json!([from(seen)])).unwrap();
     for block in &theirs {
         assert_eq!(next(heads.next().await)["hash"], json!(block.payload.hash));
