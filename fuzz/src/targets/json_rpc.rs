@@ -45,6 +45,7 @@ pub fn target(data: &[u8]) -> InputKind {
         metrics: None,
         deadline: None,
         subscriptions: None,
+        caller: None,
     };
     let answer = block_on(session.answer(data));
     let Some(text) = &answer.text else {
