@@ -117,6 +117,10 @@ async fn damage_to_any_kind_of_row_is_found() {
         };
         for kind in all {
             let tag = kind.map(|kind| kinds[kind].0);
+            // Chains from before the merge alone have it.
+            if (space, tag) == (Space::State, Some(keys::TOTAL_DIFFICULTY)) {
+                continue;
+            }
             for change in [false, true] {
                 let dir = killed(sound.path());
                 let store = Store::open(dir.path(), CACHE, None).unwrap();
