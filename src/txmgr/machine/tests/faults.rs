@@ -172,7 +172,7 @@ fn a_receipt_that_is_missing_for_fewer_polls_than_the_limit_is_waited_for() {
     world.run(2);
     world.receipts_behind = usize::MAX;
     (0..4).for_each(|_| world.mine());
-    world.run(4);
+    world.run(2);
     assert_eq!(world.stopped, None);
     world.receipts_behind = 0;
     world.run(3);
