@@ -467,10 +467,9 @@ async fn honest_calls_succeed_while_endless_calls_of_a_hundred_connections_wait(
     let attack = futures::future::join_all((0..100).map(|_| async {
         loop {
             let answer = call_over(&server, &endless).await;
-            assert!(
-                answer.contains("execution aborted (timeout = 20s)"),
-                "{answer}"
-            );
+            // Its time is over, or another one has waited for too long.
+            let ends = ["execution aborted (timeout = 20s)", "the call was ended"];
+            assert!(ends.iter().any(|end| answer.contains(end)), "{answer}");
         }
     }));
     // Counts down from 1000.
