@@ -104,6 +104,8 @@ impl RollupDriver {
     pub(super) async fn end_l1_block(&mut self) -> Result<(), DriverStepError> {
         self.promote().await?;
         self.report_drops();
+        // Heads first: a batcher posts again what is not safe at an L1 block that is derived from.
+        self.publish_status();
         if let Some(origin) = self.pipeline.origin().copied() {
             self.status
                 .send_modify(|status| status.current_l1 = Some(origin));
