@@ -107,7 +107,7 @@ pub(crate) fn or_none(value: &Option<impl std::fmt::Display>) -> String {
     value.as_ref().map_or("none".into(), ToString::to_string)
 }
 
-/// Why [`validate`] returns no block.
+/// Why [`validate`](super::validate) returns no block.
 #[derive(Debug, thiserror::Error)]
 pub enum ValidateError {
     #[error(transparent)]
