@@ -13,7 +13,7 @@ use built::BuiltPending;
 use flashblocks::NewestFlashblock;
 use std::{sync::Arc, time::Instant};
 
-/// What `pending` means on this node.
+/// The source of the block `pending`.
 #[derive(Default)]
 pub enum Pending {
     /// The latest block.

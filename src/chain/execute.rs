@@ -100,7 +100,7 @@ pub struct Execution {
     pub da_footprint: u64,
     /// Zero on OP.
     pub blob_gas_used: u64,
-    /// What followed the transactions on an Ethereum chain.
+    /// Results of the steps after the transactions, on an Ethereum chain.
     pub ethereum: Option<Box<EthereumOutcome>>,
     pub changes: Changes,
 }

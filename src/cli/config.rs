@@ -181,7 +181,7 @@ pub struct RpcOptions {
     /// The RPC of history before the first block, and the timeout of requests to it.
     pub historical: Option<String>,
     pub historical_timeout: Duration,
-    /// What `pending` means.
+    /// The source of the block `pending`.
     pub pending: PendingConfig,
 }
 
@@ -456,7 +456,7 @@ impl RpcOptions {
     }
 }
 
-/// What `pending` means.
+/// The source of the block `pending`.
 fn pending(values: &Values) -> Result<PendingConfig, CliError> {
     let built = values.bool("rollup.computependingblock")?;
     match values.text("flashblocks-url")? {

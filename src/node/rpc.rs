@@ -169,7 +169,7 @@ fn historical(chain: &Chain, config: &RpcOptions) -> anyhow::Result<Option<Histo
         .map_err(|reason| anyhow!("--rollup.historicalrpc: {reason}"))
 }
 
-/// What `pending` means; spawns the task that reads flashblocks.
+/// The source of `pending`; spawns the task that reads flashblocks.
 fn pending(tasks: &Tasks, chain: &Chain, config: &RpcOptions) -> anyhow::Result<Pending> {
     let url = match &config.pending {
         PendingConfig::Latest => return Ok(Pending::Latest),

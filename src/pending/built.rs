@@ -1,7 +1,7 @@
 //! A pending block of the pool's transactions, as a sequencer would build it now.
 //!
-//! It has the L1 attributes of the head, one further in the epoch, and is built at most once in
-//! [`KEPT`] for a head. Building takes at most [`BUILD`]: a pool with more transactions gives a block
+//! The block has the L1 attributes of the head, one further in the epoch, and is built at most once
+//! in [`KEPT`] for a head. Building takes at most [`BUILD`]: a pool with more transactions gives a block
 //! with those that fit.
 
 use crate::chain::{
@@ -29,7 +29,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a block that was built is what `pending` means, unless the head moves.
+/// Time for which a built block is served as `pending`, unless the head moves.
 pub const KEPT: Duration = Duration::from_secs(2);
 /// Time for the transactions of a block.
 const BUILD: Duration = Duration::from_millis(250);

@@ -117,7 +117,7 @@ struct CallerUsage {
     not_allowed: AtomicU64,
 }
 
-/// What a key has used since the start, as `starling_rpcUsage` prints it.
+/// Usage of a key since the start, as `starling_rpcUsage` prints it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct UsageJson {
@@ -165,7 +165,7 @@ impl Access {
         })
     }
 
-    /// What each key has used, by name.
+    /// Usage of each key, by name.
     pub fn usage(&self) -> BTreeMap<&str, UsageJson> {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let each = self.rules.iter().map(|rules| {

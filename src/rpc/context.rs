@@ -162,7 +162,7 @@ pub struct RpcContext {
     pub servers: Option<ServerHandle>,
     /// Makes a block that was built here the head; `None` where nothing does.
     pub commit: Option<CommitBlock>,
-    /// What `pending` means.
+    /// The source of the block `pending`.
     pub pending: Pending,
     /// History before the first block; `None` where that is block 0.
     pub historical: Option<Historical>,

@@ -20,7 +20,7 @@ impl Budget {
     }
 }
 
-/// What is left of a budget. A new one is full.
+/// The rest of a budget. A new one is full.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CostBucket {
     /// The moment at which the bucket is full again.
@@ -28,7 +28,7 @@ pub struct CostBucket {
 }
 
 impl CostBucket {
-    /// How long to wait before `cost` can be taken.
+    /// Time to wait before `cost` can be taken.
     pub fn wait(&self, budget: &Budget, cost: u64, now: Instant) -> Duration {
         let missing = self.full_at.map_or(Duration::ZERO, |moment| {
             moment.saturating_duration_since(now)

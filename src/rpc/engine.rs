@@ -214,7 +214,7 @@ fn new_payload(context: Arc<RpcContext>, mut args: Args, version: u8) -> BoxFutu
     .boxed()
 }
 
-/// What belongs to no block of an OP chain, as a sentence.
+/// A sentence about a part that no block of an OP chain has; `None` without such a part.
 fn foreign(extras: &PayloadExtras) -> Option<&'static str> {
     let blobs = extras.blob_hashes.as_ref();
     let requests = extras.requests.as_ref();

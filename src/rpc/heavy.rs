@@ -366,7 +366,7 @@ impl Attempt {
             SliceVerdict::Defer => {
                 self.over.get_or_init(|| AttemptEnd::Deferred);
             }
-            // It runs until it has unwound.
+            // The call runs until it has unwound.
             SliceVerdict::End => {
                 self.over.get_or_init(|| AttemptEnd::Displaced);
                 return false;

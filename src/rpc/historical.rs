@@ -77,7 +77,7 @@ fn subject(method: &str) -> Option<HistoricalSubject> {
     })
 }
 
-/// What a request is about, read from its parameters.
+/// The subject of a request, read from its parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asked {
     /// A block by number.
@@ -115,7 +115,7 @@ fn block(json: &str) -> Option<Asked> {
 }
 
 impl HistoricalSubject {
-    /// What the request is about; `None` if it is malformed, or about one of our blocks by its tag.
+    /// The subject of the request; `None` if it is malformed, or about one of our blocks by its tag.
     fn read(self, args: &Args) -> Option<Asked> {
         match self {
             Self::State(index) | Self::Block(index) => block(args.get(index)?),

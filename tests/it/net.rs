@@ -276,6 +276,15 @@ pub struct Running {
 }
 
 impl Running {
+    /// Starts a program whose output nobody reads.
+    pub fn spawn(command: &mut Command) -> Self {
+        let command = command.stdin(Stdio::null()).stdout(Stdio::null());
+        let child = command.stderr(Stdio::null()).spawn();
+        Self {
+            child: child.expect("the program starts"),
+        }
+    }
+
     pub fn kill9(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

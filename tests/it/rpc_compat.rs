@@ -12,7 +12,7 @@ use std::{
     io::{Read, Write},
     net::TcpStream,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::Command,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -42,18 +42,14 @@ impl CompatNode {
         let secret_file = folder.path().join("jwt");
         let secret = JwtSecret::load_or_create(&secret_file).expect("a secret");
         let [port, auth] = [free_port(), free_port()];
-        let child = starling()
+        let mut command = starling();
+        command
             .args(["execution", &data, "--gcmode=archive", "--http"])
             .arg(format!("--http.port={port}"))
             .arg("--http.api=eth,net,web3,txpool,debug,testing")
             .arg(format!("--authrpc.port={auth}"))
-            .arg(format!("--authrpc.jwtsecret={}", secret_file.display()))
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("the node starts");
-        let process = Running { child };
+            .arg(format!("--authrpc.jwtsecret={}", secret_file.display()));
+        let process = Running::spawn(&mut command);
         let url = format!("http://127.0.0.1:{port}");
         wait("the node's RPC", Duration::from_secs(60), || {
             call(&url, "eth_chainId", json!([])).ok()

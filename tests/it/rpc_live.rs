@@ -94,19 +94,15 @@ impl ImportedNode {
             assert!(status.expect("it runs").success(), "{command}");
         }
         let [port, auth] = [free_port(), free_port()];
-        let child = starling()
+        let mut command = starling();
+        command
             .arg("execution")
             .arg(format!("--datadir={}", data.display()))
             .args(["--gcmode=archive", "--http"])
             .arg(format!("--http.port={port}"))
             .arg("--http.api=eth,net,web3,txpool,debug,trace,ots")
-            .arg(format!("--authrpc.port={auth}"))
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("the node starts");
-        let process = Running { child };
+            .arg(format!("--authrpc.port={auth}"));
+        let process = Running::spawn(&mut command);
         let url = format!("http://127.0.0.1:{port}");
         wait("the node's RPC", Duration::from_secs(60), || {
             call(&url, "eth_chainId", json!([])).ok()

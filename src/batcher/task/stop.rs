@@ -45,7 +45,7 @@ impl BatcherTask {
         if self.phase == BatcherPhase::Stopped || self.stop.is_some() {
             return;
         }
-        // What was dropped since it was loaded is loaded again and posted too.
+        // Blocks that a reorg dropped are loaded and posted again first.
         let through = self.state_mut().map_or(0, |state| state.loaded_through());
         tracing::info!(through, "Stopping Batch Submitter");
         self.stop = Some(StopOrder {

@@ -211,7 +211,7 @@ async fn a_batcher_waits_for_its_rollup_node_serves_its_rpc_and_ends_on_a_signal
     check_throttling(&endpoint).await;
     check_start(&endpoint).await;
     signals.closing.cancel();
-    // It runs, and its rollup node has no heads: nothing is loaded that would have to be posted.
+    // The batcher runs, and its rollup node has no heads: nothing is loaded that would have to be posted.
     let ended = tokio::time::timeout(PATIENCE, process).await;
     ended.expect("an end").unwrap().unwrap();
 }

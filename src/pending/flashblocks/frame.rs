@@ -50,10 +50,10 @@ pub struct FlashblockBase {
     pub base_fee_per_gas: alloy_primitives::U256,
 }
 
-/// What a part adds to the block. The roots are those of the block so far, or zero.
+/// Changes of one part. Roots, which are left unread, are those of the block so far, or zero.
 #[derive(Clone, Debug, Deserialize)]
 pub struct FlashblockDiff {
-    /// Of the block so far.
+    /// Gas of the block so far.
     pub gas_used: U64,
     pub transactions: Vec<Bytes>,
     #[serde(default)]

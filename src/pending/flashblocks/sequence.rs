@@ -23,14 +23,14 @@ pub enum SequenceError {
     Withdrawals,
 }
 
-/// What a part means for the block so far.
+/// Verdict on a part, given the block so far.
 #[derive(Debug, PartialEq, Eq)]
 pub enum FlashblockArrival {
-    /// It begins a block, and the one before has ended.
+    /// The part begins a block, and the one before has ended.
     Begins,
-    /// It continues the block.
+    /// The part continues the block.
     Continues,
-    /// It is known, or belongs to a block whose beginning is not.
+    /// The part is known, or belongs to a block whose beginning is not.
     Ignored,
 }
 

@@ -124,6 +124,14 @@ impl RunningDriver {
     }
 }
 
+/// Derives up to the seventh L1 block, and stops. Returns the status then.
+async fn derive_and_stop(world: &World, chain: &Chain) -> RollupStatus {
+    let running = RunningDriver::start(driver(world, chain, 2, 0));
+    let status = running.derives(&world.l1_headers[6]).await;
+    running.stop().await;
+    status
+}
+
 /// The heads that the search of the start finds.
 async fn search(
     world: &World,
@@ -252,9 +260,7 @@ async fn an_endpoint_that_lags_is_no_reorg() {
     assert_eq!((found.head.id, found.safe.id.number), (head, 0));
 
     world.l1.set(&world.l1_headers);
-    let running = RunningDriver::start(driver(&world, &chain, 2, 0));
-    let status = running.derives(&world.l1_headers[6]).await;
-    running.stop().await;
+    let status = derive_and_stop(&world, &chain).await;
     world.l1.set(&world.l1_headers[..3]);
     let behind = search(&world, &chain, 2, false).await;
     assert!(
@@ -275,9 +281,7 @@ async fn a_restart_needs_no_l1_block_older_than_the_newest_record() {
     let world = World::new(80, 7).await;
     let (chain, _threads) = world.open();
     world.sequence(&chain).await;
-    let running = RunningDriver::start(driver(&world, &chain, 2, 0));
-    let status = running.derives(&world.l1_headers[6]).await;
-    running.stop().await;
+    let status = derive_and_stop(&world, &chain).await;
     // The endpoint has pruned all headers but the last.
     world.l1.set(&world.l1_headers[6..]);
     let found = search(&world, &chain, 2, false).await.unwrap();
@@ -290,9 +294,7 @@ async fn a_reorg_to_a_branch_that_is_shorter_for_now_is_recognised_by_a_lower_re
     let world = World::new(80, 7).await;
     let (chain, _threads) = world.open();
     world.sequence(&chain).await;
-    let running = RunningDriver::start(driver(&world, &chain, 2, 0));
-    running.derives(&world.l1_headers[6]).await;
-    running.stop().await;
+    derive_and_stop(&world, &chain).await;
     let recorded: Vec<_> = (0..records(&world).len())
         .map(|at| records(&world).record_at(at).unwrap().derived_from.number)
         .collect();
@@ -314,9 +316,7 @@ async fn after_an_l1_reorg_the_newest_canonical_record_is_the_start() {
     let (chain, _threads) = world.open();
     world.sequence(&chain).await;
     let head = chain.view().head();
-    let running = RunningDriver::start(driver(&world, &chain, 2, 0));
-    running.derives(&world.l1_headers[6]).await;
-    running.stop().await;
+    derive_and_stop(&world, &chain).await;
     let record = records(&world).at_l1(14).unwrap().unwrap();
 
     let fork = forked(&world.l1_headers, 5, 3);

@@ -99,7 +99,7 @@ impl Arg for TraceCallOptions {
 /// A tracer by its name.
 fn named(name: &str, config: Option<&RawValue>, depth: usize) -> Result<TracerConfig, String> {
     Ok(match name {
-        // It writes as it goes on, which no part of `muxTracer` may.
+        // Struct logs are written as they arise, which no part of `muxTracer` may do.
         "" | "structLogger" if depth == MUX_DEPTH => TracerConfig::StructLog(read(config)?),
         "callTracer" => TracerConfig::Call(read(config)?),
         "flatCallTracer" => TracerConfig::FlatCall(read(config)?),

@@ -1,4 +1,4 @@
-//! What `pending` means: a built block, or the newest flashblock.
+//! The block `pending`: a built one, or the newest flashblock.
 
 use super::{
     chain::Chain,

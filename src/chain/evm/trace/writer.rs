@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(writer.finish().unwrap(), "");
         assert_eq!(chunks.recv().unwrap(), vec![b'a'; almost]);
         assert!(chunks.recv().is_err());
-        // What has been dropped cannot be taken back.
+        // Text that was dropped cannot be taken back.
         let mut writer = TraceWriter::in_memory(8);
         writer.raw("1234567");
         let position = writer.position();

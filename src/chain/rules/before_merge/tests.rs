@@ -139,6 +139,10 @@ fn the_merge_is_where_the_total_difficulty_has_it() {
 }
 
 impl Recorded {
+    fn rules(&self) -> &BeforeMerge {
+        (self.spec.before_merge()).expect("it begins before the merge")
+    }
+
     /// The blocks that the uncles of block `number` are checked against.
     fn ancestors(&self, number: usize) -> Vec<(B256, Header)> {
         let first = number.saturating_sub(UNCLE_GENERATIONS as usize);
@@ -202,10 +206,7 @@ fn difficulty_follows_the_time_the_uncles_and_the_bomb() {
     let Some(chain) = Recorded::load() else {
         return;
     };
-    let rules = chain
-        .spec
-        .before_merge()
-        .expect("it begins before the merge");
+    let rules = chain.rules();
     let parent = |number: u64| Header {
         number,
         timestamp: 1_000,
@@ -238,10 +239,7 @@ fn rewards_fall_with_the_forks_and_with_the_age_of_an_uncle() {
     let Some(chain) = Recorded::load() else {
         return;
     };
-    let rules = chain
-        .spec
-        .before_merge()
-        .expect("it begins before the merge");
+    let rules = chain.rules();
     let header = |number: u64, byte: u8| Header {
         number,
         beneficiary: Address::repeat_byte(byte),

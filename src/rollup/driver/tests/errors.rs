@@ -128,9 +128,7 @@ async fn a_reset_removes_the_records_of_l1_blocks_that_are_gone() {
     let world = World::new(80, 7).await;
     let (chain, _threads) = world.open();
     world.sequence(&chain).await;
-    let running = RunningDriver::start(driver(&world, &chain, 2, 0));
-    running.derives(&world.l1_headers[6]).await;
-    running.stop().await;
+    derive_and_stop(&world, &chain).await;
     let fork = forked(&world.l1_headers, 3, 4);
     world.l1.set(&fork);
     let (mut driver, _handle) = driver(&world, &chain, 2, 0);

@@ -33,9 +33,7 @@ async fn a_record_whose_block_is_not_in_the_chain_is_passed_over() {
     let world = World::new(80, 7).await;
     let (chain, _threads) = world.open();
     world.sequence(&chain).await;
-    let running = RunningDriver::start(driver(&world, &chain, 2, 0));
-    running.derives(&world.l1_headers[6]).await;
-    running.stop().await;
+    derive_and_stop(&world, &chain).await;
     let records = records(&world);
     let below = records.at_l1(15).unwrap().unwrap();
     let newest = records.last().unwrap();
@@ -124,9 +122,7 @@ async fn before_holocene_a_record_does_not_tell_which_batches_were_applied() {
     let world = World::new(80, 7).await;
     let (chain, _threads) = world.open();
     world.sequence(&chain).await;
-    let running = RunningDriver::start(driver(&world, &chain, 2, 0));
-    let status = running.derives(&world.l1_headers[6]).await;
-    running.stop().await;
+    let status = derive_and_stop(&world, &chain).await;
     let rollup = rollup(&world, 2);
     let rollup = RollupConfig {
         forks: rollup.forks.clone().with(Fork::Holocene, None),
