@@ -394,8 +394,8 @@ impl Gossip {
             Reason::WrongSigner(signer) if self.unknown_signer.hold(peer, *signer, bloat) => {}
             reason => {
                 self.charge(peer, Offence::Gossip(reason.label()), reason.to_string());
-                // Charge only unsigned garbage: a validly signed block is relayed whatever its
-                // size.
+                // Charge the size too, as a bomb, but only if the current signer did not sign the
+                // block: peers may relay a block with a valid signature whatever its size.
                 if matches!(reason, Reason::Signature(_) | Reason::WrongSigner(_)) && bloat > 0 {
                     router.condemn(message);
                     self.charge_bomb(peer, bloat);

@@ -59,34 +59,40 @@ pub trait Blocks: Send + Sync + 'static {
         self.block(number).map(|block| block.hash)
     }
     /// Hands the RLP of the headers of a block and of its ancestors to `take`, highest first, until
-    /// that says `false`. Nothing if the block is not, or no longer, canonical.
+    /// that says `false`. Nothing if the block is not, or no longer, canonical. Ends where the chain
+    /// has moved to another branch during the read.
     fn headers(&self, from: BlockId, take: &mut dyn FnMut(&[u8]) -> bool) {
-        if self.hash(from.number) == Some(from.hash) {
-            let blocks = (0..=from.number)
-                .rev()
-                .map_while(|number| self.block(number));
-            blocks
-                .map(|block| wire::encode_block(&block))
-                .all(|[header, _]| take(&header));
+        let mut expected = from.hash;
+        for number in (0..=from.number).rev() {
+            let Some(block) = self.block(number).filter(|block| block.hash == expected) else {
+                return;
+            };
+            expected = block.parent_hash();
+            let [header, _] = wire::encode_block(&block);
+            if !take(&header) {
+                return;
+            }
         }
     }
     /// Hands the blocks from `first` up to `last` to `take`, lowest first, until that says `false`:
-    /// the RLP of the header, and that of the list of raw transactions. Nothing if the last is not,
-    /// or no longer, canonical: then it is `false`.
+    /// the RLP of the header, and that of the list of raw transactions. `false` if the last is not,
+    /// or no longer, canonical: those handed to `take` may then lie on another branch.
     fn bodies(
         &self,
         first: u64,
         last: BlockId,
         take: &mut dyn FnMut(&[u8], &[u8]) -> bool,
     ) -> bool {
-        let canonical = self.hash(last.number) == Some(last.hash);
-        if canonical {
-            let blocks = (first..=last.number).map_while(|number| self.block(number));
-            blocks
-                .map(|block| wire::encode_block(&block))
-                .all(|[header, list]| take(&header, &list));
+        let is_canonical = || self.hash(last.number) == Some(last.hash);
+        if !is_canonical() {
+            return false;
         }
-        canonical
+        (first..=last.number)
+            .map_while(|number| self.block(number))
+            .map(|block| wire::encode_block(&block))
+            .all(|[header, list]| take(&header, &list));
+        // The blocks were read one by one.
+        is_canonical()
     }
     /// The lowest block that can be read, with its transactions.
     fn oldest(&self) -> u64 {

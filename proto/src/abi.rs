@@ -4,7 +4,7 @@
 use alloy_primitives::{Address, B256, U256};
 use thiserror::Error;
 
-/// How ABI data differ from what was expected.
+/// A mismatch between ABI data and the expected layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs, reason = "the messages document the variants")]
 pub enum AbiError {

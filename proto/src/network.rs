@@ -128,7 +128,8 @@ impl TableColumns {
         })
     }
 
-    /// The fork schedule, and the time of the Pectra blob schedule, which stands between its forks.
+    /// Reads the fork times in order, and before that of Isthmus the time of the Pectra blob
+    /// schedule.
     fn forks(&mut self) -> Option<(ForkSchedule, Option<u64>)> {
         let mut forks = ForkSchedule::from_times([(Fork::Regolith, Some(0))]);
         let mut pectra = None;

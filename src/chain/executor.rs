@@ -154,8 +154,8 @@ pub struct Executor {
     /// Executed blocks that are not in the payload log: from the builder, a file or a gap.
     unlogged: HashSet<B256>,
     displaced: DisplacedHead,
-    /// The newest block derived from L1, which may be above the safe head. It is on the head's branch,
-    /// and the head stays on its branch.
+    /// The newest block derived from L1, which may be above the safe head. The head's branch
+    /// contains it, and a head on a branch without it is refused.
     derived: Option<BlockId>,
     /// The stored height at which the payload log was last pruned.
     log_pruned: u64,

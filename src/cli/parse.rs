@@ -10,7 +10,7 @@ use super::{
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use std::{collections::BTreeMap, time::Duration};
 
-/// Where a value came from.
+/// The origin of a flag's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     CommandLine,

@@ -77,7 +77,8 @@ pub(super) struct Rollup {
     /// The driver's handle, for its last words.
     derivation: Option<DriverHandle>,
     prepared: Option<Prepared>,
-    /// The parts that JSON-RPC answers from.
+    /// The handle for the rollup node's JSON-RPC; `None` before the driver is made and after it is
+    /// taken.
     pub api: Option<RollupHandle>,
     pub control: Option<SequencerHandle>,
 }

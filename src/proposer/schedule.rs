@@ -44,8 +44,8 @@ pub struct L1Reading {
     pub contract: ContractReading,
 }
 
-/// The rollup node's, or the supervisors', part. Sequence numbers are numbers of L2 blocks, or
-/// times of super roots.
+/// A reading of the proposal source: the rollup node or the supervisors. `safe` and `finalized` are
+/// sequence numbers: L2 block numbers, or timestamps of super roots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SourceReading {
     /// The L1 block up to which L2 is derived.

@@ -122,7 +122,8 @@ pub struct BlockRefError {
     error: L1InfoError,
 }
 
-/// The reference of a block of the chain.
+/// The block's number, hash, L1 origin and sequence number. Fails if its first transaction has no
+/// valid L1 info.
 fn block_ref(block: &Payload, rollup: &RollupConfig) -> Result<L2BlockRef, BlockRefError> {
     L2BlockRef::of(block, &rollup.genesis).map_err(|error| BlockRefError {
         block: block.id(),

@@ -63,7 +63,7 @@ pub struct Unchecked {
     pub version: PayloadVersion,
     /// See [`MessageParts`].
     pub sealed: Vec<u8>,
-    /// Router permit of a heavy message, held until its verdict.
+    /// Router permit of a heavy or huge message, held until its verdict; `None` for a light one.
     pub permit: Option<OwnedSemaphorePermit>,
 }
 
@@ -188,7 +188,8 @@ impl Checker {
         }
     }
 
-    /// Without a signer every block is ignored.
+    /// The block signer, as L1 or an operator named it last. While it is `None`, every block is
+    /// ignored.
     pub fn signer(&self) -> Option<Address> {
         self.rules.signers.lock().current()
     }

@@ -116,7 +116,7 @@ struct UnpackPermits {
     untrusted: LoadPermits,
 }
 
-/// gossipsub, which gets from its handlers messages that are unpacked already.
+/// A wrapper of gossipsub whose connection handlers unpack messages before gossipsub gets them.
 pub struct Router {
     gossip: Gossipsub,
     snappy: Snappy,
@@ -532,7 +532,8 @@ impl ConnectionHandler for UnpackingHandler {
                 return Poll::Ready(report);
             }
         }
-        // Discard queued heavy messages: do no more work for a closed connection.
+        // Report light messages only. Heavy and huge ones are discarded: do no more work for a
+        // closed connection.
         while let Some(part) = self.parts.pop_front() {
             if part.load() == Load::Light {
                 return Poll::Ready(Some(HandlerReport::new(part, None)));

@@ -322,7 +322,8 @@ impl Host {
         self.dial_with(peer, options);
     }
 
-    /// From here on the caller is answered by the connection's outcome, not the dial's.
+    /// A dial has ended because the peer is connected. Its callers now wait for the outcome of the
+    /// connection (identified or closed) instead of that of the dial.
     fn on_dial_over(&mut self, dial: ConnectionId) {
         self.pending
             .iter_mut()

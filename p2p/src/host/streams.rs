@@ -4,9 +4,9 @@
 //! until a server takes them. A stream is refused only when too many wait; its peer sees a reset
 //! before any response.
 //!
-//! Overload: peers that open streams faster than they are taken. The waiting streams of a
-//! connection are bounded by themselves: its excess is refused and reported
-//! ([`StreamsEvent::Excess`]), once for all that come together.
+//! Overload: peers that open streams faster than they are taken. Each connection has its own limit
+//! of waiting streams. A stream above the limit is refused, and all that are refused before the
+//! next poll are reported as one [`StreamsEvent::Excess`].
 
 use libp2p::{
     Multiaddr, PeerId, Stream, StreamProtocol,

@@ -14,7 +14,8 @@ use std::{
 
 /// An epoch of the parameters, in slots. A slot is the time between two blocks.
 const EPOCH: u32 = 6;
-/// A penalty has decayed to a hundredth after ten epochs: 0.01 ^ (1 / 60).
+/// Epochs in which a penalty decays to [`DECAY_TO_ZERO`]: ten epochs of six slots, so the factor
+/// per slot is 0.01 ^ (1 / 60).
 const DECAY_EPOCHS: u32 = 10;
 /// Epochs that the scores of disconnected peers are kept.
 const RETAIN_EPOCHS: u32 = 100;

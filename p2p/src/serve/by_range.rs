@@ -1,12 +1,13 @@
 //! Serving range sync: statuses, headers and blocks, over the protocol of `starling_proto::wire`.
 //!
-//! Overload: peers that request more than the disk can read, peers that do not read
-//! their responses, and many of both. Streams are bounded by the quota, and so are large chunks in
-//! memory. Each chunk waits for its peer's budget of bytes and for a permit to read and pack it,
-//! first come first served, so no peer exhausts the permits of the others. One chunk is made ahead
-//! while one is written. Reading and writing have deadlines, shorter ones while a permit for a
-//! large chunk is held, and a peer that does not read is penalized. Whatever is sent was linked,
-//! and still canonical after it was read, so a reorg in between never makes us send false blocks.
+//! Overload: peers that request more than the disk can read, peers that do not read their
+//! responses, and many of both. Streams are bounded by the quota, and so are large chunks in
+//! memory. Each chunk waits for its peer's budget of bytes and for a permit to read and pack it. A
+//! large chunk takes its peer's own permit before one of the total, so a peer that does not read
+//! cannot exhaust the permits of others. One chunk is made ahead while one is written. Reading and
+//! writing have deadlines, shorter ones while a permit for a large chunk is held, and a peer that
+//! does not read is penalized. A chunk holds blocks of one branch: a reorg during its read ends the
+//! response.
 
 use super::{
     SwarmView, accept_streams,

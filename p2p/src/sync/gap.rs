@@ -348,7 +348,8 @@ impl Gap {
                 .max((low + 1).saturating_sub(ahead));
             return (lowest..=low).rev().filter(missing).collect();
         }
-        // Upward only bodies that will not be evicted before their turn.
+        // Going upward, request only bodies that fit into the budget: any other would be evicted
+        // before it is executed.
         let capacity = (limits.bodies.saturating_sub(self.bodies.bytes()) / self.bodies.average())
             .saturating_sub(requested.len());
         // A little further than the window: bodies from gossip may lie in between.

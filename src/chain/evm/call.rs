@@ -41,8 +41,8 @@ const CALL_STIPEND: u64 = 2_300;
 const AUTHORIZATION_GAS: u64 = 25_000;
 /// Estimation stops when the result is this close: (high - low) / high, in thousandths.
 const ESTIMATE_TOLERANCE: u64 = 15;
-/// Most runs of a call until its access list must be stable: a list changes the gas of the next run,
-/// and with it perhaps the addresses and slots that the call touches.
+/// Maximum runs of a call before its access list must be stable. A new list changes the gas of the
+/// next run, and with it perhaps the addresses and slots that the call touches.
 const ACCESS_LIST_RUNS: usize = 16;
 
 /// A call as JSON-RPC gives it. Fees in wei per gas; at most one of the two forms is given.

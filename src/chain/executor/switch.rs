@@ -39,8 +39,8 @@ pub(super) enum DisplacedHead {
     Held(HeldHead),
 }
 
-/// The head we abandoned to try a longer side branch. Until that branch has won, the payload log
-/// still records this head, so a restart or an invalid block restores it.
+/// The head that a branch switch abandoned. Until the new branch has won (see [`SwitchPolicy`]),
+/// the payload log still records this head, so that a restart or an invalid block restores it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HeldHead {
     head: BlockId,

@@ -18,8 +18,8 @@ impl Executor {
             && let Some(id) = self.tree.get(&hash).map(|block| block.payload.id())
             && !self.stored(&id)?
         {
-            // The block's fork point is now too deep to build a view on. Drop the block; it is
-            // executed again after a rewind.
+            // The block's fork point is now too deep to build a view on. Drop all side branches,
+            // this one included; their blocks are executed again if they arrive after a rewind.
             self.drop_side_branches(0);
         }
         view.ok_or(ChainError::UnknownBlock(hash))

@@ -1,10 +1,11 @@
 //! Memtables: rows that are committed but not yet in tables.
 //!
-//! fjall rotates full memtables on the thread that also compacts, and queues the requests in a
-//! bounded channel that the same thread empties: memtables would grow for as long as a compaction
-//! takes, and a long one could fill the queue and stop the thread for good. The writer therefore
-//! rotates memtables itself, keyspace by keyspace, and fjall flushes them in the background. Once
-//! sealed memtables exceed [`BUDGET`], usually because of a compaction, the writer flushes too. The
+//! fjall rotates full memtables on the thread that also compacts, so memtables would grow for as
+//! long as a compaction takes. It queues the rotations in a bounded channel that the same thread
+//! empties, so a long compaction could fill the queue and block that thread for good. The writer
+//! therefore rotates memtables itself, keyspace by keyspace, and fjall flushes them in the
+//! background. Once all memtables together exceed [`BUDGET`], or a keyspace has [`MAX_SEALED`]
+//! sealed ones, usually because of a compaction, the writer flushes sealed memtables too. The
 //! writer waits only when L0 of a keyspace is so far behind that reads would suffer and fjall would
 //! soon stall all writes. The writer is the persister, and the executor bounds its backlog.
 

@@ -183,7 +183,8 @@ impl StoreInner {
         Ok(batch)
     }
 
-    /// The values at this head of the rows of `state` that blocks above it have changed.
+    /// The rows of `state` that blocks above `head` have changed, each with its value at `head`
+    /// (`None`: the row did not exist).
     fn rows_at(
         &self,
         snapshot: &fjall::Snapshot,

@@ -51,5 +51,6 @@ macro_rules! process {
 
 /// Options of a process of its own.
 pub const ALONE: &[Flag] = process!();
-/// The same options in the process of a node.
+/// Process flags of a batcher or proposer that runs inside a node: log and metrics flags have no
+/// effect there.
 pub const IN_NODE: &[Flag] = process!(.no_effect(OF_NODE));

@@ -1,5 +1,6 @@
-//! The L1 blocks that derivation has read since its start. They show that L1's head is on another branch
-//! also where that branch is shorter: op-node notices it when L1 grows beyond the old height. Pure.
+//! The L1 blocks that derivation has read since its start. By their hashes a reorg of L1 is noticed
+//! even if the new branch is shorter. op-node notices such a reorg only when L1 grows beyond the
+//! old height. Pure.
 
 use crate::rollup::l1::L1Block;
 use alloy_primitives::B256;

@@ -100,8 +100,9 @@ impl L1Reader {
         Ok(self.convert(&data))
     }
 
-    /// Begins to fetch the blobs of the blocks from `number` on that are at hand. A later change of
-    /// the batcher costs requests for nothing, and derivation requests the right ones.
+    /// Starts requests for the blobs that `batcher` posted in the L1 blocks from `number` on that
+    /// the prefetcher already holds. If the batcher address changes later, these requests are
+    /// wasted and derivation requests the blobs of the new batcher.
     fn fetch_blobs_ahead(&mut self, number: u64) {
         let (Some(ahead), Some(batcher)) = (&mut self.blobs, self.target.batcher) else {
             return;

@@ -91,7 +91,8 @@ pub fn trace(context: &RpcContext, args: Args, deadline: &Deadline, out: TraceWr
     session.finish()
 }
 
-/// A transfer, creation or end of a contract within a transaction.
+/// An internal operation as Otterscan shows it: a value transfer, contract creation or
+/// self-destruct below the transaction's own call.
 #[derive(Serialize)]
 struct InternalOperation {
     #[serde(rename = "type")]

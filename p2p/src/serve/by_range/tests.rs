@@ -135,3 +135,80 @@ async fn a_permit_is_released_before_other_requests_time_out() {
         () = tokio::time::sleep(WRITE_TIMEOUT / 2) => panic!("other requests wait"),
     }
 }
+
+/// Two branches of linked blocks on genesis; the chain moves to the second after some reads.
+struct Reorganised {
+    branches: [Vec<Payload>; 2],
+    reads_left: std::sync::atomic::AtomicUsize,
+}
+
+impl Reorganised {
+    fn new(blocks: u64, reads: usize) -> Self {
+        let branch = |timestamp| {
+            let mut parent_hash = B256::ZERO;
+            let block = |number| {
+                let header = Header {
+                    number,
+                    parent_hash,
+                    timestamp,
+                    ..Default::default()
+                };
+                let block = Payload::sealed(header, vec![]);
+                parent_hash = block.hash;
+                block
+            };
+            (0..blocks).map(block).collect()
+        };
+        Self {
+            branches: [branch(1), branch(2)],
+            reads_left: reads.into(),
+        }
+    }
+}
+
+impl Blocks for Reorganised {
+    fn knows(&self, _: B256) -> bool {
+        false
+    }
+
+    fn block(&self, number: u64) -> Option<Payload> {
+        use std::sync::atomic::Ordering::Relaxed;
+        let step = |left: usize| left.checked_sub(1);
+        let is_first = self.reads_left.fetch_update(Relaxed, Relaxed, step).is_ok();
+        let branch = &self.branches[usize::from(!is_first)];
+        branch.get(usize::try_from(number).ok()?).cloned()
+    }
+}
+
+#[test]
+fn a_reorg_during_the_read_never_mixes_branches() {
+    for reads in 0..12 {
+        let chain = Reorganised::new(10, reads);
+        let last = chain.branches[0][9].id();
+        let mut headers = Vec::new();
+        chain.headers(last, &mut |header| {
+            headers.push(alloy_primitives::keccak256(header));
+            true
+        });
+        let first_branch = chain.branches[0].iter().rev().map(|block| block.hash);
+        let expected: Vec<B256> = first_branch.take(reads).collect();
+        assert_eq!(
+            headers, expected,
+            "headers with the reorg after {reads} reads"
+        );
+
+        let chain = Reorganised::new(10, reads);
+        let mut number = 0;
+        let canonical = chain.bodies(1, last, &mut |_, _| {
+            number += 1;
+            true
+        });
+        // One read each for the checks before and after, one for each block.
+        assert_eq!(
+            canonical,
+            reads >= 11,
+            "bodies with the reorg after {reads} reads"
+        );
+        assert!(!canonical || number == 9);
+    }
+}

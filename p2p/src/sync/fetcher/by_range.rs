@@ -106,8 +106,9 @@ impl Fetcher {
             }
         }
         match outcome {
-            // Only the end earns credit: a peer that sends one block of each window and then stalls
-            // does not work.
+            // Reset the peer's failures only when a request ends without an error, not for each
+            // block: a peer that sends one block of each window and then stalls must still be
+            // backed off. A window may end early, since the peer limits its bytes.
             Ok(()) if complete || request.window().is_some() => self.on_range_success(&peer),
             // A peer that sends a few headers of each request would make a long walk endless.
             Ok(()) => self.on_range_failure(&peer, now),

@@ -12,7 +12,7 @@ use revm::{bytecode::opcode, state::AccountInfo};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Bytes that an account or a slot takes.
+/// Estimated bytes of memory of one recorded account (without its code) or slot.
 const ENTRY: usize = 256;
 
 /// Options of `prestateTracer`.

@@ -169,7 +169,8 @@ fn written_memory(op: u8) -> Option<WrittenMemory> {
 }
 
 impl VmFrame {
-    /// Ends the last instruction of the frame.
+    /// Writes the frame's pending instruction, if there is one. `after` is the next step, whose
+    /// stack and memory are this instruction's result; `None` at the end of the frame.
     fn end_op(&mut self, after: Option<&TracedStep<'_>>, out: &mut TraceWriter) {
         if let Some(op) = self.op.take() {
             if !op.called {
