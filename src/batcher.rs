@@ -5,7 +5,7 @@
 //! ([`crate::txmgr`]), which reports where L1 has included them. When the safe head has passed the
 //! blocks they are forgotten. Nothing is kept on disk: whoever starts begins at the safe head.
 //!
-//! **Rooms.** [`range`] decides what a status of the rollup node changes, [`blocks`] holds the
+//! **Modules.** [`range`] decides what a status of the rollup node changes, [`blocks`] holds the
 //! blocks above the safe head, [`channels`] the progress of each channel on L1, [`availability`] compares
 //! the prices of calldata and blobs, [`spending`] sums costs; [`state`] is all but the last as one
 //! state machine. These are pure. [`task`] is the loop with the I/O, [`handle`] what RPC and process

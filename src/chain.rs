@@ -51,7 +51,7 @@ use crate::chain::{
     executor::{Executor, ExecutorCommand, ExecutorLimits, Imported, SwitchPolicy},
     genesis::Genesis,
     head_owner::HeadOwner,
-    payload_log::{Guard, LogError, PayloadLog},
+    payload_log::{LogError, PayloadLog, SignGuard},
     pool::{Pool, PoolConfig},
     rejected::BadBlock,
     rows::{ExecutedBlock, ReadError},
@@ -575,7 +575,7 @@ impl Chain {
 
     /// The blocks of this height and parent that may have been signed here
     /// ([`Chain::log_before_sign`]). The one sent to the signer last comes last.
-    pub fn guards(&self, number: u64, parent: B256) -> Result<Vec<Guard>, ChainError> {
+    pub fn guards(&self, number: u64, parent: B256) -> Result<Vec<SignGuard>, ChainError> {
         Ok(self.log.guards(number, parent)?)
     }
 

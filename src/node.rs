@@ -1,4 +1,4 @@
-//! The node: the room that wires all others, and the only one that spawns long-lived tasks.
+//! The node: the module that wires all others, and the only one that spawns long-lived tasks.
 //!
 //! This file opens the chain and ends the node. `node/rollup.rs` derives and sequences,
 //! `node/rollup_node.rs` does so over an execution client in another process,

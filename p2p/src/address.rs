@@ -1,5 +1,5 @@
 //! Addresses: the IP address in a multiaddr, the site that it belongs to, how far it can be
-//! reached, and the peer id at its end. Pure functions that every room may use.
+//! reached, and the peer id at its end. Pure functions that every module may use.
 
 use libp2p::{Multiaddr, PeerId, multiaddr::Protocol};
 use std::net::{IpAddr, Ipv6Addr};

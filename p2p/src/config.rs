@@ -1,6 +1,6 @@
-//! The swarm's configuration, from which each room's settings are taken.
+//! The swarm's configuration, from which each module's settings are taken.
 //!
-//! [`Config`] names the rooms, and no room names it: `host`, `peers` and `discovery` have settings
+//! [`Config`] names the modules, and no module names it: `host`, `peers` and `discovery` have settings
 //! of their own, which it fills.
 
 use crate::{
@@ -146,7 +146,7 @@ impl Config {
         }
     }
 
-    /// The settings of the peers room.
+    /// The settings of the peers module.
     pub(crate) fn peers(&self) -> PeersConfig {
         PeersConfig {
             local: self.identity.public().to_peer_id(),

@@ -8,7 +8,7 @@
 //! [`topics`] holds the four topics and gossipsub's parameters, [`unknown_signer`] holds offences
 //! back while L1 may name a new signer, and [`timing`] measures how blocks arrive.
 //!
-//! The room owns no socket: gossipsub lives in the host, and every function that needs it gets the
+//! The module owns no socket: gossipsub lives in the host, and every function that needs it gets the
 //! [`Router`]. Decisions about peers come out as [`GossipAction`]s.
 //!
 //! Overload: messages. Unpacking is bounded in [`router`], checks and the messages that
@@ -28,7 +28,7 @@ use crate::{
 };
 use alloy_primitives::{Address, B256};
 use check::{
-    Accepted, CheckOutcome, CheckedMessage, Checker, Excess, MessageOrigin, RefusedMessage,
+    Accepted, CheckOutcome, CheckedMessage, Checker, MessageOrigin, QueueFull, RefusedMessage,
     Unchecked,
 };
 use libp2p::{
@@ -65,7 +65,7 @@ pub struct OwnKeyWatch {
     pub blocks: mpsc::Sender<Arc<Payload>>,
 }
 
-/// A result of this room for the other rooms, in order.
+/// A result of this module for the other modules, in order.
 #[derive(Debug)]
 pub enum GossipAction {
     /// A peer broke a rule.
@@ -86,7 +86,7 @@ pub enum GossipAction {
     Own(B256),
 }
 
-/// The gossip room.
+/// The gossip module.
 pub struct Gossip {
     topics: Topics,
     timings: SharedTimings,
@@ -102,7 +102,7 @@ pub struct Gossip {
 }
 
 impl Gossip {
-    /// A room that checks with `checker`; `timings` are those that the router counts copies in.
+    /// A module that checks with `checker`; `timings` are those that the router counts copies in.
     pub fn new(
         topics: Topics,
         timings: SharedTimings,
@@ -285,7 +285,7 @@ impl Gossip {
         let Some(RefusedMessage {
             peer,
             message,
-            excess,
+            full,
         }) = self.checker.submit(unchecked)
         else {
             return;
@@ -298,7 +298,7 @@ impl Gossip {
             "overload",
         );
         // The sender of the largest message is not responsible for the sum of all messages.
-        if excess == Excess::OfPeer {
+        if full == QueueFull::Peer {
             let evidence = "messages faster than they are checked";
             self.charge(peer, Offence::Flood, evidence.into());
         }

@@ -5,7 +5,7 @@
 //! accepts streams of our own, [`connections`] reacts to what happens to connections, [`dial`]
 //! classifies dials that fail, and [`identity`] reads the node's key.
 //!
-//! Events of the swarm go into [`Host::on_swarm_event`], and [`HostEvent`]s for the other rooms
+//! Events of the swarm go into [`Host::on_swarm_event`], and [`HostEvent`]s for the other modules
 //! come out of [`Host::poll`].
 //!
 //! Overload: connections, bounded by the gate (`peers/gate.rs`); streams, bounded by
@@ -113,7 +113,7 @@ pub struct RouterScore {
     pub sharing: usize,
 }
 
-/// An event of the host for the other rooms.
+/// An event of the host for the other modules.
 #[derive(Debug)]
 pub enum HostEvent {
     Router(RouterEvent),
@@ -148,7 +148,7 @@ pub enum HostEvent {
     },
 }
 
-/// The host room.
+/// The host module.
 pub struct Host {
     swarm: Swarm<Behaviour>,
     connected: BTreeMap<PeerId, Connected>,
@@ -163,16 +163,16 @@ pub struct Host {
 }
 
 impl Host {
-    /// A host that listens and has dialled no peer yet. `crowds`: addresses that any number of
+    /// A host that listens and has dialled no peer yet. `shared_addresses`: addresses that any number of
     /// peers may share.
     pub fn new(
         config: HostConfig,
         topics: &Topics,
         rules: &SharedGateRules,
         timings: &SharedTimings,
-        crowds: impl IntoIterator<Item = IpAddr>,
+        shared_addresses: impl IntoIterator<Item = IpAddr>,
     ) -> Result<Self, StartError> {
-        let swarm = transport::listening_swarm(&config, topics, rules, timings, crowds)?;
+        let swarm = transport::listening_swarm(&config, topics, rules, timings, shared_addresses)?;
         Ok(Self {
             swarm,
             connected: BTreeMap::new(),
@@ -191,7 +191,7 @@ impl Host {
         self.swarm.select_next_some().await
     }
 
-    /// The next event for the other rooms. Call until `None` after every call.
+    /// The next event for the other modules. Call until `None` after every call.
     pub fn poll(&mut self) -> Option<HostEvent> {
         self.events.pop_front()
     }

@@ -1,15 +1,15 @@
 //! The swarm: one task that owns the libp2p host, behind a cloneable [`Network`] handle.
 //!
-//! # Rooms
+//! # Modules
 //!
-//! Each room is a direct child of this crate and owns its state. A room uses only rooms below it in
-//! this list; what it decides for a room above comes out of its `poll`, and `service` passes it on.
+//! Each module is a direct child of this crate and owns its state. A module uses only modules below it in
+//! this list; what it decides for a module above comes out of its `poll`, and `service` passes it on.
 //!
-//! | room | job | uses | bounded by |
+//! | module | job | uses | bounded by |
 //! |---|---|---|---|
 //! | `service` | the loop: dispatches events, commands and ticks | all | 256 commands; one event a turn |
 //! | `handle` | [`Network`]: commands and reports of the node | discovery, gossip, peers | the command channel |
-//! | `config` | [`Config`], from which each room's settings are taken | all but `service` and `handle` | |
+//! | `config` | [`Config`], from which each module's settings are taken | all but `service` and `handle` | |
 //! | [`discovery`] | finds nodes of our chain (discv5), a task of its own | nat, peers, host's errors | 1024 records, 64 contacts |
 //! | `nat` | maps our ports on the router, a task of its own | | one request at a time |
 //! | `serve` | answers peers that request blocks, tasks of its own | host, peers | permits and token buckets per peer and address |

@@ -55,7 +55,7 @@ const MAX_SLOTS: u32 = 600;
 /// Time between two writes of the scores of connected peers.
 const SAVE_INTERVAL: Duration = Duration::from_secs(15);
 
-/// The settings of this room; see [`crate::Config`].
+/// The settings of this module; see [`crate::Config`].
 pub(crate) struct PeersConfig {
     /// Our own id: never dialled.
     pub local: PeerId,
@@ -90,7 +90,7 @@ struct OffenceWarnings {
     silent: u64,
 }
 
-/// The peers room.
+/// The peers module.
 pub(crate) struct Peers {
     pub statics: StaticPeers,
     pub candidates: Candidates,

@@ -1,13 +1,13 @@
-//! The swarm's task: one loop that owns all rooms and passes events between them.
+//! The swarm's task: one loop that owns all modules and passes events between them.
 //!
 //! A turn of the loop ([`Service::run`]) takes one event, from libp2p, a task, the node or the
-//! clock, and gives it to its room. Rooms do not call each other: each says by its own `poll` what
-//! has to be done elsewhere, and [`Service::dispatch`] carries that out until no room has anything
+//! clock, and gives it to its module. Modules do not call each other: each says by its own `poll` what
+//! has to be done elsewhere, and [`Service::dispatch`] carries that out until no module has anything
 //! left. At the end of the turn [`Service::dispatch_sync`] hands blocks to the node and sends the
-//! requests of sync. The loop sleeps until the earliest `next_wake` of the rooms, or the next tick
+//! requests of sync. The loop sleeps until the earliest `next_wake` of the modules, or the next tick
 //! ([`Service::tick`], once a second).
 //!
-//! | room | event | results | timer |
+//! | module | event | results | timer |
 //! |---|---|---|---|
 //! | [`Host`]: libp2p and its connections | `next_swarm_event` | [`HostEvent`] | surplus connections |
 //! | [`Gossip`]: messages of blocks | `next_checked` | [`GossipAction`] | tick |
@@ -113,21 +113,21 @@ impl Service {
         tracing::info!("p2p stopped");
     }
 
-    /// The earliest time at which a room has something to do without an event.
+    /// The earliest time at which a module has something to do without an event.
     fn next_wake(&self) -> Instant {
-        let rooms = [
+        let modules = [
             self.host.next_wake(),
             self.peers.next_wake(),
             self.sync.next_wake(),
             self.client.next_wake(),
         ];
-        rooms
+        modules
             .into_iter()
             .flatten()
             .fold(self.next_tick, Instant::min)
     }
 
-    /// Passes the results of each room on to the others, until none is left.
+    /// Passes the results of each module on to the others, until none is left.
     fn dispatch(&mut self) {
         loop {
             if let Some(event) = self.host.poll() {

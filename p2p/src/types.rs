@@ -1,7 +1,7 @@
-//! Plain types that several rooms share: payloads on their way to and from the chain, the queries
+//! Plain types that several modules share: payloads on their way to and from the chain, the queries
 //! that the chain answers ([`Blocks`]), connected peers, and the progress of sync.
 //!
-//! Every room may use this file, and it uses none of them.
+//! Every module may use this file, and it uses none of them.
 
 use alloy_primitives::B256;
 use ipnet::IpNet;

@@ -6,7 +6,7 @@
 //! the signer. A guard row says that the block may have been signed, whether or not the signer's
 //! response was received. The sequencer never signs two blocks for one (height, parent, L1 origin).
 //! The L1 origin is part of the key because after an L1 reorg a height must be filled again. The
-//! turn in the row tells which block of a height was sent last. The log grows with the chain until
+//! order in the row tells which block of a height was sent last. The log grows with the chain until
 //! [`PayloadLog::prune`].
 
 use crate::chain::rows::codec;
@@ -142,12 +142,12 @@ pub struct LoggedHead {
 
 /// A block that was sent to the signer here, or was about to be: it counts as signed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Guard {
+pub struct SignGuard {
     pub l1_origin: B256,
     pub hash: B256,
     /// Orders the blocks of one height and parent by when they were last sent to the signer. 0 in
     /// rows of older versions, which did not store it.
-    pub turn: u64,
+    pub sent_order: u64,
 }
 
 /// The size of a log.
@@ -174,7 +174,7 @@ struct LogInner {
     payloads: Keyspace,
     /// `h‖hash` → arrival number; `n‖height‖hash` → arrival number; `followed` → see [`LoggedHead`].
     index: Keyspace,
-    /// Height, parent hash, L1 origin hash → block hash, turn ([`Guard::turn`]).
+    /// Height, parent hash, L1 origin hash → block hash, order ([`SignGuard::sent_order`]).
     guard: Keyspace,
     /// The next arrival number. Locked during every write.
     writer: Mutex<u64>,
@@ -263,7 +263,7 @@ impl PayloadLog {
         Ok(())
     }
 
-    /// Logs a payload together with its guard row, durably. The row gets the highest turn of its
+    /// Logs a payload together with its guard row, durably. The row gets the highest order of its
     /// height and parent. Err if the guard row of this (height, parent, L1 origin) holds another
     /// hash: that block may have been signed.
     pub fn append_built(
@@ -284,9 +284,9 @@ impl PayloadLog {
         {
             return Err(LogError::GuardConflict { have: other.hash });
         }
-        let turn = match guards.last() {
-            Some(last) if last.hash == payload.hash => last.turn.max(1),
-            last => last.map_or(0, |last| last.turn) + 1,
+        let sent_order = match guards.last() {
+            Some(last) if last.hash == payload.hash => last.sent_order.max(1),
+            last => last.map_or(0, |last| last.sent_order) + 1,
         };
         let mut batch = self.0.db.batch().durability(Some(PersistMode::SyncAll));
         let added = self.0.add(&mut batch, *next, payload, origin)?;
@@ -294,7 +294,7 @@ impl PayloadLog {
         batch.insert(
             &self.0.guard,
             key,
-            [payload.hash.as_slice(), &turn.to_be_bytes()].concat(),
+            [payload.hash.as_slice(), &sent_order.to_be_bytes()].concat(),
         );
         batch.commit()?;
         *next += u64::from(added);
@@ -302,8 +302,8 @@ impl PayloadLog {
     }
 
     /// The blocks of this height and parent that may have been signed here, one per L1 origin, by
-    /// turn. Rows of older versions, without a turn, are in order of arrival.
-    pub fn guards(&self, height: u64, parent: B256) -> Result<Vec<Guard>, LogError> {
+    /// that order. Rows of older versions, without one, are in order of arrival.
+    pub fn guards(&self, height: u64, parent: B256) -> Result<Vec<SignGuard>, LogError> {
         let snapshot = self.0.db.snapshot();
         let mut guards = Vec::new();
         for row in snapshot.prefix(
@@ -311,13 +311,13 @@ impl PayloadLog {
             [&height.to_be_bytes()[..], parent.as_slice()].concat(),
         ) {
             let (key, row) = row.into_inner()?;
-            let (hash, turn) = row
+            let (hash, sent_order) = row
                 .split_at_checked(32)
                 .ok_or_else(|| self.0.damaged(&key))?;
-            let turn = if turn.is_empty() {
+            let sent_order = if sent_order.is_empty() {
                 0
             } else {
-                self.0.number(&key, turn)?
+                self.0.number(&key, sent_order)?
             };
             let l1_origin = key
                 .get(40..)
@@ -329,17 +329,17 @@ impl PayloadLog {
                 None => 0,
             };
             guards.push((
-                turn,
+                sent_order,
                 arrival,
-                Guard {
+                SignGuard {
                     l1_origin,
                     hash,
-                    turn,
+                    sent_order,
                 },
             ));
         }
-        // Rows of older versions have no turn.
-        guards.sort_unstable_by_key(|(turn, arrival, _)| (*turn, *arrival));
+        // Rows of older versions have no order.
+        guards.sort_unstable_by_key(|(sent_order, arrival, _)| (*sent_order, *arrival));
         Ok(guards.into_iter().map(|(_, _, guard)| guard).collect())
     }
 

@@ -113,7 +113,7 @@ struct StoreInner {
     schema: AtomicU32,
     history: History,
     /// Whether the addresses and slots of blocks are kept.
-    names: AtomicBool,
+    keeps_names: AtomicBool,
     /// Bytes that must stay free on the disk.
     floor: u64,
     /// The stored head. Held during every write.
@@ -252,7 +252,7 @@ impl Store {
     /// Keeps the addresses and slots behind the keys of the state, of blocks that are written from now
     /// on. Those of genesis are always kept.
     pub fn keep_names(&self, keep: bool) {
-        self.0.names.store(keep, Ordering::Relaxed);
+        self.0.keeps_names.store(keep, Ordering::Relaxed);
     }
 
     /// Rotates all memtables, so that fjall flushes them and removes old journals: replay at open

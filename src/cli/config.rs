@@ -1,5 +1,5 @@
 //! Configuration from a command line: one plain structure per role, made of the structures of the
-//! rooms that it configures. The rest of the program sees these and never a flag.
+//! modules that it configures. The rest of the program sees these and never a flag.
 
 mod batcher;
 mod derivation;

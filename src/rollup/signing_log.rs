@@ -8,7 +8,7 @@
 
 use crate::chain::{
     Chain, ChainError,
-    payload_log::{self, Guard, LogError, PayloadLog},
+    payload_log::{self, LogError, PayloadLog, SignGuard},
 };
 use alloy_primitives::B256;
 use starling_proto::payload::Payload;
@@ -47,7 +47,7 @@ impl SigningLog {
     }
 
     /// The records of this height and parent, in the order of signing.
-    pub fn signed(&self, number: u64, parent: B256) -> Result<Vec<Guard>, ChainError> {
+    pub fn signed(&self, number: u64, parent: B256) -> Result<Vec<SignGuard>, ChainError> {
         match self {
             Self::Chain(chain) => chain.guards(number, parent),
             Self::Own(log) => Ok(log.guards(number, parent)?),

@@ -56,7 +56,7 @@ pub struct Subscription {
 pub type Live = Mutex<HashMap<String, CancellationToken>>;
 
 /// The text after the last part of a result that was sent in parts.
-pub const LAST: &str = "}";
+pub const CLOSING_BRACE: &str = "}";
 
 /// The methods and limits of one connection.
 pub struct Session<'a> {
@@ -66,7 +66,7 @@ pub struct Session<'a> {
     pub deadline: Option<Instant>,
     /// `None` on HTTP, which has no subscriptions.
     pub subscriptions: Option<&'a Live>,
-    /// Whether the answer to a single request may be sent in parts. The last one is [`LAST`].
+    /// Whether the answer to a single request may be sent in parts. The last one is [`CLOSING_BRACE`].
     pub chunked: bool,
     /// Records the calls, on the rollup node's endpoint.
     pub metrics: Option<RpcServerMetrics>,

@@ -378,7 +378,7 @@ fn chunked_json(first: Bytes, rest: ChunkedText, busy: Busy) -> HttpResponse {
         let part = rest.next().await?;
         Some((part, (rest, busy)))
     });
-    let last = stream::once(async { Ok(Bytes::from_static(frame::LAST.as_bytes())) });
+    let last = stream::once(async { Ok(Bytes::from_static(frame::CLOSING_BRACE.as_bytes())) });
     let parts = first.chain(rest).chain(last);
     let body = StreamBody::new(parts.map(|part| part.map(Frame::data)));
     let mut response = Response::new(RpcBody::Right(UnsyncBoxBody::new(body)));

@@ -69,11 +69,11 @@ pub struct Unchecked {
 
 /// The reason why a message is not checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Excess {
+pub enum QueueFull {
     /// The sender has too many messages waiting.
-    OfPeer,
+    Peer,
     /// All waiting messages together are too large, and this is the largest.
-    OfAll,
+    Total,
 }
 
 /// A message that is not checked.
@@ -81,7 +81,7 @@ pub enum Excess {
 pub struct RefusedMessage {
     pub peer: PeerId,
     pub message: MessageId,
-    pub excess: Excess,
+    pub full: QueueFull,
 }
 
 /// A check that ended.
@@ -236,7 +236,7 @@ impl Checker {
             return Some(RefusedMessage {
                 peer,
                 message: unchecked.message,
-                excess: Excess::OfPeer,
+                full: QueueFull::Peer,
             });
         }
         self.waiting_bytes += unchecked.sealed.len();
@@ -249,7 +249,7 @@ impl Checker {
         Some(RefusedMessage {
             peer,
             message,
-            excess: Excess::OfAll,
+            full: QueueFull::Total,
         })
     }
 
@@ -631,26 +631,21 @@ mod tests {
             refused.len() >= 3
                 && refused
                     .iter()
-                    .all(|refused| refused.excess == Excess::OfAll)
+                    .all(|refused| refused.full == QueueFull::Total)
         );
         let refused = checker
             .submit(junk(honest, 100_000))
             .expect("there are too many bytes");
         assert!(refused.peer != honest, "a block of usual size is kept");
-        let excess: Vec<Option<Excess>> = (0..WAITING_PER_PEER)
-            .map(|_| {
-                checker
-                    .submit(junk(honest, 1))
-                    .map(|refused| refused.excess)
-            })
+        let full: Vec<Option<QueueFull>> = (0..WAITING_PER_PEER)
+            .map(|_| checker.submit(junk(honest, 1)).map(|refused| refused.full))
             .collect();
         assert_eq!(
-            excess
-                .iter()
-                .filter(|excess| **excess == Some(Excess::OfPeer))
+            full.iter()
+                .filter(|full| **full == Some(QueueFull::Peer))
                 .count(),
             1,
-            "{excess:?}"
+            "{full:?}"
         );
     }
 }

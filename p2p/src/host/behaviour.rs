@@ -37,13 +37,13 @@ pub struct Behaviour {
 
 impl Behaviour {
     /// Behaviours that have joined the topics; the error is a sentence about the mesh parameters.
-    /// Any number of peers may share an address in `crowds`.
+    /// Any number of peers may share an address in `shared_addresses`.
     pub fn new(
         config: &HostConfig,
         topics: &Topics,
         rules: SharedGateRules,
         timings: &SharedTimings,
-        crowds: impl IntoIterator<Item = IpAddr>,
+        shared_addresses: impl IntoIterator<Item = IpAddr>,
     ) -> Result<Self, String> {
         let (mesh, snappy) = (gossip_config(config.mesh, timings)?, Snappy::default());
         let (filter, transform) = (topics.filter(), snappy.clone());
@@ -60,7 +60,7 @@ impl Behaviour {
         }
         if config.scoring == Scoring::Light {
             gossip.with_peer_score(
-                score::router_params(config.slot, crowds),
+                score::router_params(config.slot, shared_addresses),
                 score::router_thresholds(),
             )?;
         }

@@ -60,7 +60,7 @@ fn is_silence(failure: &ping::Failure) -> bool {
 }
 
 impl Host {
-    /// An event of the swarm. Its consequences for other rooms come out of [`Host::poll`].
+    /// An event of the swarm. Its consequences for other modules come out of [`Host::poll`].
     pub fn on_swarm_event(&mut self, event: SwarmEvent<BehaviourEvent>) {
         match event {
             SwarmEvent::Behaviour(event) => self.on_behaviour_event(event),

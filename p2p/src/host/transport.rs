@@ -116,13 +116,13 @@ pub enum StartError {
     Peerstore(#[from] PeerstoreError),
 }
 
-/// A swarm that listens and has dialled no peer yet. `crowds`: see [`Behaviour::new`].
+/// A swarm that listens and has dialled no peer yet. `shared_addresses`: see [`Behaviour::new`].
 pub fn listening_swarm(
     config: &HostConfig,
     topics: &Topics,
     rules: &SharedGateRules,
     timings: &SharedTimings,
-    crowds: impl IntoIterator<Item = IpAddr>,
+    shared_addresses: impl IntoIterator<Item = IpAddr>,
 ) -> Result<Swarm<Behaviour>, StartError> {
     // Checked before any socket is opened: the error must not depend on other processes.
     if let Some(port) = config
@@ -132,8 +132,8 @@ pub fn listening_swarm(
         return Err(StartError::SharedPort(port));
     }
     let transport = transport(&config.identity, rules, config.name_server)?;
-    let behaviour =
-        Behaviour::new(config, topics, rules.clone(), timings, crowds).map_err(StartError::Mesh)?;
+    let behaviour = Behaviour::new(config, topics, rules.clone(), timings, shared_addresses)
+        .map_err(StartError::Mesh)?;
     let options = swarm::Config::with_tokio_executor().with_idle_connection_timeout(IDLE);
     let mut swarm = Swarm::new(
         transport,

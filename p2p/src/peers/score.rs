@@ -46,9 +46,12 @@ pub fn retention(slot: Duration) -> Duration {
 }
 
 /// gossipsub's score parameters for blocks every `slot`. Any number of peers may share an address
-/// in `crowds`: those of static peers, and this machine's own.
-pub fn router_params(slot: Duration, crowds: impl IntoIterator<Item = IpAddr>) -> PeerScoreParams {
-    let mut whitelist: HashSet<IpAddr> = crowds.into_iter().collect();
+/// in `shared_addresses`: those of static peers, and this machine's own.
+pub fn router_params(
+    slot: Duration,
+    shared_addresses: impl IntoIterator<Item = IpAddr>,
+) -> PeerScoreParams {
+    let mut whitelist: HashSet<IpAddr> = shared_addresses.into_iter().collect();
     whitelist.extend([
         IpAddr::V4(Ipv4Addr::LOCALHOST),
         IpAddr::V6(Ipv6Addr::LOCALHOST),

@@ -1,4 +1,4 @@
-//! The start of the swarm: makes the rooms and their channels, binds the sockets, and starts the
+//! The start of the swarm: makes the modules and their channels, binds the sockets, and starts the
 //! tasks beside the swarm's.
 
 use super::{SECOND, Service, StartError};
@@ -53,8 +53,14 @@ impl Service {
         config.peer_limits.check().map_err(StartError::PeerLimits)?;
         let (topics, timings) = (Topics::new(config.chain_id), SharedTimings::default());
         let peers = Peers::new(config.peers(), now)?;
-        let crowds = peers.statics.ips();
-        let mut host = Host::new(config.host(), &topics, &peers.rules(), &timings, crowds)?;
+        let shared_addresses = peers.statics.ips();
+        let mut host = Host::new(
+            config.host(),
+            &topics,
+            &peers.rules(),
+            &timings,
+            shared_addresses,
+        )?;
         let (offences_in, offences) = mpsc::channel(OFFENCES);
         let (heads, heads_seen) = watch::channel(ChainHeads::default());
         let servers = servers(&config, &mut host, &blocks, offences_in, heads_seen);
@@ -96,7 +102,7 @@ impl Service {
     }
 }
 
-/// The gossip room; the router accepts no blocks without a signer.
+/// The gossip module; the router accepts no blocks without a signer.
 fn gossip(
     config: Config,
     topics: Topics,

@@ -112,7 +112,7 @@ impl Service {
         match error {
             None => self.peers.reputation.on_valid_response(peer, unix_now()),
             // A connection that is lost during a request is no offence.
-            Some(FetchError::NoResponse) if self.host.connected().contains_key(&peer) => {
+            Some(FetchError::TimedOut) if self.host.connected().contains_key(&peer) => {
                 self.peers
                     .on_offence(peer, Offence::NoResponse, &evidence());
             }

@@ -61,7 +61,7 @@ pub enum FetchError {
     /// The stream was dropped, or the connection is gone.
     Unreachable,
     /// Nothing came in time, or an error that is not "not found".
-    NoResponse,
+    TimedOut,
     /// The peer speaks neither spelling of `payload_by_number`.
     Unsupported,
     /// The response is not one of the protocol.
@@ -76,7 +76,7 @@ impl FetchError {
         match self {
             FetchError::NotFound => "not_found",
             FetchError::Unreachable => "unreachable",
-            FetchError::NoResponse => "no_answer",
+            FetchError::TimedOut => "no_answer",
             FetchError::Unsupported => "unsupported",
             FetchError::Malformed(_) => "malformed",
             FetchError::False(_) => "false",

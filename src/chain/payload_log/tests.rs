@@ -165,10 +165,10 @@ fn the_block_that_was_sent_to_the_signer_last_is_told_from_the_others_of_its_hei
     }
     let log = PayloadLog::open(dir.path()).unwrap();
     assert_eq!(hashes(&log, 8, parent), [blocks[1].hash, blocks[0].hash]);
-    let last = Guard {
+    let last = SignGuard {
         l1_origin: origin(4),
         hash: blocks[0].hash,
-        turn: 3,
+        sent_order: 3,
     };
     assert_eq!(log.guards(8, parent).unwrap().last(), Some(&last));
     assert!(
@@ -182,7 +182,7 @@ fn guard_rows_without_a_turn_count_as_signed_in_order_of_arrival() {
     let (parent, origin) = (B256::repeat_byte(1), B256::repeat_byte);
     let blocks: Vec<_> = (1..=3).map(|salt| payload(8, parent, salt)).collect();
     let log = PayloadLog::open(dir.path()).unwrap();
-    // Rows as they were written before they held a turn: the hash alone.
+    // Rows as they were written before they held an order: the hash alone.
     for (block, l1_origin) in [(&blocks[0], origin(4)), (&blocks[1], origin(3))] {
         log.append(block, 1).unwrap();
         log.0

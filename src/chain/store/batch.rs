@@ -22,11 +22,11 @@ fn state_rows(blocks: &[Arc<ExecutedBlock>]) -> BTreeMap<&Bytes, Option<&Bytes>>
     rows.map(|(key, row)| (key, row.after.as_ref())).collect()
 }
 
-/// Passes the rows of each block besides the state to `put`, those of addresses and slots only with
-/// `names`. Adds the bytes of trie history to `trie_history`.
+/// Passes the rows of each block besides the state to `put`, those of addresses and slots only if it
+/// `keeps_names`. Adds the bytes of trie history to `trie_history`.
 fn kept_rows(
     blocks: &[Arc<ExecutedBlock>],
-    names: bool,
+    keeps_names: bool,
     trie_history: &mut u64,
     put: &mut impl FnMut(Space, &[u8], Option<&[u8]>),
 ) {
@@ -54,7 +54,7 @@ fn kept_rows(
             Some(&unwind::encode(overlay)),
         );
         code_rows(overlay, put);
-        if names {
+        if keeps_names {
             name_rows(overlay, put);
         }
         block_rows(
@@ -190,10 +190,13 @@ impl<'a> StoreBatch<'a> {
     /// Adds the rows of a group of blocks, oldest first, and their bytes of trie history to
     /// `trie_history`.
     pub(super) fn blocks(&mut self, blocks: &[Arc<ExecutedBlock>], trie_history: &mut u64) {
-        let names = self.inner.names.load(Ordering::Relaxed);
-        kept_rows(blocks, names, trie_history, &mut |space, key, value| {
-            self.write(space, key, value)
-        });
+        let keeps_names = self.inner.keeps_names.load(Ordering::Relaxed);
+        kept_rows(
+            blocks,
+            keeps_names,
+            trie_history,
+            &mut |space, key, value| self.write(space, key, value),
+        );
         for (key, value) in state_rows(blocks) {
             self.state(key, value);
         }

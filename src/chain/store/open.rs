@@ -208,7 +208,7 @@ impl OpenDatabase {
             identity: self.identity,
             schema: AtomicU32::new(self.schema),
             history: self.history,
-            names: AtomicBool::new(false),
+            keeps_names: AtomicBool::new(false),
             floor,
             writer: Mutex::new(head),
             _lock: lock,

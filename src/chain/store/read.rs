@@ -300,7 +300,7 @@ impl Snapshot {
 
     /// Whether the addresses and slots of new blocks are kept.
     pub fn keeps_names(&self) -> bool {
-        self.0.inner.names.load(Ordering::Relaxed)
+        self.0.inner.keeps_names.load(Ordering::Relaxed)
     }
 
     pub fn code(&self, hash: &B256) -> Result<Option<Bytes>, ReadError> {

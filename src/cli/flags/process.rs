@@ -3,7 +3,7 @@
 
 use super::{Flag, Kind::*, flag};
 
-const OF_NODE: &str = "the log and the metrics are those of the node";
+const OWNED_BY_NODE: &str = "the log and the metrics are those of the node";
 const NO_PROFILER: &str = "there is no profiler yet";
 
 /// The program's own RPC.
@@ -53,4 +53,4 @@ macro_rules! process {
 pub const ALONE: &[Flag] = process!();
 /// Process flags of a batcher or proposer that runs inside a node: log and metrics flags have no
 /// effect there.
-pub const IN_NODE: &[Flag] = process!(.no_effect(OF_NODE));
+pub const IN_NODE: &[Flag] = process!(.no_effect(OWNED_BY_NODE));

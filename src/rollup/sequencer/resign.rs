@@ -5,7 +5,7 @@ use super::{
     CONFIRMATIONS, Sequencer, SequencerError,
     signed_before::{self, NextL1, SigningChoice},
 };
-use crate::chain::{ChainError, Inserted, payload_log::Guard};
+use crate::chain::{ChainError, Inserted, payload_log::SignGuard};
 use alloy_primitives::B256;
 use starling_p2p::Provenance;
 use starling_proto::{
@@ -30,10 +30,10 @@ impl Sequencer {
             if let Ok(L2BlockRef { origin, .. }) = L2BlockRef::of(&payload, &self.rollup.genesis)
                 && signed.iter().all(|guard| guard.hash != payload.hash)
             {
-                guards.push(Guard {
+                guards.push(SignGuard {
                     l1_origin: origin.hash,
                     hash: payload.hash,
-                    turn: 0,
+                    sent_order: 0,
                 });
             }
         }

@@ -4,7 +4,7 @@
 //! Pure: guard rows and L1 blocks go in, the decision comes out. A block that was sent to the
 //! signer counts as signed, because the signer may have signed it although its response was lost.
 
-use crate::chain::payload_log::Guard;
+use crate::chain::payload_log::SignGuard;
 use alloy_primitives::B256;
 
 /// The L1 block after the parent's L1 origin.
@@ -32,7 +32,7 @@ pub(super) enum SigningChoice {
 
 /// Decides from the guard rows of one height and parent, in the order of signing. `epoch` is the
 /// parent's L1 origin, which is canonical. The origin of a child is that block or the next one.
-pub(super) fn choose(guards: &[Guard], epoch: B256, next: NextL1) -> SigningChoice {
+pub(super) fn choose(guards: &[SignGuard], epoch: B256, next: NextL1) -> SigningChoice {
     for guard in guards.iter().rev() {
         match next {
             _ if guard.l1_origin == epoch => return SigningChoice::Resign(guard.hash),

@@ -5,7 +5,7 @@
 /// none. `the_table_is_tight` prints this table with the numbers of the tree as it is.
 pub const NOT_YET: &[(&str, usize)] = &[];
 
-/// Edges between rooms that may close a cycle: group, from, to, reason.
+/// Edges between modules that may close a cycle: group, from, to, reason.
 pub const EDGES: &[(&str, &str, &str, &str)] = &[];
 
 /// Types that share their name with another one in the workspace.

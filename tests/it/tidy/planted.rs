@@ -277,7 +277,7 @@ fn a_cycle_between_rooms_is_found() {
         ("c.rs", ""),
     ];
     assert_eq!(of(&by_visibility), 0);
-    // A name of the root leads to the room that defines it.
+    // A name of the root leads to the module that defines it.
     let by_name = [
         root,
         ("a.rs", ""),
@@ -285,7 +285,7 @@ fn a_cycle_between_rooms_is_found() {
         ("c.rs", "pub struct D; use crate::b::B;"),
     ];
     assert_eq!(of(&by_name), 2);
-    // The file of the module is a room too.
+    // The file of the module is a module too.
     let with_parent = [
         ("lib.rs", "mod a; struct A; use a::B;"),
         ("a.rs", "use super::A;"),
@@ -353,8 +353,8 @@ fn files_out_of_order_are_found() {
     let found =
         |file: &str, text: &str| rules::files_without_a_purpose(&files(&[(file, text)])).len();
     assert_eq!(found("src/a.rs", "use b;"), 1);
-    assert_eq!(found("src/a/mod.rs", "//! A room."), 1);
-    assert_eq!(found("src/a.rs", "//! A room."), 0);
+    assert_eq!(found("src/a/mod.rs", "//! A module."), 1);
+    assert_eq!(found("src/a.rs", "//! A module."), 0);
     assert_eq!(found("src/a/tests.rs", "use super::*;"), 0);
     assert_eq!(found("tests/it/a.rs", "use b;"), 1);
 

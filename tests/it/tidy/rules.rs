@@ -25,7 +25,7 @@ const FORKS: [&str; 15] = [
     "karst", "interop", "shanghai", "cancun", "prague", "osaka",
 ];
 
-/// Groups of rooms whose graph has no cycle: label, folder of the crate, module.
+/// Groups of modules whose graph has no cycle: label, folder of the crate, module.
 pub const GROUPS: &[(&str, &str, &[&str])] = &[
     ("proto", "proto/src", &[]),
     ("p2p", "p2p/src", &[]),
@@ -410,7 +410,7 @@ pub fn cycles(
 
 fn cycles_of(tree: &Workspace, label: &str) -> Findings {
     let group = GROUPS.iter().find(|(name, ..)| *name == label);
-    let (_, folder, module) = group.expect("a group of rooms");
+    let (_, folder, module) = group.expect("a group of modules");
     cycles(tree.source(folder), label, module, EDGES)
 }
 

@@ -72,7 +72,7 @@ impl NumberClient {
                 tracing::debug!(%peer, number, %error, "request failed");
                 return Err(FetchError::Unreachable);
             }
-            Err(_) => return Err(FetchError::NoResponse),
+            Err(_) => return Err(FetchError::TimedOut),
         };
         let blocks = self.blocks;
         let decoded =
@@ -86,7 +86,7 @@ impl NumberClient {
                 Ok(Ok(stream)) => return Ok(stream),
                 Ok(Err(OpenError::Unsupported)) => continue,
                 Ok(Err(_)) => return Err(FetchError::Unreachable),
-                Err(_) => return Err(FetchError::NoResponse),
+                Err(_) => return Err(FetchError::TimedOut),
             }
         }
         Err(FetchError::Unsupported)
@@ -193,7 +193,7 @@ fn decode(
         ResponseError::Refused(NumberRefusal::NotFound | NumberRefusal::InvalidRequest) => {
             FetchError::NotFound
         }
-        ResponseError::Refused(NumberRefusal::Other(_)) => FetchError::NoResponse,
+        ResponseError::Refused(NumberRefusal::Other(_)) => FetchError::TimedOut,
         // A busy peer drops the stream: no offence.
         ResponseError::Truncated(0) => FetchError::Unreachable,
         error => malformed(&error),

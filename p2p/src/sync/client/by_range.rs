@@ -270,7 +270,7 @@ impl RangeClient {
             Ok(Ok(stream)) => stream,
             Ok(Err(OpenError::Unsupported)) => return Err(FetchError::NotFound),
             Ok(Err(_)) => return Err(FetchError::Unreachable),
-            Err(_) => return Err(FetchError::NoResponse),
+            Err(_) => return Err(FetchError::TimedOut),
         };
         let request = wire::frame(&wire::Request { ask: Some(request) });
         let sent = timeout(OPEN_TIMEOUT, async {
@@ -280,7 +280,7 @@ impl RangeClient {
         match sent.await {
             Ok(Ok(())) => Ok(stream),
             Ok(Err(_)) => Err(FetchError::Unreachable),
-            Err(_) => Err(FetchError::NoResponse),
+            Err(_) => Err(FetchError::TimedOut),
         }
     }
 
@@ -293,7 +293,7 @@ impl RangeClient {
                 return Err(malformed(error));
             }
             Ok(Err(_)) => return Err(FetchError::Unreachable),
-            Err(_) => return Err(FetchError::NoResponse),
+            Err(_) => return Err(FetchError::TimedOut),
         };
         match wire::decode_response(bytes).map_err(malformed)? {
             Answer::Refusal(code) if code == RangeRefusal::NotFound as u32 => {

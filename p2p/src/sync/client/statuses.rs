@@ -148,7 +148,7 @@ mod tests {
             );
             assert_eq!(offence, is_false, "{judged:?}");
         }
-        assert!(statuses.judge(peer, Err(FetchError::NoResponse)).is_none());
+        assert!(statuses.judge(peer, Err(FetchError::TimedOut)).is_none());
         statuses.untrack(&peer);
         assert!(statuses.judge(peer, head(540)).is_none(), "disconnected");
     }

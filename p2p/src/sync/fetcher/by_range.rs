@@ -123,7 +123,7 @@ impl Fetcher {
     fn on_range_error(&mut self, id: PeerId, number: u64, error: FetchError, now: Instant) {
         match error {
             FetchError::NotFound | FetchError::Unsupported => self.on_refusal(id, number, now),
-            FetchError::NoResponse => self.on_range_failure(&id, now),
+            FetchError::TimedOut => self.on_range_failure(&id, now),
             FetchError::Unreachable => {
                 self.on_range_failure(&id, now);
                 let failures = self.range_peer(&id).map_or(0, |peer| peer.failures);

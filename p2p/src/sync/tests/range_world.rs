@@ -212,7 +212,7 @@ impl RangeWorld {
         };
         match request {
             _ if kind == PeerBehaviour::Silent => {
-                let end = PeerEvent::End(id, Err(FetchError::NoResponse));
+                let end = PeerEvent::End(id, Err(FetchError::TimedOut));
                 self.schedule(10_000 * MS, end);
             }
             _ if kind == PeerBehaviour::Resets => {
@@ -301,7 +301,7 @@ impl RangeWorld {
         if kind == PeerBehaviour::Drips {
             blocks.truncate(1);
             self.schedule(wait, PeerEvent::Blocks(id, blocks));
-            let end = PeerEvent::End(id, Err(FetchError::NoResponse));
+            let end = PeerEvent::End(id, Err(FetchError::TimedOut));
             return self.schedule(10_000 * MS, end);
         }
         let rest = blocks.split_off(blocks.len() / 2);

@@ -3,11 +3,11 @@
 use super::*;
 use proptest::prelude::*;
 
-fn guard(origin: u8, hash: u8) -> Guard {
-    Guard {
+fn guard(origin: u8, hash: u8) -> SignGuard {
+    SignGuard {
         l1_origin: B256::repeat_byte(origin),
         hash: B256::repeat_byte(hash),
-        turn: 0,
+        sent_order: 0,
     }
 }
 
@@ -66,7 +66,7 @@ proptest! {
     #[test]
     fn no_block_is_made_while_another_one_of_its_height_and_parent_may_be_signed_on_a_canonical_origin(events in events()) {
         let epoch = B256::repeat_byte(1);
-        let (mut guards, mut l1, mut made) = (Vec::<Guard>::new(), None, 0u8);
+        let (mut guards, mut l1, mut made) = (Vec::<SignGuard>::new(), None, 0u8);
         for event in events {
             let advance = match event {
                 Event::L1(next) => {
@@ -75,7 +75,7 @@ proptest! {
                 }
                 Event::Attempt { advance } => advance,
             };
-            let canonical = |guard: &Guard| guard.l1_origin == epoch || Some(guard.l1_origin) == l1;
+            let canonical = |guard: &SignGuard| guard.l1_origin == epoch || Some(guard.l1_origin) == l1;
             let mut decision = choose(&guards, epoch, NextL1::NotFetched);
             if decision == SigningChoice::FetchNext {
                 decision = choose(&guards, epoch, l1.map_or(NextL1::Missing, NextL1::Known));
@@ -85,7 +85,7 @@ proptest! {
                     prop_assert!(!guards.iter().any(canonical), "{guards:?}");
                     made += 1;
                     let l1_origin = l1.filter(|_| advance).unwrap_or(epoch);
-                    guards.push(Guard { l1_origin, hash: B256::with_last_byte(made), turn: 0 });
+                    guards.push(SignGuard { l1_origin, hash: B256::with_last_byte(made), sent_order: 0 });
                 }
                 SigningChoice::Resign(hash) => {
                     let at = guards.iter().rposition(canonical).expect("one is canonical");
