@@ -59,6 +59,7 @@ impl BatchMux {
             origins,
             span: None,
             first,
+            is_exhausted: false,
         };
         if rollup.forks.is_active(Fork::Holocene, base.time) {
             Self::Stage(BatchStage::new(window))
@@ -125,6 +126,8 @@ struct EpochWindow {
     span: Option<SpanBlocks>,
     /// Number of the first L1 block whose batches are applied.
     first: u64,
+    /// No more blocks are forced at this L1 block: an epoch ended at it when no data was left.
+    is_exhausted: bool,
 }
 
 impl EpochWindow {
@@ -136,7 +139,7 @@ impl EpochWindow {
     /// Follows the pipeline's origin and the safe head's.
     fn update(&mut self, source: &mut BatchSource, safe: &L2BlockRef) {
         if self.origin.hash != source.origin().hash {
-            self.origin = *source.origin();
+            (self.origin, self.is_exhausted) = (*source.origin(), false);
             let logs = source.take_logs();
             if Self::is_behind(source, safe) {
                 self.origins.clear();
@@ -227,36 +230,39 @@ impl EpochWindow {
     }
 
     /// The empty block that the expired sequencing window forces, if there is one. `is_drained`
-    /// tells that the pipeline has no more data up to its origin. L1 blocks whose epochs have all
-    /// their L2 blocks are removed from the window.
+    /// tells that the pipeline has no more data up to its origin.
+    ///
+    /// Otherwise an expired epoch that has all its L2 blocks is removed from the window. With no data
+    /// left, the blocks of the next epoch are derived from the next L1 block, even if that epoch has
+    /// expired, too (op-node: deriveNextEmptyBatch).
     fn forced_empty(
         &mut self,
         rollup: &RollupConfig,
         safe: &L2BlockRef,
         is_drained: bool,
     ) -> Option<SingularBatch> {
-        let timestamp = safe.time.saturating_add(rollup.block_time);
-        loop {
-            let epoch = *self.origins.first()?;
-            let expiry = epoch.number.saturating_add(rollup.seq_window_size);
-            let is_expired =
-                expiry < self.origin.number || (expiry == self.origin.number && is_drained);
-            if !is_expired {
-                return None;
-            }
-            let next_epoch = self.origins.second()?;
-            let is_first = safe.origin.number.checked_add(1) == Some(epoch.number);
-            if timestamp < next_epoch.time || is_first {
-                return Some(SingularBatch {
-                    parent_hash: safe.id.hash,
-                    epoch_number: epoch.number,
-                    epoch_hash: epoch.hash,
-                    timestamp,
-                    transactions: BatchTransactions::default(),
-                });
-            }
-            self.origins.pop_first();
+        let epoch = *self.origins.first()?;
+        let expiry = epoch.number.saturating_add(rollup.seq_window_size);
+        let is_expired =
+            expiry < self.origin.number || (expiry == self.origin.number && is_drained);
+        if self.is_exhausted || !is_expired {
+            return None;
         }
+        let next_epoch = self.origins.second()?;
+        let timestamp = safe.time.saturating_add(rollup.block_time);
+        let is_first = safe.origin.number.checked_add(1) == Some(epoch.number);
+        if timestamp < next_epoch.time || is_first {
+            return Some(SingularBatch {
+                parent_hash: safe.id.hash,
+                epoch_number: epoch.number,
+                epoch_hash: epoch.hash,
+                timestamp,
+                transactions: BatchTransactions::default(),
+            });
+        }
+        self.origins.pop_first();
+        self.is_exhausted = is_drained;
+        None
     }
 }
 

@@ -46,9 +46,7 @@ impl BatchStage {
         // A channel that ends in the L1 origin of the safe head or before it holds past batches.
         let origin = self.window.origin.number;
         if origin <= safe.origin.number || origin < self.window.first {
-            source.next_batch(cx)?;
-            cx.drops.add(DropReason::BatchBehind);
-            return Err(Pause::More);
+            return Err(self.skip_batch(cx, source, safe));
         }
         if self.window.origins.len() < 2 {
             return Err(CriticalError::FewOrigins {
@@ -66,6 +64,35 @@ impl BatchStage {
             }
             Err(pause) => Err(pause),
         }
+    }
+
+    /// Reads a batch that is not applied.
+    fn skip_batch(
+        &mut self,
+        cx: &mut StageContext,
+        source: &mut BatchSource,
+        safe: &L2BlockRef,
+    ) -> Pause {
+        match source.next_batch(cx) {
+            Ok(_) => {
+                cx.drops.add(DropReason::BatchBehind);
+                Pause::More
+            }
+            Err(Pause::End) => self.end_skipped(cx, safe).err().unwrap_or(Pause::End),
+            Err(pause) => pause,
+        }
+    }
+
+    /// Ends the last skipped L1 block as it ended when it was derived from: an epoch that had expired
+    /// by then is over, and the next L1 block begins with the next epoch.
+    fn end_skipped(&mut self, cx: &StageContext, safe: &L2BlockRef) -> Pull<()> {
+        let origin = self.window.origin.number;
+        if origin > safe.origin.number && origin.checked_add(1) == Some(self.window.first) {
+            self.window.epoch(safe)?;
+            // Every block that this L1 block forced is in the safe chain.
+            self.window.forced_empty(&cx.rollup, safe, true);
+        }
+        Ok(())
     }
 
     /// The block that should be next: from the current span, or from the next batch.

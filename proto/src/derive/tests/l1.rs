@@ -1,7 +1,7 @@
 //! L1 that reorganises, changes the batcher, withholds data and lets windows expire.
 
 use super::*;
-use crate::frame;
+use crate::{frame, l1info::L2BlockRef};
 use alloy_primitives::{U256, keccak256};
 
 /// The data items of one channel, one frame each.
@@ -54,6 +54,56 @@ fn an_expired_window_fills_epochs_and_every_epoch_has_a_block() {
                 .iter()
                 .all(|block| block.transactions.len() == 1)
         );
+    }
+}
+
+/// The epochs of the safe blocks, each with the L1 block that its blocks were derived from.
+fn derived_epochs(world: &World) -> Vec<(u64, u64)> {
+    let safe = world.safe.iter().map(|(number, derived_from)| {
+        let block = L2BlockRef::of(&world.chain[*number as usize], &world.rollup.genesis);
+        (block.unwrap().origin.number, *derived_from)
+    });
+    let mut epochs: Vec<_> = safe.collect();
+    epochs.dedup();
+    epochs
+}
+
+/// A span whose last L1 origin is above L1's head holds up derivation, and turns out to be of another
+/// L1. By then many epochs have expired. Each has its own L1 block nevertheless.
+#[test]
+fn expired_epochs_that_were_held_up_are_forced_one_by_one() {
+    const LAST: u64 = 3 * WINDOW;
+    let (mut world, _) = start(rollup(Fork::Granite), LAST, 0);
+    let genesis = world.chain[0].clone();
+    let blocks = chain(&world, &genesis, LAST * L1_TIME / L2_TIME);
+    let span = world.span(&genesis, &blocks);
+    let item = world.channel(&[span]);
+    world.fork_l1(5);
+    world.mine([item]);
+    world.mine_to(LAST - 1);
+    assert!(world.derive().is_empty(), "the span is undecided");
+    world.mine_to(LAST + 12);
+    world.derive();
+    assert_eq!(world.pipeline.drain_drops().get(DropReason::BatchOrigin), 1);
+    let one_by_one: Vec<_> = (0..=12).map(|epoch| (epoch, LAST + epoch)).collect();
+    assert_eq!(derived_epochs(&world), one_by_one);
+}
+
+/// The first L1 block after a restart forces the same blocks as without it.
+#[test]
+fn a_restart_between_forced_epochs_changes_no_safe_head() {
+    const END: u64 = WINDOW + 12;
+    for stop in WINDOW..END {
+        let mut world = World::new(rollup(Fork::Holocene));
+        world.mine_to(stop);
+        world.derive();
+        let (number, derived_from) = *world.safe.last().unwrap();
+        let safe = world.chain[number as usize].clone();
+        world.pipeline.reset_from(safe, derived_from + 1);
+        world.mine_to(END);
+        world.derive();
+        let expected: Vec<_> = (0..=12).map(|epoch| (epoch, WINDOW + epoch)).collect();
+        assert_eq!(derived_epochs(&world), expected, "{stop}");
     }
 }
 
