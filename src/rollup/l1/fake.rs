@@ -46,6 +46,8 @@ pub(crate) struct State {
     /// First parameters of these calls, where they are text.
     pub parameters: Vec<String>,
     pub delay: Duration,
+    /// First parameter of the calls that are never answered.
+    pub silent: Option<&'static str>,
 }
 
 pub(crate) struct FakeL1 {
@@ -64,11 +66,14 @@ impl FakeL1 {
             let answer = move |params: jsonrpsee::types::Params<'static>,
                                state: Arc<Mutex<State>>,
                                _: jsonrpsee::Extensions| async move {
+                let params: Vec<Value> = params.parse().unwrap_or_default();
                 let delay = state.lock().delay;
                 tokio::time::sleep(delay).await;
-                state
-                    .lock()
-                    .answer(method, params.parse().unwrap_or_default())
+                let silent = state.lock().silent;
+                if silent.is_some_and(|silent| params.first() == Some(&silent.into())) {
+                    std::future::pending::<()>().await;
+                }
+                state.lock().answer(method, params)
             };
             module.register_async_method(method, answer).unwrap();
         }

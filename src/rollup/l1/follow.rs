@@ -29,6 +29,9 @@ pub struct L1Heads {
     pub finalized: Option<L1Block>,
 }
 
+/// One of the heads.
+type HeadSlot = fn(&mut L1Heads) -> &mut Option<L1Block>;
+
 /// A client of L1 and the heads that are being followed with it.
 pub struct FollowedL1 {
     pub client: L1Client,
@@ -45,6 +48,10 @@ pub async fn follow_heads(
     epoch_interval: Duration,
     token: CancellationToken,
 ) {
+    let follow =
+        |tag, slot: HeadSlot| follow_tag(l1.clone(), heads.clone(), tag, slot, epoch_interval);
+    let safe = follow(Tag::Safe, |heads| &mut heads.safe);
+    let finalized = follow(Tag::Finalized, |heads| &mut heads.finalized);
     let follower = HeadFollower {
         l1,
         heads,
@@ -55,9 +62,29 @@ pub async fn follow_heads(
         unverified: 0,
         subscribe_after: None,
     };
-    let _ = token
-        .run_until_cancelled(follower.run(epoch_interval))
-        .await;
+    // Side by side: a slow request for one head does not hold up the others.
+    let all = async { tokio::join!(follower.run(), safe, finalized) };
+    let _ = token.run_until_cancelled(all).await;
+}
+
+/// Reads the block with this tag at an interval; never if that is zero.
+async fn follow_tag(
+    l1: L1Client,
+    heads: watch::Sender<L1Heads>,
+    tag: Tag,
+    slot: HeadSlot,
+    interval: Duration,
+) {
+    if interval.is_zero() {
+        return;
+    }
+    let mut ticks = ticks(interval);
+    loop {
+        ticks.tick().await;
+        if let Some(block) = read_or_log(l1.block(tag).await) {
+            heads.send_if_modified(|heads| replace(slot(heads), block));
+        }
+    }
 }
 
 struct HeadFollower {
@@ -76,9 +103,8 @@ struct HeadFollower {
 }
 
 impl HeadFollower {
-    async fn run(mut self, epoch_interval: Duration) {
+    async fn run(mut self) {
         let mut head_tick = ticks(self.head_interval);
-        let mut epoch_tick = (!epoch_interval.is_zero()).then(|| ticks(epoch_interval));
         let mut subscription = None;
         loop {
             tokio::select! {
@@ -99,14 +125,6 @@ impl HeadFollower {
                     if !is_kept {
                         // A later poll subscribes again.
                         (self.last_pushed, subscription) = (None, None);
-                    }
-                }
-                () = tick(&mut epoch_tick) => {
-                    if let Some(block) = read_or_log(self.l1.block(Tag::Safe).await) {
-                        self.heads.send_if_modified(|h| replace(&mut h.safe, block));
-                    }
-                    if let Some(block) = read_or_log(self.l1.block(Tag::Finalized).await) {
-                        self.heads.send_if_modified(|h| replace(&mut h.finalized, block));
                     }
                 }
             }
@@ -181,16 +199,6 @@ fn ticks(interval: Duration) -> Interval {
     let mut ticks = tokio::time::interval(interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks
-}
-
-/// Waits for the next tick; for ever without an interval.
-async fn tick(interval: &mut Option<Interval>) {
-    match interval {
-        Some(interval) => {
-            interval.tick().await;
-        }
-        None => std::future::pending().await,
-    }
 }
 
 /// The next header, `Some(None)` at the subscription's end, and `None` at once without one.

@@ -3,7 +3,7 @@
 use super::{
     super::{
         L1Config,
-        fake::{FakeL1, block, block_json, chain},
+        fake::{FakeL1, State, block, block_json, chain},
     },
     *,
 };
@@ -18,20 +18,24 @@ struct Following {
     _stop: tokio_util::sync::DropGuard,
 }
 
-/// Follows with polls this far apart.
+/// Follows with polls this far apart, and without safe and finalized heads.
 async fn following(headers: &[Header], scheme: &str, poll: Duration) -> Following {
+    following_epochs(headers, scheme, poll, Duration::ZERO).await
+}
+
+/// Follows with polls of the head this far apart, and of safe and finalized heads.
+async fn following_epochs(
+    headers: &[Header],
+    scheme: &str,
+    poll: Duration,
+    epoch: Duration,
+) -> Following {
     let l1 = Arc::new(FakeL1::start().await);
     l1.set(headers);
     let client = L1Client::new(&L1Config::new(l1.url().replace("http", scheme))).unwrap();
     let (sender, heads) = watch::channel(L1Heads::default());
     let token = CancellationToken::new();
-    tokio::spawn(follow_heads(
-        client,
-        sender,
-        poll,
-        Duration::ZERO,
-        token.clone(),
-    ));
+    tokio::spawn(follow_heads(client, sender, poll, epoch, token.clone()));
     Following {
         l1,
         heads,
@@ -137,4 +141,28 @@ async fn a_head_that_goes_back_is_recorded_with_its_depth() {
     let text = recorder.handle().render();
     let depth = "op_node_default_l1_reorg_depth_sum 2";
     assert!(text.lines().any(|line| line == depth), "{text}");
+}
+
+/// Requests for the safe head wait for their timeout.
+#[tokio::test]
+async fn a_safe_head_that_is_not_served_holds_up_no_other_head() {
+    let headers = chain(5, 100, 6, 1);
+    let (hour, often) = (Duration::from_secs(3600), Duration::from_millis(50));
+    let mut following = following_epochs(&headers[..1], "ws", hour, often).await;
+    following.until(&headers[0]).await;
+    let withhold = |state: &mut State| {
+        state.silent = Some("safe");
+        let finalized = block_json(&headers[0]);
+        state.tagged.insert("finalized", finalized);
+    };
+    withhold(&mut following.l1.state.lock());
+    tokio::time::sleep(10 * often).await;
+    let started = Instant::now();
+    for header in &headers[1..] {
+        following.l1.new_head.send_replace(block_json(header));
+        following.until(header).await;
+    }
+    let taken = started.elapsed();
+    assert!(taken < Duration::from_secs(5), "{taken:?}");
+    assert_eq!(following.heads.borrow().finalized, Some(block(&headers[0])));
 }
