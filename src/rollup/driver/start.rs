@@ -100,7 +100,11 @@ impl StartSearch<'_> {
         let finalized = self
             .block(heads.finalized.unwrap_or(genesis).number)
             .await?;
-        let old_safe = self.block(heads.safe.unwrap_or(genesis).number).await?;
+        // A core that was driven by others may have a finalized and no safe head.
+        let old_safe = match heads.safe {
+            Some(safe) if safe.number > finalized.id.number => self.block(safe.number).await?,
+            _ => finalized,
+        };
         let old_head = self.block(heads.head.number).await?;
         let gone = self.lowest_gone(&finalized, &old_head).await?;
         let head = match gone {

@@ -158,3 +158,28 @@ async fn without_records_the_safe_head_is_a_window_below_the_head_of_l1() {
     assert!(found.safe.origin.number + WINDOW < world.l1_headers[4].number);
     assert!(found.safe.id.number < safe.id.number);
 }
+
+/// Another driver of the Engine API may have named a finalized block and no safe one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_core_with_a_finalized_and_no_safe_head_begins_at_the_finalized_one() {
+    let world = World::new(80, 7).await;
+    let (chain, _threads) = world.open();
+    world.sequence(&chain).await;
+    let head = chain.view().head();
+    let ten = chain.view().hash_of(10).unwrap().unwrap();
+    chain.forkchoice(head.hash, None, Some(ten)).await.unwrap();
+    let Heads {
+        safe, finalized, ..
+    } = *chain.heads().borrow();
+    assert_eq!((safe, finalized.map(|id| id.number)), (None, Some(10)));
+    for skip_check in [false, true] {
+        let found = search(&world, &chain, 2, skip_check).await.unwrap();
+        assert_eq!(
+            (found.safe, found.finalized.id.number),
+            (found.finalized, 10)
+        );
+    }
+    let (mut driver, _handle) = driver(&world, &chain, 2, 0);
+    driver.reset().await.unwrap();
+    assert_eq!(chain.heads().borrow().safe, finalized);
+}
