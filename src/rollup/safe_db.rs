@@ -1,8 +1,9 @@
 //! Safe heads: for each L1 block that made a block safe, the newest L2 block that was safe after it.
 //!
-//! One file of fixed-size records, ordered by L1 number, each with a checksum and synced before
-//! [`SafeDb::record`] returns. Records are appended; an L1 reorg or a reset truncates the file. A record
-//! that a crash cut short is dropped when the file is opened. The node always keeps this file: after a restart
+//! One file of fixed-size records, ordered by L1 number, each with a checksum. A record is published once
+//! it is synced. Records are appended; an L1 reorg or a reset truncates the file, which is synced before
+//! the next record is written: otherwise removed records could follow a new one after a power cut. A
+//! record that a crash cut short is dropped when the file is opened. The node always keeps this file: after a restart
 //! or an L1 reorg the safe head is that of the newest record whose L1 block is canonical.
 //! `optimism_safeHeadAtL1Block` answers from it with `--safedb.path`.
 
@@ -57,9 +58,11 @@ pub struct SafeDb {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct SafeDbIndex {
-    /// Records in the file.
+    /// Records in the file, all of them synced.
     count: u64,
     last: Option<SafeBlock>,
+    /// Bytes after these records may be in the file: a write, a truncation or its sync has failed.
+    has_tail: bool,
 }
 
 impl SafeDb {
@@ -79,6 +82,14 @@ impl SafeDb {
             .truncate(false)
             .open(path)
             .map_err(failed)?;
+        // Otherwise a new file may be gone after a power cut, with all its records.
+        let folder = path
+            .parent()
+            .filter(|folder| !folder.as_os_str().is_empty());
+        let folder = folder.unwrap_or(Path::new("."));
+        File::open(folder)
+            .and_then(|folder| folder.sync_all())
+            .map_err(failed)?;
         let bytes = file.metadata().map_err(failed)?.len();
         let db = Self {
             path: path.into(),
@@ -94,7 +105,7 @@ impl SafeDb {
                 Err(error) => return Err(error),
             }
         }
-        db.truncate(count)?;
+        db.cut(count)?;
         Ok(db)
     }
 
@@ -118,6 +129,13 @@ impl SafeDb {
         self.read(position)
     }
 
+    /// The newest `most` records at most, oldest first.
+    pub fn newest(&self, most: usize) -> Result<Vec<SafeBlock>, SafeDbError> {
+        let index = self.index.read();
+        let first = index.count.saturating_sub(most as u64);
+        (first..index.count).map(|at| self.read(at)).collect()
+    }
+
     /// The position of the first record of this or a higher L2 block.
     pub fn first_from_l2(&self, number: u64) -> Result<u64, SafeDbError> {
         let index = self.index.read();
@@ -136,10 +154,14 @@ impl SafeDb {
     }
 
     /// Records that a block is safe. Replaces records of the same and later L1 blocks. Durable when
-    /// this returns.
+    /// this returns. After an error the block is not recorded, and the call can be repeated.
     pub fn record(&self, block: SafeBlock) -> Result<(), SafeDbError> {
-        let SafeDbIndex { count, last } = *self.index.read();
-        if last == Some(block) {
+        let SafeDbIndex {
+            count,
+            last,
+            has_tail,
+        } = *self.index.read();
+        if last == Some(block) && !has_tail {
             return Ok(());
         }
         let keep = match last {
@@ -149,19 +171,22 @@ impl SafeDb {
                 })?,
             _ => count,
         };
-        let mut index = self.index.write();
-        if keep < count {
-            self.file
-                .set_len(keep * RECORD)
-                .map_err(|e| self.failed(e))?;
-            index.count = keep;
+        if keep < count || has_tail {
+            self.cut(keep)?;
         }
+        // A sync that is repeated after a failure may succeed without writing anything: the next call
+        // writes the record again.
+        self.index.write().has_tail = true;
         self.file
             .write_all_at(&encode(&block), keep * RECORD)
+            .and_then(|()| self.file.sync_data())
             .map_err(|e| self.failed(e))?;
-        (index.count, index.last) = (keep + 1, Some(block));
-        drop(index);
-        self.file.sync_data().map_err(|e| self.failed(e))
+        *self.index.write() = SafeDbIndex {
+            count: keep + 1,
+            last: Some(block),
+            has_tail: false,
+        };
+        Ok(())
     }
 
     /// The safe head went back to `head`: removes the records of this and higher L2 blocks from the
@@ -174,7 +199,7 @@ impl SafeDb {
             at.derived_from.number >= origin.number && at.l2.number >= head.number
         })?;
         if from == count {
-            return Ok(());
+            return self.truncate(count);
         }
         let removed = self.record_at(from)?;
         if removed.l2 == head {
@@ -190,18 +215,32 @@ impl SafeDb {
         })
     }
 
-    /// Removes the records from this position on.
+    /// Removes the records from this position on. Durable when this returns.
     pub fn truncate(&self, count: u64) -> Result<(), SafeDbError> {
-        if count == self.len() && self.index.read().last.is_some() {
+        let index = *self.index.read();
+        if count == index.count && !index.has_tail {
             return Ok(());
         }
+        self.cut(count)
+    }
+
+    /// Cuts the file after `count` records and syncs it. The records after them are gone at once for
+    /// readers, also if that fails.
+    fn cut(&self, count: u64) -> Result<(), SafeDbError> {
         let last = count.checked_sub(1).map(|position| self.read(position));
+        let last = last.transpose()?;
         let mut index = self.index.write();
-        self.file
-            .set_len(count * RECORD)
-            .and_then(|()| self.file.sync_data())
+        *index = SafeDbIndex {
+            count,
+            last,
+            has_tail: true,
+        };
+        let cut = self.file.set_len(count * RECORD);
+        drop(index);
+        // A smaller size alone need not reach the disk with the data.
+        cut.and_then(|()| self.file.sync_all())
             .map_err(|e| self.failed(e))?;
-        (index.count, index.last) = (count, last.transpose()?);
+        self.index.write().has_tail = false;
         Ok(())
     }
 

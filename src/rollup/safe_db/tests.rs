@@ -108,6 +108,85 @@ fn a_record_cut_at_any_byte_is_dropped_and_the_earlier_ones_stay() {
     ));
 }
 
+/// The same records by way of another file, of which some operation fails.
+fn through(db: &SafeDb, file: &Path, writable: bool) -> SafeDb {
+    let file = OpenOptions::new().read(true).write(writable).open(file);
+    SafeDb {
+        file: Arc::new(file.unwrap()),
+        ..db.clone()
+    }
+}
+
+fn append(path: &Path, records: &[SafeBlock]) {
+    let bytes: Vec<u8> = records.iter().flat_map(encode).collect();
+    let mut file = OpenOptions::new().append(true).open(path).unwrap();
+    io::Write::write_all(&mut file, &bytes).unwrap();
+}
+
+#[test]
+fn a_record_that_is_not_synced_is_not_published_and_is_written_again() {
+    let (_folder, path) = temporary();
+    let [first, second] = [block(1, 10, 0), block(2, 20, 0)];
+    // One takes writes and refuses to sync them, the other has no space left.
+    for device in ["/dev/zero", "/dev/full"] {
+        std::fs::write(&path, "").unwrap();
+        let db = SafeDb::open(&path).unwrap();
+        db.record(first).unwrap();
+        let broken = through(&db, Path::new(device), true);
+        for _ in 0..3 {
+            broken.record(second).unwrap_err();
+            assert_eq!((db.len(), db.last()), (1, Some(first)), "{device}");
+            assert_eq!(db.at_l1(5).unwrap(), Some(first));
+        }
+        // The failed writes have left something.
+        append(&path, &[block(8, 80, 0), block(9, 90, 0)]);
+        db.record(second).unwrap();
+        assert_eq!(db.last(), Some(second));
+        let reopened = SafeDb::open(&path).unwrap();
+        assert_eq!(reopened.newest(9).unwrap(), [first, second], "{device}");
+    }
+}
+
+#[test]
+fn removed_records_do_not_follow_a_new_one_though_their_removal_failed() {
+    let (_folder, path) = temporary();
+    for repeated in [false, true] {
+        std::fs::write(&path, "").unwrap();
+        let db = SafeDb::open(&path).unwrap();
+        for n in 1..=5 {
+            db.record(block(n, 10 * n, 0)).unwrap();
+        }
+        // Its size cannot be changed.
+        let fixed = through(&db, &path, false);
+        fixed.record(block(3, 30, 1)).unwrap_err();
+        fixed.truncate(2).unwrap_err();
+        fixed.reset(id(200, 0), id(50, 0)).unwrap_err();
+        assert_eq!(db.last(), Some(block(2, 20, 0)));
+        let mut expected = vec![block(1, 10, 0), block(2, 20, 0)];
+        if repeated {
+            db.reset(id(200, 0), id(50, 0)).unwrap();
+        } else {
+            db.record(block(6, 60, 0)).unwrap();
+            expected.push(block(6, 60, 0));
+        }
+        let reopened = SafeDb::open(&path).unwrap();
+        assert_eq!(reopened.newest(9).unwrap(), expected);
+    }
+}
+
+#[test]
+fn the_newest_records_are_read_oldest_first() {
+    let (_folder, path) = temporary();
+    let db = SafeDb::open(&path).unwrap();
+    assert!(db.newest(3).unwrap().is_empty());
+    for n in 1..=4 {
+        db.record(block(n, 10 * n, 0)).unwrap();
+    }
+    let newest = |most| db.newest(most).unwrap();
+    assert_eq!(newest(2), [3, 4].map(|n| block(n, 10 * n, 0)));
+    assert_eq!(newest(9), [1, 2, 3, 4].map(|n| block(n, 10 * n, 0)));
+}
+
 proptest! {
     /// Records and truncations in any order, and reopening, against a map.
     #[test]
