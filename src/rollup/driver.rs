@@ -439,12 +439,12 @@ async fn reset_requested(resets: &watch::Receiver<()>) {
     }
 }
 
-/// Runs a write to disk beside the runtime.
-async fn write_to_disk(
-    write: impl FnOnce() -> Result<(), SafeDbError> + Send + 'static,
-) -> Result<(), DriverStepError> {
-    match tokio::task::spawn_blocking(write).await {
-        Ok(written) => Ok(written?),
+/// Reads or writes the records of safe heads on disk, beside the runtime.
+async fn access_records<T: Send + 'static>(
+    access: impl FnOnce() -> Result<T, SafeDbError> + Send + 'static,
+) -> Result<T, DriverStepError> {
+    match tokio::task::spawn_blocking(access).await {
+        Ok(accessed) => Ok(accessed?),
         Err(_) => Err(CoreError::from(ChainError::Stopped).into()),
     }
 }

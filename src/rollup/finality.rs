@@ -1,8 +1,8 @@
 //! Finality: which safe L2 block is final, given the finalized L1 block (specs: derivation, finality).
 //!
 //! A safe block is final when the L1 block that made it safe is. Pure: the driver reports safe blocks
-//! and L1 signals, checks the proposal of [`Finality::candidate`] against L1, and promotes it. Memory is
-//! bounded by the lookback.
+//! and L1 signals, checks the proposal of [`Finality::candidate`] against L1, and promotes it. At start
+//! and after a reset it restores the safe blocks from their records. Memory is bounded by the lookback.
 
 use crate::rollup::safe_db::SafeBlock;
 use starling_proto::payload::BlockId;
@@ -30,6 +30,8 @@ pub struct Finality {
     delay: u64,
     /// One entry for each L1 block, oldest first.
     safe: VecDeque<SafeBlock>,
+    /// Number of the newest L1 block whose safe block was restored.
+    restored_through: Option<u64>,
     finalized_l1: Option<BlockId>,
     /// The last finalized block of L1 that was found not to be canonical.
     refused: Option<BlockId>,
@@ -46,6 +48,7 @@ impl Finality {
             lookback: lookback.max(1),
             delay,
             safe: VecDeque::new(),
+            restored_through: None,
             finalized_l1: None,
             refused: None,
             next_attempt: 0,
@@ -62,20 +65,41 @@ impl Finality {
     /// reported again.
     pub fn reset(&mut self) {
         self.safe.clear();
+        self.restored_through = None;
         self.refused = None;
         self.next_attempt = 0;
     }
 
-    /// A block became safe. The newest block of an L1 block replaces earlier ones.
+    /// Takes the safe blocks that the records hold at the start of derivation, oldest first: they are not
+    /// derived again. `finalized` is the number of the finalized block.
+    pub fn restore(&mut self, finalized: u64, records: impl IntoIterator<Item = SafeBlock>) {
+        self.finalized = self.finalized.max(finalized);
+        records.into_iter().for_each(|block| self.on_safe(block));
+        self.restored_through = self.safe.back().map(|newest| newest.derived_from.number);
+    }
+
+    /// The L1 block that this safe block was derived from is not canonical: the safe block is forgotten.
+    /// Returns whether derivation must be reset. Not for a restored one: the reset would restore it, and
+    /// derivation compares the L1 blocks that it reads since then by itself.
+    pub fn on_reorged(&mut self, block: SafeBlock) -> bool {
+        self.safe.retain(|safe| *safe != block);
+        let restored = self.restored_through;
+        restored.is_none_or(|through| block.derived_from.number > through)
+    }
+
+    /// A block became safe. It replaces earlier ones of the same and later L1 blocks.
     pub fn on_safe(&mut self, block: SafeBlock) {
-        if let Some(last) = self
+        let l1 = block.derived_from.number;
+        while self
             .safe
-            .back_mut()
-            .filter(|last| last.derived_from.number >= block.derived_from.number)
+            .back()
+            .is_some_and(|last| last.derived_from.number >= l1)
         {
-            *last = block;
-            return;
+            self.safe.pop_back();
         }
+        self.restored_through = self
+            .restored_through
+            .map(|through| through.min(l1.saturating_sub(1)));
         if self.safe.len() >= self.lookback {
             self.safe.pop_front();
         }

@@ -1,7 +1,7 @@
 //! Derived blocks: each is consolidated with the unsafe chain or built in its place, and becomes safe
 //! with the rest of its L1 block.
 
-use super::{DriverStepError, RollupDriver, block_ref, start::StartSearchError, write_to_disk};
+use super::{DriverStepError, RollupDriver, access_records, block_ref, start::StartSearchError};
 use crate::{
     chain::{ChainError, execute::ExpectedTransactions, executor::MAX_UNWIND},
     rollup::{
@@ -174,7 +174,7 @@ impl RollupDriver {
         // Recorded first: a restart goes on at the newest record, which must not be below the core's
         // safe head.
         let records = self.records.clone();
-        write_to_disk(move || records.record(block)).await?;
+        access_records(move || records.record(block)).await?;
         self.engine.promote(Some(block.l2.hash), None).await?;
         self.awaiting_promotion = None;
         self.safe = self.local_safe;

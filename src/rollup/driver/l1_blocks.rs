@@ -184,6 +184,10 @@ impl RollupDriver {
             Ok(FinalityVerdict::Reorged) => {
                 self.finality.attempted(derived, None);
                 let l1 = block.derived_from;
+                if !self.finality.on_reorged(block) {
+                    tracing::debug!(%l1, safe = %block.l2, "the L1 block of a recorded safe head is not canonical");
+                    return Ok(());
+                }
                 Err(DriverStepError::Reset(format!(
                     "L1 block {l1} is not canonical, and a block derived from it was to be finalized"
                 )))

@@ -2,9 +2,8 @@
 //! safe head.
 
 use super::{
-    DriverStepError, RollupDriver, block_ref,
+    DriverStepError, RollupDriver, access_records, block_ref,
     start::{StartHeads, StartSearch, StartSearchError},
-    write_to_disk,
 };
 use crate::{
     chain::Heads,
@@ -49,12 +48,22 @@ impl RollupDriver {
         } = heads;
         let block = self.engine.block(BlockAt::Hash(safe.id.hash)).await?;
         let block = block.ok_or(StartSearchError::Missing(safe.id.number))?;
-        self.finality.reset();
+        self.restore_finality(finalized.id).await?;
         self.l1.on_reset();
         self.derived_l1.clear();
         self.pipeline.reset_from(block, first_l1);
         self.reset_pending = false;
         tracing::info!(head = %head.id, safe = %safe.id, finalized = %finalized.id, "derivation begins");
+        Ok(())
+    }
+
+    /// Begins finality anew, with the safe blocks of the newest records. Derivation goes on after them,
+    /// and the next one may come hours later.
+    async fn restore_finality(&mut self, finalized: BlockId) -> Result<(), DriverStepError> {
+        let (records, most) = (self.records.clone(), self.config.finality_lookback);
+        let newest = access_records(move || records.newest(most)).await?;
+        self.finality.reset();
+        self.finality.restore(finalized.number, newest);
         Ok(())
     }
 
@@ -110,7 +119,7 @@ impl RollupDriver {
         }
         let records = self.records.clone();
         let genesis = self.rollup.genesis.l2;
-        write_to_disk(move || {
+        access_records(move || {
             records.reset(safe.id, safe.origin)?;
             let never_derived = records.last().is_none_or(|last| last.l2 == genesis);
             if safe.id != genesis && never_derived {

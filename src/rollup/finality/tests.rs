@@ -105,3 +105,37 @@ fn older_signals_are_ignored_and_a_reset_forgets_safe_blocks() {
     finality.on_idle();
     assert_eq!(finality.candidate(id(20)), None);
 }
+
+#[test]
+fn restored_blocks_become_final_like_others_and_none_below_the_finalized_one() {
+    let mut finality = Finality::new(4, DELAY);
+    finality.restore(id(30).number, (1..=6).map(safe));
+    assert_eq!(finality.safe, [3, 4, 5, 6].map(safe));
+    finality.on_finalized_l1(id(3));
+    assert_eq!(finality.candidate(id(6)), None, "it is final already");
+    finality.on_finalized_l1(id(5));
+    assert_eq!(finality.candidate(id(6)).unwrap().block, safe(5));
+    finality.on_safe(safe(7));
+    finality.on_finalized_l1(id(7));
+    assert_eq!(finality.candidate(id(7)).unwrap().block, safe(7));
+    finality.reset();
+    assert_eq!(finality.candidate(id(7)), None);
+}
+
+/// A reset restores a record whose L1 block is gone, so that it would not end.
+#[test]
+fn a_restored_block_of_another_l1_is_forgotten_and_one_derived_since_demands_a_reset() {
+    let mut finality = Finality::new(LOOKBACK, DELAY);
+    finality.restore(0, (1..=4).map(safe));
+    finality.on_safe(safe(5));
+    finality.on_finalized_l1(id(4));
+    assert!(!finality.on_reorged(safe(4)));
+    assert_eq!(finality.candidate(id(5)).unwrap().block, safe(3));
+    finality.on_finalized_l1(id(5));
+    assert!(finality.on_reorged(safe(5)));
+    // A block that is derived again takes the place of the restored ones.
+    finality.on_safe(safe(2));
+    assert_eq!(finality.safe, [1, 2].map(safe));
+    assert!(finality.on_reorged(safe(2)));
+    assert!(!finality.on_reorged(safe(1)));
+}

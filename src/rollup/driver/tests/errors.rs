@@ -56,7 +56,7 @@ async fn an_l1_block_that_is_gone_before_it_is_read_resets_derivation() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reset_forgets_the_safe_blocks_that_were_to_become_final() {
+async fn a_reset_forgets_safe_blocks_that_are_not_recorded() {
     let world = World::new(80, 7).await;
     let (chain, _threads) = world.open();
     world.sequence(&chain).await;
@@ -75,6 +75,61 @@ async fn a_reset_forgets_the_safe_blocks_that_were_to_become_final() {
         .send_modify(|heads| heads.finalized = Some(l1(5)));
     driver.finalize(l1(6).id()).await.unwrap();
     assert_eq!(chain.heads().borrow().finalized, None);
+}
+
+/// Derivation goes on after the records: the blocks in them are not derived again.
+#[tokio::test(flavor = "multi_thread")]
+async fn recorded_safe_blocks_become_final_after_a_restart_and_after_a_reset() {
+    let world = World::new(80, 7).await;
+    let (chain, _threads) = world.open();
+    world.sequence(&chain).await;
+    derive_and_stop(&world, &chain).await;
+    let (mut driver, _handle) = driver(&world, &chain, 2, 0);
+    let newest = block(&world.l1_headers[6]).id();
+    for at in [4, 5] {
+        driver.reset().await.unwrap();
+        let finalized = block(&world.l1_headers[at]);
+        let recorded = driver.records.at_l1(finalized.number).unwrap().unwrap();
+        assert_eq!(recorded.derived_from, finalized.id());
+        world
+            .l1_heads
+            .send_modify(|heads| heads.finalized = Some(finalized));
+        driver.finalize(newest).await.unwrap();
+        assert_eq!(chain.heads().borrow().finalized, Some(recorded.l2));
+    }
+}
+
+/// Such a record may be left below others. Each reset reads it back, and so must not be its consequence.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_of_an_l1_block_that_is_gone_finalizes_nothing_and_resets_nothing() {
+    let world = World::new(80, 7).await;
+    let (chain, _threads) = world.open();
+    world.sequence(&chain).await;
+    derive_and_stop(&world, &chain).await;
+    let (mut driver, _handle) = driver(&world, &chain, 2, 0);
+    let [below, gone, newest] = driver.records.newest(3).unwrap()[..] else {
+        panic!("three records");
+    };
+    let l2 = gone.l2;
+    let derived_from = BlockId {
+        hash: B256::repeat_byte(7),
+        ..gone.derived_from
+    };
+    for record in [SafeBlock { l2, derived_from }, newest] {
+        driver.records.record(record).unwrap();
+    }
+    driver.reset().await.unwrap();
+    assert_eq!(driver.safe.map(|safe| safe.id), Some(newest.l2));
+    let finalized = block(&world.l1_headers[5]);
+    assert_eq!(finalized.id(), gone.derived_from);
+    world
+        .l1_heads
+        .send_modify(|heads| heads.finalized = Some(finalized));
+    for _ in 0..2 {
+        driver.finality.on_idle();
+        driver.finalize(newest.derived_from).await.unwrap();
+    }
+    assert_eq!(chain.heads().borrow().finalized, Some(below.l2));
 }
 
 /// The core's safe head is above the one that derivation begins at.
