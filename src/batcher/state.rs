@@ -57,8 +57,8 @@ pub struct BatcherState {
     is_chosen: bool,
     /// L1 block up to which the node had derived at the last status.
     last_l1: u64,
-    /// Number of the newest L2 block.
-    unsafe_head: u64,
+    /// Number of the newest L2 block; `None` until a status is accepted, also after a reorg.
+    unsafe_head: Option<u64>,
     /// Highest number of a block that was loaded, also before everything was dropped.
     loaded_through: u64,
     /// Newest L1 origin of the channels that were sent, or that of the safe head.
@@ -80,7 +80,7 @@ impl BatcherState {
             channels_made: 0,
             is_chosen: false,
             last_l1: 0,
-            unsafe_head: 0,
+            unsafe_head: None,
             loaded_through: 0,
             last_origin: 0,
             notices: Vec::new(),
@@ -100,7 +100,7 @@ impl BatcherState {
             SyncDecision::Prune => self.prune(status.local_safe_l2.id.number),
         }
         self.last_l1 = status.current_l1;
-        self.unsafe_head = status.unsafe_l2.id.number;
+        self.unsafe_head = Some(status.unsafe_l2.id.number);
         Ok(())
     }
 
@@ -131,7 +131,7 @@ impl BatcherState {
         self.held.restart(BlockId::default());
         self.channels.clear();
         self.sent.clear();
-        (self.last_origin, self.unsafe_head) = (0, 0);
+        (self.last_origin, self.unsafe_head) = (0, None);
     }
 
     /// Drops everything because of an L2 reorg, until the next status.
@@ -149,7 +149,7 @@ impl BatcherState {
         }
         let from = after.map_or(next, |after| next.max(after + 1));
         let number = self.held.first_missing(from);
-        (number <= self.unsafe_head.min(last)).then_some(number)
+        (number <= self.unsafe_head?.min(last)).then_some(number)
     }
 
     /// Takes a block that was loaded.
@@ -179,9 +179,16 @@ impl BatcherState {
         self.loaded_through
     }
 
-    /// Number of the newest L2 block, as the last status has it.
-    pub fn unsafe_head(&self) -> u64 {
+    /// Number of the newest L2 block, as the last status has it. `None`: any block may exist.
+    pub fn unsafe_head(&self) -> Option<u64> {
         self.unsafe_head
+    }
+
+    /// Whether nothing is left to post of the blocks up to this one. Blocks above the newest one do
+    /// not exist since an L2 reorg; without a status it is not known which do.
+    pub fn is_posted_through(&self, number: u64) -> bool {
+        let is_closed = |head: u64| self.is_closed_through(number.min(head));
+        number == 0 || (self.unsafe_head.is_some_and(is_closed) && self.is_submitted())
     }
 
     /// Whether all blocks up to this one are in closed channels.
@@ -208,10 +215,10 @@ impl BatcherState {
         let open = channels.find(|channel| !channel.is_complete());
         let first = open.and_then(|open| Some(open.span()?.first.id.number));
         let first = first.unwrap_or_else(|| self.next_block());
-        let last = match self.newest().max(self.unsafe_head) {
+        let last = match self.unsafe_head {
+            Some(head) => self.newest().max(head),
             // Everything was dropped, and no status has come since.
-            0 => self.loaded_through,
-            last => last,
+            None => self.loaded_through,
         };
         (first <= last).then_some((first, last))
     }
@@ -331,7 +338,9 @@ impl BatcherState {
         }
         UnsafeLoad {
             waiting,
-            unloaded: self.unsafe_head.saturating_sub(self.newest()),
+            unloaded: self
+                .unsafe_head
+                .map_or(0, |head| head.saturating_sub(self.newest())),
             open: in_open,
             closed_bytes: closed.map(|channel| channel.sizes().output).sum(),
         }

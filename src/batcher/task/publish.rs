@@ -97,7 +97,7 @@ impl BatcherTask {
 
     fn publish_turn(&self) -> PublishTurn {
         let state = self.state.as_ref();
-        let heads = state.map(|state| (state.newest(), state.unsafe_head()));
+        let heads = state.map(|state| (state.newest(), state.unsafe_head().unwrap_or(0)));
         let (newest, unsafe_head) = heads.unwrap_or_default();
         let has_more = newest < unsafe_head.min(self.load_limit());
         let stop = self.stop.as_ref().map(|stop| stop.through.min(unsafe_head));
@@ -238,8 +238,8 @@ impl BatcherTask {
             return;
         };
         let load = state.load();
-        self.metrics
-            .load(&load, state.queue_len(), safe, state.unsafe_head());
+        let head = state.unsafe_head().unwrap_or(safe.id.number);
+        self.metrics.load(&load, state.queue_len(), safe, head);
         self.metrics.heads(self.l1_head, state.newest());
         self.load.send_replace(DataLoad {
             unsafe_da_bytes: load.da_bytes(),

@@ -62,11 +62,7 @@ impl BatcherTask {
             return;
         };
         let is_posted = match self.phase {
-            BatcherPhase::Running => {
-                // An L2 reorg may have made the chain shorter.
-                let through = stop.through.min(state.unsafe_head());
-                state.is_closed_through(through) && state.is_submitted()
-            }
+            BatcherPhase::Running => state.is_posted_through(stop.through),
             // Otherwise loading goes on up to there.
             BatcherPhase::Syncing(_) => stop.through == 0,
             BatcherPhase::Stopped => true,

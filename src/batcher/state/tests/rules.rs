@@ -137,9 +137,27 @@ fn what_was_loaded_is_known_after_a_reorg_has_dropped_it() {
     // A stop at this moment waits for these blocks, and a kill names them.
     assert_eq!((world.state.newest(), world.state.loaded_through()), (0, 5));
     assert_eq!(world.state.unposted(), Some((1, 5)));
+    assert!(
+        !world.state.is_posted_through(5),
+        "whether they exist is not known"
+    );
     world.poll_closing(Some(world.state.loaded_through()));
     assert_eq!(world.state.newest(), 5);
-    assert!(world.state.is_closed_through(5));
+    assert!(world.state.is_closed_through(5) && !world.state.is_posted_through(5));
+    world.settle();
+    assert!(world.state.is_posted_through(5));
+}
+
+#[test]
+fn blocks_that_a_reorg_has_removed_are_not_waited_for() {
+    let mut world = World::new(roomy());
+    world.grow(5);
+    world.poll();
+    world.l2.truncate(3);
+    world.state.on_reorg();
+    world.poll_closing(Some(5));
+    world.settle();
+    assert!(world.state.is_posted_through(world.state.loaded_through()));
 }
 
 #[test]
