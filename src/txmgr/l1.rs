@@ -168,11 +168,23 @@ pub async fn reading(
         // A node without a pool has nothing pending.
         pending: number(2).unwrap_or(latest),
         settled: number(3).filter(|_| settled_at.is_some()),
+        head_age: None,
         // An unreadable receipt is unknown, which is not the same as absent.
         receipts: receipts
             .filter_map(|(hash, reply)| Some((*hash, mined(*hash, reply)?)))
             .collect(),
     })
+}
+
+/// The age of L1's newest block at `now` (unix seconds); `None` if L1 does not say it.
+pub async fn head_age(l1: &L1Client, now: u64) -> Option<Duration> {
+    #[derive(Deserialize)]
+    struct HeadTimeJson {
+        timestamp: U64,
+    }
+    let params = json!(["latest", false]);
+    let head: HeadTimeJson = l1.plain_call("eth_getBlockByNumber", params).await.ok()?;
+    Some(Duration::from_secs(now.saturating_sub(head.timestamp.to())))
 }
 
 /// A receipt, `Some(None)` if there is none.

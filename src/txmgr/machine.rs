@@ -14,9 +14,12 @@
 //!
 //! **Restarts.** The machine begins by waiting, for one resubmission timeout at most, until the
 //! transactions that a predecessor left in the pool are mined; then it continues after them, or
-//! replaces what is stuck. A nonce that neither this process nor a predecessor can have used means
-//! that another process has the same key: the machine stops with [`SendAction::Stopped`].
+//! replaces what is stuck. A nonce that another process has used is adopted: the machine goes on
+//! above it, since it may be a predecessor's that the endpoint did not know. Only if that repeats
+//! between transactions of our own, another process has the same key, and the machine stops with
+//! [`SendAction::Stopped`]; `machine/foreign.rs` has the rule.
 
+mod foreign;
 mod messages;
 mod nonces;
 mod publication;
@@ -32,6 +35,7 @@ pub use messages::{
 
 use super::fees::TxClass;
 use alloy_primitives::Address;
+use foreign::ForeignNonces;
 use slot::NonceSlot;
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -83,6 +87,8 @@ pub struct SendMachine {
     next: u64,
     /// Nonces below this one may have been used by a predecessor.
     inherited: u64,
+    /// Nonces that others have used since the start.
+    foreign: ForeignNonces,
     head: Option<u64>,
     /// Operation number of the poll in flight.
     polling: Option<u64>,
@@ -110,6 +116,7 @@ impl SendMachine {
             slots: BTreeMap::new(),
             next: 0,
             inherited: 0,
+            foreign: ForeignNonces::default(),
             head: None,
             polling: None,
             poll_at: Some(now),

@@ -430,9 +430,10 @@ impl TxManagerTask {
             SendAction::Poll {
                 op,
                 settled_at,
+                with_age,
                 hashes,
             } => async move {
-                let reading = worker.reading(settled_at, &hashes).await;
+                let reading = worker.reading(settled_at, with_age, &hashes).await;
                 SendEvent::Polled { op, reading }
             }
             .boxed(),
@@ -472,6 +473,19 @@ impl TxManagerTask {
                     tracing::warn!(nonce, tx = %hash, "a transaction left L1 by a reorg; it is published again");
                 } else {
                     tracing::info!(nonce, tx = %hash, "a transaction left L1 by a reorg");
+                }
+            }
+            SendAction::Adopted { nonce } => {
+                if self.causes.note_failure("adopted", "", Instant::now()) {
+                    tracing::warn!(
+                        nonce,
+                        "a nonce was used by a transaction that this process did not send; the next one is higher. A predecessor's transaction is the usual cause; if this goes on, another process has the same key"
+                    );
+                } else {
+                    tracing::info!(
+                        nonce,
+                        "a nonce was used by a transaction of another process"
+                    );
                 }
             }
             SendAction::Stopped(sentence) => self.stopped = Some(sentence),

@@ -116,6 +116,8 @@ pub struct AccountReading {
     pub pending: u64,
     /// Next nonce after the block that was asked for with [`SendAction::Poll`].
     pub settled: Option<u64>,
+    /// Age of the newest block, if it was asked for. Zero if its time is ahead of our clock.
+    pub head_age: Option<Duration>,
     /// For each hash that was asked for, the transaction if it is in a block.
     pub receipts: HashMap<B256, Option<MinedTx>>,
 }
@@ -199,6 +201,8 @@ pub enum SendAction {
         op: u64,
         /// Block whose nonce is `settled` in the answer; `None` before the head is known.
         settled_at: Option<u64>,
+        /// Whether the age of the newest block is wanted.
+        with_age: bool,
         hashes: Vec<B256>,
     },
     /// A transaction of a request is in a block.
@@ -219,6 +223,10 @@ pub enum SendAction {
     Filling {
         nonce: u64,
         reason: &'static str,
+    },
+    /// Another process used this nonce; the next request gets a higher one.
+    Adopted {
+        nonce: u64,
     },
     /// A transaction that was in a block is in none any more.
     ReorgedOut {

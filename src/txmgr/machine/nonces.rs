@@ -45,6 +45,7 @@ impl SendMachine {
         let action = SendAction::Poll {
             op,
             settled_at: self.head.map(|head| (head + 1).saturating_sub(depth)),
+            with_age: self.foreign.needs_age(),
             hashes: attempts.map(|(hash, _)| *hash).take(MAX_HASHES).collect(),
         };
         self.actions.push(action);
@@ -131,7 +132,7 @@ impl SendMachine {
                 } else {
                     0
                 };
-                self.judge_lost(nonce, reading);
+                self.judge_lost(nonce, reading, now);
             }
         }
     }
@@ -173,6 +174,7 @@ impl SendMachine {
         let Some(slot) = self.slots.remove(&nonce) else {
             return;
         };
+        self.foreign.own(nonce);
         let owner = slot.owner.as_ref().map(|owner| owner.work);
         match (owner, slot.work_of(mined.hash)) {
             (Some(SendWork::Request(id)), Some(SendWork::Request(of))) if id == of => {
@@ -186,7 +188,7 @@ impl SendMachine {
     }
 
     /// Gives up a nonce that another transaction has used.
-    fn judge_lost(&mut self, nonce: u64, reading: &AccountReading) {
+    fn judge_lost(&mut self, nonce: u64, reading: &AccountReading, now: Instant) {
         let limit = self.settings.times.nonce_too_low_limit;
         let slot = &self.slots[&nonce];
         let is_settled = reading.settled.is_some_and(|settled| settled > nonce);
@@ -194,12 +196,12 @@ impl SendMachine {
         // Any transaction at its nonce fulfils a filler.
         let is_inherited = nonce < self.inherited || slot.is_filler();
         let is_shallow = slot.lost > 0 && slot.nonce_too_low >= limit;
-        if is_deep && !is_inherited {
-            return self.stop(foreign(self.address, nonce));
-        }
         let is_given_up = is_deep || (is_inherited && is_shallow);
         if !is_given_up {
             return;
+        }
+        if !is_inherited {
+            self.adopt(nonce, reading, now);
         }
         let Some(slot) = self.slots.remove(&nonce) else {
             return;
@@ -222,7 +224,7 @@ impl SendMachine {
         let is_beyond = reading.latest > self.next.max(self.inherited);
         self.beyond = if is_beyond { self.beyond + 1 } else { 0 };
         if self.beyond >= limit {
-            return self.stop(foreign(self.address, reading.latest - 1));
+            return self.adopt(reading.latest - 1, reading, now);
         }
         let owned = self.slots.iter().find(|(_, slot)| slot.owner.is_some());
         let in_pool = reading.pending.max(reading.latest);
@@ -239,6 +241,22 @@ impl SendMachine {
                 self.fill(nonce, class, now);
             }
         }
+    }
+
+    /// Goes on above a nonce that no transaction of ours has used; stops if that is evidence of a
+    /// second process.
+    fn adopt(&mut self, nonce: u64, reading: &AccountReading, now: Instant) {
+        self.beyond = 0;
+        self.foreign.foreign(nonce, reading.head_age, now);
+        if self.foreign.is_contested(now) {
+            return self.stop(contested(self.address, nonce));
+        }
+        self.inherited = self.inherited.max(nonce + 1);
+        self.next = self.next.max(self.inherited);
+        // Free nonces below are not free any more.
+        self.slots
+            .retain(|at, slot| *at > nonce || slot.owner.is_some() || slot.mined.is_some());
+        self.actions.push(SendAction::Adopted { nonce });
     }
 
     /// Without transactions in flight, continues where L1 is: after a predecessor's transactions,
@@ -271,7 +289,7 @@ impl SendMachine {
 }
 
 /// The sentence for an operator whose key is used twice.
-fn foreign(address: alloy_primitives::Address, nonce: u64) -> String {
+fn contested(address: alloy_primitives::Address, nonce: u64) -> String {
     format!(
         "nonce {nonce} of {address} was used by a transaction that this process did not send: another process has the same key; stop one of them, then start this one again"
     )

@@ -1,6 +1,7 @@
 //! The machine against a simulated L1, step by step and at random.
 
 mod faults;
+mod foreign;
 mod random;
 mod world;
 
@@ -197,38 +198,6 @@ fn own_transactions_of_the_other_class_are_waited_for() {
     world.mine_blocks(4);
     assert_eq!(world.chain_data(), [blob, calldata]);
     assert!(!world.said("Filling"), "{:?}", world.log);
-}
-
-#[test]
-fn a_second_process_with_the_same_key_stops_the_machine() {
-    // The other one uses a nonce that has been given to a request here.
-    let mut world = World::new(settings());
-    world.run(2);
-    world.reachable = false;
-    calldata(&mut world, 1);
-    world.run(3);
-    world.foreign(0, TxClass::Calldata);
-    world.mine();
-    world.reachable = true;
-    world.mine_blocks(5);
-    world.run(10);
-    let sentence = world.stopped.clone().expect("the machine has stopped");
-    assert!(
-        sentence.starts_with(&format!("nonce 0 of {ACCOUNT} was used by a transaction that this process did not send: another process has the same key; stop one of them")),
-        "{sentence}"
-    );
-    assert!(matches!(world.failed[&1], SendFailure::Stopped(_)));
-    // The other one uses nonces that have not been given yet.
-    let mut world = World::new(settings());
-    calldata(&mut world, 1);
-    world.run(1);
-    world.mine_blocks(4);
-    world.foreign(1, TxClass::Calldata);
-    world.foreign(2, TxClass::Calldata);
-    world.mine_blocks(1);
-    calldata(&mut world, 1);
-    world.run(20);
-    assert!(world.stopped.is_some());
 }
 
 #[test]

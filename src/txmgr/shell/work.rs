@@ -216,8 +216,13 @@ impl TxWorker {
     pub async fn reading(
         &self,
         settled_at: Option<u64>,
+        with_age: bool,
         hashes: &[B256],
     ) -> Result<AccountReading, String> {
-        l1::reading(&self.l1, self.signer.address(), settled_at, hashes).await
+        let mut reading = l1::reading(&self.l1, self.signer.address(), settled_at, hashes).await?;
+        if with_age {
+            reading.head_age = l1::head_age(&self.l1, unix_now()).await;
+        }
+        Ok(reading)
     }
 }

@@ -51,6 +51,10 @@ pub struct World {
     pub blob_base_fee: u128,
     /// Newest blocks that the endpoint lacks which answers now: another one has them.
     pub behind: usize,
+    /// Nonces in the pool of an endpoint that is behind; `None` if it has what the others have.
+    pub lagging_pool: Option<BTreeSet<u64>>,
+    /// Transactions in pools of other nodes, which the endpoint does not know.
+    pub elsewhere: BTreeMap<u64, SimTx>,
     /// Further blocks whose receipts it lacks: a balancer has another endpoint answer for them.
     pub receipts_behind: usize,
     /// Blocks take nothing from the pool.
@@ -80,6 +84,8 @@ impl World {
             base_fee: 1_000_000_000,
             blob_base_fee: 1,
             behind: 0,
+            lagging_pool: None,
+            elsewhere: BTreeMap::new(),
             receipts_behind: 0,
             stuck: false,
             reachable: true,
@@ -164,9 +170,10 @@ impl World {
             SendAction::Poll {
                 op,
                 settled_at,
+                with_age,
                 hashes,
             } => {
-                let reading = self.reading(settled_at, &hashes);
+                let reading = self.reading(settled_at, with_age, &hashes);
                 Some(SendEvent::Polled { op, reading })
             }
             SendAction::Finished { id, result } => {
@@ -247,6 +254,9 @@ impl World {
         if tx.nonce < latest(self.view()) {
             return Err("nonce too low: next nonce 1, tx nonce 0");
         }
+        if let Some(pool) = &mut self.lagging_pool {
+            pool.insert(tx.nonce);
+        }
         // The other pool may refuse it, which nobody hears of.
         let _ = self.add(tx);
         Ok(())
@@ -293,13 +303,21 @@ impl World {
             let blob_fee = tx.caps.blob_fee.unwrap_or(u128::MAX);
             tx.caps.fee >= self.base_fee && blob_fee >= self.blob_base_fee
         };
-        while let Some(tx) = self.pool.get(&nonce).filter(|_| !self.stuck).filter(pays) {
+        let pools = [&self.elsewhere, &self.pool];
+        let of = |nonce| pools.iter().filter_map(move |pool| pool.get(&nonce));
+        while let Some(tx) = of(nonce).find(pays).filter(|_| !self.stuck) {
             block.push(tx.clone());
             nonce += 1;
         }
         self.blocks.push(block);
         let latest = self.latest();
         self.pool.retain(|nonce, _| *nonce >= latest);
+        self.elsewhere.retain(|nonce, _| *nonce >= latest);
+    }
+
+    /// The endpoint starts again without its pool. Others have its transactions.
+    pub fn lose_pool(&mut self) {
+        self.elsewhere.append(&mut self.pool);
     }
 
     /// Replaces the last blocks by as many empty ones, and one more. Their transactions come back to
@@ -318,6 +336,7 @@ impl World {
     pub fn reading(
         &self,
         settled_at: Option<u64>,
+        with_age: bool,
         hashes: &[B256],
     ) -> Result<AccountReading, String> {
         if !self.reachable {
@@ -327,8 +346,14 @@ impl World {
         Ok(AccountReading {
             head: view.len() as u64 - 1,
             latest: latest(view),
-            // The blocks that it lacks are in its pool still.
-            pending: self.pending(),
+            // Without a pool of its own, the blocks that it lacks are in its pool still.
+            pending: match &self.lagging_pool {
+                Some(pool) if self.behind > 0 => {
+                    next_in(latest(view), |nonce| pool.contains(nonce))
+                }
+                _ => self.pending(),
+            },
+            head_age: with_age.then(|| self.behind as u32 * Duration::from_secs(60)),
             settled: settled_at.map(|block| latest(&view[..view.len().min(block as usize + 1)])),
             receipts: hashes
                 .iter()
@@ -372,11 +397,7 @@ impl World {
     }
 
     pub fn pending(&self) -> u64 {
-        let mut nonce = self.latest();
-        while self.pool.contains_key(&nonce) {
-            nonce += 1;
-        }
-        nonce
+        next_in(self.latest(), |nonce| self.pool.contains_key(nonce))
     }
 
     pub fn pool_data(&self) -> Vec<u64> {
@@ -394,6 +415,11 @@ impl World {
     pub fn said(&self, text: &str) -> bool {
         self.log.iter().any(|line| line.contains(text))
     }
+}
+
+/// The first nonce from `nonce` on that is not used.
+fn next_in(nonce: u64, is_used: impl Fn(&u64) -> bool) -> u64 {
+    (nonce..).find(|nonce| !is_used(nonce)).unwrap_or(nonce)
 }
 
 /// The next nonce after these blocks.
