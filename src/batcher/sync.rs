@@ -2,7 +2,7 @@
 //! are on L1 already would be posted again.
 
 use crate::{
-    rollup::l1::{L1Client, L1Error, Tag},
+    rollup::l1::{L1Client, L1Error},
     txmgr::shell::TxManager,
 };
 use alloy_primitives::{Address, U64};
@@ -13,8 +13,6 @@ use serde_json::json;
 pub enum SyncTargetError {
     #[error("failed to retrieve l1 tip: {0}")]
     Tip(L1Error),
-    #[error("failed to retrieve l1 tip: L1 has no latest block")]
-    NoTip,
     #[error("failed checking recent batcher txs: {0}")]
     RecentTxs(L1Error),
     #[error("the transaction manager has ended")]
@@ -29,8 +27,7 @@ pub async fn sync_target(l1: L1Client, txs: TxManager, depth: u64) -> Result<u64
     let mut status = txs.status();
     let settled = status.wait_for(|status| status.settled).await;
     settled.map_err(|_| SyncTargetError::Stopped)?;
-    let tip = l1.block(Tag::Latest).await.map_err(SyncTargetError::Tip)?;
-    let tip = tip.ok_or(SyncTargetError::NoTip)?.number;
+    let tip = l1.head_number().await.map_err(SyncTargetError::Tip)?;
     if depth == 0 {
         return Ok(tip);
     }

@@ -94,14 +94,14 @@ enum BatcherEvent {
     Prices(Result<DataPrices, String>),
     Sent(SentTx, TxOutcome),
     Balance(Option<u128>),
-    /// Batcher address of SystemConfig; `None` if L1 did not answer.
-    Sender(Option<Address>),
+    /// Batcher address of SystemConfig.
+    Sender(Result<Address, L1Error>),
 }
 
 /// Heads of the rollup node, and number of L1's newest block.
 struct PollAnswer {
     heads: Result<SourceHeads, L2SourceError>,
-    l1_head: Result<Option<u64>, L1Error>,
+    l1_head: Result<u64, L1Error>,
 }
 
 /// A transaction that was handed to the transaction manager.

@@ -175,13 +175,11 @@ impl L1BlockAt {
 }
 
 /// Values of the SystemConfig contract after an L1 block. Derivation follows the contract's logs
-/// instead. `unsafe_signer` reads this at start, to check that the contract exists; the batcher
-/// compares `batcher` with its own account.
+/// instead. `unsafe_signer` reads this at start, to check that the contract exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SystemContract {
     /// Signs the blocks of the swarm (specs: rollup-node-p2p, block signatures).
     pub unsafe_block_signer: Address,
-    pub batcher: Address,
     pub gas_limit: u64,
 }
 
@@ -433,7 +431,6 @@ impl L1Client {
         let gas_limit = U256::from_be_bytes(word(GAS_LIMIT_SELECTOR).await?.0);
         Ok(SystemContract {
             unsafe_block_signer,
-            batcher: Address::from_word(word(BATCHER_HASH_SELECTOR).await?),
             gas_limit: gas_limit.try_into().map_err(|_| {
                 self.error(
                     "eth_call",

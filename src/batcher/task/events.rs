@@ -11,7 +11,7 @@ use crate::{
         sync::{SyncTargetError, sync_target},
     },
     clock::unix_now,
-    rollup::l1::{L1Client, L1Error, Tag},
+    rollup::l1::{L1Cause, L1Error},
 };
 use alloy_primitives::{Address, U256};
 use futures::{FutureExt, stream::FuturesOrdered};
@@ -28,11 +28,8 @@ const NO_BLOCK: &str = "error loading blocks, retrying on next tick";
 const EMPTY: &str =
     "the account of the batcher has no ether on L1, so nothing can be posted; send some to it";
 const WAITING: &str = "waiting for the rollup node";
-
-async fn l1_head(l1: &L1Client) -> Result<Option<u64>, L1Error> {
-    let head = l1.block(Tag::Latest).await?;
-    Ok(head.map(|head| head.number))
-}
+const NO_SENDER: &str =
+    "L1 does not say the batcher of SystemConfig, so the key was not checked against it";
 
 impl BatcherTask {
     /// Reads the heads of the rollup node and of L1.
@@ -40,7 +37,7 @@ impl BatcherTask {
         self.is_polling = true;
         let (source, l1) = (self.source.clone(), self.l1.clone());
         let polled = async move {
-            let (heads, l1_head) = tokio::join!(source.heads(), l1_head(&l1));
+            let (heads, l1_head) = tokio::join!(source.heads(), l1.head_number());
             BatcherEvent::Polled(Box::new(PollAnswer { heads, l1_head }))
         };
         self.events.push(polled.boxed());
@@ -69,23 +66,26 @@ impl BatcherTask {
     fn read_sender(&mut self) {
         self.sender = SenderCheck::Requested;
         let (l1, contract) = (self.l1.clone(), self.rollup.l1_system_config_address);
-        let read = async move {
-            let at = l1.block(Tag::Latest).await.ok().flatten()?;
-            let values = l1.system_contract(contract, &at).await.ok()?;
-            Some(values.batcher)
-        };
-        let read = async move { BatcherEvent::Sender(read.await) };
+        let read = async move { BatcherEvent::Sender(l1.batcher_of(contract).await) };
         self.events.push(read.boxed());
     }
 
-    fn on_sender(&mut self, sender: Option<Address>) {
+    fn on_sender(&mut self, sender: Result<Address, L1Error>) {
         let account = self.txs.address();
-        self.sender = match sender {
-            Some(_) => SenderCheck::Done,
-            // L1 does not answer, which the poll reports.
-            None => SenderCheck::Wanted,
+        let sender = match sender {
+            Ok(sender) => sender,
+            Err(error) => {
+                // Asked again with the next poll. An L1 that is away is reported there.
+                self.sender = SenderCheck::Wanted;
+                if matches!(error.cause, L1Cause::Refused { .. } | L1Cause::Malformed(_)) {
+                    self.warn(NO_SENDER, error.to_string());
+                }
+                return;
+            }
         };
-        if let Some(sender) = sender.filter(|sender| *sender != account) {
+        self.sender = SenderCheck::Done;
+        self.note_success(NO_SENDER);
+        if sender != account {
             tracing::error!(
                 %account,
                 batcher = %sender,
@@ -114,7 +114,7 @@ impl BatcherTask {
         (self.is_fetch_paused, self.may_publish) = (false, true);
         match answer.l1_head {
             Ok(head) => {
-                self.l1_head = head.unwrap_or(self.l1_head);
+                self.l1_head = head;
                 self.note_success(NO_L1);
             }
             Err(error) => self.warn(NO_L1, error.to_string()),

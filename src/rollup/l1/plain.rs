@@ -1,9 +1,10 @@
 //! Calls whose answers this client does not check: for a party that has to believe its endpoint,
 //! such as the sender of transactions.
 
-use super::{L1Cause, L1Client, L1Error, RpcCall, read};
+use super::{BATCHER_HASH_SELECTOR, L1Cause, L1Client, L1Error, RpcCall, read};
+use alloy_primitives::{Address, B256, Bytes, U64};
 use serde::de::DeserializeOwned;
-use serde_json::{Value, value::RawValue};
+use serde_json::{Value, json, value::RawValue};
 
 /// A method and its parameters, an array.
 pub type PlainCall = (&'static str, Value);
@@ -19,6 +20,32 @@ impl L1Client {
     ) -> Result<T, L1Error> {
         self.request_one(RpcCall { method, params }, |answer| read(&answer?))
             .await
+    }
+
+    /// Number of the newest block.
+    pub async fn head_number(&self) -> Result<u64, L1Error> {
+        let head: U64 = self.plain_call("eth_blockNumber", json!([])).await?;
+        Ok(head.to())
+    }
+
+    /// The batcher that a SystemConfig contract names now.
+    pub async fn batcher_of(&self, contract: Address) -> Result<Address, L1Error> {
+        let request = json!({ "to": contract, "data": Bytes::from(BATCHER_HASH_SELECTOR) });
+        let call = RpcCall {
+            method: "eth_call",
+            params: json!([request, "latest"]),
+        };
+        self.request_one(call, |answer| {
+            let word: Bytes = read(&answer?)?;
+            let word = B256::try_from(&word[..]).map_err(|_| {
+                let bytes = word.len();
+                L1Cause::Malformed(format!(
+                    "no SystemConfig contract at {contract}: {bytes} bytes where 32 were expected"
+                ))
+            })?;
+            Ok(Address::from_word(word))
+        })
+        .await
     }
 
     /// Several calls in one request to one endpoint, answered in their order. The first must

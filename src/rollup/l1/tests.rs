@@ -476,6 +476,23 @@ async fn the_system_contract_is_read_and_missed() {
     ));
 }
 
+/// The endpoint proves no storage, and this is not needed.
+#[tokio::test]
+async fn the_batcher_of_the_system_contract_is_read_by_a_plain_call() {
+    let l1 = FakeL1::start().await;
+    let (batcher, contract) = (Address::repeat_byte(0xba), Address::repeat_byte(0x5c));
+    let answer = |value: Value| l1.state.lock().answers.insert("eth_call", Ok(value));
+    answer(json!(batcher.into_word()));
+    assert_eq!(client(&l1).batcher_of(contract).await.unwrap(), batcher);
+    answer(json!("0x"));
+    let error = client(&l1).batcher_of(contract).await.unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .ends_with("0 bytes where 32 were expected")
+    );
+}
+
 /// Answers of real L1 nodes, intact and corrupted. The withdrawals of a body are not looked at
 /// here: only headers are read.
 #[test]

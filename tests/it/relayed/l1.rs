@@ -97,6 +97,27 @@ fn two_endpoints_of_l1_that_disagree_cost_nothing() {
     FreshReplica::derives(&world.net, safe(&world.net));
 }
 
+/// A fork of L1 has added a field to its headers, so their hashes cannot be verified here.
+fn newer_header(block: &mut Value) {
+    if block.is_object() {
+        block["slotNumber"] = json!("0x7");
+        block["hash"] = json!(alloy_primitives::B256::repeat_byte(9));
+    }
+}
+
+#[test]
+fn headers_of_a_newer_l1_do_not_stop_a_batcher_which_verifies_none() {
+    let world = RelayedNetwork::start();
+    let change = RelayFault::Change(newer_header);
+    world.l1.always("eth_getBlockByNumber", change);
+    let batcher = world.batcher(&["--wait-node-sync"]);
+    world.all_becomes_safe();
+    has_each_warning_once(&batcher.log());
+    assert_eq!(batcher.count("Failed to query L1 tip"), 0);
+    assert_eq!(batcher.count("not the batcher of SystemConfig"), 0);
+    batcher.stop();
+}
+
 /// 25 transactions of 20 kB in a block, which nobody can compress: L1 takes 4 kB a transaction.
 #[test]
 fn a_block_that_l1_cannot_hold_in_one_transaction_goes_out_in_several() {

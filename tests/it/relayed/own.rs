@@ -31,6 +31,34 @@ fn a_key_that_is_not_the_batchers_and_an_empty_account_are_a_sentence_each_at_st
     has_each_warning_once(&unfunded.log());
 }
 
+/// L1 proves no storage, which is not needed; and then it answers no call, which is said once.
+#[test]
+fn a_key_is_checked_by_a_plain_call_or_the_log_says_that_it_is_not() {
+    let world = RelayedNetwork::start();
+    let not_batcher = "is not the batcher of SystemConfig: L2 ignores its batches";
+    let unread = "L1 does not say the batcher of SystemConfig";
+    let no_proof = RelayFault::Error(-32601, "the method eth_getProof does not exist");
+    world.l1.always("eth_getProof", no_proof);
+    let mut setting = world.setting();
+    setting.key = world.net.accounts[2].key_hex();
+    let wrong = BatcherProcess::spawn(&setting, "wrong", &[]);
+    wrong.says(not_batcher);
+    drop(wrong);
+    let refused = RelayFault::Error(-32000, "execution reverted");
+    world.l1.always("eth_call", refused);
+    let unchecked = BatcherProcess::spawn(&setting, "unchecked", &[]);
+    unchecked.says(unread);
+    // Some polls more.
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(
+        (unchecked.count(unread), unchecked.count(not_batcher)),
+        (1, 0)
+    );
+    world.l1.clear();
+    unchecked.says(not_batcher);
+    has_each_warning_once(&unchecked.log());
+}
+
 #[test]
 fn a_key_that_is_not_the_proposers_and_an_empty_account_are_a_sentence_each_at_start() {
     let world = RelayedNetwork::start();
