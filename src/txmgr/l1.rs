@@ -13,8 +13,6 @@ use std::time::Duration;
 
 /// Calls in one request: providers refuse more than a hundred.
 const MAX_BATCH: usize = 90;
-/// JSON-RPC codes of rate limits (EIP-1474, and HTTP's status).
-const RATE_LIMITS: [i32; 2] = [-32005, 429];
 /// Most gas that a transaction may have (EIP-7825).
 const MAX_TX_GAS: u64 = 1 << 24;
 
@@ -205,15 +203,11 @@ fn mined(hash: B256, reply: &PlainReply) -> Option<Option<MinedTx>> {
 
 /// Sends a transaction. `custom` are texts that mean that it is published already.
 pub async fn publish(l1: &L1Client, raw: &Bytes, custom: &[String]) -> PublishAnswer {
-    let sent: Result<Value, L1Error> = l1.plain_call("eth_sendRawTransaction", json!([raw])).await;
-    let Err(error) = sent else {
-        return PublishAnswer::Accepted;
-    };
-    match &error.cause {
-        L1Cause::Refused { code, message } if !RATE_LIMITS.contains(code) => {
-            PublishAnswer::of_error(message, custom)
-        }
-        _ => PublishAnswer::Unreachable(error.to_string()),
+    match l1.publish(raw).await {
+        Ok(Ok(())) => PublishAnswer::Accepted,
+        Ok(Err(L1Cause::Refused { message, .. })) => PublishAnswer::of_error(&message, custom),
+        Ok(Err(cause)) => PublishAnswer::Unreachable(cause.to_string()),
+        Err(error) => PublishAnswer::Unreachable(error.to_string()),
     }
 }
 

@@ -131,6 +131,11 @@ impl L1Cause {
         }
     }
 
+    /// Whether the endpoint has judged the call, and not only refused to serve it.
+    pub(super) fn is_verdict(&self) -> bool {
+        matches!(self, Self::Refused { .. }) && !self.is_pause()
+    }
+
     /// Whether a request for less may succeed: the answer may have been too large for the endpoint,
     /// a proxy, the link or us.
     pub(super) fn may_be_size(&self) -> bool {
@@ -176,6 +181,7 @@ mod tests {
         for code in RATE_LIMIT_CODES {
             assert_eq!(refused(code).fault(), Some(Fault::Busy(None)));
             assert!(refused(code).is_pause() && !refused(code).may_be_size());
+            assert!(!refused(code).is_verdict());
         }
         for code in [-32601, -32004] {
             assert!(refused(code).is_unsupported() && !refused(code).may_be_size());

@@ -48,6 +48,21 @@ impl L1Client {
         .await
     }
 
+    /// Publishes a transaction. The inner error is a pool's refusal, which is the answer: it depends
+    /// on what that pool has, and a later endpoint that is away would hide it.
+    pub async fn publish(&self, raw: &Bytes) -> Result<Result<(), L1Cause>, L1Error> {
+        let call = RpcCall {
+            method: "eth_sendRawTransaction",
+            params: json!([raw]),
+        };
+        self.request_one(call, |answer| match answer {
+            Ok(_) => Ok(Ok(())),
+            Err(cause) if cause.is_verdict() => Ok(Err(cause)),
+            Err(cause) => Err(cause),
+        })
+        .await
+    }
+
     /// Several calls in one request to one endpoint, answered in their order. The first must
     /// succeed; callers judge the others.
     pub async fn plain_batch(&self, calls: &[PlainCall]) -> Result<Vec<PlainReply>, L1Error> {

@@ -88,7 +88,7 @@ impl L1Client {
     }
 
     /// Sends the calls in one request, to one endpoint after the other until `read` accepts the
-    /// answers. The error is that of the last endpoint.
+    /// answers. The error is that of the last endpoint, or of the last one that has judged the call.
     pub(super) async fn request<T>(
         &self,
         calls: &[RpcCall],
@@ -96,7 +96,7 @@ impl L1Client {
     ) -> Result<T, L1Error> {
         let method = calls.first().map_or("", |call| call.method);
         let mut tried = self.left_out();
-        let mut failure = None;
+        let mut failure: Option<L1Error> = None;
         loop {
             let now = Instant::now();
             let pick = self.inner.routes.lock().pick(self.urgency, tried, now);
@@ -127,7 +127,10 @@ impl L1Client {
             if self.inner.endpoints.len() > 1 {
                 tracing::debug!(%error, "an L1 endpoint failed; the next one is tried");
             }
-            failure = Some(error);
+            let is_judged = |known: &L1Error| known.cause.is_verdict();
+            if error.cause.is_verdict() || !failure.as_ref().is_some_and(is_judged) {
+                failure = Some(error);
+            }
         }
         let none = || L1Cause::Transport("no endpoint".into());
         Err(failure.unwrap_or_else(|| self.error(method, none())))

@@ -8,6 +8,7 @@ use super::{
     fake::{FakeL1, block, block_json, chain},
     *,
 };
+use crate::rollup::http_fake::{Canned, CannedServer};
 use alloy_consensus::{
     Eip658Value, Header, Receipt, ReceiptEnvelope, ReceiptWithBloom, proofs::calculate_receipt_root,
 };
@@ -491,6 +492,26 @@ async fn the_batcher_of_the_system_contract_is_read_by_a_plain_call() {
             .to_string()
             .ends_with("0 bytes where 32 were expected")
     );
+}
+
+/// A transaction is refused by the pool of the first endpoint, and the second one is away.
+#[tokio::test]
+async fn a_refusal_is_the_answer_although_the_next_endpoint_is_away() {
+    let refuses = CannedServer::start(|_| {
+        let error = json!({ "code": -32000, "message": "address already reserved" });
+        Canned::ok(json!({ "jsonrpc": "2.0", "id": 0, "error": error }))
+    })
+    .await;
+    // Nothing listens on port 1.
+    let urls = format!("{},http://127.0.0.1:1", refuses.url());
+    let client = L1Client::new(&L1Config::new(urls)).unwrap();
+    for _ in 0..3 {
+        let refusal = client.publish(&Bytes::from_static(&[2])).await.unwrap();
+        let said = refusal.expect_err("a refusal").to_string();
+        assert_eq!(said, "error -32000: address already reserved");
+    }
+    let read = client.plain_call::<Value>("eth_call", json!([])).await;
+    assert!(matches!(cause(read), L1Cause::Refused { .. }));
 }
 
 /// Answers of real L1 nodes, intact and corrupted. The withdrawals of a body are not looked at

@@ -118,6 +118,34 @@ fn headers_of_a_newer_l1_do_not_stop_a_batcher_which_verifies_none() {
     batcher.stop();
 }
 
+/// The first endpoint refuses, and the second one is away. The refusal is the answer.
+#[test]
+fn a_refusal_counts_although_another_endpoint_is_away() {
+    let world = RelayedNetwork::start();
+    let mut setting = world.setting();
+    setting.l1 = format!(
+        "{},http://127.0.0.1:{}",
+        setting.l1,
+        crate::net::free_port()
+    );
+    let options = [
+        "--max-channel-duration=1",
+        "--txmgr.rebroadcast-interval=1s",
+        "--txmgr.retry-interval=200ms",
+        "--network-timeout=2s",
+    ];
+    let batcher = BatcherProcess::start(&setting, "batcher", &options);
+    world.all_becomes_safe();
+    // Three are taken for a transaction of the other type, which a filler replaces.
+    let reserved = RelayFault::Error(-32000, "address already reserved");
+    world.l1.order(SEND, reserved, 3);
+    batcher.says("an empty transaction uses up a nonce");
+    world.all_becomes_safe();
+    has_each_warning_once(&batcher.log());
+    batcher.stop();
+    FreshReplica::derives(&world.net, safe(&world.net));
+}
+
 /// 25 transactions of 20 kB in a block, which nobody can compress: L1 takes 4 kB a transaction.
 #[test]
 fn a_block_that_l1_cannot_hold_in_one_transaction_goes_out_in_several() {
