@@ -135,7 +135,10 @@ impl UnsafeLoad {
     pub fn da_bytes(&self) -> u64 {
         let loaded = self.waiting.blocks + self.open.blocks;
         let bytes = self.waiting.sizes.da + self.open.sizes.da;
-        let unloaded = (self.unloaded * bytes).checked_div(loaded).unwrap_or(0);
-        bytes + unloaded + self.closed_bytes
+        // The number of blocks that are not loaded is the rollup node's word.
+        let unloaded = u128::from(self.unloaded) * u128::from(bytes);
+        let unloaded = unloaded.checked_div(loaded.into()).unwrap_or(0);
+        let unloaded = u64::try_from(unloaded).unwrap_or(u64::MAX);
+        unloaded.saturating_add(bytes + self.closed_bytes)
     }
 }
