@@ -20,7 +20,7 @@ pub use local::LocalSource;
 pub use rpc::{L2Endpoints, RpcSource};
 
 use crate::{
-    chain::{Heads, rows::ReadError},
+    chain::rows::ReadError,
     rollup::{
         l1::L1Cause,
         output::{OutputError, RollupOutput},
@@ -31,7 +31,6 @@ use starling_proto::{
     payload::{BlockId, Payload},
 };
 use std::sync::Arc;
-use tokio::sync::watch;
 
 /// Why L2 cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -116,15 +115,6 @@ impl L2Source {
         match self {
             Self::Rpc(source) => source.block_id(number).await,
             Self::Local(source) => source.block_id(number),
-        }
-    }
-
-    /// Wakes when a head of the node in this process changes; `None` if L2 is read over RPC, where
-    /// only polling shows it.
-    pub fn wakes(&self) -> Option<watch::Receiver<Heads>> {
-        match self {
-            Self::Rpc(_) => None,
-            Self::Local(source) => Some(source.wakes()),
         }
     }
 

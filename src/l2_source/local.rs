@@ -2,7 +2,7 @@
 
 use super::{L1Ref, L2SourceError, SourceHeads};
 use crate::{
-    chain::{Chain, Heads},
+    chain::Chain,
     rollup::{
         handle::RollupHandle,
         l1::L1Block,
@@ -14,7 +14,6 @@ use starling_proto::{
     payload::{BlockId, Payload},
 };
 use std::sync::Arc;
-use tokio::sync::watch;
 
 /// Handles to the core and to the driver of this process.
 #[derive(Clone)]
@@ -62,9 +61,5 @@ impl LocalSource {
     pub(super) fn block_id(&self, number: u64) -> Result<Option<BlockId>, L2SourceError> {
         let hash = self.chain.view().hash_of(number)?;
         Ok(hash.map(|hash| BlockId { hash, number }))
-    }
-
-    pub(super) fn wakes(&self) -> watch::Receiver<Heads> {
-        self.chain.heads()
     }
 }

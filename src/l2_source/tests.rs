@@ -243,7 +243,6 @@ async fn blocks_and_their_hashes_are_read() {
     assert_eq!(source.block_id(height).await.unwrap(), Some(payload.id()));
     assert!(source.block(height + 1).await.unwrap().is_none());
     assert!(source.block_id(height + 1).await.unwrap().is_none());
-    assert!(source.wakes().is_none());
     let error = source.rollup_config().await.unwrap_err().to_string();
     assert!(error.starts_with("invalid rollup config"), "{error}");
 }
