@@ -78,12 +78,18 @@ impl PostingService {
     where
         F: Future<Output = anyhow::Result<()>> + Send + 'static,
     {
-        let ending = self.tokens.ending.clone();
+        let ServiceTokens { closing, ending } = self.tokens();
         let is_done = CancellationToken::new();
         let done = is_done.clone().drop_guard();
+        let is_ending = ending.clone();
         self.tasks.spawn(self.name, async move {
             let _done = done;
-            task.await
+            task.await?;
+            // The transaction manager's failure is to be reported first, not this end after it.
+            if is_ending.is_cancelled() {
+                closing.cancelled().await;
+            }
+            Ok(())
         });
         self.tasks.spawn("transaction manager", async move {
             let ended = txs.run(is_done, ending.clone()).await;

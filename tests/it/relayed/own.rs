@@ -106,6 +106,10 @@ fn one_of_two_batchers_with_the_same_key_says_so_and_stops() {
     let sentence = "another process has the same key; stop one of them, then start this one again";
     let log = batchers[ended].log();
     assert!(log.contains(sentence), "{log}");
+    assert!(
+        !log.contains("has ended by itself"),
+        "the cause comes first: {log}"
+    );
     // Whether the other one has stopped too or not: one alone goes on.
     drop(batchers);
     let alone = world.batcher(&[]);
