@@ -33,7 +33,7 @@ use crate::{
 use anyhow::{Context, bail, ensure};
 use rollup::{Rollup, RollupCore};
 use rpc::RpcParts;
-use service::PostingService;
+use service::{PostingService, RestartPauses, keep_running, run_in_order};
 use starling_proto::{
     config::RollupConfig,
     network::overrides::{ForkOverrides, NetworkForks, ScheduleChange},
@@ -164,8 +164,8 @@ pub async fn run_node(config: NodeConfig, signals: StopSignals) -> anyhow::Resul
         token.cancel();
     }
     let services = run_services(services, signals, token);
-    let (services, finished) = tokio::join!(services, finish(tasks, chain, threads));
-    started.and(services).and(finished)
+    let ((), finished) = tokio::join!(services, finish(tasks, chain, threads));
+    started.and(finished)
 }
 
 /// Warns where transactions that are submitted to a replica stay there.
@@ -198,7 +198,7 @@ struct ServiceParts {
 }
 
 impl ServiceParts {
-    /// `None` without either. Fails if the node derives no safe head.
+    /// `None` without either. Fails if the node derives no safe head, or if options do not fit.
     fn of(
         batcher: Option<BatcherConfig>,
         proposer: Option<ProposerConfig>,
@@ -208,60 +208,44 @@ impl ServiceParts {
         if batcher.is_none() && proposer.is_none() {
             return Ok(None);
         }
+        let handle = rollup.api.clone().context(NO_SAFE_HEAD)?;
+        if let Some(config) = &batcher {
+            batcher::check_in_node(config, &handle.config)?;
+        }
         Ok(Some(Self {
             batcher,
             proposer,
             chain: chain.clone(),
-            rollup: rollup.api.clone().context(NO_SAFE_HEAD)?,
+            rollup: handle,
             l1: rollup.l1_client(),
         }))
     }
 }
 
-/// Starts batcher and proposer and runs them until a signal; then stops the batcher, the proposer,
-/// and by `node` everything else.
-async fn run_services(
-    parts: Option<ServiceParts>,
-    signals: StopSignals,
-    node: CancellationToken,
-) -> anyhow::Result<()> {
+/// Starts batcher and proposer, neither of which waits for the other, and runs them until a signal;
+/// then stops the batcher, the proposer, and by `node` everything else.
+async fn run_services(parts: Option<ServiceParts>, signals: StopSignals, node: CancellationToken) {
     let Some(parts) = parts else {
-        return Ok(());
+        return;
     };
-    let started = tokio::select! {
-        started = start_services(parts, &signals.closing) => started,
-        () = node.cancelled() => return Ok(()),
+    let (parts, token) = (&parts, signals.closing.clone());
+    let (rollup, l1) = (|| parts.rollup.clone(), || parts.l1.clone());
+    let batcher = async |signals: StopSignals| {
+        let Some(config) = &parts.batcher else {
+            return;
+        };
+        let start = || batcher::start_in_node(config.clone(), &parts.chain, rollup(), l1(), &token);
+        keep_running("batcher", RestartPauses::default(), start, signals).await;
     };
-    match started {
-        Ok((batcher, proposer)) => {
-            service::run_in_order(signals, batcher, proposer, node).await;
-            Ok(())
-        }
-        Err(error) => {
-            node.cancel();
-            Err(error)
-        }
-    }
-}
-
-/// Starts the batcher, then the proposer; neither after the token is cancelled.
-async fn start_services(
-    parts: ServiceParts,
-    token: &CancellationToken,
-) -> anyhow::Result<(Option<PostingService>, Option<PostingService>)> {
-    let (chain, rollup, l1) = (parts.chain, parts.rollup, parts.l1);
-    let batcher = match parts.batcher {
-        Some(config) => {
-            let (rollup, l1) = (rollup.clone(), l1.clone());
-            batcher::start_in_node(config, &chain, rollup, l1, token).await?
-        }
-        None => None,
+    let proposer = async |signals: StopSignals| {
+        let Some(config) = &parts.proposer else {
+            return;
+        };
+        let start =
+            || proposer::start_in_node(config.clone(), &parts.chain, rollup(), l1(), &token);
+        keep_running("proposer", RestartPauses::default(), start, signals).await;
     };
-    let proposer = match parts.proposer {
-        Some(config) => proposer::start_in_node(config, &chain, rollup, l1, token).await?,
-        None => None,
-    };
-    Ok((batcher, proposer))
+    run_in_order(signals, batcher, proposer, node).await;
 }
 
 /// Runs a service that is alone in its process until a signal or a failure, and then what serves

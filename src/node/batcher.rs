@@ -8,7 +8,7 @@ use super::{
 use crate::{
     batcher::{
         task::{BatcherParts, BatcherTask, batcher},
-        throttle::{ThrottleParts, ThrottleTarget, ThrottleTask, throttle},
+        throttle::{ThrottleParts, ThrottleTarget, ThrottleTask, target::CoreLimits, throttle},
     },
     chain::Chain,
     cli::config::{BatcherConfig, BatcherProcessConfig},
@@ -19,7 +19,7 @@ use crate::{
         l1::{L1Client, L1Config},
     },
     tasks::{StopSignals, Tasks},
-    txmgr::shell::TxManagerTask,
+    txmgr::shell::{TxManagerError, TxManagerTask},
     version::VERSION,
 };
 use anyhow::Context;
@@ -95,7 +95,18 @@ pub(super) async fn start_in_node(
         targets,
         flag: "batcher.rpc",
     };
-    start(config, upstream, token).await
+    let is_throttling = config.options.throttle.is_enabled();
+    let mut service = start(config, upstream, token).await?;
+    if let Some(service) = service.as_mut().filter(|_| is_throttling) {
+        service.lifts(Some(CoreLimits::new(chain.pool().clone())));
+    }
+    Ok(service)
+}
+
+/// Checks the options of a node's batcher against its chain.
+pub(super) fn check_in_node(config: &BatcherConfig, rollup: &RollupConfig) -> anyhow::Result<()> {
+    config.options.check_chain(rollup, clock::unix_now())?;
+    Ok(config.tx.check().map_err(TxManagerError::Options)?)
 }
 
 pub(super) fn l1_client(config: &L1Config, chain_id: Option<u64>) -> anyhow::Result<L1Client> {

@@ -2,6 +2,7 @@
 //! which they stop.
 
 use crate::{
+    batcher::throttle::target::CoreLimits,
     rollup::{
         l1::L1Client,
         signer::{RemoteCause, RemoteError},
@@ -14,7 +15,11 @@ use crate::{
     },
 };
 use anyhow::{Context, anyhow};
-use std::{fmt::Display, future::Future, time::Duration};
+use std::{
+    fmt::Display,
+    future::Future,
+    time::{Duration, Instant},
+};
 use tokio_util::sync::CancellationToken;
 
 /// Longest time from a signal until L1 has confirmed everything.
@@ -23,8 +28,6 @@ const STOP_LIMIT: Duration = Duration::from_secs(60);
 const END_LIMIT: Duration = Duration::from_secs(3);
 /// Pause between two attempts to reach another program at start.
 const UPSTREAM_PAUSE: Duration = Duration::from_secs(2);
-/// How often the log says that a service in the node's process has failed.
-const FAILED_REMINDER: Duration = Duration::from_secs(60);
 
 /// Tokens of a service's tasks.
 #[derive(Clone)]
@@ -42,6 +45,8 @@ pub(super) struct PostingService {
     tokens: ServiceTokens,
     /// Longest time from a signal to the end.
     limit: Duration,
+    /// Limits of blocks that are lifted when the service has ended.
+    limits: Option<CoreLimits>,
 }
 
 impl PostingService {
@@ -61,7 +66,13 @@ impl PostingService {
             tasks: tasks.with_stop_timeout(limit + END_LIMIT),
             tokens,
             limit,
+            limits: None,
         }
+    }
+
+    /// Lifts these limits when the service has ended.
+    pub fn lifts(&mut self, limits: Option<CoreLimits>) {
+        self.limits = limits;
     }
 
     pub fn tokens(&self) -> ServiceTokens {
@@ -109,6 +120,7 @@ impl PostingService {
         ending: &CancellationToken,
     ) -> anyhow::Result<()> {
         let (name, tokens, limit) = (self.name, self.tokens, self.limit);
+        let _limits = self.limits;
         let ended = self.tasks.run_until(std::future::pending());
         let orders = async {
             stop.cancelled().await;
@@ -137,55 +149,90 @@ impl PostingService {
             () = orders => Ok(()),
         }
     }
+}
 
-    /// As [`PostingService::run`], in the process of a node, which goes on after a failure: its blocks are
-    /// served and followed, and an operator needs the log and JSON-RPC to find the cause.
-    pub async fn run_in_node(self, stop: &CancellationToken, ending: &CancellationToken) {
-        let name = self.name;
-        let Err(error) = self.run(stop, ending).await else {
+/// Pauses before a service in the node's process is started again.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RestartPauses {
+    /// After the first failure; each further one doubles it.
+    pub first: Duration,
+    /// The longest, and the time without a failure after which the first one counts again.
+    pub longest: Duration,
+}
+
+impl Default for RestartPauses {
+    fn default() -> Self {
+        Self {
+            first: Duration::from_secs(60),
+            longest: Duration::from_secs(480),
+        }
+    }
+}
+
+/// Starts a service in the process of a node and runs it until a signal. The node goes on after a
+/// failure: its blocks are served and followed, and an operator needs the log and JSON-RPC to find the
+/// cause. After a pause the service is started again, whatever the cause: other programs recover, and
+/// an operator who stops a second process with the same key need not restart the node.
+pub(super) async fn keep_running<F>(
+    name: &str,
+    pauses: RestartPauses,
+    start: impl Fn() -> F,
+    signals: StopSignals,
+) where
+    F: Future<Output = anyhow::Result<Option<PostingService>>>,
+{
+    let StopSignals { closing, ending } = signals;
+    let mut pause = pauses.first;
+    loop {
+        let started = Instant::now();
+        let ended = async {
+            match start().await? {
+                Some(service) => service.run(&closing, &ending).await,
+                None => Ok(()),
+            }
+        };
+        let Err(error) = ended.await else {
             return;
         };
-        let text = crate::telemetry::sentence(&error);
-        while !stop.is_cancelled() {
-            tracing::error!(
-                error = text,
-                "the {name} has ended; the node goes on without it"
-            );
-            tokio::select! {
-                () = stop.cancelled() => {}
-                () = tokio::time::sleep(FAILED_REMINDER) => {}
-            }
+        if started.elapsed() >= pauses.longest {
+            pause = pauses.first;
         }
+        tracing::error!(
+            error = crate::telemetry::sentence(&error),
+            "the {name} has ended; the node goes on without it, and starts it again in {} s",
+            pause.as_secs()
+        );
+        let waited = closing.run_until_cancelled(tokio::time::sleep(pause)).await;
+        if waited.is_none() {
+            return;
+        }
+        pause = (2 * pause).min(pauses.longest);
     }
 }
 
 /// Runs the services of a node until the first signal, stops the batcher and then the proposer, and
 /// then cancels `node`, the token of everything else. If that is cancelled before, they end at once.
+/// Each service gets the signals on which it stops.
 pub(super) async fn run_in_order(
     signals: StopSignals,
-    batcher: Option<PostingService>,
-    proposer: Option<PostingService>,
+    batcher: impl AsyncFnOnce(StopSignals),
+    proposer: impl AsyncFnOnce(StopSignals),
     node: CancellationToken,
 ) {
-    let StopSignals { closing, ending } = signals;
-    let stop_proposer = CancellationToken::new();
+    let of_proposer = StopSignals {
+        closing: CancellationToken::new(),
+        ending: signals.ending.clone(),
+    };
+    let StopSignals { closing, ending } = signals.clone();
+    let stop_proposer = of_proposer.closing.clone();
     let in_order = async {
         let first = async {
-            match batcher {
-                Some(batcher) => batcher.run_in_node(&closing, &ending).await,
-                None => closing.cancelled().await,
-            }
-            // A batcher that has failed has not stopped.
+            batcher(signals).await;
+            // A node may have no batcher.
             closing.cancelled().await;
             stop_proposer.cancel();
         };
-        let second = async {
-            match proposer {
-                Some(proposer) => proposer.run_in_node(&stop_proposer, &ending).await,
-                None => stop_proposer.cancelled().await,
-            }
-        };
-        tokio::join!(first, second);
+        tokio::join!(first, proposer(of_proposer));
     };
     tokio::pin!(in_order);
     let failed = async {
@@ -275,8 +322,8 @@ pub(super) async fn transactions(
     Ok(wait_for(&what, token, attempt).await)
 }
 
-/// Opens the key. A signer in another process is waited for if it cannot be reached. `None` if the
-/// token is cancelled before.
+/// Opens the key. A signer in another process is waited for if it cannot be reached or is not ready.
+/// `None` if the token is cancelled before.
 async fn open_signer(
     config: &TxSignerConfig,
     token: &CancellationToken,
@@ -292,10 +339,12 @@ async fn open_signer(
 }
 
 fn is_away(error: &RemoteError) -> bool {
-    matches!(
-        error.cause,
-        RemoteCause::Unreachable(_) | RemoteCause::Slow(_)
-    )
+    match error.cause {
+        RemoteCause::Unreachable(_) | RemoteCause::Slow(_) => true,
+        // A proxy answers so while the signer behind it is away.
+        RemoteCause::Status(status) => status == 429 || status >= 500,
+        _ => false,
+    }
 }
 
 /// Checks that L1 is the rollup's.

@@ -2,6 +2,7 @@
 //! and execution client of a local network each behind a relay that gives wrong answers by order.
 //! No block is lost, a lasting cause is logged once, and all goes on by itself.
 
+mod in_node;
 mod l1;
 mod l2;
 mod links;

@@ -1,7 +1,13 @@
 //! The order of stopping, with tasks that note what they are told.
 
 use super::*;
-use crate::{rollup::signer::RemoteConfig, secret::Secret};
+use crate::{
+    rollup::{
+        http_fake::{Canned, CannedServer},
+        signer::RemoteConfig,
+    },
+    secret::Secret,
+};
 use alloy_primitives::Address;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -27,11 +33,27 @@ fn service(name: &'static str, work: Duration, notes: &Notes) -> PostingService 
     service
 }
 
-fn millis(millis: u64) -> Duration {
+const fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
 const LONG: Duration = Duration::from_secs(1_000);
+const PAUSES: RestartPauses = RestartPauses {
+    first: millis(40),
+    longest: millis(200),
+};
+
+/// A service of a node that is started once.
+fn only(service: PostingService) -> impl AsyncFnOnce(StopSignals) {
+    let service = Mutex::new(Some(service));
+    async move |signals| {
+        let start = || std::future::ready(Ok(service.lock().take()));
+        keep_running("service", PAUSES, start, signals).await;
+    }
+}
+
+/// A node without this service.
+async fn nothing(_: StopSignals) {}
 
 #[tokio::test]
 async fn the_batcher_stops_first_then_the_proposer_then_the_node() {
@@ -40,7 +62,7 @@ async fn the_batcher_stops_first_then_the_proposer_then_the_node() {
     let node = CancellationToken::new();
     let batcher = service("batcher", millis(60), &notes);
     let proposer = service("proposer", millis(200), &notes);
-    let run = run_in_order(signals.clone(), Some(batcher), Some(proposer), node.clone());
+    let run = run_in_order(signals.clone(), only(batcher), only(proposer), node.clone());
     let signal = async {
         tokio::time::sleep(millis(20)).await;
         assert!(notes.lock().is_empty() && !node.is_cancelled());
@@ -69,7 +91,7 @@ async fn a_batcher_that_waits_too_long_for_l1_is_ended() {
     let batcher = service("batcher", LONG, &notes);
     signals.closing.cancel();
     let started = tokio::time::Instant::now();
-    run_in_order(signals, Some(batcher), None, node.clone()).await;
+    run_in_order(signals, only(batcher), nothing, node.clone()).await;
     assert!(started.elapsed() >= LIMIT);
     assert_eq!(*notes.lock(), ["batcher closes", "batcher gives up"]);
     assert!(node.is_cancelled());
@@ -94,24 +116,52 @@ async fn a_second_signal_ends_the_waiting() {
 }
 
 #[tokio::test]
-async fn a_node_outlives_a_batcher_that_fails() {
+async fn a_node_outlives_a_batcher_that_fails_and_starts_it_again() {
     let notes = Notes::default();
     let signals = StopSignals::default();
     let node = CancellationToken::new();
-    let batcher = PostingService::within("batcher", LIMIT);
-    batcher.tasks().spawn("batcher", async {
-        tokio::time::sleep(millis(10)).await;
-        anyhow::bail!("another process uses this key")
-    });
-    let proposer = service("proposer", millis(10), &notes);
-    let run = run_in_order(signals.clone(), Some(batcher), Some(proposer), node.clone());
+    let starts = Mutex::new(Vec::new());
+    // It cannot start, fails while it runs, and then runs.
+    let start = || {
+        starts.lock().push(tokio::time::Instant::now());
+        let count = starts.lock().len();
+        let service = match count {
+            1 => Err(anyhow!("the signer: 401 Unauthorized")),
+            2 => {
+                let batcher = PostingService::within("batcher", LIMIT);
+                batcher.tasks().spawn("batcher", async {
+                    tokio::time::sleep(millis(10)).await;
+                    anyhow::bail!("another process uses this key")
+                });
+                Ok(Some(batcher))
+            }
+            _ => Ok(Some(service("batcher", millis(10), &notes))),
+        };
+        std::future::ready(service)
+    };
+    let batcher = async |signals| keep_running("batcher", PAUSES, start, signals).await;
+    let proposer = only(service("proposer", millis(10), &notes));
+    let run = run_in_order(signals.clone(), batcher, proposer, node.clone());
     let signal = async {
-        tokio::time::sleep(millis(100)).await;
+        tokio::time::sleep(millis(400)).await;
         assert!(notes.lock().is_empty() && !node.is_cancelled());
         signals.closing.cancel();
     };
     tokio::join!(run, signal);
-    assert_eq!(*notes.lock(), ["proposer closes", "proposer is done"]);
+    let all = [
+        "batcher closes",
+        "batcher is done",
+        "proposer closes",
+        "proposer is done",
+    ];
+    assert_eq!(*notes.lock(), all);
+    let starts = starts.lock();
+    assert_eq!(starts.len(), 3);
+    let pauses: Vec<Duration> = starts.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!(
+        pauses[0] >= PAUSES.first && pauses[1] >= 2 * PAUSES.first,
+        "{pauses:?}"
+    );
     assert!(node.is_cancelled());
 }
 
@@ -140,7 +190,7 @@ async fn a_node_that_fails_ends_its_services_at_once() {
         node.cancel();
     };
     let signals = StopSignals::default();
-    let run = run_in_order(signals, Some(batcher), Some(proposer), node.clone());
+    let run = run_in_order(signals, only(batcher), only(proposer), node.clone());
     tokio::join!(run, failure);
     assert!(started.elapsed() < LIMIT);
     let notes = notes.lock();
@@ -169,17 +219,28 @@ async fn an_upstream_that_comes_late_is_waited_for() {
 
 #[tokio::test]
 async fn a_signer_that_is_away_is_waited_for_and_a_wrong_key_is_not() {
-    let away = TxSignerConfig::Remote(RemoteConfig {
-        // Nothing listens on port 1.
-        endpoint: Secret::new("http://127.0.0.1:1"),
-        address: Address::repeat_byte(1),
-        headers: vec![],
-        tls: None,
-        timeout: millis(200),
-    });
+    let remote = |url: &str| {
+        TxSignerConfig::Remote(RemoteConfig {
+            endpoint: Secret::new(url),
+            address: Address::repeat_byte(1),
+            headers: vec![],
+            tls: None,
+            timeout: millis(200),
+        })
+    };
+    // Nothing listens on port 1.
+    let away = remote("http://127.0.0.1:1");
     let token = CancellationToken::new();
     let opened = tokio::time::timeout(millis(500), open_signer(&away, &token));
     assert!(opened.await.is_err(), "it waits");
+    // The proxy before the signer answers.
+    for status in [502, 503, 429] {
+        let proxy = CannedServer::start(move |_| Canned::status(status, "")).await;
+        let opened = async { open_signer(&remote(&proxy.url()), &token).await };
+        let opened = tokio::time::timeout(millis(500), opened).await;
+        assert!(opened.is_err(), "{status}: it waits");
+        assert!(proxy.count() > 0);
+    }
     let wrong = TxSignerConfig::Key(Secret::new("0x12"));
     let said = open_signer(&wrong, &token).await.expect_err("no signer");
     let said = crate::telemetry::sentence(&said);
