@@ -353,3 +353,15 @@ fn the_load_counts_each_block_once_until_it_is_safe() {
     assert_eq!(world.state.load().da_bytes(), 0);
     assert_eq!(world.state.queue_len(), 0);
 }
+
+/// The number of blocks that are not loaded is the rollup node's word.
+#[test]
+fn a_head_far_above_the_loaded_blocks_is_the_largest_load() {
+    let mut load = World::new(roomy()).state.load();
+    load.waiting.blocks = 3;
+    load.waiting.sizes.da = 900;
+    load.unloaded = 2;
+    assert_eq!(load.da_bytes(), 1_500);
+    load.unloaded = u64::MAX;
+    assert_eq!(load.da_bytes(), u64::MAX);
+}
