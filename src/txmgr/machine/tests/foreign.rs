@@ -97,6 +97,7 @@ fn always_late(behind: usize) -> Option<Duration> {
         }
         world.run(10);
         world.behind = 0;
+        world.pool.clear();
         predecessors(&mut world, 1);
         world.mine();
         world.behind = behind;
