@@ -103,6 +103,9 @@ impl FakeL1 {
                     self.orders.pop_front();
                     return Err(message);
                 }
+                if tx.nonce() < self.nonce(head) as u64 {
+                    return Err("nonce too low: next nonce 9, tx nonce 8".into());
+                }
                 self.take(tx)
             }
             other => panic!("{other}"),
@@ -413,18 +416,15 @@ async fn the_rpc_changes_what_the_next_transaction_offers() {
 #[tokio::test]
 async fn a_second_process_ends_the_task_with_a_sentence() {
     let running = running(options(), &[]).await;
-    let outcome = running.manager.send(calldata(1)).await;
-    running
-        .wait("the pool is filled", |l1| l1.pool.len() == 1)
-        .await;
-    {
+    for turn in 0..3 {
+        let outcome = running.manager.send(calldata(turn)).await;
+        running.confirm(1).await;
+        outcome.await.unwrap().expect("one nonce is no evidence");
         let mut l1 = running.l1.lock();
-        l1.pool.clear();
-        l1.orders = std::iter::repeat_n(Ordered::Error("nonce too low"), 1000).collect();
-        l1.blocks.push(vec![B256::repeat_byte(1)]);
-        l1.mine();
+        l1.blocks.push(vec![B256::repeat_byte(turn); 2]);
         l1.mine();
     }
+    let outcome = running.manager.send(calldata(3)).await;
     let failure = outcome.await.unwrap().unwrap_err().to_string();
     assert!(
         failure.contains("another process has the same key; stop one of them"),
