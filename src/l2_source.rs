@@ -64,8 +64,13 @@ pub enum L2SourceError {
 impl L2SourceError {
     /// Whether the other process did not answer in time.
     pub fn is_timeout(&self) -> bool {
-        let timeout = L1Cause::Timeout;
-        matches!(self, Self::Call { cause, .. } if *cause == timeout)
+        matches!(
+            self,
+            Self::Call {
+                cause: L1Cause::Timeout(_),
+                ..
+            }
+        )
     }
 }
 

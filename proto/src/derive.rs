@@ -167,6 +167,14 @@ pub enum ResetReason {
     Attributes(String),
 }
 
+/// What an operator does about a critical error that no input is known to cause.
+const NEXT_STEP: &str = "restart to derive again from the newest recorded safe head, and report this \
+                         line if it comes back";
+
+/// What an operator does about a critical error that no input is known to cause.
+const NEXT_STEP: &str = "restart to derive again from the newest recorded safe head, and report this \
+                         line if it comes back";
+
 /// Why derivation stops.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs, reason = "the messages document the variants")]
@@ -180,11 +188,13 @@ pub enum CriticalError {
     DepositsOnly { parent: BlockId, cause: String },
     #[error(transparent)]
     Lagoon(#[from] LagoonBlock),
-    #[error("attributes cannot be built on {parent}: {cause}")]
+    #[error("attributes cannot be built on {parent}: {cause}; {NEXT_STEP}")]
     Attributes { parent: BlockId, cause: String },
-    #[error("block {block} of the safe chain cannot be read: {cause}")]
+    #[error("block {block} of the safe chain cannot be read: {cause}; {NEXT_STEP}")]
     SafeBlock { block: BlockId, cause: String },
-    #[error("fewer than two L1 blocks are known at origin {origin} after safe head {safe}")]
+    #[error(
+        "fewer than two L1 blocks are known at origin {origin} after safe head {safe}; {NEXT_STEP}"
+    )]
     FewOrigins { origin: BlockId, safe: BlockId },
 }
 
@@ -202,9 +212,9 @@ impl CriticalError {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs, reason = "the messages document the variants")]
 pub enum PushError {
-    #[error("the pipeline did not ask for {0}")]
+    #[error("the pipeline did not need {0} now")]
     NotNeeded(&'static str),
-    #[error("{got} instead of {wanted}")]
+    #[error("pushed {got}, but needed {wanted}")]
     Other { wanted: String, got: String },
 }
 

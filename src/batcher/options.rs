@@ -81,7 +81,7 @@ pub struct BatcherOptions {
     pub poll_interval: Duration,
     /// `--sub-safety-margin`, L1 blocks.
     pub sub_safety_margin: u64,
-    /// `--max-pending-tx`: transactions in flight; 0 is no limit.
+    /// `--max-pending-tx`: transactions in flight; 0 is 64.
     pub max_pending_tx: u64,
     /// `--max-channel-duration`, L1 blocks; 0 is no limit.
     pub max_channel_duration: u64,

@@ -17,7 +17,7 @@ pub enum SyncTargetError {
     NoTip,
     #[error("failed checking recent batcher txs: {0}")]
     RecentTxs(L1Error),
-    #[error("the transaction manager has ended")]
+    #[error("the transaction manager has ended; the log says why")]
     Stopped,
 }
 

@@ -173,11 +173,11 @@ pub fn block(answer: &RawValue, number: u64) -> Result<Option<Payload>, L1Cause>
     Ok(found)
 }
 
-fn check_number(asked: u64, got: u64) -> Result<(), L1Cause> {
-    if asked == got {
+fn check_number(requested: u64, got: u64) -> Result<(), L1Cause> {
+    if requested == got {
         Ok(())
     } else {
-        Err(untrue(format!("asked for block {asked}, got {got}")))
+        Err(untrue(format!("requested block {requested}, got {got}")))
     }
 }
 

@@ -79,7 +79,7 @@ fn a_block_that_is_changed_anywhere_is_refused() {
         assert!(said.contains(expected), "{said}");
     };
     let zero = format!("0x{}", "00".repeat(32));
-    refused(&|_| {}, height + 1, "asked for block");
+    refused(&|_| {}, height + 1, "requested block");
     refused(&|b| b["hash"] = json!(zero), height, "claims the hash");
     refused(&|b| b["stateRoot"] = json!(zero), height, "claims the hash");
     let last_missing = |b: &mut Value| {
@@ -146,7 +146,7 @@ fn outputs_of_op_node_are_computed_again() {
             let said = answer::output(&raw(&output), asked).unwrap_err();
             assert!(said.to_string().contains(expected), "{said}");
         };
-        refused(&|_| {}, height + 1, "asked for block");
+        refused(&|_| {}, height + 1, "requested block");
         refused(&|o| o["stateRoot"] = json!(zero), height, "its parts give");
         refused(&|o| o["outputRoot"] = json!(zero), height, "its parts give");
         let other = format!("0x01{}", "00".repeat(31));
@@ -186,19 +186,19 @@ async fn wrong_answers_are_named_and_never_a_block() {
     let mut false_hash = block.clone();
     false_hash["gasUsed"] = json!("0x1");
     let answers: Vec<(Canned, &str)> = vec![
-        (result(&blocks[1]), "asked for block"),
+        (result(&blocks[1]), "requested block"),
         (result(&false_hash), "claims the hash"),
         (Canned::html(), "a web page where JSON was expected"),
-        (Canned::ok("{"), "malformed answer"),
-        (result(&json!([1, 2])), "malformed answer"),
-        (result(&json!("x".repeat(100_000))), "malformed answer"),
+        (Canned::ok("{"), "malformed response"),
+        (result(&json!([1, 2])), "malformed response"),
+        (result(&json!("x".repeat(100_000))), "malformed response"),
         (refusal(-32000, "missing trie node"), "missing trie node"),
         (Canned::status(404, ""), "HTTP status 404"),
         (
             Canned::Half(b"{\"result\": null}".to_vec()),
             "eth_getBlockByNumber",
         ),
-        (Canned::Silence, "no answer in time"),
+        (Canned::Silence, "no response within"),
     ];
     let answers = Mutex::new(answers.into_iter().collect::<Vec<_>>());
     let count = answers.lock().len();

@@ -419,7 +419,7 @@ async fn outlive_driver(
     remind(token, || {
         tracing::error!(
             %error,
-            "derivation has ended, and no further block becomes safe here; the node goes on serving and following"
+            "derivation has ended, and no further block becomes safe here; the node goes on serving and following; correct the cause and restart"
         );
     })
     .await;

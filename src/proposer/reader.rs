@@ -42,7 +42,9 @@ pub enum ReaderError {
     Missing(&'static str),
     #[error("L1's answers contradict each other: {0}")]
     Untrue(String),
-    #[error("none of the newest {MAX_WALK} games is ours or older than --proposal-interval")]
+    #[error(
+        "none of the newest {MAX_WALK} games is ours or older than --proposal-interval: lower --proposal-interval"
+    )]
     TooManyGames,
 }
 

@@ -53,7 +53,7 @@ pub enum ProposerError {
         option: &'static str,
     },
     /// Its own error says why.
-    #[error("the transaction manager has ended")]
+    #[error("the transaction manager has ended; the log says why")]
     TxManager,
 }
 

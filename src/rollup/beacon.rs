@@ -20,7 +20,7 @@ pub use clock::SlotClock;
 
 use crate::{
     rollup::http::{
-        HttpFault, HttpReply, HttpTarget, excerpt,
+        HttpFault, HttpReply, HttpTarget, json_error,
         rotation::{Fault, Rotation, Tried},
     },
     secret::Secret,
@@ -124,9 +124,9 @@ pub enum BeaconCause {
         /// Pause that the endpoint demands.
         retry_after: Option<Duration>,
     },
-    /// The endpoint was busy lately, and its rest is too long to wait for.
-    #[error("it was busy; the next request is sent in {} s", .0.as_secs())]
-    Resting(Duration),
+    /// The endpoint is in a cool-down that is too long to wait for.
+    #[error("no request for another {} s: the endpoint reported a rate limit or a server error (HTTP 429 or 5xx)", .0.as_secs())]
+    CoolingDown(Duration),
     /// HTTP status 404: the endpoint does not have the slot, or no longer its blobs.
     #[error(
         "HTTP status 404: it does not have these blobs; name an archive of blobs with --l1.beacon-fallbacks if they have expired"
@@ -137,11 +137,11 @@ pub enum BeaconCause {
         "HTTP status 404: check that the URL is that of the beacon API of an L1 consensus client or of an archive of blobs (--l1.beacon, --l1.beacon-fallbacks)"
     )]
     NoBeaconApi,
-    /// The answer does not have the form it should have.
-    #[error("malformed answer: {0}")]
+    /// The response does not have the form it should have.
+    #[error("malformed response: {0}")]
     Malformed(String),
     /// The response contradicts the request: blobs are missing, or do not have the hashes.
-    #[error("untrue answer: {0}")]
+    #[error("untrue response: {0}")]
     Untrue(String),
     /// A block before the chain's first slot.
     #[error(
@@ -353,8 +353,8 @@ impl BeaconClient {
             let Some(pick) = pick else { break };
             // A call that has failed at one endpoint does not wait for another.
             if !pick.wait.is_zero() && (failure.is_some() || pick.wait > self.inner.timeout) {
-                let resting = BeaconCause::Resting(pick.wait);
-                failure.get_or_insert_with(|| self.error(pick.index, "", resting));
+                let cooling = BeaconCause::CoolingDown(pick.wait);
+                failure.get_or_insert_with(|| self.error(pick.index, "", cooling));
                 break;
             }
             tokio::time::sleep(pick.wait).await;
@@ -446,13 +446,8 @@ fn data<T: DeserializeOwned>(reply: &HttpReply) -> Result<T, BeaconCause> {
         _ => {}
     }
     let answer: Result<BeaconAnswer<T>, _> = serde_json::from_slice(&reply.body);
-    answer.map(|answer| answer.data).map_err(|error| {
-        BeaconCause::Malformed(match reply.body.trim_ascii_start().first() {
-            Some(b'<') => "a web page where JSON was expected".into(),
-            None => "nothing".into(),
-            Some(_) => excerpt(error),
-        })
-    })
+    let malformed = |error| BeaconCause::Malformed(json_error(&reply.body, error));
+    answer.map(|answer| answer.data).map_err(malformed)
 }
 
 /// A number as the beacon API writes it, in quotes.

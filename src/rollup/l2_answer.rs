@@ -18,10 +18,10 @@ type AnswerMembers<'a> = BTreeMap<&'a str, &'a RawValue>;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum L2AnswerError {
     /// The answer does not have the form it should have.
-    #[error("malformed answer: {0}")]
+    #[error("malformed response: {0}")]
     Malformed(String),
     /// The answer contradicts itself.
-    #[error("untrue answer: {0}")]
+    #[error("untrue response: {0}")]
     Untrue(String),
 }
 

@@ -67,7 +67,7 @@ impl Filters {
         live.retain(|_, entry| entry.asked.elapsed() < self.lifetime);
         if live.len() >= MAX_FILTERS {
             return Err(RpcError::server(format!(
-                "too many filters: {MAX_FILTERS} are in use, ask again later or subscribe"
+                "too many filters: {MAX_FILTERS} are in use, retry later or subscribe"
             )));
         }
         let id = random_id();

@@ -348,7 +348,7 @@ impl Follower {
     pub fn new(filter: Filter, bounds: &Bounds, head: BlockId) -> Result<Self, RpcError> {
         let memory = bounds.filters.clone();
         let permit = reserve(&memory, filter.bytes())
-            .ok_or_else(|| RpcError::server("too many filters: ask again later"))?;
+            .ok_or_else(|| RpcError::server("too many filters: retry later"))?;
         Ok(Self {
             filter,
             first: 0,

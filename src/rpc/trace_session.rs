@@ -203,7 +203,9 @@ impl<'a> TraceSession<'a> {
     pub fn finish(self) -> Traced {
         match self.tracer.map(|tracer| tracer.finish()) {
             Some(text) => text.map_err(RpcError::from),
-            None => Err(RpcError::server("the tracer is gone")),
+            None => Err(RpcError::server(
+                "internal error: the tracer was lost; report it",
+            )),
         }
     }
 }

@@ -13,8 +13,6 @@ use std::time::Duration;
 
 /// Calls in one request: providers refuse more than a hundred.
 const MAX_BATCH: usize = 90;
-/// JSON-RPC codes of rate limits (EIP-1474, and HTTP's status).
-const RATE_LIMITS: [i32; 2] = [-32005, 429];
 /// Most gas that a transaction may have (EIP-7825).
 const MAX_TX_GAS: u64 = 1 << 24;
 
@@ -71,8 +69,15 @@ fn wei(value: U256) -> u128 {
     value.saturating_to()
 }
 
-fn read<T: DeserializeOwned>(reply: Option<&PlainReply>) -> Option<T> {
-    serde_json::from_str(reply?.as_ref().ok()?.get()).ok()
+/// The result of a call, which errors name.
+fn read<T: DeserializeOwned>(reply: Option<&PlainReply>, call: &str) -> Result<T, String> {
+    let json = match reply {
+        Some(Ok(json)) => json,
+        Some(Err(cause)) => return Err(format!("{call} failed: {cause}")),
+        None => return Err(format!("{call} has no response")),
+    };
+    let failed = |error| format!("{call} failed: {}", L1Cause::malformed(error));
+    serde_json::from_str(json.get()).map_err(failed)
 }
 
 /// Fees of L1 now. Blob transactions get their tip from `tips` if they are given.
@@ -90,14 +95,12 @@ pub async fn fees(
         .plain_batch(&calls)
         .await
         .map_err(|error| error.to_string())?;
-    let head: HeadJson = read(replies.first()).ok_or("L1 has no latest block")?;
+    let head: Option<HeadJson> = read(replies.first(), "eth_getBlockByNumber at latest")?;
+    let head = head.ok_or("L1 has no latest block")?;
     let base_fee = head
         .base_fee_per_gas
         .ok_or("L1 has no base fee: blocks before London are not supported")?;
-    let tip: U256 = match replies.get(1) {
-        Some(Err(cause)) => return Err(cause.to_string()),
-        tip => read(tip).ok_or("L1 suggests no tip")?,
-    };
+    let tip: U256 = read(replies.get(1), "eth_maxPriorityFeePerGas")?;
     let blob_tip = match tips {
         Some(tips) => {
             read_blob_tips(l1, tips, head.number.to()).await?;
@@ -108,7 +111,9 @@ pub async fn fees(
     Ok(L1Fees {
         tip: wei(tip),
         base_fee: wei(base_fee),
-        blob_base_fee: read::<U256>(replies.get(2)).map(wei),
+        blob_base_fee: read::<U256>(replies.get(2), "eth_blobBaseFee")
+            .ok()
+            .map(wei),
         blob_tip,
     })
 }
@@ -158,16 +163,18 @@ pub async fn reading(
         let sent = l1.plain_batch(chunk).await;
         replies.extend(sent.map_err(|error| error.to_string())?);
     }
-    let number = |at: usize| read::<U64>(replies.get(at)).map(|number| number.to::<u64>());
-    let missing = || "L1 does not say the account's nonce".to_owned();
-    let latest = number(1).ok_or_else(missing)?;
+    let number =
+        |at: usize, call| read::<U64>(replies.get(at), call).map(|number| number.to::<u64>());
+    let latest = number(1, "eth_getTransactionCount at latest")?;
     let receipts = hashes.iter().zip(replies.iter().skip(HEADS));
     Ok(AccountReading {
-        head: number(0).ok_or("L1 has no latest block")?,
+        head: number(0, "eth_blockNumber")?,
         latest,
         // A node without a pool has nothing pending.
-        pending: number(2).unwrap_or(latest),
-        settled: number(3).filter(|_| settled_at.is_some()),
+        pending: number(2, "eth_getTransactionCount at pending").unwrap_or(latest),
+        settled: number(3, "eth_getTransactionCount at a block")
+            .ok()
+            .filter(|_| settled_at.is_some()),
         // An unreadable receipt is unknown, which is not the same as absent.
         receipts: receipts
             .filter_map(|(hash, reply)| Some((*hash, mined(*hash, reply)?)))
@@ -177,7 +184,7 @@ pub async fn reading(
 
 /// A receipt, `Some(None)` if there is none.
 fn mined(hash: B256, reply: &PlainReply) -> Option<Option<MinedTx>> {
-    let receipt: Option<TxReceiptJson> = read(Some(reply))?;
+    let receipt: Option<TxReceiptJson> = read(Some(reply), "eth_getTransactionReceipt").ok()?;
     Some(receipt.map(|receipt| MinedTx {
         hash,
         block: receipt.block_number.to(),
@@ -198,9 +205,8 @@ pub async fn publish(l1: &L1Client, raw: &Bytes, custom: &[String]) -> PublishAn
         return PublishAnswer::Accepted;
     };
     match &error.cause {
-        L1Cause::Refused { code, message } if !RATE_LIMITS.contains(code) => {
-            PublishAnswer::of_error(message, custom)
-        }
+        cause if cause.is_rate_limit() => PublishAnswer::Unreachable(error.to_string()),
+        L1Cause::Refused { message, .. } => PublishAnswer::of_error(message, custom),
         _ => PublishAnswer::Unreachable(error.to_string()),
     }
 }

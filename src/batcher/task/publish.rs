@@ -35,7 +35,7 @@ const NO_PRICES: &str = "Error querying gas prices, keeping the data availabilit
 
 async fn prices(l1: &L1Client) -> Result<DataPrices, String> {
     let read = tokio::time::timeout(PRICE_TIMEOUT, fees(l1, None, 0)).await;
-    let fees = read.map_err(|_| "no answer in time".to_owned())??;
+    let fees = read.map_err(|_| format!("no response within {PRICE_TIMEOUT:?}"))??;
     Ok(DataPrices {
         tip: fees.tip,
         base_fee: fees.base_fee,

@@ -18,7 +18,10 @@ const NO_METHOD: RangeInclusive<i32> = -32699..=-32600;
 /// Why a builder did not take the limits.
 #[derive(Debug, thiserror::Error)]
 pub enum TargetError {
-    #[error("{METHOD} unavailable at {endpoint},  either enable it or disable throttling: {cause}")]
+    #[error(
+        "{METHOD} unavailable at {endpoint}, either enable it (--http.api=…,miner) or disable throttling \
+         (--throttle.unsafe-da-bytes-lower-threshold=0): {cause}"
+    )]
     Unavailable { endpoint: Arc<str>, cause: L1Cause },
     #[error("Result of SetMaxDASize was false for endpoint {0}")]
     Refused(Arc<str>),

@@ -260,12 +260,12 @@ async fn bad_answers_are_named_with_endpoint_and_path() {
     type Answers = Vec<(&'static str, Box<dyn Fn() -> Canned + Send + Sync>)>;
     let answers: Answers = vec![
         ("a web page where JSON was expected", Box::new(Canned::html)),
-        ("nothing", Box::new(|| Canned::ok(""))),
+        ("an empty response", Box::new(|| Canned::ok(""))),
         (
             "body",
             Box::new(|| Canned::Half(blobs_answer().into_bytes())),
         ),
-        ("no answer in time", Box::new(|| Canned::Silence)),
+        ("no response within", Box::new(|| Canned::Silence)),
         ("HTTP status 500", Box::new(|| Canned::status(500, "{}"))),
         (
             "is not among the 1 it sent",
@@ -363,7 +363,10 @@ async fn a_busy_endpoint_rests() {
     let client = client(&[server.url()], |config| config.slot_duration = 12);
     client.blobs(BLOCK_TIME, &ids()).await.unwrap_err();
     let error = client.blobs(BLOCK_TIME, &ids()).await.unwrap_err();
-    assert!(matches!(error.cause, BeaconCause::Resting(_)), "{error}");
+    assert!(
+        matches!(error.cause, BeaconCause::CoolingDown(_)),
+        "{error}"
+    );
     assert_eq!(paths(&server), [GENESIS, "/eth/v1/beacon/blobs/3"]);
 }
 

@@ -97,12 +97,12 @@ impl L1Client {
             self.note_unsupported(method, &error);
             return Err(error);
         }
-        let nothing = || L1Cause::Malformed("nothing".into());
+        let empty = || L1Cause::Malformed("an empty response".into());
         Ok(BlockReceipts {
             receipts: found
                 .answers
                 .pop()
-                .ok_or_else(|| self.error("receipts", nothing()))?,
+                .ok_or_else(|| self.error("receipts", empty()))?,
             json_bytes: found.json_bytes,
         })
     }

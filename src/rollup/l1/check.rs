@@ -136,7 +136,7 @@ impl L1Client {
         };
         let answers = urgent.send(index, &[call], self.inner.max_answer).await?;
         let answer = answers.into_iter().next();
-        let answer = answer.unwrap_or_else(|| Err(L1Cause::Malformed("nothing".into())));
+        let answer = answer.unwrap_or_else(|| Err(L1Cause::Malformed("an empty response".into())));
         let chain_id = read::<U64>(&answer?)?.to::<u64>();
         if let Some(expected) = self.inner.chain_id.filter(|expected| *expected != chain_id) {
             let endpoint = self.inner.endpoints[index].transport.name();

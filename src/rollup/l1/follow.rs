@@ -102,15 +102,31 @@ impl HeadFollower {
                     }
                 }
                 () = tick(&mut epoch_tick) => {
-                    if let Some(block) = read_or_log(self.l1.block(Tag::Safe).await) {
+                    if let Some(block) = self.read_or_log(Tag::Safe).await {
                         self.heads.send_if_modified(|h| replace(&mut h.safe, block));
                     }
-                    if let Some(block) = read_or_log(self.l1.block(Tag::Finalized).await) {
+                    if let Some(block) = self.read_or_log(Tag::Finalized).await {
                         self.heads.send_if_modified(|h| replace(&mut h.finalized, block));
                     }
                 }
             }
         }
+    }
+
+    /// L1's safe or finalized block, if it can be read and L1 has one.
+    async fn read_or_log(&self, tag: Tag) -> Option<L1Block> {
+        self.l1.block(tag).await.unwrap_or_else(|error| {
+            tracing::warn!(tag = tag.name(), %error, "L1's safe or finalized block could not be read; the last one stays");
+            None
+        })
+    }
+
+    /// L1's safe or finalized block, if it can be read and L1 has one.
+    async fn read_or_log(&self, tag: Tag) -> Option<L1Block> {
+        self.l1.block(tag).await.unwrap_or_else(|error| {
+            tracing::warn!(tag = tag.name(), %error, "L1's safe or finalized block could not be read; the last one stays");
+            None
+        })
     }
 
     async fn poll(&mut self) {
@@ -197,13 +213,6 @@ async fn tick(interval: &mut Option<Interval>) {
 async fn next(subscription: &mut Option<Subscription<Value>>) -> Option<Option<Value>> {
     // A header that is no JSON ends the subscription like a lost connection.
     Some(subscription.as_mut()?.next().await.and_then(Result::ok))
-}
-
-fn read_or_log(answer: Result<Option<L1Block>, L1Error>) -> Option<L1Block> {
-    answer.unwrap_or_else(|error| {
-        tracing::warn!(%error, "an L1 head could not be read");
-        None
-    })
 }
 
 fn replace(slot: &mut Option<L1Block>, block: L1Block) -> bool {

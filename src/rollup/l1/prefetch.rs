@@ -271,7 +271,7 @@ impl Prefetcher {
                 return ControlFlow::Continue(FetchEnd::Refused);
             }
             Err(error) => {
-                if error.cause.is_pause() {
+                if error.cause.is_rate_limit() {
                     self.window.done(span, 0, 0);
                 } else {
                     self.window.failed(span);

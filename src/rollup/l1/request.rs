@@ -41,7 +41,7 @@ impl L1Client {
     ) -> Result<T, L1Error> {
         self.request(&[call], |answers| {
             let only = answers.into_iter().next();
-            read(only.unwrap_or_else(|| Err(L1Cause::Malformed("nothing".into()))))
+            read(only.unwrap_or_else(|| Err(L1Cause::Malformed("an empty response".into()))))
         })
         .await
     }
@@ -103,8 +103,8 @@ impl L1Client {
             let Some(pick) = pick else { break };
             // A call that has failed at one endpoint does not wait for another.
             if !pick.wait.is_zero() && (failure.is_some() || pick.wait > self.inner.timeout) {
-                let resting = self.error_of(pick.index, method, L1Cause::Resting(pick.wait));
-                failure.get_or_insert(resting);
+                let cooling = L1Cause::CoolingDown(pick.wait);
+                failure.get_or_insert(self.error_of(pick.index, method, cooling));
                 break;
             }
             tokio::time::sleep(pick.wait).await;
@@ -242,7 +242,7 @@ fn first_answers<T>(
         found.answers.push(read(offset, &answer)?);
     }
     if found.answers.is_empty() {
-        return Err(L1Cause::Malformed("nothing".into()));
+        return Err(L1Cause::Malformed("an empty response".into()));
     }
     Ok(found)
 }

@@ -5,7 +5,7 @@ mod ipc;
 
 use super::{L1Cause, L1Config};
 use crate::rollup::http::{
-    HttpFault, HttpReply, HttpTarget, causes, choose_tls_provider, endpoint_of, excerpt,
+    HttpFault, HttpReply, HttpTarget, causes, choose_tls_provider, endpoint_of, excerpt, json_error,
 };
 use http::{HeaderMap, StatusCode};
 use jsonrpsee::{
@@ -111,7 +111,7 @@ impl Transport {
                 let sent = endpoint.post(request_body(calls), max_answer as usize, *timeout);
                 let reply = sent.await.map_err(|fault| match fault {
                     HttpFault::Broken(text) => L1Cause::Transport(text),
-                    HttpFault::Timeout => L1Cause::Timeout,
+                    HttpFault::Timeout(limit) => L1Cause::Timeout(limit),
                     HttpFault::TooLarge(bytes) => L1Cause::TooLarge(bytes),
                 })?;
                 read_reply(&reply, calls.len())
@@ -188,13 +188,7 @@ fn read_reply(reply: &HttpReply, calls: usize) -> Result<Vec<L1Reply>, L1Cause> 
 }
 
 fn read_body(body: &[u8], calls: usize) -> Result<Vec<L1Reply>, L1Cause> {
-    let malformed = |error: serde_json::Error| {
-        L1Cause::Malformed(match body.trim_ascii_start().first() {
-            Some(b'<') => "a web page where JSON was expected".into(),
-            None => "nothing".into(),
-            Some(_) => excerpt(error),
-        })
-    };
+    let malformed = |error| L1Cause::Malformed(json_error(body, error));
     if calls == 1 {
         let response: RpcResponse = serde_json::from_slice(body).map_err(malformed)?;
         return Ok(vec![response.answer()]);
@@ -270,7 +264,7 @@ impl SocketEndpoint {
                 .enable_ws_ping(PingConfig::default())
                 .build(url)
                 .await
-                .map_err(failure),
+                .map_err(|error| self.failure(error)),
             SocketPlace::Ipc(path) => {
                 let stream = UnixStream::connect(path).await;
                 let stream = stream.map_err(|error| L1Cause::Transport(error.to_string()))?;
@@ -290,7 +284,7 @@ impl SocketEndpoint {
             return match client.request(call.method, params(call)?).await {
                 Ok(result) => Ok(vec![Ok(result)]),
                 Err(ClientError::Call(refusal)) => Ok(vec![Err(refusal_of(&refusal))]),
-                Err(error) => Err(failure(error)),
+                Err(error) => Err(self.failure(error)),
             };
         }
         let mut batch = BatchRequestBuilder::new();
@@ -299,7 +293,7 @@ impl SocketEndpoint {
             added.map_err(|error| L1Cause::Malformed(error.to_string()))?;
         }
         let answers = client.batch_request::<Box<RawValue>>(batch).await;
-        let answers = answers.map_err(failure)?.into_iter();
+        let answers = answers.map_err(|error| self.failure(error))?.into_iter();
         Ok(answers
             .map(|answer| answer.map_err(|refusal| refusal_of(&refusal)))
             .collect())
@@ -310,7 +304,17 @@ impl SocketEndpoint {
         client
             .subscribe("eth_subscribe", rpc_params!["newHeads"], "eth_unsubscribe")
             .await
-            .map_err(failure)
+            .map_err(|error| self.failure(error))
+    }
+
+    fn failure(&self, error: ClientError) -> L1Cause {
+        match error {
+            ClientError::Call(refusal) => refusal_of(&refusal),
+            ClientError::ParseError(error) => L1Cause::malformed(error),
+            ClientError::RequestTimeout => L1Cause::Timeout(self.timeout),
+            ClientError::Transport(error) => L1Cause::Transport(excerpt(causes(&*error))),
+            error => L1Cause::Transport(excerpt(error)),
+        }
     }
 }
 
@@ -325,16 +329,6 @@ fn params(call: &RpcCall) -> Result<ArrayParams, L1Cause> {
 
 fn refusal_of(refusal: &ErrorObject<'_>) -> L1Cause {
     refused(refusal.code().into(), refusal.message())
-}
-
-fn failure(error: ClientError) -> L1Cause {
-    match error {
-        ClientError::Call(refusal) => refusal_of(&refusal),
-        ClientError::ParseError(error) => L1Cause::malformed(error),
-        ClientError::RequestTimeout => L1Cause::Timeout,
-        ClientError::Transport(error) => L1Cause::Transport(excerpt(causes(&*error))),
-        error => L1Cause::Transport(excerpt(error)),
-    }
 }
 
 #[cfg(test)]

@@ -300,7 +300,7 @@ fn dump(
         dump.accounts.insert(name, entry);
     }
     if unknown && dump.accounts.is_empty() {
-        let text = "no address behind the hashes of accounts is known: ask with `incompletes` set to true, or run the node with --cache.preimages";
+        let text = "no address behind the hashes of accounts is known: call with `incompletes` set to true, or run the node with --cache.preimages";
         return Err(RpcError::server(text));
     }
     Ok(dump)
@@ -340,7 +340,7 @@ fn dump_account(
         let range = range.read(state, deadline)?;
         if range.next_key.is_some() {
             let text = format!(
-                "the account {hash} has more than {MOST} slots: ask with `nostorage` set to true, and for its slots with debug_storageRangeAt"
+                "the account {hash} has more than {MOST} slots: call with `nostorage` set to true, and read its slots with debug_storageRangeAt"
             );
             return Err(RpcError::server(text));
         }

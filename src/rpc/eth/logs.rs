@@ -94,7 +94,7 @@ pub fn matching(
             view = newest();
             if view.hash_of(head.number)? != Some(head.hash) {
                 return Err(RpcError::server(
-                    "the chain was reorganised during the query, ask again",
+                    "the chain was reorganised during the query, retry",
                 ));
             }
         }

@@ -287,7 +287,7 @@ impl EngineRpc {
             .target
             .post_with(headers, body, MAX_ANSWER, self.timeout);
         let reply = sent.await.map_err(|fault| match fault {
-            HttpFault::Timeout => EngineCause::Timeout(self.timeout),
+            HttpFault::Timeout(_) => EngineCause::Timeout(self.timeout),
             HttpFault::Broken(text) => EngineCause::Unreachable(text),
             fault @ HttpFault::TooLarge(_) => EngineCause::Malformed(fault.to_string()),
         })?;

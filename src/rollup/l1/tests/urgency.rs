@@ -87,6 +87,6 @@ async fn a_pause_demanded_of_bulk_requests_is_theirs() {
     assert!(matches!(busy, L1Cause::Status { code: 429, .. }), "{busy}");
     assert_eq!(client.chain_id().await.unwrap(), 900);
     let resting = bulk.chain_id().await.unwrap_err().cause;
-    assert!(matches!(resting, L1Cause::Resting(_)), "{resting}");
+    assert!(matches!(resting, L1Cause::CoolingDown(_)), "{resting}");
     assert_eq!(server.count(), 2, "the pause is kept by bulk requests");
 }

@@ -32,17 +32,21 @@ async fn bad_answers_are_named() {
     let cause = async |answer| chain_id_of(answer).await.unwrap_err().cause.to_string();
     assert_eq!(
         cause(|_| Canned::html()).await,
-        "malformed answer: a web page where JSON was expected"
+        "malformed response: a web page where JSON was expected"
     );
-    assert_eq!(cause(|_| Canned::ok("")).await, "malformed answer: nothing");
-    assert_eq!(cause(|_| Canned::Silence).await, "no answer in time");
+    assert_eq!(
+        cause(|_| Canned::ok("")).await,
+        "malformed response: an empty response"
+    );
+    let silence = cause(|_| Canned::Silence).await;
+    assert!(silence.starts_with("no response within "), "{silence}");
     let half = cause(|_| Canned::Half(br#"{"id":0,"result":"0x384"}"#.to_vec())).await;
     assert!(
         half.contains("body") || half.contains("connection"),
         "{half}"
     );
     let cut = cause(|_| Canned::ok(r#"{"id":0,"result":"0x3"#)).await;
-    assert!(cut.starts_with("malformed answer: EOF"), "{cut}");
+    assert!(cut.starts_with("malformed response: EOF"), "{cut}");
     assert_eq!(
         cause(|_| Canned::status(404, "nothing here")).await,
         "HTTP status 404"
@@ -60,7 +64,7 @@ async fn bad_answers_are_named() {
     );
     let null = cause(|_| Canned::ok(r#"{"id":0,"result":null}"#)).await;
     assert!(
-        null.starts_with("malformed answer: invalid type: null"),
+        null.starts_with("malformed response: invalid type: null"),
         "{null}"
     );
     let good = chain_id_of(|_| Canned::ok(r#"{"id":0,"result":"0x384"}"#)).await;
@@ -120,7 +124,7 @@ async fn a_busy_endpoint_gets_the_rest_it_asks_for() {
     for _ in 0..3 {
         let next = client.chain_id().await.unwrap_err().cause;
         assert!(
-            matches!(next, L1Cause::Resting(rest) if rest.as_secs() > 20),
+            matches!(next, L1Cause::CoolingDown(rest) if rest.as_secs() > 20),
             "{next}"
         );
     }
