@@ -253,24 +253,20 @@ impl Pipeline {
 
     /// Starts over from this safe head, whose L1 origin the caller has found canonical. The
     /// pipeline then walks the L2 chain back by itself, as far as a channel may have been open, and
-    /// asks for those blocks. Counters of drops are kept.
-    pub fn reset(&mut self, safe: Arc<Payload>) {
-        self.reset_from(safe, 0);
-    }
-
-    /// Starts over like [`Pipeline::reset`], but applies no batch before L1 block number `first`:
-    /// earlier L1 blocks only fill channels.
+    /// needs those blocks. No batch before L1 block number `first_l1` is applied: earlier L1 blocks
+    /// only fill channels. Counters of drops are kept.
     ///
-    /// A plain reset can accept a batch that the original run dropped while its safe head was lower.
-    /// The chain, or the L1 block that a safe block is recorded with, would then differ. Pass as
-    /// `first` an L1 block at whose beginning `safe` was the safe head: at the latest the one that
-    /// the child of `safe` was derived from. From Holocene on the result is then that of the pipeline
-    /// without a reset. Before it, batches of earlier L1 blocks may still have been queued: pass 0.
-    pub fn reset_from(&mut self, safe: Arc<Payload>, first: u64) {
+    /// With a `first_l1` of 0 a batch can be accepted that the original run dropped while its safe
+    /// head was lower. The chain, or the L1 block that a safe block is recorded with, would then
+    /// differ. Pass an L1 block at whose beginning `safe` was the safe head: at the latest the one
+    /// that the child of `safe` was derived from. From Holocene on the result is then that of the
+    /// pipeline without a reset. Before it, batches of earlier L1 blocks may still have been queued:
+    /// pass 0.
+    pub fn reset(&mut self, safe: Arc<Payload>, first_l1: u64) {
         self.pushed = None;
         self.is_idle = false;
         self.cx.safe.rewind();
-        self.state = match ResetWalk::new(&self.cx.rollup, safe, first) {
+        self.state = match ResetWalk::new(&self.cx.rollup, safe, first_l1) {
             Ok(walk) => PipelineState::Walking(Box::new(walk)),
             Err(error) => stopped(PipelineStep::Critical(error)),
         };

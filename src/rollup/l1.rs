@@ -316,11 +316,6 @@ impl L1Client {
         })
     }
 
-    /// A block on any branch that the endpoint knows.
-    pub async fn block_by_hash(&self, hash: B256) -> Result<Option<L1Block>, L1Error> {
-        self.block_at(L1BlockAt::Hash(hash)).await
-    }
-
     async fn block_at(&self, at: L1BlockAt) -> Result<Option<L1Block>, L1Error> {
         self.request_one(at.call(false), |answer| {
             let block = self.read_header(&answer?)?;

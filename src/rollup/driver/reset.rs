@@ -52,7 +52,7 @@ impl RollupDriver {
         self.finality.reset();
         self.l1.on_reset();
         self.derived_l1.clear();
-        self.pipeline.reset_from(block, first_l1);
+        self.pipeline.reset(block, first_l1);
         self.reset_pending = false;
         tracing::info!(head = %head.id, safe = %safe.id, finalized = %finalized.id, "derivation begins");
         Ok(())

@@ -1,7 +1,9 @@
-//! L1 blocks as derivation reads them: verified, with the receipts where they matter, and cached.
+//! L1 blocks for derivation: fetched in batches, verified, with the receipts where they matter, and cached.
+//! Called by the [`Prefetcher`](super::Prefetcher), and by the driver for single blocks. Bounded by one
+//! batch per call and by a cache of [`CACHE_BYTES`].
 
 use super::{
-    L1Block, L1BlockAt, L1Cause, L1Client, L1Error,
+    L1BlockAt, L1Cause, L1Client, L1Error,
     answer::{self, FullBlock},
     block_receipts::BlockReceipts,
     cache::L1Cache,
@@ -91,8 +93,8 @@ impl L1Blocks {
         Ok(self.fetch(&[at]).await?.blocks.pop())
     }
 
-    /// The blocks from `first` on, at most `count` and at most one batch of them, up to the head or
-    /// to where a reorg in between tore them.
+    /// The blocks from `first` on, at most `count` and at most one batch of them, up to the head or to
+    /// the last one before a reorg that happened between the reads.
     pub(super) async fn range(&self, first: u64, count: usize) -> Result<FetchedBlocks, L1Error> {
         let count = count.min(self.l1.inner.max_batch) as u64;
         let numbers = first..first.saturating_add(count);
@@ -177,9 +179,8 @@ impl L1Blocks {
         Ok((blocks, bytes))
     }
 
-    /// As the rest of [`L1Blocks::fetch`], where a block has transactions of types that this build
-    /// cannot encode: their encodings are requested, which the transactions root
-    /// verifies. If it does not give them, the error is `unknown`.
+    /// Fetches blocks that have transactions of types unknown to this build: requests their encodings,
+    /// which the transactions root verifies. Returns `unknown` if the endpoint refuses.
     async fn fetch_with_unknown(
         &self,
         wanted: &[L1BlockAt],
@@ -282,11 +283,6 @@ impl L1Blocks {
             }
             Err(error) => found.failure = Some(error),
         }
-    }
-
-    /// The header of the canonical block of this height, without its body.
-    pub async fn header(&self, number: u64) -> Result<Option<L1Block>, L1Error> {
-        self.l1.block_by_number(number).await
     }
 }
 

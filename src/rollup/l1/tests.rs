@@ -89,11 +89,17 @@ async fn blocks_are_found_by_tag_number_and_hash() {
         Some(block(&headers[1]))
     );
     assert_eq!(
-        client.block_by_hash(headers[0].hash_slow()).await.unwrap(),
+        client
+            .block_at(L1BlockAt::Hash(headers[0].hash_slow()))
+            .await
+            .unwrap(),
         Some(block(&headers[0]))
     );
     assert_eq!(client.block_by_number(8).await.unwrap(), None);
-    assert_eq!(client.block_by_hash(B256::ZERO).await.unwrap(), None);
+    assert_eq!(
+        client.block_at(L1BlockAt::Hash(B256::ZERO)).await.unwrap(),
+        None
+    );
     assert_eq!(client.block(Tag::Safe).await.unwrap(), None, "null");
     l1.state.lock().answers.insert(
         "eth_getBlockByNumber",
@@ -146,7 +152,11 @@ async fn another_block_than_the_one_asked_for_is_found_out() {
         matches!(cause(client.block_by_number(5).await), L1Cause::Untrue(text) if text == "requested block 5, got 6")
     );
     assert!(matches!(
-        cause(client.block_by_hash(headers[0].hash_slow()).await),
+        cause(
+            client
+                .block_at(L1BlockAt::Hash(headers[0].hash_slow()))
+                .await
+        ),
         L1Cause::Untrue(_)
     ));
 }

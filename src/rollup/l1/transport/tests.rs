@@ -3,7 +3,7 @@
 use super::*;
 use crate::rollup::{
     http::fake::{Canned, CannedServer},
-    l1::{L1Client, L1Error, Tag, fake},
+    l1::{L1BlockAt, L1Client, L1Error, Tag, fake},
 };
 use alloy_primitives::B256;
 
@@ -200,7 +200,10 @@ async fn a_websocket_answers_calls_and_batches_and_is_made_again() {
     assert_eq!(client.endpoint(), format!("ws://127.0.0.1:{}", l1.port));
     let head = client.block(Tag::Latest).await.unwrap();
     assert_eq!(head, Some(fake::block(&headers[2])));
-    assert_eq!(client.block_by_hash(B256::ZERO).await.unwrap(), None);
+    assert_eq!(
+        client.block_at(L1BlockAt::Hash(B256::ZERO)).await.unwrap(),
+        None
+    );
 
     let transport = Transport::new(&l1.url().replace("http", "ws"), &config("")).unwrap();
     let call = |number: &str| RpcCall {
