@@ -39,8 +39,8 @@ impl Batcher {
         self.call(BatcherCall::Start).await
     }
 
-    /// Posts everything that is loaded, and returns when L1 has confirmed it. A caller that does not
-    /// wait changes nothing about that.
+    /// Posts everything that is loaded, and returns when L1 has confirmed it. Dropping the future does
+    /// not cancel the stop.
     pub async fn stop(&self) -> Result<(), BatcherCallError> {
         self.call(BatcherCall::Stop).await
     }
@@ -50,7 +50,7 @@ impl Batcher {
         self.call(BatcherCall::Flush).await
     }
 
-    /// The task has ended if nobody answers.
+    /// Fails with `NotRunning` if the task has ended.
     async fn call(&self, call: fn(CallAnswer) -> BatcherCall) -> Result<(), BatcherCallError> {
         let (answer, answered) = oneshot::channel();
         let sent = self.calls.send(call(answer)).await;

@@ -132,8 +132,8 @@ impl PostingService {
         }
     }
 
-    /// As [`PostingService::run`], in the process of a node, which goes on after a failure: its blocks are
-    /// served and followed, and an operator needs the log and JSON-RPC to find the cause.
+    /// Runs in the process of a node, which goes on after a failure: its blocks are served and followed,
+    /// and an operator needs the log and JSON-RPC to find the cause.
     pub async fn run_in_node(self, stop: &CancellationToken, ending: &CancellationToken) {
         let name = self.name;
         let Err(error) = self.run(stop, ending).await else {
@@ -208,7 +208,7 @@ where
     wait_with(what, token, UPSTREAM_PAUSE, attempt).await
 }
 
-/// As [`wait_for`], with another pause.
+/// Repeats `attempt` like [`wait_for`], with this pause.
 async fn wait_with<T, E: Display, F>(
     what: &str,
     token: &CancellationToken,

@@ -123,7 +123,7 @@ impl ContractReader {
     pub async fn version(&self) -> Result<String, ReaderError> {
         let to = self.target.address();
         let calls = vec![NamedCall::new("version()", to, contracts::version())];
-        let replies = self.ask(calls, json!("latest")).await?;
+        let replies = self.call_all(calls, json!("latest")).await?;
         replies.read(0, contracts::read_text)
     }
 
@@ -132,7 +132,7 @@ impl ContractReader {
         let only = match self.target {
             ProposalTarget::Oracle(oracle) => {
                 let call = NamedCall::new("PROPOSER()", oracle, contracts::oracle_proposer());
-                let replies = self.ask(vec![call], json!("latest")).await?;
+                let replies = self.call_all(vec![call], json!("latest")).await?;
                 Some(replies.read(0, |answer| contracts::read_address(answer, 0))?)
             }
             ProposalTarget::Factory {
@@ -144,7 +144,7 @@ impl ContractReader {
                     NamedCall::new("gameImpls()", address, implementation),
                     NamedCall::new("gameArgs()", address, arguments),
                 ];
-                let replies = self.ask(calls, json!("latest")).await?;
+                let replies = self.call_all(calls, json!("latest")).await?;
                 let game = replies.read(0, |answer| contracts::read_address(answer, 0))?;
                 if game.is_zero() {
                     return Ok(Permission::NoGame);
@@ -165,7 +165,7 @@ impl ContractReader {
     /// The only proposer of a game's implementation; `None` if anybody may propose.
     async fn proposer_of(&self, game: Address) -> Result<Option<Address>, ReaderError> {
         let call = NamedCall::new("proposer()", game, contracts::proposer());
-        match self.ask(vec![call], json!("latest")).await {
+        match self.call_all(vec![call], json!("latest")).await {
             Ok(replies) => {
                 let proposer = replies.read(0, |answer| contracts::read_address(answer, 0));
                 Ok(proposer.ok().filter(|proposer| !proposer.is_zero()))
@@ -253,7 +253,7 @@ impl ContractReader {
             let call =
                 |index| NamedCall::new("gameAtIndex()", address, contracts::game_at_index(index));
             let calls = (start..end).rev().map(call).collect();
-            let replies = self.ask(calls, at_block(head.hash)).await?;
+            let replies = self.call_all(calls, at_block(head.hash)).await?;
             let mut games = Vec::new();
             for index in 0..replies.calls.len() {
                 let game = replies.read(index, contracts::read_listed_game)?;
@@ -294,7 +294,7 @@ impl ContractReader {
         };
         let calls = games.iter().map(creator).chain(games.iter().map(claim));
         let calls = calls.collect();
-        let replies = self.ask_any(calls, at_block(head.hash)).await?;
+        let replies = self.call_any(calls, at_block(head.hash)).await?;
         for (index, (_, created)) in games.iter().enumerate() {
             // The root claim's claimant is the creator; games without claims have a creator only.
             let claimant = replies.read(games.len() + index, contracts::read_claimant);
@@ -331,7 +331,7 @@ impl ContractReader {
                     NamedCall::new("initBonds()", address, bond),
                     NamedCall::new("games()", address, games),
                 ];
-                let replies = self.ask(calls, json!("latest")).await?;
+                let replies = self.call_all(calls, json!("latest")).await?;
                 if let Some(game) = replies.read(1, contracts::read_game)? {
                     return Ok(Err(ProposalRefusal::Exists(game)));
                 }
@@ -355,14 +355,22 @@ impl ContractReader {
     }
 
     /// Calls after a block, all of which must be answered.
-    async fn ask(&self, calls: Vec<NamedCall>, at: Value) -> Result<NamedReplies, ReaderError> {
+    async fn call_all(
+        &self,
+        calls: Vec<NamedCall>,
+        at: Value,
+    ) -> Result<NamedReplies, ReaderError> {
         let plain: Vec<PlainCall> = calls.iter().map(|call| call.at(&at)).collect();
         let replies = self.l1.plain_batch(&plain).await?;
         Ok(NamedReplies { calls, replies })
     }
 
-    /// As [`Self::ask`], but any call may be refused. In parts that endpoints take as one batch.
-    async fn ask_any(&self, calls: Vec<NamedCall>, at: Value) -> Result<NamedReplies, ReaderError> {
+    /// Calls after a block, any of which may be refused. In parts that endpoints take as one batch.
+    async fn call_any(
+        &self,
+        calls: Vec<NamedCall>,
+        at: Value,
+    ) -> Result<NamedReplies, ReaderError> {
         let mut replies = Vec::with_capacity(calls.len());
         for part in calls.chunks(MAX_GAMES as usize) {
             // The first call of a batch must succeed, which this one always does.

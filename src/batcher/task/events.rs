@@ -1,4 +1,6 @@
-//! Reading L2 and L1: polls, the wait for the rollup node, blocks.
+//! Reads L2 and L1 for the batcher: polls of heads, the wait for the rollup node, blocks, balance. Called
+//! by the loop of [`BatcherTask`], which its events wake; bounded by [`FETCHES`] and by the memory that
+//! blocks may take.
 
 use super::{
     BatcherEvent, BatcherPhase, BatcherTask, FETCHES, FetchedBlock, PollAnswer, SenderCheck,
@@ -110,7 +112,7 @@ impl BatcherTask {
         if self.phase == BatcherPhase::Stopped {
             return;
         }
-        // Also without heads of L2: what is loaded goes out, in time.
+        // Without L2 heads too, loaded data goes out by its deadline.
         (self.is_fetch_paused, self.may_publish) = (false, true);
         match answer.l1_head {
             Ok(head) => {

@@ -1,4 +1,5 @@
-//! Data on their way to L1: choice of their place, transactions, outcomes; and the log.
+//! Sends channel data to L1: picks the class, hands transactions to the manager, takes outcomes. Called
+//! by the loop of [`BatcherTask`]; bounded by `--max-pending-tx`.
 
 use super::{
     BatcherError, BatcherEvent, BatcherPhase, BatcherTask, MOST_IN_FLIGHT, SentTx, SyncWait,

@@ -60,7 +60,7 @@ pub(super) fn match_blobs(
     wanted.iter().map(found_hash).collect()
 }
 
-/// As [`match_blobs`], for sidecars: the index must be the wanted one, the commitment must have the
+/// The wanted blobs among sidecars, in the order of `wanted`: the index must be the wanted one, the commitment must have the
 /// versioned hash, and the proof must be valid for it.
 pub(super) fn match_sidecars(
     answer: Vec<Sidecar>,

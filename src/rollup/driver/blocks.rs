@@ -16,8 +16,8 @@ use starling_proto::{
 };
 use std::sync::Arc;
 
-/// Blocks that the unsafe head is lowered by at once. The core unwinds no more than [`MAX_UNWIND`] blocks
-/// below its stored head. Half of them leave room for a stored head above the unsafe head.
+/// Most blocks that one fork choice lowers the unsafe head by: half of [`MAX_UNWIND`], because the stored
+/// head may be above the unsafe head.
 const LOWERED_AT_ONCE: u64 = MAX_UNWIND / 2;
 
 /// Most bytes, and most transactions, whose senders are recovered before their block is derived: those
@@ -106,8 +106,8 @@ impl RollupDriver {
         Ok(self.engine.forkchoice(block.hash, None, None).await?)
     }
 
-    /// The block with the derived attributes is in the chain, and protected: no block of the swarm or
-    /// of the sequencer takes it off the chain.
+    /// Accepts a block that has the derived attributes and is protected: reports it to the pipeline
+    /// and queues its promotion.
     fn accept(
         &mut self,
         block: Arc<Payload>,

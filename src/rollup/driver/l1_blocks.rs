@@ -100,7 +100,8 @@ impl RollupDriver {
         Ok(NextAction::Again)
     }
 
-    /// Everything in the pipeline's L1 origin is derived.
+    /// Ends the pipeline's L1 origin: promotes and records its safe head, logs its drops, publishes
+    /// heads, then `current_l1`.
     pub(super) async fn end_l1_block(&mut self) -> Result<(), DriverStepError> {
         self.promote().await?;
         self.report_drops();

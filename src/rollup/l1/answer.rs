@@ -342,8 +342,8 @@ pub(super) fn receipts(
         .collect())
 }
 
-/// As [`receipts`], for receipts in EIP-2718 form. A receipt of an unknown type that does not
-/// decode as others do counts as one without logs (specs: derivation, receipts of unknown types).
+/// Success and logs of receipts in EIP-2718 form, checked like [`receipts`]. A receipt of an unknown type
+/// that does not decode as others do counts as one without logs (specs: derivation, receipts of unknown types).
 pub(super) fn raw_receipts(
     receipts: &[Bytes],
     block: &L1Block,

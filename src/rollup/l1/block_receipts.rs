@@ -42,7 +42,7 @@ impl L1Client {
         Ok(fetched?.receipts)
     }
 
-    /// As [`L1Client::receipts`], for a block whose transactions are known.
+    /// The receipts of a block whose transactions are known, checked like [`L1Client::receipts`].
     pub(super) async fn receipts_of(
         &self,
         block: &L1Block,

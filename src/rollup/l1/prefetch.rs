@@ -110,7 +110,7 @@ impl Window {
             return None;
         }
         let count = fitting.min(last - self.next + 1);
-        // A full request is worth waiting for until more blocks are taken.
+        // Wait until enough blocks are taken for a full request.
         if count < fitting && last < head && self.next > self.wanted {
             return None;
         }

@@ -1,5 +1,6 @@
-//! Requests of the client: the endpoint that gets one, how large its answer may be, and how many
-//! requests a list of calls takes.
+//! Requests of the client: the endpoint that gets one, how large its response may be, and how many
+//! requests a list of calls takes. Called by every method of [`L1Client`]. Bounded by `L1Gate`'s permits,
+//! by the limit on a response, and by one attempt at each endpoint.
 
 use super::{
     L1Cause, L1Client, L1Error,

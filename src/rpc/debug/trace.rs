@@ -1,4 +1,5 @@
-//! Methods that execute transactions of blocks again and describe what they do.
+//! Methods that execute transactions of blocks again and describe what they do. Called by the `debug`
+//! namespace as `Trace` or `Heavy`: bounded by its deadline and by the permits of such calls.
 
 use crate::{
     chain::{

@@ -101,7 +101,7 @@ impl EngineClient {
         Ok(found.ok_or(ChainError::UnknownBlock(hash))?)
     }
 
-    /// As [`EngineClient::known_link`]; `None` if the client does not have the block.
+    /// The header and parent of a block on any branch; `None` if the client does not have it.
     pub(super) async fn link(&self, hash: B256) -> Result<Option<BlockLink>, CoreError> {
         if let Some(link) = self.0.cache.lock().link(hash) {
             return Ok(Some(link));
