@@ -29,9 +29,9 @@ mod batches;
 mod channels;
 mod derivation;
 mod drops;
+mod epochs;
 mod frames;
 mod input;
-mod origins;
 mod source;
 mod stage;
 mod validity;
@@ -265,7 +265,7 @@ impl Pipeline {
     pub fn reset(&mut self, safe: Arc<Payload>, first_l1: u64) {
         self.pushed = None;
         self.is_idle = false;
-        self.cx.safe.rewind();
+        self.cx.safe_blocks.rewind();
         self.state = match ResetWalk::new(&self.cx.rollup, safe, first_l1) {
             Ok(walk) => PipelineState::Walking(Box::new(walk)),
             Err(error) => stopped(PipelineStep::Critical(error)),
@@ -382,7 +382,7 @@ impl Pipeline {
                     self.state = stopped(PipelineStep::Critical(error));
                 }
             }
-            _ => self.cx.safe.put(payload),
+            _ => self.cx.safe_blocks.put(payload),
         }
         Ok(())
     }

@@ -52,7 +52,8 @@ pub(super) struct StageContext {
     pub rollup: Arc<RollupConfig>,
     pub drops: DropCounts,
     pub reads: ReadCounts,
-    pub safe: SafeBlocks,
+    /// Block of the safe chain that was pushed last, for span-batch overlap checks.
+    pub safe_blocks: SafeBlocks,
 }
 
 impl StageContext {
@@ -61,7 +62,7 @@ impl StageContext {
             rollup,
             drops: DropCounts::default(),
             reads: ReadCounts::default(),
-            safe: SafeBlocks::default(),
+            safe_blocks: SafeBlocks::default(),
         }
     }
 }
