@@ -7,22 +7,22 @@
 //! requests and repeat them; an endpoint that demands a pause gets one.
 
 mod active;
-mod answer;
 mod endpoint;
 mod local;
+mod response;
 mod rpc;
 #[cfg(test)]
 mod tests;
 
-pub use answer::{L1Ref, SourceHeads};
 pub use endpoint::RpcEndpoint;
 pub use local::LocalSource;
+pub use response::{L1Ref, SourceHeads};
 pub use rpc::{L2Endpoints, RpcSource};
 
 use crate::{
     chain::{Heads, rows::ReadError},
     rollup::{
-        l1::L1Cause,
+        l1::RpcCause,
         output::{OutputError, RollupOutput},
     },
 };
@@ -43,7 +43,7 @@ pub enum L2SourceError {
         /// Scheme, host and port: paths and user names may be credentials.
         endpoint: Arc<str>,
         method: &'static str,
-        cause: L1Cause,
+        cause: RpcCause,
     },
     #[error("number of rollup and eth URLs must match: {rollup} and {eth}")]
     Mismatch { rollup: usize, eth: usize },
@@ -67,7 +67,7 @@ impl L2SourceError {
         matches!(
             self,
             Self::Call {
-                cause: L1Cause::Timeout(_),
+                cause: RpcCause::Timeout(_),
                 ..
             }
         )

@@ -4,7 +4,7 @@
 //!
 //! The execution core
 //! - [`engine`]: the handle through which everything here uses it, in this process or in another.
-//! - [`l2_answer`]: reads blocks that an execution client answers.
+//! - [`l2_response`]: reads blocks that an execution client answers.
 //!
 //! L1
 //! - [`l1`]: reads blocks, receipts and storage, all verified.
@@ -35,7 +35,7 @@ pub mod finality;
 pub mod handle;
 mod http;
 pub mod l1;
-pub mod l2_answer;
+pub mod l2_response;
 pub mod metrics;
 pub mod origin;
 pub mod output;

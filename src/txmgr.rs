@@ -9,12 +9,12 @@
 //! are pure. [`options`] has the settings, [`api`] those that the RPC changes, [`sign`] the keys,
 //! [`blobs`] the sidecars, [`l1`] the calls; [`shell`] is the task that brings them together.
 
-pub mod answer;
 pub mod api;
 pub mod blobs;
 pub mod fees;
 pub mod l1;
 pub mod machine;
 pub mod options;
+pub mod publish_result;
 pub mod shell;
 pub mod sign;

@@ -171,10 +171,6 @@ pub enum ResetReason {
 const NEXT_STEP: &str = "restart to derive again from the newest recorded safe head, and report this \
                          line if it comes back";
 
-/// What an operator does about a critical error that no input is known to cause.
-const NEXT_STEP: &str = "restart to derive again from the newest recorded safe head, and report this \
-                         line if it comes back";
-
 /// Why derivation stops.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs, reason = "the messages document the variants")]

@@ -2,7 +2,7 @@
 //! are on L1 already would be posted again.
 
 use crate::{
-    rollup::l1::{L1Client, L1Error, Tag},
+    rollup::l1::{L1Client, L1Error, L1Tag},
     txmgr::shell::TxManager,
 };
 use alloy_primitives::{Address, U64};
@@ -29,7 +29,10 @@ pub async fn sync_target(l1: L1Client, txs: TxManager, depth: u64) -> Result<u64
     let mut status = txs.status();
     let settled = status.wait_for(|status| status.settled).await;
     settled.map_err(|_| SyncTargetError::Stopped)?;
-    let tip = l1.block(Tag::Latest).await.map_err(SyncTargetError::Tip)?;
+    let tip = l1
+        .block(L1Tag::Latest)
+        .await
+        .map_err(SyncTargetError::Tip)?;
     let tip = tip.ok_or(SyncTargetError::NoTip)?.number;
     if depth == 0 {
         return Ok(tip);

@@ -88,7 +88,7 @@ pub enum BatcherError {
 
 /// An answer that the loop waits for.
 enum BatcherEvent {
-    Polled(Box<PollAnswer>),
+    Polled(Box<PollResult>),
     /// L1 block that the rollup node must have derived.
     SyncTarget(Result<u64, SyncTargetError>),
     Prices(Result<DataPrices, String>),
@@ -99,7 +99,7 @@ enum BatcherEvent {
 }
 
 /// Heads of the rollup node, and number of L1's newest block.
-struct PollAnswer {
+struct PollResult {
     heads: Result<SourceHeads, L2SourceError>,
     l1_head: Result<Option<u64>, L1Error>,
 }

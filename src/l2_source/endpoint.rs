@@ -1,7 +1,7 @@
 //! One JSON-RPC endpoint of another process.
 
 use super::L2SourceError;
-use crate::rollup::l1::{L1Cause, L1Client, L1Config, L1Error};
+use crate::rollup::l1::{L1Client, L1Config, L1Error, RpcCause};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::{sync::Arc, time::Duration};
@@ -45,7 +45,7 @@ impl RpcEndpoint {
     }
 
     /// The error of an answer that was received and is wrong.
-    pub fn wrong(&self, method: &'static str, cause: L1Cause) -> L2SourceError {
+    pub fn wrong(&self, method: &'static str, cause: RpcCause) -> L2SourceError {
         L2SourceError::Call {
             program: self.program,
             endpoint: self.name(),

@@ -1,8 +1,8 @@
 //! L2 in other processes: pairs of a rollup node and an execution client. Of several pairs, that of
 //! the active sequencer is used.
 
-use super::{L2SourceError, RpcEndpoint, SourceHeads, active::ActiveChoice, answer};
-use crate::rollup::{l1::L1Cause, output::RollupOutput};
+use super::{L2SourceError, RpcEndpoint, SourceHeads, active::ActiveChoice, response};
+use crate::rollup::{l1::RpcCause, output::RollupOutput};
 use alloy_primitives::U64;
 use serde_json::{Value, json, value::RawValue};
 use starling_proto::{
@@ -94,24 +94,24 @@ impl RpcSource {
     pub(super) async fn heads(&self) -> Result<SourceHeads, L2SourceError> {
         const METHOD: &str = "optimism_syncStatus";
         let (node, status) = self.ask_rollup(METHOD, json!([])).await?;
-        answer::heads(&status).map_err(|cause| node.wrong(METHOD, cause))
+        response::heads(&status).map_err(|cause| node.wrong(METHOD, cause))
     }
 
     pub(super) async fn output_at(&self, number: u64) -> Result<RollupOutput, L2SourceError> {
         const METHOD: &str = "optimism_outputAtBlock";
         let params = json!([U64::from(number)]);
         let (node, output) = self.ask_rollup(METHOD, params).await?;
-        answer::output(&output, number).map_err(|cause| node.wrong(METHOD, cause))
+        response::output(&output, number).map_err(|cause| node.wrong(METHOD, cause))
     }
 
     pub(super) async fn block(&self, number: u64) -> Result<Option<Payload>, L2SourceError> {
         let (client, block) = self.ask_eth(number, true).await?;
-        answer::block(&block, number).map_err(|cause| client.wrong(BY_NUMBER, cause))
+        response::block(&block, number).map_err(|cause| client.wrong(BY_NUMBER, cause))
     }
 
     pub(super) async fn block_id(&self, number: u64) -> Result<Option<BlockId>, L2SourceError> {
         let (client, block) = self.ask_eth(number, false).await?;
-        answer::block_id(&block, number).map_err(|cause| client.wrong(BY_NUMBER, cause))
+        response::block_id(&block, number).map_err(|cause| client.wrong(BY_NUMBER, cause))
     }
 
     async fn ask_rollup(
@@ -142,7 +142,7 @@ impl RpcSource {
     ) -> Result<(&'a RpcEndpoint, Box<RawValue>), L2SourceError> {
         let answer = endpoint.call(method, params).await;
         if let Err(L2SourceError::Call { cause, .. }) = &answer
-            && !matches!(cause, L1Cause::Refused { .. })
+            && !matches!(cause, RpcCause::Refused { .. })
         {
             self.choice.lock().await.has_failed();
         }

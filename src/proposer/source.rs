@@ -8,7 +8,7 @@ pub use supervisor::Supervisors;
 use super::schedule::{Proposal, SourceReading};
 use crate::{
     l2_source::{L2Source, L2SourceError},
-    rollup::l1::L1Cause,
+    rollup::l1::RpcCause,
 };
 use starling_proto::l1info::L2BlockRef;
 
@@ -22,7 +22,7 @@ pub enum ProposalSourceError {
     #[error("no available proposal sources: {0}")]
     NoSupervisor(String),
     #[error("{name}: {cause}")]
-    Wrong { name: String, cause: L1Cause },
+    Wrong { name: String, cause: RpcCause },
 }
 
 /// The party that computes the claims.

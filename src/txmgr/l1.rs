@@ -1,11 +1,11 @@
 //! The calls of the transaction manager to L1, and how their answers are read.
 
 use super::{
-    answer::PublishAnswer,
     fees::{BlobTips, FeeCaps, L1Fees, TxClass},
     machine::{AccountReading, MinedTx},
+    publish_result::PublishResult,
 };
-use crate::rollup::l1::{L1Cause, L1Client, L1Error, plain::PlainReply};
+use crate::rollup::l1::{L1Client, L1Error, L1Response, RpcCall, RpcCause};
 use alloy_primitives::{Address, B256, Bytes, U64, U256};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -70,13 +70,13 @@ fn wei(value: U256) -> u128 {
 }
 
 /// The result of a call, which errors name.
-fn read<T: DeserializeOwned>(reply: Option<&PlainReply>, call: &str) -> Result<T, String> {
-    let json = match reply {
+fn read<T: DeserializeOwned>(response: Option<&L1Response>, call: &str) -> Result<T, String> {
+    let json = match response {
         Some(Ok(json)) => json,
         Some(Err(cause)) => return Err(format!("{call} failed: {cause}")),
         None => return Err(format!("{call} has no response")),
     };
-    let failed = |error| format!("{call} failed: {}", L1Cause::malformed(error));
+    let failed = |error| format!("{call} failed: {}", RpcCause::malformed(error));
     serde_json::from_str(json.get()).map_err(failed)
 }
 
@@ -87,20 +87,20 @@ pub async fn fees(
     min_tip: u128,
 ) -> Result<L1Fees, String> {
     let calls = [
-        ("eth_getBlockByNumber", json!(["latest", false])),
-        ("eth_maxPriorityFeePerGas", json!([])),
-        ("eth_blobBaseFee", json!([])),
+        RpcCall::new("eth_getBlockByNumber", json!(["latest", false])),
+        RpcCall::new("eth_maxPriorityFeePerGas", json!([])),
+        RpcCall::new("eth_blobBaseFee", json!([])),
     ];
-    let replies = l1
+    let responses = l1
         .plain_batch(&calls)
         .await
         .map_err(|error| error.to_string())?;
-    let head: Option<HeadJson> = read(replies.first(), "eth_getBlockByNumber at latest")?;
+    let head: Option<HeadJson> = read(responses.first(), "eth_getBlockByNumber at latest")?;
     let head = head.ok_or("L1 has no latest block")?;
     let base_fee = head
         .base_fee_per_gas
         .ok_or("L1 has no base fee: blocks before London are not supported")?;
-    let tip: U256 = read(replies.get(1), "eth_maxPriorityFeePerGas")?;
+    let tip: U256 = read(responses.get(1), "eth_maxPriorityFeePerGas")?;
     let blob_tip = match tips {
         Some(tips) => {
             read_blob_tips(l1, tips, head.number.to()).await?;
@@ -111,7 +111,7 @@ pub async fn fees(
     Ok(L1Fees {
         tip: wei(tip),
         base_fee: wei(base_fee),
-        blob_base_fee: read::<U256>(replies.get(2), "eth_blobBaseFee")
+        blob_base_fee: read::<U256>(responses.get(2), "eth_blobBaseFee")
             .ok()
             .map(wei),
         blob_tip,
@@ -149,24 +149,24 @@ pub async fn reading(
     hashes: &[B256],
 ) -> Result<AccountReading, String> {
     const HEADS: usize = 4;
-    let nonce_at = |block: Value| ("eth_getTransactionCount", json!([account, block]));
+    let nonce_at = |block: Value| RpcCall::new("eth_getTransactionCount", json!([account, block]));
     let mut calls = vec![
-        ("eth_blockNumber", json!([])),
+        RpcCall::new("eth_blockNumber", json!([])),
         nonce_at(json!("latest")),
         nonce_at(json!("pending")),
         nonce_at(json!(U64::from(settled_at.unwrap_or(0)))),
     ];
-    let receipt = |hash: &B256| ("eth_getTransactionReceipt", json!([hash]));
+    let receipt = |hash: &B256| RpcCall::new("eth_getTransactionReceipt", json!([hash]));
     calls.extend(hashes.iter().map(receipt));
-    let mut replies = Vec::with_capacity(calls.len());
+    let mut responses = Vec::with_capacity(calls.len());
     for chunk in calls.chunks(MAX_BATCH) {
         let sent = l1.plain_batch(chunk).await;
-        replies.extend(sent.map_err(|error| error.to_string())?);
+        responses.extend(sent.map_err(|error| error.to_string())?);
     }
     let number =
-        |at: usize, call| read::<U64>(replies.get(at), call).map(|number| number.to::<u64>());
+        |at: usize, call| read::<U64>(responses.get(at), call).map(|number| number.to::<u64>());
     let latest = number(1, "eth_getTransactionCount at latest")?;
-    let receipts = hashes.iter().zip(replies.iter().skip(HEADS));
+    let receipts = hashes.iter().zip(responses.iter().skip(HEADS));
     Ok(AccountReading {
         head: number(0, "eth_blockNumber")?,
         latest,
@@ -177,14 +177,14 @@ pub async fn reading(
             .filter(|_| settled_at.is_some()),
         // An unreadable receipt is unknown, which is not the same as absent.
         receipts: receipts
-            .filter_map(|(hash, reply)| Some((*hash, mined(*hash, reply)?)))
+            .filter_map(|(hash, response)| Some((*hash, mined(*hash, response)?)))
             .collect(),
     })
 }
 
 /// A receipt, `Some(None)` if there is none.
-fn mined(hash: B256, reply: &PlainReply) -> Option<Option<MinedTx>> {
-    let receipt: Option<TxReceiptJson> = read(Some(reply), "eth_getTransactionReceipt").ok()?;
+fn mined(hash: B256, response: &L1Response) -> Option<Option<MinedTx>> {
+    let receipt: Option<TxReceiptJson> = read(Some(response), "eth_getTransactionReceipt").ok()?;
     Some(receipt.map(|receipt| MinedTx {
         hash,
         block: receipt.block_number.to(),
@@ -199,15 +199,15 @@ fn mined(hash: B256, reply: &PlainReply) -> Option<Option<MinedTx>> {
 }
 
 /// Sends a transaction. `custom` are texts that mean that it is published already.
-pub async fn publish(l1: &L1Client, raw: &Bytes, custom: &[String]) -> PublishAnswer {
+pub async fn publish(l1: &L1Client, raw: &Bytes, custom: &[String]) -> PublishResult {
     let sent: Result<Value, L1Error> = l1.plain_call("eth_sendRawTransaction", json!([raw])).await;
     let Err(error) = sent else {
-        return PublishAnswer::Accepted;
+        return PublishResult::Accepted;
     };
     match &error.cause {
-        cause if cause.is_rate_limit() => PublishAnswer::Unreachable(error.to_string()),
-        L1Cause::Refused { message, .. } => PublishAnswer::of_error(message, custom),
-        _ => PublishAnswer::Unreachable(error.to_string()),
+        cause if cause.is_rate_limit() => PublishResult::Unreachable(error.to_string()),
+        RpcCause::Refused { message, .. } => PublishResult::of_error(message, custom),
+        _ => PublishResult::Unreachable(error.to_string()),
     }
 }
 

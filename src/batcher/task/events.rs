@@ -3,7 +3,7 @@
 //! blocks may take.
 
 use super::{
-    BatcherEvent, BatcherPhase, BatcherTask, FETCHES, FetchedBlock, PollAnswer, SenderCheck,
+    BatcherEvent, BatcherPhase, BatcherTask, FETCHES, FetchedBlock, PollResult, SenderCheck,
     SyncWait,
 };
 use crate::{
@@ -13,7 +13,7 @@ use crate::{
         sync::{SyncTargetError, sync_target},
     },
     clock::unix_now,
-    rollup::l1::{L1Client, L1Error, Tag},
+    rollup::l1::{L1Client, L1Error, L1Tag},
 };
 use alloy_primitives::{Address, U256};
 use futures::{FutureExt, stream::FuturesOrdered};
@@ -32,7 +32,7 @@ const EMPTY: &str =
 const WAITING: &str = "waiting for the rollup node";
 
 async fn l1_head(l1: &L1Client) -> Result<Option<u64>, L1Error> {
-    let head = l1.block(Tag::Latest).await?;
+    let head = l1.block(L1Tag::Latest).await?;
     Ok(head.map(|head| head.number))
 }
 
@@ -43,7 +43,7 @@ impl BatcherTask {
         let (source, l1) = (self.source.clone(), self.l1.clone());
         let polled = async move {
             let (heads, l1_head) = tokio::join!(source.heads(), l1_head(&l1));
-            BatcherEvent::Polled(Box::new(PollAnswer { heads, l1_head }))
+            BatcherEvent::Polled(Box::new(PollResult { heads, l1_head }))
         };
         self.events.push(polled.boxed());
         self.read_balance();
@@ -72,7 +72,7 @@ impl BatcherTask {
         self.sender = SenderCheck::Requested;
         let (l1, contract) = (self.l1.clone(), self.rollup.l1_system_config_address);
         let read = async move {
-            let at = l1.block(Tag::Latest).await.ok().flatten()?;
+            let at = l1.block(L1Tag::Latest).await.ok().flatten()?;
             let values = l1.system_contract(contract, &at).await.ok()?;
             Some(values.batcher)
         };
@@ -107,7 +107,7 @@ impl BatcherTask {
         }
     }
 
-    fn on_polled(&mut self, answer: PollAnswer) {
+    fn on_polled(&mut self, answer: PollResult) {
         self.is_polling = false;
         if self.phase == BatcherPhase::Stopped {
             return;

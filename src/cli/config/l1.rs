@@ -108,7 +108,7 @@ fn beacon(values: &Values) -> Result<Option<BeaconConfig>, CliError> {
     Ok(Some(BeaconConfig {
         header: values.text("l1.beacon-header")?.map(Secret::new),
         fetch_all_sidecars: values.bool("l1.beacon.fetch-all-sidecars")?,
-        slot_duration: values.uint("l1.beacon.slot-duration-override")?,
+        seconds_per_slot: values.uint("l1.beacon.slot-duration-override")?,
         ignore_health: values.bool("l1.beacon.ignore")?,
         ..BeaconConfig::new(urls)
     }))

@@ -130,7 +130,7 @@ async fn sidecars_are_asked_for_where_there_are_no_blobs() {
             Canned::ok(sidecars_answer())
         })
         .await;
-        let client = client(&[server.url()], |config| config.slot_duration = 12);
+        let client = client(&[server.url()], |config| config.seconds_per_slot = 12);
         assert_found(&client).await;
         assert_found(&client).await;
         let sidecars = "/eth/v1/beacon/blob_sidecars/3";
@@ -166,7 +166,7 @@ async fn an_endpoint_that_loses_its_sidecars_is_asked_for_blobs_again() {
         }
     })
     .await;
-    let client = client(&[server.url()], |config| config.slot_duration = 12);
+    let client = client(&[server.url()], |config| config.seconds_per_slot = 12);
     assert_found(&client).await;
     is_updated.store(true, Ordering::Relaxed);
     let error = client.blobs(BLOCK_TIME, &ids()).await.unwrap_err();
@@ -360,7 +360,7 @@ async fn a_busy_endpoint_rests() {
         body: vec![],
     })
     .await;
-    let client = client(&[server.url()], |config| config.slot_duration = 12);
+    let client = client(&[server.url()], |config| config.seconds_per_slot = 12);
     client.blobs(BLOCK_TIME, &ids()).await.unwrap_err();
     let error = client.blobs(BLOCK_TIME, &ids()).await.unwrap_err();
     assert!(
@@ -423,7 +423,7 @@ async fn slots_follow_from_the_published_answers() {
         "{early}"
     );
     let server = node(|_| Canned::ok("")).await;
-    let clock = client(&[server.url()], |config| config.slot_duration = 3);
+    let clock = client(&[server.url()], |config| config.seconds_per_slot = 3);
     assert_eq!(clock.clock_of(0).await.unwrap().seconds_per_slot, 3);
     assert_eq!(paths(&server), [GENESIS]);
 }

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::rollup::{
     engine::{BlockAt, CoreError, Engine},
-    l1::{L1Client, L1Error, Tag},
+    l1::{L1Client, L1Error, L1Tag},
     rewind::{HeadSearch, OriginStatus, RewindTarget, SearchStep},
     safe_db::{SafeBlock, SafeDb, SafeDbError},
 };
@@ -254,7 +254,7 @@ impl StartSearch<'_> {
     /// canonical is of `block`, above L1's head: the endpoint lags, or L1 has switched to a shorter
     /// branch, which makes the record obsolete.
     async fn check_shorter_branch(&self, block: BlockId) -> Result<(), StartSearchError> {
-        let head = self.l1.block(Tag::Latest).await?;
+        let head = self.l1.block(L1Tag::Latest).await?;
         if head.is_some_and(|head| self.derived_l1.is_contradicted_by(&head)) {
             return Ok(());
         }

@@ -1,8 +1,8 @@
 //! Failures of L1 calls: what went wrong, where, and whether the endpoint is to blame.
 
 use crate::rollup::{
-    http::{excerpt, rotation::Fault},
-    l2_answer::L2AnswerError,
+    http::{excerpt, rotation::EndpointFault},
+    l2_response::L2ResponseError,
 };
 use alloy_primitives::B256;
 use std::{sync::Arc, time::Duration};
@@ -18,7 +18,7 @@ pub struct L1Error {
     /// names no endpoint.
     pub endpoint: Arc<str>,
     pub method: &'static str,
-    pub cause: L1Cause,
+    pub cause: RpcCause,
 }
 
 fn at(endpoint: &str) -> String {
@@ -28,8 +28,10 @@ fn at(endpoint: &str) -> String {
     }
 }
 
+/// Why a call to an endpoint failed: of L1, or of another program that is called with this client
+/// ([`plain`](super::plain)).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum L1Cause {
+pub enum RpcCause {
     /// The request could not be sent, or the connection was lost.
     #[error("{0}")]
     Transport(String),
@@ -88,36 +90,36 @@ pub enum L1Cause {
 }
 
 /// Batcher and proposer read L2 with this client, too.
-impl From<L2AnswerError> for L1Cause {
-    fn from(error: L2AnswerError) -> Self {
+impl From<L2ResponseError> for RpcCause {
+    fn from(error: L2ResponseError) -> Self {
         match error {
-            L2AnswerError::Malformed(text) => Self::Malformed(text),
-            L2AnswerError::Untrue(text) => Self::Untrue(text),
+            L2ResponseError::Malformed(text) => Self::Malformed(text),
+            L2ResponseError::Untrue(text) => Self::Untrue(text),
         }
     }
 }
 
-impl L1Cause {
+impl RpcCause {
     /// A response that does not decode, by the decoder's error.
     pub fn malformed(error: impl std::fmt::Display) -> Self {
         Self::Malformed(excerpt(error))
     }
 
     /// The effect of a failure on the choice of endpoints; `None` if the endpoint itself is fine.
-    pub(super) fn fault(&self) -> Option<Fault> {
+    pub(super) fn fault(&self) -> Option<EndpointFault> {
         match self {
             Self::Status { code, retry_after } if *code == 429 || *code >= 500 => {
-                Some(Fault::Busy(*retry_after))
+                Some(EndpointFault::Busy(*retry_after))
             }
             Self::Refused { code, .. } if RATE_LIMIT_CODES.contains(code) => {
-                Some(Fault::Busy(None))
+                Some(EndpointFault::Busy(None))
             }
             Self::Transport(_)
             | Self::Timeout(_)
             | Self::TooLarge(_)
             | Self::Status { .. }
             | Self::Malformed(_)
-            | Self::Untrue(_) => Some(Fault::Broken),
+            | Self::Untrue(_) => Some(EndpointFault::Broken),
             _ => None,
         }
     }
@@ -169,12 +171,12 @@ mod tests {
 
     #[test]
     fn the_effect_of_a_failure_on_its_endpoint_follows_from_its_cause() {
-        let refused = |code| L1Cause::Refused {
+        let refused = |code| RpcCause::Refused {
             code,
             message: "no".into(),
         };
         for code in RATE_LIMIT_CODES {
-            assert_eq!(refused(code).fault(), Some(Fault::Busy(None)));
+            assert_eq!(refused(code).fault(), Some(EndpointFault::Busy(None)));
             assert!(refused(code).is_rate_limit() && !refused(code).may_be_size());
         }
         for code in [-32601, -32004] {
@@ -183,19 +185,19 @@ mod tests {
         }
         for code in [429, 500, 503] {
             let retry_after = Some(Duration::from_secs(5));
-            let status = L1Cause::Status { code, retry_after };
-            assert_eq!(status.fault(), Some(Fault::Busy(retry_after)));
+            let status = RpcCause::Status { code, retry_after };
+            assert_eq!(status.fault(), Some(EndpointFault::Busy(retry_after)));
             // A server that fails may do so for the size of the response.
             assert_eq!(status.is_rate_limit(), code == 429);
             assert_eq!(status.may_be_size(), code != 429);
         }
         for broken in [
-            L1Cause::Untrue("a lie".into()),
-            L1Cause::Malformed("no JSON".into()),
-            L1Cause::Transport("reset".into()),
-            L1Cause::Timeout(Duration::from_secs(10)),
+            RpcCause::Untrue("a lie".into()),
+            RpcCause::Malformed("no JSON".into()),
+            RpcCause::Transport("reset".into()),
+            RpcCause::Timeout(Duration::from_secs(10)),
         ] {
-            assert_eq!(broken.fault(), Some(Fault::Broken), "{broken}");
+            assert_eq!(broken.fault(), Some(EndpointFault::Broken), "{broken}");
         }
     }
 }

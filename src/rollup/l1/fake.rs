@@ -302,7 +302,7 @@ pub(crate) fn block_json(header: &Header) -> Value {
 }
 
 pub(crate) fn block(header: &Header) -> L1Block {
-    answer::block(block_json(header), false).unwrap()
+    response::block(block_json(header), false).unwrap()
 }
 
 /// The L1 of a folder of `derivation-live`: one line for each block from 0 on, with its receipts.

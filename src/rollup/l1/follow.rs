@@ -1,8 +1,8 @@
 //! Follows the heads of L1: by subscription where the endpoint is a WebSocket or a Unix socket, by
 //! polling otherwise and while there is no subscription. Wakes the consumers of the heads; keeps the
-//! last answer when the endpoint fails. A head may go back: consumers decide what a reorg means.
+//! last heads when the endpoint fails. A head may go back: consumers decide what a reorg means.
 
-use super::{L1Block, L1Client, L1Error, Tag};
+use super::{L1Block, L1Client, L1Error, L1Tag};
 use crate::rollup::metrics::L1HeadMetrics;
 use jsonrpsee::core::client::Subscription;
 use serde_json::Value;
@@ -102,10 +102,10 @@ impl HeadFollower {
                     }
                 }
                 () = tick(&mut epoch_tick) => {
-                    if let Some(block) = self.read_or_log(Tag::Safe).await {
+                    if let Some(block) = self.read_or_log(L1Tag::Safe).await {
                         self.heads.send_if_modified(|h| replace(&mut h.safe, block));
                     }
-                    if let Some(block) = self.read_or_log(Tag::Finalized).await {
+                    if let Some(block) = self.read_or_log(L1Tag::Finalized).await {
                         self.heads.send_if_modified(|h| replace(&mut h.finalized, block));
                     }
                 }
@@ -114,15 +114,7 @@ impl HeadFollower {
     }
 
     /// L1's safe or finalized block, if it can be read and L1 has one.
-    async fn read_or_log(&self, tag: Tag) -> Option<L1Block> {
-        self.l1.block(tag).await.unwrap_or_else(|error| {
-            tracing::warn!(tag = tag.name(), %error, "L1's safe or finalized block could not be read; the last one stays");
-            None
-        })
-    }
-
-    /// L1's safe or finalized block, if it can be read and L1 has one.
-    async fn read_or_log(&self, tag: Tag) -> Option<L1Block> {
+    async fn read_or_log(&self, tag: L1Tag) -> Option<L1Block> {
         self.l1.block(tag).await.unwrap_or_else(|error| {
             tracing::warn!(tag = tag.name(), %error, "L1's safe or finalized block could not be read; the last one stays");
             None
@@ -130,8 +122,8 @@ impl HeadFollower {
     }
 
     async fn poll(&mut self) {
-        let answer = self.l1.block(Tag::Latest).await;
-        self.publish(answer);
+        let read = self.l1.block(L1Tag::Latest).await;
+        self.publish(read);
     }
 
     /// Takes a header from the subscription; polls at once if it cannot be verified, since it says
@@ -174,9 +166,9 @@ impl HeadFollower {
         }
     }
 
-    fn publish(&mut self, answer: Result<Option<L1Block>, L1Error>) {
-        if std::mem::replace(&mut self.unreachable, answer.is_err()) != self.unreachable {
-            match &answer {
+    fn publish(&mut self, read: Result<Option<L1Block>, L1Error>) {
+        if std::mem::replace(&mut self.unreachable, read.is_err()) != self.unreachable {
+            match &read {
                 Ok(_) => {
                     tracing::info!(endpoint = self.l1.endpoint(), "L1 answers again");
                 }
@@ -185,7 +177,7 @@ impl HeadFollower {
                 }
             }
         }
-        if let Ok(Some(block)) = answer {
+        if let Ok(Some(block)) = read {
             self.metrics
                 .on_head(self.heads.borrow().head.as_ref(), &block);
             self.heads.send_if_modified(|h| replace(&mut h.head, block));

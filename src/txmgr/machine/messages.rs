@@ -1,8 +1,8 @@
 //! Vocabulary of the machine: its settings, the events that it handles and the actions that it wants.
 
 use crate::txmgr::{
-    answer::PublishAnswer,
     fees::{FeeCaps, FeeRules, L1Fees, TxClass},
+    publish_result::PublishResult,
 };
 use alloy_primitives::{B256, Bytes};
 use std::{
@@ -161,7 +161,7 @@ pub enum SendEvent {
         signed: Result<SignedTx, String>,
     },
     /// Answer to [`SendAction::Publish`].
-    Published { op: u64, answer: PublishAnswer },
+    Published { op: u64, answer: PublishResult },
     /// Answer to [`SendAction::Poll`].
     Polled {
         op: u64,

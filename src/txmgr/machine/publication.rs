@@ -5,8 +5,8 @@ use super::{
     SendMachine, SendWork, SignedTx, slot::SlotOwner,
 };
 use crate::txmgr::{
-    answer::PublishAnswer,
     fees::{FeeError, L1Fees},
+    publish_result::PublishResult,
 };
 use std::time::Instant;
 
@@ -123,7 +123,7 @@ impl SendMachine {
         }
     }
 
-    pub(super) fn published(&mut self, op: u64, answer: PublishAnswer, now: Instant) {
+    pub(super) fn published(&mut self, op: u64, answer: PublishResult, now: Instant) {
         let Some(nonce) = self.answered(op) else {
             return;
         };
@@ -141,19 +141,19 @@ impl SendMachine {
         };
         slot.publish_at = Some(retry_at);
         match answer {
-            PublishAnswer::Accepted | PublishAnswer::AlreadyKnown => {
+            PublishResult::Accepted | PublishResult::AlreadyKnown => {
                 slot.was_accepted(rebroadcast_at);
                 self.poll_by(now + receipts);
             }
-            PublishAnswer::NonceTooLow => {
+            PublishResult::NonceTooLow => {
                 slot.nonce_too_low += 1;
                 self.poll_by(now);
             }
-            PublishAnswer::Underpriced(reason) => self.underpriced(nonce, reason, now),
-            PublishAnswer::AlreadyReserved => self.reserved(nonce, now),
+            PublishResult::Underpriced(reason) => self.underpriced(nonce, reason, now),
+            PublishResult::AlreadyReserved => self.reserved(nonce, now),
             // Pools that have lost the lower ones get them again soon.
-            PublishAnswer::NonceTooHigh(_) if has_lower => self.poll_by(now),
-            PublishAnswer::NonceTooHigh(reason) | PublishAnswer::Refused(reason) => {
+            PublishResult::NonceTooHigh(_) if has_lower => self.poll_by(now),
+            PublishResult::NonceTooHigh(reason) | PublishResult::Refused(reason) => {
                 slot.retries += 1;
                 if slot.retries > max_retries {
                     let is_request = slot.request().is_some();
@@ -163,7 +163,7 @@ impl SendMachine {
                     }
                 }
             }
-            PublishAnswer::Unreachable(_) => {}
+            PublishResult::Unreachable(_) => {}
         }
     }
 

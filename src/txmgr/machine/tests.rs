@@ -6,8 +6,8 @@ mod world;
 
 use super::*;
 use crate::txmgr::{
-    answer::PublishAnswer,
     fees::{FeeCaps, FeeRules, L1Fees},
+    publish_result::PublishResult,
 };
 use alloy_primitives::{B256, Bytes, address};
 use std::collections::HashMap;

@@ -6,11 +6,11 @@ use crate::{
     clock::unix_now,
     rollup::l1::L1Client,
     txmgr::{
-        answer::PublishAnswer,
         blobs::{self, CellProofTime},
         fees::{BlobTips, FeeCaps, L1Fees, TxClass},
         l1::{self, CallTx},
         machine::{AccountReading, SignedTx},
+        publish_result::PublishResult,
         sign::{TxSigner, UnsignedTx},
     },
 };
@@ -209,7 +209,7 @@ impl TxWorker {
         }
     }
 
-    pub async fn publish(&self, raw: &Bytes) -> PublishAnswer {
+    pub async fn publish(&self, raw: &Bytes) -> PublishResult {
         l1::publish(&self.l1, raw, &self.custom_errors).await
     }
 

@@ -124,10 +124,10 @@ impl Course {
                 let answer = match self.rng.random_range(0..3) {
                     0 => {
                         self.world.publish(tx.hash);
-                        PublishAnswer::Unreachable(lost())
+                        PublishResult::Unreachable(lost())
                     }
-                    1 => PublishAnswer::Unreachable(lost()),
-                    _ => PublishAnswer::Refused("txpool is full".into()),
+                    1 => PublishResult::Unreachable(lost()),
+                    _ => PublishResult::Refused("txpool is full".into()),
                 };
                 Some(SendEvent::Published { op, answer })
             }

@@ -222,19 +222,19 @@ impl World {
         })
     }
 
-    pub fn publish(&mut self, hash: B256) -> PublishAnswer {
+    pub fn publish(&mut self, hash: B256) -> PublishResult {
         if !self.reachable {
-            return PublishAnswer::Unreachable("away".into());
+            return PublishResult::Unreachable("away".into());
         }
         if let Some(reason) = &self.refuse {
-            return PublishAnswer::of_error(reason, &[]);
+            return PublishResult::of_error(reason, &[]);
         }
         let answer = match self.pass_on(self.signed[&hash].clone()) {
-            Ok(()) => PublishAnswer::Accepted,
-            Err(text) => PublishAnswer::of_error(text, &[]),
+            Ok(()) => PublishResult::Accepted,
+            Err(text) => PublishResult::of_error(text, &[]),
         };
         if self.loses_answers {
-            return PublishAnswer::Unreachable("no answer in time".into());
+            return PublishResult::Unreachable("no answer in time".into());
         }
         answer
     }
