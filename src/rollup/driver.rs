@@ -30,7 +30,7 @@ use crate::{
         finality::Finality,
         l1::L1Heads,
         metrics::DerivationMetrics,
-        safe_db::{SafeBlock, SafeDb, SafeDbError},
+        safe_db::{SafeDb, SafeDbError, SafeRecord},
         status::RollupStatus,
     },
 };
@@ -72,7 +72,7 @@ pub struct DriverParts {
     pub engine: Engine,
     pub l1: L1Reader,
     pub l1_heads: watch::Receiver<L1Heads>,
-    pub records: SafeDb,
+    pub safe_db: SafeDb,
 }
 
 /// Error that ends derivation. The node goes on: its unsafe chain is served and followed.
@@ -170,7 +170,7 @@ pub struct RollupDriver {
     engine: Engine,
     l1: L1Reader,
     l1_heads: watch::Receiver<L1Heads>,
-    records: SafeDb,
+    safe_db: SafeDb,
     pipeline: Pipeline,
     finality: Finality,
     /// The L1 blocks that the pipeline has read.
@@ -183,13 +183,14 @@ pub struct RollupDriver {
     /// The newest local-safe block that is recorded, at which a restart goes on: the safe head.
     safe: Option<L2BlockRef>,
     /// The newest local-safe block, until it is the core's safe head ([`RollupDriver::promote`]).
-    awaiting_promotion: Option<SafeBlock>,
+    awaiting_promotion: Option<SafeRecord>,
     finalized: Option<L2BlockRef>,
     /// The transactions that the block after the present one is expected to have.
     expected: Option<ExpectedTransactions>,
-    /// The unsafe head that a block inside a span batch replaced, reinstated if a later block of the
-    /// span is invalid. It need not survive a restart, which derives the span again.
-    displaced_head: Option<L2BlockRef>,
+    /// Unsafe head that a block inside a span batch replaced (op-node: BackupUnsafeL2Head). It is
+    /// reinstated if a later block of the span is invalid; it need not survive a restart, which derives
+    /// the span again.
+    backup_unsafe: Option<L2BlockRef>,
     /// The next step is a reset: at start, and where the heads, L1 or an operator demand it.
     reset_pending: bool,
     drops: DropReport,
@@ -210,7 +211,7 @@ impl RollupDriver {
             engine: parts.engine,
             l1: parts.l1,
             l1_heads: parts.l1_heads,
-            records: parts.records,
+            safe_db: parts.safe_db,
             finality: Finality::new(config.finality_lookback, config.finality_delay),
             derived_l1: DerivedL1::default(),
             attributes: None,
@@ -219,7 +220,7 @@ impl RollupDriver {
             awaiting_promotion: None,
             finalized: None,
             expected: None,
-            displaced_head: None,
+            backup_unsafe: None,
             reset_pending: true,
             drops: DropReport::default(),
             backoff: Backoff::default(),
@@ -249,7 +250,7 @@ impl RollupDriver {
         };
         if ended.is_err() {
             // A protection that stays would keep every later fork choice on the derived branch.
-            let _ = engine.protect(None).await;
+            let _ = engine.queue_protect(None).await;
         }
         ended
     }
@@ -374,8 +375,8 @@ impl RollupDriver {
     }
 
     /// Sets the unsafe head to reinstate if the rest of a span is invalid.
-    fn set_displaced_head(&mut self, head: Option<L2BlockRef>) {
-        self.displaced_head = head;
+    fn set_backup_unsafe(&mut self, head: Option<L2BlockRef>) {
+        self.backup_unsafe = head;
         self.metrics.set_backup_unsafe(head);
     }
 

@@ -4,7 +4,7 @@
 //! and L1 signals, checks the proposal of [`Finality::candidate`] against L1, and promotes it. Memory is
 //! bounded by the lookback.
 
-use crate::rollup::safe_db::SafeBlock;
+use crate::rollup::safe_db::SafeRecord;
 use starling_proto::payload::BlockId;
 use std::collections::VecDeque;
 
@@ -18,7 +18,7 @@ pub const DELAY: u64 = 64;
 /// A block that may be final. Both L1 blocks must be canonical for that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FinalityCandidate {
-    pub block: SafeBlock,
+    pub block: SafeRecord,
     /// L1's finalized block.
     pub finalized_l1: BlockId,
 }
@@ -29,7 +29,7 @@ pub struct Finality {
     lookback: usize,
     delay: u64,
     /// One entry for each L1 block, oldest first.
-    safe: VecDeque<SafeBlock>,
+    safe: VecDeque<SafeRecord>,
     finalized_l1: Option<BlockId>,
     /// The last finalized block of L1 that was found not to be canonical.
     refused: Option<BlockId>,
@@ -58,7 +58,7 @@ impl Finality {
         self.finalized_l1
     }
 
-    /// Forgets safe blocks: their L1 blocks may be gone. L1's signal stays, and a refused one may be
+    /// Forgets safe blocks: their L1 blocks may be orphaned. L1's signal stays, and a refused one may be
     /// reported again.
     pub fn reset(&mut self) {
         self.safe.clear();
@@ -67,7 +67,7 @@ impl Finality {
     }
 
     /// A block became safe. The newest block of an L1 block replaces earlier ones.
-    pub fn on_safe(&mut self, block: SafeBlock) {
+    pub fn on_safe(&mut self, block: SafeRecord) {
         if let Some(last) = self
             .safe
             .back_mut()

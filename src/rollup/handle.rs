@@ -13,7 +13,7 @@ pub struct RollupHandle {
     /// The core, for blocks and outputs.
     pub engine: Engine,
     /// With `--safedb.path`.
-    pub records: Option<SafeDb>,
+    pub safe_db: Option<SafeDb>,
     /// Reads the storage of the message passer also where the header has its root
     /// (`--fetch-withdrawal-root-from-state`).
     pub withdrawal_root_from_state: bool,

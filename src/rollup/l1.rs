@@ -44,7 +44,9 @@ pub use receipts::RpcKind;
 pub use starling_proto::attributes::L1Block;
 pub use transport::{L1Response, RpcCall};
 
-use crate::rollup::{http::rotation::Rotation, rewind::OriginStatus, rpc_calls::RpcClientMetrics};
+use crate::rollup::{
+    head_search::OriginStatus, http::rotation::Rotation, rpc_calls::RpcClientMetrics,
+};
 use alloy_primitives::{Address, B256, Bytes, U64, U256, b256};
 use alloy_rpc_types_eth::EIP1186AccountProofResponse;
 use gate::{L1Gate, Urgency};
@@ -314,7 +316,7 @@ impl L1Client {
     pub async fn status(&self, block: BlockId) -> Result<OriginStatus, L1Error> {
         Ok(match self.block_by_number(block.number).await? {
             Some(canonical) if canonical.hash == block.hash => OriginStatus::Canonical,
-            Some(other) => OriginStatus::Gone {
+            Some(other) => OriginStatus::Orphaned {
                 canonical: other.hash,
             },
             None => OriginStatus::Ahead,

@@ -127,7 +127,7 @@ impl L1Reader {
         Ok(data.map(|data| self.convert(&data)))
     }
 
-    /// Blocks that were fetched ahead may be gone.
+    /// Forgets what was fetched ahead: those blocks may be orphaned.
     pub fn on_reset(&mut self) {
         self.prefetcher.restart(0);
         self.next_blobs = 0;

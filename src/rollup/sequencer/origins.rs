@@ -2,9 +2,9 @@
 
 use super::SequencerError;
 use crate::rollup::{
+    head_search::OriginStatus,
     l1::{L1Block, L1Client, L1Error, L1Heads, L1Tag, RpcCause},
     origin::{NextOrigin, OriginChoice, select},
-    rewind::OriginStatus,
 };
 use alloy_primitives::B256;
 use starling_proto::{attributes::ReceiptLogs, config::RollupConfig, payload::BlockId};

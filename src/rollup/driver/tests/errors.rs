@@ -62,7 +62,7 @@ async fn a_reset_forgets_the_safe_blocks_that_were_to_become_final() {
     world.sequence(&chain).await;
     let (mut driver, _handle) = driver(&world, &chain, 2, 0);
     let l1 = |at: usize| block(&world.l1_headers[at]);
-    driver.finality.on_safe(SafeBlock {
+    driver.finality.on_safe(SafeRecord {
         l2: BlockId {
             number: 5,
             hash: chain.view().hash_of(5).unwrap().unwrap(),
@@ -114,11 +114,11 @@ async fn while_the_start_is_not_found_the_heads_are_those_of_core_and_records() 
     };
     driver.reset().await.unwrap_err();
     assert_eq!(heads(handle.status()), [Some(id(5)), Some(id(5))]);
-    let record = SafeBlock {
+    let record = SafeRecord {
         l2: id(7),
         derived_from: block(&world.l1_headers[3]).id(),
     };
-    driver.records.record(record).unwrap();
+    driver.safe_db.record(record).unwrap();
     driver.reset().await.unwrap_err();
     assert_eq!(heads(handle.status()), [Some(id(7)), Some(id(5))]);
 }
@@ -132,8 +132,8 @@ async fn a_reset_removes_the_records_of_l1_blocks_that_are_gone() {
     let fork = forked(&world.l1_headers, 3, 4);
     world.l1.set(&fork);
     let (mut driver, _handle) = driver(&world, &chain, 2, 0);
-    let kept = driver.records.at_l1(12).unwrap();
+    let kept = driver.safe_db.at_l1(12).unwrap();
     driver.reset().await.unwrap();
-    assert_eq!(driver.records.last(), kept);
+    assert_eq!(driver.safe_db.last(), kept);
     assert_eq!(kept.unwrap().derived_from, block(&fork[2]).id());
 }
