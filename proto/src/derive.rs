@@ -39,6 +39,7 @@ mod walk;
 
 pub use drops::{DropCounts, DropReason, ReadCounts};
 pub use input::{BlobRef, InboxTransaction, L1Input, RelevantLogs, inbox_transactions};
+pub use stage::CHANNEL_TIMEOUT_GRANITE;
 
 use self::{
     derivation::Derivation,

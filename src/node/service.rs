@@ -9,7 +9,7 @@ use crate::{
     tasks::{StopSignals, Tasks},
     txmgr::{
         options::TxOptions,
-        shell::{TxManager, TxManagerError, TxManagerParts, TxManagerTask, manager},
+        shell::{TxManagerError, TxManagerHandle, TxManagerParts, TxManagerTask, manager},
         sign::{TxSignError, TxSigner, TxSignerConfig},
     },
 };
@@ -251,7 +251,7 @@ pub(super) struct TxParts {
 pub(super) async fn transactions(
     parts: TxParts,
     token: &CancellationToken,
-) -> anyhow::Result<Option<(TxManager, TxManagerTask)>> {
+) -> anyhow::Result<Option<(TxManagerHandle, TxManagerTask)>> {
     parts.options.check().map_err(TxManagerError::Options)?;
     let Some(signer) = open_signer(&parts.signer, token).await? else {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! The claims that are proposed: output roots from a rollup node, or from the node in this process,
+//! The roots that are proposed: output roots from a rollup node, or from the node in this process,
 //! and super roots from supervisors.
 
 mod supervisor;
@@ -12,7 +12,7 @@ use crate::{
 };
 use starling_proto::l1info::L2BlockRef;
 
-/// Why there is no claim.
+/// Why there is no proposal.
 #[derive(Debug, thiserror::Error)]
 pub enum ProposalSourceError {
     #[error(transparent)]
@@ -25,7 +25,7 @@ pub enum ProposalSourceError {
     Wrong { name: String, cause: RpcCause },
 }
 
-/// The party that computes the claims.
+/// The party that computes the roots.
 #[derive(Clone)]
 pub enum ProposalSource {
     /// Output roots of one chain.
@@ -40,9 +40,9 @@ impl From<L2Source> for ProposalSource {
     }
 }
 
-/// A claim, and the block whose output it is, if it is that of one chain.
+/// A proposal, and the block whose output it is, if it is that of one chain.
 #[derive(Clone, Debug)]
-pub struct SourcedClaim {
+pub struct SourcedProposal {
     pub proposal: Proposal,
     pub block: Option<L2BlockRef>,
 }
@@ -67,23 +67,23 @@ impl ProposalSource {
         })
     }
 
-    /// The claim of a sequence number, beside the L1 block of an earlier reading of the heads.
-    pub async fn claim(
+    /// The proposal for a sequence number, beside the L1 block of an earlier reading of the heads.
+    pub async fn proposal_at(
         &self,
         sequence: u64,
         heads: &SourceReading,
-    ) -> Result<SourcedClaim, ProposalSourceError> {
+    ) -> Result<SourcedProposal, ProposalSourceError> {
         match self {
             Self::Rollup(source) => {
                 let output = source.output_at(sequence).await?;
-                Ok(SourcedClaim {
+                Ok(SourcedProposal {
                     proposal: Proposal::of_output(sequence, output.root, heads.current_l1),
                     block: Some(output.block),
                 })
             }
             Self::Supervisors(supervisors) => {
                 let proposal = supervisors.super_root(sequence).await?;
-                Ok(SourcedClaim {
+                Ok(SourcedProposal {
                     proposal,
                     block: None,
                 })

@@ -21,7 +21,7 @@ pub use clock::SlotClock;
 use crate::{
     rollup::http::{
         HttpFault, HttpReply, HttpTarget, json_error,
-        rotation::{EndpointFault, Rotation, Tried},
+        rotation::{Attempt, Attempts, EndpointFault, Rotation, Tried},
     },
     secret::Secret,
 };
@@ -172,11 +172,10 @@ impl BeaconCause {
     /// The effect of a failure on the choice of endpoints; `None` if the endpoint itself is fine.
     fn fault(&self) -> Option<EndpointFault> {
         match self {
-            Self::Status { code, retry_after } if *code == 429 || *code >= 500 => {
-                Some(EndpointFault::Busy(*retry_after))
+            Self::Status { code, retry_after } => {
+                Some(EndpointFault::of_status(*code, *retry_after))
             }
             Self::Transport(_)
-            | Self::Status { .. }
             | Self::Malformed(_)
             | Self::Untrue(_)
             | Self::BeforeGenesis { .. } => Some(EndpointFault::Broken),
@@ -346,19 +345,21 @@ impl BeaconClient {
         &'a self,
         request: impl Fn(usize) -> BoxFuture<'a, Result<T, BeaconError>> + Send + Sync,
     ) -> Result<T, BeaconError> {
-        let mut tried = Tried::default();
+        let mut attempts = Attempts::new(Tried::default(), self.inner.timeout);
         let mut failure: Option<BeaconError> = None;
         loop {
-            let pick = self.inner.rotation.lock().pick(tried, Instant::now());
-            let Some(pick) = pick else { break };
-            // A call that has failed at one endpoint does not wait for another.
-            if !pick.wait.is_zero() && (failure.is_some() || pick.wait > self.inner.timeout) {
-                let cooling = BeaconCause::CoolingDown(pick.wait);
-                failure.get_or_insert_with(|| self.error(pick.index, "", cooling));
-                break;
-            }
+            let now = Instant::now();
+            let pick = |tried| self.inner.rotation.lock().pick(tried, now);
+            let pick = match attempts.next_attempt(pick) {
+                Attempt::Send(pick) => pick,
+                Attempt::CoolingDown(pick) => {
+                    let cooling = BeaconCause::CoolingDown(pick.wait);
+                    failure.get_or_insert_with(|| self.error(pick.index, "", cooling));
+                    break;
+                }
+                Attempt::Exhausted => break,
+            };
             tokio::time::sleep(pick.wait).await;
-            tried.add(pick.index);
             let error = match request(pick.index).await {
                 Ok(value) => {
                     self.inner.rotation.lock().succeeded(pick.index);

@@ -33,6 +33,7 @@ use crate::{
         safe_db::{SafeDb, SafeDbError, SafeRecord},
         status::RollupStatus,
     },
+    telemetry::LoggedCauses,
 };
 use backoff::Backoff;
 use derived_l1::DerivedL1;
@@ -47,9 +48,12 @@ use starling_proto::{
     payload::{BlockId, Payload},
 };
 use start::StartSearchError;
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 use tokio::{runtime::Handle, sync::watch};
 use tokio_util::sync::CancellationToken;
+
+/// Warning about a failed step, by which its end is named too.
+const STEP_FAILED: &str = "a step of derivation failed; it is tried again";
 
 /// Options of derivation.
 #[derive(Clone, Copy, Debug)]
@@ -195,6 +199,8 @@ pub struct RollupDriver {
     reset_pending: bool,
     drops: DropReport,
     backoff: Backoff,
+    /// Causes of failed steps that were logged.
+    causes: LoggedCauses,
     resets: watch::Receiver<()>,
     status: watch::Sender<RollupStatus>,
     metrics: DerivationMetrics,
@@ -224,6 +230,7 @@ impl RollupDriver {
             reset_pending: true,
             drops: DropReport::default(),
             backoff: Backoff::default(),
+            causes: LoggedCauses::default(),
             resets,
             status,
             metrics: DerivationMetrics::new(),
@@ -265,7 +272,7 @@ impl RollupDriver {
             };
             let waited = match next {
                 Ok(NextAction::Again) => {
-                    self.backoff.reset();
+                    self.on_step_done();
                     self.metrics.set_idle(false);
                     self.take_reset_request();
                     // A step may compute without awaiting.
@@ -273,7 +280,7 @@ impl RollupDriver {
                     continue;
                 }
                 Ok(NextAction::WaitForL1(next)) => {
-                    self.backoff.reset();
+                    self.on_step_done();
                     self.metrics.set_idle(true);
                     token.run_until_cancelled(self.wait_for_l1(next)).await
                 }
@@ -290,7 +297,15 @@ impl RollupDriver {
         }
     }
 
-    /// Logs a failed step. Returns the pause before the next one, or the error that ends derivation.
+    /// Notes that a step succeeded: the next pause is short again.
+    fn on_step_done(&mut self) {
+        self.backoff.reset();
+        if self.causes.note_success(STEP_FAILED, Instant::now()) {
+            tracing::info!(warning = STEP_FAILED, "the cause of a warning is over");
+        }
+    }
+
+    /// Logs a failed step, once for each cause. Returns the pause before the next one, or the error that ends derivation.
     fn on_step_error(
         &mut self,
         error: DriverStepError,
@@ -312,7 +327,14 @@ impl RollupDriver {
             }
             error => {
                 self.metrics.errors.record(1);
-                tracing::warn!(%error, ?pause, "a step of derivation failed; it is tried again");
+                let is_new =
+                    self.causes
+                        .note_failure(STEP_FAILED, &error.to_string(), Instant::now());
+                if is_new {
+                    tracing::warn!(%error, ?pause, "{STEP_FAILED}");
+                } else {
+                    tracing::debug!(%error, ?pause, "{STEP_FAILED}");
+                }
             }
         }
         Ok(pause)

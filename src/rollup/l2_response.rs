@@ -74,6 +74,13 @@ fn read<T: DeserializeOwned>(json: &RawValue) -> Result<T, L2ResponseError> {
     serde_json::from_str(json.get()).map_err(malformed)
 }
 
+/// How the hash of a header differs from the one that its block object claims; `None` if it does not.
+pub fn hash_mismatch(claimed: B256, header: &Header) -> Option<String> {
+    let (number, computed) = (header.number, header.hash_slow());
+    (computed != claimed)
+        .then(|| format!("block {number} claims the hash {claimed}, its fields hash to {computed}"))
+}
+
 /// The header of a block object; its hash is recomputed.
 fn checked_header(mut members: ResponseMembers) -> Result<HashedHeader, L2ResponseError> {
     members.remove("transactions");
@@ -84,12 +91,8 @@ fn checked_header(mut members: ResponseMembers) -> Result<HashedHeader, L2Respon
     let header: alloy_rpc_types_eth::Header =
         serde_json::from_value(members.into()).map_err(malformed)?;
     let (claimed, header) = (header.hash, header.inner);
-    let computed = header.hash_slow();
-    if computed != claimed {
-        return Err(L2ResponseError::Untrue(format!(
-            "block {} claims the hash {claimed}, its fields hash to {computed}",
-            header.number
-        )));
+    if let Some(mismatch) = hash_mismatch(claimed, &header) {
+        return Err(L2ResponseError::Untrue(mismatch));
     }
     Ok(HashedHeader {
         hash: claimed,

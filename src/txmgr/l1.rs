@@ -1,7 +1,7 @@
 //! The calls of the transaction manager to L1, and how their answers are read.
 
 use super::{
-    fees::{BlobTips, FeeCaps, L1Fees, TxClass},
+    fees::{BlobTips, FeeCaps, INTRINSIC_GAS, L1Fees, TxClass},
     machine::{AccountReading, MinedTx},
     publish_result::PublishResult,
 };
@@ -145,7 +145,7 @@ async fn read_blob_tips(l1: &L1Client, tips: &mut BlobTips, head: u64) -> Result
 pub async fn reading(
     l1: &L1Client,
     account: Address,
-    settled_at: Option<u64>,
+    deep_block: Option<u64>,
     hashes: &[B256],
 ) -> Result<AccountReading, String> {
     const HEADS: usize = 4;
@@ -154,7 +154,7 @@ pub async fn reading(
         RpcCall::new("eth_blockNumber", json!([])),
         nonce_at(json!("latest")),
         nonce_at(json!("pending")),
-        nonce_at(json!(U64::from(settled_at.unwrap_or(0)))),
+        nonce_at(json!(U64::from(deep_block.unwrap_or(0)))),
     ];
     let receipt = |hash: &B256| RpcCall::new("eth_getTransactionReceipt", json!([hash]));
     calls.extend(hashes.iter().map(receipt));
@@ -172,9 +172,9 @@ pub async fn reading(
         latest,
         // A node without a pool has nothing pending.
         pending: number(2, "eth_getTransactionCount at pending").unwrap_or(latest),
-        settled: number(3, "eth_getTransactionCount at a block")
+        deep_nonce: number(3, "eth_getTransactionCount at a block")
             .ok()
-            .filter(|_| settled_at.is_some()),
+            .filter(|_| deep_block.is_some()),
         // An unreadable receipt is unknown, which is not the same as absent.
         receipts: receipts
             .filter_map(|(hash, response)| Some((*hash, mined(*hash, response)?)))
@@ -251,10 +251,9 @@ fn call_object(tx: &CallTx, gas: u64) -> Value {
 /// Gas that a transaction needs at least for its calldata: the floor of EIP-7623, 40 for each byte
 /// that is not zero and 10 for the others.
 pub fn floor_gas(class: TxClass, data: &[u8]) -> u64 {
-    const BASE: u64 = 21_000;
     if class == TxClass::Blob {
-        return BASE;
+        return INTRINSIC_GAS;
     }
     let zeros = data.iter().filter(|byte| **byte == 0).count() as u64;
-    BASE + 10 * zeros + 40 * (data.len() as u64 - zeros)
+    INTRINSIC_GAS + 10 * zeros + 40 * (data.len() as u64 - zeros)
 }

@@ -9,7 +9,7 @@ use crate::{
 use std::sync::Arc;
 
 /// L1 blocks for which a channel may stay open from Granite on (specs: granite, CHANNEL_TIMEOUT).
-const CHANNEL_TIMEOUT_GRANITE: u64 = 50;
+pub const CHANNEL_TIMEOUT_GRANITE: u64 = 50;
 /// Most bytes of open channels before Fjord (specs: derivation, MAX_CHANNEL_BANK_SIZE).
 const MAX_CHANNEL_BANK_SIZE: u64 = 100_000_000;
 /// Most bytes of open channels from Fjord on (specs: fjord, MAX_CHANNEL_BANK_SIZE).

@@ -9,8 +9,8 @@ use super::{
 use crate::{
     batcher::{
         blocks::{BlockSizes, Insertion},
-        range::SourceStatus,
-        sync::{SyncTargetError, sync_target},
+        node_sync::{SyncTargetError, sync_target},
+        sync_actions::SourceStatus,
     },
     clock::unix_now,
     rollup::l1::{L1Client, L1Error, L1Tag},
@@ -222,7 +222,7 @@ impl BatcherTask {
             self.fetches.push_back(fetch.boxed());
         }
         if self.fetches.is_empty() && self.loaded > 0 {
-            self.turn();
+            self.publish_before_loading();
         }
     }
 
@@ -231,8 +231,8 @@ impl BatcherTask {
         self.stop.as_ref().map_or(u64::MAX, |stop| stop.through)
     }
 
-    /// Data are sent, and throttling learns of the blocks, before more are loaded.
-    fn turn(&mut self) {
+    /// Lets [`Self::publish`] send, and reports the load, before more blocks are loaded.
+    fn publish_before_loading(&mut self) {
         self.loaded = 0;
         self.may_publish = true;
         self.report_load();
@@ -258,8 +258,8 @@ impl BatcherTask {
                 self.note_success(NO_BLOCK);
                 self.metrics.loaded(raw);
                 self.loaded += 1;
-                if self.loaded >= super::BLOCKS_PER_TURN {
-                    self.turn();
+                if self.loaded >= super::BLOCKS_PER_PUBLISH {
+                    self.publish_before_loading();
                 }
             }
             Some(Insertion::Reorg) => {
@@ -275,7 +275,7 @@ impl BatcherTask {
     fn pause_fetches(&mut self) {
         self.fetches = FuturesOrdered::new();
         (self.requested, self.is_fetch_paused) = (None, true);
-        self.turn();
+        self.publish_before_loading();
     }
 
     fn on_balance(&mut self, balance: Option<u128>) {

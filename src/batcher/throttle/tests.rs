@@ -14,7 +14,7 @@ fn target(server: &CannedServer) -> ThrottleTarget {
 struct Running {
     load: watch::Sender<DataLoad>,
     throttling: watch::Receiver<bool>,
-    throttle: Throttle,
+    throttle: ThrottleHandle,
     token: CancellationToken,
     task: tokio::task::JoinHandle<Result<(), TargetError>>,
 }

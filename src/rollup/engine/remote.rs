@@ -123,7 +123,7 @@ impl EngineClient {
         self.execute(&payload).await
     }
 
-    /// See [`Engine::follow`](super::Engine::follow).
+    /// See [`Engine::queue_follow`](super::Engine::queue_follow).
     pub(super) async fn follow(&self, payload: Arc<Payload>) -> Result<Inserted, CoreError> {
         let mut state = self.lock().await?;
         if self.is_known_canonical(&payload) {

@@ -23,6 +23,17 @@ pub enum EndpointFault {
     Broken,
 }
 
+impl EndpointFault {
+    /// The fault of an endpoint that responded with an HTTP status that is no success.
+    pub fn of_status(code: u16, retry_after: Option<Duration>) -> Self {
+        if code == 429 || code >= 500 {
+            Self::Busy(retry_after)
+        } else {
+            Self::Broken
+        }
+    }
+}
+
 /// The endpoint of a request, now or after a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pick {
@@ -61,6 +72,51 @@ impl Tried {
 
     fn has(self, index: usize) -> bool {
         self.0 & 1 << index != 0
+    }
+}
+
+/// The attempts of one call: one at each endpoint. A call that has failed at one endpoint does not wait for
+/// the cool-down of another.
+#[derive(Clone, Copy, Debug)]
+pub struct Attempts {
+    tried: Tried,
+    max_wait: Duration,
+    has_failed: bool,
+}
+
+/// The next attempt of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attempt {
+    /// Send the request after the wait.
+    Send(Pick),
+    /// The cool-down of the next endpoint is too long to wait for.
+    CoolingDown(Pick),
+    /// All endpoints were tried.
+    Exhausted,
+}
+
+impl Attempts {
+    /// Leaves out the endpoints of `tried`. The first attempt waits at most `max_wait`.
+    pub fn new(tried: Tried, max_wait: Duration) -> Self {
+        Self {
+            tried,
+            max_wait,
+            has_failed: false,
+        }
+    }
+
+    /// The next attempt, at the endpoint that `pick` chooses. Called again, the attempt before has failed.
+    pub fn next_attempt(&mut self, pick: impl FnOnce(Tried) -> Option<Pick>) -> Attempt {
+        let Some(pick) = pick(self.tried) else {
+            return Attempt::Exhausted;
+        };
+        let is_too_long = self.has_failed || pick.wait > self.max_wait;
+        if !pick.wait.is_zero() && is_too_long {
+            return Attempt::CoolingDown(pick);
+        }
+        self.tried.add(pick.index);
+        self.has_failed = true;
+        Attempt::Send(pick)
     }
 }
 

@@ -108,8 +108,8 @@ impl RpcCause {
     /// The effect of a failure on the choice of endpoints; `None` if the endpoint itself is fine.
     pub(super) fn fault(&self) -> Option<EndpointFault> {
         match self {
-            Self::Status { code, retry_after } if *code == 429 || *code >= 500 => {
-                Some(EndpointFault::Busy(*retry_after))
+            Self::Status { code, retry_after } => {
+                Some(EndpointFault::of_status(*code, *retry_after))
             }
             Self::Refused { code, .. } if RATE_LIMIT_CODES.contains(code) => {
                 Some(EndpointFault::Busy(None))
@@ -117,7 +117,6 @@ impl RpcCause {
             Self::Transport(_)
             | Self::Timeout(_)
             | Self::TooLarge(_)
-            | Self::Status { .. }
             | Self::Malformed(_)
             | Self::Untrue(_) => Some(EndpointFault::Broken),
             _ => None,

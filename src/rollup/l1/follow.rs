@@ -3,7 +3,7 @@
 //! last heads when the endpoint fails. A head may go back: consumers decide what a reorg means.
 
 use super::{L1Block, L1Client, L1Error, L1Tag};
-use crate::rollup::metrics::L1HeadMetrics;
+use crate::{rollup::metrics::L1HeadMetrics, telemetry::LoggedCauses};
 use jsonrpsee::core::client::Subscription;
 use serde_json::Value;
 use std::time::Duration;
@@ -20,6 +20,10 @@ const QUIET_POLLS: u32 = 3;
 const UNVERIFIED_HEADERS: u32 = 3;
 /// How long heads are only polled after that: the endpoint may be updated, or another one take over.
 const SUBSCRIPTION_PAUSE: Duration = Duration::from_secs(300);
+
+// Warnings, by which their ends are named too.
+const NO_HEAD: &str = "L1's head cannot be read; trying again until it can";
+const NO_BLOCK: &str = "L1's safe or finalized block could not be read; the last one stays";
 
 /// L1's heads at the last reading.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,7 +53,7 @@ pub async fn follow_heads(
         l1,
         heads,
         head_interval,
-        unreachable: false,
+        causes: LoggedCauses::default(),
         last_pushed: None,
         metrics: L1HeadMetrics::new(),
         unverified: 0,
@@ -64,8 +68,8 @@ struct HeadFollower {
     l1: L1Client,
     heads: watch::Sender<L1Heads>,
     head_interval: Duration,
-    /// Whether the last reading of the head failed.
-    unreachable: bool,
+    /// Causes of failed readings that were logged.
+    causes: LoggedCauses,
     /// When the subscription last brought a head that could be verified.
     last_pushed: Option<Instant>,
     metrics: L1HeadMetrics,
@@ -114,11 +118,23 @@ impl HeadFollower {
     }
 
     /// L1's safe or finalized block, if it can be read and L1 has one.
-    async fn read_or_log(&self, tag: L1Tag) -> Option<L1Block> {
-        self.l1.block(tag).await.unwrap_or_else(|error| {
-            tracing::warn!(tag = tag.name(), %error, "L1's safe or finalized block could not be read; the last one stays");
-            None
-        })
+    async fn read_or_log(&mut self, tag: L1Tag) -> Option<L1Block> {
+        let now = Instant::now().into_std();
+        match self.l1.block(tag).await {
+            Ok(block) => {
+                self.causes.note_success(NO_BLOCK, now);
+                block
+            }
+            Err(error) => {
+                if self
+                    .causes
+                    .note_failure(NO_BLOCK, &format!("{} {error}", tag.name()), now)
+                {
+                    tracing::warn!(tag = tag.name(), %error, "{NO_BLOCK}");
+                }
+                None
+            }
+        }
     }
 
     async fn poll(&mut self) {
@@ -167,15 +183,15 @@ impl HeadFollower {
     }
 
     fn publish(&mut self, read: Result<Option<L1Block>, L1Error>) {
-        if std::mem::replace(&mut self.unreachable, read.is_err()) != self.unreachable {
-            match &read {
-                Ok(_) => {
-                    tracing::info!(endpoint = self.l1.endpoint(), "L1 answers again");
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "L1's head cannot be read; trying again until it can");
-                }
+        let now = Instant::now().into_std();
+        match &read {
+            Ok(_) if self.causes.note_success(NO_HEAD, now) => {
+                tracing::info!(endpoint = self.l1.endpoint(), "L1's head can be read again");
             }
+            Err(error) if self.causes.note_failure(NO_HEAD, &error.to_string(), now) => {
+                tracing::warn!(%error, "{NO_HEAD}");
+            }
+            _ => {}
         }
         if let Ok(Some(block)) = read {
             self.metrics

@@ -13,7 +13,7 @@ use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
 /// Permits that bulk requests leave to urgent ones, if there are several.
 const KEPT_FOR_URGENT: usize = 1;
 /// Bulk requests in flight at most: 64 MiB of responses of the usual size.
-const MOST_BULK: usize = 16;
+const MAX_BULK_REQUESTS: usize = 16;
 /// Bytes of a response to a bulk request; more are allowed to one response at a time. Four times the
 /// size that fetching ahead aims at.
 pub(super) const USUAL_RESPONSE: u32 = 4 << 20;
@@ -52,7 +52,7 @@ impl L1Gate {
             rate: RateLimit::new(config.rate_limit, burst, now).map(Mutex::new),
             bulk_rate: tokio::sync::Mutex::new(()),
             requests: Semaphore::new(requests.min(Semaphore::MAX_PERMITS)),
-            bulk: Semaphore::new(bulk.clamp(1, MOST_BULK)),
+            bulk: Semaphore::new(bulk.clamp(1, MAX_BULK_REQUESTS)),
             large: Semaphore::new(1),
         }
     }

@@ -8,7 +8,10 @@ use super::{
     read,
     transport::{L1Response, RpcCall},
 };
-use crate::rollup::rpc_calls::RpcOutcome;
+use crate::rollup::{
+    http::rotation::{Attempt, Attempts},
+    rpc_calls::RpcOutcome,
+};
 use serde_json::value::RawValue;
 use std::{ops::Range, time::Instant};
 
@@ -87,20 +90,21 @@ impl L1Client {
         read: impl Fn(Vec<L1Response>) -> Result<T, RpcCause>,
     ) -> Result<T, L1Error> {
         let method = calls.first().map_or("", |call| call.method);
-        let mut tried = self.wrong_chain_endpoints();
+        let mut attempts = Attempts::new(self.wrong_chain_endpoints(), self.inner.timeout);
         let mut failure = None;
         loop {
             let now = Instant::now();
-            let pick = self.inner.routes.lock().pick(self.urgency, tried, now);
-            let Some(pick) = pick else { break };
-            // A call that has failed at one endpoint does not wait for another.
-            if !pick.wait.is_zero() && (failure.is_some() || pick.wait > self.inner.timeout) {
-                let cooling = RpcCause::CoolingDown(pick.wait);
-                failure.get_or_insert(self.error_of(pick.index, method, cooling));
-                break;
-            }
+            let pick = |tried| self.inner.routes.lock().pick(self.urgency, tried, now);
+            let pick = match attempts.next_attempt(pick) {
+                Attempt::Send(pick) => pick,
+                Attempt::CoolingDown(pick) => {
+                    let cooling = RpcCause::CoolingDown(pick.wait);
+                    failure.get_or_insert(self.error_of(pick.index, method, cooling));
+                    break;
+                }
+                Attempt::Exhausted => break,
+            };
             tokio::time::sleep(pick.wait).await;
-            tried.add(pick.index);
             let cause = match self.exchange(pick.index, calls).await.and_then(&read) {
                 Ok(value) => {
                     let mut routes = self.inner.routes.lock();

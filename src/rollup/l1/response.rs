@@ -2,6 +2,7 @@
 //! header's root. Pure.
 
 use super::{L1Block, RpcCause, Watched, read};
+use crate::rollup::l2_response::hash_mismatch;
 use alloy_consensus::{
     EMPTY_OMMER_ROOT_HASH, Eip658Value, Header, ReceiptWithBloom, TxEnvelope, TxReceipt,
     proofs::calculate_withdrawals_root,
@@ -261,18 +262,15 @@ fn header(value: serde_json::Value, trust: bool) -> Result<(B256, Header), RpcCa
     let (hash, header) = (header.hash, header.inner);
     if !trust {
         check(&header)?;
-        let computed = header.hash_slow();
-        if computed != hash && !unknown.is_empty() {
-            return Err(RpcCause::UnknownField {
-                number: header.number,
-                fields: unknown,
-            });
-        }
-        if computed != hash {
-            return Err(RpcCause::Untrue(format!(
-                "block {} claims the hash {hash}, its fields hash to {computed}",
-                header.number
-            )));
+        match hash_mismatch(hash, &header) {
+            Some(_) if !unknown.is_empty() => {
+                return Err(RpcCause::UnknownField {
+                    number: header.number,
+                    fields: unknown,
+                });
+            }
+            Some(mismatch) => return Err(RpcCause::Untrue(mismatch)),
+            None => {}
         }
     }
     Ok((hash, header))

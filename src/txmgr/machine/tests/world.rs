@@ -163,10 +163,10 @@ impl World {
             }
             SendAction::Poll {
                 op,
-                settled_at,
+                deep_block,
                 hashes,
             } => {
-                let reading = self.reading(settled_at, &hashes);
+                let reading = self.reading(deep_block, &hashes);
                 Some(SendEvent::Polled { op, reading })
             }
             SendAction::Finished { id, result } => {
@@ -317,7 +317,7 @@ impl World {
 
     pub fn reading(
         &self,
-        settled_at: Option<u64>,
+        deep_block: Option<u64>,
         hashes: &[B256],
     ) -> Result<AccountReading, String> {
         if !self.reachable {
@@ -329,7 +329,7 @@ impl World {
             latest: latest(view),
             // The blocks that it lacks are in its pool still.
             pending: self.pending(),
-            settled: settled_at.map(|block| latest(&view[..view.len().min(block as usize + 1)])),
+            deep_nonce: deep_block.map(|block| latest(&view[..view.len().min(block as usize + 1)])),
             receipts: hashes
                 .iter()
                 .map(|hash| (*hash, self.mined(*hash)))
