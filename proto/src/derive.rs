@@ -12,13 +12,17 @@
 //! |---|---|
 //! | `DerivationPipeline.Step` | `derive.rs` |
 //! | `initialReset` | `derive/walk.rs` |
-//! | `L1Traversal`, `L1Retrieval`, `ChannelInReader` | `derive/source.rs` |
+//! | `L1Traversal`, `L1Retrieval`, `ChannelInReader` | `derive/source.rs`; the move to the next L1 block in `derive/derivation.rs` |
 //! | `FrameQueue` | `derive/frames.rs` |
-//! | `ChannelMux`: `ChannelBank`, `ChannelAssembler` | `derive/channels.rs` |
-//! | `BatchMux`: `BatchQueue`, `BatchStage` | `derive/batches.rs` |
+//! | `ChannelMux`: `ChannelBank`, `ChannelAssembler` | `derive/channels.rs`, `channels/bank.rs`, `channels/assembler.rs` |
+//! | `BatchMux`: `BatchQueue`, `BatchStage` | `derive/batches.rs`, `batches/queue.rs`, `batches/holocene.rs` |
 //! | `CheckBatch` | `derive/validity.rs`; the overlap of span batches in `derive/batches/overlap.rs` |
 //! | `AttributesQueue` | `derive/derivation.rs` |
 //! | `FetchingAttributesBuilder` | `attributes.rs` |
+//!
+//! `derive/stage.rs` has the types that all stages share, `derive/epochs.rs` the L1 blocks that batches
+//! may have as their origin, `derive/input.rs` the part of an L1 block that is read, `derive/drops.rs`
+//! the counters.
 //!
 //! Memory is bounded by the protocol's own limits for channels, by one decompressed batch, and by
 //! the sequencing window for L1 blocks. Batches stay in their own bytes, and only a block that may
