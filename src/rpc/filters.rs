@@ -8,7 +8,7 @@
 use super::{
     error::{Reply, RpcError, reply},
     ids::random_id,
-    log_filter::{Follower, Query},
+    log_filter::{LogFollower, LogQuery},
 };
 use crate::chain::heads::Cursor;
 use alloy_primitives::B256;
@@ -41,9 +41,9 @@ struct Entry {
 pub enum InstalledFilter {
     Blocks(Cursor),
     Logs {
-        query: Query,
+        query: LogQuery,
         cursor: Cursor,
-        follower: Box<Follower>,
+        follower: Box<LogFollower>,
     },
     Pending {
         transactions: broadcast::Receiver<B256>,

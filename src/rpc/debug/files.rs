@@ -15,7 +15,7 @@ use crate::{
         context::RpcContext,
         error::RpcError,
         params::{Args, Json},
-        trace_session::{TraceOptions, Traced, by_hash},
+        trace_session::{TraceOptions, Traced, replay_by_hash},
     },
 };
 use alloy_primitives::{B256, Bytes, hex};
@@ -67,7 +67,7 @@ pub fn trace_block_to_file(
     let hash: B256 = args.required()?;
     let options = args.optional::<Json<FileTraceOptions>>()?;
     let view = context.view();
-    let replay = by_hash(context, &view, hash, deadline)?;
+    let replay = replay_by_hash(context, &view, hash, deadline)?;
     write_files(context, replay, options, deadline, out)
 }
 

@@ -17,7 +17,7 @@ use crate::{
         error::{Reply, RpcError, reply},
         eth::block_arg::{BlockArg, BlockTag},
         params::{Arg, Args, Count},
-        trace_session::{by_hash, known_number},
+        trace_session::{known_number, replay_by_hash},
     },
 };
 use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, U256, keccak256};
@@ -57,7 +57,7 @@ pub fn storage_range_at(context: &RpcContext, args: Args, deadline: &Deadline) -
     let Count(count) = args.required()?;
     let view = context.view();
     let mut replay = match block {
-        BlockArg::Hash(hash) => by_hash(context, &view, hash, deadline)?,
+        BlockArg::Hash(hash) => replay_by_hash(context, &view, hash, deadline)?,
         BlockArg::Tag(_) => {
             let number = known_number(context, &view, block)?;
             Replay::of_block(&context.chain.spec, &view, number, deadline)?
