@@ -1,10 +1,10 @@
 //! The L2 that batcher and proposer read: a rollup node and an execution client over JSON-RPC, or
 //! the node in the same process.
 //!
-//! Answers of other processes are bounded and checked as far as they can be: blocks and headers
-//! hash to what they claim and have the number that was asked for, and an output root is computed
+//! Responses of other processes are bounded and checked as far as they can be: blocks and headers
+//! hash to what they claim and have the number that was requested, and an output root is computed
 //! again from its parts. A failure has the endpoint's name without credentials. Callers pace their
-//! requests and repeat them; an endpoint that demands a pause gets one.
+//! requests and repeat them; an endpoint that demands a pause gets no request before its end.
 
 mod active;
 mod endpoint;
@@ -36,7 +36,7 @@ use tokio::sync::watch;
 /// Why L2 cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum L2SourceError {
-    /// A call failed, or its answer is wrong.
+    /// A call failed, or its response is wrong.
     #[error("{program} at {endpoint}: {method}: {cause}")]
     Call {
         program: &'static str,
@@ -62,7 +62,7 @@ pub enum L2SourceError {
 }
 
 impl L2SourceError {
-    /// Whether the other process did not answer in time.
+    /// Whether the other process did not respond in time.
     pub fn is_timeout(&self) -> bool {
         matches!(
             self,

@@ -9,7 +9,7 @@ use std::{sync::Arc, time::Duration};
 /// Requests in flight to one endpoint.
 const MAX_CONCURRENCY: usize = 16;
 
-/// A program at an address. Its answers are bounded in size and time.
+/// A program at an address. Its responses are bounded in size and time.
 #[derive(Clone)]
 pub struct RpcEndpoint {
     program: &'static str,
@@ -40,11 +40,11 @@ impl RpcEndpoint {
         method: &'static str,
         params: Value,
     ) -> Result<T, L2SourceError> {
-        let answer = self.client.plain_call(method, params).await;
-        answer.map_err(|error| failure(self.program, error))
+        let called = self.client.plain_call(method, params).await;
+        called.map_err(|error| failure(self.program, error))
     }
 
-    /// The error of an answer that was received and is wrong.
+    /// The error of a response that was received and is wrong.
     pub fn wrong(&self, method: &'static str, cause: RpcCause) -> L2SourceError {
         L2SourceError::Call {
             program: self.program,
