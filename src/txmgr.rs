@@ -1,7 +1,7 @@
 //! The transaction manager of batcher and proposer: brings transactions of one account onto L1, and
 //! reports each when it is confirmed.
 //!
-//! Batcher and proposer call [`shell::TxManager::send`]. Load is bounded in [`shell`]: 16 commands,
+//! Batcher and proposer call [`shell::TxManagerHandle::send`]. Load is bounded in [`shell`]: 16 commands,
 //! 4 sidecars, 1,024 transactions; a poll reads at most 256 hashes.
 //!
 //! [`fees`] prices transactions and their replacements, [`machine`] decides what is signed,

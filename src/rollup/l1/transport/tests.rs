@@ -84,7 +84,7 @@ fn a_batch_is_matched_by_id_and_must_be_whole() {
     let short = read(r#"[{"id":2,"result":"c"},{"id":7,"result":"a"},{"id":"0"}]"#);
     assert_eq!(
         short,
-        Err(RpcCause::Malformed("1 answers to a batch of 3".into()))
+        Err(RpcCause::Malformed("1 responses to a batch of 3".into()))
     );
     let refused = read(r#"{"id":null,"error":{"code":-32600,"message":"batch too large"}}"#);
     assert_eq!(
