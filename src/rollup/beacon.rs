@@ -21,7 +21,7 @@ pub use clock::SlotClock;
 use crate::{
     rollup::http::{
         HttpFault, HttpReply, HttpTarget, json_error,
-        rotation::{Attempt, Attempts, EndpointFault, Rotation, Tried},
+        rotation::{Attempts, EndpointFault, NextAttempt, Rotation, Tried},
     },
     secret::Secret,
 };
@@ -351,13 +351,13 @@ impl BeaconClient {
             let now = Instant::now();
             let pick = |tried| self.inner.rotation.lock().pick(tried, now);
             let pick = match attempts.next_attempt(pick) {
-                Attempt::Send(pick) => pick,
-                Attempt::CoolingDown(pick) => {
+                NextAttempt::Send(pick) => pick,
+                NextAttempt::CoolingDown(pick) => {
                     let cooling = BeaconCause::CoolingDown(pick.wait);
                     failure.get_or_insert_with(|| self.error(pick.index, "", cooling));
                     break;
                 }
-                Attempt::Exhausted => break,
+                NextAttempt::Exhausted => break,
             };
             tokio::time::sleep(pick.wait).await;
             let error = match request(pick.index).await {

@@ -305,7 +305,8 @@ impl RollupDriver {
         }
     }
 
-    /// Logs a failed step, once for each cause. Returns the pause before the next one, or the error that ends derivation.
+    /// Logs a failed step, once for each cause. Returns the pause before the next one, or the error that
+    /// ends derivation.
     fn on_step_error(
         &mut self,
         error: DriverStepError,

@@ -8,7 +8,7 @@
 //! [`L1Config`]'s limits on response size, time and concurrency.
 //!
 //! An [`L1Block`] is a header. [`L1BlockData`] adds inbox transactions and logs, from which derivation's
-//! `L1Input` is made; `CheckedBlock` is the same before its receipts are fetched. Callers that need no
+//! `L1Input` is made; `CheckedL1Block` is the same before its receipts are fetched. Callers that need no
 //! verification (`l2_source`, `txmgr`, the proposer, builders) use [`plain`].
 
 mod block_receipts;

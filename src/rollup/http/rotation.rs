@@ -86,7 +86,7 @@ pub struct Attempts {
 
 /// The next attempt of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Attempt {
+pub enum NextAttempt {
     /// Send the request after the wait.
     Send(Pick),
     /// The cool-down of the next endpoint is too long to wait for.
@@ -106,17 +106,17 @@ impl Attempts {
     }
 
     /// The next attempt, at the endpoint that `pick` chooses. Called again, the attempt before has failed.
-    pub fn next_attempt(&mut self, pick: impl FnOnce(Tried) -> Option<Pick>) -> Attempt {
+    pub fn next_attempt(&mut self, pick: impl FnOnce(Tried) -> Option<Pick>) -> NextAttempt {
         let Some(pick) = pick(self.tried) else {
-            return Attempt::Exhausted;
+            return NextAttempt::Exhausted;
         };
         let is_too_long = self.has_failed || pick.wait > self.max_wait;
         if !pick.wait.is_zero() && is_too_long {
-            return Attempt::CoolingDown(pick);
+            return NextAttempt::CoolingDown(pick);
         }
         self.tried.add(pick.index);
         self.has_failed = true;
-        Attempt::Send(pick)
+        NextAttempt::Send(pick)
     }
 }
 

@@ -10,7 +10,7 @@ use super::{
     read,
     receipts::ReceiptMethod,
     request::L1Responses,
-    response::{self, CheckedBlock},
+    response::{self, CheckedL1Block},
     transport::{L1Response, RpcCall},
 };
 use crate::rollup::metrics::L1CacheMetrics;
@@ -155,8 +155,8 @@ impl L1Blocks {
         wanted: &[L1BlockAt],
         responses: Vec<L1Response>,
         raw: &HashMap<B256, Bytes>,
-    ) -> Result<(Vec<CheckedBlock>, usize), RpcCause> {
-        let mut blocks: Vec<CheckedBlock> = Vec::with_capacity(wanted.len());
+    ) -> Result<(Vec<CheckedL1Block>, usize), RpcCause> {
+        let mut blocks: Vec<CheckedL1Block> = Vec::with_capacity(wanted.len());
         let mut bytes = 0;
         for (at, response) in wanted.iter().zip(responses) {
             let response = match response {
@@ -186,7 +186,7 @@ impl L1Blocks {
         wanted: &[L1BlockAt],
         calls: &[RpcCall],
         unknown: L1Error,
-    ) -> Result<(Vec<CheckedBlock>, usize), L1Error> {
+    ) -> Result<(Vec<CheckedL1Block>, usize), L1Error> {
         let hashes = self.l1.request(calls, |responses| {
             let known = responses.into_iter().flatten();
             let known = known.filter(|response| response.get() != RawValue::NULL.get());
@@ -224,9 +224,9 @@ impl L1Blocks {
     }
 
     /// The receipts of the blocks that want them, in order, up to the first failure.
-    async fn receipts(&self, blocks: &[CheckedBlock]) -> L1Responses<Vec<ReceiptLogs>> {
+    async fn receipts(&self, blocks: &[CheckedL1Block]) -> L1Responses<Vec<ReceiptLogs>> {
         let wanted = blocks.iter().filter(|block| wants_receipts(block));
-        let wanted: Vec<&CheckedBlock> = wanted.collect();
+        let wanted: Vec<&CheckedL1Block> = wanted.collect();
         let mut found = self.receipts_at_once(&wanted).await;
         while found.failure.is_none()
             && let Some(block) = wanted.get(found.responses.len())
@@ -240,7 +240,7 @@ impl L1Blocks {
     /// The receipts of several blocks from one request, or from several where one response would be
     /// too large. None if their method takes a request for each transaction, or turns out to be
     /// unsupported.
-    async fn receipts_at_once(&self, blocks: &[&CheckedBlock]) -> L1Responses<Vec<ReceiptLogs>> {
+    async fn receipts_at_once(&self, blocks: &[&CheckedL1Block]) -> L1Responses<Vec<ReceiptLogs>> {
         let least = blocks.iter().map(|block| block.hashes.len()).min();
         let method = self.l1.receipt_method(least.unwrap_or_default());
         if blocks.len() < 2 || method == ReceiptMethod::EachTransaction {
@@ -287,7 +287,7 @@ impl L1Blocks {
 }
 
 /// Whether the receipts matter, by the header.
-fn wants_receipts(block: &CheckedBlock) -> bool {
+fn wants_receipts(block: &CheckedL1Block) -> bool {
     block.may_have_logs && block.block.receipts_root != EMPTY_RECEIPTS
 }
 

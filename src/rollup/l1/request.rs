@@ -9,7 +9,7 @@ use super::{
     transport::{L1Response, RpcCall},
 };
 use crate::rollup::{
-    http::rotation::{Attempt, Attempts},
+    http::rotation::{Attempts, NextAttempt},
     rpc_calls::RpcOutcome,
 };
 use serde_json::value::RawValue;
@@ -96,13 +96,13 @@ impl L1Client {
             let now = Instant::now();
             let pick = |tried| self.inner.routes.lock().pick(self.urgency, tried, now);
             let pick = match attempts.next_attempt(pick) {
-                Attempt::Send(pick) => pick,
-                Attempt::CoolingDown(pick) => {
+                NextAttempt::Send(pick) => pick,
+                NextAttempt::CoolingDown(pick) => {
                     let cooling = RpcCause::CoolingDown(pick.wait);
                     failure.get_or_insert(self.error_of(pick.index, method, cooling));
                     break;
                 }
-                Attempt::Exhausted => break,
+                NextAttempt::Exhausted => break,
             };
             tokio::time::sleep(pick.wait).await;
             let cause = match self.exchange(pick.index, calls).await.and_then(&read) {

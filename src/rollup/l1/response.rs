@@ -88,7 +88,7 @@ struct ReceiptLog {
 
 /// A block object whose transactions and withdrawals belong to its hash.
 #[derive(Clone, Debug)]
-pub(super) struct CheckedBlock {
+pub(super) struct CheckedL1Block {
     pub block: L1Block,
     /// Whether a watched contract may have logged something.
     pub may_have_logs: bool,
@@ -126,7 +126,7 @@ pub(super) fn full_block(
     watched: &Watched,
     trust: bool,
     raw: &HashMap<B256, Bytes>,
-) -> Result<CheckedBlock, RpcCause> {
+) -> Result<CheckedL1Block, RpcCause> {
     let mut members: BTreeMap<&str, &RawValue> = read(response)?;
     let transactions: Vec<&RawValue> = match members.remove("transactions") {
         Some(list) => read(list)?,
@@ -145,7 +145,7 @@ pub(super) fn full_block(
     if !trust {
         check_withdrawals(&header, hash, withdrawals.as_deref())?;
     }
-    let mut found = CheckedBlock {
+    let mut found = CheckedL1Block {
         block,
         may_have_logs: trust || watched.may_have_logs(&header),
         inbox: Vec::new(),
@@ -162,7 +162,7 @@ pub(super) fn full_block(
 /// encodings of all of them, in order; none if the endpoint is trusted.
 fn read_transactions(
     transactions: &[&RawValue],
-    found: &mut CheckedBlock,
+    found: &mut CheckedL1Block,
     watched: &Watched,
     trust: bool,
     raw: &HashMap<B256, Bytes>,

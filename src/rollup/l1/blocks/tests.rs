@@ -40,7 +40,7 @@ async fn cause(blocks: &L1Blocks, at: L1BlockAt) -> RpcCause {
     blocks.get(at).await.unwrap_err().cause
 }
 
-fn full(value: &Value, trust: bool) -> Result<CheckedBlock, RpcCause> {
+fn full(value: &Value, trust: bool) -> Result<CheckedL1Block, RpcCause> {
     let raw = serde_json::value::to_raw_value(value).unwrap();
     response::full_block(&raw, &NOWHERE, trust, &HashMap::new())
 }
