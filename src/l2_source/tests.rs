@@ -1,6 +1,6 @@
 //! Answers that op-geth and op-node gave, and stand-in servers that answer wrongly.
 
-use super::{answer, *};
+use super::{response, *};
 use crate::rollup::http_fake::{Canned, CannedServer};
 use parking_lot::Mutex;
 use serde_json::{Value, json, value::RawValue};

@@ -1,4 +1,4 @@
-//! The loop of the proposer: reads L1 and the source of claims, asks the schedule for the next step
+//! The loop of the proposer: reads L1 and the proposal source, gets the next step from the schedule
 //! and takes it. One transaction at a time; the transaction manager brings it onto L1.
 
 #[cfg(test)]
@@ -21,6 +21,7 @@ use crate::{
     rollup::l1::L1Client,
     telemetry::LoggedCauses,
     txmgr::{
+        fees::INTRINSIC_GAS,
         machine::{MinedTx, SendFailure},
         shell::{TxCandidate, TxManagerHandle, TxOutcome},
     },

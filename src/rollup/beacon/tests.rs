@@ -224,10 +224,10 @@ fn an_endpoint_that_lies_or_fails_is_tried_last() {
             genesis: 2,
         },
     ] {
-        assert_eq!(broken.fault(), Some(Fault::Broken), "{broken}");
+        assert_eq!(broken.fault(), Some(EndpointFault::Broken), "{broken}");
     }
     for code in [429, 500, 503] {
-        assert_eq!(status(code).fault(), Some(Fault::Busy(None)));
+        assert_eq!(status(code).fault(), Some(EndpointFault::Busy(None)));
     }
     assert_eq!(BeaconCause::NotFound.fault(), None);
 }

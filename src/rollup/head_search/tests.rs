@@ -92,7 +92,7 @@ proptest! {
         let status = |n: u64| if n > visible { OriginStatus::Ahead } else if n <= canonical { OriginStatus::Canonical } else { ORPHANED };
         // The result of a linear walk from the head down to the floor.
         let orphaned = (floor..=head).find(|n| matches!(status(*n), OriginStatus::Orphaned { .. }));
-        let expected = match gone {
+        let expected = match orphaned {
             None => RewindTarget::Stay,
             Some(orphaned) if orphaned == floor => RewindTarget::FloorOrphaned { canonical: B256::ZERO },
             Some(orphaned) => RewindTarget::Block(orphaned - 1),

@@ -1,6 +1,6 @@
 //! An L1 endpoint for tests: a real HTTP server that says what it is told to say, true or not.
 
-use super::{L1Block, answer};
+use super::{L1Block, response};
 use alloy_consensus::{Header, constants::EMPTY_RECEIPTS};
 use alloy_primitives::{Address, B64, B256, Bytes, U256, keccak256};
 use alloy_trie::{HashBuilder, Nibbles, TrieAccount, proof::ProofRetainer};

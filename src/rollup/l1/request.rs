@@ -5,7 +5,6 @@
 use super::{
     L1Client, L1Error, RpcCause,
     gate::{USUAL_RESPONSE, Urgency},
-    read,
     transport::{L1Response, RpcCall},
 };
 use crate::rollup::{

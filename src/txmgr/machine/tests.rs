@@ -6,7 +6,7 @@ mod world;
 
 use super::*;
 use crate::txmgr::{
-    fees::{FeeCaps, FeeRules, L1Fees},
+    fees::{FeeCaps, L1Fees},
     options::TxOptions,
     publish_result::PublishResult,
 };
