@@ -78,7 +78,7 @@ async fn begin(
     provenance: Provenance,
 ) -> Result<impl Future<Output = Result<Inserted, CoreError>> + use<>, CoreError> {
     loop {
-        match engine.follow(payload.clone(), provenance).await {
+        match engine.queue_follow(payload.clone(), provenance).await {
             Err(error) if error.is_outage() => tokio::time::sleep(OUTAGE_PAUSE).await,
             begun => return begun,
         }

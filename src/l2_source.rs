@@ -1,28 +1,28 @@
 //! The L2 that batcher and proposer read: a rollup node and an execution client over JSON-RPC, or
 //! the node in the same process.
 //!
-//! Answers of other processes are bounded and checked as far as they can be: blocks and headers
-//! hash to what they claim and have the number that was asked for, and an output root is computed
+//! Responses of other processes are bounded and checked as far as they can be: blocks and headers
+//! hash to what they claim and have the number that was requested, and an output root is computed
 //! again from its parts. A failure has the endpoint's name without credentials. Callers pace their
-//! requests and repeat them; an endpoint that demands a pause gets one.
+//! requests and repeat them; an endpoint that demands a pause gets no request before its end.
 
 mod active;
-mod answer;
 mod endpoint;
 mod local;
+mod response;
 mod rpc;
 #[cfg(test)]
 mod tests;
 
-pub use answer::{L1Ref, SourceHeads};
 pub use endpoint::RpcEndpoint;
 pub use local::LocalSource;
+pub use response::{L1Ref, SourceHeads};
 pub use rpc::{L2Endpoints, RpcSource};
 
 use crate::{
     chain::rows::ReadError,
     rollup::{
-        l1::L1Cause,
+        l1::RpcCause,
         output::{OutputError, RollupOutput},
     },
 };
@@ -35,14 +35,14 @@ use std::sync::Arc;
 /// Why L2 cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum L2SourceError {
-    /// A call failed, or its answer is wrong.
+    /// A call failed, or its response is wrong.
     #[error("{program} at {endpoint}: {method}: {cause}")]
     Call {
         program: &'static str,
         /// Scheme, host and port: paths and user names may be credentials.
         endpoint: Arc<str>,
         method: &'static str,
-        cause: L1Cause,
+        cause: RpcCause,
     },
     #[error("number of rollup and eth URLs must match: {rollup} and {eth}")]
     Mismatch { rollup: usize, eth: usize },
@@ -61,10 +61,15 @@ pub enum L2SourceError {
 }
 
 impl L2SourceError {
-    /// Whether the other process did not answer in time.
+    /// Whether the other process did not respond in time.
     pub fn is_timeout(&self) -> bool {
-        let timeout = L1Cause::Timeout;
-        matches!(self, Self::Call { cause, .. } if *cause == timeout)
+        matches!(
+            self,
+            Self::Call {
+                cause: RpcCause::Timeout(_),
+                ..
+            }
+        )
     }
 }
 

@@ -27,11 +27,17 @@
 //!   the store's head down.
 //! - **payload log**: every accepted payload, written before its state. A **replay** executes them
 //!   again at open. A **guard row** says that a block of a height may have been signed.
-//! - **engine**: the Engine API, never the database. **Head driver**: the party that moves the unsafe
-//!   head, a rollup node or the node itself.
+//! - **core**: the executor, its views and its store, in this process or (for `starling rollup`) in an
+//!   execution client. **Engine** ([`rollup::engine::Engine`]): the handle on a core, local or over
+//!   the Engine API; never the database. **Head owner**: the party that moves the unsafe head, a
+//!   rollup node or the node itself.
 //! - **pipeline**: the stages of derivation; its **L1 origin** is the L1 block it has come to. A
 //!   block is **pending-safe** inside a span batch and **local-safe** after its **concluding** block.
 //!   To **consolidate** is to find that the unsafe block matches the derived attributes.
+//! - **inclusion block** (in records and attributes: `derived_from`): the L1 block that completed the
+//!   data of a batch. **Epoch**: the L1 block that a batch names as its L1 origin.
+//! - **class** of a transaction: whether it carries its data as calldata or in blobs (op-batcher: DA
+//!   type). **Filler**: an empty transaction that uses up a nonce, so that later ones can go on.
 //! - **attributes**: everything that determines a block but its transactions from the pool. **L1
 //!   origin**: the L1 block that a block takes its deposits and base fee from.
 //! - **swarm**: the libp2p host and its peers. **Mesh**: the peers that gossip goes to. **Static**
@@ -41,6 +47,7 @@
 //! - **offence**, **penalty**, **score**, **ban**: a peer's misbehaviour, its cost, the sum, and
 //!   the consequence; the **ledger** keeps the reasons.
 //! - **permit**, **quota**, **budget**: bounds of work at once, of work per time, and of memory.
+//!   **Cool-down**: the time for which an endpoint gets no request after a failure.
 //! - **heavy call**: an RPC call that runs the EVM or scans many blocks, in slices of time.
 //! - **interval block production**: a block every N seconds on an L1 of our own (`--dev.period`).
 

@@ -25,7 +25,7 @@ pub mod source;
 mod stand_in;
 pub mod task;
 
-pub use handle::{Proposer, ProposerControlError};
+pub use handle::{ProposerCommandError, ProposerHandle};
 pub use options::ProposerOptions;
 pub use source::{ProposalSource, Supervisors};
 pub use task::{ProposerError, ProposerParts, ProposerTask, proposer};

@@ -4,7 +4,7 @@
 //!
 //! The execution core
 //! - [`engine`]: the handle through which everything here uses it, in this process or in another.
-//! - [`l2_answer`]: reads blocks that an execution client answers.
+//! - [`l2_response`]: reads blocks that an execution client answers.
 //!
 //! L1
 //! - [`l1`]: reads blocks, receipts and storage, all verified.
@@ -21,7 +21,7 @@
 //! Sequencing
 //! - [`sequencer`]: makes blocks on time.
 //! - [`origin`]: chooses the L1 origin of a new block.
-//! - [`rewind`]: searches the head after an L1 reorg.
+//! - [`head_search`]: searches the head after an L1 reorg, by a [`gallop`] search.
 //!
 //! Keys
 //! - [`signer`]: signs blocks; [`signing_log`] records what may be signed.
@@ -32,14 +32,15 @@ pub mod blob_schedule;
 pub mod driver;
 pub mod engine;
 pub mod finality;
+mod gallop;
 pub mod handle;
+pub mod head_search;
 mod http;
 pub mod l1;
-pub mod l2_answer;
+pub mod l2_response;
 pub mod metrics;
 pub mod origin;
 pub mod output;
-pub mod rewind;
 pub mod rpc_calls;
 pub mod safe_db;
 pub mod sequencer;

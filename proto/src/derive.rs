@@ -12,13 +12,17 @@
 //! |---|---|
 //! | `DerivationPipeline.Step` | `derive.rs` |
 //! | `initialReset` | `derive/walk.rs` |
-//! | `L1Traversal`, `L1Retrieval`, `ChannelInReader` | `derive/source.rs` |
+//! | `L1Traversal`, `L1Retrieval`, `ChannelInReader` | `derive/source.rs`; the move to the next L1 block in `derive/derivation.rs` |
 //! | `FrameQueue` | `derive/frames.rs` |
-//! | `ChannelMux`: `ChannelBank`, `ChannelAssembler` | `derive/channels.rs` |
-//! | `BatchMux`: `BatchQueue`, `BatchStage` | `derive/batches.rs` |
+//! | `ChannelMux`: `ChannelBank`, `ChannelAssembler` | `derive/channels.rs`, `channels/bank.rs`, `channels/assembler.rs` |
+//! | `BatchMux`: `BatchQueue`, `BatchStage` | `derive/batches.rs`, `batches/queue.rs`, `batches/holocene.rs` |
 //! | `CheckBatch` | `derive/validity.rs`; the overlap of span batches in `derive/batches/overlap.rs` |
 //! | `AttributesQueue` | `derive/derivation.rs` |
 //! | `FetchingAttributesBuilder` | `attributes.rs` |
+//!
+//! `derive/stage.rs` has the types that all stages share, `derive/epochs.rs` the L1 blocks that batches
+//! may have as their origin, `derive/input.rs` the part of an L1 block that is read, `derive/drops.rs`
+//! the counters.
 //!
 //! Memory is bounded by the protocol's own limits for channels, by one decompressed batch, and by
 //! the sequencing window for L1 blocks. Batches stay in their own bytes, and only a block that may
@@ -29,9 +33,9 @@ mod batches;
 mod channels;
 mod derivation;
 mod drops;
+mod epochs;
 mod frames;
 mod input;
-mod origins;
 mod source;
 mod stage;
 mod validity;
@@ -39,6 +43,7 @@ mod walk;
 
 pub use drops::{DropCounts, DropReason, ReadCounts};
 pub use input::{BlobRef, InboxTransaction, L1Input, RelevantLogs, inbox_transactions};
+pub use stage::CHANNEL_TIMEOUT_GRANITE;
 
 use self::{
     derivation::Derivation,
@@ -167,6 +172,10 @@ pub enum ResetReason {
     Attributes(String),
 }
 
+/// What an operator does about a critical error that no input is known to cause.
+const NEXT_STEP: &str = "restart to derive again from the newest recorded safe head, and report this \
+                         line if it comes back";
+
 /// Why derivation stops.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs, reason = "the messages document the variants")]
@@ -180,11 +189,13 @@ pub enum CriticalError {
     DepositsOnly { parent: BlockId, cause: String },
     #[error(transparent)]
     Lagoon(#[from] LagoonBlock),
-    #[error("attributes cannot be built on {parent}: {cause}")]
+    #[error("attributes cannot be built on {parent}: {cause}; {NEXT_STEP}")]
     Attributes { parent: BlockId, cause: String },
-    #[error("block {block} of the safe chain cannot be read: {cause}")]
+    #[error("block {block} of the safe chain cannot be read: {cause}; {NEXT_STEP}")]
     SafeBlock { block: BlockId, cause: String },
-    #[error("fewer than two L1 blocks are known at origin {origin} after safe head {safe}")]
+    #[error(
+        "fewer than two L1 blocks are known at origin {origin} after safe head {safe}; {NEXT_STEP}"
+    )]
     FewOrigins { origin: BlockId, safe: BlockId },
 }
 
@@ -202,9 +213,9 @@ impl CriticalError {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs, reason = "the messages document the variants")]
 pub enum PushError {
-    #[error("the pipeline did not ask for {0}")]
+    #[error("the pipeline did not need {0} now")]
     NotNeeded(&'static str),
-    #[error("{got} instead of {wanted}")]
+    #[error("pushed {got}, but needed {wanted}")]
     Other { wanted: String, got: String },
 }
 
@@ -243,24 +254,20 @@ impl Pipeline {
 
     /// Starts over from this safe head, whose L1 origin the caller has found canonical. The
     /// pipeline then walks the L2 chain back by itself, as far as a channel may have been open, and
-    /// asks for those blocks. Counters of drops are kept.
-    pub fn reset(&mut self, safe: Arc<Payload>) {
-        self.reset_from(safe, 0);
-    }
-
-    /// Starts over like [`Pipeline::reset`], but applies no batch before L1 block number `first`:
-    /// earlier L1 blocks only fill channels.
+    /// needs those blocks. No batch before L1 block number `first_l1` is applied: earlier L1 blocks
+    /// only fill channels. Counters of drops are kept.
     ///
-    /// A plain reset can accept a batch that the original run dropped while its safe head was lower.
-    /// The chain, or the L1 block that a safe block is recorded with, would then differ. Pass as
-    /// `first` an L1 block at whose beginning `safe` was the safe head: at the latest the one that
-    /// the child of `safe` was derived from. From Holocene on the result is then that of the pipeline
-    /// without a reset. Before it, batches of earlier L1 blocks may still have been queued: pass 0.
-    pub fn reset_from(&mut self, safe: Arc<Payload>, first: u64) {
+    /// With a `first_l1` of 0 a batch can be accepted that the original run dropped while its safe
+    /// head was lower. The chain, or the L1 block that a safe block is recorded with, would then
+    /// differ. Pass an L1 block at whose beginning `safe` was the safe head: at the latest the one
+    /// that the child of `safe` was derived from. From Holocene on the result is then that of the
+    /// pipeline without a reset. Before it, batches of earlier L1 blocks may still have been queued:
+    /// pass 0.
+    pub fn reset(&mut self, safe: Arc<Payload>, first_l1: u64) {
         self.pushed = None;
         self.is_idle = false;
-        self.cx.safe.rewind();
-        self.state = match ResetWalk::new(&self.cx.rollup, safe, first) {
+        self.cx.safe_blocks.rewind();
+        self.state = match ResetWalk::new(&self.cx.rollup, safe, first_l1) {
             Ok(walk) => PipelineState::Walking(Box::new(walk)),
             Err(error) => stopped(PipelineStep::Critical(error)),
         };
@@ -376,7 +383,7 @@ impl Pipeline {
                     self.state = stopped(PipelineStep::Critical(error));
                 }
             }
-            _ => self.cx.safe.put(payload),
+            _ => self.cx.safe_blocks.put(payload),
         }
         Ok(())
     }

@@ -152,7 +152,7 @@ impl<'a> Run<'a> {
     fn new(recording: &'a Recording, chaos: Chaos) -> Self {
         let mut pipeline = Pipeline::new(recording.rollup.clone(), recording.schedule.clone());
         assert!(matches!(pipeline.step(), PipelineStep::Reset(_)));
-        pipeline.reset(recording.l2[0].clone());
+        pipeline.reset(recording.l2[0].clone(), 0);
         Self {
             recording,
             pipeline,
@@ -166,12 +166,12 @@ impl<'a> Run<'a> {
     fn reset(&mut self) {
         if self.chaos.resets == Resets::Plain {
             let safe = self.recording.block(self.safe).clone();
-            return self.pipeline.reset(safe);
+            return self.pipeline.reset(safe, 0);
         }
         let (first, safe) = self.boundary;
         self.safe = safe;
         let safe = self.recording.block(safe).clone();
-        self.pipeline.reset_from(safe, first);
+        self.pipeline.reset(safe, first);
     }
 
     /// Derives until L1 ends.

@@ -1,16 +1,15 @@
 //! Price of data on L1: calldata or blobs, whichever is cheaper per byte (`--data-availability-type
 //! auto`). Pure.
 
-use crate::txmgr::fees::TxClass;
+use crate::txmgr::fees::{INTRINSIC_GAS, TxClass};
 use alloy_primitives::U256;
 use starling_proto::blob::{BLOB_BYTES, MAX_BLOB_DATA};
 
-/// Gas of a transaction besides its calldata.
-const TX_GAS: u64 = 21_000;
 /// Gas per byte of calldata: four tokens for a byte that is not zero, 10 gas each (EIP-7623).
 const GAS_PER_BYTE: u64 = 4 * 10;
 /// Blob gas of a blob: one per byte (EIP-4844).
 const GAS_PER_BLOB: u64 = BLOB_BYTES as u64;
+
 /// Prices of L1, in wei per gas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataPrices {
@@ -32,10 +31,11 @@ pub struct DataSizes {
 /// The class that costs less per byte; blobs if both cost the same.
 pub fn cheaper(prices: DataPrices, sizes: DataSizes) -> TxClass {
     let gas_price = U256::from(prices.base_fee) + U256::from(prices.tip);
-    let calldata_gas = TX_GAS + GAS_PER_BYTE * sizes.calldata;
+    let calldata_gas = INTRINSIC_GAS + GAS_PER_BYTE * sizes.calldata;
     let calldata_cost = U256::from(calldata_gas) * gas_price;
     let blob_gas = U256::from(sizes.blobs * GAS_PER_BLOB);
-    let blob_cost = blob_gas * U256::from(prices.blob_base_fee) + U256::from(TX_GAS) * gas_price;
+    let blob_cost =
+        blob_gas * U256::from(prices.blob_base_fee) + U256::from(INTRINSIC_GAS) * gas_price;
     let blob_bytes = U256::from(sizes.blobs * MAX_BLOB_DATA as u64);
     // Costs per byte, without the division.
     if blob_cost * U256::from(sizes.calldata) > calldata_cost * blob_bytes {

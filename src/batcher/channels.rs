@@ -1,7 +1,7 @@
 //! A channel from its first block until its blocks are safe: the encoder while it is open, its data
 //! items, and their way to L1.
 
-use super::range::ChannelOutcome;
+use super::sync_actions::ChannelOutcome;
 use crate::txmgr::fees::TxClass;
 use alloy_primitives::Bytes;
 use starling_proto::{

@@ -2,9 +2,9 @@
 
 use tokio::sync::{mpsc, oneshot};
 
-/// Why a call is refused, in op-batcher's words.
+/// Why a command is refused, in op-batcher's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BatcherCallError {
+pub enum BatcherCommandError {
     /// Stopped, or being stopped.
     #[error("batcher is not running")]
     NotRunning,
@@ -13,48 +13,53 @@ pub enum BatcherCallError {
     Running,
 }
 
-/// Answer to a call.
-pub(super) type CallAnswer = oneshot::Sender<Result<(), BatcherCallError>>;
+/// The place for the result of a command.
+pub(super) type CommandReply = oneshot::Sender<Result<(), BatcherCommandError>>;
 
-/// A call with the place for its answer.
-pub(super) enum BatcherCall {
-    Start(CallAnswer),
-    Stop(CallAnswer),
-    Flush(CallAnswer),
+/// A command with the place for its result.
+pub(super) enum BatcherCommand {
+    Start(CommandReply),
+    Stop(CommandReply),
+    Flush(CommandReply),
 }
 
 /// A handle on the task. Clones are equal.
 #[derive(Clone, Debug)]
-pub struct Batcher {
-    calls: mpsc::Sender<BatcherCall>,
+pub struct BatcherHandle {
+    commands: mpsc::Sender<BatcherCommand>,
 }
 
-impl Batcher {
-    pub(super) fn new(calls: mpsc::Sender<BatcherCall>) -> Self {
-        Self { calls }
+impl BatcherHandle {
+    pub(super) fn new(commands: mpsc::Sender<BatcherCommand>) -> Self {
+        Self { commands }
     }
 
     /// Begins to post blocks above the safe head.
-    pub async fn start(&self) -> Result<(), BatcherCallError> {
-        self.call(BatcherCall::Start).await
+    pub async fn start(&self) -> Result<(), BatcherCommandError> {
+        self.send(BatcherCommand::Start).await
     }
 
-    /// Posts everything that is loaded, and returns when L1 has confirmed it. A caller that does not
-    /// wait changes nothing about that.
-    pub async fn stop(&self) -> Result<(), BatcherCallError> {
-        self.call(BatcherCall::Stop).await
+    /// Posts everything that is loaded, and returns when L1 has confirmed it. Dropping the future does
+    /// not cancel the stop.
+    pub async fn stop(&self) -> Result<(), BatcherCommandError> {
+        self.send(BatcherCommand::Stop).await
     }
 
     /// Closes the open channel, so that all loaded blocks leave. Returns before they are on L1.
-    pub async fn flush(&self) -> Result<(), BatcherCallError> {
-        self.call(BatcherCall::Flush).await
+    pub async fn flush(&self) -> Result<(), BatcherCommandError> {
+        self.send(BatcherCommand::Flush).await
     }
 
-    /// The task has ended if nobody answers.
-    async fn call(&self, call: fn(CallAnswer) -> BatcherCall) -> Result<(), BatcherCallError> {
-        let (answer, answered) = oneshot::channel();
-        let sent = self.calls.send(call(answer)).await;
-        sent.map_err(|_| BatcherCallError::NotRunning)?;
-        answered.await.unwrap_or(Err(BatcherCallError::NotRunning))
+    /// Fails with `NotRunning` if the task has ended.
+    async fn send(
+        &self,
+        command: fn(CommandReply) -> BatcherCommand,
+    ) -> Result<(), BatcherCommandError> {
+        let (reply, replied) = oneshot::channel();
+        let sent = self.commands.send(command(reply)).await;
+        sent.map_err(|_| BatcherCommandError::NotRunning)?;
+        replied
+            .await
+            .unwrap_or(Err(BatcherCommandError::NotRunning))
     }
 }

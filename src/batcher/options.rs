@@ -9,6 +9,7 @@ use starling_proto::{
     blob::MAX_BLOB_DATA,
     channel::ChannelCompression,
     config::RollupConfig,
+    derive::CHANNEL_TIMEOUT_GRANITE,
     encoder::{
         BatchFormat, ChannelTimes, CompressorKind, EncoderSettings, SettingsError, ShortTimeout,
     },
@@ -26,9 +27,6 @@ const SPAN_BATCH: u64 = 1;
 const VERSION_BYTES: u64 = 1;
 /// Bytes of a transaction's calldata where data goes to calldata or to blobs by their price.
 const AUTO_CALLDATA_FRAME: usize = 120_000;
-/// Channel timeout from Granite on, L1 blocks (specs: granite). A chain that has Granite scheduled
-/// gets it before, since a channel may stay open over the fork.
-const CHANNEL_TIMEOUT_GRANITE: u64 = 50;
 
 /// Place of batches on L1 (`--data-availability-type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +79,7 @@ pub struct BatcherOptions {
     pub poll_interval: Duration,
     /// `--sub-safety-margin`, L1 blocks.
     pub sub_safety_margin: u64,
-    /// `--max-pending-tx`: transactions in flight; 0 is no limit.
+    /// `--max-pending-tx`: transactions in flight; 0 is 64.
     pub max_pending_tx: u64,
     /// `--max-channel-duration`, L1 blocks; 0 is no limit.
     pub max_channel_duration: u64,
@@ -222,6 +220,7 @@ impl BatcherOptions {
 
     /// Limits of a channel's time on this chain.
     pub fn channel_times(&self, rollup: &RollupConfig) -> Result<ChannelTimes, BatcherOptionError> {
+        // Before Granite too, since a channel may stay open over the fork.
         let timeout = if rollup.forks.is_scheduled(Fork::Granite) {
             CHANNEL_TIMEOUT_GRANITE
         } else {

@@ -15,7 +15,7 @@ const SHORT_HOURS: f64 = 24.0;
 
 /// Channels whose costs are summed. Those that were dropped while transactions were in flight are
 /// never asked for.
-const MOST_CHANNELS: usize = 1_024;
+const MAX_CHANNELS: usize = 1_024;
 
 /// Transactions' cost in wei, by channel and over the last hour.
 #[derive(Debug, Default)]
@@ -37,7 +37,7 @@ struct SpendingSlot {
 impl Spending {
     /// A transaction of a channel was paid for.
     pub fn add(&mut self, channel: ChannelId, wei: u128, now: Instant) {
-        if self.channels.len() >= MOST_CHANNELS {
+        if self.channels.len() >= MAX_CHANNELS {
             self.channels.clear();
         }
         let cost = self.channels.entry(channel).or_default();

@@ -9,17 +9,17 @@
 //! head is posted again.
 
 mod encoding;
-mod messages;
+mod types;
 
-pub use messages::{
-    BatchTx, BatchTxNumber, BatcherNotice, BatcherRules, ClosedChannel, NextTx, PublishTurn,
+pub use types::{
+    BatchTx, BatchTxNumber, BatcherNotice, BatcherRules, ClosedChannel, NextTx, PublishContext,
     UnsafeLoad,
 };
 
 use super::{
     blocks::{BlockTotals, HeldBlocks, Insertion},
     channels::QueuedChannel,
-    range::{ClearCause, OutOfSync, SourceStatus, SyncDecision, decide},
+    sync_actions::{ClearCause, OutOfSync, SourceStatus, SyncDecision, decide},
 };
 use crate::txmgr::fees::TxClass;
 use alloy_primitives::B256;
@@ -53,8 +53,8 @@ pub struct BatcherState {
     last_number: BatchTxNumber,
     channels_made: u64,
     class: TxClass,
-    /// Whether [`Self::choose`] was called for the channel whose first transaction is next.
-    is_chosen: bool,
+    /// Whether [`Self::set_class`] was called for the channel whose first transaction is next.
+    class_is_set: bool,
     /// L1 block up to which the node had derived at the last status.
     last_l1: u64,
     /// Number of the newest L2 block; `None` until a status is accepted, also after a reorg.
@@ -78,7 +78,7 @@ impl BatcherState {
             sent: BTreeMap::new(),
             last_number: 0,
             channels_made: 0,
-            is_chosen: false,
+            class_is_set: false,
             last_l1: 0,
             unsafe_head: None,
             loaded_through: 0,
@@ -225,17 +225,17 @@ impl BatcherState {
 
     /// The next transaction. This encodes blocks until one is ready or none is left, which takes
     /// processor time: up to some seconds for a large channel.
-    pub fn next_tx(&mut self, turn: &PublishTurn) -> NextTx {
-        let is_chosen = std::mem::take(&mut self.is_chosen);
+    pub fn next_tx(&mut self, context: &PublishContext) -> NextTx {
+        let class_is_set = std::mem::take(&mut self.class_is_set);
         if !self.channels.iter().any(QueuedChannel::has_data) {
-            self.encode(turn);
+            self.encode(context);
         }
         let Some(at) = self.channels.iter().position(QueuedChannel::has_data) else {
             return NextTx::Nothing;
         };
         let channel = &mut self.channels[at];
-        if channel.is_untouched() && !is_chosen {
-            return NextTx::Choose;
+        if channel.is_untouched() && !class_is_set {
+            return NextTx::NeedsClass;
         }
         let Some((range, items)) = channel.take() else {
             return NextTx::Nothing;
@@ -255,10 +255,10 @@ impl BatcherState {
         })
     }
 
-    /// Answers [`NextTx::Choose`]. If the class is another one than before, the channel and those
+    /// Answers [`NextTx::NeedsClass`]. If the class is another one than before, the channel and those
     /// after it are dropped; their blocks are encoded again.
-    pub fn choose(&mut self, class: TxClass) {
-        self.is_chosen = true;
+    pub fn set_class(&mut self, class: TxClass) {
+        self.class_is_set = true;
         if class == self.class {
             return;
         }
@@ -272,7 +272,7 @@ impl BatcherState {
 
     /// A transaction is confirmed in the L1 block with this number.
     pub fn on_confirmed(&mut self, number: BatchTxNumber, l1_block: u64) {
-        let Some((at, range)) = self.answered(number) else {
+        let Some((at, range)) = self.take_sent(number) else {
             return;
         };
         let channel = &mut self.channels[at];
@@ -291,7 +291,7 @@ impl BatcherState {
 
     /// A transaction was given up: its frames and those of the channel after them are sent again.
     pub fn on_failed(&mut self, number: BatchTxNumber) {
-        let Some((at, range)) = self.answered(number) else {
+        let Some((at, range)) = self.take_sent(number) else {
             return;
         };
         let channel = &mut self.channels[at];
@@ -307,8 +307,9 @@ impl BatcherState {
         });
     }
 
-    /// The channel's position and the frames of a transaction; `None` if they do not count any more.
-    fn answered(&mut self, number: BatchTxNumber) -> Option<(usize, FrameRange)> {
+    /// Removes a transaction in flight. Returns its channel's position and its frames; `None` if they do not
+    /// count any more.
+    fn take_sent(&mut self, number: BatchTxNumber) -> Option<(usize, FrameRange)> {
         let sent = self.sent.remove(&number)?;
         let mut channels = self.channels.iter();
         let at = channels.position(|channel| channel.id() == sent.channel)?;

@@ -3,7 +3,7 @@
 //! One loop owns everything. Calls to L2, to L1 and to the transaction manager run beside it and
 //! come back as events; encoding runs on a thread that may block. Bounds: block requests
 //! ([`FETCHES`]), bodies in memory ([`BODY_BUDGET`]), transactions in flight (`--max-pending-tx`,
-//! [`MOST_IN_FLIGHT`]), calls of the RPC that wait ([`CALLS`]).
+//! [`MAX_IN_FLIGHT`]), commands of the RPC that wait ([`MAX_WAITING_COMMANDS`]).
 //!
 //! **Stop.** Loading ends at the highest block that was loaded; everything up to it is closed into channels,
 //! sent and confirmed, whatever happens meanwhile: lost channels and blocks of another branch are
@@ -14,12 +14,12 @@ mod publish;
 mod stop;
 
 use super::{
-    handle::{Batcher, BatcherCall},
+    handle::{BatcherCommand, BatcherHandle},
     metrics::BatcherMetrics,
+    node_sync::SyncTargetError,
     options::{BatcherOptionError, BatcherOptions, DataAvailability},
     spending::Spending,
     state::{BatcherRules, BatcherState},
-    sync::SyncTargetError,
     throttle::DataLoad,
 };
 use crate::{
@@ -29,7 +29,7 @@ use crate::{
     telemetry::LoggedCauses,
     txmgr::{
         fees::TxClass,
-        shell::{TxManager, TxOutcome},
+        shell::{TxManagerHandle, TxOutcome},
     },
 };
 use alloy_primitives::{Address, B256};
@@ -57,11 +57,11 @@ const FETCHES: usize = 8;
 const BODY_BUDGET: usize = 32 << 20;
 /// Transactions in flight where `--max-pending-tx=0` sets no limit. Each holds nine blobs at most,
 /// with their proofs.
-const MOST_IN_FLIGHT: usize = 64;
-/// Calls of the RPC that wait.
-const CALLS: usize = 16;
+const MAX_IN_FLIGHT: usize = 64;
+/// Commands of the RPC that wait.
+const MAX_WAITING_COMMANDS: usize = 16;
 /// Loaded blocks after which data are sent while more are being loaded (op-batcher).
-const BLOCKS_PER_TURN: u64 = 100;
+const BLOCKS_PER_PUBLISH: u64 = 100;
 
 /// Parts that the task is made of.
 pub struct BatcherParts {
@@ -70,7 +70,7 @@ pub struct BatcherParts {
     pub rollup: Arc<RollupConfig>,
     pub source: L2Source,
     pub l1: L1Client,
-    pub txs: TxManager,
+    pub txs: TxManagerHandle,
     /// Unsafe bytes, for throttling.
     pub load: watch::Sender<DataLoad>,
     /// Whether the sequencer is throttled: then data always go into blobs.
@@ -88,7 +88,7 @@ pub enum BatcherError {
 
 /// An answer that the loop waits for.
 enum BatcherEvent {
-    Polled(Box<PollAnswer>),
+    Polled(Box<PollResult>),
     /// L1 block that the rollup node must have derived.
     SyncTarget(Result<u64, SyncTargetError>),
     Prices(Result<DataPrices, String>),
@@ -99,7 +99,7 @@ enum BatcherEvent {
 }
 
 /// Heads of the rollup node, and number of L1's newest block.
-struct PollAnswer {
+struct PollResult {
     heads: Result<SourceHeads, L2SourceError>,
     l1_head: Result<u64, L1Error>,
 }
@@ -152,14 +152,14 @@ pub struct BatcherTask {
     rollup: Arc<RollupConfig>,
     source: L2Source,
     l1: L1Client,
-    txs: TxManager,
+    txs: TxManagerHandle,
     load: watch::Sender<DataLoad>,
     throttling: watch::Receiver<bool>,
     rules: BatcherRules,
     /// `None` only while a thread encodes.
     state: Option<Box<BatcherState>>,
     phase: BatcherPhase,
-    calls: mpsc::Receiver<BatcherCall>,
+    commands: mpsc::Receiver<BatcherCommand>,
     ticker: Interval,
     events: FuturesUnordered<BoxFuture<'static, BatcherEvent>>,
     fetches: FuturesOrdered<BoxFuture<'static, FetchedBlock>>,
@@ -173,7 +173,7 @@ pub struct BatcherTask {
     /// Whether there may be data to send.
     may_publish: bool,
     /// Whether prices are being read.
-    is_choosing: bool,
+    reading_prices: bool,
     in_flight: usize,
     l1_head: u64,
     safe: Option<L2BlockRef>,
@@ -182,7 +182,7 @@ pub struct BatcherTask {
     stop: Option<StopOrder>,
     /// Highest L1 block with a transaction of this process. After a restart by RPC, loading waits until
     /// the rollup node has derived it.
-    posted_until: Option<u64>,
+    last_posted_l1: Option<u64>,
     spending: Spending,
     metrics: BatcherMetrics,
     causes: LoggedCauses,
@@ -194,16 +194,16 @@ pub struct BatcherTask {
 }
 
 /// Makes the task and its handle.
-pub fn batcher(parts: BatcherParts) -> Result<(Batcher, BatcherTask), BatcherError> {
+pub fn batcher(parts: BatcherParts) -> Result<(BatcherHandle, BatcherTask), BatcherError> {
     let rules = rules(&parts.options, &parts.rollup)?;
-    let (sender, calls) = mpsc::channel(CALLS);
+    let (sender, commands) = mpsc::channel(MAX_WAITING_COMMANDS);
     let mut ticker = interval(parts.options.poll_interval);
     ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let task = BatcherTask {
         state: Some(Box::new(new_state(&rules))),
         rules,
         phase: BatcherPhase::Stopped,
-        calls,
+        commands,
         ticker,
         events: FuturesUnordered::new(),
         fetches: FuturesOrdered::new(),
@@ -212,13 +212,13 @@ pub fn batcher(parts: BatcherParts) -> Result<(Batcher, BatcherTask), BatcherErr
         loaded: 0,
         is_polling: false,
         may_publish: false,
-        is_choosing: false,
+        reading_prices: false,
         in_flight: 0,
         l1_head: 0,
         safe: None,
         flush_through: None,
         stop: None,
-        posted_until: None,
+        last_posted_l1: None,
         spending: Spending::default(),
         metrics: BatcherMetrics::new(),
         causes: LoggedCauses::default(),
@@ -233,7 +233,7 @@ pub fn batcher(parts: BatcherParts) -> Result<(Batcher, BatcherTask), BatcherErr
         load: parts.load,
         throttling: parts.throttling,
     };
-    Ok((Batcher::new(sender), task))
+    Ok((BatcherHandle::new(sender), task))
 }
 
 fn rules(options: &BatcherOptions, rollup: &RollupConfig) -> Result<BatcherRules, BatcherError> {
@@ -290,7 +290,7 @@ impl BatcherTask {
                     is_closing = true;
                     self.begin_stop(None);
                 }
-                Some(call) = self.calls.recv() => self.on_call(call, is_closing),
+                Some(command) = self.commands.recv() => self.on_command(command, is_closing),
                 Some(event) = self.events.next() => self.on_event(event),
                 Some(fetched) = self.fetches.next() => self.on_fetched(fetched),
                 _ = self.ticker.tick(), if may_poll => self.poll(),
@@ -304,7 +304,7 @@ impl BatcherTask {
         self.state = Some(Box::new(new_state(&self.rules)));
         self.forget_fetches();
         let waits = self.options.wait_node_sync || self.options.check_recent_txs_depth > 0;
-        self.phase = BatcherPhase::Syncing(match self.posted_until.take() {
+        self.phase = BatcherPhase::Syncing(match self.last_posted_l1.take() {
             _ if waits => SyncWait::Wanted,
             Some(posted) => SyncWait::Until(posted),
             None => SyncWait::Until(0),

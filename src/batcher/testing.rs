@@ -1,6 +1,6 @@
 //! Chains of L2 blocks for the batcher's tests.
 
-use super::range::SourceStatus;
+use super::sync_actions::SourceStatus;
 use alloy_consensus::{Header, SignableTransaction, TxLegacy};
 use alloy_eips::eip2718::Encodable2718;
 use alloy_primitives::{Address, B256, Bytes, Signature, TxKind, U256, keccak256};

@@ -18,6 +18,7 @@ pub use controller::{ThrottleError, ThrottleLimits};
 pub use target::ThrottleTarget;
 
 use super::options::{PidOptions, ThrottleCurve, ThrottleOptions};
+use crate::telemetry::LoggedCauses;
 use controller::ThrottleController;
 use futures::future::try_join_all;
 use metrics::ThrottleMetrics;
@@ -33,6 +34,9 @@ use tokio_util::sync::CancellationToken;
 
 /// Pause after a builder did not take the limits.
 pub const RETRY: Duration = Duration::from_secs(10);
+
+// A warning, by which its end is named too.
+const NOT_SET: &str = "SetMaxDASize RPC failed for endpoint, retrying.";
 
 /// The load that throttling follows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,11 +60,11 @@ pub struct ThrottleInfo {
 
 /// A handle on the controller, for the RPC.
 #[derive(Clone)]
-pub struct Throttle {
+pub struct ThrottleHandle {
     controller: Arc<Mutex<ThrottleController>>,
 }
 
-impl Throttle {
+impl ThrottleHandle {
     pub fn info(&self) -> ThrottleInfo {
         self.controller.lock().info()
     }
@@ -100,10 +104,10 @@ pub struct ThrottleTask {
 }
 
 /// Makes the task and its handle.
-pub fn throttle(parts: ThrottleParts) -> (Throttle, ThrottleTask) {
+pub fn throttle(parts: ThrottleParts) -> (ThrottleHandle, ThrottleTask) {
     let is_enabled = parts.options.is_enabled();
     let controller = Arc::new(Mutex::new(ThrottleController::new(parts.options)));
-    let throttle = Throttle {
+    let throttle = ThrottleHandle {
         controller: controller.clone(),
     };
     let task = ThrottleTask {
@@ -209,7 +213,7 @@ async fn keep_informed(
     mut limits: watch::Receiver<ThrottleLimits>,
     retry: Duration,
 ) -> Result<(), TargetError> {
-    let mut last_failure = None;
+    let mut causes = LoggedCauses::default();
     let mut must_retry = false;
     loop {
         if must_retry {
@@ -226,16 +230,14 @@ async fn keep_informed(
         must_retry = sent.is_err();
         match sent {
             Ok(()) => {
-                if last_failure.take().is_some() {
+                if causes.note_success(NOT_SET, Instant::now()) {
                     tracing::info!(endpoint = %target.name(), "the limits of blocks are set again");
                 }
             }
             Err(error) if error.is_final() => return Err(error),
             Err(error) => {
-                let text = error.to_string();
-                if last_failure.as_ref() != Some(&text) {
-                    tracing::warn!(%error, "SetMaxDASize RPC failed for endpoint, retrying.");
-                    last_failure = Some(text);
+                if causes.note_failure(NOT_SET, &error.to_string(), Instant::now()) {
+                    tracing::warn!(%error, "{NOT_SET}");
                 }
             }
         }

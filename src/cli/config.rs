@@ -574,14 +574,14 @@ fn cache(values: &Values) -> Result<u64, CliError> {
 
 /// Checked range of `--commit.interval`.
 fn commit_interval(values: &Values) -> Result<Duration, CliError> {
-    const LEAST: Duration = Duration::from_millis(10);
-    const MOST: Duration = Duration::from_secs(600);
+    const MIN: Duration = Duration::from_millis(10);
+    const MAX: Duration = Duration::from_secs(600);
     let name = "commit.interval";
     match values.duration(name)? {
-        interval if (LEAST..=MOST).contains(&interval) => Ok(interval),
+        interval if (MIN..=MAX).contains(&interval) => Ok(interval),
         interval => Err(CliError::Invalid {
             name,
-            reason: format!("{interval:?} is not between {LEAST:?} and {MOST:?}"),
+            reason: format!("{interval:?} is not between {MIN:?} and {MAX:?}"),
         }),
     }
 }

@@ -1,4 +1,4 @@
-//! The choice of the active sequencer among several rollup nodes. Pure: answers and the time come
+//! The choice of the active sequencer among several rollup nodes. Pure: responses and the time come
 //! in as arguments.
 
 use std::time::{Duration, Instant};
@@ -29,7 +29,7 @@ impl ActiveChoice {
         self.index
     }
 
-    /// Whether the endpoint in use must be asked for its activity before it is used. One alone is
+    /// Whether the endpoint in use must be checked for its activity before it is used. One alone is
     /// always used.
     pub fn is_due(&self, now: Instant) -> bool {
         let is_fresh = |at: Instant| now.saturating_duration_since(at) < self.interval;
@@ -41,7 +41,7 @@ impl ActiveChoice {
         self.checked = Some(now);
     }
 
-    /// The endpoint in use is not active, or does not answer: the next one in the list is asked.
+    /// The endpoint in use is not active, or does not respond: the next one in the list is checked.
     pub fn go_on(&mut self) {
         self.index = (self.index + 1) % self.endpoints.max(1);
         self.checked = None;

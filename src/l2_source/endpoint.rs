@@ -1,7 +1,7 @@
 //! One JSON-RPC endpoint of another process.
 
 use super::L2SourceError;
-use crate::rollup::l1::{L1Cause, L1Client, L1Config, L1Error};
+use crate::rollup::l1::{L1Client, L1Config, L1Error, RpcCause};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::{sync::Arc, time::Duration};
@@ -9,7 +9,7 @@ use std::{sync::Arc, time::Duration};
 /// Requests in flight to one endpoint.
 const MAX_CONCURRENCY: usize = 16;
 
-/// A program at an address. Its answers are bounded in size and time.
+/// A program at an address. Its responses are bounded in size and time.
 #[derive(Clone)]
 pub struct RpcEndpoint {
     program: &'static str,
@@ -40,12 +40,12 @@ impl RpcEndpoint {
         method: &'static str,
         params: Value,
     ) -> Result<T, L2SourceError> {
-        let answer = self.client.plain_call(method, params).await;
-        answer.map_err(|error| failure(self.program, error))
+        let called = self.client.plain_call(method, params).await;
+        called.map_err(|error| failure(self.program, error))
     }
 
-    /// The error of an answer that was received and is wrong.
-    pub fn wrong(&self, method: &'static str, cause: L1Cause) -> L2SourceError {
+    /// The error of a response that was received and is wrong.
+    pub fn wrong(&self, method: &'static str, cause: RpcCause) -> L2SourceError {
         L2SourceError::Call {
             program: self.program,
             endpoint: self.name(),

@@ -1,8 +1,8 @@
 //! L2 in other processes: pairs of a rollup node and an execution client. Of several pairs, that of
 //! the active sequencer is used.
 
-use super::{L2SourceError, RpcEndpoint, SourceHeads, active::ActiveChoice, answer};
-use crate::rollup::{l1::L1Cause, output::RollupOutput};
+use super::{L2SourceError, RpcEndpoint, SourceHeads, active::ActiveChoice, response};
+use crate::rollup::{l1::RpcCause, output::RollupOutput};
 use alloy_primitives::U64;
 use serde_json::{Value, json, value::RawValue};
 use starling_proto::{
@@ -87,43 +87,46 @@ impl RpcSource {
     }
 
     pub(super) async fn rollup_config(&self) -> Result<RollupConfig, L2SourceError> {
-        let config: Box<RawValue> = self.ask_rollup("optimism_rollupConfig", json!([])).await?.1;
+        let config: Box<RawValue> = self
+            .call_rollup("optimism_rollupConfig", json!([]))
+            .await?
+            .1;
         Ok(RollupConfig::from_json(config.get())?)
     }
 
     pub(super) async fn heads(&self) -> Result<SourceHeads, L2SourceError> {
         const METHOD: &str = "optimism_syncStatus";
-        let (node, status) = self.ask_rollup(METHOD, json!([])).await?;
-        answer::heads(&status).map_err(|cause| node.wrong(METHOD, cause))
+        let (node, status) = self.call_rollup(METHOD, json!([])).await?;
+        response::heads(&status).map_err(|cause| node.wrong(METHOD, cause))
     }
 
     pub(super) async fn output_at(&self, number: u64) -> Result<RollupOutput, L2SourceError> {
         const METHOD: &str = "optimism_outputAtBlock";
         let params = json!([U64::from(number)]);
-        let (node, output) = self.ask_rollup(METHOD, params).await?;
-        answer::output(&output, number).map_err(|cause| node.wrong(METHOD, cause))
+        let (node, output) = self.call_rollup(METHOD, params).await?;
+        response::output(&output, number).map_err(|cause| node.wrong(METHOD, cause))
     }
 
     pub(super) async fn block(&self, number: u64) -> Result<Option<Payload>, L2SourceError> {
-        let (client, block) = self.ask_eth(number, true).await?;
-        answer::block(&block, number).map_err(|cause| client.wrong(BY_NUMBER, cause))
+        let (client, block) = self.read_block(number, true).await?;
+        response::block(&block, number).map_err(|cause| client.wrong(BY_NUMBER, cause))
     }
 
     pub(super) async fn block_id(&self, number: u64) -> Result<Option<BlockId>, L2SourceError> {
-        let (client, block) = self.ask_eth(number, false).await?;
-        answer::block_id(&block, number).map_err(|cause| client.wrong(BY_NUMBER, cause))
+        let (client, block) = self.read_block(number, false).await?;
+        response::block_id(&block, number).map_err(|cause| client.wrong(BY_NUMBER, cause))
     }
 
-    async fn ask_rollup(
+    async fn call_rollup(
         &self,
         method: &'static str,
         params: Value,
     ) -> Result<(&RpcEndpoint, Box<RawValue>), L2SourceError> {
         let pair = self.active().await?;
-        self.ask(&pair.rollup, method, params).await
+        self.call(&pair.rollup, method, params).await
     }
 
-    async fn ask_eth(
+    async fn read_block(
         &self,
         number: u64,
         whole: bool,
@@ -131,26 +134,26 @@ impl RpcSource {
         let pair = self.active().await?;
         let client = pair.eth.as_ref().ok_or(L2SourceError::Empty(L2_CLIENT))?;
         let params = json!([U64::from(number), whole]);
-        self.ask(client, BY_NUMBER, params).await
+        self.call(client, BY_NUMBER, params).await
     }
 
-    async fn ask<'a>(
+    async fn call<'a>(
         &self,
         endpoint: &'a RpcEndpoint,
         method: &'static str,
         params: Value,
     ) -> Result<(&'a RpcEndpoint, Box<RawValue>), L2SourceError> {
-        let answer = endpoint.call(method, params).await;
-        if let Err(L2SourceError::Call { cause, .. }) = &answer
-            && !matches!(cause, L1Cause::Refused { .. })
+        let called = endpoint.call(method, params).await;
+        if let Err(L2SourceError::Call { cause, .. }) = &called
+            && !matches!(cause, RpcCause::Refused { .. })
         {
             self.choice.lock().await.has_failed();
         }
-        Ok((endpoint, answer?))
+        Ok((endpoint, called?))
     }
 
     /// The pair of the active sequencer. Its activity is checked first if the last check is too
-    /// long ago; then the others are asked in turn.
+    /// long ago; then the others are called in turn.
     async fn active(&self) -> Result<&EndpointPair, L2SourceError> {
         let mut choice = self.choice.lock().await;
         let before = choice.index();
@@ -159,8 +162,8 @@ impl RpcSource {
         }
         for _ in 0..self.pairs.len() {
             let pair = &self.pairs[choice.index()];
-            let asked = pair.rollup.call("admin_sequencerActive", json!([])).await;
-            match asked {
+            let is_active = pair.rollup.call("admin_sequencerActive", json!([])).await;
+            match is_active {
                 Ok(true) => {
                     choice.is_active(Instant::now());
                     if choice.index() != before {

@@ -1,6 +1,6 @@
 //! Answers that op-geth and op-node gave, and stand-in servers that answer wrongly.
 
-use super::{answer, *};
+use super::{response, *};
 use crate::rollup::http_fake::{Canned, CannedServer};
 use parking_lot::Mutex;
 use serde_json::{Value, json, value::RawValue};
@@ -52,16 +52,16 @@ fn blocks_of_op_geth_are_read_and_hash_to_what_they_claim() {
     let mut transactions = 0;
     for block in &blocks {
         let number = number(&block["number"]);
-        let payload = answer::block(&raw(block), number).unwrap().unwrap();
+        let payload = response::block(&raw(block), number).unwrap().unwrap();
         assert_eq!(payload.hash.to_string(), block["hash"].as_str().unwrap());
         let listed = block["transactions"].as_array().unwrap();
         assert_eq!(payload.transactions.len(), listed.len());
         transactions += listed.len();
-        let id = answer::block_id(&raw(block), number).unwrap();
+        let id = response::block_id(&raw(block), number).unwrap();
         assert_eq!(id, Some(payload.id()));
     }
     assert!(transactions > blocks.len(), "not only deposits");
-    assert_eq!(answer::block(&raw(&json!(null)), 5), Ok(None));
+    assert_eq!(response::block(&raw(&json!(null)), 5), Ok(None));
 }
 
 #[test]
@@ -75,11 +75,13 @@ fn a_block_that_is_changed_anywhere_is_refused() {
     let refused = |change: &dyn Fn(&mut Value), asked: u64, expected: &str| {
         let mut block = good.clone();
         change(&mut block);
-        let said = answer::block(&raw(&block), asked).unwrap_err().to_string();
+        let said = response::block(&raw(&block), asked)
+            .unwrap_err()
+            .to_string();
         assert!(said.contains(expected), "{said}");
     };
     let zero = format!("0x{}", "00".repeat(32));
-    refused(&|_| {}, height + 1, "asked for block");
+    refused(&|_| {}, height + 1, "requested block");
     refused(&|b| b["hash"] = json!(zero), height, "claims the hash");
     refused(&|b| b["stateRoot"] = json!(zero), height, "claims the hash");
     let last_missing = |b: &mut Value| {
@@ -105,7 +107,7 @@ fn heads_of_op_node_are_read() {
         return;
     };
     let recorded: Value = serde_json::from_str(&text).unwrap();
-    let heads = answer::heads(&raw(&recorded)).unwrap();
+    let heads = response::heads(&raw(&recorded)).unwrap();
     let current = heads.current_l1.unwrap();
     assert_eq!((current.id.number, current.time), (479, 1_795_403_160));
     let head = heads.unsafe_l2.unwrap();
@@ -118,7 +120,7 @@ fn heads_of_op_node_are_read() {
     let mut young = recorded.clone();
     young["finalized_l2"]["hash"] = json!(format!("0x{}", "00".repeat(32)));
     young.as_object_mut().unwrap().remove("local_safe_l2");
-    let heads = answer::heads(&raw(&young)).unwrap();
+    let heads = response::heads(&raw(&young)).unwrap();
     assert_eq!(heads.finalized_l2, None);
     assert_eq!(heads.local_safe_l2, heads.safe_l2);
     assert!(heads.safe_l2.is_some());
@@ -134,7 +136,7 @@ fn outputs_of_op_node_are_computed_again() {
         let mut output = recorded.clone();
         output["version"] = json!(zero);
         let height = recorded["number"].as_u64().unwrap();
-        let read = answer::output(&raw(&output), height).unwrap();
+        let read = response::output(&raw(&output), height).unwrap();
         assert_eq!(
             read.root.to_string(),
             recorded["outputRoot"].as_str().unwrap()
@@ -143,10 +145,10 @@ fn outputs_of_op_node_are_computed_again() {
         let refused = |change: &dyn Fn(&mut Value), asked: u64, expected: &str| {
             let mut output = output.clone();
             change(&mut output);
-            let said = answer::output(&raw(&output), asked).unwrap_err();
+            let said = response::output(&raw(&output), asked).unwrap_err();
             assert!(said.to_string().contains(expected), "{said}");
         };
-        refused(&|_| {}, height + 1, "asked for block");
+        refused(&|_| {}, height + 1, "requested block");
         refused(&|o| o["stateRoot"] = json!(zero), height, "its parts give");
         refused(&|o| o["outputRoot"] = json!(zero), height, "its parts give");
         let other = format!("0x01{}", "00".repeat(31));
@@ -186,19 +188,19 @@ async fn wrong_answers_are_named_and_never_a_block() {
     let mut false_hash = block.clone();
     false_hash["gasUsed"] = json!("0x1");
     let answers: Vec<(Canned, &str)> = vec![
-        (result(&blocks[1]), "asked for block"),
+        (result(&blocks[1]), "requested block"),
         (result(&false_hash), "claims the hash"),
         (Canned::html(), "a web page where JSON was expected"),
-        (Canned::ok("{"), "malformed answer"),
-        (result(&json!([1, 2])), "malformed answer"),
-        (result(&json!("x".repeat(100_000))), "malformed answer"),
+        (Canned::ok("{"), "malformed response"),
+        (result(&json!([1, 2])), "malformed response"),
+        (result(&json!("x".repeat(100_000))), "malformed response"),
         (refusal(-32000, "missing trie node"), "missing trie node"),
         (Canned::status(404, ""), "HTTP status 404"),
         (
             Canned::Half(b"{\"result\": null}".to_vec()),
             "eth_getBlockByNumber",
         ),
-        (Canned::Silence, "no answer in time"),
+        (Canned::Silence, "no response within"),
     ];
     let answers = Mutex::new(answers.into_iter().collect::<Vec<_>>());
     let count = answers.lock().len();

@@ -153,7 +153,7 @@ impl Rollup {
         let beacon = self.beacon(options).await?;
         let folder = derivation.safe_db.as_ref();
         let folder = folder.unwrap_or(&core.datadir);
-        let records = SafeDb::open(&folder.join(SAFE_HEADS)).context("--safedb.path")?;
+        let safe_db = SafeDb::open(&folder.join(SAFE_HEADS)).context("--safedb.path")?;
         let size = L1Blocks::cache_size(options.cache_size, self.config.seq_window_size);
         let client = self.l1.client.clone();
         let blocks = L1Blocks::new(client, Watched::from(&*self.config), size);
@@ -170,7 +170,7 @@ impl Rollup {
                 self.config.clone(),
             ),
             l1_heads: self.l1.heads.clone(),
-            records: records.clone(),
+            safe_db: safe_db.clone(),
         };
         let (driver, handle) = RollupDriver::new(derivation.driver, parts);
         self.driver = Some(driver);
@@ -179,7 +179,7 @@ impl Rollup {
             config: self.config.clone(),
             driver: handle,
             engine: core.engine.clone(),
-            records: derivation.safe_db.is_some().then_some(records),
+            safe_db: derivation.safe_db.is_some().then_some(safe_db),
             withdrawal_root_from_state: derivation.withdrawal_root_from_state,
         });
         Ok(())
@@ -419,7 +419,7 @@ async fn outlive_driver(
     remind(token, || {
         tracing::error!(
             %error,
-            "derivation has ended, and no further block becomes safe here; the node goes on serving and following"
+            "derivation has ended, and no further block becomes safe here; the node goes on serving and following; correct the cause and restart"
         );
     })
     .await;

@@ -10,7 +10,7 @@ use crate::{
     tasks::{StopSignals, Tasks},
     txmgr::{
         options::TxOptions,
-        shell::{TxManager, TxManagerError, TxManagerParts, TxManagerTask, manager},
+        shell::{TxManagerError, TxManagerHandle, TxManagerParts, TxManagerTask, manager},
         sign::{TxSignError, TxSigner, TxSignerConfig},
     },
 };
@@ -261,7 +261,7 @@ where
     wait_with(what, token, UPSTREAM_PAUSE, attempt).await
 }
 
-/// As [`wait_for`], with another pause.
+/// Repeats `attempt` like [`wait_for`], with this pause.
 async fn wait_with<T, E: Display, F>(
     what: &str,
     token: &CancellationToken,
@@ -304,7 +304,7 @@ pub(super) struct TxParts {
 pub(super) async fn transactions(
     parts: TxParts,
     token: &CancellationToken,
-) -> anyhow::Result<Option<(TxManager, TxManagerTask)>> {
+) -> anyhow::Result<Option<(TxManagerHandle, TxManagerTask)>> {
     parts.options.check().map_err(TxManagerError::Options)?;
     let Some(signer) = open_signer(&parts.signer, token).await? else {
         return Ok(None);

@@ -3,12 +3,12 @@
 
 use crate::{
     batcher::{
-        handle::Batcher,
+        handle::BatcherHandle,
         options::{PidOptions, ThrottleCurve},
-        throttle::Throttle,
+        throttle::ThrottleHandle,
     },
     cli::{config::ServiceRpcConfig, value::parse_duration},
-    proposer::Proposer,
+    proposer::ProposerHandle,
     rpc::{
         RpcServer,
         api::Api,
@@ -18,7 +18,7 @@ use crate::{
     },
     tasks::Tasks,
     telemetry,
-    txmgr::shell::TxManager,
+    txmgr::shell::TxManagerHandle,
 };
 use futures::FutureExt;
 use serde::Deserialize;
@@ -44,10 +44,10 @@ const TX_METHODS: [&str; 14] = [
 /// A service with an RPC.
 pub(super) enum ServiceRpc {
     Batcher {
-        batcher: Batcher,
-        throttle: Throttle,
+        batcher: BatcherHandle,
+        throttle: ThrottleHandle,
     },
-    Proposer(Proposer),
+    Proposer(ProposerHandle),
 }
 
 impl ServiceRpc {
@@ -59,7 +59,7 @@ impl ServiceRpc {
     }
 
     /// The methods; those of admin and txmgr only if `admin` is set.
-    fn api(self, txs: TxManager, admin: bool) -> Api {
+    fn api(self, txs: TxManagerHandle, admin: bool) -> Api {
         if !admin {
             let mut api = Api::of_service(&["health"]);
             health::add_to(&mut api);
@@ -85,7 +85,7 @@ impl ServiceRpc {
 pub(super) async fn serve(
     tasks: &Tasks,
     service: ServiceRpc,
-    txs: TxManager,
+    txs: TxManagerHandle,
     config: &ServiceRpcConfig,
     flag: &'static str,
 ) -> anyhow::Result<()> {
@@ -131,13 +131,13 @@ macro_rules! add_call {
     };
 }
 
-fn add_batcher(api: &mut Api, batcher: &Batcher) {
+fn add_batcher(api: &mut Api, batcher: &BatcherHandle) {
     add_call!(api, "admin_startBatcher", batcher, start);
     add_call!(api, "admin_stopBatcher", batcher, stop);
     add_call!(api, "admin_flushBatcher", batcher, flush);
 }
 
-fn add_proposer(api: &mut Api, proposer: &Proposer) {
+fn add_proposer(api: &mut Api, proposer: &ProposerHandle) {
     add_call!(api, "admin_startProposer", proposer, start);
     add_call!(api, "admin_stopProposer", proposer, stop);
 }
@@ -158,7 +158,7 @@ fn add_log_level(api: &mut Api) {
     });
 }
 
-fn add_throttle(api: &mut Api, throttle: &Throttle) {
+fn add_throttle(api: &mut Api, throttle: &ThrottleHandle) {
     let (get, set, reset) = (throttle.clone(), throttle.clone(), throttle.clone());
     add_quick(api, "admin_getThrottleController", move |args| {
         args.at_most(0)?;
@@ -210,7 +210,7 @@ impl Arg for PidArg {
     }
 }
 
-fn add_txs(api: &mut Api, txs: &TxManager) {
+fn add_txs(api: &mut Api, txs: &TxManagerHandle) {
     for name in TX_METHODS {
         let txs = txs.clone();
         api.insert(name, move |args| {

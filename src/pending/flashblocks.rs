@@ -27,7 +27,7 @@ use std::{
 /// is published late, shorter than a user waits.
 const SILENCE: Duration = Duration::from_secs(5);
 /// Blocks above the head that flashblocks may be: more than a node is behind that follows its chain.
-const MOST_AHEAD: u64 = 64;
+const MAX_AHEAD: u64 = 64;
 
 /// The newest flashblock, on its parent's state.
 #[derive(Default)]
@@ -45,7 +45,7 @@ impl NewestFlashblock {
         let (pending, head) = (newest.view.head(), head.head());
         let ahead = pending.number.checked_sub(head.number)?;
         let fresh = now.saturating_duration_since(newest.at) < SILENCE;
-        if !fresh || !(1..=MOST_AHEAD).contains(&ahead) {
+        if !fresh || !(1..=MAX_AHEAD).contains(&ahead) {
             return None;
         }
         let shared = newest.view.hash_of(head.number).ok().flatten();
@@ -63,7 +63,7 @@ impl NewestFlashblock {
             return Some(head.clone());
         }
         let pending = self.on(head, now)?;
-        let room = pending.head().number - head.head().number < MOST_AHEAD;
+        let room = pending.head().number - head.head().number < MAX_AHEAD;
         (room && pending.head().hash == hash).then_some(pending)
     }
 

@@ -1,5 +1,5 @@
 //! Calls to L2OutputOracle, DisputeGameFactory and dispute games in the contracts' ABI, and their
-//! answers. Answers are checked: short ones, and values beyond their type, are errors. Pure.
+//! responses. Responses are checked: short ones, and values beyond their type, are errors. Pure.
 //!
 //! Signatures are those of the published contracts (specs: withdrawals, proposals; fault proof,
 //! dispute game interface).
@@ -18,17 +18,17 @@ const MAX_TEXT: usize = 64;
 const PERMISSIONED_ARGS: usize = 164;
 const PROPOSER_AT: usize = 124;
 
-/// Why an answer cannot be what the contract says.
+/// Why a response cannot be what the contract says.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum AnswerError {
+pub enum ContractResponseError {
     /// An account without code answers every call so.
-    #[error("an empty answer: there is no such contract")]
+    #[error("an empty response: there is no such contract")]
     Empty,
     #[error("{have} bytes where at least {need} were expected")]
     Short { have: usize, need: usize },
     #[error("{0} is not a value of the type {1}")]
     Range(B256, &'static str),
-    #[error("the text does not lie in the answer")]
+    #[error("the text does not lie in the response")]
     Offset,
 }
 
@@ -144,7 +144,7 @@ pub struct ListedGame {
 }
 
 /// The answer to [`game_at_index`].
-pub fn read_listed_game(answer: &[u8]) -> Result<ListedGame, AnswerError> {
+pub fn read_listed_game(answer: &[u8]) -> Result<ListedGame, ContractResponseError> {
     Ok(ListedGame {
         game_type: read_u32(answer, 0)?,
         created: read_u64(answer, 1)?,
@@ -153,14 +153,14 @@ pub fn read_listed_game(answer: &[u8]) -> Result<ListedGame, AnswerError> {
 }
 
 /// The game's creator in the answer to [`root_claim_data`].
-pub fn read_claimant(answer: &[u8]) -> Result<Address, AnswerError> {
+pub fn read_claimant(answer: &[u8]) -> Result<Address, ContractResponseError> {
     // The whole tuple must be there: parent, countered by, claimant, bond, claim, position, clock.
     read_word(answer, 6)?;
     read_address(answer, 2)
 }
 
 /// The game's address in the answer to [`games`]; `None` if there is no such game.
-pub fn read_game(answer: &[u8]) -> Result<Option<Address>, AnswerError> {
+pub fn read_game(answer: &[u8]) -> Result<Option<Address>, ContractResponseError> {
     read_u64(answer, 1)?;
     let address = read_address(answer, 0)?;
     Ok((!address.is_zero()).then_some(address))
@@ -168,7 +168,7 @@ pub fn read_game(answer: &[u8]) -> Result<Option<Address>, AnswerError> {
 
 /// The only account that may create games, in the answer to [`game_arguments`]; `None` if anybody
 /// may.
-pub fn read_permitted(answer: &[u8]) -> Result<Option<Address>, AnswerError> {
+pub fn read_permitted(answer: &[u8]) -> Result<Option<Address>, ContractResponseError> {
     let arguments = read_bytes(answer)?;
     if arguments.len() != PERMISSIONED_ARGS {
         return Ok(None);
@@ -178,51 +178,52 @@ pub fn read_permitted(answer: &[u8]) -> Result<Option<Address>, AnswerError> {
 }
 
 /// The word at `index` of an answer.
-pub fn read_word(answer: &[u8], index: usize) -> Result<B256, AnswerError> {
+pub fn read_word(answer: &[u8], index: usize) -> Result<B256, ContractResponseError> {
     if answer.is_empty() {
-        return Err(AnswerError::Empty);
+        return Err(ContractResponseError::Empty);
     }
     let need = (index + 1) * WORD;
     let word = answer.get(need - WORD..need);
-    word.map(B256::from_slice).ok_or(AnswerError::Short {
-        have: answer.len(),
-        need,
-    })
+    word.map(B256::from_slice)
+        .ok_or(ContractResponseError::Short {
+            have: answer.len(),
+            need,
+        })
 }
 
 /// A number of up to 256 bits.
-pub fn read_u256(answer: &[u8], index: usize) -> Result<U256, AnswerError> {
+pub fn read_u256(answer: &[u8], index: usize) -> Result<U256, ContractResponseError> {
     Ok(U256::from_be_bytes(read_word(answer, index)?.0))
 }
 
 /// A number of 64 bits: also block numbers, which no chain has more of.
-pub fn read_u64(answer: &[u8], index: usize) -> Result<u64, AnswerError> {
+pub fn read_u64(answer: &[u8], index: usize) -> Result<u64, ContractResponseError> {
     let word = read_word(answer, index)?;
     let value = U256::from_be_bytes(word.0);
     value
         .try_into()
-        .map_err(|_| AnswerError::Range(word, "uint64"))
+        .map_err(|_| ContractResponseError::Range(word, "uint64"))
 }
 
-fn read_u32(answer: &[u8], index: usize) -> Result<u32, AnswerError> {
+fn read_u32(answer: &[u8], index: usize) -> Result<u32, ContractResponseError> {
     let word = read_word(answer, index)?;
     let value = U256::from_be_bytes(word.0);
     value
         .try_into()
-        .map_err(|_| AnswerError::Range(word, "uint32"))
+        .map_err(|_| ContractResponseError::Range(word, "uint32"))
 }
 
 /// An address.
-pub fn read_address(answer: &[u8], index: usize) -> Result<Address, AnswerError> {
+pub fn read_address(answer: &[u8], index: usize) -> Result<Address, ContractResponseError> {
     let word = read_word(answer, index)?;
     if word[..12].iter().any(|byte| *byte != 0) {
-        return Err(AnswerError::Range(word, "address"));
+        return Err(ContractResponseError::Range(word, "address"));
     }
     Ok(Address::from_word(word))
 }
 
 /// A `string` that is the only value; for logs: at most 64 characters, without control characters.
-pub fn read_text(answer: &[u8]) -> Result<String, AnswerError> {
+pub fn read_text(answer: &[u8]) -> Result<String, ContractResponseError> {
     let bytes = read_bytes(answer)?;
     let text = String::from_utf8_lossy(bytes);
     let plain = text.chars().filter(|character| !character.is_control());
@@ -230,14 +231,14 @@ pub fn read_text(answer: &[u8]) -> Result<String, AnswerError> {
 }
 
 /// A `bytes` or `string` that is the only value.
-fn read_bytes(answer: &[u8]) -> Result<&[u8], AnswerError> {
+fn read_bytes(answer: &[u8]) -> Result<&[u8], ContractResponseError> {
     let place = |word: B256| usize::try_from(U256::from_be_bytes(word.0)).ok();
-    let start = place(read_word(answer, 0)?).ok_or(AnswerError::Offset)?;
-    let body = answer.get(start..).ok_or(AnswerError::Offset)?;
+    let start = place(read_word(answer, 0)?).ok_or(ContractResponseError::Offset)?;
+    let body = answer.get(start..).ok_or(ContractResponseError::Offset)?;
     if body.len() < WORD {
-        return Err(AnswerError::Offset);
+        return Err(ContractResponseError::Offset);
     }
     let (length, rest) = body.split_at(WORD);
-    let length = place(B256::from_slice(length)).ok_or(AnswerError::Offset)?;
-    rest.get(..length).ok_or(AnswerError::Offset)
+    let length = place(B256::from_slice(length)).ok_or(ContractResponseError::Offset)?;
+    rest.get(..length).ok_or(ContractResponseError::Offset)
 }

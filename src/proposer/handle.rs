@@ -3,11 +3,11 @@
 use tokio::sync::{mpsc, oneshot, watch};
 
 /// Commands that wait for the task.
-pub(super) const WAITING: usize = 16;
+pub(super) const MAX_WAITING_COMMANDS: usize = 16;
 
 /// Why a command has no effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ProposerControlError {
+pub enum ProposerCommandError {
     #[error("proposer is already running")]
     Running,
     #[error("proposer is not running")]
@@ -27,25 +27,25 @@ pub struct ProposerStatus {
 
 pub(super) struct ProposerCommand {
     pub start: bool,
-    pub answer: oneshot::Sender<Result<(), ProposerControlError>>,
+    pub reply: oneshot::Sender<Result<(), ProposerCommandError>>,
 }
 
 /// A cloneable handle on the task.
 #[derive(Clone)]
-pub struct Proposer {
+pub struct ProposerHandle {
     pub(super) commands: mpsc::Sender<ProposerCommand>,
     pub(super) status: watch::Receiver<ProposerStatus>,
 }
 
-impl Proposer {
-    /// Starts proposing again after [`Proposer::stop`].
-    pub async fn start(&self) -> Result<(), ProposerControlError> {
+impl ProposerHandle {
+    /// Starts proposing again after [`ProposerHandle::stop`].
+    pub async fn start(&self) -> Result<(), ProposerCommandError> {
         self.command(true).await
     }
 
     /// Stops proposing; a transaction that is sent already is followed to its end. The task goes on
     /// living, and can be started again.
-    pub async fn stop(&self) -> Result<(), ProposerControlError> {
+    pub async fn stop(&self) -> Result<(), ProposerCommandError> {
         self.command(false).await
     }
 
@@ -54,10 +54,10 @@ impl Proposer {
         self.status.clone()
     }
 
-    async fn command(&self, start: bool) -> Result<(), ProposerControlError> {
-        let (answer, answered) = oneshot::channel();
-        let sent = self.commands.send(ProposerCommand { start, answer }).await;
-        sent.map_err(|_| ProposerControlError::Ended)?;
-        answered.await.unwrap_or(Err(ProposerControlError::Ended))
+    async fn command(&self, start: bool) -> Result<(), ProposerCommandError> {
+        let (reply, replied) = oneshot::channel();
+        let sent = self.commands.send(ProposerCommand { start, reply }).await;
+        sent.map_err(|_| ProposerCommandError::Ended)?;
+        replied.await.unwrap_or(Err(ProposerCommandError::Ended))
     }
 }

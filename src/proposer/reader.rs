@@ -5,15 +5,12 @@
 mod tests;
 
 use super::{
-    contracts::{self, AnswerError},
+    contracts::{self, ContractResponseError},
     options::ProposalTarget,
     schedule::{ContractReading, L1Head, L1Reading, Proposal},
 };
 use crate::{
-    rollup::l1::{
-        L1Cause, L1Client, L1Error,
-        plain::{PlainCall, PlainReply},
-    },
+    rollup::l1::{L1Client, L1Error, L1Response, RpcCall, RpcCause},
     txmgr::shell::TxCandidate,
 };
 use alloy_primitives::{Address, B256, Bytes, U64, U256};
@@ -35,21 +32,23 @@ pub enum ReaderError {
     #[error(transparent)]
     L1(#[from] L1Error),
     #[error("{0} of the contract at {1}: {2}")]
-    Call(&'static str, Address, L1Cause),
+    Call(&'static str, Address, RpcCause),
     #[error("{0} of the contract at {1}: {2}")]
-    Answer(&'static str, Address, AnswerError),
-    #[error("L1's answer to {0} is missing or malformed")]
+    Answer(&'static str, Address, ContractResponseError),
+    #[error("L1's response to {0} is missing or malformed")]
     Missing(&'static str),
-    #[error("L1's answers contradict each other: {0}")]
+    #[error("L1's responses contradict each other: {0}")]
     Untrue(String),
-    #[error("none of the newest {MAX_WALK} games is ours or older than --proposal-interval")]
+    #[error(
+        "none of the newest {MAX_WALK} games is ours or older than --proposal-interval: lower --proposal-interval"
+    )]
     TooManyGames,
 }
 
 impl ReaderError {
     /// Whether there is no contract, or another one.
     pub fn is_wrong_contract(&self) -> bool {
-        matches!(self, Self::Answer(_, _, AnswerError::Empty))
+        matches!(self, Self::Answer(_, _, ContractResponseError::Empty))
     }
 }
 
@@ -95,9 +94,9 @@ struct NamedCall {
 }
 
 /// The answers to calls after one block.
-struct NamedReplies {
+struct NamedResponses {
     calls: Vec<NamedCall>,
-    replies: Vec<PlainReply>,
+    responses: Vec<L1Response>,
 }
 
 /// Reads the contract for one account.
@@ -121,8 +120,8 @@ impl ContractReader {
     pub async fn version(&self) -> Result<String, ReaderError> {
         let to = self.target.address();
         let calls = vec![NamedCall::new("version()", to, contracts::version())];
-        let replies = self.ask(calls, json!("latest")).await?;
-        replies.read(0, contracts::read_text)
+        let responses = self.call_all(calls, json!("latest")).await?;
+        responses.read(0, contracts::read_text)
     }
 
     /// Whether the account may propose now.
@@ -130,8 +129,8 @@ impl ContractReader {
         let only = match self.target {
             ProposalTarget::Oracle(oracle) => {
                 let call = NamedCall::new("PROPOSER()", oracle, contracts::oracle_proposer());
-                let replies = self.ask(vec![call], json!("latest")).await?;
-                Some(replies.read(0, |answer| contracts::read_address(answer, 0))?)
+                let responses = self.call_all(vec![call], json!("latest")).await?;
+                Some(responses.read(0, |answer| contracts::read_address(answer, 0))?)
             }
             ProposalTarget::Factory {
                 address, game_type, ..
@@ -142,12 +141,12 @@ impl ContractReader {
                     NamedCall::new("gameImpls()", address, implementation),
                     NamedCall::new("gameArgs()", address, arguments),
                 ];
-                let replies = self.ask(calls, json!("latest")).await?;
-                let game = replies.read(0, |answer| contracts::read_address(answer, 0))?;
+                let responses = self.call_all(calls, json!("latest")).await?;
+                let game = responses.read(0, |answer| contracts::read_address(answer, 0))?;
                 if game.is_zero() {
                     return Ok(Permission::NoGame);
                 }
-                match replies.read(1, contracts::read_permitted) {
+                match responses.read(1, contracts::read_permitted) {
                     Ok(Some(permitted)) => Some(permitted),
                     // Older factories have no arguments: the implementation has them.
                     _ => self.proposer_of(game).await?,
@@ -163,14 +162,14 @@ impl ContractReader {
     /// The only proposer of a game's implementation; `None` if anybody may propose.
     async fn proposer_of(&self, game: Address) -> Result<Option<Address>, ReaderError> {
         let call = NamedCall::new("proposer()", game, contracts::proposer());
-        match self.ask(vec![call], json!("latest")).await {
-            Ok(replies) => {
-                let proposer = replies.read(0, |answer| contracts::read_address(answer, 0));
+        match self.call_all(vec![call], json!("latest")).await {
+            Ok(responses) => {
+                let proposer = responses.read(0, |answer| contracts::read_address(answer, 0));
                 Ok(proposer.ok().filter(|proposer| !proposer.is_zero()))
             }
             // A game without permissions has no such function.
             Err(ReaderError::L1(L1Error {
-                cause: L1Cause::Refused { .. },
+                cause: RpcCause::Refused { .. },
                 ..
             })) => Ok(None),
             Err(error) => Err(error),
@@ -196,23 +195,24 @@ impl ContractReader {
             }
         };
         let at = at_block(head.hash);
-        let nonce = |block: &Value| ("eth_getTransactionCount", json!([self.account, block]));
+        let nonce =
+            |block: &Value| RpcCall::new("eth_getTransactionCount", json!([self.account, block]));
         let calls = [
             call.at(&at),
             nonce(&at),
             nonce(&json!("pending")),
-            ("eth_getBalance", json!([self.account, at])),
+            RpcCall::new("eth_getBalance", json!([self.account, at])),
         ];
-        let replies = self.l1.plain_batch(&calls).await?;
-        let mined: U64 = value(&replies, 1, "eth_getTransactionCount")?;
+        let responses = self.l1.plain_batch(&calls).await?;
+        let mined: U64 = value(&responses, 1, "eth_getTransactionCount")?;
         // A node without a pool has nothing pending.
-        let pending = value(&replies, 2, "eth_getTransactionCount").unwrap_or(mined);
-        let balance: U256 = value(&replies, 3, "eth_getBalance")?;
-        let replies = NamedReplies {
+        let pending = value(&responses, 2, "eth_getTransactionCount").unwrap_or(mined);
+        let balance: U256 = value(&responses, 3, "eth_getBalance")?;
+        let responses = NamedResponses {
             calls: vec![call],
-            replies,
+            responses,
         };
-        let number = replies.read(0, |answer| contracts::read_u64(answer, 0))?;
+        let number = responses.read(0, |answer| contracts::read_u64(answer, 0))?;
         let contract = match self.target {
             ProposalTarget::Oracle(_) => ContractReading::Oracle { next_block: number },
             ProposalTarget::Factory { .. } => ContractReading::Factory {
@@ -251,10 +251,10 @@ impl ContractReader {
             let call =
                 |index| NamedCall::new("gameAtIndex()", address, contracts::game_at_index(index));
             let calls = (start..end).rev().map(call).collect();
-            let replies = self.ask(calls, at_block(head.hash)).await?;
+            let responses = self.call_all(calls, at_block(head.hash)).await?;
             let mut games = Vec::new();
-            for index in 0..replies.calls.len() {
-                let game = replies.read(index, contracts::read_listed_game)?;
+            for index in 0..responses.calls.len() {
+                let game = responses.read(index, contracts::read_listed_game)?;
                 if game.created > newer {
                     let text = format!("a game of {} follows one of {newer}", game.created);
                     return Err(ReaderError::Untrue(text));
@@ -292,11 +292,11 @@ impl ContractReader {
         };
         let calls = games.iter().map(creator).chain(games.iter().map(claim));
         let calls = calls.collect();
-        let replies = self.ask_any(calls, at_block(head.hash)).await?;
+        let responses = self.call_any(calls, at_block(head.hash)).await?;
         for (index, (_, created)) in games.iter().enumerate() {
             // The root claim's claimant is the creator; games without claims have a creator only.
-            let claimant = replies.read(games.len() + index, contracts::read_claimant);
-            let creator = || replies.read(index, |answer| contracts::read_address(answer, 0));
+            let claimant = responses.read(games.len() + index, contracts::read_claimant);
+            let creator = || responses.read(index, |answer| contracts::read_address(answer, 0));
             if claimant.or_else(|_| creator())? == self.account {
                 return Ok(Some(*created));
             }
@@ -329,11 +329,11 @@ impl ContractReader {
                     NamedCall::new("initBonds()", address, bond),
                     NamedCall::new("games()", address, games),
                 ];
-                let replies = self.ask(calls, json!("latest")).await?;
-                if let Some(game) = replies.read(1, contracts::read_game)? {
+                let responses = self.call_all(calls, json!("latest")).await?;
+                if let Some(game) = responses.read(1, contracts::read_game)? {
                     return Ok(Err(ProposalRefusal::Exists(game)));
                 }
-                let bond = replies.read(0, |answer| contracts::read_u256(answer, 0))?;
+                let bond = responses.read(0, |answer| contracts::read_u256(answer, 0))?;
                 (contracts::create_game(game_type, claim, extra), bond)
             }
         };
@@ -353,22 +353,30 @@ impl ContractReader {
     }
 
     /// Calls after a block, all of which must be answered.
-    async fn ask(&self, calls: Vec<NamedCall>, at: Value) -> Result<NamedReplies, ReaderError> {
-        let plain: Vec<PlainCall> = calls.iter().map(|call| call.at(&at)).collect();
-        let replies = self.l1.plain_batch(&plain).await?;
-        Ok(NamedReplies { calls, replies })
+    async fn call_all(
+        &self,
+        calls: Vec<NamedCall>,
+        at: Value,
+    ) -> Result<NamedResponses, ReaderError> {
+        let plain: Vec<RpcCall> = calls.iter().map(|call| call.at(&at)).collect();
+        let responses = self.l1.plain_batch(&plain).await?;
+        Ok(NamedResponses { calls, responses })
     }
 
-    /// As [`Self::ask`], but any call may be refused. In parts that endpoints take as one batch.
-    async fn ask_any(&self, calls: Vec<NamedCall>, at: Value) -> Result<NamedReplies, ReaderError> {
-        let mut replies = Vec::with_capacity(calls.len());
+    /// Calls after a block, any of which may be refused. In parts that endpoints take as one batch.
+    async fn call_any(
+        &self,
+        calls: Vec<NamedCall>,
+        at: Value,
+    ) -> Result<NamedResponses, ReaderError> {
+        let mut responses = Vec::with_capacity(calls.len());
         for part in calls.chunks(MAX_GAMES as usize) {
             // The first call of a batch must succeed, which this one always does.
-            let mut plain: Vec<PlainCall> = vec![("eth_chainId", json!([]))];
+            let mut plain: Vec<RpcCall> = vec![RpcCall::new("eth_chainId", json!([]))];
             plain.extend(part.iter().map(|call| call.at(&at)));
-            replies.extend(self.l1.plain_batch(&plain).await?.into_iter().skip(1));
+            responses.extend(self.l1.plain_batch(&plain).await?.into_iter().skip(1));
         }
-        Ok(NamedReplies { calls, replies })
+        Ok(NamedResponses { calls, responses })
     }
 }
 
@@ -377,25 +385,25 @@ impl NamedCall {
         Self { name, to, data }
     }
 
-    fn at(&self, at: &Value) -> PlainCall {
-        (
+    fn at(&self, at: &Value) -> RpcCall {
+        RpcCall::new(
             "eth_call",
             json!([{ "to": self.to, "data": self.data }, at]),
         )
     }
 }
 
-impl NamedReplies {
+impl NamedResponses {
     fn read<T>(
         &self,
         index: usize,
-        read: impl FnOnce(&[u8]) -> Result<T, AnswerError>,
+        read: impl FnOnce(&[u8]) -> Result<T, ContractResponseError>,
     ) -> Result<T, ReaderError> {
         let call = &self.calls[index];
-        let reply = self.replies.get(index);
-        let reply = reply.ok_or(ReaderError::Missing(call.name))?;
-        let failed = |cause: &L1Cause| ReaderError::Call(call.name, call.to, cause.clone());
-        let json = reply.as_ref().map_err(failed)?;
+        let response = self.responses.get(index);
+        let response = response.ok_or(ReaderError::Missing(call.name))?;
+        let failed = |cause: &RpcCause| ReaderError::Call(call.name, call.to, cause.clone());
+        let json = response.as_ref().map_err(failed)?;
         let answer: Bytes =
             serde_json::from_str(json.get()).map_err(|_| ReaderError::Missing(call.name))?;
         read(&answer).map_err(|error| ReaderError::Answer(call.name, call.to, error))
@@ -403,11 +411,13 @@ impl NamedReplies {
 }
 
 fn value<T: DeserializeOwned>(
-    replies: &[PlainReply],
+    responses: &[L1Response],
     index: usize,
     name: &'static str,
 ) -> Result<T, ReaderError> {
-    let json = replies.get(index).and_then(|reply| reply.as_ref().ok());
+    let json = responses
+        .get(index)
+        .and_then(|response| response.as_ref().ok());
     let value = json.and_then(|json| serde_json::from_str(json.get()).ok());
     value.ok_or(ReaderError::Missing(name))
 }

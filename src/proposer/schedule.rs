@@ -56,7 +56,7 @@ pub struct SourceReading {
     pub finalized: u64,
 }
 
-/// A claim for L1.
+/// A root to propose: the output root of an L2 block, or a super root.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proposal {
     /// Number of the L2 block, or time of the super root.
@@ -64,12 +64,12 @@ pub struct Proposal {
     pub root: B256,
     /// Extra data of a game.
     pub extra: Bytes,
-    /// The L1 block that L2 was derived up to when the claim was read.
+    /// The L1 block that L2 was derived up to when the root was read.
     pub current_l1: BlockId,
 }
 
 impl Proposal {
-    /// The claim that a block has this output root.
+    /// The proposal of a block's output root.
     pub fn of_output(block: u64, root: B256, current_l1: BlockId) -> Self {
         Self {
             sequence: block,
@@ -105,9 +105,11 @@ pub enum WaitReason {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProposerStep {
     Wait(WaitReason),
-    /// A transaction of our account is stuck: send an empty one, which takes its place or follows it.
+    /// A transaction of our account is stuck: send an empty one, which takes its place or follows it. The
+    /// transaction manager only replaces a predecessor's transaction when it has a request, and this schedule
+    /// makes none while one is in flight.
     Unblock,
-    /// Read the claim of this sequence number, then call [`ProposalSchedule::claimed`].
+    /// Read the root of this sequence number, then call [`ProposalSchedule::on_proposal`].
     Read(u64),
     Propose(Proposal),
 }
@@ -135,7 +137,7 @@ impl ScheduleRules {
     }
 }
 
-/// A claim for the oracle, held until L1 is two blocks above the head that the rollup node knew: pools refuse
+/// A proposal for the oracle, held until L1 is two blocks above the head that the rollup node knew: pools refuse
 /// a transaction that names a block which they may not have.
 #[derive(Clone, Debug)]
 struct HeldProposal {
@@ -185,7 +187,7 @@ impl ProposalSchedule {
     }
 
     /// The step after [`ProposerStep::Read`], with what was read.
-    pub fn claimed(
+    pub fn on_proposal(
         &mut self,
         proposal: Proposal,
         l1: &L1Reading,

@@ -1,4 +1,4 @@
-//! The claims that are proposed: output roots from a rollup node, or from the node in this process,
+//! The roots that are proposed: output roots from a rollup node, or from the node in this process,
 //! and super roots from supervisors.
 
 mod supervisor;
@@ -8,11 +8,11 @@ pub use supervisor::Supervisors;
 use super::schedule::{Proposal, SourceReading};
 use crate::{
     l2_source::{L2Source, L2SourceError},
-    rollup::l1::L1Cause,
+    rollup::l1::RpcCause,
 };
 use starling_proto::l1info::L2BlockRef;
 
-/// Why there is no claim.
+/// Why there is no proposal.
 #[derive(Debug, thiserror::Error)]
 pub enum ProposalSourceError {
     #[error(transparent)]
@@ -22,10 +22,10 @@ pub enum ProposalSourceError {
     #[error("no available proposal sources: {0}")]
     NoSupervisor(String),
     #[error("{name}: {cause}")]
-    Wrong { name: String, cause: L1Cause },
+    Wrong { name: String, cause: RpcCause },
 }
 
-/// The party that computes the claims.
+/// The party that computes the roots.
 #[derive(Clone)]
 pub enum ProposalSource {
     /// Output roots of one chain.
@@ -40,9 +40,9 @@ impl From<L2Source> for ProposalSource {
     }
 }
 
-/// A claim, and the block whose output it is, if it is that of one chain.
+/// A proposal, and the block whose output it is, if it is that of one chain.
 #[derive(Clone, Debug)]
-pub struct SourcedClaim {
+pub struct SourcedProposal {
     pub proposal: Proposal,
     pub block: Option<L2BlockRef>,
 }
@@ -67,23 +67,23 @@ impl ProposalSource {
         })
     }
 
-    /// The claim of a sequence number, beside the L1 block of an earlier reading of the heads.
-    pub async fn claim(
+    /// The proposal for a sequence number, beside the L1 block of an earlier reading of the heads.
+    pub async fn proposal_at(
         &self,
         sequence: u64,
         heads: &SourceReading,
-    ) -> Result<SourcedClaim, ProposalSourceError> {
+    ) -> Result<SourcedProposal, ProposalSourceError> {
         match self {
             Self::Rollup(source) => {
                 let output = source.output_at(sequence).await?;
-                Ok(SourcedClaim {
+                Ok(SourcedProposal {
                     proposal: Proposal::of_output(sequence, output.root, heads.current_l1),
                     block: Some(output.block),
                 })
             }
             Self::Supervisors(supervisors) => {
                 let proposal = supervisors.super_root(sequence).await?;
-                Ok(SourcedClaim {
+                Ok(SourcedProposal {
                     proposal,
                     block: None,
                 })

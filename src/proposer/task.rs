@@ -1,11 +1,13 @@
-//! The loop of the proposer: reads L1 and the source of claims, asks the schedule for the next step
+//! The loop of the proposer: reads L1 and the proposal source, gets the next step from the schedule
 //! and takes it. One transaction at a time; the transaction manager brings it onto L1.
 
 #[cfg(test)]
 mod tests;
 
 use super::{
-    handle::{Proposer, ProposerCommand, ProposerControlError, ProposerStatus, WAITING},
+    handle::{
+        MAX_WAITING_COMMANDS, ProposerCommand, ProposerCommandError, ProposerHandle, ProposerStatus,
+    },
     metrics::ProposerMetrics,
     options::{ProposalTarget, ProposerOptionError, ProposerOptions},
     reader::{ContractReader, Permission, ProposalRefusal, ReaderError},
@@ -13,14 +15,15 @@ use super::{
         L1Reading, Proposal, ProposalSchedule, ProposerStep, ScheduleRules, SourceReading,
         WaitReason,
     },
-    source::{ProposalSource, ProposalSourceError, SourcedClaim},
+    source::{ProposalSource, ProposalSourceError, SourcedProposal},
 };
 use crate::{
     rollup::l1::L1Client,
     telemetry::LoggedCauses,
     txmgr::{
+        fees::INTRINSIC_GAS,
         machine::{MinedTx, SendFailure},
-        shell::{TxCandidate, TxManager, TxOutcome},
+        shell::{TxCandidate, TxManagerHandle, TxOutcome},
     },
 };
 use alloy_primitives::{Bytes, U256};
@@ -34,8 +37,6 @@ use tokio_util::sync::CancellationToken;
 
 /// Interval of polls while a claim waits for the next L1 block, at most `--poll-interval`.
 const HELD_POLL: Duration = Duration::from_secs(1);
-/// Gas of an empty transaction.
-const EMPTY_GAS: u64 = 21_000;
 // Topics of warnings.
 const POLL: &str = "poll";
 const PERMISSION: &str = "permission";
@@ -53,7 +54,7 @@ pub enum ProposerError {
         option: &'static str,
     },
     /// Its own error says why.
-    #[error("the transaction manager has ended")]
+    #[error("the transaction manager has ended; the log says why")]
     TxManager,
 }
 
@@ -72,7 +73,7 @@ pub struct ProposerParts {
     /// Outputs of the rollup node, or super roots of [`super::Supervisors`].
     pub source: ProposalSource,
     pub l1: L1Client,
-    pub txs: TxManager,
+    pub txs: TxManagerHandle,
 }
 
 /// The task. [`ProposerTask::run`] does everything.
@@ -89,9 +90,9 @@ struct ProposalWorker {
     schedule: ProposalSchedule,
     reader: ContractReader,
     source: ProposalSource,
-    txs: TxManager,
+    txs: TxManagerHandle,
     metrics: ProposerMetrics,
-    /// The account may propose; asked again after a proposal that L1 refused.
+    /// The account may propose; checked again after a proposal that L1 refused.
     permitted: bool,
     causes: LoggedCauses,
 }
@@ -100,7 +101,7 @@ struct ProposalWorker {
 struct SentProposal {
     outcome: oneshot::Receiver<TxOutcome>,
     /// `None` for an empty transaction.
-    claim: Option<SourcedClaim>,
+    sourced: Option<SourcedProposal>,
 }
 
 /// The result of a poll.
@@ -111,7 +112,7 @@ enum Polled {
 }
 
 /// Checks the options, and makes the task and its handle. It is running from the start on.
-pub fn proposer(parts: ProposerParts) -> Result<(Proposer, ProposerTask), ProposerError> {
+pub fn proposer(parts: ProposerParts) -> Result<(ProposerHandle, ProposerTask), ProposerError> {
     let ProposerParts {
         options,
         source,
@@ -119,7 +120,7 @@ pub fn proposer(parts: ProposerParts) -> Result<(Proposer, ProposerTask), Propos
         txs,
     } = parts;
     let target = options.target()?;
-    let (commands, received) = mpsc::channel(WAITING);
+    let (commands, received) = mpsc::channel(MAX_WAITING_COMMANDS);
     let (status, watched) = watch::channel(ProposerStatus {
         running: true,
         proposed: None,
@@ -135,7 +136,7 @@ pub fn proposer(parts: ProposerParts) -> Result<(Proposer, ProposerTask), Propos
         permitted: false,
         causes: LoggedCauses::default(),
     };
-    let handle = Proposer {
+    let handle = ProposerHandle {
         commands,
         status: watched,
     };
@@ -191,8 +192,8 @@ impl ProposerTask {
                     poll_at = Instant::now();
                 }
                 outcome = outcome(&mut sent), if sent.is_some() => {
-                    let claim = sent.take().and_then(|sent: SentProposal| sent.claim);
-                    let pause = worker.finished(outcome, claim, &status)?;
+                    let sourced = sent.take().and_then(|sent: SentProposal| sent.sourced);
+                    let pause = worker.finished(outcome, sourced, &status)?;
                     poll_at = Instant::now() + pause;
                 }
                 polled = worker.poll_at(poll_at), if may_poll => match polled? {
@@ -233,10 +234,10 @@ async fn outcome(sent: &mut Option<SentProposal>) -> TxOutcome {
 
 /// Says which proposal is left behind at the end.
 fn say_left(sent: Option<&SentProposal>) {
-    if let Some(claim) = sent.and_then(|sent| sent.claim.as_ref()) {
+    if let Some(sourced) = sent.and_then(|sent| sent.sourced.as_ref()) {
         tracing::warn!(
-            sequenceNum = claim.proposal.sequence,
-            output = %claim.proposal.root,
+            sequenceNum = sourced.proposal.sequence,
+            output = %sourced.proposal.root,
             "Proposer stopped before its last proposal was confirmed; the next start finds it on L1"
         );
     } else {
@@ -247,8 +248,8 @@ fn say_left(sent: Option<&SentProposal>) {
 fn command_received(command: ProposerCommand, status: &watch::Sender<ProposerStatus>) {
     let running = status.borrow().running;
     let result = match (command.start, running) {
-        (true, true) => Err(ProposerControlError::Running),
-        (false, false) => Err(ProposerControlError::NotRunning),
+        (true, true) => Err(ProposerCommandError::Running),
+        (false, false) => Err(ProposerCommandError::NotRunning),
         (start, _) => {
             status.send_modify(|status| status.running = start);
             let text = if start {
@@ -261,7 +262,7 @@ fn command_received(command: ProposerCommand, status: &watch::Sender<ProposerSta
         }
     };
     // The caller may have hung up.
-    let _ = command.answer.send(result);
+    let _ = command.reply.send(result);
 }
 
 impl ProposalWorker {
@@ -338,8 +339,8 @@ impl ProposalWorker {
         l1: &L1Reading,
         heads: &SourceReading,
     ) -> Result<Polled, PollError> {
-        let SourcedClaim { proposal, block } = self.source.claim(sequence, heads).await?;
-        match self.schedule.claimed(proposal, l1, heads) {
+        let SourcedProposal { proposal, block } = self.source.proposal_at(sequence, heads).await?;
+        match self.schedule.on_proposal(proposal, l1, heads) {
             ProposerStep::Propose(proposal) => self.propose(proposal, block).await,
             ProposerStep::Wait(reason) => Ok(self.wait(reason)),
             // The schedule does not say so twice.
@@ -403,12 +404,12 @@ impl ProposalWorker {
             to: Some(account),
             data: Bytes::new(),
             blobs: Vec::new(),
-            gas_limit: EMPTY_GAS,
+            gas_limit: INTRINSIC_GAS,
             value: U256::ZERO,
         };
         Polled::Sent(Box::new(SentProposal {
             outcome: self.txs.send(empty).await,
-            claim: None,
+            sourced: None,
         }))
     }
 
@@ -435,7 +436,7 @@ impl ProposalWorker {
         tracing::info!(output = %proposal.root, sequenceNum = proposal.sequence, extraData = %proposal.extra, "Proposing output root");
         Ok(Polled::Sent(Box::new(SentProposal {
             outcome: self.txs.send(candidate).await,
-            claim: Some(SourcedClaim { proposal, block }),
+            sourced: Some(SourcedProposal { proposal, block }),
         })))
     }
 
@@ -443,7 +444,7 @@ impl ProposalWorker {
     fn finished(
         &mut self,
         outcome: TxOutcome,
-        claim: Option<SourcedClaim>,
+        sourced: Option<SourcedProposal>,
         status: &watch::Sender<ProposerStatus>,
     ) -> Result<Duration, ProposerError> {
         let mined = match outcome {
@@ -459,7 +460,7 @@ impl ProposalWorker {
             }
         };
         self.schedule.done(Some(mined.block));
-        let Some(SourcedClaim { proposal, block }) = claim else {
+        let Some(SourcedProposal { proposal, block }) = sourced else {
             return Ok(Duration::ZERO);
         };
         let MinedTx { hash, success, .. } = mined;
@@ -487,7 +488,9 @@ impl ProposalWorker {
     }
 
     fn note_success(&mut self, topic: &'static str) {
-        self.causes.note_success(topic, Instant::now().into_std());
+        if self.causes.note_success(topic, Instant::now().into_std()) {
+            tracing::info!(topic, "the cause of a warning is over");
+        }
     }
 
     fn note_failure(&mut self, topic: &'static str, cause: &str) -> bool {

@@ -7,7 +7,7 @@
 //! blob sidecars, whose proofs are cheaper to check.
 //!
 //! A call tries each endpoint once; more retries and their pace belong to the caller. An endpoint can
-//! cost at most [`BeaconConfig::timeout`] and `MAX_BLOBS_ANSWER` bytes per request.
+//! cost at most [`BeaconConfig::timeout`] and `MAX_BLOBS_RESPONSE` bytes per request.
 
 mod blobs;
 mod clock;
@@ -20,8 +20,8 @@ pub use clock::SlotClock;
 
 use crate::{
     rollup::http::{
-        HttpFault, HttpReply, HttpTarget, excerpt,
-        rotation::{Fault, Rotation, Tried},
+        HttpFault, HttpReply, HttpTarget, json_error,
+        rotation::{Attempts, EndpointFault, NextAttempt, Rotation, Tried},
     },
     secret::Secret,
 };
@@ -47,14 +47,14 @@ const VERSION: &str = "/eth/v1/node/version";
 const HEALTH_TRIES: u32 = 5;
 const HEALTH_PAUSE: Duration = Duration::from_millis(500);
 
-/// Size of an answer without blobs. `config/spec` has some hundred settings.
-const MAX_ANSWER: usize = 1 << 20;
+/// Size of a response without blobs. `config/spec` has some hundred settings.
+const MAX_RESPONSE: usize = 1 << 20;
 /// Blobs in a block at most. The protocol's own limit moves with its blob schedule; this one bounds
 /// memory.
 const MAX_BLOBS: usize = 128;
-/// Size of an answer with blobs: each is 131,072 bytes, 262,144 hex digits, and a sidecar has commitment, proofs
+/// Size of a response with blobs: each is 131,072 bytes, 262,144 hex digits, and a sidecar has commitment, proofs
 /// and header beside it. An endpoint may send more blobs than were requested.
-const MAX_BLOBS_ANSWER: usize = MAX_BLOBS * (2 * 131_072 + 8 * 1024);
+const MAX_BLOBS_RESPONSE: usize = MAX_BLOBS * (2 * 131_072 + 8 * 1024);
 
 /// How to reach the beacon API.
 #[derive(Clone, Debug)]
@@ -64,11 +64,11 @@ pub struct BeaconConfig {
     pub urls: Vec<Secret>,
     /// `X-Key: Value`, sent with every request to every endpoint (`--l1.beacon-header`).
     pub header: Option<Secret>,
-    /// Ask for all sidecars of a slot, and choose here (`--l1.beacon.fetch-all-sidecars`).
+    /// Request all sidecars of a slot, and choose here (`--l1.beacon.fetch-all-sidecars`).
     pub fetch_all_sidecars: bool,
-    /// Seconds per slot, instead of the endpoint's; zero requests them
+    /// Seconds per slot, instead of the endpoint's; zero requests the endpoint's
     /// (`--l1.beacon.slot-duration-override`).
-    pub slot_duration: u64,
+    pub seconds_per_slot: u64,
     /// Start although the health check fails (`--l1.beacon.ignore`).
     pub ignore_health: bool,
     /// For one request.
@@ -81,7 +81,7 @@ impl BeaconConfig {
             urls,
             header: None,
             fetch_all_sidecars: false,
-            slot_duration: 0,
+            seconds_per_slot: 0,
             ignore_health: false,
             timeout: Duration::from_secs(10),
         }
@@ -114,7 +114,7 @@ pub enum BeaconCause {
     /// The configuration cannot work. Names the option.
     #[error("{0}")]
     Config(String),
-    /// The endpoint did not answer, or not in time.
+    /// There was no response, or not in time.
     #[error("{0}")]
     Transport(String),
     /// An HTTP status that is no success and not 404.
@@ -124,9 +124,9 @@ pub enum BeaconCause {
         /// Pause that the endpoint demands.
         retry_after: Option<Duration>,
     },
-    /// The endpoint was busy lately, and its rest is too long to wait for.
-    #[error("it was busy; the next request is sent in {} s", .0.as_secs())]
-    Resting(Duration),
+    /// The endpoint is in a cool-down that is too long to wait for.
+    #[error("no request for another {} s: the endpoint reported a rate limit or a server error (HTTP 429 or 5xx)", .0.as_secs())]
+    CoolingDown(Duration),
     /// HTTP status 404: the endpoint does not have the slot, or no longer its blobs.
     #[error(
         "HTTP status 404: it does not have these blobs; name an archive of blobs with --l1.beacon-fallbacks if they have expired"
@@ -137,11 +137,11 @@ pub enum BeaconCause {
         "HTTP status 404: check that the URL is that of the beacon API of an L1 consensus client or of an archive of blobs (--l1.beacon, --l1.beacon-fallbacks)"
     )]
     NoBeaconApi,
-    /// The answer does not have the form it should have.
-    #[error("malformed answer: {0}")]
+    /// The response does not have the form it should have.
+    #[error("malformed response: {0}")]
     Malformed(String),
     /// The response contradicts the request: blobs are missing, or do not have the hashes.
-    #[error("untrue answer: {0}")]
+    #[error("untrue response: {0}")]
     Untrue(String),
     /// A block before the chain's first slot.
     #[error(
@@ -170,16 +170,15 @@ impl BeaconCause {
     }
 
     /// The effect of a failure on the choice of endpoints; `None` if the endpoint itself is fine.
-    fn fault(&self) -> Option<Fault> {
+    fn fault(&self) -> Option<EndpointFault> {
         match self {
-            Self::Status { code, retry_after } if *code == 429 || *code >= 500 => {
-                Some(Fault::Busy(*retry_after))
+            Self::Status { code, retry_after } => {
+                Some(EndpointFault::of_status(*code, *retry_after))
             }
             Self::Transport(_)
-            | Self::Status { .. }
             | Self::Malformed(_)
             | Self::Untrue(_)
-            | Self::BeforeGenesis { .. } => Some(Fault::Broken),
+            | Self::BeforeGenesis { .. } => Some(EndpointFault::Broken),
             _ => None,
         }
     }
@@ -194,7 +193,7 @@ pub struct BeaconClient {
 struct BeaconInner {
     endpoints: Vec<BeaconEndpoint>,
     rotation: Mutex<Rotation>,
-    slot_duration: u64,
+    seconds_per_slot: u64,
     fetch_all_sidecars: bool,
     ignore_health: bool,
     timeout: Duration,
@@ -242,7 +241,7 @@ impl BeaconClient {
             inner: Arc::new(BeaconInner {
                 rotation: Mutex::new(Rotation::new(endpoints.len())),
                 endpoints,
-                slot_duration: config.slot_duration,
+                seconds_per_slot: config.seconds_per_slot,
                 fetch_all_sidecars: config.fetch_all_sidecars,
                 ignore_health: config.ignore_health,
                 timeout: config.timeout,
@@ -250,7 +249,7 @@ impl BeaconClient {
         })
     }
 
-    /// Asks the main endpoint for its version, several times if it does not answer, and logs it.
+    /// Requests the version of the main endpoint, several times if there is no response, and logs it.
     /// A failure is only logged where the configuration says so.
     pub async fn check_health(&self) -> Result<(), BeaconError> {
         #[derive(Deserialize)]
@@ -285,7 +284,7 @@ impl BeaconClient {
     /// The blobs of an L1 block at `block_time` (Unix seconds), in the order of `wanted`, each
     /// checked against its versioned hash.
     ///
-    /// Fails with [`BeaconCause::NotFound`] if the last endpoint that answered does not have them.
+    /// Fails with [`BeaconCause::NotFound`] if the last endpoint that responded does not have them.
     pub async fn blobs(
         &self,
         block_time: u64,
@@ -302,7 +301,7 @@ impl BeaconClient {
         .await
     }
 
-    /// Asks one endpoint: for blobs, or for sidecars if it has no `/blobs`.
+    /// Reads from one endpoint: blobs, or for sidecars if it has no `/blobs`.
     async fn blobs_from(
         &self,
         index: usize,
@@ -314,11 +313,11 @@ impl BeaconClient {
         let only_sidecars = endpoint.has_only_sidecars.load(Ordering::Relaxed);
         if !only_sidecars && !self.inner.fetch_all_sidecars {
             let path = blobs::blobs_path(slot, wanted);
-            match self.fetch(index, &path, MAX_BLOBS_ANSWER).await {
+            match self.fetch(index, &path, MAX_BLOBS_RESPONSE).await {
                 // 404 may mean the path or the slot; the sidecars tell which.
                 Err(error) if error.cause.may_lack_the_path() => {}
-                answer => {
-                    let found = checked(answer?, wanted, blobs::match_blobs).await;
+                response => {
+                    let found = checked(response?, wanted, blobs::match_blobs).await;
                     return found.map_err(|cause| self.error(index, &path, cause));
                 }
             }
@@ -328,12 +327,12 @@ impl BeaconClient {
         } else {
             blobs::sidecars_path(slot, wanted)
         };
-        let answer = self.fetch(index, &path, MAX_BLOBS_ANSWER).await;
-        if matches!(&answer, Err(error) if error.cause.may_lack_the_path()) {
+        let response = self.fetch(index, &path, MAX_BLOBS_RESPONSE).await;
+        if matches!(&response, Err(error) if error.cause.may_lack_the_path()) {
             // The endpoint may have been updated, and later versions have no sidecars.
             endpoint.has_only_sidecars.store(false, Ordering::Relaxed);
         }
-        let found = checked(answer?, wanted, blobs::match_sidecars).await;
+        let found = checked(response?, wanted, blobs::match_sidecars).await;
         let found = found.map_err(|cause| self.error(index, &path, cause))?;
         endpoint.has_only_sidecars.store(true, Ordering::Relaxed);
         Ok(found)
@@ -346,22 +345,24 @@ impl BeaconClient {
         &'a self,
         request: impl Fn(usize) -> BoxFuture<'a, Result<T, BeaconError>> + Send + Sync,
     ) -> Result<T, BeaconError> {
-        let mut tried = Tried::default();
+        let mut attempts = Attempts::new(Tried::default(), self.inner.timeout);
         let mut failure: Option<BeaconError> = None;
         loop {
-            let pick = self.inner.rotation.lock().pick(tried, Instant::now());
-            let Some(pick) = pick else { break };
-            // A call that has failed at one endpoint does not wait for another.
-            if !pick.wait.is_zero() && (failure.is_some() || pick.wait > self.inner.timeout) {
-                let resting = BeaconCause::Resting(pick.wait);
-                failure.get_or_insert_with(|| self.error(pick.index, "", resting));
-                break;
-            }
+            let now = Instant::now();
+            let pick = |tried| self.inner.rotation.lock().pick(tried, now);
+            let pick = match attempts.next_attempt(pick) {
+                NextAttempt::Send(pick) => pick,
+                NextAttempt::CoolingDown(pick) => {
+                    let cooling = BeaconCause::CoolingDown(pick.wait);
+                    failure.get_or_insert_with(|| self.error(pick.index, "", cooling));
+                    break;
+                }
+                NextAttempt::Exhausted => break,
+            };
             tokio::time::sleep(pick.wait).await;
-            tried.add(pick.index);
             let error = match request(pick.index).await {
                 Ok(value) => {
-                    self.inner.rotation.lock().answered(pick.index);
+                    self.inner.rotation.lock().succeeded(pick.index);
                     return Ok(value);
                 }
                 Err(error) => error,
@@ -381,16 +382,16 @@ impl BeaconClient {
         Err(failure.unwrap_or_else(|| self.error(0, "", none())))
     }
 
-    /// The `data` of an answer without blobs.
+    /// The `data` of a response without blobs.
     async fn get<T: DeserializeOwned>(&self, index: usize, path: &str) -> Result<T, BeaconError> {
-        let fetched = self.fetch(index, path, MAX_ANSWER).await;
+        let fetched = self.fetch(index, path, MAX_RESPONSE).await;
         fetched.map_err(|error| match error.cause {
             BeaconCause::NotFound => self.error(index, path, BeaconCause::NoBeaconApi),
             _ => error,
         })
     }
 
-    /// The `data` of an answer of at most `max_bytes`.
+    /// The `data` of a response of at most `max_bytes`.
     async fn fetch<T: DeserializeOwned>(
         &self,
         index: usize,
@@ -420,19 +421,19 @@ type BlobCheck<T> = fn(Vec<T>, &[BlobRef]) -> Result<Vec<Box<Blob>>, BeaconCause
 /// Runs a check of blobs on a blocking thread, which spreads it over the processor pool (20 ms of a
 /// core for each blob from `/blobs`).
 async fn checked<T: Send + 'static>(
-    answer: Vec<T>,
+    response: Vec<T>,
     wanted: &[BlobRef],
     check: BlobCheck<T>,
 ) -> Result<Vec<Box<Blob>>, BeaconCause> {
     let wanted = wanted.to_vec();
-    let checked = tokio::task::spawn_blocking(move || check(answer, &wanted)).await;
+    let checked = tokio::task::spawn_blocking(move || check(response, &wanted)).await;
     checked.unwrap_or_else(|error| Err(BeaconCause::Transport(error.to_string())))
 }
 
 /// The `data` of a response.
 fn data<T: DeserializeOwned>(reply: &HttpReply) -> Result<T, BeaconCause> {
     #[derive(Deserialize)]
-    struct BeaconAnswer<T> {
+    struct BeaconResponse<T> {
         data: T,
     }
     match reply.status {
@@ -445,14 +446,9 @@ fn data<T: DeserializeOwned>(reply: &HttpReply) -> Result<T, BeaconCause> {
         }
         _ => {}
     }
-    let answer: Result<BeaconAnswer<T>, _> = serde_json::from_slice(&reply.body);
-    answer.map(|answer| answer.data).map_err(|error| {
-        BeaconCause::Malformed(match reply.body.trim_ascii_start().first() {
-            Some(b'<') => "a web page where JSON was expected".into(),
-            None => "nothing".into(),
-            Some(_) => excerpt(error),
-        })
-    })
+    let response: Result<BeaconResponse<T>, _> = serde_json::from_slice(&reply.body);
+    let malformed = |error| BeaconCause::Malformed(json_error(&reply.body, error));
+    response.map(|response| response.data).map_err(malformed)
 }
 
 /// A number as the beacon API writes it, in quotes.

@@ -30,9 +30,10 @@ use crate::{
         finality::Finality,
         l1::L1Heads,
         metrics::DerivationMetrics,
-        safe_db::{SafeBlock, SafeDb, SafeDbError},
+        safe_db::{SafeDb, SafeDbError, SafeRecord},
         status::RollupStatus,
     },
+    telemetry::LoggedCauses,
 };
 use backoff::Backoff;
 use derived_l1::DerivedL1;
@@ -47,9 +48,12 @@ use starling_proto::{
     payload::{BlockId, Payload},
 };
 use start::StartSearchError;
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 use tokio::{runtime::Handle, sync::watch};
 use tokio_util::sync::CancellationToken;
+
+/// Warning about a failed step, by which its end is named too.
+const STEP_FAILED: &str = "a step of derivation failed; it is tried again";
 
 /// Options of derivation.
 #[derive(Clone, Copy, Debug)]
@@ -72,7 +76,7 @@ pub struct DriverParts {
     pub engine: Engine,
     pub l1: L1Reader,
     pub l1_heads: watch::Receiver<L1Heads>,
-    pub records: SafeDb,
+    pub safe_db: SafeDb,
 }
 
 /// Error that ends derivation. The node goes on: its unsafe chain is served and followed.
@@ -170,7 +174,7 @@ pub struct RollupDriver {
     engine: Engine,
     l1: L1Reader,
     l1_heads: watch::Receiver<L1Heads>,
-    records: SafeDb,
+    safe_db: SafeDb,
     pipeline: Pipeline,
     finality: Finality,
     /// The L1 blocks that the pipeline has read.
@@ -183,17 +187,20 @@ pub struct RollupDriver {
     /// The newest local-safe block that is recorded, at which a restart goes on: the safe head.
     safe: Option<L2BlockRef>,
     /// The newest local-safe block, until it is the core's safe head ([`RollupDriver::promote`]).
-    awaiting_promotion: Option<SafeBlock>,
+    awaiting_promotion: Option<SafeRecord>,
     finalized: Option<L2BlockRef>,
     /// The transactions that the block after the present one is expected to have.
     expected: Option<ExpectedTransactions>,
-    /// The unsafe head that a block inside a span batch replaced, reinstated if a later block of the
-    /// span is invalid. It need not survive a restart, which derives the span again.
-    displaced_head: Option<L2BlockRef>,
+    /// Unsafe head that a block inside a span batch replaced (op-node: BackupUnsafeL2Head). It is
+    /// reinstated if a later block of the span is invalid; it need not survive a restart, which derives
+    /// the span again.
+    backup_unsafe: Option<L2BlockRef>,
     /// The next step is a reset: at start, and where the heads, L1 or an operator demand it.
     reset_pending: bool,
     drops: DropReport,
     backoff: Backoff,
+    /// Causes of failed steps that were logged.
+    causes: LoggedCauses,
     resets: watch::Receiver<()>,
     status: watch::Sender<RollupStatus>,
     metrics: DerivationMetrics,
@@ -210,7 +217,7 @@ impl RollupDriver {
             engine: parts.engine,
             l1: parts.l1,
             l1_heads: parts.l1_heads,
-            records: parts.records,
+            safe_db: parts.safe_db,
             finality: Finality::new(config.finality_lookback, config.finality_delay),
             derived_l1: DerivedL1::default(),
             attributes: None,
@@ -219,10 +226,11 @@ impl RollupDriver {
             awaiting_promotion: None,
             finalized: None,
             expected: None,
-            displaced_head: None,
+            backup_unsafe: None,
             reset_pending: true,
             drops: DropReport::default(),
             backoff: Backoff::default(),
+            causes: LoggedCauses::default(),
             resets,
             status,
             metrics: DerivationMetrics::new(),
@@ -249,7 +257,7 @@ impl RollupDriver {
         };
         if ended.is_err() {
             // A protection that stays would keep every later fork choice on the derived branch.
-            let _ = engine.protect(None).await;
+            let _ = engine.queue_protect(None).await;
         }
         ended
     }
@@ -264,7 +272,7 @@ impl RollupDriver {
             };
             let waited = match next {
                 Ok(NextAction::Again) => {
-                    self.backoff.reset();
+                    self.on_step_done();
                     self.metrics.set_idle(false);
                     self.take_reset_request();
                     // A step may compute without awaiting.
@@ -272,7 +280,7 @@ impl RollupDriver {
                     continue;
                 }
                 Ok(NextAction::WaitForL1(next)) => {
-                    self.backoff.reset();
+                    self.on_step_done();
                     self.metrics.set_idle(true);
                     token.run_until_cancelled(self.wait_for_l1(next)).await
                 }
@@ -289,7 +297,16 @@ impl RollupDriver {
         }
     }
 
-    /// Logs a failed step. Returns the pause before the next one, or the error that ends derivation.
+    /// Notes that a step succeeded: the next pause is short again.
+    fn on_step_done(&mut self) {
+        self.backoff.reset();
+        if self.causes.note_success(STEP_FAILED, Instant::now()) {
+            tracing::info!(warning = STEP_FAILED, "the cause of a warning is over");
+        }
+    }
+
+    /// Logs a failed step, once for each cause. Returns the pause before the next one, or the error that
+    /// ends derivation.
     fn on_step_error(
         &mut self,
         error: DriverStepError,
@@ -311,7 +328,14 @@ impl RollupDriver {
             }
             error => {
                 self.metrics.errors.record(1);
-                tracing::warn!(%error, ?pause, "a step of derivation failed; it is tried again");
+                let is_new =
+                    self.causes
+                        .note_failure(STEP_FAILED, &error.to_string(), Instant::now());
+                if is_new {
+                    tracing::warn!(%error, ?pause, "{STEP_FAILED}");
+                } else {
+                    tracing::debug!(%error, ?pause, "{STEP_FAILED}");
+                }
             }
         }
         Ok(pause)
@@ -374,8 +398,8 @@ impl RollupDriver {
     }
 
     /// Sets the unsafe head to reinstate if the rest of a span is invalid.
-    fn set_displaced_head(&mut self, head: Option<L2BlockRef>) {
-        self.displaced_head = head;
+    fn set_backup_unsafe(&mut self, head: Option<L2BlockRef>) {
+        self.backup_unsafe = head;
         self.metrics.set_backup_unsafe(head);
     }
 

@@ -74,7 +74,7 @@ impl Engine {
     /// Returns when the payload is queued, with its outcome to come; where the core is in another
     /// process, when the outcome is there. Payloads are executed in the
     /// order of the calls. Outcomes are those of [`Engine::insert`]. Never moves safe or finalized.
-    pub async fn follow(
+    pub async fn queue_follow(
         &self,
         payload: Arc<Payload>,
         provenance: Provenance,
@@ -125,23 +125,26 @@ impl Engine {
     }
 
     /// Keeps the unsafe head on the branch of this block, the newest one derived from L1, which may be
-    /// above the safe head. From then on neither [`Engine::follow`] nor [`Engine::forkchoice`] takes
+    /// above the safe head. From then on neither [`Engine::queue_follow`] nor [`Engine::forkchoice`] takes
     /// the head to a branch without it. `None` ends that.
     ///
-    /// Returns when the call is queued, with its outcome to come: it fails if the block is not on the
-    /// branch of the head ([`ChainError::NotOnBranch`]), and then the block before is still kept.
-    /// Calls that come later are handled after it. Never moves a head.
-    pub async fn protect(
-        &self,
-        derived: Option<B256>,
-    ) -> Result<impl Future<Output = Result<(), CoreError>> + use<>, CoreError> {
-        Ok(match self {
-            Self::Local(chain) => {
-                let protected = chain.protect(derived).await?;
-                Either::Left(async move { Ok(protected.await?) })
-            }
-            Self::Remote(client) => Either::Right(ready(client.protect(derived).await)),
-        })
+    /// Fails if the block is not on the branch of the head ([`ChainError::NotOnBranch`]), and then the
+    /// block before is still kept. Never moves a head.
+    pub async fn protect(&self, derived: Option<B256>) -> Result<(), CoreError> {
+        match self {
+            Self::Local(chain) => Ok(chain.protect(derived).await?.await?),
+            Self::Remote(client) => client.protect(derived).await,
+        }
+    }
+
+    /// Queues [`Engine::protect`] and returns before its outcome is known, which is dropped. Calls that
+    /// come later are handled after it.
+    pub async fn queue_protect(&self, derived: Option<B256>) -> Result<(), CoreError> {
+        match self {
+            Self::Local(chain) => drop(chain.protect(derived).await?),
+            Self::Remote(client) => drop(client.protect(derived).await),
+        }
+        Ok(())
     }
 
     /// Starts to build a block on a known parent; transactions of the pool are added until

@@ -4,7 +4,7 @@
 //! and L1 signals, checks the proposal of [`Finality::candidate`] against L1, and promotes it. At start
 //! and after a reset it restores the safe blocks from their records. Memory is bounded by the lookback.
 
-use crate::rollup::safe_db::SafeBlock;
+use crate::rollup::safe_db::SafeRecord;
 use starling_proto::payload::BlockId;
 use std::collections::VecDeque;
 
@@ -18,7 +18,7 @@ pub const DELAY: u64 = 64;
 /// A block that may be final. Both L1 blocks must be canonical for that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FinalityCandidate {
-    pub block: SafeBlock,
+    pub block: SafeRecord,
     /// L1's finalized block.
     pub finalized_l1: BlockId,
 }
@@ -29,7 +29,7 @@ pub struct Finality {
     lookback: usize,
     delay: u64,
     /// One entry for each L1 block, oldest first.
-    safe: VecDeque<SafeBlock>,
+    safe: VecDeque<SafeRecord>,
     /// Number of the newest L1 block whose safe block was restored.
     restored_through: Option<u64>,
     finalized_l1: Option<BlockId>,
@@ -61,7 +61,7 @@ impl Finality {
         self.finalized_l1
     }
 
-    /// Forgets safe blocks: their L1 blocks may be gone. L1's signal stays, and a refused one may be
+    /// Forgets safe blocks: their L1 blocks may be orphaned. L1's signal stays, and a refused one may be
     /// reported again.
     pub fn reset(&mut self) {
         self.safe.clear();
@@ -72,7 +72,7 @@ impl Finality {
 
     /// Takes the safe blocks that the records hold at the start of derivation, oldest first: they are not
     /// derived again. `finalized` is the number of the finalized block.
-    pub fn restore(&mut self, finalized: u64, records: impl IntoIterator<Item = SafeBlock>) {
+    pub fn restore(&mut self, finalized: u64, records: impl IntoIterator<Item = SafeRecord>) {
         self.finalized = self.finalized.max(finalized);
         records.into_iter().for_each(|block| self.on_safe(block));
         self.restored_through = self.safe.back().map(|newest| newest.derived_from.number);
@@ -81,14 +81,14 @@ impl Finality {
     /// The L1 block that this safe block was derived from is not canonical: the safe block is forgotten.
     /// Returns whether derivation must be reset. Not for a restored one: the reset would restore it, and
     /// derivation compares the L1 blocks that it reads since then by itself.
-    pub fn on_reorged(&mut self, block: SafeBlock) -> bool {
+    pub fn on_reorged(&mut self, block: SafeRecord) -> bool {
         self.safe.retain(|safe| *safe != block);
         let restored = self.restored_through;
         restored.is_none_or(|through| block.derived_from.number > through)
     }
 
     /// A block became safe. It replaces earlier ones of the same and later L1 blocks.
-    pub fn on_safe(&mut self, block: SafeBlock) {
+    pub fn on_safe(&mut self, block: SafeRecord) {
         let l1 = block.derived_from.number;
         while self
             .safe

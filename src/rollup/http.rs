@@ -27,7 +27,7 @@ use std::{sync::Arc, time::Duration};
 /// for good.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
 
-/// Characters kept of an error that may quote an answer.
+/// Characters kept of an error that may quote a response.
 const MAX_EXCERPT: usize = 200;
 
 /// Scheme, host and port of a URL: paths and user names may be credentials.
@@ -54,13 +54,22 @@ pub fn causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// The beginning of an error of a decoder or of a connection. Such errors quote the answer, whose length
+/// The beginning of an error of a decoder or of a connection. Such errors quote the response, whose length
 /// the endpoint chooses, and go into logs.
 pub fn excerpt(error: impl std::fmt::Display) -> String {
     let text = error.to_string();
     match text.char_indices().nth(MAX_EXCERPT) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text,
+    }
+}
+
+/// Why a body is not the JSON that was expected, from the decoder's error.
+pub fn json_error(body: &[u8], error: serde_json::Error) -> String {
+    match body.trim_ascii_start().first() {
+        Some(b'<') => "a web page where JSON was expected".into(),
+        None => "an empty response".into(),
+        Some(_) => excerpt(error),
     }
 }
 
@@ -76,9 +85,9 @@ pub struct HttpReply {
 /// Why there is no response.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HttpFault {
-    #[error("no answer in time")]
-    Timeout,
-    #[error("an answer of more than {0} bytes")]
+    #[error("no response within {0:?}: the endpoint or the link to it is too slow")]
+    Timeout(Duration),
+    #[error("the response has more than {0} bytes")]
     TooLarge(usize),
     #[error("{0}")]
     Broken(String),
@@ -215,7 +224,7 @@ impl HttpTarget {
         };
         tokio::time::timeout(timeout, exchange)
             .await
-            .unwrap_or(Err(HttpFault::Timeout))
+            .unwrap_or(Err(HttpFault::Timeout(timeout)))
     }
 }
 

@@ -3,11 +3,14 @@
 //! A header's hash is recomputed, transactions and withdrawals are checked against the header, and
 //! contract storage is proven against its state root, unless the endpoint is trusted. Receipts are
 //! always checked against the header's root. A call that fails at one endpoint is repeated at the
-//! others, once each; more retries and their pace belong to the caller, except that an endpoint that
-//! demands a pause gets no request before it is over. An endpoint can overload us only up to
+//! others, once each; more retries and their pace belong to the caller, except that an endpoint in a
+//! cool-down gets no request before it ends. An endpoint can overload us only up to
 //! [`L1Config`]'s limits on response size, time and concurrency.
+//!
+//! An [`L1Block`] is a header. [`L1BlockData`] adds inbox transactions and logs, from which derivation's
+//! `L1Input` is made; `CheckedL1Block` is the same before its receipts are fetched. Callers that need no
+//! verification (`l2_source`, `txmgr`, the proposer, builders) use [`plain`].
 
-mod answer;
 mod block_receipts;
 mod blocks;
 mod cache;
@@ -25,6 +28,7 @@ mod prefetch;
 mod proof;
 mod receipts;
 mod request;
+mod response;
 mod routes;
 #[cfg(test)]
 mod tests;
@@ -33,13 +37,16 @@ mod transport;
 pub use blocks::L1Blocks;
 pub use check::{L1CheckError, check_chain};
 pub use data::{L1BlockData, Watched};
-pub use error::{L1Cause, L1Error};
+pub use error::{L1Error, RpcCause};
 pub use follow::{FollowedL1, L1Heads, follow_heads};
 pub use prefetch::Prefetcher;
 pub use receipts::RpcKind;
 pub use starling_proto::attributes::L1Block;
+pub use transport::{L1Response, RpcCall};
 
-use crate::rollup::{http::rotation::Rotation, rewind::OriginStatus, rpc_calls::RpcClientMetrics};
+use crate::rollup::{
+    head_search::OriginStatus, http::rotation::Rotation, rpc_calls::RpcClientMetrics,
+};
 use alloy_primitives::{Address, B256, Bytes, U64, U256, b256};
 use alloy_rpc_types_eth::EIP1186AccountProofResponse;
 use gate::{L1Gate, Urgency};
@@ -54,7 +61,7 @@ use std::{
     time::{Duration, Instant},
 };
 use tokio::sync::OnceCell;
-use transport::{RpcCall, Transport};
+use transport::Transport;
 
 /// `keccak256("systemconfig.unsafeblocksigner")`, without the usual minus one (specs:
 /// system-config).
@@ -81,7 +88,7 @@ pub struct L1Config {
     /// Trust header hashes, transactions, withdrawals and contract storage instead of verifying
     /// them (`--l1.trustrpc`).
     pub trust: bool,
-    /// Timeout of one request, and the longest pause of a busy endpoint that a call waits for.
+    /// Timeout of one request, and the longest cool-down of a busy endpoint that a call waits for.
     pub timeout: Duration,
     /// Requests in flight (`--l1.max-concurrency`).
     pub max_concurrency: usize,
@@ -89,7 +96,7 @@ pub struct L1Config {
     pub max_batch: usize,
     /// Bytes of one response. Over HTTP, bulk requests are limited to 4 MiB; a single call that exceeds
     /// it is repeated with this limit, one such call at a time.
-    pub max_answer: u32,
+    pub max_response_bytes: u32,
     /// Calls per second, those in batches counted one by one; zero is no limit
     /// (`--l1.rpc-rate-limit`). A burst may be one batch.
     pub rate_limit: f64,
@@ -110,7 +117,7 @@ impl L1Config {
             timeout: Duration::from_secs(10),
             max_concurrency: 10,
             max_batch: 20,
-            max_answer: 64 << 20,
+            max_response_bytes: 64 << 20,
             rate_limit: 0.0,
             kind: RpcKind::Standard,
             chain_id: None,
@@ -121,18 +128,18 @@ impl L1Config {
 
 /// A block tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tag {
+pub enum L1Tag {
     Latest,
     Safe,
     Finalized,
 }
 
-impl Tag {
+impl L1Tag {
     fn name(self) -> &'static str {
         match self {
-            Tag::Latest => "latest",
-            Tag::Safe => "safe",
-            Tag::Finalized => "finalized",
+            L1Tag::Latest => "latest",
+            L1Tag::Safe => "safe",
+            L1Tag::Finalized => "finalized",
         }
     }
 }
@@ -159,10 +166,10 @@ impl L1BlockAt {
         }
     }
 
-    /// Checks that the answer is the block that was requested.
-    fn check(self, block: &L1Block) -> Result<(), L1Cause> {
+    /// Checks that the response is the block that was requested.
+    fn check(self, block: &L1Block) -> Result<(), RpcCause> {
         let untrue = |requested: &dyn std::fmt::Display, got: &dyn std::fmt::Display| {
-            Err(L1Cause::Untrue(format!(
+            Err(RpcCause::Untrue(format!(
                 "requested block {requested}, got {got}"
             )))
         };
@@ -197,7 +204,7 @@ struct L1Inner {
     gate: L1Gate,
     trust: bool,
     max_batch: usize,
-    max_answer: u32,
+    max_response_bytes: u32,
     timeout: Duration,
     /// Expected of every endpoint.
     chain_id: Option<u64>,
@@ -222,7 +229,7 @@ impl L1Client {
         let invalid = |url: &str, reason| L1Error {
             endpoint: crate::rollup::http::endpoint_of(url).into(),
             method: "connect",
-            cause: L1Cause::Transport(reason),
+            cause: RpcCause::Transport(reason),
         };
         let transports = urls
             .map(|url| Transport::new(url, config).map_err(|reason| invalid(url, reason)))
@@ -246,7 +253,7 @@ impl L1Client {
                 gate: L1Gate::new(config, Instant::now()),
                 trust: config.trust,
                 max_batch: config.max_batch.max(1),
-                max_answer: config.max_answer,
+                max_response_bytes: config.max_response_bytes,
                 timeout: config.timeout,
                 chain_id: config.chain_id,
                 metrics: config.metrics,
@@ -274,24 +281,24 @@ impl L1Client {
     /// The chain id of the endpoint in use. If all of several endpoints serve other chains than the
     /// expected one, that of one of them.
     pub async fn chain_id(&self) -> Result<u64, L1Error> {
-        match self.call::<U64>("eth_chainId", json!([])).await {
+        match self.plain_call::<U64>("eth_chainId", json!([])).await {
             Err(L1Error {
-                cause: L1Cause::WrongChain { chain_id, .. },
+                cause: RpcCause::WrongChain { chain_id, .. },
                 ..
-            }) if self.all_are_wrong() => Ok(chain_id),
-            answer => Ok(answer?.to()),
+            }) if self.all_serve_wrong_chain() => Ok(chain_id),
+            response => Ok(response?.to()),
         }
     }
 
     /// The block under a tag; `None` if L1 has none yet (`safe` and `finalized` of a young chain).
-    pub async fn block(&self, tag: Tag) -> Result<Option<L1Block>, L1Error> {
+    pub async fn block(&self, tag: L1Tag) -> Result<Option<L1Block>, L1Error> {
         let call = RpcCall {
             method: BY_NUMBER,
             params: json!([tag.name(), false]),
         };
-        self.request_one(call, |answer| match answer {
+        self.request_one(call, |response| match response {
             // geth: "safe block not found", "finalized block not found".
-            Err(L1Cause::Refused { message, .. }) if message.contains("not found") => Ok(None),
+            Err(RpcCause::Refused { message, .. }) if message.contains("not found") => Ok(None),
             Err(cause) => Err(cause),
             Ok(block) => self.read_header(&block),
         })
@@ -307,21 +314,16 @@ impl L1Client {
     pub async fn status(&self, block: BlockId) -> Result<OriginStatus, L1Error> {
         Ok(match self.block_by_number(block.number).await? {
             Some(canonical) if canonical.hash == block.hash => OriginStatus::Canonical,
-            Some(other) => OriginStatus::Gone {
+            Some(other) => OriginStatus::Orphaned {
                 canonical: other.hash,
             },
             None => OriginStatus::Ahead,
         })
     }
 
-    /// A block on any branch that the endpoint knows.
-    pub async fn block_by_hash(&self, hash: B256) -> Result<Option<L1Block>, L1Error> {
-        self.block_at(L1BlockAt::Hash(hash)).await
-    }
-
     async fn block_at(&self, at: L1BlockAt) -> Result<Option<L1Block>, L1Error> {
-        self.request_one(at.call(false), |answer| {
-            let block = self.read_header(&answer?)?;
+        self.request_one(at.call(false), |response| {
+            let block = self.read_header(&response?)?;
             block
                 .map_or(Ok(()), |block| at.check(&block))
                 .map(|()| block)
@@ -329,12 +331,12 @@ impl L1Client {
         .await
     }
 
-    fn read_header(&self, answer: &RawValue) -> Result<Option<L1Block>, L1Cause> {
+    fn read_header(&self, response: &RawValue) -> Result<Option<L1Block>, RpcCause> {
         // Read into a value first: serde would report the first missing field of a flattened header
         // without its name.
-        let value: Option<Value> = read(answer)?;
+        let value: Option<Value> = read(response)?;
         value
-            .map(|value| answer::block(value, self.inner.trust))
+            .map(|value| response::block(value, self.inner.trust))
             .transpose()
     }
 
@@ -343,7 +345,7 @@ impl L1Client {
     async fn subscribe_heads(&self) -> Option<Result<Subscription<Value>, L1Error>> {
         let index = self.inner.routes.lock().first(self.urgency);
         let subscribe = async {
-            if let Err(cause) = self.admit(index).await {
+            if let Err(cause) = self.check_chain_id(index).await {
                 return Some(Err(cause));
             }
             let endpoint = &self.inner.endpoints[index];
@@ -358,7 +360,7 @@ impl L1Client {
         if let Some(metrics) = self.inner.metrics {
             metrics.on_notification(SUBSCRIPTION);
         }
-        let block = answer::block(header, self.inner.trust);
+        let block = response::block(header, self.inner.trust);
         block.map_err(|cause| self.error(SUBSCRIBE, cause))
     }
 
@@ -372,20 +374,20 @@ impl L1Client {
     ) -> Result<B256, L1Error> {
         if self.inner.trust {
             let params = json!([contract, slot, at_block(at.id())]);
-            let value: U256 = self.call("eth_getStorageAt", params).await?;
+            let value: U256 = self.plain_call("eth_getStorageAt", params).await?;
             return Ok(value.into());
         }
         let call = RpcCall {
             method: "eth_getProof",
             params: json!([contract, [slot], at.hash]),
         };
-        let proven = self.request_one(call, |answer| {
-            let proof: EIP1186AccountProofResponse = read(&answer?)?;
+        let proven = self.request_one(call, |response| {
+            let proof: EIP1186AccountProofResponse = read(&response?)?;
             proof::storage(&proof, contract, slot, at)
         });
         proven.await.map_err(|error| match error.cause {
-            L1Cause::Refused { code, message } => L1Error {
-                cause: L1Cause::NoProof { code, message },
+            RpcCause::Refused { code, message } => L1Error {
+                cause: RpcCause::NoProof { code, message },
                 ..error
             },
             _ => error,
@@ -395,7 +397,8 @@ impl L1Client {
     /// The result of a call on the state after a block.
     pub async fn eth_call(&self, to: Address, data: &[u8], at: BlockId) -> Result<Bytes, L1Error> {
         let request = json!({ "to": to, "data": Bytes::copy_from_slice(data) });
-        self.call("eth_call", json!([request, at_block(at)])).await
+        self.plain_call("eth_call", json!([request, at_block(at)]))
+            .await
     }
 
     /// The signer of unsafe blocks that the SystemConfig contract names after a block; zero is no
@@ -418,13 +421,13 @@ impl L1Client {
         at: &L1Block,
     ) -> Result<SystemContract, L1Error> {
         let word = async |selector: [u8; 4]| {
-            let answer = self.eth_call(address, &selector, at.id()).await?;
-            B256::try_from(&answer[..]).map_err(|_| {
+            let response = self.eth_call(address, &selector, at.id()).await?;
+            B256::try_from(&response[..]).map_err(|_| {
                 let cause = format!(
                     "no SystemConfig contract at {address}: {} bytes where 32 were expected",
-                    answer.len()
+                    response.len()
                 );
-                self.error("eth_call", L1Cause::Malformed(cause))
+                self.error("eth_call", RpcCause::Malformed(cause))
             })
         };
         let unsafe_block_signer = self.unsafe_block_signer(address, at).await?;
@@ -434,19 +437,19 @@ impl L1Client {
             gas_limit: gas_limit.try_into().map_err(|_| {
                 self.error(
                     "eth_call",
-                    L1Cause::Untrue(format!("gas limit {gas_limit}")),
+                    RpcCause::Untrue(format!("gas limit {gas_limit}")),
                 )
             })?,
         })
     }
 }
 
-/// The JSON of an answer.
-fn read<'a, T: serde::Deserialize<'a>>(answer: &'a RawValue) -> Result<T, L1Cause> {
-    serde_json::from_str(answer.get()).map_err(L1Cause::malformed)
+/// The JSON of a response.
+fn read<'a, T: serde::Deserialize<'a>>(response: &'a RawValue) -> Result<T, RpcCause> {
+    serde_json::from_str(response.get()).map_err(RpcCause::malformed)
 }
 
-/// EIP-1898, by hash: the answer belongs to this block or there is none.
+/// EIP-1898, by hash: the response belongs to this block or there is none.
 fn at_block(at: BlockId) -> Value {
     json!({ "blockHash": at.hash })
 }

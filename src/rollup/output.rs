@@ -3,7 +3,8 @@
 //!
 //! From Isthmus on the header has all that an output root needs. Before, or where the operator wants
 //! it so, the storage root of the message passer is read from the state: of the local core, or by a
-//! proof of the execution client in another process.
+//! proof of the execution client in another process. Each call reads one block and at most one proof;
+//! JSON-RPC and the proposer bound how many run.
 
 use super::{
     engine::{BlockAt, CoreError, Engine},

@@ -40,9 +40,9 @@ pub enum SafeDbError {
     Damaged { path: PathBuf, position: u64 },
 }
 
-/// A safe L2 block and the L1 block whose data made it safe.
+/// The newest L2 block that was safe after an L1 block: one record of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SafeBlock {
+pub struct SafeRecord {
     pub l2: BlockId,
     pub derived_from: BlockId,
 }
@@ -60,7 +60,7 @@ pub struct SafeDb {
 struct SafeDbIndex {
     /// Records in the file, all of them synced.
     count: u64,
-    last: Option<SafeBlock>,
+    last: Option<SafeRecord>,
     /// Bytes after these records may be in the file: a write, a truncation or its sync has failed.
     has_tail: bool,
 }
@@ -110,7 +110,7 @@ impl SafeDb {
     }
 
     /// The newest record.
-    pub fn last(&self) -> Option<SafeBlock> {
+    pub fn last(&self) -> Option<SafeRecord> {
         self.index.read().last
     }
 
@@ -124,13 +124,13 @@ impl SafeDb {
     }
 
     /// The record at this position, 0 the oldest. Fails beyond the last one.
-    pub fn record_at(&self, position: u64) -> Result<SafeBlock, SafeDbError> {
+    pub fn record_at(&self, position: u64) -> Result<SafeRecord, SafeDbError> {
         let _reading = self.index.read();
         self.read(position)
     }
 
     /// The newest `most` records at most, oldest first.
-    pub fn newest(&self, most: usize) -> Result<Vec<SafeBlock>, SafeDbError> {
+    pub fn newest(&self, most: usize) -> Result<Vec<SafeRecord>, SafeDbError> {
         let index = self.index.read();
         let first = index.count.saturating_sub(most as u64);
         (first..index.count).map(|at| self.read(at)).collect()
@@ -144,7 +144,7 @@ impl SafeDb {
 
     /// The safe head once the L1 block of this number had been derived from: the newest record at or
     /// below it; `None` if there is none.
-    pub fn at_l1(&self, number: u64) -> Result<Option<SafeBlock>, SafeDbError> {
+    pub fn at_l1(&self, number: u64) -> Result<Option<SafeRecord>, SafeDbError> {
         let index = self.index.read();
         let above = self.first(index.count, |at| at.derived_from.number > number)?;
         above
@@ -155,7 +155,7 @@ impl SafeDb {
 
     /// Records that a block is safe. Replaces records of the same and later L1 blocks. Durable when
     /// this returns. After an error the block is not recorded, and the call can be repeated.
-    pub fn record(&self, block: SafeBlock) -> Result<(), SafeDbError> {
+    pub fn record(&self, block: SafeRecord) -> Result<(), SafeDbError> {
         let SafeDbIndex {
             count,
             last,
@@ -209,7 +209,7 @@ impl SafeDb {
         if from == 0 {
             return Ok(());
         }
-        self.record(SafeBlock {
+        self.record(SafeRecord {
             l2: head,
             derived_from: removed.derived_from,
         })
@@ -246,7 +246,7 @@ impl SafeDb {
 
     /// The first position of the first `count` records from which on `is_true` holds; `count` if it
     /// never does.
-    fn first(&self, count: u64, is_true: impl Fn(&SafeBlock) -> bool) -> Result<u64, SafeDbError> {
+    fn first(&self, count: u64, is_true: impl Fn(&SafeRecord) -> bool) -> Result<u64, SafeDbError> {
         let (mut low, mut high) = (0, count);
         while low < high {
             let middle = low + (high - low) / 2;
@@ -259,7 +259,7 @@ impl SafeDb {
         Ok(low)
     }
 
-    fn read(&self, position: u64) -> Result<SafeBlock, SafeDbError> {
+    fn read(&self, position: u64) -> Result<SafeRecord, SafeDbError> {
         let mut record = [0; RECORD as usize];
         self.file
             .read_exact_at(&mut record, position * RECORD)
@@ -278,7 +278,7 @@ impl SafeDb {
     }
 }
 
-fn encode(block: &SafeBlock) -> [u8; RECORD as usize] {
+fn encode(block: &SafeRecord) -> [u8; RECORD as usize] {
     let mut record = [0; RECORD as usize];
     for (at, id) in [(0, block.derived_from), (40, block.l2)] {
         record[at..at + 8].copy_from_slice(&id.number.to_be_bytes());
@@ -289,7 +289,7 @@ fn encode(block: &SafeBlock) -> [u8; RECORD as usize] {
     record
 }
 
-fn decode(record: &[u8; RECORD as usize]) -> Option<SafeBlock> {
+fn decode(record: &[u8; RECORD as usize]) -> Option<SafeRecord> {
     let id = |at: usize| {
         let number = record[at..at + 8].try_into().ok()?;
         Some(BlockId {
@@ -299,7 +299,7 @@ fn decode(record: &[u8; RECORD as usize]) -> Option<SafeBlock> {
     };
     let sum = keccak256(&record[..CONTENT]);
     (record[CONTENT..] == sum[..8]).then_some(())?;
-    Some(SafeBlock {
+    Some(SafeRecord {
         derived_from: id(0)?,
         l2: id(40)?,
     })

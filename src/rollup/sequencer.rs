@@ -28,9 +28,9 @@ use crate::{
     clock::since_epoch,
     rollup::{
         engine::{BlockAt, Engine},
+        head_search::OriginStatus,
         l1::FollowedL1,
         origin::past_drift,
-        rewind::OriginStatus,
         signer::Signer,
         signing_log::SigningLog,
     },
@@ -395,7 +395,7 @@ impl Sequencer {
             tracing::warn!(number, %hash, signed = %other.hash, "another block of the head's height was signed here: the head is not published again");
             return Ok(());
         }
-        if let Ok(Ok(OriginStatus::Gone { canonical })) =
+        if let Ok(Ok(OriginStatus::Orphaned { canonical })) =
             timeout(origins::OPTIONAL, self.origins.status(origin)).await
         {
             tracing::warn!(number, %hash, %origin, %canonical, "the head's L1 origin is no longer canonical: the head is not published again");

@@ -14,7 +14,7 @@ mod memory;
 
 pub use memory::{SignerMemory, SignerMemoryError};
 
-use super::l1::{L1Block, L1Client, L1Error, Tag};
+use super::l1::{L1Block, L1Client, L1Error, L1Tag};
 use alloy_primitives::Address;
 use starling_p2p::Network;
 use starling_proto::config::RollupConfig;
@@ -203,7 +203,7 @@ impl UnsafeSigner {
     /// The L1 block to read at: `confs` below L1's head.
     async fn confirmed(&self) -> Result<L1Block, UnsafeSignerError> {
         let none = || UnsafeSignerError::NoHead(self.l1.endpoint().to_owned());
-        let head = self.l1.block(Tag::Latest).await?.ok_or_else(none)?;
+        let head = self.l1.block(L1Tag::Latest).await?.ok_or_else(none)?;
         match self.confs {
             0 => Ok(head),
             confs => Ok(self

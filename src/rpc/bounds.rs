@@ -126,7 +126,7 @@ pub struct GasOracle {
 
 impl GasOracle {
     /// Most recent blocks that are looked at: each suggestion reads them.
-    pub const MOST_BLOCKS: u64 = 1024;
+    pub const MAX_BLOCKS: u64 = 1024;
 }
 
 impl Default for GasOracle {

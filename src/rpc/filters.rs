@@ -8,7 +8,7 @@
 use super::{
     error::{Reply, RpcError, reply},
     ids::random_id,
-    log_filter::{Follower, Query},
+    log_filter::{LogFollower, LogQuery},
 };
 use crate::chain::heads::Cursor;
 use alloy_primitives::B256;
@@ -41,9 +41,9 @@ struct Entry {
 pub enum InstalledFilter {
     Blocks(Cursor),
     Logs {
-        query: Query,
+        query: LogQuery,
         cursor: Cursor,
-        follower: Box<Follower>,
+        follower: Box<LogFollower>,
     },
     Pending {
         transactions: broadcast::Receiver<B256>,
@@ -67,7 +67,7 @@ impl Filters {
         live.retain(|_, entry| entry.asked.elapsed() < self.lifetime);
         if live.len() >= MAX_FILTERS {
             return Err(RpcError::server(format!(
-                "too many filters: {MAX_FILTERS} are in use, ask again later or subscribe"
+                "too many filters: {MAX_FILTERS} are in use, retry later or subscribe"
             )));
         }
         let id = random_id();

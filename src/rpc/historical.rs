@@ -5,7 +5,7 @@
 //! block or a transaction by hash goes there if neither the chain nor the pool has it. Answers are
 //! compared with what was asked for: a block must have the hash and the number, and be hashed
 //! rightly; a transaction its hash. The other node may hang or lie: a request ends after the timeout,
-//! at most [`CONCURRENT`] are in flight, and an answer has at most [`MAX_ANSWER`] bytes.
+//! at most [`CONCURRENT`] are in flight, and an answer has at most [`MAX_RESPONSE`] bytes.
 
 use super::{
     block_tag::BlockTag,
@@ -24,7 +24,7 @@ use tokio::sync::Semaphore;
 /// Requests to the other node in flight. The next one is answered with an error at once.
 const CONCURRENT: usize = 128;
 /// Bytes of an answer.
-const MAX_ANSWER: u32 = 64 << 20;
+const MAX_RESPONSE: u32 = 64 << 20;
 
 /// The part of a request that says where its answer is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,7 +176,7 @@ impl Historical {
         let build = |url: &str| {
             let client = HttpClientBuilder::default()
                 .request_timeout(timeout)
-                .max_response_size(MAX_ANSWER)
+                .max_response_size(MAX_RESPONSE)
                 .build(url)
                 .map_err(|error| format!("{url} cannot be used: {error}"))?;
             Ok::<_, String>(HistoricalRpc {

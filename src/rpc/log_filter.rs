@@ -51,13 +51,12 @@ impl LogJson {
         self.topics.len() * 32 + self.data.len()
     }
 
-    /// `index` is that of the transaction in its block, `log_index` that of the log.
     pub fn new(
         log: &Log,
         block: BlockId,
         timestamp: u64,
-        index: usize,
-        transaction: B256,
+        tx_index: usize,
+        tx_hash: B256,
         log_index: usize,
     ) -> Self {
         Self {
@@ -65,8 +64,8 @@ impl LogJson {
             topics: log.topics().to_vec(),
             data: log.data.data.clone(),
             block_number: U64::from(block.number),
-            transaction_hash: transaction,
-            transaction_index: U64::from(index),
+            transaction_hash: tx_hash,
+            transaction_index: U64::from(tx_index),
             block_hash: block.hash,
             block_timestamp: U64::from(timestamp),
             log_index: U64::from(log_index),
@@ -78,18 +77,18 @@ impl LogJson {
 /// The logs of some addresses, and with some topics in each position. An empty list matches
 /// anything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Filter {
+pub struct LogFilter {
     pub addresses: Vec<Address>,
     pub topics: Vec<Vec<B256>>,
     /// The bits of each alternative in a block's bloom, computed once because a filter is matched
     /// against many blocks.
-    blooms: OnceLock<Vec<Vec<Bits>>>,
+    blooms: OnceLock<Vec<Vec<BloomBits>>>,
 }
 
 /// The three bits that a value sets in a bloom: byte and mask of each.
-type Bits = [(u8, u8); 3];
+type BloomBits = [(u8, u8); 3];
 
-fn bits(value: &[u8]) -> Bits {
+fn bits(value: &[u8]) -> BloomBits {
     let hash = keccak256(value);
     std::array::from_fn(|i| {
         let bit = u16::from_be_bytes([hash[2 * i], hash[2 * i + 1]]) & 2047;
@@ -97,7 +96,7 @@ fn bits(value: &[u8]) -> Bits {
     })
 }
 
-impl Filter {
+impl LogFilter {
     pub fn matches(&self, address: &Address, topics: &[B256]) -> bool {
         (self.addresses.is_empty() || self.addresses.contains(address))
             && self.topics.len() <= topics.len()
@@ -110,7 +109,7 @@ impl Filter {
 
     /// Whether a block with this bloom can hold a matching log.
     pub fn may_match(&self, bloom: &Bloom) -> bool {
-        let set = |bits: &Bits| {
+        let set = |bits: &BloomBits| {
             bits.iter()
                 .all(|(byte, mask)| bloom[usize::from(*byte)] & mask != 0)
         };
@@ -120,9 +119,9 @@ impl Filter {
             .all(|wanted| wanted.is_empty() || wanted.iter().any(set))
     }
 
-    fn blooms(&self) -> Vec<Vec<Bits>> {
+    fn blooms(&self) -> Vec<Vec<BloomBits>> {
         let addresses = self.addresses.iter();
-        let mut blooms: Vec<Vec<Bits>> =
+        let mut blooms: Vec<Vec<BloomBits>> =
             vec![addresses.map(|address| bits(address.as_slice())).collect()];
         blooms.extend(
             self.topics
@@ -147,8 +146,8 @@ impl Filter {
     fn bytes(&self) -> usize {
         let topics: usize = self.topics.iter().map(Vec::len).sum();
         size_of::<Self>()
-            + self.addresses.len() * (20 + size_of::<Bits>())
-            + topics * (32 + size_of::<Bits>())
+            + self.addresses.len() * (20 + size_of::<BloomBits>())
+            + topics * (32 + size_of::<BloomBits>())
     }
 
     /// The matching logs of the block with this number and header.
@@ -250,7 +249,7 @@ fn topic(value: &Value) -> Result<B256, String> {
     decode(value.as_str().ok_or("invalid topic(s)")?, "topic").map(B256::new)
 }
 
-impl Arg for Filter {
+impl Arg for LogFilter {
     fn from_json(json: &str) -> Result<Self, String> {
         Self::parse(&serde_json::from_str(json).map_err(|error| error.to_string())?)
     }
@@ -258,8 +257,8 @@ impl Arg for Filter {
 
 /// Parameters of `eth_getLogs` and `eth_newFilter`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Query {
-    pub(super) filter: Filter,
+pub struct LogQuery {
+    pub(super) filter: LogFilter,
     pub(super) blocks: LogRange,
 }
 
@@ -270,7 +269,7 @@ pub(super) enum LogRange {
     Range(BlockTag, BlockTag),
 }
 
-impl Query {
+impl LogQuery {
     /// Refuses a range of two numbers in the wrong order.
     pub fn check_order(&self) -> Result<(), RpcError> {
         match self.blocks {
@@ -283,7 +282,7 @@ impl Query {
 
     /// A follower of new blocks in the query's range. Numbers bound the range, tags leave it open.
     /// A query for one block by its hash matches no new block.
-    pub fn follower(&self, bounds: &Bounds, head: BlockId) -> Result<Follower, RpcError> {
+    pub fn follower(&self, bounds: &Bounds, head: BlockId) -> Result<LogFollower, RpcError> {
         let bound = |tag, open| match tag {
             BlockTag::Number(number) => number,
             _ => open,
@@ -292,10 +291,10 @@ impl Query {
             LogRange::Hash(_) => (u64::MAX, 0),
             LogRange::Range(from, to) => (bound(from, 0), bound(to, u64::MAX)),
         };
-        Ok(Follower {
+        Ok(LogFollower {
             first,
             last,
-            ..Follower::new(self.filter.clone(), bounds, head)?
+            ..LogFollower::new(self.filter.clone(), bounds, head)?
         })
     }
 }
@@ -320,8 +319,8 @@ fn reserve(memory: &Arc<Semaphore>, bytes: usize) -> Option<OwnedSemaphorePermit
 }
 
 /// The logs of each block that joins the chain, and again with `removed` when it leaves.
-pub struct Follower {
-    filter: Filter,
+pub struct LogFollower {
+    filter: LogFilter,
     /// Lowest and highest block whose logs are reported.
     first: u64,
     last: u64,
@@ -342,13 +341,13 @@ struct ReportedLogs {
     _permit: OwnedSemaphorePermit,
 }
 
-impl Follower {
+impl LogFollower {
     /// A follower of the blocks after `head`. Refused when all filters together take too much
     /// memory.
-    pub fn new(filter: Filter, bounds: &Bounds, head: BlockId) -> Result<Self, RpcError> {
+    pub fn new(filter: LogFilter, bounds: &Bounds, head: BlockId) -> Result<Self, RpcError> {
         let memory = bounds.filters.clone();
         let permit = reserve(&memory, filter.bytes())
-            .ok_or_else(|| RpcError::server("too many filters: ask again later"))?;
+            .ok_or_else(|| RpcError::server("too many filters: retry later"))?;
         Ok(Self {
             filter,
             first: 0,
@@ -384,7 +383,8 @@ impl Follower {
         }
     }
 
-    pub fn logs(&mut self, view: &View, step: Step) -> Result<Vec<LogJson>, RpcError> {
+    /// Logs to report for a step of the chain; remembers or forgets the block's logs.
+    pub fn apply(&mut self, view: &View, step: Step) -> Result<Vec<LogJson>, RpcError> {
         match step {
             Step::Added(BlockId { number, .. }) if number < self.first || number > self.last => {
                 Ok(vec![])
@@ -461,7 +461,7 @@ impl Follower {
     }
 }
 
-impl Arg for Query {
+impl Arg for LogQuery {
     fn from_json(json: &str) -> Result<Self, String> {
         let object: Map<String, Value> =
             serde_json::from_str(json).map_err(|error| error.to_string())?;
@@ -485,7 +485,7 @@ impl Arg for Query {
             ),
         };
         Ok(Self {
-            filter: Filter::parse(&object)?,
+            filter: LogFilter::parse(&object)?,
             blocks,
         })
     }
@@ -503,8 +503,8 @@ mod tests {
         )
     }
 
-    fn filter(json: Value) -> Filter {
-        Filter::from_json(&json.to_string()).unwrap()
+    fn filter(json: Value) -> LogFilter {
+        LogFilter::from_json(&json.to_string()).unwrap()
     }
 
     #[test]
@@ -540,7 +540,7 @@ mod tests {
 
     #[test]
     fn filters_that_make_no_sense_are_refused() {
-        let refused = |json: Value| Query::from_json(&json.to_string()).unwrap_err();
+        let refused = |json: Value| LogQuery::from_json(&json.to_string()).unwrap_err();
         assert_eq!(
             refused(serde_json::json!({ "blockHash": B256::ZERO, "fromBlock": "0x1" })),
             "cannot specify both BlockHash and FromBlock/ToBlock, choose one or the other"

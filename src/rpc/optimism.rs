@@ -199,7 +199,7 @@ fn safe_head(context: &RollupContext, mut args: Args) -> Reply {
     let Quantity(number) = args.required()?;
     args.at_most(1)?;
     let disabled = || RpcError::server("safe head database not enabled");
-    let records = rollup(context)?.records.as_ref().ok_or_else(disabled)?;
+    let records = rollup(context)?.safe_db.as_ref().ok_or_else(disabled)?;
     let found = records
         .at_l1(number)
         .map_err(|error| RpcError::server(error.to_string()))?;

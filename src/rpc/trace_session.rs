@@ -44,7 +44,7 @@ impl TraceOptions {
     }
 
     /// A tracer whose transactions have the time of the whole call.
-    pub fn unhurried(tracer: TracerConfig) -> Self {
+    pub fn without_tx_timeout(tracer: TracerConfig) -> Self {
         Self {
             tracer,
             timeout: Duration::MAX,
@@ -126,9 +126,9 @@ impl<'a> TraceSession<'a> {
         Ok(tracer.map_or_else(CallFrames::default, |tracer| tracer.take_frames()))
     }
 
-    /// Traces all transactions, as a list. One whose script fails, or takes too long, has an error in
+    /// Traces all transactions, as a list that may be sent while it grows. One whose script fails, or takes too long, has an error in
     /// its place.
-    pub fn trace_all(&mut self, mut replay: Replay) -> Result<(), RpcError> {
+    pub fn trace_block_streamed(&mut self, mut replay: Replay) -> Result<(), RpcError> {
         self.raw("[");
         for _ in 0..replay.count() {
             let position = self.begin_entry(&replay);
@@ -176,7 +176,7 @@ impl<'a> TraceSession<'a> {
 
     /// Traces all transactions into memory, as a list. One that cannot be traced has an error in
     /// its place and ends the list.
-    pub fn trace_each(&mut self, mut replay: Replay) -> Result<(), RpcError> {
+    pub fn trace_block_buffered(&mut self, mut replay: Replay) -> Result<(), RpcError> {
         self.raw("[");
         for _ in 0..replay.count() {
             let position = self.begin_entry(&replay);
@@ -203,7 +203,9 @@ impl<'a> TraceSession<'a> {
     pub fn finish(self) -> Traced {
         match self.tracer.map(|tracer| tracer.finish()) {
             Some(text) => text.map_err(RpcError::from),
-            None => Err(RpcError::server("the tracer is gone")),
+            None => Err(RpcError::server(
+                "internal error: the tracer was lost; report it",
+            )),
         }
     }
 }
@@ -229,7 +231,7 @@ impl From<TraceError> for RpcError {
 }
 
 /// A block of the chain, or one that has left it lately.
-pub fn by_hash(
+pub fn replay_by_hash(
     context: &RpcContext,
     view: &Arc<View>,
     hash: B256,

@@ -286,7 +286,7 @@ fn answer_to(question: ScriptQuestion) -> JsResult<Bytes> {
     });
     match answer.flatten() {
         Some(ToScript::Answer(bytes)) => Ok(bytes),
-        _ => Err(failed("the tracer is gone")),
+        _ => Err(failed("internal error: the tracer was lost; report it")),
     }
 }
 

@@ -7,7 +7,7 @@ use std::{
 };
 
 /// Causes that are remembered; a further one displaces the oldest.
-const MOST_CAUSES: usize = 32;
+const MAX_CAUSES: usize = 32;
 /// A success ends the causes that were last seen so long ago: others succeed and fail in turn.
 const QUIET: Duration = Duration::from_secs(30);
 /// A cause that lasts is logged again after this time, so that a recent log names it.
@@ -42,7 +42,7 @@ impl LoggedCauses {
             }
             return is_due;
         }
-        if self.causes.len() >= MOST_CAUSES {
+        if self.causes.len() >= MAX_CAUSES {
             self.causes.pop_front();
         }
         self.causes.push_back(LoggedCause {
@@ -125,6 +125,6 @@ mod tests {
                 assert!(causes.note_failure("send", &format!("{letter}{other}"), now));
             }
         }
-        assert_eq!(causes.causes.len(), MOST_CAUSES);
+        assert_eq!(causes.causes.len(), MAX_CAUSES);
     }
 }

@@ -43,7 +43,7 @@ pub fn call(
     runtime: &mut TxRuntime,
 ) -> Result<Box<RawValue>, TxApiError> {
     let TxRuntime {
-        settings: SendSettings { times, fees },
+        settings: SendSettings { rules, fees },
         blob_tip_dynamic,
     } = runtime;
     let unknown = || TxApiError::UnknownMethod(method.to_owned());
@@ -53,8 +53,8 @@ pub fn call(
         "getMinPriorityFee" => fees.min_tip.to_string(),
         "getMinBlobFee" => fees.min_blob_fee.to_string(),
         "getFeeThreshold" => fees.limit_threshold.to_string(),
-        "getBumpFeeRetryTime" => times.resubmission.as_nanos().to_string(),
-        "getRebroadcastInterval" => times.rebroadcast.as_nanos().to_string(),
+        "getBumpFeeRetryTime" => rules.resubmission_timeout.as_nanos().to_string(),
+        "getRebroadcastInterval" => rules.rebroadcast_interval.as_nanos().to_string(),
         "getBlobTipCapDynamic" => blob_tip_dynamic.to_string(),
         _ => {
             match name {
@@ -62,8 +62,8 @@ pub fn call(
                 "setMinPriorityFee" => fees.min_tip = only(params)?,
                 "setMinBlobFee" => fees.min_blob_fee = only(params)?,
                 "setFeeThreshold" => fees.limit_threshold = only(params)?,
-                "setBumpFeeRetryTime" => times.resubmission = resubmission(params)?,
-                "setRebroadcastInterval" => times.rebroadcast = duration(params)?,
+                "setBumpFeeRetryTime" => rules.resubmission_timeout = resubmission(params)?,
+                "setRebroadcastInterval" => rules.rebroadcast_interval = duration(params)?,
                 "setBlobTipCapDynamic" => *blob_tip_dynamic = only(params)?,
                 _ => return Err(unknown()),
             }
@@ -160,6 +160,6 @@ mod tests {
         assert_eq!(runtime, self::runtime());
         let mut negative = self::runtime();
         call("txmgr_setRebroadcastInterval", "[-5]", &mut negative).unwrap();
-        assert_eq!(negative.settings.times.rebroadcast, Duration::ZERO);
+        assert_eq!(negative.settings.rules.rebroadcast_interval, Duration::ZERO);
     }
 }

@@ -15,6 +15,8 @@ use std::collections::BTreeMap;
 
 /// Wei of one gwei.
 pub const GWEI: u128 = 1_000_000_000;
+/// Gas of a transaction besides its data: the least that one has.
+pub const INTRINSIC_GAS: u64 = 21_000;
 /// Lowest blob fee cap that is offered (geth's pools want 1 gwei).
 pub const MIN_BLOB_FEE: u128 = GWEI;
 /// Percent of the old cap that a replacement must offer (geth: legacy pool).
@@ -44,21 +46,6 @@ pub struct FeeRules {
     pub limit_threshold: u128,
 }
 
-impl Default for FeeRules {
-    /// The defaults of the options.
-    fn default() -> Self {
-        Self {
-            min_tip: GWEI,
-            max_tip: None,
-            min_base_fee: GWEI,
-            max_base_fee: None,
-            min_blob_fee: MIN_BLOB_FEE,
-            limit_multiplier: 5,
-            limit_threshold: 100 * GWEI,
-        }
-    }
-}
-
 /// Fees as L1 has them now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct L1Fees {
@@ -82,7 +69,8 @@ pub struct FeeSuggestion {
     pub blob_base_fee: Option<u128>,
 }
 
-/// Class of a transaction by the place of its data.
+/// Whether a transaction carries its data as calldata (EIP-1559) or in blobs (EIP-4844); op-batcher: DA
+/// type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TxClass {
     /// Type 2 (EIP-1559).

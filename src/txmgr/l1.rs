@@ -1,11 +1,11 @@
 //! The calls of the transaction manager to L1, and how their answers are read.
 
 use super::{
-    answer::PublishAnswer,
-    fees::{BlobTips, FeeCaps, L1Fees, TxClass},
+    fees::{BlobTips, FeeCaps, INTRINSIC_GAS, L1Fees, TxClass},
     machine::{AccountReading, MinedTx},
+    publish_result::PublishResult,
 };
-use crate::rollup::l1::{L1Cause, L1Client, L1Error, plain::PlainReply};
+use crate::rollup::l1::{L1Client, L1Error, L1Response, RpcCall, RpcCause};
 use alloy_primitives::{Address, B256, Bytes, U64, U256};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -69,8 +69,15 @@ fn wei(value: U256) -> u128 {
     value.saturating_to()
 }
 
-fn read<T: DeserializeOwned>(reply: Option<&PlainReply>) -> Option<T> {
-    serde_json::from_str(reply?.as_ref().ok()?.get()).ok()
+/// The result of a call, which errors name.
+fn read<T: DeserializeOwned>(response: Option<&L1Response>, call: &str) -> Result<T, String> {
+    let json = match response {
+        Some(Ok(json)) => json,
+        Some(Err(cause)) => return Err(format!("{call} failed: {cause}")),
+        None => return Err(format!("{call} has no response")),
+    };
+    let failed = |error| format!("{call} failed: {}", RpcCause::malformed(error));
+    serde_json::from_str(json.get()).map_err(failed)
 }
 
 /// Fees of L1 now. Blob transactions get their tip from `tips` if they are given.
@@ -80,22 +87,20 @@ pub async fn fees(
     min_tip: u128,
 ) -> Result<L1Fees, String> {
     let calls = [
-        ("eth_getBlockByNumber", json!(["latest", false])),
-        ("eth_maxPriorityFeePerGas", json!([])),
-        ("eth_blobBaseFee", json!([])),
+        RpcCall::new("eth_getBlockByNumber", json!(["latest", false])),
+        RpcCall::new("eth_maxPriorityFeePerGas", json!([])),
+        RpcCall::new("eth_blobBaseFee", json!([])),
     ];
-    let replies = l1
+    let responses = l1
         .plain_batch(&calls)
         .await
         .map_err(|error| error.to_string())?;
-    let head: HeadJson = read(replies.first()).ok_or("L1 has no latest block")?;
+    let head: Option<HeadJson> = read(responses.first(), "eth_getBlockByNumber at latest")?;
+    let head = head.ok_or("L1 has no latest block")?;
     let base_fee = head
         .base_fee_per_gas
         .ok_or("L1 has no base fee: blocks before London are not supported")?;
-    let tip: U256 = match replies.get(1) {
-        Some(Err(cause)) => return Err(cause.to_string()),
-        tip => read(tip).ok_or("L1 suggests no tip")?,
-    };
+    let tip: U256 = read(responses.get(1), "eth_maxPriorityFeePerGas")?;
     let blob_tip = match tips {
         Some(tips) => {
             read_blob_tips(l1, tips, head.number.to()).await?;
@@ -106,7 +111,9 @@ pub async fn fees(
     Ok(L1Fees {
         tip: wei(tip),
         base_fee: wei(base_fee),
-        blob_base_fee: read::<U256>(replies.get(2)).map(wei),
+        blob_base_fee: read::<U256>(responses.get(2), "eth_blobBaseFee")
+            .ok()
+            .map(wei),
         blob_tip,
     })
 }
@@ -138,38 +145,40 @@ async fn read_blob_tips(l1: &L1Client, tips: &mut BlobTips, head: u64) -> Result
 pub async fn reading(
     l1: &L1Client,
     account: Address,
-    settled_at: Option<u64>,
+    deep_block: Option<u64>,
     hashes: &[B256],
 ) -> Result<AccountReading, String> {
     const HEADS: usize = 4;
-    let nonce_at = |block: Value| ("eth_getTransactionCount", json!([account, block]));
+    let nonce_at = |block: Value| RpcCall::new("eth_getTransactionCount", json!([account, block]));
     let mut calls = vec![
-        ("eth_blockNumber", json!([])),
+        RpcCall::new("eth_blockNumber", json!([])),
         nonce_at(json!("latest")),
         nonce_at(json!("pending")),
-        nonce_at(json!(U64::from(settled_at.unwrap_or(0)))),
+        nonce_at(json!(U64::from(deep_block.unwrap_or(0)))),
     ];
-    let receipt = |hash: &B256| ("eth_getTransactionReceipt", json!([hash]));
+    let receipt = |hash: &B256| RpcCall::new("eth_getTransactionReceipt", json!([hash]));
     calls.extend(hashes.iter().map(receipt));
-    let mut replies = Vec::with_capacity(calls.len());
+    let mut responses = Vec::with_capacity(calls.len());
     for chunk in calls.chunks(MAX_BATCH) {
         let sent = l1.plain_batch(chunk).await;
-        replies.extend(sent.map_err(|error| error.to_string())?);
+        responses.extend(sent.map_err(|error| error.to_string())?);
     }
-    let number = |at: usize| read::<U64>(replies.get(at)).map(|number| number.to::<u64>());
-    let missing = || "L1 does not say the account's nonce".to_owned();
-    let latest = number(1).ok_or_else(missing)?;
-    let receipts = hashes.iter().zip(replies.iter().skip(HEADS));
+    let number =
+        |at: usize, call| read::<U64>(responses.get(at), call).map(|number| number.to::<u64>());
+    let latest = number(1, "eth_getTransactionCount at latest")?;
+    let receipts = hashes.iter().zip(responses.iter().skip(HEADS));
     Ok(AccountReading {
-        head: number(0).ok_or("L1 has no latest block")?,
+        head: number(0, "eth_blockNumber")?,
         latest,
         // A node without a pool has nothing pending.
-        pending: number(2).unwrap_or(latest),
-        settled: number(3).filter(|_| settled_at.is_some()),
+        pending: number(2, "eth_getTransactionCount at pending").unwrap_or(latest),
+        deep_nonce: number(3, "eth_getTransactionCount at a block")
+            .ok()
+            .filter(|_| deep_block.is_some()),
         head_age: None,
         // An unreadable receipt is unknown, which is not the same as absent.
         receipts: receipts
-            .filter_map(|(hash, reply)| Some((*hash, mined(*hash, reply)?)))
+            .filter_map(|(hash, response)| Some((*hash, mined(*hash, response)?)))
             .collect(),
     })
 }
@@ -186,8 +195,8 @@ pub async fn head_age(l1: &L1Client, now: u64) -> Option<Duration> {
 }
 
 /// A receipt, `Some(None)` if there is none.
-fn mined(hash: B256, reply: &PlainReply) -> Option<Option<MinedTx>> {
-    let receipt: Option<TxReceiptJson> = read(Some(reply))?;
+fn mined(hash: B256, response: &L1Response) -> Option<Option<MinedTx>> {
+    let receipt: Option<TxReceiptJson> = read(Some(response), "eth_getTransactionReceipt").ok()?;
     Some(receipt.map(|receipt| MinedTx {
         hash,
         block: receipt.block_number.to(),
@@ -202,12 +211,12 @@ fn mined(hash: B256, reply: &PlainReply) -> Option<Option<MinedTx>> {
 }
 
 /// Sends a transaction. `custom` are texts that mean that it is published already.
-pub async fn publish(l1: &L1Client, raw: &Bytes, custom: &[String]) -> PublishAnswer {
+pub async fn publish(l1: &L1Client, raw: &Bytes, custom: &[String]) -> PublishResult {
     match l1.publish(raw).await {
-        Ok(Ok(())) => PublishAnswer::Accepted,
-        Ok(Err(L1Cause::Refused { message, .. })) => PublishAnswer::of_error(&message, custom),
-        Ok(Err(cause)) => PublishAnswer::Unreachable(cause.to_string()),
-        Err(error) => PublishAnswer::Unreachable(error.to_string()),
+        Ok(Ok(())) => PublishResult::Accepted,
+        Ok(Err(RpcCause::Refused { message, .. })) => PublishResult::of_error(&message, custom),
+        Ok(Err(cause)) => PublishResult::Unreachable(cause.to_string()),
+        Err(error) => PublishResult::Unreachable(error.to_string()),
     }
 }
 
@@ -251,10 +260,9 @@ fn call_object(tx: &CallTx, gas: u64) -> Value {
 /// Gas that a transaction needs at least for its calldata: the floor of EIP-7623, 40 for each byte
 /// that is not zero and 10 for the others.
 pub fn floor_gas(class: TxClass, data: &[u8]) -> u64 {
-    const BASE: u64 = 21_000;
     if class == TxClass::Blob {
-        return BASE;
+        return INTRINSIC_GAS;
     }
     let zeros = data.iter().filter(|byte| **byte == 0).count() as u64;
-    BASE + 10 * zeros + 40 * (data.len() as u64 - zeros)
+    INTRINSIC_GAS + 10 * zeros + 40 * (data.len() as u64 - zeros)
 }

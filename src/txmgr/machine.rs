@@ -20,16 +20,16 @@
 //! [`SendAction::Stopped`]; `machine/foreign.rs` has the rule.
 
 mod foreign;
-mod messages;
-mod nonces;
+mod polls;
 mod publication;
 mod requests;
 mod slot;
 #[cfg(test)]
 mod tests;
+mod types;
 
-pub use messages::{
-    AccountReading, MinedTx, SendAction, SendEvent, SendFailure, SendId, SendSettings, SendTimes,
+pub use types::{
+    AccountReading, MinedTx, SendAction, SendEvent, SendFailure, SendId, SendRules, SendSettings,
     SendWork, SignedTx,
 };
 
@@ -47,7 +47,7 @@ const CRAFT_TRIES: u32 = 5;
 /// Pause between these attempts (op-service).
 const CRAFT_PAUSE: Duration = Duration::from_secs(5);
 /// Shortest pause between two attempts of anything, so that an interval of zero does not spin.
-const LEAST_PAUSE: Duration = Duration::from_millis(1);
+const MIN_PAUSE: Duration = Duration::from_millis(1);
 /// Transactions signed for one nonce. More than enough bumps of 10 % to reach any limit on fees;
 /// bounds what a poll asks for.
 const MAX_ATTEMPTS: usize = 64;

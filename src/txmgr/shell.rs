@@ -1,7 +1,7 @@
 //! The I/O around the machine: one task that carries out its actions at L1 and at the signer.
 //!
-//! Callers hand transactions over by [`TxManager::send`] and wait for the outcome. Bounds: requests
-//! that wait ([`WAITING`]), sidecars in the making ([`PREPARING`]), requests in the machine
+//! Callers hand transactions over by [`TxManagerHandle::send`] and wait for the outcome. Bounds: requests
+//! that wait ([`MAX_WAITING_COMMANDS`]), sidecars in the making ([`PREPARING`]), requests in the machine
 //! ([`MAX_PENDING`]; batcher and proposer set lower ones by `--max-pending-tx`). Every call to L1 and
 //! to the signer ends after `--network-timeout`. When the token is cancelled nothing new is sent,
 //! and the task ends when everything in L1's pool is confirmed; the second token ends it at once.
@@ -41,13 +41,13 @@ use tokio_util::sync::CancellationToken;
 use work::{PreparedTx, TxWorker};
 
 /// Commands that wait for the task.
-const WAITING: usize = 16;
+const MAX_WAITING_COMMANDS: usize = 16;
 /// Transactions whose sidecars are made at once.
 const PREPARING: usize = 4;
 /// Requests in the machine.
 const MAX_PENDING: usize = 1024;
 /// Longest pause of the task, in case a time was missed.
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+const MAX_PAUSE: Duration = Duration::from_secs(60);
 
 /// A transaction to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,13 +97,13 @@ enum TxCommand {
 
 /// A handle on the task.
 #[derive(Clone)]
-pub struct TxManager {
+pub struct TxManagerHandle {
     commands: mpsc::Sender<TxCommand>,
     status: watch::Receiver<TxStatus>,
     address: Address,
 }
 
-impl TxManager {
+impl TxManagerHandle {
     /// The account.
     pub fn address(&self) -> Address {
         self.address
@@ -190,11 +190,13 @@ struct OpenSend {
 type PreparedSend = (Result<PreparedTx, String>, oneshot::Sender<TxOutcome>);
 
 /// Checks the options, reads L1's chain id, and makes the task and its handle.
-pub async fn manager(parts: TxManagerParts) -> Result<(TxManager, TxManagerTask), TxManagerError> {
+pub async fn manager(
+    parts: TxManagerParts,
+) -> Result<(TxManagerHandle, TxManagerTask), TxManagerError> {
     let settings = parts.options.settings()?;
     let chain_id = parts.l1.chain_id().await?;
     let address = parts.signer.address();
-    let (commands, received) = mpsc::channel(WAITING);
+    let (commands, received) = mpsc::channel(MAX_WAITING_COMMANDS);
     let (status, watched) = watch::channel(TxStatus::default());
     let worker = TxWorker {
         cell_proofs: CellProofTime::new(parts.options.cell_proof_time, chain_id),
@@ -220,7 +222,7 @@ pub async fn manager(parts: TxManagerParts) -> Result<(TxManager, TxManagerTask)
         causes: LoggedCauses::default(),
         stopped: None,
     };
-    let handle = TxManager {
+    let handle = TxManagerHandle {
         commands,
         status: watched,
         address,
@@ -265,8 +267,8 @@ impl TxManagerTask {
     fn pause(&self) -> Duration {
         let now = Instant::now();
         let wakeup = self.machine.wakeup();
-        let pause = wakeup.map_or(LONGEST_PAUSE, |at| at.saturating_duration_since(now));
-        pause.min(LONGEST_PAUSE)
+        let pause = wakeup.map_or(MAX_PAUSE, |at| at.saturating_duration_since(now));
+        pause.min(MAX_PAUSE)
     }
 
     fn command(&mut self, command: TxCommand, is_closing: bool) {
@@ -429,11 +431,11 @@ impl TxManagerTask {
             }
             SendAction::Poll {
                 op,
-                settled_at,
+                deep_block,
                 with_age,
                 hashes,
             } => async move {
-                let reading = worker.reading(settled_at, with_age, &hashes).await;
+                let reading = worker.reading(deep_block, with_age, &hashes).await;
                 SendEvent::Polled { op, reading }
             }
             .boxed(),

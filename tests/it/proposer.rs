@@ -20,7 +20,7 @@ use starling::{
     },
     l2_source::{L2Endpoints, L2Source, RpcSource},
     proposer::{ProposerOptions, ProposerParts, proposer},
-    rollup::l1::{L1Client, L1Config, Tag},
+    rollup::l1::{L1Client, L1Config, L1Tag},
     secret::Secret,
     txmgr::{
         options::TxOptions,
@@ -71,7 +71,7 @@ fn l2_ref(number: u64) -> Value {
 }
 
 async fn sync_status(state: &NodeState) -> Value {
-    let head = state.l1.block(Tag::Latest).await;
+    let head = state.l1.block(L1Tag::Latest).await;
     let head = head.expect("an answer").expect("a head");
     let l1 = json!({
         "hash": head.hash, "number": head.number, "parentHash": head.parent_hash,

@@ -11,7 +11,7 @@ use starling::{
     txmgr::{
         machine::MinedTx,
         options::TxOptions,
-        shell::{TxCandidate, TxManager, TxManagerParts, TxOutcome, manager},
+        shell::{TxCandidate, TxManagerHandle, TxManagerParts, TxOutcome, manager},
         sign::TxSigner,
     },
 };
@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A manager that runs.
 struct Manager {
-    handle: TxManager,
+    handle: TxManagerHandle,
     ending: CancellationToken,
     task: JoinHandle<()>,
 }

@@ -8,7 +8,7 @@ use alloy_consensus::{
 };
 use alloy_primitives::{Address, B256, Bytes, Signature, TxKind};
 use serde_json::{Value, json};
-use starling::rollup::l1::{L1Block, L1Cause, Watched, fuzzing};
+use starling::rollup::l1::{L1Block, RpcCause, Watched, fuzzing};
 
 const WATCHED: Watched = Watched {
     inbox: Address::repeat_byte(0xff),
@@ -66,7 +66,7 @@ fn blocks(text: &str, outcome: &mut InputKind) {
     note(fuzzing::unknown_transactions(text), outcome);
 }
 
-fn note<T>(result: Result<T, L1Cause>, outcome: &mut InputKind) -> Option<T> {
+fn note<T>(result: Result<T, RpcCause>, outcome: &mut InputKind) -> Option<T> {
     outcome.add(&result.as_ref().map(|_| ()).map_err(std::mem::discriminant));
     result.ok()
 }

@@ -41,7 +41,7 @@ impl Feed {
     /// Derives all of L2 from L1.
     pub fn derive(&self) {
         let mut pipeline = Pipeline::new(self.rollup.clone(), self.schedule.clone());
-        pipeline.reset(self.l2[0].clone());
+        pipeline.reset(self.l2[0].clone(), 0);
         let first = self.l1[0].block.number;
         let block = |number: u64| self.l2[(number - self.l2[0].number()) as usize].clone();
         let mut head = self.l2[0].number();

@@ -7,7 +7,7 @@ mod queue;
 
 use super::{
     BatchSource, DropReason,
-    origins::{EpochOrigin, EpochOrigins},
+    epochs::{EpochBlock, EpochBlocks},
     stage::{Pull, StageContext},
 };
 use crate::{
@@ -45,20 +45,20 @@ pub(super) enum BatchMux {
 }
 
 impl BatchMux {
-    /// Starts at the L1 block that `source` starts at. Batches of L1 blocks before `first` are not
+    /// Starts at the L1 block that `source` starts at. Batches of L1 blocks before `first_l1` are not
     /// applied.
-    pub fn new(rollup: &RollupConfig, source: &mut BatchSource, first: u64) -> Self {
+    pub fn new(rollup: &RollupConfig, source: &mut BatchSource, first_l1: u64) -> Self {
         let base = *source.origin();
-        let mut origins = EpochOrigins::default();
-        origins.push(EpochOrigin {
+        let mut epochs = EpochBlocks::default();
+        epochs.push(EpochBlock {
             block: base,
             logs: source.take_logs(),
         });
         let window = EpochWindow {
-            origin: base,
-            origins,
+            pipeline_origin: base,
+            epochs,
             span: None,
-            first,
+            first_l1,
             is_exhausted: false,
         };
         if rollup.forks.is_active(Fork::Holocene, base.time) {
@@ -80,11 +80,11 @@ impl BatchMux {
         &mut self,
         cx: &mut StageContext,
         source: &mut BatchSource,
-        safe: &L2BlockRef,
+        pending_safe: &L2BlockRef,
     ) -> Pull<NextBatch> {
         match self {
-            Self::Queue(queue) => queue.next(cx, source, safe),
-            Self::Stage(stage) => stage.next(cx, source, safe),
+            Self::Queue(queue) => queue.next(cx, source, pending_safe),
+            Self::Stage(stage) => stage.next(cx, source, pending_safe),
         }
     }
 
@@ -97,8 +97,8 @@ impl BatchMux {
     }
 
     /// The L1 block of this number, if it is in the window.
-    pub fn origin(&self, number: u64) -> Option<&EpochOrigin> {
-        self.window().origins.get(number)
+    pub fn epoch_block(&self, number: u64) -> Option<&EpochBlock> {
+        self.window().epochs.get(number)
     }
 
     /// The transactions of the next block of the current span.
@@ -119,83 +119,88 @@ impl BatchMux {
 /// applied.
 #[derive(Debug, Default)]
 struct EpochWindow {
-    /// The L1 block that this stage has come to.
-    origin: L1Block,
-    origins: EpochOrigins,
+    /// The pipeline's L1 origin, as far as this stage has come.
+    pipeline_origin: L1Block,
+    /// L1 blocks that batches may name as their epoch.
+    epochs: EpochBlocks,
     /// The remaining blocks of the span batch, at least one.
     span: Option<SpanBlocks>,
     /// Number of the first L1 block whose batches are applied.
-    first: u64,
+    first_l1: u64,
     /// No more blocks are forced at this L1 block: an epoch ended at it when no data was left.
     is_exhausted: bool,
 }
 
-impl EpochWindow {
-    /// Whether the pipeline has not come to the origin of the safe head yet.
-    fn is_behind(source: &BatchSource, safe: &L2BlockRef) -> bool {
-        source.origin().number < safe.origin.number
-    }
+/// Whether the pipeline has not come to the L1 origin of the pending-safe head yet.
+fn is_pipeline_behind(source: &BatchSource, pending_safe: &L2BlockRef) -> bool {
+    source.origin().number < pending_safe.origin.number
+}
 
-    /// Follows the pipeline's origin and the safe head's.
-    fn update(&mut self, source: &mut BatchSource, safe: &L2BlockRef) {
-        if self.origin.hash != source.origin().hash {
-            (self.origin, self.is_exhausted) = (*source.origin(), false);
+impl EpochWindow {
+    /// Follows the origins of the pipeline and of the pending-safe head.
+    fn update(&mut self, source: &mut BatchSource, pending_safe: &L2BlockRef) {
+        if self.pipeline_origin.hash != source.origin().hash {
+            (self.pipeline_origin, self.is_exhausted) = (*source.origin(), false);
             let logs = source.take_logs();
-            if Self::is_behind(source, safe) {
-                self.origins.clear();
+            if is_pipeline_behind(source, pending_safe) {
+                self.epochs.clear();
             } else {
-                self.origins.push(EpochOrigin {
-                    block: self.origin,
+                self.epochs.push(EpochBlock {
+                    block: self.pipeline_origin,
                     logs,
                 });
             }
         }
-        self.origins.prune(safe);
+        self.epochs.prune(pending_safe);
     }
 
-    /// The first known L1 block, if it is the origin of the safe head or the next one.
-    fn epoch(&self, safe: &L2BlockRef) -> Pull<L1Block> {
-        let Some(epoch) = self.origins.first() else {
+    /// Fails if the lowest known epoch is neither the L1 origin of the pending-safe head nor its child.
+    fn check_epoch(&self, pending_safe: &L2BlockRef) -> Pull<()> {
+        let Some(epoch) = self.epochs.first() else {
             return Err(super::CriticalError::FewOrigins {
-                origin: self.origin.id(),
-                safe: safe.id,
+                origin: self.pipeline_origin.id(),
+                safe: pending_safe.id,
             }
             .into());
         };
-        let follows = safe.origin.number.checked_add(1) == Some(epoch.number);
-        if safe.origin != epoch.id() && !follows {
+        let follows = pending_safe.origin.number.checked_add(1) == Some(epoch.number);
+        if pending_safe.origin != epoch.id() && !follows {
             return Err(super::ResetReason::Origin {
-                safe: safe.id,
-                origin: safe.origin,
+                safe: pending_safe.id,
+                origin: pending_safe.origin,
                 canonical: epoch.id(),
             }
             .into());
         }
-        Ok(*epoch)
+        Ok(())
     }
 
-    /// The next block of the current span, if it follows the safe head; otherwise the rest of the
-    /// span is dropped, because a block of it turned out invalid.
-    fn next_of_span(&mut self, cx: &mut StageContext, safe: &L2BlockRef) -> Option<NextBatch> {
+    /// The next block of the current span, if it follows the pending-safe head; otherwise the rest of
+    /// the span is dropped, because a block of it turned out invalid.
+    fn next_of_span(
+        &mut self,
+        cx: &mut StageContext,
+        pending_safe: &L2BlockRef,
+    ) -> Option<NextBatch> {
         let next = self.span.as_ref()?.peek()?;
-        if next.timestamp != safe.time.saturating_add(cx.rollup.block_time) {
+        if next.timestamp != pending_safe.time.saturating_add(cx.rollup.block_time) {
             self.span = None;
             cx.drops.add(DropReason::SpanRest);
             return None;
         }
-        self.pop_span(safe)
+        self.pop_span(pending_safe)
     }
 
-    fn pop_span(&mut self, safe: &L2BlockRef) -> Option<NextBatch> {
+    fn pop_span(&mut self, pending_safe: &L2BlockRef) -> Option<NextBatch> {
         let span = self.span.as_mut()?;
         let block = span.next()?;
         let concluding = span.len() == 0;
         if concluding {
             self.span = None;
         }
-        let epoch_hash = self.origins.get(block.epoch_number)?.block.hash;
+        let epoch_hash = self.epochs.get(block.epoch_number)?.block.hash;
         let batch = SingularBatch {
-            parent_hash: safe.id.hash,
+            parent_hash: pending_safe.id.hash,
             epoch_number: block.epoch_number,
             epoch_hash,
             timestamp: block.timestamp,
@@ -204,13 +209,13 @@ impl EpochWindow {
         Some(NextBatch { batch, concluding })
     }
 
-    /// Begins to apply the blocks of a span after the safe head. `false`, changing nothing, if one of
-    /// them has an L1 origin before the safe head's or an unknown one.
-    fn start_span(&mut self, span: SpanBatch, safe: &L2BlockRef) -> bool {
+    /// Begins to apply the blocks of a span after the pending-safe head. `false`, changing nothing, if
+    /// one of them has an L1 origin before the pending-safe head's or an unknown one.
+    fn start_span(&mut self, span: SpanBatch, pending_safe: &L2BlockRef) -> bool {
         let mut blocks = span.blocks;
         while blocks
             .peek()
-            .is_some_and(|next| next.timestamp <= safe.time)
+            .is_some_and(|next| next.timestamp <= pending_safe.time)
         {
             blocks.next();
         }
@@ -218,8 +223,8 @@ impl EpochWindow {
             return false;
         };
         // L1 origins of a span ascend by one, and those of the window have no gap.
-        let is_known = |number| self.origins.get(number).is_some();
-        let all_known = next.epoch_number >= safe.origin.number
+        let is_known = |number| self.epochs.get(number).is_some();
+        let all_known = next.epoch_number >= pending_safe.origin.number
             && next.epoch_number <= span.last.epoch_number
             && is_known(next.epoch_number)
             && is_known(span.last.epoch_number);
@@ -238,29 +243,29 @@ impl EpochWindow {
     fn forced_empty(
         &mut self,
         rollup: &RollupConfig,
-        safe: &L2BlockRef,
+        pending_safe: &L2BlockRef,
         is_drained: bool,
     ) -> Option<SingularBatch> {
-        let epoch = *self.origins.first()?;
+        let epoch = *self.epochs.first()?;
         let expiry = epoch.number.saturating_add(rollup.seq_window_size);
-        let is_expired =
-            expiry < self.origin.number || (expiry == self.origin.number && is_drained);
+        let is_expired = expiry < self.pipeline_origin.number
+            || (expiry == self.pipeline_origin.number && is_drained);
         if self.is_exhausted || !is_expired {
             return None;
         }
-        let next_epoch = self.origins.second()?;
-        let timestamp = safe.time.saturating_add(rollup.block_time);
-        let is_first = safe.origin.number.checked_add(1) == Some(epoch.number);
+        let next_epoch = self.epochs.second()?;
+        let timestamp = pending_safe.time.saturating_add(rollup.block_time);
+        let is_first = pending_safe.origin.number.checked_add(1) == Some(epoch.number);
         if timestamp < next_epoch.time || is_first {
             return Some(SingularBatch {
-                parent_hash: safe.id.hash,
+                parent_hash: pending_safe.id.hash,
                 epoch_number: epoch.number,
                 epoch_hash: epoch.hash,
                 timestamp,
                 transactions: BatchTransactions::default(),
             });
         }
-        self.origins.pop_first();
+        self.epochs.pop_first();
         self.is_exhausted = is_drained;
         None
     }

@@ -70,7 +70,7 @@ impl Derivation {
         };
         let mut source = BatchSource::new(cx, base, config);
         Self {
-            batches: BatchMux::new(&cx.rollup, &mut source, walk.first),
+            batches: BatchMux::new(&cx.rollup, &mut source, walk.first_l1),
             source,
             pending: head.clone(),
             concluded: head,
@@ -104,8 +104,9 @@ impl Derivation {
         };
         let step = match ready {
             Ok(mut attributes) => {
-                self.in_flight =
-                    InFlightAttributes::AwaitingVerdict(Box::new(keep_deposits(&mut attributes)));
+                self.in_flight = InFlightAttributes::AwaitingVerdict(Box::new(deposits_only_copy(
+                    &mut attributes,
+                )));
                 PipelineStep::Attributes(attributes)
             }
             Err(Pause::More) => PipelineStep::More,
@@ -147,19 +148,20 @@ impl Derivation {
         cx: &mut StageContext,
         schedule: &BlobSchedule,
     ) -> Pull<Box<DerivedAttributes>> {
-        let safe = self.pending.block;
-        let next_time = safe.time.saturating_add(cx.rollup.block_time);
+        let pending_safe = self.pending.block;
+        let next_time = pending_safe.time.saturating_add(cx.rollup.block_time);
         let forks = &cx.rollup.forks;
         forks
             .check_before_lagoon(next_time)
             .map_err(CriticalError::from)?;
-        let next = self.batches.next(cx, &mut self.source, &safe)?;
-        self.build(cx, schedule, next)
+        let next = self.batches.next(cx, &mut self.source, &pending_safe)?;
+        self.attributes_or_drop(cx, schedule, next)
     }
 
     /// The attributes of the block that a batch describes. A batch can hold more transactions than
-    /// any block: such a block is dropped here, before its transactions take memory one by one.
-    fn build(
+    /// any block: such a block is dropped here, before its transactions take memory one by one, and
+    /// before Holocene that rewinds the pending-safe head.
+    fn attributes_or_drop(
         &mut self,
         cx: &mut StageContext,
         schedule: &BlobSchedule,
@@ -170,7 +172,7 @@ impl Derivation {
             parent: parent.id,
             cause,
         };
-        let Some(origin) = self.batches.origin(batch.epoch_number) else {
+        let Some(origin) = self.batches.epoch_block(batch.epoch_number) else {
             let cause = format!("L1 origin {} is not known", batch.epoch_number);
             return Err(failed(cause).into());
         };
@@ -281,7 +283,7 @@ impl Derivation {
             Some(attributes)
         } else {
             self.pending = self.concluded.clone();
-            cx.safe.rewind();
+            cx.safe_blocks.rewind();
             None
         }
     }
@@ -296,8 +298,8 @@ fn may_fit(transactions: &BatchTransactions, gas_limit: Option<u64>) -> bool {
     gas_limit.is_none_or(|limit| least <= limit)
 }
 
-/// A copy with only the deposits among the transactions.
-fn keep_deposits(attributes: &mut DerivedAttributes) -> DerivedAttributes {
+/// A copy with only the deposits among the transactions. `attributes` keeps all of them.
+fn deposits_only_copy(attributes: &mut DerivedAttributes) -> DerivedAttributes {
     let all = attributes.attributes.transactions.take();
     let mut kept = attributes.clone();
     let is_deposit = |transaction: &&Bytes| transaction.first() == Some(&DEPOSIT_TX_TYPE);

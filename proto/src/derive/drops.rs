@@ -6,7 +6,8 @@
 pub struct ReadCounts {
     /// Frames, also those that no channel takes.
     pub frames: u64,
-    /// Channels that came to the front: opened where none was open, or read and so replaced by the next.
+    /// Channels that became the head of the channel bank (op-node: RecordHeadChannelOpened): the first
+    /// of an empty bank, and one for each channel read.
     pub head_channels: u64,
     /// Compressed bytes of the channels that are read.
     pub channel_bytes: u64,

@@ -75,9 +75,9 @@ impl BatchSource {
         std::mem::take(&mut self.logs)
     }
 
-    /// Moves on to the child of the origin. Frames and channels of before Holocene end with its
-    /// first L1 block, also if other forks begin with the same block. There op-node goes by the lowest
-    /// of these forks alone, and keeps the old stages beside the new rules if that is not Holocene.
+    /// Moves on to the child of the origin. Holocene's first L1 block drops frames and channels. If
+    /// several forks activate in one block, op-node looks at the lowest only and may keep the
+    /// pre-Holocene stages; we do not.
     pub fn advance(&mut self, cx: &mut StageContext, next: L1Input) {
         let rollup = &cx.rollup;
         let enters_holocene =

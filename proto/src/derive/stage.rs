@@ -9,7 +9,7 @@ use crate::{
 use std::sync::Arc;
 
 /// L1 blocks for which a channel may stay open from Granite on (specs: granite, CHANNEL_TIMEOUT).
-const CHANNEL_TIMEOUT_GRANITE: u64 = 50;
+pub const CHANNEL_TIMEOUT_GRANITE: u64 = 50;
 /// Most bytes of open channels before Fjord (specs: derivation, MAX_CHANNEL_BANK_SIZE).
 const MAX_CHANNEL_BANK_SIZE: u64 = 100_000_000;
 /// Most bytes of open channels from Fjord on (specs: fjord, MAX_CHANNEL_BANK_SIZE).
@@ -52,7 +52,8 @@ pub(super) struct StageContext {
     pub rollup: Arc<RollupConfig>,
     pub drops: DropCounts,
     pub reads: ReadCounts,
-    pub safe: SafeBlocks,
+    /// Block of the safe chain that was pushed last, for span-batch overlap checks.
+    pub safe_blocks: SafeBlocks,
 }
 
 impl StageContext {
@@ -61,7 +62,7 @@ impl StageContext {
             rollup,
             drops: DropCounts::default(),
             reads: ReadCounts::default(),
-            safe: SafeBlocks::default(),
+            safe_blocks: SafeBlocks::default(),
         }
     }
 }

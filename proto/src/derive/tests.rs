@@ -192,7 +192,7 @@ fn another_l2_block_of_the_height_that_is_needed_is_refused() {
     let item = world.channel(&batches);
     world.mine([item]);
     world.derive();
-    world.pipeline.reset(world.chain[18].clone());
+    world.pipeline.reset(world.chain[18].clone(), 0);
     let need = run_to(&mut world, |need| matches!(need, Need::L2Block { .. }));
     let Need::L2Block { number, hash } = need else {
         panic!("{need:?}")
@@ -319,7 +319,7 @@ fn derivation_ends_before_lagoon_with_a_sentence() {
     let mut config = rollup(Fork::Holocene);
     config.forks = config.forks.with_lagoon(Some(START + 3 * L2_TIME));
     world.pipeline = Pipeline::new(config.into(), BlobSchedule::default());
-    world.pipeline.reset(world.chain[0].clone());
+    world.pipeline.reset(world.chain[0].clone(), 0);
     let batches = world.singular(&blocks);
     let item = world.channel(&batches);
     world.mine([item]);
@@ -354,7 +354,7 @@ fn a_reset_goes_back_far_enough_for_open_channels() {
 
     // Its origin is L1 block 4.
     let safe = world.chain[12].clone();
-    world.pipeline.reset(safe.clone());
+    world.pipeline.reset(safe.clone(), 0);
     assert_eq!(world.pipeline.pending_safe().unwrap().id, safe.id());
     world.mine([close]);
     world.derive();

@@ -1,7 +1,7 @@
 //! Batch validity: whether a batch is the next part of the chain (specs: derivation, batch queue;
 //! delta, span batches; holocene, span batch validity).
 
-use super::{DropReason, origins::EpochOrigins};
+use super::{DropReason, epochs::EpochBlocks};
 use crate::{
     attributes::L1Block,
     batch::{BatchTransactions, SingularBatch},
@@ -34,10 +34,10 @@ use BatchValidity::{Accept, Drop, Future, Past, Undecided};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BatchCheck<'a> {
     pub rollup: &'a RollupConfig,
-    pub origins: &'a EpochOrigins,
+    pub epochs: &'a EpochBlocks,
     /// The pending-safe head.
-    pub safe: &'a L2BlockRef,
-    /// Number of the L1 block that completed the channel.
+    pub pending_safe: &'a L2BlockRef,
+    /// Number of the inclusion block: the L1 block that completed the channel.
     pub inclusion: u64,
     /// Whether that L1 block is in Holocene.
     pub is_holocene: bool,
@@ -62,7 +62,9 @@ macro_rules! return_if {
 
 impl BatchCheck<'_> {
     fn next_time(&self) -> u64 {
-        self.safe.time.saturating_add(self.rollup.block_time)
+        self.pending_safe
+            .time
+            .saturating_add(self.rollup.block_time)
     }
 
     /// Whether the sequencing window of this L1 origin ended before the batch was included.
@@ -89,14 +91,14 @@ impl BatchCheck<'_> {
     }
 
     pub fn singular(&self, batch: &SingularBatch) -> BatchValidity {
-        let Some(epoch) = self.origins.first() else {
+        let Some(epoch) = self.epochs.first() else {
             return Undecided;
         };
         let (time, next) = (batch.timestamp, self.next_time());
         return_if!(time > next, self.future());
         return_if!(time < next, self.past());
         return_if!(
-            batch.parent_hash != self.safe.id.hash,
+            batch.parent_hash != self.pending_safe.id.hash,
             Drop(DropReason::BatchParent)
         );
         return_if!(
@@ -108,7 +110,7 @@ impl BatchCheck<'_> {
             batch.epoch_number != epoch.number && !advances,
             Drop(DropReason::BatchOrigin)
         );
-        let Some(origin) = self.origins.get(batch.epoch_number) else {
+        let Some(origin) = self.epochs.get(batch.epoch_number) else {
             return Undecided;
         };
         let origin = &origin.block;
@@ -144,7 +146,7 @@ impl BatchCheck<'_> {
         return_if!(time <= limit, Accept);
         return_if!(!is_empty, Drop(DropReason::SequencerDrift));
         return_if!(advances, Accept);
-        match self.origins.get(origin.number.saturating_add(1)) {
+        match self.epochs.get(origin.number.saturating_add(1)) {
             None => Undecided,
             Some(next) if time >= next.block.time => Drop(DropReason::SequencerDrift),
             Some(_) => Accept,
@@ -169,13 +171,13 @@ impl BatchCheck<'_> {
         Accept
     }
 
-    /// The first half of the prefix rules, and the number of the block that must be the parent of
-    /// the span.
-    pub fn span_start(&self, span: &SpanBatch) -> Result<u64, BatchValidity> {
+    /// Number of the block that the span's parent must be, or the verdict if fork and timestamps
+    /// already decide.
+    pub fn span_parent_number(&self, span: &SpanBatch) -> Result<u64, BatchValidity> {
         let (first, last) = (&span.first, &span.last);
-        let epoch = self.origins.first().ok_or(Undecided)?;
+        let epoch = self.epochs.first().ok_or(Undecided)?;
         let origin = if first.epoch_number == epoch.number.saturating_add(1) {
-            self.origins.second().ok_or(Undecided)?
+            self.epochs.second().ok_or(Undecided)?
         } else {
             epoch
         };
@@ -190,16 +192,16 @@ impl BatchCheck<'_> {
             return Err(self.past());
         }
         if first.timestamp == next {
-            return Ok(self.safe.id.number);
+            return Ok(self.pending_safe.id.number);
         }
         let misaligned = Drop(DropReason::BatchTime);
-        let ahead = self.safe.time.checked_sub(first.timestamp);
+        let ahead = self.pending_safe.time.checked_sub(first.timestamp);
         let ahead = ahead.ok_or(misaligned)?;
         if !ahead.is_multiple_of(self.rollup.block_time) {
             return Err(misaligned);
         }
         let overlap = ahead / self.rollup.block_time + 1;
-        let parent = self.safe.id.number.checked_sub(overlap);
+        let parent = self.pending_safe.id.number.checked_sub(overlap);
         parent
             .filter(|parent| *parent >= self.rollup.genesis.l2.number)
             .ok_or(self.before_genesis())
@@ -215,7 +217,7 @@ impl BatchCheck<'_> {
         }
     }
 
-    /// The second half of the prefix rules.
+    /// The rules that compare the span with its parent and its last L1 origin.
     pub fn span_prefix(&self, span: &SpanBatch, parent: &SpanParent) -> BatchValidity {
         let (first, last) = (&span.first, &span.last);
         return_if!(
@@ -230,7 +232,7 @@ impl BatchCheck<'_> {
             first.epoch_number > parent.origin.saturating_add(1),
             Drop(DropReason::BatchOrigin)
         );
-        let Some(end) = self.origins.get(last.epoch_number) else {
+        let Some(end) = self.epochs.get(last.epoch_number) else {
             return Undecided;
         };
         return_if!(
@@ -244,14 +246,14 @@ impl BatchCheck<'_> {
         Accept
     }
 
-    /// The rules for each block after the safe head, before Holocene. Since then they are applied
+    /// The rules for each block after the pending-safe head, before Holocene. Since then they are applied
     /// one by one, as singular batches.
     pub fn span_blocks(&self, span: &SpanBatch, parent: &SpanParent) -> BatchValidity {
         let mut previous = parent.origin;
         for block in span.blocks.clone() {
             let advances = block.epoch_number > previous;
             previous = block.epoch_number;
-            if block.timestamp <= self.safe.time {
+            if block.timestamp <= self.pending_safe.time {
                 continue;
             }
             match self.span_block(&block, advances) {
@@ -264,10 +266,10 @@ impl BatchCheck<'_> {
 
     fn span_block(&self, block: &SpanBlock, advances: bool) -> BatchValidity {
         return_if!(
-            block.epoch_number < self.safe.origin.number,
+            block.epoch_number < self.pending_safe.origin.number,
             Drop(DropReason::BatchOrigin)
         );
-        let Some(origin) = self.origins.get(block.epoch_number) else {
+        let Some(origin) = self.epochs.get(block.epoch_number) else {
             return Drop(DropReason::BatchOrigin);
         };
         let origin = &origin.block;

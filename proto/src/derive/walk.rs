@@ -17,7 +17,7 @@ pub(super) struct ResetWalk {
     pub safe: Arc<Payload>,
     safe_ref: L2BlockRef,
     /// Number of the first L1 block whose batches are applied.
-    pub first: u64,
+    pub first_l1: u64,
     /// The last block read: `safe` at first.
     at: Arc<Payload>,
     at_ref: L2BlockRef,
@@ -34,7 +34,7 @@ impl ResetWalk {
     pub fn new(
         rollup: &RollupConfig,
         safe: Arc<Payload>,
-        first: u64,
+        first_l1: u64,
     ) -> Result<Self, CriticalError> {
         let safe_ref = safe_block_ref(rollup, &safe)?;
         Ok(Self {
@@ -42,7 +42,7 @@ impl ResetWalk {
             at_ref: safe_ref,
             safe,
             safe_ref,
-            first,
+            first_l1,
         })
     }
 

@@ -16,14 +16,14 @@ const SCALE: u64 = 1_000_000;
 /// Coefficients of the estimate in millionths, and its least value (specs: fjord).
 const INTERCEPT: u64 = 42_585_600;
 const COEFFICIENT: u64 = 836_500;
-const LEAST: u64 = 100 * SCALE;
+const MIN_ESTIMATE: u64 = 100 * SCALE;
 
 /// Bytes of the end of the input in which FastLZ finds no match.
 const TAIL: usize = 13;
 /// Farthest match.
 const MAX_DISTANCE: usize = 8_191;
 /// Bytes that must be equal to begin a match.
-const LEAST_MATCH: usize = 3;
+const MIN_MATCH: usize = 3;
 /// Bytes of the end of the input that a match does not extend into.
 const MATCH_TAIL: usize = 4;
 /// Most bytes that one instruction copies.
@@ -57,7 +57,7 @@ fn batched(payload: &Payload) -> impl Iterator<Item = &[u8]> {
 /// Estimated bytes of a transaction (EIP-2718) in a channel, at least 100.
 pub fn transaction_da_size(transaction: &[u8]) -> u64 {
     let scaled = COEFFICIENT * fastlz_len(transaction);
-    scaled.saturating_sub(INTERCEPT).max(LEAST) / SCALE
+    scaled.saturating_sub(INTERCEPT).max(MIN_ESTIMATE) / SCALE
 }
 
 /// Bytes of `input` under FastLZ, level 1.
@@ -110,10 +110,10 @@ fn next_match(
 }
 
 /// Places from a match to the next one to look at: past the first byte after it that differs, less
-/// [`LEAST_MATCH`].
+/// [`MIN_MATCH`].
 fn match_len(input: &[u8], found: Match) -> usize {
-    let ahead = &input[found.at + LEAST_MATCH..input.len() - MATCH_TAIL];
-    let before = &input[found.before + LEAST_MATCH..];
+    let ahead = &input[found.at + MIN_MATCH..input.len() - MATCH_TAIL];
+    let before = &input[found.before + MIN_MATCH..];
     let equal = before.iter().zip(ahead).take_while(|(a, b)| a == b).count();
     (equal + 1).min(ahead.len())
 }

@@ -62,7 +62,7 @@ pub struct Verifier {
 impl Verifier {
     pub fn new(rollup: Arc<RollupConfig>, schedule: BlobSchedule, genesis: Arc<Payload>) -> Self {
         let mut pipeline = Pipeline::new(rollup.clone(), schedule);
-        pipeline.reset(genesis.clone());
+        pipeline.reset(genesis.clone(), 0);
         Self {
             pipeline,
             rollup,
@@ -81,7 +81,7 @@ impl Verifier {
     pub fn reset(&mut self, number: u64) {
         self.chain.truncate(number as usize + 1);
         self.safe.retain(|(safe, _)| *safe <= number);
-        self.pipeline.reset(self.chain[number as usize].clone());
+        self.pipeline.reset(self.chain[number as usize].clone(), 0);
     }
 
     /// Derives until the pipeline has read all of `l1`, or stops.

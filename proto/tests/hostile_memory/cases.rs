@@ -102,7 +102,7 @@ impl Case {
         let rollup = Arc::new(rollup(self.fork));
         let mut head = genesis(&rollup);
         let mut pipeline = Pipeline::new(rollup.clone(), BlobSchedule::default());
-        pipeline.reset(head.clone());
+        pipeline.reset(head.clone(), 0);
         loop {
             match pipeline.step() {
                 PipelineStep::More => {}

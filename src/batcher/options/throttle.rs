@@ -10,7 +10,7 @@ pub enum ThrottleCurve {
     Step,
     /// In proportion to the load between the thresholds.
     Linear,
-    /// As the square of that.
+    /// Square of the linear share.
     Quadratic,
     /// A control loop; experimental.
     Pid,

@@ -1,6 +1,6 @@
 //! Encoding: blocks into the open channel, and when that closes.
 
-use super::{BatcherNotice, BatcherState, ClosedChannel, PublishTurn};
+use super::{BatcherNotice, BatcherState, ClosedChannel, PublishContext};
 use crate::{batcher::channels::QueuedChannel, txmgr::fees::TxClass};
 use alloy_primitives::keccak256;
 use starling_proto::{
@@ -12,9 +12,9 @@ use starling_proto::{
 
 impl BatcherState {
     /// Adds blocks to the open channel until it closes or no body is left, and closes it if it is due.
-    pub(super) fn encode(&mut self, turn: &PublishTurn) {
+    pub(super) fn encode(&mut self, context: &PublishContext) {
         let filled = self.fill();
-        let closed = self.close_in_time(turn);
+        let closed = self.close_in_time(context);
         for error in [filled, closed].into_iter().filter_map(Result::err) {
             let is_open = self
                 .channels
@@ -79,7 +79,7 @@ impl BatcherState {
     }
 
     /// Closes the open channel if it is due, or if the caller waits for its blocks.
-    fn close_in_time(&mut self, turn: &PublishTurn) -> Result<(), EncoderError> {
+    fn close_in_time(&mut self, context: &PublishContext) -> Result<(), EncoderError> {
         let next = self.next_block();
         let Some(channel) = self.channels.back_mut() else {
             return Ok(());
@@ -87,11 +87,11 @@ impl BatcherState {
         let Some(span) = channel.span().filter(|_| channel.closed().is_none()) else {
             return Ok(());
         };
-        if !turn.is_loading {
-            channel.close_if_due(turn.l1_head)?;
+        if !context.is_loading {
+            channel.close_if_due(context.l1_head)?;
         }
         let is_awaited = |through: u64| next > through && span.first.id.number <= through;
-        if channel.closed().is_none() && turn.close_through.is_some_and(is_awaited) {
+        if channel.closed().is_none() && context.close_through.is_some_and(is_awaited) {
             channel.close(CloseReason::Terminated)?;
         }
         self.note_closed();

@@ -1,17 +1,19 @@
-//! Reading L2 and L1: polls, the wait for the rollup node, blocks.
+//! Reads L2 and L1 for the batcher: polls of heads, the wait for the rollup node, blocks, balance. Called
+//! by the loop of [`BatcherTask`], which its events wake; bounded by [`FETCHES`] and by the memory that
+//! blocks may take.
 
 use super::{
-    BatcherEvent, BatcherPhase, BatcherTask, FETCHES, FetchedBlock, PollAnswer, SenderCheck,
+    BatcherEvent, BatcherPhase, BatcherTask, FETCHES, FetchedBlock, PollResult, SenderCheck,
     SyncWait,
 };
 use crate::{
     batcher::{
         blocks::{BlockSizes, Insertion},
-        range::SourceStatus,
-        sync::{SyncTargetError, sync_target},
+        node_sync::{SyncTargetError, sync_target},
+        sync_actions::SourceStatus,
     },
     clock::unix_now,
-    rollup::l1::{L1Cause, L1Error},
+    rollup::l1::{L1Error, RpcCause},
 };
 use alloy_primitives::{Address, U256};
 use futures::{FutureExt, stream::FuturesOrdered};
@@ -38,7 +40,7 @@ impl BatcherTask {
         let (source, l1) = (self.source.clone(), self.l1.clone());
         let polled = async move {
             let (heads, l1_head) = tokio::join!(source.heads(), l1.head_number());
-            BatcherEvent::Polled(Box::new(PollAnswer { heads, l1_head }))
+            BatcherEvent::Polled(Box::new(PollResult { heads, l1_head }))
         };
         self.events.push(polled.boxed());
         self.read_balance();
@@ -77,7 +79,10 @@ impl BatcherTask {
             Err(error) => {
                 // Asked again with the next poll. An L1 that is away is reported there.
                 self.sender = SenderCheck::Wanted;
-                if matches!(error.cause, L1Cause::Refused { .. } | L1Cause::Malformed(_)) {
+                if matches!(
+                    error.cause,
+                    RpcCause::Refused { .. } | RpcCause::Malformed(_)
+                ) {
                     self.warn(NO_SENDER, error.to_string());
                 }
                 return;
@@ -105,12 +110,12 @@ impl BatcherTask {
         }
     }
 
-    fn on_polled(&mut self, answer: PollAnswer) {
+    fn on_polled(&mut self, answer: PollResult) {
         self.is_polling = false;
         if self.phase == BatcherPhase::Stopped {
             return;
         }
-        // Also without heads of L2: what is loaded goes out, in time.
+        // Without L2 heads too, loaded data goes out by its deadline.
         (self.is_fetch_paused, self.may_publish) = (false, true);
         match answer.l1_head {
             Ok(head) => {
@@ -220,7 +225,7 @@ impl BatcherTask {
             self.fetches.push_back(fetch.boxed());
         }
         if self.fetches.is_empty() && self.loaded > 0 {
-            self.turn();
+            self.publish_before_loading();
         }
     }
 
@@ -229,8 +234,8 @@ impl BatcherTask {
         self.stop.as_ref().map_or(u64::MAX, |stop| stop.through)
     }
 
-    /// Data are sent, and throttling learns of the blocks, before more are loaded.
-    fn turn(&mut self) {
+    /// Lets [`Self::publish`] send, and reports the load, before more blocks are loaded.
+    fn publish_before_loading(&mut self) {
         self.loaded = 0;
         self.may_publish = true;
         self.report_load();
@@ -256,8 +261,8 @@ impl BatcherTask {
                 self.note_success(NO_BLOCK);
                 self.metrics.loaded(raw);
                 self.loaded += 1;
-                if self.loaded >= super::BLOCKS_PER_TURN {
-                    self.turn();
+                if self.loaded >= super::BLOCKS_PER_PUBLISH {
+                    self.publish_before_loading();
                 }
             }
             Some(Insertion::Reorg) => {
@@ -273,7 +278,7 @@ impl BatcherTask {
     fn pause_fetches(&mut self) {
         self.fetches = FuturesOrdered::new();
         (self.requested, self.is_fetch_paused) = (None, true);
-        self.turn();
+        self.publish_before_loading();
     }
 
     fn on_balance(&mut self, balance: Option<u128>) {

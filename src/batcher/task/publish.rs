@@ -1,15 +1,16 @@
-//! Data on their way to L1: choice of their place, transactions, outcomes; and the log.
+//! Sends channel data to L1: picks the class, hands transactions to the manager, takes outcomes. Called
+//! by the loop of [`BatcherTask`]; bounded by `--max-pending-tx`.
 
 use super::{
-    BatcherError, BatcherEvent, BatcherPhase, BatcherTask, MOST_IN_FLIGHT, SentTx, SyncWait,
+    BatcherError, BatcherEvent, BatcherPhase, BatcherTask, MAX_IN_FLIGHT, SentTx, SyncWait,
 };
 use crate::{
     batcher::{
         availability::{DataPrices, DataSizes, cheaper},
         metrics::{ChannelStage, TxStage, blob_fill},
         options::DataAvailability,
-        range::ClearCause,
-        state::{BatchTx, BatcherNotice, BatcherState, ClosedChannel, NextTx, PublishTurn},
+        state::{BatchTx, BatcherNotice, BatcherState, ClosedChannel, NextTx, PublishContext},
+        sync_actions::ClearCause,
         throttle::DataLoad,
     },
     rollup::l1::L1Client,
@@ -35,7 +36,7 @@ const NO_PRICES: &str = "Error querying gas prices, keeping the data availabilit
 
 async fn prices(l1: &L1Client) -> Result<DataPrices, String> {
     let read = tokio::time::timeout(PRICE_TIMEOUT, fees(l1, None, 0)).await;
-    let fees = read.map_err(|_| "no answer in time".to_owned())??;
+    let fees = read.map_err(|_| format!("no response within {PRICE_TIMEOUT:?}"))??;
     Ok(DataPrices {
         tip: fees.tip,
         base_fee: fees.base_fee,
@@ -60,18 +61,18 @@ impl BatcherTask {
     /// Sends everything that is ready, as far as the transactions in flight allow.
     pub(super) async fn publish(&mut self, ending: &CancellationToken) -> Result<(), BatcherError> {
         let most = match usize::try_from(self.options.max_pending_tx) {
-            Ok(0) | Err(_) => MOST_IN_FLIGHT,
+            Ok(0) | Err(_) => MAX_IN_FLIGHT,
             Ok(most) => most,
         };
         while self.phase == BatcherPhase::Running
             && self.may_publish
-            && !self.is_choosing
+            && !self.reading_prices
             && self.in_flight < most
             && !ending.is_cancelled()
         {
             match self.next_tx().await? {
                 NextTx::Send(tx) => self.send(tx, ending).await,
-                NextTx::Choose => self.choose(),
+                NextTx::NeedsClass => self.choose_class(),
                 NextTx::Nothing => self.may_publish = false,
             }
             self.note_changes();
@@ -80,12 +81,12 @@ impl BatcherTask {
     }
 
     async fn next_tx(&mut self) -> Result<NextTx, BatcherError> {
-        let turn = self.publish_turn();
+        let context = self.publish_context();
         let Some(mut state) = self.state.take() else {
             return Ok(NextTx::Nothing);
         };
         let encoding = tokio::task::spawn_blocking(move || {
-            let next = state.next_tx(&turn);
+            let next = state.next_tx(&context);
             (state, next)
         });
         let (state, next) = encoding.await?;
@@ -95,39 +96,39 @@ impl BatcherTask {
         Ok(next)
     }
 
-    fn publish_turn(&self) -> PublishTurn {
+    fn publish_context(&self) -> PublishContext {
         let state = self.state.as_ref();
         let heads = state.map(|state| (state.newest(), state.unsafe_head().unwrap_or(0)));
         let (newest, unsafe_head) = heads.unwrap_or_default();
         let has_more = newest < unsafe_head.min(self.load_limit());
         let stop = self.stop.as_ref().map(|stop| stop.through.min(unsafe_head));
-        PublishTurn {
+        PublishContext {
             l1_head: self.l1_head,
             is_loading: !self.is_fetch_paused && (has_more || !self.fetches.is_empty()),
             close_through: self.flush_through.max(stop),
         }
     }
 
-    /// Decides where the next channel goes.
-    fn choose(&mut self) {
+    /// Decides the class of the next channel's transactions, or reads prices for that.
+    fn choose_class(&mut self) {
         let class = match self.options.data_availability {
             DataAvailability::Calldata => TxClass::Calldata,
             DataAvailability::Blobs => TxClass::Blob,
             DataAvailability::Auto if *self.throttling.borrow() => TxClass::Blob,
             DataAvailability::Auto => {
-                self.is_choosing = true;
+                self.reading_prices = true;
                 let l1 = self.l1.clone();
                 let read = async move { BatcherEvent::Prices(prices(&l1).await) };
                 return self.events.push(read.boxed());
             }
         };
         if let Some(state) = self.state_mut() {
-            state.choose(class);
+            state.set_class(class);
         }
     }
 
     pub(super) fn on_prices(&mut self, prices: Result<DataPrices, String>) {
-        self.is_choosing = false;
+        self.reading_prices = false;
         let sizes = DataSizes {
             calldata: self.rules.calldata.settings.max_frame_size as u64 + 1,
             blobs: self.rules.blobs.settings.target_frames.into(),
@@ -143,7 +144,7 @@ impl BatcherTask {
             }
         };
         if let Some(state) = self.state_mut() {
-            state.choose(class.unwrap_or(state.class()));
+            state.set_class(class.unwrap_or(state.class()));
         }
         self.note_changes();
     }
@@ -211,7 +212,7 @@ impl BatcherTask {
                 self.metrics.included(mined.delay);
                 self.spending
                     .add(sent.channel, cost(&mined), Instant::now());
-                self.posted_until = self.posted_until.max(Some(mined.block));
+                self.last_posted_l1 = self.last_posted_l1.max(Some(mined.block));
                 if let Some(state) = self.state_mut() {
                     state.on_confirmed(sent.number, mined.block);
                 }

@@ -1,47 +1,47 @@
-//! Calls of the RPC, and the stop.
+//! Commands of the RPC, and the stop.
 
 use super::{BatcherPhase, BatcherTask};
-use crate::batcher::handle::{BatcherCall, BatcherCallError, CallAnswer};
+use crate::batcher::handle::{BatcherCommand, BatcherCommandError, CommandReply};
 use std::mem;
 
 /// A stop that is not done.
 pub(super) struct StopOrder {
     /// The stop is done when L1 has confirmed all blocks up to this one.
     pub through: u64,
-    answers: Vec<CallAnswer>,
+    replies: Vec<CommandReply>,
 }
 
 impl BatcherTask {
-    /// Handles a call. A process that is ending does not start again.
-    pub(super) fn on_call(&mut self, call: BatcherCall, is_closing: bool) {
+    /// Handles a command. A process that is ending does not start again.
+    pub(super) fn on_command(&mut self, command: BatcherCommand, is_closing: bool) {
         let is_stopped = self.phase == BatcherPhase::Stopped;
         // A caller may have gone.
-        match call {
-            BatcherCall::Start(answer) if is_stopped && !is_closing => {
+        match command {
+            BatcherCommand::Start(reply) if is_stopped && !is_closing => {
                 self.start();
-                let _ = answer.send(Ok(()));
+                let _ = reply.send(Ok(()));
             }
-            BatcherCall::Start(answer) => {
-                let _ = answer.send(Err(BatcherCallError::Running));
+            BatcherCommand::Start(reply) => {
+                let _ = reply.send(Err(BatcherCommandError::Running));
             }
-            BatcherCall::Stop(answer) if !is_stopped && self.stop.is_none() => {
-                self.begin_stop(Some(answer));
+            BatcherCommand::Stop(reply) if !is_stopped && self.stop.is_none() => {
+                self.begin_stop(Some(reply));
             }
-            BatcherCall::Flush(answer) if !is_stopped && self.stop.is_none() => {
+            BatcherCommand::Flush(reply) if !is_stopped && self.stop.is_none() => {
                 tracing::info!("Flushing Batch Submitter");
                 let newest = self.state_mut().map(|state| state.newest());
                 self.flush_through = self.flush_through.max(newest);
                 self.may_publish = true;
-                let _ = answer.send(Ok(()));
+                let _ = reply.send(Ok(()));
             }
-            BatcherCall::Stop(answer) | BatcherCall::Flush(answer) => {
-                let _ = answer.send(Err(BatcherCallError::NotRunning));
+            BatcherCommand::Stop(reply) | BatcherCommand::Flush(reply) => {
+                let _ = reply.send(Err(BatcherCommandError::NotRunning));
             }
         }
     }
 
     /// Ends loading; what is loaded is posted.
-    pub(super) fn begin_stop(&mut self, answer: Option<CallAnswer>) {
+    pub(super) fn begin_stop(&mut self, reply: Option<CommandReply>) {
         if self.phase == BatcherPhase::Stopped || self.stop.is_some() {
             return;
         }
@@ -50,7 +50,7 @@ impl BatcherTask {
         tracing::info!(through, "Stopping Batch Submitter");
         self.stop = Some(StopOrder {
             through,
-            answers: answer.into_iter().collect(),
+            replies: reply.into_iter().collect(),
         });
         self.forget_fetches();
         self.may_publish = true;
@@ -74,10 +74,10 @@ impl BatcherTask {
         self.flush_through = None;
         self.forget_fetches();
         tracing::info!("Batch Submitter stopped");
-        let answers = self.stop.as_mut().map(|stop| mem::take(&mut stop.answers));
+        let replies = self.stop.as_mut().map(|stop| mem::take(&mut stop.replies));
         self.stop = None;
-        for answer in answers.into_iter().flatten() {
-            let _ = answer.send(Ok(()));
+        for reply in replies.into_iter().flatten() {
+            let _ = reply.send(Ok(()));
         }
     }
 

@@ -4,7 +4,7 @@ use super::ThrottleLimits;
 use crate::{
     chain::pool::Pool,
     l2_source::{L2SourceError, RpcEndpoint},
-    rollup::l1::L1Cause,
+    rollup::l1::RpcCause,
 };
 use alloy_primitives::U64;
 use serde_json::json;
@@ -18,8 +18,11 @@ const NO_METHOD: RangeInclusive<i32> = -32699..=-32600;
 /// Why a builder did not take the limits.
 #[derive(Debug, thiserror::Error)]
 pub enum TargetError {
-    #[error("{METHOD} unavailable at {endpoint},  either enable it or disable throttling: {cause}")]
-    Unavailable { endpoint: Arc<str>, cause: L1Cause },
+    #[error(
+        "{METHOD} unavailable at {endpoint}, either enable it (--http.api=…,miner) or disable throttling \
+         (--throttle.unsafe-da-bytes-lower-threshold=0): {cause}"
+    )]
+    Unavailable { endpoint: Arc<str>, cause: RpcCause },
     #[error("Result of SetMaxDASize was false for endpoint {0}")]
     Refused(Arc<str>),
     #[error(transparent)]
@@ -93,7 +96,7 @@ impl ThrottleTarget {
             Ok(false) => Err(TargetError::Refused(endpoint.name())),
             Err(L2SourceError::Call {
                 endpoint,
-                cause: cause @ L1Cause::Refused { code, .. },
+                cause: cause @ RpcCause::Refused { code, .. },
                 ..
             }) if NO_METHOD.contains(&code) => Err(TargetError::Unavailable { endpoint, cause }),
             Err(error) => Err(error.into()),

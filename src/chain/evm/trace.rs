@@ -93,7 +93,7 @@ impl From<ScriptError> for TraceError {
 }
 
 /// Megabytes that one transaction may make a tracer record.
-const MOST_RECORDED_MB: usize = 32;
+const MAX_RECORDED_MB: usize = 32;
 
 /// A frame that has not ended.
 struct OpenFrame {
@@ -282,7 +282,7 @@ impl Tracer {
             return Some(failure.into());
         }
         if self.full {
-            return Some(TraceError::TooLarge(MOST_RECORDED_MB));
+            return Some(TraceError::TooLarge(MAX_RECORDED_MB));
         }
         if let NativeTracer::Script(tracer) = &mut self.tracer
             && let Some(failure) = tracer.take_failure()
@@ -295,7 +295,7 @@ impl Tracer {
     /// Notes whether a transaction has made its tracer, or all parts of it together, record as much
     /// as it may.
     fn note_bytes(&mut self) {
-        self.full |= self.tracer.bytes() > MOST_RECORDED_MB << 20;
+        self.full |= self.tracer.bytes() > MAX_RECORDED_MB << 20;
     }
 
     fn must_stop(&self) -> bool {

@@ -17,7 +17,7 @@ const MIN_DIFFICULTY: u64 = 131_072;
 /// A block's difficulty changes by this part of its parent's.
 const DIFFICULTY_DIVISOR: u64 = 2_048;
 /// Most steps by which a late block lowers the difficulty.
-const MOST_STEPS_DOWN: i64 = 99;
+const MAX_STEPS_DOWN: i64 = 99;
 /// Blocks after which the difficulty bomb doubles.
 const BOMB_PERIOD: u64 = 100_000;
 /// Most uncles of a block.
@@ -114,7 +114,7 @@ impl BeforeMerge {
         let base = if byzantium && has_uncles { 2 } else { 1 };
         let seconds = if byzantium { 9 } else { 10 };
         let steps = i64::try_from(late / seconds).unwrap_or(i64::MAX);
-        let steps = (base - steps).max(-MOST_STEPS_DOWN);
+        let steps = (base - steps).max(-MAX_STEPS_DOWN);
         let step = parent.difficulty / U256::from(DIFFICULTY_DIVISOR);
         let change = step.saturating_mul(U256::from(steps.unsigned_abs()));
         let difficulty = if steps < 0 {

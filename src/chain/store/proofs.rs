@@ -29,7 +29,7 @@ const PASSER_STEP: u64 = 1024;
 
 /// Blocks below the head that can be proven, however small the window is: as many as geth keeps
 /// states of.
-pub const LEAST_BLOCKS: u64 = 128;
+pub const MIN_BLOCKS: u64 = 128;
 
 /// Blocks between two log messages about the window.
 const LOG_EVERY: u64 = 43_200;
@@ -130,7 +130,7 @@ impl StoreInner {
             written
                 .below
                 .number
-                .min(head.saturating_sub(LEAST_BLOCKS))
+                .min(head.saturating_sub(MIN_BLOCKS))
                 .max(kept.proofs),
         );
         while low < high {

@@ -11,7 +11,7 @@ use alloy_primitives::Bytes;
 /// its hashes.
 const WORD: usize = 32;
 /// Most words of a row that is recorded by words: one bit each.
-const MOST_WORDS: usize = u32::BITS as usize;
+const MAX_WORDS: usize = u32::BITS as usize;
 
 const ABSENT: u8 = 0;
 const WHOLE: u8 = 1;
@@ -40,9 +40,7 @@ impl Before {
     /// Records the old value of a row: by words if it is a trie node of unchanged length.
     fn new(key: &[u8], row: &RowChange) -> Self {
         let by_words = |before: &Bytes, after: &Bytes| {
-            (!keys::is_flat(key)
-                && before.len() == after.len()
-                && before.len() <= MOST_WORDS * WORD)
+            (!keys::is_flat(key) && before.len() == after.len() && before.len() <= MAX_WORDS * WORD)
                 .then(|| {
                     let (mut changed, mut words) = (0, Vec::new());
                     for (index, (before, after)) in
@@ -174,10 +172,10 @@ fn array<const N: usize>(record: &mut &[u8]) -> Option<[u8; N]> {
 /// Bytes of the changed words of a row; `None` if the row has fewer words or is too long to be
 /// recorded by words.
 fn words_length(length: u16, changed: u32) -> Option<usize> {
-    if usize::from(length) > MOST_WORDS * WORD {
+    if usize::from(length) > MAX_WORDS * WORD {
         return None;
     }
-    (0..MOST_WORDS)
+    (0..MAX_WORDS)
         .filter(|index| changed & (1 << index) != 0)
         .try_fold(0, |sum, index| {
             let left = usize::from(length)

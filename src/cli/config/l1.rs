@@ -37,7 +37,7 @@ pub struct L1Options {
 
 impl L1Options {
     /// Least interval: more frequent requests serve nobody.
-    const LEAST_INTERVAL: Duration = Duration::from_millis(50);
+    const MIN_INTERVAL: Duration = Duration::from_millis(50);
 
     pub(super) fn read(values: &Values) -> Result<Self, CliError> {
         let within = |name, least: u64, most: u64| match values.uint(name)? {
@@ -64,11 +64,11 @@ impl L1Options {
             cache_size: values.uint("l1.cache-size")?,
             poll_interval: values
                 .duration("l1.http-poll-interval")?
-                .max(Self::LEAST_INTERVAL),
+                .max(Self::MIN_INTERVAL),
             epoch_interval: if epoch_interval.is_zero() {
                 epoch_interval
             } else {
-                epoch_interval.max(Self::LEAST_INTERVAL)
+                epoch_interval.max(Self::MIN_INTERVAL)
             },
             reload_interval: values.duration("l1.runtime-config-reload-interval")?,
             confs: values.uint("verifier.l1-confs")?,
@@ -108,7 +108,7 @@ fn beacon(values: &Values) -> Result<Option<BeaconConfig>, CliError> {
     Ok(Some(BeaconConfig {
         header: values.text("l1.beacon-header")?.map(Secret::new),
         fetch_all_sidecars: values.bool("l1.beacon.fetch-all-sidecars")?,
-        slot_duration: values.uint("l1.beacon.slot-duration-override")?,
+        seconds_per_slot: values.uint("l1.beacon.slot-duration-override")?,
         ignore_health: values.bool("l1.beacon.ignore")?,
         ..BeaconConfig::new(urls)
     }))

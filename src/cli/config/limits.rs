@@ -85,7 +85,7 @@ pub fn gas_oracle(values: &Values) -> Result<GasOracle, CliError> {
             .map(|value| if value == 0 { default } else { value.into() })
     };
     Ok(GasOracle {
-        blocks: values.uint("gpo.blocks")?.clamp(1, GasOracle::MOST_BLOCKS),
+        blocks: values.uint("gpo.blocks")?.clamp(1, GasOracle::MAX_BLOCKS),
         percentile: values.uint("gpo.percentile")?.min(100),
         most: wei("gpo.maxprice", defaults.most)?,
         ignored: wei("gpo.ignoreprice", defaults.ignored)?,

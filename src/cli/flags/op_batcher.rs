@@ -61,7 +61,7 @@ pub const SECTIONS: &[Section] = &[
                 "max-pending-tx",
                 Uint,
                 "1",
-                "Transactions in flight; 0 is no limit",
+                "Transactions in flight; 0 is 64",
             ),
             flag(
                 "max-channel-duration",
@@ -73,7 +73,7 @@ pub const SECTIONS: &[Section] = &[
                 "max-l1-tx-size-bytes",
                 Uint,
                 "120000",
-                "Most bytes of a transaction's calldata; blobs are always filled",
+                "Most bytes of a calldata transaction; not read with blobs or auto",
             ),
             flag(
                 "max-blocks-per-span-batch",
@@ -97,7 +97,7 @@ pub const SECTIONS: &[Section] = &[
                 "compressor",
                 Choice(&["none", "ratio", "shadow"]),
                 "shadow",
-                "Measure of how full a channel is",
+                "Measure of how full a channel is: shadow compresses twice, ratio assumes --approx-compr-ratio, none does not compress",
             ),
             flag(
                 "compression-algo",
@@ -181,7 +181,7 @@ pub const SECTIONS: &[Section] = &[
                 "throttle.controller-type",
                 Choice(&["step", "linear", "quadratic", "pid"]),
                 "quadratic",
-                "Curve of the limits; pid is experimental",
+                "How the limits follow unposted bytes between the thresholds; pid is experimental",
             ),
             flag("throttle.pid-kp", Float, "0.33", "Proportional gain of pid"),
             flag("throttle.pid-ki", Float, "0.01", "Integral gain of pid"),

@@ -73,7 +73,7 @@ pub const SECTIONS: &[Section] = &[
                 "proposal-interval",
                 Duration,
                 "0s",
-                "Time from our last game to the next one",
+                "Least age of our last game, by L1's clock, before a new one",
             ),
             flag(
                 "poll-interval",

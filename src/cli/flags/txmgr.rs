@@ -30,9 +30,9 @@ macro_rules! shared {
             flag("resubmission-timeout", Duration, "48s", "Time in the pool before the fees are raised"),
             flag("txmgr.rebroadcast-interval", Duration, "12s", "Time before an unmined transaction is published again unchanged; 0 is never"),
             flag("txmgr.retry-interval", Duration, "1s", "Pause after a failed publication"),
-            flag("txmgr.max-retries", Uint, "10", "Refused publications in a row that are repeated"),
+            flag("txmgr.max-retries", Uint, "10", "Retries in a row after L1 refuses a transaction"),
             flag("network-timeout", Duration, "10s", "Time limit of a call to L1 or to the signer"),
-            flag("txmgr.send-timeout", Duration, "0s", "Time for a transaction until it is mined; 0 is none, which keeps the order of batches")
+            flag("txmgr.send-timeout", Duration, "0s", "Give up a transaction that is not mined after this time; 0 never does. Giving up may change the order of batches")
                 .env(&[concat!($prefix, "TXMGR_TX_SEND_TIMEOUT")]),
             flag("txmgr.not-in-mempool-timeout", Duration, "2m0s", "Time until L1's pool has accepted a transaction")
                 .env(&[concat!($prefix, "TXMGR_TX_NOT_IN_MEMPOOL_TIMEOUT")]),

@@ -24,7 +24,7 @@ fn handle(world: &World, chain: &Chain) -> (RollupDriver, RollupHandle) {
         engine: Engine::Local(chain.clone()),
         l1: L1Reader::new(blocks, 10, 20, None, world.rollup.clone()),
         l1_heads: world.l1_heads.subscribe(),
-        records: SafeDb::open(&world.datadir.path().join("safe-heads")).unwrap(),
+        safe_db: SafeDb::open(&world.datadir.path().join("safe-heads")).unwrap(),
         rollup: world.rollup.clone(),
     };
     let config = DriverConfig {
@@ -38,7 +38,7 @@ fn handle(world: &World, chain: &Chain) -> (RollupDriver, RollupHandle) {
         config: world.rollup.clone(),
         driver: handle,
         engine: Engine::Local(chain.clone()),
-        records: None,
+        safe_db: None,
         withdrawal_root_from_state: false,
     };
     (driver, handle)

@@ -21,7 +21,7 @@ use std::{sync::Arc, time::Instant};
 /// Times its parent's gas limit that a block may have. The limit is the chain's to set, at any step,
 /// but a stream that names any number could keep the thread that executes it busy for ever. A block
 /// that is refused for this is served once it is the head.
-const MOST_GAS_GROWTH: u64 = 4;
+const MAX_GAS_GROWTH: u64 = 4;
 
 /// Why the parts of a block give none.
 #[derive(Debug, thiserror::Error)]
@@ -34,7 +34,7 @@ pub enum OpenFlashblockError {
     Read(#[from] ReadError),
     #[error("{0} is not what the chain's rules make it")]
     Base(&'static str),
-    #[error("the gas limit {have} is more than {MOST_GAS_GROWTH} times the parent's, {parent}")]
+    #[error("the gas limit {have} is more than {MAX_GAS_GROWTH} times the parent's, {parent}")]
     GasLimit { have: u64, parent: u64 },
     #[error("the block has used {have} gas here, and its part says {want}")]
     GasUsed { have: u64, want: u64 },
@@ -63,7 +63,7 @@ impl OpenFlashblock {
             return Ok(None);
         };
         let (have, limit) = (base.gas_limit.to(), parent.header().gas_limit);
-        if have > limit.saturating_mul(MOST_GAS_GROWTH) {
+        if have > limit.saturating_mul(MAX_GAS_GROWTH) {
             let parent = limit;
             return Err(OpenFlashblockError::GasLimit { have, parent });
         }

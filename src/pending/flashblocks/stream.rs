@@ -2,7 +2,7 @@
 //!
 //! One message waits while another is executed, and the socket is not read meanwhile: a sequencer that
 //! sends more than can be executed fills the socket's buffers and no memory of ours. A connection that
-//! is lost is made again, after a pause that grows to [`MOST_PAUSE`].
+//! is lost is made again, after a pause that grows to [`MAX_PAUSE`].
 
 use super::{
     NewestFlashblock,
@@ -30,7 +30,7 @@ const CONNECT: Duration = Duration::from_secs(10);
 /// Silence after which a connection is made anew: sequencers publish every block.
 const SILENT: Duration = Duration::from_secs(30);
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const MOST_PAUSE: Duration = Duration::from_secs(30);
+const MAX_PAUSE: Duration = Duration::from_secs(30);
 
 /// Why a message is of no use.
 #[derive(Debug, thiserror::Error)]
@@ -126,7 +126,7 @@ pub async fn run(
             () = token.cancelled() => return,
             () = sleep(pause) => {}
         }
-        pause = (pause * 2).min(MOST_PAUSE);
+        pause = (pause * 2).min(MAX_PAUSE);
     }
 }
 

@@ -135,23 +135,23 @@ fn a_permissioned_game_names_its_proposer() {
 
 #[test]
 fn wrong_answers_are_errors() {
-    assert_eq!(read_u64(&[], 0), Err(AnswerError::Empty));
-    let short = AnswerError::Short { have: 31, need: 32 };
+    assert_eq!(read_u64(&[], 0), Err(ContractResponseError::Empty));
+    let short = ContractResponseError::Short { have: 31, need: 32 };
     assert_eq!(read_u64(&[0; 31], 0), Err(short));
     let large: B256 = (U256::from(u64::MAX) + U256::from(1)).into();
     assert_eq!(
         read_u64(&large.0, 0),
-        Err(AnswerError::Range(large, "uint64"))
+        Err(ContractResponseError::Range(large, "uint64"))
     );
     let dirty = B256::repeat_byte(1);
     assert_eq!(
         read_address(&dirty.0, 0),
-        Err(AnswerError::Range(dirty, "address"))
+        Err(ContractResponseError::Range(dirty, "address"))
     );
     let game = concat(&[word(1 << 32), word(1), B256::ZERO]);
     assert_eq!(
         read_listed_game(&game),
-        Err(AnswerError::Range(word(1 << 32), "uint32"))
+        Err(ContractResponseError::Range(word(1 << 32), "uint32"))
     );
     // The first three words alone are no claim.
     assert!(read_claimant(&concat(&[B256::ZERO; 3])).is_err());
@@ -159,12 +159,12 @@ fn wrong_answers_are_errors() {
         let answer = concat(&[word(offset), word(length)]);
         assert_eq!(
             read_text(&answer),
-            Err(AnswerError::Offset),
+            Err(ContractResponseError::Offset),
             "{offset} {length}"
         );
     }
     let endless = concat(&[B256::repeat_byte(0xff), B256::repeat_byte(0xff)]);
-    assert_eq!(read_text(&endless), Err(AnswerError::Offset));
+    assert_eq!(read_text(&endless), Err(ContractResponseError::Offset));
 }
 
 proptest! {

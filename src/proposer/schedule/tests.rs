@@ -61,7 +61,7 @@ fn node(l1: u64, safe: u64, finalized: u64) -> SourceReading {
     }
 }
 
-fn claim(sequence: u64, source: &SourceReading) -> Proposal {
+fn proposal_of(sequence: u64, source: &SourceReading) -> Proposal {
     Proposal::of_output(
         sequence,
         B256::repeat_byte(sequence as u8),
@@ -100,10 +100,13 @@ fn an_output_is_held_until_l1_is_beyond_the_nodes_head() {
         l1(102, next_block(50)),
     );
     assert_eq!(schedule.next(&at_100, &first, now), ProposerStep::Read(50));
-    let proposal = claim(50, &first);
+    let proposal = proposal_of(50, &first);
     let held = ProposerStep::Wait(WaitReason::L1Head { number: 101 });
-    assert_eq!(schedule.claimed(proposal.clone(), &at_100, &first), held);
-    // The node moves on; the claim keeps its L1 block.
+    assert_eq!(
+        schedule.on_proposal(proposal.clone(), &at_100, &first),
+        held
+    );
+    // The node moves on; the proposal keeps its L1 block.
     assert_eq!(schedule.next(&at_101, &node(101, 61, 61), now), held);
     let proposes = ProposerStep::Propose(proposal);
     assert_eq!(schedule.next(&at_102, &node(102, 62, 62), now), proposes);
@@ -120,7 +123,7 @@ fn an_output_is_held_until_l1_is_beyond_the_nodes_head() {
 fn a_held_output_is_dropped_if_the_oracle_wants_another_block() {
     let (now, mut schedule) = (Instant::now(), oracle());
     let source = node(100, 60, 60);
-    schedule.claimed(claim(50, &source), &l1(100, next_block(50)), &source);
+    schedule.on_proposal(proposal_of(50, &source), &l1(100, next_block(50)), &source);
     let other = l1(110, next_block(40));
     assert_eq!(schedule.next(&other, &source, now), ProposerStep::Read(40));
 }
@@ -129,7 +132,7 @@ fn a_held_output_is_dropped_if_the_oracle_wants_another_block() {
 fn a_block_whose_hash_l1_has_forgotten_is_not_named() {
     let (now, mut schedule) = (Instant::now(), oracle());
     let source = node(100, 60, 60);
-    schedule.claimed(claim(50, &source), &l1(100, next_block(50)), &source);
+    schedule.on_proposal(proposal_of(50, &source), &l1(100, next_block(50)), &source);
     let late = l1(301, next_block(50));
     let behind = ProposerStep::Wait(WaitReason::NodeBehind { at: 100, head: 301 });
     assert_eq!(schedule.next(&late, &source, now), behind);
@@ -151,9 +154,9 @@ fn games_keep_their_interval_by_l1s_clock() {
     assert_eq!(schedule.next(&old, &source, now), ProposerStep::Read(70));
     let none = l1(100, newest(None));
     assert_eq!(schedule.next(&none, &source, now), ProposerStep::Read(70));
-    let proposal = claim(70, &source);
+    let proposal = proposal_of(70, &source);
     let proposes = ProposerStep::Propose(proposal.clone());
-    assert_eq!(schedule.claimed(proposal, &none, &source), proposes);
+    assert_eq!(schedule.on_proposal(proposal, &none, &source), proposes);
     let nothing = ProposerStep::Wait(WaitReason::Nothing);
     assert_eq!(schedule.next(&none, &node(100, 80, 0), now), nothing);
     // A time at the end of all numbers does not overflow.
@@ -266,7 +269,7 @@ impl Model {
         );
         let step = match schedule.next(&reading, &source, self.now) {
             ProposerStep::Read(sequence) => {
-                schedule.claimed(claim(sequence, &source), &reading, &source)
+                schedule.on_proposal(proposal_of(sequence, &source), &reading, &source)
             }
             step => step,
         };

@@ -5,7 +5,7 @@ use super::ProposalSourceError;
 use crate::{
     l2_source::{L2SourceError, RpcEndpoint},
     proposer::schedule::{Proposal, SourceReading},
-    rollup::l1::L1Cause,
+    rollup::l1::RpcCause,
 };
 use alloy_primitives::{B256, Bytes, U64, U256, keccak256};
 use serde::Deserialize;
@@ -23,7 +23,7 @@ const MAX_CHAINS: usize = 1_024;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct StatusAnswer {
+struct SupervisorStatusResponse {
     /// All zeros if it is not known.
     #[serde(rename = "minSyncedL1")]
     min_synced_l1: BlockId,
@@ -33,16 +33,16 @@ struct StatusAnswer {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct SuperRootAnswer {
+struct SuperRootResponse {
     cross_safe_derived_from: BlockId,
     timestamp: U64,
     super_root: B256,
     version: Bytes,
-    chains: Vec<ChainAnswer>,
+    chains: Vec<ChainRootResponse>,
 }
 
 #[derive(Deserialize)]
-struct ChainAnswer {
+struct ChainRootResponse {
     /// Decimal, or hex with 0x, as text or as a number.
     #[serde(rename = "chainID")]
     chain_id: Value,
@@ -69,9 +69,9 @@ impl Supervisors {
 
     pub(super) async fn heads(&self) -> Result<SourceReading, ProposalSourceError> {
         let calls = self.endpoints.iter().map(|endpoint| async {
-            let status: StatusAnswer = endpoint.call(SYNC_STATUS, json!([])).await?;
+            let status: SupervisorStatusResponse = endpoint.call(SYNC_STATUS, json!([])).await?;
             if status.min_synced_l1.hash.is_zero() {
-                let cause = L1Cause::Malformed("it has no view of L1 yet".into());
+                let cause = RpcCause::Malformed("it has no view of L1 yet".into());
                 return Err(endpoint.wrong(SYNC_STATUS, cause));
             }
             Ok(status)
@@ -115,25 +115,25 @@ fn none(failures: impl Iterator<Item = L2SourceError>) -> ProposalSourceError {
 }
 
 /// Checks that the root is that of the parts, and of the time that was asked for.
-fn read(answer: SuperRootAnswer, time: u64) -> Result<Proposal, L1Cause> {
+fn read(answer: SuperRootResponse, time: u64) -> Result<Proposal, RpcCause> {
     if answer.version[..] != [VERSION] {
         let text = format!("unsupported super root version {}", answer.version);
-        return Err(L1Cause::Malformed(text));
+        return Err(RpcCause::Malformed(text));
     }
     let got: u64 = answer.timestamp.to();
     if got != time {
         let text = format!("asked for the super root at {time}, got that at {got}");
-        return Err(L1Cause::Untrue(text));
+        return Err(RpcCause::Untrue(text));
     }
     if answer.chains.is_empty() || answer.chains.len() > MAX_CHAINS {
         let text = format!("a super root of {} chains", answer.chains.len());
-        return Err(L1Cause::Malformed(text));
+        return Err(RpcCause::Malformed(text));
     }
     let mut chains: Vec<(U256, B256)> = answer
         .chains
         .iter()
         .map(|chain| Ok((chain_id(&chain.chain_id)?, chain.canonical)))
-        .collect::<Result<_, L1Cause>>()?;
+        .collect::<Result<_, RpcCause>>()?;
     chains.sort_by_key(|(id, _)| *id);
     let mut extra = vec![VERSION];
     extra.extend(time.to_be_bytes());
@@ -147,7 +147,7 @@ fn read(answer: SuperRootAnswer, time: u64) -> Result<Proposal, L1Cause> {
             "the super root at {time} is {}, its parts give {root}",
             answer.super_root
         );
-        return Err(L1Cause::Untrue(text));
+        return Err(RpcCause::Untrue(text));
     }
     Ok(Proposal {
         sequence: time,
@@ -157,12 +157,12 @@ fn read(answer: SuperRootAnswer, time: u64) -> Result<Proposal, L1Cause> {
     })
 }
 
-fn chain_id(value: &Value) -> Result<U256, L1Cause> {
+fn chain_id(value: &Value) -> Result<U256, RpcCause> {
     let id = match value {
         Value::String(text) => text.parse().ok(),
         other => other.as_u64().map(U256::from),
     };
-    id.ok_or_else(|| L1Cause::Malformed("a chain id that is no number".into()))
+    id.ok_or_else(|| RpcCause::Malformed("a chain id that is no number".into()))
 }
 
 #[cfg(test)]
@@ -185,7 +185,7 @@ mod tests {
         })
     }
 
-    fn of(value: Value) -> Result<Proposal, L1Cause> {
+    fn of(value: Value) -> Result<Proposal, RpcCause> {
         read(serde_json::from_value(value).unwrap(), 1_000)
     }
 
@@ -225,16 +225,16 @@ mod tests {
             of(answer).unwrap_err()
         };
         let hash = json!(B256::repeat_byte(3));
-        assert!(matches!(wrong("superRoot", hash), L1Cause::Untrue(_)));
+        assert!(matches!(wrong("superRoot", hash), RpcCause::Untrue(_)));
         assert!(matches!(
             wrong("timestamp", json!("0x3e9")),
-            L1Cause::Untrue(_)
+            RpcCause::Untrue(_)
         ));
         assert!(matches!(
             wrong("version", json!("0x02")),
-            L1Cause::Malformed(_)
+            RpcCause::Malformed(_)
         ));
-        assert!(matches!(wrong("chains", json!([])), L1Cause::Malformed(_)));
+        assert!(matches!(wrong("chains", json!([])), RpcCause::Malformed(_)));
         assert!(of(answer(json!("x"))).is_err());
         assert!(of(answer(json!("902"))).is_err());
     }

@@ -24,7 +24,7 @@ struct World {
 
 /// A proposer that runs, with its transaction manager.
 struct Running {
-    proposer: Proposer,
+    proposer: ProposerHandle,
     closing: CancellationToken,
     ending: CancellationToken,
     task: JoinHandle<Result<(), ProposerError>>,
@@ -257,7 +257,7 @@ async fn start_and_stop_have_op_proposers_answers() {
     proposed.await.unwrap();
     let proposer = proposer.clone();
     running.kill().await;
-    assert_eq!(proposer.stop().await, Err(ProposerControlError::Ended));
+    assert_eq!(proposer.stop().await, Err(ProposerCommandError::Ended));
 }
 
 #[tokio::test]

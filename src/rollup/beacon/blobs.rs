@@ -1,4 +1,4 @@
-//! Requests for blobs, and their answers checked against versioned hashes. Pure.
+//! Requests for blobs, and their responses checked against versioned hashes. Pure.
 
 use super::{BeaconCause, MAX_BLOBS};
 use crate::chain::kzg;
@@ -8,7 +8,7 @@ use rayon::prelude::*;
 use serde::Deserialize;
 use starling_proto::derive::BlobRef;
 
-/// One element of a blob sidecars answer; the block header and its proof are not needed, since an L1
+/// One element of a blob sidecars response; the block header and its proof are not needed, since an L1
 /// transaction vouches for the commitment.
 #[derive(Deserialize)]
 pub(super) struct Sidecar {
@@ -39,14 +39,14 @@ fn with_query(path: String, parameters: impl Iterator<Item = String>) -> String 
     format!("{path}?{}", parameters.join("&"))
 }
 
-/// The wanted blobs in the order of `wanted`, whatever the order of the answer and whatever else it
+/// The wanted blobs in the order of `wanted`, whatever the order of the response and whatever else it
 /// holds. Two wanted blobs of the same hash are the same blob.
 pub(super) fn match_blobs(
-    answer: Vec<Bytes>,
+    response: Vec<Bytes>,
     wanted: &[BlobRef],
 ) -> Result<Vec<Box<Blob>>, BeaconCause> {
-    bounded(answer.len())?;
-    let found = answer.par_iter().map(|bytes| {
+    bounded(response.len())?;
+    let found = response.par_iter().map(|bytes| {
         let blob = blob(bytes)?;
         let commitment = kzg::commitment(&blob).map_err(|_| not_a_blob())?;
         Ok::<_, BeaconCause>((kzg_to_versioned_hash(commitment.as_slice()), blob))
@@ -60,16 +60,16 @@ pub(super) fn match_blobs(
     wanted.iter().map(found_hash).collect()
 }
 
-/// As [`match_blobs`], for sidecars: the index must be the wanted one, the commitment must have the
+/// The wanted blobs among sidecars, in the order of `wanted`: the index must be the wanted one, the commitment must have the
 /// versioned hash, and the proof must be valid for it.
 pub(super) fn match_sidecars(
-    answer: Vec<Sidecar>,
+    response: Vec<Sidecar>,
     wanted: &[BlobRef],
 ) -> Result<Vec<Box<Blob>>, BeaconCause> {
-    bounded(answer.len())?;
+    bounded(response.len())?;
     let check = |id: &BlobRef| {
-        let sidecar = answer.iter().find(|sidecar| sidecar.index.0 == id.index);
-        let sidecar = sidecar.ok_or_else(|| missing(id, answer.len()))?;
+        let sidecar = response.iter().find(|sidecar| sidecar.index.0 == id.index);
+        let sidecar = sidecar.ok_or_else(|| missing(id, response.len()))?;
         let commitment = bytes48(&sidecar.kzg_commitment)?;
         let hash = kzg_to_versioned_hash(commitment.as_slice());
         if hash != id.versioned_hash {

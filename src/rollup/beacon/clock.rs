@@ -66,7 +66,7 @@ impl BeaconClient {
             seconds_per_slot: Quoted,
         }
         let genesis: BeaconGenesis = self.get(index, GENESIS).await?;
-        let mut seconds_per_slot = self.inner.slot_duration;
+        let mut seconds_per_slot = self.inner.seconds_per_slot;
         if seconds_per_slot == 0 {
             let spec: BeaconSpec = self.get(index, SPEC).await?;
             seconds_per_slot = spec.seconds_per_slot.0;

@@ -130,7 +130,7 @@ async fn sidecars_are_asked_for_where_there_are_no_blobs() {
             Canned::ok(sidecars_answer())
         })
         .await;
-        let client = client(&[server.url()], |config| config.slot_duration = 12);
+        let client = client(&[server.url()], |config| config.seconds_per_slot = 12);
         assert_found(&client).await;
         assert_found(&client).await;
         let sidecars = "/eth/v1/beacon/blob_sidecars/3";
@@ -166,7 +166,7 @@ async fn an_endpoint_that_loses_its_sidecars_is_asked_for_blobs_again() {
         }
     })
     .await;
-    let client = client(&[server.url()], |config| config.slot_duration = 12);
+    let client = client(&[server.url()], |config| config.seconds_per_slot = 12);
     assert_found(&client).await;
     is_updated.store(true, Ordering::Relaxed);
     let error = client.blobs(BLOCK_TIME, &ids()).await.unwrap_err();
@@ -224,10 +224,10 @@ fn an_endpoint_that_lies_or_fails_is_tried_last() {
             genesis: 2,
         },
     ] {
-        assert_eq!(broken.fault(), Some(Fault::Broken), "{broken}");
+        assert_eq!(broken.fault(), Some(EndpointFault::Broken), "{broken}");
     }
     for code in [429, 500, 503] {
-        assert_eq!(status(code).fault(), Some(Fault::Busy(None)));
+        assert_eq!(status(code).fault(), Some(EndpointFault::Busy(None)));
     }
     assert_eq!(BeaconCause::NotFound.fault(), None);
 }
@@ -260,12 +260,12 @@ async fn bad_answers_are_named_with_endpoint_and_path() {
     type Answers = Vec<(&'static str, Box<dyn Fn() -> Canned + Send + Sync>)>;
     let answers: Answers = vec![
         ("a web page where JSON was expected", Box::new(Canned::html)),
-        ("nothing", Box::new(|| Canned::ok(""))),
+        ("an empty response", Box::new(|| Canned::ok(""))),
         (
             "body",
             Box::new(|| Canned::Half(blobs_answer().into_bytes())),
         ),
-        ("no answer in time", Box::new(|| Canned::Silence)),
+        ("no response within", Box::new(|| Canned::Silence)),
         ("HTTP status 500", Box::new(|| Canned::status(500, "{}"))),
         (
             "is not among the 1 it sent",
@@ -360,10 +360,13 @@ async fn a_busy_endpoint_rests() {
         body: vec![],
     })
     .await;
-    let client = client(&[server.url()], |config| config.slot_duration = 12);
+    let client = client(&[server.url()], |config| config.seconds_per_slot = 12);
     client.blobs(BLOCK_TIME, &ids()).await.unwrap_err();
     let error = client.blobs(BLOCK_TIME, &ids()).await.unwrap_err();
-    assert!(matches!(error.cause, BeaconCause::Resting(_)), "{error}");
+    assert!(
+        matches!(error.cause, BeaconCause::CoolingDown(_)),
+        "{error}"
+    );
     assert_eq!(paths(&server), [GENESIS, "/eth/v1/beacon/blobs/3"]);
 }
 
@@ -420,7 +423,7 @@ async fn slots_follow_from_the_published_answers() {
         "{early}"
     );
     let server = node(|_| Canned::ok("")).await;
-    let clock = client(&[server.url()], |config| config.slot_duration = 3);
+    let clock = client(&[server.url()], |config| config.seconds_per_slot = 3);
     assert_eq!(clock.clock_of(0).await.unwrap().seconds_per_slot, 3);
     assert_eq!(paths(&server), [GENESIS]);
 }

@@ -6,7 +6,7 @@ use crate::{
     chain::{ChainError, execute::ExpectedTransactions, executor::MAX_UNWIND},
     rollup::{
         engine::{BlockAt, CoreError},
-        safe_db::SafeBlock,
+        safe_db::SafeRecord,
     },
 };
 use starling_proto::{
@@ -16,8 +16,8 @@ use starling_proto::{
 };
 use std::sync::Arc;
 
-/// Blocks that the unsafe head is lowered by at once. The core unwinds no more than [`MAX_UNWIND`] blocks
-/// below its stored head. Half of them leave room for a stored head above the unsafe head.
+/// Most blocks that one fork choice lowers the unsafe head by: half of [`MAX_UNWIND`], because the stored
+/// head may be above the unsafe head.
 const LOWERED_AT_ONCE: u64 = MAX_UNWIND / 2;
 
 /// Most bytes, and most transactions, whose senders are recovered before their block is derived: those
@@ -49,19 +49,19 @@ impl RollupDriver {
             match consolidates(&self.rollup, parent.hash, &derived.attributes, &block) {
                 Ok(()) => {
                     // A block that has left the chain since is found by the next step.
-                    drop(self.engine.protect(Some(block.hash)).await?);
+                    self.engine.queue_protect(Some(block.hash)).await?;
                     return self.accept(block, &derived);
                 }
                 Err(mismatch) => {
                     tracing::warn!(unsafe_block = %block.id(), pending_safe = %parent, %mismatch, "L2 reorg: existing unsafe block does not match derived attributes from L1");
                 }
             }
-            if !derived.concluding && self.displaced_head.is_none() {
+            if !derived.concluding && self.backup_unsafe.is_none() {
                 let head = self.engine.block(BlockAt::Hash(head.hash)).await?;
                 let head = head
                     .map(|head| block_ref(&head, &self.rollup))
                     .transpose()?;
-                self.set_displaced_head(head);
+                self.set_backup_unsafe(head);
             }
         }
         let attributes = derived.attributes.clone();
@@ -106,8 +106,8 @@ impl RollupDriver {
         Ok(self.engine.forkchoice(block.hash, None, None).await?)
     }
 
-    /// The block with the derived attributes is in the chain, and protected: no block of the swarm or
-    /// of the sequencer takes it off the chain.
+    /// Accepts a block that has the derived attributes and is protected: reports it to the pipeline
+    /// and queues its promotion.
     fn accept(
         &mut self,
         block: Arc<Payload>,
@@ -121,11 +121,11 @@ impl RollupDriver {
             let derived_from = derived.derived_from.id();
             tracing::debug!(number, hash = %safe.id.hash, origin, derived_from = derived_from.number, "a block is safe");
             self.local_safe = Some(safe);
-            self.awaiting_promotion = Some(SafeBlock {
+            self.awaiting_promotion = Some(SafeRecord {
                 l2: safe.id,
                 derived_from,
             });
-            self.set_displaced_head(None);
+            self.set_backup_unsafe(None);
         }
         Ok(())
     }
@@ -149,13 +149,10 @@ impl RollupDriver {
         self.attributes = None;
         let back = self.pipeline.pending_safe().map(|pending| pending.id);
         // Blocks of the same span batch above it are no longer derived.
-        self.engine
-            .protect(back.map(|back| back.hash))
-            .await?
-            .await?;
-        let displaced = self.displaced_head.map(|head| head.id);
-        self.set_displaced_head(None);
-        match displaced {
+        self.engine.protect(back.map(|back| back.hash)).await?;
+        let backup = self.backup_unsafe.map(|head| head.id);
+        self.set_backup_unsafe(None);
+        match backup {
             Some(head) if back != Some(parent) => {
                 if is_first {
                     tracing::warn!(%head, "the unsafe head is reinstated");
@@ -173,7 +170,7 @@ impl RollupDriver {
         };
         // Recorded first: a restart goes on at the newest record, which must not be below the core's
         // safe head.
-        let records = self.records.clone();
+        let records = self.safe_db.clone();
         access_records(move || records.record(block)).await?;
         self.engine.promote(Some(block.l2.hash), None).await?;
         self.awaiting_promotion = None;

@@ -24,7 +24,10 @@ impl RollupDriver {
     /// Fetches what the pipeline needs.
     pub(super) async fn fetch(&mut self, need: Need) -> Result<NextAction, DriverStepError> {
         match need {
-            Need::L1Block { number, link } => return self.next_l1(number, link).await,
+            Need::L1Block { number, link } => {
+                self.end_l1_block().await?;
+                return self.next_l1(number, link).await;
+            }
             Need::Blobs { block, blobs } => {
                 let data = match self.l1.blobs(&block, &blobs).await {
                     Ok(data) => data,
@@ -36,7 +39,7 @@ impl RollupDriver {
                 if let Some(pending) = self.pipeline.pending_safe().filter(|_| hash.is_none()) {
                     // A block by its number is one of the safe chain only while all of it is in the
                     // chain.
-                    self.engine.protect(Some(pending.id.hash)).await?.await?;
+                    self.engine.protect(Some(pending.id.hash)).await?;
                 }
                 let at = hash.map_or(BlockAt::Number(number), BlockAt::Hash);
                 let block = self.engine.block(at).await?.ok_or_else(|| {
@@ -61,19 +64,20 @@ impl RollupDriver {
         };
         if is_replaced {
             let block = block.id();
-            let reason = format!("L1 reorg: block {block} is gone, and its blobs with it");
+            let reason =
+                format!("L1 reorg: block {block} is not canonical, so its blobs are not served");
             return DriverStepError::Reset(reason);
         }
         error.into()
     }
 
-    /// Moves on to an L1 block, if L1 has it and it is deep enough below L1's head.
+    /// Reads and pushes block `number` if it has its confirmations, and finalizes what L1's finalized block
+    /// allows at it. The L1 block before has been ended ([`Self::end_l1_block`]).
     pub(super) async fn next_l1(
         &mut self,
         number: u64,
         link: L1Link,
     ) -> Result<NextAction, DriverStepError> {
-        self.end_l1_block().await?;
         let input = match link {
             L1Link::Hash(hash) => self.l1.input_by_hash(hash).await?.ok_or_else(|| {
                 DriverStepError::Reset(format!("L1 no longer has block {number} ({hash})"))
@@ -84,7 +88,7 @@ impl RollupDriver {
                     .borrow()
                     .head
                     .map_or(number, |head| head.number);
-                // A block that is fetched before it has its confirmations may be gone when it has.
+                // A block that is fetched before it has its confirmations may be orphaned when it has.
                 let deep = head.saturating_sub(self.config.l1_confs);
                 self.l1.input(number, deep, self.pipeline.batcher()).await?
             }
@@ -100,7 +104,8 @@ impl RollupDriver {
         Ok(NextAction::Again)
     }
 
-    /// Everything in the pipeline's L1 origin is derived.
+    /// Ends the pipeline's L1 origin: promotes and records its safe head, logs its drops, publishes
+    /// heads, then `current_l1`.
     pub(super) async fn end_l1_block(&mut self) -> Result<(), DriverStepError> {
         self.promote().await?;
         self.report_drops();
@@ -130,7 +135,7 @@ impl RollupDriver {
             }
             let replaced = |head: &L1Block| self.derived_l1.is_contradicted_by(head);
             if let Some(head) = heads.head.filter(replaced) {
-                tracing::warn!(%next, head = %head.id(), "L1 reorg: a block that was derived from is gone");
+                tracing::warn!(%next, head = %head.id(), "L1 reorg: a block that was derived from is not canonical");
                 self.reset_pending = true;
                 return;
             }

@@ -1,4 +1,5 @@
-//! L1 as derivation reads it: blocks with their logs and inbox transactions, and blobs.
+//! Reads L1 for the driver: blocks with logs and inbox transactions, and their blobs, both fetched ahead.
+//! Bounds: [`Prefetcher`] (512 blocks, 16 MiB) and [`BlobsAhead`] (128 blobs, 16 MiB).
 
 use super::blobs_ahead::BlobsAhead;
 use crate::rollup::{
@@ -126,7 +127,7 @@ impl L1Reader {
         Ok(data.map(|data| self.convert(&data)))
     }
 
-    /// Blocks that were fetched ahead may be gone.
+    /// Forgets what was fetched ahead: those blocks may be orphaned.
     pub fn on_reset(&mut self) {
         self.prefetcher.restart(0);
         self.next_blobs = 0;

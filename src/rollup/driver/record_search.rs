@@ -1,10 +1,10 @@
 //! The search for the newest record of a safe head whose L1 block is canonical. Pure: the start of
 //! derivation compares records with L1.
 //!
-//! From the oldest record to the newest, L1 blocks are canonical, then gone, then above L1's head. The L2
-//! blocks of the newest records may have been displaced. The search begins at the newest one, which is
-//! mostly canonical, and doubles its steps downward: an endpoint need not serve L1 blocks that are much
-//! older than a reorg is deep.
+//! From the oldest record to the newest, L1 blocks are canonical, then orphaned, then above L1's head. The
+//! L2 blocks of the newest records may have been displaced.
+
+use crate::rollup::gallop::{GallopSearch, GallopVerdict};
 
 /// A record of a safe head, compared with both chains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,7 +12,7 @@ pub(super) enum RecordStatus {
     /// Its L1 block is canonical, and its L2 block is in the chain. The L1 block's time in Unix seconds.
     Canonical { l1_time: u64 },
     /// L1 has another block at this height.
-    Gone,
+    Orphaned,
     /// L1 has no block at this height.
     Ahead,
     /// The L2 block is not in the chain. Its L1 block was not compared.
@@ -36,64 +36,42 @@ pub(super) enum RecordStep {
 
 /// A search that gallops down from the newest record, and then bisects.
 #[derive(Debug)]
-pub(super) struct RecordSearch {
-    /// No record below this position is compared.
-    floor: u64,
-    /// The position of the highest record that is known to be canonical, and the time of its L1 block.
-    low: Option<(u64, u64)>,
-    /// The lowest position that is known not to be canonical.
-    high: u64,
-    /// The record at `high`; `None` if that is the end of the records.
-    above: Option<RecordStatus>,
-    /// Records between `high` and the next one to compare. `None` once the endpoint was found not to
-    /// serve old L1 blocks: from then on the search bisects down to `floor`.
-    stride: Option<u64>,
-}
+pub(super) struct RecordSearch(GallopSearch<RecordStatus>);
 
 impl RecordSearch {
     /// Searches the positions from `floor` to below `end`.
     pub fn new(floor: u64, end: u64) -> Self {
-        Self {
-            floor,
-            low: None,
-            high: end.max(floor),
-            above: None,
-            stride: Some(1),
-        }
+        Self(GallopSearch::new(floor, end))
     }
 
     pub fn step(&self) -> RecordStep {
-        let (floor, high) = (self.floor, self.high);
-        match (self.low, self.above) {
-            (Some((low, _)), _) if high - low > 1 => RecordStep::Check(low + (high - low) / 2),
-            (None, _) if high > floor => RecordStep::Check(match self.stride {
-                Some(stride) => high.saturating_sub(stride).max(floor),
-                None => floor + (high - floor) / 2,
-            }),
+        if let Some(position) = self.0.next_check() {
+            return RecordStep::Check(position);
+        }
+        let (high, above) = self.0.high();
+        match (self.0.low(), above) {
             (_, Some(RecordStatus::Ahead)) => RecordStep::Behind(high),
-            (Some((position, l1_time)), _) => RecordStep::Found { position, l1_time },
-            (None, _) => RecordStep::Nothing,
+            (Some((position, RecordStatus::Canonical { l1_time })), _) => {
+                RecordStep::Found { position, l1_time }
+            }
+            _ => RecordStep::Nothing,
         }
     }
 
     /// Goes on after [`RecordStep::Behind`]: the records above L1's head are not canonical.
     pub fn discard_ahead(&mut self) {
-        self.above = Some(RecordStatus::Gone);
+        self.0.contradict_above(RecordStatus::Orphaned);
     }
 
     /// Enters the result of [`RecordStep::Check`].
-    pub fn answer(&mut self, position: u64, status: RecordStatus) {
-        match status {
-            RecordStatus::Canonical { l1_time } => self.low = Some((position, l1_time)),
-            // L1 has a block above: the endpoint does not serve headers as old as this one.
-            RecordStatus::Ahead if self.low.is_none() && self.above == Some(RecordStatus::Gone) => {
-                (self.floor, self.stride) = (position + 1, None);
-            }
-            status => {
-                (self.high, self.above) = (position, Some(status));
-                self.stride = self.stride.map(|stride| stride.saturating_mul(2));
-            }
-        }
+    pub fn record(&mut self, position: u64, status: RecordStatus) {
+        let verdict = match status {
+            RecordStatus::Canonical { .. } => GallopVerdict::Holds,
+            RecordStatus::Orphaned => GallopVerdict::Contradicted,
+            RecordStatus::Ahead => GallopVerdict::Unknown,
+            RecordStatus::Displaced => GallopVerdict::Fails,
+        };
+        self.0.record(position, verdict, status);
     }
 }
 

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     chain::Heads,
-    rollup::{engine::BlockAt, safe_db::SafeBlock},
+    rollup::{engine::BlockAt, safe_db::SafeRecord},
 };
 use starling_proto::{l1info::L2BlockRef, payload::BlockId};
 
@@ -18,7 +18,7 @@ impl RollupDriver {
         self.metrics.resets.record(1);
         self.report_drops();
         (self.awaiting_promotion, self.attributes, self.expected) = (None, None, None);
-        self.set_displaced_head(None);
+        self.set_backup_unsafe(None);
         self.take_core_heads().await?;
         self.status.send_modify(|status| status.current_l1 = None);
         self.publish_status();
@@ -26,7 +26,7 @@ impl RollupDriver {
             rollup: &self.rollup,
             engine: &self.engine,
             l1: self.l1.client(),
-            records: &self.records,
+            safe_db: &self.safe_db,
             derived_l1: &self.derived_l1,
             skip_check: self.config.skip_start_check,
         };
@@ -37,7 +37,7 @@ impl RollupDriver {
         self.publish_status();
         // Blocks above it are derived again, and may turn out to be others.
         let safe = Some(heads.safe.id.hash);
-        self.engine.protect(safe).await?.await?;
+        self.engine.protect(safe).await?;
         self.move_heads(&heads).await?;
         let StartHeads {
             head,
@@ -51,7 +51,7 @@ impl RollupDriver {
         self.restore_finality(finalized.id).await?;
         self.l1.on_reset();
         self.derived_l1.clear();
-        self.pipeline.reset_from(block, first_l1);
+        self.pipeline.reset(block, first_l1);
         self.reset_pending = false;
         tracing::info!(head = %head.id, safe = %safe.id, finalized = %finalized.id, "derivation begins");
         Ok(())
@@ -60,7 +60,7 @@ impl RollupDriver {
     /// Begins finality anew, with the safe blocks of the newest records. Derivation goes on after them,
     /// and the next one may come hours later.
     async fn restore_finality(&mut self, finalized: BlockId) -> Result<(), DriverStepError> {
-        let (records, most) = (self.records.clone(), self.config.finality_lookback);
+        let (records, most) = (self.safe_db.clone(), self.config.finality_lookback);
         let newest = access_records(move || records.newest(most)).await?;
         self.finality.reset();
         self.finality.restore(finalized.number, newest);
@@ -77,7 +77,7 @@ impl RollupDriver {
         let Heads {
             safe, finalized, ..
         } = *self.engine.heads().borrow();
-        let recorded = self.records.last().map(|record| record.l2);
+        let recorded = self.safe_db.last().map(|record| record.l2);
         let recorded = self.canonical_reference(recorded).await?;
         let safe = self.canonical_reference(safe).await?;
         self.local_safe = recorded
@@ -103,21 +103,24 @@ impl RollupDriver {
     }
 
     /// Moves the core's heads and the safe-head records to the start of derivation. The unsafe head is
-    /// lowered only while the chain still holds `heads.gone`: it may have changed during the search.
+    /// lowered only while the chain still holds `heads.lowest_orphaned`: it may have changed during the search.
     pub(super) async fn move_heads(&self, heads: &StartHeads) -> Result<(), DriverStepError> {
         let StartHeads {
-            head, safe, gone, ..
+            head,
+            safe,
+            lowest_orphaned,
+            ..
         } = *heads;
         let now = *self.engine.heads().borrow();
-        let gone = self.canonical_reference(gone).await?;
-        if gone.is_some_and(|gone| gone.parent_hash == head.id.hash) {
+        let orphaned = self.canonical_reference(lowest_orphaned).await?;
+        if orphaned.is_some_and(|orphaned| orphaned.parent_hash == head.id.hash) {
             tracing::warn!(head = %now.head, to = %head.id, "L1 reorg: the head is lowered to the last block whose L1 origin is canonical");
             let safe = Some(safe.id.hash);
             self.engine.forkchoice(head.id.hash, safe, None).await?;
         } else if now.safe != Some(safe.id) {
             self.engine.promote(Some(safe.id.hash), None).await?;
         }
-        let records = self.records.clone();
+        let records = self.safe_db.clone();
         let genesis = self.rollup.genesis.l2;
         access_records(move || {
             records.reset(safe.id, safe.origin)?;
@@ -129,7 +132,7 @@ impl RollupDriver {
             if never_derived {
                 // Genesis is safe by definition.
                 let (l2, derived_from) = (safe.id, safe.origin);
-                records.record(SafeBlock { l2, derived_from })?;
+                records.record(SafeRecord { l2, derived_from })?;
             }
             Ok(())
         })

@@ -14,9 +14,9 @@ use super::{
 };
 use crate::rollup::{
     engine::{BlockAt, CoreError, Engine},
-    l1::{L1Client, L1Error, Tag},
-    rewind::{HeadSearch, OriginStatus, RewindTarget, SearchStep},
-    safe_db::{SafeBlock, SafeDb, SafeDbError},
+    head_search::{HeadSearch, OriginStatus, RewindTarget, SearchStep},
+    l1::{L1Client, L1Error, L1Tag},
+    safe_db::{SafeDb, SafeDbError, SafeRecord},
 };
 use starling_proto::{config::RollupConfig, fork::Fork, l1info::L2BlockRef, payload::BlockId};
 
@@ -36,7 +36,7 @@ pub struct StartHeads {
     /// Number of the first L1 block whose batches are applied; 0 if unknown, then all are.
     pub first_l1: u64,
     /// The child of `head`, if its L1 origin is not canonical; no descendant of it has a canonical one.
-    pub gone: Option<BlockId>,
+    pub lowest_orphaned: Option<BlockId>,
 }
 
 /// Why no start was found. The search is repeated: an endpoint may be wrong only for a while.
@@ -85,7 +85,7 @@ pub struct StartSearch<'a> {
     pub rollup: &'a RollupConfig,
     pub engine: &'a Engine,
     pub l1: &'a L1Client,
-    pub records: &'a SafeDb,
+    pub safe_db: &'a SafeDb,
     /// The L1 blocks that were derived from before the reset.
     pub derived_l1: &'a DerivedL1,
     /// Trust the chain's own safe head (`--l2.skip-sync-start-check`).
@@ -106,9 +106,9 @@ impl StartSearch<'_> {
             _ => finalized,
         };
         let old_head = self.block(heads.head.number).await?;
-        let gone = self.lowest_gone(&finalized, &old_head).await?;
-        let head = match gone {
-            Some(gone) => self.block(gone.number.saturating_sub(1)).await?,
+        let lowest_orphaned = self.lowest_orphaned(&finalized, &old_head).await?;
+        let head = match lowest_orphaned {
+            Some(orphaned) => self.block(orphaned.number.saturating_sub(1)).await?,
             None => old_head,
         };
         let reach = MAX_REORG_WINDOWS.saturating_mul(self.rollup.seq_window_size);
@@ -125,7 +125,7 @@ impl StartSearch<'_> {
                 safe: head,
                 finalized,
                 first_l1: 0,
-                gone,
+                lowest_orphaned,
             });
         }
         let (safe, first_l1) = if self.skip_check && old_safe.id.number <= head.id.number {
@@ -140,7 +140,7 @@ impl StartSearch<'_> {
             safe,
             finalized,
             first_l1,
-            gone,
+            lowest_orphaned,
         })
     }
 
@@ -156,33 +156,33 @@ impl StartSearch<'_> {
         let windows = RECOVERY_WINDOWS.saturating_mul(self.rollup.seq_window_size);
         finalized.id == genesis.l2
             && safe.id == genesis.l2
-            && self.records.last().is_none_or(|last| last.l2 == genesis.l2)
+            && self.safe_db.last().is_none_or(|last| last.l2 == genesis.l2)
             && head.origin.number > genesis.l1.number.saturating_add(windows)
     }
 
-    /// The lowest block above the finalized one whose origin is gone. `None` if all origins up to the
+    /// The lowest block above the finalized one whose origin is orphaned. `None` if all origins up to the
     /// head are canonical or above L1's head.
-    async fn lowest_gone(
+    async fn lowest_orphaned(
         &self,
         finalized: &L2BlockRef,
         head: &L2BlockRef,
     ) -> Result<Option<BlockId>, StartSearchError> {
         let mut search = HeadSearch::new(finalized.id.number, head.id.number);
-        let mut gone = None;
+        let mut lowest = None;
         loop {
             match search.step() {
                 SearchStep::Check(number) => {
                     let block = self.block(number).await?;
                     let status = self.l1.status(block.origin).await?;
-                    if matches!(status, OriginStatus::Gone { .. }) {
-                        gone = Some(block.id);
+                    if matches!(status, OriginStatus::Orphaned { .. }) {
+                        lowest = Some(block.id);
                     }
-                    search.answer(number, status);
+                    search.record(number, status);
                 }
                 SearchStep::Found(RewindTarget::Stay) => return Ok(None),
-                // The search ends next to the block, so it was the last one found gone.
-                SearchStep::Found(RewindTarget::Block(_)) => return Ok(gone),
-                SearchStep::Found(RewindTarget::FloorGone { canonical }) => {
+                // The search ends next to the block, so it was the last one found orphaned.
+                SearchStep::Found(RewindTarget::Block(_)) => return Ok(lowest),
+                SearchStep::Found(RewindTarget::FloorOrphaned { canonical }) => {
                     return Err(StartSearchError::FinalizedReorg {
                         finalized: finalized.id,
                         origin: finalized.origin,
@@ -209,24 +209,24 @@ impl StartSearch<'_> {
         finalized: &L2BlockRef,
         head: &L2BlockRef,
     ) -> Result<Option<(L2BlockRef, u64)>, StartSearchError> {
-        let floor = self.records.first_from_l2(finalized.id.number)?;
-        let mut search = RecordSearch::new(floor, self.records.len());
+        let floor = self.safe_db.first_from_l2(finalized.id.number)?;
+        let mut search = RecordSearch::new(floor, self.safe_db.len());
         let (position, l1_time) = loop {
             match search.step() {
                 RecordStep::Check(position) => {
-                    let record = self.records.record_at(position)?;
-                    search.answer(position, self.status_of(&record, head).await?);
+                    let record = self.safe_db.record_at(position)?;
+                    search.record(position, self.status_of(&record, head).await?);
                 }
                 RecordStep::Found { position, l1_time } => break (position, l1_time),
                 RecordStep::Nothing => return Ok(None),
                 RecordStep::Behind(position) => {
-                    let block = self.records.record_at(position)?.derived_from;
+                    let block = self.safe_db.record_at(position)?.derived_from;
                     self.check_shorter_branch(block).await?;
                     search.discard_ahead();
                 }
             }
         };
-        let record = self.records.record_at(position)?;
+        let record = self.safe_db.record_at(position)?;
         let holocene = self.rollup.forks.is_active(Fork::Holocene, l1_time);
         let first_l1 = if holocene {
             record.derived_from.number.saturating_add(1)
@@ -239,7 +239,7 @@ impl StartSearch<'_> {
     /// Compares a record with both chains.
     async fn status_of(
         &self,
-        record: &SafeBlock,
+        record: &SafeRecord,
         head: &L2BlockRef,
     ) -> Result<RecordStatus, StartSearchError> {
         if record.l2.number > head.id.number || self.block(record.l2.number).await?.id != record.l2
@@ -249,7 +249,7 @@ impl StartSearch<'_> {
         let recorded = record.derived_from;
         Ok(match self.l1.block_by_number(recorded.number).await? {
             Some(l1) if l1.hash == recorded.hash => RecordStatus::Canonical { l1_time: l1.time },
-            Some(_) => RecordStatus::Gone,
+            Some(_) => RecordStatus::Orphaned,
             None => RecordStatus::Ahead,
         })
     }
@@ -258,7 +258,7 @@ impl StartSearch<'_> {
     /// canonical is of `block`, above L1's head: the endpoint lags, or L1 has switched to a shorter
     /// branch, which makes the record obsolete.
     async fn check_shorter_branch(&self, block: BlockId) -> Result<(), StartSearchError> {
-        let head = self.l1.block(Tag::Latest).await?;
+        let head = self.l1.block(L1Tag::Latest).await?;
         if head.is_some_and(|head| self.derived_l1.is_contradicted_by(&head)) {
             return Ok(());
         }

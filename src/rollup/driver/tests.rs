@@ -72,7 +72,7 @@ fn driver_over(
         engine,
         l1: L1Reader::new(blocks, 10, 20, None, rollup.clone()),
         l1_heads: world.l1_heads.subscribe(),
-        records: records(world),
+        safe_db: records(world),
         rollup,
     };
     let config = DriverConfig {
@@ -144,7 +144,7 @@ async fn search(
         rollup: &rollup,
         engine: &engine,
         l1: &client(world),
-        records: &records(world),
+        safe_db: &records(world),
         derived_l1: &DerivedL1::default(),
         skip_check,
     };
@@ -364,7 +364,7 @@ async fn a_chain_that_was_never_derived_begins_at_its_head_after_fourteen_window
     // The driver has run before, and derived nothing.
     let genesis = &world.rollup.genesis;
     let (l2, derived_from) = (genesis.l2, genesis.l1);
-    let record = SafeBlock { l2, derived_from };
+    let record = SafeRecord { l2, derived_from };
     records(&world).record(record).unwrap();
     let old = search(&world, &chain, 1, false).await.unwrap();
     assert_eq!((old.head.id, old.safe.id), (head, head));
@@ -384,7 +384,7 @@ async fn a_head_that_was_taken_as_safe_is_where_the_next_reset_begins() {
     let (chain, _threads) = world.open();
     let (mut young, _handle) = driver(&world, &chain, 1, 0);
     young.reset().await.unwrap();
-    assert_eq!(young.records.last().map(|last| last.l2.number), Some(0));
+    assert_eq!(young.safe_db.last().map(|last| last.l2.number), Some(0));
     world.sequence(&chain).await;
     let head = chain.view().head();
     let (mut old, _handle) = driver(&world, &chain, 1, 0);
@@ -578,7 +578,7 @@ async fn a_displaced_head_is_reported_until_it_is_forgotten() {
         value.unwrap().to_owned()
     };
     let block = driver.block_ref_at(7).await.unwrap();
-    driver.set_displaced_head(block);
+    driver.set_backup_unsafe(block);
     assert_eq!(reported(), "7");
     driver.reset().await.unwrap();
     assert_eq!(reported(), "0");
@@ -621,7 +621,7 @@ async fn a_failed_check_of_finality_is_no_failed_step() {
     let l1 = |at: usize| block(&world.l1_headers[at]);
     let five = chain.view().hash_of(5).unwrap().unwrap();
     chain.promote(Some(five), None).await.unwrap();
-    driver.finality.on_safe(SafeBlock {
+    driver.finality.on_safe(SafeRecord {
         l2: BlockId {
             number: 5,
             hash: five,
@@ -654,7 +654,7 @@ async fn a_failed_check_of_finality_is_no_failed_step() {
         Some(5)
     );
     // A block that was derived from and is gone is a reason to derive anew.
-    driver.finality.on_safe(SafeBlock {
+    driver.finality.on_safe(SafeRecord {
         l2: chain.view().head(),
         derived_from: BlockId {
             hash: five,

@@ -123,7 +123,7 @@ impl EngineClient {
         self.execute(&payload).await
     }
 
-    /// See [`Engine::follow`](super::Engine::follow).
+    /// See [`Engine::queue_follow`](super::Engine::queue_follow).
     pub(super) async fn follow(&self, payload: Arc<Payload>) -> Result<Inserted, CoreError> {
         let mut state = self.lock().await?;
         if self.is_known_canonical(&payload) {
@@ -150,7 +150,7 @@ impl EngineClient {
         let path = self.path_to(state, BlockLink::from(&*payload)).await?;
         let stay = LabelMoves::default();
         if path.check(&state.heads, state.protected, stay).is_ok() {
-            self.tell(state, &path, stay, None).await?;
+            self.set_heads(state, &path, stay, None).await?;
         }
         Ok(inserted)
     }
@@ -213,7 +213,7 @@ impl EngineClient {
         let parent = self.known_link(parent).await?;
         let path = self.path_to(&state, parent).await?;
         let stay = LabelMoves::default();
-        self.tell(&mut state, &path, stay, Some(attributes))
+        self.set_heads(&mut state, &path, stay, Some(attributes))
             .await
             .and_then(|id| id.ok_or_else(|| self.failure(EngineCause::NoPayloadId)))
     }
@@ -259,7 +259,9 @@ impl EngineClient {
         on_parent.check(&state.heads, None, stay)?;
         // A derived block that is canonical leaves the blocks above it on the chain.
         let was_canonical = self.canonical_hash(state, parent.id.number + 1).await?;
-        let id = self.tell(state, &on_parent, stay, Some(attributes)).await?;
+        let id = self
+            .set_heads(state, &on_parent, stay, Some(attributes))
+            .await?;
         let id = id.ok_or_else(|| self.failure(EngineCause::NoPayloadId))?;
         let time = state.take_build(id).ok_or(ChainError::UnknownPayload)?;
         let block = self.take_block(id, time).await?;
@@ -267,7 +269,7 @@ impl EngineClient {
             self.restore(state, before).await?;
         } else {
             let path = self.path_to(state, BlockLink::from(&*block)).await?;
-            self.tell(state, &path, stay, None).await?;
+            self.set_heads(state, &path, stay, None).await?;
         }
         state.protected = Some(block.id());
         Ok(block)
@@ -277,7 +279,8 @@ impl EngineClient {
     async fn restore(&self, state: &mut RemoteState, head: BlockId) -> Result<(), CoreError> {
         let head = self.known_link(head.hash).await?;
         let path = self.path_to(state, head).await?;
-        self.tell(state, &path, LabelMoves::default(), None).await?;
+        self.set_heads(state, &path, LabelMoves::default(), None)
+            .await?;
         Ok(())
     }
 
@@ -303,7 +306,7 @@ impl EngineClient {
         path.check(&state.heads, state.protected, moves)?;
         moves.check(&state.heads)?;
         if moves.applied(path.tip, &state.heads) != state.heads {
-            self.tell(state, &path, moves, None).await?;
+            self.set_heads(state, &path, moves, None).await?;
         }
         Ok(())
     }

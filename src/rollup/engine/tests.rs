@@ -127,11 +127,11 @@ async fn neither_the_swarm_nor_a_sequencer_displaces_a_derived_block() {
     let head = || engine.heads().borrow().head;
     let follow = async |payload: &Arc<Payload>| {
         let signed = Provenance::Signed(alloy_primitives::Address::ZERO);
-        let executed = engine.follow(payload.clone(), signed).await.unwrap();
+        let executed = engine.queue_follow(payload.clone(), signed).await.unwrap();
         assert_eq!(executed.await.unwrap(), Inserted::Valid);
     };
     engine.forkchoice(derived.hash, None, None).await.unwrap();
-    let protect = async |derived| engine.protect(derived).await.unwrap().await;
+    let protect = async |derived| engine.protect(derived).await;
     protect(Some(derived.hash)).await.unwrap();
     for payload in &higher {
         follow(payload).await;

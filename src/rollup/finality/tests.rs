@@ -9,8 +9,8 @@ fn id(number: u64) -> BlockId {
 }
 
 /// L2 block `10 n` becomes safe by L1 block `n`.
-fn safe(n: u64) -> SafeBlock {
-    SafeBlock {
+fn safe(n: u64) -> SafeRecord {
+    SafeRecord {
         l2: id(10 * n),
         derived_from: id(n),
     }
@@ -50,7 +50,7 @@ fn a_failed_attempt_is_repeated_after_the_delay_when_idle_or_with_the_next_signa
 fn one_block_is_kept_for_each_l1_block_and_no_more_than_the_lookback() {
     let mut finality = Finality::new(4, DELAY);
     (1..=100).for_each(|n| {
-        finality.on_safe(SafeBlock {
+        finality.on_safe(SafeRecord {
             l2: id(10 * n - 5),
             derived_from: id(n),
         });

@@ -1,10 +1,9 @@
-//! The receipts of one block, by the method that the endpoint has and that its answers fit.
+//! The receipts of one block, by the method that the endpoint has and that its responses fit.
 
 use super::{
-    L1BlockAt, L1Cause, L1Client, L1Error,
-    answer::{self, L1Receipt},
-    read,
+    L1BlockAt, L1Client, L1Error, RpcCause, read,
     receipts::ReceiptMethod,
+    response::{self, L1Receipt},
 };
 use alloy_consensus::constants::EMPTY_RECEIPTS;
 use alloy_primitives::B256;
@@ -14,7 +13,7 @@ use std::time::Instant;
 /// The receipts of a block, checked against its header.
 pub(super) struct BlockReceipts {
     pub receipts: Vec<ReceiptLogs>,
-    /// Bytes of the answers.
+    /// Bytes of the responses.
     pub json_bytes: usize,
 }
 
@@ -33,16 +32,16 @@ impl L1Client {
                 result => return Ok(result?.receipts),
             }
         }
-        let hashes = self.request_one(L1BlockAt::Hash(block.hash).call(false), |answer| {
-            let hashes: Option<answer::TransactionHashes> = read(&answer?)?;
-            Ok(hashes.ok_or(L1Cause::Missing(block.hash))?.transactions)
+        let hashes = self.request_one(L1BlockAt::Hash(block.hash).call(false), |response| {
+            let hashes: Option<response::TransactionHashes> = read(&response?)?;
+            Ok(hashes.ok_or(RpcCause::Missing(block.hash))?.transactions)
         });
         let each = ReceiptMethod::EachTransaction;
         let fetched = self.receipts_by(each, block, &hashes.await?).await;
         Ok(fetched?.receipts)
     }
 
-    /// As [`L1Client::receipts`], for a block whose transactions are known.
+    /// The receipts of a block whose transactions are known, checked like [`L1Client::receipts`].
     pub(super) async fn receipts_of(
         &self,
         block: &L1Block,
@@ -71,9 +70,9 @@ impl L1Client {
     ) -> Result<BlockReceipts, L1Error> {
         let calls = method.calls(block, transactions);
         if method == ReceiptMethod::EachTransaction {
-            let read_one = |_, answer: &_| -> Result<L1Receipt, L1Cause> {
-                read::<Option<L1Receipt>>(answer)?.ok_or_else(|| {
-                    L1Cause::Untrue(format!(
+            let read_one = |_, response: &_| -> Result<L1Receipt, RpcCause> {
+                read::<Option<L1Receipt>>(response)?.ok_or_else(|| {
+                    RpcCause::Untrue(format!(
                         "a transaction of block {} has no receipt",
                         block.hash
                     ))
@@ -84,25 +83,25 @@ impl L1Client {
                 return Err(error);
             }
             let name = calls.first().map_or("receipts", |call| call.method);
-            let receipts = answer::receipts(found.answers, block);
+            let receipts = response::receipts(found.responses, block);
             return Ok(BlockReceipts {
                 receipts: receipts.map_err(|cause| self.blamed(name, cause))?,
                 json_bytes: found.json_bytes,
             });
         }
         let mut found = self
-            .request_each(&calls, |_, answer| method.read(answer, block))
+            .request_each(&calls, |_, response| method.read(response, block))
             .await;
         if let Some(error) = found.failure {
             self.note_unsupported(method, &error);
             return Err(error);
         }
-        let nothing = || L1Cause::Malformed("nothing".into());
+        let empty = || RpcCause::Malformed("an empty response".into());
         Ok(BlockReceipts {
             receipts: found
-                .answers
+                .responses
                 .pop()
-                .ok_or_else(|| self.error("receipts", nothing()))?,
+                .ok_or_else(|| self.error("receipts", empty()))?,
             json_bytes: found.json_bytes,
         })
     }

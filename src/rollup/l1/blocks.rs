@@ -1,15 +1,17 @@
-//! L1 blocks as derivation reads them: verified, with the receipts where they matter, and cached.
+//! L1 blocks for derivation: fetched in batches, verified, with the receipts where they matter, and cached.
+//! Called by the [`Prefetcher`](super::Prefetcher), and by the driver for single blocks. Bounded by one
+//! batch per call and by a cache of [`CACHE_BYTES`].
 
 use super::{
-    L1Block, L1BlockAt, L1Cause, L1Client, L1Error,
-    answer::{self, FullBlock},
+    L1BlockAt, L1Client, L1Error, RpcCause,
     block_receipts::BlockReceipts,
     cache::L1Cache,
     data::{L1BlockData, Watched},
     read,
     receipts::ReceiptMethod,
-    request::L1Answers,
-    transport::{L1Reply, RpcCall},
+    request::L1Responses,
+    response::{self, CheckedL1Block},
+    transport::{L1Response, RpcCall},
 };
 use crate::rollup::metrics::L1CacheMetrics;
 use alloy_consensus::constants::EMPTY_RECEIPTS;
@@ -91,8 +93,8 @@ impl L1Blocks {
         Ok(self.fetch(&[at]).await?.blocks.pop())
     }
 
-    /// The blocks from `first` on, at most `count` and at most one batch of them, up to the head or
-    /// to where a reorg in between tore them.
+    /// The blocks from `first` on, at most `count` and at most one batch of them, up to the head or to
+    /// the last one before a reorg that happened between the reads.
     pub(super) async fn range(&self, first: u64, count: usize) -> Result<FetchedBlocks, L1Error> {
         let count = count.min(self.l1.inner.max_batch) as u64;
         let numbers = first..first.saturating_add(count);
@@ -108,15 +110,15 @@ impl L1Blocks {
 
     async fn fetch(&self, wanted: &[L1BlockAt]) -> Result<FetchedBlocks, L1Error> {
         let calls: Vec<_> = wanted.iter().map(|at| at.call(true)).collect();
-        let read = |answers| self.read_blocks(wanted, answers, &HashMap::new());
+        let read = |responses| self.read_blocks(wanted, responses, &HashMap::new());
         let (full, json_bytes) = match self.l1.request(&calls, read).await {
-            Err(error) if matches!(error.cause, L1Cause::UnknownTransaction { .. }) => {
+            Err(error) if matches!(error.cause, RpcCause::UnknownTransaction { .. }) => {
                 self.fetch_with_unknown(wanted, &calls, error).await?
             }
             result => result?,
         };
         let receipts = self.receipts(&full).await;
-        let mut lists = receipts.answers.into_iter();
+        let mut lists = receipts.responses.into_iter();
         let mut blocks = Vec::with_capacity(full.len());
         for block in full {
             let list = if wants_receipts(&block) {
@@ -151,45 +153,44 @@ impl L1Blocks {
     fn read_blocks(
         &self,
         wanted: &[L1BlockAt],
-        answers: Vec<L1Reply>,
+        responses: Vec<L1Response>,
         raw: &HashMap<B256, Bytes>,
-    ) -> Result<(Vec<FullBlock>, usize), L1Cause> {
-        let mut blocks: Vec<FullBlock> = Vec::with_capacity(wanted.len());
+    ) -> Result<(Vec<CheckedL1Block>, usize), RpcCause> {
+        let mut blocks: Vec<CheckedL1Block> = Vec::with_capacity(wanted.len());
         let mut bytes = 0;
-        for (at, answer) in wanted.iter().zip(answers) {
-            let answer = match answer {
+        for (at, response) in wanted.iter().zip(responses) {
+            let response = match response {
                 // Some endpoints have an error instead of null for a number above their head.
                 Err(_) if !blocks.is_empty() => break,
-                answer => answer?,
+                response => response?,
             };
-            if answer.get() == RawValue::NULL.get() {
+            if response.get() == RawValue::NULL.get() {
                 break;
             }
-            let full = answer::full_block(&answer, &self.watched, self.l1.inner.trust, raw)?;
+            let full = response::full_block(&response, &self.watched, self.l1.inner.trust, raw)?;
             at.check(&full.block)?;
             let parent = blocks.last().map(|block| block.block.hash);
             if parent.is_some_and(|parent| parent != full.block.parent_hash) {
                 break;
             }
-            bytes += answer.get().len();
+            bytes += response.get().len();
             blocks.push(full);
         }
         Ok((blocks, bytes))
     }
 
-    /// As the rest of [`L1Blocks::fetch`], where a block has transactions of types that this build
-    /// cannot encode: their encodings are requested, which the transactions root
-    /// verifies. If it does not give them, the error is `unknown`.
+    /// Fetches blocks that have transactions of types unknown to this build: requests their encodings,
+    /// which the transactions root verifies. Returns `unknown` if the endpoint refuses.
     async fn fetch_with_unknown(
         &self,
         wanted: &[L1BlockAt],
         calls: &[RpcCall],
         unknown: L1Error,
-    ) -> Result<(Vec<FullBlock>, usize), L1Error> {
-        let hashes = self.l1.request(calls, |answers| {
-            let known = answers.into_iter().flatten();
-            let known = known.filter(|answer| answer.get() != RawValue::NULL.get());
-            let lists = known.map(|answer| answer::unknown_transactions(&answer));
+    ) -> Result<(Vec<CheckedL1Block>, usize), L1Error> {
+        let hashes = self.l1.request(calls, |responses| {
+            let known = responses.into_iter().flatten();
+            let known = known.filter(|response| response.get() != RawValue::NULL.get());
+            let lists = known.map(|response| response::unknown_transactions(&response));
             Ok(lists.collect::<Result<Vec<_>, _>>()?.concat())
         });
         let hashes = hashes.await?;
@@ -202,15 +203,15 @@ impl L1Blocks {
                     params: json!([hash]),
                 })
                 .collect();
-            let read_all = |answers: Vec<L1Reply>| {
-                let read_one = |answer: L1Reply| read::<Option<Bytes>>(&answer?);
-                answers
+            let read_all = |responses: Vec<L1Response>| {
+                let read_one = |response: L1Response| read::<Option<Bytes>>(&response?);
+                responses
                     .into_iter()
                     .map(read_one)
                     .collect::<Result<Vec<_>, _>>()
             };
             let found = match self.l1.request(&encodings, read_all).await {
-                Err(error) if matches!(error.cause, L1Cause::Refused { .. }) => {
+                Err(error) if matches!(error.cause, RpcCause::Refused { .. }) => {
                     return Err(unknown);
                 }
                 found => found?,
@@ -218,17 +219,17 @@ impl L1Blocks {
             let pairs = chunk.iter().zip(found);
             raw.extend(pairs.filter_map(|(hash, bytes)| Some((*hash, bytes?))));
         }
-        let read = |answers| self.read_blocks(wanted, answers, &raw);
+        let read = |responses| self.read_blocks(wanted, responses, &raw);
         self.l1.request(calls, read).await
     }
 
     /// The receipts of the blocks that want them, in order, up to the first failure.
-    async fn receipts(&self, blocks: &[FullBlock]) -> L1Answers<Vec<ReceiptLogs>> {
+    async fn receipts(&self, blocks: &[CheckedL1Block]) -> L1Responses<Vec<ReceiptLogs>> {
         let wanted = blocks.iter().filter(|block| wants_receipts(block));
-        let wanted: Vec<&FullBlock> = wanted.collect();
+        let wanted: Vec<&CheckedL1Block> = wanted.collect();
         let mut found = self.receipts_at_once(&wanted).await;
         while found.failure.is_none()
-            && let Some(block) = wanted.get(found.answers.len())
+            && let Some(block) = wanted.get(found.responses.len())
         {
             let fetched = self.l1.receipts_of(&block.block, &block.hashes).await;
             self.add(&mut found, fetched);
@@ -236,10 +237,10 @@ impl L1Blocks {
         found
     }
 
-    /// The receipts of several blocks from one request, or from several where one answer would be
+    /// The receipts of several blocks from one request, or from several where one response would be
     /// too large. None if their method takes a request for each transaction, or turns out to be
     /// unsupported.
-    async fn receipts_at_once(&self, blocks: &[&FullBlock]) -> L1Answers<Vec<ReceiptLogs>> {
+    async fn receipts_at_once(&self, blocks: &[&CheckedL1Block]) -> L1Responses<Vec<ReceiptLogs>> {
         let least = blocks.iter().map(|block| block.hashes.len()).min();
         let method = self.l1.receipt_method(least.unwrap_or_default());
         if blocks.len() < 2 || method == ReceiptMethod::EachTransaction {
@@ -249,8 +250,8 @@ impl L1Blocks {
             .iter()
             .flat_map(|block| method.calls(&block.block, &[]));
         let calls: Vec<_> = calls.collect();
-        let read = |index: usize, answer: &RawValue| {
-            let mut receipts = method.read(answer, &blocks[index].block)?;
+        let read = |index: usize, response: &RawValue| {
+            let mut receipts = method.read(response, &blocks[index].block)?;
             self.watched.strip(&mut receipts);
             Ok(receipts)
         };
@@ -259,7 +260,7 @@ impl L1Blocks {
         if let Some(error) = found.failure.take_if(|error| error.cause.is_unsupported()) {
             self.l1.note_unsupported(method, &error);
         } else if found.failure.take_if(too_large).is_some()
-            && let Some(block) = blocks.get(found.answers.len())
+            && let Some(block) = blocks.get(found.responses.len())
         {
             // Not even the receipts of this block alone.
             let each = ReceiptMethod::EachTransaction;
@@ -271,27 +272,22 @@ impl L1Blocks {
 
     fn add(
         &self,
-        found: &mut L1Answers<Vec<ReceiptLogs>>,
+        found: &mut L1Responses<Vec<ReceiptLogs>>,
         fetched: Result<BlockReceipts, L1Error>,
     ) {
         match fetched {
             Ok(mut fetched) => {
                 self.watched.strip(&mut fetched.receipts);
-                found.answers.push(fetched.receipts);
+                found.responses.push(fetched.receipts);
                 found.json_bytes += fetched.json_bytes;
             }
             Err(error) => found.failure = Some(error),
         }
     }
-
-    /// The header of the canonical block of this height, without its body.
-    pub async fn header(&self, number: u64) -> Result<Option<L1Block>, L1Error> {
-        self.l1.block_by_number(number).await
-    }
 }
 
 /// Whether the receipts matter, by the header.
-fn wants_receipts(block: &FullBlock) -> bool {
+fn wants_receipts(block: &CheckedL1Block) -> bool {
     block.may_have_logs && block.block.receipts_root != EMPTY_RECEIPTS
 }
 

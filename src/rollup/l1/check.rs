@@ -1,7 +1,7 @@
 //! Checks that the endpoints serve the rollup's L1: at start, and each of several endpoints before
 //! its first use.
 
-use super::{L1Cause, L1Client, L1Error, gate::Urgency, read, transport::RpcCall};
+use super::{L1Client, L1Error, RpcCause, gate::Urgency, read, transport::RpcCall};
 use crate::rollup::http::rotation::Tried;
 use alloy_primitives::{B256, U64};
 use serde_json::json;
@@ -75,8 +75,8 @@ impl L1Client {
     /// endpoint that does not answer is checked before its first use.
     pub async fn check_endpoints(&self) {
         for index in 0..self.inner.endpoints.len() {
-            if let Err(cause) = self.admit(index).await
-                && !matches!(cause, L1Cause::WrongChain { .. })
+            if let Err(cause) = self.check_chain_id(index).await
+                && !matches!(cause, RpcCause::WrongChain { .. })
             {
                 let error = self.error_of(index, "eth_chainId", cause);
                 tracing::warn!(%error, "an L1 endpoint cannot be checked; it is checked before its first use");
@@ -86,7 +86,7 @@ impl L1Client {
 
     /// Checks the chain id of one of several endpoints before its first use. A lone endpoint is
     /// checked by [`check_chain`], whose error ends derivation.
-    pub(super) async fn admit(&self, index: usize) -> Result<(), L1Cause> {
+    pub(super) async fn check_chain_id(&self, index: usize) -> Result<(), RpcCause> {
         let Some(expected) = self.inner.chain_id else {
             return Ok(());
         };
@@ -98,33 +98,33 @@ impl L1Client {
         if chain_id == expected {
             Ok(())
         } else {
-            Err(L1Cause::WrongChain { chain_id, expected })
+            Err(RpcCause::WrongChain { chain_id, expected })
         }
     }
 
     /// The endpoints that serve another chain. They get no calls, unless all endpoints do.
-    pub(super) fn left_out(&self) -> Tried {
+    pub(super) fn wrong_chain_endpoints(&self) -> Tried {
         let mut left_out = Tried::default();
-        if !self.all_are_wrong() {
+        if !self.all_serve_wrong_chain() {
             let endpoints = 0..self.inner.endpoints.len();
-            for index in endpoints.filter(|index| self.is_wrong(*index)) {
+            for index in endpoints.filter(|index| self.serves_wrong_chain(*index)) {
                 left_out.add(index);
             }
         }
         left_out
     }
 
-    pub(super) fn all_are_wrong(&self) -> bool {
-        (0..self.inner.endpoints.len()).all(|index| self.is_wrong(index))
+    pub(super) fn all_serve_wrong_chain(&self) -> bool {
+        (0..self.inner.endpoints.len()).all(|index| self.serves_wrong_chain(index))
     }
 
-    fn is_wrong(&self, index: usize) -> bool {
+    fn serves_wrong_chain(&self, index: usize) -> bool {
         let chain_id = self.inner.endpoints[index].chain_id.get();
         chain_id.is_some_and(|chain_id| Some(*chain_id) != self.inner.chain_id)
     }
 
     /// Reads the chain id of an endpoint, and logs a wrong one.
-    async fn read_chain_id(&self, index: usize) -> Result<u64, L1Cause> {
+    async fn read_chain_id(&self, index: usize) -> Result<u64, RpcCause> {
         let call = RpcCall {
             method: "eth_chainId",
             params: json!([]),
@@ -134,10 +134,13 @@ impl L1Client {
             urgency: Urgency::Urgent,
             ..self.clone()
         };
-        let answers = urgent.send(index, &[call], self.inner.max_answer).await?;
-        let answer = answers.into_iter().next();
-        let answer = answer.unwrap_or_else(|| Err(L1Cause::Malformed("nothing".into())));
-        let chain_id = read::<U64>(&answer?)?.to::<u64>();
+        let responses = urgent
+            .send(index, &[call], self.inner.max_response_bytes)
+            .await?;
+        let response = responses.into_iter().next();
+        let response =
+            response.unwrap_or_else(|| Err(RpcCause::Malformed("an empty response".into())));
+        let chain_id = read::<U64>(&response?)?.to::<u64>();
         if let Some(expected) = self.inner.chain_id.filter(|expected| *expected != chain_id) {
             let endpoint = self.inner.endpoints[index].transport.name();
             tracing::error!(

@@ -1,8 +1,8 @@
 //! Failures of L1 calls: what went wrong, where, and whether the endpoint is to blame.
 
 use crate::rollup::{
-    http::{excerpt, rotation::Fault},
-    l2_answer::L2AnswerError,
+    http::{excerpt, rotation::EndpointFault},
+    l2_response::L2ResponseError,
 };
 use alloy_primitives::B256;
 use std::{sync::Arc, time::Duration};
@@ -18,7 +18,7 @@ pub struct L1Error {
     /// names no endpoint.
     pub endpoint: Arc<str>,
     pub method: &'static str,
-    pub cause: L1Cause,
+    pub cause: RpcCause,
 }
 
 fn at(endpoint: &str) -> String {
@@ -28,29 +28,31 @@ fn at(endpoint: &str) -> String {
     }
 }
 
+/// Why a call to an endpoint failed: of L1, or of another program that is called with this client
+/// ([`plain`](super::plain)).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum L1Cause {
+pub enum RpcCause {
     /// The request could not be sent, or the connection was lost.
     #[error("{0}")]
     Transport(String),
-    /// The endpoint did not answer within the timeout of a request.
-    #[error("no answer in time")]
-    Timeout,
-    /// The answer is larger than the limit, bytes.
-    #[error("an answer of more than {0} bytes")]
+    /// The endpoint did not respond within this timeout of a request.
+    #[error("no response within {0:?}: the endpoint or the link to it is too slow")]
+    Timeout(Duration),
+    /// The response is larger than the limit, bytes.
+    #[error("the response has more than {0} bytes")]
     TooLarge(usize),
-    /// The endpoint answered with an HTTP status that is no success. It gets the next request after a rest
-    /// at the earliest if the status is 429 or 5xx.
+    /// The endpoint responded with an HTTP status that is no success. It gets no request before its
+    /// cool-down ends if the status is 429 or 5xx.
     #[error("HTTP status {code}")]
     Status {
         code: u16,
-        /// Rest that the endpoint demands.
+        /// Cool-down that the endpoint demands.
         retry_after: Option<Duration>,
     },
-    /// The endpoint was busy lately, and its rest is too long to wait for.
-    #[error("it was busy; the next request is sent in {} s", .0.as_secs())]
-    Resting(Duration),
-    /// The endpoint answered with a JSON-RPC error.
+    /// The endpoint is in a cool-down that is too long to wait for.
+    #[error("no request for another {} s: the endpoint reported a rate limit or a server error (HTTP 429 or 5xx)", .0.as_secs())]
+    CoolingDown(Duration),
+    /// The endpoint responded with a JSON-RPC error.
     #[error("error {code}: {message}")]
     Refused { code: i32, message: String },
     /// The endpoint does not prove contract storage.
@@ -59,11 +61,11 @@ pub enum L1Cause {
          this one with --l1.trustrpc"
     )]
     NoProof { code: i32, message: String },
-    /// The answer does not have the form it should have.
-    #[error("malformed answer: {0}")]
+    /// The response does not have the form it should have.
+    #[error("malformed response: {0}")]
     Malformed(String),
-    /// The answer contradicts itself or the request.
-    #[error("untrue answer: {0}")]
+    /// The response contradicts itself or the request.
+    #[error("untrue response: {0}")]
     Untrue(String),
     /// The header belongs to a fork of L1 that this build does not know.
     #[error(
@@ -78,7 +80,7 @@ pub enum L1Cause {
     )]
     UnknownTransaction { ty: u64, block: B256 },
     /// A block that should be there is not there.
-    #[error("no block {0}")]
+    #[error("the endpoint does not have block {0} or its receipts: it was reorged or pruned")]
     Missing(B256),
     /// One of several endpoints serves another chain. It gets no further calls.
     #[error(
@@ -88,44 +90,43 @@ pub enum L1Cause {
 }
 
 /// Batcher and proposer read L2 with this client, too.
-impl From<L2AnswerError> for L1Cause {
-    fn from(error: L2AnswerError) -> Self {
+impl From<L2ResponseError> for RpcCause {
+    fn from(error: L2ResponseError) -> Self {
         match error {
-            L2AnswerError::Malformed(text) => Self::Malformed(text),
-            L2AnswerError::Untrue(text) => Self::Untrue(text),
+            L2ResponseError::Malformed(text) => Self::Malformed(text),
+            L2ResponseError::Untrue(text) => Self::Untrue(text),
         }
     }
 }
 
-impl L1Cause {
-    /// An answer that does not decode, by the decoder's error.
+impl RpcCause {
+    /// A response that does not decode, by the decoder's error.
     pub fn malformed(error: impl std::fmt::Display) -> Self {
         Self::Malformed(excerpt(error))
     }
 
     /// The effect of a failure on the choice of endpoints; `None` if the endpoint itself is fine.
-    pub(super) fn fault(&self) -> Option<Fault> {
+    pub(super) fn fault(&self) -> Option<EndpointFault> {
         match self {
-            Self::Status { code, retry_after } if *code == 429 || *code >= 500 => {
-                Some(Fault::Busy(*retry_after))
+            Self::Status { code, retry_after } => {
+                Some(EndpointFault::of_status(*code, *retry_after))
             }
             Self::Refused { code, .. } if RATE_LIMIT_CODES.contains(code) => {
-                Some(Fault::Busy(None))
+                Some(EndpointFault::Busy(None))
             }
             Self::Transport(_)
-            | Self::Timeout
+            | Self::Timeout(_)
             | Self::TooLarge(_)
-            | Self::Status { .. }
             | Self::Malformed(_)
-            | Self::Untrue(_) => Some(Fault::Broken),
+            | Self::Untrue(_) => Some(EndpointFault::Broken),
             _ => None,
         }
     }
 
     /// Whether the endpoint only demands a slower pace: a smaller request would not help.
-    pub(super) fn is_pause(&self) -> bool {
+    pub fn is_rate_limit(&self) -> bool {
         match self {
-            Self::Resting(_) | Self::Status { code: 429, .. } => true,
+            Self::CoolingDown(_) | Self::Status { code: 429, .. } => true,
             Self::Refused { code, .. } => RATE_LIMIT_CODES.contains(code),
             _ => false,
         }
@@ -133,16 +134,16 @@ impl L1Cause {
 
     /// Whether the endpoint has judged the call, and not only refused to serve it.
     pub(super) fn is_verdict(&self) -> bool {
-        matches!(self, Self::Refused { .. }) && !self.is_pause()
+        matches!(self, Self::Refused { .. }) && !self.is_rate_limit()
     }
 
-    /// Whether a request for less may succeed: the answer may have been too large for the endpoint,
+    /// Whether a request for less may succeed: the response may have been too large for the endpoint,
     /// a proxy, the link or us.
     pub(super) fn may_be_size(&self) -> bool {
         match self {
-            Self::Transport(_) | Self::Timeout | Self::TooLarge(_) => true,
+            Self::Transport(_) | Self::Timeout(_) | Self::TooLarge(_) => true,
             Self::Status { .. } | Self::Refused { .. } => {
-                !self.is_pause() && !self.is_unsupported()
+                !self.is_rate_limit() && !self.is_unsupported()
             }
             _ => false,
         }
@@ -174,13 +175,13 @@ mod tests {
 
     #[test]
     fn the_effect_of_a_failure_on_its_endpoint_follows_from_its_cause() {
-        let refused = |code| L1Cause::Refused {
+        let refused = |code| RpcCause::Refused {
             code,
             message: "no".into(),
         };
         for code in RATE_LIMIT_CODES {
-            assert_eq!(refused(code).fault(), Some(Fault::Busy(None)));
-            assert!(refused(code).is_pause() && !refused(code).may_be_size());
+            assert_eq!(refused(code).fault(), Some(EndpointFault::Busy(None)));
+            assert!(refused(code).is_rate_limit() && !refused(code).may_be_size());
             assert!(!refused(code).is_verdict());
         }
         for code in [-32601, -32004] {
@@ -189,19 +190,19 @@ mod tests {
         }
         for code in [429, 500, 503] {
             let retry_after = Some(Duration::from_secs(5));
-            let status = L1Cause::Status { code, retry_after };
-            assert_eq!(status.fault(), Some(Fault::Busy(retry_after)));
-            // A server that fails may do so for the size of the answer.
-            assert_eq!(status.is_pause(), code == 429);
+            let status = RpcCause::Status { code, retry_after };
+            assert_eq!(status.fault(), Some(EndpointFault::Busy(retry_after)));
+            // A server that fails may do so for the size of the response.
+            assert_eq!(status.is_rate_limit(), code == 429);
             assert_eq!(status.may_be_size(), code != 429);
         }
         for broken in [
-            L1Cause::Untrue("a lie".into()),
-            L1Cause::Malformed("no JSON".into()),
-            L1Cause::Transport("reset".into()),
-            L1Cause::Timeout,
+            RpcCause::Untrue("a lie".into()),
+            RpcCause::Malformed("no JSON".into()),
+            RpcCause::Transport("reset".into()),
+            RpcCause::Timeout(Duration::from_secs(10)),
         ] {
-            assert_eq!(broken.fault(), Some(Fault::Broken), "{broken}");
+            assert_eq!(broken.fault(), Some(EndpointFault::Broken), "{broken}");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! An L1 endpoint for tests: a real HTTP server that says what it is told to say, true or not.
 
-use super::{L1Block, answer};
+use super::{L1Block, response};
 use alloy_consensus::{Header, constants::EMPTY_RECEIPTS};
 use alloy_primitives::{Address, B64, B256, Bytes, U256, keccak256};
 use alloy_trie::{HashBuilder, Nibbles, TrieAccount, proof::ProofRetainer};
@@ -307,7 +307,7 @@ pub(crate) fn block_json(header: &Header) -> Value {
 }
 
 pub(crate) fn block(header: &Header) -> L1Block {
-    answer::block(block_json(header), false).unwrap()
+    response::block(block_json(header), false).unwrap()
 }
 
 /// The L1 of a folder of `derivation-live`: one line for each block from 0 on, with its receipts.

@@ -1,9 +1,9 @@
 //! Follows the heads of L1: by subscription where the endpoint is a WebSocket or a Unix socket, by
 //! polling otherwise and while there is no subscription. Wakes the consumers of the heads; keeps the
-//! last answer when the endpoint fails. A head may go back: consumers decide what a reorg means.
+//! last heads when the endpoint fails. A head may go back: consumers decide what a reorg means.
 
-use super::{L1Block, L1Client, L1Error, Tag};
-use crate::rollup::metrics::L1HeadMetrics;
+use super::{L1Block, L1Client, L1Error, L1Tag};
+use crate::{rollup::metrics::L1HeadMetrics, telemetry::LoggedCauses};
 use jsonrpsee::core::client::Subscription;
 use serde_json::Value;
 use std::time::Duration;
@@ -20,6 +20,10 @@ const QUIET_POLLS: u32 = 3;
 const UNVERIFIED_HEADERS: u32 = 3;
 /// How long heads are only polled after that: the endpoint may be updated, or another one take over.
 const SUBSCRIPTION_PAUSE: Duration = Duration::from_secs(300);
+
+// Warnings, by which their ends are named too.
+const NO_HEAD: &str = "L1's head cannot be read; trying again until it can";
+const NO_BLOCK: &str = "L1's safe or finalized block could not be read; the last one stays";
 
 /// L1's heads at the last reading.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,13 +54,13 @@ pub async fn follow_heads(
 ) {
     let follow =
         |tag, slot: HeadSlot| follow_tag(l1.clone(), heads.clone(), tag, slot, epoch_interval);
-    let safe = follow(Tag::Safe, |heads| &mut heads.safe);
-    let finalized = follow(Tag::Finalized, |heads| &mut heads.finalized);
+    let safe = follow(L1Tag::Safe, |heads| &mut heads.safe);
+    let finalized = follow(L1Tag::Finalized, |heads| &mut heads.finalized);
     let follower = HeadFollower {
         l1,
         heads,
         head_interval,
-        unreachable: false,
+        causes: LoggedCauses::default(),
         last_pushed: None,
         metrics: L1HeadMetrics::new(),
         unverified: 0,
@@ -71,18 +75,30 @@ pub async fn follow_heads(
 async fn follow_tag(
     l1: L1Client,
     heads: watch::Sender<L1Heads>,
-    tag: Tag,
+    tag: L1Tag,
     slot: HeadSlot,
     interval: Duration,
 ) {
     if interval.is_zero() {
         return;
     }
-    let mut ticks = ticks(interval);
+    let (mut ticks, mut causes) = (ticks(interval), LoggedCauses::default());
     loop {
         ticks.tick().await;
-        if let Some(block) = read_or_log(l1.block(tag).await) {
-            heads.send_if_modified(|heads| replace(slot(heads), block));
+        let read = l1.block(tag).await;
+        let now = Instant::now().into_std();
+        match read {
+            Ok(block) => {
+                causes.note_success(NO_BLOCK, now);
+                if let Some(block) = block {
+                    heads.send_if_modified(|heads| replace(slot(heads), block));
+                }
+            }
+            Err(error) => {
+                if causes.note_failure(NO_BLOCK, &error.to_string(), now) {
+                    tracing::warn!(tag = tag.name(), %error, "{NO_BLOCK}");
+                }
+            }
         }
     }
 }
@@ -91,8 +107,8 @@ struct HeadFollower {
     l1: L1Client,
     heads: watch::Sender<L1Heads>,
     head_interval: Duration,
-    /// Whether the last reading of the head failed.
-    unreachable: bool,
+    /// Causes of failed readings that were logged.
+    causes: LoggedCauses,
     /// When the subscription last brought a head that could be verified.
     last_pushed: Option<Instant>,
     metrics: L1HeadMetrics,
@@ -132,8 +148,8 @@ impl HeadFollower {
     }
 
     async fn poll(&mut self) {
-        let answer = self.l1.block(Tag::Latest).await;
-        self.publish(answer);
+        let read = self.l1.block(L1Tag::Latest).await;
+        self.publish(read);
     }
 
     /// Takes a header from the subscription; polls at once if it cannot be verified, since it says
@@ -176,18 +192,18 @@ impl HeadFollower {
         }
     }
 
-    fn publish(&mut self, answer: Result<Option<L1Block>, L1Error>) {
-        if std::mem::replace(&mut self.unreachable, answer.is_err()) != self.unreachable {
-            match &answer {
-                Ok(_) => {
-                    tracing::info!(endpoint = self.l1.endpoint(), "L1 answers again");
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "L1's head cannot be read; trying again until it can");
-                }
+    fn publish(&mut self, read: Result<Option<L1Block>, L1Error>) {
+        let now = Instant::now().into_std();
+        match &read {
+            Ok(_) if self.causes.note_success(NO_HEAD, now) => {
+                tracing::info!(endpoint = self.l1.endpoint(), "L1's head can be read again");
             }
+            Err(error) if self.causes.note_failure(NO_HEAD, &error.to_string(), now) => {
+                tracing::warn!(%error, "{NO_HEAD}");
+            }
+            _ => {}
         }
-        if let Ok(Some(block)) = answer {
+        if let Ok(Some(block)) = read {
             self.metrics
                 .on_head(self.heads.borrow().head.as_ref(), &block);
             self.heads.send_if_modified(|h| replace(&mut h.head, block));
@@ -205,13 +221,6 @@ fn ticks(interval: Duration) -> Interval {
 async fn next(subscription: &mut Option<Subscription<Value>>) -> Option<Option<Value>> {
     // A header that is no JSON ends the subscription like a lost connection.
     Some(subscription.as_mut()?.next().await.and_then(Result::ok))
-}
-
-fn read_or_log(answer: Result<Option<L1Block>, L1Error>) -> Option<L1Block> {
-    answer.unwrap_or_else(|error| {
-        tracing::warn!(%error, "an L1 head could not be read");
-        None
-    })
 }
 
 fn replace(slot: &mut Option<L1Block>, block: L1Block) -> bool {

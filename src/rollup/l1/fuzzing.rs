@@ -1,20 +1,20 @@
-//! Answers of an endpoint, read and checked as calls do, without an endpoint. Only the fuzz targets
+//! Responses of an endpoint, read and checked as calls do, without an endpoint. Only the fuzz targets
 //! need it.
 
-use super::{L1Block, L1Cause, Watched, answer, proof};
+use super::{L1Block, RpcCause, Watched, proof, response};
 use alloy_primitives::{Address, B256, Bytes};
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use starling_proto::{attributes::ReceiptLogs, derive::InboxTransaction};
 use std::collections::HashMap;
 
-fn parse<T: DeserializeOwned>(text: &str) -> Result<T, L1Cause> {
-    serde_json::from_str(text).map_err(L1Cause::malformed)
+fn parse<T: DeserializeOwned>(text: &str) -> Result<T, RpcCause> {
+    serde_json::from_str(text).map_err(RpcCause::malformed)
 }
 
 /// The header of a block object.
-pub fn header(text: &str, trust: bool) -> Result<L1Block, L1Cause> {
-    answer::block(parse(text)?, trust)
+pub fn header(text: &str, trust: bool) -> Result<L1Block, RpcCause> {
+    response::block(parse(text)?, trust)
 }
 
 /// A block object with whole transactions: the block, and its transactions to the batch inbox.
@@ -22,26 +22,26 @@ pub fn block(
     text: &str,
     watched: &Watched,
     trust: bool,
-) -> Result<(L1Block, Vec<InboxTransaction>), L1Cause> {
+) -> Result<(L1Block, Vec<InboxTransaction>), RpcCause> {
     let raw: Box<RawValue> = parse(text)?;
-    let found = answer::full_block(&raw, watched, trust, &HashMap::new())?;
+    let found = response::full_block(&raw, watched, trust, &HashMap::new())?;
     Ok((found.block, found.inbox))
 }
 
 /// Hashes of a block's transactions of unknown types, which are requested once more.
-pub fn unknown_transactions(text: &str) -> Result<Vec<B256>, L1Cause> {
+pub fn unknown_transactions(text: &str) -> Result<Vec<B256>, RpcCause> {
     let raw: Box<RawValue> = parse(text)?;
-    answer::unknown_transactions(&raw)
+    response::unknown_transactions(&raw)
 }
 
 /// A list of receipts of `block`.
-pub fn receipts(text: &str, block: &L1Block) -> Result<Vec<ReceiptLogs>, L1Cause> {
-    answer::receipts(parse(text)?, block)
+pub fn receipts(text: &str, block: &L1Block) -> Result<Vec<ReceiptLogs>, RpcCause> {
+    response::receipts(parse(text)?, block)
 }
 
 /// Receipts of `block` in EIP-2718 form.
-pub fn raw_receipts(receipts: &[Bytes], block: &L1Block) -> Result<Vec<ReceiptLogs>, L1Cause> {
-    answer::raw_receipts(receipts, block)
+pub fn raw_receipts(receipts: &[Bytes], block: &L1Block) -> Result<Vec<ReceiptLogs>, RpcCause> {
+    response::raw_receipts(receipts, block)
 }
 
 /// The proof of a contract's slot after `block`.
@@ -50,6 +50,6 @@ pub fn storage(
     contract: Address,
     slot: B256,
     block: &L1Block,
-) -> Result<B256, L1Cause> {
+) -> Result<B256, RpcCause> {
     proof::storage(&parse(text)?, contract, slot, block)
 }

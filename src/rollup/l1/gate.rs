@@ -12,11 +12,11 @@ use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
 
 /// Permits that bulk requests leave to urgent ones, if there are several.
 const KEPT_FOR_URGENT: usize = 1;
-/// Bulk requests in flight at most: 64 MiB of answers of the usual size.
-const MOST_BULK: usize = 16;
-/// Bytes of an answer to a bulk request; more are allowed to one answer at a time. Four times the
+/// Bulk requests in flight at most: 64 MiB of responses of the usual size.
+const MAX_BULK_REQUESTS: usize = 16;
+/// Bytes of a response to a bulk request; more are allowed to one response at a time. Four times the
 /// size that fetching ahead aims at.
-pub(super) const USUAL_ANSWER: u32 = 4 << 20;
+pub(super) const USUAL_RESPONSE: u32 = 4 << 20;
 
 /// How soon a request has to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +52,7 @@ impl L1Gate {
             rate: RateLimit::new(config.rate_limit, burst, now).map(Mutex::new),
             bulk_rate: tokio::sync::Mutex::new(()),
             requests: Semaphore::new(requests.min(Semaphore::MAX_PERMITS)),
-            bulk: Semaphore::new(bulk.clamp(1, MOST_BULK)),
+            bulk: Semaphore::new(bulk.clamp(1, MAX_BULK_REQUESTS)),
             large: Semaphore::new(1),
         }
     }
@@ -79,7 +79,7 @@ impl L1Gate {
         })
     }
 
-    /// Waits until a bulk request may have an answer of more than [`USUAL_ANSWER`].
+    /// Waits until a bulk request may have a response of more than [`USUAL_RESPONSE`].
     pub(super) async fn enter_large(&self) -> Result<SemaphorePermit<'_>, AcquireError> {
         self.large.acquire().await
     }

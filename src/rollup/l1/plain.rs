@@ -1,15 +1,10 @@
-//! Calls whose answers this client does not check: for a party that has to believe its endpoint,
-//! such as the sender of transactions.
+//! Calls whose responses this client does not check: of L1 by the sender of transactions, which has to
+//! believe its endpoint, and of L2, builders and supervisors by batcher and proposer.
 
-use super::{BATCHER_HASH_SELECTOR, L1Cause, L1Client, L1Error, RpcCall, read};
+use super::{BATCHER_HASH_SELECTOR, L1Client, L1Error, L1Response, RpcCall, RpcCause, read};
 use alloy_primitives::{Address, B256, Bytes, U64};
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json, value::RawValue};
-
-/// A method and its parameters, an array.
-pub type PlainCall = (&'static str, Value);
-/// A result as its JSON text, or the endpoint's error.
-pub type PlainReply = Result<Box<RawValue>, L1Cause>;
+use serde_json::{Value, json};
 
 impl L1Client {
     /// One call. Fails like every call: after each endpoint was tried once.
@@ -18,7 +13,7 @@ impl L1Client {
         method: &'static str,
         params: Value,
     ) -> Result<T, L1Error> {
-        self.request_one(RpcCall { method, params }, |answer| read(&answer?))
+        self.request_one(RpcCall { method, params }, |response| read(&response?))
             .await
     }
 
@@ -35,11 +30,11 @@ impl L1Client {
             method: "eth_call",
             params: json!([request, "latest"]),
         };
-        self.request_one(call, |answer| {
-            let word: Bytes = read(&answer?)?;
+        self.request_one(call, |response| {
+            let word: Bytes = read(&response?)?;
             let word = B256::try_from(&word[..]).map_err(|_| {
                 let bytes = word.len();
-                L1Cause::Malformed(format!(
+                RpcCause::Malformed(format!(
                     "no SystemConfig contract at {contract}: {bytes} bytes where 32 were expected"
                 ))
             })?;
@@ -50,12 +45,12 @@ impl L1Client {
 
     /// Publishes a transaction. The inner error is a pool's refusal, which is the answer: it depends
     /// on what that pool has, and a later endpoint that is away would hide it.
-    pub async fn publish(&self, raw: &Bytes) -> Result<Result<(), L1Cause>, L1Error> {
+    pub async fn publish(&self, raw: &Bytes) -> Result<Result<(), RpcCause>, L1Error> {
         let call = RpcCall {
             method: "eth_sendRawTransaction",
             params: json!([raw]),
         };
-        self.request_one(call, |answer| match answer {
+        self.request_one(call, |response| match response {
             Ok(_) => Ok(Ok(())),
             Err(cause) if cause.is_verdict() => Ok(Err(cause)),
             Err(cause) => Err(cause),
@@ -65,15 +60,10 @@ impl L1Client {
 
     /// Several calls in one request to one endpoint, answered in their order. The first must
     /// succeed; callers judge the others.
-    pub async fn plain_batch(&self, calls: &[PlainCall]) -> Result<Vec<PlainReply>, L1Error> {
-        let calls = calls.iter().map(|(method, params)| RpcCall {
-            method,
-            params: params.clone(),
-        });
-        let calls: Vec<RpcCall> = calls.collect();
-        self.request(&calls, |answers| match answers.first() {
+    pub async fn plain_batch(&self, calls: &[RpcCall]) -> Result<Vec<L1Response>, L1Error> {
+        self.request(calls, |responses| match responses.first() {
             Some(Err(cause)) => Err(cause.clone()),
-            _ => Ok(answers),
+            _ => Ok(responses),
         })
         .await
     }

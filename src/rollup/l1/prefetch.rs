@@ -1,12 +1,12 @@
 //! Fetches L1 blocks ahead of the one that is wanted, several requests at once, each for as many
-//! blocks as fit an answer of moderate size.
+//! blocks as fit a response of moderate size.
 //!
-//! [`Window`] decides which blocks to request; it is pure. A request that fails is repeated in
-//! halves, down to single blocks, so that no limit on the size of an answer stops derivation. Memory
-//! is bounded by requests in flight, by the expected size of their answers, and by blocks that wait
-//! to be taken; `L1Gate` bounds answers that are larger than expected.
+//! [`FetchPlan`] decides which blocks to request; it is pure. A request that fails is repeated in
+//! halves, down to single blocks, so that no limit on the size of a response stops derivation. Memory
+//! is bounded by requests in flight, by the expected size of their responses, and by blocks that wait
+//! to be taken; `L1Gate` bounds responses that are larger than expected.
 
-use super::{L1BlockData, L1Blocks, L1Cause, L1Error, blocks::FetchedBlocks};
+use super::{L1BlockData, L1Blocks, L1Error, RpcCause, blocks::FetchedBlocks};
 use std::{
     collections::{BTreeMap, VecDeque},
     ops::ControlFlow,
@@ -18,20 +18,20 @@ use tokio::task::{JoinError, JoinSet};
 const AHEAD: u64 = 512;
 /// Memory of blocks that wait to be taken, bytes; no block is fetched ahead beyond it.
 const READY_BYTES: usize = 16 << 20;
-/// Wanted size of the answers of one request, bytes of JSON.
-const ANSWER_BYTES: usize = 1 << 20;
-/// Expected size of all answers in flight, bytes of JSON; one request may be in flight whatever it
-/// brings. More than ten answers of the wanted size.
+/// Wanted size of the responses of one request, bytes of JSON.
+const RESPONSE_BYTES: usize = 1 << 20;
+/// Expected size of all responses in flight, bytes of JSON; one request may be in flight whatever it
+/// brings. More than ten responses of the wanted size.
 const IN_FLIGHT_BYTES: usize = 32 << 20;
 
 /// Consecutive blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Span {
+struct FetchRange {
     first: u64,
     count: u64,
 }
 
-impl Span {
+impl FetchRange {
     fn contains(self, number: u64) -> bool {
         (self.first..self.first.saturating_add(self.count)).contains(&number)
     }
@@ -50,13 +50,13 @@ impl Span {
 
 /// The blocks that are wanted, requested, and still to be requested.
 #[derive(Debug)]
-struct Window {
+struct FetchPlan {
     /// Next block that the caller takes.
     wanted: u64,
     /// Lowest block that was never requested.
     next: u64,
     /// Parts of what was requested that did not come.
-    holes: VecDeque<Span>,
+    missing: VecDeque<FetchRange>,
     in_flight: usize,
     /// Blocks of the requests in flight.
     blocks_in_flight: u64,
@@ -67,40 +67,45 @@ struct Window {
     average: usize,
 }
 
-impl Window {
+impl FetchPlan {
     fn new(wanted: u64, max_in_flight: usize, max_batch: usize) -> Self {
         Self {
             wanted,
             next: wanted,
-            holes: VecDeque::new(),
+            missing: VecDeque::new(),
             in_flight: 0,
             blocks_in_flight: 0,
             max_in_flight: max_in_flight.max(1),
             max_batch: max_batch.max(1) as u64,
             // The first request is for one block: its size is not known.
-            average: ANSWER_BYTES,
+            average: RESPONSE_BYTES,
         }
     }
 
-    /// The next request. `retries` is how many holes may be requested again, and goes down with
+    /// The next request. `retries` is how many missing ranges may be requested again, and goes down with
     /// each; `ready_bytes` is the memory of blocks that wait.
-    fn plan(&mut self, head: u64, ready_bytes: usize, retries: &mut usize) -> Option<Span> {
+    fn next_request(
+        &mut self,
+        head: u64,
+        ready_bytes: usize,
+        retries: &mut usize,
+    ) -> Option<FetchRange> {
         let expected = self.average.saturating_mul(self.blocks_in_flight as usize);
         let is_busy = self.in_flight > 0 && expected.saturating_add(self.average) > IN_FLIGHT_BYTES;
         if self.in_flight >= self.max_in_flight || is_busy {
             return None;
         }
-        let fitting = (ANSWER_BYTES / self.average.max(1)) as u64;
+        let fitting = (RESPONSE_BYTES / self.average.max(1)) as u64;
         let fitting = fitting.clamp(1, self.max_batch);
         if *retries > 0 {
-            if let Some(hole) = self.holes.pop_front() {
-                let (span, rest) = hole.split(fitting);
+            if let Some(part) = self.missing.pop_front() {
+                let (range, rest) = part.split(fitting);
                 if rest.count > 0 {
-                    self.holes.push_front(rest);
+                    self.missing.push_front(rest);
                 } else {
                     *retries -= 1;
                 }
-                return Some(self.begin(span));
+                return Some(self.begin(range));
             }
             *retries = 0;
         }
@@ -110,67 +115,69 @@ impl Window {
             return None;
         }
         let count = fitting.min(last - self.next + 1);
-        // A full request is worth waiting for until more blocks are taken.
+        // Wait until enough blocks are taken for a full request.
         if count < fitting && last < head && self.next > self.wanted {
             return None;
         }
-        let span = Span {
+        let range = FetchRange {
             first: self.next,
             count,
         };
-        self.next += span.count;
-        Some(self.begin(span))
+        self.next += range.count;
+        Some(self.begin(range))
     }
 
-    fn begin(&mut self, span: Span) -> Span {
+    fn begin(&mut self, range: FetchRange) -> FetchRange {
         self.in_flight += 1;
-        self.blocks_in_flight += span.count;
-        span
+        self.blocks_in_flight += range.count;
+        range
     }
 
-    fn end(&mut self, span: Span) {
+    fn end(&mut self, range: FetchRange) {
         self.in_flight -= 1;
-        self.blocks_in_flight -= span.count;
+        self.blocks_in_flight -= range.count;
     }
 
-    /// The first `came` blocks of `span` came, with `bytes` of JSON.
-    fn done(&mut self, span: Span, came: u64, bytes: usize) {
-        self.end(span);
+    /// The first `came` blocks of `range` came, with `bytes` of JSON.
+    fn done(&mut self, range: FetchRange, came: u64, bytes: usize) {
+        self.end(range);
         if let Some(size) = bytes.checked_div(usize::try_from(came).unwrap_or(usize::MAX)) {
-            self.average = (3 * self.average.min(4 * ANSWER_BYTES) + size) / 4;
+            self.average = (3 * self.average.min(4 * RESPONSE_BYTES) + size) / 4;
         }
-        self.add_hole(span.split(came).1);
+        self.add_missing(range.split(came).1);
     }
 
-    /// The request for `span` failed, and the endpoint did not only demand a slower pace: the
-    /// answer may have been too large, so no later request is as large.
-    fn failed(&mut self, span: Span) {
-        self.end(span);
-        let half = span.count.div_ceil(2);
-        if half < span.count {
-            self.average = self.average.max(ANSWER_BYTES / half as usize);
+    /// The request for `range` failed, and the endpoint did not only demand a slower pace: the
+    /// response may have been too large, so no later request is as large.
+    fn failed(&mut self, range: FetchRange) {
+        self.end(range);
+        let half = range.count.div_ceil(2);
+        if half < range.count {
+            self.average = self.average.max(RESPONSE_BYTES / half as usize);
         }
-        let (first, second) = span.split(half);
-        self.add_hole(first);
-        self.add_hole(second);
+        let (first, second) = range.split(half);
+        self.add_missing(first);
+        self.add_missing(second);
     }
 
-    fn add_hole(&mut self, hole: Span) {
-        if hole.count > 0 {
-            let place = self.holes.partition_point(|other| other.first < hole.first);
-            self.holes.insert(place, hole);
+    fn add_missing(&mut self, part: FetchRange) {
+        if part.count > 0 {
+            let place = self
+                .missing
+                .partition_point(|other| other.first < part.first);
+            self.missing.insert(place, part);
         }
     }
 }
 
-type Fetch = (Span, Result<FetchedBlocks, L1Error>);
+type Fetch = (FetchRange, Result<FetchedBlocks, L1Error>);
 
 /// Outcome of a request that has ended, if it says nothing about the wanted block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FetchEnd {
     /// Its blocks are ready.
     Came,
-    /// Its answer may have been too large; its halves may be requested at once.
+    /// Its response may have been too large; its halves may be requested at once.
     Refused,
     /// Its blocks are requested again later.
     Failed,
@@ -183,7 +190,7 @@ enum FetchEnd {
 /// everything that was fetched ahead is dropped.
 pub struct Prefetcher {
     blocks: L1Blocks,
-    window: Window,
+    plan: FetchPlan,
     ready: BTreeMap<u64, Arc<L1BlockData>>,
     requests: JoinSet<Fetch>,
 }
@@ -193,7 +200,7 @@ impl Prefetcher {
     /// requests in flight, of at most `max_batch` blocks each.
     pub fn new(blocks: L1Blocks, max_in_flight: usize, max_batch: usize) -> Self {
         Self {
-            window: Window::new(0, max_in_flight, max_batch),
+            plan: FetchPlan::new(0, max_in_flight, max_batch),
             blocks,
             ready: BTreeMap::new(),
             requests: JoinSet::new(),
@@ -208,22 +215,22 @@ impl Prefetcher {
         number: u64,
         head: u64,
     ) -> Result<Option<Arc<L1BlockData>>, L1Error> {
-        let reached = self.window.wanted..=self.window.next;
+        let reached = self.plan.wanted..=self.plan.next;
         if !reached.contains(&number) {
             self.restart(number);
         }
-        self.window.wanted = number;
+        self.plan.wanted = number;
         self.ready = self.ready.split_off(&number);
-        self.window
-            .holes
-            .retain(|hole| hole.first + hole.count > number);
+        self.plan
+            .missing
+            .retain(|part| part.first + part.count > number);
         // Requests that have ended come first: their blocks count as ready, and their permits are free.
         while let Some(joined) = self.requests.try_join_next() {
             if let ControlFlow::Break(result) = self.on_end(joined, number) {
                 return result;
             }
         }
-        let mut retries = self.window.holes.len();
+        let mut retries = self.plan.missing.len();
         loop {
             if let Some(data) = self.ready.get(&number).cloned() {
                 self.request(head, &mut retries);
@@ -247,7 +254,7 @@ impl Prefetcher {
         let Some(joined) = self.requests.join_next().await else {
             return std::future::pending().await;
         };
-        let ended = self.on_end(joined, self.window.wanted);
+        let ended = self.on_end(joined, self.plan.wanted);
         if let ControlFlow::Continue(FetchEnd::Came | FetchEnd::Refused) = ended {
             self.request(head, &mut 0);
         }
@@ -259,35 +266,35 @@ impl Prefetcher {
         joined: Result<Fetch, JoinError>,
         wanted: u64,
     ) -> ControlFlow<Result<Option<Arc<L1BlockData>>, L1Error>, FetchEnd> {
-        // A request that panicked or was aborted leaves no trace here but its span.
-        let Ok((span, result)) = joined else {
+        // A request that panicked or was aborted leaves no trace here but its range.
+        let Ok((range, result)) = joined else {
             self.restart(wanted);
             return ControlFlow::Break(Ok(None));
         };
         let fetched = match result {
             Ok(fetched) => fetched,
-            Err(error) if is_refused(&error, span) => {
-                self.window.failed(span);
+            Err(error) if is_refused(&error, range) => {
+                self.plan.failed(range);
                 return ControlFlow::Continue(FetchEnd::Refused);
             }
             Err(error) => {
-                if error.cause.is_pause() {
-                    self.window.done(span, 0, 0);
+                if error.cause.is_rate_limit() {
+                    self.plan.done(range, 0, 0);
                 } else {
-                    self.window.failed(span);
+                    self.plan.failed(range);
                 }
-                if span.contains(wanted) {
+                if range.contains(wanted) {
                     return ControlFlow::Break(Err(error));
                 }
                 return ControlFlow::Continue(FetchEnd::Failed);
             }
         };
         let came = fetched.blocks.len() as u64;
-        self.window.done(span, came, fetched.json_bytes);
+        self.plan.done(range, came, fetched.json_bytes);
         let blocks = fetched.blocks.into_iter();
         self.ready
             .extend(blocks.map(|data| (data.block.number, data)));
-        if span.contains(wanted) && !self.ready.contains_key(&wanted) {
+        if range.contains(wanted) && !self.ready.contains_key(&wanted) {
             return ControlFlow::Break(Ok(None));
         }
         ControlFlow::Continue(FetchEnd::Came)
@@ -303,15 +310,15 @@ impl Prefetcher {
 
     /// Forgets what was fetched ahead, for instance after a reorg.
     pub fn restart(&mut self, number: u64) {
-        let Window {
+        let FetchPlan {
             max_in_flight,
             max_batch,
             average,
             ..
-        } = self.window;
-        self.window = Window {
+        } = self.plan;
+        self.plan = FetchPlan {
             average,
-            ..Window::new(number, max_in_flight, max_batch as usize)
+            ..FetchPlan::new(number, max_in_flight, max_batch as usize)
         };
         self.ready.clear();
         self.requests = JoinSet::new();
@@ -320,23 +327,26 @@ impl Prefetcher {
     fn request(&mut self, head: u64, retries: &mut usize) {
         loop {
             let ready_bytes = self.ready.values().map(|data| data.size()).sum();
-            let Some(span) = self.window.plan(head, ready_bytes, retries) else {
+            let Some(range) = self.plan.next_request(head, ready_bytes, retries) else {
                 return;
             };
             let blocks = self.blocks.clone();
             self.requests.spawn(async move {
-                let fetched = blocks.range(span.first, span.count as usize).await;
-                (span, fetched)
+                let fetched = blocks.range(range.first, range.count as usize).await;
+                (range, fetched)
             });
         }
     }
 }
 
-/// Whether the endpoint works and does not answer a request for several blocks: its halves are sent
+/// Whether the endpoint works and refuses a request for several blocks: its halves are sent
 /// without a pause.
-fn is_refused(error: &L1Error, span: Span) -> bool {
-    let is_answer = matches!(error.cause, L1Cause::Refused { .. } | L1Cause::TooLarge(_));
-    span.count > 1 && is_answer && error.cause.may_be_size()
+fn is_refused(error: &L1Error, range: FetchRange) -> bool {
+    let is_response = matches!(
+        error.cause,
+        RpcCause::Refused { .. } | RpcCause::TooLarge(_)
+    );
+    range.count > 1 && is_response && error.cause.may_be_size()
 }
 
 #[cfg(test)]

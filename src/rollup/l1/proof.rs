@@ -1,7 +1,7 @@
 //! Contract storage from an `eth_getProof` response (EIP-1186), checked against the state root of a
 //! block. Pure.
 
-use super::{L1Block, L1Cause};
+use super::{L1Block, RpcCause};
 use alloy_primitives::{Address, B256, KECCAK256_EMPTY, keccak256};
 use alloy_rpc_types_eth::EIP1186AccountProofResponse;
 use alloy_trie::{Nibbles, TrieAccount, proof::verify_proof};
@@ -13,9 +13,9 @@ pub(super) fn storage(
     contract: Address,
     slot: B256,
     block: &L1Block,
-) -> Result<B256, L1Cause> {
+) -> Result<B256, RpcCause> {
     let untrue = |what: String| {
-        L1Cause::Untrue(format!(
+        RpcCause::Untrue(format!(
             "{what} does not lead to the state root of block {}",
             block.hash
         ))
@@ -24,7 +24,7 @@ pub(super) fn storage(
     if verify_proof(block.state_root, path, None, &proof.account_proof).is_ok()
         || proof.code_hash == KECCAK256_EMPTY
     {
-        return Err(L1Cause::Malformed(format!(
+        return Err(RpcCause::Malformed(format!(
             "no contract at {contract} in block {}",
             block.hash
         )));
@@ -43,7 +43,7 @@ pub(super) fn storage(
     )
     .map_err(|_| untrue(format!("the proof of account {contract}")))?;
     let [slot_proof] = &proof.storage_proof[..] else {
-        return Err(L1Cause::Malformed(format!(
+        return Err(RpcCause::Malformed(format!(
             "{} slots are proven where one was requested",
             proof.storage_proof.len()
         )));

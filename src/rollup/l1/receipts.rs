@@ -1,14 +1,13 @@
 //! The ways to fetch the receipts of a block (`--l1.rpckind`). Pure: which method to use, and how to
-//! read its answer.
+//! read its response.
 //!
 //! Whatever the method, a list of receipts is checked as a whole against the header's root, and
 //! nothing outside of that root is used. Metadata such as indexes and hashes needs no check
 //! therefore.
 
 use super::{
-    L1Cause,
-    answer::{self, L1Receipt},
-    read,
+    RpcCause, read,
+    response::{self, L1Receipt},
     transport::RpcCall,
 };
 use alloy_primitives::{B256, Bytes, U64};
@@ -168,33 +167,33 @@ impl ReceiptMethod {
         }
     }
 
-    /// The receipts in the answer to the only call of a method for whole blocks, checked against the
+    /// The receipts in the response to the only call of a method for whole blocks, checked against the
     /// header.
     pub(super) fn read(
         self,
-        answer: &RawValue,
+        response: &RawValue,
         block: &L1Block,
-    ) -> Result<Vec<ReceiptLogs>, L1Cause> {
-        let missing = || L1Cause::Missing(block.hash);
+    ) -> Result<Vec<ReceiptLogs>, RpcCause> {
+        let missing = || RpcCause::Missing(block.hash);
         match self {
             Self::Raw => {
-                let raw: Option<Vec<Bytes>> = read(answer)?;
-                answer::raw_receipts(&raw.ok_or_else(missing)?, block)
+                let raw: Option<Vec<Bytes>> = read(response)?;
+                response::raw_receipts(&raw.ok_or_else(missing)?, block)
             }
             Self::Alchemy => {
-                let list: Option<AlchemyReceipts> = read(answer)?;
+                let list: Option<AlchemyReceipts> = read(response)?;
                 let receipts = list.and_then(|list| list.receipts).ok_or_else(missing)?;
-                answer::receipts(receipts, block)
+                response::receipts(receipts, block)
             }
             _ => {
-                let receipts: Option<Vec<L1Receipt>> = read(answer)?;
-                answer::receipts(receipts.ok_or_else(missing)?, block)
+                let receipts: Option<Vec<L1Receipt>> = read(response)?;
+                response::receipts(receipts.ok_or_else(missing)?, block)
             }
         }
     }
 }
 
-/// The answer to `alchemy_getTransactionReceipts`.
+/// The response to `alchemy_getTransactionReceipts`.
 #[derive(Deserialize)]
 struct AlchemyReceipts {
     receipts: Option<Vec<L1Receipt>>,

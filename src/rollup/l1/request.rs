@@ -1,62 +1,54 @@
-//! Requests of the client: the endpoint that gets one, how large its answer may be, and how many
-//! requests a list of calls takes.
+//! Requests of the client: the endpoint that gets one, how large its response may be, and how many
+//! requests a list of calls takes. Called by every method of [`L1Client`]. Bounded by `L1Gate`'s permits,
+//! by the limit on a response, and by one attempt at each endpoint.
 
 use super::{
-    L1Cause, L1Client, L1Error,
-    gate::{USUAL_ANSWER, Urgency},
-    read,
-    transport::{L1Reply, RpcCall},
+    L1Client, L1Error, RpcCause,
+    gate::{USUAL_RESPONSE, Urgency},
+    transport::{L1Response, RpcCall},
 };
-use crate::rollup::rpc_calls::RpcOutcome;
-use serde::de::DeserializeOwned;
-use serde_json::{Value, value::RawValue};
+use crate::rollup::{
+    http::rotation::{Attempts, NextAttempt},
+    rpc_calls::RpcOutcome,
+};
+use serde_json::value::RawValue;
 use std::{ops::Range, time::Instant};
 
-/// Answers to a list of calls.
+/// Responses to a list of calls.
 #[derive(Debug)]
-pub(super) struct L1Answers<T> {
-    /// Answers to the first calls, up to the failure.
-    pub answers: Vec<T>,
+pub(super) struct L1Responses<T> {
+    /// Responses to the first calls, up to the failure.
+    pub responses: Vec<T>,
     /// Bytes of their JSON.
     pub json_bytes: usize,
-    /// The error of the first call without an answer.
+    /// The error of the first call without a response.
     pub failure: Option<L1Error>,
 }
 
 impl L1Client {
-    /// One call whose result needs no check.
-    pub(super) async fn call<T: DeserializeOwned>(
-        &self,
-        method: &'static str,
-        params: Value,
-    ) -> Result<T, L1Error> {
-        self.request_one(RpcCall { method, params }, |answer| read(&answer?))
-            .await
-    }
-
     pub(super) async fn request_one<T>(
         &self,
         call: RpcCall,
-        read: impl Fn(L1Reply) -> Result<T, L1Cause>,
+        read: impl Fn(L1Response) -> Result<T, RpcCause>,
     ) -> Result<T, L1Error> {
-        self.request(&[call], |answers| {
-            let only = answers.into_iter().next();
-            read(only.unwrap_or_else(|| Err(L1Cause::Malformed("nothing".into()))))
+        self.request(&[call], |responses| {
+            let only = responses.into_iter().next();
+            read(only.unwrap_or_else(|| Err(RpcCause::Malformed("an empty response".into()))))
         })
         .await
     }
 
-    /// Sends any number of calls whose answers `read` reads one by one, in requests of at most one
-    /// batch, one after the other. After a batch that fails, possibly since its answer is too large,
-    /// batches are half as large. If only later calls of a batch are refused, its first answers are
+    /// Sends any number of calls whose responses `read` reads one by one, in requests of at most one
+    /// batch, one after the other. After a batch that fails, possibly since its response is too large,
+    /// batches are half as large. If only later calls of a batch are refused, its first responses are
     /// kept. Ends at the first call that fails by itself.
     pub(super) async fn request_each<T>(
         &self,
         calls: &[RpcCall],
-        read: impl Fn(usize, &RawValue) -> Result<T, L1Cause>,
-    ) -> L1Answers<T> {
-        let mut found = L1Answers {
-            answers: Vec::with_capacity(calls.len()),
+        read: impl Fn(usize, &RawValue) -> Result<T, RpcCause>,
+    ) -> L1Responses<T> {
+        let mut found = L1Responses {
+            responses: Vec::with_capacity(calls.len()),
             json_bytes: 0,
             failure: None,
         };
@@ -66,13 +58,15 @@ impl L1Client {
             most: self.inner.max_batch,
         };
         while let Some(part) = parts.next() {
-            let response = self.request(&calls[part.clone()], |answers| {
-                first_answers(answers, |offset, answer| read(part.start + offset, answer))
+            let response = self.request(&calls[part.clone()], |responses| {
+                first_responses(responses, |offset, response| {
+                    read(part.start + offset, response)
+                })
             });
             match response.await {
                 Ok(first) => {
-                    parts.came(first.answers.len());
-                    found.answers.extend(first.answers);
+                    parts.came(first.responses.len());
+                    found.responses.extend(first.responses);
                     found.json_bytes += first.json_bytes;
                 }
                 Err(error) if part.len() > 1 && error.cause.may_be_size() => {
@@ -88,37 +82,38 @@ impl L1Client {
     }
 
     /// Sends the calls in one request, to one endpoint after the other until `read` accepts the
-    /// answers. The error is that of the last endpoint, or of the last one that has judged the call.
+    /// responses. The error is that of the last endpoint, or of the last one that has judged the call.
     pub(super) async fn request<T>(
         &self,
         calls: &[RpcCall],
-        read: impl Fn(Vec<L1Reply>) -> Result<T, L1Cause>,
+        read: impl Fn(Vec<L1Response>) -> Result<T, RpcCause>,
     ) -> Result<T, L1Error> {
         let method = calls.first().map_or("", |call| call.method);
-        let mut tried = self.left_out();
+        let mut attempts = Attempts::new(self.wrong_chain_endpoints(), self.inner.timeout);
         let mut failure: Option<L1Error> = None;
         loop {
             let now = Instant::now();
-            let pick = self.inner.routes.lock().pick(self.urgency, tried, now);
-            let Some(pick) = pick else { break };
-            // A call that has failed at one endpoint does not wait for another.
-            if !pick.wait.is_zero() && (failure.is_some() || pick.wait > self.inner.timeout) {
-                let resting = self.error_of(pick.index, method, L1Cause::Resting(pick.wait));
-                failure.get_or_insert(resting);
-                break;
-            }
+            let pick = |tried| self.inner.routes.lock().pick(self.urgency, tried, now);
+            let pick = match attempts.next_attempt(pick) {
+                NextAttempt::Send(pick) => pick,
+                NextAttempt::CoolingDown(pick) => {
+                    let cooling = RpcCause::CoolingDown(pick.wait);
+                    failure.get_or_insert(self.error_of(pick.index, method, cooling));
+                    break;
+                }
+                NextAttempt::Exhausted => break,
+            };
             tokio::time::sleep(pick.wait).await;
-            tried.add(pick.index);
             let cause = match self.exchange(pick.index, calls).await.and_then(&read) {
                 Ok(value) => {
                     let mut routes = self.inner.routes.lock();
-                    routes.answered(self.urgency, pick.index);
+                    routes.succeeded(self.urgency, pick.index);
                     return Ok(value);
                 }
                 Err(cause) => cause,
             };
             // The caller halves the batch: no endpoint is to blame yet.
-            let is_halved = calls.len() > 1 && matches!(cause, L1Cause::TooLarge(_));
+            let is_halved = calls.len() > 1 && matches!(cause, RpcCause::TooLarge(_));
             if cause.is_unsupported() || is_halved {
                 return Err(self.error_of(pick.index, method, cause));
             }
@@ -132,39 +127,39 @@ impl L1Client {
                 failure = Some(error);
             }
         }
-        let none = || L1Cause::Transport("no endpoint".into());
+        let none = || RpcCause::Transport("no endpoint".into());
         Err(failure.unwrap_or_else(|| self.error(method, none())))
     }
 
-    /// An endpoint that failed is paused or tried last.
-    fn blame(&self, index: usize, cause: &L1Cause) {
+    /// Begins the cool-down of an endpoint that failed.
+    fn blame(&self, index: usize, cause: &RpcCause) {
         if let Some(fault) = cause.fault() {
             let mut routes = self.inner.routes.lock();
             routes.failed(self.urgency, index, fault, Instant::now());
         }
     }
 
-    /// An error that showed only after several answers of the endpoint in use.
-    pub(super) fn blamed(&self, method: &'static str, cause: L1Cause) -> L1Error {
+    /// An error that showed only after several responses of the endpoint in use.
+    pub(super) fn blamed(&self, method: &'static str, cause: RpcCause) -> L1Error {
         let index = self.inner.routes.lock().first(self.urgency);
         self.blame(index, &cause);
         self.error_of(index, method, cause)
     }
 
-    async fn exchange(&self, index: usize, calls: &[RpcCall]) -> Result<Vec<L1Reply>, L1Cause> {
-        self.admit(index).await?;
-        let most = self.inner.max_answer;
+    async fn exchange(&self, index: usize, calls: &[RpcCall]) -> Result<Vec<L1Response>, RpcCause> {
+        self.check_chain_id(index).await?;
+        let most = self.inner.max_response_bytes;
         if self.urgency == Urgency::Urgent {
             return self.send(index, calls, most).await;
         }
-        match self.send(index, calls, USUAL_ANSWER.min(most)).await {
-            // One call cannot be split: its answer may be as large as that of an urgent one.
-            Err(L1Cause::TooLarge(_)) if calls.len() == 1 && USUAL_ANSWER < most => {
+        match self.send(index, calls, USUAL_RESPONSE.min(most)).await {
+            // One call cannot be split: its response may be as large as that of an urgent one.
+            Err(RpcCause::TooLarge(_)) if calls.len() == 1 && USUAL_RESPONSE < most => {
                 let permit = self.inner.gate.enter_large().await;
-                let _permit = permit.map_err(|error| L1Cause::Transport(error.to_string()))?;
+                let _permit = permit.map_err(|error| RpcCause::Transport(error.to_string()))?;
                 self.send(index, calls, most).await
             }
-            answers => answers,
+            responses => responses,
         }
     }
 
@@ -173,37 +168,37 @@ impl L1Client {
         &self,
         index: usize,
         calls: &[RpcCall],
-        max_answer: u32,
-    ) -> Result<Vec<L1Reply>, L1Cause> {
+        max_response_bytes: u32,
+    ) -> Result<Vec<L1Response>, RpcCause> {
         let permit = self.inner.gate.enter(self.urgency, calls.len()).await;
-        let _permit = permit.map_err(|error| L1Cause::Transport(error.to_string()))?;
+        let _permit = permit.map_err(|error| RpcCause::Transport(error.to_string()))?;
         let started = Instant::now();
         let endpoint = &self.inner.endpoints[index];
         let Some(metrics) = self.inner.metrics else {
-            return endpoint.transport.send(calls, max_answer).await;
+            return endpoint.transport.send(calls, max_response_bytes).await;
         };
         for call in calls {
             metrics.on_call(call.method, call.params.to_string().len());
         }
-        let answers = endpoint.transport.send(calls, max_answer).await;
+        let responses = endpoint.transport.send(calls, max_response_bytes).await;
         let took = started.elapsed();
         let method = calls.first().map_or("", |call| call.method);
         metrics::histogram!("op_node_default_l1_request_seconds", "request" => method)
             .record(took.as_secs_f64());
         for (at, call) in calls.iter().enumerate() {
-            let outcome = answers.as_ref().map(|answers| answers.get(at));
+            let outcome = responses.as_ref().map(|responses| responses.get(at));
             metrics.on_end(call.method, took, outcome_of(outcome));
         }
-        answers
+        responses
     }
 
     /// An error of the endpoint in use.
-    pub(super) fn error(&self, method: &'static str, cause: L1Cause) -> L1Error {
+    pub(super) fn error(&self, method: &'static str, cause: RpcCause) -> L1Error {
         let index = self.inner.routes.lock().first(self.urgency);
         self.error_of(index, method, cause)
     }
 
-    pub(super) fn error_of(&self, index: usize, method: &'static str, cause: L1Cause) -> L1Error {
+    pub(super) fn error_of(&self, index: usize, method: &'static str, cause: RpcCause) -> L1Error {
         L1Error {
             endpoint: self.inner.endpoints[index].transport.name().clone(),
             method,
@@ -213,39 +208,39 @@ impl L1Client {
 }
 
 /// The outcome of one call of a request, for metrics.
-fn outcome_of(answer: Result<Option<&L1Reply>, &L1Cause>) -> RpcOutcome {
-    let cause = match answer {
+fn outcome_of(response: Result<Option<&L1Response>, &RpcCause>) -> RpcOutcome {
+    let cause = match response {
         Ok(Some(Ok(result))) => return RpcOutcome::Result(result.get().len()),
         Ok(Some(Err(cause))) | Err(cause) => cause,
         Ok(None) => return RpcOutcome::Failed,
     };
     match cause {
-        L1Cause::Refused { code, .. } => RpcOutcome::Refused((*code).into()),
-        L1Cause::Status { code, .. } => RpcOutcome::Status(*code),
+        RpcCause::Refused { code, .. } => RpcOutcome::Refused((*code).into()),
+        RpcCause::Status { code, .. } => RpcOutcome::Status(*code),
         _ => RpcOutcome::Failed,
     }
 }
 
-/// Reads the answers before the first refusal; fails if the first one is a refusal.
-fn first_answers<T>(
-    answers: Vec<L1Reply>,
-    read: impl Fn(usize, &RawValue) -> Result<T, L1Cause>,
-) -> Result<L1Answers<T>, L1Cause> {
-    let mut found = L1Answers {
-        answers: Vec::with_capacity(answers.len()),
+/// Reads the responses before the first refusal; fails if the first one is a refusal.
+fn first_responses<T>(
+    responses: Vec<L1Response>,
+    read: impl Fn(usize, &RawValue) -> Result<T, RpcCause>,
+) -> Result<L1Responses<T>, RpcCause> {
+    let mut found = L1Responses {
+        responses: Vec::with_capacity(responses.len()),
         json_bytes: 0,
         failure: None,
     };
-    for (offset, answer) in answers.into_iter().enumerate() {
-        let answer = match answer {
+    for (offset, response) in responses.into_iter().enumerate() {
+        let response = match response {
             Err(_) if offset > 0 => break,
-            answer => answer?,
+            response => response?,
         };
-        found.json_bytes += answer.get().len();
-        found.answers.push(read(offset, &answer)?);
+        found.json_bytes += response.get().len();
+        found.responses.push(read(offset, &response)?);
     }
-    if found.answers.is_empty() {
-        return Err(L1Cause::Malformed("nothing".into()));
+    if found.responses.is_empty() {
+        return Err(RpcCause::Malformed("an empty response".into()));
     }
     Ok(found)
 }
@@ -253,7 +248,7 @@ fn first_answers<T>(
 /// The parts in which a list of calls is sent, one after the other. Pure.
 #[derive(Debug)]
 struct CallParts {
-    /// The first call without an answer.
+    /// The first call without a response.
     first: usize,
     calls: usize,
     /// Calls in one part at most.
@@ -266,7 +261,7 @@ impl CallParts {
         (self.first < end).then_some(self.first..end)
     }
 
-    /// The first `count` answers of a part came.
+    /// The first `count` responses of a part came.
     fn came(&mut self, count: usize) {
         self.first += count;
     }

@@ -1,12 +1,12 @@
 //! The choice of endpoints for urgent and bulk requests. Pure: the time comes in as an argument.
 //!
-//! Both classes use the same endpoint as long as it serves both. A pause that an endpoint demands
-//! of bulk requests is kept by bulk requests only: urgent ones are few, and one of them finds out
-//! whether the pause is for all. A failure of an endpoint under bulk requests, such as a timeout of
-//! a large answer, says nothing about urgent ones either.
+//! Both classes use the same endpoint as long as it serves both. A cool-down that an endpoint
+//! demands of bulk requests is kept by bulk requests only: urgent ones are few, and one of them finds
+//! out whether it is for all. A failure of an endpoint under bulk requests, such as a timeout of
+//! a large response, says nothing about urgent ones either.
 
 use super::gate::Urgency;
-use crate::rollup::http::rotation::{Fault, Pick, Rotation, Tried};
+use crate::rollup::http::rotation::{EndpointFault, Pick, Rotation, Tried};
 use std::time::Instant;
 
 pub(super) struct L1Routes {
@@ -22,7 +22,7 @@ impl L1Routes {
         }
     }
 
-    /// The endpoint that answered a request of this class last.
+    /// The endpoint that succeeded with a request of this class last.
     pub(super) fn first(&self, urgency: Urgency) -> usize {
         match urgency {
             Urgency::Urgent => self.urgent.first(),
@@ -43,23 +43,30 @@ impl L1Routes {
     }
 
     /// The endpoint succeeded.
-    pub(super) fn answered(&mut self, urgency: Urgency, index: usize) {
+    pub(super) fn succeeded(&mut self, urgency: Urgency, index: usize) {
         match urgency {
-            Urgency::Urgent => self.urgent.answered(index),
-            Urgency::Bulk => self.bulk.answered(index),
+            Urgency::Urgent => self.urgent.succeeded(index),
+            Urgency::Bulk => self.bulk.succeeded(index),
         }
     }
 
     /// The endpoint failed.
-    pub(super) fn failed(&mut self, urgency: Urgency, index: usize, fault: Fault, now: Instant) {
+    pub(super) fn failed(
+        &mut self,
+        urgency: Urgency,
+        index: usize,
+        fault: EndpointFault,
+        now: Instant,
+    ) {
         match (urgency, fault) {
             (Urgency::Bulk, _) => {
                 self.bulk.failed(index, fault, now);
             }
             (Urgency::Urgent, fault) => {
-                let rest = self.urgent.failed(index, fault, now);
-                if let Fault::Busy(_) = fault {
-                    self.bulk.failed(index, Fault::Busy(Some(rest)), now);
+                let cooldown = self.urgent.failed(index, fault, now);
+                if let EndpointFault::Busy(_) = fault {
+                    self.bulk
+                        .failed(index, EndpointFault::Busy(Some(cooldown)), now);
                 }
             }
         }
@@ -79,13 +86,13 @@ mod tests {
     #[test]
     fn a_pause_of_bulk_requests_is_not_one_of_urgent_requests() {
         let now = Instant::now();
-        let busy = Fault::Busy(Some(Duration::from_secs(30)));
+        let busy = EndpointFault::Busy(Some(Duration::from_secs(30)));
         let mut routes = L1Routes::new(1);
         routes.failed(Bulk, 0, busy, now);
         assert_eq!(pick(&mut routes, Bulk, now), (0, 30));
         assert_eq!(pick(&mut routes, Urgent, now), (0, 0));
-        // An answer to an urgent request does not end the pause.
-        routes.answered(Urgent, 0);
+        // A response to an urgent request does not end the pause.
+        routes.succeeded(Urgent, 0);
         assert_eq!(pick(&mut routes, Bulk, now), (0, 30));
         routes.failed(Urgent, 0, busy, now + Duration::from_secs(10));
         assert_eq!(pick(&mut routes, Urgent, now), (0, 40));
@@ -96,11 +103,11 @@ mod tests {
     fn bulk_requests_follow_urgent_ones_to_another_endpoint_and_back() {
         let now = Instant::now();
         let mut routes = L1Routes::new(2);
-        routes.failed(Urgent, 0, Fault::Broken, now);
-        routes.answered(Urgent, 1);
+        routes.failed(Urgent, 0, EndpointFault::Broken, now);
+        routes.succeeded(Urgent, 1);
         assert_eq!(pick(&mut routes, Bulk, now), (1, 0));
-        routes.failed(Bulk, 1, Fault::Broken, now);
-        routes.answered(Bulk, 0);
+        routes.failed(Bulk, 1, EndpointFault::Broken, now);
+        routes.succeeded(Bulk, 0);
         assert_eq!(pick(&mut routes, Bulk, now), (0, 0));
         assert_eq!(routes.first(Bulk), 1, "preferred");
         assert_eq!(routes.first(Urgent), 1);

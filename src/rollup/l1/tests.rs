@@ -25,7 +25,7 @@ fn client(l1: &FakeL1) -> L1Client {
     .unwrap()
 }
 
-fn cause<T: std::fmt::Debug>(result: Result<T, L1Error>) -> L1Cause {
+fn cause<T: std::fmt::Debug>(result: Result<T, L1Error>) -> RpcCause {
     result.unwrap_err().cause
 }
 
@@ -82,7 +82,7 @@ async fn blocks_are_found_by_tag_number_and_hash() {
     l1.set(&headers);
     let client = client(&l1);
     assert_eq!(
-        client.block(Tag::Latest).await.unwrap(),
+        client.block(L1Tag::Latest).await.unwrap(),
         Some(block(&headers[2]))
     );
     assert_eq!(
@@ -90,18 +90,24 @@ async fn blocks_are_found_by_tag_number_and_hash() {
         Some(block(&headers[1]))
     );
     assert_eq!(
-        client.block_by_hash(headers[0].hash_slow()).await.unwrap(),
+        client
+            .block_at(L1BlockAt::Hash(headers[0].hash_slow()))
+            .await
+            .unwrap(),
         Some(block(&headers[0]))
     );
     assert_eq!(client.block_by_number(8).await.unwrap(), None);
-    assert_eq!(client.block_by_hash(B256::ZERO).await.unwrap(), None);
-    assert_eq!(client.block(Tag::Safe).await.unwrap(), None, "null");
+    assert_eq!(
+        client.block_at(L1BlockAt::Hash(B256::ZERO)).await.unwrap(),
+        None
+    );
+    assert_eq!(client.block(L1Tag::Safe).await.unwrap(), None, "null");
     l1.state.lock().answers.insert(
         "eth_getBlockByNumber",
         Err((-32000, "finalized block not found".into())),
     );
     assert_eq!(
-        client.block(Tag::Finalized).await.unwrap(),
+        client.block(L1Tag::Finalized).await.unwrap(),
         None,
         "geth's error"
     );
@@ -127,7 +133,7 @@ async fn a_block_that_does_not_have_its_hash_is_found_out() {
     forged["timestamp"] = json!("0x1");
     answer_blocks(&l1, forged);
     assert!(
-        matches!(cause(client(&l1).block_by_number(5).await), L1Cause::Untrue(text) if text.contains("claims the hash"))
+        matches!(cause(client(&l1).block_by_number(5).await), RpcCause::Untrue(text) if text.contains("claims the hash"))
     );
     let trusting = L1Client::new(&L1Config {
         trust: true,
@@ -144,11 +150,15 @@ async fn another_block_than_the_one_asked_for_is_found_out() {
     let client = client(&l1);
     answer_blocks(&l1, block_json(&headers[1]));
     assert!(
-        matches!(cause(client.block_by_number(5).await), L1Cause::Untrue(text) if text == "requested block 5, got 6")
+        matches!(cause(client.block_by_number(5).await), RpcCause::Untrue(text) if text == "requested block 5, got 6")
     );
     assert!(matches!(
-        cause(client.block_by_hash(headers[0].hash_slow()).await),
-        L1Cause::Untrue(_)
+        cause(
+            client
+                .block_at(L1BlockAt::Hash(headers[0].hash_slow()))
+                .await
+        ),
+        RpcCause::Untrue(_)
     ));
 }
 
@@ -174,7 +184,7 @@ async fn an_answer_that_is_no_block_is_malformed() {
         assert!(
             matches!(
                 cause(client.block_by_number(5).await),
-                L1Cause::Malformed(_)
+                RpcCause::Malformed(_)
             ),
             "{answer}"
         );
@@ -210,7 +220,7 @@ async fn a_block_that_proof_of_stake_does_not_allow_is_found_out() {
     ] {
         answer_blocks(&l1, block_json(&header));
         assert!(
-            matches!(cause(client.block_by_number(5).await), L1Cause::Untrue(_)),
+            matches!(cause(client.block_by_number(5).await), RpcCause::Untrue(_)),
             "{header:?}"
         );
     }
@@ -242,7 +252,7 @@ async fn receipts_of_every_type_are_checked_against_the_header() {
         answer_receipts(&l1, json!(lie));
         assert!(matches!(
             cause(client.receipts(&block).await),
-            L1Cause::Untrue(_)
+            RpcCause::Untrue(_)
         ));
     }
 }
@@ -271,7 +281,7 @@ async fn encoded_receipts_are_checked_against_the_header() {
     assert_eq!(logs, [0, 3, 0, 1, 2]);
     answer(&encoded[1..]);
     let cause = cause(client.receipts(&block).await);
-    assert!(matches!(cause, L1Cause::Untrue(_)), "{cause}");
+    assert!(matches!(cause, RpcCause::Untrue(_)), "{cause}");
 }
 
 #[tokio::test]
@@ -289,7 +299,7 @@ async fn malformed_and_missing_receipts_are_told_apart() {
         broken[0][field] = value;
         answer_receipts(&l1, json!(broken));
         assert!(
-            matches!(cause(client.receipts(&block).await), L1Cause::Malformed(_)),
+            matches!(cause(client.receipts(&block).await), RpcCause::Malformed(_)),
             "{field}"
         );
     }
@@ -297,12 +307,12 @@ async fn malformed_and_missing_receipts_are_told_apart() {
     topics[1]["logs"][0]["topics"] = json!(vec![B256::ZERO; 5]);
     answer_receipts(&l1, json!(topics));
     assert!(
-        matches!(cause(client.receipts(&block).await), L1Cause::Malformed(text) if text == "a log with 5 topics")
+        matches!(cause(client.receipts(&block).await), RpcCause::Malformed(text) if text == "a log with 5 topics")
     );
     answer_receipts(&l1, Value::Null);
     assert_eq!(
         cause(client.receipts(&block).await),
-        L1Cause::Missing(block.hash)
+        RpcCause::Missing(block.hash)
     );
 }
 
@@ -347,7 +357,7 @@ async fn after_a_false_receipt_among_single_ones_another_endpoint_is_read() {
     let urls = format!("{},{}", lying.url(), honest.url());
     let (client, block) = (L1Client::new(&L1Config::new(urls)).unwrap(), block(&header));
     let error = client.receipts(&block).await.unwrap_err();
-    assert!(matches!(error.cause, L1Cause::Untrue(_)), "{error}");
+    assert!(matches!(error.cause, RpcCause::Untrue(_)), "{error}");
     assert_eq!(*error.endpoint, *lying.url());
     let found = client.receipts(&block).await.unwrap();
     assert_eq!(found.len(), envelopes.len());
@@ -373,7 +383,7 @@ async fn without_block_receipts_they_are_fetched_one_by_one() {
     assert_eq!(l1.calls("eth_getTransactionReceipt"), 2 * envelopes.len());
     l1.state.lock().receipts.remove(&hashes[3].to_string());
     assert!(
-        matches!(cause(client.receipts(&block).await), L1Cause::Untrue(text) if text.contains("has no receipt"))
+        matches!(cause(client.receipts(&block).await), RpcCause::Untrue(text) if text.contains("has no receipt"))
     );
 }
 
@@ -406,13 +416,13 @@ async fn errors_say_where_and_what_and_no_secret() {
     let gone = L1Client::new(&L1Config::new(format!("http://127.0.0.1:{port}"))).unwrap();
     let error = gone.chain_id().await.unwrap_err();
     assert!(
-        matches!(&error.cause, L1Cause::Transport(text) if text.contains("refused")),
+        matches!(&error.cause, RpcCause::Transport(text) if text.contains("refused")),
         "{error}"
     );
     assert!(matches!(
         L1Client::new(&L1Config::new("ftp://x")),
         Err(L1Error {
-            cause: L1Cause::Transport(_),
+            cause: RpcCause::Transport(_),
             ..
         })
     ));
@@ -426,15 +436,15 @@ async fn slow_and_huge_answers_are_cut_off() {
         Ok(json!("0x".to_owned() + &"0".repeat(100_000))),
     );
     let small = L1Client::new(&L1Config {
-        max_answer: 10_000,
+        max_response_bytes: 10_000,
         ..L1Config::new(l1.url())
     })
     .unwrap();
     let large = cause(small.chain_id().await);
-    assert_eq!(large, L1Cause::TooLarge(10_000));
+    assert_eq!(large, RpcCause::TooLarge(10_000));
     l1.state.lock().delay = Duration::from_secs(5);
     let error = client(&l1).chain_id().await.unwrap_err();
-    assert_eq!(error.cause, L1Cause::Timeout);
+    assert!(matches!(error.cause, RpcCause::Timeout(_)), "{error}");
 }
 
 #[tokio::test]
@@ -447,7 +457,7 @@ async fn the_system_contract_is_read_and_missed() {
         UNSAFE_BLOCK_SIGNER_SLOT,
         signer.into_word(),
     );
-    let at = &client(&l1).block(Tag::Latest).await.unwrap().unwrap();
+    let at = &client(&l1).block(L1Tag::Latest).await.unwrap().unwrap();
     l1.state.lock().answers.insert(
         "eth_call",
         Ok(json!(B256::left_padding_from(&60_000_000u64.to_be_bytes()))),
@@ -473,7 +483,7 @@ async fn the_system_contract_is_read_and_missed() {
         .insert("eth_call", Ok(json!(B256::repeat_byte(0xff))));
     assert!(matches!(
         cause(client(&l1).system_contract(contract, at).await),
-        L1Cause::Untrue(_)
+        RpcCause::Untrue(_)
     ));
 }
 
@@ -511,7 +521,7 @@ async fn a_refusal_is_the_answer_although_the_next_endpoint_is_away() {
         assert_eq!(said, "error -32000: address already reserved");
     }
     let read = client.plain_call::<Value>("eth_call", json!([])).await;
-    assert!(matches!(cause(read), L1Cause::Refused { .. }));
+    assert!(matches!(cause(read), RpcCause::Refused { .. }));
 }
 
 /// Answers of real L1 nodes, intact and corrupted. The withdrawals of a body are not looked at
@@ -535,9 +545,9 @@ fn published_headers_are_accepted_and_corrupted_ones_refused() {
                 serde_json::from_reader::<_, Value>(std::fs::File::open(path).unwrap()).unwrap()
             };
             let fails = read(format!("{name}_metadata.json"))["fail"] == true;
-            let answer = answer::block(read(path.clone()), false);
+            let answer = response::block(read(path.clone()), false);
             assert_eq!(answer.is_err(), fails, "{name}: {answer:?}");
-            assert!(answer::block(read(path.clone()), true).is_ok(), "{name}");
+            assert!(response::block(read(path.clone()), true).is_ok(), "{name}");
             if fails { seen.0 += 1 } else { seen.1 += 1 }
         }
     }

@@ -3,9 +3,9 @@
 
 mod ipc;
 
-use super::{L1Cause, L1Config};
+use super::{L1Config, RpcCause};
 use crate::rollup::http::{
-    HttpFault, HttpReply, HttpTarget, causes, choose_tls_provider, endpoint_of, excerpt,
+    HttpFault, HttpReply, HttpTarget, causes, choose_tls_provider, endpoint_of, excerpt, json_error,
 };
 use http::{HeaderMap, StatusCode};
 use jsonrpsee::{
@@ -35,13 +35,19 @@ const MAX_REQUEST: u32 = 8 << 20;
 
 /// A method and its parameters, an array.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct RpcCall {
+pub struct RpcCall {
     pub method: &'static str,
     pub params: Value,
 }
 
-/// The result, as its JSON text, or the endpoint's error ([`L1Cause::Refused`]).
-pub(super) type L1Reply = Result<Box<RawValue>, L1Cause>;
+impl RpcCall {
+    pub fn new(method: &'static str, params: Value) -> Self {
+        Self { method, params }
+    }
+}
+
+/// The result, as its JSON text, or the endpoint's error ([`RpcCause::Refused`]).
+pub type L1Response = Result<Box<RawValue>, RpcCause>;
 
 /// An endpoint with its connections.
 #[expect(
@@ -68,7 +74,7 @@ impl Transport {
                 },
                 place,
                 client: Mutex::new(None),
-                max_answer: config.max_answer,
+                max_response_bytes: config.max_response_bytes,
                 timeout: config.timeout,
                 max_concurrency: config.max_concurrency.max(1),
             })
@@ -98,21 +104,22 @@ impl Transport {
         }
     }
 
-    /// Sends the calls in one request; answers come in the order of the calls. An answer of more
-    /// than `max_answer` bytes is refused over HTTP. Over a socket the limit is the connection's,
-    /// and answers come one after the other.
+    /// Sends the calls in one request; responses come in the order of the calls. A response of more
+    /// than `max_response_bytes` bytes is refused over HTTP. Over a socket the limit is the connection's,
+    /// and responses come one after the other.
     pub(super) async fn send(
         &self,
         calls: &[RpcCall],
-        max_answer: u32,
-    ) -> Result<Vec<L1Reply>, L1Cause> {
+        max_response_bytes: u32,
+    ) -> Result<Vec<L1Response>, RpcCause> {
         match self {
             Self::Http { endpoint, timeout } => {
-                let sent = endpoint.post(request_body(calls), max_answer as usize, *timeout);
+                let sent =
+                    endpoint.post(request_body(calls), max_response_bytes as usize, *timeout);
                 let reply = sent.await.map_err(|fault| match fault {
-                    HttpFault::Broken(text) => L1Cause::Transport(text),
-                    HttpFault::Timeout => L1Cause::Timeout,
-                    HttpFault::TooLarge(bytes) => L1Cause::TooLarge(bytes),
+                    HttpFault::Broken(text) => RpcCause::Transport(text),
+                    HttpFault::Timeout(limit) => RpcCause::Timeout(limit),
+                    HttpFault::TooLarge(bytes) => RpcCause::TooLarge(bytes),
                 })?;
                 read_reply(&reply, calls.len())
             }
@@ -122,7 +129,7 @@ impl Transport {
 
     /// Headers of new heads as the endpoint sends them. `None` over HTTP, which has no
     /// subscriptions.
-    pub(super) async fn subscribe_heads(&self) -> Option<Result<Subscription<Value>, L1Cause>> {
+    pub(super) async fn subscribe_heads(&self) -> Option<Result<Subscription<Value>, RpcCause>> {
         match self {
             Self::Http { .. } => None,
             Self::Socket(socket) => Some(socket.subscribe_heads().await),
@@ -160,7 +167,7 @@ struct RpcErrorBody {
 }
 
 impl RpcResponse {
-    fn answer(self) -> L1Reply {
+    fn into_result(self) -> L1Response {
         match (self.error, self.result) {
             (Some(error), _) => Err(refused(error.code, &error.message)),
             (None, Some(result)) => Ok(result),
@@ -169,8 +176,8 @@ impl RpcResponse {
     }
 }
 
-/// The answers in an HTTP response to `calls` calls.
-fn read_reply(reply: &HttpReply, calls: usize) -> Result<Vec<L1Reply>, L1Cause> {
+/// The results in an HTTP response to `calls` calls.
+fn read_reply(reply: &HttpReply, calls: usize) -> Result<Vec<L1Response>, RpcCause> {
     let status = reply.status;
     if status.is_success() {
         return read_body(&reply.body, calls);
@@ -180,24 +187,18 @@ fn read_reply(reply: &HttpReply, calls: usize) -> Result<Vec<L1Reply>, L1Cause> 
     let refusal = serde_json::from_slice::<RpcResponse>(&reply.body).ok();
     match refusal.and_then(|response| response.error) {
         Some(error) if !is_busy => Err(refused(error.code, &error.message)),
-        _ => Err(L1Cause::Status {
+        _ => Err(RpcCause::Status {
             code: status.as_u16(),
             retry_after: reply.retry_after,
         }),
     }
 }
 
-fn read_body(body: &[u8], calls: usize) -> Result<Vec<L1Reply>, L1Cause> {
-    let malformed = |error: serde_json::Error| {
-        L1Cause::Malformed(match body.trim_ascii_start().first() {
-            Some(b'<') => "a web page where JSON was expected".into(),
-            None => "nothing".into(),
-            Some(_) => excerpt(error),
-        })
-    };
+fn read_body(body: &[u8], calls: usize) -> Result<Vec<L1Response>, RpcCause> {
+    let malformed = |error| RpcCause::Malformed(json_error(body, error));
     if calls == 1 {
         let response: RpcResponse = serde_json::from_slice(body).map_err(malformed)?;
-        return Ok(vec![response.answer()]);
+        return Ok(vec![response.into_result()]);
     }
     // A refusal of the whole batch is a single object. The first byte decides: serde reads an array
     // as an object, too.
@@ -205,25 +206,25 @@ fn read_body(body: &[u8], calls: usize) -> Result<Vec<L1Reply>, L1Cause> {
         let response: RpcResponse = serde_json::from_slice(body).map_err(malformed)?;
         return Err(match response.error {
             Some(error) => refused(error.code, &error.message),
-            None => L1Cause::Malformed(format!("one answer to a batch of {calls}")),
+            None => RpcCause::Malformed(format!("one response to a batch of {calls}")),
         });
     }
     let responses: Vec<RpcResponse> = serde_json::from_slice(body).map_err(malformed)?;
-    let mut answers: Vec<Option<L1Reply>> = (0..calls).map(|_| None).collect();
+    let mut results: Vec<Option<L1Response>> = (0..calls).map(|_| None).collect();
     for response in responses {
         let id = response.id.as_u64().and_then(|id| usize::try_from(id).ok());
-        if let Some(slot) = id.and_then(|id| answers.get_mut(id)) {
-            *slot = Some(response.answer());
+        if let Some(slot) = id.and_then(|id| results.get_mut(id)) {
+            *slot = Some(response.into_result());
         }
     }
-    let count = answers.iter().flatten().count();
-    let answers: Option<Vec<_>> = answers.into_iter().collect();
-    answers.ok_or_else(|| L1Cause::Malformed(format!("{count} answers to a batch of {calls}")))
+    let count = results.iter().flatten().count();
+    let results: Option<Vec<_>> = results.into_iter().collect();
+    results.ok_or_else(|| RpcCause::Malformed(format!("{count} responses to a batch of {calls}")))
 }
 
 /// The endpoint's error; its message goes into logs, and the endpoint chooses its length.
-fn refused(code: i64, message: &str) -> L1Cause {
-    L1Cause::Refused {
+fn refused(code: i64, message: &str) -> RpcCause {
+    RpcCause::Refused {
         code: code.clamp(i32::MIN.into(), i32::MAX.into()) as i32,
         message: message.chars().take(MAX_MESSAGE).collect(),
     }
@@ -240,13 +241,13 @@ pub(super) struct SocketEndpoint {
     name: Arc<str>,
     place: SocketPlace,
     client: Mutex<Option<Arc<Client>>>,
-    max_answer: u32,
+    max_response_bytes: u32,
     timeout: Duration,
     max_concurrency: usize,
 }
 
 impl SocketEndpoint {
-    async fn client(&self) -> Result<Arc<Client>, L1Cause> {
+    async fn client(&self) -> Result<Arc<Client>, RpcCause> {
         let mut slot = self.client.lock().await;
         if let Some(client) = slot.as_ref().filter(|client| client.is_connected()) {
             return Ok(client.clone());
@@ -254,15 +255,15 @@ impl SocketEndpoint {
         *slot = None;
         let connected = tokio::time::timeout(self.timeout, self.connect()).await;
         let client =
-            connected.map_err(|_| L1Cause::Transport("no connection in time".into()))??;
+            connected.map_err(|_| RpcCause::Transport("no connection in time".into()))??;
         Ok(slot.insert(Arc::new(client)).clone())
     }
 
-    async fn connect(&self) -> Result<Client, L1Cause> {
+    async fn connect(&self) -> Result<Client, RpcCause> {
         match &self.place {
             SocketPlace::WebSocket(url) => WsClientBuilder::new()
                 .max_request_size(MAX_REQUEST)
-                .max_response_size(self.max_answer)
+                .max_response_size(self.max_response_bytes)
                 .request_timeout(self.timeout)
                 .connection_timeout(self.timeout)
                 .max_concurrent_requests(self.max_concurrency)
@@ -270,11 +271,11 @@ impl SocketEndpoint {
                 .enable_ws_ping(PingConfig::default())
                 .build(url)
                 .await
-                .map_err(failure),
+                .map_err(|error| self.failure(error)),
             SocketPlace::Ipc(path) => {
                 let stream = UnixStream::connect(path).await;
-                let stream = stream.map_err(|error| L1Cause::Transport(error.to_string()))?;
-                let (sender, receiver) = ipc::split(stream, self.max_answer as usize);
+                let stream = stream.map_err(|error| RpcCause::Transport(error.to_string()))?;
+                let (sender, receiver) = ipc::split(stream, self.max_response_bytes as usize);
                 Ok(ClientBuilder::new()
                     .request_timeout(self.timeout)
                     .max_concurrent_requests(self.max_concurrency)
@@ -284,57 +285,57 @@ impl SocketEndpoint {
         }
     }
 
-    async fn send(&self, calls: &[RpcCall]) -> Result<Vec<L1Reply>, L1Cause> {
+    async fn send(&self, calls: &[RpcCall]) -> Result<Vec<L1Response>, RpcCause> {
         let client = self.client().await?;
         if let [call] = calls {
             return match client.request(call.method, params(call)?).await {
                 Ok(result) => Ok(vec![Ok(result)]),
                 Err(ClientError::Call(refusal)) => Ok(vec![Err(refusal_of(&refusal))]),
-                Err(error) => Err(failure(error)),
+                Err(error) => Err(self.failure(error)),
             };
         }
         let mut batch = BatchRequestBuilder::new();
         for call in calls {
             let added = batch.insert(call.method, params(call)?);
-            added.map_err(|error| L1Cause::Malformed(error.to_string()))?;
+            added.map_err(|error| RpcCause::Malformed(error.to_string()))?;
         }
-        let answers = client.batch_request::<Box<RawValue>>(batch).await;
-        let answers = answers.map_err(failure)?.into_iter();
-        Ok(answers
-            .map(|answer| answer.map_err(|refusal| refusal_of(&refusal)))
+        let responses = client.batch_request::<Box<RawValue>>(batch).await;
+        let responses = responses.map_err(|error| self.failure(error))?.into_iter();
+        Ok(responses
+            .map(|response| response.map_err(|refusal| refusal_of(&refusal)))
             .collect())
     }
 
-    async fn subscribe_heads(&self) -> Result<Subscription<Value>, L1Cause> {
+    async fn subscribe_heads(&self) -> Result<Subscription<Value>, RpcCause> {
         let client = self.client().await?;
         client
             .subscribe("eth_subscribe", rpc_params!["newHeads"], "eth_unsubscribe")
             .await
-            .map_err(failure)
+            .map_err(|error| self.failure(error))
+    }
+
+    fn failure(&self, error: ClientError) -> RpcCause {
+        match error {
+            ClientError::Call(refusal) => refusal_of(&refusal),
+            ClientError::ParseError(error) => RpcCause::malformed(error),
+            ClientError::RequestTimeout => RpcCause::Timeout(self.timeout),
+            ClientError::Transport(error) => RpcCause::Transport(excerpt(causes(&*error))),
+            error => RpcCause::Transport(excerpt(error)),
+        }
     }
 }
 
-fn params(call: &RpcCall) -> Result<ArrayParams, L1Cause> {
+fn params(call: &RpcCall) -> Result<ArrayParams, RpcCause> {
     let mut params = ArrayParams::new();
     for param in call.params.as_array().into_iter().flatten() {
         let added = params.insert(param);
-        added.map_err(|error| L1Cause::Malformed(error.to_string()))?;
+        added.map_err(|error| RpcCause::Malformed(error.to_string()))?;
     }
     Ok(params)
 }
 
-fn refusal_of(refusal: &ErrorObject<'_>) -> L1Cause {
+fn refusal_of(refusal: &ErrorObject<'_>) -> RpcCause {
     refused(refusal.code().into(), refusal.message())
-}
-
-fn failure(error: ClientError) -> L1Cause {
-    match error {
-        ClientError::Call(refusal) => refusal_of(&refusal),
-        ClientError::ParseError(error) => L1Cause::malformed(error),
-        ClientError::RequestTimeout => L1Cause::Timeout,
-        ClientError::Transport(error) => L1Cause::Transport(excerpt(causes(&*error))),
-        error => L1Cause::Transport(excerpt(error)),
-    }
 }
 
 #[cfg(test)]

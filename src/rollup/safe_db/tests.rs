@@ -7,8 +7,8 @@ fn id(number: u64, salt: u8) -> BlockId {
     BlockId { number, hash }
 }
 
-fn block(l1: u64, l2: u64, salt: u8) -> SafeBlock {
-    SafeBlock {
+fn block(l1: u64, l2: u64, salt: u8) -> SafeRecord {
+    SafeRecord {
         l2: id(l2, salt),
         derived_from: id(l1, salt),
     }
@@ -55,7 +55,7 @@ fn a_reset_removes_higher_blocks_and_keeps_the_place_of_the_first() {
     }
     // L2 block 65 has L1 origin 5: L1 block 7 made 70 safe, and 65 takes its place.
     db.reset(id(65, 0), id(5, 0)).unwrap();
-    let expected = SafeBlock {
+    let expected = SafeRecord {
         l2: id(65, 0),
         derived_from: id(7, 0),
     };
@@ -117,7 +117,7 @@ fn through(db: &SafeDb, file: &Path, writable: bool) -> SafeDb {
     }
 }
 
-fn append(path: &Path, records: &[SafeBlock]) {
+fn append(path: &Path, records: &[SafeRecord]) {
     let bytes: Vec<u8> = records.iter().flat_map(encode).collect();
     let mut file = OpenOptions::new().append(true).open(path).unwrap();
     io::Write::write_all(&mut file, &bytes).unwrap();

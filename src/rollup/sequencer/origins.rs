@@ -2,9 +2,9 @@
 
 use super::SequencerError;
 use crate::rollup::{
-    l1::{L1Block, L1Cause, L1Client, L1Error, L1Heads, Tag},
+    head_search::OriginStatus,
+    l1::{L1Block, L1Client, L1Error, L1Heads, L1Tag, RpcCause},
     origin::{NextOrigin, OriginChoice, select},
-    rewind::OriginStatus,
 };
 use alloy_primitives::B256;
 use starling_proto::{attributes::ReceiptLogs, config::RollupConfig, payload::BlockId};
@@ -73,7 +73,7 @@ impl Origins {
             reading.next = asked.map_err(|_| {
                 self.error(
                     "eth_getBlockByNumber",
-                    L1Cause::Transport("no answer in time".into()),
+                    RpcCause::Transport("no answer in time".into()),
                 )
             })??;
         }
@@ -82,7 +82,7 @@ impl Origins {
             OriginChoice::Origin(origin) => Ok(origin),
             OriginChoice::FetchNext => Err(self.error(
                 "eth_getBlockByNumber",
-                L1Cause::Transport("the next origin is not known".into()),
+                RpcCause::Transport("the next origin is not known".into()),
             )),
         }
     }
@@ -114,8 +114,11 @@ impl Origins {
         let reported = self.heads.borrow().head;
         let head = match reported {
             Some(head) => head,
-            None => self.l1.block(Tag::Latest).await?.ok_or_else(|| {
-                self.error("eth_getBlockByNumber", L1Cause::Malformed("no head".into()))
+            None => self.l1.block(L1Tag::Latest).await?.ok_or_else(|| {
+                self.error(
+                    "eth_getBlockByNumber",
+                    RpcCause::Malformed("no head".into()),
+                )
             })?,
         };
         if let Some(reading) = self.reading
@@ -181,7 +184,7 @@ impl Origins {
             .map_or(NextOrigin::NotYet, NextOrigin::Known))
     }
 
-    fn error(&self, method: &'static str, cause: L1Cause) -> SequencerError {
+    fn error(&self, method: &'static str, cause: RpcCause) -> SequencerError {
         L1Error {
             endpoint: self.l1.endpoint().into(),
             method,

@@ -8,7 +8,7 @@
 use super::{START_TIMEOUT, Sequencer, SequencerError};
 use crate::rollup::{
     engine::BlockAt,
-    rewind::{HeadSearch, RewindTarget, SearchStep},
+    head_search::{HeadSearch, RewindTarget, SearchStep},
 };
 use starling_proto::{l1info::L2BlockRef, payload::BlockId};
 use tokio::time::timeout;
@@ -28,7 +28,7 @@ impl Sequencer {
         }
         match found? {
             RewindTarget::Stay => Ok(()),
-            RewindTarget::FloorGone { canonical } => Err(SequencerError::SafeOriginGone {
+            RewindTarget::FloorOrphaned { canonical } => Err(SequencerError::SafeOriginGone {
                 safe: floor,
                 origin: self.block_and_origin(floor.number).await?.1,
                 canonical,
@@ -56,7 +56,7 @@ impl Sequencer {
                 SearchStep::Found(found) => return Ok(found),
                 SearchStep::Check(number) => {
                     let (_, origin) = self.block_and_origin(number).await?;
-                    search.answer(number, self.origins.status(origin).await?);
+                    search.record(number, self.origins.status(origin).await?);
                 }
             }
         }

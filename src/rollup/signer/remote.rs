@@ -48,7 +48,7 @@ pub const SIGN_TIMEOUT: Duration = Duration::from_secs(5);
 const UNKNOWN_METHOD: i32 = -32601;
 /// Bytes of one response. A signature is 132 characters of hex; a signed transaction of 128 KiB, the
 /// most that L1's pools take, is 256 KiB of it.
-const MAX_ANSWER: u32 = 512 << 10;
+const MAX_RESPONSE: u32 = 512 << 10;
 
 /// Options of a remote signer (`--signer.*`).
 #[derive(Clone, Debug)]
@@ -242,7 +242,7 @@ impl Remote {
                     RemoteCause::Malformed("it is no JSON".into())
                 }
                 Some(transport::Error::Http(HttpError::TooLarge)) => {
-                    RemoteCause::Malformed(format!("it has more than {MAX_ANSWER} bytes"))
+                    RemoteCause::Malformed(format!("it has more than {MAX_RESPONSE} bytes"))
                 }
                 _ => RemoteCause::Unreachable(excerpt(causes(&*error))),
             },
@@ -293,7 +293,7 @@ fn client(config: &RemoteConfig) -> Result<HttpClient, String> {
     }
     let builder = HttpClientBuilder::new()
         .request_timeout(config.timeout)
-        .max_response_size(MAX_ANSWER)
+        .max_response_size(MAX_RESPONSE)
         .set_headers(headers);
     let builder = match &config.tls {
         Some(_) if !config.endpoint.expose().starts_with("https://") => {

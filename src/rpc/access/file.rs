@@ -38,7 +38,7 @@ use std::{
 /// Name of callers without a key, in `starling_rpcUsage`.
 const ANONYMOUS: &str = "anonymous";
 /// Shortest key: 128 bits in hex, or 16 characters of a generator of passwords.
-const LEAST_KEY: usize = 16;
+const MIN_KEY: usize = 16;
 /// Largest file.
 const MAX_FILE: u64 = 16 << 20;
 
@@ -108,10 +108,10 @@ impl KeyTable {
     /// The hash of the key.
     fn hash(&self) -> Result<[u8; 32], String> {
         match (&self.key, &self.sha256) {
-            (Some(key), None) if (LEAST_KEY..=MAX_KEY).contains(&key.len()) => {
+            (Some(key), None) if (MIN_KEY..=MAX_KEY).contains(&key.len()) => {
                 Ok(Sha256::digest(key).into())
             }
-            (Some(_), None) => Err(format!("it has not {LEAST_KEY} to {MAX_KEY} characters")),
+            (Some(_), None) => Err(format!("it has not {MIN_KEY} to {MAX_KEY} characters")),
             (None, Some(hash)) => alloy_primitives::hex::decode_to_array(hash)
                 .map_err(|error| format!("sha256 is not 32 bytes in hex: {error}")),
             _ => Err("give either key or sha256".to_owned()),

@@ -127,7 +127,7 @@ fn trace_block(
     session.raw(&format!(
         "{{\"block\":\"{number:#x}\",\"hash\":\"{hash}\",\"traces\":"
     ));
-    session.trace_each(replay)?;
+    session.trace_block_buffered(replay)?;
     session.raw("}");
     let text = session.finish()?;
     RawValue::from_string(text)

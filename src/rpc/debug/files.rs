@@ -15,7 +15,7 @@ use crate::{
         context::RpcContext,
         error::RpcError,
         params::{Args, Json},
-        trace_session::{TraceOptions, Traced, by_hash},
+        trace_session::{TraceOptions, Traced, replay_by_hash},
     },
 };
 use alloy_primitives::{B256, Bytes, hex};
@@ -28,11 +28,11 @@ use std::{
 use tempfile::NamedTempFile;
 
 /// The largest file that is written, in bytes.
-const MOST_BYTES: u64 = 1 << 30;
+const MAX_FILE_BYTES: u64 = 1 << 30;
 /// The most bytes that all files in the folder take.
-const MOST_IN_FOLDER: u64 = 16 << 30;
+const MAX_FOLDER_BYTES: u64 = 16 << 30;
 /// The largest file that is read, in bytes: more than any block has.
-const MOST_READ: u64 = 64 << 20;
+const MAX_INPUT_BYTES: u64 = 64 << 20;
 
 /// Options of the `standardTrace` methods, besides those of the struct logger.
 #[derive(Default, Deserialize)]
@@ -67,7 +67,7 @@ pub fn trace_block_to_file(
     let hash: B256 = args.required()?;
     let options = args.optional::<Json<FileTraceOptions>>()?;
     let view = context.view();
-    let replay = by_hash(context, &view, hash, deadline)?;
+    let replay = replay_by_hash(context, &view, hash, deadline)?;
     write_files(context, replay, options, deadline, out)
 }
 
@@ -158,7 +158,7 @@ fn trace_to_file(
         .as_file()
         .try_clone()
         .map_err(failed("a file for a trace cannot be opened"))?;
-    let (most, deadline) = (MOST_BYTES.min(*left), deadline.clone());
+    let (most, deadline) = (MAX_FILE_BYTES.min(*left), deadline.clone());
     let mut size = 0;
     let out = TraceWriter::in_chunks(Box::new(move |chunk| {
         deadline.check()?;
@@ -198,7 +198,7 @@ fn space_left(folder: &Path) -> Result<u64, RpcError> {
     let entries = fs::read_dir(folder).map_err(failed("the folder for traces cannot be read"))?;
     let sizes = entries.filter_map(|entry| entry.ok()?.metadata().ok());
     let bytes: u64 = sizes.map(|file| file.len()).sum();
-    let left = MOST_IN_FOLDER.checked_sub(bytes);
+    let left = MAX_FOLDER_BYTES.checked_sub(bytes);
     left.ok_or_else(|| {
         RpcError::server(format!(
             "the files in {} take {} MB: remove some of them first",
@@ -236,7 +236,7 @@ pub fn trace_block_from_file(
         if !path.starts_with(folder.canonicalize()?) {
             return Err(io::Error::other("it is not in the folder for traces"));
         }
-        if fs::metadata(&path)?.len() > MOST_READ {
+        if fs::metadata(&path)?.len() > MAX_INPUT_BYTES {
             return Err(io::Error::other("it is larger than any block"));
         }
         fs::read(path).map(Bytes::from)

@@ -175,7 +175,7 @@ pub fn sync(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> {
         let failed = |error: &dyn std::fmt::Display| RpcError::server(error.to_string());
         let Some(engine) = context.engine.as_ref().map(|context| &context.engine) else {
             return Err(RpcError::server(
-                "no sync target can be set here, since this node follows the blocks that its sequencer signs: ask a node of `starling execution`",
+                "no sync target can be set here, since this node follows the blocks that its sequencer signs: call a node of `starling execution`",
             ));
         };
         let known = engine.has_payload(target).await.map_err(|error| failed(&error))?;

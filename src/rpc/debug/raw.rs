@@ -1,4 +1,5 @@
-//! Headers, blocks, receipts and transactions as bytes.
+//! Headers, blocks, receipts and transactions as bytes. Called by the `debug` namespace as `Read`: one
+//! block per call.
 
 use crate::{
     chain::{block_rlp, view::View},

@@ -17,7 +17,7 @@ use crate::{
         error::{Reply, RpcError, reply},
         eth::block_arg::{BlockArg, BlockTag},
         params::{Arg, Args, Count},
-        trace_session::{by_hash, known_number},
+        trace_session::{known_number, replay_by_hash},
     },
 };
 use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, U256, keccak256};
@@ -27,11 +27,11 @@ use serde::Serialize;
 use std::{collections::BTreeMap, sync::Arc};
 
 /// Entries in one answer.
-const MOST: usize = 1024;
+const MAX_SLOTS: usize = 1024;
 /// Entries between two looks at the deadline.
 const CHECK_EVERY: usize = 64;
 /// Accounts in a dump (geth's limit of one answer of `debug_accountRange`).
-const MOST_ACCOUNTS: usize = 256;
+const MAX_ACCOUNTS: usize = 256;
 
 /// A slot, named by its hash.
 #[derive(Serialize)]
@@ -57,7 +57,7 @@ pub fn storage_range_at(context: &RpcContext, args: Args, deadline: &Deadline) -
     let Count(count) = args.required()?;
     let view = context.view();
     let mut replay = match block {
-        BlockArg::Hash(hash) => by_hash(context, &view, hash, deadline)?,
+        BlockArg::Hash(hash) => replay_by_hash(context, &view, hash, deadline)?,
         BlockArg::Tag(_) => {
             let number = known_number(context, &view, block)?;
             Replay::of_block(&context.chain.spec, &view, number, deadline)?
@@ -83,7 +83,7 @@ pub fn storage_range_at(context: &RpcContext, args: Args, deadline: &Deadline) -
     let range = SlotRange {
         account,
         from: start_hash,
-        count: usize::try_from(count).unwrap_or(MOST).min(MOST),
+        count: usize::try_from(count).unwrap_or(MAX_SLOTS).min(MAX_SLOTS),
         change,
     };
     let mut range = range.read(&state, deadline)?;
@@ -227,8 +227,8 @@ pub fn account_range(context: &RpcContext, args: Args, deadline: &Deadline) -> R
         only_known: !incompletes,
     };
     let count = match usize::try_from(count) {
-        Ok(0) | Err(_) => MOST_ACCOUNTS,
-        Ok(count) => count.min(MOST_ACCOUNTS),
+        Ok(0) | Err(_) => MAX_ACCOUNTS,
+        Ok(count) => count.min(MAX_ACCOUNTS),
     };
     let view = context.view();
     reply(dump(
@@ -248,7 +248,7 @@ pub fn dump_block(context: &RpcContext, args: Args, deadline: &Deadline) -> Repl
         &view,
         block,
         &[],
-        MOST_ACCOUNTS,
+        MAX_ACCOUNTS,
         options,
         deadline,
     )?)
@@ -300,7 +300,7 @@ fn dump(
         dump.accounts.insert(name, entry);
     }
     if unknown && dump.accounts.is_empty() {
-        let text = "no address behind the hashes of accounts is known: ask with `incompletes` set to true, or run the node with --cache.preimages";
+        let text = "no address behind the hashes of accounts is known: call with `incompletes` set to true, or run the node with --cache.preimages";
         return Err(RpcError::server(text));
     }
     Ok(dump)
@@ -334,13 +334,13 @@ fn dump_account(
         let range = SlotRange {
             account: hash,
             from: B256::ZERO,
-            count: MOST,
+            count: MAX_SLOTS,
             change: None,
         };
         let range = range.read(state, deadline)?;
         if range.next_key.is_some() {
             let text = format!(
-                "the account {hash} has more than {MOST} slots: ask with `nostorage` set to true, and for its slots with debug_storageRangeAt"
+                "the account {hash} has more than {MAX_SLOTS} slots: call with `nostorage` set to true, and read its slots with debug_storageRangeAt"
             );
             return Err(RpcError::server(text));
         }

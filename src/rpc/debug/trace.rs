@@ -1,4 +1,5 @@
-//! Methods that execute transactions of blocks again and describe what they do.
+//! Methods that execute transactions of blocks again and describe what they do. Called by the `debug`
+//! namespace as `Trace` or `Heavy`: bounded by its deadline and by the permits of such calls.
 
 use crate::{
     chain::{
@@ -11,7 +12,7 @@ use crate::{
         error::{Reply, RpcError, reply},
         eth::block_arg::{BlockArg, BlockTag},
         params::{Arg, Args},
-        trace_session::{TraceOptions, TraceSession, Traced, by_hash, known_number},
+        trace_session::{TraceOptions, TraceSession, Traced, known_number, replay_by_hash},
     },
 };
 use alloy_primitives::{B256, Bytes};
@@ -52,7 +53,7 @@ pub fn trace_block_by_number(
     let number = known_number(context, &view, BlockArg::Tag(tag))?;
     let mut session = TraceSession::new(context, deadline, &options, out);
     let replay = session.replay(&view, number)?;
-    session.trace_all(replay)?;
+    session.trace_block_streamed(replay)?;
     session.finish()
 }
 
@@ -66,8 +67,9 @@ pub fn trace_block_by_hash(
     let (hash, options): (B256, _) = with_options(args)?;
     let view = context.view();
     let mut session = TraceSession::new(context, deadline, &options, out);
-    let replay = by_hash(context, &view, hash, deadline).map_err(|error| session.error(error))?;
-    session.trace_all(replay)?;
+    let replay =
+        replay_by_hash(context, &view, hash, deadline).map_err(|error| session.error(error))?;
+    session.trace_block_streamed(replay)?;
     session.finish()
 }
 
@@ -125,7 +127,7 @@ pub fn trace_payload(
     let spec = &context.chain.spec;
     let replay = Replay::of_payload(spec, &context.view(), payload, deadline)
         .map_err(|error| session.error(error))?;
-    session.trace_all(replay)?;
+    session.trace_block_streamed(replay)?;
     session.finish()
 }
 
@@ -135,7 +137,7 @@ pub fn intermediate_roots(context: &RpcContext, args: Args, deadline: &Deadline)
     let hash: B256 = args.required()?;
     args.optional::<TraceOptions>()?;
     let view = context.view();
-    let mut replay = by_hash(context, &view, hash, deadline)?;
+    let mut replay = replay_by_hash(context, &view, hash, deadline)?;
     let mut roots = Vec::with_capacity(replay.count());
     while replay.done() < replay.count() {
         // Only a block that is not valid has a transaction that cannot run; its roots so far count.

@@ -1,4 +1,5 @@
-//! Simulated calls that are traced, on the state after a block or before one of its transactions.
+//! Simulated calls that are traced, on the state after a block or before one of its transactions. Called
+//! by the `debug` namespace as `Trace`: bounded by its deadline and by the permits of tracing calls.
 
 use super::options::TraceCallOptions;
 use crate::{

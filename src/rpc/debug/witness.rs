@@ -1,4 +1,5 @@
-//! Witnesses: what is needed to execute a block without a database.
+//! Witnesses: the state and the headers that execute a block without a database. Called by the `debug`
+//! namespace as `Heavy`: bounded by its deadline and by the permits of heavy calls.
 
 use crate::{
     chain::{evm::Deadline, replay::Replay},

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use starling_proto::payload::Payload;
 
 /// Bodies in one answer.
-const MOST: u64 = 1024;
+const MAX_BODIES: u64 = 1024;
 
 fn body(payload: &Payload) -> Value {
     // Null before Canyon. Since, blocks of OP chains have an empty list.
@@ -27,7 +27,7 @@ fn body(payload: &Payload) -> Value {
 pub fn by_hash(context: &RpcContext, mut args: Args) -> Reply {
     let Json(hashes): Json<Vec<B256>> = args.required()?;
     args.at_most(1)?;
-    if hashes.len() as u64 > MOST {
+    if hashes.len() as u64 > MAX_BODIES {
         return Err(error(
             TOO_LARGE,
             format!("requested count too large: {}", hashes.len()),
@@ -58,7 +58,7 @@ pub fn by_range(context: &RpcContext, mut args: Args) -> Reply {
             format!("invalid start or count, start: {start} count: {count}"),
         ));
     }
-    if count > MOST {
+    if count > MAX_BODIES {
         return Err(error(
             TOO_LARGE,
             format!("requested count too large: {count}"),

@@ -25,7 +25,7 @@ use crate::{
         bounds::blocking,
         context::RpcContext,
         error::{RpcError, reply},
-        log_filter::{Filter, Follower},
+        log_filter::{LogFilter, LogFollower},
         memory::KIB,
         params::{Arg, Args, Json, Quantity},
     },
@@ -318,14 +318,14 @@ pub fn transaction_receipts(
 /// The logs of each block that joins the canonical chain, and again with `removed` when it leaves.
 pub fn logs(context: &Arc<RpcContext>, args: Args) -> Result<EventStream, RpcError> {
     let mut args = args.at_most(3)?;
-    let filter = args.optional::<Filter>()?.unwrap_or_default();
+    let filter = args.optional::<LogFilter>()?.unwrap_or_default();
     filter.check_size(context.bounds.logs.query)?;
     let head = start(context, args.optional()?)?;
-    let mut follower = Follower::new(filter, &context.bounds, head)?;
+    let mut follower = LogFollower::new(filter, &context.bounds, head)?;
     Ok(events(
         context,
         head,
-        Box::new(move |view, step| follower.logs(view, step)?.iter().map(reply).collect()),
+        Box::new(move |view, step| follower.apply(view, step)?.iter().map(reply).collect()),
     ))
 }
 

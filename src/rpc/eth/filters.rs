@@ -4,7 +4,7 @@
 //! The blocks since the last request are read when the client asks.
 //! [`filters`](crate::rpc::filters) stores the filters, and bounds their number and lifetime.
 
-use super::{logs::matching, shape::TransactionJson};
+use super::{logs::matching_logs, shape::TransactionJson};
 use crate::{
     chain::{
         evm::Deadline,
@@ -14,7 +14,7 @@ use crate::{
         context::RpcContext,
         error::{Reply, reply},
         filters::{InstalledFilter, not_found},
-        log_filter::{LogJson, Query},
+        log_filter::{LogJson, LogQuery},
         params::Args,
     },
 };
@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// `eth_newFilter`: logs of new blocks in the range of the query.
 pub fn new_filter(context: &RpcContext, args: Args) -> Reply {
-    let query: Query = args.at_most(1)?.required()?;
+    let query: LogQuery = args.at_most(1)?.required()?;
     query.filter.check_size(context.bounds.logs.query)?;
     query.check_order()?;
     let head = context.view().head();
@@ -84,7 +84,7 @@ pub fn get_filter_logs(context: &RpcContext, args: Args, deadline: &Deadline) ->
         InstalledFilter::Logs { query, .. } => query.clone(),
         _ => return Err(not_found()),
     };
-    reply(matching(context, query, deadline)?)
+    reply(matching_logs(context, query, deadline)?)
 }
 
 impl InstalledFilter {
@@ -117,7 +117,7 @@ impl InstalledFilter {
                     let Some(step) = context.step(cursor, &view)? else {
                         break;
                     };
-                    let more = follower.logs(&view, step)?;
+                    let more = follower.apply(&view, step)?;
                     bytes += more.iter().map(LogJson::weight).sum::<usize>();
                     logs.extend(more);
                 }

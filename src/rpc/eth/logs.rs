@@ -6,7 +6,7 @@ use crate::{
         block_tag::BlockTag,
         context::RpcContext,
         error::{Reply, RpcError, reply},
-        log_filter::{LogJson, LogRange, Query},
+        log_filter::{LogJson, LogQuery, LogRange},
         params::Args,
     },
 };
@@ -14,13 +14,13 @@ use alloy_primitives::U64;
 use serde_json::json;
 
 pub fn get_logs(context: &RpcContext, args: Args, deadline: &Deadline) -> Reply {
-    let query: Query = args.at_most(1)?.required()?;
+    let query: LogQuery = args.at_most(1)?.required()?;
     query.filter.check_size(context.bounds.logs.query)?;
     // geth's check treats a `toBlock` of 0 like an absent one.
     if !matches!(query.blocks, LogRange::Range(_, BlockTag::Number(0))) {
         query.check_order()?;
     }
-    reply(matching(context, query, deadline)?)
+    reply(matching_logs(context, query, deadline)?)
 }
 
 /// The first and the last block of a range; `None` if the range is empty.
@@ -60,9 +60,9 @@ fn too_much(limit: &str, from: u64, widest: u64) -> RpcError {
 }
 
 /// The logs of the chain that match a query.
-pub fn matching(
+pub fn matching_logs(
     context: &RpcContext,
-    Query { filter, blocks }: Query,
+    LogQuery { filter, blocks }: LogQuery,
     deadline: &Deadline,
 ) -> Result<Vec<LogJson>, RpcError> {
     let newest = || match blocks {
@@ -94,7 +94,7 @@ pub fn matching(
             view = newest();
             if view.hash_of(head.number)? != Some(head.hash) {
                 return Err(RpcError::server(
-                    "the chain was reorganised during the query, ask again",
+                    "the chain was reorganised during the query, retry",
                 ));
             }
         }

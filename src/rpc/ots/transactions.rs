@@ -17,12 +17,12 @@ use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, U256};
 use serde::Serialize;
 use std::sync::Arc;
 
-fn session<'a>(
+fn new_session<'a>(
     context: &'a RpcContext,
     deadline: &'a Deadline,
     out: TraceWriter,
 ) -> TraceSession<'a> {
-    let options = TraceOptions::unhurried(TracerConfig::Frames);
+    let options = TraceOptions::without_tx_timeout(TracerConfig::Frames);
     TraceSession::new(context, deadline, &options, out)
 }
 
@@ -75,7 +75,7 @@ impl<'a> CallEntry<'a> {
 /// `ots_traceTransaction(hash)`: its calls in their order; null if it is unknown.
 pub fn trace(context: &RpcContext, args: Args, deadline: &Deadline, out: TraceWriter) -> Traced {
     let hash: B256 = args.at_most(1)?.required()?;
-    let mut session = session(context, deadline, out);
+    let mut session = new_session(context, deadline, out);
     let Some(frames) = frames(&mut session, &context.view(), hash)? else {
         return Ok("null".to_owned());
     };
@@ -129,7 +129,7 @@ pub fn internal_operations(
     out: TraceWriter,
 ) -> Traced {
     let hash: B256 = args.at_most(1)?.required()?;
-    let mut session = session(context, deadline, out);
+    let mut session = new_session(context, deadline, out);
     let mut operations = Vec::new();
     if let Some(frames) = frames(&mut session, &context.view(), hash)? {
         frames.visit(|frame| operations.extend(InternalOperation::of(frame)));
@@ -149,7 +149,7 @@ pub fn error(context: &RpcContext, args: Args, deadline: &Deadline, out: TraceWr
     if mined.is_some_and(|mined| mined.receipt.receipt.success) {
         return text(&Bytes::new());
     }
-    let mut session = session(context, deadline, out);
+    let mut session = new_session(context, deadline, out);
     let mut output = Bytes::new();
     if let Some(frames) = frames(&mut session, &view, hash)? {
         frames.visit(|frame| {
@@ -183,7 +183,7 @@ pub fn contract_creator(
     let Some(number) = created_in(&view, address, deadline)? else {
         return Ok("null".to_owned());
     };
-    let mut session = session(context, deadline, out);
+    let mut session = new_session(context, deadline, out);
     let mut replay = session.replay(&view, number)?;
     while replay.done() < replay.count() {
         let hash = replay.place().tx_hash.unwrap_or_default();

@@ -502,7 +502,7 @@ async fn filters_and_what_they_remember_are_bounded_in_bytes() {
     chain
         .result("eth_newFilter", json!([{ "address": addresses }]))
         .await;
-    let told = (-32000, "too many filters: ask again later".to_owned());
+    let told = (-32000, "too many filters: retry later".to_owned());
     assert_eq!(
         chain
             .error("eth_newFilter", json!([{ "address": addresses }]))

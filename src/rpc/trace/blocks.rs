@@ -19,17 +19,22 @@ use alloy_primitives::B256;
 use serde_json::value::RawValue;
 use std::sync::Arc;
 
-pub(super) fn session<'a>(
+pub(super) fn new_session<'a>(
     context: &'a RpcContext,
     deadline: &'a Deadline,
     tracer: TracerConfig,
     out: TraceWriter,
 ) -> TraceSession<'a> {
-    TraceSession::new(context, deadline, &TraceOptions::unhurried(tracer), out)
+    TraceSession::new(
+        context,
+        deadline,
+        &TraceOptions::without_tx_timeout(tracer),
+        out,
+    )
 }
 
 /// The block of this number; `None` if it has no transactions, as the genesis block.
-pub(super) fn replay(
+pub(super) fn replay_unless_empty(
     session: &TraceSession<'_>,
     view: &Arc<View>,
     number: u64,
@@ -73,8 +78,8 @@ pub fn block(context: &RpcContext, args: Args, deadline: &Deadline, out: TraceWr
     let block: BlockArg = args.at_most(1)?.required()?;
     let view = context.view();
     let number = known_number(context, &view, block)?;
-    let mut session = session(context, deadline, TracerConfig::Frames, out);
-    let mut replay = replay(&session, &view, number)?;
+    let mut session = new_session(context, deadline, TracerConfig::Frames, out);
+    let mut replay = replay_unless_empty(&session, &view, number)?;
     let mut list = FrameList::begin(&mut session);
     if let Some(replay) = &mut replay {
         while replay.done() < replay.count() {
@@ -95,7 +100,7 @@ pub fn transaction(
     out: TraceWriter,
 ) -> Traced {
     let hash: B256 = args.at_most(1)?.required()?;
-    let mut session = session(context, deadline, TracerConfig::Frames, out);
+    let mut session = new_session(context, deadline, TracerConfig::Frames, out);
     let Some(mut replay) = session.replay_to(&context.view(), hash)? else {
         return Ok("null".to_owned());
     };
@@ -116,7 +121,7 @@ pub fn get(context: &RpcContext, args: Args, deadline: &Deadline, out: TraceWrit
     let [index] = &indexes[..] else { return none() };
     let Count(index) = Count::from_json(index.get())
         .map_err(|text| RpcError::invalid_params(format!("invalid argument 1: {text}")))?;
-    let mut session = session(context, deadline, TracerConfig::Frames, out);
+    let mut session = new_session(context, deadline, TracerConfig::Frames, out);
     let Some(mut replay) = session.replay_to(&context.view(), hash)? else {
         return none();
     };
@@ -144,7 +149,7 @@ pub fn replay_transaction(
 ) -> Traced {
     let mut args = args.at_most(2)?;
     let (hash, TraceTypes(parts)): (B256, TraceTypes) = (args.required()?, args.required()?);
-    let mut session = session(context, deadline, TracerConfig::Parity(parts), out);
+    let mut session = new_session(context, deadline, TracerConfig::Parity(parts), out);
     let mut replay = session
         .replay_to(&context.view(), hash)?
         .ok_or_else(|| RpcError::server("transaction not found"))?;
@@ -169,8 +174,8 @@ pub fn replay_block_transactions(
         with_hash: true,
         ..parts
     };
-    let mut session = session(context, deadline, TracerConfig::Parity(parts), out);
-    let replay = replay(&session, &view, number)?;
+    let mut session = new_session(context, deadline, TracerConfig::Parity(parts), out);
+    let replay = replay_unless_empty(&session, &view, number)?;
     trace_list(&mut session, replay, |_, _| (), "")?;
     session.finish()
 }
@@ -209,7 +214,7 @@ pub fn transaction_opcode_gas(
     out: TraceWriter,
 ) -> Traced {
     let hash: B256 = args.at_most(1)?.required()?;
-    let mut session = session(context, deadline, TracerConfig::OpcodeGas, out);
+    let mut session = new_session(context, deadline, TracerConfig::OpcodeGas, out);
     let Some(mut replay) = session.replay_to(&context.view(), hash)? else {
         return Ok("null".to_owned());
     };
@@ -233,8 +238,8 @@ pub fn block_opcode_gas(
     let Some((number, Some(hash))) = known.transpose()? else {
         return Ok("null".to_owned());
     };
-    let mut session = session(context, deadline, TracerConfig::OpcodeGas, out);
-    let replay = replay(&session, &view, number)?;
+    let mut session = new_session(context, deadline, TracerConfig::OpcodeGas, out);
+    let replay = replay_unless_empty(&session, &view, number)?;
     session.raw(&format!(
         "{{\"blockHash\":\"{hash}\",\"blockNumber\":{number},\"transactions\":"
     ));

@@ -1,7 +1,7 @@
 //! Transactions that are in no block: calls, and signed transactions as a wallet would send them, on
 //! the state after a block.
 
-use super::{TraceTypes, blocks::session};
+use super::{TraceTypes, blocks::new_session};
 use crate::{
     chain::evm::{Deadline, Overrides, TracePlace, TraceWriter, TracerConfig, Vm},
     rpc::{
@@ -30,7 +30,7 @@ pub fn call(context: &RpcContext, args: Args, deadline: &Deadline, out: TraceWri
     let input = call.into_input(context.chain.spec.chain_id)?;
     let view = context.view();
     let number = known_number(context, &view, block)?;
-    let mut session = session(context, deadline, TracerConfig::Parity(parts), out);
+    let mut session = new_session(context, deadline, TracerConfig::Parity(parts), out);
     let mut calls = session.calls(&view, number, None, &overrides)?;
     session.trace_call(&mut calls, &input, context.bounds.gas_cap)?;
     session.finish()
@@ -72,7 +72,7 @@ pub fn call_many(
     let view = context.view();
     let number = known_number(context, &view, block)?;
     let overrides = Overrides::default();
-    let mut session = session(context, deadline, TracerConfig::Noop, out);
+    let mut session = new_session(context, deadline, TracerConfig::Noop, out);
     let mut calls = session.calls(&view, number, None, &overrides)?;
     session.raw("[");
     for (index, TypedCall { call, parts }) in typed.into_iter().enumerate() {
@@ -101,7 +101,7 @@ pub fn raw_transaction(
     let tx = context.chain.pool.decode(raw)?;
     let state = block.state(context, &context.view())?;
     let header = state.header().clone();
-    let mut session = session(context, deadline, TracerConfig::Parity(parts), out);
+    let mut session = new_session(context, deadline, TracerConfig::Parity(parts), out);
     let spec = &context.chain.spec;
     let mut vm = Vm::until(spec, &header, state.into(), deadline.clone());
     let place = TracePlace::default();

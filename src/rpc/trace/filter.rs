@@ -3,7 +3,7 @@
 //! There is no index: every transaction of the range is executed again. The range is bounded, and
 //! the search ends with the frame that completes `count`.
 
-use super::blocks::{replay, session};
+use super::blocks::{new_session, replay_unless_empty};
 use crate::{
     chain::evm::{Deadline, FrameView, TraceWriter, TracerConfig},
     rpc::{
@@ -135,11 +135,11 @@ pub fn filter(context: &RpcContext, args: Args, deadline: &Deadline, out: TraceW
             "Block range too large; currently limited to {most} blocks (--rpc.max-trace-filter-blocks)"
         )));
     }
-    let mut session = session(context, deadline, TracerConfig::Frames, out);
+    let mut session = new_session(context, deadline, TracerConfig::Frames, out);
     session.raw("[");
     let mut separator = "";
     for number in first..=last {
-        let Some(mut replay) = replay(&session, &view, number)? else {
+        let Some(mut replay) = replay_unless_empty(&session, &view, number)? else {
             continue;
         };
         while replay.done() < replay.count() && filter.count > 0 {

@@ -1,7 +1,13 @@
 //! Fees, with figures of op-service's table of replacements, and the pools' rules as properties.
 
 use super::*;
+use crate::txmgr::options::TxOptions;
 use proptest::prelude::*;
+
+/// The rules of the options' defaults.
+fn default_rules() -> FeeRules {
+    TxOptions::default().settings().unwrap().fees
+}
 
 fn market(tip: u128, base_fee: u128) -> FeeSuggestion {
     FeeSuggestion {
@@ -17,7 +23,7 @@ fn bare() -> FeeRules {
     FeeRules {
         min_tip: 0,
         min_base_fee: 0,
-        ..FeeRules::default()
+        ..default_rules()
     }
 }
 
@@ -64,7 +70,7 @@ fn replacements_have_the_figures_of_op_service() {
 
 #[test]
 fn first_fees_offer_twice_the_base_fees_and_keep_the_lower_limits() {
-    let rules = FeeRules::default();
+    let rules = default_rules();
     let l1 = L1Fees {
         tip: 3,
         base_fee: 7 * GWEI,
@@ -189,7 +195,7 @@ fn a_transaction_below_l1s_prices_is_replaced_beyond_the_limit() {
         base_fee: 34 * GWEI,
         ..market(GWEI, 0)
     };
-    let rules = FeeRules::default();
+    let rules = default_rules();
     let new = rules.bump(TxClass::Blob, &old, &risen).unwrap();
     assert_eq!((new.fee, new.blob_fee), (70 * GWEI, Some(136 * GWEI)));
     let quiet = FeeSuggestion {
@@ -279,7 +285,7 @@ proptest! {
     fn a_bump_is_a_replacement_or_is_refused_by_the_limit(
         before in l1_fees(), now in l1_fees(), blob: bool, multiplier in 1u64..20, threshold in fee(), steps in 1usize..12,
     ) {
-        let rules = FeeRules { limit_multiplier: multiplier, limit_threshold: threshold, ..FeeRules::default() };
+        let rules = FeeRules { limit_multiplier: multiplier, limit_threshold: threshold, ..default_rules() };
         let (class, percent) = if blob { (TxClass::Blob, 200) } else { (TxClass::Calldata, 110) };
         let now = rules.suggest(&now).unwrap();
         let fresh = rules.first(class, &now).unwrap();
@@ -308,7 +314,7 @@ proptest! {
 
     #[test]
     fn no_fee_overflows(tip: u128, base_fee: u128, blob: u128, old_tip: u128, old_fee: u128) {
-        let rules = FeeRules::default();
+        let rules = default_rules();
         let l1 = L1Fees { tip, base_fee, blob_base_fee: Some(blob), blob_tip: None };
         let now = rules.suggest(&l1).unwrap();
         let old = FeeCaps { tip: old_tip.min(old_fee), fee: old_fee, blob_fee: Some(blob) };

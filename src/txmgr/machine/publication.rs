@@ -1,12 +1,12 @@
 //! One nonce on its way into the pool: fees, signature, publication, and the pool's answers.
 
 use super::{
-    CRAFT_PAUSE, CRAFT_TRIES, LEAST_PAUSE, MAX_ATTEMPTS, RESERVED_LIMIT, SendAction, SendFailure,
+    CRAFT_PAUSE, CRAFT_TRIES, MAX_ATTEMPTS, MIN_PAUSE, RESERVED_LIMIT, SendAction, SendFailure,
     SendMachine, SendWork, SignedTx, slot::SlotOwner,
 };
 use crate::txmgr::{
-    answer::PublishAnswer,
     fees::{FeeError, L1Fees},
+    publish_result::PublishResult,
 };
 use std::time::Instant;
 
@@ -27,7 +27,7 @@ impl SendMachine {
             return;
         };
         let Some(tx) = slot.current.clone() else {
-            slot.publish_at = Some(now + LEAST_PAUSE);
+            slot.publish_at = Some(now + MIN_PAUSE);
             return;
         };
         slot.busy = Some(op);
@@ -36,8 +36,8 @@ impl SendMachine {
         self.actions.push(SendAction::Publish { op, nonce, tx });
     }
 
-    /// The nonce whose operation `op` is; `None` if the answer comes too late.
-    pub(super) fn answered(&mut self, op: u64) -> Option<u64> {
+    /// Ends operation `op`, and returns its nonce; `None` if the result comes too late.
+    pub(super) fn end_operation(&mut self, op: u64) -> Option<u64> {
         let (nonce, slot) = self
             .slots
             .iter_mut()
@@ -47,7 +47,7 @@ impl SendMachine {
     }
 
     pub(super) fn fees_read(&mut self, op: u64, fees: Result<L1Fees, String>, now: Instant) {
-        let Some(nonce) = self.answered(op) else {
+        let Some(nonce) = self.end_operation(op) else {
             return;
         };
         let slot = &self.slots[&nonce];
@@ -88,12 +88,12 @@ impl SendMachine {
     }
 
     pub(super) fn signed(&mut self, op: u64, signed: Result<SignedTx, String>, now: Instant) {
-        let Some(nonce) = self.answered(op) else {
+        let Some(nonce) = self.end_operation(op) else {
             return;
         };
         match signed {
             Ok(tx) => {
-                let resubmission = self.settings.times.resubmission;
+                let resubmission = self.settings.rules.resubmission_timeout;
                 let slot = self.slots.get_mut(&nonce);
                 // A transaction of this nonce may have been mined meanwhile.
                 if slot.is_some_and(|slot| slot.signed(tx, now + resubmission)) {
@@ -107,7 +107,7 @@ impl SendMachine {
     /// No transaction was created. One that was published before is published again, since pools
     /// forget transactions.
     pub(super) fn not_crafted(&mut self, nonce: u64, reason: String, now: Instant) {
-        let resubmission = self.settings.times.resubmission;
+        let resubmission = self.settings.rules.resubmission_timeout;
         let Some(slot) = self.slots.get_mut(&nonce) else {
             return;
         };
@@ -123,15 +123,15 @@ impl SendMachine {
         }
     }
 
-    pub(super) fn published(&mut self, op: u64, answer: PublishAnswer, now: Instant) {
-        let Some(nonce) = self.answered(op) else {
+    pub(super) fn published(&mut self, op: u64, answer: PublishResult, now: Instant) {
+        let Some(nonce) = self.end_operation(op) else {
             return;
         };
-        let times = &self.settings.times;
-        let retry_at = now + times.retry.max(LEAST_PAUSE);
-        let rebroadcast_at = times.rebroadcast_at(now);
-        let bump_at = now + times.resubmission;
-        let (max_retries, receipts) = (times.max_retries, times.receipts);
+        let rules = &self.settings.rules;
+        let retry_at = now + rules.retry_interval.max(MIN_PAUSE);
+        let rebroadcast_at = rules.rebroadcast_at(now);
+        let bump_at = now + rules.resubmission_timeout;
+        let (max_retries, receipts) = (rules.max_retries, rules.receipt_poll_interval);
         let has_lower = self
             .slots
             .range(..nonce)
@@ -141,19 +141,19 @@ impl SendMachine {
         };
         slot.publish_at = Some(retry_at);
         match answer {
-            PublishAnswer::Accepted | PublishAnswer::AlreadyKnown => {
+            PublishResult::Accepted | PublishResult::AlreadyKnown => {
                 slot.was_accepted(rebroadcast_at);
                 self.poll_by(now + receipts);
             }
-            PublishAnswer::NonceTooLow => {
+            PublishResult::NonceTooLow => {
                 slot.nonce_too_low += 1;
                 self.poll_by(now);
             }
-            PublishAnswer::Underpriced(reason) => self.underpriced(nonce, reason, now),
-            PublishAnswer::AlreadyReserved => self.reserved(nonce, now),
+            PublishResult::Underpriced(reason) => self.underpriced(nonce, reason, now),
+            PublishResult::AlreadyReserved => self.reserved(nonce, now),
             // Pools that have lost the lower ones get them again soon.
-            PublishAnswer::NonceTooHigh(_) if has_lower => self.poll_by(now),
-            PublishAnswer::NonceTooHigh(reason) | PublishAnswer::Refused(reason) => {
+            PublishResult::NonceTooHigh(_) if has_lower => self.poll_by(now),
+            PublishResult::NonceTooHigh(reason) | PublishResult::Refused(reason) => {
                 slot.retries += 1;
                 if slot.retries > max_retries {
                     let is_request = slot.request().is_some();
@@ -163,14 +163,14 @@ impl SendMachine {
                     }
                 }
             }
-            PublishAnswer::Unreachable(_) => {}
+            PublishResult::Unreachable(_) => {}
         }
     }
 
     /// A pool wants higher fees.
     pub(super) fn underpriced(&mut self, nonce: u64, reason: String, now: Instant) {
-        let rebroadcast_at = self.settings.times.rebroadcast_at(now);
-        let bump_at = now + self.settings.times.resubmission;
+        let rebroadcast_at = self.settings.rules.rebroadcast_at(now);
+        let bump_at = now + self.settings.rules.resubmission_timeout;
         let Some(slot) = self.slots.get_mut(&nonce) else {
             return;
         };
@@ -190,7 +190,7 @@ impl SendMachine {
     /// A pool has transactions of the other class: a predecessor's, since [`Self::start_next`] waits
     /// for ours, or ours with higher nonces after a reorg. A filler of their class takes the nonce.
     pub(super) fn reserved(&mut self, nonce: u64, now: Instant) {
-        let resubmission = self.settings.times.resubmission;
+        let resubmission = self.settings.rules.resubmission_timeout;
         let Some(slot) = self.slots.get_mut(&nonce) else {
             return;
         };
@@ -213,7 +213,7 @@ impl SendMachine {
         slot.wants_bump = true;
         self.actions.push(SendAction::Filling {
             nonce,
-            reason: "a pending transaction of the other type blocks the account",
+            reason: "a pending transaction of the other class (calldata or blobs) blocks the account",
         });
         self.craft(nonce);
     }
@@ -232,7 +232,7 @@ impl SendMachine {
                 }
             } else if due(slot.bump_at) && slot.attempts.len() < MAX_ATTEMPTS {
                 slot.wants_bump = true;
-                slot.bump_at = Some(now + self.settings.times.resubmission);
+                slot.bump_at = Some(now + self.settings.rules.resubmission_timeout);
                 self.craft(nonce);
             } else if due(slot.publish_at) {
                 if slot.wants_bump && slot.attempts.len() < MAX_ATTEMPTS {

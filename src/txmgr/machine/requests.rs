@@ -28,7 +28,7 @@ impl SendMachine {
         if self.phase == SendPhase::Stopped || self.closing {
             return self.finish(id, Err(SendFailure::Closed));
         }
-        let timeout = self.settings.times.send_timeout;
+        let timeout = self.settings.rules.send_timeout;
         self.queue.push_back(WaitingSend {
             id,
             class,
@@ -113,7 +113,7 @@ impl SendMachine {
             .map_or(TxClass::Calldata, |owner| owner.class);
         slot.own(
             SlotOwner::filler(class),
-            now + self.settings.times.resubmission,
+            now + self.settings.rules.resubmission_timeout,
         );
         slot.wants_bump = true;
         self.actions.push(SendAction::Filling {
@@ -137,7 +137,7 @@ impl SendMachine {
         if owned().any(|slot| slot.mined.is_none() && slot.class() != Some(class)) {
             return;
         }
-        let is_fresh = |at: Instant| at + self.settings.times.receipts > now;
+        let is_fresh = |at: Instant| at + self.settings.rules.receipt_poll_interval > now;
         if owned().next().is_none() && !self.polled_at.is_some_and(is_fresh) {
             if !self.poll_failed && self.polling.is_none() {
                 self.poll_by(now);
@@ -164,10 +164,10 @@ impl SendMachine {
             work: SendWork::Request(waiting.id),
             class,
             deadline: waiting.deadline,
-            mempool_deadline: Some(now + self.settings.times.not_in_mempool),
+            mempool_deadline: Some(now + self.settings.rules.mempool_timeout),
         };
         let slot = self.slots.entry(nonce).or_default();
-        slot.own(owner, now + self.settings.times.resubmission);
+        slot.own(owner, now + self.settings.rules.resubmission_timeout);
         self.craft(nonce);
     }
 }

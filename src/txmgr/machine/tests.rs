@@ -7,8 +7,9 @@ mod world;
 
 use super::*;
 use crate::txmgr::{
-    answer::PublishAnswer,
-    fees::{FeeCaps, FeeRules, L1Fees},
+    fees::{FeeCaps, L1Fees},
+    options::TxOptions,
+    publish_result::PublishResult,
 };
 use alloy_primitives::{B256, Bytes, address};
 use std::collections::HashMap;
@@ -18,16 +19,17 @@ const ACCOUNT: Address = address!("f39Fd6e51aad88F6F4ce6aB8827279cffFb92266");
 
 /// Short times, so that tests are readable: a block every two seconds.
 fn settings() -> SendSettings {
+    let defaults = TxOptions::default().settings().unwrap();
     SendSettings {
-        times: SendTimes {
+        rules: SendRules {
             confirmations: 3,
-            resubmission: Duration::from_secs(20),
-            rebroadcast: Duration::from_secs(6),
-            not_in_mempool: Duration::from_secs(40),
-            receipts: Duration::from_secs(2),
-            ..SendTimes::default()
+            resubmission_timeout: Duration::from_secs(20),
+            rebroadcast_interval: Duration::from_secs(6),
+            mempool_timeout: Duration::from_secs(40),
+            receipt_poll_interval: Duration::from_secs(2),
+            ..defaults.rules
         },
-        fees: FeeRules::default(),
+        fees: defaults.fees,
     }
 }
 
@@ -260,7 +262,7 @@ fn a_signer_that_is_down_fails_the_request_after_five_attempts() {
 #[test]
 fn a_request_given_up_in_the_pool_is_replaced_by_a_filler() {
     let mut settings = settings();
-    settings.times.send_timeout = Duration::from_secs(10);
+    settings.rules.send_timeout = Duration::from_secs(10);
     let mut world = World::new(settings);
     world.stuck = true;
     let ids = calldata(&mut world, 2);

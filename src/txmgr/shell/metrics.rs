@@ -3,9 +3,9 @@
 use crate::{
     clock::since_epoch,
     txmgr::{
-        answer::PublishAnswer,
         fees::{GWEI, L1Fees, TxClass},
         machine::MinedTx,
+        publish_result::PublishResult,
     },
 };
 use metrics::{Counter, Gauge, Histogram, Label, counter, gauge, histogram};
@@ -105,11 +105,11 @@ impl TxMetrics {
         self.blob_tip.set(fees.blob_tip.unwrap_or(fees.tip) as f64);
     }
 
-    pub fn published(&self, answer: &PublishAnswer) {
-        if matches!(answer, PublishAnswer::Unreachable(_)) {
+    pub fn published(&self, answer: &PublishResult) {
+        if matches!(answer, PublishResult::Unreachable(_)) {
             self.rpc_errors.increment(1);
         }
-        if *answer == PublishAnswer::Accepted {
+        if *answer == PublishResult::Accepted {
             self.published.record();
         } else {
             self.count_error(answer.label());

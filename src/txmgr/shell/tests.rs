@@ -189,7 +189,7 @@ impl FakeL1 {
 /// A task that runs, and its L1.
 struct Running {
     l1: Arc<Mutex<FakeL1>>,
-    manager: TxManager,
+    manager: TxManagerHandle,
     closing: CancellationToken,
     task: tokio::task::JoinHandle<Result<(), TxManagerError>>,
     _server: CannedServer,

@@ -6,11 +6,11 @@ use crate::{
     clock::unix_now,
     rollup::l1::L1Client,
     txmgr::{
-        answer::PublishAnswer,
         blobs::{self, CellProofTime},
-        fees::{BlobTips, FeeCaps, L1Fees, TxClass},
+        fees::{BlobTips, FeeCaps, INTRINSIC_GAS, L1Fees, TxClass},
         l1::{self, CallTx},
         machine::{AccountReading, SignedTx},
+        publish_result::PublishResult,
         sign::{TxSigner, UnsignedTx},
     },
 };
@@ -19,9 +19,6 @@ use alloy_eips::eip4844::Blob;
 use alloy_primitives::{B256, Bytes, TxKind, U256};
 use parking_lot::Mutex;
 use std::{sync::Arc, time::Duration};
-
-/// Gas of a transaction that does nothing.
-const FILLER_GAS: u64 = 21_000;
 
 /// A candidate with its sidecar.
 pub(super) struct PreparedTx {
@@ -150,7 +147,7 @@ impl TxWorker {
             to: Some(self.signer.address()),
             data: Bytes::new(),
             blobs: Vec::new(),
-            gas_limit: FILLER_GAS,
+            gas_limit: INTRINSIC_GAS,
             value: U256::ZERO,
         };
         let sidecar = match class {
@@ -164,7 +161,8 @@ impl TxWorker {
     /// replaces.
     async fn gas(&self, call: &CallTx, given: u64, replaced: Option<u64>) -> Result<u64, String> {
         let gas = match replaced {
-            Some(_) if given == FILLER_GAS => given,
+            // 21,000 gas, the least there is: nothing to estimate.
+            Some(_) if given == INTRINSIC_GAS => given,
             Some(replaced) => l1::gas(&self.l1, call, None).await?.max(replaced),
             None => l1::gas(&self.l1, call, (given > 0).then_some(given)).await?,
         };
@@ -209,17 +207,17 @@ impl TxWorker {
         }
     }
 
-    pub async fn publish(&self, raw: &Bytes) -> PublishAnswer {
+    pub async fn publish(&self, raw: &Bytes) -> PublishResult {
         l1::publish(&self.l1, raw, &self.custom_errors).await
     }
 
     pub async fn reading(
         &self,
-        settled_at: Option<u64>,
+        deep_block: Option<u64>,
         with_age: bool,
         hashes: &[B256],
     ) -> Result<AccountReading, String> {
-        let mut reading = l1::reading(&self.l1, self.signer.address(), settled_at, hashes).await?;
+        let mut reading = l1::reading(&self.l1, self.signer.address(), deep_block, hashes).await?;
         if with_age {
             reading.head_age = l1::head_age(&self.l1, unix_now()).await;
         }

@@ -156,7 +156,7 @@ fn blobs_of_our_l1_are_derived_through_beacon_nodes_that_fail() {
         "HTTP status 500",
         "untrue",
         "a web page",
-        "no answer in time",
+        "no response within",
     ];
     for cause in causes {
         assert!(log.contains(cause), "the log names {cause:?}");

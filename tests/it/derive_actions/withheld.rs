@@ -66,7 +66,7 @@ fn an_l1_endpoint_that_withholds_and_falsifies_changes_no_safe_block() {
         (L1Fault::Busy, "HTTP status 503"),
         (L1Fault::Html, "a web page"),
         (L1Fault::Half, "before message length reached"),
-        (L1Fault::Silence, "no answer in time"),
+        (L1Fault::Silence, "no response within"),
     ];
     for (gas_limit, fault) in (30_000_000..).zip(faults) {
         fail(&mut world, &endpoint, fault, gas_limit);

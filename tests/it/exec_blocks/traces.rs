@@ -10,7 +10,7 @@ use starling::chain::{
 };
 
 /// Bytes of one transaction's trace.
-const MOST: usize = 1 << 28;
+const MAX_TRACE_BYTES: usize = 1 << 28;
 
 /// Traces the transactions of a block, one after another.
 fn trace(
@@ -24,7 +24,7 @@ fn trace(
     let transactions = block.payload.transactions.iter().enumerate();
     transactions
         .map(|(index, raw)| {
-            let tracer = Tracer::new(config.clone(), TraceWriter::in_memory(MOST));
+            let tracer = Tracer::new(config.clone(), TraceWriter::in_memory(MAX_TRACE_BYTES));
             let mut tracer = Some(Box::new(tracer));
             let place = TracePlace::default();
             let tx = recover(index, raw).unwrap();

@@ -36,7 +36,7 @@ pub const MAX_FEE: u128 = 1_000_000_000_000_000;
 /// From here on blocks are made that lower the base fee, wei.
 const HIGH_BASE_FEE: u64 = 10_000_000_000_000;
 /// EIP-7825, from Karst on.
-const MOST_GAS: u64 = 1 << 24;
+const MAX_GAS: u64 = 1 << 24;
 
 /// The block that the next one is built on.
 #[derive(Clone, Copy, Debug)]
@@ -383,7 +383,7 @@ impl Generator {
         };
         let least = least_gas(&tx, authorizations.len());
         let most = if draft.fork >= Fork::Karst {
-            MOST_GAS
+            MAX_GAS
         } else {
             u64::MAX
         };

@@ -125,7 +125,7 @@ fn a_builder_without_the_method_of_throttling_ends_the_batcher() {
 }
 
 /// Requests for blocks in four seconds: eight at each poll, four times a second, and as many again.
-const MOST_REQUESTS: usize = 256;
+const MAX_REQUESTS: usize = 256;
 
 /// Blocks come while L2 does not answer for them; nothing is left out.
 #[test]
@@ -140,7 +140,7 @@ fn an_execution_client_that_fails_is_asked_again() {
         std::thread::sleep(Duration::from_secs(4));
         let requests = world.l2.requests();
         world.l2.clear();
-        assert!((1..=MOST_REQUESTS).contains(&requests), "{requests}");
+        assert!((1..=MAX_REQUESTS).contains(&requests), "{requests}");
         world.all_becomes_safe();
     }
     batcher.says("error loading blocks, retrying on next tick");

@@ -134,7 +134,7 @@ impl Replica {
             ethereum: None,
         });
         let mut pipeline = Pipeline::new(rollup.clone(), BlobSchedule::default());
-        pipeline.reset(genesis.clone());
+        pipeline.reset(genesis.clone(), 0);
         Self {
             pipeline,
             rollup,

@@ -40,26 +40,26 @@ impl BatchStage {
         &mut self,
         cx: &mut StageContext,
         source: &mut BatchSource,
-        safe: &L2BlockRef,
+        pending_safe: &L2BlockRef,
     ) -> Pull<NextBatch> {
-        self.window.update(source, safe);
-        // A channel that ends in the L1 origin of the safe head or before it holds past batches.
-        let origin = self.window.origin.number;
-        if origin <= safe.origin.number || origin < self.window.first {
-            return Err(self.skip_batch(cx, source, safe));
+        self.window.update(source, pending_safe);
+        // A channel that ends in the L1 origin of the pending-safe head or before it holds past batches.
+        let origin = self.window.pipeline_origin.number;
+        if origin <= pending_safe.origin.number || origin < self.window.first_l1 {
+            return Err(self.skip_batch(cx, source, pending_safe));
         }
-        if self.window.origins.len() < 2 {
+        if self.window.epochs.len() < 2 {
             return Err(CriticalError::FewOrigins {
-                origin: self.window.origin.id(),
-                safe: safe.id,
+                origin: self.window.pipeline_origin.id(),
+                safe: pending_safe.id,
             }
             .into());
         }
-        self.window.epoch(safe)?;
-        match self.candidate(cx, source, safe) {
-            Ok(batch) => self.judge(cx, source, safe, batch),
+        self.window.check_epoch(pending_safe)?;
+        match self.candidate(cx, source, pending_safe) {
+            Ok(batch) => self.judge(cx, source, pending_safe, batch),
             Err(Pause::End) => {
-                let empty = self.window.forced_empty(&cx.rollup, safe, true);
+                let empty = self.window.forced_empty(&cx.rollup, pending_safe, true);
                 empty.map(NextBatch::concluding).ok_or(Pause::End)
             }
             Err(pause) => Err(pause),
@@ -86,9 +86,9 @@ impl BatchStage {
     /// Ends the last skipped L1 block as it ended when it was derived from: an epoch that had expired
     /// by then is over, and the next L1 block begins with the next epoch.
     fn end_skipped(&mut self, cx: &StageContext, safe: &L2BlockRef) -> Pull<()> {
-        let origin = self.window.origin.number;
-        if origin > safe.origin.number && origin.checked_add(1) == Some(self.window.first) {
-            self.window.epoch(safe)?;
+        let origin = self.window.pipeline_origin.number;
+        if origin > safe.origin.number && origin.checked_add(1) == Some(self.window.first_l1) {
+            self.window.check_epoch(safe)?;
             // Every block that this L1 block forced is in the safe chain.
             self.window.forced_empty(&cx.rollup, safe, true);
         }
@@ -100,9 +100,9 @@ impl BatchStage {
         &mut self,
         cx: &mut StageContext,
         source: &mut BatchSource,
-        safe: &L2BlockRef,
+        pending_safe: &L2BlockRef,
     ) -> Pull<SingularBatch> {
-        if let Some(next) = self.window.next_of_span(cx, safe) {
+        if let Some(next) = self.window.next_of_span(cx, pending_safe) {
             return Ok(next.batch);
         }
         let span = match self.span.take() {
@@ -112,7 +112,7 @@ impl BatchStage {
                 Batch::Span(span) => Box::new(span.into()),
             },
         };
-        self.span_candidate(cx, source, safe, span)
+        self.span_candidate(cx, source, pending_safe, span)
     }
 
     /// The first new block of a span batch whose prefix is valid.
@@ -120,14 +120,14 @@ impl BatchStage {
         &mut self,
         cx: &mut StageContext,
         source: &mut BatchSource,
-        safe: &L2BlockRef,
+        pending_safe: &L2BlockRef,
         mut span: Box<CheckedSpan>,
     ) -> Pull<SingularBatch> {
         let check = BatchCheck {
             rollup: &cx.rollup,
-            origins: &self.window.origins,
-            safe,
-            inclusion: self.window.origin.number,
+            epochs: &self.window.epochs,
+            pending_safe,
+            inclusion: self.window.pipeline_origin.number,
             is_holocene: true,
         };
         let dropped = match span.check(cx, &check, SpanRules::Prefix) {
@@ -135,8 +135,8 @@ impl BatchStage {
                 self.span = Some(span);
                 return Err(pause);
             }
-            Ok(BatchValidity::Accept) if self.window.start_span(span.span, safe) => {
-                let first = self.window.pop_span(safe);
+            Ok(BatchValidity::Accept) if self.window.start_span(span.span, pending_safe) => {
+                let first = self.window.pop_span(pending_safe);
                 return first.map(|next| next.batch).ok_or(Pause::More);
             }
             Ok(BatchValidity::Accept) => DropReason::BatchOrigin,
@@ -160,14 +160,14 @@ impl BatchStage {
         &mut self,
         cx: &mut StageContext,
         source: &mut BatchSource,
-        safe: &L2BlockRef,
+        pending_safe: &L2BlockRef,
         batch: SingularBatch,
     ) -> Pull<NextBatch> {
         let check = BatchCheck {
             rollup: &cx.rollup,
-            origins: &self.window.origins,
-            safe,
-            inclusion: self.window.origin.number,
+            epochs: &self.window.epochs,
+            pending_safe,
+            inclusion: self.window.pipeline_origin.number,
             is_holocene: true,
         };
         match check.singular(&batch) {

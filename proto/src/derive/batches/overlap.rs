@@ -40,11 +40,11 @@ impl CheckedSpan {
         check: &BatchCheck<'_>,
         rules: SpanRules,
     ) -> Pull<BatchValidity> {
-        let number = match check.span_start(&self.span) {
+        let number = match check.span_parent_number(&self.span) {
             Ok(number) => number,
             Err(validity) => return Ok(validity),
         };
-        let parent = self.parent(cx, check.safe, number)?;
+        let parent = self.parent(cx, check.pending_safe, number)?;
         // The rules were obeyed when the comparison began. It pauses for each block of the overlap,
         // and a span may have millions of blocks to judge.
         if self.overlap.rest.is_none() {
@@ -56,20 +56,25 @@ impl CheckedSpan {
                 return Ok(validity);
             }
         }
-        self.compare(cx, check.safe, &parent)
+        self.compare(cx, check.pending_safe, &parent)
     }
 
-    /// The block before the span's first, which is on the chain of the safe head.
-    fn parent(&mut self, cx: &StageContext, safe: &L2BlockRef, number: u64) -> Pull<SpanParent> {
-        if number == safe.id.number {
+    /// The block before the span's first, which is on the chain of the pending-safe head.
+    fn parent(
+        &mut self,
+        cx: &StageContext,
+        pending_safe: &L2BlockRef,
+        number: u64,
+    ) -> Pull<SpanParent> {
+        if number == pending_safe.id.number {
             return Ok(SpanParent {
-                id: safe.id,
-                origin: safe.origin.number,
+                id: pending_safe.id,
+                origin: pending_safe.origin.number,
             });
         }
-        if self.overlap.generation != cx.safe.generation {
+        if self.overlap.generation != cx.safe_blocks.generation {
             self.overlap = OverlapCheck {
-                generation: cx.safe.generation,
+                generation: cx.safe_blocks.generation,
                 ..OverlapCheck::default()
             };
         }
@@ -78,7 +83,7 @@ impl CheckedSpan {
         {
             return Ok(parent);
         }
-        let payload = cx.safe.get(number)?;
+        let payload = cx.safe_blocks.get(number)?;
         let parent = SpanParent {
             id: payload.id(),
             origin: origin_number(cx, &payload)?,
@@ -87,12 +92,12 @@ impl CheckedSpan {
         Ok(parent)
     }
 
-    /// Compares the blocks of the span up to the safe head with the safe chain, from the first one
+    /// Compares the blocks of the span up to the pending-safe head with the safe chain, from the first one
     /// not yet found equal. Pauses where a block of the safe chain has to be read.
     fn compare(
         &mut self,
         cx: &StageContext,
-        safe: &L2BlockRef,
+        pending_safe: &L2BlockRef,
         parent: &SpanParent,
     ) -> Pull<BatchValidity> {
         let blocks = &self.span.blocks;
@@ -100,10 +105,10 @@ impl CheckedSpan {
         while rest.len() > 0 {
             let equal = (blocks.len() - rest.len()) as u64;
             let number = parent.id.number + 1 + equal;
-            if number > safe.id.number {
+            if number > pending_safe.id.number {
                 break;
             }
-            let payload = cx.safe.get(number)?;
+            let payload = cx.safe_blocks.get(number)?;
             let origin = origin_number(cx, &payload)?;
             if !rest
                 .next()

@@ -1,7 +1,7 @@
 //! The batch queue of the forks before Holocene. Batches wait in order of inclusion; the first one
 //! that is valid is applied.
 
-use super::{CheckedSpan, EpochWindow, NextBatch, overlap::SpanRules};
+use super::{CheckedSpan, EpochWindow, NextBatch, is_pipeline_behind, overlap::SpanRules};
 use crate::{
     batch::{Batch, SingularBatch},
     derive::{
@@ -71,12 +71,12 @@ impl QueuedBatch {
         &mut self,
         cx: &StageContext,
         window: &EpochWindow,
-        safe: &L2BlockRef,
+        pending_safe: &L2BlockRef,
     ) -> Pull<BatchValidity> {
         let check = BatchCheck {
             rollup: &cx.rollup,
-            origins: &window.origins,
-            safe,
+            epochs: &window.epochs,
+            pending_safe,
             inclusion: self.inclusion,
             is_holocene: false,
         };
@@ -111,16 +111,16 @@ impl BatchQueue {
         &mut self,
         cx: &mut StageContext,
         source: &mut BatchSource,
-        safe: &L2BlockRef,
+        pending_safe: &L2BlockRef,
     ) -> Pull<NextBatch> {
-        if let Some(next) = self.window.next_of_span(cx, safe) {
+        if let Some(next) = self.window.next_of_span(cx, pending_safe) {
             return Ok(next);
         }
         if matches!(self.phase, QueuePhase::Pull) {
-            self.pull(cx, source, safe)?;
+            self.pull(cx, source, pending_safe)?;
         }
         if let QueuePhase::Check(batch) = &mut self.phase {
-            let validity = batch.check(cx, &self.window, safe)?;
+            let validity = batch.check(cx, &self.window, pending_safe)?;
             let checked =
                 std::mem::replace(&mut self.phase, QueuePhase::Derive { is_drained: false });
             match (validity, checked) {
@@ -130,11 +130,11 @@ impl BatchQueue {
             }
         }
         let is_drained = matches!(self.phase, QueuePhase::Derive { is_drained: true });
-        if self.window.origin.number < self.window.first {
+        if self.window.pipeline_origin.number < self.window.first_l1 {
             self.phase = QueuePhase::Pull;
             return Err(if is_drained { Pause::End } else { Pause::More });
         }
-        let next = self.derive(cx, safe, is_drained)?;
+        let next = self.derive(cx, pending_safe, is_drained)?;
         self.phase = QueuePhase::Pull;
         match next {
             Some(next) => Ok(next),
@@ -143,23 +143,25 @@ impl BatchQueue {
         }
     }
 
-    /// Takes one batch from the stages before, if this stage has come to the safe head's origin.
+    /// Takes one batch from the stages before, if this stage has come to the L1 origin of the
+    /// pending-safe head.
     fn pull(
         &mut self,
         cx: &mut StageContext,
         source: &mut BatchSource,
-        safe: &L2BlockRef,
+        pending_safe: &L2BlockRef,
     ) -> Pull<()> {
-        self.window.update(source, safe);
-        let is_behind = EpochWindow::is_behind(source, safe);
+        self.window.update(source, pending_safe);
+        let is_behind = is_pipeline_behind(source, pending_safe);
         self.phase = match source.next_batch(cx) {
             Ok(_) if is_behind => {
                 cx.drops.add(DropReason::BatchBehind);
                 return Err(Pause::More);
             }
-            Ok(batch) => {
-                QueuePhase::Check(Box::new(QueuedBatch::new(batch, self.window.origin.number)))
-            }
+            Ok(batch) => QueuePhase::Check(Box::new(QueuedBatch::new(
+                batch,
+                self.window.pipeline_origin.number,
+            ))),
             Err(Pause::End) if !is_behind => QueuePhase::Derive { is_drained: true },
             Err(pause) => return Err(pause),
         };
@@ -171,19 +173,19 @@ impl BatchQueue {
     fn derive(
         &mut self,
         cx: &mut StageContext,
-        safe: &L2BlockRef,
+        pending_safe: &L2BlockRef,
         is_drained: bool,
     ) -> Pull<Option<NextBatch>> {
-        self.window.epoch(safe)?;
-        let next_time = safe.time.saturating_add(cx.rollup.block_time);
+        self.window.check_epoch(pending_safe)?;
+        let next_time = pending_safe.time.saturating_add(cx.rollup.block_time);
         // Without a second L1 block, even a span of the future can be undecided.
-        if next_time >= self.recheck_time || self.window.origins.second().is_none() {
+        if next_time >= self.recheck_time || self.window.epochs.second().is_none() {
             (self.future_batches, self.recheck_time) = (0, u64::MAX);
         }
         let mut rest = self.batches.split_off(self.future_batches);
         let mut found = Ok(BatchValidity::Future);
         while let Some(batch) = rest.front_mut() {
-            found = batch.check(cx, &self.window, safe);
+            found = batch.check(cx, &self.window, pending_safe);
             match found {
                 Ok(BatchValidity::Future) => {
                     self.recheck_time = self.recheck_time.min(batch.timestamp());
@@ -203,23 +205,25 @@ impl BatchQueue {
         };
         self.batches.append(&mut rest);
         match (first, found?) {
-            (Some(batch), _) => self.apply(batch, safe),
+            (Some(batch), _) => self.apply(batch, pending_safe),
             (None, BatchValidity::Undecided) => Ok(None),
             (None, _) => {
-                let empty = self.window.forced_empty(&cx.rollup, safe, is_drained);
+                let empty = self
+                    .window
+                    .forced_empty(&cx.rollup, pending_safe, is_drained);
                 Ok(empty.map(NextBatch::concluding))
             }
         }
     }
 
     /// Begins to apply an accepted batch.
-    fn apply(&mut self, batch: QueuedBatch, safe: &L2BlockRef) -> Pull<Option<NextBatch>> {
+    fn apply(&mut self, batch: QueuedBatch, pending_safe: &L2BlockRef) -> Pull<Option<NextBatch>> {
         match batch.batch {
             QueuedKind::Singular(batch) => Ok(Some(NextBatch::concluding(batch))),
             QueuedKind::Span(span) => {
                 // The full check has found every L1 origin of the span.
-                self.window.start_span(span.span, safe);
-                Ok(self.window.pop_span(safe))
+                self.window.start_span(span.span, pending_safe);
+                Ok(self.window.pop_span(pending_safe))
             }
         }
     }

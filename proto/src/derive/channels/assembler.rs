@@ -27,28 +27,29 @@ struct StagedChannel {
 }
 
 impl ChannelAssembler {
-    /// Drops a channel that was opened more than `timeout` L1 blocks before `origin`.
-    pub fn expire(&mut self, origin: u64, timeout: u64, drops: &mut DropCounts) {
-        let timed_out = |channel: &StagedChannel| channel.opened.saturating_add(timeout) < origin;
+    /// Drops a channel that was opened more than `timeout_blocks` L1 blocks before `origin`.
+    pub fn expire(&mut self, origin: u64, timeout_blocks: u64, drops: &mut DropCounts) {
+        let timed_out =
+            |channel: &StagedChannel| channel.opened.saturating_add(timeout_blocks) < origin;
         if self.channel.as_ref().is_some_and(timed_out) {
             self.channel = None;
             drops.add(DropReason::ChannelTimeout);
         }
     }
 
-    /// Adds a frame included in L1 block `origin`. Returns the data of the channel when the frame
+    /// Adds a frame of inclusion block `inclusion`. Returns the data of the channel when the frame
     /// completes it. `limit` bounds the size of a channel in bytes.
     pub fn ingest(
         &mut self,
         frame: &Frame,
-        origin: u64,
+        inclusion: u64,
         limit: u64,
         drops: &mut DropCounts,
     ) -> Option<ChannelData> {
         if frame.number == 0 {
             let replaced = self.channel.replace(StagedChannel {
                 id: frame.id,
-                opened: origin,
+                opened: inclusion,
                 frames: 0,
                 data: ChannelData::default(),
                 size: 0,

@@ -58,19 +58,19 @@ pub(in crate::derive) enum BankRead {
 
 impl ChannelBank {
     /// Takes the first complete channel, or before Canyon the oldest channel if it is complete.
-    /// The oldest channel is removed if it was opened more than `timeout` L1 blocks before
+    /// The oldest channel is removed if it was opened more than `timeout_blocks` L1 blocks before
     /// `origin`. Later ones cannot have timed out if the oldest has not.
     pub fn read(
         &mut self,
         origin: u64,
-        timeout: u64,
+        timeout_blocks: u64,
         canyon: bool,
         drops: &mut DropCounts,
     ) -> BankRead {
         let Some((&oldest, channel)) = self.channels.first_key_value() else {
             return BankRead::Nothing;
         };
-        if channel.timed_out(origin, timeout) {
+        if channel.timed_out(origin, timeout_blocks) {
             self.remove(oldest);
             drops.add(DropReason::ChannelTimeout);
             return BankRead::TimedOut;
@@ -82,13 +82,13 @@ impl ChannelBank {
         BankRead::Channel(self.remove(serial))
     }
 
-    /// Adds a frame included in L1 block `origin`, then removes the oldest channels until all
+    /// Adds a frame of inclusion block `inclusion`, then removes the oldest channels until all
     /// together are within `limit` bytes.
     pub fn ingest(
         &mut self,
         frame: &Frame,
-        origin: u64,
-        timeout: u64,
+        inclusion: u64,
+        timeout_blocks: u64,
         limit: u64,
         drops: &mut DropCounts,
     ) {
@@ -98,12 +98,12 @@ impl ChannelBank {
         });
         let channel = self.channels.entry(serial).or_insert_with(|| BankChannel {
             id: frame.id,
-            opened: origin,
+            opened: inclusion,
             size: 0,
             frames: 0,
             end: None,
         });
-        if channel.timed_out(origin, timeout) {
+        if channel.timed_out(inclusion, timeout_blocks) {
             return drops.add(DropReason::LateFrame);
         }
         let key = frame_key(serial, frame.number);
@@ -163,8 +163,8 @@ impl ChannelBank {
 }
 
 impl BankChannel {
-    fn timed_out(&self, origin: u64, timeout: u64) -> bool {
-        self.opened.saturating_add(timeout) < origin
+    fn timed_out(&self, origin: u64, timeout_blocks: u64) -> bool {
+        self.opened.saturating_add(timeout_blocks) < origin
     }
 
     /// Numbers are distinct and none is above the last one's, so the count tells.

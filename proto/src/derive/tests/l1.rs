@@ -99,7 +99,7 @@ fn a_restart_between_forced_epochs_changes_no_safe_head() {
         world.derive();
         let (number, derived_from) = *world.safe.last().unwrap();
         let safe = world.chain[number as usize].clone();
-        world.pipeline.reset_from(safe, derived_from + 1);
+        world.pipeline.reset(safe, derived_from + 1);
         world.mine_to(END);
         world.derive();
         let expected: Vec<_> = (0..=12).map(|epoch| (epoch, WINDOW + epoch)).collect();
@@ -233,7 +233,7 @@ fn an_l1_reorg_asks_for_a_reset_and_the_chain_goes_on_from_there() {
         // Block 8 is the last one whose origin, L1 block 2, is canonical.
         let safe = world.chain[8].clone();
         world.chain.truncate(9);
-        world.pipeline.reset(safe.clone());
+        world.pipeline.reset(safe.clone(), 0);
         let again = chain(&world, &safe, 12);
         let batches = world.singular(&again);
         let item = world.channel(&batches);
@@ -253,7 +253,7 @@ fn a_safe_head_with_an_orphaned_origin_asks_for_a_reset() {
     let safe = world.chain[9].clone();
     world.fork_l1(3);
     world.mine_to(9);
-    world.pipeline.reset(safe);
+    world.pipeline.reset(safe, 0);
     let stop = world.run();
     assert!(
         matches!(stop, PipelineStep::Reset(ResetReason::Origin { .. })),

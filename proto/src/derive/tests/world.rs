@@ -86,7 +86,7 @@ impl World {
         let rollup = Arc::new(rollup);
         let genesis = simulated::genesis(&rollup);
         let mut pipeline = Pipeline::new(rollup.clone(), BlobSchedule::default());
-        pipeline.reset(genesis.clone());
+        pipeline.reset(genesis.clone(), 0);
         let mut world = Self {
             rollup,
             l1: Vec::new(),

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    derive::{RelevantLogs, origins::EpochOrigin, tests::world::rollup},
+    derive::{RelevantLogs, epochs::EpochBlock, tests::world::rollup},
     span,
 };
 use alloy_primitives::B256;
@@ -18,14 +18,14 @@ fn empty_span(rollup: &RollupConfig, seconds: u8) -> SpanBatch {
 fn a_span_that_begins_with_the_genesis_block_is_refused_whatever_its_number() {
     let mut rollup = rollup(Fork::Holocene);
     rollup.genesis.l2.number = 1_000;
-    let mut origins = EpochOrigins::default();
+    let mut epochs = EpochBlocks::default();
     let block = L1Block {
         time: rollup.genesis.l2_time,
         ..L1Block::default()
     };
     let logs = RelevantLogs::default();
-    origins.push(EpochOrigin { block, logs });
-    let safe = L2BlockRef {
+    epochs.push(EpochBlock { block, logs });
+    let pending_safe = L2BlockRef {
         id: BlockId {
             number: 1_001,
             hash: B256::repeat_byte(1),
@@ -38,15 +38,15 @@ fn a_span_that_begins_with_the_genesis_block_is_refused_whatever_its_number() {
     for (is_holocene, refusal) in [(false, Drop(DropReason::BatchParent)), (true, Undecided)] {
         let check = BatchCheck {
             rollup: &rollup,
-            origins: &origins,
-            safe: &safe,
+            epochs: &epochs,
+            pending_safe: &pending_safe,
             inclusion: 1,
             is_holocene,
         };
-        let genesis = check.span_start(&empty_span(&rollup, 0));
+        let genesis = check.span_parent_number(&empty_span(&rollup, 0));
         assert_eq!(genesis, Err(refusal));
         let block_time = rollup.block_time as u8;
-        let after = check.span_start(&empty_span(&rollup, block_time));
+        let after = check.span_parent_number(&empty_span(&rollup, block_time));
         assert_eq!(after, Ok(1_000));
     }
 }

@@ -4,8 +4,8 @@
 use super::world::{L1_START, World, rules};
 use crate::{
     batcher::{
-        range::{ClearCause, OutOfSync},
         state::{BatcherNotice, BatcherRules},
+        sync_actions::{ClearCause, OutOfSync},
         testing::status,
     },
     txmgr::fees::TxClass,

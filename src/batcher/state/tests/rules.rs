@@ -3,8 +3,8 @@
 use super::world::{CHANNEL_TIMEOUT, L1_START, MARGIN, World, rules};
 use crate::{
     batcher::{
-        range::ClearCause,
         state::{BatcherNotice, BatcherRules, ClosedChannel},
+        sync_actions::ClearCause,
         testing::FIRST_ORIGIN,
     },
     txmgr::fees::TxClass,

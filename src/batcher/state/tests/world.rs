@@ -5,8 +5,8 @@ use crate::{
     batcher::{
         blocks::Insertion,
         channels::ChannelPlan,
-        range::SourceStatus,
-        state::{BatchTx, BatcherNotice, BatcherRules, BatcherState, NextTx, PublishTurn},
+        state::{BatchTx, BatcherNotice, BatcherRules, BatcherState, NextTx, PublishContext},
+        sync_actions::SourceStatus,
         testing::{CONTEXT, FIRST_ORIGIN, L2},
     },
     txmgr::fees::TxClass,
@@ -162,15 +162,15 @@ impl World {
     /// The same; blocks up to `close_through` are not to wait for more.
     pub fn poll_closing(&mut self, close_through: Option<u64>) {
         if self.state.on_status(&self.status()).is_ok() {
-            let mut turn = PublishTurn {
+            let mut context = PublishContext {
                 l1_head: self.l1_head(),
                 is_loading: true,
                 close_through,
             };
             loop {
                 let is_done = !self.load();
-                turn.is_loading = !is_done;
-                self.publish(&turn);
+                context.is_loading = !is_done;
+                self.publish(&context);
                 if is_done || self.pool.len() >= MAX_PENDING {
                     break;
                 }
@@ -200,11 +200,11 @@ impl World {
         took
     }
 
-    fn publish(&mut self, turn: &PublishTurn) {
+    fn publish(&mut self, context: &PublishContext) {
         while self.pool.len() < MAX_PENDING {
-            match self.state.next_tx(turn) {
+            match self.state.next_tx(context) {
                 NextTx::Send(tx) => self.send(tx),
-                NextTx::Choose => self.state.choose(self.class),
+                NextTx::NeedsClass => self.state.set_class(self.class),
                 NextTx::Nothing => return,
             }
         }

@@ -10,7 +10,7 @@ use revm::state::EvmState;
 use std::cell::Ref;
 
 /// The longest piece of memory that a tracer copies.
-const MOST_MEMORY: usize = 1 << 20;
+const MAX_MEMORY: usize = 1 << 20;
 
 /// A transaction about to be traced.
 #[derive(Clone, Debug, Default)]
@@ -103,7 +103,7 @@ impl TracedStep<'_> {
     pub(super) fn memory_padded(&self, offset: U256, length: U256) -> Option<Vec<u8>> {
         let length = usize::try_from(length)
             .ok()
-            .filter(|it| *it <= MOST_MEMORY)?;
+            .filter(|it| *it <= MAX_MEMORY)?;
         let mut copy = vec![0; length];
         if let Ok(offset) = usize::try_from(offset)
             && let Some(rest) = self.memory.get(offset..)

@@ -24,7 +24,7 @@ use revm::{bytecode::opcode, state::AccountInfo};
 use serde_json::value::RawValue;
 
 /// The longest piece of memory that a script may read at once.
-const MOST_MEMORY: usize = 1 << 20;
+const MAX_MEMORY: usize = 1 << 20;
 
 /// A script with its options.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -130,7 +130,7 @@ impl Readable<'_> {
 
     /// Memory before the instruction, with zeros beyond its end.
     fn memory(&self, offset: usize, length: usize) -> Bytes {
-        let mut copy = vec![0; length.min(MOST_MEMORY)];
+        let mut copy = vec![0; length.min(MAX_MEMORY)];
         let Some(waiting) = self.waiting else {
             return copy.into();
         };

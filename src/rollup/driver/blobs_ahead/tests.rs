@@ -52,7 +52,7 @@ pub(in crate::rollup::driver) async fn beacon(is_down: Arc<AtomicBool>) -> Canne
 
 fn ahead_of(server: &CannedServer, max_in_flight: usize) -> BlobsAhead {
     let mut config = BeaconConfig::new(vec![Secret::new(server.url())]);
-    config.slot_duration = 12;
+    config.seconds_per_slot = 12;
     BlobsAhead::new(BeaconClient::new(&config).unwrap(), max_in_flight)
 }
 

@@ -14,7 +14,7 @@ fn reader(l1: &FakeL1, beacon: &CannedServer) -> L1Reader {
     let rollup = Arc::new(RollupConfig::default());
     let blocks = L1Blocks::new(client, Watched::from(&*rollup), 10);
     let mut config = crate::rollup::beacon::BeaconConfig::new(vec![Secret::new(beacon.url())]);
-    config.slot_duration = 12;
+    config.seconds_per_slot = 12;
     let beacon = BeaconClient::new(&config).unwrap();
     L1Reader::new(blocks, 10, 20, Some(beacon), rollup)
 }

@@ -1,4 +1,4 @@
-//! Records whose upper L1 blocks are gone, and whose uppermost are above L1's head.
+//! Records whose upper L1 blocks are orphaned, and whose uppermost are above L1's head.
 
 use super::*;
 use proptest::prelude::*;
@@ -29,7 +29,7 @@ impl FakeRecords {
             position if position >= self.displaced => RecordStatus::Displaced,
             position if position >= self.visible || position < self.served => RecordStatus::Ahead,
             position if position < self.canonical => RecordStatus::Canonical { l1_time: position },
-            _ => RecordStatus::Gone,
+            _ => RecordStatus::Orphaned,
         }
     }
 
@@ -42,7 +42,7 @@ impl FakeRecords {
                 return (search.step(), compared);
             };
             compared.push(position);
-            search.answer(position, self.status(position));
+            search.record(position, self.status(position));
         }
     }
 }
@@ -64,7 +64,7 @@ fn records_above_l1s_head_are_discarded_once_l1_contradicts_them() {
     };
     let mut search = RecordSearch::new(0, 10);
     while let RecordStep::Check(position) = search.step() {
-        search.answer(position, records.status(position));
+        search.record(position, records.status(position));
     }
     assert_eq!(search.step(), RecordStep::Behind(3));
     search.discard_ahead();
@@ -109,10 +109,10 @@ fn a_record_above_l1s_head_is_judged_by_lower_ones() {
         };
         records.search(floor, 100).0
     };
-    assert_eq!(search(0, 90, 95), found(89), "90 to 94 are gone");
+    assert_eq!(search(0, 90, 95), found(89), "90 to 94 are orphaned");
     assert_eq!(search(0, 90, 90), RecordStep::Behind(90));
     assert_eq!(search(90, 90, 90), RecordStep::Behind(90));
-    assert_eq!(search(0, 0, 1), RecordStep::Nothing, "0 is gone");
+    assert_eq!(search(0, 0, 1), RecordStep::Nothing, "0 is orphaned");
     assert_eq!(search(0, 0, 0), RecordStep::Behind(0));
 }
 
@@ -127,7 +127,7 @@ fn a_displaced_block_says_nothing_about_l1() {
         };
         records.search(0, 100).0
     };
-    assert_eq!(search(90), found(79), "80 to 89 are gone");
+    assert_eq!(search(90), found(79), "80 to 89 are orphaned");
     assert_eq!(search(80), RecordStep::Behind(80));
     let records = FakeRecords {
         displaced: 95,

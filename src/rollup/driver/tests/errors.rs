@@ -62,7 +62,7 @@ async fn a_reset_forgets_safe_blocks_that_are_not_recorded() {
     world.sequence(&chain).await;
     let (mut driver, _handle) = driver(&world, &chain, 2, 0);
     let l1 = |at: usize| block(&world.l1_headers[at]);
-    driver.finality.on_safe(SafeBlock {
+    driver.finality.on_safe(SafeRecord {
         l2: BlockId {
             number: 5,
             hash: chain.view().hash_of(5).unwrap().unwrap(),
@@ -89,7 +89,7 @@ async fn recorded_safe_blocks_become_final_after_a_restart_and_after_a_reset() {
     for at in [4, 5] {
         driver.reset().await.unwrap();
         let finalized = block(&world.l1_headers[at]);
-        let recorded = driver.records.at_l1(finalized.number).unwrap().unwrap();
+        let recorded = driver.safe_db.at_l1(finalized.number).unwrap().unwrap();
         assert_eq!(recorded.derived_from, finalized.id());
         world
             .l1_heads
@@ -107,7 +107,7 @@ async fn a_record_of_an_l1_block_that_is_gone_finalizes_nothing_and_resets_nothi
     world.sequence(&chain).await;
     derive_and_stop(&world, &chain).await;
     let (mut driver, _handle) = driver(&world, &chain, 2, 0);
-    let [below, gone, newest] = driver.records.newest(3).unwrap()[..] else {
+    let [below, gone, newest] = driver.safe_db.newest(3).unwrap()[..] else {
         panic!("three records");
     };
     let l2 = gone.l2;
@@ -115,8 +115,8 @@ async fn a_record_of_an_l1_block_that_is_gone_finalizes_nothing_and_resets_nothi
         hash: B256::repeat_byte(7),
         ..gone.derived_from
     };
-    for record in [SafeBlock { l2, derived_from }, newest] {
-        driver.records.record(record).unwrap();
+    for record in [SafeRecord { l2, derived_from }, newest] {
+        driver.safe_db.record(record).unwrap();
     }
     driver.reset().await.unwrap();
     assert_eq!(driver.safe.map(|safe| safe.id), Some(newest.l2));
@@ -169,11 +169,11 @@ async fn while_the_start_is_not_found_the_heads_are_those_of_core_and_records() 
     };
     driver.reset().await.unwrap_err();
     assert_eq!(heads(handle.status()), [Some(id(5)), Some(id(5))]);
-    let record = SafeBlock {
+    let record = SafeRecord {
         l2: id(7),
         derived_from: block(&world.l1_headers[3]).id(),
     };
-    driver.records.record(record).unwrap();
+    driver.safe_db.record(record).unwrap();
     driver.reset().await.unwrap_err();
     assert_eq!(heads(handle.status()), [Some(id(7)), Some(id(5))]);
 }
@@ -187,8 +187,8 @@ async fn a_reset_removes_the_records_of_l1_blocks_that_are_gone() {
     let fork = forked(&world.l1_headers, 3, 4);
     world.l1.set(&fork);
     let (mut driver, _handle) = driver(&world, &chain, 2, 0);
-    let kept = driver.records.at_l1(12).unwrap();
+    let kept = driver.safe_db.at_l1(12).unwrap();
     driver.reset().await.unwrap();
-    assert_eq!(driver.records.last(), kept);
+    assert_eq!(driver.safe_db.last(), kept);
     assert_eq!(kept.unwrap().derived_from, block(&fork[2]).id());
 }

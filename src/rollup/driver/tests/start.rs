@@ -52,7 +52,7 @@ async fn a_record_whose_block_is_not_in_the_chain_is_passed_over() {
     for l2 in displaced {
         records.truncate(records.len() - 1).unwrap();
         let derived_from = newest.derived_from;
-        records.record(SafeBlock { l2, derived_from }).unwrap();
+        records.record(SafeRecord { l2, derived_from }).unwrap();
         let found = search(&world, &chain, 2, false).await.unwrap();
         assert_eq!((found.safe.id, found.first_l1), (below.l2, 16), "{l2}");
     }
@@ -132,7 +132,7 @@ async fn before_holocene_a_record_does_not_tell_which_batches_were_applied() {
         rollup: &rollup,
         engine: &Engine::Local(chain.clone()),
         l1: &client(&world),
-        records: &records(&world),
+        safe_db: &records(&world),
         derived_l1: &DerivedL1::default(),
         skip_check: false,
     };

@@ -9,7 +9,7 @@ use crate::{
             error::{CoreError, EngineCallError, EngineCause},
         },
         http::excerpt,
-        l2_answer::{self, AnsweredHeader, L2AnswerError},
+        l2_response::{self, HashedHeader, L2ResponseError},
     },
 };
 use alloy_primitives::{B256, U64, keccak256};
@@ -73,7 +73,7 @@ impl EngineClient {
         method: &'static str,
         params: Value,
     ) -> Result<Option<Arc<Payload>>, CoreError> {
-        let read = self.0.rpc.call_checked(method, params, l2_answer::block);
+        let read = self.0.rpc.call_checked(method, params, l2_response::block);
         let block = read.await.map_err(|error| self.suspected(error))?;
         let block = block.map(Arc::new);
         if let Some(block) = &block {
@@ -86,12 +86,12 @@ impl EngineClient {
     pub(super) async fn header_at(
         &self,
         tag: Value,
-    ) -> Result<Option<AnsweredHeader>, EngineCallError> {
+    ) -> Result<Option<HashedHeader>, EngineCallError> {
         let params = json!([tag, false]);
         let read = self
             .0
             .rpc
-            .call_checked(BY_NUMBER, params, l2_answer::header);
+            .call_checked(BY_NUMBER, params, l2_response::header);
         read.await
     }
 
@@ -101,13 +101,16 @@ impl EngineClient {
         Ok(found.ok_or(ChainError::UnknownBlock(hash))?)
     }
 
-    /// As [`EngineClient::known_link`]; `None` if the client does not have the block.
+    /// The header and parent of a block on any branch; `None` if the client does not have it.
     pub(super) async fn link(&self, hash: B256) -> Result<Option<BlockLink>, CoreError> {
         if let Some(link) = self.0.cache.lock().link(hash) {
             return Ok(Some(link));
         }
         let params = json!([hash, false]);
-        let read = self.0.rpc.call_checked(BY_HASH, params, l2_answer::header);
+        let read = self
+            .0
+            .rpc
+            .call_checked(BY_HASH, params, l2_response::header);
         let found = read.await.map_err(|error| self.suspected(error))?;
         let Some(link) = found.map(|found| link_of(&found)) else {
             return Ok(None);
@@ -195,7 +198,7 @@ impl EngineClient {
         let state_root = block.header.state_root;
         let read = self.0.rpc.call_checked(GET_PROOF, params, |answer| {
             let proof = serde_json::from_str(answer.get())
-                .map_err(|error| L2AnswerError::Malformed(excerpt(error)))?;
+                .map_err(|error| L2ResponseError::Malformed(excerpt(error)))?;
             storage_root(&proof, state_root)
         });
         Ok(read.await?)
@@ -208,8 +211,8 @@ impl EngineClient {
     }
 }
 
-pub(super) fn link_of(found: &AnsweredHeader) -> BlockLink {
-    let AnsweredHeader { hash, header } = found;
+pub(super) fn link_of(found: &HashedHeader) -> BlockLink {
+    let HashedHeader { hash, header } = found;
     BlockLink {
         id: BlockId {
             number: header.number,
@@ -224,7 +227,7 @@ pub(super) fn link_of(found: &AnsweredHeader) -> BlockLink {
 fn storage_root(
     proof: &EIP1186AccountProofResponse,
     state_root: B256,
-) -> Result<B256, L2AnswerError> {
+) -> Result<B256, L2ResponseError> {
     let account = TrieAccount {
         nonce: proof.nonce,
         balance: proof.balance,
@@ -234,7 +237,7 @@ fn storage_root(
     let path = Nibbles::unpack(keccak256(MESSAGE_PASSER));
     let account = Some(alloy_rlp::encode(account));
     verify_proof(state_root, path, account, &proof.account_proof).map_err(|_| {
-        L2AnswerError::Untrue(format!(
+        L2ResponseError::Untrue(format!(
             "the proof of the message passer does not lead to the state root {state_root}"
         ))
     })?;

@@ -125,7 +125,7 @@ impl EngineClient {
             self.publish(&state);
             return read;
         }
-        if state.told_at.is_some_and(|at| at.elapsed() >= REPEAT) {
+        if state.heads_set_at.is_some_and(|at| at.elapsed() >= REPEAT) {
             let head = state.heads.head;
             self.restore(&mut state, head).await?;
         }

@@ -9,7 +9,7 @@ use crate::{
     rollup::{
         engine::error::{EngineCallError, EngineCause},
         http::{HttpFault, HttpTarget, excerpt},
-        l2_answer::L2AnswerError,
+        l2_response::L2ResponseError,
         rpc_calls::{RpcClientMetrics, RpcOutcome},
     },
 };
@@ -32,7 +32,7 @@ use std::{
 };
 
 /// Largest answer: a block in hex with room for a JSON frame.
-const MAX_ANSWER: usize = 128 << 20;
+const MAX_RESPONSE: usize = 128 << 20;
 
 /// Codes of the Engine API.
 pub(super) const UNKNOWN_PAYLOAD: i64 = -38001;
@@ -71,7 +71,7 @@ pub(super) enum EngineStatus {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct PayloadStatusAnswer {
+struct PayloadStatusResponse {
     status: String,
     latest_valid_hash: Option<B256>,
     validation_error: Option<String>,
@@ -79,14 +79,14 @@ struct PayloadStatusAnswer {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct ForkchoiceAnswer {
-    payload_status: PayloadStatusAnswer,
+struct ForkchoiceResponse {
+    payload_status: PayloadStatusResponse,
     payload_id: Option<PayloadId>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct EnvelopeAnswer {
+struct EnvelopeResponse {
     execution_payload: serde_json::Map<String, Value>,
     parent_beacon_block_root: Option<B256>,
 }
@@ -124,7 +124,7 @@ impl EngineErrorBody {
     }
 }
 
-impl PayloadStatusAnswer {
+impl PayloadStatusResponse {
     fn status(self) -> Result<EngineStatus, EngineCause> {
         Ok(match self.status.as_str() {
             "VALID" => EngineStatus::Valid,
@@ -179,7 +179,7 @@ impl EngineRpc {
             PayloadVersion::V3 => ("engine_newPayloadV3", json!([body, [], root])),
             PayloadVersion::V4 => ("engine_newPayloadV4", json!([body, [], root, []])),
         };
-        let answer: PayloadStatusAnswer = self.call(method, params).await?;
+        let answer: PayloadStatusResponse = self.call(method, params).await?;
         answer.status().map_err(|cause| self.error(method, cause))
     }
 
@@ -197,7 +197,7 @@ impl EngineRpc {
             "safeBlockHash": heads.safe,
             "finalizedBlockHash": heads.finalized,
         });
-        let answer: ForkchoiceAnswer = self.call(method, json!([state, attributes])).await?;
+        let answer: ForkchoiceResponse = self.call(method, json!([state, attributes])).await?;
         let status = answer.payload_status.status();
         let status = status.map_err(|cause| self.error(method, cause))?;
         Ok((status, answer.payload_id))
@@ -239,7 +239,7 @@ impl EngineRpc {
         &self,
         method: &'static str,
         params: Value,
-        read: impl FnOnce(&RawValue) -> Result<T, L2AnswerError>,
+        read: impl FnOnce(&RawValue) -> Result<T, L2ResponseError>,
     ) -> Result<T, EngineCallError> {
         let answer = self.call_raw(method, params).await?;
         read(&answer).map_err(|cause| self.error(method, EngineCause::Malformed(cause.to_string())))
@@ -285,9 +285,9 @@ impl EngineRpc {
         let body = body.to_string().into_bytes();
         let sent = self
             .target
-            .post_with(headers, body, MAX_ANSWER, self.timeout);
+            .post_with(headers, body, MAX_RESPONSE, self.timeout);
         let reply = sent.await.map_err(|fault| match fault {
-            HttpFault::Timeout => EngineCause::Timeout(self.timeout),
+            HttpFault::Timeout(_) => EngineCause::Timeout(self.timeout),
             HttpFault::Broken(text) => EngineCause::Unreachable(text),
             fault @ HttpFault::TooLarge(_) => EngineCause::Malformed(fault.to_string()),
         })?;
@@ -358,7 +358,7 @@ fn execution_payload(
 }
 
 /// The block of an answer to `engine_getPayload`; its hash is recomputed.
-fn payload_of(answer: EnvelopeAnswer) -> Result<Payload, EngineCause> {
+fn payload_of(answer: EnvelopeResponse) -> Result<Payload, EngineCause> {
     fn malformed(error: impl std::fmt::Display) -> EngineCause {
         EngineCause::Malformed(excerpt(error))
     }

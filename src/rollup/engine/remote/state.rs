@@ -30,7 +30,7 @@ pub(super) struct RemoteState {
     /// Ids of builds and the timestamps of their blocks, the oldest first.
     builds: VecDeque<(PayloadId, u64)>,
     /// Time of the last call that set the heads.
-    pub told_at: Option<Instant>,
+    pub heads_set_at: Option<Instant>,
 }
 
 impl RemoteState {
@@ -53,7 +53,7 @@ impl EngineClient {
     /// Makes the tip of a branch the head, with these labels, and begins a block on it if attributes
     /// are given. The state has the new heads if the client has applied them, also if the attributes
     /// are invalid.
-    pub(super) async fn tell(
+    pub(super) async fn set_heads(
         &self,
         state: &mut RemoteState,
         path: &RemoteBranch,
@@ -72,7 +72,7 @@ impl EngineClient {
         let answer = self.0.rpc.forkchoice(hashes, attributes, forks).await;
         match answer {
             Ok((EngineStatus::Valid, id)) => {
-                self.on_told(state, path, heads);
+                self.on_heads_set(state, path, heads);
                 if let (Some(id), Some(attributes)) = (id, attributes) {
                     state.add_build(id, attributes.payload_attributes.timestamp);
                 }
@@ -90,7 +90,7 @@ impl EngineClient {
             }
             // The heads have been applied before the attributes were checked.
             Err(error) if is_invalid_attributes(&error) && attributes.is_some() => {
-                self.on_told(state, path, heads);
+                self.on_heads_set(state, path, heads);
                 Err(ChainError::Build(error.cause.to_string()).into())
             }
             Err(error) => Err(error.into()),
@@ -98,7 +98,7 @@ impl EngineClient {
     }
 
     /// The client has these heads now.
-    fn on_told(&self, state: &mut RemoteState, path: &RemoteBranch, heads: Heads) {
+    fn on_heads_set(&self, state: &mut RemoteState, path: &RemoteBranch, heads: Heads) {
         let mut cache = self.0.cache.lock();
         if path.fork_point.number < state.heads.head.number {
             cache.cut(path.fork_point.number);
@@ -110,7 +110,7 @@ impl EngineClient {
         cache.add_canonical(path.fork_point, cuts);
         drop(cache);
         state.heads = heads;
-        state.told_at = Some(Instant::now());
+        state.heads_set_at = Some(Instant::now());
         self.trust();
     }
 }

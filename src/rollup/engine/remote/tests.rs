@@ -69,7 +69,11 @@ impl RemoteCore {
 
     async fn follow(&self, block: &Arc<Payload>) -> Inserted {
         let gossip = Provenance::Signed(alloy_primitives::Address::ZERO);
-        let followed = self.engine.follow(block.clone(), gossip).await.unwrap();
+        let followed = self
+            .engine
+            .queue_follow(block.clone(), gossip)
+            .await
+            .unwrap();
         followed.await.unwrap()
     }
 
@@ -141,7 +145,7 @@ async fn the_head_goes_down_and_up_by_fork_choice_and_never_below_the_derived_bl
     for block in &blocks {
         core.follow(block).await;
     }
-    let protect = async |hash| core.engine.protect(hash).await.unwrap().await;
+    let protect = async |hash| core.engine.protect(hash).await;
     protect(Some(blocks[1].hash)).await.unwrap();
     for (to, works) in [(2, true), (1, true), (0, false), (3, true)] {
         let moved = core.engine.forkchoice(blocks[to].hash, None, None).await;
@@ -317,7 +321,7 @@ async fn a_client_that_was_killed_and_has_lost_blocks_has_its_heads_read_again()
     assert_eq!(heads.borrow().finalized, Some(blocks[0].id()));
     for block in &blocks[2..] {
         let gossip = Provenance::Signed(alloy_primitives::Address::ZERO);
-        let followed = engine.follow(block.clone(), gossip).await.unwrap();
+        let followed = engine.queue_follow(block.clone(), gossip).await.unwrap();
         assert_eq!(followed.await.unwrap(), Inserted::Valid);
     }
     assert_eq!(heads.borrow().head, blocks[4].id());

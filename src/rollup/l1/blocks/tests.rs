@@ -36,13 +36,13 @@ fn reader(l1: &FakeL1, watched: Watched, change: impl Fn(&mut L1Config)) -> L1Bl
     L1Blocks::new(L1Client::new(&config).unwrap(), watched, 900)
 }
 
-async fn cause(blocks: &L1Blocks, at: L1BlockAt) -> L1Cause {
+async fn cause(blocks: &L1Blocks, at: L1BlockAt) -> RpcCause {
     blocks.get(at).await.unwrap_err().cause
 }
 
-fn full(value: &Value, trust: bool) -> Result<FullBlock, L1Cause> {
+fn full(value: &Value, trust: bool) -> Result<CheckedL1Block, RpcCause> {
     let raw = serde_json::value::to_raw_value(value).unwrap();
-    answer::full_block(&raw, &NOWHERE, trust, &HashMap::new())
+    response::full_block(&raw, &NOWHERE, trust, &HashMap::new())
 }
 
 /// Blocks of real L1 nodes, intact and corrupted in the header, the transactions or the withdrawals.
@@ -80,7 +80,7 @@ fn published_blocks_are_accepted_and_corrupted_ones_refused() {
         for lie in [forged, short, swapped] {
             let cause = full(&lie, false).unwrap_err();
             assert!(
-                matches!(&cause, L1Cause::Untrue(text) if text.contains("transactions of block")),
+                matches!(&cause, RpcCause::Untrue(text) if text.contains("transactions of block")),
                 "{cause}"
             );
         }
@@ -263,7 +263,7 @@ impl LyingL1 {
     }
 
     /// The error about the changed block.
-    async fn cause_of(&self, change: impl FnOnce(&mut Value)) -> L1Cause {
+    async fn cause_of(&self, change: impl FnOnce(&mut Value)) -> RpcCause {
         self.falsify(change);
         let error = self.reader(false).get(self.at).await.unwrap_err();
         let method = format!("L1 at {}: eth_getBlock", self.l1.url());
@@ -297,13 +297,13 @@ async fn every_lie_about_a_block_is_named() {
     for (words, change) in lies {
         let cause = lying.cause_of(change).await;
         assert!(
-            matches!(&cause, L1Cause::Untrue(text) if text.contains(words)),
+            matches!(&cause, RpcCause::Untrue(text) if text.contains(words)),
             "{cause}"
         );
     }
     // A reorg between two calls: the block was there, its receipts are gone.
     let gone = lying.cause_of(|line| line["receipts"] = Value::Null).await;
-    assert!(matches!(gone, L1Cause::Missing(_)), "{gone}");
+    assert!(matches!(gone, RpcCause::Missing(_)), "{gone}");
 }
 
 #[tokio::test]
@@ -334,7 +334,7 @@ fn transactions_with_blobs_and_no_others_move_the_indexes_of_later_blobs() {
     };
     let read = |block: &Value| {
         let raw = serde_json::value::to_raw_value(block).unwrap();
-        let full = answer::full_block(&raw, &watched, true, &HashMap::new()).unwrap();
+        let full = response::full_block(&raw, &watched, true, &HashMap::new()).unwrap();
         let blobs = full.inbox.into_iter().flat_map(|posted| posted.blobs);
         blobs.collect::<Vec<_>>()
     };
@@ -366,7 +366,7 @@ async fn a_trusted_endpoint_is_not_believed_about_receipts() {
     lying.l1.state.lock().answers.clear();
     assert!(matches!(
         cause(&lying.reader(true), lying.at).await,
-        L1Cause::Untrue(_) | L1Cause::Malformed(_)
+        RpcCause::Untrue(_) | RpcCause::Malformed(_)
     ));
 }
 
@@ -445,7 +445,7 @@ async fn transactions_of_unknown_types_are_verified_by_their_encoding() {
     say(Ok(json!("0x3f010204")));
     let lie = cause(&reader(&l1, NOWHERE, |_| {}), at).await;
     assert!(
-        matches!(&lie, L1Cause::Untrue(text) if text.contains("transactions of block")),
+        matches!(&lie, RpcCause::Untrue(text) if text.contains("transactions of block")),
         "{lie}"
     );
     say(Err((-32601, "the method does not exist".into())));

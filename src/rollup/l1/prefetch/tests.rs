@@ -11,70 +11,78 @@ use alloy_primitives::Address;
 use proptest::prelude::*;
 use std::time::Duration;
 
-fn span(first: u64, count: u64) -> Option<Span> {
-    Some(Span { first, count })
+fn range(first: u64, count: u64) -> Option<FetchRange> {
+    Some(FetchRange { first, count })
 }
 
 #[test]
 fn requests_grow_with_small_blocks_and_stay_few() {
-    let mut window = Window::new(10, 2, 20);
+    let mut plan = FetchPlan::new(10, 2, 20);
     assert_eq!(
-        window.plan(1000, 0, &mut 0),
-        span(10, 1),
+        plan.next_request(1000, 0, &mut 0),
+        range(10, 1),
         "sizes are not known yet"
     );
-    assert_eq!(window.plan(1000, 0, &mut 0), span(11, 1));
-    assert_eq!(window.plan(1000, 0, &mut 0), None, "two are in flight");
-    for first in [10, 11] {
-        window.done(Span { first, count: 1 }, 1, 1000);
-    }
-    assert_eq!(window.plan(1000, 0, &mut 0), span(12, 1));
-    for _ in 0..20 {
-        window.done(span(12, 1).unwrap(), 1, 1000);
-        window.in_flight += 1;
-        window.blocks_in_flight += 1;
-    }
-    assert_eq!(window.plan(1000, 0, &mut 0), span(13, 20));
-    window.done(span(13, 20).unwrap(), 20, 20_000);
+    assert_eq!(plan.next_request(1000, 0, &mut 0), range(11, 1));
     assert_eq!(
-        window.plan(35, 0, &mut 0),
-        span(33, 3),
+        plan.next_request(1000, 0, &mut 0),
+        None,
+        "two are in flight"
+    );
+    for first in [10, 11] {
+        plan.done(FetchRange { first, count: 1 }, 1, 1000);
+    }
+    assert_eq!(plan.next_request(1000, 0, &mut 0), range(12, 1));
+    for _ in 0..20 {
+        plan.done(range(12, 1).unwrap(), 1, 1000);
+        plan.in_flight += 1;
+        plan.blocks_in_flight += 1;
+    }
+    assert_eq!(plan.next_request(1000, 0, &mut 0), range(13, 20));
+    plan.done(range(13, 20).unwrap(), 20, 20_000);
+    assert_eq!(
+        plan.next_request(35, 0, &mut 0),
+        range(33, 3),
         "not above the head"
     );
-    window.done(span(33, 3).unwrap(), 3, 3_000_000);
+    plan.done(range(33, 3).unwrap(), 3, 3_000_000);
     assert_eq!(
-        window.plan(1000, READY_BYTES, &mut 0),
+        plan.next_request(1000, READY_BYTES, &mut 0),
         None,
         "nothing ahead while too much waits"
     );
     assert_eq!(
-        window.plan(1000, 0, &mut 0).unwrap().count,
+        plan.next_request(1000, 0, &mut 0).unwrap().count,
         4,
         "fewer, since they are larger now"
     );
-    window.wanted = 5000;
-    window.next = 5000 + AHEAD;
-    assert_eq!(window.plan(u64::MAX, 0, &mut 0), None, "not too far ahead");
+    plan.wanted = 5000;
+    plan.next = 5000 + AHEAD;
+    assert_eq!(
+        plan.next_request(u64::MAX, 0, &mut 0),
+        None,
+        "not too far ahead"
+    );
 }
 
 proptest! {
     /// Every block up to the head is requested until it came, whatever part of each request comes.
     #[test]
     fn no_block_is_lost(parts in proptest::collection::vec(0u64..25, 1..60), head in 0u64..200) {
-        let mut window = Window::new(0, 3, 20);
+        let mut plan = FetchPlan::new(0, 3, 20);
         let mut came = std::collections::BTreeSet::new();
         let mut in_flight = std::collections::VecDeque::new();
         let parts = parts.into_iter().chain([20]).cycle();
         for part in parts.take(5000) {
-            let mut retries = window.holes.len();
-            while let Some(span) = window.plan(head, 0, &mut retries) {
-                in_flight.push_back(span);
+            let mut retries = plan.missing.len();
+            while let Some(range) = plan.next_request(head, 0, &mut retries) {
+                in_flight.push_back(range);
             }
             prop_assert!(in_flight.len() <= 3);
-            let Some(span) = in_flight.pop_front() else { break };
-            let part = part.min(span.count);
-            came.extend(span.first..span.first + part);
-            window.done(span, part, 100 * part as usize);
+            let Some(range) = in_flight.pop_front() else { break };
+            let part = part.min(range.count);
+            came.extend(range.first..range.first + part);
+            plan.done(range, part, 100 * part as usize);
         }
         prop_assert_eq!(came, (0..=head).collect());
     }
@@ -88,26 +96,26 @@ proptest! {
         sizes in proptest::collection::vec(prop_oneof![100usize..50_000, 1_000_000..70_000_000usize], 1..200),
         limit in 100_000usize..30_000_000,
     ) {
-        let mut window = Window::new(0, 10, 20);
+        let mut plan = FetchPlan::new(0, 10, 20);
         let head = sizes.len() as u64 - 1;
         let mut came = std::collections::BTreeSet::new();
         let mut in_flight = std::collections::VecDeque::new();
         for request in 0.. {
             prop_assert!(request <= 3 * sizes.len(), "{request} requests");
-            let mut retries = window.holes.len();
-            while let Some(span) = window.plan(head, 0, &mut retries) {
-                in_flight.push_back(span);
+            let mut retries = plan.missing.len();
+            while let Some(range) = plan.next_request(head, 0, &mut retries) {
+                in_flight.push_back(range);
             }
-            let Some(span) = in_flight.pop_front() else { break };
-            let blocks = span.first as usize..(span.first + span.count) as usize;
+            let Some(range) = in_flight.pop_front() else { break };
+            let blocks = range.first as usize..(range.first + range.count) as usize;
             let bytes: usize = sizes[blocks].iter().sum();
-            if span.count > 1 && bytes > limit {
-                window.failed(span);
-                let halves = window.holes.iter().filter(|hole| span.contains(hole.first));
+            if range.count > 1 && bytes > limit {
+                plan.failed(range);
+                let halves = plan.missing.iter().filter(|part| range.contains(part.first));
                 prop_assert!(halves.clone().count() >= 2);
             } else {
-                came.extend(span.first..span.first + span.count);
-                window.done(span, span.count, bytes);
+                came.extend(range.first..range.first + range.count);
+                plan.done(range, range.count, bytes);
             }
         }
         prop_assert_eq!(came, (0..=head).collect());
@@ -116,20 +124,20 @@ proptest! {
 
 #[test]
 fn expected_answers_in_flight_are_bounded() {
-    let mut window = Window::new(0, 100, 20);
-    window.average = 10 << 20;
+    let mut plan = FetchPlan::new(0, 100, 20);
+    plan.average = 10 << 20;
     let mut count = 0;
-    while let Some(span) = window.plan(1000, 0, &mut 0) {
-        assert_eq!(span.count, 1);
+    while let Some(range) = plan.next_request(1000, 0, &mut 0) {
+        assert_eq!(range.count, 1);
         count += 1;
     }
     assert_eq!(count, 3, "30 MiB");
-    window.average = 100 << 20;
+    plan.average = 100 << 20;
     for first in 0..3 {
-        assert_eq!(window.plan(1000, 0, &mut 0), None);
-        window.done(Span { first, count: 1 }, 0, 0);
+        assert_eq!(plan.next_request(1000, 0, &mut 0), None);
+        plan.done(FetchRange { first, count: 1 }, 0, 0);
     }
-    assert!(window.plan(1000, 0, &mut 3).is_some(), "one always");
+    assert!(plan.next_request(1000, 0, &mut 3).is_some(), "one always");
 }
 
 async fn fake(count: u64) -> (FakeL1, Vec<alloy_consensus::Header>) {

@@ -1,7 +1,7 @@
 //! Proofs of the signer's slot, from honest and hostile endpoints.
 
 use super::super::{
-    L1Client, L1Config, L1Error, Tag, UNSAFE_BLOCK_SIGNER_SLOT,
+    L1Client, L1Config, L1Error, L1Tag, UNSAFE_BLOCK_SIGNER_SLOT,
     fake::{self, FakeL1},
 };
 use super::*;
@@ -31,7 +31,7 @@ async fn l1_with(signer: Address) -> FakeL1 {
 
 async fn read_with(config: L1Config) -> Result<Address, L1Error> {
     let client = L1Client::new(&config).unwrap();
-    let block = client.block(Tag::Latest).await?.expect("a head");
+    let block = client.block(L1Tag::Latest).await?.expect("a head");
     client.unsafe_block_signer(CONTRACT, &block).await
 }
 
@@ -47,15 +47,15 @@ fn truth(l1: &FakeL1) -> Value {
 }
 
 /// The result of reading the signer through an answer.
-async fn said(l1: &FakeL1, answer: Value) -> Result<Address, L1Cause> {
+async fn said(l1: &FakeL1, answer: Value) -> Result<Address, RpcCause> {
     l1.state.lock().answers.insert("eth_getProof", Ok(answer));
     read(l1).await.map_err(|error| error.cause)
 }
 
-/// Whether the result is [`L1Cause::Untrue`] with a short text, which quotes none of the endpoint's
+/// Whether the result is [`RpcCause::Untrue`] with a short text, which quotes none of the endpoint's
 /// bytes.
-fn is_untrue(result: &Result<Address, L1Cause>) -> bool {
-    matches!(result, Err(L1Cause::Untrue(text)) if text.contains("state root") && text.len() < 400)
+fn is_untrue(result: &Result<Address, RpcCause>) -> bool {
+    matches!(result, Err(RpcCause::Untrue(text)) if text.contains("state root") && text.len() < 400)
 }
 
 #[tokio::test]
@@ -158,7 +158,7 @@ async fn the_proof_of_another_account_is_refused() {
     });
     let nobody = said(&l1, absent).await;
     assert!(
-        matches!(&nobody, Err(L1Cause::Malformed(text)) if text.starts_with("no contract at")),
+        matches!(&nobody, Err(RpcCause::Malformed(text)) if text.starts_with("no contract at")),
         "{nobody:?}"
     );
 }
@@ -184,7 +184,7 @@ async fn an_account_without_code_is_no_contract() {
     });
     let nobody = said(&l1, proof).await;
     assert!(
-        matches!(&nobody, Err(L1Cause::Malformed(text)) if text.starts_with("no contract at")),
+        matches!(&nobody, Err(RpcCause::Malformed(text)) if text.starts_with("no contract at")),
         "{nobody:?}"
     );
 }
@@ -202,11 +202,11 @@ async fn huge_and_malformed_proofs_are_refused() {
         nodes.extend(vec![json!(format!("0x{}", "f8".repeat(500))); 2_000]);
         assert!(is_untrue(&said(&l1, long.clone()).await), "{list}");
         let small = L1Config {
-            max_answer: 100_000,
+            max_response_bytes: 100_000,
             ..L1Config::new(l1.url())
         };
         let error = read_with(small).await.unwrap_err();
-        assert!(matches!(error.cause, L1Cause::TooLarge(_)), "{error}");
+        assert!(matches!(error.cause, RpcCause::TooLarge(_)), "{error}");
     }
     let mut many = truth.clone();
     many["storageProof"] = json!(vec![truth["storageProof"][0].clone(); 3]);
@@ -214,7 +214,7 @@ async fn huge_and_malformed_proofs_are_refused() {
     none["storageProof"] = json!([]);
     for malformed in [many, none, Value::Null, json!([]), json!("0x"), json!({})] {
         let result = said(&l1, malformed).await;
-        assert!(matches!(result, Err(L1Cause::Malformed(_))), "{result:?}");
+        assert!(matches!(result, Err(RpcCause::Malformed(_))), "{result:?}");
     }
 }
 

@@ -5,7 +5,7 @@ use crate::rollup::{
     l1::{
         L1BlockAt, L1Blocks, L1Client, L1Config, Prefetcher, Watched,
         fake::{block_json, header},
-        gate::USUAL_ANSWER,
+        gate::USUAL_RESPONSE,
     },
 };
 use alloy_consensus::{
@@ -133,7 +133,7 @@ fn blocks_of(server: &CannedServer, limit: usize) -> L1Blocks {
     let config = L1Config {
         trust: true,
         timeout: Duration::from_millis(500),
-        max_answer: limit as u32,
+        max_response_bytes: limit as u32,
         ..L1Config::new(server.url())
     };
     let nowhere = Address::ZERO;
@@ -201,7 +201,7 @@ async fn no_slow_link_stops_derivation() {
 
 #[tokio::test]
 async fn one_answer_of_unusual_size_is_accepted() {
-    let bytes = USUAL_ANSWER as usize;
+    let bytes = USUAL_RESPONSE as usize;
     let server = LargeL1::new(&[(1, bytes)])
         .serve(usize::MAX, AboveLimit::Answers)
         .await;

@@ -2,7 +2,7 @@
 
 use crate::rollup::{
     http::fake::{Canned, CannedServer},
-    l1::{L1Cause, L1Client, L1Config, transport::RpcCall},
+    l1::{L1Client, L1Config, RpcCause, transport::RpcCall},
 };
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
@@ -84,9 +84,9 @@ async fn a_pause_demanded_of_bulk_requests_is_theirs() {
     let client = L1Client::new(&L1Config::new(server.url())).unwrap();
     let bulk = client.for_bulk();
     let busy = bulk.request(&batch(), |_| Ok(())).await.unwrap_err().cause;
-    assert!(matches!(busy, L1Cause::Status { code: 429, .. }), "{busy}");
+    assert!(matches!(busy, RpcCause::Status { code: 429, .. }), "{busy}");
     assert_eq!(client.chain_id().await.unwrap(), 900);
     let resting = bulk.chain_id().await.unwrap_err().cause;
-    assert!(matches!(resting, L1Cause::Resting(_)), "{resting}");
+    assert!(matches!(resting, RpcCause::CoolingDown(_)), "{resting}");
     assert_eq!(server.count(), 2, "the pause is kept by bulk requests");
 }

@@ -109,7 +109,7 @@ impl JsonSplitter {
             if self.depth == 0 {
                 let is_value = matches!(self.buffer.first(), Some(b'{' | b'['));
                 if !is_value {
-                    return Err(invalid("no JSON object where an answer was expected"));
+                    return Err(invalid("no JSON object where a response was expected"));
                 }
                 let rest = self.buffer.split_off(self.seen);
                 self.seen = 0;
@@ -117,7 +117,7 @@ impl JsonSplitter {
             }
         }
         if self.buffer.len() > self.max {
-            return Err(invalid("an answer that is too large"));
+            return Err(invalid("a response that is too large"));
         }
         Ok(None)
     }

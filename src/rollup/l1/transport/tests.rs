@@ -3,7 +3,7 @@
 use super::*;
 use crate::rollup::{
     http::fake::{Canned, CannedServer},
-    l1::{L1Client, L1Error, Tag, fake},
+    l1::{L1BlockAt, L1Client, L1Error, L1Tag, fake},
 };
 use alloy_primitives::B256;
 
@@ -32,17 +32,21 @@ async fn bad_answers_are_named() {
     let cause = async |answer| chain_id_of(answer).await.unwrap_err().cause.to_string();
     assert_eq!(
         cause(|_| Canned::html()).await,
-        "malformed answer: a web page where JSON was expected"
+        "malformed response: a web page where JSON was expected"
     );
-    assert_eq!(cause(|_| Canned::ok("")).await, "malformed answer: nothing");
-    assert_eq!(cause(|_| Canned::Silence).await, "no answer in time");
+    assert_eq!(
+        cause(|_| Canned::ok("")).await,
+        "malformed response: an empty response"
+    );
+    let silence = cause(|_| Canned::Silence).await;
+    assert!(silence.starts_with("no response within "), "{silence}");
     let half = cause(|_| Canned::Half(br#"{"id":0,"result":"0x384"}"#.to_vec())).await;
     assert!(
         half.contains("body") || half.contains("connection"),
         "{half}"
     );
     let cut = cause(|_| Canned::ok(r#"{"id":0,"result":"0x3"#)).await;
-    assert!(cut.starts_with("malformed answer: EOF"), "{cut}");
+    assert!(cut.starts_with("malformed response: EOF"), "{cut}");
     assert_eq!(
         cause(|_| Canned::status(404, "nothing here")).await,
         "HTTP status 404"
@@ -60,7 +64,7 @@ async fn bad_answers_are_named() {
     );
     let null = cause(|_| Canned::ok(r#"{"id":0,"result":null}"#)).await;
     assert!(
-        null.starts_with("malformed answer: invalid type: null"),
+        null.starts_with("malformed response: invalid type: null"),
         "{null}"
     );
     let good = chain_id_of(|_| Canned::ok(r#"{"id":0,"result":"0x384"}"#)).await;
@@ -71,7 +75,8 @@ async fn bad_answers_are_named() {
 fn a_batch_is_matched_by_id_and_must_be_whole() {
     let read = |body: &str| {
         let answers = read_body(body.as_bytes(), 3)?;
-        let text = |answer: L1Reply| answer.map_or_else(|e| e.to_string(), |v| v.get().to_owned());
+        let text =
+            |answer: L1Response| answer.map_or_else(|e| e.to_string(), |v| v.get().to_owned());
         Ok(answers.into_iter().map(text).collect::<Vec<_>>())
     };
     let shuffled = r#"[{"id":2,"result":"c"},{"id":0,"result":"a"},{"id":1,"error":{"code":-5,"message":"b"}}]"#;
@@ -79,12 +84,12 @@ fn a_batch_is_matched_by_id_and_must_be_whole() {
     let short = read(r#"[{"id":2,"result":"c"},{"id":7,"result":"a"},{"id":"0"}]"#);
     assert_eq!(
         short,
-        Err(L1Cause::Malformed("1 answers to a batch of 3".into()))
+        Err(RpcCause::Malformed("1 responses to a batch of 3".into()))
     );
     let refused = read(r#"{"id":null,"error":{"code":-32600,"message":"batch too large"}}"#);
     assert_eq!(
         refused,
-        Err(L1Cause::Refused {
+        Err(RpcCause::Refused {
             code: -32600,
             message: "batch too large".into()
         })
@@ -95,7 +100,7 @@ fn a_batch_is_matched_by_id_and_must_be_whole() {
         2,
     );
     assert!(
-        matches!(refused, Err(L1Cause::Refused { message, .. }) if message.len() == MAX_MESSAGE)
+        matches!(refused, Err(RpcCause::Refused { message, .. }) if message.len() == MAX_MESSAGE)
     );
 }
 
@@ -112,7 +117,7 @@ async fn a_busy_endpoint_gets_the_rest_it_asks_for() {
     let rest = Some(Duration::from_secs(30));
     assert_eq!(
         first,
-        L1Cause::Status {
+        RpcCause::Status {
             code: 429,
             retry_after: rest
         }
@@ -120,7 +125,7 @@ async fn a_busy_endpoint_gets_the_rest_it_asks_for() {
     for _ in 0..3 {
         let next = client.chain_id().await.unwrap_err().cause;
         assert!(
-            matches!(next, L1Cause::Resting(rest) if rest.as_secs() > 20),
+            matches!(next, RpcCause::CoolingDown(rest) if rest.as_secs() > 20),
             "{next}"
         );
     }
@@ -139,7 +144,7 @@ async fn a_short_rest_is_waited_out() {
     let begin = std::time::Instant::now();
     let again = client.chain_id().await.unwrap_err().cause;
     assert!(
-        matches!(again, L1Cause::Status { code: 503, .. }),
+        matches!(again, RpcCause::Status { code: 503, .. }),
         "{again}"
     );
     assert!(
@@ -194,9 +199,12 @@ async fn a_websocket_answers_calls_and_batches_and_is_made_again() {
     let url = format!("ws://user:secret@127.0.0.1:{}/key", l1.port);
     let client = L1Client::new(&config(url)).unwrap();
     assert_eq!(client.endpoint(), format!("ws://127.0.0.1:{}", l1.port));
-    let head = client.block(Tag::Latest).await.unwrap();
+    let head = client.block(L1Tag::Latest).await.unwrap();
     assert_eq!(head, Some(fake::block(&headers[2])));
-    assert_eq!(client.block_by_hash(B256::ZERO).await.unwrap(), None);
+    assert_eq!(
+        client.block_at(L1BlockAt::Hash(B256::ZERO)).await.unwrap(),
+        None
+    );
 
     let transport = Transport::new(&l1.url().replace("http", "ws"), &config("")).unwrap();
     let call = |number: &str| RpcCall {
@@ -226,7 +234,7 @@ async fn a_websocket_answers_calls_and_batches_and_is_made_again() {
     let gone = L1Client::new(&config("ws://127.0.0.1:1")).unwrap();
     let error = gone.chain_id().await.unwrap_err();
     assert!(
-        matches!(&error.cause, L1Cause::Transport(text) if text.contains("refused")),
+        matches!(&error.cause, RpcCause::Transport(text) if text.contains("refused")),
         "{error}"
     );
 }
@@ -239,7 +247,7 @@ async fn a_websocket_without_a_handshake_is_given_up() {
     let client = L1Client::new(&config(url)).unwrap();
     let call = tokio::time::timeout(Duration::from_secs(10), client.chain_id());
     let error = call.await.unwrap().unwrap_err();
-    assert!(matches!(error.cause, L1Cause::Transport(_)), "{error}");
+    assert!(matches!(error.cause, RpcCause::Transport(_)), "{error}");
 }
 
 /// The server closes each connection after one answer.

@@ -56,10 +56,10 @@ impl Course {
     fn new(seed: u64, pieces: u64) -> Self {
         let mut rng = StdRng::seed_from_u64(seed);
         let mut settings = settings();
-        settings.times.confirmations = rng.random_range(1..5);
-        settings.times.max_retries = rng.random_range(0..4);
+        settings.rules.confirmations = rng.random_range(1..5);
+        settings.rules.max_retries = rng.random_range(0..4);
         if rng.random_bool(0.2) {
-            settings.times.send_timeout = Duration::from_secs(rng.random_range(20..60));
+            settings.rules.send_timeout = Duration::from_secs(rng.random_range(20..60));
         }
         let mixed = rng.random_bool(0.5);
         let class = |_| match rng.random_range(0..2) {
@@ -129,10 +129,10 @@ impl Course {
                 let answer = match self.rng.random_range(0..3) {
                     0 => {
                         self.world.publish(tx.hash);
-                        PublishAnswer::Unreachable(lost())
+                        PublishResult::Unreachable(lost())
                     }
-                    1 => PublishAnswer::Unreachable(lost()),
-                    _ => PublishAnswer::Refused("txpool is full".into()),
+                    1 => PublishResult::Unreachable(lost()),
+                    _ => PublishResult::Refused("txpool is full".into()),
                 };
                 Some(SendEvent::Published { op, answer })
             }
@@ -175,7 +175,7 @@ impl Course {
         let was_reachable = std::mem::replace(&mut self.world.reachable, false);
         let mut steps = 0;
         while let Some(next) = self.world.machine.wakeup().filter(|next| *next < back) {
-            self.world.now = next.max(self.world.now + LEAST_PAUSE);
+            self.world.now = next.max(self.world.now + MIN_PAUSE);
             self.event(SendEvent::Tick, false);
             steps += 1;
             assert!(steps < 40_000, "the machine waits busily");
@@ -199,7 +199,7 @@ impl Course {
 
     /// L1 and the process between two moments.
     fn disturb(&mut self) {
-        let confirmations = self.world.machine.settings().times.confirmations as usize;
+        let confirmations = self.world.machine.settings().rules.confirmations as usize;
         match self.rng.random_range(0..20) {
             0 if confirmations > 1 => {
                 let (depth, reinjects) = (

@@ -169,11 +169,11 @@ impl World {
             }
             SendAction::Poll {
                 op,
-                settled_at,
+                deep_block,
                 with_age,
                 hashes,
             } => {
-                let reading = self.reading(settled_at, with_age, &hashes);
+                let reading = self.reading(deep_block, with_age, &hashes);
                 Some(SendEvent::Polled { op, reading })
             }
             SendAction::Finished { id, result } => {
@@ -229,19 +229,19 @@ impl World {
         })
     }
 
-    pub fn publish(&mut self, hash: B256) -> PublishAnswer {
+    pub fn publish(&mut self, hash: B256) -> PublishResult {
         if !self.reachable {
-            return PublishAnswer::Unreachable("away".into());
+            return PublishResult::Unreachable("away".into());
         }
         if let Some(reason) = &self.refuse {
-            return PublishAnswer::of_error(reason, &[]);
+            return PublishResult::of_error(reason, &[]);
         }
         let answer = match self.pass_on(self.signed[&hash].clone()) {
-            Ok(()) => PublishAnswer::Accepted,
-            Err(text) => PublishAnswer::of_error(text, &[]),
+            Ok(()) => PublishResult::Accepted,
+            Err(text) => PublishResult::of_error(text, &[]),
         };
         if self.loses_answers {
-            return PublishAnswer::Unreachable("no answer in time".into());
+            return PublishResult::Unreachable("no answer in time".into());
         }
         answer
     }
@@ -335,7 +335,7 @@ impl World {
 
     pub fn reading(
         &self,
-        settled_at: Option<u64>,
+        deep_block: Option<u64>,
         with_age: bool,
         hashes: &[B256],
     ) -> Result<AccountReading, String> {
@@ -354,7 +354,7 @@ impl World {
                 _ => self.pending(),
             },
             head_age: with_age.then(|| self.behind as u32 * Duration::from_secs(60)),
-            settled: settled_at.map(|block| latest(&view[..view.len().min(block as usize + 1)])),
+            deep_nonce: deep_block.map(|block| latest(&view[..view.len().min(block as usize + 1)])),
             receipts: hashes
                 .iter()
                 .map(|hash| (*hash, self.mined(*hash)))

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::io::{self, Read, Write};
 
 /// Bytes of one message: a script's result is one.
-pub const MOST_MESSAGE: usize = 32 << 20;
+pub const MAX_MESSAGE: usize = 32 << 20;
 /// Words of the stack that a step carries.
 pub const TOP_WORDS: usize = 16;
 
@@ -161,7 +161,7 @@ impl MessageReader {
         loop {
             if let Some(length) = self.bytes.first_chunk::<4>() {
                 let length = u32::from_le_bytes(*length) as usize;
-                if length > MOST_MESSAGE {
+                if length > MAX_MESSAGE {
                     return Err(io::Error::from(io::ErrorKind::FileTooLarge));
                 }
                 if let Some(text) = self.bytes.get(4..4 + length) {

@@ -3,7 +3,7 @@
 
 use crate::{
     rollup::l1::{L1Client, L1Error},
-    txmgr::shell::TxManager,
+    txmgr::shell::TxManagerHandle,
 };
 use alloy_primitives::{Address, U64};
 use serde_json::json;
@@ -15,7 +15,7 @@ pub enum SyncTargetError {
     Tip(L1Error),
     #[error("failed checking recent batcher txs: {0}")]
     RecentTxs(L1Error),
-    #[error("the transaction manager has ended")]
+    #[error("the transaction manager has ended; the log says why")]
     Stopped,
 }
 
@@ -23,7 +23,11 @@ pub enum SyncTargetError {
 /// (`--check-recent-txs-depth`), the newest of the last `depth` blocks that has a transaction of the
 /// account (`tip - depth` without one). Waits until transactions that a predecessor
 /// left in the pool are mined.
-pub async fn sync_target(l1: L1Client, txs: TxManager, depth: u64) -> Result<u64, SyncTargetError> {
+pub async fn sync_target(
+    l1: L1Client,
+    txs: TxManagerHandle,
+    depth: u64,
+) -> Result<u64, SyncTargetError> {
     let mut status = txs.status();
     let settled = status.wait_for(|status| status.settled).await;
     settled.map_err(|_| SyncTargetError::Stopped)?;

@@ -1,7 +1,8 @@
-//! Answers of an L1 endpoint, read and checked: headers against their hash, receipts against the
+//! Responses of an L1 endpoint, read and checked: headers against their hash, receipts against the
 //! header's root. Pure.
 
-use super::{L1Block, L1Cause, Watched, read};
+use super::{L1Block, RpcCause, Watched, read};
+use crate::rollup::l2_response::hash_mismatch;
 use alloy_consensus::{
     EMPTY_OMMER_ROOT_HASH, Eip658Value, Header, ReceiptWithBloom, TxEnvelope, TxReceipt,
     proofs::calculate_withdrawals_root,
@@ -87,7 +88,7 @@ struct ReceiptLog {
 
 /// A block object whose transactions and withdrawals belong to its hash.
 #[derive(Clone, Debug)]
-pub(super) struct FullBlock {
+pub(super) struct CheckedL1Block {
     pub block: L1Block,
     /// Whether a watched contract may have logged something.
     pub may_have_logs: bool,
@@ -112,24 +113,24 @@ struct AnyTransaction {
 
 /// Reads a block object as `eth_getBlockBy…(_, false)` and subscriptions return it; the body is not
 /// looked at (specs: L1 header verification as in op-node's `sources/types.go`).
-pub(super) fn block(value: serde_json::Value, trust: bool) -> Result<L1Block, L1Cause> {
+pub(super) fn block(value: serde_json::Value, trust: bool) -> Result<L1Block, RpcCause> {
     header(value, trust).and_then(|(hash, header)| l1_block(hash, &header))
 }
 
 /// Reads a block object with whole transactions. Unless the endpoint is trusted, the transactions
 /// and withdrawals are checked against the header. `raw` has the encodings of transactions whose
 /// type this build does not know, by hash; they need no decoding, since derivation reads none of
-/// them. Without them the error is [`L1Cause::UnknownTransaction`].
+/// them. Without them the error is [`RpcCause::UnknownTransaction`].
 pub(super) fn full_block(
-    answer: &RawValue,
+    response: &RawValue,
     watched: &Watched,
     trust: bool,
     raw: &HashMap<B256, Bytes>,
-) -> Result<FullBlock, L1Cause> {
-    let mut members: BTreeMap<&str, &RawValue> = read(answer)?;
+) -> Result<CheckedL1Block, RpcCause> {
+    let mut members: BTreeMap<&str, &RawValue> = read(response)?;
     let transactions: Vec<&RawValue> = match members.remove("transactions") {
         Some(list) => read(list)?,
-        None => return Err(L1Cause::Malformed("a block without transactions".into())),
+        None => return Err(RpcCause::Malformed("a block without transactions".into())),
     };
     let withdrawals: Option<Vec<Withdrawal>> = match members.remove("withdrawals") {
         Some(list) if !trust => read(list)?,
@@ -138,13 +139,13 @@ pub(super) fn full_block(
     let rest = members
         .into_iter()
         .map(|(name, value)| Ok((name.to_owned(), read(value)?)))
-        .collect::<Result<serde_json::Map<_, _>, L1Cause>>()?;
+        .collect::<Result<serde_json::Map<_, _>, RpcCause>>()?;
     let (hash, header) = header(rest.into(), trust)?;
     let block = l1_block(hash, &header)?;
     if !trust {
         check_withdrawals(&header, hash, withdrawals.as_deref())?;
     }
-    let mut found = FullBlock {
+    let mut found = CheckedL1Block {
         block,
         may_have_logs: trust || watched.may_have_logs(&header),
         inbox: Vec::new(),
@@ -161,11 +162,11 @@ pub(super) fn full_block(
 /// encodings of all of them, in order; none if the endpoint is trusted.
 fn read_transactions(
     transactions: &[&RawValue],
-    found: &mut FullBlock,
+    found: &mut CheckedL1Block,
     watched: &Watched,
     trust: bool,
     raw: &HashMap<B256, Bytes>,
-) -> Result<Vec<Bytes>, L1Cause> {
+) -> Result<Vec<Bytes>, RpcCause> {
     let block = found.block.hash;
     let mut encoded = Vec::new();
     let mut blobs = 0;
@@ -196,7 +197,7 @@ fn read_transactions(
             ty => match raw.get(&any.hash) {
                 Some(raw) => (None, raw.clone()),
                 None if trust => continue,
-                None => return Err(L1Cause::UnknownTransaction { ty, block }),
+                None => return Err(RpcCause::UnknownTransaction { ty, block }),
             },
         };
         if !trust {
@@ -208,12 +209,12 @@ fn read_transactions(
 }
 
 /// Hashes of the transactions of a block object whose type this build does not know.
-pub(super) fn unknown_transactions(answer: &RawValue) -> Result<Vec<B256>, L1Cause> {
+pub(super) fn unknown_transactions(response: &RawValue) -> Result<Vec<B256>, RpcCause> {
     #[derive(Deserialize)]
     struct Transactions {
         transactions: Vec<AnyTransaction>,
     }
-    let block: Transactions = read(answer)?;
+    let block: Transactions = read(response)?;
     let unknown = block.transactions.into_iter();
     Ok(unknown
         .filter(|transaction| !is_known_type(transaction.ty.to()))
@@ -229,50 +230,47 @@ fn check_withdrawals(
     header: &Header,
     hash: B256,
     withdrawals: Option<&[Withdrawal]>,
-) -> Result<(), L1Cause> {
+) -> Result<(), RpcCause> {
     let root = withdrawals.map(calculate_withdrawals_root);
     if root == header.withdrawals_root {
         return Ok(());
     }
     let text = |root: Option<B256>| root.map_or("none".into(), |root| root.to_string());
-    Err(L1Cause::Untrue(format!(
+    Err(RpcCause::Untrue(format!(
         "the withdrawals of block {hash} have the root {}, its header says {}",
         text(root),
         text(header.withdrawals_root)
     )))
 }
 
-fn check_transactions(header: &Header, hash: B256, encoded: &[Bytes]) -> Result<(), L1Cause> {
+fn check_transactions(header: &Header, hash: B256, encoded: &[Bytes]) -> Result<(), RpcCause> {
     let root = ordered_trie_root_with_encoder(encoded, |bytes, out| out.extend_from_slice(bytes));
     if root == header.transactions_root {
         return Ok(());
     }
-    Err(L1Cause::Untrue(format!(
+    Err(RpcCause::Untrue(format!(
         "the transactions of block {hash} have the root {root}, its header says {}",
         header.transactions_root
     )))
 }
 
 /// The header of a block object and its hash, which is recomputed unless the endpoint is trusted.
-fn header(value: serde_json::Value, trust: bool) -> Result<(B256, Header), L1Cause> {
+fn header(value: serde_json::Value, trust: bool) -> Result<(B256, Header), RpcCause> {
     let unknown = unknown_members(&value);
     let header: alloy_rpc_types_eth::Header =
-        serde_json::from_value(value).map_err(L1Cause::malformed)?;
+        serde_json::from_value(value).map_err(RpcCause::malformed)?;
     let (hash, header) = (header.hash, header.inner);
     if !trust {
         check(&header)?;
-        let computed = header.hash_slow();
-        if computed != hash && !unknown.is_empty() {
-            return Err(L1Cause::UnknownField {
-                number: header.number,
-                fields: unknown,
-            });
-        }
-        if computed != hash {
-            return Err(L1Cause::Untrue(format!(
-                "block {} claims the hash {hash}, its fields hash to {computed}",
-                header.number
-            )));
+        match hash_mismatch(hash, &header) {
+            Some(_) if !unknown.is_empty() => {
+                return Err(RpcCause::UnknownField {
+                    number: header.number,
+                    fields: unknown,
+                });
+            }
+            Some(mismatch) => return Err(RpcCause::Untrue(mismatch)),
+            None => {}
         }
     }
     Ok((hash, header))
@@ -290,7 +288,7 @@ fn unknown_members(value: &serde_json::Value) -> String {
     names.join(", ")
 }
 
-fn l1_block(hash: B256, header: &Header) -> Result<L1Block, L1Cause> {
+fn l1_block(hash: B256, header: &Header) -> Result<L1Block, RpcCause> {
     Ok(L1Block {
         number: header.number,
         hash,
@@ -298,7 +296,7 @@ fn l1_block(hash: B256, header: &Header) -> Result<L1Block, L1Cause> {
         time: header.timestamp,
         base_fee: header
             .base_fee_per_gas
-            .ok_or_else(|| L1Cause::Untrue("a block without base fee".into()))?,
+            .ok_or_else(|| RpcCause::Untrue("a block without base fee".into()))?,
         mix_hash: header.mix_hash,
         excess_blob_gas: header.excess_blob_gas,
         parent_beacon_root: header.parent_beacon_block_root,
@@ -308,8 +306,8 @@ fn l1_block(hash: B256, header: &Header) -> Result<L1Block, L1Cause> {
 }
 
 /// Checks the fields that every header has had since the merge.
-fn check(header: &Header) -> Result<(), L1Cause> {
-    let wrong = |what| Err(L1Cause::Untrue(format!("block {}: {what}", header.number)));
+fn check(header: &Header) -> Result<(), RpcCause> {
+    let wrong = |what| Err(RpcCause::Untrue(format!("block {}: {what}", header.number)));
     match header {
         h if h.number > 0 && !h.difficulty.is_zero() => wrong("a difficulty after the merge"),
         h if h.number > 0 && !h.nonce.is_zero() => wrong("a nonce after the merge"),
@@ -323,7 +321,7 @@ fn check(header: &Header) -> Result<(), L1Cause> {
 pub(super) fn receipts(
     receipts: Vec<L1Receipt>,
     block: &L1Block,
-) -> Result<Vec<ReceiptLogs>, L1Cause> {
+) -> Result<Vec<ReceiptLogs>, RpcCause> {
     let receipts = receipts
         .into_iter()
         .map(convert)
@@ -342,12 +340,12 @@ pub(super) fn receipts(
         .collect())
 }
 
-/// As [`receipts`], for receipts in EIP-2718 form. A receipt of an unknown type that does not
-/// decode as others do counts as one without logs (specs: derivation, receipts of unknown types).
+/// Success and logs of receipts in EIP-2718 form, checked like [`receipts`]. A receipt of an unknown type
+/// that does not decode as others do counts as one without logs (specs: derivation, receipts of unknown types).
 pub(super) fn raw_receipts(
     receipts: &[Bytes],
     block: &L1Block,
-) -> Result<Vec<ReceiptLogs>, L1Cause> {
+) -> Result<Vec<ReceiptLogs>, RpcCause> {
     let root = ordered_trie_root_with_encoder(receipts, |bytes, out| out.extend_from_slice(bytes));
     check_receipts_root(root, block)?;
     let decode = |receipt: &Bytes| {
@@ -360,17 +358,17 @@ pub(super) fn raw_receipts(
         match Encodes::decode(&mut body) {
             Ok(receipt) => Ok((receipt.status(), receipt.receipt.logs)),
             Err(_) if ty.is_some_and(|ty| u64::from(ty) > LAST_KNOWN_TYPE) => Ok((false, vec![])),
-            Err(error) => Err(L1Cause::Malformed(format!("a receipt: {error}"))),
+            Err(error) => Err(RpcCause::Malformed(format!("a receipt: {error}"))),
         }
     };
     receipts.iter().map(decode).collect()
 }
 
-fn check_receipts_root(root: B256, block: &L1Block) -> Result<(), L1Cause> {
+fn check_receipts_root(root: B256, block: &L1Block) -> Result<(), RpcCause> {
     if root == block.receipts_root {
         return Ok(());
     }
-    Err(L1Cause::Untrue(format!(
+    Err(RpcCause::Untrue(format!(
         "the receipts of block {} have the root {root}, its header says {}",
         block.hash, block.receipts_root
     )))
@@ -378,13 +376,13 @@ fn check_receipts_root(root: B256, block: &L1Block) -> Result<(), L1Cause> {
 
 type Encodes = ReceiptWithBloom<alloy_consensus::Receipt>;
 
-fn convert(receipt: L1Receipt) -> Result<(u8, Encodes), L1Cause> {
+fn convert(receipt: L1Receipt) -> Result<(u8, Encodes), RpcCause> {
     let ty = u8::try_from(receipt.ty.to::<u64>())
-        .map_err(|_| L1Cause::Malformed(format!("transaction type {}", receipt.ty)))?;
+        .map_err(|_| RpcCause::Malformed(format!("transaction type {}", receipt.ty)))?;
     let log = |log: ReceiptLog| {
         let topics = log.topics.len();
         Log::new(log.address, log.topics, log.data)
-            .ok_or_else(|| L1Cause::Malformed(format!("a log with {topics} topics")))
+            .ok_or_else(|| RpcCause::Malformed(format!("a log with {topics} topics")))
     };
     let logs = receipt
         .logs

@@ -12,39 +12,39 @@ use serde_json::{Map, Value, value::RawValue};
 use starling_proto::payload::Payload;
 use std::collections::BTreeMap;
 
-type AnswerMembers<'a> = BTreeMap<&'a str, &'a RawValue>;
+type ResponseMembers<'a> = BTreeMap<&'a str, &'a RawValue>;
 
-/// Why an answer is not taken.
+/// Why a response is not taken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum L2AnswerError {
-    /// The answer does not have the form it should have.
-    #[error("malformed answer: {0}")]
+pub enum L2ResponseError {
+    /// The response does not have the form it should have.
+    #[error("malformed response: {0}")]
     Malformed(String),
-    /// The answer contradicts itself.
-    #[error("untrue answer: {0}")]
+    /// The response contradicts itself.
+    #[error("untrue response: {0}")]
     Untrue(String),
 }
 
-/// An answer that does not decode, by the decoder's error.
-fn malformed(error: serde_json::Error) -> L2AnswerError {
-    L2AnswerError::Malformed(excerpt(error))
+/// A response that does not decode, by the decoder's error.
+fn malformed(error: serde_json::Error) -> L2ResponseError {
+    L2ResponseError::Malformed(excerpt(error))
 }
 
 /// A header with its hash.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AnsweredHeader {
+pub struct HashedHeader {
     pub hash: B256,
     pub header: Header,
 }
 
-/// A block with whole transactions; `None` if the answer is null.
-pub fn block(answer: &RawValue) -> Result<Option<Payload>, L2AnswerError> {
-    let Some(mut members) = members(answer)? else {
+/// A block with whole transactions; `None` if the response is null.
+pub fn block(response: &RawValue) -> Result<Option<Payload>, L2ResponseError> {
+    let Some(mut members) = members(response)? else {
         return Ok(None);
     };
     let transactions = members.remove("transactions");
     let transactions = transactions
-        .ok_or_else(|| L2AnswerError::Malformed("a block without transactions".into()))?;
+        .ok_or_else(|| L2ResponseError::Malformed("a block without transactions".into()))?;
     let transactions: Vec<OpTxEnvelope> = read(transactions)?;
     let transactions: Vec<Bytes> = transactions
         .iter()
@@ -53,7 +53,7 @@ pub fn block(answer: &RawValue) -> Result<Option<Payload>, L2AnswerError> {
     let header = checked_header(members)?.header;
     let root = ordered_trie_root_encoded(&transactions);
     if root != header.transactions_root {
-        return Err(L2AnswerError::Untrue(format!(
+        return Err(L2ResponseError::Untrue(format!(
             "the transactions of block {} have the root {root}, its header says {}",
             header.number, header.transactions_root
         )));
@@ -61,37 +61,40 @@ pub fn block(answer: &RawValue) -> Result<Option<Payload>, L2AnswerError> {
     Ok(Some(Payload::sealed(header, transactions)))
 }
 
-/// A header; `None` if the answer is null.
-pub fn header(answer: &RawValue) -> Result<Option<AnsweredHeader>, L2AnswerError> {
-    members(answer)?.map(checked_header).transpose()
+/// A header; `None` if the response is null.
+pub fn header(response: &RawValue) -> Result<Option<HashedHeader>, L2ResponseError> {
+    members(response)?.map(checked_header).transpose()
 }
 
-fn members(answer: &RawValue) -> Result<Option<AnswerMembers<'_>>, L2AnswerError> {
-    serde_json::from_str(answer.get()).map_err(malformed)
+fn members(response: &RawValue) -> Result<Option<ResponseMembers<'_>>, L2ResponseError> {
+    serde_json::from_str(response.get()).map_err(malformed)
 }
 
-fn read<T: DeserializeOwned>(json: &RawValue) -> Result<T, L2AnswerError> {
+fn read<T: DeserializeOwned>(json: &RawValue) -> Result<T, L2ResponseError> {
     serde_json::from_str(json.get()).map_err(malformed)
 }
 
+/// How the hash of a header differs from the one that its block object claims; `None` if it does not.
+pub fn hash_mismatch(claimed: B256, header: &Header) -> Option<String> {
+    let (number, computed) = (header.number, header.hash_slow());
+    (computed != claimed)
+        .then(|| format!("block {number} claims the hash {claimed}, its fields hash to {computed}"))
+}
+
 /// The header of a block object; its hash is recomputed.
-fn checked_header(mut members: AnswerMembers) -> Result<AnsweredHeader, L2AnswerError> {
+fn checked_header(mut members: ResponseMembers) -> Result<HashedHeader, L2ResponseError> {
     members.remove("transactions");
     let members = members
         .into_iter()
         .map(|(name, value)| Ok((name.to_owned(), read(value)?)))
-        .collect::<Result<Map<String, Value>, L2AnswerError>>()?;
+        .collect::<Result<Map<String, Value>, L2ResponseError>>()?;
     let header: alloy_rpc_types_eth::Header =
         serde_json::from_value(members.into()).map_err(malformed)?;
     let (claimed, header) = (header.hash, header.inner);
-    let computed = header.hash_slow();
-    if computed != claimed {
-        return Err(L2AnswerError::Untrue(format!(
-            "block {} claims the hash {claimed}, its fields hash to {computed}",
-            header.number
-        )));
+    if let Some(mismatch) = hash_mismatch(claimed, &header) {
+        return Err(L2ResponseError::Untrue(mismatch));
     }
-    Ok(AnsweredHeader {
+    Ok(HashedHeader {
         hash: claimed,
         header,
     })

@@ -3,7 +3,7 @@
 
 /// An L1 node's answer to a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PublishAnswer {
+pub enum PublishResult {
     /// The transaction is in the pool.
     Accepted,
     /// The transaction was in the pool or in a block before.
@@ -23,7 +23,7 @@ pub enum PublishAnswer {
     Unreachable(String),
 }
 
-impl PublishAnswer {
+impl PublishResult {
     /// Reads a JSON-RPC error's message. `custom` are texts that mean that the transaction is
     /// published (`--txmgr.already-published-custom-errs`).
     pub fn of_error(message: &str, custom: &[String]) -> Self {
@@ -83,21 +83,21 @@ mod tests {
     /// Texts of geth's and nethermind's pools, and of our own.
     #[test]
     fn the_texts_of_pools_are_told_apart() {
-        let underpriced = |text: &str| PublishAnswer::Underpriced(text.to_owned());
+        let underpriced = |text: &str| PublishResult::Underpriced(text.to_owned());
         for (text, expected, label) in [
             (
                 "already known",
-                PublishAnswer::AlreadyKnown,
+                PublishResult::AlreadyKnown,
                 "tx_already_known",
             ),
             (
                 "nonce too low: next nonce 5, tx nonce 4",
-                PublishAnswer::NonceTooLow,
+                PublishResult::NonceTooLow,
                 "nonce_too_low",
             ),
             (
                 "address already reserved",
-                PublishAnswer::AlreadyReserved,
+                PublishResult::AlreadyReserved,
                 "pending_tx_of_incompatible_type",
             ),
             (
@@ -114,16 +114,16 @@ mod tests {
             ),
             (
                 "nonce too high: tx nonce 2, gapped nonce 0",
-                PublishAnswer::NonceTooHigh("nonce too high: tx nonce 2, gapped nonce 0".into()),
+                PublishResult::NonceTooHigh("nonce too high: tx nonce 2, gapped nonce 0".into()),
                 "nonce_too_high",
             ),
             (
                 "insufficient funds for gas * price + value",
-                PublishAnswer::Refused("insufficient funds for gas * price + value".into()),
+                PublishResult::Refused("insufficient funds for gas * price + value".into()),
                 "unknown_error",
             ),
         ] {
-            let answer = PublishAnswer::of_error(text, &[]);
+            let answer = PublishResult::of_error(text, &[]);
             assert_eq!((&answer, answer.label()), (&expected, label), "{text}");
         }
     }
@@ -131,14 +131,14 @@ mod tests {
     #[test]
     fn a_text_of_the_operator_means_published() {
         let custom = ["Already in the mempool".to_owned(), String::new()];
-        let answer = |text| PublishAnswer::of_error(text, &custom);
+        let answer = |text| PublishResult::of_error(text, &custom);
         assert_eq!(
             answer("oops: Already in the mempool!"),
-            PublishAnswer::Accepted
+            PublishResult::Accepted
         );
         assert!(matches!(
             answer("something else"),
-            PublishAnswer::Refused(_)
+            PublishResult::Refused(_)
         ));
     }
 }

@@ -17,7 +17,7 @@ const WATCHED: Watched = Watched {
     system_config: Address::ZERO,
 };
 
-fn check(what: &str, result: Result<impl std::fmt::Debug, L1Cause>) {
+fn check(what: &str, result: Result<impl std::fmt::Debug, RpcCause>) {
     let error = result.expect_err(what).to_string();
     let length = error.chars().count();
     assert!(length <= LONG, "{what}: {length} characters");
@@ -41,7 +41,7 @@ fn an_encoded_receipt_of_an_unknown_type_has_no_logs_and_a_broken_one_is_malform
     assert_eq!(read(&[0x3f, 1, 2, 3]).unwrap(), [(false, vec![])]);
     for broken in [&[0x02, 1, 2, 3][..], &[0xc1, 1]] {
         let read = read(broken);
-        assert!(matches!(read, Err(L1Cause::Malformed(_))), "{read:?}");
+        assert!(matches!(read, Err(RpcCause::Malformed(_))), "{read:?}");
     }
 }
 

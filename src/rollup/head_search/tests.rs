@@ -1,9 +1,9 @@
-//! Chains whose upper origins are gone, and whose uppermost are above L1's head.
+//! Chains whose upper origins are orphaned, and whose uppermost are above L1's head.
 
 use super::*;
 use proptest::prelude::*;
 
-const GONE: OriginStatus = OriginStatus::Gone {
+const ORPHANED: OriginStatus = OriginStatus::Orphaned {
     canonical: B256::ZERO,
 };
 
@@ -13,7 +13,7 @@ fn run(floor: u64, head: u64, canonical: u64, visible: u64) -> (RewindTarget, u3
     run_pruned(floor, head, canonical, visible, 0)
 }
 
-/// As [`run`], where L1 does not serve the origins of blocks below `oldest`.
+/// The result of [`run`] where L1 does not serve the origins of blocks below `oldest`.
 fn run_pruned(
     floor: u64,
     head: u64,
@@ -22,18 +22,18 @@ fn run_pruned(
     oldest: u64,
 ) -> (RewindTarget, u32) {
     let mut search = HeadSearch::new(floor, head);
-    let mut asked = 0;
+    let mut checks = 0;
     loop {
         match search.step() {
-            SearchStep::Found(found) => return (found, asked),
+            SearchStep::Found(found) => return (found, checks),
             SearchStep::Check(number) => {
-                asked += 1;
-                search.answer(
+                checks += 1;
+                search.record(
                     number,
                     match number {
                         number if number > visible || number < oldest => OriginStatus::Ahead,
                         number if number <= canonical => OriginStatus::Canonical,
-                        _ => GONE,
+                        _ => ORPHANED,
                     },
                 );
             }
@@ -52,7 +52,7 @@ fn the_head_is_rewound_to_the_last_block_whose_origin_is_canonical() {
     );
     assert_eq!(
         run(727, 739, 726, 739).0,
-        RewindTarget::FloorGone {
+        RewindTarget::FloorOrphaned {
             canonical: B256::ZERO
         }
     );
@@ -65,7 +65,7 @@ fn origins_above_the_head_of_l1_may_still_become_canonical() {
     assert_eq!(
         run(0, 739, 726, 730).0,
         RewindTarget::Block(726),
-        "some below them are gone"
+        "some below them are orphaned"
     );
     assert_eq!(run(5, 9, 9, 4).0, RewindTarget::Stay);
 }
@@ -88,16 +88,16 @@ proptest! {
     #[test]
     fn every_reorg_is_answered_in_few_requests(floor in 0u64..1000, above in 0u64..5000, canonical in 0u64..6000, visible in 0u64..6000) {
         let head = floor + above;
-        let (found, asked) = run(floor, head, canonical, visible);
-        let status = |n: u64| if n > visible { OriginStatus::Ahead } else if n <= canonical { OriginStatus::Canonical } else { GONE };
+        let (found, checks) = run(floor, head, canonical, visible);
+        let status = |n: u64| if n > visible { OriginStatus::Ahead } else if n <= canonical { OriginStatus::Canonical } else { ORPHANED };
         // The result of a linear walk from the head down to the floor.
-        let gone = (floor..=head).find(|n| matches!(status(*n), OriginStatus::Gone { .. }));
-        let expected = match gone {
+        let orphaned = (floor..=head).find(|n| matches!(status(*n), OriginStatus::Orphaned { .. }));
+        let expected = match orphaned {
             None => RewindTarget::Stay,
-            Some(gone) if gone == floor => RewindTarget::FloorGone { canonical: B256::ZERO },
-            Some(gone) => RewindTarget::Block(gone - 1),
+            Some(orphaned) if orphaned == floor => RewindTarget::FloorOrphaned { canonical: B256::ZERO },
+            Some(orphaned) => RewindTarget::Block(orphaned - 1),
         };
         prop_assert_eq!(found, expected);
-        prop_assert!(asked <= 27);
+        prop_assert!(checks <= 27);
     }
 }

@@ -1,8 +1,9 @@
-//! Vocabulary of the machine: its settings, the events that it handles and the actions that it wants.
+//! Inputs and outputs of [`SendMachine`](super::SendMachine): its settings, the events that it handles, the
+//! actions that it wants. No logic.
 
 use crate::txmgr::{
-    answer::PublishAnswer,
     fees::{FeeCaps, FeeRules, L1Fees, TxClass},
+    publish_result::PublishResult,
 };
 use alloy_primitives::{B256, Bytes};
 use std::{
@@ -13,9 +14,9 @@ use std::{
 /// Number of a request, chosen by the caller; each is larger than those before.
 pub type SendId = u64;
 
-/// Timing of the machine, and what counts as done.
+/// Times and counts by which a transaction is replaced, given up or done.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SendTimes {
+pub struct SendRules {
     /// Blocks from the one that has the transaction to L1's head, both included
     /// (`--num-confirmations`); never zero.
     pub confirmations: u64,
@@ -23,50 +24,33 @@ pub struct SendTimes {
     /// (`--safe-abort-nonce-too-low-count`); never zero.
     pub nonce_too_low_limit: u32,
     /// Time in the pool before the fees are raised (`--resubmission-timeout`).
-    pub resubmission: Duration,
+    pub resubmission_timeout: Duration,
     /// Time before an unmined transaction is published again unchanged
     /// (`--txmgr.rebroadcast-interval`); zero is never.
-    pub rebroadcast: Duration,
+    pub rebroadcast_interval: Duration,
     /// Pause after a failed publication (`--txmgr.retry-interval`).
-    pub retry: Duration,
+    pub retry_interval: Duration,
     /// Refused publications in a row that are repeated (`--txmgr.max-retries`).
     pub max_retries: u64,
     /// Time for a request until it is mined (`--txmgr.send-timeout`); zero is none.
     pub send_timeout: Duration,
     /// Time until a pool has accepted it (`--txmgr.not-in-mempool-timeout`).
-    pub not_in_mempool: Duration,
+    pub mempool_timeout: Duration,
     /// Interval of polls for receipts (`--txmgr.receipt-query-interval`).
-    pub receipts: Duration,
+    pub receipt_poll_interval: Duration,
 }
 
-impl Default for SendTimes {
-    /// The defaults of the options.
-    fn default() -> Self {
-        Self {
-            confirmations: 10,
-            nonce_too_low_limit: 3,
-            resubmission: Duration::from_secs(48),
-            rebroadcast: Duration::from_secs(12),
-            retry: Duration::from_secs(1),
-            max_retries: 10,
-            send_timeout: Duration::ZERO,
-            not_in_mempool: Duration::from_secs(120),
-            receipts: Duration::from_secs(12),
-        }
-    }
-}
-
-impl SendTimes {
+impl SendRules {
     /// The next publication of an unchanged transaction; `None` is never.
     pub(super) fn rebroadcast_at(&self, now: Instant) -> Option<Instant> {
-        (!self.rebroadcast.is_zero()).then(|| now + self.rebroadcast)
+        (!self.rebroadcast_interval.is_zero()).then(|| now + self.rebroadcast_interval)
     }
 }
 
 /// Settings of a machine. The RPC changes some of them while it runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SendSettings {
-    pub times: SendTimes,
+    pub rules: SendRules,
     pub fees: FeeRules,
 }
 
@@ -114,11 +98,11 @@ pub struct AccountReading {
     pub latest: u64,
     /// Next nonce after the pool's transactions that follow without a gap.
     pub pending: u64,
-    /// Next nonce after the block that was asked for with [`SendAction::Poll`].
-    pub settled: Option<u64>,
-    /// Age of the newest block, if it was asked for. Zero if its time is ahead of our clock.
+    /// Next nonce after `deep_block`, the newest block with enough confirmations ([`SendAction::Poll`]).
+    pub deep_nonce: Option<u64>,
+    /// Age of the newest block, if the poll wanted it. Zero if its time is ahead of our clock.
     pub head_age: Option<Duration>,
-    /// For each hash that was asked for, the transaction if it is in a block.
+    /// For each hash of the poll, the transaction if it is in a block.
     pub receipts: HashMap<B256, Option<MinedTx>>,
 }
 
@@ -163,7 +147,7 @@ pub enum SendEvent {
         signed: Result<SignedTx, String>,
     },
     /// Answer to [`SendAction::Publish`].
-    Published { op: u64, answer: PublishAnswer },
+    Published { op: u64, answer: PublishResult },
     /// Answer to [`SendAction::Poll`].
     Polled {
         op: u64,
@@ -199,8 +183,8 @@ pub enum SendAction {
     /// Read the account and receipts, in one batch if possible.
     Poll {
         op: u64,
-        /// Block whose nonce is `settled` in the answer; `None` before the head is known.
-        settled_at: Option<u64>,
+        /// Newest block with enough confirmations, whose nonce is read; `None` before the head is known.
+        deep_block: Option<u64>,
         /// Whether the age of the newest block is wanted.
         with_age: bool,
         hashes: Vec<B256>,

@@ -1,4 +1,5 @@
-//! Decides what happens to held blocks when the rollup node reports new heads. Pure.
+//! Decides what happens to held blocks when the rollup node reports new heads (op-batcher:
+//! computeSyncActions). Pure.
 //!
 //! The heads are local-safe, unsafe, and the L1 block up to which the node has derived. Everything
 //! above the safe head is to be on L1. If the held blocks or the channels contradict the safe head,

@@ -1,10 +1,11 @@
-//! Vocabulary of the state: its rules, the transactions that it makes, and what it reports.
+//! Inputs and outputs of [`BatcherState`](super::BatcherState): its rules, the transactions that it makes,
+//! the notices for log and metrics. No logic.
 
 use crate::{
     batcher::{
         blocks::BlockTotals,
         channels::{BlockSpan, ChannelPlan, ChannelSizes},
-        range::ClearCause,
+        sync_actions::ClearCause,
     },
     txmgr::fees::TxClass,
 };
@@ -47,7 +48,7 @@ pub struct BatchTx {
     pub number: BatchTxNumber,
     /// The channel that it carries frames of.
     pub channel: ChannelId,
-    /// Place of the data.
+    /// Class of the transaction.
     pub class: TxClass,
     /// The frames.
     pub range: FrameRange,
@@ -57,7 +58,7 @@ pub struct BatchTx {
 
 /// Circumstances of [`BatcherState::next_tx`](super::BatcherState::next_tx).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PublishTurn {
+pub struct PublishContext {
     /// Number of the newest L1 block.
     pub l1_head: u64,
     /// Whether more blocks are being loaded: then a channel stays open over its deadline, since they
@@ -73,8 +74,8 @@ pub enum NextTx {
     /// A transaction to send.
     Send(BatchTx),
     /// The first transaction of a channel is ready:
-    /// [`BatcherState::choose`](super::BatcherState::choose) decides between calldata and blobs.
-    Choose,
+    /// [`BatcherState::set_class`](super::BatcherState::set_class) sets its class.
+    NeedsClass,
     /// Nothing to send now.
     Nothing,
 }

@@ -1,4 +1,4 @@
-//! L1 origins: the L1 blocks that the next batches may refer to.
+//! Epochs: the L1 blocks that the next batches may have as their L1 origin.
 
 use super::RelevantLogs;
 use crate::{attributes::L1Block, l1info::L2BlockRef};
@@ -6,20 +6,20 @@ use std::collections::VecDeque;
 
 /// An L1 block in the window.
 #[derive(Clone, Debug)]
-pub(super) struct EpochOrigin {
+pub(super) struct EpochBlock {
     pub block: L1Block,
     pub logs: RelevantLogs,
 }
 
-/// Consecutive L1 blocks. The first is the origin of the safe head, or its child once all blocks of
-/// the safe head's epoch exist. At most a sequencing window of them.
+/// Consecutive L1 blocks. The first is the origin of the pending-safe head, or its child once all
+/// blocks of that head's epoch exist. At most a sequencing window of them.
 #[derive(Clone, Debug, Default)]
-pub(super) struct EpochOrigins {
-    blocks: VecDeque<EpochOrigin>,
+pub(super) struct EpochBlocks {
+    blocks: VecDeque<EpochBlock>,
 }
 
-impl EpochOrigins {
-    pub fn push(&mut self, origin: EpochOrigin) {
+impl EpochBlocks {
+    pub fn push(&mut self, origin: EpochBlock) {
         self.blocks.push_back(origin);
     }
 
@@ -44,17 +44,17 @@ impl EpochOrigins {
     }
 
     /// The block of this number.
-    pub fn get(&self, number: u64) -> Option<&EpochOrigin> {
+    pub fn get(&self, number: u64) -> Option<&EpochBlock> {
         let offset = number.checked_sub(self.first()?.number)?;
         self.blocks.get(usize::try_from(offset).ok()?)
     }
 
-    /// Forgets the blocks before the origin of `safe`, if that is among them.
-    pub fn prune(&mut self, safe: &L2BlockRef) {
-        if self.get(safe.origin.number).is_some() {
+    /// Forgets the blocks before the origin of `pending_safe`, if that is among them.
+    pub fn prune(&mut self, pending_safe: &L2BlockRef) {
+        if self.get(pending_safe.origin.number).is_some() {
             while self
                 .first()
-                .is_some_and(|first| first.number < safe.origin.number)
+                .is_some_and(|first| first.number < pending_safe.origin.number)
             {
                 self.pop_first();
             }

@@ -1,6 +1,6 @@
-//! Answers of a rollup node and of an execution client, read and checked. Pure.
+//! Responses of a rollup node and of an execution client, read and checked. Pure.
 
-use crate::rollup::{l1::L1Cause, l2_answer, output::RollupOutput};
+use crate::rollup::{l1::RpcCause, l2_response, output::RollupOutput};
 use alloy_primitives::B256;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
@@ -35,7 +35,7 @@ pub struct SourceHeads {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct L1RefAnswer {
+struct L1RefResponse {
     hash: B256,
     number: u64,
     parent_hash: B256,
@@ -44,7 +44,7 @@ struct L1RefAnswer {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct L2RefAnswer {
+struct L2RefResponse {
     hash: B256,
     number: u64,
     parent_hash: B256,
@@ -55,29 +55,29 @@ struct L2RefAnswer {
 }
 
 #[derive(Deserialize)]
-struct SyncStatusAnswer {
-    current_l1: L1RefAnswer,
-    head_l1: L1RefAnswer,
-    safe_l1: L1RefAnswer,
-    finalized_l1: L1RefAnswer,
-    unsafe_l2: L2RefAnswer,
-    safe_l2: L2RefAnswer,
+struct SyncStatusResponse {
+    current_l1: L1RefResponse,
+    head_l1: L1RefResponse,
+    safe_l1: L1RefResponse,
+    finalized_l1: L1RefResponse,
+    unsafe_l2: L2RefResponse,
+    safe_l2: L2RefResponse,
     /// Absent before interop's versions.
-    local_safe_l2: Option<L2RefAnswer>,
-    finalized_l2: L2RefAnswer,
+    local_safe_l2: Option<L2RefResponse>,
+    finalized_l2: L2RefResponse,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct OutputAnswer {
+struct OutputResponse {
     version: B256,
     output_root: B256,
-    block_ref: L2RefAnswer,
+    block_ref: L2RefResponse,
     withdrawal_storage_root: B256,
     state_root: B256,
 }
 
-impl L1RefAnswer {
+impl L1RefResponse {
     /// A block that is not known has a zero hash.
     fn known(self) -> Option<L1Ref> {
         (!self.hash.is_zero()).then_some(L1Ref {
@@ -91,34 +91,34 @@ impl L1RefAnswer {
     }
 }
 
-impl From<L2RefAnswer> for L2BlockRef {
-    fn from(answer: L2RefAnswer) -> Self {
+impl From<L2RefResponse> for L2BlockRef {
+    fn from(response: L2RefResponse) -> Self {
         Self {
             id: BlockId {
-                hash: answer.hash,
-                number: answer.number,
+                hash: response.hash,
+                number: response.number,
             },
-            parent_hash: answer.parent_hash,
-            time: answer.timestamp,
-            origin: answer.l1_origin,
-            sequence_number: answer.sequence_number,
+            parent_hash: response.parent_hash,
+            time: response.timestamp,
+            origin: response.l1_origin,
+            sequence_number: response.sequence_number,
         }
     }
 }
 
-impl L2RefAnswer {
+impl L2RefResponse {
     fn known(self) -> Option<L2BlockRef> {
         (!self.hash.is_zero()).then(|| self.into())
     }
 }
 
-fn read<T: DeserializeOwned>(json: &RawValue) -> Result<T, L1Cause> {
-    serde_json::from_str(json.get()).map_err(L1Cause::malformed)
+fn read<T: DeserializeOwned>(json: &RawValue) -> Result<T, RpcCause> {
+    serde_json::from_str(json.get()).map_err(RpcCause::malformed)
 }
 
-/// The answer to `optimism_syncStatus`.
-pub fn heads(answer: &RawValue) -> Result<SourceHeads, L1Cause> {
-    let status: SyncStatusAnswer = read(answer)?;
+/// The response to `optimism_syncStatus`.
+pub fn heads(response: &RawValue) -> Result<SourceHeads, RpcCause> {
+    let status: SyncStatusResponse = read(response)?;
     let safe_l2 = status.safe_l2.known();
     Ok(SourceHeads {
         current_l1: status.current_l1.known(),
@@ -127,35 +127,35 @@ pub fn heads(answer: &RawValue) -> Result<SourceHeads, L1Cause> {
         finalized_l1: status.finalized_l1.known(),
         unsafe_l2: status.unsafe_l2.known(),
         safe_l2,
-        local_safe_l2: status.local_safe_l2.map_or(safe_l2, L2RefAnswer::known),
+        local_safe_l2: status.local_safe_l2.map_or(safe_l2, L2RefResponse::known),
         finalized_l2: status.finalized_l2.known(),
     })
 }
 
-/// The answer to `optimism_outputAtBlock(number)`.
-pub fn output(answer: &RawValue, number: u64) -> Result<RollupOutput, L1Cause> {
-    let answer: OutputAnswer = read(answer)?;
-    if !answer.version.is_zero() {
+/// The response to `optimism_outputAtBlock(number)`.
+pub fn output(response: &RawValue, number: u64) -> Result<RollupOutput, RpcCause> {
+    let response: OutputResponse = read(response)?;
+    if !response.version.is_zero() {
         return Err(untrue(format!(
             "unsupported l2 output version: {}",
-            answer.version
+            response.version
         )));
     }
-    check_number(number, answer.block_ref.number)?;
-    let (state, withdrawals) = (answer.state_root, answer.withdrawal_storage_root);
-    let output = RollupOutput::new(answer.block_ref.into(), state, withdrawals);
-    if output.root != answer.output_root {
+    check_number(number, response.block_ref.number)?;
+    let (state, withdrawals) = (response.state_root, response.withdrawal_storage_root);
+    let output = RollupOutput::new(response.block_ref.into(), state, withdrawals);
+    if output.root != response.output_root {
         return Err(untrue(format!(
             "the output root of block {number} is {}, its parts give {}",
-            answer.output_root, output.root
+            response.output_root, output.root
         )));
     }
     Ok(output)
 }
 
-/// The answer to `eth_getBlockByNumber(number, false)`; `None` if it is null.
-pub fn block_id(answer: &RawValue, number: u64) -> Result<Option<BlockId>, L1Cause> {
-    let Some(found) = l2_answer::header(answer)? else {
+/// The response to `eth_getBlockByNumber(number, false)`; `None` if it is null.
+pub fn block_id(response: &RawValue, number: u64) -> Result<Option<BlockId>, RpcCause> {
+    let Some(found) = l2_response::header(response)? else {
         return Ok(None);
     };
     check_number(number, found.header.number)?;
@@ -163,24 +163,24 @@ pub fn block_id(answer: &RawValue, number: u64) -> Result<Option<BlockId>, L1Cau
     Ok(Some(BlockId { hash, number }))
 }
 
-/// The answer to `eth_getBlockByNumber(number, true)`; `None` if it is null. Its hash and its
+/// The response to `eth_getBlockByNumber(number, true)`; `None` if it is null. Its hash and its
 /// transactions are checked against the header.
-pub fn block(answer: &RawValue, number: u64) -> Result<Option<Payload>, L1Cause> {
-    let found = l2_answer::block(answer)?;
+pub fn block(response: &RawValue, number: u64) -> Result<Option<Payload>, RpcCause> {
+    let found = l2_response::block(response)?;
     if let Some(block) = &found {
         check_number(number, block.number())?;
     }
     Ok(found)
 }
 
-fn check_number(asked: u64, got: u64) -> Result<(), L1Cause> {
-    if asked == got {
+fn check_number(requested: u64, got: u64) -> Result<(), RpcCause> {
+    if requested == got {
         Ok(())
     } else {
-        Err(untrue(format!("asked for block {asked}, got {got}")))
+        Err(untrue(format!("requested block {requested}, got {got}")))
     }
 }
 
-fn untrue(text: String) -> L1Cause {
-    L1Cause::Untrue(text)
+fn untrue(text: String) -> RpcCause {
+    RpcCause::Untrue(text)
 }

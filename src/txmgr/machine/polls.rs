@@ -32,7 +32,7 @@ impl SendMachine {
 
     pub(super) fn poll_if_due(&mut self, now: Instant) {
         if self.poll_at.is_none() && !self.slots.is_empty() {
-            self.poll_at = Some(now + self.settings.times.receipts);
+            self.poll_at = Some(now + self.settings.rules.receipt_poll_interval);
         }
         if !self.wants_poll() || self.poll_at.is_none_or(|at| at > now) {
             return;
@@ -41,10 +41,10 @@ impl SendMachine {
         self.polling = Some(op);
         self.poll_at = None;
         let attempts = self.slots.values().flat_map(|slot| &slot.attempts);
-        let depth = self.settings.times.confirmations.min(MAX_DEPTH);
+        let depth = self.settings.rules.confirmations.min(MAX_DEPTH);
         let action = SendAction::Poll {
             op,
-            settled_at: self.head.map(|head| (head + 1).saturating_sub(depth)),
+            deep_block: self.head.map(|head| (head + 1).saturating_sub(depth)),
             with_age: self.foreign.needs_age(),
             hashes: attempts.map(|(hash, _)| *hash).take(MAX_HASHES).collect(),
         };
@@ -61,13 +61,13 @@ impl SendMachine {
             return;
         }
         self.polling = None;
-        let times = &self.settings.times;
+        let rules = &self.settings.rules;
         self.poll_failed = reading.is_err();
         let Ok(reading) = reading else {
-            let pause = times.retry.max(super::LEAST_PAUSE);
+            let pause = rules.retry_interval.max(super::MIN_PAUSE);
             return self.poll_by(now + pause);
         };
-        self.poll_by(now + times.receipts);
+        self.poll_by(now + rules.receipt_poll_interval);
         self.head = Some(reading.head);
         self.polled_at = Some(now);
         if let SendPhase::Settling { until } = self.phase {
@@ -85,8 +85,8 @@ impl SendMachine {
 
     /// Waits until the pool has nothing left of a predecessor, or until its time is over.
     fn settle(&mut self, reading: &AccountReading, until: Option<Instant>, now: Instant) {
-        let times = &self.settings.times;
-        let until = until.unwrap_or(now + times.resubmission);
+        let rules = &self.settings.rules;
+        let until = until.unwrap_or(now + rules.resubmission_timeout);
         self.inherited = self.inherited.max(reading.pending).max(reading.latest);
         if reading.pending <= reading.latest || until <= now {
             self.phase = SendPhase::Running;
@@ -112,8 +112,8 @@ impl SendMachine {
                     self.actions.push(SendAction::Included { id });
                 }
                 (slot.nonce_too_low, slot.lost) = (0, 0);
-                let confirmations = self.settings.times.confirmations;
-                self.displace(nonce, mined.hash);
+                let confirmations = self.settings.rules.confirmations;
+                self.restore_owner(nonce, mined.hash);
                 if mined.block + confirmations <= reading.head + 1 {
                     self.confirmed(nonce, mined);
                 }
@@ -137,9 +137,9 @@ impl SendMachine {
         }
     }
 
-    /// Gives a nonce back to the request whose transaction was mined, if another one has it by now.
-    /// A request that took the nonce over begins again.
-    fn displace(&mut self, nonce: u64, mined: B256) {
+    /// Gives the nonce back to the request whose transaction was mined, and requeues the request that had
+    /// taken the nonce over.
+    fn restore_owner(&mut self, nonce: u64, mined: B256) {
         let Some(slot) = self.slots.get_mut(&nonce) else {
             return;
         };
@@ -189,10 +189,10 @@ impl SendMachine {
 
     /// Gives up a nonce that another transaction has used.
     fn judge_lost(&mut self, nonce: u64, reading: &AccountReading, now: Instant) {
-        let limit = self.settings.times.nonce_too_low_limit;
+        let limit = self.settings.rules.nonce_too_low_limit;
         let slot = &self.slots[&nonce];
-        let is_settled = reading.settled.is_some_and(|settled| settled > nonce);
-        let is_deep = is_settled && slot.lost >= limit;
+        let is_used = reading.deep_nonce.is_some_and(|deep| deep > nonce);
+        let is_deep = is_used && slot.lost >= limit;
         // Any transaction at its nonce fulfils a filler.
         let is_inherited = nonce < self.inherited || slot.is_filler();
         let is_shallow = slot.lost > 0 && slot.nonce_too_low >= limit;
@@ -220,7 +220,7 @@ impl SendMachine {
 
     /// Compares L1's nonces with ours: used beyond ours, or missing below them.
     fn compare_nonces(&mut self, reading: &AccountReading, now: Instant) {
-        let limit = self.settings.times.nonce_too_low_limit;
+        let limit = self.settings.rules.nonce_too_low_limit;
         let is_beyond = reading.latest > self.next.max(self.inherited);
         self.beyond = if is_beyond { self.beyond + 1 } else { 0 };
         if self.beyond >= limit {
@@ -278,7 +278,7 @@ impl SendMachine {
         let Some(class) = class else {
             return;
         };
-        let bump_at = now + self.settings.times.resubmission;
+        let bump_at = now + self.settings.rules.resubmission_timeout;
         let slot = self.slots.entry(nonce).or_default();
         slot.own(SlotOwner::filler(class), bump_at);
         self.actions.push(SendAction::Filling {
