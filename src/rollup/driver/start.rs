@@ -306,7 +306,8 @@ impl StartSearch<'_> {
         }
         let deepest = self.block(low).await?;
         let first = low.saturating_sub(deepest.sequence_number);
-        if !window_expired(&deepest) || first <= finalized.id.number.saturating_add(1) {
+        // Also where the search has found no block: then `low` is the finalized one.
+        if first <= finalized.id.number.saturating_add(1) {
             return Ok(*finalized);
         }
         self.block(first - 1).await
