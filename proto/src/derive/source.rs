@@ -239,12 +239,10 @@ impl BatchSource {
         Err(Pause::More)
     }
 
-    /// Drops the channel that is being read and the one that is being received (Holocene).
+    /// Drops the channel that is being read (Holocene). None is being received then: frames are taken
+    /// only while no channel is read.
     pub fn flush(&mut self, cx: &mut StageContext) {
-        let mut dropped = self.reader.take().is_some();
-        if let ChannelMux::Assembler(assembler) = &mut self.channels {
-            dropped |= assembler.flush();
-        }
+        let dropped = self.reader.take().is_some();
         cx.drops
             .add_many(DropReason::ChannelFlushed, dropped.into());
     }

@@ -76,9 +76,4 @@ impl ChannelAssembler {
         }
         self.channel.take().map(|channel| channel.data)
     }
-
-    /// Drops the channel that is being received. Returns whether there was one.
-    pub fn flush(&mut self) -> bool {
-        self.channel.take().is_some()
-    }
 }
