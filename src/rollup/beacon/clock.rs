@@ -27,6 +27,8 @@ impl BeaconClient {
     ///
     /// Each endpoint's own genesis counts: one of another beacon chain, or one that lies, leaves the
     /// others usable. An archive that has blobs alone counts as an endpoint does that has a genesis.
+    /// (op-node reads genesis and slot time of the main endpoint alone, once, for requests to all of
+    /// them: until that one has answered, no fallback is read.)
     pub(super) async fn slot_at(&self, index: usize, time: u64) -> Result<u64, BeaconError> {
         let mut clock = self.clock_of(index).await;
         if matches!(&clock, Err(error) if error.cause.may_lack_the_path()) {
