@@ -7,25 +7,21 @@ use crate::{
         Chain, Options, Threads,
         executor::ExecutorLimits,
         genesis,
-        pool::{Admission, PoolTx},
     },
     rollup::l1::{
         L1Client, L1Config, L1Heads,
         fake::{FakeL1, block, chain as l1_chain},
     },
 };
-use alloy_consensus::{Header, SignableTransaction, TxEip1559};
-use alloy_eips::eip2718::Encodable2718;
-use alloy_primitives::{Address, Bytes, Signature, U256};
+use alloy_consensus::Header;
+use alloy_primitives::Address;
 use futures::FutureExt;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusRecorder};
-use op_alloy_consensus::OpTxEnvelope;
 use serde_json::json;
 use starling_proto::{
     config::RollupGenesis,
     fork::{Fork, ForkSchedule},
     payload::BlockId,
-    sign,
     system_config::{FeeScalars, SystemConfig},
 };
 
@@ -33,6 +29,10 @@ mod member;
 mod remote;
 mod reorgs;
 mod signing;
+mod wallet;
+
+use wallet::wallet;
+pub(crate) use wallet::{signed, submit, transfer};
 
 /// A counter of op-node's.
 fn counted(recorder: &PrometheusRecorder, name: &str) -> u64 {
@@ -47,22 +47,27 @@ const ACTIVE: SequencerStatus = SequencerStatus {
     reason: None,
 };
 
-/// The genesis of an L2 at this time, Unix seconds, under all forks through Jovian.
-fn l2_genesis(time: u64) -> genesis::Genesis {
+/// The genesis of an L2 at this time, Unix seconds, under all forks through `last`.
+fn l2_genesis(time: u64, last: Fork) -> genesis::Genesis {
     let mut config = json!({
         "chainId": 901,
         "londonBlock": 0,
         "optimism": { "eip1559Elasticity": 6, "eip1559Denominator": 50, "eip1559DenominatorCanyon": 250 },
     });
-    for fork in &Fork::ALL[1..Fork::Karst as usize] {
+    for fork in &Fork::ALL[1..=last as usize] {
         config[format!("{}Time", fork.name())] = 0.into();
     }
+    let extra_data = if last < Fork::Holocene {
+        "0x"
+    } else {
+        "0x01000000fa000000060000000000000000"
+    };
     let genesis = json!({
         "config": config,
         "timestamp": time,
         "gasLimit": 30_000_000,
         "difficulty": "0",
-        "extraData": "0x01000000fa000000060000000000000000",
+        "extraData": extra_data,
         "alloc": { wallet().to_string(): { "balance": "0xde0b6b3a7640000" } },
     });
     genesis::parse(&genesis.to_string()).unwrap()
@@ -74,20 +79,20 @@ fn system_config() -> SystemConfig {
         blob_base_fee: 6,
     };
     SystemConfig {
-        batcher_addr: Address::repeat_byte(0xba),
+        batcher_addr: wallet(),
         scalar: scalar.encode(),
         gas_limit: 30_000_000,
         ..Default::default()
     }
 }
 
-fn rollup_config(genesis: RollupGenesis) -> RollupConfig {
+fn rollup_config(genesis: RollupGenesis, last: Fork) -> RollupConfig {
     RollupConfig {
         genesis,
         block_time: 2,
         l1_chain_id: 900,
         l2_chain_id: 901,
-        forks: ForkSchedule::from_genesis(Fork::Jovian),
+        forks: ForkSchedule::from_genesis(last),
         ..Default::default()
     }
 }
@@ -102,21 +107,28 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// An L2 whose genesis is `age` seconds old and stands on the first of `count` L1 blocks.
+    /// An L2 under all forks through Jovian, whose genesis is `age` seconds old and builds on the first of
+    /// `count` L1 blocks.
     pub(crate) async fn new(age: u64, count: u64) -> Self {
+        Self::through(Fork::Jovian, age, count).await
+    }
+
+    /// The same, under the forks through `last`.
+    pub(crate) async fn through(last: Fork, age: u64, count: u64) -> Self {
         let l2_time = since_epoch().as_secs() - age;
         let l1_headers = l1_chain(10, l2_time - 2, count, 1);
         let l1 = FakeL1::start().await;
         l1.set(&l1_headers);
-        let genesis = l2_genesis(l2_time);
+        let genesis = l2_genesis(l2_time, last);
         let datadir = tempfile::tempdir().unwrap();
         crate::chain::init(datadir.path(), &genesis).unwrap();
-        let rollup = rollup_config(RollupGenesis {
+        let genesis_of = RollupGenesis {
             l1: block(&l1_headers[0]).id(),
             l2: genesis.payload().id(),
             l2_time,
             system_config: system_config(),
-        });
+        };
+        let rollup = rollup_config(genesis_of, last);
         let heads = L1Heads {
             head: l1_headers.last().map(block),
             ..Default::default()
@@ -230,52 +242,6 @@ impl World {
 
 fn key() -> Signer {
     Signer::from_hex(&"11".repeat(32)).unwrap()
-}
-
-/// The account that has all the money of the test chain, by its secret key.
-const WALLET: &str = "0x2222222222222222222222222222222222222222222222222222222222222222";
-
-fn wallet() -> Address {
-    sign::address(&sign::secret_from_hex(WALLET).unwrap())
-}
-
-/// A transfer as a wallet sends it.
-pub(crate) fn transfer(nonce: u64) -> Bytes {
-    let tx = TxEip1559 {
-        chain_id: 901,
-        nonce,
-        gas_limit: 21_000,
-        max_fee_per_gas: 2_000_000_000,
-        max_priority_fee_per_gas: 1_000_000,
-        to: Address::repeat_byte(7).into(),
-        value: U256::from(1),
-        ..Default::default()
-    };
-    let signature = sign::sign_hash(&sign::secret_from_hex(WALLET).unwrap(), tx.signature_hash());
-    let signature = Signature::from_bytes_and_parity(&signature[..64], signature[64] == 1);
-    OpTxEnvelope::from(tx.into_signed(signature))
-        .encoded_2718()
-        .into()
-}
-
-/// Puts a transaction into the pool as JSON-RPC does; this chain has no L1 fee.
-pub(crate) fn submit(chain: &Chain, raw: Bytes) -> B256 {
-    let view = chain.view();
-    let admission = |tx: &PoolTx| {
-        let account = view.state().account(tx.sender()).unwrap().unwrap();
-        Admission {
-            nonce: account.nonce,
-            balance: account.balance,
-            delegated: false,
-            base_fee: view.header().base_fee_per_gas.unwrap(),
-            block_gas_limit: view.header().gas_limit,
-            l1_cost: U256::ZERO,
-            now: since_epoch().as_secs(),
-        }
-    };
-    let tx = PoolTx::decode(raw).unwrap();
-    let at = admission(&tx);
-    chain.pool().add(tx, &at).unwrap()
 }
 
 fn config() -> SequencerConfig {
