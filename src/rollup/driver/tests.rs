@@ -25,8 +25,10 @@ use alloy_consensus::Header;
 use metrics_exporter_prometheus::PrometheusBuilder;
 use std::time::Duration;
 use tokio::task::JoinHandle;
+use tokio_util::sync::DropGuard;
 
 mod errors;
+mod posts;
 mod remote;
 mod start;
 
@@ -84,10 +86,11 @@ fn driver_over(
     RollupDriver::new(config, parts)
 }
 
-/// A driver that runs until [`RunningDriver::stop`].
+/// A driver that runs until [`RunningDriver::stop`], or until a failed assertion drops it: its thread
+/// would keep the runtime from ending.
 struct RunningDriver {
     handle: DriverHandle,
-    token: CancellationToken,
+    token: DropGuard,
     task: JoinHandle<Result<(), DriverError>>,
 }
 
@@ -97,7 +100,7 @@ impl RunningDriver {
         let task = tokio::spawn(driver.run(token.clone()));
         Self {
             handle,
-            token,
+            token: token.drop_guard(),
             task,
         }
     }
@@ -119,7 +122,7 @@ impl RunningDriver {
     }
 
     async fn stop(self) {
-        self.token.cancel();
+        drop(self.token);
         self.task.await.unwrap().unwrap();
     }
 }
