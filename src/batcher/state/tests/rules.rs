@@ -205,6 +205,32 @@ fn frames_go_again_in_order_from_the_one_that_failed() {
     world.settle();
 }
 
+/// Readers ignore a frame that lands before the one that failed.
+#[test]
+fn a_frame_in_flight_behind_one_that_failed_does_not_count() {
+    let mut world = World::new(singular());
+    world.grow(40);
+    world.poll();
+    let first = world.sent[0].channel;
+    let of_first = |world: &World| world.sent.iter().filter(|tx| tx.channel == first).count();
+    assert_eq!(of_first(&world), 2);
+    world.fail(0, false);
+    world.mine(4);
+    world.poll();
+    assert_eq!(of_first(&world), 4, "both go again");
+    // The second frame of before is confirmed, and the repeated first one.
+    world.mine(1);
+    world.mine(0);
+    world.poll();
+    let submitted = |notice: &BatcherNotice| matches!(notice, BatcherNotice::ChannelSubmitted { id, .. } if *id == first);
+    assert!(!world.notices.iter().any(submitted));
+    world.mine(1);
+    world.mine(0);
+    world.poll();
+    assert!(world.notices.iter().any(submitted));
+    world.settle();
+}
+
 #[test]
 fn a_channel_that_timed_out_is_posted_again_under_another_name() {
     let mut world = World::new(singular());

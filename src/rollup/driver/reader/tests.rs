@@ -50,3 +50,19 @@ async fn a_reset_forgets_the_blobs_that_were_fetched_ahead() {
     reader.blobs(&block(2), &wanted).await.unwrap();
     assert_eq!(blob_requests(&server), 3, "it is fetched again");
 }
+
+/// Servers behind one address may disagree: one has reported a head that another one lacks.
+#[tokio::test]
+async fn a_block_below_the_reported_head_that_is_not_served_is_named() {
+    let l1 = FakeL1::start().await;
+    let server = beacon(Arc::default()).await;
+    let mut reader = reader(&l1, &server);
+    let missing = reader.input(17, 20, None).await;
+    let by_hash = reader.canonical_hash(18).await;
+    for (error, number) in [(missing.unwrap_err(), 17), (by_hash.unwrap_err(), 18)] {
+        let sentence = error.to_string();
+        for part in [l1.url(), format!("no block {number},")] {
+            assert!(sentence.contains(&part), "{part}: {sentence}");
+        }
+    }
+}
