@@ -103,7 +103,10 @@ fn a_bump_beyond_the_limit_is_refused_and_the_transaction_stays() {
 
 #[test]
 fn a_reorged_out_transaction_is_published_again() {
-    let mut world = World::new(settings());
+    let mut settings = settings();
+    // Not because it has been in the pool for long.
+    settings.times.rebroadcast = Duration::from_secs(600);
+    let mut world = World::new(settings);
     let ids = calldata(&mut world, 2);
     world.run(1);
     world.mine();

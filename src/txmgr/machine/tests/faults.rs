@@ -180,6 +180,60 @@ fn a_receipt_that_is_missing_for_fewer_polls_than_the_limit_is_waited_for() {
     assert_eq!((world.stopped, done), (None, ids));
 }
 
+/// A branch of L1 that is left again has somebody's transaction.
+#[test]
+fn a_nonce_that_is_used_beyond_ours_for_two_polls_stops_nothing() {
+    let mut world = World::new(settings());
+    calldata(&mut world, 1);
+    world.run(1);
+    world.mine_blocks(4);
+    world.foreign(1, TxClass::Calldata);
+    world.mine();
+    let id = world.submit(TxClass::Calldata);
+    world.run(4);
+    world.reorg(1, false);
+    world.run(4);
+    assert_eq!((&world.stopped, world.pool_data()), (&None, vec![id]));
+    world.mine_blocks(4);
+    assert!(world.done.contains_key(&id));
+}
+
+/// L1 flips to a branch without a confirmed transaction, and back.
+#[test]
+fn a_gap_below_ours_for_one_poll_is_not_filled() {
+    let mut world = World::new(settings());
+    let mut ids = calldata(&mut world, 1);
+    world.run(1);
+    world.mine_blocks(4);
+    world.stuck = true;
+    ids.extend(calldata(&mut world, 1));
+    world.run(1);
+    let branch = world.blocks.clone();
+    world.reorg(5, false);
+    assert_eq!(world.latest(), 0);
+    world.run(2);
+    (world.blocks, world.stuck) = (branch, false);
+    world.mine_blocks(4);
+    assert!(!world.said("Filling"), "{:?}", world.log);
+    assert_eq!(world.chain_data(), ids);
+}
+
+#[test]
+fn after_a_reorg_below_everything_the_next_request_takes_the_lowest_free_nonce() {
+    let mut world = World::new(settings());
+    calldata(&mut world, 3);
+    world.run(1);
+    world.mine_blocks(4);
+    assert_eq!(world.done.len(), 3);
+    world.reorg(5, false);
+    assert_eq!(world.latest(), 0);
+    let id = world.submit(TxClass::Calldata);
+    world.run(4);
+    assert_eq!(world.pool.get(&0).map(|tx| tx.data), Some(id));
+    world.mine_blocks(4);
+    assert!(world.done.contains_key(&id) && !world.said("Filling"));
+}
+
 #[test]
 fn an_l1_that_is_away_for_an_hour_costs_no_transaction_in_its_pool_and_no_busy_waiting() {
     let mut world = World::new(settings());
