@@ -3,7 +3,7 @@
 use super::{l2::other_branch, *};
 use crate::{
     batcher::{FreshReplica, safe},
-    net::call,
+    net::{call, wait},
 };
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -69,11 +69,10 @@ fn a_signal_in_the_middle_of_a_channel_posts_what_is_loaded() {
     FreshReplica::derives(&world.net, safe(&world.net));
 }
 
-/// Whether the execution client has answered with a block of another branch.
+/// Whether the execution client has answered with a block that does not build on the one before.
 static LEFT_BRANCH: AtomicBool = AtomicBool::new(false);
 
-fn leave_branch(block: &mut Value) {
-    other_branch(block);
+fn note_branch(_: &mut Value) {
     LEFT_BRANCH.store(true, Ordering::SeqCst);
 }
 
@@ -96,9 +95,14 @@ fn a_stop_after_an_l2_reorg_waits_until_the_loaded_blocks_are_posted() {
     batcher.says("Created channel");
     std::thread::sleep(Duration::from_secs(4));
     let loaded = world.newest() - 1;
-    let block = RelayFault::Change(leave_branch);
-    world.l2.order("eth_getBlockByNumber", block, 1);
+    for change in [other_branch, note_branch] {
+        let block = RelayFault::Change(change);
+        world.l2.order("eth_getBlockByNumber", block, 1);
+    }
     batcher.says("Found L2 reorg");
+    wait("the batcher to run again", PATIENCE, || {
+        (batcher.count("Batch Submitter started") == 2).then_some(())
+    });
     batcher.says("sequencer currentL1 reversed");
     batcher.signal(Signal::SIGTERM);
     batcher.says("Stopping Batch Submitter");
