@@ -93,8 +93,13 @@ fn a_stop_after_an_l2_reorg_waits_until_the_loaded_blocks_are_posted() {
     let mut batcher = BatcherProcess::spawn(&world.setting(), "batcher", &options);
     batcher.is_up();
     batcher.says("Created channel");
-    std::thread::sleep(Duration::from_secs(4));
+    std::thread::sleep(Duration::from_secs(2));
     let loaded = world.newest() - 1;
+    // Several blocks at once, so that the next block shows the reorg and not the next status.
+    let busy = RelayFault::Error(-32000, "busy");
+    world.l2.always("eth_getBlockByNumber", busy);
+    std::thread::sleep(Duration::from_secs(4));
+    world.l2.clear();
     for change in [other_branch, note_branch] {
         let block = RelayFault::Change(change);
         world.l2.order("eth_getBlockByNumber", block, 1);
