@@ -3,11 +3,7 @@
 
 use super::*;
 use crate::{
-    chain::{
-        Chain, Options, Threads,
-        executor::ExecutorLimits,
-        genesis,
-    },
+    chain::{Chain, Options, Threads, executor::ExecutorLimits, genesis},
     rollup::l1::{
         L1Client, L1Config, L1Heads,
         fake::{FakeL1, block, chain as l1_chain},

@@ -105,7 +105,7 @@ fn a_bump_beyond_the_limit_is_refused_and_the_transaction_stays() {
 fn a_reorged_out_transaction_is_published_again() {
     let mut settings = settings();
     // Not because it has been in the pool for long.
-    settings.times.rebroadcast = Duration::from_secs(600);
+    settings.rules.rebroadcast_interval = Duration::from_secs(600);
     let mut world = World::new(settings);
     let ids = calldata(&mut world, 2);
     world.run(1);
