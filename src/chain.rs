@@ -107,7 +107,7 @@ pub struct Options {
     pub commit_interval: Duration,
 }
 
-/// Why a data directory could not be initialised.
+/// The reason why a data directory could not be initialised.
 #[derive(Debug, thiserror::Error)]
 pub enum InitError {
     #[error(

@@ -32,7 +32,7 @@ use starling_proto::{
 };
 use std::sync::Arc;
 
-/// Why L2 cannot be read.
+/// The reason why L2 cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum L2SourceError {
     /// A call failed, or its response is wrong.

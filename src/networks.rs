@@ -33,7 +33,7 @@ pub struct UnknownNetwork {
     nearest: Option<&'static str>,
 }
 
-/// Why a rollup configuration cannot be read.
+/// The reason why a rollup configuration cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
     #[error("--rollup.config: {} cannot be read: {error}; check the path and its permissions", path.display())]

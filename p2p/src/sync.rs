@@ -80,7 +80,7 @@ impl Default for SyncLimits {
     }
 }
 
-/// Why a tip was given up.
+/// The reason why a tip was given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TipDropped {
     /// The tip is, or descends from, a block the chain found invalid.

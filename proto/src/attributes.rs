@@ -107,7 +107,7 @@ pub struct Derived {
     pub ignored: Vec<ConfigUpdateError>,
 }
 
-/// Why no attributes can be built.
+/// The reason why no attributes can be built.
 #[derive(Debug, Error)]
 #[allow(missing_docs, reason = "the messages document the variants")]
 pub enum AttributesError {

@@ -37,7 +37,7 @@ pub enum Batch {
     Span(SpanBatch),
 }
 
-/// Why bytes are no batch.
+/// The reason why bytes are no batch.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages document the variants")]
 pub enum BatchError {

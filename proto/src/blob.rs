@@ -25,7 +25,7 @@ const ROUND_DATA: usize = 4 * (ELEMENT - 1) + 3;
 /// The version byte and the length (u24), which the first round holds before the data.
 const HEADER: usize = 4;
 
-/// Why a blob holds no data.
+/// The reason why a blob holds no data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages document the variants")]
 pub enum BlobError {

@@ -60,7 +60,7 @@ pub struct BatchReader {
     ended: bool,
 }
 
-/// Why a channel gives no further batch, or why one batch of it is skipped.
+/// The reason why a channel gives no further batch, or why one batch of it is skipped.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages document the variants")]
 pub enum ChannelError {

@@ -107,7 +107,7 @@ pub struct RollupConfig {
     pub chain_op_config: Option<ChainOpConfig>,
 }
 
-/// Why a rollup.json is refused.
+/// The reason why a rollup.json is refused.
 #[derive(Debug, Error)]
 #[allow(missing_docs, reason = "the messages document the variants")]
 pub enum ConfigError {

@@ -46,7 +46,7 @@ pub enum ConfigUpdateError {
     FeeScalar(#[from] FeeScalarError),
 }
 
-/// Why the configuration of a block cannot be read from it.
+/// The reason why the configuration of a block cannot be read from it.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs, reason = "the messages document the variants")]
 pub enum SystemConfigError {

@@ -154,7 +154,7 @@ pub struct DerivedAttributes {
     pub ignored: Vec<ConfigUpdateError>,
 }
 
-/// Why the pipeline has to start over.
+/// The reason why the pipeline has to start over.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs, reason = "the messages document the variants")]
 pub enum ResetReason {
@@ -176,7 +176,7 @@ pub enum ResetReason {
 const NEXT_STEP: &str = "restart to derive again from the newest recorded safe head, and report this \
                          line if it comes back";
 
-/// Why derivation stops.
+/// The reason why derivation stops.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs, reason = "the messages document the variants")]
 pub enum CriticalError {
@@ -209,7 +209,7 @@ impl CriticalError {
     }
 }
 
-/// Why a push was refused. The pipeline is unchanged, so the same need is returned again.
+/// The reason why a push was refused. The pipeline is unchanged, so the same need is returned again.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs, reason = "the messages document the variants")]
 pub enum PushError {

@@ -42,7 +42,7 @@ pub const MAX_BLOCKS: usize = 100_000;
 /// Most frames of a channel: their numbers have 16 bits.
 const MAX_FRAMES: u64 = 1 << 16;
 
-/// Why a channel takes no further block, in op-batcher's words.
+/// The reason why a channel takes no further block, in op-batcher's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CloseReason {
     /// The output has its target size, or would pass it with the next block, or the channel has
@@ -76,7 +76,7 @@ impl fmt::Display for CloseReason {
     }
 }
 
-/// Why a block cannot be added. The channel stays as it was, except after
+/// The reason why a block cannot be added. The channel stays as it was, except after
 /// [`ChannelWriteError::Compressor`], when it must be dropped.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages document the variants")]

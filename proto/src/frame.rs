@@ -32,7 +32,7 @@ pub struct Frame {
     pub is_last: bool,
 }
 
-/// Why a data item is discarded as a whole.
+/// The reason why a data item is discarded as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages document the variants")]
 pub enum FrameError {

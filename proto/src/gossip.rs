@@ -219,7 +219,7 @@ pub struct CheckContext<'a> {
     pub forks: &'a ForkSchedule,
 }
 
-/// Why a message is not accepted, in the order of the checks.
+/// The reason why a message is not accepted, in the order of the checks.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[allow(missing_docs, reason = "the messages document the variants")]
 pub enum Reason {

@@ -31,7 +31,7 @@ pub struct L1ChainConfig {
     pub blobs: BlobSchedule,
 }
 
-/// Why an L1 chain config is refused.
+/// The reason why an L1 chain config is refused.
 #[derive(Debug, Error)]
 #[allow(missing_docs, reason = "the messages document the variants")]
 pub enum L1ChainConfigError {
@@ -68,7 +68,7 @@ pub struct BlobEntry {
     pub base_fee_update_fraction: u64,
 }
 
-/// Why an entry of `blobSchedule` is refused.
+/// The reason why an entry of `blobSchedule` is refused.
 #[derive(Debug, Error)]
 #[allow(missing_docs, reason = "the messages document the variants")]
 pub enum BlobEntryError {

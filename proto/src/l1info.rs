@@ -120,7 +120,7 @@ pub struct L1BlockInfo {
     pub da_footprint_gas_scalar: u16,
 }
 
-/// Why the origin of a block cannot be read from its first transaction.
+/// The reason why the origin of a block cannot be read from its first transaction.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs, reason = "the messages document the variants")]
 pub enum L1InfoError {

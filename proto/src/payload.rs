@@ -304,7 +304,7 @@ pub fn decode_transaction(raw: &[u8]) -> Result<OpTxEnvelope, Eip2718Error> {
     }
 }
 
-/// Why bytes are not a payload of the expected version.
+/// The reason why bytes are not a payload of the expected version.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[allow(missing_docs, reason = "the messages document the variants")]
 pub enum WireError {
@@ -322,7 +322,7 @@ pub enum WireError {
     BaseFee,
 }
 
-/// Why a decoded payload is not the block it claims to be, or no L2 block at all.
+/// The reason why a decoded payload is not the block it claims to be, or no L2 block at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs, reason = "the messages document the variants")]
 pub enum PayloadError {

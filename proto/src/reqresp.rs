@@ -37,7 +37,7 @@ pub fn decode_request(bytes: &[u8]) -> Option<u64> {
     bytes.try_into().ok().map(u64::from_le_bytes)
 }
 
-/// Why a server returns no block; the response is this one byte.
+/// The reason why a server returns no block; the response is this one byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs, reason = "the messages document the variants")]
 pub enum NumberRefusal {
@@ -61,7 +61,7 @@ impl NumberRefusal {
     }
 }
 
-/// Why a response brought no payload.
+/// The reason why a response brought no payload.
 #[derive(Debug, Error)]
 #[allow(missing_docs, reason = "the messages document the variants")]
 pub enum ResponseError {

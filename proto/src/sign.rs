@@ -19,7 +19,7 @@ pub const SIGNATURE_LEN: usize = 65;
 /// The domain of block signatures: the only one in use is all zeros.
 pub const DOMAIN_BLOCKS_V1: B256 = B256::ZERO;
 
-/// Why no signer could be found, or no key be read.
+/// The reason why no signer could be found, or no key be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs, reason = "the messages document the variants")]
 pub enum SignError {

@@ -54,7 +54,7 @@ pub struct SpanBatch {
     pub blocks: SpanBlocks,
 }
 
-/// Why bytes are no span batch. Names are those of the columns in the specification.
+/// The reason why bytes are no span batch. Names are those of the columns in the specification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages document the variants")]
 pub enum SpanError {

@@ -164,7 +164,7 @@ pub struct Chunk {
     pub data: Buffer,
 }
 
-/// Why a server refuses a request.
+/// The reason why a server refuses a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum RangeRefusal {
@@ -176,7 +176,7 @@ pub enum RangeRefusal {
     Failed = 3,
 }
 
-/// Why bytes are no message of the protocol.
+/// The reason why bytes are no message of the protocol.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[allow(missing_docs, reason = "the messages document the variants")]
 pub enum MessageError {

@@ -2,7 +2,7 @@
 
 use tokio::sync::{mpsc, oneshot};
 
-/// Why a command is refused, in op-batcher's words.
+/// The reason why a command is refused, in op-batcher's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BatcherCommandError {
     /// Stopped, or being stopped.

@@ -8,7 +8,7 @@ use crate::{
 use alloy_primitives::{Address, U64};
 use serde_json::json;
 
-/// Why the block is not known.
+/// The reason why the block is not known.
 #[derive(Debug, thiserror::Error)]
 pub enum SyncTargetError {
     #[error("failed to retrieve l1 tip: {0}")]

@@ -129,7 +129,7 @@ impl Default for BatcherOptions {
     }
 }
 
-/// Why the options cannot work.
+/// The reason why the options cannot work.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum BatcherOptionError {
     #[error("must set PollInterval (--poll-interval)")]

@@ -77,7 +77,7 @@ pub struct BatcherParts {
     pub throttling: watch::Receiver<bool>,
 }
 
-/// Why the batcher cannot begin, or has ended.
+/// The reason why the batcher cannot begin, or has ended.
 #[derive(Debug, thiserror::Error)]
 pub enum BatcherError {
     #[error(transparent)]

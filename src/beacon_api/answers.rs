@@ -24,7 +24,7 @@ const SLOTS_PER_EPOCH: u64 = 32;
 /// Hashes or indexes in one request; a block has fewer blobs.
 const MAX_WANTED: usize = 256;
 
-/// Why a request has no answer.
+/// The reason why a request has no answer.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Refusal {
     #[error("only GET is served")]

@@ -10,7 +10,7 @@ use alloy_primitives::{Bytes, bytes::Buf};
 use alloy_rlp::{Decodable, Encodable};
 use starling_proto::payload::{EthereumBody, Payload};
 
-/// Why bytes are no block.
+/// The reason why bytes are no block.
 #[derive(Debug, thiserror::Error)]
 pub enum BlockRlpError {
     #[error("there is no block here: {0}")]

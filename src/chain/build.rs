@@ -31,10 +31,10 @@ use starling_proto::{
 };
 use std::sync::Arc;
 
-/// Why a transaction is left out that the block has no bytes for.
+/// The reason why a transaction is left out that the block has no bytes for.
 const TOO_LARGE: &str = "the block would be too large (EIP-7934)";
 
-/// Why no block can be built from these attributes.
+/// The reason why no block can be built from these attributes.
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
     #[error("timestamp {have} is not after the parent's {parent}")]

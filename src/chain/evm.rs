@@ -98,7 +98,7 @@ pub struct Executed {
     pub logs: Vec<Log>,
 }
 
-/// Why a transaction was not run. The state is unchanged.
+/// The reason why a transaction was not run. The state is unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum VmError {
     /// The transaction is invalid at this position.
@@ -505,7 +505,7 @@ fn block_env(spec: &ChainSpec, header: &Header) -> BlockEnv {
     }
 }
 
-/// Why the EVM did not run a transaction.
+/// The reason why the EVM did not run a transaction.
 enum RunError {
     Invalid(InvalidTransaction),
     /// Invalid by a rule of OP only.

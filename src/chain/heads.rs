@@ -19,7 +19,7 @@ pub enum Step {
     Added(BlockId),
 }
 
-/// Why a cursor cannot take its next step.
+/// The reason why a cursor cannot take its next step.
 #[derive(Debug, thiserror::Error)]
 pub enum StepError {
     #[error(transparent)]

@@ -79,7 +79,7 @@ pub enum Footprint {
     DepositsOnly,
 }
 
-/// Why a Jovian block cannot begin with this transaction.
+/// The reason why a Jovian block cannot begin with this transaction.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum L1AttributesError {
     #[error("missing L1 attributes deposit transaction")]

@@ -206,7 +206,7 @@ impl Default for PoolConfig {
     }
 }
 
-/// Why a transaction is refused. The texts are geth's: wallets and tools match on them.
+/// The reason why a transaction is refused. The texts are geth's: wallets and tools match on them.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PoolError {
     #[error("already known")]

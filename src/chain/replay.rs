@@ -22,7 +22,7 @@ use op_alloy_rpc_types_engine::OpPayloadAttributes;
 use starling_proto::payload::Payload;
 use std::sync::Arc;
 
-/// Why a block cannot be executed again.
+/// The reason why a block cannot be executed again.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
     #[error("block #{0} not found")]

@@ -94,7 +94,7 @@ impl ExecutedBlock {
     }
 }
 
-/// Why the store or a view cannot answer a read.
+/// The reason why the store or a view cannot answer a read.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ReadError {
     #[error(

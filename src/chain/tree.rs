@@ -128,8 +128,8 @@ impl Tree {
         self.invalid.put(hash, reason);
     }
 
-    /// Why this block or its parent was refused before; `None` if neither was. Remembers the child of
-    /// an invalid block as invalid.
+    /// The reason why this block or its parent was refused before; `None` if neither was. Remembers
+    /// the child of an invalid block as invalid.
     pub fn known_invalid(&mut self, hash: B256, parent: B256) -> Option<String> {
         if let Some(reason) = self.invalid.get(&hash) {
             return Some(reason.clone());

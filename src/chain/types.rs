@@ -64,7 +64,7 @@ pub enum Inserted {
     NotExecutable,
 }
 
-/// Why the chain could not serve a request.
+/// The reason why the chain could not serve a request.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ChainError {
     #[error("the chain has stopped")]

@@ -11,7 +11,7 @@ use starling_proto::{
 /// Name of the setting with the rollup.json in force.
 const SETTING: &str = "rollup_config";
 
-/// Why a configuration cannot be put in force.
+/// The reason why a configuration cannot be put in force.
 #[derive(Debug, thiserror::Error)]
 pub enum RulesError {
     /// The chain has passed one of its rules by another configuration.

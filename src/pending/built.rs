@@ -48,7 +48,7 @@ struct LastBuilt {
     view: Option<Arc<View>>,
 }
 
-/// Why there is no pending block.
+/// The reason why there is no pending block.
 #[derive(Debug, thiserror::Error)]
 enum PendingError {
     #[error(transparent)]

@@ -18,7 +18,7 @@ const MAX_TEXT: usize = 64;
 const PERMISSIONED_ARGS: usize = 164;
 const PROPOSER_AT: usize = 124;
 
-/// Why a response cannot be what the contract says.
+/// The reason why a response cannot be what the contract says.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ContractResponseError {
     /// An account without code answers every call so.

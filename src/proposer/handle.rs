@@ -5,7 +5,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 /// Commands that wait for the task.
 pub(super) const MAX_WAITING_COMMANDS: usize = 16;
 
-/// Why a command has no effect.
+/// The reason why a command has no effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProposerCommandError {
     #[error("proposer is already running")]

@@ -91,7 +91,7 @@ impl ProposalTarget {
     }
 }
 
-/// Why the options cannot work.
+/// The reason why the options cannot work.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ProposerOptionError {
     #[error(transparent)]

@@ -26,7 +26,7 @@ const MAX_WALK: u64 = 10_000;
 /// Wei of an ether, for the metric of the balance.
 const ETHER: f64 = 1e18;
 
-/// Why L1 cannot be read.
+/// The reason why L1 cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReaderError {
     #[error(transparent)]
@@ -62,7 +62,7 @@ pub enum Permission {
     NoGame,
 }
 
-/// Why a proposal is not sent.
+/// The reason why a proposal is not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProposalRefusal {
     /// The same claim is on L1, as this game.

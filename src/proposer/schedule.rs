@@ -80,7 +80,7 @@ impl Proposal {
     }
 }
 
-/// Why nothing is proposed now.
+/// The reason why nothing is proposed now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WaitReason {
     /// The endpoint's head is below the block that has our last transaction.

@@ -12,7 +12,7 @@ use crate::{
 };
 use starling_proto::l1info::L2BlockRef;
 
-/// Why there is no proposal.
+/// The reason why there is no proposal.
 #[derive(Debug, thiserror::Error)]
 pub enum ProposalSourceError {
     #[error(transparent)]

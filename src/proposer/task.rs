@@ -43,7 +43,7 @@ const PERMISSION: &str = "permission";
 const SEND: &str = "send";
 const BALANCE: &str = "balance";
 
-/// Why the proposer cannot begin, or has ended.
+/// The reason why the proposer cannot begin, or has ended.
 #[derive(Debug, thiserror::Error)]
 pub enum ProposerError {
     #[error("invalid config: {0}")]
@@ -58,7 +58,7 @@ pub enum ProposerError {
     TxManager,
 }
 
-/// Why a poll has no result.
+/// The reason why a poll has no result.
 #[derive(Debug, thiserror::Error)]
 enum PollError {
     #[error(transparent)]

@@ -64,7 +64,7 @@ pub fn excerpt(error: impl std::fmt::Display) -> String {
     }
 }
 
-/// Why a body is not the JSON that was expected, from the decoder's error.
+/// The reason why a body is not the JSON that was expected, from the decoder's error.
 pub fn json_error(body: &[u8], error: serde_json::Error) -> String {
     match body.trim_ascii_start().first() {
         Some(b'<') => "a web page where JSON was expected".into(),
@@ -82,7 +82,7 @@ pub struct HttpReply {
     pub body: Bytes,
 }
 
-/// Why there is no response.
+/// The reason why there is no response.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HttpFault {
     #[error("no response within {0:?}: the endpoint or the link to it is too slow")]

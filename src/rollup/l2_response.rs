@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 type ResponseMembers<'a> = BTreeMap<&'a str, &'a RawValue>;
 
-/// Why a response is not taken.
+/// The reason why a response is not taken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum L2ResponseError {
     /// The response does not have the form it should have.

@@ -32,7 +32,7 @@ pub enum OriginChoice {
     FetchNext,
 }
 
-/// Why no block can be built now.
+/// The reason why no block can be built now.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum OriginError {
     /// The L1 block after the origin does not build on it: L1 was reorganised below the head.

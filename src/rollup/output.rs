@@ -45,7 +45,7 @@ impl RollupOutput {
     }
 }
 
-/// Why there is no output root.
+/// The reason why there is no output root.
 #[derive(Debug, thiserror::Error)]
 pub enum OutputError {
     /// The block is above the head.

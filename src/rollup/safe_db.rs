@@ -24,7 +24,7 @@ const RECORD: u64 = 88;
 /// Bytes of a record that the checksum covers.
 const CONTENT: usize = 80;
 
-/// Why safe heads cannot be read or written.
+/// The reason why safe heads cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum SafeDbError {
     #[error("{path}: {source}")]

@@ -23,7 +23,7 @@ pub enum Signer {
     Remote(Remote),
 }
 
-/// Why there is no key, or no signature. The text never holds any part of a key.
+/// The reason why there is no key, or no signature. The text never holds any part of a key.
 #[derive(Debug, thiserror::Error)]
 pub enum SignerError {
     #[error("the sequencer key is not 32 bytes of hex, with or without 0x")]

@@ -29,7 +29,7 @@ const PAUSE: Duration = Duration::from_secs(2);
 /// be behind that of our peers.
 const CONFIRMATIONS: u32 = 5;
 
-/// Why the signer is not known.
+/// The reason why the signer is not known.
 #[derive(Debug, thiserror::Error)]
 pub enum UnsafeSignerError {
     /// The L1 endpoint works, and serves another chain.

@@ -37,7 +37,7 @@ const ADDRESSES: NonZeroUsize = NonZeroUsize::new(16_384).expect("not zero");
 /// Longest key that a request may name, bytes.
 const MAX_KEY: usize = 256;
 
-/// Why a request is refused before its body is read.
+/// The reason why a request is refused before its body is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Denied {
     #[error(

@@ -302,7 +302,7 @@ impl Drop for ScheduledCall {
     }
 }
 
-/// Why an attempt was aborted.
+/// The reason why an attempt was aborted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AttemptEnd {
     /// The call is restarted later.
@@ -316,7 +316,7 @@ struct Attempt {
     id: CallId,
     queue: Arc<CallQueue>,
     slot: Arc<Slot>,
-    /// Why the scheduler ended this attempt.
+    /// The reason why the scheduler ended this attempt.
     over: OnceLock<AttemptEnd>,
     /// Processor time of the thread when the attempt began.
     begun: OnceLock<Duration>,

@@ -148,7 +148,7 @@ struct HistoricalRpc {
     timeout: Duration,
 }
 
-/// Why the other node has given no answer.
+/// The reason why the other node has given no answer.
 #[derive(Debug, thiserror::Error)]
 enum HistoricalError {
     #[error("too many requests are in flight")]

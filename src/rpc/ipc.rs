@@ -40,7 +40,7 @@ const QUEUE: usize = 32;
 /// Bytes of one read.
 const READ: usize = 64 << 10;
 
-/// Why a local socket cannot be served.
+/// The reason why a local socket cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum IpcError {
     #[error(

@@ -51,7 +51,7 @@ pub struct NodeFiles {
     pub running: Arc<Semaphore>,
 }
 
-/// Why a method cannot write to a file.
+/// The reason why a method cannot write to a file.
 #[derive(Debug, thiserror::Error)]
 pub enum FilePathError {
     #[error("{0} is outside of {1}: methods write files only there; give a name alone")]

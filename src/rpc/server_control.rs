@@ -37,7 +37,7 @@ pub struct StartRequest {
     pub vhosts: Option<String>,
 }
 
-/// Why a server is not started.
+/// The reason why a server is not started.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerStartError {
     #[error("{kind} server already running on {addr}", kind = .0.name(), addr = .1)]

@@ -29,7 +29,7 @@ struct Link {
     /// Words from the top of the EVM's stack on.
     top: Vec<alloy_primitives::U256>,
     precompiles: Vec<Address>,
-    /// Why the script must end, even if it catches the exception.
+    /// The reason why the script must end, even if it catches the exception.
     failure: Option<String>,
 }
 

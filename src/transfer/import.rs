@@ -129,7 +129,7 @@ pub(super) async fn stop(threads: Threads) -> Result<(), ChainError> {
 #[derive(Default)]
 struct BlockGroup {
     blocks: Vec<FileBlock>,
-    /// Why the file cannot be read after them.
+    /// The reason why the file cannot be read after them.
     error: Option<BlockFileError>,
 }
 
@@ -193,7 +193,7 @@ pub(super) async fn import_file(
     Ok(())
 }
 
-/// Why the import of a file stopped before its end, if it did.
+/// The reason why the import of a file stopped before its end, if it did.
 fn failure(
     chain: &Chain,
     path: &Path,
@@ -241,7 +241,7 @@ struct GroupOutcome {
     /// The position of each block, in order.
     positions: Vec<BlockPosition>,
     imported: Imported,
-    /// Why the file cannot be read after the group.
+    /// The reason why the file cannot be read after the group.
     error: Option<BlockFileError>,
 }
 

@@ -17,7 +17,7 @@ pub struct TxRuntime {
     pub blob_tip_dynamic: bool,
 }
 
-/// Why a call is refused.
+/// The reason why a call is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TxApiError {
     #[error("the method {0} does not exist/is not available")]

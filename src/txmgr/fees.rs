@@ -108,7 +108,7 @@ pub struct FeeCaps {
     pub blob_fee: Option<u128>,
 }
 
-/// Why no fees are offered. Texts as op-batcher has them, so that alerts keep working.
+/// The reason why no fees are offered. Texts as op-batcher has them, so that alerts keep working.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FeeError {
     #[error("tip is too high: {tip}, cap:{max} (--txmgr.max-tip-cap)")]

@@ -85,7 +85,7 @@ impl Default for TxOptions {
     }
 }
 
-/// Why the options cannot work.
+/// The reason why the options cannot work.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum TxOptionError {
     #[error("{name} must not be 0 ({option})")]

@@ -71,7 +71,7 @@ pub struct TxStatus {
     pub pending: usize,
 }
 
-/// Why the manager cannot begin, or has ended.
+/// The reason why the manager cannot begin, or has ended.
 #[derive(Debug, thiserror::Error)]
 pub enum TxManagerError {
     #[error("invalid config: {0}")]

@@ -44,7 +44,7 @@ pub enum TxSigner {
     Remote(Remote),
 }
 
-/// Why there is no signer, or no signature. The text never holds any part of a key.
+/// The reason why there is no signer, or no signature. The text never holds any part of a key.
 #[derive(Debug, thiserror::Error)]
 pub enum TxSignError {
     #[error("failed to parse the private key: it is not 32 bytes of hex, with or without 0x")]

@@ -23,7 +23,7 @@ use std::{collections::VecDeque, time::Instant};
 /// Numbers below the skeleton for which bodies are kept, ahead of the walk down.
 pub(super) const MAX_AHEAD: u64 = 64;
 
-/// Why [`Gap::advance`] stopped.
+/// The reason why [`Gap::advance`] stopped.
 pub(super) enum GapStep {
     /// A body must be fetched.
     Missing,

@@ -18,7 +18,7 @@ const SETTLED: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
 /// Refused blocks: enough for hours of a branch that keeps growing on an invalid block.
 const REFUSED: NonZeroUsize = NonZeroUsize::new(16_384).unwrap();
 
-/// Why a block and its descendants are not wanted.
+/// The reason why a block and its descendants are not wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BlockRefusal {
     /// The chain found it, or an ancestor, invalid.

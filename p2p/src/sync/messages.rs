@@ -53,7 +53,7 @@ impl HashLinks {
     }
 }
 
-/// Why a request was not answered to its end.
+/// The reason why a request was not answered to its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FetchError {
     /// The peer has no such block, or not on its chain.

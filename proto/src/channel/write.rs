@@ -8,7 +8,7 @@ use crate::frame::{ChannelId, FRAME_OVERHEAD, Frame, MAX_FRAME_DATA};
 use alloy_primitives::Bytes;
 use alloy_rlp::Header;
 
-/// Why a channel takes no further batch, or gives no frame.
+/// The reason why a channel takes no further batch, or gives no frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages document the variants")]
 pub enum ChannelWriteError {

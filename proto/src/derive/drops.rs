@@ -17,7 +17,7 @@ pub struct ReadCounts {
     pub span_batches: u64,
 }
 
-/// Why derivation discarded something.
+/// The reason why derivation discarded something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum DropReason {

@@ -15,7 +15,7 @@ const MAX_CHANNEL_BANK_SIZE: u64 = 100_000_000;
 /// Most bytes of open channels from Fjord on (specs: fjord, MAX_CHANNEL_BANK_SIZE).
 const MAX_CHANNEL_BANK_SIZE_FJORD: u64 = 1_000_000_000;
 
-/// Why a stage returns no item.
+/// The reason why a stage returns no item.
 #[derive(Clone, Debug)]
 pub(super) enum Pause {
     /// Progress was made: call the stage again (op-node: NotEnoughData).

@@ -23,7 +23,7 @@ pub(super) struct ResetWalk {
     at_ref: L2BlockRef,
 }
 
-/// Why the pipeline cannot start where the walk ended.
+/// The reason why the pipeline cannot start where the walk ended.
 #[derive(Debug)]
 pub(super) enum WalkError {
     Reset(Box<ResetReason>),

@@ -17,7 +17,7 @@ pub struct ChannelBlock {
     pub origin: BlockId,
 }
 
-/// Why a block has no batch.
+/// The reason why a block has no batch.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("block {block}: {error}")]
 pub struct SourceBlockError {

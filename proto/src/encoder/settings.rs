@@ -82,7 +82,7 @@ pub struct EncoderSettings {
     pub target_frames: u32,
 }
 
-/// Why settings make no channel.
+/// The reason why settings make no channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages document the variants")]
 pub enum SettingsError {

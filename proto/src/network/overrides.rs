@@ -113,7 +113,7 @@ impl fmt::Display for ActivationTime {
     }
 }
 
-/// Why a chain cannot take other rules.
+/// The reason why a chain cannot take other rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum RuleChangeError {
     /// The chain has blocks at or after one of the two times.

@@ -9,7 +9,7 @@ use alloy_primitives::{B256, FixedBytes};
 /// Bytes of r and s.
 const SIGNATURE: usize = 64;
 
-/// Why a block cannot be appended to a span batch, which it leaves as it was.
+/// The reason why a block cannot be appended to a span batch, which it leaves as it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages document the variants")]
 pub enum SpanBuildError {

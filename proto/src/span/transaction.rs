@@ -13,7 +13,7 @@ use alloy_rlp::{BufMut, Encodable, Header};
 /// Type of a legacy transaction, which has no type byte.
 pub(super) const LEGACY: Option<u8> = None;
 
-/// Why a transaction cannot be rebuilt from its columns.
+/// The reason why a transaction cannot be rebuilt from its columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages document the variants")]
 pub enum RebuildError {

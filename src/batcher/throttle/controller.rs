@@ -14,7 +14,7 @@ pub struct ThrottleLimits {
     pub max_block: u64,
 }
 
-/// Why a controller is refused, in op-batcher's words.
+/// The reason why a controller is refused, in op-batcher's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ThrottleError {
     #[error("cannot set PID controller type without configuration")]

@@ -15,7 +15,7 @@ const METHOD: &str = "miner_setMaxDASize";
 /// JSON-RPC codes of a request that the server cannot serve, now or later (JSON-RPC 2.0, 5.1).
 const NO_METHOD: RangeInclusive<i32> = -32699..=-32600;
 
-/// Why a builder did not take the limits.
+/// The reason why a builder did not take the limits.
 #[derive(Debug, thiserror::Error)]
 pub enum TargetError {
     #[error(

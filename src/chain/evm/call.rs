@@ -130,7 +130,7 @@ pub enum CallStatus {
     Halt(String),
 }
 
-/// Why a call was not run, in geth's wording.
+/// The reason why a call was not run, in geth's wording.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
     #[error("both gasPrice and (maxFeePerGas or maxPriorityFeePerGas) specified")]
@@ -157,11 +157,11 @@ pub struct AccessListOutcome {
     pub list: AccessList,
     /// Gas of the call with this list.
     pub gas_used: u64,
-    /// Why the call fails, in geth's wording.
+    /// The reason why the call fails, in geth's wording.
     pub error: Option<String>,
 }
 
-/// Why there is no estimate.
+/// The reason why there is no estimate.
 #[derive(Debug, thiserror::Error)]
 pub enum EstimateError {
     /// Code 3: the message and the output.

@@ -92,7 +92,7 @@ pub struct WitnessState {
     pub header: Header,
 }
 
-/// Why a state cannot be read, which says nothing about the block.
+/// The reason why a state cannot be read, which says nothing about the block.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum StateError {
     #[error(transparent)]

@@ -4,7 +4,7 @@ use super::{RunError, StateError};
 use alloy_primitives::{Address, U256};
 use revm::{context::TxEnv, context_interface::result::InvalidTransaction};
 
-/// Why a call is invalid as a transaction.
+/// The reason why a call is invalid as a transaction.
 #[derive(Debug, thiserror::Error)]
 pub enum CallRefusal {
     #[error(

@@ -226,7 +226,7 @@ impl SimulatedCalls {
     }
 }
 
-/// Why a call is not run.
+/// The reason why a call is not run.
 enum UnrunCall {
     Refused(CallRefusal),
     State(StateError),

@@ -66,7 +66,7 @@ use revm::{
 use script::{ScriptError, ScriptLink};
 use std::sync::LazyLock;
 
-/// Why there is no trace.
+/// The reason why there is no trace.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// The transaction is not valid at this point.
@@ -276,7 +276,7 @@ impl Tracer {
         self.stopped().map_or(Ok(()), Err)
     }
 
-    /// Why the tracer has stopped the EVM.
+    /// The reason why the tracer has stopped the EVM.
     pub(super) fn stopped(&mut self) -> Option<TraceError> {
         if let Some(failure) = self.failure.take() {
             return Some(failure.into());

@@ -7,7 +7,7 @@ use crate::chain::{
 };
 use alloy_primitives::{Address, B256};
 
-/// Why a transaction is invalid at its position in a block.
+/// The reason why a transaction is invalid at its position in a block.
 #[derive(Debug, thiserror::Error)]
 pub enum Refused {
     #[error("gas limit {have} is above the {left} gas left in the block")]
@@ -48,7 +48,7 @@ impl From<VmError> for TransactError {
     }
 }
 
-/// Why a block is invalid.
+/// The reason why a block is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum InvalidBlock {
     #[error(transparent)]
@@ -107,7 +107,7 @@ pub(crate) fn or_none(value: &Option<impl std::fmt::Display>) -> String {
     value.as_ref().map_or("none".into(), ToString::to_string)
 }
 
-/// Why [`validate`](super::validate) returns no block.
+/// The reason why [`validate`](super::validate) returns no block.
 #[derive(Debug, thiserror::Error)]
 pub enum ValidateError {
     #[error(transparent)]

@@ -28,7 +28,7 @@ pub enum KnownAccount {
     Slots(BTreeMap<B256, B256>),
 }
 
-/// Why conditions make no sense.
+/// The reason why conditions make no sense.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidConditional {
     #[error("block number minimum constraint must be less than the maximum")]

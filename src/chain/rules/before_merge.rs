@@ -77,7 +77,7 @@ pub struct BlockPayment {
     pub wei: u128,
 }
 
-/// Why the uncles of a block are invalid.
+/// The reason why the uncles of a block are invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UncleError {
     #[error("{0} uncles, more than {MAX_UNCLES}")]

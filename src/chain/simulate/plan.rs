@@ -44,7 +44,7 @@ pub struct PlannedBlock {
     pub withdrawals: Vec<Withdrawal>,
 }
 
-/// Why blocks cannot be simulated, in geth's wording where geth has one.
+/// The reason why blocks cannot be simulated, in geth's wording where geth has one.
 #[derive(Debug, thiserror::Error)]
 pub enum SimulateError {
     #[error("empty input")]

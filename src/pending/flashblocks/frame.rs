@@ -11,7 +11,7 @@ const MAX_JSON: u64 = 32 << 20;
 /// Bytes that are unpacked at once.
 const BUFFER: usize = 16 << 10;
 
-/// Why a message is no flashblock.
+/// The reason why a message is no flashblock.
 #[derive(Debug, thiserror::Error)]
 pub enum FlashblockFrameError {
     #[error("it has more than {MAX_JSON} bytes unpacked")]

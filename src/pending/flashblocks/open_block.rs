@@ -23,7 +23,7 @@ use std::{sync::Arc, time::Instant};
 /// that is refused for this is served once it is the head.
 const MAX_GAS_GROWTH: u64 = 4;
 
-/// Why the parts of a block give none.
+/// The reason why the parts of a block give none.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenFlashblockError {
     #[error(transparent)]

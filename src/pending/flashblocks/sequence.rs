@@ -8,7 +8,7 @@ const MAX_PARTS: usize = 256;
 /// Bytes of all parts of a block.
 const MAX_BYTES: usize = 32 << 20;
 
-/// Why a part does not continue its block, which is lost with it.
+/// The reason why a part does not continue its block, which is lost with it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SequenceError {
     #[error("part {have} follows part {last}")]

@@ -32,7 +32,7 @@ const SILENT: Duration = Duration::from_secs(30);
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const MAX_PAUSE: Duration = Duration::from_secs(30);
 
-/// Why a message is of no use.
+/// The reason why a message is of no use.
 #[derive(Debug, thiserror::Error)]
 pub enum StreamError {
     #[error(transparent)]

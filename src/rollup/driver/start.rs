@@ -39,7 +39,8 @@ pub struct StartHeads {
     pub lowest_orphaned: Option<BlockId>,
 }
 
-/// Why no start was found. The search is repeated: an endpoint may be wrong only for a while.
+/// The reason why no start was found. The search is repeated: an endpoint may be wrong only for a
+/// while.
 #[derive(Debug, thiserror::Error)]
 pub enum StartSearchError {
     #[error(transparent)]

@@ -4,7 +4,7 @@ use crate::chain::ChainError;
 use alloy_primitives::B256;
 use std::{sync::Arc, time::Duration};
 
-/// Why a verb of the engine failed.
+/// The reason why a verb of the engine failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum CoreError {
     /// The rules of the chain say no, or the core in this process has failed.
@@ -94,7 +94,7 @@ impl EngineCause {
     }
 }
 
-/// Why an execution client cannot be driven at all.
+/// The reason why an execution client cannot be driven at all.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineConnectError {
     #[error("--l2: {0}")]

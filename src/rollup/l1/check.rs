@@ -7,7 +7,8 @@ use alloy_primitives::{B256, U64};
 use serde_json::json;
 use starling_proto::config::RollupConfig;
 
-/// Why the endpoint does not serve the rollup's L1. The first two messages begin with op-node's text.
+/// The reason why the endpoint does not serve the rollup's L1. The first two messages begin with
+/// op-node's text.
 #[derive(Debug, thiserror::Error)]
 pub enum L1CheckError {
     #[error(

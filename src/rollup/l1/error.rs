@@ -28,8 +28,8 @@ fn at(endpoint: &str) -> String {
     }
 }
 
-/// Why a call to an endpoint failed: of L1, or of another program that is called with this client
-/// ([`plain`](super::plain)).
+/// The reason why a call to an endpoint failed: of L1, or of another program that is called with
+/// this client ([`plain`](super::plain)).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RpcCause {
     /// The request could not be sent, or the connection was lost.

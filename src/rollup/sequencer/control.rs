@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 /// Commands that may wait for the loop.
 const COMMANDS: usize = 4;
 
-/// Why a command is refused.
+/// The reason why a command is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SequencerControlError {
     #[error("sequencer already running")]
@@ -60,7 +60,7 @@ impl Command {
 #[serde(rename_all = "camelCase")]
 pub struct SequencerStatus {
     pub active: bool,
-    /// Why it has stopped by itself; `None` while it runs, and after a command to stop.
+    /// The reason why it has stopped by itself; `None` while it runs, and after a command to stop.
     pub reason: Option<String>,
 }
 

@@ -8,8 +8,8 @@ use crate::{
 use alloy_primitives::B256;
 use starling_proto::{attributes::AttributesError, l1info::L1InfoError, payload::BlockId};
 
-/// Why a step failed. [`Sequencer::run`](super::Sequencer::run) returns only those after which
-/// sequencing must not go on.
+/// The reason why a step failed. [`Sequencer::run`](super::Sequencer::run) returns only those after
+/// which sequencing must not go on.
 #[derive(Debug, thiserror::Error)]
 pub enum SequencerError {
     /// The signing log, or the core in this process.

@@ -42,7 +42,7 @@ const MIN_KEY: usize = 16;
 /// Largest file.
 const MAX_FILE: u64 = 16 << 20;
 
-/// Why the file of limits cannot be used.
+/// The reason why the file of limits cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
     #[error("{} cannot be read: {source}", path.display())]

@@ -15,7 +15,7 @@ use starling_p2p::{Direction, Multiaddr, PeerId, PeerInfo, PeerReport};
 use std::{collections::BTreeMap, sync::Arc};
 use tokio_stream::wrappers::WatchStream;
 
-/// Why an address names no peer.
+/// The reason why an address names no peer.
 #[derive(Debug, thiserror::Error)]
 enum PeerAddressError {
     #[error(

@@ -113,7 +113,7 @@ struct BadBlockJson {
     hash: B256,
     block: BlockJson,
     rlp: Bytes,
-    /// Why it is invalid, which geth does not say.
+    /// The reason why it is invalid, which geth does not say.
     reason: String,
 }
 

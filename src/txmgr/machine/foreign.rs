@@ -25,7 +25,7 @@ const LOSS_TIME: Duration = Duration::from_secs(600);
 /// Age of L1's newest block below which the endpoint is not behind: some missed slots.
 const CURRENT_AGE: Duration = Duration::from_secs(120);
 /// Nonces remembered; the lowest go first.
-const MOST_NONCES: usize = 64;
+const MAX_NONCES: usize = 64;
 
 /// User of a nonce on L1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +64,7 @@ impl ForeignNonces {
 
     fn insert(&mut self, nonce: u64, user: NonceUser) {
         self.users.insert(nonce, user);
-        if self.users.len() > MOST_NONCES {
+        if self.users.len() > MAX_NONCES {
             self.users.pop_first();
         }
     }

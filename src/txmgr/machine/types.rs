@@ -106,7 +106,7 @@ pub struct AccountReading {
     pub receipts: HashMap<B256, Option<MinedTx>>,
 }
 
-/// Why a request has failed. Unless the text says otherwise, its data may still reach L1.
+/// The reason why a request has failed. Unless the text says otherwise, its data may still reach L1.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SendFailure {
     #[error("failed to create the tx: {0}")]

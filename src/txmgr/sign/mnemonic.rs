@@ -14,7 +14,7 @@ const HARDENED: u32 = 1 << 31;
 /// Steps of a path; more serve nobody.
 const MAX_STEPS: usize = 16;
 
-/// Why there is no key. The text never holds any part of the words.
+/// The reason why there is no key. The text never holds any part of the words.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MnemonicError {
     #[error(

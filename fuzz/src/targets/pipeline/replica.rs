@@ -104,7 +104,7 @@ pub struct ReplicaResult {
     /// Local-safe heads and the L1 blocks they are from.
     pub safe: Vec<(u64, u64)>,
     pub drops: BTreeMap<DropReason, u64>,
-    /// Why derivation ended before the end of L1.
+    /// The reason why derivation ended before the end of L1.
     pub stop: Option<String>,
 }
 

@@ -408,7 +408,7 @@ impl Fetcher {
         }
     }
 
-    /// Why no peer with a status delivers the block.
+    /// The reason why no peer with a status delivers the block.
     pub(super) fn explain_range_peers(&self, number: u64, now: Instant) -> Vec<String> {
         let oldest_request = |id: &PeerId| {
             let requests = self.requests.ranges().filter(|(_, r)| r.peer == *id);

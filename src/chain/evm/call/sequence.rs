@@ -23,7 +23,7 @@ pub struct CallSequence<'a> {
     db: Option<Db>,
 }
 
-/// Why a call is not traced.
+/// The reason why a call is not traced.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceCallError {
     #[error(transparent)]

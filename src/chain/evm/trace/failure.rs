@@ -11,7 +11,7 @@ const STACK_LIMIT: usize = 1024;
 /// The text of a frame that reverted by itself.
 pub(super) const REVERTED: &str = "execution reverted";
 
-/// Why a frame failed.
+/// The reason why a frame failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Failure {
     pub text: String,

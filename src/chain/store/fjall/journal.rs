@@ -26,7 +26,7 @@ const CLEAR: u8 = 4;
 /// Extension of the file that keeps the bytes cut off a journal. fjall ignores such files.
 const CUT: &str = "cut";
 
-/// Why a journal cannot be replayed as it is.
+/// The reason why a journal cannot be replayed as it is.
 #[derive(Debug, thiserror::Error)]
 #[error("the journal {} is damaged at byte {at}: {reason}", path.display())]
 pub struct DamagedJournal {

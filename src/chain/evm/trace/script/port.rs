@@ -50,7 +50,7 @@ impl fmt::Debug for ScriptHost {
     }
 }
 
-/// Why a script did not answer.
+/// The reason why a script did not answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ScriptError {
     /// The exception or the failure of the script itself.
