@@ -331,7 +331,7 @@ fn errors_about_long_answers_are_short() {
         let sidecars = fuzzing::sidecars(200, body.as_bytes(), &ids()).unwrap_err();
         for error in [blobs, sidecars].map(|error| error.to_string()) {
             assert!(error.len() < 400, "{} bytes", error.len());
-            assert!(error.starts_with("malformed answer: "), "{error}");
+            assert!(error.starts_with("malformed response: "), "{error}");
         }
     }
 }

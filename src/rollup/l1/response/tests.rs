@@ -21,7 +21,7 @@ fn check(what: &str, result: Result<impl std::fmt::Debug, RpcCause>) {
     let error = result.expect_err(what).to_string();
     let length = error.chars().count();
     assert!(length <= LONG, "{what}: {length} characters");
-    assert!(error.starts_with("malformed answer: "), "{what}: {error}");
+    assert!(error.starts_with("malformed response: "), "{what}: {error}");
 }
 
 /// The header's root vouches for the bytes.
