@@ -68,7 +68,10 @@ fn safe_blocks_become_final_though_no_batch_follows_a_restart_or_a_reset() {
     };
     let mut world = ActionWorld::with_links(plan, |l1| VerifierLinks {
         l1: l1.url.clone(),
-        options: vec!["--rpc.enable-admin".into()],
+        options: vec![
+            "--rpc.enable-admin".into(),
+            "--l1.epoch-poll-interval=1s".into(),
+        ],
     });
     world.l1.finalized_depth = DEPTH as usize;
     for change in [restart, reset_by_operator, reorganise_l1] {
