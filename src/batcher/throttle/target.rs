@@ -19,8 +19,8 @@ const NO_METHOD: RangeInclusive<i32> = -32699..=-32600;
 #[derive(Debug, thiserror::Error)]
 pub enum TargetError {
     #[error(
-        "{METHOD} unavailable at {endpoint}, either enable it (--http.api=…,miner) or disable throttling \
-         (--throttle.unsafe-da-bytes-lower-threshold=0): {cause}"
+        "{METHOD} unavailable at {endpoint}, either enable it or disable throttling (--http.api=…,miner there, or \
+         --throttle.unsafe-da-bytes-lower-threshold=0 here): {cause}"
     )]
     Unavailable { endpoint: Arc<str>, cause: RpcCause },
     #[error("Result of SetMaxDASize was false for endpoint {0}")]

@@ -76,7 +76,7 @@ fn a_safe_head_that_goes_back_is_followed() {
 }
 
 /// A sibling of the block: its header has other extra data, and its hash is right.
-pub(super) fn other_branch(block: &mut Value) {
+fn other_branch(block: &mut Value) {
     let Ok(header) = serde_json::from_value::<alloy_rpc_types_eth::Header>(block.clone()) else {
         return;
     };

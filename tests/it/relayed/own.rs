@@ -6,8 +6,17 @@ use crate::{
     net::{ask, number, wait},
     posting::process::read_log,
 };
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use std::{path::Path, time::Duration};
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
+
+/// Time for which one of two batchers runs alone: some L1 blocks.
+const TURN: Duration = Duration::from_secs(4);
+/// Many times the turns that are evidence of a second process.
+const TURNS_PATIENCE: Duration = Duration::from_secs(180);
 
 #[test]
 fn a_key_that_is_not_the_batchers_and_an_empty_account_are_a_sentence_each_at_start() {
@@ -95,12 +104,20 @@ fn one_of_two_batchers_with_the_same_key_says_so_and_stops() {
     let options = ["--max-channel-duration=1"];
     let start = |name: &str| BatcherProcess::spawn(&world.setting(), name, &options);
     let mut batchers = [start("first"), start("second")];
-    let (ended, status) = wait("one to stop", PATIENCE, || {
-        let mut ended = batchers.iter_mut().enumerate().filter_map(|(index, one)| {
-            let status = one.process.child.try_wait().expect("a child")?;
-            Some((index, status))
-        });
-        ended.next()
+    for batcher in &mut batchers {
+        batcher.is_up();
+    }
+    // One runs at a time, so that each sees nonces of the other after its own.
+    let (mut running, mut since) = (0, Instant::now());
+    batchers[1].signal(Signal::SIGSTOP);
+    let (ended, status) = wait("one to stop", TURNS_PATIENCE, || {
+        if since.elapsed() > TURN {
+            batchers[running].signal(Signal::SIGSTOP);
+            (running, since) = (1 - running, Instant::now());
+            batchers[running].signal(Signal::SIGCONT);
+        }
+        let status = batchers[running].process.child.try_wait();
+        Some((running, status.expect("a child")?))
     });
     assert!(!status.success());
     let sentence = "another process has the same key; stop one of them, then start this one again";

@@ -1,18 +1,13 @@
 //! Stops: by RPC with a caller that hangs up, by one signal, by two.
 
-use super::{l2::other_branch, *};
+use super::*;
 use crate::{
     batcher::{FreshReplica, safe},
-    net::{call, wait},
+    net::call,
 };
 use nix::sys::signal::Signal;
-use serde_json::{Value, json};
-use std::{
-    io::Write,
-    net::TcpStream,
-    sync::atomic::{AtomicBool, Ordering},
-    time::Duration,
-};
+use serde_json::json;
+use std::{io::Write, net::TcpStream, time::Duration};
 
 /// A channel is open whenever the stop comes, since it has no longest duration.
 const OPEN: [&str; 2] = ["--data-availability-type=blobs", "--target-num-frames=2"];
@@ -67,56 +62,6 @@ fn a_signal_in_the_middle_of_a_channel_posts_what_is_loaded() {
     world.all_becomes_safe();
     next.stop();
     FreshReplica::derives(&world.net, safe(&world.net));
-}
-
-/// Whether the execution client has answered with a block that does not build on the one before.
-static LEFT_BRANCH: AtomicBool = AtomicBool::new(false);
-
-fn note_branch(_: &mut Value) {
-    LEFT_BRANCH.store(true, Ordering::SeqCst);
-}
-
-/// After the reorg the rollup node derives again from an early L1 block.
-fn derived_little(status: &mut Value) {
-    if LEFT_BRANCH.load(Ordering::SeqCst) {
-        status["current_l1"]["number"] = json!(1);
-    }
-}
-
-#[test]
-fn a_stop_after_an_l2_reorg_waits_until_the_loaded_blocks_are_posted() {
-    let world = RelayedNetwork::start();
-    let status = RelayFault::Change(derived_little);
-    world.rollup.always("optimism_syncStatus", status);
-    // The rollup node need not have derived more than the block of our last transaction: none.
-    let options = [&OPEN[..], &["--check-recent-txs-depth=128"]].concat();
-    let mut batcher = BatcherProcess::spawn(&world.setting(), "batcher", &options);
-    batcher.is_up();
-    batcher.says("Created channel");
-    std::thread::sleep(Duration::from_secs(2));
-    let loaded = world.newest() - 1;
-    // Several blocks at once, so that the next block shows the reorg and not the next status.
-    let busy = RelayFault::Error(-32000, "busy");
-    world.l2.always("eth_getBlockByNumber", busy);
-    std::thread::sleep(Duration::from_secs(4));
-    world.l2.clear();
-    for change in [other_branch, note_branch] {
-        let block = RelayFault::Change(change);
-        world.l2.order("eth_getBlockByNumber", block, 1);
-    }
-    batcher.says("Found L2 reorg");
-    wait("the batcher to run again", PATIENCE, || {
-        (batcher.count("Batch Submitter started") == 2).then_some(())
-    });
-    batcher.says("sequencer currentL1 reversed");
-    batcher.signal(Signal::SIGTERM);
-    batcher.says("Stopping Batch Submitter");
-    std::thread::sleep(Duration::from_secs(2));
-    assert_eq!(batcher.count("Batch Submitter stopped"), 0);
-    world.rollup.clear();
-    assert!(batcher.ends(PATIENCE).success());
-    batcher.says("Batch Submitter stopped");
-    becomes_safe(&world.net, loaded);
 }
 
 #[test]
