@@ -5,7 +5,7 @@
 //! 4 sidecars, 1,024 transactions; a poll reads at most 256 hashes.
 //!
 //! [`fees`] prices transactions and their replacements, [`machine`] decides what is signed,
-//! published, replaced and given up, [`answer`] reads what L1's nodes say to a transaction: these
+//! published, replaced and given up, [`publish_result`] reads what L1's nodes say to a transaction: these
 //! are pure. [`options`] has the settings, [`api`] those that the RPC changes, [`sign`] the keys,
 //! [`blobs`] the sidecars, [`l1`] the calls; [`shell`] is the task that brings them together.
 
