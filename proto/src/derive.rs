@@ -172,7 +172,7 @@ pub enum ResetReason {
     Attributes(String),
 }
 
-/// What an operator does about a critical error that no input is known to cause.
+/// Advice to an operator about a critical error that no input is known to cause.
 const NEXT_STEP: &str = "restart to derive again from the newest recorded safe head, and report this \
                          line if it comes back";
 
