@@ -8,6 +8,7 @@ pub mod beacon;
 mod blobs;
 mod data;
 mod endpoint;
+mod finality;
 mod forks;
 pub mod l1;
 pub mod network;
