@@ -116,7 +116,7 @@ async fn a_builder_without_the_method_ends_the_batcher_with_op_batchers_sentence
         let ended = tokio::time::timeout(Duration::from_secs(10), running.task).await;
         let error = ended.expect("the task ends").unwrap().unwrap_err();
         let expected = format!(
-            "miner_setMaxDASize unavailable at {}, either enable it (--http.api=…,miner) or disable throttling (--throttle.unsafe-da-bytes-lower-threshold=0): ",
+            "miner_setMaxDASize unavailable at {}, either enable it or disable throttling (--http.api=…,miner there, or --throttle.unsafe-da-bytes-lower-threshold=0 here): ",
             server.url()
         );
         assert!(error.to_string().starts_with(&expected), "{error}");
