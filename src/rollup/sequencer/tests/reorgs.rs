@@ -189,6 +189,16 @@ impl Net {
         .await;
     }
 
+    /// Waits until the sequencer has left the branch of this block: until it notices that L1 has
+    /// changed it may extend it.
+    async fn until_abandoned(&self, block: BlockId) {
+        until("the block is abandoned", || {
+            let view = self.sequencing.chain.view();
+            view.hash_of(block.number).unwrap() != Some(block.hash)
+        })
+        .await;
+    }
+
     /// Makes a block of the canonical chain safe; its hash.
     async fn make_safe(&self, number: u64) -> B256 {
         let chain = &self.sequencing.chain;
@@ -298,6 +308,7 @@ async fn after_l1_reorgs_of_1_3_and_64_blocks_the_head_goes_back_and_the_replica
         assert!(common.number < before.number);
         let branch = reorganised(&net.l1, depth, salt);
         net = net.reorganise(branch, process).await;
+        net.until_abandoned(before).await;
         net.until_followed(before.number + 1).await;
         net.assert_rewound(before, common);
         let chain = &net.sequencing.chain;
