@@ -75,24 +75,32 @@ pub trait Blocks: Send + Sync + 'static {
         }
     }
     /// Hands the blocks from `first` up to `last` to `take`, lowest first, until that says `false`:
-    /// the RLP of the header, and that of the list of raw transactions. `false` if the last is not,
-    /// or no longer, canonical: those handed to `take` may then lie on another branch.
+    /// the RLP of the header, and that of the list of raw transactions. `false` if they are not
+    /// ancestors of the last or that is not, or no longer, canonical: those handed to `take` may then
+    /// lie on another branch.
     fn bodies(
         &self,
         first: u64,
         last: BlockId,
         take: &mut dyn FnMut(&[u8], &[u8]) -> bool,
     ) -> bool {
-        let is_canonical = || self.hash(last.number) == Some(last.hash);
-        if !is_canonical() {
+        let is_canonical = |block: BlockId| self.hash(block.number) == Some(block.hash);
+        if !is_canonical(last) {
             return false;
         }
-        (first..=last.number)
-            .map_while(|number| self.block(number))
-            .map(|block| wire::encode_block(&block))
-            .all(|[header, list]| take(&header, &list));
-        // The blocks were read one by one.
-        is_canonical()
+        // The blocks are read one by one, and the chain may move to another branch and back meanwhile.
+        let mut newest: Option<BlockId> = None;
+        for block in (first..=last.number).map_while(|number| self.block(number)) {
+            if newest.is_some_and(|parent| parent.hash != block.parent_hash()) {
+                return false;
+            }
+            newest = Some(block.id());
+            let [header, list] = wire::encode_block(&block);
+            if !take(&header, &list) {
+                break;
+            }
+        }
+        is_canonical(last) && newest.is_none_or(|block| block == last || is_canonical(block))
     }
     /// The lowest block that can be read, with its transactions.
     fn oldest(&self) -> u64 {

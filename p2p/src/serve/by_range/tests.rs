@@ -166,6 +166,43 @@ impl Reorganised {
     }
 }
 
+/// A chain that is on its second branch from one read to another.
+struct FlipFlop {
+    branches: [Vec<Payload>; 2],
+    reads: std::sync::atomic::AtomicUsize,
+    second: std::ops::Range<usize>,
+}
+
+impl Blocks for FlipFlop {
+    fn knows(&self, _: B256) -> bool {
+        false
+    }
+
+    fn block(&self, number: u64) -> Option<Payload> {
+        let read = self
+            .reads
+            .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let branch = &self.branches[usize::from(self.second.contains(&read))];
+        branch.get(usize::try_from(number).ok()?).cloned()
+    }
+}
+
+#[test]
+fn blocks_of_a_branch_that_came_and_went_during_the_read_are_not_canonical() {
+    // The first and the last read are the checks, the nine between them the blocks.
+    for (first, end) in (1..10).flat_map(|first| (first + 1..=10).map(move |end| (first, end))) {
+        let branches = Reorganised::new(10, 0).branches;
+        let last = branches[0][9].id();
+        let chain = FlipFlop {
+            branches,
+            reads: 0.into(),
+            second: first..end,
+        };
+        let canonical = chain.bodies(1, last, &mut |_, _| true);
+        assert!(!canonical, "reads {first} to {end}");
+    }
+}
+
 impl Blocks for Reorganised {
     fn knows(&self, _: B256) -> bool {
         false
