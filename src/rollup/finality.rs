@@ -79,8 +79,8 @@ impl Finality {
     }
 
     /// The L1 block that this safe block was derived from is not canonical: the safe block is forgotten.
-    /// Returns whether derivation must be reset. Not for a restored one: the reset would restore it, and
-    /// derivation compares the L1 blocks that it reads since then by itself.
+    /// Returns whether derivation must be reset. Not for a restored one: the reset would restore it. The
+    /// search of the start and the driver compare the L1 block of the newest record by themselves.
     pub fn on_reorged(&mut self, block: SafeRecord) -> bool {
         self.safe.retain(|safe| *safe != block);
         let restored = self.restored_through;

@@ -1,6 +1,8 @@
 //! The driver's reads of L1: the pipeline's inputs, the wait for the next block, and finality.
 
-use super::{DriverStepError, L1ReadError, NextAction, RollupDriver, reset_requested};
+use super::{
+    DriverStepError, L1ReadError, NextAction, RollupDriver, access_records, reset_requested,
+};
 use crate::rollup::{
     engine::BlockAt,
     finality::FinalityCandidate,
@@ -98,10 +100,27 @@ impl RollupDriver {
             }
         };
         let block = input.block.id();
+        self.check_newest_record(block).await?;
         self.pipeline.push_l1(input)?;
         self.derived_l1.push(block);
         self.finalize(block).await?;
         Ok(NextAction::Again)
+    }
+
+    /// Resets derivation if L1 has replaced the block of the newest record since the start was searched.
+    /// The pipeline would skip what the new block holds, as applied already. The record goes first: it
+    /// would be the start again.
+    async fn check_newest_record(&self, block: BlockId) -> Result<(), DriverStepError> {
+        let recorded = self.safe_db.last().map(|record| record.derived_from);
+        let replaced = |at: &BlockId| at.number == block.number && at.hash != block.hash;
+        let Some(at) = recorded.filter(replaced) else {
+            return Ok(());
+        };
+        let records = self.safe_db.clone();
+        access_records(move || records.truncate(records.len().saturating_sub(1))).await?;
+        let reason =
+            format!("L1 reorg: safe blocks were derived from {at}, and L1 has {block} there");
+        Err(DriverStepError::Reset(reason))
     }
 
     /// Ends the pipeline's L1 origin: promotes and records its safe head, logs its drops, publishes

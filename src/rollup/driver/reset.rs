@@ -59,9 +59,17 @@ impl RollupDriver {
 
     /// Begins finality anew, with the safe blocks of the newest records. Derivation goes on after them,
     /// and the next one may come hours later.
-    async fn restore_finality(&mut self, finalized: BlockId) -> Result<(), DriverStepError> {
+    pub(super) async fn restore_finality(
+        &mut self,
+        finalized: BlockId,
+    ) -> Result<(), DriverStepError> {
         let (records, most) = (self.safe_db.clone(), self.config.finality_lookback);
-        let newest = access_records(move || records.newest(most)).await?;
+        let newest = access_records(move || records.newest(most)).await;
+        let newest = newest.unwrap_or_else(|error| {
+            let error = crate::telemetry::sentence(&error.into());
+            tracing::warn!(error, "finality begins without the recorded safe blocks");
+            Vec::new()
+        });
         self.finality.reset();
         self.finality.restore(finalized.number, newest);
         Ok(())

@@ -191,6 +191,30 @@ async fn a_restart_applies_no_batch_that_was_dropped_before_it() {
     }
 }
 
+/// The record of the first driver was checked when the second one began. What replaces its L1 block is
+/// new, though the numbers are the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn batches_count_where_l1_replaces_the_block_of_the_newest_record_after_the_search() {
+    let (world, chain, _threads) = sequenced(Fork::Jovian).await;
+    let first = channel(&world, 1, &[span(&world, &[&[transfer(0)], &[]])]);
+    let second = channel(&world, 2, &[singular(&world, &chain, 3, &[])]);
+    let l1 = post(&world, 1, &[vec![first.clone()]]);
+    let running = RunningDriver::start(driver(&world, &chain, LONG, 0));
+    let status = running.derives(&l1[1]).await;
+    assert_eq!(status.safe_l2.unwrap().id, id_of(&chain, 2));
+    running.stop().await;
+    let (mut driver, handle) = driver(&world, &chain, LONG, 0);
+    while driver.pipeline.origin() != Some(&block(&l1[0])) {
+        driver.step().await.unwrap();
+    }
+    assert_eq!(driver.safe.unwrap().id, id_of(&chain, 2), "the record");
+    let replaced = post(&world, 2, &[vec![first, second]]);
+    let running = RunningDriver::start((driver, handle));
+    let status = running.derives(&replaced[1]).await;
+    assert_eq!(status.safe_l2.unwrap().id, id_of(&chain, 3));
+    running.stop().await;
+}
+
 /// Beacon nodes have the blobs of the canonical L1 block alone.
 #[tokio::test(flavor = "multi_thread")]
 async fn blobs_that_cannot_be_read_are_given_up_with_their_l1_block() {

@@ -27,6 +27,23 @@ async fn a_reorg_below_the_l1_blocks_that_are_served_is_named_and_moves_nothing(
     assert_eq!(found.head.origin, last_common);
 }
 
+/// Finality alone needs the older records.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_record_costs_finality_its_start_and_nothing_else() {
+    let world = World::new(80, 7).await;
+    let (chain, _threads) = world.open();
+    world.sequence(&chain).await;
+    let status = derive_and_stop(&world, &chain).await;
+    let path = world.datadir.path().join("safe-heads");
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[5] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    let (mut driver, _handle) = driver(&world, &chain, 2, 0);
+    assert!(driver.safe_db.newest(usize::MAX).is_err());
+    let finalized = status.finalized_l2.unwrap().id;
+    driver.restore_finality(finalized).await.unwrap();
+}
+
 /// The L1 block of such a record may be canonical: it says nothing about the chain's block.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_record_whose_block_is_not_in_the_chain_is_passed_over() {
