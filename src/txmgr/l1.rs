@@ -212,7 +212,8 @@ fn mined(hash: B256, response: &L1Response) -> Option<Option<MinedTx>> {
 
 /// Sends a transaction. `custom` are texts that mean that it is published already.
 pub async fn publish(l1: &L1Client, raw: &Bytes, custom: &[String]) -> PublishResult {
-    match l1.publish(raw).await {
+    let is_final = |message: &str| PublishResult::of_error(message, custom).is_final();
+    match l1.publish(raw, is_final).await {
         Ok(Ok(())) => PublishResult::Accepted,
         Ok(Err(RpcCause::Refused { message, .. })) => PublishResult::of_error(&message, custom),
         Ok(Err(cause)) => PublishResult::Unreachable(cause.to_string()),

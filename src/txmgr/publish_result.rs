@@ -48,6 +48,19 @@ impl PublishResult {
         }
     }
 
+    /// Whether the answer is about the account's nonces or the fees, which another node would judge
+    /// alike. A full pool, a node's own limit of fees or a lost transaction is not.
+    pub fn is_final(&self) -> bool {
+        match self {
+            Self::Accepted
+            | Self::AlreadyKnown
+            | Self::NonceTooLow
+            | Self::Underpriced(_)
+            | Self::AlreadyReserved => true,
+            Self::NonceTooHigh(_) | Self::Refused(_) | Self::Unreachable(_) => false,
+        }
+    }
+
     /// The text for a log; `None` if there is nothing to worry about.
     pub fn trouble(&self) -> Option<String> {
         match self {

@@ -43,19 +43,29 @@ impl L1Client {
         .await
     }
 
-    /// Publishes a transaction. The inner error is a pool's refusal, which is the answer: it depends
-    /// on what that pool has, and a later endpoint that is away would hide it.
-    pub async fn publish(&self, raw: &Bytes) -> Result<Result<(), RpcCause>, L1Error> {
+    /// Publishes a transaction. The inner error is a pool's refusal. One whose message `is_final` is
+    /// the answer: a later endpoint that is away would hide it. After another one the next endpoint is
+    /// tried.
+    pub async fn publish(
+        &self,
+        raw: &Bytes,
+        is_final: impl Fn(&str) -> bool,
+    ) -> Result<Result<(), RpcCause>, L1Error> {
         let call = RpcCall {
             method: "eth_sendRawTransaction",
             params: json!([raw]),
         };
-        self.request_one(call, |response| match response {
+        let sent = self.request_one(call, |response| match response {
             Ok(_) => Ok(Ok(())),
-            Err(cause) if cause.is_verdict() => Ok(Err(cause)),
+            Err(RpcCause::Refused { code, message }) if is_final(&message) => {
+                Ok(Err(RpcCause::Refused { code, message }))
+            }
             Err(cause) => Err(cause),
-        })
-        .await
+        });
+        match sent.await {
+            Err(error) if error.cause.is_verdict() => Ok(Err(error.cause)),
+            sent => sent,
+        }
     }
 
     /// Several calls in one request to one endpoint, answered in their order. The first must

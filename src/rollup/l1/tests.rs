@@ -516,12 +516,37 @@ async fn a_refusal_is_the_answer_although_the_next_endpoint_is_away() {
     let urls = format!("{},http://127.0.0.1:1", refuses.url());
     let client = L1Client::new(&L1Config::new(urls)).unwrap();
     for _ in 0..3 {
-        let refusal = client.publish(&Bytes::from_static(&[2])).await.unwrap();
+        let is_final = |message: &str| message.contains("reserved");
+        let sent = client.publish(&Bytes::from_static(&[2]), is_final).await;
+        let refusal = sent.unwrap();
         let said = refusal.expect_err("a refusal").to_string();
         assert_eq!(said, "error -32000: address already reserved");
     }
     let read = client.plain_call::<Value>("eth_call", json!([])).await;
     assert!(matches!(cause(read), RpcCause::Refused { .. }));
+}
+
+/// A pool is full, or its node limits the fees of a transaction: the next endpoint may take it.
+#[tokio::test]
+async fn after_a_refusal_that_is_not_final_the_next_endpoint_is_tried() {
+    let refuses = CannedServer::start(|_| {
+        let error = json!({ "code": -32000, "message": "txpool is full" });
+        Canned::ok(json!({ "jsonrpc": "2.0", "id": 0, "error": error }))
+    })
+    .await;
+    let takes = CannedServer::start(|_| {
+        Canned::ok(json!({ "jsonrpc": "2.0", "id": 0, "result": B256::ZERO }))
+    })
+    .await;
+    let publish = async |second: &str| {
+        let urls = format!("{},{second}", refuses.url());
+        let client = L1Client::new(&L1Config::new(urls)).unwrap();
+        let sent = client.publish(&Bytes::from_static(&[2]), |_| false).await;
+        sent.unwrap().map_err(|cause| cause.to_string())
+    };
+    assert_eq!(publish(&takes.url()).await, Ok(()));
+    let said = publish("http://127.0.0.1:1").await.unwrap_err();
+    assert_eq!(said, "error -32000: txpool is full");
 }
 
 /// Answers of real L1 nodes, intact and corrupted. The withdrawals of a body are not looked at

@@ -14,6 +14,9 @@ const MAX_HASHES: usize = 256;
 const MAX_DEPTH: u64 = 96;
 /// Polls in a row that must see a gap: a pool reinjects reorged transactions after the new head.
 const GAP_POLLS: u32 = 2;
+/// Nonces that other processes can have used since the last poll. An endpoint that says more is of
+/// another chain, and to go on above its nonce would mean never to post again.
+const MAX_JUMP: u64 = 1_024;
 /// Fillers that one poll begins.
 const MAX_FILLERS: u64 = 16;
 
@@ -224,6 +227,13 @@ impl SendMachine {
         let is_beyond = reading.latest > self.next.max(self.inherited);
         self.beyond = if is_beyond { self.beyond + 1 } else { 0 };
         if self.beyond >= limit {
+            let known = self.next.max(self.inherited);
+            if reading.latest - known > MAX_JUMP {
+                let (address, latest) = (self.address, reading.latest);
+                return self.stop(format!(
+                    "L1 says that {latest} is the next nonce of {address}, which was {known}: check that each endpoint of --l1-eth-rpc is of the same chain, then start this process again"
+                ));
+            }
             return self.adopt(reading.latest - 1, reading, now);
         }
         let owned = self.slots.iter().find(|(_, slot)| slot.owner.is_some());

@@ -57,6 +57,22 @@ fn a_nonce_that_is_called_too_low_and_is_unused_is_offered_again() {
     assert_eq!(world.stopped, None);
 }
 
+/// An endpoint of another chain knows the account by another nonce.
+#[test]
+fn a_nonce_far_beyond_ours_stops_the_machine_and_is_not_adopted() {
+    for (jump, is_stopped) in [(1_000, false), (1_100, true)] {
+        let mut world = World::new(settings());
+        world.run(2);
+        world.submit(TxClass::Calldata);
+        (0..jump).for_each(|nonce| world.foreign(nonce, TxClass::Calldata));
+        world.mine_blocks(12);
+        let expected = format!("L1 says that {jump} is the next nonce of {ACCOUNT}, which was ");
+        let said = world.stopped.as_deref().unwrap_or_default();
+        assert_eq!(said.starts_with(&expected), is_stopped, "{jump}: {said}");
+        assert_eq!(world.stopped.is_some(), is_stopped, "{jump}");
+    }
+}
+
 /// The answer to the publication was lost, and so a later one says `nonce too low`.
 #[test]
 fn a_nonce_that_our_own_transaction_has_used_is_confirmed() {
