@@ -18,6 +18,7 @@ mod service_rpc;
 mod swarm;
 
 use crate::{
+    batcher::handle::RunSwitch,
     beacon_api::BeaconServer,
     chain::{Chain, Options, Threads, kzg, pool::PoolConfig, pool_maintenance, rules::Rules},
     cli::config::{
@@ -139,7 +140,7 @@ pub async fn run_node(config: NodeConfig, signals: StopSignals) -> anyhow::Resul
             .prepare_sequencer(&core, network.clone(), sequencing)
             .await?;
     }
-    let services = ServiceParts::of(config.batcher, config.proposer, &chain, &rollup)?;
+    let services = ServiceParts::of(config.batcher, config.proposer, &chain, &rollup).await?;
     let syncing = watch::Sender::new(None);
     let parts = RpcParts {
         datadir: config.chain.datadir.clone(),
@@ -198,8 +199,9 @@ struct ServiceParts {
 }
 
 impl ServiceParts {
-    /// `None` without either. Fails if the node derives no safe head, or if options do not fit.
-    fn of(
+    /// `None` without either. Fails if the node derives no safe head, if options do not fit, or if a
+    /// local key cannot be read. A signer in another process is opened later.
+    async fn of(
         batcher: Option<BatcherConfig>,
         proposer: Option<ProposerConfig>,
         chain: &Chain,
@@ -211,6 +213,11 @@ impl ServiceParts {
         let handle = rollup.api.clone().context(NO_SAFE_HEAD)?;
         if let Some(config) = &batcher {
             batcher::check_in_node(config, &handle.config)?;
+        }
+        let of_batcher = batcher.as_ref().map(|config| &config.signer);
+        let of_proposer = proposer.as_ref().map(|config| &config.signer);
+        for signer in of_batcher.into_iter().chain(of_proposer) {
+            service::check_local_key(signer).await?;
         }
         Ok(Some(Self {
             batcher,
@@ -234,7 +241,14 @@ async fn run_services(parts: Option<ServiceParts>, signals: StopSignals, node: C
         let Some(config) = &parts.batcher else {
             return;
         };
-        let start = || batcher::start_in_node(config.clone(), &parts.chain, rollup(), l1(), &token);
+        let run_switch = RunSwitch::new(!config.options.stopped);
+        let start = |starts: u64| {
+            let mut config = config.clone();
+            // What its predecessor has posted is on L1 or on the way, and is not posted again.
+            config.options.wait_node_sync |= starts > 0;
+            let run_switch = run_switch.clone();
+            batcher::start_in_node(config, run_switch, &parts.chain, rollup(), l1(), &token)
+        };
         keep_running("batcher", RestartPauses::default(), start, signals).await;
     };
     let proposer = async |signals: StopSignals| {
@@ -242,7 +256,7 @@ async fn run_services(parts: Option<ServiceParts>, signals: StopSignals, node: C
             return;
         };
         let start =
-            || proposer::start_in_node(config.clone(), &parts.chain, rollup(), l1(), &token);
+            |_| proposer::start_in_node(config.clone(), &parts.chain, rollup(), l1(), &token);
         keep_running("proposer", RestartPauses::default(), start, signals).await;
     };
     run_in_order(signals, batcher, proposer, node).await;

@@ -1,6 +1,31 @@
 //! The batcher's handle: what the RPC and the process call.
 
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 use tokio::sync::{mpsc, oneshot};
+
+/// Whether the batcher is to run: by `--stopped` at first, later by the last command of the RPC.
+/// Clones are one switch. It outlives the task, which a node starts again after a failure.
+#[derive(Clone, Debug)]
+pub struct RunSwitch(Arc<AtomicBool>);
+
+impl RunSwitch {
+    /// A switch in this position.
+    pub fn new(is_on: bool) -> Self {
+        Self(Arc::new(AtomicBool::new(is_on)))
+    }
+
+    /// The position.
+    pub(super) fn is_on(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set(&self, is_on: bool) {
+        self.0.store(is_on, Ordering::Relaxed);
+    }
+}
 
 /// The reason why a command is refused, in op-batcher's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

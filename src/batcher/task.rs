@@ -14,7 +14,7 @@ mod publish;
 mod stop;
 
 use super::{
-    handle::{BatcherCommand, BatcherHandle},
+    handle::{BatcherCommand, BatcherHandle, RunSwitch},
     metrics::BatcherMetrics,
     node_sync::SyncTargetError,
     options::{BatcherOptionError, BatcherOptions, DataAvailability},
@@ -67,6 +67,8 @@ const BLOCKS_PER_PUBLISH: u64 = 100;
 pub struct BatcherParts {
     /// Checked options.
     pub options: BatcherOptions,
+    /// Whether the batcher starts by itself.
+    pub run_switch: RunSwitch,
     pub rollup: Arc<RollupConfig>,
     pub source: L2Source,
     pub l1: L1Client,
@@ -149,6 +151,7 @@ enum SyncWait {
 /// The task. [`BatcherTask::run`] does everything.
 pub struct BatcherTask {
     options: BatcherOptions,
+    run_switch: RunSwitch,
     rollup: Arc<RollupConfig>,
     source: L2Source,
     l1: L1Client,
@@ -226,6 +229,7 @@ pub fn batcher(parts: BatcherParts) -> Result<(BatcherHandle, BatcherTask), Batc
         balance: None,
         sender: SenderCheck::Wanted,
         options: parts.options,
+        run_switch: parts.run_switch,
         rollup: parts.rollup,
         source: parts.source,
         l1: parts.l1,
@@ -268,8 +272,10 @@ impl BatcherTask {
         closing: CancellationToken,
         ending: CancellationToken,
     ) -> Result<(), BatcherError> {
-        if !self.options.stopped {
+        if self.run_switch.is_on() {
             self.start();
+        } else {
+            tracing::info!("Batch Submitter is stopped; admin_startBatcher starts it");
         }
         let mut is_closing = false;
         loop {

@@ -6,9 +6,8 @@
 //! execution client that may build blocks ([`target`]), or puts them into the core of this process.
 //! Limits are sent again with every reading, so that a builder that was restarted gets them. A
 //! builder that cannot be reached is tried again after [`RETRY`] and delays no other; one that does
-//! not know the method ends the batcher, since its blocks would grow without limit. The limits outlast a
-//! stop by RPC and a batcher in a process of its own, as with op-batcher; in the node's process they
-//! are lifted when the batcher has ended ([`target::CoreLimits`]).
+//! not know the method ends the batcher, since its blocks would grow without limit. The limits outlast the
+//! batcher, as with op-batcher: while nobody posts, data would pile up faster without them.
 
 pub mod controller;
 mod metrics;

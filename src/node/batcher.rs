@@ -7,8 +7,9 @@ use super::{
 };
 use crate::{
     batcher::{
+        handle::RunSwitch,
         task::{BatcherParts, BatcherTask, batcher},
-        throttle::{ThrottleParts, ThrottleTarget, ThrottleTask, target::CoreLimits, throttle},
+        throttle::{ThrottleParts, ThrottleTarget, ThrottleTask, throttle},
     },
     chain::Chain,
     cli::config::{BatcherConfig, BatcherProcessConfig},
@@ -54,6 +55,7 @@ pub async fn run_batcher(config: BatcherProcessConfig, signals: StopSignals) -> 
         l1,
         targets,
         flag: "rpc",
+        run_switch: RunSwitch::new(!config.batcher.options.stopped),
     };
     let service = start(config.batcher, upstream, &signals.closing).await?;
     finish_without_chain(tasks, service, signals).await
@@ -66,11 +68,13 @@ struct BatcherUpstream {
     targets: Vec<ThrottleTarget>,
     /// Beginning of the names of its RPC's options.
     flag: &'static str,
+    run_switch: RunSwitch,
 }
 
 /// The batcher of a node. `l1` is the node's.
 pub(super) async fn start_in_node(
     config: BatcherConfig,
+    run_switch: RunSwitch,
     chain: &Chain,
     rollup: RollupHandle,
     l1: L1Client,
@@ -94,13 +98,9 @@ pub(super) async fn start_in_node(
         l1,
         targets,
         flag: "batcher.rpc",
+        run_switch,
     };
-    let is_throttling = config.options.throttle.is_enabled();
-    let mut service = start(config, upstream, token).await?;
-    if let Some(service) = service.as_mut().filter(|_| is_throttling) {
-        service.lifts(Some(CoreLimits::new(chain.pool().clone())));
-    }
-    Ok(service)
+    start(config, upstream, token).await
 }
 
 /// Checks the options of a node's batcher against its chain.
@@ -128,6 +128,7 @@ async fn start(
         l1,
         targets,
         flag,
+        run_switch,
     } = upstream;
     let what = format!("the rollup node at {}", source.name());
     let Some(rollup) = wait_for(&what, token, || source.rollup_config()).await else {
@@ -154,6 +155,7 @@ async fn start(
     });
     let (batcher, task) = batcher(BatcherParts {
         options: config.options,
+        run_switch,
         rollup,
         source,
         l1,
@@ -161,19 +163,25 @@ async fn start(
         load,
         throttling: is_throttling,
     })?;
-    let service = spawn(task, tx_task, throttle_task);
+    let service = PostingService::new("batcher");
+    // Before anything is posted: a service whose RPC cannot be bound does not run.
     if let Some(rpc) = &config.rpc {
         let methods = ServiceRpc::Batcher { batcher, throttle };
         service_rpc::serve(service.tasks(), methods, txs, rpc, flag).await?;
     }
+    spawn(&service, task, tx_task, throttle_task);
     Ok(Some(service))
 }
 
 /// Spawns the batcher's tasks.
-fn spawn(task: BatcherTask, txs: TxManagerTask, throttling: ThrottleTask) -> PostingService {
+fn spawn(
+    service: &PostingService,
+    task: BatcherTask,
+    txs: TxManagerTask,
+    throttling: ThrottleTask,
+) {
     gauge!("op_batcher_default_info", "version" => VERSION).set(1.0);
     gauge!("op_batcher_default_up").set(1.0);
-    let service = PostingService::new("batcher");
     let tokens = service.tokens();
     let closing = tokens.closing.clone();
     service.spawn(
@@ -184,7 +192,6 @@ fn spawn(task: BatcherTask, txs: TxManagerTask, throttling: ThrottleTask) -> Pos
         "throttling",
         async move { Ok(throttling.run(closing).await?) },
     );
-    service
 }
 
 /// Checks the options against the chain, and logs what is unusual.

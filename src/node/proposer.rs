@@ -104,15 +104,16 @@ async fn start(
         txs: txs.clone(),
     })?;
     let service = PostingService::new("proposer");
+    // Before anything is proposed: a service whose RPC cannot be bound does not run.
+    if let Some(rpc) = &config.rpc {
+        let methods = ServiceRpc::Proposer(proposer);
+        service_rpc::serve(service.tasks(), methods, txs, rpc, flag).await?;
+    }
     let tokens = service.tokens();
     service.spawn(
         async move { Ok(task.run(tokens.closing, tokens.ending).await?) },
         tx_task,
     );
-    if let Some(rpc) = &config.rpc {
-        let methods = ServiceRpc::Proposer(proposer);
-        service_rpc::serve(service.tasks(), methods, txs, rpc, flag).await?;
-    }
     Ok(Some(service))
 }
 

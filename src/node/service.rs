@@ -2,7 +2,6 @@
 //! which they stop.
 
 use crate::{
-    batcher::throttle::target::CoreLimits,
     rollup::{
         l1::L1Client,
         signer::{RemoteCause, RemoteError},
@@ -45,8 +44,6 @@ pub(super) struct PostingService {
     tokens: ServiceTokens,
     /// Longest time from a signal to the end.
     limit: Duration,
-    /// Limits of blocks that are lifted when the service has ended.
-    limits: Option<CoreLimits>,
 }
 
 impl PostingService {
@@ -66,13 +63,7 @@ impl PostingService {
             tasks: tasks.with_stop_timeout(limit + END_LIMIT),
             tokens,
             limit,
-            limits: None,
         }
-    }
-
-    /// Lifts these limits when the service has ended.
-    pub fn lifts(&mut self, limits: Option<CoreLimits>) {
-        self.limits = limits;
     }
 
     pub fn tokens(&self) -> ServiceTokens {
@@ -120,7 +111,6 @@ impl PostingService {
         ending: &CancellationToken,
     ) -> anyhow::Result<()> {
         let (name, tokens, limit) = (self.name, self.tokens, self.limit);
-        let _limits = self.limits;
         let ended = self.tasks.run_until(std::future::pending());
         let orders = async {
             stop.cancelled().await;
@@ -172,21 +162,22 @@ impl Default for RestartPauses {
 /// Starts a service in the process of a node and runs it until a signal. The node goes on after a
 /// failure: its blocks are served and followed, and an operator needs the log and JSON-RPC to find the
 /// cause. After a pause the service is started again, whatever the cause: other programs recover, and
-/// an operator who stops a second process with the same key need not restart the node.
+/// an operator who stops a second process with the same key need not restart the node. `start` gets
+/// the number of starts before.
 pub(super) async fn keep_running<F>(
     name: &str,
     pauses: RestartPauses,
-    start: impl Fn() -> F,
+    start: impl Fn(u64) -> F,
     signals: StopSignals,
 ) where
     F: Future<Output = anyhow::Result<Option<PostingService>>>,
 {
     let StopSignals { closing, ending } = signals;
     let mut pause = pauses.first;
-    loop {
+    for starts in 0.. {
         let started = Instant::now();
         let ended = async {
-            match start().await? {
+            match start(starts).await? {
                 Some(service) => service.run(&closing, &ending).await,
                 None => Ok(()),
             }
@@ -320,6 +311,14 @@ pub(super) async fn transactions(
     };
     let what = format!("L1 at {}", parts.l1.endpoint());
     Ok(wait_for(&what, token, attempt).await)
+}
+
+/// Reads a key of this machine, so that a wrong one ends the start of a node.
+pub(super) async fn check_local_key(config: &TxSignerConfig) -> anyhow::Result<()> {
+    if !matches!(config, TxSignerConfig::Remote(_)) {
+        TxSigner::open(config).await.context("the signer")?;
+    }
+    Ok(())
 }
 
 /// Opens the key. A signer in another process is waited for if it cannot be reached or is not ready.

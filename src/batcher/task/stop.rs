@@ -18,6 +18,7 @@ impl BatcherTask {
         // A caller may have gone.
         match command {
             BatcherCommand::Start(reply) if is_stopped && !is_closing => {
+                self.run_switch.set(true);
                 self.start();
                 let _ = reply.send(Ok(()));
             }
@@ -25,6 +26,7 @@ impl BatcherTask {
                 let _ = reply.send(Err(BatcherCommandError::Running));
             }
             BatcherCommand::Stop(reply) if !is_stopped && self.stop.is_none() => {
+                self.run_switch.set(false);
                 self.begin_stop(Some(reply));
             }
             BatcherCommand::Flush(reply) if !is_stopped && self.stop.is_none() => {

@@ -36,25 +36,6 @@ impl TargetError {
     }
 }
 
-/// The limits of the core of this process. They are lifted when this is dropped: without a batcher
-/// nobody would.
-pub struct CoreLimits {
-    pool: Arc<Pool>,
-}
-
-impl CoreLimits {
-    pub fn new(pool: Arc<Pool>) -> Self {
-        Self { pool }
-    }
-}
-
-impl Drop for CoreLimits {
-    fn drop(&mut self) {
-        self.pool
-            .set_miner(|settings| (settings.max_tx_da, settings.max_block_da) = (None, None));
-    }
-}
-
 /// A builder of blocks.
 #[derive(Clone)]
 pub enum ThrottleTarget {

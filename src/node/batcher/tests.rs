@@ -237,6 +237,35 @@ async fn without_admin_only_health_is_served() {
     process.await.unwrap().unwrap();
 }
 
+/// Nothing of a service that fails to start goes on: a node starts it again.
+#[tokio::test]
+async fn a_batcher_whose_rpc_cannot_be_bound_does_not_run() {
+    let Some(chain_id) = recorded_l1() else {
+        return;
+    };
+    let upstreams = upstreams(chain_id).await.unwrap();
+    *upstreams.is_up.lock() = true;
+    let holder = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let config = upstreams.config(
+        holder.local_addr().unwrap().port(),
+        &["--poll-interval=10ms"],
+    );
+    let parts = BatcherUpstream {
+        source: L2Source::Rpc(Arc::new(RpcSource::new(&config.l2).unwrap())),
+        l1: l1_client(config.batcher.l1.as_ref().unwrap(), None).unwrap(),
+        targets: Vec::new(),
+        flag: "rpc",
+        run_switch: RunSwitch::new(true),
+    };
+    let started = start(config.batcher, parts, &CancellationToken::new()).await;
+    let said = crate::telemetry::sentence(&started.err().expect("a failure"));
+    assert!(said.contains("--rpc.port"), "{said}");
+    let asked = || (upstreams.rollup.count(), upstreams.l1.count());
+    let before = asked();
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(asked(), before);
+}
+
 #[tokio::test]
 async fn a_signal_ends_the_waiting_for_a_rollup_node() {
     let Some(chain_id) = recorded_l1() else {

@@ -47,7 +47,7 @@ const PAUSES: RestartPauses = RestartPauses {
 fn only(service: PostingService) -> impl AsyncFnOnce(StopSignals) {
     let service = Mutex::new(Some(service));
     async move |signals| {
-        let start = || std::future::ready(Ok(service.lock().take()));
+        let start = |_| std::future::ready(Ok(service.lock().take()));
         keep_running("service", PAUSES, start, signals).await;
     }
 }
@@ -122,9 +122,10 @@ async fn a_node_outlives_a_batcher_that_fails_and_starts_it_again() {
     let node = CancellationToken::new();
     let starts = Mutex::new(Vec::new());
     // It cannot start, fails while it runs, and then runs.
-    let start = || {
+    let start = |before: u64| {
         starts.lock().push(tokio::time::Instant::now());
         let count = starts.lock().len();
+        assert_eq!(before + 1, count as u64);
         let service = match count {
             1 => Err(anyhow!("the signer: 401 Unauthorized")),
             2 => {

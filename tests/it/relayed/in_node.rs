@@ -87,9 +87,10 @@ fn a_batcher_that_cannot_start_holds_up_neither_node_nor_proposer() {
     node.ends();
 }
 
-/// One of the builders does not know the method, which ends the batcher.
+/// One of the builders does not know the method, which ends the batcher. Nobody posts then, so the
+/// limits stay.
 #[test]
-fn the_limits_of_blocks_are_lifted_when_the_batcher_of_a_node_has_ended() {
+fn the_limits_of_blocks_stay_when_the_batcher_of_a_node_has_ended() {
     let world = RelayedNetwork::start();
     let builder = Relay::start(&world.l1.url);
     let unknown = RelayFault::Error(-32601, "the method does not exist/is not available");
@@ -105,17 +106,24 @@ fn the_limits_of_blocks_are_lifted_when_the_batcher_of_a_node_has_ended() {
     ];
     let node = PostingNode::start(&world, &options);
     node.says("the batcher has ended; the node goes on without it");
+    node.makes_blocks();
     let log = read_log(&node.log);
     let limits = log.lines().filter(|line| line.contains("max_block_da"));
-    let limits: Vec<&str> = limits.collect();
-    let [set, .., lifted] = &limits[..] else {
-        panic!("{log}");
-    };
-    assert!(set.contains("max_block_da: Some(130000)"), "{set}");
-    assert!(
-        lifted.contains("max_tx_da: None, max_block_da: None"),
-        "{lifted}"
-    );
-    node.makes_blocks();
+    let newest = limits.last().expect("limits");
+    assert!(newest.contains("max_block_da: Some(130000)"), "{newest}");
     node.ends();
+}
+
+/// The node does not come up as if its batcher could post.
+#[test]
+fn a_key_that_cannot_be_read_ends_the_start_of_a_node() {
+    let world = RelayedNetwork::start();
+    let options = [
+        "--batcher.enabled".to_owned(),
+        "--batcher.private-key=0x1234".to_owned(),
+    ];
+    let mut node = PostingNode::start(&world, &options);
+    node.says("the signer");
+    let status = node.process.child.wait().expect("an end");
+    assert!(!status.success(), "{}", read_log(&node.log));
 }
