@@ -26,12 +26,16 @@ impl Blocks for Chain {
 }
 
 fn server(sizes: &[usize]) -> (Arc<RangeServer>, Unsent) {
+    let mut parent_hash = B256::ZERO;
     let block = |(i, size): (usize, &usize)| {
         let header = Header {
             number: i as u64 + 1,
+            parent_hash,
             ..Default::default()
         };
-        Payload::sealed(header, vec![vec![7; *size].into()])
+        let block = Payload::sealed(header, vec![vec![7; *size].into()]);
+        parent_hash = block.hash;
+        block
     };
     let blocks: Vec<Payload> = sizes.iter().enumerate().map(block).collect();
     let last = blocks.last().map_or(BlockId::default(), Payload::id);
