@@ -18,7 +18,7 @@ impl RunSwitch {
     }
 
     /// The position.
-    pub(super) fn is_on(&self) -> bool {
+    pub fn is_on(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 

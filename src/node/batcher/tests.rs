@@ -237,6 +237,38 @@ async fn without_admin_only_health_is_served() {
     process.await.unwrap().unwrap();
 }
 
+fn parts(config: &BatcherProcessConfig, run_switch: RunSwitch) -> BatcherUpstream {
+    BatcherUpstream {
+        source: L2Source::Rpc(Arc::new(RpcSource::new(&config.l2).unwrap())),
+        l1: l1_client(config.batcher.l1.as_ref().unwrap(), None).unwrap(),
+        targets: Vec::new(),
+        flag: "rpc",
+        run_switch,
+    }
+}
+
+/// A node that starts its batcher again keeps the switch.
+#[tokio::test]
+async fn the_last_command_says_whether_the_next_batcher_runs() {
+    let Some(chain_id) = recorded_l1() else {
+        return;
+    };
+    let upstreams = upstreams(chain_id).await.unwrap();
+    *upstreams.is_up.lock() = true;
+    let port = free_port();
+    let config = upstreams.config(port, &["--rpc.enable-admin"]);
+    let run_switch = RunSwitch::new(false);
+    let parts = parts(&config, run_switch.clone());
+    let started = start(config.batcher, parts, &CancellationToken::new()).await;
+    let _service = started.unwrap().unwrap();
+    let url = format!("http://127.0.0.1:{port}");
+    let endpoint = RpcEndpoint::new("batcher", &url, PATIENCE).unwrap();
+    for (method, is_on) in [("admin_startBatcher", true), ("admin_stopBatcher", false)] {
+        assert_eq!(call(&endpoint, method, json!([])).await, Ok(json!(null)));
+        assert_eq!(run_switch.is_on(), is_on, "{method}");
+    }
+}
+
 /// Nothing of a service that fails to start goes on: a node starts it again.
 #[tokio::test]
 async fn a_batcher_whose_rpc_cannot_be_bound_does_not_run() {
@@ -250,13 +282,7 @@ async fn a_batcher_whose_rpc_cannot_be_bound_does_not_run() {
         holder.local_addr().unwrap().port(),
         &["--poll-interval=10ms"],
     );
-    let parts = BatcherUpstream {
-        source: L2Source::Rpc(Arc::new(RpcSource::new(&config.l2).unwrap())),
-        l1: l1_client(config.batcher.l1.as_ref().unwrap(), None).unwrap(),
-        targets: Vec::new(),
-        flag: "rpc",
-        run_switch: RunSwitch::new(true),
-    };
+    let parts = parts(&config, RunSwitch::new(true));
     let started = start(config.batcher, parts, &CancellationToken::new()).await;
     let said = crate::telemetry::sentence(&started.err().expect("a failure"));
     assert!(said.contains("--rpc.port"), "{said}");
