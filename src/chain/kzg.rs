@@ -44,6 +44,12 @@ pub fn load() {
     cell_setup();
 }
 
+/// Loads what whole blobs need, which takes seconds where nothing is loaded. Not on a thread of
+/// rayon: all of them would wait, and blocks are executed there.
+pub fn load_for_blobs() {
+    blob_setup();
+}
+
 /// Whether all proofs of a sidecar are valid for its blobs and commitments. The error names a blob
 /// that is no list of field elements, a commitment or a proof that is no point, or a wrong count.
 pub fn verify(sidecar: &TxSidecar) -> Result<bool, c_kzg::Error> {

@@ -397,7 +397,12 @@ impl Pool {
     pub fn set_miner(&self, change: impl FnOnce(&mut MinerSettings)) {
         let settings = {
             let mut settings = self.miner.lock();
+            let before = settings.clone();
             change(&mut settings);
+            // A batcher repeats its limits with every reading.
+            if *settings == before {
+                return;
+            }
             settings.clone()
         };
         tracing::info!(?settings, "block building settings changed");

@@ -20,7 +20,10 @@ use crate::{
         l1::{L1Client, L1Config},
     },
     tasks::{StopSignals, Tasks},
-    txmgr::shell::{TxManagerError, TxManagerTask},
+    txmgr::{
+        blobs::CellProofTime,
+        shell::{TxManagerError, TxManagerTask},
+    },
     version::VERSION,
 };
 use anyhow::Context;
@@ -145,6 +148,11 @@ async fn start(
         return Ok(None);
     };
     check_l1_chain(&l1, rollup.l1_chain_id, token).await?;
+    if config.options.data_availability.has_blobs() {
+        let time = CellProofTime::new(config.tx.cell_proof_time, rollup.l1_chain_id);
+        // Ready for the first channel.
+        tokio::task::spawn_blocking(move || time.form(clock::unix_now()).load());
+    }
     let (load, loads) = watch::channel(Default::default());
     let (throttling, is_throttling) = watch::channel(false);
     let (throttle, throttle_task) = throttle(ThrottleParts {

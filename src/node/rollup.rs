@@ -2,7 +2,7 @@
 //! the sequencer, from configuration to running tasks.
 
 use crate::{
-    chain::Chain,
+    chain::{Chain, kzg},
     cli::config::{DerivationOptions, L1Options, SequencingConfig, SignerConfig},
     rollup::{
         beacon::BeaconClient,
@@ -191,6 +191,8 @@ impl Rollup {
             return Ok(None);
         };
         let client = BeaconClient::new(config)?;
+        // Ready for the first blobs.
+        tokio::task::spawn_blocking(kzg::load_for_blobs);
         client.check_health().await.context("--l1.beacon")?;
         Ok(Some(client))
     }

@@ -31,6 +31,14 @@ pub enum SidecarForm {
 }
 
 impl SidecarForm {
+    /// Loads what the proofs of this form need, which takes seconds the first time.
+    pub fn load(self) {
+        match self {
+            Self::Blobs => kzg::load_for_blobs(),
+            Self::Cells => kzg::load(),
+        }
+    }
+
     /// The form of a sidecar.
     pub fn of(sidecar: &TxSidecar) -> Self {
         match sidecar {

@@ -46,6 +46,7 @@ pub(super) fn match_blobs(
     wanted: &[BlobRef],
 ) -> Result<Vec<Box<Blob>>, BeaconCause> {
     bounded(response.len())?;
+    kzg::load_for_blobs();
     let found = response.par_iter().map(|bytes| {
         let blob = blob(bytes)?;
         let commitment = kzg::commitment(&blob).map_err(|_| not_a_blob())?;
@@ -67,6 +68,7 @@ pub(super) fn match_sidecars(
     wanted: &[BlobRef],
 ) -> Result<Vec<Box<Blob>>, BeaconCause> {
     bounded(response.len())?;
+    kzg::load_for_blobs();
     let check = |id: &BlobRef| {
         let sidecar = response.iter().find(|sidecar| sidecar.index.0 == id.index);
         let sidecar = sidecar.ok_or_else(|| missing(id, response.len()))?;
