@@ -148,7 +148,7 @@ async fn after_a_block_that_is_not_there_nothing_is_loaded_before_the_next_poll(
 }
 
 #[tokio::test]
-async fn a_block_of_another_branch_drops_everything_until_the_next_poll() {
+async fn a_block_of_another_branch_drops_everything_until_the_rollup_node_has_caught_up() {
     let l2 = L2::new(5);
     let other = L2::fork(&l2, 1, 5);
     let mut task = running(&l2).await;
@@ -162,9 +162,20 @@ async fn a_block_of_another_branch_drops_everything_until_the_next_poll() {
     assert_eq!(state(&task), (3, Some(5)));
     task.on_fetched(fetched(&other, 4));
     assert_eq!(state(&task), (0, None));
+    // Transactions with the other branch's blocks count first, and the rollup node has to derive them.
+    task.in_flight = 1;
+    task.on_polled(polled(&other, 30));
+    assert_eq!(task.phase, BatcherPhase::Syncing(SyncWait::Wanted));
+    task.in_flight = 0;
+    task.on_polled(polled(&other, 30));
+    assert_eq!(task.phase, BatcherPhase::Syncing(SyncWait::Requested));
+    task.on_sync_target(Ok(DERIVED));
+    assert_eq!(state(&task), (0, None));
     task.on_polled(polled(&other, 30));
     task.on_fetched(fetched(&other, 1));
     assert_eq!(state(&task), (1, Some(5)));
+    let loaded = task.state.as_ref().unwrap().loaded_through();
+    assert_eq!(loaded, 3, "a stop waits for these");
 }
 
 #[tokio::test]
@@ -178,4 +189,36 @@ async fn without_an_answer_of_l1_its_head_stays() {
     };
     task.on_polled(answer);
     assert_eq!(task.l1_head, 30);
+}
+
+/// Whether these blocks still exist is not known before the next status.
+#[tokio::test]
+async fn a_stop_waits_for_the_blocks_that_a_reorg_has_dropped() {
+    let l2 = L2::new(5);
+    let other = L2::fork(&l2, 1, 5);
+    let mut task = running(&l2).await;
+    for number in 1..=3 {
+        task.on_fetched(fetched(&l2, number));
+    }
+    task.on_fetched(fetched(&other, 4));
+    task.begin_stop(None);
+    assert_eq!(task.load_limit(), 3);
+    for phase in [SyncWait::Wanted, SyncWait::Until(DERIVED)] {
+        task.phase = BatcherPhase::Syncing(phase);
+        task.finish_stop();
+        assert_eq!(task.phase, BatcherPhase::Syncing(phase));
+    }
+    task.on_polled(polled(&other, 30));
+    task.finish_stop();
+    assert_eq!(task.phase, BatcherPhase::Running);
+    task.load_blocks();
+    assert_eq!(task.fetches.len(), 3);
+}
+
+#[tokio::test]
+async fn a_stop_before_anything_is_loaded_is_done_at_once() {
+    let mut task = started().await;
+    task.begin_stop(None);
+    task.finish_stop();
+    assert_eq!(task.phase, BatcherPhase::Stopped);
 }
