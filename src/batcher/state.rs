@@ -49,6 +49,7 @@ pub struct BatcherState {
     held: HeldBlocks,
     /// Oldest first; only the last may be open.
     channels: VecDeque<QueuedChannel>,
+    /// Transactions in flight. The outcome of one whose channel was dropped changes nothing.
     sent: BTreeMap<BatchTxNumber, SentRange>,
     last_number: BatchTxNumber,
     channels_made: u64,
@@ -108,7 +109,6 @@ impl BatcherState {
     fn restart(&mut self, status: &SourceStatus) {
         self.held.restart(status.local_safe_l2.id);
         self.channels.clear();
-        self.sent.clear();
         // The L1 origin of the L2 genesis block may be reported as zero.
         let origin = status.local_safe_l2.origin.number;
         self.last_origin = self.last_origin.max(origin).max(self.rules.genesis_l1);
@@ -119,9 +119,9 @@ impl BatcherState {
             let span = channel.span();
             span.is_none_or(|span| span.last.id.number <= safe)
         };
-        while let Some(channel) = self.channels.pop_front_if(|channel| is_safe(channel)) {
-            self.forget(channel.id());
-        }
+        let safe_channels = self.channels.iter().take_while(|channel| is_safe(channel));
+        let count = safe_channels.count();
+        self.channels.drain(..count);
         self.held.prune(safe);
     }
 
@@ -130,7 +130,6 @@ impl BatcherState {
         self.notices.push(BatcherNotice::Cleared(cause));
         self.held.restart(BlockId::default());
         self.channels.clear();
-        self.sent.clear();
         (self.last_origin, self.unsafe_head) = (0, None);
     }
 
@@ -362,15 +361,10 @@ impl BatcherState {
         self.channels.len()
     }
 
-    fn forget(&mut self, id: ChannelId) {
-        self.sent.retain(|_, sent| sent.channel != id);
-    }
-
     /// Drops a channel and those after it. Their blocks are encoded again.
     fn drop_channels(&mut self, from: usize) {
         for channel in self.channels.split_off(from) {
             let (id, span) = (channel.id(), channel.span());
-            self.forget(id);
             self.notices
                 .push(BatcherNotice::ChannelDropped { id, span });
         }

@@ -210,7 +210,8 @@ impl EpochWindow {
     }
 
     /// Begins to apply the blocks of a span after the pending-safe head. `false`, changing nothing, if
-    /// one of them has an L1 origin before the pending-safe head's or an unknown one.
+    /// one of them has an L1 origin that is not in the window, which holds none before the pending-safe
+    /// head's ([`Self::check_epoch`]).
     fn start_span(&mut self, span: SpanBatch, pending_safe: &L2BlockRef) -> bool {
         let mut blocks = span.blocks;
         while blocks
@@ -224,10 +225,7 @@ impl EpochWindow {
         };
         // L1 origins of a span ascend by one, and those of the window have no gap.
         let is_known = |number| self.epochs.get(number).is_some();
-        let all_known = next.epoch_number >= pending_safe.origin.number
-            && next.epoch_number <= span.last.epoch_number
-            && is_known(next.epoch_number)
-            && is_known(span.last.epoch_number);
+        let all_known = is_known(next.epoch_number) && is_known(span.last.epoch_number);
         if all_known {
             self.span = Some(blocks);
         }

@@ -30,10 +30,6 @@ impl FrameQueue {
         let dropped = count - self.frames.len();
         drops.add_many(DropReason::FrameOrder, dropped as u64);
     }
-
-    pub fn clear(&mut self) {
-        self.frames.clear();
-    }
 }
 
 /// Keeps the frames that extend the ones before them without a gap (specs: holocene, frame queue).

@@ -75,9 +75,9 @@ impl BatchSource {
         std::mem::take(&mut self.logs)
     }
 
-    /// Moves on to the child of the origin. Holocene's first L1 block drops frames and channels. If
-    /// several forks activate in one block, op-node looks at the lowest only and may keep the
-    /// pre-Holocene stages; we do not.
+    /// Moves on to the child of the origin, whose frames are all taken. Holocene's first L1 block drops
+    /// channels. If several forks activate in one block, op-node looks at the lowest only and may keep
+    /// the pre-Holocene stages; we do not.
     pub fn advance(&mut self, cx: &mut StageContext, next: L1Input) {
         let rollup = &cx.rollup;
         let enters_holocene =
@@ -93,7 +93,6 @@ impl BatchSource {
         self.origin = next.block;
         self.logs = next.logs;
         if enters_holocene {
-            self.frames.clear();
             self.channels = ChannelMux::new(true);
         }
         self.open(cx, next.inbox);

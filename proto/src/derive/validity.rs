@@ -265,10 +265,7 @@ impl BatchCheck<'_> {
     }
 
     fn span_block(&self, block: &SpanBlock, advances: bool) -> BatchValidity {
-        return_if!(
-            block.epoch_number < self.pending_safe.origin.number,
-            Drop(DropReason::BatchOrigin)
-        );
+        // The window holds no L1 block before the origin of the pending-safe head.
         let Some(origin) = self.epochs.get(block.epoch_number) else {
             return Drop(DropReason::BatchOrigin);
         };

@@ -308,3 +308,6 @@ impl BatcherTask {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -371,6 +371,31 @@ async fn a_busy_endpoint_rests() {
 }
 
 #[tokio::test]
+async fn a_cooldown_within_the_time_limit_of_a_request_is_waited_for() {
+    let requests = Arc::new(Mutex::new(vec![]));
+    let (times, answer) = (requests.clone(), blobs_answer());
+    let server = node(move |_| {
+        times.lock().push(Instant::now());
+        if times.lock().len() > 1 {
+            return Canned::ok(&answer);
+        }
+        Canned::Reply {
+            status: 429,
+            headers: vec!["retry-after: 1".into()],
+            body: vec![],
+        }
+    })
+    .await;
+    let client = client(&[server.url()], |config| config.seconds_per_slot = 12);
+    let wanted = ids();
+    client.blobs(BLOCK_TIME, &wanted).await.unwrap_err();
+    client.blobs(BLOCK_TIME, &wanted).await.unwrap();
+    let requests = requests.lock();
+    let pause = requests[1] - requests[0];
+    assert!(pause >= Duration::from_secs(1), "{pause:?}");
+}
+
+#[tokio::test]
 async fn the_health_check_fails_after_its_tries_or_is_ignored() {
     let gone = ["http://127.0.0.1:1".to_owned()];
     let begin = Instant::now();

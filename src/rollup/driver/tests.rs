@@ -393,6 +393,7 @@ async fn a_head_that_was_taken_as_safe_is_where_the_next_reset_begins() {
     let (mut old, _handle) = driver(&world, &chain, 1, 0);
     old.reset().await.unwrap();
     assert_eq!(old.local_safe.map(|safe| safe.id), Some(head));
+    assert_eq!(old.safe_db.last(), None, "it was derived from no L1 block");
     old.reset().await.unwrap();
     let safe = old.local_safe.unwrap().id;
     assert!(safe.number + 20 > head.number, "{safe} is far below {head}");

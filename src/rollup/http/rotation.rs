@@ -238,6 +238,21 @@ mod tests {
     }
 
     #[test]
+    fn a_call_waits_for_a_short_cooldown_once() {
+        let pick = |index, seconds| {
+            let wait = Duration::from_secs(seconds);
+            move |_| Some(Pick { index, wait })
+        };
+        let mut attempts = Attempts::new(Tried::default(), Duration::from_secs(5));
+        let mut next = |index, seconds| attempts.next_attempt(pick(index, seconds));
+        assert!(matches!(next(0, 6), NextAttempt::CoolingDown(_)));
+        assert!(matches!(next(0, 5), NextAttempt::Send(_)));
+        let after_a_failure = next(1, 1);
+        assert!(matches!(after_a_failure, NextAttempt::CoolingDown(_)));
+        assert!(matches!(next(1, 0), NextAttempt::Send(_)));
+    }
+
+    #[test]
     fn a_lone_endpoint_cools_down_only_if_it_is_busy() {
         let start = Instant::now();
         let mut rotation = Rotation::new(1);

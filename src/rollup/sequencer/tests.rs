@@ -258,7 +258,7 @@ fn origin_of(world: &World, payload: &Payload) -> BlockId {
 async fn until_time(chain: &Chain, time: u64) {
     let mut heads = chain.heads();
     tokio::time::timeout(
-        Duration::from_secs(20),
+        Duration::from_secs(60),
         heads.wait_for(|heads| heads.timestamp >= time),
     )
     .await

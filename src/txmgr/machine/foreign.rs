@@ -85,3 +85,87 @@ impl ForeignNonces {
             || (self.losses >= LOSSES && lost_for.is_some_and(|time| time >= LOSS_TIME))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// Nonces of others from `first` on, a minute apart, seen at an L1 of this age. Returns the time
+    /// after the last.
+    fn lose(
+        nonces: &mut ForeignNonces,
+        first: u64,
+        count: u64,
+        head_age: Option<Duration>,
+        start: Instant,
+    ) -> Instant {
+        let minutes = |count: u64| start + Duration::from_secs(60 * count);
+        for at in 0..count {
+            nonces.foreign(first + at, head_age, minutes(at));
+        }
+        minutes(count)
+    }
+
+    #[test]
+    fn ten_nonces_of_others_in_ten_minutes_are_evidence() {
+        let start = Instant::now();
+        let mut nonces = ForeignNonces::default();
+        let end = lose(&mut nonces, 0, 9, Some(SECOND), start);
+        assert!(!nonces.is_contested(end + 60 * LOSS_TIME), "nine");
+        nonces.foreign(9, Some(SECOND), end);
+        assert!(!nonces.is_contested(start + LOSS_TIME - SECOND));
+        assert!(nonces.is_contested(start + LOSS_TIME));
+    }
+
+    #[test]
+    fn an_own_nonce_among_those_of_others_begins_the_count_anew() {
+        let mut nonces = ForeignNonces::default();
+        let now = lose(&mut nonces, 0, 9, Some(SECOND), Instant::now());
+        nonces.own(9);
+        let again = lose(&mut nonces, 10, 9, Some(SECOND), now);
+        assert!(!nonces.is_contested(again + LOSS_TIME));
+        nonces.foreign(19, Some(SECOND), again);
+        assert!(nonces.is_contested(now + LOSS_TIME));
+    }
+
+    #[test]
+    fn one_nonce_that_is_seen_often_counts_once() {
+        let mut nonces = ForeignNonces::default();
+        let mut now = Instant::now();
+        for _ in 0..20 {
+            now = lose(&mut nonces, 5, 1, Some(SECOND), now);
+        }
+        assert!(!nonces.is_contested(now));
+    }
+
+    #[test]
+    fn nonces_seen_at_an_l1_that_may_be_behind_do_not_count() {
+        for head_age in [None, Some(CURRENT_AGE)] {
+            let mut nonces = ForeignNonces::default();
+            assert!(!nonces.needs_age());
+            let end = lose(&mut nonces, 0, 20, head_age, Instant::now());
+            assert!(!nonces.is_contested(end), "{head_age:?}");
+            assert!(nonces.needs_age());
+        }
+    }
+
+    /// Foreign nonces that are far apart may be of one predecessor each.
+    #[test]
+    fn turns_that_are_many_nonces_apart_are_forgotten() {
+        for (between, is_contested) in [(10, true), (MAX_NONCES, false)] {
+            let now = Instant::now();
+            let mut nonces = ForeignNonces::default();
+            let mut next = 0u64..;
+            for _ in 0..TURNS {
+                assert!(!nonces.is_contested(now), "{between}");
+                next.by_ref()
+                    .take(between)
+                    .for_each(|nonce| nonces.own(nonce));
+                nonces.foreign(next.next().unwrap(), None, now);
+            }
+            assert_eq!(nonces.is_contested(now), is_contested, "{between}");
+        }
+    }
+}

@@ -305,3 +305,26 @@ fn holocene_starts_with_empty_stages() {
     let drops = world.pipeline.drain_drops();
     assert_eq!(drops.get(DropReason::Frame), 1);
 }
+
+/// Holocene drops the batches that wait. A restart reads them again, and the block that they waited for
+/// is safe by then.
+#[test]
+fn a_restart_in_holocene_applies_no_batch_that_was_dropped_with_the_queue() {
+    let mut config = rollup(Fork::Granite);
+    config.forks = config.forks.with(Fork::Holocene, Some(START + 5 * L1_TIME));
+    let (mut world, blocks) = start(config, 3, 2);
+    let batches = world.singular(&blocks);
+    let second = world.channel(&batches[1..]);
+    world.mine([second]);
+    let first = world.channel(&batches[..1]);
+    world.mine([first]);
+    world.derive();
+    assert_eq!(hashes(&world.chain[1..]), hashes(&blocks[..1]));
+    let (number, derived_from) = *world.safe.last().unwrap();
+    assert_eq!((number, derived_from), (1, 5));
+    let safe = world.chain[1].clone();
+    world.pipeline.reset(safe, derived_from + 1);
+    world.mine([]);
+    world.derive();
+    assert_eq!(hashes(&world.chain[1..]), hashes(&blocks[..1]));
+}

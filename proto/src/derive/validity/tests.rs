@@ -7,6 +7,18 @@ use crate::{
 };
 use alloy_primitives::B256;
 
+/// A window of one L1 block, whose hash and number are zero.
+fn window(rollup: &RollupConfig) -> EpochBlocks {
+    let mut epochs = EpochBlocks::default();
+    let block = L1Block {
+        time: rollup.genesis.l2_time,
+        ..L1Block::default()
+    };
+    let logs = RelevantLogs::default();
+    epochs.push(EpochBlock { block, logs });
+    epochs
+}
+
 /// A span of three empty blocks of L1's genesis, so many seconds after the L2 genesis.
 fn empty_span(rollup: &RollupConfig, seconds: u8) -> SpanBatch {
     let columns = [&[seconds, 0][..], &[0; 40], &[3, 0, 0, 0, 0]].concat();
@@ -18,13 +30,7 @@ fn empty_span(rollup: &RollupConfig, seconds: u8) -> SpanBatch {
 fn a_span_that_begins_with_the_genesis_block_is_refused_whatever_its_number() {
     let mut rollup = rollup(Fork::Holocene);
     rollup.genesis.l2.number = 1_000;
-    let mut epochs = EpochBlocks::default();
-    let block = L1Block {
-        time: rollup.genesis.l2_time,
-        ..L1Block::default()
-    };
-    let logs = RelevantLogs::default();
-    epochs.push(EpochBlock { block, logs });
+    let epochs = window(&rollup);
     let pending_safe = L2BlockRef {
         id: BlockId {
             number: 1_001,
@@ -32,7 +38,7 @@ fn a_span_that_begins_with_the_genesis_block_is_refused_whatever_its_number() {
         },
         parent_hash: rollup.genesis.l2.hash,
         time: rollup.genesis.l2_time + rollup.block_time,
-        origin: block.id(),
+        origin: BlockId::default(),
         sequence_number: 1,
     };
     for (is_holocene, refusal) in [(false, Drop(DropReason::BatchParent)), (true, Undecided)] {
@@ -48,5 +54,36 @@ fn a_span_that_begins_with_the_genesis_block_is_refused_whatever_its_number() {
         let block_time = rollup.block_time as u8;
         let after = check.span_parent_number(&empty_span(&rollup, block_time));
         assert_eq!(after, Ok(1_000));
+    }
+}
+
+/// Before Holocene such a span would otherwise wait for L1 blocks that its last blocks need, and hold up
+/// the batches behind it.
+#[test]
+fn a_span_that_begins_with_an_l1_origin_before_its_parents_is_dropped() {
+    let rollup = rollup(Fork::Granite);
+    let epochs = window(&rollup);
+    let pending_safe = L2BlockRef {
+        id: BlockId::default(),
+        parent_hash: B256::ZERO,
+        time: rollup.genesis.l2_time,
+        origin: BlockId::default(),
+        sequence_number: 0,
+    };
+    for is_holocene in [false, true] {
+        let check = BatchCheck {
+            rollup: &rollup,
+            epochs: &epochs,
+            pending_safe: &pending_safe,
+            inclusion: 1,
+            is_holocene,
+        };
+        let span = empty_span(&rollup, rollup.block_time as u8);
+        let with_parent_at = |origin| {
+            let id = pending_safe.id;
+            check.span_prefix(&span, &SpanParent { id, origin })
+        };
+        assert_eq!(with_parent_at(0), Accept);
+        assert_eq!(with_parent_at(1), Drop(DropReason::BatchOrigin));
     }
 }

@@ -241,8 +241,10 @@ fn a_channel_that_timed_out_is_posted_again_under_another_name() {
     for _ in 0..CHANNEL_TIMEOUT {
         world.mine(0);
     }
+    assert!(world.state.body_bytes() > 0, "later blocks are loaded");
     world.mine(4);
     world.mine(0);
+    assert_eq!(world.state.body_bytes(), 0, "its blocks come first");
     world.poll();
     let timed_out = |notice: &BatcherNotice| matches!(notice, BatcherNotice::ChannelTimedOut { id, .. } if *id == first);
     assert!(world.notices.iter().any(timed_out));
@@ -313,6 +315,23 @@ fn other_prices_dissolve_a_channel_that_has_not_begun_and_no_other() {
         world.sent.last().map(|tx| tx.class),
         Some(TxClass::Calldata)
     );
+}
+
+/// The transaction that failed takes back those behind it, so nothing of the channel counts any more.
+#[test]
+fn other_prices_dissolve_a_channel_whose_transactions_have_failed() {
+    let mut world = World::new(singular());
+    world.grow(40);
+    world.poll();
+    let before = world.sent.clone();
+    assert_eq!(before[0].channel, before[1].channel);
+    world.fail(0, false);
+    world.class = TxClass::Blob;
+    world.poll();
+    let again = &world.sent[before.len()];
+    assert_eq!(again.class, TxClass::Blob);
+    assert_ne!(again.channel, before[0].channel);
+    world.settle();
 }
 
 #[test]

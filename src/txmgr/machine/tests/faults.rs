@@ -196,6 +196,51 @@ fn a_receipt_that_is_missing_for_fewer_polls_than_the_limit_is_waited_for() {
     assert_eq!((world.stopped, done), (None, ids));
 }
 
+/// Readings with the nonce used and without a receipt count only in a row.
+#[test]
+fn a_receipt_is_waited_for_while_readings_contradict_each_other() {
+    let mut settings = settings();
+    // Each publication that is refused would be followed by one more reading.
+    settings.rules.rebroadcast_interval = Duration::from_secs(600);
+    settings.rules.resubmission_timeout = Duration::from_secs(600);
+    let mut world = World::new(settings);
+    let ids = calldata(&mut world, 1);
+    world.run(2);
+    world.receipts_behind = usize::MAX;
+    (0..8).for_each(|_| world.mine());
+    for _ in 0..4 {
+        // Two readings, and one of an endpoint that does not have the transaction's block.
+        world.behind = 0;
+        world.run(4);
+        world.behind = 8;
+        world.run(2);
+    }
+    assert_eq!((&world.stopped, world.failed.len()), (&None, 0));
+    (world.behind, world.receipts_behind) = (0, 0);
+    world.run(3);
+    let done: Vec<u64> = world.done.keys().copied().collect();
+    assert_eq!((world.stopped, done), (None, ids));
+}
+
+/// An error is no statement that the transaction is in no block.
+#[test]
+fn receipts_that_cannot_be_read_are_waited_for() {
+    let mut world = World::new(settings());
+    let ids = calldata(&mut world, 1);
+    world.run(1);
+    world.mine();
+    world.run(3);
+    world.receipts_fail = true;
+    world.mine_blocks(12);
+    assert!(!world.said("ReorgedOut"), "{:?}", world.log);
+    assert_eq!((&world.stopped, world.failed.len()), (&None, 0));
+    assert_eq!(world.signed.len(), 1, "nothing is sent again");
+    world.receipts_fail = false;
+    world.run(3);
+    let done: Vec<u64> = world.done.keys().copied().collect();
+    assert_eq!((world.stopped, done), (None, ids));
+}
+
 /// A branch of L1 that is left again has somebody's transaction.
 #[test]
 fn a_nonce_that_is_used_beyond_ours_for_two_polls_stops_nothing() {

@@ -117,3 +117,104 @@ fn a_second_process_that_is_always_faster_stops_the_machine_after_ten_minutes() 
         "the endpoint is behind: it may be a predecessor"
     );
 }
+
+/// Polls every two seconds and nothing in between: nothing is published again.
+fn quiet() -> SendSettings {
+    let mut settings = settings();
+    settings.rules.rebroadcast_interval = Duration::from_secs(600);
+    settings.rules.resubmission_timeout = Duration::from_secs(600);
+    settings
+}
+
+/// Mines a block with transactions of another process at these nonces.
+fn mine_foreign(world: &mut World, nonces: std::ops::Range<u64>) {
+    nonces.for_each(|nonce| world.foreign(nonce, TxClass::Calldata));
+    world.mine();
+}
+
+fn adopted(world: &World) -> usize {
+    let lines = world.log.iter();
+    lines.filter(|line| line.contains("Adopted")).count()
+}
+
+#[test]
+fn nonces_beyond_ours_are_adopted_after_three_polls_in_a_row() {
+    let mut world = World::new(quiet());
+    let id = world.submit(TxClass::Calldata);
+    world.run(2);
+    let pool = world.pool.clone();
+    for polls in [2, 1, 2] {
+        mine_foreign(&mut world, 0..2);
+        world.run(2 * polls);
+        world.reorg(1, false);
+        world.pool = pool.clone();
+        world.run(2);
+    }
+    assert_eq!(adopted(&world), 0);
+    mine_foreign(&mut world, 0..2);
+    world.run(6);
+    assert_eq!(adopted(&world), 1, "three polls");
+    world.mine_blocks(4);
+    assert_eq!(world.failed[&id], SendFailure::NonceTaken(0));
+}
+
+/// The polls that saw the first nonce do not count for the second.
+#[test]
+fn each_nonce_beyond_ours_is_adopted_after_three_polls() {
+    let mut world = World::new(quiet());
+    world.submit(TxClass::Calldata);
+    world.run(2);
+    mine_foreign(&mut world, 0..2);
+    let step = Duration::from_millis(250);
+    let until = world.now + Duration::from_secs(10);
+    while adopted(&world) == 0 && world.now < until {
+        world.now += step;
+        world.event(SendEvent::Tick);
+    }
+    mine_foreign(&mut world, 2..3);
+    world.run(4);
+    assert_eq!(adopted(&world), 1, "two polls");
+    world.reorg(1, false);
+    world.run(4);
+    assert_eq!(adopted(&world), 1);
+}
+
+/// One transaction of ours is in flight, and a nonce above it is free again.
+#[test]
+fn a_request_follows_the_nonces_of_others_at_once() {
+    let mut world = World::new(quiet());
+    world.submit(TxClass::Calldata);
+    world.run(2);
+    world.refuse = Some("txpool is full".into());
+    let refused = world.submit(TxClass::Calldata);
+    world.run(45);
+    assert!(world.failed.contains_key(&refused));
+    world.refuse = None;
+    mine_foreign(&mut world, 0..3);
+    world.run(6);
+    assert_eq!(adopted(&world), 1);
+    let signed = world.signed.len();
+    let id = world.submit(TxClass::Calldata);
+    world.run(1);
+    assert_eq!(world.pool.get(&3).map(|tx| tx.data), Some(id));
+    assert_eq!(world.signed.len(), signed + 1, "no nonce is tried in vain");
+}
+
+/// Its depth does not matter: the pool said at the start that the nonce is a predecessor's.
+#[test]
+fn a_nonce_that_a_predecessor_used_is_given_up_at_once_and_is_no_evidence() {
+    let mut world = World::new(settings());
+    world.foreign(0, TxClass::Calldata);
+    world.stuck = true;
+    world.run(30);
+    assert!(world.machine.is_settled());
+    world.refuse = Some("txpool is full".into());
+    let id = world.submit(TxClass::Calldata);
+    world.run(1);
+    assert_eq!(world.signed.values().next().map(|tx| tx.nonce), Some(0));
+    (world.refuse, world.stuck) = (None, false);
+    world.mine();
+    world.run(12);
+    assert_eq!(world.pool.get(&1).map(|tx| tx.data), Some(id));
+    assert_eq!(adopted(&world), 0);
+}

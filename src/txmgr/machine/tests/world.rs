@@ -57,6 +57,8 @@ pub struct World {
     pub elsewhere: BTreeMap<u64, SimTx>,
     /// Further blocks whose receipts it lacks: a balancer has another endpoint answer for them.
     pub receipts_behind: usize,
+    /// The endpoint answers with an error instead of receipts.
+    pub receipts_fail: bool,
     /// Blocks take nothing from the pool.
     pub stuck: bool,
     pub reachable: bool,
@@ -87,6 +89,7 @@ impl World {
             lagging_pool: None,
             elsewhere: BTreeMap::new(),
             receipts_behind: 0,
+            receipts_fail: false,
             stuck: false,
             reachable: true,
             loses_answers: false,
@@ -357,6 +360,7 @@ impl World {
             deep_nonce: deep_block.map(|block| latest(&view[..view.len().min(block as usize + 1)])),
             receipts: hashes
                 .iter()
+                .filter(|_| !self.receipts_fail)
                 .map(|hash| (*hash, self.mined(*hash)))
                 .collect(),
         })

@@ -1,0 +1,224 @@
+//! What the task does with an answer of L2 or L1. Nothing listens at the endpoints: no answer but the
+//! test's comes.
+
+use super::*;
+use crate::{
+    batcher::{
+        options::BatcherOptions,
+        task::{BatcherParts, batcher},
+        testing::L2,
+    },
+    l2_source::{L1Ref, L2Endpoints, L2Source, L2SourceError, RpcSource, SourceHeads},
+    rollup::{
+        http_fake::{Canned, CannedServer},
+        l1::{L1Client, L1Config},
+    },
+    secret::Secret,
+    txmgr::{
+        options::TxOptions,
+        shell::{TxManagerHandle, TxManagerParts, manager},
+        sign::TxSigner,
+    },
+};
+use alloy_primitives::B256;
+use starling_proto::{
+    config::RollupConfig,
+    fork::{Fork, ForkSchedule},
+    payload::BlockId,
+};
+use std::sync::Arc;
+use tokio::sync::watch;
+
+const KEY: &str = "59c6995e998f97a5a0044966f0945389dc9e86dae88c7a8412f4603b6b78690d";
+/// Nothing listens on port 1.
+const AWAY: &str = "http://127.0.0.1:1";
+/// L1 block up to which the rollup node has derived.
+const DERIVED: u64 = 20;
+
+/// The handle of a manager that has ended.
+async fn no_manager() -> TxManagerHandle {
+    let response = json!({ "jsonrpc": "2.0", "id": 0, "result": "0x384" });
+    let l1 = CannedServer::start(move |_| Canned::ok(&response)).await;
+    let parts = TxManagerParts {
+        options: TxOptions::default(),
+        l1: L1Client::new(&L1Config::new(l1.url())).unwrap(),
+        signer: TxSigner::from_hex(&Secret::new(KEY)).unwrap(),
+        metrics: "test_",
+    };
+    manager(parts).await.unwrap().0
+}
+
+/// A task that has begun, and that the rollup node need not catch up for.
+async fn started() -> BatcherTask {
+    let l2 = RpcSource::new(&L2Endpoints {
+        rollup: vec![AWAY.into()],
+        eth: vec![AWAY.into()],
+        check_interval: Duration::from_secs(60),
+        timeout: Duration::from_secs(1),
+    });
+    let rollup = RollupConfig {
+        forks: ForkSchedule::from_genesis(Fork::Holocene),
+        channel_timeout: 300,
+        seq_window_size: 3_600,
+        ..RollupConfig::default()
+    };
+    let parts = BatcherParts {
+        options: BatcherOptions::default(),
+        rollup: rollup.into(),
+        source: L2Source::Rpc(Arc::new(l2.unwrap())),
+        l1: L1Client::new(&L1Config::new(AWAY)).unwrap(),
+        txs: no_manager().await,
+        load: watch::channel(Default::default()).0,
+        throttling: watch::channel(false).1,
+    };
+    let (_handle, mut task) = batcher(parts).unwrap();
+    task.start();
+    task
+}
+
+/// The same, with the heads of this chain, and L1's head.
+async fn running(l2: &L2) -> BatcherTask {
+    let mut task = started().await;
+    task.on_polled(polled(l2, 30));
+    assert_eq!(task.phase, BatcherPhase::Running);
+    task
+}
+
+/// A poll: everything above genesis is unsafe.
+fn polled(l2: &L2, l1_head: u64) -> PollResult {
+    let l1 = |number| L1Ref {
+        id: BlockId {
+            number,
+            hash: B256::ZERO,
+        },
+        parent_hash: B256::ZERO,
+        time: 0,
+    };
+    let heads = SourceHeads {
+        current_l1: Some(l1(DERIVED)),
+        head_l1: Some(l1(l1_head)),
+        unsafe_l2: Some(l2.reference(l2.newest())),
+        local_safe_l2: Some(l2.reference(0)),
+        ..SourceHeads::default()
+    };
+    PollResult {
+        heads: Ok(heads),
+        l1_head: Ok(l1_head),
+    }
+}
+
+fn fetched(l2: &L2, number: u64) -> FetchedBlock {
+    let block = Ok(Some(l2.payload(number)));
+    FetchedBlock { number, block }
+}
+
+#[tokio::test]
+async fn nothing_is_loaded_before_the_rollup_node_has_caught_up() {
+    let l2 = L2::new(5);
+    let mut task = started().await;
+    task.phase = BatcherPhase::Syncing(SyncWait::Until(DERIVED + 1));
+    task.on_polled(polled(&l2, 30));
+    let head = |task: &BatcherTask| task.state.as_ref().unwrap().unsafe_head();
+    assert_eq!((head(&task), task.l1_head), (None, 30));
+    task.load_blocks();
+    assert!(task.fetches.is_empty());
+    task.phase = BatcherPhase::Syncing(SyncWait::Until(DERIVED));
+    task.on_polled(polled(&l2, 31));
+    assert_eq!((head(&task), task.l1_head), (Some(5), 31));
+    task.load_blocks();
+    assert_eq!(task.fetches.len(), 5);
+}
+
+/// An L2 head that went back, or a rollup node that is away: the next poll tells.
+#[tokio::test]
+async fn after_a_block_that_is_not_there_nothing_is_loaded_before_the_next_poll() {
+    let l2 = L2::new(5);
+    for block in [Ok(None), Err(L2SourceError::Stopped)] {
+        let mut task = running(&l2).await;
+        task.load_blocks();
+        assert_eq!(task.fetches.len(), 5);
+        task.on_fetched(FetchedBlock { number: 1, block });
+        assert!(task.fetches.is_empty(), "the others are dropped");
+        task.load_blocks();
+        assert!(task.fetches.is_empty(), "no more are requested");
+        task.on_polled(polled(&l2, 30));
+        task.load_blocks();
+        assert_eq!(task.fetches.len(), 5);
+    }
+}
+
+#[tokio::test]
+async fn a_block_of_another_branch_drops_everything_until_the_rollup_node_has_caught_up() {
+    let l2 = L2::new(5);
+    let other = L2::fork(&l2, 1, 5);
+    let mut task = running(&l2).await;
+    for number in 1..=3 {
+        task.on_fetched(fetched(&l2, number));
+    }
+    let state = |task: &BatcherTask| {
+        let state = task.state.as_ref().unwrap();
+        (state.newest(), state.unsafe_head())
+    };
+    assert_eq!(state(&task), (3, Some(5)));
+    task.on_fetched(fetched(&other, 4));
+    assert_eq!(state(&task), (0, None));
+    // Transactions with the other branch's blocks count first, and the rollup node has to derive them.
+    task.in_flight = 1;
+    task.on_polled(polled(&other, 30));
+    assert_eq!(task.phase, BatcherPhase::Syncing(SyncWait::Wanted));
+    task.in_flight = 0;
+    task.on_polled(polled(&other, 30));
+    assert_eq!(task.phase, BatcherPhase::Syncing(SyncWait::Requested));
+    task.on_sync_target(Ok(DERIVED));
+    assert_eq!(state(&task), (0, None));
+    task.on_polled(polled(&other, 30));
+    task.on_fetched(fetched(&other, 1));
+    assert_eq!(state(&task), (1, Some(5)));
+    let loaded = task.state.as_ref().unwrap().loaded_through();
+    assert_eq!(loaded, 3, "a stop waits for these");
+}
+
+#[tokio::test]
+async fn without_an_answer_of_l1_its_head_stays() {
+    let l2 = L2::new(5);
+    let mut task = running(&l2).await;
+    let away = task.l1.head_number().await.unwrap_err();
+    let answer = PollResult {
+        l1_head: Err(away),
+        ..polled(&l2, 40)
+    };
+    task.on_polled(answer);
+    assert_eq!(task.l1_head, 30);
+}
+
+/// Whether these blocks still exist is not known before the next status.
+#[tokio::test]
+async fn a_stop_waits_for_the_blocks_that_a_reorg_has_dropped() {
+    let l2 = L2::new(5);
+    let other = L2::fork(&l2, 1, 5);
+    let mut task = running(&l2).await;
+    for number in 1..=3 {
+        task.on_fetched(fetched(&l2, number));
+    }
+    task.on_fetched(fetched(&other, 4));
+    task.begin_stop(None);
+    assert_eq!(task.load_limit(), 3);
+    for phase in [SyncWait::Wanted, SyncWait::Until(DERIVED)] {
+        task.phase = BatcherPhase::Syncing(phase);
+        task.finish_stop();
+        assert_eq!(task.phase, BatcherPhase::Syncing(phase));
+    }
+    task.on_polled(polled(&other, 30));
+    task.finish_stop();
+    assert_eq!(task.phase, BatcherPhase::Running);
+    task.load_blocks();
+    assert_eq!(task.fetches.len(), 3);
+}
+
+#[tokio::test]
+async fn a_stop_before_anything_is_loaded_is_done_at_once() {
+    let mut task = started().await;
+    task.begin_stop(None);
+    task.finish_stop();
+    assert_eq!(task.phase, BatcherPhase::Stopped);
+}
