@@ -170,6 +170,8 @@ pub struct BatcherTask {
     requested: Option<u64>,
     /// Whether a request failed, so that the next poll is waited for.
     is_fetch_paused: bool,
+    /// Blocks in a row that L2 did not have.
+    missing: u32,
     /// Blocks loaded since data were sent last.
     loaded: u64,
     is_polling: bool,
@@ -212,6 +214,7 @@ pub fn batcher(parts: BatcherParts) -> Result<(BatcherHandle, BatcherTask), Batc
         fetches: FuturesOrdered::new(),
         requested: None,
         is_fetch_paused: false,
+        missing: 0,
         loaded: 0,
         is_polling: false,
         may_publish: false,

@@ -245,8 +245,17 @@ impl BatcherTask {
         let number = fetched.number;
         let payload = match fetched.block {
             Ok(Some(payload)) => payload,
-            // Above the head since a reorg, which the next status shows.
-            Ok(None) => return self.pause_fetches(),
+            Ok(None) => {
+                self.missing += 1;
+                // The first time it may be a reorg, which the next status shows.
+                if self.missing > 1 {
+                    let cause = format!(
+                        "getting L2 block {number}: not found, though the rollup node's unsafe head is not below it"
+                    );
+                    self.warn(NO_BLOCK, cause);
+                }
+                return self.pause_fetches();
+            }
             Err(error) => {
                 let cause = format!("getting L2 block {number}: {error}");
                 self.warn(NO_BLOCK, cause);
@@ -259,6 +268,7 @@ impl BatcherTask {
             Some(Insertion::Held) => {
                 tracing::debug!(number, transactions, "Added L2 block to local state");
                 self.note_success(NO_BLOCK);
+                self.missing = 0;
                 self.metrics.loaded(raw);
                 self.loaded += 1;
                 if self.loaded >= super::BLOCKS_PER_PUBLISH {

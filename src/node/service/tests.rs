@@ -2,11 +2,6 @@
 
 use super::*;
 use crate::{
-    batcher::throttle::target::CoreLimits,
-    chain::{
-        pool::Pool,
-        rules::{ChainSpec, Eip1559Constants, Rules},
-    },
     rollup::{
         http_fake::{Canned, CannedServer},
         signer::RemoteConfig,
@@ -15,7 +10,6 @@ use crate::{
 };
 use alloy_primitives::Address;
 use parking_lot::Mutex;
-use starling_proto::fork::{Fork, ForkSchedule};
 use std::sync::Arc;
 
 const LIMIT: Duration = Duration::from_secs(2);
@@ -101,39 +95,6 @@ async fn a_batcher_that_waits_too_long_for_l1_is_ended() {
     assert!(started.elapsed() >= LIMIT);
     assert_eq!(*notes.lock(), ["batcher closes", "batcher gives up"]);
     assert!(node.is_cancelled());
-}
-
-/// Nobody else would lift them, and blocks would stay small.
-#[tokio::test]
-async fn a_batcher_that_ends_by_itself_lifts_its_limits_of_blocks() {
-    let pool = Arc::new(Pool::new(&ChainSpec {
-        chain_id: 1,
-        genesis_hash: Default::default(),
-        genesis_time: 0,
-        rules: Rules::Optimism {
-            forks: ForkSchedule::from_genesis(Fork::Karst),
-            eip1559: Eip1559Constants {
-                elasticity: 6,
-                denominator: 50,
-                denominator_canyon: 250,
-            },
-        },
-    }));
-    let limits = || (pool.miner().max_tx_da, pool.miner().max_block_da);
-    let mut batcher = PostingService::within("batcher", LIMIT);
-    batcher.lifts(Some(CoreLimits::new(pool.clone())));
-    batcher.tasks().spawn("batcher", async {
-        tokio::time::sleep(millis(20)).await;
-        anyhow::bail!("another process uses this key")
-    });
-    pool.set_miner(|settings| (settings.max_tx_da, settings.max_block_da) = (Some(1), Some(2)));
-    let signals = StopSignals::default();
-    let run = batcher.run(&signals.closing, &signals.ending);
-    tokio::pin!(run);
-    assert!(futures::poll!(&mut run).is_pending());
-    assert_eq!(limits(), (Some(1), Some(2)), "it runs");
-    run.await.unwrap_err();
-    assert_eq!(limits(), (None, None));
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@
 use super::*;
 use crate::{
     batcher::{
+        handle::RunSwitch,
         options::BatcherOptions,
         task::{BatcherParts, batcher},
         testing::L2,
@@ -63,6 +64,7 @@ async fn started() -> BatcherTask {
         ..RollupConfig::default()
     };
     let parts = BatcherParts {
+        run_switch: RunSwitch::new(true),
         options: BatcherOptions::default(),
         rollup: rollup.into(),
         source: L2Source::Rpc(Arc::new(l2.unwrap())),
@@ -145,6 +147,30 @@ async fn after_a_block_that_is_not_there_nothing_is_loaded_before_the_next_poll(
         task.load_blocks();
         assert_eq!(task.fetches.len(), 5);
     }
+}
+
+/// An execution client of another chain, or far behind the rollup node.
+#[tokio::test]
+async fn a_block_that_is_missing_at_two_polls_is_a_warning() {
+    let l2 = L2::new(5);
+    let mut task = running(&l2).await;
+    let is_noted = |task: &mut BatcherTask| {
+        let later = Instant::now() + Duration::from_secs(3_600);
+        task.causes.note_success(NO_BLOCK, later)
+    };
+    let missing = |number| FetchedBlock {
+        number,
+        block: Ok(None),
+    };
+    task.on_fetched(missing(1));
+    assert!(!is_noted(&mut task), "it may be a reorg");
+    task.on_fetched(missing(1));
+    assert!(is_noted(&mut task));
+    task.on_polled(polled(&l2, 30));
+    task.load_blocks();
+    task.on_fetched(fetched(&l2, 1));
+    task.on_fetched(missing(2));
+    assert!(!is_noted(&mut task), "one was there");
 }
 
 #[tokio::test]
