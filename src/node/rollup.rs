@@ -20,6 +20,7 @@ use crate::{
         unsafe_signer::{SignerMemory, UnsafeSigner},
     },
     tasks::Tasks,
+    telemetry::LoggedCauses,
 };
 use alloy_primitives::Address;
 use anyhow::{Context, ensure};
@@ -31,7 +32,7 @@ use starling_proto::{
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -333,10 +334,15 @@ fn l1_client(options: &L1Options, chain_id: u64) -> anyhow::Result<L1Client> {
 
 /// Checks that the endpoint serves the rollup's L1, again until it answers.
 async fn check_l1(client: &L1Client, config: &RollupConfig) -> Result<(), L1CheckError> {
+    const WAITING: &str = "L1 cannot be checked; derivation waits for it";
+    let mut causes = LoggedCauses::default();
     loop {
         match l1::check_chain(client, config).await {
             Err(error) if !error.is_final() => {
-                tracing::warn!(%error, "L1 cannot be checked; derivation waits for it");
+                let error = error.to_string();
+                if causes.note_failure(WAITING, &error, Instant::now()) {
+                    tracing::warn!(error, "{WAITING}");
+                }
                 tokio::time::sleep(L1_PAUSE).await;
             }
             checked => return checked,

@@ -15,6 +15,7 @@ use super::{
     context::RollupContext,
     error::{Reply, RpcError, reply},
     opp2p::network,
+    optimism::NO_DERIVATION,
     params::Args,
 };
 use crate::rollup::sequencer::{SequencerControlError, SequencerHandle};
@@ -149,8 +150,7 @@ fn set_recover_mode(context: Arc<RollupContext>, mut args: Args) -> BoxFuture<'s
 /// `admin_resetDerivationPipeline()`: derivation is reset to the safe head.
 fn reset_derivation(context: &RollupContext, args: Args) -> Reply {
     args.at_most(0)?;
-    let missing =
-        || RpcError::server("this node derives no chain: run `starling node` or `starling rollup`");
+    let missing = || RpcError::server(NO_DERIVATION);
     let driver = &context.rollup.as_ref().ok_or_else(missing)?.driver;
     driver
         .reset()

@@ -143,9 +143,11 @@ impl SyncStatusJson {
     }
 }
 
+/// The answer of a node that derives no chain to methods about the derived one.
+pub(super) const NO_DERIVATION: &str = "this node derives no chain: run `starling node` or `starling rollup`; if this is one, its log says at the start what it lacks";
+
 fn rollup(context: &RollupContext) -> Result<&RollupHandle, RpcError> {
-    let missing =
-        || RpcError::server("this node derives no chain: run `starling node` or `starling rollup`");
+    let missing = || RpcError::server(NO_DERIVATION);
     context.rollup.as_ref().ok_or_else(missing)
 }
 
