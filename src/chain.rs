@@ -56,7 +56,7 @@ use crate::chain::{
     rejected::BadBlock,
     rows::{ExecutedBlock, ReadError},
     rules::{ChainSpec, Rules},
-    store::{Identity, Snapshot, Store, StoreError},
+    store::{Identity, LogWindow, Snapshot, Store, StoreError},
     view::View,
 };
 use alloy_primitives::B256;
@@ -690,6 +690,12 @@ impl Chain {
     /// Keeps the addresses and slots behind the keys of the state, of blocks from now on.
     pub fn keep_names(&self, keep: bool) {
         self.settings.keep_names(keep);
+    }
+
+    /// Sets which blocks' logs are indexed. Those that are not are indexed in the background, whenever
+    /// no block is to be stored.
+    pub fn keep_logs(&self, window: LogWindow) {
+        self.settings.keep_logs(window);
     }
 
     /// Sets the bytes of trie history that are kept to prove blocks; zero is unlimited.

@@ -63,6 +63,9 @@ pub fn run(config: &DbConfig) -> anyhow::Result<()> {
                 "rewritten: {} trie rows, {} index rows, receipts of {} blocks, senders of {} blocks",
                 repaired.trie_rows, repaired.index_rows, repaired.receipts, repaired.senders
             );
+            if repaired.log_index {
+                println!("the log index did not match the receipts and has been built again");
+            }
             if repaired.proofs_lost {
                 println!(
                     "trie history was damaged and has been dropped: proofs begin again at the head"
@@ -82,6 +85,7 @@ fn prune(config: &DbConfig) -> anyhow::Result<()> {
     let oldest = store.snapshot()?.oldest_state();
     store.keep_states(config.history.states);
     store.keep_proofs(config.history.proofs)?;
+    store.keep_logs(config.history.logs);
     store.prune()?;
     let snapshot = store.snapshot()?;
     println!(
@@ -112,6 +116,7 @@ fn repair(config: &DbConfig, progress: &mut ProgressFn<'_>) -> Result<Repaired, 
         );
     }
     let (store, rewound) = repair::open(dir, config.cache)?;
+    store.keep_logs(config.history.logs);
     if let Some(head) = rewound {
         println!(
             "the keyspaces disagreed on the head: all are rewound to block {head}; blocks above it are fetched again"
@@ -227,7 +232,7 @@ fn show_stats(stats: &Stats) -> String {
     let mut text = format!(
         "chain id               {}\ngenesis                {}\nschema                 {}\nhead                   {}\n\
          safe                   {}\nfinalized              {}\noldest state           {}\noldest unwind record   {}\noldest proofs          {}\n\
-         of withdrawals         {}\n\n",
+         of withdrawals         {}\noldest indexed logs    {}\n\n",
         stats.identity.chain_id,
         stats.identity.genesis_hash,
         stats.schema,
@@ -238,6 +243,7 @@ fn show_stats(stats: &Stats) -> String {
         stats.oldest_unwind,
         stats.oldest_proof,
         stats.oldest_withdrawal,
+        stats.oldest_log,
     );
     text.push_str(&format!(
         "{:<10} {:<20} {:>14} {:>12}\n",

@@ -1,16 +1,19 @@
 //! The persister: the thread that owns the store's write path. Commits groups of blocks, unwinds
-//! block by block, syncs.
+//! block by block, syncs, and extends the log index when there is nothing else to do.
 //!
 //! The executor sends it one piece of [`PersistWork`] at a time and receives one [`PersistResult`],
 //! so groups form by themselves while a commit runs. On a full disk it waits and tries again, until
 //! the chain is stopped. Any other failure of the store ends the chain, a failed sync too: data that
 //! the disk once failed to write may be lost, even if a later sync succeeds.
 
+mod log_indexer;
+
 use crate::chain::{
     rows::ExecutedBlock,
     store::{Snapshot, Store, StoreError},
     types::Shared,
 };
+use log_indexer::LogIndexer;
 use starling_proto::payload::BlockId;
 use std::{
     sync::{
@@ -66,9 +69,15 @@ pub fn run(
     let mut synced = Instant::now();
     let mut rotated = Instant::now();
     let mut dirty = false;
+    let mut indexer = LogIndexer::default();
     loop {
-        match work.recv_timeout(sync_every) {
+        match work.recv_timeout(
+            indexer
+                .pause()
+                .map_or(sync_every, |pause| pause.min(sync_every)),
+        ) {
             Ok(piece) => {
+                indexer.look_again();
                 let result = perform(store, shared, &piece);
                 let failed = result.is_err();
                 dirty = true;
@@ -76,7 +85,7 @@ pub fn run(
                     break;
                 }
             }
-            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Timeout) => dirty |= indexer.step(store),
             Err(RecvTimeoutError::Disconnected) => break,
         }
         if dirty && synced.elapsed() >= sync_every {

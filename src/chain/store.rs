@@ -19,6 +19,7 @@ mod error;
 mod fjall;
 mod history;
 mod lock;
+mod log_index;
 mod maintain;
 mod memtables;
 mod obsolete_files;
@@ -50,6 +51,7 @@ use batch::StoreBatch;
 use cache::RowCache;
 use history::{History, HistoryBounds, Pin};
 pub(crate) use lock::Lock;
+pub use log_index::{LogIndexStep, LogWindow};
 use lsm_tree::AbstractTree;
 use memtables::Memtables;
 use obsolete_files::ObsoleteFiles;
@@ -64,12 +66,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Version of the row layout: version 4 keeps senders with each block. A store of [`OLDEST_SCHEMA`]
-/// or later is read without conversion. The first block written upgrades it to this version, since
-/// older versions of the program would not delete the senders of unwound blocks. Any other store is
-/// refused.
-pub const SCHEMA: u32 = 4;
+/// Version of the row layout: version 4 keeps senders with each block, version 5 an index of its
+/// logs. A store of [`OLDEST_SCHEMA`] or later is read without conversion. The first block written
+/// upgrades it to this version, since older versions of the program would not delete these rows of
+/// unwound blocks. Any other store is refused.
+pub const SCHEMA: u32 = 5;
 const OLDEST_SCHEMA: u32 = 3;
+/// The first version that keeps senders.
+const SENDERS_SCHEMA: u32 = 4;
 
 /// Blocks below the finalized head whose unwind records are kept: deep enough for side branches and
 /// readers that still use them.
@@ -148,6 +152,7 @@ impl Store {
         };
         let head = id(HEAD)?.ok_or_else(|| damaged_meta(HEAD))?;
         let kept = self.0.kept(&snapshot)?;
+        let log_index = self.0.log_bounds(&snapshot)?.first(head.number);
         let (safe, finalized) = (id(SAFE_ROW)?, id(FINALIZED_ROW)?);
         let inner = self.0.clone();
         Ok(Snapshot(Arc::new(SnapshotInner {
@@ -157,6 +162,7 @@ impl Store {
             safe,
             finalized,
             kept,
+            log_index,
             _pin: pin,
             inner,
         })))
@@ -178,9 +184,12 @@ impl Store {
         let mut batch = StoreBatch::new(&self.0);
         let mut trie_history = self.0.written(*head)?;
         batch.blocks(blocks, &mut trie_history.bytes);
-        let upgrades = !blocks.is_empty() && self.0.schema.load(Ordering::Relaxed) != SCHEMA;
+        let schema = self.0.schema.load(Ordering::Relaxed);
+        let upgrades = !blocks.is_empty() && schema != SCHEMA;
         if upgrades {
             batch.put(Space::Meta, SCHEMA_ROW, SCHEMA.to_be_bytes());
+        }
+        if upgrades && schema < SENDERS_SCHEMA {
             batch.put(Space::Meta, SENDERS_ROW, (head.number + 1).to_be_bytes());
         }
         for (key, id) in [(SAFE_ROW, safe), (FINALIZED_ROW, finalized)] {
@@ -219,13 +228,19 @@ impl Store {
             .header(gone.number)?
             .ok_or_else(|| lacks("header"))?;
         let body = snapshot.body(gone.number)?.ok_or_else(|| lacks("body"))?;
+        // Damaged receipts do not stop an unwind: rows of the log index that stay name a block that
+        // readers check.
+        let receipts = match snapshot.receipts(gone.number) {
+            Err(ReadError::Damaged(_)) => vec![],
+            receipts => receipts?.unwrap_or_default(),
+        };
         let parent = BlockId {
             hash: header.parent_hash,
             number: gone.number.saturating_sub(1),
         };
         let mut batch = StoreBatch::new(&self.0);
         batch.unwind_state(&snapshot, gone.number, record)?;
-        batch.remove_block(gone, &body);
+        batch.remove_block(gone, &body, &receipts);
         for (key, id) in [
             (SAFE_ROW, snapshot.safe()),
             (FINALIZED_ROW, snapshot.finalized()),
@@ -340,6 +355,8 @@ struct SnapshotInner {
     safe: Option<BlockId>,
     finalized: Option<BlockId>,
     kept: HistoryBounds,
+    /// The first block from which on the logs of all blocks are indexed.
+    log_index: u64,
     inner: Arc<StoreInner>,
     /// Keeps the states that this snapshot can read. The last field: released after the snapshot.
     _pin: Pin,

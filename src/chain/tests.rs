@@ -6,6 +6,7 @@ mod bounds;
 pub mod durable;
 pub mod grow;
 mod kill;
+mod log_index;
 mod model;
 
 use super::*;

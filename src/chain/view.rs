@@ -10,6 +10,7 @@
 
 mod blocks;
 mod encoded;
+mod log_search;
 mod row_index;
 mod state;
 mod unwound;
@@ -17,6 +18,7 @@ mod unwound;
 pub use crate::chain::rows::{Account, ExecutedBlock, Overlay, ReadError, RowChange};
 pub use blocks::Mined;
 pub(crate) use blocks::recover;
+pub use log_search::{LogCursor, LogSearch};
 pub use state::{KeyNames, Scan, State};
 
 use crate::chain::store::Snapshot;

@@ -10,8 +10,9 @@
 //! 5. Blocks are checked from the head down: hashes prove headers, headers prove transactions. The
 //!    index and the senders are rewritten from them. Receipts come from executing blocks again, and
 //!    must match the root in the header.
-//! 6. Damaged trie history is dropped.
-//! 7. The store is verified, old states and proofs by sample.
+//! 6. A log index that does not match the receipts is dropped and built again.
+//! 7. Damaged trie history is dropped.
+//! 8. The store is verified, old states and proofs by sample.
 //!
 //! Every written row is correct by itself, so an interrupted repair can be repeated.
 
@@ -22,12 +23,15 @@ use crate::{
         receipt::receipts_root,
         rows::{Account, ReadError, keys},
         rules::ChainSpec,
-        store::{DATABASE, Lock, Rewrite, Snapshot, Space, Store, StoreError, check_journals},
+        store::{
+            DATABASE, Lock, LogIndexStep, Rewrite, Snapshot, Space, Store, StoreError,
+            check_journals,
+        },
         view::View,
     },
     db::verify::{
-        CheckedBlock, DamageReport, ProgressFn, Samples, Sink, check_block, check_proofs, replay,
-        unreachable, verify, walk,
+        CheckedBlock, DamageReport, ProgressFn, Samples, Sink, check_block, check_log_index,
+        check_proofs, replay, unreachable, verify, walk,
     },
 };
 use alloy_primitives::{B256, Bytes, KECCAK256_EMPTY, keccak256, map::HashSet};
@@ -68,6 +72,8 @@ pub struct Repaired {
     /// Blocks whose senders were recovered again.
     pub senders: u64,
     pub trie_rows: u64,
+    /// Whether the log index was built again.
+    pub log_index: bool,
     /// Whether trie history was dropped: proofs begin again at the head.
     pub proofs_lost: bool,
 }
@@ -148,6 +154,7 @@ pub fn repair(store: &Store, progress: &mut ProgressFn<'_>) -> Result<Repaired, 
     if !receipts.is_empty() {
         repaired.receipts = recompute_receipts(store, &spec, &receipts, progress)?;
     }
+    repaired.log_index = log_index(store, progress)?;
     repaired.proofs_lost = proofs(store, progress)?;
     // Old states and unwind records cannot be recomputed, and a store rewound across a reorg may
     // hold records of the other branch.
@@ -159,6 +166,30 @@ pub fn repair(store: &Store, progress: &mut ProgressFn<'_>) -> Result<Repaired, 
         store.set_verified()?;
     }
     Ok(repaired)
+}
+
+/// Builds the log index again if it does not match the receipts. If this is interrupted, the node
+/// continues in the background.
+fn log_index(store: &Store, progress: &mut ProgressFn<'_>) -> Result<bool, RepairError> {
+    let mut report = DamageReport::default();
+    check_log_index(&store.snapshot()?, &mut report, progress);
+    if report.is_sound() {
+        return Ok(false);
+    }
+    store.drop_log_index()?;
+    let head = store.head().number;
+    while let Some(LogIndexStep { first, goal }) = store.extend_log_index()? {
+        progress(
+            "log index, built again",
+            head.saturating_sub(first),
+            head.saturating_sub(goal),
+        );
+        if first <= goal {
+            break;
+        }
+    }
+    store.sync()?;
+    Ok(true)
 }
 
 /// Drops damaged trie history, which cannot be recomputed: the window begins again, so that no

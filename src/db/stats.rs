@@ -35,6 +35,8 @@ pub struct Stats {
     pub oldest_proof: u64,
     /// The oldest block at which the message passer can be proven.
     pub oldest_withdrawal: u64,
+    /// The oldest block from which on logs are indexed.
+    pub oldest_log: u64,
     pub rows: Vec<KindSize>,
     /// Bytes on the disk, by keyspace.
     pub disk: Vec<(&'static str, u64)>,
@@ -71,6 +73,7 @@ pub fn stats(
         oldest_unwind: snapshot.oldest_unwind(),
         oldest_proof: snapshot.oldest_proof(Address::ZERO),
         oldest_withdrawal: snapshot.oldest_proof(MESSAGE_PASSER),
+        oldest_log: snapshot.log_index(),
         rows,
         disk: store.disk_use(),
         journals: store.journal_use()?,

@@ -16,6 +16,7 @@ mod heads;
 mod historical;
 mod hostile;
 mod http;
+mod log_index;
 mod lookups;
 mod opp2p;
 mod ots;

@@ -96,6 +96,7 @@ pub async fn import(
     chain.keep_states(history.states);
     chain.keep_proofs(history.proofs)?;
     chain.keep_names(history.names);
+    chain.keep_logs(history.logs);
     let mut counts = ImportCounts::default();
     let mut result = Ok(());
     for path in files {

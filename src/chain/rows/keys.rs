@@ -17,6 +17,9 @@ pub(crate) const BODY: u8 = b'b';
 pub(crate) const RECEIPTS: u8 = b'r';
 pub(crate) const SENDERS: u8 = b's';
 
+/// First byte of the rows of the log index in `history`.
+pub(crate) const LOG: u8 = b'L';
+
 /// `a‖keccak(address)` → RLP of nonce, balance, storage root, code hash.
 pub fn account(account: &B256) -> Bytes {
     key(ACCOUNT, &[account.as_slice()])
@@ -138,6 +141,42 @@ pub(crate) fn trie_history_parts(row: &[u8]) -> Option<TrieHistoryKey<'_>> {
         path,
         number: u64::from_be_bytes(*number),
     })
+}
+
+/// Tag and hash of the rows of one value in the log index.
+pub(crate) type LogPrefix = [u8; 9];
+
+/// `L‖first 8 bytes of keccak(position‖value)` in `history`, to which the number of a block is
+/// appended. Position 0 is the address, 1 to 4 are the topics. Two values with the same 8 bytes
+/// share their rows: a reader checks each block against its receipts.
+pub(crate) fn log_prefix(value: &LogValue) -> LogPrefix {
+    let hash = alloy_primitives::keccak256(value);
+    std::array::from_fn(|at| if at == 0 { LOG } else { hash[at - 1] })
+}
+
+/// A position and the value there: a topic, or an address with leading zeros.
+pub(crate) type LogValue = [u8; 33];
+
+pub(crate) fn log_value(position: usize, value: &B256) -> LogValue {
+    std::array::from_fn(|at| {
+        if at == 0 {
+            position as u8
+        } else {
+            value[at - 1]
+        }
+    })
+}
+
+/// `L‖hash of a value‖number` in `history` → nothing; the block has a log with this value.
+pub(crate) fn log(prefix: &LogPrefix, number: u64) -> Bytes {
+    [&prefix[..], &number.to_be_bytes()].concat().into()
+}
+
+/// The number of the block of a row of the log index; `None` if the row is damaged.
+pub(crate) fn log_number(row: &[u8]) -> Option<u64> {
+    let (prefix, number) = row.split_last_chunk()?;
+    let valid = prefix.len() == size_of::<LogPrefix>() && prefix[0] == LOG;
+    valid.then_some(u64::from_be_bytes(*number))
 }
 
 /// `B‖number` in `history` → bytes of trie history written up to this block.

@@ -4,8 +4,8 @@ use crate::chain::{
     receipt::Receipt,
     rows::{ExecutedBlock, Overlay, ReadError, RowChange, codec, keys},
     store::{
-        HEAD, Snapshot, Space, StoreError, StoreInner, UnwindRecord, cache::WrittenRows,
-        memtables::Weights, proofs, unwind,
+        HEAD, LogWindow, Snapshot, Space, StoreError, StoreInner, UnwindRecord, cache::WrittenRows,
+        log_index, memtables::Weights, proofs, unwind,
     },
 };
 use alloy_primitives::{B256, Bytes};
@@ -22,11 +22,20 @@ fn state_rows(blocks: &[Arc<ExecutedBlock>]) -> BTreeMap<&Bytes, Option<&Bytes>>
     rows.map(|(key, row)| (key, row.after.as_ref())).collect()
 }
 
-/// Passes the rows of each block besides the state to `put`, those of addresses and slots only if it
-/// `keeps_names`. Adds the bytes of trie history to `trie_history`.
+/// Rows of blocks that are written on request only.
+#[derive(Clone, Copy)]
+struct OptionalRows {
+    /// The addresses and slots behind the keys of the state.
+    names: bool,
+    /// The log index.
+    logs: bool,
+}
+
+/// Passes the rows of each block besides the state to `put`. Adds the bytes of trie history to
+/// `trie_history`.
 fn kept_rows(
     blocks: &[Arc<ExecutedBlock>],
-    keeps_names: bool,
+    optional: OptionalRows,
     trie_history: &mut u64,
     put: &mut impl FnMut(Space, &[u8], Option<&[u8]>),
 ) {
@@ -54,8 +63,13 @@ fn kept_rows(
             Some(&unwind::encode(overlay)),
         );
         code_rows(overlay, put);
-        if keeps_names {
+        if optional.names {
             name_rows(overlay, put);
+        }
+        if optional.logs {
+            log_index::rows(&block.receipts, number, |key| {
+                put(Space::History, key, Some(&[]))
+            });
         }
         block_rows(
             &block.payload,
@@ -136,7 +150,11 @@ pub struct WrittenRow {
 /// The rows that `Store::commit` writes for these blocks, for measurements.
 pub fn written_rows(blocks: &[Arc<ExecutedBlock>]) -> Vec<WrittenRow> {
     let mut rows = Vec::new();
-    kept_rows(blocks, false, &mut 0, &mut |space, key, value| {
+    let optional = OptionalRows {
+        names: false,
+        logs: true,
+    };
+    kept_rows(blocks, optional, &mut 0, &mut |space, key, value| {
         rows.push(WrittenRow {
             keyspace: space.name(),
             key: Bytes::copy_from_slice(key),
@@ -190,13 +208,13 @@ impl<'a> StoreBatch<'a> {
     /// Adds the rows of a group of blocks, oldest first, and their bytes of trie history to
     /// `trie_history`.
     pub(super) fn blocks(&mut self, blocks: &[Arc<ExecutedBlock>], trie_history: &mut u64) {
-        let keeps_names = self.inner.keeps_names.load(Ordering::Relaxed);
-        kept_rows(
-            blocks,
-            keeps_names,
-            trie_history,
-            &mut |space, key, value| self.write(space, key, value),
-        );
+        let optional = OptionalRows {
+            names: self.inner.keeps_names.load(Ordering::Relaxed),
+            logs: self.inner.history.log_window() != Some(LogWindow::Off),
+        };
+        kept_rows(blocks, optional, trie_history, &mut |space, key, value| {
+            self.write(space, key, value)
+        });
         for (key, value) in state_rows(blocks) {
             self.state(key, value);
         }
@@ -231,8 +249,11 @@ impl<'a> StoreBatch<'a> {
         Ok(())
     }
 
-    /// Removes the rows of a block and its index.
-    pub(super) fn remove_block(&mut self, block: BlockId, body: &[Bytes]) {
+    /// Removes the rows of a block, its index and the index of its logs.
+    pub(super) fn remove_block(&mut self, block: BlockId, body: &[Bytes], receipts: &[Receipt]) {
+        log_index::rows(receipts, block.number, |key| {
+            self.set(Space::History, key, None)
+        });
         for key in
             [keys::header, keys::body, keys::receipts, keys::senders].map(|key| key(block.number))
         {

@@ -8,10 +8,11 @@
 //! no snapshot may still read by an older bound.
 
 use crate::chain::{
-    rows::codec,
+    rows::{codec, keys},
     store::{
         FINALIZED_ROW, HEAD, OLDEST_ROW, Space, StoreBatch, StoreError, StoreInner, UNWIND_MARGIN,
         UNWIND_ROW, damaged_meta, get,
+        log_index::LogWindow,
         proofs::{self, PASSER_BLOCKS, TrieHistorySize},
     },
 };
@@ -34,6 +35,11 @@ use std::{
 
 /// Most blocks that a bound moves at once: each move flushes a memtable.
 const MAX_STEP: u64 = 1024;
+
+/// Fewest blocks that the bound of a window of this many blocks moves at once.
+pub(super) fn step(window: u64) -> u64 {
+    (window / 64).clamp(1, MAX_STEP)
+}
 
 /// Fewest unwind records that are dropped together.
 const UNWIND_STEP: u64 = 256;
@@ -60,6 +66,9 @@ pub(super) struct HistoryBounds {
     pub proofs: u64,
     /// The oldest block at which the message passer can be proven.
     pub passer: u64,
+    /// Rows of the log index of older blocks are unused. The only bound that may fall, when
+    /// `--history.logs` is raised.
+    pub logs: u64,
 }
 
 impl HistoryBounds {
@@ -70,6 +79,7 @@ impl HistoryBounds {
             unwinds: self.unwinds.min(other.unwinds),
             proofs: self.proofs.min(other.proofs),
             passer: self.passer.min(other.passer),
+            logs: self.logs.min(other.logs),
         }
     }
 }
@@ -82,6 +92,8 @@ pub(super) struct History {
     pub(super) proofs: AtomicU64,
     /// Blocks at which the message passer can be proven.
     pub(super) passer: AtomicU64,
+    /// `None` until it is set: logs are indexed, and the index is neither pruned nor extended.
+    logs: Mutex<Option<LogWindow>>,
     /// The bounds of the last commit.
     committed: Mutex<HistoryBounds>,
     /// Bounds in a memtable that is being flushed.
@@ -100,6 +112,7 @@ impl Default for History {
             window,
             proofs,
             passer,
+            logs: Mutex::default(),
             committed: Mutex::default(),
             pending: Mutex::default(),
             floors: Arc::default(),
@@ -134,8 +147,8 @@ impl Drop for Pin {
 }
 
 impl Floors {
-    /// The bounds below which rows may be dropped now. No later snapshot can need those rows:
-    /// bounds only rise.
+    /// The bounds below which rows may be dropped now. No later snapshot can need those rows: bounds
+    /// only rise, or fall before rows below them are written.
     fn droppable(&self) -> HistoryBounds {
         let pins = self.pins.lock();
         let durable = *self.durable.lock();
@@ -154,6 +167,24 @@ type FilterFactories = Arc<dyn Fn(&str) -> Option<Arc<dyn Factory>> + Send + Syn
 impl History {
     pub(super) fn set_window(&self, blocks: Option<u64>) {
         self.window.store(blocks.unwrap_or(0), Ordering::Relaxed);
+    }
+
+    pub(super) fn set_log_window(&self, window: LogWindow) {
+        *self.logs.lock() = Some(window);
+    }
+
+    pub(super) fn log_window(&self) -> Option<LogWindow> {
+        *self.logs.lock()
+    }
+
+    /// Lowers the bound of the log index, before rows below it are written. A compaction that began
+    /// before does not see those rows.
+    pub(super) fn lower_logs(&self, bound: u64) {
+        let lower = |bounds: &mut HistoryBounds| bounds.logs = bounds.logs.min(bound);
+        let mut pending = self.pending.lock();
+        pending.iter_mut().for_each(lower);
+        lower(&mut self.committed.lock());
+        lower(&mut self.floors.durable.lock());
     }
 
     /// Keeps the rows above the durable bounds until the pin is dropped. Call before a snapshot is
@@ -203,6 +234,7 @@ impl History {
                 if risen(|kept| kept.states)
                     || risen(|kept| kept.proofs)
                     || risen(|kept| kept.passer)
+                    || risen(|kept| kept.logs)
                     || kept.unwinds >= durable.unwinds.saturating_add(more)
                 {
                     space.rotate_memtable()?;
@@ -248,6 +280,7 @@ impl StoreInner {
             unwinds,
             proofs,
             passer,
+            logs: self.log_bounds(snapshot)?.kept,
         })
     }
 
@@ -273,7 +306,7 @@ impl StoreInner {
         let window = self.history.window.load(Ordering::Relaxed);
         if window > 0 {
             let wanted = head.saturating_sub(window).min(finalized.unwrap_or(head));
-            if wanted >= old.states.saturating_add((window / 64).clamp(1, MAX_STEP)) {
+            if wanted >= old.states.saturating_add(step(window)) {
                 kept.states = wanted;
             }
         }
@@ -281,6 +314,7 @@ impl StoreInner {
             .unwrap_or(0)
             .max(if window > 0 { kept.states } else { 0 });
         kept.unwinds = old.unwinds.max(settled.saturating_sub(UNWIND_MARGIN));
+        kept.logs = self.advance_logs(batch, &snapshot, head, written.below.number)?;
         self.advance_proofs(&snapshot, &mut kept, head, written)?;
         // Trie history without the values in its leaves proves nothing.
         kept.proofs = kept.proofs.max(kept.states);
@@ -369,6 +403,7 @@ fn is_old(key: &[u8], kept: HistoryBounds) -> bool {
         }),
         Some(b'B') => number().is_some_and(|number| number < kept.proofs.min(kept.passer)),
         Some(b'U') => number().is_some_and(|number| number < kept.unwinds),
+        Some(&keys::LOG) => number().is_some_and(|number| number < kept.logs),
         _ => false,
     }
 }

@@ -1,8 +1,8 @@
-//! Configuration of the tools that look after a data directory, and of the old states that are kept.
+//! Configuration of the tools that look after a data directory, and of the history that is kept.
 
 use super::{cache, chain_options, datadir, expand_home};
 use crate::{
-    chain::Options,
+    chain::{Options, store::LogWindow},
     cli::{CliError, parse::Values},
 };
 use std::path::PathBuf;
@@ -45,7 +45,7 @@ pub enum DbAction {
     Repair,
 }
 
-/// Which old states are kept.
+/// Which old states are kept, and which logs are indexed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HistoryConfig {
     /// Blocks below the head whose states can be read; `None`: all.
@@ -54,6 +54,8 @@ pub struct HistoryConfig {
     pub proofs: u64,
     /// Whether the addresses and slots that blocks change are kept.
     pub names: bool,
+    /// Blocks whose logs are indexed.
+    pub logs: LogWindow,
 }
 
 impl ImportConfig {
@@ -136,6 +138,11 @@ impl HistoryConfig {
             states,
             proofs: values.uint("proofs.max-size")?,
             names: values.bool("cache.preimages")?,
+            logs: match values.uint("history.logs")? {
+                _ if values.bool("history.logs.disable")? => LogWindow::Off,
+                0 => LogWindow::All,
+                blocks => LogWindow::Blocks(blocks),
+            },
         })
     }
 }

@@ -21,7 +21,7 @@ use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 use std::{collections::HashMap, path::Path};
 
-const CACHE: u64 = 4 << 20;
+pub(crate) const CACHE: u64 = 4 << 20;
 
 pub(crate) fn check(dir: &Path) -> DamageReport {
     let store = Store::open(dir, CACHE, None).unwrap();
@@ -128,6 +128,9 @@ async fn damage_to_any_kind_of_row_is_found() {
                 let (key, value) = rows[rng.random_range(0..rows.len())].clone();
                 let changed = change.then(|| {
                     let mut value = value.to_vec();
+                    if value.is_empty() {
+                        value.push(0);
+                    }
                     let at = rng.random_range(0..value.len());
                     value[at] ^= 1 << rng.random_range(0..8);
                     Bytes::from(value)
@@ -148,7 +151,8 @@ async fn damage_to_any_kind_of_row_is_found() {
                         repairs += 1;
                     }
                     Err(RepairError::Lost(_) | RepairError::Read(_)) => {
-                        let follows = matches!(tag, Some(b't' | b'u' | b'n' | b'N' | b'x' | b'r'));
+                        let follows =
+                            matches!(tag, Some(b't' | b'u' | b'n' | b'N' | b'x' | b'r' | b'L'));
                         let senders = space == Space::Blocks && tag == Some(b's');
                         assert!(!follows && !senders, "{what}: {report:#?}");
                     }

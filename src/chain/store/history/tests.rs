@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::chain::{
-    rows::{ExecutedBlock, keys},
+    rows::ExecutedBlock,
     store::{
         Snapshot, Store,
         tests::{CACHE, block, create},

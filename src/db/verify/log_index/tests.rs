@@ -1,0 +1,92 @@
+//! Rows of the log index that are missing or superfluous are found, and put right.
+
+use super::*;
+use crate::{
+    chain::{
+        store::{LogWindow, Store},
+        tests::{grow::grown, killed},
+    },
+    db::{
+        repair::repair,
+        verify::tests::{CACHE, check as check_all},
+    },
+};
+use alloy_primitives::Bytes;
+use std::path::Path;
+
+/// Keys, and whether each is written or removed.
+type PlantedRows<'a> = Vec<(&'a [u8], bool)>;
+
+fn open(dir: &Path) -> Store {
+    Store::open(dir, CACHE, None).unwrap()
+}
+
+fn rows(store: &Store) -> Vec<Bytes> {
+    let snapshot = store.snapshot().unwrap();
+    let rows = snapshot.rows(Space::History, &[keys::LOG]);
+    rows.map(|row| row.unwrap().0).collect()
+}
+
+/// Finds one damage that can be repaired, described so, and repairs it. The rows are those of
+/// before then.
+fn damaged(dir: &Path, what: &str, before: &[Bytes]) {
+    let report = check_all(dir);
+    assert_eq!(report.count, 1, "{report:#?}");
+    let damage = &report.damages[0];
+    assert!(damage.what.contains(what), "{damage:?}");
+    assert_eq!(damage.remedy, Remedy::Repair);
+    let store = open(dir);
+    assert!(repair(&store, &mut |_, _, _| {}).unwrap().log_index);
+    assert_eq!(rows(&store), before);
+    assert_eq!(store.snapshot().unwrap().log_index(), 0);
+    drop(store);
+    assert!(check_all(dir).is_sound());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn missing_and_superfluous_rows_are_found_and_repaired() {
+    let sound = grown(7, 40).await;
+    let before = rows(&open(sound.path()));
+    assert!(before.len() > 20, "{} rows", before.len());
+    let number = keys::log_number(&before[5]).unwrap();
+    let free = [&[keys::LOG; 9][..], &number.to_be_bytes()].concat();
+    let above = keys::log(&[keys::LOG; 9], 999).to_vec();
+    let changes: [(&str, PlantedRows<'_>); 5] = [
+        ("rows are missing (", vec![(&before[5], false)]),
+        ("there are superfluous rows (", vec![(&free, true)]),
+        (
+            "rows are another's (",
+            vec![(&free, true), (&before[5], false)],
+        ),
+        ("malformed, or above the head", vec![(&above, true)]),
+        ("malformed, or above the head", vec![(&free[..12], true)]),
+    ];
+    for (what, changes) in changes {
+        let dir = killed(sound.path());
+        let store = open(dir.path());
+        let mut rewrite = store.rewrite();
+        for (key, present) in changes {
+            let empty = present.then(Bytes::new);
+            rewrite.set(Space::History, key, empty.as_ref()).unwrap();
+        }
+        rewrite.finish().unwrap();
+        drop(store);
+        damaged(dir.path(), what, &before);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_below_the_bound_are_not_checked() {
+    let dir = grown(8, 40).await;
+    let store = open(dir.path());
+    store.keep_logs(LogWindow::Blocks(10));
+    store.commit(&[], None, None).unwrap();
+    let old = |key: &Bytes| keys::log_number(key).unwrap() < 30;
+    let some = rows(&store).into_iter().find(old).unwrap();
+    let mut rewrite = store.rewrite();
+    rewrite.set(Space::History, &some, None).unwrap();
+    rewrite.finish().unwrap();
+    assert_eq!(store.snapshot().unwrap().log_index(), 30);
+    drop(store);
+    assert!(check_all(dir.path()).is_sound());
+}
