@@ -237,6 +237,12 @@ impl View {
         self.snapshot.head().number - self.base.number
     }
 
+    /// The first block from which on readers of this view use the log index.
+    #[cfg(test)]
+    pub(in crate::chain) fn log_index(&self) -> u64 {
+        self.snapshot.log_index()
+    }
+
     /// The newest block of this branch that is in the store.
     pub fn stored(&self) -> BlockId {
         self.base

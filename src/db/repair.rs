@@ -178,7 +178,7 @@ fn log_index(store: &Store, progress: &mut ProgressFn<'_>) -> Result<bool, Repai
     }
     store.drop_log_index()?;
     let head = store.head().number;
-    while let Some(LogIndexStep { first, goal }) = store.extend_log_index()? {
+    while let Some(LogIndexStep { first, goal, .. }) = store.extend_log_index()? {
         progress(
             "log index, built again",
             head.saturating_sub(first),

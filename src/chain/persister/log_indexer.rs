@@ -12,6 +12,15 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// Time between two log messages about the progress.
 const LOG_EVERY: Duration = Duration::from_secs(30);
 
+/// What a step has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum IndexerStep {
+    None,
+    Written,
+    /// Written, and worth a new snapshot for readers: the index is whole, or progress was logged.
+    Milestone,
+}
+
 pub(super) struct LogIndexer {
     state: IndexerState,
 }
@@ -53,50 +62,46 @@ impl LogIndexer {
         }
     }
 
-    /// Takes a step if one is due. Returns whether it has written.
-    pub fn step(&mut self, store: &Store) -> bool {
+    /// Takes a step if one is due.
+    pub fn step(&mut self, store: &Store) -> IndexerStep {
         if self.pause().is_none() || !store.has_log_window() || store.is_flushing() {
-            return false;
+            return IndexerStep::None;
         }
-        let step = match store.extend_log_index() {
-            Ok(step) => step,
+        match store.extend_log_index() {
+            Ok(Some(step)) if step.first > step.goal => self.log_progress(step),
+            Ok(done) => {
+                self.state = IndexerState::Whole;
+                match done.filter(|step| step.added > 0) {
+                    Some(step) => {
+                        tracing::info!(oldest = step.first, "the log index is built");
+                        IndexerStep::Milestone
+                    }
+                    None => IndexerStep::None,
+                }
+            }
             // The next step tries again: blocks wait for room too.
-            Err(error) if error.is_full() => return false,
+            Err(error) if error.is_full() => IndexerStep::None,
             Err(error) => {
                 self.fail(&error);
-                return false;
-            }
-        };
-        match step {
-            Some(step) if step.first > step.goal => {
-                self.log_progress(step);
-                true
-            }
-            done => {
-                let built = matches!(self.state, IndexerState::Building { .. });
-                if let Some(step) = done.filter(|_| built) {
-                    tracing::info!(oldest = step.first, "the log index is built");
-                }
-                self.state = IndexerState::Whole;
-                built
+                IndexerStep::None
             }
         }
     }
 
-    fn log_progress(&mut self, LogIndexStep { first, goal }: LogIndexStep) {
+    fn log_progress(&mut self, LogIndexStep { first, goal, .. }: LogIndexStep) -> IndexerStep {
         let now = Instant::now();
-        let due = match self.state {
-            IndexerState::Building { logged } => now.duration_since(logged) >= LOG_EVERY,
-            _ => true,
-        };
-        if due {
-            tracing::info!(
-                block = first,
-                remaining = first - goal,
-                "the log index is being built downwards, in the background"
-            );
-            self.state = IndexerState::Building { logged: now };
+        if let IndexerState::Building { logged } = self.state
+            && now.duration_since(logged) < LOG_EVERY
+        {
+            return IndexerStep::Written;
         }
+        tracing::info!(
+            block = first,
+            remaining = first - goal,
+            "the log index is being built downwards, in the background"
+        );
+        self.state = IndexerState::Building { logged: now };
+        IndexerStep::Milestone
     }
 
     fn fail(&mut self, error: &StoreError) {

@@ -154,6 +154,8 @@ pub struct LogIndexStep {
     pub first: u64,
     /// The block down to which it is to be extended.
     pub goal: u64,
+    /// Number of blocks that the step added.
+    pub added: u64,
 }
 
 impl Store {
@@ -189,9 +191,15 @@ impl Store {
         // The bound of a window lags behind it by less than a step.
         let lowers = oldest.saturating_add(step) < stored.kept;
         let kept = if lowers { oldest } else { stored.kept };
-        let (goal, built) = (oldest.max(kept), stored.first(head.number));
+        let goal = oldest.max(kept);
+        // An index that was off over an unwind keeps nothing below a block above the head.
+        let built = stored.first(head.number).min(head.number + 1);
         if built <= goal {
-            return Ok(Some(LogIndexStep { first: built, goal }));
+            return Ok(Some(LogIndexStep {
+                first: built,
+                goal,
+                added: 0,
+            }));
         }
         self.0.check_space()?;
         if lowers {
@@ -201,7 +209,11 @@ impl Store {
         let first = snapshot.index_logs(&mut batch, built, goal)?;
         batch.log_bounds(LogBounds { built: first, kept });
         batch.commit(*head)?;
-        Ok(Some(LogIndexStep { first, goal }))
+        Ok(Some(LogIndexStep {
+            first,
+            goal,
+            added: built - first,
+        }))
     }
 
     /// Drops the log index: it begins anew after the head. Interrupted, it leaves rows that no bound

@@ -37,6 +37,7 @@ fn world(dir: &Path, stored: u64, above: u64, dice: &mut Dice) -> (Store, Vec<Ve
             logs: logs.clone(),
             deposit_nonce: None,
             deposit_version: None,
+            post_state: None,
         };
         let payload = Arc::new(Payload::sealed(header, vec![]));
         parent = payload.id();
@@ -148,6 +149,7 @@ fn a_search_that_takes_long_names_the_block_that_it_has_reached() {
             logs: vec![log],
             deposit_nonce: None,
             deposit_version: None,
+            post_state: None,
         };
         let payload = Arc::new(Payload::sealed(header, vec![]));
         parent = payload.id();
