@@ -63,8 +63,11 @@ pub fn run(config: &DbConfig) -> anyhow::Result<()> {
                 "rewritten: {} trie rows, {} index rows, receipts of {} blocks, senders of {} blocks",
                 repaired.trie_rows, repaired.index_rows, repaired.receipts, repaired.senders
             );
-            if repaired.log_index {
-                println!("the log index did not match the receipts and has been built again");
+            for index in &repaired.indexes {
+                println!(
+                    "the {} did not match the blocks and has been built again",
+                    index.name()
+                );
             }
             if repaired.proofs_lost {
                 println!(
@@ -86,6 +89,7 @@ fn prune(config: &DbConfig) -> anyhow::Result<()> {
     store.keep_states(config.history.states);
     store.keep_proofs(config.history.proofs)?;
     store.keep_logs(config.history.logs);
+    store.keep_addresses(config.history.addresses);
     store.prune()?;
     let snapshot = store.snapshot()?;
     println!(
@@ -227,12 +231,17 @@ fn show_report(report: &DamageReport, dir: &Path) -> String {
     text
 }
 
-fn show_stats(stats: &Stats) -> String {
+/// The heads of a store, and how far back it reaches.
+fn show_bounds(stats: &Stats) -> String {
     let block = |id: Option<BlockId>| id.map_or("none".to_owned(), |id| id.to_string());
-    let mut text = format!(
+    let oldest_address = stats
+        .oldest_address
+        .map_or("none".to_owned(), |n| n.to_string());
+    format!(
         "chain id               {}\ngenesis                {}\nschema                 {}\nhead                   {}\n\
          safe                   {}\nfinalized              {}\noldest state           {}\noldest unwind record   {}\noldest proofs          {}\n\
-         of withdrawals         {}\noldest indexed logs    {}\n\n",
+         of withdrawals         {}\noldest indexed logs    {}\n\
+         oldest by address      {}\n\n",
         stats.identity.chain_id,
         stats.identity.genesis_hash,
         stats.schema,
@@ -244,7 +253,12 @@ fn show_stats(stats: &Stats) -> String {
         stats.oldest_proof,
         stats.oldest_withdrawal,
         stats.oldest_log,
-    );
+        oldest_address,
+    )
+}
+
+fn show_stats(stats: &Stats) -> String {
+    let mut text = show_bounds(stats);
     text.push_str(&format!(
         "{:<10} {:<20} {:>14} {:>12}\n",
         "keyspace", "kind", "rows", "size"

@@ -6,7 +6,7 @@ use crate::{
     support::{copy, frames, process, size},
 };
 use futures::stream;
-use starling::chain::store::LogWindow;
+use starling::chain::store::IndexWindow;
 use std::{
     fs::{self, File},
     io::BufReader,
@@ -102,7 +102,7 @@ pub async fn child(paths: &[PathBuf]) {
     let count = size(COUNT, 0);
     let (chain, threads) = open(&paths[0]);
     if paths.get(2).is_some() {
-        chain.keep_logs(LogWindow::Off);
+        chain.keep_logs(IndexWindow::Off);
     }
     let mut file = BufReader::new(File::open(&paths[1]).expect("the file of blocks"));
     let (begun, processor) = (Instant::now(), process::processor());

@@ -18,7 +18,7 @@ use starling::chain::{
     self,
     receipt::Receipt,
     rows::ExecutedBlock,
-    store::{LogWindow, Store},
+    store::{IndexWindow, Store},
 };
 use starling_proto::payload::Payload;
 use std::{
@@ -95,7 +95,7 @@ pub fn prepare(folder: &Path) -> Indexed {
     let genesis = Ground::new(1_700_000_000, 16).genesis;
     chain::init(&datadir, &genesis).expect("the data directory is made");
     let store = Store::open(&datadir, CACHE, None).expect("the store opens");
-    store.keep_logs(LogWindow::All);
+    store.keep_logs(IndexWindow::All);
     let (mut parent, begun) = (genesis.payload(), Instant::now());
     let mut count = 0;
     for first in (1..=blocks).step_by(GROUP) {

@@ -1,20 +1,20 @@
 //! The persister: the thread that owns the store's write path. Commits groups of blocks, unwinds
-//! block by block, syncs, and extends the log index when there is nothing else to do.
+//! block by block, syncs, and extends the indexes of blocks when there is nothing else to do.
 //!
 //! The executor sends it one piece of [`PersistWork`] at a time and receives one [`PersistReport`] of
-//! it, so groups form by themselves while a commit runs. Another report follows when the log index has
+//! it, so groups form by themselves while a commit runs. Another report follows when an index has
 //! grown. On a full disk it waits and tries again, until
 //! the chain is stopped. Any other failure of the store ends the chain, a failed sync too: data that
 //! the disk once failed to write may be lost, even if a later sync succeeds.
 
-mod log_indexer;
+mod indexer;
 
 use crate::chain::{
     rows::ExecutedBlock,
     store::{Snapshot, Store, StoreError},
     types::Shared,
 };
-use log_indexer::{IndexerStep, LogIndexer};
+use indexer::{Indexer, IndexerStep};
 use starling_proto::payload::BlockId;
 use std::{
     sync::{
@@ -78,7 +78,7 @@ pub fn run(
     let mut synced = Instant::now();
     let mut rotated = Instant::now();
     let mut dirty = false;
-    let mut indexer = LogIndexer::default();
+    let mut indexer = Indexer::default();
     loop {
         match work.recv_timeout(
             indexer

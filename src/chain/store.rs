@@ -19,7 +19,6 @@ mod error;
 mod fjall;
 mod history;
 mod lock;
-mod log_index;
 mod maintain;
 mod memtables;
 mod obsolete_files;
@@ -30,6 +29,7 @@ mod space;
 mod table_files;
 mod torn_write;
 mod unwind;
+mod value_index;
 
 pub use batch::{WrittenRow, written_rows};
 pub(in crate::chain) use disk_space::{free_space, free_space_floor};
@@ -43,6 +43,8 @@ pub(crate) use open::DATABASE;
 pub(crate) use space::Space;
 pub(crate) use unwind::mismatch;
 pub use unwind::{Before, UnwindRecord};
+use value_index::{BlockParts, PerIndex};
+pub use value_index::{IndexStep, IndexWindow, ValueIndex};
 
 use crate::chain::rows::{ExecutedBlock, ReadError, codec};
 use ::fjall::{Database, Keyspace, Readable};
@@ -51,7 +53,6 @@ use batch::StoreBatch;
 use cache::RowCache;
 use history::{History, HistoryBounds, Pin};
 pub(crate) use lock::Lock;
-pub use log_index::{LogIndexStep, LogWindow};
 use lsm_tree::AbstractTree;
 use memtables::Memtables;
 use obsolete_files::ObsoleteFiles;
@@ -66,8 +67,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Version of the row layout: version 4 keeps senders with each block, version 5 an index of its
-/// logs. A store of [`OLDEST_SCHEMA`] or later is read without conversion. The first block written
+/// Version of the row layout: version 4 keeps senders with each block, version 5 indexes of its logs
+/// and of the addresses in it. A store of [`OLDEST_SCHEMA`] or later is read without conversion. The first block written
 /// upgrades it to this version, since older versions of the program would not delete these rows of
 /// unwound blocks. Any other store is refused.
 pub const SCHEMA: u32 = 5;
@@ -152,7 +153,7 @@ impl Store {
         };
         let head = id(HEAD)?.ok_or_else(|| damaged_meta(HEAD))?;
         let kept = self.0.kept(&snapshot)?;
-        let log_index = self.0.log_bounds(&snapshot)?.first(head.number);
+        let indexes = self.0.indexed_from(&snapshot, head.number)?;
         let (safe, finalized) = (id(SAFE_ROW)?, id(FINALIZED_ROW)?);
         let inner = self.0.clone();
         Ok(Snapshot(Arc::new(SnapshotInner {
@@ -162,7 +163,7 @@ impl Store {
             safe,
             finalized,
             kept,
-            log_index,
+            indexes,
             _pin: pin,
             inner,
         })))
@@ -183,7 +184,8 @@ impl Store {
         let new_head = tip(*head, blocks)?;
         let mut batch = StoreBatch::new(&self.0);
         let mut trie_history = self.0.written(*head)?;
-        batch.blocks(blocks, &mut trie_history.bytes);
+        let indexes = self.0.growing_indexes(head.number)?;
+        batch.blocks(blocks, indexes, &mut trie_history.bytes);
         let schema = self.0.schema.load(Ordering::Relaxed);
         let upgrades = !blocks.is_empty() && schema != SCHEMA;
         if upgrades {
@@ -228,8 +230,8 @@ impl Store {
             .header(gone.number)?
             .ok_or_else(|| lacks("header"))?;
         let body = snapshot.body(gone.number)?.ok_or_else(|| lacks("body"))?;
-        // Damaged receipts do not stop an unwind: rows of the log index that stay name a block that
-        // readers check.
+        // Damaged receipts do not stop an unwind: rows of indexes that stay name a block that readers
+        // check.
         let receipts = match snapshot.receipts(gone.number) {
             Err(ReadError::Damaged(_)) => vec![],
             receipts => receipts?.unwrap_or_default(),
@@ -240,7 +242,17 @@ impl Store {
         };
         let mut batch = StoreBatch::new(&self.0);
         batch.unwind_state(&snapshot, gone.number, record)?;
-        batch.remove_block(gone, &body, &receipts);
+        let senders = match snapshot.senders(gone.number) {
+            Err(ReadError::Damaged(_)) => vec![],
+            senders => senders?.unwrap_or_default(),
+        };
+        let parts = BlockParts {
+            transactions: &body,
+            senders: &senders,
+            receipts: &receipts,
+        };
+        batch.remove_values(gone.number, &parts, self.0.present_indexes(&snapshot)?);
+        batch.remove_block(gone, &body);
         for (key, id) in [
             (SAFE_ROW, snapshot.safe()),
             (FINALIZED_ROW, snapshot.finalized()),
@@ -355,8 +367,8 @@ struct SnapshotInner {
     safe: Option<BlockId>,
     finalized: Option<BlockId>,
     kept: HistoryBounds,
-    /// The first block from which on the logs of all blocks are indexed.
-    log_index: u64,
+    /// The first block from which on all blocks are in each index.
+    indexes: PerIndex<u64>,
     inner: Arc<StoreInner>,
     /// Keeps the states that this snapshot can read. The last field: released after the snapshot.
     _pin: Pin,

@@ -6,8 +6,8 @@ mod bounds;
 pub mod durable;
 pub mod grow;
 mod kill;
-mod log_index;
 mod model;
+mod value_index;
 
 use super::*;
 use crate::chain::evm::tests::{CHAIN, address_of, deposited, l1_attributes, sign, transfer};

@@ -8,6 +8,7 @@
 //! the number of blocks above the store, which the persister keeps low. A view pins its snapshot:
 //! long readers take a fresh view now and then.
 
+mod address_search;
 mod blocks;
 mod encoded;
 mod log_search;
@@ -22,6 +23,8 @@ pub use log_search::{LogCursor, LogSearch};
 pub use state::{KeyNames, Scan, State};
 
 use crate::chain::store::Snapshot;
+#[cfg(test)]
+use crate::chain::store::ValueIndex;
 use alloy_consensus::Header;
 use alloy_primitives::{Address, B256};
 use row_index::RowIndex;
@@ -237,10 +240,10 @@ impl View {
         self.snapshot.head().number - self.base.number
     }
 
-    /// The first block from which on readers of this view use the log index.
+    /// The first block from which on readers of this view use an index.
     #[cfg(test)]
-    pub(in crate::chain) fn log_index(&self) -> u64 {
-        self.snapshot.log_index()
+    pub(in crate::chain) fn indexed_from(&self, index: ValueIndex) -> u64 {
+        self.snapshot.indexed_from(index)
     }
 
     /// The newest block of this branch that is in the store.

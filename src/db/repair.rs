@@ -10,7 +10,7 @@
 //! 5. Blocks are checked from the head down: hashes prove headers, headers prove transactions. The
 //!    index and the senders are rewritten from them. Receipts come from executing blocks again, and
 //!    must match the root in the header.
-//! 6. A log index that does not match the receipts is dropped and built again.
+//! 6. An index of logs or addresses that does not match the blocks is dropped and built again.
 //! 7. Damaged trie history is dropped.
 //! 8. The store is verified, old states and proofs by sample.
 //!
@@ -24,13 +24,13 @@ use crate::{
         rows::{Account, ReadError, keys},
         rules::ChainSpec,
         store::{
-            DATABASE, Lock, LogIndexStep, Rewrite, Snapshot, Space, Store, StoreError,
+            DATABASE, IndexStep, Lock, Rewrite, Snapshot, Space, Store, StoreError, ValueIndex,
             check_journals,
         },
         view::View,
     },
     db::verify::{
-        CheckedBlock, DamageReport, ProgressFn, Samples, Sink, check_block, check_log_index,
+        CheckedBlock, DamageReport, ProgressFn, Samples, Sink, check_block, check_index,
         check_proofs, replay, unreachable, verify, walk,
     },
 };
@@ -72,8 +72,8 @@ pub struct Repaired {
     /// Blocks whose senders were recovered again.
     pub senders: u64,
     pub trie_rows: u64,
-    /// Whether the log index was built again.
-    pub log_index: bool,
+    /// Indexes of blocks that were built again.
+    pub indexes: Vec<ValueIndex>,
     /// Whether trie history was dropped: proofs begin again at the head.
     pub proofs_lost: bool,
 }
@@ -154,7 +154,11 @@ pub fn repair(store: &Store, progress: &mut ProgressFn<'_>) -> Result<Repaired, 
     if !receipts.is_empty() {
         repaired.receipts = recompute_receipts(store, &spec, &receipts, progress)?;
     }
-    repaired.log_index = log_index(store, progress)?;
+    for index in ValueIndex::ALL {
+        if rebuild_index(store, index, progress)? {
+            repaired.indexes.push(index);
+        }
+    }
     repaired.proofs_lost = proofs(store, progress)?;
     // Old states and unwind records cannot be recomputed, and a store rewound across a reorg may
     // hold records of the other branch.
@@ -168,19 +172,23 @@ pub fn repair(store: &Store, progress: &mut ProgressFn<'_>) -> Result<Repaired, 
     Ok(repaired)
 }
 
-/// Builds the log index again if it does not match the receipts. If this is interrupted, the node
+/// Builds an index of blocks again if it does not match them. If this is interrupted, the node
 /// continues in the background.
-fn log_index(store: &Store, progress: &mut ProgressFn<'_>) -> Result<bool, RepairError> {
+fn rebuild_index(
+    store: &Store,
+    index: ValueIndex,
+    progress: &mut ProgressFn<'_>,
+) -> Result<bool, RepairError> {
     let mut report = DamageReport::default();
-    check_log_index(&store.snapshot()?, &mut report, progress);
+    check_index(&store.snapshot()?, index, &mut report, progress);
     if report.is_sound() {
         return Ok(false);
     }
-    store.drop_log_index()?;
+    store.drop_index(index)?;
     let head = store.head().number;
-    while let Some(LogIndexStep { first, goal, .. }) = store.extend_log_index()? {
+    while let Some(IndexStep { first, goal, .. }) = store.extend_index(index)? {
         progress(
-            "log index, built again",
+            index.name(),
             head.saturating_sub(first),
             head.saturating_sub(goal),
         );

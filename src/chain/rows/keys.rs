@@ -17,8 +17,9 @@ pub(crate) const BODY: u8 = b'b';
 pub(crate) const RECEIPTS: u8 = b'r';
 pub(crate) const SENDERS: u8 = b's';
 
-/// First byte of the rows of the log index in `history`.
+/// First bytes of the rows of the log index and of the address index in `history`.
 pub(crate) const LOG: u8 = b'L';
+pub(crate) const PARTICIPANT: u8 = b'A';
 
 /// `a‖keccak(address)` → RLP of nonce, balance, storage root, code hash.
 pub fn account(account: &B256) -> Bytes {
@@ -143,21 +144,21 @@ pub(crate) fn trie_history_parts(row: &[u8]) -> Option<TrieHistoryKey<'_>> {
     })
 }
 
-/// Tag and hash of the rows of one value in the log index.
-pub(crate) type LogPrefix = [u8; 9];
+/// Tag and hash of the rows of one value in an index of blocks.
+pub(crate) type ValuePrefix = [u8; 9];
 
 /// `L‖first 8 bytes of keccak(position‖value)` in `history`, to which the number of a block is
-/// appended. Position 0 is the address, 1 to 4 are the topics. Two values with the same 8 bytes
-/// share their rows: a reader checks each block against its receipts.
-pub(crate) fn log_prefix(value: &LogValue) -> LogPrefix {
+/// appended. Position 0 is the address, 1 to 4 are the topics. The address index has the tag `A` and
+/// position 0 alone. Two values with the same 8 bytes share their rows: a reader checks each block.
+pub(crate) fn value_prefix(tag: u8, value: &IndexedValue) -> ValuePrefix {
     let hash = alloy_primitives::keccak256(value);
-    std::array::from_fn(|at| if at == 0 { LOG } else { hash[at - 1] })
+    std::array::from_fn(|at| if at == 0 { tag } else { hash[at - 1] })
 }
 
 /// A position and the value there: a topic, or an address with leading zeros.
-pub(crate) type LogValue = [u8; 33];
+pub(crate) type IndexedValue = [u8; 33];
 
-pub(crate) fn log_value(position: usize, value: &B256) -> LogValue {
+pub(crate) fn indexed_value(position: usize, value: &B256) -> IndexedValue {
     std::array::from_fn(|at| {
         if at == 0 {
             position as u8
@@ -167,15 +168,15 @@ pub(crate) fn log_value(position: usize, value: &B256) -> LogValue {
     })
 }
 
-/// `L‖hash of a value‖number` in `history` → nothing; the block has a log with this value.
-pub(crate) fn log(prefix: &LogPrefix, number: u64) -> Bytes {
+/// `L‖hash of a value‖number` or `A‖…` in `history` → nothing; the block has this value.
+pub(crate) fn value_row(prefix: &ValuePrefix, number: u64) -> Bytes {
     [&prefix[..], &number.to_be_bytes()].concat().into()
 }
 
-/// The number of the block of a row of the log index; `None` if the row is damaged.
-pub(crate) fn log_number(row: &[u8]) -> Option<u64> {
+/// The number of the block of a row of an index of blocks; `None` if the row is damaged.
+pub(crate) fn value_row_number(row: &[u8]) -> Option<u64> {
     let (prefix, number) = row.split_last_chunk()?;
-    let valid = prefix.len() == size_of::<LogPrefix>() && prefix[0] == LOG;
+    let valid = prefix.len() == size_of::<ValuePrefix>() && matches!(prefix[0], LOG | PARTICIPANT);
     valid.then_some(u64::from_be_bytes(*number))
 }
 

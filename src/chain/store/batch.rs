@@ -4,8 +4,11 @@ use crate::chain::{
     receipt::Receipt,
     rows::{ExecutedBlock, Overlay, ReadError, RowChange, codec, keys},
     store::{
-        HEAD, LogWindow, Snapshot, Space, StoreError, StoreInner, UnwindRecord, cache::WrittenRows,
-        log_index, memtables::Weights, proofs, unwind,
+        HEAD, Snapshot, Space, StoreError, StoreInner, UnwindRecord, ValueIndex,
+        cache::WrittenRows,
+        memtables::Weights,
+        proofs, unwind,
+        value_index::{self, BlockParts, PerIndex},
     },
 };
 use alloy_primitives::{B256, Bytes};
@@ -27,8 +30,7 @@ fn state_rows(blocks: &[Arc<ExecutedBlock>]) -> BTreeMap<&Bytes, Option<&Bytes>>
 struct OptionalRows {
     /// The addresses and slots behind the keys of the state.
     names: bool,
-    /// The log index.
-    logs: bool,
+    indexes: PerIndex<bool>,
 }
 
 /// Passes the rows of each block besides the state to `put`. Adds the bytes of trie history to
@@ -66,10 +68,17 @@ fn kept_rows(
         if optional.names {
             name_rows(overlay, put);
         }
-        if optional.logs {
-            log_index::rows(&block.receipts, number, |key| {
-                put(Space::History, key, Some(&[]))
-            });
+        let parts = BlockParts {
+            transactions: &block.payload.transactions,
+            senders: &block.senders,
+            receipts: &block.receipts,
+        };
+        for index in ValueIndex::ALL {
+            if optional.indexes[index as usize] {
+                value_index::rows(index, number, &parts, |key| {
+                    put(Space::History, key, Some(&[]))
+                });
+            }
         }
         block_rows(
             &block.payload,
@@ -152,7 +161,7 @@ pub fn written_rows(blocks: &[Arc<ExecutedBlock>]) -> Vec<WrittenRow> {
     let mut rows = Vec::new();
     let optional = OptionalRows {
         names: false,
-        logs: true,
+        indexes: ValueIndex::ALL.map(|index| index == ValueIndex::Logs),
     };
     kept_rows(blocks, optional, &mut 0, &mut |space, key, value| {
         rows.push(WrittenRow {
@@ -205,12 +214,17 @@ impl<'a> StoreBatch<'a> {
         });
     }
 
-    /// Adds the rows of a group of blocks, oldest first, and their bytes of trie history to
-    /// `trie_history`.
-    pub(super) fn blocks(&mut self, blocks: &[Arc<ExecutedBlock>], trie_history: &mut u64) {
+    /// Adds the rows of a group of blocks, oldest first, with those in `indexes`, and their bytes of
+    /// trie history to `trie_history`.
+    pub(super) fn blocks(
+        &mut self,
+        blocks: &[Arc<ExecutedBlock>],
+        indexes: PerIndex<bool>,
+        trie_history: &mut u64,
+    ) {
         let optional = OptionalRows {
             names: self.inner.keeps_names.load(Ordering::Relaxed),
-            logs: self.inner.history.log_window() != Some(LogWindow::Off),
+            indexes,
         };
         kept_rows(blocks, optional, trie_history, &mut |space, key, value| {
             self.write(space, key, value)
@@ -249,11 +263,24 @@ impl<'a> StoreBatch<'a> {
         Ok(())
     }
 
-    /// Removes the rows of a block, its index and the index of its logs.
-    pub(super) fn remove_block(&mut self, block: BlockId, body: &[Bytes], receipts: &[Receipt]) {
-        log_index::rows(receipts, block.number, |key| {
-            self.set(Space::History, key, None)
-        });
+    /// Removes the rows that a block has in these indexes.
+    pub(super) fn remove_values(
+        &mut self,
+        number: u64,
+        parts: &BlockParts<'_>,
+        indexes: PerIndex<bool>,
+    ) {
+        for index in ValueIndex::ALL {
+            if indexes[index as usize] {
+                value_index::rows(index, number, parts, |key| {
+                    self.set(Space::History, key, None)
+                });
+            }
+        }
+    }
+
+    /// Removes the rows of a block and those that find it by number or hash.
+    pub(super) fn remove_block(&mut self, block: BlockId, body: &[Bytes]) {
         for key in
             [keys::header, keys::body, keys::receipts, keys::senders].map(|key| key(block.number))
         {

@@ -8,12 +8,12 @@
 //! no snapshot may still read by an older bound.
 
 use crate::chain::{
-    rows::{codec, keys},
+    rows::codec,
     store::{
         FINALIZED_ROW, HEAD, OLDEST_ROW, Space, StoreBatch, StoreError, StoreInner, UNWIND_MARGIN,
         UNWIND_ROW, damaged_meta, get,
-        log_index::LogWindow,
         proofs::{self, PASSER_BLOCKS, TrieHistorySize},
+        value_index::{IndexWindow, PerIndex, ValueIndex},
     },
 };
 use fjall::{
@@ -66,9 +66,9 @@ pub(super) struct HistoryBounds {
     pub proofs: u64,
     /// The oldest block at which the message passer can be proven.
     pub passer: u64,
-    /// Rows of the log index of older blocks are unused. The only bound that may fall, when
-    /// `--history.logs` is raised.
-    pub logs: u64,
+    /// Rows of each index of older blocks are unused. The only bounds that may fall, when
+    /// `--history.logs` is raised or an index is turned on again.
+    pub indexes: PerIndex<u64>,
 }
 
 impl HistoryBounds {
@@ -79,7 +79,7 @@ impl HistoryBounds {
             unwinds: self.unwinds.min(other.unwinds),
             proofs: self.proofs.min(other.proofs),
             passer: self.passer.min(other.passer),
-            logs: self.logs.min(other.logs),
+            indexes: std::array::from_fn(|at| self.indexes[at].min(other.indexes[at])),
         }
     }
 }
@@ -92,8 +92,9 @@ pub(super) struct History {
     pub(super) proofs: AtomicU64,
     /// Blocks at which the message passer can be proven.
     pub(super) passer: AtomicU64,
-    /// `None` until it is set: logs are indexed, and the index is neither pruned nor extended.
-    logs: Mutex<Option<LogWindow>>,
+    /// The blocks that each index covers. `None` until it is set: the index is neither pruned nor
+    /// extended.
+    indexes: Mutex<PerIndex<Option<IndexWindow>>>,
     /// The bounds of the last commit.
     committed: Mutex<HistoryBounds>,
     /// Bounds in a memtable that is being flushed.
@@ -112,7 +113,7 @@ impl Default for History {
             window,
             proofs,
             passer,
-            logs: Mutex::default(),
+            indexes: Mutex::default(),
             committed: Mutex::default(),
             pending: Mutex::default(),
             floors: Arc::default(),
@@ -169,18 +170,21 @@ impl History {
         self.window.store(blocks.unwrap_or(0), Ordering::Relaxed);
     }
 
-    pub(super) fn set_log_window(&self, window: LogWindow) {
-        *self.logs.lock() = Some(window);
+    pub(super) fn set_index_window(&self, index: ValueIndex, window: IndexWindow) {
+        self.indexes.lock()[index as usize] = Some(window);
     }
 
-    pub(super) fn log_window(&self) -> Option<LogWindow> {
-        *self.logs.lock()
+    pub(super) fn index_windows(&self) -> PerIndex<Option<IndexWindow>> {
+        *self.indexes.lock()
     }
 
-    /// Lowers the bound of the log index, before rows below it are written. A compaction that began
-    /// before does not see those rows.
-    pub(super) fn lower_logs(&self, bound: u64) {
-        let lower = |bounds: &mut HistoryBounds| bounds.logs = bounds.logs.min(bound);
+    /// Lowers the bound of an index, before rows below it are written. A compaction that began before
+    /// does not see those rows.
+    pub(super) fn lower_index(&self, index: ValueIndex, bound: u64) {
+        let lower = |bounds: &mut HistoryBounds| {
+            let kept = &mut bounds.indexes[index as usize];
+            *kept = bound.min(*kept);
+        };
         let mut pending = self.pending.lock();
         pending.iter_mut().for_each(lower);
         lower(&mut self.committed.lock());
@@ -234,7 +238,9 @@ impl History {
                 if risen(|kept| kept.states)
                     || risen(|kept| kept.proofs)
                     || risen(|kept| kept.passer)
-                    || risen(|kept| kept.logs)
+                    || ValueIndex::ALL.iter().any(|index| {
+                        kept.indexes[*index as usize] > durable.indexes[*index as usize]
+                    })
                     || kept.unwinds >= durable.unwinds.saturating_add(more)
                 {
                     space.rotate_memtable()?;
@@ -280,7 +286,7 @@ impl StoreInner {
             unwinds,
             proofs,
             passer,
-            logs: self.log_bounds(snapshot)?.kept,
+            indexes: self.kept_indexes(snapshot)?,
         })
     }
 
@@ -314,7 +320,7 @@ impl StoreInner {
             .unwrap_or(0)
             .max(if window > 0 { kept.states } else { 0 });
         kept.unwinds = old.unwinds.max(settled.saturating_sub(UNWIND_MARGIN));
-        kept.logs = self.advance_logs(batch, &snapshot, head, written.below.number)?;
+        kept.indexes = self.advance_indexes(batch, &snapshot, head, written.below.number)?;
         self.advance_proofs(&snapshot, &mut kept, head, written)?;
         // Trie history without the values in its leaves proves nothing.
         kept.proofs = kept.proofs.max(kept.states);
@@ -403,7 +409,14 @@ fn is_old(key: &[u8], kept: HistoryBounds) -> bool {
         }),
         Some(b'B') => number().is_some_and(|number| number < kept.proofs.min(kept.passer)),
         Some(b'U') => number().is_some_and(|number| number < kept.unwinds),
-        Some(&keys::LOG) => number().is_some_and(|number| number < kept.logs),
+        Some(tag) => {
+            let index = ValueIndex::ALL
+                .into_iter()
+                .find(|index| index.tag() == *tag);
+            index.is_some_and(|index| {
+                number().is_some_and(|number| number < kept.indexes[index as usize])
+            })
+        }
         _ => false,
     }
 }

@@ -33,6 +33,7 @@ pub(crate) const KINDS: [(Space, &[(u8, &str)]); 6] = [
             (b'B', "trie history marks"),
             (b'U', "unwind records"),
             (keys::LOG, "log index"),
+            (keys::PARTICIPANT, "address index"),
         ],
     ),
     (

@@ -10,7 +10,6 @@ use crate::chain::{
         disk_space::free_space_floor,
         folder, get,
         history::History,
-        log_index::LogBounds,
         torn_write::{self, KeyspaceHeads},
     },
 };
@@ -113,10 +112,7 @@ impl Store {
         batch.put(Space::Meta, SENDERS_ROW, head.number.to_be_bytes());
         batch.put(Space::Meta, OLDEST_ROW, head.number.to_be_bytes());
         batch.put(Space::Meta, UNWIND_ROW, (head.number + 1).to_be_bytes());
-        batch.log_bounds(LogBounds {
-            built: head.number,
-            kept: head.number,
-        });
+        batch.genesis_indexes(head.number);
         batch.commit(head)
     }
 

@@ -97,6 +97,7 @@ pub(crate) async fn grow(chain: &Chain, seed: u64, blocks: usize) {
 pub(crate) async fn grown(seed: u64, blocks: usize) -> tempfile::TempDir {
     let dir = datadir();
     let (chain, threads) = open(dir.path());
+    chain.keep_addresses(true);
     grow(&chain, seed, blocks).await;
     drop(chain);
     tokio::task::spawn_blocking(|| threads.stop())

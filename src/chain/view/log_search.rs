@@ -8,8 +8,8 @@
 
 use super::{ReadError, View};
 use crate::chain::{
-    rows::keys::{LogPrefix, log_prefix, log_value},
-    store::Snapshot,
+    rows::keys::{self, ValuePrefix},
+    store::{Snapshot, ValueIndex},
 };
 use alloy_primitives::{Address, B256};
 
@@ -24,7 +24,7 @@ const MOST_SEEKS: usize = 256;
 
 /// The constrained positions of a filter, as prefixes of rows of the log index.
 pub struct LogSearch {
-    positions: Vec<Vec<LogPrefix>>,
+    positions: Vec<Vec<ValuePrefix>>,
     /// Alternatives of all positions.
     alternatives: usize,
 }
@@ -38,7 +38,8 @@ impl LogSearch {
             .into_iter()
             .chain(topics.iter().cloned());
         let prefixes = |(position, values): (usize, Vec<B256>)| {
-            let prefix = |value: &B256| log_prefix(&log_value(position, value));
+            let prefix =
+                |value: &B256| keys::value_prefix(keys::LOG, &keys::indexed_value(position, value));
             let mut prefixes: Vec<_> = values.iter().map(prefix).collect();
             prefixes.sort_unstable();
             prefixes.dedup();
@@ -59,10 +60,13 @@ impl LogSearch {
         let indexed = if self.positions.is_empty() || blocks <= self.alternatives as u64 {
             None
         } else {
-            Some((view.snapshot.log_index(), view.base.number))
+            Some((
+                view.snapshot.indexed_from(ValueIndex::Logs),
+                view.base.number,
+            ))
         };
         let open = self.alternatives <= MOST_OPEN;
-        let posting = |prefix: &LogPrefix| Posting {
+        let posting = |prefix: &ValuePrefix| Posting {
             prefix: *prefix,
             next: NextBlock::Unknown,
             rows: None,
@@ -94,7 +98,7 @@ pub struct LogCursor {
 
 /// The rows of one alternative.
 struct Posting {
-    prefix: LogPrefix,
+    prefix: ValuePrefix,
     next: NextBlock,
     rows: Option<Box<dyn Iterator<Item = Result<u64, ReadError>>>>,
 }
@@ -181,7 +185,7 @@ impl Posting {
                 }
             }
         }
-        let mut rows = snapshot.log_blocks(&self.prefix, from, last);
+        let mut rows = snapshot.blocks_with(&self.prefix, from, last);
         let next = rows.next().transpose()?;
         self.rows = match next {
             Some(_) if open => Some(Box::new(rows)),

@@ -2,7 +2,7 @@
 
 use super::{cache, chain_options, datadir, expand_home};
 use crate::{
-    chain::{Options, store::LogWindow},
+    chain::{Options, store::IndexWindow},
     cli::{CliError, parse::Values},
 };
 use std::path::PathBuf;
@@ -45,7 +45,7 @@ pub enum DbAction {
     Repair,
 }
 
-/// Which old states are kept, and which logs are indexed.
+/// Which old states are kept, and which logs and addresses are indexed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HistoryConfig {
     /// Blocks below the head whose states can be read; `None`: all.
@@ -55,7 +55,9 @@ pub struct HistoryConfig {
     /// Whether the addresses and slots that blocks change are kept.
     pub names: bool,
     /// Blocks whose logs are indexed.
-    pub logs: LogWindow,
+    pub logs: IndexWindow,
+    /// Whether transactions are indexed by address.
+    pub addresses: bool,
 }
 
 impl ImportConfig {
@@ -139,10 +141,11 @@ impl HistoryConfig {
             proofs: values.uint("proofs.max-size")?,
             names: values.bool("cache.preimages")?,
             logs: match values.uint("history.logs")? {
-                _ if values.bool("history.logs.disable")? => LogWindow::Off,
-                0 => LogWindow::All,
-                blocks => LogWindow::Blocks(blocks),
+                _ if values.bool("history.logs.disable")? => IndexWindow::Off,
+                0 => IndexWindow::All,
+                blocks => IndexWindow::Blocks(blocks),
             },
+            addresses: values.bool("index.addresses")?,
         })
     }
 }

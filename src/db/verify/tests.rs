@@ -154,8 +154,10 @@ async fn damage_to_any_kind_of_row_is_found() {
                         repairs += 1;
                     }
                     Err(RepairError::Lost(_) | RepairError::Read(_)) => {
-                        let follows =
-                            matches!(tag, Some(b't' | b'u' | b'n' | b'N' | b'x' | b'r' | b'L'));
+                        let follows = matches!(
+                            tag,
+                            Some(b't' | b'u' | b'n' | b'N' | b'x' | b'r' | b'L' | b'A')
+                        );
                         let senders = space == Space::Blocks && tag == Some(b's');
                         assert!(!follows && !senders, "{what}: {report:#?}");
                     }

@@ -3,7 +3,10 @@
 
 use super::chain::*;
 use crate::{
-    chain::{store::LogWindow, view::ExecutedBlock},
+    chain::{
+        store::{IndexWindow, ValueIndex},
+        view::ExecutedBlock,
+    },
     rpc::bounds::LogLimits,
 };
 use alloy_primitives::{Address, B256, Bytes, Log};
@@ -60,7 +63,7 @@ fn place(log: &Value) -> (u64, u64) {
 impl World {
     fn new(seed: u64) -> Self {
         let chain = Chain::new(Fork::Canyon);
-        chain.store.keep_logs(LogWindow::All);
+        chain.store.keep_logs(IndexWindow::All);
         Self {
             chain,
             all: vec![],
@@ -170,16 +173,17 @@ async fn logs_by_index_are_those_of_the_receipts() {
                 6 => world.unwind(),
                 _ => {
                     let window = match world.rng.random_range(0..4) {
-                        0 => LogWindow::All,
-                        1 => LogWindow::Off,
-                        _ => LogWindow::Blocks(20),
+                        0 => IndexWindow::All,
+                        1 => IndexWindow::Off,
+                        _ => IndexWindow::Blocks(20),
                     };
                     world.chain.store.keep_logs(window);
                     world.chain.store.prune().unwrap();
                 }
             }
             if turn % 5 == 0 {
-                world.chain.store.extend_log_index().unwrap();
+                let index = ValueIndex::Logs;
+                world.chain.store.extend_index(index).unwrap();
             }
             world.chain.publish();
             for _ in 0..10 {

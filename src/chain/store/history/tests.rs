@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::chain::{
-    rows::ExecutedBlock,
+    rows::{ExecutedBlock, keys},
     store::{
         Snapshot, Store,
         tests::{CACHE, block, create},

@@ -1,7 +1,7 @@
 //! The blocks that a search names against those whose receipts have the values.
 
 use super::*;
-use crate::chain::store::LogWindow;
+use crate::chain::store::IndexWindow;
 
 /// Random logs of a few addresses and topics.
 fn logs(dice: &mut Dice) -> Vec<Log> {
@@ -49,7 +49,7 @@ fn world(dir: &Path, stored: u64, above: u64, dice: &mut Dice) -> (Store, Vec<Ve
             Arc::default(),
         )));
     }
-    store.keep_logs(LogWindow::All);
+    store.keep_logs(IndexWindow::All);
     store
         .commit(&blocks[..stored as usize], None, None)
         .unwrap();
