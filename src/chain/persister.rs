@@ -3,9 +3,9 @@
 //!
 //! The executor sends it one piece of [`PersistWork`] at a time and receives one [`PersistReport`] of
 //! it, so groups form by themselves while a commit runs. Another report follows when an index has
-//! grown. On a full disk it waits and tries again, until
-//! the chain is stopped. Any other failure of the store ends the chain, a failed sync too: data that
-//! the disk once failed to write may be lost, even if a later sync succeeds.
+//! grown. On a full disk it waits and tries again, until the chain is stopped. Any other failure of
+//! the store ends the chain, a failed sync too: data that the disk once failed to write may be lost,
+//! even if a later sync succeeds.
 
 mod indexer;
 

@@ -67,10 +67,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Version of the row layout: version 4 keeps senders with each block, version 5 indexes of its logs
-/// and of the addresses in it. A store of [`OLDEST_SCHEMA`] or later is read without conversion. The first block written
-/// upgrades it to this version, since older versions of the program would not delete these rows of
-/// unwound blocks. Any other store is refused.
+/// Version of the row layout: version 4 keeps senders with each block, version 5 indexes its logs and
+/// the addresses in it. A store of [`OLDEST_SCHEMA`] or later is read without conversion. The first
+/// block written upgrades it to this version, since older versions of the program would not delete
+/// these rows of unwound blocks. Any other store is refused.
 pub const SCHEMA: u32 = 5;
 const OLDEST_SCHEMA: u32 = 3;
 /// The first version that keeps senders.

@@ -15,12 +15,12 @@ use alloy_primitives::{Address, B256};
 
 /// Alternatives of a filter above which rows are read by one seek each. Each open iterator holds a
 /// block of several tables.
-const MOST_OPEN: usize = 32;
+const MAX_OPEN: usize = 32;
 /// Rows that an iterator is moved over before a seek is cheaper.
 const NEAR: usize = 16;
 /// Seeks after which the block that was reached becomes a candidate, so that the caller can check
 /// its deadline.
-const MOST_SEEKS: usize = 256;
+const MAX_SEEKS: usize = 256;
 
 /// The constrained positions of a filter, as prefixes of rows of the log index.
 pub struct LogSearch {
@@ -65,7 +65,7 @@ impl LogSearch {
                 view.base.number,
             ))
         };
-        let open = self.alternatives <= MOST_OPEN;
+        let open = self.alternatives <= MAX_OPEN;
         let posting = |prefix: &ValuePrefix| Posting {
             prefix: *prefix,
             next: NextBlock::Unknown,
@@ -134,7 +134,7 @@ impl LogCursor {
         let (mut at, mut agreed, mut position) = (from, 0, 0);
         self.seeks = 0;
         while agreed < self.positions.len() {
-            if self.seeks > MOST_SEEKS {
+            if self.seeks > MAX_SEEKS {
                 return Ok(Some(at));
             }
             let Some(next) = self.next_of(position, at, last)?.filter(|next| *next <= to) else {

@@ -82,7 +82,7 @@ fn difference(index: ValueIndex, start: u64, end: u64, needed: RowSum, stored: R
     let (rows, wanted) = (stored.rows, needed.rows);
     let what = match rows.cmp(&wanted) {
         std::cmp::Ordering::Less => "rows are missing",
-        std::cmp::Ordering::Equal => "rows are another's",
+        std::cmp::Ordering::Equal => "rows are of other values",
         std::cmp::Ordering::Greater => "there are superfluous rows",
     };
     format!(

@@ -63,7 +63,7 @@ fn check_damages(sound: &Path, index: ValueIndex) {
         ("rows are missing (", vec![(&before[5], false)]),
         ("there are superfluous rows (", vec![(&free, true)]),
         (
-            "rows are another's (",
+            "rows are of other values (",
             vec![(&free, true), (&before[5], false)],
         ),
         ("malformed, or above the head", vec![(&above, true)]),
