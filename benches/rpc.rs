@@ -3,8 +3,7 @@
 //!
 //! The node is a process of its own on one core; the load is this process, on another core.
 //!
-//! `STARLING_BENCH_ONLY` names one part: `reads`, `logs`, `fairness` or
-//! `connections`.
+//! `STARLING_BENCH_ONLY` names one part: `reads`, `logs`, `fairness` or `connections`.
 //! `STARLING_BENCH_SERVER` is the path of another `starling` to measure, for the figures before a
 //! change. Sizes: `STARLING_BENCH_SECONDS` (15) of each row of `fairness`, `STARLING_BENCH_IDLE`
 //! (9000) idle connections.

@@ -138,6 +138,7 @@ fn block(parent: &Payload, logs: Vec<Log>) -> Arc<ExecutedBlock> {
         logs,
         deposit_nonce: None,
         deposit_version: None,
+        post_state: None,
     };
     Arc::new(ExecutedBlock::new(
         Arc::new(Payload::sealed(header, vec![transaction])),

@@ -237,3 +237,6 @@ fn key(tag: u8, parts: &[&[u8]]) -> Bytes {
     parts.iter().for_each(|part| key.extend_from_slice(part));
     key.into()
 }
+
+#[cfg(test)]
+mod tests;
