@@ -316,9 +316,12 @@ impl Store {
             }
             _ => (0, 0),
         };
-        let oldest = oldest.max(snapshot.lowest_block()?);
-        // The bound of a window lags behind it by less than a step.
-        let lowers = oldest.saturating_add(step) < stored.kept;
+        let lowest = snapshot.lowest_block()?;
+        let oldest = oldest.max(lowest);
+        // An unwind lowers the window by some blocks: less than a step is not worth it, unless the
+        // window holds the whole chain.
+        let lag = if oldest == lowest { 0 } else { step };
+        let lowers = oldest.saturating_add(lag) < stored.kept;
         let kept = if lowers { oldest } else { stored.kept };
         let goal = oldest.max(kept);
         // An index that was off over an unwind keeps nothing below a block above the head.

@@ -349,6 +349,21 @@ fn an_index_can_be_turned_off_and_on() {
     }
 }
 
+/// A window that is wider than the chain leaves out none of its blocks, however wide its steps are.
+#[test]
+fn a_wide_window_holds_all_blocks_of_a_short_chain() {
+    let (dir, mut rng) = (tempfile::tempdir().unwrap(), StdRng::seed_from_u64(11));
+    let (store, mut chain, logs) = (create(dir.path()), vec![], ValueIndex::Logs);
+    store.keep_logs(IndexWindow::Off);
+    grow(&store, &mut chain, 30, &mut rng);
+    store.keep_logs(IndexWindow::Blocks(2_350_000));
+    build(&store, logs);
+    check(&store, logs, &chain, 0);
+    grow(&store, &mut chain, 30, &mut rng);
+    store.prune().unwrap();
+    check(&store, logs, &chain, 0);
+}
+
 /// Blocks that were unwound while an index was off leave nothing in it, whatever was pruned.
 #[test]
 fn an_index_that_was_off_over_a_reorg_is_right_again() {
