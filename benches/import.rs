@@ -1,18 +1,21 @@
 //! Import of blocks: from payload bytes to a visible head, on a durable store that holds a million
 //! accounts.
 //!
-//! Three sections in one run. *Full blocks* of mixed transactions: the import and, alternating with
-//! it chunk by chunk, its parts measured alone, so that both see the same load of the machine. *Small
-//! blocks* of ten transfers. *Memory*: a separate process imports full blocks at full speed from a
+//! Four sections in one run. *Full blocks* of mixed transactions: the import and, alternating with
+//! it chunk by chunk, its parts measured alone, so that both see the same load of the machine. *Log
+//! index*: processes that import the full blocks with and without it, in turns. *Small blocks* of ten
+//! transfers. *Memory*: a separate process imports full blocks at full speed from a
 //! file; the kernel reports its resident memory and the bytes it wrote.
 //!
 //! Sizes: `STARLING_BENCH_ACCOUNTS` (1000000), `STARLING_BENCH_BLOCKS` (150), `STARLING_BENCH_MGAS`
 //! of a full block (30), `STARLING_BENCH_SMALL_BLOCKS` (1000), `STARLING_BENCH_CACHE` in megabytes
 //! (128, the default of `--cache`), `STARLING_BENCH_MINUTES` of the memory section (1; the bar is
-//! meant for 10).
+//! meant for 10), `STARLING_BENCH_ROUNDS` of the log index section (5).
 
 #[path = "import/load.rs"]
 mod load;
+#[path = "import/log_index.rs"]
+mod log_index;
 #[path = "import/parts.rs"]
 mod parts;
 mod support;
@@ -57,6 +60,10 @@ fn main() {
         let paths: Vec<_> = std::env::split_paths(&paths).collect();
         return runtime.block_on(child(&paths[0], &paths[1]));
     }
+    if let Some(paths) = std::env::var_os(log_index::CHILD) {
+        let paths: Vec<_> = std::env::split_paths(&paths).collect();
+        return runtime.block_on(log_index::child(&paths));
+    }
     let accounts = size("STARLING_BENCH_ACCOUNTS", 1_000_000);
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = |name: &str| folder.path().join(name);
@@ -89,7 +96,7 @@ fn main() {
     }
 }
 
-/// The three sections.
+/// The sections.
 async fn measure(maker: &mut BlockMaker, target: &Chain, parts: &mut Parts, folder: &Path) {
     let blocks = size("STARLING_BENCH_BLOCKS", 150);
     let gas = size("STARLING_BENCH_MGAS", 30) as u64 * 1_000_000;
@@ -106,6 +113,8 @@ async fn measure(maker: &mut BlockMaker, target: &Chain, parts: &mut Parts, fold
     let title = format!("full blocks: {blocks} of {} Mgas", gas / 1_000_000);
     let full = section(&title, target, &chain, parts).await;
     let batch = parts.batch_bytes as f64 / chain.len() as f64;
+    maker.file.flush().expect("the file is written");
+    log_index::section(folder, chain.len());
 
     let mut chain = Vec::with_capacity(small);
     for _ in 0..small {

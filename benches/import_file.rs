@@ -14,7 +14,7 @@
 mod support;
 
 use starling::{
-    chain::{self, Chain, Options},
+    chain::{self, Chain, Options, store::IndexWindow},
     cli::config::HistoryConfig,
     transfer::{self, block_file::BlockWriter},
 };
@@ -36,6 +36,8 @@ const HISTORY: HistoryConfig = HistoryConfig {
     states: Some(302_400),
     proofs: 20_000_000_000,
     names: false,
+    logs: IndexWindow::Blocks(2_350_000),
+    addresses: false,
 };
 
 fn main() {

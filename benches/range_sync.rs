@@ -14,7 +14,7 @@ mod reader;
 mod support;
 
 use starling::{
-    chain::{Chain, Options},
+    chain::{Chain, Options, store::IndexWindow},
     cli::config::HistoryConfig,
     transfer,
 };
@@ -294,6 +294,8 @@ async fn import(datadir: &Path, file: &Path) {
         states: None,
         proofs: 0,
         names: false,
+        logs: IndexWindow::Blocks(2_350_000),
+        addresses: false,
     };
     transfer::import(
         options(datadir),

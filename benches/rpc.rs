@@ -1,9 +1,9 @@
-//! The JSON-RPC server under load: reads of blocks, how long honest clients wait beside attackers,
-//! and what connections cost.
+//! The JSON-RPC server under load: reads of blocks, logs of a long chain, how long honest clients
+//! wait beside attackers, and what connections cost.
 //!
 //! The node is a process of its own on one core; the load is this process, on another core.
 //!
-//! `STARLING_BENCH_ONLY` names one part: `reads`, `fairness` or `connections`.
+//! `STARLING_BENCH_ONLY` names one part: `reads`, `logs`, `fairness` or `connections`.
 //! `STARLING_BENCH_SERVER` is the path of another `starling` to measure, for the figures before a
 //! change. Sizes: `STARLING_BENCH_SECONDS` (15) of each row of `fairness`, `STARLING_BENCH_IDLE`
 //! (9000) idle connections.
@@ -14,6 +14,8 @@ mod client;
 mod connections;
 #[path = "rpc/fairness.rs"]
 mod fairness;
+#[path = "rpc/log_index.rs"]
+mod log_index;
 #[allow(dead_code, reason = "the integration tests use more of it")]
 #[path = "../tests/it/net.rs"]
 mod net;
@@ -39,10 +41,14 @@ fn main() {
     let wanted = |name: &str| only.as_deref().is_none_or(|only| only == name);
     // Made with all cores, before this process is bound to one.
     let chain = wanted("reads").then(|| reads::prepare(folder.path(), server));
+    let indexed = wanted("logs").then(|| log_index::prepare(folder.path()));
     pin(CORES[1], std::process::id());
     if let Some(chain) = &chain {
         let node = Node::start(&chain.datadir, &[]);
         reads::run(node.http, chain);
+    }
+    if let Some(indexed) = &indexed {
+        log_index::run(indexed, server);
     }
     let (genesis, empty) = (
         folder.path().join("empty.json"),

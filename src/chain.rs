@@ -22,6 +22,7 @@ pub mod heads;
 pub mod kzg;
 pub mod l1fee;
 pub mod miner;
+pub mod participants;
 pub mod payload_log;
 pub mod persister;
 pub mod pool;
@@ -56,7 +57,7 @@ use crate::chain::{
     rejected::BadBlock,
     rows::{ExecutedBlock, ReadError},
     rules::{ChainSpec, Rules},
-    store::{Identity, Snapshot, Store, StoreError},
+    store::{Identity, IndexWindow, Snapshot, Store, StoreError},
     view::View,
 };
 use alloy_primitives::B256;
@@ -690,6 +691,18 @@ impl Chain {
     /// Keeps the addresses and slots behind the keys of the state, of blocks from now on.
     pub fn keep_names(&self, keep: bool) {
         self.settings.keep_names(keep);
+    }
+
+    /// Sets which blocks' logs are indexed. Those that are not are indexed in the background, whenever
+    /// no block is to be stored.
+    pub fn keep_logs(&self, window: IndexWindow) {
+        self.settings.keep_logs(window);
+    }
+
+    /// Sets whether transactions are indexed by address, older ones in the background. An index that
+    /// is not wanted is dropped.
+    pub fn keep_addresses(&self, keep: bool) {
+        self.settings.keep_addresses(keep);
     }
 
     /// Sets the bytes of trie history that are kept to prove blocks; zero is unlimited.

@@ -63,6 +63,12 @@ pub fn run(config: &DbConfig) -> anyhow::Result<()> {
                 "rewritten: {} trie rows, {} index rows, receipts of {} blocks, senders of {} blocks",
                 repaired.trie_rows, repaired.index_rows, repaired.receipts, repaired.senders
             );
+            for index in &repaired.indexes {
+                println!(
+                    "the {} did not match the blocks and has been built again",
+                    index.name()
+                );
+            }
             if repaired.proofs_lost {
                 println!(
                     "trie history was damaged and has been dropped: proofs begin again at the head"
@@ -82,6 +88,8 @@ fn prune(config: &DbConfig) -> anyhow::Result<()> {
     let oldest = store.snapshot()?.oldest_state();
     store.keep_states(config.history.states);
     store.keep_proofs(config.history.proofs)?;
+    store.keep_logs(config.history.logs);
+    store.keep_addresses(config.history.addresses);
     store.prune()?;
     let snapshot = store.snapshot()?;
     println!(
@@ -112,6 +120,7 @@ fn repair(config: &DbConfig, progress: &mut ProgressFn<'_>) -> Result<Repaired, 
         );
     }
     let (store, rewound) = repair::open(dir, config.cache)?;
+    store.keep_logs(config.history.logs);
     if let Some(head) = rewound {
         println!(
             "the keyspaces disagreed on the head: all are rewound to block {head}; blocks above it are fetched again"
@@ -222,12 +231,17 @@ fn show_report(report: &DamageReport, dir: &Path) -> String {
     text
 }
 
-fn show_stats(stats: &Stats) -> String {
+/// The heads of a store, and how far back it reaches.
+fn show_bounds(stats: &Stats) -> String {
     let block = |id: Option<BlockId>| id.map_or("none".to_owned(), |id| id.to_string());
-    let mut text = format!(
+    let oldest_address = stats
+        .oldest_address
+        .map_or("none".to_owned(), |n| n.to_string());
+    format!(
         "chain id               {}\ngenesis                {}\nschema                 {}\nhead                   {}\n\
          safe                   {}\nfinalized              {}\noldest state           {}\noldest unwind record   {}\noldest proofs          {}\n\
-         of withdrawals         {}\n\n",
+         of withdrawals         {}\noldest indexed logs    {}\n\
+         oldest by address      {}\n\n",
         stats.identity.chain_id,
         stats.identity.genesis_hash,
         stats.schema,
@@ -238,7 +252,13 @@ fn show_stats(stats: &Stats) -> String {
         stats.oldest_unwind,
         stats.oldest_proof,
         stats.oldest_withdrawal,
-    );
+        stats.oldest_log,
+        oldest_address,
+    )
+}
+
+fn show_stats(stats: &Stats) -> String {
+    let mut text = show_bounds(stats);
     text.push_str(&format!(
         "{:<10} {:<20} {:>14} {:>12}\n",
         "keyspace", "kind", "rows", "size"

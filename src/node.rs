@@ -325,6 +325,8 @@ async fn serve_blobs(
 fn keep_history(chain: &Chain, history: HistoryConfig) -> anyhow::Result<()> {
     chain.keep_states(history.states);
     chain.keep_names(history.names);
+    chain.keep_logs(history.logs);
+    chain.keep_addresses(history.addresses);
     Ok(chain.keep_proofs(history.proofs)?)
 }
 

@@ -184,7 +184,7 @@ fn row(name: &str, server: SocketAddr, request: &(dyn Fn(u64) -> (&'static str, 
 }
 
 /// The body of a response, unparsed, so that the load costs little.
-fn ask(connection: &mut BufReader<TcpStream>, method: &str, params: Value) -> Vec<u8> {
+pub fn ask(connection: &mut BufReader<TcpStream>, method: &str, params: Value) -> Vec<u8> {
     let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params }).to_string();
     let head = format!(
         "POST / HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}",

@@ -1,16 +1,20 @@
 //! The persister: the thread that owns the store's write path. Commits groups of blocks, unwinds
-//! block by block, syncs.
+//! block by block, syncs, and extends the indexes of blocks when there is nothing else to do.
 //!
-//! The executor sends it one piece of [`PersistWork`] at a time and receives one [`PersistResult`],
-//! so groups form by themselves while a commit runs. On a full disk it waits and tries again, until
-//! the chain is stopped. Any other failure of the store ends the chain, a failed sync too: data that
-//! the disk once failed to write may be lost, even if a later sync succeeds.
+//! The executor sends it one piece of [`PersistWork`] at a time and receives one [`PersistReport`] of
+//! it, so groups form by themselves while a commit runs. Another report follows when an index has
+//! grown. On a full disk it waits and tries again, until the chain is stopped. Any other failure of
+//! the store ends the chain, a failed sync too: data that the disk once failed to write may be lost,
+//! even if a later sync succeeds.
+
+mod indexer;
 
 use crate::chain::{
     rows::ExecutedBlock,
     store::{Snapshot, Store, StoreError},
     types::Shared,
 };
+use indexer::{Indexer, IndexerStep};
 use starling_proto::payload::BlockId;
 use std::{
     sync::{
@@ -43,12 +47,20 @@ pub struct PersistWork {
     pub finalized: Option<BlockId>,
 }
 
-/// The store after a piece of work. An error may be sent at any time: it ends the chain.
-pub type PersistResult = Result<Snapshot, StoreError>;
+/// A new snapshot of the store.
+pub enum PersistReport {
+    /// After a piece of work.
+    Stored(Snapshot),
+    /// Between pieces of work: its head is that of the last one, and its indexes reach deeper.
+    Indexed(Snapshot),
+}
 
-/// Runs until the executor drops its end of the channels. `wake` is called after each result, so
-/// that an idle executor takes it. `sync_every` bounds the data that a power cut can lose; a killed process loses
-/// nothing.
+/// An error may be sent at any time: it ends the chain.
+pub type PersistResult = Result<PersistReport, StoreError>;
+
+/// Runs until the executor drops its end of the channels. `wake` is called after each report, so
+/// that an idle executor takes it. `sync_every` bounds the data that a power cut can lose; a killed
+/// process loses nothing.
 pub fn run(
     store: &Store,
     shared: &Shared,
@@ -66,9 +78,15 @@ pub fn run(
     let mut synced = Instant::now();
     let mut rotated = Instant::now();
     let mut dirty = false;
+    let mut indexer = Indexer::default();
     loop {
-        match work.recv_timeout(sync_every) {
+        match work.recv_timeout(
+            indexer
+                .pause()
+                .map_or(sync_every, |pause| pause.min(sync_every)),
+        ) {
             Ok(piece) => {
+                indexer.look_again();
                 let result = perform(store, shared, &piece);
                 let failed = result.is_err();
                 dirty = true;
@@ -76,19 +94,21 @@ pub fn run(
                     break;
                 }
             }
-            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Timeout) => {
+                let step = indexer.step(store);
+                dirty |= step != IndexerStep::None;
+                if step == IndexerStep::Milestone
+                    && !report(store.snapshot().map(PersistReport::Indexed))
+                {
+                    break;
+                }
+            }
             Err(RecvTimeoutError::Disconnected) => break,
         }
         if dirty && synced.elapsed() >= sync_every {
-            if let Err(error) = store.sync() {
+            if let Err(error) = sync(store, &mut rotated) {
                 report(Err(error));
                 break;
-            }
-            if rotated.elapsed() >= rotation_pause(store.buffered()) {
-                if let Err(error) = store.rotate_within(Duration::ZERO) {
-                    tracing::warn!(%error, "the memtables could not be flushed");
-                }
-                rotated = Instant::now();
             }
             synced = Instant::now();
             dirty = false;
@@ -100,6 +120,18 @@ pub fn run(
     if let Err(error) = store.rotate_within(ROTATE_AT_END) {
         tracing::warn!(%error, "the memtables were not flushed at the end: the next start replays the journals");
     }
+}
+
+/// Syncs the store to disk, and flushes its memtables if the last flush was long ago.
+fn sync(store: &Store, rotated: &mut Instant) -> Result<(), StoreError> {
+    store.sync()?;
+    if rotated.elapsed() >= rotation_pause(store.buffered()) {
+        if let Err(error) = store.rotate_within(Duration::ZERO) {
+            tracing::warn!(%error, "the memtables could not be flushed");
+        }
+        *rotated = Instant::now();
+    }
+    Ok(())
 }
 
 /// Time between two flushes of memtables that hold `buffered` bytes.
@@ -131,7 +163,7 @@ fn perform(store: &Store, shared: &Shared, work: &PersistWork) -> PersistResult 
     })?;
     metrics::histogram!("starling_persist_seconds").record(started.elapsed().as_secs_f64());
     metrics::counter!("starling_persisted_blocks_total").increment(work.blocks.len() as u64);
-    store.snapshot()
+    store.snapshot().map(PersistReport::Stored)
 }
 
 /// Number of leading blocks to commit as a batch of their own. `None` if all of them fit into one

@@ -29,6 +29,7 @@ mod space;
 mod table_files;
 mod torn_write;
 mod unwind;
+mod value_index;
 
 pub use batch::{WrittenRow, written_rows};
 pub(in crate::chain) use disk_space::{free_space, free_space_floor};
@@ -42,6 +43,8 @@ pub(crate) use open::DATABASE;
 pub(crate) use space::Space;
 pub(crate) use unwind::mismatch;
 pub use unwind::{Before, UnwindRecord};
+use value_index::{BlockParts, PerIndex};
+pub use value_index::{IndexStep, IndexWindow, ValueIndex};
 
 use crate::chain::rows::{ExecutedBlock, ReadError, codec};
 use ::fjall::{Database, Keyspace, Readable};
@@ -64,12 +67,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Version of the row layout: version 4 keeps senders with each block. A store of [`OLDEST_SCHEMA`]
-/// or later is read without conversion. The first block written upgrades it to this version, since
-/// older versions of the program would not delete the senders of unwound blocks. Any other store is
-/// refused.
-pub const SCHEMA: u32 = 4;
+/// Version of the row layout: version 4 keeps senders with each block, version 5 indexes its logs and
+/// the addresses in it. A store of [`OLDEST_SCHEMA`] or later is read without conversion. The first
+/// block written upgrades it to this version, since older versions of the program would not delete
+/// these rows of unwound blocks. Any other store is refused.
+pub const SCHEMA: u32 = 5;
 const OLDEST_SCHEMA: u32 = 3;
+/// The first version that keeps senders.
+const SENDERS_SCHEMA: u32 = 4;
 
 /// Blocks below the finalized head whose unwind records are kept: deep enough for side branches and
 /// readers that still use them.
@@ -148,6 +153,7 @@ impl Store {
         };
         let head = id(HEAD)?.ok_or_else(|| damaged_meta(HEAD))?;
         let kept = self.0.kept(&snapshot)?;
+        let indexes = self.0.indexed_from(&snapshot, head.number)?;
         let (safe, finalized) = (id(SAFE_ROW)?, id(FINALIZED_ROW)?);
         let inner = self.0.clone();
         Ok(Snapshot(Arc::new(SnapshotInner {
@@ -157,6 +163,7 @@ impl Store {
             safe,
             finalized,
             kept,
+            indexes,
             _pin: pin,
             inner,
         })))
@@ -177,10 +184,14 @@ impl Store {
         let new_head = tip(*head, blocks)?;
         let mut batch = StoreBatch::new(&self.0);
         let mut trie_history = self.0.written(*head)?;
-        batch.blocks(blocks, &mut trie_history.bytes);
-        let upgrades = !blocks.is_empty() && self.0.schema.load(Ordering::Relaxed) != SCHEMA;
+        let indexes = self.0.growing_indexes(head.number)?;
+        batch.blocks(blocks, indexes, &mut trie_history.bytes);
+        let schema = self.0.schema.load(Ordering::Relaxed);
+        let upgrades = !blocks.is_empty() && schema != SCHEMA;
         if upgrades {
             batch.put(Space::Meta, SCHEMA_ROW, SCHEMA.to_be_bytes());
+        }
+        if upgrades && schema < SENDERS_SCHEMA {
             batch.put(Space::Meta, SENDERS_ROW, (head.number + 1).to_be_bytes());
         }
         for (key, id) in [(SAFE_ROW, safe), (FINALIZED_ROW, finalized)] {
@@ -219,12 +230,28 @@ impl Store {
             .header(gone.number)?
             .ok_or_else(|| lacks("header"))?;
         let body = snapshot.body(gone.number)?.ok_or_else(|| lacks("body"))?;
+        // Damaged receipts do not stop an unwind: rows of indexes that stay name a block that readers
+        // check.
+        let receipts = match snapshot.receipts(gone.number) {
+            Err(ReadError::Damaged(_)) => vec![],
+            receipts => receipts?.unwrap_or_default(),
+        };
         let parent = BlockId {
             hash: header.parent_hash,
             number: gone.number.saturating_sub(1),
         };
         let mut batch = StoreBatch::new(&self.0);
         batch.unwind_state(&snapshot, gone.number, record)?;
+        let senders = match snapshot.senders(gone.number) {
+            Err(ReadError::Damaged(_)) => vec![],
+            senders => senders?.unwrap_or_default(),
+        };
+        let parts = BlockParts {
+            transactions: &body,
+            senders: &senders,
+            receipts: &receipts,
+        };
+        batch.remove_values(gone.number, &parts, self.0.present_indexes(&snapshot)?);
         batch.remove_block(gone, &body);
         for (key, id) in [
             (SAFE_ROW, snapshot.safe()),
@@ -340,6 +367,8 @@ struct SnapshotInner {
     safe: Option<BlockId>,
     finalized: Option<BlockId>,
     kept: HistoryBounds,
+    /// The first block from which on all blocks are in each index.
+    indexes: PerIndex<u64>,
     inner: Arc<StoreInner>,
     /// Keeps the states that this snapshot can read. The last field: released after the snapshot.
     _pin: Pin,

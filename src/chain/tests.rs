@@ -7,6 +7,7 @@ pub mod durable;
 pub mod grow;
 mod kill;
 mod model;
+mod value_index;
 
 use super::*;
 use crate::chain::evm::tests::{CHAIN, address_of, deposited, l1_attributes, sign, transfer};

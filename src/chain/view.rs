@@ -8,8 +8,10 @@
 //! the number of blocks above the store, which the persister keeps low. A view pins its snapshot:
 //! long readers take a fresh view now and then.
 
+mod address_search;
 mod blocks;
 mod encoded;
+mod log_search;
 mod row_index;
 mod state;
 mod unwound;
@@ -17,9 +19,12 @@ mod unwound;
 pub use crate::chain::rows::{Account, ExecutedBlock, Overlay, ReadError, RowChange};
 pub use blocks::Mined;
 pub(crate) use blocks::recover;
+pub use log_search::{LogCursor, LogSearch};
 pub use state::{KeyNames, Scan, State};
 
 use crate::chain::store::Snapshot;
+#[cfg(test)]
+use crate::chain::store::ValueIndex;
 use alloy_consensus::Header;
 use alloy_primitives::{Address, B256};
 use row_index::RowIndex;
@@ -233,6 +238,12 @@ impl View {
     #[cfg(test)]
     pub(in crate::chain) fn depth(&self) -> u64 {
         self.snapshot.head().number - self.base.number
+    }
+
+    /// The first block from which on readers of this view use an index.
+    #[cfg(test)]
+    pub(in crate::chain) fn indexed_from(&self, index: ValueIndex) -> u64 {
+        self.snapshot.indexed_from(index)
     }
 
     /// The newest block of this branch that is in the store.

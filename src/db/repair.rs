@@ -10,8 +10,9 @@
 //! 5. Blocks are checked from the head down: hashes prove headers, headers prove transactions. The
 //!    index and the senders are rewritten from them. Receipts come from executing blocks again, and
 //!    must match the root in the header.
-//! 6. Damaged trie history is dropped.
-//! 7. The store is verified, old states and proofs by sample.
+//! 6. An index of logs or addresses that does not match the blocks is dropped and built again.
+//! 7. Damaged trie history is dropped.
+//! 8. The store is verified, old states and proofs by sample.
 //!
 //! Every written row is correct by itself, so an interrupted repair can be repeated.
 
@@ -22,12 +23,15 @@ use crate::{
         receipt::receipts_root,
         rows::{Account, ReadError, keys},
         rules::ChainSpec,
-        store::{DATABASE, Lock, Rewrite, Snapshot, Space, Store, StoreError, check_journals},
+        store::{
+            DATABASE, IndexStep, Lock, Rewrite, Snapshot, Space, Store, StoreError, ValueIndex,
+            check_journals,
+        },
         view::View,
     },
     db::verify::{
-        CheckedBlock, DamageReport, ProgressFn, Samples, Sink, check_block, check_proofs, replay,
-        unreachable, verify, walk,
+        CheckedBlock, DamageReport, ProgressFn, Samples, Sink, check_block, check_index,
+        check_proofs, replay, unreachable, verify, walk,
     },
 };
 use alloy_primitives::{B256, Bytes, KECCAK256_EMPTY, keccak256, map::HashSet};
@@ -68,6 +72,8 @@ pub struct Repaired {
     /// Blocks whose senders were recovered again.
     pub senders: u64,
     pub trie_rows: u64,
+    /// Indexes of blocks that were built again.
+    pub indexes: Vec<ValueIndex>,
     /// Whether trie history was dropped: proofs begin again at the head.
     pub proofs_lost: bool,
 }
@@ -148,6 +154,11 @@ pub fn repair(store: &Store, progress: &mut ProgressFn<'_>) -> Result<Repaired, 
     if !receipts.is_empty() {
         repaired.receipts = recompute_receipts(store, &spec, &receipts, progress)?;
     }
+    for index in ValueIndex::ALL {
+        if rebuild_index(store, index, progress)? {
+            repaired.indexes.push(index);
+        }
+    }
     repaired.proofs_lost = proofs(store, progress)?;
     // Old states and unwind records cannot be recomputed, and a store rewound across a reorg may
     // hold records of the other branch.
@@ -159,6 +170,34 @@ pub fn repair(store: &Store, progress: &mut ProgressFn<'_>) -> Result<Repaired, 
         store.set_verified()?;
     }
     Ok(repaired)
+}
+
+/// Builds an index of blocks again if it does not match them. If this is interrupted, the node
+/// continues in the background.
+fn rebuild_index(
+    store: &Store,
+    index: ValueIndex,
+    progress: &mut ProgressFn<'_>,
+) -> Result<bool, RepairError> {
+    let mut report = DamageReport::default();
+    check_index(&store.snapshot()?, index, &mut report, progress);
+    if report.is_sound() {
+        return Ok(false);
+    }
+    store.drop_index(index)?;
+    let head = store.head().number;
+    while let Some(IndexStep { first, goal, .. }) = store.extend_index(index)? {
+        progress(
+            index.name(),
+            head.saturating_sub(first),
+            head.saturating_sub(goal),
+        );
+        if first <= goal {
+            break;
+        }
+    }
+    store.sync()?;
+    Ok(true)
 }
 
 /// Drops damaged trie history, which cannot be recomputed: the window begins again, so that no

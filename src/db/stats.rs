@@ -5,7 +5,7 @@ use crate::{
         self,
         payload_log::{self, PayloadLog},
         rules::MESSAGE_PASSER,
-        store::{Identity, KINDS, Snapshot, Store},
+        store::{Identity, KINDS, Snapshot, Store, ValueIndex},
     },
     db::verify::ProgressFn,
 };
@@ -35,6 +35,10 @@ pub struct Stats {
     pub oldest_proof: u64,
     /// The oldest block at which the message passer can be proven.
     pub oldest_withdrawal: u64,
+    /// The oldest block from which on logs are indexed.
+    pub oldest_log: u64,
+    /// The oldest block from which on transactions are indexed by address, if any are.
+    pub oldest_address: Option<u64>,
     pub rows: Vec<KindSize>,
     /// Bytes on the disk, by keyspace.
     pub disk: Vec<(&'static str, u64)>,
@@ -71,6 +75,9 @@ pub fn stats(
         oldest_unwind: snapshot.oldest_unwind(),
         oldest_proof: snapshot.oldest_proof(Address::ZERO),
         oldest_withdrawal: snapshot.oldest_proof(MESSAGE_PASSER),
+        oldest_log: snapshot.indexed_from(ValueIndex::Logs),
+        oldest_address: Some(snapshot.indexed_from(ValueIndex::Addresses))
+            .filter(|first| *first <= snapshot.head().number),
         rows,
         disk: store.disk_use(),
         journals: store.journal_use()?,

@@ -3,15 +3,16 @@
 //! The flat state is the base: its rows are read once in order, and the root of the tries they make
 //! must be the one in the head's header; every trie row must follow from them, and there must be no
 //! other. Blocks are checked against their headers from the genesis block to the head, indexes
-//! against blocks, history against unwind records and by executing blocks again, trie history by
-//! proofs. Reads a snapshot; the load is the whole store, the memory is bounded. Unreadable data is
-//! a finding, not an error.
+//! against blocks and receipts, history against unwind records and by executing blocks again, trie
+//! history by proofs. Reads a snapshot; the load is the whole store, the memory is bounded. Unreadable
+//! data is a finding, not an error.
 
 mod blocks;
 mod history;
 mod proofs;
 mod report;
 mod state;
+mod value_index;
 
 pub use report::{Damage, DamageReport, Remedy};
 pub(crate) use {
@@ -19,12 +20,13 @@ pub(crate) use {
     history::replay,
     proofs::check as check_proofs,
     state::{Sink, unreachable, walk},
+    value_index::check as check_index,
 };
 
 use crate::chain::{
     ChainError,
     payload_log::PayloadLog,
-    store::{Snapshot, Store},
+    store::{Snapshot, Store, ValueIndex},
     view::View,
 };
 use std::{path::Path, sync::Arc};
@@ -83,6 +85,9 @@ pub fn verify(
     state::check(&snapshot, root, &mut report, progress);
     let genesis = store.identity().genesis_hash;
     blocks::check(&snapshot, &spec, genesis, &mut report, progress);
+    for index in ValueIndex::ALL {
+        value_index::check(&snapshot, index, &mut report, progress);
+    }
     let view = |snapshot: Snapshot| View::new(snapshot, vec![], None, None).map(Arc::new);
     match view(snapshot.clone()) {
         Ok(view) => {

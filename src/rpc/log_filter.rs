@@ -15,7 +15,7 @@ use crate::chain::{
     abandoned::Abandoned,
     heads::Step,
     receipt::{MAX_TOPICS, MinedLog, mined_logs},
-    view::View,
+    view::{LogSearch, View},
 };
 use alloy_consensus::Header;
 use alloy_primitives::{Address, B256, Bloom, Bytes, Log, U64, keccak256};
@@ -129,6 +129,11 @@ impl LogFilter {
                 .map(|wanted| wanted.iter().map(|topic| bits(topic.as_slice())).collect()),
         );
         blooms
+    }
+
+    /// The search for blocks that may hold matching logs.
+    pub fn search(&self) -> LogSearch {
+        LogSearch::new(&self.addresses, &self.topics)
     }
 
     /// Refuses more than `limit` addresses, or topics in one position.

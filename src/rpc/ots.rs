@@ -1,20 +1,20 @@
 //! The `ots` namespace: the queries of the explorer Otterscan, at level 8 of its interface.
 //!
-//! [`blocks`] reads blocks by page, [`transactions`] executes transactions again in the queue of
-//! tracing calls. A search by address would need an index of all addresses, which this node does not
-//! have.
+//! [`blocks`] reads blocks by page, [`search`] finds transactions by address where they are indexed
+//! (`--index.addresses`), [`transactions`] executes transactions again in the queue of tracing calls.
 
 mod blocks;
+mod search;
 mod transactions;
 
 use super::{
     api::{
-        Method::{Quick, Read, Trace},
+        Method::{Heavy, Quick, Read, Trace},
         Namespace,
     },
     block_tag::BlockTag,
     context::RpcContext,
-    error::{Reply, RpcError, reply},
+    error::{Reply, reply},
     params::{Arg, Args, Count, kind},
 };
 
@@ -36,8 +36,8 @@ pub const NAMESPACE: Namespace = Namespace {
             "ots_getTransactionBySenderAndNonce",
             Read(blocks::transaction_by_sender_and_nonce),
         ),
-        ("ots_searchTransactionsBefore", Quick(no_address_index)),
-        ("ots_searchTransactionsAfter", Quick(no_address_index)),
+        ("ots_searchTransactionsBefore", Heavy(search::before)),
+        ("ots_searchTransactionsAfter", Heavy(search::after)),
         (
             "ots_getInternalOperations",
             Trace(transactions::internal_operations),
@@ -69,11 +69,4 @@ impl Arg for PlainBlock {
 fn api_level(_: &RpcContext, args: Args) -> Reply {
     args.at_most(0)?;
     reply(API_LEVEL)
-}
-
-/// The answer of the searches by address.
-fn no_address_index(_: &RpcContext, _: Args) -> Reply {
-    Err(RpcError::server(
-        "transactions are not indexed by address: this node does not have the option --index.addresses, ask another node",
-    ))
 }

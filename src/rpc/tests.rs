@@ -1,6 +1,7 @@
 //! The server over real sockets: HTTP rules, JSON-RPC framing, WebSocket sessions.
 
 mod access;
+mod address_search;
 mod admin;
 mod admin_geth;
 mod bounds;
@@ -16,6 +17,7 @@ mod heads;
 mod historical;
 mod hostile;
 mod http;
+mod log_index;
 mod lookups;
 mod opp2p;
 mod ots;

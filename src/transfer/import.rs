@@ -96,6 +96,8 @@ pub async fn import(
     chain.keep_states(history.states);
     chain.keep_proofs(history.proofs)?;
     chain.keep_names(history.names);
+    chain.keep_logs(history.logs);
+    chain.keep_addresses(history.addresses);
     let mut counts = ImportCounts::default();
     let mut result = Ok(());
     for path in files {

@@ -3,6 +3,7 @@
 use super::{block_file::*, import::ImportCounts, *};
 use crate::chain::{
     Chain,
+    store::IndexWindow,
     tests::{
         datadir,
         durable::Disk,
@@ -31,6 +32,8 @@ async fn import_to(dir: &TempDir, files: &[PathBuf]) -> Result<ImportCounts, Imp
         states: None,
         proofs: 0,
         names: false,
+        logs: IndexWindow::All,
+        addresses: false,
     };
     import(options_of(dir), history, files, CancellationToken::new()).await
 }
@@ -246,6 +249,8 @@ async fn an_interrupted_import_says_so_and_goes_on() {
         states: None,
         proofs: 0,
         names: false,
+        logs: IndexWindow::All,
+        addresses: false,
     };
     let error = import(
         options_of(&target),
@@ -299,6 +304,8 @@ async fn an_import_on_a_full_disk_can_be_interrupted() {
             states: None,
             proofs: 0,
             names: false,
+            logs: IndexWindow::All,
+            addresses: false,
         },
     );
     let only = [file.clone()];

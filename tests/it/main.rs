@@ -20,6 +20,7 @@ mod following;
 mod foreign;
 mod foreign_peer;
 mod forks;
+mod indexes;
 mod l1_blobs;
 mod l1_fees;
 mod l1_reorg;

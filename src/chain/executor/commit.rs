@@ -8,7 +8,8 @@
 use super::{Executor, is_stored};
 use crate::chain::{
     ChainError, Heads,
-    persister::{PersistResult, PersistWork},
+    persister::{PersistReport, PersistResult, PersistWork},
+    store::Snapshot,
     tree::Branch,
 };
 use alloy_primitives::B256;
@@ -53,33 +54,49 @@ impl Executor {
         Ok(())
     }
 
-    /// Takes over a commit if one has finished.
+    /// Takes over the result of a commit, or a longer index, if the persister has reported one.
     pub(super) fn poll_commit(&mut self) -> Result<(), ChainError> {
         match self.done.try_recv() {
-            Ok(result) => self.on_committed(result),
+            Ok(result) => self.on_report(result),
             Err(TryRecvError::Empty) => Ok(()),
             Err(TryRecvError::Disconnected) => Err(ChainError::Stopped),
         }
     }
 
-    /// Waits for the commit in progress.
-    fn wait_for_commit(&mut self) -> Result<(), ChainError> {
+    /// Waits for the next report of the persister, which may be that of the commit in progress.
+    fn wait_for_report(&mut self) -> Result<(), ChainError> {
         let result = self.done.recv().map_err(|_| ChainError::Stopped)?;
-        self.on_committed(result)
+        self.on_report(result)
     }
 
     /// Waits until no commit is in progress and none is needed.
     pub(super) fn finish_commits(&mut self) -> Result<(), ChainError> {
         while self.persisting {
-            self.wait_for_commit()?;
+            self.wait_for_report()?;
         }
         Ok(())
     }
 
+    fn on_report(&mut self, result: PersistResult) -> Result<(), ChainError> {
+        match result? {
+            PersistReport::Stored(snapshot) => self.on_committed(snapshot),
+            PersistReport::Indexed(snapshot) => self.on_indexed(snapshot),
+        }
+    }
+
+    /// Publishes the longer index. Work may have been sent since: then its commit is still to come.
+    fn on_indexed(&mut self, snapshot: Snapshot) -> Result<(), ChainError> {
+        self.snapshot = snapshot;
+        self.cached_view.take();
+        self.renew_head_view()?;
+        self.publish();
+        Ok(())
+    }
+
     /// Continues on the new snapshot, and hands over the blocks executed meanwhile.
-    fn on_committed(&mut self, result: PersistResult) -> Result<(), ChainError> {
+    fn on_committed(&mut self, snapshot: Snapshot) -> Result<(), ChainError> {
         self.persisting = false;
-        self.snapshot = result?;
+        self.snapshot = snapshot;
         self.cached_view.take();
         // The head may be on a branch that forks off far below the store's head. Prune below that
         // fork point only, so that the blocks leading to the head stay.
@@ -141,7 +158,7 @@ impl Executor {
     pub(super) fn wait_for_memory(&mut self, parent: B256) -> Result<bool, ChainError> {
         while self.tree.weight_above(self.snapshot.head().number) > self.limits.overlays {
             if self.persisting {
-                self.wait_for_commit()?;
+                self.wait_for_report()?;
             } else if parent == self.heads.head.hash {
                 self.drop_side_branches(self.snapshot.head().number);
                 break;

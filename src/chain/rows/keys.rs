@@ -17,6 +17,10 @@ pub(crate) const BODY: u8 = b'b';
 pub(crate) const RECEIPTS: u8 = b'r';
 pub(crate) const SENDERS: u8 = b's';
 
+/// First bytes of the rows of the log index and of the address index in `history`.
+pub(crate) const LOG: u8 = b'L';
+pub(crate) const PARTICIPANT: u8 = b'A';
+
 /// `a‖keccak(address)` → RLP of nonce, balance, storage root, code hash.
 pub fn account(account: &B256) -> Bytes {
     key(ACCOUNT, &[account.as_slice()])
@@ -140,6 +144,42 @@ pub(crate) fn trie_history_parts(row: &[u8]) -> Option<TrieHistoryKey<'_>> {
     })
 }
 
+/// Tag and hash of the rows of one value in an index of blocks.
+pub(crate) type ValuePrefix = [u8; 9];
+
+/// `L‖first 8 bytes of keccak(position‖value)` in `history`, to which the number of a block is
+/// appended. Position 0 is the address, 1 to 4 are the topics. The address index has the tag `A` and
+/// position 0 alone. Two values with the same 8 bytes share their rows: a reader checks each block.
+pub(crate) fn value_prefix(tag: u8, value: &IndexedValue) -> ValuePrefix {
+    let hash = alloy_primitives::keccak256(value);
+    std::array::from_fn(|at| if at == 0 { tag } else { hash[at - 1] })
+}
+
+/// A position and the value there: a topic, or an address with leading zeros.
+pub(crate) type IndexedValue = [u8; 33];
+
+pub(crate) fn indexed_value(position: usize, value: &B256) -> IndexedValue {
+    std::array::from_fn(|at| {
+        if at == 0 {
+            position as u8
+        } else {
+            value[at - 1]
+        }
+    })
+}
+
+/// `L‖hash of a value‖number` or `A‖…` in `history` → nothing; the block has this value.
+pub(crate) fn value_row(prefix: &ValuePrefix, number: u64) -> Bytes {
+    [&prefix[..], &number.to_be_bytes()].concat().into()
+}
+
+/// The number of the block of a row of an index of blocks; `None` if the row is damaged.
+pub(crate) fn value_row_number(row: &[u8]) -> Option<u64> {
+    let (prefix, number) = row.split_last_chunk()?;
+    let valid = prefix.len() == size_of::<ValuePrefix>() && matches!(prefix[0], LOG | PARTICIPANT);
+    valid.then_some(u64::from_be_bytes(*number))
+}
+
 /// `B‖number` in `history` → bytes of trie history written up to this block.
 pub(crate) fn trie_history_bytes(number: u64) -> Bytes {
     key(b'B', &[&number.to_be_bytes()])
@@ -197,3 +237,6 @@ fn key(tag: u8, parts: &[&[u8]]) -> Bytes {
     parts.iter().for_each(|part| key.extend_from_slice(part));
     key.into()
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,8 +4,11 @@ use crate::chain::{
     receipt::Receipt,
     rows::{ExecutedBlock, Overlay, ReadError, RowChange, codec, keys},
     store::{
-        HEAD, Snapshot, Space, StoreError, StoreInner, UnwindRecord, cache::WrittenRows,
-        memtables::Weights, proofs, unwind,
+        HEAD, Snapshot, Space, StoreError, StoreInner, UnwindRecord, ValueIndex,
+        cache::WrittenRows,
+        memtables::Weights,
+        proofs, unwind,
+        value_index::{self, BlockParts, PerIndex},
     },
 };
 use alloy_primitives::{B256, Bytes};
@@ -22,11 +25,19 @@ fn state_rows(blocks: &[Arc<ExecutedBlock>]) -> BTreeMap<&Bytes, Option<&Bytes>>
     rows.map(|(key, row)| (key, row.after.as_ref())).collect()
 }
 
-/// Passes the rows of each block besides the state to `put`, those of addresses and slots only if it
-/// `keeps_names`. Adds the bytes of trie history to `trie_history`.
+/// Rows of blocks that are written on request only.
+#[derive(Clone, Copy)]
+struct OptionalRows {
+    /// The addresses and slots behind the keys of the state.
+    names: bool,
+    indexes: PerIndex<bool>,
+}
+
+/// Passes the rows of each block besides the state to `put`. Adds the bytes of trie history to
+/// `trie_history`.
 fn kept_rows(
     blocks: &[Arc<ExecutedBlock>],
-    keeps_names: bool,
+    optional: OptionalRows,
     trie_history: &mut u64,
     put: &mut impl FnMut(Space, &[u8], Option<&[u8]>),
 ) {
@@ -54,8 +65,20 @@ fn kept_rows(
             Some(&unwind::encode(overlay)),
         );
         code_rows(overlay, put);
-        if keeps_names {
+        if optional.names {
             name_rows(overlay, put);
+        }
+        let parts = BlockParts {
+            transactions: &block.payload.transactions,
+            senders: &block.senders,
+            receipts: &block.receipts,
+        };
+        for index in ValueIndex::ALL {
+            if optional.indexes[index as usize] {
+                value_index::rows(index, number, &parts, |key| {
+                    put(Space::History, key, Some(&[]))
+                });
+            }
         }
         block_rows(
             &block.payload,
@@ -136,7 +159,11 @@ pub struct WrittenRow {
 /// The rows that `Store::commit` writes for these blocks, for measurements.
 pub fn written_rows(blocks: &[Arc<ExecutedBlock>]) -> Vec<WrittenRow> {
     let mut rows = Vec::new();
-    kept_rows(blocks, false, &mut 0, &mut |space, key, value| {
+    let optional = OptionalRows {
+        names: false,
+        indexes: ValueIndex::ALL.map(|index| index == ValueIndex::Logs),
+    };
+    kept_rows(blocks, optional, &mut 0, &mut |space, key, value| {
         rows.push(WrittenRow {
             keyspace: space.name(),
             key: Bytes::copy_from_slice(key),
@@ -187,16 +214,21 @@ impl<'a> StoreBatch<'a> {
         });
     }
 
-    /// Adds the rows of a group of blocks, oldest first, and their bytes of trie history to
-    /// `trie_history`.
-    pub(super) fn blocks(&mut self, blocks: &[Arc<ExecutedBlock>], trie_history: &mut u64) {
-        let keeps_names = self.inner.keeps_names.load(Ordering::Relaxed);
-        kept_rows(
-            blocks,
-            keeps_names,
-            trie_history,
-            &mut |space, key, value| self.write(space, key, value),
-        );
+    /// Adds the rows of a group of blocks, oldest first, with those in `indexes`, and their bytes of
+    /// trie history to `trie_history`.
+    pub(super) fn blocks(
+        &mut self,
+        blocks: &[Arc<ExecutedBlock>],
+        indexes: PerIndex<bool>,
+        trie_history: &mut u64,
+    ) {
+        let optional = OptionalRows {
+            names: self.inner.keeps_names.load(Ordering::Relaxed),
+            indexes,
+        };
+        kept_rows(blocks, optional, trie_history, &mut |space, key, value| {
+            self.write(space, key, value)
+        });
         for (key, value) in state_rows(blocks) {
             self.state(key, value);
         }
@@ -231,7 +263,23 @@ impl<'a> StoreBatch<'a> {
         Ok(())
     }
 
-    /// Removes the rows of a block and its index.
+    /// Removes the rows that a block has in these indexes.
+    pub(super) fn remove_values(
+        &mut self,
+        number: u64,
+        parts: &BlockParts<'_>,
+        indexes: PerIndex<bool>,
+    ) {
+        for index in ValueIndex::ALL {
+            if indexes[index as usize] {
+                value_index::rows(index, number, parts, |key| {
+                    self.set(Space::History, key, None)
+                });
+            }
+        }
+    }
+
+    /// Removes the rows of a block and those that find it by number or hash.
     pub(super) fn remove_block(&mut self, block: BlockId, body: &[Bytes]) {
         for key in
             [keys::header, keys::body, keys::receipts, keys::senders].map(|key| key(block.number))

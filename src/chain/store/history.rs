@@ -13,6 +13,7 @@ use crate::chain::{
         FINALIZED_ROW, HEAD, OLDEST_ROW, Space, StoreBatch, StoreError, StoreInner, UNWIND_MARGIN,
         UNWIND_ROW, damaged_meta, get,
         proofs::{self, PASSER_BLOCKS, TrieHistorySize},
+        value_index::{IndexWindow, PerIndex, ValueIndex},
     },
 };
 use fjall::{
@@ -34,6 +35,11 @@ use std::{
 
 /// Most blocks that a bound moves at once: each move flushes a memtable.
 const MAX_STEP: u64 = 1024;
+
+/// Fewest blocks that the bound of a window of this many blocks moves at once.
+pub(super) fn step(window: u64) -> u64 {
+    (window / 64).clamp(1, MAX_STEP)
+}
 
 /// Fewest unwind records that are dropped together.
 const UNWIND_STEP: u64 = 256;
@@ -60,6 +66,9 @@ pub(super) struct HistoryBounds {
     pub proofs: u64,
     /// The oldest block at which the message passer can be proven.
     pub passer: u64,
+    /// Rows of each index of older blocks are unused. The only bounds that may fall, when
+    /// `--history.logs` is raised or an index is turned on again.
+    pub indexes: PerIndex<u64>,
 }
 
 impl HistoryBounds {
@@ -70,6 +79,7 @@ impl HistoryBounds {
             unwinds: self.unwinds.min(other.unwinds),
             proofs: self.proofs.min(other.proofs),
             passer: self.passer.min(other.passer),
+            indexes: std::array::from_fn(|at| self.indexes[at].min(other.indexes[at])),
         }
     }
 }
@@ -82,6 +92,9 @@ pub(super) struct History {
     pub(super) proofs: AtomicU64,
     /// Blocks at which the message passer can be proven.
     pub(super) passer: AtomicU64,
+    /// The blocks that each index covers. `None` until it is set: the index is neither pruned nor
+    /// extended.
+    indexes: Mutex<PerIndex<Option<IndexWindow>>>,
     /// The bounds of the last commit.
     committed: Mutex<HistoryBounds>,
     /// Bounds in a memtable that is being flushed.
@@ -100,6 +113,7 @@ impl Default for History {
             window,
             proofs,
             passer,
+            indexes: Mutex::default(),
             committed: Mutex::default(),
             pending: Mutex::default(),
             floors: Arc::default(),
@@ -134,8 +148,8 @@ impl Drop for Pin {
 }
 
 impl Floors {
-    /// The bounds below which rows may be dropped now. No later snapshot can need those rows:
-    /// bounds only rise.
+    /// The bounds below which rows may be dropped now. No later snapshot can need those rows: bounds
+    /// only rise, or fall before rows below them are written.
     fn droppable(&self) -> HistoryBounds {
         let pins = self.pins.lock();
         let durable = *self.durable.lock();
@@ -154,6 +168,27 @@ type FilterFactories = Arc<dyn Fn(&str) -> Option<Arc<dyn Factory>> + Send + Syn
 impl History {
     pub(super) fn set_window(&self, blocks: Option<u64>) {
         self.window.store(blocks.unwrap_or(0), Ordering::Relaxed);
+    }
+
+    pub(super) fn set_index_window(&self, index: ValueIndex, window: IndexWindow) {
+        self.indexes.lock()[index as usize] = Some(window);
+    }
+
+    pub(super) fn index_windows(&self) -> PerIndex<Option<IndexWindow>> {
+        *self.indexes.lock()
+    }
+
+    /// Lowers the bound of an index, before rows below it are written. A compaction that began before
+    /// does not see those rows.
+    pub(super) fn lower_index(&self, index: ValueIndex, bound: u64) {
+        let lower = |bounds: &mut HistoryBounds| {
+            let kept = &mut bounds.indexes[index as usize];
+            *kept = bound.min(*kept);
+        };
+        let mut pending = self.pending.lock();
+        pending.iter_mut().for_each(lower);
+        lower(&mut self.committed.lock());
+        lower(&mut self.floors.durable.lock());
     }
 
     /// Keeps the rows above the durable bounds until the pin is dropped. Call before a snapshot is
@@ -203,6 +238,9 @@ impl History {
                 if risen(|kept| kept.states)
                     || risen(|kept| kept.proofs)
                     || risen(|kept| kept.passer)
+                    || ValueIndex::ALL.iter().any(|index| {
+                        kept.indexes[*index as usize] > durable.indexes[*index as usize]
+                    })
                     || kept.unwinds >= durable.unwinds.saturating_add(more)
                 {
                     space.rotate_memtable()?;
@@ -248,6 +286,7 @@ impl StoreInner {
             unwinds,
             proofs,
             passer,
+            indexes: self.kept_indexes(snapshot)?,
         })
     }
 
@@ -273,7 +312,7 @@ impl StoreInner {
         let window = self.history.window.load(Ordering::Relaxed);
         if window > 0 {
             let wanted = head.saturating_sub(window).min(finalized.unwrap_or(head));
-            if wanted >= old.states.saturating_add((window / 64).clamp(1, MAX_STEP)) {
+            if wanted >= old.states.saturating_add(step(window)) {
                 kept.states = wanted;
             }
         }
@@ -281,6 +320,7 @@ impl StoreInner {
             .unwrap_or(0)
             .max(if window > 0 { kept.states } else { 0 });
         kept.unwinds = old.unwinds.max(settled.saturating_sub(UNWIND_MARGIN));
+        kept.indexes = self.advance_indexes(batch, &snapshot, head, written.below.number)?;
         self.advance_proofs(&snapshot, &mut kept, head, written)?;
         // Trie history without the values in its leaves proves nothing.
         kept.proofs = kept.proofs.max(kept.states);
@@ -369,6 +409,14 @@ fn is_old(key: &[u8], kept: HistoryBounds) -> bool {
         }),
         Some(b'B') => number().is_some_and(|number| number < kept.proofs.min(kept.passer)),
         Some(b'U') => number().is_some_and(|number| number < kept.unwinds),
+        Some(tag) => {
+            let index = ValueIndex::ALL
+                .into_iter()
+                .find(|index| index.tag() == *tag);
+            index.is_some_and(|index| {
+                number().is_some_and(|number| number < kept.indexes[index as usize])
+            })
+        }
         _ => false,
     }
 }

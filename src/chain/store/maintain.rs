@@ -32,6 +32,8 @@ pub(crate) const KINDS: [(Space, &[(u8, &str)]); 6] = [
             (b'T', "trie history"),
             (b'B', "trie history marks"),
             (b'U', "unwind records"),
+            (keys::LOG, "log index"),
+            (keys::PARTICIPANT, "address index"),
         ],
     ),
     (
@@ -128,6 +130,14 @@ impl Store {
             .iter()
             .map(|space| (space.name(), self.0.spaces[*space as usize].disk_space()))
             .collect()
+    }
+
+    /// Whether a memtable is being flushed.
+    pub fn is_flushing(&self) -> bool {
+        let spaces = self.0.spaces.iter();
+        spaces
+            .into_iter()
+            .any(|space| space.sealed_memtable_count() > 0)
     }
 
     /// Bytes of the journals on the disk.

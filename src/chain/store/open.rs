@@ -112,6 +112,7 @@ impl Store {
         batch.put(Space::Meta, SENDERS_ROW, head.number.to_be_bytes());
         batch.put(Space::Meta, OLDEST_ROW, head.number.to_be_bytes());
         batch.put(Space::Meta, UNWIND_ROW, (head.number + 1).to_be_bytes());
+        batch.genesis_indexes(head.number);
         batch.commit(head)
     }
 

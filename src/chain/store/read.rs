@@ -168,6 +168,11 @@ impl Snapshot {
             .filter(|header| header.hash_slow() == self.0.inner.identity.genesis_hash))
     }
 
+    /// The lowest block of the chain.
+    pub fn lowest_block(&self) -> Result<u64, ReadError> {
+        Ok(self.genesis_header()?.map_or(0, |header| header.number))
+    }
+
     /// The RLP of a header, as stored.
     pub fn encoded_header(&self, number: u64) -> Result<Option<Bytes>, ReadError> {
         self.get(Space::Blocks, &keys::header(number))

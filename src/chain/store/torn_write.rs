@@ -230,7 +230,8 @@ impl StoreInner {
 fn number_of(space: Space, key: &[u8], value: &[u8]) -> Option<u64> {
     let last = |bytes: &[u8]| bytes.last_chunk().copied().map(u64::from_be_bytes);
     match (space, key.first()?) {
-        (Space::History, b'H' | b'T' | b'B' | b'U') | (Space::Index, b'n') => last(key),
+        (Space::History, b'H' | b'T' | b'B' | b'U' | &keys::LOG | &keys::PARTICIPANT)
+        | (Space::Index, b'n') => last(key),
         (Space::Blocks, _) => keys::block_row_parts(key).map(|(number, _)| number),
         (Space::Index, b'N' | b'x') => value.first_chunk().copied().map(u64::from_be_bytes),
         _ => None,

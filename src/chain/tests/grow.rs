@@ -9,11 +9,12 @@ use alloy_primitives::{Address, B256, Bytes, TxKind, U256, hex, keccak256};
 use op_alloy_consensus::TxDeposit;
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
-/// Makes a contract that stores its second word of input under the first, or destroys itself if
-/// there is no input.
+/// Makes a contract that stores its second word of input under the first and logs the first as a
+/// topic, or destroys itself if there is no input.
 fn create() -> Bytes {
-    // if calldatasize { sstore(calldataload(0), calldataload(32)) } else { selfdestruct(caller) }
-    let runtime = hex!("36600657 33 ff 5b 602035600035 55 00");
+    // if calldatasize { sstore(calldataload(0), calldataload(32)); log1(0, 0, calldataload(0)) }
+    // else { selfdestruct(caller) }
+    let runtime = hex!("36600657 33 ff 5b 602035600035 55 60003560006000 a1 00");
     let mut init = vec![0x60 + runtime.len() as u8 - 1];
     init.extend_from_slice(&runtime);
     // mstore(0, runtime), return(32 - length, length)
@@ -96,6 +97,7 @@ pub(crate) async fn grow(chain: &Chain, seed: u64, blocks: usize) {
 pub(crate) async fn grown(seed: u64, blocks: usize) -> tempfile::TempDir {
     let dir = datadir();
     let (chain, threads) = open(dir.path());
+    chain.keep_addresses(true);
     grow(&chain, seed, blocks).await;
     drop(chain);
     tokio::task::spawn_blocking(|| threads.stop())

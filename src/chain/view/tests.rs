@@ -2,6 +2,7 @@
 //! reopens.
 
 mod branches;
+mod log_search;
 mod senders;
 
 use super::*;

@@ -1,8 +1,8 @@
-//! Configuration of the tools that look after a data directory, and of the old states that are kept.
+//! Configuration of the tools that look after a data directory, and of the history that is kept.
 
 use super::{cache, chain_options, datadir, expand_home};
 use crate::{
-    chain::Options,
+    chain::{Options, store::IndexWindow},
     cli::{CliError, parse::Values},
 };
 use std::path::PathBuf;
@@ -45,7 +45,7 @@ pub enum DbAction {
     Repair,
 }
 
-/// Which old states are kept.
+/// Which old states are kept, and which logs and addresses are indexed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HistoryConfig {
     /// Blocks below the head whose states can be read; `None`: all.
@@ -54,6 +54,10 @@ pub struct HistoryConfig {
     pub proofs: u64,
     /// Whether the addresses and slots that blocks change are kept.
     pub names: bool,
+    /// Blocks whose logs are indexed.
+    pub logs: IndexWindow,
+    /// Whether transactions are indexed by address.
+    pub addresses: bool,
 }
 
 impl ImportConfig {
@@ -136,6 +140,12 @@ impl HistoryConfig {
             states,
             proofs: values.uint("proofs.max-size")?,
             names: values.bool("cache.preimages")?,
+            logs: match values.uint("history.logs")? {
+                _ if values.bool("history.logs.disable")? => IndexWindow::Off,
+                0 => IndexWindow::All,
+                blocks => IndexWindow::Blocks(blocks),
+            },
+            addresses: values.bool("index.addresses")?,
         })
     }
 }

@@ -4,7 +4,7 @@ use super::{Flag, Kind::*, Program, Role, Section, flag};
 
 const NO_ENGINE_API: &str = "the rollup node is in this process and needs no Engine API";
 const NO_DEVP2P: &str = "blocks travel over the rollup node's swarm, there is no devp2p";
-const NO_HISTORY_LIMIT: &str = "blocks, receipts and their indexes are never pruned";
+const NO_HISTORY_LIMIT: &str = "blocks, receipts and the index of transactions are never pruned";
 const OWN_STORE: &str = "there is one database and one state scheme";
 const NO_PROFILER: &str = "there is no profiler yet";
 const NO_INTEROP: &str =
@@ -55,6 +55,13 @@ pub const SECTIONS: &[Section] = &[
             flag("gcmode", Choice(&["full", "archive"]), "full", "full keeps the states of --history.state blocks, archive keeps all"),
             flag("history.state", Uint, "302400", "Blocks below the head whose states are kept; 0 is all"),
             flag(
+                "history.logs",
+                Uint,
+                "2350000",
+                "Blocks below the head whose logs are indexed for eth_getLogs; 0 is all. Other blocks are searched by their headers",
+            ),
+            flag("history.logs.disable", Bool, "false", "Index no logs"),
+            flag(
                 "cache.preimages",
                 Bool,
                 "false",
@@ -72,7 +79,6 @@ pub const SECTIONS: &[Section] = &[
             flag("snapshot", Bool, "true", "Keep a flat copy of the state").no_effect("the state is always kept flat"),
             flag("history.transactions", Uint, "2350000", "Blocks to index transactions of; 0 is all")
                 .no_effect(NO_HISTORY_LIMIT),
-            flag("history.logs", Uint, "2350000", "Blocks to index logs of").no_effect(NO_HISTORY_LIMIT),
             flag("history.chain", Choice(&["all", "postmerge"]), "all", "Blocks to keep").no_effect(NO_HISTORY_LIMIT),
             flag("config", Path, "", "TOML file with more configuration")
                 .refused("configuration files are not read; give their settings as options"),

@@ -99,6 +99,18 @@ pub const SECTIONS: &[Section] = &[
         ],
     },
     Section {
+        title: "Search by address",
+        program: Program::Starling,
+        roles: &[Role::Node, Role::Execution, Role::Import, Role::Db],
+        flags: &[flag(
+            "index.addresses",
+            Bool,
+            "false",
+            "Index transactions by sender, recipient, created contract and contracts that log, for ots_searchTransactionsBefore \
+             and ots_searchTransactionsAfter. An existing directory is indexed in the background; without the option the index is dropped",
+        )],
+    },
+    Section {
         title: "Proofs",
         program: Program::Starling,
         roles: &[Role::Node, Role::Execution, Role::Import, Role::Db],

@@ -161,7 +161,7 @@ const HARMLESS: &str = "
     batcher.pprof.port batcher.pprof.type batcher.rollup-rpc beta.extra-networks bootnodes conductor.rpc
     conductor.rpc-timeout datadir.ancient db.engine discovery.dns discovery.port discovery.v4 discovery.v5
     execution.pprof.addr execution.pprof.port execution.rollup.halt execution.syncmode experimental.sequencer-api
-    graphql heartbeat.enabled heartbeat.moniker heartbeat.url history.chain history.logs history.transactions
+    graphql heartbeat.enabled heartbeat.moniker heartbeat.url history.chain history.transactions
     ignore-missing-pectra-blob-schedule interop.dependency-set interop.jwt-secret interop.rpc.port l2
     l2.backup-unsafe-sync-rpc l2.backup-unsafe-sync-rpc.trustrpc l2.engine-rpc-timeout l2.engine-sync l2.enginekind
     l2.jwt-secret log.file maxpeers nat networkid nodekey nodekeyhex nodiscover p2p.gossip.mesh.floodpublish p2p.mux

@@ -1,6 +1,7 @@
 //! Options and operands of the commands beside `node` and `execution`.
 
 use super::*;
+use crate::chain::store::IndexWindow;
 
 #[test]
 fn a_network_of_files_takes_all_three_or_none() -> Result<(), CliError> {
@@ -107,6 +108,25 @@ fn import_takes_files_and_the_states_to_keep() -> Result<(), CliError> {
         let config = import(&format!("a {all}"), &[])?;
         assert_eq!(config.history.states, None, "{all}");
     }
+    Ok(())
+}
+
+#[test]
+fn import_indexes_the_logs_of_a_window_of_blocks() -> Result<(), CliError> {
+    let logs = |line: &str| import(line, &[]).map(|config| config.history.logs);
+    assert_eq!(logs("a")?, IndexWindow::Blocks(2_350_000));
+    assert_eq!(logs("a --history.logs=7")?, IndexWindow::Blocks(7));
+    assert_eq!(logs("a --history.logs 0")?, IndexWindow::All);
+    assert_eq!(logs("a --history.logs.disable")?, IndexWindow::Off);
+    Ok(())
+}
+
+#[test]
+fn import_indexes_addresses_on_request() -> Result<(), CliError> {
+    assert!(!import("a", &[])?.history.addresses);
+    assert!(import("a --index.addresses", &[])?.history.addresses);
+    let environment = [("STARLING_INDEX_ADDRESSES", "true")];
+    assert!(import("a", &environment)?.history.addresses);
     Ok(())
 }
 

@@ -21,7 +21,7 @@ use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 use std::{collections::HashMap, path::Path};
 
-const CACHE: u64 = 4 << 20;
+pub(crate) const CACHE: u64 = 4 << 20;
 
 pub(crate) fn check(dir: &Path) -> DamageReport {
     let store = Store::open(dir, CACHE, None).unwrap();
@@ -100,6 +100,17 @@ fn rows_of_kind(store: &Store, space: Space, kind: Option<usize>) -> Vec<(Bytes,
     .collect()
 }
 
+/// The value with one bit changed, or one byte more if it is empty.
+fn flip_a_bit(value: &[u8], rng: &mut StdRng) -> Bytes {
+    let mut value = value.to_vec();
+    if value.is_empty() {
+        value.push(0);
+    }
+    let at = rng.random_range(0..value.len());
+    value[at] ^= 1 << rng.random_range(0..8);
+    value.into()
+}
+
 /// Every kind of row, removed and changed: found, and put right if it follows from others.
 #[tokio::test(flavor = "multi_thread")]
 async fn damage_to_any_kind_of_row_is_found() {
@@ -126,12 +137,7 @@ async fn damage_to_any_kind_of_row_is_found() {
                 let store = Store::open(dir.path(), CACHE, None).unwrap();
                 let rows = rows_of_kind(&store, space, kind);
                 let (key, value) = rows[rng.random_range(0..rows.len())].clone();
-                let changed = change.then(|| {
-                    let mut value = value.to_vec();
-                    let at = rng.random_range(0..value.len());
-                    value[at] ^= 1 << rng.random_range(0..8);
-                    Bytes::from(value)
-                });
+                let changed = change.then(|| flip_a_bit(&value, &mut rng));
                 let mut rewrite = store.rewrite();
                 rewrite.set(space, &key, changed.as_ref()).unwrap();
                 rewrite.finish().unwrap();
@@ -148,7 +154,10 @@ async fn damage_to_any_kind_of_row_is_found() {
                         repairs += 1;
                     }
                     Err(RepairError::Lost(_) | RepairError::Read(_)) => {
-                        let follows = matches!(tag, Some(b't' | b'u' | b'n' | b'N' | b'x' | b'r'));
+                        let follows = matches!(
+                            tag,
+                            Some(b't' | b'u' | b'n' | b'N' | b'x' | b'r' | b'L' | b'A')
+                        );
                         let senders = space == Space::Blocks && tag == Some(b's');
                         assert!(!follows && !senders, "{what}: {report:#?}");
                     }

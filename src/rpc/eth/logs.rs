@@ -1,9 +1,11 @@
-//! `eth_getLogs`: the logs of a bounded range of blocks, by header bloom first.
+//! `eth_getLogs`: the logs of a bounded range of blocks, by the log index, or by header bloom where
+//! there is no index.
 
 use crate::{
     chain::{evm::Deadline, view::View},
     rpc::{
         block_tag::BlockTag,
+        bounds::LogLimits,
         context::RpcContext,
         error::{Reply, RpcError, reply},
         log_filter::{LogJson, LogQuery, LogRange},
@@ -12,6 +14,9 @@ use crate::{
 };
 use alloy_primitives::U64;
 use serde_json::json;
+
+/// Blocks that are read through one view.
+const FRESH_VIEW: u64 = 1000;
 
 pub fn get_logs(context: &RpcContext, args: Args, deadline: &Deadline) -> Reply {
     let query: LogQuery = args.at_most(1)?.required()?;
@@ -71,7 +76,7 @@ pub fn matching_logs(
         }
         _ => context.view(),
     };
-    let view = newest();
+    let mut view = newest();
     let Some((from, to)) = resolve(context, &view, blocks)? else {
         return Ok(vec![]);
     };
@@ -84,35 +89,59 @@ pub fn matching_logs(
             widest,
         ));
     }
-    let (mut found, mut bytes) = (Vec::new(), 0);
-    let (first, head) = (from, view.head());
-    let mut view = view;
-    for number in from..=to {
+    let (head, search) = (view.head(), filter.search());
+    let mut cursor = search.cursor(&view, to - from + 1);
+    let (mut found, mut next, mut read) = (FoundLogs::default(), from, 0u64);
+    while let Some(number) = cursor.candidate(next, to)? {
         deadline.check()?;
+        read += 1;
         // A view pins a snapshot of the store: long walks take a fresh view now and then.
-        if number != first && (number - first).is_multiple_of(1000) {
+        if read.is_multiple_of(FRESH_VIEW) {
             view = newest();
             if view.hash_of(head.number)? != Some(head.hash) {
                 return Err(RpcError::server(
                     "the chain was reorganised during the query, retry",
                 ));
             }
+            cursor = search.cursor(&view, to - number + 1);
         }
         let header = view
             .header_of(number)?
             .ok_or_else(|| RpcError::server("header not found"))?;
-        let logs = filter.logs(&view, number, &header)?;
-        bytes += logs.iter().map(LogJson::weight).sum::<usize>();
-        found.extend(logs);
+        found.add(filter.logs(&view, number, &header)?);
         // A single block has no limit: a client could not request a smaller range.
-        if number > from && (found.len() > limits.logs || bytes > limits.bytes) {
-            let limit = if found.len() > limits.logs {
-                format!("max results {}", limits.logs)
-            } else {
-                format!("max results of {} bytes", limits.bytes)
-            };
-            return Err(too_much(&limit, from, number - 1));
+        if to > from
+            && let Some(limit) = found.exceeds(&limits)
+        {
+            return Err(too_much(&limit, from, from.max(number.saturating_sub(1))));
+        }
+        next = number + 1;
+    }
+    Ok(found.logs)
+}
+
+/// Logs found so far.
+#[derive(Default)]
+struct FoundLogs {
+    logs: Vec<LogJson>,
+    /// Bytes of topics and data.
+    bytes: usize,
+}
+
+impl FoundLogs {
+    fn add(&mut self, logs: Vec<LogJson>) {
+        self.bytes += logs.iter().map(LogJson::weight).sum::<usize>();
+        self.logs.extend(logs);
+    }
+
+    /// The limit that these logs exceed.
+    fn exceeds(&self, limits: &LogLimits) -> Option<String> {
+        if self.logs.len() > limits.logs {
+            Some(format!("max results {}", limits.logs))
+        } else if self.bytes > limits.bytes {
+            Some(format!("max results of {} bytes", limits.bytes))
+        } else {
+            None
         }
     }
-    Ok(found)
 }

@@ -123,7 +123,7 @@ fn block_without_transactions(
     Ok(block)
 }
 
-fn json(value: &impl Serialize) -> Result<Value, RpcError> {
+pub(super) fn json(value: &impl Serialize) -> Result<Value, RpcError> {
     serde_json::to_value(value).map_err(|error| RpcError::server(error.to_string()))
 }
 

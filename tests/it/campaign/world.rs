@@ -9,16 +9,17 @@ use op_alloy_consensus::{OpTxEnvelope, TxDeposit};
 use op_alloy_rpc_types_engine::OpPayloadAttributes;
 use rand::{Rng, rngs::StdRng};
 use serde_json::{Value, json};
-use starling::chain::{self, Chain, Options, Threads, genesis, view::View};
+use starling::chain::{self, Chain, Options, Threads, genesis, store::IndexWindow, view::View};
 use starling_proto::{fork::Fork, payload::Payload};
 use std::{path::Path, sync::Arc, time::Duration};
 use tempfile::TempDir;
 
 const CHAIN: u64 = 901;
 
-/// A contract that stores its second word of input under the first, or destroys itself if there is
-/// no input.
-const CREATE: [u8; 24] = hex!("6e 36600657 33 ff 5b 602035600035 55 00 600052 600f 6011 f3");
+/// A contract that stores its second word of input under the first and logs the first as a topic, or
+/// destroys itself if there is no input.
+const CREATE: [u8; 32] =
+    hex!("76 36600657 33 ff 5b 602035600035 55 60003560006000 a1 00 600052 6017 6009 f3");
 
 fn account() -> Account {
     let key = B256::with_last_byte(7);
@@ -77,6 +78,8 @@ impl World {
         };
         let (chain, threads) = Chain::open(&options).expect("a chain");
         chain.keep_states(window);
+        chain.keep_logs(IndexWindow::All);
+        chain.keep_addresses(true);
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .build()

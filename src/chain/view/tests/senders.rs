@@ -1,6 +1,7 @@
 //! Senders of stored blocks.
 
 use super::*;
+use crate::chain::store::SCHEMA;
 
 /// A block of one transaction that this sender is said to have sent, and who signed it.
 fn signed(parent: BlockId, sender: Option<Address>) -> (Arc<ExecutedBlock>, Address) {
@@ -107,7 +108,7 @@ fn a_store_of_the_version_before_senders_is_read_and_continued() {
     let snapshot = store.snapshot().unwrap();
     assert_eq!(
         (snapshot.schema(), snapshot.oldest_senders().unwrap()),
-        (4, 2)
+        (SCHEMA, 2)
     );
     assert_eq!(
         (snapshot.senders(1).unwrap(), snapshot.senders(2).unwrap()),

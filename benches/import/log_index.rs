@@ -1,0 +1,119 @@
+//! The cost of the log index in an import: the same blocks imported by processes of their own, with
+//! and without it, in turns.
+
+use crate::{
+    import, open,
+    support::{copy, frames, process, size},
+};
+use futures::stream;
+use starling::chain::store::IndexWindow;
+use std::{
+    fs::{self, File},
+    io::BufReader,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Instant,
+};
+
+/// Environment variable of a process that imports: data directory, file of blocks, and `off` for an
+/// import without the index.
+pub const CHILD: &str = "STARLING_BENCH_LOG_INDEX_CHILD";
+/// The blocks of the file that are imported.
+const COUNT: &str = "STARLING_BENCH_LOG_INDEX_BLOCKS";
+/// Bar: share of an import that the index costs.
+const BAR: f64 = 5.0;
+
+/// Figures of an import, in seconds and megabytes.
+struct Cost {
+    wall: f64,
+    processor: f64,
+    written: f64,
+}
+
+/// One figure of an import.
+type Figure = fn(&Cost) -> f64;
+
+/// Imports the first `blocks` of the file in turns. Each import ends when all is stored, flushed and
+/// closed.
+pub fn section(folder: &Path, blocks: usize) {
+    let rounds = size("STARLING_BENCH_ROUNDS", 5);
+    let mut costs: [Vec<Cost>; 2] = Default::default();
+    for round in 0..rounds {
+        // The first of a pair may find more of the files in the page cache.
+        let order = if round % 2 == 0 { [0, 1] } else { [1, 0] };
+        for with in order {
+            costs[with].push(measure(folder, blocks, with == 1));
+        }
+    }
+    println!("\nlog index: {rounds} imports of {blocks} full blocks with it, {rounds} without");
+    let figures: [(&str, Figure); 3] = [
+        ("seconds", |cost| cost.wall),
+        ("seconds of processor", |cost| cost.processor),
+        ("MB written", |cost| cost.written),
+    ];
+    for (name, figure) in figures {
+        let [without, with] = [0, 1].map(|with| median(costs[with].iter().map(figure).collect()));
+        println!(
+            "  {name:<22} {without:>9.2} without, {with:>9.2} with, {:+.1} % (bar {BAR} %)",
+            (with / without - 1.0) * 100.0
+        );
+    }
+}
+
+fn median(mut figures: Vec<f64>) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures[figures.len() / 2]
+}
+
+/// Imports into a fresh copy of the genesis.
+fn measure(folder: &Path, blocks: usize, indexed: bool) -> Cost {
+    let datadir = folder.join("log-index");
+    copy(&folder.join("genesis"), &datadir);
+    let mut paths = vec![datadir.clone(), folder.join("blocks")];
+    if !indexed {
+        paths.push("off".into());
+    }
+    let program = std::env::current_exe().expect("the bench has a path");
+    let output = Command::new(program)
+        .env(CHILD, std::env::join_paths(paths).expect("paths"))
+        .env(COUNT, blocks.to_string())
+        .stderr(std::process::Stdio::inherit())
+        .output()
+        .expect("it runs");
+    assert!(output.status.success(), "an import failed");
+    fs::remove_dir_all(&datadir).expect("the copy is removed");
+    let output = String::from_utf8_lossy(&output.stdout);
+    let figures: Vec<f64> = output
+        .split_whitespace()
+        .filter_map(|figure| figure.parse().ok())
+        .collect();
+    let [wall, processor, written] = figures[..] else {
+        panic!("three figures, not {output}")
+    };
+    Cost {
+        wall,
+        processor,
+        written,
+    }
+}
+
+/// The process that imports. Prints the figures of [`Cost`].
+pub async fn child(paths: &[PathBuf]) {
+    let count = size(COUNT, 0);
+    let (chain, threads) = open(&paths[0]);
+    if paths.get(2).is_some() {
+        chain.keep_logs(IndexWindow::Off);
+    }
+    let mut file = BufReader::new(File::open(&paths[1]).expect("the file of blocks"));
+    let (begun, processor) = (Instant::now(), process::processor());
+    let blocks = std::iter::from_fn(|| frames::read(&mut file)).take(count);
+    import(&chain, stream::iter(blocks)).await;
+    drop(chain);
+    threads.stop().expect("the chain is stored");
+    println!(
+        "{} {} {}",
+        begun.elapsed().as_secs_f64(),
+        (process::processor() - processor).as_secs_f64(),
+        process::written() as f64 / 1e6
+    );
+}

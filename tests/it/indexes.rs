@@ -1,0 +1,194 @@
+//! A data directory without the log index and the address index: the program builds both in the
+//! background, also when it is killed again and again, and then answers what a reading of every block
+//! gives.
+
+use crate::{
+    campaign::world::{World, datadir},
+    net::{Running, ask, call, free_port, starling, wait},
+};
+use rand::{Rng, SeedableRng, rngs::StdRng};
+use serde_json::{Value, json};
+use std::{collections::BTreeSet, path::Path, process::Stdio, time::Duration};
+use tempfile::TempDir;
+
+const BLOCKS: usize = 400;
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Kills after which the indexes must have been built. Each comes later than the one before, so that
+/// a slow machine gets there, too.
+const MAX_KILLS: u64 = 30;
+const SEARCH: &str = "ots_searchTransactionsBefore";
+
+/// The output of a command on a data directory.
+fn tool(dir: &Path, args: &[&str]) -> String {
+    let (command, operands) = args.split_at(1);
+    let out = starling()
+        .args(command)
+        .arg("--datadir")
+        .arg(dir)
+        .args(operands)
+        .output()
+        .expect("it runs");
+    let errors = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "{args:?}: {errors}");
+    String::from_utf8_lossy(&out.stdout).into_owned()
+}
+
+/// A data directory whose blocks are in no index.
+fn without_indexes() -> TempDir {
+    let (source, target, files) = (datadir(), datadir(), tempfile::tempdir().unwrap());
+    World::open(source.path(), None).extend(&mut StdRng::seed_from_u64(21), BLOCKS);
+    let blocks = files.path().join("blocks.rlp");
+    let blocks = blocks.to_str().unwrap();
+    tool(source.path(), &["export", blocks]);
+    tool(
+        target.path(),
+        &[
+            "import",
+            blocks,
+            "--history.logs.disable",
+            "--gcmode=archive",
+        ],
+    );
+    target
+}
+
+/// Where each index begins, as `db stats` prints it.
+fn begins(dir: &Path) -> [String; 2] {
+    let told = tool(dir, &["db", "stats"]);
+    ["oldest indexed logs ", "oldest by address "].map(|name| {
+        let line = told.lines().find_map(|line| line.strip_prefix(name));
+        line.expect("its line").trim().to_owned()
+    })
+}
+
+/// Starts a core on the directory, whose RPC is at the port.
+fn start(dir: &Path, port: u16, options: &[&str]) -> Running {
+    let mut command = starling();
+    command
+        .args(["execution", "--http", "--http.api=eth,ots"])
+        .args(["--gcmode=archive", "--authrpc.port=0", "--ipcdisable"])
+        .arg(format!("--http.port={port}"))
+        .arg("--datadir")
+        .arg(dir)
+        .args(options)
+        .stderr(Stdio::null());
+    Running::spawn(&mut command)
+}
+
+/// The address of a core's RPC, once it is served.
+fn served(port: u16) -> String {
+    let url = format!("http://127.0.0.1:{port}");
+    wait("the RPC", PATIENCE, || {
+        call(&url, "eth_chainId", json!([])).ok()
+    });
+    url
+}
+
+#[test]
+fn indexes_are_built_in_the_background_over_kills() {
+    let dir = without_indexes();
+    let absent = [(BLOCKS + 1).to_string(), "none".to_owned()];
+    assert_eq!(begins(dir.path()), absent);
+    let whole = ["0".to_owned(), "0".to_owned()];
+    let (mut rng, mut states) = (StdRng::seed_from_u64(22), vec![absent]);
+    for kill in 1.. {
+        assert!(kill < MAX_KILLS, "{states:?}");
+        let mut node = start(dir.path(), free_port(), &["--index.addresses"]);
+        std::thread::sleep(Duration::from_millis(kill * rng.random_range(200..600)));
+        node.kill9();
+        let told = tool(dir.path(), &["db", "verify"]);
+        assert!(told.contains("nothing is damaged"), "{told}");
+        states.push(begins(dir.path()));
+        if states.last() == Some(&whole) {
+            break;
+        }
+    }
+    println!("{states:?}");
+    let port = free_port();
+    let node = start(dir.path(), port, &["--index.addresses"]);
+    check_answers(&served(port));
+    drop(node);
+
+    // Without the option the index of addresses is dropped, and an answer names the option.
+    let port = free_port();
+    let _node = start(dir.path(), port, &[]);
+    let params = json!([format!("0x{:040x}", 9), 0, 5]);
+    let error = call(&served(port), SEARCH, params).unwrap_err();
+    let message = error["message"].as_str().unwrap();
+    assert!(message.contains("--index.addresses"), "{message}");
+}
+
+/// What every block and receipt says about logs and addresses.
+#[derive(Default)]
+struct Blocks {
+    logs: Vec<Value>,
+    /// Hash of each transaction, and the addresses in it, oldest first.
+    transactions: Vec<(Value, BTreeSet<String>)>,
+}
+
+impl Blocks {
+    fn read(url: &str) -> Self {
+        let mut read = Self::default();
+        for number in 0..=BLOCKS {
+            let receipts = ask(url, "eth_getBlockReceipts", json!([format!("{number:#x}")]));
+            for receipt in receipts.as_array().unwrap() {
+                let logs = receipt["logs"].as_array().unwrap();
+                let members = ["from", "to", "contractAddress"].map(|name| &receipt[name]);
+                let addresses = members
+                    .into_iter()
+                    .chain(logs.iter().map(|log| &log["address"]));
+                let addresses = addresses.filter_map(Value::as_str).map(str::to_lowercase);
+                let hash = receipt["transactionHash"].clone();
+                read.transactions.push((hash, addresses.collect()));
+                read.logs.extend(logs.iter().cloned());
+            }
+        }
+        read
+    }
+}
+
+/// Compares the answers by both indexes with the blocks.
+fn check_answers(url: &str) {
+    let blocks = Blocks::read(url);
+    assert!(blocks.logs.len() > 50, "{} logs", blocks.logs.len());
+    let topics: BTreeSet<_> = blocks
+        .logs
+        .iter()
+        .map(|log| log["topics"][0].to_string())
+        .collect();
+    for topic in topics {
+        let topic: Value = serde_json::from_str(&topic).unwrap();
+        let filter = json!([{ "fromBlock": "0x0", "toBlock": "latest", "topics": [topic] }]);
+        let expected = blocks.logs.iter().filter(|log| log["topics"][0] == topic);
+        let found = ask(url, "eth_getLogs", filter);
+        assert_eq!(found, Value::Array(expected.cloned().collect()), "{topic}");
+    }
+    let addresses: BTreeSet<_> = blocks
+        .transactions
+        .iter()
+        .flat_map(|(_, all)| all)
+        .collect();
+    assert!(addresses.len() > 6, "{addresses:?}");
+    for address in addresses {
+        let takes_part = blocks.transactions.iter().rev();
+        let takes_part = takes_part.filter(|(_, all)| all.contains(address));
+        let expected: BTreeSet<_> = takes_part.map(|(hash, _)| hash.to_string()).collect();
+        assert_eq!(searched(url, address), expected, "{address}");
+    }
+}
+
+/// Hashes of all transactions that a search finds, by page.
+fn searched(url: &str, address: &str) -> BTreeSet<String> {
+    let (mut found, mut below) = (BTreeSet::new(), json!(0));
+    for _ in 0..=BLOCKS {
+        let page = ask(url, SEARCH, json!([address, below, 25]));
+        for tx in page["txs"].as_array().unwrap() {
+            assert!(found.insert(tx["hash"].to_string()), "{tx} comes twice");
+            below = tx["blockNumber"].clone();
+        }
+        if page["lastPage"] == json!(true) {
+            return found;
+        }
+    }
+    panic!("{address}: there is no last page");
+}
