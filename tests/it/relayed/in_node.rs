@@ -108,8 +108,8 @@ fn the_limits_of_blocks_stay_when_the_batcher_of_a_node_has_ended() {
     node.says("the batcher has ended; the node goes on without it");
     node.makes_blocks();
     let log = read_log(&node.log);
-    let limits = log.lines().filter(|line| line.contains("max_block_da"));
-    let newest = limits.last().expect("limits");
+    let mut limits = log.lines().filter(|line| line.contains("max_block_da"));
+    let newest = limits.next_back().expect("limits");
     assert!(newest.contains("max_block_da: Some(130000)"), "{newest}");
     node.ends();
 }
