@@ -4,6 +4,7 @@
 
 mod op_batcher;
 mod op_geth;
+mod op_geth_unused;
 mod op_node;
 mod op_proposer;
 mod own;
@@ -260,6 +261,7 @@ pub fn sections() -> impl Iterator<Item = &'static Section> {
     let programs = [
         op_node::SECTIONS,
         op_geth::SECTIONS,
+        op_geth_unused::SECTIONS,
         op_batcher::SECTIONS,
         op_proposer::SECTIONS,
         txmgr::SECTIONS,

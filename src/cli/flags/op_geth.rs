@@ -70,6 +70,15 @@ pub const SECTIONS: &[Section] = &[
         ],
     ),
     section(
+        "Storage of op-geth",
+        &[Role::Init, Role::Import, Role::Export],
+        &[
+            flag("datadir.ancient", Path, "", "Directory of old blocks").no_effect(OWN_STORE).hidden(),
+            flag("db.engine", Text, "pebble", "Database engine").no_effect(OWN_STORE).hidden(),
+            flag("state.scheme", Choice(&["hash", "path"]), "", "State scheme").no_effect(OWN_STORE).hidden(),
+        ],
+    ),
+    section(
         "Storage",
         BOTH,
         &[
@@ -168,13 +177,16 @@ pub const SECTIONS: &[Section] = &[
         &[
             flag("rollup.sequencerhttp", Url, "", "RPC of the sequencer, to which submitted transactions are forwarded")
                 .aliases(&["rollup.sequencer"]),
-            flag("rollup.disabletxpoolgossip", Bool, "false", "Do not gossip transactions").no_effect("they are never gossiped"),
+            flag("rollup.disabletxpoolgossip", Bool, "false", "Do not gossip transactions")
+                .aliases(&["rollup.txpool.disable-gossip"])
+                .no_effect("they are never gossiped"),
             flag(
                 "rollup.enabletxpooladmission",
                 Bool,
                 "false",
                 "Keep forwarded transactions in the local pool as well, so that pending nonces count them and they are found by hash",
-            ),
+            )
+            .aliases(&["rollup.txpool.enable-admission"]),
             flag(
                 "rollup.computependingblock",
                 Bool,
@@ -184,6 +196,7 @@ pub const SECTIONS: &[Section] = &[
             flag("rollup.historicalrpc", Url, "", "RPC that answers for blocks before Bedrock, on a chain whose first block here is not block 0"),
             flag("rollup.historicalrpctimeout", Duration, "5s", "Time limit of requests to --rollup.historicalrpc"),
             flag("rollup.superchain-upgrades", Bool, "true", "Take fork times from the registry")
+                .aliases(&["beta.rollup.superchain-upgrades"])
                 .no_effect("fork times come from the genesis, or from the network that is named"),
             flag("rollup.interoprpc", Url, "", "RPC that checks interop messages").refused(NO_INTEROP),
             flag("rollup.interopmempoolfiltering", Bool, "false", "Check interop messages in the pool").refused(NO_INTEROP),
@@ -224,8 +237,8 @@ pub const SECTIONS: &[Section] = &[
             fork("override.osaka").refused(ETHEREUM_FORK),
             flag("bootnodes", List, "", "Bootnodes of devp2p").no_effect(NO_DEVP2P),
             flag("discovery.port", Port, "30303", "UDP port of discovery").no_effect(NO_DEVP2P),
-            flag("discovery.v4", Bool, "false", "Use discovery version 4").no_effect(NO_DEVP2P),
-            flag("discovery.v5", Bool, "true", "Use discovery version 5").no_effect(NO_DEVP2P),
+            flag("discovery.v4", Bool, "false", "Use discovery version 4").aliases(&["discv4"]).no_effect(NO_DEVP2P),
+            flag("discovery.v5", Bool, "true", "Use discovery version 5").aliases(&["discv5"]).no_effect(NO_DEVP2P),
             flag("discovery.dns", List, "", "DNS lists of nodes").no_effect(NO_DEVP2P),
             flag("maxpeers", Uint, "50", "Most peers").no_effect(NO_DEVP2P),
             flag("port", Port, "30303", "TCP port").no_effect(NO_DEVP2P),

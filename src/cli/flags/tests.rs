@@ -92,6 +92,29 @@ fn the_table_agrees_with_the_list_of_options() {
     assert!(compared > 340, "only {compared} options were compared");
 }
 
+/// A command line of op-geth is taken as it is, whatever it holds.
+#[test]
+fn every_option_in_the_help_of_a_real_op_geth_is_known() {
+    let Some(program) = starling_testkit::program("STARLING_OP_GETH") else {
+        return;
+    };
+    let help = std::process::Command::new(program).arg("--help").output();
+    let help = String::from_utf8(help.unwrap().stdout).unwrap();
+    let known = of_role(Role::Execution);
+    let is_known = |name: &str| {
+        let same = |flag: &RoleFlag| flag.name == name || flag.flag.aliases.contains(&name);
+        known.iter().any(same)
+    };
+    let words = help.split(|letter: char| letter.is_whitespace() || letter == ',');
+    let names = words.filter_map(|word| word.strip_prefix("--"));
+    let names = names.map(|name| name.trim_end_matches([')', '.']));
+    let names: Vec<&str> = names.filter(|name| !name.is_empty()).collect();
+    assert!(names.len() > 150, "{help}");
+    let unknown = names.iter().filter(|name| !is_known(name));
+    let unknown: Vec<_> = unknown.collect();
+    assert_eq!(unknown, [&"help", &"version"], "clap makes these itself");
+}
+
 /// Options of ours that op-batcher and op-proposer do not have: a file with the key.
 const OWN_OPTIONS: [&str; 1] = ["private-key.path"];
 
@@ -154,38 +177,59 @@ fn columns(line: &str) -> Vec<String> {
 const HARMLESS: &str = "
     altda.da-server altda.da-service altda.get-timeout altda.max-concurrent-da-requests altda.put-timeout
     altda.verify-on-read authrpc.addr authrpc.jwtsecret authrpc.port authrpc.vhosts
-    batcher.active-sequencer-check-duration batcher.altda.da-server batcher.altda.da-service batcher.altda.get-timeout
-    batcher.altda.max-concurrent-da-requests batcher.altda.put-timeout batcher.altda.verify-on-read batcher.l2-eth-rpc
-    batcher.log.color batcher.log.format batcher.log.level batcher.log.pid batcher.metrics.addr
-    batcher.metrics.enabled batcher.metrics.port batcher.pprof.addr batcher.pprof.enabled batcher.pprof.path
-    batcher.pprof.port batcher.pprof.type batcher.rollup-rpc beta.extra-networks bootnodes conductor.rpc
-    conductor.rpc-timeout datadir.ancient db.engine discovery.dns discovery.port discovery.v4 discovery.v5
+    batcher.active-sequencer-check-duration batcher.altda.da-server batcher.altda.da-service
+    batcher.altda.get-timeout batcher.altda.max-concurrent-da-requests batcher.altda.put-timeout
+    batcher.altda.verify-on-read batcher.l2-eth-rpc batcher.log.color batcher.log.format batcher.log.level
+    batcher.log.pid batcher.metrics.addr batcher.metrics.enabled batcher.metrics.port batcher.pprof.addr
+    batcher.pprof.enabled batcher.pprof.path batcher.pprof.port batcher.pprof.type batcher.rollup-rpc beacon.api
+    beacon.api.header beacon.checkpoint beacon.checkpoint.file beacon.config beacon.genesis.gvroot
+    beacon.genesis.time beacon.nofilter beacon.threshold beta.extra-networks blobpool.datacap blobpool.datadir
+    blobpool.pricebump bootnodes cache.blocklogs cache.database cache.gc cache.noprefetch cache.snapshot cache.trie
+    conductor.rpc conductor.rpc-timeout crypto.kzg datadir.ancient datadir.era datadir.minfreedisk db.engine
+    dev.gaslimit discovery.dns discovery.port discovery.v4 discovery.v5 eth.requiredblocks ethstats exec
     execution.pprof.addr execution.pprof.port execution.rollup.halt execution.syncmode experimental.sequencer-api
-    graphql heartbeat.enabled heartbeat.moniker heartbeat.url history.chain history.transactions
-    ignore-missing-pectra-blob-schedule interop.dependency-set interop.jwt-secret interop.rpc.port l2
-    l2.backup-unsafe-sync-rpc l2.backup-unsafe-sync-rpc.trustrpc l2.engine-rpc-timeout l2.engine-sync l2.enginekind
-    l2.jwt-secret log.file maxpeers nat networkid nodekey nodekeyhex nodiscover p2p.gossip.mesh.floodpublish p2p.mux
-    p2p.ping p2p.score.bands p2p.scoring.peers p2p.scoring.topics p2p.security p2p.timeout.accept p2p.timeout.dial
-    p2p.timeout.negotiation p2p.useragent port pprof pprof.addr pprof.enabled pprof.path pprof.port pprof.type
-    proposer.active-sequencer-check-duration proposer.log.color proposer.log.format proposer.log.level
-    proposer.log.pid proposer.metrics.addr proposer.metrics.enabled proposer.metrics.port proposer.pprof.addr
-    proposer.pprof.enabled proposer.pprof.path proposer.pprof.port proposer.pprof.type proposer.rollup-rpc
-    rollup.disabletxpoolgossip rollup.halt rollup.load-protocol-versions rollup.superchain-upgrades rpc.admin-state
-    snapshot snapshotlog.file state.scheme supervisor syncmode syncmode.offset-el-safe syncmode.req-resp
+    fdlimit go-execution-trace graphql graphql.corsdomain graphql.vhosts header heartbeat.enabled heartbeat.moniker
+    heartbeat.url history.chain history.logs.export history.transactions identity
+    ignore-missing-pectra-blob-schedule interop.dependency-set interop.jwt-secret interop.rpc.port jspath keystore
+    l2 l2.backup-unsafe-sync-rpc l2.backup-unsafe-sync-rpc.trustrpc l2.engine-rpc-timeout l2.engine-sync
+    l2.enginekind l2.jwt-secret lightkdf log.compress log.file log.maxage log.maxbackups log.maxsize log.rotate
+    log.vmodule maxpeers maxpendpeers metrics.influxdb metrics.influxdb.bucket metrics.influxdb.database
+    metrics.influxdb.endpoint metrics.influxdb.organization metrics.influxdb.password metrics.influxdb.tags
+    metrics.influxdb.token metrics.influxdb.username metrics.influxdbv2 miner.extradata miner.gaslimit
+    miner.gasprice miner.pending.feeRecipient miner.recommit nat networkid nodekey nodekeyhex nodiscover
+    p2p.gossip.mesh.floodpublish p2p.mux p2p.ping p2p.score.bands p2p.scoring.peers p2p.scoring.topics p2p.security
+    p2p.timeout.accept p2p.timeout.dial p2p.timeout.negotiation p2p.useragent password pcscdpath port pprof
+    pprof.addr pprof.blockprofilerate pprof.cpuprofile pprof.enabled pprof.memprofilerate pprof.path pprof.port
+    pprof.type preload proposer.active-sequencer-check-duration proposer.log.color proposer.log.format
+    proposer.log.level proposer.log.pid proposer.metrics.addr proposer.metrics.enabled proposer.metrics.port
+    proposer.pprof.addr proposer.pprof.enabled proposer.pprof.path proposer.pprof.port proposer.pprof.type
+    proposer.rollup-rpc remotedb rollup.disabletxpoolgossip rollup.halt rollup.load-protocol-versions
+    rollup.superchain-upgrades rollup.txpool.netrestrict rollup.txpool.trusted-peers-only rpc.admin-state signer
+    snapshot snapshotlog.file state.scheme state.size-tracking stateless-self-validation supervisor syncmode
+    syncmode.offset-el-safe syncmode.req-resp txpool.journalremotes usb vmdebug vmtrace vmtrace.jsonconfig
+    vmwitnessstats
 ";
 
 /// Options whose neglect would do harm, beside the overrides of Ethereum's forks.
-const HARMFUL: [&str; 10] = [
+const HARMFUL: [&str; 18] = [
     "altda.enabled",
     "batcher.altda.enabled",
     "conductor.enabled",
     "config",
+    "dev",
+    "exitwhensynced",
+    "holesky",
+    "hoodi",
     "interop.rpc.addr",
     "l2.follow.source",
+    "mainnet",
+    "miner.effectivegaslimit",
     "netrestrict",
     "rollup.interopmempoolfiltering",
     "rollup.interoprpc",
+    "sepolia",
     "syncmode",
+    "synctarget",
 ];
 
 fn start(role: Role, options: &[String]) -> Result<Parsed, CliError> {
@@ -282,7 +326,17 @@ fn no_option_is_ignored_where_that_does_harm() {
         .map(String::as_str)
         .partition(|name| name.contains("override."));
     assert_eq!(others, HARMFUL);
-    assert_eq!(overrides, ["override.cancun", "override.osaka"]);
+    assert_eq!(
+        overrides,
+        [
+            "override.bpo1",
+            "override.bpo2",
+            "override.cancun",
+            "override.genesis",
+            "override.osaka",
+            "override.verkle"
+        ]
+    );
     assert_eq!(
         ignored.iter().map(String::as_str).collect::<Vec<_>>(),
         HARMLESS.split_whitespace().collect::<Vec<_>>()

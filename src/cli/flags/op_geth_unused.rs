@@ -1,0 +1,147 @@
+//! The options of op-geth that mean nothing here, so that its command lines are taken as they are. Those
+//! whose neglect would do harm are refused.
+
+use super::{Flag, Kind::*, Program, Role, Section, flag};
+
+const NO_ACCOUNTS: &str = "this node keeps no accounts: wallets sign for themselves";
+const NO_CONSOLE: &str = "there is no JavaScript console; connect a client to the local socket";
+const NO_LIGHT_CLIENT: &str = "there is no light client of the beacon chain";
+const NO_DEVP2P: &str = "blocks travel over the rollup node's swarm, there is no devp2p";
+const NO_LOG_FILE: &str = "the log goes to standard error";
+const NO_PROFILER: &str = "there is no profiler yet";
+const NO_INFLUX: &str = "metrics are served for Prometheus alone (--metrics)";
+const ONE_CACHE: &str = "the node divides --cache by itself";
+const NO_BLOB_POOL: &str = "only a development L1 has blob transactions, and keeps them in memory";
+const FIXED_BLOCKS: &str = "the rollup node and SystemConfig decide this for each block";
+const NO_TX_GOSSIP: &str = "transactions are never gossiped";
+const USE_TRACERS: &str = "use debug_traceTransaction or debug_traceBlockByNumber";
+const OTHER_CHAIN: &str =
+    "an Ethereum network is not followed; name an OP Stack network with --op-network";
+const NO_SYNC_END: &str =
+    "the node follows the chain until it is stopped; ask eth_syncing whether it has caught up";
+
+const fn section(title: &'static str, flags: &'static [Flag]) -> Section {
+    Section {
+        title,
+        program: Program::OpGeth,
+        roles: &[Role::Node, Role::Execution],
+        flags,
+    }
+}
+
+pub const SECTIONS: &[Section] = &[
+    section(
+        "Accounts and console",
+        &[
+            flag("keystore", Path, "", "Directory of keys").no_effect(NO_ACCOUNTS),
+            flag("lightkdf", Bool, "false", "Derive keys with less work").no_effect(NO_ACCOUNTS),
+            flag("password", Path, "", "File of passwords").no_effect(NO_ACCOUNTS),
+            flag("pcscdpath", Path, "/run/pcscd/pcscd.comm", "Socket of the smartcard daemon").no_effect(NO_ACCOUNTS),
+            flag("signer", Text, "", "External signer").no_effect(NO_ACCOUNTS),
+            flag("usb", Bool, "false", "Use hardware wallets").no_effect(NO_ACCOUNTS),
+            flag("exec", Text, "", "Statement to execute").no_effect(NO_CONSOLE),
+            flag("header", List, "", "Headers of the console's requests").no_effect(NO_CONSOLE),
+            flag("jspath", Path, ".", "Directory of scripts").no_effect(NO_CONSOLE),
+            flag("preload", List, "", "Scripts to load").no_effect(NO_CONSOLE),
+            flag("remotedb", Url, "", "Remote database").no_effect(NO_CONSOLE),
+            flag("graphql.corsdomain", List, "", "Origins that may use GraphQL").no_effect("there is no GraphQL"),
+            flag("graphql.vhosts", List, "localhost", "Host names of GraphQL").no_effect("there is no GraphQL"),
+        ],
+    ),
+    section(
+        "Networks of Ethereum",
+        &[
+            flag("mainnet", Bool, "false", "Ethereum Mainnet").refused(OTHER_CHAIN),
+            flag("holesky", Bool, "false", "Holesky").refused(OTHER_CHAIN),
+            flag("hoodi", Bool, "false", "Hoodi").refused(OTHER_CHAIN),
+            flag("sepolia", Bool, "false", "Sepolia").refused(OTHER_CHAIN),
+            flag("dev", Bool, "false", "Development network").refused("this command runs a node of an existing chain; use `starling devnet`"),
+            flag("dev.gaslimit", Uint, "11500000", "Gas limit of the development network's first block")
+                .no_effect("the genesis has the first gas limit"),
+            flag("beacon.api", List, "", "Beacon nodes of the light client").no_effect(NO_LIGHT_CLIENT),
+            flag("beacon.api.header", List, "", "Headers of its requests").no_effect(NO_LIGHT_CLIENT),
+            flag("beacon.checkpoint", Text, "", "Its checkpoint").no_effect(NO_LIGHT_CLIENT),
+            flag("beacon.checkpoint.file", Path, "", "File of its checkpoint").no_effect(NO_LIGHT_CLIENT),
+            flag("beacon.config", Path, "", "Its chain configuration").no_effect(NO_LIGHT_CLIENT),
+            flag("beacon.genesis.gvroot", Text, "", "Its validators root").no_effect(NO_LIGHT_CLIENT),
+            flag("beacon.genesis.time", Uint, "0", "Its genesis time").no_effect(NO_LIGHT_CLIENT),
+            flag("beacon.nofilter", Bool, "false", "Take signatures of later slots").no_effect(NO_LIGHT_CLIENT),
+            flag("beacon.threshold", Uint, "342", "Signatures it needs").no_effect(NO_LIGHT_CLIENT),
+            flag("override.bpo1", Uint, "", "Activation time of BPO1").refused("blob parameters of L2 do not change; those of an L1 of your own are in its genesis"),
+            flag("override.bpo2", Uint, "", "Activation time of BPO2").refused("blob parameters of L2 do not change; those of an L1 of your own are in its genesis"),
+            flag("override.verkle", Uint, "", "Activation time of Verkle").refused("this build does not know the fork; leave it out"),
+            flag("override.genesis", Path, "", "Genesis to begin with").refused("a data directory keeps its genesis; give the file to `starling init`"),
+        ],
+    ),
+    section(
+        "Blocks and transactions of op-geth",
+        &[
+            flag("eth.requiredblocks", List, "", "Blocks that peers must have").no_effect(NO_DEVP2P),
+            flag("identity", Text, "", "Name among peers").no_effect(NO_DEVP2P),
+            flag("maxpendpeers", Uint, "0", "Most connections being made").no_effect(NO_DEVP2P),
+            flag("exitwhensynced", Bool, "false", "Exit when the chain has been fetched").refused(NO_SYNC_END),
+            flag("synctarget", Text, "", "Block to fetch the chain to").refused(NO_SYNC_END),
+            flag("miner.effectivegaslimit", Uint, "0", "Gas that a sequencer's blocks use at most").refused("blocks have the gas limit of SystemConfig; lower it there"),
+            flag("miner.extradata", Text, "", "Extra data of blocks").no_effect(FIXED_BLOCKS),
+            flag("miner.gaslimit", Uint, "60000000", "Gas limit of blocks").no_effect(FIXED_BLOCKS),
+            flag("miner.gasprice", Uint, "1", "Lowest tip in blocks").no_effect("set it with miner_setGasPrice"),
+            flag("miner.pending.feeRecipient", Text, "", "Fee recipient of the pending block").no_effect(FIXED_BLOCKS),
+            flag("miner.recommit", Duration, "2s", "Interval at which a block is built again").no_effect("a block is built again when the pool changes"),
+            flag("rollup.txpool.netrestrict", List, "", "Peers of the pool").no_effect(NO_TX_GOSSIP),
+            flag("rollup.txpool.trusted-peers-only", Bool, "false", "Gossip with trusted peers alone").no_effect(NO_TX_GOSSIP),
+            flag("txpool.journalremotes", Bool, "false", "Keep transactions of others in the journal").no_effect(NO_TX_GOSSIP),
+            flag("blobpool.datacap", Uint, "2684354560", "Bytes of the pool of blobs").no_effect(NO_BLOB_POOL),
+            flag("blobpool.datadir", Path, "blobpool", "Directory of the pool of blobs").no_effect(NO_BLOB_POOL),
+            flag("blobpool.pricebump", Uint, "100", "Percent by which a replacement must pay more").no_effect(NO_BLOB_POOL),
+        ],
+    ),
+    section(
+        "Resources of op-geth",
+        &[
+            flag("cache.blocklogs", Uint, "32", "Blocks whose logs are kept").no_effect(ONE_CACHE),
+            flag("cache.database", Uint, "50", "Percent for the database").no_effect(ONE_CACHE),
+            flag("cache.gc", Uint, "25", "Percent for tries to be written").no_effect(ONE_CACHE),
+            flag("cache.noprefetch", Bool, "false", "Read no state ahead").no_effect(ONE_CACHE),
+            flag("cache.snapshot", Uint, "10", "Percent for the flat state").no_effect(ONE_CACHE),
+            flag("cache.trie", Uint, "15", "Percent for tries").no_effect(ONE_CACHE),
+            flag("crypto.kzg", Text, "gokzg", "Library of KZG").no_effect("there is one library"),
+            flag("datadir.era", Path, "", "Directory of era files").no_effect("old blocks are in the database"),
+            flag("datadir.minfreedisk", Uint, "", "Free megabytes below which to stop")
+                .no_effect("on a full disk the node stores nothing, waits for room and goes on"),
+            flag("fdlimit", Uint, "0", "Most open files").no_effect("the limit of the system is used"),
+            flag("history.logs.export", Path, "", "Directory of log index checkpoints").no_effect("there are no checkpoints"),
+            flag("state.size-tracking", Bool, "false", "Count the size of the state").no_effect("`starling db stats` counts it"),
+            flag("stateless-self-validation", Bool, "false", "Execute from witnesses too").no_effect("debug_executionWitness makes them on request"),
+        ],
+    ),
+    section(
+        "Logging, profiling and metrics of op-geth",
+        &[
+            flag("ethstats", Text, "", "Server of ethstats").no_effect("there are no reports to ethstats"),
+            flag("go-execution-trace", Path, "", "File for Go's trace").no_effect(NO_PROFILER),
+            flag("log.compress", Bool, "false", "Compress log files").no_effect(NO_LOG_FILE),
+            flag("log.maxage", Uint, "30", "Days to keep log files").no_effect(NO_LOG_FILE),
+            flag("log.maxbackups", Uint, "10", "Log files to keep").no_effect(NO_LOG_FILE),
+            flag("log.maxsize", Uint, "100", "Megabytes of a log file").no_effect(NO_LOG_FILE),
+            flag("log.rotate", Bool, "false", "Rotate log files").no_effect(NO_LOG_FILE),
+            flag("log.vmodule", Text, "", "Levels of single modules").aliases(&["vmodule"]).no_effect("--verbosity is for all modules"),
+            flag("metrics.influxdb", Bool, "false", "Send metrics to InfluxDB").no_effect(NO_INFLUX),
+            flag("metrics.influxdb.bucket", Text, "geth", "Bucket").no_effect(NO_INFLUX),
+            flag("metrics.influxdb.database", Text, "geth", "Database").no_effect(NO_INFLUX),
+            flag("metrics.influxdb.endpoint", Text, "http://localhost:8086", "Endpoint").no_effect(NO_INFLUX),
+            flag("metrics.influxdb.organization", Text, "geth", "Organization").no_effect(NO_INFLUX),
+            flag("metrics.influxdb.password", Secret, "test", "Password").no_effect(NO_INFLUX),
+            flag("metrics.influxdb.tags", Text, "host=localhost", "Tags").no_effect(NO_INFLUX),
+            flag("metrics.influxdb.token", Secret, "test", "Token").no_effect(NO_INFLUX),
+            flag("metrics.influxdb.username", Text, "test", "User").no_effect(NO_INFLUX),
+            flag("metrics.influxdbv2", Bool, "false", "Send metrics to InfluxDB 2").no_effect(NO_INFLUX),
+            flag("pprof.blockprofilerate", Uint, "0", "Rate of the block profile").no_effect(NO_PROFILER),
+            flag("pprof.cpuprofile", Path, "", "File for the processor's profile").no_effect(NO_PROFILER),
+            flag("pprof.memprofilerate", Uint, "524288", "Rate of the memory profile").no_effect(NO_PROFILER),
+            flag("vmdebug", Bool, "false", "Record what the VM does").no_effect(USE_TRACERS),
+            flag("vmtrace", Text, "", "Tracer of every block").no_effect(USE_TRACERS),
+            flag("vmtrace.jsonconfig", Text, "{}", "Options of the tracer").no_effect(USE_TRACERS),
+            flag("vmwitnessstats", Bool, "false", "Count what witnesses hold").no_effect(USE_TRACERS),
+        ],
+    ),
+];
