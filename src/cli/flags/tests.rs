@@ -210,7 +210,7 @@ const HARMLESS: &str = "
     vmwitnessstats
 ";
 
-/// Options whose neglect would do harm, beside the overrides of Ethereum's forks.
+/// Options whose neglect would do harm, beside [`HARMFUL_OVERRIDES`].
 const HARMFUL: [&str; 18] = [
     "altda.enabled",
     "batcher.altda.enabled",
@@ -230,6 +230,16 @@ const HARMFUL: [&str; 18] = [
     "sepolia",
     "syncmode",
     "synctarget",
+];
+
+/// Overrides of forks that are no OP Stack ones, and of the genesis.
+const HARMFUL_OVERRIDES: [&str; 6] = [
+    "override.bpo1",
+    "override.bpo2",
+    "override.cancun",
+    "override.genesis",
+    "override.osaka",
+    "override.verkle",
 ];
 
 fn start(role: Role, options: &[String]) -> Result<Parsed, CliError> {
@@ -326,17 +336,7 @@ fn no_option_is_ignored_where_that_does_harm() {
         .map(String::as_str)
         .partition(|name| name.contains("override."));
     assert_eq!(others, HARMFUL);
-    assert_eq!(
-        overrides,
-        [
-            "override.bpo1",
-            "override.bpo2",
-            "override.cancun",
-            "override.genesis",
-            "override.osaka",
-            "override.verkle"
-        ]
-    );
+    assert_eq!(overrides, HARMFUL_OVERRIDES);
     assert_eq!(
         ignored.iter().map(String::as_str).collect::<Vec<_>>(),
         HARMLESS.split_whitespace().collect::<Vec<_>>()
