@@ -128,6 +128,7 @@ impl SearchQuery {
         blocks: impl Iterator<Item = Result<u64, ReadError>>,
         order: impl Fn(&mut [usize]),
     ) -> Result<TransactionPage, RpcError> {
+        deadline.check()?;
         let mut page = TransactionPage::default();
         for number in blocks {
             deadline.check()?;

@@ -8,6 +8,7 @@ use crate::{
     chain::{
         evm::Deadline,
         pool::{Admission, PoolTx},
+        store::ValueIndex,
     },
     rpc::{
         NAMESPACES, RpcContext,
@@ -115,6 +116,8 @@ async fn a_client_that_goes_takes_its_call_with_it() {
 #[tokio::test]
 async fn every_heavy_method_looks_at_its_deadline() {
     let mut chain = Chain::new(Fork::Isthmus);
+    chain.store.keep_addresses(true);
+    chain.store.extend_index(ValueIndex::Addresses).unwrap();
     chain.add(&[]);
     let filter = chain.result("eth_newFilter", json!([{}])).await;
     let over = Deadline::after(Duration::ZERO);
@@ -140,6 +143,9 @@ async fn every_heavy_method_looks_at_its_deadline() {
             "debug_executionWitness" | "debug_dumpBlock" => json!(["0x1"]),
             "debug_getModifiedAccountsByNumber" => json!([1]),
             "debug_storageRangeAt" => json!(["0x1", 0, CONTRACT, "0x00", 10]),
+            "ots_searchTransactionsBefore" | "ots_searchTransactionsAfter" => {
+                json!([CONTRACT, 0, 10])
+            }
             "debug_accountRange" => json!(["0x1", "0x00", 10, true, true, true]),
             _ => endless(),
         };
