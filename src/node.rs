@@ -244,7 +244,7 @@ async fn run_services(parts: Option<ServiceParts>, signals: StopSignals, node: C
         let run_switch = RunSwitch::new(!config.options.stopped);
         let start = |starts: u64| {
             let mut config = config.clone();
-            // What its predecessor has posted is on L1 or on the way, and is not posted again.
+            // Transactions of its predecessor are on L1 or on the way, and their blocks are not posted again.
             config.options.wait_node_sync |= starts > 0;
             let run_switch = run_switch.clone();
             batcher::start_in_node(config, run_switch, &parts.chain, rollup(), l1(), &token)

@@ -5,6 +5,7 @@
 use crate::{
     campaign::world::{World, datadir},
     net::{Running, ask, call, free_port, starling, wait},
+    tools::succeeds,
 };
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use serde_json::{Value, json};
@@ -18,43 +19,21 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const MAX_KILLS: u64 = 30;
 const SEARCH: &str = "ots_searchTransactionsBefore";
 
-/// The output of a command on a data directory.
-fn tool(dir: &Path, args: &[&str]) -> String {
-    let (command, operands) = args.split_at(1);
-    let out = starling()
-        .args(command)
-        .arg("--datadir")
-        .arg(dir)
-        .args(operands)
-        .output()
-        .expect("it runs");
-    let errors = String::from_utf8_lossy(&out.stderr);
-    assert!(out.status.success(), "{args:?}: {errors}");
-    String::from_utf8_lossy(&out.stdout).into_owned()
-}
-
 /// A data directory whose blocks are in no index.
 fn without_indexes() -> TempDir {
     let (source, target, files) = (datadir(), datadir(), tempfile::tempdir().unwrap());
     World::open(source.path(), None).extend(&mut StdRng::seed_from_u64(21), BLOCKS);
     let blocks = files.path().join("blocks.rlp");
     let blocks = blocks.to_str().unwrap();
-    tool(source.path(), &["export", blocks]);
-    tool(
-        target.path(),
-        &[
-            "import",
-            blocks,
-            "--history.logs.disable",
-            "--gcmode=archive",
-        ],
-    );
+    succeeds(source.path(), &format!("export {blocks}"));
+    let import = format!("import {blocks} --history.logs.disable --gcmode=archive");
+    succeeds(target.path(), &import);
     target
 }
 
 /// Where each index begins, as `db stats` prints it.
 fn begins(dir: &Path) -> [String; 2] {
-    let told = tool(dir, &["db", "stats"]);
+    let told = succeeds(dir, "db stats");
     ["oldest indexed logs ", "oldest by address "].map(|name| {
         let line = told.lines().find_map(|line| line.strip_prefix(name));
         line.expect("its line").trim().to_owned()
@@ -96,7 +75,7 @@ fn indexes_are_built_in_the_background_over_kills() {
         let mut node = start(dir.path(), free_port(), &["--index.addresses"]);
         std::thread::sleep(Duration::from_millis(kill * rng.random_range(200..600)));
         node.kill9();
-        let told = tool(dir.path(), &["db", "verify"]);
+        let told = succeeds(dir.path(), "db verify");
         assert!(told.contains("nothing is damaged"), "{told}");
         states.push(begins(dir.path()));
         if states.last() == Some(&whole) {

@@ -30,7 +30,8 @@ fn run(dir: &Path, line: &str) -> (Output, String, String) {
     (out, told, errors)
 }
 
-fn succeeds(dir: &Path, line: &str) -> String {
+/// Runs a command on a data directory, which must succeed; its output.
+pub fn succeeds(dir: &Path, line: &str) -> String {
     let (out, told, errors) = run(dir, line);
     assert!(out.status.success(), "{line}: {told}\n{errors}");
     told

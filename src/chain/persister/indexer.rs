@@ -12,7 +12,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// Time between two log messages about the progress.
 const LOG_EVERY: Duration = Duration::from_secs(30);
 
-/// What a step has done.
+/// The result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum IndexerStep {
     None,

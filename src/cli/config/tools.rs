@@ -45,7 +45,7 @@ pub enum DbAction {
     Repair,
 }
 
-/// Which old states are kept, and which logs and addresses are indexed.
+/// Windows of the states that are kept, and of the logs and addresses that are indexed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HistoryConfig {
     /// Blocks below the head whose states can be read; `None`: all.

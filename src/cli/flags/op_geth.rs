@@ -3,17 +3,21 @@
 use super::{Flag, Kind::*, Program, Role, Section, flag};
 
 const NO_ENGINE_API: &str = "the rollup node is in this process and needs no Engine API";
-const NO_DEVP2P: &str = "blocks travel over the rollup node's swarm, there is no devp2p";
+pub(super) const NO_DEVP2P: &str = "blocks travel over the rollup node's swarm, there is no devp2p";
 const NO_HISTORY_LIMIT: &str = "blocks, receipts and the index of transactions are never pruned";
 const OWN_STORE: &str = "there is one database and one state scheme";
-const NO_PROFILER: &str = "there is no profiler yet";
+pub(super) const NO_PROFILER: &str = "there is no profiler yet";
 const NO_INTEROP: &str =
     "interop messages are not checked; leave it out, and keep op-geth for a chain with interop";
 const ETHEREUM_FORK: &str = "an OP Stack fork brings this Ethereum fork; use --override.ecotone for Cancun and --override.karst for Osaka";
 
-const BOTH: &[Role] = &[Role::Node, Role::Execution];
+pub(super) const BOTH: &[Role] = &[Role::Node, Role::Execution];
 
-const fn section(title: &'static str, roles: &'static [Role], flags: &'static [Flag]) -> Section {
+pub(super) const fn section(
+    title: &'static str,
+    roles: &'static [Role],
+    flags: &'static [Flag],
+) -> Section {
     Section {
         title,
         program: Program::OpGeth,

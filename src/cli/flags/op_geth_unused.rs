@@ -1,14 +1,16 @@
 //! The options of op-geth that mean nothing here, so that its command lines are taken as they are. Those
 //! whose neglect would do harm are refused.
 
-use super::{Flag, Kind::*, Program, Role, Section, flag};
+use super::{
+    Kind::*,
+    Section, flag,
+    op_geth::{BOTH, NO_DEVP2P, NO_PROFILER, section},
+};
 
 const NO_ACCOUNTS: &str = "this node keeps no accounts: wallets sign for themselves";
 const NO_CONSOLE: &str = "there is no JavaScript console; connect a client to the local socket";
 const NO_LIGHT_CLIENT: &str = "there is no light client of the beacon chain";
-const NO_DEVP2P: &str = "blocks travel over the rollup node's swarm, there is no devp2p";
 const NO_LOG_FILE: &str = "the log goes to standard error";
-const NO_PROFILER: &str = "there is no profiler yet";
 const NO_INFLUX: &str = "metrics are served for Prometheus alone (--metrics)";
 const ONE_CACHE: &str = "the node divides --cache by itself";
 const NO_BLOB_POOL: &str = "only a development L1 has blob transactions, and keeps them in memory";
@@ -20,18 +22,10 @@ const OTHER_CHAIN: &str =
 const NO_SYNC_END: &str =
     "the node follows the chain until it is stopped; ask eth_syncing whether it has caught up";
 
-const fn section(title: &'static str, flags: &'static [Flag]) -> Section {
-    Section {
-        title,
-        program: Program::OpGeth,
-        roles: &[Role::Node, Role::Execution],
-        flags,
-    }
-}
-
 pub const SECTIONS: &[Section] = &[
     section(
         "Accounts and console",
+        BOTH,
         &[
             flag("keystore", Path, "", "Directory of keys").no_effect(NO_ACCOUNTS),
             flag("lightkdf", Bool, "false", "Derive keys with less work").no_effect(NO_ACCOUNTS),
@@ -50,6 +44,7 @@ pub const SECTIONS: &[Section] = &[
     ),
     section(
         "Networks of Ethereum",
+        BOTH,
         &[
             flag("mainnet", Bool, "false", "Ethereum Mainnet").refused(OTHER_CHAIN),
             flag("holesky", Bool, "false", "Holesky").refused(OTHER_CHAIN),
@@ -75,6 +70,7 @@ pub const SECTIONS: &[Section] = &[
     ),
     section(
         "Blocks and transactions of op-geth",
+        BOTH,
         &[
             flag("eth.requiredblocks", List, "", "Blocks that peers must have").no_effect(NO_DEVP2P),
             flag("identity", Text, "", "Name among peers").no_effect(NO_DEVP2P),
@@ -97,6 +93,7 @@ pub const SECTIONS: &[Section] = &[
     ),
     section(
         "Resources of op-geth",
+        BOTH,
         &[
             flag("cache.blocklogs", Uint, "32", "Blocks whose logs are kept").no_effect(ONE_CACHE),
             flag("cache.database", Uint, "50", "Percent for the database").no_effect(ONE_CACHE),
@@ -116,6 +113,7 @@ pub const SECTIONS: &[Section] = &[
     ),
     section(
         "Logging, profiling and metrics of op-geth",
+        BOTH,
         &[
             flag("ethstats", Text, "", "Server of ethstats").no_effect("there are no reports to ethstats"),
             flag("go-execution-trace", Path, "", "File for Go's trace").no_effect(NO_PROFILER),

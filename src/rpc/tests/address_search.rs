@@ -90,28 +90,6 @@ impl World {
         }
     }
 
-    /// Stores blocks that are in memory, and forgets some that are stored.
-    fn store(&mut self) {
-        let stored = self.chain.store.head().number as usize;
-        let count = self.rng.random_range(0..=self.all.len() - stored);
-        let blocks = &self.all[stored..stored + count];
-        self.chain.store.commit(blocks, None, None).unwrap();
-        let kept = self.rng.random_range(0..4).min(stored + count);
-        self.chain.blocks = self.all[stored + count - kept..].to_vec();
-        self.chain.publish();
-    }
-
-    /// Unwinds some stored blocks, and forgets those above.
-    fn unwind(&mut self) {
-        let stored = self.chain.store.head().number;
-        for _ in 0..self.rng.random_range(0..6).min(stored) {
-            self.chain.store.unwind_one().unwrap();
-        }
-        self.all.truncate(self.chain.store.head().number as usize);
-        self.chain.blocks.clear();
-        self.chain.publish();
-    }
-
     fn turn(&mut self) {
         self.on = !self.on;
         self.chain.store.keep_addresses(self.on);
@@ -217,8 +195,8 @@ async fn pages_by_index_are_those_of_a_scan_of_all_blocks() {
         for turn in 0..40 {
             match world.rng.random_range(0..9) {
                 0..4 => world.grow(8),
-                4..7 => world.store(),
-                7 => world.unwind(),
+                4..7 => world.chain.store_some(&world.all, &mut world.rng),
+                7 => world.chain.unwind_some(&mut world.all, &mut world.rng),
                 // Mostly on.
                 _ if !world.on || turn % 3 == 0 => world.turn(),
                 _ => {}

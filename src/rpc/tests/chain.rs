@@ -31,6 +31,7 @@ use alloy_primitives::{
 };
 use op_alloy_consensus::OpTxEnvelope;
 use parking_lot::Mutex;
+use rand::{Rng, rngs::StdRng};
 use serde_json::{Value, json};
 use starling_proto::{
     fork::{Fork, ForkSchedule},
@@ -273,6 +274,28 @@ impl Chain {
         self.blocks.push(block.clone());
         self.publish();
         block
+    }
+
+    /// Stores some of the blocks above genesis that are in memory, and forgets some that are stored.
+    pub fn store_some(&mut self, all: &[Arc<ExecutedBlock>], rng: &mut StdRng) {
+        let stored = self.store.head().number as usize;
+        let count = rng.random_range(0..=all.len() - stored);
+        let blocks = &all[stored..stored + count];
+        self.store.commit(blocks, None, None).unwrap();
+        let kept = rng.random_range(0..4).min(stored + count);
+        self.blocks = all[stored + count - kept..].to_vec();
+        self.publish();
+    }
+
+    /// Unwinds some stored blocks, and forgets those above.
+    pub fn unwind_some(&mut self, all: &mut Vec<Arc<ExecutedBlock>>, rng: &mut StdRng) {
+        let stored = self.store.head().number;
+        for _ in 0..rng.random_range(0..6).min(stored) {
+            self.store.unwind_one().unwrap();
+        }
+        all.truncate(self.store.head().number as usize);
+        self.blocks.clear();
+        self.publish();
     }
 
     pub fn publish(&self) {

@@ -25,7 +25,7 @@ struct World {
     rng: StdRng,
 }
 
-/// What a filter asks for.
+/// A filter, and the range that it is asked for.
 struct Asked {
     addresses: Vec<Address>,
     topics: Vec<Vec<B256>>,
@@ -93,28 +93,6 @@ impl World {
         }
     }
 
-    /// Stores blocks that are in memory, and forgets some that are stored.
-    fn store(&mut self) {
-        let stored = self.chain.store.head().number as usize;
-        let count = self.rng.random_range(0..=self.all.len() - stored);
-        let blocks = &self.all[stored..stored + count];
-        self.chain.store.commit(blocks, None, None).unwrap();
-        let kept = self.rng.random_range(0..4).min(stored + count);
-        self.chain.blocks = self.all[stored + count - kept..].to_vec();
-        self.chain.publish();
-    }
-
-    /// Unwinds some stored blocks, and forgets those above.
-    fn unwind(&mut self) {
-        let stored = self.chain.store.head().number;
-        for _ in 0..self.rng.random_range(0..6).min(stored) {
-            self.chain.store.unwind_one().unwrap();
-        }
-        self.all.truncate(self.chain.store.head().number as usize);
-        self.chain.blocks.clear();
-        self.chain.publish();
-    }
-
     fn ask(&mut self) -> Asked {
         let rng = &mut self.rng;
         let value = |rng: &mut StdRng| rng.random_range(0..VALUES + 1);
@@ -169,8 +147,8 @@ async fn logs_by_index_are_those_of_the_receipts() {
         for turn in 0..40 {
             match world.rng.random_range(0..8) {
                 0..4 => world.grow(12),
-                4..6 => world.store(),
-                6 => world.unwind(),
+                4..6 => world.chain.store_some(&world.all, &mut world.rng),
+                6 => world.chain.unwind_some(&mut world.all, &mut world.rng),
                 _ => {
                     let window = match world.rng.random_range(0..4) {
                         0 => IndexWindow::All,

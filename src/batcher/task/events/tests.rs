@@ -1,5 +1,5 @@
-//! What the task does with an answer of L2 or L1. Nothing listens at the endpoints: no answer but the
-//! test's comes.
+//! The task's reactions to answers of L2 and L1. Nothing listens at the endpoints: all answers come from
+//! the tests.
 
 use super::*;
 use crate::{
