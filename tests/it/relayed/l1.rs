@@ -128,15 +128,17 @@ fn a_refusal_counts_although_another_endpoint_is_away() {
         setting.l1,
         crate::net::free_port()
     );
+    // One transaction at a time, which nobody publishes again: the three refusals are all of one.
     let options = [
         "--max-channel-duration=1",
-        "--txmgr.rebroadcast-interval=1s",
+        "--max-pending-tx=1",
+        "--txmgr.rebroadcast-interval=10m",
         "--txmgr.retry-interval=200ms",
         "--network-timeout=2s",
     ];
     let batcher = BatcherProcess::start(&setting, "batcher", &options);
     world.all_becomes_safe();
-    // Three are taken for a transaction of the other type, which a filler replaces.
+    // Three are taken for a transaction of the other class, which a filler replaces.
     let reserved = RelayFault::Error(-32000, "address already reserved");
     world.l1.order(SEND, reserved, 3);
     batcher.says("an empty transaction uses up a nonce");
