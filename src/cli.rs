@@ -44,9 +44,21 @@ pub enum Invocation {
 /// An invocation, and warnings to log before it starts.
 #[derive(Debug)]
 pub struct Parsed {
+    /// `None` for a tool, help and the version.
+    pub role: Option<Role>,
     pub invocation: Invocation,
     /// Warnings, one sentence each: flags without effect, keys in plain sight.
     pub notices: Vec<String>,
+}
+
+impl Parsed {
+    fn tool(invocation: Invocation) -> Self {
+        Self {
+            role: None,
+            invocation,
+            notices: Vec::new(),
+        }
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -97,7 +109,7 @@ pub fn parse(
     argv: impl IntoIterator<Item = String>,
     environment: Environment,
 ) -> Result<Parsed, CliError> {
-    let argv = with_linked_role(argv.into_iter().collect());
+    let argv = with_linked_role(argv.into_iter().collect())?;
     let role = argv
         .get(1)
         .and_then(|word| Role::ALL.into_iter().find(|role| role.name() == word));
@@ -114,10 +126,7 @@ pub fn parse(
                 ErrorKind::DisplayHelp | ErrorKind::DisplayVersion
             ) =>
         {
-            return Ok(Parsed {
-                invocation: Invocation::Print(error.render().to_string()),
-                notices: Vec::new(),
-            });
+            return Ok(Parsed::tool(Invocation::Print(error.render().to_string())));
         }
         Err(error) => return Err(explain(error, role)),
     };
@@ -130,10 +139,7 @@ pub fn parse(
         _ => None,
     };
     if let Some(invocation) = tool {
-        return Ok(Parsed {
-            invocation,
-            notices: Vec::new(),
-        });
+        return Ok(Parsed::tool(invocation));
     }
     let role = role.ok_or_else(|| {
         CliError::Usage(format!("there is no command {name}; see `starling help`"))
@@ -142,6 +148,7 @@ pub fn parse(
     let mut notices = values.notices();
     let invocation = invocation(role, matches, &values, &mut notices)?;
     Ok(Parsed {
+        role: Some(role),
         invocation,
         notices,
     })
@@ -149,17 +156,40 @@ pub fn parse(
 
 /// Adds the role that a link's name stands for: `op-batcher --x` is `op-batcher batcher --x`. A command
 /// of the program, as in `op-node networks …` or `op-geth init …`, stays.
-fn with_linked_role(mut argv: Vec<String>) -> Vec<String> {
+fn with_linked_role(mut argv: Vec<String>) -> Result<Vec<String>, CliError> {
     let path = argv.first().map(std::path::Path::new);
-    let name = path.and_then(|path| path.file_name()?.to_str());
-    let commands = Role::ALL.map(Role::name).into_iter().chain(TOOLS);
-    let has_command = commands
-        .into_iter()
-        .any(|name| Some(name) == argv.get(1).map(String::as_str));
-    if let Some(role) = name.and_then(Role::of_link).filter(|_| !has_command) {
-        argv.insert(1, role.name().to_owned());
+    let link = path.and_then(|path| path.file_name()?.to_str());
+    let linked = link.and_then(|link| Some((link.to_owned(), Role::of_link(link)?)));
+    let mut commands = Role::ALL.map(Role::name).into_iter().chain(TOOLS);
+    let word = argv.get(1).map(String::as_str);
+    match (word, linked) {
+        (Some("version"), _) => argv[1] = "--version".into(),
+        (Some("help"), Some((_, role))) => {
+            argv.splice(1..2, [role.name().to_owned(), "--help".to_owned()]);
+        }
+        (Some(word), _) if commands.any(|name| name == word) => {}
+        (Some(word), Some((link, _))) if !word.starts_with('-') => {
+            return Err(CliError::Usage(not_here(&link, word)));
+        }
+        (_, Some((_, role))) => argv.insert(1, role.name().to_owned()),
+        (_, None) => {}
     }
-    argv
+    Ok(argv)
+}
+
+/// A sentence about a command of the program that a link stands for.
+fn not_here(link: &str, word: &str) -> String {
+    let instead = match word {
+        "attach" | "console" | "js" => {
+            ": there is no console here, and that of geth attaches to the socket of a running node, <datadir>/geth.ipc"
+        }
+        "removedb" => ": delete the data directory while no node is using it",
+        "dumpgenesis" | "dumpconfig" => ": keep the files that the node was given",
+        _ => "",
+    };
+    format!(
+        "{link} has the command {word}, which Starling does not have{instead}; see `{link} help`"
+    )
 }
 
 /// Commands that are no role.

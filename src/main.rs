@@ -28,7 +28,7 @@ fn main() -> ExitCode {
         return script_host::run();
     }
     let argv = std::env::args_os().map(|arg| arg.to_string_lossy().into_owned());
-    let parsed = match cli::parse(argv, &|name| std::env::var(name).ok()) {
+    let mut parsed = match cli::parse(argv, &|name| std::env::var(name).ok()) {
         Ok(parsed) => parsed,
         Err(CliError::Help(text)) => {
             eprint!("{text}");
@@ -39,6 +39,11 @@ fn main() -> ExitCode {
             return ExitCode::from(USAGE);
         }
     };
+    if let Some(role) = parsed.role {
+        let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+        let unknown = cli::parse::unknown_variables(role, names);
+        parsed.notices.extend(unknown);
+    }
     match run(parsed.invocation, &parsed.notices) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

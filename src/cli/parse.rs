@@ -3,12 +3,15 @@
 
 use super::{
     CliError,
-    flags::{Effect, Kind, Role, RoleFlag, of_role},
+    flags::{Effect, Kind, Program, Role, RoleFlag, of_role},
     help::Detail,
     value::{self, Secret, Value},
 };
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 /// The origin of a flag's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -304,11 +307,47 @@ pub fn nearest(role: Role, unknown: &str) -> Option<String> {
         .next()
         .unwrap_or_default()
         .to_lowercase();
-    of_role(role)
-        .into_iter()
-        .filter(|flag| !flag.flag.hidden)
-        .map(|flag| (strsim::damerau_levenshtein(&unknown, &flag.name), flag.name))
+    let flags = of_role(role).into_iter();
+    nearest_of(
+        flags.filter(|flag| !flag.flag.hidden).map(|flag| flag.name),
+        &unknown,
+    )
+}
+
+/// The name nearest to an unknown one, if any is near.
+fn nearest_of(names: impl Iterator<Item = String>, unknown: &str) -> Option<String> {
+    names
+        .map(|name| (strsim::damerau_levenshtein(unknown, &name), name))
         .min()
         .filter(|(distance, name)| *distance <= 2 + name.len() / 6)
         .map(|(_, name)| name)
+}
+
+/// A sentence for each environment variable that has the prefix of a program whose options the role
+/// takes, and is no option of any role: op-node and geth warn of them, too. Of variables with our
+/// own prefix only those that are near an option, since tests have others.
+pub fn unknown_variables(role: Role, names: impl IntoIterator<Item = String>) -> Vec<String> {
+    let all = Role::ALL.into_iter().flat_map(of_role);
+    let known: BTreeSet<String> = all.flat_map(|flag| flag.env_names()).collect();
+    let flags = of_role(role).into_iter();
+    let programs: Vec<Program> = flags.map(|flag| flag.section.program).collect();
+    let mut notices = Vec::new();
+    for name in names.into_iter().filter(|name| !known.contains(name)) {
+        let is_prefix = |program: &&Program| name.starts_with(program.env_prefix());
+        let Some(program) = programs.iter().find(is_prefix) else {
+            continue;
+        };
+        let prefix = program.env_prefix();
+        let alike = known.iter().filter_map(|known| known.strip_prefix(prefix));
+        let nearest = nearest_of(alike.map(str::to_owned), &name[prefix.len()..]);
+        if *program == Program::Starling && nearest.is_none() {
+            continue;
+        }
+        let hint = nearest.map(|nearest| format!("; did you mean {prefix}{nearest}?"));
+        notices.push(format!(
+            "no option has the environment variable {name}, which has no effect{}",
+            hint.unwrap_or_default()
+        ));
+    }
+    notices
 }

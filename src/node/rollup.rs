@@ -99,7 +99,7 @@ impl Rollup {
     ) -> anyhow::Result<Self> {
         let file = options.chain_config.as_deref();
         let schedule = blob_schedule(config.l1_chain_id, file)?;
-        if sequences {
+        if sequences || options.given {
             ensure!(
                 schedule.is_some(),
                 BlobScheduleError::NotGiven(config.l1_chain_id)

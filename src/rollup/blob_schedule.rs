@@ -17,8 +17,8 @@ pub enum BlobScheduleError {
     /// Begins with op-node's sentence.
     #[error(
         "failed to read chain spec: L1 chain {0} is not Mainnet, Sepolia, Holesky or Hoodi, so its blob base fee schedule is not built in, and \
-         a sequencer without it writes a blob base fee that no verifier derives: give the L1's genesis file or chain config with \
-         --rollup.l1-chain-config"
+         without it a sequencer makes blocks that no verifier derives, and a verifier derives none: give the L1's genesis file or chain \
+         config with --rollup.l1-chain-config"
     )]
     NotGiven(u64),
     #[error("--rollup.l1-chain-config: failed to read chain spec: {}: {error}; check the path and its permissions", path.display())]

@@ -447,9 +447,15 @@ impl RollupDriver {
 
     /// Logs the batcher data that was dropped in the pipeline's L1 origin.
     fn report_drops(&mut self) {
-        if let Some(drops) = self.drops.take() {
-            let l1_origin = self.pipeline.origin().map(|origin| origin.id());
-            let l1_origin = l1_origin.map(tracing::field::display);
+        let is_of_safe_blocks = self.drops.is_of_safe_blocks();
+        let Some(drops) = self.drops.take() else {
+            return;
+        };
+        let l1_origin = self.pipeline.origin().map(|origin| origin.id());
+        let l1_origin = l1_origin.map(tracing::field::display);
+        if is_of_safe_blocks {
+            tracing::info!(l1_origin, drops, "batches of blocks that are safe already");
+        } else {
             tracing::warn!(l1_origin, drops, "derivation drops batcher data");
         }
     }

@@ -291,10 +291,10 @@ fn an_unreadable_key_is_named_and_never_overwritten() {
     }
 }
 
-/// A sequencer without the blob schedule would write a blob base fee that no verifier derives. A
-/// replica needs no schedule.
+/// A sequencer without the blob schedule would write a blob base fee that no verifier derives, and a
+/// node that reads L1 would derive nothing.
 #[test]
-fn a_sequencer_on_an_unknown_l1_needs_its_chain_config() {
+fn a_node_on_an_unknown_l1_needs_its_chain_config() {
     let temp = tempfile::tempdir().unwrap();
     let (datadir, config) = rollup(temp.path());
     let (key, l1) = (temp.path().join("key.txt"), temp.path().join("l1.json"));
@@ -309,13 +309,19 @@ fn a_sequencer_on_an_unknown_l1_needs_its_chain_config() {
         "--sequencer.enabled",
         &sequencer,
     ];
-    fails_with(
-        &run(&line),
-        &[
-            "failed to read chain spec: L1 chain 900 ",
-            "--rollup.l1-chain-config",
-        ],
-    );
+    let without_schedule = [
+        "failed to read chain spec: L1 chain 900 ",
+        "--rollup.l1-chain-config",
+    ];
+    fails_with(&run(&line), &without_schedule);
+    let replica = [
+        "node",
+        &datadir,
+        &config,
+        "--p2p.disable",
+        "--l1=http://127.0.0.1:9",
+    ];
+    fails_with(&run(&replica), &without_schedule);
     line.push(&option);
     fails_with(
         &run(&line),

@@ -226,6 +226,10 @@ fn refusal(dir: &Path, engine: u16, jwt: &Path, rollup: &Path) -> String {
             "--p2p.disable",
             "--rpc.port=0",
         ])
+        .arg(format!(
+            "--rollup.l1-chain-config={}",
+            dir.join("l1-chain-config.json").display()
+        ))
         .arg(format!("--datadir={}", dir.join("refused").display()))
         .arg(format!("--l2=http://127.0.0.1:{engine}"))
         .arg(format!("--l2.jwt-secret={}", jwt.display()))

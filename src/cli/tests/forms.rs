@@ -82,6 +82,37 @@ fn what_has_no_effect_is_accepted_and_said() -> Result<(), CliError> {
 }
 
 #[test]
+fn variables_that_no_option_has_are_named() {
+    let said = |role, name: &str| parse::unknown_variables(role, [name.to_owned()]);
+    let misspelt = said(Role::Rollup, "OP_NODE_L1_ETH_RCP");
+    assert_eq!(
+        misspelt,
+        [
+            "no option has the environment variable OP_NODE_L1_ETH_RCP, which has no effect; did you mean OP_NODE_L1_ETH_RPC?"
+        ]
+    );
+    let foreign = said(Role::Batcher, "OP_BATCHER_SERVICE_HOST");
+    assert_eq!(
+        foreign,
+        ["no option has the environment variable OP_BATCHER_SERVICE_HOST, which has no effect"]
+    );
+    let [geth] = &said(Role::Node, "GETH_HTTP_PROT")[..] else {
+        panic!("one sentence")
+    };
+    assert!(geth.ends_with("; did you mean GETH_HTTP_PORT?"), "{geth}");
+    for (role, name) in [
+        (Role::Rollup, "OP_NODE_L1_ETH_RPC"),
+        // Another role's option, in an environment that several processes share.
+        (Role::Execution, "OP_NODE_L1_ETH_RPC"),
+        (Role::Rollup, "OP_BATCHER_ANYTHING"),
+        (Role::Node, "STARLING_FIXTURES"),
+        (Role::Node, "PATH"),
+    ] {
+        assert_eq!(said(role, name), Vec::<String>::new(), "{name}");
+    }
+}
+
+#[test]
 fn what_would_be_wrong_to_ignore_is_refused() {
     for line in [
         "--override.cancun=5",

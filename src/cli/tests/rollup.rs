@@ -96,6 +96,37 @@ fn a_link_takes_the_command_line_of_its_program() -> Result<(), CliError> {
 }
 
 #[test]
+fn a_link_answers_the_words_that_are_no_command_here() -> Result<(), CliError> {
+    let parsed = |line: &str| parse_with(line, &[]).map(|parsed| parsed.invocation);
+    for line in ["op-geth version", "op-node version", "starling version"] {
+        let printed = parsed(line)?;
+        assert!(
+            matches!(&printed, Invocation::Print(text) if text.contains(VERSION)),
+            "{line}: {printed:?}"
+        );
+    }
+    for line in ["op-geth help", "op-geth help attach"] {
+        let printed = parsed(line)?;
+        assert!(
+            matches!(&printed, Invocation::Print(text) if text.contains("--http.port")),
+            "{line}: {printed:?}"
+        );
+    }
+    for (line, words) in [
+        ("op-geth attach d/geth.ipc", "<datadir>/geth.ipc"),
+        (
+            "op-geth snapshot verify-state",
+            "op-geth has the command snapshot",
+        ),
+        ("op-node genesis l2", "op-node has the command genesis"),
+    ] {
+        let error = parsed(line).expect_err(line).to_string();
+        assert!(error.contains(words), "{line}: {error}");
+    }
+    Ok(())
+}
+
+#[test]
 fn options_of_a_sequencer_are_those_of_the_node() -> Result<(), CliError> {
     let line = format!("{L2} --sequencer.enabled --sequencer.l1-confs=2 --p2p.sequencer.key={KEY}");
     let (config, _) = rollup(&line, &[])?;

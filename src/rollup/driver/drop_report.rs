@@ -26,6 +26,13 @@ impl DropReport {
         self.counts.contains_key(reason.label())
     }
 
+    /// Whether all that was dropped were batches for blocks that are safe already. A pipeline begins
+    /// before its safe head, so it meets them after each start.
+    pub fn is_of_safe_blocks(&self) -> bool {
+        let safe = [DropReason::PastBatch, DropReason::BatchBehind].map(DropReason::label);
+        self.counts.keys().all(|label| safe.contains(label))
+    }
+
     /// The reasons with their counts, as text; `None` if nothing was dropped. Starts to count anew.
     pub fn take(&mut self) -> Option<String> {
         let mut text = String::new();
@@ -49,12 +56,17 @@ mod tests {
         for _ in 0..1_000_000 {
             report.add(DropReason::PastBatch, 1);
         }
+        report.add(DropReason::BatchBehind, 1);
+        assert!(report.is_of_safe_blocks());
         report.add(DropReason::Frame, 3);
+        assert!(!report.is_of_safe_blocks());
         assert!(report.contains(DropReason::Frame));
         assert!(!report.contains(DropReason::InvalidBlock));
         let past = DropReason::PastBatch.label();
+        let behind = DropReason::BatchBehind.label();
         let frame = DropReason::Frame.label();
-        assert_eq!(report.take(), Some(format!("{frame}: 3, {past}: 1000000")));
+        let text = format!("{behind}: 1, {frame}: 3, {past}: 1000000");
+        assert_eq!(report.take(), Some(text));
         assert_eq!(report.take(), None);
         assert!(!report.contains(DropReason::Frame));
         report.add(DropReason::Sender, 1_000);
