@@ -3,6 +3,8 @@
 //!
 //! - `reads`: full blocks, receipts and logs by topic.
 //! - `logs`: few logs of a long chain, with and without the index.
+//! - `peers`: the usual methods beside anvil (where `npm install` has been run in `tests/clients`)
+//!   and op-geth (whose path `STARLING_OP_GETH` names).
 //! - `fairness`: how long honest clients wait beside attackers.
 //! - `connections`: what idle connections cost.
 //!
@@ -12,6 +14,8 @@
 //! `STARLING_BENCH_IDLE` (9000) idle connections; those of other parts are in the first comments of
 //! their files in `benches/rpc`.
 
+#[path = "../tests/it/anvil.rs"]
+mod anvil;
 #[path = "rpc/chain_maker.rs"]
 mod chain_maker;
 #[path = "rpc/client.rs"]
@@ -20,21 +24,36 @@ mod client;
 mod connections;
 #[path = "rpc/fairness.rs"]
 mod fairness;
+#[path = "rpc/feeder.rs"]
+mod feeder;
 #[path = "rpc/log_index.rs"]
 mod log_index;
 #[allow(dead_code, reason = "the integration tests use more of it")]
 #[path = "../tests/it/net.rs"]
 mod net;
+#[allow(dead_code, reason = "the integration tests use more of it")]
+#[path = "../tests/it/foreign/network.rs"]
+mod network;
+#[path = "rpc/peer_chain.rs"]
+mod peer_chain;
+#[path = "rpc/peer_servers.rs"]
+mod peer_servers;
+#[path = "rpc/peers.rs"]
+mod peers;
+#[allow(dead_code, reason = "the integration tests use more of it")]
+#[path = "../tests/it/foreign/programs.rs"]
+mod programs;
 #[path = "rpc/rate.rs"]
 mod rate;
 #[path = "rpc/reads.rs"]
 mod reads;
 mod support;
 
+use feeder::Feeder;
 use rate::ServerUnderLoad;
 use std::{
     net::SocketAddr,
-    path::Path,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
     time::{Duration, Instant},
 };
@@ -52,12 +71,16 @@ fn main() {
     // Made with all cores, before this process is bound to one.
     let read = wanted("reads").then(|| reads::prepare(folder));
     let indexed = wanted("logs").then(|| log_index::prepare(folder));
+    let common = wanted("peers").then(|| peer_chain::PeerChain::make(folder));
     pin(CORES[1], std::process::id());
     if let Some(chain) = &read {
         reads::run(chain);
     }
     if let Some(indexed) = &indexed {
         log_index::run(indexed);
+    }
+    if let Some(chain) = &common {
+        peers::run(folder, chain);
     }
     let genesis = Ground::new(chain_maker::GENESIS_TIME, 16).file;
     let empty = chain_maker::init(folder, "empty", &genesis);
@@ -89,6 +112,8 @@ fn pin(core: &str, process: u32) {
 /// A running node.
 pub struct Node {
     pub http: SocketAddr,
+    engine: SocketAddr,
+    secret: PathBuf,
     process: net::Running,
 }
 
@@ -113,9 +138,11 @@ impl Node {
             assert!(begun.elapsed() < PATIENCE, "the node does not answer");
             std::thread::sleep(Duration::from_millis(10));
         }
-        let http = SocketAddr::from(([127, 0, 0, 1], http));
+        let [http, engine] = [http, engine].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
         Self {
             http,
+            engine,
+            secret: datadir.join("geth/jwtsecret"),
             process,
         }
     }
@@ -125,6 +152,11 @@ impl Node {
             http: self.http,
             pid: self.process.child.id(),
         }
+    }
+
+    /// Its rollup node's part.
+    pub fn feeder(&self) -> Feeder {
+        Feeder::connect(self.engine, &self.secret)
     }
 
     /// Resident memory in bytes.
