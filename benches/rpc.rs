@@ -5,6 +5,8 @@
 //! - `logs`: few logs of a long chain, with and without the index.
 //! - `peers`: the usual methods beside anvil (where `npm install` has been run in `tests/clients`)
 //!   and op-geth (whose path `STARLING_OP_GETH` names).
+//! - `traces`: a block under `callTracer` beside the same block under a tracer that does nothing, its
+//!   transactions one by one, and the memory of many struct-log traces.
 //! - `fairness`: how long honest clients wait beside attackers.
 //! - `connections`: what idle connections cost.
 //!
@@ -48,6 +50,8 @@ mod rate;
 #[path = "rpc/reads.rs"]
 mod reads;
 mod support;
+#[path = "rpc/traces.rs"]
+mod traces;
 
 use feeder::Feeder;
 use rate::ServerUnderLoad;
@@ -72,6 +76,7 @@ fn main() {
     let read = wanted("reads").then(|| reads::prepare(folder));
     let indexed = wanted("logs").then(|| log_index::prepare(folder));
     let common = wanted("peers").then(|| peer_chain::PeerChain::make(folder));
+    let traced = wanted("traces").then(|| traces::TracedChain::make(folder));
     pin(CORES[1], std::process::id());
     if let Some(chain) = &read {
         reads::run(chain);
@@ -81,6 +86,9 @@ fn main() {
     }
     if let Some(chain) = &common {
         peers::run(folder, chain);
+    }
+    if let Some(chain) = &traced {
+        traces::run(folder, chain);
     }
     let genesis = Ground::new(chain_maker::GENESIS_TIME, 16).file;
     let empty = chain_maker::init(folder, "empty", &genesis);
