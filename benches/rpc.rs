@@ -7,6 +7,7 @@
 //!   and op-geth (whose path `STARLING_OP_GETH` names).
 //! - `traces`: a block under `callTracer` beside the same block under a tracer that does nothing, its
 //!   transactions one by one, and the memory of many struct-log traces.
+//! - `beside`: cheap reads and the import of full blocks beside traces and wide log queries.
 //! - `fairness`: how long honest clients wait beside attackers.
 //! - `connections`: what idle connections cost.
 //!
@@ -18,6 +19,8 @@
 
 #[path = "../tests/it/anvil.rs"]
 mod anvil;
+#[path = "rpc/beside.rs"]
+mod beside;
 #[path = "rpc/chain_maker.rs"]
 mod chain_maker;
 #[path = "rpc/client.rs"]
@@ -28,6 +31,8 @@ mod connections;
 mod fairness;
 #[path = "rpc/feeder.rs"]
 mod feeder;
+#[path = "import/load.rs"]
+mod load;
 #[path = "rpc/log_index.rs"]
 mod log_index;
 #[allow(dead_code, reason = "the integration tests use more of it")]
@@ -77,6 +82,7 @@ fn main() {
     let indexed = wanted("logs").then(|| log_index::prepare(folder));
     let common = wanted("peers").then(|| peer_chain::PeerChain::make(folder));
     let traced = wanted("traces").then(|| traces::TracedChain::make(folder));
+    let imported = wanted("beside").then(|| beside::ImportedChain::make(folder));
     pin(CORES[1], std::process::id());
     if let Some(chain) = &read {
         reads::run(chain);
@@ -89,6 +95,9 @@ fn main() {
     }
     if let Some(chain) = &traced {
         traces::run(folder, chain);
+    }
+    if let Some(chain) = &imported {
+        beside::run(folder, chain);
     }
     let genesis = Ground::new(chain_maker::GENESIS_TIME, 16).file;
     let empty = chain_maker::init(folder, "empty", &genesis);
