@@ -89,6 +89,8 @@ struct ImportFigures {
     reads: Times,
     traces: AtomicU64,
     queries: AtomicU64,
+    /// Traces and queries that the node refused or ended.
+    failed: AtomicU64,
 }
 
 pub fn run(folder: &Path, chain: &ImportedChain) {
@@ -134,9 +136,10 @@ fn report(alone: &ImportFigures, beside: &ImportFigures) {
         );
     }
     println!(
-        "  {} traces and {} log queries ended meanwhile",
+        "  {} traces and {} log queries ended meanwhile, {} failed",
         beside.traces.load(Ordering::Relaxed),
-        beside.queries.load(Ordering::Relaxed)
+        beside.queries.load(Ordering::Relaxed),
+        beside.failed.load(Ordering::Relaxed)
     );
     let p99 = beside.reads.percentile(99);
     println!(
@@ -174,11 +177,13 @@ fn chunk(
         reads,
         traces: traced,
         queries: found,
+        failed,
     } = figures;
+    let failed = &*failed;
     std::thread::scope(|scope| {
         for (call, ended, count) in [(&trace, &*traced, traces), (&logs, &*found, queries)] {
             for _ in 0..count {
-                scope.spawn(move || repeat(server, call, ended, over));
+                scope.spawn(move || repeat(server, call, [ended, failed], over));
             }
         }
         let _end = EndOnDrop(over);
@@ -192,12 +197,16 @@ fn chunk(
     });
 }
 
-/// Sends one call again and again, and discards the answers.
-fn repeat(server: SocketAddr, call: &str, ended: &AtomicU64, over: &AtomicBool) {
+/// Sends one call again and again, discards the answers, and counts them.
+fn repeat(server: SocketAddr, call: &str, [ended, failed]: [&AtomicU64; 2], over: &AtomicBool) {
     let mut client = Client::connect(server, PATIENCE).expect("a connection");
     while !over.load(Ordering::Relaxed) {
-        read(&mut client, call, |_| true).expect("a result");
-        ended.fetch_add(1, Ordering::Relaxed);
+        if read(&mut client, call, |_| true).is_ok() {
+            ended.fetch_add(1, Ordering::Relaxed);
+        } else {
+            failed.fetch_add(1, Ordering::Relaxed);
+            client = Client::connect(server, PATIENCE).expect("a connection");
+        }
     }
 }
 
