@@ -49,6 +49,7 @@ impl PeerServers {
             &datadir.with_extension("json"),
             chain.chain_id,
             folder.join("anvil.log"),
+            &[],
         );
         if let Some(anvil) = &anvil {
             pin(CORES[0], anvil.pid());

@@ -40,9 +40,9 @@ pub struct AnvilL2 {
 }
 
 impl AnvilL2 {
-    /// Starts on this genesis file and waits until it answers. `None`, recorded as a skip, where
-    /// anvil is not installed.
-    pub fn start(genesis: &Path, chain_id: u64, log: PathBuf) -> Option<Self> {
+    /// Starts on this genesis file, with these options besides its own, and waits until it answers.
+    /// `None`, recorded as a skip, where anvil is not installed.
+    pub fn start(genesis: &Path, chain_id: u64, log: PathBuf, options: &[&str]) -> Option<Self> {
         let program = program()?;
         let port = free_port();
         let child = Command::new(program)
@@ -62,6 +62,7 @@ impl AnvilL2 {
                 "--disable-min-priority-fee",
                 "--quiet",
             ])
+            .args(options)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(File::create(&log).expect("a log file"))

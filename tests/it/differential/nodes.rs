@@ -100,7 +100,7 @@ impl Pair {
         let chain_id = files.rollup.l2_chain_id;
         let path = dir.path().join("genesis.json");
         std::fs::write(&path, files.l2_genesis.to_string()).expect("a file");
-        let anvil = AnvilL2::start(&path, chain_id, dir.path().join("anvil.log"))?;
+        let anvil = AnvilL2::start(&path, chain_id, dir.path().join("anvil.log"), &[])?;
 
         let datadir = dir.path().join("node");
         chain::init(&datadir, &genesis).expect("a new directory");
