@@ -1,74 +1,106 @@
-//! The JSON-RPC server under load: reads of blocks, logs of a long chain, how long honest clients
-//! wait beside attackers, and what connections cost.
+//! The JSON-RPC server under load. The node is a process of its own on one core; the load is this
+//! process, on another core.
 //!
-//! The node is a process of its own on one core; the load is this process, on another core.
+//! - `reads`: full blocks, receipts and logs by topic.
+//! - `logs`: few logs of a long chain, with and without the index.
+//! - `peers`: the usual methods beside anvil (where `npm install` has been run in `tests/clients`)
+//!   and op-geth (whose path `STARLING_OP_GETH` names).
+//! - `traces`: a block under `callTracer` beside the same block under a tracer that does nothing, its
+//!   transactions one by one, and the memory of many struct-log traces.
+//! - `beside`: cheap reads and the import of full blocks beside traces and wide log queries.
+//! - `fairness`: how long honest clients wait beside attackers.
+//! - `connections`: what idle connections cost.
 //!
-//! `STARLING_BENCH_ONLY` names one part: `reads`, `logs`, `fairness` or `connections`.
-//! `STARLING_BENCH_SERVER` is the path of another `starling` to measure, for the figures before a
-//! change. Sizes: `STARLING_BENCH_SECONDS` (15) of each row of `fairness`, `STARLING_BENCH_IDLE`
-//! (9000) idle connections.
+//! `STARLING_BENCH_ONLY` names one part. `STARLING_BENCH_SERVER` is the path of another `starling` to
+//! measure, for the figures before a change; `STARLING_BENCH_CORES` names the cores of the node (0),
+//! as `taskset` takes them. Sizes: `STARLING_BENCH_SECONDS` (15) of each row of `fairness`,
+//! `STARLING_BENCH_IDLE` (9000) idle connections; those of other parts are in the first comments of
+//! their files in `benches/rpc`.
 
+#[path = "../tests/it/anvil.rs"]
+mod anvil;
+#[path = "rpc/beside.rs"]
+mod beside;
+#[path = "rpc/chain_maker.rs"]
+mod chain_maker;
 #[path = "rpc/client.rs"]
 mod client;
 #[path = "rpc/connections.rs"]
 mod connections;
 #[path = "rpc/fairness.rs"]
 mod fairness;
+#[path = "rpc/feeder.rs"]
+mod feeder;
+#[path = "import/load.rs"]
+mod load;
 #[path = "rpc/log_index.rs"]
 mod log_index;
 #[allow(dead_code, reason = "the integration tests use more of it")]
 #[path = "../tests/it/net.rs"]
 mod net;
+#[allow(dead_code, reason = "the integration tests use more of it")]
+#[path = "../tests/it/foreign/network.rs"]
+mod network;
+#[path = "rpc/peer_chain.rs"]
+mod peer_chain;
+#[path = "rpc/peer_servers.rs"]
+mod peer_servers;
+#[path = "rpc/peers.rs"]
+mod peers;
+#[allow(dead_code, reason = "the integration tests use more of it")]
+#[path = "../tests/it/foreign/programs.rs"]
+mod programs;
+#[path = "rpc/rate.rs"]
+mod rate;
 #[path = "rpc/reads.rs"]
 mod reads;
 mod support;
+#[path = "rpc/traces.rs"]
+mod traces;
 
+use feeder::Feeder;
+use rate::ServerUnderLoad;
 use std::{
-    net::{SocketAddr, TcpListener},
-    path::Path,
-    process::{Child, Command, Stdio},
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
     time::{Duration, Instant},
 };
 use support::Ground;
 
-/// The core of the node, and the core of the load.
+/// The core of the servers, and the core of the load.
 const CORES: [&str; 2] = ["0", "1"];
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn main() {
     let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = folder.path();
     let only = std::env::var("STARLING_BENCH_ONLY").ok();
     let wanted = |name: &str| only.as_deref().is_none_or(|only| only == name);
     // Made with all cores, before this process is bound to one.
-    let chain = wanted("reads").then(|| reads::prepare(folder.path(), server));
-    let indexed = wanted("logs").then(|| log_index::prepare(folder.path()));
+    let read = wanted("reads").then(|| reads::prepare(folder));
+    let indexed = wanted("logs").then(|| log_index::prepare(folder));
+    let common = wanted("peers").then(|| peer_chain::PeerChain::make(folder));
+    let traced = wanted("traces").then(|| traces::TracedChain::make(folder));
+    let imported = wanted("beside").then(|| beside::ImportedChain::make(folder));
     pin(CORES[1], std::process::id());
-    if let Some(chain) = &chain {
-        let node = Node::start(&chain.datadir, &[]);
-        reads::run(node.http, chain);
+    if let Some(chain) = &read {
+        reads::run(chain);
     }
     if let Some(indexed) = &indexed {
-        log_index::run(indexed, server);
+        log_index::run(indexed);
     }
-    let (genesis, empty) = (
-        folder.path().join("empty.json"),
-        folder.path().join("empty"),
-    );
-    std::fs::write(&genesis, Ground::new(1_700_000_000, 16).file.to_string())
-        .expect("the genesis is written");
-    // Made by the measured program: an older one could not open a directory made by this one.
-    let made = server()
-        .arg("init")
-        .arg("--datadir")
-        .arg(&empty)
-        .arg(&genesis)
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status();
-    assert!(
-        made.is_ok_and(|status| status.success()),
-        "the data directory is made"
-    );
+    if let Some(chain) = &common {
+        peers::run(folder, chain);
+    }
+    if let Some(chain) = &traced {
+        traces::run(folder, chain);
+    }
+    if let Some(chain) = &imported {
+        beside::run(folder, chain);
+    }
+    let genesis = Ground::new(chain_maker::GENESIS_TIME, 16).file;
+    let empty = chain_maker::init(folder, "empty", &genesis);
     if wanted("fairness") {
         fairness::run(&Node::start(&empty, &["--rpc.gascap=0"]));
     }
@@ -97,47 +129,56 @@ fn pin(core: &str, process: u32) {
 /// A running node.
 pub struct Node {
     pub http: SocketAddr,
-    process: Child,
+    engine: SocketAddr,
+    secret: PathBuf,
+    process: net::Running,
 }
 
 impl Node {
     /// Starts a node over a data directory and waits until it answers.
     pub fn start(datadir: &Path, options: &[&str]) -> Self {
-        let mut command = server();
-        let port = TcpListener::bind("127.0.0.1:0")
-            .and_then(|socket| socket.local_addr())
-            .expect("a free port")
-            .port();
+        let cores = std::env::var("STARLING_BENCH_CORES");
+        let [http, engine] = [net::free_port(), net::free_port()];
+        let mut command = Command::new("taskset");
         command
-            .args(["execution", "--http", "--authrpc.port=0"])
-            .arg(format!("--http.port={port}"));
-        command
+            .args(["-c", cores.as_deref().unwrap_or(CORES[0])])
+            .arg(server().get_program())
+            .args(["execution", "--http"])
+            .arg(format!("--http.port={http}"))
+            .arg(format!("--authrpc.port={engine}"))
             .arg("--datadir")
             .arg(datadir)
-            .args(options)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
-        let process = command.spawn().expect("the node starts");
-        pin(CORES[0], process.id());
+            .args(options);
+        let process = net::Running::spawn(&mut command);
         let begun = Instant::now();
-        while net::head(&format!("http://127.0.0.1:{port}")).is_none() {
+        while net::head(&format!("http://127.0.0.1:{http}")).is_none() {
             assert!(begun.elapsed() < PATIENCE, "the node does not answer");
             std::thread::sleep(Duration::from_millis(10));
         }
+        let [http, engine] = [http, engine].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
         Self {
-            http: SocketAddr::from(([127, 0, 0, 1], port)),
+            http,
+            engine,
+            secret: datadir.join("geth/jwtsecret"),
             process,
         }
     }
 
+    pub fn under_load(&self) -> ServerUnderLoad {
+        ServerUnderLoad {
+            http: self.http,
+            pid: self.process.child.id(),
+        }
+    }
+
+    /// Its rollup node's part.
+    pub fn feeder(&self) -> Feeder {
+        Feeder::connect(self.engine, &self.secret)
+    }
+
     /// Resident memory in bytes.
     pub fn memory(&self) -> u64 {
-        1024 * support::process::field(&format!("/proc/{}/status", self.process.id()), "VmRSS:")
-    }
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        let _ = self.process.kill().and_then(|()| self.process.wait());
+        let status = format!("/proc/{}/status", self.process.child.id());
+        1024 * support::process::field(&status, "VmRSS:")
     }
 }

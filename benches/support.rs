@@ -8,6 +8,7 @@ pub mod process;
 pub mod program;
 pub mod spread;
 pub mod swarm;
+pub mod token;
 
 use alloy_consensus::{SignableTransaction, TxEip1559};
 use alloy_eips::eip2718::Encodable2718;
@@ -34,7 +35,10 @@ use starling_proto::{
 use std::{
     fs,
     path::Path,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -309,6 +313,10 @@ impl Times {
         self.0.push(time);
     }
 
+    pub fn append(&mut self, more: Self) {
+        self.0.extend(more.0);
+    }
+
     pub fn sum(&self) -> Duration {
         self.0.iter().sum()
     }
@@ -328,6 +336,26 @@ impl Times {
         let rank = (sorted.len() * percent).div_ceil(100).max(1);
         sorted.get(rank - 1).copied().unwrap_or_default()
     }
+}
+
+/// Ends the clients of a measurement with it, even if it panics: they run until the flag is set.
+pub struct EndOnDrop<'a>(pub &'a AtomicBool);
+
+impl Drop for EndOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The word for a figure beside its bar.
+pub fn verdict(is_met: bool) -> &'static str {
+    if is_met { "met" } else { "missed" }
+}
+
+/// The median of some figures.
+pub fn median(mut figures: Vec<f64>) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures.get(figures.len() / 2).copied().unwrap_or_default()
 }
 
 pub fn ms(time: Duration) -> f64 {

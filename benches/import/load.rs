@@ -1,16 +1,15 @@
 //! Transactions and initial state of the import bench: transfers (one in ten to an account that
 //! does not exist yet), transfers of an ERC-20 token, and writes of a few storage slots at a time.
 
-use crate::support::{Alloc, Ground, Sender, Unsigned};
-use alloy_primitives::{Address, B256, Bytes, U256, address, hex, keccak256};
+use crate::support::{
+    Alloc, Ground, Sender, Unsigned,
+    token::{self, TOKEN},
+};
+use alloy_primitives::{Address, Bytes, U256, address, hex, keccak256};
 use rayon::prelude::*;
-use serde_json::{Value, json};
-use starling::chain::evm::deploy::Scratch;
+use serde_json::json;
 
-const TOKEN: Address = address!("7070707070707070707070707070707070707070");
 pub const WRITER: Address = address!("3333333333333333333333333333333333333333");
-/// Slot of the token's mapping of balances.
-const BALANCES: u64 = 2;
 /// Slots that a call of the writer sets.
 const SLOTS_PER_CALL: usize = 3;
 /// Transactions of one round: transfers, token transfers, writes.
@@ -40,46 +39,15 @@ pub fn genesis(alloc: &mut Alloc, senders: &[Sender], receivers: usize) {
         .into_par_iter()
         .map(receiver)
         .collect();
-    let artefact: Value =
-        serde_json::from_str(include_str!("../../tests/clients/contracts/Token.json"))
-            .expect("an artefact");
-    let creation = artefact["bytecode"]
-        .as_str()
-        .and_then(|code| hex::decode(code).ok())
-        .expect("creation code");
-    // Constructor: the name "T" and a supply of zero.
-    let arguments = [
-        U256::from(64),
-        U256::ZERO,
-        U256::from(1),
-        U256::from(b'T') << 248,
-    ]
-    .map(|word| word.to_be_bytes::<32>())
-    .concat();
-    let mut scratch = Scratch::default();
-    scratch
-        .deploy(TOKEN, [creation, arguments].concat().into())
-        .expect("the token is deployed");
-    let token = scratch.contract(TOKEN).expect("the token has code");
-    let mut storage: Alloc = token
-        .storage
-        .iter()
-        .map(|(slot, value)| (word(*slot), word(*value).into()))
-        .collect();
-    let holders = senders
-        .iter()
-        .map(|sender| sender.address)
-        .chain(addresses.iter().step_by(10).copied());
-    for holder in holders {
-        storage.insert(
-            word(balance_slot(holder).into()),
-            word(U256::from(1) << 128).into(),
-        );
-    }
-    alloc
-        .insert(TOKEN.to_string(), json!({"balance": "0x0", "nonce": "0x1", "code": token.code.to_string(), "storage": storage}));
+    let senders = senders.iter().map(|sender| sender.address);
+    token::insert(alloc, senders.chain(addresses.iter().step_by(10).copied()));
     let storage: Alloc = (0..receivers / 10)
-        .map(|slot| (word(U256::from(slot)), word(U256::from(1)).into()))
+        .map(|slot| {
+            (
+                token::word(U256::from(slot)),
+                token::word(U256::from(1)).into(),
+            )
+        })
         .collect();
     let code = writer_code().to_string();
     alloc.insert(
@@ -89,14 +57,6 @@ pub fn genesis(alloc: &mut Alloc, senders: &[Sender], receivers: usize) {
     for address in addresses {
         alloc.insert(address.to_string(), json!({"balance": "0xde0b6b3a7640000"}));
     }
-}
-
-fn balance_slot(holder: Address) -> B256 {
-    keccak256([holder.into_word(), B256::from(U256::from(BALANCES))].concat())
-}
-
-fn word(value: U256) -> String {
-    B256::from(value).to_string()
 }
 
 /// An endless source of transactions, the same in every run.
@@ -133,13 +93,7 @@ impl Load {
     fn token(&mut self, ground: &mut Ground) -> Unsigned {
         // Half of these receivers hold tokens already.
         let to = receiver(self.random() % self.receivers / 5 * 5);
-        let input = [
-            &keccak256("transfer(address,uint256)")[..4],
-            to.into_word().as_slice(),
-            B256::with_last_byte(1).as_slice(),
-        ]
-        .concat();
-        self.send(ground, TOKEN, U256::ZERO, 70_000, input.into())
+        self.send(ground, TOKEN, U256::ZERO, token::GAS, token::transfer(to))
     }
 
     fn write(&mut self, ground: &mut Ground) -> Unsigned {

@@ -3,7 +3,7 @@
 
 use crate::{
     import, open,
-    support::{copy, frames, process, size},
+    support::{copy, frames, median, process, size},
 };
 use futures::stream;
 use starling::chain::store::IndexWindow;
@@ -58,11 +58,6 @@ pub fn section(folder: &Path, blocks: usize) {
             (with / without - 1.0) * 100.0
         );
     }
-}
-
-fn median(mut figures: Vec<f64>) -> f64 {
-    figures.sort_by(f64::total_cmp);
-    figures[figures.len() / 2]
 }
 
 /// Imports into a fresh copy of the genesis.

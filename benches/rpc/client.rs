@@ -1,13 +1,41 @@
-//! A JSON-RPC client that keeps its connection.
+//! JSON-RPC over one connection that stays open. The body of an answer is handed on in pieces, since
+//! a trace may be larger than memory.
 
 use serde_json::{Value, json};
+use starling::jwt::JwtSecret;
 use std::{
     io::{self, BufRead, BufReader, Read, Write},
     net::{SocketAddr, TcpStream},
     time::Duration,
 };
 
-pub struct Client(BufReader<TcpStream>);
+/// Bytes of a body that are handed on at once, at most.
+const PIECE: usize = 64 << 10;
+
+/// The body of one call.
+pub fn body(method: &str, params: &Value) -> String {
+    json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params }).to_string()
+}
+
+/// A request with this body. `headers` are lines with their ends.
+pub fn request(body: &str, headers: &str) -> String {
+    format!(
+        "POST / HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n{headers}content-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+/// Whether an answer that begins with these bytes is a result, not an error.
+pub fn is_result(start: &[u8]) -> bool {
+    let start = &start[..start.len().min(100)];
+    start.windows(9).any(|part| part == b"\"result\":")
+}
+
+pub struct Client {
+    connection: BufReader<TcpStream>,
+    /// The secret that an Engine API requires.
+    secret: Option<JwtSecret>,
+}
 
 impl Client {
     /// Connects. Each read waits for at most `patience`.
@@ -15,37 +43,94 @@ impl Client {
         let socket = TcpStream::connect_timeout(&addr, patience)?;
         socket.set_read_timeout(Some(patience))?;
         socket.set_nodelay(true)?;
-        Ok(Self(BufReader::with_capacity(1024, socket)))
+        Ok(Self {
+            connection: BufReader::with_capacity(1024, socket),
+            secret: None,
+        })
+    }
+
+    pub fn with_secret(self, secret: JwtSecret) -> Self {
+        Self {
+            secret: Some(secret),
+            ..self
+        }
     }
 
     /// The answer to one call.
     pub fn call(&mut self, method: &str, params: &Value) -> io::Result<Value> {
-        let body =
-            json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params }).to_string();
-        let head = format!(
-            "POST / HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}",
-            body.len()
-        );
-        self.0
-            .get_mut()
-            .write_all(format!("{head}\r\n\r\n{body}").as_bytes())?;
-        let mut length = 0;
+        let answer = self.post(&body(method, params))?;
+        serde_json::from_slice(&answer).map_err(io::Error::other)
+    }
+
+    /// The answer to the call in this body, unparsed.
+    pub fn post(&mut self, body: &str) -> io::Result<Vec<u8>> {
+        let mut answer = Vec::new();
+        self.exchange(body, |piece| {
+            answer.extend_from_slice(piece);
+            Ok(())
+        })?;
+        Ok(answer)
+    }
+
+    /// Sends the call in this body, and hands on the pieces of the answer until `take` fails.
+    pub fn exchange(
+        &mut self,
+        body: &str,
+        mut take: impl FnMut(&[u8]) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let secret = self.secret.as_ref();
+        let authorization = secret.map(|secret| secret.authorization(crate::support::unix_now()));
+        let headers = authorization.map(|token| format!("authorization: {token}\r\n"));
+        let request = request(body, &headers.unwrap_or_default());
+        self.connection.get_mut().write_all(request.as_bytes())?;
+        let (mut length, mut chunked) = (0, false);
         loop {
-            let mut line = String::new();
-            if self.0.read_line(&mut line)? == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
+            let line = self.line()?;
+            if let Some(text) = line.strip_prefix("content-length: ") {
+                length = text.parse().map_err(io::Error::other)?;
             }
-            let line = line.trim().to_ascii_lowercase();
+            chunked |= line == "transfer-encoding: chunked";
             if line.is_empty() {
                 break;
             }
-            length = line
-                .strip_prefix("content-length: ")
-                .and_then(|text| text.parse().ok())
-                .unwrap_or(length);
         }
-        let mut body = vec![0; length];
-        self.0.read_exact(&mut body)?;
-        serde_json::from_slice(&body).map_err(io::Error::other)
+        if !chunked {
+            return self.pieces(length, &mut take);
+        }
+        loop {
+            let size = usize::from_str_radix(&self.line()?, 16).map_err(io::Error::other)?;
+            self.pieces(size, &mut take)?;
+            self.line()?;
+            if size == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    /// A line in lower case, without its end.
+    fn line(&mut self) -> io::Result<String> {
+        let mut line = String::new();
+        if self.connection.read_line(&mut line)? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(line.trim().to_ascii_lowercase())
+    }
+
+    fn pieces(
+        &mut self,
+        mut length: usize,
+        take: &mut impl FnMut(&[u8]) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let mut piece = vec![0; length.min(PIECE)];
+        while length > 0 {
+            let most = length.min(PIECE);
+            let read = self.connection.read(&mut piece[..most])?;
+            if read == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            take(&piece[..read])?;
+            length -= read;
+        }
+        Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! How long honest calls of a millisecond wait beside clients that keep the EVM busy.
 
 use super::{Node, client::Client};
-use crate::support::{Times, ms, size};
+use crate::support::{Times, ms, size, verdict};
 use serde_json::{Value, json};
 use std::{
     net::SocketAddr,
@@ -101,11 +101,7 @@ fn row(addr: SocketAddr, name: &str, honest: &Value, attackers: usize, attack: &
         over.store(true, Ordering::Relaxed);
     });
     let [p50, p99, max] = [50, 99, 100].map(|percent| ms(times.percentile(percent)));
-    let met = if times.percentile(99) <= BAR && failed == 0 {
-        "met"
-    } else {
-        "missed"
-    };
+    let met = verdict(times.percentile(99) <= BAR && failed == 0);
     let calls = times.len();
     println!(
         "  {name:<46} p50 {p50:>8.1} ms   p99 {p99:>8.1} ms   max {max:>8.1} ms   failed {failed}/{calls}   {met}"

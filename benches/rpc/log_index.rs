@@ -8,8 +8,8 @@
 //! `STARLING_BENCH_QUERIES` of each row (300).
 
 use crate::{
-    Node,
-    reads::ask,
+    Node, chain_maker,
+    client::{Client, body},
     support::{Ground, Times, ms, print_times, size},
 };
 use alloy_primitives::{Address, B256, Bytes, Log, U256, address, keccak256};
@@ -22,12 +22,11 @@ use starling::chain::{
 };
 use starling_proto::payload::Payload;
 use std::{
-    io::BufReader,
-    net::{SocketAddr, TcpStream},
+    ffi::OsStr,
+    net::SocketAddr,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
     sync::Arc,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 /// Logs that the queries look for, spread evenly.
@@ -40,6 +39,7 @@ const TRANSFER: B256 = B256::repeat_byte(0xdd);
 const CONTRACTS: u64 = 1000;
 const ACCOUNTS: u64 = 1_000_000;
 const GROUP: usize = 500;
+const PATIENCE: Duration = Duration::from_secs(120);
 const CACHE: u64 = 128 << 20;
 /// Queries that are measured by headers.
 const BY_HEADERS: usize = 3;
@@ -92,7 +92,7 @@ pub fn prepare(folder: &Path) -> Indexed {
     let blocks = size("STARLING_BENCH_INDEXED_BLOCKS", 1_000_000);
     let each = size("STARLING_BENCH_LOGS", 4);
     let datadir = folder.join("indexed");
-    let genesis = Ground::new(1_700_000_000, 16).genesis;
+    let genesis = Ground::new(chain_maker::GENESIS_TIME, 16).genesis;
     chain::init(&datadir, &genesis).expect("the data directory is made");
     let store = Store::open(&datadir, CACHE, None).expect("the store opens");
     store.keep_logs(IndexWindow::All);
@@ -149,7 +149,7 @@ fn block(parent: &Payload, logs: Vec<Log>) -> Arc<ExecutedBlock> {
 }
 
 /// Measures the queries with and without the index.
-pub fn run(chain: &Indexed, program: impl Fn() -> Command) {
+pub fn run(chain: &Indexed) {
     let options = [
         "--rpc.max-blocks-per-filter=0",
         "--rpc.evmtimeout=0",
@@ -172,16 +172,8 @@ pub fn run(chain: &Indexed, program: impl Fn() -> Command) {
         worst = worst.max(ms(times.percentile(99)));
     }
     drop(node);
-    let pruned = program()
-        .args(["db", "prune", "--history.logs.disable", "--gcmode=archive"])
-        .arg("--datadir")
-        .arg(&chain.datadir)
-        .stdout(Stdio::null())
-        .status();
-    assert!(
-        pruned.is_ok_and(|status| status.success()),
-        "the index is dropped"
-    );
+    let prune = ["db", "prune", "--history.logs.disable", "--gcmode=archive"];
+    chain_maker::run_tool(&chain.datadir, &prune.map(OsStr::new));
     let node = Node::start(&chain.datadir, &options);
     let times = measure(node.http, &filters[0].1, chain.blocks, BY_HEADERS);
     print_times("logs by address, by the headers", &times);
@@ -197,14 +189,15 @@ pub fn run(chain: &Indexed, program: impl Fn() -> Command) {
 
 /// Times of queries over the whole chain, after one that is not counted.
 fn measure(server: SocketAddr, filter: &Value, blocks: usize, queries: usize) -> Times {
-    let mut connection = BufReader::new(TcpStream::connect(server).expect("a connection"));
+    let mut client = Client::connect(server, PATIENCE).expect("a connection");
     let mut filter = filter.clone();
     filter["fromBlock"] = "0x1".into();
     filter["toBlock"] = format!("{blocks:#x}").into();
+    let query = body("eth_getLogs", &json!([filter]));
     let mut times = Times::default();
     for turn in 0..=queries {
         let begun = Instant::now();
-        let answer = ask(&mut connection, "eth_getLogs", json!([filter]));
+        let answer = client.post(&query).expect("an answer");
         if turn > 0 {
             times.push(begun.elapsed());
         }

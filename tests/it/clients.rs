@@ -5,7 +5,7 @@
 use crate::net::{Account, Devnet, Node, client, head, installed, script, wait};
 use serde_json::{Value, json};
 use std::{
-    path::{Path, PathBuf},
+    path::Path,
     process::{Command, Output, Stdio},
     time::{Duration, Instant},
 };
@@ -62,24 +62,6 @@ pub fn printed_by(mut command: Command, limit: Duration) -> Result<String, Strin
     } else {
         Err(format!("{command:?}: {status}\n{printed}{}", text(&stderr)))
     }
-}
-
-/// Path of the anvil program; `None`, recorded as a skip, where it is not installed. npm's command
-/// is a script, and killing the script leaves anvil running.
-pub fn anvil() -> Option<PathBuf> {
-    let script = client("anvil")?.canonicalize().expect("a link to a script");
-    let packages = script
-        .ancestors()
-        .nth(2)?
-        .read_dir()
-        .expect("a folder")
-        .flatten();
-    let programs =
-        packages.filter(|entry| entry.file_name().to_string_lossy().starts_with("anvil-"));
-    let program = programs
-        .map(|entry| entry.path().join("bin/anvil"))
-        .find(|path| path.exists());
-    Some(program.expect("the package has a program for this machine"))
 }
 
 #[test]

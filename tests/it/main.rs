@@ -1,6 +1,7 @@
 //! The integration tests: one binary.
 
 mod adding_a_node;
+mod anvil;
 mod bad_input;
 mod batcher;
 mod campaign;

@@ -7,7 +7,7 @@ use super::{
     world::{ActionFiles, ActionPlan, BATCHER, START, USER, account, cut_channel},
 };
 use crate::{
-    clients::anvil,
+    anvil,
     derive::verifier::Verifier,
     net::{Account, RunningGroup, ask, call, free_port, wait},
 };
@@ -41,7 +41,7 @@ struct AnvilL1 {
 impl AnvilL1 {
     /// `None`, recorded as a skip, where anvil is not installed.
     fn start() -> Option<Self> {
-        let program = anvil()?;
+        let program = anvil::program()?;
         let port = free_port();
         let mut command = Command::new(program);
         command

@@ -1,13 +1,11 @@
 //! The two nodes that are compared: ours in this process, with blocks made when the test says so,
-//! and an anvil that is made to seal the same transactions with the same time, fee recipient and
-//! base fee. Both begin from the same genesis file.
+//! and an anvil that seals the same blocks. Both begin from the same genesis file.
 
 use crate::{
-    clients::anvil,
-    net::{Running, call, wait},
+    anvil::AnvilL2,
+    net::{call, wait},
 };
-use alloy_consensus::Header;
-use alloy_primitives::{Address, B256, Bytes, address, keccak256};
+use alloy_primitives::{Address, B256, Bytes, keccak256};
 use op_alloy_rpc_types_engine::OpPayloadAttributes;
 use serde_json::{Map, Value, json};
 use starling::{
@@ -24,17 +22,9 @@ use starling_proto::{
     fork::BlobSchedule,
     payload::Payload,
 };
-use std::{
-    fs::File,
-    net::TcpListener,
-    path::{Path, PathBuf},
-    process::{Command, Stdio},
-    sync::Arc,
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 use tokio_util::sync::CancellationToken;
 
-const FEE_RECIPIENT: Address = address!("4200000000000000000000000000000000000011");
 const L1_BASE_FEE: u64 = 7_000_000_000;
 
 /// A block that both nodes have.
@@ -55,8 +45,7 @@ pub struct Pair {
     rollup: RollupConfig,
     runtime: tokio::runtime::Runtime,
     token: CancellationToken,
-    _anvil: Running,
-    log: PathBuf,
+    anvil: AnvilL2,
     _dir: tempfile::TempDir,
 }
 
@@ -74,38 +63,6 @@ fn genesis_with(contracts: &Map<String, Value>) -> (Files, Genesis) {
     let genesis = genesis::parse(&files.l2_genesis.to_string()).expect("our own genesis");
     files.rollup.genesis.l2 = genesis.payload().id();
     (files, genesis)
-}
-
-/// Starts anvil, and gives its URL.
-fn start_anvil(program: &Path, genesis: &Path, chain_id: u64, log: &Path) -> (Running, String) {
-    // The port is free until a moment later; nobody else asks for it.
-    let port = TcpListener::bind("127.0.0.1:0")
-        .and_then(|socket| socket.local_addr())
-        .expect("a port")
-        .port();
-    let child = Command::new(program)
-        .arg(format!("--init={}", genesis.display()))
-        .args([format!("--port={port}"), format!("--chain-id={chain_id}")])
-        .args([
-            "--optimism",
-            "--hardfork=jovian",
-            "--no-mining",
-            "--order=fifo",
-            "--gas-limit=60000000",
-            "--accounts=0",
-        ])
-        .args([
-            "--slots-in-an-epoch=1",
-            "--disable-default-create2-deployer",
-            "--disable-min-priority-fee",
-            "--quiet",
-        ])
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(File::create(log).expect("a log file"))
-        .spawn()
-        .expect("anvil starts");
-    (Running { child }, format!("http://127.0.0.1:{port}"))
 }
 
 /// Serves our chain by HTTP until the token is cancelled, and gives the URL.
@@ -130,12 +87,6 @@ async fn serve(chain: &Chain, token: &CancellationToken) -> String {
 
 impl Drop for Pair {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!(
-                "--- anvil\n{}",
-                std::fs::read_to_string(&self.log).unwrap_or_default()
-            );
-        }
         self.token.cancel();
     }
 }
@@ -144,14 +95,12 @@ impl Pair {
     /// Starts both on a development network's genesis with these contracts added. `None`, with a
     /// sentence, without an anvil.
     pub fn start(contracts: &Map<String, Value>) -> Option<Self> {
-        let program = anvil()?;
         let dir = tempfile::tempdir().expect("a temporary folder");
         let (files, genesis) = genesis_with(contracts);
         let chain_id = files.rollup.l2_chain_id;
         let path = dir.path().join("genesis.json");
         std::fs::write(&path, files.l2_genesis.to_string()).expect("a file");
-        let log = dir.path().join("anvil.log");
-        let (anvil, theirs) = start_anvil(&program, &path, chain_id, &log);
+        let anvil = AnvilL2::start(&path, chain_id, dir.path().join("anvil.log"), &[])?;
 
         let datadir = dir.path().join("node");
         chain::init(&datadir, &genesis).expect("a new directory");
@@ -175,30 +124,23 @@ impl Pair {
                 .ok();
             hash as Option<B256>
         };
-        let theirs_first = wait("anvil", Duration::from_secs(120), || first(&theirs));
         let blocks = vec![Block {
             ours: first(&ours).expect("our genesis"),
-            theirs: theirs_first,
+            theirs: first(&anvil.url).expect("anvil's genesis"),
             transactions: vec![],
         }];
         Some(Self {
             ours,
-            theirs,
+            theirs: anvil.url.clone(),
             chain_id,
             blocks,
             chain,
             rollup: files.rollup,
             runtime,
             token,
-            _anvil: anvil,
-            log,
+            anvil,
             _dir: dir,
         })
-    }
-
-    fn control(&self, method: &str, params: Value) -> Value {
-        call(&self.theirs, method, params)
-            .unwrap_or_else(|error| panic!("anvil's {method}: {error}"))
     }
 
     /// Makes the next block of both out of these transactions, which are in anvil's pool in this
@@ -214,16 +156,7 @@ impl Pair {
                 .all(|hash| self.chain.pool().get(hash).is_none())
                 .then_some(())
         });
-        let mined = self.mine_in_anvil(&payload.header, &listed);
-        let theirs = mined["hash"]
-            .as_str()
-            .and_then(|hash| hash.parse().ok())
-            .expect("a hash");
-        assert_eq!(
-            mined["transactions"],
-            json!(hashes),
-            "the blocks differ: the comparison would mean nothing"
-        );
+        let theirs = self.anvil.seal(&payload.header, &listed);
         self.blocks.push(Block {
             ours: payload.hash,
             theirs,
@@ -277,23 +210,6 @@ impl Pair {
         block.payload.clone()
     }
 
-    /// The block that anvil makes with the time, base fee and fee recipient of this header.
-    fn mine_in_anvil(&self, header: &Header, transactions: &[Bytes]) -> Value {
-        self.control("evm_setNextBlockTimestamp", json!([header.timestamp]));
-        self.control(
-            "anvil_setNextBlockBaseFeePerGas",
-            json!([format!("{:#x}", header.base_fee_per_gas.unwrap_or(0))]),
-        );
-        self.control("anvil_setCoinbase", json!([FEE_RECIPIENT]));
-        // anvil mines in order of arrival, and the L1 attributes must be first.
-        self.control("anvil_dropAllTransactions", json!([]));
-        for raw in transactions {
-            self.control("eth_sendRawTransaction", json!([raw]));
-        }
-        self.control("evm_mine", json!([]));
-        self.control("eth_getBlockByNumber", json!(["latest", false]))
-    }
-
     /// Sends a transaction to both. If only one takes it, it is taken out again.
     pub fn send(&self, raw: &str, params: &Value) -> [Result<Value, Value>; 2] {
         let answers = [&self.ours, &self.theirs]
@@ -302,7 +218,7 @@ impl Pair {
         match (&answers, hash) {
             ([Ok(_), Err(_)], Ok(hash)) => self.chain.pool().remove(&hash),
             ([Err(_), Ok(_)], Ok(hash)) => {
-                drop(self.control("anvil_dropTransaction", json!([hash])))
+                drop(self.anvil.control("anvil_dropTransaction", json!([hash])))
             }
             _ => {}
         }

@@ -7,7 +7,8 @@ use super::{
     programs::Started,
 };
 use crate::{
-    clients::{anvil, printed_by},
+    anvil,
+    clients::printed_by,
     net::{Account, ask, call, free_port, number, script_named, wait},
 };
 use alloy_primitives::{Address, Bytes, TxKind, U256, hex, keccak256};
@@ -273,7 +274,9 @@ impl Script {
 
 #[test]
 fn a_withdrawal_leaves_a_chain_on_the_published_contracts() {
-    let Some(program) = anvil() else { return };
+    let Some(program) = anvil::program() else {
+        return;
+    };
     let Some(fixtures) = starling_testkit::fixture("devnet/jovian") else {
         return;
     };

@@ -89,16 +89,17 @@ impl Started {
         }
     }
 
+    pub fn pid(&self) -> u32 {
+        self.process.child.id()
+    }
+
     pub fn kill9(&mut self) {
         self.process.kill9();
     }
 
     /// Ends it in order and waits for its end.
     pub fn stop(&mut self) {
-        crate::net::signal(
-            self.process.child.id() as i32,
-            nix::sys::signal::Signal::SIGINT,
-        );
+        crate::net::signal(self.pid() as i32, nix::sys::signal::Signal::SIGINT);
         wait(&format!("{} to end", self.name), PATIENCE, || {
             self.process.child.try_wait().expect("a child")
         });

@@ -1,0 +1,270 @@
+//! Traces over HTTP: a block under `callTracer` beside the same block under `noopTracer`, which
+//! observes the EVM and records nothing; the block's transactions, one request each; and the memory
+//! of many struct-log traces at once, whose results are read and discarded.
+//!
+//! Each transaction of the block calls a contract that sends tokens to new accounts, one call each,
+//! until its gas is used.
+//!
+//! Sizes: `STARLING_BENCH_TRANSACTIONS` of the block (200), `STARLING_BENCH_MGAS` of the block and of
+//! a loop that is traced (30), `STARLING_BENCH_ROUNDS` (15) of each tracer, `STARLING_BENCH_TRACES`
+//! at once (64), `STARLING_BENCH_SECONDS` (60) of them.
+
+use crate::{
+    Node,
+    chain_maker::{self, ChainMaker, GENESIS_TIME},
+    client::{Client, body, is_result},
+    support::{
+        Alloc, EndOnDrop, Ground, Times, Unsigned, ms, print_times, size,
+        token::{self, TOKEN},
+        verdict,
+    },
+};
+use alloy_primitives::{Address, B256, Bytes, U256, address, hex, keccak256};
+use rayon::prelude::*;
+use serde_json::{Value, json};
+use starling_proto::payload::Payload;
+use std::{
+    io,
+    net::SocketAddr,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+const SPENDER: Address = address!("5e4de40000000000000000000000000000000001");
+/// Gas that the spender leaves: a call of the token needs less.
+const GAS_LEFT: u16 = 40_000;
+/// Timeout of a piece of an answer: a trace may wait for its turn.
+const PATIENCE: Duration = Duration::from_secs(120);
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// Bars: a block under `callTracer` as a multiple of the block under `noopTracer`; its transactions,
+/// one request each, as a multiple of the block at once; megabytes that concurrent traces add.
+const BLOCK_BAR: f64 = 1.3;
+const EACH_BAR: f64 = 3.0;
+const MEMORY_BAR: f64 = 256.0;
+
+/// Code that sends one unit of the token to account after account. Calldata: the first account.
+fn spender_code() -> String {
+    // The calldata of `transfer` in memory: its selector, and one unit at byte 36.
+    let mut code = hex!("63a9059cbb60e01b5f526001602452").to_vec();
+    // PUSH0 CALLDATALOAD (account), JUMPDEST
+    code.extend(hex!("5f35"));
+    let start = code.len() as u8;
+    // DUP1 PUSH1 4 MSTORE (account), then no output, 68 bytes of input at 0, no value
+    code.extend(hex!("5b806004525f5f60445f5f73"));
+    code.extend(TOKEN);
+    // GAS CALL POP, PUSH1 1 ADD (next account), PUSH2 GAS_LEFT GAS GT PUSH1 start JUMPI, STOP
+    code.extend(hex!("5af15060010161"));
+    code.extend(GAS_LEFT.to_be_bytes());
+    code.extend(hex!("5a1160"));
+    code.extend([start, 0x57, 0x00]);
+    hex::encode_prefixed(code)
+}
+
+/// A chain of one block.
+pub struct TracedChain {
+    genesis: Value,
+    block: Arc<Payload>,
+}
+
+impl TracedChain {
+    /// Makes the block in `folder`.
+    pub fn make(folder: &Path) -> Self {
+        let count = size("STARLING_BENCH_TRANSACTIONS", 200);
+        let ground = Ground::with(GENESIS_TIME, count, |alloc: &mut Alloc, _| {
+            token::insert(alloc, std::iter::once(SPENDER));
+            chain_maker::insert_code(alloc, SPENDER, &spender_code());
+        });
+        let genesis = ground.file.clone();
+        // Half of the gas that is left is what remains on average.
+        let gas = loop_gas() / count as u64 + u64::from(GAS_LEFT) / 2;
+        let mut maker = ChainMaker::new(ground, &folder.join("traced-made"));
+        let transactions = spend(&mut maker.ground, gas);
+        let block = maker.block(transactions);
+        maker.finish();
+        Self { genesis, block }
+    }
+}
+
+/// Gas of the block, and of a traced loop.
+fn loop_gas() -> u64 {
+    size("STARLING_BENCH_MGAS", 30) as u64 * 1_000_000
+}
+
+/// A call of the spender by every sender, each to other accounts.
+fn spend(ground: &mut Ground, gas: u64) -> Vec<Bytes> {
+    let chain_id = ground.rollup.l2_chain_id;
+    let calls = ground.senders.iter_mut().map(|sender| {
+        let first = B256::left_padding_from(&sender.address[..16]);
+        sender.call(chain_id, SPENDER, U256::ZERO, gas, first.0.into())
+    });
+    let unsigned: Vec<_> = calls.collect();
+    unsigned.into_par_iter().map(Unsigned::sign).collect()
+}
+
+pub fn run(folder: &Path, chain: &TracedChain) {
+    let datadir = chain_maker::init(folder, "traced", &chain.genesis);
+    let node = Node::start(&datadir, &["--http.api=eth,debug"]);
+    node.feeder().import_all([&*chain.block]);
+    // After the L1 attributes.
+    let hashes: Vec<B256> = chain.block.transactions[1..]
+        .iter()
+        .map(keccak256)
+        .collect();
+    println!(
+        "traces: a block of {} transactions, {:.1} Mgas",
+        hashes.len(),
+        chain.block.header.gas_used as f64 / 1e6
+    );
+    one_block(&node, &hashes);
+    memory(node);
+}
+
+/// The options of a trace.
+fn tracer(name: &str) -> Value {
+    json!({ "tracer": name })
+}
+
+/// Times of the block under both tracers in turns, and of its transactions.
+fn one_block(node: &Node, hashes: &[B256]) {
+    let mut client = Client::connect(node.http, PATIENCE).expect("a connection");
+    let mut time = |method: &str, of: Value, name: &str| {
+        let begun = Instant::now();
+        let bytes = read(
+            &mut client,
+            &body(method, &json!([of, tracer(name)])),
+            |_| true,
+        );
+        (begun.elapsed(), bytes.expect("a trace"))
+    };
+    let [mut noop, mut calls, mut each] = [(); 3].map(|()| Times::default());
+    let mut bytes = 0;
+    for round in 0..=size("STARLING_BENCH_ROUNDS", 15) {
+        let mut block = |name: &str| time("debug_traceBlockByNumber", "0x1".into(), name);
+        let (nothing, _) = block("noopTracer");
+        let (traced, length) = block("callTracer");
+        // The first round warms the caches.
+        if round > 0 {
+            noop.push(nothing);
+            calls.push(traced);
+            bytes = length;
+        }
+    }
+    for hash in hashes {
+        each.push(time("debug_traceTransaction", json!(hash), "callTracer").0);
+    }
+    print_times("block under noopTracer", &noop);
+    print_times("block under callTracer", &calls);
+    print_times("a transaction under callTracer", &each);
+    let whole = ms(calls.percentile(50));
+    let block_ratio = whole / ms(noop.percentile(50));
+    let each_ratio = ms(each.sum()) / whole;
+    println!(
+        "  {bytes} bytes; callTracer / noopTracer {block_ratio:.2} (bar {BLOCK_BAR})   {}",
+        verdict(block_ratio <= BLOCK_BAR)
+    );
+    println!(
+        "  {} transactions, one request each {:.1} ms / block at once {each_ratio:.2} (bar {EACH_BAR})   {}",
+        hashes.len(),
+        ms(each.sum()),
+        verdict(each_ratio <= EACH_BAR)
+    );
+}
+
+/// Reads the answer to the call in this body and discards it, while `goes_on`, which is given the
+/// length of each piece. Returns the length of the answer; `Err` if it is an error.
+pub fn read(
+    client: &mut Client,
+    body: &str,
+    mut goes_on: impl FnMut(usize) -> bool,
+) -> io::Result<usize> {
+    let mut length = 0;
+    client.exchange(body, |piece| {
+        if length == 0 && !is_result(piece) {
+            let text = piece[..piece.len().min(300)].escape_ascii().to_string();
+            return Err(io::Error::other(text));
+        }
+        length += piece.len();
+        if goes_on(piece.len()) {
+            Ok(())
+        } else {
+            Err(io::ErrorKind::Interrupted.into())
+        }
+    })?;
+    Ok(length)
+}
+
+/// Statistics of the clients that trace at once.
+#[derive(Default)]
+struct TraceCounts {
+    bytes: AtomicU64,
+    ended: AtomicU64,
+    failed: AtomicU64,
+}
+
+/// The node's memory while many clients trace a loop, each again when its trace has ended.
+fn memory(node: Node) {
+    let traces = size("STARLING_BENCH_TRACES", 64);
+    let length = Duration::from_secs(size("STARLING_BENCH_SECONDS", 60) as u64);
+    let (counts, over) = (&TraceCounts::default(), &AtomicBool::new(false));
+    let before = node.memory();
+    let mut peak = before;
+    std::thread::scope(|scope| {
+        for _ in 0..traces {
+            let server = node.http;
+            scope.spawn(move || trace_loops(server, counts, over));
+        }
+        let end = EndOnDrop(over);
+        let begun = Instant::now();
+        while begun.elapsed() < length {
+            std::thread::sleep(LOOK_EVERY);
+            peak = peak.max(node.memory());
+        }
+        drop(end);
+        // Ends the traces that wait for their turn.
+        drop(node);
+    });
+    let [before, peak] = [before, peak].map(|bytes| bytes as f64 / f64::from(1 << 20));
+    let added = peak - before;
+    println!(
+        "  {traces} struct-log traces of loops of {} Mgas for {} s: {:.2} GB read, {} ended, {} refused or ended by the node",
+        loop_gas() / 1_000_000,
+        length.as_secs(),
+        counts.bytes.load(Ordering::Relaxed) as f64 / 1e9,
+        counts.ended.load(Ordering::Relaxed),
+        counts.failed.load(Ordering::Relaxed)
+    );
+    println!(
+        "  resident {before:.0} MB before, at most {peak:.0} MB, {added:.0} MB more (bar {MEMORY_BAR})   {}",
+        verdict(added <= MEMORY_BAR)
+    );
+}
+
+/// One client of [`memory`].
+fn trace_loops(server: SocketAddr, counts: &TraceCounts, over: &AtomicBool) {
+    // JUMPDEST, PUSH1 0, JUMP
+    let code = json!({ SPENDER.to_string(): { "code": "0x5b600056" } });
+    let call = json!([{ "to": SPENDER, "gas": format!("{:#x}", loop_gas()) }, "latest", { "stateOverrides": code }]);
+    let trace = body("debug_traceCall", &call);
+    let is_over = || over.load(Ordering::Relaxed);
+    while !is_over() {
+        let client = Client::connect(server, PATIENCE);
+        let ended = client.and_then(|mut client| {
+            read(&mut client, &trace, |bytes| {
+                counts.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+                !is_over()
+            })
+        });
+        if !is_over() {
+            let count = if ended.is_ok() {
+                &counts.ended
+            } else {
+                &counts.failed
+            };
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
