@@ -179,7 +179,7 @@ async fn echoes(rung: &Rung) -> (String, String) {
     let socket = udp_socket().await;
     socket.connect(door).await.expect("a socket");
     let mut echoed = echo.run(socket).await;
-    let time = median(echoed.iter().map(|it| it.time).collect());
+    let time = percentile(echoed.iter().map(|it| it.time).collect(), 50);
     echoed.sort_by_key(|it| it.number);
     echoed.dedup_by_key(|it| it.number);
     let (up, down) = (rung.conditions.up, rung.conditions.down);

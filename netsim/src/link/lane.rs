@@ -11,7 +11,7 @@ use super::{
 };
 use bytes::Bytes;
 use parking_lot::Mutex;
-use std::{collections::VecDeque, net::SocketAddr, sync::Arc, time::Instant};
+use std::{collections::VecDeque, io, net::SocketAddr, sync::Arc, time::Instant};
 use tokio::{net::UdpSocket, sync::Notify};
 
 /// What travels from one end of a connection to the other.
@@ -223,7 +223,6 @@ impl Lane {
     }
 }
 
-/// A datagram that its socket does not take at once is lost, as in any full buffer.
 fn hand_on(arrival: Arrival<Cargo>) {
     match arrival {
         Arrival::Delivered(Cargo::Part(out, StreamPart::Reset))
@@ -231,11 +230,21 @@ fn hand_on(arrival: Arrival<Cargo>) {
         Arrival::Delivered(Cargo::Part(out, part)) => out.push(part),
         Arrival::Swallowed(Cargo::Part(out, _)) => out.swallow(),
         Arrival::Delivered(Cargo::Datagram(socket, client, bytes)) => {
-            let _ = match client {
-                Some(client) => socket.try_send_to(&bytes, client),
-                None => socket.try_send(&bytes),
-            };
+            send(&socket, client, &bytes);
         }
         Arrival::Reset(Cargo::Datagram(..)) | Arrival::Swallowed(Cargo::Datagram(..)) => {}
+    }
+}
+
+/// A datagram that its socket does not take at once is lost, as in any full buffer.
+fn send(socket: &UdpSocket, client: Option<SocketAddr>, bytes: &[u8]) {
+    let attempt = || match client {
+        Some(client) => socket.try_send_to(bytes, client),
+        None => socket.try_send(bytes),
+    };
+    // The kernel reports that the target refused an earlier datagram, and does not send this one.
+    let refused = |error: &io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
+    if attempt().as_ref().is_err_and(refused) {
+        let _ = attempt();
     }
 }
