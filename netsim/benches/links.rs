@@ -157,7 +157,11 @@ async fn transfer(
     let bytes = nominal.map_or(most, |rate| {
         (rate as usize).saturating_mul(seconds).min(most)
     });
-    let measured = throughput(address, received, bytes).await / 1e6;
+    // A connection that stalls does not reach its rate.
+    let limit = Duration::from_secs(2 * seconds as u64);
+    let pouring = tokio::spawn(pour(address, bytes));
+    let measured = rate_within(received, bytes, limit).await / 1e6;
+    pouring.abort();
     match nominal {
         Some(rate) => format!("{:>8.3} {measured:>9.3}", rate as f64 / 1e6),
         None => format!("{:>8} {measured:>9.3}", "none"),

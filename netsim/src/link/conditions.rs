@@ -55,8 +55,8 @@ impl LinkBandwidth {
 pub struct DirectionConditions {
     /// Propagation delay, one way.
     pub delay: Duration,
-    /// Largest deviation from `delay`, either way; uniform. Order within a connection or a client's
-    /// datagrams is kept.
+    /// Largest deviation from `delay`, either way. It changes over time for each connection and
+    /// each client, so that their order is kept.
     pub jitter: Duration,
     /// `None` is unlimited.
     pub bandwidth: Option<LinkBandwidth>,

@@ -94,8 +94,6 @@ struct Packet<T> {
     len: usize,
     /// A chunk of a connection: ordered, and never lost for good.
     stream: bool,
-    /// Part of the jitter, from -1 to 1.
-    swing: f64,
     /// Losses of a chunk's segment in a row.
     losses: u32,
     reset: bool,
@@ -280,7 +278,6 @@ impl<T: Clone> LinkDirection<T> {
             flow: id,
             len,
             stream: true,
-            swing: fate.swing,
             losses: fate.losses,
             reset: fate.reset,
             lost: false,
@@ -316,7 +313,6 @@ impl<T: Clone> LinkDirection<T> {
             flow: id,
             len,
             stream: false,
-            swing: fate.swing,
             losses: 0,
             reset: false,
             lost: fate.lost,
@@ -392,14 +388,14 @@ impl<T: Clone> LinkDirection<T> {
                 self.counts.lost += 1;
                 continue;
             }
-            let conditions = &self.conditions;
-            let jitter = conditions.jitter.mul_f64(1.0 + packet.swing);
-            let delay = (conditions.delay + jitter).saturating_sub(conditions.jitter);
+            let Some(flow) = self.flows.get_mut(&packet.flow) else {
+                continue;
+            };
+            let delay = flow.delay(&self.conditions, departure);
             let due = departure + delay + stall(self.retransmission, packet.losses);
-            let late = Some(hold(conditions)).filter(|_| packet.overtaken);
+            let late = Some(hold(&self.conditions)).filter(|_| packet.overtaken);
+            let due = flow.order(due, late.unwrap_or_default());
             self.counts.reordered += u64::from(packet.overtaken);
-            let flow = self.flows.get_mut(&packet.flow);
-            let due = flow.map_or(due, |it| it.order(due, late.unwrap_or_default()));
             self.travelling.push(Travelling {
                 due,
                 number: self.departed,

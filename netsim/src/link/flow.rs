@@ -2,7 +2,7 @@
 //! dice of its own, so that its history depends on its own traffic only.
 
 use super::conditions::{DirectionConditions, SEGMENT};
-use rand::{Rng, rngs::StdRng};
+use rand::{Rng, SeedableRng, rngs::StdRng};
 use std::time::{Duration, Instant};
 
 /// Times that one segment is lost in a row. The last wait is then 32 retransmission timeouts.
@@ -58,14 +58,60 @@ impl SegmentDistance {
     }
 }
 
+/// Deviation of the delay in parts of the jitter, over time: straight lines between points drawn from
+/// -1 to 1. Points are twice the jitter apart, so that no line falls faster than time passes: packets
+/// do not overtake each other, and dense ones are on average as late as single ones.
+struct JitterWalk {
+    rng: StdRng,
+    line: Option<JitterLine>,
+}
+
+#[derive(Clone, Copy)]
+struct JitterLine {
+    start: Instant,
+    length: Duration,
+    from: f64,
+    to: f64,
+}
+
+impl JitterWalk {
+    fn at(&mut self, now: Instant, jitter: Duration) -> f64 {
+        if jitter.is_zero() {
+            return 0.0;
+        }
+        let length = 2 * jitter;
+        let line = match self.line {
+            Some(line) if now < line.start + line.length => line,
+            Some(line) if now < line.start + line.length + length => JitterLine {
+                start: line.start + line.length,
+                length,
+                from: line.to,
+                to: self.draw(),
+            },
+            _ => JitterLine {
+                start: now,
+                length,
+                from: self.draw(),
+                to: self.draw(),
+            },
+        };
+        self.line = Some(line);
+        let passed = now.saturating_duration_since(line.start);
+        let part = passed.as_secs_f64() / line.length.as_secs_f64();
+        line.from + (line.to - line.from) * part
+    }
+
+    fn draw(&mut self) -> f64 {
+        self.rng.random_range(-1.0..1.0)
+    }
+}
+
 /// Draws for one chunk of a connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ChunkFate {
     /// Losses of its first lost segment in a row.
     pub losses: u32,
     pub reset: bool,
-    /// Part of the jitter, from -1 to 1.
-    pub swing: f64,
 }
 
 /// Draws for one datagram.
@@ -74,11 +120,12 @@ pub(super) struct DatagramFate {
     pub lost: bool,
     pub twice: bool,
     pub overtaken: bool,
-    pub swing: f64,
 }
 
 pub(super) struct LinkFlow {
     rng: StdRng,
+    /// Has dice of its own: they are thrown by time, those of the faults by packets.
+    jitter: JitterWalk,
     losses: SegmentDistance,
     resets: SegmentDistance,
     /// Arrival of the newest packet that kept the order.
@@ -92,8 +139,12 @@ pub(super) struct LinkFlow {
 }
 
 impl LinkFlow {
-    pub fn new(rng: StdRng) -> Self {
+    pub fn new(mut rng: StdRng) -> Self {
         Self {
+            jitter: JitterWalk {
+                rng: StdRng::from_rng(&mut rng),
+                line: None,
+            },
             rng,
             losses: SegmentDistance::default(),
             resets: SegmentDistance::default(),
@@ -127,22 +178,27 @@ impl LinkFlow {
         ChunkFate {
             losses,
             reset: self.resets.passes(segments, &mut self.rng),
-            swing: self.rng.random_range(-1.0..1.0),
         }
     }
 
-    /// Four draws whatever the conditions, so that one of them does not move the others.
+    /// Three draws whatever the conditions, so that one of them does not move the others.
     pub fn datagram(&mut self, conditions: &DirectionConditions) -> DatagramFate {
         DatagramFate {
             lost: self.meets(conditions.loss),
             twice: self.meets(conditions.duplicate),
             overtaken: self.meets(conditions.reorder),
-            swing: self.rng.random_range(-1.0..1.0),
         }
     }
 
     fn meets(&mut self, share: f64) -> bool {
         self.rng.random::<f64>() < share
+    }
+
+    /// Delay of a packet that departs now.
+    pub fn delay(&mut self, conditions: &DirectionConditions, now: Instant) -> Duration {
+        let jitter = conditions.jitter;
+        let late = jitter.mul_f64(1.0 + self.jitter.at(now, jitter));
+        (conditions.delay + late).saturating_sub(jitter)
     }
 
     /// The arrival of a packet that would be there at `due` if it had the direction for itself.

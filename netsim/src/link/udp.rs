@@ -60,8 +60,10 @@ impl UdpDoor {
         lanes: DoorLanes,
         token: CancellationToken,
     ) -> io::Result<Self> {
+        let front = bound(IpAddr::V4(Ipv4Addr::LOCALHOST)).await?;
+        front.writable().await?;
         Ok(Self {
-            front: Arc::new(bound(IpAddr::V4(Ipv4Addr::LOCALHOST)).await?),
+            front: Arc::new(front),
             target,
             forth: lanes.forth,
             back: lanes.back,
@@ -125,6 +127,8 @@ impl UdpDoor {
         let opened = bound(any).await.inspect_err(|_| self.remove_longest_idle());
         let socket = Arc::new(opened?);
         socket.connect(self.target).await?;
+        // Datagrams are sent without waiting, which fails before tokio has seen the socket writable.
+        socket.writable().await?;
         let forth = self.forth.turn(|turn| turn.direction.open_flow());
         let token = self.token.child_token();
         let answers = self.clone().answers(client, socket.clone());

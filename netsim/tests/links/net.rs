@@ -111,9 +111,18 @@ pub async fn sink() -> (SocketAddr, mpsc::Receiver<Received>) {
 
 /// Bytes per second between the first and the last report, until `total` bytes are there.
 pub async fn rate(received: &mut mpsc::Receiver<Received>, total: usize) -> f64 {
+    rate_within(received, total, Duration::MAX).await
+}
+
+/// As [`rate`], until `total` bytes are there or `limit` is over.
+pub async fn rate_within(
+    received: &mut mpsc::Receiver<Received>,
+    total: usize,
+    limit: Duration,
+) -> f64 {
     let first = received.recv().await.unwrap();
     let (mut bytes, mut last) = (0, first);
-    while first.bytes + bytes < total {
+    while first.bytes + bytes < total && last.at - first.at < limit {
         last = received.recv().await.unwrap();
         bytes += last.bytes;
     }

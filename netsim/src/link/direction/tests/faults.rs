@@ -39,6 +39,32 @@ fn the_shares_of_lost_overtaken_and_doubled_datagrams_are_those_asked_for() {
 }
 
 #[test]
+fn jitter_makes_a_dense_flow_no_later_on_average() {
+    let conditions = DirectionConditions {
+        delay: ms(50),
+        jitter: ms(20),
+        ..Default::default()
+    };
+    let mut world = World::new(9, conditions);
+    let mut arrivals = Vec::new();
+    for number in 0..PACKETS {
+        world.datagram(100, number);
+        arrivals.extend(world.pass(ms(1)));
+    }
+    arrivals.extend(world.rest());
+    let sent = (0..PACKETS).map(ms);
+    let times: Vec<Duration> = arrivals
+        .iter()
+        .zip(sent)
+        .map(|(it, at)| it.0 - at)
+        .collect();
+    let mean = times.iter().sum::<Duration>() / PACKETS as u32;
+    assert!((ms(48)..ms(52)).contains(&mean), "{mean:?}");
+    assert!(times.iter().any(|it| *it < ms(33)));
+    assert!(times.iter().any(|it| *it > ms(67)));
+}
+
+#[test]
 fn overtaken_datagrams_arrive_late_and_the_others_in_order() {
     let conditions = DirectionConditions {
         delay: ms(40),
