@@ -6,6 +6,6 @@
 pub mod ladder;
 mod link;
 pub use link::{
-    Arrival, DirectionConditions, FaultyLink, FlowId, LinkBandwidth, LinkConditionError,
+    DirectionConditions, FaultyLink, FlowId, LinkArrival, LinkBandwidth, LinkConditionError,
     LinkConditions, LinkCounts, LinkDirection, LinkEnd, Passage, SEGMENT, StreamRoom,
 };

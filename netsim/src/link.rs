@@ -24,13 +24,13 @@ mod udp;
 pub use conditions::{
     DirectionConditions, LinkBandwidth, LinkConditionError, LinkConditions, Passage, SEGMENT,
 };
-pub use direction::{Arrival, FlowId, LinkCounts, LinkDirection, StreamRoom};
+pub use direction::{FlowId, LinkArrival, LinkCounts, LinkDirection, StreamRoom};
 
-use lane::Lane;
+use lane::{DoorLanes, Lane};
 use parking_lot::Mutex;
 use rand::{SeedableRng, rngs::StdRng};
 use std::{io, net::SocketAddr, sync::Arc, time::Instant};
-use tcp::{DoorLanes, TcpDoor};
+use tcp::TcpDoor;
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use udp::UdpDoor;

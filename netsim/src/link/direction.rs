@@ -60,7 +60,7 @@ pub enum StreamRoom {
 
 /// An item that [`LinkDirection::poll`] gives back.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Arrival<T> {
+pub enum LinkArrival<T> {
     Delivered(T),
     /// A chunk that is answered by a reset of its connection.
     Reset(T),
@@ -339,7 +339,7 @@ impl<T: Clone> LinkDirection<T> {
     }
 
     /// The next packet that has arrived by `now`. Call until it gives `None`.
-    pub fn poll(&mut self, now: Instant) -> Option<Arrival<T>> {
+    pub fn poll(&mut self, now: Instant) -> Option<LinkArrival<T>> {
         self.depart(now);
         loop {
             let waits = self.chunks_wait();
@@ -411,7 +411,7 @@ impl<T: Clone> LinkDirection<T> {
     }
 
     /// The end of a packet's way; `None` if it disappears.
-    fn arrive(&mut self, packet: Packet<T>) -> Option<Arrival<T>> {
+    fn arrive(&mut self, packet: Packet<T>) -> Option<LinkArrival<T>> {
         if packet.stream {
             return self.arrive_in_order(packet);
         }
@@ -419,7 +419,7 @@ impl<T: Clone> LinkDirection<T> {
         match self.conditions.passage {
             Passage::Open => {
                 self.counts.delivered += 1;
-                return Some(Arrival::Delivered(packet.item));
+                return Some(LinkArrival::Delivered(packet.item));
             }
             Passage::Unplugged => self.counts.lost += 1,
             Passage::HalfOpen => self.counts.swallowed += 1,
@@ -427,7 +427,7 @@ impl<T: Clone> LinkDirection<T> {
         None
     }
 
-    fn arrive_in_order(&mut self, packet: Packet<T>) -> Option<Arrival<T>> {
+    fn arrive_in_order(&mut self, packet: Packet<T>) -> Option<LinkArrival<T>> {
         let flow = self.flows.get_mut(&packet.flow)?;
         flow.stalls -= u32::from(packet.losses > 0);
         let half_open = self.conditions.passage == Passage::HalfOpen;
@@ -437,14 +437,14 @@ impl<T: Clone> LinkDirection<T> {
             flow.unwritten -= packet.weight();
             self.unwritten -= packet.weight();
             self.counts.swallowed += 1;
-            return first.then_some(Arrival::Swallowed(packet.item));
+            return first.then_some(LinkArrival::Swallowed(packet.item));
         }
         self.counts.delivered += 1;
         self.counts.resets += u64::from(packet.reset);
         Some(if packet.reset {
-            Arrival::Reset(packet.item)
+            LinkArrival::Reset(packet.item)
         } else {
-            Arrival::Delivered(packet.item)
+            LinkArrival::Delivered(packet.item)
         })
     }
 }

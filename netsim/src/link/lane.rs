@@ -6,7 +6,7 @@
 //! so a peer that does not read holds up its own connection only.
 
 use super::{
-    direction::{Arrival, CHUNK, LinkDirection},
+    direction::{CHUNK, LinkArrival, LinkDirection},
     timer::LinkTimer,
 };
 use bytes::Bytes;
@@ -151,6 +151,12 @@ pub(super) struct Lane {
     pub room: Notify,
 }
 
+/// Both directions as an address of the link has them: from its clients to the target, and back.
+pub(super) struct DoorLanes {
+    pub forth: Arc<Lane>,
+    pub back: Arc<Lane>,
+}
+
 impl Lane {
     pub fn new(direction: LinkDirection<Cargo>) -> Self {
         Self {
@@ -223,16 +229,16 @@ impl Lane {
     }
 }
 
-fn hand_on(arrival: Arrival<Cargo>) {
+fn hand_on(arrival: LinkArrival<Cargo>) {
     match arrival {
-        Arrival::Delivered(Cargo::Part(out, StreamPart::Reset))
-        | Arrival::Reset(Cargo::Part(out, _)) => out.push_reset(),
-        Arrival::Delivered(Cargo::Part(out, part)) => out.push(part),
-        Arrival::Swallowed(Cargo::Part(out, _)) => out.swallow(),
-        Arrival::Delivered(Cargo::Datagram(socket, client, bytes)) => {
+        LinkArrival::Delivered(Cargo::Part(out, StreamPart::Reset))
+        | LinkArrival::Reset(Cargo::Part(out, _)) => out.push_reset(),
+        LinkArrival::Delivered(Cargo::Part(out, part)) => out.push(part),
+        LinkArrival::Swallowed(Cargo::Part(out, _)) => out.swallow(),
+        LinkArrival::Delivered(Cargo::Datagram(socket, client, bytes)) => {
             send(&socket, client, &bytes);
         }
-        Arrival::Reset(Cargo::Datagram(..)) | Arrival::Swallowed(Cargo::Datagram(..)) => {}
+        LinkArrival::Reset(Cargo::Datagram(..)) | LinkArrival::Swallowed(Cargo::Datagram(..)) => {}
     }
 }
 

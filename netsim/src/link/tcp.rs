@@ -11,7 +11,7 @@
 use super::{
     conditions::LinkConditions,
     direction::{FlowId, StreamRoom},
-    lane::{Cargo, Lane, StreamOut, StreamPart},
+    lane::{Cargo, DoorLanes, Lane, StreamOut, StreamPart},
 };
 use bytes::Bytes;
 use socket2::SockRef;
@@ -61,12 +61,6 @@ pub(super) struct TcpDoor {
     /// Changes when all connections are to be reset.
     pub resets: watch::Receiver<u64>,
     pub token: CancellationToken,
-}
-
-/// What a door needs of its link.
-pub(super) struct DoorLanes {
-    pub forth: Arc<Lane>,
-    pub back: Arc<Lane>,
 }
 
 impl TcpDoor {
@@ -266,7 +260,7 @@ struct StreamPath {
 }
 
 /// The outcome of one attempt to read.
-enum Reading {
+enum StreamReading {
     /// Something was read, or the socket has nothing yet.
     Goes,
     WindowFull,
@@ -294,16 +288,16 @@ impl StreamPath {
         loop {
             let reading = match from.readable().await {
                 Ok(()) => self.read_some(from),
-                Err(_) => Reading::Last(StreamPart::Reset),
+                Err(_) => StreamReading::Last(StreamPart::Reset),
             };
             match reading {
-                Reading::Goes => continue,
-                Reading::Last(part) => return self.send(part),
-                Reading::WindowFull => tokio::select! {
+                StreamReading::Goes => continue,
+                StreamReading::Last(part) => return self.send(part),
+                StreamReading::WindowFull => tokio::select! {
                     () = self.out.room.notified() => continue,
                     () = failure(from) => {}
                 },
-                Reading::QueueFull => tokio::select! {
+                StreamReading::QueueFull => tokio::select! {
                     () = self.lane.room.notified() => continue,
                     () = failure(from) => {}
                 },
@@ -313,23 +307,23 @@ impl StreamPath {
         }
     }
 
-    fn read_some(&self, from: &TcpStream) -> Reading {
+    fn read_some(&self, from: &TcpStream) -> StreamReading {
         self.lane.turn(|turn| {
             let room = match turn.direction.room(self.flow) {
                 StreamRoom::Bytes(room) => room.min(turn.scratch.len()),
-                StreamRoom::WindowFull => return Reading::WindowFull,
-                StreamRoom::QueueFull => return Reading::QueueFull,
+                StreamRoom::WindowFull => return StreamReading::WindowFull,
+                StreamRoom::QueueFull => return StreamReading::QueueFull,
             };
             match from.try_read(&mut turn.scratch[..room]) {
-                Ok(0) => Reading::Last(StreamPart::End),
+                Ok(0) => StreamReading::Last(StreamPart::End),
                 Ok(len) => {
                     let part = StreamPart::Bytes(Bytes::copy_from_slice(&turn.scratch[..len]));
                     let cargo = Cargo::Part(self.out.clone(), part);
                     turn.direction.chunk(self.flow, len, turn.now, cargo);
-                    Reading::Goes
+                    StreamReading::Goes
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => Reading::Goes,
-                Err(_) => Reading::Last(StreamPart::Reset),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => StreamReading::Goes,
+                Err(_) => StreamReading::Last(StreamPart::Reset),
             }
         })
     }

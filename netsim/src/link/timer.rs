@@ -26,6 +26,7 @@ mod precise {
         }
     }
 
+    /// A file that becomes readable when its time is over.
     pub struct PreciseTimer(AsyncFd<File>);
 
     impl PreciseTimer {
@@ -53,27 +54,32 @@ mod precise {
 }
 
 #[cfg(not(target_os = "linux"))]
-mod precise {
+mod coarse {
     use std::{io, time::Duration};
 
-    pub struct PreciseTimer;
+    /// The type that takes the timer's place; there is none.
+    pub enum CoarseTimer {}
 
-    impl PreciseTimer {
+    impl CoarseTimer {
         pub fn new() -> io::Result<Self> {
             Err(io::ErrorKind::Unsupported.into())
         }
 
-        pub async fn wait(&self, time: Duration) -> io::Result<()> {
-            tokio::time::sleep(time).await;
-            Ok(())
+        pub async fn wait(&self, _time: Duration) -> io::Result<()> {
+            match *self {}
         }
     }
 }
 
+#[cfg(not(target_os = "linux"))]
+use coarse::CoarseTimer as PreciseTimer;
+#[cfg(target_os = "linux")]
+use precise::PreciseTimer;
+
 /// A timer of one task. Its file is opened by the first wait, so that links without delay have none.
 #[derive(Default)]
 pub(super) struct LinkTimer {
-    precise: Option<precise::PreciseTimer>,
+    precise: Option<PreciseTimer>,
     refused: bool,
 }
 
@@ -91,7 +97,7 @@ impl LinkTimer {
 
     async fn wait(&mut self, left: Duration) {
         if self.precise.is_none() && !self.refused {
-            self.precise = precise::PreciseTimer::new().ok();
+            self.precise = PreciseTimer::new().ok();
             self.refused = self.precise.is_none();
         }
         let failed = match &self.precise {

@@ -6,8 +6,7 @@
 
 use super::{
     direction::FlowId,
-    lane::{Cargo, Lane},
-    tcp::DoorLanes,
+    lane::{Cargo, DoorLanes, Lane},
 };
 use bytes::Bytes;
 use parking_lot::Mutex;

@@ -49,7 +49,7 @@ impl World {
     }
 
     /// Moves time on by `time`; returns what arrives, each at the time that the machine names.
-    fn pass(&mut self, time: Duration) -> Vec<(Duration, Arrival<u64>)> {
+    fn pass(&mut self, time: Duration) -> Vec<(Duration, LinkArrival<u64>)> {
         let end = self.now + time;
         let mut arrivals = Vec::new();
         loop {
@@ -66,14 +66,14 @@ impl World {
     }
 
     /// As [`Self::pass`], until nothing is on the way.
-    fn rest(&mut self) -> Vec<(Duration, Arrival<u64>)> {
+    fn rest(&mut self) -> Vec<(Duration, LinkArrival<u64>)> {
         self.pass(Duration::from_secs(100_000))
     }
 }
 
-fn delivered(arrivals: Vec<(Duration, Arrival<u64>)>) -> Vec<u64> {
+fn delivered(arrivals: Vec<(Duration, LinkArrival<u64>)>) -> Vec<u64> {
     let numbers = arrivals.into_iter().map(|(_, arrival)| match arrival {
-        Arrival::Delivered(number) => number,
+        LinkArrival::Delivered(number) => number,
         other => panic!("{other:?}"),
     });
     numbers.collect()
@@ -103,7 +103,7 @@ proptest! {
         let mut expected = Vec::new();
         for (number, (pause, len, stream)) in (0..).zip(packets) {
             arrivals.extend(world.pass(Duration::from_micros(pause)));
-            expected.push((world.now - world.start + delay, Arrival::Delivered(number)));
+            expected.push((world.now - world.start + delay, LinkArrival::Delivered(number)));
             if stream {
                 world.chunk(len, number);
             } else {
@@ -130,7 +130,7 @@ proptest! {
         arrivals.extend(world.rest());
         prop_assert_eq!(arrivals.len(), sent.len());
         for (number, (at, arrival)) in (0..).zip(arrivals) {
-            prop_assert_eq!(arrival, Arrival::Delivered(number as u64));
+            prop_assert_eq!(arrival, LinkArrival::Delivered(number as u64));
             let sent: Duration = sent[number];
             prop_assert!(at >= sent + delay - jitter, "{:?} {:?}", at, sent);
             prop_assert!(at <= sent + delay + jitter, "{:?} {:?}", at, sent);
@@ -222,7 +222,7 @@ fn a_datagram_that_finds_the_queue_full_is_dropped() {
     assert_eq!(world.direction.counts().dropped, 3);
     // One has left: there is room for one.
     let early = world.pass(ms(1_000));
-    assert_eq!(early, [(ms(1_000), Arrival::Delivered(0))]);
+    assert_eq!(early, [(ms(1_000), LinkArrival::Delivered(0))]);
     world.datagram(1_000, 8);
     world.datagram(1_000, 9);
     assert_eq!(delivered(world.rest()), [1, 2, 3, 4, 8]);

@@ -80,7 +80,7 @@ fn overtaken_datagrams_arrive_late_and_the_others_in_order() {
     arrivals.extend(world.rest());
     let (mut late, mut newest) = (0, 0);
     for (at, arrival) in &arrivals {
-        let Arrival::Delivered(number) = arrival else {
+        let LinkArrival::Delivered(number) = arrival else {
             panic!("{arrival:?}");
         };
         if *at == ms(number + 40) {
@@ -150,7 +150,7 @@ fn resets_meet_their_share_of_segments() {
     for number in 0..PACKETS {
         world.chunk(SEGMENT, number);
         for (_, arrival) in world.rest() {
-            resets += u64::from(arrival == Arrival::Reset(number));
+            resets += u64::from(arrival == LinkArrival::Reset(number));
         }
         world.direction.written(world.flow, SEGMENT);
     }
@@ -176,7 +176,7 @@ fn an_unplugged_direction_keeps_chunks_and_loses_datagrams() {
     assert_eq!(world.pass(ms(60_000)), vec![]);
     assert_eq!(world.direction.counts().lost, 2);
     world.set(open);
-    let expected = [0, 2].map(|number| (ms(60_000), Arrival::Delivered(number)));
+    let expected = [0, 2].map(|number| (ms(60_000), LinkArrival::Delivered(number)));
     assert_eq!(world.pass(Duration::ZERO), expected);
 }
 
@@ -204,7 +204,7 @@ fn a_connection_that_lost_data_in_a_half_open_direction_stays_dead() {
     world.chunk(10, 0);
     world.chunk(10, 1);
     world.datagram(10, 2);
-    let once = [(Duration::ZERO, Arrival::Swallowed(0))];
+    let once = [(Duration::ZERO, LinkArrival::Swallowed(0))];
     assert_eq!(world.pass(ms(1)), once);
     world.set(DirectionConditions::CLEAR);
     world.chunk(10, 3);
