@@ -1,7 +1,11 @@
-//! Bad links for whole nodes: a [`FaultyLink`] between two real processes delays or stops their
-//! traffic.
+//! Bad links for whole nodes: a [`FaultyLink`] between two real processes delays, loses, limits or
+//! stops their traffic. [`ladder`] has the conditions of common networks by name.
 //!
 //! The crate is no default member of the workspace, so that it is compiled only on request.
 
+pub mod ladder;
 mod link;
-pub use link::{Conditions, FaultyLink};
+pub use link::{
+    DirectionConditions, FaultyLink, FlowId, LinkArrival, LinkBandwidth, LinkConditionError,
+    LinkConditions, LinkCounts, LinkDirection, LinkEnd, Passage, SEGMENT, StreamRoom,
+};

@@ -1,152 +1,177 @@
-//! One TCP link with conditions that can change while it carries traffic.
+//! A link between two ends, near and far, that carries the TCP and UDP traffic of a pair of real
+//! processes, under conditions that can change at any time.
 //!
-//! A node dials the link's address instead of its peer's. A cut link does not close connections: it
-//! stops forwarding bytes, like a pulled cable.
+//! A node dials an address of the link instead of its peer's. Both directions have one
+//! [`LinkDirection`] each, which all connections and datagrams of the pair share: it decides, and the
+//! relays carry out. All faults are drawn from one seed.
+//!
+//! Congestion control is not modelled, neither its start nor its back-off: the kernels at both ends
+//! see loopback. A lossy direction slows a connection by stalls instead.
+//!
+//! ```text
+//! near end ── TcpDoor, UdpDoor ── Lane: LinkDirection, pump ── sockets ── far end
+//! ```
 
-use std::{io, net::SocketAddr, time::Duration};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::{
-        TcpListener, TcpStream,
-        tcp::{OwnedReadHalf, OwnedWriteHalf},
-    },
-    sync::watch,
+mod bottleneck;
+mod conditions;
+mod direction;
+mod flow;
+mod lane;
+mod tcp;
+mod timer;
+mod udp;
+
+pub use conditions::{
+    DirectionConditions, LinkBandwidth, LinkConditionError, LinkConditions, Passage, SEGMENT,
 };
-use tokio_util::sync::CancellationToken;
+pub use direction::{FlowId, LinkArrival, LinkCounts, LinkDirection, StreamRoom};
 
-/// Conditions of the link, in both directions.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Conditions {
-    /// Delay of every piece of data, one way.
-    pub latency: Duration,
-    /// Stops forwarding while set.
-    pub cut: bool,
+use lane::{DoorLanes, Lane};
+use parking_lot::Mutex;
+use rand::{SeedableRng, rngs::StdRng};
+use std::{io, net::SocketAddr, sync::Arc, time::Instant};
+use tcp::TcpDoor;
+use tokio::sync::watch;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use udp::UdpDoor;
+
+/// An end of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkEnd {
+    Near,
+    Far,
 }
 
-/// A proxy on loopback in front of one address. Ends when dropped.
+/// A link with addresses on loopback. Ends when dropped.
 pub struct FaultyLink {
-    address: SocketAddr,
-    conditions: watch::Sender<Conditions>,
+    seed: u64,
+    conditions: watch::Sender<LinkConditions>,
+    /// Serialises changes, so that both directions and the listeners see the same one last.
+    changes: Mutex<()>,
+    resets: watch::Sender<u64>,
+    up: Arc<Lane>,
+    down: Arc<Lane>,
     token: CancellationToken,
+    _end: DropGuard,
 }
 
 impl FaultyLink {
-    /// Listens on a free port and forwards every connection to `target`.
-    pub async fn to(target: SocketAddr) -> io::Result<Self> {
-        let listener = TcpListener::bind("127.0.0.1:0").await?;
-        let address = listener.local_addr()?;
-        let (conditions, watched) = watch::channel(Conditions::default());
+    /// A link without addresses yet. `seed` is worth printing: it decides every fault that is drawn.
+    ///
+    /// # Panics
+    ///
+    /// Panics outside of a tokio runtime, which carries the traffic.
+    pub fn new(seed: u64, conditions: LinkConditions) -> Result<Self, LinkConditionError> {
+        conditions.check()?;
+        let mut dice = StdRng::seed_from_u64(seed);
+        let mut lane = |direction| {
+            let (rng, now) = (StdRng::from_rng(&mut dice), Instant::now());
+            let retransmission = conditions.retransmission();
+            let direction = LinkDirection::new(direction, retransmission, rng, now);
+            Arc::new(Lane::new(direction))
+        };
         let token = CancellationToken::new();
-        let stop = token.clone();
-        tokio::spawn(async move {
-            while let Some(Ok((near, _))) = stop.run_until_cancelled(listener.accept()).await {
-                tokio::spawn(stop.clone().run_until_cancelled_owned(carry(
-                    near,
-                    target,
-                    watched.clone(),
-                )));
-            }
-        });
-        Ok(Self {
-            address,
-            conditions,
+        let link = Self {
+            seed,
+            up: lane(effective(&conditions, conditions.up)),
+            down: lane(effective(&conditions, conditions.down)),
+            conditions: watch::Sender::new(conditions),
+            changes: Mutex::new(()),
+            resets: watch::Sender::new(0),
+            _end: token.clone().drop_guard(),
             token,
-        })
-    }
-
-    /// Address to dial.
-    pub fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    pub fn set(&self, conditions: Conditions) {
-        self.conditions.send_replace(conditions);
-    }
-}
-
-impl Drop for FaultyLink {
-    fn drop(&mut self) {
-        self.token.cancel();
-    }
-}
-
-async fn carry(near: TcpStream, target: SocketAddr, conditions: watch::Receiver<Conditions>) {
-    let Ok(far) = TcpStream::connect(target).await else {
-        return;
-    };
-    let ((near_read, near_write), (far_read, far_write)) = (near.into_split(), far.into_split());
-    let there = one_way(near_read, far_write, conditions.clone());
-    let back = one_way(far_read, near_write, conditions);
-    let _ = tokio::join!(there, back);
-}
-
-async fn one_way(
-    mut from: OwnedReadHalf,
-    mut to: OwnedWriteHalf,
-    mut conditions: watch::Receiver<Conditions>,
-) -> io::Result<()> {
-    let mut buffer = vec![0; 64 << 10];
-    loop {
-        let n = from.read(&mut buffer).await?;
-        let latency = conditions.borrow().latency;
-        tokio::time::sleep(latency).await;
-        if conditions.wait_for(|c| !c.cut).await.is_err() {
-            return Ok(());
+        };
+        for lane in [&link.up, &link.down] {
+            let (lane, token) = (lane.clone(), link.token.clone());
+            tokio::spawn(token.run_until_cancelled_owned(async move { lane.pump().await }));
         }
-        if n == 0 {
-            return to.shutdown().await;
+        Ok(link)
+    }
+
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// A new TCP address for nodes at the other end to dial `target`, which is at the end `to`.
+    pub async fn tcp(&self, to: LinkEnd, target: SocketAddr) -> io::Result<SocketAddr> {
+        let (conditions, resets) = (self.conditions.subscribe(), self.resets.subscribe());
+        let token = self.token.clone();
+        let (door, listener) = TcpDoor::open(target, self.lanes(to), conditions, resets, token)?;
+        let address = door.address;
+        let serving = door.serve(listener);
+        tokio::spawn(self.token.clone().run_until_cancelled_owned(serving));
+        Ok(address)
+    }
+
+    /// A new UDP address for nodes at the other end to reach `target`, which is at the end `to`.
+    pub async fn udp(&self, to: LinkEnd, target: SocketAddr) -> io::Result<SocketAddr> {
+        let door = UdpDoor::open(target, self.lanes(to), self.token.clone()).await?;
+        let address = door.address()?;
+        tokio::spawn(self.token.clone().run_until_cancelled_owned(door.serve()));
+        Ok(address)
+    }
+
+    pub fn conditions(&self) -> LinkConditions {
+        *self.conditions.borrow()
+    }
+
+    /// New conditions, also for traffic on its way. Listeners follow a moment later.
+    pub fn set(&self, conditions: LinkConditions) -> Result<(), LinkConditionError> {
+        self.update(|it| *it = conditions)
+    }
+
+    /// As [`Self::set`], from the conditions of now.
+    pub fn update(
+        &self,
+        change: impl FnOnce(&mut LinkConditions),
+    ) -> Result<(), LinkConditionError> {
+        let _changing = self.changes.lock();
+        let old = self.conditions();
+        let mut new = old;
+        change(&mut new);
+        new.check()?;
+        // Before connections are reset: an accepted one then sees the cut or is reset itself.
+        self.conditions.send_replace(new);
+        for (lane, conditions) in [(&self.up, new.up), (&self.down, new.down)] {
+            let (conditions, wait) = (effective(&new, conditions), new.retransmission());
+            lane.turn(|turn| turn.direction.set(conditions, wait, turn.now));
         }
-        to.write_all(&buffer[..n]).await?;
+        if new.cut && !old.cut {
+            self.reset();
+        }
+        Ok(())
+    }
+
+    /// Resets all connections of now.
+    pub fn reset(&self) {
+        self.resets.send_modify(|count| *count += 1);
+    }
+
+    /// What happened so far, from near to far and from far to near.
+    pub fn counts(&self) -> [LinkCounts; 2] {
+        [&self.up, &self.down].map(|lane| lane.turn(|turn| turn.direction.counts()))
+    }
+
+    fn lanes(&self, to: LinkEnd) -> DoorLanes {
+        let (forth, back) = match to {
+            LinkEnd::Far => (&self.up, &self.down),
+            LinkEnd::Near => (&self.down, &self.up),
+        };
+        DoorLanes {
+            forth: forth.clone(),
+            back: back.clone(),
+        }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    async fn echo() -> SocketAddr {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        tokio::spawn(async move {
-            let (mut stream, _) = listener.accept().await.unwrap();
-            let (mut read, mut write) = stream.split();
-            let _ = tokio::io::copy(&mut read, &mut write).await;
-        });
-        address
-    }
-
-    #[tokio::test]
-    async fn a_cut_link_is_silent_and_loses_nothing() {
-        let link = FaultyLink::to(echo().await).await.unwrap();
-        let mut stream = TcpStream::connect(link.address()).await.unwrap();
-        let mut answer = [0; 4];
-        stream.write_all(b"ping").await.unwrap();
-        stream.read_exact(&mut answer).await.unwrap();
-        assert_eq!(&answer, b"ping");
-
-        link.set(Conditions {
-            cut: true,
-            ..Default::default()
-        });
-        stream.write_all(b"pong").await.unwrap();
-        let silent =
-            tokio::time::timeout(Duration::from_millis(200), stream.read_exact(&mut answer)).await;
-        assert!(silent.is_err(), "bytes passed a cut link");
-
-        link.set(Conditions::default());
-        stream.read_exact(&mut answer).await.unwrap();
-        assert_eq!(&answer, b"pong");
-
-        // The end of a connection has to pass the link, too.
-        link.set(Conditions {
-            cut: true,
-            ..Default::default()
-        });
-        stream.shutdown().await.unwrap();
-        let silent =
-            tokio::time::timeout(Duration::from_millis(200), stream.read(&mut answer)).await;
-        assert!(silent.is_err(), "the end passed a cut link");
-        link.set(Conditions::default());
-        assert_eq!(stream.read(&mut answer).await.unwrap(), 0);
+/// Conditions of a direction. On a cut link datagrams are lost, also those on the way.
+fn effective(link: &LinkConditions, direction: DirectionConditions) -> DirectionConditions {
+    if link.cut {
+        DirectionConditions {
+            passage: Passage::Unplugged,
+            ..direction
+        }
+    } else {
+        direction
     }
 }

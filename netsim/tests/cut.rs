@@ -1,5 +1,5 @@
-//! A replica behind a link that is cut for longer than gossip accepts a block's age: silence, not a
-//! closed connection. The nodes are real processes; a local network gives their genesis, keys and
+//! A replica behind a link that is unplugged for longer than gossip accepts a block's age: silence,
+//! not a closed connection. The nodes are real processes; a local network gives their genesis, keys and
 //! L1.
 
 use nix::{
@@ -7,7 +7,7 @@ use nix::{
     unistd::Pid,
 };
 use serde_json::{Value, json};
-use starling_netsim::{Conditions, FaultyLink};
+use starling_netsim::{FaultyLink, LinkConditions, LinkEnd, Passage};
 use std::{
     fs::File,
     path::{Path, PathBuf},
@@ -21,6 +21,9 @@ use tokio::{
 
 /// Blocks of one second in the age limit of gossip, and a few more.
 const CUT_BLOCKS: u64 = 66;
+
+/// Seed of the link. Nothing is drawn from it here.
+const SEED: u64 = 22;
 
 /// The program, built as these tests are.
 fn starling() -> PathBuf {
@@ -209,10 +212,10 @@ async fn a_replica_whose_link_was_cut_catches_up() {
     let start = sequencer.head().await.unwrap_or_default() + 3;
     replica.reaches(start, Duration::from_secs(60)).await;
 
-    link.set(Conditions {
-        cut: true,
-        ..Default::default()
-    });
+    let mut unplugged = LinkConditions::CLEAR;
+    unplugged.up.passage = Passage::Unplugged;
+    unplugged.down.passage = Passage::Unplugged;
+    link.set(unplugged).unwrap();
     let cut = sequencer.head().await.unwrap();
     sequencer
         .reaches(cut + CUT_BLOCKS, Duration::from_secs(CUT_BLOCKS + 120))
@@ -223,7 +226,7 @@ async fn a_replica_whose_link_was_cut_catches_up() {
         "block {behind} passed a link that was cut at {cut}"
     );
 
-    link.set(Conditions::default());
+    link.set(LinkConditions::CLEAR).unwrap();
     let target = sequencer.head().await.unwrap() + 2;
     replica.reaches(target, Duration::from_secs(90)).await;
     for number in 0..=target {
@@ -266,8 +269,10 @@ fn network_args(dir: &Path) -> Vec<String> {
 async fn link_to(sequencer: &Node) -> (FaultyLink, String) {
     let mut address: Vec<&str> = sequencer.p2p.split('/').collect();
     let port: u16 = address[4].parse().unwrap();
-    let link = FaultyLink::to(([127, 0, 0, 1], port).into()).await.unwrap();
-    let near = link.address().port().to_string();
+    let link = FaultyLink::new(SEED, LinkConditions::CLEAR).unwrap();
+    let target = ([127, 0, 0, 1], port).into();
+    let near = link.tcp(LinkEnd::Far, target).await.unwrap();
+    let near = near.port().to_string();
     address[4] = &near;
     (link, address.join("/"))
 }

@@ -71,6 +71,8 @@ rules! {
     no_cycle_in_chain
     no_cycle_in_rollup
     no_cycle_in_rpc
+    no_cycle_in_netsim
+    no_cycle_in_link
     one_name_one_type
     no_function_above_60_lines
     no_match_on_a_bool

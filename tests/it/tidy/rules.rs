@@ -33,6 +33,8 @@ pub const GROUPS: &[(&str, &str, &[&str])] = &[
     ("chain", "src", &["chain"]),
     ("rollup", "src", &["rollup"]),
     ("rpc", "src", &["rpc"]),
+    ("netsim", "netsim/src", &[]),
+    ("link", "netsim/src", &["link"]),
 ];
 
 fn found(place: &Place, what: impl AsRef<str>) -> String {
@@ -436,6 +438,14 @@ pub fn no_cycle_in_rollup(tree: &Workspace) -> Findings {
 
 pub fn no_cycle_in_rpc(tree: &Workspace) -> Findings {
     cycles_of(tree, "rpc")
+}
+
+pub fn no_cycle_in_netsim(tree: &Workspace) -> Findings {
+    cycles_of(tree, "netsim")
+}
+
+pub fn no_cycle_in_link(tree: &Workspace) -> Findings {
+    cycles_of(tree, "link")
 }
 
 /// Dependencies in `wanted` that nothing names, except those with a reason.

@@ -1,0 +1,197 @@
+//! Throughput of links, by the ratio to a bare loopback copy in the same run, and the figures of each
+//! rung of the ladder as they are measured through it.
+//!
+//! Client, server and link share this process and its cores, so a link takes processor time from the
+//! copy that it carries. Rounds alternate. A line that misses its bar says so, and the bench then
+//! ends with an error.
+//!
+//! Sizes: `STARLING_BENCH_MB` (512) of a copy, `STARLING_BENCH_ROUNDS` (5), `STARLING_BENCH_SECONDS`
+//! (3) of a transfer at the rate of a rung.
+
+#[allow(dead_code, reason = "the tests use more of it")]
+#[path = "../tests/links/net.rs"]
+mod net;
+
+use net::*;
+use nix::sys::{
+    resource::{UsageWho, getrusage},
+    time::TimeValLike,
+};
+use starling_netsim::{
+    DirectionConditions, LinkBandwidth, LinkConditions, LinkEnd,
+    ladder::{LADDER, Rung},
+};
+use std::{net::SocketAddr, process::ExitCode, time::Duration};
+
+/// Bar of a link without conditions, and of one with a delay of 50 ms alone, in MB/s.
+const BARS: [f64; 2] = [200.0, 100.0];
+
+fn size(name: &str, default: usize) -> usize {
+    std::env::var(name).ok().map_or(default, |text| {
+        text.parse()
+            .unwrap_or_else(|_| panic!("{name}={text} is no number"))
+    })
+}
+
+fn main() -> ExitCode {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let held = runtime.block_on(copies());
+    runtime.block_on(rungs());
+    if held {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+/// Bytes per second of a copy, and processor time of this process for each megabyte.
+#[derive(Clone, Copy)]
+struct Copied {
+    rate: f64,
+    processor: f64,
+}
+
+fn processor() -> Duration {
+    let usage = getrusage(UsageWho::RUSAGE_SELF).expect("the usage of this process");
+    let time = usage.user_time() + usage.system_time();
+    Duration::from_micros(time.num_microseconds() as u64)
+}
+
+/// A copy from `LinkConditions`, or a bare one.
+async fn copied(conditions: Option<LinkConditions>, bytes: usize) -> Copied {
+    let (target, mut received) = sink().await;
+    let link = conditions.map(|it| starling_netsim::FaultyLink::new(SEED, it).expect("sound"));
+    let address = match &link {
+        Some(link) => link.tcp(LinkEnd::Far, target).await.expect("an address"),
+        None => target,
+    };
+    let before = processor();
+    let rate = throughput(address, &mut received, bytes).await;
+    Copied {
+        rate,
+        processor: (processor() - before).as_secs_f64() * 1e3 / (bytes as f64 / 1e6),
+    }
+}
+
+/// The round of the median rate.
+fn middle(mut rounds: Vec<Copied>) -> Copied {
+    rounds.sort_by(|a, b| a.rate.total_cmp(&b.rate));
+    rounds[rounds.len() / 2]
+}
+
+/// Whether the bars are held.
+async fn copies() -> bool {
+    let bytes = size("STARLING_BENCH_MB", 512) * 1_000_000;
+    let count = size("STARLING_BENCH_ROUNDS", 5).max(1);
+    let kinds = [None, Some(LinkConditions::CLEAR), Some(delayed(ms(50)))];
+    let mut rounds = [Vec::new(), Vec::new(), Vec::new()];
+    for _ in 0..count {
+        for (conditions, rounds) in kinds.into_iter().zip(&mut rounds) {
+            rounds.push(copied(conditions, bytes).await);
+        }
+    }
+    let [bare, clear, slow] = rounds.map(middle);
+    println!(
+        "a copy of {} MB, median of {count} rounds",
+        bytes / 1_000_000
+    );
+    println!("{:<24} {:>8}   of bare   processor ms/MB", "", "MB/s");
+    println!(
+        "{:<24} {:>8.0}   {:>7}   {:>15.3}",
+        "bare loopback",
+        bare.rate / 1e6,
+        "",
+        bare.processor
+    );
+    let lines = [("loopback link", clear), ("link with 50 ms", slow)];
+    let mut held = true;
+    for ((name, copied), bar) in lines.into_iter().zip(BARS) {
+        let missed = copied.rate < bar * 1e6;
+        held &= !missed;
+        println!(
+            "{name:<24} {:>8.0}   {:>7.2}   {:>15.3}   (bar {bar} MB/s{})",
+            copied.rate / 1e6,
+            copied.rate / bare.rate,
+            copied.processor,
+            if missed { ", missed" } else { "" }
+        );
+    }
+    held
+}
+
+async fn rungs() {
+    println!("\nladder: nominal, measured");
+    println!(
+        "{:<14} {:>19} {:>19} {:>21} {:>15}",
+        "", "MB/s up", "MB/s down", "round trip ms", "lost %"
+    );
+    for rung in &LADDER {
+        let link = link_of(rung);
+        let (near, mut from_far) = sink().await;
+        let (far, mut from_near) = sink().await;
+        let up = link.tcp(LinkEnd::Far, far).await.expect("an address");
+        let down = link.tcp(LinkEnd::Near, near).await.expect("an address");
+        let up = transfer(up, &mut from_near, rung.conditions.up).await;
+        let down = transfer(down, &mut from_far, rung.conditions.down).await;
+        let (time, lost) = echoes(rung).await;
+        println!(
+            "{:<14} {up:>19} {down:>19} {time:>21} {lost:>15}",
+            rung.name
+        );
+    }
+    println!("Loss lowers the throughput of a connection: it stalls.");
+}
+
+fn link_of(rung: &Rung) -> starling_netsim::FaultyLink {
+    starling_netsim::FaultyLink::new(SEED, rung.conditions).expect("sound conditions")
+}
+
+async fn transfer(
+    address: SocketAddr,
+    received: &mut tokio::sync::mpsc::Receiver<Received>,
+    direction: DirectionConditions,
+) -> String {
+    let most = size("STARLING_BENCH_MB", 512) * 1_000_000;
+    let seconds = size("STARLING_BENCH_SECONDS", 3);
+    let nominal = direction.bandwidth.map(|it: LinkBandwidth| it.rate.get());
+    let bytes = nominal.map_or(most, |rate| {
+        (rate as usize).saturating_mul(seconds).min(most)
+    });
+    // A connection that stalls does not reach its rate.
+    let limit = Duration::from_secs(2 * seconds as u64);
+    let pouring = tokio::spawn(pour(address, bytes));
+    let measured = rate_within(received, bytes, limit).await / 1e6;
+    pouring.abort();
+    match nominal {
+        Some(rate) => format!("{:>8.3} {measured:>9.3}", rate as f64 / 1e6),
+        None => format!("{:>8} {measured:>9.3}", "none"),
+    }
+}
+
+/// Median round trip of small datagrams, and the share that did not come back, in per cent.
+async fn echoes(rung: &Rung) -> (String, String) {
+    let echo = Echo {
+        count: 4_000,
+        len: 32,
+        batch: 1,
+        pause: ms(1),
+        patience: ms(1_500),
+    };
+    let link = link_of(rung);
+    let target = udp_echo().await;
+    let door = link.udp(LinkEnd::Far, target).await.expect("an address");
+    let socket = udp_socket().await;
+    socket.connect(door).await.expect("a socket");
+    let mut echoed = echo.run(socket).await;
+    let time = percentile(echoed.iter().map(|it| it.time).collect(), 50);
+    echoed.sort_by_key(|it| it.number);
+    echoed.dedup_by_key(|it| it.number);
+    let (up, down) = (rung.conditions.up, rung.conditions.down);
+    let nominal = (up.delay + down.delay).as_secs_f64() * 1e3;
+    let lost = 1.0 - (1.0 - up.loss) * (1.0 - down.loss);
+    let measured = 1.0 - echoed.len() as f64 / echo.count as f64;
+    (
+        format!("{nominal:>9.3} {:>9.3}", time.as_secs_f64() * 1e3),
+        format!("{:>6.2} {:>6.2}", lost * 100.0, measured * 100.0),
+    )
+}

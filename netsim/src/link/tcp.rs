@@ -1,0 +1,380 @@
+//! TCP through a link: a listener that takes the place of the target, and for each connection one to
+//! the target.
+//!
+//! The dial travels like data, so a connection is there after a round trip, waits while the link is
+//! unplugged and never comes while it is half-open. Ends and resets travel too: a process that is
+//! killed behind an unplugged link is missed no earlier than on a real one.
+//!
+//! Peers can open connections without sending on them: [`CONNECTIONS`] bounds those. Memory of their
+//! data is bounded by the direction.
+
+use super::{
+    conditions::LinkConditions,
+    direction::{FlowId, StreamRoom},
+    lane::{Cargo, DoorLanes, Lane, StreamOut, StreamPart},
+};
+use bytes::Bytes;
+use socket2::SockRef;
+use std::{
+    io,
+    net::{Ipv4Addr, Shutdown, SocketAddr},
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+use tokio::{
+    io::{Interest, Ready},
+    net::{TcpListener, TcpSocket, TcpStream},
+    sync::{Semaphore, watch},
+    time::sleep,
+};
+use tokio_util::sync::CancellationToken;
+
+/// Connections through one address at a time. Further ones wait in the listener's backlog.
+const CONNECTIONS: usize = 4_096;
+
+const BACKLOG: u32 = 1_024;
+
+/// Receive buffer of each socket. The kernel's own choice reaches megabytes, a hidden queue before
+/// a slow direction.
+const RECEIVE_BUFFER: u32 = 256 << 10;
+
+/// Pause after the listener has failed: no more files, or the port is not free yet.
+const LISTEN_PAUSE: Duration = Duration::from_millis(50);
+
+/// Time after which a dialler that sends an end although nobody has answered its dial has given up.
+/// Sooner, its kernel has accepted in our name, and it may just be quick.
+const DIAL_PATIENCE: Duration = Duration::from_secs(3);
+const DIAL_CHECKS: Duration = Duration::from_millis(200);
+
+/// The connection was reset, or is to be.
+struct Reset;
+
+/// An address of the link and what it leads to.
+pub(super) struct TcpDoor {
+    /// Holds the port while the link is cut and nobody listens.
+    _reservation: TcpSocket,
+    pub address: SocketAddr,
+    pub target: SocketAddr,
+    pub forth: Arc<Lane>,
+    pub back: Arc<Lane>,
+    pub conditions: watch::Receiver<LinkConditions>,
+    /// Changes when all connections are to be reset.
+    pub resets: watch::Receiver<u64>,
+    pub token: CancellationToken,
+}
+
+impl TcpDoor {
+    pub fn open(
+        target: SocketAddr,
+        lanes: DoorLanes,
+        conditions: watch::Receiver<LinkConditions>,
+        resets: watch::Receiver<u64>,
+        token: CancellationToken,
+    ) -> io::Result<(Self, TcpListener)> {
+        let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let reservation = bound(any)?;
+        let door = Self {
+            address: reservation.local_addr()?,
+            _reservation: reservation,
+            target,
+            forth: lanes.forth,
+            back: lanes.back,
+            conditions,
+            resets,
+            token,
+        };
+        let listener = door.listen()?;
+        Ok((door, listener))
+    }
+
+    fn listen(&self) -> io::Result<TcpListener> {
+        bound(self.address)?.listen(BACKLOG)
+    }
+
+    /// Takes connections until the link ends. While it is cut nobody listens, so dials are refused.
+    pub async fn serve(self, first: TcpListener) {
+        let door = Arc::new(self);
+        let mut listener = Some(first).filter(|_| !door.conditions.borrow().cut);
+        let mut conditions = door.conditions.clone();
+        loop {
+            if !becomes(&mut conditions, false).await {
+                return;
+            }
+            let Some(open) = listener.take().or_else(|| door.listen().ok()) else {
+                sleep(LISTEN_PAUSE).await;
+                continue;
+            };
+            tokio::select! {
+                () = door.accept(&open) => {}
+                _ = becomes(&mut conditions, true) => {}
+            }
+        }
+    }
+
+    async fn accept(self: &Arc<Self>, listener: &TcpListener) {
+        let places = Arc::new(Semaphore::new(CONNECTIONS));
+        while let Ok(place) = places.clone().acquire_owned().await {
+            let near = match listener.accept().await {
+                Ok((near, _)) => near,
+                Err(_) => {
+                    sleep(LISTEN_PAUSE).await;
+                    continue;
+                }
+            };
+            let mut resets = self.resets.clone();
+            resets.mark_unchanged();
+            let connection = connection(near, self.clone(), resets);
+            let ended = self.token.clone().run_until_cancelled_owned(connection);
+            tokio::spawn(async move {
+                ended.await;
+                drop(place);
+            });
+        }
+    }
+}
+
+/// A socket that shares its port with the door's other ones.
+fn bound(address: SocketAddr) -> io::Result<TcpSocket> {
+    let socket = TcpSocket::new_v4()?;
+    socket.set_reuseport(true)?;
+    socket.set_recv_buffer_size(RECEIVE_BUFFER)?;
+    socket.bind(address)?;
+    Ok(socket)
+}
+
+/// Waits until the link is cut, or is not; false when it ends.
+async fn becomes(conditions: &mut watch::Receiver<LinkConditions>, cut: bool) -> bool {
+    let reached = conditions.wait_for(|it| it.cut == cut).await;
+    reached.is_ok()
+}
+
+/// Carries one connection. `resets` is as it was when the connection was accepted.
+async fn connection(near: TcpStream, door: Arc<TcpDoor>, mut resets: watch::Receiver<u64>) {
+    let far = OnceLock::new();
+    // A link that is cut may have accepted once more before the listener was closed.
+    let cut = door.conditions.borrow().cut;
+    let end = tokio::select! {
+        biased;
+        () = std::future::ready(()), if cut => Err(Reset),
+        _ = resets.changed() => Err(Reset),
+        end = carry(&near, &far, &door) => end,
+    };
+    if end.is_err() {
+        for socket in [Some(&near), far.get()].into_iter().flatten() {
+            // A socket that refuses is closed by an end instead.
+            let _ = socket.set_zero_linger();
+        }
+    }
+}
+
+async fn carry(near: &TcpStream, far: &OnceLock<TcpStream>, door: &TcpDoor) -> Result<(), Reset> {
+    let _ = near.set_nodelay(true);
+    let accept_delay = door.conditions.borrow().accept_delay;
+    if !accept_delay.is_zero() {
+        sleep(accept_delay).await;
+    }
+    let (forth, back) = (StreamPath::new(&door.forth), StreamPath::new(&door.back));
+    forth.send(StreamPart::Open);
+    let dialled = tokio::select! {
+        part = forth.out.next() => part,
+        () = given_up(near) => return Ok(()),
+    };
+    match dialled {
+        Some(StreamPart::Open) => forth.done(0),
+        Some(_) => return Err(Reset),
+        None => return discard(near).await,
+    }
+    let far = match dial(door.target).await {
+        Ok(stream) => far.get_or_init(|| stream),
+        Err(_) => return Err(Reset),
+    };
+    back.send(StreamPart::Open);
+    let dialler = async {
+        if !back.out.opened().await {
+            discard(near).await?;
+            return Err(Reset);
+        }
+        forth.read(near).await;
+        Ok(())
+    };
+    let target = async {
+        back.read(far).await;
+        Ok(())
+    };
+    tokio::try_join!(
+        dialler,
+        target,
+        forth.write(far, &back),
+        back.write(near, &forth)
+    )?;
+    Ok(())
+}
+
+async fn dial(target: SocketAddr) -> io::Result<TcpStream> {
+    let socket = if target.is_ipv4() {
+        TcpSocket::new_v4()?
+    } else {
+        TcpSocket::new_v6()?
+    };
+    socket.set_recv_buffer_size(RECEIVE_BUFFER)?;
+    socket.set_nodelay(true)?;
+    socket.connect(target).await
+}
+
+/// Reads a connection whose data disappear, until its peer ends it.
+async fn discard(socket: &TcpStream) -> Result<(), Reset> {
+    let mut buffer = [0; 4_096];
+    loop {
+        socket.readable().await.map_err(|_| Reset)?;
+        match socket.try_read(&mut buffer) {
+            Ok(0) => return Ok(()),
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(_) => return Err(Reset),
+        }
+    }
+}
+
+/// Waits until a dialler whose dial is still on the way has gone.
+async fn given_up(near: &TcpStream) {
+    sleep(DIAL_PATIENCE).await;
+    while !near
+        .ready(Interest::READABLE)
+        .await
+        .is_ok_and(Ready::is_read_closed)
+    {
+        sleep(DIAL_CHECKS).await;
+    }
+}
+
+/// Waits until the peer resets the connection.
+async fn failure(socket: &TcpStream) {
+    let _ = socket.ready(Interest::ERROR).await;
+}
+
+/// One direction of one connection.
+struct StreamPath {
+    lane: Arc<Lane>,
+    flow: FlowId,
+    out: Arc<StreamOut>,
+}
+
+/// The outcome of one attempt to read.
+enum StreamReading {
+    /// Something was read, or the socket has nothing yet.
+    Goes,
+    WindowFull,
+    QueueFull,
+    Last(StreamPart),
+}
+
+impl StreamPath {
+    fn new(lane: &Arc<Lane>) -> Self {
+        Self {
+            flow: lane.turn(|turn| turn.direction.open_flow()),
+            lane: lane.clone(),
+            out: Arc::default(),
+        }
+    }
+
+    fn send(&self, part: StreamPart) {
+        let (len, cargo) = (part.len(), Cargo::Part(self.out.clone(), part));
+        self.lane
+            .turn(|turn| turn.direction.chunk(self.flow, len, turn.now, cargo));
+    }
+
+    /// Sends what `from` gives, and stops reading while the direction has no room.
+    async fn read(&self, from: &TcpStream) {
+        loop {
+            let reading = match from.readable().await {
+                Ok(()) => self.read_some(from),
+                Err(_) => StreamReading::Last(StreamPart::Reset),
+            };
+            match reading {
+                StreamReading::Goes => continue,
+                StreamReading::Last(part) => return self.send(part),
+                StreamReading::WindowFull => tokio::select! {
+                    () = self.out.room.notified() => continue,
+                    () = failure(from) => {}
+                },
+                StreamReading::QueueFull => tokio::select! {
+                    () = self.lane.room.notified() => continue,
+                    () = failure(from) => {}
+                },
+            }
+            // A reset needs no room.
+            return self.send(StreamPart::Reset);
+        }
+    }
+
+    fn read_some(&self, from: &TcpStream) -> StreamReading {
+        self.lane.turn(|turn| {
+            let room = match turn.direction.room(self.flow) {
+                StreamRoom::Bytes(room) => room.min(turn.scratch.len()),
+                StreamRoom::WindowFull => return StreamReading::WindowFull,
+                StreamRoom::QueueFull => return StreamReading::QueueFull,
+            };
+            match from.try_read(&mut turn.scratch[..room]) {
+                Ok(0) => StreamReading::Last(StreamPart::End),
+                Ok(len) => {
+                    let part = StreamPart::Bytes(Bytes::copy_from_slice(&turn.scratch[..len]));
+                    let cargo = Cargo::Part(self.out.clone(), part);
+                    turn.direction.chunk(self.flow, len, turn.now, cargo);
+                    StreamReading::Goes
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => StreamReading::Goes,
+                Err(_) => StreamReading::Last(StreamPart::Reset),
+            }
+        })
+    }
+
+    /// Writes what arrives, until its end. The peer of a socket that fails is told on the way back.
+    async fn write(&self, to: &TcpStream, back: &Self) -> Result<(), Reset> {
+        let mut failed = false;
+        while let Some(part) = self.out.next().await {
+            let written = match &part {
+                StreamPart::Open => {
+                    self.out.open();
+                    Ok(())
+                }
+                StreamPart::Bytes(_) if failed => Ok(()),
+                StreamPart::Bytes(bytes) => tokio::select! {
+                    written = write_all(to, bytes) => written,
+                    () = self.out.reset() => return Err(Reset),
+                },
+                StreamPart::End => return SockRef::from(to).shutdown(Shutdown::Write).or(Ok(())),
+                StreamPart::Reset => return Err(Reset),
+            };
+            if written.is_err() {
+                failed = true;
+                back.send(StreamPart::Reset);
+            }
+            self.done(part.len());
+        }
+        Ok(())
+    }
+
+    /// A part of `len` bytes that arrived has been written.
+    fn done(&self, len: usize) {
+        self.lane
+            .turn(|turn| turn.direction.written(self.flow, len));
+        self.out.room.notify_one();
+    }
+}
+
+impl Drop for StreamPath {
+    fn drop(&mut self) {
+        self.lane.turn(|turn| turn.direction.close_flow(self.flow));
+    }
+}
+
+async fn write_all(to: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match to.try_write(bytes) {
+            Ok(len) => bytes = &bytes[len..],
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => to.writable().await?,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,231 @@
+//! UDP through a link: a socket that takes the place of the target, and for each client a socket of
+//! its own to the target, as a NAT has. Answers to that socket go back to the client.
+//!
+//! Clients are as cheap as source ports: [`CLIENTS`] bounds them, and a new one takes the place of
+//! the one that was silent longest. Datagrams that a socket does not take at once are lost.
+
+use super::{
+    direction::FlowId,
+    lane::{Cargo, DoorLanes, Lane},
+};
+use bytes::Bytes;
+use parking_lot::Mutex;
+use socket2::SockRef;
+use std::{
+    collections::HashMap,
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tokio::{net::UdpSocket, time::sleep};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+/// Clients of one address at a time.
+const CLIENTS: usize = 1_024;
+
+/// Silence after which a client is forgotten: the lower bound of RFC 4787 for a NAT.
+const IDLE: Duration = Duration::from_secs(120);
+
+/// Receive buffer. The kernel's default holds some 250 small datagrams, fewer than arrive while a
+/// busy machine runs something else.
+const RECEIVE_BUFFER: usize = 4 << 20;
+
+/// Pause after a socket has failed, so that a failing socket does not take a core.
+const ERROR_PAUSE: Duration = Duration::from_millis(1);
+
+/// A client as its datagrams find it.
+struct UdpClient {
+    socket: Arc<UdpSocket>,
+    forth: FlowId,
+    used: Instant,
+    /// Ends the task of the client's answers.
+    _answers: DropGuard,
+}
+
+/// An address of the link and what it leads to.
+pub(super) struct UdpDoor {
+    front: Arc<UdpSocket>,
+    target: SocketAddr,
+    forth: Arc<Lane>,
+    back: Arc<Lane>,
+    clients: Mutex<HashMap<SocketAddr, UdpClient>>,
+    token: CancellationToken,
+}
+
+impl UdpDoor {
+    pub async fn open(
+        target: SocketAddr,
+        lanes: DoorLanes,
+        token: CancellationToken,
+    ) -> io::Result<Self> {
+        let front = bound(IpAddr::V4(Ipv4Addr::LOCALHOST)).await?;
+        front.writable().await?;
+        Ok(Self {
+            front: Arc::new(front),
+            target,
+            forth: lanes.forth,
+            back: lanes.back,
+            clients: Mutex::default(),
+            token,
+        })
+    }
+
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.front.local_addr()
+    }
+
+    /// Takes datagrams of clients. Runs as long as the link.
+    pub async fn serve(self) {
+        let door = Arc::new(self);
+        let mut buffer = vec![0; usize::from(u16::MAX)];
+        loop {
+            let received = door.front.recv_from(&mut buffer).await;
+            let forwarded = match received {
+                Ok((len, client)) => door.forward(client, &buffer[..len]).await,
+                Err(error) => Err(error),
+            };
+            if forwarded.is_err() {
+                sleep(ERROR_PAUSE).await;
+            }
+        }
+    }
+
+    async fn forward(self: &Arc<Self>, client: SocketAddr, datagram: &[u8]) -> io::Result<()> {
+        let known = self.find(client);
+        let (socket, flow) = match known {
+            Some(known) => known,
+            None => self.add(client).await?,
+        };
+        let bytes = Bytes::copy_from_slice(datagram);
+        let cargo = Cargo::Datagram(socket, None, bytes);
+        self.forth.turn(|turn| {
+            turn.direction
+                .datagram(flow, datagram.len(), turn.now, cargo);
+        });
+        Ok(())
+    }
+
+    fn find(&self, client: SocketAddr) -> Option<(Arc<UdpSocket>, FlowId)> {
+        let mut clients = self.clients.lock();
+        let known = clients.get_mut(&client)?;
+        known.used = Instant::now();
+        Some((known.socket.clone(), known.forth))
+    }
+
+    async fn add(self: &Arc<Self>, client: SocketAddr) -> io::Result<(Arc<UdpSocket>, FlowId)> {
+        let any = match self.target {
+            SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::LOCALHOST),
+            SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        };
+        let full = self.clients.lock().len() >= CLIENTS;
+        if full {
+            self.remove_longest_idle();
+        }
+        // A process that is out of files takes one from the client that needs it least.
+        let opened = bound(any).await.inspect_err(|_| self.remove_longest_idle());
+        let socket = Arc::new(opened?);
+        socket.connect(self.target).await?;
+        // Datagrams are sent without waiting, which fails before tokio has seen the socket writable.
+        socket.writable().await?;
+        let forth = self.forth.turn(|turn| turn.direction.open_flow());
+        let token = self.token.child_token();
+        let answers = self.clone().answers(client, socket.clone());
+        tokio::spawn(token.clone().run_until_cancelled_owned(answers));
+        let added = UdpClient {
+            socket: socket.clone(),
+            forth,
+            used: Instant::now(),
+            _answers: token.drop_guard(),
+        };
+        self.clients.lock().insert(client, added);
+        Ok((socket, forth))
+    }
+
+    fn remove_longest_idle(&self) {
+        let mut clients = self.clients.lock();
+        let oldest = clients.iter().min_by_key(|(_, it)| it.used);
+        let oldest = oldest.map(|(client, _)| *client);
+        let removed = oldest.and_then(|client| clients.remove(&client));
+        drop(clients);
+        self.forget(removed);
+    }
+
+    /// Removes a client that has been silent; whether it has.
+    fn remove_idle(&self, client: SocketAddr) -> bool {
+        let mut clients = self.clients.lock();
+        let idle = clients
+            .get(&client)
+            .is_none_or(|it| it.used.elapsed() >= IDLE);
+        let removed = if idle { clients.remove(&client) } else { None };
+        drop(clients);
+        self.forget(removed);
+        idle
+    }
+
+    fn forget(&self, removed: Option<UdpClient>) {
+        if let Some(removed) = removed {
+            self.forth
+                .turn(|turn| turn.direction.close_flow(removed.forth));
+        }
+    }
+
+    /// Carries what the target sends to one client.
+    async fn answers(self: Arc<Self>, client: SocketAddr, socket: Arc<UdpSocket>) {
+        let flow = BackFlow::new(&self.back);
+        loop {
+            let ready = tokio::time::timeout(IDLE, socket.readable()).await;
+            let result = match ready {
+                Ok(Ok(())) => self.answer(client, &socket, flow.id),
+                Ok(Err(error)) => Err(error),
+                Err(_) if self.remove_idle(client) => return,
+                Err(_) => Ok(()),
+            };
+            // An error here is mostly the target's port that is closed: a node that is down.
+            if result.is_err() {
+                sleep(ERROR_PAUSE).await;
+            }
+        }
+    }
+
+    fn answer(&self, client: SocketAddr, socket: &UdpSocket, flow: FlowId) -> io::Result<()> {
+        self.back.turn(|turn| match socket.try_recv(turn.scratch) {
+            Ok(len) => {
+                let bytes = Bytes::copy_from_slice(&turn.scratch[..len]);
+                let cargo = Cargo::Datagram(self.front.clone(), Some(client), bytes);
+                turn.direction.datagram(flow, len, turn.now, cargo);
+                Ok(())
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
+            Err(error) => Err(error),
+        })
+    }
+}
+
+/// The flow of a client's answers, closed with their task.
+struct BackFlow {
+    lane: Arc<Lane>,
+    id: FlowId,
+}
+
+impl BackFlow {
+    fn new(lane: &Arc<Lane>) -> Self {
+        Self {
+            id: lane.turn(|turn| turn.direction.open_flow()),
+            lane: lane.clone(),
+        }
+    }
+}
+
+impl Drop for BackFlow {
+    fn drop(&mut self) {
+        self.lane.turn(|turn| turn.direction.close_flow(self.id));
+    }
+}
+
+async fn bound(address: IpAddr) -> io::Result<UdpSocket> {
+    let socket = UdpSocket::bind((address, 0)).await?;
+    // The kernel grants what its limit allows.
+    let _ = SockRef::from(&socket).set_recv_buffer_size(RECEIVE_BUFFER);
+    Ok(socket)
+}

@@ -1,0 +1,270 @@
+//! Servers and clients on loopback that measure a link. The bench uses them too.
+
+use socket2::SockRef;
+use starling_netsim::{DirectionConditions, FaultyLink, LinkBandwidth, LinkConditions, LinkEnd};
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream, UdpSocket},
+    sync::mpsc,
+};
+
+pub const ANY: (Ipv4Addr, u16) = (Ipv4Addr::LOCALHOST, 0);
+
+/// Seed of the links in tests. Their faults are those of each run before.
+pub const SEED: u64 = 22;
+
+pub const fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+pub fn link(conditions: LinkConditions) -> FaultyLink {
+    let link = FaultyLink::new(SEED, conditions).expect("sound conditions");
+    println!("link of seed {}: {conditions:?}", link.seed());
+    link
+}
+
+pub fn limited(rate: u64, queue: usize) -> DirectionConditions {
+    DirectionConditions {
+        bandwidth: Some(LinkBandwidth::new(rate, queue)),
+        ..DirectionConditions::CLEAR
+    }
+}
+
+/// A link with the delay in each direction.
+pub fn delayed(delay: Duration) -> LinkConditions {
+    LinkConditions::symmetric(DirectionConditions {
+        delay,
+        ..DirectionConditions::CLEAR
+    })
+}
+
+/// A server that hands each connection to `serve`.
+pub async fn server<F>(serve: impl Fn(TcpStream) -> F + Send + 'static) -> SocketAddr
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let listener = TcpListener::bind(ANY).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            stream.set_nodelay(true).unwrap();
+            tokio::spawn(serve(stream));
+        }
+    });
+    address
+}
+
+/// Sends everything back, and the end after it.
+pub async fn echo() -> SocketAddr {
+    server(|mut stream| async move {
+        let (mut read, mut write) = stream.split();
+        let _ = tokio::io::copy(&mut read, &mut write).await;
+        let _ = write.shutdown().await;
+    })
+    .await
+}
+
+pub async fn dial(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).await.unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream
+}
+
+/// The time of one byte there and back.
+pub async fn ping(stream: &mut TcpStream) -> Duration {
+    let start = Instant::now();
+    stream.write_all(&[1]).await.unwrap();
+    stream.read_exact(&mut [0]).await.unwrap();
+    start.elapsed()
+}
+
+/// Data that arrived: so many bytes, `at` a time.
+#[derive(Clone, Copy, Debug)]
+pub struct Received {
+    pub bytes: usize,
+    pub at: Instant,
+}
+
+/// A server that reports what it reads from its connections.
+pub async fn sink() -> (SocketAddr, mpsc::Receiver<Received>) {
+    let (report, received) = mpsc::channel(1 << 16);
+    let address = server(move |mut stream| {
+        let report = report.clone();
+        async move {
+            let mut buffer = vec![0; 256 << 10];
+            while let Ok(bytes @ 1..) = stream.read(&mut buffer).await {
+                let at = Instant::now();
+                if report.send(Received { bytes, at }).await.is_err() {
+                    return;
+                }
+            }
+        }
+    })
+    .await;
+    (address, received)
+}
+
+/// Bytes per second between the first and the last report, until `total` bytes are there.
+pub async fn rate(received: &mut mpsc::Receiver<Received>, total: usize) -> f64 {
+    rate_within(received, total, Duration::MAX).await
+}
+
+/// As [`rate`], until `total` bytes are there or `limit` is over.
+pub async fn rate_within(
+    received: &mut mpsc::Receiver<Received>,
+    total: usize,
+    limit: Duration,
+) -> f64 {
+    let first = received.recv().await.unwrap();
+    let (mut bytes, mut last) = (0, first);
+    while first.bytes + bytes < total && last.at - first.at < limit {
+        last = received.recv().await.unwrap();
+        bytes += last.bytes;
+    }
+    bytes as f64 / (last.at - first.at).as_secs_f64()
+}
+
+/// Writes `total` bytes and keeps the connection.
+pub async fn pour(address: SocketAddr, total: usize) -> TcpStream {
+    let mut stream = dial(address).await;
+    let chunk = vec![7; 256 << 10];
+    let mut left = total;
+    while left > 0 {
+        let len = left.min(chunk.len());
+        stream.write_all(&chunk[..len]).await.unwrap();
+        left -= len;
+    }
+    stream
+}
+
+/// Bytes per second of a transfer to `address`, which leads to a [`sink`].
+pub async fn throughput(
+    address: SocketAddr,
+    received: &mut mpsc::Receiver<Received>,
+    total: usize,
+) -> f64 {
+    let pouring = tokio::spawn(pour(address, total));
+    let rate = rate(received, total).await;
+    drop(pouring.await.unwrap());
+    rate
+}
+
+/// A link to a sink, from the near end.
+pub async fn to_sink(
+    conditions: LinkConditions,
+) -> (FaultyLink, SocketAddr, mpsc::Receiver<Received>) {
+    let link = link(conditions);
+    let (target, received) = sink().await;
+    let address = link.tcp(LinkEnd::Far, target).await.unwrap();
+    (link, address, received)
+}
+
+/// A link to a TCP echo, from the near end.
+pub async fn to_echo(conditions: LinkConditions) -> (FaultyLink, SocketAddr) {
+    let link = link(conditions);
+    let address = link.tcp(LinkEnd::Far, echo().await).await.unwrap();
+    (link, address)
+}
+
+/// A socket with a buffer that holds what arrives while the machine runs something else.
+pub async fn udp_socket() -> UdpSocket {
+    let socket = UdpSocket::bind(ANY).await.unwrap();
+    let _ = SockRef::from(&socket).set_recv_buffer_size(4 << 20);
+    socket
+}
+
+/// Sends datagrams back.
+pub async fn udp_echo() -> SocketAddr {
+    let socket = udp_socket().await;
+    let address = socket.local_addr().unwrap();
+    tokio::spawn(async move {
+        let mut buffer = [0; 2_048];
+        loop {
+            if let Ok((len, from)) = socket.recv_from(&mut buffer).await {
+                let _ = socket.send_to(&buffer[..len], from).await;
+            }
+        }
+    });
+    address
+}
+
+/// A link to a UDP echo, and a client's socket that is connected to it.
+pub async fn to_udp_echo(conditions: LinkConditions) -> (FaultyLink, UdpSocket) {
+    let link = link(conditions);
+    let address = link.udp(LinkEnd::Far, udp_echo().await).await.unwrap();
+    let socket = udp_socket().await;
+    socket.connect(address).await.unwrap();
+    (link, socket)
+}
+
+/// An answer of the echo: the number of its datagram and the time that it took.
+#[derive(Clone, Copy, Debug)]
+pub struct Echoed {
+    pub number: u64,
+    pub time: Duration,
+}
+
+/// Datagrams to an echo.
+#[derive(Clone, Copy, Debug)]
+pub struct Echo {
+    pub count: u64,
+    pub len: usize,
+    /// Datagrams sent at once, and the pause after them.
+    pub batch: u64,
+    pub pause: Duration,
+    /// Wait for answers after the last one.
+    pub patience: Duration,
+}
+
+impl Echo {
+    /// Sends the datagrams; returns the answers in the order of their arrival.
+    pub async fn run(self, socket: UdpSocket) -> Vec<Echoed> {
+        let socket = Arc::new(socket);
+        let start = Instant::now();
+        let receiving = tokio::spawn(self.receive(socket.clone(), start));
+        let mut datagram = vec![0; self.len];
+        let mut tick = tokio::time::interval(self.pause);
+        for number in 0..self.count {
+            if number % self.batch == 0 {
+                tick.tick().await;
+            }
+            let sent = start.elapsed().as_nanos() as u64;
+            datagram[..8].copy_from_slice(&number.to_be_bytes());
+            datagram[8..16].copy_from_slice(&sent.to_be_bytes());
+            socket.send(&datagram).await.unwrap();
+        }
+        receiving.await.unwrap()
+    }
+
+    async fn receive(self, socket: Arc<UdpSocket>, start: Instant) -> Vec<Echoed> {
+        let mut buffer = vec![0; self.len];
+        let mut echoed = Vec::new();
+        while let Ok(received) = tokio::time::timeout(self.patience, socket.recv(&mut buffer)).await
+        {
+            assert_eq!(received.unwrap(), self.len);
+            let word = |at: usize| u64::from_be_bytes(buffer[at..at + 8].try_into().unwrap());
+            echoed.push(Echoed {
+                number: word(0),
+                time: start.elapsed() - Duration::from_nanos(word(8)),
+            });
+        }
+        echoed
+    }
+}
+
+/// The time that `percent` of the times do not exceed. A busy machine only adds to times, so the best
+/// ones show what the link takes.
+pub fn percentile(mut times: Vec<Duration>, percent: usize) -> Duration {
+    times.sort_unstable();
+    times[times.len() * percent / 100]
+}
+
+/// Whether `measured` is within 10 % of `nominal`.
+pub fn within_a_tenth(measured: f64, nominal: f64) -> bool {
+    (measured / nominal - 1.0).abs() <= 0.1
+}

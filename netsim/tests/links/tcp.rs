@@ -1,0 +1,176 @@
+//! Delay, rate, loss and order of connections.
+
+use crate::net::*;
+use starling_netsim::{DirectionConditions, LinkConditions, LinkEnd, SEGMENT};
+use std::time::{Duration, Instant};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_round_trip_takes_both_delays() {
+    let mut conditions = delayed(ms(30));
+    conditions.down.delay = ms(20);
+    let (link, address) = to_echo(conditions).await;
+    let start = Instant::now();
+    let mut stream = dial(address).await;
+    ping(&mut stream).await;
+    // The dial, its answer, the byte and its echo.
+    assert!(start.elapsed() >= ms(100), "{:?}", start.elapsed());
+    let mut times = Vec::new();
+    for _ in 0..30 {
+        times.push(ping(&mut stream).await);
+    }
+    assert!(times.iter().all(|time| *time >= ms(50)), "{times:?}");
+    assert!(percentile(times.clone(), 10) <= ms(55), "{times:?}");
+
+    link.set(delayed(ms(5))).unwrap();
+    let mut times = Vec::new();
+    for _ in 0..10 {
+        times.push(ping(&mut stream).await);
+    }
+    let time = percentile(times, 0);
+    assert!((ms(10)..ms(30)).contains(&time), "{time:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_delay_below_a_millisecond_is_met() {
+    let (_link, address) = to_echo(delayed(Duration::from_micros(500))).await;
+    let mut stream = dial(address).await;
+    let mut times = Vec::new();
+    for _ in 0..200 {
+        times.push(ping(&mut stream).await);
+    }
+    times.sort_unstable();
+    assert!(times[0] >= ms(1));
+    // tokio's own timer would make it three and more. The best fifth is what the link takes.
+    assert!(times[40] < Duration::from_micros(1_600), "{:?}", times[40]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transfer_meets_the_rate_of_its_direction() {
+    let conditions = LinkConditions {
+        up: limited(2_000_000, 200_000),
+        down: limited(500_000, 100_000),
+        ..LinkConditions::CLEAR
+    };
+    let (link, up, mut from_near) = to_sink(conditions).await;
+    let (target, mut from_far) = sink().await;
+    let down = link.tcp(LinkEnd::Near, target).await.unwrap();
+    let (up, down) = tokio::join!(
+        throughput(up, &mut from_near, 4_000_000),
+        throughput(down, &mut from_far, 1_000_000)
+    );
+    assert!(within_a_tenth(up, 2e6), "{up} bytes/s up");
+    assert!(within_a_tenth(down, 5e5), "{down} bytes/s down");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_share_a_rate_evenly() {
+    let conditions = LinkConditions::symmetric(limited(2_000_000, 100_000));
+    let (link, first, mut of_first) = to_sink(conditions).await;
+    let (target, mut of_second) = sink().await;
+    let second = link.tcp(LinkEnd::Far, target).await.unwrap();
+    let (first, second) = tokio::join!(
+        throughput(first, &mut of_first, 2_000_000),
+        throughput(second, &mut of_second, 2_000_000)
+    );
+    // The one that ends first leaves the other alone for its last part.
+    assert!((0.8e6..1.5e6).contains(&first), "{first}");
+    assert!((0.8e6..1.5e6).contains(&second), "{second}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn latency_alone_does_not_limit_throughput() {
+    let (_link, address, mut received) = to_sink(delayed(ms(50))).await;
+    // A link that sleeps before it reads on carries one buffer of 64 KiB in 50 ms: 1.3 MB/s.
+    let rate = throughput(address, &mut received, 64 << 20).await;
+    println!("{:.0} MB/s at 50 ms", rate / 1e6);
+    assert!(rate > 20e6, "{rate} bytes/s");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn conditions_change_while_a_transfer_runs() {
+    let conditions = LinkConditions::symmetric(limited(1_000_000, 100_000));
+    let (link, address, mut received) = to_sink(conditions).await;
+    let pouring = tokio::spawn(pour(address, 6_000_000));
+    let slow = rate(&mut received, 1_000_000).await;
+    link.set(LinkConditions::symmetric(limited(4_000_000, 400_000)))
+        .unwrap();
+    let fast = rate(&mut received, 4_000_000).await;
+    pouring.await.unwrap();
+    assert!(within_a_tenth(slow, 1e6), "{slow}");
+    assert!(within_a_tenth(fast, 4e6), "{fast}");
+    let refused = link.update(|it| it.up.loss = 2.0).unwrap_err();
+    assert!(refused.to_string().contains("loss of 2"), "{refused}");
+    assert_eq!(link.conditions().up, limited(4_000_000, 400_000));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn loss_stalls_a_connection_and_jitter_keeps_its_bytes_in_order() {
+    let conditions = LinkConditions::symmetric(DirectionConditions {
+        delay: ms(2),
+        jitter: ms(2),
+        loss: 0.02,
+        ..DirectionConditions::CLEAR
+    });
+    let (link, address) = to_echo(conditions).await;
+    let data: Vec<u8> = (0_u32..300_000).flat_map(u32::to_be_bytes).collect();
+    let (mut read, mut write) = dial(address).await.into_split();
+    let (sent, start) = (data.clone(), Instant::now());
+    let sending = tokio::spawn(async move {
+        write.write_all(&sent).await.unwrap();
+        write
+    });
+    let mut back = vec![0; data.len()];
+    read.read_exact(&mut back).await.unwrap();
+    assert!(back == data, "bytes were lost or out of order");
+    drop(sending.await.unwrap());
+    let (mut again, mut segments) = (0, 0.0);
+    for counts in link.counts() {
+        again += counts.retransmitted;
+        segments += counts.bytes as f64 / SEGMENT as f64;
+    }
+    let share = again as f64 / segments;
+    assert!((share - 0.02).abs() < 0.01, "{share} of {segments}");
+    // Each direction loses some 16 segments, one after the other.
+    assert!(start.elapsed() > ms(1_000), "{:?}", start.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_half_closed_connection_carries_the_other_direction() {
+    let link = link(delayed(ms(20)));
+    let target = server(|mut stream| async move {
+        let mut request = Vec::new();
+        stream.read_to_end(&mut request).await.unwrap();
+        stream.write_all(&request).await.unwrap();
+        stream.write_all(b" after the end").await.unwrap();
+    })
+    .await;
+    let address = link.tcp(LinkEnd::Far, target).await.unwrap();
+    let mut stream = dial(address).await;
+    stream.write_all(b"request").await.unwrap();
+    stream.shutdown().await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert_eq!(answer, "request after the end");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_accept_delays_the_connection_and_not_its_data() {
+    let mut conditions = LinkConditions::CLEAR;
+    conditions.accept_delay = ms(300);
+    let (_link, address) = to_echo(conditions).await;
+    let start = Instant::now();
+    let mut streams: Vec<TcpStream> = Vec::new();
+    for _ in 0..5 {
+        streams.push(dial(address).await);
+    }
+    for stream in &mut streams {
+        ping(stream).await;
+        assert!(start.elapsed() >= ms(300));
+    }
+    assert!(start.elapsed() < ms(1_200), "all at once");
+    assert!(ping(&mut streams[0]).await < ms(200));
+}
