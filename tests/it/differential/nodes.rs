@@ -13,10 +13,13 @@ use serde_json::{Map, Value, json};
 use starling::{
     chain::{
         self, Chain, Options,
+        evm::{ScriptConnection, ScriptHost},
         genesis::{self, Genesis},
+        rules::ChainSpec,
     },
     devnet::genesis::{Files, Plan, build},
     rpc::{HttpEndpoint, RpcConfig, RpcContext, RpcServer, TxRoute},
+    script_host,
 };
 use starling_proto::{
     attributes::{L1Block, attributes},
@@ -27,6 +30,7 @@ use starling_proto::{
 use std::{
     fs::File,
     net::TcpListener,
+    os::unix::net::UnixStream,
     path::{Path, PathBuf},
     process::{Command, Stdio},
     sync::Arc,
@@ -98,6 +102,7 @@ fn start_anvil(program: &Path, genesis: &Path, chain_id: u64, log: &Path) -> (Ru
             "--slots-in-an-epoch=1",
             "--disable-default-create2-deployer",
             "--disable-min-priority-fee",
+            "--steps-tracing",
             "--quiet",
         ])
         .stdin(Stdio::null())
@@ -108,11 +113,27 @@ fn start_anvil(program: &Path, genesis: &Path, chain_id: u64, log: &Path) -> (Ru
     (Running { child }, format!("http://127.0.0.1:{port}"))
 }
 
+/// Runs tracers in JavaScript on threads of this process.
+fn scripts() -> ScriptHost {
+    ScriptHost::new(|| {
+        let (stream, theirs) = UnixStream::pair()?;
+        std::thread::Builder::new()
+            .stack_size(64 << 20)
+            .spawn(move || script_host::serve(theirs))?;
+        Ok(ScriptConnection {
+            stream,
+            process: None,
+        })
+    })
+}
+
 /// Serves our chain by HTTP until the token is cancelled, and gives the URL.
 async fn serve(chain: &Chain, token: &CancellationToken) -> String {
     let http = HttpEndpoint {
         addr: ([127, 0, 0, 1], 0).into(),
-        api: ["eth", "net", "web3", "txpool"].map(String::from).into(),
+        api: ["eth", "net", "web3", "txpool", "debug", "trace"]
+            .map(String::from)
+            .into(),
         vhosts: vec![],
         cors: vec![],
         prefix: String::new(),
@@ -121,7 +142,10 @@ async fn serve(chain: &Chain, token: &CancellationToken) -> String {
         http: Some(http),
         ..Default::default()
     };
-    let context = RpcContext::new(chain.into(), TxRoute::Pool);
+    let mut context = RpcContext::new(chain.into(), TxRoute::Pool);
+    context.scripts = Some(scripts());
+    // A loop over all of a block's gas may take longer in a build that is not optimised.
+    context.bounds.timeout = Duration::from_secs(60);
     let (server, bound) = RpcServer::bind(config, context).await.expect("a socket");
     tokio::spawn(server.run(token.clone()));
     tokio::spawn(chain::pool_maintenance::run(chain.clone(), token.clone()));
@@ -194,6 +218,11 @@ impl Pair {
             log,
             _dir: dir,
         })
+    }
+
+    /// The rules of the chain.
+    pub fn spec(&self) -> &ChainSpec {
+        self.chain.spec()
     }
 
     fn control(&self, method: &str, params: Value) -> Value {
