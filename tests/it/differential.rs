@@ -2,24 +2,30 @@
 //! both. Every kind of difference is explained in `docs/differences.md`; another one fails the
 //! test.
 //!
+//! Half of the questions are about executions: traces, simulations, access lists. anvil has no
+//! witnesses, so those of the run's blocks must suffice to execute them.
+//!
 //! `STARLING_SEED` repeats a run, `STARLING_DIFFERENTIAL_CASES` says how many cases it has.
 
 mod cases;
 mod compare;
 mod contracts;
 mod explained;
+mod forms;
 mod nodes;
+mod substitutes;
 
-use crate::net::call;
+use crate::{net::call, rpc_live::check_witness};
 use cases::{Case, Generator, authorities};
 use compare::{Answers, Difference};
-use explained::{KINDS, Seen};
+use explained::{Seen, kinds};
 use nodes::Pair;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 const SEND: &str = "eth_sendRawTransaction";
 const SEED: u64 = 2;
+/// Transactions and questions about the chain. There are as many questions about executions.
 const CASES: u64 = 2_000;
 
 /// The differences of a run.
@@ -39,7 +45,7 @@ impl Report {
                 params,
                 difference: &difference,
             };
-            match KINDS.iter().find(|(_, explains)| explains(&seen)) {
+            match kinds().find(|(_, explains)| explains(&seen)) {
                 Some((name, _)) => *self.explained.entry(name).or_default() += 1,
                 None => {
                     let first = || (0, params.to_string().chars().take(400).collect());
@@ -78,7 +84,10 @@ struct DifferentialRun {
     generator: Generator,
     answers: Answers,
     report: Report,
+    /// Transactions and questions about the chain.
     done: u64,
+    /// Questions about executions.
+    executed: u64,
 }
 
 impl DifferentialRun {
@@ -110,22 +119,46 @@ impl DifferentialRun {
 
     /// Asks both nodes 40 questions.
     fn asks(&mut self) {
+        for _ in 0..40 {
+            let case = self.generator.question(&self.pair.blocks);
+            self.ask(case);
+            self.done += 1;
+        }
+    }
+
+    /// Asks both nodes as many questions about executions as a round has other cases.
+    fn executions(&mut self) {
+        for _ in 0..56 {
+            let case = self.generator.execution(&self.pair.blocks);
+            self.ask(case);
+            self.executed += 1;
+        }
+    }
+
+    fn ask(&mut self, case: Case) {
         let Pair {
             ours,
             theirs,
             blocks,
             ..
         } = &self.pair;
-        for _ in 0..40 {
-            let Case::Ask(method, params) = self.generator.question(blocks) else {
-                continue;
-            };
-            let [for_us, for_them] = self.answers.translate(blocks, &params);
-            let (ours, theirs) = (call(ours, method, for_us), call(theirs, method, for_them));
-            let found = self.answers.compare(blocks, method, &params, ours, theirs);
-            self.report
-                .note(method, &self.answers.describe(&params), found);
-            self.done += 1;
+        let Case::Ask(method, params) = case else {
+            return;
+        };
+        let [for_us, for_them] = self.answers.translate(blocks, &params);
+        let mut ours = call(ours, method, for_us);
+        let mut theirs = substitutes::ask(theirs, method, &for_them);
+        forms::align(method, &params, &mut ours, &mut theirs);
+        let found = self.answers.compare(blocks, method, &params, ours, theirs);
+        self.report
+            .note(method, &self.answers.describe(&params), found);
+    }
+
+    /// Executes each block of the run with nothing but our witness of it.
+    fn witnesses(&self) {
+        for number in 1..self.pair.blocks.len() {
+            let block = json!(format!("{number:#x}"));
+            check_witness(&self.pair.ours, self.pair.spec(), &block);
         }
     }
 }
@@ -151,14 +184,22 @@ fn answers_differ_from_anvils_only_as_explained() {
         answers: Answers::default(),
         report: Report::default(),
         done: 0,
+        executed: 0,
     };
     while run.done < cases {
         run.sends();
         run.asks();
+        run.executions();
     }
-    let DifferentialRun { report, done, .. } = run;
+    run.witnesses();
+    let DifferentialRun {
+        report,
+        done,
+        executed,
+        ..
+    } = run;
     println!(
-        "{done} cases of seed {seed}, with differences:\n{}",
+        "{done} cases and {executed} executions of seed {seed}, with differences:\n{}",
         report.counts()
     );
     assert!(
@@ -167,8 +208,7 @@ fn answers_differ_from_anvils_only_as_explained() {
         report.lines()
     );
     if (seed, cases) == (SEED, CASES) {
-        let never: Vec<_> = KINDS
-            .iter()
+        let never: Vec<_> = kinds()
             .map(|(name, _)| name)
             .filter(|name| !report.explained.contains_key(*name))
             .collect();
@@ -194,12 +234,12 @@ fn every_kind_of_difference_is_documented() {
         .filter_map(|row| row.split('|').nth(1))
         .map(str::trim)
         .collect();
-    for (name, _) in KINDS {
+    for (name, _) in kinds() {
         assert_eq!(
             documented.iter().filter(|row| *row == name).count(),
             1,
             "{name}"
         );
     }
-    assert_eq!(documented.len(), KINDS.len(), "{documented:?}");
+    assert_eq!(documented.len(), kinds().count(), "{documented:?}");
 }

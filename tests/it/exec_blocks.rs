@@ -19,7 +19,7 @@
 //!
 //! [`traces`] compares tracers on the first.
 
-mod traces;
+pub mod traces;
 
 use alloy_consensus::Header;
 use alloy_eips::{eip2718::Encodable2718, eip2935::HISTORY_STORAGE_ADDRESS};

@@ -256,11 +256,11 @@ fn sorted_list(mut answer: Value) -> Value {
     answer
 }
 
-/// Executes a block with nothing but the node's witness of it.
-fn check_witness(node: &ImportedNode, spec: &ChainSpec, block: &Value) {
+/// Executes a block with nothing but the witness of it that the node at `url` gives.
+pub fn check_witness(url: &str, spec: &ChainSpec, block: &Value) {
     let bytes = |value: Value| -> Vec<Bytes> { serde_json::from_value(value).expect("bytes") };
-    let witness = ask(&node.url, "debug_executionWitness", json!([block]));
-    let raw = ask(&node.url, "debug_getRawBlock", json!([block]));
+    let witness = ask(url, "debug_executionWitness", json!([block]));
+    let raw = ask(url, "debug_getRawBlock", json!([block]));
     let raw: Bytes = serde_json::from_value(raw).expect("bytes");
     let payload = block_rlp::decode(raw).expect("a block");
     let headers: Vec<Header> = serde_json::from_value(witness["headers"].clone()).expect("headers");
@@ -297,7 +297,7 @@ fn differing(chain: &str) -> Option<BTreeMap<String, usize>> {
     for line in text.lines() {
         let request: Value = serde_json::from_str(line).expect("JSON");
         if request["method"] == "debug_executionWitness" {
-            check_witness(&node, &spec, &request["params"][0]);
+            check_witness(&node.url, &spec, &request["params"][0]);
             other_forms::check_payload(&node, &spec, &request["params"][0]);
         }
         if !equal(&node.url, &request) {

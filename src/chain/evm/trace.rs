@@ -108,6 +108,8 @@ struct OpenFrame {
 /// The instruction that runs.
 #[derive(Default)]
 struct CurrentStep {
+    /// Whether tracers see it. Code without a byte is not run by geth, but has a STOP in revm.
+    shown: bool,
     op: u8,
     gas: u64,
     stack: usize,
@@ -321,6 +323,7 @@ impl Tracer {
             failure: &mut self.failure,
         };
         self.step = CurrentStep {
+            shown: self.steps && !interpreter.bytecode.bytecode_slice().is_empty(),
             op,
             gas: interpreter.gas.remaining(),
             stack: interpreter.stack.len(),
@@ -340,7 +343,7 @@ impl Tracer {
         if let Some(frame) = self.frames.last_mut() {
             frame.refund = interpreter.gas.refunded();
         }
-        if !self.steps {
+        if !self.step.shown {
             return;
         }
         let refund: i64 = self.frames.iter().map(|frame| frame.refund).sum();
@@ -388,7 +391,7 @@ impl Tracer {
             context,
             failure: &mut self.failure,
         };
-        if self.steps {
+        if self.step.shown {
             let size = interpreter.memory.size();
             let end = StepEnd {
                 cost,

@@ -61,6 +61,20 @@ async fn struct_logs_are_lines_in_geths_form() {
 }
 
 #[tokio::test]
+async fn empty_code_has_no_steps() {
+    let chain = chain(|_| ()).await;
+    // The first creates a contract without init code, the second is one.
+    let created = call_with("0x600060006000f0", json!({}));
+    let root = json!([{ "from": RICH, "gas": "0x186a0" }, "latest", {}]);
+    for (params, steps) in [(created, 5), (root, 0)] {
+        let trace = chain.result("debug_traceCall", params).await;
+        assert_eq!(trace["failed"], false, "{trace}");
+        let logs = trace["structLogs"].as_array().unwrap();
+        assert_eq!(logs.len(), steps, "{trace}");
+    }
+}
+
+#[tokio::test]
 async fn a_step_that_cannot_run_carries_its_error() {
     let chain = chain(|_| ()).await;
     for (code, error) in [

@@ -1,11 +1,12 @@
 //! The generator: transactions and questions, the same for the same seed. It knows what has been
 //! sent and mined, so that most questions have an answer; some are wrong on purpose.
 
+mod executions;
 mod questions;
 mod transactions;
 
 use super::contracts::{
-    CREATE, DESTROY, ENVIRONMENT, FAILING, LOG0, LOG2, LOG4, PROXY, REVERT, STORE,
+    CREATE, DESTROY, ENVIRONMENT, FAILING, LOG0, LOG2, LOG4, LOOPING, PROXY, REVERT, STORE,
 };
 use super::nodes::Block;
 use alloy_consensus::{
@@ -21,6 +22,7 @@ use op_alloy_consensus::OpTxEnvelope;
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 use serde_json::{Value, json};
 use starling::devnet::accounts;
+use std::collections::HashSet;
 
 const GWEI: u128 = 1_000_000_000;
 const TOKEN: &str = include_str!("../../clients/contracts/Token.json");
@@ -74,12 +76,16 @@ pub fn authorities() -> [Address; 4] {
 
 pub struct Generator {
     rng: StdRng,
+    /// The choices of questions about executions.
+    execution_rng: StdRng,
     chain_id: u64,
     /// Senders of transactions. The last two send only transactions that are not mined.
     users: Vec<Account>,
     contracts: Vec<Address>,
     token: Option<Address>,
     sent: Vec<Bytes>,
+    /// Transactions of so many instructions that no list of them is asked for.
+    looping: HashSet<B256>,
     filters: usize,
 }
 
@@ -106,11 +112,13 @@ impl Generator {
         .concat();
         Self {
             rng: StdRng::seed_from_u64(seed),
+            execution_rng: StdRng::seed_from_u64(!seed),
             chain_id,
             users,
             contracts,
             token: None,
             sent: vec![],
+            looping: HashSet::new(),
             filters: 0,
         }
     }

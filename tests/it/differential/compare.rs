@@ -3,9 +3,10 @@
 
 use super::nodes::Block;
 use serde_json::{Value, json};
-use std::fmt;
+use std::{collections::HashMap, fmt};
 
-type Answer = Result<Value, Value>;
+/// The result of a request, or its error object.
+pub type Answer = Result<Value, Value>;
 
 /// One place where two answers differ.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -106,16 +107,12 @@ impl Answers {
                 Ok(result) => json!({ "result": result }),
                 Err(error) => json!({ "error": error }),
             };
+            let hash = |block: &Block| if side == 0 { block.ours } else { block.theirs };
+            let hashes = blocks.iter().map(|block| hash(block).to_string());
+            let numbers: HashMap<String, usize> = hashes.zip(0..).collect();
             replace(&answer, &|text| {
-                let hash = |block: &Block| if side == 0 { block.ours } else { block.theirs };
-                (text.len() == 66)
-                    .then(|| {
-                        blocks
-                            .iter()
-                            .position(|block| hash(block).to_string() == text)
-                    })
-                    .flatten()
-                    .map(|n| json!(format!("@block:{n}")))
+                let number = numbers.get(text)?;
+                Some(json!(format!("@block:{number}")))
             })
         };
         let mut found = Vec::new();

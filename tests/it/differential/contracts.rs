@@ -33,6 +33,9 @@ pub const FAILING: [Address; 7] = [
     at(0x16),
 ];
 
+/// The one of them that fails by an endless loop.
+pub const LOOPING: Address = FAILING[4];
+
 /// ADDRESS, ORIGIN, CALLER, CALLVALUE, GASPRICE, COINBASE, TIMESTAMP, NUMBER, GASLIMIT, CHAINID,
 /// SELFBALANCE, BASEFEE, BLOBBASEFEE.
 pub const TELLS: [u8; 13] = [

@@ -1,6 +1,8 @@
 //! The kinds of differences that are explained in `docs/differences.md`, under these names. Where a
 //! kind is named, ours is what op-geth answers; the first kind that fits a difference is its
-//! explanation.
+//! explanation. Those of traces and simulations are in [`executions`].
+
+mod executions;
 
 use super::{
     compare::Difference,
@@ -75,8 +77,15 @@ impl Seen<'_> {
         }
     }
 
-    /// Error texts of the EVM that differ in these words only.
+    /// The answer of an `eth_call` that tells of its environment differs in these words only.
     fn environment(&self, words: &[usize]) -> bool {
+        self.method == "eth_call"
+            && self.difference.place == "result"
+            && self.differs_in_words(words)
+    }
+
+    /// Both values tell of the environment of a call, and differ in these words only.
+    fn differs_in_words(&self, words: &[usize]) -> bool {
         let split = |text: &str| -> Vec<String> {
             let digits = text.trim_matches('"').trim_start_matches("0x").as_bytes();
             digits
@@ -85,10 +94,8 @@ impl Seen<'_> {
                 .collect()
         };
         let (ours, theirs) = (split(&self.difference.ours), split(&self.difference.theirs));
-        let told = self.method == "eth_call"
-            && self.difference.place == "result"
-            && ours.len() == TELLS.len();
-        told && ours.len() == theirs.len()
+        ours.len() == TELLS.len()
+            && ours.len() == theirs.len()
             && (0..ours.len()).all(|n| ours[n] == theirs[n] || words.contains(&n))
     }
 
@@ -154,7 +161,12 @@ const HALTS: &[&str] = &[
     "gas required exceeds allowance",
 ];
 
-pub const KINDS: &[Kind] = &[
+/// All kinds, in the order in which they are looked at.
+pub fn kinds() -> impl Iterator<Item = &'static Kind> {
+    executions::KINDS.iter().chain(KINDS)
+}
+
+const KINDS: &[Kind] = &[
     // Requests.
     ("unknown method", |s| {
         s.refused(&["does not exist/is not available"], &["Method not found"])

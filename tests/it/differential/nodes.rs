@@ -11,10 +11,13 @@ use serde_json::{Map, Value, json};
 use starling::{
     chain::{
         self, Chain, Options,
+        evm::{ScriptConnection, ScriptHost},
         genesis::{self, Genesis},
+        rules::ChainSpec,
     },
     devnet::genesis::{Files, Plan, build},
     rpc::{HttpEndpoint, RpcConfig, RpcContext, RpcServer, TxRoute},
+    script_host,
 };
 use starling_proto::{
     attributes::{L1Block, attributes},
@@ -22,7 +25,7 @@ use starling_proto::{
     fork::BlobSchedule,
     payload::Payload,
 };
-use std::{sync::Arc, time::Duration};
+use std::{os::unix::net::UnixStream, sync::Arc, time::Duration};
 use tokio_util::sync::CancellationToken;
 
 const L1_BASE_FEE: u64 = 7_000_000_000;
@@ -65,11 +68,27 @@ fn genesis_with(contracts: &Map<String, Value>) -> (Files, Genesis) {
     (files, genesis)
 }
 
+/// Runs tracers in JavaScript on threads of this process.
+fn scripts() -> ScriptHost {
+    ScriptHost::new(|| {
+        let (stream, theirs) = UnixStream::pair()?;
+        std::thread::Builder::new()
+            .stack_size(64 << 20)
+            .spawn(move || script_host::serve(theirs))?;
+        Ok(ScriptConnection {
+            stream,
+            process: None,
+        })
+    })
+}
+
 /// Serves our chain by HTTP until the token is cancelled, and gives the URL.
 async fn serve(chain: &Chain, token: &CancellationToken) -> String {
     let http = HttpEndpoint {
         addr: ([127, 0, 0, 1], 0).into(),
-        api: ["eth", "net", "web3", "txpool"].map(String::from).into(),
+        api: ["eth", "net", "web3", "txpool", "debug", "trace"]
+            .map(String::from)
+            .into(),
         vhosts: vec![],
         cors: vec![],
         prefix: String::new(),
@@ -78,7 +97,10 @@ async fn serve(chain: &Chain, token: &CancellationToken) -> String {
         http: Some(http),
         ..Default::default()
     };
-    let context = RpcContext::new(chain.into(), TxRoute::Pool);
+    let mut context = RpcContext::new(chain.into(), TxRoute::Pool);
+    context.scripts = Some(scripts());
+    // A loop over all of a block's gas may take longer in a build that is not optimised.
+    context.bounds.timeout = Duration::from_secs(60);
     let (server, bound) = RpcServer::bind(config, context).await.expect("a socket");
     tokio::spawn(server.run(token.clone()));
     tokio::spawn(chain::pool_maintenance::run(chain.clone(), token.clone()));
@@ -100,7 +122,12 @@ impl Pair {
         let chain_id = files.rollup.l2_chain_id;
         let path = dir.path().join("genesis.json");
         std::fs::write(&path, files.l2_genesis.to_string()).expect("a file");
-        let anvil = AnvilL2::start(&path, chain_id, dir.path().join("anvil.log"), &[])?;
+        let anvil = AnvilL2::start(
+            &path,
+            chain_id,
+            dir.path().join("anvil.log"),
+            &["--steps-tracing"],
+        )?;
 
         let datadir = dir.path().join("node");
         chain::init(&datadir, &genesis).expect("a new directory");
@@ -141,6 +168,11 @@ impl Pair {
             anvil,
             _dir: dir,
         })
+    }
+
+    /// The rules of the chain.
+    pub fn spec(&self) -> &ChainSpec {
+        self.chain.spec()
     }
 
     /// Makes the next block of both out of these transactions, which are in anvil's pool in this

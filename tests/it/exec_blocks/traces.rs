@@ -1,4 +1,5 @@
-//! Traces of the ten OP Sepolia blocks: `trace_block` and callTracer tell of the same calls.
+//! Traces of the ten OP Sepolia blocks: `trace_block` and callTracer tell of the same calls. The
+//! differential run compares calls by the same functions.
 
 use super::{Fixture, files};
 use alloy_primitives::{Address, U256};
@@ -50,14 +51,14 @@ fn frames(mut tracer: Tracer) -> Value {
     parsed(tracer)
 }
 
-fn is_precompile(to: &Value) -> bool {
+pub fn is_precompile(to: &Value) -> bool {
     let to: Address = serde_json::from_value(to.clone()).unwrap();
     let number = U256::from_be_slice(to.as_slice());
     (1..=0x11).contains(&number.saturating_to::<u64>()) || number == U256::from(0x100)
 }
 
 /// A call of callTracer in Parity's words, with those within it, in their order.
-fn flatten(call: &Value, address: &[usize], calls: &mut Vec<Value>) {
+pub fn flatten(call: &Value, address: &[usize], calls: &mut Vec<Value>) {
     let kind = call["type"].as_str().unwrap();
     let lower = kind.to_lowercase();
     let or = |value: &Value, default: &str| {
@@ -104,7 +105,7 @@ fn flatten(call: &Value, address: &[usize], calls: &mut Vec<Value>) {
 }
 
 /// A frame of `trace_block` with the members that callTracer has.
-fn told(frame: &Value) -> Value {
+pub fn told(frame: &Value) -> Value {
     let (action, result) = (&frame["action"], &frame["result"]);
     let kind = frame["type"].as_str().unwrap();
     let mut told = match kind {

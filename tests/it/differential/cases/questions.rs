@@ -79,7 +79,7 @@ impl Generator {
         (self.pick(&methods), json!([]))
     }
 
-    fn number(&mut self, blocks: &[Block]) -> Value {
+    pub(super) fn number(&mut self, blocks: &[Block]) -> Value {
         match self.below(10) {
             0 => json!("latest"),
             1 => json!("earliest"),
@@ -89,7 +89,7 @@ impl Generator {
         }
     }
 
-    fn tag(&mut self, blocks: &[Block]) -> Value {
+    pub(super) fn tag(&mut self, blocks: &[Block]) -> Value {
         match self.below(8) {
             0 | 1 => json!("latest"),
             2 => json!("pending"),
@@ -99,7 +99,7 @@ impl Generator {
         }
     }
 
-    fn block_hash(&mut self, blocks: &[Block]) -> Value {
+    pub(super) fn block_hash(&mut self, blocks: &[Block]) -> Value {
         if self.one_in(12) {
             json!(B256::repeat_byte(0xee))
         } else {
@@ -107,7 +107,7 @@ impl Generator {
         }
     }
 
-    fn transaction_hash(&mut self, blocks: &[Block]) -> Value {
+    pub(super) fn transaction_hash(&mut self, blocks: &[Block]) -> Value {
         let all: Vec<B256> = blocks
             .iter()
             .flat_map(|block| block.transactions.iter().copied())

@@ -49,6 +49,9 @@ impl Generator {
             input: input.into(),
         };
         let raw = self.signed(&account, common);
+        if to == TxKind::Call(LOOPING) {
+            self.looping.insert(keccak256(&raw));
+        }
         self.sent.push(raw.clone());
         Case::Send(raw)
     }
