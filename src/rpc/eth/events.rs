@@ -21,18 +21,20 @@ use crate::{
         view::View,
     },
     rpc::{
-        api::EventStream,
         bounds::blocking,
         context::RpcContext,
         error::{RpcError, reply},
         log_filter::{LogFilter, LogFollower},
         memory::KIB,
         params::{Arg, Args, Json, Quantity},
+        subscription::{
+            ChainPosition, EventStream, SubscriberLag, SubscriptionEnd, SubscriptionEvent,
+        },
     },
 };
 use alloy_primitives::B256;
 use futures::{Stream, StreamExt, stream};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use starling_proto::payload::BlockId;
 use std::{collections::HashSet, sync::Arc, time::Duration};
@@ -40,7 +42,7 @@ use tokio::{
     sync::{OwnedSemaphorePermit, watch},
     time::Instant,
 };
-use tokio_stream::wrappers::BroadcastStream;
+use tokio_stream::wrappers::{BroadcastStream, errors::BroadcastStreamRecvError};
 
 /// Blocks a subscriber may be behind.
 const MAX_LAG: u64 = 1024;
@@ -54,30 +56,46 @@ const MAX_BYTES: usize = 256 << 10;
 /// Timeout of a subscriber that takes a batch.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// An event, and the number of its block: of the parent of a block that has left the chain.
+struct BlockEvent {
+    json: Box<RawValue>,
+    number: u64,
+}
+
 /// Events that wait for their subscriber, with their memory permit.
 struct Events {
-    list: Vec<Box<RawValue>>,
+    list: Vec<BlockEvent>,
+    heads: watch::Receiver<Heads>,
     _permit: OwnedSemaphorePermit,
     until: Instant,
 }
 
 impl Events {
     /// The events in order; an error in place of those that the subscriber takes too late.
-    fn stream(self) -> impl Stream<Item = Result<Box<RawValue>, RpcError>> {
+    fn stream(self) -> impl Stream<Item = Result<SubscriptionEvent, SubscriptionEnd>> {
         let Self {
             list,
+            heads,
             _permit,
             until,
         } = self;
-        stream::iter(list).map(move |event| {
+        stream::iter(list).map(move |BlockEvent { json, number }| {
             let _held = &_permit;
             if Instant::now() < until {
-                Ok(event)
+                let heads = heads.clone();
+                let position = ChainPosition { number, heads };
+                Ok(SubscriptionEvent::of_block(json, position))
             } else {
-                Err(RpcError::server("the subscriber reads too slowly"))
+                let head = heads.borrow().head.number;
+                Err(slow(head.saturating_sub(number)))
             }
         })
     }
+}
+
+/// The end of a subscription that is so many blocks behind.
+fn slow(blocks: u64) -> SubscriptionEnd {
+    SubscriptionEnd::Slow(SubscriberLag::Blocks(blocks))
 }
 
 /// The events of one step, in order.
@@ -90,7 +108,7 @@ struct Walk {
     cursor: Cursor,
     tell: Tell,
     /// Error that ends the subscription once its subscriber has all events before it.
-    failed: Option<RpcError>,
+    failed: Option<SubscriptionEnd>,
 }
 
 /// Events after this head: the first one is that of the next block.
@@ -104,77 +122,76 @@ fn events(context: &Arc<RpcContext>, head: BlockId, tell: Tell) -> EventStream {
         tell,
         failed: None,
     };
-    let batches = stream::unfold(walk, |mut walk| async move {
-        loop {
-            // Before the walk, so that a head that moves during it wakes the next one.
-            walk.heads.mark_unchanged();
-            let reads = walk.context.bounds.reads.clone();
-            let step = blocking("eth_subscribe", reads, move || {
-                let events = walk.step()?;
-                Ok((walk, events))
-            });
-            let events;
-            match step.await {
-                Ok(step) => (walk, events) = step,
-                Err(error) => {
-                    tracing::debug!(%error, "a subscription ended");
-                    return None;
-                }
-            }
-            match events {
-                Some(events) => return Some((events.stream(), walk)),
-                None => walk.heads.changed().await.ok()?,
-            }
-        }
-    });
-    let told = batches
-        .flatten()
-        .take_while(|event| std::future::ready(event.is_ok()));
-    told.filter_map(|event| std::future::ready(event.ok().map(Into::into)))
+    let batches = stream::unfold(Some(walk), |walk| async move { next_batch(walk?).await });
+    batches
+        .flat_map(|batch| match batch {
+            Ok(events) => events.stream().left_stream(),
+            Err(end) => stream::iter([Err(end)]).right_stream(),
+        })
         .boxed()
+}
+
+/// Waits for the next batch. Without a walk it was the last one, or an error.
+async fn next_batch(mut walk: Walk) -> Option<(Result<Events, SubscriptionEnd>, Option<Walk>)> {
+    loop {
+        // Before the walk, so that a head that moves during it wakes the next one.
+        walk.heads.mark_unchanged();
+        let reads = walk.context.bounds.reads.clone();
+        let step = blocking("eth_subscribe", reads, move || {
+            let events = walk.step();
+            Ok((walk, events))
+        });
+        let end = match step.await {
+            Ok((next, Ok(None))) => {
+                walk = next;
+                walk.heads.changed().await.ok()?;
+                continue;
+            }
+            Ok((next, Ok(Some(events)))) => return Some((Ok(events), Some(next))),
+            Ok((_, Err(end))) => end,
+            Err(error) => error.into(),
+        };
+        tracing::debug!(%end, "a subscription ended");
+        return Some((Err(end), None));
+    }
 }
 
 impl Walk {
     /// The events between the last step and the head, or the first of them; none at the head.
-    fn step(&mut self) -> Result<Option<Events>, RpcError> {
-        if let Some(error) = self.failed.take() {
-            return Err(error);
+    fn step(&mut self) -> Result<Option<Events>, SubscriptionEnd> {
+        if let Some(end) = self.failed.take() {
+            return Err(end);
         }
         let view = self.context.view();
-        if view.head().number > self.cursor.at().number + MAX_LAG {
-            return Err(RpcError::server("the subscriber reads too slowly"));
+        let lag = view.head().number.saturating_sub(self.cursor.at().number);
+        if lag > MAX_LAG {
+            return Err(slow(lag));
         }
+        let memory = self.context.bounds.events.clone();
         let (mut list, mut bytes) = (Vec::new(), 0);
         while list.len() < MAX_EVENTS && bytes < MAX_BYTES {
             let more = match self.next(&view) {
                 Ok(None) => break,
                 Ok(Some(events)) => events,
                 Err(error) if !list.is_empty() => {
-                    self.failed = Some(error);
+                    self.failed = Some(error.into());
                     break;
                 }
-                Err(error) => return Err(error),
+                Err(error) => return Err(error.into()),
             };
             bytes += more.iter().map(|event| event.get().len()).sum::<usize>();
-            list.extend(more);
+            let number = self.cursor.at().number;
+            list.extend(more.into_iter().map(|json| BlockEvent { json, number }));
         }
         if list.is_empty() {
             return Ok(None);
         }
-        let room = u32::try_from(bytes.div_ceil(KIB)).ok();
-        let room = room.and_then(|room| {
-            self.context
-                .bounds
-                .events
-                .clone()
-                .try_acquire_many_owned(room)
-                .ok()
-        });
-        let room =
-            room.ok_or_else(|| RpcError::server("too many events wait for their readers"))?;
+        let permit = u32::try_from(bytes.div_ceil(KIB)).ok();
+        let permit = permit.and_then(|kib| memory.try_acquire_many_owned(kib).ok());
         Ok(Some(Events {
             list,
-            _permit: room,
+            heads: self.heads.clone(),
+            _permit: permit.ok_or(SubscriptionEnd::Overloaded)?,
             until: Instant::now() + PATIENCE,
         }))
     }
@@ -338,20 +355,23 @@ pub fn new_pending_transactions(
     let full = args.optional()?.unwrap_or(false);
     let transactions = BroadcastStream::new(context.chain.pool.subscribe());
     let pool = context.chain.pool.clone();
-    let told = transactions.filter_map(move |hash| {
-        // A subscriber that missed transactions must learn it: the subscription ends.
-        let told = match hash {
-            Err(_) => Some(Err(RpcError::server("the subscriber reads too slowly"))),
-            Ok(hash) if !full => Some(reply(hash)),
+    let events = transactions.filter_map(move |hash| {
+        let event = match hash {
+            // A subscriber that missed transactions must learn it: the subscription ends.
+            Err(BroadcastStreamRecvError::Lagged(missed)) => Some(Err(SubscriptionEnd::Slow(
+                SubscriberLag::Transactions(missed),
+            ))),
+            Ok(hash) if !full => Some(event_of(hash)),
             // A transaction that has left the pool since is not pending.
             Ok(hash) => pool
                 .get(&hash)
-                .map(|tx| reply(TransactionJson::pooled(&tx))),
+                .map(|tx| event_of(TransactionJson::pooled(&tx))),
         };
-        std::future::ready(told)
+        std::future::ready(event)
     });
-    Ok(told
-        .take_while(|event| std::future::ready(event.is_ok()))
-        .filter_map(|event| std::future::ready(event.ok().map(Into::into)))
-        .boxed())
+    Ok(events.boxed())
+}
+
+fn event_of(result: impl Serialize) -> Result<SubscriptionEvent, SubscriptionEnd> {
+    Ok(reply(result)?.into())
 }
