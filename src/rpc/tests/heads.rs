@@ -13,7 +13,7 @@ use alloy_primitives::{Bytes, Log};
 use futures::StreamExt;
 use serde_json::{Value, json};
 use starling_proto::{fork::Fork, payload::BlockId};
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 /// The next event, which must be there.
 fn next(event: Option<Result<SubscriptionEvent, SubscriptionEnd>>) -> Value {
@@ -290,6 +290,39 @@ async fn a_subscription_resumes_after_the_block_that_was_seen_last() {
             (&json!(false), &json!(block.payload.hash))
         );
     }
+}
+
+#[tokio::test]
+async fn subscribers_that_do_not_read_leave_memory_of_events_to_others() {
+    let memory = Arc::new(tokio::sync::Semaphore::new(1024));
+    let bound = memory.clone();
+    let mut chain = Chain::new(Fork::Canyon).with(|context| context.bounds.events = bound);
+    let seen = chain.head();
+    for _ in 0..60 {
+        chain.add(&[]);
+    }
+    // Each has missed some 80 KiB. Most take one event and no more.
+    let params = json!([{ "from": { "number": "0x0", "hash": seen.hash } }]);
+    let params = serde_json::value::to_raw_value(&params).unwrap();
+    let subscribe = chain.api.subscription("eth", "newHeads").unwrap();
+    let args = || crate::rpc::params::Args::parse(Some(&params)).unwrap();
+    let mut slow: Vec<_> = (0..40).map(|_| subscribe(args()).unwrap()).collect();
+    let mut heads = subscribe(args()).unwrap();
+    for other in &mut slow {
+        assert_eq!(next(other.next().await)["number"], "0x1");
+    }
+    for number in 1..=60 {
+        let head = next(heads.next().await);
+        assert_eq!(head["number"], json!(format!("{number:#x}")));
+    }
+    // Without any memory it waits.
+    let free = u32::try_from(memory.available_permits()).unwrap();
+    let taken = memory.try_acquire_many(free).unwrap();
+    chain.add(&[]);
+    let early = tokio::time::timeout(Duration::from_millis(200), heads.next()).await;
+    assert!(early.is_err(), "there is no memory for an event");
+    drop(taken);
+    assert_eq!(next(heads.next().await)["number"], "0x3d");
 }
 
 #[tokio::test]
