@@ -2,7 +2,7 @@
 //!
 //! [`server`] takes connections and applies the HTTP rules, [`ws`] runs WebSocket sessions, [`ipc`]
 //! those of the local socket, [`running`] starts and stops listeners; [`frame`] is JSON-RPC itself,
-//! [`api`] the table of methods; [`limits`], [`memory`] and [`bounds`] bound connections, bytes and
+//! [`api`] the table of methods; [`subscription`] the events of subscriptions; [`limits`], [`memory`] and [`bounds`] bound connections, bytes and
 //! work; [`context`] holds the parts of the node that methods answer from; [`admin`], [`debug`],
 //! [`eth`], [`health`], [`miner`], [`net`], [`opp2p`], [`optimism`], [`ots`], [`starling`], [`testing`],
 //! [`trace`], [`txpool`] and [`web3`] hold the methods, plain functions of a [`RpcContext`] and parameters. Every request reads one view of the chain; none can reach, or wait for, the executor,
@@ -55,6 +55,7 @@ pub mod server;
 pub mod server_control;
 mod shares;
 pub mod starling;
+mod subscription;
 pub mod testing;
 pub mod trace;
 pub mod trace_session;

@@ -13,16 +13,15 @@ use super::{
     context::{RollupContext, RpcContext},
     error::{INTERNAL, Reply, RpcError},
     heavy::StartedCall,
-    memory::MemoryPermit,
     params::Args,
     schedule::Client,
+    subscription::EventStream,
 };
 use crate::chain::evm::{Deadline, TraceWriter};
-use futures::{FutureExt, future::BoxFuture, stream::BoxStream};
+use futures::{FutureExt, future::BoxFuture};
 use serde_json::value::RawValue;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    ops::Deref,
     sync::Arc,
 };
 
@@ -52,37 +51,6 @@ pub enum Method {
     RollupAsync(fn(Arc<RollupContext>, Args) -> BoxFuture<'static, Reply>),
 }
 
-/// An event of a subscription.
-pub struct SubscriptionEvent {
-    json: Box<RawValue>,
-    /// Memory that is held until the event has been sent; `None` for a small one.
-    pub held: Option<MemoryPermit>,
-}
-
-impl SubscriptionEvent {
-    pub fn large(json: Box<RawValue>, held: MemoryPermit) -> Self {
-        let held = Some(held);
-        Self { json, held }
-    }
-}
-
-impl From<Box<RawValue>> for SubscriptionEvent {
-    fn from(json: Box<RawValue>) -> Self {
-        Self { json, held: None }
-    }
-}
-
-impl Deref for SubscriptionEvent {
-    type Target = RawValue;
-
-    fn deref(&self) -> &RawValue {
-        &self.json
-    }
-}
-
-/// The events of a subscription. It ends when an event would have to be left out; the connection is
-/// then dropped.
-pub type EventStream = BoxStream<'static, SubscriptionEvent>;
 /// Begins a subscription of one kind.
 pub type Subscribe = fn(&Arc<RpcContext>, Args) -> Result<EventStream, RpcError>;
 

@@ -33,8 +33,11 @@ pub struct Bounds {
     pub(super) events: Arc<Semaphore>,
     /// KiB of events of `traceChain`, while they are being made and until they have been sent.
     pub(super) chain_traces: Arc<Semaphore>,
-    /// KiB of filters and of the logs they hold.
+    /// KiB of filters.
     pub(super) filters: Arc<Semaphore>,
+    /// KiB of logs that filters and subscriptions have reported and keep, to report them as removed.
+    /// Without it they are read from the receipts of abandoned blocks.
+    pub(super) reported_logs: Arc<Semaphore>,
     /// The permit of the call that writes traces to files.
     pub(super) trace_files: Arc<Semaphore>,
     /// Timeout of a heavy call (`--rpc.evmtimeout`).
@@ -65,7 +68,8 @@ impl Default for Bounds {
             heavy: Heavy::new(cores.max(2)),
             events: Arc::new(Semaphore::new(64 << 10)),
             chain_traces: Arc::new(Semaphore::new(2 * TRACE_BYTES / KIB)),
-            filters: Arc::new(Semaphore::new(64 << 10)),
+            filters: Arc::new(Semaphore::new(32 << 10)),
+            reported_logs: Arc::new(Semaphore::new(32 << 10)),
             trace_files: Arc::new(Semaphore::new(1)),
             timeout: HEAVY_TIMEOUT,
             gas_cap: RPC_GAS_CAP,

@@ -6,13 +6,14 @@
 
 use super::{
     access::Caller,
-    api::{Api, EventStream},
+    api::Api,
     chunked::ChunkedText,
     error::{self, Reply, RpcError, crashed},
     ids::random_id,
     json::{RequestMembers, firsts},
     memory::{Allowance, ResponseMemory, weight},
     params::Args,
+    subscription::EventStream,
 };
 use crate::rollup::rpc_calls::{RpcOutcome, RpcServerMetrics};
 use futures::FutureExt;

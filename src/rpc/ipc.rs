@@ -13,6 +13,7 @@ use super::{
     memory::Allowance,
     responder::{OutgoingMessage, ReceivedMessage, Responder},
     schedule::Client,
+    subscription::{SentEvents, SubscriberLag, SubscriptionEnd},
 };
 use futures::stream;
 use std::{
@@ -134,7 +135,7 @@ impl IpcListener {
                         let _permit = permit;
                         tokio::select! {
                             () = token.cancelled() => {}
-                            () = session(socket, &api, &limits, &allowance) => {}
+                            () = session(socket, number, &api, &limits, &allowance) => {}
                         }
                     });
                 }
@@ -175,23 +176,35 @@ fn bind_private(path: &Path) -> io::Result<UnixListener> {
     bound
 }
 
-/// Serves a connection until either side ends it.
-async fn session(socket: UnixStream, api: &Api, limits: &ServerLimits, allowance: &Allowance) {
+/// Serves the connection of this number until either side ends it.
+async fn session(
+    socket: UnixStream,
+    number: u64,
+    api: &Api,
+    limits: &ServerLimits,
+    allowance: &Allowance,
+) {
     let (reader, writer) = socket.into_split();
     let (queue, messages) = mpsc::channel(QUEUE);
     let responder = Responder::new(api, allowance, queue);
+    let log_slow = |lag: SubscriberLag| {
+        tracing::warn!(connection = number, %lag, "dropped a client of the local socket that reads too slowly");
+    };
     // When reading ends the responder is dropped. That closes the queue, and the writer returns
     // once it is empty.
     let reading = async {
-        read(reader, responder, limits, allowance).await;
+        let end = read(reader, responder, limits, allowance).await;
+        if let Some(SubscriptionEnd::Slow(lag)) = end {
+            log_slow(lag);
+        }
         std::future::pending::<()>().await
     };
     tokio::select! {
         () = reading => {}
-        outcome = write(writer, messages, limits) => {
-            if let Err(error) = outcome {
-                tracing::debug!(%error, "a local RPC connection was dropped");
-            }
+        outcome = write(writer, messages, limits) => match outcome {
+            Ok(None) => {}
+            Ok(Some(lag)) => log_slow(lag),
+            Err(error) => tracing::debug!(%error, "a local RPC connection was dropped"),
         }
     }
 }
@@ -203,13 +216,14 @@ struct IpcReader {
     chunk: Vec<u8>,
 }
 
-/// Reads requests and answers them.
+/// Reads requests and answers them. Returns when the client is gone, or with the reason why a
+/// subscription ended.
 async fn read(
     reader: OwnedReadHalf,
     responder: Responder<'_>,
     limits: &ServerLimits,
     allowance: &Allowance,
-) {
+) -> Option<SubscriptionEnd> {
     let incoming = IpcReader {
         reader,
         splitter: Splitter::new(limits.ws_message),
@@ -233,20 +247,24 @@ async fn read(
             }
         }
     });
-    responder.serve(messages).await;
+    responder.serve(messages).await
 }
 
-/// Writes queued messages, each with a line feed.
+/// Writes queued messages, each with a line feed. Returns the lag of a client that did not take one in
+/// time.
 async fn write(
     mut writer: OwnedWriteHalf,
     mut messages: mpsc::Receiver<OutgoingMessage>,
     limits: &ServerLimits,
-) -> io::Result<()> {
-    while let Some((mut message, _held)) = messages.recv().await {
-        message.push('\n');
-        timeout(limits.ws_write, writer.write_all(message.as_bytes()))
-            .await
-            .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+) -> io::Result<Option<SubscriberLag>> {
+    let mut sent = SentEvents::default();
+    while let Some(mut message) = messages.recv().await {
+        message.text.push('\n');
+        match timeout(limits.ws_write, writer.write_all(message.text.as_bytes())).await {
+            Ok(written) => written?,
+            Err(_) => return Ok(Some(sent.lag(message.position.as_ref(), messages.len()))),
+        }
+        sent.on_sent(message.position);
     }
-    Ok(())
+    Ok(None)
 }

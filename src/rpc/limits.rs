@@ -28,7 +28,8 @@ pub struct ServerLimits {
     pub write: Duration,
     /// Timeout of an idle connection between two requests.
     pub idle: Duration,
-    /// Timeout of writing a WebSocket message.
+    /// Timeout of writing a WebSocket message. A client that is too slow has as long again to take the
+    /// rest of it, and the close frame.
     pub ws_write: Duration,
     /// Interval of pings; a WebSocket that is silent for twice as long is closed.
     pub ws_ping: Duration,

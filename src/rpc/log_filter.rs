@@ -334,6 +334,7 @@ pub struct LogFollower {
     /// Blocks up to this number may have matching logs that are not in `reported`: the follower
     /// began above them, or has dropped them.
     forgotten: u64,
+    /// KiB of the logs of all followers.
     memory: Arc<Semaphore>,
     _permit: OwnedSemaphorePermit,
 }
@@ -348,10 +349,9 @@ struct ReportedLogs {
 
 impl LogFollower {
     /// A follower of the blocks after `head`. Refused when all filters together take too much
-    /// memory.
+    /// memory; the logs they keep do not count.
     pub fn new(filter: LogFilter, bounds: &Bounds, head: BlockId) -> Result<Self, RpcError> {
-        let memory = bounds.filters.clone();
-        let permit = reserve(&memory, filter.bytes())
+        let permit = reserve(&bounds.filters, filter.bytes())
             .ok_or_else(|| RpcError::server("too many filters: retry later"))?;
         Ok(Self {
             filter,
@@ -359,13 +359,14 @@ impl LogFollower {
             last: u64::MAX,
             reported: VecDeque::new(),
             forgotten: head.number,
-            memory,
+            memory: bounds.reported_logs.clone(),
             _permit: permit,
         })
     }
 
     /// Keeps the reported logs of a block, within [`REMEMBERED_BYTES`] and the memory of all
-    /// filters.
+    /// followers. Without memory it drops those that it has, so that a follower of many blocks does
+    /// not take it from the others.
     fn remember(&mut self, block: BlockId, logs: &[LogJson]) {
         let bytes = logs.iter().map(|log| LOG + log.weight()).sum();
         while self.reported.iter().map(|old| old.bytes).sum::<usize>() + bytes > REMEMBERED_BYTES {

@@ -1,13 +1,15 @@
 //! The requests and subscriptions of one connection that stays open: a WebSocket or a local socket.
 //!
 //! Answers and events leave through one bounded queue. A client that does not read fills it; then its
-//! requests and subscriptions wait, and the transport drops the connection.
+//! requests and subscriptions wait, and the transport drops the connection. It is dropped, too, when a
+//! subscription ends by itself, since events would be missing.
 
 use super::{
     access::Caller,
     api::Api,
     frame::{self, Live, Session, Subscription},
     memory::{Allowance, MemoryPermit, ResponseMemory},
+    subscription::{ChainPosition, SubscriptionEnd},
 };
 use futures::{Stream, StreamExt, stream::FuturesUnordered};
 use tokio::sync::mpsc;
@@ -15,8 +17,15 @@ use tokio::sync::mpsc;
 /// Requests of one connection that run at once; the next is read when one is done.
 const CONCURRENT: usize = 16;
 
-/// A message to the client, and its memory.
-pub(super) type OutgoingMessage = (String, Option<ResponseMemory>);
+/// A message to the client.
+pub(super) struct OutgoingMessage {
+    pub text: String,
+    /// Memory that is held until the message has been sent.
+    pub held: Option<ResponseMemory>,
+    /// `None` for an answer, and for an event that belongs to no block.
+    pub position: Option<ChainPosition>,
+}
+
 type Queue = mpsc::Sender<OutgoingMessage>;
 
 /// A message of the client, and the memory it holds.
@@ -57,8 +66,11 @@ impl<'a> Responder<'a> {
     }
 
     /// Answers messages side by side, and feeds the subscriptions that they begin. Returns when the
-    /// client is gone or a subscription failed.
-    pub(super) async fn serve(&self, messages: impl Stream<Item = ReceivedMessage>) {
+    /// client is gone, or with the reason why a subscription ended.
+    pub(super) async fn serve(
+        &self,
+        messages: impl Stream<Item = ReceivedMessage>,
+    ) -> Option<SubscriptionEnd> {
         tokio::pin!(messages);
         let mut calls = FuturesUnordered::new();
         let mut subscriptions = FuturesUnordered::new();
@@ -66,14 +78,14 @@ impl<'a> Responder<'a> {
             tokio::select! {
                 message = messages.next(), if calls.len() < CONCURRENT => match message {
                     Some(message) => calls.push(self.answer(message)),
-                    None => return,
+                    None => return None,
                 },
                 Some(begun) = calls.next(), if !calls.is_empty() => {
                     subscriptions.extend(begun.into_iter().map(|subscription| self.feed(subscription)));
                 }
-                Some(alive) = subscriptions.next(), if !subscriptions.is_empty() => {
-                    if !alive {
-                        return;
+                Some(fed) = subscriptions.next(), if !subscriptions.is_empty() => {
+                    if let Err(end) = fed {
+                        return end;
                     }
                 }
             }
@@ -96,14 +108,19 @@ impl<'a> Responder<'a> {
         // Frees the memory of the request before the answer waits for its reader.
         drop(message);
         if let Some(text) = answer.text {
-            let _ = self.queue.send((text, answer.held)).await;
+            let message = OutgoingMessage {
+                text,
+                held: answer.held,
+                position: None,
+            };
+            let _ = self.queue.send(message).await;
         }
         answer.subscriptions
     }
 
-    /// Queues the events of a subscription. Returns false when the subscription ended by itself,
-    /// because an event would have been left out.
-    async fn feed(&self, subscription: Subscription) -> bool {
+    /// Queues the events of a subscription until its client ends it. An error ends the connection,
+    /// because an event would be left out; it has a reason unless client or source are gone.
+    async fn feed(&self, subscription: Subscription) -> Result<(), Option<SubscriptionEnd>> {
         let Subscription {
             id,
             namespace,
@@ -113,19 +130,25 @@ impl<'a> Responder<'a> {
         } = subscription;
         loop {
             let event = tokio::select! {
-                () = token.cancelled() => return true,
+                () = token.cancelled() => return Ok(()),
                 event = events.next() => event,
             };
-            let Some(mut event) = event else {
-                self.live.lock().remove(&id);
-                return false;
+            let mut event = match event {
+                Some(Ok(event)) => event,
+                ended => {
+                    self.live.lock().remove(&id);
+                    return Err(ended.and_then(Result::err));
+                }
             };
-            let held = event.held.take().map(ResponseMemory::from);
-            let notification = frame::notification(&namespace, &id, &event);
+            let message = OutgoingMessage {
+                text: frame::notification(&namespace, &id, &event),
+                held: event.held.take().map(ResponseMemory::from),
+                position: event.position.take(),
+            };
             // Only the copy waits for the client.
             drop(event);
-            if self.queue.send((notification, held)).await.is_err() {
-                return false;
+            if self.queue.send(message).await.is_err() {
+                return Err(None);
             }
         }
     }

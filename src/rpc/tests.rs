@@ -42,6 +42,7 @@ use super::{
     error::{Reply, RpcError, reply},
     limits::ServerLimits,
     server::{Http, Ws},
+    subscription::{SubscriberLag, SubscriptionEnd},
 };
 use futures::{FutureExt, StreamExt, stream};
 use std::{net::SocketAddr, sync::Arc, time::Duration};
@@ -113,17 +114,27 @@ fn toys() -> Api {
     });
     api.insert_subscription("toy", "count", |_| {
         Ok(stream::iter(0..3)
-            .map(|n| reply(n).unwrap().into())
+            .map(|n| Ok(reply(n).unwrap().into()))
             .chain(stream::pending())
             .boxed())
     });
     api.insert_subscription("toy", "flood", |_| {
-        Ok(stream::repeat_with(|| reply("x".repeat(100_000)).unwrap().into()).boxed())
+        Ok(stream::repeat_with(|| Ok(reply("x".repeat(100_000)).unwrap().into())).boxed())
     });
     api.insert_subscription("toy", "never", |_| Ok(stream::pending().boxed()));
     api.insert_subscription("toy", "brief", |_| {
-        Ok(stream::iter([reply(7).unwrap().into()]).boxed())
+        Ok(stream::iter([Ok(reply(7).unwrap().into())]).boxed())
     });
+    for (kind, end) in [
+        ("slow", SubscriptionEnd::Slow(SubscriberLag::Blocks(9))),
+        ("crowded", SubscriptionEnd::Overloaded),
+        ("broken", SubscriptionEnd::Failed("é".repeat(100))),
+    ] {
+        api.insert_subscription("toy", kind, move |_| {
+            let events = [Ok(reply(7).unwrap().into()), Err(end.clone())];
+            Ok(stream::iter(events).boxed())
+        });
+    }
     api
 }
 

@@ -3,8 +3,10 @@
 //!
 //! A client that does not read fills the queue; then its requests and subscriptions wait (events
 //! are pulled, not pushed, so nothing piles up; all answers together have one bound), and after
-//! [`ServerLimits::ws_write`] without progress the connection is dropped.
+//! [`ServerLimits::ws_write`] without progress the connection is dropped. The log names the client,
+//! and it has as long again to take the rest of the message, after which it finds the close frame.
 
+mod close;
 mod fragments;
 
 use super::{
@@ -13,9 +15,15 @@ use super::{
     limits::ServerLimits,
     memory::Allowance,
     responder::{OutgoingMessage, ReceivedMessage, Responder},
+    subscription::{SentEvents, SubscriberLag, SubscriptionEnd},
 };
+use close::{CloseFrame, CloseFrames};
 use fragments::Fragments;
-use futures::stream;
+use futures::{
+    StreamExt,
+    future::{join, maybe_done},
+    stream,
+};
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
@@ -23,8 +31,11 @@ use soketto::{
     Incoming, Receiver, Sender,
     connection::{Builder, Error, Mode},
     data::ByteSlice125,
+    extension::Extension,
 };
 use std::{
+    net::SocketAddr,
+    pin::pin,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -44,9 +55,28 @@ const CLOSE: Duration = Duration::from_secs(1);
 
 type Socket = Compat<Fragments<TokioIo<Upgraded>>>;
 
-/// Serves a connection until either side ends it.
+/// State that the reading and the writing side of a session share.
+struct SessionState {
+    peer: SocketAddr,
+    /// Moment at which the client sent something.
+    heard: Mutex<Instant>,
+    /// Cancelled when the session serves no more requests.
+    closing: CancellationToken,
+    /// The reason why a subscription ended by itself.
+    end: Mutex<Option<SubscriptionEnd>>,
+}
+
+impl SessionState {
+    /// Names a client in the log that is dropped because it is slow.
+    fn log_slow(&self, lag: SubscriberLag) {
+        tracing::warn!(peer = %self.peer, %lag, "dropped a WebSocket client that reads too slowly");
+    }
+}
+
+/// Serves the connection of `peer` until either side ends it.
 pub async fn session(
     socket: TokioIo<Upgraded>,
+    peer: SocketAddr,
     api: Arc<Api>,
     limits: &ServerLimits,
     allowance: &Allowance,
@@ -58,35 +88,49 @@ pub async fn session(
     let mut builder = Builder::new(fragments.compat(), Mode::Server);
     builder.set_max_message_size(limits.ws_message);
     builder.set_max_frame_size(limits.ws_message);
-    let (mut sender, receiver) = builder.finish();
-    let heard = Mutex::new(Instant::now());
+    builder.add_extensions([Box::new(CloseFrames) as Box<dyn Extension + Send>]);
+    let (sender, receiver) = builder.finish();
     let (queue, messages) = mpsc::channel(QUEUE);
+    let state = SessionState {
+        peer,
+        heard: Mutex::new(Instant::now()),
+        closing: CancellationToken::new(),
+        end: Mutex::default(),
+    };
     let responder = Responder::new(&api, allowance, queue).for_caller(caller);
-    // When reading ends the responder is dropped. That closes the queue, and the writer returns
-    // once it is empty.
-    let reading = async {
-        read(receiver, incoming, responder, &heard).await;
+    let mut writer = Writer {
+        sender,
+        messages,
+        limits,
+        state: &state,
+        sent: SentEvents::default(),
+        torn: false,
+    };
+    let mut reading = pin!(maybe_done(read(receiver, incoming, responder, &state)));
+    // When the client is gone the writer returns, once the queue is empty.
+    let reads = async {
+        reading.as_mut().await;
         std::future::pending::<()>().await
     };
-    tokio::select! {
-        () = token.cancelled() => {}
-        () = reading => {}
-        outcome = write(&mut sender, messages, &heard, limits) => {
-            if let Err(error) = outcome {
-                tracing::debug!(%error, "WebSocket dropped");
-            }
-        }
-    }
-    let _ = timeout(CLOSE, sender.close()).await;
+    let end = tokio::select! {
+        () = token.cancelled() => None,
+        () = reads => None,
+        end = writer.run() => end,
+    };
+    state.closing.cancel();
+    let closing = join(writer.close(CloseFrame::of(end.as_ref())), reading);
+    let _ = timeout(CLOSE, closing).await;
 }
 
-/// Reads requests, answers them, and feeds the subscriptions they begin. Returns when the client is
-/// gone or a subscription failed. `memory` holds the memory of the message that is arriving.
+/// Reads requests, answers them, and feeds the subscriptions they begin, until the client is gone, a
+/// subscription ends, or the session closes. After that it reads on without answers until the
+/// client closes its side: unread bytes would reset the connection before the client has everything.
+/// `memory` holds the memory of the message that is arriving.
 async fn read(
     receiver: Receiver<Socket>,
     memory: fragments::IncomingMemory,
     responder: Responder<'_>,
-    heard: &Mutex<Instant>,
+    state: &SessionState,
 ) {
     let memory = &memory;
     // A stream, because a read that has begun must not be dropped.
@@ -94,7 +138,7 @@ async fn read(
         let mut message = Vec::new();
         loop {
             let incoming = receiver.receive(&mut message).await;
-            *heard.lock() = Instant::now();
+            *state.heard.lock() = Instant::now();
             match incoming {
                 Ok(Incoming::Data(_)) => {
                     let held = memory.lock().take();
@@ -106,39 +150,111 @@ async fn read(
             }
         }
     });
-    responder.serve(messages).await;
+    let mut messages = pin!(messages.fuse());
+    tokio::select! {
+        end = responder.serve(messages.as_mut()) => *state.end.lock() = end,
+        () = state.closing.cancelled() => {}
+    }
+    // Closes the queue.
+    drop(responder);
+    while messages.next().await.is_some() {}
 }
 
-/// Writes queued messages, and pings.
-async fn write(
-    sender: &mut Sender<Socket>,
-    mut messages: mpsc::Receiver<OutgoingMessage>,
-    heard: &Mutex<Instant>,
-    limits: &ServerLimits,
-) -> Result<(), Error> {
-    let stalled = || Error::Io(std::io::ErrorKind::TimedOut.into());
-    let mut ping = interval(limits.ws_ping);
-    ping.tick().await;
-    loop {
-        tokio::select! {
-            message = messages.recv() => {
-                let Some((message, _held)) = message else { return Ok(()) };
-                let sent = async {
-                    sender.send_text_owned(message).await?;
-                    sender.flush().await
-                };
-                timeout(limits.ws_write, sent).await.map_err(|_| stalled())??;
+/// The sending side of a session.
+struct Writer<'a> {
+    sender: Sender<Socket>,
+    messages: mpsc::Receiver<OutgoingMessage>,
+    limits: &'a ServerLimits,
+    state: &'a SessionState,
+    sent: SentEvents,
+    /// Whether a frame has been begun and not finished. Nothing can follow it.
+    torn: bool,
+}
+
+impl Writer<'_> {
+    /// Writes queued messages, and pings, until the queue is closed and empty or the client cannot be
+    /// reached. Returns the reason to close if it is a subscription.
+    async fn run(&mut self) -> Option<SubscriptionEnd> {
+        let mut ping = interval(self.limits.ws_ping);
+        ping.tick().await;
+        loop {
+            let message = tokio::select! {
+                message = self.messages.recv() => match message {
+                    Some(message) => Some(message),
+                    None => break,
+                },
+                _ = ping.tick() => None,
+            };
+            let silent = self.state.heard.lock().elapsed();
+            if message.is_none() && silent >= self.limits.ws_ping * 2 {
+                tracing::debug!(peer = %self.state.peer, ?silent, "WebSocket dropped");
+                return None;
             }
-            _ = ping.tick() => {
-                if heard.lock().elapsed() >= limits.ws_ping * 2 {
-                    return Err(stalled());
+            match self.send(message).await {
+                Ok(None) => {}
+                Ok(Some(lag)) => return Some(SubscriptionEnd::Slow(lag)),
+                Err(error) => {
+                    tracing::debug!(peer = %self.state.peer, %error, "WebSocket dropped");
+                    return None;
                 }
-                let sent = async {
-                    sender.send_ping(ByteSlice125::try_from(&[][..]).expect("no bytes are at most 125")).await?;
-                    sender.flush().await
-                };
-                timeout(limits.ws_write, sent).await.map_err(|_| stalled())??;
             }
         }
+        let end = self.state.end.lock().take();
+        if let Some(SubscriptionEnd::Slow(lag)) = end {
+            self.state.log_slow(lag);
+        }
+        end
     }
+
+    /// Sends a message, or a ping. Returns the lag of a client that did not take it in time.
+    async fn send(
+        &mut self,
+        message: Option<OutgoingMessage>,
+    ) -> Result<Option<SubscriberLag>, Error> {
+        let (sender, limit) = (&mut self.sender, self.limits.ws_write);
+        let (text, position, _held) = match message {
+            Some(message) => (Some(message.text), message.position, message.held),
+            None => (None, None, None),
+        };
+        let sent = async {
+            match text {
+                Some(text) => sender.send_text_owned(text).await?,
+                None => sender.send_ping(no_bytes()).await?,
+            }
+            sender.flush().await
+        };
+        let mut sent = pin!(sent);
+        self.torn = true;
+        let mut lag = None;
+        if let Ok(sent) = timeout(limit, sent.as_mut()).await {
+            sent?;
+            self.sent.on_sent(position);
+        } else {
+            let behind = self.sent.lag(position.as_ref(), self.messages.len());
+            self.state.log_slow(behind);
+            lag = Some(behind);
+            // Frees what waits behind it.
+            self.state.closing.cancel();
+            self.messages.close();
+            while self.messages.try_recv().is_ok() {}
+            let late = |_| Error::Io(std::io::ErrorKind::TimedOut.into());
+            timeout(limit, sent).await.map_err(late)??;
+        }
+        self.torn = false;
+        Ok(lag)
+    }
+
+    /// Ends the session with a close frame, if the client can still read one.
+    async fn close(&mut self, frame: CloseFrame) {
+        if self.torn {
+            return;
+        }
+        if self.sender.send_binary(frame.bytes()).await.is_ok() {
+            let _ = self.sender.flush().await;
+        }
+    }
+}
+
+fn no_bytes() -> ByteSlice125<'static> {
+    ByteSlice125::try_from(&[][..]).expect("no bytes are at most 125")
 }

@@ -12,7 +12,7 @@ use starling_proto::payload::{Payload, PayloadVersion, WirePayload};
 use std::{
     io::{BufRead, BufReader, Read, Write},
     net::TcpStream,
-    path::Path,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -21,7 +21,9 @@ mod attacks;
 
 const GENESIS_TIME: u64 = 1_700_000_000;
 /// Emits an empty log, whoever calls it.
-const LOGGER: Address = address!("00000000000000000000000000000000000010c5");
+pub const LOGGER: Address = address!("00000000000000000000000000000000000010c5");
+/// Emits a log of 48 KiB.
+pub const BIG_LOGGER: Address = address!("00000000000000000000000000000000000b10c5");
 const DEADLINE: Duration = Duration::from_secs(120);
 
 fn genesis() -> Value {
@@ -42,7 +44,10 @@ fn genesis() -> Value {
         "difficulty": "0x0",
         "baseFeePerGas": "0x3e8",
         "extraData": "0x01000000fa000000060000000000000000",
-        "alloc": { LOGGER.to_string(): { "balance": "0x0", "code": "0x60006000a000" } },
+        "alloc": {
+            LOGGER.to_string(): { "balance": "0x0", "code": "0x60006000a000" },
+            BIG_LOGGER.to_string(): { "balance": "0x0", "code": "0x61c0005fa000" },
+        },
     })
 }
 
@@ -54,7 +59,7 @@ fn seconds() -> u64 {
 }
 
 /// A core alone, and a rollup node's connection to it.
-struct Core {
+pub struct Core {
     _process: Running,
     pub address: String,
     secret: JwtSecret,
@@ -93,11 +98,11 @@ fn connect(address: &str) -> BufReader<TcpStream> {
 }
 
 impl Core {
-    fn start() -> Self {
+    pub fn start() -> Self {
         Self::start_with(&[])
     }
 
-    fn start_with(options: &[&str]) -> Self {
+    pub fn start_with(options: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (datadir, genesis_path) = (dir.path().join("data"), dir.path().join("genesis.json"));
         std::fs::write(&genesis_path, genesis().to_string()).unwrap();
@@ -148,13 +153,17 @@ impl Core {
         }
     }
 
-    fn ask(&mut self, method: &str, params: Value) -> Value {
+    pub fn ask(&mut self, method: &str, params: Value) -> Value {
         self.call(method, params.clone())
             .unwrap_or_else(|error| panic!("{method}{params}: {error}"))
     }
 
-    fn log(&self) -> String {
-        std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
+    pub fn log_path(&self) -> PathBuf {
+        self.dir.path().join("log")
+    }
+
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.log_path()).unwrap_or_default()
     }
 
     fn latest(&mut self) -> B256 {
@@ -173,7 +182,7 @@ impl Core {
         self.ask("eth_getBalance", json!([of, "latest"]))
     }
 
-    fn genesis(&mut self) -> Made {
+    pub fn genesis(&mut self) -> Made {
         let hash = self.block("0x0")["hash"].as_str().unwrap().parse().unwrap();
         Made {
             payload: Value::Null,
@@ -191,7 +200,7 @@ impl Core {
         answer["payloadStatus"].clone()
     }
 
-    fn make_head(&mut self, made: &Made) {
+    pub fn make_head(&mut self, made: &Made) {
         let status = self.forkchoice(made.hash);
         assert_eq!(
             status,
@@ -199,17 +208,19 @@ impl Core {
         );
     }
 
-    fn insert(&mut self, payload: &Value) -> Value {
+    pub fn insert(&mut self, payload: &Value) -> Value {
         self.ask("engine_newPayloadV4", json!([payload, [], B256::ZERO, []]))
     }
 
     /// Builds on `on`, which becomes the head, and inserts the built block, as a sequencer does.
     fn build(&mut self, on: &Made, salt: u64) -> Made {
+        self.build_of(on, attributes(on, salt))
+    }
+
+    /// The same with these attributes.
+    pub fn build_of(&mut self, on: &Made, attributes: Value) -> Made {
         let state = json!({ "headBlockHash": on.hash, "safeBlockHash": B256::ZERO, "finalizedBlockHash": B256::ZERO });
-        let begun = self.ask(
-            "engine_forkchoiceUpdatedV3",
-            json!([state, attributes(on, salt)]),
-        );
+        let begun = self.ask("engine_forkchoiceUpdatedV3", json!([state, attributes]));
         assert_eq!(begun["payloadStatus"]["status"], "VALID", "{begun}");
         let envelope = self.ask("engine_getPayloadV4", json!([begun["payloadId"]]));
         let payload = envelope["executionPayload"].clone();
@@ -261,10 +272,10 @@ pub fn execution(args: &[&str], log_path: &Path) -> (Running, String) {
 
 /// A block that the core made.
 #[derive(Clone)]
-struct Made {
-    payload: Value,
-    hash: B256,
-    number: u64,
+pub struct Made {
+    pub payload: Value,
+    pub hash: B256,
+    pub number: u64,
     time: u64,
 }
 
@@ -275,7 +286,8 @@ fn depositor(height: u64, salt: u64) -> Address {
     ))
 }
 
-fn attributes(on: &Made, salt: u64) -> Value {
+/// Attributes of a block on `on` with one log, of the branch with this salt.
+pub fn attributes(on: &Made, salt: u64) -> Value {
     let from = depositor(on.number + 1, salt);
     let deposit = TxDeposit {
         source_hash: from.into_word(),

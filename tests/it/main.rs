@@ -40,6 +40,7 @@ mod rpc_compat;
 mod rpc_fields;
 mod rpc_live;
 mod stand_in;
+mod subscribers;
 mod tidy;
 mod tools;
 mod txmgr;

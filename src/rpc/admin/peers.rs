@@ -2,11 +2,11 @@
 //! devp2p have no place in it.
 
 use crate::rpc::{
-    api::EventStream,
     context::RpcContext,
     error::{Reply, RpcError, reply},
     opp2p::network,
     params::Args,
+    subscription::EventStream,
 };
 use futures::{FutureExt, StreamExt, future::BoxFuture, stream};
 use serde::Serialize;
@@ -282,9 +282,7 @@ pub fn peer_events(context: &Arc<RpcContext>, args: Args) -> Result<EventStream,
         std::future::ready(Some(stream::iter(events)))
     });
     let told = changes.flatten().map(reply);
-    Ok(told
-        .filter_map(|event| std::future::ready(event.ok().map(Into::into)))
-        .boxed())
+    Ok(told.map(|event| Ok(event?.into())).boxed())
 }
 
 #[cfg(test)]

@@ -9,7 +9,6 @@
 use crate::{
     chain::evm::{Deadline, TraceWriter},
     rpc::{
-        api::{EventStream, SubscriptionEvent},
         context::RpcContext,
         error::RpcError,
         eth::block_arg::{BlockArg, BlockTag},
@@ -17,6 +16,7 @@ use crate::{
         memory::KIB,
         params::Args,
         schedule::Client,
+        subscription::{EventStream, SubscriptionEvent},
         trace_session::{TraceOptions, TraceSession, known_number},
     },
 };
@@ -72,7 +72,7 @@ pub fn subscribe(context: &Arc<RpcContext>, args: Args) -> Result<EventStream, R
     };
     let events = stream::unfold(trace, |mut trace| async move {
         let event = trace.next_event().await?;
-        Some((event, trace))
+        Some((Ok(event), trace))
     });
     // The end of the range does not end the subscription, which would end its connection.
     Ok(events.chain(stream::pending()).boxed())

@@ -7,6 +7,10 @@
 //! blocks that are no longer kept, the subscription and its connection end, and the client must
 //! subscribe again. op-geth keeps such blocks for ever.
 //!
+//! All subscriptions share the memory of events: the less of it is free, the smaller is a batch, and
+//! where none is free they wait. Subscribers that do not read delay the others, at most until they
+//! are dropped.
+//!
 //! A client that names the block it has seen last gets what it has missed before live events, as long
 //! as that block is at most [`MAX_LAG`] blocks behind and its branch is still kept.
 
@@ -21,18 +25,20 @@ use crate::{
         view::View,
     },
     rpc::{
-        api::EventStream,
         bounds::blocking,
         context::RpcContext,
         error::{RpcError, reply},
         log_filter::{LogFilter, LogFollower},
         memory::KIB,
         params::{Arg, Args, Json, Quantity},
+        subscription::{
+            ChainPosition, EventStream, SubscriberLag, SubscriptionEnd, SubscriptionEvent,
+        },
     },
 };
 use alloy_primitives::B256;
 use futures::{Stream, StreamExt, stream};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use starling_proto::payload::BlockId;
 use std::{collections::HashSet, sync::Arc, time::Duration};
@@ -40,7 +46,7 @@ use tokio::{
     sync::{OwnedSemaphorePermit, watch},
     time::Instant,
 };
-use tokio_stream::wrappers::BroadcastStream;
+use tokio_stream::wrappers::{BroadcastStream, errors::BroadcastStreamRecvError};
 
 /// Blocks a subscriber may be behind.
 const MAX_LAG: u64 = 1024;
@@ -48,36 +54,61 @@ const MAX_LAG: u64 = 1024;
 /// Events in a batch, which the subscriber takes before the next block is read.
 const MAX_EVENTS: usize = 1000;
 
-/// Bytes of events in a batch.
-const MAX_BYTES: usize = 256 << 10;
+/// KiB of events at which a batch ends: at least, and at most.
+const MIN_KIB: usize = 4;
+const MAX_KIB: usize = 256;
+
+/// One batch takes at most this part of the memory of events that is free, within its least and most
+/// KiB.
+const SHARE: usize = 64;
+
+/// KiB that are reserved beside for the last block of a batch. If its events are larger, and no
+/// more memory is free, the subscription ends.
+const LAST_BLOCK_KIB: usize = 64;
 
 /// Timeout of a subscriber that takes a batch.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// An event, and the number of its block: of the parent of a block that has left the chain.
+struct BlockEvent {
+    json: Box<RawValue>,
+    number: u64,
+}
+
 /// Events that wait for their subscriber, with their memory permit.
 struct Events {
-    list: Vec<Box<RawValue>>,
+    list: Vec<BlockEvent>,
+    heads: watch::Receiver<Heads>,
     _permit: OwnedSemaphorePermit,
     until: Instant,
 }
 
 impl Events {
     /// The events in order; an error in place of those that the subscriber takes too late.
-    fn stream(self) -> impl Stream<Item = Result<Box<RawValue>, RpcError>> {
+    fn stream(self) -> impl Stream<Item = Result<SubscriptionEvent, SubscriptionEnd>> {
         let Self {
             list,
+            heads,
             _permit,
             until,
         } = self;
-        stream::iter(list).map(move |event| {
+        stream::iter(list).map(move |BlockEvent { json, number }| {
             let _held = &_permit;
             if Instant::now() < until {
-                Ok(event)
+                let heads = heads.clone();
+                let position = ChainPosition { number, heads };
+                Ok(SubscriptionEvent::of_block(json, position))
             } else {
-                Err(RpcError::server("the subscriber reads too slowly"))
+                let head = heads.borrow().head.number;
+                Err(slow(head.saturating_sub(number)))
             }
         })
     }
+}
+
+/// The end of a subscription that is so many blocks behind.
+fn slow(blocks: u64) -> SubscriptionEnd {
+    SubscriptionEnd::Slow(SubscriberLag::Blocks(blocks))
 }
 
 /// The events of one step, in order.
@@ -90,7 +121,7 @@ struct Walk {
     cursor: Cursor,
     tell: Tell,
     /// Error that ends the subscription once its subscriber has all events before it.
-    failed: Option<RpcError>,
+    failed: Option<SubscriptionEnd>,
 }
 
 /// Events after this head: the first one is that of the next block.
@@ -104,77 +135,91 @@ fn events(context: &Arc<RpcContext>, head: BlockId, tell: Tell) -> EventStream {
         tell,
         failed: None,
     };
-    let batches = stream::unfold(walk, |mut walk| async move {
-        loop {
-            // Before the walk, so that a head that moves during it wakes the next one.
-            walk.heads.mark_unchanged();
-            let reads = walk.context.bounds.reads.clone();
-            let step = blocking("eth_subscribe", reads, move || {
-                let events = walk.step()?;
-                Ok((walk, events))
-            });
-            let events;
-            match step.await {
-                Ok(step) => (walk, events) = step,
-                Err(error) => {
-                    tracing::debug!(%error, "a subscription ended");
-                    return None;
-                }
-            }
-            match events {
-                Some(events) => return Some((events.stream(), walk)),
-                None => walk.heads.changed().await.ok()?,
-            }
-        }
-    });
-    let told = batches
-        .flatten()
-        .take_while(|event| std::future::ready(event.is_ok()));
-    told.filter_map(|event| std::future::ready(event.ok().map(Into::into)))
+    let batches = stream::unfold(Some(walk), |walk| async move { next_batch(walk?).await });
+    batches
+        .flat_map(|batch| match batch {
+            Ok(events) => events.stream().left_stream(),
+            Err(end) => stream::iter([Err(end)]).right_stream(),
+        })
         .boxed()
 }
 
+/// Waits for the next batch. Without a walk it was the last one, or an error.
+async fn next_batch(mut walk: Walk) -> Option<(Result<Events, SubscriptionEnd>, Option<Walk>)> {
+    loop {
+        // Before the walk, so that a head that moves during it wakes the next one.
+        walk.heads.mark_unchanged();
+        let (reads, memory) = (&walk.context.bounds.reads, &walk.context.bounds.events);
+        let (reads, memory) = (reads.clone(), memory.clone());
+        let most = (memory.available_permits() / SHARE).clamp(MIN_KIB, MAX_KIB);
+        let reserved = u32::try_from(most + LAST_BLOCK_KIB).unwrap_or(u32::MAX);
+        let permit = memory.acquire_many_owned(reserved).await.ok()?;
+        let step = blocking("eth_subscribe", reads, move || {
+            let events = walk.step(most * KIB, permit);
+            Ok((walk, events))
+        });
+        let end = match step.await {
+            Ok((next, Ok(None))) => {
+                walk = next;
+                walk.heads.changed().await.ok()?;
+                continue;
+            }
+            Ok((next, Ok(Some(events)))) => return Some((Ok(events), Some(next))),
+            Ok((_, Err(end))) => end,
+            Err(error) => error.into(),
+        };
+        tracing::debug!(%end, "a subscription ended");
+        return Some((Err(end), None));
+    }
+}
+
 impl Walk {
-    /// The events between the last step and the head, or the first of them; none at the head.
-    fn step(&mut self) -> Result<Option<Events>, RpcError> {
-        if let Some(error) = self.failed.take() {
-            return Err(error);
+    /// The events between the last step and the head, or the first of them, up to `most` bytes; none at
+    /// the head. `permit` is memory for them, of which the rest is released.
+    fn step(
+        &mut self,
+        most: usize,
+        mut permit: OwnedSemaphorePermit,
+    ) -> Result<Option<Events>, SubscriptionEnd> {
+        if let Some(end) = self.failed.take() {
+            return Err(end);
         }
         let view = self.context.view();
-        if view.head().number > self.cursor.at().number + MAX_LAG {
-            return Err(RpcError::server("the subscriber reads too slowly"));
+        let lag = view.head().number.saturating_sub(self.cursor.at().number);
+        if lag > MAX_LAG {
+            return Err(slow(lag));
         }
         let (mut list, mut bytes) = (Vec::new(), 0);
-        while list.len() < MAX_EVENTS && bytes < MAX_BYTES {
+        while list.len() < MAX_EVENTS && bytes < most {
             let more = match self.next(&view) {
                 Ok(None) => break,
                 Ok(Some(events)) => events,
                 Err(error) if !list.is_empty() => {
-                    self.failed = Some(error);
+                    self.failed = Some(error.into());
                     break;
                 }
-                Err(error) => return Err(error),
+                Err(error) => return Err(error.into()),
             };
             bytes += more.iter().map(|event| event.get().len()).sum::<usize>();
-            list.extend(more);
+            let number = self.cursor.at().number;
+            list.extend(more.into_iter().map(|json| BlockEvent { json, number }));
         }
         if list.is_empty() {
             return Ok(None);
         }
-        let room = u32::try_from(bytes.div_ceil(KIB)).ok();
-        let room = room.and_then(|room| {
-            self.context
-                .bounds
-                .events
-                .clone()
-                .try_acquire_many_owned(room)
-                .ok()
-        });
-        let room =
-            room.ok_or_else(|| RpcError::server("too many events wait for their readers"))?;
+        let (needed, reserved) = (bytes.div_ceil(KIB), permit.num_permits());
+        if needed > reserved {
+            let more = u32::try_from(needed - reserved).ok();
+            let memory = self.context.bounds.events.clone();
+            let more = more.and_then(|more| memory.try_acquire_many_owned(more).ok());
+            permit.merge(more.ok_or(SubscriptionEnd::Overloaded)?);
+        } else {
+            drop(permit.split(reserved - needed));
+        }
         Ok(Some(Events {
             list,
-            _permit: room,
+            heads: self.heads.clone(),
+            _permit: permit,
             until: Instant::now() + PATIENCE,
         }))
     }
@@ -338,20 +383,23 @@ pub fn new_pending_transactions(
     let full = args.optional()?.unwrap_or(false);
     let transactions = BroadcastStream::new(context.chain.pool.subscribe());
     let pool = context.chain.pool.clone();
-    let told = transactions.filter_map(move |hash| {
-        // A subscriber that missed transactions must learn it: the subscription ends.
-        let told = match hash {
-            Err(_) => Some(Err(RpcError::server("the subscriber reads too slowly"))),
-            Ok(hash) if !full => Some(reply(hash)),
+    let events = transactions.filter_map(move |hash| {
+        let event = match hash {
+            // A subscriber that missed transactions must learn it: the subscription ends.
+            Err(BroadcastStreamRecvError::Lagged(missed)) => Some(Err(SubscriptionEnd::Slow(
+                SubscriberLag::Transactions(missed),
+            ))),
+            Ok(hash) if !full => Some(event_of(hash)),
             // A transaction that has left the pool since is not pending.
             Ok(hash) => pool
                 .get(&hash)
-                .map(|tx| reply(TransactionJson::pooled(&tx))),
+                .map(|tx| event_of(TransactionJson::pooled(&tx))),
         };
-        std::future::ready(told)
+        std::future::ready(event)
     });
-    Ok(told
-        .take_while(|event| std::future::ready(event.is_ok()))
-        .filter_map(|event| std::future::ready(event.ok().map(Into::into)))
-        .boxed())
+    Ok(events.boxed())
+}
+
+fn event_of(result: impl Serialize) -> Result<SubscriptionEvent, SubscriptionEnd> {
+    Ok(reply(result)?.into())
 }

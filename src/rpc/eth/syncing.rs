@@ -7,10 +7,10 @@
 //! synchronisation of the process only.
 
 use crate::rpc::{
-    api::EventStream,
     context::{RpcContext, SyncStatus},
     error::{Reply, RpcError, reply},
     params::Args,
+    subscription::EventStream,
 };
 use alloy_primitives::U64;
 use futures::{Stream, StreamExt, stream};
@@ -158,7 +158,7 @@ pub fn subscribe(context: &Arc<RpcContext>, args: Args) -> Result<EventStream, R
     let context = context.clone();
     let current = move || context.view().head().number;
     let events = events(status, current, checks());
-    Ok(events.map(Into::into).boxed())
+    Ok(events.map(|event| Ok(event.into())).boxed())
 }
 
 /// One item every [`CHECK_INTERVAL`], the first after one interval.

@@ -97,6 +97,7 @@ impl Site {
         let token = peer.admitted.close.child_token();
         let session = ws::session(
             TokioIo::new(socket),
+            peer.address,
             ws.side.api.clone(),
             &self.limits,
             &peer.allowance,

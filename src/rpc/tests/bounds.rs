@@ -518,7 +518,7 @@ async fn filters_and_what_they_remember_are_bounded_in_bytes() {
     chain.result("eth_uninstallFilter", json!([filter])).await;
     let filter = chain.result("eth_newFilter", json!([{}])).await;
     // More logs than it may remember: they are told, and nothing is kept of them.
-    let free = chain.context.bounds.filters.available_permits();
+    let free = chain.context.bounds.reported_logs.available_permits();
     let log = Log::new_unchecked(CONTRACT, vec![B256::ZERO], vec![7u8; 1000].into());
     chain.add(&[(legacy(0), vec![log; 1000])]);
     assert_eq!(
@@ -530,7 +530,7 @@ async fn filters_and_what_they_remember_are_bounded_in_bytes() {
             .len(),
         1000
     );
-    assert_eq!(chain.context.bounds.filters.available_permits(), free);
+    assert_eq!(chain.context.bounds.reported_logs.available_permits(), free);
     // When that block leaves the chain and its receipts are forgotten, the client learns that it
     // cannot be told which.
     chain
@@ -547,6 +547,35 @@ async fn filters_and_what_they_remember_are_bounded_in_bytes() {
             "blocks were removed",
         )
         .await;
+}
+
+#[tokio::test]
+async fn logs_that_filters_keep_refuse_no_other_filter() {
+    let permits = |kib| Arc::new(tokio::sync::Semaphore::new(kib));
+    let mut chain = Chain::new(Fork::Canyon).with(|context| {
+        // Two filters, and the logs of four blocks.
+        (context.bounds.filters, context.bounds.reported_logs) = (permits(2), permits(4));
+    });
+    let filter = chain.result("eth_newFilter", json!([{}])).await;
+    let log = Log::new_unchecked(CONTRACT, vec![], Bytes::new());
+    for nonce in 0..7 {
+        chain.add(&[(legacy(nonce), vec![log.clone()])]);
+        let told = chain
+            .result("eth_getFilterChanges", json!([filter.clone()]))
+            .await;
+        assert_eq!(told.as_array().unwrap().len(), 1);
+    }
+    chain.result("eth_newFilter", json!([{}])).await;
+    // Those that are not kept are read from the receipts.
+    chain.blocks.clear();
+    chain.publish();
+    let told = chain.result("eth_getFilterChanges", json!([filter])).await;
+    let heights = told.as_array().unwrap().iter().map(|log| {
+        assert_eq!(log["removed"], true);
+        log["blockNumber"].clone()
+    });
+    let all: Vec<_> = (1..=7).rev().map(|n| json!(format!("{n:#x}"))).collect();
+    assert_eq!(heights.collect::<Vec<_>>(), all);
 }
 
 #[tokio::test]

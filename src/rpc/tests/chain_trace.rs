@@ -6,11 +6,11 @@ use super::{
     debug::{chain, looping},
 };
 use crate::rpc::{
-    api::{EventStream, SubscriptionEvent},
     error::reply,
     memory::Allowance,
     params::Args,
     responder::{ReceivedMessage, Responder},
+    subscription::{EventStream, SubscriptionEvent},
 };
 use alloy_primitives::B256;
 use futures::{StreamExt, stream};
@@ -44,7 +44,7 @@ async fn the_next_block_is_traced_when_there_is_memory_for_its_event() {
         chain.add(&[(looping(B256::ZERO, 1_000), vec![])]);
     }
     let mut events = subscribe(&chain, json!(["0x1", "0x3"]));
-    let first = events.next().await.unwrap();
+    let first = events.next().await.unwrap().unwrap();
     assert_eq!(json_of(&first)["block"], "0x2");
     // The event holds its size, and no longer what it might have had.
     let free = memory.available_permits();
@@ -53,7 +53,7 @@ async fn the_next_block_is_traced_when_there_is_memory_for_its_event() {
     let early = timeout(Duration::from_millis(200), events.next()).await;
     assert!(early.is_err(), "there is no memory for a second event");
     drop(first);
-    let second = events.next().await.unwrap();
+    let second = events.next().await.unwrap().unwrap();
     assert_eq!(json_of(&second)["block"], "0x3");
     drop((second, events));
     assert_eq!(memory.available_permits(), 1024 + 256);
@@ -67,7 +67,7 @@ async fn an_event_holds_its_memory_until_it_has_been_sent() {
     api.insert_subscription("toy", "large", move |_| {
         let held = taken.clone().try_acquire_many_owned(3).unwrap();
         let event = SubscriptionEvent::large(reply(7).unwrap(), held);
-        Ok(stream::iter([event]).chain(stream::pending()).boxed())
+        Ok(stream::iter([Ok(event)]).chain(stream::pending()).boxed())
     });
     let allowance = Allowance::new(1, 1 << 20, 1 << 20, 1 << 20);
     let (queue, mut messages) = mpsc::channel(4);
@@ -76,16 +76,15 @@ async fn an_event_holds_its_memory_until_it_has_been_sent() {
         json!({ "jsonrpc": "2.0", "id": 1, "method": "toy_subscribe", "params": ["large"] });
     let request = ReceivedMessage::new(request.to_string().into_bytes(), None);
     let client = async {
-        let (_, answer) = messages.recv().await.unwrap();
-        assert!(answer.is_none());
-        let (event, held) = messages.recv().await.unwrap();
-        assert!(event.contains(r#""result":7"#), "{event}");
+        assert!(messages.recv().await.unwrap().held.is_none());
+        let event = messages.recv().await.unwrap();
+        assert!(event.text.contains(r#""result":7"#), "{}", event.text);
         assert_eq!(memory.available_permits(), 0);
-        drop(held);
+        drop(event);
         assert_eq!(memory.available_permits(), 3);
     };
     tokio::select! {
-        () = responder.serve(stream::iter([request]).chain(stream::pending())) => unreachable!(),
+        _ = responder.serve(stream::iter([request]).chain(stream::pending())) => unreachable!(),
         () = client => {}
     }
 }
@@ -96,7 +95,7 @@ async fn a_block_that_cannot_be_traced_has_an_event_that_says_why() {
     let large = chain.add(&[(looping(B256::ZERO, 2_000), vec![])]);
     chain.add(&[]);
     let mut events = subscribe(&chain, json!(["0x1", "0x3"]));
-    let event = json_of(&events.next().await.unwrap());
+    let event = json_of(&events.next().await.unwrap().unwrap());
     let error = event["error"].as_str().unwrap();
     assert!(
         error.starts_with("the trace is larger than 1 MB"),
@@ -107,7 +106,7 @@ async fn a_block_that_cannot_be_traced_has_an_event_that_says_why() {
         (&event["block"], &event["traces"]),
         (&json!("0x2"), &json!([]))
     );
-    let next = json_of(&events.next().await.unwrap());
+    let next = json_of(&events.next().await.unwrap().unwrap());
     assert_eq!(next["block"], "0x3");
     assert_eq!(next["traces"][0]["result"]["failed"], false);
     let silent = timeout(Duration::from_millis(100), events.next()).await;

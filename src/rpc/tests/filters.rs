@@ -333,7 +333,7 @@ async fn transactions_are_told_as_they_become_executable() {
         (&hash, &Value::Null)
     );
     assert_eq!(
-        serde_json::from_str::<Value>(events.next().await.unwrap().get()).unwrap(),
+        serde_json::from_str::<Value>(events.next().await.unwrap().unwrap().get()).unwrap(),
         hash
     );
 }

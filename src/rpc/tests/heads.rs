@@ -3,13 +3,22 @@
 use super::chain::{CONTRACT, Chain, legacy};
 use crate::{
     chain::view::{ExecutedBlock, View},
-    rpc::{SyncStatus, api::SubscriptionEvent, schedule::Client},
+    rpc::{
+        SyncStatus,
+        schedule::Client,
+        subscription::{SubscriberLag, SubscriptionEnd, SubscriptionEvent},
+    },
 };
 use alloy_primitives::{Bytes, Log};
 use futures::StreamExt;
 use serde_json::{Value, json};
 use starling_proto::{fork::Fork, payload::BlockId};
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
+
+/// The next event, which must be there.
+fn next(event: Option<Result<SubscriptionEvent, SubscriptionEnd>>) -> Value {
+    serde_json::from_str(event.unwrap().unwrap().get()).unwrap()
+}
 
 #[tokio::test]
 async fn new_heads_come_in_order_over_a_reorg() {
@@ -20,8 +29,6 @@ async fn new_heads_come_in_order_over_a_reorg() {
     let log = Log::new_unchecked(CONTRACT, vec![], Bytes::new());
     let subscribe = chain.api.subscription("eth", "logs").unwrap();
     let mut logs = subscribe(Default::default()).unwrap();
-    let next =
-        |raw: Option<SubscriptionEvent>| serde_json::from_str::<Value>(raw.unwrap().get()).unwrap();
     // Both begin at the present head, then two blocks at once.
     let genesis = Arc::new(View::new(chain.store.snapshot().unwrap(), vec![], None, None).unwrap());
     assert!(futures::poll!(heads.next()).is_pending() && futures::poll!(logs.next()).is_pending());
@@ -102,8 +109,6 @@ async fn subscriptions_whose_first_event_is_a_reorg_of_three_report_all_of_it() 
     let (mut heads, mut logs) = (subscribe("newHeads"), subscribe("logs"));
     assert!(futures::poll!(heads.next()).is_pending() && futures::poll!(logs.next()).is_pending());
     reorganise(&mut chain, &ours, &theirs);
-    let next =
-        |raw: Option<SubscriptionEvent>| serde_json::from_str::<Value>(raw.unwrap().get()).unwrap();
     for block in &theirs {
         assert_eq!(next(heads.next().await)["hash"], json!(block.payload.hash));
     }
@@ -135,8 +140,12 @@ async fn subscriptions_end_when_abandoned_blocks_are_no_longer_kept() {
             chain.made.lock().clear();
         }
         reorganise(&mut chain, &ours, &theirs);
+        let Some(Err(SubscriptionEnd::Failed(reason))) = logs.next().await else {
+            panic!("the subscription goes on");
+        };
+        assert!(reason.contains("again"), "{reason}");
         assert!(logs.next().await.is_none());
-        assert_eq!(heads.next().await.is_some(), receipts_alone);
+        assert_eq!(heads.next().await.unwrap().is_ok(), receipts_alone);
     }
 }
 
@@ -148,8 +157,7 @@ async fn all_logs_of_five_hundred_blocks_that_leave_the_chain_are_told_as_remove
     let mut told = async |count: usize| {
         let mut blocks = vec![];
         for _ in 0..count {
-            let event: Value =
-                serde_json::from_str(logs.next().await.expect("it goes on").get()).unwrap();
+            let event = next(logs.next().await);
             blocks.push((event["blockHash"].clone(), event["removed"] == json!(true)));
         }
         blocks
@@ -206,6 +214,9 @@ async fn a_subscriber_too_far_behind_is_let_go() {
         *chain.view.lock() = Arc::new(view);
     }
     chain.publish();
+    let end = heads.next().await.unwrap().err();
+    let lag = SubscriberLag::Blocks(1030);
+    assert_eq!(end, Some(SubscriptionEnd::Slow(lag)));
     assert!(heads.next().await.is_none());
 }
 
@@ -240,7 +251,7 @@ async fn a_synchronisation_is_shown_with_geths_keys_in_geths_order() {
     assert_eq!(chain.result("eth_syncing", json!([])).await, false);
     status.send_replace(None);
     let mut later = subscribe(&chain);
-    assert_eq!(later.next().await.unwrap().get(), "false");
+    assert_eq!(later.next().await.unwrap().unwrap().get(), "false");
     assert!(futures::poll!(later.next()).is_pending(), "once");
 }
 
@@ -259,8 +270,6 @@ async fn a_subscription_resumes_after_the_block_that_was_seen_last() {
         let args = crate::rpc::params::Args::parse(Some(&params)).unwrap();
         chain.api.subscription("eth", kind).unwrap()(args)
     };
-    let next =
-        |raw: Option<SubscriptionEvent>| serde_json::from_str::<Value>(raw.unwrap().get()).unwrap();
     let mut heads = subscribe("newHeads", json!([from(seen)])).unwrap();
     for block in &theirs {
         assert_eq!(next(heads.next().await)["hash"], json!(block.payload.hash));
@@ -281,6 +290,39 @@ async fn a_subscription_resumes_after_the_block_that_was_seen_last() {
             (&json!(false), &json!(block.payload.hash))
         );
     }
+}
+
+#[tokio::test]
+async fn subscribers_that_do_not_read_leave_memory_of_events_to_others() {
+    let memory = Arc::new(tokio::sync::Semaphore::new(1024));
+    let bound = memory.clone();
+    let mut chain = Chain::new(Fork::Canyon).with(|context| context.bounds.events = bound);
+    let seen = chain.head();
+    for _ in 0..60 {
+        chain.add(&[]);
+    }
+    // Each has missed some 80 KiB. Most take one event and no more.
+    let params = json!([{ "from": { "number": "0x0", "hash": seen.hash } }]);
+    let params = serde_json::value::to_raw_value(&params).unwrap();
+    let subscribe = chain.api.subscription("eth", "newHeads").unwrap();
+    let args = || crate::rpc::params::Args::parse(Some(&params)).unwrap();
+    let mut slow: Vec<_> = (0..40).map(|_| subscribe(args()).unwrap()).collect();
+    let mut heads = subscribe(args()).unwrap();
+    for other in &mut slow {
+        assert_eq!(next(other.next().await)["number"], "0x1");
+    }
+    for number in 1..=60 {
+        let head = next(heads.next().await);
+        assert_eq!(head["number"], json!(format!("{number:#x}")));
+    }
+    // Without any memory it waits.
+    let free = u32::try_from(memory.available_permits()).unwrap();
+    let taken = memory.try_acquire_many(free).unwrap();
+    chain.add(&[]);
+    let early = tokio::time::timeout(Duration::from_millis(200), heads.next()).await;
+    assert!(early.is_err(), "there is no memory for an event");
+    drop(taken);
+    assert_eq!(next(heads.next().await)["number"], "0x3d");
 }
 
 #[tokio::test]

@@ -219,11 +219,11 @@ async fn receipts_are_told_by_block_and_only_those_that_are_wanted() {
     assert!(subscribe(many).is_err());
     chain.add(&[(other.clone(), vec![])]);
     chain.add(&[(other, vec![]), (decoded(&wanted), vec![])]);
-    let told: Vec<Value> = serde_json::from_str(all.next().await.unwrap().get()).unwrap();
+    let told: Vec<Value> = serde_json::from_str(all.next().await.unwrap().unwrap().get()).unwrap();
     assert_eq!(told.len(), 2, "with the L1 attributes");
-    let told: Vec<Value> = serde_json::from_str(all.next().await.unwrap().get()).unwrap();
+    let told: Vec<Value> = serde_json::from_str(all.next().await.unwrap().unwrap().get()).unwrap();
     assert_eq!(told.len(), 3);
-    let told: Vec<Value> = serde_json::from_str(some.next().await.unwrap().get()).unwrap();
+    let told: Vec<Value> = serde_json::from_str(some.next().await.unwrap().unwrap().get()).unwrap();
     assert_eq!(told.len(), 1);
     assert_eq!(told[0]["transactionHash"], json!(keccak256(&wanted)));
     assert_eq!(told[0]["blockNumber"], "0x3");

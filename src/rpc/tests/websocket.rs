@@ -3,6 +3,7 @@
 use super::*;
 use soketto::{
     Incoming, Receiver, Sender,
+    connection::CloseReason,
     handshake::{Client, ServerResponse},
 };
 use tokio_util::compat::{Compat, TokioAsyncReadCompatExt};
@@ -61,6 +62,30 @@ impl Socket {
     async fn ask(&mut self, text: &str) -> String {
         self.send(text).await;
         self.next().await.unwrap()
+    }
+
+    async fn subscribe(&mut self, kind: &str) {
+        let answer = self
+            .ask(&format!(
+                r#"{{"jsonrpc":"2.0","id":1,"method":"toy_subscribe","params":["{kind}"]}}"#
+            ))
+            .await;
+        assert!(answer.contains(r#""result":"0x"#), "{answer}");
+    }
+
+    /// The server's close frame, after all messages before it.
+    async fn close_reason(&mut self) -> CloseReason {
+        let closed = async {
+            loop {
+                let mut message = Vec::new();
+                if let Incoming::Closed(reason) = self.receiver.receive(&mut message).await.unwrap()
+                {
+                    return reason;
+                }
+            }
+        };
+        let closed = tokio::time::timeout(Duration::from_secs(10), closed).await;
+        closed.expect("a close frame in time")
     }
 }
 
@@ -178,6 +203,31 @@ async fn a_subscription_that_cannot_go_on_ends_the_connection() {
         .await;
     assert!(socket.next().await.unwrap().contains("\"result\":7"));
     assert_eq!(socket.next().await, None);
+}
+
+#[tokio::test]
+async fn the_close_frame_says_why_a_subscription_ended() {
+    let server = Server::plain().await;
+    for (kind, code, reason) in [
+        ("brief", 1000, ""),
+        (
+            "slow",
+            1008,
+            "the subscriber reads too slowly: it is 9 blocks behind",
+        ),
+        ("broken", 1011, "é".repeat(61).as_str()),
+        (
+            "crowded",
+            1013,
+            "too many events wait for their readers: subscribe again later",
+        ),
+    ] {
+        let mut socket = Socket::open(&server).await;
+        socket.subscribe(kind).await;
+        assert!(socket.next().await.unwrap().contains("\"result\":7"));
+        let told = socket.close_reason().await;
+        assert_eq!((told.code, told.descr.as_deref()), (code, Some(reason)));
+    }
 }
 
 #[tokio::test]
@@ -408,6 +458,27 @@ async fn a_slow_reader_is_dropped() {
         messages += 1;
     }
     assert!(messages < 1000, "{messages} messages were kept for it");
+}
+
+#[tokio::test]
+async fn a_slow_reader_that_reads_again_finds_the_close_frame_behind_whole_messages() {
+    let limits = ServerLimits {
+        ws_write: Duration::from_secs(4),
+        ..ServerLimits::default()
+    };
+    let server = Server::start(Setup {
+        limits,
+        ..Setup::default()
+    })
+    .await;
+    let mut socket = Socket::open(&server).await;
+    socket.subscribe("flood").await;
+    // Its write stalls in the middle of a message. It is dropped after eight seconds.
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let told = socket.close_reason().await;
+    let reason = told.descr.unwrap();
+    assert_eq!(told.code, 1008, "{reason}");
+    assert!(reason.contains("messages behind"), "{reason}");
 }
 
 #[tokio::test]
