@@ -13,8 +13,9 @@ use crate::{
     campaign::size,
     net::{Devnet, ask, head, number, wait},
 };
-use alloy_primitives::{Address, TxKind, U256, hex};
+use alloy_primitives::{Address, TxKind, U256, hex, keccak256};
 use serde_json::{Value, json};
+use starling::devnet::genesis::{L1_BLOCK, SYSTEM_CONFIG};
 use starling_proto::encoder::transaction_da_size;
 use std::time::{Duration, Instant};
 
@@ -23,6 +24,8 @@ const PATIENCE: Duration = Duration::from_secs(300);
 const BACKLOG_ACCOUNT: usize = 1;
 const FILLER: usize = 2;
 const DEPOSITOR: usize = 3;
+/// Account that owns SystemConfig.
+const OWNER: usize = 0;
 /// Bytes of a transaction of the backlog, and of one that fills a throttled block.
 const HUGE: usize = 100_000;
 const SMALL: usize = 960;
@@ -38,6 +41,28 @@ struct Sample {
     max_block: u64,
     /// Newest block at the time.
     head: u64,
+}
+
+/// Sets the price of data in a block's gas (Jovian: the DA footprint) to one gas a byte. At the
+/// default of 400 a block takes 150 kB, and 30 MB take five minutes and double the base fee many
+/// times.
+fn fill_blocks_with_data(net: &Devnet) {
+    let (l1, owner) = (net.l1().http, &net.accounts[OWNER]);
+    let pending = json!([owner.address, "pending"]);
+    let nonce = number(&ask(&l1, "eth_getTransactionCount", pending));
+    let mut input = keccak256("setDAFootprintGasScalar(uint16)")[..4].to_vec();
+    input.extend_from_slice(&U256::ONE.to_be_bytes::<32>());
+    let chain = number(&ask(&l1, "eth_chainId", json!([])));
+    let to = TxKind::Call(SYSTEM_CONFIG);
+    let raw = owner.sign(chain, nonce, to, U256::ZERO, input.into(), 200_000);
+    ask(&l1, "eth_sendRawTransaction", json!([raw]));
+    let url = net.sequencer().http;
+    wait("the price on L2", PATIENCE, || {
+        let data = keccak256("daFootprintGasScalar()");
+        let data = hex::encode_prefixed(&data[..4]);
+        let request = json!([{ "to": L1_BLOCK, "data": data }, "latest"]);
+        (number(&ask(&url, "eth_call", request)) == 1).then_some(())
+    });
 }
 
 /// A network with a backlog, and the limits that its batcher has.
@@ -57,6 +82,7 @@ impl Throttled {
         // Those of the defaults at 30 MB.
         let thresholds = [backlog * 32 / 300, backlog * 128 / 300];
         let raw = large(&net.accounts[FILLER], net.l2_chain_id, 0, SMALL);
+        fill_blocks_with_data(&net);
         Self {
             relay: RpcRelay::start(&net.l1().http),
             net,
