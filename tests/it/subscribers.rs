@@ -36,10 +36,9 @@ use tokio::{
 const REORG: u64 = 20;
 /// Logs of a block that subscribers ask for.
 const LOGS: usize = 2;
-/// Clients that do not read, and their subscriptions. A block has a log of 48 KiB for them: together
-/// they would take more than the memory of events.
+/// Clients that do not read, and their subscriptions. A block has a log of 48 KiB for them.
 const SLOW: usize = 4;
-const SLOW_SUBSCRIPTIONS: u64 = 60;
+const SLOW_SUBSCRIPTIONS: u64 = 8;
 /// Line of the log that names a slow client.
 const NAMED: &str = "dropped a WebSocket client that reads too slowly";
 
@@ -110,12 +109,6 @@ fn with_logs(on: &Made, salt: u64) -> Value {
     attributes
 }
 
-/// Makes a block the head.
-fn extend(core: &mut Core, made: &Made) {
-    assert_eq!(core.insert(&made.payload)["status"], "VALID");
-    core.make_head(made);
-}
-
 fn id(made: &Made) -> BlockId {
     let (number, hash) = (made.number, made.hash);
     BlockId { number, hash }
@@ -148,7 +141,6 @@ fn served(core: &Core, name: &str) -> SocketAddr {
 struct Run {
     core: Core,
     branches: Branches,
-    world: Arc<World>,
     reorged: watch::Sender<bool>,
     ready: mpsc::Receiver<()>,
     runtime: Runtime,
@@ -175,21 +167,23 @@ impl Run {
             ready: told,
         };
         let (world, runtime) = (Arc::new(world), Runtime::new().expect("a runtime"));
-        let mut subscribers = JoinSet::new();
+        let (mut subscribers, mut slow) = (JoinSet::new(), JoinSet::new());
         let mut rng = StdRng::seed_from_u64(seed());
         for number in 0..count {
             let subscriber = Subscriber::new(number, world.clone(), rng.random());
             subscribers.spawn_on(subscriber.run(), runtime.handle());
         }
+        for _ in 0..SLOW {
+            slow.spawn_on(slow_reader(world.clone()), runtime.handle());
+        }
         Self {
             core,
             branches,
-            world,
             reorged,
             ready,
             runtime,
             subscribers,
-            slow: JoinSet::new(),
+            slow,
             limit: Duration::from_secs(60 + count as u64),
         }
     }
@@ -197,16 +191,9 @@ impl Run {
     /// Makes the blocks, and waits before the reorg until all subscribers are prepared for it.
     fn make_blocks(&mut self, count: usize) {
         let Branches { trunk, old, new } = &self.branches;
-        for made in trunk {
-            extend(&mut self.core, made);
-        }
-        // They have missed some blocks: each subscription begins with a large batch.
-        for _ in 0..SLOW {
-            let reader = slow_reader(self.world.clone());
-            self.slow.spawn_on(reader, self.runtime.handle());
-        }
-        for made in old {
-            extend(&mut self.core, made);
+        for made in trunk.iter().chain(old) {
+            assert_eq!(self.core.insert(&made.payload)["status"], "VALID");
+            self.core.make_head(made);
         }
         let (subscribers, ready) = (&mut self.subscribers, &mut self.ready);
         let prepared = async {
@@ -234,7 +221,8 @@ impl Run {
         self.core.make_head(side.last().expect("a block"));
         self.reorged.send_replace(true);
         for made in rest {
-            extend(&mut self.core, made);
+            assert_eq!(self.core.insert(&made.payload)["status"], "VALID");
+            self.core.make_head(made);
         }
     }
 

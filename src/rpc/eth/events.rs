@@ -7,9 +7,8 @@
 //! blocks that are no longer kept, the subscription and its connection end, and the client must
 //! subscribe again. op-geth keeps such blocks for ever.
 //!
-//! All subscriptions share the memory of events: the less of it is free, the smaller is a batch, and
-//! where none is free they wait. Subscribers that do not read delay the others, at most until they
-//! are dropped.
+//! Many subscribers that return at once, all far behind, share the memory of events: the less of it
+//! is free, the smaller is a batch.
 //!
 //! A client that names the block it has seen last gets what it has missed before live events, as long
 //! as that block is at most [`MAX_LAG`] blocks behind and its branch is still kept.
@@ -54,17 +53,13 @@ const MAX_LAG: u64 = 1024;
 /// Events in a batch, which the subscriber takes before the next block is read.
 const MAX_EVENTS: usize = 1000;
 
-/// KiB of events at which a batch ends: at least, and at most.
-const MIN_KIB: usize = 4;
-const MAX_KIB: usize = 256;
+/// Bytes of events at which a batch ends: at least, and at most.
+const MIN_BYTES: usize = 4 << 10;
+const MAX_BYTES: usize = 256 << 10;
 
-/// One batch takes at most this part of the memory of events that is free, within its least and most
-/// KiB.
-const SHARE: usize = 64;
-
-/// KiB that are reserved beside for the last block of a batch. If its events are larger, and no
-/// more memory is free, the subscription ends.
-const LAST_BLOCK_KIB: usize = 64;
+/// One batch takes a sixteenth of the memory of events that is free, within its least and most
+/// bytes. All subscriptions together then fit into it, unless single blocks have many events.
+const SHARE: usize = 16;
 
 /// Timeout of a subscriber that takes a batch.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -149,13 +144,9 @@ async fn next_batch(mut walk: Walk) -> Option<(Result<Events, SubscriptionEnd>, 
     loop {
         // Before the walk, so that a head that moves during it wakes the next one.
         walk.heads.mark_unchanged();
-        let (reads, memory) = (&walk.context.bounds.reads, &walk.context.bounds.events);
-        let (reads, memory) = (reads.clone(), memory.clone());
-        let most = (memory.available_permits() / SHARE).clamp(MIN_KIB, MAX_KIB);
-        let reserved = u32::try_from(most + LAST_BLOCK_KIB).unwrap_or(u32::MAX);
-        let permit = memory.acquire_many_owned(reserved).await.ok()?;
+        let reads = walk.context.bounds.reads.clone();
         let step = blocking("eth_subscribe", reads, move || {
-            let events = walk.step(most * KIB, permit);
+            let events = walk.step();
             Ok((walk, events))
         });
         let end = match step.await {
@@ -174,13 +165,8 @@ async fn next_batch(mut walk: Walk) -> Option<(Result<Events, SubscriptionEnd>, 
 }
 
 impl Walk {
-    /// The events between the last step and the head, or the first of them, up to `most` bytes; none at
-    /// the head. `permit` is memory for them, of which the rest is released.
-    fn step(
-        &mut self,
-        most: usize,
-        mut permit: OwnedSemaphorePermit,
-    ) -> Result<Option<Events>, SubscriptionEnd> {
+    /// The events between the last step and the head, or the first of them; none at the head.
+    fn step(&mut self) -> Result<Option<Events>, SubscriptionEnd> {
         if let Some(end) = self.failed.take() {
             return Err(end);
         }
@@ -189,6 +175,8 @@ impl Walk {
         if lag > MAX_LAG {
             return Err(slow(lag));
         }
+        let memory = self.context.bounds.events.clone();
+        let most = (memory.available_permits() * KIB / SHARE).clamp(MIN_BYTES, MAX_BYTES);
         let (mut list, mut bytes) = (Vec::new(), 0);
         while list.len() < MAX_EVENTS && bytes < most {
             let more = match self.next(&view) {
@@ -207,19 +195,12 @@ impl Walk {
         if list.is_empty() {
             return Ok(None);
         }
-        let (needed, reserved) = (bytes.div_ceil(KIB), permit.num_permits());
-        if needed > reserved {
-            let more = u32::try_from(needed - reserved).ok();
-            let memory = self.context.bounds.events.clone();
-            let more = more.and_then(|more| memory.try_acquire_many_owned(more).ok());
-            permit.merge(more.ok_or(SubscriptionEnd::Overloaded)?);
-        } else {
-            drop(permit.split(reserved - needed));
-        }
+        let permit = u32::try_from(bytes.div_ceil(KIB)).ok();
+        let permit = permit.and_then(|kib| memory.try_acquire_many_owned(kib).ok());
         Ok(Some(Events {
             list,
             heads: self.heads.clone(),
-            _permit: permit,
+            _permit: permit.ok_or(SubscriptionEnd::Overloaded)?,
             until: Instant::now() + PATIENCE,
         }))
     }
