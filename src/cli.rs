@@ -177,19 +177,20 @@ fn with_linked_role(mut argv: Vec<String>) -> Result<Vec<String>, CliError> {
     Ok(argv)
 }
 
-/// A sentence about a command of the program that a link stands for.
+/// A sentence about a word that is no command here, under the name of another program.
 fn not_here(link: &str, word: &str) -> String {
     let instead = match word {
         "attach" | "console" | "js" => {
-            ": there is no console here, and that of geth attaches to the socket of a running node, <datadir>/geth.ipc"
+            "there is no console here, and that of geth attaches to the socket of a running node, <datadir>/geth.ipc"
         }
-        "removedb" => ": delete the data directory while no node is using it",
-        "dumpgenesis" | "dumpconfig" => ": keep the files that the node was given",
-        _ => "",
+        "removedb" => "delete the data directory while no node is using it",
+        "dumpgenesis" | "dumpconfig" => "keep the files that the node was given",
+        "account" | "dump" | "export-history" | "export-preimages" | "import-history"
+        | "import-preimages" | "prune-history" | "snapshot" | "verkle" | "wallet" | "doc"
+        | "genesis" => "Starling has no such tool",
+        _ => return format!("there is no command {word}; see `{link} help`"),
     };
-    format!(
-        "{link} has the command {word}, which Starling does not have{instead}; see `{link} help`"
-    )
+    format!("{link} has the command {word}, which is left out here: {instead}")
 }
 
 /// Commands that are no role.

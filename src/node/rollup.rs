@@ -141,7 +141,7 @@ impl Rollup {
         let Some(schedule) = self.schedule.clone() else {
             tracing::error!(
                 l1_chain_id = self.config.l1_chain_id,
-                "the blob schedule of this L1 is not known, so no block becomes safe or finalized here: give L1's genesis or chain config with --rollup.l1-chain-config"
+                "the blob schedule of this L1 is not known, so no block becomes safe or finalized here: give --l1, and L1's genesis or chain config with --rollup.l1-chain-config"
             );
             return Ok(());
         };

@@ -13,9 +13,10 @@ use super::{
     memory::Allowance,
     responder::{OutgoingMessage, ReceivedMessage, Responder},
     schedule::Client,
-    subscription::{SentEvents, SubscriberLag, SubscriptionEnd},
+    subscription::{SubscriberLag, SubscriptionEnd},
 };
 use futures::stream;
+use parking_lot::Mutex;
 use std::{
     io,
     os::unix::fs::PermissionsExt,
@@ -187,25 +188,27 @@ async fn session(
     let (reader, writer) = socket.into_split();
     let (queue, messages) = mpsc::channel(QUEUE);
     let responder = Responder::new(api, allowance, queue);
-    let log_slow = |lag: SubscriberLag| {
-        tracing::warn!(connection = number, %lag, "dropped a client of the local socket that reads too slowly");
-    };
+    let end = Mutex::new(None);
     // When reading ends the responder is dropped. That closes the queue, and the writer returns
     // once it is empty.
     let reading = async {
-        let end = read(reader, responder, limits, allowance).await;
-        if let Some(SubscriptionEnd::Slow(lag)) = end {
-            log_slow(lag);
-        }
+        let ended = read(reader, responder, limits, allowance).await;
+        *end.lock() = ended;
         std::future::pending::<()>().await
     };
-    tokio::select! {
-        () = reading => {}
-        outcome = write(writer, messages, limits) => match outcome {
-            Ok(None) => {}
-            Ok(Some(lag)) => log_slow(lag),
-            Err(error) => tracing::debug!(%error, "a local RPC connection was dropped"),
-        }
+    let stalled = tokio::select! {
+        () = reading => None,
+        outcome = write(writer, messages, limits) => outcome.unwrap_or_else(|error| {
+            tracing::debug!(%error, "a local RPC connection was dropped");
+            None
+        }),
+    };
+    let lagging = match end.into_inner() {
+        Some(SubscriptionEnd::Slow(lag)) => Some(lag),
+        _ => None,
+    };
+    if let Some(lag) = stalled.or(lagging) {
+        tracing::warn!(connection = number, %lag, "dropped a client of the local socket that reads too slowly");
     }
 }
 
@@ -257,14 +260,18 @@ async fn write(
     mut messages: mpsc::Receiver<OutgoingMessage>,
     limits: &ServerLimits,
 ) -> io::Result<Option<SubscriberLag>> {
-    let mut sent = SentEvents::default();
     while let Some(mut message) = messages.recv().await {
         message.text.push('\n');
         match timeout(limits.ws_write, writer.write_all(message.text.as_bytes())).await {
             Ok(written) => written?,
-            Err(_) => return Ok(Some(sent.lag(message.position.as_ref(), messages.len()))),
+            Err(_) => {
+                messages.close();
+                let behind = std::iter::from_fn(|| messages.try_recv().ok());
+                let behind = behind.map(|message| message.position);
+                let waiting = std::iter::once(message.position).chain(behind);
+                return Ok(Some(SubscriberLag::of_messages(waiting)));
+            }
         }
-        sent.on_sent(message.position);
     }
     Ok(None)
 }

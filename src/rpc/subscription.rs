@@ -58,29 +58,40 @@ impl Deref for SubscriptionEvent {
     }
 }
 
-/// The place on the chain of a client that has taken an event.
+/// The place on the chain of a client once it has taken an event.
 #[derive(Clone, Debug)]
 pub struct ChainPosition {
     pub number: u64,
     pub heads: watch::Receiver<Heads>,
 }
 
-impl ChainPosition {
-    fn lag(&self) -> SubscriberLag {
-        let head = self.heads.borrow().head.number;
-        SubscriberLag::Blocks(head.saturating_sub(self.number))
-    }
-}
-
 /// How much a slow client has not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SubscriberLag {
-    /// Blocks between the last event that was sent and the head.
+    /// Blocks up to the head, from that of the first event that waits.
     Blocks(u64),
     /// Transactions that were dropped before the client had taken those before them.
     Transactions(u64),
     /// Messages that wait, where none of them belongs to a block.
     Messages(usize),
+}
+
+impl SubscriberLag {
+    /// The lag of a client at the head that does not take this event.
+    pub fn of_block(event: &ChainPosition) -> Self {
+        let head = event.heads.borrow().head.number;
+        Self::Blocks(head.saturating_sub(event.number) + 1)
+    }
+
+    /// The lag of a client that does not take these messages.
+    pub fn of_messages(waiting: impl Iterator<Item = Option<ChainPosition>>) -> Self {
+        let (mut count, mut first) = (0, None);
+        for position in waiting {
+            count += 1;
+            first = first.or(position);
+        }
+        first.map_or(Self::Messages(count), |event| Self::of_block(&event))
+    }
 }
 
 impl fmt::Display for SubscriberLag {
@@ -110,27 +121,6 @@ impl From<RpcError> for SubscriptionEnd {
     }
 }
 
-/// The newest event that a connection has sent, from which the lag of its client follows.
-#[derive(Default)]
-pub struct SentEvents {
-    newest: Option<ChainPosition>,
-}
-
-impl SentEvents {
-    /// Records a message that has been sent.
-    pub fn on_sent(&mut self, position: Option<ChainPosition>) {
-        if position.is_some() {
-            self.newest = position;
-        }
-    }
-
-    /// The lag of a client that does not take the message at `next`. So many others wait behind it.
-    pub fn lag(&self, next: Option<&ChainPosition>, waiting: usize) -> SubscriberLag {
-        let position = self.newest.as_ref().or(next);
-        position.map_or(SubscriberLag::Messages(waiting + 1), ChainPosition::lag)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -142,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lag_is_counted_from_the_last_event_that_was_sent() {
+    fn the_lag_is_counted_from_the_first_event_that_waits() {
         let heads = watch::Sender::new(Heads::default());
         heads.send_modify(|heads| {
             heads.head = BlockId {
@@ -150,14 +140,13 @@ mod tests {
                 ..BlockId::default()
             }
         });
-        let mut sent = SentEvents::default();
-        assert_eq!(sent.lag(None, 32), SubscriberLag::Messages(33));
-        let next = at(15, &heads);
-        assert_eq!(sent.lag(Some(&next), 32), SubscriberLag::Blocks(5));
-        sent.on_sent(Some(at(12, &heads)));
-        sent.on_sent(None);
-        assert_eq!(sent.lag(Some(&next), 32), SubscriberLag::Blocks(8));
-        let told = SubscriptionEnd::Slow(sent.lag(None, 0)).to_string();
+        let answers = (0..33).map(|_| None);
+        let lag = SubscriberLag::of_messages(answers);
+        assert_eq!(lag, SubscriberLag::Messages(33));
+        let waiting = [None, Some(at(13, &heads)), Some(at(15, &heads))];
+        let lag = SubscriberLag::of_messages(waiting.into_iter());
+        assert_eq!(lag, SubscriberLag::Blocks(8));
+        let told = SubscriptionEnd::Slow(lag).to_string();
         assert_eq!(
             told,
             "the subscriber reads too slowly: it is 8 blocks behind"

@@ -2,9 +2,10 @@
 //! bounded queue.
 //!
 //! A client that does not read fills the queue; then its requests and subscriptions wait (events
-//! are pulled, not pushed, so nothing piles up; all answers together have one bound), and after
-//! [`ServerLimits::ws_write`] without progress the connection is dropped. The log names the client,
-//! and it has as long again to take the rest of the message, after which it finds the close frame.
+//! are pulled, not pushed, so nothing piles up; all answers together have one bound). A client that
+//! does not take a whole message within [`ServerLimits::ws_write`] is named in the log, and its
+//! subscriptions and queue are dropped. It has as long again to take the rest of the message, behind
+//! which it finds the close frame; then the connection is dropped without one.
 
 mod close;
 mod fragments;
@@ -15,7 +16,7 @@ use super::{
     limits::ServerLimits,
     memory::Allowance,
     responder::{OutgoingMessage, ReceivedMessage, Responder},
-    subscription::{SentEvents, SubscriberLag, SubscriptionEnd},
+    subscription::{SubscriberLag, SubscriptionEnd},
 };
 use close::{CloseFrame, CloseFrames};
 use fragments::Fragments;
@@ -103,7 +104,6 @@ pub async fn session(
         messages,
         limits,
         state: &state,
-        sent: SentEvents::default(),
         torn: false,
     };
     let mut reading = pin!(maybe_done(read(receiver, incoming, responder, &state)));
@@ -166,7 +166,6 @@ struct Writer<'a> {
     messages: mpsc::Receiver<OutgoingMessage>,
     limits: &'a ServerLimits,
     state: &'a SessionState,
-    sent: SentEvents,
     /// Whether a frame has been begun and not finished. Nothing can follow it.
     torn: bool,
 }
@@ -228,15 +227,15 @@ impl Writer<'_> {
         let mut lag = None;
         if let Ok(sent) = timeout(limit, sent.as_mut()).await {
             sent?;
-            self.sent.on_sent(position);
         } else {
-            let behind = self.sent.lag(position.as_ref(), self.messages.len());
-            self.state.log_slow(behind);
-            lag = Some(behind);
-            // Frees what waits behind it.
             self.state.closing.cancel();
             self.messages.close();
-            while self.messages.try_recv().is_ok() {}
+            // Frees what waits behind it.
+            let behind = std::iter::from_fn(|| self.messages.try_recv().ok());
+            let waiting = std::iter::once(position).chain(behind.map(|message| message.position));
+            let behind = SubscriberLag::of_messages(waiting);
+            self.state.log_slow(behind);
+            lag = Some(behind);
             let late = |_| Error::Io(std::io::ErrorKind::TimedOut.into());
             timeout(limit, sent).await.map_err(late)??;
         }

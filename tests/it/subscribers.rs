@@ -109,6 +109,12 @@ fn with_logs(on: &Made, salt: u64) -> Value {
     attributes
 }
 
+/// Makes a block the head.
+fn extend(core: &mut Core, made: &Made) {
+    assert_eq!(core.insert(&made.payload)["status"], "VALID");
+    core.make_head(made);
+}
+
 fn id(made: &Made) -> BlockId {
     let (number, hash) = (made.number, made.hash);
     BlockId { number, hash }
@@ -192,8 +198,7 @@ impl Run {
     fn make_blocks(&mut self, count: usize) {
         let Branches { trunk, old, new } = &self.branches;
         for made in trunk.iter().chain(old) {
-            assert_eq!(self.core.insert(&made.payload)["status"], "VALID");
-            self.core.make_head(made);
+            extend(&mut self.core, made);
         }
         let (subscribers, ready) = (&mut self.subscribers, &mut self.ready);
         let prepared = async {
@@ -221,8 +226,7 @@ impl Run {
         self.core.make_head(side.last().expect("a block"));
         self.reorged.send_replace(true);
         for made in rest {
-            assert_eq!(self.core.insert(&made.payload)["status"], "VALID");
-            self.core.make_head(made);
+            extend(&mut self.core, made);
         }
     }
 

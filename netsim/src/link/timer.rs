@@ -141,7 +141,7 @@ mod tests {
             late.push(due.elapsed());
         }
         late.sort_unstable();
-        // A tenth of the waits may be as late as a busy machine makes them.
+        // A busy machine only makes waits longer: the best tenth shows the timer.
         assert!(late[5] < Duration::from_micros(500), "{late:?}");
     }
 }

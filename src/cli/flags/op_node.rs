@@ -188,7 +188,7 @@ pub const SECTIONS: &[Section] = &[
                 "rollup.l1-chain-config",
                 Path,
                 "",
-                "Genesis file or chain config of the L1, for its blob fee schedule. On any L1 other than Mainnet, Sepolia, Holesky and Hoodi a sequencer does not start without it, and no safe chain is derived",
+                "Genesis file or chain config of the L1, for its blob fee schedule. On any L1 other than Mainnet, Sepolia, Holesky and Hoodi a node with --l1, or a sequencer, does not start without it",
             ),
             flag("rollup.load-protocol-versions", Bool, "false", "Read protocol versions from L1")
                 .no_effect("protocol versions are not read from L1"),

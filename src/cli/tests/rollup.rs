@@ -118,6 +118,7 @@ fn a_link_answers_the_words_that_are_no_command_here() -> Result<(), CliError> {
             "op-geth snapshot verify-state",
             "op-geth has the command snapshot",
         ),
+        ("op-geth intt genesis.json", "there is no command intt"),
         ("op-node genesis l2", "op-node has the command genesis"),
     ] {
         let error = parsed(line).expect_err(line).to_string();

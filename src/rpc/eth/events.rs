@@ -58,7 +58,8 @@ const MIN_BYTES: usize = 4 << 10;
 const MAX_BYTES: usize = 256 << 10;
 
 /// One batch takes a sixteenth of the memory of events that is free, within its least and most
-/// bytes. All subscriptions together then fit into it, unless single blocks have many events.
+/// bytes, so that it lasts for some hundred subscriptions whose clients do not read. The next one
+/// then ends, until slow clients have been dropped.
 const SHARE: usize = 16;
 
 /// Timeout of a subscriber that takes a batch.
@@ -89,21 +90,16 @@ impl Events {
         } = self;
         stream::iter(list).map(move |BlockEvent { json, number }| {
             let _held = &_permit;
+            let heads = heads.clone();
+            let position = ChainPosition { number, heads };
             if Instant::now() < until {
-                let heads = heads.clone();
-                let position = ChainPosition { number, heads };
                 Ok(SubscriptionEvent::of_block(json, position))
             } else {
-                let head = heads.borrow().head.number;
-                Err(slow(head.saturating_sub(number)))
+                let lag = SubscriberLag::of_block(&position);
+                Err(SubscriptionEnd::Slow(lag))
             }
         })
     }
-}
-
-/// The end of a subscription that is so many blocks behind.
-fn slow(blocks: u64) -> SubscriptionEnd {
-    SubscriptionEnd::Slow(SubscriberLag::Blocks(blocks))
 }
 
 /// The events of one step, in order.
@@ -173,7 +169,7 @@ impl Walk {
         let view = self.context.view();
         let lag = view.head().number.saturating_sub(self.cursor.at().number);
         if lag > MAX_LAG {
-            return Err(slow(lag));
+            return Err(SubscriptionEnd::Slow(SubscriberLag::Blocks(lag)));
         }
         let memory = self.context.bounds.events.clone();
         let most = (memory.available_permits() * KIB / SHARE).clamp(MIN_BYTES, MAX_BYTES);

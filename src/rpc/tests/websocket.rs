@@ -463,7 +463,7 @@ async fn a_slow_reader_is_dropped() {
 #[tokio::test]
 async fn a_slow_reader_that_reads_again_finds_the_close_frame_behind_whole_messages() {
     let limits = ServerLimits {
-        ws_write: Duration::from_secs(4),
+        ws_write: Duration::from_secs(8),
         ..ServerLimits::default()
     };
     let server = Server::start(Setup {
@@ -473,8 +473,8 @@ async fn a_slow_reader_that_reads_again_finds_the_close_frame_behind_whole_messa
     .await;
     let mut socket = Socket::open(&server).await;
     socket.subscribe("flood").await;
-    // Its write stalls in the middle of a message. It is dropped after eight seconds.
-    tokio::time::sleep(Duration::from_secs(5)).await;
+    // Its write stalls in the middle of a message, which fails after 16 s.
+    tokio::time::sleep(Duration::from_secs(12)).await;
     let told = socket.close_reason().await;
     let reason = told.descr.unwrap();
     assert_eq!(told.code, 1008, "{reason}");

@@ -17,7 +17,7 @@ pub struct CloseFrame {
 }
 
 impl CloseFrame {
-    /// The frame for a session that ended for this reason; `None` where nothing went wrong.
+    /// The frame for a session that ended for this reason; `None` if no subscription ended it.
     pub fn of(end: Option<&SubscriptionEnd>) -> Self {
         let code = match end {
             None => 1000,
