@@ -36,6 +36,17 @@ fn starling() -> PathBuf {
     build
         .args(["build", "--quiet", "--bin", "starling"])
         .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+    // Build scripts run again where these are not as in the build of the tests.
+    for (name, _) in std::env::vars_os() {
+        let is_of_test = |name: &str| {
+            ["CARGO_MANIFEST_", "CARGO_PKG_"]
+                .iter()
+                .any(|it| name.starts_with(it))
+        };
+        if name.to_str().is_some_and(is_of_test) {
+            build.env_remove(name);
+        }
+    }
     if profile.ends_with("release") {
         build.arg("--release");
     }
