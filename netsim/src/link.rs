@@ -147,7 +147,7 @@ impl FaultyLink {
         self.resets.send_modify(|count| *count += 1);
     }
 
-    /// What happened so far, from near to far and from far to near.
+    /// Counts since the start, from near to far and from far to near.
     pub fn counts(&self) -> [LinkCounts; 2] {
         [&self.up, &self.down].map(|lane| lane.turn(|turn| turn.direction.counts()))
     }

@@ -47,7 +47,7 @@ const CHUNKS_PER_SECOND: u64 = 1_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FlowId(u64);
 
-/// What a connection may read now.
+/// Bytes that a connection may read now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamRoom {
     Bytes(usize),
@@ -69,7 +69,7 @@ pub enum LinkArrival<T> {
     Swallowed(T),
 }
 
-/// What happened so far. Packets are chunks of connections and datagrams.
+/// Counts since the start. Packets are chunks of connections and datagrams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkCounts {
     pub packets: u64,
@@ -230,7 +230,7 @@ impl<T: Clone> LinkDirection<T> {
         self.datagrams -= datagrams;
     }
 
-    /// What a connection may read now.
+    /// Bytes that a connection may read now.
     pub fn room(&mut self, id: FlowId) -> StreamRoom {
         let queue_has_room = self.queue_has_room();
         let Some(flow) = self.flows.get_mut(&id) else {

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use std::{collections::VecDeque, io, net::SocketAddr, sync::Arc, time::Instant};
 use tokio::{net::UdpSocket, sync::Notify};
 
-/// What travels from one end of a connection to the other.
+/// An item that travels from one end of a connection to the other.
 #[derive(Clone)]
 pub(super) enum StreamPart {
     /// The dial, or the answer that it has been accepted.

@@ -92,7 +92,7 @@ async fn a_rate_passes_its_share_and_a_full_queue_drops_the_rest() {
     let [up, _] = link.counts();
     let dropped = up.dropped as f64 / ECHO.count as f64;
     assert!(within_a_tenth(dropped, 0.45), "{up:?}");
-    // Those that met a full queue waited for all of it, which takes half a second.
+    // Datagrams that met a full queue waited for all of it, which takes half a second.
     let full: Vec<Echoed> = echoed.into_iter().filter(|it| it.number > 5_000).collect();
     assert!(percentile(times(&full), 50) > ms(450));
 }

@@ -566,7 +566,7 @@ async fn logs_that_filters_keep_refuse_no_other_filter() {
         assert_eq!(told.as_array().unwrap().len(), 1);
     }
     chain.result("eth_newFilter", json!([{}])).await;
-    // Those that are not kept are read from the receipts.
+    // Logs that are not kept are read from the receipts.
     chain.blocks.clear();
     chain.publish();
     let told = chain.result("eth_getFilterChanges", json!([filter])).await;
