@@ -179,9 +179,9 @@ async fn echoes(rung: &Rung) -> (String, String) {
     };
     let link = link_of(rung);
     let target = udp_echo().await;
-    let door = link.udp(LinkEnd::Far, target).await.expect("an address");
+    let relay = link.udp(LinkEnd::Far, target).await.expect("an address");
     let socket = udp_socket().await;
-    socket.connect(door).await.expect("a socket");
+    socket.connect(relay).await.expect("a socket");
     let mut echoed = echo.run(socket).await;
     let time = percentile(echoed.iter().map(|it| it.time).collect(), 50);
     echoed.sort_by_key(|it| it.number);

@@ -7,5 +7,5 @@ pub mod ladder;
 mod link;
 pub use link::{
     DirectionConditions, FaultyLink, FlowId, LinkArrival, LinkBandwidth, LinkConditionError,
-    LinkConditions, LinkCounts, LinkDirection, LinkEnd, Passage, SEGMENT, StreamRoom,
+    LinkConditions, LinkCounts, LinkDirection, LinkEnd, Passage, SEGMENT, StreamCapacity,
 };

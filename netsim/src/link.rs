@@ -9,7 +9,7 @@
 //! see loopback. A lossy direction slows a connection by stalls instead.
 //!
 //! ```text
-//! near end ── TcpDoor, UdpDoor ── Lane: LinkDirection, pump ── sockets ── far end
+//! near end ── TcpRelay, UdpRelay ── Lane: LinkDirection, pump ── sockets ── far end
 //! ```
 
 mod bottleneck;
@@ -24,16 +24,16 @@ mod udp;
 pub use conditions::{
     DirectionConditions, LinkBandwidth, LinkConditionError, LinkConditions, Passage, SEGMENT,
 };
-pub use direction::{FlowId, LinkArrival, LinkCounts, LinkDirection, StreamRoom};
+pub use direction::{FlowId, LinkArrival, LinkCounts, LinkDirection, StreamCapacity};
 
-use lane::{DoorLanes, Lane};
+use lane::{Lane, RelayLanes};
 use parking_lot::Mutex;
 use rand::{SeedableRng, rngs::StdRng};
 use std::{io, net::SocketAddr, sync::Arc, time::Instant};
-use tcp::TcpDoor;
+use tcp::TcpRelay;
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
-use udp::UdpDoor;
+use udp::UdpRelay;
 
 /// An end of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,18 +96,18 @@ impl FaultyLink {
     pub async fn tcp(&self, to: LinkEnd, target: SocketAddr) -> io::Result<SocketAddr> {
         let (conditions, resets) = (self.conditions.subscribe(), self.resets.subscribe());
         let token = self.token.clone();
-        let (door, listener) = TcpDoor::open(target, self.lanes(to), conditions, resets, token)?;
-        let address = door.address;
-        let serving = door.serve(listener);
+        let (relay, listener) = TcpRelay::open(target, self.lanes(to), conditions, resets, token)?;
+        let address = relay.address;
+        let serving = relay.serve(listener);
         tokio::spawn(self.token.clone().run_until_cancelled_owned(serving));
         Ok(address)
     }
 
     /// A new UDP address for nodes at the other end to reach `target`, which is at the end `to`.
     pub async fn udp(&self, to: LinkEnd, target: SocketAddr) -> io::Result<SocketAddr> {
-        let door = UdpDoor::open(target, self.lanes(to), self.token.clone()).await?;
-        let address = door.address()?;
-        tokio::spawn(self.token.clone().run_until_cancelled_owned(door.serve()));
+        let relay = UdpRelay::open(target, self.lanes(to), self.token.clone()).await?;
+        let address = relay.address()?;
+        tokio::spawn(self.token.clone().run_until_cancelled_owned(relay.serve()));
         Ok(address)
     }
 
@@ -134,7 +134,7 @@ impl FaultyLink {
         self.conditions.send_replace(new);
         for (lane, conditions) in [(&self.up, new.up), (&self.down, new.down)] {
             let (conditions, wait) = (effective(&new, conditions), new.retransmission());
-            lane.turn(|turn| turn.direction.set(conditions, wait, turn.now));
+            lane.access(|lane| lane.direction.set(conditions, wait, lane.now));
         }
         if new.cut && !old.cut {
             self.reset();
@@ -149,15 +149,15 @@ impl FaultyLink {
 
     /// Counts since the start, from near to far and from far to near.
     pub fn counts(&self) -> [LinkCounts; 2] {
-        [&self.up, &self.down].map(|lane| lane.turn(|turn| turn.direction.counts()))
+        [&self.up, &self.down].map(|lane| lane.access(|lane| lane.direction.counts()))
     }
 
-    fn lanes(&self, to: LinkEnd) -> DoorLanes {
+    fn lanes(&self, to: LinkEnd) -> RelayLanes {
         let (forth, back) = match to {
             LinkEnd::Far => (&self.up, &self.down),
             LinkEnd::Near => (&self.down, &self.up),
         };
-        DoorLanes {
+        RelayLanes {
             forth: forth.clone(),
             back: back.clone(),
         }

@@ -49,7 +49,7 @@ pub struct FlowId(u64);
 
 /// Bytes that a connection may read now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StreamRoom {
+pub enum StreamCapacity {
     Bytes(usize),
     /// The queue before the bottleneck is full: it has room again after a departure.
     QueueFull,
@@ -231,32 +231,32 @@ impl<T: Clone> LinkDirection<T> {
     }
 
     /// Bytes that a connection may read now.
-    pub fn room(&mut self, id: FlowId) -> StreamRoom {
-        let queue_has_room = self.queue_has_room();
+    pub fn capacity(&mut self, id: FlowId) -> StreamCapacity {
+        let queue_has_capacity = self.queue_has_capacity();
         let Some(flow) = self.flows.get_mut(&id) else {
-            return StreamRoom::WindowFull;
+            return StreamCapacity::WindowFull;
         };
         if flow.dead {
-            return StreamRoom::Bytes(CHUNK);
+            return StreamCapacity::Bytes(CHUNK);
         }
         let free = BUDGET.saturating_sub(self.unwritten);
         let window = (free / 2).clamp(SMALLEST_WINDOW, WINDOW);
         if flow.stalls > 0 || flow.unwritten >= window {
-            return StreamRoom::WindowFull;
+            return StreamCapacity::WindowFull;
         }
-        if !queue_has_room {
-            return StreamRoom::QueueFull;
+        if !queue_has_capacity {
+            return StreamCapacity::QueueFull;
         }
         let chunk = self.conditions.bandwidth.map_or(CHUNK, |it| {
             let chunk = usize::try_from(it.rate.get() / CHUNKS_PER_SECOND).unwrap_or(CHUNK);
             chunk.clamp(SEGMENT, CHUNK)
         });
         let chunk = chunk.min((window - flow.unwritten).max(SEGMENT));
-        StreamRoom::Bytes(chunk.min(flow.clean(&self.conditions)))
+        StreamCapacity::Bytes(chunk.min(flow.clean(&self.conditions)))
     }
 
     /// Whether connections may fill the queue further.
-    pub fn queue_has_room(&self) -> bool {
+    pub fn queue_has_capacity(&self) -> bool {
         let bandwidth = self.conditions.bandwidth;
         self.bottleneck.is_empty()
             || bandwidth.is_none_or(|it| self.bottleneck.queued() < it.queue / 2)

@@ -36,7 +36,7 @@ impl StreamPart {
 
 /// A packet with the socket that it leaves by.
 #[derive(Clone)]
-pub(super) enum Cargo {
+pub(super) enum LinkPacket {
     Part(Arc<StreamOut>, StreamPart),
     /// To a client, or to the peer that the socket is connected to.
     Datagram(Arc<UdpSocket>, Option<SocketAddr>, Bytes),
@@ -59,14 +59,14 @@ pub(super) struct StreamOut {
     opening: Notify,
     resetting: Notify,
     /// Wakes the reader of the connection: the window may have room.
-    pub room: Notify,
+    pub has_capacity: Notify,
 }
 
 impl StreamOut {
     fn push(&self, part: StreamPart) {
         self.arrived.lock().parts.push_back(part);
         self.ready.notify_one();
-        self.room.notify_one();
+        self.has_capacity.notify_one();
     }
 
     /// A reset overtakes the data that are not written yet: the receiving kernel forgets those.
@@ -80,7 +80,7 @@ impl StreamOut {
         self.arrived.lock().swallowed = true;
         self.ready.notify_one();
         self.opening.notify_one();
-        self.room.notify_one();
+        self.has_capacity.notify_one();
     }
 
     /// The next part; `None` when nothing arrives any more because the link swallowed it.
@@ -129,7 +129,7 @@ impl StreamOut {
 }
 
 struct LaneState {
-    direction: LinkDirection<Cargo>,
+    direction: LinkDirection<LinkPacket>,
     /// When the pump wakes.
     armed: Option<Instant>,
     /// Buffer into which sockets are read; a connection at rest has none.
@@ -137,8 +137,8 @@ struct LaneState {
 }
 
 /// Access to a direction, at one time.
-pub(super) struct LaneTurn<'a> {
-    pub direction: &'a mut LinkDirection<Cargo>,
+pub(super) struct LaneAccess<'a> {
+    pub direction: &'a mut LinkDirection<LinkPacket>,
     pub scratch: &'a mut [u8],
     pub now: Instant,
 }
@@ -148,17 +148,17 @@ pub(super) struct Lane {
     /// Wakes the pump for an earlier arrival than it knows of.
     wake: Notify,
     /// Wakes one reader after another while the queue has room.
-    pub room: Notify,
+    pub has_capacity: Notify,
 }
 
 /// Both directions as an address of the link has them: from its clients to the target, and back.
-pub(super) struct DoorLanes {
+pub(super) struct RelayLanes {
     pub forth: Arc<Lane>,
     pub back: Arc<Lane>,
 }
 
 impl Lane {
-    pub fn new(direction: LinkDirection<Cargo>) -> Self {
+    pub fn new(direction: LinkDirection<LinkPacket>) -> Self {
         Self {
             state: Mutex::new(LaneState {
                 direction,
@@ -166,19 +166,19 @@ impl Lane {
                 scratch: vec![0; CHUNK].into(),
             }),
             wake: Notify::new(),
-            room: Notify::new(),
+            has_capacity: Notify::new(),
         }
     }
 
     /// Changes the direction and hands on what has arrived. `act` must not block.
-    pub fn turn<R>(&self, act: impl FnOnce(LaneTurn<'_>) -> R) -> R {
+    pub fn access<R>(&self, act: impl FnOnce(LaneAccess<'_>) -> R) -> R {
         let mut state = self.state.lock();
-        // Read under the lock, so that time does not go backwards between turns.
+        // Read under the lock, so that time does not go backwards between accesses.
         let now = Instant::now();
         let LaneState {
             direction, scratch, ..
         } = &mut *state;
-        let result = act(LaneTurn {
+        let result = act(LaneAccess {
             direction,
             scratch,
             now,
@@ -217,8 +217,8 @@ impl Lane {
         while let Some(arrival) = state.direction.poll(now) {
             hand_on(arrival);
         }
-        if state.direction.queue_has_room() {
-            self.room.notify_one();
+        if state.direction.queue_has_capacity() {
+            self.has_capacity.notify_one();
         }
         let due = state.direction.due();
         let earlier = due.is_some_and(|due| state.armed.is_none_or(|armed| due < armed));
@@ -229,16 +229,17 @@ impl Lane {
     }
 }
 
-fn hand_on(arrival: LinkArrival<Cargo>) {
+fn hand_on(arrival: LinkArrival<LinkPacket>) {
     match arrival {
-        LinkArrival::Delivered(Cargo::Part(out, StreamPart::Reset))
-        | LinkArrival::Reset(Cargo::Part(out, _)) => out.push_reset(),
-        LinkArrival::Delivered(Cargo::Part(out, part)) => out.push(part),
-        LinkArrival::Swallowed(Cargo::Part(out, _)) => out.swallow(),
-        LinkArrival::Delivered(Cargo::Datagram(socket, client, bytes)) => {
+        LinkArrival::Delivered(LinkPacket::Part(out, StreamPart::Reset))
+        | LinkArrival::Reset(LinkPacket::Part(out, _)) => out.push_reset(),
+        LinkArrival::Delivered(LinkPacket::Part(out, part)) => out.push(part),
+        LinkArrival::Swallowed(LinkPacket::Part(out, _)) => out.swallow(),
+        LinkArrival::Delivered(LinkPacket::Datagram(socket, client, bytes)) => {
             send(&socket, client, &bytes);
         }
-        LinkArrival::Reset(Cargo::Datagram(..)) | LinkArrival::Swallowed(Cargo::Datagram(..)) => {}
+        LinkArrival::Reset(LinkPacket::Datagram(..))
+        | LinkArrival::Swallowed(LinkPacket::Datagram(..)) => {}
     }
 }
 

@@ -10,8 +10,8 @@
 
 use super::{
     conditions::LinkConditions,
-    direction::{FlowId, StreamRoom},
-    lane::{Cargo, DoorLanes, Lane, StreamOut, StreamPart},
+    direction::{FlowId, StreamCapacity},
+    lane::{Lane, LinkPacket, RelayLanes, StreamOut, StreamPart},
 };
 use bytes::Bytes;
 use socket2::SockRef;
@@ -50,7 +50,7 @@ const DIAL_CHECKS: Duration = Duration::from_millis(200);
 struct Reset;
 
 /// An address of the link and what it leads to.
-pub(super) struct TcpDoor {
+pub(super) struct TcpRelay {
     /// Holds the port while the link is cut and nobody listens.
     _reservation: TcpSocket,
     pub address: SocketAddr,
@@ -63,17 +63,17 @@ pub(super) struct TcpDoor {
     pub token: CancellationToken,
 }
 
-impl TcpDoor {
+impl TcpRelay {
     pub fn open(
         target: SocketAddr,
-        lanes: DoorLanes,
+        lanes: RelayLanes,
         conditions: watch::Receiver<LinkConditions>,
         resets: watch::Receiver<u64>,
         token: CancellationToken,
     ) -> io::Result<(Self, TcpListener)> {
         let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let reservation = bound(any)?;
-        let door = Self {
+        let relay = Self {
             address: reservation.local_addr()?,
             _reservation: reservation,
             target,
@@ -83,8 +83,8 @@ impl TcpDoor {
             resets,
             token,
         };
-        let listener = door.listen()?;
-        Ok((door, listener))
+        let listener = relay.listen()?;
+        Ok((relay, listener))
     }
 
     fn listen(&self) -> io::Result<TcpListener> {
@@ -93,27 +93,27 @@ impl TcpDoor {
 
     /// Takes connections until the link ends. While it is cut nobody listens, so dials are refused.
     pub async fn serve(self, first: TcpListener) {
-        let door = Arc::new(self);
-        let mut listener = Some(first).filter(|_| !door.conditions.borrow().cut);
-        let mut conditions = door.conditions.clone();
+        let relay = Arc::new(self);
+        let mut listener = Some(first).filter(|_| !relay.conditions.borrow().cut);
+        let mut conditions = relay.conditions.clone();
         loop {
             if !becomes(&mut conditions, false).await {
                 return;
             }
-            let Some(open) = listener.take().or_else(|| door.listen().ok()) else {
+            let Some(open) = listener.take().or_else(|| relay.listen().ok()) else {
                 sleep(LISTEN_PAUSE).await;
                 continue;
             };
             tokio::select! {
-                () = door.accept(&open) => {}
+                () = relay.accept(&open) => {}
                 _ = becomes(&mut conditions, true) => {}
             }
         }
     }
 
     async fn accept(self: &Arc<Self>, listener: &TcpListener) {
-        let places = Arc::new(Semaphore::new(CONNECTIONS));
-        while let Ok(place) = places.clone().acquire_owned().await {
+        let permits = Arc::new(Semaphore::new(CONNECTIONS));
+        while let Ok(permit) = permits.clone().acquire_owned().await {
             let near = match listener.accept().await {
                 Ok((near, _)) => near,
                 Err(_) => {
@@ -127,13 +127,13 @@ impl TcpDoor {
             let ended = self.token.clone().run_until_cancelled_owned(connection);
             tokio::spawn(async move {
                 ended.await;
-                drop(place);
+                drop(permit);
             });
         }
     }
 }
 
-/// A socket that shares its port with the door's other ones.
+/// A socket that shares its port with the relay's other ones.
 fn bound(address: SocketAddr) -> io::Result<TcpSocket> {
     let socket = TcpSocket::new_v4()?;
     socket.set_reuseport(true)?;
@@ -149,15 +149,15 @@ async fn becomes(conditions: &mut watch::Receiver<LinkConditions>, cut: bool) ->
 }
 
 /// Carries one connection. `resets` is as it was when the connection was accepted.
-async fn connection(near: TcpStream, door: Arc<TcpDoor>, mut resets: watch::Receiver<u64>) {
+async fn connection(near: TcpStream, relay: Arc<TcpRelay>, mut resets: watch::Receiver<u64>) {
     let far = OnceLock::new();
     // A link that is cut may have accepted once more before the listener was closed.
-    let cut = door.conditions.borrow().cut;
+    let cut = relay.conditions.borrow().cut;
     let end = tokio::select! {
         biased;
         () = std::future::ready(()), if cut => Err(Reset),
         _ = resets.changed() => Err(Reset),
-        end = carry(&near, &far, &door) => end,
+        end = carry(&near, &far, &relay) => end,
     };
     if end.is_err() {
         for socket in [Some(&near), far.get()].into_iter().flatten() {
@@ -167,13 +167,13 @@ async fn connection(near: TcpStream, door: Arc<TcpDoor>, mut resets: watch::Rece
     }
 }
 
-async fn carry(near: &TcpStream, far: &OnceLock<TcpStream>, door: &TcpDoor) -> Result<(), Reset> {
+async fn carry(near: &TcpStream, far: &OnceLock<TcpStream>, relay: &TcpRelay) -> Result<(), Reset> {
     let _ = near.set_nodelay(true);
-    let accept_delay = door.conditions.borrow().accept_delay;
+    let accept_delay = relay.conditions.borrow().accept_delay;
     if !accept_delay.is_zero() {
         sleep(accept_delay).await;
     }
-    let (forth, back) = (StreamPath::new(&door.forth), StreamPath::new(&door.back));
+    let (forth, back) = (StreamPath::new(&relay.forth), StreamPath::new(&relay.back));
     forth.send(StreamPart::Open);
     let dialled = tokio::select! {
         part = forth.out.next() => part,
@@ -184,7 +184,7 @@ async fn carry(near: &TcpStream, far: &OnceLock<TcpStream>, door: &TcpDoor) -> R
         Some(_) => return Err(Reset),
         None => return discard(near).await,
     }
-    let far = match dial(door.target).await {
+    let far = match dial(relay.target).await {
         Ok(stream) => far.get_or_init(|| stream),
         Err(_) => return Err(Reset),
     };
@@ -271,16 +271,16 @@ enum StreamReading {
 impl StreamPath {
     fn new(lane: &Arc<Lane>) -> Self {
         Self {
-            flow: lane.turn(|turn| turn.direction.open_flow()),
+            flow: lane.access(|lane| lane.direction.open_flow()),
             lane: lane.clone(),
             out: Arc::default(),
         }
     }
 
     fn send(&self, part: StreamPart) {
-        let (len, cargo) = (part.len(), Cargo::Part(self.out.clone(), part));
+        let (len, packet) = (part.len(), LinkPacket::Part(self.out.clone(), part));
         self.lane
-            .turn(|turn| turn.direction.chunk(self.flow, len, turn.now, cargo));
+            .access(|lane| lane.direction.chunk(self.flow, len, lane.now, packet));
     }
 
     /// Sends what `from` gives, and stops reading while the direction has no room.
@@ -294,11 +294,11 @@ impl StreamPath {
                 StreamReading::Goes => continue,
                 StreamReading::Last(part) => return self.send(part),
                 StreamReading::WindowFull => tokio::select! {
-                    () = self.out.room.notified() => continue,
+                    () = self.out.has_capacity.notified() => continue,
                     () = failure(from) => {}
                 },
                 StreamReading::QueueFull => tokio::select! {
-                    () = self.lane.room.notified() => continue,
+                    () = self.lane.has_capacity.notified() => continue,
                     () = failure(from) => {}
                 },
             }
@@ -308,18 +308,18 @@ impl StreamPath {
     }
 
     fn read_some(&self, from: &TcpStream) -> StreamReading {
-        self.lane.turn(|turn| {
-            let room = match turn.direction.room(self.flow) {
-                StreamRoom::Bytes(room) => room.min(turn.scratch.len()),
-                StreamRoom::WindowFull => return StreamReading::WindowFull,
-                StreamRoom::QueueFull => return StreamReading::QueueFull,
+        self.lane.access(|lane| {
+            let room = match lane.direction.capacity(self.flow) {
+                StreamCapacity::Bytes(room) => room.min(lane.scratch.len()),
+                StreamCapacity::WindowFull => return StreamReading::WindowFull,
+                StreamCapacity::QueueFull => return StreamReading::QueueFull,
             };
-            match from.try_read(&mut turn.scratch[..room]) {
+            match from.try_read(&mut lane.scratch[..room]) {
                 Ok(0) => StreamReading::Last(StreamPart::End),
                 Ok(len) => {
-                    let part = StreamPart::Bytes(Bytes::copy_from_slice(&turn.scratch[..len]));
-                    let cargo = Cargo::Part(self.out.clone(), part);
-                    turn.direction.chunk(self.flow, len, turn.now, cargo);
+                    let part = StreamPart::Bytes(Bytes::copy_from_slice(&lane.scratch[..len]));
+                    let packet = LinkPacket::Part(self.out.clone(), part);
+                    lane.direction.chunk(self.flow, len, lane.now, packet);
                     StreamReading::Goes
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => StreamReading::Goes,
@@ -357,14 +357,15 @@ impl StreamPath {
     /// A part of `len` bytes that arrived has been written.
     fn done(&self, len: usize) {
         self.lane
-            .turn(|turn| turn.direction.written(self.flow, len));
-        self.out.room.notify_one();
+            .access(|lane| lane.direction.written(self.flow, len));
+        self.out.has_capacity.notify_one();
     }
 }
 
 impl Drop for StreamPath {
     fn drop(&mut self) {
-        self.lane.turn(|turn| turn.direction.close_flow(self.flow));
+        self.lane
+            .access(|lane| lane.direction.close_flow(self.flow));
     }
 }
 

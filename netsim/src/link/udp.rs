@@ -6,7 +6,7 @@
 
 use super::{
     direction::FlowId,
-    lane::{Cargo, DoorLanes, Lane},
+    lane::{Lane, LinkPacket, RelayLanes},
 };
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -44,7 +44,7 @@ struct UdpClient {
 }
 
 /// An address of the link and what it leads to.
-pub(super) struct UdpDoor {
+pub(super) struct UdpRelay {
     front: Arc<UdpSocket>,
     target: SocketAddr,
     forth: Arc<Lane>,
@@ -53,10 +53,10 @@ pub(super) struct UdpDoor {
     token: CancellationToken,
 }
 
-impl UdpDoor {
+impl UdpRelay {
     pub async fn open(
         target: SocketAddr,
-        lanes: DoorLanes,
+        lanes: RelayLanes,
         token: CancellationToken,
     ) -> io::Result<Self> {
         let front = bound(IpAddr::V4(Ipv4Addr::LOCALHOST)).await?;
@@ -77,12 +77,12 @@ impl UdpDoor {
 
     /// Takes datagrams of clients. Runs as long as the link.
     pub async fn serve(self) {
-        let door = Arc::new(self);
+        let relay = Arc::new(self);
         let mut buffer = vec![0; usize::from(u16::MAX)];
         loop {
-            let received = door.front.recv_from(&mut buffer).await;
+            let received = relay.front.recv_from(&mut buffer).await;
             let forwarded = match received {
-                Ok((len, client)) => door.forward(client, &buffer[..len]).await,
+                Ok((len, client)) => relay.forward(client, &buffer[..len]).await,
                 Err(error) => Err(error),
             };
             if forwarded.is_err() {
@@ -98,10 +98,10 @@ impl UdpDoor {
             None => self.add(client).await?,
         };
         let bytes = Bytes::copy_from_slice(datagram);
-        let cargo = Cargo::Datagram(socket, None, bytes);
-        self.forth.turn(|turn| {
-            turn.direction
-                .datagram(flow, datagram.len(), turn.now, cargo);
+        let packet = LinkPacket::Datagram(socket, None, bytes);
+        self.forth.access(|lane| {
+            lane.direction
+                .datagram(flow, datagram.len(), lane.now, packet);
         });
         Ok(())
     }
@@ -128,7 +128,7 @@ impl UdpDoor {
         socket.connect(self.target).await?;
         // Datagrams are sent without waiting, which fails before tokio has seen the socket writable.
         socket.writable().await?;
-        let forth = self.forth.turn(|turn| turn.direction.open_flow());
+        let forth = self.forth.access(|lane| lane.direction.open_flow());
         let token = self.token.child_token();
         let answers = self.clone().answers(client, socket.clone());
         tokio::spawn(token.clone().run_until_cancelled_owned(answers));
@@ -166,7 +166,7 @@ impl UdpDoor {
     fn forget(&self, removed: Option<UdpClient>) {
         if let Some(removed) = removed {
             self.forth
-                .turn(|turn| turn.direction.close_flow(removed.forth));
+                .access(|lane| lane.direction.close_flow(removed.forth));
         }
     }
 
@@ -189,16 +189,17 @@ impl UdpDoor {
     }
 
     fn answer(&self, client: SocketAddr, socket: &UdpSocket, flow: FlowId) -> io::Result<()> {
-        self.back.turn(|turn| match socket.try_recv(turn.scratch) {
-            Ok(len) => {
-                let bytes = Bytes::copy_from_slice(&turn.scratch[..len]);
-                let cargo = Cargo::Datagram(self.front.clone(), Some(client), bytes);
-                turn.direction.datagram(flow, len, turn.now, cargo);
-                Ok(())
-            }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
-            Err(error) => Err(error),
-        })
+        self.back
+            .access(|lane| match socket.try_recv(lane.scratch) {
+                Ok(len) => {
+                    let bytes = Bytes::copy_from_slice(&lane.scratch[..len]);
+                    let packet = LinkPacket::Datagram(self.front.clone(), Some(client), bytes);
+                    lane.direction.datagram(flow, len, lane.now, packet);
+                    Ok(())
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
+                Err(error) => Err(error),
+            })
     }
 }
 
@@ -211,7 +212,7 @@ struct BackFlow {
 impl BackFlow {
     fn new(lane: &Arc<Lane>) -> Self {
         Self {
-            id: lane.turn(|turn| turn.direction.open_flow()),
+            id: lane.access(|lane| lane.direction.open_flow()),
             lane: lane.clone(),
         }
     }
@@ -219,7 +220,7 @@ impl BackFlow {
 
 impl Drop for BackFlow {
     fn drop(&mut self) {
-        self.lane.turn(|turn| turn.direction.close_flow(self.id));
+        self.lane.access(|lane| lane.direction.close_flow(self.id));
     }
 }
 

@@ -84,7 +84,7 @@ pub async fn ping(stream: &mut TcpStream) -> Duration {
     start.elapsed()
 }
 
-/// Data that arrived: so many bytes, `at` a time.
+/// Data that arrived: bytes, and the time of it.
 #[derive(Clone, Copy, Debug)]
 pub struct Received {
     pub bytes: usize,

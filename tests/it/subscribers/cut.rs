@@ -18,7 +18,7 @@ pub enum Cut {
     OverReorg(u64),
     /// So long after the reorg, which meets all clients of this kind at once.
     Reorg(Duration),
-    /// After so many logs have been reported as removed.
+    /// Number of logs that have been reported as removed when the cut comes.
     Removed(usize),
     /// At the first head of the new branch of at least this number.
     NewHead(u64),

@@ -237,12 +237,15 @@ fn a_datagram_that_finds_the_queue_full_is_dropped() {
 fn connections_stop_reading_at_half_of_the_queue() {
     let mut world = World::new(1, limited(1_000_000, 100_000));
     let mut read = 0;
-    while let StreamRoom::Bytes(room) = world.direction.room(world.flow) {
+    while let StreamCapacity::Bytes(room) = world.direction.capacity(world.flow) {
         world.chunk(room, 0);
         read += room;
         assert!(read < 100_000, "no end");
     }
-    assert_eq!(world.direction.room(world.flow), StreamRoom::QueueFull);
+    assert_eq!(
+        world.direction.capacity(world.flow),
+        StreamCapacity::QueueFull
+    );
     assert!((50_000..50_000 + SEGMENT).contains(&read), "{read}");
     // Datagrams have the other half.
     let datagrams = world.direction.open_flow();
@@ -250,8 +253,8 @@ fn connections_stop_reading_at_half_of_the_queue() {
     assert_eq!(world.direction.counts().dropped, 0);
     world.pass(ms(60));
     assert_eq!(
-        world.direction.room(world.flow),
-        StreamRoom::Bytes(SEGMENT),
+        world.direction.capacity(world.flow),
+        StreamCapacity::Bytes(SEGMENT),
         "the chunks have left"
     );
 }

@@ -102,13 +102,13 @@ fn stream(largest: usize, conditions: DirectionConditions) -> [u64; 2] {
     let mut world = World::new(11, conditions);
     let (mut left, mut stalls) = (PACKETS as usize * SEGMENT, 0);
     while left > 0 {
-        let len = match world.direction.room(world.flow) {
-            StreamRoom::Bytes(room) => room.min(left).min(largest),
+        let len = match world.direction.capacity(world.flow) {
+            StreamCapacity::Bytes(room) => room.min(left).min(largest),
             full => panic!("{full:?}"),
         };
         world.chunk(len, 0);
         left -= len;
-        let waiting = world.direction.room(world.flow) == StreamRoom::WindowFull;
+        let waiting = world.direction.capacity(world.flow) == StreamCapacity::WindowFull;
         let (sent, arrivals) = (world.now - world.start, world.rest());
         assert_eq!(arrivals.len(), 1);
         if waiting {
@@ -208,7 +208,10 @@ fn a_connection_that_lost_data_in_a_half_open_direction_stays_dead() {
     assert_eq!(world.pass(ms(1)), once);
     world.set(DirectionConditions::CLEAR);
     world.chunk(10, 3);
-    assert_eq!(world.direction.room(world.flow), StreamRoom::Bytes(CHUNK));
+    assert_eq!(
+        world.direction.capacity(world.flow),
+        StreamCapacity::Bytes(CHUNK)
+    );
     assert_eq!(world.rest(), vec![]);
     assert_eq!(world.direction.counts().swallowed, 4);
     assert_eq!(world.weight(), 0);

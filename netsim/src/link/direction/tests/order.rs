@@ -94,14 +94,14 @@ proptest! {
         }
         prop_assert_eq!(world.weight(), 0);
         prop_assert_eq!(world.rest(), vec![]);
-        prop_assert_eq!(world.direction.room(world.flow), StreamRoom::WindowFull);
+        prop_assert_eq!(world.direction.capacity(world.flow), StreamCapacity::WindowFull);
     }
 }
 
 /// Reads while there is room; returns the bytes.
 fn fill(world: &mut World) -> usize {
     let mut read = 0;
-    while let StreamRoom::Bytes(room) = world.direction.room(world.flow) {
+    while let StreamCapacity::Bytes(room) = world.direction.capacity(world.flow) {
         world.chunk(room, 0);
         read += room;
         assert!(read <= 2 * WINDOW, "no end");
@@ -114,15 +114,21 @@ fn a_connection_whose_peer_does_not_read_stops_at_its_window() {
     let mut world = World::new(1, DirectionConditions::CLEAR);
     let read = fill(&mut world);
     assert!((WINDOW - CHUNK..=WINDOW).contains(&read), "{read}");
-    assert_eq!(world.direction.room(world.flow), StreamRoom::WindowFull);
+    assert_eq!(
+        world.direction.capacity(world.flow),
+        StreamCapacity::WindowFull
+    );
     world.rest();
     assert_eq!(
-        world.direction.room(world.flow),
-        StreamRoom::WindowFull,
+        world.direction.capacity(world.flow),
+        StreamCapacity::WindowFull,
         "arrived is not written"
     );
     world.direction.written(world.flow, CHUNK);
-    assert_eq!(world.direction.room(world.flow), StreamRoom::Bytes(CHUNK));
+    assert_eq!(
+        world.direction.capacity(world.flow),
+        StreamCapacity::Bytes(CHUNK)
+    );
 }
 
 #[test]
@@ -144,7 +150,7 @@ fn a_thousand_such_connections_stay_within_the_budget_and_leave_room_for_one_mor
 fn chunks_of_one_byte_count_with_their_memory() {
     let mut world = World::new(1, DirectionConditions::CLEAR);
     let mut chunks = 0;
-    while world.direction.room(world.flow) != StreamRoom::WindowFull {
+    while world.direction.capacity(world.flow) != StreamCapacity::WindowFull {
         world.chunk(1, 0);
         chunks += 1;
     }
