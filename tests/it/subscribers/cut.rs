@@ -16,7 +16,7 @@ pub enum Cut {
     Head(u64),
     /// At such a head of the old branch. The client is away until the reorg has taken place.
     OverReorg(u64),
-    /// So long after the reorg, which meets all clients of this kind at once.
+    /// This long after the reorg, which meets all clients of this kind at once.
     Reorg(Duration),
     /// Number of logs that have been reported as removed when the cut comes.
     Removed(usize),
