@@ -7,7 +7,7 @@
 //! change also holds for what is on the way.
 //!
 //! Memory is bounded: datagrams above the queue or [`BUDGET`] are dropped, and a connection reads
-//! only what [`LinkDirection::room`] allows. Each of the two kinds has a budget of its own, so
+//! only what [`LinkDirection::capacity`] allows. Each of the two kinds has a budget of its own, so
 //! that connections whose peers do not read cost no datagram.
 
 use super::{
