@@ -60,6 +60,7 @@ mod traces;
 
 use feeder::Feeder;
 use rate::ServerUnderLoad;
+use starling_testkit::free_port;
 use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
@@ -138,7 +139,7 @@ impl Node {
     /// Starts a node over a data directory and waits until it answers.
     pub fn start(datadir: &Path, options: &[&str]) -> Self {
         let cores = std::env::var("STARLING_BENCH_CORES");
-        let [http, engine] = [net::free_port(), net::free_port()];
+        let [http, engine] = [free_port(), free_port()];
         let mut command = Command::new("taskset");
         command
             .args(["-c", cores.as_deref().unwrap_or(CORES[0])])

@@ -2,7 +2,7 @@
 //! processes on them.
 
 use super::{
-    net::{self, Running, call, free_port, starling, wait},
+    net::{self, Running, call, starling, wait},
     process::BatcherLinks,
     support::{Ground, Unsigned, unix_now},
 };
@@ -25,6 +25,7 @@ use starling_proto::{
     fork::BlobSchedule,
     payload::Payload,
 };
+use starling_testkit::free_port;
 use std::{
     path::{Path, PathBuf},
     process::{Command, Stdio},

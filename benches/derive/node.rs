@@ -7,6 +7,7 @@ use super::{
     support::process,
 };
 use serde_json::{Value, json};
+use starling_testkit::free_port;
 use std::{
     path::Path,
     process::{Command, Stdio},
@@ -40,7 +41,7 @@ pub fn server() -> Command {
 impl DerivingNode {
     /// Starts over a data directory. Returns at once.
     pub fn start(files: &NodeFiles, datadir: &Path, l1: &Layer1, derives: Derives) -> Self {
-        let [http, rpc] = [net::free_port(), net::free_port()];
+        let [http, rpc] = [free_port(), free_port()];
         let mut command = server();
         command
             .arg("node")

@@ -4,6 +4,10 @@
 //! Where `STARLING_FIXTURES=required`, as in `.ci/run`, a missing requirement fails the test
 //! instead.
 
+mod ports;
+
+pub use ports::free_port;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Write as _,

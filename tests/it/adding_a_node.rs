@@ -1,10 +1,11 @@
 //! *Adding a node* as an operator does it: a shell script with separate processes for every component,
 //! and a local network as a whole that is stopped and killed.
 
-use crate::net::{Devnet, ask, call, free_port, signal, starling, wait};
+use crate::net::{Devnet, ask, call, signal, starling, wait};
 use alloy_primitives::{Address, Bytes, TxKind, U256};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
+use starling_testkit::free_port;
 use std::{
     path::Path,
     process::{Child, Command, Stdio},

@@ -1,10 +1,11 @@
 //! anvil as a foreign L2 that seals the blocks of another chain: the same transactions with the same
 //! time, fee recipient and base fee. Where both begin from one genesis file, their states stay equal.
 
-use crate::net::{Running, call, client, free_port, head, wait};
+use crate::net::{Running, call, client, head, wait};
 use alloy_consensus::Header;
 use alloy_primitives::{Address, B256, Bytes, address, keccak256};
 use serde_json::{Value, json};
+use starling_testkit::free_port;
 use std::{
     fs::File,
     path::{Path, PathBuf},

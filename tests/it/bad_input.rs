@@ -3,6 +3,7 @@
 
 use crate::net::{head, starling, wait};
 use serde_json::{Value, json};
+use starling_testkit::free_port;
 use std::{
     fs,
     path::Path,
@@ -186,11 +187,7 @@ fn a_port_in_use_and_a_second_process_are_named() {
         &[&port, "--http.port"],
     );
 
-    let free = std::net::TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port();
+    let free = free_port();
     let mut child = starling()
         .args([
             "execution",

@@ -2,13 +2,14 @@
 //! mode, over stops, starts and kills, and a node that reads L1 alone derives the same blocks.
 
 use crate::{
-    net::{Devnet, Running, ask, free_port, head, number, same_blocks, starling, wait},
+    net::{Devnet, Running, ask, head, number, same_blocks, starling, wait},
     posting::{
         load::load,
         process::{BATCHER, BatcherLinks, BatcherProcess},
     },
 };
 use serde_json::json;
+use starling_testkit::free_port;
 use std::{
     process::Stdio,
     time::{Duration, Instant},

@@ -4,10 +4,11 @@
 mod branches;
 pub mod verifier;
 
-use crate::net::{Running, ask, call, free_port, wait};
+use crate::net::{Running, ask, call, wait};
 use alloy_primitives::Bytes;
 use branches::BranchingL1;
 use serde_json::{Value, json};
+use starling_testkit::free_port;
 use std::{
     io::{Read, Write},
     net::TcpStream,

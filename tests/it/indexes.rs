@@ -4,11 +4,12 @@
 
 use crate::{
     campaign::world::{World, datadir},
-    net::{Running, ask, call, free_port, starling, wait},
+    net::{Running, ask, call, starling, wait},
     tools::succeeds,
 };
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use serde_json::{Value, json};
+use starling_testkit::free_port;
 use std::{collections::BTreeSet, path::Path, process::Stdio, time::Duration};
 use tempfile::TempDir;
 

@@ -1,7 +1,7 @@
 //! Our L1 with the blob transactions that a real op-batcher posted on geth: taken in the network
 //! form, mined, shown as geth showed them, and served to our beacon client after `kill -9`.
 
-use crate::net::{Running, ask, call, free_port, number, starling, wait};
+use crate::net::{Running, ask, call, number, starling, wait};
 use alloy_consensus::{SignableTransaction, TxEip4844, TxEip4844WithSidecar};
 use alloy_eips::{eip2718::Encodable2718, eip4844::Blob};
 use alloy_primitives::{B256, Bytes, Signature, U256};
@@ -14,6 +14,7 @@ use starling::{
     secret::Secret,
 };
 use starling_proto::derive::BlobRef;
+use starling_testkit::free_port;
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use starling_proto::l1info::L1InfoFormat;
 use std::{
     io::{Read, Write},
-    net::{TcpListener, TcpStream},
+    net::TcpStream,
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -121,14 +121,6 @@ pub fn same_blocks(one: &str, two: &str, last: u64) {
         assert!(hash.is_string(), "block {number} at {one}");
         assert_eq!(hash, hash_at(two, number), "block {number} at {one}, {two}");
     }
-}
-
-/// A port for TCP that is free until a moment later; nobody else asks for it.
-pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0")
-        .and_then(|socket| socket.local_addr())
-        .expect("a port")
-        .port()
 }
 
 /// Waits until `probe` gives something.

@@ -13,11 +13,12 @@ mod stop;
 
 use crate::{
     batcher::{PATIENCE, becomes_safe, network, rollup_rpc},
-    net::{Devnet, Running, free_port, head, starling},
+    net::{Devnet, Running, head, starling},
     posting::process::{BATCHER, BatcherLinks, BatcherProcess},
 };
 use relay::{Relay, RelayFault};
 use starling::devnet::genesis::OUTPUT_ORACLE;
+use starling_testkit::free_port;
 use std::{path::PathBuf, process::Stdio};
 
 /// The account that the network's proposer has.

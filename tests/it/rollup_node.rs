@@ -8,11 +8,12 @@ use crate::{
         network::{Network, PATIENCE, our_core, reaches, same_chain, turn},
         programs::{Started, bare_op_node, op_geth, programs},
     },
-    net::{ask, call, free_port, hash_at, starling, wait},
+    net::{ask, call, hash_at, starling, wait},
 };
 use alloy_primitives::hex;
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use serde_json::{Value, json};
+use starling_testkit::free_port;
 use std::{
     fs,
     path::{Path, PathBuf},

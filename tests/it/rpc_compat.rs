@@ -4,9 +4,10 @@
 //! A case is equal when its JSON is, whatever the order of keys; of two errors the messages may
 //! differ. The few that are not equal are listed here, and in `docs/differences.md` with reasons.
 
-use crate::net::{Running, call, free_port, starling, wait};
+use crate::net::{Running, call, starling, wait};
 use serde_json::{Value, json};
 use starling::jwt::JwtSecret;
+use starling_testkit::free_port;
 use std::{
     collections::BTreeSet,
     io::{Read, Write},

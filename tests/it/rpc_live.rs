@@ -10,7 +10,7 @@ mod scripts;
 
 use crate::{
     derive::Recording,
-    net::{Running, ask, call, free_port, number, starling, wait},
+    net::{Running, ask, call, number, starling, wait},
 };
 use alloy_consensus::Header;
 use alloy_primitives::Bytes;
@@ -18,6 +18,7 @@ use serde_json::{Map, Value, json};
 use starling::chain::{
     block_rlp, evm::WitnessState, execute::validate, genesis, rules::ChainSpec, trie::Witness,
 };
+use starling_testkit::free_port;
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},

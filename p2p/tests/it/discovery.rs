@@ -6,6 +6,7 @@ use starling_p2p::{
     Bootnode, Config, DiscoveryConfig, DiscoveryReport, Keypair, PeerId, PeerLimits,
 };
 use starling_proto::enr::OpStack;
+use starling_testkit::free_port;
 use std::{collections::BTreeSet, net::UdpSocket, sync::Arc, time::Duration};
 
 /// Walks are five seconds apart, and this machine may be busy.
@@ -319,11 +320,7 @@ async fn ports_and_addresses_are_advertised_as_told() {
     );
     assert_eq!(plain.udp, tcp, "UDP on the port of TCP");
 
-    let free = UdpSocket::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port();
+    let free = free_port();
     let told = with(seeking(&[]), |config| {
         (
             config.advertise_tcp,

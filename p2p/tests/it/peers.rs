@@ -4,6 +4,7 @@ use crate::net::*;
 use libp2p::swarm::{SwarmEvent, dial_opts::DialOpts};
 use parking_lot::Mutex;
 use starling_p2p::{Config, LedgerChange, Service, StartError};
+use starling_testkit::free_port;
 use std::{
     net::{Ipv4Addr, SocketAddr},
     sync::Arc,
@@ -207,14 +208,6 @@ async fn a_peer_that_comes_again_from_elsewhere_is_known_by_where_it_is_now() {
         seen() == [(now.clone().unwrap(), 1)]
     }))
     .await;
-}
-
-fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port()
 }
 
 #[tokio::test]

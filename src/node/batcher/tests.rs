@@ -8,6 +8,7 @@ use crate::{
 };
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use starling_testkit::free_port;
 use std::time::Duration;
 
 const KEY: &str = "59c6995e998f97a5a0044966f0945389dc9e86dae88c7a8412f4603b6b78690d";
@@ -68,11 +69,6 @@ fn recorded_l1() -> Option<u64> {
     let path = "derivation-live/jovian-span/op-node-rollup-config.json";
     let config: Value = serde_json::from_str(&starling_testkit::fixture_text(path)?).unwrap();
     config["l1_chain_id"].as_u64()
-}
-
-fn free_port() -> u16 {
-    let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    socket.local_addr().unwrap().port()
 }
 
 impl Upstreams {

@@ -14,6 +14,7 @@ use futures::FutureExt;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use starling_proto::fork::Fork;
+use starling_testkit::free_port;
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -52,12 +53,6 @@ async fn server_at(addr: SocketAddr, ws: Option<WsEndpoint>) -> Server {
 async fn ask(server: &Server, method: &str, params: Value) -> Value {
     let call = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
     serde_json::from_str(&server.post(&call.to_string()).await).unwrap()
-}
-
-/// A port that nothing listens on.
-fn free_port() -> u16 {
-    let socket = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
-    socket.local_addr().unwrap().port()
 }
 
 #[tokio::test]

@@ -1,7 +1,8 @@
 //! A replica as a process, mostly without a swarm: its safe chain comes from L1 alone.
 
-use crate::net::{Running, ask, call, free_port, starling, wait};
+use crate::net::{Running, ask, call, starling, wait};
 use serde_json::{Value, json};
+use starling_testkit::free_port;
 use std::{
     path::{Path, PathBuf},
     process::Stdio,

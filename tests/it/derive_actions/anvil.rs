@@ -9,7 +9,7 @@ use super::{
 use crate::{
     anvil,
     derive::verifier::Verifier,
-    net::{Account, RunningGroup, ask, call, free_port, wait},
+    net::{Account, RunningGroup, ask, call, wait},
 };
 use alloy_consensus::{TxEip1559, TxEip4844, TxEip4844WithSidecar};
 use alloy_eips::{
@@ -24,6 +24,7 @@ use starling_proto::{
     l1_config::L1ChainConfig,
     payload::{BlockId, Payload},
 };
+use starling_testkit::free_port;
 use std::{process::Command, sync::Arc, time::Duration};
 
 /// Seconds between L1 blocks, so that a block's number is its slot.

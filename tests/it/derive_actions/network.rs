@@ -7,12 +7,13 @@ use super::{
 };
 use crate::{
     derive::verifier::{DEADLINE, Verifier},
-    net::{ask, call, free_port, number, wait},
+    net::{ask, call, number, wait},
 };
 use alloy_primitives::{Address, Bytes, TxKind, U256, hex};
 use serde_json::{Value, json};
 use starling::{clock, devnet::genesis::L2_CHAIN_ID};
 use starling_proto::{batch::SingularBatch, config::RollupConfig, frame, l1info::L1BlockInfo};
+use starling_testkit::free_port;
 use std::{
     collections::HashMap,
     sync::{

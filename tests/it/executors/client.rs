@@ -8,10 +8,11 @@ use crate::{
 use alloy_primitives::{Address, B256};
 use serde_json::{Value, json};
 use starling::jwt::JwtSecret;
+use starling_testkit::free_port;
 use std::{
     fs::File,
     io::{BufRead, BufReader, Read, Write},
-    net::{TcpListener, TcpStream},
+    net::TcpStream,
     path::PathBuf,
     process::{Command, Output, Stdio},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
@@ -173,11 +174,7 @@ fn run(program: &Program, dir: &tempfile::TempDir) -> (Running, String) {
             engine::execution(&[&own[..], *options].concat(), &path("log"))
         }
         Program::OpGeth(binary) => {
-            // The port is free until a moment later; nobody else asks for it.
-            let port = TcpListener::bind("127.0.0.1:0")
-                .and_then(|socket| socket.local_addr())
-                .expect("a port")
-                .port();
+            let port = free_port();
             let log = File::create(path("log")).expect("a log file");
             let mut command = Command::new(binary);
             command.args([data, secret, format!("--authrpc.port={port}")]);

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     anvil,
     clients::printed_by,
-    net::{Account, ask, call, free_port, number, script_named, wait},
+    net::{Account, ask, call, number, script_named, wait},
 };
 use alloy_primitives::{Address, Bytes, TxKind, U256, hex, keccak256};
 use serde_json::{Value, json};
@@ -18,6 +18,7 @@ use starling::{
     clock::unix_now,
     devnet::{accounts, given::Given, l1_config},
 };
+use starling_testkit::free_port;
 use std::{fs, path::Path, time::Duration};
 
 const L1_CHAIN: u64 = 1337;

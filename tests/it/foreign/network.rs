@@ -2,7 +2,7 @@
 //! processes, and our own.
 
 use super::programs::Started;
-use crate::net::{Account, ask, call, free_port, same_blocks, starling, wait};
+use crate::net::{Account, ask, call, same_blocks, starling, wait};
 use alloy_primitives::{Address, TxKind, U256, hex};
 use serde_json::{Value, json};
 use starling::devnet::{
@@ -10,6 +10,7 @@ use starling::devnet::{
     genesis::{L1_CHAIN_ID, L2_CHAIN_ID, PORTAL, Plan, build},
     l1_config,
 };
+use starling_testkit::free_port;
 use std::{
     fs,
     path::{Path, PathBuf},

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     batcher::{LARGE, becomes_safe, network, posted, rollup_rpc, safe},
-    net::{Devnet, ask, call, free_port, head, same_blocks, wait},
+    net::{Devnet, ask, call, head, same_blocks, wait},
     posting::{
         load::{LoadThread, load},
         process::{BatcherLinks, BatcherProcess},
@@ -20,6 +20,7 @@ use crate::{
 use alloy_primitives::{Address, U256, hex};
 use serde_json::{Value, json};
 use starling::devnet::{accounts, genesis::OUTPUT_ORACLE};
+use starling_testkit::free_port;
 use std::{fs, time::Duration};
 
 /// Modes of the batcher, and the blobs of a transaction in each: none, or the most that one has.

@@ -3,8 +3,9 @@
 //! `STARLING_OP_PROPOSER`.
 
 use super::network::{Network, PATIENCE, command};
-use crate::net::{Running, ask, call, free_port, head, wait};
+use crate::net::{Running, ask, call, head, wait};
 use serde_json::{Value, json};
+use starling_testkit::free_port;
 use std::{
     fs,
     path::{Path, PathBuf},

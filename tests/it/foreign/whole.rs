@@ -221,7 +221,7 @@ impl Writers<'_> {
 
     /// op-batcher or op-proposer, with the options that both have.
     fn start(&self, program: &Path, name: &str, account: usize, options: &[String]) -> Started {
-        let port = crate::net::free_port();
+        let port = starling_testkit::free_port();
         let mut words = vec![
             program.display().to_string(),
             format!("--l1-eth-rpc={}", self.net.l1().http),

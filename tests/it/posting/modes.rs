@@ -16,9 +16,10 @@ use crate::{
     derive::verifier::Verifier,
     derive_actions::{beacon::StandInBeacon, world::account},
     l1_blobs::L1,
-    net::{RunningGroup, call, client, free_port, head, wait},
+    net::{RunningGroup, call, client, head, wait},
 };
 use serde_json::json;
+use starling_testkit::free_port;
 use std::{
     path::Path,
     process::Command,

@@ -1,8 +1,9 @@
 //! A batcher as a process, with its RPC and its log.
 
-use crate::net::{Devnet, Running, call, free_port, starling, wait};
+use crate::net::{Devnet, Running, call, starling, wait};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
+use starling_testkit::free_port;
 use std::{
     path::{Path, PathBuf},
     process::{ExitStatus, Stdio},

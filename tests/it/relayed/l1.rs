@@ -126,7 +126,7 @@ fn a_refusal_counts_although_another_endpoint_is_away() {
     setting.l1 = format!(
         "{},http://127.0.0.1:{}",
         setting.l1,
-        crate::net::free_port()
+        starling_testkit::free_port()
     );
     // One transaction at a time, which nobody publishes again: the three refusals are all of one.
     let options = [

@@ -1,10 +1,11 @@
 //! Command lines of op-batcher's and op-proposer's documentation, under links with these names.
 
 use super::*;
-use crate::net::{Running, ask, free_port, wait};
+use crate::net::{Running, ask, wait};
 use alloy_primitives::{B256, Bytes, keccak256};
 use serde_json::json;
 use starling::devnet::genesis::OUTPUT_ORACLE;
+use starling_testkit::free_port;
 use std::{
     path::Path,
     process::{Command, Stdio},
