@@ -3,7 +3,7 @@
 //!
 //! The watch of heads only wakes; a cursor walks from the last block reported to the head. The next
 //! walk begins when the subscriber has taken the events before, so a slow reader costs no memory;
-//! when it is more than [`MAX_LAG`] blocks behind, its subscription ends. If a reorg abandons
+//! when more than [`MAX_LAG`] blocks come while it catches up, its subscription ends. If a reorg abandons
 //! blocks that are no longer kept, the subscription and its connection end, and the client must
 //! subscribe again. op-geth keeps such blocks for ever.
 //!
@@ -47,7 +47,8 @@ use tokio::{
 };
 use tokio_stream::wrappers::{BroadcastStream, errors::BroadcastStreamRecvError};
 
-/// Blocks a subscriber may be behind.
+/// Blocks behind the head at which a subscription may begin, and blocks that may come while a
+/// subscriber catches up.
 const MAX_LAG: u64 = 1024;
 
 /// Events in a batch, which the subscriber takes before the next block is read.
@@ -110,6 +111,9 @@ struct Walk {
     context: Arc<RpcContext>,
     heads: watch::Receiver<Heads>,
     cursor: Cursor,
+    /// The number of the head that the walk began to catch up with; `None` at the head. The head may
+    /// move by many blocks at once, which is no fault of the subscriber.
+    catching_up: Option<u64>,
     tell: Tell,
     /// Error that ends the subscription once its subscriber has all events before it.
     failed: Option<SubscriptionEnd>,
@@ -123,6 +127,7 @@ fn events(context: &Arc<RpcContext>, head: BlockId, tell: Tell) -> EventStream {
         context: context.clone(),
         heads,
         cursor,
+        catching_up: None,
         tell,
         failed: None,
     };
@@ -167,8 +172,10 @@ impl Walk {
             return Err(end);
         }
         let view = self.context.view();
-        let lag = view.head().number.saturating_sub(self.cursor.at().number);
-        if lag > MAX_LAG {
+        let head = view.head().number;
+        let first = *self.catching_up.get_or_insert(head);
+        if head.saturating_sub(first) > MAX_LAG {
+            let lag = head.saturating_sub(self.cursor.at().number);
             return Err(SubscriptionEnd::Slow(SubscriberLag::Blocks(lag)));
         }
         let memory = self.context.bounds.events.clone();
@@ -176,7 +183,10 @@ impl Walk {
         let (mut list, mut bytes) = (Vec::new(), 0);
         while list.len() < MAX_EVENTS && bytes < most {
             let more = match self.next(&view) {
-                Ok(None) => break,
+                Ok(None) => {
+                    self.catching_up = None;
+                    break;
+                }
                 Ok(Some(events)) => events,
                 Err(error) if !list.is_empty() => {
                     self.failed = Some(error.into());

@@ -195,12 +195,9 @@ async fn all_logs_of_five_hundred_blocks_that_leave_the_chain_are_told_as_remove
     );
 }
 
-#[tokio::test]
-async fn a_subscriber_too_far_behind_is_let_go() {
-    let mut chain = Chain::new(Fork::Canyon);
-    let subscribe = chain.api.subscription("eth", "newHeads").unwrap();
-    let mut heads = subscribe(Default::default()).unwrap();
-    for _ in 0..1030 {
+/// Adds many empty blocks, and publishes only the last.
+fn add_unseen(chain: &mut Chain, count: usize) {
+    for _ in 0..count {
         let parent = chain.view.lock().clone();
         let block = chain.block(&parent, &[], "");
         chain.blocks.push(block);
@@ -214,10 +211,59 @@ async fn a_subscriber_too_far_behind_is_let_go() {
         *chain.view.lock() = Arc::new(view);
     }
     chain.publish();
-    let end = heads.next().await.unwrap().err();
-    let lag = SubscriberLag::Blocks(1030);
-    assert_eq!(end, Some(SubscriptionEnd::Slow(lag)));
+}
+
+#[tokio::test]
+async fn a_subscriber_that_does_not_catch_up_is_let_go() {
+    let mut chain = Chain::new(Fork::Canyon);
+    let subscribe = chain.api.subscription("eth", "newHeads").unwrap();
+    let mut heads = subscribe(Default::default()).unwrap();
+    // More than one batch.
+    add_unseen(&mut chain, 600);
+    next(heads.next().await);
+    add_unseen(&mut chain, 1030);
+    let mut taken = 1;
+    let end = loop {
+        match heads.next().await.unwrap() {
+            Ok(_) => taken += 1,
+            Err(end) => break end,
+        }
+    };
+    assert!(taken < 600, "{taken}");
+    let lag = SubscriberLag::Blocks(1630 - taken);
+    assert_eq!(end, SubscriptionEnd::Slow(lag));
     assert!(heads.next().await.is_none());
+}
+
+#[tokio::test]
+async fn a_head_that_moves_far_is_no_fault_of_a_subscriber() {
+    let mut chain = Chain::new(Fork::Canyon);
+    let subscribe = chain.api.subscription("eth", "newHeads").unwrap();
+    let mut heads = subscribe(Default::default()).unwrap();
+    add_unseen(&mut chain, 1);
+    next(heads.next().await);
+    add_unseen(&mut chain, 1100);
+    for number in 2..=1101 {
+        let head = next(heads.next().await);
+        assert_eq!(head["number"], json!(format!("{number:#x}")));
+    }
+}
+
+#[tokio::test]
+async fn a_block_that_comes_before_the_first_event_of_the_oldest_resume_point_does_no_harm() {
+    let mut chain = Chain::new(Fork::Canyon);
+    let genesis = chain.head();
+    add_unseen(&mut chain, 1024);
+    let params = json!([{ "from": { "number": "0x0", "hash": genesis.hash } }]);
+    let params = serde_json::value::to_raw_value(&params).unwrap();
+    let args = crate::rpc::params::Args::parse(Some(&params)).unwrap();
+    let subscribe = chain.api.subscription("eth", "newHeads").unwrap();
+    let mut heads = subscribe(args).unwrap();
+    add_unseen(&mut chain, 10);
+    for number in 1..=1034 {
+        let head = next(heads.next().await);
+        assert_eq!(head["number"], json!(format!("{number:#x}")));
+    }
 }
 
 #[tokio::test]
