@@ -47,6 +47,7 @@ pub mod opp2p;
 pub mod optimism;
 pub mod ots;
 pub mod params;
+pub mod paused_replays;
 mod responder;
 pub mod route;
 mod running;

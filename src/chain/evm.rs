@@ -67,7 +67,10 @@ use revm::{
         block::BlobExcessGasAndPrice,
         result::{EVMError, ExecutionResult, HaltReason, InvalidTransaction, ResultAndState},
     },
-    database::{BundleState, State, states::bundle_state::BundleRetention},
+    database::{
+        BundleState, State,
+        states::{CacheAccount, bundle_state::BundleRetention},
+    },
     database_interface::bal::EvmDatabaseError,
     primitives::KECCAK_EMPTY,
     state::{Account as EvmAccount, AccountInfo, EvmState},
@@ -77,6 +80,10 @@ use watch::Watcher;
 
 /// Sender of the calls at the start of a block (EIP-4788, EIP-2935).
 const SYSTEM_ADDRESS: Address = alloy_eips::eip4788::SYSTEM_ADDRESS;
+
+/// Bytes of an account in revm's cache, and of one of its slots, with what a hash map adds.
+const ACCOUNT: usize = 256;
+const SLOT: usize = 128;
 
 /// Changes of a block so far, over the state of its parent.
 type Db = State<StateReader>;
@@ -88,6 +95,14 @@ pub struct Vm(VmKind);
 enum VmKind {
     Optimism(Box<OpEvm<Db, Watcher, PrecompilesMap>>),
     Ethereum(Box<EthEvm<Db, Watcher, PrecompilesMap>>),
+}
+
+/// The changes of a block so far, from which an EVM goes on. An EVM itself cannot be handed to
+/// another thread.
+pub struct PausedVm {
+    db: Db,
+    /// The fee parameters that were read in this block; `None` on Ethereum.
+    l1_fees: Option<L1BlockInfo>,
 }
 
 /// Result of a transaction.
@@ -146,6 +161,17 @@ impl Vm {
     /// Bounds the time of what is executed from now on.
     pub fn set_deadline(&mut self, deadline: Deadline) {
         self.db().database.set_deadline(deadline);
+    }
+
+    /// Keeps what has been executed, without the state of the parent.
+    pub fn pause(self) -> PausedVm {
+        let l1_fees = match &self.0 {
+            VmKind::Optimism(evm) => Some(evm.ctx().chain.clone()),
+            VmKind::Ethereum(_) => None,
+        };
+        let mut db = self.into_db();
+        db.database.detach();
+        PausedVm { db, l1_fees }
     }
 
     /// Runs a transaction and keeps its changes. `raw` is its EIP-2718 form, from which the L1 fee
@@ -380,6 +406,39 @@ impl Vm {
                 Ok((result.map_haltreason(OpHaltReason::Base), state))
             }
         }
+    }
+}
+
+impl PausedVm {
+    /// Approximate bytes of the accounts, slots and codes that have been read or changed.
+    pub fn weight(&self) -> usize {
+        let cache = &self.db.cache;
+        let slots = |account: &CacheAccount| {
+            let account = account.account.as_ref();
+            account.map_or(0, |account| account.storage.len())
+        };
+        let accounts = cache.accounts.values();
+        let accounts: usize = accounts.map(|it| ACCOUNT + slots(it) * SLOT).sum();
+        let codes: usize = cache.contracts.values().map(Bytecode::len).sum();
+        // Transitions hold the changed accounts and slots a second time.
+        2 * accounts + codes
+    }
+
+    /// An EVM that goes on in the block with this header, on the state of its parent.
+    pub fn resume(
+        self,
+        spec: &ChainSpec,
+        header: &Header,
+        parent: ParentState,
+        deadline: Deadline,
+    ) -> Vm {
+        let Self { mut db, l1_fees } = self;
+        db.database = StateReader::new(parent, Some(deadline));
+        let mut vm = Vm::with(spec, block_env(spec, header), db, EvmUse::Replay);
+        if let (VmKind::Optimism(evm), Some(l1_fees)) = (&mut vm.0, l1_fees) {
+            evm.ctx_mut().chain = l1_fees;
+        }
+        vm
     }
 }
 

@@ -25,11 +25,13 @@ use std::sync::Arc;
 
 mod error;
 mod ethereum;
+mod paused;
 mod prepare;
 
 pub(crate) use error::or_none;
 pub use error::{InvalidBlock, Refused, TransactError, ValidateError};
 pub use ethereum::EthereumOutcome;
+pub use paused::PausedExecution;
 pub use prepare::{ExpectedTransactions, Preparation, recover, recover_forced};
 
 /// Contract whose code Canyon sets by force.
@@ -59,11 +61,11 @@ pub fn before_transactions(
     Ok(())
 }
 
-/// A block being executed.
-pub struct BlockExecution {
+/// A block being executed. `V` is its EVM, or what is kept of one.
+pub struct BlockExecution<V = Vm> {
     active: Active,
     gas_limit: u64,
-    vm: Vm,
+    vm: V,
     receipts: Vec<Receipt>,
     gas_used: u64,
     da_footprint: u64,

@@ -9,7 +9,9 @@
 use crate::chain::{
     build::{BuildError, header_from},
     evm::{Deadline, ParentState, RecordedState, StateError, TraceError, TracePlace, Tracer, Vm},
-    execute::{BlockExecution, InvalidBlock, TransactError, ValidateError, recover},
+    execute::{
+        BlockExecution, InvalidBlock, PausedExecution, TransactError, ValidateError, recover,
+    },
     receipt::Receipt,
     rules::{ChainSpec, MESSAGE_PASSER},
     transaction::ChainTx,
@@ -269,6 +271,16 @@ impl Replay {
         Ok(receipt)
     }
 
+    /// Puts the replay aside, without the state before the block.
+    pub fn pause(self) -> PausedReplay {
+        PausedReplay {
+            payload: self.payload,
+            senders: self.senders,
+            execution: self.execution.pause(),
+            done: self.done,
+        }
+    }
+
     /// Bounds the time of what is executed from now on.
     pub fn set_deadline(&mut self, deadline: Deadline) {
         self.execution.vm().set_deadline(deadline);
@@ -297,6 +309,55 @@ impl Replay {
 
     pub fn into_vm(self) -> Vm {
         self.execution.into_vm()
+    }
+}
+
+/// A replay that waits for the next request. It has no view, so it pins no snapshot of the store.
+pub struct PausedReplay {
+    payload: Arc<Payload>,
+    senders: Vec<Address>,
+    execution: PausedExecution,
+    done: usize,
+}
+
+impl PausedReplay {
+    /// The hash of the block.
+    pub fn block(&self) -> B256 {
+        self.payload.hash
+    }
+
+    /// Transactions that have been executed.
+    pub fn done(&self) -> usize {
+        self.done
+    }
+
+    /// Whether all transactions have been executed.
+    pub fn is_complete(&self) -> bool {
+        self.done == self.payload.transactions.len()
+    }
+
+    /// Approximate bytes held in memory.
+    pub fn weight(&self) -> usize {
+        self.execution.weight() + self.payload.weight()
+    }
+
+    /// Goes on with the state of `view`, which must have the block's parent.
+    pub fn resume(
+        self,
+        spec: &ChainSpec,
+        view: &Arc<View>,
+        deadline: &Deadline,
+    ) -> Result<Replay, ReplayError> {
+        let parent = state_before(spec, view, &self.payload)?.into();
+        let (header, deadline) = (&self.payload.header, deadline.clone());
+        let execution = self.execution.resume(spec, header, &parent, deadline);
+        Ok(Replay {
+            execution,
+            parent,
+            payload: self.payload,
+            senders: self.senders,
+            done: self.done,
+        })
     }
 }
 

@@ -8,7 +8,7 @@
 use super::{
     access::Access, bounds::Bounds, cost_gate::CostGate, decoded::DecodedBlocks,
     engine_backend::EngineContext, filters::Filters, historical::Historical, node_files::NodeFiles,
-    route::TxRoute, server_control::ServerHandle,
+    paused_replays::PausedReplays, route::TxRoute, server_control::ServerHandle,
 };
 use crate::{
     chain::{
@@ -148,6 +148,7 @@ pub struct RpcContext {
     pub scripts: Option<ScriptHost>,
     pub filters: Filters,
     pub blocks: DecodedBlocks,
+    pub replays: PausedReplays,
     pub bounds: Bounds,
     /// The gate of conditional transactions; `None` where they are not served
     /// (`--rollup.sequencertxconditionalenabled`).
@@ -196,6 +197,7 @@ impl RpcContext {
             scripts: None,
             filters: Filters::default(),
             blocks: DecodedBlocks::default(),
+            replays: PausedReplays::default(),
             bounds: Bounds::default(),
             conditional_gate: None,
             engine: None,

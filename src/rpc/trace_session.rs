@@ -87,9 +87,32 @@ impl<'a> TraceSession<'a> {
         let Some((number, index)) = view.transaction(hash)? else {
             return Ok(None);
         };
-        let mut replay = self.replay(view, number)?;
+        let mut replay = self.nearest_replay(view, number, index)?;
         replay.skip_to(index).map_err(|error| self.error(error))?;
         Ok(Some(replay))
+    }
+
+    /// A replay of a block that has not executed the transaction at `index`: one that an earlier
+    /// request left, or a new one.
+    fn nearest_replay(
+        &self,
+        view: &Arc<View>,
+        number: u64,
+        index: usize,
+    ) -> Result<Replay, RpcError> {
+        let hash = view.hash_of(number)?;
+        let paused = hash.and_then(|hash| self.context.replays.take(hash, index));
+        let Some(paused) = paused else {
+            return self.replay(view, number);
+        };
+        paused
+            .resume(&self.context.chain.spec, view, self.deadline)
+            .map_err(|error| self.error(error))
+    }
+
+    /// Leaves a replay to the request that traces the next transaction of its block.
+    pub fn leave(&self, replay: Replay) {
+        self.context.replays.keep(replay.pause());
     }
 
     pub fn raw(&mut self, text: &str) {

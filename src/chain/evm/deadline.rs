@@ -163,6 +163,11 @@ impl StateReader {
         self.ticks = CHECK_EVERY;
     }
 
+    /// Lets go of the state and of the deadline: accounts, slots and codes cannot be read any more.
+    pub(super) fn detach(&mut self) {
+        *self = Self::new(self.parent.header_only(), None);
+    }
+
     /// The state, unless the deadline has passed.
     fn parent(&self) -> Result<&ParentState, StateError> {
         self.deadline.as_ref().map_or(Ok(()), Deadline::check)?;

@@ -148,6 +148,14 @@ impl fmt::Debug for ParentState {
 }
 
 impl ParentState {
+    /// The header alone: accounts, slots and codes cannot be read.
+    pub fn header_only(&self) -> Self {
+        Self::from(WitnessState {
+            witness: Witness::default(),
+            header: self.header().clone(),
+        })
+    }
+
     /// The header of the block this state is the result of.
     pub fn header(&self) -> &Header {
         match self {

@@ -38,6 +38,7 @@ pub fn trace_transaction(
         .replay_to(&context.view(), hash)?
         .ok_or_else(|| RpcError::server("transaction not found"))?;
     session.trace(&mut replay)?;
+    session.leave(replay);
     session.finish()
 }
 

@@ -35,7 +35,9 @@ fn frames(
     let Some(mut replay) = session.replay_to(view, hash)? else {
         return Ok(None);
     };
-    session.frames(&mut replay).map(Some)
+    let frames = session.frames(&mut replay)?;
+    session.leave(replay);
+    Ok(Some(frames))
 }
 
 fn text(value: &impl Serialize) -> Traced {

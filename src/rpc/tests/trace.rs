@@ -5,7 +5,10 @@ use super::{
     chain::{CONTRACT, Chain, RICH},
     send::{SENDER, transfer},
 };
-use crate::rpc::RpcContext;
+use crate::{
+    chain::{evm::Deadline, replay::Replay},
+    rpc::RpcContext,
+};
 use alloy_primitives::{Address, B256, Bytes, TxKind, U256, hex};
 use alloy_rpc_types_trace::{
     opcode::BlockOpcodeGas,
@@ -15,6 +18,7 @@ use op_alloy_consensus::{OpTxEnvelope, TxDeposit};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use starling_proto::fork::Fork;
+use std::{sync::Arc, time::Duration};
 
 const SENDERS: [Address; 2] = [Address::repeat_byte(0xd1), Address::repeat_byte(0xd2)];
 const HEIR: Address = Address::repeat_byte(0x0e);
@@ -343,4 +347,71 @@ async fn time_and_memory_are_bounded() {
     let params = endless(greedy, json!(["trace"]));
     let large = "the trace is larger than 32 MB";
     chain.fails("trace_call", params, large).await;
+}
+
+#[tokio::test]
+async fn transactions_traced_one_by_one_have_the_results_of_their_block() {
+    let chain = chain(|_| ());
+    let tracer = json!({ "tracer": "prestateTracer", "tracerConfig": { "diffMode": true } });
+    let block = chain
+        .result("debug_traceBlockByNumber", json!(["latest", tracer]))
+        .await;
+    let block = block.as_array().unwrap();
+    let progress = || chain.context.replays.progress();
+    let trace = async |index: usize| {
+        let params = json!([block[index]["txHash"], tracer]);
+        let traced = chain.result("debug_traceTransaction", params).await;
+        assert_eq!(traced, block[index]["result"], "transaction {index}");
+    };
+    assert_eq!((block.len(), progress()), (4, vec![]));
+    trace(0).await;
+    assert_eq!(progress(), [1]);
+    // It goes on where it was left, also beyond a transaction that nobody asks for.
+    trace(2).await;
+    assert_eq!(progress(), [3]);
+    // An earlier transaction needs a replay of its own.
+    trace(1).await;
+    assert_eq!(progress(), [3, 2]);
+    // The nearest one is taken; the last transaction leaves none.
+    trace(3).await;
+    assert_eq!(progress(), [2]);
+    let frames = chain
+        .result("trace_transaction", json!([block[2]["txHash"]]))
+        .await;
+    let of_block = chain.result("trace_block", json!(["latest"])).await;
+    let expected: Vec<_> = (of_block.as_array().unwrap().iter())
+        .filter(|frame| frame["transactionHash"] == block[2]["txHash"])
+        .collect();
+    assert_eq!(
+        frames.as_array().unwrap().iter().collect::<Vec<_>>(),
+        expected
+    );
+    assert_eq!(progress(), [3]);
+    // One whose trace fails, here since scripts are turned off, is not left to others.
+    let failing = json!([block[3]["txHash"], { "tracer": "{result: () => undefined_name}" }]);
+    let answer = chain.ask("debug_traceTransaction", failing).await;
+    assert!(answer["error"].is_object(), "{answer}");
+    assert_eq!(progress(), [] as [usize; 0]);
+}
+
+#[tokio::test]
+async fn replays_that_are_left_are_bounded() {
+    let chain = chain(|_| ());
+    let view = chain.context.view();
+    let readers = Arc::strong_count(&view);
+    let deadline = Deadline::after(Duration::from_secs(60));
+    for _ in 0..20 {
+        let mut replay = Replay::of_block(&chain.context.chain.spec, &view, 1, &deadline).unwrap();
+        replay.skip_to(1).unwrap();
+        chain.context.replays.keep(replay.pause());
+    }
+    assert_eq!(chain.context.replays.progress(), [1; 8]);
+    assert!(chain.context.replays.take(B256::ZERO, 3).is_none());
+    let hash = view.hash_of(1).unwrap().unwrap();
+    assert!(
+        chain.context.replays.take(hash, 0).is_none(),
+        "all are beyond it"
+    );
+    assert_eq!(chain.context.replays.progress(), [1; 8]);
+    assert_eq!(Arc::strong_count(&view), readers, "none pins a view");
 }

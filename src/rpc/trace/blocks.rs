@@ -106,6 +106,7 @@ pub fn transaction(
     };
     let place = replay.place();
     let frames = session.frames(&mut replay)?;
+    session.leave(replay);
     FrameList::begin(&mut session).add(&frames, &place);
     session.raw("]");
     session.finish()
@@ -127,6 +128,7 @@ pub fn get(context: &RpcContext, args: Args, deadline: &Deadline, out: TraceWrit
     };
     let place = replay.place();
     let frames = session.frames(&mut replay)?;
+    session.leave(replay);
     let (mut number, mut found) = (0, false);
     if let Some(tracer) = &mut session.tracer {
         frames.visit(|frame| {
@@ -154,6 +156,7 @@ pub fn replay_transaction(
         .replay_to(&context.view(), hash)?
         .ok_or_else(|| RpcError::server("transaction not found"))?;
     session.trace(&mut replay)?;
+    session.leave(replay);
     session.finish()
 }
 
@@ -220,6 +223,7 @@ pub fn transaction_opcode_gas(
     };
     begin_opcode_gas(&mut session, &replay);
     session.trace(&mut replay)?;
+    session.leave(replay);
     session.raw("}");
     session.finish()
 }
