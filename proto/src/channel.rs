@@ -74,7 +74,7 @@ pub enum ChannelError {
     ZlibHeader,
     #[error("malformed compressed data")]
     Corrupt,
-    /// The compressed data end early, or the decompressed ones inside a batch.
+    /// The compressed data end early, or the decompressed data end inside a batch.
     #[error("the channel ends early")]
     Truncated,
     #[error("the channel decompresses to more than its limit")]

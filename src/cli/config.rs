@@ -505,8 +505,8 @@ fn node_log(values: &Values) -> Result<LogConfig, CliError> {
     })
 }
 
-/// Reads the options of a program that have `prefix` in the node's process. Its errors and notices
-/// name them as they are given there.
+/// Reads the options of a program that runs in the node's process, where their names begin with
+/// `prefix`. Errors and notices use the prefixed names.
 fn in_node<T>(
     values: &Values,
     prefix: &str,
@@ -586,8 +586,8 @@ fn commit_interval(values: &Values) -> Result<Duration, CliError> {
     }
 }
 
-/// Where to listen: this machine only, if nothing is said. A machine may know `localhost` by its
-/// IPv6 address first, and clients mean 127.0.0.1 by it.
+/// The listen address; 127.0.0.1 if none is given. `localhost` means 127.0.0.1 too, as clients
+/// expect: a machine may resolve it to ::1 first.
 fn host(addr: String) -> String {
     if addr.is_empty() || addr == "localhost" {
         "127.0.0.1".into()

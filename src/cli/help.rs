@@ -14,8 +14,8 @@ pub enum Detail {
 }
 
 impl Detail {
-    /// The detail that a command line asks for. A value that looks like one of the options only
-    /// changes a help that is not printed.
+    /// The detail that a command line requests. `-h` or `--help-all` as the value of another option
+    /// counts too, which only changes how much a requested help shows.
     pub fn of_line(argv: &[String]) -> Self {
         let has = |word: &str| argv.iter().any(|other| other == word);
         if has("--help-all") || has("-help-all") {

@@ -91,7 +91,8 @@ struct Prepared {
 }
 
 impl Rollup {
-    /// Checks the options of L1. Called before the core is opened, so that a wrong one fails early.
+    /// Checks the L1 options. Called before the chain is opened or the execution client is reached,
+    /// so that a wrong option fails early.
     pub fn new(
         options: &L1Options,
         sequences: bool,

@@ -86,7 +86,7 @@ pub(super) struct RpcParts {
     pub traces: PathBuf,
 }
 
-/// The folder inside the data directory of files that tracing methods write and read.
+/// The folder in the data directory for the files that tracing methods write and read.
 pub(super) const TRACES: &str = "traces";
 
 /// Binds the endpoints and spawns the server.

@@ -9,13 +9,13 @@
 /// The result of a check, as far as the search goes by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GallopVerdict {
-    /// It holds here and at all lower positions.
+    /// The condition holds here and at all lower positions.
     Holds,
     /// L1 contradicts it here.
     Contradicted,
     /// L1 has no block for it: the block is above L1's head, or too old to be served.
     Unknown,
-    /// It does not hold here, and L1 was not read.
+    /// The condition does not hold here, and L1 was not read.
     Fails,
 }
 

@@ -23,7 +23,7 @@ pub struct Allowance {
     most_requests: usize,
     /// KiB of all answers that are being made or wait for their readers.
     answers: Arc<Semaphore>,
-    /// Per-address limit on the memory of answers, in KiB.
+    /// Per-address limit on response memory, in KiB.
     address_answers: Option<Arc<Semaphore>>,
     /// Permits of subscriptions, of all connections.
     subscriptions: Arc<Semaphore>,

@@ -48,8 +48,8 @@ const CRAFT_TRIES: u32 = 5;
 const CRAFT_PAUSE: Duration = Duration::from_secs(5);
 /// Shortest pause between two attempts of anything, so that an interval of zero does not spin.
 const MIN_PAUSE: Duration = Duration::from_millis(1);
-/// Transactions signed for one nonce. More than enough bumps of 10 % to reach any limit on fees;
-/// bounds what a poll asks for.
+/// Signed transactions of one nonce at which its fees are no longer bumped: 63 bumps of 10 % raise
+/// them 400-fold. Each adds a hash to a poll.
 const MAX_ATTEMPTS: usize = 64;
 /// Answers `already reserved` before a cancellation: the pool may not have seen the last block.
 const RESERVED_LIMIT: u32 = 3;

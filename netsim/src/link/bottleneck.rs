@@ -16,7 +16,7 @@ const BYTE: i128 = 1_000_000_000;
 /// Smallest burst after a pause: a frame of Ethernet.
 const SMALLEST_BURST: u64 = 1_514;
 
-/// Pause, in shares of a second, whose tokens an idle direction keeps: a millisecond.
+/// Divisor of the rate that gives the burst of an idle direction: one millisecond of tokens.
 const BURSTS_PER_SECOND: u64 = 1_000;
 
 pub(super) struct Bottleneck<T> {

@@ -83,7 +83,8 @@ impl StreamOut {
         self.has_capacity.notify_one();
     }
 
-    /// The next part; `None` when nothing arrives any more because the link swallowed it.
+    /// The next part; `None` once a half-open connection has lost a part, since nothing arrives
+    /// after it.
     pub async fn next(&self) -> Option<StreamPart> {
         loop {
             {

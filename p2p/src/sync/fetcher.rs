@@ -108,7 +108,8 @@ impl Fetcher {
         }
     }
 
-    /// Whether the gap is long enough for range requests, and a peer can answer them.
+    /// Whether to request by range: range requests are in flight, or the gap is long enough and a
+    /// peer may serve it.
     pub fn uses_ranges(&self, gap: &Gap, head: u64) -> bool {
         let below = if gap.is_linked() {
             0

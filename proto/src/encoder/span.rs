@@ -25,7 +25,7 @@ const SLACK: u64 = 128;
 const TRIES: usize = 8;
 /// Measurements that interpolate. The later ones halve the interval, whatever the blocks are like.
 const INTERPOLATED: usize = 4;
-/// More bytes than a stream has besides random bytes in it, beyond their slack.
+/// Fixed bytes that a stream of random input grows by; the slack covers the proportional part.
 const STREAM_OVERHEAD: u64 = 64;
 /// Input may grow by this factor between two measurements.
 const GROWTH: u64 = 4;

@@ -8,7 +8,7 @@ use crate::chain::{
 };
 use alloy_consensus::Header;
 
-/// What has been executed of a block. It reads no state, and holds none of its parent.
+/// The executed part of a block, without the state of its parent.
 pub type PausedExecution = BlockExecution<PausedVm>;
 
 impl BlockExecution {

@@ -128,8 +128,8 @@ impl Executor {
             return Err(error);
         }
         if displaced.is_held() {
-            // The log still records the displaced head if ours was named where it is already. That
-            // one may be higher, so ours must be stored before it is acknowledged.
+            // If this call names the head that we have, the log still records the displaced head,
+            // which may be higher. Our head must be logged and stored before the call is acknowledged.
             self.log_head(self.heads.head)?;
             self.finish_commits()?;
         }

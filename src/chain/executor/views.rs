@@ -25,8 +25,8 @@ impl Executor {
         view.ok_or(ChainError::UnknownBlock(hash))
     }
 
-    /// The view of a block that is in the tree or on the store's canonical chain; `None` for any
-    /// other.
+    /// The view of a block that is in the tree or on the store's canonical chain. `None` for any
+    /// other block, and for one whose fork point is too deep below the stored head.
     pub(super) fn find_view(&self, hash: B256) -> Result<Option<Arc<View>>, ChainError> {
         if self.head.head().hash == hash && self.head.stored() == self.snapshot.head() {
             return Ok(Some(self.head.clone()));

@@ -25,8 +25,8 @@ pub(super) const L0_TABLES: u8 = 8;
 /// keyspace was created.
 const TABLE: u64 = 32 << 20;
 /// Target size of a table of the index, in bytes. Index rows are so short that a memtable becomes a
-/// table of only 1 MB. A node that indexed ten million transactions and continued wrote 10.8 GB in
-/// all with tables of 64 MB, and 5.9 GB with these.
+/// table of only 1 MB. A node that imported more blocks after indexing ten million transactions
+/// wrote 10.8 GB in all with tables of 64 MB, and 5.9 GB with these.
 const INDEX_TABLE: u64 = 8 << 20;
 
 /// The keyspaces, each for rows of one lifetime.

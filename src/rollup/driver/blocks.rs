@@ -148,7 +148,8 @@ impl RollupDriver {
         self.pipeline.invalid(reason)?;
         self.attributes = None;
         let back = self.pipeline.pending_safe().map(|pending| pending.id);
-        // Blocks of the same span batch above it are no longer derived.
+        // Blocks of the span batch above the pending safe block no longer count as derived: only
+        // those up to it are protected.
         self.engine.protect(back.map(|back| back.hash)).await?;
         let backup = self.backup_unsafe.map(|head| head.id);
         self.set_backup_unsafe(None);

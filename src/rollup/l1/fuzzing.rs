@@ -1,5 +1,4 @@
-//! Responses of an endpoint, read and checked as calls do, without an endpoint. Only the fuzz targets
-//! need it.
+//! Parsers and checks of L1 responses without an endpoint, for fuzz targets and unit tests.
 
 use super::{L1Block, RpcCause, Watched, proof, response};
 use alloy_primitives::{Address, B256, Bytes};

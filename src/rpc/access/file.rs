@@ -119,8 +119,8 @@ impl KeyTable {
     }
 }
 
-/// A budget whose burst is that of ten seconds unless it is given. Every method must pass at least
-/// after a pause.
+/// A budget. `burst` defaults to ten seconds of `rate`, or to `highest`, the highest cost of a
+/// method, if that is more. Fails if a method could never pass.
 fn budget(rate: u64, burst: Option<u64>, highest: u64) -> Result<Budget, String> {
     let burst = burst.unwrap_or(rate.saturating_mul(10).max(highest));
     if rate == 0 {

@@ -140,7 +140,7 @@ fn events(context: &Arc<RpcContext>, head: BlockId, tell: Tell) -> EventStream {
         .boxed()
 }
 
-/// Waits for the next batch. Without a walk it was the last one, or an error.
+/// Waits for the next batch. An error ends the stream and comes without a walk.
 async fn next_batch(mut walk: Walk) -> Option<(Result<Events, SubscriptionEnd>, Option<Walk>)> {
     loop {
         // Before the walk, so that a head that moves during it wakes the next one.
@@ -347,7 +347,8 @@ pub fn transaction_receipts(
     ))
 }
 
-/// The logs of each block that joins the canonical chain, and again with `removed` when it leaves.
+/// The logs of each block that becomes canonical, repeated with `removed` when a reorg
+/// displaces it.
 pub fn logs(context: &Arc<RpcContext>, args: Args) -> Result<EventStream, RpcError> {
     let mut args = args.at_most(3)?;
     let filter = args.optional::<LogFilter>()?.unwrap_or_default();

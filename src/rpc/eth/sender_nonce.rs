@@ -36,8 +36,8 @@ pub struct MinedPlace {
     pub index: usize,
 }
 
-/// A transaction of the chain; `None` if the nonce is not used yet, or is that of an authorization
-/// (EIP-7702).
+/// The mined transaction of `sender` with `nonce`. `None` if the nonce is unused, or no transaction
+/// used it: an authorization (EIP-7702) or a contract's `CREATE` did.
 pub fn transaction_of(
     context: &RpcContext,
     view: &Arc<View>,

@@ -366,7 +366,7 @@ async fn transactions_traced_one_by_one_have_the_results_of_their_block() {
     assert_eq!((block.len(), progress()), (4, vec![]));
     trace(0).await;
     assert_eq!(progress(), [1]);
-    // It goes on where it was left, also beyond a transaction that nobody asks for.
+    // A request resumes the replay of the one before, also past a transaction that nobody requests.
     trace(2).await;
     assert_eq!(progress(), [3]);
     // An earlier transaction needs a replay of its own.

@@ -2,7 +2,8 @@
 //! instruction that called it.
 //!
 //! Text is written as it arises: an instruction when the next one of its frame begins, since only
-//! then its effects are known; of one that calls the first part when the callee begins.
+//! then its effects are known. An instruction that calls is written in two parts, the first when
+//! its callee begins.
 
 use super::{Entered, FrameKind, StepEnd, TracedStep, failure::op_name, writer::TraceWriter};
 use alloy_primitives::U256;
@@ -39,7 +40,7 @@ struct PendingOp {
     memory: Option<(usize, usize)>,
     /// The slot that it writes, and the value.
     store: Option<(U256, U256)>,
-    /// Whether it has called: what stands before its effects has been written.
+    /// Whether the text up to `sub` has been written: a callee has begun.
     called: bool,
 }
 

@@ -216,7 +216,7 @@ impl World {
     }
 }
 
-/// Sets an account and some of its slots: new ones, other values, none.
+/// Sets an account and some of its slots: to new values, and to zero, which deletes them.
 fn change(rng: &mut StdRng, address: Address, plain: &mut Plain, changes: &mut Changes) {
     let empty = AccountChange {
         nonce: 0,
