@@ -1,19 +1,19 @@
 //! Ports for programs that cannot listen on port 0 and say what they got.
 //!
 //! A port found by binding port 0 and closing the socket may be taken by the next connection of any
-//! other test before the program listens. Ports below those that the kernel gives away on its own
-//! are taken by nobody else, and each is handed out once.
+//! other test before the program listens. Ports above those that the kernel gives away on its own,
+//! and above those that `starling devnet` chooses for its nodes (12000 to 32000), are taken by nobody
+//! else, and each is handed out once.
 
 use std::{
     net::{Ipv4Addr, TcpListener, UdpSocket},
     sync::atomic::{AtomicU16, Ordering},
 };
 
-/// Above the ports of well-known services.
-const FIRST: u16 = 15_000;
+/// Linux gives away ports from 32768 to 60999 (`net.ipv4.ip_local_port_range`).
+const FIRST: u16 = 61_000;
 
-/// Linux gives away ports from 32768 on (`net.ipv4.ip_local_port_range`).
-const COUNT: u16 = 17_000;
+const COUNT: u16 = 4_500;
 
 static HANDED_OUT: AtomicU16 = AtomicU16::new(0);
 
