@@ -51,7 +51,7 @@ fn starling() -> PathBuf {
         build.arg("--release");
     }
     assert!(
-        build.status().expect("packet").success(),
+        build.status().expect("cargo").success(),
         "the program builds"
     );
     profile.join("starling")

@@ -13,6 +13,7 @@ use std::{
 /// Linux gives away ports from 32768 to 60999 (`net.ipv4.ip_local_port_range`).
 const FIRST: u16 = 61_000;
 
+/// Ports from [`FIRST`] on that are handed out.
 const COUNT: u16 = 4_500;
 
 static HANDED_OUT: AtomicU16 = AtomicU16::new(0);
