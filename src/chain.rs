@@ -1,10 +1,10 @@
-//! The chain: the execution core. Executes payloads, keeps state, builds blocks, serves reads
-//! through a [`View`].
+//! The chain: the execution core. It executes payloads, keeps state, builds blocks, and serves
+//! reads through a [`View`].
 //!
 //! [`Chain`] is a cloneable handle. Behind it run three threads: the *executor* (owns the tree,
 //! publishes views), the *persister* (owns the store's write path) and the *builder*. Readers take
-//! [`Chain::view`] and never wait; requests to execute a block or move a head are commands over a
-//! bounded channel. The chain knows no network and no L1.
+//! [`Chain::view`]without waiting. Requests to execute a block or move a head are commands over a
+//! bounded channel. The chain has no access to the network or to L1.
 
 pub mod abandoned;
 pub mod blobs;
@@ -82,18 +82,18 @@ use std::{
 };
 use tokio::sync::{mpsc, oneshot, watch};
 
-/// Commands that may wait for the executor.
+/// Capacity of the executor's command queue.
 const COMMANDS: usize = 64;
-/// Jobs that may wait for the builder, which answers one within a slice of its work.
+/// Capacity of the builder's job queue. A job waits for at most one time slice of a running build.
 const BUILD_JOBS: usize = 4;
-/// Bytes of block cache that `init` needs.
+/// Size of the store's block cache in `init`, in bytes.
 const INIT_CACHE: u64 = 16 << 20;
 /// The payload log's folder inside the data directory.
 const WAL: &str = "wal";
-/// The folder of blobs inside the data directory of an Ethereum chain.
+/// The blobs' folder inside the data directory of an Ethereum chain.
 const BLOBS: &str = "blobs";
 
-/// The payload log of a data directory.
+/// The folder of the payload log in this data directory.
 pub fn payload_log_dir(datadir: &Path) -> PathBuf {
     datadir.join(WAL)
 }
@@ -102,9 +102,9 @@ pub fn payload_log_dir(datadir: &Path) -> PathBuf {
 #[derive(Clone, Debug)]
 pub struct Options {
     pub datadir: PathBuf,
-    /// Bytes of block cache.
+    /// Size of the store's block cache in bytes.
     pub cache: u64,
-    /// The longest time between two syncs of the store to disk.
+    /// Maximum time between two syncs of the store to disk.
     pub commit_interval: Duration,
 }
 
@@ -135,7 +135,8 @@ pub struct Chain {
     settings: Store,
 }
 
-/// The chain's threads. They end when the last [`Chain`] handle is gone, or by [`Threads::stop`].
+/// The chain's threads. They end when the last [`Chain`] handle is dropped, or by
+/// [`Threads::stop`].
 pub struct Threads {
     shared: Arc<Shared>,
     commands: mpsc::WeakSender<ExecutorCommand>,
@@ -144,13 +145,13 @@ pub struct Threads {
 }
 
 impl Threads {
-    /// Stores and syncs the executed blocks and ends, even while handles exist. Does not wait for
-    /// space on a full disk, since the blocks are in the payload log. Returns the error that ended
-    /// the chain before, or that prevented storing.
+    /// Stores and syncs the executed blocks, then ends the threads, even while handles exist. On a
+    /// full disk this does not wait for space, since the blocks are in the payload log. Returns the
+    /// error that ended the chain earlier, or that prevented storing.
     pub fn stop(self) -> Result<(), ChainError> {
         self.shared.stopping.store(true, Ordering::Relaxed);
         if let Some(commands) = self.commands.upgrade() {
-            // A full channel means that the executor is awake.
+            // If the channel is full, the executor is awake already.
             let _ = commands.try_send(ExecutorCommand::Wake);
         }
         let result = self.executor.join().unwrap_or(Err(ChainError::Stopped));
@@ -161,8 +162,8 @@ impl Threads {
     }
 }
 
-/// Creates the databases of a data directory and writes the genesis block. `Ok(false)`: the
-/// directory already holds this genesis.
+/// Creates the databases of a data directory and writes the genesis block. Returns `Ok(false)` if
+/// the directory already holds this genesis.
 pub fn init(datadir: &Path, genesis: &Genesis) -> Result<bool, InitError> {
     let payload = genesis.payload();
     let identity = Identity {
@@ -204,7 +205,7 @@ pub fn init(datadir: &Path, genesis: &Genesis) -> Result<bool, InitError> {
     Ok(false)
 }
 
-/// The shared state of a chain whose head is that of the store.
+/// Builds the shared state of a chain, with the store's heads as the heads.
 fn open_shared(
     store: &Store,
     snapshot: &Snapshot,
@@ -241,12 +242,12 @@ impl Chain {
         Self::open_with(options, PoolConfig::default())
     }
 
-    /// Like [`Chain::open`], with other limits of the pool.
+    /// Like [`Chain::open`], but with these limits of the pool.
     pub fn open_with(options: &Options, pool: PoolConfig) -> Result<(Self, Threads), ChainError> {
         Self::open_within(options, pool, ExecutorLimits::default())
     }
 
-    /// Like [`Chain::open_with`], with other fork times than those of the genesis config.
+    /// Like [`Chain::open_with`], but with fork times that replace those of the genesis config.
     pub fn open_by(
         options: &Options,
         pool: PoolConfig,
@@ -255,7 +256,7 @@ impl Chain {
         Self::open_all(options, pool, ExecutorLimits::default(), change)
     }
 
-    /// Like [`Chain::open_with`], with another memory budget.
+    /// Like [`Chain::open_with`], but with this memory budget for the executor.
     pub fn open_within(
         options: &Options,
         pool: PoolConfig,
@@ -283,7 +284,7 @@ impl Chain {
 
         let (waker, weak_commands) = (commands.downgrade(), commands.downgrade());
         let wake = move || {
-            // A full command channel means that the executor is awake.
+            // If the command channel is full, the executor is awake already.
             if let Some(commands) = waker.upgrade() {
                 let _ = commands.try_send(ExecutorCommand::Wake);
             }
@@ -333,18 +334,18 @@ impl Chain {
         self.shared.view.load_full()
     }
 
-    /// Wakes on changes of a head and may skip some: walk with a [`heads::Cursor`].
+    /// A receiver that wakes when a head changes. It may skip changes: to see every block, walk
+    /// with a [`heads::Cursor`].
     pub fn heads(&self) -> watch::Receiver<Heads> {
         self.shared.heads.subscribe()
     }
 
-    /// Wakes when the owner of the unsafe head changes.
+    /// A receiver that wakes when the owner of the unsafe head changes.
     pub fn head_owner(&self) -> watch::Receiver<HeadOwner> {
         self.shared.head_owner.subscribe()
     }
 
-    /// Applies an event to the [`HeadOwner`]; `event` returns true if the owner has
-    /// changed.
+    /// Applies an event to the [`HeadOwner`]. `event` returns true if the owner has changed.
     pub fn update_head_owner(&self, event: impl FnOnce(&mut HeadOwner) -> bool) {
         self.shared.head_owner.send_if_modified(event);
     }
@@ -353,13 +354,14 @@ impl Chain {
         &self.shared.pool
     }
 
-    /// Whether this block has been executed and a child of it can be, on any branch.
+    /// Whether this block, on any branch, has been executed, so that its children can be executed
+    /// too.
     pub fn knows(&self, hash: B256) -> bool {
         self.shared.known.read().contains_key(&hash)
             || matches!(self.view().number_of(hash), Ok(Some(_)))
     }
 
-    /// Executes a payload on any branch. Never moves a head.
+    /// Executes a payload on any branch. No head moves.
     pub async fn insert(
         &self,
         payload: Arc<Payload>,
@@ -368,8 +370,8 @@ impl Chain {
         self.enqueue(payload, provenance, None).await?.await
     }
 
-    /// Executes an unsafe payload and, unless a rollup node drives ([`HeadOwner`]), applies the fork
-    /// choice of unsafe blocks.
+    /// Executes an unsafe payload. Applies the fork choice of unsafe blocks too, unless a rollup
+    /// node owns the head ([`HeadOwner`]).
     pub async fn follow(
         &self,
         payload: Arc<Payload>,
@@ -379,8 +381,8 @@ impl Chain {
     }
 
     /// Like [`Chain::follow`], but returns as soon as the payload is in the executor's queue, with
-    /// a future of the outcome: payloads are executed in the order of these calls, and the senders
-    /// of each are recovered while earlier ones run.
+    /// a future of the outcome. Payloads are executed in the order of these calls. While earlier
+    /// payloads run, the senders of the queued ones are recovered.
     pub async fn submit(
         &self,
         payload: Arc<Payload>,
@@ -390,11 +392,11 @@ impl Chain {
             .await
     }
 
-    /// Executes a payload on the way to a head that a fork choice names. If it cannot be executed
-    /// beside our chain, the head moves to its parent, and the safe and the finalized head are
-    /// lowered to blocks of that branch. The displaced head is held until the caller ends the
-    /// switch with [`Chain::forkchoice`] or [`Chain::abandon_forkchoice`]. Fails with
-    /// [`ChainError::UnknownBlock`] if the head cannot move there.
+    /// Executes a payload that leads to the head of a fork choice. If the payload cannot be
+    /// executed beside our chain, the head moves to the payload's parent, and the safe and the
+    /// finalized head are lowered to blocks of that branch. The displaced head is held until the
+    /// caller ends the switch with [`Chain::forkchoice`] or [`Chain::abandon_forkchoice`]. Fails
+    /// with [`ChainError::UnknownBlock`] if the head cannot move to the parent.
     pub async fn switch_to(
         &self,
         payload: Arc<Payload>,
@@ -412,11 +414,11 @@ impl Chain {
     }
 
     /// Executes a run of blocks, each on a known parent, and makes the last valid one the head.
-    /// Blocks on the head's branch are skipped. Nothing is written to the payload log: the caller
-    /// can read the blocks again. Returns a future of the result as soon as the run is in the
-    /// executor's queue. Runs are imported in the order of these calls, and a run is prepared while
-    /// earlier ones are executed. The executor sets `stop` when it refuses a block; once `stop` is
-    /// set nothing is imported.
+    /// Blocks on the head's branch are skipped. Nothing is written to the payload log, since the
+    /// caller can read the blocks again. Returns a future of the result as soon as the run is in
+    /// the executor's queue. Runs are imported in the order of these calls, and a run is prepared
+    /// while earlier ones are executed. The executor sets `stop` when it refuses a block. Once
+    /// `stop` is set, nothing more is imported.
     pub async fn import(
         &self,
         payloads: Vec<Arc<Payload>>,
@@ -428,7 +430,7 @@ impl Chain {
             .await
             .map_err(|_| ChainError::Stopped)?;
         let view = self.view();
-        // Blocks on our branch are not executed again.
+        // Blocks on our branch are not executed again, so they need no preparation.
         let known = |payload: &Payload| matches!(view.hash_of(payload.number()), Ok(Some(hash)) if hash == payload.hash);
         let payloads = Preparation::begin_all(payloads, known);
         let (reply, answer) = oneshot::channel();
@@ -440,9 +442,9 @@ impl Chain {
         Ok(async { answer.await.map_err(|_| ChainError::Stopped)? })
     }
 
-    /// Moves the heads. `None` keeps safe or finalized. Both must be on the branch of `head`, also
-    /// when they are kept, like the newest derived block ([`Chain::protect`]), and finalized not
-    /// above safe. On an error nothing has moved.
+    /// Moves the heads. `None` keeps the safe or the finalized head. The safe head, the finalized
+    /// head and the newest derived block ([`Chain::protect`]) must be on the branch of `head`, even
+    /// if they are kept. Finalized must not be above safe. After an error no head has moved.
     pub async fn forkchoice(
         &self,
         head: B256,
@@ -458,8 +460,8 @@ impl Chain {
         .await
     }
 
-    /// Moves safe and finalized where they are given, and not the unsafe head. Fails like
-    /// [`Chain::forkchoice`].
+    /// Moves the safe and the finalized head to the given blocks, and leaves the unsafe head as it
+    /// is. Fails like [`Chain::forkchoice`].
     pub async fn promote(
         &self,
         safe: Option<B256>,
@@ -473,10 +475,11 @@ impl Chain {
         .await
     }
 
-    /// Keeps the head on the branch of this block, the newest one that was derived from L1: neither
-    /// the swarm nor a fork choice takes it to a branch without the block, which fails with
-    /// [`ChainError::NotOnBranch`]. `None` ends that. Returns as soon as the call is in the executor's
-    /// queue, with a future of the outcome: the same error if the block is not on the head's branch.
+    /// Protects this block, the newest one derived from L1: the head stays on its branch. The swarm
+    /// cannot move the head to a branch without this block, and a fork choice that would do so
+    /// fails with [`ChainError::NotOnBranch`]. `None` ends the protection. Returns as soon as the
+    /// call is in the executor's queue, with a future of the outcome. The outcome is the same error
+    /// if the block is not on the head's branch.
     pub async fn protect(
         &self,
         derived: Option<B256>,
@@ -489,7 +492,7 @@ impl Chain {
         Ok(async { answer.await.map_err(|_| ChainError::Stopped)? })
     }
 
-    /// A view whose head is this block, on any branch.
+    /// Returns a view whose head is this block, on any branch.
     pub async fn view_of(&self, hash: B256) -> Result<Arc<View>, ChainError> {
         self.request(|reply| ExecutorCommand::ViewOf { hash, reply })
             .await
@@ -524,7 +527,8 @@ impl Chain {
         answer.await.map_err(|_| ChainError::Stopped)?
     }
 
-    /// Ends a build. The block is executed and known afterwards; no head has moved.
+    /// Ends a build and returns its block, which the executor has then added to the known blocks.
+    /// Moves no head.
     pub async fn seal(&self, id: PayloadId) -> Result<Arc<ExecutedBlock>, ChainError> {
         let (reply, answer) = oneshot::channel();
         self.build(Build::Seal { id, reply })?;
@@ -532,10 +536,10 @@ impl Chain {
         self.adopt(block).await
     }
 
-    /// Builds a block on `parent` with the transactions of the attributes and none of the pool, makes
-    /// it the head unless it is canonical already, and protects it ([`Chain::protect`]). It neither
-    /// replaces nor delays a build that [`Chain::start`] has begun. Fails like [`Chain::start`] and
-    /// [`Chain::forkchoice`], and then no head has moved.
+    /// Builds a block on `parent` with the transactions of the attributes and none of the pool,
+    /// makes the block the head unless it is canonical already, and protects it
+    /// ([`Chain::protect`]). A build that [`Chain::start`] has begun is neither replaced nor
+    /// delayed. Fails like [`Chain::start`] and [`Chain::forkchoice`], and then no head has moved.
     pub async fn derive(
         &self,
         parent: B256,
@@ -563,8 +567,8 @@ impl Chain {
 
     /// Writes a payload and its guard row to the payload log and syncs them to disk. Must precede
     /// every request for a signature. Waits for space on a full disk. Fails with
-    /// [`ChainError::AlreadySigned`] if the guard of this (height, parent, L1 origin) holds another
-    /// hash.
+    /// [`ChainError::AlreadySigned`] if the guard row of this (height, parent, L1 origin)contains
+    /// another block hash.
     pub async fn log_before_sign(
         &self,
         payload: Arc<Payload>,
@@ -575,7 +579,7 @@ impl Chain {
     }
 
     /// The blocks of this height and parent that may have been signed here
-    /// ([`Chain::log_before_sign`]). The one sent to the signer last comes last.
+    /// ([`Chain::log_before_sign`]). The block that was sent to the signer last comes last.
     pub fn guards(&self, number: u64, parent: B256) -> Result<Vec<SignGuard>, ChainError> {
         Ok(self.log.guards(number, parent)?)
     }
@@ -594,7 +598,7 @@ impl Chain {
             .collect())
     }
 
-    /// A block of any branch that is in memory or in the payload log. Stored canonical blocks are
+    /// A block of any branch, if it is in memory or in the payload log. Stored canonical blocks are
     /// read from a view instead.
     pub fn payload(&self, hash: B256) -> Result<Option<Arc<Payload>>, ChainError> {
         let in_memory = self.shared.known.read().get(&hash).cloned();
@@ -604,7 +608,7 @@ impl Chain {
         }
     }
 
-    /// A block that is not canonical any more. Only recently abandoned blocks have receipts.
+    /// A block that is no longer canonical. Only recently abandoned blocks have receipts.
     pub fn abandoned(&self, hash: B256) -> Result<Option<Abandoned>, ReadError> {
         let recent = self.shared.abandoned.lock().get(&hash);
         if recent.is_some() {
@@ -624,19 +628,20 @@ impl Chain {
         self.shared.rejected.lock().all()
     }
 
-    /// The blobs of a block of an Ethereum chain that was built here, on any branch; `None` if it has
-    /// none, or if they are older than [`blobs::RETENTION`]. Reads a file.
+    /// The blobs of a block that was built here, on any branch of an Ethereum chain. `None` if the
+    /// block has no blobs, or if its blobs are older than [`blobs::RETENTION`]. Reads a file.
     pub fn blobs(&self, block: &Payload) -> Result<Option<Vec<BlockSidecar>>, ChainError> {
         Ok(self.shared.blobs.get(block.timestamp(), block.hash)?)
     }
 
-    /// Logs a payload that has not been executed. Waits for space on a full disk.
+    /// Appends a payload that has not been executed to the payload log. Waits for space on a full
+    /// disk.
     pub async fn keep(&self, payload: Arc<Payload>) -> Result<(), ChainError> {
         self.write_log(move |log| log.append(&payload, payload_log::FOLLOWED))
             .await
     }
 
-    /// Writes to the payload log off the async threads. Waits for space on a full disk.
+    /// Writes to the payload log on a thread for blocking work. Waits for space on a full disk.
     async fn write_log(
         &self,
         write: impl Fn(&PayloadLog) -> Result<(), LogError> + Send + 'static,
@@ -646,13 +651,14 @@ impl Chain {
         Ok(blocking(write).await??)
     }
 
-    /// Ends when the chain has stopped, which it does by itself only on an error.
+    /// A future that completes when the chain has stopped, which without [`Threads::stop`] happens
+    /// only on an error.
     pub fn ended(&self) -> impl Future<Output = ()> + Send + use<> {
         let commands = self.commands.clone();
         async move { commands.closed().await }
     }
 
-    /// A value stored with the chain.
+    /// The value that [`Chain::remember`] has stored under this name.
     pub fn remembered(&self, name: &str) -> Result<Option<alloy_primitives::Bytes>, ChainError> {
         Ok(self.settings.setting(name)?)
     }
@@ -662,7 +668,7 @@ impl Chain {
         fork_times::config_in_force(&self.settings, &self.shared.spec.rules)
     }
 
-    /// Stores a value with the chain, durably.
+    /// Stores a value under this name in the chain's database, and syncs it to disk.
     pub async fn remember(&self, name: &'static str, value: Vec<u8>) -> Result<(), ChainError> {
         let settings = self.settings.clone();
         Ok(blocking(move || settings.set_setting(name, &value)).await??)
@@ -673,8 +679,8 @@ impl Chain {
     pub fn keep_states(&self, blocks: Option<u64>) {
         let view = self.view();
         let (oldest, head) = (view.oldest_state(), view.head().number);
-        // Warn when this discards the states of an archive. A node that kept a window always has
-        // slightly more states than it, which is not worth a warning.
+        // Warn when this discards the states of an archive. A node that kept a window of states
+        // always has slightly more states than the window: these need no warning.
         if let Some(kept) =
             blocks.filter(|blocks| oldest.saturating_add(blocks.saturating_mul(2)) < head)
         {
@@ -688,29 +694,30 @@ impl Chain {
         self.settings.keep_states(blocks);
     }
 
-    /// Keeps the addresses and slots behind the keys of the state, of blocks from now on.
+    /// Sets whether the addresses and slots behind the hashed keys of the state are stored too,
+    /// from the next block on.
     pub fn keep_names(&self, keep: bool) {
         self.settings.keep_names(keep);
     }
 
-    /// Sets which blocks' logs are indexed. Those that are not are indexed in the background, whenever
-    /// no block is to be stored.
+    /// Sets the window of blocks with indexed logs. Blocks of the window that have no index yet are
+    /// indexed in the background, while no block waits to be stored.
     pub fn keep_logs(&self, window: IndexWindow) {
         self.settings.keep_logs(window);
     }
 
-    /// Sets whether transactions are indexed by address, older ones in the background. An index that
-    /// is not wanted is dropped.
+    /// Sets whether transactions are indexed by address. Older transactions are then indexed in the
+    /// background. If `keep` is false, an existing index is dropped.
     pub fn keep_addresses(&self, keep: bool) {
         self.settings.keep_addresses(keep);
     }
 
-    /// Sets the bytes of trie history that are kept to prove blocks; zero is unlimited.
+    /// Sets the maximum bytes of trie history kept for proofs of old blocks; zero means no maximum.
     pub fn keep_proofs(&self, bytes: u64) -> Result<(), ChainError> {
         Ok(self.settings.keep_proofs(bytes)?)
     }
 
-    /// The genesis block.
+    /// Number and hash of the genesis block.
     pub fn genesis(&self) -> Result<BlockId, ChainError> {
         let hash = self.settings.identity().genesis_hash;
         let number = self
@@ -776,7 +783,7 @@ impl Chain {
     }
 }
 
-/// Runs work that takes long, or waits for the disk, off the async threads.
+/// Runs `work`, which takes long or waits for the disk, on a thread for blocking work.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, ChainError> {

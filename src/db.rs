@@ -1,6 +1,6 @@
 //! `starling db`: maintains the database of a data directory that no node is using. Each action
-//! opens the store, works through it and prints its findings; damage and failed repairs give an
-//! exit code other than zero.
+//! opens the store, processes it and prints its findings. Damage and failed repairs set a non-zero
+//! exit code.
 
 pub mod repair;
 pub mod stats;
@@ -22,7 +22,7 @@ use stats::{KindSize, Stats};
 use std::path::Path;
 use verify::{DamageReport, ProgressFn, Remedy, Samples};
 
-/// Runs one action.
+/// Runs one action of `starling db`.
 pub fn run(config: &DbConfig) -> anyhow::Result<()> {
     let mut stages = StageProgress::default();
     let mut progress = |stage, done, all| stages.set(stage, done, all);
@@ -80,7 +80,7 @@ pub fn run(config: &DbConfig) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `starling db prune`.
+/// Runs `starling db prune`.
 fn prune(config: &DbConfig) -> anyhow::Result<()> {
     let dir = &config.datadir;
     let before = stats::folder(dir);
@@ -110,7 +110,7 @@ fn prune(config: &DbConfig) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `starling db repair`. Each step says what it has done.
+/// Runs `starling db repair`. Each step reports what it has done.
 fn repair(config: &DbConfig, progress: &mut ProgressFn<'_>) -> Result<Repaired, RepairError> {
     let dir = &config.datadir;
     for cut in repair::cut_journals(dir)? {
@@ -145,7 +145,7 @@ fn open(config: &DbConfig) -> anyhow::Result<Store> {
     })
 }
 
-/// The error for a directory without a database. The store's own text advises `init`, which is
+/// The error for a directory without a database. The store's own error advises `init`, which is
 /// wrong for an operator who has mistyped the path of an existing chain.
 fn no_database(dir: &Path) -> anyhow::Error {
     anyhow!(
@@ -154,7 +154,7 @@ fn no_database(dir: &Path) -> anyhow::Error {
     )
 }
 
-/// The error of a failed repair, with the next step.
+/// Converts the error of a failed repair to a text with the next step.
 fn next_step(error: RepairError, dir: &Path) -> anyhow::Error {
     use StoreError::{Database, Gap, Read, Torn, Unproven};
     let what = match error {
@@ -162,13 +162,13 @@ fn next_step(error: RepairError, dir: &Path) -> anyhow::Error {
         RepairError::Lost(what) => format!("{what}: it cannot be derived from other rows"),
         RepairError::Read(error) | RepairError::Store(Read(error)) => error.cause(),
         RepairError::Chain(error) if error.is_fatal() => error.to_string(),
-        // The error's own text advises the repair that is running.
+        // The store's own error text advises `repair`, which is running already.
         RepairError::Store(Torn { heads, .. }) => format!("the head of a keyspace is missing ({heads})"),
         RepairError::Store(error @ (Database(_) | Gap { .. } | Unproven(_))) => error.to_string(),
         RepairError::Log(error) if !matches!(error, LogError::Locked | LogError::NoSpace { .. } | LogError::Poisoned) => {
             error.to_string()
         }
-        // A compaction that cannot read a table stops all writes.
+        // If a compaction cannot read a table, all further writes fail.
         RepairError::Store(StoreError::Poisoned) => "a write failed, or a compaction could not read a table: the log above says \
              which. If the cause is the disk, its file system or lack of space, fix that and repeat the repair; acknowledged writes are kept. If \
              a checksum is wrong, the table cannot be derived from others"
@@ -231,7 +231,7 @@ fn show_report(report: &DamageReport, dir: &Path) -> String {
     text
 }
 
-/// The heads of a store, and how far back it reaches.
+/// Text about the heads of a store and the oldest blocks of its history.
 fn show_bounds(stats: &Stats) -> String {
     let block = |id: Option<BlockId>| id.map_or("none".to_owned(), |id| id.to_string());
     let oldest_address = stats

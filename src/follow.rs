@@ -1,10 +1,10 @@
-//! The follower: blocks from the swarm into the execution core, and verdicts back.
+//! The follower: executes blocks from the swarm on the core, and reports the verdicts to the swarm.
 //!
-//! One task takes [`Event`]s (parents first), has the core execute each and reports the verdict to
-//! the swarm; another reports the heads to the swarm, and whether a rollup node moves them. Both
-//! know the core as [`Engine`] only. If a rollup node may drive the core, the memory behind the
-//! Engine API also receives each verdict. What can overload the follower is the executor: the event
-//! channel is bounded and the swarm keeps a credit in bytes.
+//! One task receives [`Event`]s (parents first), requests the execution of each block and reports
+//! the verdict to the swarm. Another task reports the heads to the swarm, and whether a rollup node
+//! moves them. Both use the core through an [`Engine`] only. If a rollup node may drive the core,
+//! the memory behind the Engine API also receives each verdict. Too many blocks can overload the
+//! executor, so the event channel is bounded and the swarm has a credit in bytes.
 
 pub mod progress;
 mod served_blocks;
@@ -27,13 +27,14 @@ use std::{
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-/// Payloads in flight to the core: the senders of the next are recovered while one is executed.
-/// Fewer than the executor's queue holds, and small blocks are quick.
+/// Maximum payloads in flight to the core. While one is executed, the senders of the next ones are
+/// recovered. The number is below the capacity of the executor's queue, and small blocks are quick
+/// to execute.
 const IN_FLIGHT: usize = 32;
-/// Pause before a core in another process that does not answer is called again.
+/// Pause before a core in another process is called again after it did not respond.
 const OUTAGE_PAUSE: Duration = Duration::from_secs(1);
 
-/// Executes the blocks of the swarm until the token is cancelled. `engine_api` is given if a rollup
+/// Executes the blocks of the swarm until the token is cancelled. `engine_api` is set if a rollup
 /// node may drive the core.
 pub async fn run(
     engine: Engine,
@@ -70,8 +71,8 @@ pub async fn run(
     }
 }
 
-/// Begins to execute a block. A core in another process that does not answer is called again until it
-/// does: meanwhile the swarm hands over no more than its credit.
+/// Begins to execute a block. If a core in another process does not respond, calls it again until
+/// it does. Meanwhile the swarm sends no more blocks than its credit allows.
 async fn begin(
     engine: &Engine,
     payload: &Arc<Payload>,
@@ -85,7 +86,7 @@ async fn begin(
     }
 }
 
-/// A block of the swarm, for logs and its verdict.
+/// A block of the swarm, with the data that its log line and verdict need.
 struct SwarmBlock {
     number: u64,
     hash: B256,
@@ -93,7 +94,7 @@ struct SwarmBlock {
     provenance: Provenance,
 }
 
-/// Logs the outcome of a block and turns it into the swarm's verdict.
+/// Logs the outcome of a block and converts it to the verdict for the swarm.
 async fn settle(
     block: &SwarmBlock,
     blame: Option<PeerId>,
@@ -111,7 +112,7 @@ async fn settle(
         match engine_api.on_swarm_block(hash, provenance, &inserted).await {
             Ok(()) => {}
             Err(error) if error.is_fatal() => return Err(error.into()),
-            // The rollup node names its head again, and gets this error as the answer.
+            // When the rollup node names its head again, it gets this error as the response.
             Err(error) => {
                 tracing::warn!(number, %hash, %error, "the head that the rollup node named cannot become the head")
             }
@@ -136,14 +137,14 @@ async fn settle(
             tracing::warn!(number, %hash, peer = blame.map(tracing::field::display), reason, "a block from the swarm is invalid");
             Settled::Invalid(reason)
         }
-        // The parent has been dropped since the swarm handed over this block. The next block shows
-        // the swarm the gap again.
+        // The parent has been dropped since the swarm sent this block. The swarm sees the gap again
+        // with the next block.
         Inserted::Syncing | Inserted::NotExecutable => Settled::Dropped,
     })
 }
 
-/// Reports the newest heads to the swarm, and whether a rollup node drives, until the token is
-/// cancelled. Heads in between may be skipped.
+/// Reports the newest heads to the swarm, and whether a rollup node owns the head, until the token
+/// is cancelled. Heads between two reports may be skipped.
 pub async fn report_heads(
     engine: Engine,
     network: Network,

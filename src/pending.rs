@@ -1,9 +1,9 @@
-//! The block that `pending` means: the latest one, one that is built of the pool's transactions
+//! The block that `pending` refers to: the latest block, a block built of the pool's transactions
 //! ([`built`]), or the newest flashblock of the sequencer ([`flashblocks`]).
 //!
-//! JSON-RPC asks for a view whenever a request names `pending`. What can overload it: many requests
-//! share one built block for [`built::KEPT`], and flashblocks are executed one after another while the
-//! socket waits.
+//! JSON-RPC requests a view whenever a call names `pending`. To limit the load, many requests share
+//! one built block for [`built::KEPT`]. Flashblocks are executed one after another, and the socket
+//! is not read meanwhile.
 
 pub mod built;
 pub mod flashblocks;
@@ -16,18 +16,19 @@ use std::{sync::Arc, time::Instant};
 /// The source of the block `pending`.
 #[derive(Default)]
 pub enum Pending {
-    /// The latest block.
+    /// The latest block serves as `pending`.
     #[default]
     Latest,
-    /// A block of the pool's transactions on the latest one (`--rollup.computependingblock`).
+    /// A block built of the pool's transactions on the latest block
+    /// (`--rollup.computependingblock`).
     Built(BuiltPending),
     /// The newest flashblock (`--flashblocks-url`).
     Flashblocks(Arc<NewestFlashblock>),
 }
 
 impl Pending {
-    /// The view whose head is the pending block; `None` if there is none on this head, so that the
-    /// latest block takes its place.
+    /// The view whose head is the pending block; `None` if there is none on this head. The latest
+    /// block is served instead then.
     pub fn on(&self, spec: &Arc<ChainSpec>, pool: &Pool, head: &Arc<View>) -> Option<Arc<View>> {
         match self {
             Self::Latest => None,
@@ -36,8 +37,8 @@ impl Pending {
         }
     }
 
-    /// The view with the newest flashblock on this head: transactions in it are as good as mined. A
-    /// block that is built here is a guess and is never returned.
+    /// The view with the newest flashblock on this head. Its transactions count as mined. A block
+    /// built by this node is only an estimate and is never returned here.
     pub fn published(&self, head: &View) -> Option<Arc<View>> {
         match self {
             Self::Flashblocks(newest) => newest.on(head, Instant::now()),
@@ -45,12 +46,13 @@ impl Pending {
         }
     }
 
-    /// Whether the pending block is a guess of this node, whose hash no block will have.
+    /// Whether the pending block is an estimate by this node, with a hash that no real block will
+    /// have.
     pub fn is_guess(&self) -> bool {
         matches!(self, Self::Built(_))
     }
 
-    /// Whether flashblocks are read.
+    /// Whether the pending block comes from flashblocks.
     pub fn has_flashblocks(&self) -> bool {
         matches!(self, Self::Flashblocks(_))
     }

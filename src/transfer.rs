@@ -1,10 +1,10 @@
-//! `starling import` and `starling export`: blocks from files into the chain, and from the chain
-//! into files.
+//! `starling import` and `starling export`: copy blocks from files into the chain, and from the
+//! chain into files.
 //!
-//! Both run the chain in their own process and lock the data directory. Memory is bounded whatever
-//! the files hold: an import reads ahead through a bounded channel and sends the executor small
-//! groups, and an export takes a fresh view now and then, since a view pins all rows that it can
-//! see. Progress is a bar on a terminal, and otherwise lines in the log.
+//! Both commands run the chain in their own process and lock the data directory. Memory is bounded
+//! whatever the files contain. An import reads ahead through a bounded channel and sends the
+//! executor small groups of blocks. An export takes a new view at intervals, since a view pins all
+//! rows that it can see. Progress is shown as a bar on a terminal, and otherwise in log lines.
 
 pub mod block_file;
 mod export;
@@ -24,20 +24,20 @@ use std::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Sync interval of a store that nobody writes to.
+/// Sync interval of a store that an export only reads.
 const NOTHING_TO_COMMIT: Duration = Duration::from_secs(1);
 
-/// Time between two lines of progress in the log.
+/// Time between two log lines about progress.
 const LOG_EVERY: Duration = Duration::from_secs(8);
 
-/// `starling import`.
+/// Runs `starling import`.
 pub async fn run_import(config: ImportConfig, token: CancellationToken) -> Result<(), ImportError> {
     import(config.chain, config.history, &config.files, token)
         .await
         .map(drop)
 }
 
-/// `starling export`.
+/// Runs `starling export`.
 pub async fn run_export(config: ExportConfig, token: CancellationToken) -> Result<(), ExportError> {
     let options = Options {
         datadir: config.datadir,
@@ -49,7 +49,8 @@ pub async fn run_export(config: ExportConfig, token: CancellationToken) -> Resul
         .map(drop)
 }
 
-/// Writes blocks of a chain that runs to a file; without a range all of them. Waits for the disk.
+/// Exports blocks of a running chain to a file, all blocks if `range` is `None`. Waits for the
+/// disk.
 pub fn export_running(
     chain: &Chain,
     file: &Path,
@@ -59,7 +60,7 @@ pub fn export_running(
     export::write(chain, file, range, token)
 }
 
-/// Imports the blocks of a file into a chain that runs.
+/// Imports the blocks of a file into a running chain.
 pub async fn import_running(
     chain: &Chain,
     file: &Path,
@@ -78,7 +79,7 @@ pub(crate) struct JobProgress {
 }
 
 impl JobProgress {
-    /// `length` counts bytes if `bytes`, otherwise items.
+    /// Creates the progress of a job. `length` is in bytes if `bytes` is true, otherwise in items.
     pub(crate) fn new(what: &'static str, length: u64, bytes: bool) -> Self {
         let bar = ProgressBar::new(length);
         let template = if bytes {
@@ -86,7 +87,7 @@ impl JobProgress {
         } else {
             "{prefix} [{bar:30}] {pos}/{len} {msg} {eta}"
         };
-        // The templates are constants. With an invalid one the bar has its default style.
+        // The templates are constants. If one were invalid, the bar would have its default style.
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style.progress_chars("=> "));
         }

@@ -1,8 +1,8 @@
-//! Recently abandoned blocks, kept with their receipts: subscriptions and filters report their logs
-//! as removed.
+//! Recently abandoned blocks, kept with their receipts so that subscriptions and filters can report
+//! the blocks' logs as removed.
 //!
-//! The executor adds them before it publishes the heads that abandon them. Bounded by [`BLOCKS`]
-//! and [`BYTES`]; the payload of an older block is still in the payload log, without its receipts.
+//! The executor adds blocks before it publishes the heads that abandon them. Bounded by [`BLOCKS`]
+//! and [`BYTES`]. Older blocks are still in the payload log, but without receipts.
 
 use crate::chain::receipt::Receipt;
 use alloy_primitives::B256;
@@ -18,7 +18,7 @@ pub(super) const BYTES: usize = 8_000_000;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Abandoned {
     pub payload: Arc<Payload>,
-    /// `None` once they have been dropped.
+    /// `None` once the receipts have been dropped.
     pub receipts: Option<Arc<Vec<Receipt>>>,
 }
 
@@ -38,7 +38,7 @@ impl Abandoned {
 /// The most recently abandoned blocks.
 #[derive(Default)]
 pub struct AbandonedBlocks {
-    /// Oldest first.
+    /// The blocks in the order in which they were abandoned, oldest first.
     blocks: VecDeque<Abandoned>,
     weight: usize,
 }

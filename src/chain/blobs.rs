@@ -1,11 +1,11 @@
-//! The blobs of this chain's own blocks, on disk: one file for each block, named by its time and
-//! hash.
+//! The blobs of blocks that this node has built, on disk. Each block has one file, named by its
+//! time and hash.
 //!
-//! The builder thread writes the file of a block before the block leaves it, so a block that is
-//! durable has its blobs. Files are synced and renamed into place: after `kill -9` a file is whole
-//! or absent. Blobs are kept for [`RETENTION`] of block time, which with the chain's maximum of blobs
-//! per block bounds the folder. Blocks that were sealed and never became canonical go with the
-//! others. Blocks that come from elsewhere have no file here.
+//! The builder thread writes a block's file before it returns the block, so a durable block has its
+//! blobs. Files are synced and renamed into place: after `kill -9` a file is complete or absent.
+//! Blobs are kept for [`RETENTION`] of block time. Together with the chain's maximum of blobs per
+//! block, this bounds the size of the folder. Blocks that were sealed but never became canonical
+//! are removed in the same way. Blocks from peers and files have no blob file.
 
 #[cfg(test)]
 mod tests;
@@ -26,17 +26,17 @@ use std::{
 /// `MIN_EPOCHS_FOR_BLOB_SIDECARS_REQUESTS`).
 pub const RETENTION: u64 = 4_096 * 32 * 12;
 
-/// Ending of the name of a finished file.
+/// Suffix of the name of a complete file.
 const ENDING: &str = ".blobs";
-/// Name of a file being written.
+/// Name of the file that is being written.
 const UNFINISHED: &str = "unfinished";
-/// Bytes of the Keccak hash at the end of a file.
+/// Length of the Keccak hash at the end of a file, in bytes.
 const CHECKSUM: usize = 32;
 
-/// Blobs, commitments and proofs of one transaction.
+/// Blobs of one transaction, with commitments and proofs.
 pub type TxSidecar = BlobTransactionSidecarVariant;
 
-/// The sidecar of one transaction of a block.
+/// The blobs of one transaction in a block.
 #[derive(Clone, Debug, PartialEq, Eq, RlpEncodable, RlpDecodable)]
 pub struct BlockSidecar {
     /// Hash of the transaction.
@@ -53,21 +53,21 @@ pub enum BlobStoreError {
 }
 
 impl BlobStoreError {
-    /// Whether the disk has no space left.
+    /// Whether a write failed because the disk has no space left.
     pub fn is_full(&self) -> bool {
         matches!(self, Self::Io { error, .. } if error.kind() == io::ErrorKind::StorageFull)
     }
 }
 
-/// The folder of blobs, which is created with the first file.
+/// The folder of blob files. It is created with the first file.
 pub struct BlobStore {
     folder: PathBuf,
-    /// Block time and hash of each file.
+    /// Block time and block hash of each file in the folder.
     blocks: Mutex<BTreeSet<(u64, B256)>>,
 }
 
 impl BlobStore {
-    /// Reads the names of the files in a folder, which may be missing.
+    /// Opens a folder, which may be missing, and reads the names of its files.
     pub fn open(folder: &Path) -> Result<Self, BlobStoreError> {
         let failed = |error| failed(folder, error);
         let mut blocks = BTreeSet::new();
@@ -86,8 +86,9 @@ impl BlobStore {
         })
     }
 
-    /// Stores the blobs of a block durably, and removes those of blocks that are older than it by
-    /// more than [`RETENTION`]. `time` is the block's (Unix seconds), `sidecars` in block order.
+    /// Stores the blobs of a block durably. Removes the files of blocks that are more than
+    /// [`RETENTION`] older. `time` is the block's time (Unix seconds), and `sidecars` is in block
+    /// order.
     pub fn put(
         &self,
         time: u64,
@@ -108,7 +109,7 @@ impl BlobStore {
             std::mem::replace(&mut *blocks, kept)
         };
         for (time, block) in expired {
-            // A file that cannot be removed now is found again when the store is opened.
+            // A file that cannot be removed now is listed again at the next open.
             let _ = fs::remove_file(self.path(time, block));
         }
         Ok(())
@@ -124,7 +125,8 @@ impl BlobStore {
         File::open(&self.folder)?.sync_all()
     }
 
-    /// The sidecars of a block in block order; `None` if none are stored. `time` is the block's.
+    /// The sidecars of a block in block order; `None` if none are stored. `time` is the block's
+    /// time.
     pub fn get(&self, time: u64, block: B256) -> Result<Option<Vec<BlockSidecar>>, BlobStoreError> {
         if !self.blocks.lock().contains(&(time, block)) {
             return Ok(None);
@@ -134,7 +136,7 @@ impl BlobStore {
             Ok(bytes) => decode(&bytes)
                 .map(Some)
                 .ok_or(BlobStoreError::Damaged(path)),
-            // Removed since.
+            // The file has been removed since the check above.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(failed(&path, error)),
         }
@@ -152,13 +154,13 @@ fn failed(path: &Path, error: io::Error) -> BlobStoreError {
     }
 }
 
-/// Block time and hash in the name of a file; `None` if it is another file.
+/// Parses block time and hash from the name of a file; `None` if the file is not a blob file.
 fn parse_name(name: &std::ffi::OsStr) -> Option<(u64, B256)> {
     let (time, hash) = name.to_str()?.strip_suffix(ENDING)?.split_once('-')?;
     Some((time.parse().ok()?, hash.parse().ok()?))
 }
 
-/// The sidecars in a file; `None` if it is damaged.
+/// Decodes the sidecars in a file; `None` if the file is damaged.
 fn decode(bytes: &[u8]) -> Option<Vec<BlockSidecar>> {
     let (mut list, checksum) = bytes.split_at_checked(bytes.len().checked_sub(CHECKSUM)?)?;
     if keccak256(list) != checksum {

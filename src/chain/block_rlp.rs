@@ -1,16 +1,16 @@
-//! A block in RLP, as geth's `export` and `debug_getRawBlock` have it.
+//! A block in RLP, in the encoding of geth's `export` and `debug_getRawBlock`.
 //!
-//! A block is a list of header, transactions, uncles and, from Shanghai on, withdrawals. A typed
-//! transaction is a string in it, a legacy one a list. Blocks come from files and from users, so
-//! nothing of them is trusted. Whether the chain's blocks have uncles or withdrawals at all is left to
-//! execution.
+//! A block is a list of header, transactions, uncles and, from Shanghai on, withdrawals. In the
+//! list of transactions, a typed transaction is a string and a legacy one is a list. Blocks come
+//! from files and users, so all bytes are untrusted. Execution checks whether a block of this chain
+//! may have uncles or withdrawals.
 
 use alloy_consensus::Header;
 use alloy_primitives::{Bytes, bytes::Buf};
 use alloy_rlp::{Decodable, Encodable};
 use starling_proto::payload::{EthereumBody, Payload};
 
-/// The reason why bytes are no block.
+/// The reason why bytes do not decode to a block.
 #[derive(Debug, thiserror::Error)]
 pub enum BlockRlpError {
     #[error("there is no block here: {0}")]
@@ -36,8 +36,8 @@ pub enum BlockRlpError {
     Trailing { number: u64 },
 }
 
-/// Decodes a block. Its hash is that of its header; whether its transactions, uncles and withdrawals
-/// are those of the header is not checked.
+/// Decodes a block. Its hash is computed from its header. Whether transactions, uncles and
+/// withdrawals match the header is not checked.
 pub fn decode(rlp: Bytes) -> Result<Payload, BlockRlpError> {
     let mut whole = rlp.as_ref();
     let mut items = alloy_rlp::Header::decode_bytes(&mut whole, true)
@@ -60,7 +60,7 @@ pub fn decode(rlp: Bytes) -> Result<Payload, BlockRlpError> {
         }
     };
     let uncles = Vec::decode(&mut items).map_err(ethereum("uncles"))?;
-    // The list and its root came with one fork.
+    // The list of withdrawals and its root in the header were introduced by the same fork.
     if header.withdrawals_root.is_none() != items.is_empty() {
         return Err(BlockRlpError::Withdrawals { number });
     }
@@ -80,8 +80,8 @@ pub fn decode(rlp: Bytes) -> Result<Payload, BlockRlpError> {
     )
 }
 
-/// The EIP-2718 bytes of the next transaction: a legacy one is a list, any other a string that
-/// holds them.
+/// The EIP-2718 bytes of the next transaction. A legacy transaction is encoded as a list, any other
+/// as a string that contains its bytes.
 fn raw_transaction<'a>(list: &mut &'a [u8]) -> Result<&'a [u8], alloy_rlp::Error> {
     let start = *list;
     let header = alloy_rlp::Header::decode(list)?;
@@ -89,8 +89,8 @@ fn raw_transaction<'a>(list: &mut &'a [u8]) -> Result<&'a [u8], alloy_rlp::Error
         .split_at_checked(header.payload_length)
         .ok_or(alloy_rlp::Error::InputTooShort)?;
     *list = rest;
-    // EIP-2718: a type is below 0x80. A string that holds a list is refused, since [`encode`] would
-    // write it as the list itself.
+    // A type is below 0x80 (EIP-2718). A string that contains a list is refused, since [`encode`]
+    // would write the list without the string around it.
     if !header.list && body.first().is_none_or(|kind| *kind >= 0x80) {
         return Err(alloy_rlp::Error::Custom("a transaction without a type"));
     }
@@ -101,7 +101,7 @@ fn raw_transaction<'a>(list: &mut &'a [u8]) -> Result<&'a [u8], alloy_rlp::Error
     })
 }
 
-/// Encodes a block as [`decode`] reads it.
+/// Encodes a block in the format that [`decode`] reads.
 pub fn encode(payload: &Payload) -> Vec<u8> {
     let mut items = Vec::with_capacity(1024 + payload.weight());
     payload.header.encode(&mut items);

@@ -1,8 +1,8 @@
 //! Building a block: from attributes to an executed block, transaction by transaction.
 //!
-//! The builder thread starts one per job, adds pool transactions and finishes it. It uses the same
-//! execution that validates payloads, so the result is valid by construction. Its load is bounded
-//! by the block's gas limit.
+//! The builder thread starts one [`BlockBuilder`] per job, adds pool transactions and finishes the
+//! block. The execution is the same that validates payloads, so the result is valid by
+//! construction. The work is bounded by the block's gas limit.
 
 use crate::chain::{
     evm::{ParentState, StateError},
@@ -31,7 +31,7 @@ use starling_proto::{
 };
 use std::sync::Arc;
 
-/// The reason why a transaction is left out that the block has no bytes for.
+/// The reason to leave out a transaction that would exceed the block's maximum size.
 const TOO_LARGE: &str = "the block would be too large (EIP-7934)";
 
 /// The reason why no block can be built from these attributes.
@@ -53,10 +53,11 @@ pub enum BuildError {
     Attributes(#[from] L1AttributesError),
     #[error(transparent)]
     Lagoon(#[from] LagoonBlock),
-    /// A forced transaction is never dropped: a block without it would be another chain.
+    /// A forced transaction is never dropped, since a block without it would belong to another
+    /// chain.
     #[error("failed to force-include transaction {index}: {cause}")]
     Forced { index: usize, cause: String },
-    /// The state could not be read, which says nothing about the attributes.
+    /// The state could not be read. The attributes may still be valid.
     #[error(transparent)]
     State(#[from] StateError),
 }
@@ -67,7 +68,7 @@ pub enum Added {
     Yes,
     /// Not even the smallest transaction fits any more.
     Full,
-    /// Left out, and why. Nothing has changed.
+    /// The transaction was left out for this reason. The block has not changed.
     Skipped(String),
 }
 
@@ -86,7 +87,7 @@ pub struct BlockBuilder {
     header: Header,
     execution: BlockExecution,
     transactions: Vec<Bytes>,
-    /// Bytes that further transactions may take (EIP-7934).
+    /// Bytes left for further transactions (EIP-7934).
     room: usize,
     senders: Vec<Address>,
     fees: U256,
@@ -95,7 +96,7 @@ pub struct BlockBuilder {
 }
 
 impl BlockBuilder {
-    /// Starts a block on this state and runs the forced transactions.
+    /// Starts a block on the state `parent` and runs the forced transactions.
     pub fn start(
         spec: Arc<ChainSpec>,
         parent: impl Into<ParentState>,
@@ -104,7 +105,8 @@ impl BlockBuilder {
         Self::start_expected(spec, parent, attributes, None)
     }
 
-    /// Like [`BlockBuilder::start`]; the last of the forced transactions may have been expected.
+    /// Like [`BlockBuilder::start`], but the last forced transactions may be prepared in
+    /// `expected`.
     pub fn start_expected(
         spec: Arc<ChainSpec>,
         parent: impl Into<ParentState>,
@@ -135,7 +137,7 @@ impl BlockBuilder {
         Ok(builder)
     }
 
-    /// Adds a transaction of the attributes, which must be valid.
+    /// Runs and adds a transaction of the attributes. Fails if the transaction is not valid.
     fn force(
         &mut self,
         index: usize,
@@ -169,7 +171,7 @@ impl BlockBuilder {
         Ok(())
     }
 
-    /// Adds a pool transaction if it fits. `raw` is its EIP-2718 form.
+    /// Adds a pool transaction if it fits. `raw` is its EIP-2718 encoding.
     pub fn add(&mut self, tx: &Recovered<ChainTx>, raw: &Bytes) -> Result<Added, StateError> {
         if self.execution.gas_left() < TRANSFER_GAS {
             return Ok(Added::Full);
@@ -197,8 +199,8 @@ impl BlockBuilder {
         Ok(Added::Yes)
     }
 
-    /// The condition that the block as it is so far does not meet. Storage roots are those of the
-    /// parent, as in op-geth.
+    /// The first condition that the block so far does not meet; `None` if it meets all. Storage
+    /// roots are those of the parent state, as in op-geth.
     pub fn meets(
         &mut self,
         conditional: Option<&Conditional>,
@@ -213,15 +215,15 @@ impl BlockBuilder {
         conditional.unmet_by(self)
     }
 
-    /// Sets the extra data of a block of an Ethereum chain, unless it is empty. On OP chains the
-    /// attributes determine it.
+    /// Sets the extra data of a block of an Ethereum chain, unless `extra_data` is empty. On OP
+    /// chains the attributes determine the extra data.
     pub fn set_extra_data(&mut self, extra_data: Bytes) {
         if matches!(self.spec.rules, Rules::Ethereum { .. }) && !extra_data.is_empty() {
             self.header.extra_data = extra_data;
         }
     }
 
-    /// Wei per gas.
+    /// The block's base fee in wei per gas.
     pub fn base_fee(&self) -> u64 {
         self.header.base_fee_per_gas.unwrap_or(0)
     }
@@ -236,7 +238,7 @@ impl BlockBuilder {
         self.execution.gas_used()
     }
 
-    /// Fees that pool transactions pay the fee recipient so far, wei.
+    /// Tips that pool transactions have paid to the fee recipient so far, in wei.
     pub fn fees(&self) -> U256 {
         self.fees
     }
@@ -246,14 +248,16 @@ impl BlockBuilder {
         Ok(self.finish_with_requests()?.block)
     }
 
-    /// Like [`BlockBuilder::finish`], with the requests that a consensus client is told of.
+    /// Like [`BlockBuilder::finish`], but also returns the requests, which the consensus client
+    /// needs.
     pub fn finish_with_requests(mut self) -> Result<BuiltBlock, StateError> {
         let body = EthereumBody {
             uncles: Vec::new(),
             withdrawals: std::mem::take(&mut self.withdrawals),
         };
         let unsealed = Payload::sealed(self.header.clone(), Vec::new()).with_ethereum(body);
-        // Only a contract of the chain that breaks the rules of its kind makes this block invalid.
+        // The block is invalid only if a system contract of the chain does not follow its
+        // specification.
         let ended = (self.execution).after_transactions(&self.spec, &self.parent, &unsealed);
         ended.map_err(|error| match error {
             ValidateError::Read(error) => error,
@@ -270,7 +274,7 @@ impl BlockBuilder {
         unsealed.seal(self.execution.finish())
     }
 
-    /// The block as it is, sealed, of an OP chain. More transactions can be added.
+    /// The block of an OP chain as it is so far, sealed. More transactions can be added afterwards.
     pub fn so_far(&mut self) -> Result<ExecutedBlock, StateError> {
         let unsealed = UnsealedBuild {
             spec: self.spec.clone(),
@@ -283,7 +287,7 @@ impl BlockBuilder {
         Ok(unsealed.seal(self.execution.so_far())?.block)
     }
 
-    /// Adds transactions that the block must have, as those of its attributes.
+    /// Adds transactions that the block must contain, like those of the attributes.
     pub fn force_more(&mut self, transactions: Vec<Bytes>) -> Result<(), BuildError> {
         let recovered = recover_forced(&transactions, None);
         for (raw, recovered) in transactions.into_iter().zip(recovered) {
@@ -298,7 +302,7 @@ impl BlockBuilder {
     }
 }
 
-/// A block that has been executed and not sealed.
+/// A block that has been executed but not sealed.
 struct UnsealedBuild {
     spec: Arc<ChainSpec>,
     parent: ParentState,
@@ -358,7 +362,7 @@ impl ConditionState for BlockBuilder {
     }
 }
 
-/// Returns the value if the attribute is given exactly when its fork is active, and fails otherwise.
+/// Returns the value if the attribute is given exactly when its fork is active. Fails otherwise.
 fn attribute<T>(
     name: &'static str,
     value: Option<T>,
@@ -371,7 +375,7 @@ fn attribute<T>(
     }
 }
 
-/// Checks the number of withdrawals: Ethereum alone has any, from Shanghai on.
+/// Checks the number of withdrawals. Only Ethereum blocks from Shanghai on may have any.
 fn check_withdrawals(active: &Active, count: usize) -> Result<(), BuildError> {
     if count > 0 && (active.op.is_some() || !active.shanghai) {
         return Err(BuildError::Withdrawals(count));
@@ -382,8 +386,8 @@ fn check_withdrawals(active: &Active, count: usize) -> Result<(), BuildError> {
     Ok(())
 }
 
-/// The header of a block with these attributes, before execution (specs: exec-engine, extended
-/// payload attributes).
+/// The header of a block with these attributes, without the fields that execution computes (specs:
+/// exec-engine, extended payload attributes).
 pub fn header_from(
     spec: &ChainSpec,
     parent: &Header,
@@ -415,8 +419,8 @@ pub fn header_from(
         attributes.min_base_fee,
         active.is_op(Fork::Jovian),
     )?;
-    // On OP the attributes always carry the gas limit, from SystemConfig. On Ethereum a block
-    // without one keeps the parent's.
+    // On OP the attributes always contain the gas limit, from SystemConfig. On Ethereum, without a
+    // gas limit in the attributes, a block keeps its parent's.
     let gas_limit = match attributes.gas_limit {
         Some(limit) => limit,
         None if active.op.is_none() => parent.gas_limit,

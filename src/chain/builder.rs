@@ -1,11 +1,11 @@
-//! The builder: the thread on which blocks are built, from a view, so that building never delays
-//! the executor.
+//! The builder: the thread on which blocks are built on a view, so that building never delays the
+//! executor.
 //!
-//! One job at a time: a new `Start` replaces an unfinished one. Blocks without pool transactions are
-//! built by [`build_at_once`] instead, on the executor's thread: they replace no job, and no job
-//! waits for them. Between `Start` and `Seal` it keeps
-//! adding pool transactions as they arrive, in slices of [`SLICE`], so that a `Seal` waits for at
-//! most one; sealing computes the roots. Bounded by the block's gas limit and by [`JOB_LIFETIME`].
+//! The builder has one job at a time: a new `Start` replaces an unfinished one. Blocks without pool
+//! transactions are built by [`build_at_once`] on the executor's thread instead. They replace no
+//! job, and no job waits for them. Between `Start` and `Seal`, a job keeps adding pool transactions
+//! as they arrive. It does so in slices of [`SLICE`], so that a `Seal` waits for at most one slice.
+//! Sealing computes the roots. A job is bounded by the block's gas limit and by [`JOB_LIFETIME`].
 //! The pool is queried again only after it has changed, and for a bounded share of the time.
 
 use crate::chain::{
@@ -34,22 +34,22 @@ use std::{
 };
 use tokio::sync::oneshot;
 
-/// How often an open job looks for new pool transactions.
+/// Interval at which an open job looks for new pool transactions.
 const POOL_POLL: Duration = Duration::from_millis(10);
-/// The pool is not queried again for this many times the duration of the last query, since a query
-/// to a large pool takes milliseconds.
+/// Pause between two queries of the pool, as a multiple of the duration of the last one. A query of
+/// a large pool takes milliseconds.
 const POOL_REST: u32 = 10;
-/// How often a builder without a job looks whether the chain is being stopped.
+/// Interval at which a builder without a job checks whether the chain is being stopped.
 const IDLE_POLL: Duration = Duration::from_secs(1);
-/// How long a job adds transactions before it looks for requests.
+/// Time for which a job adds transactions before the builder looks for requests again.
 const SLICE: Duration = Duration::from_millis(5);
-/// A job that is sealed at once still adds transactions for this long, so that a sequencer behind
-/// the clock does not build empty blocks.
+/// Minimum time for which a job adds transactions, even if it is sealed at once. A sequencer that
+/// is behind the clock therefore does not build empty blocks.
 const FILL_AT_LEAST: Duration = Duration::from_millis(100);
-/// A job that nobody seals is dropped after this long.
+/// Time after which a job without a `Seal` is dropped.
 const JOB_LIFETIME: Duration = Duration::from_secs(60);
 
-/// Requests to the builder. A `Seal` ends the build that a `Start` with the same id has begun.
+/// Requests to the builder. A `Seal` ends the build that a `Start` with the same id began.
 pub enum Build {
     Start {
         id: PayloadId,
@@ -125,8 +125,8 @@ pub fn run(shared: Arc<Shared>, requests: Receiver<Build>) {
     }
 }
 
-/// Builds and seals a block with the transactions of these attributes and none of the pool. Runs as
-/// long as the block takes to execute.
+/// Builds and seals a block with the transactions of these attributes and none of the pool. Takes
+/// as long as the block takes to execute.
 pub fn build_at_once(
     shared: &Shared,
     parent: &Arc<View>,
@@ -191,8 +191,8 @@ impl BuildJob {
     }
 }
 
-/// The blobs of forced transactions, which must be in the pool. On OP there are none: execution
-/// refuses a blob transaction for its type.
+/// The blobs of forced transactions. Fails if they are not in the pool. On OP there are none:
+/// execution refuses blob transactions.
 fn forced_blobs<'a>(
     shared: &Shared,
     transactions: impl Iterator<Item = &'a Bytes>,
@@ -212,7 +212,8 @@ fn forced_blobs<'a>(
     blobs.map(sidecar).collect()
 }
 
-/// Stores the blobs of a sealed block, before anybody learns of it. Waits for space on a full disk.
+/// Stores the blobs of a sealed block, before the block is published. Waits for space on a full
+/// disk.
 fn store_blobs(
     shared: &Shared,
     block: &ExecutedBlock,
@@ -238,37 +239,38 @@ fn store_blobs(
 /// Progress of adding pool transactions to one block.
 #[derive(Default)]
 struct Fill {
-    /// Version of the pool when `queue` was taken from it.
+    /// Version of the pool at the time when `queue` was filled.
     version: Option<u64>,
     /// Earliest time of the next query to the pool.
     not_before: Option<Instant>,
     /// Transactions still to be tried, best first, nonces of one sender in order.
     queue: std::vec::IntoIter<Arc<PoolTx>>,
-    /// Senders with a transaction that was left out of this queue: their later nonces cannot
-    /// follow.
+    /// Senders of transactions that were left out since `queue` was filled. Their later nonces
+    /// cannot be executed.
     closed: HashSet<Address>,
-    /// Transactions in the block.
+    /// Hashes of the pool transactions in the block.
     added: HashSet<B256>,
-    /// Blobs of these transactions, by transaction hash.
+    /// Blobs of the transactions in `added`, by transaction hash.
     sidecars: HashMap<B256, Arc<TxSidecar>>,
-    /// Transactions that were tried and left out. A replacement of the same nonce is still tried.
+    /// Transactions that were tried and left out. A replacement with the same nonce is still tried.
     left_out: HashSet<B256>,
-    /// Settings as of the start of the block.
+    /// Settings at the start of the block.
     settings: MinerSettings,
-    /// Estimated batch bytes (Fjord) of the added transactions; counted only if they are limited.
+    /// Estimated batch bytes (Fjord) of the added transactions. Counted only if a limit is set.
     da_used: u64,
     /// Whether no further transaction can be added.
     done: bool,
 }
 
 impl Fill {
-    /// Adds pool transactions until the deadline. Returns whether there are more to try now.
+    /// Adds pool transactions until the deadline. Returns whether the queue has more to try.
     fn run(&mut self, builder: &mut BlockBuilder, pool: &Pool, deadline: Instant) -> bool {
         if self.done {
             return false;
         }
         if self.queue.as_slice().is_empty() {
-            // The version is read first: a change during the query is then seen by the next one.
+            // Read the version first: a change of the pool during the query then leads to another
+            // query.
             let (version, started) = (Some(pool.version()), Instant::now());
             if self.version == version || self.not_before.is_some_and(|moment| started < moment) {
                 return false;

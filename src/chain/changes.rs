@@ -1,5 +1,4 @@
-//! Changes of a block to the state, keyed like the tries: by the hash of the address and of the
-//! slot.
+//! Changes of a block to the state. The keys are those of the tries: hashes of addresses and slots.
 
 use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
 use std::collections::BTreeMap;
@@ -7,17 +6,17 @@ use std::collections::BTreeMap;
 /// The net effect of a block (or of a genesis alloc) on the state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// By keccak(address). `None`: the account no longer exists.
+    /// Changed accounts by keccak(address). `None` if the account no longer exists.
     pub accounts: BTreeMap<B256, Option<AccountChange>>,
-    /// By keccak(address). An account listed here is also listed in `accounts`.
+    /// Changed storages by keccak(address). An account listed here is also listed in `accounts`.
     pub storages: BTreeMap<B256, StorageChange>,
     /// New contract code by hash.
     pub codes: BTreeMap<B256, Bytes>,
-    /// The addresses and slots behind the keys above, as far as they are known.
+    /// The addresses and slots behind the hashed keys above, as far as they are known.
     pub names: Vec<KeyName>,
 }
 
-/// An address or a slot, of which the tries know only the hash.
+/// An address or a slot. The tries contain only its hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum KeyName {
     Address(Address),
@@ -25,7 +24,7 @@ pub enum KeyName {
 }
 
 impl KeyName {
-    /// The bytes whose hash is the key.
+    /// The preimage of the key: the bytes that are hashed.
     pub fn preimage(&self) -> Bytes {
         match self {
             Self::Address(address) => Bytes::copy_from_slice(address.as_slice()),
@@ -33,13 +32,13 @@ impl KeyName {
         }
     }
 
-    /// The key.
+    /// The key in the trie.
     pub fn hash(&self) -> B256 {
         keccak256(self.preimage())
     }
 }
 
-/// An account without its storage root, which follows from the storage.
+/// An account without its storage root, which is computed from the storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AccountChange {
     pub nonce: u64,
@@ -49,9 +48,9 @@ pub struct AccountChange {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StorageChange {
-    /// All earlier slots are gone (the account was destroyed, possibly created again); `slots` is
-    /// then the whole storage.
+    /// All earlier slots are gone, since the account was destroyed and possibly created again.
+    /// `slots` is then the whole storage.
     pub wiped: bool,
-    /// By keccak(slot). Zero removes the slot.
+    /// New values by keccak(slot). Zero removes the slot.
     pub slots: BTreeMap<B256, U256>,
 }

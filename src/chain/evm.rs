@@ -1,10 +1,10 @@
-//! The EVM: the only module that names revm's generic types. Other modules use [`Vm`] for blocks,
-//! and [`call()`] and [`estimate_gas`] for simulated calls.
+//! The EVM. Only this module uses revm's generic types. Other modules use [`Vm`] for blocks, and
+//! [`call()`] and [`estimate_gas`] for simulated calls.
 //!
 //! A [`Vm`] runs the transactions of one block, in order, over the state of the parent block, and
-//! returns the [`Changes`] of the block. It is created anew for every block, since the L1 fee
-//! parameters that it caches belong to one. Its cost is the gas it is given, which callers bound: a
-//! block's gas limit, or a call's gas and [`Deadline`].
+//! returns the [`Changes`] of the block. Every block needs a new one, since it caches the block's
+//! L1 fee parameters. Its cost is the gas that it may use, which callers bound: a block's gas
+//! limit, or a call's gas and [`Deadline`].
 
 mod access_list;
 mod call;
@@ -81,15 +81,15 @@ use watch::Watcher;
 /// Sender of the calls at the start of a block (EIP-4788, EIP-2935).
 const SYSTEM_ADDRESS: Address = alloy_eips::eip4788::SYSTEM_ADDRESS;
 
-/// Bytes of an account in revm's cache, and of one of its slots, with what a hash map adds.
+/// Estimated bytes of an account, and of a slot, in revm's cache, including hash map overhead.
 const ACCOUNT: usize = 256;
 const SLOT: usize = 128;
 
-/// Changes of a block so far, over the state of its parent.
+/// The changes of a block so far, over the state of the block's parent.
 type Db = State<StateReader>;
 type DbError = EvmDatabaseError<StateError>;
 
-/// An EVM at one block.
+/// An EVM for the transactions of one block.
 pub struct Vm(VmKind);
 
 enum VmKind {
@@ -97,15 +97,15 @@ enum VmKind {
     Ethereum(Box<EthEvm<Db, Watcher, PrecompilesMap>>),
 }
 
-/// The changes of a block so far, from which an EVM goes on. An EVM itself cannot be handed to
-/// another thread.
+/// The changes of a block so far, from which execution can be resumed on another thread; a [`Vm`]
+/// cannot be sent to another thread.
 pub struct PausedVm {
     db: Db,
-    /// The fee parameters that were read in this block; `None` on Ethereum.
+    /// The L1 fee parameters read in this block; `None` on Ethereum.
     l1_fees: Option<L1BlockInfo>,
 }
 
-/// Result of a transaction.
+/// Result of a transaction that was run.
 #[derive(Clone, Debug)]
 pub struct Executed {
     pub success: bool,
@@ -119,19 +119,20 @@ pub enum VmError {
     /// The transaction is invalid at this position.
     #[error("{0}")]
     Invalid(String),
-    /// The state could not be read, which says nothing about the transaction.
+    /// The state could not be read; whether the transaction is valid is unknown.
     #[error(transparent)]
     State(#[from] StateError),
 }
 
 impl Vm {
-    /// An EVM for the block with this header (its roots need not be known) on this state.
+    /// An EVM for the block with this header, on the state after its parent. The header's roots are
+    /// not used.
     pub fn new(spec: &ChainSpec, header: &Header, parent: ParentState) -> Self {
         let db = state_of(StateReader::new(parent, None));
         Self::with(spec, block_env(spec, header), db, EvmUse::Block)
     }
 
-    /// Like [`Vm::new`], for a block that is executed again for a caller who waits until `deadline`.
+    /// An EVM for a block that is executed again for a caller who waits until `deadline`.
     pub fn until(
         spec: &ChainSpec,
         header: &Header,
@@ -150,7 +151,7 @@ impl Vm {
         })
     }
 
-    /// The state, with what has been executed.
+    /// The state with all changes so far.
     fn into_db(self) -> Db {
         match self.0 {
             VmKind::Optimism(evm) => evm.finish().0,
@@ -158,12 +159,12 @@ impl Vm {
         }
     }
 
-    /// Bounds the time of what is executed from now on.
+    /// Sets the deadline of everything that is executed from now on.
     pub fn set_deadline(&mut self, deadline: Deadline) {
         self.db().database.set_deadline(deadline);
     }
 
-    /// Keeps what has been executed, without the state of the parent.
+    /// Keeps the changes so far and drops the state of the parent.
     pub fn pause(self) -> PausedVm {
         let l1_fees = match &self.0 {
             VmKind::Optimism(evm) => Some(evm.ctx().chain.clone()),
@@ -183,7 +184,7 @@ impl Vm {
         Ok(executed)
     }
 
-    /// The outcome of a transaction that has been run, by the rules for deposits.
+    /// The outcome of a transaction that has been run, corrected by the rules for deposits.
     fn settle(
         &self,
         tx: &Recovered<ChainTx>,
@@ -197,8 +198,8 @@ impl Vm {
             } else {
                 deposit.gas_limit
             };
-            // op-revm ends a creation that cannot pay its value before it bumps the nonce; op-geth
-            // bumps the nonce first.
+            // If a creation cannot pay its value, op-revm halts before it increments the nonce,
+            // while op-geth increments the nonce first.
             if deposit.to.is_create()
                 && matches!(
                     result,
@@ -231,8 +232,8 @@ impl Vm {
         self.system_call_output(contract, data).map(drop)
     }
 
-    /// Like [`Vm::system_call`]; returns the output, which is empty without code. `None` if the call
-    /// failed.
+    /// Runs a system call and keeps its changes. Returns the output: empty if there is no code at
+    /// `contract`, `None` if the call failed.
     pub fn system_call_output(
         &mut self,
         contract: Address,
@@ -254,8 +255,8 @@ impl Vm {
                 .map(|outcome| (succeeded(outcome.result), outcome.state))
                 .map_err(eth_error),
         };
-        // The rules of transactions do not apply to a system call, so an error never makes the block
-        // invalid.
+        // A system call is not subject to the rules of transactions, so an error never makes the
+        // block invalid.
         let (output, state) = called.map_err(|error| match VmError::from(error) {
             VmError::State(error) => error,
             VmError::Invalid(reason) => StateError::Evm(reason),
@@ -274,7 +275,7 @@ impl Vm {
         Ok(())
     }
 
-    /// Puts code at an address by force; balance, nonce and storage stay.
+    /// Replaces the code at an address; balance, nonce and storage stay.
     pub fn set_code(&mut self, address: Address, code: Bytes) -> Result<(), StateError> {
         let mut info = self.account(address)?.unwrap_or_default();
         info.code_hash = keccak256(&code);
@@ -301,12 +302,12 @@ impl Vm {
         }
     }
 
-    /// Records in `accesses` the addresses and slots that later transactions touch.
+    /// Records the addresses and slots that later transactions touch in `accesses`.
     fn watch(&mut self, accesses: Accesses) {
         self.set_watcher(Watcher::Accesses(accesses));
     }
 
-    /// Accesses since [`Vm::watch`].
+    /// The addresses and slots touched since [`Vm::watch`].
     fn accesses(&self) -> Option<&Accesses> {
         match &self.0 {
             VmKind::Optimism(evm) => evm.components().1,
@@ -315,7 +316,7 @@ impl Vm {
         .accesses()
     }
 
-    /// The logs of the last transaction, if the observer records them.
+    /// Takes the logs of the last transaction; empty unless the observer records logs.
     fn take_logs(&mut self) -> Vec<NumberedLog> {
         match &mut self.0 {
             VmKind::Optimism(evm) => evm.components_mut().1,
@@ -324,7 +325,7 @@ impl Vm {
         .take_logs()
     }
 
-    /// Replaces the observer and returns the one before.
+    /// Replaces the observer and returns the previous one.
     fn set_watcher(&mut self, watcher: Watcher) -> Watcher {
         let active = !matches!(watcher, Watcher::Idle);
         match &mut self.0 {
@@ -346,29 +347,29 @@ impl Vm {
         self.db().storage(address, slot).map_err(StateError::from)
     }
 
-    /// The net effect of everything that ran.
+    /// The net changes of everything that was executed.
     pub fn into_changes(mut self) -> Changes {
         let db = self.db();
         db.merge_transitions(BundleRetention::PlainState);
         changes(db.take_bundle())
     }
 
-    /// The accounts that everything that ran so far has changed.
+    /// The accounts that everything executed so far has changed.
     pub fn changed_accounts(&mut self) -> Vec<Address> {
         let db = self.db();
         db.merge_transitions(BundleRetention::PlainState);
         db.bundle_state.state.keys().copied().collect()
     }
 
-    /// The net effect of everything that ran so far.
+    /// The net changes of everything executed so far.
     pub fn changes_so_far(&mut self) -> Changes {
         let db = self.db();
         db.merge_transitions(BundleRetention::PlainState);
         changes(db.bundle_state.clone())
     }
 
-    /// Charges later transactions no fees for L1 data and none of the operator, and sets whether the
-    /// fee cap may be below the base fee. op-revm would otherwise pay the sender of a call without an
+    /// Makes later transactions pay no L1 data fee and no operator fee, and sets whether their fee
+    /// cap may be below the base fee. Otherwise op-revm would pay the sender of a call without an
     /// envelope an operator fee that the call was never charged.
     fn set_fees(&mut self, below_base_fee: bool) {
         match &mut self.0 {
@@ -393,7 +394,7 @@ impl Vm {
         }
     }
 
-    /// Runs a transaction without keeping what it changes.
+    /// Runs a transaction without keeping its changes.
     fn run(&mut self, tx: OpTx) -> Result<(ExecutionResult<OpHaltReason>, EvmState), RunError> {
         match &mut self.0 {
             VmKind::Optimism(evm) => {
@@ -410,7 +411,7 @@ impl Vm {
 }
 
 impl PausedVm {
-    /// Approximate bytes of the accounts, slots and codes that have been read or changed.
+    /// Approximate bytes of the accounts, slots and codes that have been read or changed so far.
     pub fn weight(&self) -> usize {
         let cache = &self.db.cache;
         let slots = |account: &CacheAccount| {
@@ -420,11 +421,11 @@ impl PausedVm {
         let accounts = cache.accounts.values();
         let accounts: usize = accounts.map(|it| ACCOUNT + slots(it) * SLOT).sum();
         let codes: usize = cache.contracts.values().map(Bytecode::len).sum();
-        // Transitions hold the changed accounts and slots a second time.
+        // revm's transitions contain the changed accounts and slots a second time.
         2 * accounts + codes
     }
 
-    /// An EVM that goes on in the block with this header, on the state of its parent.
+    /// An EVM that resumes the block with this header, on the state after its parent.
     pub fn resume(
         self,
         spec: &ChainSpec,
@@ -442,10 +443,10 @@ impl PausedVm {
     }
 }
 
-/// The purpose of an EVM.
+/// The purpose for which an EVM is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum EvmUse {
-    /// Executing a block of the chain, to its end.
+    /// Executing a block of the chain, without a deadline.
     Block,
     /// Executing a block again, within a deadline.
     Replay,
@@ -453,7 +454,7 @@ enum EvmUse {
     Simulation,
 }
 
-/// A state that records what is changed.
+/// A state that records its changes.
 fn state_of(reader: StateReader) -> Db {
     State::builder()
         .with_database(reader)
@@ -461,7 +462,7 @@ fn state_of(reader: StateReader) -> Db {
         .build()
 }
 
-/// A transaction in revm's form.
+/// Converts a transaction to revm's form.
 fn environment(tx: &Recovered<ChainTx>, raw: &Bytes) -> OpTx {
     match tx.inner() {
         ChainTx::Op(op) => OpTx::from_encoded_tx(op, tx.signer(), raw.clone()),
@@ -501,7 +502,7 @@ fn op_evm(
     evm
 }
 
-/// The output of a call that succeeded.
+/// The output of a call that succeeded; `None` if it failed.
 fn succeeded<H>(result: ExecutionResult<H>) -> Option<Bytes> {
     result
         .is_success()
@@ -544,7 +545,7 @@ fn block_env(spec: &ChainSpec, header: &Header) -> BlockEnv {
                 blob_gasprice: params.calc_blob_fee(excess_blob_gas),
             })
         }
-        // There are no blobs on OP: BLOBBASEFEE is 1.
+        // OP blocks have no blobs: BLOBBASEFEE is 1.
         None => active.cancun.then_some(BlobExcessGasAndPrice {
             excess_blob_gas: 0,
             blob_gasprice: 1,
@@ -556,7 +557,7 @@ fn block_env(spec: &ChainSpec, header: &Header) -> BlockEnv {
         timestamp: U256::from(header.timestamp),
         gas_limit: header.gas_limit,
         basefee: header.base_fee_per_gas.unwrap_or_default(),
-        // Blocks before the merge have a difficulty, all others have randomness.
+        // Blocks before the merge have a difficulty, later blocks have randomness instead.
         difficulty: mined.map_or(U256::ZERO, |_| header.difficulty),
         prevrandao: mined.is_none().then_some(header.mix_hash),
         blob_excess_gas_and_price: blob,
@@ -567,7 +568,7 @@ fn block_env(spec: &ChainSpec, header: &Header) -> BlockEnv {
 /// The reason why the EVM did not run a transaction.
 enum RunError {
     Invalid(InvalidTransaction),
-    /// Invalid by a rule of OP only.
+    /// The transaction is invalid by a rule of OP only.
     InvalidOp(String),
     State(StateError),
 }
@@ -601,7 +602,7 @@ fn eth_error(error: EVMError<DbError>) -> RunError {
     }
 }
 
-/// Converts a bundle to changes by trie key. Accounts that were touched and are empty are removed
+/// Converts revm's bundle to changes by trie key. Touched accounts that are empty are removed
 /// (EIP-161).
 fn changes(bundle: BundleState) -> Changes {
     let mut changes = Changes::default();

@@ -1,8 +1,9 @@
 //! Execution of blocks: the block loop of both rule sets, and the validation of a payload.
 //!
 //! The executor validates payloads ([`validate`]); the builder runs the same [`BlockExecution`]
-//! transaction by transaction. The load is the block's gas. A block is invalid only for a reason of
-//! its own: an unreadable state is a different error, which says nothing about the block.
+//! transaction by transaction. The work grows with the block's gas. A block is invalid only for a
+//! reason of its own: an unreadable state is a different error, which proves nothing about the
+//! block.
 
 use crate::chain::{
     changes::Changes,
@@ -34,15 +35,16 @@ pub use ethereum::EthereumOutcome;
 pub use paused::PausedExecution;
 pub use prepare::{ExpectedTransactions, Preparation, recover, recover_forced};
 
-/// Contract whose code Canyon sets by force.
+/// The create2deployer contract. The Canyon fork sets its code without a transaction.
 const CREATE2_DEPLOYER: Address = address!("13b0D85CcB8bf860b6b79AF3029fCA081AE9beF2");
 
-/// The code of the create2deployer, as Canyon deploys it (specs: canyon, create2deployer).
+/// The code of the create2deployer that Canyon sets (specs: canyon, create2deployer).
 fn create2_deployer() -> Bytes {
     Bytes::from_static(include_bytes!("execute/create2deployer.bin"))
 }
 
-/// Changes the state as the start of a block with this header does.
+/// Applies the state changes at the start of a block with this header, before its first
+/// transaction.
 pub fn before_transactions(
     spec: &ChainSpec,
     header: &Header,
@@ -61,7 +63,7 @@ pub fn before_transactions(
     Ok(())
 }
 
-/// A block being executed. `V` is its EVM, or what is kept of one.
+/// A block being executed. `V` is its EVM, or the saved state of a paused one.
 pub struct BlockExecution<V = Vm> {
     active: Active,
     gas_limit: u64,
@@ -70,26 +72,27 @@ pub struct BlockExecution<V = Vm> {
     gas_used: u64,
     da_footprint: u64,
     blob_gas_used: u64,
-    /// Most blob gas of the block; zero on OP and before Cancun.
+    /// Maximum blob gas of the block; zero on OP and before Cancun.
     max_blob_gas: u64,
     /// Whether Jovian is active in this block and not in its parent.
     activates_jovian: bool,
     /// DA footprint scalar, set by the first transaction of a Jovian block.
     footprint: Option<Footprint>,
-    /// Whether signatures may name no chain yet (EIP-155).
+    /// Whether signatures with a chain id (EIP-155) are still invalid.
     early_chain_ids: bool,
-    /// The state before the block, where receipts hold state roots: on Ethereum before Byzantium.
+    /// State before the block, to compute the state roots in receipts; only on Ethereum before
+    /// Byzantium.
     post_states: Option<ParentState>,
     /// The outcome of [`BlockExecution::after_transactions`]; `None` on OP.
     ethereum: Option<Box<EthereumOutcome>>,
 }
 
-/// A transaction that may run: the parts of its block that it takes.
+/// The amounts that an admitted transaction adds to the totals of its block.
 struct AdmittedTransaction {
-    /// Data footprint.
+    /// Data footprint that the transaction adds to the block.
     footprint: u64,
     blob_gas: u64,
-    /// The sender's nonce, for deposits from Regolith on.
+    /// The sender's nonce before execution, for deposits from Regolith on.
     deposit_nonce: Option<u64>,
 }
 
@@ -98,9 +101,9 @@ struct AdmittedTransaction {
 pub struct Execution {
     pub receipts: Vec<Receipt>,
     pub gas_used: u64,
-    /// Zero before Jovian.
+    /// Data footprint of the block; zero before Jovian.
     pub da_footprint: u64,
-    /// Zero on OP.
+    /// Blob gas used by the block; zero on OP.
     pub blob_gas_used: u64,
     /// Results of the steps after the transactions, on an Ethereum chain.
     pub ethereum: Option<Box<EthereumOutcome>>,
@@ -108,7 +111,7 @@ pub struct Execution {
 }
 
 impl BlockExecution {
-    /// Begins a block and runs the calls before its first transaction. Ignores the fields of
+    /// Begins a block and runs the system calls before its first transaction. Ignores the fields of
     /// `header` that execution computes.
     pub fn begin(
         spec: &ChainSpec,
@@ -119,8 +122,8 @@ impl BlockExecution {
         Self::begin_on(spec, header, parent, vm)
     }
 
-    /// Like [`BlockExecution::begin`], for a block that is executed again for a caller who waits
-    /// until `deadline`.
+    /// Like [`BlockExecution::begin`], but for a block executed again for a request, which ends at
+    /// `deadline`.
     pub fn begin_again(
         spec: &ChainSpec,
         header: &Header,
@@ -165,7 +168,7 @@ impl BlockExecution {
         })
     }
 
-    /// Runs the next transaction. `raw` is its EIP-2718 form. A refused transaction changes
+    /// Runs the next transaction. `raw` is its EIP-2718 encoding. A refused transaction changes
     /// nothing.
     pub fn transact(
         &mut self,
@@ -177,7 +180,7 @@ impl BlockExecution {
         Ok(self.record(tx, admitted, executed)?)
     }
 
-    /// Like [`BlockExecution::transact`], and traces the transaction.
+    /// Like [`BlockExecution::transact`], but also traces the transaction.
     pub fn trace(
         &mut self,
         tx: &Recovered<ChainTx>,
@@ -193,7 +196,7 @@ impl BlockExecution {
         Ok(self.record(tx, admitted, executed)?)
     }
 
-    /// Checks a transaction against the rules of its block.
+    /// Checks a transaction against the block's rules and the gas left in the block.
     fn admit(
         &mut self,
         tx: &Recovered<ChainTx>,
@@ -207,15 +210,16 @@ impl BlockExecution {
                 Some(Footprint::of(tx.inner(), self.activates_jovian).map_err(Refused::from)?);
         }
         let (have, left) = (tx.gas_limit(), self.gas_left());
-        // Before Regolith system deposits do not count towards the block's gas limit; from Regolith
-        // on there are none.
+        // Before Regolith, system deposits do not count towards the block's gas limit. From
+        // Regolith on there are no system deposits.
         let system = tx
             .as_deposit()
             .is_some_and(|deposit| deposit.is_system_transaction);
         if have > left && (regolith || !system) {
             return Err(Refused::GasLeft { have, left }.into());
         }
-        // EIP-7825. Deposits were paid for on L1 and must be included (specs: karst exec-engine).
+        // The gas cap of EIP-7825 does not apply to deposits, which were paid for on L1 and must be
+        // included (specs: karst exec-engine).
         if self.active.osaka && !deposit && have > MAX_TRANSACTION_GAS {
             return Err(Refused::GasCap(have).into());
         }
@@ -242,7 +246,7 @@ impl BlockExecution {
         })
     }
 
-    /// Adds a transaction that has run to the block.
+    /// Adds the receipt and the gas of a transaction that has run.
     fn record(
         &mut self,
         tx: &Recovered<ChainTx>,
@@ -271,7 +275,7 @@ impl BlockExecution {
         Ok(&self.receipts[self.receipts.len() - 1])
     }
 
-    /// The EVM with the block so far.
+    /// The EVM, with the state at this point of the block.
     pub fn vm(&mut self) -> &mut Vm {
         &mut self.vm
     }
@@ -280,7 +284,7 @@ impl BlockExecution {
         self.vm
     }
 
-    /// Whether the chain's rules have this type of transaction at all.
+    /// Whether this type of transaction exists under the block's rules.
     fn check_type(&self, tx: &ChainTx) -> Result<(), Refused> {
         if self.early_chain_ids && tx.as_legacy().is_some() && tx.chain_id().is_some() {
             return Err(Refused::EarlyChainId);
@@ -293,8 +297,8 @@ impl BlockExecution {
         allowed.then_some(()).ok_or(Refused::Type(tx.ty()))
     }
 
-    /// The blob gas of a transaction, which must fit into the block. The EVM checks its other rules
-    /// for blobs.
+    /// The blob gas of a transaction. Fails if it exceeds the blob gas left in the block. The EVM
+    /// checks all other rules for blobs.
     fn blob_gas(&self, tx: &ChainTx) -> Result<u64, Refused> {
         let have = tx.blob_gas_used().unwrap_or(0);
         let left = self.max_blob_gas.saturating_sub(self.blob_gas_used);
@@ -313,9 +317,9 @@ impl BlockExecution {
         }
     }
 
-    /// Checks that a Jovian block begins with the L1 attributes, which hold the scalar of the data
-    /// footprint, as op-geth requires. With `building`, they must hold the scalar unless the block
-    /// activates Jovian.
+    /// Checks that a Jovian block begins with the L1 attributes, as op-geth requires. They contain
+    /// the scalar of the data footprint. With `building`, a missing scalar is an error, except in
+    /// the block that activates Jovian.
     pub fn check_attributes(&self, building: bool) -> Result<(), L1AttributesError> {
         match self.footprint {
             _ if self.receipts.is_empty() && self.active.is_op(Fork::Jovian) => {
@@ -337,13 +341,14 @@ impl BlockExecution {
         self.gas_used
     }
 
-    /// A storage slot at this point of the block.
+    /// The value of a storage slot at this point of the block.
     pub fn storage(&mut self, address: Address, slot: U256) -> Result<U256, StateError> {
         self.vm.storage(address, slot)
     }
 
-    /// Runs what follows the last transaction of a block: on Ethereum requests, withdrawals and, before
-    /// the merge, rewards. Nothing on OP. `payload` names uncles and withdrawals.
+    /// Runs the steps after the last transaction of a block: on Ethereum requests, withdrawals and,
+    /// before the merge, rewards. On OP there are none. `payload` contains the uncles and
+    /// withdrawals.
     pub fn after_transactions(
         &mut self,
         spec: &ChainSpec,
@@ -357,7 +362,7 @@ impl BlockExecution {
         Ok(())
     }
 
-    /// The block so far, as if it ended here.
+    /// The result of executing the block so far, as if the block ended here.
     pub fn so_far(&mut self) -> Execution {
         Execution {
             receipts: self.receipts.clone(),
@@ -369,7 +374,7 @@ impl BlockExecution {
         }
     }
 
-    /// Ends the block.
+    /// Ends the block and returns the result of its execution.
     pub fn finish(self) -> Execution {
         let Self {
             vm,
@@ -395,19 +400,19 @@ impl BlockExecution {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExecutionOutcome {
     pub gas_used: u64,
-    /// `None` before Cancun.
+    /// The header's blob gas used; `None` before Cancun.
     pub blob_gas_used: Option<u64>,
     pub receipts_root: B256,
     pub logs_bloom: alloy_primitives::Bloom,
     pub state_root: B256,
-    /// `None` before Shanghai.
+    /// The header's withdrawals root; `None` before Shanghai.
     pub withdrawals_root: Option<B256>,
-    /// `None` before Prague.
+    /// The header's requests hash; `None` before Prague.
     pub requests_hash: Option<B256>,
 }
 
 impl Execution {
-    /// Computes the roots, on the state that the block was executed on.
+    /// Computes the header fields. `parent` is the state on which the block was executed.
     pub fn outcome(
         &self,
         active: &Active,
@@ -432,7 +437,7 @@ impl Execution {
         }
         let outcome = ExecutionOutcome {
             gas_used: self.gas_used,
-            // On OP the field holds the data footprint, and there are no blobs.
+            // On OP the field contains the data footprint, since there are no blobs.
             blob_gas_used: active
                 .cancun
                 .then_some(self.da_footprint + self.blob_gas_used),
@@ -456,7 +461,7 @@ impl Execution {
     }
 }
 
-/// The storage root of the message passer after a block (specs: isthmus exec-engine).
+/// The storage root of `L2ToL1MessagePasser` after a block (specs: isthmus exec-engine).
 fn message_passer_root(parent: &ParentState, update: &Update) -> Result<B256, StateError> {
     match update.storage_roots.get(&keccak256(MESSAGE_PASSER)) {
         Some(root) => Ok(*root),
@@ -466,8 +471,8 @@ fn message_passer_root(parent: &ParentState, update: &Update) -> Result<B256, St
     }
 }
 
-/// Executes a payload on the state of its parent and compares all header fields. In every error
-/// "have" is the block's value.
+/// Executes a payload on the state of its parent and compares all header fields. In every error,
+/// "have" is the value in the header and "want" the computed one.
 pub fn validate(
     spec: &ChainSpec,
     parent: impl Into<ParentState>,
@@ -509,7 +514,7 @@ pub fn validate_prepared(
         .map_err(InvalidBlock::from)?;
     execution.after_transactions(spec, &parent, &payload)?;
     let execution = execution.finish();
-    // Compare gas first: it is cheap, and a difference usually shows there.
+    // Compare gas used first: the comparison is cheap, and an invalid block usually differs there.
     if header.gas_used != execution.gas_used {
         return Err(InvalidBlock::GasUsed {
             have: header.gas_used,

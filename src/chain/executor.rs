@@ -2,12 +2,12 @@
 //! views.
 //!
 //! [`crate::chain::Chain`] sends it an [`ExecutorCommand`] over one bounded channel for every block
-//! to execute and every head to move, and waits for the reply. Readers never come here: they take
+//! to execute and every head to move, and waits for the reply. Readers send no command: they take
 //! the published [`View`]. The executor never touches the write path of the store: it hands blocks
-//! to the persister ([`commit`]). It can be overloaded by blocks that take longer to execute or to
-//! store than to send. It waits only when executed but not yet stored blocks exceed
-//! [`ExecutorLimits::overlays`], the node's one point of backpressure, or when the disk has no space
-//! left even for the payload log.
+//! to the persister ([`commit`]). Blocks that take longer to execute or to store than to send can
+//! overload the executor. It waits in two cases only: when executed blocks that are not stored yet
+//! exceed [`ExecutorLimits::overlays`], the node's one point of backpressure, and when the disk has
+//! no space left even for the payload log.
 
 mod commit;
 mod forkchoice;
@@ -45,13 +45,14 @@ use std::{
 use switch::DisplacedHead;
 use tokio::sync::{mpsc, oneshot};
 
-/// Bytes that the executor may hold, a part of the node's memory budget.
+/// Memory limits of the executor in bytes, a part of the node's memory budget.
 #[derive(Clone, Copy, Debug)]
 pub struct ExecutorLimits {
-    /// Executed blocks above the store: several full blocks, so that a commit that waits for the
-    /// database does not stop execution.
+    /// Maximum bytes of executed blocks above the store. The default fits several full blocks, so
+    /// that a commit that waits for the database does not stop execution.
     pub overlays: usize,
-    /// Unwind data kept in memory to read state at a fork point below the stored head.
+    /// Maximum bytes of unwind data kept in memory to read state at a fork point below the stored
+    /// head.
     pub unwind_data: usize,
 }
 
@@ -70,33 +71,34 @@ pub const MAX_UNWIND: u64 = 16_384;
 
 type ReplySender<T> = oneshot::Sender<Result<T, ChainError>>;
 
-/// Requests to the executor.
+/// Requests to the executor, served one at a time.
 pub enum ExecutorCommand {
-    /// Execute beside our chain: no head moves.
+    /// Execute a payload on any branch, without moving a head.
     Insert {
         payload: Preparation,
         provenance: Provenance,
         reply: ReplySender<Inserted>,
     },
-    /// Execute, and switch to the block's branch as the policy allows. [`SwitchPolicy::Follower`]
-    /// applies the fork choice of unsafe blocks too.
+    /// Execute a payload, and switch to its branch if `policy` allows a switch. With
+    /// [`SwitchPolicy::Follower`], apply the fork choice of unsafe blocks too.
     SwitchTo {
         payload: Preparation,
         provenance: Provenance,
         policy: SwitchPolicy,
         reply: ReplySender<Inserted>,
     },
-    /// Reinstate the head that was displaced on the way to a fork choice, if one is held.
+    /// Reinstate the head that was displaced for a fork choice which is not completed, if one is
+    /// held.
     AbandonForkchoice { reply: ReplySender<()> },
     /// Add a block that the builder has executed.
     Adopt {
         block: Arc<ExecutedBlock>,
         reply: ReplySender<()>,
     },
-    /// Execute a run of blocks of a file and make each the head.
+    /// Execute consecutive blocks of a file and make each the head.
     Import {
         payloads: Vec<Preparation>,
-        /// Set when a block is refused. Nothing is imported once it is set.
+        /// Set when a block is refused. Once it is set, nothing more is imported.
         stop: Arc<AtomicBool>,
         reply: ReplySender<Imported>,
     },
@@ -106,14 +108,14 @@ pub enum ExecutorCommand {
         finalized: Option<B256>,
         reply: ReplySender<()>,
     },
-    /// Move safe and finalized only.
+    /// Move the safe and the finalized head, but not the unsafe head.
     Promote {
         safe: Option<B256>,
         finalized: Option<B256>,
         reply: ReplySender<()>,
     },
-    /// Keep the head on the branch of this block, the newest one that was derived from L1; `None`
-    /// keeps it on no such branch.
+    /// Keep the head on the branch of this block, the newest one that was derived from L1. `None`
+    /// ends that.
     Protect {
         derived: Option<B256>,
         reply: ReplySender<()>,
@@ -126,12 +128,12 @@ pub enum ExecutorCommand {
         expected: Option<ExpectedTransactions>,
         reply: ReplySender<Arc<Payload>>,
     },
-    /// A view whose head is this block, to build on or to read.
+    /// Return a view whose head is this block, to build on or to read.
     ViewOf {
         hash: B256,
         reply: ReplySender<Arc<View>>,
     },
-    /// The persister has finished a piece of work.
+    /// Wake up: the persister has reported a result, or the chain is to stop.
     Wake,
 }
 
@@ -140,8 +142,8 @@ pub struct Executor {
     tree: Tree,
     snapshot: Snapshot,
     heads: Heads,
-    /// The view of the heads: the published one, or, during an import, one that is published when
-    /// the import ends.
+    /// The view of `heads`. It is the published view, except during an import, which publishes its
+    /// view at the end.
     head: Arc<View>,
     /// Cached view of the most recent non-head block, so repeated requests reuse its row index and
     /// unwind data.
@@ -192,8 +194,8 @@ impl Executor {
     }
 
     /// Serves commands until every sender is gone or the chain is stopped, then stores the blocks
-    /// executed so far. Returns the error that ended the chain, if one did. Commands still in the
-    /// queue are answered with [`ChainError::Stopped`].
+    /// executed so far. Returns the error that ended the chain, if one did. Callers whose commands
+    /// are still in the queue then get [`ChainError::Stopped`].
     pub fn run(mut self, mut commands: mpsc::Receiver<ExecutorCommand>) -> Result<(), ChainError> {
         while let Some(command) = commands.blocking_recv() {
             if self.shared.is_stopping() {
@@ -205,7 +207,7 @@ impl Executor {
         self.finish_commits()
     }
 
-    /// Returns an error only if it ends the chain.
+    /// Serves one command. Returns an error only if the error ends the chain.
     fn handle_command(&mut self, command: ExecutorCommand) -> Result<(), ChainError> {
         match command {
             ExecutorCommand::Insert {
@@ -257,7 +259,7 @@ impl Executor {
         }
     }
 
-    /// Executes a block on its parent, wherever that is. No head moves.
+    /// Executes a block on its parent, on any branch. No head moves.
     fn insert(
         &mut self,
         preparation: Preparation,
@@ -266,12 +268,13 @@ impl Executor {
         let id = preparation.payload().id();
         if self.tree.get(&id.hash).is_some() || self.stored(&id)? {
             if provenance == Provenance::Engine {
-                // The block was built here, and the rollup node may have published it since.
+                // The rollup node may have published this block since it was built here: log it.
                 self.log_unlogged(id.hash)?;
             }
             return Ok(Inserted::Valid);
         }
-        // An error, since nothing is known about the block's validity.
+        // A block of the unsupported fork Lagoon is an error and not invalid: nothing is known
+        // about its validity.
         let time = preparation.payload().timestamp();
         self.shared.spec.check_before_lagoon(time)?;
         let parent = preparation.payload().parent_hash();
@@ -290,8 +293,8 @@ impl Executor {
         }
     }
 
-    /// The view to execute a block on. `None` if the block would exceed a limit: the bytes of
-    /// executed blocks, the blocks of one height, or the unwind data of its fork point.
+    /// The view of `parent`, to execute a block on. `None` if the block would exceed a limit: the
+    /// bytes of executed blocks, the blocks of one height, or the unwind data of its fork point.
     fn parent_view(
         &mut self,
         id: BlockId,
@@ -302,13 +305,13 @@ impl Executor {
             tracing::warn!(number = id.number, hash = %id.hash, ?provenance, "side branches take too much memory for one more block");
             return Ok(None);
         }
-        // The parent is known, but its state may be out of reach: too much has changed since, or
-        // the unwind records are no longer kept.
+        // The parent is known, but its state may not be readable: its unwind data may exceed the
+        // budget, or the unwind records may have been pruned.
         let Some(parent_view) = self.find_view(parent)? else {
             return Ok(None);
         };
-        // The Engine API may reorganise as often as it likes, and an imported file takes precedence
-        // over everything: the oldest sibling is dropped for a block of either.
+        // Make room at a full height for a block of the Engine API, which may reorg any number of
+        // times, and for an imported block, which takes precedence over our chain.
         if matches!(provenance, Provenance::Engine | Provenance::Imported) {
             self.drop_oldest_sibling(id.number);
         }
@@ -319,8 +322,8 @@ impl Executor {
         Ok(Some(parent_view))
     }
 
-    /// Executes a block on its parent's view, logs it unless its source still has it, and adds it to
-    /// the tree.
+    /// Executes a block on its parent's view and adds it to the tree. Logs the block unless its
+    /// source can provide it again.
     fn execute(
         &mut self,
         preparation: Preparation,
@@ -337,7 +340,7 @@ impl Executor {
                 let reason = error.to_string();
                 tracing::warn!(number = id.number, hash = %id.hash, ?provenance, reason, "a block is invalid");
                 // Transactions that do not match the header's root prove nothing about the block
-                // of that hash.
+                // with this hash: with the right transactions it may be valid.
                 if !matches!(error, InvalidBlock::TransactionsRoot { .. }) {
                     self.tree.mark_invalid(id.hash, reason.clone());
                     self.shared.rejected.lock().add(BadBlock {
@@ -354,9 +357,9 @@ impl Executor {
         };
         metrics::histogram!("starling_execute_seconds").record(started.elapsed().as_secs_f64());
         match provenance {
-            // The file or the payload log still holds the block.
+            // The block can be read again from the file or the payload log.
             Provenance::Imported => {}
-            // After a crash the gap is filled again.
+            // The block fills a gap: after a crash it is fetched again.
             Provenance::Linked { .. } | Provenance::Ancestor { .. } => {
                 self.unlogged.insert(id.hash);
             }
@@ -370,8 +373,8 @@ impl Executor {
         Ok(Inserted::Valid)
     }
 
-    /// Adds a block that the builder has executed. It enters the payload log when it becomes a head
-    /// or the parent of a logged block.
+    /// Adds a block that the builder has executed. The block is logged later, when it becomes a
+    /// head or the parent of a logged block.
     fn adopt(&mut self, block: Arc<ExecutedBlock>) -> Result<(), ChainError> {
         let parent = block.payload.parent_hash();
         if !self.wait_for_memory(parent)? {
@@ -411,7 +414,7 @@ impl Executor {
                 Inserted::NotExecutable
             }
         };
-        // The invalid block ends the branch for which a higher head was displaced.
+        // The branch for which a head was displaced ends with this invalid block.
         if matches!(inserted, Inserted::Invalid { .. })
             && parent == self.heads.head.hash
             && self.displaced.is_held_by(SwitchPolicy::Follower)
@@ -437,8 +440,8 @@ impl Executor {
         Ok(inserted)
     }
 
-    /// Whether a block of the swarm may become the head. While a rollup node drives, only blocks
-    /// that lead to its missing head may.
+    /// Whether a block of the swarm may become the head. While a rollup node owns the head, only
+    /// blocks that lead to the missing head it has named may.
     fn may_become_head(&self, hash: B256, provenance: Provenance) -> bool {
         self.shared
             .head_owner
@@ -449,10 +452,10 @@ impl Executor {
             .may_become_head(hash, provenance)
     }
 
-    /// The fork choice of unsafe blocks: at one height the first valid block stays, the head moves
-    /// only to a strictly higher block, and only on a branch that contains the safe head, the
-    /// finalized head and the newest derived block. Returns the heads and their view if this block is
-    /// to be the head.
+    /// The fork choice of unsafe blocks. The head moves only to a strictly higher block, so that
+    /// among valid blocks of one height the first stays. Its branch must contain the safe head, the
+    /// finalized head and the newest derived block. Returns the heads and their view if this block
+    /// is to be the head.
     fn preferred_heads(
         &self,
         head: BlockId,
@@ -466,7 +469,7 @@ impl Executor {
         if head.number <= self.heads.head.number {
             return Ok(None);
         }
-        // A branch whose fork point is too deep to be read is not preferred.
+        // A branch is not preferred if its fork point is too deep below the stored head for a view.
         let Some(view) = self.make_view(&heads)? else {
             return Ok(None);
         };
@@ -549,7 +552,7 @@ fn is_stored(snapshot: &Snapshot, id: &BlockId) -> Result<bool, ChainError> {
     Ok(id.number <= snapshot.head().number && snapshot.hash_of(id.number)? == Some(id.hash))
 }
 
-/// Sends the reply. A fatal error is returned too: it ends the chain.
+/// Sends the result to the caller. If it is a fatal error, which ends the chain, returns it too.
 fn answer<T>(reply: ReplySender<T>, result: Result<T, ChainError>) -> Result<(), ChainError> {
     let fatal = match &result {
         Err(error) if error.is_fatal() => Err(error.clone()),

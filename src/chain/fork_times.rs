@@ -1,8 +1,8 @@
-//! The specification of a stored chain: the genesis config, with the fork times that are in force.
+//! The specification of a stored chain: the genesis config with the fork times in force.
 //!
-//! The times in force are those of the genesis config until the chain is opened with others
-//! ([`ScheduleChange`]). They are recorded, so that a later start without the same options is
-//! refused once the chain has passed a fork by them.
+//! The fork times of the genesis config are in force until the chain is opened with other times
+//! ([`ScheduleChange`]). These are recorded. Once the chain has passed one of these forks, a later
+//! start without the same options is refused.
 
 #[cfg(test)]
 mod tests;
@@ -24,11 +24,11 @@ use std::collections::BTreeMap;
 
 /// Name of the setting with the `config` object of the genesis file.
 const CONFIG_SETTING: &str = "genesis_config";
-/// Name of the setting with the fork times in force, a JSON object; empty or absent while they are
-/// those of the genesis config.
+/// Name of the setting with the fork times in force, as a JSON object. Empty or absent while the
+/// times of the genesis config are in force.
 const TIMES_SETTING: &str = "fork_times";
 
-/// Stores the config of a genesis file, whose fork times are in force from now on.
+/// Stores the config of a genesis file, and puts its fork times in force.
 pub(super) fn record_config(store: &Store, genesis: &Genesis) -> Result<(), StoreError> {
     store.set_setting(CONFIG_SETTING, genesis.config.as_bytes())?;
     if store.setting(TIMES_SETTING)?.is_some() {
@@ -37,7 +37,7 @@ pub(super) fn record_config(store: &Store, genesis: &Genesis) -> Result<(), Stor
     Ok(())
 }
 
-/// The `config` object of the genesis file, with the fork times of an OP chain that are in force.
+/// The `config` object of the genesis file; for an OP chain with the fork times in force.
 pub(super) fn config_in_force(store: &Store, rules: &Rules) -> Result<Value, ChainError> {
     let config = store.setting(CONFIG_SETTING)?;
     let config = config.ok_or(ChainError::NoGenesisConfig)?;
@@ -65,7 +65,7 @@ pub(crate) fn spec_of(store: &Store) -> Result<ChainSpec, ChainError> {
     Ok(spec)
 }
 
-/// The specification of the genesis config alone.
+/// The specification of the genesis config, without recorded fork times.
 fn configured(store: &Store) -> Result<ChainSpec, ChainError> {
     let header = store.snapshot()?.genesis_header()?;
     let config = store.setting(CONFIG_SETTING)?;
@@ -99,8 +99,8 @@ fn record(store: &Store, forks: &ForkSchedule) -> Result<(), ChainError> {
     Ok(store.set_setting(TIMES_SETTING, &text)?)
 }
 
-/// Puts the fork times of the genesis config, changed by `change`, in force. Refused if the chain
-/// has passed one of the forks by other times.
+/// Puts the fork times of the genesis config, changed by `change`, in force. Fails if the chain has
+/// already passed one of the forks under other times.
 pub(super) fn put_in_force(
     store: &Store,
     log: &PayloadLog,
@@ -146,7 +146,7 @@ pub(super) fn put_in_force(
     record(store, &now)
 }
 
-/// The time of the highest block, of the store or of the payload log, which is replayed later.
+/// The time of the highest block in the store or in the payload log, whose blocks will be replayed.
 fn progress(
     store: &Store,
     log: &PayloadLog,
@@ -164,7 +164,7 @@ fn progress(
     })
 }
 
-/// The first fork whose header fields a genesis block lacks, although the fork is active in it.
+/// The first fork that is active in the genesis block although the block lacks its header fields.
 fn lacking(spec: &ChainSpec, genesis: &Header) -> Option<Fork> {
     let active = spec.at(genesis.timestamp);
     let lacks = [

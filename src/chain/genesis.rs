@@ -1,8 +1,8 @@
-//! Reading a genesis file (geth's `genesis.json`) of either rule set: the chain's rules, its first
-//! header and its first state.
+//! Parses a genesis file (geth's `genesis.json`) of either rule set into the chain's rules, its
+//! first header and its first state.
 //!
-//! Operators bring these files, so every error names the field and says what is wrong with it. The
-//! state root is computed here; the load is the size of the alloc.
+//! Operators supply these files, so every error names the field and the problem. The state root is
+//! computed here. The work grows with the size of the alloc.
 
 mod before_merge;
 mod fields;
@@ -41,14 +41,15 @@ use std::{
     path::Path,
 };
 
-/// Gas limit of a genesis block that names none.
+/// Gas limit of the genesis block if the file sets none.
 const DEFAULT_GAS_LIMIT: u64 = 4_712_388;
-/// Highest maximum of blobs per block that a genesis file may set: bounds the memory of a block's
+/// Highest maximum of blobs per block that a genesis file may set. Bounds the memory of a block's
 /// blobs at 16 MiB.
 const MAX_BLOBS_PER_BLOCK: u64 = 128;
-/// Difficulty of a genesis block that names neither difficulty nor mix hash.
+/// Difficulty of the genesis block if the file sets neither difficulty nor mix hash.
 const DEFAULT_DIFFICULTY: u64 = 131_072;
-/// The upgrades of Ethereum by timestamp, and the forks of OP that bring them.
+/// The config fields of Ethereum's upgrades by timestamp, and the OP fork that includes each
+/// upgrade.
 const ETHEREUM_FORKS: [(&str, Fork); 4] = [
     ("shanghaiTime", Fork::Canyon),
     ("cancunTime", Fork::Ecotone),
@@ -56,10 +57,12 @@ const ETHEREUM_FORKS: [(&str, Fork); 4] = [
     ("osakaTime", Fork::Karst),
 ];
 
-/// The upgrades of Ethereum after Osaka that change only the blob schedule (EIP-7892).
+/// The config fields of upgrades after Osaka that change only the blob schedule (EIP-7892), without
+/// the suffix `Time`.
 const BLOB_FORKS: [&str; 5] = ["bpo1", "bpo2", "bpo3", "bpo4", "bpo5"];
 
-/// The upgrades of Ethereum by block number, all of which precede Bedrock.
+/// The config fields of Ethereum's upgrades by block number, without the suffix `Block`. All of
+/// them precede Bedrock.
 const BLOCK_FORKS: [&str; 14] = [
     "homestead",
     "eip150",
@@ -77,7 +80,7 @@ const BLOCK_FORKS: [&str; 14] = [
     "mergeNetsplit",
 ];
 
-/// The beginning of a chain.
+/// A parsed genesis file: rules, first header and first state of a chain.
 #[derive(Clone, Debug)]
 pub struct Genesis {
     pub spec: ChainSpec,
@@ -85,12 +88,12 @@ pub struct Genesis {
     /// The file's `config` object, from which [`spec_of_config`] reads the rules again when the chain
     /// is opened.
     pub config: String,
-    /// The state, as rows of the store.
+    /// The genesis state, as rows of the store.
     pub overlay: Overlay,
 }
 
 impl Genesis {
-    /// The genesis block.
+    /// The genesis block as a payload.
     pub fn payload(&self) -> Payload {
         Payload::sealed(self.header.clone(), Vec::new())
     }
@@ -106,10 +109,10 @@ pub enum GenesisError {
     State(#[from] trie::TrieError),
 }
 
-/// Longest genesis file, unpacked.
+/// Maximum bytes of a genesis file, unpacked.
 const MAX_FILE: u64 = 2 << 30;
 
-/// The text of a file, unpacked if its name ends in `.zst`.
+/// Reads the text of a file, and unpacks it if the name ends in `.zst`.
 pub fn read_file(path: &Path) -> io::Result<String> {
     let file = BufReader::new(File::open(path)?);
     let mut text = String::new();
@@ -130,7 +133,7 @@ pub fn read_file(path: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-/// Parses a genesis file. A missing `config` is derived from the rollup config.
+/// Parses a genesis file. If it has no `config`, the `config` is derived from the rollup config.
 pub fn parse_with_rollup(json: &str, rollup: &RollupConfig) -> Result<Genesis, GenesisError> {
     let mut file: Value = serde_json::from_str(json)?;
     if let Some(file) = file.as_object_mut()
@@ -142,7 +145,7 @@ pub fn parse_with_rollup(json: &str, rollup: &RollupConfig) -> Result<Genesis, G
     parse(json)
 }
 
-/// The `config` object of the genesis file that belongs to a rollup config.
+/// The `config` object that a genesis file for this rollup config has.
 pub fn config_of_rollup(rollup: &RollupConfig) -> Result<Value, GenesisError> {
     let missing = || GenesisError::Field {
         field: "config".to_owned(),
@@ -222,8 +225,8 @@ pub fn parse(json: &str) -> Result<Genesis, GenesisError> {
     })
 }
 
-/// Adds the fields of the forks that are active at genesis. `passer` is the storage root of the
-/// message passer, if it has storage.
+/// Adds the header fields of the forks that are active at genesis. `passer` is the storage root of
+/// `L2ToL1MessagePasser`, if it has storage.
 fn add_fork_fields(
     file: &GenesisFields<'_>,
     active: &Active,
@@ -245,8 +248,8 @@ fn add_fork_fields(
     Ok(())
 }
 
-/// The rules that the `config` object of a genesis file sets, for a chain whose first block is
-/// known.
+/// Parses the rules from the `config` object of a genesis file, for a chain with this genesis
+/// header.
 pub fn spec_of_config(config: &[u8], genesis: &Header) -> Result<ChainSpec, GenesisError> {
     let config: Value = serde_json::from_slice(config)?;
     let config = GenesisFields::new("config.", &config)?;
@@ -296,7 +299,7 @@ fn optimism_rules(
             ));
         }
     }
-    // Delta changed nothing in execution and execution clients' files may leave it out.
+    // Delta changed nothing in execution, and genesis files of execution clients may leave it out.
     if forks.time(Fork::Delta).is_none() {
         forks = forks.clone().with(Fork::Delta, forks.time(Fork::Ecotone));
     }
@@ -348,7 +351,7 @@ fn ethereum_rules(config: &GenesisFields<'_>) -> Result<Rules, GenesisError> {
     })
 }
 
-/// The blob schedule of an Ethereum chain: mainnet's, unless `blobSchedule` says otherwise.
+/// The blob schedule of an Ethereum chain: the file's `blobSchedule`, or else mainnet's.
 fn blob_schedule(
     config: &GenesisFields<'_>,
     forks: &EthereumSchedule,
@@ -385,8 +388,8 @@ fn blob_schedule(
     Ok(blobs)
 }
 
-/// An entry of `blobSchedule`. The rules that it does not hold are those of `default`'s fork: before
-/// Osaka a transaction may have as many blobs as a block.
+/// An entry of `blobSchedule`. Rules that the entry does not contain come from the fork of
+/// `default`. Before Osaka, a transaction may have as many blobs as a block.
 fn blob_params(
     schedule: &GenesisFields<'_>,
     fork: &str,
@@ -413,7 +416,7 @@ fn blob_params(
     }))
 }
 
-/// The header without its roots and without the fields that forks have added.
+/// The header without roots, and without the fields that later forks have added.
 fn header(
     file: &GenesisFields<'_>,
     spec: &ChainSpec,
@@ -450,7 +453,7 @@ fn header(
     })
 }
 
-/// The state of the alloc. Empty accounts exist in it; slots of value zero do not.
+/// The state of the alloc. It includes empty accounts, but not slots with value zero.
 fn state(file: &GenesisFields<'_>) -> Result<(Update, Changes), GenesisError> {
     let mut changes = Changes::default();
     for (address, account) in file

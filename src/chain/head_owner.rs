@@ -1,23 +1,24 @@
 //! The owner of the unsafe head: the one of two parties that moves it. These are a rollup node, by
 //! `engine_forkchoiceUpdated`, and the node itself, which follows the blocks of the swarm.
 //!
-//! Only one of them owns the head at a time, so that they do not move it to different branches. From
-//! its first fork choice on, the rollup node drives: blocks of the swarm are executed but do not
-//! become the head, unless they lead to a head that the rollup node has named and that was missing.
-//! After [`SILENCE`] without a call, the node follows the swarm by itself again, until the next
-//! fork choice.
+//! Only one of them owns the head at a time, so that they do not move it to different branches.
+//! From its first fork choice on, the rollup node is the owner. Blocks of the swarm are then
+//! executed but do not become the head, unless they lead to a missing head that the rollup node has
+//! named. After [`SILENCE`] without a call, the node follows the swarm by itself again, until the
+//! next fork choice.
 //!
-//! Pure: `now` goes in. The chain owns the one instance, and the executor checks it before a block
-//! of the swarm becomes the head.
+//! Pure: the time is a parameter. The chain owns the one instance, and the executor checks it
+//! before a block of the swarm becomes the head.
 
 use alloy_primitives::B256;
 use starling_proto::provenance::Provenance;
 use std::time::{Duration, Instant};
 
 /// Time without a call of the rollup node after which the node follows the swarm by itself. Ten
-/// minutes is longer than a rollup node takes to restart or upgrade, and longer than the usual time
-/// between batches, from which a rollup node without gossip moves its head. It is short enough that
-/// a node whose rollup node has ended serves recent blocks again before an operator notices.
+/// minutes is longer than a rollup node takes to restart or upgrade. It is also longer than the
+/// usual time between batches, at which a rollup node without gossip moves its head. It is short
+/// enough that the node serves recent blocks again before an operator notices that the rollup node
+/// has ended.
 pub const SILENCE: Duration = Duration::from_secs(600);
 
 /// The party that moves the unsafe head: the rollup node, or the node itself.
@@ -26,8 +27,8 @@ pub struct HeadOwner {
     silence: Duration,
     /// Time of the rollup node's last call; `None` while the node follows the swarm by itself.
     last_call: Option<Instant>,
-    /// The lowest block known on the branch of the head that the rollup node has named, or that head
-    /// itself if none of its ancestors is known. The blocks below it are missing.
+    /// The lowest known block on the branch of a missing head that the rollup node has named, or
+    /// that head itself if no block of its branch is known. The parent of this block is missing.
     lowest_missing: Option<B256>,
 }
 
@@ -46,44 +47,45 @@ impl HeadOwner {
         }
     }
 
-    /// Whether a rollup node drives.
+    /// Whether a rollup node owns the unsafe head.
     pub fn is_rollup_node(&self) -> bool {
         self.last_call.is_some()
     }
 
-    /// Time at which [`SILENCE`] will be over; `None` while no rollup node drives.
+    /// Time at which [`SILENCE`] will be over; `None` while no rollup node owns the head.
     pub fn silent_at(&self) -> Option<Instant> {
         self.last_call.map(|last_call| last_call + self.silence)
     }
 
-    /// The rollup node has made a fork choice. Returns true if it did not drive before.
+    /// The rollup node has made a fork choice. Returns true if it was not the owner before.
     pub fn on_forkchoice(&mut self, now: Instant) -> bool {
         self.last_call.replace(now).is_none()
     }
 
-    /// The head that the rollup node has named is the head, or cannot become it: no ancestor is
-    /// missing any more. The owner stays the same, so this always returns false.
+    /// The head that the rollup node has named has become the head, or cannot become it, so no
+    /// ancestor is awaited any more. The owner stays the same, so this always returns false.
     pub fn on_settled(&mut self) -> bool {
         self.lowest_missing = None;
         false
     }
 
-    /// The rollup node has sent a payload: its silence ends. A payload alone does not make it
-    /// drive, so this always returns false.
+    /// The rollup node has sent a payload, which restarts the time of [`SILENCE`]. A payload alone
+    /// does not make the rollup node the owner, so this always returns false.
     pub fn on_payload(&mut self, now: Instant) -> bool {
         self.last_call = self.last_call.map(|_| now);
         false
     }
 
-    /// The head that the rollup node has named is missing; `block` is the lowest known one on its
-    /// branch, or the head. The owner stays the same, so this always returns false.
+    /// The head that the rollup node has named is missing. `block` is the lowest known block on
+    /// that head's branch, or the head itself. The owner stays the same, so this always returns
+    /// false.
     pub fn on_missing(&mut self, block: B256) -> bool {
         self.lowest_missing = self.last_call.map(|_| block);
         false
     }
 
-    /// Time has passed. Returns true if the rollup node has been silent for too long: the node
-    /// follows the swarm from now on.
+    /// Time has passed. Returns true if the rollup node has been silent for too long, so that the
+    /// node follows the swarm from now on.
     pub fn on_time(&mut self, now: Instant) -> bool {
         let silent = self.silent_at().is_some_and(|at| now >= at);
         if silent {
@@ -95,8 +97,8 @@ impl HeadOwner {
     /// Whether a block of the swarm may become the head.
     pub fn may_become_head(&self, hash: B256, provenance: Provenance) -> bool {
         let wanted = match provenance {
-            // The gap may have been opened for a head that was named before: its blocks are on the
-            // way to the present one.
+            // The gap may have been opened for a head that the rollup node named earlier. Its
+            // blocks then also lead to the head that is missing now.
             Provenance::Ancestor { .. } => self.lowest_missing.is_some(),
             _ => self.lowest_missing == Some(hash),
         };
@@ -130,7 +132,7 @@ mod tests {
                 !owner.may_become_head(hash(1), GOSSIP)
                     && !owner.may_become_head(hash(1), Provenance::Linked { tip: 9 })
             );
-            // Payloads, too, are signs of life.
+            // A payload also ends the silence.
             now += SECOND / 2;
             assert!(!owner.on_payload(now));
             now += SILENCE - SECOND;

@@ -1,12 +1,13 @@
-//! Heads without gaps: a cursor that walks from its owner's position to the head.
+//! Heads without gaps: a cursor that walks block by block from its owner's position to the head.
 //!
-//! `watch<Heads>` only wakes and may skip; a [`Cursor`] turns each wake-up into removed and added
-//! blocks in order, via the common ancestor. Subscriptions, filters and the pool all use it. A
-//! cursor is only a position: on an abandoned branch it looks up each block with
-//! [`Chain::abandoned`](super::Chain::abandoned) and continues at the parent, so it needs no record
-//! of earlier steps. The payload log has every block that a reorg abandons, down to the unwind
-//! limit, until the chain is 1,024 blocks above it. If a cursor needs a block that has been dropped,
-//! it returns [`StepError::Lost`], and its owner must start again from the head.
+//! `watch<Heads>` only wakes its receivers and may skip changes. After each wake-up, a [`Cursor`]
+//! reports the removed and added blocks in order, via the common ancestor. Subscriptions, filters
+//! and the pool all use it. A cursor is only a position. On an abandoned branch it looks up each
+//! block with [`Chain::abandoned`](super::Chain::abandoned) and continues at the parent, so it
+//! needs no record of earlier steps. The payload log keeps every block that a reorg abandons, down
+//! to the unwind limit, until the chain is 1,024 blocks above the block. If a cursor needs a block
+//! that has been dropped, it returns [`StepError::Lost`], and its owner must start again from the
+//! head.
 
 use crate::chain::{abandoned::Abandoned, rows::ReadError, view::View};
 use alloy_primitives::B256;
@@ -37,7 +38,7 @@ pub struct Cursor {
 }
 
 impl Cursor {
-    /// A cursor at this block, which itself is not reported.
+    /// A cursor at this block. The block itself is not reported.
     pub fn new(at: BlockId) -> Self {
         Self { at }
     }
@@ -46,8 +47,8 @@ impl Cursor {
         self.at
     }
 
-    /// The next step towards the head of `view`; `None` at the head. `abandoned` finds blocks that
-    /// are not canonical.
+    /// The next step towards the head of `view`; `None` if the cursor is at the head. `abandoned`
+    /// looks up blocks that are not canonical.
     pub fn step(
         &mut self,
         view: &View,

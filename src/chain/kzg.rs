@@ -1,9 +1,9 @@
-//! KZG commitments and proofs of blobs, by c-kzg: for the sidecar of a blob transaction, before Osaka
-//! with a proof per blob (EIP-4844), from Osaka on with 128 cell proofs per blob (EIP-7594); and for the
-//! blobs that a rollup reads.
+//! KZG commitments and proofs of blobs, with c-kzg. They serve the sidecars of blob transactions,
+//! which have one proof per blob before Osaka (EIP-4844) and 128 cell proofs per blob from Osaka on
+//! (EIP-7594). They also serve the blobs that a rollup reads.
 //!
-//! Checking takes milliseconds for each blob, making proofs a multiple of that; callers bound the
-//! number of blobs.
+//! Verifying takes milliseconds per blob, and computing proofs takes several times as long. Callers
+//! bound the number of blobs.
 
 #[cfg(test)]
 mod tests;
@@ -16,42 +16,44 @@ use alloy_eips::{
 use c_kzg::{Cell, KzgSettings};
 use std::sync::{LazyLock, OnceLock};
 
-/// Table size for cell proofs: the one that the EVM's point evaluation uses, so that these tables of
-/// 100 MB are there once.
+/// Size of the tables for cell proofs. It equals that of the EVM's point evaluation, so that the
+/// tables of 100 MB are in memory only once.
 const CELL_TABLES: u64 = 8;
-/// No tables: commitments and proofs of whole blobs do not use them, and a rollup node has no others.
+/// Whole blobs need no tables for commitments and proofs, so a node of `starling rollup` loads
+/// none.
 const NO_TABLES: u64 = 0;
 
-/// The setup for cells, once it is loaded.
+/// The trusted setup with tables for cells, once it is loaded.
 static CELL_SETUP: OnceLock<&'static KzgSettings> = OnceLock::new();
 
-/// Indexes of the cells of an extended blob.
+/// Indexes of all cells of an extended blob.
 static CELLS: LazyLock<Vec<u64>> = LazyLock::new(|| (0..CELLS_PER_EXT_BLOB as u64).collect());
 
-/// The trusted setup for cells.
+/// The trusted setup with tables for cells. Loads it at the first call.
 fn cell_setup() -> &'static KzgSettings {
     CELL_SETUP.get_or_init(|| c_kzg::ethereum_kzg_settings(CELL_TABLES))
 }
 
-/// The trusted setup for whole blobs: that for cells where it is loaded, since loading another takes
-/// seconds.
+/// The trusted setup for whole blobs. This is the setup for cells if that is loaded, since loading
+/// another one takes seconds.
 fn blob_setup() -> &'static KzgSettings {
     (CELL_SETUP.get().copied()).unwrap_or_else(|| c_kzg::ethereum_kzg_settings(NO_TABLES))
 }
 
-/// Loads the trusted setup, which takes seconds, before the first blob transaction comes.
+/// Loads the trusted setup, which takes seconds, so that the first blob transaction need not wait.
 pub fn load() {
     cell_setup();
 }
 
-/// Loads what whole blobs need, which takes seconds where nothing is loaded. Not on a thread of
-/// rayon: all of them would wait, and blocks are executed there.
+/// Loads the trusted setup for whole blobs, which takes seconds if none is loaded. Must not run on
+/// a rayon thread: other rayon threads would wait for it, and blocks are executed there.
 pub fn load_for_blobs() {
     blob_setup();
 }
 
-/// Whether all proofs of a sidecar are valid for its blobs and commitments. The error names a blob
-/// that is no list of field elements, a commitment or a proof that is no point, or a wrong count.
+/// Whether all proofs of a sidecar are valid for its blobs and commitments. Returns an error if a
+/// blob is not a list of field elements, a commitment or proof is not a curve point, or a count is
+/// wrong.
 pub fn verify(sidecar: &TxSidecar) -> Result<bool, c_kzg::Error> {
     let blobs: Vec<c_kzg::Blob> = sidecar.blobs().iter().map(blob).collect();
     let commitments = points(sidecar.commitments());
@@ -80,27 +82,28 @@ pub fn verify(sidecar: &TxSidecar) -> Result<bool, c_kzg::Error> {
     }
 }
 
-/// The commitment to a blob. The error says that it is no list of field elements. Takes some 20 ms.
+/// The commitment to a blob. Fails if the blob is not a list of field elements. Takes about 20 ms.
 pub fn commitment(of: &Blob) -> Result<Bytes48, c_kzg::Error> {
     let commitment = blob_setup().blob_to_kzg_commitment(&blob(of))?;
     Ok(Bytes48::from(commitment.to_bytes().into_inner()))
 }
 
-/// Whether the proof of a whole blob is valid for the commitment. The error names a blob that is no
-/// list of field elements, or a commitment or a proof that is no point.
+/// Whether the proof of a whole blob is valid for the commitment. Returns an error if the blob is
+/// not a list of field elements, or the commitment or proof is not a curve point.
 pub fn verify_blob(of: &Blob, commitment: &Bytes48, proof: &Bytes48) -> Result<bool, c_kzg::Error> {
     let [commitment, proof] = [commitment, proof].map(|point| c_kzg::Bytes48::from(point.0));
     blob_setup().verify_blob_kzg_proof(&blob(of), &commitment, &proof)
 }
 
-/// The proof of a whole blob (EIP-4844).
+/// Computes the proof of a whole blob (EIP-4844).
 pub fn blob_proof(of: &Blob, commitment: &Bytes48) -> Result<Bytes48, c_kzg::Error> {
     let commitment = c_kzg::Bytes48::from(commitment.0);
     let proof = blob_setup().compute_blob_kzg_proof(&blob(of), &commitment)?;
     Ok(Bytes48::from(proof.to_bytes().into_inner()))
 }
 
-/// The sidecar of these blobs before Osaka. The error names a blob that is no list of field elements.
+/// Computes the sidecar of these blobs before Osaka. Fails if a blob is not a list of field
+/// elements.
 pub fn sidecar(blobs: Vec<Blob>) -> Result<TxSidecar, c_kzg::Error> {
     let commitments = commitments(&blobs)?;
     let proofs = blobs.iter().zip(&commitments);
@@ -112,7 +115,7 @@ pub fn sidecar(blobs: Vec<Blob>) -> Result<TxSidecar, c_kzg::Error> {
     }))
 }
 
-/// The sidecar of these blobs from Osaka on. Fails like [`sidecar`].
+/// Computes the sidecar of these blobs from Osaka on. Fails like [`sidecar`].
 pub fn cell_sidecar(blobs: Vec<Blob>) -> Result<TxSidecar, c_kzg::Error> {
     let mut cell_proofs = Vec::with_capacity(blobs.len() * CELLS_PER_EXT_BLOB);
     for one in &blobs {
@@ -121,7 +124,7 @@ pub fn cell_sidecar(blobs: Vec<Blob>) -> Result<TxSidecar, c_kzg::Error> {
         cell_proofs.extend(bytes.map(Bytes48::from));
     }
     Ok(TxSidecar::Eip7594(BlobTransactionSidecarEip7594 {
-        // After the proofs, whose setup they use.
+        // Compute the commitments after the proofs, with the setup that the proofs have loaded.
         commitments: commitments(&blobs)?,
         blobs,
         cell_proofs,

@@ -1,9 +1,9 @@
 //! Costs of a transaction besides execution: the L1 data fee, the operator fee, and its share of
 //! the block's data footprint (specs: each fork's exec-engine, fee formulas).
 //!
-//! Execution charges these inside the EVM, from the state. Here they are computed from the L1
-//! attributes in a block's first transaction: for receipts, which do not store them, and for
-//! admission to the pool. Pure and cheap; FastLZ runs once over the transaction.
+//! Execution charges these costs inside the EVM, from the state. Here they are computed from the L1
+//! attributes in a block's first transaction, for receipts, which do not store them, and for
+//! admission to the pool. The functions are pure and cheap: FastLZ runs once over the transaction.
 
 use crate::chain::{evm::estimated_size_scaled, transaction::ChainTx};
 use alloy_primitives::U256;
@@ -12,15 +12,15 @@ use starling_proto::{
     l1info::{L1BlockInfo, L1InfoFormat},
 };
 
-/// The unit in which sizes are estimated: a millionth of a byte.
+/// Estimated sizes are in millionths of a byte.
 const SCALE: u64 = 1_000_000;
 
-/// L1 costs of one transaction, for its receipt.
+/// L1 costs of one transaction, as its receipt shows them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct L1Cost {
-    /// `l1GasUsed`: L1 gas, as the fork counts it.
+    /// `l1GasUsed`: L1 gas by the rules of the fork.
     pub gas_used: U256,
-    /// `l1Fee`, wei, as charged. (A deposit pays none.)
+    /// `l1Fee` in wei, computed for any transaction. Deposits are not charged.
     pub fee: U256,
     /// The data footprint that the transaction adds to the block; zero before Jovian.
     pub da_footprint: u64,
@@ -28,7 +28,7 @@ pub struct L1Cost {
 
 /// Computes the costs of a transaction (`raw`, EIP-2718) in a block of `fork` with these L1
 /// attributes. The format of the attributes selects the formula, since the block that activates a
-/// fork still carries the format before it.
+/// fork still has the attributes in the previous format.
 pub fn receipt_cost(info: &L1BlockInfo, fork: Fork, raw: &[u8]) -> L1Cost {
     let size = estimated_size_scaled(raw);
     let (gas_used, fee) = if info.format == L1InfoFormat::Bedrock {
@@ -62,7 +62,7 @@ pub fn receipt_cost(info: &L1BlockInfo, fork: Fork, raw: &[u8]) -> L1Cost {
     }
 }
 
-/// Gas of the bytes as L1 calldata. Before Regolith an empty signature is counted too.
+/// L1 gas of these bytes as calldata. Before Regolith an empty signature is added.
 fn calldata_gas(raw: &[u8], fork: Fork) -> U256 {
     let zeros = raw.iter().filter(|byte| **byte == 0).count() as u64;
     let nonzeros = raw.len() as u64 - zeros + if fork < Fork::Regolith { 68 } else { 0 };
@@ -72,10 +72,10 @@ fn calldata_gas(raw: &[u8], fork: Fork) -> U256 {
 /// DA footprint scalar of a Jovian block, from its first transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Footprint {
-    /// Gas per estimated byte.
+    /// Footprint gas per estimated byte of a transaction.
     Scalar(u16),
-    /// L1 attributes without a scalar, as the activation block of Jovian has them: only deposits
-    /// may follow.
+    /// The L1 attributes have no scalar, as in the activation block of Jovian. Only deposits may
+    /// follow.
     DepositsOnly,
 }
 
@@ -90,8 +90,8 @@ pub enum L1AttributesError {
 
 impl Footprint {
     /// Reads the calldata of a block's first transaction (op-geth: `CalcDAFootprint`). `activation`
-    /// says that the parent is before Jovian. An activation block that also activates Ecotone or
-    /// Isthmus carries the L1 attributes format from before them.
+    /// means that the block activates Jovian. If the block also activates Ecotone or Isthmus, its
+    /// L1 attributes are in a format from before those forks.
     pub fn of(first: &ChainTx, activation: bool) -> Result<Self, L1AttributesError> {
         let deposit = first.as_deposit().ok_or(L1AttributesError::Missing)?;
         let (calldata, jovian) = (&deposit.input, L1InfoFormat::Jovian);
@@ -115,7 +115,7 @@ pub fn da_footprint(raw: &[u8], scalar: u16) -> u64 {
     footprint(estimated_size_scaled(raw), scalar)
 }
 
-/// Estimated bytes of a transaction (`raw`, EIP-2718) in a batch, from Fjord on.
+/// Estimated size of a transaction (`raw`, EIP-2718) in a batch, in bytes, from Fjord on.
 pub fn da_size(raw: &[u8]) -> u64 {
     estimated_size_scaled(raw) / SCALE
 }
@@ -124,7 +124,7 @@ fn footprint(size: u64, scalar: u16) -> u64 {
     (size / SCALE).saturating_mul(scalar.into())
 }
 
-/// The operator fee for this much gas, wei; zero before Isthmus.
+/// The operator fee for this amount of gas, in wei; zero before Isthmus.
 pub fn operator_fee(info: &L1BlockInfo, fork: Fork, gas: u64) -> U256 {
     let gas = U256::from(gas).saturating_mul(U256::from(info.operator_fee_scalar));
     let variable = match fork {
@@ -135,8 +135,8 @@ pub fn operator_fee(info: &L1BlockInfo, fork: Fork, gas: u64) -> U256 {
     variable.saturating_add(U256::from(info.operator_fee_constant))
 }
 
-/// The L1 fee and the operator fee at the gas limit, which a sender must be able to pay besides
-/// execution and value, wei.
+/// The L1 fee and the operator fee at the gas limit, in wei. A sender must be able to pay them
+/// besides execution and value.
 pub fn admission_cost(info: &L1BlockInfo, fork: Fork, raw: &[u8], gas_limit: u64) -> U256 {
     receipt_cost(info, fork, raw)
         .fee

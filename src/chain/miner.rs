@@ -1,8 +1,8 @@
-//! Settings of block building that an operator or a batcher changes while the node runs, as geth's
-//! miner has them (`miner_*`).
+//! Settings of block building that an operator or a batcher can change while the node runs, with
+//! the methods of geth's miner (`miner_*`).
 //!
-//! The pool holds the settings, and the builder reads them when a block is started: a change counts
-//! from the next block on. They do not survive a restart.
+//! The pool holds the settings. The builder reads them when it starts a block, so a change applies
+//! from the next block on. A restart resets them.
 
 use crate::chain::{
     l1fee::da_size,
@@ -15,12 +15,12 @@ use op_alloy_rpc_types_engine::OpPayloadAttributes;
 /// Settings of block building. By default none is set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MinerSettings {
-    /// Maximum bytes of one pool transaction in a batch, by Fjord's estimate.
+    /// Maximum size of one pool transaction in a batch, in bytes by Fjord's estimate.
     pub max_tx_da: Option<u64>,
-    /// Maximum bytes of all pool transactions of a block, by the same estimate. Transactions of the
-    /// attributes do not count.
+    /// Maximum size in a batch of all pool transactions of a block together, in bytes by Fjord's
+    /// estimate. Transactions of the attributes do not count.
     pub max_block_da: Option<u64>,
-    /// Minimum tip in wei per gas, which a transaction must offer to enter the pool, and pay to
+    /// Minimum tip in wei per gas. A transaction must offer it to enter the pool, and pay it to
     /// enter a block.
     pub min_tip: Option<u128>,
     /// The gas limit that blocks move toward on an Ethereum chain, where no attributes set it.
@@ -30,8 +30,9 @@ pub struct MinerSettings {
 }
 
 impl MinerSettings {
-    /// Estimated batch bytes of a block's pool transactions after one more (`raw`, EIP-2718); `used`
-    /// are the bytes before. `None` if the transaction would exceed a limit.
+    /// Adds the estimated batch bytes of one more pool transaction (`raw`, EIP-2718) to `used`,
+    /// those of the block's pool transactions so far. `None` if the transaction would exceed a
+    /// limit.
     pub fn da_after(&self, used: u64, raw: &[u8]) -> Option<u64> {
         if self.max_tx_da.is_none() && self.max_block_da.is_none() {
             return Some(used);
@@ -52,8 +53,8 @@ impl MinerSettings {
     }
 }
 
-/// The gas limit nearest to `wanted` that a block may have if its parent's limit is `parent`: it
-/// changes by less than 1/1024.
+/// The gas limit nearest to `wanted` that a block may have whose parent has the gas limit `parent`.
+/// It may change by less than 1/1024 per block.
 fn toward(parent: u64, wanted: u64) -> u64 {
     let step = (parent / 1024).saturating_sub(1);
     wanted.clamp(parent.saturating_sub(step), parent.saturating_add(step))

@@ -5,9 +5,9 @@
 //! sequencer writes a block together with its guard row, and fsyncs, before it sends the block to
 //! the signer. A guard row says that the block may have been signed, whether or not the signer's
 //! response was received. The sequencer never signs two blocks for one (height, parent, L1 origin).
-//! The L1 origin is part of the key because after an L1 reorg a height must be filled again. The
-//! order in the row tells which block of a height was sent last. The log grows with the chain until
-//! [`PayloadLog::prune`].
+//! The L1 origin is part of the key because after an L1 reorg a height must be filled again. Each
+//! row has an order number, by which the block of a height that was sent last is known. The log
+//! grows with the chain until [`PayloadLog::prune`].
 
 use crate::chain::rows::codec;
 use crate::chain::store::{
@@ -24,7 +24,8 @@ use std::{
     sync::Arc,
 };
 
-/// Blocks for which guard rows outlive their payloads: longer than any reorg of L1 reaches back.
+/// Number of blocks for which guard rows outlive their payloads. No reorg of L1 reaches back as
+/// far.
 pub const GUARD_WINDOW: u64 = 100_000;
 
 /// Origin of a payload that was received, or built but never sent to the signer.
@@ -35,12 +36,12 @@ pub const BUILT: u8 = 1;
 /// Marker file in the log's folder: while it exists, guard rows may be missing.
 const GUARDS_CUT: &str = "guards-cut";
 
-/// The path of the marker file.
+/// The path of the marker file `GUARDS_CUT` in a log's folder.
 pub fn cut_mark(folder: &Path) -> PathBuf {
     folder.join(GUARDS_CUT)
 }
 
-/// Creates the marker file, before a repair cuts the log in this folder.
+/// Creates the marker file. Called before a repair cuts the log in this folder.
 pub(crate) fn mark_cut(folder: &Path) -> std::io::Result<()> {
     std::fs::File::create(cut_mark(folder))?.sync_all()?;
     std::fs::File::open(folder)?.sync_all()
@@ -128,11 +129,11 @@ const HEAD: &[u8] = b"followed";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Logged {
     pub payload: Payload,
-    /// [`FOLLOWED`] or [`BUILT`].
+    /// Origin of the payload: [`FOLLOWED`] or [`BUILT`].
     pub origin: u8,
 }
 
-/// The head that the log records.
+/// The head that the log records, to be restored by a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoggedHead {
     pub head: BlockId,
@@ -145,8 +146,8 @@ pub struct LoggedHead {
 pub struct SignGuard {
     pub l1_origin: B256,
     pub hash: B256,
-    /// Orders the blocks of one height and parent by when they were last sent to the signer. 0 in
-    /// rows of older versions, which did not store it.
+    /// Orders the blocks of one height and parent by the time at which they were last sent to the
+    /// signer. Zero in rows of older versions, which did not store it.
     pub sent_order: u64,
 }
 
@@ -156,7 +157,7 @@ pub struct LogSize {
     pub payloads: u64,
     /// Bytes of the payloads' rows.
     pub bytes: u64,
-    /// The lowest and the highest height.
+    /// The lowest and the highest height of a payload in the log.
     pub heights: Option<(u64, u64)>,
     pub guards: u64,
 }
@@ -167,14 +168,14 @@ pub struct PayloadLog(Arc<LogInner>);
 
 struct LogInner {
     path: PathBuf,
-    /// Bytes that must stay free on the disk.
+    /// Bytes that must stay free on the log's disk.
     floor: u64,
     db: Database,
-    /// Arrival number, big-endian → payload.
+    /// Rows: arrival number, big-endian → payload.
     payloads: Keyspace,
     /// `h‖hash` → arrival number; `n‖height‖hash` → arrival number; `followed` → see [`LoggedHead`].
     index: Keyspace,
-    /// Height, parent hash, L1 origin hash → block hash, order ([`SignGuard::sent_order`]).
+    /// Height, parent hash, L1 origin hash → block hash and [`SignGuard::sent_order`].
     guard: Keyspace,
     /// The next arrival number. Locked during every write.
     writer: Mutex<u64>,
@@ -227,7 +228,8 @@ impl PayloadLog {
             db.keyspace("guard", options)?,
         );
         folder::sync(dir)?;
-        // Half the floor of the store, so that blocks already executed can still be logged.
+        // Half of the store's floor: the store stops first, and blocks executed already can still
+        // be logged.
         let floor = free_space_floor(dir)? / 2;
         let inner = LogInner {
             path: dir.into(),
@@ -244,7 +246,8 @@ impl PayloadLog {
             *inner.writer.lock() = inner.number(&key, &key)? + 1;
         }
         let log = Self(Arc::new(inner));
-        // A log that was pruned empty must not reuse old numbers.
+        // If pruning has emptied the log, the next number comes from the head row: no number is
+        // used twice.
         if let Some(followed) = log.head()? {
             let mut next = log.0.writer.lock();
             *next = followed.next.max(*next);
@@ -252,8 +255,8 @@ impl PayloadLog {
         Ok(log)
     }
 
-    /// Logs a payload, unless it is logged already. Survives a kill of the process, not a power
-    /// cut.
+    /// Appends a payload, unless the log already has it. Survives a kill of the process, but not a
+    /// power cut.
     pub fn append(&self, payload: &Payload, origin: u8) -> Result<(), LogError> {
         let mut next = self.0.writer.lock();
         let mut batch = self.0.db.batch();
@@ -263,9 +266,9 @@ impl PayloadLog {
         Ok(())
     }
 
-    /// Logs a payload together with its guard row, durably. The row gets the highest order of its
-    /// height and parent. Err if the guard row of this (height, parent, L1 origin) holds another
-    /// hash: that block may have been signed.
+    /// Appends a payload together with its guard row, and syncs both to disk. The row gets the
+    /// highest order number of its height and parent. Fails if the guard row of this (height,
+    /// parent, L1 origin) holds another hash, since that block may have been signed.
     pub fn append_built(
         &self,
         payload: &Payload,
@@ -301,8 +304,9 @@ impl PayloadLog {
         Ok(())
     }
 
-    /// The blocks of this height and parent that may have been signed here, one per L1 origin, by
-    /// that order. Rows of older versions, without one, are in order of arrival.
+    /// The blocks of this height and parent that may have been signed here, one per L1 origin, in
+    /// the order in which they were last sent to the signer. Rows of older versions have no order
+    /// number and are sorted by arrival.
     pub fn guards(&self, height: u64, parent: B256) -> Result<Vec<SignGuard>, LogError> {
         let snapshot = self.0.db.snapshot();
         let mut guards = Vec::new();
@@ -338,7 +342,7 @@ impl PayloadLog {
                 },
             ));
         }
-        // Rows of older versions have no order.
+        // Rows of older versions all have order number 0.
         guards.sort_unstable_by_key(|(sent_order, arrival, _)| (*sent_order, *arrival));
         Ok(guards.into_iter().map(|(_, _, guard)| guard).collect())
     }
@@ -355,8 +359,8 @@ impl PayloadLog {
         self.0.decode(&number, &row).map(Some)
     }
 
-    /// All payloads of this height, by hash. A damaged one is logged and left out, as if it had
-    /// never been received.
+    /// All payloads of this height, by hash. A damaged payload is reported in a log message and
+    /// left out, as if it had never been received.
     pub fn by_number(&self, height: u64) -> Result<Vec<Logged>, LogError> {
         let snapshot = self.0.db.snapshot();
         let mut all = Vec::new();
@@ -412,7 +416,7 @@ impl PayloadLog {
         row.map(|row| self.0.decode(&key, &row)).transpose()
     }
 
-    /// The payloads above this height in order of arrival, as the log is now.
+    /// The payloads above this height in order of arrival, as the log is at the time of the call.
     pub fn after(&self, height: u64) -> impl Iterator<Item = Result<Logged, LogError>> + use<> {
         let inner = self.0.clone();
         let snapshot = inner.db.snapshot();
@@ -429,7 +433,8 @@ impl PayloadLog {
         })
     }
 
-    /// Drops the payloads below this height, and guard rows [`GUARD_WINDOW`] blocks further down.
+    /// Drops the payloads below this height, and the guard rows more than [`GUARD_WINDOW`] blocks
+    /// below it.
     pub fn prune(&self, below: u64) -> Result<(), LogError> {
         let _writer = self.0.writer.lock();
         let snapshot = self.0.db.snapshot();
@@ -450,8 +455,8 @@ impl PayloadLog {
         Ok(batch.commit()?)
     }
 
-    /// Rotates memtables, so that fjall flushes them and removes journals: replay at open stays
-    /// short.
+    /// Rotates memtables, so that fjall flushes them and removes their journals. The next open then
+    /// has little to replay.
     pub fn rotate(&self) -> Result<(), LogError> {
         for space in [&self.0.payloads, &self.0.index, &self.0.guard] {
             space.rotate_memtable()?;
@@ -459,7 +464,8 @@ impl PayloadLog {
         Ok(())
     }
 
-    /// Records which block is the head. Survives a kill of the process, not a power cut.
+    /// Records the head that a restart restores. Survives a kill of the process, but not a power
+    /// cut.
     pub fn set_head(&self, head: BlockId) -> Result<(), LogError> {
         let next = self.0.writer.lock();
         let row = [
@@ -471,7 +477,7 @@ impl PayloadLog {
         Ok(self.0.index.insert(HEAD, row)?)
     }
 
-    /// The head that was recorded last.
+    /// The head that was recorded last; `None` if none ever was.
     pub fn head(&self) -> Result<Option<LoggedHead>, LogError> {
         let Some(row) = self.0.db.snapshot().get(&self.0.index, HEAD)? else {
             return Ok(None);
@@ -525,14 +531,14 @@ impl PayloadLog {
             .try_fold(0, |count, logged| logged.map(|_| count + 1))
     }
 
-    /// Waits until everything logged is on disk.
+    /// Syncs everything logged so far to disk.
     pub fn sync(&self) -> Result<(), LogError> {
         Ok(self.0.db.persist(PersistMode::SyncAll)?)
     }
 }
 
 impl LogInner {
-    /// Adds the rows of a payload to a batch; false if it is logged already.
+    /// Adds the rows of a payload to a batch. Returns false if the log already has the payload.
     fn add(
         &self,
         batch: &mut OwnedWriteBatch,
@@ -574,7 +580,7 @@ impl LogInner {
         Ok(Logged { payload, origin })
     }
 
-    /// The height in a row, without decoding the payload.
+    /// The height at the start of a payload's row, without decoding the payload.
     fn height(&self, key: &[u8], row: &[u8]) -> Result<u64, LogError> {
         self.number(key, row.get(..8).unwrap_or_default())
     }

@@ -1,11 +1,11 @@
 //! The persister: the thread that owns the store's write path. Commits groups of blocks, unwinds
-//! block by block, syncs, and extends the indexes of blocks when there is nothing else to do.
+//! block by block, syncs, and extends the indexes of blocks while it has no other work.
 //!
-//! The executor sends it one piece of [`PersistWork`] at a time and receives one [`PersistReport`] of
-//! it, so groups form by themselves while a commit runs. Another report follows when an index has
-//! grown. On a full disk it waits and tries again, until the chain is stopped. Any other failure of
-//! the store ends the chain, a failed sync too: data that the disk once failed to write may be lost,
-//! even if a later sync succeeds.
+//! The executor sends it one piece of [`PersistWork`] at a time and receives one [`PersistReport`]
+//! for it. Blocks executed while a commit runs therefore form the next group. An additional report
+//! follows when an index has grown. On a full disk the persister waits and retries until the chain
+//! is stopped. Any other failure of the store ends the chain. This includes a failed sync: data
+//! that the disk once failed to write may be lost, even if a later sync succeeds.
 
 mod indexer;
 
@@ -24,43 +24,44 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Time between two flushes of all memtables. A memtable that fills slowly keeps old journals
-/// alive, which an open has to read.
+/// Time between two flushes of all memtables. Without the flush, a memtable that fills slowly keeps
+/// its old journals, which an open has to read.
 const ROTATE_EVERY: Duration = Duration::from_secs(600);
-/// Bytes in memtables above which they are flushed after [`ROTATE_SOON`] instead: a node that is
-/// killed then opens quickly, unless it was importing at full speed.
+/// Bytes in memtables above which they are flushed after [`ROTATE_SOON`] instead. A killed node
+/// then opens quickly, unless it was importing at full speed.
 const ROTATE_ABOVE: u64 = 24 << 20;
 const ROTATE_SOON: Duration = Duration::from_secs(60);
-/// Longest time that the last flush may take when the node stops.
+/// Maximum duration of the last flush when the node stops.
 const ROTATE_AT_END: Duration = Duration::from_secs(10);
 
 /// Bytes of blocks that are committed as one batch. A batch is a second copy of its blocks in
-/// memory. A full block or two, or a hundred small ones, are enough to amortise its cost.
+/// memory. One or two full blocks, or a hundred small ones, are enough to amortise a commit.
 const BATCH_WEIGHT: usize = 8_000_000;
 
 /// A move of the store's head: down to `unwind_to`, then up along `blocks`.
 pub struct PersistWork {
     pub unwind_to: u64,
-    /// Oldest first, on top of `unwind_to`.
+    /// Blocks to commit on top of `unwind_to`, oldest first.
     pub blocks: Vec<Arc<ExecutedBlock>>,
     pub safe: Option<BlockId>,
     pub finalized: Option<BlockId>,
 }
 
-/// A new snapshot of the store.
+/// A new snapshot of the store, for the executor.
 pub enum PersistReport {
-    /// After a piece of work.
+    /// A piece of work is done.
     Stored(Snapshot),
-    /// Between pieces of work: its head is that of the last one, and its indexes reach deeper.
+    /// No work was done, but an index reaches further down. The head is the same as in the last
+    /// report.
     Indexed(Snapshot),
 }
 
-/// An error may be sent at any time: it ends the chain.
+/// The persister's report, or the error that ends the chain. An error may be sent at any time.
 pub type PersistResult = Result<PersistReport, StoreError>;
 
 /// Runs until the executor drops its end of the channels. `wake` is called after each report, so
-/// that an idle executor takes it. `sync_every` bounds the data that a power cut can lose; a killed
-/// process loses nothing.
+/// that an idle executor receives it. `sync_every` bounds the data that a power cut can lose;a kill
+/// of the process loses nothing.
 pub fn run(
     store: &Store,
     shared: &Shared,
@@ -143,8 +144,8 @@ fn rotation_pause(buffered: u64) -> Duration {
     }
 }
 
-/// Moves the store's head. The work may be more than one batch: after a crash the head is at the
-/// end of one of them.
+/// Moves the store's head. The work may be split into several batches: after a crash the head is at
+/// the end of one of these.
 fn perform(store: &Store, shared: &Shared, work: &PersistWork) -> PersistResult {
     let started = Instant::now();
     while store.head().number > work.unwind_to {

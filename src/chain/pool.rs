@@ -1,10 +1,10 @@
 //! The transaction pool: transactions from wallets that are in no block yet.
 //!
-//! JSON-RPC adds transactions, the block builder reads [`Pool::best`], pool maintenance calls
-//! [`Pool::on_head`] once per new head. Every decision is made under one short lock from arguments
-//! (state at the head, clock): no disk, no waiting. Many senders can overload the pool: counts are
-//! bounded by [`PoolConfig`], bytes by slots of [`SLOT_SIZE`], and a full pool evicts the
-//! worst-paying transactions first.
+//! JSON-RPC adds transactions, the block builder reads [`Pool::best`], and pool maintenance calls
+//! [`Pool::on_head`] when the head changes. Every decision is made under one short lock from the
+//! arguments (state at the head, time), without disk access or waiting. Many senders can overload
+//! the pool. Counts are therefore bounded by [`PoolConfig`], bytes by slots of [`SLOT_SIZE`], and a
+//! full pool evicts the worst-paying transactions first.
 
 pub mod admit;
 pub mod blobs;
@@ -42,22 +42,22 @@ use tokio::sync::broadcast;
 #[derive(Clone, Debug)]
 pub struct PoolTx {
     pub tx: Recovered<ChainTx>,
-    /// The EIP-2718 bytes as blocks hold them: without blobs.
+    /// The EIP-2718 encoding as in a block, without blobs.
     pub raw: Bytes,
     pub hash: B256,
-    /// Blobs with commitments and proofs, of a blob transaction.
+    /// Blobs with commitments and proofs; `None` unless this is a blob transaction.
     pub sidecar: Option<Arc<TxSidecar>>,
-    /// Conditions under which it may be in a block.
+    /// Conditions under which a block may contain the transaction.
     pub conditional: Option<Arc<Conditional>>,
 }
 
 impl PoolTx {
-    /// A transaction whose sender is known, as blocks hold it.
+    /// A transaction with a known sender, in the form without blobs.
     pub fn new(tx: Recovered<impl Into<ChainTx>>) -> Self {
         Self::with_sidecar(tx.map(Into::into), None)
     }
 
-    /// A transaction whose sender is known, with its blobs if it is a blob transaction.
+    /// A transaction with a known sender, with its blobs if it is a blob transaction.
     pub fn with_sidecar(tx: Recovered<ChainTx>, sidecar: Option<Arc<TxSidecar>>) -> Self {
         let raw = tx.encoded();
         Self {
@@ -69,7 +69,8 @@ impl PoolTx {
         }
     }
 
-    /// Decodes and recovers a transaction as a wallet sends it to an OP chain, which has no blobs.
+    /// Decodes a raw transaction for an OP chain, which has no blob transactions, and recovers its
+    /// sender.
     pub fn decode(raw: Bytes) -> Result<Self, PoolError> {
         admit::decode(raw)
     }
@@ -78,7 +79,7 @@ impl PoolTx {
         self.tx.signer()
     }
 
-    /// The most this transaction can pay in execution gas, blob gas and value, wei; saturates.
+    /// The most this transaction can cost in execution gas, blob gas and value, in wei; saturates.
     pub fn cost(&self) -> U256 {
         let blob_gas = U256::from(self.tx.blob_gas_used().unwrap_or(0));
         let blob_fee = U256::from(self.tx.max_fee_per_blob_gas().unwrap_or(0));
@@ -88,33 +89,34 @@ impl PoolTx {
             .saturating_add(self.tx.value())
     }
 
-    /// Bytes of the transaction and its blobs.
+    /// Size of the transaction and its blobs in bytes.
     fn size(&self) -> usize {
         self.raw.len() + self.sidecar.as_ref().map_or(0, |sidecar| sidecar.size())
     }
 
-    /// The tip per gas that a builder earns at this base fee; `None` if the fee cap is below the
-    /// base fee.
+    /// The tip per gas that a block builder earns at this base fee; `None` if the fee cap is below
+    /// the base fee.
     pub fn effective_tip(&self, base_fee: u64) -> Option<u128> {
         self.tx.effective_tip_per_gas(base_fee)
     }
 }
 
-/// Inputs of admission: the sender's account, and the chain at the head.
+/// Inputs of admission besides the transaction: the sender's account, and the chain at the head.
 #[derive(Clone, Debug)]
 pub struct Admission {
     pub nonce: u64,
     pub balance: U256,
-    /// Whether the account has code: it can send only because it is delegated (EIP-7702), and the
-    /// pool holds one transaction of it at a time.
+    /// Whether the account has code. Such an account can send only because it is delegated
+    /// (EIP-7702), and the pool holds at most one of its transactions at a time.
     pub delegated: bool,
     /// Wei per gas of the head block.
     pub base_fee: u64,
     pub block_gas_limit: u64,
-    /// Cost of this transaction besides execution at the head: L1 data fee plus operator fee, wei.
-    /// Zero on an Ethereum chain.
+    /// Cost of this transaction besides execution at the head: L1 data fee plus operator fee, in
+    /// wei. Zero on an Ethereum chain.
     pub l1_cost: U256,
-    /// Unix seconds: about the next block's time, which selects the fork rules for the transaction.
+    /// Time in Unix seconds, about that of the next block. It selects the fork rules for the
+    /// transaction.
     pub now: u64,
 }
 
@@ -122,17 +124,18 @@ pub struct Admission {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct TxRules {
     chain_id: u64,
-    /// Shanghai (Canyon): EIP-3860.
+    /// Whether the limit on init code applies: EIP-3860, in Shanghai (Canyon).
     init_code_limit: bool,
-    /// Prague (Isthmus): EIP-7702 transactions and the calldata floor of EIP-7623.
+    /// Whether Prague (Isthmus) is active: EIP-7702 transactions, and the calldata floor of
+    /// EIP-7623.
     prague: bool,
-    /// EIP-7825 cap per transaction (Osaka, Karst).
+    /// Maximum gas limit of a transaction: EIP-7825, in Osaka (Karst).
     gas_cap: Option<u64>,
-    /// Gas of a block that pool transactions cannot use.
+    /// Gas of each block that pool transactions cannot use.
     reserved_gas: u64,
-    /// `None` on OP and before Cancun.
+    /// Rules for blobs; `None` on OP and before Cancun.
     blobs: Option<BlobRules>,
-    /// Whether the chain has blob transactions at some time.
+    /// Whether this is an Ethereum chain, which can have blob transactions.
     ethereum: bool,
 }
 
@@ -160,32 +163,32 @@ impl TxRules {
 /// Gas that op-geth reserves for the L1 attributes deposit of each block.
 const L1_ATTRIBUTES_GAS: u64 = 70_000;
 
-/// Bytes of a transaction in one slot; a larger one takes several (geth: `txSlotSize`).
+/// Bytes of one slot. A larger transaction uses several slots (geth: `txSlotSize`).
 pub const SLOT_SIZE: usize = 32 * 1024;
 
-/// Limits, with op-geth's defaults (`--txpool.*`, `--rpc.txfeecap`).
+/// Limits of the pool, with op-geth's defaults (`--txpool.*`, `--rpc.txfeecap`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolConfig {
-    /// Wei per gas.
+    /// Minimum tip in wei per gas.
     pub min_tip: u128,
-    /// A replacement must raise both fees by this many percent.
+    /// Percentage by which a replacement must raise both the fee cap and the tip.
     pub price_bump: u128,
-    /// Executable transactions each account keeps when the pool is full.
+    /// Number of executable transactions that each account keeps when the pool is full.
     pub account_slots: usize,
-    /// Executable transactions in all. All transactions together take at most `global_slots` +
-    /// `global_queue` slots.
+    /// Maximum number of executable transactions. All transactions together use at most
+    /// `global_slots` + `global_queue` slots.
     pub global_slots: usize,
-    /// Non-executable transactions per account.
+    /// Maximum number of non-executable transactions per account.
     pub account_queue: usize,
-    /// Non-executable transactions in all.
+    /// Maximum number of non-executable transactions of all accounts.
     pub global_queue: usize,
-    /// Seconds that a non-executable transaction is kept.
+    /// Time in seconds for which a non-executable transaction is kept.
     pub lifetime: u64,
-    /// Most gas of a transaction (`--txpool.maxtxgas`).
+    /// Maximum gas limit of a transaction (`--txpool.maxtxgas`).
     pub max_gas: Option<u64>,
-    /// Wei; the most `gas limit · fee cap` may be. Zero is no cap.
+    /// Maximum of `gas limit · fee cap` in wei. Zero means no maximum.
     pub tx_fee_cap: U256,
-    /// Accept legacy transactions without a chain id.
+    /// Whether legacy transactions without a chain id are accepted.
     pub allow_unprotected: bool,
 }
 
@@ -206,7 +209,8 @@ impl Default for PoolConfig {
     }
 }
 
-/// The reason why a transaction is refused. The texts are geth's: wallets and tools match on them.
+/// The reason why a transaction is refused. The texts are geth's, because wallets and tools compare
+/// them.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PoolError {
     #[error("already known")]
@@ -292,7 +296,7 @@ pub enum PoolError {
     BlobGap { nonce: u64, gap: u64 },
     #[error("account limit exceeded: pooled {limit} txs")]
     AccountBlobsFull { limit: usize },
-    /// A sender has either transactions with blobs or others in the pool.
+    /// A sender's transactions in the pool are either all blob transactions or all others.
     #[error("address already reserved")]
     Reserved,
     #[error("set code tx must have at least one authorization tuple")]
@@ -318,22 +322,22 @@ pub enum PoolError {
 /// Effects of a new head on the pool.
 #[derive(Clone, Debug, Default)]
 pub struct HeadChange {
-    /// Hashes of the transactions in the blocks that joined the chain.
+    /// Hashes of the transactions in blocks that have become canonical.
     pub mined: Vec<B256>,
-    /// Transactions of the blocks that left the chain. Deposits among them are ignored.
+    /// Transactions of the blocks that were abandoned. Deposits among them are ignored.
     pub abandoned: Vec<PoolTx>,
-    /// Wei per gas of the new head.
+    /// Base fee of the new head in wei per gas.
     pub base_fee: u64,
     pub block_gas_limit: u64,
-    /// Unix seconds.
+    /// Present time, Unix seconds.
     pub now: u64,
-    /// L1 attributes of the new head, from which costs besides execution are computed; `None` where
-    /// there are none.
+    /// L1 attributes of the new head, to compute the costs besides execution; `None` if it has
+    /// none.
     pub l1: Option<(L1BlockInfo, Fork)>,
 }
 
 impl HeadChange {
-    /// The most that a transaction may cost at the new head, wei.
+    /// The most that a transaction may cost at the new head, in wei.
     fn cost(&self, tx: &PoolTx) -> U256 {
         let l1 = self.l1.as_ref();
         let l1_cost = l1.map_or(U256::ZERO, |(info, fork)| {
@@ -343,20 +347,20 @@ impl HeadChange {
     }
 }
 
-/// How full the pool is.
+/// The number of transactions and senders in the pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolStats {
-    /// Executable transactions.
+    /// Number of executable transactions.
     pub pending: usize,
-    /// Transactions behind a nonce gap.
+    /// Number of transactions behind a nonce gap.
     pub queued: usize,
     pub senders: usize,
 }
 
-/// The transactions of one sender by nonce, executable ones first.
+/// The transactions of one sender by nonce: first the executable ones, then the others.
 pub type Content = (Vec<Arc<PoolTx>>, Vec<Arc<PoolTx>>);
 
-/// Subscribers that lag behind this many new transactions lose the oldest.
+/// Number of new transactions by which a subscriber may lag before it loses the oldest.
 const NEW_TRANSACTIONS: usize = 4096;
 
 /// The pool. Shared as `Arc<Pool>`.
@@ -399,7 +403,7 @@ impl Pool {
             let mut settings = self.miner.lock();
             let before = settings.clone();
             change(&mut settings);
-            // A batcher repeats its limits with every reading.
+            // A batcher sends its limits with every poll.
             if *settings == before {
                 return;
             }
@@ -416,17 +420,18 @@ impl Pool {
         &self.config
     }
 
-    /// Decodes and recovers a transaction as a wallet sends it to this chain: on Ethereum a blob
-    /// transaction comes with its blobs.
+    /// Decodes a raw transaction for this chain and recovers its sender. On Ethereum a blob
+    /// transaction must include its blobs.
     pub fn decode(&self, raw: Bytes) -> Result<PoolTx, PoolError> {
         if self.spec.is_optimism() || !blobs::is_blob(&raw) {
             return admit::decode(raw);
         }
-        // The block's time, and with it the limit, is checked at admission.
+        // The limit at the time of the next block is checked at admission.
         blobs::decode(&raw, self.spec.max_blobs())
     }
 
-    /// Admits a transaction, which becomes executable once the sender's earlier nonces are present.
+    /// Admits a transaction. It becomes executable once all earlier nonces of its sender are
+    /// present.
     pub fn add(&self, tx: PoolTx, at: &Admission) -> Result<B256, PoolError> {
         let hash = tx.hash;
         if self.book.lock().get(&hash).is_some() {
@@ -451,14 +456,15 @@ impl Pool {
         self.book.lock().get(hash)
     }
 
-    /// The executable transactions, best effective tip first, nonces in order, for a block with
-    /// this base fee. If one of them fails, the later ones of its sender cannot be used either.
+    /// The executable transactions for a block with this base fee: best effective tip first, the
+    /// nonces of a sender in order. If one transaction fails, the later ones of its sender cannot
+    /// be used either.
     pub fn best(&self, base_fee: u64) -> Vec<Arc<PoolTx>> {
         self.book.lock().best(base_fee)
     }
 
-    /// A number that grows with every change of the pool. While it stays the same, so does the
-    /// result of [`Pool::best`].
+    /// A number that grows with every change of the pool. While it is unchanged, the result of
+    /// [`Pool::best`] is unchanged too.
     pub fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
     }
@@ -467,7 +473,7 @@ impl Pool {
         self.version.fetch_add(1, Ordering::Release);
     }
 
-    /// The next nonce of a sender counting its pending transactions; `state_nonce` if it has none.
+    /// The sender's next nonce after its pending transactions; `state_nonce` if it has none.
     pub fn next_nonce(&self, sender: &Address, state_nonce: u64) -> u64 {
         self.book
             .lock()
@@ -475,19 +481,19 @@ impl Pool {
             .map_or(state_nonce, |next| next.max(state_nonce))
     }
 
-    /// Drops a transaction that the builder found impossible to execute. Later ones of its sender
-    /// stay, behind the gap.
+    /// Drops a transaction that the builder found impossible to execute. Later transactions of its
+    /// sender stay in the pool, behind a nonce gap.
     pub fn remove(&self, hash: &B256) {
         self.book.lock().remove(hash);
         self.changed();
     }
 
-    /// Follows a new head: drops mined, stale and expired transactions, reinstates those of
-    /// abandoned blocks, and promotes.
+    /// Updates the pool to a new head: drops mined, stale and expired transactions, reinstates
+    /// those of abandoned blocks, and promotes transactions that became executable.
     ///
-    /// `account` returns nonce and balance of a sender at the new head. `None` says that the state
-    /// cannot be read, and leaves the sender as it is. It is called without the lock, so that adding
-    /// a transaction never waits for the store.
+    /// `account` returns a sender's nonce and balance at the new head. It returns `None` if the
+    /// state cannot be read: the sender's transactions then stay as they are. It is called without
+    /// the lock, so that adding a transaction never waits for the store.
     pub fn on_head(
         &self,
         change: HeadChange,
@@ -508,7 +514,7 @@ impl Pool {
     }
 
     /// Hashes of transactions as they become executable. A subscriber that lags by more than
-    /// [`NEW_TRANSACTIONS`] loses the oldest, and receives an error that says so.
+    /// [`NEW_TRANSACTIONS`] loses the oldest ones, and receives an error that reports the loss.
     pub fn subscribe(&self) -> broadcast::Receiver<B256> {
         self.pending.subscribe()
     }
@@ -517,7 +523,7 @@ impl Pool {
         self.book.lock().stats()
     }
 
-    /// Everything in the pool (`txpool_content`).
+    /// All transactions in the pool, by sender (`txpool_content`).
     pub fn content(&self) -> BTreeMap<Address, Content> {
         self.book.lock().content()
     }

@@ -1,6 +1,6 @@
 //! Pool maintenance: one task that walks every new block of the canonical chain, so that the pool
-//! drops mined transactions and reinstates those of abandoned blocks. It reads views only; several
-//! new heads are processed at once.
+//! drops mined transactions and reinstates those of abandoned blocks. The task reads views only. If
+//! several heads are new, it processes them in one walk.
 
 use crate::chain::{
     Chain,
@@ -16,11 +16,11 @@ use starling_proto::{fork::Fork, l1info::L1BlockInfo, payload::Payload};
 use std::{collections::HashMap, sync::Arc};
 use tokio_util::sync::CancellationToken;
 
-/// Blocks that are reported to the pool at once, so that a long walk takes bounded memory.
+/// Maximum number of blocks reported to the pool at once, which bounds the memory of a long walk.
 const MAX_STEPS: usize = 1000;
 
-/// Follows the head from the current one on, until the token is cancelled. The position is taken at
-/// the call, so no head between the call and the first poll is missed.
+/// Follows the head until the token is cancelled, starting at the head of the time of this call. No
+/// head between this call and the first poll is therefore missed.
 pub fn run(
     chain: Chain,
     token: CancellationToken,
@@ -46,7 +46,7 @@ pub fn run(
     }
 }
 
-/// Walks to the head, [`MAX_STEPS`] blocks at a time.
+/// Walks to the head, at most [`MAX_STEPS`] blocks at a time.
 fn follow(chain: &Chain, cursor: &mut Cursor) -> Result<(), ReadError> {
     let view = chain.view();
     let mut before = None;
@@ -62,8 +62,8 @@ fn follow(chain: &Chain, cursor: &mut Cursor) -> Result<(), ReadError> {
         match walk(chain, &view, cursor, &mut change) {
             Ok(()) => {}
             Err(StepError::Read(error)) => return Err(error),
-            // op-geth's pool also drops the transactions of a reorg deeper than 64 blocks. The
-            // transactions in the pool are checked against the new head in any case.
+            // op-geth's pool also drops the transactions of a reorg deeper than 64 blocks.
+            // Transactions in the pool are checked against the new head in any case.
             Err(error @ StepError::Lost(_)) => {
                 tracing::warn!(%error, "the transactions of some abandoned blocks do not return to the pool");
                 *cursor = Cursor::new(view.head());
@@ -76,7 +76,8 @@ fn follow(chain: &Chain, cursor: &mut Cursor) -> Result<(), ReadError> {
     Ok(())
 }
 
-/// Takes up to [`MAX_STEPS`] steps and collects their effects on the pool.
+/// Moves the cursor by at most [`MAX_STEPS`] steps and collects the effects of these blocks on the
+/// pool.
 fn walk(
     chain: &Chain,
     view: &View,
@@ -101,8 +102,8 @@ fn walk(
     Ok(())
 }
 
-/// The transactions of an abandoned block that may return to the pool. Blob transactions return with
-/// their blobs.
+/// The transactions of an abandoned block that may return to the pool, blob transactions with their
+/// blobs.
 fn transactions(chain: &Chain, block: &Payload) -> Vec<PoolTx> {
     let stored = chain.blobs(block).unwrap_or_else(|error| {
         tracing::warn!(%error, "the blob transactions of an abandoned block do not return to the pool");

@@ -1,5 +1,5 @@
 //! Receipts as the chain stores them: the fields that consensus hashes, without those that can be
-//! recomputed. Their EIP-2718 form and the receipts root.
+//! recomputed. Also their EIP-2718 encoding and the receipts root.
 //!
 //! Execution creates receipts, the store keeps them, JSON-RPC completes and serves them.
 
@@ -13,37 +13,37 @@ const MAX_TYPE: u8 = 0x7f;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Receipt {
-    /// EIP-2718 type, 0x7e for deposits.
+    /// EIP-2718 type of the transaction, 0x7e for deposits.
     pub tx_type: u8,
     pub success: bool,
     pub cumulative_gas_used: u64,
     pub logs: Vec<Log>,
     /// The sender's nonce before execution, for deposits from Regolith on.
     pub deposit_nonce: Option<u64>,
-    /// 1 for deposits from Canyon on.
+    /// Version of the deposit receipt: 1 from Canyon on.
     pub deposit_version: Option<u64>,
-    /// The state root after the transaction, which receipts of Ethereum before Byzantium hold in the
-    /// place of success.
+    /// The state root after the transaction. Receipts of Ethereum before Byzantium have it instead
+    /// of the success status.
     pub post_state: Option<Box<B256>>,
 }
 
 /// Maximum number of topics of a log: the EVM has `LOG0` to `LOG4`.
 pub const MAX_TOPICS: usize = 4;
 
-/// A receipt with the gas used and the number of logs before it in its block.
+/// A receipt with the gas used and the number of logs in its block before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MinedReceipt {
     pub receipt: Receipt,
-    /// Gas used in the block before this transaction.
+    /// Gas used in the block before the receipt's transaction.
     pub gas_before: u64,
-    /// Logs in the block before this transaction.
+    /// Number of logs in the block before the receipt's transaction.
     pub logs_before: usize,
 }
 
-/// A log with its indexes in its block.
+/// A log with the indexes of its transaction and of itself in the block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MinedLog {
-    /// Index of the transaction.
+    /// Index of the log's transaction in the block.
     pub index: usize,
     /// Index of the log among all logs of the block.
     pub log_index: usize,
@@ -63,7 +63,7 @@ pub fn mined_receipt(receipts: &[Receipt], index: usize) -> Option<MinedReceipt>
     })
 }
 
-/// The logs of a block that `wanted` accepts by address and topics.
+/// The logs of a block that match: `wanted` returns true for their address and topics.
 pub fn mined_logs(
     receipts: &[Receipt],
     wanted: &dyn Fn(&Address, &[B256]) -> bool,
@@ -94,13 +94,13 @@ impl Receipt {
             .sum::<usize>()
     }
 
-    /// The bloom filter of the logs.
+    /// The bloom filter of the receipt's logs.
     pub fn bloom(&self) -> Bloom {
         self.logs.iter().collect()
     }
 
-    /// The EIP-2718 form: the type unless legacy, then the list `status, cumulative gas, bloom,
-    /// logs` and, on deposits, nonce and version as far as there are any (specs: deposits,
+    /// Writes the EIP-2718 encoding: the type unless legacy, then the list `status, cumulative gas,
+    /// bloom, logs`, followed on deposits by the nonce and the version if present (specs: deposits,
     /// receipt).
     pub fn encode_2718(&self, out: &mut dyn BufMut) {
         self.encode(self.deposit_nonce, out);
@@ -127,8 +127,8 @@ impl Receipt {
         fields.into_iter().for_each(|field| field.encode(out));
     }
 
-    /// Reads what [`encode_2718`](Self::encode_2718) writes, and nothing after it. A receipt with a
-    /// state root does not say whether its transaction succeeded, and counts as success.
+    /// Decodes the output of [`encode_2718`](Self::encode_2718), without trailing bytes. A receipt
+    /// with a state root has no success status, and is decoded as successful.
     pub fn decode_2718(bytes: &[u8]) -> Result<Self, alloy_rlp::Error> {
         let mut rest = bytes;
         let tx_type = match bytes.first() {
@@ -181,7 +181,7 @@ impl Receipt {
         Ok(receipt)
     }
 
-    /// The EIP-2718 form in bytes.
+    /// The EIP-2718 encoding as bytes.
     pub fn to_bytes(&self) -> Bytes {
         let mut out = Vec::new();
         self.encode_2718(&mut out);
@@ -189,8 +189,8 @@ impl Receipt {
     }
 }
 
-/// The receipts root of a block. Between Regolith and Canyon the nonce of a deposit is kept and
-/// served but left out of the root; the receipt version of Canyon marks that it is in (specs:
+/// The receipts root of a block. Between Regolith and Canyon the nonce of a deposit is stored and
+/// served but is not part of the root. From Canyon on it is, as the receipt version shows (specs:
 /// canyon, deposit receipt). `fork` is `None` on Ethereum.
 pub fn receipts_root(receipts: &[Receipt], fork: Option<Fork>) -> B256 {
     let canyon = fork >= Some(Fork::Canyon);
@@ -199,7 +199,7 @@ pub fn receipts_root(receipts: &[Receipt], fork: Option<Fork>) -> B256 {
     })
 }
 
-/// The bloom filter of a block.
+/// The bloom filter of all logs of a block.
 pub fn block_bloom(receipts: &[Receipt]) -> Bloom {
     receipts.iter().flat_map(|receipt| &receipt.logs).collect()
 }

@@ -1,19 +1,19 @@
-//! Blocks that were executed and found invalid, kept for whoever wants to know why
-//! (`debug_getBadBlocks`, `debug_traceBadBlock`).
+//! Blocks that were executed and found invalid, kept for `debug_getBadBlocks` and
+//! `debug_traceBadBlock`.
 //!
-//! The executor adds them. Peers can send any number of them, so only the newest are kept, within
-//! [`BLOCKS`] and [`BYTES`].
+//! The executor adds the blocks. Peers can send any number of invalid blocks, so only the newest
+//! are kept, within [`BLOCKS`] and [`BYTES`].
 
 use alloy_primitives::B256;
 use starling_proto::payload::Payload;
 use std::{collections::VecDeque, sync::Arc};
 
-/// Blocks kept (geth's number).
+/// Maximum number of blocks kept, as in geth.
 const BLOCKS: usize = 10;
-/// Bytes of payloads kept.
+/// Maximum bytes of payloads kept.
 const BYTES: usize = 8_000_000;
 
-/// A block that is invalid.
+/// A block that was found invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadBlock {
     pub payload: Arc<Payload>,
@@ -23,7 +23,7 @@ pub struct BadBlock {
 /// The newest invalid blocks.
 #[derive(Debug, Default)]
 pub struct RejectedBlocks {
-    /// Oldest first.
+    /// The blocks in the order in which they were rejected, oldest first.
     blocks: VecDeque<BadBlock>,
     bytes: usize,
 }
@@ -48,7 +48,7 @@ impl RejectedBlocks {
         found.cloned()
     }
 
-    /// All of them, newest first.
+    /// All blocks kept, newest first.
     pub fn all(&self) -> Vec<BadBlock> {
         self.blocks.iter().rev().cloned().collect()
     }

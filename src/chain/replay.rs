@@ -1,10 +1,10 @@
-//! Blocks that are executed again, one transaction after another, on the state before them: for
-//! tracers, and for everything else that looks into a block.
+//! Replays of blocks: a block is executed again, transaction by transaction, on the state before
+//! it, for tracers and other callers that need a state inside a block.
 //!
-//! A [`Replay`] runs a block exactly as the executor did, with the calls before its first
-//! transaction, deposits and forced code. It reads one [`View`]; nothing is stored. Its cost is the
-//! block's gas, within a [`Deadline`]. A block need not be of the chain: [`Replay::of_payload`] runs
-//! any block whose parent is.
+//! A [`Replay`] runs a block exactly as the executor did, with the system calls before its first
+//! transaction, deposits and code set by forks. It reads one [`View`] and stores nothing. Its cost
+//! is the block's gas, bounded by a [`Deadline`]. The block need not be canonical:
+//! [`Replay::of_payload`] runs any block with a canonical parent.
 
 use crate::chain::{
     build::{BuildError, header_from},
@@ -59,12 +59,12 @@ pub struct Replay {
     parent: ParentState,
     senders: Vec<Address>,
     execution: BlockExecution,
-    /// Transactions that have been executed.
+    /// Number of transactions that have been executed.
     done: usize,
 }
 
 impl Replay {
-    /// The block of this number in `view`.
+    /// Starts to replay the block of this number in `view`.
     pub fn of_block(
         spec: &ChainSpec,
         view: &Arc<View>,
@@ -78,7 +78,7 @@ impl Replay {
         Self::on(spec, view, payload, senders, deadline)
     }
 
-    /// A block whose parent is in `view`.
+    /// Starts to replay a block whose parent is in `view`.
     pub fn of_payload(
         spec: &ChainSpec,
         view: &Arc<View>,
@@ -89,7 +89,7 @@ impl Replay {
         Self::on(spec, view, payload, senders, deadline)
     }
 
-    /// The block of this number in `view`, on a state that records what is read.
+    /// Starts to replay the block of this number in `view`, on a state that records all reads.
     pub fn recorded(
         spec: &ChainSpec,
         view: &Arc<View>,
@@ -103,8 +103,8 @@ impl Replay {
         Self::record(spec, view, payload, senders, deadline)
     }
 
-    /// A block of these attributes and no other transactions, on a block of `view`, on a state that
-    /// records what is read.
+    /// Starts a block with these attributes and no other transactions, on a block of `view`, with a
+    /// state that records all reads.
     pub fn of_attributes(
         spec: &ChainSpec,
         view: &Arc<View>,
@@ -173,27 +173,27 @@ impl Replay {
         &self.payload
     }
 
-    /// The state before the block.
+    /// The state before the block's first transaction.
     pub fn parent(&self) -> &ParentState {
         &self.parent
     }
 
-    /// Transactions of the block.
+    /// Number of transactions in the block.
     pub fn count(&self) -> usize {
         self.payload.transactions.len()
     }
 
-    /// Transactions that have been executed.
+    /// Number of transactions that have been executed.
     pub fn done(&self) -> usize {
         self.done
     }
 
-    /// The hash of a transaction.
+    /// The hash of the transaction at `index`.
     pub fn tx_hash(&self, index: usize) -> Option<B256> {
         self.payload.transactions.get(index).map(keccak256)
     }
 
-    /// The place of the next transaction in the chain.
+    /// The block and the index of the next transaction, for the tracer.
     pub fn place(&self) -> TracePlace {
         TracePlace {
             block_hash: Some(self.payload.hash),
@@ -203,7 +203,7 @@ impl Replay {
         }
     }
 
-    /// The next transaction, decoded.
+    /// Decodes the next transaction.
     fn next(&self) -> Result<NextTransaction, ReplayError> {
         let index = self.done;
         let (Some(raw), Some(sender)) = (
@@ -242,7 +242,7 @@ impl Replay {
             })
     }
 
-    /// Executes the transactions before the one at `index`.
+    /// Executes all transactions before the one at `index`.
     pub fn skip_to(&mut self, index: usize) -> Result<(), ReplayError> {
         if index > self.count() {
             return Err(self.out_of_range(index));
@@ -253,8 +253,8 @@ impl Replay {
         Ok(())
     }
 
-    /// Executes the transactions before the one at `index`, which the block must have. Where it has
-    /// none, the state before it is that before the first.
+    /// Executes all transactions before the one at `index`. Fails if the block has no transaction
+    /// there, except that index 0 of an empty block is allowed.
     pub fn stand_before(&mut self, index: usize) -> Result<(), ReplayError> {
         if index >= self.count() && index > 0 {
             return Err(self.out_of_range(index));
@@ -262,7 +262,7 @@ impl Replay {
         self.skip_to(index)
     }
 
-    /// Executes and traces the next transaction. If that fails, it is still the next one.
+    /// Executes and traces the next transaction. After an error it is still the next one.
     pub fn trace(&mut self, tracer: &mut Option<Box<Tracer>>) -> Result<&Receipt, ReplayError> {
         let NextTransaction { tx, raw } = self.next()?;
         let place = self.place();
@@ -271,7 +271,7 @@ impl Replay {
         Ok(receipt)
     }
 
-    /// Puts the replay aside, without the state before the block.
+    /// Pauses the replay and releases the state before the block.
     pub fn pause(self) -> PausedReplay {
         PausedReplay {
             payload: self.payload,
@@ -281,7 +281,7 @@ impl Replay {
         }
     }
 
-    /// Bounds the time of what is executed from now on.
+    /// Sets the deadline for all further execution.
     pub fn set_deadline(&mut self, deadline: Deadline) {
         self.execution.vm().set_deadline(deadline);
     }
@@ -292,7 +292,7 @@ impl Replay {
         Ok(self.parent.update(&changes)?.state_root)
     }
 
-    /// Runs what follows the last transaction of the block.
+    /// Runs the steps after the last transaction of the block.
     fn after_transactions(&mut self, spec: &ChainSpec) -> Result<(), ReplayError> {
         let (parent, payload) = (&self.parent, &self.payload);
         let ended = self.execution.after_transactions(spec, parent, payload);
@@ -302,7 +302,7 @@ impl Replay {
         })
     }
 
-    /// The EVM at this point of the block.
+    /// The EVM, with the state at this point of the block.
     pub fn vm(&mut self) -> &mut Vm {
         self.execution.vm()
     }
@@ -312,7 +312,7 @@ impl Replay {
     }
 }
 
-/// A replay that waits for the next request. It has no view, so it pins no snapshot of the store.
+/// A paused replay, kept for the next request. It has no view, so it pins no snapshot of the store.
 pub struct PausedReplay {
     payload: Arc<Payload>,
     senders: Vec<Address>,
@@ -326,7 +326,7 @@ impl PausedReplay {
         self.payload.hash
     }
 
-    /// Transactions that have been executed.
+    /// Number of transactions that have been executed.
     pub fn done(&self) -> usize {
         self.done
     }
@@ -341,7 +341,7 @@ impl PausedReplay {
         self.execution.weight() + self.payload.weight()
     }
 
-    /// Goes on with the state of `view`, which must have the block's parent.
+    /// Continues the replay on the state of `view`, which must contain the block's parent.
     pub fn resume(
         self,
         spec: &ChainSpec,
@@ -361,7 +361,7 @@ impl PausedReplay {
     }
 }
 
-/// The senders of a block that need not have been executed.
+/// Recovers the senders of a block that may not have been executed before.
 fn recover_senders(payload: &Payload, deadline: &Deadline) -> Result<Vec<Address>, ReplayError> {
     let mut senders = Vec::with_capacity(payload.transactions.len());
     for (index, raw) in payload.transactions.iter().enumerate() {
@@ -371,7 +371,7 @@ fn recover_senders(payload: &Payload, deadline: &Deadline) -> Result<Vec<Address
     Ok(senders)
 }
 
-/// The state before a block whose parent is in `view`.
+/// The state before a block, whose parent must be in `view`.
 fn state_before(
     spec: &ChainSpec,
     view: &Arc<View>,
@@ -391,29 +391,30 @@ fn state_before(
     })
 }
 
-/// A block that is executed again on a state that records what is read.
+/// A replay of a block on a state that records all reads.
 pub struct RecordedReplay {
     replay: Replay,
     recorded: Arc<RecordedState>,
 }
 
-/// Data that suffice to execute a block without a database.
+/// The data needed to execute a block without a database.
 pub struct BlockWitness {
-    /// The parent's header, and older ones as far as the block reads their hashes, newest first.
+    /// The parent's header, followed by older headers as far as the block reads their hashes.
+    /// Newest first.
     pub headers: Vec<Header>,
     pub codes: Vec<Bytes>,
-    /// Nodes of the tries.
+    /// Nodes of the state and storage tries.
     pub nodes: Vec<Bytes>,
 }
 
 impl RecordedReplay {
-    /// Executes the whole block and collects what it needed.
+    /// Executes the whole block and collects the data that execution needed.
     pub fn witness(mut self, spec: &ChainSpec, view: &View) -> Result<BlockWitness, ReplayError> {
         self.replay.skip_to(self.replay.count())?;
         self.replay.after_transactions(spec)?;
         let changes = self.replay.vm().changes_so_far();
         let mut reads = self.recorded.reads();
-        // The withdrawals root is that of this account's storage.
+        // The withdrawals root is the storage root of this account, so its nodes are needed too.
         reads.state.entry(keccak256(MESSAGE_PASSER)).or_default();
         let state = self.recorded.state();
         let nodes = state.witness_nodes(&reads.state, &changes)?;
@@ -431,7 +432,7 @@ impl RecordedReplay {
     }
 }
 
-/// A decoded transaction with its bytes.
+/// A decoded transaction and its EIP-2718 bytes.
 struct NextTransaction {
     tx: Recovered<ChainTx>,
     raw: Bytes,

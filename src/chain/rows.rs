@@ -1,9 +1,9 @@
-//! Rows: the vocabulary that the store, views, the trie and the EVM share.
+//! Rows of the state, and the types for them that the store, views, the trie and the EVM share.
 //!
-//! A block changes rows of the flat state and of the tries; [`Overlay`] holds these changes,
-//! [`ExecutedBlock`] the block with them. [`keys`] and [`codec`] say how rows are laid out on disk.
-//! Pure data without I/O: everything in the chain builds on this file and it builds on nothing but
-//! receipts.
+//! A block changes rows of the flat state and of the tries. [`Overlay`] contains these changes, and
+//! [`ExecutedBlock`] the block with them. [`keys`] and [`codec`] define how rows are laid out on
+//! disk. Pure data without I/O: everything in the chain builds on this module, and the module
+//! depends on nothing but receipts.
 
 pub mod account;
 pub mod codec;
@@ -19,29 +19,30 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-/// One row of the flat state or the trie, before and after a block.
+/// One row of the flat state or of a trie, before and after a block; `None` if the row is absent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowChange {
     pub before: Option<Bytes>,
     pub after: Option<Bytes>,
 }
 
-/// All rows of the `state` keyspace that one block changes, by row key. The same value serves as an
-/// overlay above the store, as the write set of a commit and, by its old values, as unwind record.
+/// All rows of the `state` keyspace that one block changes, by row key. The same value serves as
+/// the overlay above the store, as the write set of a commit, and, by its old values, as the unwind
+/// record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Overlay {
     pub rows: BTreeMap<Bytes, RowChange>,
     pub codes: Vec<(B256, Bytes)>,
-    /// Addresses and slots that the block changes. The store keeps them on request only.
+    /// Addresses and slots that the block changes. The store saves them on request only.
     pub names: Vec<KeyName>,
 }
 
-/// Bytes that a row of a block takes in memory beside its key and its values, including its entry
-/// in the row index of the branch.
+/// Estimated bytes that a changed row uses in memory beside its key and its values, including its
+/// entry in the row index of the branch.
 const ROW_OVERHEAD: usize = 300;
 
 impl Overlay {
-    /// Approximate bytes held in memory, as budgets count them.
+    /// Approximate bytes used in memory, for memory budgets.
     pub fn weight(&self) -> usize {
         let value = |value: &Option<Bytes>| value.as_ref().map_or(0, |v| v.len());
         let rows: usize = self
@@ -54,7 +55,7 @@ impl Overlay {
     }
 }
 
-/// A block that has been executed, with everything that a commit writes.
+/// A block that has been executed, with everything that a commit writes for it.
 #[derive(Debug)]
 pub struct ExecutedBlock {
     pub payload: Arc<Payload>,
@@ -86,7 +87,7 @@ impl ExecutedBlock {
             .get_or_init(|| self.payload.transactions.iter().map(keccak256).collect())
     }
 
-    /// Approximate bytes held in memory, as budgets count them.
+    /// Approximate bytes used in memory, for memory budgets.
     pub fn weight(&self) -> usize {
         self.payload.weight()
             + self.overlay.weight()
@@ -94,7 +95,7 @@ impl ExecutedBlock {
     }
 }
 
-/// The reason why the store or a view cannot answer a read.
+/// The reason why the store or a view cannot return what was read.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ReadError {
     #[error(
@@ -116,7 +117,7 @@ pub enum ReadError {
 }
 
 impl ReadError {
-    /// The cause without advice, for callers that print their own.
+    /// The cause without advice, for callers that give their own advice.
     pub fn cause(&self) -> String {
         match self {
             Self::Store(what) | Self::Damaged(what) => what.clone(),

@@ -1,9 +1,10 @@
-//! The specification of a chain and its rules for block headers. One core, two rule sets: OP Stack
-//! L2 and Ethereum (the devnet's L1, and chains from files, from before the merge on).
+//! The specification of a chain and its rules for block headers. Two sets of rules share one
+//! implementation: OP Stack L2, and Ethereum (the devnet's L1, and chains imported from files, from
+//! before the merge on).
 //!
 //! Everything here is a pure and cheap function of the specification, the parent's header and the
-//! block's header. Execution, the builder and JSON-RPC use it; only headers whose hash was checked
-//! get here.
+//! block's header. Execution, the builder and JSON-RPC use it, only with headers whose hash was
+//! checked.
 
 mod before_merge;
 mod extra_data;
@@ -24,23 +25,24 @@ use alloy_eips::{eip7840::BlobParams, eip7892::BlobScheduleBlobParams};
 use alloy_primitives::{Address, B256, address};
 use starling_proto::fork::{EthereumSchedule, Fork, ForkSchedule, LagoonBlock};
 
-/// Base fee of the first block that has one (EIP-1559), wei.
+/// Base fee in wei of the first block that has one (EIP-1559).
 pub const INITIAL_BASE_FEE: u64 = 1_000_000_000;
-/// Least gas of any transaction: a transfer of value.
+/// Lowest gas of any transaction: that of a plain transfer of value.
 pub const TRANSFER_GAS: u64 = 21_000;
 /// Lowest gas limit of a block on Ethereum.
 pub const MIN_GAS_LIMIT: u64 = 5_000;
-/// EIP-7825: most gas of one transaction, from Osaka and Karst on. Deposits are exempt.
+/// Highest gas of one transaction from Osaka and Karst on (EIP-7825). Deposits are exempt.
 pub const MAX_TRANSACTION_GAS: u64 = 1 << 24;
-/// The predeploy whose storage root is the withdrawals root of a block from Isthmus on.
+/// L2ToL1MessagePasser. From Isthmus on a block's withdrawals root is the storage root of this
+/// predeploy.
 pub const MESSAGE_PASSER: Address = address!("4200000000000000000000000000000000000016");
 
-/// Everything that execution needs to know of a chain.
+/// Parameters and rules of a chain: everything about the chain that execution needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChainSpec {
     pub chain_id: u64,
     pub genesis_hash: B256,
-    /// Unix seconds.
+    /// Timestamp of the genesis block, in Unix seconds.
     pub genesis_time: u64,
     pub rules: Rules,
 }
@@ -53,16 +55,16 @@ pub enum Rules {
     },
     Ethereum {
         forks: EthereumSchedule,
-        /// Blobs of each fork, and of each later fork that changes only them (EIP-7892).
+        /// Blob parameters of each fork, and of each later fork that changes only these (EIP-7892).
         blobs: BlobScheduleBlobParams,
-        /// The contract whose logs are deposits of the beacon chain (EIP-6110).
+        /// The contract whose logs are deposit requests for the beacon chain (EIP-6110).
         deposit_contract: Address,
-        /// `None` on a chain that begins after the merge.
+        /// Rules before the merge; `None` on a chain that begins after the merge.
         before_merge: Option<Box<BeforeMerge>>,
     },
 }
 
-/// The `optimism` object of a genesis config.
+/// EIP-1559 parameters from the `optimism` object of a genesis config.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Eip1559Constants {
     pub elasticity: u64,
@@ -70,19 +72,19 @@ pub struct Eip1559Constants {
     pub denominator_canyon: u64,
 }
 
-/// The rules in force at one timestamp.
+/// The forks active at one timestamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Active {
-    /// The newest OP Stack fork; `None` on Ethereum. `op >= Some(fork)` says that a fork's rules
-    /// apply.
+    /// The newest active OP Stack fork; `None` on Ethereum. The rules of `fork` apply if `op >=
+    /// Some(fork)`.
     pub op: Option<Fork>,
-    /// Shanghai, on OP Canyon.
+    /// Whether Shanghai is active; on OP chains, Canyon.
     pub shanghai: bool,
-    /// Cancun, on OP Ecotone.
+    /// Whether Cancun is active; on OP chains, Ecotone.
     pub cancun: bool,
-    /// Prague, on OP Isthmus.
+    /// Whether Prague is active; on OP chains, Isthmus.
     pub prague: bool,
-    /// Osaka, on OP Karst.
+    /// Whether Osaka is active; on OP chains, Karst.
     pub osaka: bool,
 }
 
@@ -105,7 +107,7 @@ impl ChainSpec {
         matches!(self.rules, Rules::Optimism { .. })
     }
 
-    /// The rules of a block at `timestamp`.
+    /// The forks active in a block at `timestamp`.
     pub fn at(&self, timestamp: u64) -> Active {
         match &self.rules {
             Rules::Optimism { forks, .. } => {
@@ -128,7 +130,7 @@ impl ChainSpec {
         }
     }
 
-    /// Fails if a block at `timestamp` is in Lagoon, whose rules are not known here.
+    /// Fails if a block at `timestamp` is in Lagoon, a fork that this program does not implement.
     pub fn check_before_lagoon(&self, timestamp: u64) -> Result<(), LagoonBlock> {
         match &self.rules {
             Rules::Optimism { forks, .. } => forks.check_before_lagoon(timestamp),
@@ -136,9 +138,9 @@ impl ChainSpec {
         }
     }
 
-    /// Whether a block at `timestamp` deploys the create2deployer by force. Only the block exactly
-    /// at Canyon's time does (op-geth: consensus/misc/create2deployer.go), whatever the chain's
-    /// block time.
+    /// Whether a block at `timestamp` deploys the create2deployer by force. Only a block at exactly
+    /// Canyon's time does (op-geth: consensus/misc/create2deployer.go), whatever the chain's block
+    /// time.
     pub fn deploys_create2(&self, timestamp: u64) -> bool {
         matches!(&self.rules, Rules::Optimism { forks, .. } if forks.starts_at(Fork::Canyon, timestamp))
     }
@@ -161,7 +163,7 @@ impl ChainSpec {
         }
     }
 
-    /// The times at which rules change, in no order; a time may be named more than once.
+    /// The times at which rules change, unordered and possibly with duplicates.
     pub fn fork_times(&self) -> Vec<u64> {
         match &self.rules {
             Rules::Optimism { forks, .. } => Fork::ALL
@@ -176,7 +178,7 @@ impl ChainSpec {
         }
     }
 
-    /// Most blobs of a transaction at any time; zero on OP.
+    /// Highest number of blobs that a transaction may have at any time; zero on OP.
     pub fn max_blobs(&self) -> u64 {
         let Rules::Ethereum { blobs, .. } = &self.rules else {
             return 0;
@@ -190,18 +192,18 @@ impl ChainSpec {
         most.unwrap_or(0)
     }
 
-    /// The blob base fee in a block with this header, wei per blob gas; `None` before blocks have
-    /// blob fields.
+    /// The blob base fee of a block with this header, in wei per blob gas; `None` if the header has
+    /// no blob fields.
     pub fn blob_base_fee(&self, header: &Header) -> Option<u128> {
         let excess = header.excess_blob_gas?;
         Some(match self.blob_params(header.timestamp) {
             Some(params) => params.calc_blob_fee(excess),
-            // There are no blobs on OP.
+            // OP blocks have no blobs, so their blob base fee is the lowest possible.
             None => 1,
         })
     }
 
-    /// The constants of the base fee update for a block at `timestamp`, as configured.
+    /// The configured constants of the base fee update for a block at `timestamp`.
     pub fn base_fee_constants(&self, timestamp: u64) -> BaseFeeParams {
         match &self.rules {
             // The time of the new block, not its parent's, selects the denominator.
@@ -220,9 +222,9 @@ impl ChainSpec {
         }
     }
 
-    /// The base fee of a block at `timestamp` on `parent`, wei (specs: holocene and jovian
-    /// exec-engine). Err if the parent's extra data should carry parameters and does not, which no
-    /// validated parent does.
+    /// The base fee in wei of a block at `timestamp` on `parent` (specs: holocene and jovian
+    /// exec-engine). Fails if the parent's extra data lacks the parameters that its fork requires,
+    /// which is impossible for a validated parent.
     pub fn next_base_fee(&self, parent: &Header, timestamp: u64) -> Result<u64, ExtraDataError> {
         let Some(base_fee) = parent.base_fee_per_gas else {
             return Ok(INITIAL_BASE_FEE);
@@ -246,8 +248,8 @@ impl ChainSpec {
     }
 }
 
-/// The EIP-1559 update. Saturates where the reference grows without bound; zero parameters, which
-/// are refused where they are read, count as one.
+/// The EIP-1559 update of the base fee. Saturates where op-geth's integers would grow. Zero
+/// parameters count as one; they are already rejected when they are decoded.
 fn update_base_fee(base_fee: u64, gas_used: u64, gas_limit: u64, params: BaseFeeParams) -> u64 {
     let target = gas_limit / params.elasticity.max(1);
     if gas_used == target {

@@ -1,8 +1,8 @@
-//! Simulated blocks (`eth_simulateV1`): calls that are run as the transactions of blocks that nobody
-//! makes, with all roots and the hash of each block.
+//! Simulated blocks (`eth_simulateV1`): calls that are run as the transactions of blocks, with all
+//! roots and a hash for each block. The blocks never join the chain.
 //!
-//! JSON-RPC is the only caller. The load is bounded by the gas that all calls share, by the numbers
-//! of blocks and calls, and by the deadline, which is checked between calls. Codes and texts of the
+//! JSON-RPC is the only caller. The work is bounded by the gas that all calls share, by the numbers
+//! of blocks and calls, and by the deadline, which is checked between calls. The codes and texts of
 //! errors are geth's.
 
 mod plan;
@@ -32,16 +32,16 @@ use starling_proto::{
 };
 use std::sync::Arc;
 
-/// Most blocks above the base block, those that fill gaps included.
+/// Maximum number of blocks above the base block, including those that fill gaps.
 pub const MAX_BLOCKS: usize = 256;
-/// Most calls of one block.
+/// Maximum number of calls in one block.
 pub const MAX_CALLS_OF_BLOCK: usize = 5_000;
-/// Most calls of all blocks.
+/// Maximum number of calls in all blocks.
 pub const MAX_CALLS: usize = 10_000;
 /// The unit of withdrawals, in wei.
 const GWEI: u64 = 1_000_000_000;
 
-/// A block to simulate.
+/// One block to simulate: header fields, changes of the state, and calls.
 #[derive(Clone, Debug, Default)]
 pub struct BlockRequest {
     pub header: HeaderOverrides,
@@ -49,19 +49,19 @@ pub struct BlockRequest {
     pub calls: Vec<CallInput>,
 }
 
-/// Blocks to simulate, in order.
+/// The blocks to simulate, in order, and their base block.
 pub struct SimulationRequest {
     pub spec: Arc<ChainSpec>,
     /// The state after the base block.
     pub base: ParentState,
-    /// The first transaction of the base block, which holds the L1 attributes.
+    /// The first transaction of the base block, which contains the L1 attributes.
     pub attributes: Option<ChainTx>,
     pub blocks: Vec<BlockRequest>,
-    /// Whether nonces and fees are checked as in a block.
+    /// Whether nonces and fees are checked as in a real block.
     pub validation: bool,
-    /// Whether transfers of value are logs too.
+    /// Whether transfers of value are reported as logs too.
     pub transfers: bool,
-    /// Most gas of all calls together.
+    /// Maximum gas of all calls together.
     pub gas_cap: u64,
     pub deadline: Deadline,
 }
@@ -73,7 +73,7 @@ pub struct SimulatedBlock {
     pub calls: Vec<SimulatedCall>,
 }
 
-/// A call of a simulated block.
+/// The result of one call in a simulated block.
 #[derive(Debug)]
 pub struct SimulatedCall {
     pub from: Address,
@@ -81,12 +81,12 @@ pub struct SimulatedCall {
     pub output: Bytes,
     pub logs: Vec<NumberedLog>,
     pub gas_used: u64,
-    /// Gas needed before refunds were paid.
+    /// Gas used before refunds.
     pub max_gas_used: u64,
     pub status: CallStatus,
 }
 
-/// Simulates blocks on the base block.
+/// Simulates the blocks of the request on its base block.
 pub fn simulate(request: SimulationRequest) -> Result<Vec<SimulatedBlock>, SimulateError> {
     check_numbers(&request.blocks)?;
     let SimulationRequest {
@@ -150,8 +150,8 @@ fn check_numbers(blocks: &[BlockRequest]) -> Result<(), SimulateError> {
     Ok(())
 }
 
-/// The data footprint of transactions in blocks on `base`, with the attributes of `base`. `None`
-/// before Jovian.
+/// The data footprint scalar for blocks on `base`, from the L1 attributes in `base`. `None` before
+/// Jovian.
 fn footprint(
     spec: &ChainSpec,
     base: &Header,
@@ -163,18 +163,19 @@ fn footprint(
         .then(|| Footprint::of(attributes, false))
 }
 
-/// The blocks so far.
+/// The state of a simulation between two blocks.
 struct Simulation {
     spec: Arc<ChainSpec>,
     base: ParentState,
     /// The header of the block before the next one.
     parent: Header,
-    /// The base block's, for the parameters of the base fee. Simulated blocks have none.
+    /// Extra data of the base block, for the parameters of the base fee. Simulated blocks have no
+    /// extra data.
     extra_data: Bytes,
     footprint: Option<Result<Footprint, L1AttributesError>>,
     validation: bool,
     transfers: bool,
-    /// Gas left for calls.
+    /// Gas left for calls in all further blocks.
     budget: u64,
     deadline: Deadline,
 }
@@ -212,7 +213,7 @@ impl Simulation {
         Ok((simulated, sequence))
     }
 
-    /// The planned header with the fields that depend on its parent.
+    /// The planned header, completed with the fields that depend on its parent.
     fn header(&self, planned: &PlannedBlock) -> Result<Header, SimulateError> {
         let mut header = planned.header.clone();
         header.parent_hash = self.parent.hash_slow();
@@ -291,7 +292,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// Computes the roots and the hash.
+    /// Computes the roots and the hash of a block.
     fn seal(
         &self,
         block: UnsealedBlock,
@@ -339,7 +340,7 @@ impl Simulation {
         })
     }
 
-    /// The block's data footprint, with the scalar of the base block.
+    /// The block's data footprint, computed with the scalar of the base block.
     fn da_footprint(&self, transactions: &[Bytes]) -> Result<u64, SimulateError> {
         let scalar = match &self.footprint {
             None => return Ok(0),
@@ -353,7 +354,7 @@ impl Simulation {
     }
 }
 
-/// A block that calls are added to.
+/// A block in progress, to which calls are added.
 struct UnsealedBlock {
     header: Header,
     calls: Vec<SimulatedCall>,

@@ -2,11 +2,11 @@
 //! the lifetime of their rows.
 //!
 //! The persister alone writes: a group of blocks, or an unwind of one block, is one atomic batch
-//! across all keyspaces. Every batch writes the same head row into each of them except `blocks`,
-//! where the newest block is the head; at open all must agree. Readers take a [`Snapshot`], since
-//! plain reads would see half-applied batches. A snapshot pins the versions of
-//! all rows it can see, so that compaction cannot drop them: keep snapshots short (long readers
-//! take a fresh view now and then).
+//! across all keyspaces. Every batch writes the same head row into each keyspace except `blocks`,
+//! whose head is its newest block; at open all heads must agree. Readers use a [`Snapshot`], since
+//! plain reads would see half-applied batches. A snapshot pins the versions of all rows it can see,
+//! and compaction cannot drop pinned versions: keep snapshots short (long readers take a fresh view
+//! now and then).
 //!
 //! A batch is in the operating system's page cache when `commit` returns: it survives a kill of the
 //! process, not a power cut. [`Store::sync`] makes it durable. State history and receipts can fill
@@ -67,17 +67,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Version of the row layout: version 4 keeps senders with each block, version 5 indexes its logs and
-/// the addresses in it. A store of [`OLDEST_SCHEMA`] or later is read without conversion. The first
-/// block written upgrades it to this version, since older versions of the program would not delete
-/// these rows of unwound blocks. Any other store is refused.
+/// Version of the row layout. Version 4 stores the senders of each block, version 5 indexes each
+/// block by its logs and addresses. A store of [`OLDEST_SCHEMA`] or later is read without
+/// conversion; any other store is refused. The first block written upgrades the store to this
+/// version, since older programs would not delete the new rows when they unwind a block.
 pub const SCHEMA: u32 = 5;
 const OLDEST_SCHEMA: u32 = 3;
-/// The first version that keeps senders.
+/// The first version of the row layout that stores senders.
 const SENDERS_SCHEMA: u32 = 4;
 
-/// Blocks below the finalized head whose unwind records are kept: deep enough for side branches and
-/// readers that still use them.
+/// Blocks below the finalized head whose unwind records are kept, for side branches and readers
+/// that still need them.
 pub const UNWIND_MARGIN: u64 = 1024;
 
 const HEAD: &[u8] = b"_head";
@@ -86,9 +86,9 @@ const IDENTITY_ROW: &[u8] = b"identity";
 const SAFE_ROW: &[u8] = b"safe";
 const FINALIZED_ROW: &[u8] = b"finalized";
 const OLDEST_ROW: &[u8] = b"oldest";
-/// Row with the first block from which on the senders of every block are kept.
+/// Key of the row with the first block from which on the senders of every block are stored.
 const SENDERS_ROW: &[u8] = b"senders";
-/// Row with the oldest block whose unwind record is kept.
+/// Key of the row with the oldest block whose unwind record is kept.
 const UNWIND_ROW: &[u8] = b"unwind";
 
 impl From<::fjall::Error> for StoreError {
@@ -117,13 +117,13 @@ struct StoreInner {
     /// Version of the row layout on the disk.
     schema: AtomicU32,
     history: History,
-    /// Whether the addresses and slots of blocks are kept.
+    /// Whether new blocks store the addresses and slots whose hashes are the keys of the state.
     keeps_names: AtomicBool,
     /// Bytes that must stay free on the disk.
     floor: u64,
-    /// The stored head. Held during every write.
+    /// The stored head. The lock is held during every write.
     writer: Mutex<BlockId>,
-    /// The last field: released after the database is closed.
+    /// Lock of the directory. The last field, so that it is released after the database is closed.
     _lock: Lock,
 }
 
@@ -137,9 +137,9 @@ impl Store {
         *self.0.writer.lock()
     }
 
-    /// A consistent snapshot of all keyspaces. Taken by the writer (the persister), or while no write
-    /// is in progress: fjall may show half of a batch that is being committed if it flushes a
-    /// memtable at that moment.
+    /// A consistent snapshot of all keyspaces. Call it on the writer's thread (the persister) or
+    /// while no write is in progress: fjall may show half of a batch that is being committed if it
+    /// flushes a memtable at that moment.
     pub fn snapshot(&self) -> Result<Snapshot, StoreError> {
         let pin = self.0.history.pin();
         let (snapshot, generation) = self.0.rows.at_generation(|| self.0.db.snapshot());
@@ -169,10 +169,10 @@ impl Store {
         })))
     }
 
-    /// Writes a group of blocks that build on the stored head, oldest first, as one atomic batch,
-    /// together with the heads. A `None` head keeps the stored one. Unwind records
-    /// [`UNWIND_MARGIN`] blocks below the finalized head are pruned, and old states by
-    /// [`Store::keep_states`].
+    /// Writes a group of blocks, oldest first, that build on the stored head, and the safe and
+    /// finalized heads, as one atomic batch. `None` leaves the stored safe or finalized head
+    /// unchanged. Prunes unwind records more than [`UNWIND_MARGIN`] blocks below the finalized
+    /// head, and states outside the window set by [`Store::keep_states`].
     pub fn commit(
         &self,
         blocks: &[Arc<ExecutedBlock>],
@@ -211,9 +211,9 @@ impl Store {
         Ok(())
     }
 
-    /// Unwinds the newest stored block, as one atomic batch: its parent is the stored head
-    /// afterwards. Codes stay. A safe or finalized head above the new head is lowered to it.
-    /// Returns the new head.
+    /// Unwinds the newest stored block, as one atomic batch, so that its parent becomes the stored
+    /// head. Codes stay. A safe or finalized head above the new head is lowered to it. Returns the
+    /// new head.
     pub fn unwind_one(&self) -> Result<BlockId, StoreError> {
         let mut head = self.0.writer.lock();
         self.0.check_space()?;
@@ -230,8 +230,8 @@ impl Store {
             .header(gone.number)?
             .ok_or_else(|| lacks("header"))?;
         let body = snapshot.body(gone.number)?.ok_or_else(|| lacks("body"))?;
-        // Damaged receipts do not stop an unwind: rows of indexes that stay name a block that readers
-        // check.
+        // Damaged receipts must not stop an unwind. Index rows may then be left behind; readers
+        // check the blocks that an index names.
         let receipts = match snapshot.receipts(gone.number) {
             Err(ReadError::Damaged(_)) => vec![],
             receipts => receipts?.unwrap_or_default(),
@@ -276,14 +276,14 @@ impl Store {
         self.0.history.set_window(blocks);
     }
 
-    /// Keeps the addresses and slots behind the keys of the state, of blocks that are written from now
-    /// on. Those of genesis are always kept.
+    /// Sets whether blocks written from now on store the addresses and slots whose hashes are the
+    /// keys of the state. The addresses and slots of genesis are always stored.
     pub fn keep_names(&self, keep: bool) {
         self.0.keeps_names.store(keep, Ordering::Relaxed);
     }
 
-    /// Rotates all memtables, so that fjall flushes them and removes old journals: replay at open
-    /// stays short.
+    /// Rotates all memtables, so that fjall flushes them and removes old journals. This keeps the
+    /// replay at the next open short.
     pub fn rotate(&self) -> Result<(), StoreError> {
         Ok(self.0.rotate_all()?)
     }
@@ -306,7 +306,8 @@ impl Store {
         Ok(())
     }
 
-    /// Bytes in memtables that are not being flushed: an open after a kill has to replay them.
+    /// Bytes in the active memtables: rows that an open after a kill has to replay from the
+    /// journal.
     pub fn buffered(&self) -> u64 {
         self.0
             .spaces
@@ -334,7 +335,8 @@ impl Store {
     }
 }
 
-/// The last of `blocks`, which must build on `head` and on each other; `head` if there are none.
+/// The new head after `blocks`, which must build on `head` and on each other: the last block, or
+/// `head` if there are none.
 fn tip(head: BlockId, blocks: &[Arc<ExecutedBlock>]) -> Result<BlockId, StoreError> {
     blocks.iter().try_fold(head, |head, block| {
         let id = block.payload.id();
@@ -361,16 +363,17 @@ pub struct Snapshot(Arc<SnapshotInner>);
 
 struct SnapshotInner {
     snapshot: ::fjall::Snapshot,
-    /// Generation of the row cache; `None` if reads must bypass it.
+    /// Generation of the row cache at this snapshot; `None` if its reads must bypass the cache.
     generation: Option<u64>,
     head: BlockId,
     safe: Option<BlockId>,
     finalized: Option<BlockId>,
     kept: HistoryBounds,
-    /// The first block from which on all blocks are in each index.
+    /// For each index, the first block from which on the index has every block.
     indexes: PerIndex<u64>,
     inner: Arc<StoreInner>,
-    /// Keeps the states that this snapshot can read. The last field: released after the snapshot.
+    /// Protects the rows that this snapshot can read from pruning. The last field, so that it is
+    /// released after the snapshot.
     _pin: Pin,
 }
 
@@ -388,7 +391,7 @@ impl Snapshot {
         self.0.finalized
     }
 
-    /// Whether this is the same snapshot.
+    /// Whether both handles refer to the same snapshot.
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -402,7 +405,8 @@ impl Snapshot {
         get(&self.0.snapshot, &self.0.inner.spaces[space as usize], key)
     }
 
-    /// The rows of a keyspace with this prefix, at or after `from`, ascending, loaded lazily.
+    /// The rows of a keyspace whose keys begin with `prefix`, from key `from` on, ascending, loaded
+    /// lazily.
     fn scan(
         &self,
         space: Space,
@@ -418,7 +422,7 @@ impl Snapshot {
             Ok((key, value)) => Ok((Bytes::copy_from_slice(&key), Bytes::copy_from_slice(&value))),
             Err(error) => Err(unreadable(space.name(), &error)),
         });
-        // Stop at the first row without the prefix.
+        // The range has no upper bound: stop at the first row without the prefix.
         std::iter::from_fn(move || {
             rows.next().filter(|row| {
                 row.as_ref()

@@ -1,5 +1,5 @@
-//! Tests of the chain's threads on temporary data directories, and what they share: a genesis,
-//! attributes, kills.
+//! Tests of the chain's threads on temporary data directories. Also helpers for other tests: a
+//! genesis, attributes, kills.
 
 pub mod blobs;
 mod bounds;
@@ -20,7 +20,7 @@ use starling_proto::fork::Fork;
 use std::{collections::BTreeSet, path::PathBuf};
 use tempfile::TempDir;
 
-/// Provenance of blocks that are logged as soon as they are valid.
+/// Provenance of gossiped blocks, which are logged as soon as they are valid.
 const GOSSIP: Provenance = Provenance::Signed(Address::ZERO);
 
 /// Time of the genesis block, Unix seconds.
@@ -55,7 +55,7 @@ fn test_genesis() -> Genesis {
     genesis::parse(&genesis.to_string()).unwrap()
 }
 
-/// A data directory of the test chain.
+/// A new data directory of the test chain.
 pub fn datadir() -> TempDir {
     let datadir = tempfile::tempdir().unwrap();
     assert!(init(datadir.path(), &test_genesis()).unwrap());
@@ -72,7 +72,7 @@ pub fn open(datadir: &Path) -> (Chain, Threads) {
     .unwrap()
 }
 
-/// With another budget of memory.
+/// Opens the test chain with these memory limits.
 pub fn open_within(datadir: &Path, limits: ExecutorLimits) -> (Chain, Threads) {
     let commit_interval = Duration::from_millis(50);
     let options = Options {
@@ -83,7 +83,7 @@ pub fn open_within(datadir: &Path, limits: ExecutorLimits) -> (Chain, Threads) {
     Chain::open_within(&options, PoolConfig::default(), limits).unwrap()
 }
 
-/// The files that a process leaves if it is killed now, as the kernel has them.
+/// A copy of the files that a process would leave on the disk if it were killed now.
 pub fn killed(datadir: &Path) -> TempDir {
     fn files(dir: &Path) -> std::io::Result<BTreeSet<PathBuf>> {
         let mut all = BTreeSet::new();
@@ -111,8 +111,8 @@ pub fn killed(datadir: &Path) -> TempDir {
         }
         Ok(files(datadir)? == before)
     };
-    // Retry a copy during which a file changed: it shows no single moment, but a kill stops all
-    // writes at once.
+    // Retry the copy if a file changed meanwhile. Such a copy mixes several moments, while a kill
+    // stops all writes at once.
     for _ in 0..1000 {
         let copied = tempfile::tempdir().unwrap();
         match copy(copied.path()) {
@@ -125,8 +125,8 @@ pub fn killed(datadir: &Path) -> TempDir {
     panic!("the files of {} never rest", datadir.display());
 }
 
-/// Attributes of a block two seconds after its parent: a deposit, then these transactions. `salt`
-/// tells siblings apart.
+/// Attributes of a block two seconds after its parent: first a deposit, then these transactions.
+/// With another `salt` the block has another hash.
 pub fn attributes(
     parent: &Header,
     salt: u64,
@@ -153,7 +153,7 @@ pub fn attributes(
     }
 }
 
-/// Builds a block on a block the chain knows. No head moves.
+/// Builds a block on a block that the chain knows. No head moves.
 pub async fn build(
     chain: &Chain,
     parent: B256,
@@ -174,7 +174,8 @@ pub async fn build(
     chain.seal(id).await.unwrap()
 }
 
-/// Waits for something the chain's threads do by themselves.
+/// Waits until the chain's threads have done something by themselves; `what` is for the error
+/// message.
 pub async fn until(what: &str, done: impl Fn() -> bool) {
     for _ in 0..2_000 {
         if done() {

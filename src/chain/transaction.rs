@@ -1,8 +1,8 @@
-//! A transaction as blocks hold it: the types of OP chains, and on Ethereum also blob transactions,
-//! without their blobs.
+//! A transaction as blocks contain it: the types of OP chains, and on Ethereum also blob
+//! transactions, without their blobs.
 //!
-//! Decoding accepts the types of both rule sets; execution refuses those that the chain does not
-//! have.
+//! Decoding accepts the types of both rule sets. Execution refuses the types that the chain does
+//! not have.
 
 use alloy_consensus::{
     Sealed, Signed, Transaction, TxEip4844, TxLegacy, Typed2718, crypto::RecoveryError,
@@ -23,9 +23,9 @@ pub const BLOB_TYPE: u8 = 3;
 /// A decoded transaction of a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChainTx {
-    /// Any type except 3.
+    /// A transaction of any type except 3.
     Op(OpTxEnvelope),
-    /// Type 3, on Ethereum only.
+    /// A blob transaction (type 3), on Ethereum only.
     Blob(Signed<TxEip4844>),
 }
 
@@ -42,7 +42,7 @@ impl From<Signed<TxEip4844>> for ChainTx {
 }
 
 impl ChainTx {
-    /// Decodes EIP-2718 bytes and nothing after them.
+    /// Decodes EIP-2718 bytes. Trailing bytes are an error.
     pub fn decode(raw: &[u8]) -> Result<Self, Eip2718Error> {
         match raw.first() {
             Some(&BLOB_TYPE) => Signed::decode_2718_exact(raw).map(Self::Blob),
@@ -50,7 +50,7 @@ impl ChainTx {
         }
     }
 
-    /// The EIP-2718 bytes.
+    /// Encodes the transaction as EIP-2718 bytes.
     pub fn encoded(&self) -> Bytes {
         match self {
             Self::Op(tx) => tx.encoded_2718().into(),
@@ -58,7 +58,7 @@ impl ChainTx {
         }
     }
 
-    /// Recovers the sender, or returns the one that a deposit names.
+    /// Recovers the sender, or returns the sender field of a deposit.
     pub fn signer(&self) -> Result<Address, RecoveryError> {
         match self {
             Self::Op(tx) => tx.recover_signer(),
@@ -66,7 +66,7 @@ impl ChainTx {
         }
     }
 
-    /// The sender of a transaction whose signature was checked before.
+    /// Recovers the sender of a transaction whose signature has been checked before.
     pub fn signer_unchecked(&self) -> Result<Address, RecoveryError> {
         match self {
             Self::Op(tx) => tx.recover_signer_unchecked(),
@@ -82,7 +82,7 @@ impl ChainTx {
         }
     }
 
-    /// `None` where a type has no signature.
+    /// The signature; `None` for types without one.
     pub fn signature(&self) -> Option<Signature> {
         match self {
             Self::Op(tx) => tx.signature().copied(),
@@ -90,7 +90,7 @@ impl ChainTx {
         }
     }
 
-    /// The transaction, if its type is not 3.
+    /// The transaction as an OP type; `None` for a blob transaction.
     pub fn as_op(&self) -> Option<&OpTxEnvelope> {
         match self {
             Self::Op(tx) => Some(tx),
@@ -128,7 +128,7 @@ impl Typed2718 for ChainTx {
     }
 }
 
-/// Implements accessors of [`Transaction`] by those of the decoded type.
+/// Implements accessors of [`Transaction`] by calling the same accessor of the variant.
 macro_rules! forward {
     ($($name:ident: $value:ty,)*) => {
         impl Transaction for ChainTx {

@@ -21,18 +21,18 @@ use std::{
 pub const RETAINED: u64 = 128;
 /// Bytes of blocks at and behind the stored head that stay in memory.
 pub const RETAINED_WEIGHT: usize = 8_000_000;
-/// Blocks kept at one height. Gossip accepts six signed blocks of one height; more than that can
-/// only come from a driver.
+/// Maximum number of blocks kept at one height. Gossip accepts six signed blocks of one height. More
+/// can only come from a rollup node, in this process or over the Engine API.
 pub const MAX_SIBLINGS: usize = 16;
-/// Hashes remembered as invalid, so that an invalid block and its descendants are refused without
-/// work.
+/// Number of hashes remembered as invalid, so that an invalid block and its descendants are refused
+/// without work.
 const INVALID: NonZeroUsize = NonZeroUsize::new(1024).expect("not zero");
 
 /// Executed blocks by hash and height, and hashes of invalid ones.
 pub struct Tree {
     blocks: HashMap<B256, Arc<ExecutedBlock>>,
     heights: BTreeMap<u64, Height>,
-    /// Bytes of all blocks.
+    /// Bytes of all blocks together.
     weight: usize,
     invalid: LruCache<B256, String>,
 }
@@ -43,11 +43,12 @@ struct Height {
     weight: usize,
 }
 
-/// The blocks that lead from a block not in the tree to a block in it.
+/// The blocks of the tree from a stored or unknown block up to a tip.
 pub struct Branch {
-    /// The block under the first of `blocks`: in the store, or unknown.
+    /// The parent of the first of `blocks`, or the tip if `blocks` is empty. The block is stored,
+    /// or not in the tree.
     pub base: BlockId,
-    /// Oldest first; empty when the tip is not in the tree.
+    /// Blocks of the branch, oldest first. Empty if the tip is not in the tree.
     pub blocks: Vec<Arc<ExecutedBlock>>,
 }
 
@@ -74,7 +75,7 @@ impl Tree {
             .is_none_or(|height| height.blocks.len() < MAX_SIBLINGS)
     }
 
-    /// Adds an executed block, whose parent is in the tree or in the store. `false` when this
+    /// Adds an executed block, whose parent is in the tree or in the store. Returns false if this
     /// height is full.
     pub fn insert(&mut self, block: Arc<ExecutedBlock>) -> bool {
         let (number, hash) = (block.payload.number(), block.payload.hash);
@@ -95,7 +96,8 @@ impl Tree {
 
     /// Bytes of all blocks above this height.
     pub fn weight_above(&self, number: u64) -> usize {
-        // Sum the heights below: there are at most `RETAINED` of them, and many may be above.
+        // Sum the heights at or below `number` and subtract: there are at most `RETAINED` of them,
+        // but many above may exist.
         let below: usize = self
             .heights
             .range(..=number)
@@ -104,7 +106,8 @@ impl Tree {
         self.weight.saturating_sub(below)
     }
 
-    /// Walks from `tip` to the first block that is stored or that the tree does not have.
+    /// Collects the blocks from `tip` down to the first block that is stored or that the tree does
+    /// not have.
     pub fn branch<E>(
         &self,
         tip: BlockId,
@@ -128,8 +131,8 @@ impl Tree {
         self.invalid.put(hash, reason);
     }
 
-    /// The reason why this block or its parent was refused before; `None` if neither was. Remembers
-    /// the child of an invalid block as invalid.
+    /// The reason why this block or its parent was refused before; `None` if neither was. A child
+    /// of an invalid block is remembered as invalid too.
     pub fn known_invalid(&mut self, hash: B256, parent: B256) -> Option<String> {
         if let Some(reason) = self.invalid.get(&hash) {
             return Some(reason.clone());
@@ -141,8 +144,8 @@ impl Tree {
     }
 
     /// Drops blocks more than [`RETAINED`] blocks or [`RETAINED_WEIGHT`] bytes behind the stored
-    /// block `base`, and blocks that no longer lead down to the store then. Returns the dropped
-    /// blocks.
+    /// block `base`. Also drops blocks that afterwards no longer lead down to the store. Returns
+    /// the hashes of the dropped blocks.
     pub fn prune<E>(
         &mut self,
         base: u64,
@@ -188,8 +191,8 @@ impl Tree {
         Ok(gone)
     }
 
-    /// Drops all blocks above height `base` but those on the branch that ends in `tip`. Returns
-    /// the dropped blocks.
+    /// Drops all blocks above height `base` except those on the branch that ends in `tip`. Returns
+    /// the hashes of the dropped blocks.
     pub fn keep_branch(&mut self, base: u64, tip: B256) -> Vec<B256> {
         let mut branch = Vec::new();
         let mut at = tip;
@@ -208,8 +211,8 @@ impl Tree {
         gone
     }
 
-    /// When height `number` is full, drops the oldest block there that is not an ancestor of `tip`,
-    /// and its descendants. Returns the dropped blocks.
+    /// If height `number` is full, drops the oldest block there that is not an ancestor of `tip`,
+    /// and its descendants. Returns the hashes of the dropped blocks.
     pub fn drop_oldest_sibling(&mut self, number: u64, tip: B256) -> Vec<B256> {
         if self.has_capacity(number) {
             return vec![];
@@ -347,7 +350,7 @@ mod tests {
         );
     }
 
-    /// A branch of blocks, oldest first.
+    /// A branch of `count` blocks on `parent`, oldest first.
     fn chain(parent: B256, from: u64, count: u64, salt: u64) -> Vec<Arc<ExecutedBlock>> {
         let mut blocks: Vec<Arc<ExecutedBlock>> = vec![];
         for number in from..from + count {

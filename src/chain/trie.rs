@@ -1,10 +1,10 @@
 //! The Merkle Patricia trie of the state, updated by the changes of a block.
 //!
 //! The flat rows of the state are the leaves; branches and extensions have rows of their own, by
-//! path (see [`keys`]). The walk loads nodes on changed paths only and accepts a stored reference
-//! for every other child, so the same code runs over the store, over a bare witness ([`Witness`])
-//! and from an empty trie ([`genesis`]). Rows are canonical: they depend on the state alone, not on
-//! the blocks that led to it. Called by execution; its load is proportional to the number of
+//! path (see [`keys`]). The walk loads only nodes on changed paths and uses the stored reference of
+//! every other child, so the same code runs over the store, over a bare witness ([`Witness`]) and
+//! from an empty trie ([`genesis`]). Rows are canonical: they depend on the state alone, not on the
+//! blocks that led to it. Execution calls this module; the cost is proportional to the number of
 //! changed leaves times the depth of the trie. A missing node is an error, never a different root.
 
 pub mod history;
@@ -32,8 +32,8 @@ use rayon::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use walk::{LeafChange, NodeSource, apply, seal};
 
-/// Changes of accounts and slots, or leaves of one trie, below which work stays on one thread:
-/// distributing it would take as long.
+/// Number of changed accounts and slots, or of leaves in one trie, below which the work stays on
+/// one thread: distributing it over threads would take as long as the work.
 const PARALLEL: usize = 64;
 
 #[derive(Clone, Debug, thiserror::Error)]
@@ -48,12 +48,12 @@ pub enum TrieError {
     Orphan(B256),
 }
 
-/// The result of applying changes to a state.
+/// The result of applying a block's changes to a state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Update {
     pub state_root: B256,
-    /// By keccak(address): the new storage root of every account whose storage changed or that is
-    /// gone.
+    /// The new storage root of every account whose storage changed or that no longer exists, by
+    /// keccak(address).
     pub storage_roots: BTreeMap<B256, B256>,
     pub overlay: Overlay,
 }
@@ -62,10 +62,10 @@ pub struct Update {
 pub trait StateRows: Sync {
     fn row(&self, key: &[u8]) -> Result<Option<Bytes>, ReadError>;
 
-    /// The rows with this prefix, at or after `from`, ascending.
+    /// The rows with this prefix, at or after key `from`, ascending.
     fn scan<'a>(&'a self, prefix: &[u8], from: &[u8]) -> Result<RowIter<'a>, ReadError>;
 
-    /// Learns of a node that was loaded from these rows; `rlp` encodes it.
+    /// Notification that a node was loaded from these rows; `rlp` returns the node's RLP.
     fn node_loaded(&self, rlp: &dyn Fn() -> Result<Vec<u8>, TrieError>) -> Result<(), TrieError> {
         let _ = rlp;
         Ok(())
@@ -74,7 +74,7 @@ pub trait StateRows: Sync {
 
 pub type RowIter<'a> = Box<dyn Iterator<Item = Result<(Bytes, Bytes), ReadError>> + 'a>;
 
-/// Applies changes to the state with this root, given as rows.
+/// Applies changes to the state with this root; `parent` has the rows of that state.
 pub fn update(parent: &dyn StateRows, root: B256, changes: &Changes) -> Result<Update, TrieError> {
     run(Some(parent), root, changes)
 }
@@ -84,7 +84,8 @@ pub fn genesis(changes: &Changes) -> Result<Update, TrieError> {
     run(None, EMPTY_ROOT_HASH, changes)
 }
 
-/// Applies changes to the state with this root; `parent` is `None` for the empty state.
+/// Applies changes to the state with this root. `parent` has the state's rows; `None` means the
+/// empty state.
 fn run(parent: Option<&dyn StateRows>, root: B256, changes: &Changes) -> Result<Update, TrieError> {
     let touched = touched(changes);
     let slots: usize = changes
@@ -125,7 +126,7 @@ fn run(parent: Option<&dyn StateRows>, root: B256, changes: &Changes) -> Result<
         .iter()
         .map(|(hash, code)| (*hash, code.clone()))
         .collect();
-    // The order of execution's maps is random; a block has one overlay.
+    // The order of execution's hash maps is random; sort, so that equal blocks have equal overlays.
     let mut names = changes.names.clone();
     names.sort_unstable();
     Ok(Update {
@@ -139,12 +140,12 @@ fn run(parent: Option<&dyn StateRows>, root: B256, changes: &Changes) -> Result<
 #[derive(Clone, Copy)]
 struct TouchedAccount<'a> {
     hash: B256,
-    /// `None` if only the storage is listed, `Some(None)` if the account no longer exists.
+    /// `None` if only the storage changes, `Some(None)` if the account no longer exists.
     account: Option<Option<AccountChange>>,
     storage: Option<&'a StorageChange>,
 }
 
-/// All accounts with a change, by hash, ascending.
+/// All accounts that change, or whose storage changes, ascending by hash.
 fn touched(changes: &Changes) -> Vec<TouchedAccount<'_>> {
     let touched = |hash: &B256| TouchedAccount {
         hash: *hash,
@@ -159,17 +160,17 @@ fn touched(changes: &Changes) -> Vec<TouchedAccount<'_>> {
     hashes.into_iter().map(touched).collect()
 }
 
-/// The change of an account's row, and of the rows of its storage.
+/// The changes of an account's row and of the rows of its storage.
 struct AccountUpdate {
     hash: B256,
     before: Option<Bytes>,
     after: Option<Bytes>,
-    /// The new root, if the storage changed.
+    /// The new storage root, if the storage changed.
     storage_root: Option<B256>,
     rows: BTreeMap<Bytes, RowChange>,
 }
 
-/// Updates the storage trie of an account, and its row with the new root.
+/// Updates the storage trie of an account, and the account's row with the new storage root.
 fn account_update(
     parent: Option<&dyn StateRows>,
     touched: TouchedAccount<'_>,
@@ -221,7 +222,7 @@ fn account_update(
     })
 }
 
-/// Updates the storage trie of one account: its new root and the changed rows.
+/// Updates the storage trie of one account. Returns the new root and the changed rows.
 fn storage_update(
     parent: Option<&dyn StateRows>,
     account: &B256,
@@ -270,7 +271,7 @@ fn storage_update(
     Ok((root, rows))
 }
 
-/// All slots and storage nodes of an account, as removed rows.
+/// All slot rows and storage node rows of an account, each changed to be removed.
 fn wiped_rows(
     parent: &dyn StateRows,
     account: &B256,
@@ -297,7 +298,7 @@ fn row(parent: Option<&dyn StateRows>, key: &[u8]) -> Result<Option<Bytes>, Trie
     Ok(parent.map(|state| state.row(key)).transpose()?.flatten())
 }
 
-/// The row of an account with this storage root.
+/// Encodes the row of an account with this storage root.
 fn encode_account(account: &AccountChange, storage_root: B256) -> Bytes {
     let AccountChange {
         nonce,
@@ -313,11 +314,11 @@ fn encode_account(account: &AccountChange, storage_root: B256) -> Bytes {
     .encode()
 }
 
-/// Loads nodes from the rows of a state. Records the rows it has loaded, which are the old values of
-/// the rows that the update changes.
+/// Loads trie nodes from the rows of a state. Records every row that it loads: these are the old
+/// values of rows that the update changes.
 struct StateSource<'a> {
     state: Option<&'a dyn StateRows>,
-    /// The account whose storage trie is read; the state trie if `None`.
+    /// The account whose storage trie is read; `None` for the state trie.
     account: Option<B256>,
     loaded: Mutex<Vec<(Bytes, Bytes)>>,
 }
@@ -338,14 +339,14 @@ impl<'a> StateSource<'a> {
         }
     }
 
-    /// The leaf at `path`, from the flat rows: the first one below the path.
+    /// The leaf at `path`: the first flat row whose key begins with the path.
     fn leaf(&self, state: &dyn StateRows, path: &Nibbles) -> Result<Option<Node>, TrieError> {
         let trie = match &self.account {
             None => keys::account_prefix(),
             Some(account) => keys::storage_prefix(account),
         };
-        // An odd path ends in the middle of a byte: seek from its high half and compare the row
-        // that is found.
+        // A path of odd length ends inside a byte of the key: seek from that nibble, and check
+        // afterwards that the row found is below the path.
         let whole_bytes = path.len() / 2;
         let mut from = trie.to_vec();
         from.extend_from_slice(&path.pack());
@@ -368,8 +369,8 @@ impl<'a> StateSource<'a> {
             .then_some(Node::Leaf { key, value }))
     }
 
-    /// Adds the trie's rows to the changed rows: the loaded ones are the old values, the nodes of
-    /// the new trie the new values.
+    /// Adds the trie's node rows to the changed rows: the loaded rows as old values, the nodes of
+    /// the new trie as new values.
     fn finish(self, nodes: Vec<(Nibbles, Bytes)>, rows: &mut BTreeMap<Bytes, RowChange>) {
         let nodes: Vec<_> = nodes
             .into_iter()
@@ -429,8 +430,8 @@ impl StateSource<'_> {
                 self.loaded.lock().push((key, row));
                 return Ok(node);
             }
-            // Only the root may be a leaf without being marked as one. Its hash must match the
-            // reference, or a damaged trie could pass for a trie of a single leaf.
+            // Only the root can be a leaf without being marked as one. Check its hash against the
+            // reference; otherwise a damaged trie could pass for a trie with a single leaf.
             let leaf = if path.is_empty() {
                 self.leaf(state, path)?
             } else {

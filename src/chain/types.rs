@@ -1,7 +1,8 @@
-//! Types that the chain's threads and its callers share: heads, outcomes, errors, and the state
-//! that [`Chain`](super::Chain) handles and threads hold together ([`Shared`]).
+//! Types that the chain's threads and their callers share: heads, outcomes, errors, and the state
+//! ([`Shared`]) that threads and [`Chain`](super::Chain) handles have in common.
 //!
-//! Above the store, views, the EVM and the pool; below the executor, the persister and the builder.
+//! In the module graph, this is above the store, views, the EVM and the pool, and below the
+//! executor, the persister and the builder.
 
 use crate::chain::{
     abandoned,
@@ -56,11 +57,11 @@ pub enum Inserted {
         latest_valid: Option<B256>,
         reason: String,
     },
-    /// The parent is not known.
+    /// The payload was not executed, since its parent is not known.
     Syncing,
     /// The payload was not executed although its parent is known: there are too many blocks at its
-    /// height, side branches are too long, or its parent is too deep below the stored head. It can
-    /// be executed once the head has moved to the parent.
+    /// height, side branches use too much memory, or its parent is too deep below the stored head.
+    /// It can be executed once the head has moved to the parent.
     NotExecutable,
 }
 
@@ -109,7 +110,7 @@ pub enum ChainError {
     FinalizedAboveSafe { safe: BlockId, finalized: BlockId },
     #[error("the block cannot be built: {0}")]
     Build(String),
-    /// A later attempt may succeed.
+    /// The request may succeed later.
     #[error("the chain is busy: {0}")]
     Busy(&'static str),
     #[error("no payload is being built under this id")]
@@ -123,7 +124,7 @@ pub enum ChainError {
 impl ChainError {
     /// Whether the chain cannot continue: it has stopped, or its data cannot be read or written.
     pub fn is_fatal(&self) -> bool {
-        // All variants are listed, so that the compiler asks about a new one.
+        // All variants are listed, so that the compiler reports a new one that is missing here.
         match self {
             Self::Stopped
             | Self::Database(_)
@@ -178,7 +179,7 @@ impl From<GenesisError> for ChainError {
     }
 }
 
-/// State that the threads share with the handles.
+/// State that the chain's threads share with the [`Chain`](super::Chain) handles.
 pub struct Shared {
     pub spec: Arc<ChainSpec>,
     pub pool: Arc<Pool>,
@@ -202,7 +203,8 @@ impl Shared {
         self.stopping.load(Ordering::Relaxed)
     }
 
-    /// Repeats `write` while it fails for lack of disk space, until the chain is stopped.
+    /// Calls `write` again while it fails for lack of disk space, until it succeeds or the chain is
+    /// stopped.
     pub(super) fn retry_while_full<T, E: std::fmt::Display>(
         &self,
         is_full: impl Fn(&E) -> bool,

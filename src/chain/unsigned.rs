@@ -1,5 +1,5 @@
-//! Transactions without a signature, from the fields of a call object: the transactions of simulated
-//! blocks, and those that `eth_fillTransaction` prepares for a signer.
+//! Unsigned transactions made of the fields of a call object. They serve as transactions of
+//! simulated blocks, and `eth_fillTransaction` prepares them for a signer.
 
 use crate::chain::{evm::CallInput, transaction::ChainTx};
 use alloy_consensus::{
@@ -9,17 +9,17 @@ use alloy_primitives::{B256, Bytes, Signature, TxKind, U256, keccak256};
 use alloy_rlp::{Encodable, Header};
 use op_alloy_consensus::OpTxEnvelope;
 
-/// A transaction whose signature is all zeros.
+/// A transaction made of a call, with a signature of zeros.
 #[derive(Clone, Debug)]
 pub struct UnsignedCallTx {
     pub tx: ChainTx,
-    /// The EIP-2718 form.
+    /// The EIP-2718 encoding.
     pub raw: Bytes,
-    /// Hash of the EIP-2718 form.
+    /// Hash of the EIP-2718 encoding.
     pub hash: B256,
 }
 
-/// Nonce, gas limit and chain of a transaction; its other fields are those of a [`CallInput`].
+/// Nonce, gas limit and chain id of a transaction. The other fields come from a [`CallInput`].
 #[derive(Clone, Copy, Debug)]
 pub struct TxNumbers {
     pub nonce: u64,
@@ -27,14 +27,14 @@ pub struct TxNumbers {
     pub chain_id: u64,
 }
 
-/// An authorization list without the account that is called.
+/// The error for a call that has an authorization list but no recipient.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a transaction with an authorization list cannot create a contract: give `to`")]
 pub struct CreationWithAuthorizations;
 
 impl UnsignedCallTx {
-    /// The transaction of a call: with a gas price a legacy one, with an authorization list one of
-    /// type 4, otherwise one of type 2.
+    /// The transaction of a call. With a gas price it is a legacy transaction, with an
+    /// authorization list one of type 4, otherwise one of type 2.
     pub fn new(input: &CallInput, numbers: TxNumbers) -> Result<Self, CreationWithAuthorizations> {
         let to = input.to.map_or(TxKind::Create, TxKind::Call);
         let (value, data) = (input.value, input.data.clone());
@@ -84,7 +84,7 @@ impl UnsignedCallTx {
         }))
     }
 
-    /// A transaction of type 1, which has a gas price and an access list.
+    /// A transaction of type 1, with a gas price and an access list.
     pub fn with_access_list(input: &CallInput, numbers: TxNumbers) -> Self {
         Self::typed(TxEip2930 {
             chain_id: numbers.chain_id,
@@ -114,7 +114,7 @@ impl UnsignedCallTx {
         }
     }
 
-    /// Unlike the libraries' form, an unsigned legacy transaction has a `v` of zero, as in geth.
+    /// An unsigned legacy transaction has a `v` of zero, as in geth and unlike in the alloy crates.
     fn legacy(tx: TxLegacy) -> Self {
         let zero = 0u8;
         let fields: [&dyn Encodable; 9] = [

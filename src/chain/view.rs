@@ -3,8 +3,8 @@
 //! The executor publishes views; RPC, execution, the builder and all other readers read the chain
 //! through one. A view consists of a store snapshot, the executed blocks above it, and, for a
 //! branch that forks off below the stored head, the unwind records down to the fork point. A point
-//! read looks a row up in an index of the rows of those blocks, which the views of a branch share,
-//! and falls through to the snapshot. A scan merges the blocks one by one, so its cost grows with
+//! read first looks the row up in an index of the rows of those blocks, which all views of a branch
+//! share, and then reads the snapshot. A scan merges the blocks one by one, so its cost grows with
 //! the number of blocks above the store, which the persister keeps low. A view pins its snapshot:
 //! long readers take a fresh view now and then.
 
@@ -33,26 +33,27 @@ use state::At;
 use std::sync::Arc;
 use unwound::Unwound;
 
-/// Bytes of unwind data that a view at a fork point below the stored head may hold, a part of the
-/// node's memory budget. More would be of no use: a side branch that replaces so many rows does not
-/// fit into the budget of executed blocks either.
+/// Most bytes of unwind data in a view at a fork point below the stored head, a part of the node's
+/// memory budget. A larger limit would be of no use: a side branch that replaces more rows would
+/// not fit into the budget of executed blocks either.
 pub const UNWIND_DATA: usize = 24_000_000;
 
-/// A head, the blocks above the store that lead to it, and the store snapshot below them.
+/// A consistent reading of the chain: a head, the executed blocks from the store up to this head,
+/// and the store snapshot below them.
 #[derive(Clone)]
 pub struct View {
     snapshot: Snapshot,
     /// The newest stored block on this branch: the stored head, or the fork point of a side branch.
     base: BlockId,
-    /// Old values, at `base`, of the rows that stored blocks above it have changed. Empty unless
-    /// `base` is below the stored head.
+    /// Unwind data: the values at `base` of the rows that stored blocks above `base` have changed.
+    /// Empty unless `base` is below the stored head.
     unwound: Arc<Unwound>,
     /// The executed blocks above `base`, oldest first.
     blocks: Vec<Arc<ExecutedBlock>>,
     /// Index of the rows of `blocks`.
     rows: Arc<RowIndex>,
-    /// Executed blocks up to `base` that are still in memory, oldest first: they save reads of
-    /// headers, bodies and receipts.
+    /// Executed blocks at or below `base` that are still in memory, oldest first. They save reads
+    /// of headers, bodies and receipts from the store.
     recent: Vec<Arc<ExecutedBlock>>,
     header: Arc<Header>,
     safe: Option<BlockId>,
@@ -60,9 +61,9 @@ pub struct View {
 }
 
 impl View {
-    /// A view on the stored branch. `blocks` are consecutive, oldest first, and end with the head;
-    /// those at or below the stored head must be stored blocks and only serve lookups from memory.
-    /// Without blocks above the store the stored head is the head.
+    /// A view of the stored branch. `blocks` are consecutive, oldest first, and end with the view's
+    /// head. Blocks at or below the stored head must be stored blocks; they only serve lookups from
+    /// memory. Without blocks above the store, the stored head is the view's head.
     pub fn new(
         snapshot: Snapshot,
         blocks: Vec<Arc<ExecutedBlock>>,
@@ -73,13 +74,13 @@ impl View {
         Self::assemble(snapshot, base, Arc::default(), &[], blocks, safe, finalized)
     }
 
-    /// A view on a branch whose newest stored block is `fork`, at or below the stored head. `blocks`
-    /// are those of [`View::new`], above `fork`; without any, `fork` is the head. Fails if an unwind
-    /// record above `fork` is no longer kept, or if the unwind data exceed `limit` bytes.
+    /// A view of a branch whose newest stored block is `fork`, at or below the stored head.
+    /// `blocks` are as in [`View::new`], with `fork` in place of the stored head. Fails if an
+    /// unwind record above `fork` is no longer kept, or if the unwind data exceed `limit` bytes.
     ///
-    /// `near` are views to share memory with. A view on the same snapshot whose fork point is at or
-    /// above `fork` shares its unwind data, so that only records below are read. A view of the same
-    /// branch shares its row index.
+    /// `near` are views to share memory with. If such a view has the same snapshot and its fork
+    /// point is at or above `fork`, its unwind data are reused, and only records below its fork
+    /// point are read. If such a view is of the same branch, its row index is reused.
     pub fn near_branch(
         near: &[&Self],
         snapshot: Snapshot,
@@ -121,8 +122,8 @@ impl View {
         )
     }
 
-    /// The view of a child block of the head. Copies the list of blocks, unless this is the only
-    /// reference to the view.
+    /// The view of a child block of the head. Copies the list of blocks, unless `self` is the only
+    /// reference to this view.
     pub fn child(
         self: Arc<Self>,
         block: Arc<ExecutedBlock>,
@@ -144,9 +145,9 @@ impl View {
         })
     }
 
-    /// The view of a child block that may never be of the chain. It has no part in the row index of
-    /// its branch, which the real child will extend: its rows are found by going through the blocks
-    /// above the store.
+    /// The view of a child block that may never become part of the chain. The child's rows are not
+    /// added to the branch's row index, which the actual next block will extend. Reads search the
+    /// blocks above the store one by one instead.
     pub fn with_pending(self: Arc<Self>, block: Arc<ExecutedBlock>) -> Result<Self, ReadError> {
         let (head, number) = (self.head(), block.payload.number());
         if block.payload.parent_hash() != head.hash || number != head.number + 1 {
@@ -159,13 +160,13 @@ impl View {
         Ok(view)
     }
 
-    /// Releases index entries of stored blocks. Call it when no more views are created below this
-    /// one's newest stored block.
+    /// Releases the row index's entries of stored blocks. Call it when no more views will be
+    /// created whose newest stored block is below this view's.
     pub fn release(&self) {
         self.rows.release(self.base.number);
     }
 
-    /// Splits `blocks` at `base`, checks that they link, and finds or makes their row index.
+    /// Splits `blocks` at `base`, checks that they link, and finds or creates their row index.
     fn assemble(
         snapshot: Snapshot,
         base: BlockId,
@@ -229,7 +230,7 @@ impl View {
         self.finalized
     }
 
-    /// Whether this view reads the store through this snapshot.
+    /// Whether this view's store snapshot is `snapshot`.
     pub fn is_on(&self, snapshot: &Snapshot) -> bool {
         self.snapshot.is_same(snapshot)
     }
@@ -240,7 +241,7 @@ impl View {
         self.snapshot.head().number - self.base.number
     }
 
-    /// The first block from which on readers of this view use an index.
+    /// The first block from which on this view's snapshot has every block in `index`.
     #[cfg(test)]
     pub(in crate::chain) fn indexed_from(&self, index: ValueIndex) -> u64 {
         self.snapshot.indexed_from(index)
@@ -260,8 +261,8 @@ impl View {
         )
     }
 
-    /// The state after an earlier block of this branch; `None` above the head or below the retained
-    /// history. Below [`View::stored`] it may have values but no trie.
+    /// The state after an earlier block of this branch; `None` above the head or below the kept
+    /// history. Below [`View::stored`] the state may have values but no trie.
     pub fn state_at(self: &Arc<Self>, number: u64) -> Result<Option<State>, ReadError> {
         if number == self.header.number {
             return Ok(Some(self.state()));
@@ -279,8 +280,8 @@ impl View {
         Ok(Some(State::new(self.clone(), Arc::new(header), at)))
     }
 
-    /// The state after a block of this branch in which this account can be proven; `None` above the
-    /// head or below the proof window.
+    /// The state after a block of this branch, with the trie that proofs of this account need;
+    /// `None` above the head or below the proof window.
     pub fn provable_state(
         self: &Arc<Self>,
         number: u64,
@@ -296,13 +297,13 @@ impl View {
         Ok(header.map(|header| State::new(self.clone(), header, At::Stored(number))))
     }
 
-    /// The oldest block that [`View::provable_state`] serves. The message passer's proofs are kept
-    /// longer than others.
+    /// The oldest block for which [`View::provable_state`] returns a state. The message passer's
+    /// proofs are kept longer than those of other accounts.
     pub fn oldest_proof(&self, address: Address) -> u64 {
         self.snapshot.oldest_proof(address).min(self.base.number)
     }
 
-    /// The oldest block that [`View::state_at`] serves.
+    /// The oldest block for which [`View::state_at`] returns a state.
     pub fn oldest_state(&self) -> u64 {
         self.snapshot.oldest_state()
     }
@@ -315,7 +316,7 @@ impl View {
         }
     }
 
-    /// The number of a block if it is on this branch.
+    /// The number of the block with this hash; `None` if the block is not on this branch.
     pub fn number_of(&self, hash: B256) -> Result<Option<u64>, ReadError> {
         if let Some(block) = self
             .all_in_memory()
@@ -354,7 +355,8 @@ impl View {
             .or_else(|| self.blocks.get(index.checked_sub(self.recent.len())?))
     }
 
-    /// Part of a stored block of this branch.
+    /// Reads a part of a stored block with `read`; `None` if the block is not a stored block of
+    /// this branch.
     fn stored_part<T>(
         &self,
         number: u64,

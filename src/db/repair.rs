@@ -1,5 +1,5 @@
-//! `starling db repair`: recomputes derived rows of a store as far as the result can be proven, and
-//! nothing else.
+//! `starling db repair`: recomputes derived rows of a store, as far as the result can be proven,
+//! and changes nothing else.
 //!
 //! The steps, in order:
 //!
@@ -61,24 +61,25 @@ pub enum RepairError {
     Lost(String),
 }
 
-/// Summary of a repair.
+/// The changes made by a repair.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Repaired {
-    /// Files that keep the ends cut off journals.
+    /// Files with the unreadable ends that were cut off from journals.
     pub cut: Vec<PathBuf>,
     pub index_rows: u64,
-    /// Blocks whose receipts were recomputed.
+    /// Number of blocks for which receipts were recomputed.
     pub receipts: u64,
-    /// Blocks whose senders were recovered again.
+    /// Number of blocks for which senders were recovered again.
     pub senders: u64,
     pub trie_rows: u64,
-    /// Indexes of blocks that were built again.
+    /// Indexes of blocks that were rebuilt.
     pub indexes: Vec<ValueIndex>,
-    /// Whether trie history was dropped: proofs begin again at the head.
+    /// Whether trie history was dropped, so that proofs start again at the head.
     pub proofs_lost: bool,
 }
 
-/// Cuts journals of a data directory that cannot be read to their ends.
+/// Cuts the journals in a data directory at the first unreadable byte. Returns the files that keep
+/// the cut ends.
 pub fn cut_journals(datadir: &Path) -> Result<Vec<PathBuf>, RepairError> {
     let _lock = Lock::take(datadir)?;
     let mut cut = Vec::new();
@@ -107,8 +108,9 @@ pub struct PutAside {
 }
 
 /// Puts the payload log of a data directory aside if a row cannot be read, and creates a new one.
-/// Peers have the blocks that it held and the store does not. They do not have its guard rows, so
-/// the new log is marked before anything is moved. The caller has the store open.
+/// Peers can supply the blocks that are in the log but not in the store. They cannot supply the
+/// guard rows, so the marker file is created in the log before anything is moved. The caller has
+/// the store open.
 pub fn replace_payload_log(datadir: &Path) -> Result<Option<PutAside>, RepairError> {
     let folder = chain::payload_log_dir(datadir);
     if !folder.is_dir() {
@@ -131,13 +133,13 @@ pub fn replace_payload_log(datadir: &Path) -> Result<Option<PutAside>, RepairErr
     Ok(Some(PutAside { to, because }))
 }
 
-/// Opens a store for a repair. If its keyspaces disagreed on the head, returns the head to which
-/// all were rewound.
+/// Opens a store for a repair. If its keyspaces disagreed on the head, rewinds all of them and
+/// returns the resulting head.
 pub fn open(datadir: &Path, cache: u64) -> Result<(Store, Option<BlockId>), RepairError> {
     Ok(Store::open_to_repair(datadir, cache)?)
 }
 
-/// Repairs the store as far as possible, and verifies all of it.
+/// Repairs the store as far as possible, and verifies the whole store.
 pub fn repair(store: &Store, progress: &mut ProgressFn<'_>) -> Result<Repaired, RepairError> {
     let spec = chain::spec_of(store)?;
     let snapshot = store.snapshot()?;
@@ -160,8 +162,8 @@ pub fn repair(store: &Store, progress: &mut ProgressFn<'_>) -> Result<Repaired, 
         }
     }
     repaired.proofs_lost = proofs(store, progress)?;
-    // Old states and unwind records cannot be recomputed, and a store rewound across a reorg may
-    // hold records of the other branch.
+    // Old states and unwind records cannot be recomputed. After a rewind across a reorg, the store
+    // may contain records of the other branch.
     let report = verify(store, Samples::default(), progress)?;
     if let Some(damage) = report.damages.into_iter().next() {
         return Err(RepairError::Lost(damage.what));
@@ -172,8 +174,8 @@ pub fn repair(store: &Store, progress: &mut ProgressFn<'_>) -> Result<Repaired, 
     Ok(repaired)
 }
 
-/// Builds an index of blocks again if it does not match them. If this is interrupted, the node
-/// continues in the background.
+/// Rebuilds an index of blocks if it does not match the blocks. If the rebuild is interrupted, the
+/// node continues it in the background.
 fn rebuild_index(
     store: &Store,
     index: ValueIndex,
@@ -200,8 +202,8 @@ fn rebuild_index(
     Ok(true)
 }
 
-/// Drops damaged trie history, which cannot be recomputed: the window begins again, so that no
-/// proof inside it is wrong or missing.
+/// Drops damaged trie history, which cannot be recomputed. The window of proofs then starts again
+/// at the head, so that no proof in it is wrong or missing.
 fn proofs(store: &Store, progress: &mut ProgressFn<'_>) -> Result<bool, RepairError> {
     let snapshot = store.snapshot()?;
     let view = Arc::new(View::new(snapshot.clone(), vec![], None, None)?);
@@ -219,18 +221,18 @@ fn proofs(store: &Store, progress: &mut ProgressFn<'_>) -> Result<bool, RepairEr
     Ok(!report.is_sound())
 }
 
-/// Rows written by the repair of blocks, and blocks that still need a repair.
+/// The changes made by the repair of blocks, and the blocks that still need a repair.
 struct RepairedBlocks {
-    /// Index rows written.
+    /// Number of index rows written.
     index: u64,
-    /// Blocks whose senders were written.
+    /// Number of blocks for which senders were written.
     senders: u64,
     /// Number and hash of each block whose receipts do not match its header.
     receipts: Vec<(u64, B256)>,
 }
 
-/// Checks every block from the head down to the genesis block, and rewrites the index if it does
-/// not match them.
+/// Checks every block from the head down to the genesis block. Rewrites the index if it does not
+/// match the blocks.
 fn blocks(
     store: &Store,
     snapshot: &Snapshot,
@@ -274,8 +276,8 @@ fn blocks(
     }
     let mut rows = remove_block_strays(store, snapshot, first)?;
     if wrong {
-        // Write correct rows first, then remove excess ones: an interrupted repair leaves the index
-        // no worse.
+        // Write correct rows first, then remove excess ones, so that an interrupted repair never
+        // makes the index worse.
         rows += rewrite_index(store, snapshot, progress)?;
         rows += remove_index_strays(store, head.number, first)?;
     }
@@ -286,7 +288,7 @@ fn blocks(
     })
 }
 
-/// Fails with the damage of a block that cannot be recomputed.
+/// Returns an error if the block has damage that cannot be recomputed.
 fn refuse_lost(checked: &CheckedBlock) -> Result<(), RepairError> {
     if !checked.is_lost() {
         return Ok(());
@@ -326,7 +328,8 @@ fn rewrite_index(
     Ok(rewrite.finish()?)
 }
 
-/// Removes index rows of blocks that are not canonical. Rows of canonical blocks are correct.
+/// Removes index rows of blocks that are not canonical. The rows of canonical blocks are correct
+/// already.
 fn remove_index_strays(store: &Store, head: u64, first: u64) -> Result<u64, RepairError> {
     let snapshot = store.snapshot()?;
     let mut rewrite = store.rewrite();
@@ -356,8 +359,8 @@ fn remove_index_strays(store: &Store, head: u64, first: u64) -> Result<u64, Repa
     Ok(rewrite.finish()?)
 }
 
-/// Whether the transaction with this hash is at the position in its index row. `last_body` caches the
-/// number and the transactions of the last block read.
+/// Whether the transaction with this hash is at the block position that its index row contains.
+/// `last_body` caches the number and the transactions of the last block read.
 fn is_at_position(
     snapshot: &Snapshot,
     hash: &[u8],
@@ -382,7 +385,7 @@ fn is_at_position(
     Ok(raw.is_some_and(|raw| *keccak256(raw) == *hash))
 }
 
-/// Removes rows of blocks that are not canonical, and rows of no known kind.
+/// Removes rows of blocks that are not canonical, and rows of an unknown kind.
 fn remove_block_strays(store: &Store, snapshot: &Snapshot, first: u64) -> Result<u64, RepairError> {
     let head = snapshot.head();
     let mut rewrite = store.rewrite();
@@ -397,14 +400,14 @@ fn remove_block_strays(store: &Store, snapshot: &Snapshot, first: u64) -> Result
     Ok(rewrite.finish()?)
 }
 
-/// Executes blocks again for their receipts.
+/// Executes blocks again to recompute their receipts.
 fn recompute_receipts(
     store: &Store,
     spec: &ChainSpec,
     blocks: &[(u64, B256)],
     progress: &mut ProgressFn<'_>,
 ) -> Result<u64, RepairError> {
-    // The index has been repaired.
+    // The view needs the index, which has been repaired at this point.
     let view = Arc::new(View::new(store.snapshot()?, vec![], None, None)?);
     let mut rewrite = store.rewrite();
     let mut done = 0;
@@ -440,7 +443,7 @@ fn recompute_receipts(
     Ok(done)
 }
 
-/// Rewrites trie rows that do not follow from the flat state.
+/// Rewrites trie rows that differ from those computed from the flat state.
 fn trie(
     store: &Store,
     snapshot: &Snapshot,
@@ -457,7 +460,7 @@ fn trie(
             ))
         })?
         .state_root;
-    // Verify the flat state before writing anything.
+    // Verify the flat state against the head's header before any row is written.
     let mut check = Rebuild {
         snapshot,
         rewrite: None,
@@ -490,7 +493,7 @@ fn trie(
     Ok(rows + rewrite.finish()?)
 }
 
-/// Checks the flat rows and, with a `rewrite`, writes the trie rows that differ.
+/// Checks the flat rows. If `rewrite` is given, also writes the trie rows that differ.
 struct Rebuild<'a, 'b> {
     snapshot: &'a Snapshot,
     rewrite: Option<Rewrite<'a>>,

@@ -1,4 +1,4 @@
-//! Contents of a data directory: `starling db stats`. Reads every row once.
+//! `starling db stats`: sizes of the contents of a data directory. Reads every row once.
 
 use crate::{
     chain::{
@@ -19,7 +19,7 @@ pub struct KindSize {
     pub keyspace: &'static str,
     pub kind: &'static str,
     pub rows: u64,
-    /// Bytes of keys and values, not compressed.
+    /// Bytes of keys and values, uncompressed.
     pub bytes: u64,
 }
 
@@ -33,20 +33,20 @@ pub struct Stats {
     pub oldest_state: u64,
     pub oldest_unwind: u64,
     pub oldest_proof: u64,
-    /// The oldest block at which the message passer can be proven.
+    /// The oldest block at which storage of `L2ToL1MessagePasser` can be proven.
     pub oldest_withdrawal: u64,
-    /// The oldest block from which on logs are indexed.
+    /// The block from which on logs are indexed.
     pub oldest_log: u64,
-    /// The oldest block from which on transactions are indexed by address, if any are.
+    /// The block from which on transactions are indexed by address; `None` if they are not.
     pub oldest_address: Option<u64>,
     pub rows: Vec<KindSize>,
-    /// Bytes on the disk, by keyspace.
+    /// Bytes of files on the disk, by keyspace.
     pub disk: Vec<(&'static str, u64)>,
     pub journals: u64,
     pub payload_log: payload_log::LogSize,
-    /// Bytes of the payload log's folder.
+    /// Bytes of the payload log's folder on the disk.
     pub payload_log_disk: u64,
-    /// Bytes of the whole data directory.
+    /// Bytes of the whole data directory on the disk.
     pub whole: u64,
 }
 
@@ -87,7 +87,7 @@ pub fn stats(
     })
 }
 
-/// Number and size of the rows of each kind.
+/// Number and size of the rows, by kind.
 fn row_sizes(snapshot: &Snapshot, progress: &mut ProgressFn<'_>) -> anyhow::Result<Vec<KindSize>> {
     let mut rows = Vec::new();
     for (space, kinds) in KINDS {
@@ -121,7 +121,7 @@ fn row_sizes(snapshot: &Snapshot, progress: &mut ProgressFn<'_>) -> anyhow::Resu
     Ok(rows)
 }
 
-/// Bytes that a folder takes on the disk. Unreadable entries are left out.
+/// Bytes that the files of a folder use on the disk. Unreadable entries are left out.
 pub fn folder(path: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt;
     let Ok(entries) = path.read_dir() else {
@@ -129,7 +129,8 @@ pub fn folder(path: &Path) -> u64 {
     };
     let size = |entry: std::fs::DirEntry| match entry.metadata() {
         Ok(metadata) if metadata.is_dir() => folder(&entry.path()),
-        // Journals are preallocated, so count the blocks of 512 bytes in use.
+        // Journals are preallocated, so count the allocated blocks of 512 bytes instead of the
+        // length.
         Ok(metadata) => metadata.blocks() * 512,
         Err(_) => 0,
     };

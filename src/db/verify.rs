@@ -1,11 +1,11 @@
 //! Verification of a store: `starling db verify`.
 //!
-//! The flat state is the base: its rows are read once in order, and the root of the tries they make
-//! must be the one in the head's header; every trie row must follow from them, and there must be no
-//! other. Blocks are checked against their headers from the genesis block to the head, indexes
-//! against blocks and receipts, history against unwind records and by executing blocks again, trie
-//! history by proofs. Reads a snapshot; the load is the whole store, the memory is bounded. Unreadable
-//! data is a finding, not an error.
+//! The flat state is the base. Its rows are read once in order, and the state root computed from
+//! them must be the one in the head's header. The trie rows must be exactly those that follow from
+//! the flat state. Blocks are checked against their headers from the genesis block to the head, and
+//! indexes against blocks and receipts. History is checked against unwind records and by executing
+//! blocks again, and trie history by proofs. The check reads one snapshot of the whole store in
+//! bounded memory. Unreadable data is a finding, not an error.
 
 mod blocks;
 mod history;
@@ -34,15 +34,15 @@ use std::{path::Path, sync::Arc};
 /// Progress callback of a stage: its name, the amount done, and the total if it is known.
 pub type ProgressFn<'a> = dyn FnMut(&'static str, u64, u64) + 'a;
 
-/// Sizes of the samples.
+/// Numbers of blocks to check where a full check would take too long.
 #[derive(Clone, Copy, Debug)]
 pub struct Samples {
-    /// Blocks whose unwind records are compared with state history, newest first and then at
-    /// random.
+    /// Number of blocks whose unwind records are compared with state history: the newest, then
+    /// random ones.
     pub unwinds: u64,
-    /// Blocks that are executed again.
+    /// Number of blocks that are executed again.
     pub replays: u64,
-    /// Blocks at which accounts and slots are proven.
+    /// Number of blocks at which accounts and slots are proven.
     pub proofs: u64,
 }
 
@@ -56,7 +56,7 @@ impl Default for Samples {
     }
 }
 
-/// Checks the whole store. Fails only if nothing can be checked.
+/// Checks the whole store. Returns an error only if nothing can be checked.
 pub fn verify(
     store: &Store,
     samples: Samples,
@@ -99,7 +99,7 @@ pub fn verify(
     Ok(report)
 }
 
-/// Holds every table file against its checksum in the manifest.
+/// Compares every table file with its checksum in the manifest.
 fn check_table_files(store: &Store, report: &mut DamageReport, progress: &mut ProgressFn<'_>) {
     let mut bytes = 0;
     let checked = store.damaged_tables(|read| {
@@ -121,14 +121,14 @@ fn check_table_files(store: &Store, report: &mut DamageReport, progress: &mut Pr
     }
 }
 
-/// Reads the whole payload log: each row has a checksum of its own.
+/// Reads the whole payload log. Each row has its own checksum.
 pub fn verify_payload_log(dir: &Path, report: &mut DamageReport) {
     if !dir.is_dir() {
         return;
     }
     match PayloadLog::check(dir) {
         Ok(payloads) => report.count("logged payloads", payloads),
-        // A repair can put the log aside, since peers have its blocks too.
+        // Repair is the remedy: it can put the log aside, since peers have its blocks too.
         Err(error) => report.add(
             format!(
                 "the payload log in {} cannot be read: {error}",

@@ -1,31 +1,32 @@
-//! Log lines of a node that is behind: how fast it catches up, or why it waits. A follower at the
-//! head logs nothing here, since there each block has its own line. Looks every [`INTERVAL`]; pure
-//! but for [`run`].
+//! Log lines of a node that is behind: how fast it catches up, or why it waits. At the head of the
+//! network a follower logs nothing here, since each block has a log line of its own there. The
+//! node's state is sampled every [`INTERVAL`]. Everything except [`run`] is pure.
 
 use crate::{clock::unix_now, rollup::engine::Engine};
 use starling_p2p::{Network, SwarmReport, SyncReport};
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
-/// Time between two looks, and the least time between two lines.
+/// Time between two samples, and the minimum time between two log lines.
 const INTERVAL: Duration = Duration::from_secs(8);
-/// Age in seconds from which a head is behind.
+/// Age of the head in seconds from which the node is behind.
 const OLD: u64 = 60;
-/// The same without peers, when no newer block can arrive.
+/// Age of the head in seconds from which a node without peers is behind, since no newer block can
+/// arrive.
 const OLD_ALONE: u64 = 16;
-/// Missing blocks from which a node is behind, whatever the age of its head.
+/// Number of missing blocks from which the node is behind, whatever the age of its head.
 const MISSING: u64 = 64;
-/// The longest time between two lines that say the same.
+/// Maximum time between two log lines with the same reason.
 const LONGEST_PAUSE: Duration = Duration::from_secs(512);
 
-/// The state of the node at one look.
+/// The state of the node at one moment.
 struct ProgressSample {
     now: Instant,
     head: u64,
-    /// Age of the head, seconds.
+    /// Age of the head in seconds.
     age: u64,
-    /// Connected peers, and the gap that the swarm fills; `None` where a rollup node in another
-    /// process sends the blocks.
+    /// Number of connected peers, and the gap that the swarm fills. `None` if a rollup node in
+    /// another process sends the blocks.
     swarm: Option<(usize, SyncReport)>,
 }
 
@@ -44,14 +45,14 @@ impl ProgressSample {
     }
 }
 
-/// A line of the log.
+/// The contents of a log line.
 #[derive(Debug, PartialEq)]
 enum ProgressLine {
     Imported { blocks: u64, rate: f64 },
     Waiting { reason: String },
 }
 
-/// The last look, and the last line about waiting.
+/// The last sample, and the last log line about waiting.
 struct ProgressLog {
     at: Instant,
     head: u64,
@@ -59,7 +60,7 @@ struct ProgressLog {
     waiting: Option<LoggedWait>,
 }
 
-/// The logged reason why the node waits, and when it is logged again.
+/// The logged reason why the node waits, and the time at which it is logged again.
 struct LoggedWait {
     reason: String,
     pause: Duration,
@@ -80,7 +81,7 @@ impl ProgressLog {
         let blocks = sample.head.saturating_sub(self.head);
         let seconds = sample.now.saturating_duration_since(self.at).as_secs_f64();
         let behind = sample.is_behind();
-        // The last blocks of a gap count as well. Without a follower this is their only line.
+        // Log the last blocks of a gap as well. Without a follower, blocks have no other log line.
         let logged =
             std::mem::replace(&mut self.behind, behind) || behind || sample.swarm.is_none();
         (self.at, self.head) = (sample.now, sample.head);
@@ -92,7 +93,7 @@ impl ProgressLog {
         self.wait(sample)
     }
 
-    /// No block has arrived. The same reason is logged less and less often.
+    /// Handles a sample without new blocks. The same reason is logged at growing intervals.
     fn wait(&mut self, sample: &ProgressSample) -> Option<ProgressLine> {
         let reason = reason(sample);
         let pause = match &self.waiting {
@@ -111,7 +112,7 @@ impl ProgressLog {
     }
 }
 
-/// Whether two reasons differ at most in their figures, such as the seconds since a request.
+/// Whether two reasons differ only in their numbers, such as the seconds since a request.
 fn is_same(one: &str, other: &str) -> bool {
     fn words(reason: &str) -> impl Iterator<Item = &str> {
         reason
@@ -147,13 +148,13 @@ fn reason(sample: &ProgressSample) -> String {
     }
 }
 
-/// Logs until the token is cancelled. `network` is given on a follower.
+/// Logs progress until the token is cancelled. `network` is set on a follower.
 pub async fn run(
     engine: Engine,
     network: Option<Network>,
     token: CancellationToken,
 ) -> anyhow::Result<()> {
-    // Peers need a moment to connect.
+    // Take the first sample later, since peers need time to connect.
     let mut looks = tokio::time::interval_at(tokio::time::Instant::now() + INTERVAL, INTERVAL);
     looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut progress = ProgressLog::new(Instant::now(), engine.heads().borrow().head.number);
@@ -177,7 +178,7 @@ pub async fn run(
     }
 }
 
-/// Takes one look at the node, and logs a line if there is one to log.
+/// Samples the node's state, and logs a line if one is due.
 fn log_progress(progress: &mut ProgressLog, engine: &Engine, report: Option<SwarmReport>) {
     let swarm = report.map(|report| {
         let connected = report.peers.iter().filter(|peer| peer.connected).count();
@@ -190,8 +191,8 @@ fn log_progress(progress: &mut ProgressLog, engine: &Engine, report: Option<Swar
         .as_ref()
         .map(|(_, sync)| sync.missing)
         .filter(|missing| *missing > 0);
-    // While a rollup node drives, it sets the pace of the head, except during a gap that is filled
-    // from peers.
+    // While a rollup node owns the head, it determines how fast the head moves, except while a gap
+    // is filled from peers.
     let driven = engine.head_owner().borrow().is_rollup_node();
     let swarm = swarm.filter(|(_, sync)| !driven || sync.target.is_some());
     match progress.look(&ProgressSample {
@@ -221,7 +222,7 @@ fn log_progress(progress: &mut ProgressLog, engine: &Engine, report: Option<Swar
 mod tests {
     use super::*;
 
-    /// A replica that is looked at every eight seconds.
+    /// A replica whose state is sampled every eight seconds.
     struct Replica {
         progress: ProgressLog,
         sample: ProgressSample,
@@ -322,7 +323,7 @@ mod tests {
         let mut replica = Replica::new();
         (replica.sample.age, *replica.peers()) = (20, 0);
         assert_eq!(replica.after(0), waiting("no peer is connected"));
-        // A day of it: at 16, 32, 64 … 512 s, then every 512 s.
+        // During one day, the reason is logged at 16, 32, 64 … 512 s, then every 512 s.
         assert_eq!(replica.said_in(10_800), 173);
         *replica.peers() = 1;
         assert_eq!(replica.after(0), None, "with peers such a head is not old");

@@ -1,12 +1,12 @@
-//! Blocks that the local chain serves to peers, under the caps of the swarm's serving tasks. Reads
-//! views only, so it never waits for the executor.
+//! Blocks that the local chain serves to peers, within the limits of the swarm's serving tasks.
+//! Reads views only, so that serving never waits for the executor.
 
 use crate::chain::{Chain, view::ReadError};
 use alloy_primitives::B256;
 use starling_p2p::Blocks;
 use starling_proto::payload::{BlockId, Payload};
 
-/// Answers to peers from the newest view.
+/// Serves requests of peers from the newest view.
 impl Blocks for Chain {
     fn knows(&self, hash: B256) -> bool {
         Chain::knows(self, hash)
@@ -33,7 +33,7 @@ impl Blocks for Chain {
         last: BlockId,
         take: &mut dyn FnMut(&[u8], &[u8]) -> bool,
     ) -> bool {
-        // One view: all of them lie on the branch of the last.
+        // Read one view, so that all blocks are on the branch of the last one.
         let view = self.view();
         let canonical = readable(last.number, view.hash_of(last.number)) == Some(last.hash);
         if canonical {
@@ -47,7 +47,7 @@ impl Blocks for Chain {
 
     fn oldest(&self) -> u64 {
         let view = self.view();
-        // Blocks that cannot be read are not promised.
+        // Report only blocks that can be read.
         view.oldest_body().unwrap_or(view.head().number)
     }
 

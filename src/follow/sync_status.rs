@@ -1,7 +1,8 @@
-//! Reports to `eth_syncing` while a gap below the newest block is filled from peers.
+//! The status for `eth_syncing` while a gap below the newest block is filled from peers.
 //!
 //! Reads the swarm's report every [`INTERVAL`] while the head is old, so a node at the head of the
-//! network costs the swarm nothing. Pure but for [`run`]. Nothing can overload it.
+//! network causes no work for the swarm. Everything except [`run`] is pure. No input can overload
+//! this task.
 
 use crate::{clock::unix_now, rollup::engine::Engine, rpc::SyncStatus};
 use starling_p2p::Network;
@@ -11,38 +12,39 @@ use tokio_util::sync::CancellationToken;
 
 /// Time between two readings of the swarm's report.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Head age in seconds below which no gap is reported: it is a few blocks, fetched within a second.
+/// Age of the head in seconds below which no gap is reported, since such a gap is filled within a
+/// second.
 const FRESH: u64 = 10;
 
-/// Time after which a gap counts as given up if the swarm does not report it and the head does not
-/// advance. Until then its last blocks may wait for the executor, which needs seconds for a block at
-/// most.
+/// Time after which a gap counts as abandoned if the swarm does not report it and the head does not
+/// advance. Before that, the last blocks of the gap may still wait for the executor, which needs at
+/// most seconds per block.
 const GIVEN_UP: Duration = Duration::from_secs(30);
 
-/// The synchronisation in progress, as far as it is known from the head and the gap.
+/// The synchronisation in progress, as derived from the head and the gap.
 #[derive(Debug, Default)]
 struct Tracker {
     current: Option<TrackedSync>,
-    /// Head at the last update.
+    /// Number of the head at the last update.
     head: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct TrackedSync {
     status: SyncStatus,
-    /// When the head last advanced, or the swarm last reported the gap.
+    /// Time at which the head last advanced, or the swarm last reported the gap.
     progressed: Instant,
 }
 
 impl Tracker {
-    /// Whether the swarm has to be asked about a gap.
+    /// Whether a report of the swarm about a gap is needed.
     fn needs_report(&self, head_age: u64) -> bool {
         self.current.is_some() || head_age >= FRESH
     }
 
-    /// Updates the status. `target` is the top of the gap that is being filled. The swarm closes a
-    /// gap when its last block has been handed over; the synchronisation goes on until the head has
-    /// reached that block, or for [`GIVEN_UP`] without progress.
+    /// Updates the status. `target` is the highest block of the gap that is being filled. The swarm
+    /// closes a gap once it has sent the gap's last block. The synchronisation continues until the
+    /// head has reached that block, or until there is no progress for [`GIVEN_UP`].
     fn update(&mut self, now: Instant, head: u64, target: Option<u64>) -> Option<SyncStatus> {
         let advanced = head > std::mem::replace(&mut self.head, head);
         let before = self.current.take();
@@ -67,7 +69,7 @@ impl Tracker {
     }
 }
 
-/// Reports to `status` until the token is cancelled.
+/// Writes the status to `status` until the token is cancelled.
 pub async fn run(
     engine: Engine,
     network: Network,

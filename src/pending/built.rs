@@ -1,8 +1,8 @@
-//! A pending block of the pool's transactions, as a sequencer would build it now.
+//! A pending block of the pool's transactions, like the one that a sequencer would build now.
 //!
-//! The block has the L1 attributes of the head, one further in the epoch, and is built at most once
-//! in [`KEPT`] for a head. Building takes at most [`BUILD`]: a pool with more transactions gives a block
-//! with those that fit.
+//! The block has the L1 attributes of the head, with the next sequence number in the epoch. It is
+//! built at most once per [`KEPT`] for a head. Building takes at most [`BUILD`]: transactions of
+//! the pool that do not run in this time are left out.
 
 use crate::chain::{
     build::{BlockBuilder, BuildError},
@@ -31,20 +31,20 @@ use std::{
 
 /// Time for which a built block is served as `pending`, unless the head moves.
 pub const KEPT: Duration = Duration::from_secs(2);
-/// Time for the transactions of a block.
+/// Maximum time for executing pool transactions while a block is built.
 const BUILD: Duration = Duration::from_millis(250);
-/// Seconds between two blocks where the chain has only one.
+/// Assumed block time in seconds if the chain has only its genesis block.
 const BLOCK_TIME: u64 = 2;
 
-/// The pending block that was built last.
+/// The pending block that was built last, shared by all requests.
 #[derive(Default)]
 pub struct BuiltPending(Mutex<Option<LastBuilt>>);
 
 struct LastBuilt {
-    /// The head that it builds on.
+    /// Hash of the head on which the block was built.
     parent: B256,
     at: Instant,
-    /// `None` if no block can be built on that head.
+    /// The view with the pending block; `None` if no block can be built on that head.
     view: Option<Arc<View>>,
 }
 
@@ -62,7 +62,8 @@ enum PendingError {
 }
 
 impl BuiltPending {
-    /// The view with a pending block on this head. Requests wait while one of them builds it.
+    /// The view with a pending block on this head. While one request builds the block, all others
+    /// wait.
     pub fn on(
         &self,
         spec: &Arc<ChainSpec>,
@@ -124,8 +125,9 @@ fn build(
     Ok(head.clone().with_pending(Arc::new(block))?)
 }
 
-/// The attributes of the block at `time` on `head`; `None` if the head has none to continue, or if
-/// the block activates a fork, whose transactions are the rollup node's to make.
+/// The attributes of a block at `time` on `head`. `None` if the head has no L1 attributes to
+/// continue, or if the block activates a fork, whose upgrade transactions only the rollup node
+/// creates.
 fn attributes(spec: &ChainSpec, head: &Payload, time: u64) -> Option<OpPayloadAttributes> {
     let header = &head.header;
     let standard = PayloadAttributes {
@@ -160,14 +162,15 @@ fn attributes(spec: &ChainSpec, head: &Payload, time: u64) -> Option<OpPayloadAt
     })
 }
 
-/// The attributes that a block's extra data is made of.
+/// The attributes from which a block's extra data is computed.
 pub(super) struct FeeAttributes {
     pub eip_1559_params: Option<B64>,
     pub min_base_fee: Option<u64>,
 }
 
 impl FeeAttributes {
-    /// The attributes of a block at `time` with this extra data; `None` if it has another form.
+    /// Reads the attributes from `extra_data`, for a block at `time`; `None` if its format is
+    /// another one.
     pub(super) fn of(spec: &ChainSpec, extra_data: &Bytes, time: u64) -> Option<Self> {
         let active = spec.at(time);
         if !active.is_op(Fork::Holocene) {
@@ -184,7 +187,7 @@ impl FeeAttributes {
     }
 }
 
-/// The L1 attributes of the head, one further in the epoch; `None` if they have another format.
+/// The L1 attributes of the head with the next sequence number; `None` if they are not in `format`.
 fn next_attributes(head: &Payload, format: L1InfoFormat) -> Option<Bytes> {
     let mut info = L1BlockInfo::of(head).ok()?;
     (info.format == format).then_some(())?;

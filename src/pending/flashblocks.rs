@@ -1,9 +1,9 @@
 //! Flashblocks: parts of the block that the sequencer is building, published a few times a second.
 //!
-//! [`frame`] reads them, [`sequence`] puts those of one block in order, [`open_block`] executes them on
-//! the parent's state, [`stream`] takes them from a WebSocket. JSON-RPC reads the result from
-//! [`NewestFlashblock`]. A gap, an invalid part, another chain or silence leaves no pending block, and
-//! the next block begins anew.
+//! [`frame`] decodes them, [`sequence`] puts the parts of one block in order, [`open_block`]
+//! executes them on the parent's state, and [`stream`] receives them from a WebSocket. JSON-RPC
+//! reads the result from [`NewestFlashblock`]. After a gap, an invalid part, a part of another
+//! chain, or silence there is no pending block until the next block begins.
 
 mod frame;
 mod open_block;
@@ -23,13 +23,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Silence after which the newest flashblock is no longer the pending block: longer than a block that
-/// is published late, shorter than a user waits.
+/// Time without flashblocks after which the newest one is no longer the pending block. It is longer
+/// than the delay of a block that is published late, but shorter than users wait.
 const SILENCE: Duration = Duration::from_secs(5);
-/// Blocks above the head that flashblocks may be: more than a node is behind that follows its chain.
+/// Maximum number of blocks by which a flashblock may be above our head. A node that follows its
+/// chain is less far behind.
 const MAX_AHEAD: u64 = 64;
 
-/// The newest flashblock, on its parent's state.
+/// The newest flashblock, as a view on its parent's state.
 #[derive(Default)]
 pub struct NewestFlashblock(ArcSwapOption<PublishedFlashblock>);
 
@@ -52,7 +53,8 @@ impl NewestFlashblock {
         (shared == Some(head.hash)).then(|| newest.view.clone())
     }
 
-    /// The view to execute flashblocks on a block of this hash: our head, or a pending block on it.
+    /// The view on which to execute a block with the parent `hash`: our head, or a pending block on
+    /// our head.
     fn parent(
         &self,
         head: &Arc<View>,

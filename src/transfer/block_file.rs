@@ -1,8 +1,9 @@
-//! Files of blocks: one RLP block after the other, as geth's `export` writes them, compressed if
-//! the name says so (`.gz`, `.zst`).
+//! Files of blocks: one RLP block after the other, as geth's `export` writes them. A file is
+//! compressed if its name ends in `.gz` or `.zst`.
 //!
-//! [`block_rlp`](crate::chain::block_rlp) has the form of a block. Files are untrusted: memory grows with the
-//! bytes read, never with a length prefix, and every error names its position.
+//! [`block_rlp`](crate::chain::block_rlp) defines the encoding of a block. Files are untrusted:
+//! memory grows with the bytes read, never with a length prefix, and every error names its position
+//! in the file.
 
 pub use crate::chain::block_rlp::encode;
 use crate::chain::block_rlp::{BlockRlpError, decode};
@@ -19,15 +20,15 @@ use std::{
     },
 };
 
-/// The largest block that is read: more than any gas limit allows.
+/// Maximum bytes of a block that is read, more than any gas limit allows.
 const MAX_BLOCK: u64 = 256 << 20;
 
-/// The position at which a file cannot be read any further, and the cause.
+/// The reason why a file cannot be read any further, and the position.
 #[derive(Debug, thiserror::Error)]
 #[error("{}, byte {offset}{}: {cause}", path.display(), if *.compressed { " of the unpacked file" } else { "" })]
 pub struct BlockFileError {
     pub path: PathBuf,
-    /// Start of the block that cannot be read, in the unpacked file.
+    /// Offset of the block that cannot be read, in the unpacked file.
     pub offset: u64,
     pub compressed: bool,
     pub cause: Cause,
@@ -64,7 +65,7 @@ impl Packing {
     }
 }
 
-/// Counts the bytes that are read from a file on the disk, before unpacking.
+/// A file that counts the bytes read from the disk, before unpacking.
 struct CountingFile {
     file: File,
     read: Arc<AtomicU64>,
@@ -85,7 +86,7 @@ pub struct BlockReader {
     input: Box<dyn Read + Send>,
     offset: u64,
     read: Arc<AtomicU64>,
-    /// Nothing is read after an error.
+    /// Whether an error occurred. Nothing is read after an error.
     failed: bool,
 }
 
@@ -109,7 +110,7 @@ impl BlockReader {
         );
         let input: Box<dyn Read + Send> = match packing {
             Packing::None => Box::new(file),
-            // A file to which exports were appended has several gzip members.
+            // A file to which exports were appended consists of several gzip members.
             Packing::Gzip => Box::new(BufReader::with_capacity(1 << 20, MultiGzDecoder::new(file))),
             Packing::Zstd => Box::new(BufReader::with_capacity(
                 1 << 20,
@@ -126,17 +127,18 @@ impl BlockReader {
         })
     }
 
-    /// The bytes read from the disk so far, kept up to date by the reader.
+    /// The number of bytes read from the disk so far. The reader keeps it up to date.
     pub fn position(&self) -> Arc<AtomicU64> {
         self.read.clone()
     }
 
-    /// End of the last whole block that was read, in the unpacked file.
+    /// Offset of the end of the last complete block that was read, in the unpacked file.
     pub fn end(&self) -> u64 {
         self.offset
     }
 
-    /// Whether the file is packed: then a block cannot be cut off its end.
+    /// Whether the file is compressed. An incomplete block cannot be cut off the end of such a
+    /// file.
     pub fn is_packed(&self) -> bool {
         self.packing != Packing::None
     }
@@ -226,7 +228,7 @@ pub enum BlockWriter {
 }
 
 impl BlockWriter {
-    /// Opens a file for writing. Keeps its contents with `append`, and removes them otherwise.
+    /// Opens a file for writing. With `append` its contents are kept, otherwise they are removed.
     pub fn create(path: &Path, append: bool) -> io::Result<Self> {
         let file = File::options()
             .create(true)
@@ -251,7 +253,7 @@ impl BlockWriter {
         }
     }
 
-    /// Writes buffered bytes and waits until the file is on the disk.
+    /// Writes all buffered bytes and syncs the file to disk.
     pub fn finish(self) -> io::Result<()> {
         let file = match self {
             Self::Plain(file) => file,

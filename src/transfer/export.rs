@@ -1,4 +1,4 @@
-//! `starling export`: blocks from the chain into a file, which geth's `import` reads too.
+//! `starling export`: copies blocks from the chain into a file, which geth's `import` can read too.
 
 use crate::{
     chain::{Chain, ChainError, Options, Threads, view::ReadError},
@@ -14,7 +14,7 @@ use std::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Blocks that are read through one view. A view pins all rows that it can see.
+/// Maximum number of blocks read through one view, since a view pins all rows that it can see.
 const BLOCKS_PER_VIEW: u64 = 1000;
 
 #[derive(Debug, thiserror::Error)]
@@ -43,17 +43,17 @@ pub enum ExportError {
     Chain(#[from] ChainError),
 }
 
-/// Opens the chain on a thread that may wait.
+/// Opens the chain on a thread for blocking work.
 pub(super) async fn open(options: Options) -> Result<(Chain, Threads), ChainError> {
     tokio::task::spawn_blocking(move || Chain::open(&options))
         .await
         .map_err(|_| ChainError::Stopped)?
 }
 
-/// Writes blocks to a file: with a range, the blocks from `range.0` to `range.1` (both included),
-/// appended to the file; without one, all blocks from the genesis block to the head, as the file's
-/// only contents. Blocks that an interrupted export has written already are skipped. Returns the
-/// number of blocks written.
+/// Exports blocks to a file. With a range, the blocks from `range.0` to `range.1` (both included)
+/// are appended to the file. Without a range, all blocks from the genesis block to the head replace
+/// the contents of the file. Blocks that an interrupted export has already written are skipped.
+/// Returns the number of blocks written.
 pub async fn export(
     options: Options,
     file: &Path,
@@ -118,17 +118,17 @@ pub(super) fn write(
     }
 }
 
-/// The start of an export.
+/// The position at which an export starts.
 struct ExportStart {
-    /// The first block to write.
+    /// Number of the first block to write.
     next: u64,
-    /// Whether to append to the file or to replace its contents.
+    /// Whether to append to the file, instead of replacing its contents.
     append: bool,
 }
 
 /// Finds the start of an export by reading the file. If the file ends with an interrupted export of
-/// the same blocks, an unfinished block at its end is cut off and the export continues. Otherwise
-/// the export starts at `first`, and `append` says whether the file's contents stay.
+/// the same blocks, an incomplete block at its end is cut off and the export continues. Otherwise
+/// the export starts at `first`, and `append` says whether the contents of the file are kept.
 fn start_of(
     chain: &Chain,
     path: &Path,

@@ -1,8 +1,8 @@
-//! `starling import`: blocks from files into the chain.
+//! `starling import`: copies blocks from files into the chain.
 //!
-//! A thread reads and decodes ahead and collects groups of consecutive blocks for the executor.
-//! Blocks in the chain are skipped, so the same command continues an interrupted import. The last
-//! valid block is the head, even if an invalid block follows it.
+//! A thread reads and decodes blocks ahead, and collects groups of consecutive blocks for the
+//! executor. Blocks that are in the chain already are skipped, so the same command continues an
+//! interrupted import. The last valid block becomes the head, even if an invalid block follows it.
 
 use crate::{
     chain::{Chain, ChainError, Options, Threads, executor::Imported},
@@ -28,13 +28,14 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 
-/// Blocks of a group: it goes to the executor when it has this many, or [`GROUP_BYTES`].
+/// Maximum number of blocks in a group. A full group is sent to the executor.
 const GROUP_BLOCKS: usize = 64;
-/// Bytes of a group.
+/// Bytes of blocks from which a group is full.
 const GROUP_BYTES: usize = 4 << 20;
-/// Groups that have been read and wait to be sent to the executor.
+/// Maximum number of groups that have been read and wait to be sent to the executor.
 const GROUPS: usize = 2;
-/// Groups in the executor's queue: while one is executed, the next are prepared.
+/// Maximum number of groups in the executor's queue. While one is executed, the next ones are
+/// prepared.
 const RUNNING: usize = 3;
 
 #[derive(Debug, thiserror::Error)]
@@ -76,16 +77,16 @@ pub enum ImportError {
     Thread(std::io::Error),
 }
 
-/// Counts of an import.
+/// Counts of the blocks of an import.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ImportCounts {
     pub executed: u64,
-    /// Blocks that were in the chain already.
+    /// Number of blocks that were in the chain already.
     pub known: u64,
 }
 
-/// Imports the files one after the other, up to the first block that cannot be imported. The blocks
-/// before it are stored in any case. `history` sets how many old states and proofs are kept.
+/// Imports the files one after the other, up to the first block that cannot be imported. All blocks
+/// before that one are stored. `history` sets how many old states and proofs are kept.
 pub async fn import(
     options: Options,
     history: HistoryConfig,
@@ -109,7 +110,8 @@ pub async fn import(
     let stopped = stop(threads).await;
     let view = chain.view();
     if let Err(ImportError::Interrupted(_)) = result {
-        // Blocks that could not be stored, perhaps on a full disk, are still in the file.
+        // Blocks that could not be stored, perhaps on a full disk, can be imported from the file
+        // again.
         if let Err(error) = stopped {
             tracing::warn!(%error, executed = %view.head(), stored = %view.stored(), "some executed blocks are not stored");
         }
@@ -127,11 +129,11 @@ pub(super) async fn stop(threads: Threads) -> Result<(), ChainError> {
         .map_err(|_| ChainError::Stopped)?
 }
 
-/// Blocks in the order of the file.
+/// Consecutive blocks of a file, in order.
 #[derive(Default)]
 struct BlockGroup {
     blocks: Vec<FileBlock>,
-    /// The reason why the file cannot be read after them.
+    /// The reason why the file cannot be read after these blocks.
     error: Option<BlockFileError>,
 }
 
@@ -154,7 +156,7 @@ pub(super) async fn import_file(
         .name("block reader".into())
         .spawn(move || read(reader, &sender));
     thread.map_err(ImportError::Thread)?;
-    // Set when the import stops early: groups in flight are skipped, and no more are sent.
+    // Set when the import stops early. Groups in flight are skipped then, and no more are sent.
     let stop = Arc::<AtomicBool>::default();
     let may_continue = |_: &BlockGroup| ready(!stop.load(Ordering::Relaxed));
     let sent = ReceiverStream::new(groups)
@@ -167,7 +169,7 @@ pub(super) async fn import_file(
             biased;
             () = token.cancelled() => {
                 stop.store(true, Ordering::Relaxed);
-                // Do not wait for blocks in flight: on a full disk they wait until space is free.
+                // Do not wait for blocks in flight: on a full disk, they wait until there is space.
                 return Err(ImportError::Interrupted(chain.view().head()));
             }
             outcome = outcomes.next() => outcome,
@@ -195,7 +197,7 @@ pub(super) async fn import_file(
     Ok(())
 }
 
-/// The reason why the import of a file stopped before its end, if it did.
+/// The reason why the import of a file stopped before the file's end, if it did.
 fn failure(
     chain: &Chain,
     path: &Path,
@@ -230,7 +232,7 @@ fn failure(
     })
 }
 
-/// A block, and where it begins in its file.
+/// A block's number and hash, and its offset in the file.
 #[derive(Clone, Copy)]
 struct BlockPosition {
     offset: u64,
@@ -238,16 +240,16 @@ struct BlockPosition {
     parent: B256,
 }
 
-/// The outcome of a group.
+/// The outcome of importing a group.
 struct GroupOutcome {
-    /// The position of each block, in order.
+    /// The position of each block of the group, in order.
     positions: Vec<BlockPosition>,
     imported: Imported,
-    /// The reason why the file cannot be read after the group.
+    /// The reason why the file cannot be read after this group.
     error: Option<BlockFileError>,
 }
 
-/// Queues a group at the executor. The returned future is its outcome.
+/// Sends a group to the executor's queue. The returned future is the outcome of the group.
 async fn send(
     chain: &Chain,
     group: BlockGroup,
@@ -274,7 +276,7 @@ async fn send(
     }
 }
 
-/// Reads ahead until the end of the file, an error, or the end of the import.
+/// Reads groups ahead until the end of the file, an error, or the end of the import.
 fn read(reader: BlockReader, groups: &mpsc::Sender<BlockGroup>) {
     let mut group = BlockGroup::default();
     let mut weight = 0;
@@ -296,6 +298,6 @@ fn read(reader: BlockReader, groups: &mpsc::Sender<BlockGroup>) {
             }
         }
     }
-    // The import may have ended.
+    // An error means that the import has ended and dropped the receiver.
     let _ = groups.blocking_send(group);
 }

@@ -1,4 +1,4 @@
-//! Files of every kind, whole, cut and damaged.
+//! Tests of files of every kind: complete, cut off and damaged.
 
 use super::{block_file::*, import::ImportCounts, *};
 use crate::chain::{
@@ -50,7 +50,7 @@ async fn with<T>(dir: &TempDir, read: impl FnOnce(&Chain) -> T) -> T {
     with_chain(dir.path(), async |chain| read(chain)).await
 }
 
-/// Opens the chain of a directory, works with it, and stops it.
+/// Opens the chain of a directory, runs `work` with it, and stops it.
 async fn with_chain<T>(datadir: &Path, work: impl AsyncFnOnce(&Chain) -> T) -> T {
     let (chain, threads) = open(datadir);
     let value = work(&chain).await;
@@ -66,7 +66,7 @@ async fn head(dir: &TempDir) -> BlockId {
     with(dir, |chain| chain.view().head()).await
 }
 
-/// Blocks of a file and where each begins.
+/// The blocks of a file with their offsets.
 fn blocks(file: &Path) -> Vec<(u64, Payload)> {
     BlockReader::open(file)
         .unwrap()
@@ -97,7 +97,7 @@ async fn what_is_exported_can_be_imported() {
             "{name}"
         );
         assert!(check(target.path()).is_sound());
-        // Again: everything is known.
+        // The second import finds all blocks known.
         assert_eq!(
             import_to(&target, &[file]).await.unwrap(),
             ImportCounts {
@@ -158,7 +158,8 @@ async fn ranges_are_appended_and_files_follow_each_other() {
     );
 }
 
-/// Killed anywhere, and interrupted: the same command goes on, and the file is the same in the end.
+/// After a kill at any byte, or an interruption, the same command continues the export. The file is
+/// the same in the end.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_export_goes_on_where_it_ended() {
     let (source, files) = (grown(23, 40).await, tempfile::tempdir().unwrap());
@@ -193,7 +194,7 @@ async fn an_export_goes_on_where_it_ended() {
             let range = export_from(&source, &file, Some((0, 40))).await;
             match range {
                 Ok(written) => assert_eq!((name, written), ("blocks", 41 - held)),
-                // A compressed file has no places where it can be cut.
+                // An incomplete block cannot be cut off a compressed file.
                 Err(ExportError::Torn { last, .. }) => {
                     assert!(
                         last.map_or(0, |last| last + 1) == held && (held == 0 || name != "blocks"),
@@ -208,7 +209,8 @@ async fn an_export_goes_on_where_it_ended() {
     }
 }
 
-/// Blocks of the range that the file holds are skipped; other blocks stay before it.
+/// Blocks of the range that are at the end of the file are skipped. Other blocks before them are
+/// kept.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_export_of_a_range_is_added_to_the_files_blocks() {
     let (source, files) = (grown(23, 40).await, tempfile::tempdir().unwrap());
@@ -276,7 +278,7 @@ async fn an_interrupted_import_says_so_and_goes_on() {
     );
 }
 
-/// One signal is enough, also while the import waits for room.
+/// One signal interrupts an import, even while the import waits for space.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_import_on_a_full_disk_can_be_interrupted() {
     let Some((disk, target)) = Disk::mount() else {
@@ -291,7 +293,7 @@ async fn an_import_on_a_full_disk_can_be_interrupted() {
     })
     .await;
 
-    // To begin another branch the store has to go back, and has no room for that.
+    // For another branch, the store must unwind first, and there is no space for that.
     let filler = disk.fill_below_the_floor(&target);
     let options = Options {
         datadir: target.clone(),
@@ -335,7 +337,8 @@ async fn an_import_on_a_full_disk_can_be_interrupted() {
     assert_eq!(with_chain(&target, head).await, last);
 }
 
-/// Cut anywhere: the last whole block is the head, and the error says where the next begins.
+/// A file cut off at any byte is imported up to its last complete block. The error names the offset
+/// of the next block.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cut_file_is_imported_to_its_last_whole_block() {
     let (source, files) = (grown(13, 30).await, tempfile::tempdir().unwrap());
@@ -353,11 +356,12 @@ async fn a_cut_file_is_imported_to_its_last_whole_block() {
             assert_eq!(reached, all[reached.number as usize].1.id());
             let next = reached.number as usize + 1;
             match result {
-                // Between two blocks a plain file is whole.
+                // A plain file that ends between two blocks is complete.
                 Ok(_) => assert_eq!((name, cut as u64), ("blocks", all[next].0)),
                 Err(error) => {
                     let text = error.to_string();
-                    // Not even the genesis block, which is passed over, need come out.
+                    // A compressed file may end before the genesis block, which is skipped anyway,
+                    // can be unpacked.
                     let places = [Some(all[next].0), (next == 1).then_some(0)];
                     let begins = all.iter().map(|(offset, _)| *offset).find(|offset| {
                         [":", " of"]
@@ -372,7 +376,7 @@ async fn a_cut_file_is_imported_to_its_last_whole_block() {
                     assert!(matches!(error, ImportError::File { .. }), "{text}");
                 }
             }
-            // With the whole file the same command goes on.
+            // With the complete file, the same command continues.
             std::fs::write(&file, &whole).unwrap();
             let counts = import_to(&target, std::slice::from_ref(&file))
                 .await
@@ -440,7 +444,7 @@ async fn a_bad_block_stops_an_import_and_is_named() {
     }
 }
 
-/// Blocks in flight behind a bad block are not imported, wherever it is.
+/// Blocks in flight behind an invalid block are not imported, wherever the invalid block is.
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_after_a_bad_block_is_imported() {
     let (source, other, files) = (
@@ -457,8 +461,8 @@ async fn nothing_after_a_bad_block_is_imported() {
         .collect();
     let last_valid = all[9].id();
     all[10].header.state_root = B256::repeat_byte(1);
-    // The blocks of the file make one group, those of the other branch, which would be the head,
-    // the next.
+    // The blocks of the file make one group. The blocks of the other branch make the next group,
+    // and would become the head.
     all.extend(blocks(&side).into_iter().map(|(_, payload)| payload));
     let mut writer = BlockWriter::create(&file, false).unwrap();
     all.iter().for_each(|block| writer.write(block).unwrap());
@@ -472,7 +476,7 @@ async fn nothing_after_a_bad_block_is_imported() {
     assert_eq!(head(&target).await, last_valid);
 }
 
-/// Bytes flipped anywhere never panic, and never lead to a block that is not valid.
+/// Flipped bytes never cause a panic, and never make an invalid block part of the chain.
 #[tokio::test(flavor = "multi_thread")]
 async fn flipped_bytes_never_panic() {
     let (source, files) = (grown(15, 12).await, tempfile::tempdir().unwrap());
@@ -517,8 +521,8 @@ async fn another_chains_file_is_refused() {
         "{error}"
     );
     assert!(error.ends_with("the file is of another chain"), "{error}");
-    // Without its genesis block too, if that is not ours; and one that begins later may only lack
-    // blocks.
+    // A file without its genesis block is of another chain if it begins with block 1 on another
+    // parent. A file that begins later may only lack blocks.
     for (first, end) in [
         (1, "the file is of another chain"),
         (2, "or blocks before it are missing"),
@@ -546,7 +550,8 @@ async fn another_chains_file_is_refused() {
     assert!(matches!(missing, ImportError::Open { .. }), "{missing}");
 }
 
-/// A file is authority: another branch replaces ours, as far as nothing is finalized.
+/// A file takes precedence over our chain: its branch replaces ours, unless ours has a safe or
+/// finalized block that the branch lacks.
 #[tokio::test(flavor = "multi_thread")]
 async fn another_branch_becomes_the_chain() {
     let (source, target, files) = (grown(17, 8).await, datadir(), tempfile::tempdir().unwrap());

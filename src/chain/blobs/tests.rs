@@ -1,4 +1,4 @@
-//! The store of blobs: durable, whole or absent, and bounded by time.
+//! Tests of the blob store: files are durable, complete or absent, and removed after their time.
 
 use super::*;
 use alloy_eips::eip4844::{Blob, BlobTransactionSidecar, Bytes48};
@@ -58,7 +58,7 @@ fn blobs_older_than_the_retention_are_removed() {
     assert_eq!(files(dir.path()), 4);
     assert_eq!(store.get(100, hash(1)).unwrap(), None);
     assert!(store.get(200, hash(3)).unwrap().is_some());
-    // A later process, that finds what an earlier one did not remove, removes it.
+    // A file that an earlier process did not remove is removed by a later process.
     fs::write(dir.path().join(format!("5-{:x}{ENDING}", hash(9))), []).unwrap();
     let store = BlobStore::open(dir.path()).unwrap();
     store.put(201 + RETENTION, hash(6), &all).unwrap();
@@ -108,7 +108,8 @@ proptest! {
     fn bytes_that_are_no_file_of_blobs_are_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         let with_checksum = [&bytes[..], &keccak256(&bytes)[..]].concat();
         prop_assert_eq!(decode(&bytes), None);
-        // With the right checksum only an RLP list of sidecars is accepted.
+        // If the checksum is right, the bytes are accepted only if they are an RLP list of
+        // sidecars.
         if let Some(sidecars) = decode(&with_checksum) {
             let mut again = Vec::new();
             alloy_rlp::encode_list(&sidecars, &mut again);

@@ -20,12 +20,12 @@ use alloy_trie::EMPTY_ROOT_HASH;
 use op_alloy_consensus::{OpTxEnvelope, TxDeposit};
 use starling_proto::fork::ForkSchedule;
 
-/// The first transaction of a block.
+/// The L1 attributes deposit, which must be a block's first transaction.
 fn first() -> Bytes {
     deposited(l1_attributes(0)).1
 }
 
-/// Attributes as a driver gives them for a block at `TIME + 2`.
+/// Attributes as a driver sends them for a block at `TIME + 2`.
 fn attributes(spec: &ChainSpec, transactions: Vec<Bytes>) -> OpPayloadAttributes {
     attributes_at(spec, TIME + 2, transactions)
 }
@@ -70,7 +70,8 @@ fn specs() -> impl Iterator<Item = ChainSpec> {
     Fork::ALL.into_iter().map(op).chain([ethereum()])
 }
 
-/// A block with a deposit (on OP) and two pool transactions, one of which calls the message passer.
+/// A block with a deposit (on OP) and two pool transactions. One of these calls
+/// `L2ToL1MessagePasser`.
 fn build(spec: &ChainSpec, ground: &Ground) -> ExecutedBlock {
     let forced = spec.is_optimism().then(first).into_iter().collect();
     let spec = Arc::new(spec.clone());
@@ -137,8 +138,8 @@ fn what_is_built_is_valid() {
 
 #[test]
 fn a_chain_walks_through_every_fork() {
-    // One fork every four seconds from Regolith on, blocks of two seconds: each fork has a block
-    // that activates it and one after.
+    // One fork every four seconds from Regolith on, with a block time of two seconds: each fork has
+    // a block that activates it and one block after.
     let times = Fork::ALL
         .into_iter()
         .enumerate()
@@ -168,7 +169,8 @@ fn a_chain_walks_through_every_fork() {
         let judged = validate(&spec, &state, built.payload.clone())
             .unwrap_or_else(|error| panic!("{timestamp}: {error}"));
         assert_eq!(judged.overlay, built.overlay);
-        // The header reads back as it was: no field is there without those before it.
+        // The header decodes to the same header: no optional field is present without those before
+        // it.
         let read = <Header as alloy_rlp::Decodable>::decode(
             &mut alloy_rlp::encode(&built.payload.header).as_slice(),
         )

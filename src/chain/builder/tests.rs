@@ -8,7 +8,7 @@ use alloy_consensus::TxEip1559;
 use alloy_primitives::U256;
 use starling_proto::fork::Fork;
 
-/// Senders with funds, by key.
+/// Keys of senders with funds.
 const SENDERS: std::ops::Range<u8> = 1..201;
 
 fn ground() -> Ground {
@@ -31,7 +31,7 @@ fn builder(ground: &Ground) -> BlockBuilder {
     BlockBuilder::start(Arc::new(op(Fork::Jovian)), ground.state(), attributes).unwrap()
 }
 
-/// As JSON-RPC does, with the state of the ground.
+/// Adds a transaction to the pool as JSON-RPC does, with the state of the ground.
 fn submit(pool: &Pool, key: u8, tx: TxEip1559) -> B256 {
     let admission = Admission {
         nonce: 0,
@@ -63,7 +63,8 @@ fn far() -> Instant {
 fn a_transaction_left_out_closes_its_sender_until_another_takes_its_nonce() {
     let (ground, pool) = (ground(), pool());
     let (mut builder, mut fill) = (builder(&ground), Fill::default());
-    // More gas than is left when its turn comes; what follows it has no chance.
+    // `wide` needs more gas than is left when it is tried, and the sender's next nonce cannot be
+    // executed without it.
     for key in 3..10 {
         submit(&pool, key, tip(0, 100));
     }
@@ -103,8 +104,8 @@ fn a_transaction_left_out_closes_its_sender_until_another_takes_its_nonce() {
 fn a_mined_transaction_that_the_pool_still_has_holds_up_nobody_for_long() {
     let (ground, pool) = (ground(), pool());
     let (mut builder, mut fill) = (builder(&ground), Fill::default());
-    // The state is ahead of the pool: the nonces that a sender's transactions have are used, or not
-    // reached.
+    // The state is ahead of the pool: the nonce of `stale` is used already, and `next` cannot be
+    // tried before the pool drops `stale`.
     let stale = submit(&pool, 1, tip(0, 10));
     let next = submit(&pool, 1, tip(1, 10));
     builder
@@ -150,7 +151,7 @@ fn the_pool_is_asked_again_only_after_a_change_and_work_stops_at_the_deadline() 
         &pool,
         Instant::now() + Duration::from_millis(1),
     ) {}
-    // The block is full long before the pool is empty.
+    // The block is full long before the queue is empty.
     assert!(fill.done && fill.added.len() > 1_000 && fill.queue.len() < left);
     assert!(!fill.run(&mut builder, &pool, far()));
 
@@ -206,7 +207,7 @@ async fn starts_and_seals_out_of_order_are_answered() {
         matches!(chain.seal(second).await, Err(ChainError::UnknownPayload)),
         "sealed"
     );
-    // The same block again is the same block.
+    // Building from the same attributes again yields the same block.
     let again = chain
         .start(parent, attributes(&genesis, 1, []))
         .await
@@ -222,7 +223,7 @@ async fn starts_and_seals_out_of_order_are_answered() {
     ));
 }
 
-/// A transaction of this many bytes of calldata that does not compress.
+/// A transaction with this many bytes of calldata that do not compress.
 fn data(nonce: u64, bytes: usize, tip: u128) -> TxEip1559 {
     let input: Vec<u8> = (0..bytes)
         .flat_map(|n| alloy_primitives::keccak256(n.to_be_bytes()).0)
@@ -267,8 +268,8 @@ fn a_block_stays_within_the_data_limits_and_deposits_are_exempt() {
         [small, medium[0], medium[1], last].into_iter().collect(),
         "and nothing behind the large one"
     );
-    // Transfers count 100 bytes, the least of any transaction. What does not fit makes way for what
-    // does.
+    // Every transfer counts as 100 bytes, the minimum. A transaction that exceeds the limit is left
+    // out, and later ones that fit are added.
     let added = built(Some(1_000), Some(1_100));
     assert!(
         added.len() == 3 && [small, last].iter().all(|hash| added.contains(hash)),
@@ -301,7 +302,7 @@ fn a_minimum_tip_counts_for_the_pool_and_for_blocks() {
         refused.to_string(),
         "transaction underpriced: gas tip cap 499, minimum needed 500"
     );
-    // Its fee cap leaves less than the minimum above the base fee.
+    // The fee cap of this transaction is less than the base fee plus the minimum tip.
     let squeezed = submit(
         &pool,
         4,

@@ -1,5 +1,5 @@
-//! Recording of the addresses and slots that a call touches: an inspector that reads the operands
-//! of the opcodes priced by EIP-2929.
+//! Records the addresses and slots that a call touches: an inspector that reads the operands of the
+//! opcodes priced by EIP-2929.
 //!
 //! [`super::Vm::watch`] makes it the observer of an EVM; blocks are executed without it.
 
@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 /// Addresses and slots touched so far.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Accesses {
-    /// Addresses that are warm anyway, which are listed only with slots.
+    /// Addresses that are always warm. They are listed only if slots of them are touched.
     warm: HashSet<Address>,
     touched: BTreeMap<Address, BTreeSet<B256>>,
 }
@@ -31,7 +31,7 @@ impl Accesses {
         }
     }
 
-    /// Adds the entries of a list.
+    /// Adds the entries of an access list.
     pub(super) fn extend(&mut self, list: &AccessList) {
         for item in &list.0 {
             self.account(item.address);
@@ -41,7 +41,7 @@ impl Accesses {
         }
     }
 
-    /// Addresses and slots, ascending.
+    /// The access list of the touched addresses and slots, ascending.
     pub(super) fn list(&self) -> AccessList {
         let item = |(address, slots): (&Address, &BTreeSet<B256>)| AccessListItem {
             address: *address,

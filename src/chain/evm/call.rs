@@ -1,10 +1,10 @@
 //! Simulated calls: `eth_call`, `eth_estimateGas` and `eth_createAccessList`, with geth's semantics
 //! and messages.
 //!
-//! Nothing is persisted. There is no L1 fee, since the transaction has no envelope. Without a gas
-//! price the base fee is zero, also for the BASEFEE opcode. Callers choose the block whose
-//! environment is used; the bounds are not its gas limit but the gas and the deadline of the
-//! [`CallRequest`].
+//! Nothing is persisted. There is no L1 fee, since the call has no transaction envelope. Without a
+//! gas price the base fee is zero, also for the BASEFEE opcode. Callers choose the block whose
+//! environment is used. That block's gas limit does not bound a call; the gas and the deadline of
+//! the [`CallRequest`] do.
 
 mod sequence;
 
@@ -33,48 +33,50 @@ use revm::{
 };
 use std::collections::HashSet;
 
-/// Default for the most gas of one call (geth's `--rpc.gascap`).
+/// Default limit on the gas of one call (geth's `--rpc.gascap`).
 pub const RPC_GAS_CAP: u64 = 50_000_000;
-/// Gas that a call with value gives its callee in addition.
+/// Gas that the callee of a call with value gets in addition.
 const CALL_STIPEND: u64 = 2_300;
-/// EIP-7702: gas of an authorization before anything is executed.
+/// Gas that each authorization costs before anything is executed (EIP-7702).
 const AUTHORIZATION_GAS: u64 = 25_000;
-/// Estimation stops when the result is this close: (high - low) / high, in thousandths.
+/// Estimation stops once (high - low) / high is below this many thousandths.
 const ESTIMATE_TOLERANCE: u64 = 15;
-/// Maximum runs of a call before its access list must be stable. A new list changes the gas of the
-/// next run, and with it perhaps the addresses and slots that the call touches.
+/// Largest number of runs of a call before its access list must be stable. A new list changes the
+/// gas of the next run, and that may change the addresses and slots that the call touches.
 const ACCESS_LIST_RUNS: usize = 16;
 
-/// A call as JSON-RPC gives it. Fees in wei per gas; at most one of the two forms is given.
+/// A call as a JSON-RPC request describes it. Fees are in wei per gas: at most one of `gas_price`
+/// and the two fields of EIP-1559 is set.
 #[derive(Clone, Debug, Default)]
 pub struct CallInput {
     pub from: Address,
-    /// `None` creates a contract.
+    /// The callee; `None` creates a contract.
     pub to: Option<Address>,
-    /// [`CallRequest::gas_cap`] if absent, and never more.
+    /// Gas limit of the call, capped at [`CallRequest::gas_cap`], which is also the default.
     pub gas: Option<u64>,
     pub gas_price: Option<u128>,
     pub max_fee_per_gas: Option<u128>,
     pub max_priority_fee_per_gas: Option<u128>,
     pub value: U256,
     pub data: Bytes,
-    /// Ignored: only the address of a created contract would depend on it, and that uses the nonce
-    /// in the state.
+    /// Ignored. It would only matter for the address of a created contract, which is computed from
+    /// the nonce in the state instead.
     pub nonce: Option<u64>,
     pub access_list: AccessList,
     pub authorization_list: Vec<SignedAuthorization>,
 }
 
-/// A call in the environment of `block`, on `state` (for the latest block, both are of the head).
+/// A call in the environment of `block`, on `state`. For the latest block, `block` is the head and
+/// `state` is the state after the head.
 pub struct CallRequest<'a> {
     pub spec: &'a ChainSpec,
     pub state: ParentState,
     pub block: &'a Header,
     pub input: &'a CallInput,
     pub overrides: &'a Overrides,
-    /// Most gas of one run.
+    /// Highest gas of one run.
     pub gas_cap: u64,
-    /// Deadline of all runs together.
+    /// Deadline for all runs of the call together.
     pub deadline: Deadline,
 }
 
@@ -82,7 +84,7 @@ pub struct CallRequest<'a> {
 #[derive(Clone, Debug)]
 pub struct CallOutcome {
     pub gas_used: u64,
-    /// Gas needed before refunds were paid.
+    /// Highest gas used during the call, before refunds.
     pub max_gas_used: u64,
     pub output: Bytes,
     pub status: CallStatus,
@@ -120,13 +122,14 @@ impl CallOutcome {
     }
 }
 
-/// How a call ended.
+/// The way in which a call ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CallStatus {
     Success,
-    /// With geth's message; the data are the outcome's output.
+    /// The call reverted. The text is geth's message; the revert data are in the outcome's
+    /// `output`.
     Revert(String),
-    /// With geth's message.
+    /// The call failed otherwise. The text is geth's message.
     Halt(String),
 }
 
@@ -151,20 +154,20 @@ pub enum CallError {
     State(#[from] StateError),
 }
 
-/// Addresses and slots that a call touches.
+/// The access list of a call: the addresses and slots that the call touches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AccessListOutcome {
     pub list: AccessList,
-    /// Gas of the call with this list.
+    /// Gas used by the call with this access list.
     pub gas_used: u64,
     /// The reason why the call fails, in geth's wording.
     pub error: Option<String>,
 }
 
-/// The reason why there is no estimate.
+/// The reason why gas cannot be estimated.
 #[derive(Debug, thiserror::Error)]
 pub enum EstimateError {
-    /// Code 3: the message and the output.
+    /// JSON-RPC error code 3: geth's message, with the call's output as data.
     #[error("{message}")]
     Reverted { message: String, output: Bytes },
     #[error("{0}")]
@@ -189,13 +192,13 @@ impl From<CallError> for EstimateError {
     }
 }
 
-/// Runs a call.
+/// Runs a call once.
 pub fn call(request: CallRequest<'_>) -> Result<CallOutcome, CallError> {
     let gas = request.gas();
     RepeatedCall::new(request)?.run(gas)
 }
 
-/// The least gas limit with which a call succeeds, within 1.5 %.
+/// The lowest gas limit with which a call succeeds, up to 1.5 % too high.
 pub fn estimate_gas(request: CallRequest<'_>) -> Result<u64, EstimateError> {
     let (spec, input, gas_cap) = (request.spec, request.input, request.gas_cap);
     let mut simulation = RepeatedCall::new(request)?;
@@ -246,8 +249,8 @@ pub fn estimate_gas(request: CallRequest<'_>) -> Result<u64, EstimateError> {
     }
 }
 
-/// Searches the least gas limit up to `high` with which the call succeeds. `first` is the outcome
-/// with `high`.
+/// Searches for the lowest gas limit up to `high` with which the call succeeds. `first` is the
+/// outcome of the call with `high`.
 fn search(
     simulation: &mut RepeatedCall,
     first: &CallOutcome,
@@ -259,7 +262,7 @@ fn search(
             .is_some_and(|outcome| outcome.status == CallStatus::Success))
     };
     let mut low = first.gas_used.saturating_sub(1);
-    // A call passes on 63/64 of its gas: the gas used and the stipend must remain after that.
+    // A call passes on at most 63/64 of its gas: the gas used and the stipend must fit into that.
     let likely = first
         .max_gas_used
         .saturating_add(CALL_STIPEND)
@@ -276,7 +279,7 @@ fn search(
         if (high - low) * 1000 / high < ESTIMATE_TOLERANCE {
             break;
         }
-        // Most calls need little more gas than they use, so never probe above twice `low`.
+        // Most calls need little more gas than they use, so never try more than twice `low`.
         let middle = (high.midpoint(low)).min(low.saturating_mul(2).max(1));
         if enough(middle)? {
             high = middle
@@ -287,11 +290,11 @@ fn search(
     Ok(high)
 }
 
-/// The addresses and slots that a call touches, except those that are warm anyway. Repeats the call
-/// with each list until the list is stable.
+/// The access list of a call: the addresses and slots that it touches, except addresses that are
+/// warm anyway. Runs the call again with each new list until the list is stable.
 pub fn create_access_list(request: CallRequest<'_>) -> Result<AccessListOutcome, CallError> {
     let (input, gas) = (request.input, request.gas());
-    // Every signer must be recovered, so refuse authorizations that the gas cannot pay for.
+    // Recovering the signers costs time, so refuse more authorizations than the gas can pay for.
     if (input.authorization_list.len() as u64).saturating_mul(AUTHORIZATION_GAS) > gas {
         return Err(CallError::Authorizations { gas });
     }
@@ -339,7 +342,7 @@ pub fn create_access_list(request: CallRequest<'_>) -> Result<AccessListOutcome,
 }
 
 impl CallRequest<'_> {
-    /// Gas of a single run.
+    /// Gas limit of a single run.
     fn gas(&self) -> u64 {
         self.input.gas.unwrap_or(self.gas_cap).min(self.gas_cap)
     }
@@ -349,13 +352,13 @@ impl CallRequest<'_> {
 struct RepeatedCall {
     vm: Vm,
     tx: TxEnv,
-    /// The block's time, Unix seconds.
+    /// The block's timestamp, in Unix seconds.
     timestamp: u64,
     /// The block's gas limit.
     gas_limit: u64,
-    /// The block's base fee, wei per gas; zero for a call without a gas price.
+    /// The block's base fee in wei per gas; zero for a call without a gas price.
     base_fee: u64,
-    /// Wei per gas.
+    /// Highest fee that the call pays, in wei per gas.
     fee_cap: u128,
 }
 
@@ -380,7 +383,7 @@ impl RepeatedCall {
         Ok(simulation)
     }
 
-    /// A call in this environment and on this state.
+    /// A call in the environment `env`, on the state `db`.
     fn on(spec: &ChainSpec, mut env: BlockEnv, db: Db, tx: TxEnv) -> Self {
         let fee_cap = tx.gas_price;
         if fee_cap == 0 {
@@ -396,7 +399,7 @@ impl RepeatedCall {
         }
     }
 
-    /// The transaction to the EVM, with this gas limit.
+    /// The call as a transaction for the EVM, with this gas limit.
     fn with_gas(&self, gas: u64) -> OpTx {
         let base = TxEnv {
             gas_limit: gas,
@@ -428,7 +431,7 @@ impl RepeatedCall {
             .is_none_or(|account| account.is_empty_code_hash()))
     }
 
-    /// Runs the call; `None` if the gas does not cover the transaction itself.
+    /// Runs the call; `None` if `gas` is less than the intrinsic gas or the floor of the call data.
     fn try_run(&mut self, gas: u64) -> Result<Option<CallOutcome>, CallError> {
         match self.run(gas) {
             Err(CallError::Refused {
@@ -439,7 +442,7 @@ impl RepeatedCall {
         }
     }
 
-    /// Runs the call with this gas limit. Its changes are not kept.
+    /// Runs the call with this gas limit, without keeping its changes.
     fn run(&mut self, gas: u64) -> Result<CallOutcome, CallError> {
         let (result, _) = self
             .vm
@@ -448,7 +451,7 @@ impl RepeatedCall {
         Ok(CallOutcome::new(result))
     }
 
-    /// The error of a call that was not run, with geth's values.
+    /// Converts the reason why a call was not run to an error with geth's values.
     fn call_error(&self, error: RunError, gas: u64) -> CallError {
         match CallRefusal::new(error, &self.tx, self.base_fee) {
             Ok(refusal) => CallError::Refused { refusal, gas },
@@ -457,7 +460,7 @@ impl RepeatedCall {
     }
 }
 
-/// The transaction of a call, without its gas limit.
+/// The call as a transaction for the EVM, still without a gas limit.
 pub(super) fn transaction(input: &CallInput) -> Result<TxEnv, CallError> {
     let dynamic = input.max_fee_per_gas.is_some() || input.max_priority_fee_per_gas.is_some();
     if dynamic && input.gas_price.is_some() {

@@ -1,17 +1,17 @@
-//! Recording of the logs of simulated calls, also of transfers of value as if they were logs
+//! Records the logs of simulated calls, and on request transfers of value as if they were logs
 //! (`traceTransfers` of `eth_simulateV1`).
 //!
-//! The numbers of logs count those of reverted inner calls too, as geth's do.
+//! The numbering of logs also counts the logs of reverted inner calls, as geth's does.
 
 use alloy_primitives::{Address, B256, Log, U256, address, b256};
 
-/// Sender of the logs that stand for transfers of value (ERC-7528).
+/// Address of the logs that represent transfers of value (ERC-7528).
 const TRANSFER_ADDRESS: Address = address!("eeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee");
 /// `Transfer(address,address,uint256)`, the event of ERC-20.
 const TRANSFER_TOPIC: B256 =
     b256!("ddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef");
 
-/// A log with its number in its block.
+/// A log with its index in its block. Logs of reverted calls are counted too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NumberedLog {
     pub number: usize,
@@ -21,12 +21,12 @@ pub struct NumberedLog {
 /// The logs of a transaction so far, by call frame.
 #[derive(Clone, Debug, Default)]
 pub(super) struct CallLogs {
-    /// Whether transfers of value are recorded.
+    /// Whether transfers of value are recorded as logs.
     transfers: bool,
-    /// Number of the next log in its block.
+    /// Index in its block of the next log.
     next: usize,
     frames: Vec<Vec<NumberedLog>>,
-    /// The logs of the outermost frame, once it has ended.
+    /// The logs of the outermost frame, once that frame has ended.
     ended: Vec<NumberedLog>,
 }
 
@@ -38,7 +38,7 @@ impl CallLogs {
         }
     }
 
-    /// The logs of the transaction that has ended; none if it failed.
+    /// Takes the logs of the transaction that has ended; none if it failed.
     pub(super) fn take(&mut self) -> Vec<NumberedLog> {
         self.frames.clear();
         std::mem::take(&mut self.ended)
@@ -48,7 +48,7 @@ impl CallLogs {
         self.frames.push(Vec::new());
     }
 
-    /// Ends the innermost frame; the logs of a failed one are dropped.
+    /// Ends the innermost frame. If the frame failed, its logs are dropped.
     pub(super) fn exit(&mut self, success: bool) {
         let logs = self.frames.pop().unwrap_or_default();
         if success {

@@ -1,8 +1,8 @@
 //! Cache of analysed code by hash: the jump table of a contract is computed once, not in every
 //! block and call that runs it.
 //!
-//! Shared by all threads of the process. Entries are keyed by content, so none is ever stale;
-//! bounded in bytes, the least recently used are evicted first.
+//! Shared by all threads of the process. Entries are keyed by the hash of the code, so none is ever
+//! stale. Bounded in bytes; the least recently used entries are evicted first.
 
 use alloy_primitives::{B256, Bytes};
 use lru::LruCache;
@@ -10,9 +10,9 @@ use parking_lot::Mutex;
 use revm::bytecode::Bytecode;
 use std::sync::LazyLock;
 
-/// Bytes of code and tables.
+/// Most bytes of codes and jump tables in the cache.
 const BUDGET: usize = 16 << 20;
-/// Bytes that an entry takes beside its code.
+/// Estimated bytes that an entry uses beside its code and jump table.
 const OVERHEAD: usize = 256;
 
 static CODES: LazyLock<Mutex<Codes>> = LazyLock::new(|| {
@@ -27,7 +27,7 @@ struct Codes {
     weight: usize,
 }
 
-/// The analysed code of this hash, from the cache or else from `read`.
+/// The analysed code with this hash, from the cache or otherwise from `read`.
 pub(super) fn analysed<E>(
     hash: B256,
     read: impl FnOnce() -> Result<Bytes, E>,
@@ -42,7 +42,7 @@ pub(super) fn analysed<E>(
 
 impl Codes {
     fn put(&mut self, hash: B256, code: Bytecode, budget: usize) {
-        // The jump table has a bit for every byte.
+        // The jump table has one bit for every byte of the code.
         let weight = |code: &Bytecode| OVERHEAD + code.len() + code.len() / 8;
         self.weight += weight(&code);
         if let Some((_, old)) = self.entries.push(hash, code) {

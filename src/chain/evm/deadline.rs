@@ -1,11 +1,11 @@
-//! The deadline of a simulated call: how an EVM that runs for JSON-RPC is interrupted, whatever gas
-//! it has left.
+//! The deadline of a simulated call: interrupts an EVM that runs for JSON-RPC, whatever gas it has
+//! left.
 //!
-//! Code runs long only by jumping, calling or reading state. [`interruptible`] adds a check of the
-//! clock to the instructions that every loop and recursion needs, and [`StateReader`] checks before
-//! every read of the state. The clock is read once in [`CHECK_EVERY`] instructions, more often where
-//! one may take long. Blocks are executed without these checks. Code without any such instruction is
-//! bounded by gas alone.
+//! Code can run for long only by jumping, calling or reading state. [`interruptible`] adds a check
+//! of the clock to the instructions that every loop and recursion needs, and [`StateReader`] checks
+//! before every read of the state. The clock is read once in [`CHECK_EVERY`] of these instructions,
+//! and more often if single instructions may be slow. Blocks are executed without these checks.
+//! Code without any such instruction is bounded by gas alone.
 
 use super::{Db, ParentState, StateError};
 use alloy_primitives::{Address, B256, U256};
@@ -29,26 +29,27 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Jumps between two checks of the clock, in code with little memory: about ten microseconds.
+/// Number of jumps between two checks of the clock, in code with little memory: about ten
+/// microseconds.
 const CHECK_EVERY: u32 = 4096;
-/// Jumps that a call counts for: a precompile may take a millisecond.
+/// Number of jumps as which a call is counted, since a precompile may take a millisecond.
 const CALL_TICKS: u32 = CHECK_EVERY / 16;
-/// Bytes of memory that make a jump or call count for one more: one instruction may hash or copy
-/// all of them, which takes about ten microseconds.
+/// Bytes of memory for which a jump or a call is counted once more. One instruction may hash or
+/// copy this many bytes, which takes about ten microseconds.
 const BYTES_PER_TICK: usize = 16 << 10;
 
-/// Deadline of a call, which also passes when the call is cancelled. Clones share it.
+/// Deadline of a call. It also passes when the call is cancelled. Clones share the cancellation.
 #[derive(Clone, Debug)]
 pub struct Deadline {
     at: Instant,
-    /// The time from which `at` was computed, for the error message.
+    /// The duration from which `at` was computed, for the error message.
     limit: Duration,
     cancelled: Arc<AtomicBool>,
     hook: Option<Hook>,
 }
 
-/// A function that runs at each check of the clock, and may block the thread while other calls run.
-/// Returns false to end the call.
+/// A function that is called at each check of the clock. It may block the thread while other calls
+/// run. It returns false to end the call.
 pub type CheckHook = Arc<dyn Fn(&Deadline, Instant) -> bool + Send + Sync>;
 
 #[derive(Clone)]
@@ -60,7 +61,7 @@ impl std::fmt::Debug for Hook {
     }
 }
 
-/// Cancels the call when dropped: the caller is gone.
+/// Cancels the call when dropped, since then nobody waits for its result.
 #[derive(Debug)]
 pub struct CancelOnDrop(Arc<AtomicBool>);
 
@@ -73,7 +74,7 @@ impl Drop for CancelOnDrop {
 impl Deadline {
     pub fn after(limit: Duration) -> Self {
         let now = Instant::now();
-        // A limit of centuries would overflow.
+        // A limit of centuries would overflow the clock.
         let at = now
             .checked_add(limit)
             .unwrap_or_else(|| now + Duration::from_secs(u32::MAX.into()));
@@ -85,8 +86,8 @@ impl Deadline {
         }
     }
 
-    /// The same deadline, which also calls `hook` at each check of the clock so that calls can
-    /// share the processor.
+    /// The same deadline, which also calls `hook` at each check of the clock, so that calls can
+    /// take turns on the processor.
     pub fn with_check_hook(self, hook: CheckHook) -> Self {
         Self {
             hook: Some(Hook(hook)),
@@ -94,7 +95,7 @@ impl Deadline {
         }
     }
 
-    /// This deadline or `limit` from now on, whichever is earlier.
+    /// The earlier of this deadline and `limit` from now.
     pub fn within(&self, limit: Duration) -> Self {
         let sooner = Self::after(limit);
         if sooner.at >= self.at {
@@ -111,7 +112,7 @@ impl Deadline {
         self.at
     }
 
-    /// The guard that the caller holds while it waits.
+    /// A guard for the caller that waits for the call. Dropping it cancels the call.
     pub fn cancel_on_drop(&self) -> CancelOnDrop {
         CancelOnDrop(self.cancelled.clone())
     }
@@ -120,13 +121,13 @@ impl Deadline {
         self.limit
     }
 
-    /// Whether the call must stop.
+    /// Whether the deadline has passed or the call was cancelled.
     pub fn passed(&self) -> bool {
         self.cancelled.load(Ordering::Relaxed) || Instant::now() >= self.at
     }
 
-    /// Fails once the deadline has passed or the call is to end. May block while other calls run:
-    /// do not hold a lock.
+    /// Fails once the deadline has passed or the call was cancelled. It may block while other calls
+    /// run, so do not hold a lock.
     pub fn check(&self) -> Result<(), StateError> {
         let may_continue = self
             .hook
@@ -140,12 +141,12 @@ impl Deadline {
     }
 }
 
-/// The state that an EVM reads, for a simulated call until its deadline.
+/// The state that an EVM reads. With a deadline, reads fail once the deadline has passed.
 #[derive(Debug)]
 pub(super) struct StateReader {
     parent: ParentState,
     deadline: Option<Deadline>,
-    /// Jumps and calls until the next check of the clock.
+    /// Ticks left until the next check of the clock.
     ticks: u32,
 }
 
@@ -163,24 +164,24 @@ impl StateReader {
         self.ticks = CHECK_EVERY;
     }
 
-    /// Lets go of the state and of the deadline: accounts, slots and codes cannot be read any more.
+    /// Drops the state and the deadline. Accounts, slots and codes cannot be read afterwards.
     pub(super) fn detach(&mut self) {
         *self = Self::new(self.parent.header_only(), None);
     }
 
-    /// The state, unless the deadline has passed.
+    /// The state to read from; an error once the deadline has passed.
     fn parent(&self) -> Result<&ParentState, StateError> {
         self.deadline.as_ref().map_or(Ok(()), Deadline::check)?;
         Ok(&self.parent)
     }
 
-    /// Counts an instruction as `ticks`, and checks the clock after [`CHECK_EVERY`] of them.
+    /// Counts an instruction as `ticks`, and checks the clock once per [`CHECK_EVERY`] ticks.
     fn tick(&mut self, ticks: u32) -> Result<(), StateError> {
         self.ticks = self.ticks.saturating_sub(ticks);
         if self.ticks > 0 {
             return Ok(());
         }
-        // Check at every tick once the deadline has passed.
+        // If the check fails, the next tick checks again.
         self.ticks = 1;
         self.parent()?;
         self.ticks = CHECK_EVERY;
@@ -210,7 +211,7 @@ impl Database for StateReader {
 
 type Context<'a, CTX> = InstructionContext<'a, CTX, EthInterpreter>;
 
-/// Makes an EVM check the clock of its [`StateReader`].
+/// Makes an EVM's jumps and calls check the clock of its [`StateReader`].
 pub(super) fn interruptible<CTX>(instructions: &mut EthInstructions<EthInterpreter, CTX>)
 where
     CTX: ContextTr<Db = Db> + Host,
@@ -244,8 +245,8 @@ where
     });
 }
 
-/// Returns the context before the deadline, otherwise ends the transaction with an error that is
-/// not the code's.
+/// Returns the context before the deadline. Afterwards it ends the transaction with an error of the
+/// database, which the code cannot handle.
 #[inline]
 fn before_deadline<CTX: ContextTr<Db = Db>>(
     context: Context<'_, CTX>,

@@ -1,6 +1,6 @@
-//! A scratch EVM on an empty state, with which a genesis that holds contracts is built: it runs
-//! creation code and calls, and the resulting contracts go into the alloc. Its input is the
-//! program's own bytecode, never a peer's.
+//! A scratch EVM on an empty state, for building a genesis that has contracts. It runs creation
+//! code and calls, and the resulting contracts are added to the alloc. Its input is the program's
+//! own bytecode, never a peer's.
 
 use alloy_primitives::{Address, Bytes, Log, TxKind, U256};
 use revm::{
@@ -12,7 +12,7 @@ use revm::{
 };
 use std::collections::BTreeMap;
 
-/// Gas limit: enough for any creation code, and below every block's limit.
+/// Gas limit of each run: enough for any creation code, and below every block's limit.
 const GAS_LIMIT: u64 = 16_000_000;
 
 #[derive(Debug, thiserror::Error)]
@@ -43,11 +43,11 @@ pub struct ScratchOutcome {
 pub struct Contract {
     pub nonce: u64,
     pub code: Bytes,
-    /// Slots that are not zero.
+    /// Slots whose value is not zero.
     pub storage: BTreeMap<U256, U256>,
 }
 
-/// A state that starts empty, with Prague's rules. Gas costs nothing in it.
+/// A state that is empty at first, in which code runs with Prague's rules. Gas is free.
 #[derive(Debug, Default)]
 pub struct Scratch {
     db: CacheDB<EmptyDB>,
@@ -70,7 +70,7 @@ impl Scratch {
         Ok(())
     }
 
-    /// Puts an account of a genesis in its place.
+    /// Sets an account of a genesis, with its nonce, code and storage.
     pub fn insert(&mut self, address: Address, contract: Contract) {
         let info = AccountInfo {
             nonce: contract.nonce,
@@ -78,12 +78,12 @@ impl Scratch {
         };
         self.db.insert_account_info(address, info);
         for (slot, value) in contract.storage {
-            // The database is in memory: it has no error.
+            // The database is in memory, so an insertion cannot fail.
             let Ok(()) = self.db.insert_account_storage(address, slot, value);
         }
     }
 
-    /// Gives an account a balance.
+    /// Sets the balance of an account.
     pub fn fund(&mut self, address: Address, balance: U256) {
         self.db.insert_account_info(
             address,
@@ -94,7 +94,7 @@ impl Scratch {
         );
     }
 
-    /// Calls a contract and keeps the changes.
+    /// Calls a contract and keeps the call's changes.
     pub fn call(
         &mut self,
         from: Address,

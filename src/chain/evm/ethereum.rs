@@ -36,7 +36,8 @@ pub(super) fn evm(
     evm
 }
 
-/// The specification of a block: before the merge, where it has no randomness, by its number.
+/// The EVM specification of a block: by number before the merge, by time after it. A block without
+/// randomness is before the merge.
 fn spec_id_of(spec: &ChainSpec, block: &BlockEnv) -> SpecId {
     match spec.before_merge().filter(|_| block.prevrandao.is_none()) {
         Some(rules) => match rules.fork_at(block.number.saturating_to()) {
@@ -58,7 +59,7 @@ fn spec_id_of(spec: &ChainSpec, block: &BlockEnv) -> SpecId {
     }
 }
 
-/// The specification of a block after the merge.
+/// The EVM specification of a block after the merge.
 pub(super) fn spec_id(spec: &ChainSpec, timestamp: u64) -> SpecId {
     let active = spec.at(timestamp);
     if active.osaka {

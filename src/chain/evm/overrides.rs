@@ -1,4 +1,4 @@
-//! Overrides of a simulated call: of accounts, and of its block's environment.
+//! Overrides for a simulated call: of accounts, and of the block's environment.
 
 use super::{Db, Vm, call::CallError};
 use alloy_evm::overrides::{OverrideBlockHashes, StateOverrideError, apply_state_overrides};
@@ -19,7 +19,7 @@ impl Overrides {
         override_block(env, &self.block);
     }
 
-    /// Overrides accounts and the hashes of blocks.
+    /// Applies the overrides of accounts and of block hashes to the state.
     pub(super) fn apply_to_state(&self, db: &mut Db) -> Result<(), CallError> {
         if let Some(hashes) = &self.block.block_hash {
             db.override_block_hashes(hashes.clone());
@@ -48,7 +48,7 @@ pub(super) fn override_block(env: &mut BlockEnv, overrides: &BlockOverrides) {
     env.basefee = base_fee.map_or(env.basefee, |fee| fee.saturating_to());
 }
 
-/// Overrides accounts, and with them the precompiles.
+/// Applies the overrides of accounts and of precompiles.
 pub(super) fn override_state(vm: &mut Vm, overrides: &StateOverride) -> Result<(), CallError> {
     override_precompiles(vm, overrides)?;
     override_accounts(vm.db(), overrides)
@@ -62,8 +62,9 @@ fn override_accounts(db: &mut Db, overrides: &StateOverride) -> Result<(), CallE
     })
 }
 
-/// A precompile whose address is overridden is one no longer; it may be moved to another address.
-/// geth's refusals come in the order of addresses.
+/// Applies the overrides of precompiles: an overridden address is no longer a precompile, and the
+/// precompile may be moved to another address. Errors are reported in the order of addresses, as in
+/// geth.
 pub(super) fn override_precompiles(
     vm: &mut Vm,
     overrides: &StateOverride,

@@ -1,5 +1,5 @@
-//! The state on which a block is executed: that of a view, with or without a record of what is
-//! read, or a bare witness.
+//! The state on which a block is executed. It is the state of a view, with or without a record of
+//! the reads, or a bare witness.
 
 use crate::chain::{
     changes::Changes,
@@ -25,12 +25,12 @@ use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 #[derive(Clone)]
 pub enum ParentState {
     View(State),
-    /// Like `View`; records what is read.
+    /// The state of a view, with a record of everything that is read.
     Recorded(Arc<RecordedState>),
     Witness(Arc<WitnessState>),
 }
 
-/// A state, and what has been read of it.
+/// A state of a view, and the parts of it that have been read.
 pub struct RecordedState {
     state: State,
     reads: Mutex<RecordedReads>,
@@ -39,11 +39,11 @@ pub struct RecordedState {
 /// Parts of a state that have been read.
 #[derive(Clone, Debug, Default)]
 pub struct RecordedReads {
-    /// Accounts and slots.
+    /// Accounts and slots that were read.
     pub state: StateReads,
-    /// Codes by hash.
+    /// Codes that were read, by hash.
     pub codes: BTreeMap<B256, Bytes>,
-    /// The oldest block whose hash was read.
+    /// The oldest block whose hash was read by BLOCKHASH.
     pub oldest_block: Option<u64>,
 }
 
@@ -85,14 +85,14 @@ impl RecordedState {
     }
 }
 
-/// A block's state as a witness proves it.
+/// The state after a block, as far as a witness proves it.
 pub struct WitnessState {
     pub witness: Witness,
-    /// The header whose state root the witness opens.
+    /// The header whose state root the witness proves.
     pub header: Header,
 }
 
-/// The reason why a state cannot be read, which says nothing about the block.
+/// The reason why a state cannot be read. Whether the block is valid is then unknown.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum StateError {
     #[error(transparent)]
@@ -103,7 +103,7 @@ pub enum StateError {
     Code(B256),
     #[error("the hash of block {0} is missing")]
     BlockHash(u64),
-    /// The deadline of a simulated call has passed, or its caller is gone; the text is geth's.
+    /// The deadline of a simulated call has passed, or the call was cancelled. The text is geth's.
     #[error("execution aborted (timeout = {0:?})")]
     Aborted(Duration),
     /// An internal error of the EVM.
@@ -117,7 +117,7 @@ impl From<EvmDatabaseError<StateError>> for StateError {
     fn from(error: EvmDatabaseError<StateError>) -> Self {
         match error {
             EvmDatabaseError::Database(error) => error,
-            // Block access lists are not in use.
+            // This node does not use revm's block access lists, so this error never occurs.
             EvmDatabaseError::Bal(error) => Self::Evm(error.to_string()),
         }
     }
@@ -148,7 +148,7 @@ impl fmt::Debug for ParentState {
 }
 
 impl ParentState {
-    /// The header alone: accounts, slots and codes cannot be read.
+    /// A state with this header only: accounts, slots and codes cannot be read.
     pub fn header_only(&self) -> Self {
         Self::from(WitnessState {
             witness: Witness::default(),
@@ -156,7 +156,7 @@ impl ParentState {
         })
     }
 
-    /// The header of the block this state is the result of.
+    /// The header of the block that results in this state.
     pub fn header(&self) -> &Header {
         match self {
             Self::View(state) => state.header(),
@@ -165,7 +165,7 @@ impl ParentState {
         }
     }
 
-    /// The hash of the header.
+    /// The hash of the block that results in this state.
     pub fn hash(&self) -> B256 {
         match self {
             Self::View(state) => state.hash(),
@@ -185,7 +185,8 @@ impl ParentState {
         })
     }
 
-    /// Computes the roots and rows after these changes. A witness has no rows.
+    /// Computes the roots and rows after these changes. Without rows, a witness only yields the
+    /// roots.
     pub fn update(&self, changes: &Changes) -> Result<Update, StateError> {
         Ok(match self {
             Self::View(state) => state.update(changes)?,
@@ -203,7 +204,8 @@ impl ParentState {
 }
 
 impl WitnessState {
-    /// The hash of the block or of an ancestor whose descendants' headers are all in the witness.
+    /// The hash of block `number`: the block itself or an ancestor. `None` unless the witness has
+    /// the headers of all blocks between the ancestor and this block.
     fn block_hash(&self, number: u64) -> Option<B256> {
         let mut hash = self.header.hash_slow();
         let mut header = self.header.clone();
@@ -245,7 +247,7 @@ impl DatabaseRef for ParentState {
                 recorded.note_code(hash, code.original_bytes());
                 Ok(code)
             }
-            // A witness must be complete, so its codes bypass the shared cache.
+            // The witness must have every code that is read, so do not use the shared cache.
             Self::Witness(state) => Ok(Bytecode::new_raw(
                 state.witness.code(hash).ok_or(StateError::Code(hash))?,
             )),
@@ -268,7 +270,7 @@ impl DatabaseRef for ParentState {
     }
 
     fn block_hash_ref(&self, number: u64) -> Result<B256, StateError> {
-        // A simulated call may override the block number: blocks in the future have no hash.
+        // A simulated call may override the block number: blocks above the parent have no hash.
         if number > self.header().number {
             return Ok(B256::ZERO);
         }

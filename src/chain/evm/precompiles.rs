@@ -1,4 +1,5 @@
-//! The precompiles of each fork: their names, and the one that op-revm has with another limit.
+//! The precompiles of each fork: their names, and the limit of the pairing precompile from Karst
+//! on.
 
 use super::{ethereum::spec_id, op_spec_id};
 use crate::chain::rules::ChainSpec;
@@ -10,10 +11,11 @@ use revm::precompile::{
 };
 use std::collections::BTreeMap;
 
-/// Karst: longest input of the pairing precompile, 300 pairs (specs: karst exec-engine).
+/// Longest input in bytes of the pairing precompile from Karst on: 300 pairs (specs: karst
+/// exec-engine).
 const KARST_PAIRING_LIMIT: usize = 57_600;
 
-/// The precompiles of a block at `timestamp`, by their names of EIP-7910.
+/// The precompiles of a block at `timestamp`, by their names in EIP-7910.
 pub fn precompiles(spec: &ChainSpec, timestamp: u64) -> BTreeMap<String, Address> {
     let precompiles = match spec.at(timestamp).op {
         Some(fork) => OpPrecompiles::new_with_spec(op_spec_id(fork)).precompiles(),
@@ -28,7 +30,7 @@ pub fn precompiles(spec: &ChainSpec, timestamp: u64) -> BTreeMap<String, Address
         .collect()
 }
 
-/// op-revm's Karst still has Jovian's limit on the pairing precompile.
+/// Sets Karst's limit on the pairing precompile: op-revm's Karst still has Jovian's limit.
 pub(super) fn limit_pairing(precompiles: &mut PrecompilesMap) {
     precompiles.apply_precompile(&bn254::pair::ADDRESS, |_| {
         Some(DynPrecompile::new(

@@ -42,7 +42,8 @@ pub enum CallRefusal {
 }
 
 impl CallRefusal {
-    /// The refusal of `tx` in a block with this base fee. Err if the state could not be read.
+    /// The refusal of `tx` in a block with this base fee. Fails if `error` is that the state could
+    /// not be read.
     pub(super) fn new(error: RunError, tx: &TxEnv, base_fee: u64) -> Result<Self, StateError> {
         let error = match error {
             RunError::Invalid(error) => error,

@@ -1,8 +1,8 @@
-//! Calls that run one after another: each on the state that the earlier ones have left, in blocks
-//! whose environment the caller chooses (`eth_simulateV1`, `eth_callMany`).
+//! Calls that run one after another, each on the state after the earlier calls, in blocks whose
+//! environment the caller chooses (`eth_simulateV1`, `eth_callMany`).
 //!
-//! Nothing is persisted. The bounds are the gas that the caller gives to each call and the deadline
-//! of all of them together.
+//! Nothing is persisted. The bounds are the gas limit that the caller sets for each call, and one
+//! deadline for all calls together.
 
 use super::{
     CallError, CallInput, CallOutcome, CallRefusal, Deadline, EvmUse, NumberedLog, ParentState,
@@ -28,32 +28,32 @@ use revm::{
 };
 use std::{collections::BTreeMap, sync::Arc};
 
-/// Calls in a block, over the state that earlier calls and blocks have left.
+/// A sequence of calls, currently in one block, on the state after the earlier calls and blocks.
 pub struct SimulatedCalls {
     spec: Arc<ChainSpec>,
     vm: Vm,
-    /// Wei per gas.
+    /// Base fee in wei per gas.
     base_fee: u64,
-    /// Whether nonces and fees are checked as in a block. Otherwise any nonce is valid, and a call
-    /// without fees pays none.
+    /// Whether nonces and fees are checked as in a block. If not, any nonce is valid, and a call
+    /// without a fee pays none.
     validation: bool,
 }
 
-/// Result of a call of a sequence.
+/// Result of one call of a sequence.
 #[derive(Clone, Debug)]
 pub struct CallWithLogs {
     pub outcome: CallOutcome,
-    /// The logs with their numbers in the block.
+    /// The logs, numbered within the block.
     pub logs: Vec<NumberedLog>,
 }
 
-/// The recording of a block's logs.
+/// An observer that records the logs of a block, with `transfers` also transfers of value.
 fn recorder(transfers: bool) -> Watcher {
     Watcher::Logs(CallLogs::new(transfers))
 }
 
 impl SimulatedCalls {
-    /// Begins in the environment of a block with this header.
+    /// Starts a sequence in the environment of the block with this header.
     pub fn new(
         spec: Arc<ChainSpec>,
         header: &Header,
@@ -73,8 +73,8 @@ impl SimulatedCalls {
         }
     }
 
-    /// Goes on in the environment of another block, whose logs are numbered from zero. With
-    /// `transfers`, transfers of value are logs too.
+    /// Continues in the environment of another block, whose logs are numbered from zero. With
+    /// `transfers`, transfers of value are recorded as logs too.
     pub fn enter(self, header: &Header, blob_base_fee: Option<U256>, transfers: bool) -> Self {
         let mut env = block_env(&self.spec, header);
         if let Some(blob) = &mut env.blob_excess_gas_and_price
@@ -85,7 +85,7 @@ impl SimulatedCalls {
         self.go_on(env, recorder(transfers))
     }
 
-    /// Goes on in the environment of a block with these overrides.
+    /// Continues in the environment of a block with these overrides.
     pub fn enter_overridden(
         self,
         header: &Header,
@@ -114,7 +114,7 @@ impl SimulatedCalls {
         override_state(&mut self.vm, overrides)
     }
 
-    /// The EVM, for the calls at the start of a block.
+    /// The EVM, for the system calls at the start of a block.
     pub fn vm(&mut self) -> &mut Vm {
         &mut self.vm
     }
@@ -136,13 +136,13 @@ impl SimulatedCalls {
         self.vm.db().commit(changes);
     }
 
-    /// The net effect of all calls so far, on the state that the sequence began with.
+    /// The net changes of all calls so far, relative to the state at the start of the sequence.
     pub fn changes(&mut self) -> Changes {
         self.vm.changes_so_far()
     }
 
-    /// Runs a call with this gas limit, and keeps its changes. An input without a nonce has that of
-    /// its sender. A refused call changes nothing.
+    /// Runs a call with this gas limit and keeps its changes. Without a nonce in `input`, the
+    /// sender's nonce is used. A refused call changes nothing.
     pub fn run(&mut self, input: &CallInput, gas: u64) -> Result<CallWithLogs, CallError> {
         let mut tx = transaction(input)?;
         tx.gas_limit = gas;
@@ -151,7 +151,7 @@ impl SimulatedCalls {
             .map_err(|error| error.refused(gas))?;
         let free = tx.gas_price == 0 && tx.gas_priority_fee.unwrap_or(0) == 0;
         self.vm.set_fees(!self.validation && free);
-        // revm refuses the highest nonce also where it does not check nonces.
+        // revm refuses the highest nonce even if nonces are not checked.
         tx.nonce = nonce.min(u64::MAX - 1);
         let request = OpTx(OpTransaction {
             base: tx.clone(),
@@ -175,7 +175,8 @@ impl SimulatedCalls {
         })
     }
 
-    /// The nonce after the highest is zero, as in geth; revm leaves the highest.
+    /// Sets a sender's nonce to zero after the highest nonce, as geth does; revm leaves it at the
+    /// highest.
     fn wrap_nonce(&mut self, address: Address) -> Result<(), StateError> {
         let mut info = self.vm.account(address)?.unwrap_or_default();
         info.nonce = 0;
@@ -183,7 +184,8 @@ impl SimulatedCalls {
         Ok(())
     }
 
-    /// geth's checks of a transaction against the state, in geth's order.
+    /// geth's checks of a transaction against the state, in geth's order. `state` is the nonce in
+    /// the state, `given` the nonce in the call.
     fn check(&mut self, tx: &TxEnv, state: u64, given: Option<u64>) -> Result<(), UnrunCall> {
         let from = tx.caller;
         if self.validation {
@@ -245,7 +247,7 @@ impl From<StateError> for UnrunCall {
 }
 
 impl UnrunCall {
-    /// The error of a call with this gas limit.
+    /// The error for a call with this gas limit.
     fn refused(self, gas: u64) -> CallError {
         match self {
             Self::Refused(refusal) => CallError::Refused { refusal, gas },

@@ -1,4 +1,4 @@
-//! Also what other tests of execution stand on: states made of allocs.
+//! Tests of the EVM, and helpers for other tests of execution: states built from allocs.
 
 mod calls;
 mod deadlines;
@@ -29,10 +29,10 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 pub const CHAIN: u64 = 901;
 pub const GAS_LIMIT: u64 = 60_000_000;
-/// Time of the state's block.
+/// Timestamp of the block after which calls run.
 pub const TIME: u64 = 1_000;
 
-/// A file of the fixtures as JSON; `None`, recorded as a skip, where they are absent.
+/// A fixture file as JSON; `None`, recorded as a skip, if the fixtures are absent.
 pub fn fixture(name: &str) -> Option<serde_json::Value> {
     let mut bytes = std::fs::read(starling_testkit::fixture(name)?).unwrap();
     if name.ends_with(".zst") {
@@ -105,7 +105,7 @@ impl Alloc {
         }
     }
 
-    /// Adds the account, its code and its storage.
+    /// Adds the account, its code and its storage to the changes.
     fn add_to(self, changes: &mut Changes, address: Address) {
         let hash = keccak256(address);
         let code_hash = if self.code.is_empty() {
@@ -138,7 +138,7 @@ impl Alloc {
     }
 }
 
-/// A store with one block whose state is an alloc.
+/// A store with one block, whose state is built from an alloc.
 pub struct Ground {
     pub store: Store,
     pub header: Header,
@@ -147,8 +147,8 @@ pub struct Ground {
 
 impl Ground {
     pub fn new(alloc: impl IntoIterator<Item = (Address, Alloc)>) -> Self {
-        // Extra data of both Holocene forms cannot be given at once: Jovian's it is, tests of
-        // Holocene bring their own.
+        // The header can have only one of Holocene's and Jovian's forms of extra data. It has
+        // Jovian's; tests of Holocene set their own.
         Self::with_header(
             alloc,
             Header {
@@ -236,7 +236,7 @@ fn estimate_gas(
     super::estimate_gas(asking(spec, state, block, input, overrides, LONG))
 }
 
-/// A transaction signed with a key of this byte repeated, in the form that blocks hold, and its
+/// A transaction signed with the private key that is `key` repeated, and the transaction's EIP-2718
 /// bytes.
 pub fn sign<T>(key: u8, tx: T) -> (Recovered<ChainTx>, Bytes)
 where
@@ -253,7 +253,7 @@ where
     (recover(0, &raw).unwrap(), raw)
 }
 
-/// The address of the key of this byte repeated.
+/// The address of the private key that is `key` repeated.
 pub fn address_of(key: u8) -> Address {
     sign(key, transfer(0)).0.signer()
 }
@@ -272,7 +272,7 @@ pub fn transfer(nonce: u64) -> TxEip1559 {
     }
 }
 
-/// A deposit that calls `to` with this much gas.
+/// A deposit that calls `to` with this gas limit.
 pub fn deposit(to: Address, gas_limit: u64) -> TxDeposit {
     let from = Address::repeat_byte(0xdd);
     TxDeposit {
@@ -284,7 +284,7 @@ pub fn deposit(to: Address, gas_limit: u64) -> TxDeposit {
     }
 }
 
-/// A deposit that passes for the L1 attributes of a Jovian block: all zeros but the scalar of the
+/// A deposit with the form of a Jovian block's L1 attributes: all zeros except the scalar of the
 /// data footprint.
 pub fn l1_attributes(footprint_scalar: u16) -> TxDeposit {
     let jovian = L1InfoFormat::Jovian;

@@ -1,15 +1,15 @@
-//! Messages that wallets read: geth's wording of revm's reasons.
+//! Messages for wallets: geth's wording of revm's errors.
 
 use alloy_primitives::U256;
 use revm::context_interface::result::{HaltReason, OutOfGasError};
 
-/// Selector of `Error(string)`.
+/// Selector of Solidity's `Error(string)`.
 const ERROR: [u8; 4] = [0x08, 0xc3, 0x79, 0xa0];
-/// Selector of `Panic(uint256)`.
+/// Selector of Solidity's `Panic(uint256)`.
 const PANIC: [u8; 4] = [0x4e, 0x48, 0x7b, 0x71];
 
-/// `execution reverted`, with the reason that the output carries if it is one of Solidity's two
-/// forms.
+/// geth's message for a revert: `execution reverted`, followed by the reason if the output is
+/// Solidity's `Error` or `Panic`.
 pub fn revert_text(output: &[u8]) -> String {
     match revert_reason(output) {
         Some(reason) => format!("execution reverted: {reason}"),
@@ -17,7 +17,7 @@ pub fn revert_text(output: &[u8]) -> String {
     }
 }
 
-/// The reason in one of Solidity's two forms.
+/// The reason in a revert's output; `None` unless the output is Solidity's `Error` or `Panic`.
 pub(super) fn revert_reason(output: &[u8]) -> Option<String> {
     let (selector, data) = output.split_first_chunk::<4>()?;
     match *selector {

@@ -1,11 +1,12 @@
 //! Tracers: observers of an EVM that describe a transaction as geth's `debug` namespace and
 //! Parity's `trace` namespace do.
 //!
-//! [`Tracer`] turns revm's callbacks into the [`events`] that tracers see: the frames that begin
-//! and end, each instruction with its cost, logs. The tracers behind it ([`native`]) record them and
-//! write JSON, or keep the frames for the caller ([`CallFrames`]). They are bounded: what one transaction's frames and accounts may take, and
-//! through [`TraceWriter`] the text. An EVM whose tracer has exceeded a bound is stopped at the next
-//! instruction. Time is bounded by the EVM's [`Deadline`].
+//! [`Tracer`] turns revm's callbacks into the [`events`] that tracers receive: the beginnings and
+//! ends of frames, each instruction with its cost, logs. The tracers behind it ([`native`]) record
+//! these events and write JSON, or keep the frames for the caller ([`CallFrames`]). Memory is
+//! bounded: the frames and accounts recorded of one transaction, and, by [`TraceWriter`], the text.
+//! An EVM whose tracer has exceeded a bound is stopped at the next instruction. Time is bounded by
+//! the EVM's [`Deadline`].
 
 mod arena;
 mod calls;
@@ -69,14 +70,14 @@ use std::sync::LazyLock;
 /// The reason why there is no trace.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
-    /// The transaction is not valid at this point.
+    /// The transaction is invalid at this position.
     #[error("tracing failed: {0}")]
     Invalid(String),
     #[error(
         "the trace is larger than {0} MB: trace a single transaction, or use options that leave parts out"
     )]
     TooLarge(usize),
-    /// The script that is the tracer failed, or did not run.
+    /// The tracer is a script, which failed or could not be run.
     #[error(transparent)]
     Script(ScriptError),
     #[error(transparent)]
@@ -92,32 +93,33 @@ impl From<ScriptError> for TraceError {
     }
 }
 
-/// Megabytes that one transaction may make a tracer record.
+/// Most megabytes that a tracer may record of one transaction.
 const MAX_RECORDED_MB: usize = 32;
 
-/// A frame that has not ended.
+/// A call frame that has not ended.
 struct OpenFrame {
     gas: u64,
     create: bool,
-    /// Refund counter of the frame's own instructions.
+    /// Refund counter of the frame's own instructions, without those of its callees.
     refund: i64,
-    /// How its last instruction failed.
+    /// The failure of the frame's last instruction, if it failed.
     failure: Option<Failure>,
 }
 
-/// The instruction that runs.
+/// The instruction that is running.
 #[derive(Default)]
 struct CurrentStep {
-    /// Whether tracers see it. Code without a byte is not run by geth, but has a STOP in revm.
+    /// Whether the tracer receives this instruction. For empty code revm runs a STOP, and geth runs
+    /// nothing.
     shown: bool,
     op: u8,
     gas: u64,
     stack: usize,
-    /// The heir of a SELFDESTRUCT and what it gets.
+    /// The heir of a SELFDESTRUCT and the balance that it inherits.
     heir: Option<Inheritance>,
 }
 
-/// A balance that SELFDESTRUCT passes on.
+/// The balance that a SELFDESTRUCT passes to its heir.
 #[derive(Clone, Copy)]
 struct Inheritance {
     from: Address,
@@ -126,7 +128,7 @@ struct Inheritance {
 }
 
 impl Inheritance {
-    /// A SELFDESTRUCT appears as a frame of its own.
+    /// The frame as which tracers show a SELFDESTRUCT.
     fn frame(self) -> Entered {
         Entered {
             kind: FrameKind::SelfDestruct,
@@ -140,8 +142,9 @@ impl Inheritance {
     }
 }
 
-/// The cost of an instruction that did not run: its fixed part if that exceeds the gas, otherwise at
-/// least all of the gas. geth prints what the instruction would have cost; revm does not say.
+/// The cost reported for an instruction that did not run. geth reports what the instruction would
+/// have cost, which revm does not provide. It is the fixed part of the cost; if gas ran out, it is
+/// at least all of the gas.
 fn unpaid_cost(op: u8, gas: u64, failure: &Failure) -> u64 {
     static FIXED: LazyLock<[u64; 256]> = LazyLock::new(|| {
         instruction_table::<EthInterpreter, DummyHost>().map(|instruction| instruction.static_gas())
@@ -154,7 +157,7 @@ fn unpaid_cost(op: u8, gas: u64, failure: &Failure) -> u64 {
     }
 }
 
-/// A tracer of transactions, one after another, and the text of their traces.
+/// Traces transactions, one after another, and writes the traces into one text.
 pub struct Tracer {
     config: TracerConfig,
     tracer: NativeTracer,
@@ -162,11 +165,11 @@ pub struct Tracer {
     out: TraceWriter,
     frames: Vec<OpenFrame>,
     step: CurrentStep,
-    /// The frames of the last transaction, for [`TracerConfig::Frames`].
+    /// The frames of the last transaction, if the configuration is [`TracerConfig::Frames`].
     recorded: CallFrames,
-    /// The host of scripts, unless a tracer has it.
+    /// The script host, unless the running tracer has it.
     scripts: ScriptLink,
-    /// The first read of the state that failed.
+    /// The first error of reading the state.
     failure: Option<StateError>,
     full: bool,
 }
@@ -187,13 +190,13 @@ impl Tracer {
         }
     }
 
-    /// Traces the transactions from now on in another way, into the same text.
+    /// Traces the following transactions with another configuration, into the same text.
     pub fn set_config(&mut self, config: TracerConfig) {
         self.steps = config.wants_steps();
         self.config = config;
     }
 
-    /// Runs tracers that are scripts by this host.
+    /// Uses this host to run tracers that are scripts.
     pub fn with_scripts(mut self, host: Option<ScriptHost>) -> Self {
         self.scripts.host = host;
         self
@@ -203,13 +206,13 @@ impl Tracer {
         matches!(self.config, TracerConfig::Script(_))
     }
 
-    /// Bounds the time of scripts in the next transaction.
+    /// Sets the deadline of scripts in the next transaction.
     pub fn set_deadline(&mut self, deadline: Deadline) {
         self.recover_scripts();
         self.scripts.deadline = Some(deadline);
     }
 
-    /// Takes the host of scripts back from a tracer.
+    /// Takes the script host back from the tracer of the last transaction.
     fn recover_scripts(&mut self) {
         if let NativeTracer::Script(tracer) = &mut self.tracer {
             self.scripts = tracer.take_link();
@@ -217,12 +220,12 @@ impl Tracer {
         }
     }
 
-    /// The frames of the last transaction. Only [`TracerConfig::Frames`] keeps them.
+    /// Takes the frames of the last transaction. They are kept only with [`TracerConfig::Frames`].
     pub fn take_frames(&mut self) -> CallFrames {
         std::mem::take(&mut self.recorded)
     }
 
-    /// The text around traces.
+    /// The text that the traces are written to, for the caller's own text around them.
     pub fn out(&mut self) -> &mut TraceWriter {
         &mut self.out
     }
@@ -232,7 +235,7 @@ impl Tracer {
         self.out.finish()
     }
 
-    /// Begins a transaction, on the state before it.
+    /// Begins the trace of a transaction; `db` is the state before the transaction.
     pub(super) fn begin(&mut self, start: &TraceStart, db: &mut Db) {
         self.recover_scripts();
         self.tracer = self.config.tracer();
@@ -278,7 +281,7 @@ impl Tracer {
         self.stopped().map_or(Ok(()), Err)
     }
 
-    /// The reason why the tracer has stopped the EVM.
+    /// Takes the reason why the tracer has stopped the EVM.
     pub(super) fn stopped(&mut self) -> Option<TraceError> {
         if let Some(failure) = self.failure.take() {
             return Some(failure.into());
@@ -294,8 +297,8 @@ impl Tracer {
         self.out.take_failure()
     }
 
-    /// Notes whether a transaction has made its tracer, or all parts of it together, record as much
-    /// as it may.
+    /// Notes whether the tracer has recorded as much of the transaction as it may. The parts of a
+    /// `muxTracer` are counted together.
     fn note_bytes(&mut self) {
         self.full |= self.tracer.bytes() > MAX_RECORDED_MB << 20;
     }
@@ -374,7 +377,7 @@ impl Tracer {
         let mut cost = self.step.gas.saturating_sub(interpreter.gas.remaining());
         let (mut failure, mut destroyed) = (None, false);
         match interpreter.bytecode.action() {
-            // geth charges the gas of a new contract's code beside the instruction's cost.
+            // geth does not count the gas of the new frame as part of a creation's cost.
             Some(InterpreterAction::NewFrame(FrameInput::Create(inputs))) => {
                 cost = cost.saturating_sub(inputs.gas_limit());
             }
@@ -430,7 +433,8 @@ impl Tracer {
             CallScheme::Call => (FrameKind::Call, inputs.caller, inputs.target_address),
             CallScheme::StaticCall => (FrameKind::StaticCall, inputs.caller, inputs.target_address),
             CallScheme::CallCode => (FrameKind::CallCode, inputs.caller, inputs.bytecode_address),
-            // The caller of the code that delegates is not the one who calls.
+            // A delegated call keeps the caller of the calling code, so `inputs.caller` is not the
+            // account that calls.
             CallScheme::DelegateCall => (
                 FrameKind::DelegateCall,
                 inputs.target_address,

@@ -1,4 +1,4 @@
-//! Transactions that run under a tracer.
+//! Running transactions under a tracer.
 
 use super::{
     EvmState, Executed, OpHaltReason, OpTx, RunError, TraceError, TracePlace, Tracer, Vm, VmError,
@@ -16,7 +16,7 @@ use revm::{
 };
 
 impl Vm {
-    /// Like [`Vm::transact`], and traces the transaction. On an error nothing is changed.
+    /// Runs a transaction under a tracer and keeps its changes. On an error nothing is changed.
     pub fn trace(
         &mut self,
         tx: &Recovered<ChainTx>,
@@ -46,7 +46,7 @@ impl Vm {
         Ok(executed)
     }
 
-    /// Wei per gas.
+    /// The block's base fee, in wei per gas.
     fn base_fee(&self) -> u64 {
         match &self.0 {
             VmKind::Optimism(evm) => evm.block().basefee,
@@ -54,7 +54,7 @@ impl Vm {
         }
     }
 
-    /// Adds what the block says to the beginning of a trace.
+    /// Fills in the fields of a trace's start that come from the block.
     pub(super) fn trace_start(&self, start: TraceStart) -> TraceStart {
         let block = match &self.0 {
             VmKind::Optimism(evm) => evm.block(),
@@ -79,7 +79,7 @@ impl Vm {
         }
     }
 
-    /// Runs a transaction under a tracer, which is there again afterwards.
+    /// Runs a transaction under a tracer. `tracer` is lent to the EVM and returned afterwards.
     pub(super) fn run_traced(
         &mut self,
         tx: OpTx,
@@ -116,7 +116,7 @@ impl Vm {
     }
 }
 
-/// The error of a traced transaction that was not run to its end.
+/// The error of a traced transaction that was not completed.
 fn trace_error(tracer: &mut Option<Box<Tracer>>, error: RunError) -> TraceError {
     if let Some(stopped) = tracer.as_mut().and_then(|tracer| tracer.stopped()) {
         return stopped;

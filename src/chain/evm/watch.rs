@@ -1,8 +1,8 @@
-//! The inspector of every EVM: idle while blocks are executed, otherwise a recorder of accesses, of
-//! logs, or a tracer.
+//! The inspector of every EVM: idle while blocks are executed, otherwise a recorder of accesses or
+//! of logs, or a tracer.
 //!
-//! One type serves all of them, so that an EVM has one type whatever watches it. An idle watcher is
-//! switched off and costs nothing.
+//! One type serves all these purposes, so an EVM has the same type whatever observes it. An idle
+//! watcher is switched off and costs nothing.
 
 use super::{
     Db,
@@ -46,7 +46,7 @@ impl Watcher {
         }
     }
 
-    /// The logs of the transaction that has ended.
+    /// Takes the logs of the transaction that has ended.
     pub(super) fn take_logs(&mut self) -> Vec<NumberedLog> {
         self.logs().map(CallLogs::take).unwrap_or_default()
     }
@@ -98,7 +98,8 @@ where
             Self::Tracer(tracer) => tracer.on_call(context, inputs),
             Self::Logs(logs) => {
                 logs.enter();
-                // CALLCODE sends its value to the caller itself.
+                // CALLCODE transfers its value from the caller to the caller itself, so nothing is
+                // recorded.
                 if inputs.scheme == CallScheme::Call
                     && let Some(value) = inputs.transfer_value()
                 {

@@ -1,4 +1,4 @@
-//! Why a transaction or a block is invalid, or could not be judged.
+//! Reasons why a transaction or a block is invalid, or could not be validated.
 
 use crate::chain::{
     evm::{StateError, VmError},
@@ -30,7 +30,7 @@ pub enum Refused {
     Evm(String),
 }
 
-/// A transaction that did not run.
+/// The reason why a transaction did not run.
 #[derive(Debug, thiserror::Error)]
 pub enum TransactError {
     #[error(transparent)]
@@ -112,7 +112,7 @@ pub(crate) fn or_none(value: &Option<impl std::fmt::Display>) -> String {
 pub enum ValidateError {
     #[error(transparent)]
     Invalid(#[from] InvalidBlock),
-    /// The state could not be read, which says nothing about the block.
+    /// The state could not be read. The block may be valid or invalid.
     #[error(transparent)]
     Read(#[from] StateError),
 }

@@ -1,8 +1,8 @@
 //! The parts of a block of an Ethereum chain that no block of an OP chain has: uncles and rewards
 //! before the merge, withdrawals, and the requests to the beacon chain (EIP-7685).
 //!
-//! [`BlockExecution`](super::BlockExecution) calls this once before a block and once after its
-//! transactions, and not on OP chains.
+//! [`BlockExecution`](super::BlockExecution) checks these parts before a block of an Ethereum chain
+//! and applies them after its transactions.
 
 use super::{InvalidBlock, ValidateError};
 use crate::chain::{
@@ -30,23 +30,24 @@ const GWEI: u128 = 1_000_000_000;
 /// The first topic of the deposit contract's event.
 const DEPOSIT_EVENT: B256 =
     b256!("649bbc62d0e31342afea4e5cd82d4049e7e1ee912fc0889aa790803be39038c5");
-/// Bytes of a deposit event: five offsets, and five byte strings, each after its length and padded.
+/// Length of a deposit event in bytes: five offsets, then five byte strings, each padded and with
+/// its length in front.
 const DEPOSIT_DATA: usize = 576;
-/// Where the parts of a deposit lie in its event: the position of the length, and the length.
+/// The position of each part's length word in a deposit event, and the part's length in bytes.
 const DEPOSIT_PARTS: [(usize, usize); 5] = [(160, 48), (256, 32), (320, 8), (384, 96), (512, 8)];
 
-/// The outcome of what follows a block's transactions.
+/// The outcome of the steps after a block's transactions.
 #[derive(Clone, Debug, Default)]
 pub struct EthereumOutcome {
     /// Root of the list of withdrawals.
     pub withdrawals_root: B256,
     /// Requests to the beacon chain; none before Prague.
     pub requests: Requests,
-    /// The row of total difficulty, before the merge.
+    /// The changed row of the total difficulty; `None` after the merge.
     pub total_difficulty: Option<RowChange>,
 }
 
-/// Checks what a block has beside header and transactions, and that the merge is where it belongs.
+/// Checks uncles and withdrawals, and that the merge happens at the right block.
 pub(super) fn check_body(
     spec: &ChainSpec,
     payload: &Payload,
@@ -72,7 +73,7 @@ pub(super) fn check_body(
     Ok(())
 }
 
-/// Checks uncles against the blocks above theirs.
+/// Checks the uncles of a block against its ancestors.
 fn check_uncles(
     spec: &ChainSpec,
     payload: &Payload,
@@ -93,7 +94,8 @@ fn check_uncles(
     Ok(checked.map_err(InvalidBlock::from)?)
 }
 
-/// Ends a block: requests, withdrawals or rewards, total difficulty.
+/// Runs the steps after the transactions: requests, then withdrawals and rewards, then total
+/// difficulty.
 pub(super) fn end(
     spec: &ChainSpec,
     payload: &Payload,
@@ -138,7 +140,7 @@ pub(super) fn end(
     })
 }
 
-/// The requests of a block, by type; types without any are left out.
+/// The requests of a block, by type. Types without requests are left out.
 pub(crate) fn requests(
     receipts: &[Receipt],
     deposit_contract: Address,
@@ -164,7 +166,7 @@ pub(crate) fn requests(
             CONSOLIDATION_REQUEST_PREDEPLOY_ADDRESS,
         ),
     ] {
-        // A development chain may do without the contract.
+        // On a development chain without the contract, the output is empty and no error.
         let output = vm.system_call_output(contract, Bytes::new())?;
         let output = output.ok_or(InvalidBlock::RequestContract(contract))?;
         all.push_request_with_type(kind, output);
@@ -172,7 +174,8 @@ pub(crate) fn requests(
     Ok(all)
 }
 
-/// A deposit as its request has it; `None` if the event is not the deposit contract's.
+/// Encodes a deposit event as request data. `None` if the data does not have the deposit contract's
+/// format.
 fn deposit(data: &[u8]) -> Option<Vec<u8>> {
     let word = |at: usize| Some(U256::from_be_slice(data.get(at..at + 32)?));
     (data.len() == DEPOSIT_DATA).then_some(())?;
@@ -186,7 +189,7 @@ fn deposit(data: &[u8]) -> Option<Vec<u8>> {
 }
 
 impl ParentState {
-    /// The state, unless it is a witness, which knows no other blocks.
+    /// The state of the chain. `None` for a witness, which has no other blocks.
     fn of_chain(&self) -> Option<&State> {
         match self {
             Self::View(state) => Some(state),
@@ -195,7 +198,7 @@ impl ParentState {
         }
     }
 
-    /// A block below this state or its own.
+    /// The block of this state, or an ancestor of it.
     fn ancestor(&self, number: u64) -> Result<Arc<Payload>, StateError> {
         let block = self
             .of_chain()
@@ -204,7 +207,7 @@ impl ParentState {
         block.flatten().ok_or(StateError::BlockHash(number))
     }
 
-    /// Total difficulty up to the block of this state, of a chain that begins before the merge.
+    /// Total difficulty up to the block of this state, on a chain that began before the merge.
     pub fn total_difficulty(&self) -> Result<U256, StateError> {
         let row = self
             .of_chain()

@@ -1,4 +1,5 @@
-//! A block whose execution is interrupted between two transactions, and goes on later on any thread.
+//! A block whose execution is interrupted between two transactions, and continues later on any
+//! thread.
 
 use super::BlockExecution;
 use crate::chain::{
@@ -12,20 +13,20 @@ use alloy_consensus::Header;
 pub type PausedExecution = BlockExecution<PausedVm>;
 
 impl BlockExecution {
-    /// Keeps what has been executed, without the state before the block.
+    /// Keeps the execution so far, but not the state before the block.
     pub fn pause(self) -> PausedExecution {
         self.with(Vm::pause, |before| before.header_only())
     }
 }
 
 impl PausedExecution {
-    /// Approximate bytes of what has been read, changed and logged.
+    /// Approximate bytes of the state read and changed and of the receipts.
     pub fn weight(&self) -> usize {
         let receipts: usize = self.receipts.iter().map(Receipt::weight).sum();
         self.vm.weight() + receipts
     }
 
-    /// Goes on in the block with this header, on the state before it.
+    /// Continues the block with this header on `parent`, the state before the block.
     pub fn resume(
         self,
         spec: &ChainSpec,
@@ -41,7 +42,7 @@ impl PausedExecution {
 }
 
 impl<V> BlockExecution<V> {
-    /// The same progress with another EVM, and the state before the block from another place.
+    /// Replaces the EVM and the state before the block, and keeps the rest of the execution.
     fn with<W>(
         self,
         vm: impl FnOnce(V) -> W,

@@ -1,8 +1,8 @@
 //! Preparation of a payload without a state: checks that its transactions match the header, decodes
 //! them and recovers their senders.
 //!
-//! This is the larger part of the work on a block of transfers, so it begins when a payload enters
-//! the executor's queue, on all cores, while earlier blocks run.
+//! This is the larger part of the work on a block of transfers. It therefore begins when a payload
+//! enters the executor's queue, on all cores, while earlier blocks run.
 
 use crate::chain::{execute::InvalidBlock, transaction::ChainTx};
 use alloy_consensus::transaction::Recovered;
@@ -18,7 +18,8 @@ use std::{
     },
 };
 
-/// Transactions below which preparation stays on one thread: distributing it would take as long.
+/// Number of transactions below which preparation stays on one thread, since distributing it would
+/// take as long.
 pub(super) const PARALLEL: usize = 32;
 
 type PreparedTransactions = Result<Vec<Recovered<ChainTx>>, InvalidBlock>;
@@ -26,7 +27,7 @@ type PreparedTransactions = Result<Vec<Recovered<ChainTx>>, InvalidBlock>;
 /// A payload and the preparation of its transactions.
 pub struct Preparation {
     payload: Arc<Payload>,
-    /// The result of a preparation that has begun.
+    /// Receives the result, if the preparation has begun.
     running: Option<Receiver<PreparedTransactions>>,
 }
 
@@ -79,7 +80,8 @@ impl Preparation {
         &self.payload
     }
 
-    /// Waits for the transactions with their senders, in block order.
+    /// Waits for the preparation, or runs a deferred one. Returns the transactions with their
+    /// senders, in block order.
     pub fn finish(self) -> PreparedTransactions {
         match self.running.and_then(|running| running.recv().ok()) {
             Some(prepared) => prepared,
@@ -88,7 +90,7 @@ impl Preparation {
     }
 }
 
-/// Prepares payloads in sequence, as one task.
+/// Prepares payloads one after the other, as one task on another thread.
 fn spawn(payloads: Vec<(Arc<Payload>, SyncSender<PreparedTransactions>)>) {
     rayon::spawn(move || {
         for (payload, result) in payloads {
@@ -97,11 +99,11 @@ fn spawn(payloads: Vec<(Arc<Payload>, SyncSender<PreparedTransactions>)>) {
     });
 }
 
-/// Sends the result. A panic on a thread of rayon would abort the process, so it is caught: the
-/// thread that waits for the result prepares the payload again, and reports its own panic.
+/// Sends the result of `prepare`. A panic on a rayon thread would abort the process, so it is
+/// caught. The thread that waits for the result then prepares the payload again and panics itself.
 fn send_unless_panicked<T>(result: SyncSender<T>, prepare: impl FnOnce() -> T) {
     if let Ok(prepared) = catch_unwind(AssertUnwindSafe(prepare)) {
-        // The receiver may be gone.
+        // An error means that the receiver is gone: the result is not needed.
         let _ = result.send(prepared);
     }
 }
@@ -137,18 +139,18 @@ fn prepare(payload: &Payload) -> PreparedTransactions {
     recovered
 }
 
-/// Transactions that attributes are expected to end with, decoded and recovered on other threads
-/// before the attributes are there.
+/// Transactions that attributes are expected to end with. They are decoded and their senders
+/// recovered on other threads before the attributes arrive.
 pub struct ExpectedTransactions {
     transactions: Vec<Bytes>,
     running: Receiver<RecoveredTransactions>,
 }
 
-/// Decoded transactions with their senders, in order; each may be invalid.
+/// Decoded transactions with their senders, in order. Each transaction may be invalid.
 pub type RecoveredTransactions = Vec<Result<Recovered<ChainTx>, InvalidBlock>>;
 
 impl ExpectedTransactions {
-    /// Starts the recovery at once.
+    /// Starts decoding and recovering the senders at once, on another thread.
     pub fn begin(transactions: Vec<Bytes>) -> Self {
         let (result, running) = sync_channel(1);
         let prepared = transactions.clone();
@@ -159,7 +161,7 @@ impl ExpectedTransactions {
         }
     }
 
-    /// Waits for the result. `None` unless `transactions` are the expected ones.
+    /// Waits for the result. `None` if `transactions` are not the expected ones.
     fn finish(self, transactions: &[Bytes]) -> Option<RecoveredTransactions> {
         if transactions != self.transactions {
             return None;
@@ -168,8 +170,8 @@ impl ExpectedTransactions {
     }
 }
 
-/// Decodes the transactions of attributes and recovers their senders, in order. The last ones may
-/// have been expected.
+/// Decodes the transactions of attributes and recovers their senders, in order. `expected` may have
+/// done so for the last transactions already.
 pub fn recover_forced(
     transactions: &[Bytes],
     expected: Option<ExpectedTransactions>,
@@ -193,7 +195,7 @@ fn recover_all(transactions: &[Bytes]) -> RecoveredTransactions {
     }
 }
 
-/// Decodes a transaction and recovers its sender. `index` is for the error only.
+/// Decodes a transaction and recovers its sender. `index` is used only in errors.
 pub fn recover(index: usize, raw: &Bytes) -> Result<Recovered<ChainTx>, InvalidBlock> {
     let tx = ChainTx::decode(raw).map_err(|error| InvalidBlock::Undecodable {
         index,

@@ -11,7 +11,7 @@ use starling_proto::{
     l1info::{L1_BLOCK, L1BlockInfo, L1InfoFormat},
 };
 
-/// The header of a block on the ground, as far as execution reads it.
+/// A header for a block on the ground, with the fields that execution reads.
 fn header(ground: &Ground) -> Header {
     Header {
         parent_hash: ground.header.hash_slow(),
@@ -30,7 +30,7 @@ fn begin(spec: &ChainSpec, ground: &Ground, change: impl FnOnce(&mut Header)) ->
     BlockExecution::begin(spec, &header, ground.state().into()).unwrap()
 }
 
-/// Like [`begin`]; from Jovian on after the L1 attributes with this scalar of the data footprint.
+/// Like [`begin`], but from Jovian on the L1 attributes with this footprint scalar run first.
 fn begun(
     spec: &ChainSpec,
     ground: &Ground,
@@ -70,7 +70,8 @@ fn failed_deposits_keep_the_mint_and_the_nonce() {
     for fork in Fork::ALL {
         let spec = op(fork);
         let mut execution = begin(&spec, &ground, |_| {});
-        // One reverts, one cannot pay its value, one cannot pay its calldata.
+        // Deposits that fail: one reverts, one cannot pay its value, one cannot pay for its
+        // calldata.
         let failing = [
             TxDeposit {
                 mint: 100,
@@ -113,8 +114,8 @@ fn failed_deposits_keep_the_mint_and_the_nonce() {
                 "{fork:?}"
             );
         }
-        // A revert gives gas back from Regolith on; before, and whenever nothing ran, the whole
-        // limit is used.
+        // From Regolith on, a revert returns the remaining gas. Before Regolith, and always if
+        // nothing ran, the whole gas limit is used.
         let first = execution.receipts[0].cumulative_gas_used;
         assert_eq!(first < 100_000, fork >= Fork::Regolith, "{fork:?}");
         assert_eq!(execution.gas_used - first, 72_000, "{fork:?}");
@@ -194,15 +195,16 @@ fn before_regolith_only_system_deposits_are_outside_of_the_gas_limit() {
             matches!(refused(execution, &tx), Refused::GasLeft { have, left } if (have, left) == (GAS_LIMIT + 1, GAS_LIMIT))
         );
     }
-    // A system transaction is no more; it fails like any invalid deposit.
+    // From Regolith on there are no system transactions, so this one fails like any invalid
+    // deposit.
     let mut after = begin(&op(Fork::Regolith), &ground, |h| h.gas_limit = 200_000_000);
     assert!(!after.transact(&system.0, &system.1).unwrap().success);
 }
 
-/// Specs PR 938: the limit of EIP-3860 binds transactions, not deposits.
+/// The init code limit of EIP-3860 applies to transactions, but not to deposits (specs PR 938).
 #[test]
 fn init_code_above_the_limit_runs_in_a_deposit() {
-    // Stores 1 in slot 0 and returns no code.
+    // Init code that stores 1 in slot 0 and returns no code.
     let mut init = bytes!("6001 6000 55 00").to_vec();
     init.resize(49_153, 0);
     let ground = Ground::new([(address_of(1), Alloc::ether(100))]);
@@ -291,8 +293,8 @@ fn from_jovian_on_a_block_begins_with_the_l1_attributes() {
     }
 }
 
-/// Attributes of Isthmus give no scalar. The block that activates Jovian has them; only deposits may
-/// follow.
+/// L1 attributes in the format of Isthmus have no scalar. The block that activates Jovian has such
+/// attributes, and only deposits may follow.
 #[test]
 fn only_deposits_follow_the_attributes_of_isthmus_in_jovians_first_block() {
     let ground = Ground::new([(address_of(1), Alloc::ether(1))]);
@@ -349,8 +351,8 @@ fn karst_caps_the_gas_of_a_transaction_but_not_of_a_deposit() {
 
 #[test]
 fn the_jovian_footprint_has_the_scalar_of_the_first_transaction_and_is_bounded_by_the_gas_limit() {
-    // A scalar of 400: 40,000 for each small transaction. The state, which says 7 in bytes 18 and
-    // 19, is not asked.
+    // With a scalar of 400, each small transaction has a footprint of 40,000. The scalar in the
+    // state, 7 in bytes 18 and 19 of slot 8, is not read.
     let scalars = U256::from(7) << 96;
     let ground = Ground::new([
         (address_of(1), Alloc::ether(1)),
@@ -370,7 +372,7 @@ fn the_jovian_footprint_has_the_scalar_of_the_first_transaction_and_is_bounded_b
             left: 39_999
         }
     ));
-    // A deposit takes no part in it, and a refused transaction has left nothing.
+    // A deposit adds no footprint, and a refused transaction has added none.
     let free = deposited(deposit(Address::repeat_byte(2), 21_000));
     tight.transact(&free.0, &free.1).unwrap();
     assert_eq!(tight.finish().da_footprint, 40_000);
@@ -391,8 +393,8 @@ fn create2deployer_is_deployed_at_canyons_time_exactly() {
     }
     .slot(1, U256::from(6));
     let ground = Ground::new([(CREATE2_DEPLOYER, old)]);
-    // Blocks of one second: two seconds after a block without Canyon there is already a second
-    // block with it.
+    // With a block time of one second, Canyon is active in two blocks within two seconds after the
+    // last block without it. Only the first of the two deploys the code.
     let spec =
         scheduled(ForkSchedule::from_genesis(Fork::Regolith).with(Fork::Canyon, Some(TIME + 2)));
     for (time, deploys) in [(TIME + 1, false), (TIME + 2, true), (TIME + 3, false)] {
@@ -419,7 +421,7 @@ fn create2deployer_is_deployed_at_canyons_time_exactly() {
 
 #[test]
 fn the_system_calls_write_only_where_there_is_code() {
-    // Stores the word of calldata in slot 0.
+    // Code that stores the first word of calldata in slot 0.
     let store = || Alloc::code(bytes!("5f 35 5f 55 00"));
     let with = Ground::new([
         (BEACON_ROOTS_ADDRESS, store()),
@@ -454,7 +456,7 @@ fn the_system_calls_write_only_where_there_is_code() {
             slot(HISTORY_STORAGE_ADDRESS),
             history.then_some(with.header.hash_slow())
         );
-        // The system's own account is not part of the state.
+        // The changes do not include the system address, which is the sender of the calls.
         assert_eq!(
             changes.accounts.len(),
             usize::from(beacon) + usize::from(history)
@@ -496,7 +498,7 @@ fn types_are_allowed_from_their_fork_on() {
         Refused::Type(0x7e)
     ));
     execution.transact(&set_code.0, &set_code.1).unwrap();
-    // Blob transactions and 0x7D do not even decode.
+    // Blob transactions and type 0x7D are refused already by decoding.
     for bad in [bytes!("03c0"), bytes!("7dc0"), Bytes::new()] {
         assert!(matches!(
             recover(3, &bad),
@@ -531,7 +533,7 @@ fn a_signature_in_the_upper_half_is_refused() {
     ));
 }
 
-/// L1 attributes with fees and scalars, in the format of a fork.
+/// L1 attributes with fees and scalars, in the format that `fork` uses.
 fn l1_info_of(fork: Fork) -> L1BlockInfo {
     let format = match fork {
         fork if fork < Fork::Ecotone => L1InfoFormat::Bedrock,
@@ -558,15 +560,15 @@ fn l1_info_of(fork: Fork) -> L1BlockInfo {
     }
 }
 
-/// The contract of the L1 attributes with the values of [`l1_info_of`].
+/// The L1Block contract, with the values of [`l1_info_of`] in its storage.
 fn l1_block_contract() -> Alloc {
     let word = |parts: &[(u64, u32)]| {
         parts.iter().fold(U256::ZERO, |word, (value, shift)| {
             word | U256::from(*value) << *shift
         })
     };
-    // L1 base fee, overhead, scalar; the scalars of Ecotone in bytes 16 to 24; blob base fee;
-    // operator fee and footprint scalars.
+    // The slots: L1 base fee, overhead, scalar, the scalars of Ecotone in bytes 16 to 24, blob base
+    // fee, and the scalars of operator fee and footprint.
     Alloc::code(bytes!("00"))
         .slot(1, U256::from(47_036_678_951u64))
         .slot(5, U256::from(2_100))
@@ -621,7 +623,7 @@ fn execution_charges_the_fees_that_receipts_show() {
         if fork >= Fork::Jovian {
             assert_eq!(execution.da_footprint, cost.da_footprint);
         }
-        // The pool must ask for no less than execution charges up front.
+        // The pool must require at least the amount that execution charges up front.
         assert!(l1fee::admission_cost(&info, fork, &raw, 500_000) >= cost.fee + operator);
     }
 }
@@ -640,7 +642,7 @@ impl WithLast for Address {
 #[test]
 fn touched_empty_accounts_and_destroyed_ones_are_gone() {
     let (empty, dies) = (Address::repeat_byte(0x77), Address::repeat_byte(0x66));
-    // SELFDESTRUCT to the zero address.
+    // Code that runs SELFDESTRUCT to the zero address.
     let ground = Ground::new([
         (address_of(1), Alloc::ether(1)),
         (empty, Alloc::default()),
@@ -665,7 +667,7 @@ fn touched_empty_accounts_and_destroyed_ones_are_gone() {
     let canyon = run(Fork::Canyon);
     assert_eq!(canyon.accounts[&keccak256(empty)], None);
     assert_eq!(canyon.accounts[&keccak256(dies)], None);
-    // From Ecotone on only what was created in the same transaction is destroyed (EIP-6780).
+    // From Ecotone on, only accounts created in the same transaction are destroyed (EIP-6780).
     let ecotone = run(Fork::Ecotone);
     assert_eq!(ecotone.accounts[&keccak256(empty)], None);
     assert!(!ecotone.accounts.contains_key(&keccak256(dies)));

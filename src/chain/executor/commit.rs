@@ -1,9 +1,9 @@
-//! The executor's side of the persister: it hands over blocks, takes finished commits, and keeps
+//! The executor's side of the persister: it hands over blocks, handles finished commits, and keeps
 //! the memory of executed blocks within its budget.
 //!
-//! One piece of work is in progress at a time, so commits group by themselves. When a commit has
-//! finished, the tree and the payload log are pruned and the head's view is made again on the new
-//! snapshot.
+//! One piece of work is in progress at a time, so the blocks executed meanwhile form the next
+//! commit. When a commit has finished, the tree and the payload log are pruned, and the head's view
+//! is rebuilt on the new snapshot.
 
 use super::{Executor, is_stored};
 use crate::chain::{
@@ -54,7 +54,7 @@ impl Executor {
         Ok(())
     }
 
-    /// Takes over the result of a commit, or a longer index, if the persister has reported one.
+    /// Handles a report of the persister, if there is one: a finished commit or a longer index.
     pub(super) fn poll_commit(&mut self) -> Result<(), ChainError> {
         match self.done.try_recv() {
             Ok(result) => self.on_report(result),
@@ -63,7 +63,8 @@ impl Executor {
         }
     }
 
-    /// Waits for the next report of the persister, which may be that of the commit in progress.
+    /// Waits for the persister's next report and handles it. The report may be a longer index
+    /// instead of the commit in progress.
     fn wait_for_report(&mut self) -> Result<(), ChainError> {
         let result = self.done.recv().map_err(|_| ChainError::Stopped)?;
         self.on_report(result)
@@ -84,7 +85,8 @@ impl Executor {
         }
     }
 
-    /// Publishes the longer index. Work may have been sent since: then its commit is still to come.
+    /// Publishes a view with the longer index. A commit may be in progress: its report is still to
+    /// come.
     fn on_indexed(&mut self, snapshot: Snapshot) -> Result<(), ChainError> {
         self.snapshot = snapshot;
         self.cached_view.take();
@@ -93,7 +95,8 @@ impl Executor {
         Ok(())
     }
 
-    /// Continues on the new snapshot, and hands over the blocks executed meanwhile.
+    /// Rebuilds the head's view on the new snapshot, and hands the persister the blocks executed
+    /// meanwhile.
     fn on_committed(&mut self, snapshot: Snapshot) -> Result<(), ChainError> {
         self.persisting = false;
         self.snapshot = snapshot;
@@ -129,14 +132,15 @@ impl Executor {
         Ok(())
     }
 
-    /// Makes the head's view again, on the new snapshot.
+    /// Rebuilds the head's view on the new snapshot. If that is impossible, the stored head becomes
+    /// the head.
     fn renew_head_view(&mut self) -> Result<(), ChainError> {
         // A commit in progress when we switched branches must be unwound; do not bound its size.
         if let Some(view) = self.make_view_within(&self.heads, usize::MAX)? {
             self.head = view;
             return Ok(());
         }
-        // The commit may have pruned the unwind records between its head and ours.
+        // The commit may have pruned the unwind records between the stored head and ours.
         let head = self.snapshot.head();
         tracing::error!(lost = %self.heads.head, stored = %head, "the head cannot be reached any more: the stored one is the head");
         let mut heads = Heads {
@@ -152,9 +156,9 @@ impl Executor {
         Ok(())
     }
 
-    /// Waits for the persister while executed blocks exceed their memory budget. When everything is
-    /// stored, side branches exceed it: a block on the head drops them, and for any other block
-    /// this returns false.
+    /// Waits for the persister while executed blocks exceed their memory budget. If everything is
+    /// stored and the budget is still exceeded, the excess is side branches. They are dropped if
+    /// `parent` is the head; otherwise this returns false.
     pub(super) fn wait_for_memory(&mut self, parent: B256) -> Result<bool, ChainError> {
         while self.tree.weight_above(self.snapshot.head().number) > self.limits.overlays {
             if self.persisting {
@@ -179,13 +183,13 @@ impl Executor {
         self.on_dropped(&dropped);
     }
 
-    /// At a full height, drops the oldest block that is not on the head's branch.
+    /// If height `number` is full, drops the oldest block there that is not on the head's branch.
     pub(super) fn drop_oldest_sibling(&mut self, number: u64) {
         let dropped = self.tree.drop_oldest_sibling(number, self.heads.head.hash);
         self.on_dropped(&dropped);
     }
 
-    /// Forgets blocks that are no longer in the tree.
+    /// Removes blocks that have left the tree from the known and the unlogged blocks.
     fn on_dropped(&mut self, hashes: &[B256]) {
         let mut known = self.shared.known.write();
         for hash in hashes {

@@ -1,5 +1,5 @@
-//! Fork choice: which blocks may be the heads, and how the heads are moved so that a killed process
-//! finds them again.
+//! Fork choice: which blocks may be the heads, and how the heads are moved so that a restart after
+//! a kill restores them.
 
 use super::{Executor, MAX_UNWIND, switch::DisplacedHead};
 use crate::chain::{
@@ -17,16 +17,17 @@ use op_alloy_rpc_types_engine::OpPayloadAttributes;
 use starling_proto::payload::{BlockId, Payload};
 use std::sync::Arc;
 
-/// The safe and the finalized head that go with a new head.
+/// The choice of the safe and the finalized head when the head moves.
 #[derive(Clone, Copy)]
 pub(super) enum SafeHeads {
-    /// The named blocks, and ours where none is named. They must be on the branch of the new head,
-    /// and so must the newest derived block.
+    /// The blocks named here. Where none is named, our present safe or finalized head. Both, and
+    /// the newest derived block, must be on the branch of the new head.
     Named {
         safe: Option<B256>,
         finalized: Option<B256>,
     },
-    /// Ours, lowered to the newest blocks that both branches contain.
+    /// Our present safe and finalized heads, lowered to the newest blocks that the old and the new
+    /// branch share.
     Lowered,
 }
 
@@ -37,7 +38,7 @@ impl SafeHeads {
     };
 }
 
-/// The branch of a new head.
+/// The branch of a new head, to look up its blocks.
 enum TargetBranch<'a> {
     View(&'a View),
     /// The stored chain up to the new head.
@@ -61,7 +62,7 @@ impl TargetBranch<'_> {
 }
 
 impl Executor {
-    /// Moves safe and finalized only. A displaced head that is still held stays held.
+    /// Moves the safe and the finalized head, but not the unsafe head. A displaced head stays held.
     pub(super) fn promote(
         &mut self,
         safe: Option<B256>,
@@ -71,8 +72,8 @@ impl Executor {
         self.apply_forkchoice(self.heads.head.hash, named)
     }
 
-    /// Sets the newest block derived from L1. It must be on the head's branch, or the one that was
-    /// set before stays.
+    /// Sets the newest block derived from L1. Fails and keeps the block set before if this block is
+    /// not on the head's branch.
     pub(super) fn protect(&mut self, derived: Option<B256>) -> Result<(), ChainError> {
         let find = |hash| {
             let head = self.heads.head.hash;
@@ -84,8 +85,9 @@ impl Executor {
         Ok(())
     }
 
-    /// Builds a block on `parent` with the transactions of the attributes and none of the pool, makes
-    /// it the head unless it is canonical already, and protects it. After an error no head has moved.
+    /// Builds a block on `parent` with the transactions of the attributes and none of the pool,
+    /// makes the block the head unless it is canonical already, and protects it. After an error no
+    /// head has moved.
     pub(super) fn derive(
         &mut self,
         parent: B256,
@@ -108,14 +110,15 @@ impl Executor {
         } else if self.head.hash_of(id.number)? != Some(id.hash) {
             self.forkchoice(id.hash, None, None)?;
         }
-        // Otherwise the swarm has brought the same block, and blocks on it.
+        // Otherwise the block is canonical already: the swarm has brought it, maybe with blocks on
+        // it.
         self.derived = Some(id);
         Ok(payload)
     }
 
-    /// Applies a fork choice of the Engine API or the sequencer, which releases a displaced head. A safe or finalized
-    /// head that is not named stays, and must be on the branch of `head` like a named one. After an
-    /// error nothing has moved.
+    /// Applies a fork choice of the Engine API or the sequencer, and releases a displaced head. A
+    /// safe or finalized head that is not named stays, but it must be on the branch of `head` like
+    /// a named one. After an error nothing has moved.
     pub(super) fn forkchoice(
         &mut self,
         head: B256,
@@ -128,15 +131,16 @@ impl Executor {
             return Err(error);
         }
         if displaced.is_held() {
-            // If this call names the head that we have, the log still records the displaced head,
-            // which may be higher. Our head must be logged and stored before the call is acknowledged.
+            // If this call names the head that we already have, the log still records the displaced
+            // head, which may be higher. Log and store our head before the call is acknowledged.
             self.log_head(self.heads.head)?;
             self.finish_commits()?;
         }
         Ok(())
     }
 
-    /// Moves the heads, with a displaced head left as it is. After an error nothing has moved.
+    /// Moves the heads. A displaced head stays held as long as it outranks the new head. After an
+    /// error nothing has moved.
     pub(super) fn apply_forkchoice(
         &mut self,
         head: B256,
@@ -162,7 +166,8 @@ impl Executor {
         self.move_heads(heads, view)
     }
 
-    /// These heads with the safe and the finalized head set. `branch` is the branch of their head.
+    /// Sets the safe and the finalized head in `heads`, as `safe_heads` chooses them. `branch` is
+    /// the branch of the new head.
     fn place_safe_heads(
         &self,
         heads: Heads,
@@ -197,8 +202,8 @@ impl Executor {
         }
     }
 
-    /// The newest block at or below `id`, a block of our head's branch, that the branch of `head`
-    /// contains too.
+    /// The newest block that our head's branch and the branch of `head` share, at or below `id`, a
+    /// block of our head's branch.
     fn newest_shared(
         &self,
         id: BlockId,
@@ -215,13 +220,13 @@ impl Executor {
         Err(ChainError::UnknownBlock(head.hash))
     }
 
-    /// The number of a stored block that is not the newest.
+    /// The number of this block, if it is on the stored chain below the stored head.
     fn below_stored_head(&self, hash: B256) -> Result<Option<u64>, ChainError> {
         let number = self.snapshot.number_of(&hash)?;
         Ok(number.filter(|number| *number < self.snapshot.head().number))
     }
 
-    /// Unwinds the store to a block of its chain. No commit is in progress.
+    /// Unwinds the store to `head`, a block of the stored chain. No commit may be in progress.
     fn rewind(&mut self, head: BlockId, safe_heads: SafeHeads) -> Result<(), ChainError> {
         let heads = self.heads_at_stored(head, safe_heads)?;
         self.log_canonical_above(head.number)?;
@@ -229,8 +234,8 @@ impl Executor {
         self.unwind(heads)
     }
 
-    /// Logs the head that a restarted process restores, unless a displaced head that is still held
-    /// outranks it.
+    /// Logs `head` as the head that a restarted process restores, unless a displaced head that is
+    /// still held outranks it.
     pub(super) fn log_head(&self, head: BlockId) -> Result<(), ChainError> {
         if self.displaced.outranks(head) {
             return Ok(());
@@ -238,8 +243,8 @@ impl Executor {
         Ok(self.log.set_head(head)?)
     }
 
-    /// The heads if this block of the stored chain is to be the head. Fails if the store cannot be
-    /// unwound to it.
+    /// The heads to set when this block of the stored chain becomes the head. Fails if the store
+    /// cannot be unwound to it.
     pub(super) fn heads_at_stored(
         &self,
         head: BlockId,
@@ -263,8 +268,9 @@ impl Executor {
         self.place_safe_heads(heads, safe_heads, &TargetBranch::Stored(snapshot))
     }
 
-    /// Unwinds the store to this head of its chain, block by block, and only then publishes the
-    /// head: no view has to hold the unwind data of all blocks above it. No commit is in progress.
+    /// Unwinds the store block by block to `heads.head`, a block of the stored chain. Publishes the
+    /// head only afterwards, so that no view has to hold the unwind data of all blocks above it. No
+    /// commit may be in progress.
     pub(super) fn unwind(&mut self, heads: Heads) -> Result<(), ChainError> {
         let remaining = |number: u64| {
             if number <= heads.head.number {
@@ -285,7 +291,7 @@ impl Executor {
     }
 
     /// Keeps the blocks that are about to be abandoned, with their receipts, for subscriptions,
-    /// filters and the pool. `next` returns the block hashes of the new chain by number. Blocks
+    /// filters and the pool. `next` returns the hash of the new chain's block at a number. Blocks
     /// beyond the bounds of [`abandoned`] are not loaded.
     fn record_abandoned(
         &self,
@@ -327,14 +333,15 @@ impl Executor {
         Ok(())
     }
 
-    /// Moves the heads so that a killed process finds the head again: the payload log names the head
-    /// and holds the blocks that lead to it from the store. A move that lowers a head, or leaves the
-    /// branch of the safe or the finalized head, is stored before it is acknowledged. A logged head
-    /// at or below the stored one is therefore always outdated.
+    /// Moves the heads so that a restart after a kill restores the head: the payload log names the
+    /// head and holds the blocks that lead to it from the store. A move that lowers a head, or
+    /// abandons the branch of the safe or the finalized head, is stored before it is acknowledged.
+    /// A logged head at or below the stored one is therefore always outdated.
     pub(super) fn move_heads(&mut self, heads: Heads, view: Arc<View>) -> Result<(), ChainError> {
         let old = self.heads;
         if view.hash_of(old.head.number)? != Some(old.head.hash) {
-            // Blocks of the old branch in the commit in progress are neither stored nor logged yet.
+            // Log the blocks of the old branch that are still being committed: they are not stored
+            // yet.
             self.log_unlogged(old.head.hash)?;
         }
         self.log_unlogged(heads.head.hash)?;
@@ -356,8 +363,8 @@ impl Executor {
         if rises { Ok(()) } else { self.finish_commits() }
     }
 
-    /// Publishes heads and hands them to the persister. `view` is the view of these heads. Releases a
-    /// displaced head that no longer outranks them.
+    /// Publishes `heads` and hands their blocks to the persister. `view` is the view of these
+    /// heads. Releases a displaced head that does not outrank the new head.
     pub(super) fn set_heads(&mut self, heads: Heads, view: Arc<View>) -> Result<(), ChainError> {
         self.record_abandoned(|number| view.hash_of(number))?;
         (self.heads, self.head) = (heads, view);
@@ -370,7 +377,8 @@ impl Executor {
     }
 }
 
-/// The named block, or else the kept one, if the branch of `head` contains it.
+/// The named block, or the kept one if none is named. Fails if the branch of `head` does not
+/// contain this block.
 fn named_or_kept(
     named: Option<B256>,
     kept: Option<BlockId>,

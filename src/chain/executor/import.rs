@@ -1,5 +1,6 @@
-//! Imports: blocks from a file, executed like any other, but never logged. Each becomes the head as
-//! soon as it is valid. After a kill, blocks that were not stored are read from the file again.
+//! Imports: blocks from a file, executed like any others, but never logged. Each block becomes the
+//! head as soon as it is valid. After a kill, blocks that were not stored are read from the file
+//! again.
 
 use super::{Executor, SwitchPolicy};
 use crate::chain::{ChainError, Heads, Inserted, execute::Preparation};
@@ -17,9 +18,9 @@ const TOO_DEEP: &str = "it forks off deeper below the stored head than the store
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Imported {
     pub executed: u64,
-    /// Blocks that were on the branch of the head already.
+    /// Number of blocks that were on the head's branch already.
     pub known: u64,
-    /// The first block that could not be imported, by its index in the run, and why. The blocks
+    /// Index in the run of the first block that could not be imported, and the reason. The blocks
     /// after it were skipped.
     pub refused: Option<(usize, String)>,
 }
@@ -51,8 +52,8 @@ impl Executor {
         Ok(imported)
     }
 
-    /// Executes one block and makes it the head, whose view may stay unpublished until the run ends.
-    /// The inner error says why the block is refused.
+    /// Executes one block and makes it the head. The head's view may stay unpublished until the run
+    /// ends. The inner error says why the block is refused.
     fn import_one(&mut self, preparation: Preparation) -> Result<Result<(), String>, ChainError> {
         let payload = preparation.payload().clone();
         let (id, parent) = (payload.id(), payload.parent_hash());
@@ -89,8 +90,8 @@ impl Executor {
         let Some(block) = self.child_of_head(id) else {
             return self.move_to_imported(heads, parent);
         };
-        // A view that nobody else holds is extended in place, without a copy. The safe and the
-        // finalized block are on its branch, so they need no check.
+        // Replace `self.head` first: a view without other references is extended in place, without
+        // a copy. The safe and the finalized block are on the view's branch, so they need no check.
         let head = std::mem::replace(&mut self.head, self.shared.view.load_full());
         self.head = Arc::new(head.child(block, heads.safe, heads.finalized)?);
         self.heads = heads;
@@ -117,7 +118,7 @@ impl Executor {
         if parent == self.heads.head.hash {
             self.set_heads(heads, view)?;
         } else {
-            // The log must not restore the abandoned branch.
+            // Log the new head, so that a restart does not restore the abandoned branch.
             self.move_heads(heads, view)?;
         }
         Ok(Ok(()))

@@ -1,4 +1,4 @@
-//! The replay of the payload log: after a kill it executes again the blocks that were logged but
+//! The replay of the payload log: after a kill it executes the blocks again that were logged but
 //! not stored, and restores a displaced head.
 
 use super::{Executor, forkchoice::SafeHeads};
@@ -16,18 +16,19 @@ use std::sync::Arc;
 /// The rules by which logged blocks that arrived after the logged head become the head.
 #[derive(Clone, Copy)]
 struct LaterBlocks {
-    /// Arrival number of the first of them.
+    /// Arrival number of the first block that was logged after the head.
     first: u64,
-    /// The logged head cannot be restored: any block that extends the branch furthest replaces it.
+    /// The logged head cannot be restored: any later block may become the head, not only one built
+    /// here.
     head_lost: bool,
 }
 
 impl Executor {
-    /// Executes again the blocks that the payload log holds and the store does not. Returns their
-    /// number. First the branch of the head that was acknowledged last, which becomes the head; then
-    /// the others in order of arrival: side branches, and blocks logged later. A block built here
-    /// may already be signed. It becomes the head if it extends the head and was the last of its
-    /// height and parent to be sent to the signer. Runs before any request is served.
+    /// Executes the blocks again that the payload log holds and the store does not, and returns
+    /// their number. The branch of the logged head comes first, and becomes the head. The other
+    /// blocks follow in order of arrival: side branches, and blocks logged later. A block built
+    /// here may already be signed. It becomes the head if it extends the head and was the last of
+    /// its height and parent to be sent to the signer. Runs before any request is served.
     pub fn replay(&mut self) -> Result<usize, ChainError> {
         let mut replayed = 0;
         let mut later = LaterBlocks {
@@ -43,8 +44,8 @@ impl Executor {
                 later.first = followed.next;
             }
         }
-        // The stored head may be on another branch than the newer blocks of the log, which may fork
-        // off below it.
+        // Newer blocks of the log may be on a branch that forks off below the stored head: start
+        // further down.
         let lowest = self
             .snapshot
             .head()
@@ -58,9 +59,9 @@ impl Executor {
         Ok(replayed)
     }
 
-    /// Executes one payload of the log and makes it the head if the rules in `later` say so. `head`
-    /// is the head before the first of these payloads. Returns false if the payload was known or
-    /// cannot be executed.
+    /// Executes one payload of the log and makes it the head if the rules in `later` allow it.
+    /// `head` is the head before the first of these payloads was replayed. Returns false if the
+    /// payload was known or cannot be executed.
     fn replay_one(
         &mut self,
         arrival: u64,
@@ -78,7 +79,8 @@ impl Executor {
         let (timestamp, parent) = (payload.timestamp(), payload.parent_hash());
         if !known {
             let preparation = Preparation::later(Arc::new(payload));
-            // A branch cut off by pruning is not an error.
+            // A block without a known parent is not an error: pruning may have dropped the lower
+            // part of its branch from the log.
             if self.insert(preparation, Provenance::Imported)? != Inserted::Valid {
                 return Ok(false);
             }
@@ -106,7 +108,7 @@ impl Executor {
     }
 
     /// Makes a logged block the head again. Returns false if a block between it and the store is
-    /// not in the log, or if the fork point is out of reach.
+    /// not in the log, or if the store cannot be unwound to the fork point.
     pub(super) fn restore(
         &mut self,
         head: BlockId,
@@ -128,7 +130,8 @@ impl Executor {
             return Ok(false);
         }
         for id in path.into_iter().rev() {
-            // Payloads are read again one at a time, since a long path would not fit in memory.
+            // Read payloads again one at a time, since all payloads of a long path would not fit in
+            // memory.
             let Some(logged) = self.logged(|log| log.by_hash(id.hash), id) else {
                 return Ok(false);
             };
@@ -147,7 +150,8 @@ impl Executor {
         Ok(self.heads.head == head)
     }
 
-    /// Makes a stored block the head. Returns false if it cannot be. No commit is in progress.
+    /// Makes a stored block the head. Returns false if the store cannot be unwound to it. No commit
+    /// may be in progress.
     fn return_to_fork_point(&mut self, fork: BlockId) -> Result<bool, ChainError> {
         if fork == self.heads.head {
             return Ok(true);

@@ -1,28 +1,29 @@
 //! Branch switches: the head moves to a branch whose blocks cannot be executed beside our chain,
 //! because they exceed the executor's limits or fork off too far below the stored head.
 //!
-//! [`Executor::switch_to`] is the only way to such a branch, for the follower, the Engine API and
-//! the import of files; a [`SwitchPolicy`] says who asks. Until the branch has won, the abandoned
-//! head is held as the [`DisplacedHead`]: the payload log names it and holds its blocks, so an
-//! invalid block reinstates it, and so does a restart as long as the stored head is lower. Crash
-//! order: the displaced head is logged first, then the canonical blocks above the fork point, then
-//! the store unwinds.
+//! Every switch to such a branch runs through [`Executor::switch_to`], for the follower, the Engine
+//! API and the import of files. A [`SwitchPolicy`] names the party that requests the switch. Until
+//! the branch has won, the abandoned head is held as the [`DisplacedHead`]: the payload log names
+//! this head and keeps its blocks. An invalid block on the branch therefore reinstates the head,
+//! and so does a restart as long as the stored head is lower. Crash order: the displaced head is
+//! logged first, then the canonical blocks above the fork point, then the store unwinds.
 
 use super::{Executor, forkchoice::SafeHeads};
 use crate::chain::{ChainError, Heads, Inserted, execute::Preparation};
 use starling_proto::payload::{BlockId, Payload};
 use starling_proto::provenance::Provenance;
 
-/// The party that asks for a branch switch, which decides when to switch and when the branch has
-/// won.
+/// The party that requests a branch switch. It determines when the head may switch, and when the
+/// branch has won.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SwitchPolicy {
     /// The swarm: the head moves only to a branch that is announced to end above the displaced
-    /// head, and contains the safe and the finalized head. The branch wins when it is higher.
+    /// head, and contains the safe and the finalized head. The branch wins when it is higher than
+    /// the displaced head.
     Follower,
-    /// The Engine API, on the way to a head that a fork choice names. The safe and the finalized
-    /// head are lowered to the newest blocks that both branches contain. The branch wins when the
-    /// fork choice is applied.
+    /// The Engine API, while it executes the blocks that lead to the head of a fork choice. The
+    /// safe and the finalized head are lowered to the newest blocks that both branches contain. The
+    /// branch wins when the fork choice is applied.
     ForkChoice,
     /// A file takes precedence over our chain, but not over the safe and the finalized head. The
     /// branch wins with its first valid block, however low it ends.
@@ -35,7 +36,7 @@ pub(super) enum DisplacedHead {
     /// No branch switch is in progress: our head is the only one.
     #[default]
     Released,
-    /// Our head is on a branch that has not won yet.
+    /// Our head is on a branch that has not won yet, and the earlier head is held.
     Held(HeldHead),
 }
 
@@ -44,15 +45,17 @@ pub(super) enum DisplacedHead {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HeldHead {
     head: BlockId,
-    /// Height of the fork point of both branches. The payload log keeps the blocks above it.
+    /// Height of the fork point of the displaced and the new branch. The payload log keeps the
+    /// blocks above it.
     fork: u64,
-    /// The policy of the latest switch: with several switches in a row, the first head is held.
+    /// The policy of the latest switch. After several switches in a row, the head before the first
+    /// one is held.
     policy: SwitchPolicy,
-    /// The safe and the finalized head before a fork choice lowered them.
+    /// The safe and the finalized head before a fork choice lowered them; `None` if none did.
     lowered: Option<LoweredHeads>,
 }
 
-/// The safe and the finalized head that a fork choice has lowered, as they were before.
+/// Values of the safe and the finalized head before a fork choice lowered them.
 #[derive(Clone, Copy, Debug)]
 struct LoweredHeads {
     safe: Option<BlockId>,
@@ -83,7 +86,7 @@ impl DisplacedHead {
         }
     }
 
-    /// Whether the displaced head stays the logged one when this block becomes the head.
+    /// Whether the payload log still names the displaced head when `head` becomes our head.
     pub fn outranks(&self, head: BlockId) -> bool {
         match self {
             Self::Released => false,
@@ -94,8 +97,8 @@ impl DisplacedHead {
         }
     }
 
-    /// The swarm moves the head: a fork choice that displaced a head has ended, or its caller has
-    /// gone away. From now on the higher branch wins.
+    /// Lets the higher branch win from now on, because the swarm moves the head: the fork choice
+    /// that displaced a head has ended, or its caller is gone.
     pub fn continue_by_height(&mut self) {
         if let Self::Held(held) = self {
             held.policy = SwitchPolicy::Follower;
@@ -104,10 +107,10 @@ impl DisplacedHead {
 }
 
 impl Executor {
-    /// Executes a block. If it cannot be executed beside our chain and the policy allows a switch,
-    /// the head moves to its parent first; if the block then is not valid, the displaced head is
-    /// reinstated. An error either ends the chain or says why the head cannot move there, with the
-    /// head unmoved.
+    /// Executes a block. If the block cannot be executed beside our chain and the policy allows a
+    /// switch, the head moves to the block's parent first. If the block then is not valid, the
+    /// displaced head is reinstated. An error that does not end the chain says why the head cannot
+    /// move to the parent, and then the head has not moved.
     pub(super) fn switch_to(
         &mut self,
         preparation: Preparation,
@@ -144,8 +147,8 @@ impl Executor {
         tip > highest.number && self.may_become_head(payload.hash, provenance)
     }
 
-    /// Moves the head to the parent of a block and holds the present head, unless an earlier one is
-    /// held.
+    /// Moves the head to the parent of a block. Holds the present head as the displaced head,
+    /// unless an earlier one is held already.
     fn displace_head(&mut self, payload: &Payload, policy: SwitchPolicy) -> Result<(), ChainError> {
         // Finish the pending commit first, or its blocks would not be in the log.
         self.finish_commits()?;
@@ -160,8 +163,8 @@ impl Executor {
             .map_or(payload.number().saturating_sub(1), |point| point.number)
             .min(self.branch(old)?.base.number);
         self.hold_head(fork, policy)?;
-        // The unwind data between our head and the parent may exceed its budget: then the store is
-        // unwound to the fork point first.
+        // If the unwind data between our head and the parent exceeds its budget, unwind the store
+        // to the fork point first.
         let first = if self.find_view(parent)?.is_none() {
             fork_point
         } else {
@@ -184,8 +187,8 @@ impl Executor {
         Ok(())
     }
 
-    /// Holds the present head, or the one that is held already, until the branch with this fork point
-    /// has won.
+    /// Holds the present head as the displaced head, or keeps holding an earlier one, until the
+    /// branch with this fork point has won.
     fn hold_head(&mut self, fork: u64, policy: SwitchPolicy) -> Result<(), ChainError> {
         let mut held = match self.displaced {
             DisplacedHead::Released => HeldHead {
@@ -211,7 +214,7 @@ impl Executor {
         Ok(())
     }
 
-    /// The fork choice that displaced a head has failed: reinstates that head.
+    /// Reinstates the head that was displaced for a fork choice, which has failed.
     pub(super) fn abandon_fork_choice(&mut self) -> Result<(), ChainError> {
         if self.displaced.is_held_by(SwitchPolicy::ForkChoice) {
             self.reinstate()?;

@@ -11,7 +11,7 @@ use starling_proto::payload::BlockId;
 use std::sync::Arc;
 
 impl Executor {
-    /// The view of any executed block. Fails with [`ChainError::UnknownBlock`] if there is none.
+    /// The view of any executed block. Fails with [`ChainError::UnknownBlock`] if none can be made.
     pub(super) fn view_of(&mut self, hash: B256) -> Result<Arc<View>, ChainError> {
         let view = self.find_view(hash)?;
         if view.is_none()
@@ -50,7 +50,7 @@ impl Executor {
         self.make_view_within(heads, self.limits.unwind_data)
     }
 
-    /// As [`Executor::make_view`], with at most `limit` bytes of unwind data.
+    /// Like [`Executor::make_view`], but with at most `limit` bytes of unwind data.
     pub(super) fn make_view_within(
         &self,
         heads: &Heads,
@@ -101,7 +101,7 @@ impl Executor {
         }
     }
 
-    /// The block, if it is a child of our head and not stored.
+    /// The block with this id, if it is a child of our head and not stored.
     pub(super) fn child_of_head(&self, id: BlockId) -> Option<Arc<ExecutedBlock>> {
         let unstored = self.head.is_on(&self.snapshot) && id.number > self.snapshot.head().number;
         let block = self

@@ -21,7 +21,7 @@ fn options(dir: &Path) -> Options {
     }
 }
 
-/// Seconds after the genesis block, by fork.
+/// A change of the schedule that sets these fork times, in seconds after the genesis block.
 fn overriding(times: &[(Fork, u64)]) -> ScheduleChange {
     let forks = times
         .iter()
@@ -40,7 +40,7 @@ fn open(dir: &Path, change: &ScheduleChange) -> Result<(Chain, Threads), ChainEr
     Chain::open_by(&options(dir), PoolConfig::default(), change)
 }
 
-/// Opens the chain, adds blocks of two seconds each, and stops.
+/// Opens the chain, adds blocks with a block time of two seconds, and stops.
 async fn grow(dir: &Path, change: &ScheduleChange, blocks: usize) {
     let (chain, threads) = open(dir, change).unwrap();
     for _ in 0..blocks {
@@ -63,7 +63,7 @@ fn refused(dir: &Path, change: &ScheduleChange) -> String {
     }
 }
 
-/// The chain in a data directory, with these fork times.
+/// A network with the identity of the chain in a data directory, and with these fork times.
 fn network_of(dir: &Path, forks: ForkSchedule) -> NetworkForks {
     let store = Store::open(dir, 4 << 20, None).unwrap();
     let spec = spec_of(&store).unwrap();
@@ -92,7 +92,7 @@ async fn an_override_counts_until_the_next_start_and_stays_once_the_chain_has_pa
     grow(dir, &none, 0).await;
     assert_eq!(karst_of(dir), None, "not given changes nothing");
     grow(dir, &at_4, 1).await;
-    // The chain's head is Karst's first block.
+    // The head is the block that activates Karst.
     for other in [&none, &at_8, &overriding(&[(Fork::Karst, 2)])] {
         let said = refused(dir, other);
         assert!(
@@ -104,7 +104,7 @@ async fn an_override_counts_until_the_next_start_and_stays_once_the_chain_has_pa
     grow(dir, &at_4, 1).await;
 }
 
-/// The first two blocks of a chain without overrides.
+/// Builds the first two blocks of a chain without overrides.
 async fn two_blocks() -> Vec<Arc<Payload>> {
     let dir = datadir();
     let (chain, threads) = open(dir.path(), &ScheduleChange::default()).unwrap();
@@ -120,7 +120,8 @@ async fn two_blocks() -> Vec<Arc<Payload>> {
     payloads
 }
 
-/// No block is built, executed or imported from Lagoon on, since its rules are not known.
+/// No block from Lagoon on is built, executed or imported, since the rules of that fork are not
+/// known.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_chain_ends_before_lagoon_with_a_sentence() {
     let dir = datadir();
@@ -161,7 +162,7 @@ async fn a_chain_ends_before_lagoon_with_a_sentence() {
     assert_eq!(chain.view().head(), payloads[0].id());
     drop(chain);
     threads.stop().unwrap();
-    // Recorded until the next start without it.
+    // The change is recorded until the next start without it.
     let store = Store::open(dir.path(), 4 << 20, None).unwrap();
     let spec = spec_of(&store).unwrap();
     assert!(spec.check_before_lagoon(GENESIS_TIME + 3).is_ok());
@@ -252,7 +253,7 @@ async fn a_genesis_block_cannot_become_one_of_a_later_fork() {
     grow(dir.path(), &overriding(&[(Fork::Canyon, 2)]), 0).await;
     let said = refused(dir.path(), &overriding(&[(Fork::Ecotone, 2)]));
     assert!(said.contains("prior fork delta missing"), "{said}");
-    // A repeated init sets the times of its file again.
+    // A repeated init puts the times of its genesis file in force again.
     assert!(!init(dir.path(), &regolith).unwrap());
     let store = Store::open(dir.path(), 4 << 20, None).unwrap();
     assert_eq!(spec_of(&store).unwrap(), regolith.spec);

@@ -1,4 +1,4 @@
-//! The forks by block number of an Ethereum chain that begins before the merge.
+//! The forks by block number of an Ethereum chain that starts before the merge.
 
 use super::{GenesisError, fields::GenesisFields};
 use crate::chain::{
@@ -8,7 +8,7 @@ use crate::chain::{
 use alloy_consensus::Header;
 use alloy_primitives::U256;
 
-/// The member of `config` with the first block of a fork.
+/// The field of `config` that sets the first block of a fork.
 fn member(fork: NumberedFork) -> &'static str {
     match fork {
         NumberedFork::Homestead => "homesteadBlock",
@@ -26,13 +26,13 @@ fn member(fork: NumberedFork) -> &'static str {
     }
 }
 
-/// Whether a fork changes only when the difficulty bomb goes off, so that a chain may leave it out.
+/// Whether a fork only delays the difficulty bomb, so that a chain may leave it out.
 fn is_optional(fork: NumberedFork) -> bool {
     use NumberedFork::{ArrowGlacier, GrayGlacier, MuirGlacier};
     matches!(fork, MuirGlacier | ArrowGlacier | GrayGlacier)
 }
 
-/// The rules before the merge; `None` if the chain is past it from genesis on.
+/// Parses the rules before the merge; `None` if the chain is past the merge from genesis on.
 pub(super) fn read(config: &GenesisFields<'_>) -> Result<Option<Box<BeforeMerge>>, GenesisError> {
     let total = config.u256("terminalTotalDifficulty")?;
     let Some(terminal_total_difficulty) = total else {
@@ -44,7 +44,7 @@ pub(super) fn read(config: &GenesisFields<'_>) -> Result<Option<Box<BeforeMerge>
     for (first, fork) in first_blocks.iter_mut().zip(NumberedFork::ALL) {
         *first = config.u64(member(fork))?;
         if fork == NumberedFork::Petersburg && first.is_none() {
-            // As in geth: without a block of its own it begins with Constantinople.
+            // As in geth, Petersburg starts with Constantinople if `config` sets no block for it.
             *first = earlier;
         }
         if first.is_none() && is_optional(fork) {
@@ -97,7 +97,7 @@ fn check(
     Ok(())
 }
 
-/// Adds the row of total difficulty to the state of a genesis block before the merge.
+/// Adds the total difficulty row to the state of a genesis block before the merge.
 pub(super) fn add_total_difficulty(
     file: &GenesisFields<'_>,
     spec: &ChainSpec,

@@ -1,11 +1,11 @@
-//! The fields of a JSON object as geth's files write them: numbers in hex or decimal, as string or
-//! number; hex with or without 0x.
+//! The fields of a JSON object in the formats of geth's files. Numbers are hex or decimal, as a
+//! JSON string or number. Hex may lack the 0x prefix.
 
 use super::GenesisError;
 use alloy_primitives::{Address, B256, Bytes, U256, hex};
 use serde_json::{Map, Value};
 
-/// An object and its path, for error messages.
+/// A JSON object and its path in the file, for error messages.
 pub(super) struct GenesisFields<'a> {
     path: String,
     object: &'a Map<String, Value>,
@@ -45,7 +45,7 @@ impl<'a> GenesisFields<'a> {
         format!("{}{separator}{name}", self.path)
     }
 
-    /// `None` if absent or null.
+    /// The field's value; `None` if the field is absent or null.
     pub fn get(&self, name: &str) -> Option<&'a Value> {
         self.object.get(name).filter(|value| !value.is_null())
     }
@@ -60,7 +60,7 @@ impl<'a> GenesisFields<'a> {
             .transpose()
     }
 
-    /// All entries, each of which must be an object.
+    /// All fields of the object, each of which must be an object itself.
     pub fn entries(&self) -> Result<Vec<(String, GenesisFields<'a>)>, GenesisError> {
         self.object
             .iter()
@@ -131,7 +131,7 @@ impl<'a> GenesisFields<'a> {
             .map_err(|problem| self.error(name, &problem))
     }
 
-    /// A storage word: hex of up to 32 bytes.
+    /// Parses a storage word: up to 32 bytes of hex.
     pub fn word(&self, name: &str) -> Result<U256, GenesisError> {
         let text = self
             .text(name)?
@@ -142,12 +142,13 @@ impl<'a> GenesisFields<'a> {
     }
 }
 
-/// Exactly `N` bytes of hex.
+/// Parses exactly `N` bytes of hex.
 pub(super) fn fixed<const N: usize>(text: &str) -> Result<[u8; N], String> {
     hex::decode_to_array(text).map_err(|error| format!("is not {N} bytes of hex: {error}"))
 }
 
-/// A word from up to 32 bytes of hex, padded with zeros on the left. The number of digits may be odd.
+/// Parses up to 32 bytes of hex as a word, padded with zeros on the left. The number of digits may
+/// be odd.
 pub(super) fn padded(text: &str) -> Result<B256, String> {
     let digits = text.strip_prefix("0x").unwrap_or(text);
     if digits.len() > 64 {

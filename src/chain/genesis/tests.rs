@@ -2,7 +2,7 @@ use super::*;
 use crate::chain::evm::tests::fixture;
 use serde_json::json;
 
-/// A small file of the newest rules, with one change.
+/// Parses a small genesis file with all forks, modified by `change`.
 fn file(change: impl FnOnce(&mut Value)) -> Result<Genesis, GenesisError> {
     let mut file = json!({
         "config": {
@@ -51,7 +51,7 @@ fn published_chains_have_their_genesis_hash() {
         return;
     };
     let dictionary = std::fs::read(registry.join("extra/dictionary")).unwrap();
-    // The others are files of chains from before Bedrock, without an alloc.
+    // Skip the files of chains from before Bedrock, which have no alloc.
     let chains: Vec<_> = want
         .as_object()
         .unwrap()
@@ -77,8 +77,8 @@ fn published_chains_have_their_genesis_hash() {
     }
 }
 
-/// The registry's own form of a chain configuration, as far as a genesis file has it: numbers in
-/// the sections on forks and fees.
+/// Converts a chain configuration in the superchain registry's format to a genesis `config`. Reads
+/// the numbers in the sections on forks and fees.
 fn config(toml: &str) -> Value {
     let mut config = json!({ "regolithTime": 0, "optimism": {} });
     let mut section = "";
@@ -184,7 +184,7 @@ fn numbers_may_be_hex_or_decimal_and_keys_with_or_without_0x() {
         } });
     });
     assert_eq!(same.unwrap().header, reference.header);
-    // The withdrawals root is that of the message passer's storage.
+    // The withdrawals root is the storage root of `L2ToL1MessagePasser`.
     assert_ne!(reference.header.withdrawals_root, Some(EMPTY_ROOT_HASH));
     let without =
         file(|f| f["alloc"]["4200000000000000000000000000000000000016"]["storage"] = Value::Null)
@@ -203,7 +203,7 @@ fn defaults_and_accounts_without_anything() {
     assert_eq!(genesis.header.gas_limit, 4_712_388);
     assert_eq!(genesis.header.difficulty, U256::from(131_072));
     assert_ne!(genesis.header.state_root, EMPTY_ROOT_HASH);
-    // The state root of a chain that had a state before Bedrock.
+    // A state root in the file, for a chain with a state from before Bedrock.
     let root = B256::repeat_byte(5);
     let given = |f: &mut Value| (f["stateHash"], f["alloc"]) = (json!(root), json!({}));
     assert_eq!(file(given).unwrap().header.state_root, root);
@@ -212,7 +212,7 @@ fn defaults_and_accounts_without_anything() {
     );
 }
 
-/// Asserts that the changed file is refused with these words.
+/// Asserts that the file modified by `change` is refused, with `words` in the error.
 fn assert_refused(change: impl FnOnce(&mut Value), words: &str) {
     let refusal = refusal(change);
     assert!(refusal.contains(words), "{refusal}");
@@ -324,7 +324,8 @@ fn documents_that_are_no_object_are_refused() {
     assert!(matches!(parse("{"), Err(GenesisError::Json(_))));
 }
 
-/// The specification of an Ethereum file with blob forks at 10, 20, 30 and 40, changed.
+/// The specification of an Ethereum genesis with blob forks at times 10, 20, 30 and 40, modified by
+/// `change`.
 fn with_blob_forks(change: impl FnOnce(&mut Value)) -> Result<ChainSpec, GenesisError> {
     let mut file = crate::devnet::genesis::l1_genesis_of(900, Default::default());
     let config = &mut file["config"];

@@ -1,4 +1,4 @@
-//! Cursors over real chains and their reorgs.
+//! Tests of cursors on real chains with reorgs.
 
 use super::*;
 use crate::chain::{
@@ -8,7 +8,7 @@ use crate::chain::{
 };
 use std::sync::Arc;
 
-/// Blocks on a block of the chain. No head moves.
+/// Builds `count` blocks on a block of the chain. No head moves.
 async fn branch(chain: &Chain, on: B256, count: usize, salt: u64) -> Vec<Arc<ExecutedBlock>> {
     let (mut blocks, mut parent) = (vec![], on);
     for _ in 0..count {
@@ -45,7 +45,8 @@ fn walk(chain: &Chain, cursor: &mut Cursor) -> Result<Vec<(bool, BlockId)>, Step
     Ok(steps)
 }
 
-/// All of `old` removed, the highest first, then all of `new` added.
+/// The expected steps from one branch to another: `old` is removed from its highest block down,
+/// then `new` is added.
 fn over(old: &[Arc<ExecutedBlock>], new: &[Arc<ExecutedBlock>]) -> Vec<(bool, BlockId)> {
     let removed = old.iter().rev().map(|block| (false, block.payload.id()));
     removed
@@ -68,7 +69,7 @@ async fn a_fresh_cursor_walks_a_reorg_of_three_over_the_common_ancestor() {
     assert_eq!(walk(&chain, &mut cursor).unwrap(), over(&[], &[]));
     make_head(&chain, &theirs[3]).await;
     assert_eq!(walk(&chain, &mut cursor).unwrap(), over(&ours, &theirs));
-    // A head that is only rewound, and a reorg between two steps of a cursor.
+    // The head is rewound, without a new branch.
     make_head(&chain, &theirs[0]).await;
     assert_eq!(
         walk(&chain, &mut Cursor::new(theirs[3].payload.id())).unwrap(),
@@ -127,7 +128,7 @@ async fn a_cursor_walks_far_down_and_is_lost_where_blocks_are_no_longer_kept() {
     let theirs = branch(&chain, genesis, 2, 1).await;
     make_head(&chain, &theirs[1]).await;
     assert_eq!(walk(&chain, &mut cursor).unwrap(), over(&ours, &theirs));
-    // Receipts are kept of the newest alone.
+    // Only recently abandoned blocks still have receipts.
     let receipts = |block: &ExecutedBlock| {
         chain
             .abandoned(block.payload.hash)

@@ -1,16 +1,16 @@
-//! Proofs, with the vectors of the consensus tests.
+//! KZG proofs, tested with the vectors of the consensus tests.
 
 use super::*;
 use alloy_primitives::Bytes;
 use std::fs::File;
 
-/// A string of a vector, which is YAML: `  name: '0x…'`.
+/// The value of a field in a vector, which is YAML: `  name: '0x…'`.
 fn field(text: &str, name: &str) -> Option<Bytes> {
     let value = text.split_once(&format!("{name}: '"))?.1;
     Some(value.split('\'').next()?.parse().unwrap())
 }
 
-/// The vectors of a folder whose strings have the lengths of the types.
+/// The vectors of a folder in which all values have the right length for their types.
 fn vectors(folder: &str) -> Option<Vec<(String, Blob, Bytes48, String)>> {
     let folder = starling_testkit::fixture(&format!("blobs/kzg/{folder}"))?;
     let mut vectors = Vec::new();

@@ -48,8 +48,8 @@ fn costs_are_those_of_other_clients() {
             assert_eq!(operator_fee(&info, Fork::Holocene, gas), U256::ZERO);
             seen += 1;
         }
-        // Deposits pay nothing because nobody asks; vectors without bytes are for a size that is
-        // not ours to choose.
+        // Skip deposits, which are not charged, and vectors without transaction bytes, whose size
+        // cannot be set here.
         let Some(raw) = vector["tx"].as_str().filter(|raw| !raw.starts_with("0x7e")) else {
             continue;
         };
@@ -109,7 +109,8 @@ fn the_footprint_counts_at_least_a_hundred_bytes() {
 }
 
 proptest! {
-    /// The batcher's estimate, of a crate without EVM, is the one that the EVM charges by.
+    /// The batcher estimates sizes with a crate that has no EVM. The result equals the EVM's
+    /// estimate.
     #[test]
     fn the_batcher_estimates_sizes_as_the_fee_does(
         raw in prop_oneof![

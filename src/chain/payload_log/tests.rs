@@ -1,10 +1,11 @@
-//! Logged payloads are read back once and in order, and one block is built for one place.
+//! Logged payloads are read back once and in order, and at most one block is built per height,
+//! parent and L1 origin.
 
 use super::*;
 use proptest::prelude::*;
 
 impl PayloadLog {
-    /// Writes what is in memory to tables, and waits for it.
+    /// Flushes the memtables and waits until the data is in table files.
     pub(crate) fn flush(&self) -> Result<(), LogError> {
         let spaces = [&self.0.payloads, &self.0.index, &self.0.guard];
         Ok(spaces
@@ -151,12 +152,12 @@ fn the_block_that_was_sent_to_the_signer_last_is_told_from_the_others_of_its_hei
     let blocks: Vec<_> = (1..=3).map(|salt| payload(8, parent, salt)).collect();
     {
         let log = PayloadLog::open(dir.path()).unwrap();
-        // Other heights and parents are no concern.
+        // Guard rows of other heights and parents do not conflict.
         log.append_built(&payload(8, origin(9), 1), origin(2), 0)
             .unwrap();
         log.append_built(&payload(9, parent, 1), origin(2), 0)
             .unwrap();
-        // The keys are in another order than the calls.
+        // The guard keys are in another order than the calls.
         log.append_built(&blocks[0], origin(4), 0).unwrap();
         log.append_built(&blocks[1], origin(3), 0).unwrap();
         assert_eq!(hashes(&log, 8, parent), [blocks[0].hash, blocks[1].hash]);
@@ -182,7 +183,7 @@ fn guard_rows_without_a_turn_count_as_signed_in_order_of_arrival() {
     let (parent, origin) = (B256::repeat_byte(1), B256::repeat_byte);
     let blocks: Vec<_> = (1..=3).map(|salt| payload(8, parent, salt)).collect();
     let log = PayloadLog::open(dir.path()).unwrap();
-    // Rows as they were written before they held an order: the hash alone.
+    // Guard rows of older versions: the hash without an order number.
     for (block, l1_origin) in [(&blocks[0], origin(4)), (&blocks[1], origin(3))] {
         log.append(block, 1).unwrap();
         log.0

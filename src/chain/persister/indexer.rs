@@ -1,13 +1,15 @@
-//! Extends the indexes of blocks downwards in steps, while the persister has nothing to store: where an
-//! older version wrote the blocks, where `--history.logs` was raised, or `--index.addresses` turned on.
+//! Extends the indexes of blocks downwards in steps, while the persister has nothing to store.
+//! Blocks lack an index if an older version wrote them, if `--history.logs` was raised, or if
+//! `--index.addresses` was turned on.
 //!
-//! A block that arrives during a step waits for its end, which is 10 ms of work and one batch. There
-//! is no step while a memtable is being flushed, so that the indexes never make blocks wait for that.
+//! A block that arrives during a step waits until the step ends: a step is 10 ms of work and one
+//! batch. No step runs while a memtable is being flushed, so that the indexes never make blocks
+//! wait for a flush.
 
 use crate::chain::store::{IndexStep, Store, StoreError, ValueIndex};
 use std::time::{Duration, Instant};
 
-/// Pause before each step: the work takes a sixth of a core at most.
+/// Pause before each step, so that indexing uses at most a sixth of a core.
 const PAUSE: Duration = Duration::from_millis(50);
 /// Time between two log messages about the progress.
 const LOG_EVERY: Duration = Duration::from_secs(30);
@@ -17,7 +19,8 @@ const LOG_EVERY: Duration = Duration::from_secs(30);
 pub(super) enum IndexerStep {
     None,
     Written,
-    /// Written, and worth a new snapshot for readers: an index is whole, or progress was logged.
+    /// A step was written, and readers should get a new snapshot: an index is whole, or progress
+    /// was logged.
     Milestone,
 }
 
@@ -39,12 +42,12 @@ impl Default for Indexer {
 }
 
 impl Indexer {
-    /// The time to wait for work before a step; `None` if no step is due.
+    /// The pause before the next step; `None` if no step is due.
     pub fn pause(&self) -> Option<Duration> {
         self.builds.iter().any(IndexBuild::is_due).then_some(PAUSE)
     }
 
-    /// A block was stored or unwound: there may be something to do.
+    /// A block was stored or unwound, so whole indexes may have blocks to add again.
     pub fn look_again(&mut self) {
         for build in &mut self.builds {
             if let BuildState::Whole = build.state {
@@ -53,7 +56,7 @@ impl Indexer {
         }
     }
 
-    /// Takes a step of the first index that has one to take.
+    /// Runs a step of the first index that has a step to run.
     pub fn step(&mut self, store: &Store) -> IndexerStep {
         if store.is_flushing() {
             return IndexerStep::None;
@@ -71,13 +74,13 @@ struct IndexBuild {
 
 #[derive(Clone, Copy)]
 enum BuildState {
-    /// There may be something to do.
+    /// Blocks may lack this index.
     Unknown,
     Building {
         logged: Instant,
     },
     Whole,
-    /// A block could not be read. The index stays as it is until the next start.
+    /// A block could not be read. The index is not extended until the next start.
     Failed,
 }
 
@@ -89,7 +92,7 @@ impl IndexBuild {
         )
     }
 
-    /// Takes a step if one is due.
+    /// Runs a step if one is due.
     fn step(&mut self, store: &Store) -> IndexerStep {
         if !self.is_due() || !store.has_index_window(self.index) {
             return IndexerStep::None;
@@ -107,7 +110,7 @@ impl IndexBuild {
                     None => IndexerStep::None,
                 }
             }
-            // The next step tries again: blocks wait for room too.
+            // The next step tries again, as the persister does for blocks.
             Err(error) if error.is_full() => IndexerStep::None,
             Err(error) => {
                 self.fail(&error);

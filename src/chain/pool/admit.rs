@@ -1,5 +1,5 @@
-//! Admission: checks of a transaction by itself and against its sender's account. Pure; the texts
-//! of refusals are geth's (`core/txpool/validation.go`, `internal/ethapi`).
+//! Admission: checks of a transaction on its own and against its sender's account.The checks are
+//! pure, and the texts of refusals are geth's (`core/txpool/validation.go`, `internal/ethapi`).
 
 use super::{Admission, PoolConfig, PoolError, PoolTx, TxRules, blobs};
 use crate::chain::{
@@ -9,34 +9,34 @@ use crate::chain::{
 use alloy_consensus::{Transaction, Typed2718, transaction::Recovered};
 use alloy_primitives::{Address, Bytes, U256, keccak256, uint};
 
-/// Bytes of one encoded transaction.
+/// Maximum bytes of one encoded transaction.
 pub const MAX_SIZE: usize = 128 * 1024;
-/// EIP-3860, bytes.
+/// Maximum bytes of init code (EIP-3860).
 const MAX_INIT_CODE: usize = 49_152;
 
 const TYPE_EIP2930: u8 = 1;
 const TYPE_EIP1559: u8 = 2;
 const TYPE_EIP7702: u8 = 4;
 
-/// Half the order of secp256k1: the highest `s` of a signature (EIP-2).
+/// Half the order of secp256k1, the highest valid `s` of a signature (EIP-2).
 const HALF_ORDER: U256 =
     uint!(0x7fffffffffffffffffffffffffffffff5d576e7357a4501ddfe92f46681b20a0_U256);
 const ORDER: U256 = uint!(0xfffffffffffffffffffffffffffffffebaaedce6af48a03bbfd25e8cd0364141_U256);
 
-/// Decodes EIP-2718 bytes and recovers the sender. Only types a wallet may send: blobs, deposits
-/// and 0x7D are refused.
+/// Decodes EIP-2718 bytes and recovers the sender. Only types that a wallet may send are accepted:
+/// blob transactions, deposits and type 0x7D are refused.
 pub fn decode(raw: Bytes) -> Result<PoolTx, PoolError> {
-    // The type comes before the size: a blob transaction with its sidecar is refused for its type,
+    // Check the type before the size: a blob transaction with its sidecar is refused for its type,
     // not as oversized.
     match raw.first() {
-        // Below 0x80 the first byte is a type (EIP-2718).
+        // A first byte below 0x80 is a type (EIP-2718).
         Some(&t)
             if t >= 0x80
                 || raw.len() > 1 && [TYPE_EIP2930, TYPE_EIP1559, TYPE_EIP7702].contains(&t) => {}
         Some(_) if raw.len() > 1 => return Err(PoolError::TypeNotSupported),
         _ => return Err(PoolError::Decode("typed transaction too short".into())),
     }
-    // Before any parsing: the limit bounds the work below.
+    // Check the size before any parsing, which takes time in proportion to it.
     check_size(&raw)?;
     let tx = ChainTx::decode(&raw)
         .map_err(|error| PoolError::Decode(malformed(&raw, &error.to_string())))?;
@@ -50,8 +50,8 @@ pub fn decode(raw: Bytes) -> Result<PoolTx, PoolError> {
     })
 }
 
-/// geth's error for bytes that are no transaction, if the shape of their list determines it, or else
-/// `ours`.
+/// geth's error text for bytes that are not a transaction, if the shape of the RLP list determines
+/// it; otherwise `ours`.
 pub(super) fn malformed(raw: &[u8], ours: &str) -> String {
     let (kind, fields, list) = match raw {
         [TYPE_EIP2930, list @ ..] => ("AccessListTx", 11, list),
@@ -80,7 +80,7 @@ pub(super) fn malformed(raw: &[u8], ours: &str) -> String {
     }
 }
 
-/// The number of items in a list's payload; `None` if it is damaged.
+/// The number of items in the payload of an RLP list; `None` if the payload is damaged.
 fn items(mut payload: &[u8]) -> Option<usize> {
     let mut count = 0;
     while !payload.is_empty() {
@@ -91,7 +91,7 @@ fn items(mut payload: &[u8]) -> Option<usize> {
     Some(count)
 }
 
-/// The error of a transaction whose sender could not be recovered.
+/// The error for a transaction from which no sender could be recovered.
 pub(super) fn unsigned(tx: &ChainTx) -> PoolError {
     let valid = tx.signature().is_some_and(|signature| {
         let (r, s) = (signature.r(), signature.s());
@@ -104,8 +104,8 @@ pub(super) fn unsigned(tx: &ChainTx) -> PoolError {
     })
 }
 
-/// Checks all rules that need no other transaction of the pool, in geth's order, and returns the
-/// first violation.
+/// Checks all rules for which no other transaction of the pool is needed. Checks in geth's order,
+/// and returns the first violation.
 pub(super) fn check(
     tx: &PoolTx,
     at: &Admission,
@@ -184,7 +184,7 @@ fn check_type(tx: &PoolTx, rules: &TxRules, config: &PoolConfig) -> Result<(), P
     }
 }
 
-/// Accounts whose code a transaction would set (EIP-7702). Recovering them costs as much as
+/// Accounts for which a transaction would set code (EIP-7702). Recovering them costs as much as
 /// recovering senders, so call [`check`] first.
 pub(super) fn authorities(tx: &PoolTx) -> Vec<Address> {
     let list = tx.tx.authorization_list().unwrap_or_default();
@@ -193,7 +193,7 @@ pub(super) fn authorities(tx: &PoolTx) -> Vec<Address> {
         .collect()
 }
 
-/// Upper bounds of the gas limit and of the init code.
+/// Checks the upper bounds of the gas limit and of the init code.
 fn check_gas_limit(
     tx: &PoolTx,
     at: &Admission,
@@ -222,7 +222,7 @@ fn check_gas_limit(
     Ok(())
 }
 
-/// Lower bounds of the gas limit.
+/// Checks the lower bounds of the gas limit.
 fn check_gas_needed(tx: &PoolTx, rules: &TxRules) -> Result<(), PoolError> {
     let (t, gas) = (&tx.tx, tx.tx.gas_limit());
     let minimum = intrinsic_gas(tx, rules.init_code_limit);
@@ -236,7 +236,7 @@ fn check_gas_needed(tx: &PoolTx, rules: &TxRules) -> Result<(), PoolError> {
     Ok(())
 }
 
-/// Intrinsic gas of a transaction. Sizes are bounded by [`MAX_SIZE`], so nothing here overflows.
+/// Intrinsic gas of a transaction. The size is bounded by [`MAX_SIZE`], so nothing here overflows.
 fn intrinsic_gas(tx: &PoolTx, shanghai: bool) -> u64 {
     let t = &tx.tx;
     let (zeros, others) = count_zeros(t.input());
@@ -253,7 +253,7 @@ fn intrinsic_gas(tx: &PoolTx, shanghai: bool) -> u64 {
     gas + 25_000 * t.authorization_list().map_or(0, <[_]>::len) as u64 // EIP-7702
 }
 
-/// EIP-7623: ten gas per calldata token.
+/// Minimum gas by calldata: ten gas per calldata token (EIP-7623).
 fn floor_gas(input: &[u8]) -> u64 {
     let (zeros, others) = count_zeros(input);
     TRANSFER_GAS + 10 * (zeros + 4 * others)
@@ -264,14 +264,14 @@ fn count_zeros(input: &[u8]) -> (u64, u64) {
     (zeros, input.len() as u64 - zeros)
 }
 
-/// The tip cap; a legacy transaction offers its whole gas price.
+/// The tip cap. For a legacy transaction this is its whole gas price.
 pub(super) fn tip_cap(tx: &PoolTx) -> u128 {
     tx.tx
         .max_priority_fee_per_gas()
         .unwrap_or_else(|| tx.tx.max_fee_per_gas())
 }
 
-/// Wei as ether with two decimals, as geth prints it.
+/// Formats wei as ether with two decimals, as geth prints it.
 fn ether(wei: U256) -> String {
     let cents =
         (wei + U256::from(5_000_000_000_000_000u64)) / U256::from(10_000_000_000_000_000u64);

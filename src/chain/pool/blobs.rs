@@ -1,6 +1,6 @@
-//! Blob transactions (EIP-4844, EIP-7594) in the pool of an Ethereum chain: their network form, and
-//! the rules that only they have. The texts of refusals are geth's (`core/txpool/validation.go`,
-//! `core/txpool/blobpool`).
+//! Blob transactions (EIP-4844, EIP-7594) in the pool of an Ethereum chain: their network encoding,
+//! and the rules that only apply to them. The texts of refusals are geth's
+//! (`core/txpool/validation.go`, `core/txpool/blobpool`).
 
 use super::{
     MAX_SIZE, PoolError, PoolTx,
@@ -23,19 +23,19 @@ use alloy_eips::{
 use alloy_primitives::Bytes;
 use std::sync::Arc;
 
-/// Transactions with blobs that one sender may have in the pool.
+/// Maximum number of blob transactions of one sender in the pool.
 pub(super) const MAX_PER_ACCOUNT: usize = 16;
-/// Percent by which a replacement must raise all three fees.
+/// Percentage by which a replacement must raise fee cap, tip and blob fee cap.
 pub(super) const PRICE_BUMP: u128 = 100;
 /// Bytes of one blob with its commitment, its cell proofs and their RLP headers.
 const BLOB_SIZE: usize =
     BYTES_PER_BLOB + (CELLS_PER_EXT_BLOB + 1) * (BYTES_PER_COMMITMENT + 1) + 16;
 
-/// The blobs that one transaction may have at a point in time.
+/// Rules for the blobs of one transaction at a point in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BlobRules {
     pub max_blobs: u64,
-    /// Proofs are cell proofs (EIP-7594).
+    /// Whether proofs must be cell proofs (EIP-7594).
     pub osaka: bool,
 }
 
@@ -48,8 +48,8 @@ impl BlobRules {
     }
 }
 
-/// Decodes the network form, `3 ‖ rlp([tx, blobs, commitments, proofs])` or `3 ‖ rlp([tx, 1, blobs,
-/// commitments, cell proofs])`, and recovers the sender. `max_blobs` bounds the work.
+/// Decodes the network encoding, `3 ‖ rlp([tx, blobs, commitments, proofs])` or `3 ‖ rlp([tx, 1,
+/// blobs, commitments, cell proofs])`, and recovers the sender. `max_blobs` bounds the work.
 pub fn decode(raw: &Bytes, max_blobs: u64) -> Result<PoolTx, PoolError> {
     let limit = MAX_SIZE + max_blobs as usize * BLOB_SIZE;
     if raw.len() > limit {
@@ -127,7 +127,7 @@ pub(super) fn check(tx: &PoolTx, rules: Option<&BlobRules>) -> Result<(), PoolEr
     }
 }
 
-/// Verifies the proofs, the costly part: call it last.
+/// Verifies the KZG proofs. This is the most expensive check: call it last.
 pub(super) fn check_proofs(tx: &PoolTx) -> Result<(), PoolError> {
     let Some(sidecar) = tx.sidecar.as_deref() else {
         return Ok(());
@@ -139,7 +139,7 @@ pub(super) fn check_proofs(tx: &PoolTx) -> Result<(), PoolError> {
     }
 }
 
-/// Whether these bytes are of a blob transaction, in either form.
+/// Whether these bytes encode a blob transaction, with or without its blobs.
 pub(super) fn is_blob(raw: &[u8]) -> bool {
     raw.len() > 1 && raw[0] == BLOB_TYPE
 }

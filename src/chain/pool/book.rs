@@ -19,13 +19,13 @@ use std::{
 
 struct PoolEntry {
     tx: Arc<PoolTx>,
-    /// Execution, value, L1 and operator fee as of the head, wei.
+    /// Maximum cost in wei: execution, blobs and value, and the L1 and operator fee as of the head.
     cost: U256,
-    /// Unix seconds.
+    /// Time of arrival, Unix seconds.
     added: u64,
-    /// Arrival order: breaks ties between equal tips.
+    /// Order of arrival, which decides between equal tips.
     arrival: u64,
-    /// Accounts whose code the transaction would set.
+    /// Accounts for which the transaction would set code.
     authorities: Vec<Address>,
 }
 
@@ -37,9 +37,9 @@ impl PoolEntry {
 
 #[derive(Default)]
 struct PoolAccount {
-    /// The nonce at the head.
+    /// The account's nonce in the state at the head.
     nonce: u64,
-    /// The first nonce that is not pending.
+    /// The first nonce after the pending ones.
     next: u64,
     txs: BTreeMap<u64, PoolEntry>,
 }
@@ -53,7 +53,7 @@ impl PoolAccount {
         self.txs.len() - self.pending()
     }
 
-    /// Moves `next` over all consecutive nonces; returns the transactions that became pending.
+    /// Moves `next` past all consecutive nonces. Returns the transactions that became pending.
     fn promote(&mut self) -> Vec<Arc<PoolTx>> {
         let mut promoted = Vec::new();
         while let Some(entry) = self.txs.get(&self.next) {
@@ -63,7 +63,7 @@ impl PoolAccount {
         promoted
     }
 
-    /// Removes one nonce. Pending transactions behind it become queued.
+    /// Removes the transaction with this nonce. Pending transactions after it become queued.
     fn take(&mut self, nonce: u64) -> Option<PoolEntry> {
         let entry = self.txs.remove(&nonce)?;
         self.next = self.next.min(nonce.max(self.nonce));
@@ -76,15 +76,15 @@ pub(super) struct Book {
     config: PoolConfig,
     accounts: BTreeMap<Address, PoolAccount>,
     by_hash: HashMap<B256, (Address, u64)>,
-    /// Number of authorizations by each account in transactions of the pool.
+    /// Number of authorizations by each account, over all transactions in the pool.
     authorities: HashMap<Address, usize>,
     pending: usize,
     queued: usize,
-    /// Slots of [`SLOT_SIZE`] in use.
+    /// Number of slots of [`SLOT_SIZE`] in use.
     slots: usize,
-    /// Number of transactions added so far.
+    /// Number of transactions added so far, which is the next one's arrival order.
     arrivals: u64,
-    /// Base fee of the head, wei per gas, for comparing fees at eviction.
+    /// Base fee of the head in wei per gas, to compare fees at eviction.
     base_fee: u64,
 }
 
@@ -265,8 +265,8 @@ impl Book {
         }
     }
 
-    /// Checks the rules of geth's pool of blob transactions: their senders have no others in the
-    /// pool, no nonce gap, and few of them.
+    /// Checks the rules of geth's pool of blob transactions: a sender of blob transactions has no
+    /// other kind in the pool, no nonce gap, and at most [`blobs::MAX_PER_ACCOUNT`] transactions.
     fn check_blobs(&self, tx: &PoolTx, at: &Admission) -> Result<(), PoolError> {
         let account = self.accounts.get(&tx.sender());
         let other = account.and_then(|account| account.txs.values().next());
@@ -288,8 +288,8 @@ impl Book {
         Ok(())
     }
 
-    /// Checks that a replacement pays enough more, and that a nonce behind a gap fits its sender's
-    /// queue.
+    /// Checks that a replacement raises the fees enough, and that a nonce behind a gap fits into
+    /// the sender's queue.
     fn check_replacement(&self, tx: &PoolTx) -> Result<(), PoolError> {
         let Some(account) = self.accounts.get(&tx.sender()) else {
             return Ok(());
@@ -326,15 +326,15 @@ impl Book {
         }
     }
 
-    /// See [`super::Pool::remove`]. Transactions that become queued may exceed the queue, so this
-    /// also evicts.
+    /// See [`super::Pool::remove`]. Also evicts, since transactions that become queued may exceed
+    /// the limit of the queue.
     pub(super) fn remove(&mut self, hash: &B256) {
         self.drop_one(hash);
         self.shrink();
     }
 
-    /// Drops the transactions that offer less than this tip. Later transactions of their senders
-    /// stay, behind a nonce gap.
+    /// Drops the transactions with a tip cap below `tip`. Later transactions of their senders stay,
+    /// behind a nonce gap.
     pub(super) fn drop_below(&mut self, tip: u128) {
         let entries = self
             .accounts
@@ -355,9 +355,10 @@ impl Book {
         }
     }
 
-    /// See [`super::Pool::best`].
+    /// The executable transactions in order: see [`super::Pool::best`].
     pub(super) fn best(&self, base_fee: u64) -> Vec<Arc<PoolTx>> {
-        // A heap of each sender's lowest pending nonce. Popping one pushes the sender's next nonce.
+        // A heap with each sender's lowest pending nonce. Popping a transaction pushes its sender's
+        // next nonce.
         let offer = |entry: &PoolEntry| {
             Some((
                 entry.tx.effective_tip(base_fee)?,
@@ -390,8 +391,8 @@ impl Book {
         best
     }
 
-    /// See [`super::Pool::on_head`]. `authorities` are those of each abandoned transaction,
-    /// `accounts` the nonce and the balance of each sender.
+    /// See [`super::Pool::on_head`]. `authorities` holds the authorities of each abandoned
+    /// transaction, `accounts` the nonce and the balance of each sender.
     pub(super) fn on_head(
         &mut self,
         mut change: HeadChange,
@@ -417,8 +418,8 @@ impl Book {
         promoted
     }
 
-    /// Removes a mined transaction and all of its sender at or below its nonce; later ones stay
-    /// pending.
+    /// Removes a mined transaction and all transactions of its sender at or below its nonce. Later
+    /// ones stay pending.
     fn mine(&mut self, hash: &B256) {
         let Some(&(sender, nonce)) = self.by_hash.get(hash) else {
             return;
@@ -432,9 +433,9 @@ impl Book {
         stale.values().for_each(|entry| self.unindex(entry));
     }
 
-    /// Reinstates a transaction of an abandoned block unless the sender has sent another one with
-    /// its nonce. It was valid there; `refresh` and the builder check whether it can still be paid
-    /// for.
+    /// Reinstates a transaction of an abandoned block unless the pool has another one of the same
+    /// sender and nonce. The transaction was valid in that block; `refresh` and the builder check
+    /// whether the sender can still pay for it.
     fn reinstate(
         &mut self,
         tx: PoolTx,
@@ -473,8 +474,8 @@ impl Book {
         });
     }
 
-    /// Updates one sender to the new head: drops stale, unaffordable, too large and expired
-    /// transactions, then promotes.
+    /// Updates one sender to the new head: drops transactions that are stale, unaffordable, too
+    /// large or expired, then promotes those that became executable.
     fn refresh(
         &mut self,
         sender: Address,
@@ -493,7 +494,8 @@ impl Book {
                 dropped.extend(account.txs.extract_if(.., unfit));
                 (account.nonce, account.next) = (*nonce, *nonce);
             }
-            // Promotion restarts at the new nonce. Only nonces from `announced` on are newly pending.
+            // Promotion restarts at the new nonce. Only transactions from nonce `announced` on are
+            // newly pending.
             let mut promoted = account.promote();
             promoted.retain(|tx| tx.tx.nonce() >= announced);
             let expired =
@@ -505,9 +507,9 @@ impl Book {
         promoted
     }
 
-    /// Evicts until every limit holds: the worst tail of the queue first, then the worst tail of
-    /// accounts above their guaranteed slots, then the worst tail of all. Slots of large
-    /// transactions are freed in the same order.
+    /// Evicts transactions until every limit holds. A tail is the last nonce of a sender. The
+    /// worst-paying tail is evicted first: among queued transactions, then among accounts above
+    /// their guaranteed slots, then among all.
     fn shrink(&mut self) {
         while self.queued > self.config.global_queue {
             if !self.evict(|account| account.queued() > 0) {
@@ -534,8 +536,8 @@ impl Book {
         }
     }
 
-    /// Drops the last nonce of the account, among those that `from` selects, whose last nonce pays
-    /// least.
+    /// Among the accounts that `from` selects, finds the one whose last nonce pays least, and drops
+    /// that transaction. Returns false if there is none.
     fn evict(&mut self, from: impl Fn(&PoolAccount) -> bool) -> bool {
         let base_fee = u128::from(self.base_fee);
         let price = |tx: &PoolTx| {
@@ -553,7 +555,8 @@ impl Book {
         worst.inspect(|hash| self.drop_one(hash)).is_some()
     }
 
-    /// Changes one account and updates the totals. Removes an account without transactions.
+    /// Applies `change` to one account and updates the totals. Removes the account if it has no
+    /// transactions left.
     fn with_account<T>(
         &mut self,
         sender: Address,

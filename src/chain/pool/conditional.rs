@@ -1,34 +1,35 @@
 //! Conditions under which a transaction may be in a block (`eth_sendRawTransactionConditional`).
 //!
-//! JSON-RPC checks them at the head, the builder in the block that it builds. The cost of a check is
-//! bounded by [`MAX_COST`] reads of the state. Texts are op-geth's.
+//! JSON-RPC checks the conditions at the head, and the builder checks them in the block that it
+//! builds. The cost of a check is bounded by [`MAX_COST`] reads of the state. The error texts are
+//! op-geth's.
 
 use alloy_primitives::{Address, B256, U256};
 use alloy_trie::EMPTY_ROOT_HASH;
 use std::collections::BTreeMap;
 
-/// Highest cost of the conditions of one transaction (op-geth: `TransactionConditionalMaxCost`).
+/// Maximum cost of the conditions of one transaction (op-geth: `TransactionConditionalMaxCost`).
 pub const MAX_COST: usize = 1000;
 
-/// Conditions of a transaction. Ranges include both ends.
+/// Conditions of a transaction. The ranges include both ends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Conditional {
     pub known_accounts: BTreeMap<Address, KnownAccount>,
     pub block_number_min: Option<U256>,
     pub block_number_max: Option<U256>,
-    /// Unix seconds.
+    /// Lowest time of the block, Unix seconds.
     pub timestamp_min: Option<u64>,
     pub timestamp_max: Option<u64>,
 }
 
-/// The storage that an account must have.
+/// The storage that an account must have: its root, or the values of some slots.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KnownAccount {
     Root(B256),
     Slots(BTreeMap<B256, B256>),
 }
 
-/// The reason why conditions make no sense.
+/// The reason why conditions contradict themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidConditional {
     #[error("block number minimum constraint must be less than the maximum")]
@@ -54,7 +55,7 @@ pub enum UnmetCondition {
     Slot { key: B256, have: B256, want: B256 },
 }
 
-/// Reads of a state that conditions are checked against.
+/// The reads of a state that a check of conditions needs.
 pub trait ConditionState {
     type Error;
 
@@ -65,7 +66,7 @@ pub trait ConditionState {
 }
 
 impl Conditional {
-    /// Number of look-ups that a check takes.
+    /// The cost of a check, about one per read of the state.
     pub fn cost(&self) -> usize {
         let accounts = self.known_accounts.values().map(|account| match account {
             KnownAccount::Root(_) => 2,
@@ -88,7 +89,7 @@ impl Conditional {
         Ok(())
     }
 
-    /// Checks a block's number and time (Unix seconds).
+    /// Checks the conditions for a block's number and time (Unix seconds).
     pub fn check_header(&self, number: u64, time: u64) -> Result<(), UnmetCondition> {
         let number = U256::from(number);
         if self.block_number_min.is_some_and(|min| min > number) {
@@ -106,7 +107,7 @@ impl Conditional {
         Ok(())
     }
 
-    /// The first condition that a state does not meet.
+    /// The first condition for accounts that `state` does not meet.
     pub fn unmet_by<S: ConditionState>(
         &self,
         state: &mut S,

@@ -1,10 +1,11 @@
-//! The journal of local transactions (geth: `transactions.rlp`): those that wallets sent to this
-//! node, kept over a restart.
+//! The journal of local transactions (geth: `transactions.rlp`): transactions that wallets sent to
+//! this node, kept over a restart.
 //!
-//! JSON-RPC appends a transaction once the pool has it, the node rewrites the file now and then
-//! without those that have left the pool, and reads it at start. The file is geth's: one RLP item
-//! after another. It is no promise: a power cut may lose the newest. Its size is bounded by the pool
-//! and the interval of rewriting; reading stops at [`MAX_FILE`].
+//! JSON-RPC appends a transaction once the pool has it. The node reads the file at start, and
+//! rewrites it at an interval without the transactions that have left the pool. The format is
+//! geth's: one RLP item after another. A power cut may lose the newest transactions. The size of
+//! the file is bounded by the pool and the interval of rewriting, and reading stops at
+//! [`MAX_FILE`].
 
 use super::{Pool, PoolTx};
 use alloy_primitives::{Address, B256, Bytes, keccak256};
@@ -18,18 +19,18 @@ use std::{
     time::Duration,
 };
 
-/// Bytes of a journal that are read.
+/// Maximum bytes of a journal that are read.
 const MAX_FILE: u64 = 256 << 20;
 
 /// The options of a journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JournalConfig {
     pub path: PathBuf,
-    /// Time between two times that the file is rewritten.
+    /// Interval at which the file is rewritten.
     pub rewrite: Duration,
-    /// Whether the transactions of all accounts are local.
+    /// Whether transactions of all accounts count as local.
     pub all: bool,
-    /// Accounts whose transactions are local in any case.
+    /// Accounts whose transactions always count as local.
     pub locals: Vec<Address>,
 }
 
@@ -50,13 +51,13 @@ pub struct TxJournal {
 
 struct JournalState {
     file: File,
-    /// Transactions in the file.
+    /// Hashes of the transactions in the file.
     hashes: HashSet<B256>,
 }
 
 impl TxJournal {
-    /// Opens the file, which is created if it does not exist, and reads the transactions in it. An
-    /// item that cannot be read ends the reading, as a crash leaves it.
+    /// Opens the file, or creates it, and reads its transactions. Reading stops at the first item
+    /// that cannot be decoded, such as one that a crash cut off, and the file is truncated there.
     pub fn open(config: JournalConfig) -> Result<(Self, Vec<Bytes>), JournalError> {
         let failed = |source| JournalError {
             path: config.path.clone(),
@@ -82,7 +83,8 @@ impl TxJournal {
         self.config.rewrite
     }
 
-    /// Appends a transaction that the pool has taken, if it is local. Blobs are not kept.
+    /// Appends a transaction that the pool has accepted, if it is local. Blob transactions are not
+    /// journaled.
     pub fn record(&self, tx: &PoolTx) -> io::Result<()> {
         let local = self.config.all || self.config.locals.contains(&tx.sender());
         if !local || tx.sidecar.is_some() {
@@ -95,7 +97,7 @@ impl TxJournal {
         Ok(())
     }
 
-    /// Writes the file anew with the recorded transactions that are still in the pool.
+    /// Rewrites the file with the recorded transactions that are still in the pool.
     pub fn rewrite(&self, pool: &Pool) -> io::Result<usize> {
         let mut state = self.state.lock();
         let hashes = state.hashes.iter();
@@ -115,7 +117,8 @@ impl TxJournal {
     }
 }
 
-/// A transaction as an item of the file: a legacy one is a list by itself, the others are strings.
+/// Encodes a transaction as an item of the file: a legacy transaction is a list, any other is
+/// wrapped as a string.
 fn item(raw: &Bytes) -> Vec<u8> {
     match raw.first() {
         Some(first) if *first >= 0xc0 => raw.to_vec(),
@@ -127,10 +130,10 @@ fn item(raw: &Bytes) -> Vec<u8> {
     }
 }
 
-/// The items of a journal.
+/// The decoded items of a journal.
 struct JournalContents {
     found: Vec<Bytes>,
-    /// Bytes of the file up to the first item that cannot be read.
+    /// Length of the file in bytes up to the first item that cannot be decoded.
     whole: u64,
 }
 
@@ -149,7 +152,7 @@ fn read(file: &File) -> io::Result<JournalContents> {
     Ok(contents)
 }
 
-/// The next transaction, after which `rest` begins.
+/// Decodes the next transaction and moves `rest` past it.
 fn next(rest: &mut &[u8]) -> Option<Bytes> {
     let whole = *rest;
     if whole.first()? < &0xc0 {

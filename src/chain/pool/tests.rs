@@ -1,4 +1,5 @@
-//! The pool's promises: order, replacement, limits, no gap in `best`, and what a head does.
+//! Tests of the pool: order, replacement, limits, `best` without gaps, and the effects of a new
+//! head.
 
 mod blobs;
 mod book;

@@ -1,4 +1,4 @@
-//! The pool over a real chain and its reorgs.
+//! Tests of the pool on a real chain with reorgs.
 
 use super::*;
 use crate::chain::{
@@ -12,7 +12,7 @@ use alloy_primitives::{B256, Bytes};
 use starling_proto::payload::BlockId;
 use std::time::Duration;
 
-/// As JSON-RPC does, with the state at the head.
+/// Adds a raw transaction to the pool as JSON-RPC does, with the state at the head.
 fn submit(chain: &Chain, raw: &Bytes) {
     let tx = PoolTx::decode(raw.clone()).unwrap();
     let (nonce, balance) = account(&chain.view(), tx.sender()).unwrap();
@@ -28,7 +28,7 @@ fn submit(chain: &Chain, raw: &Bytes) {
     chain.pool().add(tx, &at).unwrap();
 }
 
-/// Waits until the pool's executable transactions are these.
+/// Waits until the pool's executable transactions are those in `wanted`.
 async fn holds(chain: &Chain, wanted: &[&Bytes]) {
     let mut wanted: Vec<B256> = wanted.iter().map(alloy_primitives::keccak256).collect();
     wanted.sort();
@@ -80,8 +80,8 @@ impl MaintainedPool {
         }
     }
 
-    /// Makes a block with these transactions on genesis the head. Waits until the pool has followed,
-    /// because the pool learns nothing of heads that it passes by.
+    /// Makes a block with these transactions on genesis the head. Waits until the pool has
+    /// processed it, because the pool does not see heads that are replaced before a walk.
     async fn follow(&self, salt: u64, transactions: &[&Bytes]) {
         let transactions = transactions.iter().copied().cloned();
         let block = build(&self.chain, self.genesis, salt, transactions).await;
@@ -114,7 +114,7 @@ impl MaintainedPool {
     }
 }
 
-/// A transfer of the sender's first nonce with another value.
+/// A transfer with the sender's first nonce and this value.
 fn transfer_of(value: U256) -> Bytes {
     sign(
         1,
@@ -139,19 +139,19 @@ async fn mined_transactions_leave_and_come_back_when_they_are_reorged_out() {
             senders: 1
         }
     );
-    // Mined: they leave, and the one behind the gap goes on waiting.
+    // The block mines both transactions, so the pool drops them.
     pool.follow(1, &[&pool.first, &pool.second]).await;
     pool.holds(&[]).await;
     assert_eq!(pool.chain.pool().next_nonce(&address_of(1), 2), 2);
 
-    // Reorged out by an empty block: they are back, and count again.
+    // An empty block replaces theirs: both are back in the pool and count for the next nonce.
     pool.follow(2, &[]).await;
     pool.holds(&[&pool.first, &pool.second]).await;
     assert_eq!(pool.chain.pool().next_nonce(&address_of(1), 0), 2);
     pool.stop().await;
 }
 
-/// A branch with the first transaction, and one with another in its place.
+/// One branch with the first transaction, and one with another transaction of the same nonce.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_last_branchs_transaction_of_a_nonce_comes_back() {
     let pool = MaintainedPool::new();
@@ -226,6 +226,6 @@ async fn a_pool_that_has_lost_its_position_goes_on_from_the_head() {
         .unwrap();
     follow(&chain, &mut cursor).unwrap();
     assert_eq!(cursor, Cursor::new(block.payload.id()));
-    // By the sender's nonce.
+    // The mined transaction is dropped because its nonce is below the sender's.
     holds(&chain, &[]).await;
 }

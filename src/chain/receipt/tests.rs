@@ -48,7 +48,7 @@ fn the_root_leaves_the_deposit_nonce_out_before_canyon() {
         serde_json::from_value::<B256>(file["cases"][case]["receiptsRoot"].clone()).unwrap()
     };
     assert_eq!(receipts_root(&receipts, Some(Fork::Regolith)), want(0));
-    // The vectors put the nonce in without Canyon's version.
+    // In the vectors, the nonce is part of the root without Canyon's receipt version.
     assert_eq!(receipts_root(&receipts, Some(Fork::Canyon)), want(1));
     assert_ne!(want(0), want(1));
 }
@@ -65,13 +65,13 @@ fn receipts_of_other_clients_read_and_write_the_same() {
             let test = literal["test"].as_str().unwrap();
             let mut bytes = hex::decode(literal["hex"].as_str().unwrap()).unwrap();
             match test {
-                // Not single receipts.
+                // Skip literals that are not single receipts.
                 "TestTypedReceiptEncodingDecoding"
                 | "TestDeriveOptimismBedrockTxReceipts"
                 | "TestDeriveOptimismEcotoneTxReceipts" => {
                     continue;
                 }
-                // Logs without a bloom.
+                // Receipts with logs but an empty bloom are refused.
                 "encode_legacy_receipt" | "decode_legacy_receipt" => {
                     assert_eq!(
                         Receipt::decode_2718(&bytes),
@@ -81,9 +81,9 @@ fn receipts_of_other_clients_read_and_write_the_same() {
                     );
                     continue;
                 }
-                // In the network's form, wrapped as a string.
+                // The receipt is in the network encoding, wrapped as a string.
                 _ if bytes[0] == 0xb9 => bytes = bytes[3..].to_vec(),
-                // Without its type byte.
+                // The receipt lacks its type byte.
                 "regolith_receipt_roundtrip" | "post_canyon_receipt_roundtrip" => {
                     bytes.insert(0, DEPOSIT_TX_TYPE)
                 }
@@ -91,8 +91,8 @@ fn receipts_of_other_clients_read_and_write_the_same() {
             }
             let receipt = match Receipt::decode_2718(&bytes) {
                 Ok(receipt) => receipt,
-                // A receipt with an intermediate state root in place of its status, from before
-                // Byzantium.
+                // A receipt from before Byzantium, with an intermediate state root instead of the
+                // status.
                 Err(_) if test == "TestBedrockDepositReceiptUnchanged" => continue,
                 Err(error) => panic!("{name} {test}: {error}"),
             };

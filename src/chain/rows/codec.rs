@@ -1,7 +1,7 @@
 //! Encodings of rows that no other type defines: receipts, senders, positions, block ids.
 //!
-//! Everything here is read back from disk, so decoding never trusts its input: `None` means that
-//! the row is damaged.
+//! Rows are read back from disk and may be damaged. The decoders therefore check everything and
+//! return `None` for a damaged row.
 
 use crate::chain::receipt::{MAX_TOPICS, MinedLog, MinedReceipt, Receipt};
 use alloy_primitives::{Address, B256, Bytes, Log, LogData};
@@ -9,7 +9,7 @@ use alloy_rlp::{Decodable, Header, RlpDecodable, RlpEncodable};
 use starling_proto::payload::{BlockId, EthereumBody, Payload};
 use std::sync::Arc;
 
-/// A receipt in a row. Absent fields are marked in `flags`, since 0 and absent differ.
+/// A receipt as encoded in a row. `flags` marks the absent fields, since absent differs from 0.
 #[derive(RlpEncodable, RlpDecodable)]
 #[rlp(trailing)]
 struct StoredReceipt {
@@ -19,7 +19,7 @@ struct StoredReceipt {
     logs: Vec<Log>,
     deposit_nonce: u64,
     deposit_version: u64,
-    /// Only in receipts of Ethereum before Byzantium.
+    /// State root after the transaction; only in receipts of Ethereum before Byzantium.
     post_state: Option<B256>,
 }
 
@@ -27,7 +27,7 @@ const SUCCESS: u8 = 1;
 const HAS_NONCE: u8 = 2;
 const HAS_VERSION: u8 = 4;
 
-/// Everything of a block beside its header.
+/// Everything of a block except its header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct BlockBody {
     /// Raw transactions.
@@ -36,7 +36,8 @@ pub(crate) struct BlockBody {
     pub ethereum: Option<Arc<EthereumBody>>,
 }
 
-/// The RLP of the list of transactions, and after it that of uncles and withdrawals if there are any.
+/// The row of a body: the RLP list of transactions, followed by the RLP of uncles and withdrawals
+/// if there are any.
 pub(crate) fn encode_body(payload: &Payload) -> Vec<u8> {
     let mut row = alloy_rlp::encode(&payload.transactions);
     if let Some(body) = &payload.ethereum {
@@ -58,7 +59,7 @@ pub(crate) fn decode_body(mut row: &[u8]) -> Option<BlockBody> {
     })
 }
 
-/// An RLP list of [`StoredReceipt`]s, in block order.
+/// The row of receipts: an RLP list of [`StoredReceipt`]s, in block order.
 pub(crate) fn encode_receipts(receipts: &[Receipt]) -> Vec<u8> {
     let stored: Vec<_> = receipts
         .iter()
@@ -83,7 +84,7 @@ pub(crate) fn decode_receipts(row: &[u8]) -> Option<Vec<Receipt>> {
 }
 
 impl StoredReceipt {
-    /// The receipt; `None` for unknown flags, or if an absent field is not zero.
+    /// The decoded receipt; `None` for unknown flags, or if a field marked absent is not zero.
     fn read(self) -> Option<Receipt> {
         let optional = |flag: u8, value: u64| {
             if self.flags & flag != 0 {
@@ -105,12 +106,12 @@ impl StoredReceipt {
     }
 }
 
-/// The items of an RLP list, each with its header, split by length without decoding. A damaged list
-/// ends with `None`.
+/// Iterator over the items of an RLP list, each with its RLP header. Items are split by length
+/// without decoding. A damaged list yields `None` as its last item.
 struct Items<'a>(&'a [u8]);
 
 impl<'a> Items<'a> {
-    /// The items of a list that fills the whole input.
+    /// The items of an RLP list that fills the whole input.
     fn of(mut list: &'a [u8]) -> Option<Self> {
         let payload = Header::decode_bytes(&mut list, true).ok()?;
         list.is_empty().then_some(Self(payload))
@@ -126,7 +127,7 @@ impl<'a> Iterator for Items<'a> {
         }
         let mut rest = self.0;
         let item = Header::decode(&mut rest).ok().and_then(|header| {
-            // A single byte below 0x80 is its own header, so `Header::decode` does not consume it.
+            // `Header::decode` does not consume a single byte below 0x80, which is its own header.
             self.0
                 .split_at_checked(self.0.len() - rest.len() + header.payload_length)
         });
@@ -135,14 +136,14 @@ impl<'a> Iterator for Items<'a> {
     }
 }
 
-/// Cumulative gas and the undecoded logs of an encoded receipt.
+/// Cumulative gas and the undecoded logs of an encoded receipt; `None` if the receipt is damaged.
 fn gas_and_logs(receipt: &[u8]) -> Option<(u64, Items<'_>)> {
     let mut fields = Items::of(receipt)?.skip(2);
     Some((decode_whole(fields.next()??)?, Items::of(fields.next()??)?))
 }
 
-/// One receipt of a row of receipts. The receipts before it are only split, not decoded.
-/// `Some(None)`: there is no such receipt.
+/// The receipt at `index` in a row of receipts. Earlier receipts are only split, not decoded.
+/// `None` if the row is damaged, `Some(None)` if it has no receipt at `index`.
 pub(crate) fn decode_receipt(row: &[u8], index: usize) -> Option<Option<MinedReceipt>> {
     let (mut gas_before, mut logs_before) = (0, 0);
     for (at, item) in Items::of(row)?.enumerate() {
@@ -162,8 +163,8 @@ pub(crate) fn decode_receipt(row: &[u8], index: usize) -> Option<Option<MinedRec
     Some(None)
 }
 
-/// The logs of a row of receipts that `wanted` accepts by address and topics. Other logs are not
-/// copied.
+/// The logs in a row of receipts that `wanted` accepts by address and topics. Other logs are not
+/// copied. `None` if the row is damaged.
 pub(crate) fn decode_logs(
     row: &[u8],
     wanted: &dyn Fn(&Address, &[B256]) -> bool,
@@ -195,8 +196,8 @@ pub(crate) fn decode_logs(
     Some(found)
 }
 
-/// One transaction of a body. The transactions before it are only split, not
-/// decoded. `Some(None)`: there is no such transaction.
+/// The transaction at `index` in the row of a body. Earlier transactions are only split, not
+/// decoded. `None` if the row is damaged, `Some(None)` if it has no transaction at `index`.
 pub(crate) fn decode_transaction(row: &[u8], index: usize) -> Option<Option<Bytes>> {
     let mut row = row;
     let transactions = Header::decode_bytes(&mut row, true).ok()?;
@@ -209,7 +210,7 @@ pub(crate) fn decode_transaction(row: &[u8], index: usize) -> Option<Option<Byte
     Some(None)
 }
 
-/// The addresses one after the other: 20 bytes for each transaction.
+/// The row of senders: their addresses one after the other, 20 bytes for each transaction.
 pub(crate) fn encode_senders(senders: &[Address]) -> Vec<u8> {
     senders.iter().flat_map(|sender| sender.0.0).collect()
 }
@@ -231,14 +232,14 @@ pub(crate) fn decode_whole<T: Decodable>(mut row: &[u8]) -> Option<T> {
     row.is_empty().then_some(value)
 }
 
-/// Splits off the first `len` bytes; `None` if there are fewer.
+/// Splits off the first `len` bytes of `row`; `None` if it has fewer.
 pub(in crate::chain) fn take<'a>(row: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
     let (head, rest) = row.split_at_checked(len)?;
     *row = rest;
     Some(head)
 }
 
-/// Encodes the value before a block for a history row: presence byte, value.
+/// Encodes the value of a row before a block, for a history row: presence byte, then the value.
 pub(crate) fn encode_before(before: Option<&Bytes>) -> Vec<u8> {
     before.map_or_else(|| vec![0], |value| [&[1], value.as_ref()].concat())
 }
@@ -251,7 +252,7 @@ pub(crate) fn decode_before(row: &[u8]) -> Option<Option<Bytes>> {
     }
 }
 
-/// A block id: hash, number.
+/// Encodes a block id: hash, then number.
 pub(crate) fn encode_id(id: BlockId) -> Vec<u8> {
     [id.hash.as_slice(), &id.number.to_be_bytes()].concat()
 }
@@ -264,7 +265,7 @@ pub(crate) fn decode_id(row: &[u8]) -> Option<BlockId> {
     })
 }
 
-/// Two block numbers.
+/// Encodes two block numbers.
 pub(crate) fn encode_pair(first: u64, second: u64) -> Vec<u8> {
     [first.to_be_bytes(), second.to_be_bytes()].concat()
 }

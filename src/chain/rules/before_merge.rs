@@ -1,9 +1,9 @@
-//! Ethereum before the merge: forks by block number, difficulty, uncles, rewards, and the merge by
-//! total difficulty.
+//! Ethereum before the merge: forks by block number, difficulty, uncles, rewards, and the merge at
+//! a total difficulty.
 //!
-//! A chain that begins before the merge has these rules beside those of [`ChainSpec`]; OP chains and
-//! chains that begin after it have none of them. Seals are not checked: who imports such a chain
-//! trusts its file, and blocks made today need none.
+//! A chain that begins before the merge has these rules beside those of [`ChainSpec`]; OP chains
+//! and chains that begin after the merge do not. Seals (proof of work) are not checked: such chains
+//! are only imported from files that the user trusts, and blocks produced today have no seal.
 
 #[cfg(test)]
 mod tests;
@@ -12,20 +12,20 @@ use super::{ChainSpec, HeaderError, INITIAL_BASE_FEE, Rules, header::MAX_EXTRA_D
 use alloy_consensus::{Header, constants::ETH_TO_WEI};
 use alloy_primitives::{Address, B256, U256};
 
-/// Least difficulty of a block.
+/// Lowest difficulty of a block.
 const MIN_DIFFICULTY: u64 = 131_072;
-/// A block's difficulty changes by this part of its parent's.
+/// One step of difficulty is the parent's difficulty divided by this number.
 const DIFFICULTY_DIVISOR: u64 = 2_048;
-/// Most steps by which a late block lowers the difficulty.
+/// Largest number of steps by which a late block lowers the difficulty.
 const MAX_STEPS_DOWN: i64 = 99;
-/// Blocks after which the difficulty bomb doubles.
+/// Number of blocks after which the difficulty bomb doubles.
 const BOMB_PERIOD: u64 = 100_000;
-/// Most uncles of a block.
+/// Largest number of uncles in a block.
 const MAX_UNCLES: usize = 2;
-/// Generations above an uncle's block that its parent may be in.
+/// The parent of an uncle must be one of this many newest ancestors of the block with the uncle.
 pub const UNCLE_GENERATIONS: u64 = 7;
 
-/// An upgrade of Ethereum by block number, oldest first.
+/// A fork of Ethereum that activates at a block number. Variants are in the order of activation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NumberedFork {
     Homestead,
@@ -64,13 +64,14 @@ impl NumberedFork {
 /// The rules of an Ethereum chain before the merge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BeforeMerge {
-    /// The first block of each fork, in the order of [`NumberedFork::ALL`]; `None` is never.
+    /// The first block of each fork, in the order of [`NumberedFork::ALL`]; `None` if the fork
+    /// never activates.
     pub first_blocks: [Option<u64>; NumberedFork::ALL.len()],
-    /// The merge follows the first block whose total difficulty is at least this.
+    /// The first block whose total difficulty reaches this value is the last one before the merge.
     pub terminal_total_difficulty: U256,
 }
 
-/// A balance that the end of a block pays, wei.
+/// A payment at the end of a block, in wei, to a miner of the block or of an uncle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockPayment {
     pub to: Address,
@@ -95,13 +96,14 @@ impl BeforeMerge {
         self.first_blocks[fork as usize].is_some_and(|first| number >= first)
     }
 
-    /// The newest fork that is active in block `number`.
+    /// The newest fork that is active in block `number`; `None` before Homestead.
     pub fn fork_at(&self, number: u64) -> Option<NumberedFork> {
         let mut newest_first = NumberedFork::ALL.into_iter().rev();
         newest_first.find(|fork| self.is_active(*fork, number))
     }
 
-    /// Whether receipts of this block hold the state root after their transaction and no status.
+    /// Whether receipts of this block contain the state root after their transaction instead of a
+    /// status: before Byzantium.
     pub fn has_post_states(&self, number: u64) -> bool {
         !self.is_active(NumberedFork::Byzantium, number)
     }
@@ -133,7 +135,7 @@ impl BeforeMerge {
             .saturating_add(bomb)
     }
 
-    /// Blocks by which the forks up to block `number` have delayed the difficulty bomb.
+    /// Number of blocks by which the forks active in block `number` delay the difficulty bomb.
     fn bomb_delay(&self, number: u64) -> u64 {
         const DELAYS: [(NumberedFork, u64); 6] = [
             (NumberedFork::GrayGlacier, 11_400_000),
@@ -149,7 +151,7 @@ impl BeforeMerge {
             .map_or(0, |(_, delay)| delay)
     }
 
-    /// The rewards of the block's miner and of its uncles' miners.
+    /// The block rewards of the block's miner and of its uncles' miners.
     pub fn rewards(&self, header: &Header, uncles: &[Header]) -> Vec<BlockPayment> {
         let active = |fork| self.is_active(fork, header.number);
         let ether = if active(NumberedFork::Constantinople) {
@@ -172,8 +174,8 @@ impl BeforeMerge {
         payments
     }
 
-    /// Checks the fields of a header that other blocks have other rules for. Hash, number and time
-    /// are checked already.
+    /// Checks the header fields whose rules differ before the merge. The caller has already checked
+    /// hash, number and time, and checks gas and base fee afterwards.
     pub(super) fn check_header(&self, header: &Header, parent: &Header) -> Result<(), HeaderError> {
         if header.extra_data.len() > MAX_EXTRA_DATA {
             return Err(HeaderError::ExtraDataLength(header.extra_data.len()));
@@ -205,14 +207,15 @@ impl BeforeMerge {
         }
     }
 
-    /// The gas limit that bounds that of a block on `parent`: the first block of London may have
-    /// twice its parent's (EIP-1559).
+    /// The gas limit to which that of a block on `parent` is compared: the parent's, or twice the
+    /// parent's for the first block of London (EIP-1559).
     pub(super) fn gas_limit_before(&self, header: &Header, parent: &Header) -> u64 {
         let first = header.base_fee_per_gas.is_some() && parent.base_fee_per_gas.is_none();
         parent.gas_limit.saturating_mul(if first { 2 } else { 1 })
     }
 
-    /// Checks that the merge is where total difficulty has it. `total` is that of the parent.
+    /// Checks that the chain passes from before to after the merge exactly at the terminal total
+    /// difficulty. `total` is the parent's total difficulty.
     fn check_merge(
         &self,
         header: &Header,
@@ -234,7 +237,7 @@ impl BeforeMerge {
 }
 
 impl ChainSpec {
-    /// The rules before the merge, if the chain begins before it.
+    /// The rules before the merge; `None` if the chain begins after the merge.
     pub fn before_merge(&self) -> Option<&BeforeMerge> {
         match &self.rules {
             Rules::Ethereum { before_merge, .. } => before_merge.as_deref(),
@@ -242,19 +245,21 @@ impl ChainSpec {
         }
     }
 
-    /// The rules before the merge, if this block is before it.
+    /// The rules before the merge if this block is before the merge, that is, if it has a
+    /// difficulty.
     pub fn mined(&self, header: &Header) -> Option<&BeforeMerge> {
         self.before_merge().filter(|_| !header.difficulty.is_zero())
     }
 
-    /// Whether the total difficulty below this block decides on its validity: at the merge and
-    /// before it.
+    /// Whether the validity of this block depends on the parent's total difficulty: true up to and
+    /// including the first block after the merge.
     pub fn needs_total_difficulty(&self, header: &Header, parent: &Header) -> bool {
         let zero = header.difficulty.is_zero() && parent.difficulty.is_zero();
         self.before_merge().is_some() && !zero
     }
 
-    /// Checks that the merge is where total difficulty has it. `total` is that of the parent.
+    /// Checks that the chain passes from before to after the merge exactly at the terminal total
+    /// difficulty. `total` is the parent's total difficulty.
     pub fn check_merge(
         &self,
         header: &Header,
@@ -289,16 +294,16 @@ impl ChainSpec {
     }
 }
 
-/// Relatives of a block that its uncles are checked against.
+/// The relatives of a block that are needed to check its uncles.
 pub struct Relatives<'a> {
-    /// The last [`UNCLE_GENERATIONS`] blocks, the parent first, with their hashes.
+    /// The last [`UNCLE_GENERATIONS`] blocks below the block, its parent first, with their hashes.
     pub ancestors: &'a [(B256, Header)],
-    /// Hashes of the uncles of these blocks.
+    /// Hashes of the uncles in these ancestors.
     pub rewarded: &'a [B256],
 }
 
 impl Relatives<'_> {
-    /// Checks the uncles of a block: recent, valid, and rewarded once.
+    /// Checks the uncles of a block: each is recent and valid, and was not rewarded before.
     pub fn check(&self, spec: &ChainSpec, uncles: &[Header]) -> Result<(), UncleError> {
         if uncles.len() > MAX_UNCLES {
             return Err(UncleError::Count(uncles.len()));
@@ -309,7 +314,8 @@ impl Relatives<'_> {
             if canonical || self.rewarded.contains(hash) || hashes[..index].contains(hash) {
                 return Err(UncleError::Known(*hash));
             }
-            // A child of the block's parent is its sibling, and not old enough.
+            // An uncle's parent must not be the block's parent: such an uncle would be a sibling of
+            // the block.
             let above = self.ancestors.iter().skip(1);
             let parent = above.into_iter().find(|(id, _)| *id == uncle.parent_hash);
             let (parent_hash, parent) = parent.ok_or(UncleError::Parent(*hash))?;

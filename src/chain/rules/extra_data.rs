@@ -5,12 +5,12 @@ use super::{Active, BaseFeeParams, ChainSpec};
 use alloy_primitives::{B64, Bytes};
 use starling_proto::{fork::Fork, system_config::Eip1559Params};
 
-/// Decoded extra data.
+/// The decoded extra data of an OP header from Holocene on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExtraData {
-    /// Both fit 32 bits and neither is zero.
+    /// EIP-1559 parameters. Each fits 32 bits and is not zero.
     pub params: BaseFeeParams,
-    /// Wei; zero before Jovian.
+    /// Minimum base fee in wei; zero before Jovian.
     pub min_base_fee: u64,
 }
 
@@ -31,9 +31,9 @@ pub enum ExtraDataError {
 }
 
 impl ExtraData {
-    /// Decodes the form that the fork asks for: `0 ‖ denominator ‖ elasticity` in Holocene, `1 ‖
-    /// denominator ‖ elasticity ‖ minimum base fee` from Jovian on. Zeros are refused: a base fee
-    /// cannot be computed from them.
+    /// Decodes extra data in the form of the active fork: `0 ‖ denominator ‖ elasticity` in
+    /// Holocene, `1 ‖ denominator ‖ elasticity ‖ minimum base fee` from Jovian on. Zero parameters
+    /// are rejected, since no base fee can be computed from them.
     pub fn decode(bytes: &Bytes, active: &Active) -> Result<Self, ExtraDataError> {
         let (version, want) = if active.is_op(Fork::Jovian) {
             (1, 17)
@@ -70,9 +70,8 @@ impl ExtraData {
         })
     }
 
-    /// The extra data of a block at `timestamp` whose attributes carry these parameters. Zeros
-    /// stand for the chain's constants, and it is the constants that are written. Empty before
-    /// Holocene.
+    /// The extra data of a block at `timestamp` whose attributes have these parameters. If both
+    /// parameters are zero, the chain's constants are encoded instead. Empty before Holocene.
     pub fn encode(
         spec: &ChainSpec,
         timestamp: u64,

@@ -11,10 +11,10 @@ use starling_proto::fork::Fork;
 pub(super) const MAX_EXTRA_DATA: usize = 32;
 /// Highest gas limit of any header (2^63 - 1).
 const MAX_GAS_LIMIT: u64 = i64::MAX as u64;
-/// Ethereum: a gas limit may differ from the parent's by less than one part in so many.
+/// On Ethereum a gas limit must differ from the parent's by less than the parent's divided by this.
 const GAS_LIMIT_BOUND_DIVISOR: u64 = 1_024;
 
-/// Which rule a header breaks.
+/// The rule that a header breaks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderError {
     #[error("parent hash is {have}, want {want}")]
@@ -67,7 +67,8 @@ pub enum HeaderError {
     RequestsHash { have: B256, want: B256 },
 }
 
-/// Returns the value if the field is present exactly when its fork is active, and fails otherwise.
+/// Returns `value` if it is present exactly when its fork is active; otherwise fails with the
+/// field's name.
 fn field<T: Copy>(
     name: &'static str,
     value: Option<T>,
@@ -81,8 +82,9 @@ fn field<T: Copy>(
 }
 
 impl ChainSpec {
-    /// Checks a header against its parent (specs: exec-engine of each fork). The roots, the bloom,
-    /// gas used, and from Isthmus the withdrawals root are left to execution.
+    /// Checks a header against its parent (specs: exec-engine of each fork). Not checked, since
+    /// they need execution: the roots, the bloom, the gas used, and from Isthmus on the withdrawals
+    /// root.
     pub fn check_header(
         &self,
         header: &Header,
@@ -129,7 +131,7 @@ impl ChainSpec {
         self.check_fork_fields(header, parent)
     }
 
-    /// Checks the extra data by the rules of the header's own timestamp, without its parent.
+    /// Checks the extra data by the rules at the header's own timestamp, without the parent.
     pub fn check_extra_data(&self, header: &Header) -> Result<(), HeaderError> {
         let active = self.at(header.timestamp);
         if header.extra_data.len() > MAX_EXTRA_DATA {
@@ -152,7 +154,7 @@ impl ChainSpec {
         if gas_limit > MAX_GAS_LIMIT {
             return Err(HeaderError::GasLimit(gas_limit));
         }
-        // On OP the gas limit is the system configuration's and may jump.
+        // On OP the gas limit is set by the system configuration and may change by any amount.
         if !self.is_optimism() {
             if gas_limit < MIN_GAS_LIMIT {
                 return Err(HeaderError::GasLimit(gas_limit));
@@ -183,12 +185,12 @@ impl ChainSpec {
         }
     }
 
-    /// Checks the fields that a fork has added.
+    /// Checks the header fields that forks after London have added.
     fn check_fork_fields(&self, header: &Header, parent: &Header) -> Result<(), HeaderError> {
         let active = self.at(header.timestamp);
         let withdrawals = field("withdrawals root", header.withdrawals_root, active.shanghai)?;
-        // From Isthmus the root is that of the message passer's storage after the block. On Ethereum
-        // it is that of the body's withdrawals. Execution compares both.
+        // From Isthmus on the withdrawals root is the storage root of the message passer after the
+        // block; on Ethereum it is the root of the body's withdrawals. Execution compares both.
         if let Some(have) = withdrawals
             && active.op.is_some_and(|fork| fork < Fork::Isthmus)
             && have != EMPTY_ROOT_HASH
@@ -212,7 +214,7 @@ impl ChainSpec {
         if let Some(have) = field("blob gas used", header.blob_gas_used, active.cancun)? {
             self.check_blob_gas_used(have, header)?;
         }
-        // On Ethereum execution computes the requests.
+        // On Ethereum only execution can compute the requests.
         if let Some(have) = field("requests hash", header.requests_hash, active.prague)?
             && active.op.is_some()
             && have != EMPTY_REQUESTS_HASH
@@ -225,7 +227,7 @@ impl ChainSpec {
         Ok(())
     }
 
-    /// Checks the bounds of the blob gas. Execution compares the value.
+    /// Checks that the blob gas used is within its bounds. Execution checks its exact value.
     fn check_blob_gas_used(&self, have: u64, header: &Header) -> Result<(), HeaderError> {
         let limit = header.gas_limit;
         match self.blob_params(header.timestamp) {

@@ -5,20 +5,20 @@ use alloy_primitives::Bytes;
 use alloy_rlp::Encodable;
 use starling_proto::payload::Payload;
 
-/// Largest block in RLP, bytes: a message of the network (10 MiB) without what a consensus client adds to
-/// the block (2 MiB).
+/// Largest size of a block's RLP in bytes: a network message (10 MiB) minus the data that a
+/// consensus client adds to the block (2 MiB).
 const MAX_BLOCK_BYTES: usize = (10 - 2) << 20;
-/// Bytes for all of a block but its transactions, at most. A header takes some 700, and 16 withdrawals
-/// less than 800.
+/// Upper bound in bytes of everything in a block except its transactions. A header has about 700
+/// bytes, and 16 withdrawals have less than 800.
 const ENVELOPE_BYTES: usize = 2_048;
-/// First bytes of a list in RLP begin here; the type of a transaction is below.
+/// Lowest first byte of an RLP list. The type byte of a typed transaction is below it.
 const FIRST_LIST_BYTE: u8 = 0xc0;
 
-/// A block that is too large.
+/// The error for a block that is too large.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the block has {have} bytes, more than {limit} (EIP-7934)")]
 pub struct BlockSizeError {
-    /// Bytes in RLP.
+    /// Size of the block's RLP in bytes.
     pub have: usize,
     pub limit: usize,
 }
@@ -36,8 +36,8 @@ impl ChainSpec {
         Ok(())
     }
 
-    /// Bytes that the transactions of a block at `timestamp` may take, each as
-    /// [`transaction_bytes`] counts it, whatever header the block gets.
+    /// Bytes available for the transactions of a block at `timestamp`, whatever the block's header.
+    /// The size of each transaction is [`transaction_bytes`].
     pub fn room_for_transactions(&self, timestamp: u64) -> usize {
         self.max_block_bytes(timestamp)
             .map_or(usize::MAX, |limit| limit - ENVELOPE_BYTES)
@@ -49,8 +49,8 @@ impl ChainSpec {
     }
 }
 
-/// Bytes of a transaction within a block. `raw` is its EIP-2718 form: a legacy one is a list itself, the
-/// others are strings.
+/// Size in bytes of a transaction within a block's RLP. `raw` is its EIP-2718 form: a legacy
+/// transaction is an RLP list itself, any other is wrapped in an RLP string.
 pub fn transaction_bytes(raw: &Bytes) -> usize {
     if raw.first() >= Some(&FIRST_LIST_BYTE) {
         raw.len()
@@ -59,7 +59,7 @@ pub fn transaction_bytes(raw: &Bytes) -> usize {
     }
 }
 
-/// Bytes of a block in RLP: header, transactions, uncles, and from Shanghai on withdrawals.
+/// Size in bytes of a block's RLP: header, transactions, uncles, and from Shanghai on withdrawals.
 pub fn block_bytes(payload: &Payload) -> usize {
     let list = |payload_length| {
         let list = alloy_rlp::Header {

@@ -67,7 +67,8 @@ fn base_fee_moves_by_the_constants_of_the_childs_time() {
         before.next_base_fee(&parent(target, gwei), TIME + 2),
         Ok(gwei)
     );
-    // Twice the target: one fiftieth more; empty: one fiftieth less.
+    // Gas used is twice the target: the base fee rises by one fiftieth. No gas used: it falls by
+    // one fiftieth.
     assert_eq!(
         before.next_base_fee(&parent(2 * target, gwei), TIME + 2),
         Ok(gwei + gwei / 50)
@@ -76,12 +77,13 @@ fn base_fee_moves_by_the_constants_of_the_childs_time() {
         before.next_base_fee(&parent(0, gwei), TIME + 2),
         Ok(gwei - gwei / 50)
     );
-    // A full block: five times as much above the target.
+    // A full block uses six times the target, so the rise is five times as large as with twice the
+    // target.
     assert_eq!(
         before.next_base_fee(&parent(6 * target, gwei), TIME + 2),
         Ok(gwei + gwei / 10)
     );
-    // Above the target it always moves, below it may stand.
+    // Above the target the base fee always rises; below the target it may stay the same.
     assert_eq!(
         before.next_base_fee(&parent(target + 1, 7), TIME + 2),
         Ok(8)
@@ -90,7 +92,7 @@ fn base_fee_moves_by_the_constants_of_the_childs_time() {
         before.next_base_fee(&parent(target - 1, 7), TIME + 2),
         Ok(7)
     );
-    // The parent is before Canyon, the child is not.
+    // The parent is before Canyon, the child is in Canyon.
     let canyon =
         scheduled(ForkSchedule::from_genesis(Fork::Regolith).with(Fork::Canyon, Some(TIME + 2)));
     assert_eq!(
@@ -101,7 +103,7 @@ fn base_fee_moves_by_the_constants_of_the_childs_time() {
         canyon.next_base_fee(&parent(2 * target, gwei), TIME + 2),
         Ok(gwei + gwei / 250)
     );
-    // The first block with a base fee.
+    // The parent has no base fee, so the child is the first block with one.
     assert_eq!(
         before.next_base_fee(&Header::default(), TIME),
         Ok(INITIAL_BASE_FEE)
@@ -140,7 +142,7 @@ fn base_fee_parameters_come_from_a_holocene_parent() {
         op(Fork::Holocene).next_base_fee(&parent, TIME + 2),
         Ok(fee + fee / 100)
     );
-    // The first block of Holocene still has the constants.
+    // The first block of Holocene still uses the constants.
     let first =
         scheduled(ForkSchedule::from_genesis(Fork::Granite).with(Fork::Holocene, Some(TIME + 2)));
     assert_eq!(first.next_base_fee(&parent, TIME + 2), Ok(fee + fee / 50));
@@ -173,12 +175,12 @@ fn jovian_counts_the_data_footprint_and_keeps_a_minimum() {
         Ok(fee - fee / 100)
     );
     assert_eq!(spec.next_base_fee(&parent(0, 0, fee), TIME + 2), Ok(fee));
-    // Also when the parent itself was below.
+    // The minimum applies also if the parent's base fee was below it.
     assert_eq!(
         spec.next_base_fee(&parent(60_000_000, 0, 3 * fee), TIME + 2),
         Ok(3 * fee)
     );
-    // On the activating block's parent neither is looked at.
+    // If the parent is before Jovian, neither the footprint nor the minimum is used.
     let first = scheduled(
         ForkSchedule::from_genesis(Fork::Holocene)
             .with(Fork::Isthmus, Some(0))
@@ -202,7 +204,7 @@ fn base_fee_saturates_on_absurd_numbers() {
         extra_data,
         ..parent(u64::MAX, u64::MAX)
     };
-    // Elasticity 2^32 - 1 above the gas limit: a target of zero.
+    // An elasticity of 2^32 - 1, more than the gas limit, results in a target of zero.
     assert_eq!(
         spec.next_base_fee(&header(21_000, bytes!("00 00000001 ffffffff")), TIME + 2),
         Ok(u64::MAX)
@@ -349,7 +351,7 @@ fn parent_of(spec: &ChainSpec) -> Header {
     }
 }
 
-/// The rules of every fork with a parent for headers.
+/// The rules of every fork, each with a parent header.
 fn forks_with_parents() -> impl Iterator<Item = (ChainSpec, Header)> {
     Fork::ALL.into_iter().map(op).map(|spec| {
         let parent = parent_of(&spec);
@@ -422,7 +424,7 @@ fn the_extra_data_gas_and_base_fee_of_a_header_are_checked() {
             check(|h| h.base_fee_per_gas = None),
             Err(E::Missing("base fee"))
         ));
-        // The gas limit is free, and the mix hash is anything.
+        // The gas limit may be any value, and so may the mix hash.
         assert_eq!(
             check(|h| (h.gas_limit, h.mix_hash) = (90_000_000, B256::repeat_byte(1))),
             Ok(())
@@ -512,7 +514,8 @@ fn ethereum_headers_move_their_gas_limit_slowly() {
     ));
 }
 
-/// Every fork with blobs 100 seconds after the one before it, from 100 on.
+/// A chain on which each fork with blobs activates 100 seconds after the previous one, the first at
+/// 100.
 fn blob_forks() -> ChainSpec {
     let forks = EthereumSchedule {
         shanghai: Some(0),
@@ -549,7 +552,7 @@ fn blob_parameters_follow_the_schedule() {
     assert_eq!(op(Fork::Karst).max_blobs(), 0);
 }
 
-/// Values of geth's `TestCalcBlobFee`.
+/// The values are those of geth's `TestCalcBlobFee`.
 #[test]
 fn the_blob_base_fee_grows_with_the_excess() {
     let spec = ethereum(cancun());
@@ -581,7 +584,7 @@ fn from_osaka_on_blobs_have_a_reserve_price() {
         "Prague: exactly the target"
     );
     assert_eq!(excess(1_000_000_000, 9, 250), 3);
-    // EIP-7918: while a blob is cheaper than its share of execution gas, the excess never falls.
+    // EIP-7918: the excess never falls while a blob is cheaper than its share of execution gas.
     assert_eq!(excess(1_000_000_000, 6, 350), 2);
     assert_eq!(excess(1_000_000_000, 9, 350), 3);
     assert_eq!(excess(1, 6, 350), 0);

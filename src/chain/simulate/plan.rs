@@ -1,4 +1,4 @@
-//! The headers of simulated blocks: numbers and times in order, gaps filled with empty blocks.
+//! Plans the headers of simulated blocks: numbers and times ascend, and empty blocks fill gaps.
 
 use super::{BlockRequest, MAX_BLOCKS, MAX_CALLS, MAX_CALLS_OF_BLOCK};
 use crate::chain::{
@@ -12,7 +12,7 @@ use alloy_eips::eip4895::Withdrawal;
 use alloy_primitives::{Address, B256, U256};
 use alloy_rpc_types_eth::state::StateOverride;
 
-/// Seconds between simulated blocks whose time is not given.
+/// Seconds after the previous block, for simulated blocks without a given time.
 const STEP: u64 = 12;
 
 /// Fields of a simulated header that the client sets.
@@ -20,21 +20,21 @@ const STEP: u64 = 12;
 pub struct HeaderOverrides {
     pub number: Option<U256>,
     pub difficulty: Option<U256>,
-    /// Unix seconds.
+    /// Time of the block, Unix seconds.
     pub time: Option<u64>,
     pub gas_limit: Option<u64>,
     pub fee_recipient: Option<Address>,
     pub prev_randao: Option<B256>,
-    /// Wei per gas.
+    /// Base fee in wei per gas.
     pub base_fee: Option<U256>,
-    /// Wei per blob gas; no field of the header.
+    /// Wei per blob gas, which is not a field of the header.
     pub blob_base_fee: Option<U256>,
     pub beacon_root: Option<B256>,
-    /// On Ethereum only.
+    /// Withdrawals of the block; on Ethereum only.
     pub withdrawals: Vec<Withdrawal>,
 }
 
-/// A block with the header fields that are known before the block before it.
+/// A block with the header fields that are known before its parent is simulated.
 #[derive(Clone, Debug)]
 pub struct PlannedBlock {
     pub header: Header,
@@ -79,16 +79,16 @@ pub enum SimulateError {
     State(#[from] StateError),
 }
 
-/// The headers in order.
+/// The headers planned so far, in order.
 struct Planner<'a> {
     spec: &'a ChainSpec,
     base: u64,
-    /// The header before the next one.
+    /// The previous header: that of the base block or of the last planned one.
     before: Header,
     planned: Vec<PlannedBlock>,
 }
 
-/// Plans the blocks on a base block.
+/// Plans the headers of the blocks on a base block.
 pub(super) fn plan(
     spec: &ChainSpec,
     base: &Header,
@@ -112,7 +112,7 @@ pub(super) fn plan(
 }
 
 impl Planner<'_> {
-    /// The number of the next block that the client names.
+    /// The number of the next requested block: the one given, or the previous number plus one.
     fn number(&self, given: Option<U256>) -> Result<u64, SimulateError> {
         let before = self.before.number;
         let number = given.unwrap_or(U256::from(before) + U256::from(1));
@@ -143,7 +143,7 @@ impl Planner<'_> {
             return Err(SimulateError::Withdrawals);
         }
         let cancun = self.spec.at(have).cancun;
-        // On a block before the merge the simulated one is before it too, as in geth.
+        // On a base block before the merge, simulated blocks are before the merge too, as in geth.
         let inherited = self.spec.mined(&self.before);
         let inherited = inherited.map_or(U256::ZERO, |_| self.before.difficulty);
         let header = Header {

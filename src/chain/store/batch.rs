@@ -19,22 +19,22 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
-/// The rows of `state` that a group of blocks writes: the last value of each.
+/// The rows of `state` that a group of blocks writes, each with its last value.
 fn state_rows(blocks: &[Arc<ExecutedBlock>]) -> BTreeMap<&Bytes, Option<&Bytes>> {
     let rows = blocks.iter().flat_map(|block| &block.overlay.rows);
     rows.map(|(key, row)| (key, row.after.as_ref())).collect()
 }
 
-/// Rows of blocks that are written on request only.
+/// Choice of the rows of blocks that are written on request only.
 #[derive(Clone, Copy)]
 struct OptionalRows {
-    /// The addresses and slots behind the keys of the state.
+    /// The addresses and slots whose hashes are the keys of the state.
     names: bool,
     indexes: PerIndex<bool>,
 }
 
-/// Passes the rows of each block besides the state to `put`. Adds the bytes of trie history to
-/// `trie_history`.
+/// Passes all rows of each block except those of `state` to `put`. Adds the bytes of the blocks'
+/// trie history to `trie_history`.
 fn kept_rows(
     blocks: &[Arc<ExecutedBlock>],
     optional: OptionalRows,
@@ -102,7 +102,8 @@ fn code_rows(overlay: &Overlay, put: &mut impl FnMut(Space, &[u8], Option<&[u8]>
     }
 }
 
-/// Addresses and slots lie beside the codes: their keys are the hashes of their values too.
+/// Rows of addresses and slots. They are in the keyspace of codes because, like a code, each has
+/// the hash of its value as its key.
 fn name_rows(overlay: &Overlay, put: &mut impl FnMut(Space, &[u8], Option<&[u8]>)) {
     for name in &overlay.names {
         put(Space::Code, name.hash().as_slice(), Some(&name.preimage()));
@@ -152,7 +153,7 @@ fn block_rows(
 pub struct WrittenRow {
     pub keyspace: &'static str,
     pub key: Bytes,
-    /// `None` removes the row.
+    /// The new value; `None` removes the row.
     pub value: Option<Bytes>,
 }
 
@@ -179,11 +180,11 @@ pub fn written_rows(blocks: &[Arc<ExecutedBlock>]) -> Vec<WrittenRow> {
     rows
 }
 
-/// One atomic batch across keyspaces. Rows of `state` also update the row cache.
+/// One atomic batch across keyspaces. Its rows of `state` also update the row cache at commit.
 pub(super) struct StoreBatch<'a> {
     inner: &'a StoreInner,
     batch: OwnedWriteBatch,
-    /// Rows of `state` in this batch.
+    /// The rows of `state` in this batch, for the row cache.
     written: WrittenRows,
     weights: Weights,
 }
@@ -198,7 +199,8 @@ impl<'a> StoreBatch<'a> {
         }
     }
 
-    /// Adds the rows of a genesis. They bypass the row cache, which is still empty.
+    /// Adds the rows of a genesis block and its state. They bypass the row cache, which is still
+    /// empty.
     pub(super) fn genesis(&mut self, genesis: &Payload, overlay: &Overlay) {
         for (key, row) in &overlay.rows {
             self.write(Space::State, key, row.after.as_ref().map(AsRef::as_ref));
@@ -214,8 +216,8 @@ impl<'a> StoreBatch<'a> {
         });
     }
 
-    /// Adds the rows of a group of blocks, oldest first, with those in `indexes`, and their bytes of
-    /// trie history to `trie_history`.
+    /// Adds the rows of a group of blocks, oldest first, with the rows of the indexes that
+    /// `indexes` selects. Adds the bytes of the blocks' trie history to `trie_history`.
     pub(super) fn blocks(
         &mut self,
         blocks: &[Arc<ExecutedBlock>],
@@ -234,8 +236,8 @@ impl<'a> StoreBatch<'a> {
         }
     }
 
-    /// Restores the rows of `state` from the unwind record of the newest block, and removes its
-    /// history.
+    /// Restores the rows of `state` to their values before the newest block, from the block's
+    /// unwind record, and removes the block's history rows.
     pub(super) fn unwind_state(
         &mut self,
         snapshot: &Snapshot,
@@ -263,7 +265,7 @@ impl<'a> StoreBatch<'a> {
         Ok(())
     }
 
-    /// Removes the rows that a block has in these indexes.
+    /// Removes the rows that a block has in the selected indexes.
     pub(super) fn remove_values(
         &mut self,
         number: u64,
@@ -279,7 +281,8 @@ impl<'a> StoreBatch<'a> {
         }
     }
 
-    /// Removes the rows of a block and those that find it by number or hash.
+    /// Removes the rows of a block, and the index rows that find the block or its transactions by
+    /// number or hash.
     pub(super) fn remove_block(&mut self, block: BlockId, body: &[Bytes]) {
         for key in
             [keys::header, keys::body, keys::receipts, keys::senders].map(|key| key(block.number))
@@ -343,7 +346,8 @@ impl<'a> StoreBatch<'a> {
         } else {
             inner.rows.write(written, || batch.commit())?;
         }
-        // The batch is committed, but a database that cannot flush must not take another.
+        // The batch is committed. If the flush fails, return the error all the same: the database
+        // must accept no further batch.
         Ok(inner.count_batch(&weights)?)
     }
 }

@@ -15,9 +15,9 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-/// Number of locks, so that readers on several threads rarely contend.
+/// Number of shards, each with its own lock, so that readers on several threads rarely contend.
 const SHARDS: usize = 64;
-/// Bytes that a row takes in memory beside its key and its value.
+/// Estimated bytes that a row uses in memory beside its key and its value.
 const ROW_OVERHEAD: usize = 160;
 
 /// Rows changed by a batch, with their new values.
@@ -26,7 +26,7 @@ pub(super) type WrittenRows = Vec<(Bytes, Option<Bytes>)>;
 pub(super) struct RowCache {
     shards: Vec<Mutex<Shard>>,
     hasher: DefaultHashBuilder,
-    /// Odd while a batch is being written to disk.
+    /// Count of batches, doubled; odd while a batch is being written to disk.
     generation: AtomicU64,
 }
 
@@ -38,12 +38,12 @@ struct Shard {
 
 struct CachedRow {
     value: Option<Bytes>,
-    /// The generation since which the value is current.
+    /// The generation from which on the value is current.
     since: u64,
 }
 
 impl RowCache {
-    /// `budget` in bytes.
+    /// A cache of at most `budget` bytes.
     pub fn new(budget: u64) -> Self {
         let budget = usize::try_from(budget).unwrap_or(usize::MAX) / SHARDS;
         let shard = || {
@@ -61,7 +61,8 @@ impl RowCache {
         }
     }
 
-    /// Takes a snapshot with `take` and returns its generation; `None` if a batch was in progress.
+    /// Takes a snapshot with `take` and returns it with its generation, or with `None` if a batch
+    /// was in progress.
     pub fn at_generation<T>(&self, take: impl FnOnce() -> T) -> (T, Option<u64>) {
         let before = self.generation.load(Ordering::SeqCst);
         let taken = take();
@@ -69,7 +70,7 @@ impl RowCache {
         (taken, same.then_some(before))
     }
 
-    /// The value of a row at this generation, from the cache or else from `read`.
+    /// The value of a row at this generation, from the cache or otherwise from `read`.
     pub fn get<E>(
         &self,
         key: &[u8],
@@ -84,7 +85,7 @@ impl RowCache {
         }
         let value = read()?;
         let mut shard = shard.lock();
-        // A batch that begins after this check takes the lock after us and overwrites our value.
+        // A batch that begins after this check waits for our lock and then overwrites our value.
         if self.generation.load(Ordering::SeqCst) == generation {
             shard.put(
                 key,
@@ -97,8 +98,8 @@ impl RowCache {
         Ok(value)
     }
 
-    /// Writes a batch with `commit`, then caches its rows. If the commit fails the rows are
-    /// unknown: the cache is cleared and stays empty until a later batch succeeds.
+    /// Writes a batch with `commit`, then caches its rows. If the commit fails, the values of its
+    /// rows are unknown: the cache is cleared and stays empty until a later batch succeeds.
     pub fn write<E>(
         &self,
         rows: WrittenRows,
@@ -120,7 +121,8 @@ impl RowCache {
     }
 
     fn shard(&self, key: &[u8]) -> &Mutex<Shard> {
-        // The high bits choose the shard, since its own table uses the low ones.
+        // The high bits of the hash choose the shard, since the shard's own table uses the low
+        // ones.
         let hash = self.hasher.hash_one(key);
         &self.shards[(hash >> 32) as usize % SHARDS]
     }
@@ -176,7 +178,7 @@ mod tests {
             Some(Bytes::from_static(b"new"))
         );
         assert!(read(&cache, b"k", old.unwrap()).is_err());
-        // The snapshot reads from disk and caches nothing.
+        // The old snapshot reads the row from disk, and the cache does not keep that value.
         let from_disk = cache
             .get(b"k", old.unwrap(), || {
                 Ok::<_, ()>(Some(Bytes::from_static(b"old")))
@@ -222,7 +224,7 @@ mod tests {
             Ok(None),
             "the row was removed"
         );
-        // The same when the read began before the batch and ends after it.
+        // A value is not kept either if its read begins before the batch and ends after it.
         let late = cache.get(b"z", new.unwrap(), || {
             write(&cache, b"z", b"new");
             Ok::<_, ()>(None)

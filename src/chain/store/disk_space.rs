@@ -3,14 +3,15 @@
 use crate::chain::store::{StoreError, StoreInner};
 use std::path::Path;
 
-/// One part in so many of the disk must be free before a commit. A compaction needs space too: it
-/// writes new tables before it removes the old ones.
+/// Divisor of the disk's size: 1/32 of it must be free before a commit. A compaction needs free
+/// space too, since it writes new tables before it removes the old ones.
 const FREE_SPACE_PART: u64 = 32;
-/// Bounds of the bytes that must be free, whatever the size of the disk.
+/// Smallest and largest floor in bytes, whatever the size of the disk.
 const FREE_SPACE: std::ops::RangeInclusive<u64> = 64 << 20..=2 << 30;
 
 impl StoreInner {
-    /// Fails with [`StoreError::NoSpace`] below the floor, after removing obsolete files.
+    /// Fails with [`StoreError::NoSpace`] if less than the floor is free, even after obsolete files
+    /// are removed.
     pub(super) fn check_space(&self) -> Result<(), StoreError> {
         let free = || free_space(&self.path).map_err(StoreError::io(&self.path));
         if free()? >= self.floor {

@@ -9,7 +9,7 @@ use lsm_tree::Error as LsmError;
 use starling_proto::payload::BlockId;
 use std::path::{Path, PathBuf};
 
-/// Identity of the chain in a store.
+/// Identity of the chain that a store contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     pub chain_id: u64,
@@ -95,8 +95,8 @@ impl StoreError {
     }
 }
 
-/// Advice for a database that cannot be repaired. The payload log beside it stays: it records what
-/// was signed here.
+/// Advice for rebuilding a database that cannot be repaired. The payload log beside the database
+/// must not be removed: it records the blocks that were signed here.
 pub fn rebuild(dir: &Path) -> String {
     format!(
         "Restore a backup; or remove the folder {} and nothing beside it, run `starling init --datadir {dir}` with the genesis file, \
@@ -106,7 +106,7 @@ pub fn rebuild(dir: &Path) -> String {
     )
 }
 
-/// An error of fjall as text. Its own text is a dump of types.
+/// Text of a fjall error for users. The error's own `Display` is a dump of types.
 pub(in crate::chain) fn describe_error(error: &fjall::Error) -> String {
     let (checksum, missing) = (
         "a part of a file is not what was written",

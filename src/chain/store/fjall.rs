@@ -20,7 +20,7 @@ const LSM_TREE: &str = "3.1.10";
 mod tests {
     use super::*;
 
-    /// The version of a package in the lock file.
+    /// The version of `package` in `Cargo.lock`.
     fn locked(package: &str) -> &'static str {
         let entry = format!("name = \"{package}\"\nversion = \"");
         let lock = include_str!("../../../Cargo.lock");

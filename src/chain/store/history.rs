@@ -1,11 +1,11 @@
 //! The history window: how far back states can be read and blocks can be unwound, and the
 //! compaction filter that drops older rows.
 //!
-//! A commit moves the bounds in its own batch, at no further cost. Rows below them stay until fjall
-//! compacts their table on its own thread: there are no tombstones, and no caller waits. Two
+//! A commit raises the bounds in its own batch, at no further cost. Rows below them stay until
+//! fjall compacts their table on its own thread: there are no tombstones, and no caller waits. Two
 //! conditions must hold before rows below a bound are dropped. The bound must be on disk, in a
-//! table of the same keyspace, or a power cut could restore an older bound whose rows are gone; and
-//! no snapshot may still read by an older bound.
+//! table of the same keyspace: otherwise a power cut could restore an older bound whose rows are
+//! gone. And no snapshot may still read by an older bound.
 
 use crate::chain::{
     rows::codec,
@@ -33,46 +33,47 @@ use std::{
     },
 };
 
-/// Most blocks that a bound moves at once: each move flushes a memtable.
+/// Largest step of a bound, in blocks. Bounds move in steps, since each move flushes a memtable.
 const MAX_STEP: u64 = 1024;
 
-/// Fewest blocks that the bound of a window of this many blocks moves at once.
+/// The step of a window's bound: the bound moves only when it can rise by this many blocks or more.
 pub(super) fn step(window: u64) -> u64 {
     (window / 64).clamp(1, MAX_STEP)
 }
 
-/// Fewest unwind records that are dropped together.
+/// Smallest rise of the bound of unwind records, in blocks, that is worth flushing a memtable.
 const UNWIND_STEP: u64 = 256;
 
-/// Row with the oldest block whose state can be read, in the keyspace whose rows it bounds.
+/// Key of the row with the oldest block whose state can be read. The row is in the keyspace whose
+/// rows it bounds.
 const STATES: &[u8] = b"_oldest";
 
-/// Row with the oldest block that can be unwound.
+/// Key of the row with the oldest block that can be unwound.
 const UNWINDS: &[u8] = b"_unwinds";
 
-/// Row with the oldest block whose tries can be read, and the oldest at which the message passer can
-/// be proven.
+/// Key of the row with two numbers: the oldest block whose tries can be read, and the oldest block
+/// at which the message passer can be proven.
 pub(super) const PROOFS: &[u8] = b"_proofs";
 
-/// The bounds of history.
+/// Bounds of the kept history, by kind of row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct HistoryBounds {
-    /// The oldest block whose state can be read: history rows of this block and older ones are
+    /// The oldest block whose state can be read. History rows of this block and of older ones are
     /// unused.
     pub states: u64,
     /// The oldest block that can be unwound.
     pub unwinds: u64,
-    /// The oldest block whose tries can be read, if its state can.
+    /// The oldest block whose tries can be read, provided that its state can be read too.
     pub proofs: u64,
     /// The oldest block at which the message passer can be proven.
     pub passer: u64,
-    /// Rows of each index of older blocks are unused. The only bounds that may fall, when
-    /// `--history.logs` is raised or an index is turned on again.
+    /// For each index, the oldest block whose rows are used. These are the only bounds that can
+    /// fall: when `--history.logs` is raised or an index is turned on again.
     pub indexes: PerIndex<u64>,
 }
 
 impl HistoryBounds {
-    /// The lower of each bound: what both keep.
+    /// The lower of each pair of bounds: rows that either side needs are kept.
     fn and(self, other: Self) -> Self {
         Self {
             states: self.states.min(other.states),
@@ -84,20 +85,20 @@ impl HistoryBounds {
     }
 }
 
-/// The windows of history, and how far their bounds have come.
+/// The configured windows of history, and the bounds at each stage on their way to disk.
 pub(super) struct History {
-    /// Blocks whose states are kept; zero keeps all.
+    /// Number of blocks whose states are kept; zero keeps all.
     window: AtomicU64,
     /// Bytes of trie history that are kept; zero keeps all.
     pub(super) proofs: AtomicU64,
-    /// Blocks at which the message passer can be proven.
+    /// Number of blocks below the head at which the message passer can be proven.
     pub(super) passer: AtomicU64,
-    /// The blocks that each index covers. `None` until it is set: the index is neither pruned nor
-    /// extended.
+    /// The blocks that each index covers. `None` until a window is set: until then the index is
+    /// neither pruned nor extended downwards.
     indexes: Mutex<PerIndex<Option<IndexWindow>>>,
     /// The bounds of the last commit.
     committed: Mutex<HistoryBounds>,
-    /// Bounds in a memtable that is being flushed.
+    /// Bounds in a memtable that is being flushed; `None` if no such flush is in progress.
     pending: Mutex<Option<HistoryBounds>>,
     floors: Arc<Floors>,
 }
@@ -121,15 +122,15 @@ impl Default for History {
     }
 }
 
-/// Bounds that are on disk, and the snapshots that still read by older ones.
+/// Bounds that are on disk, and older bounds by which snapshots still read.
 #[derive(Default)]
 struct Floors {
     durable: Mutex<HistoryBounds>,
-    /// Number of snapshots that read by these bounds.
+    /// Number of snapshots by the bounds that were durable when the snapshot was taken.
     pins: Mutex<BTreeMap<HistoryBounds, usize>>,
 }
 
-/// Keeps the states that a snapshot can read.
+/// Protects the rows that a snapshot can read from being dropped.
 pub(super) struct Pin {
     kept: HistoryBounds,
     floors: Arc<Floors>,
@@ -148,12 +149,12 @@ impl Drop for Pin {
 }
 
 impl Floors {
-    /// The bounds below which rows may be dropped now. No later snapshot can need those rows: bounds
-    /// only rise, or fall before rows below them are written.
+    /// The bounds below which rows may be dropped now. No later snapshot can need those rows: a
+    /// bound either rises, or falls before rows below the old bound are written.
     fn droppable(&self) -> HistoryBounds {
         let pins = self.pins.lock();
         let durable = *self.durable.lock();
-        // Readers of unwind records handle a missing one, so snapshots do not hold this bound.
+        // Readers of unwind records handle a missing record, so snapshots do not pin this bound.
         let unwinds = durable.unwinds;
         HistoryBounds {
             unwinds,
@@ -162,7 +163,7 @@ impl Floors {
     }
 }
 
-/// A keyspace's compaction filter by its name, as the database asks for it.
+/// Function that returns the compaction filter of a keyspace, by the keyspace's name.
 type FilterFactories = Arc<dyn Fn(&str) -> Option<Arc<dyn Factory>> + Send + Sync>;
 
 impl History {
@@ -178,8 +179,9 @@ impl History {
         *self.indexes.lock()
     }
 
-    /// Lowers the bound of an index, before rows below it are written. A compaction that began before
-    /// does not see those rows.
+    /// Lowers the bound of an index. Call it before rows below the old bound are written: a
+    /// compaction that is already running does not see those rows, and a later one has the new
+    /// bound.
     pub(super) fn lower_index(&self, index: ValueIndex, bound: u64) {
         let lower = |bounds: &mut HistoryBounds| {
             let kept = &mut bounds.indexes[index as usize];
@@ -191,8 +193,8 @@ impl History {
         lower(&mut self.floors.durable.lock());
     }
 
-    /// Keeps the rows above the durable bounds until the pin is dropped. Call before a snapshot is
-    /// taken, so that no row is dropped that it can see.
+    /// Protects the rows above the durable bounds until the pin is dropped. Call it before taking a
+    /// snapshot, so that no row is dropped that the snapshot can see.
     pub(super) fn pin(&self) -> Pin {
         let mut pins = self.floors.pins.lock();
         let kept = *self.floors.durable.lock();
@@ -203,7 +205,7 @@ impl History {
         }
     }
 
-    /// The compaction filter of the history keyspace.
+    /// The compaction filters by keyspace: only the history keyspace has one.
     pub(super) fn filters(&self) -> FilterFactories {
         let floors = self.floors.clone();
         Arc::new(move |name| {
@@ -213,19 +215,19 @@ impl History {
         })
     }
 
-    /// Remembers the bounds of a commit.
+    /// Remembers the bounds of the last commit, for the next sync.
     pub(super) fn committed(&self, kept: HistoryBounds) {
         *self.committed.lock() = kept;
     }
 
-    /// Takes a step to make these bounds durable, after the commits with them are in a synced
-    /// journal: flushes the memtable with the bounds, or, once that is flushed, raises the durable
-    /// ones. A rise of the unwind bound alone is worth a flush only from `UNWIND_STEP` records on,
-    /// unless `all` is set.
+    /// Takes the next step to make these bounds durable. Call it after the journal with their
+    /// commits is synced. The first step flushes the memtable with the bounds; once it is flushed,
+    /// the next step raises the durable bounds. If only the unwind bound has risen, a flush is
+    /// worth it from `UNWIND_STEP` records on, or from one if `all` is set.
     fn synced(&self, kept: HistoryBounds, space: &Keyspace, all: bool) -> Result<(), StoreError> {
         let mut pending = self.pending.lock();
         match *pending {
-            // The memtable with the bound has been flushed.
+            // The memtable with these bounds has been flushed, so the bounds are on disk.
             Some(flushed) if space.sealed_memtable_count() == 0 => {
                 *self.floors.durable.lock() = flushed;
                 *pending = None;
@@ -253,7 +255,7 @@ impl History {
 }
 
 impl StoreInner {
-    /// The bounds as they are stored.
+    /// The bounds stored in this snapshot.
     pub(super) fn kept(&self, snapshot: &fjall::Snapshot) -> Result<HistoryBounds, StoreError> {
         let [history, meta] =
             [Space::History, Space::Meta].map(|space| &self.spaces[space as usize]);
@@ -262,7 +264,7 @@ impl StoreInner {
                 .map(|row| codec::decode_number(&row).ok_or_else(|| damaged_meta(key)))
                 .transpose()
         };
-        // Stores written before the window existed have the bound in meta alone.
+        // Stores written before this row existed have the bound in the meta keyspace alone.
         let states = match number(history, STATES)? {
             Some(states) => states,
             None => number(meta, OLDEST_ROW)?.ok_or_else(|| damaged_meta(OLDEST_ROW))?,
@@ -273,7 +275,7 @@ impl StoreInner {
         };
         let (proofs, passer) = match get(snapshot, history, PROOFS)? {
             Some(row) => codec::decode_pair(&row).ok_or_else(|| damaged_meta(PROOFS))?,
-            // Stores written before trie history existed: it begins with the next block.
+            // Stores written before trie history existed: trie history begins with the next block.
             None => {
                 let head = get(snapshot, history, HEAD)?
                     .and_then(|row| codec::decode_id(&row))
@@ -290,9 +292,9 @@ impl StoreInner {
         })
     }
 
-    /// Raises the bounds as far as the head and the finalized head allow, and adds them to the batch.
-    /// If `finalized` is `None`, the stored finalized head counts. The finalized state always stays
-    /// readable. Without a finalized head the window bounds the unwind records too.
+    /// Raises the bounds as far as the head and the finalized head allow, and adds them to the
+    /// batch. `None` as `finalized` means the stored finalized head. The finalized state always
+    /// stays readable. Without any finalized head, the state window bounds the unwind records too.
     pub(super) fn advance(
         &self,
         batch: &mut StoreBatch<'_>,
@@ -322,7 +324,7 @@ impl StoreInner {
         kept.unwinds = old.unwinds.max(settled.saturating_sub(UNWIND_MARGIN));
         kept.indexes = self.advance_indexes(batch, &snapshot, head, written.below.number)?;
         self.advance_proofs(&snapshot, &mut kept, head, written)?;
-        // Trie history without the values in its leaves proves nothing.
+        // A proof needs the values in the leaves too, so trie history is useless without the state.
         kept.proofs = kept.proofs.max(kept.states);
         if (kept.proofs, kept.passer) != (old.proofs, old.passer) || !written.whole {
             batch.put(
@@ -342,8 +344,8 @@ impl StoreInner {
         Ok(kept)
     }
 
-    /// Waits until everything committed is on disk. Rows below risen bounds may be dropped after
-    /// two calls and a flush between them.
+    /// Waits until everything committed is on disk. Also moves risen bounds on their way to disk:
+    /// rows below them may be dropped after two calls and a flush between the calls.
     pub(super) fn sync(&self) -> Result<(), StoreError> {
         self.sync_and_raise_floors(false)
     }
@@ -355,7 +357,8 @@ impl StoreInner {
             .synced(kept, &self.spaces[Space::History as usize], all)
     }
 
-    /// Raises the bounds and drops the rows below them now, however long that takes.
+    /// Makes the last commit's bounds durable and drops the rows below them now, however long that
+    /// takes.
     pub(super) fn prune(&self) -> Result<(), StoreError> {
         let space = &self.spaces[Space::History as usize];
         let kept = *self.history.committed.lock();
@@ -368,7 +371,7 @@ impl StoreInner {
     }
 }
 
-/// Creates the filter of each compaction.
+/// Creates the filter for each compaction, with the bounds at its start.
 struct PruneFilters(AssertUnwindSafe<Arc<Floors>>);
 
 impl Factory for PruneFilters {
@@ -385,8 +388,9 @@ struct PruneFilter(HistoryBounds);
 
 impl CompactionFilter for PruneFilter {
     fn filter_item(&mut self, item: ItemAccessor<'_>, _: &Context) -> CompactionFilterResult {
-        // Destroying the newest version of a row shows an older one. That is only possible for a
-        // block that was unwound and stored again, and then the older version is a tombstone.
+        // If the newest version of a row is destroyed, readers see an older version. An older
+        // version exists only if the block was unwound and stored again, and then it is a
+        // tombstone.
         Ok(if is_old(item.key(), self.0) {
             Verdict::Destroy
         } else {

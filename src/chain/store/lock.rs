@@ -1,6 +1,6 @@
-//! The LOCK file of a directory, which one process at a time can hold. The kernel's lock on the
-//! file decides, so it ends with the process however that ends; the pid inside only serves the
-//! error message.
+//! The LOCK file of a directory, which only one process at a time can lock. The lock is the
+//! kernel's lock on the file, so it is released when the process ends, however it ends. The pid
+//! inside the file only serves the error message.
 
 use crate::chain::store::StoreError;
 use std::{
@@ -35,7 +35,7 @@ impl Lock {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 let mut pid = String::new();
-                // An unreadable pid is left out of the message.
+                // A pid that cannot be read is omitted from the message.
                 let _ = file.take(16).read_to_string(&mut pid);
                 return Err(StoreError::Locked {
                     pid: pid.trim().parse().ok(),
@@ -50,12 +50,12 @@ impl Lock {
     }
 }
 
-/// Unlocks explicitly, not only by closing: a child process that is being started holds a copy of
-/// the descriptor until its exec, and with it the lock, so a store closed and opened again at that
-/// moment would find itself locked.
+/// Unlocks explicitly instead of relying on the close. A child process that is being started has a
+/// copy of the file descriptor until its exec, and the copy keeps the file locked. A store that is
+/// closed and reopened at that moment would fail with [`StoreError::Locked`].
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Closing the file unlocks it a moment later anyway.
+        // An error is harmless: closing the file unlocks it a moment later.
         let _ = self.0.unlock();
     }
 }
@@ -71,7 +71,7 @@ mod tests {
         assert!(
             matches!(Lock::take(dir.path()), Err(StoreError::Locked { pid: Some(pid) }) if pid == std::process::id())
         );
-        // The copy that a child process holds between fork and exec.
+        // Stands for the copy of the descriptor that a child process has between fork and exec.
         let _inherited = lock.0.try_clone().unwrap();
         drop(lock);
         Lock::take(dir.path()).unwrap();

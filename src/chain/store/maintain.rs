@@ -1,6 +1,5 @@
-//! Operations for `starling db`, beyond the reads and writes of a running node: all rows of a
-//! keyspace, their sizes, and writes that repair derived rows. None of them runs beside the chain's
-//! threads.
+//! Operations for `starling db` that a running node does not need: all rows of a keyspace, their
+//! sizes, and writes that repair derived rows. They run only while the chain's threads are stopped.
 
 use crate::chain::{
     receipt::Receipt,
@@ -10,7 +9,7 @@ use crate::chain::{
 use alloy_primitives::{Address, B256, Bytes};
 use std::{path::Path, sync::atomic::Ordering};
 
-/// Bytes of rows after which a repair commits a batch.
+/// Size of a repair's batch, in bytes of rows.
 const BATCH: usize = 4 << 20;
 
 /// The kinds of rows in each keyspace: tag and name.
@@ -72,7 +71,7 @@ impl Space {
     }
 }
 
-/// One row.
+/// Key and value of a row, or the error of reading it.
 pub(crate) type RowResult = Result<(Bytes, Bytes), ReadError>;
 
 impl Snapshot {
@@ -92,7 +91,7 @@ impl Snapshot {
     }
 
     /// The value of a state row before this block; `None` if the block did not change the row,
-    /// `Some(None)` if it created the row.
+    /// `Some(None)` if the block created the row.
     pub(crate) fn before(
         &self,
         row: &[u8],
@@ -118,7 +117,7 @@ impl Snapshot {
     }
 }
 
-/// Whether this is an internal row of the store, which every keyspace may have.
+/// Whether this row is internal to the store; every keyspace may have such rows.
 pub(crate) fn is_own(key: &[u8]) -> bool {
     key.starts_with(b"_")
 }
@@ -149,7 +148,7 @@ impl Store {
         &self.0.path
     }
 
-    /// Flushes all memtables and waits for it.
+    /// Flushes all memtables and waits until the flush is complete.
     pub fn flush(&self) -> Result<(), StoreError> {
         Ok(self
             .0
@@ -158,7 +157,8 @@ impl Store {
             .try_for_each(|space| space.rotate_memtable_and_wait())?)
     }
 
-    /// Drops all rows outside the windows of history and proofs now, however long it takes.
+    /// Drops all rows outside the windows of history, proofs and indexes now, however long it
+    /// takes.
     pub fn prune(&self) -> Result<(), StoreError> {
         self.commit(&[], None, None)?;
         self.0.prune()
@@ -175,8 +175,8 @@ impl Store {
     }
 }
 
-/// Writes of a repair, committed in batches. The repair may be interrupted after each: every
-/// written row is correct by itself.
+/// Writes of a repair, committed batch by batch. The repair may be interrupted between batches,
+/// since every written row is correct by itself.
 pub(crate) struct Rewrite<'a> {
     store: &'a Store,
     batch: StoreBatch<'a>,
@@ -255,7 +255,7 @@ impl Rewrite<'_> {
         std::mem::replace(&mut self.batch, empty).commit(*head)
     }
 
-    /// Commits the rest durably; returns the number of rows written.
+    /// Commits the last batch and syncs; returns the number of rows written.
     pub(crate) fn finish(mut self) -> Result<u64, StoreError> {
         self.flush()?;
         self.store.sync()?;

@@ -1,13 +1,13 @@
 //! Memtables: rows that are committed but not yet in tables.
 //!
 //! fjall rotates full memtables on the thread that also compacts, so memtables would grow for as
-//! long as a compaction takes. It queues the rotations in a bounded channel that the same thread
-//! empties, so a long compaction could fill the queue and block that thread for good. The writer
+//! long as a compaction takes. fjall also queues the rotations in a bounded channel that only this
+//! thread empties: a long compaction could fill the queue and block the thread for good. The writer
 //! therefore rotates memtables itself, keyspace by keyspace, and fjall flushes them in the
-//! background. Once all memtables together exceed [`BUDGET`], or a keyspace has [`MAX_SEALED`]
-//! sealed ones, usually because of a compaction, the writer flushes sealed memtables too. The
-//! writer waits only when L0 of a keyspace is so far behind that reads would suffer and fjall would
-//! soon stall all writes. The writer is the persister, and the executor bounds its backlog.
+//! background. The writer also flushes sealed memtables once all memtables together exceed
+//! [`BUDGET`], or once a keyspace has [`MAX_SEALED`] sealed ones, usually because of a compaction.
+//! The writer waits only when L0 of a keyspace is so far behind that reads would suffer and fjall
+//! would soon stall all writes. The writer is the persister, and the executor bounds its backlog.
 
 use crate::chain::store::{Space, StoreInner, space::L0_TABLES};
 use fjall::PersistMode;
@@ -17,32 +17,32 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// L0 tables of a keyspace above which compaction is behind.
+/// Number of L0 tables of a keyspace above which its compaction is behind.
 const L0_BEHIND: usize = 2 * L0_TABLES as usize;
 /// Bytes of all memtables, sealed ones included, above which the writer flushes sealed ones: about
-/// their size when none is being flushed. The bytes are counted in this file, since fjall counts
-/// neither the nodes of its skip lists nor the overhead of an allocation, which doubles the size of
-/// short rows. A compaction pins the memtables that its keyspace had at its start, usually one more.
-/// With a budget of 60 MB and the default cache, a node with a long chain reached 300 MB once in
-/// half an hour.
+/// the size of all memtables while none is being flushed. The bytes are counted in this file, since
+/// fjall counts neither the nodes of its skip lists nor the overhead of an allocation, which
+/// doubles the size of short rows. A compaction pins the memtables that its keyspace had at its
+/// start, usually one more. With a budget of 60 MB and the default cache, a node with a long chain
+/// used 300 MB once in half an hour.
 const BUDGET: u64 = 48 << 20;
-/// Sealed memtables of a keyspace that are flushed in any case: with one more, fjall makes writers
-/// sleep.
+/// Number of sealed memtables of a keyspace from which the writer flushes them whatever their size.
+/// With one more, fjall would make writers sleep.
 const MAX_SEALED: usize = 3;
-/// Longest wait for fjall after one batch. fjall may have stopped on an error, which the next batch
-/// returns.
+/// Longest wait for fjall after one batch. If fjall has stopped on an error, the next batch returns
+/// that error.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(2);
-/// Bytes that a row takes in a memtable beside its key and its value: a skip list node and two
-/// allocations.
+/// Estimated bytes that a row uses in a memtable beside its key and its value: a skip list node and
+/// two allocations.
 const ROW_OVERHEAD: usize = 140;
 
 /// Bytes in the memtables of each keyspace.
 #[derive(Default)]
 pub(super) struct Memtables {
-    /// Bytes of the memtable that is written to.
+    /// Bytes of the active memtable of each keyspace.
     active: [AtomicU64; Space::ALL.len()],
-    /// Bytes of the sealed ones, valid while there are any.
+    /// Bytes of the sealed memtables of each keyspace; meaningless while a keyspace has none.
     sealed: [AtomicU64; Space::ALL.len()],
 }
 
@@ -57,13 +57,13 @@ impl Weights {
 }
 
 impl Space {
-    /// Bytes at which a memtable is rotated, given the number of L0 tables. fjall takes one
-    /// compaction step for each flush. A state of many levels needs more steps than that at full
-    /// speed, and from thirty L0 tables on fjall would stall writes for a step that is never
-    /// requested. Smaller memtables mean more flushes, and so more steps.
+    /// Size in bytes at which a memtable is rotated, given the number of L0 tables. fjall makes one
+    /// compaction step per flush. A large state with many levels needs more steps when blocks come
+    /// at full speed, and from thirty L0 tables on fjall would stall writes and wait for a step
+    /// that is never requested. Smaller memtables mean more flushes, and so more steps.
     fn memtable_size(self, l0_tables: usize) -> u64 {
         let bytes = match self {
-            // Keys of state are spread evenly, so that each compaction of L0 rewrites all of L1.
+            // Keys of state are spread evenly, so each compaction of L0 rewrites all of L1.
             Self::State => 24 << 20,
             Self::History => 16 << 20,
             _ => 4 << 20,
@@ -78,7 +78,7 @@ impl Space {
 
 impl StoreInner {
     /// Counts a committed batch, rotates full memtables, and flushes sealed ones while they exceed
-    /// the budget. After an error the memtables are unchanged, but the database should not be used
+    /// the budget. After an error the memtables are unchanged, but the database must not be used
     /// any more.
     pub(super) fn count_batch(&self, batch: &Weights) -> Result<(), fjall::Error> {
         self.remove_obsolete_files();
@@ -112,10 +112,11 @@ impl StoreInner {
             .max_by_key(|space| self.sealed(*space))
     }
 
-    /// Flushes the sealed memtables of a keyspace. fjall then finds nothing to flush, and compacts.
+    /// Flushes the sealed memtables of a keyspace. fjall's thread then finds nothing to flush, and
+    /// compacts.
     fn flush_sealed(&self, space: Space) -> Result<(), fjall::Error> {
-        // A batch in a table of one keyspace must not be lost from the journal, and with it from the
-        // other keyspaces.
+        // Sync the journal first. Otherwise a power cut could leave a batch in this keyspace's
+        // table alone, and lose its rows in the other keyspaces with the journal.
         self.db.persist(PersistMode::SyncAll)?;
         let tree = &self.spaces[space as usize].tree;
         tree.flush(
@@ -150,7 +151,7 @@ impl StoreInner {
         }
     }
 
-    /// Whether sealed memtables are to be flushed.
+    /// Whether the writer must flush sealed memtables.
     fn over_budget(&self) -> bool {
         let active: u64 = self
             .memtables

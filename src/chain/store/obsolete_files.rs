@@ -1,11 +1,12 @@
 //! Obsolete files: tables that a compaction has replaced, and their removal by the writer.
 //!
-//! lsm-tree removes a table when its last reference is dropped, and drops its own reference under
-//! the lock that every read of the keyspace takes. Removing a large file takes tens of milliseconds
-//! where the file system discards free space, and a compaction replaces a dozen files: reads of the
-//! executor would wait for all of them. The writer therefore keeps references to the tables of each
-//! version that lsm-tree still knows, and drops them after lsm-tree has dropped its own. The files
-//! are then removed while no lock is held. lsm-tree still syncs its own manifests under the lock.
+//! lsm-tree removes a table's file when its last reference is dropped, and drops its own reference
+//! under the lock that every read of the keyspace needs. Removing a large file takes tens of
+//! milliseconds on a file system that discards free space, and a compaction replaces a dozen files:
+//! reads of the executor would wait for all of them. The writer therefore keeps references to the
+//! tables of each version that lsm-tree still knows, and drops these references after lsm-tree has
+//! dropped its own. The files are then removed while no lock is held. lsm-tree still syncs its own
+//! manifests under the lock.
 
 use crate::chain::store::{Space, StoreInner};
 use lsm_tree::AbstractTree;
@@ -14,9 +15,9 @@ use std::collections::VecDeque;
 
 /// A version of a keyspace's list of tables.
 struct HeldVersion {
-    /// lsm-tree's number of the version.
+    /// The version's number in lsm-tree.
     id: u64,
-    /// References that keep the files of the version.
+    /// References to the version's tables, which keep the files on disk.
     _tables: Box<dyn Send>,
 }
 
@@ -25,7 +26,8 @@ struct HeldVersion {
 pub(super) struct ObsoleteFiles([Mutex<VecDeque<HeldVersion>>; Space::ALL.len()]);
 
 impl StoreInner {
-    /// Takes references to the files of new versions, and drops those that lsm-tree has dropped.
+    /// References the files of new versions, and drops the references to versions that lsm-tree has
+    /// dropped.
     pub(super) fn remove_obsolete_files(&self) {
         for space in Space::ALL {
             let tree = &self.spaces[space as usize].tree;
@@ -61,7 +63,7 @@ mod tests {
         store.commit(&[block(store.head())], None, None).unwrap();
     }
 
-    /// Writes rows without the writer.
+    /// Writes a row to every keyspace directly, bypassing the writer and its removal of files.
     fn batch(store: &Store) {
         let mut batch = store.0.db.batch();
         store
@@ -129,7 +131,7 @@ mod tests {
             commit(&store);
             store.rotate_within(Duration::from_secs(60)).unwrap();
             commit(&store);
-            // One snapshot always exists.
+            // The new snapshot is taken before the old one is dropped, so one always exists.
             pin = store.snapshot().unwrap();
             let held = store.0.obsolete.0[Space::State as usize].lock().len();
             let known = store.0.spaces[Space::State as usize]

@@ -28,13 +28,13 @@ use std::{
 /// The database's folder inside the directory of a store.
 pub(crate) const DATABASE: &str = "chain";
 
-/// Rows of a genesis above which it is flushed at once, so that the first open does not replay it
-/// from the journal.
+/// Number of rows of a genesis above which it is flushed at once, so that the first open need not
+/// replay it from the journal.
 pub(super) const LARGE_GENESIS: usize = 100_000;
-/// Longest wait for that flush: five million accounts take ten seconds.
+/// Longest wait for the flush of a large genesis: five million accounts take ten seconds.
 const GENESIS_FLUSH: Duration = Duration::from_secs(600);
 
-/// Files by which the databases of other execution clients are recognized.
+/// Files by which the data directories of other execution clients are recognised.
 pub(super) const OTHER_CLIENTS: [(&str, &str); 3] = [
     ("geth/chaindata", "geth"),
     ("db/mdbx.dat", "reth"),
@@ -89,7 +89,7 @@ impl Store {
         store.write_genesis(genesis, overlay)?;
         store.sync()?;
         if overlay.rows.len() > LARGE_GENESIS {
-            // Every keyspace is flushed: fjall keeps the whole journal while one is left.
+            // Flush all keyspaces: fjall keeps the whole journal while any keyspace is unflushed.
             store.rotate_within(GENESIS_FLUSH)?;
         }
         Ok(store)
@@ -116,13 +116,14 @@ impl Store {
         batch.commit(head)
     }
 
-    /// Opens the store in `dir`; `cache` is the size of the block cache in bytes. With `want`, a
-    /// store of another chain is refused.
+    /// Opens the store in `dir`. `cache` is the memory for reads and memtables, in bytes. A store
+    /// of another chain than `want` is refused.
     pub fn open(dir: &Path, cache: u64, want: Option<Identity>) -> Result<Self, StoreError> {
         Self::open_as(dir, cache, want, OpenPurpose::Normal).map(|(store, _)| store)
     }
 
-    /// Opens the store as [`Store::open`] does, for a purpose. Returns the head of each keyspace too.
+    /// Opens the store as [`Store::open`] does, for the given purpose. Also returns the head of
+    /// each keyspace.
     pub(super) fn open_as(
         dir: &Path,
         cache: u64,
@@ -159,7 +160,7 @@ impl Store {
     }
 }
 
-/// A database that is open, before it is a store.
+/// An open database and the contents of its meta rows, before it becomes a [`Store`].
 struct OpenDatabase {
     db: Database,
     spaces: [Keyspace; 6],
@@ -217,7 +218,7 @@ impl OpenDatabase {
     }
 }
 
-/// Refuses a folder that holds no complete database.
+/// Refuses a folder that does not contain a complete database.
 fn check_folder(dir: &Path, path: &Path) -> Result<(), StoreError> {
     if !holds_files(path) {
         return Err(StoreError::Missing(dir.into()));
@@ -240,7 +241,7 @@ fn check_folder(dir: &Path, path: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// Checks the files that fjall would read without noticing damage.
+/// Checks the files that fjall would read without noticing damage: journals and manifests.
 fn check_files(dir: &Path, path: &Path) -> Result<(), StoreError> {
     if let Some(damaged) = check_journals(path).map_err(StoreError::io(path))? {
         return Err(damaged.into());
@@ -254,7 +255,7 @@ fn check_files(dir: &Path, path: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// The head that all keyspaces agree on, or, for a repair, the lowest.
+/// The head that all keyspaces agree on; for a repair, the lowest head.
 fn common_head(
     dir: &Path,
     heads: &KeyspaceHeads,
@@ -279,14 +280,14 @@ fn database(path: &Path, cache: u64, history: &History) -> Result<Database, fjal
     let builder = Database::builder(path)
         .cache_size(read_cache(cache) / 2)
         .journal_compression(CompressionType::None);
-    // With more than one thread, one of them would spin while another compacts.
+    // With more worker threads, one of them would spin while another compacts.
     builder
         .worker_threads(1)
         .with_compaction_filter_factories(history.filters())
         .open()
 }
 
-/// Turns a read error into one that says how to replace a damaged database.
+/// Turns a read error into [`StoreError::Damaged`], which explains how to replace the database.
 fn damaged_if_unreadable<T>(
     dir: &Path,
     open: impl FnOnce() -> Result<T, StoreError>,
@@ -327,7 +328,7 @@ fn open_spaces(db: &Database) -> Result<[Keyspace; 6], StoreError> {
     Ok([state?, history?, blocks?, index?, code?, meta?])
 }
 
-/// Reads the identity of the chain and the version of the row layout. `None` if nothing was ever
+/// Reads the identity of the chain and the version of the row layout. `None` if no batch was ever
 /// committed.
 fn read_identity(
     db: &Database,

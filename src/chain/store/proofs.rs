@@ -1,11 +1,11 @@
-//! The proof window: trie history on disk, and how far back it reaches.
+//! The proof window: trie history on disk, and the oldest block that it can prove.
 //!
-//! Each block has its entries (see `trie/history.rs`) and a mark: the bytes of trie history written
-//! up to and including it. When the window is full, a commit searches the marks for the block from
-//! which on the entries fit the window, in a few seeks. The compaction filter drops older entries.
-//! Entries that prove the message passer's account and its slots stay for [`PASSER_BLOCKS`],
-//! whatever the window, so that withdrawals can be proven. A stored head without a mark was stored
-//! before trie history existed: the window begins there.
+//! Each block has its entries (see `trie/history.rs`) and a mark: the total bytes of trie history
+//! written up to and including the block. When the window is full, a commit searches the marks, in
+//! a few seeks, for the block from which on the entries fit the window. The compaction filter drops
+//! older entries. Entries that prove the message passer's account and its slots are kept for
+//! [`PASSER_BLOCKS`], whatever the window, so that withdrawals can be proven. A stored head without
+//! a mark was stored before trie history existed: the window then begins at that head.
 
 use crate::chain::{
     rows::{Overlay, ReadError, codec, keys},
@@ -20,23 +20,23 @@ use alloy_primitives::{Address, B256, Bytes, keccak256};
 use starling_proto::payload::BlockId;
 use std::sync::{LazyLock, atomic::Ordering};
 
-/// Blocks below the head at which the message passer can be proven: seven days, on a chain of the
-/// shortest block time, a second.
+/// Blocks below the head at which the message passer can be proven: seven days on a chain with the
+/// shortest block time, one second.
 pub const PASSER_BLOCKS: u64 = 604_800;
 
-/// Fewest blocks that the bound of the message passer moves at once: each move flushes a memtable.
+/// Step in which the bound of the message passer moves, in blocks: each move flushes a memtable.
 const PASSER_STEP: u64 = 1024;
 
-/// Blocks below the head that can be proven, however small the window is: as many as geth keeps
+/// Blocks below the head that can be proven, however small the window is: as many as geth keeps the
 /// states of.
 pub const MIN_BLOCKS: u64 = 128;
 
-/// Blocks between two log messages about the window.
+/// Blocks between two log messages about the proof window.
 const LOG_EVERY: u64 = 43_200;
 
 static PASSER: LazyLock<B256> = LazyLock::new(|| keccak256(MESSAGE_PASSER));
 
-/// Passes the trie history of a block to `put`: keys and entries.
+/// Passes the key and the entry of each trie history row of a block to `put`.
 pub(super) fn rows(overlay: &Overlay, number: u64, mut put: impl FnMut(&[u8], &[u8])) {
     let rows = overlay.rows.iter().filter(|(key, _)| !keys::is_flat(key));
     history::entries(rows, |node, entry| {
@@ -51,8 +51,8 @@ pub(super) fn is_message_passer_history(key: &[u8]) -> bool {
         Some((b'T', _)) => keys::trie_history_parts(key).is_some_and(|key| {
             match key.trie.get(1..33) {
                 Some(account) => account == PASSER.as_slice(),
-                // A proof needs all children of the nodes on the path to the account, so the last
-                // nibble may be any.
+                // A proof needs all children of the nodes on the path to the account. The last
+                // nibble of a node's path may therefore be any.
                 None => {
                     let parent = key.depth.saturating_sub(1);
                     let (whole, odd) = (parent / 2, parent % 2 == 1);
@@ -65,7 +65,7 @@ pub(super) fn is_message_passer_history(key: &[u8]) -> bool {
     }
 }
 
-/// Whether this row of `state` belongs to a proof of the message passer.
+/// Whether this row of `state` is needed for a proof of the message passer.
 fn is_message_passer_state(key: &[u8]) -> bool {
     match key.first() {
         Some(&keys::STATE_NODE) => is_message_passer_history(&keys::trie_history(key, 0)),
@@ -73,19 +73,19 @@ fn is_message_passer_state(key: &[u8]) -> bool {
     }
 }
 
-/// Amount of trie history in the store, while a group of blocks is added.
+/// Size of the trie history in the store, counted while a group of blocks is added.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TrieHistorySize {
     /// The stored head, on which the group builds.
     pub below: BlockId,
-    /// Whether the stored head has a mark: trie history existed when it was stored.
+    /// Whether the stored head has a mark, that is, was stored when trie history already existed.
     pub whole: bool,
-    /// Bytes up to and including the last block of the group.
+    /// Bytes of trie history up to and including the last block of the group added so far.
     pub bytes: u64,
 }
 
 impl StoreInner {
-    /// The amount up to the stored head, to which a commit adds its blocks.
+    /// The size of the trie history up to the stored head, for a commit to add its blocks to.
     pub(super) fn written(&self, head: BlockId) -> Result<TrieHistorySize, StoreError> {
         let bytes = mark(&self.db.snapshot(), self, head.number)?;
         Ok(TrieHistorySize {
@@ -95,7 +95,7 @@ impl StoreInner {
         })
     }
 
-    /// Raises the bounds of proofs in `kept`, which holds the old ones.
+    /// Raises the bounds of proofs in `kept`, which has the old bounds on entry.
     pub(super) fn advance_proofs(
         &self,
         snapshot: &fjall::Snapshot,
@@ -123,7 +123,7 @@ impl StoreInner {
             }
             return Ok(());
         }
-        // Shrink to slightly below the limit, so that the bound moves rarely.
+        // Shrink the window to slightly below its limit, so that the bound moves rarely.
         let target = window - window / 64;
         let (mut low, mut high) = (
             kept.proofs,
@@ -147,7 +147,7 @@ impl StoreInner {
     }
 }
 
-/// The mark of a block; `None` if it has none.
+/// The mark of a block; `None` if the block has no mark.
 fn mark(
     snapshot: &fjall::Snapshot,
     inner: &StoreInner,
@@ -174,7 +174,7 @@ impl Store {
         Ok(())
     }
 
-    /// Drops all trie history: the window begins again at the head.
+    /// Drops all trie history, so that the proof window begins again at the head.
     pub(crate) fn drop_proofs(&self) -> Result<(), StoreError> {
         let head = self.head().number;
         let mut rewrite = self.rewrite();
@@ -188,7 +188,7 @@ impl Store {
     }
 }
 
-/// Logs how far back the window reaches.
+/// Logs how far back blocks can be proven.
 fn log_window(kept: HistoryBounds, head: u64, bytes: u64) {
     let oldest = kept.proofs.max(kept.states).min(head);
     tracing::info!(
@@ -200,7 +200,7 @@ fn log_window(kept: HistoryBounds, head: u64, bytes: u64) {
 }
 
 impl Snapshot {
-    /// The oldest stored block at which this account can be proven, or that it does not exist.
+    /// The oldest stored block at which this account, or its absence, can be proven.
     pub fn oldest_proof(&self, address: Address) -> u64 {
         let kept = self.0.kept;
         let all = kept.proofs.max(kept.states);
@@ -226,8 +226,8 @@ impl Snapshot {
         }
     }
 
-    /// The row of a trie node after an earlier block: one seek for the node, and one for each of
-    /// its children if it has changed since.
+    /// The row of a trie node as it was after block `number`. Needs one seek for the node, and one
+    /// for each of its children if the node has changed since.
     pub fn node_row_at(&self, key: &[u8], number: u64) -> Result<Option<Bytes>, ReadError> {
         let entry_at = |node: &[u8]| {
             let (prefix, from) = (
@@ -243,13 +243,13 @@ impl Snapshot {
         history::row_at(key, &entry_at, &|node| self.state_row(node))
     }
 
-    /// The oldest block whose tries can be read, at least the message passer's. The trie history of
-    /// this block and of older ones is no longer kept.
+    /// The oldest block whose tries can be read, at least those of the message passer. Trie history
+    /// written by this block or older ones is no longer kept.
     pub fn oldest_trie(&self) -> u64 {
         self.0.kept.proofs.min(self.0.kept.passer)
     }
 
-    /// Like [`Snapshot::oldest_trie`], for this row of trie history.
+    /// The oldest block whose tries can be read as far as they need this row of trie history.
     pub(crate) fn oldest_trie_row(&self, key: &[u8]) -> u64 {
         if is_message_passer_history(key) {
             self.oldest_trie()
@@ -258,7 +258,7 @@ impl Snapshot {
         }
     }
 
-    /// The rows of trie history that a block with this overlay must have written.
+    /// The rows of trie history that a block with this overlay should have written.
     pub(crate) fn trie_history_of(overlay: &Overlay, number: u64) -> Vec<(Bytes, Bytes)> {
         let mut all = Vec::new();
         rows(overlay, number, |key, entry| {
@@ -282,7 +282,7 @@ impl Snapshot {
         self.get(Space::History, key)
     }
 
-    /// Bytes of trie history that the window holds at the stored head.
+    /// Bytes of trie history in the proof window at the stored head.
     pub fn proof_bytes(&self) -> Result<u64, ReadError> {
         let all = self
             .trie_history_mark(self.0.head.number)?

@@ -15,12 +15,12 @@ use fjall::Readable;
 use starling_proto::payload::BlockId;
 use std::{ops::RangeInclusive, sync::atomic::Ordering};
 
-/// Blocks below the head whose index rows are checked when a store is opened.
+/// Number of blocks below the head whose links are checked when a store is opened.
 const TIP: u64 = 256;
 
 impl Snapshot {
-    /// Checks that the newest blocks link down from the head without a gap. The head row does not
-    /// show one: every batch writes it, also the batches after a journal that is missing.
+    /// Checks that the newest blocks link down from the head without a gap. The head row alone
+    /// cannot reveal a gap: batches after a missing journal write it too.
     pub(crate) fn check_tip(&self) -> Result<(), StoreError> {
         let genesis = self.0.inner.identity.genesis_hash;
         let mut at = self.head();
@@ -63,8 +63,8 @@ impl Snapshot {
         self.scan(Space::State, prefix, from)
     }
 
-    /// A flat row after an earlier block. One seek: the oldest history row above that block holds
-    /// the value.
+    /// The value of a flat row after an earlier block. One seek: the oldest history row of a later
+    /// block contains the value before that block.
     pub fn state_row_at(&self, key: &[u8], number: u64) -> Result<Option<Bytes>, ReadError> {
         let from = keys::history(key, number.saturating_add(1));
         match self
@@ -79,7 +79,8 @@ impl Snapshot {
         }
     }
 
-    /// The first flat row with this prefix at or after `from`, after an earlier block.
+    /// The first flat row with this prefix, at or after key `from`, that existed after block
+    /// `number`.
     pub fn state_first_at(
         &self,
         prefix: &[u8],
@@ -88,8 +89,8 @@ impl Snapshot {
     ) -> Result<Option<(Bytes, Bytes)>, ReadError> {
         let mut from = from.max(prefix).to_vec();
         loop {
-            // A row that existed after that block either exists still or has a history row. Continue
-            // with the nearest key of both kinds.
+            // A row that existed after block `number` either still exists or has a history row. Try
+            // the nearest key of both kinds.
             let stored = self
                 .state_scan(prefix, &from)
                 .next()
@@ -113,15 +114,15 @@ impl Snapshot {
                 return Ok(Some((key, value)));
             }
             // Flat keys of one kind have one length, so this position is after all history rows of
-            // `key` and before the next key.
+            // `key` and before those of the next key.
             from = [key.as_ref(), &[0xff; 9]].concat();
         }
     }
 
-    /// The rows that this block changed, with their old values; `None` if the record is no longer
-    /// kept.
+    /// The rows that this block changed, with their values before the block; `None` if the unwind
+    /// record is no longer kept.
     pub fn unwind_record(&self, number: u64) -> Result<Option<UnwindRecord>, ReadError> {
-        // Below the bound a record may still exist, and may be dropped at any time.
+        // A record below the bound may still exist, but may be dropped at any time.
         if number < self.oldest_unwind() {
             return Ok(None);
         }
@@ -150,12 +151,12 @@ impl Snapshot {
         Ok(self.whole_body(number)?.map(|body| body.transactions))
     }
 
-    /// Everything of a block beside its header.
+    /// The body row of a block: its transactions and everything else that is not in the header.
     pub(crate) fn whole_body(&self, number: u64) -> Result<Option<BlockBody>, ReadError> {
         self.read(Space::Blocks, &keys::body(number), codec::decode_body)
     }
 
-    /// The header of the genesis block; `None` if the lowest block is another.
+    /// The header of the genesis block; `None` if the lowest stored block is not the genesis block.
     pub fn genesis_header(&self) -> Result<Option<Header>, ReadError> {
         let Some((key, _)) = self.scan(Space::Blocks, &[], &[]).next().transpose()? else {
             return Ok(None);
@@ -168,7 +169,7 @@ impl Snapshot {
             .filter(|header| header.hash_slow() == self.0.inner.identity.genesis_hash))
     }
 
-    /// The lowest block of the chain.
+    /// Number of the lowest block of the chain.
     pub fn lowest_block(&self) -> Result<u64, ReadError> {
         Ok(self.genesis_header()?.map_or(0, |header| header.number))
     }
@@ -178,8 +179,8 @@ impl Snapshot {
         self.get(Space::Blocks, &keys::header(number))
     }
 
-    /// Passes blocks to `take`, lowest first: the RLP of the header, and the RLP of the list of
-    /// transactions, as stored. Stops and returns false when `take` returns false.
+    /// Passes the RLP of each block's header, and the RLP of its list of transactions, to `take`,
+    /// both as stored, lowest block first. Stops and returns false when `take` returns false.
     pub fn encoded_blocks(
         &self,
         numbers: RangeInclusive<u64>,
@@ -218,8 +219,8 @@ impl Snapshot {
         }
     }
 
-    /// The lowest block whose transactions are kept. All blocks above have theirs, since pruning
-    /// goes upwards.
+    /// The lowest block whose transactions are kept. All higher blocks have their transactions,
+    /// since pruning proceeds upwards.
     pub fn oldest_body(&self) -> Result<u64, ReadError> {
         let rows = self.0.snapshot.range(
             &self.0.inner.spaces[Space::Blocks as usize],
@@ -244,8 +245,8 @@ impl Snapshot {
         )
     }
 
-    /// One receipt of a block, read without the others; `Some(None)` if the block has no such
-    /// transaction.
+    /// One receipt of a block, read without the block's other receipts. `None` if the block has no
+    /// receipts, `Some(None)` if it has no transaction at `index`.
     pub fn receipt(
         &self,
         number: u64,
@@ -256,7 +257,8 @@ impl Snapshot {
         })
     }
 
-    /// The logs of a block that `wanted` accepts by address and topics.
+    /// The logs of a block that `wanted` accepts by address and topics; `None` if the block has no
+    /// receipts.
     pub fn logs(
         &self,
         number: u64,
@@ -267,8 +269,8 @@ impl Snapshot {
         })
     }
 
-    /// The raw transactions of a block at `indexes`, read without the others; `None` for an index
-    /// that the block does not have.
+    /// The raw transactions of a block at `indexes`, read without the block's other transactions;
+    /// `None` for an index that the block does not have.
     pub fn transactions(
         &self,
         number: u64,
@@ -282,14 +284,15 @@ impl Snapshot {
         })
     }
 
-    /// The first block from which on the senders of every block are kept.
+    /// The first block from which on the senders of every block are stored.
     pub fn oldest_senders(&self) -> Result<u64, ReadError> {
         Ok(self
             .read(Space::Meta, SENDERS_ROW, codec::decode_number)?
             .unwrap_or(u64::MAX))
     }
 
-    /// Senders in block order; `None` in a block that an older version wrote.
+    /// Senders of a block's transactions in block order; `None` if an older version wrote the
+    /// block.
     pub fn senders(&self, number: u64) -> Result<Option<Vec<Address>>, ReadError> {
         self.read(Space::Blocks, &keys::senders(number), codec::decode_senders)
     }
@@ -303,7 +306,7 @@ impl Snapshot {
         })
     }
 
-    /// Whether the addresses and slots of new blocks are kept.
+    /// Whether new blocks store the addresses and slots whose hashes are the keys of the state.
     pub fn keeps_names(&self) -> bool {
         self.0.inner.keeps_names.load(Ordering::Relaxed)
     }

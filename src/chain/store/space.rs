@@ -8,25 +8,26 @@ use fjall::{
 };
 use std::sync::Arc;
 
-/// Bytes from which a history row is separated from its key: unwind records, and no other rows.
+/// Size in bytes from which a value of `history` is stored apart from its key. Only unwind records
+/// are that long.
 const LONG_HISTORY: u32 = 1024;
-/// Bytes from which a row of blocks is separated from its key: the bodies of blocks with many
-/// transactions.
+/// Size in bytes from which a value of `blocks` is stored apart from its key: the bodies of blocks
+/// with many transactions.
 const LONG_BLOCKS: u32 = 4096;
-/// L0 tables that are collected before they are compacted into L1. The rows of state, history and
-/// index are spread evenly over their keys, so that each compaction rewrites all of L1. With
-/// fjall's default of four tables a syncing node writes a third more.
+/// Number of L0 tables that are collected before they are compacted into L1. The rows of state,
+/// history and index are spread evenly over their keys, so that each compaction rewrites all of L1.
+/// With fjall's default of four tables a syncing node writes a third more bytes.
 pub(super) const L0_TABLES: u8 = 8;
 /// Target size of a table of state and history, in bytes. It decides how much one compaction
-/// rewrites: all of L1, which may have as many tables as L0 collects, or one table of a deeper level
-/// and the ten it overlaps. Either is some 350 MB, and with fjall's default of 64 MB twice that.
-/// 16 MB would halve it, but a state above 1.4 GB would then have one more level and need more
-/// compactions than fjall performs, which is one for each flush. fjall keeps the size with which a
-/// keyspace was created.
+/// rewrites: all of L1, which may have as many tables as L0 collects, or one table of a deeper
+/// level and the ten it overlaps. That is some 350 MB in either case, and would be twice as much
+/// with fjall's default of 64 MB. Tables of 16 MB would halve it, but a state above 1.4 GB would
+/// then have one more level and need more compactions than the one that fjall performs per flush.
+/// fjall keeps the size with which a keyspace was created.
 const TABLE: u64 = 32 << 20;
 /// Target size of a table of the index, in bytes. Index rows are so short that a memtable becomes a
 /// table of only 1 MB. A node that imported more blocks after indexing ten million transactions
-/// wrote 10.8 GB in all with tables of 64 MB, and 5.9 GB with these.
+/// wrote 10.8 GB in all with tables of 64 MB, and 5.9 GB with tables of this size.
 const INDEX_TABLE: u64 = 8 << 20;
 
 /// The keyspaces, each for rows of one lifetime.
@@ -61,7 +62,8 @@ impl Space {
         }
     }
 
-    /// Whether every batch writes the head row here. In `blocks` the newest block is the head.
+    /// Whether every batch writes the head row into this keyspace. `blocks` needs none: its head is
+    /// its newest block.
     pub(super) fn has_head(self) -> bool {
         self != Self::Blocks
     }
@@ -69,7 +71,7 @@ impl Space {
     pub(super) fn options(self) -> KeyspaceCreateOptions {
         // The writer rotates memtables itself: see `memtables.rs`.
         let options = KeyspaceCreateOptions::default().max_memtable_size(u64::MAX);
-        // Compaction moves pointers to separated rows, not the rows.
+        // A compaction then moves only pointers to the separated values, not the values.
         let separated = |long| KvSeparationOptions::default().separation_threshold(long);
         let unfiltered = FilterPolicy::disabled();
         let leveled = |table| {
@@ -80,7 +82,7 @@ impl Space {
             )
         };
         match self {
-            // Most reads ask for rows that exist.
+            // Most reads are of rows that exist.
             Self::State => options
                 .expect_point_read_hits(true)
                 .compaction_strategy(leveled(TABLE)),

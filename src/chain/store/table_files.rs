@@ -1,9 +1,9 @@
-//! Table files, held against the checksums that the manifest has for them.
+//! Table files, checked against the checksums in the manifest.
 //!
-//! A table's blocks have checksums of their own, so damage inside a file is noticed when it is read.
-//! A whole file of an earlier time is not: its blocks are intact, and their rows are wrong. The
-//! number of a table whose writing a kill interrupted is used again after the restart, so such a file
-//! may have the name of a newer one. `starling db verify` therefore reads all files.
+//! A table's blocks have their own checksums, so damage inside a file is noticed when it is read.
+//! An outdated file under the right name is not noticed: its blocks are intact, but its rows are
+//! wrong. Such a file is possible, since the number of a table whose writing was interrupted by a
+//! kill is used again after the restart. `starling db verify` therefore reads all files.
 
 use crate::chain::store::{Space, Store};
 use fjall::Keyspace;
@@ -16,8 +16,8 @@ use std::{
 use xxhash_rust::xxh3::Xxh3;
 
 impl Store {
-    /// All table files that are not what was written. Reads every table; `progress` gets the bytes of
-    /// each.
+    /// All table files that do not match their checksum. Reads every table, and reports the bytes
+    /// of each to `progress`.
     pub fn damaged_tables(&self, mut progress: impl FnMut(u64)) -> io::Result<Vec<PathBuf>> {
         let mut damaged = vec![];
         for space in Space::ALL {
@@ -28,9 +28,10 @@ impl Store {
     }
 }
 
-/// Table files of a keyspace that are not what was written. `progress` gets the bytes of each.
+/// The table files of a keyspace that do not match their checksum. Reports the bytes of each table
+/// to `progress`.
 fn damaged_tables(keyspace: &Keyspace, mut progress: impl FnMut(u64)) -> io::Result<Vec<PathBuf>> {
-    // The version keeps its files until it is dropped.
+    // lsm-tree removes no file of this version until `version` is dropped.
     let version = keyspace.tree.current_version();
     let mut damaged = vec![];
     for table in version.iter_tables() {

@@ -1,4 +1,4 @@
-//! Opening, refusing to open, and surviving a kill. What the rows mean is tested through views.
+//! Opening, refusing to open, and surviving a kill. The contents of rows are tested through views.
 
 use super::open::{LARGE_GENESIS, OTHER_CLIENTS};
 use super::*;
@@ -39,7 +39,7 @@ pub(super) fn create(dir: &Path) -> Store {
     Store::create(dir, CACHE, identity(), &genesis(), &Overlay::default()).unwrap()
 }
 
-/// A block whose rows say its number.
+/// A block whose rows contain its number.
 pub(super) fn block(parent: BlockId) -> Arc<ExecutedBlock> {
     let number = parent.number + 1;
     let header = Header {
@@ -282,7 +282,7 @@ fn one_process_at_a_time() {
         "a snapshot keeps the store open"
     );
     drop(snapshot);
-    // A pid that a dead process left behind does not count.
+    // The pid of a dead process in the file does not count as a lock.
     std::fs::write(dir.path().join("LOCK"), "1\n").unwrap();
     drop(Store::open(dir.path(), CACHE, None).unwrap());
 }
@@ -388,7 +388,7 @@ fn unwind_records_are_dropped_below_the_finalized_head() {
         .commit(&[], None, Some(id(UNWIND_MARGIN + 12)))
         .unwrap();
     assert!(!kept(11) && kept(12));
-    // The bound lies beside what it is about: an older one elsewhere says nothing.
+    // The bound in the keyspace of the records counts. An older one in `meta` does not matter.
     store.0.spaces[Space::Meta as usize]
         .insert(UNWIND_ROW, 1u64.to_be_bytes())
         .unwrap();
@@ -452,7 +452,7 @@ fn a_gap_below_the_head_is_found() {
 
 const CHILD: &str = "STARLING_TEST_STORE";
 
-/// Not a test of its own: the process that `a_killed_process_loses_nothing_it_committed` kills.
+/// Not a test by itself: the process that `a_killed_process_loses_nothing_it_committed` kills.
 #[test]
 fn child_that_commits_until_it_is_killed() {
     let Some(dir) = std::env::var_os(CHILD) else {
@@ -500,7 +500,7 @@ fn a_killed_process_loses_nothing_it_committed() {
         child.wait().unwrap();
         let store = Store::open(dir.path(), CACHE, Some(identity())).unwrap();
         stored = store.head().number;
-        // One unwind may have been committed and not told.
+        // One unwind may have been committed but not printed yet.
         assert!(stored + 1 >= told, "{stored} of {told}");
         check_whole(&store);
     }
@@ -517,7 +517,7 @@ fn the_oldest_body_is_the_lowest_that_is_there() {
         store.commit(&[block], None, None).unwrap();
     }
     assert_eq!(store.snapshot().unwrap().oldest_body().unwrap(), 0);
-    // Bodies go from below, and so may everything else.
+    // Bodies are pruned upwards, up to and including all of them.
     let remove =
         |space: Space, key: Bytes| store.0.spaces[space as usize].remove(key.as_ref()).unwrap();
     for gone in 0..20 {

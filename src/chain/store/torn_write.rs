@@ -1,10 +1,10 @@
-//! Torn-write recovery: keyspaces that disagree on the head, because a journal was cut below rows
-//! that one of them had already flushed to tables.
+//! Torn-write recovery: repairs keyspaces that disagree on the head. The cause is a journal that
+//! was cut below rows that one of the keyspaces had already flushed to tables.
 //!
 //! Used by `starling db repair`. Every keyspace is rewound to the lowest head: the state by its
-//! unwind records, if those reach as far as the state, the others by the block numbers in their
-//! rows. One batch does all of it and sets a mark, so that only a repair opens the store until the
-//! state is verified.
+//! unwind records, provided that they reach up to the state's head, the others by the block numbers
+//! in their rows. One batch writes all of this and sets a mark. While the mark is set, only a
+//! repair opens the store; it is removed once the state is verified.
 
 use super::{
     FINALIZED_ROW, HEAD, Identity, SAFE_ROW, Space, Store, StoreBatch, StoreError, StoreInner, get,
@@ -16,14 +16,13 @@ use fjall::{Database, Keyspace, Readable};
 use starling_proto::payload::BlockId;
 use std::{collections::BTreeMap, path::Path};
 
-/// Row of meta that exists while the state of a recovered store is not verified.
+/// Key of the row of `meta` that exists while the state of a recovered store is not verified.
 pub(super) const UNVERIFIED: &[u8] = b"_unproven";
 
 /// The head of each keyspace.
 pub(super) type KeyspaceHeads = [Option<BlockId>; 6];
 
-/// Reads the head of every keyspace: its head row, which must be the same in every keyspace that has
-/// one, or its newest block.
+/// Reads the head of every keyspace: its head row, or for `blocks` its newest block.
 pub(super) fn read_heads(
     db: &Database,
     spaces: &[Keyspace; 6],
@@ -37,8 +36,8 @@ pub(super) fn read_heads(
     if let Some(row) = snapshot.last_key_value(&spaces[Space::Blocks as usize])
         && let Some((number, _)) = keys::block_row_parts(&row.key()?)
     {
-        // The index has the hash. If the index is behind, this head is not the lowest, and its hash
-        // is not used.
+        // The index has the hash of the block. If the index is behind `blocks`, then this head is
+        // not the lowest, and its hash is not used.
         let index = heads[Space::Index as usize]
             .filter(|head| head.number == number)
             .map(|head| head.hash);
@@ -69,7 +68,7 @@ pub(super) fn lowest(heads: &KeyspaceHeads) -> Option<BlockId> {
         .min_by_key(|head| head.number)
 }
 
-/// The heads as text.
+/// The heads of all keyspaces as text, for the error message.
 pub(super) fn describe(heads: &KeyspaceHeads) -> String {
     let show = |head: &Option<BlockId>| {
         head.map_or("none".into(), |head| {
@@ -85,8 +84,8 @@ pub(super) fn describe(heads: &KeyspaceHeads) -> String {
 }
 
 impl Store {
-    /// Opens a store for a repair. A torn store is rewound to the lowest head of its keyspaces, which
-    /// is returned, and opens for repairs alone until [`Store::set_verified`].
+    /// Opens a store for a repair. A torn store is rewound to the lowest head of its keyspaces,
+    /// which is returned. It can then be opened only for repairs until [`Store::set_verified`].
     pub(crate) fn open_to_repair(
         dir: &Path,
         cache: u64,
@@ -114,12 +113,12 @@ impl Store {
         Ok((store, Some(head)))
     }
 
-    /// Whether the store was torn and rewound, and has not been verified since.
+    /// Whether the store was torn and rewound, and its state has not been verified since.
     pub(crate) fn is_unverified(&self) -> Result<bool, StoreError> {
         is_unverified(&self.0.db, &self.0.spaces)
     }
 
-    /// Removes the mark of a recovered store, which has been verified.
+    /// Removes the mark of a recovered store, once its state has been verified.
     pub(crate) fn set_verified(&self) -> Result<(), StoreError> {
         let head = self.0.writer.lock();
         let mut batch = StoreBatch::new(&self.0);
@@ -136,8 +135,8 @@ pub(super) fn is_unverified(db: &Database, spaces: &[Keyspace; 6]) -> Result<boo
 }
 
 impl StoreInner {
-    /// Builds the batch that rewinds every keyspace to `head`, the lowest, or says why that is
-    /// impossible.
+    /// Builds the batch that rewinds every keyspace to `head`, the lowest head, or returns the
+    /// reason why that is impossible.
     fn rewind_to_lowest(
         &self,
         head: BlockId,
@@ -183,8 +182,8 @@ impl StoreInner {
         Ok(batch)
     }
 
-    /// The rows of `state` that blocks above `head` have changed, each with its value at `head`
-    /// (`None`: the row did not exist).
+    /// The rows of `state` that blocks above `head` changed, each with its value at `head` (`None`
+    /// if the row did not exist then).
     fn rows_at(
         &self,
         snapshot: &fjall::Snapshot,
@@ -207,7 +206,8 @@ impl StoreInner {
             )
             .map_err(|error| error.cause())?;
             let record = record.and_then(|row| unwind::decode(&row));
-            // The record of the lowest block that changed a row has its value at the head.
+            // Records are read downwards, so the last one read for a row has the row's value at
+            // `head`.
             for (key, before) in record.ok_or_else(|| {
                 format!("the unwind record of block {number} is missing or damaged")
             })? {
@@ -226,7 +226,7 @@ impl StoreInner {
     }
 }
 
-/// The block that a row belongs to, if it belongs to one.
+/// The number of the block that a row belongs to; `None` if it belongs to no single block.
 fn number_of(space: Space, key: &[u8], value: &[u8]) -> Option<u64> {
     let last = |bytes: &[u8]| bytes.last_chunk().copied().map(u64::from_be_bytes);
     match (space, key.first()?) {

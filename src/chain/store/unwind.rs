@@ -1,43 +1,45 @@
 //! Unwind records: the values of rows of `state` before a block, so that the block can be unwound.
 //!
-//! A transfer changes the trie nodes on the paths to its accounts, and in most of them one hash of
-//! sixteen. The record of a node holds only the words that the block changed; the rest follows from
-//! the node after the block. All other rows are recorded whole.
+//! A transfer changes the trie nodes on the paths to its accounts, and in most of these nodes one
+//! of sixteen hashes. The record of a node therefore contains only the words that the block
+//! changed; the other words are read from the node after the block. All other rows are recorded
+//! whole.
 
 use crate::chain::rows::{Overlay, ReadError, RowChange, codec::take, keys};
 use alloy_primitives::Bytes;
 
-/// Bytes of a word: the size of a hash. Words are counted from the end of a row, where a node has
-/// its hashes.
+/// Size of a word in bytes, the size of a hash. Words are counted from the end of a row, where a
+/// node has its hashes.
 const WORD: usize = 32;
-/// Most words of a row that is recorded by words: one bit each.
+/// Largest number of words in a row that is recorded by words: `changed` has one bit for each word.
 const MAX_WORDS: usize = u32::BITS as usize;
 
 const ABSENT: u8 = 0;
 const WHOLE: u8 = 1;
 const WORDS: u8 = 2;
 
-/// The rows that a block changes, with their old values.
+/// The rows that a block changes, with their values before the block.
 pub type UnwindRecord = Vec<(Bytes, Before)>;
 
 /// The value of a row before a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Before {
-    /// The value, or absent.
+    /// The whole value before the block; `None` if the row did not exist.
     Whole(Option<Bytes>),
-    /// The value after the block except for some words. Only for trie nodes.
+    /// The words that differed before the block; all others are those after the block. Only for
+    /// trie nodes.
     Words {
-        /// Bytes of the row, the same before and after.
+        /// Length of the row in bytes, the same before and after the block.
         length: u16,
-        /// Bit n: the n-th word from the end differed.
+        /// Bit n is set if the n-th word from the end of the row differed.
         changed: u32,
-        /// The old words, from the end of the row to its start.
+        /// The old values of the changed words, from the end of the row to its start.
         words: Bytes,
     },
 }
 
 impl Before {
-    /// Records the old value of a row: by words if it is a trie node of unchanged length.
+    /// Records the old value of a row: by words if the row is a trie node of unchanged length.
     fn new(key: &[u8], row: &RowChange) -> Self {
         let by_words = |before: &Bytes, after: &Bytes| {
             (!keys::is_flat(key) && before.len() == after.len() && before.len() <= MAX_WORDS * WORD)
@@ -156,7 +158,7 @@ pub(super) fn decode(mut record: &[u8]) -> Option<UnwindRecord> {
     Some(rows)
 }
 
-/// The error of an unwind record that does not fit the row after its block.
+/// The error for an unwind record that does not fit the value of the row after the block.
 pub(crate) fn mismatch(number: u64, key: &[u8]) -> ReadError {
     ReadError::Damaged(format!(
         "the unwind record of block {number} at row {}",
@@ -164,13 +166,13 @@ pub(crate) fn mismatch(number: u64, key: &[u8]) -> ReadError {
     ))
 }
 
-/// The next `N` bytes of a record.
+/// Takes the next `N` bytes off a record.
 fn array<const N: usize>(record: &mut &[u8]) -> Option<[u8; N]> {
     take(record, N)?.try_into().ok()
 }
 
-/// Bytes of the changed words of a row; `None` if the row has fewer words or is too long to be
-/// recorded by words.
+/// Total length in bytes of the changed words of a row; `None` if the row has fewer words or is too
+/// long to be recorded by words.
 fn words_length(length: u16, changed: u32) -> Option<usize> {
     if usize::from(length) > MAX_WORDS * WORD {
         return None;
@@ -190,7 +192,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Keys of nodes and of flat rows, and of no kind.
+    /// Keys of trie nodes, of flat rows, and of unknown kinds.
     fn key() -> impl Strategy<Value = Vec<u8>> {
         (
             prop::sample::select(vec![
@@ -213,7 +215,7 @@ mod tests {
         ])
     }
 
-    /// Rows before and after: of their own, or the same but for some bytes.
+    /// A row before and after a block: two unrelated values, or values that differ in a few bytes.
     fn change() -> impl Strategy<Value = RowChange> {
         let near = (
             row(),
@@ -296,7 +298,7 @@ mod tests {
         assert_eq!(encode(&overlay).len(), 2 + key.len() + 1 + 2 + 4 + 32);
         let record = decode(&encode(&overlay)).unwrap();
         assert_eq!(record[0].1.row(Some(&after.into())), Some(Some(before)));
-        // A record by words does not fit another row.
+        // A record by words is rejected if the row after the block has another length.
         assert_eq!(record[0].1.row(None), None);
         assert_eq!(record[0].1.row(Some(&Bytes::from(vec![0; 518]))), None);
     }

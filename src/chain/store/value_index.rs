@@ -1,15 +1,15 @@
-//! Indexes of blocks by the values in them. The log index: blocks in which an address, or a topic at
-//! one position, has logs. The address index: blocks with transactions in which an address takes
-//! part.
+//! Indexes that find blocks by the values in them. The log index finds the blocks in which an
+//! address, or a topic at one position, has logs. The address index finds the blocks with
+//! transactions in which an address takes part.
 //!
-//! Each block has one row for each of its values, without content: `eth_getLogs` seeks from block to
-//! block by the values of a filter (`view/log_search.rs`) instead of reading headers, and Otterscan's
-//! searches from block to block of an address (`view/address_search.rs`). The rows lie in `history`,
-//! because they are pruned by block number as its other rows are. They are written and removed with
-//! their block. One row of each index holds its bounds: the index is whole from a block on. In a
-//! store of an older version, or with another option, that block is the first one that is written
-//! now. The persister then extends the index downwards, a step at a time, whenever it has nothing
-//! else to do.
+//! Each block has one row, with an empty value, for each of its indexed values. `eth_getLogs` seeks
+//! from block to block by the values of a filter (`view/log_search.rs`) instead of reading headers.
+//! Otterscan's searches seek from block to block of an address (`view/address_search.rs`). The rows
+//! are in `history`, because they are pruned by block number as its other rows are. They are
+//! written and removed with their block. One row of each index stores its bounds: the index is
+//! complete from a block on. In a store that an older version, or a node without the index, has
+//! written, that is the first block written now. The persister then extends the index downwards, a
+//! step at a time, whenever it has nothing else to do.
 
 mod block_values;
 
@@ -28,8 +28,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Most blocks, rows and time of one step downwards. The persister starts no step while work waits,
-/// so a block waits for one step at most.
+/// Bounds of one downward step in blocks, rows and time. The persister starts no step while work is
+/// queued, so a block waits for at most one step.
 const STEP_BLOCKS: u64 = 512;
 const STEP_ROWS: usize = 8192;
 const STEP_TIME: Duration = Duration::from_millis(10);
@@ -51,7 +51,7 @@ impl ValueIndex {
         }
     }
 
-    /// The name of its rows, as reports count them.
+    /// Name of the index's rows, as `starling db` reports it.
     pub(crate) fn rows_name(self) -> &'static str {
         match self {
             Self::Logs => "rows of log index",
@@ -59,7 +59,7 @@ impl ValueIndex {
         }
     }
 
-    /// First byte of its rows.
+    /// First byte of the keys of the index's rows.
     pub(crate) fn tag(self) -> u8 {
         match self {
             Self::Logs => keys::LOG,
@@ -67,7 +67,7 @@ impl ValueIndex {
         }
     }
 
-    /// Row with its bounds, in the keyspace of its rows.
+    /// Key of the row with the index's bounds, in the keyspace of the index's rows.
     fn bounds_row(self) -> &'static [u8] {
         match self {
             Self::Logs => b"_logs",
@@ -83,18 +83,18 @@ pub(super) type PerIndex<T> = [T; ValueIndex::ALL.len()];
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IndexWindow {
     All,
-    /// Number of blocks below the head.
+    /// The head and this number of blocks below it.
     Blocks(u64),
     Off,
 }
 
-/// The bounds of an index as they are stored.
+/// The stored bounds of an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct IndexBounds {
     /// The first block from which on the rows of every block were written; `u64::MAX` if the newest
-    /// block has none.
+    /// block has no rows.
     pub built: u64,
-    /// Rows of older blocks are unused, and dropped at any time.
+    /// Rows of blocks below this one are unused, and may be dropped at any time.
     pub kept: u64,
 }
 
@@ -105,14 +105,14 @@ impl IndexBounds {
         kept: 0,
     };
 
-    /// The first block from which on the index is whole. An unwind may have left it above the head:
-    /// all blocks after the head will be indexed.
+    /// The first block from which on the index is complete. After an unwind `built` may be above
+    /// the head; the index is then complete from the block after the head on.
     fn first(self, head: u64) -> u64 {
         self.built.min(head + 1).max(self.kept)
     }
 
-    /// Whether a commit on top of `below` writes rows. Without a window (tools set none) logs are
-    /// indexed, and addresses if they were until now.
+    /// Whether a commit on top of block `below` writes rows. If no window is set, as in tools, logs
+    /// are indexed, and addresses are indexed only if they were indexed up to `below`.
     fn grows(self, index: ValueIndex, window: Option<IndexWindow>, below: u64) -> bool {
         match window {
             Some(window) => window != IndexWindow::Off,
@@ -120,7 +120,7 @@ impl IndexBounds {
         }
     }
 
-    /// The bounds after a commit of the blocks from `below` to `head`.
+    /// The bounds after a commit of the blocks above `below` up to `head`.
     fn advanced(
         self,
         index: ValueIndex,
@@ -146,7 +146,7 @@ impl IndexBounds {
         if self.built == u64::MAX {
             return self;
         }
-        // The rows that are there go, once.
+        // If the index was turned off, its existing rows are dropped once, by raising `kept`.
         let dropped = window == Some(IndexWindow::Off);
         Self {
             built: u64::MAX,
@@ -160,8 +160,8 @@ impl IndexBounds {
 }
 
 impl StoreBatch<'_> {
-    /// Writes the bounds of the indexes of a store that begins with this genesis block. Addresses are
-    /// indexed on request only.
+    /// Writes the bounds of the log index of a new store that begins with this genesis block.
+    /// Addresses are indexed on request only.
     pub(super) fn genesis_indexes(&mut self, number: u64) {
         let bounds = IndexBounds {
             built: number,
@@ -206,7 +206,7 @@ impl StoreInner {
         ])
     }
 
-    /// The first block from which on each index is whole.
+    /// For each index, the first block from which on the index is complete.
     pub(super) fn indexed_from(
         &self,
         snapshot: &fjall::Snapshot,
@@ -215,7 +215,7 @@ impl StoreInner {
         self.for_each_index(snapshot, |_, bounds| bounds.first(head))
     }
 
-    /// The bound of rows that each index keeps.
+    /// For each index, the bound below which its rows are unused.
     pub(super) fn kept_indexes(
         &self,
         snapshot: &fjall::Snapshot,
@@ -223,7 +223,7 @@ impl StoreInner {
         self.for_each_index(snapshot, |_, bounds| bounds.kept)
     }
 
-    /// The indexes that a commit on top of block `below` writes rows of.
+    /// The indexes to which a commit on top of block `below` adds rows.
     pub(super) fn growing_indexes(&self, below: u64) -> Result<PerIndex<bool>, StoreError> {
         let windows = self.history.index_windows();
         self.for_each_index(&self.db.snapshot(), |index, bounds| {
@@ -231,7 +231,7 @@ impl StoreInner {
         })
     }
 
-    /// The indexes that may have rows of a block that is unwound.
+    /// The indexes that may have rows of a block that is being unwound.
     pub(super) fn present_indexes(
         &self,
         snapshot: &Snapshot,
@@ -242,7 +242,7 @@ impl StoreInner {
     }
 
     /// Raises the bounds of the indexes as far as the head allows, and adds them to the batch of a
-    /// commit of blocks above `below`. Returns the bounds of rows that are kept.
+    /// commit of the blocks above `below`. Returns the bounds below which rows are unused.
     pub(super) fn advance_indexes(
         &self,
         batch: &mut StoreBatch<'_>,
@@ -250,7 +250,8 @@ impl StoreInner {
         head: u64,
         below: u64,
     ) -> Result<PerIndex<u64>, StoreError> {
-        // Older versions would add blocks without rows to a store that has bounds.
+        // Until a block is written, an older version may open the store again and add blocks
+        // without index rows. Bounds written now would then be wrong.
         if head == below && self.schema.load(Ordering::Relaxed) != SCHEMA {
             return self.kept_indexes(snapshot);
         }
@@ -265,24 +266,25 @@ impl StoreInner {
     }
 }
 
-/// The state of an index after a step downwards.
+/// Progress of an index after one downward step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IndexStep {
     /// The first block from which on the index is whole.
     pub first: u64,
-    /// The block down to which it is to be extended.
+    /// The block down to which the index is to be extended.
     pub goal: u64,
     /// Number of blocks that the step added.
     pub added: u64,
 }
 
 impl Store {
-    /// Sets which blocks' logs are indexed.
+    /// Sets the blocks whose logs are indexed.
     pub fn keep_logs(&self, window: IndexWindow) {
         self.0.history.set_index_window(ValueIndex::Logs, window);
     }
 
-    /// Sets whether transactions are indexed by address. An index that is not wanted is dropped.
+    /// Sets whether transactions are indexed by address. With `false`, an existing index is
+    /// dropped.
     pub fn keep_addresses(&self, keep: bool) {
         let window = if keep {
             IndexWindow::All
@@ -294,17 +296,17 @@ impl Store {
             .set_index_window(ValueIndex::Addresses, window);
     }
 
-    /// Whether it is set which blocks an index covers.
+    /// Whether the window of this index has been set.
     pub fn has_index_window(&self, index: ValueIndex) -> bool {
         self.0.history.index_windows()[index as usize].is_some()
     }
 
-    /// Extends an index by some blocks downwards, as one atomic batch; `None` if there is no index to
-    /// extend. Call it until `first` is `goal`.
+    /// Extends an index downwards by one step, as one atomic batch. Returns `None` if the index is
+    /// off or the store still has an older layout. Call it again until `first` reaches `goal`.
     pub fn extend_index(&self, index: ValueIndex) -> Result<Option<IndexStep>, StoreError> {
         let head = self.0.writer.lock();
         let window = self.0.history.index_windows()[index as usize].unwrap_or(IndexWindow::All);
-        // The first block written makes an old store one of this version.
+        // A store of an older layout is upgraded by the first block written to it.
         if window == IndexWindow::Off || self.0.schema.load(Ordering::Relaxed) != SCHEMA {
             return Ok(None);
         }
@@ -318,13 +320,14 @@ impl Store {
         };
         let lowest = snapshot.lowest_block()?;
         let oldest = oldest.max(lowest);
-        // An unwind lowers the window by some blocks: less than a step is not worth it, unless the
-        // window holds the whole chain.
+        // After an unwind the window begins some blocks lower. Extending the index by less than a
+        // step is not worth a batch, unless the window includes the whole chain.
         let lag = if oldest == lowest { 0 } else { step };
         let lowers = oldest.saturating_add(lag) < stored.kept;
         let kept = if lowers { oldest } else { stored.kept };
         let goal = oldest.max(kept);
-        // An index that was off over an unwind keeps nothing below a block above the head.
+        // If the index was off during an unwind, `kept` may be above the head: begin after the
+        // head.
         let built = stored.first(head.number).min(head.number + 1);
         if built <= goal {
             return Ok(Some(IndexStep {
@@ -348,8 +351,8 @@ impl Store {
         }))
     }
 
-    /// Drops an index: it begins anew after the head. Interrupted, it leaves rows that no bound
-    /// includes.
+    /// Drops an index, which then begins again after the head. An interruption leaves only rows
+    /// outside the index's bounds.
     pub(crate) fn drop_index(&self, index: ValueIndex) -> Result<(), StoreError> {
         let snapshot = self.snapshot()?;
         let kept = self.0.index_bounds(&snapshot.0.snapshot, index)?.kept;
@@ -364,12 +367,13 @@ impl Store {
 }
 
 impl Snapshot {
-    /// The first block from which on every stored block is in the index; above the head if none are.
+    /// The first block from which on every stored block is in the index; above the head if no block
+    /// is.
     pub fn indexed_from(&self, index: ValueIndex) -> u64 {
         self.0.indexes[index as usize]
     }
 
-    /// Whether the index is turned off.
+    /// Whether the index is turned off, or, if no window is set, lacks the head.
     pub(in crate::chain) fn is_index_off(&self, index: ValueIndex) -> bool {
         match self.0.inner.history.index_windows()[index as usize] {
             Some(window) => window == IndexWindow::Off,
@@ -377,8 +381,8 @@ impl Snapshot {
         }
     }
 
-    /// The stored blocks that have this value, or another one with the same hash, ascending; read
-    /// them from the back for a descending order.
+    /// The stored blocks that have this value, or another value with the same hash prefix,
+    /// ascending. Iterate from the back for descending order.
     pub(in crate::chain) fn blocks_with(
         &self,
         prefix: &keys::ValuePrefix,
@@ -431,7 +435,7 @@ impl Snapshot {
 
 #[cfg(test)]
 impl Store {
-    /// Turns the store into one that a version without these indexes wrote.
+    /// Turns the store into one written by a version without these indexes.
     pub(crate) fn forget_indexes(&self) {
         for index in ValueIndex::ALL {
             self.drop_index(index).unwrap();

@@ -1,4 +1,5 @@
-//! An L1 with blobs: from the pool through a block to the disk, over restarts and reorgs.
+//! Tests of an Ethereum chain with blobs, from the pool through a block to the disk, over restarts
+//! and reorgs.
 
 use super::*;
 use crate::chain::{
@@ -15,8 +16,8 @@ use alloy_eips::{
 };
 use alloy_primitives::Signature;
 
-/// Forks of a test chain after Shanghai, by time after genesis; a later one without a time never
-/// begins.
+/// Activation times of forks after Shanghai, in seconds after genesis. A fork without a time is
+/// never active.
 #[derive(Clone, Copy, Default)]
 pub struct L1Forks {
     pub prague: Option<u64>,
@@ -24,7 +25,7 @@ pub struct L1Forks {
     pub bpo1: Option<u64>,
 }
 
-/// The genesis of an Ethereum chain with Cancun from its first block on, and funds.
+/// The genesis of an Ethereum chain with Cancun active from the first block on, and with funds.
 pub fn l1_genesis(
     chain_id: u64,
     forks: L1Forks,
@@ -52,7 +53,7 @@ pub fn l1_genesis(
     genesis::parse(&genesis.to_string()).unwrap()
 }
 
-/// An open chain of this genesis.
+/// Creates and opens a chain with this genesis.
 pub fn l1(genesis: &Genesis) -> (TempDir, Chain, Threads) {
     let datadir = tempfile::tempdir().unwrap();
     assert!(init(datadir.path(), genesis).unwrap());
@@ -60,16 +61,16 @@ pub fn l1(genesis: &Genesis) -> (TempDir, Chain, Threads) {
     (datadir, chain, threads)
 }
 
-/// A chain with funds for the test keys.
+/// An Ethereum chain with funds for the test keys.
 pub fn test_l1(forks: L1Forks) -> (TempDir, Chain, Threads) {
     l1(&l1_genesis(CHAIN, forks, (1..10).map(address_of)))
 }
 
-/// A blob whose field elements are all this byte, after a zero byte.
+/// A blob with every field element made of this byte, except for its first two bytes.
 pub fn blob(fill: u8) -> Blob {
     let mut blob = Blob::repeat_byte(fill);
     blob.0.iter_mut().step_by(32).for_each(|byte| *byte = 0);
-    // The proofs of all constant polynomials are the same.
+    // Change one byte, since all constant polynomials have the same proof.
     blob.0[1] = fill ^ 0x55;
     blob
 }
@@ -89,20 +90,20 @@ pub fn blob_tx(nonce: u64, sidecar: &TxSidecar) -> TxEip4844 {
     }
 }
 
-/// The network form of a signed transaction: with its blobs.
+/// The network encoding of a signed transaction, which includes its blobs.
 pub fn network_form(tx: TxEip4844, signature: Signature, sidecar: TxSidecar) -> Bytes {
     let whole = TxEip4844WithSidecar { tx, sidecar };
     let signed = alloy_consensus::SignableTransaction::into_signed(whole, signature);
     signed.encoded_2718().into()
 }
 
-/// The network form of a transaction that this key signs.
+/// The network encoding of a transaction, signed with this key.
 pub fn raw_with(key: u8, tx: TxEip4844, sidecar: TxSidecar) -> Bytes {
     let (signed, _) = sign(key, tx.clone());
     network_form(tx, signed.signature().unwrap(), sidecar)
 }
 
-/// The network form of a transaction with these blobs.
+/// The network encoding of a transaction with these blobs, signed with this key.
 pub fn raw(key: u8, nonce: u64, sidecar: TxSidecar) -> Bytes {
     raw_with(key, blob_tx(nonce, &sidecar), sidecar)
 }
@@ -124,7 +125,7 @@ pub fn submit(chain: &Chain, raw: Bytes) -> Result<B256, crate::chain::pool::Poo
     chain.pool().add(tx, &at)
 }
 
-/// Attributes of an L1 block on `parent` after these seconds.
+/// Attributes of an Ethereum block `seconds` after `parent`.
 pub fn l1_attributes_after(parent: &Header, seconds: u64) -> OpPayloadAttributes {
     OpPayloadAttributes {
         payload_attributes: PayloadAttributes {
@@ -137,7 +138,8 @@ pub fn l1_attributes_after(parent: &Header, seconds: u64) -> OpPayloadAttributes
     }
 }
 
-/// Mines the pool into a block on the head, logs it, and makes it the head.
+/// Builds a block of pool transactions on the head, `seconds` after it, logs it, and makes it the
+/// head.
 pub async fn mine(chain: &Chain, seconds: u64) -> Arc<ExecutedBlock> {
     let parent = chain.view();
     let attributes = l1_attributes_after(parent.header(), seconds);
@@ -190,7 +192,8 @@ async fn a_block_takes_blobs_up_to_its_maximum_and_keeps_them() {
     for (key, sidecar) in (1..).zip(&sidecars) {
         submit(&chain, raw(key, 0, sidecar.clone())).unwrap();
     }
-    // Three transactions of four blobs, and six blobs in a block: one fits.
+    // Each transaction has four blobs and a block at most six, so a block fits one of the three
+    // transactions.
     let mut excess = 0;
     for nth in 1..=3 {
         let block = mine(&chain, 12).await;
@@ -214,7 +217,7 @@ async fn a_block_takes_blobs_up_to_its_maximum_and_keeps_them() {
     assert_eq!(blobs_of(&empty), 0);
     assert_eq!(chain.blobs(&empty.payload).unwrap(), None);
 
-    // The blobs are paid for: nobody gets the blob base fee, here one wei per blob gas.
+    // The sender pays for the blobs. The blob base fee, here one wei per blob gas, is burnt.
     let spent = |key| {
         let account = chain.view().state().account(address_of(key)).unwrap();
         U256::from(100_000_000_000_000_000_000u128) - account.unwrap().balance
@@ -223,7 +226,7 @@ async fn a_block_takes_blobs_up_to_its_maximum_and_keeps_them() {
     let gas = 21_000 * (u128::from(header.base_fee_per_gas.unwrap()) + 1_000_000_000);
     assert_eq!(first, U256::from(gas + 4 * 131_072));
 
-    // The same after a restart.
+    // The blobs are still there after a restart.
     drop(chain);
     threads.stop().unwrap();
     let (chain, threads) = open(datadir.path());
@@ -259,11 +262,11 @@ async fn the_rules_for_blobs_follow_the_forks() {
         "too many blobs in transaction: have 7, permitted 6"
     );
     assert_eq!(blobs_of(&*mine(&chain, 11).await), 0);
-    // Prague: nine blobs, and a transaction may have them all.
+    // Prague: nine blobs per block, which may all be in one transaction.
     send(1, old.clone()).unwrap();
     assert_eq!(blobs_of(&*mine(&chain, 1).await), 7);
     assert_eq!(blobs_of(&*mine(&chain, 11).await), 0);
-    // Osaka: cell proofs, and six blobs a transaction.
+    // Osaka: cell proofs, and at most six blobs per transaction.
     old = kzg::sidecar(blobs(2, 20)).unwrap();
     assert_eq!(
         send(1, old).unwrap_err(),
@@ -279,7 +282,7 @@ async fn the_rules_for_blobs_follow_the_forks() {
         send(key, kzg::cell_sidecar(blobs(6, 16 * key)).unwrap()).unwrap();
     }
     assert_eq!(blobs_of(&*mine(&chain, 1).await), 6, "nine are the maximum");
-    // BPO1: fifteen.
+    // BPO1: fifteen blobs per block.
     let block = mine(&chain, 12).await;
     assert_eq!(blobs_of(&block), 12);
     let stored = chain.blobs(&block.payload).unwrap().unwrap();

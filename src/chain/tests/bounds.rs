@@ -1,15 +1,16 @@
-//! Tests of bounds: blocks at a height, abandoned branches, the time of a stop, the age of a view.
+//! Tests of bounds: the number of blocks at a height, abandoned branches, the duration of a stop,
+//! the age of a view.
 
 use super::*;
 use crate::chain::tests::{durable::Disk, grow::grow};
 
-/// Some blocks fit into these, and not all.
+/// Memory limits that fit some of a test's blocks, but not all.
 const SMALL: ExecutorLimits = ExecutorLimits {
     overlays: 150_000,
     unwind_data: 10_000,
 };
 
-/// The blocks of a chain that another node has.
+/// The blocks of another node's chain.
 async fn grown(seed: u64, count: u64) -> Vec<Arc<Payload>> {
     let dir = datadir();
     let (chain, _threads) = open(dir.path());
@@ -20,7 +21,7 @@ async fn grown(seed: u64, count: u64) -> Vec<Arc<Payload>> {
         .collect()
 }
 
-/// Follows a range of blocks that ends at this tip.
+/// Follows these blocks as a part of a gap that ends at height `tip`.
 async fn follow_all(chain: &Chain, blocks: &[Arc<Payload>], tip: u64) {
     for block in blocks {
         assert_eq!(
@@ -57,7 +58,7 @@ async fn an_abandoned_branch_is_forgotten_as_a_whole() {
     let dir = datadir();
     let (chain, _threads) = open(dir.path());
     let genesis = chain.view().head().hash;
-    // A side branch that begins low and ends high enough to be kept by its height alone.
+    // A side branch whose tip would stay by its height alone, but not its first block.
     let mut side = vec![];
     for _ in 0..15 {
         let parent = side
@@ -74,7 +75,8 @@ async fn an_abandoned_branch_is_forgotten_as_a_whole() {
     for block in &side {
         assert!(!chain.knows(block.hash), "block {}", block.number());
     }
-    // Offered again from its root, it is taken again, until the next block is stored.
+    // Sent again from its first block on, the branch is executed again. It stays until the next
+    // block is stored.
     until("all is stored", || chain.view().stored().hash == head).await;
     assert_eq!(
         chain.insert(side[14].clone(), GOSSIP).await.unwrap(),
@@ -155,8 +157,8 @@ async fn a_view_is_never_older_than_the_heads() {
         .unwrap();
 }
 
-/// A file takes precedence: the store unwinds to the fork point of its branch, unless the safe head
-/// is above.
+/// A file takes precedence over our chain: the store unwinds to the fork point of the file's
+/// branch, unless the safe head is above that point.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_branch_from_a_file_that_forks_off_far_below_becomes_the_chain() {
     let dir = datadir();
@@ -190,8 +192,8 @@ async fn a_branch_from_a_file_that_forks_off_far_below_becomes_the_chain() {
     assert_eq!(chain.view().head(), theirs[49].id());
 }
 
-/// Blocks that came from a file, and are in no log, are reinstated when the branch tried instead
-/// is invalid.
+/// Blocks from a file, which are not logged, are reinstated if the branch that displaced them turns
+/// out invalid.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_damaged_block_from_a_file_far_below_leaves_the_chain() {
     let dir = datadir();
@@ -238,7 +240,8 @@ async fn a_damaged_block_from_a_file_far_below_leaves_the_chain() {
     assert_eq!(open(dir.path()).0.view().head(), ours[39].id());
 }
 
-/// The sequencer has reorganised deeply: a node that follows by the swarm alone follows it, too.
+/// After a deep reorg by the sequencer, a node without a rollup node follows the new branch through
+/// the swarm.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_branch_that_ends_higher_is_followed_however_deep_its_fork_point_is() {
     let dir = datadir();
@@ -259,7 +262,7 @@ async fn a_branch_that_ends_higher_is_followed_however_deep_its_fork_point_is() 
     assert_eq!(chain.view().head(), theirs[59].id());
     until("it is stored", || chain.view().stored() == theirs[59].id()).await;
 
-    // The safe head is never abandoned.
+    // A branch without the safe head is never followed.
     chain
         .forkchoice(theirs[59].hash, Some(theirs[9].hash), None)
         .await
@@ -274,7 +277,8 @@ async fn a_branch_that_ends_higher_is_followed_however_deep_its_fork_point_is() 
     assert_eq!(chain.view().head(), theirs[59].id());
 }
 
-/// A head is displaced by a branch that promises to end higher, and reinstated if it does not.
+/// A head is displaced by a branch that is announced to end higher, and reinstated if the branch
+/// ends early.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_branch_that_ends_early_reinstates_the_head() {
     let dir = datadir();
@@ -285,7 +289,7 @@ async fn a_branch_that_ends_early_reinstates_the_head() {
     follow_all(&chain, &theirs[..10], 60).await;
     assert_eq!(chain.view().head(), theirs[9].id());
     until("it is stored", || chain.view().stored() == theirs[9].id()).await;
-    // Killed while the head is displaced.
+    // A kill while the head is displaced: the restart reinstates the head.
     let dead = killed(dir.path());
     assert_eq!(
         open_within(dead.path(), SMALL).0.view().head(),
@@ -310,7 +314,7 @@ async fn a_branch_that_ends_early_reinstates_the_head() {
     })
     .await;
 
-    // Once it is higher, it is the chain.
+    // When the branch is higher, its tip is the head.
     follow_all(&chain, &theirs, 60).await;
     assert_eq!(chain.view().head(), theirs[59].id());
     until("it is stored", || chain.view().stored() == theirs[59].id()).await;
@@ -323,8 +327,8 @@ async fn a_branch_that_ends_early_reinstates_the_head() {
     );
 }
 
-/// The head moves along a branch on the way to a fork choice. Until that is applied, its failure
-/// or a kill reinstates the heads.
+/// The head moves along a branch on the way to a fork choice. If the fork choice fails, or a kill
+/// comes before it is applied, the heads are reinstated.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fork_choice_that_is_not_applied_reinstates_the_heads() {
     let dir = datadir();
@@ -364,7 +368,7 @@ async fn a_fork_choice_that_is_not_applied_reinstates_the_heads() {
     chain.abandon_forkchoice().await.unwrap();
     assert_eq!(*chain.heads().borrow(), before);
 
-    // Applied, it stays, even if it names the head that is reached already.
+    // Once the fork choice is applied, its head stays, even if the head was there already.
     let reached = switch_to(&theirs[..30]).await;
     chain.forkchoice(reached.hash, None, None).await.unwrap();
     chain.abandon_forkchoice().await.unwrap();
@@ -375,7 +379,8 @@ async fn a_fork_choice_that_is_not_applied_reinstates_the_heads() {
     assert_eq!(reopened(), theirs[44].id());
 }
 
-/// Blocks from peers are in no log, and blocks of a commit in progress in no snapshot of the store.
+/// Blocks from peers are not logged. Blocks of a commit in progress are not in the store's snapshot
+/// either.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_branch_that_is_abandoned_while_it_is_committed_is_logged() {
     let dir = datadir();
@@ -398,8 +403,8 @@ async fn a_branch_that_is_abandoned_while_it_is_committed_is_logged() {
     }
 }
 
-/// Killed after a head was acknowledged on another branch, before the store has switched to it: the
-/// fork point may be deep.
+/// A kill after a head on another branch was acknowledged, but before the store has switched to
+/// that branch, which may fork off deep below.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_acknowledged_head_on_a_branch_far_below_the_stored_one_is_found_again() {
     let Some((disk, dir)) = Disk::mount() else {
@@ -414,7 +419,7 @@ async fn an_acknowledged_head_on_a_branch_far_below_the_stored_one_is_found_agai
         );
     }
     until("it is stored", || chain.view().stored() == ours[39].id()).await;
-    // Too full for the store: the log alone can know.
+    // The disk is too full for the store, so only the payload log gets the blocks.
     let _filler = disk.fill_below_the_floor(&dir);
     for block in &theirs {
         assert_eq!(
@@ -435,7 +440,7 @@ async fn requests_beyond_the_builders_queue_are_refused_and_the_next_one_is_not(
     let dir = datadir();
     let (chain, _threads) = open(dir.path());
     let unknown = PayloadId::new([7; 8]);
-    // All are sent before the builder's thread has answered more than a few.
+    // All requests are sent before the builder thread has served more than a few.
     let answers = futures::future::join_all((0..1_000).map(|_| chain.seal(unknown))).await;
     let count = |expected: fn(&ChainError) -> bool| {
         let errors = answers.iter().filter_map(|answer| answer.as_ref().err());

@@ -1,9 +1,9 @@
-//! Tests of durability: acknowledged heads survive a kill at the moment of a reorg, and a disk that
-//! was full.
+//! Tests of durability: acknowledged heads survive a kill at any moment of a reorg, and survive a
+//! full disk.
 
 use super::*;
 
-/// A branch of blocks made elsewhere.
+/// Builds a branch of blocks on another node.
 async fn branch(salt: u64, count: usize) -> Vec<Arc<Payload>> {
     let dir = datadir();
     let (chain, _threads) = open(dir.path());
@@ -17,7 +17,7 @@ async fn branch(salt: u64, count: usize) -> Vec<Arc<Payload>> {
     blocks
 }
 
-/// The store of one picture with the payload log of a later one.
+/// Combines the store from one copy of a data directory with the payload log from a later copy.
 fn with_log(store: TempDir, log: &TempDir) -> TempDir {
     std::fs::remove_dir_all(payload_log_dir(store.path())).unwrap();
     std::fs::rename(payload_log_dir(log.path()), payload_log_dir(store.path())).unwrap();
@@ -37,7 +37,7 @@ async fn the_head_of_a_branch_that_overtakes_survives_a_kill() {
         follow(block).await;
     }
     until("it is stored", || chain.view().stored() == ours[3].id()).await;
-    // The picture of a kill before anything was unwound: the store as it is now, and the log a
+    // Simulate a kill before the store has unwound: the store as it is now, with the log of one
     // block later.
     let before = killed(dir.path());
     follow(&theirs[4]).await;
@@ -60,7 +60,7 @@ async fn a_head_chosen_among_siblings_survives_a_kill() {
         siblings.extend(branch(salt, 1).await);
     }
     let dir = datadir();
-    // The picture of a kill before anything was stored: the log alone knows.
+    // Simulate a kill before anything is stored: only the payload log has the blocks.
     let (chain, _threads) = open(dir.path());
     let stored = killed(dir.path());
     chain
@@ -94,7 +94,7 @@ async fn a_head_chosen_among_siblings_survives_a_kill() {
     );
 }
 
-/// Adds `count` blocks; returns all blocks from genesis on once the last is stored.
+/// Adds `count` blocks and waits until the last one is stored. Returns all blocks from genesis on.
 async fn store_blocks(chain: &Chain, count: u64) -> Vec<BlockId> {
     let mut blocks = vec![chain.view().head()];
     for salt in 0..count {
@@ -108,7 +108,8 @@ async fn store_blocks(chain: &Chain, count: u64) -> Vec<BlockId> {
     blocks
 }
 
-/// Reads the chain's views until `done`. Returns the greatest depth of unwind data and the heads.
+/// Reads the chain's views until `done` is set. Returns the greatest depth of unwind data and the
+/// numbers of all heads seen.
 fn watch_views(
     chain: Chain,
     done: Arc<AtomicBool>,
@@ -124,8 +125,8 @@ fn watch_views(
     })
 }
 
-/// However deep the rewind is: while the store unwinds block by block, no view with unwind data is
-/// published or held.
+/// Whatever the depth of a rewind, no view with unwind data is published or kept while the store
+/// unwinds block by block.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deep_rewind_holds_no_unwind_data() {
     let dir = datadir();
@@ -153,14 +154,14 @@ async fn a_deep_rewind_holds_no_unwind_data() {
         (chain.view().head(), chain.view().stored()),
         (blocks[10], blocks[10])
     );
-    // A kill now finds it there, and the chain goes on.
+    // After a kill the head is still there, and the chain can continue.
     let killed = killed(dir.path());
     let (again, _threads) = open(killed.path());
     assert_eq!(again.view().head(), blocks[10]);
     let next = build(&chain, blocks[10].hash, 1000, []).await.payload.id();
     chain.forkchoice(next.hash, None, None).await.unwrap();
     assert_eq!(chain.view().head(), next);
-    // A head that stays and is not on the branch is an error, and nothing has moved.
+    // A kept safe or finalized head that is not on the branch is an error, and no head has moved.
     let refused = chain.forkchoice(blocks[5].hash, None, None).await;
     assert!(
         matches!(refused, Err(ChainError::NotOnBranch { .. })),
@@ -187,11 +188,12 @@ async fn after_a_stop_there_is_nothing_to_replay() {
     assert_eq!((store.head(), store.buffered()), (block.payload.id(), 0));
 }
 
-/// A small disk of its own, gone with the value.
+/// A small disk of its own for a test. It is unmounted on drop.
 pub struct Disk(TempDir);
 
 impl Disk {
-    /// With a data directory. `None`, recorded as a skip, where this process may not mount.
+    /// Mounts a disk with a data directory on it. Returns `None`, recorded as a skip, if this
+    /// process may not mount.
     pub fn mount() -> Option<(Self, PathBuf)> {
         let disk = tempfile::tempdir().unwrap();
         let mut mount = std::process::Command::new("mount");
@@ -210,12 +212,13 @@ impl Disk {
         Some((disk, dir))
     }
 
-    /// Leaves less than the store wants, and more than the payload log does.
+    /// Fills the disk so far that the free space is below the floor of the store, but above that of
+    /// the payload log.
     pub fn fill_below_the_floor(&self, dir: &Path) -> PathBuf {
         self.fill(store::free_space_floor(dir).unwrap() * 3 / 4)
     }
 
-    /// Leaves only so many bytes free, in a file that is returned.
+    /// Fills the disk until only `left` bytes are free. Returns the path of the file that fills it.
     fn fill(&self, left: u64) -> PathBuf {
         let path = self.0.path().join("filler");
         let mut file = std::fs::File::create(&path).unwrap();
@@ -269,7 +272,7 @@ async fn on_a_full_disk_the_chain_waits_and_goes_on_by_itself() {
     assert_eq!(chain.view().head(), blocks[11].id());
 }
 
-/// Whether this is still waited for after a while.
+/// Whether the future is still pending after a second.
 async fn waits<T>(answer: &mut (impl Future<Output = T> + Unpin)) -> bool {
     tokio::time::timeout(Duration::from_secs(1), answer)
         .await
@@ -283,7 +286,7 @@ async fn when_even_the_log_has_no_room_blocks_and_signatures_wait() {
     };
     let blocks = branch(1, 4).await;
     let (chain, threads) = open(&dir);
-    // Below the floor of the log, which is half that of the store.
+    // Fill the disk below the floor of the payload log, which is half that of the store.
     let nearly_full = || disk.fill(store::free_space_floor(&dir).unwrap() / 4);
     let filler = nearly_full();
     let mut followed = Box::pin(chain.follow(blocks[0].clone(), GOSSIP));
@@ -298,7 +301,7 @@ async fn when_even_the_log_has_no_room_blocks_and_signatures_wait() {
         Inserted::Valid
     );
 
-    // A payload that is logged already needs no space, and a stop does not wait for any.
+    // A payload that is already logged needs no space. A stop does not wait for space either.
     let filler = nearly_full();
     assert_eq!(
         chain.follow(blocks[2].clone(), GOSSIP).await.unwrap(),
@@ -317,12 +320,13 @@ async fn when_even_the_log_has_no_room_blocks_and_signatures_wait() {
     assert_eq!(chain.view().head(), blocks[2].id());
 }
 
-/// The sync of a store that nobody writes to any more is what finds out.
+/// A disk failure is found by the sync, even if nothing is written to the store any more.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_disk_that_fails_ends_the_chain_by_itself() {
     let dir = datadir();
     let block = branch(1, 1).await.remove(0);
-    // Longer than it takes to break the disk, and what the test then waits for.
+    // This interval is longer than breaking the disk takes, and short enough for the test to wait
+    // for the next sync.
     let commit_interval = Duration::from_secs(10);
     let (chain, threads) = Chain::open(&Options {
         datadir: dir.path().into(),
@@ -335,7 +339,7 @@ async fn a_disk_that_fails_ends_the_chain_by_itself() {
         Inserted::Valid
     );
     until("it is stored", || chain.view().stored() == block.id()).await;
-    // No table can be written any more.
+    // Without these folders no table can be written any more.
     for keyspace in std::fs::read_dir(dir.path().join("chain/keyspaces")).unwrap() {
         std::fs::remove_dir_all(keyspace.unwrap().path()).unwrap();
     }
@@ -352,7 +356,7 @@ async fn a_disk_that_fails_ends_the_chain_by_itself() {
         error.contains("a write to the database failed") && error.contains("start again"),
         "{error}"
     );
-    // In the log is what was acknowledged.
+    // All acknowledged blocks are in the payload log.
     drop(chain);
     std::fs::remove_dir_all(dir.path().join("chain")).unwrap();
     assert!(init(dir.path(), &test_genesis()).unwrap());
@@ -367,7 +371,7 @@ async fn blocks_of_a_gap_are_logged_when_a_logged_block_builds_on_them() {
     };
     let blocks = branch(1, 6).await;
     let (chain, _threads) = open(&dir);
-    // Too full for the store: the log alone can know.
+    // The disk is too full for the store, so only the payload log gets the blocks.
     let _filler = disk.fill_below_the_floor(&dir);
     for block in &blocks[..4] {
         assert_eq!(

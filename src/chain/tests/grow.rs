@@ -1,4 +1,4 @@
-//! Random chains for tests of the store, the transfer and the database tool.
+//! Random chains for tests of the store, of import and export, and of `starling db`.
 
 use super::{attributes, datadir, open};
 use crate::chain::{
@@ -9,15 +9,15 @@ use alloy_primitives::{Address, B256, Bytes, TxKind, U256, hex, keccak256};
 use op_alloy_consensus::TxDeposit;
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
-/// Makes a contract that stores its second word of input under the first and logs the first as a
-/// topic, or destroys itself if there is no input.
+/// Code that creates a contract. Called with input, the contract stores the second word in the slot
+/// of the first word, and logs the first word as a topic. Called without input, it destroys itself.
 fn create() -> Bytes {
-    // if calldatasize { sstore(calldataload(0), calldataload(32)); log1(0, 0, calldataload(0)) }
-    // else { selfdestruct(caller) }
+    // The contract's code: if calldatasize { sstore(calldataload(0), calldataload(32)); log1(0, 0,
+    // calldataload(0)) } else { selfdestruct(caller) }
     let runtime = hex!("36600657 33 ff 5b 602035600035 55 60003560006000 a1 00");
     let mut init = vec![0x60 + runtime.len() as u8 - 1];
     init.extend_from_slice(&runtime);
-    // mstore(0, runtime), return(32 - length, length)
+    // The init code: mstore(0, runtime), return(32 - length, length)
     init.extend_from_slice(&[
         0x60,
         0,
@@ -31,8 +31,8 @@ fn create() -> Bytes {
     init.into()
 }
 
-/// Adds blocks with payments to new accounts, contracts that are made and destroyed, and slots that
-/// are written and cleared.
+/// Adds blocks with payments to new accounts, contracts that are created and destroyed, and slots
+/// that are written and cleared.
 pub(crate) async fn grow(chain: &Chain, seed: u64, blocks: usize) {
     let mut rng = StdRng::seed_from_u64(seed);
     let sender = address_of(1);
@@ -45,7 +45,7 @@ pub(crate) async fn grow(chain: &Chain, seed: u64, blocks: usize) {
             .map_or(0, |account| account.nonce);
         let mut transactions = vec![];
         for nonce in next..next + rng.random_range(0..4) {
-            // The first transactions make contracts.
+            // The sender's first transactions create these contracts.
             let contract = sender.create(rng.random_range(0..4));
             let word = |value: u64| B256::from(U256::from(value));
             let (to, input) = match if nonce < 4 { 1 } else { rng.random_range(0..8) } {
@@ -75,7 +75,7 @@ pub(crate) async fn grow(chain: &Chain, seed: u64, blocks: usize) {
             };
             transactions.push(sign(1, paid).1);
         }
-        // As on a real chain, no two deposits are the same.
+        // Every deposit has another source hash, as on a real chain.
         let source_hash = rng.random::<[u8; 32]>().into();
         let deposit = TxDeposit {
             source_hash,
@@ -93,7 +93,7 @@ pub(crate) async fn grow(chain: &Chain, seed: u64, blocks: usize) {
     }
 }
 
-/// A data directory with such a chain, closed.
+/// A data directory with such a random chain. The chain is closed.
 pub(crate) async fn grown(seed: u64, blocks: usize) -> tempfile::TempDir {
     let dir = datadir();
     let (chain, threads) = open(dir.path());

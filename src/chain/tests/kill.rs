@@ -1,18 +1,18 @@
-//! Kills of the process: the head and the signed blocks survive.
+//! Tests of kills: the head and the blocks that may be signed survive.
 
 use super::*;
 
-/// The steps of a sequencer at the end of a block.
+/// The steps of a sequencer at the end of a block, at which the test kills it.
 const CRASH_POINTS: [&str; 6] = ["started", "sealed", "logged", "signed", "followed", "moved"];
 /// L1 origin of the sequencer's blocks.
 const ORIGIN: B256 = B256::repeat_byte(0x11);
 
-/// A sequencer that was killed when it had come to a step of its block.
+/// A sequencer that was killed at one of the [`CRASH_POINTS`].
 struct KilledSequencer {
-    /// The data directory as it was then.
+    /// Copy of the data directory at the time of the kill.
     dir: tempfile::TempDir,
     parent: Arc<Payload>,
-    /// The block, as it is or would have become.
+    /// The block in progress. The sequencer may have been killed before the block was finished.
     block: Arc<Payload>,
     logged: bool,
     signed: bool,
@@ -43,7 +43,7 @@ impl KilledSequencer {
         chain.log_before_sign(block.clone(), ORIGIN).await.unwrap();
         reach("logged");
         reach("signed");
-        // The swarm gives it back as a block like any other, or the sequencer moves the head.
+        // Either the swarm delivers the block like any other, or the sequencer moves the head.
         if point == "followed" {
             chain
                 .follow(block.clone(), Provenance::Signed(Address::ZERO))
@@ -67,12 +67,12 @@ impl KilledSequencer {
         }
     }
 
-    /// Starts again, with another block for the same place: other transactions have come.
+    /// Restarts and builds another block on the same parent, since other transactions have arrived.
     async fn check_restart(self, point: &str) {
         let (chain, _threads) = open(self.dir.path());
         let logged = chain.logged(self.block.hash).unwrap().is_some();
         assert_eq!(logged, self.logged, "{point}");
-        // A block that may have been signed is the head again.
+        // A block that may have been signed becomes the head again.
         let head = if logged {
             self.block.hash
         } else {
@@ -87,7 +87,7 @@ impl KilledSequencer {
             }
             Err(error) => panic!("{point}: {error}"),
         }
-        // On another L1 origin the height may be filled again.
+        // With another L1 origin, another block of the same height may be signed.
         chain
             .log_before_sign(other, B256::repeat_byte(0x22))
             .await
@@ -102,8 +102,8 @@ async fn killed_at_any_step_a_sequencer_signs_one_block_for_one_place() {
     }
 }
 
-/// A block whose signature failed, another on the next L1 origin that was signed and published, and
-/// a kill before it is the head.
+/// A block was not signed, and another one on the next L1 origin was signed and published. Then the
+/// node is killed before either is the head.
 #[tokio::test(flavor = "multi_thread")]
 async fn after_a_kill_the_block_that_was_sent_to_the_signer_last_is_the_head() {
     let [origin, next] = [0x11, 0x22].map(B256::repeat_byte);
@@ -121,7 +121,7 @@ async fn after_a_kill_the_block_that_was_sent_to_the_signer_last_is_the_head() {
     chain.log_before_sign(second.clone(), next).await.unwrap();
     let killed_dir = killed(dir.path());
     assert_eq!(open(killed_dir.path()).0.view().head(), second.id());
-    // L1 went back to the first origin, and its block was used again.
+    // L1 has returned to the first origin, and the first block is sent to the signer again.
     chain.log_before_sign(first.clone(), origin).await.unwrap();
     let killed_dir = killed(dir.path());
     let (reopened, _others) = open(killed_dir.path());
@@ -133,8 +133,8 @@ async fn after_a_kill_the_block_that_was_sent_to_the_signer_last_is_the_head() {
 async fn a_head_that_nobody_logged_survives_a_kill() {
     let dir = datadir();
     let (chain, _threads) = open(dir.path());
-    // Built, and made the head, as a driver without a sequencer does; then a block from elsewhere
-    // on it.
+    // A block is built and made the head, as a driver without a sequencer does. The next block is
+    // built on it.
     let first = build(&chain, chain.view().head().hash, 0, []).await;
     let second = build(&chain, first.payload.hash, 0, []).await;
     chain
@@ -167,7 +167,7 @@ async fn a_head_that_went_down_stays_down() {
         .unwrap();
     let (chain, _threads) = open(dir.path());
     assert_eq!(chain.view().head(), blocks[1].id());
-    // Followed, a block that is known can be the head again.
+    // A block that is known already can become the head again when it is followed.
     for block in &blocks[2..] {
         assert_eq!(
             chain.follow(block.clone(), GOSSIP).await.unwrap(),

@@ -1,27 +1,27 @@
-//! Random operations on a chain, compared with a plain model of it.
+//! Random operations on a chain, compared with a simple model of the chain.
 
 use super::*;
 
-/// A block of the tree that the model knows beforehand.
+/// A block of the tree, built before the run.
 struct Made {
     payload: Arc<Payload>,
-    /// Index in the tree; the genesis block is its own parent.
+    /// Index of the parent in the tree. The genesis block is its own parent.
     parent: usize,
 }
 
 struct World {
-    /// The genesis block first, parents before children.
+    /// All blocks, parents before children. The genesis block is first.
     tree: Vec<Made>,
 }
 
-/// The account that is paid in a block of the tree.
+/// The account to which this block of the tree pays.
 fn recipient(block: usize) -> Address {
     Address::from_word(B256::from(U256::from(0x7000_0000 + block)))
 }
 
 impl World {
-    /// A random tree of that many blocks: some long branches, some short. Block `i` pays `i` wei to
-    /// its recipient.
+    /// Builds a random tree of `count` blocks with long and short branches. Block `i` pays `i` wei
+    /// to its recipient.
     async fn new(count: usize, rng: &mut impl Rng) -> Self {
         let datadir = datadir();
         let (chain, _threads) = open(datadir.path());
@@ -75,7 +75,7 @@ impl World {
             .expect("a block of the tree")
     }
 
-    /// From the block down to genesis.
+    /// The block and its ancestors, down to the genesis block.
     fn branch(&self, block: usize) -> Vec<usize> {
         std::iter::successors(Some(block), |at| (*at != 0).then(|| self.tree[*at].parent)).collect()
     }
@@ -84,12 +84,12 @@ impl World {
 /// The expected state of the chain.
 struct Model {
     known: Vec<usize>,
-    /// Hashes refused as invalid.
+    /// Hashes of blocks that were refused as invalid.
     invalid: Vec<B256>,
     head: usize,
     safe: Option<usize>,
     finalized: Option<usize>,
-    /// Blocks that are in the store only.
+    /// Blocks that are in the store, but not in memory.
     stored: Vec<usize>,
 }
 
@@ -105,7 +105,7 @@ impl Model {
         }
     }
 
-    /// The fork choice of unsafe blocks.
+    /// Whether the fork choice of unsafe blocks prefers this block to the head.
     fn prefers(&self, world: &World, block: usize) -> bool {
         let branch = world.branch(block);
         let contained = [self.safe, self.finalized]
@@ -121,8 +121,8 @@ impl Model {
         }
     }
 
-    /// Forgets blocks that only the store had and has unwound, and their descendants. Returns the
-    /// blocks that the chain will forget.
+    /// Forgets blocks that were only in the store and have been unwound, with their descendants.
+    /// Returns the forgotten blocks, which the chain will forget too.
     fn forget(&mut self, world: &World) -> Vec<usize> {
         let branch = world.branch(self.head);
         let (kept, gone): (Vec<usize>, Vec<usize>) =
@@ -140,7 +140,7 @@ impl Model {
     }
 }
 
-/// The chain shows what the model says.
+/// Asserts that the chain has the heads and the state of the model.
 fn compare(world: &World, model: &Model, chain: &Chain) {
     let heads = *chain.heads().borrow();
     let id = |block: Option<usize>| block.map(|block| world.id(block));
@@ -187,7 +187,7 @@ fn compare(world: &World, model: &Model, chain: &Chain) {
     }
 }
 
-/// A block that is wrong, on the parent of a good one.
+/// An invalid block with the parent of a valid one.
 fn spoil(good: &Payload, rng: &mut impl Rng) -> Payload {
     let mut header = good.header.clone();
     let mut transactions = good.transactions.clone();
@@ -201,7 +201,7 @@ fn spoil(good: &Payload, rng: &mut impl Rng) -> Payload {
         6 => header.withdrawals_root = None,
         7 => header.gas_limit = 0,
         8 => {
-            // A transaction that cannot be paid.
+            // Add a transaction that its sender cannot pay for.
             let broke = sign(77, transfer(0)).1;
             transactions.push(broke);
             header.transactions_root = alloy_trie::root::ordered_trie_root_encoded(&transactions);
@@ -211,8 +211,8 @@ fn spoil(good: &Payload, rng: &mut impl Rng) -> Payload {
     Payload::sealed(header, transactions)
 }
 
-/// Opens a chain after a stop or a kill, all of whose canonical blocks are in the store and not in
-/// memory.
+/// Opens a chain after a stop or a kill. All of its canonical blocks are then in the store, and
+/// none in memory.
 async fn reopen(datadir: &Path) -> (Chain, Threads) {
     let (chain, threads) = open(datadir);
     let head = chain.view().head();
@@ -226,14 +226,14 @@ async fn reopen(datadir: &Path) -> (Chain, Threads) {
     (chain, threads)
 }
 
-/// A chain on disk and the model that it is compared with.
+/// A chain on disk and the model with which it is compared.
 struct ModelRun<'a> {
     world: &'a World,
     model: Model,
     dir: tempfile::TempDir,
-    /// Taken while the chain restarts.
+    /// `None` while the chain restarts.
     running: Option<(Chain, Threads)>,
-    /// Number of the operation, for messages.
+    /// Number of the current operation, for messages.
     step: usize,
 }
 
@@ -254,15 +254,15 @@ impl<'a> ModelRun<'a> {
         &self.running.as_ref().expect("a running chain").0
     }
 
-    /// Blocks of the tree that the chain knows, in the tree's order.
+    /// Blocks of the tree that the chain knows, in the order of the tree.
     fn known(&self) -> Vec<usize> {
         (0..self.world.tree.len())
             .filter(|block| self.chain().knows(self.world.hash(*block)))
             .collect()
     }
 
-    /// Inserts or follows a block of the tree: mostly one whose parent is known, duplicates and
-    /// gaps too.
+    /// Inserts or follows a block of the tree. Its parent is usually known; duplicates and blocks
+    /// after a gap occur too.
     async fn insert(&mut self, rng: &mut StdRng) {
         let (world, model) = (self.world, &self.model);
         let fresh: Vec<usize> = (1..world.tree.len())
@@ -294,7 +294,7 @@ impl<'a> ModelRun<'a> {
         }
     }
 
-    /// Follows a spoilt block, and a child of it where it was refused.
+    /// Follows an invalid block, and then a child of it if the block was refused.
     async fn follow_invalid(&mut self, rng: &mut StdRng) {
         let of = rng.random_range(1..self.world.tree.len());
         let bad = spoil(&self.world.tree[of].payload, rng);
@@ -328,7 +328,8 @@ impl<'a> ModelRun<'a> {
         self.model.invalid.push(bad.hash);
     }
 
-    /// Chooses random heads; refused unless they are known, on one branch and in order.
+    /// Makes a fork choice of random heads. It is refused unless the heads are known, on one branch
+    /// and in order.
     async fn choose(&mut self, rng: &mut StdRng) {
         let (world, model) = (self.world, &self.model);
         let (head, safe, finalized) = random_heads(world, model, rng);
@@ -352,7 +353,7 @@ impl<'a> ModelRun<'a> {
         }
     }
 
-    /// Chooses a head and a safe block that are unknown or invalid.
+    /// Makes a fork choice in which the head and the safe block are unknown or invalid.
     async fn choose_unknown(&self, rng: &mut StdRng) {
         let unknown = if rng.random() {
             B256::ZERO
@@ -377,8 +378,8 @@ impl<'a> ModelRun<'a> {
             .unwrap();
     }
 
-    /// Opens the chain again. The model keeps the known blocks that the chain still knows, with all
-    /// of the canonical branch among them.
+    /// Opens the chain again. The model keeps those of its known blocks that the chain still knows.
+    /// These must include the canonical branch.
     async fn start(&mut self) {
         self.running = Some(reopen(self.dir.path()).await);
         self.model.stored = self.world.branch(self.model.head);
@@ -387,9 +388,9 @@ impl<'a> ModelRun<'a> {
         assert!(self.model.stored.iter().all(|block| known.contains(block)));
     }
 
-    /// Kills the process: opens a copy of the directory as it was before the chain stopped.
+    /// Kills the process: continues on a copy of the directory from before the chain stopped.
     async fn kill(&mut self) {
-        // The old chain goes on in its directory until its handles are gone.
+        // Copy first: the old chain still writes to its directory until its handles are dropped.
         let copied = killed(self.dir.path());
         self.stop().await;
         self.dir = copied;
@@ -412,8 +413,8 @@ impl<'a> ModelRun<'a> {
         );
     }
 
-    /// The chain has the model's heads and state, and knows the model's blocks, once the store has
-    /// unwound what it has to.
+    /// Asserts that the chain has the heads and the state of the model and knows the same blocks.
+    /// Waits first until the store has unwound.
     async fn check(&mut self) {
         if !self.model.forget(self.world).is_empty() {
             let chain = self.chain();
@@ -429,8 +430,8 @@ impl<'a> ModelRun<'a> {
     }
 }
 
-/// A head, and perhaps a safe and a finalized block, mostly on the head's branch, which by chance
-/// they rarely are.
+/// A random head, and perhaps a safe and a finalized block. These are mostly moved onto the head's
+/// branch, where random blocks rarely are.
 fn random_heads(
     world: &World,
     model: &Model,

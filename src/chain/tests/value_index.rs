@@ -1,5 +1,5 @@
-//! The persister builds the indexes of an old data directory beside the blocks that it stores, over
-//! kills.
+//! The persister builds the missing indexes of an old data directory between the blocks that it
+//! stores. Kills do not damage them.
 
 use super::*;
 use crate::{
@@ -12,7 +12,8 @@ use crate::{
 
 const OLD_BLOCKS: u64 = 300;
 
-/// The first block of each index in a directory that nothing uses; both indexes are sound.
+/// The first indexed block of each index, in a directory that no process uses. Asserts that the
+/// indexes are sound.
 fn first_indexed(dir: &Path) -> [u64; 2] {
     let store = Store::open(dir, 4 << 20, None).unwrap();
     let samples = Samples {
@@ -39,7 +40,7 @@ async fn the_indexes_of_an_old_directory_are_built_in_the_background() {
     grow(&chain, 12, 1).await;
     let mut states = BTreeSet::new();
     for salt in 0..200 {
-        // A kill at any moment leaves an index that is whole above its bound.
+        // After a kill at any moment, each index is complete from its first block on.
         let copy = killed(old.path());
         states.insert(first_indexed(copy.path()));
         if states.contains(&[0, 0]) {
@@ -77,7 +78,7 @@ async fn readers_use_a_finished_index_before_the_next_block() {
     })
     .await;
     assert_eq!(chain.view().head(), head);
-    // Blocks are executed and stored on the new snapshot.
+    // Blocks are executed and stored on the snapshot with the longer indexes.
     grow(&chain, 15, 20).await;
     assert_eq!(ValueIndex::ALL.map(first), [0, 0]);
     drop(chain);

@@ -1,11 +1,12 @@
-//! Trie history: the node at a path of a trie before a block, so that node rows can be restored as
-//! of any earlier block.
+//! Trie history: the reference at a path of a trie before a block, from which node rows can be
+//! restored as of any earlier block.
 //!
-//! The entries of a block are the old values of the references that it changes, by path, never
-//! whole nodes. A node as of an earlier block is assembled from its children: the oldest entry of
-//! each after that block holds its reference, found with one seek, and a child without an entry is
-//! unchanged. The persister computes entries for every stored block, so cost matters: rows are
-//! compared as bytes, and no node is hashed. Pure: `store/proofs.rs` stores the entries.
+//! The entries of a block are the old values, by path, of the references that the block changes,
+//! never whole nodes. A node as of an earlier block is assembled from the references of its
+//! children. The oldest entry of a child after that block contains the child's reference, and one
+//! seek finds it; a child without such an entry is unchanged. The persister computes entries for
+//! every stored block, so cost matters: rows are compared as bytes, and no node is hashed. Pure:
+//! `store/proofs.rs` stores the entries.
 
 use crate::chain::{
     rows::{ReadError, RowChange},
@@ -20,23 +21,24 @@ use crate::chain::{
 use alloy_primitives::Bytes;
 use alloy_trie::Nibbles;
 
-/// Tag of an entry without a node, or of a node that no branch names.
+/// Tag of an entry for a path without a node, or with a node to which no branch refers.
 const NOTHING: u8 = 0;
-/// Tag of a leaf, before its reference.
+/// Tag of an entry for a leaf. The leaf's reference follows.
 const LEAF: u8 = 1;
-/// Tag of a branch, before its reference.
+/// Tag of an entry for a branch. The branch's reference follows.
 const BRANCH: u8 = 2;
-/// Tag of an extension, before the number of its nibbles, the nibbles and its child's reference.
+/// Tag of an entry for an extension. The number of its nibbles, the nibbles and its child's
+/// reference follow.
 const EXTENSION: u8 = 3;
 
-/// Computes the entries of a block, keyed like the row of a node at the same path. `rows` are all
-/// trie rows that the block changes, in the order of their keys. A row that cannot be parsed counts
-/// as absent: proofs are checked when they are built.
+/// Computes the entries of a block. Their keys are those of node rows at the same path. `rows` are
+/// all trie rows that the block changes, in the order of their keys. A row that cannot be parsed
+/// counts as absent, since every proof is checked when it is built.
 pub fn entries<'a>(
     rows: impl Iterator<Item = (&'a Bytes, &'a RowChange)>,
     mut put: impl FnMut(&[u8], &[u8]),
 ) {
-    // The old values of the changed rows on the path to the current one, from the root down.
+    // Old values of the changed rows on the path to the current row, from the root down.
     let mut ancestors: Vec<(&Bytes, Option<RowRef<'_>>)> = Vec::new();
     for (key, row) in rows {
         let [before, after] =
@@ -47,13 +49,13 @@ pub fn entries<'a>(
         {
             ancestors.pop();
         }
-        // How the parent named the node before the block. An unchanged parent is not listed.
+        // The parent's reference to this node before the block; `None` if the parent is unchanged.
         let named = ancestors
             .iter()
             .rev()
             .find_map(|(other, row)| row.as_ref()?.child(&key[other.len()..]));
         put(key, &entry(before.as_ref(), named));
-        // Leaves have no rows of their own, so the branch writes their entries.
+        // Leaves have no node rows, so their entries are computed from the branch above them.
         for index in 0..16u8 {
             let [was, is] =
                 [&before, &after].map(|row| row.as_ref().and_then(|row| row.child(&[index])));
@@ -67,7 +69,8 @@ pub fn entries<'a>(
     }
 }
 
-/// The entry of the node at a changed row: `before` is its old row, `named` its old reference.
+/// The entry of the node of a changed row. `before` is the old row, `named` the parent's old
+/// reference.
 fn entry(before: Option<&RowRef<'_>>, named: Option<ChildRef<'_>>) -> Vec<u8> {
     match (before, named) {
         (Some(RowRef::Branch(_)), named) => tagged(BRANCH, named),
@@ -79,18 +82,18 @@ fn entry(before: Option<&RowRef<'_>>, named: Option<ChildRef<'_>>) -> Vec<u8> {
     }
 }
 
-/// An entry of a tag and a reference, if there is one.
+/// An entry of a tag, followed by a reference if there is one.
 fn tagged(tag: u8, named: Option<ChildRef<'_>>) -> Vec<u8> {
     let mut entry = vec![tag];
     entry.extend_from_slice(named.map_or(&[], |child| child.reference));
     entry
 }
 
-/// A lookup by the key of a node's row.
+/// A read by the key of a node's row: of the node's current row, or of its oldest later entry.
 type Lookup<'a> = dyn Fn(&[u8]) -> Result<Option<Bytes>, ReadError> + 'a;
 
-/// The row of a node as of an earlier block: `entry_at` returns the oldest entry of a node after
-/// that block, if there is one, and `now` the current row.
+/// The row of a node as of an earlier block. `entry_at` returns the oldest entry of a node after
+/// that block, or `None` if there is no such entry; `now` returns the current row.
 pub fn row_at(
     key: &[u8],
     entry_at: &Lookup<'_>,
@@ -128,7 +131,7 @@ fn branch_at(key: &[u8], entry_at: &Lookup<'_>, now: &Lookup<'_>) -> Result<Byte
                 Some(child) => child.decode().ok_or_else(damaged)?,
                 None => Node::Empty,
             },
-            // The branch has been replaced by an extension that still names this child.
+            // The branch has since been replaced by an extension whose child is this child.
             (None, _) => match now(&path)? {
                 Some(row) => {
                     let node = decode_row(&row, &Nibbles::new()).map_err(|_| damaged())?;
@@ -154,13 +157,13 @@ fn damaged(key: &[u8]) -> ReadError {
     ))
 }
 
-/// Whether this is a valid entry.
+/// Whether `entry` is a valid entry of trie history.
 pub fn is_entry(entry: &[u8]) -> bool {
-    // The entry of a root has no reference, since the header or the account holds it.
+    // The entry of a root has no reference, since the header or the account has the root's hash.
     matches!(entry, [BRANCH]) || decode_child(entry).is_some()
 }
 
-/// The child that an entry describes; `None` if the entry is damaged.
+/// The child node for which an entry was written; `None` if the entry is damaged.
 fn decode_child(entry: &[u8]) -> Option<Node> {
     let (tag, rest) = entry.split_first()?;
     Some(match *tag {
@@ -192,7 +195,7 @@ fn decode_child(entry: &[u8]) -> Option<Node> {
     })
 }
 
-/// Splits the entry of an extension into its nibbles and its child's reference.
+/// Splits the entry of an extension, after its tag, into its nibbles and its child's reference.
 fn extension(rest: &[u8]) -> Option<(&[u8], &[u8])> {
     let (count, rest) = rest.split_first()?;
     let (nibbles, child) = rest.split_at_checked(usize::from(*count))?;

@@ -1,7 +1,7 @@
 //! Nodes of a trie: their forms in memory, their RLP, and their rows in the store.
 //!
-//! A node is known by its reference alone ([`Node::Stored`]) until a change touches it. Leaves
-//! carry their whole key, so that a leaf that moves up or down the trie stays the same value.
+//! Until a change touches a node, only the node's reference is in memory ([`Node::Stored`]). Leaves
+//! carry their whole key, so a leaf is unchanged when it moves up or down the trie.
 
 use crate::chain::trie::TrieError;
 use alloy_primitives::{B256, Bytes};
@@ -10,23 +10,23 @@ use alloy_trie::{
     nodes::{BranchNodeRef, ExtensionNodeRef, LeafNodeRef, RlpNode},
 };
 
-/// Nibbles in a key: every key is a keccak hash.
+/// Number of nibbles in a key: every key is a keccak hash.
 pub(super) const KEY_NIBBLES: usize = 64;
 
-/// Kind of a node that is not loaded.
+/// Known kind of a node that is not loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NodeKind {
     Leaf,
-    /// The child of an extension is always a branch.
+    /// A branch, which the child of an extension always is.
     Branch,
-    /// A branch or an extension; in a bare witness, or at the root, a leaf as well.
+    /// A branch or an extension; in a bare witness or at the root it may also be a leaf.
     Any,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Node {
     Empty,
-    /// A node that is not loaded.
+    /// A node that is not loaded, known by its reference.
     Stored {
         reference: RlpNode,
         kind: NodeKind,
@@ -62,7 +62,7 @@ impl Node {
     }
 }
 
-/// The `depth`-th nibble of a key.
+/// The nibble of a key at index `depth`.
 pub(super) fn nibble(key: &B256, depth: usize) -> usize {
     let byte = key[depth / 2];
     usize::from(if depth.is_multiple_of(2) {
@@ -86,14 +86,14 @@ pub(super) fn rlp_extension(nibbles: &Nibbles, child: &RlpNode) -> Vec<u8> {
     rlp
 }
 
-/// Bits of the children that are not empty.
+/// Bit mask of the children that are not empty.
 pub(super) fn present_mask(children: &[Node; 16]) -> u16 {
     (0..16)
         .filter(|index| children[*index] != Node::Empty)
         .fold(0, |mask, index| mask | 1 << index)
 }
 
-/// The children in `mask`, in ascending order.
+/// The children selected by `mask`, in ascending order.
 pub(super) fn present(children: &[Node; 16], mask: u16) -> impl Iterator<Item = &Node> {
     let present = move |(index, _): &(usize, &Node)| mask & (1 << index) != 0;
     children
@@ -103,15 +103,15 @@ pub(super) fn present(children: &[Node; 16], mask: u16) -> impl Iterator<Item = 
         .map(|(_, child)| child)
 }
 
-/// `children` holds the present children only, in ascending order.
+/// The RLP of a branch. `children` are only the children in `mask`, in ascending order.
 pub(super) fn rlp_branch(mask: u16, children: &[RlpNode]) -> Vec<u8> {
     let mut rlp = Vec::with_capacity(18 + 33 * children.len());
     alloy_rlp::Encodable::encode(&BranchNodeRef::new(children, TrieMask::new(mask)), &mut rlp);
     rlp
 }
 
-/// The row of a branch: tag, three masks (present, leaf, inline), then each child as 32 bytes of
-/// hash or as length and RLP.
+/// The row of a branch: tag, three bit masks of its children (present, leaf, inline), then for each
+/// present child its hash (32 bytes) or, if it is inline, the length and bytes of its RLP.
 pub(super) fn branch_row(nodes: &[Node; 16], mask: u16, references: &[RlpNode]) -> Bytes {
     let (mut leaves, mut inlines) = (0u16, 0u16);
     let mut body = Vec::with_capacity(7 + 33 * references.len());
@@ -137,8 +137,8 @@ pub(super) fn branch_row(nodes: &[Node; 16], mask: u16, references: &[RlpNode]) 
     row.into()
 }
 
-/// The row of an extension: tag, nibble count, nibbles, length and bytes of the child's reference
-/// (32 = a hash).
+/// The row of an extension: tag, nibble count, nibbles, then length and bytes of the child's
+/// reference (length 32 means a hash).
 pub(super) fn extension_row(nibbles: &Nibbles, child: &RlpNode) -> Bytes {
     let mut row = vec![EXTENSION, nibbles.len() as u8];
     row.extend(nibbles.iter());
@@ -155,7 +155,8 @@ pub(super) fn extension_row(nibbles: &Nibbles, child: &RlpNode) -> Bytes {
     row.into()
 }
 
-/// A parsed row of the trie that borrows its bytes. References are 32 bytes of hash or shorter RLP.
+/// A parsed row of the trie, borrowed from the row's bytes. A reference is a hash of 32 bytes or
+/// shorter RLP.
 #[expect(
     clippy::large_enum_variant,
     reason = "nearly all are branches, and live on the stack for as long as a row is read"
@@ -165,16 +166,16 @@ pub(super) enum RowRef<'a> {
     Extension { nibbles: &'a [u8], child: &'a [u8] },
 }
 
-/// A child as its parent's row names it.
+/// The reference to a child in its parent's row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ChildRef<'a> {
     pub is_leaf: bool,
-    /// 32 bytes of hash or shorter RLP.
+    /// The child's hash (32 bytes), or its RLP if that is shorter.
     pub reference: &'a [u8],
 }
 
 impl ChildRef<'_> {
-    /// The child of a branch, not loaded; `None` if the reference is damaged.
+    /// The child as a node that is not loaded; `None` if the reference is damaged.
     pub(super) fn decode(self) -> Option<Node> {
         Some(Node::Stored {
             reference: decode_reference(self.reference)?,
@@ -188,7 +189,7 @@ impl ChildRef<'_> {
 }
 
 impl<'a> RowRef<'a> {
-    /// The child at this path below the node.
+    /// The child whose path relative to this node is `path`.
     pub(super) fn child(&self, path: &[u8]) -> Option<ChildRef<'a>> {
         match self {
             Self::Branch(children) => match path {
@@ -203,7 +204,7 @@ impl<'a> RowRef<'a> {
     }
 }
 
-/// Parses a row of a trie; `None` if it is damaged.
+/// Parses the row of a trie node; `None` if the row is damaged.
 pub(super) fn parse_row(row: &[u8]) -> Option<RowRef<'_>> {
     let mut input = RowReader(row);
     let node = match input.byte()? {
@@ -249,7 +250,7 @@ fn parse_extension<'a>(input: &mut RowReader<'a>) -> Option<RowRef<'a>> {
         .flatten()
 }
 
-/// Decodes a row of the trie. `path` serves the error message and the bound on depth.
+/// Decodes the row of a trie node. `path` is for the error message and the check of the depth.
 pub(super) fn decode_row(row: &[u8], path: &Nibbles) -> Result<Node, TrieError> {
     let node = parse_row(row).and_then(|row| decode_node(row, path.len()));
     node.filter(|_| path.len() < KEY_NIBBLES).ok_or_else(|| {

@@ -1,8 +1,8 @@
 //! Merkle proofs of one account and its slots: the nodes on the path from the root to the position
 //! of a key (EIP-1186).
 //!
-//! Serves JSON-RPC; a proof costs one walk down the trie per key. Every node is checked against the
-//! reference to it, so a damaged row is an error and never a proof of another value.
+//! Serves JSON-RPC; a proof costs one walk down the trie per key. Every node is checked against its
+//! parent's reference, so a damaged row leads to an error and never to a proof of another value.
 
 use crate::chain::{
     rows::{
@@ -25,10 +25,10 @@ use alloy_trie::{EMPTY_ROOT_HASH, Nibbles, nodes::RlpNode};
 /// Proof of an account in a state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AccountProof {
-    /// `None` if the state provably holds no such account.
+    /// The account; `None` if the proof shows that it does not exist.
     pub account: Option<Account>,
-    /// RLP of the nodes from the state root down. A node shorter than 32 bytes is part of its
-    /// parent, and not listed again.
+    /// RLP of the nodes from the state root down. A node whose RLP is shorter than 32 bytes is
+    /// embedded in its parent and not listed again.
     pub nodes: Vec<Bytes>,
     /// Proofs of slots, in the order of the request.
     pub slots: Vec<SlotProof>,
@@ -38,12 +38,13 @@ pub struct AccountProof {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlotProof {
     pub value: U256,
-    /// Nodes as in [`AccountProof::nodes`], from the account's storage root; empty if the account
-    /// has no storage.
+    /// RLP of the nodes from the account's storage root down, listed as in [`AccountProof::nodes`];
+    /// empty if the account has no storage.
     pub nodes: Vec<Bytes>,
 }
 
-/// Proves an account and slots of it, all by their hashes, in a state with this root that has a trie.
+/// Proves an account and slots of it, all given by their hashes, in a state with this root. The
+/// state must have a trie.
 pub fn prove(
     state: &dyn StateRows,
     state_root: B256,
@@ -80,8 +81,8 @@ pub fn prove(
     })
 }
 
-/// The nodes from the root towards a key. `leaf` is the value in the flat rows, which must equal
-/// the value in the trie.
+/// The RLP of the nodes from the root towards a key. `leaf` is the value in the flat rows, which
+/// must equal the value in the trie.
 pub(super) fn path<S: NodeSource>(
     source: &S,
     root: B256,
@@ -94,8 +95,8 @@ pub(super) fn path<S: NodeSource>(
         let Node::Stored { reference, kind } = node else {
             break None;
         };
-        // The flat rows already have the leaf. Loading it would search them again, which takes long
-        // in an old state from which much has changed.
+        // `leaf` already has the value. Loading the leaf would search the flat rows again, which is
+        // slow in an old state from which many rows have changed.
         let known = leaf
             .filter(|_| kind == NodeKind::Leaf || path.is_empty())
             .map(|value| (value, rlp_leaf(key, path.len(), value)));
@@ -112,7 +113,7 @@ pub(super) fn path<S: NodeSource>(
                 "the node at path {path:?} is not the one its parent names"
             )));
         }
-        // The root is always listed: its keys are too long for shorter RLP.
+        // The root is always listed, since its RLP is at least 32 bytes long.
         if rlp.len() >= 32 {
             nodes.push(rlp.into());
         }
@@ -142,7 +143,7 @@ pub(super) fn path<S: NodeSource>(
     }
 }
 
-/// Encodes a loaded node, all of whose children are references.
+/// The RLP of a loaded node; all its children must be references.
 pub(super) fn encode(node: &Node, depth: usize) -> Result<Vec<u8>, TrieError> {
     let reference = |node: &Node| match node {
         Node::Stored { reference, .. } => Ok(reference.clone()),

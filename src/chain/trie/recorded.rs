@@ -1,8 +1,8 @@
-//! The nodes of a state that a block reads and that its changes need: what a witness of the block
-//! holds.
+//! The trie nodes that a block reads and that its changes need: the contents of the block's
+//! witness.
 //!
-//! Beside the nodes on the paths that are read, the removal of a key can need the node next to it,
-//! which moves up. So the changes are applied once, and every node that this loads is recorded.
+//! The paths that are read are not enough. The removal of a key can also need a sibling node, which
+//! then moves up. So the changes are applied once, and every node loaded for them is recorded.
 
 use super::{StateRows, TrieError, prove, update};
 use crate::chain::{changes::Changes, rows::ReadError, trie::RowIter};
@@ -10,13 +10,13 @@ use alloy_primitives::{B256, Bytes};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Shorter nodes are part of their parents.
+/// Length of RLP below which a node is embedded in its parent.
 const INLINE: usize = 32;
 
-/// Accounts that are read, by hash, with the hashes of the slots that are read.
+/// Accounts that are read, by hash, with the hashes of the slots that are read of each.
 pub type StateReads = BTreeMap<B256, BTreeSet<B256>>;
 
-/// Rows of a state that record the nodes loaded from them.
+/// The rows of a state, with a record of the nodes loaded from them.
 struct RecordedRows<'a> {
     rows: &'a dyn StateRows,
     nodes: Mutex<BTreeSet<Bytes>>,
@@ -40,7 +40,7 @@ impl StateRows for RecordedRows<'_> {
     }
 }
 
-/// The RLP of all nodes that these reads and changes need, without duplicates, ascending.
+/// The RLP of all nodes that these reads and changes need, sorted and without duplicates.
 pub fn witness_nodes(
     rows: &dyn StateRows,
     root: B256,

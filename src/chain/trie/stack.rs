@@ -1,5 +1,5 @@
-//! A trie built from its leaves in order, in memory proportional to its depth: computes the root
-//! and every node's row from all leaves.
+//! A trie built from all its leaves in key order, in memory proportional to its depth. Computes the
+//! root hash and the row of every node.
 
 use crate::chain::trie::{
     TrieError,
@@ -12,13 +12,13 @@ use crate::chain::trie::{
 use alloy_primitives::{B256, Bytes, keccak256};
 use alloy_trie::{EMPTY_ROOT_HASH, Nibbles, nodes::RlpNode};
 
-/// Takes leaves by ascending key and emits rows of branches and extensions as they become final,
-/// children before parents.
+/// Accepts leaves in ascending order of keys, and emits the rows of branches and extensions as they
+/// become final, children before parents.
 #[derive(Default)]
 pub struct StackTrie {
-    /// Branches on the path to the last leaf, by depth.
+    /// Branches on the path to the last inserted leaf, by depth.
     open: Vec<OpenBranch>,
-    /// The last leaf: key and value.
+    /// Key and value of the last inserted leaf.
     last: Option<(B256, Bytes)>,
 }
 
@@ -28,7 +28,7 @@ struct OpenBranch {
 }
 
 impl StackTrie {
-    /// Adds the next leaf, whose key is above all earlier ones.
+    /// Adds the next leaf; its key must be above all earlier keys.
     pub fn insert<E>(
         &mut self,
         key: B256,
@@ -45,7 +45,7 @@ impl StackTrie {
         Ok(())
     }
 
-    /// The root hash of all leaves.
+    /// Adds the last leaf, emits the remaining rows, and returns the root hash.
     pub fn finish<E>(
         mut self,
         row: impl FnMut(Nibbles, Bytes) -> Result<(), E>,
@@ -59,8 +59,8 @@ impl StackTrie {
         }))
     }
 
-    /// Adds the last leaf to its branch and closes all branches below `fork`, where the path of the
-    /// next leaf diverges; `None` closes everything and returns the root.
+    /// Adds the last leaf to its branch and closes all branches deeper than `fork`, the depth at
+    /// which the path of the next leaf diverges. `None` closes all branches and returns the root.
     fn close<E>(
         &mut self,
         key: &B256,
@@ -110,7 +110,7 @@ impl StackTrie {
     }
 }
 
-/// Emits the row of a finished branch and returns its reference.
+/// Emits the row of a finished branch and returns the branch's reference.
 fn branch<E>(
     children: &[Node; 16],
     path: Nibbles,
@@ -122,12 +122,12 @@ fn branch<E>(
     Ok(RlpNode::from_rlp(&rlp_branch(mask, &references)))
 }
 
-/// The hash that the node in a row has as a root.
+/// The root hash of a trie whose root node has this row.
 pub fn row_hash(row: &[u8]) -> Result<B256, TrieError> {
     Ok(seal(&decode_row(row, &Nibbles::new())?).0)
 }
 
-/// The paths below a node at which other nodes have rows of their own.
+/// The paths of the nodes directly below the node at `path` that have rows of their own.
 pub fn row_children(row: &[u8], path: &Nibbles) -> Result<Vec<Nibbles>, TrieError> {
     Ok(match decode_row(row, path)? {
         Node::Extension { nibbles, .. } => vec![path.join(&nibbles)],
@@ -172,7 +172,8 @@ mod tests {
         }
     }
 
-    /// Keys that share long prefixes, and values short enough for nodes inside nodes.
+    /// Leaves whose keys share long prefixes, some with values so short that nodes are embedded in
+    /// others.
     fn leaves() -> impl Strategy<Value = BTreeMap<B256, Bytes>> {
         let key = prop::collection::vec((0usize..64, 0u8..3), 0..4).prop_map(|marks| {
             let mut key = [0; 32];

@@ -1,5 +1,5 @@
-//! The trie against alloy-trie's from-scratch roots, over random blocks with keys and values chosen
-//! to be nasty.
+//! The trie, compared with roots that alloy-trie computes from scratch, over random blocks with
+//! difficult keys and values.
 
 mod proofs;
 mod roots;
@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 type Storage = BTreeMap<B256, U256>;
 
-/// The plain model of a state.
+/// A plain model of a state, as maps.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Model {
     accounts: BTreeMap<B256, AccountChange>,
@@ -52,7 +52,7 @@ impl Model {
     }
 
     fn storage_root(&self, hash: &B256) -> B256 {
-        // Keys are used as they are: they stand for hashes.
+        // The model's keys are used unhashed: they stand for hashes.
         let mut builder = HashBuilder::default();
         for (key, value) in self.storages.get(hash).into_iter().flatten() {
             builder.add_leaf(Nibbles::unpack(key), &alloy_rlp::encode(value));
@@ -71,7 +71,7 @@ impl Model {
         builder.root()
     }
 
-    /// The same state as changes to nothing.
+    /// The changes that create this state from the empty state.
     fn as_changes(&self) -> Changes {
         let storage = |slots: &Storage| StorageChange {
             wiped: false,
@@ -112,8 +112,8 @@ impl Rng {
         self.0.next_u64() % n
     }
 
-    /// Keys that share long prefixes: few different nibbles, and mostly one value until near the
-    /// end.
+    /// A random key. Keys share long prefixes: few different nibbles, and mostly the same ones
+    /// until near the end.
     fn key(&mut self) -> B256 {
         let mut key = B256::repeat_byte(if self.below(4) == 0 { 0x11 } else { 0x00 });
         let first = [0, 0, 1, 15, 30, 31][self.below(6) as usize];
@@ -122,7 +122,8 @@ impl Rng {
                 *byte = [0x00, 0x01, 0x10, 0x11, 0x1f, 0xf1][self.below(6) as usize];
             }
         }
-        // Only the last byte differs: branches so deep that leaves and branches are inlined.
+        // Only the last byte differs. Branches are then so deep that leaves and branches are
+        // inlined.
         if self.below(3) == 0 {
             key[31] = self.below(256) as u8;
         }
@@ -138,13 +139,13 @@ impl Rng {
         }
     }
 
-    /// A block's changes; half of them touch what is there already.
+    /// Changes of a random block; half of them are of accounts and slots that exist.
     fn changes(&mut self, model: &Model) -> Changes {
         let accounts = 1 + self.below(6);
         self.changes_of(model, accounts, 12)
     }
 
-    /// Changes of so many accounts, and of fewer than so many slots of each.
+    /// Changes of `accounts` accounts, and of fewer than `slots` slots in each.
     fn changes_of(&mut self, model: &Model, accounts: u64, slots: u64) -> Changes {
         let mut changes = Changes::default();
         for _ in 0..accounts {
@@ -185,7 +186,8 @@ impl Rng {
         changes
     }
 
-    /// Changes of fewer than `most` slots of a storage, which may be wiped, or emptied slot by slot.
+    /// Changes of fewer than `most` slots of a storage. The storage may also be wiped, or emptied
+    /// slot by slot.
     fn storage_change(&mut self, there: &Storage, most: u64) -> StorageChange {
         let mut storage = StorageChange {
             wiped: self.below(8) == 0,
@@ -213,7 +215,7 @@ impl Rng {
     }
 }
 
-/// A store of an empty chain, and a view on rows above it.
+/// A store with an empty chain, for views with any rows above it.
 struct Bench {
     store: Store,
     _dir: tempfile::TempDir,
@@ -238,7 +240,7 @@ impl Bench {
         Self { store, _dir: dir }
     }
 
-    /// A state that holds exactly these rows.
+    /// A state with exactly these rows.
     fn state(&self, rows: &BTreeMap<Bytes, Bytes>, state_root: B256) -> State {
         let snapshot = self.store.snapshot().unwrap();
         let header = Header {
@@ -289,7 +291,7 @@ fn turn(rows: &mut BTreeMap<Bytes, Bytes>, overlay: &Overlay, back: bool) {
     }
 }
 
-/// The witness of a state: every node of it that has a hash, encoded from its rows.
+/// The witness of a whole state: every node that has a hash, encoded from the state's rows.
 fn witness(bench: &Bench, model: &Model, rows: &BTreeMap<Bytes, Bytes>) -> Witness {
     let state = bench.state(rows, model.state_root());
     let mut preimages = Vec::new();
@@ -350,13 +352,13 @@ fn collect(source: &StateSource<'_>, node: &Node, path: Nibbles, out: &mut Vec<B
 fn random_blocks_give_the_roots_and_rows_of_a_build_from_scratch() {
     let bench = Bench::new();
     let (mut inline_children, mut large_tries) = (0, 0);
-    // Ten thousand blocks: restructured branches and inline nodes are rare among random ones.
+    // Ten thousand blocks, since restructured branches and inline nodes are rare in random blocks.
     for seed in 0..168u8 {
         let mut rng = Rng(StdRng::seed_from_u64(seed.into()));
         let mut model = Model::default();
         let mut rows = BTreeMap::new();
         for block in 0..60 {
-            // The last ones are so large that their leaves are shared out.
+            // The last blocks have so many leaves that the work is distributed over threads.
             let changes = if block < 58 {
                 rng.changes(&model)
             } else {
@@ -418,7 +420,7 @@ fn a_missing_row_is_an_error_or_changes_nothing() {
             model.apply(&rng.changes(&model));
         }
         let rows = model.rows();
-        // The last ones are so large that they are shared out.
+        // The last blocks have so many changes that the work is distributed over threads.
         let changes = if seed < 28 {
             rng.changes(&model)
         } else {

@@ -1,5 +1,5 @@
-//! The walk: applies a sorted batch of changes to a trie in one descent, loading nodes on changed
-//! paths only.
+//! The walk: applies a sorted batch of changes to a trie in one descent. Loads only the nodes on
+//! changed paths.
 
 use crate::chain::trie::{
     PARALLEL, TrieError,
@@ -12,19 +12,20 @@ use alloy_primitives::{B256, Bytes, keccak256};
 use alloy_trie::{EMPTY_ROOT_HASH, Nibbles, nodes::RlpNode};
 use rayon::prelude::*;
 
-/// One changed leaf. A batch is sorted by key and holds each key once.
+/// One changed leaf. A batch is sorted by key and has each key once.
 #[derive(Clone, Debug)]
 pub(super) struct LeafChange {
     pub key: B256,
     /// The encoded value of the leaf; `None` removes the leaf.
     pub value: Option<Bytes>,
-    /// Whether the leaf is known to exist, which saves a search; false is always correct.
+    /// Whether the leaf is known to exist, which saves loading it; false is always correct.
     pub exists: bool,
 }
 
-/// Source of nodes. Several threads call it at once if many leaves change.
+/// Source of nodes. Several threads use it at once if many leaves change.
 pub(super) trait NodeSource: Sync {
-    /// Loads the node with this reference at this path, never [`Node::Empty`] or [`Node::Stored`].
+    /// Loads the node with this reference at this path. Never returns [`Node::Empty`] or
+    /// [`Node::Stored`].
     fn load(&self, path: &Nibbles, reference: &RlpNode, kind: NodeKind) -> Result<Node, TrieError>;
 }
 
@@ -48,7 +49,7 @@ pub(super) fn apply<S: NodeSource>(
     update(source, root_node(root), Nibbles::new(), changes)
 }
 
-/// The value of one leaf, or `None` if the trie does not hold the key.
+/// The value of one leaf; `None` if the trie does not have the key.
 pub(super) fn find<S: NodeSource>(
     source: &S,
     root: B256,
@@ -77,7 +78,7 @@ pub(super) fn find<S: NodeSource>(
     }
 }
 
-/// Applies changes to a node at `path`, all of whose keys begin with `path`.
+/// Applies changes to the node at `path`. The keys of all changes begin with `path`.
 pub(super) fn update<S: NodeSource>(
     source: &S,
     node: Node,
@@ -89,8 +90,8 @@ pub(super) fn update<S: NodeSource>(
     };
     match node {
         Node::Empty => Ok(build(path.len(), &leaves(changes, None))),
-        // One of the changed leaves is known to exist below this node, so it is this leaf, which
-        // need not be loaded.
+        // A changed leaf is known to exist below this node. This node is a leaf, so it is that
+        // leaf, and the change replaces it without loading it.
         Node::Stored {
             kind: NodeKind::Leaf,
             ..
@@ -100,7 +101,8 @@ pub(super) fn update<S: NodeSource>(
         }
         Node::Leaf { key, value } => Ok(build(path.len(), &leaves(changes, Some((key, value))))),
         Node::Extension { nibbles, child } => {
-            // Changes are sorted, so the first or the last diverges from the extension earliest.
+            // Changes are sorted, so the first or the last change diverges from the extension
+            // earliest.
             let shared = |change: &LeafChange| {
                 Nibbles::unpack(change.key)
                     .slice(path.len()..)
@@ -112,7 +114,7 @@ pub(super) fn update<S: NodeSource>(
                 let child = update(source, *child, below, changes)?;
                 return join(source, nibbles, child, below);
             }
-            // Split the extension where the first change diverges, with a branch there.
+            // Split the extension with a branch where the earliest change diverges.
             let (above, rest) = (nibbles.slice(..shared), nibbles.slice(shared + 1..));
             let index = usize::from(nibbles.get(shared).unwrap_or_default());
             let mut children = Node::empty_branch();
@@ -132,7 +134,8 @@ pub(super) fn update<S: NodeSource>(
     }
 }
 
-/// Applies changes to the children of a branch, and collapses a branch with fewer than two.
+/// Applies changes to the children of a branch. A branch left with one child collapses into that
+/// child, a branch with none is removed.
 fn update_branch<S: NodeSource>(
     source: &S,
     mut children: Box<[Node; 16]>,
@@ -190,8 +193,8 @@ fn update_branch<S: NodeSource>(
     }
 }
 
-/// Prefixes the node at `path` with `nibbles`: an extension above a branch. Extensions merge, and a
-/// leaf stays as it is, since it carries its whole key.
+/// Prepends `nibbles` to the path of a node, which is at `path`. A branch gets an extension above
+/// it, an extension is prolonged, and a leaf is unchanged, since it carries its whole key.
 fn join<S: NodeSource>(
     source: &S,
     nibbles: Nibbles,
@@ -225,7 +228,7 @@ fn join<S: NodeSource>(
     })
 }
 
-/// The leaves below a node after the changes. `old` is the leaf there before, if there is one.
+/// The leaves below a node after the changes. `old` is the leaf that was there before, if any.
 fn leaves(changes: &[LeafChange], old: Option<(B256, Bytes)>) -> Vec<(B256, Bytes)> {
     let mut leaves: Vec<_> = changes
         .iter()
@@ -239,7 +242,7 @@ fn leaves(changes: &[LeafChange], old: Option<(B256, Bytes)>) -> Vec<(B256, Byte
     leaves
 }
 
-/// Builds a trie from leaves. All keys agree in their first `depth` nibbles.
+/// Builds a trie from leaves, all of whose keys have the same first `depth` nibbles.
 fn build(depth: usize, leaves: &[(B256, Bytes)]) -> Node {
     let (Some((first, value)), Some((last, _))) = (leaves.first(), leaves.last()) else {
         return Node::Empty;
@@ -271,7 +274,7 @@ fn build(depth: usize, leaves: &[(B256, Bytes)]) -> Node {
     }
 }
 
-/// The root hash of a trie, and the rows of all its nodes that are in memory, by path.
+/// The root hash of a trie, and the rows of all its nodes that are in memory, each with its path.
 pub(super) fn seal(root: &Node) -> (B256, Vec<(Nibbles, Bytes)>) {
     let mut rows = Vec::new();
     if *root == Node::Empty {
@@ -284,13 +287,13 @@ pub(super) fn seal(root: &Node) -> (B256, Vec<(Nibbles, Bytes)>) {
     )
 }
 
-/// The reference of a node whose children are references.
+/// Computes the reference of a node from the references of its children.
 pub(super) fn reference_of(node: &Node) -> RlpNode {
     reference(node, Nibbles::new(), false, &mut Vec::new())
 }
 
-/// Whether enough leaves have changed below this node to hash its children in parallel. Stops
-/// counting there; `seen` is the count.
+/// Whether enough leaves are in memory below this node to hash its children in parallel. `seen` is
+/// the count so far; counting stops once it is large enough.
 fn is_large(node: &Node, seen: &mut usize) -> bool {
     *seen += usize::from(matches!(node, Node::Leaf { .. }));
     *seen >= PARALLEL
@@ -301,10 +304,11 @@ fn is_large(node: &Node, seen: &mut usize) -> bool {
         }
 }
 
-/// Computes the reference of a node. `large` is false below a node for which [`is_large`] is false.
+/// Computes the reference of a node, and the rows below it. `large` is false if [`is_large`] is
+/// known to be false for an ancestor.
 fn reference(node: &Node, path: Nibbles, large: bool, rows: &mut Vec<(Nibbles, Bytes)>) -> RlpNode {
     match node {
-        // Unreachable, since an empty child is skipped. RLP would hold the empty string there.
+        // Unreachable, since empty children are skipped. Their RLP would be the empty string.
         Node::Empty => RlpNode::from_rlp(&[alloy_rlp::EMPTY_STRING_CODE]),
         Node::Stored { reference, .. } => reference.clone(),
         Node::Leaf { key, value } => RlpNode::from_rlp(&rlp_leaf(key, path.len(), value)),

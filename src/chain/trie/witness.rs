@@ -1,8 +1,7 @@
-//! A bare witness: nodes and codes by their hash, enough to read the state that one block touches
-//! and to compute the roots after it.
+//! A bare witness: trie nodes and codes by their hash. They suffice to read the state that one
+//! block touches and to compute the roots after the block.
 //!
-//! The source of a witness is untrusted: only preimages of hashes that are already trusted are
-//! used.
+//! The source of a witness is untrusted: bytes are used only if their hash is already trusted.
 
 use crate::chain::{
     changes::{Changes, StorageChange},
@@ -31,17 +30,17 @@ pub struct Witness {
     pub(super) nodes: HashMap<B256, Bytes>,
 }
 
-/// The roots after a block.
+/// The state root and storage roots after a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Roots {
     pub state_root: B256,
-    /// By keccak(address): the new storage root of every account whose storage changed or that is
-    /// gone.
+    /// The new storage root of every account whose storage changed or that no longer exists, by
+    /// keccak(address).
     pub storage_roots: BTreeMap<B256, B256>,
 }
 
 impl Witness {
-    /// Builds a witness. Hashes every preimage, so that none can be wrong.
+    /// Builds a witness. The hash of every preimage is computed here, so that none can be wrong.
     pub fn new(preimages: impl IntoIterator<Item = Bytes>) -> Self {
         Self {
             nodes: preimages
@@ -51,12 +50,13 @@ impl Witness {
         }
     }
 
-    /// The account; `None` if the state under `root` provably has no such account.
+    /// An account in the state under `root`; `None` if the witness proves that it does not exist.
     pub fn account(&self, root: B256, address: Address) -> Result<Option<Account>, TrieError> {
         self.account_by_hash(root, &keccak256(address))
     }
 
-    /// The value of a slot; zero if the state under `root` provably has no such slot.
+    /// The value of a slot in the state under `root`; zero if the witness proves that it does not
+    /// exist.
     pub fn storage(&self, root: B256, address: Address, slot: U256) -> Result<U256, TrieError> {
         let Some(leaf) = find(
             self,
@@ -71,17 +71,17 @@ impl Witness {
         Ok(decode_slot(value)?)
     }
 
-    /// The storage root; that of the empty trie if there is no such account.
+    /// The storage root of an account; the root of the empty trie if the account does not exist.
     pub fn storage_root(&self, root: B256, address: Address) -> Result<B256, TrieError> {
         self.storage_root_by_hash(root, &keccak256(address))
     }
 
-    /// A contract's code. Any other preimage of this hash is returned too.
+    /// The contract code with this hash. Any other preimage with this hash would be returned too.
     pub fn code(&self, hash: B256) -> Option<Bytes> {
         self.nodes.get(&hash).cloned()
     }
 
-    /// The roots after these changes to the state under `root`.
+    /// The state root and storage roots after these changes to the state under `root`.
     pub fn update(&self, root: B256, changes: &Changes) -> Result<Roots, TrieError> {
         let mut storage_roots = BTreeMap::new();
         let mut leaves = Vec::new();
@@ -116,7 +116,7 @@ impl Witness {
         })
     }
 
-    /// The storage root of an account after these changes to its storage.
+    /// The storage root of an account after these changes, in the state under `root`.
     fn update_storage(
         &self,
         root: B256,

@@ -1,7 +1,8 @@
-//! Searches for the blocks in which an address takes part, by the store's address index.
+//! Searches for the blocks in which an address takes part, using the store's address index.
 //!
-//! Otterscan's searches walk from block to block. Blocks in memory are not in the index, so each of
-//! them is a candidate. What is found is checked by the reader: two addresses may share rows.
+//! Otterscan's searches walk from block to block. Blocks above the store are not in the index, so
+//! each of them is a candidate. The reader must check every block found, since two addresses may
+//! share rows.
 
 use super::{ReadError, View};
 use crate::chain::{rows::keys, store::ValueIndex};
@@ -9,8 +10,8 @@ use alloy_primitives::Address;
 use std::ops::RangeInclusive;
 
 impl View {
-    /// The first block from which on transactions are indexed by address; above the head if the index
-    /// has yet to be built. `None` if it is turned off.
+    /// The first block from which on transactions are indexed by address; above the head if the
+    /// index is still to be built. `None` if the index is turned off.
     pub fn addresses_from(&self) -> Option<u64> {
         let on = !self.snapshot.is_index_off(ValueIndex::Addresses);
         on.then(|| self.snapshot.indexed_from(ValueIndex::Addresses))
@@ -21,8 +22,8 @@ impl View {
         self.snapshot.lowest_block()
     }
 
-    /// The blocks of a range in which the address may take part, ascending; read them from the back
-    /// for a descending order. Stored blocks below [`View::addresses_from`] are left out.
+    /// The blocks of a range in which the address may take part, ascending; iterate from the back
+    /// for descending order. Stored blocks below [`View::addresses_from`] are omitted.
     pub fn blocks_of(
         &self,
         address: &Address,

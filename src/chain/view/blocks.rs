@@ -1,5 +1,5 @@
-//! Blocks of a branch: whole, or a single transaction, receipt or some logs. Recent blocks are in
-//! memory, others in the store.
+//! Reads of blocks on a branch: a whole block, a single transaction, a receipt, or some logs.
+//! Recent blocks are in memory, older ones in the store.
 
 use super::{ReadError, View};
 use crate::chain::{
@@ -23,14 +23,14 @@ pub struct Mined {
     /// The block's first transaction in its EIP-2718 form; on OP chains it carries the L1
     /// attributes.
     pub first: Bytes,
-    /// EIP-2718 form.
+    /// The transaction in its EIP-2718 form.
     pub raw: Bytes,
     pub sender: Address,
     pub receipt: MinedReceipt,
 }
 
-/// Recovers the sender of a transaction of a block. The block has been executed, so its signatures
-/// were checked then.
+/// Recovers the sender of a transaction in an executed block. The signature was checked at
+/// execution and is not checked again.
 pub(crate) fn recover(number: u64, raw: &[u8]) -> Result<Address, ReadError> {
     let damaged =
         |what: String| ReadError::Damaged(format!("a transaction of block {number}: {what}"));
@@ -41,7 +41,7 @@ pub(crate) fn recover(number: u64, raw: &[u8]) -> Result<Address, ReadError> {
 }
 
 impl View {
-    /// A block of this branch; `None` if there is none, or if its body is pruned.
+    /// The block of this number on this branch; `None` if there is none or its body is pruned.
     pub fn payload(&self, number: u64) -> Result<Option<Arc<Payload>>, ReadError> {
         if let Some(block) = self.in_memory(number) {
             return Ok(Some(block.payload.clone()));
@@ -83,8 +83,8 @@ impl View {
         })
     }
 
-    /// One transaction of a block with its receipt, read without the others; `None` if the block
-    /// has no such index.
+    /// One transaction of a block with its receipt, read without the block's other transactions;
+    /// `None` if the block has no transaction at `index`.
     pub fn mined(&self, number: u64, index: usize) -> Result<Option<Mined>, ReadError> {
         match self.in_memory(number) {
             Some(block) => mined_in(block, index),
@@ -103,8 +103,8 @@ impl View {
             .and_then(|mut found| found.pop().flatten()))
     }
 
-    /// The logs of a block that `wanted` accepts by address and topics, each with the hash of its
-    /// transaction.
+    /// The logs of a block that `wanted` accepts by address and topics, each with its transaction's
+    /// hash.
     pub fn logs(
         &self,
         number: u64,
@@ -125,7 +125,8 @@ impl View {
         })
     }
 
-    /// Senders in block order. For a block that an older version stored they are recovered again.
+    /// Senders of the block's transactions in block order. If an older version stored the block,
+    /// the senders are recovered from the signatures.
     pub fn senders(&self, payload: &Payload) -> Result<Vec<Address>, ReadError> {
         let (number, count) = (payload.number(), payload.transactions.len());
         if let Some(block) = self.in_memory(number) {
@@ -162,7 +163,7 @@ impl View {
     }
 }
 
-/// A transaction of a block in memory.
+/// One transaction of a block in memory, with its receipt.
 fn mined_in(block: &ExecutedBlock, index: usize) -> Result<Option<Mined>, ReadError> {
     let transactions = &block.payload.transactions;
     let (Some(raw), Some(receipt)) = (
@@ -184,7 +185,7 @@ fn mined_in(block: &ExecutedBlock, index: usize) -> Result<Option<Mined>, ReadEr
     }))
 }
 
-/// A transaction of a stored block.
+/// One transaction of a stored block, with its receipt.
 fn mined_at(snapshot: &Snapshot, number: u64, index: usize) -> Result<Option<Mined>, ReadError> {
     let (Some(hash), Some(header)) = (snapshot.hash_of(number)?, snapshot.header(number)?) else {
         return Ok(None);
@@ -211,7 +212,8 @@ fn mined_at(snapshot: &Snapshot, number: u64, index: usize) -> Result<Option<Min
     }))
 }
 
-/// Adds the hash of its transaction to each log of a stored block. Reads only these transactions.
+/// Adds to each log of a stored block the hash of the log's transaction. Reads only the
+/// transactions that have logs.
 fn with_hashes(
     snapshot: &Snapshot,
     number: u64,

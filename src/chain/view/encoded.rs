@@ -1,14 +1,14 @@
-//! Encoded blocks of a branch, as Starling peers are sent them: rows as stored, many at a time,
-//! without decoding.
+//! Encoded blocks of a branch, in the form in which they are sent to Starling peers: rows as
+//! stored, many at a time, without decoding.
 
 use super::{ReadError, View};
 use starling_proto::{payload::BlockId, wire};
 use std::ops::RangeInclusive;
 
 impl View {
-    /// Passes the RLP of the headers of a block and its ancestors to `take`, highest first, until
-    /// it returns false. Passes nothing if the block is not on this branch. Blocks in memory come
-    /// first, then stored ones.
+    /// Passes the RLP of the header of block `from`, then of its ancestors, highest first, to
+    /// `take` until `take` returns false. Passes nothing if the block is not on this branch.
+    /// Headers of blocks in memory come first, then those of stored blocks.
     pub fn encoded_headers(
         &self,
         from: BlockId,
@@ -37,8 +37,8 @@ impl View {
         Ok(())
     }
 
-    /// Passes blocks to `take`, lowest first, until it returns false: the RLP of the header, and
-    /// the RLP of the list of transactions.
+    /// Passes the RLP of each block's header, and the RLP of its list of transactions, to `take`,
+    /// lowest block first, until `take` returns false.
     pub fn encoded_blocks(
         &self,
         numbers: RangeInclusive<u64>,
@@ -59,7 +59,7 @@ impl View {
         Ok(())
     }
 
-    /// The lowest block in memory. All blocks below are read from the store.
+    /// The lowest block in memory. All lower blocks are read from the store.
     fn oldest_in_memory(&self) -> u64 {
         self.recent
             .first()

@@ -1,10 +1,11 @@
-//! Searches for the blocks that may hold the logs of a filter, by the store's log index.
+//! Searches for the blocks that may contain logs matching a filter, using the store's log index.
 //!
-//! A filter constrains positions of a log: its address and its topics, each to some alternatives.
-//! The index gives the next block of one alternative by one seek, so the next block of a position is
-//! the lowest of its alternatives. The search moves all positions up to the highest of these until
-//! they agree. What it finds is checked against the receipts by the reader. Blocks that are not in
-//! the index, in memory or older than it, are candidates one by one.
+//! A filter constrains positions of a log (its address and its topics), each to a list of
+//! alternatives. One seek in the index finds the next block with one alternative, so the next block
+//! of a position is the lowest of the blocks of its alternatives. The search advances every
+//! position to the highest of these blocks until all positions agree on a block. The reader must
+//! check the block's receipts. Blocks that are not in the index, because they are in memory or
+//! older than the index, are all candidates.
 
 use super::{ReadError, View};
 use crate::chain::{
@@ -13,25 +14,26 @@ use crate::chain::{
 };
 use alloy_primitives::{Address, B256};
 
-/// Alternatives of a filter above which rows are read by one seek each. Each open iterator holds a
-/// block of several tables.
+/// Number of alternatives in a filter above which every row is read by its own seek. With fewer,
+/// iterators stay open, and each open iterator keeps a block of several tables in memory.
 const MAX_OPEN: usize = 32;
-/// Rows that an iterator is moved over before a seek is cheaper.
+/// Rows that an open iterator steps over to reach a block; beyond that a seek is cheaper.
 const NEAR: usize = 16;
-/// Seeks after which the block that was reached becomes a candidate, so that the caller can check
-/// its deadline.
+/// Number of seeks after which the block reached so far is returned as a candidate, so that the
+/// caller can check its deadline.
 const MAX_SEEKS: usize = 256;
 
-/// The constrained positions of a filter, as prefixes of rows of the log index.
+/// A search for the logs of a filter: its constrained positions, as prefixes of rows of the log
+/// index.
 pub struct LogSearch {
     positions: Vec<Vec<ValuePrefix>>,
-    /// Alternatives of all positions.
+    /// Number of alternatives, over all positions.
     alternatives: usize,
 }
 
 impl LogSearch {
-    /// The search for logs of any of `addresses`, with any of the topics at each position. An empty
-    /// list matches anything.
+    /// The search for logs that have one of `addresses` and, at each position, one of the topics
+    /// listed there. An empty list matches anything.
     pub fn new(addresses: &[Address], topics: &[Vec<B256>]) -> Self {
         let addresses = addresses.iter().map(|address| address.into_word());
         let all = [addresses.collect()]
@@ -54,8 +56,8 @@ impl LogSearch {
         }
     }
 
-    /// A cursor over blocks of the view's branch. For few blocks their headers are cheaper than the
-    /// index.
+    /// A cursor for a search over `blocks` blocks of the view's branch. If the blocks are few,
+    /// reading their headers is cheaper than the index, which is then not used.
     pub fn cursor(&self, view: &View, blocks: u64) -> LogCursor {
         let indexed = if self.positions.is_empty() || blocks <= self.alternatives as u64 {
             None
@@ -84,19 +86,19 @@ impl LogSearch {
     }
 }
 
-/// The position of a search in one view. It pins the view's snapshot.
+/// The state of a search through one view. It pins the view's snapshot.
 pub struct LogCursor {
     snapshot: Snapshot,
     /// First and last block in the index; `None` if the index is not used.
     indexed: Option<(u64, u64)>,
     positions: Vec<Vec<Posting>>,
-    /// Whether iterators stay open.
+    /// Whether the iterators of alternatives stay open between seeks.
     open: bool,
     /// Seeks since the last candidate.
     seeks: usize,
 }
 
-/// The rows of one alternative.
+/// The index rows of one alternative, and the next block among them.
 struct Posting {
     prefix: ValuePrefix,
     next: NextBlock,
@@ -107,13 +109,13 @@ struct Posting {
 enum NextBlock {
     Unknown,
     At(u64),
-    /// There is no further block.
+    /// The alternative has no further block.
     End,
 }
 
 impl LogCursor {
-    /// The first block at or after `from` and up to `to` that may hold matching logs: no block before
-    /// it does. Blocks must be asked for in ascending order.
+    /// The first block at or after `from` and up to `to` that may have matching logs: all blocks
+    /// before it have none. Successive calls must have ascending `from`.
     pub fn candidate(&mut self, from: u64, to: u64) -> Result<Option<u64>, ReadError> {
         if from > to {
             return Ok(None);
@@ -128,8 +130,8 @@ impl LogCursor {
         Ok(found.or((to > last).then(|| last + 1)))
     }
 
-    /// The first block from `from` to `to` that all positions have, or one before it that took too
-    /// long to pass. `last` is the last block in the index.
+    /// The first block from `from` to `to` that has an alternative of every position; or, after
+    /// [`MAX_SEEKS`] seeks, the block reached so far. `last` is the last block in the index.
     fn agree(&mut self, from: u64, to: u64, last: u64) -> Result<Option<u64>, ReadError> {
         let (mut at, mut agreed, mut position) = (from, 0, 0);
         self.seeks = 0;
@@ -147,7 +149,7 @@ impl LogCursor {
         Ok(Some(at))
     }
 
-    /// The first block at or after `from` that has an alternative of this position.
+    /// The first block at or after `from` that has one of this position's alternatives.
     fn next_of(&mut self, position: usize, from: u64, last: u64) -> Result<Option<u64>, ReadError> {
         let mut lowest = None;
         for posting in &mut self.positions[position] {
@@ -169,7 +171,8 @@ impl LogCursor {
 }
 
 impl Posting {
-    /// The first block at or after `from`. An open iterator is moved there if it is near.
+    /// The first block at or after `from` that has this alternative. An open iterator is advanced
+    /// if the block is near; otherwise the index is sought anew.
     fn seek(
         &mut self,
         snapshot: &Snapshot,

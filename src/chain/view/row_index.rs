@@ -1,11 +1,11 @@
-//! Row index: the rows of the executed blocks of a branch, by key, so that the cost of a read does
+//! Row index: the rows of the executed blocks of a branch, by key. With it, the cost of a read does
 //! not grow with the number of blocks above the store.
 //!
 //! All views of a branch share one index. Each view sees only the rows of its own blocks, so the
 //! index may grow at its tip while older views are read. A block that does not build on the tip
 //! starts a new index. The executor extends the index block by block, and releases blocks when they
-//! are stored. An older view whose blocks were released gets [`Found::Unknown`], and scans its
-//! blocks one by one.
+//! are stored. A lookup for an older view whose blocks were released returns [`Found::Unknown`],
+//! and the view then scans its blocks one by one.
 
 use crate::chain::rows::ExecutedBlock;
 use alloy_primitives::{Bytes, map::HashMap};
@@ -20,16 +20,16 @@ pub(super) struct RowIndex(RwLock<IndexInner>);
 struct IndexInner {
     /// The number of the block below the first of `blocks`.
     base: u64,
-    /// Oldest first.
+    /// The indexed blocks, oldest first.
     blocks: VecDeque<Arc<ExecutedBlock>>,
-    /// The rows that these blocks wrote, by key.
+    /// The versions of each row that these blocks wrote, by key.
     versions: HashMap<Bytes, Versions>,
 }
 
 /// Versions of a row, at least one. Most rows are written once.
 struct Versions {
     newest: Version,
-    /// Oldest first.
+    /// All versions before the newest, oldest first.
     older: VecDeque<Version>,
 }
 
@@ -39,14 +39,14 @@ struct Version {
     value: Option<Bytes>,
 }
 
-/// Result of a lookup in the blocks of a view.
+/// Result of looking a row up in the blocks of a view.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Found {
-    /// The value of the last write.
+    /// The value that the last write set; `None` if the last write removed the row.
     Written(Option<Bytes>),
     /// No block wrote the row.
     Unchanged,
-    /// Some of the blocks have been released.
+    /// The result cannot be known, since the index has released some of the blocks.
     Unknown,
 }
 
@@ -72,7 +72,7 @@ impl RowIndex {
         Arc::new(Self(RwLock::new(inner)))
     }
 
-    /// An index that covers no block, for views that search their blocks.
+    /// An index that covers no block, for views that search their blocks one by one.
     pub fn none() -> Arc<Self> {
         Arc::new(Self(RwLock::new(IndexInner {
             base: u64::MAX,
@@ -86,7 +86,7 @@ impl RowIndex {
         if inner.base > base {
             return Found::Unknown;
         }
-        // Ignore versions at or below `base`: the snapshot already holds them, possibly in a newer
+        // Ignore versions at or below `base`: the snapshot already has them, possibly in a newer
         // version.
         let visible = |version: &Version| {
             (base + 1..=tip)
@@ -100,9 +100,9 @@ impl RowIndex {
         value.map_or(Found::Unchanged, Found::Written)
     }
 
-    /// Releases the blocks up to this one, which are stored.
+    /// Releases the blocks up to number `stored`, which are in the store.
     pub fn release(&self, stored: u64) {
-        // One lock per block, so that readers wait only briefly.
+        // Lock once per block, so that readers wait only briefly.
         while self.0.write().pop(stored) {}
     }
 }
@@ -129,7 +129,7 @@ impl IndexInner {
             blocks.iter().for_each(|block| self.push(block));
             return true;
         };
-        // The index can be extended if its tip is one of the blocks, or the parent of the first.
+        // The index can be extended if its tip is one of `blocks`, or the parent of the first.
         let extends = match tip.number.checked_sub(base) {
             Some(0) => parent(&blocks[0]) == Some(tip),
             Some(covered) => blocks
@@ -168,7 +168,7 @@ impl IndexInner {
         self.blocks.push_back(block.clone());
     }
 
-    /// Releases the oldest block if its number is at most `stored`. Returns false if it is not.
+    /// Releases the oldest block if its number is at most `stored`; otherwise returns false.
     fn pop(&mut self, stored: u64) -> bool {
         if self
             .blocks
@@ -183,8 +183,9 @@ impl IndexInner {
         self.base = block.payload.number();
         for key in block.overlay.rows.keys() {
             if let Some(row) = self.versions.get_mut(key) {
-                // A block writes a row once, so at most the oldest version is released. Checking all
-                // would be slow for the root of the trie, which has a version per block.
+                // A block writes a row only once, so at most the row's oldest version is released.
+                // Checking all versions would be slow for the trie's root, which has a version per
+                // block.
                 if row
                     .older
                     .front()
@@ -217,7 +218,7 @@ mod tests {
 
     const KEYS: u8 = 12;
 
-    /// A view's blocks with their index.
+    /// A view's blocks and their index.
     struct Branch {
         base: u64,
         blocks: Vec<Arc<ExecutedBlock>>,
@@ -229,7 +230,7 @@ mod tests {
             self.base + self.blocks.len() as u64
         }
 
-        /// The same lookup, block by block.
+        /// The lookup without the index, block by block.
         fn plain(&self, key: &[u8], tip: u64) -> Found {
             let blocks = self.blocks[..(tip - self.base) as usize].iter().rev();
             blocks
@@ -238,7 +239,7 @@ mod tests {
                 .map_or(Found::Unchanged, |row| Found::Written(row.after.clone()))
         }
 
-        /// Compares the index with the blocks; false if it answered `Unknown`.
+        /// Compares the index with the blocks; returns false if any lookup returned `Unknown`.
         fn check(&self) -> bool {
             let mut answered = true;
             for tip in self.base..=self.tip() {
@@ -299,7 +300,7 @@ mod tests {
         ))
     }
 
-    /// Branches that fork, grow, are stored from below and continue at other indexes.
+    /// Branches fork, grow, are stored from below, and share indexes or start new ones.
     #[test]
     fn an_index_agrees_with_the_blocks() {
         let mut random = StdRng::seed_from_u64(11);
@@ -312,7 +313,8 @@ mod tests {
             }];
             for _ in 0..40 {
                 let from = &branches[random.random_range(0..branches.len())];
-                // Fork at one of its blocks, above a store that may hold some of them.
+                // Fork at a block of `from`, above a store that may already have some of its
+                // blocks.
                 let kept = from.blocks.len() - random.random_range(0..4).min(from.blocks.len());
                 let stored = random.random_range(0..3).min(kept);
                 let (base, mut blocks) = (

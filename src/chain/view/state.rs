@@ -1,7 +1,7 @@
 //! The state after one block of a view: accounts, slots, codes and trie nodes.
 //!
-//! At or above the newest stored block rows come from the view's blocks and its snapshot. Below it
-//! they come from state history and trie history.
+//! The state at or above the newest stored block comes from the view's blocks and its snapshot. The
+//! state at a lower block comes from state history and trie history.
 
 use crate::chain::{
     changes::{Changes, KeyName},
@@ -14,16 +14,16 @@ use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
 use starling_proto::payload::Payload;
 use std::{collections::HashMap, iter::Peekable, ops::Bound, sync::Arc};
 
-/// The block of a state.
+/// The block after which a state is read.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum At {
-    /// The state after this many of the view's blocks.
+    /// The block that is reached after this many of the view's blocks.
     Tip(usize),
-    /// The state after this stored block, from state history and trie history.
+    /// This stored block, whose state is read from state history and trie history.
     Stored(u64),
 }
 
-/// The state after one block of a view. Cheap to clone; execution reads it as revm's database.
+/// The state after one block of a view. Cheap to clone; execution uses it as revm's database.
 #[derive(Clone)]
 pub struct State {
     view: Arc<View>,
@@ -36,12 +36,12 @@ impl State {
         Self { view, header, at }
     }
 
-    /// The header of the block this state is the result of.
+    /// The header of the block that results in this state.
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// The hash of the header.
+    /// The hash of the block that results in this state.
     pub fn hash(&self) -> B256 {
         match self.at {
             At::Tip(blocks) if blocks == self.view.blocks.len() => self.view.head().hash,
@@ -55,7 +55,7 @@ impl State {
             .transpose()
     }
 
-    /// The value of a slot; zero if it does not exist.
+    /// The value of a storage slot; zero if the slot does not exist.
     pub fn storage(&self, address: Address, slot: U256) -> Result<U256, ReadError> {
         let row = self.row(&keys::slot(
             &keccak256(address),
@@ -77,7 +77,7 @@ impl State {
         }
     }
 
-    /// The addresses and slots behind the keys of the state, where they are kept.
+    /// The addresses and slots whose hashes are the keys of the state, if the store keeps them.
     pub fn names(&self) -> KeyNames {
         let view = self.view.clone();
         if !view.snapshot.keeps_names() {
@@ -90,7 +90,8 @@ impl State {
         }
     }
 
-    /// The hash of an ancestor or of the block itself (BLOCKHASH).
+    /// The hash of an ancestor of this block or of the block itself (BLOCKHASH); `None` above the
+    /// block.
     pub fn block_hash(&self, number: u64) -> Result<Option<B256>, ReadError> {
         if number > self.header.number {
             Ok(None)
@@ -99,7 +100,7 @@ impl State {
         }
     }
 
-    /// An ancestor or the block itself.
+    /// An ancestor of this block or the block itself; `None` above the block.
     pub fn ancestor(&self, number: u64) -> Result<Option<Arc<Payload>>, ReadError> {
         if number > self.header.number {
             Ok(None)
@@ -108,8 +109,8 @@ impl State {
         }
     }
 
-    /// A raw row of the `state` keyspace (see [`keys`]). Below the newest stored block, rows of
-    /// tries come from trie history.
+    /// A raw row of the `state` keyspace (see [`keys`]). Below the newest stored block, trie nodes
+    /// are reconstructed from trie history.
     pub fn row(&self, key: &[u8]) -> Result<Option<Bytes>, ReadError> {
         let blocks = match self.at {
             At::Tip(blocks) => blocks,
@@ -142,8 +143,8 @@ impl State {
         }
     }
 
-    /// The rows with this prefix, at or after `from`, ascending, loaded lazily. Below the newest
-    /// stored block only flat rows.
+    /// The rows with this prefix, at or after key `from`, ascending, loaded lazily. Below the
+    /// newest stored block only flat rows can be scanned.
     pub fn scan(&self, prefix: &[u8], from: &[u8]) -> Result<Scan<'_>, ReadError> {
         let from = from.max(prefix);
         match self.at {
@@ -152,7 +153,7 @@ impl State {
         }
     }
 
-    /// The rows after the first `blocks` blocks of the view.
+    /// Scans the rows as they are after the first `blocks` blocks of the view.
     fn scan_tip(&self, blocks: usize, prefix: &[u8], from: &[u8]) -> Scan<'_> {
         let View {
             snapshot, unwound, ..
@@ -177,7 +178,7 @@ impl State {
         }
     }
 
-    /// The flat rows after a stored block, from state history.
+    /// Scans the flat rows as they are after a stored block, using state history.
     fn scan_history(&self, number: u64, prefix: &[u8], from: &[u8]) -> Result<Scan<'_>, ReadError> {
         if !keys::is_flat(prefix) {
             return Err(ReadError::NoTrie(number));
@@ -201,13 +202,13 @@ impl State {
         })
     }
 
-    /// The roots and rows after these changes.
+    /// The state root and the changed rows after these changes.
     pub fn update(&self, changes: &Changes) -> Result<Update, TrieError> {
         trie::update(self, self.header.state_root, changes)
     }
 
-    /// The nodes that these reads and changes need: see [`trie::witness_nodes`]. The state must have
-    /// a trie.
+    /// The trie nodes that a stateless client needs for these reads and changes: see
+    /// [`trie::witness_nodes`]. The state must have a trie.
     pub fn witness_nodes(
         &self,
         reads: &StateReads,
@@ -225,7 +226,7 @@ impl State {
         self.prove_hashed(&keccak256(address), &slots)
     }
 
-    /// Like [`State::prove`], by the hashes of the address and of the slots.
+    /// Proves an account and slots of it, given the hashes of the address and of the slots.
     pub fn prove_hashed(&self, hash: &B256, slots: &[B256]) -> Result<AccountProof, TrieError> {
         trie::prove(self, self.header.state_root, hash, slots)
     }
@@ -242,17 +243,17 @@ impl State {
     }
 }
 
-/// Lookup of the addresses and slots behind the keys of a state.
+/// Lookup of addresses and slots by the hashes that are the keys of a state.
 #[derive(Default)]
 pub struct KeyNames {
-    /// Names of blocks above the store.
+    /// Addresses and slots of blocks above the store, by their hash.
     unstored: HashMap<B256, KeyName>,
-    /// `None` if they are not kept.
+    /// The view whose snapshot has the stored names; `None` if the store does not keep names.
     view: Option<Arc<View>>,
 }
 
 impl KeyNames {
-    /// The bytes with this hash: of an address, a slot, or a code.
+    /// The bytes with this hash: an address, a slot, or a code.
     pub fn preimage(&self, hash: &B256) -> Result<Option<Bytes>, ReadError> {
         match (self.unstored.get(hash), &self.view) {
             (Some(name), _) => Ok(Some(name.preimage())),
@@ -284,11 +285,11 @@ impl StateRows for State {
     }
 }
 
-/// Rows that one block writes (`None`: removes), ascending.
+/// Rows that one block writes, ascending by key; `None` removes the row.
 type Layer<'a> = Box<dyn Iterator<Item = (&'a Bytes, Option<&'a Bytes>)> + 'a>;
 type StoredRows<'a> = Box<dyn Iterator<Item = Result<(Bytes, Bytes), ReadError>> + 'a>;
 
-/// The rows with this prefix, which `rows` begins with.
+/// A layer of the rows with this prefix. `rows` must begin with them.
 fn layer<'a>(
     prefix: &[u8],
     rows: impl Iterator<Item = (&'a Bytes, Option<&'a Bytes>)> + 'a,
@@ -333,7 +334,7 @@ impl Iterator for Scan<'_> {
             let stored = self
                 .stored
                 .next_if(|row| row.as_ref().is_ok_and(|(other, _)| *other == key));
-            // The newest layer that has the row decides; a row it has removed is skipped.
+            // The newest layer that has the row decides its value; a removed row is skipped.
             match found {
                 Some(Some(value)) => return Some(Ok((key, value))),
                 Some(None) => continue,

@@ -1,5 +1,5 @@
-//! Views against a plain model: random blocks, commits in random groups, side branches, unwinds and
-//! reopens.
+//! Views compared with a plain model: random blocks, commits in random groups, side branches,
+//! unwinds and reopens.
 
 mod branches;
 mod log_search;
@@ -68,7 +68,7 @@ impl Dice {
                 changes.codes.insert(code_hash, code);
             }
             let balance = U256::from(self.below(1000));
-            // An account that vanished earlier in this block comes back with nothing of its
+            // An account that was destroyed earlier in this block is recreated without its old
             // storage.
             let wiped = matches!(changes.accounts.get(&hash), Some(None)) || self.below(10) == 0;
             plain.accounts.insert(address, (nonce, balance, code_hash));
@@ -194,8 +194,8 @@ fn check_state(state: &State, plain: &Plain) {
     }
 }
 
-/// A branch: its blocks from genesis (of which the first has no executed block), and the state
-/// after each.
+/// A branch: its blocks from genesis on, each with the state after it. Genesis has no executed
+/// block.
 type Branch = Vec<(Option<Arc<ExecutedBlock>>, Plain)>;
 
 fn check_view(view: &Arc<View>, branch: &Branch, dice: &mut Dice) {
@@ -208,7 +208,8 @@ fn check_view(view: &Arc<View>, branch: &Branch, dice: &mut Dice) {
     }
 }
 
-/// The view has the state of its head and of the block `number`, provable too, and nothing above.
+/// Checks that the view has the states of its head and of block `number`, both provable, and no
+/// state above the head.
 fn check_states(view: &Arc<View>, branch: &Branch, number: u64, dice: &mut Dice) {
     let head = branch.len() as u64 - 1;
     assert_eq!(view.head().number, head);
@@ -249,7 +250,8 @@ fn check_hashes(view: &Arc<View>, block: &ExecutedBlock) {
     );
 }
 
-/// Transactions and receipts of a block are found by number and by hash, and none after the last.
+/// Checks that the transactions and receipts of a block are found by number and by hash, and that
+/// there are none after the last.
 fn check_transactions(view: &View, block: &ExecutedBlock) {
     let number = block.payload.number();
     assert_eq!(view.senders(&block.payload).unwrap(), block.senders);
@@ -284,7 +286,8 @@ fn check_transactions(view: &View, block: &ExecutedBlock) {
     );
 }
 
-/// The view finds all logs of a block with their transactions' hashes, and those of a filter only.
+/// Checks that the view finds all logs of a block with their transactions' hashes, and for a filter
+/// only the logs that match.
 fn check_logs(view: &View, block: &ExecutedBlock) {
     let number = block.payload.number();
     let logs = view
@@ -302,7 +305,7 @@ fn check_logs(view: &View, block: &ExecutedBlock) {
     assert_eq!(view.logs(number, &|_, _| false).unwrap(), Some(vec![]));
 }
 
-/// Rows of an abandoned branch must not show.
+/// Checks that no row of an abandoned branch is visible.
 fn check_absent(view: &View, gone: &[(Option<Arc<ExecutedBlock>>, Plain)]) {
     for block in gone.iter().filter_map(|(block, _)| block.as_ref()) {
         assert_eq!(view.number_of(block.payload.hash).unwrap(), None);
@@ -316,7 +319,7 @@ fn check_absent(view: &View, gone: &[(Option<Arc<ExecutedBlock>>, Plain)]) {
     }
 }
 
-/// Bytes of cache: nothing, a row here and there, everything.
+/// Cache sizes in bytes: too small for any row, enough for some rows, enough for all rows.
 const CACHES: [u64; 3] = [0, 64 << 10, 1 << 20];
 
 fn create(dir: &Path, cache: u64, plain: &mut Plain, dice: &mut Dice) -> Store {
@@ -345,16 +348,16 @@ fn executed(branch: &Branch, from: u64) -> Vec<Arc<ExecutedBlock>> {
 /// A store that changes at random, and views that are compared with the plain model.
 struct ViewModel {
     store: Store,
-    /// Blocks and states of the present branch, stored or not.
+    /// Blocks and states of the current branch, stored or not.
     branch: Branch,
     /// Views that are still read while blocks are stored and unwound.
     held: VecDeque<(Arc<View>, Branch)>,
     dice: Dice,
-    /// Picks the rows that are read of views other than the present one.
+    /// Chooses the rows that are read of views other than the current one.
     other_dice: Dice,
-    /// Side branches from the stored head or above it.
+    /// Number of side branches that forked off at the stored head or above it.
     high_forks: u64,
-    /// Side branches from below the stored head.
+    /// Number of side branches that forked off below the stored head.
     deep_forks: u64,
     cache: u64,
     dir: tempfile::TempDir,
@@ -381,7 +384,8 @@ impl ViewModel {
         }
     }
 
-    /// A view of `blocks` on the stored block `base`, which may share the index of `near`.
+    /// A view of `blocks` above the stored block `base`. It may share the row index of a view in
+    /// `near`.
     fn view(&self, near: &[Arc<View>], base: u64, blocks: Vec<Arc<ExecutedBlock>>) -> Arc<View> {
         let near: Vec<&View> = near.iter().map(|view| &**view).collect();
         let snapshot = self.store.snapshot().unwrap();
@@ -394,7 +398,7 @@ impl ViewModel {
         Arc::new(View::new(snapshot, vec![], None, None).unwrap())
     }
 
-    /// Held views whose index a new view may share: of this branch or of another one.
+    /// Held views whose row index a new view may share, of this branch or of another one.
     fn shared(&mut self) -> Vec<Arc<View>> {
         self.held
             .iter()
@@ -403,7 +407,8 @@ impl ViewModel {
             .collect()
     }
 
-    /// Views the head, some of whose stored blocks stay in memory, and checks all held views.
+    /// Creates a view of the head, with some of the stored blocks still in memory, and checks all
+    /// held views.
     fn view_head(&mut self) -> (Arc<View>, Vec<Arc<View>>) {
         let stored = self.store.head().number;
         let kept = stored.saturating_sub(self.dice.below(4)).max(1);
@@ -454,7 +459,8 @@ impl ViewModel {
         check_view(view, &self.branch, &mut self.dice);
     }
 
-    /// Executes a side branch, possibly from below the store, which may become the chain.
+    /// Executes a side branch, possibly from below the stored head. The branch may replace the
+    /// chain.
     fn fork(&mut self, near: &[Arc<View>]) {
         let stored = self.store.head().number;
         let length = self.branch.len() as u64;
@@ -483,7 +489,7 @@ impl ViewModel {
         }
     }
 
-    /// Unwinds the store to `fork`, and checks the view of every head on the way.
+    /// Unwinds the store to `fork`, and checks a view of every head on the way down.
     fn unwind_to(&mut self, fork: u64) {
         while self.store.head().number > fork {
             let number = self.store.unwind_one().unwrap().number as usize;
@@ -493,7 +499,7 @@ impl ViewModel {
         }
     }
 
-    /// Closes the database, which no view may hold, and opens it again.
+    /// Closes the database, after all views are dropped, and opens it again.
     fn reopen(mut self) -> Self {
         self.held.clear();
         let identity = self.store.identity();
@@ -502,7 +508,7 @@ impl ViewModel {
         Self { store, ..self }
     }
 
-    /// Unwinds every block but genesis, which stays and reads as at the beginning.
+    /// Unwinds every block except genesis, and checks that genesis reads as at the beginning.
     fn unwind_all(&mut self) {
         while self.store.head().number > 0 {
             self.store.unwind_one().unwrap();

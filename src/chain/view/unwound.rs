@@ -1,8 +1,8 @@
-//! Unwind data of a view below the stored head: the values, at the fork point of a branch, of rows
-//! that stored blocks above the fork point have changed.
+//! Unwind data of a view below the stored head: the values, at the fork point of a branch, of the
+//! rows that stored blocks above the fork point have changed.
 //!
-//! Built from unwind records, newest first, and held in memory as long as the view. Its size is
-//! therefore bounded: a branch that forks off deeper can be read only after the store itself has
+//! Built from unwind records, newest first, and kept in memory as long as the view. Its size is
+//! therefore bounded. A branch that forks off deeper can be read only after the store itself has
 //! been unwound.
 
 use crate::chain::{
@@ -12,19 +12,20 @@ use crate::chain::{
 use alloy_primitives::Bytes;
 use std::collections::BTreeMap;
 
-/// Bytes that a row takes in memory beside its key and its value.
+/// Estimated bytes that a row uses in memory in addition to its key and its value.
 const OVERHEAD: usize = 150;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Unwound {
-    /// By row key; `None` where the row did not exist.
+    /// Values at the fork point by row key; `None` if the row did not exist then.
     pub rows: BTreeMap<Bytes, Option<Bytes>>,
     weight: usize,
 }
 
 impl Unwound {
-    /// Unwinds block `number`, the next lower one: `rows` holds the values after it. The record of
-    /// the lowest block that changed a row determines its value at the fork point.
+    /// Unwinds one more block, `number`: on entry `rows` has the values after this block. Blocks
+    /// are added downwards, so the lowest block that changed a row determines the row's value at
+    /// the fork point.
     pub fn add(&mut self, snapshot: &Snapshot, number: u64) -> Result<(), ReadError> {
         let bytes = |row: &Option<Bytes>| row.as_ref().map_or(0, |row| row.len());
         for (key, before) in snapshot

@@ -1,5 +1,5 @@
-//! A payload log whose tables are damaged: found, named in words, and put aside. What a repair does
-//! to the store is tested with `verify`.
+//! Tests of a payload log with a damaged table: the damage is found, the error names it, and the
+//! log is put aside. Repairs of the store are tested with `verify`.
 
 use super::*;
 use crate::{
@@ -13,7 +13,7 @@ use crate::{
     },
 };
 
-/// The tables of a database's keyspaces.
+/// The table files of all keyspaces in a database folder.
 fn tables(folder: &Path) -> Vec<PathBuf> {
     let entries = |path: &Path| -> Vec<PathBuf> {
         path.read_dir()
@@ -30,7 +30,7 @@ fn tables(folder: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// A data directory whose payload log has tables, and the head of its chain.
+/// A data directory whose payload log has table files, and the head of its chain.
 struct LoggedChain {
     dir: tempfile::TempDir,
     head: BlockId,
@@ -66,7 +66,7 @@ impl LoggedChain {
         Self { dir, head }
     }
 
-    /// A copy of the directory in which a bit of `table` is flipped.
+    /// A copy of the directory, with one bit of the file `table` flipped.
     fn damaged(&self, table: &Path) -> DamagedLog {
         let copy = killed(self.dir.path());
         let table = copy
@@ -91,12 +91,12 @@ struct DamagedLog {
     /// Folder of the payload log.
     folder: PathBuf,
     table: PathBuf,
-    /// Contents of the damaged table.
+    /// Contents of the damaged table file.
     bytes: Vec<u8>,
 }
 
 impl DamagedLog {
-    /// The text names the payload log, in words.
+    /// Asserts that the text describes damage of the payload log.
     fn assert_named(&self, text: &str) {
         assert!(
             text.contains(self.folder.to_str().unwrap()) && !text.contains("Error"),
@@ -116,7 +116,8 @@ impl DamagedLog {
         self.assert_named(&error.to_string());
     }
 
-    /// Puts the log aside, once, with everything in it; the one in its place is sound.
+    /// Puts the log aside. Asserts that this happens once, that all files are moved, and that the
+    /// new log is sound.
     fn check_replacement(&self) {
         let PutAside { to, .. } = replace_payload_log(self.dir.path()).unwrap().unwrap();
         let table = to.join(self.table.strip_prefix(&self.folder).unwrap());
@@ -134,7 +135,7 @@ impl DamagedLog {
         assert!(report.is_sound(), "{report:?}");
     }
 
-    /// The node follows from `head`, and signs nothing until its operator says so.
+    /// Asserts that the node follows from `head`, and signs nothing until the operator allows it.
     async fn check_signing(&self, head: BlockId) {
         let (chain, threads) = open(self.dir.path());
         assert_eq!(chain.view().head(), head);

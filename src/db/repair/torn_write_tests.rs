@@ -1,4 +1,5 @@
-//! Stores whose keyspaces disagree on the head: rewound to where they agree, or refused.
+//! Tests of stores whose keyspaces disagree on the head: they are rewound to a common head, or
+//! refused.
 
 use super::{cut_journals, repair};
 use crate::{
@@ -13,13 +14,13 @@ use starling_proto::payload::BlockId;
 
 const CACHE: u64 = 1 << 20;
 
-/// A store whose journal was cut in the middle, when these keyspaces had written all to tables.
-/// And the head that it had.
+/// A store whose journal was cut in the middle, after the keyspaces in `ahead` had written all
+/// their data to tables. Also returns the head before the cut.
 async fn torn(ahead: &[Space]) -> (tempfile::TempDir, BlockId) {
     torn_after(ahead, false).await
 }
 
-/// With a change of branch behind where it was cut.
+/// Like [`torn`], but with `reorg` the data after the cut contains a switch to another branch.
 async fn torn_after(ahead: &[Space], reorg: bool) -> (tempfile::TempDir, BlockId) {
     let dir = datadir();
     let (chain, _threads) = open(dir.path());
@@ -68,7 +69,7 @@ async fn a_torn_store_is_taken_back_to_where_its_keyspaces_agree() {
         let left = left.expect("it was torn");
         assert!(left.number > 0 && left.number < head.number, "{left}");
         drop(store);
-        // Interrupted here: for nobody but a repair.
+        // Simulate an interrupted repair: only another repair may open the store.
         let error = Store::open(dir.path(), CACHE, None).map(drop).unwrap_err();
         assert!(
             matches!(error, StoreError::Unproven(_))
@@ -81,13 +82,13 @@ async fn a_torn_store_is_taken_back_to_where_its_keyspaces_agree() {
         drop(store);
         let report = check(dir.path());
         assert!(report.is_sound(), "{ahead:?}: {report:#?}");
-        // The payload log leads back to the head.
+        // Replaying the payload log restores the head.
         let (chain, _threads) = open(dir.path());
         assert_eq!(chain.view().head(), head, "{ahead:?}");
     }
 }
 
-/// The records of the other branch are not taken for those of this one.
+/// Unwind records of another branch must not be applied to this one.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_taken_back_across_a_change_of_branch_is_not_believed_unseen() {
     let mut refused = 0;
@@ -136,7 +137,8 @@ async fn what_no_record_leads_back_from_stays_refused() {
         "nothing was written"
     );
 
-    // A record that leads elsewhere: what is made of it is not believed.
+    // With a false unwind record, the state after the rewind fails verification, and the store
+    // stays refused.
     let (dir, _) = torn(&[State, History]).await;
     Store::falsify_unwind_record(dir.path(), CACHE);
     let (store, left) = Store::open_to_repair(dir.path(), CACHE).unwrap();

@@ -1,4 +1,4 @@
-//! Blocks against their headers, indexes against blocks.
+//! Checks blocks against their headers, and indexes against blocks.
 
 use super::{DamageReport, ProgressFn, Remedy};
 use crate::chain::{
@@ -16,7 +16,7 @@ use alloy_primitives::{Address, B256, Bytes, keccak256};
 use alloy_trie::root::ordered_trie_root_encoded;
 use rayon::prelude::*;
 
-/// Blocks that are checked in parallel.
+/// Number of blocks that are checked in parallel.
 const CHUNK: u64 = 512;
 
 /// The result of checking one block.
@@ -25,12 +25,12 @@ pub(crate) struct CheckedBlock {
     pub transactions: u64,
     pub parent: Option<B256>,
     pub damages: Vec<(String, Remedy)>,
-    /// Whether its receipts are missing or wrong.
+    /// Whether the block's receipts are missing or wrong.
     pub receipts: bool,
     /// Whether an index row of the block is missing or wrong.
     pub index: bool,
-    /// The correct senders, if the stored row has others or is missing. A block that an older
-    /// version wrote needs no such row.
+    /// The correct senders, if the stored row is wrong or missing. Blocks written by an older
+    /// version need no such row.
     pub senders: Option<Vec<Address>>,
 }
 
@@ -143,7 +143,8 @@ impl CheckedBlock {
     }
 }
 
-/// Whether a block has the uncles and withdrawals of its header; on OP chains whether it has none.
+/// Whether the uncles and withdrawals of a block match its header. On OP chains, whether it has
+/// none.
 fn has_ethereum_parts(spec: &ChainSpec, header: &Header, body: &BlockBody) -> bool {
     let parts = body.ethereum.as_deref();
     if spec.is_optimism() {
@@ -157,7 +158,7 @@ fn has_ethereum_parts(spec: &ChainSpec, header: &Header, body: &BlockBody) -> bo
             .is_none_or(|root| root == withdrawals)
 }
 
-/// The correct senders of a block, if its row of senders has others or is missing.
+/// The correct senders of a block, if its stored row of senders is wrong or missing.
 fn corrected_senders(
     snapshot: &Snapshot,
     number: u64,
@@ -176,8 +177,8 @@ fn corrected_senders(
     Ok((stored.as_ref() != Some(&senders)).then_some(senders))
 }
 
-/// Checks all blocks from the genesis block to the head, and the rows of the keyspaces that hold
-/// them. `genesis` is the hash of the genesis block.
+/// Checks all blocks from the genesis block to the head, and the keyspaces that contain blocks and
+/// their index. `genesis` is the hash of the genesis block.
 pub(super) fn check(
     snapshot: &Snapshot,
     spec: &ChainSpec,
@@ -213,7 +214,7 @@ pub(super) fn check(
     report.count("blocks", chain.blocks);
     report.count("transactions", chain.transactions);
     let all = head.number.saturating_sub(first) + 1;
-    // The number of transactions is known only if every block is.
+    // The total number of transactions is known only if every block could be read.
     let transactions = if chain.complete {
         chain.transactions
     } else {
@@ -223,14 +224,14 @@ pub(super) fn check(
     strays(snapshot, report);
 }
 
-/// The blocks checked so far, upwards from the genesis block.
+/// Totals of the blocks checked so far, from the genesis block upwards.
 #[derive(Default)]
 struct CheckedChain {
     blocks: u64,
     transactions: u64,
-    /// Whether no block has damage that cannot be recomputed.
+    /// Whether all blocks are free of damage that cannot be recomputed.
     complete: bool,
-    /// Hash of the previous (lower) block, which must be the parent of the next.
+    /// Hash of the previous (lower) block, which must be the parent of the next one.
     below: Option<B256>,
 }
 
@@ -262,8 +263,8 @@ impl CheckedChain {
         if let (Some(parent), Some(below)) = (checked.parent, self.below)
             && parent != below
         {
-            // A wrong index row names a block of another branch. If the right block is stored, a
-            // repair finds it by its hash.
+            // A wrong index row may name a block of another branch. If the right block is stored
+            // too, a repair finds it by its hash.
             report.add(
                 format!("block {number} ({hash}) does not build on block {below}"),
                 Remedy::Repair,
@@ -278,7 +279,7 @@ impl CheckedChain {
     }
 }
 
-/// Reports rows of blocks and of the index that belong to no canonical block.
+/// Reports block and index rows that belong to no canonical block.
 fn excess(snapshot: &Snapshot, blocks: u64, transactions: u64, report: &mut DamageReport) {
     let index = [blocks, blocks, transactions];
     for (space, expected) in [(Space::Blocks, &[blocks; 4][..]), (Space::Index, &index)] {
@@ -301,7 +302,7 @@ fn first_block(snapshot: &Snapshot, genesis: B256, report: &mut DamageReport) ->
     None
 }
 
-/// Checks the canonical block of a number; `None` if the index has none.
+/// Checks the canonical block with this number; `None` if the index has no such block.
 fn check_number(
     snapshot: &Snapshot,
     spec: &ChainSpec,
@@ -313,8 +314,8 @@ fn check_number(
     Ok(Some((hash, check_block(snapshot, spec, number, hash)?)))
 }
 
-/// Reports rows of no known kind, and kinds with more rows than the blocks of the chain have, in
-/// the order of [`KINDS`].
+/// Reports rows of unknown kinds, and kinds with more rows than the chain's blocks need. The
+/// expected numbers are in the order of [`KINDS`].
 fn extra(
     snapshot: &Snapshot,
     space: Space,
@@ -339,7 +340,7 @@ fn extra(
         .zip(KINDS[space as usize].1)
     {
         if stored > *expected {
-            // A block that is not canonical would be served as if it were.
+            // Such an excess row could be served as if its block were canonical.
             report.add(
                 format!("there are {stored} rows of {kind}, and the chain has {expected}"),
                 Remedy::Repair,
@@ -349,11 +350,12 @@ fn extra(
     Ok(())
 }
 
-/// Reports rows of no known kind in the large keyspaces.
+/// Reports rows of unknown kinds in the large keyspaces.
 fn strays(snapshot: &Snapshot, report: &mut DamageReport) {
     for space in [Space::State, Space::History] {
         let kinds = KINDS[space as usize].1;
-        // Only known tags may exist, so check the first row of every other tag.
+        // Every tag must be a known one, so it is enough to look for a first row under each other
+        // tag.
         for tag in (0..=u8::MAX).filter(|tag| kinds.iter().all(|(kind, _)| kind != tag)) {
             match snapshot
                 .rows(space, &[tag])

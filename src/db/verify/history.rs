@@ -1,6 +1,6 @@
-//! History: unwind records must lead back through the roots in the headers, state history must
-//! agree with them, and executing a block again on the state before it must give its receipts and
-//! the state after it.
+//! Checks of history. Unwind records must lead back through the roots in the headers, and state
+//! history must agree with them. Executing a block again on the state before it must produce its
+//! receipts and the state after it.
 
 use super::{DamageReport, ProgressFn, Remedy, Samples};
 use crate::chain::{
@@ -18,7 +18,8 @@ use alloy_trie::Nibbles;
 use rand::seq::index;
 use std::{collections::BTreeSet, sync::Arc};
 
-/// Blocks between two progress reports; for the smaller rows of history a thousand times as many.
+/// Blocks between two progress reports. For rows of history, which are smaller, the number is a
+/// thousand times this.
 const REPORT_EVERY: u64 = 64;
 
 /// Checks unwind records and state history, and executes a sample of blocks again.
@@ -56,7 +57,7 @@ pub(super) fn check(
     report.count("blocks executed again", replayed);
 }
 
-/// Picks a sample: half of it the newest blocks, half random.
+/// Picks a sample of block numbers: one half the newest blocks, the other half random.
 pub(super) fn pick(first: u64, last: u64, samples: u64) -> BTreeSet<u64> {
     let all = (last + 1).saturating_sub(first);
     if all <= samples {
@@ -76,8 +77,8 @@ pub(super) fn pick(first: u64, last: u64, samples: u64) -> BTreeSet<u64> {
         .collect()
 }
 
-/// Follows the unwind records that are kept: none may be missing, and each must lead to the root of
-/// the block below.
+/// Follows the unwind records that are kept, from the head down. None may be missing, and each must
+/// lead to the state root of the block below.
 fn unwinds(
     snapshot: &Snapshot,
     samples: u64,
@@ -103,7 +104,7 @@ fn unwinds(
                 .ok_or_else(|| mismatch(number, &root_key))?;
         }
         let below = snapshot.header(number - 1)?;
-        // A trie of one leaf has no row at its root.
+        // A trie with a single leaf has no row at its root.
         if let (Some(row), Some(header)) = (&root_row, below)
             && row_hash(row).ok() != Some(header.state_root)
         {
@@ -114,7 +115,7 @@ fn unwinds(
         }
         if compared.contains(&number) {
             for (key, before) in record.iter().filter(|(key, _)| keys::is_flat(key)) {
-                // Rows at or below the bound may be gone.
+                // State history at or below `oldest_state` may have been pruned.
                 if number > snapshot.oldest_state()
                     && snapshot.before(key, number)?.map(Before::Whole).as_ref() != Some(before)
                 {
@@ -134,7 +135,7 @@ fn unwinds(
     Ok(())
 }
 
-/// Checks the form of all rows of state history.
+/// Checks the format of all rows of state history.
 fn rows(
     snapshot: &Snapshot,
     report: &mut DamageReport,
@@ -170,8 +171,8 @@ fn rows(
     Ok(())
 }
 
-/// Executes a stored block again on the state before it, from state history. The inner error says
-/// why execution stopped.
+/// Executes a stored block again on the state before it, from state history. The inner error is the
+/// reason why execution stopped.
 pub(crate) fn replay(
     view: &Arc<View>,
     spec: &ChainSpec,
@@ -206,7 +207,7 @@ pub(crate) fn replay(
     Ok(Ok(execution.finish()))
 }
 
-/// The reason why a block cannot be executed; an unreadable state is an error instead.
+/// The reason why a block cannot be executed. An unreadable state is a [`ReadError`] instead.
 fn unreadable(error: StateError) -> Result<String, ReadError> {
     match error {
         StateError::Read(error) | StateError::Trie(TrieError::Read(error)) => Err(error),
@@ -214,7 +215,7 @@ fn unreadable(error: StateError) -> Result<String, ReadError> {
     }
 }
 
-/// An account as text for a finding.
+/// Describes an account for a finding.
 fn describe(
     AccountChange {
         nonce,
@@ -225,7 +226,7 @@ fn describe(
     format!("nonce {nonce}, balance {balance} and code {code_hash}")
 }
 
-/// Executes a block again and returns the first difference, if any.
+/// Executes a block again and compares the result with the store. Returns the first difference.
 fn compare(
     snapshot: &Snapshot,
     view: &Arc<View>,
@@ -236,7 +237,7 @@ fn compare(
         Ok(execution) => execution,
         Err(reason) => return Ok(Some(reason)),
     };
-    // Receipts are checked elsewhere, since they can be repaired.
+    // Receipts are checked with the blocks, since they can be repaired.
     let used = view.header_of(number)?.map(|header| header.gas_used);
     if used != Some(execution.gas_used) {
         return Ok(Some(format!(
@@ -248,7 +249,7 @@ fn compare(
     if let Some(difference) = compare_changes(snapshot, &execution, number)? {
         return Ok(Some(difference));
     }
-    // Nothing else may have changed, as far as its unwind record is kept.
+    // No other row may have changed, as far as the block's unwind record is kept.
     for (key, _) in snapshot
         .unwind_record(number)?
         .into_iter()
@@ -265,7 +266,7 @@ fn compare(
     Ok(None)
 }
 
-/// The first difference between the changes of a block and state history.
+/// The first difference between a block's changes and state history.
 fn compare_changes(
     snapshot: &Snapshot,
     execution: &Execution,

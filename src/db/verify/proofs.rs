@@ -1,6 +1,6 @@
-//! Trie history: the rows that the newest blocks must have written, the form of all rows, and
-//! proofs at blocks of the whole window. A node assembled from trie history is compared with the
-//! reference to it, so a valid proof is correct.
+//! Checks of trie history: the rows that the newest blocks must have written, the format of all
+//! rows, and proofs at blocks over the whole window. A node assembled from trie history is compared
+//! with the hash in its parent node, so a valid proof is correct.
 
 use super::{DamageReport, ProgressFn, Remedy, history::pick};
 use crate::chain::{
@@ -12,9 +12,10 @@ use crate::chain::{
 use alloy_primitives::{B256, Bytes};
 use std::{collections::BTreeMap, sync::Arc};
 
-/// Newest blocks whose rows are compared one by one: their changed nodes are held in memory.
+/// Number of newest blocks whose rows are compared one by one. Their changed nodes are kept in
+/// memory.
 const NEWEST: u64 = 512;
-/// Accounts and slots proven at a sampled block.
+/// Number of accounts and slots proven at each sampled block.
 const PROVEN: usize = 8;
 
 pub(crate) fn check(
@@ -37,7 +38,7 @@ pub(crate) fn check(
     }
 }
 
-/// Checks the form of all rows that are still used.
+/// Checks the format of all rows that are still in use.
 fn rows(
     snapshot: &Snapshot,
     report: &mut DamageReport,
@@ -65,13 +66,14 @@ fn rows(
     Ok(())
 }
 
-/// Follows the unwind records back and recomputes the rows of each block.
+/// Follows the unwind records from the head down, and recomputes the trie history rows of each
+/// block.
 fn newest(snapshot: &Snapshot, report: &mut DamageReport) -> Result<(), ReadError> {
     let (oldest, head) = (snapshot.oldest_trie(), snapshot.head().number);
-    // Rows as of the current block, where later blocks have changed them.
+    // Values of rows after the current block, for rows that later blocks have changed.
     let mut later = BTreeMap::<Bytes, Option<Bytes>>::new();
     for number in (oldest.max(head.saturating_sub(NEWEST)) + 1..=head).rev() {
-        // A missing record is reported by another check.
+        // A missing unwind record is reported by the check of history.
         let Some(record) = snapshot.unwind_record(number)? else {
             break;
         };
@@ -89,7 +91,8 @@ fn newest(snapshot: &Snapshot, report: &mut DamageReport) -> Result<(), ReadErro
         let mut bytes = 0;
         for (key, entry) in Snapshot::trie_history_of(&overlay, number) {
             bytes += (key.len() + entry.len()) as u64;
-            // The window of all proofs may be shorter than that of the message passer.
+            // Compare only rows inside their window: for most tries it may be shorter than for
+            // `L2ToL1MessagePasser`.
             if number > snapshot.oldest_trie_row(&key) && snapshot.history_get(&key)? != Some(entry)
             {
                 report.add(
@@ -113,8 +116,8 @@ fn newest(snapshot: &Snapshot, report: &mut DamageReport) -> Result<(), ReadErro
     Ok(())
 }
 
-/// Proves accounts and slots that a block changed, or random ones if those are unknown, at blocks
-/// of the window.
+/// Proves accounts and slots at blocks of the window: those that a block changed, or random ones if
+/// the changes are unknown.
 fn proven(
     snapshot: &Snapshot,
     view: &Arc<View>,
@@ -146,8 +149,8 @@ fn proven(
             let (account, slot) = (B256::from_slice(account), B256::try_from(slot).ok());
             match state.prove_hashed(&account, slot.as_slice()) {
                 Ok(_) => {}
-                // Reported once, and not as damage of a row: unreadable rows say nothing about
-                // their contents.
+                // An unreadable row is reported once by the caller. It is not counted as damage of
+                // a proof, since the contents of the row are unknown.
                 Err(TrieError::Read(error @ ReadError::Store(_))) => return Err(error),
                 Err(error) => report.add(
                     format!("account {account} cannot be proven at block {number}: {error}"),

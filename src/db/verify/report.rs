@@ -1,16 +1,16 @@
-//! Findings of a check.
+//! Findings of a verification.
 
 use crate::chain::rows::ReadError;
 
-/// Damages that are described; further ones are only counted.
+/// Number of damages that are described. Further ones are only counted.
 const NAMED: usize = 40;
 
-/// Remedy for a damage.
+/// The remedy for a damage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remedy {
     /// `starling db repair` recomputes the rows.
     Repair,
-    /// The rows cannot be derived from others in the store.
+    /// The rows cannot be derived from others in the store, so the node must sync again.
     Resync,
 }
 
@@ -23,11 +23,11 @@ pub struct Damage {
 /// Counts of checked items, and the damage found.
 #[derive(Clone, Debug, Default)]
 pub struct DamageReport {
-    /// Names and numbers of checked items.
+    /// Kinds of checked items with their numbers.
     pub checked: Vec<(&'static str, u64)>,
-    /// The first damages, described.
+    /// The first damages, with descriptions.
     pub damages: Vec<Damage>,
-    /// Number of all damages.
+    /// Number of all damages, including those without a description.
     pub count: u64,
 }
 
@@ -42,7 +42,7 @@ impl DamageReport {
 
     pub(super) fn add(&mut self, what: String, remedy: Remedy) {
         self.count += 1;
-        // Damage that cannot be repaired is described beyond the limit.
+        // For damage that cannot be repaired, describe up to twice as many.
         if self.damages.len() < NAMED
             || (remedy == Remedy::Resync && self.damages.len() < 2 * NAMED)
         {

@@ -1,4 +1,5 @@
-//! The state: flat rows against roots, trie rows against flat rows, codes against their hashes.
+//! Checks of the state: flat rows against the state root, trie rows against flat rows, codes
+//! against their hashes.
 
 use super::{DamageReport, ProgressFn, Remedy};
 use crate::chain::{
@@ -10,17 +11,17 @@ use alloy_primitives::{B256, Bytes, KECCAK256_EMPTY, keccak256, map::HashSet};
 use alloy_trie::{EMPTY_ROOT_HASH, Nibbles};
 use std::iter::Peekable;
 
-/// Rows between two progress reports.
+/// Number of rows between two progress reports.
 const REPORT_EVERY: u64 = 4096;
 
-/// Receiver of the results of a walk over the flat state.
+/// Receives the results of a walk over the flat state.
 pub(crate) trait Sink {
     type Error: From<ReadError>;
 
-    /// A node of a trie, with the row that it must have.
+    /// A trie node computed from the flat state, with the row that it must have in the store.
     fn node(&mut self, key: Bytes, row: Bytes) -> Result<(), Self::Error>;
 
-    /// An account, and the root of its stored slots.
+    /// An account, and the storage root computed from its stored slots.
     fn account(
         &mut self,
         hash: B256,
@@ -28,11 +29,11 @@ pub(crate) trait Sink {
         storage_root: B256,
     ) -> Result<(), Self::Error>;
 
-    /// An invalid flat row: its key or value is malformed, or it is a slot of no account.
+    /// An invalid flat row: its key or value is malformed, or it is a slot without an account.
     fn stray(&mut self, key: &Bytes) -> Result<(), Self::Error>;
 }
 
-/// Reads all flat rows in order and returns their state root.
+/// Reads all flat rows in order. Returns the state root computed from them.
 pub(crate) fn walk<S: Sink>(snapshot: &Snapshot, sink: &mut S) -> Result<B256, S::Error> {
     let mut slots = snapshot.rows(Space::State, &[keys::SLOT]).peekable();
     let mut trie = StackTrie::default();
@@ -55,8 +56,8 @@ pub(crate) fn walk<S: Sink>(snapshot: &Snapshot, sink: &mut S) -> Result<B256, S
     trie.finish(|path, row| sink.node(keys::state_node(&path), row))
 }
 
-/// The storage root of an account, from the slots up to and including its own. Slots of an owner
-/// before it belong to no account. `None` takes all remaining slots, which belong to none either.
+/// The storage root of `account`, computed from its slots. Slots before these in key order belong
+/// to no account and are reported. If `account` is `None`, all remaining slots are reported.
 fn storage<S: Sink>(
     slots: &mut Peekable<impl Iterator<Item = Result<(Bytes, Bytes), ReadError>>>,
     account: Option<B256>,
@@ -89,20 +90,20 @@ fn storage<S: Sink>(
     })
 }
 
-/// Tracks which trie rows of one kind, taken in order, are reachable from a root.
+/// Tracks which trie rows of one kind are reachable from a root. The rows are visited in order.
 struct Reach {
-    /// Bytes of a key before the path.
+    /// Length in bytes of the part of a key before the path.
     prefix: usize,
-    /// The ancestors of the current row, from the root down.
+    /// The ancestors of the current row, the root first.
     ancestors: Vec<Ancestor>,
 }
 
-/// A reachable row above the current one.
+/// A reachable row that is an ancestor of the current one.
 struct Ancestor {
-    /// The part of the key before the path.
+    /// The part of the row's key before the path. It names the trie.
     trie: Bytes,
     path: Nibbles,
-    /// Paths of the children that have rows of their own.
+    /// Paths of those children that have rows of their own.
     children: Vec<Nibbles>,
 }
 
@@ -153,7 +154,8 @@ impl Reach {
     }
 }
 
-/// Calls `found` with every unreachable trie row. The reachable rows must have been checked.
+/// Calls `found` with every trie row that is unreachable. The reachable rows must have been checked
+/// before.
 pub(crate) fn unreachable<E: From<ReadError>>(
     snapshot: &Snapshot,
     tag: u8,
@@ -184,7 +186,7 @@ pub(crate) fn unreachable<E: From<ReadError>>(
     Ok(())
 }
 
-/// Compares the rows that follow from the flat state with the stored ones.
+/// Compares the stored rows with those computed from the flat state.
 struct StateCheck<'a, 'b> {
     snapshot: &'a Snapshot,
     report: &'a mut DamageReport,
@@ -257,7 +259,7 @@ impl Sink for StateCheck<'_, '_> {
     }
 }
 
-/// Checks the state. `root` is the root in the head's header, if that is known.
+/// Checks the state. `root` is the state root in the head's header, if the header could be read.
 pub(super) fn check(
     snapshot: &Snapshot,
     root: Option<B256>,
@@ -313,7 +315,7 @@ pub(super) fn check(
     }
 }
 
-/// Reports excess trie rows. Expected rows have been compared before.
+/// Reports trie rows that are not expected. The expected rows have been compared before.
 fn extra(
     snapshot: &Snapshot,
     tag: u8,

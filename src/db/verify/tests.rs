@@ -1,4 +1,5 @@
-//! A store that is damaged in every way is found so, repaired if it can be, and refused otherwise.
+//! A store with any kind of damage: the damage is found, and is repaired if possible or refused
+//! otherwise.
 
 use super::*;
 use crate::{
@@ -77,7 +78,7 @@ async fn a_sound_store_is_found_so() {
             counted(&report, what)
         );
     }
-    // Nothing to do, and nothing done.
+    // A second repair finds nothing to do and changes nothing.
     assert_eq!(mend(dir.path()).unwrap(), Default::default());
     let slots = Store::open(dir.path(), CACHE, None)
         .unwrap()
@@ -88,8 +89,8 @@ async fn a_sound_store_is_found_so() {
     assert!(slots > 5, "{slots} slots");
 }
 
-/// The rows of a kind that something follows from. Of the names of keys, which `debug` shows, nothing
-/// does.
+/// The rows of a kind, except names of hashed keys. Other rows do not depend on these names, so
+/// damage to them is not found.
 fn rows_of_kind(store: &Store, space: Space, kind: Option<usize>) -> Vec<(Bytes, Bytes)> {
     let snapshot = store.snapshot().unwrap();
     let rows = snapshot.rows(space, &[]).map(Result::unwrap);
@@ -100,7 +101,7 @@ fn rows_of_kind(store: &Store, space: Space, kind: Option<usize>) -> Vec<(Bytes,
     .collect()
 }
 
-/// The value with one bit changed, or one byte more if it is empty.
+/// The value with one bit flipped, or with one byte if it is empty.
 fn flip_a_bit(value: &[u8], rng: &mut StdRng) -> Bytes {
     let mut value = value.to_vec();
     if value.is_empty() {
@@ -111,7 +112,8 @@ fn flip_a_bit(value: &[u8], rng: &mut StdRng) -> Bytes {
     value.into()
 }
 
-/// Every kind of row, removed and changed: found, and put right if it follows from others.
+/// Rows of every kind are removed or changed. The damage is found, and repaired if the row can be
+/// computed from others.
 #[tokio::test(flavor = "multi_thread")]
 async fn damage_to_any_kind_of_row_is_found() {
     let sound = grown(2, 40).await;
@@ -128,7 +130,7 @@ async fn damage_to_any_kind_of_row_is_found() {
         };
         for kind in all {
             let tag = kind.map(|kind| kinds[kind].0);
-            // Chains from before the merge alone have it.
+            // Only chains from before the merge have this row.
             if (space, tag) == (Space::State, Some(keys::TOTAL_DIFFICULTY)) {
                 continue;
             }
@@ -144,8 +146,8 @@ async fn damage_to_any_kind_of_row_is_found() {
                 drop(store);
                 let what = format!("row {key} of {}, changed: {change}", space.name());
                 let report = check(dir.path());
-                // A value of state history below the unwind records would only be found by a
-                // sampled replay: here all are kept.
+                // State history older than the unwind records is only checked by replays of
+                // samples. In this test all unwind records are kept.
                 assert!(!report.is_sound(), "{what}");
                 match mend(dir.path()) {
                     Ok(_) => {
@@ -231,7 +233,7 @@ async fn a_damaged_journal_is_refused_and_cut() {
     let dir = datadir();
     let (chain, _threads) = open(dir.path());
     grow(&chain, 4, 20).await;
-    // As a kill leaves it: everything is in the journal still.
+    // After a kill, all data is still in the journal.
     let copied = killed(dir.path());
     let head = chain.view().head().number;
     let journal = copied.path().join(DATABASE).join("0.jnl");
@@ -254,7 +256,7 @@ async fn a_damaged_journal_is_refused_and_cut() {
     assert!(report.is_sound(), "{report:#?}");
     let left = counted(&report, "head");
     assert!(left > 0 && left < head, "{left} of {head}");
-    // The payload log leads back to the head.
+    // Replaying the payload log restores the head.
     let (chain, _threads) = open(copied.path());
     assert_eq!(chain.view().head().number, head);
 }
@@ -265,8 +267,8 @@ fn an_empty_trie_has_the_empty_root() {
     assert_eq!(root, alloy_trie::EMPTY_ROOT_HASH);
 }
 
-/// Readable parts of the state after a block.
-/// Nonce and balance of an account, the value of a slot, and the account's code.
+/// Parts of the state after a block: nonce and balance of an account, the value of a slot, and the
+/// account's code.
 type StateValues = (Option<(u64, U256)>, U256, Option<Bytes>);
 
 fn values(state: &State, address: Address, slot: U256) -> StateValues {
@@ -279,7 +281,7 @@ fn values(state: &State, address: Address, slot: U256) -> StateValues {
     )
 }
 
-/// Values of accounts and slots after each block, as execution gave them.
+/// Values of accounts and slots after each block, read when the block was the head.
 struct ReplayedStates {
     addresses: Vec<Address>,
     slots: Vec<U256>,
@@ -287,7 +289,7 @@ struct ReplayedStates {
 }
 
 impl ReplayedStates {
-    /// Adds `blocks` blocks to a chain and reads all values after each.
+    /// Adds `blocks` blocks to a chain and reads all values after each block.
     async fn grow(chain: &Chain, blocks: u64) -> Self {
         let sender = address_of(1);
         let mut addresses = vec![sender, Address::repeat_byte(0xfe), Address::repeat_byte(9)];
@@ -314,7 +316,7 @@ impl ReplayedStates {
         }
     }
 
-    /// Reads 1,000 random values of the blocks from `oldest` to `newest`, of which enough are of
+    /// Reads 1,000 random values at blocks from `oldest` to `newest`. Enough of them must be of
     /// accounts that exist.
     fn check(&self, view: &Arc<View>, oldest: u64, newest: u64, rng: &mut StdRng) {
         let mut written = 0;
@@ -334,8 +336,8 @@ impl ReplayedStates {
     }
 }
 
-/// Reads at random accounts, slots and blocks give what executing up to there gave, and below the
-/// window a clear nothing.
+/// Random accounts and slots at old blocks have the values that they had when the block was the
+/// head. Below the window of old states, no state is returned.
 #[tokio::test(flavor = "multi_thread")]
 async fn old_states_are_read_as_they_were() {
     const BLOCKS: u64 = 120;

@@ -1,9 +1,9 @@
-//! Indexes of logs and addresses against the blocks: no row may be missing, and none may be there
-//! without its value in the block.
+//! Checks of the indexes of logs and addresses against the blocks: no row may be missing, and no
+//! row may exist without its value in the block.
 //!
-//! The rows of a block are spread over the whole index. So both sides are summed up by groups of
-//! blocks, one from the blocks and one from a scan of the rows, and the sums are compared. That
-//! takes 16 bytes of memory for each 512 blocks.
+//! The rows of a block are spread over the whole index. Therefore rows are summed up by groups of
+//! blocks, once from the blocks and once from a scan of the index, and the sums are compared. The
+//! sums take 16 bytes of memory per 512 blocks.
 
 use super::{DamageReport, ProgressFn, Remedy};
 use crate::chain::{
@@ -13,14 +13,14 @@ use crate::chain::{
 use rayon::prelude::*;
 use std::hash::{DefaultHasher, Hasher};
 
-/// Blocks of a group.
+/// Number of blocks in a group.
 const GROUP: u64 = 512;
-/// Groups that are read in parallel, between two progress reports.
+/// Number of groups that are read in parallel, between two progress reports.
 const PARALLEL: usize = 16;
-/// Rows between two progress reports.
+/// Number of rows between two progress reports.
 const REPORT_EVERY: u64 = 1 << 16;
 
-/// The rows of a group of blocks, whatever their order.
+/// The number and the sum of a group's rows, independent of their order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct RowSum {
     rows: u64,
@@ -37,8 +37,8 @@ impl RowSum {
     }
 }
 
-/// Checks the part of an index that is in use. Damaged blocks are reported by the check of blocks, and
-/// their groups are left out here.
+/// Checks the part of an index that is in use. Groups with damaged blocks are left out, since the
+/// check of blocks reports these blocks.
 pub(crate) fn check(
     snapshot: &Snapshot,
     index: ValueIndex,
@@ -91,7 +91,7 @@ fn difference(index: ValueIndex, start: u64, end: u64, needed: RowSum, stored: R
     )
 }
 
-/// The rows that these blocks must have; `None` if one is damaged.
+/// The rows that these blocks must have; `None` if a block is damaged.
 fn needed_rows(
     snapshot: &Snapshot,
     index: ValueIndex,
@@ -109,8 +109,8 @@ fn needed_rows(
     Ok(Some(sum))
 }
 
-/// The rows that are stored, by the groups that begin at `starts`. Rows of older blocks may still be
-/// there, or again.
+/// The stored rows, summed up by groups; `starts` are the first blocks of the groups. Rows of
+/// blocks below the index's first block may exist and are ignored.
 fn stored_rows(
     snapshot: &Snapshot,
     index: ValueIndex,

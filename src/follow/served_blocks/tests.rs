@@ -1,10 +1,10 @@
-//! Blocks served to peers, from memory and from the store.
+//! Tests of blocks served to peers, from memory and from the store.
 
 use super::*;
 use crate::chain::tests::{build, datadir, open};
 use starling_proto::wire;
 
-/// Headers and lists of transactions from block `first` to `last`, at most `most`; `None` where
+/// Headers and transaction lists served for blocks `first` to `last`, at most `most`. `None` if
 /// `last` is not canonical.
 fn bodies(chain: &Chain, first: u64, last: BlockId, most: usize) -> Option<Vec<[Vec<u8>; 2]>> {
     let mut sent = Vec::new();
@@ -15,7 +15,7 @@ fn bodies(chain: &Chain, first: u64, last: BlockId, most: usize) -> Option<Vec<[
     canonical.then_some(sent)
 }
 
-/// Headers from block `from` down, at most `most`.
+/// Headers served from block `from` downwards, at most `most`.
 fn headers(chain: &Chain, from: BlockId, most: usize) -> Vec<Vec<u8>> {
     let mut sent = Vec::new();
     chain.headers(from, &mut |header| {
@@ -25,7 +25,7 @@ fn headers(chain: &Chain, from: BlockId, most: usize) -> Vec<Vec<u8>> {
     sent
 }
 
-/// Every range of blocks below `head` is served in the encoding of its blocks.
+/// Asserts that every range of blocks up to `head` is served, in the encoding of the blocks.
 fn check_ranges(chain: &Chain, head: BlockId) {
     let all: Vec<_> = (0..=head.number)
         .map(|number| wire::encode_block(&chain.block(number).unwrap()))
@@ -55,7 +55,7 @@ fn check_ranges(chain: &Chain, head: BlockId) {
     }
 }
 
-/// Blocks of another branch and blocks above the head are not served.
+/// Asserts that blocks of another branch and blocks above the head are not served.
 fn check_foreign(chain: &Chain, head: BlockId) {
     let other_branch = BlockId { number: 2, ..head };
     let above = BlockId {
@@ -68,7 +68,7 @@ fn check_foreign(chain: &Chain, head: BlockId) {
     }
 }
 
-/// Adds four blocks and returns the head.
+/// Adds four blocks and returns the new head.
 async fn add_blocks(chain: &Chain) -> BlockId {
     let mut head = chain.view().head();
     for salt in 0..4 {

@@ -1,4 +1,4 @@
-//! The status of gaps, by hand and from a real swarm.
+//! Tests of the status of gaps, with simulated reports and with a real swarm.
 
 use super::*;
 use crate::chain::tests::{datadir, open};
@@ -15,7 +15,7 @@ fn status(starting: u64, highest: u64) -> Option<SyncStatus> {
     Some(SyncStatus { starting, highest })
 }
 
-/// A tracker with a clock that the test moves.
+/// A tracker with a simulated clock.
 struct Timed {
     tracker: Tracker,
     now: Instant,
@@ -29,7 +29,7 @@ impl Timed {
         }
     }
 
-    /// The status after `seconds` more.
+    /// The status at an update `seconds` later.
     fn after(&mut self, seconds: u64, head: u64, target: Option<u64>) -> Option<SyncStatus> {
         self.now += Duration::from_secs(seconds);
         self.tracker.update(self.now, head, target)
@@ -45,12 +45,12 @@ fn a_gap_is_reported_from_its_first_missing_block_until_its_last_is_executed() {
     assert_eq!(timed.after(1, 10, Some(500)), status(10, 500));
     assert_eq!(timed.after(1, 200, Some(501)), status(10, 501));
     assert!(timed.tracker.needs_report(0), "until it ends");
-    // The swarm has handed over the last blocks, and the executor still runs them. Some take longer
-    // than the time between two updates.
+    // The swarm has sent the last blocks, and the executor still runs them. Some take longer than
+    // the time between two updates.
     for head in [480, 480, 481, 481, 481, 482] {
         assert_eq!(timed.after(9, head, None), status(10, 501), "{head}");
     }
-    // A lower gap, of a side branch, does not hide them.
+    // A lower gap, of a side branch, does not replace the higher target.
     assert_eq!(timed.after(1, 483, Some(490)), status(10, 501));
     assert_eq!(timed.after(1, 501, None), None);
     assert!(!timed.tracker.needs_report(0));
@@ -60,11 +60,11 @@ fn a_gap_is_reported_from_its_first_missing_block_until_its_last_is_executed() {
 fn a_gap_without_progress_is_given_up() {
     let mut timed = Timed::new();
     assert_eq!(timed.after(1, 10, Some(500)), status(10, 500));
-    // As long as the swarm reports it, however long nothing arrives.
+    // While the swarm reports the gap, the status stays, however long no block arrives.
     assert_eq!(timed.after(600, 10, Some(500)), status(10, 500));
     assert_eq!(timed.after(29, 10, None), status(10, 500));
     assert_eq!(timed.after(1, 10, None), None);
-    // The next one begins where the head is now.
+    // The next synchronisation starts at the present head.
     assert_eq!(timed.after(1, 12, Some(40)), status(12, 40));
     assert_eq!(timed.after(600, 12, Some(30)), status(12, 30));
     assert_eq!(timed.after(1, 12, None), status(12, 30));

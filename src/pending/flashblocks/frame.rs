@@ -1,17 +1,18 @@
-//! One message of the flashblock stream: JSON, plain or compressed by brotli.
+//! One message of the flashblock stream: JSON, plain or compressed with brotli.
 
 use alloy_primitives::{Address, B64, B256, Bytes, U64};
 use serde::Deserialize;
 use std::io::Read;
 
-/// Bytes of a message as it arrives.
+/// Maximum bytes of a message as received.
 pub const MAX_MESSAGE: usize = 8 << 20;
-/// Bytes of a message unpacked: a block's transactions in hex, with receipts.
+/// Maximum bytes of an unpacked message, which contains a block's transactions in hex, with
+/// receipts.
 const MAX_JSON: u64 = 32 << 20;
-/// Bytes that are unpacked at once.
+/// Bytes that are unpacked at a time.
 const BUFFER: usize = 16 << 10;
 
-/// The reason why a message is no flashblock.
+/// The reason why a message is not a valid flashblock.
 #[derive(Debug, thiserror::Error)]
 pub enum FlashblockFrameError {
     #[error("it has more than {MAX_JSON} bytes unpacked")]
@@ -22,20 +23,20 @@ pub enum FlashblockFrameError {
     Json(#[from] serde_json::Error),
 }
 
-/// A part of a block.
+/// One part of a block in progress.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Flashblock {
-    /// The same in all parts of a block.
+    /// Identifier of the block, the same in all of its parts.
     pub payload_id: B64,
-    /// From 0 on.
+    /// Index of the part in the block, from 0 on.
     pub index: u64,
-    /// In the first part only.
+    /// Fields of the whole block, in its first part only.
     #[serde(default)]
     pub base: Option<FlashblockBase>,
     pub diff: FlashblockDiff,
 }
 
-/// The fields of a block that are known before it is built.
+/// The fields of a block that are known before the block is built.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct FlashblockBase {
     pub parent_hash: B256,
@@ -50,10 +51,11 @@ pub struct FlashblockBase {
     pub base_fee_per_gas: alloy_primitives::U256,
 }
 
-/// Changes of one part. Roots, which are left unread, are those of the block so far, or zero.
+/// Changes that one part makes to the block. The roots in the message are not read: they are those
+/// of the block so far, or zero.
 #[derive(Clone, Debug, Deserialize)]
 pub struct FlashblockDiff {
-    /// Gas of the block so far.
+    /// Total gas of the block up to this part.
     pub gas_used: U64,
     pub transactions: Vec<Bytes>,
     #[serde(default)]
@@ -69,7 +71,7 @@ impl FlashblockDiff {
 }
 
 impl Flashblock {
-    /// Reads a message. Memory grows with what is unpacked, up to the limit.
+    /// Decodes a message. Memory grows with the bytes unpacked, up to `MAX_JSON`.
     pub fn read(message: &[u8]) -> Result<Self, FlashblockFrameError> {
         let first = message.iter().find(|byte| !byte.is_ascii_whitespace());
         if first == Some(&b'{') {

@@ -1,7 +1,7 @@
-//! The block of a sequence of flashblocks, executed part by part on its parent's state.
+//! The block of a sequence of flashblocks, executed part by part on the parent's state.
 //!
-//! Roots are computed here: sequencers leave them out until a block is complete. Each part says how
-//! much gas the block has used so far, which must be what it uses here.
+//! Roots are computed here, since sequencers leave them out until a block is complete. Each part
+//! contains the total gas of the block so far, which must equal the gas computed here.
 
 use super::{NewestFlashblock, sequence::FlashblockSequence};
 use crate::{
@@ -18,12 +18,12 @@ use alloy_rpc_types_engine::PayloadAttributes;
 use op_alloy_rpc_types_engine::OpPayloadAttributes;
 use std::{sync::Arc, time::Instant};
 
-/// Times its parent's gas limit that a block may have. The limit is the chain's to set, at any step,
-/// but a stream that names any number could keep the thread that executes it busy for ever. A block
-/// that is refused for this is served once it is the head.
+/// Maximum gas limit of a block, as a multiple of its parent's. The chain may change the limit by
+/// any factor, but a stream with arbitrary limits could occupy the executing thread without end. A
+/// block that exceeds this maximum is served once it is the head.
 const MAX_GAS_GROWTH: u64 = 4;
 
-/// The reason why the parts of a block give none.
+/// The reason why the parts of a block cannot be executed.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenFlashblockError {
     #[error(transparent)]
@@ -40,17 +40,17 @@ pub enum OpenFlashblockError {
     GasUsed { have: u64, want: u64 },
 }
 
-/// A block whose parts are being executed.
+/// A block that is executed part by part.
 pub struct OpenFlashblock {
     parent: Arc<View>,
     builder: BlockBuilder,
-    /// Parts that have been executed.
+    /// Number of parts that have been executed.
     done: usize,
 }
 
 impl OpenFlashblock {
-    /// Begins the block of a sequence; `None` while its parent is neither our head nor a pending block
-    /// on it.
+    /// Begins the block of a sequence; `None` while the block's parent is neither our head nor a
+    /// pending block on our head.
     pub fn begin(
         spec: &Arc<ChainSpec>,
         newest: &NewestFlashblock,
@@ -107,7 +107,7 @@ impl OpenFlashblock {
         Ok(Some(open))
     }
 
-    /// Executes the parts that are new in the sequence.
+    /// Executes the parts of the sequence that have not been executed yet.
     pub fn extend(&mut self, sequence: &FlashblockSequence) -> Result<(), OpenFlashblockError> {
         for part in sequence.parts.iter().skip(self.done) {
             self.builder.force_more(part.transactions.clone())?;
@@ -130,7 +130,7 @@ impl OpenFlashblock {
         Ok(())
     }
 
-    /// The view whose head is the block so far.
+    /// The view whose head is the block as executed so far.
     pub fn view(&mut self) -> Result<View, OpenFlashblockError> {
         let block = Arc::new(self.builder.so_far()?);
         Ok(self.parent.clone().with_pending(block)?)

@@ -1,14 +1,14 @@
-//! The order of flashblocks: those of one block, from the first on, without a gap. Pure.
+//! The order of flashblocks: the parts of one block, from the first on, without a gap. Pure.
 
 use super::frame::{Flashblock, FlashblockBase, FlashblockDiff};
 use alloy_primitives::B64;
 
-/// Parts of one block: ten times as many as any sequencer makes.
+/// Maximum number of parts of one block, ten times as many as any sequencer publishes.
 const MAX_PARTS: usize = 256;
-/// Bytes of all parts of a block.
+/// Maximum bytes of all parts of one block.
 const MAX_BYTES: usize = 32 << 20;
 
-/// The reason why a part does not continue its block, which is lost with it.
+/// The reason why a part does not continue the block in progress. The block is discarded then.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SequenceError {
     #[error("part {have} follows part {last}")]
@@ -23,18 +23,18 @@ pub enum SequenceError {
     Withdrawals,
 }
 
-/// Verdict on a part, given the block so far.
+/// The result of accepting a part, given the block so far.
 #[derive(Debug, PartialEq, Eq)]
 pub enum FlashblockArrival {
-    /// The part begins a block, and the one before has ended.
+    /// The part begins a new block, and the previous block has ended.
     Begins,
-    /// The part continues the block.
+    /// The part continues the block in progress.
     Continues,
-    /// The part is known, or belongs to a block whose beginning is not.
+    /// The part is a duplicate, or belongs to a block whose first part was not received.
     Ignored,
 }
 
-/// The parts of one block so far.
+/// The parts of one block received so far.
 #[derive(Debug)]
 pub struct FlashblockSequence {
     pub id: B64,
@@ -49,14 +49,14 @@ impl FlashblockSequence {
     }
 }
 
-/// The block whose parts arrive.
+/// Assembles arriving parts to one block at a time.
 #[derive(Debug, Default)]
 pub struct Assembler {
     pub current: Option<FlashblockSequence>,
 }
 
 impl Assembler {
-    /// Takes a part. After an error there is no block until the next one begins.
+    /// Accepts a part. After an error there is no block in progress until the next block begins.
     pub fn accept(&mut self, part: Flashblock) -> Result<FlashblockArrival, SequenceError> {
         let accepted = self.place(part);
         if accepted.is_err() {
@@ -104,7 +104,7 @@ impl Assembler {
         let base = part.base.ok_or(SequenceError::NoBase)?;
         if let Some(current) = &self.current {
             let repeated = part.payload_id == current.id && base == current.base;
-            // A block below the one in progress is late.
+            // A block with a lower number than the one in progress has arrived late.
             if repeated || base.block_number < current.base.block_number {
                 return Ok(FlashblockArrival::Ignored);
             }

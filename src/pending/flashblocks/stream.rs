@@ -1,8 +1,8 @@
-//! The flashblock stream: messages of a WebSocket, executed one after another.
+//! The flashblock stream: receives messages from a WebSocket and executes them one after another.
 //!
-//! One message waits while another is executed, and the socket is not read meanwhile: a sequencer that
-//! sends more than can be executed fills the socket's buffers and no memory of ours. A connection that
-//! is lost is made again, after a pause that grows to [`MAX_PAUSE`].
+//! One message waits while another is executed, and the socket is not read meanwhile. A sequencer
+//! that sends more than can be executed therefore fills the socket's buffers, but not our memory.
+//! After a connection is lost, it is made again after a pause, which grows up to [`MAX_PAUSE`].
 
 use super::{
     NewestFlashblock,
@@ -25,14 +25,15 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Time to connect.
+/// Timeout for connecting.
 const CONNECT: Duration = Duration::from_secs(10);
-/// Silence after which a connection is made anew: sequencers publish every block.
+/// Time without a message after which the stream is reconnected, since sequencers publish parts of
+/// every block.
 const SILENT: Duration = Duration::from_secs(30);
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const MAX_PAUSE: Duration = Duration::from_secs(30);
 
-/// The reason why a message is of no use.
+/// The reason why a message is discarded.
 #[derive(Debug, thiserror::Error)]
 pub enum StreamError {
     #[error(transparent)]
@@ -43,16 +44,16 @@ pub enum StreamError {
     Block(#[from] OpenFlashblockError),
 }
 
-/// The newest view of the chain.
+/// A function that returns the newest view of the chain.
 pub type HeadReader = Arc<dyn Fn() -> Arc<View> + Send + Sync>;
 
-/// The block in progress.
+/// Executes the parts of the block in progress.
 pub struct FlashblockWorker {
     spec: Arc<ChainSpec>,
     head: HeadReader,
     newest: Arc<NewestFlashblock>,
     assembler: Assembler,
-    /// `None` while the parent of the current sequence is not here.
+    /// The block in progress; `None` while the parent of the current sequence is not known here.
     open: Option<OpenFlashblock>,
 }
 
@@ -67,7 +68,7 @@ impl FlashblockWorker {
         }
     }
 
-    /// Takes a message. After an error there is no pending block until the next one begins.
+    /// Handles a message. After an error there is no pending block until the next block begins.
     pub fn on_message(&mut self, message: &[u8], now: Instant) -> Result<(), StreamError> {
         let taken = self.take(message, now);
         if taken.is_err() {
@@ -99,7 +100,7 @@ impl FlashblockWorker {
     }
 }
 
-/// Reads the stream until `token` is cancelled.
+/// Reads the stream until `token` is cancelled, and reconnects when a connection ends.
 pub async fn run(
     url: Url,
     spec: Arc<ChainSpec>,
@@ -130,7 +131,7 @@ pub async fn run(
     }
 }
 
-/// Reads one connection to its end. Returns why it ended.
+/// Reads one connection until it ends. Returns the reason why it ended.
 async fn read(url: Url, begin: impl FnOnce() -> FlashblockWorker + Send + 'static) -> String {
     let connecting = WsTransportClientBuilder::default()
         .max_response_size(MAX_MESSAGE as u32)
@@ -142,7 +143,8 @@ async fn read(url: Url, begin: impl FnOnce() -> FlashblockWorker + Send + 'stati
     };
     tracing::info!(%url, "flashblocks are read");
     let (messages, waiting) = mpsc::channel(1);
-    // The EVM stays on one thread. The closure ends with the connection, which drops `messages`.
+    // The EVM stays on one thread. The closure ends when the connection does, which drops
+    // `messages`.
     drop(tokio::task::spawn_blocking(move || work(begin(), waiting)));
     loop {
         let message = match timeout(SILENT, receiver.receive()).await {
@@ -158,7 +160,7 @@ async fn read(url: Url, begin: impl FnOnce() -> FlashblockWorker + Send + 'stati
     }
 }
 
-/// Takes the messages of one connection.
+/// Handles the messages of one connection.
 fn work(mut worker: FlashblockWorker, mut messages: mpsc::Receiver<Vec<u8>>) {
     while let Some(message) = messages.blocking_recv() {
         if let Err(error) = worker.on_message(&message, Instant::now()) {

@@ -1,4 +1,5 @@
-//! Frames and their order. What they are as `pending` is tested in `src/rpc/tests/pending.rs`.
+//! Tests of frames and their order. The resulting `pending` block is tested in
+//! `src/rpc/tests/pending.rs`.
 
 use super::{
     frame::{Flashblock, FlashblockBase, FlashblockDiff, FlashblockFrameError},
@@ -29,7 +30,7 @@ fn member<T: DeserializeOwned>(value: &Value, name: &str) -> T {
     serde_json::from_value(value[name].clone()).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// The header of a block after these parts, with the roots that the last one names.
+/// The header of a block made of these parts, with the roots in the last part.
 fn header(base: &FlashblockBase, diff: &Value, transactions: &[Bytes]) -> Header {
     let quantity = |name: &str| member::<alloy_primitives::U64>(diff, name).to::<u64>();
     Header {
@@ -177,7 +178,8 @@ fn parts_out_of_order_or_of_another_block_end_the_block() {
         assembler.accept(part(1, 2, 7)),
         Ok(FlashblockArrival::Ignored)
     );
-    // A late block, another block of the same height, and a part of neither.
+    // A part of a lower block is late, another block of the same height replaces the one in
+    // progress, and a later part of the replaced block is an error.
     assert_eq!(
         assembler.accept(part(2, 0, 8)),
         Ok(FlashblockArrival::Begins)
@@ -219,7 +221,7 @@ fn a_block_has_bounded_parts() {
     assert_eq!((index, error), (256, SequenceError::TooLarge(7)));
     let (index, error) = accept_all(&mut assembler, 5 << 20, 1000).expect("large parts");
     assert_eq!((index, error), (7, SequenceError::TooLarge(7)));
-    // Short in JSON, and long in memory.
+    // Empty transactions are short in JSON but large in memory.
     let mut many = part(2, 0, 7);
     many.diff.transactions = vec![Bytes::new(); 2 << 20];
     assert_eq!(assembler.accept(many), Err(SequenceError::TooLarge(7)));

@@ -9,7 +9,7 @@ fn read(bytes: &[u8]) -> Vec<Result<FileBlock, BlockFileError>> {
     BlockReader::open(file.path()).unwrap().collect()
 }
 
-/// A chain that geth exported, from Homestead on: it is written the same.
+/// A chain exported by geth, from Homestead on: encoding the decoded blocks yields the same bytes.
 #[test]
 fn a_file_of_geth_is_read_and_written_the_same() {
     let Some(path) = starling_testkit::fixture("rpc-compat/tests/chain.rlp") else {
@@ -104,7 +104,7 @@ proptest! {
     fn blocks_round_trip(
         transactions in prop::collection::vec((1u8..0x80, prop::collection::vec(any::<u8>(), 0..90)), 0..5), shanghai in any::<bool>()
     ) {
-        // Typed ones, and lists as legacy ones are.
+        // Typed transactions, and lists, which is the encoding of legacy transactions.
         let raw = |(tag, body): (u8, Vec<u8>)| match tag % 2 {
             0 => [&[tag][..], &body].concat(),
             _ => alloy_rlp::encode(vec![Bytes::from(body)]),

@@ -1,4 +1,4 @@
-//! Attributes that a block cannot be built from.
+//! Attributes from which no block can be built.
 
 use super::*;
 
@@ -96,7 +96,7 @@ fn attributes_without_l1_attributes_are_refused_from_jovian_on() {
         assert!(
             matches!(start(vec![user]).map(|_| ()), Err(BuildError::Forced { index: 0, cause }) if cause == text)
         );
-        // A block of nobody's making without them is invalid, too.
+        // A received block without the L1 attributes is invalid too.
         let built = start(vec![first()]).unwrap().finish().unwrap();
         let header = Header {
             transactions_root: EMPTY_ROOT_HASH,
@@ -118,7 +118,7 @@ fn attributes_without_l1_attributes_are_refused_from_jovian_on() {
     }
 }
 
-/// The vectors without extra data: attributes from which none can be made.
+/// The vectors without extra data: attributes from which no extra data can be computed.
 #[test]
 fn attributes_without_extra_data_are_refused_as_the_vectors_say() {
     let Some(file) = fixture("engine/extra-data.json") else {

@@ -1,14 +1,14 @@
-//! Hostile transactions, forced and from the pool.
+//! Tests of hostile transactions, forced and from the pool.
 
 use super::*;
 use alloy_eips::eip7702::{Authorization, SignedAuthorization};
 use alloy_primitives::{Signature, TxKind};
 use starling_proto::l1info::L1_BLOCK;
 
-/// Genesis balance of the funded senders, ether.
+/// Genesis balance of the funded senders, in ether.
 const FUNDS: u64 = 10;
 
-/// A transaction that no block may hold for a reason of its own.
+/// A transaction that is invalid in every block, for this reason.
 struct Hostile {
     reason: &'static str,
     raw: Bytes,
@@ -20,7 +20,7 @@ impl Hostile {
     }
 }
 
-/// A transfer by the funded sender, changed.
+/// A transfer by the funded sender, modified by `change`.
 fn changed(reason: &'static str, change: impl FnOnce(&mut TxEip1559)) -> Hostile {
     let mut tx = transfer(0);
     change(&mut tx);
@@ -31,7 +31,7 @@ fn encoded(reason: &'static str, raw: Bytes) -> Hostile {
     Hostile { reason, raw }
 }
 
-/// All that no block of `spec` may hold; the type of some decides who may decode them.
+/// All transactions that are invalid in every block of `spec`.
 fn hostile(spec: &ChainSpec) -> Vec<Hostile> {
     let mut all = transfers();
     all.extend(encodings());
@@ -39,7 +39,7 @@ fn hostile(spec: &ChainSpec) -> Vec<Hostile> {
     all
 }
 
-/// Transfers that no fork allows, signed well.
+/// Transfers with valid signatures that are invalid under every fork.
 fn transfers() -> Vec<Hostile> {
     vec![
         changed("chain id", |tx| tx.chain_id = 1),
@@ -59,7 +59,7 @@ fn transfers() -> Vec<Hostile> {
     ]
 }
 
-/// Types, encodings and signatures that no fork allows.
+/// Types, encodings and signatures that are invalid under every fork.
 fn encodings() -> Vec<Hostile> {
     let order = U256::from_be_bytes(secp256k1::constants::CURVE_ORDER);
     let (good, raw) = sign(1, transfer(0));
@@ -84,7 +84,7 @@ fn encodings() -> Vec<Hostile> {
     ]
 }
 
-/// Transactions that the forks of `spec` at the block's time rule out.
+/// Transactions that are invalid under the forks of `spec` at the block's time.
 fn by_fork(spec: &ChainSpec) -> Vec<Hostile> {
     let mut all = vec![];
     let active = spec.at(TIME + 2);
@@ -112,7 +112,7 @@ fn by_fork(spec: &ChainSpec) -> Vec<Hostile> {
         all.push(changed("EIP-7825", |tx| tx.gas_limit = (1 << 24) + 1));
     }
     if active.op.is_some() {
-        // Its balance is enough for gas and value only.
+        // The sender's balance covers only gas and value.
         let cost = U256::from(21_000 * transfer(0).max_fee_per_gas);
         all.push(changed("L1 and operator fee", |tx| {
             tx.value = ether(FUNDS) - cost;
@@ -125,7 +125,7 @@ fn ether(count: u64) -> U256 {
     U256::from(count) * U256::from(10).pow(U256::from(18))
 }
 
-/// A transaction that sets code by these authorizations.
+/// A transaction that sets code with these authorizations.
 fn set_code(authorization_list: Vec<SignedAuthorization>) -> Bytes {
     let tx = TxEip7702 {
         chain_id: CHAIN,
@@ -137,7 +137,7 @@ fn set_code(authorization_list: Vec<SignedAuthorization>) -> Bytes {
     sign(1, tx).1
 }
 
-/// The L1Block contract with an L1 fee of every kind and an operator fee.
+/// The L1Block contract's storage with L1 fees of every kind and an operator fee.
 fn l1_block_with_fees() -> Alloc {
     let word = |parts: &[(u64, u32)]| {
         parts.iter().fold(U256::ZERO, |word, (value, shift)| {
@@ -153,7 +153,7 @@ fn l1_block_with_fees() -> Alloc {
         .slot(8, word(&[(2_000_000, 64), (77, 0)]))
 }
 
-/// A parent with funds for keys 1, 3 (nonce 5) and 4 (a contract).
+/// A parent block whose state has funds for keys 1, 3 (nonce 5) and 4 (a contract).
 fn ground_with_fees(spec: &ChainSpec) -> Ground {
     let used = Alloc {
         nonce: 5,
@@ -179,7 +179,7 @@ fn ground_with_fees(spec: &ChainSpec) -> Ground {
     )
 }
 
-/// A parent, and the transactions that a block on it begins with.
+/// A parent block, and the first transactions of a block on it.
 struct NextBlock {
     spec: Arc<ChainSpec>,
     ground: Ground,
@@ -188,7 +188,7 @@ struct NextBlock {
 
 impl NextBlock {
     fn new(spec: ChainSpec) -> Self {
-        // From Jovian on a block begins with the L1 attributes.
+        // From Jovian on, a block must begin with the L1 attributes.
         let jovian = spec.at(TIME + 2).is_op(Fork::Jovian);
         Self {
             ground: ground_with_fees(&spec),
@@ -212,8 +212,8 @@ impl NextBlock {
         let payload = Arc::new(Payload::sealed(header, transactions));
         let judged = validate(&self.spec, self.ground.state(), payload);
         match judged.map(|_| ()) {
-            // A deposit may stand in a block of OP, which then has another outcome; it only may
-            // not come from a pool.
+            // A deposit is allowed in an OP block, where it changes the outcome. It is only refused
+            // from the pool.
             Err(ValidateError::Invalid(
                 InvalidBlock::GasUsed { .. } | InvalidBlock::ReceiptsRoot { .. },
             )) if hostile.is_deposit() && self.spec.is_optimism() => {}
@@ -226,7 +226,7 @@ impl NextBlock {
         }
     }
 
-    /// A forced transaction is an error, never dropped.
+    /// Checks that the transaction is an error if it is forced, and is not dropped.
     fn assert_error_if_forced(&self, hostile: &Hostile) {
         if hostile.is_deposit() {
             return;
@@ -241,7 +241,8 @@ impl NextBlock {
         );
     }
 
-    /// A transaction from the pool is left out, and the block goes on without it.
+    /// Checks that the transaction is left out if it comes from the pool, and that the block
+    /// continues without it.
     fn assert_left_out_of_the_pool(&self, hostile: &Hostile) {
         let Ok(tx) = crate::chain::execute::recover(0, &hostile.raw) else {
             return;

@@ -1,11 +1,11 @@
-//! Blocks that would be too large, on Ethereum from Osaka on (EIP-7934).
+//! Tests of blocks that would be too large, on Ethereum from Osaka on (EIP-7934).
 
 use super::*;
 use crate::chain::execute::InvalidBlock;
 
-/// Bytes of each large transaction.
+/// Bytes of calldata of each large transaction.
 const LARGE: usize = 100_000;
-/// As many of them as fit into 8 MiB.
+/// Number of large transactions that fit into 8 MiB.
 const FITTING: u64 = 83;
 
 fn osaka() -> Arc<ChainSpec> {

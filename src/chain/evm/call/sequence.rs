@@ -1,5 +1,5 @@
-//! Calls that are traced one after another (`debug_traceCall`, `debug_traceCallMany`): each sees what
-//! those before it have changed.
+//! Calls that are traced one after another (`debug_traceCall`, `debug_traceCallMany`): each sees
+//! the changes of the calls before it.
 
 use super::{CallError, CallInput, Overrides, RepeatedCall, override_precompiles, transaction};
 use crate::chain::{
@@ -13,13 +13,13 @@ use alloy_consensus::Header;
 use alloy_rpc_types_eth::BlockOverrides;
 use revm::{DatabaseCommit, context::BlockEnv};
 
-/// Calls in the environment of one block that are traced one after another. Each sees what those
-/// before it have changed.
+/// A sequence of calls that are traced in the environment of one block. Each call sees the changes
+/// of the calls before it.
 pub struct CallSequence<'a> {
     spec: &'a ChainSpec,
     env: BlockEnv,
     overrides: &'a Overrides,
-    /// There is none while a call runs.
+    /// The state after the calls so far; `None` while a call runs, and after a call has failed.
     db: Option<Db>,
 }
 
@@ -33,7 +33,7 @@ pub enum TraceCallError {
 }
 
 impl<'a> CallSequence<'a> {
-    /// Calls on the state after a block.
+    /// A sequence of calls on the state after a block.
     pub fn new(
         spec: &'a ChainSpec,
         state: ParentState,
@@ -45,7 +45,8 @@ impl<'a> CallSequence<'a> {
         Self::on(spec, db, block, overrides)
     }
 
-    /// Calls on the state in the middle of a block that `vm` has executed as far as that.
+    /// A sequence of calls on the state within a block, after the transactions that `vm` has
+    /// executed.
     pub fn within(
         spec: &'a ChainSpec,
         vm: Vm,
@@ -72,20 +73,20 @@ impl<'a> CallSequence<'a> {
         })
     }
 
-    /// The same calls in another block's environment.
+    /// Runs the following calls in the environment of another block.
     pub fn set_block(&mut self, block: &Header, overrides: &BlockOverrides) {
         self.env = block_env(self.spec, block);
         override_block(&mut self.env, overrides);
     }
 
-    /// Bounds the time of the next call.
+    /// Sets the deadline of the next call.
     pub fn set_deadline(&mut self, deadline: Deadline) {
         if let Some(db) = &mut self.db {
             db.database.set_deadline(deadline);
         }
     }
 
-    /// Traces a call and keeps what it changes.
+    /// Traces a call and keeps its changes.
     pub fn trace(
         &mut self,
         input: &CallInput,
@@ -128,7 +129,7 @@ impl<'a> CallSequence<'a> {
 }
 
 impl RepeatedCall {
-    /// The error of a traced call that was not run to its end.
+    /// The error of a traced call that was not completed.
     fn trace_error(
         &self,
         error: RunError,

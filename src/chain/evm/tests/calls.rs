@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A state in which one account has an ether, and calls under Jovian's rules.
+/// A state in which one account has an ether. Calls run under Jovian's rules.
 struct CallGround(Ground);
 
 impl CallGround {
@@ -34,7 +34,7 @@ fn ether() -> U256 {
     U256::from(10).pow(U256::from(18))
 }
 
-/// A call of an account without code.
+/// A call to an account without code.
 fn plain_call() -> CallInput {
     CallInput {
         to: Some(Address::repeat_byte(9)),
@@ -47,7 +47,7 @@ fn a_call_without_a_price_costs_nothing_but_its_value() {
     let ground = CallGround::new();
     assert_eq!(ground.ask(plain_call()).unwrap().gas_used, 21_000);
     let ether = ether();
-    // The value must be there also without a price.
+    // The sender must have the value, even without a gas price.
     let text = ground
         .ask(CallInput {
             value: ether,
@@ -69,7 +69,7 @@ fn a_call_without_a_price_costs_nothing_but_its_value() {
     assert!(ground.ask(funded).is_ok());
 }
 
-/// With a price, the base fee and the funds for the gas are checked.
+/// With a gas price, the base fee and the sender's funds for the gas are checked.
 #[test]
 fn a_call_with_a_price_is_checked_like_a_transaction() {
     let ground = CallGround::new();
@@ -131,7 +131,7 @@ fn a_call_needs_the_intrinsic_gas_and_the_floor_of_its_data() {
             want: 21_000
         }
     ));
-    // Four tokens for each byte, ten gas for each token (EIP-7623).
+    // Four tokens for each non-zero byte, ten gas for each token (EIP-7623).
     let floor = CallInput {
         gas: Some(21_170),
         data: bytes!("ffffffffff"),
@@ -149,8 +149,8 @@ fn a_call_needs_the_intrinsic_gas_and_the_floor_of_its_data() {
 #[test]
 fn a_call_ends_in_geths_words() {
     let at = |byte| Address::repeat_byte(byte);
-    // REVERT of the first 32 bytes of memory; INVALID; an endless loop; GASPRICE and BASEFEE
-    // returned.
+    // Four codes: REVERT with the first 32 bytes of memory, INVALID, an endless loop, and one that
+    // returns BASEFEE.
     let ground = Ground::new([
         (at(1), Alloc::code(bytes!("60 20 5f fd"))),
         (at(2), Alloc::code(bytes!("fe"))),
@@ -183,7 +183,7 @@ fn a_call_ends_in_geths_words() {
     );
     assert_eq!(ask(at(3)).status, CallStatus::Halt("out of gas".into()));
     assert_eq!(ask(at(3)).gas_used, RPC_GAS_CAP);
-    // The base fee of a call without a price reads zero.
+    // BASEFEE returns zero in a call without a gas price.
     assert_eq!(ask(at(4)).output, Bytes::from(B256::ZERO));
 }
 
@@ -204,7 +204,7 @@ fn reverts_carry_solidity_reasons() {
         "execution reverted: arithmetic underflow or overflow"
     );
     assert_eq!(revert_text(&[]), "execution reverted");
-    // Lengths that lead out of the data.
+    // Truncated data, in which lengths exceed the data.
     for end in 0..error.len() {
         revert_text(&error[..end]);
     }
@@ -222,7 +222,7 @@ fn reverts_carry_solidity_reasons() {
 #[test]
 fn overrides_change_what_a_call_sees() {
     let (contract, other) = (Address::repeat_byte(1), Address::repeat_byte(2));
-    // Returns slot 0.
+    // Code that returns slot 0.
     let code = bytes!("5f 54 5f 52 60 20 5f f3");
     let ground = Ground::new([(
         contract,
@@ -263,13 +263,13 @@ fn overrides_change_what_a_call_sees() {
         ask(contract, both).unwrap_err().to_string(),
         format!("account {contract} has both 'state' and 'stateDiff'")
     );
-    // Nothing of it stays.
+    // The overrides of earlier calls are not persisted.
     assert_eq!(ask(contract, serde_json::json!({})).unwrap(), U256::from(5));
 }
 
 #[test]
 fn block_hashes_are_those_of_the_branch() {
-    // BLOCKHASH of 0 and of 7, returned.
+    // Code that returns BLOCKHASH of 0 and of 7.
     let at = Address::repeat_byte(1);
     let ground = Ground::new([(
         at,

@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// Code that runs as long as it has gas, each kind by another instruction: loops, hashes a
-/// megabyte again and again, calls itself twice over.
+/// Codes that run for as long as they have gas, each by other instructions: jumps in a loop, hashes
+/// of a megabyte in a loop, calls of each kind to itself twice over.
 fn endless() -> [(&'static str, Bytes); 6] {
     [
         ("jumps", bytes!("5b 5f 56")),
@@ -72,7 +72,7 @@ fn a_question_ends_with_its_time_whatever_gas_is_left() {
                 Err(EstimateError::Call(error)) => assert!(aborted(error), "{name}"),
                 other => panic!("{name}: {other:?}"),
             }
-            // So does one for whose answer nobody waits.
+            // A call is aborted too once nobody waits for its result.
             let left = ask(LONG);
             let waiting = left.deadline.cancel_on_drop();
             std::thread::scope(|scope| {

@@ -2,15 +2,15 @@
 
 use super::*;
 
-/// Writes 40 slots.
+/// Contract that writes 40 slots.
 const WRITER: Address = Address::repeat_byte(1);
-/// Calls the writer with all gas and reverts if that fails.
+/// Contract that calls the writer with all gas and reverts if the writer fails.
 const PASSER: Address = Address::repeat_byte(2);
-/// Loops until the gas is used up.
+/// Contract that loops until the gas is used up.
 const LOOPS: Address = Address::repeat_byte(3);
 const REVERTS: Address = Address::repeat_byte(4);
 
-/// A state with the contracts above and an account with 30,000,000 wei.
+/// A state with these contracts, and an account with 30,000,000 wei.
 fn contracts() -> Ground {
     let write: Vec<u8> = (0..40).flat_map(|slot| [0x43, 0x60, slot, 0x55]).collect();
     let pass = bytes!(
@@ -83,14 +83,14 @@ fn estimates_are_bounded_by_the_cap_the_fork_and_the_balance() {
         refusal(Fork::Jovian, &input(LOOPS)),
         "gas required exceeds allowance (50000000)"
     );
-    // From Karst no transaction may ask for more than 2^24; a call may.
+    // From Karst on a transaction may have at most 2^24 gas; a call may have more.
     assert_eq!(
         refusal(Fork::Karst, &input(LOOPS)),
         "gas required exceeds allowance (16777216)"
     );
     let looping = outcome(&ground, Fork::Karst, &input(LOOPS)).unwrap();
     assert_eq!(looping.gas_used, RPC_GAS_CAP);
-    // The balance bounds it: 30,000,000 wei at 1,000 wei per gas.
+    // The balance bounds the gas: 30,000,000 wei at 1,000 wei per gas.
     let poor = CallInput {
         from: address_of(1),
         gas_price: Some(1_000),

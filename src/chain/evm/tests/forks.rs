@@ -24,7 +24,7 @@ fn pairing(spec: &ChainSpec, size: usize) -> CallStatus {
 
 #[test]
 fn the_pairing_precompile_takes_what_its_fork_allows() {
-    // Whole pairs only: the limit of Jovian is no multiple of 192, that of Karst is 300 pairs.
+    // Only whole pairs are valid input: Jovian's limit is no multiple of 192, Karst's is 300 pairs.
     assert_eq!(pairing(&op(Fork::Karst), 57_600), CallStatus::Success);
     assert_ne!(pairing(&op(Fork::Karst), 57_792), CallStatus::Success);
     assert_ne!(pairing(&op(Fork::Karst), 57_601), CallStatus::Success);
@@ -36,7 +36,7 @@ fn the_pairing_precompile_takes_what_its_fork_allows() {
 #[test]
 fn karst_brings_osakas_evm() {
     let clz = Address::repeat_byte(1);
-    // CLZ of 1, returned.
+    // Code that returns CLZ of 1.
     let ground = Ground::new([(clz, Alloc::code(bytes!("60 01 1e 5f 52 60 20 5f f3")))]);
     let ask = |fork, to| {
         let input = CallInput {
@@ -58,7 +58,7 @@ fn karst_brings_osakas_evm() {
         U256::from(255)
     );
     assert!(matches!(ask(Fork::Jovian, clz).status, CallStatus::Halt(_)));
-    // MODEXP and P256VERIFY without input: their prices.
+    // Prices of MODEXP and P256VERIFY without input.
     for (fork, modexp, p256) in [(Fork::Jovian, 200, 3_450), (Fork::Karst, 500, 6_900)] {
         assert_eq!(
             ask(fork, precompile(5)).gas_used,
@@ -71,13 +71,13 @@ fn karst_brings_osakas_evm() {
             "{fork:?}"
         );
     }
-    // Before Fjord there is nothing at 0x100.
+    // Before Fjord there is no precompile at 0x100.
     assert_eq!(ask(Fork::Ecotone, precompile(0x100)).gas_used, 21_000);
 }
 
 #[test]
 fn blob_base_fee_is_one_on_op() {
-    // BLOBBASEFEE, stored to memory and returned.
+    // Code that returns BLOBBASEFEE.
     let code = bytes!("4a 5f 52 60 20 5f f3");
     let at = Address::repeat_byte(1);
     let ground = Ground::new([(at, Alloc::code(code))]);

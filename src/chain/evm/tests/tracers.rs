@@ -1,4 +1,5 @@
-//! geth's own cases of its tracers: a state, a transaction of any fork, and what the tracer prints.
+//! geth's own test cases of its tracers: a state, a transaction at any fork, and the tracer's
+//! output.
 
 use super::*;
 use crate::chain::evm::{
@@ -9,7 +10,7 @@ use revm::primitives::hardfork::SpecId;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
-/// Cases whose expected result no current geth prints, with the reason.
+/// Cases whose trace differs from the result that geth's case expects, with the reason.
 const EXCEPTIONS: [(&str, &str); 3] = [
     (
         "call_tracer_legacy/selfdestruct.json",
@@ -25,7 +26,7 @@ const EXCEPTIONS: [(&str, &str); 3] = [
     ),
 ];
 
-/// A number as Go's readers take it: hexadecimal or decimal, as text or not.
+/// A number in any form that Go accepts: hexadecimal or decimal, as a string or as a JSON number.
 fn big(value: &Value) -> U256 {
     match value {
         Value::String(text) if text.is_empty() => U256::ZERO,
@@ -73,7 +74,7 @@ fn spec_id(config: &Value, number: u64, time: u64) -> SpecId {
         (by_number("londonBlock"), SpecId::LONDON),
         (by_number("berlinBlock"), SpecId::BERLIN),
         (by_number("istanbulBlock"), SpecId::ISTANBUL),
-        // Go reads members whatever their case, and one file makes use of it.
+        // Go ignores the case of member names, and one file depends on it.
         (by_number("IstanbulBlock"), SpecId::ISTANBUL),
         (by_number("petersburgBlock"), SpecId::PETERSBURG),
         (by_number("constantinopleBlock"), SpecId::CONSTANTINOPLE),
@@ -86,7 +87,7 @@ fn spec_id(config: &Value, number: u64, time: u64) -> SpecId {
     newest.map_or(SpecId::FRONTIER, |(_, fork)| *fork)
 }
 
-/// An EVM at the block of a case.
+/// An EVM for the block of a test case.
 fn vm(case: &Value, ground: &Ground, deposit: bool) -> Vm {
     let (context, config) = (&case["context"], &case["genesis"]["config"]);
     let (number, time) = (small(&context["number"]), small(&context["timestamp"]));
@@ -159,8 +160,8 @@ fn lower(value: &Value) -> Value {
     }
 }
 
-/// A flat frame as geth's test of it reads frames: without its place, and a member that says nothing
-/// counts as absent.
+/// A flat frame as geth's own test compares it: without its place in the chain. A member that is
+/// null, zero or empty counts as absent.
 fn flat(value: &Value) -> Value {
     let nothing = |value: &Value| match value {
         Value::Null => true,
@@ -192,7 +193,7 @@ fn flat(value: &Value) -> Value {
             .collect();
         if name == "action" {
             members.remove("gasUsed");
-            // Newer versions of geth print it.
+            // Only newer versions of geth print this member.
             members.remove("creationMethod");
         }
         frame.insert(name.into(), Value::Object(members));
@@ -200,7 +201,7 @@ fn flat(value: &Value) -> Value {
     Value::Object(frame)
 }
 
-/// A nested frame without what only older versions print.
+/// A nested frame without members that only older versions of geth print.
 fn nested(value: &Value) -> Value {
     let mut frame = value.as_object().cloned().unwrap_or_default();
     frame.remove("time");
@@ -211,8 +212,8 @@ fn nested(value: &Value) -> Value {
     Value::Object(frame)
 }
 
-/// States without what versions of geth print differently: accounts that do not exist, which only the
-/// older ones print, and hashes of code, which only the newer ones do.
+/// States without the parts in which versions of geth differ: accounts that do not exist, which
+/// only older versions print, and hashes of code, which only newer versions print.
 fn existing(states: &Value) -> Value {
     let mut states = states.clone();
     let without_empty = |state: &mut Value| {
@@ -230,7 +231,7 @@ fn existing(states: &Value) -> Value {
     states
 }
 
-/// The cases of a folder that differ, each with both results.
+/// The cases of a folder whose result differs from the expected one, each with both results.
 fn differing(
     folder: &str,
     config: impl Fn(&Value) -> TracerConfig,

@@ -1,13 +1,13 @@
-//! The frames of a transaction in the order in which they began, with what a tracer prints of them.
+//! The frames of a transaction in the order in which they began, with the data that tracers print.
 //!
 //! Frames are kept in one list rather than as a tree: a transaction can nest a thousand calls, and
-//! neither printing nor dropping them may need as much stack. Parity's addresses of frames are made
-//! while they are visited, since those of all frames together could be larger than the frames.
+//! printing or dropping a tree would recurse as deeply. Parity's addresses of frames are computed
+//! during a visit, since the addresses of all frames together could be larger than the frames.
 
 use super::{Entered, Left, failure::Failure};
 use alloy_primitives::{Address, Bytes, Log, U256};
 
-/// Bytes that a frame takes beside its data.
+/// Estimated bytes that a frame uses beside its data.
 const FRAME: usize = 512;
 
 /// The instruction that began a frame.
@@ -43,14 +43,14 @@ impl FrameKind {
     }
 }
 
-/// A log, with its place among the calls of its frame.
+/// A log, with its position: the number of calls that its frame had begun before it.
 #[derive(Clone, Debug)]
 pub(super) struct PlacedLog {
     pub log: Log,
     pub position: usize,
 }
 
-/// One frame.
+/// One frame of a transaction.
 #[derive(Clone, Debug)]
 pub(super) struct CallNode<T> {
     pub parent: Option<usize>,
@@ -59,14 +59,14 @@ pub(super) struct CallNode<T> {
     pub output: Bytes,
     pub failure: Option<Failure>,
     pub logs: Vec<PlacedLog>,
-    /// Frames that it began.
+    /// Number of frames that this frame began.
     pub children: usize,
-    /// Data that one tracer adds.
+    /// Additional data for one of the tracers.
     pub more: T,
 }
 
 impl<T> CallNode<T> {
-    /// The callee; a creation that failed has none.
+    /// The callee or created contract; `None` for a creation that failed.
     pub(super) fn to(&self) -> Option<Address> {
         let failed_creation = self.failure.is_some() && self.entered.kind.is_create();
         (!failed_creation).then_some(self.entered.to)
@@ -77,19 +77,20 @@ impl<T> CallNode<T> {
     }
 }
 
-/// The place of a frame among those that are shown.
+/// The position of a frame among the shown frames.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FramePlace<'a> {
-    /// The index of each frame on the way from the root among the frames that its caller began.
+    /// Parity's trace address: for each frame on the path from the root to this one, its index
+    /// among the shown frames of its caller. The root itself has no index.
     pub address: &'a [usize],
-    /// Frames that it began.
+    /// Number of shown frames that this frame began.
     pub children: usize,
 }
 
-/// A frame on the way to the one that is visited.
+/// A frame on the path from the root to the visited frame.
 struct OnTheWay {
     frame: usize,
-    /// Shown frames that it began so far.
+    /// Number of shown frames that this frame has begun so far.
     begun: usize,
 }
 
@@ -113,17 +114,17 @@ impl<T> Default for CallArena<T> {
 }
 
 impl<T> CallArena<T> {
-    /// Bytes that the frames take.
+    /// Estimated bytes that the frames use.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Counts bytes that a frame keeps.
+    /// Counts bytes that were added to a frame.
     pub(super) fn count(&mut self, bytes: usize) {
         self.bytes = self.bytes.saturating_add(bytes);
     }
 
-    /// Frames that are open.
+    /// Number of open frames.
     pub(super) fn depth(&self) -> usize {
         self.open.len()
     }
@@ -147,7 +148,7 @@ impl<T> CallArena<T> {
         });
     }
 
-    /// Ends the innermost frame. Output is kept of frames that succeeded or reverted.
+    /// Ends the innermost frame. Its output is kept if the frame succeeded or reverted.
     pub(super) fn leave(&mut self, left: Left<'_>) {
         let Some(index) = self.open.pop() else { return };
         let node = &mut self.nodes[index];
@@ -178,8 +179,8 @@ impl<T> CallArena<T> {
         self.nodes.get_mut(index)
     }
 
-    /// Drops the logs of frames that failed, or began within one that failed: they were not
-    /// emitted.
+    /// Drops the logs of frames that failed, and of all frames within failed ones: these logs were
+    /// not emitted.
     pub(super) fn drop_reverted_logs(&mut self) {
         let mut failed = vec![false; self.nodes.len()];
         for index in 0..self.nodes.len() {
@@ -192,8 +193,8 @@ impl<T> CallArena<T> {
         }
     }
 
-    /// Visits the frames that `shown` accepts, in their order. A frame that is not shown begins no
-    /// others.
+    /// Visits the frames that `shown` accepts, in the order in which they began. A frame that is
+    /// not shown must not have begun others.
     pub(super) fn visit(
         &self,
         shown: impl Fn(&CallNode<T>) -> bool,

@@ -18,11 +18,11 @@ pub struct CallTracerConfig {
     pub with_log: bool,
 }
 
-/// The frames of the transaction so far.
+/// The tracer's state: the frames of the transaction so far.
 pub(super) struct CallTracer {
     config: CallTracerConfig,
     arena: CallArena<()>,
-    /// Open frames, also those that are not kept.
+    /// Number of open frames, including frames that are not kept.
     depth: usize,
 }
 
@@ -66,8 +66,8 @@ impl CallTracer {
     }
 }
 
-/// Completes the frames at the end of a transaction. One without any is a deposit that failed before
-/// its first frame.
+/// Completes the frames at the end of a transaction. A transaction without any frame is a deposit
+/// that failed before its first frame; it gets a frame here.
 pub(super) fn close<T>(arena: &mut CallArena<T>, end: &TraceEnd<'_>, more: T) {
     if arena.nodes.is_empty() {
         arena.enter(
@@ -100,7 +100,7 @@ struct OpenList {
     empty: bool,
 }
 
-/// Writes the frames as nested objects. `more` adds members to a frame.
+/// Writes the frames as nested objects. `more` writes additional members of a frame.
 pub(super) fn write_nested<T>(
     arena: &CallArena<T>,
     out: &mut TraceWriter,
@@ -134,7 +134,7 @@ pub(super) fn write_nested<T>(
     }
 }
 
-/// The members of a frame, without its calls.
+/// Writes the members of a frame, except its calls.
 fn write_frame<T>(node: &CallNode<T>, out: &mut TraceWriter) {
     let entered = &node.entered;
     out.raw("\"from\":");

@@ -1,5 +1,5 @@
-//! `erc7562Tracer`: frames with what bundlers of account abstraction must know about them: slots,
-//! opcodes, codes whose size was read, and the inputs of KECCAK256.
+//! `erc7562Tracer`: the frames of a transaction, with the data that bundlers of account abstraction
+//! check: accessed slots, opcodes, codes whose size was read, and the inputs of KECCAK256.
 
 use super::{
     Entered, Left, TraceEnd, TracedStep,
@@ -14,30 +14,31 @@ use revm::bytecode::opcode;
 use serde::{Deserialize, Deserializer};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Bytes that an entry of a map takes.
+/// Estimated bytes that an entry of a map uses.
 const ENTRY: usize = 128;
-/// Words of the stack that are kept of an instruction, unless the options say otherwise.
+/// Number of words from the top of the stack that are recorded, unless the options set another.
 const TOP_WORDS: usize = 3;
 
 /// Options of `erc7562Tracer`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Erc7562Config {
-    /// Words of the stack that are kept of an instruction; zero means three.
+    /// Number of words from the top of the stack that are recorded with an instruction; zero means
+    /// three.
     pub stack_top_items_size: usize,
-    /// Opcodes that are not counted; `None` means those without meaning for bundlers.
+    /// Opcodes that are not counted. `None` means those that bundlers do not check.
     #[serde(deserialize_with = "opcodes")]
     pub ignored_opcodes: Option<BTreeSet<u8>>,
     pub with_log: bool,
 }
 
-/// Opcodes as quantities.
+/// Deserializes a list of opcodes that are written as quantities.
 fn opcodes<'de, D: Deserializer<'de>>(from: D) -> Result<Option<BTreeSet<u8>>, D::Error> {
     let list: Option<Vec<alloy_primitives::U64>> = Option::deserialize(from)?;
     Ok(list.map(|list| list.iter().map(|op| op.to::<u64>() as u8).collect()))
 }
 
-/// Accesses of one frame.
+/// The accesses of one frame.
 #[derive(Clone, Debug, Default)]
 struct FrameAccess {
     reads: BTreeMap<B256, Vec<B256>>,
@@ -50,20 +51,20 @@ struct FrameAccess {
     out_of_gas: bool,
 }
 
-/// The size of a code, and the opcode that asked for it first.
+/// The size of a contract's code, and the first opcode that read it.
 #[derive(Clone, Copy, Debug)]
 struct CodeSize {
     bytes: usize,
     op: u8,
 }
 
-/// The instruction before.
+/// The previous instruction.
 struct LastStep {
     op: u8,
     top: Option<U256>,
 }
 
-/// The frames of the transaction so far.
+/// The tracer's state: the frames of the transaction so far.
 pub(super) struct Erc7562Tracer {
     config: Erc7562Config,
     arena: CallArena<FrameAccess>,
@@ -159,7 +160,8 @@ impl Erc7562Tracer {
         }
     }
 
-    /// A code that the instruction before looked at, unless only for whether there is any.
+    /// Records the code that the previous instruction read, unless the current one (`op`) shows
+    /// that only its existence was checked.
     fn note_ext_code(&mut self, op: u8) {
         let Some(LastStep { op: last, top }) = self.last else {
             return;
@@ -296,7 +298,7 @@ fn write_access(access: &FrameAccess, out: &mut TraceWriter) {
     out.display(access.out_of_gas);
 }
 
-/// An object with a member for each entry.
+/// Writes an object with one member for each entry of a map.
 fn write_object<K, V>(
     out: &mut TraceWriter,
     entries: &BTreeMap<K, V>,
@@ -327,7 +329,7 @@ fn is_call(op: u8) -> bool {
     )
 }
 
-/// Opcodes of arithmetic and of the stack, which no rule of ERC-7562 is about.
+/// Whether this is an opcode of arithmetic or of the stack, to which no rule of ERC-7562 applies.
 fn is_plain(op: u8) -> bool {
     (opcode::PUSH0..=opcode::SWAP16).contains(&op)
         || matches!(

@@ -1,60 +1,60 @@
-//! The events that tracers see: a transaction, its frames and its instructions, as they begin and
-//! end.
+//! The events that tracers receive: beginnings and ends of a transaction, of its frames, and of its
+//! instructions.
 //!
-//! [`Tracer`](super::Tracer) makes them of revm's callbacks. They borrow from the EVM: a tracer
-//! copies what it keeps.
+//! [`Tracer`](super::Tracer) creates them from revm's callbacks. They borrow from the EVM, so a
+//! tracer copies the data that it keeps.
 
 use super::{arena::FrameKind, failure::Failure};
 use alloy_primitives::{Address, B256, Bytes, U256};
 use revm::state::EvmState;
 use std::cell::Ref;
 
-/// The longest piece of memory that a tracer copies.
+/// Most bytes of memory that a tracer copies at once.
 const MAX_MEMORY: usize = 1 << 20;
 
-/// A transaction about to be traced.
+/// The start of a traced transaction.
 #[derive(Clone, Debug, Default)]
 pub(in crate::chain::evm) struct TraceStart {
     pub from: Address,
-    /// `None` creates a contract.
+    /// The callee; `None` creates a contract.
     pub to: Option<Address>,
     pub value: U256,
     pub input: Bytes,
     pub gas_limit: u64,
-    /// Wei per gas above the base fee.
+    /// Priority fee: wei per gas above the base fee.
     pub tip: u128,
     /// The number of the block.
     pub block: u64,
     pub coinbase: Address,
-    /// The account that gets the base fee, on OP.
+    /// The account that receives the base fee; `None` on Ethereum.
     pub base_fee_vault: Option<Address>,
-    /// Accounts that have signed authorizations (EIP-7702).
+    /// Accounts that signed the transaction's authorizations (EIP-7702).
     pub authorities: Vec<Address>,
     pub precompiles: Vec<Address>,
     pub cancun: bool,
     pub prague: bool,
 }
 
-/// A transaction that has been run.
+/// The end of a traced transaction, which has been run but not committed.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::chain::evm) struct TraceEnd<'a> {
     pub gas_limit: u64,
     pub gas_used: u64,
-    /// The accounts that it has loaded or changed.
+    /// The accounts that the transaction has loaded or changed.
     pub changed: &'a EvmState,
 }
 
-/// The place of a traced transaction in the chain.
+/// The position of a traced transaction in the chain.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TracePlace {
-    /// `None` for a simulated call.
+    /// Hash of the block; `None` for a simulated call.
     pub block_hash: Option<B256>,
     pub block_number: u64,
     pub tx_hash: Option<B256>,
     pub tx_index: usize,
 }
 
-/// A frame that begins.
+/// The beginning of a frame.
 #[derive(Clone, Debug)]
 pub(super) struct Entered {
     pub kind: FrameKind,
@@ -67,7 +67,7 @@ pub(super) struct Entered {
     pub precompile: bool,
 }
 
-/// A frame that ends.
+/// The end of a frame.
 #[derive(Clone, Debug)]
 pub(super) struct Left<'a> {
     pub output: &'a Bytes,
@@ -81,25 +81,26 @@ pub(super) struct FrameEnd {
     pub failure: Option<Failure>,
 }
 
-/// An instruction that is about to run.
+/// An instruction that is about to run, and the EVM before it.
 pub(super) struct TracedStep<'a> {
     pub pc: usize,
     pub op: u8,
     pub gas: u64,
     pub depth: usize,
-    /// Gas that the transaction would get back if it ended here.
+    /// The transaction's gas refund so far.
     pub refund: u64,
-    /// The account whose state the code works on.
+    /// The account whose storage and balance the running code uses.
     pub address: Address,
     pub stack: &'a [U256],
     pub memory: Ref<'a, [u8]>,
-    /// The code that runs.
+    /// The code of the frame.
     pub code: &'a [u8],
     pub return_data: &'a [u8],
 }
 
 impl TracedStep<'_> {
-    /// A copy of memory, with zeros beyond its end; `None` if it is longer than a tracer copies.
+    /// A copy of a range of memory, with zeros beyond the end of memory; `None` if the range is
+    /// longer than a tracer copies.
     pub(super) fn memory_padded(&self, offset: U256, length: U256) -> Option<Vec<u8>> {
         let length = usize::try_from(length)
             .ok()
@@ -115,10 +116,10 @@ impl TracedStep<'_> {
     }
 }
 
-/// An instruction that has run.
+/// The end of an instruction that has run or failed.
 pub(super) struct StepEnd<'a> {
     pub cost: u64,
-    /// Memory after it.
+    /// Memory after the instruction.
     pub memory: Ref<'a, [u8]>,
     pub failure: Option<&'a Failure>,
 }

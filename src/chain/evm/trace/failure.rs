@@ -1,4 +1,4 @@
-//! Why a frame failed, in geth's words.
+//! The reasons why a frame failed, in geth's wording.
 
 use alloy_primitives::hex;
 use revm::{
@@ -6,9 +6,9 @@ use revm::{
     interpreter::InstructionResult,
 };
 
-/// The most words on the EVM's stack.
+/// Largest number of words on the EVM's stack.
 const STACK_LIMIT: usize = 1024;
-/// The text of a frame that reverted by itself.
+/// The error text of a frame that executed REVERT.
 pub(super) const REVERTED: &str = "execution reverted";
 
 /// The reason why a frame failed.
@@ -16,8 +16,8 @@ pub(super) const REVERTED: &str = "execution reverted";
 pub(super) struct Failure {
     pub text: String,
     pub out_of_gas: bool,
-    /// Whether geth finds it before it runs the instruction, so that the step itself carries the
-    /// error.
+    /// Whether geth detects the failure before it runs the instruction. The error is then reported
+    /// with the instruction itself.
     pub before_step: bool,
 }
 
@@ -44,7 +44,7 @@ impl Failure {
         }
     }
 
-    /// The failure of a deposit before its first frame, as op-geth names it.
+    /// The failure of a deposit before its first frame, in op-geth's wording.
     pub(super) fn failed_deposit() -> Self {
         Self::new("failed deposit transaction")
     }
@@ -57,7 +57,8 @@ impl Failure {
         self.text == REVERTED
     }
 
-    /// The failure of an instruction that met `stack` words.
+    /// The failure of an instruction with this result; `stack` is the number of words on the stack
+    /// before the instruction.
     pub(super) fn of_step(result: InstructionResult, op: u8, stack: usize) -> Option<Self> {
         use InstructionResult as R;
         if result.is_ok() {
@@ -65,7 +66,7 @@ impl Failure {
         }
         let needs = OpCode::new(op).map_or(0, |op| usize::from(op.inputs()));
         let makes = OpCode::new(op).map_or(0, |op| usize::from(op.outputs()));
-        // geth looks at the stack before it charges gas.
+        // geth checks the stack before it charges gas.
         let runs = !matches!(result, R::OpcodeNotFound | R::NotActivated);
         if runs && stack < needs {
             let text = format!("stack underflow ({stack} <=> {needs})");
@@ -92,7 +93,8 @@ impl Failure {
         })
     }
 
-    /// The failure of a frame whose code did not fail: it was not run, or its result was refused.
+    /// The failure of a frame none of whose instructions failed: it did not run, or its result was
+    /// rejected.
     pub(super) fn of_frame(result: InstructionResult, creation: bool) -> Self {
         use InstructionResult as R;
         match result {

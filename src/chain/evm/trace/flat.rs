@@ -17,7 +17,7 @@ pub struct FlatCallConfig {
     pub include_precompiles: bool,
 }
 
-/// The frames of the transaction so far.
+/// The tracer's state: the frames of the transaction so far.
 pub(super) struct FlatCallTracer {
     config: FlatCallConfig,
     arena: CallArena<()>,
@@ -100,7 +100,7 @@ impl FlatCallTracer {
     }
 }
 
-/// Parity's type of a frame.
+/// Parity's name for the type of a frame.
 pub(super) fn parity_type(kind: FrameKind) -> &'static str {
     match kind {
         FrameKind::Create | FrameKind::Create2 => "create",
@@ -109,7 +109,7 @@ pub(super) fn parity_type(kind: FrameKind) -> &'static str {
     }
 }
 
-/// The members that name the transaction.
+/// Writes the members that identify the transaction.
 pub(super) fn write_transaction(place: &TracePlace, out: &mut TraceWriter) {
     out.raw(",\"transactionHash\":");
     match place.tx_hash {
@@ -120,7 +120,7 @@ pub(super) fn write_transaction(place: &TracePlace, out: &mut TraceWriter) {
     out.display(place.tx_index);
 }
 
-/// The members that say where the frame is.
+/// Writes the members that describe the frame's position among the frames.
 pub(super) fn write_address(at: FramePlace<'_>, out: &mut TraceWriter) {
     out.raw(",\"subtraces\":");
     out.display(at.children);
@@ -132,7 +132,7 @@ pub(super) fn write_address(at: FramePlace<'_>, out: &mut TraceWriter) {
     out.raw("]");
 }
 
-/// Whether Parity leaves this frame out.
+/// Whether this is a call of a precompile, which Parity omits.
 fn is_precompile_call(node: &CallNode<()>) -> bool {
     node.entered.precompile && matches!(node.entered.kind, FrameKind::Call | FrameKind::StaticCall)
 }
@@ -187,7 +187,7 @@ fn write_result(node: &CallNode<()>, out: &mut TraceWriter) {
     out.raw("}");
 }
 
-/// Parity's text of an error.
+/// Parity's wording of one of geth's errors.
 pub(super) fn parity_error(text: &str) -> &str {
     match text {
         "contract creation code storage out of gas"

@@ -1,14 +1,14 @@
-//! `4byteTracer`: the selectors that a transaction's calls begin with, with the length of their
-//! arguments, counted.
+//! `4byteTracer`: counts the selectors in the calls of a transaction, together with the length of
+//! their arguments.
 
 use super::{Entered, arena::FrameKind, writer::TraceWriter};
 use alloy_primitives::hex;
 use std::collections::BTreeMap;
 
-/// Bytes of a selector.
+/// Length of a selector in bytes.
 const SELECTOR: usize = 4;
 
-/// The selectors so far.
+/// Counts of the calls so far, by selector and length of the arguments.
 #[derive(Default)]
 pub(super) struct FourByteTracer(BTreeMap<String, u64>);
 

@@ -1,8 +1,8 @@
-//! The frames of a transaction, kept for a caller that chooses among them, and their text in Parity's
-//! form.
+//! The frames of a transaction, kept for a caller that selects from them, and their JSON in
+//! Parity's form.
 //!
-//! Calls of precompiles without value are left out, as Parity does. Gas is that of the frame's code:
-//! the root frame has neither the transaction's intrinsic gas nor its refunds.
+//! Calls of precompiles without value are omitted, as in Parity. Gas is that of the frame's code:
+//! the root frame includes neither the transaction's intrinsic gas nor its refunds.
 
 use super::{
     Entered, Left, TracePlace, TraceStart,
@@ -44,7 +44,8 @@ impl FrameTracer {
         root.map_or_else(Bytes::new, |root| root.output.clone())
     }
 
-    /// A transaction without any frame is a deposit that failed before its first one.
+    /// Returns the frames. A transaction without any frame is a deposit that failed before its
+    /// first one; it gets a failed root frame here.
     pub(super) fn finish(mut self) -> CallFrames {
         let start = self.start;
         if self.frames.0.nodes.is_empty() {
@@ -68,25 +69,25 @@ impl FrameTracer {
     }
 }
 
-/// The frames of a transaction.
+/// All frames of a traced transaction.
 #[derive(Default)]
 pub struct CallFrames(CallArena<()>);
 
-/// A frame among those of its transaction.
+/// One shown frame, and its position among the frames of its transaction.
 pub struct FrameView<'a> {
     node: &'a CallNode<()>,
     place: FramePlace<'a>,
 }
 
 impl CallFrames {
-    /// Visits the frames in their order.
+    /// Visits the shown frames in the order in which they began.
     pub fn visit(&self, mut visit: impl FnMut(&FrameView<'_>)) {
         self.0.visit(is_shown, |node, place| {
             visit(&FrameView { node, place });
         });
     }
 
-    /// Writes all frames as a list without brackets.
+    /// Writes all shown frames, separated by commas.
     pub(super) fn write(&self, out: &mut TraceWriter) {
         let mut separator = "";
         self.visit(|frame| {
@@ -112,7 +113,7 @@ impl FrameView<'_> {
         self.node.entered.from
     }
 
-    /// The callee, the heir, or the created contract. A creation that failed has none.
+    /// The callee, the heir, or the created contract; `None` for a creation that failed.
     pub fn to(&self) -> Option<Address> {
         self.node.to()
     }
@@ -133,12 +134,12 @@ impl FrameView<'_> {
         self.node.failure.is_some()
     }
 
-    /// Frames between the root and this one; the root has none.
+    /// Depth of this frame below the root, which has depth zero.
     pub fn depth(&self) -> usize {
         self.place.address.len()
     }
 
-    /// Writes the frame, with its place in the chain if it is given.
+    /// Writes the frame as JSON, with its place in the chain if `place` is given.
     pub fn write(&self, place: Option<&TracePlace>, out: &mut TraceWriter) {
         out.raw("{\"action\":{");
         write_action(self.node, out);
@@ -169,7 +170,7 @@ impl FrameView<'_> {
         out.raw("}");
     }
 
-    /// Only frames that ended or reverted have a result.
+    /// Writes the frame's result. Only a frame that succeeded or reverted has one.
     fn write_result(&self, out: &mut TraceWriter) {
         let node = self.node;
         let failed = (node.failure.as_ref()).is_some_and(|failure| !failure.is_revert());

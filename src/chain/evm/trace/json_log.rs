@@ -10,14 +10,14 @@ use super::{
 use alloy_primitives::hex;
 use std::io::Write;
 
-/// The logger of one transaction.
+/// The logger's state for one transaction.
 pub(super) struct JsonLogger {
     config: StructLogConfig,
     written: u64,
     line: Option<JsonLine>,
 }
 
-/// The parts of a line around what is not known yet.
+/// The text of a line before and after the cost, which is not known yet.
 struct JsonLine {
     head: Vec<u8>,
     tail: Vec<u8>,
@@ -67,7 +67,7 @@ impl JsonLogger {
         let error = end.failure.map(|failure| failure.text.as_str());
         match end.failure {
             Some(failure) if failure.before_step => self.write(&line, end.cost, error, out),
-            // An instruction that fails while it runs is written again, with its error.
+            // geth writes an instruction that fails while it runs a second time, with its error.
             Some(_) => {
                 self.write(&line, end.cost, None, out);
                 self.write(&line, end.cost, error, out);

@@ -1,4 +1,4 @@
-//! The built-in tracers, by name, and the events that each of them wants.
+//! The built-in tracers by name, and the events that each of them needs.
 
 use super::{
     Entered, FrameEnd, Left, StepEnd, TraceEnd, TracePlace, TraceStart, TracedStep,
@@ -18,11 +18,11 @@ use super::{
 };
 use alloy_primitives::Log;
 
-/// A tracer with its options.
+/// The kind of a tracer, with its options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TracerConfig {
     StructLog(StructLogConfig),
-    /// The logger of `standardTrace` methods, whose text is lines.
+    /// The logger of geth's `standardTrace` methods, which writes lines.
     JsonLog(StructLogConfig),
     Call(CallTracerConfig),
     FlatCall(FlatCallConfig),
@@ -30,18 +30,19 @@ pub enum TracerConfig {
     FourByte,
     Noop,
     Erc7562(Erc7562Config),
-    /// The frames, which are not written but kept for the caller.
+    /// Frames, which are kept for the caller instead of being written.
     Frames,
-    /// The results of Parity's methods that replay transactions.
+    /// Results for Parity's methods that replay transactions.
     Parity(ParityConfig),
-    /// Gas by opcode.
+    /// Gas used, by opcode.
     OpcodeGas,
     Script(ScriptSource),
-    /// Several of them at once, by name; none that writes before the transaction has ended.
+    /// Several named tracers at once (`muxTracer`); only tracers that write nothing before the end
+    /// of the transaction.
     Mux(Vec<NamedTracer>),
 }
 
-/// A tracer within `muxTracer`.
+/// A named tracer within `muxTracer`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedTracer {
     pub name: String,
@@ -77,7 +78,7 @@ impl TracerConfig {
         }
     }
 
-    /// Whether it wants every instruction.
+    /// Whether the tracer needs an event for every instruction.
     pub(super) fn wants_steps(&self) -> bool {
         match self {
             Self::StructLog(_)
@@ -93,7 +94,7 @@ impl TracerConfig {
     }
 }
 
-/// A tracer of one transaction.
+/// The running tracer of one transaction.
 pub(super) enum NativeTracer {
     StructLog(StructLogger),
     JsonLog(JsonLogger),
@@ -106,19 +107,19 @@ pub(super) enum NativeTracer {
     Frames(FrameTracer),
     Parity(Box<ParityTracer>),
     OpcodeGas(OpcodeGasTracer),
-    /// Begun and finished by the caller, which has the host of scripts.
+    /// The caller begins and finishes this tracer, since the caller has the script host.
     Script(Box<ScriptTracer>),
     Mux(Vec<MuxPart>),
 }
 
-/// A running tracer within `muxTracer`.
+/// A running tracer within `muxTracer`, with its name.
 pub(super) struct MuxPart {
     name: String,
     tracer: NativeTracer,
 }
 
 impl NativeTracer {
-    /// Bytes that it has recorded of the transaction.
+    /// Bytes that the tracer has recorded of the transaction so far.
     pub(super) fn bytes(&self) -> usize {
         match self {
             Self::Call(tracer) => tracer.bytes(),
@@ -303,7 +304,7 @@ impl NativeTracer {
         }
     }
 
-    /// Writes the trace. `state` is that after the transaction.
+    /// Writes the trace. `state` is the state after the transaction.
     pub(super) fn finish(
         self,
         end: &TraceEnd<'_>,
@@ -317,7 +318,7 @@ impl NativeTracer {
             Self::FlatCall(tracer) => tracer.finish(end, place, out),
             Self::Prestate(tracer) => tracer.finish(state, out),
             Self::FourByte(tracer) => tracer.finish(out),
-            // The caller finishes these.
+            // The caller finishes these tracers itself.
             Self::JsonLog(_) | Self::Frames(_) | Self::Script(_) => {}
             Self::Parity(tracer) => tracer.finish(end, place, state, out),
             Self::OpcodeGas(tracer) => tracer.finish(out),

@@ -1,6 +1,6 @@
-//! The gas that a transaction's instructions have used, by opcode (`trace_transactionOpcodeGas`).
+//! The gas that the instructions of a transaction used, by opcode (`trace_transactionOpcodeGas`).
 //!
-//! Gas that a call hands on belongs to the instructions of its callee.
+//! Gas that a call passes on is counted for the callee's instructions, not for the call.
 
 use super::{
     Entered, StepEnd, TracedStep, arena::FrameKind, failure::op_name, writer::TraceWriter,
@@ -8,17 +8,17 @@ use super::{
 use revm::bytecode::opcode::OpCode;
 use std::collections::BTreeMap;
 
-/// Gas that a call with value gives its callee in addition.
+/// Gas that the callee of a call with value gets in addition.
 const CALL_STIPEND: u64 = 2_300;
 
-/// The instructions of one opcode.
+/// The count and the gas of the instructions with one opcode.
 #[derive(Clone, Copy, Default)]
 struct OpcodeUse {
     count: u64,
     gas: u64,
 }
 
-/// The instructions so far.
+/// The tracer's state: the instructions so far.
 #[derive(Default)]
 pub(super) struct OpcodeGasTracer {
     by_opcode: BTreeMap<u8, OpcodeUse>,
@@ -46,8 +46,8 @@ impl OpcodeGasTracer {
             entered.kind,
             FrameKind::Call | FrameKind::CallCode | FrameKind::DelegateCall | FrameKind::StaticCall
         );
-        // The first frame is begun by the transaction. The cost of a creation does not contain the
-        // gas of its frame.
+        // The transaction itself begins the first frame, so no opcode does. The cost of a creation
+        // does not include the gas of the new frame.
         let Some(op) = self.last.filter(|_| call) else {
             return;
         };

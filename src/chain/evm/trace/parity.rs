@@ -1,26 +1,26 @@
-//! The results of Parity's `trace_call` and `trace_replay` methods: output, frames, instructions and
-//! changes of the state of one transaction.
+//! The results of Parity's `trace_call` and `trace_replay` methods: output, frames, instructions,
+//! and state changes of one transaction.
 
 use super::{
     Entered, Left, StepEnd, TraceEnd, TracePlace, TraceStart, TracedStep, frames::FrameTracer,
     point::PointState, state_diff::write_state_diff, vm_trace::VmTracer, writer::TraceWriter,
 };
 
-/// The parts of the results, besides the output.
+/// The requested parts of the results. The output is always included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ParityConfig {
     pub trace: bool,
     pub vm_trace: bool,
     pub state_diff: bool,
-    /// Adds the hash of the transaction.
+    /// Whether the hash of the transaction is added.
     pub with_hash: bool,
 }
 
-/// A transaction so far.
+/// The tracer's state for one transaction.
 pub(super) struct ParityTracer {
     config: ParityConfig,
     frames: FrameTracer,
-    /// Frames that have not ended.
+    /// Number of frames that have not ended.
     depth: usize,
     vm: VmTracer,
 }
@@ -45,7 +45,7 @@ impl ParityTracer {
     }
 
     pub(super) fn enter(&mut self, entered: &Entered, out: &mut TraceWriter) {
-        // Without `trace` only the output of the root frame is printed.
+        // Without `trace` only the root frame is kept, for its output.
         if self.config.trace || self.depth == 0 {
             self.frames.enter(entered.clone());
         }

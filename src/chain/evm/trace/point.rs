@@ -1,5 +1,5 @@
-//! The state at one point of a transaction, as a tracer reads it: while the EVM runs, and before
-//! and after it.
+//! The state at one point of a transaction, as a tracer reads it: while the EVM runs, or before or
+//! after the transaction.
 
 use super::super::{Db, StateError};
 use alloy_primitives::{Address, B256, Bytes, KECCAK256_EMPTY, U256};
@@ -11,8 +11,8 @@ use revm::{
     state::{AccountInfo, EvmState},
 };
 
-/// Reads of the state at a point. A read that fails is kept for the caller of the EVM, which meets
-/// the same failure; the tracer sees an empty account.
+/// Reads of the state at one point. If a read fails, the tracer gets an empty account or zero, and
+/// the error is kept so that the EVM is stopped with it.
 pub(super) trait PointState {
     fn info(&mut self, address: Address) -> Result<AccountInfo, StateError>;
 
@@ -20,7 +20,7 @@ pub(super) trait PointState {
 
     fn code_by_hash(&mut self, hash: B256) -> Result<Bytecode, StateError>;
 
-    /// Keeps the first failure.
+    /// Keeps this error, unless an earlier one is kept.
     fn fail(&mut self, error: StateError);
 
     fn account(&mut self, address: Address) -> AccountInfo {
@@ -59,7 +59,7 @@ pub(super) trait PointState {
     }
 }
 
-/// The account that code delegates to (EIP-7702).
+/// The address to which this code delegates (EIP-7702); `None` if it is other code.
 pub(super) fn delegation(code: &[u8]) -> Option<Address> {
     let target = code.strip_prefix(&[0xef, 0x01, 0x00])?;
     Address::try_from(target).ok()
@@ -103,7 +103,7 @@ impl<CTX: ContextTr<Db = Db, Journal: JournalExt>> PointState for LiveState<'_, 
     }
 }
 
-/// The state before a transaction, or after it with what it changed.
+/// The state before a transaction, or, with the transaction's changes in `changed`, after it.
 pub(super) struct SettledState<'a> {
     pub db: &'a mut Db,
     pub changed: Option<&'a EvmState>,

@@ -1,5 +1,5 @@
-//! `prestateTracer`: the accounts and slots that a transaction touches, as they were before it; with
-//! `diffMode` those that it changes, before and after.
+//! `prestateTracer`: the accounts and slots that a transaction touches, as they were before the
+//! transaction. With `diffMode`, those that the transaction changes, before and after it.
 
 use super::{
     TraceStart, TracedStep,
@@ -12,7 +12,7 @@ use revm::{bytecode::opcode, state::AccountInfo};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Estimated bytes of memory of one recorded account (without its code) or slot.
+/// Estimated bytes that one recorded account (without its code) or slot uses in memory.
 const ENTRY: usize = 256;
 
 /// Options of `prestateTracer`.
@@ -25,16 +25,16 @@ pub struct PrestateConfig {
     pub include_empty: bool,
 }
 
-/// An account before the transaction.
+/// An account as it was before the transaction.
 struct PrestateAccount {
     info: AccountInfo,
     code: Bytes,
     storage: BTreeMap<U256, U256>,
-    /// Whether it did not exist.
+    /// Whether the account did not exist.
     empty: bool,
 }
 
-/// The members of an account that the transaction has changed.
+/// The members of an account that the transaction has changed, with their new values.
 #[derive(Default)]
 struct ChangedAccount {
     balance: Option<U256>,
@@ -44,7 +44,7 @@ struct ChangedAccount {
     storage: BTreeMap<U256, U256>,
 }
 
-/// Something that the current instruction added, in case it turns out not to run.
+/// Something that the current instruction added, to be removed if the instruction did not run.
 enum StepAddition {
     Account(Address),
     Slot(Address, U256),
@@ -52,7 +52,7 @@ enum StepAddition {
     Deleted(Address),
 }
 
-/// The accounts that the transaction has touched so far.
+/// The tracer's state: the accounts that the transaction has touched so far.
 pub(super) struct PrestateTracer {
     config: PrestateConfig,
     cancun: bool,
@@ -121,7 +121,7 @@ impl PrestateTracer {
                 [.., word],
             ) => {
                 self.touch(address_of(*word), state);
-                // EIP-6780: only what the transaction itself created is deleted.
+                // EIP-6780: SELFDESTRUCT deletes only a contract created in the same transaction.
                 let deletes = !self.cancun || self.created.contains(&caller);
                 if step.op == opcode::SELFDESTRUCT && deletes && self.deleted.insert(caller) {
                     self.added.push(StepAddition::Deleted(caller));
@@ -150,7 +150,7 @@ impl PrestateTracer {
         }
     }
 
-    /// Takes back what an instruction added that did not run.
+    /// Removes everything that an instruction added, because the instruction did not run.
     pub(super) fn undo_step(&mut self) {
         for added in std::mem::take(&mut self.added) {
             match added {
@@ -173,7 +173,7 @@ impl PrestateTracer {
         }
     }
 
-    /// Touches the account that the code of `address` delegates to.
+    /// Touches the account to which the code of `address` delegates.
     fn touch_delegate(&mut self, address: Address, state: &mut dyn PointState) {
         if self.prague
             && let Some(target) = delegation(&state.code(address))
@@ -209,7 +209,7 @@ impl PrestateTracer {
         if self.config.disable_storage {
             return;
         }
-        // A delegate's code runs at an address that only its call has named.
+        // Code may run at an address that no instruction has touched, for example delegated code.
         self.touch(address, state);
         let Some(account) = self.pre.get_mut(&address) else {
             return;
@@ -245,8 +245,8 @@ impl PrestateTracer {
         out.raw("}");
     }
 
-    /// The members of an account that the transaction has changed. Unchanged slots are dropped from
-    /// the state before.
+    /// The members of an account that the transaction has changed; `None` if there are none. Drops
+    /// unchanged slots from the state before the transaction.
     fn change_of(
         &mut self,
         address: Address,
@@ -358,7 +358,7 @@ fn write_storage(out: &mut TraceWriter, storage: &BTreeMap<U256, U256>, separato
     out.raw("}");
 }
 
-/// An object with a member for each account.
+/// Writes an object with one member for each account.
 fn write_map<'a, T: 'a>(
     out: &mut TraceWriter,
     accounts: impl Iterator<Item = (&'a Address, &'a T)>,

@@ -1,8 +1,9 @@
-//! Tracers in JavaScript: the events of a transaction, as geth gives them to scripts.
+//! Tracers in JavaScript: passes the events of a transaction to a script, as geth does.
 //!
-//! The script runs in a process of its own ([`port`]), which has limits on memory and stack that an
-//! engine cannot keep by itself. An instruction is told when it has run, since only then its cost is
-//! known; what the script reads of the EVM is as it was before.
+//! The script runs in a process of its own ([`port`]) with limits on memory and stack, which a
+//! JavaScript engine alone cannot enforce. An instruction is reported to the script after it has
+//! run, since only then its cost is known; the script's reads of the EVM return values from before
+//! it.
 
 pub mod message;
 mod port;
@@ -23,20 +24,20 @@ use port::ScriptPort;
 use revm::{bytecode::opcode, state::AccountInfo};
 use serde_json::value::RawValue;
 
-/// The longest piece of memory that a script may read at once.
+/// Most bytes of memory that a script may read at once.
 const MAX_MEMORY: usize = 1 << 20;
 
-/// A script with its options.
+/// A script and its options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScriptSource {
-    /// The name that a request gives, for messages.
+    /// The tracer's name in the request, for messages.
     pub name: String,
     pub code: String,
-    /// JSON.
+    /// Options as JSON.
     pub config: String,
 }
 
-/// The script host that a tracer uses for one transaction after another.
+/// The script host and its process, passed from the tracer of one transaction to the next.
 #[derive(Default)]
 pub(super) struct ScriptLink {
     pub host: Option<ScriptHost>,
@@ -44,37 +45,37 @@ pub(super) struct ScriptLink {
     port: Option<ScriptPort>,
 }
 
-/// An instruction that has not been told.
+/// An instruction that has not been reported to the script yet.
 struct WaitingStep {
     step: ScriptStep,
     stack: Vec<U256>,
     address: Address,
-    /// The bytes of memory that the instruction overwrites, and where they are.
+    /// Offset and old bytes of the memory that the instruction overwrites.
     overwritten: (usize, Vec<u8>),
     before: BeforeStep,
 }
 
-/// The state that the instruction changes, before it.
+/// The state that the instruction changes, as it was before the instruction.
 enum BeforeStep {
     Nothing,
     Slot(U256, U256),
     Accounts([(Address, AccountInfo); 2]),
 }
 
-/// The tracer of one transaction.
+/// The tracer's state for one transaction.
 pub(super) struct ScriptTracer {
     source: ScriptSource,
     link: ScriptLink,
     hooks: ScriptHooks,
     contracts: Vec<ScriptContract>,
-    /// Whether the script does not know the innermost frame.
+    /// Whether the innermost frame has not been reported to the script yet.
     contract_changed: bool,
     waiting: Option<WaitingStep>,
     transaction: ScriptTransaction,
     failure: Option<ScriptError>,
 }
 
-/// The parts of the EVM that a script may read at a point.
+/// The parts of the EVM that a script may read at one point.
 struct Readable<'a> {
     state: &'a mut dyn PointState,
     memory: &'a [u8],
@@ -128,7 +129,7 @@ impl Readable<'_> {
         self.state.account(address)
     }
 
-    /// Memory before the instruction, with zeros beyond its end.
+    /// Memory before the instruction, with zeros beyond the end of memory.
     fn memory(&self, offset: usize, length: usize) -> Bytes {
         let mut copy = vec![0; length.min(MAX_MEMORY)];
         let Some(waiting) = self.waiting else {
@@ -173,12 +174,12 @@ impl ScriptTracer {
         self.failure.take()
     }
 
-    /// The link, for the next transaction.
+    /// Takes the link, for the next transaction.
     pub(super) fn take_link(&mut self) -> ScriptLink {
         std::mem::take(&mut self.link)
     }
 
-    /// Loads the script anew. It runs until `link` says.
+    /// Loads the script for a new transaction. It may run until the deadline in `link`.
     pub(super) fn begin(
         &mut self,
         link: ScriptLink,
@@ -229,7 +230,8 @@ impl ScriptTracer {
         Ok(())
     }
 
-    /// Tells something to the script, which may read as it likes.
+    /// Sends a message to the script and serves the script's reads until it has handled the
+    /// message.
     fn tell(&mut self, message: &ToScript, readable: &mut Readable<'_>) {
         if self.failure.is_some() {
             return;
@@ -375,7 +377,7 @@ impl ScriptTracer {
         }
     }
 
-    /// Writes what the script says of the transaction.
+    /// Writes the script's result for the transaction.
     pub(super) fn finish(
         &mut self,
         end: &TraceEnd<'_>,
@@ -398,7 +400,7 @@ impl ScriptTracer {
         };
         let asked = ToScript::Result(Box::new(transaction));
         match exchange(&mut self.link, &asked, &mut readable) {
-            // The process is the script's: what it says need not be JSON.
+            // The process is controlled by the script, so its result may not be JSON.
             Ok(FromScript::Result(text)) => match serde_json::from_str::<&RawValue>(&text) {
                 Ok(value) => out.raw(value.get()),
                 Err(_) => {
@@ -412,7 +414,7 @@ impl ScriptTracer {
     }
 }
 
-/// Sends a message and answers what the script asks until it is done.
+/// Sends a message, and answers the script's reads until the script is done.
 fn exchange(
     link: &mut ScriptLink,
     message: &ToScript,
@@ -429,7 +431,7 @@ fn exchange(
                 port.send(&answer)?;
             }
             FromScript::Failed(text) => {
-                // The script is of no use any more, but its process takes the next one.
+                // The script has failed, but its process can load another script.
                 link.port = Some(port);
                 return Err(ScriptError::Script(text));
             }

@@ -1,17 +1,17 @@
-//! `stateDiff` of Parity's form: the accounts that a transaction has changed, with each member before
-//! and after.
+//! `stateDiff` in Parity's form: the accounts that a transaction has changed, with each member
+//! before and after the transaction.
 
 use super::{point::PointState, writer::TraceWriter};
 use alloy_primitives::{Address, B256, Bytes, U256};
 use revm::state::{Account, EvmState};
 use std::collections::BTreeMap;
 
-/// Whether an account is there after the transaction. An empty one is not (EIP-161).
+/// Whether an account exists after the transaction. An empty account does not (EIP-161).
 fn is_there_after(account: &Account) -> bool {
     !account.is_selfdestructed() && !account.info.is_empty()
 }
 
-/// The way in which an account has changed.
+/// The kind of change of an account.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum DiffKind {
     Born,
@@ -20,7 +20,7 @@ enum DiffKind {
 }
 
 impl DiffKind {
-    /// `None` if the account is as it was.
+    /// The kind of change; `None` if the account has not changed.
     fn of(account: &Account) -> Option<Self> {
         let (before, after) = (&account.original_info, &account.info);
         let there = is_there_after(account);
@@ -66,7 +66,8 @@ impl DiffKind {
     }
 }
 
-/// Writes what differs between the state before a transaction and that after it, where `state` is.
+/// Writes the differences between the states before and after a transaction. `state` is the state
+/// after it.
 pub(super) fn write_state_diff(
     changed: &EvmState,
     state: &mut dyn PointState,
@@ -114,7 +115,8 @@ fn write_account(
     out.raw("}}");
 }
 
-/// The slots that have changed; of an account that died those that were read and not empty.
+/// Writes the slots that have changed. If the account no longer exists, writes the slots that were
+/// read and were not zero.
 fn write_slots(kind: DiffKind, account: &Account, out: &mut TraceWriter) {
     let slots: BTreeMap<_, _> = (account.storage.iter())
         .filter(|(_, slot)| match kind {

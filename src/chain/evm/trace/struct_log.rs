@@ -1,7 +1,7 @@
-//! The struct logger, the tracer of a request that names none: a line for each instruction.
+//! The struct logger, geth's default tracer: a log line for each instruction.
 //!
-//! Lines are written as they arise, so that a trace is never in memory as a whole, unless its
-//! writer keeps it. They are encoded as Go encodes them, since `limit` counts encoded bytes.
+//! Lines are written as instructions run, so a whole trace is never in memory unless its writer
+//! keeps it. Lines are encoded as Go encodes them, since `limit` counts encoded bytes.
 
 use super::{
     FrameEnd, StepEnd, TraceEnd, TracedStep, failure::op_name, point::PointState,
@@ -15,7 +15,7 @@ use std::{
     io::Write,
 };
 
-/// Bytes of one line of memory.
+/// Bytes of memory in one printed word.
 const WORD: usize = 32;
 
 /// Options of the struct logger.
@@ -26,23 +26,23 @@ pub struct StructLogConfig {
     pub disable_stack: bool,
     pub disable_storage: bool,
     pub enable_return_data: bool,
-    /// No line is written after so many bytes; zero means no limit.
+    /// Number of bytes after which no further line is written; zero means no limit.
     pub limit: u64,
 }
 
 /// The struct logger of one transaction.
 pub(super) struct StructLogger {
     config: StructLogConfig,
-    /// The slots that each contract has read or written so far.
+    /// The slots that each contract has read or written so far, with their values.
     storage: HashMap<Address, BTreeMap<B256, B256>>,
-    /// Bytes of the lines so far.
+    /// Bytes of the lines written so far.
     written: u64,
     line: Option<LogLine>,
-    /// The root frame's end.
+    /// The end of the root frame.
     end: Option<FrameEnd>,
 }
 
-/// The parts of a line whose cost is not known yet.
+/// The text of a line before and after the cost, which is not known yet.
 struct LogLine {
     head: Vec<u8>,
     tail: Vec<u8>,
@@ -104,7 +104,7 @@ impl StructLogger {
         });
     }
 
-    /// The contract's slots so far, where the instruction reads or writes one.
+    /// Writes the contract's slots so far, if the instruction reads or writes a slot.
     fn write_storage(
         &mut self,
         step: &TracedStep<'_>,
@@ -135,7 +135,7 @@ impl StructLogger {
         };
         let _ = write!(line.head, "{},\"depth\":{}", end.cost, line.depth);
         if let Some(failure) = end.failure.filter(|failure| failure.before_step) {
-            // Go's encoder escapes these three.
+            // Go's JSON encoder escapes these three characters.
             let text = failure
                 .text
                 .replace('<', "\\u003c")
@@ -159,7 +159,7 @@ impl StructLogger {
         out.raw("],\"gas\":");
         out.display(end.gas_used);
         let failure = self.end.as_ref().map(|end| end.failure.as_ref());
-        // Without any frame it is a deposit that failed.
+        // A transaction without any frame is a deposit that failed.
         let failed = failure.is_none_or(|failure| failure.is_some());
         out.raw(",\"failed\":");
         out.display(failed);
@@ -176,7 +176,7 @@ impl StructLogger {
     }
 }
 
-/// A member that is a list.
+/// Writes a member that is a list.
 pub(super) fn write_list<T>(
     out: &mut Vec<u8>,
     name: &str,
@@ -193,7 +193,7 @@ pub(super) fn write_list<T>(
     out.push(b']');
 }
 
-/// A word of the stack as an address.
+/// The address in a word of the stack.
 pub(super) fn address_of(word: U256) -> Address {
     Address::from_word(word.into())
 }

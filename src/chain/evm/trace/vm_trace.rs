@@ -1,15 +1,15 @@
-//! `vmTrace` of Parity's form: every instruction of a transaction, those of a callee within the
-//! instruction that called it.
+//! `vmTrace` in Parity's form: every instruction of a transaction, with a callee's instructions
+//! inside the instruction that called it.
 //!
-//! Text is written as it arises: an instruction when the next one of its frame begins, since only
-//! then its effects are known. An instruction that calls is written in two parts, the first when
-//! its callee begins.
+//! Text is written while the transaction runs. An instruction is written when the next one of its
+//! frame begins, since only then its effects are known. An instruction that calls is written in two
+//! parts, the first one when its callee begins.
 
 use super::{Entered, FrameKind, StepEnd, TracedStep, failure::op_name, writer::TraceWriter};
 use alloy_primitives::U256;
 use revm::bytecode::opcode::{self, OpCode};
 
-/// The instructions of a transaction so far.
+/// The tracer's state: the frames that have not ended.
 #[derive(Default)]
 pub(super) struct VmTracer {
     frames: Vec<VmFrame>,
@@ -19,28 +19,28 @@ pub(super) struct VmTracer {
 
 /// A frame that has not ended.
 struct VmFrame {
-    /// Whether nothing stands for the frame: it is a SELFDESTRUCT.
+    /// Whether the frame is not written at all: it is a SELFDESTRUCT.
     hidden: bool,
     precompile: bool,
-    /// Whether its code has been written.
+    /// Whether the frame's code has been written.
     begun: bool,
-    /// Whether an instruction has been written.
+    /// Whether an instruction of the frame has been written, so that the next one needs a comma.
     separated: bool,
     op: Option<PendingOp>,
 }
 
-/// An instruction that has not been written to its end.
+/// An instruction that is not completely written yet.
 struct PendingOp {
     pc: usize,
     op: u8,
     gas: u64,
     cost: u64,
     failed: bool,
-    /// Offset and length of the memory that it writes.
+    /// Offset and length of the memory that the instruction writes.
     memory: Option<(usize, usize)>,
-    /// The slot that it writes, and the value.
+    /// The slot that the instruction writes, and the new value.
     store: Option<(U256, U256)>,
-    /// Whether the text up to `sub` has been written: a callee has begun.
+    /// Whether the text up to `sub` has been written, because a callee has begun.
     called: bool,
 }
 
@@ -73,7 +73,7 @@ impl PendingOp {
         out.raw(",\"sub\":");
     }
 
-    /// Writes the rest, where `after` is the next instruction of the frame.
+    /// Writes the rest of the instruction. `after` is the next instruction of the frame.
     fn write_end(mut self, after: Option<&TracedStep<'_>>, out: &mut TraceWriter) {
         if !self.called {
             self.write_head(out);
@@ -120,7 +120,7 @@ impl PendingOp {
             }
             None => out.raw("null"),
         }
-        // The name is Parity's: the gas that is left.
+        // `used` is Parity's name for the gas that is left.
         out.raw(",\"used\":");
         out.display(after.map_or(self.gas.saturating_sub(self.cost), |after| after.gas));
         out.raw("}}");
@@ -142,7 +142,7 @@ pub(super) fn written_range(step: &TracedStep<'_>) -> Option<(usize, usize)> {
     (length > 0).then_some((offset, length))
 }
 
-/// Positions on the stack of the memory that an instruction writes.
+/// The stack positions of the offset and the length of the memory that an instruction writes.
 struct WrittenMemory {
     offset: usize,
     length: WrittenLength,
@@ -153,7 +153,7 @@ enum WrittenLength {
     OnStack(usize),
 }
 
-/// The memory that an instruction writes; as with Parity also that which MLOAD reads.
+/// The memory that an instruction writes. As in Parity, the memory that MLOAD reads counts too.
 fn written_memory(op: u8) -> Option<WrittenMemory> {
     let (offset, length) = match op {
         opcode::MSTORE | opcode::MLOAD => (0, WrittenLength::Bytes(32)),
@@ -213,7 +213,7 @@ impl VmTracer {
             return;
         };
         frame.end_op(Some(step), out);
-        // The EVM runs a STOP behind the end of the code.
+        // Beyond the end of the code the EVM runs an implicit STOP, which is not shown.
         if step.pc >= step.code.len() {
             return;
         }
@@ -248,7 +248,7 @@ impl VmTracer {
         self.written = true;
     }
 
-    /// Whether there was no frame.
+    /// Whether the transaction had no frame.
     pub(super) fn is_empty(&self) -> bool {
         !self.written
     }

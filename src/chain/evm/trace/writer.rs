@@ -1,32 +1,33 @@
-//! The JSON text of a trace: kept in memory up to a limit, or handed on in chunks as it grows.
+//! The JSON text of a trace: kept in memory up to a limit, or passed to a sink in chunks as it
+//! grows.
 //!
-//! Writing never fails by itself: the first failure is kept, later text is dropped, and whoever
-//! writes asks [`TraceWriter::failed`] now and then. A sink may block while its reader is slow.
+//! Writing returns no errors. The first failure is kept and later text is dropped; callers check
+//! [`TraceWriter::failed`] now and then. A sink may block while its reader is slow.
 
 use super::TraceError;
 use crate::chain::evm::StateError;
 use alloy_primitives::{U256, hex};
 use std::io::Write;
 
-/// Bytes of a chunk that is handed on.
+/// Size in bytes from which the text is passed to the sink.
 const CHUNK: usize = 256 << 10;
 
-/// Bytes after a position that are not handed on at once.
+/// Number of bytes that can be written after a position without a chunk being passed to the sink.
 const KEPT: usize = 1 << 10;
 
-/// A function that takes the next chunk, and may block until there is room for it.
+/// A function that receives the next chunk. It may block until there is room for the chunk.
 pub type ChunkSink = Box<dyn FnMut(Vec<u8>) -> Result<(), StateError> + Send>;
 
 /// The destination of a trace's text.
 enum TextSink {
-    /// Kept up to this many bytes.
+    /// Text kept in memory, up to `limit` bytes.
     Memory {
         limit: usize,
     },
     Chunks(ChunkSink),
 }
 
-/// JSON text that grows at its end.
+/// JSON text to which a trace is appended.
 pub struct TraceWriter {
     text: Vec<u8>,
     sink: TextSink,
@@ -34,12 +35,12 @@ pub struct TraceWriter {
 }
 
 impl TraceWriter {
-    /// Keeps the text; more than `limit` bytes are an error.
+    /// A writer that keeps the text in memory and fails if it exceeds `limit` bytes.
     pub fn in_memory(limit: usize) -> Self {
         Self::new(TextSink::Memory { limit })
     }
 
-    /// Hands the text on in chunks.
+    /// A writer that passes the text to `sink` in chunks.
     pub fn in_chunks(sink: ChunkSink) -> Self {
         Self::new(TextSink::Chunks(sink))
     }
@@ -77,18 +78,18 @@ impl TraceWriter {
         self.bytes(&text);
     }
 
-    /// A string, escaped.
+    /// Appends a JSON string, with escapes.
     pub fn string(&mut self, text: &str) {
         let text = serde_json::to_vec(text).unwrap_or_default();
         self.bytes(&text);
     }
 
-    /// A value in quotes that needs no escapes.
+    /// Appends a value in quotes; its text must need no escapes.
     pub fn quoted(&mut self, value: impl std::fmt::Display) {
         self.display(format_args!("\"{value}\""));
     }
 
-    /// Bytes as hexadecimal digits with a prefix.
+    /// Appends bytes as a string of hexadecimal digits with `0x`.
     pub fn data(&mut self, data: &[u8]) {
         self.raw("\"0x");
         for part in data.chunks(CHUNK) {
@@ -97,13 +98,13 @@ impl TraceWriter {
         self.raw("\"");
     }
 
-    /// A quantity in hexadecimal digits.
+    /// Appends a quantity in hexadecimal digits.
     pub fn quantity(&mut self, number: U256) {
         self.quoted(format_args!("{number:#x}"));
     }
 
-    /// The length of the text that has not been handed on, for [`TraceWriter::rewind`]. The next
-    /// [`KEPT`] bytes stay with it.
+    /// The current position, for [`TraceWriter::rewind`]: the length of the text not yet passed to
+    /// the sink. At least the next [`KEPT`] bytes can still be rewound.
     pub fn position(&mut self) -> usize {
         if self.text.len() + KEPT >= CHUNK {
             self.flush();
@@ -111,8 +112,8 @@ impl TraceWriter {
         self.text.len()
     }
 
-    /// Takes back what was written after this position. The text fails if it has been dropped since,
-    /// because it was too large.
+    /// Removes the text after this position. Fails if text before the position has been dropped
+    /// meanwhile, because the text was too large.
     pub fn rewind(&mut self, position: usize) {
         if self.text.len() >= position {
             self.text.truncate(position);
@@ -133,7 +134,7 @@ impl TraceWriter {
         self.failure.take()
     }
 
-    /// Hands on the text so far.
+    /// Passes the text so far to the sink.
     fn flush(&mut self) {
         if let TextSink::Chunks(sink) = &mut self.sink
             && let Err(error) = sink(std::mem::take(&mut self.text))
@@ -142,7 +143,7 @@ impl TraceWriter {
         }
     }
 
-    /// Ends the text. Returns what has not been handed on.
+    /// Ends the text. Returns the part that has not been passed to a sink.
     pub fn finish(self) -> Result<String, TraceError> {
         match self.failure {
             Some(failure) => Err(failure),
@@ -183,7 +184,7 @@ mod tests {
         assert_eq!(writer.finish().unwrap(), "");
         assert_eq!(chunks.recv().unwrap(), vec![b'a'; almost]);
         assert!(chunks.recv().is_err());
-        // Text that was dropped cannot be taken back.
+        // Text that was dropped cannot be rewound.
         let mut writer = TraceWriter::in_memory(8);
         writer.raw("1234567");
         let position = writer.position();

@@ -1,4 +1,5 @@
-//! Blob transactions: the network form, hostile sidecars, and the rules that only they have.
+//! Blob transactions: the network encoding, hostile sidecars, and the rules that only apply to
+//! them.
 
 use super::*;
 use crate::chain::{
@@ -9,7 +10,7 @@ use crate::chain::{
 use alloy_consensus::TxEip4844;
 use alloy_eips::eip4844::{BlobTransactionSidecar, Bytes48};
 
-/// Cancun from genesis on, Osaka from this time on.
+/// Time at which Osaka becomes active. Cancun is active from genesis on.
 const OSAKA: u64 = 2_000;
 
 fn l1_spec() -> ChainSpec {
@@ -32,7 +33,7 @@ fn admission(nonce: u64) -> Admission {
     }
 }
 
-/// The answer to a raw transaction whose sender has this nonce.
+/// The result of sending a raw transaction, where the sender's nonce in the state is `nonce`.
 fn send_at(pool: &Pool, raw: Bytes, nonce: u64) -> Result<B256, String> {
     let added = pool
         .decode(raw)
@@ -59,7 +60,7 @@ fn a_blob_transaction_is_admitted_with_its_blobs() {
     assert_eq!(hash, alloy_primitives::keccak256(&mined));
     assert_eq!(pooled.sidecar.as_deref(), Some(&sidecar));
     assert_eq!(pooled.sender(), address_of(1));
-    // 21,000 gas at 100 gwei, and two blobs at a gwei.
+    // The cost is 21,000 gas at 100 gwei, and two blobs of 131,072 gas at 1 gwei.
     let cost = 21_000 * 100 * GWEI + 2 * 131_072 * GWEI;
     assert_eq!(pooled.cost(), U256::from(cost));
     assert_eq!(
@@ -73,7 +74,7 @@ fn a_false_sidecar_is_refused_and_told_why() {
     let pool = l1_pool();
     let good = two_blobs();
     let tx = blob_tx(0, &good.clone().into());
-    // The transaction's hashes are those of the good sidecar.
+    // The transaction's blob hashes are those of `good`.
     let refused = |sidecar: BlobTransactionSidecar| {
         send(&pool, raw_with(1, tx.clone(), sidecar.into())).unwrap_err()
     };
@@ -156,7 +157,7 @@ fn malformed_blob_transactions_are_refused() {
     let trailing = [&whole[..], &[0]].concat().into();
     let trailing = send(&pool, trailing).unwrap_err();
     assert_eq!(trailing, "rlp: input contains more than one value");
-    // Another wrapper version: the byte after the inner transaction.
+    // Change the wrapper version, the byte after the inner transaction.
     let cells = raw(1, 0, kzg::cell_sidecar(vec![blob(1)]).unwrap());
     let at = INNER + inner_length(&cells);
     assert_eq!(cells[at], 1);
@@ -164,7 +165,7 @@ fn malformed_blob_transactions_are_refused() {
     version[at] = 2;
     let version = send(&pool, version.into()).unwrap_err();
     assert!(version.starts_with("rlp: "), "{version}");
-    // More bytes than the largest transaction has, whatever they are.
+    // Bytes that exceed the largest possible transaction are refused without decoding.
     let large = [&[3][..], &vec![0; 2_000_000][..]].concat();
     let large = send(&pool, large.into()).unwrap_err();
     assert!(
@@ -178,7 +179,7 @@ fn malformed_blob_transactions_are_refused() {
     };
     let long = send(&pool, raw_with(1, long, sidecar.clone())).unwrap_err();
     assert!(long.starts_with("oversized data: "), "{long}");
-    // High s.
+    // A signature with a high `s`.
     let (signed, _) = sign(1, blob_tx(0, &sidecar));
     let signature = signed.signature().unwrap();
     let order = U256::from_be_bytes(secp256k1::constants::CURVE_ORDER);
@@ -188,8 +189,8 @@ fn malformed_blob_transactions_are_refused() {
     assert_eq!(pool.stats(), PoolStats::default());
 }
 
-/// Where the inner transaction begins in a network form of more than 64 KiB: after the type and the
-/// header of the outer list, a byte and a length of three.
+/// Offset of the inner transaction in a network encoding of more than 64 KiB: one byte of type, and
+/// the outer list's header of one byte and a length of three.
 const INNER: usize = 5;
 
 /// Bytes of the inner transaction with its RLP header.
@@ -288,7 +289,7 @@ fn a_sender_has_few_blob_transactions_and_no_others_beside_them() {
         send(&pool, raw(2, 1, sidecar.clone())).unwrap_err(),
         "address already reserved"
     );
-    // A replacement doubles all three fees.
+    // A replacement must double all three fees.
     let replaced = |change: &dyn Fn(&mut TxEip4844)| {
         let mut tx = blob_tx(3, &sidecar);
         change(&mut tx);
@@ -324,7 +325,7 @@ fn blobs_count_against_the_pools_memory() {
     };
     let pool = Pool::with_config(&l1_spec(), config);
     let sidecar = kzg::sidecar(vec![blob(1); 6]).unwrap();
-    // Six blobs take 25 slots of 32 KiB.
+    // A transaction with six blobs uses 25 slots of 32 KiB.
     for key in 1..=2 {
         send(&pool, raw(key, 0, sidecar.clone())).unwrap();
     }

@@ -1,4 +1,4 @@
-//! The book: new heads, eviction, and totals after any operations.
+//! Tests of the book: new heads, eviction, and totals after any operations.
 
 use super::*;
 
@@ -32,7 +32,8 @@ fn large_transactions_take_more_room() {
             senders: 3
         }
     );
-    // The sixth slot: what waits behind a gap gives way first, then who pays least.
+    // The sixth slot is one too many: a transaction behind a gap is evicted first, then the
+    // worst-paying one.
     pool.add(sized(4, 0, 5 * GWEI, 1), &at(0)).unwrap();
     assert_eq!(
         pool.stats(),
@@ -76,7 +77,7 @@ fn a_head_drops_promotes_takes_back_and_expires() {
         Some((if s == sender(1) { 1 } else { 0 }, rich))
     });
     assert_eq!(nonces(&pool.best(1)), [(1, 1), (1, 2), (1, 3)]);
-    // Unreadable state changes nothing but what the block itself says.
+    // With an unreadable state, only the transactions mined in the block are dropped.
     pool.on_head(head(&[1], &[], 1_006), |_| None);
     assert_eq!(nonces(&pool.best(1)), [(1, 2), (1, 3)]);
     // Queued transactions expire, executable ones do not.
@@ -110,10 +111,10 @@ fn a_full_pool_evicts_the_worst_tail() {
         pool.add(tx(1, nonce, 3 * GWEI, 2 * GWEI), &at(0)).unwrap();
     }
     pool.add(tx(2, 0, 2 * GWEI, GWEI), &at(0)).unwrap();
-    // Sender 2 pays less but keeps its guaranteed slot: sender 1 loses its tail.
+    // Sender 2 pays less but keeps its guaranteed slot. Sender 1 loses its last nonce.
     pool.add(tx(3, 0, 9 * GWEI, 8 * GWEI), &at(0)).unwrap();
     assert_eq!(nonces(&pool.best(1)), [(3, 0), (1, 0), (1, 1), (2, 0)]);
-    // The newcomer itself is the worst tail above its slots.
+    // The new transaction itself is the worst-paying one above the guaranteed slots.
     assert_eq!(
         pool.add(tx(2, 1, 2 * GWEI, GWEI), &at(0)),
         Err(PoolError::Underpriced)
@@ -153,7 +154,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Limits of the pool that the random operations fill.
+/// Small limits, so that the random operations fill the pool.
 fn small() -> PoolConfig {
     PoolConfig {
         account_slots: 2,
@@ -164,8 +165,8 @@ fn small() -> PoolConfig {
     }
 }
 
-/// Adds a transaction. It is in the pool afterwards unless it was refused; a replacement is only
-/// refused if it pays less than a tenth more.
+/// Adds a transaction, and checks that it is in the pool afterwards unless it was refused, and that
+/// a replacement is only refused if it pays less than a tenth more.
 fn add_and_check(pool: &Pool, tx: PoolTx, at: &Admission) -> Result<(), TestCaseError> {
     let known = pool.content();
     let (from, nonce, hash) = (tx.sender(), tx.tx.nonce(), tx.hash);
@@ -186,7 +187,8 @@ fn add_and_check(pool: &Pool, tx: PoolTx, at: &Admission) -> Result<(), TestCase
     Ok(())
 }
 
-/// Totals are those of the content and within the limits, and every hash leads to its transaction.
+/// Checks that the totals match the content and the limits, and that every hash leads to its
+/// transaction.
 fn check_totals(pool: &Pool, config: &PoolConfig) -> Result<(), TestCaseError> {
     let (stats, content) = (pool.stats(), pool.content());
     let pending = content.values().map(|c| c.0.len()).sum::<usize>();
@@ -199,8 +201,8 @@ fn check_totals(pool: &Pool, config: &PoolConfig) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// `best` has no gap: each sender's share of it counts up from its nonce, and every pick is the
-/// best there was to pick.
+/// Checks that `best` has no gaps: it lists each sender's nonces in order without a gap, and each
+/// transaction listed has the highest tip among those that could come next.
 fn check_best(pool: &Pool, base_fee: u64) -> Result<(), TestCaseError> {
     let content = pool.content().into_iter();
     let mut left: BTreeMap<Address, Vec<Arc<PoolTx>>> =
@@ -224,7 +226,7 @@ fn check_best(pool: &Pool, base_fee: u64) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Applies `ops` to a small pool and compares its books after each.
+/// Applies `ops` to a small pool and checks its totals and its order after each.
 fn check_books(ops: Vec<Op>, base_fee: u64) -> Result<(), TestCaseError> {
     let config = small();
     let pool = Pool::with_config(&spec(Fork::Karst), config.clone());
@@ -274,7 +276,7 @@ proptest! {
     }
 }
 
-/// The shortest failure that the random operations have found.
+/// The shortest failing sequence that the random operations have found.
 #[test]
 fn the_books_balance_after_replacements_and_a_removal() {
     let add = |(from, nonce, fee, tip)| Op::Add {

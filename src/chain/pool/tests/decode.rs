@@ -1,8 +1,8 @@
-//! Decoding of raw transactions.
+//! Tests of decoding raw transactions.
 
 use super::*;
 
-/// Bytes that are no transaction, and the words of the error.
+/// Bytes that are not a transaction, and a part of the expected error text.
 const UNDECODABLE: [(&[u8], &str); 11] = [
     (&[], "typed transaction too short"),
     (&[0x02], "typed transaction too short"),
@@ -46,8 +46,8 @@ fn decode_refuses_types_that_wallets_may_not_send() {
             "{kind:#x}"
         );
     }
-    // A blob transaction with its sidecar is larger than any that the pool takes; what is wrong
-    // with it is its type.
+    // A blob transaction with its sidecar exceeds the pool's size limit, but the error names its
+    // type.
     assert_eq!(
         PoolTx::decode([&[3][..], &[0; 140_000]].concat().into()).unwrap_err(),
         PoolError::TypeNotSupported
@@ -75,7 +75,7 @@ fn decode_refuses_bytes_that_are_no_transaction() {
             "{bad:x?}"
         );
     }
-    // The body of a deposit without its type byte begins as a legacy transaction does.
+    // Without its type byte, a deposit begins like a legacy transaction.
     let deposit = OpTxEnvelope::from(Sealed::new(TxDeposit::default())).encoded_2718();
     let error = PoolTx::decode(Bytes::copy_from_slice(&deposit[1..])).unwrap_err();
     assert!(matches!(error, PoolError::Decode(_)), "{error}");
@@ -104,7 +104,7 @@ fn signatures_that_ethereum_does_not_allow_are_told_as_such() {
         (order, one, "invalid transaction v, r, s values"),
         (one, U256::ZERO, "invalid transaction v, r, s values"),
         (one, half + one, "invalid transaction v, r, s values"),
-        // No point of the curve has this abscissa.
+        // `r` is 5, and no point of the curve has this x coordinate.
         (U256::from(5), one, "recovery failed"),
     ] {
         let envelope =

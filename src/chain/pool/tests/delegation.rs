@@ -1,4 +1,4 @@
-//! Delegated accounts (EIP-7702).
+//! Tests of delegated accounts (EIP-7702).
 
 use super::*;
 
@@ -83,8 +83,8 @@ fn an_account_that_is_about_to_be_delegated_counts_as_delegated() {
         pool.add(from_authority(1, GWEI), &at(0)),
         Err(PoolError::DelegatedInFlight)
     );
-    // Once the transaction has gone the account may send as any other, and then nobody may set its
-    // code.
+    // Without the pending authorization the account may send any number of transactions. While it
+    // has several, no other transaction may set its code.
     pool.remove(&setting);
     pool.add(from_authority(1, GWEI), &at(0)).unwrap();
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Order of execution: tips, nonces, gaps and replacements.
+//! Tests of the order of execution: tips, nonces, gaps and replacements.
 
 use super::*;
 
@@ -13,7 +13,8 @@ fn best_orders_by_tip_across_senders_and_by_nonce_inside() {
         nonces(&pool.best(GWEI as u64)),
         [(3, 0), (2, 7), (1, 0), (1, 1)]
     );
-    // At 9.5 gwei every tip is capped at half a gwei: arrival decides.
+    // At a base fee of 9.5 gwei every effective tip is half a gwei, so the order of arrival
+    // decides.
     assert_eq!(
         nonces(&pool.best(9_500_000_000)),
         [(1, 0), (1, 1), (2, 7), (3, 0)]
@@ -68,7 +69,8 @@ fn a_replacement_raises_both_fees_by_a_tenth() {
     let second = pool.add(tx(1, 0, 110 * GWEI, 11 * GWEI), &at(0)).unwrap();
     assert!(pool.get(&first).is_none() && pool.get(&second).is_some());
     assert_eq!(pool.stats().pending, 1);
-    // As geth divides: a tenth more than 15 is 16, but never nothing.
+    // Integer division as in geth: a tenth more than 15 is 16. A tip of 5 must still rise by at
+    // least 1.
     pool.add(tx(2, 0, 15, 5), &at(0)).unwrap();
     assert_eq!(
         pool.add(tx(2, 0, 16, 5), &at(0)),

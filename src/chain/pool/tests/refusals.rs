@@ -1,8 +1,8 @@
-//! Refusals of a single transaction, in geth's words.
+//! Refusals of a single transaction, with geth's error texts.
 
 use super::*;
 
-/// The error of a fresh pool for this transaction.
+/// The error text when a fresh pool refuses this transaction.
 fn refusal(tx: PoolTx, at: &Admission) -> String {
     new_pool().add(tx, at).unwrap_err().to_string()
 }
@@ -195,7 +195,7 @@ fn the_balance_covers_all_executable_transactions() {
             2 * one - 1
         )
     );
-    // So it must for a nonce behind a gap, and for what a replacement costs more.
+    // The balance must also cover a nonce behind a gap, and the additional cost of a replacement.
     assert!(matches!(
         pool.add(tx(1, 5, 2, 1), &at),
         Err(PoolError::Overdraft { .. })
@@ -224,7 +224,8 @@ fn the_balance_covers_all_executable_transactions() {
 #[test]
 fn of_several_faults_geths_first_is_told() {
     let pool = new_pool();
-    // Each has its own fault and all those below it.
+    // The transaction starts with every fault. Each step below removes the fault that geth reports
+    // first.
     let mut tx = TxEip1559 {
         chain_id: 5,
         gas_limit: 1 << 62,

@@ -1,4 +1,5 @@
-//! Keys of the indexes of blocks: what is written is read, in the order of blocks, and nothing else.
+//! Keys of the block indexes: a value's rows are in the order of blocks, and separate from other
+//! rows.
 
 use super::*;
 use proptest::prelude::*;
@@ -20,7 +21,7 @@ proptest! {
         prop_assert_eq!(value_row_number(&row), Some(number));
     }
 
-    /// Seeks need the rows of one value beside each other, by number.
+    /// Seeks need the rows of one value to be adjacent, in the order of block numbers.
     #[test]
     fn rows_of_a_value_are_in_the_order_of_blocks(
         tag in tag(),
@@ -30,13 +31,13 @@ proptest! {
         let prefixes: Vec<_> = values.iter().map(|value| value_prefix(tag, value)).collect();
         let [one, other] = numbers.map(|number| value_row(&prefixes[0], number));
         prop_assert_eq!(one.cmp(&other), numbers[0].cmp(&numbers[1]));
-        // No row of another value lies between them.
+        // No row of another value is between the rows of this value.
         let (low, high) = (value_row(&prefixes[0], 0), value_row(&prefixes[0], u64::MAX));
         let foreign = value_row(&prefixes[1], numbers[0]);
         prop_assert!(foreign < low || foreign > high);
     }
 
-    /// One word at another position, or in the other index, is another value.
+    /// The same word at another position, or in the other index, is a different value.
     #[test]
     fn a_position_and_an_index_have_their_own_rows(word: [u8; 32], at in 0..5usize, by in 1..5usize) {
         let word = B256::from(word);

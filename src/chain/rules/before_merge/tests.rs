@@ -143,7 +143,7 @@ impl Recorded {
         (self.spec.before_merge()).expect("it begins before the merge")
     }
 
-    /// The blocks that the uncles of block `number` are checked against.
+    /// The ancestors of block `number` against which its uncles are checked.
     fn ancestors(&self, number: usize) -> Vec<(B256, Header)> {
         let first = number.saturating_sub(UNCLE_GENERATIONS as usize);
         let above = self.blocks[first..number].iter().rev();
@@ -215,7 +215,7 @@ fn difficulty_follows_the_time_the_uncles_and_the_bomb() {
     };
     let difficulty =
         |number, uncles, late: u64| rules.difficulty(&parent(number), uncles, 1_000 + late);
-    // Homestead: ten seconds a step, uncles do not count.
+    // Homestead: ten seconds a step; uncles do not matter.
     assert_eq!(difficulty(1, true, 9), U256::from(2_049_000));
     assert_eq!(difficulty(1, false, 10), U256::from(2_048_000));
     assert_eq!(difficulty(1, false, 29), U256::from(2_047_000));
@@ -223,11 +223,11 @@ fn difficulty_follows_the_time_the_uncles_and_the_bomb() {
         difficulty(1, false, 1 << 40),
         U256::from(2_048_000 - 99_000)
     );
-    // Byzantium: nine seconds a step, one step more for uncles.
+    // Byzantium: nine seconds a step, and one step more if the parent has uncles.
     assert_eq!(difficulty(20, false, 8), U256::from(2_049_000));
     assert_eq!(difficulty(20, true, 8), U256::from(2_050_000));
     assert_eq!(difficulty(20, true, 18), U256::from(2_048_000));
-    // The bomb, 11,400,000 blocks late from Gray Glacier on.
+    // The difficulty bomb, which Gray Glacier delays by 11,400,000 blocks.
     assert_eq!(difficulty(11_599_998, false, 9), U256::from(2_048_000));
     assert_eq!(difficulty(11_599_999, false, 9), U256::from(2_048_001));
     assert_eq!(difficulty(11_799_999, false, 9), U256::from(2_048_004));

@@ -1,4 +1,4 @@
-//! Sizes, compared with those of alloy's encoder.
+//! Block sizes, compared with the lengths of alloy's encodings.
 
 use super::*;
 use crate::chain::{
@@ -13,7 +13,7 @@ use starling_proto::{
     payload::{EthereumBody, MAX_WITHDRAWALS},
 };
 
-/// Osaka's time.
+/// Activation time of Osaka.
 const OSAKA: u64 = 300;
 
 fn ethereum() -> ChainSpec {

@@ -1,8 +1,9 @@
-//! The folder of a database, and partial initialisation: a process that was killed while fjall
-//! created the folder.
+//! The folder of a database, and its partial initialisation: the folder of a process that was
+//! killed while fjall created the database.
 //!
 //! fjall creates a lock file, an empty journal and an empty folder of keyspaces, and writes its
-//! version last. A folder with no more than these holds no data and is created again.
+//! version file last. A folder with no more than these files contains no data, so the database is
+//! created again.
 
 use std::{
     fs::File,
@@ -28,7 +29,7 @@ pub fn is_database(folder: &Path) -> bool {
         .is_ok_and(|file| file.is_file() && file.len() > 0)
 }
 
-/// Whether fjall has created keyspaces in this folder, whatever else is missing there.
+/// Whether fjall has created keyspaces in this folder, even if other files are missing there.
 pub fn has_keyspaces(folder: &Path) -> bool {
     folder
         .join(KEYSPACES)
@@ -36,8 +37,8 @@ pub fn has_keyspaces(folder: &Path) -> bool {
         .is_ok_and(|mut entries| entries.next().is_some())
 }
 
-/// The files of a partial initialisation; `None` if the folder holds anything else or another
-/// process has it open.
+/// The files of a partial initialisation; `None` if the folder contains anything else or another
+/// process has the database open.
 fn partial_files(folder: &Path) -> io::Result<Option<Vec<PathBuf>>> {
     let mut files = Vec::new();
     for entry in folder.read_dir()? {
@@ -90,8 +91,8 @@ pub fn remove_partial(folder: &Path) -> io::Result<()> {
 }
 
 /// Makes the directory entries of a database's keyspaces durable. fjall syncs a directory that it
-/// creates, but not its parent, so the entry can be lost in a power cut. The keyspace would then be
-/// empty, although the journal has its rows.
+/// creates, but not the parent, so a power cut can lose the directory entry. The keyspace would
+/// then be empty, although the journal has its rows.
 pub fn sync(folder: &Path) -> io::Result<()> {
     let folder = folder.canonicalize()?;
     let keyspaces = folder.join(KEYSPACES);
@@ -110,7 +111,8 @@ mod tests {
         store::{StoreError, tests},
     };
 
-    /// A folder as a process leaves it that is killed just before fjall writes the version.
+    /// Creates a folder as left by a process that is killed just before fjall writes the version
+    /// file.
     fn begin(folder: &Path, journal: &[u8]) {
         std::fs::create_dir_all(folder.join("keyspaces")).unwrap();
         std::fs::write(folder.join("lock"), "").unwrap();

@@ -1,9 +1,10 @@
 //! fjall's journals.
 //!
-//! At open fjall replays its journals too leniently: at bytes that are no entry it cuts a journal and
-//! continues with the next one, so that batches in the middle would silently be missing. A killed
-//! process leaves only one kind of damage: an unfinished batch at the end of the newest journal. Any
-//! other damage is refused here, and cut off by `starling db repair`.
+//! At open fjall replays its journals too leniently: at bytes that are no entry it cuts a journal
+//! and continues with the next one, so batches in the middle would be missing without an error. A
+//! killed process leaves only one kind of damage: an unfinished batch at the end of the newest
+//! journal. This module reports any other damage, so that the open fails; `starling db repair` cuts
+//! it off.
 //!
 //! A journal is a sequence of batches, then nothing or zeros: start (tag 1, count u32, sequence
 //! number u64), entries (tag 2: type, packing, keyspace u64, key length u16, value length u32,
@@ -31,10 +32,10 @@ const CUT: &str = "cut";
 #[error("the journal {} is damaged at byte {at}: {reason}", path.display())]
 pub struct DamagedJournal {
     pub path: PathBuf,
-    /// The end of its last whole batch.
+    /// Offset at which the journal's last whole batch ends.
     pub at: u64,
     pub reason: &'static str,
-    /// Newer journals, which build on the lost batches.
+    /// Newer journals. They build on the lost batches, so they are removed too.
     newer: Vec<PathBuf>,
 }
 
@@ -42,13 +43,13 @@ pub struct DamagedJournal {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum JournalRest {
     Nothing,
-    /// Zeros follow the beginning of a batch: its writer was killed.
+    /// The beginning of a batch: its writer was killed.
     Unfinished,
     Damaged(&'static str),
 }
 
-/// Checks all journals of a database, oldest first, and returns the first that a killed process
-/// cannot have left.
+/// Checks all journals of a database, oldest first. Returns the first one with damage that a killed
+/// process cannot have caused.
 pub fn check(database: &Path) -> io::Result<Option<DamagedJournal>> {
     let mut journals = Vec::new();
     for entry in database.read_dir()? {
@@ -67,7 +68,8 @@ pub fn check(database: &Path) -> io::Result<Option<DamagedJournal>> {
     while let Some((number, path)) = rest.next() {
         let newest = rest.len() == 0;
         let newer = |rest: std::vec::IntoIter<(u64, PathBuf)>| rest.map(|(_, path)| path).collect();
-        // fjall numbers journals consecutively and removes the oldest first.
+        // fjall numbers journals consecutively and removes the oldest first, so none may be missing
+        // between two others.
         if before
             .replace(number)
             .is_some_and(|before| number != before + 1)
@@ -99,8 +101,8 @@ pub fn check(database: &Path) -> io::Result<Option<DamagedJournal>> {
 }
 
 impl DamagedJournal {
-    /// Cuts the journal at its last whole batch and removes newer ones. The bytes cut off are kept
-    /// beside it, in the files that are returned.
+    /// Cuts the journal at its last whole batch and removes newer journals. The bytes cut off are
+    /// saved in files beside the journal, whose paths are returned.
     pub fn cut(self) -> io::Result<Vec<PathBuf>> {
         let beside = |path: &Path| {
             let mut name = path.as_os_str().to_owned();
@@ -109,8 +111,8 @@ impl DamagedJournal {
             PathBuf::from(name)
         };
         let mut kept = vec![];
-        // A journal without a whole batch is removed altogether: it may be the one after a missing
-        // journal, and its number would show that again.
+        // A journal without a whole batch is removed altogether. It may follow a missing journal,
+        // and the gap in the numbers would be reported again if it stayed.
         if self.at > 0 {
             kept.push(beside(&self.path));
             std::fs::copy(&self.path, &kept[0])?;
@@ -136,8 +138,9 @@ impl DamagedJournal {
     }
 }
 
-/// Returns the end of the last whole batch and the kind of bytes after it. `sequence` is the number
-/// of the last batch so far.
+/// Returns the offset at which the last whole batch ends, and the kind of bytes after it.
+/// `sequence` is the sequence number of the last batch read so far, in this journal or an earlier
+/// one.
 fn read(path: &Path, sequence: &mut Option<u64>) -> io::Result<(u64, JournalRest)> {
     let file = File::open(path)?;
     let mut reader = JournalReader {
@@ -155,7 +158,8 @@ fn read(path: &Path, sequence: &mut Option<u64>) -> io::Result<(u64, JournalRest
             JournalBatch::Whole(_) => "its batches are out of order",
             JournalBatch::Broken(reason) => reason,
         };
-        // After an unfinished batch, or at the end, no other batch may end in the rest.
+        // The batch at `start` is not valid. If another batch ends later in the journal, this is
+        // damage, not a batch that a kill interrupted.
         reader.file.seek(SeekFrom::Start(start))?;
         let rest = match classify_tail(&mut reader.file)? {
             JournalTail::Zeros => JournalRest::Nothing,
@@ -167,17 +171,17 @@ fn read(path: &Path, sequence: &mut Option<u64>) -> io::Result<(u64, JournalRest
     }
 }
 
-/// The reason when an entry is missing or incomplete.
+/// The reason reported if the file ends, or zeros begin, inside a batch.
 const OUT_OF_DATA: &str = "a batch is not whole, and another follows it";
 
 enum JournalBatch {
-    /// Its sequence number.
+    /// A complete batch, with its sequence number.
     Whole(u64),
-    /// The reason.
+    /// An incomplete or invalid batch, with the reason.
     Broken(&'static str),
 }
 
-/// Reads batches of a journal.
+/// Reads the batches of a journal one by one.
 struct JournalReader {
     file: BufReader<File>,
     hash: Xxh3,
@@ -197,7 +201,7 @@ impl JournalReader {
         }
     }
 
-    /// Hashes `count` bytes; false if the file has fewer.
+    /// Hashes the next `count` bytes of the file; returns false if the file has fewer.
     fn hash_next(&mut self, mut count: u64) -> io::Result<bool> {
         use io::BufRead;
         while count > 0 {
@@ -216,7 +220,7 @@ impl JournalReader {
         Ok(true)
     }
 
-    /// Reads the next batch, up to its end or the first byte that does not fit.
+    /// Reads the next batch: to its end, or to the first byte that cannot belong to a batch.
     fn batch(&mut self) -> io::Result<JournalBatch> {
         const NO_ENTRY: &str =
             "a batch holds bytes that are no entry, and another batch follows it";
@@ -271,22 +275,22 @@ impl JournalReader {
     }
 }
 
-/// The bytes after the last whole batch of a journal.
+/// Kinds of bytes after the last whole batch of a journal.
 enum JournalTail {
     /// Nothing, or zeros.
     Zeros,
-    /// Bytes without the end of a batch.
+    /// Bytes without the trailer of a batch.
     Other,
-    /// Bytes with the end of a batch among them.
+    /// Bytes that include the trailer of a batch.
     End,
 }
 
-/// Classifies the rest of a journal.
+/// Classifies the bytes after the last whole batch.
 fn classify_tail(file: &mut impl Read) -> io::Result<JournalTail> {
     let (mut buffer, empty) = (vec![0; 1 << 18], vec![0; 1 << 18]);
     let (mut zeros, mut carried) = (true, 0);
     loop {
-        // A trailer may span two reads.
+        // A trailer may span two reads, so the last bytes of each read are searched again.
         let read = file.read(&mut buffer[carried..])?;
         if read == 0 {
             return Ok(if zeros {
@@ -296,7 +300,8 @@ fn classify_tail(file: &mut impl Read) -> io::Result<JournalTail> {
             });
         }
         let filled = carried + read;
-        // Most of a journal is zeros, and a comparison of slices is much faster than a loop.
+        // Most of a journal is zeros, and a comparison of slices is much faster than a loop over
+        // bytes.
         zeros = zeros && buffer[carried..filled] == empty[..read];
         if !zeros
             && buffer[..filled]

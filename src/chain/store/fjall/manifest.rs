@@ -1,8 +1,8 @@
 //! lsm-tree's manifests, the lists of a keyspace's tables.
 //!
-//! In the folder of each keyspace a file `current` names the newest manifest and its checksum.
-//! lsm-tree takes the name and ignores the checksum: a flipped bit in a manifest would be a panic,
-//! an allocation for billions of tables, or a table whose rows appear to be of another time.
+//! In the folder of each keyspace a file `current` names the newest manifest and contains its
+//! checksum. lsm-tree reads the name and ignores the checksum. A flipped bit in a manifest would
+//! lead to a panic, an allocation for billions of tables, or a table whose rows have a wrong age.
 //!
 //! `current`: number u64, XXH3 of the file `v<number>` u128, kind of checksum u8 (0).
 //! Little-endian.
@@ -13,7 +13,7 @@ use std::{
 };
 use xxhash_rust::xxh3::xxh3_128;
 
-/// The first `current` file or manifest of a database that is missing or damaged, if there is one.
+/// The first missing or damaged `current` file or manifest of a database; `None` if all are intact.
 pub fn check(database: &Path) -> io::Result<Option<PathBuf>> {
     let folder = database.join("keyspaces");
     if !folder.is_dir() {
@@ -76,7 +76,7 @@ mod tests {
         tests::killed,
     };
 
-    /// The manifests, and the files that name them.
+    /// The manifests of a database, and the `current` files that name them.
     fn manifests(database: &Path) -> Vec<PathBuf> {
         let entries = |path: &Path| {
             path.read_dir()
@@ -94,7 +94,7 @@ mod tests {
         files
     }
 
-    /// A flip in any byte of any manifest is refused by name.
+    /// A flipped bit in any byte of any manifest is refused, and the error names the file.
     #[test]
     fn a_flipped_bit_is_found_before_fjall_sees_it() {
         let dir = tempfile::tempdir().unwrap();
@@ -141,7 +141,7 @@ mod tests {
         }
     }
 
-    /// Whether this is a manifest that `current` no longer names.
+    /// Whether this file is a manifest that `current` no longer names.
     fn is_stale(file: &Path) -> bool {
         let current = file.with_file_name("current");
         let name = fs::read(current)

@@ -1,4 +1,4 @@
-//! HistoryBounds rows can be read, pruned rows go, and none goes too early.
+//! Rows within the bounds can be read, older rows are pruned, and no row is pruned too early.
 
 use super::*;
 use crate::chain::{
@@ -10,7 +10,7 @@ use crate::chain::{
 };
 use alloy_primitives::B256;
 
-/// Blocks whose first row says their number, up to this height.
+/// Blocks whose state contains their number, from the store's head up to this height.
 fn chain(store: &Store, height: usize) -> Vec<Arc<ExecutedBlock>> {
     let mut blocks: Vec<Arc<ExecutedBlock>> = vec![];
     for n in 0..height {
@@ -23,7 +23,7 @@ fn chain(store: &Store, height: usize) -> Vec<Arc<ExecutedBlock>> {
     blocks
 }
 
-/// The number that the state of this block says.
+/// The block number that the state at this block contains.
 fn read(snapshot: &Snapshot, number: u64) -> u64 {
     let row = snapshot
         .state_row_at(&keys::account(&B256::ZERO), number)
@@ -64,14 +64,14 @@ fn states_inside_the_window_stay_and_older_ones_go() {
     assert_eq!(left as u64, 2 * (1500 - oldest));
     let snapshot = store.snapshot().unwrap();
     assert!((oldest..=1500).all(|number| read(&snapshot, number) == number));
-    // Without a finalized head the window bounds the unwind records too.
+    // Without a finalized head, the state window bounds the unwind records too.
     assert_eq!(snapshot.oldest_unwind(), oldest - UNWIND_MARGIN);
     assert_eq!(
         snapshot.rows(Space::History, b"U").count() as u64,
         1501 - snapshot.oldest_unwind()
     );
     drop((snapshot, store));
-    // And so it is after a reopen.
+    // The bounds are the same after a reopen.
     let store = Store::open(dir.path(), CACHE, None).unwrap();
     let snapshot = store.snapshot().unwrap();
     assert_eq!(snapshot.oldest_state(), oldest);
@@ -103,7 +103,7 @@ fn nothing_goes_before_its_bound_is_on_the_disk() {
     store.commit(&chain(&store, 100), None, None).unwrap();
     let floors = &store.0.history.floors;
     assert_eq!(floors.droppable(), HistoryBounds::default());
-    // Synced is not enough: a journal can be lost that the table does not need.
+    // A sync is not enough: the journal may be lost before the bounds are in a table.
     store.sync().unwrap();
     assert_eq!(floors.droppable(), HistoryBounds::default());
     while store.0.history.pending.lock().is_some() {

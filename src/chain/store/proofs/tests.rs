@@ -1,5 +1,5 @@
-//! Proofs at earlier blocks, against another verifier and the values that were there, over
-//! everything that moves a store.
+//! Proofs at earlier blocks, checked with an independent verifier and against the values at that
+//! block, after commits, unwinds, reopening and pruning.
 
 use super::*;
 use crate::chain::{
@@ -21,12 +21,12 @@ const SLOTS: u64 = 60;
 
 type Plain = BTreeMap<Address, (AccountChange, BTreeMap<U256, U256>)>;
 
-/// A chain with everything it should answer.
+/// A stored chain and the expected values at each of its blocks.
 struct World {
     rng: StdRng,
     addresses: Vec<Address>,
     store: Store,
-    /// By number: header and values.
+    /// By block number: the header, and the values after the block.
     chain: Vec<(Header, Plain)>,
 }
 
@@ -65,8 +65,8 @@ impl World {
         Arc::new(View::new(self.store.snapshot().unwrap(), vec![], None, None).unwrap())
     }
 
-    /// Blocks of creations, destructions, deletions, and withdrawals through the message passer,
-    /// stored as groups of up to five.
+    /// Adds blocks that create, destroy and change accounts, delete slots, and withdraw through the
+    /// message passer, stored in groups of up to five.
     fn grow(&mut self, blocks: usize) {
         let mut left = blocks;
         while left > 0 {
@@ -132,8 +132,8 @@ impl World {
         self.chain.len() as u64 - 1
     }
 
-    /// The proofs of an account and slots at a block convince another verifier, and say what was
-    /// there.
+    /// The proofs of an account and its slots at a block pass an independent verifier, and contain
+    /// the values at that block.
     fn check(&self, view: &Arc<View>, number: u64, address: Address, slots: &[U256]) {
         let (header, plain) = &self.chain[number as usize];
         let proof = view
@@ -260,7 +260,7 @@ fn every_block_can_be_proven_over_reorgs_and_reopens() {
         }
     }
     world.check_random(0, 1_000);
-    // Nothing is left of blocks that were taken back.
+    // No trie history of unwound blocks is left.
     let snapshot = world.store.snapshot().unwrap();
     let numbers = snapshot
         .rows(Space::History, b"T")
@@ -269,7 +269,7 @@ fn every_block_can_be_proven_over_reorgs_and_reopens() {
     assert_eq!(world.count(b'B') as u64, world.head());
 }
 
-/// The rows are those that were there, not only on the way to some key.
+/// Every row of a trie is restored, not only the rows on the path to one key.
 #[test]
 fn every_row_is_restored_as_it_was() {
     let dir = tempfile::tempdir().unwrap();
@@ -301,22 +301,22 @@ fn every_row_is_restored_as_it_was() {
     }
 }
 
-/// Blocks for which the message passer's proofs are kept, of the tests' 900.
+/// Number of blocks for which the message passer's proofs are kept: all blocks of this test.
 const PASSER_WINDOW: u64 = 900;
 
 impl World {
-    /// Bytes of all proofs that the store holds.
+    /// Bytes of trie history in the store's proof window.
     fn proof_bytes(&self) -> u64 {
         self.store.snapshot().unwrap().proof_bytes().unwrap()
     }
 
-    /// Bounds the proofs by a third of what they take, and states by 150 blocks. A view from then
-    /// keeps the proofs that it can read. Returns the oldest block with proofs.
+    /// Bounds trie history to a third of its bytes, and states to 150 blocks. Checks that a view
+    /// taken before pruning can still read its proofs. Returns the oldest block with proofs.
     fn shrink_window(&mut self) -> u64 {
         let bytes = self.proof_bytes();
         let before = self.count(b'T');
         self.store.keep_proofs(bytes / 3).unwrap();
-        // States go with the window of states, and the message passer's do not.
+        // The state window bounds proofs too, except those of the message passer.
         self.store.keep_states(Some(150));
         self.grow(100);
         let held = self.view();
@@ -347,7 +347,7 @@ impl World {
         oldest
     }
 
-    /// The message passer has proofs at every block of its own window, and only for itself.
+    /// The message passer has proofs at every block of its own window, and no other account has.
     fn check_message_passer(&mut self) {
         let view = self.view();
         assert_eq!(view.oldest_proof(MESSAGE_PASSER), 0);
@@ -357,7 +357,8 @@ impl World {
                 .collect();
             self.check(&view, number, MESSAGE_PASSER, &slots);
         }
-        // A view that is not the passer's cannot read old rows as if nothing had happened since.
+        // A state that is kept for the message passer alone refuses other accounts, instead of
+        // returning their newest rows as old ones.
         let old = view.provable_state(10, MESSAGE_PASSER).unwrap().unwrap();
         let other = self
             .addresses
@@ -367,7 +368,7 @@ impl World {
         assert!(matches!(old.account(*other), Err(ReadError::Pruned(10))));
     }
 
-    /// The message passer's window, shortened to 200 blocks, ends too.
+    /// The message passer's window, shortened to 200 blocks, prunes the passer's proofs too.
     fn end_passer_window(&mut self) {
         self.store.0.history.passer.store(200, Ordering::Relaxed);
         self.grow(400);
@@ -387,7 +388,7 @@ fn the_window_is_a_size_and_the_message_passer_stays() {
         .history
         .passer
         .store(PASSER_WINDOW, Ordering::Relaxed);
-    // All of it stays without a limit.
+    // Without a limit, all trie history is kept.
     world.grow(600);
     assert_eq!(world.view().oldest_proof(Address::ZERO), 0);
     let oldest = world.shrink_window();
@@ -397,7 +398,7 @@ fn the_window_is_a_size_and_the_message_passer_stays() {
     world.end_passer_window();
 }
 
-/// Trie rows without the values they lead to prove nothing.
+/// Trie history is pruned with the states, since trie rows without leaf values prove nothing.
 #[test]
 fn trie_history_goes_with_the_states() {
     let dir = tempfile::tempdir().unwrap();
@@ -438,7 +439,7 @@ fn trie_history_goes_with_the_states() {
     }
 }
 
-/// A chain that was stored before there was trie history can be proven from there on.
+/// A chain stored before trie history existed can be proven from its head at the upgrade on.
 #[test]
 fn without_trie_history_the_window_begins_at_the_head() {
     let dir = tempfile::tempdir().unwrap();
@@ -512,7 +513,7 @@ fn only_the_message_passers_rows_are_its_own() {
     );
 }
 
-/// An account with a nonce and a balance that follows from it.
+/// An account with this nonce, and a balance computed from the nonce.
 fn account_with(nonce: u64) -> Option<AccountChange> {
     Some(AccountChange {
         nonce,
@@ -550,13 +551,14 @@ fn large_state(dir: &Path) -> (Store, Payload) {
     (store, genesis)
 }
 
-/// Trie history is a small part of what a block writes of its tries, since it holds no whole node.
+/// Trie history is small compared to the trie rows that a block writes, since it has no whole
+/// nodes.
 #[test]
 fn history_of_the_trie_is_small() {
     let dir = tempfile::tempdir().unwrap();
     let (store, genesis) = large_state(dir.path());
     let view = Arc::new(View::new(store.snapshot().unwrap(), vec![], None, None).unwrap());
-    // Ten transfers.
+    // Ten transfers: twenty changed accounts.
     let some = Changes {
         accounts: (0..20)
             .map(|n| (hashed_address(n * 1_000), account_with(2)))

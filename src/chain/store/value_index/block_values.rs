@@ -1,4 +1,4 @@
-//! The values of a block that an index has rows of.
+//! The indexed values of a block.
 
 use super::ValueIndex;
 use crate::chain::{
@@ -11,16 +11,16 @@ use crate::chain::{
 use alloy_primitives::{Address, B256, Bytes, map::HashSet};
 use std::cell::RefCell;
 
-/// The parts of a block that its values follow from.
+/// The parts of a block from which its indexed values are computed.
 #[derive(Clone, Copy)]
 pub(in crate::chain::store) struct BlockParts<'a> {
     pub transactions: &'a [Bytes],
-    /// Senders in block order. One that is missing is recovered.
+    /// Senders in block order. A missing sender is recovered from its transaction's signature.
     pub senders: &'a [Address],
     pub receipts: &'a [Receipt],
 }
 
-/// The values of a block, each once.
+/// The indexed values of a block, without duplicates.
 #[derive(Default)]
 struct BlockValues(HashSet<keys::IndexedValue>);
 
@@ -35,8 +35,8 @@ impl BlockValues {
     fn add_participants(&mut self, parts: &BlockParts<'_>) {
         let transactions = parts.transactions.iter().zip(parts.receipts);
         for (at, (raw, receipt)) in transactions.enumerate() {
-            // Blocks have been executed: a transaction that cannot be decoded is damage, which
-            // `db verify` reports as such.
+            // The block has been executed, so a transaction that cannot be decoded means damage.
+            // `db verify` reports it.
             let Ok(tx) = ChainTx::decode(raw) else {
                 continue;
             };
@@ -59,7 +59,7 @@ impl BlockValues {
     }
 }
 
-/// Passes the keys of the rows of a block to `put`.
+/// Passes the key of each of a block's rows in an index to `put`.
 pub(in crate::chain::store) fn rows(
     index: ValueIndex,
     number: u64,
@@ -79,8 +79,8 @@ pub(in crate::chain::store) fn rows(
 }
 
 impl Snapshot {
-    /// Passes the keys that a block must have in an index to `put`. Returns false if the block has no
-    /// receipts, or, where they count, no transactions to them.
+    /// Passes each key that a block must have in an index to `put`. Returns false if the block has
+    /// no receipts, or, for the address index, no transactions to match them.
     pub(crate) fn value_rows(
         &self,
         index: ValueIndex,
@@ -95,7 +95,7 @@ impl Snapshot {
 
     fn log_rows(&self, number: u64, put: impl FnMut(&[u8])) -> Result<bool, ReadError> {
         let values = RefCell::new(BlockValues::default());
-        // No log is wanted, so none is copied.
+        // The closure rejects every log, so that none is copied.
         let found = self.logs(number, &|address, topics| {
             values.borrow_mut().add_log(address, topics);
             false

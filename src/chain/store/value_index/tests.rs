@@ -1,4 +1,4 @@
-//! The rows of each index are those that the blocks need, after commits, unwinds, pruning, kills and
+//! Each index has exactly the rows that its blocks need, after commits, unwinds, pruning, kills and
 //! upgrades.
 
 use super::*;
@@ -16,7 +16,7 @@ use rand::{Rng, SeedableRng, rngs::StdRng};
 use starling_proto::payload::{BlockId, Payload};
 use std::{collections::BTreeSet, sync::Arc};
 
-/// Nonce of the sender of each deposit.
+/// Nonce of the sender in the receipt of each deposit.
 const NONCE: u64 = 7;
 
 fn receipt(logs: Vec<Log>) -> Receipt {
@@ -78,7 +78,7 @@ impl RandomBlock {
             ..Default::default()
         };
         let payload = Arc::new(Payload::sealed(header, raw.collect()));
-        // Where senders are missing, as in blocks of an older version, they are recovered.
+        // Missing senders, as in blocks of an older version, are recovered.
         let known = rng.random_range(0..2) == 0;
         let senders = deposits
             .iter()
@@ -95,7 +95,7 @@ impl RandomBlock {
         self.executed.payload.number()
     }
 
-    /// The hashed values of the block, written down independently of the index.
+    /// The hashed values of the block, computed independently of the index.
     fn values(&self, index: ValueIndex) -> Vec<Vec<u8>> {
         let word = |address: Address| [&[0; 13][..], address.as_slice()].concat();
         let mut values = vec![];
@@ -125,7 +125,7 @@ impl RandomBlock {
     }
 }
 
-/// Adds blocks to a store, and to `chain`, which holds all of its blocks.
+/// Adds `count` blocks to a store and to `chain`, the list of all its blocks.
 fn grow(store: &Store, chain: &mut Vec<RandomBlock>, count: usize, rng: &mut StdRng) {
     let from = chain.len();
     for _ in 0..count {
@@ -141,7 +141,7 @@ fn grow(store: &Store, chain: &mut Vec<RandomBlock>, count: usize, rng: &mut Std
     store.commit(&blocks, None, None).unwrap();
 }
 
-/// The rows that these blocks need.
+/// The index rows that the blocks from `first` on need.
 fn needed(index: ValueIndex, chain: &[RandomBlock], first: u64) -> BTreeSet<Bytes> {
     let tag: &[u8] = match index {
         ValueIndex::Logs => b"L",
@@ -174,7 +174,7 @@ fn first(store: &Store, index: ValueIndex) -> u64 {
     store.snapshot().unwrap().indexed_from(index)
 }
 
-/// The index is whole from block `from` on, and has no other rows of these blocks.
+/// The index is complete from block `from` on, and has no other rows of these blocks.
 fn check(store: &Store, index: ValueIndex, chain: &[RandomBlock], from: u64) {
     assert_eq!(first(store, index), from, "{index:?}");
     let mut rows = stored(store, index);
@@ -220,7 +220,7 @@ fn rows_come_and_go_with_their_block() {
                 store.rotate().unwrap();
             }
             if rng.random_range(0..6) == 0 {
-                // Without windows, as tools open it, both indexes go on.
+                // Without windows, as tools open the store, both indexes still grow.
                 drop(store);
                 store = Store::open(dir.path(), CACHE, None).unwrap();
             }
@@ -249,7 +249,7 @@ fn addresses_are_indexed_on_request_only() {
         let snapshot = store.snapshot().unwrap();
         assert!(snapshot.is_index_off(ValueIndex::Addresses));
         assert!(first(&store, ValueIndex::Addresses) > store.head().number);
-        // Nothing is written about it either.
+        // No bounds of this index are written either.
         let bounds = store
             .0
             .index_bounds(&snapshot.0.snapshot, ValueIndex::Addresses);
@@ -287,7 +287,7 @@ fn rows_outside_of_the_window_go_and_come_again_when_it_is_raised() {
         check(&store, logs, &chain, first);
         let head = chain.len() as u64;
         assert_eq!(first, head.saturating_sub(100));
-        // The window is in order: there is nothing to build.
+        // The index already covers its window: there is nothing to build.
         assert_eq!(build(&store, logs).first, first);
     }
     store.prune().unwrap();
@@ -298,7 +298,7 @@ fn rows_outside_of_the_window_go_and_come_again_when_it_is_raised() {
     store.keep_logs(IndexWindow::Blocks(300));
     assert_eq!(build(&store, logs).first, 500);
     check(&store, logs, &chain, 500);
-    // Nothing that was built goes with the bounds of before.
+    // The old, higher bounds must not prune the rows built since.
     grow(&store, &mut chain, 10, &mut rng);
     store.prune().unwrap();
     check(&store, logs, &chain, 510);
@@ -349,7 +349,8 @@ fn an_index_can_be_turned_off_and_on() {
     }
 }
 
-/// A window that is wider than the chain leaves out none of its blocks, however wide its steps are.
+/// A window wider than the chain includes all of its blocks, even if one step is longer than the
+/// chain.
 #[test]
 fn a_wide_window_holds_all_blocks_of_a_short_chain() {
     let (dir, mut rng) = (tempfile::tempdir().unwrap(), StdRng::seed_from_u64(11));
@@ -364,7 +365,7 @@ fn a_wide_window_holds_all_blocks_of_a_short_chain() {
     check(&store, logs, &chain, 0);
 }
 
-/// Blocks that were unwound while an index was off leave nothing in it, whatever was pruned.
+/// Blocks unwound while an index was off leave no rows in it, with or without pruning.
 #[test]
 fn an_index_that_was_off_over_a_reorg_is_right_again() {
     for (index, prune) in [
@@ -396,7 +397,7 @@ fn an_index_that_was_off_over_a_reorg_is_right_again() {
     }
 }
 
-/// An old store is read, indexes new blocks, and is indexed downwards; a kill loses no step.
+/// An old store can be read, indexes new blocks, and is indexed downwards. A kill loses no step.
 #[test]
 fn a_store_of_the_version_before_is_indexed_in_steps() {
     for index in ValueIndex::ALL {
@@ -418,7 +419,7 @@ fn a_store_of_the_version_before_is_indexed_in_steps() {
             assert!(step.first < reached, "each step is one");
             reached = step.first;
             if kills < 4 {
-                // Blocks are written and unwound between the steps.
+                // Blocks are committed and unwound between the steps.
                 grow(&store, &mut chain, 2, &mut rng);
                 store.unwind_one().unwrap();
                 chain.pop();
@@ -435,13 +436,13 @@ fn a_store_of_the_version_before_is_indexed_in_steps() {
     }
 }
 
-/// The first block upgrades a store of the version before: it adds three blocks instead of one.
+/// The first block written upgrades a store of the previous layout. Replaces one block by three.
 fn upgrade(store: &Store, index: ValueIndex, chain: &mut Vec<RandomBlock>, rng: &mut StdRng) {
     turn(store, index, true);
     let head = chain.len() as u64;
     assert_eq!(store.snapshot().unwrap().schema(), SCHEMA - 1);
     check(store, index, chain, head + 1);
-    // The program that wrote it may open it again, until a block is written.
+    // The older program may open the store again until a block is written.
     store.commit(&[], None, None).unwrap();
     assert_eq!(store.extend_index(index).unwrap(), None);
     assert_eq!(store.snapshot().unwrap().schema(), SCHEMA - 1);
@@ -477,7 +478,8 @@ fn an_unwind_below_the_first_indexed_block_leaves_the_rest_right() {
     }
 }
 
-/// A tool that sets no window adds blocks where the address index ended above them: it claims none.
+/// After an unwind the address index may begin above the head. A tool without a window then adds
+/// blocks without index rows, and the index must not claim them.
 #[test]
 fn an_index_that_begins_above_the_head_claims_no_block_of_a_tool() {
     let (dir, mut rng) = (tempfile::tempdir().unwrap(), StdRng::seed_from_u64(10));

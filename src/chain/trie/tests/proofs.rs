@@ -1,19 +1,20 @@
-//! Proofs, checked by another verifier.
+//! Proofs, checked by an independent verifier.
 
 use super::*;
 
-/// Proofs that were verified.
+/// Counts of verified proofs by kind.
 #[derive(Default)]
 struct ProofCounts {
     present: u64,
     absent: u64,
-    /// Slots whose leaf is so short that its parent node may hold it.
+    /// Proofs of slots whose leaf is so short that it may be embedded in its parent node.
     inline: u64,
 }
 
 impl ProofCounts {
-    /// Another verifier accepts the proof of a leaf, or of its absence, in the trie of accounts or
-    /// in that of an account's slots. A value that differs from the flat rows is not proved.
+    /// Checks that an independent verifier accepts the proof of a leaf, or of its absence, in the
+    /// state trie or in an account's storage trie, and that no proof is built if the flat rows
+    /// differ from the trie.
     fn check(
         &mut self,
         source: &StateSource<'_>,

@@ -62,7 +62,7 @@ fn an_alloc_gives_the_root_of_alloy_trie() {
     );
 }
 
-/// The secure tries of ethereum/tests: any value as leaf, keys hashed.
+/// The secure tries of ethereum/tests: keys are hashed, and any value can be a leaf.
 #[test]
 fn ethereum_tests_secure_tries() {
     let Some(dir) = starling_testkit::fixture("trie-rlp/ethereum-tests/TrieTests") else {
@@ -104,7 +104,8 @@ fn ethereum_tests_secure_tries() {
                     value,
                     exists: false,
                 };
-                // One by one, the trie of the step before held in memory by the walk.
+                // Apply the changes one by one; the walk keeps the trie of the previous step in
+                // memory.
                 root = walk::update(
                     &StateSource::new(None, None),
                     root,

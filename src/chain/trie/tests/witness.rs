@@ -1,4 +1,4 @@
-//! Bare witnesses, complete and hostile.
+//! Bare witnesses: complete ones, and ones with missing or wrong nodes.
 
 use super::*;
 
@@ -68,8 +68,8 @@ fn hostile_nodes_are_errors() {
     let whole = witness(&bench, &model, &model.rows());
     for hash in whole.nodes.keys() {
         for _ in 0..20 {
-            // Under its old hash, so that the walk meets it: no preimage like this exists, but the
-            // code must not rely on that.
+            // Store the changed node under the old hash, so that the walk loads it. No preimage
+            // like this exists, but the code must not rely on that.
             let mut bent = whole.clone();
             let mut node = bent.nodes[hash].to_vec();
             let at = rng.below(node.len() as u64) as usize;

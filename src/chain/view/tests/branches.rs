@@ -81,7 +81,7 @@ impl LongStore {
         }
     }
 
-    /// A view of the block `fork` that reads at most `limit` bytes of unwind data.
+    /// A view at block `fork`, which reads at most `limit` bytes of unwind data.
     fn bounded(&self, near: &[&View], fork: u64, limit: usize) -> Result<Arc<View>, ReadError> {
         let snapshot = self.snapshot.clone();
         View::near_branch(near, snapshot, fork, vec![], None, None, limit).map(Arc::new)
@@ -91,12 +91,12 @@ impl LongStore {
         self.bounded(near, fork, UNWIND_DATA).unwrap()
     }
 
-    /// The view has the state of the block `number`.
+    /// Checks that the view has the state of block `number`.
     fn check(&mut self, view: &Arc<View>, number: usize) {
         check_view(view, &self.branch[..=number].to_vec(), &mut self.dice);
     }
 
-    /// Keys of the rows in the unwind records above the block `number`, each once.
+    /// The distinct keys of the rows in the unwind records above block `number`.
     fn rows_above(&self, number: u64) -> std::collections::BTreeSet<Bytes> {
         (number + 1..=520)
             .flat_map(|number| self.snapshot.unwind_record(number).unwrap().unwrap())
@@ -105,18 +105,18 @@ impl LongStore {
     }
 }
 
-/// Going back far below the store reads each record once, and views of the same snapshot share what
-/// was read. The unwind data is bounded, also where it is shared.
+/// A view far below the stored head reads each record once, and views of the same snapshot share
+/// the unwind data. The data is bounded, even where it is shared.
 #[test]
 fn unwind_records_are_read_once() {
     let mut long = LongStore::new();
     let deep = long.back(&[], 20);
-    // Each row once, however many of the 500 records have it.
+    // Each row is present once, however many of the 500 records have it.
     let rows = long.rows_above(20).len();
     assert_eq!(deep.unwound.rows.len(), rows);
     long.check(&deep, 20);
-    // The same again costs nothing; deeper reads on from there; above it, or at another snapshot,
-    // it is of no use.
+    // A view of the same fork point shares the data, and a deeper one reads only the records below.
+    // For a higher fork point or another snapshot, the data cannot be shared.
     assert!(Arc::ptr_eq(&long.back(&[&deep], 20).unwound, &deep.unwound));
     let middle = long.back(&[], 270);
     for near in [&middle, &deep] {

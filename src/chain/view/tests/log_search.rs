@@ -1,4 +1,4 @@
-//! The blocks that a search names against those whose receipts have the values.
+//! The blocks that a search returns, compared with the blocks whose receipts have the values.
 
 use super::*;
 use crate::chain::store::IndexWindow;
@@ -17,7 +17,7 @@ fn logs(dice: &mut Dice) -> Vec<Log> {
     (0..dice.below(4)).map(|_| log(dice)).collect()
 }
 
-/// A store with `stored` blocks with logs, and a view with `above` more blocks.
+/// A store with `stored` blocks that have logs, and a view with `above` more blocks.
 fn world(dir: &Path, stored: u64, above: u64, dice: &mut Dice) -> (Store, Vec<Vec<Log>>, View) {
     let mut plain = Plain::default();
     let store = create(dir, CACHES[2], &mut plain, dice);
@@ -59,7 +59,7 @@ fn world(dir: &Path, stored: u64, above: u64, dice: &mut Dice) -> (Store, Vec<Ve
     (store, all, view)
 }
 
-/// A filter that constrains some positions.
+/// A random filter that constrains some positions.
 fn filter(dice: &mut Dice) -> (Vec<Address>, Vec<Vec<B256>>) {
     let most = 1 + dice.below(3);
     let addresses = (0..dice.below(most)).map(|_| Address::repeat_byte(dice.below(7) as u8));
@@ -73,7 +73,7 @@ fn filter(dice: &mut Dice) -> (Vec<Address>, Vec<Vec<B256>>) {
     (addresses, topics)
 }
 
-/// Whether each position has one of its alternatives in a log of the block.
+/// Whether, at each constrained position, some log of the block has one of the alternatives.
 fn has_all(logs: &[Log], addresses: &[Address], topics: &[Vec<B256>]) -> bool {
     let any = |position: usize, wanted: &[B256]| {
         let mut found = logs.iter().filter_map(|log| log.topics().get(position));
@@ -109,7 +109,7 @@ fn a_search_names_the_stored_blocks_that_have_the_values_and_all_others() {
         let expected: Vec<u64> = (from..=to)
             .filter(|number| *number > 300 || has_all(&all[*number as usize], &addresses, &topics))
             .collect();
-        // A filter that constrains nothing has to read every block.
+        // A filter without constraints has to read every block.
         let unconstrained = addresses.is_empty() && topics.iter().all(Vec::is_empty);
         let expected = if unconstrained {
             (from..=to).collect()
@@ -127,7 +127,7 @@ fn a_search_that_takes_long_names_the_block_that_it_has_reached() {
     let (dir, mut dice) = (tempfile::tempdir().unwrap(), Dice(StdRng::seed_from_u64(9)));
     let mut plain = Plain::default();
     let store = create(dir.path(), CACHES[2], &mut plain, &mut dice);
-    // Two values that alternate, so that no block has both.
+    // Blocks with two alternating values, so that no block has both.
     let mut parent = store.head();
     let mut blocks = vec![];
     for number in 1..=2000u64 {

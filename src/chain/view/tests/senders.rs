@@ -3,7 +3,8 @@
 use super::*;
 use crate::chain::store::SCHEMA;
 
-/// A block of one transaction that this sender is said to have sent, and who signed it.
+/// A block of one transaction, whose recorded sender is `sender` or, if `None`, the signer; and the
+/// signer's address.
 fn signed(parent: BlockId, sender: Option<Address>) -> (Arc<ExecutedBlock>, Address) {
     let secret = secp256k1::SecretKey::from_slice(&[0x42; 32]).unwrap();
     let public = secret

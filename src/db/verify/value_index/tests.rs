@@ -1,4 +1,4 @@
-//! Rows of an index that are missing or superfluous are found, and put right.
+//! Missing and superfluous rows of an index are found and repaired.
 
 use super::*;
 use crate::{
@@ -14,7 +14,7 @@ use crate::{
 use alloy_primitives::Bytes;
 use std::path::Path;
 
-/// Keys, and whether each is written or removed.
+/// Keys of index rows, and whether each row is to be written (true) or removed.
 type PlantedRows<'a> = Vec<(&'a [u8], bool)>;
 
 fn open(dir: &Path) -> Store {
@@ -27,8 +27,8 @@ fn rows(store: &Store, index: ValueIndex) -> Vec<Bytes> {
     rows.map(|row| row.unwrap().0).collect()
 }
 
-/// Finds one damage that can be repaired, described so, and repairs it. The rows are those of
-/// before then.
+/// Asserts that one repairable damage with `what` in its description is found, repairs it, and
+/// asserts that the rows are those in `before`.
 fn damaged(dir: &Path, index: ValueIndex, what: &str, before: &[Bytes]) {
     let report = check_all(dir);
     assert_eq!(report.count, 1, "{report:#?}");

@@ -1,37 +1,38 @@
-//! The messages between a tracer of a script and the process that runs the script, each with its
-//! length before it.
+//! The messages between a script tracer and the process that runs the script, each preceded by its
+//! length.
 //!
-//! The tracer speaks first. It is answered by [`FromScript::Done`] or [`FromScript::Failed`], before
-//! which the script may ask for what it reads. One message is outstanding at a time.
+//! The tracer sends a message, and the process ends its work on the message with one reply, for
+//! example [`FromScript::Done`] or [`FromScript::Failed`]. Before this reply the process may
+//! request reads of the EVM. Only one message is outstanding at a time.
 
 use alloy_primitives::{Address, B256, Bytes, U256};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::io::{self, Read, Write};
 
-/// Bytes of one message: a script's result is one.
+/// Largest message in bytes. A script's result is one message.
 pub const MAX_MESSAGE: usize = 32 << 20;
-/// Words of the stack that a step carries.
+/// Number of words from the top of the stack that are sent with each step.
 pub const TOP_WORDS: usize = 16;
 
 /// A message to the script.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToScript {
-    /// A new script, for one transaction.
+    /// Loads a new script, for one transaction.
     Load {
         code: String,
-        /// JSON.
+        /// Options as JSON.
         config: String,
         precompiles: Vec<Address>,
     },
-    /// The frame whose instructions follow.
+    /// The frame to which the following instructions belong.
     Contract(ScriptContract),
     Step(ScriptStep),
-    /// The last instruction has failed.
+    /// The last instruction has failed, with this error.
     Fault(String),
     Enter(ScriptFrame),
     Exit(ScriptExit),
     Result(Box<ScriptTransaction>),
-    /// The answer to a question.
+    /// The reply to a [`FromScript::Ask`].
     Answer(Bytes),
 }
 
@@ -40,13 +41,13 @@ pub enum ToScript {
 pub enum FromScript {
     Loaded(ScriptHooks),
     Done,
-    /// JSON.
+    /// The result of the script as JSON.
     Result(String),
     Failed(String),
     Ask(ScriptQuestion),
 }
 
-/// The functions of a script besides `result`.
+/// The optional functions that a script has besides `result`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScriptHooks {
     pub step: bool,
@@ -56,9 +57,9 @@ pub struct ScriptHooks {
 /// A read of the EVM by a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ScriptQuestion {
-    /// A word of the stack, counted from its top.
+    /// A word of the stack, by its index from the top.
     Stack(usize),
-    /// Memory before the instruction, with zeros beyond its end.
+    /// A range of memory as it was before the instruction, with zeros beyond the end of memory.
     Memory {
         offset: usize,
         length: usize,
@@ -70,7 +71,7 @@ pub enum ScriptQuestion {
         address: Address,
         slot: B256,
     },
-    /// One byte.
+    /// Whether the account exists, as one byte.
     Exists(Address),
 }
 
@@ -92,7 +93,7 @@ pub struct ScriptStep {
     pub refund: u64,
     pub memory: usize,
     pub stack: usize,
-    /// Words from the top of the stack on.
+    /// The topmost words of the stack, the top first.
     pub top: Vec<U256>,
     pub error: Option<String>,
 }
@@ -114,7 +115,7 @@ pub struct ScriptExit {
     pub error: Option<String>,
 }
 
-/// The transaction, as `result` sees it.
+/// The transaction, as passed to the script's `result` function.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ScriptTransaction {
@@ -140,22 +141,22 @@ pub struct ScriptTransaction {
     pub tx_index: Option<usize>,
 }
 
-/// Writes a message.
+/// Writes a message, preceded by its length.
 pub fn write_message(stream: &mut impl Write, message: &impl Serialize) -> io::Result<()> {
     let text = serde_json::to_vec(message)?;
     let length = u32::try_from(text.len()).map_err(io::Error::other)?;
     stream.write_all(&[&length.to_le_bytes()[..], &text].concat())
 }
 
-/// The start of a message that has not arrived as a whole.
+/// Reads messages, and keeps the bytes of an incomplete one between calls.
 #[derive(Default)]
 pub struct MessageReader {
     bytes: Vec<u8>,
 }
 
 impl MessageReader {
-    /// The next message; `None` at the end of the stream. Fails with the stream's error, also when it
-    /// has a timeout: the part that has arrived is kept for the next call.
+    /// Reads the next message; `None` at the end of the stream. Errors of the stream are returned,
+    /// including timeouts: the bytes read so far are kept for the next call.
     pub fn read<T: DeserializeOwned>(&mut self, stream: &mut impl Read) -> io::Result<Option<T>> {
         let mut part = [0; 16 << 10];
         loop {

@@ -1,5 +1,5 @@
-//! The connection to the process that runs a script: its start, its messages, and its end when the
-//! time of the transaction is over.
+//! The connection to the process that runs a script: starts the process, exchanges messages, and
+//! kills the process when the transaction's time is over.
 
 use super::message::{FromScript, MessageReader, ToScript, write_message};
 use crate::chain::evm::{Deadline, StateError};
@@ -9,12 +9,12 @@ use nix::{
 };
 use std::{fmt, io, os::unix::net::UnixStream, process::Child, sync::Arc, time::Duration};
 
-/// Time between two looks at the clock while a script runs.
+/// Time between two checks of the clock while a script runs.
 const LOOK: Duration = Duration::from_millis(10);
-/// Messages of a script between two looks at the clock.
+/// Number of messages from a script between two checks of the clock.
 const LOOK_EVERY: u32 = 64;
 
-/// A running script host: a process, unless it is a thread of a test.
+/// A running script host: a process, or in tests a thread.
 pub struct ScriptConnection {
     pub stream: UnixStream,
     pub process: Option<Child>,
@@ -23,14 +23,14 @@ pub struct ScriptConnection {
 impl Drop for ScriptConnection {
     fn drop(&mut self) {
         if let Some(process) = &mut self.process {
-            // The process may have ended by itself.
+            // An error is harmless: the process may already have ended.
             let _ = process.kill();
             let _ = process.wait();
         }
     }
 }
 
-/// The start of a script host.
+/// Starts script hosts.
 #[derive(Clone)]
 pub struct ScriptHost(Arc<dyn Fn() -> io::Result<ScriptConnection> + Send + Sync>);
 
@@ -50,10 +50,10 @@ impl fmt::Debug for ScriptHost {
     }
 }
 
-/// The reason why a script did not answer.
+/// The reason why a script produced no result.
 #[derive(Debug, thiserror::Error)]
 pub enum ScriptError {
-    /// The exception or the failure of the script itself.
+    /// An exception, or another failure of the script itself.
     #[error("{0}")]
     Script(String),
     #[error("the tracer {0:?} is a script, and scripts are turned off (--rpc.jstracers)")]
@@ -68,12 +68,12 @@ pub enum ScriptError {
     State(#[from] StateError),
 }
 
-/// A tracer's side of the connection.
+/// The tracer's end of the connection to a script host.
 pub(super) struct ScriptPort {
     connection: ScriptConnection,
     reader: MessageReader,
     deadline: Option<Deadline>,
-    /// Messages since the last look at the clock.
+    /// Number of messages since the last check of the clock.
     messages: u32,
 }
 
@@ -93,7 +93,7 @@ impl ScriptPort {
         })
     }
 
-    /// Bounds the time of what the script does from now on.
+    /// Sets the deadline of everything that the script does from now on.
     pub fn set_deadline(&mut self, deadline: Option<Deadline>) {
         self.deadline = deadline;
     }
@@ -102,7 +102,8 @@ impl ScriptPort {
         write_message(&mut self.connection.stream, message).map_err(|_| ScriptError::Gone)
     }
 
-    /// The next message. Fails at the deadline, also if the script asks without end.
+    /// Receives the next message. Fails at the deadline, even if the script sends requests without
+    /// end.
     pub fn receive(&mut self) -> Result<FromScript, ScriptError> {
         self.messages += 1;
         if self.messages >= LOOK_EVERY {
@@ -131,8 +132,8 @@ impl ScriptPort {
         }
     }
 
-    /// Checks the clock. That may wait while other calls run, and the process would go on beside
-    /// them: it is stopped meanwhile.
+    /// Checks the clock. The check may block while other calls run. The process is stopped
+    /// meanwhile, since it would otherwise run beside those calls.
     fn look(&self) -> Result<(), StateError> {
         let Some(deadline) = &self.deadline else {
             return Ok(());
@@ -145,7 +146,7 @@ impl ScriptPort {
 
     fn signal(&self, signal: Signal) {
         let process = self.connection.process.as_ref();
-        // Until it is waited for, the number is that of the process, also once it has ended.
+        // The process id stays valid until the process is waited for, even after it has ended.
         if let Some(id) = process.and_then(|process| i32::try_from(process.id()).ok()) {
             let _ = kill(Pid::from_raw(id), signal);
         }
@@ -161,7 +162,7 @@ mod tests {
         time::Instant,
     };
 
-    /// Waits until a process is in a state, as `/proc` names it.
+    /// Waits until a process is in a state, given as the state's letter in `/proc`.
     fn wait_for(state: &str, process: u32) {
         let stat = || std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
         let end = Instant::now() + Duration::from_secs(10);
@@ -175,7 +176,7 @@ mod tests {
     fn a_process_does_not_run_while_its_call_is_paused() {
         let host = ScriptHost::new(|| {
             let (stream, theirs) = UnixStream::pair()?;
-            // Keeps the other end open, and never answers.
+            // Keeps the other end of the connection open without ever replying.
             std::mem::forget(theirs);
             let endless = ["-c", "while :; do :; done"];
             let mut process = Command::new("sh");

@@ -4,7 +4,7 @@ use super::*;
 use crate::chain::store::tests::{block, create};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
-/// A database's journal with some batches in it, and where each batch ends.
+/// A database's journal with several batches, and the offset at which each batch ends.
 fn journal() -> (Vec<u8>, Vec<usize>) {
     let dir = tempfile::tempdir().unwrap();
     let store = create(dir.path());
@@ -59,7 +59,7 @@ fn a_gap_is_found_and_cut_where_it_begins() {
     };
     let mut rng = StdRng::seed_from_u64(2);
     for _ in 0..300 {
-        // In the last batch it may look like what a kill leaves.
+        // Damage in the last batch may look like a batch that a kill interrupted.
         let at = rng.random_range(0..ends[ends.len() - 2]);
         let mut flipped = bytes.clone();
         flipped[at] ^= 1 << rng.random_range(0..8);
