@@ -1,14 +1,20 @@
-//! The JSON-RPC server for wallets, tools and rollup nodes, over HTTP, WebSocket and a local socket.
+//! The JSON-RPC server for wallets, tools and rollup nodes, over HTTP, WebSocket and a local
+//! socket.
 //!
-//! [`server`] takes connections and applies the HTTP rules, [`ws`] runs WebSocket sessions, [`ipc`]
-//! those of the local socket, [`running`] starts and stops listeners; [`frame`] is JSON-RPC itself,
-//! [`api`] the table of methods; [`subscription`] the events of subscriptions; [`limits`], [`memory`] and [`bounds`] bound connections, bytes and
-//! work; [`context`] holds the parts of the node that methods answer from; [`admin`], [`debug`],
-//! [`eth`], [`health`], [`miner`], [`net`], [`opp2p`], [`optimism`], [`ots`], [`starling`], [`testing`],
-//! [`trace`], [`txpool`] and [`web3`] hold the methods, plain functions of a [`RpcContext`] and parameters. Every request reads one view of the chain; none can reach, or wait for, the executor,
-//! except those that commit or import blocks on an operator's behalf. Framing, texts and shapes are
-//! geth's. [`engine`] alone drives the chain ([`engine_backend`]), on an endpoint of its own whose
-//! clients [`jwt`](crate::jwt) lets in.
+//! Transports: [`server`] accepts connections and applies the HTTP rules, [`ws`] runs WebSocket
+//! sessions, [`ipc`] serves the local socket, and [`running`] starts and stops listeners. Protocol:
+//! [`frame`] is JSON-RPC itself, [`api`] the table of methods, [`subscription`] the events of
+//! subscriptions. [`limits`], [`memory`] and [`bounds`] limit connections, bytes and work.
+//!
+//! The methods are plain functions of a [`RpcContext`] and parameters. They are in [`admin`],
+//! [`debug`], [`eth`], [`health`], [`miner`], [`net`], [`opp2p`], [`optimism`], [`ots`],
+//! [`starling`], [`testing`], [`trace`], [`txpool`] and [`web3`]; [`context`] holds the parts of
+//! the node that they use. Every request reads one view of the chain. No method can reach the
+//! executor or wait for it, except those that commit or import blocks on an operator's behalf.
+//! Framing, texts and shapes are geth's.
+//!
+//! [`engine`] alone drives the chain (through [`engine_backend`]). It has an endpoint of its own,
+//! where [`jwt`](crate::jwt) authenticates clients.
 
 pub mod access;
 pub mod admin;
@@ -103,22 +109,24 @@ static NAMESPACES: [Namespace; 14] = [
 
 /// Namespaces of the authenticated endpoint (geth: `DefaultAuthModules`).
 static AUTH_NAMESPACES: [Namespace; 2] = [engine::NAMESPACE, eth::NAMESPACE];
-/// Bytes of one request on the authenticated endpoint: enough for a block in hex.
+/// Maximum bytes of one request on the authenticated endpoint: enough for a block in hex.
 const AUTH_BODY: usize = 128 << 20;
-/// Calls in one batch there (op-geth's).
+/// Maximum calls in one batch on the authenticated endpoint (op-geth's limit).
 const AUTH_BATCH: usize = 2000;
-/// Bytes of the results of one batch there (op-geth's).
+/// Maximum bytes of the results of one batch on the authenticated endpoint (op-geth's limit).
 const AUTH_BATCH_RESPONSE: usize = 250_000_000;
-/// Connections of the Engine API port: some rollup nodes and tools, and clients that have not shown
-/// the secret.
+/// Maximum connections of the Engine API port. Its clients are a few rollup nodes and tools;
+/// connections that have not authenticated yet count too.
 pub const AUTH_CONNECTIONS: usize = 1024;
 
-/// Connections of a batcher's or proposer's RPC: operators and probes.
+/// Maximum connections of a batcher's or proposer's RPC, whose clients are operators and probes.
 const SERVICE_CONNECTIONS: usize = 256;
-/// Longest call there: `admin_stopBatcher` answers when everything is confirmed on L1.
+/// Timeout of a call to a batcher's or proposer's RPC. `admin_stopBatcher` responds only when
+/// everything that was sent is confirmed on L1.
 const SERVICE_CALL: Duration = Duration::from_secs(3600);
 
-/// The endpoints and their limits. The same address for HTTP and WebSocket is one listening socket.
+/// The endpoints and their limits. HTTP and WebSocket share one listening socket if they have the
+/// same address.
 #[derive(Clone, Debug, Default)]
 pub struct RpcConfig {
     pub http: Option<HttpEndpoint>,
@@ -127,7 +135,7 @@ pub struct RpcConfig {
     pub rollup: Option<RollupEndpoint>,
     pub ipc: Option<IpcEndpoint>,
     pub limits: ServerLimits,
-    /// Keys and budgets of the HTTP and WebSocket endpoints; `None` limits no calls.
+    /// Keys and budgets of the HTTP and WebSocket endpoints; with `None`, calls are not limited.
     pub access: Option<Arc<Access>>,
 }
 
@@ -159,26 +167,28 @@ pub enum BindError {
     },
 }
 
-/// A server that is bound and not yet serving.
+/// A server whose sockets are bound, but which does not serve yet.
 pub struct RpcServer {
     listeners: Vec<ServedListener>,
     ipc: Option<IpcListener>,
-    /// `None` for a server whose listeners stay as they are.
+    /// Control of an operator who starts and stops listeners; `None` for a server whose listeners
+    /// never change.
     control: Option<ServerControl>,
 }
 
-/// The commands to a server, and the binding of those that they start.
+/// The queue of an operator's commands, and the binder of the servers that these commands start.
 struct ServerControl {
     commands: ServerCommands,
     bind: Binder,
 }
 
 impl RpcServer {
-    /// Binds the sockets. Nothing is accepted before [`RpcServer::run`].
+    /// Binds the sockets. No connection is accepted before [`RpcServer::run`].
     ///
-    /// `admin`, `debug`, `miner` and `opp2p` are served only if they are named. They can change the signer,
-    /// change what the node builds, or cut it off from its peers, and even a loopback address may
-    /// have a public proxy in front.
+    /// The namespaces `admin`, `debug`, `miner` and `opp2p` are served only if an operator names
+    /// them. Their methods can change the block signer, change the blocks that the node builds, or
+    /// cut the node off from its peers. A loopback address is no protection, because a public proxy
+    /// may forward to it.
     pub async fn bind(
         config: RpcConfig,
         mut context: RpcContext,
@@ -239,7 +249,7 @@ impl RpcServer {
         Ok((server, bound))
     }
 
-    /// Binds the RPC of a rollup node without a chain (`--rpc.*`).
+    /// Binds the RPC (`--rpc.*`) of a rollup node whose chain is in another process.
     pub async fn bind_rollup_node(
         endpoint: HttpEndpoint,
         limits: ServerLimits,
@@ -264,13 +274,13 @@ impl RpcServer {
         Ok((server, bound))
     }
 
-    /// The path of the local socket that is served.
+    /// Path of the local socket, if one is served.
     pub fn ipc_path(&self) -> Option<&Path> {
         self.ipc.as_ref().map(IpcListener::path)
     }
 
-    /// Binds the HTTP endpoint of a service that is no node. `flag` begins the names of its options.
-    /// A call may take as long as [`SERVICE_CALL`].
+    /// Binds the HTTP endpoint of a service that is no node, such as a batcher. `flag` is the
+    /// prefix of the names of its options. A call may take up to [`SERVICE_CALL`].
     pub async fn bind_service(
         addr: SocketAddr,
         api: Api,
@@ -353,8 +363,8 @@ impl RpcServer {
         Ok((server, bound))
     }
 
-    /// Serves until `token` is cancelled, then lets requests in flight end and closes WebSockets.
-    /// Without any endpoint it waits for the token: such a node still relays blocks.
+    /// Serves until `token` is cancelled, then lets requests in flight end and closes WebSockets. A
+    /// server without any endpoint only waits for `token`, because its node still relays blocks.
     pub async fn run(self, token: CancellationToken) {
         let (commands, bind) = match self.control {
             Some(ServerControl { commands, bind }) => (commands, bind),
@@ -371,20 +381,20 @@ impl RpcServer {
     }
 }
 
-/// The HTTP side of an endpoint of the node. `flag` names the option of its namespaces.
+/// The HTTP side of one of the node's endpoints. `flag` names the option that lists its namespaces.
 fn http_site(endpoint: HttpEndpoint, context: &Arc<RpcContext>, flag: &str) -> Http {
     let api = Api::new(&endpoint.api, &NAMESPACES, context, flag);
     endpoint.site(Arc::new(api))
 }
 
-/// The WebSocket side of an endpoint of the node.
+/// The WebSocket side of one of the node's endpoints.
 fn ws_site(endpoint: WsEndpoint, context: &Arc<RpcContext>) -> Ws {
     let api = Api::new(&endpoint.api, &NAMESPACES, context, "--ws.api");
     endpoint.site(Arc::new(api))
 }
 
-/// Binds servers that operators start: as configured, except for what they give. Without a
-/// configuration as geth's defaults are.
+/// Binds the servers that operators start. A server has the configured settings, or geth's defaults
+/// if it is not configured, except for the values in the operator's request.
 fn binder(
     context: &Arc<RpcContext>,
     (http, ws): (Option<HttpEndpoint>, Option<WsEndpoint>),
@@ -434,7 +444,7 @@ fn bind_server(server: UnboundServer) -> BoxFuture<'static, Result<Listener, Ser
     .boxed()
 }
 
-/// The binding of a server that takes no commands.
+/// The binder of a server that takes no commands.
 fn no_binder() -> Binder {
     Binder {
         make: Box::new(|_, _| Err(ServerStartError::Stopping)),
@@ -442,7 +452,7 @@ fn no_binder() -> Binder {
     }
 }
 
-/// The local socket; `None` if it cannot be bound and is not `required`.
+/// Binds the local socket. Returns `None` if binding fails and the socket is not `required`.
 fn bind_ipc(
     endpoint: &IpcEndpoint,
     api: Arc<Api>,
@@ -458,7 +468,8 @@ fn bind_ipc(
     }
 }
 
-/// The listener of the rollup node's RPC; `None` if its port is in use and not `required`.
+/// Binds the listener of the rollup node's RPC. Returns `None` if its port is in use and the RPC is
+/// not `required`.
 async fn bind_rollup(
     addr: SocketAddr,
     site: Site,
@@ -473,8 +484,8 @@ async fn bind_rollup(
     }
 }
 
-/// The Engine API's listener. It has connections of its own, so public clients cannot take the
-/// rollup node's.
+/// The Engine API's listener. It has its own limit on connections, so public clients cannot use up
+/// the rollup node's connections.
 async fn bind_auth(
     endpoint: AuthEndpoint,
     limits: ServerLimits,

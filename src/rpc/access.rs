@@ -1,11 +1,13 @@
-//! Keys and budgets of the public endpoints (`--rpc.limits`): who may call what, and how much.
+//! Keys and budgets of the public endpoints (`--rpc.limits`): the methods that each caller may
+//! call, and how much.
 //!
 //! A request names its key by `Authorization: Bearer` or as the last part of its path; a request
-//! without a key is anonymous. Every call has a cost. It is taken from the budget of the key and from
-//! that of the caller's address, or the call is refused with the time after which it would pass. The
-//! server asks before it does anything for a call. Memory is one bucket for each key and for each of
-//! the last [`ADDRESSES`] addresses; the least recently seen address is forgotten, and a budget that
-//! is forgotten is full.
+//! without a key is anonymous. Every call has a cost, which is taken from the budget of the key and
+//! from the budget of the caller's address. A call over budget is refused, with the time after
+//! which it would pass. The server checks the budgets before it does any work for a call.
+//!
+//! Memory is one bucket for each key, and one for each of the last [`ADDRESSES`] addresses. The
+//! least recently seen address is forgotten. If it returns, its budget is full again.
 
 mod file;
 #[cfg(test)]
@@ -32,9 +34,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Addresses whose budgets are remembered.
+/// Maximum addresses whose budgets are remembered.
 const ADDRESSES: NonZeroUsize = NonZeroUsize::new(16_384).expect("not zero");
-/// Longest key that a request may name, bytes.
+/// Longest key that a request may name, in bytes.
 const MAX_KEY: usize = 256;
 
 /// The reason why a request is refused before its body is read.
@@ -48,23 +50,23 @@ pub enum Denied {
     UnknownKey,
 }
 
-/// The rules of all callers, and what they have used.
+/// The rules of all callers, and their usage so far.
 #[derive(Debug)]
 pub struct Access {
-    /// Rules of each key, and last those of callers without one.
+    /// Rules of each key, followed by the rules of callers without a key.
     rules: Vec<CallerRules>,
-    /// The index in `rules` by the SHA-256 of a key. Only hashes are kept, and looking one up takes
-    /// the same time whatever the guess.
+    /// Index in `rules` by the SHA-256 of a key. Only hashes are kept, so the time of a lookup
+    /// reveals nothing about a key.
     by_hash: HashMap<[u8; 32], usize>,
-    /// The index of the rules of callers without a key; `None` refuses them.
+    /// Index in `rules` for callers without a key; with `None`, these callers are refused.
     anonymous: Option<usize>,
     costs: Costs,
-    /// The budget of each address, over all keys.
+    /// Budget of each address, shared by all keys; `None` does not limit addresses.
     address: Option<Budget>,
     addresses: Mutex<LruCache<IpAddr, CostBucket>>,
 }
 
-/// Costs of methods.
+/// Costs of calls, by method and by namespace.
 #[derive(Debug)]
 struct Costs {
     methods: HashMap<String, u64>,
@@ -90,11 +92,11 @@ impl Costs {
 #[derive(Debug)]
 struct CallerRules {
     name: String,
-    /// `None` allows every namespace that the endpoint serves.
+    /// Namespaces that the key may call; `None` allows every namespace that the endpoint serves.
     namespaces: Option<BTreeSet<String>>,
-    /// Methods besides those of the namespaces.
+    /// Methods that are allowed in addition to `namespaces`.
     methods: BTreeSet<String>,
-    /// `None` is no bound.
+    /// Budget of the key; `None` does not limit it.
     budget: Option<Budget>,
     bucket: Mutex<CostBucket>,
     usage: CallerUsage,
@@ -108,7 +110,7 @@ impl CallerRules {
     }
 }
 
-/// Counts since the start.
+/// Counts of a key's calls since the node's start.
 #[derive(Debug, Default)]
 struct CallerUsage {
     calls: AtomicU64,
@@ -121,17 +123,17 @@ struct CallerUsage {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct UsageJson {
-    /// Calls that were let in.
+    /// Calls that were admitted.
     pub calls: u64,
-    /// Their cost.
+    /// Sum of the costs of the admitted calls.
     pub cost: u64,
-    /// Calls refused for want of budget.
+    /// Calls that were refused because a budget was used up.
     pub over_budget: u64,
-    /// Calls of methods that the key does not have.
+    /// Calls that were refused because the key does not allow the method.
     pub not_allowed: u64,
 }
 
-/// A caller of one request or connection.
+/// The caller of one request or connection.
 #[derive(Clone, Debug)]
 pub struct Caller {
     access: Arc<Access>,
@@ -139,7 +141,8 @@ pub struct Caller {
     address: IpAddr,
 }
 
-/// IPv6 addresses of one network of 64 bits, which one owner has at least, count as one address.
+/// The address that a budget is kept for: an IPv4 address, or the /64 network of an IPv6 address,
+/// since one owner has at least such a network.
 fn unit(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
@@ -148,7 +151,7 @@ fn unit(address: IpAddr) -> IpAddr {
 }
 
 impl Access {
-    /// The caller that a request comes from; `key` is the one that it names.
+    /// The caller of a request that comes from `address` and names `key`.
     pub fn caller(self: &Arc<Self>, key: Option<&str>, address: IpAddr) -> Result<Caller, Denied> {
         let rules = match key {
             None => self.anonymous.ok_or(Denied::NoKey)?,
@@ -181,7 +184,8 @@ impl Access {
         each.collect()
     }
 
-    /// How long a call of this cost has to wait; takes the cost if it need not.
+    /// Takes `cost` from the budgets of the key and of the address if both have enough, and returns
+    /// zero. Otherwise takes nothing and returns how long the call has to wait.
     fn take(&self, rules: &CallerRules, address: IpAddr, cost: u64, now: Instant) -> Duration {
         let mut addresses = self.address.map(|_| self.addresses.lock());
         let mut bucket = rules.bucket.lock();
@@ -204,7 +208,7 @@ impl Access {
 }
 
 impl Caller {
-    /// Lets a call in, or says why not.
+    /// Admits a call, or returns the reason for its refusal.
     pub fn admit(&self, method: &str, now: Instant) -> Result<(), RpcError> {
         let rules = &self.access.rules[self.rules];
         let count = |counter: &AtomicU64, by: u64| counter.fetch_add(by, Ordering::Relaxed);
@@ -220,7 +224,7 @@ impl Caller {
             return Ok(());
         }
         count(&rules.usage.over_budget, 1);
-        // Rounded up: a caller that waits as long is let in.
+        // Rounded up, so that a caller that waits this long is admitted.
         let millis = wait.as_millis().saturating_add(1);
         let data = serde_json::json!({ "retryAfterMs": u64::try_from(millis).unwrap_or(u64::MAX) });
         Err(RpcError {

@@ -1,10 +1,10 @@
-//! The `admin` namespace: the block signer that the node follows, the sequencer's switch, peers,
-//! servers and files.
+//! The `admin` namespace: the block signer that the node follows, the start and stop of the
+//! sequencer, peers, servers and files.
 //!
-//! A caller decides which chain is followed and whether blocks are made. The namespace is therefore
-//! served only where it is named with `--http.api` or `--ws.api`, and on the rollup node's RPC with
-//! `--rpc.enable-admin`. The sequencer's methods and error texts are op-node's, those of [`peers`],
-//! [`servers`] and [`files`] geth's.
+//! A caller decides which chain the node follows and whether it makes blocks. The namespace is
+//! therefore served only where `--http.api` or `--ws.api` names it, and on the rollup node's RPC
+//! with `--rpc.enable-admin`. The sequencer's methods and error texts are op-node's. The methods of
+//! [`peers`], [`servers`] and [`files`] are geth's.
 
 mod files;
 mod peers;
@@ -73,16 +73,18 @@ impl From<SequencerControlError> for RpcError {
     }
 }
 
-/// `admin_setUnsafeBlockSigner(address)`: blocks are accepted by this signer from now on, and by
-/// the previous one until the first block of the new one. It holds until a restart; on a node that
-/// reads the signer from L1, until the next reading (`--l1.runtime-config-reload-interval`).
+/// `admin_setUnsafeBlockSigner(address)`: accepts blocks by this signer from now on, and blocks by
+/// the previous signer until the new signer's first block arrives. The setting holds until a
+/// restart. On a node that reads the signer from L1, it holds until the next reading
+/// (`--l1.runtime-config-reload-interval`).
 fn set_signer(context: Arc<RollupContext>, mut args: Args) -> BoxFuture<'static, Reply> {
     async move {
         let signer: Address = args.required()?;
         args.at_most(1)?;
         let network = network(&context.network)?;
         network.set_signer(signer).await;
-        // The swarm task handles requests in order: the signer is in force after this response.
+        // The swarm task handles requests in order: once this one returns, the new signer is in
+        // force.
         network.signer().await?;
         tracing::warn!(%signer, "an operator set the signer of blocks");
         reply(())
@@ -90,7 +92,7 @@ fn set_signer(context: Arc<RollupContext>, mut args: Args) -> BoxFuture<'static,
     .boxed()
 }
 
-/// `admin_unsafeBlockSigner()`: `null` while no signer's blocks are accepted.
+/// `admin_unsafeBlockSigner()`: `null` while the node accepts no signer's blocks.
 fn signer(context: Arc<RollupContext>, args: Args) -> BoxFuture<'static, Reply> {
     async move {
         args.at_most(0)?;
@@ -110,8 +112,8 @@ fn start_sequencer(context: Arc<RollupContext>, mut args: Args) -> BoxFuture<'st
     .boxed()
 }
 
-/// `admin_stopSequencer()`: stops sequencing and returns the hash of the last block, which is the
-/// hash to start the next sequencer with.
+/// `admin_stopSequencer()`: stops sequencing and returns the hash of the last block. The next
+/// sequencer is started with this hash.
 fn stop_sequencer(context: Arc<RollupContext>, args: Args) -> BoxFuture<'static, Reply> {
     async move {
         args.at_most(0)?;
@@ -120,8 +122,8 @@ fn stop_sequencer(context: Arc<RollupContext>, args: Args) -> BoxFuture<'static,
     .boxed()
 }
 
-/// `admin_sequencerActive()`: `false` also on a node that is no sequencer, and before sequencing
-/// begins.
+/// `admin_sequencerActive()`: `false` also on a node that is no sequencer, and on a sequencer
+/// before it begins to sequence.
 fn sequencer_active(context: &RollupContext, args: Args) -> Reply {
     args.at_most(0)?;
     reply(
@@ -132,8 +134,8 @@ fn sequencer_active(context: &RollupContext, args: Args) -> Reply {
     )
 }
 
-/// `admin_setRecoverMode(enabled)`: like `--sequencer.recover`, until a restart. It has no effect
-/// on a node that is no sequencer, as with op-node.
+/// `admin_setRecoverMode(enabled)`: sets `--sequencer.recover` until a restart. It has no effect on
+/// a node that is no sequencer, as in op-node.
 fn set_recover_mode(context: Arc<RollupContext>, mut args: Args) -> BoxFuture<'static, Reply> {
     async move {
         let enabled: bool = args.required()?;
@@ -147,7 +149,7 @@ fn set_recover_mode(context: Arc<RollupContext>, mut args: Args) -> BoxFuture<'s
     .boxed()
 }
 
-/// `admin_resetDerivationPipeline()`: derivation is reset to the safe head.
+/// `admin_resetDerivationPipeline()`: resets derivation to the safe head.
 fn reset_derivation(context: &RollupContext, args: Args) -> Reply {
     args.at_most(0)?;
     let missing = || RpcError::server(NO_DERIVATION);

@@ -1,9 +1,9 @@
-//! The table of methods that an endpoint serves: method name → plain function, bound to the node it
-//! reads.
+//! The table of methods that an endpoint serves. It maps a method's name to a plain function, bound
+//! to the context of its node.
 //!
-//! The kind of a method says what it may cost. [`Method::Read`] and [`Method::Heavy`] run on the
-//! blocking pool, each kind behind its own bound, so that slow calls cannot starve cheap ones and
-//! none of them occupies a worker of the runtime. Clients share the permits of heavy calls fairly
+//! A method's kind limits the work that it may do. [`Method::Read`] and [`Method::Heavy`] run on
+//! the blocking pool, so none of them occupies a worker of the runtime. Each kind has its own
+//! bound, so slow calls cannot starve cheap ones. Clients share the permits of heavy calls fairly
 //! (see [`Heavy`](super::heavy::Heavy)).
 
 use super::{
@@ -25,36 +25,39 @@ use std::{
     sync::Arc,
 };
 
-/// The implementation of a tracing method. It returns the text that the writer has not handed on.
+/// The implementation of a tracing method. It returns the last part of its text, which its writer
+/// has not sent yet.
 pub type TraceFunction = fn(&RpcContext, Args, &Deadline, TraceWriter) -> Result<String, RpcError>;
 
-/// A method's implementation.
+/// The implementation of a method.
 #[derive(Clone, Copy)]
 pub enum Method {
-    /// Answers from memory.
+    /// Uses only memory.
     Quick(fn(&RpcContext, Args) -> Reply),
     /// Reads the store.
     Read(fn(&RpcContext, Args) -> Reply),
-    /// Runs the EVM or scans many blocks, in slices. The caller gets an error after the timeout
-    /// ([`Bounds::timeout`](super::bounds::Bounds::timeout)). The method calls [`Deadline::check`]
-    /// every few milliseconds, which may pause it at the end of a slice, and which fails after the
-    /// timeout or when the caller is gone. It may be restarted, so it must have no side effects.
+    /// Runs the EVM or scans many blocks, in slices of time. After the timeout
+    /// ([`Bounds::timeout`](super::bounds::Bounds::timeout)) the caller gets an error. The method
+    /// calls [`Deadline::check`] every few milliseconds. The check may pause the method at the end
+    /// of a slice. It fails after the timeout, or when the caller has disconnected. The method may
+    /// be restarted, so it must have no side effects.
     Heavy(fn(&RpcContext, Args, &Deadline) -> Reply),
     /// Like `Heavy`, in a queue of its own with a longer timeout
-    /// ([`Bounds::trace_timeout`](super::bounds::Bounds::trace_timeout)). Over HTTP its result is sent while it is being made.
+    /// ([`Bounds::trace_timeout`](super::bounds::Bounds::trace_timeout)). Over HTTP, the result is
+    /// sent while it is being made.
     Trace(TraceFunction),
     /// Waits for another part of the node, or for another process.
     Async(fn(Arc<RpcContext>, Args) -> BoxFuture<'static, Reply>),
-    /// As [`Method::Quick`], of a rollup node, which may have no chain.
+    /// Like [`Method::Quick`], for a rollup node, which may have no chain.
     Rollup(fn(&RollupContext, Args) -> Reply),
-    /// As [`Method::Async`], of a rollup node, which may have no chain.
+    /// Like [`Method::Async`], for a rollup node, which may have no chain.
     RollupAsync(fn(Arc<RollupContext>, Args) -> BoxFuture<'static, Reply>),
 }
 
-/// Begins a subscription of one kind.
+/// A function that begins a subscription of one kind.
 pub type Subscribe = fn(&Arc<RpcContext>, Args) -> Result<EventStream, RpcError>;
 
-/// A namespace, as `--http.api` names it.
+/// A namespace that `--http.api` can name, with its methods and kinds of subscriptions.
 pub struct Namespace {
     pub name: &'static str,
     pub methods: &'static [(&'static str, Method)],
@@ -69,15 +72,15 @@ type BoundMethod = Box<dyn Fn(Args, Client) -> BoxFuture<'static, Reply> + Send 
 #[derive(Default)]
 pub struct Api {
     methods: HashMap<&'static str, BoundMethod>,
-    /// Methods whose results can be sent in parts.
+    /// Tracing methods by name, whose results can be sent in parts.
     chunked: HashMap<&'static str, BoundChunked>,
     subscriptions: HashMap<(&'static str, &'static str), Bound<Result<EventStream, RpcError>>>,
     namespaces: BTreeSet<&'static str>,
 }
 
 impl Api {
-    /// The methods of the namespaces named, and `rpc_modules`. Unknown names are logged and left
-    /// out, as geth does.
+    /// The methods of the namespaces in `names`, and `rpc_modules`. Unknown names are logged and
+    /// left out, as in geth.
     pub fn new(
         names: &[String],
         known: &'static [Namespace],
@@ -107,8 +110,8 @@ impl Api {
         api
     }
 
-    /// The methods of a rollup node without a chain: those of the namespaces named that need none,
-    /// and `rpc_modules`.
+    /// The methods of a rollup node without a chain: `rpc_modules`, and those methods of the
+    /// namespaces in `names` that need no chain.
     pub fn of_rollup_node(
         names: &[String],
         known: &'static [Namespace],
@@ -130,8 +133,8 @@ impl Api {
         api
     }
 
-    /// The methods of a service that is no node: those of the caller's namespaces, which are added
-    /// with [`Api::insert`], and `rpc_modules`.
+    /// The methods of a service that is no node, in its `namespaces`: for now only `rpc_modules`.
+    /// The service adds its methods with [`Api::insert`].
     pub fn of_service(namespaces: &[&'static str]) -> Self {
         let mut api = Self::default();
         api.namespaces.extend(namespaces);
@@ -139,7 +142,7 @@ impl Api {
         api
     }
 
-    /// Adds `rpc_modules`, which lists the namespaces so far.
+    /// Adds `rpc_modules`, which lists the namespaces that have been added so far.
     fn add_modules(&mut self) {
         self.namespaces.insert("rpc");
         let modules: BTreeMap<&str, &str> =
@@ -207,12 +210,12 @@ impl Api {
         self.methods.get(name)
     }
 
-    /// The name of a method, if it is served.
+    /// The name of a method as a static string; `None` if the method is not served.
     pub fn name_of(&self, name: &str) -> Option<&'static str> {
         self.methods.get_key_value(name).map(|(name, _)| *name)
     }
 
-    /// A method whose result is sent while it is being made.
+    /// The method of this name, if its result can be sent while it is being made.
     pub fn chunked(&self, name: &str) -> Option<&BoundChunked> {
         self.chunked.get(name)
     }
@@ -253,7 +256,8 @@ fn bind_rollup(method: Method, context: Arc<RollupContext>) -> Option<BoundMetho
     })
 }
 
-/// A method whose answer may be in the history before the first block.
+/// Binds a method whose result may be in the history before the first block: that history is
+/// queried first.
 fn with_history(name: &'static str, bound: BoundMethod, context: Arc<RpcContext>) -> BoundMethod {
     let bound = Arc::new(bound);
     Box::new(move |args, client| {
@@ -310,7 +314,7 @@ fn bind(name: &'static str, method: Method, context: Arc<RpcContext>) -> BoundMe
     })
 }
 
-/// A method whose result is sent while it is being made.
+/// Binds a tracing method, so that its result is sent while it is being made.
 fn bind_chunked(
     name: &'static str,
     trace: TraceFunction,

@@ -1,10 +1,11 @@
-//! Methods whose answers may be in history before Bedrock: they look there first, and answer themselves
-//! otherwise.
+//! Methods that may be about history before Bedrock: the historical RPC is queried first. If the
+//! history is not needed, the method runs on this node.
 
 use super::{bounds::blocking, context::RpcContext, error::Reply, historical::Asked, params::Args};
 use std::sync::Arc;
 
-/// The answer to a request for history that is not here; `None` if this node has to answer.
+/// The reply to a request for history that this node does not have; `None` if this node has to
+/// execute the request.
 pub(super) async fn answer(
     context: &Arc<RpcContext>,
     method: &'static str,
@@ -17,7 +18,8 @@ pub(super) async fn answer(
     .await
 }
 
-/// Whether this node knows a hash. It answers itself if that cannot be read.
+/// Whether this node knows a hash. A failed read counts as known, so that this node executes the
+/// request.
 async fn is_known(context: &Arc<RpcContext>, method: &'static str, asked: Asked) -> bool {
     let (own, reads) = (context.clone(), context.bounds.reads.clone());
     let read = blocking(method, reads, move || {

@@ -1,7 +1,7 @@
 //! Tags and numbers that name a block of the canonical chain.
 //!
-//! [`log_filter`](super::log_filter) keeps them in queries. The `eth` namespace resolves them against
-//! a view (`eth::block_arg`).
+//! [`log_filter`](super::log_filter) keeps tags in queries. The `eth` namespace resolves tags
+//! against a view (`eth::block_arg`).
 
 use super::params::{Arg, quantity};
 
@@ -9,7 +9,7 @@ use super::params::{Arg, quantity};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockTag {
     Latest,
-    /// The head of the pending view, which is the latest block unless the node has another.
+    /// The head of the pending view; the latest block if the node has no pending block.
     Pending,
     Earliest,
     Safe,
@@ -18,7 +18,7 @@ pub enum BlockTag {
 }
 
 impl BlockTag {
-    /// Reads a tag or a number without the quotes around it.
+    /// Parses a tag or a number from a text without quotes.
     pub fn parse(text: &str) -> Result<Self, String> {
         Ok(match text {
             "latest" => Self::Latest,
@@ -38,8 +38,8 @@ impl BlockTag {
 
 impl Arg for BlockTag {
     fn from_json(json: &str) -> Result<Self, String> {
-        // geth strips quotes without asking for a string, so a bare number is read as one without
-        // prefix.
+        // geth strips quotes without checking that the value is a string. A bare JSON number is
+        // therefore read like a string without the `0x` prefix.
         Self::parse(json.trim_matches('"'))
     }
 }

@@ -1,5 +1,5 @@
-//! The bounds on work that all endpoints share: permits of reads and of heavy calls, memory of events
-//! and filters, and the size of answers.
+//! The bounds on work that all endpoints share: permits of reads and of heavy calls, memory of
+//! events and filters, and the size of results.
 
 use super::{
     error::{RpcError, crashed},
@@ -10,53 +10,56 @@ use crate::chain::evm::RPC_GAS_CAP;
 use std::{sync::Arc, time::Duration};
 use tokio::sync::Semaphore;
 
-/// Reads in flight for each core. A read takes microseconds, and most of them do not wait for the
-/// disk: more at once would only compete with the executor.
+/// Reads in flight per processor core. A read takes microseconds, and most reads do not wait for
+/// the disk: more at once would only compete with the executor.
 const READS: usize = 4;
-/// Default timeout of a heavy call, waiting included (geth's `--rpc.evmtimeout`).
+/// Default timeout of a heavy call, including the wait for a permit (geth's `--rpc.evmtimeout`).
 pub const HEAVY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Timeout of a tracing call, waiting included. HTTP ends a request earlier unless its answer is
-/// already being sent.
+/// Timeout of a tracing call, including the wait for a permit. HTTP ends a request earlier unless
+/// its response is already being sent.
 const TRACE_TIMEOUT: Duration = Duration::from_secs(120);
-/// Timeout of a reader that takes the next chunk of a trace, of 256 KiB. The trace holds one of few
-/// places meanwhile.
+/// Time that a client has to take the next chunk of a trace (256 KiB). Meanwhile the trace is one
+/// of the few started tracing calls.
 const READER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Bytes of a trace that is kept in memory until it is sent.
+/// Maximum bytes of a trace that is kept in memory until it is sent.
 const TRACE_BYTES: usize = 64 << 20;
 
 /// The bounds on work that all endpoints share.
 pub struct Bounds {
     pub(super) reads: Arc<Semaphore>,
     pub(super) heavy: Heavy,
-    /// KiB of events that wait for their subscribers.
+    /// Memory of events that wait for their subscribers, in KiB.
     pub(super) events: Arc<Semaphore>,
-    /// KiB of events of `traceChain`, while they are being made and until they have been sent.
+    /// Memory of `traceChain` events, in KiB, taken before an event is made and held until it has
+    /// been sent.
     pub(super) chain_traces: Arc<Semaphore>,
-    /// KiB of filters.
+    /// Memory of filters, in KiB.
     pub(super) filters: Arc<Semaphore>,
-    /// KiB of logs that filters and subscriptions have reported and keep, to report them as removed.
-    /// Without it they are read from the receipts of abandoned blocks.
+    /// Memory of the logs that filters and subscriptions have reported, in KiB. They keep these
+    /// logs to report them as removed after a reorg. Without memory, the logs are read from the
+    /// receipts of the abandoned blocks instead.
     pub(super) reported_logs: Arc<Semaphore>,
-    /// The permit of the call that writes traces to files.
+    /// Permit of the one call at a time that writes traces to files.
     pub(super) trace_files: Arc<Semaphore>,
     /// Timeout of a heavy call (`--rpc.evmtimeout`).
     pub timeout: Duration,
-    /// Gas of one run of the EVM (`--rpc.gascap`).
+    /// Maximum gas of one EVM execution (`--rpc.gascap`).
     pub gas_cap: u64,
     /// Timeout of a tracing call.
     pub trace_timeout: Duration,
-    /// Timeout of a reader that takes the next chunk of a trace.
+    /// Time that a client has to take the next chunk of a trace.
     pub reader_timeout: Duration,
-    /// Bytes of a trace that is kept in memory.
+    /// Maximum bytes of a trace that is kept in memory.
     pub trace_bytes: usize,
-    /// Most blocks between the first and the last one of `trace_filter`
+    /// Maximum blocks between the first and the last block of a `trace_filter`
     /// (`--rpc.max-trace-filter-blocks`).
     pub trace_blocks: u64,
     pub sync_timeouts: SyncTimeouts,
     pub gas_oracle: GasOracle,
     pub logs: LogLimits,
-    /// Bytes of the pool's transactions in one answer, which holds them as hexadecimal digits.
+    /// Maximum bytes of pool transactions in one response. As hexadecimal digits they take twice as
+    /// many.
     pub transactions: usize,
 }
 
@@ -88,9 +91,9 @@ impl Default for Bounds {
 /// Timeouts of `eth_sendRawTransactionSync`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SyncTimeouts {
-    /// Timeout of a call that names none (`--rpc.txsync.defaulttimeout`).
+    /// Timeout of a call that sets none (`--rpc.txsync.defaulttimeout`).
     pub default: Duration,
-    /// Longest timeout that a call can ask for (`--rpc.txsync.maxtimeout`).
+    /// Longest timeout that a call can request (`--rpc.txsync.maxtimeout`).
     pub most: Duration,
 }
 
@@ -104,7 +107,7 @@ impl Default for SyncTimeouts {
 }
 
 impl SyncTimeouts {
-    /// The time for a call that asks for this many milliseconds.
+    /// The timeout of a call that requests `millis` milliseconds.
     pub fn of(self, millis: Option<u64>) -> Duration {
         match millis {
             None | Some(0) => self.default,
@@ -113,23 +116,23 @@ impl SyncTimeouts {
     }
 }
 
-/// How a tip is suggested (`--gpo.*`).
+/// Settings of the suggested tip (`--gpo.*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GasOracle {
-    /// Recent blocks whose tips are looked at, on Ethereum.
+    /// Number of recent blocks whose tips are used, on Ethereum.
     pub blocks: u64,
-    /// The percentile of their tips that is suggested, on Ethereum.
+    /// Percentile of the recent tips that is suggested, on Ethereum.
     pub percentile: u64,
-    /// Wei; no suggestion is higher.
+    /// Highest suggestion, in wei.
     pub most: u128,
-    /// Wei; lower tips are ignored, on Ethereum.
+    /// Lowest tip that is used, in wei; lower tips are ignored. On Ethereum.
     pub ignored: u128,
-    /// Wei; no suggestion is lower, on OP chains.
+    /// Lowest suggestion, in wei, on OP chains.
     pub least: u128,
 }
 
 impl GasOracle {
-    /// Most recent blocks that are looked at: each suggestion reads them.
+    /// Maximum of `blocks`: each suggestion reads that many blocks.
     pub const MAX_BLOCKS: u64 = 1024;
 }
 
@@ -145,17 +148,17 @@ impl Default for GasOracle {
     }
 }
 
-/// Limits on one answer of `eth_getLogs`.
+/// Limits on one `eth_getLogs` query and its result.
 #[derive(Clone, Copy, Debug)]
 pub struct LogLimits {
-    /// Addresses of a query, and topics in each position (`--rpc.logquerylimit`).
+    /// Maximum addresses in a query, and maximum topics in each position (`--rpc.logquerylimit`).
     pub query: usize,
-    /// Blocks in one range.
+    /// Maximum blocks in one range.
     pub blocks: u64,
-    /// Logs; a range of a single block is not limited.
+    /// Maximum logs in one result; a range of a single block is not limited.
     pub logs: usize,
-    /// Bytes of topics and data; a range of a single block is not limited. As JSON they are more
-    /// than twice as many.
+    /// Maximum bytes of topics and data in one result; a range of a single block is not limited. As
+    /// JSON, topics and data take more than twice as many bytes.
     pub bytes: usize,
 }
 
@@ -170,8 +173,8 @@ impl Default for LogLimits {
     }
 }
 
-/// Runs a function on the blocking pool once there is a permit for it. The function keeps its permit
-/// until it returns, even if its caller is gone.
+/// Runs `function` on the blocking pool once it has a permit. The function keeps its permit until
+/// it returns, even if its caller is gone.
 pub async fn blocking<T: Send + 'static>(
     name: &'static str,
     permits: Arc<Semaphore>,

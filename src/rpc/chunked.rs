@@ -1,9 +1,9 @@
 //! Results that are sent while they are being made: traces, which may be larger than memory.
 //!
-//! A tracing call hands on chunks through a channel of [`CHUNKS`]. While its reader is slow, the
-//! call waits and its time passes: its slice ends at once where another call waits. A reader that
-//! takes no chunk for long ends the call. A result that ends within its first chunk is never sent in
-//! parts.
+//! A tracing call sends chunks through a channel of [`CHUNKS`]. While the reader is slow, the call
+//! waits and its timeout runs on. Its slice of time ends at once if another call waits for a
+//! permit. A reader that takes no chunk for too long ends the call. A result that fits into its
+//! first chunk is not sent in parts.
 
 use super::{error::RpcError, heavy::StartedCall};
 use crate::chain::evm::{ChunkSink, Deadline, StateError};
@@ -15,25 +15,26 @@ use std::{
 };
 use tokio::sync::mpsc::{self, error::TrySendError};
 
-/// Chunks that wait for the reader.
+/// Maximum chunks that wait for the reader.
 const CHUNKS: usize = 2;
-/// Time between two attempts to hand on a chunk.
+/// Time between two attempts to send a chunk.
 const RETRY: Duration = Duration::from_millis(2);
 
-/// The end of a channel where a call hands on chunks.
+/// The sending end of the channel through which a call sends chunks.
 pub(super) type ChunkSender = mpsc::Sender<Vec<u8>>;
 
-/// A result in parts.
+/// A result that is read in parts.
 pub struct ChunkedText {
-    /// `None` once it has ended.
+    /// The running call; `None` once it has ended.
     call: Option<BoxFuture<'static, Result<String, RpcError>>>,
     chunks: mpsc::Receiver<Vec<u8>>,
-    /// The last part.
+    /// The last part, until it is read.
     end: Option<Result<String, RpcError>>,
 }
 
 impl ChunkedText {
-    /// The result of `call`, which hands on its first parts through the sender it is given.
+    /// The result of `call`, which sends all parts but the last through the sender that it is
+    /// given.
     pub(super) fn new(
         call: impl FnOnce(ChunkSender) -> BoxFuture<'static, Result<String, RpcError>>,
     ) -> Self {
@@ -62,14 +63,14 @@ impl ChunkedText {
         }
     }
 
-    /// Whether nothing follows.
+    /// Whether all parts have been read.
     pub fn has_ended(&self) -> bool {
         self.call.is_none() && self.end.is_none() && self.chunks.is_empty()
     }
 }
 
-/// Hands on the chunks of a call. It waits until the call cannot be restarted any more, and while
-/// the channel is full, for `patience` at most.
+/// A sink that sends the chunks of a call. It waits until the call cannot be restarted any more.
+/// While the channel is full it waits for at most `patience`, and then aborts the call.
 pub(super) fn chunk_sink(
     sender: ChunkSender,
     deadline: &Deadline,
@@ -91,7 +92,7 @@ pub(super) fn chunk_sink(
                         }
                         started.end_slice();
                     }
-                    // The client is gone.
+                    // The client has disconnected.
                     Err(TrySendError::Closed(_)) => {
                         return Err(StateError::Aborted(deadline.limit()));
                     }

@@ -1,8 +1,9 @@
-//! The limit on connections of the listeners, and which idle connection is closed at the limit.
+//! The limit on the listeners' connections, and the choice of the idle connection that is closed at
+//! the limit.
 //!
 //! A connection is idle while it waits for a request. When a new connection is accepted at the
-//! limit, the one that has been idle for longest is closed. If no connection is idle, the new one
-//! waits.
+//! limit, the connection that has been idle for longest is closed. If no connection is idle, the
+//! new connection waits.
 
 use parking_lot::Mutex;
 use std::{
@@ -19,7 +20,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Time for an idle connection to close, before the next one is closed too.
+/// Time that an idle connection has to close, before another idle connection is closed too.
 const CLOSING: Duration = Duration::from_millis(100);
 
 /// All connections that share a limit.
@@ -30,7 +31,7 @@ pub struct Connections {
     became_idle: Notify,
 }
 
-/// The tokens that close idle connections, by the order in which they became idle.
+/// Tokens that close the idle connections, in the order in which the connections became idle.
 #[derive(Default)]
 struct Idle {
     next: u64,
@@ -48,8 +49,8 @@ impl Connections {
         })
     }
 
-    /// Waits for a permit, and closes idle connections to get one. The new connection is idle until
-    /// its first request.
+    /// Waits for a permit, and closes idle connections to get one. The new connection counts as
+    /// idle until its first request.
     pub async fn admit(self: &Arc<Self>, stop: &CancellationToken) -> Arc<Admitted> {
         let permit = loop {
             if let Ok(permit) = self.permits.clone().try_acquire_owned() {
@@ -82,7 +83,8 @@ impl Connections {
         Arc::new(admitted)
     }
 
-    /// Closes the connection that has been idle for longest; false if none is idle.
+    /// Closes the connection that has been idle for longest. Returns false if no connection is
+    /// idle.
     fn close_oldest(&self) -> bool {
         let oldest = self.idle.lock().oldest_first.pop_first();
         oldest.map(|(_, close)| close.cancel()).is_some()
@@ -95,10 +97,10 @@ impl Connections {
     }
 }
 
-/// A connection among [`Connections`]; it gives its permit back when dropped.
+/// A connection that [`Connections`] has admitted; it releases its permit when dropped.
 pub struct Admitted {
     all: Arc<Connections>,
-    /// Unique among the connections that share the limit.
+    /// Number that is unique among the connections that share the limit.
     pub number: u64,
     /// Cancelled when the connection is to be closed.
     pub close: CancellationToken,
@@ -109,7 +111,7 @@ pub struct Admitted {
 /// Activity of one connection.
 #[derive(Default)]
 struct Activity {
-    /// Requests that are being executed or whose responses are being sent.
+    /// Number of requests that are being executed, or whose responses are being sent.
     busy: usize,
     /// Key in [`Idle::oldest_first`] while the connection is idle.
     idle: Option<u64>,
@@ -155,7 +157,7 @@ impl Drop for Busy {
     fn drop(&mut self) {
         let mut state = self.0.state.lock();
         state.busy -= 1;
-        // A connection that is already closing must not be counted as idle again.
+        // A connection that is already closing must not become idle again.
         if state.busy == 0 && !self.0.close.is_cancelled() {
             self.0.set_idle(&mut state);
         }
@@ -176,7 +178,8 @@ mod tests {
             all.admit(&stop).await,
             all.admit(&stop).await,
         ];
-        // The first one served a request since the second one was idle, and the third one is busy.
+        // The first connection served a request after the second became idle, and the third is
+        // busy.
         drop(first.busy());
         let busy = third.busy();
         let mut fourth = Box::pin(all.admit(&stop));
@@ -194,7 +197,7 @@ mod tests {
         drop(first);
         let fifth = fifth.await;
         let fifth_busy = fifth.busy();
-        // Nobody is idle: the next one waits for whoever is first.
+        // No connection is idle: the sixth waits until one becomes idle.
         let mut sixth = Box::pin(all.admit(&stop));
         assert!((&mut sixth).now_or_never().is_none());
         assert!(

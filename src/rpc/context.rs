@@ -1,9 +1,9 @@
-//! The parts of the node that methods answer from: the chain, the pool, the network, caches and
-//! bounds.
+//! The parts of the node that RPC methods use: the chain, the pool, the network, caches and bounds.
 //!
 //! The node makes one [`RpcContext`]; [`api`](super::api) binds the methods of all namespaces to
-//! it. A rollup node without a chain makes a [`RollupContext`], which the methods of the rollup node
-//! need. It names no namespace, so that namespaces can name it.
+//! it. A rollup node without a chain makes a [`RollupContext`] instead, which has only what the
+//! methods of a rollup node need. This module uses no namespace, so that namespaces can use this
+//! module.
 
 use super::{
     access::Access, bounds::Bounds, cost_gate::CostGate, decoded::DecodedBlocks,
@@ -31,34 +31,34 @@ use starling_proto::payload::Payload;
 use std::{path::PathBuf, sync::Arc};
 use tokio::sync::{Semaphore, watch};
 
-/// RPC's access to a chain: its newest view, a signal for the next, and its pool.
+/// The methods' access to a chain: its newest view, a signal for the next view, and its pool.
 #[derive(Clone)]
 pub struct Reader {
     pub spec: Arc<ChainSpec>,
     pub pool: Arc<Pool>,
-    /// Wakes when a head moves.
+    /// Notifies of head changes.
     pub heads: watch::Receiver<Heads>,
     pub view: Arc<dyn Fn() -> Arc<View> + Send + Sync>,
     /// Finds an abandoned block by hash.
     pub abandoned: AbandonedLookup,
-    /// The newest invalid blocks, newest first.
+    /// Lists the newest invalid blocks, newest first.
     pub rejected: RejectedList,
-    /// The `config` object of the genesis file, with the fork times that are in force.
+    /// Reads the `config` object of the genesis file, with the fork times that are in force.
     pub config: ConfigReader,
-    /// Moves the head to a block of any branch. Only `debug_setHead` does, where it is served.
+    /// Moves the head to a block of any branch. Only `debug_setHead` uses it.
     pub set_head: HeadSetter,
 }
 
-/// Lookup of abandoned blocks by hash.
+/// Function that finds an abandoned block by its hash.
 pub type AbandonedLookup = Arc<dyn Fn(B256) -> Result<Option<Abandoned>, ReadError> + Send + Sync>;
 
-/// A chain's configuration.
+/// Function that reads a chain's configuration.
 pub type ConfigReader = Arc<dyn Fn() -> Result<serde_json::Value, ChainError> + Send + Sync>;
 
-/// A move of the head.
+/// Function that moves the head to the block with this hash.
 pub type HeadSetter = Arc<dyn Fn(B256) -> BoxFuture<'static, Result<(), ChainError>> + Send + Sync>;
 
-/// The newest invalid blocks, newest first.
+/// Function that returns the newest invalid blocks, newest first.
 pub type RejectedList = Arc<dyn Fn() -> Vec<BadBlock> + Send + Sync>;
 
 impl From<&Chain> for Reader {
@@ -86,28 +86,28 @@ impl From<&Chain> for Reader {
 /// A synchronisation in progress (`eth_syncing`): a gap is being filled from peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SyncStatus {
-    /// Head when the synchronisation began.
+    /// Number of the head when the synchronisation began.
     pub starting: u64,
-    /// Newest block that is being fetched.
+    /// Number of the newest block that is being fetched.
     pub highest: u64,
 }
 
-/// The parts of a rollup node that its methods answer from.
+/// The parts of a rollup node that its methods use.
 #[derive(Clone)]
 pub struct RollupContext {
     pub chain_id: u64,
-    /// `None` where there is no swarm.
+    /// The swarm; `None` on a node without one.
     pub network: Option<Network>,
-    /// `None` where no blocks are made.
+    /// The sequencer; `None` on a node that makes no blocks.
     pub sequencer: Option<SequencerHandle>,
-    /// `None` where no chain is derived.
+    /// Derivation; `None` on a node that derives no chain.
     pub rollup: Option<RollupHandle>,
     /// Permits of methods that read blocks or state.
     pub(super) reads: Arc<Semaphore>,
 }
 
 impl RollupContext {
-    /// A rollup node whose core is in another process.
+    /// The context of a rollup node whose core is in another process.
     pub fn new(
         chain_id: u64,
         network: Option<Network>,
@@ -124,59 +124,59 @@ impl RollupContext {
     }
 }
 
-/// The parts of the node that methods answer from.
+/// The parts of the node that methods use.
 pub struct RpcContext {
     pub chain: Reader,
     pub route: TxRoute,
-    /// `None` where there is no swarm.
+    /// The swarm; `None` on a node without one.
     pub network: Option<Network>,
-    /// `None` where no blocks are made.
+    /// The sequencer; `None` on a node that makes no blocks.
     pub sequencer: Option<SequencerHandle>,
-    /// `None` where no chain is derived.
+    /// Derivation; `None` on a node that derives no chain.
     pub rollup: Option<RollupHandle>,
-    /// Reports the synchronisation in progress, or `None` at the head. The field is `None` where
-    /// nothing fills a gap.
+    /// Reports the synchronisation in progress, or `None` at the head. The field itself is `None`
+    /// on a node that fills no gaps.
     pub syncing: Option<watch::Receiver<Option<SyncStatus>>>,
-    /// `web3_clientVersion`.
+    /// The response of `web3_clientVersion`.
     pub client_version: String,
     /// Leaves `l1FeeScalar` out of receipts from Ecotone on, as op-geth does
     /// (`--rpc.geth-exact-receipts`).
     pub geth_exact_receipts: bool,
-    /// The folder of files that tracing methods write and read; `None` where there is none.
+    /// Folder of the files that tracing methods write and read; `None` if the node has none.
     pub traces: Option<PathBuf>,
-    /// Runs tracers in JavaScript; `None` where they are turned off (`--rpc.jstracers`).
+    /// Host that runs tracers in JavaScript; `None` if they are turned off (`--rpc.jstracers`).
     pub scripts: Option<ScriptHost>,
     pub filters: Filters,
     pub blocks: DecodedBlocks,
     pub replays: PausedReplays,
     pub bounds: Bounds,
-    /// The gate of conditional transactions; `None` where they are not served
+    /// Gate that limits the cost of conditional transactions; `None` if they are not served
     /// (`--rollup.sequencertxconditionalenabled`).
     pub conditional_gate: Option<CostGate>,
-    /// `None` where no rollup node drives the chain from outside.
+    /// Engine API; `None` on a node that is not driven through it.
     pub engine: Option<EngineContext>,
-    /// Where local transactions are recorded; `None` keeps no journal.
+    /// Journal that records local transactions; with `None`, they are not recorded.
     pub journal: Option<Arc<TxJournal>>,
-    /// `None` where there is no data directory.
+    /// Files that methods read and write; `None` on a node without a data directory.
     pub files: Option<NodeFiles>,
-    /// `None` where no server can be started or stopped.
+    /// Handle that starts and stops servers; `None` if the servers cannot be changed.
     pub servers: Option<ServerHandle>,
-    /// Makes a block that was built here the head; `None` where nothing does.
+    /// Makes a block that was built here the head; `None` on a node that cannot do this.
     pub commit: Option<CommitBlock>,
     /// The source of the block `pending`.
     pub pending: Pending,
-    /// History before the first block; `None` where that is block 0.
+    /// History before the first block here; `None` if the first block is block 0.
     pub historical: Option<Historical>,
-    /// Keys and budgets; `None` where calls have no limit.
+    /// Keys and budgets of callers; with `None`, calls are not limited.
     pub access: Option<Arc<Access>>,
 }
 
-/// Inserts a block and makes it the head. The error is a sentence.
+/// Function that inserts a block and makes it the head. Its error is a sentence.
 pub type CommitBlock =
     Arc<dyn Fn(Arc<Payload>) -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
 
 impl RpcContext {
-    /// A context without a swarm that is always at the head; set the fields that differ.
+    /// A context of a node without a swarm that is always at the head; set the fields that differ.
     pub fn new(chain: Reader, route: TxRoute) -> Self {
         let client_version = format!(
             "starling/v{}/{}-{}",
@@ -211,7 +211,7 @@ impl RpcContext {
         }
     }
 
-    /// The parts that the methods of a rollup node answer from.
+    /// The context for the methods of a rollup node.
     pub fn rollup_node(&self) -> RollupContext {
         RollupContext {
             chain_id: self.chain.spec.chain_id,
@@ -222,19 +222,19 @@ impl RpcContext {
         }
     }
 
-    /// The newest view. Take it once per request.
+    /// The newest view. Call this once per request, so that the request reads a single view.
     pub fn view(&self) -> Arc<View> {
         (self.chain.view)()
     }
 
-    /// The view whose head is the pending block. Without one that is the newest view.
+    /// The view whose head is the pending block, or the newest view if there is no pending block.
     pub fn pending_view(&self) -> Arc<View> {
         let view = self.view();
         let pending = self.pending.on(&self.chain.spec, &self.chain.pool, &view);
         pending.unwrap_or(view)
     }
 
-    /// The next step of a cursor.
+    /// The next step of `cursor` towards the head of `view`.
     pub(super) fn step(&self, cursor: &mut Cursor, view: &View) -> Result<Option<Step>, StepError> {
         cursor.step(view, |hash| (self.chain.abandoned)(hash))
     }

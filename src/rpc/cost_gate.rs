@@ -1,26 +1,26 @@
-//! Budgets of work that has a cost: so much of it a second, and so much at once. A gate makes its
-//! callers wait for theirs.
+//! Budgets for work that has a cost: a cost per second, and a burst after a pause. A gate makes its
+//! callers wait until their cost is available.
 
 use parking_lot::Mutex;
 use std::time::{Duration, Instant};
 
-/// So much of a cost per second, and as much at once after a pause.
+/// A cost that is available per second, and a cost that is available at once after a pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
-    /// Cost per second, not zero.
+    /// Cost that is regained per second; not zero.
     pub rate: u64,
-    /// Cost that passes at once after a pause.
+    /// Cost that is available at once after a pause.
     pub burst: u64,
 }
 
 impl Budget {
-    /// The time in which so much is regained.
+    /// Time in which `cost` is regained.
     fn time(&self, cost: u64) -> Duration {
         Duration::try_from_secs_f64(cost as f64 / self.rate as f64).unwrap_or(Duration::MAX)
     }
 }
 
-/// The rest of a budget. A new one is full.
+/// The remaining part of a budget. A new bucket is full.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CostBucket {
     /// The moment at which the bucket is full again.
@@ -33,20 +33,20 @@ impl CostBucket {
         let missing = self.full_at.map_or(Duration::ZERO, |moment| {
             moment.saturating_duration_since(now)
         });
-        // Until `burst` of cost is missing from a full bucket nobody waits.
+        // Callers do not wait until more than `burst` is missing from the bucket.
         missing
             .saturating_add(budget.time(cost))
             .saturating_sub(budget.time(budget.burst))
     }
 
-    /// Takes `cost`, whether or not it has to be waited for.
+    /// Takes `cost`, even if the caller has to wait for it first.
     pub fn take(&mut self, budget: &Budget, cost: u64, now: Instant) {
         let from = self.full_at.map_or(now, |moment| moment.max(now));
         self.full_at = from.checked_add(budget.time(cost)).or(Some(from));
     }
 }
 
-/// A token bucket whose callers wait for their tokens.
+/// A token bucket whose callers wait until their cost is available.
 #[derive(Debug)]
 pub struct CostGate {
     budget: Budget,
@@ -61,8 +61,8 @@ impl CostGate {
         }
     }
 
-    /// Reserves `cost`. Returns how long to wait for it; `None`, and reserves nothing, if that is
-    /// longer than `patience`, or if the gate never lets so much pass.
+    /// Reserves `cost` and returns how long to wait for it. Returns `None`, and reserves nothing,
+    /// if the wait is longer than `patience` or if the gate can never let this cost pass.
     pub fn reserve(&self, cost: u64, now: Instant, patience: Duration) -> Option<Duration> {
         if cost == 0 {
             return Some(Duration::ZERO);

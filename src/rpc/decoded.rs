@@ -1,8 +1,8 @@
-//! Decoded blocks and their cache. The `eth` namespace reads blocks through it.
+//! Decoded blocks and their cache, through which the `eth` namespace reads blocks.
 //!
 //! Wallets and indexers request the same few blocks and their receipts again and again. Blocks are
-//! cached by hash, so a reorg makes none of them wrong, within [`BUDGET`]; the least recently used
-//! are evicted first.
+//! cached by hash, so a reorg invalidates no entry. The cache holds at most [`BUDGET`] bytes, and
+//! evicts the least recently used blocks first.
 
 use crate::{
     chain::{
@@ -23,7 +23,8 @@ use starling_proto::{
 };
 use std::sync::{Arc, OnceLock};
 
-/// Bytes of decoded blocks, a part of the node's memory budget: some forty blocks of 250 transfers.
+/// Maximum bytes of the cache, a part of the node's memory budget: some forty blocks of 250
+/// transfers.
 const BUDGET: usize = 16 << 20;
 
 /// The position of a transaction in the chain.
@@ -82,7 +83,7 @@ impl DecodedBlock {
         }))
     }
 
-    /// Senders in block order. `view` must have this block.
+    /// Senders of the transactions, in block order. `view` must contain this block.
     pub fn senders(&self, view: &View) -> Result<&[Address], RpcError> {
         if let Some(senders) = self.senders.get() {
             return Ok(senders);
@@ -96,7 +97,7 @@ impl DecodedBlock {
         Ok(self.senders.get_or_init(|| senders))
     }
 
-    /// The place of the transaction at `index`, which must exist.
+    /// The position of the transaction at `index`, which must exist.
     pub fn place(&self, index: usize) -> Place {
         Place::new(
             self.payload.id(),
@@ -106,13 +107,13 @@ impl DecodedBlock {
         )
     }
 
-    /// The L1 attributes; `None` on Ethereum and in a block without any, as genesis is.
+    /// The L1 attributes; `None` on Ethereum, and in a block without L1 attributes such as genesis.
     pub fn l1_info(&self, rules: &Rules) -> Option<L1BlockInfo> {
         l1_info(rules, self.transactions.first()?)
     }
 
-    /// Approximate bytes held in memory. Inputs count twice: decoded transactions have their own
-    /// copy.
+    /// Approximate bytes that the block takes in memory. Inputs count twice, because decoded
+    /// transactions have their own copy.
     fn weight(&self) -> usize {
         let logs = self.receipts.iter().flat_map(|receipt| &receipt.logs);
         let logs: usize = logs
@@ -162,7 +163,7 @@ impl DecodedBlocks {
         }))
     }
 
-    /// The block of this number in `view`.
+    /// Loads the block with this number in `view`, from the cache if it is there.
     pub fn load(&self, view: &View, number: u64) -> Result<Option<Arc<DecodedBlock>>, RpcError> {
         let Some(hash) = view.hash_of(number)? else {
             return Ok(None);
@@ -177,7 +178,7 @@ impl DecodedBlocks {
         Ok(Some(block))
     }
 
-    /// The block of this hash, if it is cached.
+    /// The block with this hash, if it is cached.
     pub fn cached(&self, hash: &B256) -> Option<Arc<DecodedBlock>> {
         self.0.lock().blocks.get(hash).cloned()
     }

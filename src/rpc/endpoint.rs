@@ -1,4 +1,5 @@
-//! The configuration of endpoints, and what an operator's request to start one changes.
+//! The configuration of endpoints, and the changes that an operator's request to start a server
+//! makes to it.
 
 use super::{
     api::Api,
@@ -12,63 +13,67 @@ use std::{
     sync::Arc,
 };
 
-/// geth's ports of servers that operators start without naming any.
+/// Ports of servers that operators start without naming a port; they are geth's.
 const HTTP_PORT: u16 = 8545;
 const WS_PORT: u16 = 8546;
 
-/// `--http.*`.
+/// The HTTP endpoint (`--http.*`).
 #[derive(Clone, Debug)]
 pub struct HttpEndpoint {
     pub addr: SocketAddr,
-    /// Names of namespaces.
+    /// Names of the served namespaces.
     pub api: Vec<String>,
-    /// Names accepted in the `Host` header; addresses always are, `*` accepts all.
+    /// Names accepted in the `Host` header. IP addresses are always accepted; `*` accepts all
+    /// names.
     pub vhosts: Vec<String>,
     /// Origins that browsers may call from; `*` allows all.
     pub cors: Vec<String>,
-    /// Prefix of the paths that are served; empty for `/` alone.
+    /// Prefix of the served paths. If it is empty, only `/` is served.
     pub prefix: String,
 }
 
-/// `--rpc.*`: the rollup node's own RPC.
+/// The rollup node's own RPC (`--rpc.*`).
 #[derive(Clone, Debug)]
 pub struct RollupEndpoint {
     pub http: HttpEndpoint,
-    /// Whether a port that is taken is an error. Otherwise this endpoint is left out.
+    /// Whether the start fails if the port is in use. Otherwise the node runs without this
+    /// endpoint.
     pub required: bool,
 }
 
-/// `--ws.*`.
+/// The WebSocket endpoint (`--ws.*`).
 #[derive(Clone, Debug)]
 pub struct WsEndpoint {
     pub addr: SocketAddr,
-    /// Names of namespaces.
+    /// Names of the served namespaces.
     pub api: Vec<String>,
-    /// Origins that browsers may connect from; `*` allows all, none means this machine only.
+    /// Origins that browsers may connect from. `*` allows all; an empty list allows this machine
+    /// only.
     pub origins: Vec<String>,
-    /// Prefix of the paths that are served; empty for `/` alone.
+    /// Prefix of the served paths. If it is empty, only `/` is served.
     pub prefix: String,
 }
 
-/// `--ipcpath`: the local socket, which serves every namespace.
+/// The local socket (`--ipcpath`), which serves every namespace.
 #[derive(Clone, Debug)]
 pub struct IpcEndpoint {
     pub path: PathBuf,
-    /// Whether a socket that cannot be bound is an error. Otherwise it is left out.
+    /// Whether the start fails if the socket cannot be bound. Otherwise the node runs without it.
     pub required: bool,
 }
 
-/// `--authrpc.*`: HTTP and WebSocket on one socket, for clients that know the secret.
+/// The authenticated endpoint (`--authrpc.*`): HTTP and WebSocket on one socket, for clients that
+/// have the JWT secret.
 #[derive(Clone, Debug)]
 pub struct AuthEndpoint {
     pub addr: SocketAddr,
-    /// As in [`HttpEndpoint`].
+    /// Names accepted in the `Host` header, as in [`HttpEndpoint`].
     pub vhosts: Vec<String>,
     pub secret: JwtSecret,
 }
 
 impl HttpEndpoint {
-    /// The HTTP side of a listener with these methods.
+    /// The HTTP side of a listener that serves the methods of `api`.
     pub(super) fn site(self, api: Arc<Api>) -> Http {
         Http {
             api,
@@ -79,7 +84,7 @@ impl HttpEndpoint {
     }
 }
 
-/// The items of a list that is separated by commas.
+/// Splits a list at its commas.
 fn items(list: &str) -> Vec<String> {
     let items = list.split(',').map(str::trim);
     items
@@ -88,12 +93,12 @@ fn items(list: &str) -> Vec<String> {
         .collect()
 }
 
-/// The namespaces that geth serves where none are named.
+/// The namespaces that geth serves by default.
 fn default_namespaces() -> Vec<String> {
     ["eth", "net", "web3"].map(str::to_owned).to_vec()
 }
 
-/// The address that a request to start a server leaves or changes.
+/// The address of a server: `addr`, with the host and port that the operator's request changes.
 fn changed_addr(addr: SocketAddr, request: &StartRequest) -> Result<SocketAddr, ServerStartError> {
     let ip = match request.host.as_deref() {
         None => addr.ip(),
@@ -119,7 +124,7 @@ impl Default for HttpEndpoint {
 }
 
 impl HttpEndpoint {
-    /// This endpoint with what the request gives.
+    /// This endpoint, with the values of the request in place of its own.
     pub(super) fn changed(self, request: StartRequest) -> Result<Self, ServerStartError> {
         let addr = changed_addr(self.addr, &request)?;
         let list = |given: Option<String>, ours| given.map_or(ours, |given| items(&given));
@@ -145,7 +150,7 @@ impl Default for WsEndpoint {
 }
 
 impl WsEndpoint {
-    /// This endpoint with what the request gives.
+    /// This endpoint, with the values of the request in place of its own.
     pub(super) fn changed(self, request: StartRequest) -> Result<Self, ServerStartError> {
         let addr = changed_addr(self.addr, &request)?;
         let list = |given: Option<String>, ours| given.map_or(ours, |given| items(&given));
@@ -159,7 +164,7 @@ impl WsEndpoint {
 }
 
 impl WsEndpoint {
-    /// The WebSocket side of a listener with these methods.
+    /// The WebSocket side of a listener that serves the methods of `api`.
     pub(super) fn site(self, api: Arc<Api>) -> Ws {
         Ws {
             api,

@@ -1,9 +1,9 @@
-//! The `engine` namespace: the methods by which a rollup node drives this chain. Served on the
-//! authenticated endpoint only.
+//! The `engine` namespace: the methods by which a rollup node drives this chain. It is served on
+//! the authenticated endpoint only.
 //!
-//! This file checks the shape of each version of a method and the fork that it belongs to, in
-//! op-geth's order of checks; [`backend`] decides what to do with a payload or a fork choice. A
-//! request is bounded by the endpoint's body limit.
+//! This file checks the fields of each version of a method, and the fork that the version is for,
+//! in op-geth's order of checks. [`backend`] decides how a payload or a fork choice is handled. The
+//! endpoint's body limit bounds a request.
 
 pub mod bodies;
 mod ethereum;
@@ -109,7 +109,7 @@ pub const INVALID_ATTRIBUTES: i32 = -38003;
 pub const TOO_LARGE: i32 = -38004;
 pub const UNSUPPORTED_FORK: i32 = -38005;
 
-/// An error of this code with its detail in `data.err`, as op-geth has it.
+/// The error with this code. Its detail is in `data.err`, as in op-geth.
 pub fn error(code: i32, err: impl Into<String>) -> RpcError {
     let message = match code {
         UNKNOWN_PAYLOAD => "Unknown payload",
@@ -150,8 +150,8 @@ impl From<ChainError> for RpcError {
     }
 }
 
-/// The backend of the Engine API. The error cannot occur where the endpoint is served: it needs a
-/// backend.
+/// The backend of the Engine API. This never fails on the authenticated endpoint, which is served
+/// only with a backend.
 fn engine(context: &RpcContext) -> Result<&EngineContext, RpcError> {
     context
         .engine
@@ -189,7 +189,7 @@ fn new_payload(context: Arc<RpcContext>, mut args: Args, version: u8) -> BoxFutu
         if let Some(reason) = foreign(&extras).filter(|_| optimism) {
             return reply(status_json(&types::refused(reason)));
         }
-        // All transactions are hashed here: do not block a worker of the runtime.
+        // The hashes of all transactions are computed here: do not block a worker of the runtime.
         let rebuilt = tokio::task::spawn_blocking(move || {
             if optimism {
                 payload.into_payload(version, beacon_root)
@@ -214,7 +214,8 @@ fn new_payload(context: Arc<RpcContext>, mut args: Args, version: u8) -> BoxFutu
     .boxed()
 }
 
-/// A sentence about a part that no block of an OP chain has; `None` without such a part.
+/// A sentence about a part that no block of an OP chain has; `None` if the payload has no such
+/// part.
 fn foreign(extras: &PayloadExtras) -> Option<&'static str> {
     let blobs = extras.blob_hashes.as_ref();
     let requests = extras.requests.as_ref();
@@ -227,7 +228,8 @@ fn foreign(extras: &PayloadExtras) -> Option<&'static str> {
     }
 }
 
-/// Checks which members a payload must have in this version, by geth's `eth/catalyst/api.go`.
+/// Checks which members a payload must have in this version of the method, as in geth's
+/// `eth/catalyst/api.go`.
 fn check_payload(spec: &ChainSpec, payload: &PayloadJson, version: u8) -> Result<(), RpcError> {
     let active = spec.at(payload.timestamp());
     match version {
@@ -274,7 +276,7 @@ fn forkchoice_updated(
             .engine
             .forkchoice(state, attributes, version)
             .await?;
-        // Wrong values of attributes are reported after the heads have moved, as op-geth does.
+        // Wrong attribute values are reported after the heads have moved, as in op-geth.
         match problem {
             Some(problem) if status.is_valid() => Err(error(INVALID_ATTRIBUTES, problem)),
             _ => reply(forkchoice_json(&status, id)),
@@ -289,8 +291,8 @@ fn forkchoice_json(status: &PayloadStatus, id: Option<PayloadId>) -> serde_json:
 
 type Attributes = op_alloy_rpc_types_engine::OpPayloadAttributes;
 
-/// Checks which members attributes must have in this version. The inner error is about their
-/// values: it is reported once the heads have moved.
+/// Checks which members the attributes must have in this version of the method. The inner error is
+/// about wrong values, and is reported after the heads have moved.
 fn check_attributes(
     spec: &ChainSpec,
     json: AttributesJson,
@@ -335,8 +337,9 @@ fn check_attributes(
     Ok(Ok(attributes))
 }
 
-/// Whether `engine_getPayloadV<version>` serves a block of these rules. V4 has no upper bound:
-/// rollup nodes call it for every block from Isthmus on, newer ones call V5 from Karst on.
+/// Whether `engine_getPayloadV<version>` serves a block under these rules. V4 has no upper bound:
+/// all rollup nodes call it from Isthmus on, and older ones still call it after Karst, where newer
+/// ones call V5.
 fn serves(version: u8, active: &Active) -> bool {
     match version {
         1 => !active.shanghai,
@@ -384,7 +387,7 @@ pub(super) fn payload_envelope(
     optimism: bool,
 ) -> serde_json::Value {
     let payload = &block.payload;
-    // On Ethereum the list of withdrawals is in the payload, and its root is not.
+    // On Ethereum, the payload has the list of withdrawals but not its root.
     let version = if optimism {
         payload.version()
     } else {

@@ -1,12 +1,12 @@
-//! The backend of the Engine API: carries out the calls of a rollup node on a [`Chain`], and keeps
-//! the payloads, rejected blocks and builds that the Engine API has a node remember.
+//! The backend of the Engine API. It carries out the calls of a rollup node on a [`Chain`], and
+//! keeps the payloads, rejected blocks and builds that the Engine API requires a node to remember.
 //!
-//! The namespace ([`engine`](super::engine)) calls it for every method, the follower
-//! ([`crate::follow`]) for every block of the swarm. New payloads and fork choices are handled one
-//! after another. [`branch`] executes branches, [`heads`] resolves the safe and the finalized head,
-//! [`builds`] builds blocks, [`swarm`] has missing ancestors fetched, [`halt`] is the configured
-//! halt. The memory is bounded: payloads without a parent and hashes of rejected blocks
-//! ([`memory::EngineMemory`]), and the last [`builds::BUILDS`] builds.
+//! The namespace ([`engine`](super::engine)) calls the backend for every method, and the follower
+//! ([`crate::follow`]) calls it for every block of the swarm. New payloads and fork choices are
+//! handled one after another. [`branch`] executes branches, [`heads`] resolves the safe and the
+//! finalized head, [`builds`] builds blocks, [`swarm`] has missing ancestors fetched, and [`halt`]
+//! is the configured halt. Memory is bounded: [`memory::EngineMemory`] bounds payloads without a
+//! parent and hashes of rejected blocks, and the last [`builds::BUILDS`] builds are kept.
 
 mod branch;
 mod builds;
@@ -32,22 +32,22 @@ use starling_proto::payload::Payload;
 use std::{sync::Arc, time::Instant};
 use tokio::sync::Mutex;
 
-/// Validation error of a block with a rejected ancestor.
+/// Validation error of a block that has a rejected ancestor.
 const REJECTED_BEFORE: &str = "links to previously rejected block";
 
-/// Failures of a method, with the codes of the Engine API.
+/// Failures of a method that have a code of the Engine API.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// Error -38001.
+    /// The payload id is unknown (code -38001).
     #[error("Unknown payload")]
     UnknownPayload,
-    /// Error -38002. The head has been applied.
+    /// The safe or finalized block is wrong (code -38002). The head has been applied.
     #[error("Invalid forkchoice state: {0}")]
     Forkchoice(String),
-    /// Error -38003. The fork choice has been applied.
+    /// The attributes are invalid (code -38003). The fork choice has been applied.
     #[error("Invalid payload attributes: {0}")]
     Attributes(String),
-    /// Error -38005.
+    /// The method does not serve the fork of the block (code -38005).
     #[error("Unsupported fork")]
     UnsupportedFork,
     #[error(transparent)]
@@ -104,14 +104,16 @@ impl EngineBackend {
         &self.chain
     }
 
-    /// Executes a payload; no head moves. A payload whose parent is unknown waits for it. A payload
-    /// on a branch that is too long, or forks off too far below our head, to be executed beside our
-    /// chain is accepted: it is kept, and executed when a fork choice names it or a descendant.
+    /// Executes a payload. No head moves. A payload whose parent is unknown waits for its parent. A
+    /// payload is accepted without execution if its branch is too long, or forks off too far below
+    /// our head, to be executed beside our chain. It is kept until a fork choice names it or a
+    /// descendant, and executed then.
     pub async fn new_payload(&self, payload: Arc<Payload>) -> Result<PayloadStatus, ChainError> {
         let mut memory = self.memory.lock().await;
         self.chain
             .update_head_owner(|owner| owner.on_payload(Instant::now()));
-        // op-geth checks extra data before it looks for the parent, so it names no valid ancestor.
+        // op-geth checks extra data before it looks up the parent, so this status names no valid
+        // ancestor.
         if let Err(error) = self.chain.spec().check_extra_data(&payload.header) {
             return Ok(invalid(None, error.to_string()));
         }
@@ -136,8 +138,8 @@ impl EngineBackend {
                 reason,
             } => Ok(invalid(latest_valid, reason)),
             Inserted::NotExecutable => self.keep(&mut memory, payload).await,
-            // A kept parent may have been pruned from the payload log since, far below the stored
-            // head.
+            // A kept parent may since have been pruned from the payload log, if it is far below the
+            // stored head.
             Inserted::Syncing
                 if memory.is_kept(&parent) && self.find(&mut memory, parent).await?.is_some() =>
             {
@@ -153,7 +155,8 @@ impl EngineBackend {
         }
     }
 
-    /// Keeps a payload that cannot be executed now in the payload log, where it takes no memory.
+    /// Keeps a payload that cannot be executed now. It goes to the payload log, where it takes no
+    /// memory.
     async fn keep(
         &self,
         memory: &mut EngineMemory,
@@ -165,7 +168,7 @@ impl EngineBackend {
         Ok(accepted())
     }
 
-    /// Executes a payload beside our chain and remembers it if it is invalid.
+    /// Executes a payload beside our chain, and records it as rejected if it is invalid.
     async fn insert(
         &self,
         memory: &mut EngineMemory,
@@ -198,7 +201,7 @@ impl EngineBackend {
         Ok(())
     }
 
-    /// A payload that waits, or that the chain or its payload log has.
+    /// Finds a payload by hash: among the waiting payloads, in the chain or in the payload log.
     async fn find(
         &self,
         memory: &mut EngineMemory,
@@ -218,12 +221,13 @@ impl EngineBackend {
     }
 
     /// Moves the heads and, if attributes are given, starts to build a block on the head. `version`
-    /// is that of the method called. From the first call on, the rollup node drives. An unknown
-    /// head is fetched from the swarm, and becomes the head when it has been executed.
+    /// is the version of the called method. From the first call on, the rollup node owns the head.
+    /// A head that is unknown is fetched from the swarm, and becomes the head once it has been
+    /// executed.
     ///
-    /// An ancestor of the present head is made the head like any other block: so a rollup node
-    /// rewinds its unsafe chain. Zero for the safe or finalized block leaves it where it is, or
-    /// lowers it to the last block that the new branch contains.
+    /// An ancestor of the present head can be made the head like any other block: this is how a
+    /// rollup node rewinds its unsafe chain. A zero hash for the safe or finalized block leaves
+    /// that head unchanged, or lowers it to the last block that the new branch contains.
     pub async fn forkchoice(
         &self,
         state: ForkchoiceState,
@@ -261,7 +265,7 @@ impl EngineBackend {
     }
 }
 
-/// Runs a read of the store off the runtime's workers.
+/// Runs a read of the store on the blocking pool, so that it blocks no worker of the runtime.
 async fn blocking<T: Send + 'static>(
     read: impl FnOnce() -> Result<T, ChainError> + Send + 'static,
 ) -> Result<T, ChainError> {

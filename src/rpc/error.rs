@@ -4,7 +4,7 @@ use crate::chain::{evm::StateError, heads::StepError, view::ReadError};
 use alloy_primitives::Bytes;
 use serde_json::value::RawValue;
 
-/// A method's answer: the JSON of its result, or an error object.
+/// The reply of a method: the JSON of its result, or an error object.
 pub type Reply = Result<Box<RawValue>, RpcError>;
 
 pub const PARSE: i32 = -32700;
@@ -12,15 +12,15 @@ pub const INVALID_REQUEST: i32 = -32600;
 pub const METHOD_NOT_FOUND: i32 = -32601;
 pub const INVALID_PARAMS: i32 = -32602;
 pub const INTERNAL: i32 = -32603;
-/// Errors without a code of their own.
+/// Code of errors that have no code of their own.
 pub const SERVER: i32 = -32000;
 pub const TIMEOUT: i32 = -32002;
 pub const RESPONSE_TOO_LARGE: i32 = -32003;
-/// The caller's budget is used up.
+/// Code of a call that its caller's budget does not cover.
 pub const LIMIT_EXCEEDED: i32 = -32005;
-/// A request for history before Bedrock that nothing answers.
+/// Code of a request for history before Bedrock, if no historical RPC is configured.
 pub const NO_HISTORY: i32 = -32801;
-/// The EVM reverted; `data` is its output.
+/// Code of a call whose execution reverted; `data` is the EVM's output.
 pub const REVERTED: i32 = 3;
 
 /// The `error` member of a response.
@@ -29,7 +29,7 @@ pub const REVERTED: i32 = 3;
 pub struct RpcError {
     pub code: i32,
     pub message: String,
-    /// JSON, forwarded unchanged.
+    /// JSON that is forwarded unchanged.
     pub data: Option<Box<RawValue>>,
 }
 
@@ -58,7 +58,7 @@ impl RpcError {
         )
     }
 
-    /// A call that reverted with `output`; the message says why.
+    /// The error of a call that reverted with `output`. `message` contains the reason.
     pub fn reverted(message: String, output: &Bytes) -> Self {
         Self {
             code: REVERTED,
@@ -99,12 +99,12 @@ impl From<StateError> for RpcError {
     }
 }
 
-/// At most 100 bytes of a text that a client chose: enough to recognise it in an error.
+/// At most 100 bytes of a text that a client sent: enough to recognise it in an error.
 pub fn cut(text: &str) -> &str {
     &text[..text.floor_char_boundary(100)]
 }
 
-/// The JSON of a result.
+/// The reply with a result as JSON.
 pub fn reply<T: serde::Serialize>(result: T) -> Reply {
     serde_json::value::to_raw_value(&result)
         .map_err(|error| RpcError::new(INTERNAL, error.to_string()))

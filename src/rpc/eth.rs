@@ -174,7 +174,7 @@ fn block_number(context: &RpcContext, args: Args) -> Reply {
     reply(U64::from(context.view().head().number))
 }
 
-/// `eth_capabilities`: each kind of data, with the oldest block for which the node has it.
+/// `eth_capabilities`: for each kind of data, the oldest block for which the node has it.
 fn capabilities(context: &RpcContext, args: Args) -> Reply {
     args.at_most(0)?;
     let view = context.view();
@@ -192,12 +192,13 @@ fn capabilities(context: &RpcContext, args: Args) -> Reply {
     }))
 }
 
-/// The answer of methods that need a user's key: the node holds none, wallets sign themselves.
+/// The error of methods that need a user's key: the node has no such keys, because wallets sign
+/// transactions themselves.
 fn unknown_account(_: &RpcContext, _: Args) -> Reply {
     Err(RpcError::server("unknown account"))
 }
 
-/// An empty list: the node holds no keys of users.
+/// `eth_accounts`: an empty list, because the node has no keys of users.
 fn accounts(_: &RpcContext, args: Args) -> Reply {
     args.at_most(0)?;
     reply([(); 0])

@@ -1,9 +1,9 @@
-//! The store of installed filters (`eth_newFilter` and its like). The `eth` namespace adds them and
-//! answers from them (`eth::filters`).
+//! The store of installed filters (`eth_newFilter` and similar methods). The `eth` namespace adds
+//! filters and reads their changes (`eth::filters`).
 //!
-//! A filter is a place on the chain; nothing piles up between two requests. What can overload the
-//! store is their number, which is bounded ([`MAX_FILTERS`]), and clients that never come back: a
-//! filter not requested for [`LIFETIME`] is removed.
+//! A filter is a position on the chain, so nothing accumulates between two requests. Too many
+//! filters could overload the store, so their number is bounded ([`MAX_FILTERS`]). Clients may also
+//! abandon filters: a filter that has not been requested for [`LIFETIME`] is removed.
 
 use super::{
     error::{Reply, RpcError, reply},
@@ -20,12 +20,12 @@ use std::{
 };
 use tokio::sync::broadcast;
 
-/// Filters of all clients together.
+/// Maximum filters of all clients together.
 const MAX_FILTERS: usize = 1000;
-/// Time after the last request at which a filter is removed.
+/// Time without a request after which a filter is removed.
 const LIFETIME: Duration = Duration::from_secs(300);
 
-/// The filters of a node.
+/// The installed filters of a node.
 pub struct Filters {
     live: Mutex<HashMap<String, Entry>>,
     pub(in crate::rpc) lifetime: Duration,
@@ -37,7 +37,7 @@ struct Entry {
     filter: Arc<Mutex<InstalledFilter>>,
 }
 
-/// A filter that a client has installed, with its place on the chain.
+/// A filter that a client has installed, with its position on the chain.
 pub enum InstalledFilter {
     Blocks(Cursor),
     Logs {
@@ -61,7 +61,7 @@ impl Default for Filters {
 }
 
 impl Filters {
-    /// Adds a filter and replies its id.
+    /// Adds a filter, and returns its id as the reply.
     pub fn add(&self, filter: InstalledFilter) -> Reply {
         let mut live = self.live.lock();
         live.retain(|_, entry| entry.asked.elapsed() < self.lifetime);
@@ -81,7 +81,7 @@ impl Filters {
         reply(id)
     }
 
-    /// The filter; its lifetime begins anew.
+    /// Finds a filter by its id, and restarts its lifetime.
     pub fn get(&self, id: &str) -> Result<Arc<Mutex<InstalledFilter>>, RpcError> {
         let mut live = self.live.lock();
         live.retain(|_, entry| entry.asked.elapsed() < self.lifetime);
@@ -90,7 +90,7 @@ impl Filters {
         Ok(entry.filter.clone())
     }
 
-    /// Removes a filter; whether there was one.
+    /// Removes a filter. Returns whether it existed.
     pub fn remove(&self, id: &str) -> bool {
         self.live
             .lock()

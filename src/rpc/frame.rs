@@ -1,8 +1,9 @@
 //! JSON-RPC framing: bytes of a request or a batch in, text of the response out, by geth's rules
 //! (geth: `rpc/handler.go`).
 //!
-//! Both transports end here. A batch runs one call after another. [`Allowance`] bounds its size and
-//! the memory of all responses until their readers have them.
+//! All transports hand their messages to this module. The calls of a batch run one after another.
+//! [`Allowance`] bounds the size of a batch, and the memory of all responses until their readers
+//! have received them.
 
 use super::{
     access::Caller,
@@ -26,61 +27,64 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Live subscriptions of one connection.
+/// Maximum live subscriptions of one connection.
 const MAX_SUBSCRIPTIONS: usize = 100;
-/// Bytes of an id, which is echoed.
+/// Maximum bytes of a request's id, which is echoed.
 const MAX_ID: usize = 1024;
 
 /// The response to a message, and the subscriptions that begin once it has been sent.
 #[derive(Default)]
 pub struct RpcAnswer {
-    /// `None`: nothing is sent (notifications only, or an empty body).
+    /// Text of the response. With `None` nothing is sent: the message had only notifications, or an
+    /// empty body.
     pub text: Option<String>,
-    /// Parts that follow the text, if it is not all; see [`Session::chunked`].
+    /// Parts of the response that follow `text`, if there are any; see [`Session::chunked`].
     pub rest: Option<ChunkedText>,
-    /// Dropped when the text has been sent.
+    /// Memory permit of the response; dropped when the text has been sent.
     pub held: Option<ResponseMemory>,
     pub subscriptions: Vec<Subscription>,
 }
 
-/// A subscription whose client knows its `id`.
+/// A new subscription. The response contains its `id`.
 pub struct Subscription {
     pub id: String,
     pub namespace: String,
     pub events: EventStream,
-    /// Cancelled by `<namespace>_unsubscribe`.
+    /// Token that `<namespace>_unsubscribe` cancels.
     pub token: CancellationToken,
     pub permit: OwnedSemaphorePermit,
 }
 
-/// The live subscriptions of a connection, by id.
+/// Tokens of a connection's live subscriptions, by subscription id.
 pub type Live = Mutex<HashMap<String, CancellationToken>>;
 
-/// The text after the last part of a result that was sent in parts.
+/// Text that ends a response whose result was sent in parts.
 pub const CLOSING_BRACE: &str = "}";
 
 /// The methods and limits of one connection.
 pub struct Session<'a> {
     pub api: &'a Api,
     pub allowance: &'a Allowance,
-    /// Moment after which calls fail with -32002. HTTP only: a WebSocket's client can wait.
+    /// Moment after which calls fail with code -32002. Only HTTP sets it, because a WebSocket's
+    /// client can wait.
     pub deadline: Option<Instant>,
-    /// `None` on HTTP, which has no subscriptions.
+    /// Live subscriptions; `None` on HTTP, which has no subscriptions.
     pub subscriptions: Option<&'a Live>,
-    /// Whether the answer to a single request may be sent in parts. The last one is [`CLOSING_BRACE`].
+    /// Whether the response to a single request may be sent in parts. The last part is
+    /// [`CLOSING_BRACE`].
     pub chunked: bool,
-    /// Records the calls, on the rollup node's endpoint.
+    /// Recorder of calls, on the rollup node's endpoint.
     pub metrics: Option<RpcServerMetrics>,
-    /// The caller whose budget calls are taken from; `None` where nothing limits them.
+    /// The caller whose budget pays for the calls; `None` if calls are not limited.
     pub caller: Option<&'a Caller>,
 }
 
-/// One request of the wire. Members of the wrong kind count as absent, so that the id is echoed
-/// whatever else is wrong.
+/// One request as it was received. Members of the wrong kind count as absent, so that the id is
+/// echoed even if other members are wrong.
 #[derive(Default)]
 struct RpcMessage<'a> {
     version: bool,
-    /// Echoed byte for byte.
+    /// Id of the request; echoed byte for byte.
     id: Option<&'a RawValue>,
     method: String,
     params: Option<&'a RawValue>,
@@ -102,7 +106,7 @@ impl<'a> RpcMessage<'a> {
         }
     }
 
-    /// The id if it is a string, a number or null, and short; objects and lists are no ids.
+    /// The id, if it is a short string or number, or null. Objects and lists are not valid ids.
     fn valid_id(&self) -> Option<&'a RawValue> {
         self.id
             .filter(|id| id.get().len() <= MAX_ID && !id.get().starts_with(['{', '[']))
@@ -138,7 +142,7 @@ pub fn notification(namespace: &str, subscription: &str, result: &RawValue) -> S
 }
 
 impl Session<'_> {
-    /// Answers one message of the client: a request or a batch.
+    /// Handles one message of the client, a request or a batch, and returns the response.
     pub async fn answer(&self, body: &[u8]) -> RpcAnswer {
         if body.iter().all(u8::is_ascii_whitespace) {
             return RpcAnswer::default();
@@ -178,7 +182,8 @@ impl Session<'_> {
         self.batch(json, answer).await
     }
 
-    /// Begins the answer of a result in parts. Returns the reply if it has one part only.
+    /// Begins the response of a result in parts. If the result has only one part, returns it as the
+    /// reply.
     async fn begin_chunked(
         &self,
         message: &RpcMessage<'_>,
@@ -208,7 +213,7 @@ impl Session<'_> {
         None
     }
 
-    /// Answers a batch, one call after another, until its results exceed the limit.
+    /// Handles a batch, one call after another, until the results exceed the limit.
     async fn batch(&self, json: &RawValue, mut answer: RpcAnswer) -> RpcAnswer {
         let failed = |code, message: &str| RpcAnswer {
             text: Some(response(None, &Err(RpcError::new(code, message)))),
@@ -235,7 +240,7 @@ impl Session<'_> {
         }
         let mut text = String::new();
         let mut results = 0;
-        // The reason why the rest of the batch is not executed.
+        // The error that all remaining calls of the batch get instead of being executed.
         let mut stop: Option<RpcError> = None;
         for message in messages {
             let reply = match &stop {
@@ -258,7 +263,7 @@ impl Session<'_> {
             }
             let separator = if text.is_empty() { '[' } else { ',' };
             let _ = write!(text, "{separator}{}", response(message.valid_id(), &reply));
-            // Many small results are a large answer too, and ids are echoed.
+            // Many small results add up to a large response, and so do echoed ids.
             if self.allowance.cover(text.len(), &mut answer.held).is_err() {
                 break;
             }
@@ -270,7 +275,7 @@ impl Session<'_> {
         self.with_memory(answer)
     }
 
-    /// The answer if there is memory for all of its text.
+    /// The response, or an error response if there is no memory for the whole text.
     fn with_memory(&self, mut answer: RpcAnswer) -> RpcAnswer {
         let size = answer.text.as_ref().map_or(0, String::len);
         if let Err(error) = self.allowance.cover(size, &mut answer.held) {
@@ -279,10 +284,11 @@ impl Session<'_> {
         answer
     }
 
-    /// The reply to one message; `None` for a notification, which is executed all the same.
+    /// Executes one message and returns the reply. A notification is executed too, but gets `None`.
     async fn handle(&self, message: &RpcMessage<'_>, answer: &mut RpcAnswer) -> Option<Reply> {
         if message.is_notification() {
-            // The client would not learn the id of a subscription made this way.
+            // A notification cannot begin a subscription: the client would not learn the
+            // subscription's id.
             if !message.method.ends_with("_subscribe") {
                 let _ = self.call(message, answer).await;
             }
@@ -307,7 +313,7 @@ impl Session<'_> {
         Some(reply)
     }
 
-    /// Takes the cost of a call from its caller's budget.
+    /// Takes the cost of a call from its caller's budget, or returns the error of a refusal.
     fn admit(&self, method: &str) -> Result<(), RpcError> {
         self.caller.map_or(Ok(()), |caller| {
             caller.admit(method, std::time::Instant::now())

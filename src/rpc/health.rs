@@ -1,5 +1,5 @@
-//! The health of the rollup node's RPC, in op-service's shapes: `health_status`, and `GET /healthz` for
-//! orchestrators. An answer says that the server runs and in which version.
+//! The health of the rollup node's RPC, in op-service's shapes: `health_status`, and `GET /healthz`
+//! for orchestrators. A response shows that the server runs, and its version.
 
 use super::{
     api::{Api, Method, Namespace},
@@ -15,8 +15,8 @@ pub const NAMESPACE: Namespace = Namespace {
     subscriptions: &[],
 };
 
-/// Adds `health_status` to the methods of a service. It also answers [`PATH`] if its namespaces name
-/// this one.
+/// Adds `health_status` to the methods of a service. The service also responds to [`PATH`] if its
+/// namespaces include `health`.
 pub fn add_to(api: &mut Api) {
     api.insert("health_status", |args| {
         let answer = args.at_most(0).and_then(|_| reply(VERSION));
@@ -24,15 +24,15 @@ pub fn add_to(api: &mut Api) {
     });
 }
 
-/// Path of the check over HTTP.
+/// Path of the health check over HTTP.
 pub(super) const PATH: &str = "/healthz";
 
-/// Body of the answer to a check over HTTP.
+/// Body of the response to a health check over HTTP.
 pub(super) fn body() -> String {
     serde_json::json!({ "version": VERSION }).to_string()
 }
 
-/// `health_status()`: the version.
+/// `health_status()`: the version of the node.
 fn status(_: &RollupContext, args: Args) -> Reply {
     args.at_most(0)?;
     reply(VERSION)

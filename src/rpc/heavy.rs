@@ -2,9 +2,9 @@
 //! grants.
 //!
 //! The Engine API port has permits of its own, so that no public client delays the rollup node. A
-//! running call checks its [`Deadline`] every few milliseconds. At the end of a slice
-//! the call continues if no other call waits. Otherwise it pauses in the check with its thread, or,
-//! beyond [`Capacity::started`], is aborted and restarted later.
+//! running call checks its [`Deadline`] every few milliseconds. At the end of a slice the call
+//! continues if no other call waits. Otherwise it pauses inside the check and keeps its thread. If
+//! too many calls are started already ([`Capacity::started`]), it is aborted and restarted later.
 
 use super::{
     error::{Reply, RpcError, crashed},
@@ -20,27 +20,27 @@ use std::{
 };
 use tokio::{sync::Notify, time::timeout};
 
-/// Started long calls on the public ports, and again on the Engine API port. A paused call
-/// keeps its memory: some 20 MB of logs or of state it has read.
+/// Maximum started long calls on the public ports; the Engine API port has the same maximum of its
+/// own. A paused call keeps its memory: some 20 MB of logs or of state that it has read.
 const STARTED: usize = 16;
 
 /// Maximum number of started tracing calls: each may hold tens of megabytes.
 const STARTED_TRACES: usize = 8;
 
-/// The error of a call that was ended for another client.
+/// Message of the error for a call that was ended in favour of another client.
 const DISPLACED: &str = "the call was ended, since other clients waited for its place for too long: ask for less at once, or call again";
 
-/// The permits of heavy calls.
+/// The queues of heavy calls, each with its own permits.
 pub struct Heavy {
     public: Arc<CallQueue>,
-    /// Tracing calls of the public ports.
+    /// Queue of the public ports' tracing calls.
     traces: Arc<CallQueue>,
     engine: Arc<CallQueue>,
 }
 
 impl Heavy {
-    /// As many permits as `permits` for the public ports, and as many for the Engine API port.
-    /// Tracing calls have half as many of their own, so that they delay no other calls.
+    /// Gives `permits` permits to the public ports, and as many to the Engine API port. Tracing
+    /// calls have half as many in a queue of their own, so that they delay no other calls.
     pub fn new(permits: usize) -> Self {
         let queue = |permits, started| Arc::new(CallQueue::new(Capacity { permits, started }));
         Self {
@@ -50,7 +50,7 @@ impl Heavy {
         }
     }
 
-    /// Tracing calls that are started, running or paused.
+    /// Number of started tracing calls, running or paused.
     #[cfg(test)]
     pub fn started_traces(&self) -> usize {
         self.traces.state.lock().scheduler.started()
@@ -64,7 +64,8 @@ impl Heavy {
     }
 
     /// Runs `work`, which may be restarted. When `deadline` passes, the caller gets an error. The
-    /// work sees the deadline pass then, and also when the caller is gone.
+    /// work then sees that its deadline has passed; it also sees this when the caller has
+    /// disconnected.
     pub async fn run<W>(
         &self,
         name: &'static str,
@@ -79,8 +80,8 @@ impl Heavy {
         run_in(self.queue(client), name, client, deadline, work).await
     }
 
-    /// Like [`Heavy::run`], for a tracing call. The work may hand on a part of its result once it
-    /// is [`StartedCall`]; it is not restarted from then on.
+    /// Like [`Heavy::run`], for a tracing call. Once the call is started (see [`StartedCall`]), it
+    /// is not restarted any more, and the work may send a part of its result.
     pub async fn trace<T, W>(
         &self,
         name: &'static str,
@@ -96,7 +97,7 @@ impl Heavy {
     }
 }
 
-/// Says whether a call is among the started ones, which are not restarted.
+/// Reports whether a call is among the started calls, which are not restarted.
 #[derive(Clone)]
 pub(super) struct StartedCall(Arc<Attempt>);
 
@@ -105,7 +106,8 @@ impl StartedCall {
         self.0.queue.state.lock().scheduler.is_started(self.0.id)
     }
 
-    /// Ends the slice at the next check of the clock: the call only waits, and others may run.
+    /// Ends the slice at the next check of the deadline: the call only waits for its reader, and
+    /// other calls may run.
     pub fn end_slice(&self) {
         if let CallState::Running(end) = &mut *self.0.slot.state.lock() {
             *end = Instant::now().min(*end);
@@ -125,7 +127,8 @@ where
     W: Fn(&Deadline, &StartedCall) -> Result<T, RpcError> + Send + 'static,
 {
     let call = ScheduledCall::enter(queue.clone(), client);
-    // Dropped after `_waiting`: a paused thread that wakes must see that its caller is gone.
+    // Declared before `_cancel` and therefore dropped after it: a paused thread that wakes must see
+    // that its caller is gone.
     let _wake = Wake(call.slot.clone());
     let _cancel = deadline.cancel_on_drop();
     let limit = deadline.limit();
@@ -198,7 +201,7 @@ impl CallQueue {
         }
     }
 
-    /// Permits that are free.
+    /// Number of free permits.
     #[cfg(test)]
     pub fn free(&self) -> usize {
         self.state.lock().scheduler.free()
@@ -219,12 +222,12 @@ impl QueueState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CallState {
     Waiting,
-    /// Runs until the end of its slice.
+    /// The call runs until the end of its slice, at this moment.
     Running(Instant),
 }
 
-/// State of a call. A call waits for a permit as a task before it has a thread, and as a thread
-/// while it is paused.
+/// State of a call, with its wake-ups. A call without a thread waits for its first permit as a task
+/// (`task`); a paused call waits in its thread (`changed`).
 struct Slot {
     state: Mutex<CallState>,
     changed: Condvar,
@@ -257,19 +260,19 @@ impl Slot {
     }
 }
 
-/// Wakes a paused thread when its caller has gone.
+/// Wakes a paused thread when dropped, because its caller is gone.
 struct Wake(Arc<Slot>);
 
 impl Drop for Wake {
     fn drop(&mut self) {
-        // With the lock held, a paused thread either has not checked the deadline yet or is already
-        // waiting, so no wake-up is lost.
+        // Take the lock before the wake-up: a paused thread has then either not checked its
+        // deadline yet or is already waiting, so no wake-up is lost.
         let _state = self.0.state.lock();
         self.0.wake();
     }
 }
 
-/// Registration of a call with the scheduler, until dropped.
+/// Registration of a call with the scheduler, which lasts until dropped.
 struct ScheduledCall {
     id: CallId,
     queue: Arc<CallQueue>,
@@ -302,12 +305,12 @@ impl Drop for ScheduledCall {
     }
 }
 
-/// The reason why an attempt was aborted.
+/// The reason why the scheduler aborted an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AttemptEnd {
     /// The call is restarted later.
     Deferred,
-    /// Another client has its place.
+    /// Another client gets the place of the call.
     Displaced,
 }
 
@@ -316,25 +319,25 @@ struct Attempt {
     id: CallId,
     queue: Arc<CallQueue>,
     slot: Arc<Slot>,
-    /// The reason why the scheduler ended this attempt.
+    /// The reason why the scheduler ended this attempt, once it has done so.
     over: OnceLock<AttemptEnd>,
-    /// Processor time of the thread when the attempt began.
+    /// Processor time that the thread had used when the attempt began.
     begun: OnceLock<Duration>,
     /// End of the only slice that may be extended: the first slice whose end a check has seen.
     extended: OnceLock<Instant>,
 }
 
-/// Processor time that this thread has used; zero where the system does not say.
+/// Processor time that this thread has used; zero if the system does not report it.
 fn thread_time() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
 impl Attempt {
-    /// Whether the slice that has ended is extended, because the thread has waited for a core
-    /// rather than run: until now it has used less processor time than a first slice. On a busy
-    /// machine a call of a millisecond would otherwise be aborted, and wait for one of the starts
-    /// that endless calls hold. One slice of an attempt is extended, by [`SLICE`] at most, also of
-    /// a call that waits for the disk and never uses that much processor time.
+    /// Whether the slice that has ended is extended, because the thread waited for a processor core
+    /// instead of running. That is assumed if the attempt has used less processor time than a first
+    /// slice. On a busy machine, a call of one millisecond would otherwise be aborted and wait
+    /// behind endless calls. One slice of an attempt is extended, by [`SLICE`] at most. A call that
+    /// waits for the disk and never uses that much processor time is extended too.
     fn was_delayed(&self, now: Instant, end: Instant) -> bool {
         let used = |begun: &Duration| thread_time().saturating_sub(*begun);
         *self.extended.get_or_init(|| end) == end
@@ -345,8 +348,8 @@ impl Attempt {
                 .is_some_and(|begun| used(begun) < FIRST_SLICE)
     }
 
-    /// Ends the slice if its time is over, and then waits for the next one. Returns false if the
-    /// attempt is to end.
+    /// Ends the slice if its time is over, and then waits for the next slice. Returns false if the
+    /// attempt must end.
     fn on_check(&self, deadline: &Deadline, now: Instant) -> bool {
         if self.over.get().is_some() {
             return false;
@@ -366,7 +369,7 @@ impl Attempt {
             SliceVerdict::Defer => {
                 self.over.get_or_init(|| AttemptEnd::Deferred);
             }
-            // The call runs until it has unwound.
+            // The call keeps its permit until its work has returned.
             SliceVerdict::End => {
                 self.over.get_or_init(|| AttemptEnd::Displaced);
                 return false;

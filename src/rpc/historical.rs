@@ -1,11 +1,12 @@
-//! History before Bedrock (`--rollup.historicalrpc`): requests for blocks below the first one here are
-//! asked of another node, with op-geth's errors.
+//! History before Bedrock (`--rollup.historicalrpc`): requests about blocks below this node's first
+//! block are forwarded to another node, with op-geth's errors.
 //!
-//! A request that names a block by number goes there if the block is below ours; one that names a
-//! block or a transaction by hash goes there if neither the chain nor the pool has it. Answers are
-//! compared with what was asked for: a block must have the hash and the number, and be hashed
-//! rightly; a transaction its hash. The other node may hang or lie: a request ends after the timeout,
-//! at most [`CONCURRENT`] are in flight, and an answer has at most [`MAX_RESPONSE`] bytes.
+//! A request that names a block by number is forwarded if the block is below our first block. A
+//! request that names a block or a transaction by hash is forwarded if neither our chain nor our
+//! pool has it. Responses are checked: a block must have the requested hash or number and the right
+//! hash of its header, and a transaction must have the requested hash. The other node may hang or
+//! send wrong data: a request ends after the timeout, at most [`CONCURRENT`] requests are in
+//! flight, and a response has at most [`MAX_RESPONSE`] bytes.
 
 use super::{
     block_tag::BlockTag,
@@ -21,17 +22,17 @@ use serde_json::{Map, Value, value::RawValue};
 use std::{sync::Arc, time::Duration};
 use tokio::sync::Semaphore;
 
-/// Requests to the other node in flight. The next one is answered with an error at once.
+/// Maximum requests to the other node in flight. A further request fails at once.
 const CONCURRENT: usize = 128;
-/// Bytes of an answer.
+/// Maximum bytes of a response.
 const MAX_RESPONSE: u32 = 64 << 20;
 
-/// The part of a request that says where its answer is.
+/// The parameter that decides which node serves a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum HistoricalSubject {
-    /// A block in this parameter, of a method that needs its state.
+    /// A block in the parameter with this index. The method needs the block's state.
     State(usize),
-    /// A block in this parameter, of a method that reads blocks.
+    /// A block in the parameter with this index. The method reads only the block.
     Block(usize),
     /// The hash of a block in the first parameter.
     BlockHash,
@@ -77,7 +78,7 @@ fn subject(method: &str) -> Option<HistoricalSubject> {
     })
 }
 
-/// The subject of a request, read from its parameters.
+/// The block or transaction that a request names, read from its parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asked {
     /// A block by number.
@@ -86,7 +87,7 @@ pub(super) enum Asked {
     Transaction(B256),
 }
 
-/// The blocks of an EIP-1898 object or a filter, as text.
+/// A member of an EIP-1898 object or of a filter, as JSON.
 fn member(object: &Map<String, Value>, name: &str) -> Option<String> {
     let value = object.get(name).filter(|value| !value.is_null())?;
     Some(value.to_string())
@@ -99,7 +100,8 @@ fn number(json: &str) -> Option<u64> {
     }
 }
 
-/// A block by number or hash, plain or in an EIP-1898 object. A tag is a block of ours.
+/// A block by number or hash, plain or in an EIP-1898 object. `None` for a tag, which names one of
+/// our blocks.
 fn block(json: &str) -> Option<Asked> {
     if let Ok(object) = serde_json::from_str::<Map<String, Value>>(json) {
         return match (member(&object, "blockNumber"), member(&object, "blockHash")) {
@@ -115,7 +117,8 @@ fn block(json: &str) -> Option<Asked> {
 }
 
 impl HistoricalSubject {
-    /// The subject of the request; `None` if it is malformed, or about one of our blocks by its tag.
+    /// The block or transaction that the request names. `None` if the request is malformed, or
+    /// names one of our blocks by a tag.
     fn read(self, args: &Args) -> Option<Asked> {
         match self {
             Self::State(index) | Self::Block(index) => block(args.get(index)?),
@@ -126,29 +129,30 @@ impl HistoricalSubject {
                 if let Some(hash) = member(&filter, "blockHash") {
                     return B256::from_json(&hash).ok().map(Asked::BlockHash);
                 }
-                // A range goes where its end is; one over both is ours alone to answer.
+                // A range is forwarded if its end is below our first block. This node alone serves
+                // a range that reaches our blocks.
                 number(&member(&filter, "toBlock")?).map(Asked::Number)
             }
         }
     }
 }
 
-/// Access to history before the first block here.
+/// Access to the history before the first block here.
 pub struct Historical {
-    /// The first block here.
+    /// Number of the first block here.
     first: u64,
-    /// `None` where no other node is named.
+    /// The node with the older history; `None` if none is configured.
     remote: Option<HistoricalRpc>,
 }
 
-/// The other node.
+/// The node with the older history.
 struct HistoricalRpc {
     client: HttpClient,
     permits: Arc<Semaphore>,
     timeout: Duration,
 }
 
-/// The reason why the other node has given no answer.
+/// The reason why the other node has returned no usable response.
 #[derive(Debug, thiserror::Error)]
 enum HistoricalError {
     #[error("too many requests are in flight")]
@@ -161,7 +165,7 @@ enum HistoricalError {
     Mismatch(&'static str),
 }
 
-/// Parameters as they came.
+/// The parameters of the original request, unchanged.
 struct RawParams(String);
 
 impl ToRpcParams for RawParams {
@@ -171,7 +175,7 @@ impl ToRpcParams for RawParams {
 }
 
 impl Historical {
-    /// History before block `first`, asked of the node at `url`. The error is a sentence.
+    /// The history before block `first`, from the node at `url`. The error is a sentence.
     pub fn new(first: u64, url: Option<&str>, timeout: Duration) -> Result<Self, String> {
         let build = |url: &str| {
             let client = HttpClientBuilder::default()
@@ -191,13 +195,13 @@ impl Historical {
         })
     }
 
-    /// Whether the answers of a method may be elsewhere.
+    /// Whether a method may be about history on the other node.
     pub(super) fn concerns(&self, method: &str) -> bool {
         subject(method).is_some()
     }
 
-    /// The answer to a request for history that is not here; `None` if this node has to answer.
-    /// `is_known` says whether this node knows a hash.
+    /// The reply to a request for history that this node does not have; `None` if this node has to
+    /// execute the request. `is_known` returns whether this node knows a hash.
     pub(super) async fn answer(
         &self,
         method: &str,
@@ -225,8 +229,8 @@ impl Historical {
                 if is_known(asked).await {
                     return None;
                 }
-                // Hashes that are nowhere are asked for all the time, such as those of transactions
-                // to come: without an answer from there ours counts.
+                // Clients often request unknown hashes, such as those of transactions to come. If
+                // the other node has no result either, our own result counts.
                 match remote.ask(method, args, asked, self.first).await {
                     Ok(answer) if answer.get() == "null" => None,
                     Ok(answer) => Some(Ok(answer)),
@@ -263,7 +267,7 @@ impl HistoricalRpc {
     }
 }
 
-/// Compares an answer with the request, as far as it says what it is about.
+/// Compares a response with the request, as far as the response names its block or transaction.
 fn check(method: &str, answer: &RawValue, asked: Asked, first: u64) -> Result<(), &'static str> {
     if answer.get() == "null" {
         return Ok(());
@@ -284,7 +288,7 @@ fn check(method: &str, answer: &RawValue, asked: Asked, first: u64) -> Result<()
     }
 }
 
-/// A block must have the hash of its header, and be the one asked for.
+/// Checks that a block has the hash of its header, is before Bedrock, and is the requested block.
 fn check_block(answer: &RawValue, asked: Asked, first: u64) -> Result<(), &'static str> {
     let header: alloy_rpc_types_eth::Header =
         serde_json::from_str(answer.get()).map_err(|_| "it is no block")?;
@@ -317,7 +321,7 @@ fn check_transaction(
     }
     let number = object.get("blockNumber").and_then(Value::as_str);
     let number = number.and_then(|number| number.parse::<U64>().ok());
-    // A transaction there may be pending.
+    // A pending transaction of the other node has no block number.
     let before = number.is_none_or(|number| number.to::<u64>() < first);
     before
         .then_some(())

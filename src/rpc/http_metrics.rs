@@ -1,11 +1,11 @@
-//! HTTP requests of the rollup node's endpoint as metrics under op-node's names (op-service: HTTP
+//! Metrics of HTTP requests on the rollup node's endpoint, under op-node's names (op-service: HTTP
 //! recorder).
 
 use http::{Method, StatusCode};
 use metrics::{Gauge, counter, gauge, histogram};
 use std::time::Instant;
 
-/// The requests of an endpoint.
+/// Recorder of an endpoint's requests.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HttpMetrics;
 
@@ -17,7 +17,7 @@ pub struct HttpInFlight {
 }
 
 impl HttpMetrics {
-    /// A request has arrived.
+    /// Records that a request has arrived.
     pub fn on_request(self, method: &Method) -> HttpInFlight {
         let method = label(method);
         counter!("op_node_default_http_requests_count_total", "method" => method).increment(1);
@@ -32,7 +32,8 @@ impl HttpMetrics {
 }
 
 impl HttpInFlight {
-    /// The response is ready. `size` is the length of its body in bytes, if it is known.
+    /// Records that the response is ready. `size` is the length of its body in bytes, if it is
+    /// known.
     pub fn on_response(self, status: StatusCode, size: Option<u64>) {
         let code = status.as_u16().to_string();
         let labels = [("method", self.method.to_owned()), ("response_code", code)];
@@ -49,13 +50,14 @@ impl HttpInFlight {
 }
 
 impl Drop for HttpInFlight {
-    /// Also where the client has gone before the response was ready.
+    /// Also called if the client has disconnected before the response was ready.
     fn drop(&mut self) {
         self.in_flight.decrement(1.0);
     }
 }
 
-/// The label of a method: clients choose the token, and each label is a time series.
+/// The label of a method. Each label is a time series and clients can send any name, so unknown
+/// names share one label.
 fn label(method: &Method) -> &'static str {
     let known = [
         Method::GET,

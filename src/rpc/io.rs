@@ -1,4 +1,4 @@
-//! A socket with a timeout for a peer that does not read.
+//! A socket whose writes time out if the peer does not read.
 
 use std::{
     io,
@@ -12,9 +12,9 @@ use tokio::{
     time::{Instant, Sleep},
 };
 
-/// Fails a write when the bytes since the last flush, a response or a message, have not been sent
-/// within `limit`. Slow progress does not extend the limit: the memory of a slow reader's response
-/// is freed with its connection.
+/// Fails a write if the bytes since the last flush (a response or a message) have not been sent
+/// within `limit`. Slow progress does not extend the limit. The connection of a slow reader then
+/// ends, which frees the memory of its response.
 pub struct WriteTimeout {
     socket: TcpStream,
     limit: Duration,
@@ -32,7 +32,7 @@ impl WriteTimeout {
         }
     }
 
-    /// Passes on the outcome of a write unless it is too late for it.
+    /// Returns `outcome`, the result of a write, or an error if the write is too late.
     fn watch<T>(
         &mut self,
         cx: &mut Context<'_>,

@@ -1,9 +1,10 @@
 //! JSON-RPC over a local socket (geth: `geth.ipc`), for tools on this machine that may read the
-//! data directory. Every namespace is served; the file's mode lets in only its owner.
+//! data directory. Every namespace is served. The socket file's mode admits only its owner.
 //!
-//! Messages are JSON values one after another, with or without white space between them; each answer
-//! ends with a line feed. Clients can overload it by connections ([`CONNECTIONS`]), by large or
-//! endless values ([`ServerLimits::ws_message`]), and by not reading, as over WebSocket.
+//! Messages are JSON values one after another, with or without white space between them; each
+//! response ends with a line feed. Clients can overload the socket by connections
+//! ([`CONNECTIONS`]), by large or endless values ([`ServerLimits::ws_message`]), and by not
+//! reading, as over WebSocket.
 
 mod values;
 
@@ -35,11 +36,11 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use values::Splitter;
 
-/// Connections at once; more wait.
+/// Maximum connections; further clients wait.
 const CONNECTIONS: usize = 128;
-/// Messages that wait for the socket.
+/// Maximum messages that wait for the socket.
 const QUEUE: usize = 32;
-/// Bytes of one read.
+/// Bytes of one read from the socket.
 const READ: usize = 64 << 10;
 
 /// The reason why a local socket cannot be served.
@@ -59,10 +60,11 @@ pub enum IpcError {
     Io { path: PathBuf, source: io::Error },
 }
 
-/// Longest path of a socket, which the system's structure has room for.
+/// Longest path of a socket, in bytes: the system's address structure has no room for more.
 const LONGEST: usize = 103;
 
-/// A socket that is bound and not yet served. Its file is removed when it is dropped.
+/// A socket that is bound and not yet served. The socket file is removed when the listener is
+/// dropped.
 pub struct IpcListener {
     socket: UnixListener,
     path: PathBuf,
@@ -78,7 +80,7 @@ impl Drop for IpcListener {
 }
 
 impl IpcListener {
-    /// Binds the socket at `path`. A file that a process left behind is replaced.
+    /// Binds the socket at `path`. A socket file that an earlier process left behind is replaced.
     pub fn bind(path: &Path, api: Arc<Api>, limits: ServerLimits) -> Result<Self, IpcError> {
         let failed = |source| IpcError::Io {
             path: path.to_owned(),
@@ -112,7 +114,7 @@ impl IpcListener {
         &self.path
     }
 
-    /// Accepts until `token` is cancelled. When it returns, all connections have ended.
+    /// Accepts connections until `token` is cancelled. All connections have ended when it returns.
     pub async fn run(self, token: CancellationToken) {
         let tasks = TaskTracker::new();
         let permits = Arc::new(Semaphore::new(CONNECTIONS));
@@ -151,8 +153,8 @@ impl IpcListener {
     }
 }
 
-/// Binds in a directory that nobody else may enter, so that the socket has its mode before others
-/// can reach it.
+/// Binds the socket in a directory that only this user may enter. The socket thus has its mode
+/// before other users can reach it.
 fn bind_private(path: &Path) -> io::Result<UnixListener> {
     let parent = path
         .parent()
@@ -177,7 +179,7 @@ fn bind_private(path: &Path) -> io::Result<UnixListener> {
     bound
 }
 
-/// Serves the connection of this number until either side ends it.
+/// Serves connection `number` until either side ends it.
 async fn session(
     socket: UnixStream,
     number: u64,
@@ -189,8 +191,8 @@ async fn session(
     let (queue, messages) = mpsc::channel(QUEUE);
     let responder = Responder::new(api, allowance, queue);
     let end = Mutex::new(None);
-    // When reading ends the responder is dropped. That closes the queue, and the writer returns
-    // once it is empty.
+    // The responder is dropped when reading ends. This closes the queue, and the writer returns
+    // once the queue is empty.
     let reading = async {
         let ended = read(reader, responder, limits, allowance).await;
         *end.lock() = ended;
@@ -219,8 +221,8 @@ struct IpcReader {
     chunk: Vec<u8>,
 }
 
-/// Reads requests and answers them. Returns when the client is gone, or with the reason why a
-/// subscription ended.
+/// Reads requests and responds to them. Returns when the client has disconnected, or with the
+/// reason why a subscription ended.
 async fn read(
     reader: OwnedReadHalf,
     responder: Responder<'_>,
@@ -253,8 +255,8 @@ async fn read(
     responder.serve(messages).await
 }
 
-/// Writes queued messages, each with a line feed. Returns the lag of a client that did not take one in
-/// time.
+/// Writes queued messages, each with a line feed. Returns the client's lag if the client did not
+/// take a message in time.
 async fn write(
     mut writer: OwnedWriteHalf,
     mut messages: mpsc::Receiver<OutgoingMessage>,

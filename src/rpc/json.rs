@@ -5,7 +5,7 @@ use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Vis
 use serde_json::value::RawValue;
 use std::{fmt, marker::PhantomData};
 
-/// The first `most` elements of an array; the others are checked for syntax and forgotten.
+/// The first `most` elements of an array. The other elements are checked for syntax and dropped.
 pub fn firsts(array: &str, most: usize) -> serde_json::Result<Vec<&RawValue>> {
     struct Elements(usize);
     impl<'de> Visitor<'de> for Elements {
@@ -33,7 +33,8 @@ pub fn firsts(array: &str, most: usize) -> serde_json::Result<Vec<&RawValue>> {
     Ok(firsts)
 }
 
-/// The members of a request that JSON-RPC knows. The last of several with one name counts.
+/// The members of a request that JSON-RPC defines. If several members have one name, the last one
+/// counts.
 #[derive(Default)]
 pub struct RequestMembers<'a> {
     pub jsonrpc: Option<&'a RawValue>,

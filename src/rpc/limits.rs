@@ -5,33 +5,36 @@ use std::time::Duration;
 /// Limits on one client, and on all clients of an endpoint together.
 #[derive(Clone, Debug)]
 pub struct ServerLimits {
-    /// Connections. At the limit an idle one is closed for a new one; if none is idle, the new one
-    /// waits.
+    /// Maximum connections. At the limit, an idle connection is closed for a new one. If no
+    /// connection is idle, the new one waits.
     pub connections: usize,
-    /// WebSockets among the connections; at the limit a new one is refused with 503.
+    /// Maximum WebSockets among the connections. At the limit, a new WebSocket is refused with HTTP
+    /// status 503.
     pub ws_connections: usize,
-    /// Bytes of one request body.
+    /// Maximum bytes of one request body.
     pub body: usize,
-    /// Bytes of all request bodies and WebSocket messages in memory, except those of up to 4 KiB.
+    /// Maximum bytes of all request bodies and WebSocket messages in memory. Those of up to 4 KiB
+    /// do not count.
     pub body_memory: usize,
-    /// Bytes of all answers in memory; an answer beyond it is refused.
+    /// Maximum bytes of all responses in memory; a response beyond that is refused.
     pub answer_memory: usize,
-    /// Calls in one batch.
+    /// Maximum calls in one batch.
     pub batch: usize,
-    /// Bytes of results in one batch.
+    /// Maximum bytes of the results of one batch.
     pub batch_response: usize,
-    /// Bytes of one WebSocket message.
+    /// Maximum bytes of one WebSocket message.
     pub ws_message: usize,
     /// Timeout of the head of a connection's first request, and of a request's body.
     pub read: Duration,
-    /// Timeout of writing a response, from its first byte on; also of handling a request.
+    /// Timeout of writing a response, from its first byte on. Also the timeout of handling a
+    /// request.
     pub write: Duration,
     /// Timeout of an idle connection between two requests.
     pub idle: Duration,
-    /// Timeout of writing a WebSocket message. A client that is too slow has as long again to take the
-    /// rest of it, and the close frame.
+    /// Timeout of writing a WebSocket message. A client that is too slow gets the same time again
+    /// to take the rest of the message and the close frame.
     pub ws_write: Duration,
-    /// Interval of pings; a WebSocket that is silent for twice as long is closed.
+    /// Interval of pings. A WebSocket whose client sends nothing for two intervals is closed.
     pub ws_ping: Duration,
 }
 

@@ -1,8 +1,9 @@
-//! Log filters: the logs that a query matches, as the chain moves block by block.
+//! Log filters: the logs that match a query, in a range of blocks or in each block as the chain
+//! moves.
 //!
-//! The `eth` namespace reads ranges of blocks with them; [`filters`](super::filters) and
-//! subscriptions follow the chain. What can overload them is the memory of reported logs, which is
-//! bounded for each follower and for all of them together.
+//! The `eth` namespace reads ranges of blocks with filters; [`filters`](super::filters) and
+//! subscriptions follow the chain with them. The memory of reported logs could overload the node,
+//! so it is bounded for each follower and for all followers together.
 
 use super::{
     block_tag::BlockTag,
@@ -28,7 +29,7 @@ use std::{
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// A log, in a receipt or on its own.
+/// The JSON of a log, in a receipt or on its own.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LogJson {
@@ -46,7 +47,7 @@ pub struct LogJson {
 }
 
 impl LogJson {
-    /// Bytes of its topics and data.
+    /// Bytes of the log's topics and data.
     pub fn weight(&self) -> usize {
         self.topics.len() * 32 + self.data.len()
     }
@@ -74,18 +75,18 @@ impl LogJson {
     }
 }
 
-/// The logs of some addresses, and with some topics in each position. An empty list matches
-/// anything.
+/// A filter that matches the logs of some addresses, with some topics in each position. An empty
+/// list matches anything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogFilter {
     pub addresses: Vec<Address>,
     pub topics: Vec<Vec<B256>>,
-    /// The bits of each alternative in a block's bloom, computed once because a filter is matched
-    /// against many blocks.
+    /// Bloom bits of each address and topic, computed once because a filter is matched against many
+    /// blocks.
     blooms: OnceLock<Vec<Vec<BloomBits>>>,
 }
 
-/// The three bits that a value sets in a bloom: byte and mask of each.
+/// The three bits that a value sets in a bloom, each as a byte index and a mask.
 type BloomBits = [(u8, u8); 3];
 
 fn bits(value: &[u8]) -> BloomBits {
@@ -136,7 +137,8 @@ impl LogFilter {
         LogSearch::new(&self.addresses, &self.topics)
     }
 
-    /// Refuses more than `limit` addresses, or topics in one position.
+    /// Refuses a filter with more than `limit` addresses, or more than `limit` topics in one
+    /// position.
     pub fn check_size(&self, limit: usize) -> Result<(), RpcError> {
         let topics = self.topics.iter().map(Vec::len).max().unwrap_or(0);
         if self.addresses.len().max(topics) > limit {
@@ -189,7 +191,7 @@ impl LogFilter {
         Ok(found.into_iter().map(json).collect())
     }
 
-    /// The `address` and `topics` members of a filter object.
+    /// Parses the `address` and `topics` members of a filter object.
     fn parse(object: &Map<String, Value>) -> Result<Self, String> {
         let addresses = match object.get("address") {
             None | Some(Value::Null) => vec![],
@@ -275,7 +277,7 @@ pub(super) enum LogRange {
 }
 
 impl LogQuery {
-    /// Refuses a range of two numbers in the wrong order.
+    /// Refuses a range of two numbers whose first is above the second.
     pub fn check_order(&self) -> Result<(), RpcError> {
         match self.blocks {
             LogRange::Range(BlockTag::Number(from), BlockTag::Number(to)) if from > to => {
@@ -285,8 +287,8 @@ impl LogQuery {
         }
     }
 
-    /// A follower of new blocks in the query's range. Numbers bound the range, tags leave it open.
-    /// A query for one block by its hash matches no new block.
+    /// A follower of the new blocks in the query's range. A number bounds the range; a tag leaves
+    /// that end of the range open. A query for one block by its hash matches no new block.
     pub fn follower(&self, bounds: &Bounds, head: BlockId) -> Result<LogFollower, RpcError> {
         let bound = |tag, open| match tag {
             BlockTag::Number(number) => number,
@@ -308,14 +310,15 @@ fn bad_range() -> RpcError {
     RpcError::invalid_params("invalid block range params")
 }
 
-/// Blocks below the head whose logs a follower keeps, to report them as removed.
+/// Number of blocks below the head whose logs a follower keeps, to report them as removed after a
+/// reorg.
 const REMEMBERED: u64 = 512;
-/// Maximum bytes of these logs.
+/// Maximum bytes of the logs that one follower keeps.
 const REMEMBERED_BYTES: usize = 1 << 20;
-/// Bytes of a held log beside topics and data.
+/// Bytes of a kept log in addition to its topics and data.
 const LOG: usize = 256;
 
-/// Takes permits for this many bytes, if they are free.
+/// Takes permits for `bytes` bytes; `None` if they are not free.
 fn reserve(memory: &Arc<Semaphore>, bytes: usize) -> Option<OwnedSemaphorePermit> {
     memory
         .clone()
@@ -323,18 +326,19 @@ fn reserve(memory: &Arc<Semaphore>, bytes: usize) -> Option<OwnedSemaphorePermit
         .ok()
 }
 
-/// The logs of each block that joins the chain, and again with `removed` when it leaves.
+/// Reports the logs of each block that joins the chain, and reports them again with `removed` when
+/// the block leaves the chain.
 pub struct LogFollower {
     filter: LogFilter,
-    /// Lowest and highest block whose logs are reported.
+    /// Numbers of the lowest and the highest block whose logs are reported.
     first: u64,
     last: u64,
-    /// Blocks that had matching logs, oldest first.
+    /// Reported logs that are kept, by block, oldest block first.
     reported: VecDeque<ReportedLogs>,
-    /// Blocks up to this number may have matching logs that are not in `reported`: the follower
-    /// began above them, or has dropped them.
+    /// Blocks up to this number may have matching logs that are not in `reported`. The follower
+    /// began above these blocks, or has dropped their logs.
     forgotten: u64,
-    /// KiB of the logs of all followers.
+    /// Memory of the logs that all followers keep, in KiB.
     memory: Arc<Semaphore>,
     _permit: OwnedSemaphorePermit,
 }
@@ -348,8 +352,8 @@ struct ReportedLogs {
 }
 
 impl LogFollower {
-    /// A follower of the blocks after `head`. Refused when all filters together take too much
-    /// memory; the logs they keep do not count.
+    /// A follower of the blocks after `head`. It is refused if all filters together take too much
+    /// memory. The logs that followers keep do not count for that limit.
     pub fn new(filter: LogFilter, bounds: &Bounds, head: BlockId) -> Result<Self, RpcError> {
         let permit = reserve(&bounds.filters, filter.bytes())
             .ok_or_else(|| RpcError::server("too many filters: retry later"))?;
@@ -365,8 +369,8 @@ impl LogFollower {
     }
 
     /// Keeps the reported logs of a block, within [`REMEMBERED_BYTES`] and the memory of all
-    /// followers. Without memory it drops those that it has, so that a follower of many blocks does
-    /// not take it from the others.
+    /// followers. If that memory is used up, the follower drops all logs that it keeps, so that a
+    /// follower of many blocks does not take the memory from others.
     fn remember(&mut self, block: BlockId, logs: &[LogJson]) {
         let bytes = logs.iter().map(|log| LOG + log.weight()).sum();
         while self.reported.iter().map(|old| old.bytes).sum::<usize>() + bytes > REMEMBERED_BYTES {
@@ -389,7 +393,8 @@ impl LogFollower {
         }
     }
 
-    /// Logs to report for a step of the chain; remembers or forgets the block's logs.
+    /// The logs to report for a step of the chain. Keeps the logs of an added block, and drops
+    /// those of a removed block.
     pub fn apply(&mut self, view: &View, step: Step) -> Result<Vec<LogJson>, RpcError> {
         match step {
             Step::Added(BlockId { number, .. }) if number < self.first || number > self.last => {
@@ -431,8 +436,9 @@ impl LogFollower {
         }
     }
 
-    /// The logs of an abandoned block, as they were reported. If the block is older than the
-    /// follower, its logs are read from the receipts, because op-geth reports those too.
+    /// The logs of an abandoned block, as they were reported. If the follower began above the block
+    /// or has dropped its logs, they are read from the receipts, because op-geth reports such logs
+    /// too.
     fn removed(
         &mut self,
         Abandoned { payload, receipts }: Abandoned,

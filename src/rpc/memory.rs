@@ -1,5 +1,6 @@
-//! Memory of requests and responses: the budgets of an endpoint, counted in KiB while bytes arrive
-//! and until they have been sent, so that slow senders and slow readers cannot take it all.
+//! Memory of requests and responses: the budgets of an endpoint, in KiB. Bytes count from their
+//! arrival until the response has been sent, so slow senders and slow readers cannot use up the
+//! memory.
 
 use super::{
     error::{self, Reply, RpcError},
@@ -14,27 +15,28 @@ const ALL_SUBSCRIPTIONS: usize = 4096;
 /// Limits of an endpoint on requests and responses, for one client.
 #[derive(Clone, Debug)]
 pub struct Allowance {
-    /// Calls in one batch.
+    /// Maximum calls in one batch.
     pub batch: usize,
-    /// Bytes of results in one batch. Every result after the one that exceeds them is an error.
+    /// Maximum bytes of results in one batch. Every result after the one that exceeds this limit is
+    /// replaced by an error.
     pub batch_response: usize,
-    /// KiB of all requests that are being handled.
+    /// Memory of all requests that are being handled, in KiB.
     requests: Arc<Semaphore>,
     most_requests: usize,
-    /// KiB of all answers that are being made or wait for their readers.
+    /// Memory of all responses that are being made or wait for their readers, in KiB.
     answers: Arc<Semaphore>,
     /// Per-address limit on response memory, in KiB.
     address_answers: Option<Arc<Semaphore>>,
-    /// Permits of subscriptions, of all connections.
+    /// Permits of subscriptions, shared by all connections.
     subscriptions: Arc<Semaphore>,
-    /// The client that heavy calls are scheduled for.
+    /// The client for which heavy calls are scheduled.
     pub(super) client: Client,
 }
 
 /// Memory of a request, released when dropped.
 pub type MemoryPermit = OwnedSemaphorePermit;
 
-/// Memory of an answer, released when dropped.
+/// Memory of a response, released when dropped.
 #[derive(Debug)]
 pub struct ResponseMemory {
     permit: MemoryPermit,
@@ -48,13 +50,14 @@ impl From<MemoryPermit> for ResponseMemory {
     }
 }
 
-/// Unit of memory. Smaller answers are not counted: connections bound their number.
+/// Unit of the memory budgets. Smaller responses are not counted: the limit on connections bounds
+/// their number.
 pub const KIB: usize = 1024;
-/// Largest request that is not counted. Each of 10,000 connections may hold one of them: 40 MB
-/// together.
+/// Largest request that is not counted, in bytes. If each of 10,000 connections has such a request,
+/// they take 40 MB together.
 pub const SMALL: usize = 4 * KIB;
 
-/// Bytes of a result, or of an error's message and data.
+/// Bytes of a result, or of the message and data of an error.
 pub(super) fn weight(reply: &Reply) -> usize {
     match reply {
         Ok(result) => result.get().len(),
@@ -63,7 +66,7 @@ pub(super) fn weight(reply: &Reply) -> usize {
 }
 
 impl Allowance {
-    /// Limits without a client. `requests` and `answers` are in bytes.
+    /// The limits of an endpoint, not yet for one client. `requests` and `answers` are in bytes.
     pub fn new(batch: usize, batch_response: usize, requests: usize, answers: usize) -> Self {
         let most = |bytes: usize| bytes.div_ceil(KIB).min(Semaphore::MAX_PERMITS);
         let memory = |bytes| Arc::new(Semaphore::new(most(bytes)));
@@ -83,8 +86,8 @@ impl Allowance {
         }
     }
 
-    /// These limits for one client. `address_answers` bounds the memory of all answers to its
-    /// address, in KiB.
+    /// These limits for one client. `address_answers` bounds the memory of all responses to the
+    /// client's address, in KiB.
     pub fn of(&self, client: Client, address_answers: Option<Arc<Semaphore>>) -> Self {
         Self {
             client,
@@ -93,17 +96,18 @@ impl Allowance {
         }
     }
 
-    /// The memory of requests, in KiB.
+    /// The budget for the memory of requests, in KiB.
     pub fn requests(&self) -> Arc<Semaphore> {
         self.requests.clone()
     }
 
-    /// A permit for one more subscription; `None` at the limit of all connections.
+    /// A permit for one more subscription; `None` if all connections together have reached the
+    /// limit.
     pub(super) fn subscribe(&self) -> Option<OwnedSemaphorePermit> {
         self.subscriptions.clone().try_acquire_owned().ok()
     }
 
-    /// KiB that a request of `bytes` bytes needs beyond what it holds.
+    /// KiB that a request of `bytes` bytes needs in addition to those in `held`.
     pub fn missing(&self, bytes: usize, held: Option<&MemoryPermit>) -> u32 {
         let size = if bytes <= SMALL {
             0
@@ -114,8 +118,8 @@ impl Allowance {
             .unwrap_or(u32::MAX)
     }
 
-    /// Waits for memory for a request of which `bytes` bytes have arrived. Bytes that are only
-    /// announced take no memory.
+    /// Waits for memory for a request, of which `bytes` bytes have arrived so far. Bytes that are
+    /// announced but have not arrived take no memory.
     pub async fn admit(&self, bytes: usize, held: &mut Option<MemoryPermit>) {
         let missing = self.missing(bytes, held.as_ref());
         if missing > 0
@@ -125,8 +129,8 @@ impl Allowance {
         }
     }
 
-    /// Reserves memory for an answer of `bytes` bytes in all, or refuses it: a slow reader must not
-    /// take the memory of others.
+    /// Reserves memory for a response of `bytes` bytes in total. Returns an error if there is not
+    /// enough memory, because a slow reader must not take the memory of others.
     pub(super) fn cover(
         &self,
         bytes: usize,
@@ -158,7 +162,7 @@ impl Allowance {
         Ok(())
     }
 
-    /// Reserves memory for one more result.
+    /// Reserves memory for one more result. Returns the result, or an error without memory for it.
     pub(super) fn hold(&self, reply: Reply, held: &mut Option<ResponseMemory>) -> Reply {
         let before = held
             .as_ref()
@@ -168,7 +172,7 @@ impl Allowance {
     }
 }
 
-/// Adds a permit to the one that is held, if any.
+/// Adds a permit to the one in `held`, if there is one.
 pub fn merge(held: &mut Option<MemoryPermit>, more: MemoryPermit) {
     match held {
         Some(held) => held.merge(more),

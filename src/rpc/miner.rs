@@ -1,5 +1,5 @@
 //! The `miner` namespace: settings that op-batcher and operators change while the node runs. It is
-//! served only if it is named, because it changes what the node builds.
+//! served only if an operator names it, because it changes the blocks that the node builds.
 
 use super::{
     api::{Method, Namespace},
@@ -20,10 +20,10 @@ pub const NAMESPACE: Namespace = Namespace {
     subscriptions: &[],
 };
 
-/// Bytes of a header's extra data.
+/// Maximum bytes of a header's extra data.
 const MAX_EXTRA_DATA: usize = 32;
 
-/// `miner_setMaxDASize`: maximum bytes of one transaction and of one block; 0 is no limit.
+/// `miner_setMaxDASize`: the maximum bytes of one transaction and of one block; 0 is no limit.
 fn set_max_da_size(context: &RpcContext, args: Args) -> Reply {
     let mut args = args.at_most(2)?;
     let (Big(tx), Big(block)): (Big, Big) = (args.required()?, args.required()?);
@@ -34,7 +34,7 @@ fn set_max_da_size(context: &RpcContext, args: Args) -> Reply {
     reply(true)
 }
 
-/// `miner_setGasPrice`: minimum tip in wei per gas.
+/// `miner_setGasPrice`: the minimum tip, in wei per gas.
 fn set_gas_price(context: &RpcContext, args: Args) -> Reply {
     let Big(tip) = args.at_most(1)?.required()?;
     context
@@ -53,7 +53,7 @@ fn set_gas_limit(context: &RpcContext, args: Args) -> Reply {
     reply(true)
 }
 
-/// `miner_setExtra`: the bytes of the string are the extra data, as in geth.
+/// `miner_setExtra`: sets the extra data of headers to the bytes of the string, as in geth.
 fn set_extra(context: &RpcContext, args: Args) -> Reply {
     let extra: String = args.at_most(1)?.required()?;
     if extra.len() > MAX_EXTRA_DATA {

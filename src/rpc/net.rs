@@ -18,7 +18,7 @@ pub const NAMESPACE: Namespace = Namespace {
     subscriptions: &[],
 };
 
-/// The chain id, in decimal.
+/// `net_version`: the chain id, in decimal.
 fn version(context: &RpcContext, args: Args) -> Reply {
     args.at_most(0)?;
     reply(context.chain.spec.chain_id.to_string())

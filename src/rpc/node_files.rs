@@ -1,7 +1,7 @@
 //! Files of the node that methods read or write: the data directory, exports and imports.
 //!
-//! The node sets it. Methods write only below `traces` in the data directory, and one export or
-//! import runs at a time.
+//! The node creates [`NodeFiles`]. Methods write only below `traces` in the data directory, and one
+//! export or import runs at a time.
 
 use futures::future::BoxFuture;
 use std::{
@@ -10,10 +10,10 @@ use std::{
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Folder of the data directory that methods write to.
+/// Folder of the data directory to which methods write.
 const TRACES: &str = "traces";
 
-/// The end of an export or import; the error is a sentence.
+/// The outcome of an export or import; the error is a sentence.
 pub type TransferOutcome = BoxFuture<'static, Result<(), String>>;
 
 /// The first and the last block of an export.
@@ -23,31 +23,31 @@ pub struct BlockRange {
     pub last: u64,
 }
 
-/// An export of blocks. Its work goes on when its caller is gone.
+/// An export of blocks. It continues even if its caller disconnects.
 #[derive(Debug)]
 pub struct ExportJob {
     pub path: PathBuf,
-    /// `None` is all blocks.
+    /// The exported blocks; `None` for all blocks.
     pub range: Option<BlockRange>,
-    /// Held until the end.
+    /// Permit that is held until the export ends.
     pub permit: OwnedSemaphorePermit,
 }
 
-/// An import of the blocks of a file. Its work goes on when its caller is gone.
+/// An import of the blocks of a file. It continues even if its caller disconnects.
 #[derive(Debug)]
 pub struct ImportJob {
     pub path: PathBuf,
-    /// Held until the end.
+    /// Permit that is held until the import ends.
     pub permit: OwnedSemaphorePermit,
 }
 
-/// Files of a node.
+/// The node's data directory, and functions that export and import blocks.
 #[derive(Clone)]
 pub struct NodeFiles {
     pub datadir: PathBuf,
     pub export: Arc<dyn Fn(ExportJob) -> TransferOutcome + Send + Sync>,
     pub import: Arc<dyn Fn(ImportJob) -> TransferOutcome + Send + Sync>,
-    /// The permit of the export or import that runs.
+    /// Permit of the one export or import that may run at a time.
     pub running: Arc<Semaphore>,
 }
 
@@ -66,7 +66,7 @@ pub enum FilePathError {
 }
 
 impl NodeFiles {
-    /// The path of a new file that a caller names, below the folder for them.
+    /// The path of a new file that a caller names. It must be below the folder `traces`.
     pub fn new_file(&self, name: &str) -> Result<PathBuf, FilePathError> {
         let folder = self.datadir.join(TRACES);
         let path = inside(&folder, Path::new(name))?;
@@ -75,7 +75,7 @@ impl NodeFiles {
             path: parent.to_owned(),
             source,
         })?;
-        // A link would lead out of the folder.
+        // A symbolic link would lead out of the folder.
         if path.symlink_metadata().is_ok() {
             return Err(FilePathError::Exists(path));
         }
@@ -92,7 +92,8 @@ impl NodeFiles {
     }
 }
 
-/// `name` below `folder`. A path with `..`, and an absolute one elsewhere, are refused.
+/// The path of `name` below `folder`. A path with `..` is refused, and so is an absolute path
+/// outside `folder`.
 fn inside(folder: &Path, name: &Path) -> Result<PathBuf, FilePathError> {
     let plain = |path: &Path| {
         let mut parts = path.components();

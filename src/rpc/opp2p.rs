@@ -1,9 +1,10 @@
 //! The `opp2p` namespace: the swarm in op-node's shapes, and an operator's commands to it.
-//! `starling_p2p*` shows what has no such shape: the reasons behind decisions about peers, bans,
-//! the mesh, how the newest blocks arrived, and the gap that is being filled. `starling_sequencer`
-//! shows whether this node makes blocks, and why it has stopped if it stopped by itself.
+//! `starling_p2p*` methods show information for which op-node has no shape: the reasons behind
+//! decisions about peers, bans, the mesh, how the newest blocks arrived, and the gap that is being
+//! filled. `starling_sequencer` shows whether this node makes blocks, and why it has stopped if it
+//! stopped by itself.
 //!
-//! Its methods change who may connect, so they are served only where an operator names the
+//! The methods change which peers may connect, so they are served only where an operator names the
 //! namespace (see [`super::RpcServer::bind`]).
 
 use super::{
@@ -88,10 +89,10 @@ pub const NAMESPACE: Namespace = Namespace {
     subscriptions: &[],
 };
 
-/// Entries of the ledger in one answer.
+/// Maximum entries of the ledger in one response.
 const LEDGER: u64 = 200;
 
-/// One peer, in op-node's order of keys.
+/// The JSON of one peer, in op-node's order of keys.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct PeerInfoResponse {
@@ -103,24 +104,25 @@ struct PeerInfoResponse {
     protocol_version: String,
     #[serde(rename = "ENR")]
     enr: String,
-    /// `null` when empty.
+    /// `null` instead of an empty list.
     addresses: Option<Vec<String>>,
     protocols: Option<Vec<String>>,
-    /// 0: not connected, 1: connected.
+    /// 0 for not connected, 1 for connected.
     connectedness: u8,
-    /// 0: unknown, 1: inbound, 2: outbound.
+    /// 0 for unknown, 1 for inbound, 2 for outbound.
     direction: u8,
     protected: bool,
     #[serde(rename = "chainID")]
     chain_id: u64,
-    /// Nanoseconds.
+    /// Latency in nanoseconds.
     latency: u64,
     gossip_blocks: bool,
     scores: Scores,
 }
 
 impl PeerInfoResponse {
-    /// A subscriber of our topics is on our chain, since the chain id is part of their names.
+    /// The JSON of a peer. A peer that subscribes to our topics is on our chain, because topic
+    /// names contain the chain id.
     fn of(peer: PeerReport, chain_id: u64) -> Self {
         let some = |list: Vec<String>| if list.is_empty() { None } else { Some(list) };
         Self {
@@ -141,7 +143,7 @@ impl PeerInfoResponse {
             chain_id: if peer.subscribed { chain_id } else { 0 },
             latency: u64::try_from(peer.latency.as_nanos()).unwrap_or(u64::MAX),
             gossip_blocks: peer.subscribed,
-            // op-node's two groups; the counters behind them are shown by the ledger.
+            // Only op-node's two groups of scores; the ledger shows the counters behind them.
             scores: Scores {
                 offences: BTreeMap::new(),
                 ..peer.scores
@@ -150,7 +152,7 @@ impl PeerInfoResponse {
     }
 }
 
-/// The discovery node id: the hash of the public key, which a secp256k1 peer id holds whole.
+/// The discovery node id: the hash of the public key, which is contained in a secp256k1 peer id.
 fn node_id(peer: &PeerId) -> String {
     let key = PublicKey::try_decode_protobuf(peer.as_ref().digest())
         .ok()
@@ -188,7 +190,7 @@ struct PeerStats {
     known: usize,
 }
 
-/// A network in the form of Go's `net.IPNet`: the mask is base64.
+/// A network in the form of Go's `net.IPNet`, with its mask in base64.
 #[derive(Serialize)]
 struct Subnet {
     #[serde(rename = "IP")]
@@ -214,7 +216,8 @@ fn texts<T: ToString, S: Serializer>(all: &[T], serializer: S) -> Result<S::Ok, 
     serializer.collect_seq(all.iter().map(ToString::to_string))
 }
 
-/// A parameter that cannot be read is `None`: op-node answers all of them in one way.
+/// A parameter; `None` if it cannot be parsed, because op-node treats all unreadable parameters
+/// alike.
 struct PeerArg(Option<PeerId>);
 struct AddressArg(Option<IpAddr>);
 struct SubnetArg(Option<IpNet>);
@@ -232,7 +235,7 @@ impl Arg for AddressArg {
 }
 
 impl Arg for SubnetArg {
-    /// A CIDR string as kona has it, or Go's object.
+    /// Parses a CIDR string, as kona sends it, or Go's object.
     fn from_json(json: &str) -> Result<Self, String> {
         if let Some(text) = string(json) {
             return Ok(Self(text.parse::<IpNet>().ok().map(|net| net.trunc())));
@@ -288,7 +291,7 @@ fn invalid() -> RpcError {
     RpcError::server("invalid request")
 }
 
-/// The swarm that a context has, or the refusal where there is none.
+/// The swarm of a context, or an error on a node without a swarm.
 pub(super) fn network(network: &Option<Network>) -> Result<Network, RpcError> {
     network
         .clone()
@@ -348,7 +351,7 @@ fn peer_stats(context: Arc<RollupContext>, args: Args) -> BoxFuture<'static, Rep
     async move {
         args.at_most(0)?;
         let report = report(&context).await?;
-        // Topics are sorted by name, which is by version.
+        // Topics are sorted by name, and therefore by version.
         let topic = |version: usize| {
             report
                 .mesh
@@ -372,7 +375,7 @@ fn peer_stats(context: Arc<RollupContext>, args: Args) -> BoxFuture<'static, Rep
     .boxed()
 }
 
-/// `opp2p_discoveryTable()`: the records of all networks in the table.
+/// `opp2p_discoveryTable()`: the node records of all networks in the discovery table.
 fn discovery_table(context: Arc<RollupContext>, args: Args) -> BoxFuture<'static, Reply> {
     async move {
         args.at_most(0)?;
@@ -388,7 +391,8 @@ async fn discovery_report(context: &RollupContext) -> Result<DiscoveryReport, Rp
         .ok_or_else(|| RpcError::server("discovery disabled"))
 }
 
-/// `starling_p2pDiscovery()`: our record, the table, and why records were not used.
+/// `starling_p2pDiscovery()`: our node record, the discovery table, and the reasons why records
+/// were not used.
 fn discovery(context: Arc<RollupContext>, args: Args) -> BoxFuture<'static, Reply> {
     async move {
         args.at_most(0)?;
@@ -474,7 +478,8 @@ fn disconnect_peer(context: Arc<RollupContext>, mut args: Args) -> BoxFuture<'st
     .boxed()
 }
 
-/// `starling_p2pLedger(peerID or null, limit)`: the newest decisions first.
+/// `starling_p2pLedger(peerID or null, limit)`: at most `limit` decisions about peers, newest
+/// first.
 fn ledger(context: Arc<RollupContext>, mut args: Args) -> BoxFuture<'static, Reply> {
     async move {
         let peer = args
@@ -525,13 +530,13 @@ fn mesh(context: Arc<RollupContext>, args: Args) -> BoxFuture<'static, Reply> {
     .boxed()
 }
 
-/// `starling_sequencer()`: `null` on a node that is no sequencer.
+/// `starling_sequencer()`: the status of the sequencer; `null` on a node that is no sequencer.
 fn sequencer(context: &RollupContext, args: Args) -> Reply {
     args.at_most(0)?;
     reply(context.sequencer.as_ref().map(SequencerHandle::status))
 }
 
-/// `starling_p2pBlocks()`: the peers and the ways by which the newest blocks arrived.
+/// `starling_p2pBlocks()`: how the newest blocks arrived, and from which peers.
 fn blocks(context: Arc<RollupContext>, args: Args) -> BoxFuture<'static, Reply> {
     async move {
         args.at_most(0)?;

@@ -1,6 +1,8 @@
-//! The `optimism` namespace: the rollup node's heads, configuration and outputs, in op-node's shapes.
+//! The `optimism` namespace: the rollup node's heads, configuration and outputs, in op-node's
+//! shapes.
 //!
-//! Answers come from the driver's published status and from the core: none waits for derivation.
+//! Responses come from the driver's published status and from the core; no method waits for
+//! derivation.
 
 use super::{
     api::{Method, Namespace},
@@ -61,7 +63,7 @@ struct L2RefJson {
     sequence_number: u64,
 }
 
-/// Heads that are not known yet are all zeros, not null.
+/// The response of `optimism_syncStatus`. Heads that are not known yet are all zeros, not null.
 #[derive(Serialize)]
 struct SyncStatusJson {
     current_l1: L1RefJson,
@@ -125,7 +127,7 @@ fn l2_ref(block: Option<L2BlockRef>) -> L2RefJson {
 }
 
 impl SyncStatusJson {
-    /// The driver's heads beside the unsafe head, which is the core's.
+    /// Combines the driver's heads with the unsafe head, which comes from the core.
     fn new(status: &RollupStatus, unsafe_l2: L2BlockRef) -> Self {
         Self {
             current_l1: l1_ref(status.current_l1),
@@ -143,7 +145,7 @@ impl SyncStatusJson {
     }
 }
 
-/// The answer of a node that derives no chain to methods about the derived one.
+/// The error of methods about the derived chain on a node that derives no chain.
 pub(super) const NO_DERIVATION: &str = "this node derives no chain: run `starling node` or `starling rollup`; if this is one, its log says at the start what it lacks";
 
 fn rollup(context: &RollupContext) -> Result<&RollupHandle, RpcError> {
@@ -157,14 +159,14 @@ impl From<OutputError> for RpcError {
     }
 }
 
-/// The driver's heads with the unsafe head.
+/// Reads the driver's heads and the unsafe head.
 async fn status(rollup: &RollupHandle) -> Result<SyncStatusJson, RpcError> {
     let status = rollup.driver.status();
     let unsafe_l2 = output::unsafe_l2(rollup, &status).await?;
     Ok(SyncStatusJson::new(&status, unsafe_l2))
 }
 
-/// `optimism_syncStatus()`.
+/// `optimism_syncStatus()`: the heads of L1 and L2.
 fn sync_status(context: Arc<RollupContext>, args: Args) -> BoxFuture<'static, Reply> {
     async move {
         args.at_most(0)?;
@@ -173,13 +175,14 @@ fn sync_status(context: Arc<RollupContext>, args: Args) -> BoxFuture<'static, Re
     .boxed()
 }
 
-/// `optimism_outputAtBlock(number)`: the output root of a canonical block and what it is made of.
+/// `optimism_outputAtBlock(number)`: the output root of a canonical block, and the values that it
+/// is computed from.
 fn output_at_block(context: Arc<RollupContext>, mut args: Args) -> BoxFuture<'static, Reply> {
     async move {
         let Quantity(number) = args.required()?;
         args.at_most(1)?;
         let rollup = rollup(&context)?;
-        // The state of the local core may have to be read.
+        // Reading the output may read the state of the local core, which needs a permit.
         let permit = context.reads.clone().acquire_owned().await;
         let _permit = permit.map_err(|_| RpcError::server("the node has stopped"))?;
         let output = output::at_block(rollup, number).await?;
@@ -195,8 +198,8 @@ fn output_at_block(context: Arc<RollupContext>, mut args: Args) -> BoxFuture<'st
     .boxed()
 }
 
-/// `optimism_safeHeadAtL1Block(number)`: the safe head once this L1 block had been derived from, and
-/// the L1 block that it came from.
+/// `optimism_safeHeadAtL1Block(number)`: the safe head after derivation had processed this L1
+/// block, and the L1 block that the safe head was derived from.
 fn safe_head(context: &RollupContext, mut args: Args) -> Reply {
     let Quantity(number) = args.required()?;
     args.at_most(1)?;
@@ -219,13 +222,13 @@ fn rollup_config(context: &RollupContext, args: Args) -> Reply {
         .map_err(|error| RpcError::server(error.to_string()))
 }
 
-/// `optimism_version()`.
+/// `optimism_version()`: the version of the node.
 fn version(_: &RollupContext, args: Args) -> Reply {
     args.at_most(0)?;
     reply(VERSION)
 }
 
-/// `optimism_dependencySet()`: a chain without interop has none.
+/// `optimism_dependencySet()`: an error, because a chain without interop has no dependency set.
 fn dependency_set(_: &RollupContext, args: Args) -> Reply {
     args.at_most(0)?;
     Err(RpcError::server("not found"))

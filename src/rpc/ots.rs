@@ -1,7 +1,8 @@
-//! The `ots` namespace: the queries of the explorer Otterscan, at level 8 of its interface.
+//! The `ots` namespace: the methods that the block explorer Otterscan calls, at level 8 of its API.
 //!
-//! [`blocks`] reads blocks by page, [`search`] finds transactions by address where they are indexed
-//! (`--index.addresses`), [`transactions`] executes transactions again in the queue of tracing calls.
+//! [`blocks`] reads blocks by page. [`search`] finds transactions by address where they are indexed
+//! (`--index.addresses`). [`transactions`] executes transactions again in the queue of tracing
+//! calls.
 
 mod blocks;
 mod search;
@@ -18,7 +19,7 @@ use super::{
     params::{Arg, Args, Count, kind},
 };
 
-/// The level of the interface that is served.
+/// The level of Otterscan's API that is served.
 const API_LEVEL: u64 = 8;
 
 pub const NAMESPACE: Namespace = Namespace {
@@ -26,7 +27,7 @@ pub const NAMESPACE: Namespace = Namespace {
     methods: &[
         ("ots_getApiLevel", Quick(api_level)),
         ("ots_getHeaderByNumber", Read(blocks::header_by_number)),
-        // Otterscan uses one method of Erigon.
+        // Otterscan also calls this method of Erigon.
         ("erigon_getHeaderByNumber", Read(blocks::header_by_number)),
         ("ots_getBlockDetails", Read(blocks::details)),
         ("ots_getBlockDetailsByHash", Read(blocks::details_by_hash)),
@@ -52,7 +53,7 @@ pub const NAMESPACE: Namespace = Namespace {
     subscriptions: &[],
 };
 
-/// A block by tag or number, which Otterscan sends as a JSON number.
+/// A block by tag or number. Otterscan sends numbers as JSON numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct PlainBlock(BlockTag);
 

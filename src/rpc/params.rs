@@ -1,28 +1,29 @@
-//! Positional parameters, read one after another. Errors have geth's texts (code -32602).
+//! Positional parameters, which a method reads one after another. Errors have geth's texts (code
+//! -32602).
 
 use super::{error::RpcError, json::firsts};
 use alloy_primitives::{Address, B256, Bytes, U256};
 use serde_json::value::RawValue;
 use std::sync::Arc;
 
-/// Parameters that are kept of a request: more than any method has.
+/// Maximum parameters that are kept from a request: more than any method takes.
 const MAX_PARAMS: usize = 16;
 
-/// The parameters of one request. Clones share them.
+/// The parameters of one request. Clones share the values.
 #[derive(Clone, Debug, Default)]
 pub struct Args {
     values: Arc<[Box<RawValue>]>,
-    /// The number of the next parameter, for messages.
+    /// Index of the next parameter to read.
     next: usize,
 }
 
-/// A value that can be a parameter. The error is the text after `invalid argument N: `.
+/// A type that can be read from a parameter. The error is the text after `invalid argument N: `.
 pub trait Arg: Sized {
     fn from_json(json: &str) -> Result<Self, String>;
 }
 
 impl Args {
-    /// `params` of a request: an array, null or nothing.
+    /// Parses the `params` member of a request: an array, null or nothing.
     pub fn parse(params: Option<&RawValue>) -> Result<Self, RpcError> {
         let Some(params) = params.filter(|params| params.get() != "null") else {
             return Ok(Self::default());
@@ -41,12 +42,12 @@ impl Args {
         format!("[{}]", values.join(","))
     }
 
-    /// The JSON of a parameter.
+    /// The JSON of the parameter at `index`.
     pub fn get(&self, index: usize) -> Option<&str> {
         self.values.get(index).map(|value| value.get())
     }
 
-    /// Refuses more than `most` parameters in all.
+    /// Refuses a request with more than `most` parameters in total.
     pub fn at_most(self, most: usize) -> Result<Self, RpcError> {
         if self.values.len() > most {
             return Err(RpcError::invalid_params(format!(
@@ -67,7 +68,7 @@ impl Args {
             .map_err(|text| RpcError::invalid_params(format!("invalid argument {number}: {text}")))
     }
 
-    /// `None` if the parameter is absent or null.
+    /// Reads the next parameter; `None` if it is absent or null.
     pub fn optional<T: Arg>(&mut self) -> Result<Option<T>, RpcError> {
         match self.values.get(self.next) {
             None => Ok(None),
@@ -80,7 +81,7 @@ impl Args {
     }
 }
 
-/// A JSON string, or `None` if the value is of another kind.
+/// The value of a JSON string; `None` if the JSON is of another kind.
 pub fn string(json: &str) -> Option<String> {
     serde_json::from_str(json).ok()
 }
@@ -111,7 +112,7 @@ fn quantity_digits(text: &str) -> Result<&str, &'static str> {
     if digits.len() > 1 && digits.starts_with('0') {
         return Err("hex number with leading zero digits");
     }
-    // `from_str_radix` would take a sign or an underscore.
+    // `from_str_radix` would accept a sign or an underscore.
     if !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
         return Err("invalid hex string");
     }
@@ -136,7 +137,7 @@ pub fn bytes(text: &str) -> Result<Vec<u8>, &'static str> {
     hex::decode(digits).map_err(|_| "invalid hex string")
 }
 
-/// The text of Go's decoder for a value that does not fit a type.
+/// The error text of Go's JSON decoder for a value that does not fit a type.
 pub(super) fn unfit(problem: &str, go_type: &str) -> String {
     format!("json: cannot unmarshal {problem} into Go value of type {go_type}")
 }
@@ -225,7 +226,7 @@ impl Arg for Count {
     }
 }
 
-/// Anything that serde reads: objects and lists.
+/// Any value that serde can read, such as objects and lists.
 #[derive(Clone, Debug)]
 pub struct Json<T>(pub T);
 

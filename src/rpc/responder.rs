@@ -1,8 +1,8 @@
 //! The requests and subscriptions of one connection that stays open: a WebSocket or a local socket.
 //!
-//! Answers and events leave through one bounded queue. A client that does not read fills it; then its
-//! requests and subscriptions wait, and the transport drops the connection. It is dropped, too, when a
-//! subscription ends by itself, since events would be missing.
+//! Responses and events go through one bounded queue. If a client does not read, the queue fills
+//! up: its requests and subscriptions wait, and the transport closes the connection. The connection
+//! is also closed when a subscription ends by itself, since events would be missing.
 
 use super::{
     access::Caller,
@@ -14,21 +14,23 @@ use super::{
 use futures::{Stream, StreamExt, stream::FuturesUnordered};
 use tokio::sync::mpsc;
 
-/// Requests of one connection that run at once; the next is read when one is done.
+/// Maximum requests of one connection that run at once. The next request is read when one of them
+/// is done.
 const CONCURRENT: usize = 16;
 
 /// A message to the client.
 pub(super) struct OutgoingMessage {
     pub text: String,
-    /// Memory that is held until the message has been sent.
+    /// Memory permit that is held until the message has been sent.
     pub held: Option<ResponseMemory>,
-    /// `None` for an answer, and for an event that belongs to no block.
+    /// Position of the event on the chain; `None` for a response, and for an event that belongs to
+    /// no block.
     pub position: Option<ChainPosition>,
 }
 
 type Queue = mpsc::Sender<OutgoingMessage>;
 
-/// A message of the client, and the memory it holds.
+/// A message from the client, with the permit for its memory.
 pub(super) struct ReceivedMessage {
     bytes: Vec<u8>,
     _held: Option<MemoryPermit>,
@@ -40,7 +42,8 @@ impl ReceivedMessage {
     }
 }
 
-/// Answers the requests of one connection and feeds its subscriptions, through one queue.
+/// Handles the requests of one connection and feeds its subscriptions. All output goes through one
+/// queue.
 pub(super) struct Responder<'a> {
     api: &'a Api,
     allowance: &'a Allowance,
@@ -60,13 +63,13 @@ impl<'a> Responder<'a> {
         }
     }
 
-    /// Takes the cost of calls from the budget of this caller.
+    /// Takes the cost of calls from the budget of `caller`.
     pub(super) fn for_caller(self, caller: Option<Caller>) -> Self {
         Self { caller, ..self }
     }
 
-    /// Answers messages side by side, and feeds the subscriptions that they begin. Returns when the
-    /// client is gone, or with the reason why a subscription ended.
+    /// Handles messages side by side, and feeds the subscriptions that they begin. Returns when the
+    /// client has disconnected, or with the reason why a subscription ended.
     pub(super) async fn serve(
         &self,
         messages: impl Stream<Item = ReceivedMessage>,
@@ -92,7 +95,8 @@ impl<'a> Responder<'a> {
         }
     }
 
-    /// Answers one message; returns the subscriptions that begin now that the answer is queued.
+    /// Handles one message and queues its response. Returns the subscriptions that begin after
+    /// that.
     async fn answer(&self, message: ReceivedMessage) -> Vec<Subscription> {
         let answer = Session {
             api: self.api,
@@ -105,7 +109,8 @@ impl<'a> Responder<'a> {
         }
         .answer(&message.bytes)
         .await;
-        // Frees the memory of the request before the answer waits for its reader.
+        // Frees the memory of the request first, because the response may have to wait for the
+        // client.
         drop(message);
         if let Some(text) = answer.text {
             let message = OutgoingMessage {
@@ -119,7 +124,8 @@ impl<'a> Responder<'a> {
     }
 
     /// Queues the events of a subscription until its client ends it. An error ends the connection,
-    /// because an event would be left out; it has a reason unless client or source are gone.
+    /// because an event would be missing. The error is `None` if the client or the source of the
+    /// events is gone.
     async fn feed(&self, subscription: Subscription) -> Result<(), Option<SubscriptionEnd>> {
         let Subscription {
             id,
@@ -145,7 +151,7 @@ impl<'a> Responder<'a> {
                 held: event.held.take().map(ResponseMemory::from),
                 position: event.position.take(),
             };
-            // Only the copy waits for the client.
+            // Drop the original: only the copy in `message` waits for the client.
             drop(event);
             if self.queue.send(message).await.is_err() {
                 return Err(None);

@@ -1,5 +1,5 @@
 //! The route of transactions that wallets send to this node: into our own pool, or to the
-//! sequencer. The node sets it, `eth_sendRawTransaction` follows it.
+//! sequencer. The node sets the route, and `eth_sendRawTransaction` follows it.
 
 use jsonrpsee::http_client::{HttpClient, HttpClientBuilder};
 use std::time::Duration;
@@ -12,7 +12,7 @@ const FORWARD_TIMEOUT: Duration = Duration::from_secs(10);
 pub enum TxRoute {
     /// Our own pool: on a sequencer, and on a node without `--rollup.sequencerhttp`.
     Pool,
-    /// `--rollup.sequencerhttp`.
+    /// The sequencer's JSON-RPC (`--rollup.sequencerhttp`).
     Sequencer {
         client: HttpClient,
         /// Whether our own pool also keeps transactions that the sequencer has accepted, so that
@@ -22,8 +22,8 @@ pub enum TxRoute {
 }
 
 impl TxRoute {
-    /// A route to the JSON-RPC at `url`; with `admit`, our own pool keeps what was accepted there.
-    /// The error is a sentence.
+    /// A route to the sequencer's JSON-RPC at `url`. With `admit`, our own pool also keeps the
+    /// transactions that the sequencer has accepted. The error is a sentence.
     pub fn sequencer(url: &str, admit: bool) -> Result<Self, String> {
         HttpClientBuilder::default()
             .request_timeout(FORWARD_TIMEOUT)

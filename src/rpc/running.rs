@@ -1,4 +1,4 @@
-//! The listeners of a server that runs: those of its configuration, and those that operators start
+//! The listeners of a running server: those of its configuration, and those that operators start
 //! and stop.
 
 use super::{
@@ -12,12 +12,12 @@ use tokio_util::sync::CancellationToken;
 /// A server that an operator starts, before it is bound.
 pub struct UnboundServer {
     pub addr: SocketAddr,
-    /// Begins the names of its options.
+    /// Prefix of the names of the server's options.
     pub flag: &'static str,
     pub site: Site,
 }
 
-/// Makes the servers that an operator starts.
+/// Creates and binds the servers that an operator starts.
 pub struct Binder {
     pub make: MakeServer,
     pub bind: BindServer,
@@ -27,21 +27,21 @@ type MakeServer =
     Box<dyn Fn(ServerKind, StartRequest) -> Result<UnboundServer, ServerStartError> + Send + Sync>;
 type BindServer = fn(UnboundServer) -> BoxFuture<'static, Result<Listener, ServerStartError>>;
 
-/// A listener that serves one kind of server, or both.
+/// A listener that serves HTTP, WebSocket or both. An operator cannot stop it if `kinds` is empty.
 pub struct ServedListener {
     pub kinds: Vec<ServerKind>,
     pub listener: Listener,
 }
 
 impl ServedListener {
-    /// A listener that stays until the end.
+    /// A listener that operators cannot stop.
     pub fn fixed(listener: Listener) -> Self {
         let kinds = Vec::new();
         Self { kinds, listener }
     }
 }
 
-/// Listeners that run.
+/// The running listeners of a server.
 pub struct Running {
     token: CancellationToken,
     bind: Binder,
@@ -49,7 +49,7 @@ pub struct Running {
     live: Vec<LiveServer>,
 }
 
-/// A public server that runs.
+/// A public server that is running.
 struct LiveServer {
     kinds: Vec<ServerKind>,
     addr: SocketAddr,
@@ -58,8 +58,9 @@ struct LiveServer {
 }
 
 impl LiveServer {
-    /// Stops a kind of server, as geth does: without WebSocket HTTP goes on, without HTTP nothing
-    /// does. Returns whether the listener has ended.
+    /// Stops a kind of server, as in geth. If WebSocket is stopped, HTTP continues on the same
+    /// listener. If HTTP is stopped, the whole listener ends. Returns whether the listener has
+    /// ended.
     fn stop(&mut self, kind: ServerKind) -> bool {
         if !self.kinds.contains(&kind) {
             return false;
@@ -77,7 +78,7 @@ impl LiveServer {
 }
 
 impl Running {
-    /// Everything ends when `token` is cancelled.
+    /// No listeners yet. All listeners end when `token` is cancelled.
     pub fn new(token: CancellationToken, bind: Binder) -> Self {
         Self {
             token,
@@ -87,12 +88,12 @@ impl Running {
         }
     }
 
-    /// Runs a task that ends with the token given to it.
+    /// Runs a task, which must end when the token that it is given is cancelled.
     pub fn run(&mut self, task: impl FnOnce(CancellationToken) -> BoxFuture<'static, ()>) {
         self.tasks.push(task(self.token.clone()));
     }
 
-    /// Serves a listener until the server of one of its kinds is stopped.
+    /// Serves a listener until it is stopped, or until the server ends.
     pub fn serve(&mut self, ServedListener { kinds, listener }: ServedListener) {
         let token = self.token.child_token();
         if let Ok(addr) = listener.socket.local_addr()
@@ -108,7 +109,8 @@ impl Running {
         self.tasks.push(Box::pin(listener.run(token)));
     }
 
-    /// Carries out commands until the end, then waits for all listeners.
+    /// Carries out commands until the server is cancelled, then waits until all listeners have
+    /// ended.
     pub async fn until_cancelled(mut self, mut commands: ServerCommands) {
         loop {
             tokio::select! {
@@ -124,7 +126,7 @@ impl Running {
         match command {
             ServerCommand::Start(kind, request, reply) => {
                 let started = self.start(kind, request).await;
-                // The caller may be gone.
+                // The caller may have disconnected.
                 let _ = reply.send(started);
             }
             ServerCommand::Stop(kind, reply) => {
@@ -144,7 +146,7 @@ impl Running {
         }
         let server = (self.bind.make)(kind, request)?;
         let addr = server.addr;
-        // HTTP serves WebSocket beside it, as geth's does.
+        // A listener of HTTP can also serve WebSocket on its address, as in geth.
         let shared = |live: &&mut LiveServer| kind == ServerKind::Ws && live.addr == addr;
         if let Some(live) = self.live.iter_mut().find(shared) {
             live.site.open_ws(server.site);

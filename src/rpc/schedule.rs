@@ -1,13 +1,15 @@
-//! Scheduler of heavy calls: chooses the waiting call that runs next, and when a running one
-//! pauses. Pure: events and `now` go in, decisions come out.
+//! Scheduler of heavy calls: chooses the waiting call that runs next, and decides when a running
+//! call pauses. Pure: events and `now` go in, decisions come out.
 //!
-//! Clients are served in turn: the next call is that of the client that has used the least time. A
-//! new call runs for [`FIRST_SLICE`]; one that needs more becomes a long call and runs in slices of
-//! [`SLICE`], each of which ends only if another call waits. New calls run before long ones, which
-//! keep a quarter of the time. A paused call keeps its thread and its memory, so the number of
-//! started long calls is bounded: beyond it a call that has used its first slice is deferred, that
-//! is, aborted and restarted later. Where a client without any started call has waited for
-//! [`PATIENCE`], the call that was started first ends for it.
+//! Clients are served fairly: the next call is that of the client that has used the least time. A
+//! new call runs for [`FIRST_SLICE`]. A call that needs more becomes a long call and runs in slices
+//! of [`SLICE`], each of which ends only if another call waits. New calls run before long ones, but
+//! long calls keep a quarter of the time.
+//!
+//! A paused call keeps its thread and its memory, so the number of started long calls is bounded.
+//! Beyond that bound, a call that has used its first slice is deferred: it is aborted and restarted
+//! later. If a client without any started call has waited for [`PATIENCE`], the call that was
+//! started first is ended in its favour.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -15,29 +17,29 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Slice of a new call. Most calls end within it. In a burst, each new call delays the others by
-/// only a few milliseconds.
+/// Slice of a new call. Most calls end within it. In a burst of new calls, each delays the others
+/// by only a few milliseconds.
 pub const FIRST_SLICE: Duration = Duration::from_millis(3);
 /// Slice of a long call.
 pub const SLICE: Duration = Duration::from_millis(50);
-/// Processor time of new calls for each unit of long calls, while both wait.
+/// Time that new calls run for each unit of time of long calls, while both kinds wait.
 const NEW_SHARE: u32 = 3;
-/// Maximum lead of a client's used time over the others': a client that used permits while nobody
-/// else wanted them waits at most this long.
+/// Maximum lead of a client's used time over that of other clients. A client that used permits
+/// while no other client wanted them waits at most this long.
 const MAX_LEAD: Duration = Duration::from_secs(1);
-/// Time that a started call has at least, and that a client without any waits before it takes the
-/// place of one.
+/// Time that a started call has at least. Also the time that a client without a started call waits
+/// before it displaces the call of another client.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Accounts of clients without calls that are kept.
+/// Maximum accounts that are kept for clients without calls.
 const IDLE_ACCOUNTS: usize = 4096;
 
 /// A client, the unit of fair sharing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Client {
-    /// An IP address, or an IPv6 network of 64 bits.
+    /// An IP address, or the /64 network of an IPv6 address.
     Address(IpAddr),
-    /// A connection from this machine or a private network. All clients behind a reverse proxy have
-    /// the proxy's address.
+    /// A connection from this machine or a private network. It counts as a client of its own,
+    /// because all clients behind a reverse proxy have the proxy's address.
     Connection(u64),
     /// A connection of the local socket.
     Local(u64),
@@ -45,9 +47,9 @@ pub enum Client {
     RollupNode(u64),
 }
 
-/// An IPv4 address, or the IPv6 network of 64 bits that one owner has at least. `None` for
-/// loopback, private and link-local addresses: a reverse proxy or a container network may stand
-/// there, with many clients behind one address.
+/// An IPv4 address, or the /64 network of an IPv6 address, since one owner has at least such a
+/// network. `None` for loopback, private and link-local addresses: there may be a reverse proxy or
+/// a container network, with many clients behind one address.
 pub fn network(address: IpAddr) -> Option<IpAddr> {
     match address.to_canonical() {
         IpAddr::V4(address)
@@ -70,32 +72,32 @@ pub fn network(address: IpAddr) -> Option<IpAddr> {
 }
 
 impl Client {
-    /// The client behind connection `number`.
+    /// The client of connection `number`, which comes from `address`.
     pub fn of(address: IpAddr, number: u64) -> Self {
         network(address).map_or(Self::Connection(number), Self::Address)
     }
 }
 
-/// A call, in order of arrival.
+/// Number of a call, in order of arrival.
 pub type CallId = u64;
 
-/// Calls that run or are paused at once.
+/// Maximum calls that run or are paused at once.
 #[derive(Clone, Copy, Debug)]
 pub struct Capacity {
-    /// Calls that run.
+    /// Maximum calls that run at once.
     pub permits: usize,
-    /// Long calls that keep a thread, running or paused; one client has at most an eighth of them.
-    /// Calls in their first slice do not count.
+    /// Maximum long calls that keep a thread, running or paused. One client has at most an eighth
+    /// of them. Calls in their first slice do not count.
     pub started: usize,
 }
 
 impl Capacity {
-    /// Permits of one client.
+    /// Maximum permits of one client.
     fn permits_each(&self) -> usize {
         (self.permits / 2).max(1)
     }
 
-    /// Started long calls of one client.
+    /// Maximum started long calls of one client.
     fn started_each(&self) -> usize {
         (self.started / 8).max(1)
     }
@@ -104,13 +106,13 @@ impl Capacity {
 /// The decision at the end of a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SliceVerdict {
-    /// The call continues for this long.
+    /// The call continues for this duration.
     Continue(Duration),
     /// The call keeps its thread and waits until it is granted a permit.
     Pause,
     /// The call is aborted and waits to be restarted.
     Defer,
-    /// The call is aborted, and its place is for another client.
+    /// The call is aborted, and another client gets its place.
     End,
 }
 
@@ -129,25 +131,25 @@ const CLASSES: [Class; 3] = [Class::New, Class::Long, Class::Deferred];
 struct Call {
     client: Client,
     class: Class,
-    /// `None` while it waits.
+    /// Time since which the call has run without being charged; `None` while the call waits.
     running_since: Option<Instant>,
-    /// When it was deferred first.
+    /// Time at which the call was first deferred.
     deferred_at: Option<Instant>,
-    /// When it became one of the started long calls.
+    /// Time at which the call became one of the started long calls.
     started_at: Option<Instant>,
 }
 
-/// The time that a client used, and its calls.
+/// The time that a client has used, and its calls.
 #[derive(Debug, Default)]
 struct ClientAccount {
     used: Duration,
     running: usize,
-    /// Long calls that run or are paused.
+    /// Number of long calls that run or are paused.
     started: usize,
     waiting: [BTreeSet<CallId>; 3],
 }
 
-/// An order of clients: the least time used, then the first to arrive.
+/// Order of clients: the least used time first, then the earliest call.
 type Rank = (Duration, CallId, Client);
 
 impl ClientAccount {
@@ -155,7 +157,7 @@ impl ClientAccount {
         self.running == 0 && self.waiting.iter().all(BTreeSet::is_empty)
     }
 
-    /// The next call of a class, if the client may run one more.
+    /// The client's next call of a class, if the client may run one more call.
     fn next(&self, class: Class, capacity: &Capacity) -> Option<CallId> {
         let full = self.running >= capacity.permits_each()
             || (class == Class::Deferred && self.started >= capacity.started_each());
@@ -176,14 +178,14 @@ pub struct Scheduler {
     accounts: HashMap<Client, ClientAccount>,
     running: usize,
     started: usize,
-    /// Clients whose next call of a class can run.
+    /// Clients whose next call can run, for each class.
     ready: [BTreeSet<Rank>; 3],
-    /// Clients that have calls.
+    /// Clients that have calls, by used time.
     active: BTreeSet<(Duration, Client)>,
-    /// The least time used by an active client. A client that becomes active is raised to it:
-    /// unused time is not saved up.
+    /// The least time used by an active client. A client that becomes active is raised to this
+    /// floor, so that unused time does not accumulate.
     floor: Duration,
-    /// Time owed to long calls, because new calls ran while they waited.
+    /// Time that is owed to long calls, because new calls ran while long calls waited.
     due: Duration,
 }
 
@@ -203,24 +205,24 @@ impl Scheduler {
         }
     }
 
-    /// Permits that are free.
+    /// Number of free permits.
     pub fn free(&self) -> usize {
         self.capacity.permits - self.running
     }
 
-    /// Whether this is a long call that is not deferred any more.
+    /// Whether this call is a started long call.
     pub fn is_started(&self, id: CallId) -> bool {
         let started = |call: &Call| call.class == Class::Long;
         self.calls.get(&id).is_some_and(started)
     }
 
-    /// Started long calls, running or paused.
+    /// Number of started long calls, running or paused.
     #[cfg(test)]
     pub fn started(&self) -> usize {
         self.started
     }
 
-    /// Enters a call, which waits for [`Scheduler::grant`].
+    /// Registers a new call, which waits until [`Scheduler::grant`] returns it.
     pub fn enter(&mut self, client: Client) -> CallId {
         let id = self.next_id;
         self.next_id += 1;
@@ -242,7 +244,7 @@ impl Scheduler {
         id
     }
 
-    /// Removes a call that ended, running or not.
+    /// Removes a call that has ended, whether it was running or waiting.
     pub fn leave(&mut self, id: CallId, now: Instant) {
         self.charge(id, now);
         let Some(call) = self.calls.remove(&id) else {
@@ -260,7 +262,8 @@ impl Scheduler {
         self.forget_idle_accounts();
     }
 
-    /// The next call to run, with its slice, if a permit is free. Call until `None`.
+    /// Grants a free permit to the next call. Returns the call and its slice. Call this until it
+    /// returns `None`.
     pub fn grant(&mut self, now: Instant) -> Option<(CallId, Duration)> {
         if self.running >= self.capacity.permits {
             return None;
@@ -340,8 +343,8 @@ impl Scheduler {
         }
     }
 
-    /// Whether this is the call that was started first, and ends for a client that has waited too
-    /// long for a place.
+    /// Whether this call is ended in favour of another client: it is the call that was started
+    /// first, and a client without a started call has waited for too long.
     fn is_displaced(&self, id: CallId, now: Instant) -> bool {
         let is_long = |at: &Instant| now.saturating_duration_since(*at) >= PATIENCE;
         let started = |id: &CallId| self.calls.get(id)?.started_at;
@@ -362,14 +365,14 @@ impl Scheduler {
             && first.min().is_some_and(|(_, first)| first == id)
     }
 
-    /// Continues a call whose slice ended while no other call can run.
+    /// Continues a call whose slice has ended while no other call can run.
     fn resume(&mut self, id: CallId, now: Instant) -> SliceVerdict {
         let Some(call) = self.calls.get_mut(&id) else {
             return SliceVerdict::Continue(SLICE);
         };
         let waits = call.class;
-        // A deferred call that no other displaces is not aborted: its next slice ends as its first
-        // did.
+        // A deferred call is not aborted if no other call can run. It becomes a new call again, so
+        // its next slice is another first slice.
         if waits == Class::Deferred {
             call.class = Class::New;
         }
@@ -387,7 +390,7 @@ impl Scheduler {
         })
     }
 
-    /// The call to run next, by its class.
+    /// The call that runs next, with its class.
     fn next(&self) -> Option<(CallId, Class)> {
         let first = |class: Class| {
             self.ready[class as usize]
@@ -408,7 +411,7 @@ impl Scheduler {
         due.map(|((_, id, _), class)| (id, class))
     }
 
-    /// Charges a running call's client with the time since the last charge.
+    /// Charges the client of a running call for the time since the last charge.
     fn charge(&mut self, id: CallId, now: Instant) {
         let Some(call) = self.calls.get_mut(&id) else {
             return;
@@ -433,7 +436,7 @@ impl Scheduler {
         });
     }
 
-    /// Changes an account and updates its ranks.
+    /// Changes a client's account, and updates the sets that order clients.
     fn change(&mut self, client: Client, change: impl FnOnce(&mut ClientAccount)) {
         let account = self.accounts.entry(client).or_default();
         for class in CLASSES {
@@ -456,8 +459,8 @@ impl Scheduler {
         }
     }
 
-    /// Drops idle accounts at the floor, which equal new ones, and all idle accounts when they are
-    /// too many.
+    /// Drops idle accounts at or below the floor, which are equal to new ones. If too many are
+    /// left, drops all idle accounts.
     fn forget_idle_accounts(&mut self) {
         if self.accounts.len() <= self.active.len() + IDLE_ACCOUNTS {
             return;

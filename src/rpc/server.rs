@@ -1,13 +1,13 @@
-//! The accept loop and the HTTP rules in front of JSON-RPC: methods, sizes, hosts, origins, time
-//! limits, as geth has them.
+//! The accept loop and the HTTP rules in front of JSON-RPC: methods, sizes, hosts, origins and time
+//! limits, as in geth.
 //!
-//! Clients can overload it in these ways, and each has a bound:
+//! Clients can overload the server in these ways, each of which has a bound:
 //!
-//! - connections: [`ServerLimits::connections`]. At the limit the one that has been idle for
-//!   longest is closed, see [`Connections`].
+//! - connections: [`ServerLimits::connections`]. At the limit, the connection that has been idle
+//!   for longest is closed, see [`Connections`].
 //! - WebSockets: [`ServerLimits::ws_connections`].
 //! - request bodies: 5 MiB each, [`ServerLimits::body_memory`] together, counted as they arrive.
-//! - answers: [`ServerLimits::answer_memory`] together.
+//! - responses: [`ServerLimits::answer_memory`] together.
 //! - clients that do not read: a response that takes too long ends the connection.
 //! - clients that do not send: time limits on head, body and idleness.
 //!
@@ -74,7 +74,7 @@ pub struct Http {
     pub api: Arc<Api>,
     pub vhosts: Vec<String>,
     pub cors: Vec<String>,
-    /// Prefix of the paths that are served; empty for `/` alone.
+    /// Prefix of the served paths. If it is empty, only `/` is served.
     pub prefix: String,
 }
 
@@ -82,27 +82,28 @@ pub struct Http {
 pub struct Ws {
     pub api: Arc<Api>,
     pub origins: Vec<String>,
-    /// Prefix of the paths that are served; empty for `/` alone.
+    /// Prefix of the served paths. If it is empty, only `/` is served.
     pub prefix: String,
 }
 
-/// One listening socket. It serves HTTP, WebSockets, or both by looking at the `Upgrade` header.
+/// One listening socket. It serves HTTP, WebSockets, or both; the `Upgrade` header of a request
+/// decides between them.
 pub struct Listener {
     pub socket: TcpListener,
     pub site: Arc<Site>,
 }
 
-/// The endpoint behind a listener.
+/// The endpoint that a listener serves.
 pub struct Site {
     pub http: Option<Http>,
-    /// `None` while no WebSockets are served.
+    /// The WebSocket side; `None` while no WebSockets are served.
     ws: Mutex<Option<Arc<OpenWs>>>,
     pub limits: ServerLimits,
     /// JWT secret required of every request.
     secret: Option<JwtSecret>,
-    /// Records requests and calls, on the rollup node's endpoint.
+    /// Recorder of requests and calls, on the rollup node's endpoint.
     metrics: Option<HttpMetrics>,
-    /// Keys and budgets; `None` serves everybody without a limit on calls.
+    /// Keys and budgets of callers; with `None`, everybody is served without a limit on calls.
     access: Option<Arc<Access>>,
     connections: Arc<Connections>,
     ws_permits: Arc<Semaphore>,
@@ -111,12 +112,12 @@ pub struct Site {
     connection_shares: Shares,
     /// Per-address limit on WebSockets.
     ws_shares: Shares,
-    /// Per-address limit on the memory of answers, in KiB.
+    /// Per-address limit on the memory of responses, in KiB.
     answer_shares: Shares,
 }
 
-/// Timeout of the head of the first request where clients must authenticate: a client that does not
-/// loses its connection.
+/// Timeout of a connection's first request head on an endpoint where clients must authenticate. A
+/// client that sends no head in time loses its connection.
 const AUTH_HEAD: Duration = Duration::from_secs(5);
 
 /// Grace period of requests in flight when the server stops.
@@ -161,7 +162,7 @@ impl Site {
         }
     }
 
-    /// Records requests and calls under op-node's names.
+    /// Records requests and calls as metrics under op-node's names.
     pub fn recorded(self) -> Self {
         Self {
             metrics: Some(HttpMetrics),
@@ -169,7 +170,7 @@ impl Site {
         }
     }
 
-    /// Serves the callers that have access, within their budgets.
+    /// Serves only callers that `access` admits, within their budgets.
     pub fn with_access(self, access: Option<Arc<Access>>) -> Self {
         Self { access, ..self }
     }
@@ -183,8 +184,8 @@ impl Site {
 }
 
 impl Listener {
-    /// Accepts until `token` is cancelled, then lets the requests in flight end. Connections are
-    /// tasks of this function: when it returns, all have ended.
+    /// Accepts connections until `token` is cancelled, then lets the requests in flight end.
+    /// Connections are tasks of this function: when it returns, all connections have ended.
     pub async fn run(self, token: CancellationToken) {
         let tasks = TaskTracker::new();
         loop {
@@ -195,7 +196,7 @@ impl Listener {
             match accepted {
                 Ok((socket, peer)) => {
                     // Checked before an idle connection is closed: an address at its limit must not
-                    // close those of others.
+                    // close the connections of other addresses.
                     let Ok(share) = self
                         .site
                         .connection_shares
@@ -227,7 +228,7 @@ impl Listener {
                     tasks.spawn(connection(socket, peer, site, tasks.clone()));
                 }
                 Err(error) => {
-                    // Mostly out of file descriptors: only waiting helps.
+                    // Mostly the process has run out of file descriptors: only waiting helps.
                     tracing::warn!(%error, "an RPC connection could not be accepted");
                     sleep(Duration::from_millis(100)).await;
                 }
@@ -244,7 +245,7 @@ struct ClientConnection {
     address: SocketAddr,
     allowance: Allowance,
     admitted: Arc<Admitted>,
-    /// Permit among the connections of its address.
+    /// Permit from the connection limit of the client's address.
     _share: Option<OwnedSemaphorePermit>,
 }
 
@@ -267,7 +268,8 @@ async fn connection(
         .header_read_timeout(site.limits.idle);
     let connection = http.serve_connection(socket, service).with_upgrades();
     tokio::pin!(connection);
-    // hyper has one clock for idleness and for the head of a request: the first head gets its own.
+    // hyper has one timeout for idleness and for the head of a request, so the first head gets a
+    // timer of its own.
     let first = sleep(if site.secret.is_some() {
         site.limits.read.min(AUTH_HEAD)
     } else {
@@ -289,7 +291,8 @@ async fn connection(
                     return;
                 }
             }
-            // The server stops, or the connection is idle and another client needs its permit.
+            // The server stops, or the connection is idle and its permit is needed for another
+            // client.
             () = peer.admitted.close.cancelled(), if !stopping => {
                 if !began.load(Ordering::Relaxed) {
                     return;
@@ -302,11 +305,11 @@ async fn connection(
     }
 }
 
-/// A body that is whole, or one that is made while it is sent.
+/// A response body that is complete, or one that is made while it is sent.
 type RpcBody = Either<Full<Bytes>, UnsyncBoxBody<Bytes, RpcError>>;
 type HttpResponse = Response<RpcBody>;
 
-/// The body of a response. When it has been sent, its memory is released and the connection is
+/// The body of a response. Once it has been sent, its memory is released and its connection becomes
 /// idle.
 struct SentAnswer {
     body: Encoded,
@@ -320,8 +323,8 @@ impl AsRef<[u8]> for SentAnswer {
     }
 }
 
-/// The response with an answer, compressed if `gzip` is accepted, unless it is made while it is
-/// sent.
+/// The HTTP response for an RPC response. It is compressed if the client accepts `gzip`, unless it
+/// is made while it is sent.
 async fn answered(answer: RpcAnswer, gzip: bool, busy: Busy) -> HttpResponse {
     let text = answer.text.unwrap_or_default();
     if let Some(rest) = answer.rest {
@@ -370,8 +373,9 @@ fn json(body: String) -> HttpResponse {
     response
 }
 
-/// A result that is sent while it is being made. If it fails after its first part, the connection
-/// ends without the end of the body, which is how the client learns of it.
+/// A response whose result is sent while it is being made. If making the result fails after the
+/// first part, the connection is closed before the end of the body. The client thus learns that the
+/// result is incomplete.
 fn chunked_json(first: Bytes, rest: ChunkedText, busy: Busy) -> HttpResponse {
     let first = stream::once(async { Ok(first) });
     let rest = stream::unfold((rest, busy), |(mut rest, busy)| async {
@@ -388,7 +392,7 @@ fn chunked_json(first: Bytes, rest: ChunkedText, busy: Busy) -> HttpResponse {
 }
 
 impl Site {
-    /// As [`Site::respond`], recorded where the endpoint is.
+    /// Like [`Site::respond`], and records the request if the endpoint has metrics.
     async fn respond_recorded(
         self: Arc<Self>,
         request: Request<Incoming>,
@@ -404,8 +408,7 @@ impl Site {
         response
     }
 
-    /// The response to any request. A refused client is disconnected, which frees its permit at
-    /// once.
+    /// Responds to any request. A refused client is disconnected, which frees its permit at once.
     async fn respond(
         self: Arc<Self>,
         request: Request<Incoming>,
@@ -435,8 +438,8 @@ impl Site {
         self.http(request, &peer, busy).await
     }
 
-    /// The caller of a request to `prefix`, and whether its path is served. The last part of the path
-    /// may be the key.
+    /// The caller of a request to a path below `prefix`, or the response of a refusal. The last
+    /// part of the path may be the key.
     fn identify(
         &self,
         prefix: &str,
@@ -460,7 +463,7 @@ impl Site {
             .map_err(|denied| Box::new(refused(StatusCode::UNAUTHORIZED, &denied.to_string())))
     }
 
-    /// A request that is not a WebSocket upgrade.
+    /// Responds to a request that is not a WebSocket upgrade.
     async fn http(
         &self,
         request: Request<Incoming>,
@@ -478,7 +481,7 @@ impl Site {
         let preflight = cors.is_some() && is_preflight(&request);
         let caller = match self.identify(&http.prefix, &request, peer) {
             Ok(caller) => caller,
-            // A browser asks first without its key.
+            // A browser sends its preflight request without the key.
             Err(_) if preflight && self.access.is_some() => None,
             Err(refusal) => return *refusal,
         };
@@ -498,7 +501,7 @@ impl Site {
         response
     }
 
-    /// The rules of geth's `rpc/http.go`, in its order.
+    /// Responds to a POST request. The rules are those of geth's `rpc/http.go`, in its order.
     async fn post(
         &self,
         http: &Http,
@@ -553,7 +556,7 @@ impl Site {
         answered(session.answer(&body).await, gzip, busy).await
     }
 
-    /// Reads a body; memory is reserved as its bytes arrive.
+    /// Reads a request body; memory is reserved as its bytes arrive.
     async fn body(
         &self,
         body: Incoming,
@@ -567,7 +570,7 @@ impl Site {
                     allowance.admit(whole.len() + data.len(), &mut held).await;
                     whole.extend_from_slice(&data);
                 }
-                // Trailers.
+                // Trailers are ignored.
                 Ok(Err(_)) => {}
                 Err(error) if error.is::<LengthLimitError>() => {
                     let text = format!("content length too large (>{limit})");

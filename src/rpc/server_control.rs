@@ -1,14 +1,14 @@
-//! The handle by which methods start and stop the public servers of their node.
+//! The handle with which methods start and stop the public servers of their node.
 //!
-//! Commands go to the server's task over a bounded channel; callers wait.
+//! Commands go to the server's task over a bounded channel, and callers wait for the outcome.
 
 use std::net::SocketAddr;
 use tokio::sync::{mpsc, oneshot};
 
-/// Commands that wait.
+/// Maximum commands that wait.
 const COMMANDS: usize = 4;
 
-/// A public server.
+/// A kind of public server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerKind {
     Http,
@@ -16,7 +16,7 @@ pub enum ServerKind {
 }
 
 impl ServerKind {
-    /// The name that geth gives it.
+    /// geth's name for this kind of server.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Http => "HTTP",
@@ -25,7 +25,7 @@ impl ServerKind {
     }
 }
 
-/// A server to start. What is not given is that of the configuration.
+/// A request to start a server. Values that are not given are those of the configuration.
 #[derive(Clone, Debug, Default)]
 pub struct StartRequest {
     pub host: Option<String>,
@@ -57,18 +57,19 @@ pub enum ServerCommand {
         StartRequest,
         oneshot::Sender<Result<SocketAddr, ServerStartError>>,
     ),
-    /// Answered at once: requests in flight, the caller's among them, may end.
+    /// Stops a server. The reply is sent at once: requests in flight, including the caller's own,
+    /// may still end normally.
     Stop(ServerKind, oneshot::Sender<()>),
 }
 
-/// The handle of a server.
+/// The handle through which commands are sent to a server.
 #[derive(Clone)]
 pub struct ServerHandle(mpsc::Sender<ServerCommand>);
 
-/// The commands of a server.
+/// The queue of commands that a server receives.
 pub type ServerCommands = mpsc::Receiver<ServerCommand>;
 
-/// A handle and its commands.
+/// Creates a handle and the queue of its commands.
 pub fn server_control() -> (ServerHandle, ServerCommands) {
     let (sender, commands) = mpsc::channel(COMMANDS);
     (ServerHandle(sender), commands)
@@ -92,7 +93,7 @@ impl ServerHandle {
     pub async fn stop(&self, kind: ServerKind) {
         let (reply, stopped) = oneshot::channel();
         if self.0.send(ServerCommand::Stop(kind, reply)).await.is_ok() {
-            // A server that is stopping serves nothing either.
+            // A server that is already stopping counts as stopped.
             let _ = stopped.await;
         }
     }

@@ -1,8 +1,8 @@
-//! Per-address limits on shared resources, so that the client of one address cannot take all of
+//! Per-address limits on shared resources, so that the clients of one address cannot take all of
 //! them.
 //!
-//! This machine and private networks have no limit: all clients behind a reverse proxy there have
-//! the proxy's address.
+//! Loopback and private addresses have no limit, because all clients behind a reverse proxy there
+//! have the proxy's address.
 
 use super::schedule::network;
 use parking_lot::Mutex;
@@ -13,7 +13,7 @@ use std::{
 };
 use tokio::sync::Semaphore;
 
-/// The shares that are in use.
+/// The shares of those addresses that use one now.
 pub struct Shares {
     each: usize,
     live: Mutex<HashMap<IpAddr, Weak<Semaphore>>>,
@@ -27,8 +27,9 @@ impl Shares {
         }
     }
 
-    /// The share of an address, or of the IPv6 network of 64 bits that one owner has at least. It
-    /// lasts while somebody holds it. `None` for loopback and private addresses.
+    /// The share of an address, or of the /64 network of an IPv6 address, since one owner has at
+    /// least such a network. The share exists as long as it is in use. `None` for loopback and
+    /// private addresses.
     pub fn of(&self, address: IpAddr) -> Option<Arc<Semaphore>> {
         let network = network(address)?;
         let mut live = self.live.lock();

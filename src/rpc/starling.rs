@@ -1,7 +1,7 @@
 //! The `starling` namespace: this node's own methods about its clients.
 //!
-//! `starling_rpcUsage` names every key of `--rpc.limits`, so the namespace is served only where it is
-//! named. It answers from counters.
+//! `starling_rpcUsage` lists every key of `--rpc.limits`, so the namespace is served only where an
+//! operator names it. The response comes from counters.
 
 use super::{
     api::{Method, Namespace},
@@ -16,7 +16,7 @@ pub const NAMESPACE: Namespace = Namespace {
     subscriptions: &[],
 };
 
-/// `starling_rpcUsage()`: what each key has used since the start, by name.
+/// `starling_rpcUsage()`: the usage of each key since the node's start, by the key's name.
 fn rpc_usage(context: &RpcContext, args: Args) -> Reply {
     args.at_most(0)?;
     let access = context.access.as_ref();

@@ -1,8 +1,8 @@
 //! Events of a subscription on their way to the client, and the reasons why a subscription ends.
 //!
-//! A namespace makes the events ([`EventStream`]), a transport sends them. When a subscription ends by
-//! itself its client would miss events, so the transport closes the connection, with the reason where
-//! its protocol has a place for one, and names slow clients in the log.
+//! A namespace makes the events ([`EventStream`]), and a transport sends them. If a subscription
+//! ends by itself, its client would miss events. The transport then closes the connection, gives
+//! the reason if its protocol has a field for it, and logs slow clients.
 
 use super::{error::RpcError, memory::MemoryPermit};
 use crate::chain::Heads;
@@ -11,16 +11,16 @@ use serde_json::value::RawValue;
 use std::{fmt, ops::Deref};
 use tokio::sync::watch;
 
-/// The events of a subscription. An error is the last item: after it events are missing. A stream
-/// without one ends with its source, when the node stops.
+/// The events of a subscription. An error is the last item, because events after it are missing. A
+/// stream that ends without an error has lost its source, when the node stops.
 pub type EventStream = BoxStream<'static, Result<SubscriptionEvent, SubscriptionEnd>>;
 
 /// An event of a subscription.
 pub struct SubscriptionEvent {
     json: Box<RawValue>,
-    /// Memory that is held until the event has been sent; `None` for a small one.
+    /// Memory permit that is held until the event has been sent; `None` for a small event.
     pub held: Option<MemoryPermit>,
-    /// `None` for an event that belongs to no block.
+    /// Position of the event on the chain; `None` for an event that belongs to no block.
     pub position: Option<ChainPosition>,
 }
 
@@ -58,32 +58,32 @@ impl Deref for SubscriptionEvent {
     }
 }
 
-/// The place on the chain of a client once it has taken an event.
+/// The position on the chain that a client reaches when it takes an event.
 #[derive(Clone, Debug)]
 pub struct ChainPosition {
     pub number: u64,
     pub heads: watch::Receiver<Heads>,
 }
 
-/// How much a slow client has not taken.
+/// The lag of a slow client: the amount that it has not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SubscriberLag {
-    /// Blocks up to the head, from that of the first event that waits.
+    /// Number of blocks from the block of the first waiting event up to the head.
     Blocks(u64),
-    /// Transactions that were dropped before the client had taken those before them.
+    /// Number of transactions that were dropped before the client had taken the earlier ones.
     Transactions(u64),
-    /// Messages that wait, where none of them belongs to a block.
+    /// Number of waiting messages, none of which belongs to a block.
     Messages(usize),
 }
 
 impl SubscriberLag {
-    /// The lag of a client at the head that does not take this event.
+    /// The lag behind the head of a client that does not take `event`.
     pub fn of_block(event: &ChainPosition) -> Self {
         let head = event.heads.borrow().head.number;
         Self::Blocks(head.saturating_sub(event.number) + 1)
     }
 
-    /// The lag of a client that does not take these messages.
+    /// The lag of a client that does not take the `waiting` messages.
     pub fn of_messages(waiting: impl Iterator<Item = Option<ChainPosition>>) -> Self {
         let (mut count, mut first) = (0, None);
         for position in waiting {
@@ -104,7 +104,8 @@ impl fmt::Display for SubscriberLag {
     }
 }
 
-/// The reason why a subscription ends although its client wants more. Clients read the sentence.
+/// The reason why a subscription ends although its client has not ended it. The text is sent to the
+/// client.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SubscriptionEnd {
     #[error("the subscriber reads too slowly: it is {0} behind")]

@@ -1,8 +1,9 @@
 //! The `testing` namespace: blocks built on request from given transactions, for tests of clients.
 //!
-//! `testing_buildBlockV1` changes nothing; `testing_commitBlockV1` makes its block the head. A caller
-//! decides what the chain contains, so the namespace is served only where it is named. A block costs
-//! its gas; the deadline is checked between transactions.
+//! `testing_buildBlockV1` changes nothing; `testing_commitBlockV1` makes its block the head. A
+//! caller decides the contents of the chain, so the namespace is served only where an operator
+//! names it. The gas of a block bounds the work of a call; the deadline is checked between
+//! transactions.
 
 use super::{
     api::{Method, Namespace},
@@ -34,9 +35,10 @@ pub const NAMESPACE: Namespace = Namespace {
     subscriptions: &[],
 };
 
-/// geth's default for the gas limit that its blocks move towards.
+/// geth's default for the gas limit towards which its blocks move.
 const DESIRED_GAS_LIMIT: u64 = 60_000_000;
-/// A block's gas limit changes by less than this part of its parent's.
+/// Divisor that bounds the change of gas limits: a block's gas limit differs from its parent's by
+/// less than the parent's divided by this number.
 const GAS_LIMIT_DIVISOR: u64 = 1024;
 
 impl From<BuildError> for RpcError {
@@ -48,7 +50,7 @@ impl From<BuildError> for RpcError {
 /// A block to build on the head.
 struct BuildRequest {
     attributes: OpPayloadAttributes,
-    /// `None` takes them from the pool.
+    /// Transactions of the block; `None` takes them from the pool.
     transactions: Option<Vec<Bytes>>,
     extra_data: Bytes,
 }
@@ -65,7 +67,8 @@ impl BuildRequest {
     }
 }
 
-/// `testing_buildBlockV1(parentHash, attributes, transactions, extraData)`.
+/// `testing_buildBlockV1(parentHash, attributes, transactions, extraData)`: builds a block and
+/// returns it.
 fn build_block(context: &RpcContext, args: Args, deadline: &Deadline) -> Reply {
     let mut args = args.at_most(4)?;
     let parent: B256 = args.required()?;
@@ -79,7 +82,8 @@ fn build_block(context: &RpcContext, args: Args, deadline: &Deadline) -> Reply {
     reply(payload_envelope(&block, &requests, optimism))
 }
 
-/// `testing_commitBlockV1(attributes, transactions, extraData)`: the block's hash.
+/// `testing_commitBlockV1(attributes, transactions, extraData)`: builds a block, makes it the head,
+/// and returns its hash.
 fn commit_block(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> {
     async move {
         let commit = context.commit.clone();
@@ -138,7 +142,7 @@ fn build(
     Ok(builder.finish_with_requests()?)
 }
 
-/// Adds transactions, each of which must be valid.
+/// Adds transactions to the block. Fails if one of them is invalid.
 fn add_all(
     builder: &mut BlockBuilder,
     transactions: Vec<Bytes>,
@@ -162,7 +166,7 @@ fn add_all(
     Ok(())
 }
 
-/// The gas limit of a block on `parent` that moves towards `desired`, as geth's builder has it.
+/// The gas limit of a block on `parent` that moves towards `desired`, as in geth's builder.
 fn next_gas_limit(parent: &Header, desired: u64) -> u64 {
     let step = (parent.gas_limit / GAS_LIMIT_DIVISOR).saturating_sub(1);
     let desired = desired.max(MIN_GAS_LIMIT);

@@ -53,7 +53,7 @@ use tokio::{
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-/// A server of toy methods; it stops when dropped.
+/// A server with test methods; it stops when dropped.
 struct Server {
     addrs: BoundAddrs,
     token: CancellationToken,
@@ -178,14 +178,15 @@ impl Server {
         Self::start(Setup::default()).await
     }
 
-    /// Sends bytes to the HTTP port and reads until the server closes or `wait` is over.
+    /// Sends bytes to the HTTP port, and reads until the server closes the connection or `wait` is
+    /// over.
     async fn raw(&self, request: &[u8], wait: Duration) -> String {
         let mut socket = TcpStream::connect(self.addrs.http.unwrap()).await.unwrap();
         let _ = socket.write_all(request).await;
         read_all(&mut socket, wait).await
     }
 
-    /// One HTTP request with a body; the answer's status and all of its text.
+    /// Sends one HTTP request with a body. Returns the status of the response and its whole text.
     async fn http(&self, head: &str, body: &str) -> (u16, String) {
         let length = if body.is_empty() {
             String::new()
@@ -201,7 +202,7 @@ impl Server {
         (status, answer)
     }
 
-    /// A JSON-RPC body by POST; the body of the answer.
+    /// Sends a JSON-RPC body by POST. Returns the body of the response.
     async fn post(&self, body: &str) -> String {
         let (status, answer) = self.http(POST, body).await;
         assert_eq!(status, 200, "{answer}");

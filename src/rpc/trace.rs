@@ -1,9 +1,9 @@
 //! The `trace` namespace: transactions executed again and described in Parity's form, as op-reth
 //! serves it.
 //!
-//! Its methods are in the queue of tracing calls, with those of the `debug` namespace, and share
-//! their bounds. [`blocks`] describes transactions of the chain, [`calls`] transactions that are in
-//! no block, [`filter`] searches frames.
+//! The methods run in the queue of tracing calls, together with the methods of the `debug`
+//! namespace, and within the same bounds. [`blocks`] describes transactions of the chain, [`calls`]
+//! describes transactions that are in no block, and [`filter`] searches for call frames.
 
 mod blocks;
 mod calls;
@@ -40,7 +40,7 @@ pub const NAMESPACE: Namespace = Namespace {
     subscriptions: &[],
 };
 
-/// A part of the results of a method that replays transactions.
+/// A part of the result of a method that replays transactions.
 #[derive(Clone, Copy, Deserialize)]
 #[serde(rename_all = "camelCase")]
 enum TraceType {
@@ -49,7 +49,7 @@ enum TraceType {
     StateDiff,
 }
 
-/// The parts that a request wants.
+/// The parts of the result that a request selects.
 #[derive(Clone, Copy, Default)]
 struct TraceTypes(ParityConfig);
 

@@ -1,9 +1,9 @@
-//! A tracing method in progress: what the namespaces `debug`, `trace` and `ots` share when they
+//! A tracing method in progress: code that the namespaces `debug`, `trace` and `ots` share to
 //! execute transactions again.
 //!
-//! A method reads one view, in which its block and the state before it are fixed. Tracers bound what
-//! they record; the writer bounds the text; a timeout bounds one transaction, and the endpoint the
-//! whole call.
+//! A method reads one view, in which its block and the state before the block are fixed. Tracers
+//! bound the records that they keep, and the writer bounds the text. One timeout bounds each
+//! transaction, and the timeout of the endpoint bounds the whole call.
 
 use super::{
     context::RpcContext,
@@ -21,17 +21,17 @@ use crate::chain::{
 use alloy_primitives::B256;
 use std::{sync::Arc, time::Duration};
 
-/// The text of a trace that its writer has not handed on.
+/// The last part of a trace's text, which its writer has not sent yet.
 pub type Traced = Result<String, RpcError>;
 
-/// Time of one transaction unless the request says otherwise (geth's).
+/// Default timeout of one transaction, as in geth.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A tracer and its time.
+/// A tracer and its timeout.
 #[derive(Clone, Debug)]
 pub struct TraceOptions {
     pub tracer: TracerConfig,
-    /// Time of one transaction.
+    /// Timeout of each transaction.
     pub timeout: Duration,
 }
 
@@ -43,7 +43,7 @@ impl TraceOptions {
         }
     }
 
-    /// A tracer whose transactions have the time of the whole call.
+    /// A tracer without a timeout for each transaction; only the timeout of the whole call applies.
     pub fn without_tx_timeout(tracer: TracerConfig) -> Self {
         Self {
             tracer,
@@ -56,7 +56,7 @@ impl TraceOptions {
 pub struct TraceSession<'a> {
     pub context: &'a RpcContext,
     pub deadline: &'a Deadline,
-    /// Time of one transaction.
+    /// Timeout of each transaction.
     pub timeout: Duration,
     pub tracer: Option<Box<Tracer>>,
 }
@@ -82,7 +82,8 @@ impl<'a> TraceSession<'a> {
             .map_err(|error| self.error(error))
     }
 
-    /// A block that has been executed as far as a transaction; `None` if there is no such transaction.
+    /// A replay of a block that has been executed up to the transaction with this hash. `None` if
+    /// the transaction is unknown.
     pub fn replay_to(&self, view: &Arc<View>, hash: B256) -> Result<Option<Replay>, RpcError> {
         let Some((number, index)) = view.transaction(hash)? else {
             return Ok(None);
@@ -92,8 +93,8 @@ impl<'a> TraceSession<'a> {
         Ok(Some(replay))
     }
 
-    /// A replay of a block that has not executed the transaction at `index`: one that an earlier
-    /// request left, or a new one.
+    /// A replay of a block that has not executed the transaction at `index` yet: a paused replay of
+    /// an earlier request, or a new one.
     fn nearest_replay(
         &self,
         view: &Arc<View>,
@@ -110,7 +111,7 @@ impl<'a> TraceSession<'a> {
             .map_err(|error| self.error(error))
     }
 
-    /// Leaves a replay to the request that traces the next transaction of its block.
+    /// Keeps a replay for the request that traces the next transaction of its block.
     pub fn leave(&self, replay: Replay) {
         self.context.replays.keep(replay.pause());
     }
@@ -121,7 +122,7 @@ impl<'a> TraceSession<'a> {
         }
     }
 
-    /// The time limit of a transaction that begins now.
+    /// Starts the timeout of a transaction, and returns its deadline.
     fn begin(&mut self) -> Result<Deadline, StateError> {
         self.deadline.check()?;
         let deadline = self.deadline.within(self.timeout);
@@ -142,15 +143,15 @@ impl<'a> TraceSession<'a> {
         replay.trace(&mut self.tracer).map(|_| ())
     }
 
-    /// Traces the next transaction, whose frames are not written.
+    /// Traces the next transaction. Returns its call frames instead of writing them.
     pub fn frames(&mut self, replay: &mut Replay) -> Result<CallFrames, RpcError> {
         self.trace(replay)?;
         let tracer = self.tracer.as_mut();
         Ok(tracer.map_or_else(CallFrames::default, |tracer| tracer.take_frames()))
     }
 
-    /// Traces all transactions, as a list that may be sent while it grows. One whose script fails, or takes too long, has an error in
-    /// its place.
+    /// Traces all transactions as a list, which may be sent while it grows. If a transaction's
+    /// script fails or takes too long, its result is replaced by an error.
     pub fn trace_block_streamed(&mut self, mut replay: Replay) -> Result<(), RpcError> {
         self.raw("[");
         for _ in 0..replay.count() {
@@ -170,14 +171,16 @@ impl<'a> TraceSession<'a> {
         Ok(())
     }
 
-    /// Whether it is the script that failed, which writes nothing before its result.
+    /// Whether the script failed. Then nothing of the result has been written, because a script
+    /// writes nothing before its result.
     fn is_of_script(&self, error: &ReplayError) -> bool {
         let is_script = self.tracer.as_ref().is_some_and(|it| it.is_script());
         let failed = matches!(error, ReplayError::Trace(TraceError::Script(_)));
         is_script && self.context.scripts.is_some() && (failed || is_aborted(error))
     }
 
-    /// Begins the entry of the next transaction in a list. Returns the position of its result.
+    /// Begins the entry of the next transaction in a list. Returns the position at which the
+    /// transaction's result begins.
     fn begin_entry(&mut self, replay: &Replay) -> usize {
         let index = replay.done();
         let hash = replay.tx_hash(index).unwrap_or_default();
@@ -188,7 +191,7 @@ impl<'a> TraceSession<'a> {
         position
     }
 
-    /// Writes an error in place of the result at this position.
+    /// Replaces the result that begins at `position` by an error.
     fn write_error(&mut self, position: usize, error: &RpcError) {
         if let Some(tracer) = &mut self.tracer {
             tracer.out().rewind(position);
@@ -197,8 +200,8 @@ impl<'a> TraceSession<'a> {
         }
     }
 
-    /// Traces all transactions into memory, as a list. One that cannot be traced has an error in
-    /// its place and ends the list.
+    /// Traces all transactions into memory, as a list. If a transaction cannot be traced, its
+    /// result is replaced by an error, and the list ends.
     pub fn trace_block_buffered(&mut self, mut replay: Replay) -> Result<(), RpcError> {
         self.raw("[");
         for _ in 0..replay.count() {
@@ -215,7 +218,8 @@ impl<'a> TraceSession<'a> {
         Ok(())
     }
 
-    /// geth's words if it was the transaction's time that is over.
+    /// The error of a replay. It has geth's text if the timeout of the transaction has passed, but
+    /// not that of the call.
     pub fn error(&self, error: ReplayError) -> RpcError {
         if is_aborted(&error) && !self.deadline.passed() {
             return RpcError::server("execution timeout");
@@ -253,7 +257,7 @@ impl From<TraceError> for RpcError {
     }
 }
 
-/// A block of the chain, or one that has left it lately.
+/// A replay of a block of the chain, or of a block that was abandoned recently.
 pub fn replay_by_hash(
     context: &RpcContext,
     view: &Arc<View>,
@@ -270,7 +274,7 @@ pub fn replay_by_hash(
     }
 }
 
-/// The number of a block that this view has, or geth's error.
+/// The number of a block that this view has, or geth's error for an unknown block.
 pub fn known_number(context: &RpcContext, view: &View, block: BlockArg) -> Result<u64, RpcError> {
     let unknown = |view: &View| {
         Ok::<_, RpcError>(match block {
@@ -285,7 +289,8 @@ pub fn known_number(context: &RpcContext, view: &View, block: BlockArg) -> Resul
 }
 
 impl<'a> TraceSession<'a> {
-    /// Calls on the state after a block, or at the point of a replay.
+    /// A sequence of calls on the state after block `number`, or on the state that `replay` has
+    /// reached.
     pub fn calls(
         &self,
         view: &Arc<View>,

@@ -24,16 +24,16 @@ pub const NAMESPACE: Namespace = Namespace {
     subscriptions: &[],
 };
 
-/// Executable transactions, and those behind a nonce gap.
+/// Two groups of the pool: executable transactions, and those behind a nonce gap.
 #[derive(Debug, Serialize)]
 struct Split<T> {
     pending: T,
     queued: T,
 }
 
-/// One sender's transactions by nonce, in decimal.
+/// The transactions of one sender by nonce, in decimal.
 type ByNonce<T> = BTreeMap<String, T>;
-/// Transactions by sender (an address with checksum).
+/// Transactions by sender, a checksummed address.
 type BySender<T> = BTreeMap<String, ByNonce<T>>;
 
 fn status(context: &RpcContext, args: Args) -> Reply {
@@ -63,7 +63,7 @@ fn content_from(context: &RpcContext, args: Args) -> Reply {
     })
 }
 
-/// `txpool_inspect()`: a line of text for each transaction.
+/// `txpool_inspect()`: a line of text for each transaction of the pool.
 fn inspect(context: &RpcContext, args: Args) -> Reply {
     args.at_most(0)?;
     reply(by_sender(

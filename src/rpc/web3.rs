@@ -22,7 +22,7 @@ fn client_version(context: &RpcContext, args: Args) -> Reply {
     reply(&context.client_version)
 }
 
-/// Keccak-256, not SHA3-256.
+/// `web3_sha3`: Keccak-256, not SHA3-256.
 fn sha3(_: &RpcContext, args: Args) -> Reply {
     let data: Bytes = args.at_most(1)?.required()?;
     reply(keccak256(data))

@@ -1,11 +1,11 @@
-//! One WebSocket connection: requests run side by side, answers and events leave through one
+//! One WebSocket connection: requests run side by side, and responses and events go through one
 //! bounded queue.
 //!
-//! A client that does not read fills the queue; then its requests and subscriptions wait (events
-//! are pulled, not pushed, so nothing piles up; all answers together have one bound). A client that
-//! does not take a whole message within [`ServerLimits::ws_write`] is named in the log, and its
-//! subscriptions and queue are dropped. It has as long again to take the rest of the message, behind
-//! which it finds the close frame; then the connection is dropped without one.
+//! A client that does not read fills the queue; its requests and subscriptions then wait. Events
+//! are pulled, not pushed, so nothing accumulates, and all responses together have one memory
+//! bound. A client that does not take a whole message within [`ServerLimits::ws_write`] is logged,
+//! and its subscriptions and queue are dropped. It gets the same time again to take the rest of the
+//! message and the close frame. After that, the connection is dropped without a close frame.
 
 mod close;
 mod fragments;
@@ -49,7 +49,7 @@ use tokio_util::{
     sync::CancellationToken,
 };
 
-/// Messages that wait for the socket.
+/// Maximum messages that wait for the socket.
 const QUEUE: usize = 32;
 /// Timeout of the closing handshake.
 const CLOSE: Duration = Duration::from_secs(1);
@@ -59,16 +59,16 @@ type Socket = Compat<Fragments<TokioIo<Upgraded>>>;
 /// State that the reading and the writing side of a session share.
 struct SessionState {
     peer: SocketAddr,
-    /// Moment at which the client sent something.
+    /// Time at which the client last sent something.
     heard: Mutex<Instant>,
-    /// Cancelled when the session serves no more requests.
+    /// Token that is cancelled when the session serves no more requests.
     closing: CancellationToken,
-    /// The reason why a subscription ended by itself.
+    /// The reason why a subscription ended by itself, if one did.
     end: Mutex<Option<SubscriptionEnd>>,
 }
 
 impl SessionState {
-    /// Names a client in the log that is dropped because it is slow.
+    /// Logs a client that is dropped because it reads too slowly.
     fn log_slow(&self, lag: SubscriberLag) {
         tracing::warn!(peer = %self.peer, %lag, "dropped a WebSocket client that reads too slowly");
     }
@@ -107,7 +107,7 @@ pub async fn session(
         torn: false,
     };
     let mut reading = pin!(maybe_done(read(receiver, incoming, responder, &state)));
-    // When the client is gone the writer returns, once the queue is empty.
+    // The client is gone: the writer returns once the queue is empty.
     let reads = async {
         reading.as_mut().await;
         std::future::pending::<()>().await
@@ -122,10 +122,11 @@ pub async fn session(
     let _ = timeout(CLOSE, closing).await;
 }
 
-/// Reads requests, answers them, and feeds the subscriptions they begin, until the client is gone, a
-/// subscription ends, or the session closes. After that it reads on without answers until the
-/// client closes its side: unread bytes would reset the connection before the client has everything.
-/// `memory` holds the memory of the message that is arriving.
+/// Reads requests, handles them, and feeds the subscriptions that they begin. This ends when the
+/// client is gone, a subscription ends, or the session closes. From then on the function reads
+/// without responding until the client closes its side: unread bytes would reset the connection
+/// before the client has received everything. `memory` is the permit for the message that is
+/// arriving.
 async fn read(
     receiver: Receiver<Socket>,
     memory: fragments::IncomingMemory,
@@ -133,7 +134,7 @@ async fn read(
     state: &SessionState,
 ) {
     let memory = &memory;
-    // A stream, because a read that has begun must not be dropped.
+    // A stream keeps the read in progress: a read that has begun must not be dropped.
     let messages = stream::unfold(receiver, |mut receiver| async move {
         let mut message = Vec::new();
         loop {
@@ -155,7 +156,7 @@ async fn read(
         end = responder.serve(messages.as_mut()) => *state.end.lock() = end,
         () = state.closing.cancelled() => {}
     }
-    // Closes the queue.
+    // Dropping the responder closes the queue.
     drop(responder);
     while messages.next().await.is_some() {}
 }
@@ -166,13 +167,13 @@ struct Writer<'a> {
     messages: mpsc::Receiver<OutgoingMessage>,
     limits: &'a ServerLimits,
     state: &'a SessionState,
-    /// Whether a frame has been begun and not finished. Nothing can follow it.
+    /// Whether a frame has been begun and not finished. No other frame can follow it.
     torn: bool,
 }
 
 impl Writer<'_> {
-    /// Writes queued messages, and pings, until the queue is closed and empty or the client cannot be
-    /// reached. Returns the reason to close if it is a subscription.
+    /// Writes queued messages and pings until the queue is closed and empty, or the client cannot
+    /// be reached. Returns the reason if the session closes because of a subscription.
     async fn run(&mut self) -> Option<SubscriptionEnd> {
         let mut ping = interval(self.limits.ws_ping);
         ping.tick().await;
@@ -205,7 +206,8 @@ impl Writer<'_> {
         end
     }
 
-    /// Sends a message, or a ping. Returns the lag of a client that did not take it in time.
+    /// Sends `message`, or a ping without one. Returns the client's lag if it did not take the
+    /// message in time.
     async fn send(
         &mut self,
         message: Option<OutgoingMessage>,
@@ -230,7 +232,7 @@ impl Writer<'_> {
         } else {
             self.state.closing.cancel();
             self.messages.close();
-            // Frees what waits behind it.
+            // Takes the waiting messages out of the queue, which frees their memory.
             let behind = std::iter::from_fn(|| self.messages.try_recv().ok());
             let waiting = std::iter::once(position).chain(behind.map(|message| message.position));
             let behind = SubscriberLag::of_messages(waiting);

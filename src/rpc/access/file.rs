@@ -22,7 +22,7 @@
 //! burst = 2000
 //! ```
 //!
-//! Operators write this file, so every error names the key or the member and says what is wrong.
+//! Operators write this file by hand, so every error names the key or the member that is wrong.
 
 use super::{ADDRESSES, Access, CallerRules, CallerUsage, Costs, MAX_KEY};
 use crate::rpc::cost_gate::{Budget, CostBucket};
@@ -35,14 +35,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Name of callers without a key, in `starling_rpcUsage`.
+/// Name of callers without a key in the response of `starling_rpcUsage`.
 const ANONYMOUS: &str = "anonymous";
-/// Shortest key: 128 bits in hex, or 16 characters of a generator of passwords.
+/// Shortest key, in characters: 16 from a password generator cannot be guessed.
 const MIN_KEY: usize = 16;
-/// Largest file.
+/// Largest file, in bytes.
 const MAX_FILE: u64 = 16 << 20;
 
-/// The reason why the file of limits cannot be used.
+/// The reason why the file of `--rpc.limits` cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
     #[error("{} cannot be read: {source}", path.display())]
@@ -105,7 +105,7 @@ struct KeyTable {
 }
 
 impl KeyTable {
-    /// The hash of the key.
+    /// The key's SHA-256, computed from `key` or given as `sha256`.
     fn hash(&self) -> Result<[u8; 32], String> {
         match (&self.key, &self.sha256) {
             (Some(key), None) if (MIN_KEY..=MAX_KEY).contains(&key.len()) => {
@@ -119,8 +119,8 @@ impl KeyTable {
     }
 }
 
-/// A budget. `burst` defaults to ten seconds of `rate`, or to `highest`, the highest cost of a
-/// method, if that is more. Fails if a method could never pass.
+/// A budget from its settings. `burst` defaults to ten seconds of `rate`, or to `highest` (the cost
+/// of the most expensive method) if that is more. Fails if some method could never pass.
 fn budget(rate: u64, burst: Option<u64>, highest: u64) -> Result<Budget, String> {
     let burst = burst.unwrap_or(rate.saturating_mul(10).max(highest));
     if rate == 0 {
@@ -153,7 +153,7 @@ impl Costs {
 }
 
 impl Access {
-    /// Reads the file of limits.
+    /// Reads the file of `--rpc.limits`.
     pub fn read(path: &Path) -> Result<Self, AccessError> {
         let unreadable = |source| AccessError::Read {
             path: path.to_owned(),
@@ -165,7 +165,7 @@ impl Access {
         Self::parse(&std::fs::read_to_string(path).map_err(unreadable)?)
     }
 
-    /// Parses the text of the file of limits.
+    /// Parses the text of the file of `--rpc.limits`.
     pub fn parse(text: &str) -> Result<Self, AccessError> {
         let file: LimitsFile = toml::from_str(text)?;
         let costs = Costs::read(file.costs);

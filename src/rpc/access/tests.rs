@@ -113,7 +113,7 @@ fn an_address_has_a_budget_over_all_keys_and_others_are_not_concerned() {
     assert!(anonymous.admit("eth_chainId", now).is_ok());
     assert!(keyed.admit("eth_chainId", now).is_err());
     assert!(caller(None, 2).admit("eth_chainId", now).is_ok());
-    // A call that the address could not pay has cost the key nothing.
+    // A call that the address could not pay for has cost the key nothing.
     let elsewhere = caller(Some(KEY), 3);
     let passed = (0..200).filter(|call| {
         let elsewhere = caller(Some(KEY), 3 + (call / 3) as u8);

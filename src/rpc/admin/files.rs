@@ -26,7 +26,7 @@ pub fn datadir(context: &RpcContext, args: Args) -> Reply {
     reply(&files(context)?.datadir)
 }
 
-/// The permit of one export or import.
+/// Acquires the permit of one export or import.
 fn begin(files: &NodeFiles) -> Result<OwnedSemaphorePermit, RpcError> {
     let permit = files.running.clone().try_acquire_owned();
     permit
@@ -34,7 +34,7 @@ fn begin(files: &NodeFiles) -> Result<OwnedSemaphorePermit, RpcError> {
 }
 
 /// `admin_exportChain(file, first, last)`: writes blocks to a new file below `traces` in the data
-/// directory; without numbers all of them.
+/// directory. Without `first` and `last` it writes all blocks.
 pub fn export_chain(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> {
     async move {
         let mut args = args.at_most(3)?;

@@ -1,5 +1,5 @@
-//! Methods about peers, in geth's shapes. Peers are those of the swarm, named by multiaddrs; nodes of
-//! devp2p have no place in it.
+//! Methods about peers, in geth's shapes. Peers are those of the swarm, named by multiaddrs; devp2p
+//! nodes are not supported.
 
 use crate::rpc::{
     context::RpcContext,
@@ -63,7 +63,7 @@ impl PeerAddress {
     }
 }
 
-/// `admin_addPeer(multiaddr)`: connects, and protects the peer from being trimmed.
+/// `admin_addPeer(multiaddr)`: connects to the peer, and protects it from being trimmed.
 pub fn add_peer(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> {
     async move {
         let PeerAddress { address, peer } = PeerAddress::read(args)?;
@@ -75,7 +75,7 @@ pub fn add_peer(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Repl
     .boxed()
 }
 
-/// `admin_removePeer(multiaddr)`: disconnects a peer, and protects it no longer.
+/// `admin_removePeer(multiaddr)`: disconnects the peer, and ends its protection.
 pub fn remove_peer(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> {
     async move {
         let PeerAddress { peer, .. } = PeerAddress::read(args)?;
@@ -87,12 +87,14 @@ pub fn remove_peer(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, R
     .boxed()
 }
 
-/// `admin_addTrustedPeer(multiaddr)`: the peer may connect even at the connection limit.
+/// `admin_addTrustedPeer(multiaddr)`: protects the peer, which may then connect even at the
+/// connection limit.
 pub fn add_trusted_peer(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> {
     protect(context, args, true)
 }
 
-/// `admin_removeTrustedPeer(multiaddr)`: the peer stays connected until connections are trimmed.
+/// `admin_removeTrustedPeer(multiaddr)`: ends the peer's protection. The peer stays connected until
+/// connections are trimmed.
 pub fn remove_trusted_peer(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> {
     protect(context, args, false)
 }
@@ -111,7 +113,7 @@ fn protect(context: Arc<RpcContext>, args: Args, protected: bool) -> BoxFuture<'
 struct NodeInfoJson {
     id: String,
     name: String,
-    /// The first multiaddr: what another node's `admin_addPeer` takes.
+    /// The node's first multiaddr, which another node's `admin_addPeer` accepts.
     enode: String,
     enr: String,
     ip: String,
@@ -239,7 +241,7 @@ pub fn peers(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> 
     .boxed()
 }
 
-/// A peer that is new, or gone, since the last look at the connected peers.
+/// An event about a peer that has connected or disconnected.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct PeerEventJson {
     #[serde(rename = "type")]
@@ -257,7 +259,8 @@ fn connected(peers: Vec<PeerInfo>) -> PeerAddresses {
         .collect()
 }
 
-/// The events that lead from `before` to `now`. Peers that came and left in between have none.
+/// The events between two states of the connected peers. A peer that connected and disconnected in
+/// between has no event.
 fn differences(before: &PeerAddresses, now: &PeerAddresses) -> Vec<PeerEventJson> {
     let event = |kind, (peer, remote): (&String, &String)| PeerEventJson {
         kind,
@@ -270,7 +273,7 @@ fn differences(before: &PeerAddresses, now: &PeerAddresses) -> Vec<PeerEventJson
     gone.chain(new.map(|peer| event("add", peer))).collect()
 }
 
-/// `admin_subscribe("peerEvents")`: peers as they connect and disconnect.
+/// `admin_subscribe("peerEvents")`: an event for each peer that connects or disconnects.
 pub fn peer_events(context: &Arc<RpcContext>, args: Args) -> Result<EventStream, RpcError> {
     args.at_most(1)?;
     let watch = network(&context.network)?.peers_watch();

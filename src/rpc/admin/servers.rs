@@ -1,5 +1,5 @@
-//! `admin_startHTTP` and its like, with geth's parameters. Parameters that are left out keep the values
-//! of the command line.
+//! Methods that start and stop servers, such as `admin_startHTTP`, with geth's parameters. A
+//! parameter that is left out keeps its value from the command line.
 
 use crate::rpc::{
     context::RpcContext,
@@ -34,7 +34,7 @@ fn host_and_port(args: &mut Args) -> Result<StartRequest, RpcError> {
     })
 }
 
-/// `admin_startHTTP(host, port, cors, apis, vhosts)`.
+/// `admin_startHTTP(host, port, cors, apis, vhosts)`: starts the HTTP server.
 pub fn start_http(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> {
     async move {
         let mut args = args.at_most(5)?;
@@ -51,7 +51,7 @@ pub fn start_http(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Re
     .boxed()
 }
 
-/// `admin_startWS(host, port, origins, apis)`.
+/// `admin_startWS(host, port, origins, apis)`: starts the WebSocket server.
 pub fn start_ws(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> {
     async move {
         let mut args = args.at_most(4)?;

@@ -1,10 +1,10 @@
 //! `debug_subscribe("traceChain", start, end, options)`: the traces of a range of blocks, block by
 //! block.
 //!
-//! A block is traced when the one before is in the queue of the connection. Before that there must be
-//! memory for its event, which is held until the event has been sent: slow subscribers make others
-//! wait, and cost no more. All such subscriptions together have the share of one client in the queue
-//! of tracing calls.
+//! The next block is traced only when the event of the previous block is in the connection's queue.
+//! Memory for its event is reserved first, and released when the event has been sent: slow
+//! subscribers delay the others, but use no more memory. In the queue of tracing calls, all these
+//! subscriptions together count as one client.
 
 use crate::{
     chain::evm::{Deadline, TraceWriter},
@@ -27,10 +27,11 @@ use serde_json::{
 };
 use std::sync::Arc;
 
-/// The client that these subscriptions count as. Connections are numbered from zero.
+/// The client that all these subscriptions together count as. Real connections are numbered from
+/// zero.
 const CLIENT: Client = Client::Connection(u64::MAX);
 
-/// A range that is being traced.
+/// A range of blocks that is being traced.
 struct ChainTrace {
     context: Arc<RpcContext>,
     options: TraceOptions,
@@ -38,7 +39,7 @@ struct ChainTrace {
     end: u64,
 }
 
-/// The event of a block that cannot be traced. The range goes on after it.
+/// The event of a block that cannot be traced. Tracing continues with the next block of the range.
 fn failed_event(context: &RpcContext, number: u64, error: &RpcError) -> Option<Box<RawValue>> {
     let hash = context.view().hash_of(number).ok().flatten();
     let event = json!({
@@ -50,8 +51,8 @@ fn failed_event(context: &RpcContext, number: u64, error: &RpcError) -> Option<B
     to_raw_value(&event).ok()
 }
 
-/// The traces of the blocks after `start` up to `end`. Blocks without transactions are left out,
-/// except the last.
+/// `debug_subscribe("traceChain", …)`: traces the blocks after `start` up to `end`. Blocks without
+/// transactions are left out, except the last block.
 pub fn subscribe(context: &Arc<RpcContext>, args: Args) -> Result<EventStream, RpcError> {
     let mut args = args.at_most(4)?;
     let (start, end): (BlockTag, BlockTag) = (args.required()?, args.required()?);
@@ -74,12 +75,12 @@ pub fn subscribe(context: &Arc<RpcContext>, args: Args) -> Result<EventStream, R
         let event = trace.next_event().await?;
         Some((Ok(event), trace))
     });
-    // The end of the range does not end the subscription, which would end its connection.
+    // Keep the stream open after the range: a subscription that ends closes its connection.
     Ok(events.chain(stream::pending()).boxed())
 }
 
 impl ChainTrace {
-    /// The next block that has an event.
+    /// Traces blocks up to the next one that has an event, and returns the event.
     async fn next_event(&mut self) -> Option<SubscriptionEvent> {
         let bounds = &self.context.bounds;
         let most = u32::try_from(bounds.trace_bytes.div_ceil(KIB)).ok()?;
@@ -109,7 +110,7 @@ impl ChainTrace {
     }
 }
 
-/// The event of one block; `None` for one without transactions.
+/// Traces one block. Returns `None` for a block without transactions that is not the `last`.
 fn trace_block(
     context: &RpcContext,
     number: u64,

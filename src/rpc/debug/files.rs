@@ -1,9 +1,9 @@
-//! Traces in files, and blocks from files: in the folder `traces` of the data directory and nowhere
-//! else.
+//! Traces written to files, and blocks read from files, only in the folder `traces` of the data
+//! directory.
 //!
-//! A file appears when the whole call has succeeded, since a call may be restarted. Files, and all of
-//! them together, have a largest size; the operator removes them. One call writes at a time, since
-//! two would share what is left.
+//! A file appears only when the whole call has succeeded, because a call may be restarted. The size
+//! of each file and of all files together is bounded; the operator removes old files. One call
+//! writes at a time, because two calls would share the free space of the folder.
 
 use super::trace::trace_encoded;
 use crate::{
@@ -27,20 +27,20 @@ use std::{
 };
 use tempfile::NamedTempFile;
 
-/// The largest file that is written, in bytes.
+/// Maximum bytes of a file that is written.
 const MAX_FILE_BYTES: u64 = 1 << 30;
-/// The most bytes that all files in the folder take.
+/// Maximum bytes of all files in the folder together.
 const MAX_FOLDER_BYTES: u64 = 16 << 30;
-/// The largest file that is read, in bytes: more than any block has.
+/// Maximum bytes of a file that is read: every block is smaller.
 const MAX_INPUT_BYTES: u64 = 64 << 20;
 
-/// Options of the `standardTrace` methods, besides those of the struct logger.
+/// Options of the `standardTrace` methods, which include those of the struct logger.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct FileTraceOptions {
     #[serde(flatten)]
     log: StructLogConfig,
-    /// Only this transaction of the block.
+    /// Traces only the transaction with this hash.
     tx_hash: Option<B256>,
 }
 
@@ -56,7 +56,7 @@ fn failed(what: &str) -> impl Fn(io::Error) -> RpcError + '_ {
     move |error| RpcError::server(format!("{what}: {error}"))
 }
 
-/// `debug_standardTraceBlockToFile(hash, options)`: a file for each transaction.
+/// `debug_standardTraceBlockToFile(hash, options)`: writes a file for each transaction of a block.
 pub fn trace_block_to_file(
     context: &RpcContext,
     args: Args,
@@ -71,8 +71,8 @@ pub fn trace_block_to_file(
     write_files(context, replay, options, deadline, out)
 }
 
-/// `debug_standardTraceBadBlockToFile(hash, options)`: like `debug_standardTraceBlockToFile`, for a
-/// block that `debug_getBadBlocks` lists.
+/// `debug_standardTraceBadBlockToFile(hash, options)`: like `debug_standardTraceBlockToFile`, for
+/// one of the blocks that `debug_getBadBlocks` lists.
 pub fn trace_bad_block_to_file(
     context: &RpcContext,
     args: Args,
@@ -136,8 +136,8 @@ fn write_files(
     Ok(out.finish()?)
 }
 
-/// Traces the next transaction of a block. The file takes its bytes from those that are `left` for
-/// the folder.
+/// Traces the next transaction of a block to a new file in `folder`. The size of the file is
+/// bounded by `left`, the free bytes of the folder, and is then subtracted from `left`.
 fn trace_to_file(
     replay: &mut Replay,
     folder: &Path,
@@ -153,7 +153,7 @@ fn trace_to_file(
         .prefix(&format!("block_{block}-{index}-{tx}-"))
         .tempfile_in(folder)
         .map_err(failed("a file for a trace cannot be made"))?;
-    // Shares its position with the file, where the rest is written.
+    // The clone shares its position with `file`, to which the end of the trace is written.
     let mut writer = file
         .as_file()
         .try_clone()
@@ -193,7 +193,7 @@ fn too_large(most: u64) -> String {
     )
 }
 
-/// Bytes that new files in the folder may take.
+/// Bytes that new files in the folder may still take.
 fn space_left(folder: &Path) -> Result<u64, RpcError> {
     let entries = fs::read_dir(folder).map_err(failed("the folder for traces cannot be read"))?;
     let sizes = entries.filter_map(|entry| entry.ok()?.metadata().ok());
@@ -208,7 +208,8 @@ fn space_left(folder: &Path) -> Result<u64, RpcError> {
     })
 }
 
-/// `debug_traceBlockFromFile(name, options)`: a block in RLP from the folder for traces.
+/// `debug_traceBlockFromFile(name, options)`: traces a block that is stored as RLP in the folder
+/// for traces.
 pub fn trace_block_from_file(
     context: &RpcContext,
     args: Args,
@@ -231,7 +232,7 @@ pub fn trace_block_from_file(
     }
     let path = folder.join(inside);
     let read = || -> io::Result<Bytes> {
-        // A link could lead out of the folder.
+        // A symbolic link could lead out of the folder.
         let path = path.canonicalize()?;
         if !path.starts_with(folder.canonicalize()?) {
             return Err(io::Error::other("it is not in the folder for traces"));

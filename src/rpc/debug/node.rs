@@ -1,5 +1,5 @@
-//! Methods about the node itself, and those of geth that mean nothing here: they answer with a
-//! sentence that says so.
+//! Methods about the node itself, and geth's methods that have no meaning for this node: they
+//! return an error that says so.
 
 use crate::{
     chain::{block_rlp, evm::Deadline, replay::Replay, view::View},
@@ -19,35 +19,35 @@ use futures::{FutureExt, future::BoxFuture};
 use serde::Serialize;
 use std::{collections::BTreeSet, sync::Arc};
 
-/// The answer of methods about Go's runtime.
+/// The error of methods about Go's runtime.
 pub fn no_go(_: &RpcContext, _: Args) -> Reply {
     Err(RpcError::server(
         "this node is not a Go program: read its metrics (--metrics.enabled, or --metrics of `starling execution`), or use the system's profilers",
     ))
 }
 
-/// The answer of methods about geth's store of old blocks.
+/// The error of methods about geth's store of old blocks.
 pub fn no_ancients(_: &RpcContext, _: Args) -> Reply {
     Err(RpcError::server(
         "this node has no ancient store: all of its blocks are in one database",
     ))
 }
 
-/// The answer of methods about geth's database and the memory of its tries.
+/// The error of methods about geth's database and the memory of its tries.
 pub fn no_geth_database(_: &RpcContext, _: Args) -> Reply {
     Err(RpcError::server(
         "this node does not have geth's database: it compacts and flushes by itself, and reports sizes as metrics (--metrics.enabled, or --metrics of `starling execution`)",
     ))
 }
 
-/// The answer of methods that change what is logged.
+/// The error of methods that change the log level.
 pub fn fixed_log(_: &RpcContext, _: Args) -> Reply {
     Err(RpcError::server(
         "what is logged is set when the node starts: see --verbosity and --log.level",
     ))
 }
 
-/// `debug_preimage(hash)`: the address, the slot or the code with this hash.
+/// `debug_preimage(hash)`: the address, slot or code that has this hash.
 pub fn preimage(context: &RpcContext, args: Args) -> Reply {
     let hash: B256 = args.at_most(1)?.required()?;
     match context.view().state().names().preimage(&hash)? {
@@ -58,7 +58,7 @@ pub fn preimage(context: &RpcContext, args: Args) -> Reply {
     }
 }
 
-/// `debug_codeByHash(hash, block)`: a contract's code; null if there is none with this hash.
+/// `debug_codeByHash(hash, block)`: the contract code that has this hash; null if there is none.
 pub fn code_by_hash(context: &RpcContext, args: Args) -> Reply {
     let mut args = args.at_most(2)?;
     let hash: B256 = args.required()?;
@@ -84,8 +84,8 @@ pub fn print_block(context: &RpcContext, args: Args) -> Reply {
     reply(format!("{payload:#?}"))
 }
 
-/// `debug_getAccessibleState(from, to)`: the first block of the range, walked from `from`, whose
-/// state can be read.
+/// `debug_getAccessibleState(from, to)`: walks the blocks from `from` to `to` and returns the first
+/// one whose state can be read.
 pub fn get_accessible_state(context: &RpcContext, args: Args) -> Reply {
     let mut args = args.at_most(2)?;
     let (from, to): (BlockTag, BlockTag) = (args.required()?, args.required()?);
@@ -113,7 +113,7 @@ struct BadBlockJson {
     hash: B256,
     block: BlockJson,
     rlp: Bytes,
-    /// The reason why it is invalid, which geth does not say.
+    /// The reason why the block is invalid; geth has no such member.
     reason: String,
 }
 
@@ -134,15 +134,15 @@ pub fn get_bad_blocks(context: &RpcContext, args: Args) -> Reply {
     reply(bad.collect::<Vec<_>>())
 }
 
-/// `debug_chainConfig`.
+/// `debug_chainConfig`: the chain's configuration, with the fork times that are in force.
 pub fn chain_config(context: &RpcContext, args: Args) -> Reply {
     args.at_most(0)?;
     let config = (context.chain.config)();
     reply(config.map_err(|error| RpcError::server(error.to_string()))?)
 }
 
-/// `debug_setHead(number)`: an earlier block of the chain becomes the head. The displaced
-/// blocks are reinstated when the swarm or the rollup node names them again.
+/// `debug_setHead(number)`: makes an earlier block of the chain the head. The displaced blocks are
+/// reinstated when the swarm or the rollup node names them again.
 pub fn set_head(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> {
     async move {
         let Quantity(number) = args.at_most(1)?.required()?;
@@ -156,8 +156,8 @@ pub fn set_head(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Repl
     .boxed()
 }
 
-/// `debug_sync(hash)`: this block becomes the head when its ancestors have been fetched from peers and
-/// executed, as if a rollup node had named it.
+/// `debug_sync(hash)`: fetches the missing ancestors of this block from peers and executes them.
+/// The block then becomes the head, as if a rollup node had named it.
 pub fn sync(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> {
     async move {
         let target: B256 = args.at_most(1)?.required()?;
@@ -199,7 +199,8 @@ pub fn sync(context: Arc<RpcContext>, args: Args) -> BoxFuture<'static, Reply> {
     .boxed()
 }
 
-/// `debug_proofsSyncStatus`: the blocks at which accounts can be proven (op-reth).
+/// `debug_proofsSyncStatus`: the range of blocks at which accounts can be proven (op-reth's
+/// method).
 pub fn proofs_sync_status(context: &RpcContext, args: Args) -> Reply {
     args.at_most(0)?;
     let view = context.view();
@@ -209,7 +210,7 @@ pub fn proofs_sync_status(context: &RpcContext, args: Args) -> Reply {
     }))
 }
 
-/// A number that is no quantity, as Go reads `uint64`.
+/// A plain JSON number instead of a hex quantity, with the errors of Go's `uint64`.
 struct Uint(u64);
 
 impl Arg for Uint {
@@ -224,7 +225,7 @@ impl Arg for Uint {
 }
 
 /// `debug_getModifiedAccountsByNumber(start, end)`: the accounts that differ between the states
-/// after two blocks, by default between a block and its parent.
+/// after two blocks. Without `end`, `start` is compared with its parent.
 pub fn modified_by_number(context: &RpcContext, args: Args, deadline: &Deadline) -> Reply {
     let mut args = args.at_most(2)?;
     let Uint(start) = args.required()?;
@@ -241,7 +242,8 @@ pub fn modified_by_number(context: &RpcContext, args: Args, deadline: &Deadline)
     modified(context, &view, start, end, deadline)
 }
 
-/// `debug_getModifiedAccountsByHash(start, end)`.
+/// `debug_getModifiedAccountsByHash(start, end)`: like `debug_getModifiedAccountsByNumber`, for
+/// blocks named by hash.
 pub fn modified_by_hash(context: &RpcContext, args: Args, deadline: &Deadline) -> Reply {
     let mut args = args.at_most(2)?;
     let (start, end): (B256, Option<B256>) = (args.required()?, args.optional()?);
@@ -255,7 +257,8 @@ pub fn modified_by_hash(context: &RpcContext, args: Args, deadline: &Deadline) -
     modified(context, &view, start, end, deadline)
 }
 
-/// Executes the blocks of the range again, since only that names the accounts behind their hashes.
+/// Executes the blocks of the range again: the state has only hashes of addresses, and execution
+/// shows the addresses.
 fn modified(
     context: &RpcContext,
     view: &Arc<View>,

@@ -12,7 +12,7 @@ use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
 use std::{collections::BTreeMap, time::Duration};
 
-/// Tracers within tracers.
+/// Maximum depth of `muxTracer` inside `muxTracer`.
 const MUX_DEPTH: usize = 4;
 
 /// Options of `debug_traceCall`.
@@ -20,7 +20,7 @@ const MUX_DEPTH: usize = 4;
 pub struct TraceCallOptions {
     pub trace: TraceOptions,
     pub overrides: Overrides,
-    /// The call runs before this transaction of the block instead of after the block.
+    /// Index of a transaction of the block: the call runs before it instead of after the block.
     pub tx_index: Option<usize>,
 }
 
@@ -30,7 +30,7 @@ impl Default for TraceOptions {
     }
 }
 
-/// The members that have a meaning, unread.
+/// The members of the options that are used, not yet parsed.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct OptionMembers<'a> {
@@ -62,7 +62,7 @@ fn read<T: DeserializeOwned + Default>(json: Option<&RawValue>) -> Result<T, Str
 
 fn trace_options(json: &str, members: &OptionMembers<'_>) -> Result<TraceOptions, String> {
     let tracer = match members.tracer.as_deref() {
-        // The struct logger's options are not in an object of their own.
+        // The struct logger's options are not in `tracerConfig`, but next to it.
         None => {
             TracerConfig::StructLog(serde_json::from_str(json).map_err(|error| error.to_string())?)
         }
@@ -96,10 +96,11 @@ impl Arg for TraceCallOptions {
     }
 }
 
-/// A tracer by its name.
+/// The tracer with this name and configuration.
 fn named(name: &str, config: Option<&RawValue>, depth: usize) -> Result<TracerConfig, String> {
     Ok(match name {
-        // Struct logs are written as they arise, which no part of `muxTracer` may do.
+        // Struct logs are written while they are recorded, which a tracer inside `muxTracer` cannot
+        // do.
         "" | "structLogger" if depth == MUX_DEPTH => TracerConfig::StructLog(read(config)?),
         "callTracer" => TracerConfig::Call(read(config)?),
         "flatCallTracer" => TracerConfig::FlatCall(read(config)?),
@@ -127,8 +128,8 @@ fn named(name: &str, config: Option<&RawValue>, depth: usize) -> Result<TracerCo
     })
 }
 
-/// A tracer in JavaScript: one of geth's by its name, or the script itself. `None` for a name that is
-/// not known.
+/// A tracer in JavaScript: one of geth's scripts by its name, or the text of a script. `None` for
+/// an unknown name.
 fn script(name: &str, config: Option<&RawValue>) -> Option<ScriptSource> {
     let code = match name {
         "callTracerLegacy" => include_str!("scripts/call.js"),
@@ -150,7 +151,7 @@ fn script(name: &str, config: Option<&RawValue>) -> Option<ScriptSource> {
     })
 }
 
-/// A duration in Go's form, as `1m30s` or `200ms`.
+/// Parses a duration in Go's form, such as `1m30s` or `200ms`.
 fn duration(text: &str) -> Result<Duration, String> {
     let invalid = || format!("time: invalid duration {:?}", crate::rpc::error::cut(text));
     if text == "0" {

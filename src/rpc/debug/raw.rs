@@ -1,5 +1,5 @@
-//! Headers, blocks, receipts and transactions as bytes. Called by the `debug` namespace as `Read`: one
-//! block per call.
+//! Headers, blocks, receipts and transactions as bytes. The methods are of kind `Read`: each call
+//! reads one block.
 
 use crate::{
     chain::{block_rlp, view::View},
@@ -12,7 +12,7 @@ use crate::{
 };
 use alloy_primitives::Bytes;
 
-/// The number of the block that a request names.
+/// The number of the block that is the only parameter.
 fn block_number(context: &RpcContext, view: &View, args: Args) -> Result<u64, RpcError> {
     let block: BlockArg = args.at_most(1)?.required()?;
     block.known_number(context, view)
@@ -34,7 +34,7 @@ pub fn get_raw_block(context: &RpcContext, args: Args) -> Reply {
     reply(Bytes::from(block_rlp::encode(&payload)))
 }
 
-/// The EIP-2718 form of each receipt of a block.
+/// The EIP-2718 encoding of each receipt of a block.
 pub fn get_raw_receipts(context: &RpcContext, args: Args) -> Reply {
     let view = context.view();
     let number = block_number(context, &view, args)?;
@@ -51,7 +51,7 @@ pub fn get_raw_transaction(context: &RpcContext, args: Args) -> Reply {
     blocks::get_raw_transaction_by_hash(context, args)
 }
 
-/// The EIP-2718 form of each transaction of a block.
+/// The EIP-2718 encoding of each transaction of a block.
 pub fn get_raw_transactions(context: &RpcContext, args: Args) -> Reply {
     let view = context.view();
     let number = block_number(context, &view, args)?;

@@ -1,8 +1,8 @@
 //! Parts of the state by range: the slots of a contract, accounts, whole dumps.
 //!
-//! Tries are keyed by hashes. The addresses and slots behind them are known as far as the node has
-//! kept them (`--cache.preimages`); other entries are named by their hashes. Each answer has a
-//! bounded number of entries and says where the next one begins.
+//! Tries are keyed by hashes. The node knows the addresses and slots behind these hashes only as
+//! far as it has kept them (`--cache.preimages`); other entries are named by their hashes. Each
+//! response has a bounded number of entries and names the start of the next response.
 
 use crate::{
     chain::{
@@ -26,17 +26,17 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use serde::Serialize;
 use std::{collections::BTreeMap, sync::Arc};
 
-/// Entries in one answer.
+/// Maximum slots in one response.
 const MAX_SLOTS: usize = 1024;
-/// Entries between two looks at the deadline.
+/// Entries between two checks of the deadline.
 const CHECK_EVERY: usize = 64;
-/// Accounts in a dump (geth's limit of one answer of `debug_accountRange`).
+/// Maximum accounts in a dump (geth's limit for one response of `debug_accountRange`).
 const MAX_ACCOUNTS: usize = 256;
 
-/// A slot, named by its hash.
+/// The value of a slot. The slot's hash is the key of the map.
 #[derive(Serialize)]
 struct SlotEntry {
-    /// `None` if only the hash of the slot is known.
+    /// The slot itself; `None` if only its hash is known.
     key: Option<B256>,
     value: B256,
 }
@@ -49,7 +49,7 @@ struct StorageRange {
 }
 
 /// `debug_storageRangeAt(block, index, address, start, count)`: slots of a contract before the
-/// transaction with this index, from the first whose hash is at or after `start`.
+/// transaction at `index`, beginning with the first slot whose hash is at or after `start`.
 pub fn storage_range_at(context: &RpcContext, args: Args, deadline: &Deadline) -> Reply {
     let mut args = args.at_most(5)?;
     let (block, Count(index)): (BlockArg, Count) = (args.required()?, args.required()?);
@@ -94,7 +94,8 @@ pub fn storage_range_at(context: &RpcContext, args: Args, deadline: &Deadline) -
     reply(range)
 }
 
-/// The slots of one account from `from` on, after changes that are not in the state yet.
+/// The slots of one account from `from` on. `change` is applied to them, because it is not in the
+/// state yet.
 struct SlotRange<'a> {
     account: B256,
     from: B256,
@@ -170,20 +171,21 @@ struct DumpAccount {
     code_hash: B256,
     #[serde(skip_serializing_if = "Option::is_none")]
     code: Option<Bytes>,
-    /// Values by their slots, or by the hashes of slots that are not known.
+    /// Slot values by slot, or by the slot's hash if the slot is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     storage: Option<BTreeMap<B256, String>>,
     /// `None` if only the hash of the address is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     address: Option<Address>,
-    /// The hash of the address.
+    /// Hash of the address.
     key: B256,
 }
 
 #[derive(Serialize)]
 struct Dump {
     root: String,
-    /// By address with its checksum, or by `pre(hash)`, geth's form for one that is not known.
+    /// Accounts by checksummed address. An account whose address is unknown has the key
+    /// `pre(hash)`, as in geth.
     accounts: BTreeMap<String, DumpAccount>,
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<String>,
@@ -194,11 +196,11 @@ struct Dump {
 struct DumpOptions {
     no_code: bool,
     no_storage: bool,
-    /// Whether accounts without a known address are left out.
+    /// Whether accounts whose address is unknown are left out.
     only_known: bool,
 }
 
-/// The start of a dump: bytes in hexadecimal digits, or in base 64 as `next` has them.
+/// The account at which a dump starts: bytes in hex, or in base64 as in the member `next`.
 struct DumpStart(Bytes);
 
 impl Arg for DumpStart {
@@ -214,7 +216,8 @@ impl Arg for DumpStart {
     }
 }
 
-/// `debug_accountRange(block, start, count, nocode, nostorage, incompletes)`.
+/// `debug_accountRange(block, start, count, nocode, nostorage, incompletes)`: accounts of the state
+/// after a block.
 pub fn account_range(context: &RpcContext, args: Args, deadline: &Deadline) -> Reply {
     let mut args = args.at_most(6)?;
     let (block, DumpStart(start)): (BlockArg, DumpStart) = (args.required()?, args.required()?);
@@ -236,8 +239,8 @@ pub fn account_range(context: &RpcContext, args: Args, deadline: &Deadline) -> R
     )?)
 }
 
-/// `debug_dumpBlock(number)`: the first accounts of the state after a block. Larger states are read
-/// by `debug_accountRange`.
+/// `debug_dumpBlock(number)`: the first accounts of the state after a block. The rest of a large
+/// state has to be read with `debug_accountRange`.
 pub fn dump_block(context: &RpcContext, args: Args, deadline: &Deadline) -> Reply {
     let tag: BlockTag = args.at_most(1)?.required()?;
     let options = DumpOptions::default();
@@ -306,7 +309,7 @@ fn dump(
     Ok(dump)
 }
 
-/// Values by their slots, as far as these are known.
+/// Replaces the hash of each slot by the slot itself, where it is known.
 fn named(
     names: &KeyNames,
     slots: BTreeMap<B256, String>,

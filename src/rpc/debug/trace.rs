@@ -1,5 +1,5 @@
-//! Methods that execute transactions of blocks again and describe what they do. Called by the `debug`
-//! namespace as `Trace` or `Heavy`: bounded by its deadline and by the permits of such calls.
+//! Methods that execute transactions of blocks again and describe their execution. They are of kind
+//! `Trace` or `Heavy`, so their deadline and the permits of such calls bound them.
 
 use crate::{
     chain::{
@@ -19,13 +19,13 @@ use alloy_primitives::{B256, Bytes};
 use starling_proto::payload::Payload;
 use std::sync::Arc;
 
-/// The subject of a trace, and its options.
+/// The first parameter, which names the subject of the trace, and the tracing options.
 fn with_options<T: Arg>(args: Args) -> Result<(T, TraceOptions), RpcError> {
     let mut args = args.at_most(2)?;
     Ok((args.required()?, args.optional()?.unwrap_or_default()))
 }
 
-/// `debug_traceTransaction(hash, options)`.
+/// `debug_traceTransaction(hash, options)`: traces a transaction of the chain.
 pub fn trace_transaction(
     context: &RpcContext,
     args: Args,
@@ -42,7 +42,7 @@ pub fn trace_transaction(
     session.finish()
 }
 
-/// `debug_traceBlockByNumber(number, options)`.
+/// `debug_traceBlockByNumber(number, options)`: traces all transactions of a block.
 pub fn trace_block_by_number(
     context: &RpcContext,
     args: Args,
@@ -58,7 +58,8 @@ pub fn trace_block_by_number(
     session.finish()
 }
 
-/// `debug_traceBlockByHash(hash, options)`. The block may be one that a reorg has abandoned lately.
+/// `debug_traceBlockByHash(hash, options)`: traces all transactions of a block, which a recent
+/// reorg may have abandoned.
 pub fn trace_block_by_hash(
     context: &RpcContext,
     args: Args,
@@ -74,7 +75,7 @@ pub fn trace_block_by_hash(
     session.finish()
 }
 
-/// `debug_traceBlock(rlp, options)`.
+/// `debug_traceBlock(rlp, options)`: traces all transactions of a block that is given in RLP.
 pub fn trace_block(
     context: &RpcContext,
     args: Args,
@@ -85,7 +86,7 @@ pub fn trace_block(
     trace_encoded(context, rlp, &options, deadline, out)
 }
 
-/// `debug_traceBadBlock(hash, options)`: one of the blocks that `debug_getBadBlocks` lists.
+/// `debug_traceBadBlock(hash, options)`: traces one of the blocks that `debug_getBadBlocks` lists.
 pub fn trace_bad_block(
     context: &RpcContext,
     args: Args,
@@ -96,14 +97,14 @@ pub fn trace_bad_block(
     trace_payload(context, bad_block(context, hash)?, &options, deadline, out)
 }
 
-/// One of the newest blocks that were found invalid.
+/// Finds one of the newest invalid blocks by its hash.
 pub fn bad_block(context: &RpcContext, hash: B256) -> Result<Arc<Payload>, RpcError> {
     let bad = (context.chain.rejected)().into_iter();
     let bad = bad.map(|block| block.payload).find(|it| it.hash == hash);
     bad.ok_or_else(|| RpcError::server(format!("bad block {hash:#x} not found")))
 }
 
-/// Traces the transactions of a block in RLP, whose parent must be of the chain.
+/// Traces the transactions of a block in RLP. Its parent must be in the chain.
 pub fn trace_encoded(
     context: &RpcContext,
     rlp: Bytes,
@@ -116,7 +117,7 @@ pub fn trace_encoded(
     trace_payload(context, Arc::new(payload), options, deadline, out)
 }
 
-/// Traces the transactions of any block whose parent is of the chain.
+/// Traces the transactions of any block whose parent is in the chain.
 pub fn trace_payload(
     context: &RpcContext,
     payload: Arc<Payload>,
@@ -141,7 +142,8 @@ pub fn intermediate_roots(context: &RpcContext, args: Args, deadline: &Deadline)
     let mut replay = replay_by_hash(context, &view, hash, deadline)?;
     let mut roots = Vec::with_capacity(replay.count());
     while replay.done() < replay.count() {
-        // Only a block that is not valid has a transaction that cannot run; its roots so far count.
+        // Only an invalid block has a transaction that cannot be executed. The roots before it are
+        // returned.
         match replay.step() {
             Ok(_) => {}
             Err(ReplayError::Block(_)) => break,

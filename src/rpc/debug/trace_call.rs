@@ -1,5 +1,5 @@
-//! Simulated calls that are traced, on the state after a block or before one of its transactions. Called
-//! by the `debug` namespace as `Trace`: bounded by its deadline and by the permits of tracing calls.
+//! Traces of simulated calls, on the state after a block or before one of its transactions. The
+//! methods are of kind `Trace`, so their deadline and the permits of tracing calls bound them.
 
 use super::options::TraceCallOptions;
 use crate::{
@@ -18,7 +18,7 @@ use crate::{
 };
 use alloy_rpc_types_eth::state::StateOverride;
 
-/// `debug_traceCall(call, block, options)`.
+/// `debug_traceCall(call, block, options)`: traces one simulated call.
 pub fn trace_call(
     context: &RpcContext,
     args: Args,
@@ -58,8 +58,8 @@ fn refuse_pending(block: BlockArg) -> Result<(), RpcError> {
     Ok(())
 }
 
-/// `debug_traceCallMany(bundles, state, options)`, op-reth's: each call sees what those before it
-/// have changed.
+/// `debug_traceCallMany(bundles, state, options)` of op-reth: traces several calls, each of which
+/// sees the changes of the earlier ones.
 pub fn trace_call_many(
     context: &RpcContext,
     args: Args,

@@ -1,5 +1,5 @@
-//! Witnesses: the state and the headers that execute a block without a database. Called by the `debug`
-//! namespace as `Heavy`: bounded by its deadline and by the permits of heavy calls.
+//! Witnesses: the state and the headers with which a block can be executed without a database. The
+//! methods are of kind `Heavy`, so their deadline and the permits of heavy calls bound them.
 
 use crate::{
     chain::{evm::Deadline, replay::Replay},
@@ -21,17 +21,18 @@ struct WitnessJson {
     headers: Vec<HeaderJson>,
     codes: Vec<Bytes>,
     state: Vec<Bytes>,
-    /// Preimages of keys, which re-execution does not need.
+    /// Preimages of hashed keys; never included, because re-execution does not need them.
     keys: Option<Vec<Bytes>>,
 }
 
-/// `debug_executionWitness(block)`.
+/// `debug_executionWitness(block)`: the witness of a block, in op-geth's form.
 pub fn execution_witness(context: &RpcContext, args: Args, deadline: &Deadline) -> Reply {
     let block: BlockArg = args.at_most(1)?.required()?;
     witness(context, block, deadline)
 }
 
-/// `debug_executionWitnessByHash(hash)`, also named `debug_executionWitnessByBlockHash`.
+/// `debug_executionWitnessByHash(hash)`, also named `debug_executionWitnessByBlockHash`: the
+/// witness of a block, in op-geth's form.
 pub fn execution_witness_by_hash(context: &RpcContext, args: Args, deadline: &Deadline) -> Reply {
     let hash: B256 = args.at_most(1)?.required()?;
     witness(context, BlockArg::Hash(hash), deadline)
@@ -42,14 +43,14 @@ pub fn execution_witness_by_hash(context: &RpcContext, args: Args, deadline: &De
 struct ExecutionWitnessJson {
     state: Vec<Bytes>,
     codes: Vec<Bytes>,
-    /// Preimages of keys, which re-execution does not need.
+    /// Preimages of hashed keys; always empty, because re-execution does not need them.
     keys: Vec<Bytes>,
-    /// RLP, the newest first.
+    /// Headers in RLP, newest first.
     headers: Vec<Bytes>,
 }
 
-/// `debug_executePayload(parentHash, attributes)`: the witness of a block that has not been made, of
-/// nothing but the transactions of its attributes.
+/// `debug_executePayload(parentHash, attributes)`: the witness of a block that does not exist yet,
+/// which has only the transactions of its attributes.
 pub fn execute_payload(context: &RpcContext, args: Args, deadline: &Deadline) -> Reply {
     let mut args = args.at_most(2)?;
     let (parent, Json(attributes)): (B256, Json<OpPayloadAttributes>) =

@@ -10,11 +10,11 @@ use alloy_primitives::B256;
 use serde_json::{Value, json};
 use starling_proto::payload::Payload;
 
-/// Bodies in one answer.
+/// Maximum bodies in one response.
 const MAX_BODIES: u64 = 1024;
 
 fn body(payload: &Payload) -> Value {
-    // Null before Canyon. Since, blocks of OP chains have an empty list.
+    // Null before Canyon. From Canyon on, blocks of OP chains have an empty list.
     let withdrawals = payload
         .header
         .withdrawals_root
@@ -23,7 +23,7 @@ fn body(payload: &Payload) -> Value {
 }
 
 /// `engine_getPayloadBodiesByHashV1`: bodies in the order of the hashes, null for unknown blocks.
-/// Blocks of other branches are found while they are in memory or in the payload log.
+/// Blocks of other branches are found as long as they are in memory or in the payload log.
 pub fn by_hash(context: &RpcContext, mut args: Args) -> Reply {
     let Json(hashes): Json<Vec<B256>> = args.required()?;
     args.at_most(1)?;

@@ -1,5 +1,5 @@
-//! Payloads of Ethereum chains: they have withdrawals, blobs and requests, which those of OP chains
-//! do not.
+//! Payloads of Ethereum chains. Unlike payloads of OP chains, they have withdrawals, blobs and
+//! requests.
 
 use super::types::PayloadJson;
 use crate::chain::transaction::ChainTx;
@@ -9,16 +9,17 @@ use alloy_primitives::{B256, Bytes};
 use alloy_trie::root::ordered_trie_root_encoded;
 use starling_proto::payload::{EthereumBody, Payload};
 
-/// The parameters of `engine_newPayload` beside the payload; none before Cancun.
+/// The parameters of `engine_newPayload` besides the payload; there are none before Cancun.
 #[derive(Clone, Debug, Default)]
 pub struct PayloadExtras {
     pub blob_hashes: Option<Vec<B256>>,
     pub beacon_root: Option<B256>,
-    /// From Prague on.
+    /// Execution-layer requests, from Prague on.
     pub requests: Option<Vec<Bytes>>,
 }
 
-/// The block, if its hash is that of its contents; the error is the reason of an invalid payload.
+/// The block of the payload, if its contents have the payload's hash. The error is the reason why
+/// the payload is invalid.
 pub fn into_payload(json: PayloadJson, extras: PayloadExtras) -> Result<Payload, String> {
     if let Some(want) = extras.blob_hashes {
         let have = blob_hashes(&json.transactions)?;

@@ -1,5 +1,5 @@
-//! Methods that older rollup nodes still call: they signal which protocol version the chain's
-//! governance recommends and requires, and exchange the parameters of the merge.
+//! Methods that older rollup nodes still call. One signals which protocol version the chain's
+//! governance recommends and requires; the other exchanges the parameters of the merge.
 
 use super::engine;
 use crate::rpc::{
@@ -13,7 +13,7 @@ use serde_json::Value;
 
 pub use crate::rpc::engine_backend::halt::{Halt, HaltAt};
 
-/// The protocol version this node supports: 9.0.0, the last one that was signalled (specs:
+/// The protocol version that this node supports: 9.0.0, the last one that was signalled (specs:
 /// superchain-upgrades, protocol version).
 const SUPPORTED: [u32; 3] = [9, 0, 0];
 
@@ -23,14 +23,14 @@ struct Signal {
     required: B256,
 }
 
-/// Major, minor and patch of a version of type 0; `None` for another type, and for a version with a
-/// build identifier.
+/// Major, minor and patch number of a protocol version of type 0. `None` for another type, and for
+/// a version with a build identifier.
 fn version(encoded: B256) -> Option<[u32; 3]> {
     let number = |at: usize| u32::from_be_bytes(encoded[at..at + 4].try_into().unwrap_or_default());
     (encoded[0] == 0 && encoded[8..16] == [0; 8]).then(|| [number(16), number(20), number(24)])
 }
 
-/// A version of type 0 without a build identifier.
+/// Encodes a protocol version as type 0, without a build identifier.
 fn encoded(numbers: [u32; 3]) -> B256 {
     let mut encoded = B256::ZERO;
     for (at, number) in [16, 20, 24].into_iter().zip(numbers) {
@@ -39,7 +39,8 @@ fn encoded(numbers: [u32; 3]) -> B256 {
     encoded
 }
 
-/// The most significant number by which a version is ahead of ours; `None` if it is not ahead.
+/// The most significant number (major, minor or patch) by which `encoded` is ahead of our version;
+/// `None` if it is not ahead.
 fn ahead(encoded: B256) -> Option<HaltAt> {
     let theirs = version(encoded)?;
     let levels = [HaltAt::Major, HaltAt::Minor, HaltAt::Patch];
@@ -73,7 +74,7 @@ pub fn signal(context: &RpcContext, mut args: Args) -> Reply {
     reply(encoded(SUPPORTED))
 }
 
-/// Echoes its parameters: the merge is long past, so nothing is checked.
+/// Returns its parameters unchanged: the merge is long past, so nothing is checked.
 pub fn exchange_transition_configuration(_: &RpcContext, mut args: Args) -> Reply {
     let Json(given): Json<Value> = args.required()?;
     args.at_most(1)?;

@@ -1,4 +1,4 @@
-//! The methods of the Engine API on a chain behind them.
+//! The methods of the Engine API, with a chain behind them.
 
 mod refusals;
 mod vectors;
@@ -24,7 +24,7 @@ fn read<T: serde::de::DeserializeOwned>(value: &Value) -> T {
     serde_json::from_value(value.clone()).unwrap()
 }
 
-/// A chain behind the authenticated endpoint's methods.
+/// The methods of the authenticated endpoint, with a chain behind them.
 struct Server {
     api: Api,
     _dir: tempfile::TempDir,
@@ -77,7 +77,7 @@ impl Server {
         answer["result"].clone()
     }
 
-    /// Code, message and detail of a refusal.
+    /// Code, message and detail of the error of a refused call.
     async fn refusal(&self, method: &str, params: Value) -> (i64, String, String) {
         let error = self.call(method, params).await["error"].clone();
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -97,7 +97,7 @@ fn attributes(time: u64) -> Value {
     })
 }
 
-/// A fork choice of `head` that leaves the safe and the finalized block open.
+/// A fork choice with `head`, and with zero for the safe and the finalized block.
 fn forkchoice(head: &Value) -> Value {
     json!({ "headBlockHash": head, "safeBlockHash": B256::ZERO, "finalizedBlockHash": B256::ZERO })
 }
@@ -109,7 +109,7 @@ impl Server {
             .clone()
     }
 
-    /// Makes the genesis block the head and begins a payload on it.
+    /// Makes the genesis block the head, and starts to build a payload on it.
     async fn begin_payload(&self) -> Value {
         let state = forkchoice(&self.genesis_hash().await);
         let attributes = attributes(crate::chain::tests::GENESIS_TIME + 2);
@@ -117,7 +117,7 @@ impl Server {
             .await
     }
 
-    /// The first block, built and not inserted.
+    /// The payload of the first block, which is built but not inserted.
     async fn built_payload(&self) -> Value {
         let id = self.begin_payload().await["payloadId"].clone();
         self.ask("engine_getPayloadV4", json!([id])).await["executionPayload"].clone()
@@ -202,7 +202,7 @@ async fn bodies_are_listed_by_hash_when_inserted_and_by_number_when_canonical() 
     assert_eq!(by_range("0x2", "0x1").await, json!([]));
 }
 
-/// Parameters of a method for other forks than the payload's.
+/// A payload is refused by the versions of the method that serve other forks.
 #[tokio::test]
 async fn a_new_payload_of_another_fork_is_refused() {
     let server = Server::new();
@@ -363,8 +363,8 @@ async fn superchain_signals_and_transition_configurations_are_answered() {
     );
 }
 
-/// The namespaces are those that op-geth serves there (node/defaults.go): `miner` is one of the open
-/// endpoints'.
+/// The namespaces are those of op-geth's authenticated endpoint (node/defaults.go). `miner` belongs
+/// to the open endpoints.
 #[tokio::test]
 async fn the_authenticated_endpoint_has_three_namespaces() {
     let server = Server::new();
@@ -397,7 +397,7 @@ async fn a_required_version_stops_a_node_that_may_be_stopped() {
         let supported: B256 = read(&server.ask("engine_signalSuperchainV1", json!([null])).await);
         let newer = |place: usize| {
             let mut version = supported;
-            // Major, minor and patch are the second half's first three numbers.
+            // Major, minor and patch are the first three numbers of the second half.
             version[16 + 4 * place + 3] += 1;
             version
         };

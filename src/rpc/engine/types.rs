@@ -47,7 +47,7 @@ impl PayloadJson {
         self.timestamp.to()
     }
 
-    /// Refuses a payload of a fork that versions 3 or 4 of the method do not serve.
+    /// Refuses a payload whose fork is not served by version 3 or 4 of the method.
     pub fn check_fork(&self, spec: &ChainSpec, version: u8) -> Result<(), RpcError> {
         let active = spec.at(self.timestamp());
         match version {
@@ -63,8 +63,8 @@ impl PayloadJson {
         }
     }
 
-    /// The block, if its hash is that of its contents; the error is the reason of an invalid
-    /// payload.
+    /// The block of the payload, if its contents have the payload's hash. The error is the reason
+    /// why the payload is invalid.
     pub fn into_payload(self, version: u8, beacon_root: Option<B256>) -> Result<Payload, String> {
         let v1 = ExecutionPayloadV1 {
             parent_hash: self.parent_hash,
@@ -142,7 +142,8 @@ pub struct AttributesJson {
     no_tx_pool: Option<bool>,
     gas_limit: Option<U64>,
     eip1559_params: Option<Bytes>,
-    /// The specification says a quantity, rollup nodes send a plain number: both are read.
+    /// A quantity by the specification, but rollup nodes send a plain number: both forms are
+    /// accepted.
     min_base_fee: Option<U64>,
 }
 
@@ -180,7 +181,7 @@ impl AttributesJson {
     }
 }
 
-/// A payload's id as a parameter.
+/// A payload id as a parameter.
 pub struct PayloadIdJson(pub PayloadId);
 
 impl Arg for PayloadIdJson {
@@ -191,7 +192,7 @@ impl Arg for PayloadIdJson {
     }
 }
 
-/// The status of a payload that is invalid whatever its parent is.
+/// The status of a payload that is invalid regardless of its parent.
 pub fn refused(reason: &str) -> PayloadStatus {
     PayloadStatus::new(
         PayloadStatusEnum::Invalid {
@@ -201,7 +202,7 @@ pub fn refused(reason: &str) -> PayloadStatus {
     )
 }
 
-/// The JSON of a status, always with all three members, as geth writes it.
+/// The JSON of a status. It always has all three members, as geth writes it.
 pub fn status_json(status: &PayloadStatus) -> Value {
     json!({
         "status": status.status.as_str(),
@@ -210,7 +211,7 @@ pub fn status_json(status: &PayloadStatus) -> Value {
     })
 }
 
-/// The sum that the block's transactions pay to its fee recipient, wei. Deposits pay nothing.
+/// The sum that a block's transactions pay to its fee recipient, in wei. Deposits pay nothing.
 pub fn block_value(block: &ExecutedBlock) -> Option<U256> {
     let base_fee = block.payload.header.base_fee_per_gas?;
     let mut before = 0;

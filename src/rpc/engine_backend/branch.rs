@@ -1,8 +1,8 @@
-//! Branches of the Engine API: executes the blocks between the chain and a tip, beside our chain or,
-//! for a fork choice, with a switch to the branch.
+//! Branches of the Engine API: executes the blocks between the chain and a tip. They are executed
+//! beside our chain or, for a fork choice, while the chain switches to the branch.
 //!
-//! Blocks come from the waiting payloads and the payload log. A request executes at most
-//! [`MAX_BRANCH`] of them and holds one at a time.
+//! Blocks come from the waiting payloads and from the payload log. A request executes at most
+//! [`MAX_BRANCH`] blocks, and has one of them in memory at a time.
 
 use super::{
     EngineBackend, REJECTED_BEFORE, accepted, heads::ResolvedHeads, invalid, memory::EngineMemory,
@@ -15,32 +15,32 @@ use starling_proto::payload::Payload;
 use starling_proto::provenance::Provenance;
 use std::sync::Arc;
 
-/// Maximum blocks that one request executes; it holds their hashes meanwhile.
+/// Maximum blocks that one request executes. Their hashes are in memory meanwhile.
 pub(super) const MAX_BRANCH: usize = 65_536;
 
-/// The way in which the blocks of a branch are executed.
+/// The mode in which the blocks of a branch are executed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum BranchMode {
     /// No head moves. A block that exceeds the chain's limits is kept in the payload log, and so are
     /// its waiting descendants.
     BesideChain,
-    /// The chain may switch to the branch, on the way to a head that a fork choice names.
+    /// The chain may switch to the branch, because a fork choice names its head.
     SwitchTo,
 }
 
-/// The blocks that lead from the chain to a tip.
+/// The path of blocks between the chain and a tip.
 enum BranchPath {
-    /// Their hashes, from the tip down.
+    /// Hashes of the blocks on the path, from the tip down.
     Complete(Vec<B256>),
-    /// One of them is missing, or they exceed [`MAX_BRANCH`].
+    /// A block of the path is missing, or the path is longer than [`MAX_BRANCH`].
     Missing,
-    /// One of them is invalid: the status of the tip.
+    /// A block of the path is invalid; contains the status of the tip.
     Invalid(PayloadStatus),
 }
 
 impl EngineBackend {
-    /// Makes a block the head that is known or can be executed. For any other block, the inner error
-    /// is its status, and no head has moved.
+    /// Makes the named block the head, if it is known or can be executed. Otherwise the inner error
+    /// is the status of the block, and no head has moved.
     pub(super) async fn apply_forkchoice(
         &self,
         memory: &mut EngineMemory,
@@ -50,7 +50,7 @@ impl EngineBackend {
         if matches!(applied, Ok(Ok(_))) {
             return applied;
         }
-        // The chain may have switched to the head's branch on the way.
+        // The chain may have switched to the named head's branch before the failure: switch back.
         let abandoned = self.chain.abandon_forkchoice().await;
         let applied = applied?;
         abandoned?;
@@ -63,8 +63,8 @@ impl EngineBackend {
         state: &ForkchoiceState,
     ) -> Result<Result<ResolvedHeads, PayloadStatus>, ChainError> {
         let head = state.head_block_hash;
-        // Twice: a known branch whose fork point has become too deep is dropped, and then executed
-        // again.
+        // Two attempts: the fork point of a known branch may have become too deep. Such a branch is
+        // dropped in the first attempt, and executed again in the second.
         for _ in 0..2 {
             if !self.chain.knows(head) {
                 let status = self.execute_branch(memory, head, BranchMode::SwitchTo);
@@ -81,9 +81,9 @@ impl EngineBackend {
         Ok(Err(syncing()))
     }
 
-    /// Executes the blocks between the chain and `tip`, out of the waiting payloads and of the
-    /// payload log, which holds blocks that the chain has dropped. Returns `None` if some are
-    /// missing.
+    /// Executes the blocks between the chain and `tip`. They are taken from the waiting payloads
+    /// and from the payload log, which also has blocks that the chain has dropped. Returns `None`
+    /// if some blocks are missing.
     pub(super) async fn execute_branch(
         &self,
         memory: &mut EngineMemory,
@@ -123,7 +123,7 @@ impl EngineBackend {
         Ok(Some(valid(tip)))
     }
 
-    /// The blocks from `tip` down to the chain.
+    /// Finds the blocks from `tip` down to the chain.
     async fn path_to(
         &self,
         memory: &mut EngineMemory,
@@ -149,8 +149,8 @@ impl EngineBackend {
         Ok(BranchPath::Complete(path))
     }
 
-    /// As [`EngineBackend::insert`], but the chain may switch to the payload's branch. A fork point
-    /// that is out of reach is [`Inserted::NotExecutable`].
+    /// Like [`EngineBackend::insert`], but the chain may switch to the payload's branch. The result
+    /// is [`Inserted::NotExecutable`] if the fork point is out of reach.
     async fn switch_to(
         &self,
         memory: &mut EngineMemory,
@@ -166,8 +166,8 @@ impl EngineBackend {
     }
 }
 
-/// Rejects the descendants of a rejected block. Returns the status of the last of them, or, without
-/// any, that of the block itself.
+/// Rejects the descendants of a rejected block. Returns the status of the last descendant, or the
+/// status of the rejected block itself if there are no descendants.
 fn reject_all(
     memory: &mut EngineMemory,
     descendants: &[B256],

@@ -1,5 +1,5 @@
-//! Builds of the Engine API: starts a block on the head, and serves it by its payload id, the same
-//! block every time.
+//! Builds of the Engine API: starts to build a block on the head, and returns the same block for
+//! every request with its payload id.
 
 use super::{EngineBackend, EngineError};
 use crate::chain::{ChainError, rules::Active, view::ExecutedBlock};
@@ -9,10 +9,10 @@ use lru::LruCache;
 use op_alloy_rpc_types_engine::OpPayloadAttributes;
 use std::{num::NonZeroUsize, sync::Arc};
 
-/// Builds that can still be fetched (op-geth: 10).
+/// Maximum builds that can still be fetched (op-geth: 10).
 pub(super) const BUILDS: NonZeroUsize = NonZeroUsize::new(10).expect("not zero");
 
-/// The latest builds.
+/// The latest builds, by payload id.
 pub(super) struct Builds(LruCache<PayloadId, RequestedBuild>);
 
 impl Default for Builds {
@@ -25,12 +25,12 @@ impl Default for Builds {
 struct RequestedBuild {
     parent: B256,
     attributes: OpPayloadAttributes,
-    /// The block, once it has been fetched.
+    /// The built block, once the rollup node has fetched it.
     block: Option<Arc<ExecutedBlock>>,
 }
 
-/// The id of a payload, byte for byte op-geth's: absent withdrawals count as none, and byte 0 is
-/// the version of the method that brought the attributes.
+/// The payload id, byte for byte the same as op-geth's. Absent withdrawals count as an empty list.
+/// Byte 0 is the version of the method that was called with the attributes.
 pub fn payload_id(parent: B256, attributes: &OpPayloadAttributes, version: u8) -> PayloadId {
     if attributes.payload_attributes.withdrawals.is_some() {
         return attributes.payload_id(&parent, version);
@@ -66,8 +66,8 @@ impl EngineBackend {
         Ok(id)
     }
 
-    /// The payload of this id, the same every time. `serves` says whether the method called may
-    /// serve a block of these rules.
+    /// The payload with this id, the same one every time. `serves` decides whether the called
+    /// method may return a block under these rules.
     pub async fn payload(
         &self,
         id: PayloadId,
@@ -83,7 +83,7 @@ impl EngineBackend {
             return Ok(block.clone());
         }
         let block = match self.chain.seal(id).await {
-            // Another build has replaced this one in the builder: build it again.
+            // Another build has replaced this one in the builder: build the block again.
             Err(ChainError::UnknownPayload) => {
                 self.chain
                     .start_as(id, build.parent, build.attributes.clone())
@@ -93,7 +93,8 @@ impl EngineBackend {
             }
             sealed => sealed,
         }?;
-        // The rollup node may publish the block before it sends it as a new payload.
+        // Log the block now: the rollup node may publish it before it sends it back as a new
+        // payload.
         self.chain.keep(block.payload.clone()).await?;
         build.block = Some(block.clone());
         Ok(block)

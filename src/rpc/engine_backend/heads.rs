@@ -1,5 +1,5 @@
-//! The heads of a fork choice: sets a known head, and resolves the safe and the finalized block that
-//! go with it, as op-geth does.
+//! The heads of a fork choice: makes a known block the head, and resolves the safe and the
+//! finalized block of the same fork choice, as op-geth does.
 
 use super::{EngineBackend, blocking};
 use crate::chain::{
@@ -11,7 +11,7 @@ use alloy_rpc_types_engine::ForkchoiceState;
 use starling_proto::payload::BlockId;
 use std::sync::Arc;
 
-/// The branch of a named head: that of a view, up to the head.
+/// The branch of a named head: the blocks of `view` up to number `head`.
 struct HeadBranch {
     view: Arc<View>,
     head: u64,
@@ -34,18 +34,18 @@ impl HeadBranch {
     }
 }
 
-/// The safe and the finalized block that go with a new head.
+/// The safe and the finalized block for a new head.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct ResolvedHeads {
     safe: Option<BlockId>,
     finalized: Option<BlockId>,
-    /// The error of a named block that is wrong. That name then has no effect, and the head moves
+    /// The error about a named block that is wrong. Such a name has no effect, but the head moves
     /// all the same, as in op-geth.
     pub problem: Option<String>,
 }
 
 impl EngineBackend {
-    /// Makes a known block the head; the safe and the finalized head follow as far as they can.
+    /// Makes a known block the head. The safe and the finalized head follow as far as they can.
     /// Returns `None` if the block's fork point is out of reach.
     pub(super) async fn set_heads(
         &self,
@@ -53,7 +53,8 @@ impl EngineBackend {
     ) -> Result<Option<ResolvedHeads>, ChainError> {
         let head = state.head_block_hash;
         let present = self.chain.view();
-        // No unwind data is needed to read which blocks are below an ancestor of the head.
+        // If the named head is an ancestor of the present head, the present view already contains
+        // its branch, and no unwind data is needed.
         let ancestor = {
             let present = present.clone();
             blocking(move || present.number_of(head).map_err(ChainError::from)).await?
@@ -86,8 +87,9 @@ impl EngineBackend {
     }
 }
 
-/// The safe and the finalized block on a branch. A head that is not named is lowered to the newest
-/// block that the branch shares with ours.
+/// Resolves the safe and the finalized block on a branch. If the fork choice does not name one of
+/// these two, its present value is lowered to the newest block that the branch shares with our
+/// chain.
 fn resolve(
     chain: &Chain,
     branch: &HeadBranch,
@@ -107,8 +109,9 @@ fn resolve(
 }
 
 impl ResolvedHeads {
-    /// Sets the named blocks, the finalized one first, as in op-geth. A head that is not named moves
-    /// to the named one if the two would be out of order. The inner error is the first wrong name.
+    /// Sets the named blocks, the finalized block first, as in op-geth. The finalized block must
+    /// not be above the safe block: if only one is named, the other is moved to it where necessary.
+    /// The inner error is about the first wrong name.
     fn set_named(
         &mut self,
         state: &ForkchoiceState,
@@ -145,7 +148,8 @@ impl ResolvedHeads {
     }
 }
 
-/// A named block of the branch. The inner error is op-geth's for a block that is not on it.
+/// Finds a named block on the branch. The inner error has op-geth's text for a block that is not on
+/// the branch.
 fn named_block(
     chain: &Chain,
     branch: &HeadBranch,
@@ -159,8 +163,8 @@ fn named_block(
     })
 }
 
-/// The newest block at or below `id`, a block of the present branch, that the other branch contains
-/// too.
+/// The newest block at or below `id` that both branches contain. `id` is a block of the present
+/// branch.
 fn newest_shared(present: &View, branch: &HeadBranch, id: BlockId) -> Result<BlockId, ReadError> {
     if branch.number_of(id.hash)? == Some(id.number) {
         return Ok(id);

@@ -1,8 +1,8 @@
 //! The memory of the Engine API: payloads that wait for a parent, hashes of payloads kept in the
 //! payload log until a fork choice names their branch, and rejected blocks.
 //!
-//! Pure. All of it is bounded: the entries that a rollup node sent longest ago are dropped first,
-//! and it sends them again when it needs them.
+//! Pure. Every part is bounded: the entries that the rollup node sent longest ago are dropped
+//! first. The rollup node sends them again when it needs them.
 
 use crate::chain::Inserted;
 use alloy_primitives::B256;
@@ -11,27 +11,27 @@ use lru::LruCache;
 use starling_proto::payload::Payload;
 use std::{num::NonZeroUsize, sync::Arc};
 
-/// Payloads that wait for a parent.
+/// Maximum payloads that wait for a parent.
 const WAITING: usize = 1024;
-/// Bytes of the waiting payloads.
+/// Maximum bytes of the waiting payloads.
 const WAITING_WEIGHT: usize = 32_000_000;
-/// Hashes of kept payloads. A payload whose parent is not among them has its ancestors looked up in
-/// the payload log.
+/// Maximum hashes of kept payloads. If a payload's parent is not among these hashes, its ancestors
+/// are looked up in the payload log.
 const KEPT: NonZeroUsize = NonZeroUsize::new(4096).expect("not zero");
-/// Hashes of rejected blocks.
+/// Maximum hashes of rejected blocks.
 const REJECTED: NonZeroUsize = NonZeroUsize::new(1024).expect("not zero");
 
 /// A rejected block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RejectedBlock {
-    /// Its newest valid ancestor, if that is known.
+    /// Newest valid ancestor of the block, if it is known.
     pub latest_valid: Option<B256>,
     pub reason: String,
 }
 
 pub struct EngineMemory {
     waiting: LruCache<B256, Arc<Payload>>,
-    /// Bytes of `waiting`.
+    /// Bytes of the payloads in `waiting`.
     weight: usize,
     kept: LruCache<B256, ()>,
     rejected: LruCache<B256, RejectedBlock>,
@@ -52,7 +52,7 @@ impl Default for EngineMemory {
 }
 
 impl EngineMemory {
-    /// Holds a payload until its parent arrives.
+    /// Keeps a payload in memory until its parent arrives.
     pub fn add_waiting(&mut self, payload: Arc<Payload>) {
         self.remove_waiting(&payload.hash);
         self.weight += payload.weight();
@@ -83,7 +83,7 @@ impl EngineMemory {
         }
     }
 
-    /// The payload is in the payload log from now on.
+    /// Records that the payload is in the payload log.
     pub fn mark_kept(&mut self, hash: B256) {
         self.remove_waiting(&hash);
         self.kept.put(hash, ());
@@ -108,7 +108,7 @@ impl EngineMemory {
         self.rejected.get(&hash)
     }
 
-    /// Remembers a block that the chain has found invalid.
+    /// Records a block that the chain has found invalid.
     pub fn on_inserted(&mut self, hash: B256, inserted: &Inserted) {
         if let Inserted::Invalid {
             latest_valid,
@@ -148,7 +148,7 @@ mod tests {
             assert!(memory.weight <= WAITING_WEIGHT);
         }
         assert_eq!(memory.waiting.len(), 7);
-        // The same one twice counts once.
+        // A payload that is added twice counts once.
         let weight = memory.weight;
         memory.add_waiting(payload(5019, B256::ZERO, WAITING_WEIGHT / 8));
         assert_eq!(memory.weight, weight);

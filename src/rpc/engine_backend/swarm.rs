@@ -1,6 +1,6 @@
-//! The Engine API and the swarm: if a rollup node names a head whose block or ancestors are missing,
-//! they are fetched from peers. The block becomes the head when all of its ancestors have been
-//! executed. A rollup node in `execution-layer` sync mode waits for that; in `consensus-layer` mode
+//! The Engine API and the swarm: if a rollup node names a head whose block or ancestors are
+//! missing, the swarm fetches them from peers. The head is set when all of its ancestors have been
+//! executed. A rollup node in `execution-layer` sync mode waits for this; in `consensus-layer` mode
 //! it fills gaps this way.
 
 use super::{EngineBackend, REJECTED_BEFORE, branch::MAX_BRANCH, memory::EngineMemory};
@@ -32,7 +32,8 @@ impl EngineBackend {
         Ok(())
     }
 
-    /// The lowest known ancestor of `tip`, or `tip` itself, if its parent is missing.
+    /// The lowest payload that we have of `tip` and its ancestors, if the chain is not reached: its
+    /// parent is missing. `None` if the chain is reached, or if `tip` itself is missing.
     async fn lowest_known(
         &self,
         memory: &mut EngineMemory,
@@ -52,8 +53,8 @@ impl EngineBackend {
         Ok(lowest)
     }
 
-    /// The chain has executed a block of the swarm or found it invalid. Payloads that waited for it
-    /// are executed, and a missing head may now become the head.
+    /// Called when the chain has executed a block of the swarm or found it invalid. Payloads that
+    /// waited for the block are executed, and a missing head may now become the head.
     pub async fn on_swarm_block(
         &self,
         hash: B256,
@@ -75,8 +76,8 @@ impl EngineBackend {
         }
     }
 
-    /// Applies the last fork choice whose head was missing, if the head has been executed and the
-    /// rollup node still drives.
+    /// Applies the last fork choice whose head was missing, if that head has been executed and the
+    /// rollup node still owns the head.
     async fn apply_pending_forkchoice(&self, memory: &mut EngineMemory) -> Result<(), ChainError> {
         let ready = |state: &mut ForkchoiceState| self.chain.knows(state.head_block_hash);
         if !self.chain.head_owner().borrow().is_rollup_node() {
@@ -103,7 +104,7 @@ impl EngineBackend {
         Ok(())
     }
 
-    /// Rejects every block between `lowest`, which has an invalid ancestor, and the missing head.
+    /// Rejects every block from `lowest`, which has an invalid ancestor, up to the missing head.
     async fn reject_pending_branch(
         &self,
         memory: &mut EngineMemory,

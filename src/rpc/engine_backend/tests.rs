@@ -37,9 +37,9 @@ impl World {
         self.engine.chain.view().head().hash
     }
 
-    /// Builds on a block and inserts what was built; no head moves.
+    /// Builds a block on `parent` and inserts it; no head moves.
     async fn make(&self, parent: &Payload, salt: u64) -> Arc<Payload> {
-        // Each block makes an account of its own.
+        // Each block creates an account of its own.
         let to = Address::from_word(keccak256(
             [parent.number().to_be_bytes(), salt.to_be_bytes()].concat(),
         ));
@@ -105,7 +105,7 @@ impl World {
     }
 }
 
-/// A driver may have published it; but it has not chosen it.
+/// A rollup node may have published the block, but has not made it the head.
 #[tokio::test]
 async fn a_block_given_to_a_driver_survives_a_kill_and_is_not_the_head() {
     let world = World::new();
@@ -165,7 +165,8 @@ async fn payloads_wait_for_their_parents() {
     world.make_head(blocks[5].hash).await;
 }
 
-/// As op-geth: extra data that its own timestamp forbids is refused before anything about the parent.
+/// As in op-geth, extra data that is invalid at the block's timestamp is refused before the parent
+/// is looked up.
 #[tokio::test]
 async fn forbidden_extra_data_is_refused_without_a_valid_ancestor() {
     let world = World::new();
@@ -213,7 +214,7 @@ async fn descendants_of_an_invalid_block_are_invalid() {
     };
     let child = on(bad.hash);
     let grandchild = on(child.hash);
-    // Both wait when the bad one comes.
+    // Both descendants wait when the bad block arrives.
     for orphan in [&grandchild, &child] {
         assert_eq!(
             world.engine.new_payload(orphan.clone()).await.unwrap(),
@@ -277,8 +278,8 @@ async fn the_head_is_the_named_one() {
     }
 }
 
-/// A trunk of six blocks, of which the fifth is safe and the second finalized, and a branch of two
-/// blocks that leaves it after the third.
+/// A trunk of six blocks, whose fifth block is safe and whose second is finalized. A branch of two
+/// blocks forks off after the third block.
 struct ForkedWorld {
     world: World,
     genesis: B256,
@@ -322,7 +323,7 @@ async fn safe_and_finalized_fall_back_to_the_shared_blocks() {
     assert_eq!(world.marked(), [Some(genesis); 2]);
 }
 
-/// A safe or finalized block that is wrong is an error, and the head has moved all the same.
+/// A wrong safe or finalized block is an error, but the head moves all the same.
 #[tokio::test]
 async fn wrong_safe_and_finalized_blocks_are_refused_after_the_head_moved() {
     let ForkedWorld {
@@ -331,7 +332,6 @@ async fn wrong_safe_and_finalized_blocks_are_refused_after_the_head_moved() {
         trunk,
         branch,
     } = ForkedWorld::new().await;
-    // A name that is wrong is an error, and the head has moved all the same.
     for (safe, finalized, reason) in [
         (
             B256::repeat_byte(7),
@@ -389,7 +389,7 @@ async fn a_payload_is_the_same_every_time_and_outlives_other_builds() {
         .await
         .unwrap();
     assert_ne!(first, second);
-    // The second build took the builder: the first is made again.
+    // The second build replaced the first in the builder: the first block is built again.
     let block = world.engine.payload(first, |_| true).await.unwrap();
     assert_eq!(block.payload.header.mix_hash, B256::from(U256::from(1)));
     assert_eq!(
@@ -415,7 +415,7 @@ async fn a_payload_is_the_same_every_time_and_outlives_other_builds() {
     assert_eq!(world.head(), genesis.hash);
 }
 
-/// Attributes with one fault each, and a word that the error has for it.
+/// Attributes with one fault each, and a word that the error contains.
 fn wrong_attributes(good: &OpPayloadAttributes) -> [(OpPayloadAttributes, &'static str); 7] {
     let with = |change: fn(&mut OpPayloadAttributes)| {
         let mut attributes = good.clone();
@@ -484,8 +484,8 @@ async fn a_driver_may_fill_a_height_again_and_again() {
     for salt in 1..3 * tree::MAX_SIBLINGS as u64 {
         world.make(&genesis, salt).await;
     }
-    // A dropped block is in the log, and executed again when it is named; the head was never
-    // dropped.
+    // A dropped block is in the payload log, and is executed again when a fork choice names it. The
+    // head was never dropped.
     assert!(world.engine.chain.knows(first.hash));
     let dropped = world.make(&genesis, 1).await;
     world.make_head(dropped.hash).await;
@@ -499,7 +499,7 @@ async fn unwound_blocks_are_executed_again_from_the_log() {
     let trunk = world.chain(&genesis, tree::RETAINED as usize + 60, 0).await;
     let tip = trunk.last().unwrap();
     world.make_head(tip.hash).await;
-    // All of them are in the store before the head goes down.
+    // Wait until all blocks are in the store, before the head moves down.
     for _ in 0..2_000 {
         if world.engine.chain.view().stored().hash == tip.hash {
             break;

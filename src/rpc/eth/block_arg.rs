@@ -22,7 +22,8 @@ pub enum BlockArg {
 }
 
 impl BlockTag {
-    /// The view that has the block: the newest, or the one whose head is the pending block.
+    /// The view that contains the block: the newest view, or for `pending` the view whose head is
+    /// the pending block.
     pub fn view(self, context: &RpcContext) -> Arc<View> {
         if self == Self::Pending {
             context.pending_view()
@@ -56,7 +57,8 @@ impl Default for BlockArg {
 }
 
 impl BlockArg {
-    /// The view that has the block: the newest, or the one whose head is the pending block.
+    /// The view that contains the block: the newest view, or for `pending` the view whose head is
+    /// the pending block.
     pub fn view(self, context: &RpcContext) -> Arc<View> {
         match self {
             Self::Tag(tag) => tag.view(context),
@@ -64,7 +66,7 @@ impl BlockArg {
         }
     }
 
-    /// The number of the block if this view has it.
+    /// The number of the block; `None` if this view does not have the block.
     pub fn number(self, context: &RpcContext, view: &View) -> Result<Option<u64>, RpcError> {
         match self {
             Self::Hash(hash) => Ok(view.number_of(hash)?),
@@ -74,7 +76,7 @@ impl BlockArg {
         }
     }
 
-    /// The number of the block; an error if this view does not have it.
+    /// The number of the block, or an error if this view does not have the block.
     pub fn known_number(self, context: &RpcContext, view: &View) -> Result<u64, RpcError> {
         let unknown = match self {
             Self::Hash(_) => "header for hash not found",

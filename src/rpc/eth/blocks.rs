@@ -1,5 +1,5 @@
-//! Methods that read blocks and transactions. The answer for an unknown one is null, or `0x` where
-//! it is bytes.
+//! Methods that read blocks and transactions. For an unknown block or transaction they return null,
+//! or `0x` if the result is bytes.
 
 use super::{
     block_arg::{BlockArg, BlockTag},
@@ -31,7 +31,8 @@ pub fn transaction_json(
     Ok(Some(TransactionJson::new(&tx, mined.sender, Some(&place))))
 }
 
-/// The JSON of a block, with its transactions in full or as hashes. Hashes need no decoded block.
+/// The JSON of a block, with its transactions in full or as hashes. For hashes the block is not
+/// decoded.
 fn block_json(
     context: &RpcContext,
     view: &View,
@@ -67,7 +68,8 @@ fn block_json(
     )))
 }
 
-/// The number that a tag names; `None` above the head. A tag that is not set yet is an error.
+/// The number of the block that a tag names; `None` above the head. A tag that names no block yet
+/// is an error.
 fn by_tag(context: &RpcContext, view: &View, tag: BlockTag) -> Result<Option<u64>, RpcError> {
     BlockArg::Tag(tag).number(context, view)
 }
@@ -80,7 +82,7 @@ pub fn get_block_by_number(context: &RpcContext, args: Args) -> Reply {
         return reply(());
     };
     let block = block_json(context, &view, number, full)?;
-    // The view of a pending block is the newest one where there is none.
+    // Without a pending block, the pending view is the newest view, and its head is no guess.
     let guess = context.pending.is_guess() && view.head() != context.view().head();
     if guess && tag == BlockTag::Pending {
         return unsealed(block);
@@ -88,7 +90,8 @@ pub fn get_block_by_number(context: &RpcContext, args: Args) -> Reply {
     reply(block)
 }
 
-/// A block that is a guess, as geth prints it: what nobody knows yet is null.
+/// The JSON of a pending block that is only a guess, as in geth: members that are not known yet are
+/// null.
 fn unsealed(block: Option<BlockJson>) -> Reply {
     let mut json = serde_json::to_value(block)
         .map_err(|error| RpcError::new(crate::rpc::error::INTERNAL, error.to_string()))?;
@@ -156,7 +159,7 @@ fn transaction_count(view: &View, number: Option<u64>) -> Reply {
     reply(payload.map(|payload| U64::from(payload.transactions.len())))
 }
 
-/// A transaction of the chain, else of the pool.
+/// `eth_getTransactionByHash`: a transaction of the chain, or else of the pool.
 pub fn get_transaction_by_hash(context: &RpcContext, args: Args) -> Reply {
     let hash: B256 = args.at_most(1)?.required()?;
     let view = context.view();
@@ -177,7 +180,8 @@ pub fn get_transaction_by_hash(context: &RpcContext, args: Args) -> Reply {
     )
 }
 
-/// The EIP-2718 bytes of a transaction of the chain, else of the pool.
+/// `eth_getRawTransactionByHash`: the EIP-2718 bytes of a transaction of the chain, or else of the
+/// pool.
 pub fn get_raw_transaction_by_hash(context: &RpcContext, args: Args) -> Reply {
     let hash: B256 = args.at_most(1)?.required()?;
     let view = context.view();
@@ -198,7 +202,7 @@ fn raw_transaction(view: &View, number: u64, index: usize) -> Result<Option<Byte
 
 /// The transaction that a request names by its block and its index in the block.
 struct TransactionPosition {
-    /// `None` if there is no such block.
+    /// Number of the block; `None` if the block is unknown.
     number: Option<u64>,
     index: usize,
 }
@@ -212,7 +216,7 @@ impl TransactionPosition {
     }
 }
 
-/// The position given by a block tag and an index, and the view that has the block.
+/// The position that is given by a block tag and an index, with the view that contains the block.
 fn position_by_number(
     context: &RpcContext,
     args: Args,
@@ -224,7 +228,7 @@ fn position_by_number(
     Ok((view, TransactionPosition::new(number, index)))
 }
 
-/// The position given by a block hash and an index.
+/// The position that is given by a block hash and an index.
 fn position_by_hash(view: &View, args: Args) -> Result<TransactionPosition, RpcError> {
     let mut args = args.at_most(2)?;
     let (hash, index): (B256, Quantity) = (args.required()?, args.required()?);
@@ -271,7 +275,7 @@ fn raw_transaction_at(view: &View, at: &TransactionPosition) -> Reply {
     reply(raw.unwrap_or_default())
 }
 
-/// Uncles of a block; null for an unknown one. Blocks of OP chains have none.
+/// The number of uncles of a block; null for an unknown block. Blocks of OP chains have no uncles.
 fn uncle_count(view: &View, number: Option<u64>) -> Reply {
     let payload = number.map(|number| view.payload(number));
     let payload = payload.transpose()?.flatten();

@@ -1,5 +1,5 @@
-//! `eth_call`, `eth_estimateGas` and `eth_createAccessList`: reading the call object, running it,
-//! and reporting the outcome with geth's texts.
+//! `eth_call`, `eth_estimateGas` and `eth_createAccessList`: they read a call object, run it, and
+//! report the outcome with geth's texts.
 
 use super::{block_arg::BlockArg, call_object::CallObject};
 use crate::{
@@ -20,7 +20,7 @@ use alloy_primitives::U64;
 use alloy_rpc_types_eth::{BlockOverrides, state::StateOverride};
 use serde::Serialize;
 
-/// Parameters of these methods, parsed and resolved.
+/// Parameters of these methods: the parsed call, and the state on which it runs.
 struct ResolvedCall {
     input: CallInput,
     state: State,
@@ -51,7 +51,7 @@ impl ResolvedCall {
         })
     }
 
-    /// The request to the EVM.
+    /// The request that is passed to the EVM.
     fn request<'a>(&'a self, context: &'a RpcContext, deadline: &Deadline) -> CallRequest<'a> {
         CallRequest {
             spec: &context.chain.spec,
@@ -101,7 +101,7 @@ struct AccessListJson {
     gas_used: U64,
 }
 
-/// `eth_createAccessList`: a call that fails has a list too, with the reason of the failure.
+/// `eth_createAccessList`: a call that fails also gets a list, with the reason of the failure.
 pub fn create_access_list(context: &RpcContext, args: Args, deadline: &Deadline) -> Reply {
     let call = ResolvedCall::read(context, args, 3)?;
     let outcome = evm::create_access_list(call.request(context, deadline))?;

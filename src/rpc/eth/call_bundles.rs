@@ -1,5 +1,5 @@
-//! The parameters of `eth_callMany` and `debug_traceCallMany`: bundles of calls, each with a block of
-//! its own, and the state that the first call begins with.
+//! The parameters of `eth_callMany` and `debug_traceCallMany`: bundles of calls, each with a block
+//! of its own, and the state before the first call.
 
 use super::{block_arg::BlockArg, call_object::CallObject};
 use crate::rpc::params::{Arg, Quantity};
@@ -16,13 +16,13 @@ struct BundleMembers<'a> {
     block_override: Option<BlockOverrides>,
 }
 
-/// Calls in the same block.
+/// Calls that run in the same block.
 pub struct CallBundle {
     pub calls: Vec<CallObject>,
     pub block: Option<BlockOverrides>,
 }
 
-/// The first parameter.
+/// The first parameter, a list of bundles.
 pub struct CallBundles(pub Vec<CallBundle>);
 
 impl Arg for CallBundles {
@@ -42,11 +42,12 @@ impl Arg for CallBundles {
     }
 }
 
-/// The state that the bundles begin with: after a block, or after as many of its transactions.
+/// The state before the first bundle: after a block, or after the first `transactions` transactions
+/// of that block.
 #[derive(Default)]
 pub struct StateContext {
     pub block: BlockArg,
-    /// `None` is all.
+    /// Number of the block's transactions that come before the bundles; `None` for all.
     pub transactions: Option<usize>,
 }
 
@@ -55,7 +56,7 @@ pub struct StateContext {
 struct StateContextMembers<'a> {
     #[serde(borrow)]
     block_number: Option<&'a RawValue>,
-    /// -1 is all.
+    /// Index of the transaction before which the bundles run; -1 for after all transactions.
     #[serde(borrow)]
     transaction_index: Option<&'a RawValue>,
 }
@@ -77,7 +78,7 @@ impl Arg for StateContext {
     }
 }
 
-/// A number, or a quantity.
+/// Parses an index that is a JSON number or a quantity.
 fn transaction_index(json: &str) -> Result<usize, String> {
     let index = || {
         if let Ok(index) = serde_json::from_str(json) {

@@ -1,5 +1,5 @@
-//! `eth_callMany`: bundles of calls, each on the state that the earlier ones have left, after a
-//! block or after one of its transactions.
+//! `eth_callMany`: bundles of calls after a block, or after one of its transactions. Each call sees
+//! the changes of the earlier calls.
 
 use super::call_bundles::{CallBundle, CallBundles, StateContext};
 use crate::{
@@ -42,7 +42,7 @@ pub fn call_many(context: &RpcContext, args: Args, deadline: &Deadline) -> Reply
     let mut sequence = begin(context, &view, block_state, at.transactions, deadline)?;
     let mut results = Vec::with_capacity(bundles.len());
     for bundle in bundles {
-        // The overrides of the state apply once, before the first call.
+        // State overrides apply only once, before the first call.
         let overrides = Overrides {
             state: std::mem::take(&mut state),
             block: bundle.block.unwrap_or_default(),
@@ -72,7 +72,8 @@ fn check_numbers(bundles: &[CallBundle]) -> Result<(), RpcError> {
     Ok(())
 }
 
-/// The result of one call. A call that cannot be run has an error, like one that fails.
+/// The result of one call. A call that cannot be run gets an error as its result, like a call that
+/// fails.
 fn outcome(
     context: &RpcContext,
     sequence: &mut SimulatedCalls,
@@ -96,7 +97,8 @@ fn outcome(
     }
 }
 
-/// A sequence on the state after the block, or after its first transactions, which are run again.
+/// Begins a sequence of calls on the state after the block, or after its first transactions, which
+/// are executed again.
 fn begin(
     context: &RpcContext,
     view: &Arc<View>,

@@ -1,5 +1,5 @@
-//! The call object of `eth_call` and its like, read member by member so that errors have geth's
-//! texts.
+//! The call object of `eth_call` and similar methods. It is read member by member, so that errors
+//! have geth's texts.
 
 use crate::{
     chain::evm::CallInput,
@@ -13,7 +13,7 @@ use alloy_primitives::{Address, Bytes};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-/// The members that have a meaning here; those about blobs have none.
+/// The members of a call object that are used here; those about blobs are ignored.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Members<'a> {
@@ -71,7 +71,8 @@ impl Arg for CallObject {
             return Err(unfit(kind(json), "ethapi.TransactionArgs"));
         }
         let members: Members<'_> = serde_json::from_str(json).map_err(|error| error.to_string())?;
-        // No account has more wei than fit 128 bits: the check of the balance refuses the call.
+        // No account has more wei than fit into 128 bits. A larger value is cut to 128 bits, and
+        // the balance check refuses the call.
         let wei = |name, value| {
             Ok::<_, String>(member::<Big>(name, value)?.map(|Big(wei)| wei.saturating_to::<u128>()))
         };
@@ -181,7 +182,7 @@ mod tests {
             refused(r#"{"gas":"0x10000000000000000"}"#),
             field("hex number > 64 bits", "gas", "hexutil.Uint64")
         );
-        // Decimal numbers, with or without quotes, are no quantities.
+        // Decimal numbers are not quantities, with or without quotes.
         assert_eq!(
             refused(r#"{"value":"10"}"#),
             field("hex string without 0x prefix", "value", "hexutil.Big")

@@ -1,5 +1,5 @@
-//! `eth_config` (EIP-7910): the rules of the current fork, of the next and of the last one that is
-//! scheduled. On an OP chain the forks of the OP Stack count too.
+//! `eth_config` (EIP-7910): the rules of the current fork, of the next fork and of the last
+//! scheduled fork. On an OP chain, the forks of the OP Stack count too.
 
 use crate::{
     chain::{evm, rules::ChainSpec},
@@ -27,7 +27,7 @@ struct ConfigJson {
     last: Option<ForkJson>,
 }
 
-/// The rules from one time on.
+/// The rules that apply from an activation time on.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct ForkJson {
@@ -63,7 +63,7 @@ struct Forks<'a> {
     spec: &'a ChainSpec,
     /// The `config` object of the genesis file.
     config: &'a Value,
-    /// Times of forks after genesis, ascending.
+    /// Activation times of the forks after genesis, ascending.
     times: Vec<u64>,
 }
 
@@ -80,7 +80,7 @@ impl<'a> Forks<'a> {
         }
     }
 
-    /// Blocks of forks after genesis that go by number, ascending.
+    /// Activation blocks of the forks after genesis that activate at a block number, ascending.
     fn blocks(&self) -> BTreeSet<u64> {
         let members = self.config.as_object().into_iter().flatten();
         let blocks = members.filter(|(name, _)| name.ends_with("Block"));
@@ -90,7 +90,7 @@ impl<'a> Forks<'a> {
             .collect()
     }
 
-    /// The rules of a fork that is active from `time` on; 0 is genesis.
+    /// The rules of the fork that is active from `time` on; 0 stands for genesis.
     fn at(&self, time: u64) -> ForkJson {
         let spec = self.spec;
         let rules_at = time.max(spec.genesis_time);
@@ -111,8 +111,8 @@ impl<'a> Forks<'a> {
         }
     }
 
-    /// Contracts that blocks call. An OP chain processes no requests of the execution layer, so
-    /// their contracts are none of its.
+    /// System contracts that blocks call. The contracts of execution-layer requests are left out on
+    /// an OP chain, which processes no such requests.
     fn system_contracts(&self, time: u64) -> BTreeMap<&'static str, Address> {
         let active = self.spec.at(time);
         let mut contracts = BTreeMap::new();
@@ -227,7 +227,8 @@ mod tests {
         assert!(isthmus.blob_schedule.is_none());
     }
 
-    /// The fork ids that go-ethereum's `core/forkid` states for Mainnet's genesis and first fork.
+    /// The expected values are those of go-ethereum's `core/forkid` for Mainnet's genesis and first
+    /// fork.
     #[test]
     fn fork_ids_are_the_checksums_of_eip_2124() {
         let genesis = "d4e56740f876aef8c010b86a40d5f56745a118d0906a34e69aec8c0db1cb8fa3";

@@ -1,17 +1,19 @@
-//! `eth_subscribe`: new heads and logs, block by block, none left out; transactions as they enter
-//! the pool.
+//! `eth_subscribe`: the new heads and logs of every block without a gap, and transactions as they
+//! enter the pool.
 //!
-//! The watch of heads only wakes; a cursor walks from the last block reported to the head. The next
-//! walk begins when the subscriber has taken the events before, so a slow reader costs no memory;
-//! when more than [`MAX_LAG`] blocks come while it catches up, its subscription ends. If a reorg abandons
-//! blocks that are no longer kept, the subscription and its connection end, and the client must
-//! subscribe again. op-geth keeps such blocks for ever.
+//! A change of the heads only wakes the subscription. A cursor then walks from the last reported
+//! block to the head, in batches. The next batch is read when the subscriber has taken the previous
+//! one, so a slow reader uses no more memory. A subscription ends if more than [`MAX_LAG`] blocks
+//! are added while its subscriber catches up. If a reorg abandons blocks that are no longer kept,
+//! the subscription and its connection end, and the client must subscribe again. op-geth keeps such
+//! blocks for ever.
 //!
-//! Many subscribers that return at once, all far behind, share the memory of events: the less of it
-//! is free, the smaller is a batch.
+//! Subscribers that return at the same time, all far behind, share the memory of events: the less
+//! memory is free, the smaller is a batch.
 //!
-//! A client that names the block it has seen last gets what it has missed before live events, as long
-//! as that block is at most [`MAX_LAG`] blocks behind and its branch is still kept.
+//! A client may name the block that it has seen last. It then gets the events that it has missed
+//! before live events. That block must be at most [`MAX_LAG`] blocks behind the head, and its
+//! branch must still be kept.
 
 use super::{
     receipt::block_receipts,
@@ -47,32 +49,33 @@ use tokio::{
 };
 use tokio_stream::wrappers::{BroadcastStream, errors::BroadcastStreamRecvError};
 
-/// Blocks behind the head at which a subscription may begin, and blocks that may come while a
-/// subscriber catches up.
+/// Maximum blocks between the start of a subscription and the head, and maximum blocks that may be
+/// added while a subscriber catches up.
 const MAX_LAG: u64 = 1024;
 
-/// Events in a batch, which the subscriber takes before the next block is read.
+/// Maximum events in a batch. The subscriber takes a batch before more blocks are read.
 const MAX_EVENTS: usize = 1000;
 
-/// Bytes of events at which a batch ends: at least, and at most.
+/// Lowest and highest limit on the bytes of a batch. A batch ends when it reaches its limit.
 const MIN_BYTES: usize = 4 << 10;
 const MAX_BYTES: usize = 256 << 10;
 
-/// One batch takes a sixteenth of the memory of events that is free, within its least and most
-/// bytes, so that it lasts for some hundred subscriptions whose clients do not read. The next one
-/// then ends, until slow clients have been dropped.
+/// A batch takes a sixteenth of the free memory of events, between `MIN_BYTES` and `MAX_BYTES`. The
+/// memory thus lasts for some hundred subscriptions whose clients do not read. Further
+/// subscriptions then end until slow clients have been dropped.
 const SHARE: usize = 16;
 
-/// Timeout of a subscriber that takes a batch.
+/// Time that a subscriber has to take a batch.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// An event, and the number of its block: of the parent of a block that has left the chain.
+/// An event and a block number: that of the event's block, or of the parent if the block was
+/// removed from the chain.
 struct BlockEvent {
     json: Box<RawValue>,
     number: u64,
 }
 
-/// Events that wait for their subscriber, with their memory permit.
+/// A batch of events that waits for its subscriber, with its memory permit.
 struct Events {
     list: Vec<BlockEvent>,
     heads: watch::Receiver<Heads>,
@@ -81,7 +84,8 @@ struct Events {
 }
 
 impl Events {
-    /// The events in order; an error in place of those that the subscriber takes too late.
+    /// The events of the batch, in order. An event that the subscriber takes too late is replaced
+    /// by an error.
     fn stream(self) -> impl Stream<Item = Result<SubscriptionEvent, SubscriptionEnd>> {
         let Self {
             list,
@@ -103,23 +107,25 @@ impl Events {
     }
 }
 
-/// The events of one step, in order.
+/// A function that returns the events of one step, in order.
 type Tell = Box<dyn FnMut(&Arc<View>, Step) -> Result<Vec<Box<RawValue>>, RpcError> + Send>;
 
-/// The place of a subscription on the chain.
+/// The position of a subscription on the chain.
 struct Walk {
     context: Arc<RpcContext>,
     heads: watch::Receiver<Heads>,
     cursor: Cursor,
-    /// The number of the head that the walk began to catch up with; `None` at the head. The head may
-    /// move by many blocks at once, which is no fault of the subscriber.
+    /// Number of the head when the walk began to catch up; `None` at the head. The lag is counted
+    /// from this number, because the head may move by many blocks at once, which is no fault of the
+    /// subscriber.
     catching_up: Option<u64>,
     tell: Tell,
-    /// Error that ends the subscription once its subscriber has all events before it.
+    /// The error that ends the subscription once its subscriber has taken all events before the
+    /// error.
     failed: Option<SubscriptionEnd>,
 }
 
-/// Events after this head: the first one is that of the next block.
+/// The events of the blocks after `head`.
 fn events(context: &Arc<RpcContext>, head: BlockId, tell: Tell) -> EventStream {
     let heads = context.chain.heads.clone();
     let cursor = Cursor::new(head);
@@ -140,10 +146,10 @@ fn events(context: &Arc<RpcContext>, head: BlockId, tell: Tell) -> EventStream {
         .boxed()
 }
 
-/// Waits for the next batch. An error ends the stream and comes without a walk.
+/// Waits for the next batch. An error ends the stream: no walk is returned with it.
 async fn next_batch(mut walk: Walk) -> Option<(Result<Events, SubscriptionEnd>, Option<Walk>)> {
     loop {
-        // Before the walk, so that a head that moves during it wakes the next one.
+        // Before the walk: a head that moves during the walk then wakes the next walk.
         walk.heads.mark_unchanged();
         let reads = walk.context.bounds.reads.clone();
         let step = blocking("eth_subscribe", reads, move || {
@@ -166,7 +172,7 @@ async fn next_batch(mut walk: Walk) -> Option<(Result<Events, SubscriptionEnd>, 
 }
 
 impl Walk {
-    /// The events between the last step and the head, or the first of them; none at the head.
+    /// The next batch of events between the last reported block and the head; `None` at the head.
     fn step(&mut self) -> Result<Option<Events>, SubscriptionEnd> {
         if let Some(end) = self.failed.take() {
             return Err(end);
@@ -211,7 +217,7 @@ impl Walk {
         }))
     }
 
-    /// The events of the next step; `None` at the head.
+    /// The events of the cursor's next step; `None` at the head.
     fn next(&mut self, view: &Arc<View>) -> Result<Option<Vec<Box<RawValue>>>, RpcError> {
         let Some(step) = self.context.step(&mut self.cursor, view)? else {
             return Ok(None);
@@ -220,7 +226,7 @@ impl Walk {
     }
 }
 
-/// The block that a subscriber has seen last, as the last parameter of a subscription.
+/// The last parameter of a subscription, which names the block that the subscriber has seen last.
 #[derive(Deserialize)]
 struct ResumeMembers<'a> {
     #[serde(borrow)]
@@ -234,7 +240,7 @@ struct SeenMembers<'a> {
     hash: B256,
 }
 
-/// The block after which events begin.
+/// The block after which events begin, as a parameter.
 struct ResumeArg(BlockId);
 
 impl Arg for ResumeArg {
@@ -247,8 +253,8 @@ impl Arg for ResumeArg {
     }
 }
 
-/// The block after which the events of a subscription begin: the one that its client has seen last,
-/// or the head.
+/// The block after which a subscription's events begin: the block that its client has seen last, or
+/// the head.
 fn start(context: &RpcContext, resume: Option<ResumeArg>) -> Result<BlockId, RpcError> {
     let view = context.view();
     let head = view.head();
@@ -282,7 +288,7 @@ fn start(context: &RpcContext, resume: Option<ResumeArg>) -> Result<BlockId, Rpc
     Ok(seen)
 }
 
-/// The header of each block that joins the canonical chain.
+/// `eth_subscribe("newHeads")`: the header of each block that joins the canonical chain.
 pub fn new_heads(context: &Arc<RpcContext>, args: Args) -> Result<EventStream, RpcError> {
     let resume = args.at_most(2)?.optional()?;
     Ok(events(
@@ -300,18 +306,18 @@ pub fn new_heads(context: &Arc<RpcContext>, args: Args) -> Result<EventStream, R
     ))
 }
 
-/// Hashes that one subscription of receipts names.
+/// Maximum transaction hashes in one subscription of receipts.
 const MAX_HASHES: usize = 200;
 
-/// The parameter of `transactionReceipts`: without hashes, all transactions.
+/// The parameter of `transactionReceipts`. Without hashes, it selects all transactions.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct ReceiptsQuery {
     transaction_hashes: Option<Vec<B256>>,
 }
 
-/// The receipts of each block that joins the canonical chain, as one list; nothing where none of
-/// them is wanted.
+/// `eth_subscribe("transactionReceipts")`: the receipts of each block that joins the canonical
+/// chain, as one list. A block without a selected receipt has no event.
 pub fn transaction_receipts(
     context: &Arc<RpcContext>,
     args: Args,
@@ -347,8 +353,8 @@ pub fn transaction_receipts(
     ))
 }
 
-/// The logs of each block that becomes canonical, repeated with `removed` when a reorg
-/// displaces it.
+/// `eth_subscribe("logs")`: the logs of each block that becomes canonical. They are repeated with
+/// `removed` when a reorg displaces the block.
 pub fn logs(context: &Arc<RpcContext>, args: Args) -> Result<EventStream, RpcError> {
     let mut args = args.at_most(3)?;
     let filter = args.optional::<LogFilter>()?.unwrap_or_default();
@@ -362,7 +368,8 @@ pub fn logs(context: &Arc<RpcContext>, args: Args) -> Result<EventStream, RpcErr
     ))
 }
 
-/// Transactions as they become executable: hashes, or in full.
+/// `eth_subscribe("newPendingTransactions")`: transactions as they become executable, as hashes or
+/// in full.
 pub fn new_pending_transactions(
     context: &Arc<RpcContext>,
     args: Args,
@@ -373,12 +380,12 @@ pub fn new_pending_transactions(
     let pool = context.chain.pool.clone();
     let events = transactions.filter_map(move |hash| {
         let event = match hash {
-            // A subscriber that missed transactions must learn it: the subscription ends.
+            // A subscriber that has missed transactions must be notified, so its subscription ends.
             Err(BroadcastStreamRecvError::Lagged(missed)) => Some(Err(SubscriptionEnd::Slow(
                 SubscriberLag::Transactions(missed),
             ))),
             Ok(hash) if !full => Some(event_of(hash)),
-            // A transaction that has left the pool since is not pending.
+            // A transaction that has left the pool since then is not pending.
             Ok(hash) => pool
                 .get(&hash)
                 .map(|tx| event_of(TransactionJson::pooled(&tx))),

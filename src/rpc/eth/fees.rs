@@ -1,4 +1,4 @@
-//! Gas prices: the tip suggestion of OP nodes and the fee history, both as geth computes them.
+//! Gas prices: the suggested tip and the fee history, both computed as in geth.
 
 use super::{
     block_arg::{BlockArg, BlockTag},
@@ -18,13 +18,13 @@ use alloy_consensus::Header;
 use alloy_primitives::{U64, U128};
 use serde::Serialize;
 
-/// Tip in wei that is suggested on Ethereum while blocks have no transactions.
+/// Suggested tip in wei on Ethereum while recent blocks have no transactions.
 const START_TIP: u128 = 1_000_000;
-/// Tips of a block that count for a suggestion on Ethereum: its lowest.
+/// Number of lowest tips of a block that count for a suggestion on Ethereum.
 const TIPS_OF_BLOCK: usize = 3;
-/// Blocks in one fee history.
+/// Maximum blocks in one fee history.
 const MAX_BLOCKS: u64 = 1024;
-/// Percentiles in one fee history.
+/// Maximum percentiles in one fee history.
 const MAX_PERCENTILES: usize = 100;
 
 pub fn max_priority_fee_per_gas(context: &RpcContext, args: Args) -> Reply {
@@ -32,7 +32,7 @@ pub fn max_priority_fee_per_gas(context: &RpcContext, args: Args) -> Reply {
     reply(U128::from(suggested_tip(context, &context.view())?))
 }
 
-/// The suggested tip on top of the head's base fee.
+/// `eth_gasPrice`: the suggested tip plus the head's base fee.
 pub fn gas_price(context: &RpcContext, args: Args) -> Reply {
     args.at_most(0)?;
     let view = context.view();
@@ -42,15 +42,15 @@ pub fn gas_price(context: &RpcContext, args: Args) -> Reply {
     ))
 }
 
-/// The base fee of the next block.
+/// `eth_baseFee`: the base fee of the next block.
 pub fn base_fee(context: &RpcContext, args: Args) -> Reply {
     args.at_most(0)?;
     let view = context.view();
     reply(U64::from(next_base_fee(context, view.header())?))
 }
 
-/// The base fee of a block one second after `header`: geth assumes that time, whatever the block
-/// time.
+/// The base fee of a block that comes one second after `header`. geth assumes one second, whatever
+/// the block time.
 fn next_base_fee(context: &RpcContext, header: &Header) -> Result<u64, RpcError> {
     let next = context
         .chain
@@ -59,14 +59,14 @@ fn next_base_fee(context: &RpcContext, header: &Header) -> Result<u64, RpcError>
     next.map_err(|error| RpcError::server(error.to_string()))
 }
 
-/// `eth_blobBaseFee`: null before blocks have blob fields.
+/// `eth_blobBaseFee`: null if the head has no blob fields.
 pub fn blob_base_fee(context: &RpcContext, args: Args) -> Reply {
     args.at_most(0)?;
     let header = context.view().header().clone();
     reply(context.chain.spec.blob_base_fee(&header).map(U128::from))
 }
 
-/// The tip that geth suggests on a chain of this kind.
+/// The tip that geth suggests on this kind of chain, OP or Ethereum.
 pub(super) fn suggested_tip(context: &RpcContext, view: &View) -> Result<u128, RpcError> {
     if context.chain.spec.is_optimism() {
         suggested_on_optimism(context, view)
@@ -75,8 +75,9 @@ pub(super) fn suggested_tip(context: &RpcContext, view: &View) -> Result<u128, R
     }
 }
 
-/// geth's rule for OP chains: the minimum unless the newest block had no room for one more
-/// transaction as large as its largest; then a tenth above the median tip it was paid.
+/// geth's rule for OP chains: the minimum, as long as the newest block had room for one more
+/// transaction as large as its largest. Without that room, the median tip of the block plus a
+/// tenth.
 fn suggested_on_optimism(context: &RpcContext, view: &View) -> Result<u128, RpcError> {
     let GasOracle { least, most, .. } = context.bounds.gas_oracle;
     let Some(block) = context.blocks.load(view, view.head().number)? else {
@@ -95,7 +96,7 @@ fn suggested_on_optimism(context: &RpcContext, view: &View) -> Result<u128, RpcE
     Ok(median.saturating_add(median / 10).max(least).min(most))
 }
 
-/// geth's rule for Ethereum: a percentile of the lowest tips of recent blocks.
+/// geth's rule for Ethereum: a percentile of the lowest tips in recent blocks.
 fn suggested_on_ethereum(context: &RpcContext, view: &View) -> Result<u128, RpcError> {
     let oracle = context.bounds.gas_oracle;
     let head = view.head().number;
@@ -114,7 +115,7 @@ fn suggested_on_ethereum(context: &RpcContext, view: &View) -> Result<u128, RpcE
     Ok(found.get(at).copied().unwrap_or(START_TIP).min(oracle.most))
 }
 
-/// Gas of each transaction.
+/// Gas that each transaction used.
 fn gas_used(receipts: &[Receipt]) -> impl Iterator<Item = u64> + '_ {
     receipts.iter().scan(0, |before, receipt| {
         let gas = receipt.cumulative_gas_used.saturating_sub(*before);
@@ -123,7 +124,7 @@ fn gas_used(receipts: &[Receipt]) -> impl Iterator<Item = u64> + '_ {
     })
 }
 
-/// Tips that the transactions paid to the block's builder, wei per gas; deposits pay none.
+/// Tips that the block's transactions paid, in wei per gas; deposits pay none.
 fn tips(block: &DecodedBlock) -> Vec<u128> {
     let base_fee = block.payload.header.base_fee_per_gas;
     let tip = |tx| effective_gas_price(tx, base_fee).saturating_sub(base_fee.unwrap_or(0).into());
@@ -136,7 +137,7 @@ struct FeeHistory {
     oldest_block: U64,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     reward: Vec<Vec<U128>>,
-    /// Base fees of the blocks and of the next block.
+    /// Base fees of the blocks, followed by the base fee of the next block.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     base_fee_per_gas: Vec<U64>,
     gas_used_ratio: Option<Vec<f64>>,
@@ -208,7 +209,7 @@ pub fn fee_history(context: &RpcContext, args: Args, deadline: &Deadline) -> Rep
 }
 
 impl FeeHistory {
-    /// A history that begins with this block and has no entries yet.
+    /// A history that begins with block `oldest` and has no entries yet.
     fn from(oldest: u64) -> Self {
         Self {
             oldest_block: U64::from(oldest),
@@ -221,8 +222,8 @@ impl FeeHistory {
     }
 }
 
-/// The first block of a history of `count` blocks that ends with `newest`, shortened to the limit
-/// and to the blocks that exist.
+/// The first block of a history that ends with `newest`. `count` is reduced to the limit and to the
+/// blocks that exist.
 fn oldest(count: u64, newest: u64, genesis: u64) -> u64 {
     newest + 1
         - count
@@ -230,12 +231,12 @@ fn oldest(count: u64, newest: u64, genesis: u64) -> u64 {
             .min(newest.saturating_sub(genesis) + 1)
 }
 
-/// The blob base fee of a block, wei per blob gas; zero before blocks have blob fields.
+/// The blob base fee of a block, in wei per blob gas; zero for a block without blob fields.
 fn blob_base_fee_or_zero(spec: &ChainSpec, header: &Header) -> U128 {
     U128::from(spec.blob_base_fee(header).unwrap_or(0))
 }
 
-/// The blob base fee of the block after this one, by the rules of this one's time (geth).
+/// The blob base fee of the next block, by the rules at the time of this block (as in geth).
 fn next_blob_base_fee(spec: &ChainSpec, header: Header) -> U128 {
     let excess = header
         .excess_blob_gas
@@ -247,8 +248,8 @@ fn next_blob_base_fee(spec: &ChainSpec, header: Header) -> U128 {
     blob_base_fee_or_zero(spec, &next)
 }
 
-/// The part of a block's blob gas that its transactions use. Zero on OP: in Jovian the header's field
-/// counts data of another kind.
+/// The part of a block's maximum blob gas that its transactions use. Zero on OP chains: from Jovian
+/// on, their header field counts data of another kind.
 fn blob_gas_used_ratio(spec: &ChainSpec, header: &Header) -> f64 {
     let params = spec.blob_params(header.timestamp);
     params.map_or(0.0, |params| {
@@ -278,7 +279,7 @@ fn check_percentiles(percentiles: &[f64]) -> Result<(), RpcError> {
     }
 }
 
-/// The tips at these percentiles of the block's gas.
+/// The tips at the given percentiles of the block's gas.
 fn rewards(block: &DecodedBlock, percentiles: &[f64]) -> Result<Vec<U128>, RpcError> {
     let mut paid: Vec<(u128, u64)> = tips(block)
         .into_iter()
@@ -292,7 +293,8 @@ fn rewards(block: &DecodedBlock, percentiles: &[f64]) -> Result<Vec<U128>, RpcEr
     ))
 }
 
-/// `paid` are tip and gas of each transaction, cheapest first.
+/// The tip at each percentile of `total` gas. `paid` lists the tip and the gas of each transaction,
+/// lowest tip first.
 fn at_percentiles(paid: &[(u128, u64)], total: u64, percentiles: &[f64]) -> Vec<U128> {
     let Some((_, first)) = paid.first() else {
         return vec![U128::ZERO; percentiles.len()];

@@ -1,5 +1,5 @@
-//! `eth_fillTransaction`: a transaction ready to be signed, with geth's defaults for what the caller
-//! leaves out.
+//! `eth_fillTransaction`: a transaction ready to be signed, with geth's defaults for members that
+//! the caller leaves out.
 
 use super::{call_object::CallObject, fees::suggested_tip};
 use crate::{
@@ -118,7 +118,7 @@ pub fn fill_transaction(context: &RpcContext, args: Args, deadline: &Deadline) -
     })
 }
 
-/// A call without a sender, who need not have the money for its gas.
+/// The call without gas prices: its sender then needs no balance for the gas.
 fn without_price(input: &CallInput) -> CallInput {
     CallInput {
         gas_price: None,
@@ -128,7 +128,7 @@ fn without_price(input: &CallInput) -> CallInput {
     }
 }
 
-/// Suggests the fees that are not given, and refuses those that make no sense, in geth's words.
+/// Sets suggested fees where none are given, and refuses inconsistent fees with geth's texts.
 fn set_fees(context: &RpcContext, view: &View, input: &mut CallInput) -> Result<(), RpcError> {
     if let Some(price) = input.gas_price {
         let dynamic = input.max_fee_per_gas.or(input.max_priority_fee_per_gas);

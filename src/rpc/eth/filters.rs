@@ -1,8 +1,8 @@
-//! Filters: events that a client asks for again and again instead of subscribing (`eth_newFilter`
-//! and its like).
+//! Filters: events that a client polls instead of subscribing (`eth_newFilter` and similar
+//! methods).
 //!
-//! The blocks since the last request are read when the client asks.
-//! [`filters`](crate::rpc::filters) stores the filters, and bounds their number and lifetime.
+//! The blocks since the last poll are read when the client polls. [`filters`](crate::rpc::filters)
+//! stores the filters, and bounds their number and lifetime.
 
 use super::{logs::matching_logs, shape::TransactionJson};
 use crate::{
@@ -22,12 +22,12 @@ use alloy_primitives::B256;
 use std::time::{Duration, Instant};
 use tokio::sync::broadcast::{self, error::TryRecvError};
 
-/// Blocks that one answer covers, and the time after which it covers no further block. The next
-/// answer continues from there.
+/// Maximum blocks in one response, and the time after which a response covers no further block. The
+/// next response continues from there.
 const MAX_BLOCKS: usize = 1000;
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// `eth_newFilter`: logs of new blocks in the range of the query.
+/// `eth_newFilter`: a filter for the logs of new blocks in the range of the query.
 pub fn new_filter(context: &RpcContext, args: Args) -> Reply {
     let query: LogQuery = args.at_most(1)?.required()?;
     query.filter.check_size(context.bounds.logs.query)?;
@@ -41,7 +41,7 @@ pub fn new_filter(context: &RpcContext, args: Args) -> Reply {
     })
 }
 
-/// `eth_newBlockFilter`: hashes of new blocks.
+/// `eth_newBlockFilter`: a filter for the hashes of new blocks.
 pub fn new_block_filter(context: &RpcContext, args: Args) -> Reply {
     args.at_most(0)?;
     context
@@ -49,7 +49,8 @@ pub fn new_block_filter(context: &RpcContext, args: Args) -> Reply {
         .add(InstalledFilter::Blocks(Cursor::new(context.view().head())))
 }
 
-/// Transactions that become executable: hashes, or in full.
+/// `eth_newPendingTransactionFilter`: a filter for transactions that become executable, as hashes
+/// or in full.
 pub fn new_pending_transaction_filter(context: &RpcContext, args: Args) -> Reply {
     let full = args.at_most(1)?.optional()?.unwrap_or(false);
     context.filters.add(InstalledFilter::Pending {
@@ -63,20 +64,21 @@ pub fn uninstall_filter(context: &RpcContext, args: Args) -> Reply {
     reply(context.filters.remove(&id))
 }
 
-/// Changes since the last call; far behind the head, the first part of them.
+/// `eth_getFilterChanges`: the changes since the last call. If these are too many, the response is
+/// their first part.
 pub fn get_filter_changes(context: &RpcContext, args: Args) -> Reply {
     let id: String = args.at_most(1)?.required()?;
     let filter = context.filters.get(&id)?;
     let changes = filter.lock().changes(context);
     if changes.is_err() {
-        // The cursor has moved past changes that were not delivered, so the filter is removed and
-        // the client must make a new one.
+        // The cursor has moved past changes that were not delivered. The filter is removed, so the
+        // client must make a new one.
         context.filters.remove(&id);
     }
     changes
 }
 
-/// `eth_getFilterLogs`: all logs that match now, whether reported before or not.
+/// `eth_getFilterLogs`: all logs that match now, including those that were reported before.
 pub fn get_filter_logs(context: &RpcContext, args: Args, deadline: &Deadline) -> Reply {
     let id: String = args.at_most(1)?.required()?;
     let filter = context.filters.get(&id)?;
@@ -128,7 +130,7 @@ impl InstalledFilter {
     }
 }
 
-/// The transactions that became executable since the last call: hashes, or in full.
+/// The transactions that became executable since the last call, as hashes or in full.
 fn pending(
     context: &RpcContext,
     transactions: &mut broadcast::Receiver<B256>,
@@ -138,14 +140,15 @@ fn pending(
     while !full || bytes < context.bounds.transactions {
         match transactions.try_recv() {
             Ok(hash) if full => {
-                // A transaction that has left the pool since, mostly into a block, is not pending.
+                // A transaction that has left the pool since then, mostly into a block, is not
+                // pending.
                 if let Some(tx) = context.chain.pool.get(&hash) {
                     bytes += tx.raw.len();
                     found.push(tx);
                 }
             }
             Ok(hash) => hashes.push(hash),
-            // The oldest are lost; the next iteration reads the others.
+            // The oldest transactions are lost; the next iteration reads the others.
             Err(TryRecvError::Lagged(_)) => {}
             Err(TryRecvError::Empty | TryRecvError::Closed) => break,
         }

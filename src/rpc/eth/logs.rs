@@ -1,5 +1,5 @@
-//! `eth_getLogs`: the logs of a bounded range of blocks, by the log index, or by header bloom where
-//! there is no index.
+//! `eth_getLogs`: the logs of a bounded range of blocks. They are found by the log index, or by
+//! header blooms where there is no index.
 
 use crate::{
     chain::{evm::Deadline, view::View},
@@ -15,13 +15,13 @@ use crate::{
 use alloy_primitives::U64;
 use serde_json::json;
 
-/// Blocks that are read through one view.
+/// Blocks that are read through one view before it is replaced by a fresh one.
 const FRESH_VIEW: u64 = 1000;
 
 pub fn get_logs(context: &RpcContext, args: Args, deadline: &Deadline) -> Reply {
     let query: LogQuery = args.at_most(1)?.required()?;
     query.filter.check_size(context.bounds.logs.query)?;
-    // geth's check treats a `toBlock` of 0 like an absent one.
+    // geth treats a `toBlock` of 0 as absent in this check.
     if !matches!(query.blocks, LogRange::Range(_, BlockTag::Number(0))) {
         query.check_order()?;
     }
@@ -53,8 +53,8 @@ fn resolve(
     Ok((from <= to).then_some((from, to)))
 }
 
-/// The error of a query for too much. `data` names the widest range from the same block that would
-/// not be refused for this reason.
+/// The error of a query that exceeds a limit. `data` names the widest range from the same first
+/// block that would not exceed the limit.
 fn too_much(limit: &str, from: u64, widest: u64) -> RpcError {
     let message = format!("query exceeds {limit}, retry with the range {from}-{widest}");
     let range = json!({ "fromBlock": U64::from(from), "toBlock": U64::from(widest) });
@@ -64,7 +64,7 @@ fn too_much(limit: &str, from: u64, widest: u64) -> RpcError {
     }
 }
 
-/// The logs of the chain that match a query.
+/// The logs of the chain that match `query`.
 pub fn matching_logs(
     context: &RpcContext,
     LogQuery { filter, blocks }: LogQuery,
@@ -95,7 +95,7 @@ pub fn matching_logs(
     while let Some(number) = cursor.candidate(next, to)? {
         deadline.check()?;
         read += 1;
-        // A view pins a snapshot of the store: long walks take a fresh view now and then.
+        // A view pins a snapshot of the store, so a long walk replaces its view now and then.
         if read.is_multiple_of(FRESH_VIEW) {
             view = newest();
             if view.hash_of(head.number)? != Some(head.hash) {
@@ -124,7 +124,7 @@ pub fn matching_logs(
 #[derive(Default)]
 struct FoundLogs {
     logs: Vec<LogJson>,
-    /// Bytes of topics and data.
+    /// Bytes of the logs' topics and data.
     bytes: usize,
 }
 
@@ -134,7 +134,7 @@ impl FoundLogs {
         self.logs.extend(logs);
     }
 
-    /// The limit that these logs exceed.
+    /// The limit that these logs exceed, as text for the error.
     fn exceeds(&self, limits: &LogLimits) -> Option<String> {
         if self.logs.len() > limits.logs {
             Some(format!("max results {}", limits.logs))

@@ -1,4 +1,4 @@
-//! `eth_getProof` (EIP-1186): an account and its slots with the trie nodes that prove them.
+//! `eth_getProof` (EIP-1186): an account and its slots, with the trie nodes that prove them.
 
 use super::{block_arg::BlockArg, state::StorageKey};
 use crate::{
@@ -12,10 +12,10 @@ use crate::{
 use alloy_primitives::{Address, B256, Bytes, U64, U256};
 use serde::Serialize;
 
-/// Slots in one request.
+/// Maximum slots in one request.
 pub const MAX_SLOTS: usize = 1024;
-/// Slots between two looks at the deadline: each costs tens of microseconds, where its nodes are
-/// cached.
+/// Slots between two checks of the deadline. A slot costs tens of microseconds if its trie nodes
+/// are cached.
 const CHUNK: usize = 32;
 
 #[derive(Debug, Serialize)]
@@ -32,7 +32,7 @@ struct AccountProofJson {
 
 #[derive(Debug, Serialize)]
 struct SlotJson {
-    /// 32 bytes if the request has it in that form, else a quantity.
+    /// The key of the slot: 32 bytes if the request has it in that form, otherwise a quantity.
     key: String,
     value: U256,
     proof: Vec<Bytes>,
@@ -44,7 +44,7 @@ impl From<TrieError> for RpcError {
     }
 }
 
-/// An account that does not exist has zeros for hashes, as geth prints them.
+/// `eth_getProof`: for an account that does not exist, the hashes are zeros, as geth prints them.
 pub fn get_proof(context: &RpcContext, args: Args, deadline: &Deadline) -> Reply {
     let mut args = args.at_most(3)?;
     let (address, List(keys)): (Address, List<String>) = (args.required()?, args.required()?);

@@ -1,7 +1,8 @@
-//! Receipts with the fields that each fork has for the L1 data fee.
+//! Receipts, with the fields for the L1 data fee that each fork defines.
 //!
-//! The chain keeps only what consensus hashes. The L1 fields follow from the block's first
-//! transaction, which holds the L1 attributes, and from the bytes of each transaction.
+//! The chain stores only the part of a receipt that consensus hashes. The L1 fields are computed
+//! from the L1 attributes, which are in the block's first transaction, and from the bytes of each
+//! transaction.
 
 use super::{block_arg::BlockArg, shape::effective_gas_price};
 use crate::{
@@ -29,16 +30,16 @@ use starling_proto::{
     payload::BlockId,
 };
 
-/// A receipt.
+/// The JSON of a receipt.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ReceiptJson {
     #[serde(rename = "type")]
     pub ty: U64,
-    /// Absent on Ethereum before Byzantium.
+    /// Status of the execution; absent on Ethereum before Byzantium.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<U64>,
-    /// The state root after the transaction, on Ethereum before Byzantium.
+    /// The state root after the transaction; only on Ethereum before Byzantium.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub root: Option<B256>,
     pub cumulative_gas_used: U64,
@@ -57,26 +58,26 @@ pub struct ReceiptJson {
     pub deposit_nonce: Option<U64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deposit_receipt_version: Option<U64>,
-    /// Blob gas of a blob transaction; in Jovian the transaction's part of the block's data
+    /// Blob gas of a blob transaction. From Jovian on, the transaction's part of the block's data
     /// footprint.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub blob_gas_used: Option<U64>,
-    /// Wei per blob gas that a blob transaction paid.
+    /// Price that a blob transaction paid, in wei per blob gas.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub blob_gas_price: Option<U128>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub l1: Option<L1Json>,
 }
 
-/// The L1 part of a receipt.
+/// The L1 fields of a receipt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct L1Json {
     pub l1_gas_price: U256,
     pub l1_gas_used: U256,
     pub l1_fee: U256,
-    /// A decimal number. Until Ecotone the scalar itself; from Ecotone, where op-geth leaves the
-    /// field out, that of the base fee.
+    /// A decimal number: until Ecotone the scalar itself, from Ecotone on the scalar of the base
+    /// fee. op-geth leaves the field out from Ecotone on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub l1_fee_scalar: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -93,8 +94,8 @@ pub struct L1Json {
     pub da_footprint_gas_scalar: Option<U64>,
 }
 
-/// Formats a number of millionths as an exact decimal number, as Go prints it: with an exponent
-/// where that is below -4 or above 5.
+/// Formats a number of millionths as an exact decimal number, as Go prints it: with an exponent if
+/// the exponent is below -4 or above 5.
 fn millionths(value: U256) -> String {
     let digits = value.to_string();
     let exponent = digits.len() as i32 - 7;
@@ -116,16 +117,17 @@ fn millionths(value: U256) -> String {
     }
 }
 
-/// Fee parameters of a block's L1 attributes, for the receipts in it.
+/// Fee parameters from a block's L1 attributes, for the block's receipts.
 pub struct L1Context {
     pub info: L1BlockInfo,
     pub fork: Fork,
-    /// As op-geth prints them: nothing on deposits, no `l1FeeScalar` from Ecotone on.
+    /// Whether the L1 fields are exactly op-geth's: none on deposits, and no `l1FeeScalar` from
+    /// Ecotone on.
     pub geth_exact: bool,
 }
 
 impl L1Context {
-    /// The L1 fields of a transaction and its data footprint.
+    /// The L1 fields of a transaction, and its data footprint.
     pub fn of(&self, tx: &ChainTx, raw: &[u8]) -> (Option<L1Json>, Option<U64>) {
         let info = &self.info;
         let deposit = tx.is_deposit();
@@ -155,7 +157,7 @@ impl L1Context {
             operator_fee_constant: operator.then(|| U64::from(info.operator_fee_constant)),
             da_footprint_gas_scalar: jovian.then(|| U64::from(info.da_footprint_gas_scalar)),
         };
-        // A deposit has no part in the footprint of its block.
+        // A deposit does not count towards the data footprint of its block.
         (
             Some(json),
             (jovian && !deposit).then(|| U64::from(cost.da_footprint)),
@@ -163,7 +165,7 @@ impl L1Context {
     }
 }
 
-/// Input for one receipt.
+/// The data from which one receipt is made.
 #[derive(Clone, Copy)]
 struct ReceiptInput<'a> {
     block: BlockId,
@@ -173,11 +175,11 @@ struct ReceiptInput<'a> {
     raw: &'a [u8],
     from: Address,
     receipt: &'a Receipt,
-    /// Gas used in the block before this transaction.
+    /// Gas that the earlier transactions of the block used.
     gas_before: u64,
-    /// Logs in the block before this transaction.
+    /// Number of logs of the earlier transactions of the block.
     logs_before: usize,
-    /// The block's blob base fee, wei per blob gas.
+    /// Blob base fee of the block, in wei per blob gas.
     blob_base_fee: Option<u128>,
 }
 
@@ -232,7 +234,7 @@ impl ReceiptJson {
     }
 }
 
-/// L1 fields of a block's receipts, from the L1 attributes in its first transaction.
+/// Fee parameters for a block's receipts, from the L1 attributes in its first transaction.
 fn l1_context(context: &RpcContext, header: &Header, first: &ChainTx) -> Option<L1Context> {
     let rules = &context.chain.spec.rules;
     let Rules::Optimism { forks, .. } = rules else {
@@ -291,7 +293,7 @@ pub fn get_transaction_receipt(context: &RpcContext, args: Args) -> Reply {
     reply(newest_receipt(context, hash)?)
 }
 
-/// The receipt of a transaction of the chain, else of the newest flashblock.
+/// The receipt of a transaction of the chain, or else of the newest flashblock.
 pub fn newest_receipt(context: &RpcContext, hash: B256) -> Result<Option<ReceiptJson>, RpcError> {
     let view = context.view();
     if let Some(receipt) = receipt_of(context, &view, hash)? {
@@ -303,7 +305,7 @@ pub fn newest_receipt(context: &RpcContext, hash: B256) -> Result<Option<Receipt
     }
 }
 
-/// The receipt of a transaction of this view.
+/// The receipt of a transaction that `view` contains.
 pub fn receipt_of(
     context: &RpcContext,
     view: &View,
@@ -354,7 +356,7 @@ pub fn get_block_receipts(context: &RpcContext, args: Args) -> Reply {
     reply(receipts(context, &view, &block)?)
 }
 
-/// The receipts of the block of this number in `view`.
+/// The receipts of the block with this number in `view`.
 pub fn block_receipts(
     context: &RpcContext,
     view: &View,

@@ -37,14 +37,14 @@ pub fn send_raw_transaction(context: Arc<RpcContext>, args: Args) -> BoxFuture<'
     async move { Ok(submit(&context, args.at_most(1)?.required()?).await?.answer) }.boxed()
 }
 
-/// A transaction that was accepted, here or by the sequencer.
+/// A transaction that our own pool or the sequencer has accepted.
 pub(super) struct SubmittedTx {
     pub hash: B256,
-    /// The sequencer's answer as it is, or our own.
+    /// The sequencer's response unchanged, or our own response.
     pub answer: Box<RawValue>,
 }
 
-/// Sends a transaction to the pool that is meant for it: our own, or the sequencer's.
+/// Sends a transaction to the pool that the route names: our own, or the sequencer's.
 pub(super) async fn submit(context: &Arc<RpcContext>, raw: Bytes) -> Result<SubmittedTx, RpcError> {
     let (sent, own) = (raw.clone(), context.clone());
     let pool = context.chain.pool.clone();
@@ -63,16 +63,16 @@ pub(super) async fn submit(context: &Arc<RpcContext>, raw: Bytes) -> Result<Subm
     };
     let answer = forward(client, "eth_sendRawTransaction", rpc_params![&raw]).await?;
     let hash = tx.hash;
-    // The sequencer has accepted the transaction: a refusal by our own pool does not concern
-    // the sender.
+    // The sequencer has accepted the transaction, so a refusal by our own pool does not concern the
+    // sender.
     if keep && let Err(error) = off_the_runtime(context, move || admit(&own, tx)).await {
         tracing::warn!(%hash, error = error.message, "this node's pool does not keep a transaction that the sequencer took");
     }
     Ok(SubmittedTx { hash, answer })
 }
 
-/// Decoding recovers the sender, admission reads the state: neither belongs on a worker of the
-/// runtime.
+/// Runs `work` on the blocking pool. Decoding recovers the sender and admission reads the state, so
+/// neither may block a worker of the runtime.
 pub(super) async fn off_the_runtime<T: Send + 'static>(
     context: &RpcContext,
     work: impl FnOnce() -> Result<T, RpcError> + Send + 'static,
@@ -80,7 +80,7 @@ pub(super) async fn off_the_runtime<T: Send + 'static>(
     blocking("eth_sendRawTransaction", context.bounds.reads.clone(), work).await
 }
 
-/// Adds a transaction to our own pool, judged by the state at the head.
+/// Adds a transaction to our own pool, after checks against the state at the head.
 pub(super) fn admit(context: &RpcContext, tx: PoolTx) -> Result<B256, RpcError> {
     let view = context.view();
     let header = view.header();
@@ -104,8 +104,8 @@ pub(super) fn admit(context: &RpcContext, tx: PoolTx) -> Result<B256, RpcError> 
     Ok(hash)
 }
 
-/// Adds the transactions of the journal to the pool again, before the node serves. Returns how many
-/// it has taken.
+/// Adds the transactions of the journal to the pool again, before the node serves requests. Returns
+/// the number of transactions that the pool accepted.
 pub fn restore_journal(context: &RpcContext, transactions: Vec<Bytes>) -> usize {
     let pool = &context.chain.pool;
     let restored = transactions.into_iter().filter(|raw| {
@@ -115,7 +115,7 @@ pub fn restore_journal(context: &RpcContext, transactions: Vec<Bytes>) -> usize 
     restored.count()
 }
 
-/// Fees besides execution that the transaction would pay in a block like the head; zero on
+/// Fees in addition to gas that the transaction would pay in a block like the head, in wei; zero on
 /// Ethereum.
 fn l1_cost(context: &RpcContext, view: &View, tx: &PoolTx) -> Result<U256, RpcError> {
     let Rules::Optimism { forks, .. } = &context.chain.spec.rules else {
@@ -131,7 +131,8 @@ fn l1_cost(context: &RpcContext, view: &View, tx: &PoolTx) -> Result<U256, RpcEr
     }))
 }
 
-/// The sequencer's answer as it is: its result, or its error with code, message and data.
+/// Forwards a request to the sequencer. The reply is the sequencer's result, or its error with
+/// code, message and data.
 pub(super) async fn forward(client: &HttpClient, method: &str, params: ArrayParams) -> Reply {
     let answer: Result<Box<RawValue>, _> = client.request(method, params).await;
     answer.map_err(|error| match error {

@@ -1,8 +1,9 @@
-//! `eth_sendRawTransactionConditional`: a transaction that may be in a block only where the state
-//! and the block meet its conditions. Served with `--rollup.sequencertxconditionalenabled` only.
+//! `eth_sendRawTransactionConditional`: a transaction that a block may contain only if the state
+//! and the block meet its conditions. It is served only with
+//! `--rollup.sequencertxconditionalenabled`.
 //!
-//! Checks cost reads of the state, so a gate bounds their cost per second for all callers together.
-//! Codes and texts are op-geth's.
+//! The checks of conditions read the state, so a gate bounds their cost per second for all callers
+//! together. Codes and texts are op-geth's.
 
 use super::send::{admit, forward, off_the_runtime};
 use crate::{
@@ -31,14 +32,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The transaction's conditions are not met.
+/// Error code: the transaction's conditions are not met.
 const REJECTED: i32 = -32003;
-/// The cost of the conditions is above a limit.
+/// Error code: the cost of the conditions is above a limit.
 const COST: i32 = -32005;
-/// Longest wait for the gate.
+/// Longest time that a call waits for the gate.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The second parameter, and its JSON for the sequencer.
+/// The second parameter, parsed, and as JSON that is forwarded to the sequencer.
 struct ConditionalArg {
     conditional: Conditional,
     json: Box<RawValue>,
@@ -108,7 +109,7 @@ impl From<InvalidConditional> for RpcError {
     }
 }
 
-/// A view's state, for the checks of conditions.
+/// The state of a view, against which conditions are checked.
 struct ViewState<'a>(&'a State);
 
 impl ConditionState for ViewState<'_> {
@@ -161,7 +162,7 @@ pub fn send_raw_transaction_conditional(
     .boxed()
 }
 
-/// Waits until the gate has room for a check of this cost.
+/// Waits until the gate admits a check of this cost.
 async fn pass(gate: &CostGate, cost: usize) -> Result<(), RpcError> {
     match gate.reserve(cost as u64, Instant::now(), PATIENCE) {
         Some(wait) => {
@@ -172,8 +173,8 @@ async fn pass(gate: &CostGate, cost: usize) -> Result<(), RpcError> {
     }
 }
 
-/// Checks conditions at the head, and its accounts also at the head's parent: who sees the newest
-/// block first gains nothing by it.
+/// Checks conditions at the head. Conditions on accounts are also checked at the head's parent, so
+/// a client gains nothing by seeing the newest block first.
 fn check(context: &RpcContext, conditional: &Conditional) -> Result<(), RpcError> {
     let rejected = |what: String, unmet: UnmetCondition| {
         RpcError::new(REJECTED, format!("failed {what} check: {unmet}"))

@@ -1,6 +1,6 @@
 //! `eth_sendRawTransactionSync` (EIP-7966): sends a transaction and waits for its receipt.
 //!
-//! A waiting call reads the index of transactions once for each new head, behind the bound of reads.
+//! A waiting call looks up its transaction once for each new head, within the bound on reads.
 
 use super::{receipt::newest_receipt, send::submit};
 use crate::rpc::{
@@ -15,10 +15,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
-/// Time between two looks for the receipt in the newest flashblock.
+/// Time between two checks whether the newest flashblock has the receipt.
 const FLASHBLOCKS: Duration = Duration::from_millis(100);
 
-/// The transaction was accepted, and there is no receipt in time; `data` is its hash.
+/// Error code: the transaction was accepted, but has no receipt before the timeout. `data` is the
+/// transaction's hash.
 const NOT_IN_TIME: i32 = 4;
 
 pub fn send_raw_transaction_sync(
@@ -45,11 +46,11 @@ pub fn send_raw_transaction_sync(
     .boxed()
 }
 
-/// Waits for the block that has the transaction.
+/// Waits for the receipt of the transaction.
 async fn receipt_in_time(context: &Arc<RpcContext>, hash: B256) -> Reply {
     let mut heads = context.chain.heads.clone();
     loop {
-        // Before the read, so that a head that moves during it wakes the next one.
+        // Before the read: a head that moves during the read then wakes the next one.
         heads.mark_unchanged();
         let (own, reads) = (context.clone(), context.bounds.reads.clone());
         let read = move || newest_receipt(&own, hash);

@@ -1,6 +1,8 @@
-//! `eth_getTransactionBySenderAndNonce`: a search of the sender's nonce in the kept states.
+//! `eth_getTransactionBySenderAndNonce`: searches the kept states for the block that used the
+//! sender's nonce.
 //!
-//! The work is one read of an account for each halving of the kept states, and one block.
+//! The search is binary: it reads the account once for each halving of the kept states, and then
+//! reads one block.
 
 use super::{blocks::transaction_json, shape::TransactionJson};
 use crate::{
@@ -16,7 +18,8 @@ use alloy_consensus::Transaction;
 use alloy_primitives::Address;
 use std::sync::Arc;
 
-/// A transaction of the chain, else of the pool; null if there is none.
+/// `eth_getTransactionBySenderAndNonce`: a transaction of the chain, or else of the pool; null if
+/// there is none.
 pub fn get_transaction_by_sender_and_nonce(context: &RpcContext, args: Args) -> Reply {
     let mut args = args.at_most(2)?;
     let (sender, Quantity(nonce)): (Address, Quantity) = (args.required()?, args.required()?);
@@ -30,14 +33,14 @@ pub fn get_transaction_by_sender_and_nonce(context: &RpcContext, args: Args) -> 
     reply(pooled.map(|pooled| TransactionJson::pooled(pooled)))
 }
 
-/// The place of a transaction in the chain.
+/// The position of a transaction in the chain.
 pub struct MinedPlace {
     pub number: u64,
     pub index: usize,
 }
 
-/// The mined transaction of `sender` with `nonce`. `None` if the nonce is unused, or no transaction
-/// used it: an authorization (EIP-7702) or a contract's `CREATE` did.
+/// The mined transaction of `sender` with `nonce`. `None` if the nonce is unused, or if an
+/// authorization (EIP-7702) or a contract's `CREATE` used it instead of a transaction.
 pub fn transaction_of(
     context: &RpcContext,
     view: &Arc<View>,
@@ -55,7 +58,8 @@ pub fn transaction_of(
     Ok(index.map(|index| MinedPlace { number, index }))
 }
 
-/// The block after which the sender's nonce is above `nonce` for the first time. It is at the head.
+/// The first block after which the sender's nonce is above `nonce`. The nonce at the head must be
+/// above it.
 fn block_of(view: &Arc<View>, sender: Address, nonce: u64) -> Result<u64, RpcError> {
     let oldest = view.oldest_state();
     if nonce_after(view, oldest, sender)? > nonce {

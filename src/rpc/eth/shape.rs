@@ -1,6 +1,6 @@
-//! The JSON of blocks and transactions, field by field. Written out and not taken from
-//! a library, because clients see every difference: quantities without leading zeros
-//! (`r` and `s` too), `totalDifficulty` on OP chains only.
+//! The JSON of blocks and transactions, field by field. It is written out instead of taken from a
+//! library, because clients notice every difference: quantities have no leading zeros (not even `r`
+//! and `s`), and `totalDifficulty` exists on OP chains only.
 
 use crate::{
     chain::{pool::PoolTx, rules::block_bytes, transaction::ChainTx},
@@ -12,7 +12,7 @@ use alloy_primitives::{Address, B64, B256, Bloom, Bytes, U64, U128, U256};
 use serde::Serialize;
 use starling_proto::payload::Payload;
 
-/// A header, as `newHeads` sends it; the JSON of a block begins with the same members.
+/// A header, as `newHeads` sends it. The JSON of a block begins with the same members.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HeaderJson {
@@ -87,7 +87,7 @@ pub struct BlockJson {
     pub size: U64,
     pub transactions: TransactionsJson,
     pub uncles: Vec<B256>,
-    /// From Shanghai (Canyon) on; never any on OP chains.
+    /// Withdrawals, from Shanghai (Canyon) on; always empty on OP chains.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub withdrawals: Option<Vec<Withdrawal>>,
 }
@@ -112,7 +112,7 @@ impl BlockJson {
     }
 }
 
-/// An uncle: a block of which only the header is known.
+/// An uncle, of which only the header is known.
 #[derive(Clone, Debug, Serialize)]
 pub struct UncleJson {
     #[serde(flatten)]
@@ -132,7 +132,7 @@ impl UncleJson {
     }
 }
 
-/// A transaction, in the chain or (with nulls) in the pool.
+/// A transaction of the chain, or of the pool with nulls for its position.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TransactionJson {
@@ -179,7 +179,7 @@ pub struct TransactionJson {
 #[serde(rename_all = "camelCase")]
 pub struct DepositJson {
     pub source_hash: B256,
-    /// Zero where nothing is minted: op-geth decodes the empty value of a block's RLP to 0.
+    /// Zero if the deposit mints nothing: op-geth decodes the empty value in a block's RLP as 0.
     pub mint: U128,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub is_system_tx: bool,
@@ -188,12 +188,12 @@ pub struct DepositJson {
 }
 
 impl TransactionJson {
-    /// A transaction of the pool.
+    /// The JSON of a transaction of the pool.
     pub fn pooled(pooled: &PoolTx) -> Self {
         Self::new(pooled.tx.inner(), pooled.tx.signer(), None)
     }
 
-    /// A transaction of a simulated block, whose signature is all zeros.
+    /// The JSON of a transaction in a simulated block, whose signature is all zeros.
     pub fn unsigned(tx: &ChainTx, from: Address, place: &Place) -> Self {
         Self {
             v: U128::ZERO,
@@ -201,7 +201,7 @@ impl TransactionJson {
         }
     }
 
-    /// `place` is `None` for a transaction of the pool.
+    /// The JSON of a transaction. `place` is `None` for a transaction of the pool.
     pub fn new(tx: &ChainTx, from: Address, place: Option<&Place>) -> Self {
         let deposit = tx.as_deposit().map(|deposit| DepositJson {
             source_hash: deposit.source_hash,
@@ -218,7 +218,7 @@ impl TransactionJson {
             (Some(signature), legacy) => {
                 let parity = u128::from(signature.v());
                 let v = match legacy {
-                    // EIP-155.
+                    // EIP-155, or 27 and 28 for a legacy transaction without a chain id.
                     Some(legacy) => {
                         legacy.chain_id().map_or(27, |id| u128::from(id) * 2 + 35) + parity
                     }
@@ -264,8 +264,8 @@ impl TransactionJson {
     }
 }
 
-/// Price per gas of a transaction at this base fee, wei; without a base fee, its fee cap. Deposits
-/// pay nothing.
+/// Price per gas that a transaction pays at this base fee, in wei; without a base fee, the fee cap.
+/// Deposits pay nothing.
 pub fn effective_gas_price(tx: &ChainTx, base_fee: Option<u64>) -> u128 {
     if tx.is_deposit() {
         return 0;

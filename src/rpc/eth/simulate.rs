@@ -1,4 +1,4 @@
-//! `eth_simulateV1`: reading its payload, and the JSON of simulated blocks.
+//! `eth_simulateV1`: parses its payload, and builds the JSON of simulated blocks.
 
 use super::{
     block_arg::BlockArg,
@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use std::sync::Arc;
 
-/// The EVM failed for another reason than a revert.
+/// Error code: the EVM failed for a reason other than a revert.
 const VM_ERROR: i32 = -32015;
 const NONCE_TOO_LOW: i32 = -38010;
 const NONCE_TOO_HIGH: i32 = -38011;
@@ -61,7 +61,7 @@ struct BlockStateCalls<'a> {
     calls: Option<Vec<&'a RawValue>>,
 }
 
-/// Block overrides by geth's names, old and new.
+/// Block overrides, with geth's old and new member names.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct HeaderMembers<'a> {
@@ -147,7 +147,7 @@ impl Arg for SimulatePayload {
 }
 
 impl SimulatePayload {
-    /// The blocks with their calls, for a chain with this id.
+    /// The requested blocks with their calls, for a chain with id `chain_id`.
     fn blocks(&mut self, chain_id: u64) -> Result<Vec<BlockRequest>, RpcError> {
         let calls = std::mem::take(&mut self.calls);
         let mut blocks = std::mem::take(&mut self.blocks);
@@ -260,7 +260,8 @@ impl SimulatedCallJson {
     }
 }
 
-/// The JSON of a simulated block; transactions in full on request.
+/// The JSON of a simulated block. With `full`, transactions are written in full instead of as
+/// hashes.
 fn block_json(simulated: &SimulatedBlock, optimism: bool, full: bool) -> SimulatedBlockJson {
     let header = &simulated.payload.header;
     let place = |index| Place {

@@ -27,7 +27,8 @@ pub fn get_balance(context: &RpcContext, args: Args) -> Reply {
     reply(account.map_or(U256::ZERO, |account| account.balance))
 }
 
-/// The nonce; under `pending` it counts the sender's executable transactions in the pool.
+/// `eth_getTransactionCount`: the account's nonce. With `pending`, the sender's executable
+/// transactions in the pool count too.
 pub fn get_transaction_count(context: &RpcContext, args: Args) -> Reply {
     let mut args = args.at_most(2)?;
     let (address, block): (Address, BlockArg) =
@@ -62,7 +63,7 @@ struct AccountJson {
     code_hash: B256,
 }
 
-/// `eth_getAccount`: null if there is none.
+/// `eth_getAccount`: null if the account does not exist.
 pub fn get_account(context: &RpcContext, args: Args) -> Reply {
     let mut args = args.at_most(2)?;
     let (address, block): (Address, BlockArg) =
@@ -85,7 +86,7 @@ struct AccountInfoJson {
     code: Bytes,
 }
 
-/// `eth_getAccountInfo`: zeros if there is no account.
+/// `eth_getAccountInfo`: zeros if the account does not exist.
 pub fn get_account_info(context: &RpcContext, args: Args) -> Reply {
     let mut args = args.at_most(2)?;
     let (address, block): (Address, BlockArg) =
@@ -119,7 +120,7 @@ pub fn get_storage_at(context: &RpcContext, args: Args) -> Reply {
     reply(B256::from(value))
 }
 
-/// Slots of many accounts at once.
+/// `eth_getStorageValues`: slots of many accounts at once.
 pub fn get_storage_values(context: &RpcContext, args: Args) -> Reply {
     let mut args = args.at_most(2)?;
     let Json(wanted): Json<BTreeMap<Address, Vec<B256>>> = args.required()?;
@@ -150,7 +151,7 @@ pub fn get_storage_values(context: &RpcContext, args: Args) -> Reply {
 /// A storage key: hex of at most 32 bytes, with or without prefix and leading zeros.
 pub struct StorageKey {
     pub slot: U256,
-    /// All 32 bytes were given.
+    /// Whether all 32 bytes were given.
     pub whole: bool,
 }
 

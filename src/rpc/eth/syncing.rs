@@ -1,10 +1,10 @@
-//! `eth_syncing` and the subscription `syncing`: geth's answers while a gap is filled from peers.
+//! `eth_syncing` and the subscription `syncing`: geth's responses while a gap is filled from peers.
 //!
-//! The node fills [`RpcContext::syncing`]; the current block is read from the newest view. Fields of
-//! geth's state download and of its indexers are zero, because this node executes every block
-//! instead. JSON-RPC is served when the payload log has been replayed, so a replay at start is never
-//! reported as `false`. The subscription differs from geth's in one point: geth reports the first
-//! synchronisation of the process only.
+//! The node fills [`RpcContext::syncing`]; the current block is read from the newest view. The
+//! fields of geth's state download and of its indexers are zero, because this node executes every
+//! block instead. JSON-RPC is served only after the payload log has been replayed, so `eth_syncing`
+//! never returns `false` during a replay. The subscription differs from geth's in one point: geth
+//! reports only the first synchronisation of the process.
 
 use crate::rpc::{
     context::{RpcContext, SyncStatus},
@@ -24,7 +24,7 @@ use tokio::{
 /// Time between two checks of a subscription (geth: `checkInterval`).
 const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Response of `eth_syncing` while blocks are missing. geth makes it of a map, so its keys are in
+/// Response of `eth_syncing` while blocks are missing. geth makes it from a map, so its keys are in
 /// alphabetical order. Numbers are hexadecimal quantities.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -74,8 +74,8 @@ impl ProgressJson {
     }
 }
 
-/// The member `status` of an event. geth sends its Go struct as it is: names begin with a capital,
-/// in the struct's order, and numbers are decimal.
+/// The member `status` of an event. geth sends its Go struct unchanged: names begin with a capital
+/// letter and are in the struct's order, and numbers are decimal.
 #[derive(Default, Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct EventStatusJson {
@@ -116,7 +116,7 @@ struct SyncProgress {
 }
 
 impl SyncProgress {
-    /// `None` when the head has reached the highest block.
+    /// The progress; `None` if the head has reached the highest block.
     fn new(status: Option<SyncStatus>, current: u64) -> Option<Self> {
         status
             .filter(|status| status.highest > current)
@@ -136,7 +136,7 @@ impl SyncProgress {
     }
 }
 
-/// `eth_syncing()`: `false` at the head, else the progress.
+/// `eth_syncing()`: `false` at the head, otherwise the progress.
 pub fn syncing(context: &RpcContext, args: Args) -> Reply {
     args.at_most(0)?;
     let status = context.syncing.as_ref().and_then(|status| *status.borrow());
@@ -147,9 +147,9 @@ pub fn syncing(context: &RpcContext, args: Args) -> Reply {
     )
 }
 
-/// `eth_subscribe("syncing")`: every minute an object while blocks are missing, and once `false` at
-/// the first check after the head has reached the highest block. A subscription made after that
-/// gets `false` at once. There is no event before the first synchronisation.
+/// `eth_subscribe("syncing")`: an object every minute while blocks are missing, then `false` once,
+/// at the first check after the head has reached the highest block. A subscription that is made
+/// after that gets `false` at once. Before the first synchronisation there is no event.
 pub fn subscribe(context: &Arc<RpcContext>, args: Args) -> Result<EventStream, RpcError> {
     args.at_most(1)?;
     let Some(status) = context.syncing.clone() else {
@@ -161,7 +161,7 @@ pub fn subscribe(context: &Arc<RpcContext>, args: Args) -> Result<EventStream, R
     Ok(events.map(|event| Ok(event.into())).boxed())
 }
 
-/// One item every [`CHECK_INTERVAL`], the first after one interval.
+/// A stream with an item every [`CHECK_INTERVAL`]. The first item comes after one interval.
 fn checks() -> impl Stream<Item = ()> + Send {
     let mut interval = interval_at(Instant::now() + CHECK_INTERVAL, CHECK_INTERVAL);
     interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -171,8 +171,9 @@ fn checks() -> impl Stream<Item = ()> + Send {
     })
 }
 
-/// The events of one subscription. `status` must be as new as [`RpcContext::syncing`], with no value
-/// marked as seen: it has changed if and only if a synchronisation has begun since the node's start.
+/// The events of one subscription. `status` must be a receiver as new as [`RpcContext::syncing`]
+/// that has marked no value as seen: it then reports a change if and only if a synchronisation has
+/// begun since the node's start.
 fn events(
     status: watch::Receiver<Option<SyncStatus>>,
     current: impl Fn() -> u64 + Send,
@@ -187,7 +188,7 @@ fn events(
             None if !end_reported && status.has_changed().unwrap_or(false) => Some(reply(false)),
             None => None,
         };
-        // A synchronisation that a check has seen has an end of its own.
+        // Each synchronisation that a check has seen gets its own end event.
         end_reported = progress.is_none() && (end_reported || event.is_some());
         ready(event.and_then(Result::ok))
     };

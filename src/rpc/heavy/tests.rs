@@ -14,7 +14,7 @@ fn connection(n: u64) -> Client {
     Client::Connection(n)
 }
 
-/// Work that looks at its deadline, as heavy methods do, until it is ended.
+/// Work that checks its deadline like a heavy method, and runs until the check fails.
 fn endless(deadline: &Deadline) -> Reply {
     loop {
         deadline.check()?;
@@ -64,7 +64,7 @@ async fn calls_whose_clients_have_gone_give_back_their_permits_and_threads_runni
             })
         })
         .collect();
-    // One runs, and the others have run and are paused.
+    // One call runs; the others have run before and are paused.
     let queue = heavy.queue(connection(0)).clone();
     wait_until(|| queue.state.lock().scheduler.started() == 3).await;
     calls.iter().for_each(|call| call.abort());
@@ -182,7 +182,7 @@ fn a_call_that_only_waits_lets_another_run() {
     let runs = |call: &ScheduledCall| *call.slot.state.lock() != CallState::Waiting;
     assert!(runs(&first) && !runs(&second));
     StartedCall(attempt.clone()).end_slice();
-    // Nobody gives the permit back, so it waits until then.
+    // The running call never releases its permit, so `on_check` waits until its deadline.
     let deadline = Deadline::after(Duration::from_millis(20));
     assert!(attempt.on_check(&deadline, Instant::now()));
     assert!(!runs(&first) && runs(&second));

@@ -1,19 +1,19 @@
-//! Splitting a stream of bytes into JSON values.
+//! Splits a stream of bytes into JSON values.
 //!
-//! Only the nesting of brackets and strings is looked at: whether a value is JSON is for its parser.
-//! The bytes of one value are bounded.
+//! Only the nesting of brackets and strings is tracked: the parser of a value checks whether it is
+//! valid JSON. The bytes of one value are bounded.
 
 use std::collections::VecDeque;
 
-/// A value is longer than allowed.
+/// The error for a value that is longer than allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ValueTooLong;
 
-/// The bytes of a value so far, and the values that are complete.
+/// The bytes of an incomplete value, and the values that are complete.
 pub struct Splitter {
     limit: usize,
     bytes: Vec<u8>,
-    /// The bytes that have been looked at.
+    /// Number of bytes that have been scanned.
     seen: usize,
     depth: usize,
     in_string: bool,
@@ -22,7 +22,7 @@ pub struct Splitter {
 }
 
 impl Splitter {
-    /// Values have at most `limit` bytes.
+    /// A splitter for values of at most `limit` bytes.
     pub fn new(limit: usize) -> Self {
         Self {
             limit,
@@ -35,12 +35,12 @@ impl Splitter {
         }
     }
 
-    /// Bytes of the value that has begun.
+    /// Number of bytes of the incomplete value.
     pub fn pending(&self) -> usize {
         self.bytes.len()
     }
 
-    /// The oldest complete value.
+    /// Removes and returns the oldest complete value.
     pub fn take(&mut self) -> Option<Vec<u8>> {
         self.complete.pop_front()
     }
@@ -58,7 +58,7 @@ impl Splitter {
                 start = self.seen;
             }
         }
-        // Once for all values: each would move all bytes after it.
+        // Drain once for all complete values: a drain for each value would move all bytes after it.
         self.bytes.drain(..start);
         self.seen -= start;
         if self.bytes.len() > self.limit {
@@ -67,8 +67,8 @@ impl Splitter {
         Ok(())
     }
 
-    /// Whether a value ends with this byte. Outside of brackets a line feed ends one too, so that
-    /// what is no request gets its error.
+    /// Whether a value ends with this byte. Outside brackets a line feed ends a value too, so that
+    /// text that is no request gets an error response.
     fn ends_value(&mut self, byte: u8) -> bool {
         if self.in_string {
             match byte {
@@ -131,7 +131,7 @@ mod tests {
         let mut splitter = Splitter::new(usize::MAX);
         let begun = std::time::Instant::now();
         splitter.push(&b"{}".repeat(1 << 20)).unwrap();
-        // Moving the rest for each of them is a terabyte.
+        // Moving the remaining bytes once for each value would move a terabyte in total.
         assert!(begun.elapsed() < std::time::Duration::from_secs(20));
         assert_eq!(splitter.pending(), 0);
         assert_eq!(std::iter::from_fn(|| splitter.take()).count(), 1 << 20);

@@ -1,4 +1,4 @@
-//! Blocks for an explorer: headers, sums over a block, its transactions by page.
+//! Blocks for an explorer: headers, sums over a block, and a block's transactions by page.
 
 use super::PlainBlock;
 use crate::{
@@ -21,10 +21,10 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// Bytes of an input that are shown: those that name the function.
+/// Bytes of an input that are shown: the selector of the called function.
 const SELECTOR: usize = 4;
 
-/// `ots_getHeaderByNumber(number)`; null if there is none.
+/// `ots_getHeaderByNumber(number)`: null if there is no such block.
 pub fn header_by_number(context: &RpcContext, args: Args) -> Reply {
     let PlainBlock(tag) = args.at_most(1)?.required()?;
     let view = context.view();
@@ -37,7 +37,7 @@ pub fn header_by_number(context: &RpcContext, args: Args) -> Reply {
     reply(HeaderJson::new(hash, &header))
 }
 
-/// `ots_hasCode(address, block)`.
+/// `ots_hasCode(address, block)`: whether the account has code after the block.
 pub fn has_code(context: &RpcContext, args: Args) -> Reply {
     let mut args = args.at_most(2)?;
     let address: Address = args.required()?;
@@ -47,7 +47,7 @@ pub fn has_code(context: &RpcContext, args: Args) -> Reply {
     reply(account.is_some_and(|account| account.code_hash != KECCAK256_EMPTY))
 }
 
-/// A block as [`PlainBlock`], or by hash.
+/// A block as in [`PlainBlock`], or by hash.
 struct PlainOrHash(BlockArg);
 
 impl Arg for PlainOrHash {
@@ -59,7 +59,7 @@ impl Arg for PlainOrHash {
     }
 }
 
-/// A block with what its transactions have paid.
+/// A block with the total fees that its transactions have paid.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct BlockDetails {
@@ -68,7 +68,7 @@ struct BlockDetails {
     total_fees: U256,
 }
 
-/// Rewards of a block: none.
+/// Rewards of a block, which are always zero.
 #[derive(Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Issuance {
@@ -107,7 +107,7 @@ fn block_details(context: &RpcContext, view: &Arc<View>, number: u64) -> Reply {
     })
 }
 
-/// A block with an empty list of transactions, and their number.
+/// The JSON of a block with an empty list of transactions, and the number of its transactions.
 fn block_without_transactions(
     context: &RpcContext,
     view: &View,
@@ -127,15 +127,15 @@ pub(super) fn json(value: &impl Serialize) -> Result<Value, RpcError> {
     serde_json::to_value(value).map_err(|error| RpcError::server(error.to_string()))
 }
 
-/// The answer of `ots_getBlockTransactions`.
+/// The response of `ots_getBlockTransactions`.
 #[derive(Serialize)]
 struct BlockPage {
     fullblock: Value,
     receipts: Vec<Value>,
 }
 
-/// `ots_getBlockTransactions(number, page, size)`: one page of a block, whose first page has the
-/// last transactions. Inputs are cut to their selectors, receipts have no logs.
+/// `ots_getBlockTransactions(number, page, size)`: one page of a block's transactions. The first
+/// page has the last transactions. Inputs are cut to their selectors, and receipts have no logs.
 pub fn transactions(context: &RpcContext, args: Args) -> Reply {
     let mut args = args.at_most(3)?;
     let PlainBlock(tag) = args.required()?;

@@ -1,7 +1,8 @@
 //! Searches of the transactions in which an address takes part, by the store's address index.
 //!
-//! An answer is a page of whole blocks, newest first. A page reads one block for each block in which
-//! the address takes part, some thirty at most, and the few that are not stored yet.
+//! A response is a page of whole blocks, newest first. To fill a page, the search reads each block
+//! in which the address takes part (some thirty at most), and the few blocks that are not stored
+//! yet.
 
 use super::blocks::json;
 use crate::{
@@ -22,11 +23,11 @@ use alloy_primitives::{Address, U64};
 use serde::Serialize;
 use serde_json::Value;
 
-/// Most transactions that a page may be asked for, as with Erigon.
+/// Maximum transactions that a request may ask for in one page, as in Erigon.
 const MAX_PAGE: u64 = 25;
 
-/// `ots_searchTransactionsBefore(address, block, size)`: the newest ones below a block; 0 is above the
-/// newest.
+/// `ots_searchTransactionsBefore(address, block, size)`: the newest transactions below `block`. A
+/// `block` of 0 means the newest transactions of all.
 pub fn before(context: &RpcContext, args: Args, deadline: &Deadline) -> Reply {
     let query = SearchQuery::parse(args)?;
     let view = context.view();
@@ -38,7 +39,7 @@ pub fn before(context: &RpcContext, args: Args, deadline: &Deadline) -> Reply {
     let first = addresses_from(&view)?;
     let blocks = view.blocks_of(&query.address, lowest..=last).rev();
     let page = query.page(context, &view, deadline, blocks, |block| block.reverse())?;
-    // Whether there is more below the index is not known.
+    // Blocks that the index does not cover yet may have further transactions.
     if !page.more && lowest < first && lowest <= last {
         return Err(not_built(first));
     }
@@ -50,8 +51,8 @@ pub fn before(context: &RpcContext, args: Args, deadline: &Deadline) -> Reply {
     })
 }
 
-/// `ots_searchTransactionsAfter(address, block, size)`: the oldest ones above a block; 0 is below the
-/// oldest.
+/// `ots_searchTransactionsAfter(address, block, size)`: the oldest transactions above `block`. A
+/// `block` of 0 means the oldest transactions of all.
 pub fn after(context: &RpcContext, args: Args, deadline: &Deadline) -> Reply {
     let query = SearchQuery::parse(args)?;
     let view = context.view();
@@ -76,7 +77,7 @@ pub fn after(context: &RpcContext, args: Args, deadline: &Deadline) -> Reply {
     })
 }
 
-/// The first block that the index covers.
+/// The first block that the address index covers.
 fn addresses_from(view: &View) -> Result<u64, RpcError> {
     view.addresses_from().ok_or_else(|| {
         RpcError::server(
@@ -93,7 +94,7 @@ fn not_built(first: u64) -> RpcError {
 
 struct SearchQuery {
     address: Address,
-    /// The block next to the page, which is not part of it.
+    /// The block next to the page; the page does not contain it.
     block: u64,
     size: usize,
 }
@@ -118,8 +119,8 @@ impl SearchQuery {
         })
     }
 
-    /// Takes whole blocks until the page is full. `order` puts the transactions of a block in order,
-    /// given their ascending indexes.
+    /// Collects whole blocks until the page is full. `order` gets the ascending transaction indexes
+    /// of a block, and puts them in the page's order.
     fn page(
         &self,
         context: &RpcContext,
@@ -164,7 +165,7 @@ impl SearchQuery {
 struct TransactionPage {
     txs: Vec<TransactionJson>,
     receipts: Vec<Value>,
-    /// Whether another block has matching transactions.
+    /// Whether further blocks have matching transactions.
     more: bool,
 }
 
@@ -190,14 +191,14 @@ impl TransactionPage {
     }
 }
 
-/// The answer of a search.
+/// The response of a search.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct FoundTransactions {
     txs: Vec<TransactionJson>,
     receipts: Vec<Value>,
-    /// Whether there is nothing newer.
+    /// Whether there are no newer transactions.
     first_page: bool,
-    /// Whether there is nothing older.
+    /// Whether there are no older transactions.
     last_page: bool,
 }

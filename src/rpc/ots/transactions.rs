@@ -1,5 +1,5 @@
-//! Transactions that are executed again: their calls, their transfers, why they failed, and which of
-//! them created a contract.
+//! Methods that execute transactions again: they show the calls and transfers of a transaction, why
+//! it failed, and which transaction created a contract.
 
 use crate::{
     chain::{
@@ -26,7 +26,7 @@ fn new_session<'a>(
     TraceSession::new(context, deadline, &options, out)
 }
 
-/// The frames of a transaction; `None` if it is unknown.
+/// The call frames of a transaction; `None` if the transaction is unknown.
 fn frames(
     session: &mut TraceSession<'_>,
     view: &Arc<View>,
@@ -52,7 +52,7 @@ struct CallEntry<'a> {
     depth: usize,
     from: Address,
     to: Address,
-    /// Null where a call cannot have a value of its own.
+    /// Null for a call that cannot transfer value.
     value: Option<U256>,
     input: &'a Bytes,
     output: &'a Bytes,
@@ -74,7 +74,8 @@ impl<'a> CallEntry<'a> {
     }
 }
 
-/// `ots_traceTransaction(hash)`: its calls in their order; null if it is unknown.
+/// `ots_traceTransaction(hash)`: the transaction's calls in order; null if the transaction is
+/// unknown.
 pub fn trace(context: &RpcContext, args: Args, deadline: &Deadline, out: TraceWriter) -> Traced {
     let hash: B256 = args.at_most(1)?.required()?;
     let mut session = new_session(context, deadline, out);
@@ -113,7 +114,7 @@ impl InternalOperation {
             FrameKind::Create2 => 3,
             _ => return None,
         };
-        // Operations of the transaction itself are not internal.
+        // The transaction's own call or creation is not internal.
         (frame.depth() > 0).then(|| Self {
             kind,
             from: frame.from(),
@@ -123,7 +124,7 @@ impl InternalOperation {
     }
 }
 
-/// `ots_getInternalOperations(hash)`: none if the transaction is unknown.
+/// `ots_getInternalOperations(hash)`: an empty list if the transaction is unknown.
 pub fn internal_operations(
     context: &RpcContext,
     args: Args,
@@ -139,8 +140,8 @@ pub fn internal_operations(
     text(&operations)
 }
 
-/// `ots_getTransactionError(hash)`: the data that it reverted with, empty if it did not; null if it
-/// is unknown.
+/// `ots_getTransactionError(hash)`: the data with which the transaction reverted, empty if it did
+/// not revert; null if the transaction is unknown.
 pub fn error(context: &RpcContext, args: Args, deadline: &Deadline, out: TraceWriter) -> Traced {
     let hash: B256 = args.at_most(1)?.required()?;
     let view = context.view();
@@ -170,10 +171,11 @@ struct ContractCreator {
     creator: Address,
 }
 
-/// `ots_getContractCreator(address)`; null for an account without code, and for a contract that no
+/// `ots_getContractCreator(address)`: null for an account without code, and for a contract that no
 /// transaction created.
 ///
-/// The block that created it is searched in the kept states, and executed again.
+/// The block that created the contract is found by a search in the kept states, and is executed
+/// again.
 pub fn contract_creator(
     context: &RpcContext,
     args: Args,
@@ -197,7 +199,7 @@ pub fn contract_creator(
     Ok("null".to_owned())
 }
 
-/// The account that created a contract, in a frame that has not been reverted.
+/// The account that created a contract, in a frame that was not reverted.
 fn creator_in(frames: &CallFrames, address: Address) -> Option<Address> {
     let (mut reverted, mut creator) = (None, None);
     frames.visit(|frame| {
@@ -215,8 +217,8 @@ fn creator_in(frames: &CallFrames, address: Address) -> Option<Address> {
     creator
 }
 
-/// The first block after which an account has code; `None` if it has none at the head, or had it in
-/// the first block.
+/// The first block after which an account has code. `None` if the account has no code at the head,
+/// or had code in the first block already.
 fn created_in(
     view: &Arc<View>,
     address: Address,

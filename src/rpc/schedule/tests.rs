@@ -9,7 +9,7 @@ fn address(n: u8) -> Client {
     Client::Address(IpAddr::from([203, 0, 113, n]))
 }
 
-/// A call of the simulated machine.
+/// A call on the simulated machine.
 struct Work {
     client: Client,
     needs: Duration,
@@ -18,14 +18,14 @@ struct Work {
     deadline: Instant,
 }
 
-/// A machine that runs what the scheduler grants, on a clock of its own.
+/// A simulated machine with its own clock, which runs the calls that the scheduler grants.
 struct Machine {
     scheduler: Scheduler,
     now: Instant,
     calls: HashMap<CallId, Work>,
-    /// Running calls with the end of their slices.
+    /// Running calls, with the ends of their slices.
     running: HashMap<CallId, Instant>,
-    /// Calls that ended: client, time from entry to end, time run.
+    /// Calls that have ended: the client, the time from entry to end, and the time run.
     ended: Vec<(Client, Duration, Duration)>,
 }
 
@@ -79,7 +79,7 @@ impl Machine {
         self.check();
     }
 
-    /// Invariants of the scheduler.
+    /// Checks the invariants of the scheduler.
     fn check(&self) {
         let Capacity { permits, started } = self.scheduler.capacity;
         assert!(self.running.len() <= permits && self.scheduler.started <= started);
@@ -106,7 +106,7 @@ impl Machine {
         }
     }
 
-    /// Runs until the next slice or call ends, at most until `end`.
+    /// Runs until the next slice or call ends, but not beyond `end`.
     fn step(&mut self, end: Instant) {
         let stop = |id: &CallId, slice: Instant| {
             slice
@@ -165,8 +165,8 @@ impl Machine {
     }
 }
 
-/// Times of an honest client's calls of 1 ms, one each 50 ms for 30 s, while `attack` keeps the
-/// machine busy.
+/// Latencies of an honest client's calls. Each call needs 1 ms, and one is made every 50 ms for 30
+/// s, while `attack` keeps the machine busy.
 fn honest_times(permits: usize, mut attack: impl FnMut(&mut Machine)) -> Vec<Duration> {
     let mut machine = Machine::new(permits, 64);
     let honest = address(200);
@@ -190,7 +190,7 @@ fn honest_times(permits: usize, mut attack: impl FnMut(&mut Machine)) -> Vec<Dur
     times
 }
 
-/// Keeps `calls` calls of each client waiting or running.
+/// Keeps `calls` calls of each client on the machine, waiting or running.
 fn keep_busy(
     machine: &mut Machine,
     clients: impl Iterator<Item = Client>,
@@ -327,7 +327,8 @@ fn a_client_that_waits_too_long_takes_the_place_of_the_call_that_was_started_fir
         id
     };
     let [first, second] = [1, 2].map(|n| enter(&mut machine, address(n)));
-    // A client with a started call waits for a place without an end.
+    // A further call of a client that has a started call displaces no other call, however long it
+    // waits.
     enter(&mut machine, address(2));
     machine.run_until(begin + 3 * PATIENCE);
     assert!(machine.ended.is_empty());
@@ -338,7 +339,7 @@ fn a_client_that_waits_too_long_takes_the_place_of_the_call_that_was_started_fir
     assert!(!machine.calls.contains_key(&first));
     assert_eq!(machine.ended.len(), 1);
     assert!(machine.scheduler.is_started(second) && machine.scheduler.is_started(third));
-    // A call has its time, also while another client waits.
+    // A started call gets its minimum time even while other clients wait.
     enter(&mut machine, address(4));
     enter(&mut machine, address(5));
     machine.run_until(machine.now + PATIENCE + 20 * SLICE);
@@ -402,7 +403,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 }
 
 proptest! {
-    /// The machine checks the bounds at each step.
+    /// The machine checks the bounds at every step.
     #[test]
     fn whatever_happens_bounds_hold_and_every_call_ends(permits in 1usize..6, started in 1usize..20, events in events()) {
         let mut machine = Machine::new(permits, started);

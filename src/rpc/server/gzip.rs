@@ -1,26 +1,26 @@
-//! Compression of answers for clients that accept gzip, as geth's servers do it.
+//! Compression of responses for clients that accept gzip, as in geth's servers.
 //!
-//! Small answers are sent as they are: their compression would cost more than it saves. Large ones
-//! are compressed on the blocking pool, since a megabyte takes some milliseconds.
+//! Small responses are sent uncompressed: their compression would cost more than it saves. Large
+//! responses are compressed on the blocking pool, since a megabyte takes some milliseconds.
 
 use flate2::{Compression, write::GzEncoder};
 use http::HeaderValue;
 use std::io::Write;
 
-/// Bytes of an answer from which on it is compressed: it does not fit into one packet.
+/// Smallest response that is compressed, in bytes: it does not fit into one packet.
 const SMALLEST: usize = 1400;
-/// Bytes of an answer up to which compression stays on the worker of the runtime: some hundred
-/// microseconds.
+/// Largest response that is compressed on a worker of the runtime, in bytes: this takes some
+/// hundred microseconds.
 const QUICK: usize = 32 << 10;
 
-/// The bytes of an answer.
+/// The bytes of a response.
 pub enum Encoded {
     Plain(String),
     Gzip(Vec<u8>),
 }
 
 impl Encoded {
-    /// Compresses the answer if the client accepts that and it is worth it.
+    /// Compresses the response if the client accepts gzip and the response is large enough.
     pub async fn new(text: String, accepted: bool) -> Self {
         if !accepted || text.len() < SMALLEST {
             return Self::Plain(text);
@@ -29,7 +29,7 @@ impl Encoded {
             return Self::compressed(text);
         }
         let work = tokio::task::spawn_blocking(move || Self::compressed(text));
-        // Only a panic ends the work without a result; the answer is then lost with its text.
+        // The work has no result only if it panics; the text of the response is then lost.
         work.await.unwrap_or(Self::Plain(String::new()))
     }
 

@@ -1,4 +1,4 @@
-//! The HTTP rules on headers: content types, hosts, CORS and origins, as geth has them. Pure.
+//! The HTTP rules on headers: content types, hosts, CORS and origins, as in geth. Pure.
 
 use http::{HeaderMap, HeaderValue, Method, Request, header};
 
@@ -26,7 +26,7 @@ pub fn is_json(headers: &HeaderMap) -> bool {
     .any(|accepted| media_type.eq_ignore_ascii_case(accepted))
 }
 
-/// Whether a client accepts answers in gzip.
+/// Whether a client accepts responses in gzip.
 pub fn accepts_gzip(headers: &HeaderMap) -> bool {
     let accepted = text(headers, header::ACCEPT_ENCODING).unwrap_or_default();
     accepted.split(',').any(|coding| {
@@ -40,8 +40,8 @@ pub fn accepts_gzip(headers: &HeaderMap) -> bool {
     })
 }
 
-/// Whether requests to `path` are served (geth's `--http.rpcprefix`): any that begins with the
-/// prefix; without a prefix `/` alone.
+/// Whether requests to `path` are served (geth's `--http.rpcprefix`): every path that begins with
+/// the prefix or, without a prefix, only `/`.
 pub fn path_served(prefix: &str, path: &str) -> bool {
     if prefix.is_empty() {
         path == "/"
@@ -50,15 +50,15 @@ pub fn path_served(prefix: &str, path: &str) -> bool {
     }
 }
 
-/// A path that may end in a key.
+/// A path that may end in a key: whether the path is served, and the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyPath<'a> {
     pub served: bool,
     pub key: Option<&'a str>,
 }
 
-/// Splits the key off a path. What is left of it must be served: without a prefix that is `/` alone,
-/// with one exactly the prefix, since every longer path ends in a key.
+/// Splits the key off a path. Without a prefix, the rest of the path must be `/`. With a prefix,
+/// the rest must be exactly the prefix, since every longer path ends in a key.
 pub fn key_path<'a>(prefix: &str, path: &'a str) -> KeyPath<'a> {
     let rest = path.strip_prefix(prefix.trim_end_matches('/'));
     let key = rest.and_then(|rest| match rest {
@@ -78,7 +78,7 @@ pub fn bearer(headers: &HeaderMap) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
 
-/// The name in a `Host` header: without its port, IPv6 without brackets.
+/// The host name in a `Host` header, without the port, and without the brackets of IPv6.
 fn host_name(host: &str) -> &str {
     if let Some(rest) = host.strip_prefix('[') {
         return rest.split(']').next().unwrap_or_default();
@@ -89,8 +89,8 @@ fn host_name(host: &str) -> &str {
     }
 }
 
-/// Whether the `Host` header is allowed. The check defends against DNS rebinding: a name must be
-/// listed in `vhosts`, an address cannot be rebound.
+/// Whether the `Host` header is allowed, as a defence against DNS rebinding. A name must be listed
+/// in `vhosts`; an IP address is always allowed, because it cannot be rebound.
 pub fn host_allowed(vhosts: &[String], headers: &HeaderMap) -> bool {
     let host = text(headers, header::HOST).unwrap_or_default();
     let name = host_name(host);
@@ -109,8 +109,8 @@ pub fn is_preflight<B>(request: &Request<B>) -> bool {
             .contains_key(header::ACCESS_CONTROL_REQUEST_METHOD)
 }
 
-/// The CORS headers for a browser's request from an allowed origin; `None` where CORS does not
-/// apply.
+/// The CORS headers for a browser's request from an allowed origin; `None` if CORS does not apply
+/// to the request.
 pub fn cors_headers<B>(allowed: &[String], request: &Request<B>) -> Option<HeaderMap> {
     let origin = request.headers().get(header::ORIGIN)?;
     let any = allowed.iter().any(|pattern| pattern == "*");
@@ -159,9 +159,9 @@ fn matches_pattern(pattern: &str, origin: &str) -> bool {
     }
 }
 
-/// Whether a WebSocket may come from its origin (`--ws.origins`). A rule may name a scheme, a host
-/// and a port; an absent part matches anything. Programs that are not browsers send no origin and
-/// are let in.
+/// Whether a WebSocket handshake from its origin is allowed (`--ws.origins`). A rule may name a
+/// scheme, a host and a port; an absent part matches anything. Programs other than browsers send no
+/// origin and are allowed.
 pub fn origin_allowed(rules: &[String], headers: &HeaderMap) -> bool {
     let Some(origin) = headers.get(header::ORIGIN) else {
         return true;

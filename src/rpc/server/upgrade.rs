@@ -1,5 +1,5 @@
-//! The WebSocket side of a listener: its handshakes, and whether it serves any. An operator may stop
-//! WebSocket where HTTP goes on at the same port, and start it there again.
+//! The WebSocket side of a listener: its handshakes, and whether it serves WebSockets now. An
+//! operator may stop WebSocket while HTTP continues on the same port, and start it again.
 
 use super::{ClientConnection, HttpResponse, RpcBody, Site, Ws, headers::origin_allowed, refused};
 use crate::rpc::{access::Caller, connections::Busy, ws};
@@ -14,7 +14,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 /// The WebSocket side of a listener, while it is served.
 pub(super) struct OpenWs {
     side: Ws,
-    /// Ends the WebSockets.
+    /// Ends the open WebSockets when cancelled.
     token: CancellationToken,
 }
 
@@ -26,20 +26,20 @@ impl OpenWs {
 }
 
 impl Site {
-    /// Serves WebSockets as `other` would, from now on.
+    /// Serves WebSockets from now on, with the WebSocket side of `other`.
     pub fn open_ws(&self, other: Self) {
         *self.ws.lock() = other.ws.into_inner();
     }
 
-    /// Serves no WebSockets any more. Those that are open end.
+    /// Stops serving WebSockets; open WebSockets end.
     pub fn close_ws(&self) {
         if let Some(ws) = self.ws.lock().take() {
             ws.token.cancel();
         }
     }
 
-    /// A WebSocket handshake, or an HTTP error. The session runs as a task beside its connection,
-    /// which stays busy until it ends.
+    /// Responds to a WebSocket handshake, or returns an HTTP error. The session runs as a task
+    /// beside its connection. The connection stays busy until the session ends.
     pub(super) fn upgrade(
         self: Arc<Self>,
         ws: Arc<OpenWs>,
@@ -86,7 +86,8 @@ impl Site {
         Ok(response)
     }
 
-    /// Serves a WebSocket until it ends, its connection is closed, or WebSocket is stopped.
+    /// Serves a WebSocket until the client ends it, its connection is closed, or WebSocket is
+    /// stopped.
     async fn serve_ws(
         &self,
         ws: &OpenWs,

@@ -1,5 +1,6 @@
-//! Otterscan's searches by the address index give what a scan of all blocks gives: for random chains,
-//! addresses and pages, over blocks in memory, unwinds and an index that is not whole.
+//! Otterscan's searches through the address index return the same pages as a scan of all blocks.
+//! Tested with random chains, addresses and pages, with blocks in memory, unwinds, and an
+//! incomplete index.
 
 use super::chain::*;
 use crate::chain::{store::ValueIndex, view::ExecutedBlock};
@@ -23,7 +24,7 @@ struct World {
     on: bool,
 }
 
-/// A page of the naive scan.
+/// A page of transactions, as a scan of all blocks finds it.
 #[derive(Debug, PartialEq, Eq)]
 struct NaivePage {
     hashes: Vec<B256>,
@@ -35,7 +36,7 @@ fn address(rng: &mut StdRng) -> Address {
     Address::repeat_byte(rng.random_range(1..6))
 }
 
-/// The addresses of the transaction at `index`, read from the block itself.
+/// The addresses that take part in the transaction at `index`, read from the block itself.
 fn addresses_of(block: &ExecutedBlock, index: usize) -> Vec<Address> {
     let raw = &block.payload.transactions[index];
     let tx = OpTxEnvelope::decode_2718(&mut raw.as_ref()).unwrap();
@@ -96,7 +97,7 @@ impl World {
         self.chain.store.prune().unwrap();
     }
 
-    /// An address that takes part somewhere, or none that does.
+    /// A random address that takes part in some transaction, or one that takes part in none.
     fn wanted(&mut self) -> Address {
         if self.all.is_empty() || self.rng.random_range(0..8) == 0 {
             return Address::repeat_byte(0x99);
@@ -107,7 +108,7 @@ impl World {
         addresses[self.rng.random_range(0..addresses.len())]
     }
 
-    /// The page that a scan of all blocks gives.
+    /// The page that a scan of all blocks finds.
     fn naive(&self, method: &str, address: Address, block: u64, size: usize) -> NaivePage {
         let below = method == BEFORE;
         let inside = |number: u64| match (block, below) {
@@ -144,7 +145,7 @@ impl World {
         }
     }
 
-    /// Compares one page. Returns whether the index answered.
+    /// Compares one page of the index with the scan. Returns whether the index returned a page.
     async fn check(&mut self) -> bool {
         let address = self.wanted();
         let block = self.rng.random_range(0..self.all.len() as u64 + 3);
@@ -172,7 +173,7 @@ impl World {
     }
 }
 
-/// The page of an answer, whose receipts must be those of its transactions.
+/// The page in a response, whose receipts must be those of its transactions.
 fn page(answer: &Value) -> NaivePage {
     let hashes = |list: &str, member: &str| -> Vec<B256> {
         let list = answer[list].as_array().unwrap();
@@ -197,7 +198,7 @@ async fn pages_by_index_are_those_of_a_scan_of_all_blocks() {
                 0..4 => world.grow(8),
                 4..7 => world.chain.store_some(&world.all, &mut world.rng),
                 7 => world.chain.unwind_some(&mut world.all, &mut world.rng),
-                // Mostly on.
+                // Turn the index on more often than off.
                 _ if !world.on || turn % 3 == 0 => world.turn(),
                 _ => {}
             }
@@ -220,7 +221,7 @@ async fn pages_by_index_are_those_of_a_scan_of_all_blocks() {
     assert!(refused > 50, "{answered} answered, {refused} refused");
 }
 
-/// Walks all pages down and up again.
+/// Walks through all pages from the newest to the oldest, and back.
 #[tokio::test]
 async fn pages_follow_each_other_without_gaps() {
     let mut world = World::new(7);
@@ -333,7 +334,7 @@ async fn bad_input_is_refused() {
                 "{method} {params}: {found:?}"
             );
         }
-        // Blocks that do not exist: everything is below them, and nothing above.
+        // Block number beyond the head: all transactions are below it, and none are above.
         let params = json!([who, u64::MAX, 25]);
         let found = page(&world.chain.result(method, params).await);
         let expected = world.naive(method, who, u64::MAX, 25);

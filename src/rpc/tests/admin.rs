@@ -1,4 +1,4 @@
-//! The sequencer's switch over JSON-RPC, with a real sequencer behind it.
+//! Starting and stopping the sequencer over JSON-RPC, with a real sequencer.
 
 use super::chain::Chain as StaticChain;
 use crate::rollup::sequencer::{SequencerConfig, tests::World};
@@ -7,15 +7,15 @@ use serde_json::{Value, json};
 use starling_proto::{fork::Fork, payload::BlockId};
 use tokio_util::sync::CancellationToken;
 
-/// Serves `admin` for a context with this sequencer.
+/// A chain that serves `admin`, with this sequencer in its context.
 fn served(sequencer: Option<crate::rollup::sequencer::SequencerHandle>) -> StaticChain {
     let mut chain = StaticChain::new(Fork::Ecotone).with(|context| context.sequencer = sequencer);
     chain.serve(&["admin"]);
     chain
 }
 
-/// A stopped sequencer is not stopped again, and does not start without or on another hash than the
-/// head's.
+/// Stopping a stopped sequencer is refused, and so is a start without a hash or with a hash other
+/// than the head's.
 async fn refuses_to_start_elsewhere(rpc: &StaticChain, head: BlockId) {
     let (zero, BlockId { hash, number }) = (B256::ZERO, head);
     let mismatch = format!("block hash does not match: head {hash}:{number}, received {zero}");

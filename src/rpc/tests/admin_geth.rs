@@ -1,4 +1,4 @@
-//! geth's methods of `admin`, and the namespace `testing`.
+//! geth's methods of the `admin` namespace, and the `testing` namespace.
 
 use super::{
     Server,
@@ -103,7 +103,7 @@ async fn servers_are_started_and_stopped() {
         let refused = ask(&server, "admin_startWS", params).await;
         assert!(refused["error"].is_object(), "{refused}");
     }
-    // The answer arrives although its own server is stopped.
+    // The response arrives although the call stops its own server.
     assert_eq!(
         ask(&server, "admin_stopHTTP", json!([])).await["result"],
         true
@@ -117,7 +117,7 @@ async fn servers_are_started_and_stopped() {
     (&mut server.running).await.unwrap();
 }
 
-/// The status of a WebSocket handshake, and its connection.
+/// Performs a WebSocket handshake. Returns its status line and the connection.
 async fn handshake(port: u16) -> (String, TcpStream) {
     let mut socket = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
     let request = "GET / HTTP/1.1\r\nhost: localhost\r\nupgrade: websocket\r\nconnection: upgrade\r\n\
@@ -144,7 +144,7 @@ async fn where_http_and_websocket_share_a_port_only_websocket_is_stopped() {
         ask(&server, "admin_stopWS", json!([])).await["result"],
         true
     );
-    // The close frame, and the end.
+    // The server sends the close frame and closes the connection.
     let mut rest = Vec::new();
     let closed = tokio::time::timeout(Duration::from_secs(10), open.read_to_end(&mut rest));
     closed.await.unwrap().unwrap();
@@ -236,7 +236,7 @@ async fn peers_need_a_swarm_and_multiaddrs() {
     chain.fails("admin_addPeer", json!([enode]), enode).await;
 }
 
-/// Attributes of the next block, with the L1 attributes of the last one.
+/// Attributes of the next block, whose L1 attributes are those of the last block.
 fn attributes(chain: &Chain) -> Value {
     let parent = chain.blocks.last().unwrap();
     json!({

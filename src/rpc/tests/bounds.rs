@@ -32,7 +32,7 @@ fn endless() -> Value {
     json!([{ "to": CONTRACT, "gas": "0x3fffffffffff" }, "latest", { CONTRACT.to_string(): { "code": ENDLESS } }])
 }
 
-/// Permits of the public ports that no heavy call has.
+/// Number of free permits for heavy calls on the public ports.
 fn free_permits(context: &RpcContext) -> usize {
     context.bounds.heavy.queue(Client::Connection(0)).free()
 }
@@ -51,7 +51,7 @@ async fn a_call_without_end_is_aborted_and_gives_back_its_place() {
         let told = (-32000, "execution aborted (timeout = 50ms)".to_owned());
         let mut params = endless();
         if method == "eth_estimateGas" {
-            // Before Karst nothing else bounds it.
+            // Before Karst nothing else bounds the gas of a transaction.
             params[0]["gas"] = json!("0x3fffffffffff");
         }
         assert_eq!(chain.error(method, params).await, told, "{method}");
@@ -64,7 +64,7 @@ async fn a_call_without_end_is_aborted_and_gives_back_its_place() {
 #[tokio::test]
 async fn a_call_has_the_gas_that_the_operator_gives() {
     let chain = Chain::new(Fork::Isthmus).with(|context| context.bounds.gas_cap = 30_000);
-    // Returns the gas that is left.
+    // Code that returns the remaining gas.
     let gas = json!({ CONTRACT.to_string(): { "code": "0x5a60005260206000f3" } });
     for wanted in [
         json!({ "to": CONTRACT }),
@@ -112,7 +112,7 @@ async fn a_client_that_goes_takes_its_call_with_it() {
     }
 }
 
-/// Every heavy method of the node, asked when there is no time left.
+/// Calls every heavy method of the node when no time is left.
 #[tokio::test]
 async fn every_heavy_method_looks_at_its_deadline() {
     let mut chain = Chain::new(Fork::Isthmus);
@@ -134,7 +134,8 @@ async fn every_heavy_method_looks_at_its_deadline() {
             "eth_simulateV1" => json!([{ "blockStateCalls": [{
                 "stateOverrides": endless()[2], "calls": [endless()[0]] }] }]),
             "eth_fillTransaction" => json!([{ "to": CONTRACT }]),
-            // Their tests are among those of their namespaces: this chain has no parameters for a next block.
+            // Tested with their own namespaces, because this chain has no parameters for a next
+            // block.
             "testing_buildBlockV1" | "debug_executePayload" => continue,
             "debug_intermediateRoots"
             | "debug_executionWitnessByHash"
@@ -159,7 +160,7 @@ async fn every_heavy_method_looks_at_its_deadline() {
     }
 }
 
-/// A chain of four blocks with three logs each, 132 bytes a log, under the limits given.
+/// A chain with the given limits. It has four blocks of three logs each, and a log has 132 bytes.
 fn chain_of_logs(limits: LogLimits) -> Chain {
     let mut chain = Chain::new(Fork::Canyon);
     let log = Log::new_unchecked(CONTRACT, vec![B256::ZERO], vec![7u8; 100].into());
@@ -173,14 +174,14 @@ fn limit_logs(chain: Chain, limits: LogLimits) -> Chain {
     chain.with(|context| context.bounds.logs = limits)
 }
 
-/// Number of the logs from block `from` to block `to`.
+/// Number of logs from block `from` to block `to`.
 async fn count_logs(chain: &Chain, from: &str, to: &str) -> usize {
     let filter = json!([{ "fromBlock": from, "toBlock": to }]);
     let logs = chain.result("eth_getLogs", filter).await;
     logs.as_array().unwrap().len()
 }
 
-/// The refusal of the logs from block `from` to the head.
+/// The error of a query that is refused, for logs from block `from` to the head.
 async fn refused_logs(chain: &Chain, from: &str) -> (i64, String) {
     let filter = json!([{ "fromBlock": from, "toBlock": "latest" }]);
     chain.error("eth_getLogs", filter).await
@@ -245,7 +246,7 @@ async fn a_single_blocks_logs_are_not_bounded_and_a_filters_are() {
     };
     let chain = limit_logs(chain, one);
     assert_eq!(count_logs(&chain, "0x4", "latest").await, 3);
-    // The filter's changes come in parts instead.
+    // `eth_getFilterChanges` would return the logs in parts instead.
     assert_eq!(
         chain.error("eth_getFilterLogs", json!([filter])).await.0,
         -32602
@@ -288,7 +289,8 @@ async fn what_a_filter_tells_comes_in_parts() {
 fn pool_transfers(chain: &Chain) -> [Bytes; 3] {
     let sent = [0, 1, 2].map(|nonce| super::send::transfer(nonce, 21_000));
     for raw in &sent {
-        // The fee on L1 goes by bytes: only what is given here counts.
+        // The L1 fee depends on the bytes of a transaction, but the pool uses only the values given
+        // here.
         let tx = PoolTx::decode(raw.clone()).unwrap();
         let at = Admission {
             nonce: 0,
@@ -304,7 +306,7 @@ fn pool_transfers(chain: &Chain) -> [Bytes; 3] {
     sent
 }
 
-/// The same chain that answers with at most `bytes` of transactions.
+/// The same chain, with at most `bytes` bytes of pool transactions in a response.
 fn limit_transactions(chain: Chain, bytes: usize) -> Chain {
     chain.with(|context| context.bounds.transactions = bytes)
 }
@@ -329,7 +331,7 @@ async fn the_pools_content_is_bounded_in_bytes() {
     }
 }
 
-/// A filter of whole transactions gives them in parts; one of hashes gives all at once.
+/// A filter of whole transactions returns them in parts; a filter of hashes returns all at once.
 #[tokio::test]
 async fn a_filter_of_pending_transactions_gives_them_in_parts() {
     let mut chain = Chain::new(Fork::Canyon);
@@ -392,7 +394,7 @@ async fn slots_filters_and_subscriptions_are_bounded() {
 
 #[tokio::test]
 async fn overrides_of_a_whole_state_are_only_data() {
-    // As many accounts as a body holds, each with a slot.
+    // As many accounts as fit into a request body, each with a slot.
     let chain = Chain::new(Fork::Isthmus);
     let accounts: serde_json::Map<String, Value> = (0..20_000u64)
         .map(|n| {
@@ -404,7 +406,7 @@ async fn overrides_of_a_whole_state_are_only_data() {
         .ask("eth_call", json!([{ "to": CONTRACT }, "latest", accounts]))
         .await;
     assert_eq!(answer["result"], "0x");
-    // Code beyond any limit of a deployed one still ends with its gas.
+    // Code beyond the size limit of deployed contracts still runs until its gas is used.
     let code = Bytes::from(vec![0x5b; 1 << 20]);
     let target = address!("0x00000000000000000000000000000000000000c0");
     let call = json!([{ "to": target, "gas": "0x10000" }, "latest", { target.to_string(): { "code": code } }]);
@@ -443,7 +445,7 @@ async fn slow_calls_of_one_client_hold_up_its_slow_calls_only() {
     }
 }
 
-/// An `eth_call` on a connection of its own; the body of the response.
+/// Makes an `eth_call` on a connection of its own. Returns the body of the response.
 async fn call_over(server: &Server, params: &Value) -> String {
     let body =
         json!({ "jsonrpc": "2.0", "id": 1, "method": "eth_call", "params": params }).to_string();
@@ -455,8 +457,8 @@ async fn call_over(server: &Server, params: &Value) -> String {
     server.raw(request.as_bytes(), LONG).await
 }
 
-/// An honest call has a deadline, which it would miss if it waited for one of the attackers' calls
-/// to end.
+/// An honest call has a deadline. It would miss that deadline if it had to wait for the end of an
+/// attacker's call.
 #[tokio::test(flavor = "multi_thread")]
 async fn honest_calls_succeed_while_endless_calls_of_a_hundred_connections_wait() {
     let limit = Duration::from_secs(20);
@@ -473,12 +475,12 @@ async fn honest_calls_succeed_while_endless_calls_of_a_hundred_connections_wait(
     let attack = futures::future::join_all((0..100).map(|_| async {
         loop {
             let answer = call_over(&server, &endless).await;
-            // Its time is over, or another one has waited for too long.
+            // The call has reached its timeout, or was ended for another client.
             let ends = ["execution aborted (timeout = 20s)", "the call was ended"];
             assert!(ends.iter().any(|end| answer.contains(end)), "{answer}");
         }
     }));
-    // Counts down from 1000.
+    // Code that counts down from 1000.
     let short = json!([{ "to": CONTRACT }, "latest", { CONTRACT.to_string(): { "code": "0x63000003e85b6001900380600557" } }]);
     let honest = async {
         while free_permits(&chain.context) > 0 {
@@ -517,7 +519,7 @@ async fn filters_and_what_they_remember_are_bounded_in_bytes() {
     );
     chain.result("eth_uninstallFilter", json!([filter])).await;
     let filter = chain.result("eth_newFilter", json!([{}])).await;
-    // More logs than it may remember: they are told, and nothing is kept of them.
+    // More logs than a filter may keep: they are reported, and none of them is kept.
     let free = chain.context.bounds.reported_logs.available_permits();
     let log = Log::new_unchecked(CONTRACT, vec![B256::ZERO], vec![7u8; 1000].into());
     chain.add(&[(legacy(0), vec![log; 1000])]);
@@ -531,8 +533,8 @@ async fn filters_and_what_they_remember_are_bounded_in_bytes() {
         1000
     );
     assert_eq!(chain.context.bounds.reported_logs.available_permits(), free);
-    // When that block leaves the chain and its receipts are forgotten, the client learns that it
-    // cannot be told which.
+    // The block leaves the chain and its receipts are gone: the client gets an error, because the
+    // removed logs are unknown.
     chain
         .made
         .lock()
@@ -553,7 +555,7 @@ async fn filters_and_what_they_remember_are_bounded_in_bytes() {
 async fn logs_that_filters_keep_refuse_no_other_filter() {
     let permits = |kib| Arc::new(tokio::sync::Semaphore::new(kib));
     let mut chain = Chain::new(Fork::Canyon).with(|context| {
-        // Two filters, and the logs of four blocks.
+        // Memory for two filters, and for the logs of four blocks.
         (context.bounds.filters, context.bounds.reported_logs) = (permits(2), permits(4));
     });
     let filter = chain.result("eth_newFilter", json!([{}])).await;
@@ -566,7 +568,7 @@ async fn logs_that_filters_keep_refuse_no_other_filter() {
         assert_eq!(told.as_array().unwrap().len(), 1);
     }
     chain.result("eth_newFilter", json!([{}])).await;
-    // Logs that are not kept are read from the receipts.
+    // Logs that were not kept are read from the receipts.
     chain.blocks.clear();
     chain.publish();
     let told = chain.result("eth_getFilterChanges", json!([filter])).await;

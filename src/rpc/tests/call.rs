@@ -8,11 +8,11 @@ use alloy_primitives::{Address, B256};
 use serde_json::{Value, json};
 use starling_proto::fork::Fork;
 
-/// Reverts with its calldata.
+/// Code that reverts with its calldata.
 const REVERT: &str = "0x366000600037366000fd";
-/// Returns 42.
+/// Code that returns 42.
 const ANSWER: &str = "0x602a60005260206000f3";
-/// `Error("nope")`, and `Panic(0x11)`.
+/// Revert data of Solidity: `Error("nope")`, and `Panic(0x11)`.
 const ERROR: &str = "0x08c379a00000000000000000000000000000000000000000000000000000000000000020\
     00000000000000000000000000000000000000000000000000000000000000046e6f706500000000000000000000000000000000000000000000000000000000";
 const PANIC: &str = "0x4e487b710000000000000000000000000000000000000000000000000000000000000011";
@@ -36,7 +36,7 @@ async fn calls_return_what_the_code_returns() {
         .result("eth_call", json!([call, "latest", with_code(ANSWER)]))
         .await;
     assert_eq!(answer, format!("0x{:064x}", 42));
-    // Code that returns NUMBER: the environment is that of the block.
+    // Code that returns NUMBER, which is the number of the requested block.
     let number = with_code("0x4360005260206000f3");
     assert_eq!(
         chain
@@ -148,7 +148,8 @@ async fn estimates_are_enough_and_near() {
         (code, message.as_str()),
         (-32000, "gas required exceeds allowance (1)")
     );
-    // With a price something must be left for gas; without one the transfer itself is refused.
+    // With a gas price, some balance must be left for gas. Without one, the transfer itself is
+    // refused.
     let all = json!({ "from": from, "to": CONTRACT, "gasPrice": "0x3e8", "value": format!("{FUNDS:#x}") });
     assert_eq!(
         chain.error("eth_estimateGas", json!([all])).await,
@@ -174,8 +175,8 @@ async fn access_lists_name_what_a_call_touches() {
     let mut chain = Chain::new(Fork::Isthmus);
     chain.add(&[]);
     let other = Address::repeat_byte(0xee);
-    // sload(1); balance(0xee…); sload(49,973,000 < gas): another slot once the list has cost some
-    // gas.
+    // Code: sload(1); balance(0xee…); sload(49,973,000 < gas). The last slot is another one once
+    // the access list has used some gas.
     let code = format!(
         "0x60015450 73{} 3150 5a6302fa870810 5450 00",
         "ee".repeat(20)
@@ -193,7 +194,7 @@ async fn access_lists_name_what_a_call_touches() {
     ]);
     assert_eq!(answer["accessList"], list);
     assert!(answer.get("error").is_none());
-    // The gas is that of the call with this list.
+    // `gasUsed` is the gas of the call with this list.
     let with = json!({ "from": SENDER, "to": CONTRACT, "accessList": list });
     assert_eq!(
         chain
@@ -201,14 +202,14 @@ async fn access_lists_name_what_a_call_touches() {
             .await,
         answer
     );
-    // 21,000 + two addresses + two slots, and the warm accesses.
+    // 21,000 gas, plus two addresses and two slots, plus the warm accesses.
     let gas = u64::from_str_radix(&answer["gasUsed"].as_str().unwrap()[2..], 16).unwrap();
     assert!(
         (21_000 + 2 * 2400 + 2 * 1900..31_500).contains(&gas),
         "{gas}"
     );
 
-    // A call that fails has a list too.
+    // A call that fails has an access list, too.
     let revert = json!({ CONTRACT.to_string(): { "code": "0x60055460006000fd" } });
     let answer = chain
         .result("eth_createAccessList", json!([call, "latest", revert]))
@@ -218,7 +219,7 @@ async fn access_lists_name_what_a_call_touches() {
         answer["accessList"],
         json!([{ "address": CONTRACT, "storageKeys": [slot(5)] }])
     );
-    // Neither sender, callee nor precompiles stand there by themselves.
+    // The sender, the called contract and precompiles are not added to the list.
     let plain =
         json!({ CONTRACT.to_string(): { "code": "0x333150 303150 60013150 00".replace(' ', "") } });
     let answer = chain
@@ -231,7 +232,7 @@ async fn access_lists_name_what_a_call_touches() {
 async fn an_access_list_that_never_settles_is_an_error() {
     let mut chain = Chain::new(Fork::Isthmus);
     chain.add(&[]);
-    // sload(gas): every run touches another slot.
+    // sload(gas): every run accesses another slot.
     let code = json!({ CONTRACT.to_string(): { "code": "0x5a545000" } });
     let (code, message) = chain
         .error(
@@ -245,17 +246,18 @@ async fn an_access_list_that_never_settles_is_an_error() {
     );
 }
 
-/// 32 bytes that hold a number.
+/// A 32-byte word with this number.
 fn word(n: u64) -> Value {
     json!(format!("0x{n:064x}"))
 }
 
-/// Code that returns the word that `op` pushes.
+/// Code that returns the word that the opcode `op` pushes.
 fn returning(op: &str) -> String {
     format!("0x{op}60005260206000f3")
 }
 
-/// Runs `code` in the place of the contract's, in an estimate and in a call whose result it returns.
+/// Runs `code` in place of the contract's code, once as an estimate and once as a call. Returns the
+/// result of the call.
 async fn run_overridden(chain: &Chain, code: &str, state: Value, block: Value) -> Value {
     let mut account = state;
     account["code"] = json!(code);
@@ -273,7 +275,8 @@ async fn state_overrides_change_slots_and_balances() {
     let key = B256::with_last_byte(2).to_string();
     let difference = json!({ "stateDiff": { &key: word(7) } });
     let whole = json!({ "state": { &key: word(7) } });
-    // Slot 1 holds 0x38: a difference leaves it, a whole state does not.
+    // Slot 1 contains 0x38. A state difference (`stateDiff`) keeps the slot; a whole state
+    // (`state`) clears it.
     for (code, state, expected) in [
         (slot(1), difference.clone(), 0x38),
         (slot(2), difference, 7),
@@ -292,7 +295,7 @@ async fn state_overrides_change_slots_and_balances() {
 async fn block_overrides_change_the_blocks_members() {
     let mut chain = Chain::new(Fork::Isthmus);
     chain.add(&[]);
-    // TIMESTAMP, GASLIMIT, COINBASE, PREVRANDAO.
+    // The opcodes are TIMESTAMP, GASLIMIT, COINBASE and PREVRANDAO.
     for (op, block, expected) in [
         ("42", json!({ "time": "0xffff" }), 0xffff),
         ("45", json!({ "gasLimit": "0x1000000" }), 0x0100_0000),

@@ -1,4 +1,5 @@
-//! A small chain to ask: a stored genesis block and executed blocks above it, without an executor.
+//! A small chain for tests of methods: a stored genesis block and executed blocks above it, without
+//! an executor.
 
 use crate::{
     chain::{
@@ -45,7 +46,7 @@ use tokio::sync::watch;
 pub const CHAIN_ID: u64 = 901;
 pub const CONTRACT: Address = Address::repeat_byte(0xcc);
 pub const RICH: Address = Address::repeat_byte(0xaa);
-/// Balance of the account of the send tests, wei.
+/// Balance of the account that the send tests use, in wei.
 pub const FUNDS: U256 = U256::from_limbs([1_000_000_000_000, 0, 0, 0]);
 const CODE: [u8; 3] = [0x60, 0x00, 0x00];
 
@@ -55,12 +56,12 @@ pub struct Chain {
     pub store: Store,
     pub blocks: Vec<Arc<ExecutedBlock>>,
     pub view: Arc<Mutex<Arc<View>>>,
-    /// Every block, as the chain gives those that are not canonical.
+    /// Every block that was made, for lookups of blocks that are not canonical.
     pub made: Arc<Mutex<BTreeMap<B256, Abandoned>>>,
     heads: watch::Sender<Heads>,
     pub context: Arc<RpcContext>,
     pub api: Api,
-    /// Gas limit of the blocks to come.
+    /// Gas limit of the next blocks.
     pub gas_limit: u64,
     forks: ForkSchedule,
 }
@@ -73,7 +74,7 @@ fn account(nonce: u64, balance: u64, code_hash: B256) -> Option<AccountChange> {
     })
 }
 
-/// The contract with a value in slot 1, and the accounts that tests send from.
+/// The genesis state: the contract with a value in slot 1, and the accounts that tests send from.
 fn genesis_state() -> Changes {
     let code = Bytes::from(CODE);
     let hash = keccak256(&code);
@@ -180,18 +181,18 @@ impl Chain {
         chain
     }
 
-    /// The table of methods over the context as it is.
+    /// Makes the table of methods for the present context.
     fn bind(&mut self) {
         self.serve(&["eth", "net", "opp2p", "txpool", "web3", "unheard-of"]);
     }
 
-    /// Serves these namespaces.
+    /// Makes a table with the methods of these namespaces.
     pub fn serve(&mut self, names: &[&str]) {
         let names: Vec<String> = names.iter().copied().map(String::from).collect();
         self.api = Api::new(&names, &NAMESPACES, &self.context, "--http.api");
     }
 
-    /// The same chain with another context.
+    /// The same chain with a changed context.
     pub fn with(mut self, change: impl FnOnce(&mut RpcContext)) -> Self {
         self.api = Api::default();
         change(Arc::get_mut(&mut self.context).expect("nothing else holds it"));
@@ -267,7 +268,7 @@ impl Chain {
         ))
     }
 
-    /// Extends the chain by one block.
+    /// Adds one block to the chain.
     pub fn add(&mut self, transactions: &[(OpTxEnvelope, Vec<Log>)]) -> Arc<ExecutedBlock> {
         let parent = self.view.lock().clone();
         let block = self.block(&parent, transactions, "");
@@ -276,7 +277,7 @@ impl Chain {
         block
     }
 
-    /// Stores some of the blocks above genesis that are in memory, and forgets some that are stored.
+    /// Stores some blocks that are only in memory, and drops some stored blocks from memory.
     pub fn store_some(&mut self, all: &[Arc<ExecutedBlock>], rng: &mut StdRng) {
         let stored = self.store.head().number as usize;
         let count = rng.random_range(0..=all.len() - stored);
@@ -287,7 +288,7 @@ impl Chain {
         self.publish();
     }
 
-    /// Unwinds some stored blocks, and forgets those above.
+    /// Unwinds some stored blocks, and drops all blocks above the new stored head.
     pub fn unwind_some(&mut self, all: &mut Vec<Arc<ExecutedBlock>>, rng: &mut StdRng) {
         let stored = self.store.head().number;
         for _ in 0..rng.random_range(0..6).min(stored) {
@@ -344,7 +345,7 @@ impl Chain {
     }
 }
 
-/// The answer of these methods to a request.
+/// The response of `api` to a request.
 pub async fn ask_of(api: &Api, method: &str, params: Value) -> Value {
     let request = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
     let live = Live::default();
@@ -364,7 +365,7 @@ pub async fn ask_of(api: &Api, method: &str, params: Value) -> Value {
 
 fn l1_attributes(forks: &ForkSchedule, time: u64) -> OpTxEnvelope {
     let scalar = if forks.is_active(Fork::Ecotone, time) {
-        // Version 1: scalars of the blob base fee and of the base fee.
+        // Version 1 of the scalars: that of the blob base fee, and that of the base fee.
         let mut scalar = [0; 32];
         scalar[0] = 1;
         scalar[24..28].copy_from_slice(&810_949u32.to_be_bytes());
@@ -393,7 +394,7 @@ fn l1_attributes(forks: &ForkSchedule, time: u64) -> OpTxEnvelope {
         .into()
 }
 
-/// Signed by nobody in particular: the signature recovers to some address.
+/// A fixed signature, which recovers to an arbitrary address.
 pub fn signature() -> Signature {
     Signature::new(U256::from(0x1234), U256::from(0x5678), true)
 }

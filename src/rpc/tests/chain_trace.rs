@@ -46,7 +46,7 @@ async fn the_next_block_is_traced_when_there_is_memory_for_its_event() {
     let mut events = subscribe(&chain, json!(["0x1", "0x3"]));
     let first = events.next().await.unwrap().unwrap();
     assert_eq!(json_of(&first)["block"], "0x2");
-    // The event holds its size, and no longer what it might have had.
+    // The event holds memory for its size, and has released the rest of its reservation.
     let free = memory.available_permits();
     assert_eq!(free, 1024 + 256 - first.get().len().div_ceil(1024));
     assert!(free < 1024, "{free}");

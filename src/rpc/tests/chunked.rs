@@ -13,7 +13,7 @@ async fn over_http_a_large_trace_comes_in_parts() {
     let mut chain = chain(|context| context.bounds.trace_bytes = 1 << 20).await;
     let api = std::mem::take(&mut chain.api);
     let server = Server::of(api, Setup::default()).await;
-    // Some 50,000 lines: more than the bound on what is kept in memory.
+    // Some 50,000 lines, which exceed the limit on traces in memory.
     let mut params = call_with(COUNTDOWN, json!({ "timeout": "1m" }));
     params[0]["gas"] = json!("0x1e8480");
     params[0]["input"] = json!(format!("0x{:064x}", 10_000));
@@ -35,7 +35,7 @@ async fn over_http_a_large_trace_comes_in_parts() {
     assert_eq!(answer["id"], 1);
 }
 
-/// A body without the lengths of its parts.
+/// Joins the chunks of an HTTP body, without their lengths.
 fn joined(mut body: &str) -> String {
     let mut whole = String::new();
     while let Some((length, rest)) = body.split_once("\r\n") {
@@ -62,7 +62,7 @@ async fn a_trace_whose_reader_takes_nothing_ends() {
     let request = request.to_string();
     let length = request.len();
     let socket = TcpSocket::new_v4().unwrap();
-    // Little of the trace lies in the buffers of the system.
+    // A small receive buffer, so that only a small part of the trace is in the system's buffers.
     socket.set_recv_buffer_size(4096).unwrap();
     let mut socket = socket.connect(server.addrs.http.unwrap()).await.unwrap();
     let request = format!("{POST}\r\ncontent-length: {length}\r\n\r\n{request}");

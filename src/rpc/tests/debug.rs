@@ -7,11 +7,11 @@ use op_alloy_consensus::{OpTxEnvelope, TxDeposit};
 use serde_json::{Value, json};
 use starling_proto::fork::Fork;
 
-/// Jumps for ever.
+/// Code that loops for ever.
 pub const LOOP: &str = "0x5b600056";
-/// Jumps until the counter in its calldata is zero.
+/// Code that loops until the counter from its calldata is zero.
 pub const COUNTDOWN: &str = "0x6000355b600190038060035700";
-/// Stores and logs, calls the identity precompile, reverts with four bytes.
+/// Code that stores a value, logs, calls the identity precompile, and reverts with four bytes.
 const BUSY: &str = "0x602a60015560aa60006000a1600060006000600060045afa5060046000fd";
 
 pub async fn chain(change: impl FnOnce(&mut RpcContext)) -> Chain {
@@ -63,7 +63,8 @@ async fn struct_logs_are_lines_in_geths_form() {
 #[tokio::test]
 async fn empty_code_has_no_steps() {
     let chain = chain(|_| ()).await;
-    // The first creates a contract without init code, the second is one.
+    // The first call creates a contract with empty init code. The second call is itself such a
+    // creation.
     let created = call_with("0x600060006000f0", json!({}));
     let root = json!([{ "from": RICH, "gas": "0x186a0" }, "latest", {}]);
     for (params, steps) in [(created, 5), (root, 0)] {
@@ -187,7 +188,7 @@ async fn what_cannot_be_traced_is_told_in_geths_words() {
     );
 }
 
-/// Calls of an account without code, with a megabyte of input each.
+/// Code that calls an account without code `times` times, with a megabyte of input each.
 fn repeated(times: usize) -> String {
     format!("0x{}", "6000600062100000600060ee5afa50".repeat(times))
 }
@@ -221,7 +222,7 @@ async fn time_memory_and_gas_of_a_trace_are_bounded() {
     chain
         .fails("debug_traceCall", endless(json!({})), large)
         .await;
-    // The gas cap ends it, or its time.
+    // The call ends at its timeout, or at the gas cap.
     let silent = json!({ "tracer": "noopTracer", "timeout": "1ms" });
     chain
         .fails("debug_traceCall", endless(silent), "execution timeout")
@@ -230,13 +231,13 @@ async fn time_memory_and_gas_of_a_trace_are_bounded() {
     let frame = chain.result("debug_traceCall", endless(capped)).await;
     assert_eq!(frame["gas"], "0x2faf080");
     assert_eq!(frame["error"], "out of gas");
-    // Calls with a megabyte of input each.
+    // Code whose calls have a megabyte of input each.
     let greedy = "0x5b6000600062100000600060045afa50600056";
     let mut params = call_with(greedy, json!({ "tracer": "callTracer" }));
     params[0]["gas"] = json!("0x2faf080");
     let full = "the trace is larger than 32 MB";
     chain.fails("debug_traceCall", params.clone(), full).await;
-    // Each tracer may record these, and both together may not.
+    // A single tracer may record these calls, but two tracers together may not.
     params[0]["gas"] = json!("0x989680");
     params[2]["stateOverrides"][CONTRACT.to_string()]["code"] = json!(repeated(20));
     chain.fails("debug_traceCall", params.clone(), large).await;
@@ -248,7 +249,7 @@ async fn time_memory_and_gas_of_a_trace_are_bounded() {
 #[tokio::test]
 async fn bundles_of_calls_see_what_earlier_ones_changed() {
     let chain = chain(|_| ()).await;
-    // Adds one to slot 0 and returns it.
+    // Code that adds one to slot 0 and returns the new value.
     let code = "0x60005460010180600055600052602060 00f3".replace(' ', "");
     let call = json!({ "to": CONTRACT, "gas": "0x186a0" });
     let options = json!({
@@ -309,7 +310,7 @@ async fn blocks_are_executed_again_and_written_to_files_inside_their_folder() {
     }
 }
 
-/// A creation whose code jumps back so often.
+/// A creation whose init code loops `times` times.
 pub fn looping(source_hash: B256, times: u16) -> OpTxEnvelope {
     let code = format!("0x61{times:04x}5b600190038060035700");
     TxDeposit {
@@ -337,7 +338,7 @@ async fn a_file_has_all_lines_of_a_long_trace_in_order() {
         .result("debug_standardTraceBlockToFile", json!([hash]))
         .await;
     let text = std::fs::read_to_string(files[1].as_str().unwrap()).unwrap();
-    // Several chunks.
+    // The trace has several chunks.
     assert!(text.len() > 1 << 20, "{}", text.len());
     let first = text.lines().next().unwrap();
     assert!(first.starts_with(r#"{"pc":0,"op":97,"#), "{first}");
@@ -354,7 +355,8 @@ async fn all_files_of_a_call_share_what_is_left_for_the_folder() {
     let long = |source: u8| looping(B256::repeat_byte(source), 2_000);
     let block = chain.add(&[(long(1), vec![]), (long(2), vec![])]);
     let params = json!([block.payload.hash]);
-    // Sparse: it takes all bytes of the folder but three megabytes, and none of the disk.
+    // A sparse file: it counts for all bytes of the folder but three megabytes, and takes no space
+    // on the disk.
     let large = std::fs::File::create(traces.join("old")).unwrap();
     let write = "debug_standardTraceBlockToFile";
     large.set_len((16 << 30) - (3 << 20)).unwrap();

@@ -1,4 +1,5 @@
-//! Filters over a small chain: what they tell, over a reorg too, and when they end.
+//! Filters over a small chain: the changes that they report, also after a reorg, and the time at
+//! which they expire.
 
 use super::{
     chain::{CONTRACT, Chain, RICH, legacy},
@@ -32,7 +33,8 @@ fn gone(id: &Value) -> (i64, String) {
     (-32000, "filter not found".into())
 }
 
-/// Logs as [`seen`] gives them: the first byte of the topic, and whether the log was removed.
+/// Expected logs in the form of [`seen`]: the first byte of the topic, and whether the log was
+/// removed.
 fn reported(logs: &[(&str, bool)]) -> Vec<(String, bool)> {
     logs.iter()
         .map(|(topic, removed)| (topic.to_string(), *removed))
@@ -46,11 +48,11 @@ async fn new_filter(chain: &Chain, filter: Value) -> Value {
 /// A chain with a filter of each kind, installed at its first block.
 struct Filtered {
     chain: Chain,
-    /// Logs of the contract.
+    /// Id of the filter for all logs of the contract.
     all: Value,
-    /// Logs with the topic 2.
+    /// Id of the filter for logs with the topic 2.
     topic: Value,
-    /// New blocks.
+    /// Id of the filter for new blocks.
     blocks: Value,
 }
 
@@ -73,14 +75,15 @@ impl Filtered {
         chain_changes(&self.chain, id.clone()).await
     }
 
-    /// Adds two blocks, with the logs 2 and 3, and 2. Returns their hashes.
+    /// Adds a block with the logs 2 and 3, and a block with the log 2. Returns their hashes.
     fn add_logs(&mut self) -> [B256; 2] {
         let second = self.chain.add(&[(legacy(1), vec![log(2), log(3)])]);
         let third = self.chain.add(&[(legacy(2), vec![log(2)])]);
         [second.payload.hash, third.payload.hash]
     }
 
-    /// Replaces all blocks after the first by three others, with the log 7. Returns their hashes.
+    /// Replaces all blocks after the first by three other blocks, with the log 7. Returns the
+    /// hashes of the three blocks.
     fn reorganise_after_first(&mut self) -> [B256; 3] {
         let chain = &mut self.chain;
         chain.blocks.truncate(1);
@@ -132,7 +135,7 @@ async fn a_filters_logs_are_all_that_match() {
     let Filtered {
         chain, all, blocks, ..
     } = &filtered;
-    // Reported before or not, and those from before the filter.
+    // All matching logs: reported ones, unreported ones, and those from before the filter.
     let logs = chain.result("eth_getFilterLogs", json!([all])).await;
     assert_eq!(seen(&logs).len(), 4);
     assert_eq!(
@@ -141,8 +144,8 @@ async fn a_filters_logs_are_all_that_match() {
     );
 }
 
-/// A branch without the second block's logs, one block higher: the reported logs are reported as
-/// removed, newest first.
+/// The new branch lacks the logs of the second block, and is one block higher. The logs that were
+/// reported are reported as removed, newest first.
 #[tokio::test]
 async fn filters_report_the_removed_logs_of_a_reorg() {
     let mut filtered = Filtered::new().await;
@@ -265,7 +268,7 @@ async fn many_logs_are_told_in_parts() {
     for nonce in 0..3 {
         chain.add(&[(legacy(nonce), vec![log(1); 15_000])]);
     }
-    // Blocks are never cut: two of them cross the bound, the third comes with the next question.
+    // Blocks are never split: two blocks exceed the limit, and the third is in the next response.
     assert_eq!(
         chain_changes(&chain, filter.clone())
             .await

@@ -1,5 +1,5 @@
-//! Shapes against answers of other clients: `fixtures/rpc-json` (OP) and `fixtures/rpc-compat`
-//! (Ethereum).
+//! Shapes compared with responses of other clients: `fixtures/rpc-json` (OP) and
+//! `fixtures/rpc-compat` (Ethereum).
 
 use super::chain::Chain;
 use crate::rpc::decoded::Place;
@@ -13,7 +13,7 @@ use starling_proto::{fork::Fork, payload::BlockId};
 use starling_testkit::{fixture, fixture_text};
 use std::fs;
 
-/// The JSON answers in the exchanges recorded for one method.
+/// The JSON responses in the exchanges that are recorded for one method.
 fn answers(method: &str) -> Vec<Value> {
     let Some(folder) = fixture(&format!("rpc-compat/tests/{method}")) else {
         return vec![];
@@ -44,7 +44,7 @@ fn number(value: &Value) -> u64 {
 fn transactions_look_as_geth_prints_them() {
     for expected in answers("eth_getTransactionByHash") {
         let tx: OpTxEnvelope = read(&expected);
-        // The effective price is fixed by the answer: choose the base fee that gives it.
+        // The response contains the effective price: choose the base fee that leads to this price.
         let base_fee = match expected.get("maxPriorityFeePerGas") {
             Some(tip) => number(&expected["gasPrice"]) - number(tip),
             None => 0,
@@ -80,7 +80,7 @@ fn headers_look_as_geth_prints_them() {
         for (name, value) in ours.as_object().unwrap() {
             assert_eq!(rest.remove(name).as_ref(), Some(value), "{name}");
         }
-        // The remaining members are the body's.
+        // The remaining members come from the body.
         let payload = starling_proto::payload::Payload::sealed(header, vec![]);
         let block = BlockJson::new(&payload, false, TransactionsJson::Hashes(vec![]));
         let block = serde_json::to_value(block).unwrap();
@@ -94,8 +94,8 @@ fn headers_look_as_geth_prints_them() {
 
 #[test]
 fn receipts_have_the_members_of_geths() {
-    // Before Byzantium a receipt had a root in place of its status: no chain that we serve begins
-    // there.
+    // Before Byzantium, a receipt had a root in place of its status. No chain that we serve begins
+    // before Byzantium.
     for expected in answers("eth_getTransactionReceipt")
         .into_iter()
         .filter(|receipt| receipt.get("root").is_none())
@@ -158,7 +158,7 @@ fn deposits_look_as_op_clients_print_them() {
             expected["mint"], "0x0",
             "printed where nothing is minted, too"
         );
-        // The block's time is newer than the answer.
+        // The recorded response is older than the member `blockTimestamp`.
         expected["blockTimestamp"] = json!("0x1");
         assert_eq!(serde_json::to_value(ours).unwrap(), expected);
     }
@@ -180,8 +180,8 @@ async fn deposit_receipts_have_the_members_of_a_real_one() {
     }
 }
 
-/// The shape of an answer: the members of objects, the first element of lists, and for texts
-/// whether they are quantities or data.
+/// The shape of a response. Objects are reduced to their members, lists to their first element, and
+/// texts to whether they are quantities or data.
 fn shape(value: &Value) -> Value {
     match value {
         Value::Object(members) => members
@@ -230,11 +230,11 @@ async fn access_lists_proofs_and_storage_values_have_the_shapes_of_geths() {
                 "eth_createAccessList" if theirs.get("error").is_none() => {
                     drop(ours.as_object_mut().unwrap().remove("error"))
                 }
-                // Not all of them ask for slots.
+                // Some recorded requests name no slots.
                 "eth_getProof" if theirs["storageProof"] == json!([]) => {
                     ours["storageProof"] = json!([])
                 }
-                // Keyed by address.
+                // The result is keyed by address.
                 "eth_getStorageValues" => {
                     ours = ours.as_object().unwrap().values().next().unwrap().clone();
                     theirs = theirs.as_object().unwrap().values().next().unwrap().clone();
@@ -258,7 +258,7 @@ async fn the_pools_status_and_the_capabilities_have_the_shapes_of_geths() {
     );
     let capabilities = chain.result("eth_capabilities", json!([])).await;
     for mut theirs in answers("eth_capabilities") {
-        // Nothing of ours is deleted after a while.
+        // geth deletes old logs and names its strategy; this node deletes no logs.
         theirs["logs"]
             .as_object_mut()
             .unwrap()

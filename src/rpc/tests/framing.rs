@@ -99,7 +99,8 @@ async fn methods_and_arguments_that_do_not_exist_are_refused() {
     }
 }
 
-/// Millions of values, and nesting without end: refused, not stored, not recursed into.
+/// Requests with millions of values, or with endless nesting, are refused without being stored or
+/// parsed recursively.
 #[tokio::test]
 async fn large_and_deep_requests_are_refused() {
     let server = Server::plain().await;
@@ -280,7 +281,8 @@ async fn answers_that_nobody_takes_leave_no_room_for_large_ones() {
     })
     .await;
     let big = r#"{"jsonrpc":"2.0","id":1,"method":"toy_big","params":[24000000]}"#;
-    // The answer fits no socket's buffer: it stays until its reader takes it.
+    // The response is larger than the socket's buffers, so its memory is held until the reader
+    // takes it.
     let mut reader = TcpStream::connect(server.addrs.http.unwrap())
         .await
         .unwrap();
@@ -302,7 +304,7 @@ async fn answers_that_nobody_takes_leave_no_room_for_large_ones() {
         "response too large: too many answers wait for their readers",
     );
     assert_eq!(server.post(big).await, full);
-    // In a batch nothing more is executed; small answers are given all the same.
+    // After the refusal, no further call of a batch is executed. Small responses are still sent.
     let refused = error(
         "2",
         -32003,
@@ -356,7 +358,7 @@ async fn what_is_echoed_is_bounded_and_counted() {
         "m".repeat(1_000_000)
     );
     assert!(server.post(&unknown).await.len() < 300);
-    // Many small answers are a large one.
+    // Many small results add up to a large response.
     let batch = |count| format!("[{}]", vec![call(1000); count].join(","));
     assert!(
         server

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use starling_proto::{fork::Fork, payload::BlockId};
 use std::sync::Arc;
 
-/// The next event, which must be there.
+/// The JSON of the next event, which must exist and not be an error.
 fn next(event: Option<Result<SubscriptionEvent, SubscriptionEnd>>) -> Value {
     serde_json::from_str(event.unwrap().unwrap().get()).unwrap()
 }
@@ -29,7 +29,7 @@ async fn new_heads_come_in_order_over_a_reorg() {
     let log = Log::new_unchecked(CONTRACT, vec![], Bytes::new());
     let subscribe = chain.api.subscription("eth", "logs").unwrap();
     let mut logs = subscribe(Default::default()).unwrap();
-    // Both begin at the present head, then two blocks at once.
+    // Both subscriptions begin at the present head. Two blocks are then added at once.
     let genesis = Arc::new(View::new(chain.store.snapshot().unwrap(), vec![], None, None).unwrap());
     assert!(futures::poll!(heads.next()).is_pending() && futures::poll!(logs.next()).is_pending());
     let parent = chain.view.lock().clone();
@@ -70,8 +70,8 @@ async fn new_heads_come_in_order_over_a_reorg() {
     assert_eq!(chain.head(), branch[3].payload.id());
 }
 
-/// Three blocks above a trunk, each with a log, and four of another branch; the chain is at the
-/// head of the first.
+/// Three blocks above a trunk, each with a log, and four blocks of another branch. The chain is at
+/// the head of the first branch.
 pub fn fork_of_three(chain: &mut Chain) -> [Vec<Arc<ExecutedBlock>>; 2] {
     let log = || Log::new_unchecked(CONTRACT, vec![], Bytes::new());
     chain.add(&[]);
@@ -93,7 +93,7 @@ pub fn fork_of_three(chain: &mut Chain) -> [Vec<Arc<ExecutedBlock>>; 2] {
     [ours, theirs]
 }
 
-/// Makes the last of these the head, in place of the blocks that `ours` has above the trunk.
+/// Makes the last block of `theirs` the head. The blocks `ours` above the trunk are replaced.
 pub fn reorganise(chain: &mut Chain, ours: &[Arc<ExecutedBlock>], theirs: &[Arc<ExecutedBlock>]) {
     chain.blocks.truncate(chain.blocks.len() - ours.len());
     chain.blocks.extend_from_slice(theirs);
@@ -195,7 +195,7 @@ async fn all_logs_of_five_hundred_blocks_that_leave_the_chain_are_told_as_remove
     );
 }
 
-/// Adds many empty blocks, and publishes only the last.
+/// Adds `count` empty blocks, and publishes only the last one.
 fn add_unseen(chain: &mut Chain, count: usize) {
     for _ in 0..count {
         let parent = chain.view.lock().clone();
@@ -218,7 +218,7 @@ async fn a_subscriber_that_does_not_catch_up_is_let_go() {
     let mut chain = Chain::new(Fork::Canyon);
     let subscribe = chain.api.subscription("eth", "newHeads").unwrap();
     let mut heads = subscribe(Default::default()).unwrap();
-    // More than one batch.
+    // More events than one batch has.
     add_unseen(&mut chain, 600);
     next(heads.next().await);
     add_unseen(&mut chain, 1030);
@@ -288,7 +288,7 @@ async fn a_synchronisation_is_shown_with_geths_keys_in_geths_order() {
     }));
     let method = chain.api.method("eth_syncing").unwrap();
     let progress = method(Default::default(), Client::Connection(1)).await;
-    // As geth marshals its map of these keys.
+    // The text that geth makes from its map of these keys.
     let expected = r#"{"currentBlock":"0x1","healedBytecodeBytes":"0x0","healedBytecodes":"0x0","healedTrienodeBytes":"0x0","healedTrienodes":"0x0","healingBytecode":"0x0","healingTrienodes":"0x0","highestBlock":"0x3","startingBlock":"0x1","stateIndexRemaining":"0x0","syncedAccountBytes":"0x0","syncedAccounts":"0x0","syncedBytecodeBytes":"0x0","syncedBytecodes":"0x0","syncedStorage":"0x0","syncedStorageBytes":"0x0","txIndexFinishedBlocks":"0x0","txIndexRemainingBlocks":"0x0"}"#;
     assert_eq!(progress.unwrap().get(), expected);
 
@@ -346,7 +346,7 @@ async fn subscribers_that_return_at_once_share_the_memory_of_events() {
     for _ in 0..60 {
         chain.add(&[]);
     }
-    // Each has missed some 80 KiB.
+    // Each subscriber has missed some 80 KiB of events.
     let params = json!([{ "from": { "number": "0x0", "hash": seen.hash } }]);
     let params = serde_json::value::to_raw_value(&params).unwrap();
     let subscribe = chain.api.subscription("eth", "newHeads").unwrap();
@@ -372,7 +372,7 @@ async fn a_resume_point_that_is_not_known_is_refused() {
         let args = crate::rpc::params::Args::parse(Some(&params)).unwrap();
         chain.api.subscription("eth", kind).unwrap()(args)
     };
-    // The head itself: only what comes after it.
+    // From the head itself: only later blocks have events.
     let mut after = subscribe("newHeads", json!([from(chain.head())])).unwrap();
     assert!(futures::poll!(after.next()).is_pending());
     let foreign = BlockId {

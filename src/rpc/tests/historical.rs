@@ -1,4 +1,4 @@
-//! History before Bedrock, from a stand-in node that answers, lies or hangs.
+//! History before Bedrock, from a test node that responds, sends wrong data, or hangs.
 
 use super::{Server, Setup, chain::Chain};
 use crate::rpc::{
@@ -24,7 +24,8 @@ use tokio::{
     net::TcpListener,
 };
 
-/// The first block of ours; the test chain's own blocks stand for those from it on.
+/// Number of our first block. The blocks of the test chain represent the blocks from this number
+/// on.
 const FIRST: u64 = 100;
 const TIMEOUT: Duration = Duration::from_millis(400);
 
@@ -37,7 +38,7 @@ fn header(number: u64) -> Header {
     }
 }
 
-/// A block as a node prints it.
+/// The JSON of a block, as a node prints it.
 fn block(number: u64) -> Value {
     let header = header(number);
     let mut json = serde_json::to_value(&header).unwrap();
@@ -47,7 +48,7 @@ fn block(number: u64) -> Value {
     json
 }
 
-/// A node with history, and the count of its calls.
+/// A node that has history, and the number of calls that it gets.
 async fn history() -> (Server, Arc<AtomicUsize>) {
     let calls = Arc::new(AtomicUsize::new(0));
     let mut api = Api::default();
@@ -143,7 +144,7 @@ async fn hashes_that_are_nowhere_here_are_asked_for_and_the_answer_must_be_their
         .result("eth_getRawTransactionByHash", json!([keccak256([1])]))
         .await;
     assert_eq!(raw, "0x01");
-    // Lies: another block, another transaction, a receipt of one of our blocks.
+    // Wrong data: another block, another transaction, and a receipt of one of our blocks.
     let other = B256::repeat_byte(1);
     for (method, params) in [
         ("eth_getBlockByHash", json!([other, false])),

@@ -1,5 +1,5 @@
-//! Transactions that no block may hold: what wallets are told, by a sequencer and through a
-//! replica, and that nothing is kept of them.
+//! Transactions that no block may contain. Wallets get the same errors from a sequencer and through
+//! a replica, and no pool keeps such a transaction.
 
 use super::{
     Server, Setup,
@@ -20,11 +20,12 @@ use secp256k1::{Message, SECP256K1, SecretKey};
 use serde_json::json;
 use starling_proto::{fork::Fork, l1info::L1BlockInfo};
 
-/// Keys of accounts with [`FUNDS`]: an unused one, one with nonce 5, one with code.
+/// Keys of accounts with a balance of [`FUNDS`]: an unused account, one with nonce 5, and one with
+/// code.
 const KEY: u8 = 0x11;
 pub const USED: u8 = 0x22;
 pub const DELEGATED: u8 = 0x33;
-/// The key of an account that has nothing.
+/// Key of an account without a balance.
 const POOR: u8 = 0x44;
 const PRICE: u128 = 2_000_000;
 /// Gas limit of the block at the head.
@@ -57,7 +58,7 @@ where
     sign(key, tx).encoded_2718().into()
 }
 
-/// A transfer of nothing that is in order.
+/// A valid transfer of zero wei.
 fn transfer() -> TxEip1559 {
     TxEip1559 {
         chain_id: CHAIN_ID,
@@ -91,7 +92,8 @@ fn set_code(authorization_list: Vec<alloy_eips::eip7702::SignedAuthorization>) -
     }
 }
 
-/// A sequencer at a block of [`GAS_LIMIT`], and a replica that passes transactions on to it.
+/// A sequencer whose head has the gas limit [`GAS_LIMIT`], and a replica that forwards transactions
+/// to it.
 async fn pair(fork: Fork) -> (Chain, Chain, Server) {
     let mut sequencer = Chain::new(fork);
     sequencer.gas_limit = GAS_LIMIT;
@@ -111,7 +113,7 @@ async fn pair(fork: Fork) -> (Chain, Chain, Server) {
 }
 
 impl Chain {
-    /// Sends a transaction that is refused.
+    /// Sends a transaction that must be refused. Returns the code and message of the error.
     async fn refused(&self, raw: &Bytes) -> (i64, String) {
         self.error("eth_sendRawTransaction", json!([raw])).await
     }
@@ -124,10 +126,10 @@ impl Chain {
     }
 }
 
-/// A transaction that is refused, and the words it is refused with.
+/// A transaction that is refused, and words of the error.
 type TransactionFault = (Bytes, &'static str);
 
-/// A transfer with one field changed, signed with the key of an unused account.
+/// A transfer with a changed field, signed with the key of an unused account.
 fn transfer_with(change: impl FnOnce(&mut TxEip1559)) -> Bytes {
     let mut tx = transfer();
     change(&mut tx);
@@ -195,7 +197,8 @@ fn mispriced() -> Vec<TransactionFault> {
     ]
 }
 
-/// Signatures for other chains or for none, and one whose `s` is in the upper half of the order.
+/// Signatures for other chains or for none, and a signature whose `s` is in the upper half of the
+/// curve's order.
 fn missigned() -> Vec<TransactionFault> {
     let wrong_chain = "invalid sender: invalid chain id for signer: have 1 want 901";
     let legacy_on = |chain_id| {
@@ -231,7 +234,7 @@ fn missigned() -> Vec<TransactionFault> {
     ]
 }
 
-/// Nonces that do not fit the account, and a list of authorizations without an entry.
+/// Nonces that do not fit the account, and an empty list of authorizations.
 fn misnumbered() -> Vec<TransactionFault> {
     let transfer_by = |key, nonce| {
         raw(
@@ -289,7 +292,7 @@ fn unsupported() -> Vec<TransactionFault> {
     .into()
 }
 
-/// Bytes that are no encoding of a transaction.
+/// Bytes that do not encode a transaction.
 fn malformed() -> Vec<TransactionFault> {
     let good = raw(KEY, legacy());
     let mut trailing = good.to_vec();
@@ -312,7 +315,7 @@ fn malformed() -> Vec<TransactionFault> {
     ]
 }
 
-/// Faults that a transaction has by itself, each with geth's words for it.
+/// Transactions that are invalid in any state, each with words of geth's error.
 fn faults() -> Vec<TransactionFault> {
     [
         oversized(),
@@ -344,7 +347,7 @@ async fn hostile_transactions_are_refused_in_geths_words_and_kept_nowhere() {
     }
 }
 
-/// The refusal of a transaction that costs `cost` wei, by an account that has `balance` wei.
+/// The error for a transaction that costs `cost` wei and is sent by an account with `balance` wei.
 fn insufficient_funds(balance: U256, cost: U256) -> (i64, String) {
     let overshot = cost - balance;
     let start = "insufficient funds for gas * price + value";
@@ -361,7 +364,8 @@ async fn who_cannot_pay_for_everything_is_refused() {
         let info = L1BlockInfo::of(&sequencer.blocks[0].payload).unwrap();
         let operator_fee = l1fee::operator_fee(&info, fork, 21_000);
         assert_eq!(operator_fee.is_zero(), fork < Fork::Isthmus);
-        // All of the balance for gas and value, and nothing left for L1's and the operator's fee.
+        // The whole balance pays for gas and value, and nothing is left for the L1 fee and the
+        // operator fee.
         let value = FUNDS - U256::from(21_000 * PRICE);
         let broke = transfer_with(|tx| tx.value = value);
         let fees = l1fee::receipt_cost(&info, fork, &broke).fee + operator_fee;
@@ -380,13 +384,13 @@ async fn who_cannot_pay_for_everything_is_refused() {
             );
         }
         assert_eq!(sequencer.context.chain.pool.stats(), Default::default());
-        // Another value is other bytes, with a fee a little different. (Before Ecotone it is more
-        // than the account has.)
+        // Another value changes the transaction's bytes, and thus its L1 fee a little. Before
+        // Ecotone, the fee exceeds the account's balance.
         let Some(value) = value.checked_sub(fees * U256::from(2)) else {
             continue;
         };
         sequencer.takes(&transfer_with(|tx| tx.value = value)).await;
-        // Pooled transactions of the sender count too.
+        // The cost of the sender's pooled transactions counts too.
         let (code, message) = replica.refused(&transfer_with(|tx| tx.nonce = 1)).await;
         assert!(
             code == -32000 && message.contains(", queued cost "),
@@ -475,7 +479,7 @@ async fn a_nonce_far_ahead_waits_and_is_offered_to_no_block() {
     let pool = &sequencer.context.chain.pool;
     assert_eq!((pool.stats().pending, pool.stats().queued), (0, 1));
     assert!(pool.best(0).is_empty());
-    // 64 of an account may wait so.
+    // The pool keeps up to 64 transactions of an account behind a nonce gap.
     for nonce in 1..64 {
         sequencer.takes(&ahead(nonce)).await;
     }

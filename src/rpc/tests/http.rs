@@ -1,4 +1,4 @@
-//! The rules in front of JSON-RPC.
+//! The HTTP rules that apply before JSON-RPC.
 
 use super::*;
 use crate::rpc::{HttpEndpoint, RollupEndpoint, RpcConfig, RpcContext, TxRoute};
@@ -6,7 +6,7 @@ use starling_proto::fork::Fork;
 
 const CALL: &str = r#"{"jsonrpc":"2.0","id":1,"method":"toy_echo","params":["hi"]}"#;
 
-/// A request's head and body, and the status and a part of the body it is answered with.
+/// Head and body of a request; status of the response and a part of its body.
 type Exchange = (&'static str, &'static str, u16, &'static str);
 
 async fn check_exchanges<const N: usize>(exchanges: [Exchange; N]) {
@@ -96,10 +96,10 @@ async fn bodies_are_bounded() {
             && answer.contains("content length too large (5242881>5242880)"),
         "{answer}"
     );
-    // One byte less is read, whatever it is.
+    // A body of exactly the maximum size is read, whatever its content.
     let (status, answer) = server.http(POST, &" ".repeat(5_242_880)).await;
     assert_eq!(status, 200, "{answer}");
-    // Without a length the bytes are counted.
+    // Without a length header, the bytes are counted as they arrive.
     let limits = ServerLimits {
         body: 1000,
         ..ServerLimits::default()
@@ -210,7 +210,7 @@ async fn clients_that_do_not_send_are_dropped() {
     let request = format!("{POST}\r\ncontent-length: 10\r\n\r\n{{");
     let answer = server.raw(request.as_bytes(), Duration::from_secs(5)).await;
     assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
-    // An idle connection is closed after its answer.
+    // An idle connection is closed after its response.
     let request = format!("{POST}\r\ncontent-length: {}\r\n\r\n{CALL}", CALL.len());
     let began = std::time::Instant::now();
     let answer = server.raw(request.as_bytes(), Duration::from_secs(5)).await;
@@ -220,7 +220,7 @@ async fn clients_that_do_not_send_are_dropped() {
     );
 }
 
-/// A socket on which an answer of this many bytes has been requested.
+/// A socket on which a response of `bytes` bytes has been requested.
 async fn request_big(server: &Server, bytes: usize) -> TcpStream {
     let body = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"toy_big","params":[{bytes}]}}"#);
     let request = format!("{POST}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
@@ -243,7 +243,7 @@ async fn a_reader_that_does_not_read_is_dropped() {
     })
     .await;
     let mut socket = request_big(&server, 20_000_000).await;
-    // The time to write begins with the answer.
+    // The write timeout begins with the response.
     socket.readable().await.unwrap();
     tokio::time::sleep(Duration::from_millis(1500)).await;
     let answer = read_all(&mut socket, Duration::from_secs(5)).await;
@@ -291,7 +291,7 @@ async fn a_connection_at_the_limit_waits_while_all_are_busy() {
     );
 }
 
-/// Opens a connection and has one call answered on it.
+/// Opens a connection and makes one call on it.
 async fn keep_alive(server: &Server) -> TcpStream {
     let mut socket = TcpStream::connect(server.addrs.http.unwrap())
         .await
@@ -300,7 +300,7 @@ async fn keep_alive(server: &Server) -> TcpStream {
     socket
 }
 
-/// Whether a call on this connection is answered.
+/// Makes a call on this connection. Returns whether there is a response.
 async fn asks(socket: &mut TcpStream) -> bool {
     let request = format!("{POST}\r\ncontent-length: {}\r\n\r\n{CALL}", CALL.len());
     let (mut answer, mut part) = (String::new(), [0; 1024]);
@@ -327,7 +327,7 @@ async fn idle_connections_make_room_for_new_clients_oldest_first() {
         ..Setup::default()
     })
     .await;
-    // Half of them never send a request, the others wait for their next one.
+    // Half of the clients never send a request; the others wait before their next request.
     let mut silent = Vec::new();
     for _ in 0..4 {
         silent.push(
@@ -341,8 +341,8 @@ async fn idle_connections_make_room_for_new_clients_oldest_first() {
     for _ in 0..4 {
         idle.push(keep_alive(&server).await);
     }
-    // Four new clients cost the four oldest connections, and the next one the first that served a
-    // request.
+    // Four new clients close the four oldest connections. The next new client closes the first
+    // connection that has served a request.
     let mut new = Vec::new();
     for _ in 0..4 {
         new.push(keep_alive(&server).await);
@@ -442,7 +442,7 @@ async fn a_taken_port_of_the_rollup_nodes_rpc_matters_only_if_it_was_given() {
 #[tokio::test]
 async fn the_server_stops_when_told() {
     let mut server = Server::plain().await;
-    // An idle connection does not hold it up.
+    // An idle connection does not delay the end of the server.
     let mut idle = TcpStream::connect(server.addrs.http.unwrap())
         .await
         .unwrap();
@@ -517,7 +517,7 @@ async fn a_reader_that_takes_a_little_now_and_then_is_dropped() {
     assert!(length < 50_000_000, "all of it came");
 }
 
-/// A node that serves nothing relays blocks: it does not end.
+/// A node that serves nothing still relays blocks, so the server must not end.
 #[tokio::test]
 async fn a_server_without_endpoints_waits_for_its_end() {
     let token = tokio_util::sync::CancellationToken::new();

@@ -1,5 +1,6 @@
-//! `eth_getLogs` by the log index gives what a scan of all receipts gives: for random chains, filters
-//! and ranges, over blocks in memory, unwinds, pruning and an index that is not whole.
+//! `eth_getLogs` through the log index returns the same logs as a scan of all receipts. Tested with
+//! random chains, filters and ranges, with blocks in memory, unwinds, pruning, and an incomplete
+//! index.
 
 use super::chain::*;
 use crate::{
@@ -15,7 +16,7 @@ use serde_json::{Value, json};
 use starling_proto::fork::Fork;
 use std::sync::Arc;
 
-/// Values of addresses and topics: few, so that logs share them.
+/// Number of different addresses and topics: small, so that logs share them.
 const VALUES: u8 = 5;
 
 struct World {
@@ -25,7 +26,7 @@ struct World {
     rng: StdRng,
 }
 
-/// A filter, and the range that it is asked for.
+/// A filter, and the range of the query.
 struct Asked {
     addresses: Vec<Address>,
     topics: Vec<Vec<B256>>,
@@ -51,7 +52,7 @@ impl Asked {
     }
 }
 
-/// Block and index of a log in the answer.
+/// Block number and index of a log in the response.
 fn place(log: &Value) -> (u64, u64) {
     let number = |name: &str| {
         let text = log[name].as_str().unwrap();
@@ -115,7 +116,7 @@ impl World {
         }
     }
 
-    /// Places of the logs that match, from the receipts.
+    /// Positions of the matching logs, found by a scan of the receipts.
     fn expected(&self, asked: &Asked) -> Vec<(u64, u64)> {
         let mut places = vec![];
         for block in &self.all {
@@ -172,7 +173,7 @@ async fn logs_by_index_are_those_of_the_receipts() {
     assert!(found > 5_000, "{found}");
 }
 
-/// The refusal names the widest range, which works, and one block more does not.
+/// The error names the widest range that works; one block more does not work.
 #[tokio::test]
 async fn the_widest_range_that_works_is_named_by_index_too() {
     let mut world = World::new(7);

@@ -1,5 +1,5 @@
-//! Reads of blocks and state: raw transactions, uncles, slots of many accounts, and every way to
-//! name a block.
+//! Reads of blocks and state: raw transactions, uncles, slots of many accounts, and every form of
+//! naming a block.
 
 use super::chain::{CONTRACT, Chain, RICH, legacy};
 use alloy_eips::eip2718::Encodable2718;
@@ -7,7 +7,7 @@ use alloy_primitives::{B256, Bytes};
 use serde_json::{Value, json};
 use starling_proto::fork::Fork;
 
-/// Asserts the results of methods, in order.
+/// Asserts the results of several methods, in order.
 async fn assert_results<const N: usize>(chain: &Chain, cases: [(&str, Value, Value); N]) {
     for (method, params, expected) in cases {
         assert_eq!(
@@ -114,10 +114,11 @@ async fn slots_of_many_accounts_at_once() {
     );
 }
 
-/// Names of the first block where it is the head, and safe and finalized.
+/// Names for the first block, if it is the head, safe and finalized.
 const TAGS: [&str; 5] = ["latest", "pending", "safe", "finalized", "0x1"];
 
-/// A chain whose only block after genesis is stored, safe and finalized, and its hash.
+/// A chain whose only block after genesis is stored, safe and finalized. Returns the chain and the
+/// hash of that block.
 fn chain_with_all_tags() -> (Chain, B256) {
     let mut chain = Chain::new(Fork::Ecotone);
     let block = chain.add(&[]);
@@ -129,7 +130,7 @@ fn chain_with_all_tags() -> (Chain, B256) {
     (chain, block.payload.hash)
 }
 
-/// Methods that take a tag or an EIP-1898 object as the last parameter, and the ones before it.
+/// Methods whose last parameter is a tag or an EIP-1898 object, with the parameters before it.
 fn methods_of_a_state() -> [(&'static str, Vec<Value>); 10] {
     let call = || vec![json!({ "to": CONTRACT })];
     [
@@ -187,7 +188,7 @@ async fn methods_of_a_state_refuse_unknown_blocks_and_two_names() {
                 "header for hash not found",
             ),
         ];
-        // Receipts of an unknown block are null.
+        // For an unknown block, receipts are null instead of an error.
         for (block, message) in unknown.iter().filter(|_| method != "eth_getBlockReceipts") {
             assert_eq!(
                 chain.error(method, params(block)).await,

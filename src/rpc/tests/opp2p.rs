@@ -23,7 +23,7 @@ impl Blocks for Nothing {
     }
 }
 
-/// A running swarm of the tests' chain, its address, and what stops it.
+/// A running swarm on the chain of the tests, its address, and the guard that stops it.
 async fn swarm() -> (Network, String, DropGuard) {
     swarm_with(None).await
 }
@@ -53,7 +53,7 @@ async fn swarm_with(discovery: Option<DiscoveryConfig>) -> (Network, String, Dro
     (network, address, token.drop_guard())
 }
 
-/// A chain whose node runs a swarm, and a second swarm for it to dial.
+/// A chain whose node runs a swarm, and a second swarm that the node can dial.
 struct SwarmPair {
     chain: Chain,
     network: Network,
@@ -88,13 +88,14 @@ impl SwarmPair {
         self.chain.result(method, params).await
     }
 
-    /// Dials the second swarm.
+    /// Dials the second swarm from the node.
     async fn connect(&self) {
         let params = json!([self.other_address]);
         assert_eq!(self.result("opp2p_connectPeer", params).await, Value::Null);
     }
 
-    /// Blocks and unblocks with op-node's answers, and checks the list after each.
+    /// Blocks and unblocks with op-node's responses, and checks the list of blocked entries after
+    /// each.
     async fn block_and_unblock(&self, noun: &str, block: Value, unblock: Value, listed: Value) {
         let list = format!("opp2p_listBlocked{noun}s");
         for (method, param, expected) in [
@@ -107,7 +108,7 @@ impl SwarmPair {
     }
 }
 
-/// Fields of a peer in the answers of `opp2p_self` and `opp2p_peers`.
+/// Fields of a peer in the responses of `opp2p_self` and `opp2p_peers`.
 const PEER_FIELDS: [&str; 14] = [
     "peerID",
     "nodeID",
@@ -213,7 +214,7 @@ async fn a_connected_peer_is_listed_and_counted() {
 async fn peers_addresses_and_subnets_are_blocked_and_unblocked() {
     let pair = SwarmPair::new().await;
     pair.connect().await;
-    // Both forms of a subnet are the same subnet, and the answer is op-node's.
+    // Both forms name the same subnet, and the list shows op-node's form.
     let short = json!("123.0.0.0/8");
     let subnet = json!({ "IP": "123.0.0.0", "Mask": "/wAAAA==" });
     for (block, unblock) in [(&short, &subnet), (&subnet, &short)] {
@@ -420,7 +421,7 @@ async fn records_and_the_table_of_discovery_are_shown() {
         ),
         (&own["ENR"], &json!([record]), true)
     );
-    // A peer that discovery found is shown with the record it was found by.
+    // A peer that discovery has found is shown with its node record.
     let id = boot.local_peer_id().to_string();
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(120);
     loop {

@@ -1,4 +1,4 @@
-//! The `ots` namespace: what Otterscan reads.
+//! The `ots` namespace: the results that Otterscan reads.
 
 use super::chain::{CONTRACT, Chain, RICH};
 use alloy_primitives::{Address, B256, Bytes, Log, TxKind, U256, hex, keccak256};
@@ -23,7 +23,7 @@ fn deposit(to: TxKind, value: u64, input: Bytes) -> OpTxEnvelope {
     .into()
 }
 
-/// Init code that calls the heir with all of its value, and then reverts with two bytes if `fails`.
+/// Init code that sends all of its value to the heir, and then reverts with two bytes if `fails`.
 fn giver(fails: bool) -> Bytes {
     let mut code = hex!("60006000600060003473").to_vec();
     code.extend_from_slice(HEIR.as_slice());
@@ -36,7 +36,7 @@ fn giver(fails: bool) -> Bytes {
 
 struct OtsChain {
     chain: Chain,
-    /// The transaction that gives, and the one that fails.
+    /// Hashes of the transaction that sends the value, and of the one that fails.
     hashes: [B256; 2],
 }
 
@@ -116,7 +116,8 @@ async fn transactions_are_run_again() {
         .await;
     let transfer = json!({ "type": 0, "from": SENDER.create(0), "to": HEIR, "value": "0x5" });
     assert_eq!(inner, json!([transfer]));
-    // The receipts of this chain say that everything went well, and are believed.
+    // In this chain's receipts every transaction has succeeded, and the method relies on the
+    // receipts.
     let error = chain
         .result("ots_getTransactionError", json!([fails]))
         .await;
@@ -143,7 +144,7 @@ async fn accounts_are_looked_up() {
     assert_eq!(has_code(json!([CONTRACT, chain.head().hash])).await, true);
     assert_eq!(has_code(json!([RICH, "latest"])).await, false);
     assert_eq!(chain.result("ots_getApiLevel", json!([])).await, 8);
-    // The contract is in the genesis state.
+    // These accounts are in the genesis state, so no transaction created them.
     for address in [CONTRACT, RICH] {
         let creator = chain
             .result("ots_getContractCreator", json!([address]))

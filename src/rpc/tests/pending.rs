@@ -1,4 +1,4 @@
-//! The block `pending`: a built one, or the newest flashblock.
+//! The block `pending`: a block that the node built, or the newest flashblock.
 
 use super::{
     chain::Chain,
@@ -29,7 +29,8 @@ use tokio_util::{compat::TokioAsyncReadCompatExt, sync::CancellationToken};
 const RANDAO: B256 = B256::repeat_byte(5);
 const RECIPIENT: Address = Address::repeat_byte(6);
 
-/// A chain of two blocks whose `pending` is the newest flashblock, and the source of flashblocks.
+/// A chain of two blocks whose `pending` block is the newest flashblock, and the source of its
+/// flashblocks.
 struct FlashChain {
     chain: Chain,
     newest: Arc<NewestFlashblock>,
@@ -69,7 +70,7 @@ impl FlashChain {
         taken.map_err(|error| error.to_string())
     }
 
-    /// The next nonce of the account whose transactions are in the flashblocks.
+    /// The next nonce of the account that sends the flashblocks' transactions.
     async fn nonce(&self, tag: &str) -> Value {
         let params = json!([SENDER, tag]);
         self.chain.result("eth_getTransactionCount", params).await
@@ -84,14 +85,15 @@ impl FlashChain {
     }
 }
 
-/// The L1 attributes of the newest block of a chain, for the next one.
+/// The L1 attributes transaction of the newest block, to be used in the next block.
 fn attributes_transaction(parent: &View) -> Bytes {
     let number = parent.head().number;
     let block = parent.payload(number).unwrap().unwrap();
     block.transactions[0].clone()
 }
 
-/// The parts of the block on `parent` that has these transactions, one a part.
+/// The flashblocks of a block on `parent` that contains these transactions, one transaction in each
+/// flashblock.
 fn parts(spec: &Arc<ChainSpec>, parent: &Arc<View>, id: u8, transactions: &[Bytes]) -> Vec<Value> {
     let time = parent.header().timestamp + 2;
     let first = attributes_transaction(parent);
@@ -286,7 +288,7 @@ async fn a_reorg_and_silence_leave_the_latest_block_and_the_next_block_builds_on
     foreign[0]["base"]["parent_hash"] = json!(B256::repeat_byte(7));
     flash.take(&foreign[0]).unwrap();
     assert_eq!(flash.pending_number().await, 3, "of another parent");
-    // Another block than the pending one becomes the head.
+    // The new head is another block than the pending one.
     flash.chain.add(&[]);
     assert_eq!(flash.pending_number().await, 2);
     assert!(
@@ -315,7 +317,7 @@ async fn flashblocks_come_from_a_websocket_as_text_or_brotli() {
     let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("ws://{}", socket.local_addr().unwrap());
     let sequencer = tokio::spawn(async move {
-        // The first connection sends junk and ends: the node connects again.
+        // The first connection sends junk and ends; the node then connects again.
         for junk in [true, false] {
             let (stream, _) = socket.accept().await.unwrap();
             let mut server = Server::new(stream.compat());
@@ -378,7 +380,7 @@ async fn a_sequencer_computes_a_pending_block_of_its_pool() {
     assert_eq!(block["transactions"].as_array().unwrap().len(), 2);
     let balance = async |tag: &str| chain.result("eth_getBalance", json!([SENDER, tag])).await;
     assert_ne!(balance("latest").await, balance("pending").await);
-    // The block is a guess: its transactions are not mined.
+    // The block is only a guess, so its transactions are not mined.
     assert_eq!(
         chain
             .result("eth_getTransactionReceipt", json!([hash]))
@@ -389,7 +391,7 @@ async fn a_sequencer_computes_a_pending_block_of_its_pool() {
         .result("eth_getBlockByNumber", json!(["latest", false]))
         .await;
     assert_eq!(latest["number"], "0x1");
-    // Within two seconds of building, the same block is served again.
+    // Within two seconds after it was built, the same block is returned again.
     let again = chain
         .result("eth_getBlockByNumber", json!(["pending", false]))
         .await;

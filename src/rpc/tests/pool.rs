@@ -1,4 +1,4 @@
-//! The pool: its content by sender and nonce, and the limits that a batcher sets.
+//! The pool: its transactions by sender and nonce, and the limits that a batcher sets.
 
 use super::{
     chain::{Chain, RICH},
@@ -56,7 +56,7 @@ async fn the_pool_is_shown_by_sender_and_nonce() {
     assert_eq!(raw, json!(transfer(0, 21_000)));
 }
 
-/// A chain that serves `miner`, which is not on by default.
+/// A chain that serves the namespace `miner`, which is not served by default.
 fn miner_chain() -> Chain {
     let mut chain = Chain::new(Fork::Isthmus);
     chain.serve(&["miner"]);

@@ -1,4 +1,4 @@
-//! Proofs of accounts and slots (`eth_getProof`), at every height that has them.
+//! Proofs of accounts and slots (`eth_getProof`), at every height for which they exist.
 
 use super::chain::{CONTRACT, Chain};
 use crate::chain::changes::{AccountChange, Changes};
@@ -23,13 +23,14 @@ async fn root_and_hash(chain: &Chain, block: &str) -> (B256, Value) {
     (root, header["hash"].clone())
 }
 
-/// The proof shows that no account has this address.
+/// Verifies a proof that no account has this address.
 fn verify_absence(root: B256, address: Address, proof: &Value) {
     let key = Nibbles::unpack(keccak256(address));
     verify_proof(root, key, None, &nodes(&proof["accountProof"])).unwrap();
 }
 
-/// The proof shows the contract, and its slots 1 (named in two ways) and 2 with their values.
+/// Verifies a proof of the contract, and of its slots 1 (named in two forms) and 2 with their
+/// values.
 fn verify_contract(root: B256, proof: &Value, whole: &str) {
     let account = TrieAccount {
         nonce: 1,
@@ -44,7 +45,7 @@ fn verify_contract(root: B256, proof: &Value, whole: &str) {
         &nodes(&proof["accountProof"]),
     )
     .unwrap();
-    // Keys come back as they were given: 32 bytes, or a quantity.
+    // A key has the same form as in the request: 32 bytes, or a quantity.
     for (n, key, slot, value) in [(0, "0x1", 1, 0x38), (1, whole, 1, 0x38), (2, "0x2", 2, 0)] {
         let item = &proof["storageProof"][n];
         assert_eq!(
@@ -64,7 +65,7 @@ async fn proofs_hold_against_the_state_root() {
     chain.store.commit(&chain.blocks, None, None).unwrap();
     chain.add(&[]);
     let whole = format!("0x{:064x}", 1);
-    // Above the store, at its head, and below it, where the unwind records lead back.
+    // Above the stored head, at the stored head, and below it by means of undo records.
     for block in ["0x2", "0x1", "0x0"] {
         let (root, _) = root_and_hash(&chain, block).await;
         let slots = json!([CONTRACT, ["0x01", whole, "0x2"], block]);
@@ -124,7 +125,7 @@ fn store_blocks(chain: &Chain, blocks: usize) {
     }
 }
 
-/// Number of the oldest block that the capabilities promise proofs for.
+/// Number of the oldest block for which `eth_capabilities` promises proofs.
 async fn oldest_proofs(chain: &Chain) -> Value {
     chain.result("eth_capabilities", json!([])).await["stateproofs"]["oldestBlock"].clone()
 }
@@ -155,7 +156,7 @@ async fn proofs_reach_back_as_far_as_the_window_by_number_hash_and_tag() {
 async fn pruned_proofs_are_refused_but_for_those_of_withdrawals() {
     let chain = Chain::new(Fork::Ecotone);
     store_blocks(&chain, 400);
-    // As small as it can be.
+    // The smallest number of blocks with proofs.
     chain.store.keep_proofs(1).unwrap();
     store_blocks(&chain, 1);
     assert_eq!(oldest_proofs(&chain).await, "0x111");
@@ -169,7 +170,7 @@ async fn pruned_proofs_are_refused_but_for_those_of_withdrawals() {
             .await,
         (-32000, pruned.into())
     );
-    // A withdrawal can be proven still.
+    // A withdrawal can still be proven.
     let passer = address!("4200000000000000000000000000000000000016");
     let (root, _) = root_and_hash(&chain, "0x1").await;
     let proof = chain

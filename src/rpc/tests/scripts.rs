@@ -1,4 +1,5 @@
-//! Tracers in JavaScript, whose host is a thread here: what a script sees, and geth's own scripts.
+//! Tracers in JavaScript: the values that a script sees, and geth's own scripts. The script host is
+//! a thread in these tests.
 
 use super::{
     chain::{CONTRACT, Chain, RICH},
@@ -23,9 +24,10 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-/// Stores 42 at slot one, calls the identity precompile, then an account without code, with a wei.
+/// Code that stores 42 in slot 1, calls the identity precompile, and then sends a wei to an account
+/// without code.
 const CODE: &str = "0x602a6001556000600060046000600060045af1506000600060006000600160ee5af150";
-/// Writes a word to memory and reverts with two bytes of it.
+/// Code that writes a word to memory and reverts with two bytes of it.
 const REVERTING: &str = "0x61beef6000526002601efd";
 
 fn threads() -> ScriptHost {
@@ -128,7 +130,7 @@ async fn a_script_sees_frames_memory_and_faults() {
     let seen = json!([32, "0xbeef0000", "beef"]);
     let error = "execution reverted";
     assert_eq!(answer, json!([seen, error, error, "0xbeef"]));
-    // MSTORE has not happened when it is told.
+    // A script's `step` runs before MSTORE has written.
     let early = r"{ seen: null, step: function (log) { if (log.op.toString() === 'MSTORE') this.seen = [log.memory.length(),
         toHex(log.memory.slice(0, 32))]; }, fault: function () {}, result: function () { return this.seen; } }";
     let zeros = format!("0x{:064x}", 0);
@@ -161,7 +163,7 @@ async fn functions_of_geth_are_there() {
     assert_eq!(answer["word"], format!("0x{:064x}", 0x0102));
     assert_eq!(answer["address"], format!("0x{:040x}", 0xff));
     assert_eq!(answer["cut"], "0x0203");
-    // The addresses are the examples of EIP-1014 and of geth's tests.
+    // The addresses are the examples in EIP-1014 and in geth's tests.
     assert_eq!(
         answer["contract"],
         "0x343c43a37d37dff08ae8c4a11544c718abb4fcf8"
@@ -241,7 +243,7 @@ async fn a_script_that_fails_says_why() {
     assert_eq!(code, -32602);
 }
 
-/// A process that asks for a word beyond any stack, and whose result is `text`.
+/// A script host that requests a word beyond the end of the stack, and returns the result `text`.
 fn lying(text: &'static str) -> ScriptHost {
     let answer = move |message: &ToScript| match message {
         ToScript::Load { .. } => FromScript::Loaded(ScriptHooks {
@@ -279,7 +281,7 @@ async fn a_process_that_lies_breaks_nothing() {
     raw.fails("debug_traceCall", params, text).await;
 }
 
-/// A chain whose second block creates contracts, after its L1 attributes.
+/// A chain whose second block has contract creations after its L1 attributes.
 fn chain_of_creations(scripts: ScriptHost) -> Chain {
     let mut chain = chain(|context| context.scripts = Some(scripts));
     let created = |source| looping(B256::repeat_byte(source), 2);
@@ -314,7 +316,7 @@ async fn a_transaction_whose_script_fails_has_an_error_in_its_place() {
         "{error}"
     );
     assert_eq!(traces[2].get("result"), None);
-    // A tracer of ours that fails ends the call, as with geth.
+    // If a built-in tracer fails, the whole call fails, as in geth.
     let late = json!(["latest", { "tracer": "callTracer", "timeout": "0" }]);
     let text = "execution timeout";
     chain.fails("debug_traceBlockByNumber", late, text).await;
@@ -322,7 +324,7 @@ async fn a_transaction_whose_script_fails_has_an_error_in_its_place() {
 
 #[tokio::test]
 async fn a_transaction_whose_script_takes_too_long_has_an_error_in_its_place() {
-    // The first process never answers.
+    // The first process never responds.
     let (first, answering) = (AtomicBool::new(true), lying("1"));
     let silent = Mutex::new(None);
     let host = ScriptHost::new(move || {

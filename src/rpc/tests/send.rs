@@ -1,4 +1,4 @@
-//! Transactions on their way: to the sequencer unchanged, or into our own pool.
+//! Transactions that wallets send: forwarded to the sequencer unchanged, or added to our own pool.
 
 use super::{Api, Server, Setup, chain::Chain};
 use crate::rpc::{TxRoute, error::RpcError, params::Args};
@@ -15,7 +15,7 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-/// A signed transfer by the account that the chain of these tests funds.
+/// A signed transfer from the account that the chain of these tests funds.
 pub fn transfer(nonce: u64, gas_limit: u64) -> Bytes {
     let to = TxKind::Call(Address::repeat_byte(1));
     let tx = TxLegacy {
@@ -37,10 +37,10 @@ pub fn transfer(nonce: u64, gas_limit: u64) -> Bytes {
         .into()
 }
 
-/// Sender of [`transfer`].
+/// The sender of [`transfer`].
 pub const SENDER: Address = Address::new(hex!("19e7e376e7c213b7e7e7e46cc70a5dd086daff2a"));
 
-/// A sequencer that answers as told and counts its calls.
+/// A sequencer that responds with the result of `answer` and counts its calls.
 async fn sequencer(
     answer: impl Fn(String) -> Result<Value, RpcError> + Send + Sync + 'static,
 ) -> (Server, Arc<AtomicUsize>) {
@@ -185,8 +185,8 @@ async fn what_the_sequencer_took_is_kept_if_that_is_wanted() {
                 .is_object(),
             admit
         );
-        // The sequencer decides about transactions that our pool refuses; transactions that it
-        // refuses are not kept.
+        // The sequencer decides: a transaction that only our pool refuses is accepted, and a
+        // transaction that the sequencer refuses is not kept.
         assert_eq!(
             replica.result("eth_sendRawTransaction", json!([raw])).await,
             "taken"
@@ -220,7 +220,7 @@ async fn without_a_sequencer_transactions_enter_the_pool() {
     let raw = transfer(0, 21_000);
     let hash = chain.result("eth_sendRawTransaction", json!([raw])).await;
     assert_eq!(hash, json!(alloy_primitives::keccak256(&raw)));
-    // In the pool: nulls for its place, and the nonce counts under `pending`.
+    // A pooled transaction has nulls for its position, and counts for the nonce under `pending`.
     let pooled = chain
         .result("eth_getTransactionByHash", json!([hash]))
         .await;
@@ -272,7 +272,7 @@ async fn without_a_sequencer_transactions_enter_the_pool() {
 
 #[tokio::test]
 async fn the_l1_fee_counts_at_admission() {
-    // The account of the tests can pay for gas, but not for gas and data.
+    // The account of these tests can pay for gas, but not for gas and the L1 data fee.
     let mut chain = Chain::new(Fork::Ecotone);
     chain.add(&[]);
     let gas = super::chain::FUNDS / U256::from(2_000_000);
@@ -285,7 +285,7 @@ async fn the_l1_fee_counts_at_admission() {
     assert!(code == -32000 && message.starts_with(&start), "{message}");
 }
 
-/// A chain whose pool holds the sender's transactions 0, 1, 2 and 9.
+/// A chain whose pool has the sender's transactions with the nonces 0, 1, 2 and 9.
 async fn chain_with_pending() -> Chain {
     let mut chain = Chain::new(Fork::Jovian);
     chain.add(&[]);
@@ -297,7 +297,7 @@ async fn chain_with_pending() -> Chain {
     chain
 }
 
-/// Only transactions that a block could hold count: a gap ends them.
+/// Only transactions that could be mined now count, so a nonce gap ends the count.
 #[tokio::test]
 async fn the_pending_nonce_counts_pooled_transactions_up_to_a_gap() {
     let chain = chain_with_pending().await;

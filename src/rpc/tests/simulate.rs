@@ -1,4 +1,4 @@
-//! `eth_simulateV1`, `eth_callMany`, `eth_fillTransaction` and the reads of accounts.
+//! `eth_simulateV1`, `eth_callMany`, `eth_fillTransaction`, and the methods that read accounts.
 
 use super::{
     chain::{CHAIN_ID, CONTRACT, Chain, RICH},
@@ -8,17 +8,17 @@ use alloy_primitives::{Address, B256};
 use serde_json::{Value, json};
 use starling_proto::fork::Fork;
 
-/// Returns 42.
+/// Code that returns 42.
 const ANSWER: &str = "0x602a60005260206000f3";
-/// Returns NUMBER.
+/// Code that returns NUMBER.
 const NUMBER: &str = "0x4360005260206000f3";
-/// Returns PREVRANDAO.
+/// Code that returns PREVRANDAO.
 const RANDAO: &str = "0x4460005260206000f3";
-/// Returns the hash of the block whose number is in the calldata.
+/// Code that returns the hash of the block whose number is in the calldata.
 const BLOCKHASH: &str = "0x6000354060005260206000f3";
-/// Stores the calldata in slot 0 after returning what was there.
+/// Code that stores the calldata in slot 0 and returns the slot's earlier value.
 const SWAP: &str = "0x60005460005260003560005560206000f3";
-/// `Transfer(address,address,uint256)`.
+/// Topic of the event `Transfer(address,address,uint256)`.
 const TRANSFER: &str = "0xddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef";
 const WALLET: Address = Address::repeat_byte(0x77);
 
@@ -32,7 +32,7 @@ async fn simulate(chain: &Chain, payload: Value) -> Value {
     chain.result("eth_simulateV1", json!([payload])).await
 }
 
-/// The code of the error, and its message.
+/// Sends a payload that must be refused. Returns the code and message of the error.
 async fn refused(chain: &Chain, payload: Value) -> (i64, String) {
     let error = chain.ask("eth_simulateV1", json!([payload])).await["error"].clone();
     (
@@ -170,7 +170,7 @@ async fn transfers_are_logs_on_request_and_failed_calls_have_none() {
     assert_eq!(block["hash"], quiet[0]["hash"]);
 }
 
-/// Expects these payloads to be refused with these codes.
+/// Checks that each payload is refused with its code.
 async fn refuses(cases: Vec<(Value, i64)>) {
     let chain = chain();
     for (payload, code) in cases {
@@ -271,7 +271,7 @@ async fn calls_are_refused_with_the_codes_of_the_specification() {
 #[tokio::test]
 async fn gas_of_all_calls_together_is_bounded() {
     let chain = chain().with(|context| context.bounds.gas_cap = 100_000);
-    // JUMPDEST, PUSH0, JUMP: runs until its gas is used.
+    // JUMPDEST, PUSH0, JUMP: the code runs until its gas is used.
     let state = json!({ CONTRACT.to_string(): { "code": "0x5b5f56" } });
     let call = json!({ "to": CONTRACT });
     let payload =

@@ -1,5 +1,6 @@
-//! The table of all methods that op-geth and op-reth serve: what is served answers where its
-//! namespace is listed and is unknown where it is not, and everything else has a reason.
+//! The table of all methods that op-geth and op-reth serve. A method that this node serves responds
+//! if its namespace is listed, and is unknown otherwise. Every other method has a reason why it is
+//! not served.
 
 use super::chain::Chain;
 use crate::rpc::{AUTH_NAMESPACES, NAMESPACES, api::Api, cost_gate::CostGate};
@@ -7,7 +8,7 @@ use serde_json::{Value, json};
 use starling_proto::fork::Fork;
 use std::collections::BTreeMap;
 
-/// Namespaces of op-node and our own.
+/// Namespaces of op-node, and our own.
 const OF_ROLLUP_NODES: [&str; 4] = ["opp2p", "optimism", "starling", "health"];
 /// Methods of the `admin` namespace that are op-node's.
 const OF_OP_NODE: [&str; 7] = [
@@ -20,7 +21,7 @@ const OF_OP_NODE: [&str; 7] = [
     "admin_resetDerivationPipeline",
 ];
 
-/// Methods by name, with the reason why one is not served.
+/// All methods by name. A method that is not served has the reason.
 fn table() -> BTreeMap<&'static str, Option<&'static str>> {
     let lines = include_str!("methods.txt").lines();
     let methods = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
@@ -34,7 +35,7 @@ fn table() -> BTreeMap<&'static str, Option<&'static str>> {
 
 fn namespace(method: &str) -> &str {
     match method.split('_').next().unwrap() {
-        // Otterscan's, as with op-reth.
+        // Namespace of a method that Otterscan calls, as in op-reth.
         "erigon" => "ots",
         namespace => namespace,
     }

@@ -1,5 +1,5 @@
-//! The `trace` namespace: its forms, which are those of `alloy-rpc-types-trace`, its filters and its
-//! bounds.
+//! The `trace` namespace: the forms of its results (those of `alloy-rpc-types-trace`), its filters
+//! and its bounds.
 
 use super::{
     chain::{CONTRACT, Chain, RICH},
@@ -23,7 +23,8 @@ use std::{sync::Arc, time::Duration};
 const SENDERS: [Address; 2] = [Address::repeat_byte(0xd1), Address::repeat_byte(0xd2)];
 const HEIR: Address = Address::repeat_byte(0x0e);
 
-/// Calls the heir with three wei, and the identity precompile without any; stores five at slot two.
+/// Code that calls the heir with three wei, calls the identity precompile without value, and stores
+/// five in slot 2.
 fn caller() -> Bytes {
     let mut code = hex!("6000600060006000600373").to_vec();
     code.extend_from_slice(HEIR.as_slice());
@@ -31,12 +32,12 @@ fn caller() -> Bytes {
     code.into()
 }
 
-/// Creates a contract whose code destroys itself in favour of the heir.
+/// Init code of a contract that self-destructs in favour of the heir.
 fn creation() -> Bytes {
     let mut runtime = vec![0x73];
     runtime.extend_from_slice(HEIR.as_slice());
     runtime.push(0xff);
-    // Copies what follows the first twelve bytes to memory, and returns it.
+    // Copies the bytes after the first twelve to memory, and returns them as the contract's code.
     let mut code = vec![0x60, runtime.len() as u8, 0x60, 12, 0x60, 0, 0x39];
     code.extend_from_slice(&[0x60, runtime.len() as u8, 0x60, 0, 0xf3]);
     code.extend_from_slice(&runtime);
@@ -57,8 +58,8 @@ fn deposit(from: Address, to: TxKind, value: u64, input: Bytes) -> OpTxEnvelope 
     .into()
 }
 
-/// A chain whose block has deposits that run when they are traced: a creation, a call of what was
-/// created, a transfer.
+/// A chain whose block has deposits that are executed when they are traced: a creation, a call of
+/// the created contract, and a transfer.
 fn chain(change: impl FnOnce(&mut RpcContext)) -> Chain {
     let mut chain = Chain::new(Fork::Isthmus).with(change);
     let created = SENDERS[0].create(0);
@@ -73,7 +74,7 @@ fn chain(change: impl FnOnce(&mut RpcContext)) -> Chain {
     chain
 }
 
-/// Checks that a value is in the form of a type, without a member more or less.
+/// Checks that a value has the form of type `T`, without a missing or additional member.
 fn in_form<T: DeserializeOwned + Serialize>(value: &Value) -> T {
     let typed: T =
         serde_json::from_value(value.clone()).unwrap_or_else(|error| panic!("{error}: {value:#}"));
@@ -127,7 +128,7 @@ async fn instructions_of_a_callee_are_within_the_one_that_called_it() {
     let calls: Vec<_> = (vm.ops.iter())
         .filter(|op| op.op.as_deref() == Some("CALL"))
         .collect();
-    // The heir has no code; the precompile has nothing to show.
+    // The heir has no code, so its list of operations is empty. The precompile has no trace at all.
     assert_eq!(calls[0].sub.as_ref().unwrap().ops, []);
     assert!(calls[1].sub.is_none());
     let done = calls[0].ex.as_ref().unwrap();
@@ -135,7 +136,7 @@ async fn instructions_of_a_callee_are_within_the_one_that_called_it() {
     let store = vm.ops.last().map(|op| op.ex.clone().unwrap()).unwrap();
     let stored = store.store.unwrap();
     assert_eq!((stored.key, stored.val), (U256::from(2), U256::from(5)));
-    // The gas that is left falls by the cost of each instruction.
+    // The remaining gas falls by the cost of each instruction.
     let used: Vec<_> = vm
         .ops
         .iter()
@@ -143,7 +144,7 @@ async fn instructions_of_a_callee_are_within_the_one_that_called_it() {
         .collect();
     assert_eq!(used[1], used[0] - vm.ops[1].cost);
     assert_eq!(done.used - used[8], vm.ops[8].cost);
-    // An instruction that fails has no effect; the memory that one writes is shown.
+    // An instruction that fails has no effect in the trace. The memory that MSTORE writes is shown.
     let failing = Bytes::from(hex!("602a60005260016000fe"));
     let answer = chain
         .result(
@@ -337,12 +338,12 @@ async fn time_and_memory_are_bounded() {
     chain
         .fails("trace_call", params, "the trace is larger than 1 MB")
         .await;
-    // Hashes memory for ever and makes no text; only time ends it.
+    // Code that hashes memory for ever and makes no text: only the timeout ends it.
     let params = endless(&hex!("5b620f000060002050600056"), json!(["trace"]));
     chain
         .fails("trace_call", params, "execution aborted (timeout = 2s)")
         .await;
-    // Calls an account with a megabyte of input each time.
+    // Code that calls an account in a loop, with a megabyte of input each time.
     let greedy = &hex!("5b6000600062100000600060ff5afa50600056");
     let params = endless(greedy, json!(["trace"]));
     let large = "the trace is larger than 32 MB";
@@ -366,13 +367,14 @@ async fn transactions_traced_one_by_one_have_the_results_of_their_block() {
     assert_eq!((block.len(), progress()), (4, vec![]));
     trace(0).await;
     assert_eq!(progress(), [1]);
-    // A request resumes the replay of the one before, also past a transaction that nobody requests.
+    // A request resumes the replay of the previous request, even past a transaction that was not
+    // requested.
     trace(2).await;
     assert_eq!(progress(), [3]);
     // An earlier transaction needs a replay of its own.
     trace(1).await;
     assert_eq!(progress(), [3, 2]);
-    // The nearest one is taken; the last transaction leaves none.
+    // The nearest replay is taken. After the block's last transaction, no replay is kept.
     trace(3).await;
     assert_eq!(progress(), [2]);
     let frames = chain
@@ -387,7 +389,7 @@ async fn transactions_traced_one_by_one_have_the_results_of_their_block() {
         expected
     );
     assert_eq!(progress(), [3]);
-    // One whose trace fails, here since scripts are turned off, is not left to others.
+    // A replay whose trace failed is not kept. The trace fails here because scripts are turned off.
     let failing = json!([block[3]["txHash"], { "tracer": "{result: () => undefined_name}" }]);
     let answer = chain.ask("debug_traceTransaction", failing).await;
     assert!(answer["error"].is_object(), "{answer}");

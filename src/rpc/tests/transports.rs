@@ -1,4 +1,4 @@
-//! The local socket, prefixes of paths, and compression.
+//! The local socket, prefixes of HTTP paths, and compression.
 
 use super::{POST, Server, Setup, toys};
 use crate::rpc::{ipc::IpcListener, limits::ServerLimits};
@@ -12,7 +12,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// A local socket with toy methods.
+/// A local socket that serves test methods.
 struct Local {
     _dir: tempfile::TempDir,
     path: PathBuf,
@@ -55,7 +55,7 @@ async fn a_local_socket_answers_requests_batches_and_nonsense() {
     let mode = std::fs::metadata(&local.path).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     let mut socket = local.connect().await;
-    // Cut anywhere, without white space between the values.
+    // The stream is cut at arbitrary bytes, and has no white space between the values.
     let batch = format!("[{},{}]", echo(2, "b"), echo(3, "c"));
     let stream = format!("{}{batch}", echo(1, "a}{"));
     for bytes in stream.as_bytes().chunks(7) {

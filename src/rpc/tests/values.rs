@@ -1,4 +1,4 @@
-//! The methods over a small chain: values, shapes, errors.
+//! The methods over a small chain: result values, shapes and errors.
 
 use super::chain::{CHAIN_ID, CONTRACT, Chain, RICH, dynamic, legacy, signature};
 use crate::chain::view::ExecutedBlock;
@@ -227,15 +227,15 @@ async fn state_is_read_at_a_block() {
     );
 }
 
-/// A block with a transaction of every type, and the answers for its transactions.
+/// A block with a transaction of every type, and the JSON of its transactions.
 struct TypedTransactions {
     chain: Chain,
     answers: Vec<Value>,
 }
 
 impl TypedTransactions {
-    /// The deposit of the L1 attributes, a legacy, a dynamic-fee, and a set-code transaction, a
-    /// legacy transaction without chain id, and a user's deposit.
+    /// The transactions: the deposit of the L1 attributes, a legacy, a dynamic-fee and a set-code
+    /// transaction, a legacy transaction without chain id, and a user's deposit.
     async fn new() -> Self {
         let mut chain = Chain::new(Fork::Isthmus);
         let authorization = Authorization {
@@ -278,7 +278,7 @@ impl TypedTransactions {
         Self { chain, answers }
     }
 
-    /// Members of the transaction with this index.
+    /// Members of the transaction at `index`.
     fn members<const N: usize>(&self, index: usize, names: [&str; N]) -> [&str; N] {
         names.map(|name| self.answers[index][name].as_str().unwrap())
     }
@@ -319,7 +319,7 @@ async fn transactions_have_their_types_fields() {
     }
 }
 
-/// Deposits have the nonce of the receipt, no price, and no signature.
+/// Deposits have the nonce from their receipt, no price, and no signature.
 #[tokio::test]
 async fn deposits_have_their_receipts_nonce_and_what_they_mint() {
     let all = TypedTransactions::new().await;
@@ -338,14 +338,14 @@ async fn deposits_have_their_receipts_nonce_and_what_they_mint() {
 #[tokio::test]
 async fn transactions_have_minimal_signatures_and_the_price_paid() {
     let all = TypedTransactions::new().await;
-    // Minimal quantities; EIP-155; 27 and 28 without a chain id.
+    // Quantities are minimal. `v` follows EIP-155, or is 27 or 28 without a chain id.
     let protected = format!("{:#x}", 901 * 2 + 36);
     assert_eq!(
         all.members(1, ["r", "s", "v"]),
         ["0x1234", "0x5678", &protected]
     );
     assert_eq!(all.members(4, ["v"]), ["0x1c"]);
-    // The price paid: the base fee and the tip, at most the fee cap.
+    // The price paid: base fee plus tip, but at most the fee cap.
     assert_eq!(
         all.members(2, ["gasPrice", "v", "yParity"]),
         ["0x44c", "0x1", "0x1"]
@@ -411,7 +411,7 @@ async fn receipts_have_their_forks_fields() {
             )
             .await;
         assert_eq!(one, all[1]);
-        // As op-geth prints them.
+        // With `geth_exact_receipts`, the fields are those of op-geth.
         let chain = chain.with(|context| context.geth_exact_receipts = true);
         let exact = chain
             .result("eth_getBlockReceipts", json!(["latest"]))
@@ -422,7 +422,8 @@ async fn receipts_have_their_forks_fields() {
     }
 }
 
-/// Logs with one topic each: two of the first user transaction, one of the second.
+/// A chain whose block has logs with one topic each: two logs of the first user transaction, one of
+/// the second.
 fn chain_with_logs() -> (Chain, Arc<ExecutedBlock>) {
     let mut chain = Chain::new(Fork::Canyon);
     let log =
@@ -548,7 +549,8 @@ async fn the_tip_rises_when_blocks_are_full() {
         };
         (fees.into_signed(signature()).into(), vec![])
     };
-    // Three transactions of 50,000 gas: there is room for a fourth, or there is none.
+    // The block has three transactions of 50,000 gas. The first gas limit leaves room for a fourth,
+    // the second does not.
     for (gas_limit, tip, suggested) in [
         (200_000, 2_000_000_000, 1_000_000),
         (199_999, 2_000_000_000, 2_200_000_000),
@@ -599,8 +601,8 @@ async fn fee_history_is_bounded() {
     assert_eq!(history["baseFeePerBlobGas"], json!(["0x0", "0x0", "0x0"]));
 }
 
-/// Answers are the same whether they come from memory, from the store or from blocks that were
-/// decoded before.
+/// A receipt is the same whether it comes from memory, from the store, or from the cache of decoded
+/// blocks.
 #[tokio::test]
 async fn receipts_read_alone_are_those_of_the_block() {
     let mut chain = Chain::new(Fork::Jovian);

@@ -1,5 +1,5 @@
-//! Transactions that are waited for, that have conditions, or that are found by their nonce; and the
-//! subscription of receipts.
+//! Transactions whose receipt is awaited, that have conditions, or that are found by their nonce;
+//! and the subscription to receipts.
 
 use super::{
     Api, Server, Setup,
@@ -192,7 +192,7 @@ async fn transactions_are_found_by_sender_and_nonce() {
         chain.result(method, json!([SENDER, "0x1"])).await,
         Value::Null
     );
-    // The nonces of the first state were used before it.
+    // Nonces that were used before the oldest kept state cannot be found.
     let (code, message) = chain
         .error(method, json!([super::chain::RICH, "0x3"]))
         .await;

@@ -1,4 +1,4 @@
-//! WebSocket sessions, with jsonrpsee's socket library on the other side.
+//! WebSocket sessions, with jsonrpsee's socket library as the client.
 
 use super::*;
 use soketto::{
@@ -47,7 +47,7 @@ impl Socket {
         self.sender.flush().await.unwrap();
     }
 
-    /// The next message; `None` if the server closed.
+    /// The next message; `None` if the server has closed the connection.
     async fn next(&mut self) -> Option<String> {
         let mut message = Vec::new();
         let received = tokio::time::timeout(
@@ -73,7 +73,7 @@ impl Socket {
         assert!(answer.contains(r#""result":"0x"#), "{answer}");
     }
 
-    /// The server's close frame, after all messages before it.
+    /// The server's close frame, which comes after all messages.
     async fn close_reason(&mut self) -> CloseReason {
         let closed = async {
             loop {
@@ -107,7 +107,7 @@ async fn requests_and_batches_are_answered() {
         answer,
         r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"parse error"}}"#
     );
-    // A slow call does not hold up the next one.
+    // A slow call does not delay the next one.
     socket
         .send(r#"{"jsonrpc":"2.0","id":2,"method":"toy_sleep"}"#)
         .await;
@@ -302,7 +302,8 @@ async fn a_refused_websocket_gives_its_connection_back_at_once() {
     })
     .await;
     let mut living = Socket::open(&server).await;
-    // A client that keeps the socket of a refused handshake open is told that it is of no use.
+    // A client may keep its socket open after a refused handshake, so the server closes the
+    // connection.
     let handshake = "GET / HTTP/1.1\r\nhost: localhost\r\nupgrade: websocket\r\nconnection: upgrade\r\n\
         sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-version: 13\r\n\r\n";
     for _ in 0..8 {
@@ -341,7 +342,8 @@ async fn subscriptions_of_a_connection_are_bounded() {
         socket.ask(subscribe).await,
         format!(r#"{{"jsonrpc":"2.0","id":1,"error":{refused}}}"#)
     );
-    // Others have room, and so has this one when one of its own has ended.
+    // Other connections are not affected. This connection can subscribe again when one of its
+    // subscriptions has ended.
     let mut other = Socket::open(&server).await;
     assert!(other.ask(subscribe).await.contains(r#""result":"0x"#));
     let id = begun
@@ -361,8 +363,8 @@ async fn subscriptions_of_a_connection_are_bounded() {
 
 #[tokio::test]
 async fn large_messages_wait_for_each_other() {
-    // A large message takes all of it at once: two messages that each hold a part would wait for
-    // each other.
+    // A large message takes all of its memory at once. Two messages that each held a part would
+    // wait for each other.
     let limits = ServerLimits {
         body_memory: 4 << 10,
         ..ServerLimits::default()
@@ -372,21 +374,22 @@ async fn large_messages_wait_for_each_other() {
         ..Setup::default()
     })
     .await;
-    // The request never ends, and holds all memory.
+    // The request never ends, and holds all memory for requests.
     let (mut slow, mut quick) = (Socket::open(&server).await, Socket::open(&server).await);
     let sleep = r#"{"jsonrpc":"2.0","id":1,"method":"toy_sleep"}"#;
     slow.send(&format!("{sleep}{}", " ".repeat(64 << 10))).await;
     let call = r#"{"jsonrpc":"2.0","id":1,"method":"toy_echo","params":["hi"]}"#;
     let mut slow = Some(slow);
     let large = format!("{call}{}", " ".repeat(64 << 10));
-    // The first may not have been read yet: then the second is answered before it.
+    // The slow message may not have been read yet. In that case the quick one gets a response
+    // first, and the loop repeats.
     for _ in 0..1000 {
         let mut asking = std::pin::pin!(quick.ask(&large));
         let waits = tokio::time::timeout(Duration::from_millis(300), &mut asking)
             .await
             .is_err();
         if waits {
-            // Small ones do not wait.
+            // Small messages do not wait.
             assert_eq!(
                 Socket::open(&server).await.ask(call).await,
                 r#"{"jsonrpc":"2.0","id":1,"result":"hi"}"#
@@ -410,7 +413,7 @@ async fn a_silent_connection_is_pinged_then_closed() {
         ..Setup::default()
     })
     .await;
-    // soketto answers pings while it receives: this one lives.
+    // soketto responds to pings while it receives, so this connection stays open.
     let mut living = Socket::open(&server).await;
     let mut message = Vec::new();
     let quiet = tokio::time::timeout(
@@ -422,7 +425,7 @@ async fn a_silent_connection_is_pinged_then_closed() {
         !matches!(quiet, Ok(Ok(Incoming::Closed(_)) | Err(_))),
         "a connection that answers was closed"
     );
-    // This one sends nothing, not even a pong.
+    // This client sends nothing, not even a pong.
     let mut silent = TcpStream::connect(server.addrs.ws.unwrap()).await.unwrap();
     let handshake = "GET / HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
         sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n";
@@ -473,7 +476,7 @@ async fn a_slow_reader_that_reads_again_finds_the_close_frame_behind_whole_messa
     .await;
     let mut socket = Socket::open(&server).await;
     socket.subscribe("flood").await;
-    // Its write stalls in the middle of a message, which fails after 16 s.
+    // The write of a message stalls. It would fail after 16 s.
     tokio::time::sleep(Duration::from_secs(12)).await;
     let told = socket.close_reason().await;
     let reason = told.descr.unwrap();

@@ -1,4 +1,5 @@
-//! Transactions of the chain: their frames, their whole results, and the gas of their instructions.
+//! Transactions of the chain: their call frames, their full results, and the gas of their
+//! instructions.
 
 use super::TraceTypes;
 use crate::{
@@ -33,7 +34,8 @@ pub(super) fn new_session<'a>(
     )
 }
 
-/// The block of this number; `None` if it has no transactions, as the genesis block.
+/// A replay of the block with this number; `None` if the block has no transactions, such as
+/// genesis.
 pub(super) fn replay_unless_empty(
     session: &TraceSession<'_>,
     view: &Arc<View>,
@@ -46,7 +48,7 @@ pub(super) fn replay_unless_empty(
     session.replay(view, number).map(Some)
 }
 
-/// The frames of some transactions, as a list.
+/// Writes the call frames of several transactions as one list.
 struct FrameList<'a, 'b> {
     session: &'a mut TraceSession<'b>,
     separator: &'static str,
@@ -73,7 +75,7 @@ impl<'a, 'b> FrameList<'a, 'b> {
     }
 }
 
-/// `trace_block(block)`: the frames of all its transactions.
+/// `trace_block(block)`: the call frames of all transactions of a block.
 pub fn block(context: &RpcContext, args: Args, deadline: &Deadline, out: TraceWriter) -> Traced {
     let block: BlockArg = args.at_most(1)?.required()?;
     let view = context.view();
@@ -92,7 +94,7 @@ pub fn block(context: &RpcContext, args: Args, deadline: &Deadline, out: TraceWr
     session.finish()
 }
 
-/// `trace_transaction(hash)`: its frames; null if it is unknown.
+/// `trace_transaction(hash)`: the call frames of a transaction; null if the transaction is unknown.
 pub fn transaction(
     context: &RpcContext,
     args: Args,
@@ -112,8 +114,8 @@ pub fn transaction(
     session.finish()
 }
 
-/// `trace_get(hash, [index])`: one frame by its index among those of `trace_transaction`, as op-reth
-/// has it; null if there is none.
+/// `trace_get(hash, [index])`: the call frame at `index` in the result of `trace_transaction`, as
+/// in op-reth; null if there is no such frame.
 pub fn get(context: &RpcContext, args: Args, deadline: &Deadline, out: TraceWriter) -> Traced {
     let mut args = args.at_most(2)?;
     let hash: B256 = args.required()?;
@@ -142,7 +144,7 @@ pub fn get(context: &RpcContext, args: Args, deadline: &Deadline, out: TraceWrit
     if found { session.finish() } else { none() }
 }
 
-/// `trace_replayTransaction(hash, types)`.
+/// `trace_replayTransaction(hash, types)`: the selected parts of a transaction's result.
 pub fn replay_transaction(
     context: &RpcContext,
     args: Args,
@@ -160,7 +162,8 @@ pub fn replay_transaction(
     session.finish()
 }
 
-/// `trace_replayBlockTransactions(block, types)`; null if the block is unknown.
+/// `trace_replayBlockTransactions(block, types)`: the selected parts of the results of all
+/// transactions; null if the block is unknown.
 pub fn replay_block_transactions(
     context: &RpcContext,
     args: Args,
@@ -183,7 +186,8 @@ pub fn replay_block_transactions(
     session.finish()
 }
 
-/// Traces all transactions of a block, as a list. `before` and `after` write what stands around each.
+/// Traces all transactions of a block, as a list. `before` and `after` write the text around each
+/// trace.
 fn trace_list(
     session: &mut TraceSession<'_>,
     replay: Option<Replay>,
@@ -203,13 +207,14 @@ fn trace_list(
     Ok(())
 }
 
-/// Begins the object of a transaction's gas by opcode.
+/// Begins the JSON object with a transaction's gas by opcode.
 fn begin_opcode_gas(session: &mut TraceSession<'_>, replay: &Replay) {
     let hash = replay.place().tx_hash.unwrap_or_default();
     session.raw(&format!("{{\"transactionHash\":\"{hash}\",\"opcodeGas\":"));
 }
 
-/// `trace_transactionOpcodeGas(hash)`; null if the transaction is unknown.
+/// `trace_transactionOpcodeGas(hash)`: a transaction's gas by opcode; null if the transaction is
+/// unknown.
 pub fn transaction_opcode_gas(
     context: &RpcContext,
     args: Args,
@@ -228,7 +233,8 @@ pub fn transaction_opcode_gas(
     session.finish()
 }
 
-/// `trace_blockOpcodeGas(block)`; null if the block is unknown.
+/// `trace_blockOpcodeGas(block)`: the gas by opcode of each transaction of a block; null if the
+/// block is unknown.
 pub fn block_opcode_gas(
     context: &RpcContext,
     args: Args,

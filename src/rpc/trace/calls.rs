@@ -1,5 +1,5 @@
-//! Transactions that are in no block: calls, and signed transactions as a wallet would send them, on
-//! the state after a block.
+//! Transactions that are in no block, traced on the state after a block: calls, and signed
+//! transactions as a wallet would send them.
 
 use super::{TraceTypes, blocks::new_session};
 use crate::{
@@ -16,7 +16,8 @@ use alloy_primitives::Bytes;
 use alloy_rpc_types_eth::{BlockOverrides, state::StateOverride};
 use serde_json::value::RawValue;
 
-/// `trace_call(call, types, block, stateOverrides, blockOverrides)`.
+/// `trace_call(call, types, block, stateOverrides, blockOverrides)`: traces a call on the state
+/// after a block.
 pub fn call(context: &RpcContext, args: Args, deadline: &Deadline, out: TraceWriter) -> Traced {
     let mut args = args.at_most(5)?;
     let (call, TraceTypes(parts)): (CallObject, TraceTypes) = (args.required()?, args.required()?);
@@ -36,7 +37,7 @@ pub fn call(context: &RpcContext, args: Args, deadline: &Deadline, out: TraceWri
     session.finish()
 }
 
-/// A call with the parts of its results.
+/// A call, with the parts of its result that are requested.
 struct TypedCall {
     call: CallObject,
     parts: TraceTypes,
@@ -59,7 +60,8 @@ impl Arg for TypedCalls {
     }
 }
 
-/// `trace_callMany([[call, types], …], block)`: each call sees what those before it have changed.
+/// `trace_callMany([[call, types], …], block)`: traces several calls, each of which sees the
+/// changes of the earlier ones.
 pub fn call_many(
     context: &RpcContext,
     args: Args,
@@ -87,8 +89,8 @@ pub fn call_many(
     session.finish()
 }
 
-/// `trace_rawTransaction(raw, types, block)`: runs a signed transaction in the environment of a
-/// block, on the state after it. It is not sent.
+/// `trace_rawTransaction(raw, types, block)`: traces a signed transaction in the environment of a
+/// block, on the state after that block. The transaction is not sent.
 pub fn raw_transaction(
     context: &RpcContext,
     args: Args,

@@ -1,7 +1,7 @@
-//! `trace_filter`: the frames of a range of blocks from or to some addresses.
+//! `trace_filter`: the call frames in a range of blocks that come from or go to some addresses.
 //!
-//! There is no index: every transaction of the range is executed again. The range is bounded, and
-//! the search ends with the frame that completes `count`.
+//! There is no index, so every transaction of the range is executed again. The range is bounded,
+//! and the search ends with the frame that completes `count`.
 
 use super::blocks::{new_session, replay_unless_empty};
 use crate::{
@@ -19,7 +19,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::collections::BTreeSet;
 
-/// The members of a filter, unread.
+/// The members of a filter, not yet parsed.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 struct FilterMembers<'a> {
@@ -36,29 +36,30 @@ struct FilterMembers<'a> {
     count: Option<&'a RawValue>,
 }
 
-/// The way in which both lists of addresses apply.
+/// The combination of the two lists of addresses, `from` and `to`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 enum FilterMode {
-    /// Frames from one of the first list or to one of the second.
+    /// Frames from an address in `from`, or to an address in `to`.
     Union,
-    /// Frames from one of the first list to one of the second.
+    /// Frames from an address in `from` that go to an address in `to`.
     #[default]
     Intersection,
 }
 
-/// A search for frames.
+/// A search for call frames.
 #[derive(Debug)]
 struct FrameFilter {
     from_block: BlockTag,
     to_block: BlockTag,
-    /// An empty list accepts every address.
+    /// Addresses that a frame comes from (`from`) and goes to (`to`). An empty list accepts every
+    /// address.
     from: BTreeSet<Address>,
     to: BTreeSet<Address>,
     mode: FilterMode,
-    /// Matching frames that are left out.
+    /// Number of matching frames that are skipped first.
     after: u64,
-    /// Matching frames that are wanted.
+    /// Number of matching frames that are still to be returned.
     count: u64,
 }
 
@@ -99,14 +100,14 @@ impl FrameFilter {
         let to = accepts(&self.to, frame.to());
         match self.mode {
             FilterMode::Intersection => from && to,
-            // An empty list stands for nothing if the other names addresses.
+            // If one list is empty, only the other list selects frames.
             FilterMode::Union if self.from.is_empty() => to,
             FilterMode::Union if self.to.is_empty() => from,
             FilterMode::Union => from || to,
         }
     }
 
-    /// Whether a matching frame is within the part that is wanted.
+    /// Counts a matching frame. Returns whether the frame is in the requested part.
     fn takes(&mut self) -> bool {
         if self.after > 0 {
             self.after -= 1;
@@ -118,7 +119,7 @@ impl FrameFilter {
     }
 }
 
-/// `trace_filter(filter)`.
+/// `trace_filter(filter)`: the call frames that match a filter.
 pub fn filter(context: &RpcContext, args: Args, deadline: &Deadline, out: TraceWriter) -> Traced {
     let mut filter: FrameFilter = args.at_most(1)?.required()?;
     let view = context.view();

@@ -1,4 +1,5 @@
-//! The end of a WebSocket: its close frame (RFC 6455, section 7.4), which tells the client why.
+//! The end of a WebSocket: its close frame (RFC 6455, section 7.4), which gives the client the
+//! reason.
 
 use crate::rpc::subscription::SubscriptionEnd;
 use soketto::{
@@ -7,7 +8,8 @@ use soketto::{
     extension::{Extension, Param},
 };
 
-/// Longest reason in a close frame: a control frame has 125 bytes, two of them the code.
+/// Maximum bytes of the reason in a close frame: a control frame has 125 bytes, two of which are
+/// the code.
 const MAX_REASON: usize = 123;
 
 /// Code and reason of a close frame.
@@ -17,11 +19,12 @@ pub struct CloseFrame {
 }
 
 impl CloseFrame {
-    /// The frame for a session that ended for this reason; `None` if no subscription ended it.
+    /// The frame for a session that ended because of `end`; an `end` of `None` means that no
+    /// subscription ended the session.
     pub fn of(end: Option<&SubscriptionEnd>) -> Self {
         let code = match end {
             None => 1000,
-            // The codes "policy violation", "internal error" and "try again later".
+            // The close codes are "policy violation", "internal error" and "try again later".
             Some(SubscriptionEnd::Slow(_)) => 1008,
             Some(SubscriptionEnd::Failed(_)) => 1011,
             Some(SubscriptionEnd::Overloaded) => 1013,
@@ -37,9 +40,9 @@ impl CloseFrame {
     }
 }
 
-/// Makes each binary message a close frame. The socket library can only close with code 1000 and
-/// without a reason, and JSON-RPC has no binary messages. The extension is never negotiated: it
-/// changes nothing else.
+/// Turns each binary message into a close frame. The socket library can only close with code 1000
+/// and without a reason, and JSON-RPC has no binary messages. The extension is never negotiated, so
+/// it changes nothing else.
 #[derive(Debug)]
 pub struct CloseFrames;
 

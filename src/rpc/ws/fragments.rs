@@ -1,9 +1,9 @@
-//! Cuts the frames that come in on a WebSocket into small ones (RFC 6455, section 5.4).
+//! Cuts incoming WebSocket frames into small fragments (RFC 6455, section 5.4).
 //!
-//! The WebSocket library allocates a whole frame as soon as its header announces it. A frame may be
-//! as long as a message, so a few bytes would cost us megabytes. Behind this reader the buffer of a
-//! message grows as it arrives; bytes beyond [`SMALL`] wait for a permit of request memory, and
-//! must arrive in time.
+//! The WebSocket library allocates a whole frame as soon as its header announces the length. A
+//! frame may be as long as a message, so a header of a few bytes could allocate megabytes. Behind
+//! this reader, the buffer of a message grows only as the message arrives. Bytes beyond [`SMALL`]
+//! wait for a permit of request memory, and must arrive in time.
 
 use crate::rpc::memory::{Allowance, MemoryPermit, SMALL, merge};
 use parking_lot::Mutex;
@@ -20,31 +20,33 @@ use tokio::{
 };
 use tokio_util::sync::PollSemaphore;
 
-/// Bytes of a fragment: a multiple of the masking key's four, so that every fragment begins with
-/// the key's first byte. At most [`SMALL`], so that the first fragment takes no memory of requests
-/// before its bytes arrive.
+/// Bytes of a fragment. It is a multiple of the masking key's four bytes, so that every fragment
+/// begins with the key's first byte. It is at most [`SMALL`], so that the first fragment takes no
+/// memory of requests before its bytes arrive.
 const FRAGMENT: u64 = SMALL as u64;
-/// The longest header: two bytes, eight of length, four of masking key.
+/// Bytes of the longest header: two bytes, eight of length, four of masking key.
 const HEADER: usize = 14;
 const FINAL: u8 = 0x80;
 const MASKED: u8 = 0x80;
 
-/// The memory of the message that is arriving. The reader of the message takes it.
+/// Memory permit of the message that is arriving. The reader of the message takes the permit out.
 pub type IncomingMemory = Arc<Mutex<Option<MemoryPermit>>>;
 
 /// A socket from which frames are read as fragments; writes pass unchanged.
 pub struct Fragments<S> {
     socket: BufReader<S>,
-    /// The header of the client's frame, and how many of its bytes have arrived.
+    /// The header of the client's frame; `have` is the number of its bytes that have arrived.
     header: [u8; HEADER],
     have: usize,
-    /// The header of the current fragment, and how many of its bytes the library has read.
+    /// The header of the current fragment; `given` is the number of its bytes that the library has
+    /// read.
     made: Vec<u8>,
     given: usize,
-    /// Missing bytes of this fragment, and of the client's frame after it.
+    /// Missing bytes of the current fragment (`fragment`), and of the client's frame after this
+    /// fragment (`frame`).
     fragment: u64,
     frame: u64,
-    /// A fragment must begin next: whether it is the first of its frame.
+    /// Set if a fragment must begin next; true if this fragment is the first of its frame.
     due: Option<bool>,
     /// Bytes of the message so far.
     message: usize,
@@ -57,8 +59,8 @@ pub struct Fragments<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Fragments<S> {
-    /// Frames longer than `longest` are passed on uncut, and the library refuses them. A message
-    /// beyond [`SMALL`] must arrive within `limit`.
+    /// A reader that cuts frames. Frames longer than `longest` are passed on uncut, and the library
+    /// refuses them. A message beyond [`SMALL`] must arrive within `limit`.
     pub fn new(socket: S, longest: usize, limit: Duration, allowance: &Allowance) -> Self {
         Self {
             socket: BufReader::new(socket),
@@ -83,7 +85,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Fragments<S> {
         self.held.clone()
     }
 
-    /// Reads the client's next header; false at the end of the socket.
+    /// Reads the header of the client's next frame. Returns false at the end of the socket.
     fn poll_header(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
         loop {
             let need = match self.have {
@@ -110,8 +112,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Fragments<S> {
         }
     }
 
-    /// Begins a frame whose header is complete: it is cut, or passed on if it is a control frame or
-    /// too long.
+    /// Begins a frame whose header is complete. The frame is cut, unless it is a control frame or
+    /// too long: such a frame is passed on uncut.
     fn begin(&mut self) {
         let mut bytes = [0; 8];
         let length = match self.length_bytes() {
@@ -133,7 +135,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Fragments<S> {
         (self.frame, self.due) = (length, Some(true));
     }
 
-    /// Waits for memory for the next fragment and makes its header.
+    /// Waits for the memory of the next fragment, and makes the fragment's header.
     fn poll_fragment(&mut self, cx: &mut Context<'_>, first: bool) -> Poll<io::Result<()>> {
         let size = self.frame.min(FRAGMENT);
         let message = self.message + size as usize;
@@ -165,7 +167,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Fragments<S> {
         Poll::Ready(Ok(()))
     }
 
-    /// Fails when a message that takes memory does not arrive in time.
+    /// Fails if a message that takes request memory has not arrived in time.
     fn in_time(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         let large = self.message > SMALL || self.frame > 0;
         if large && self.late.as_mut().poll(cx).is_ready() {

@@ -1,8 +1,9 @@
-//! Error codes and texts of refused fork choices and attributes.
+//! Error codes and texts of fork choices and attributes that are refused.
 
 use super::*;
 
-/// Refused attributes: version of the method, attributes, code, message, and words of the detail.
+/// A case of refused attributes: version of the method, attributes, code, message, and words of the
+/// detail.
 type RefusedAttributes = (u8, Value, i64, &'static str, &'static str);
 
 /// Attributes of the first block with one field changed.
@@ -19,7 +20,7 @@ fn attributes_without(name: &str) -> Value {
     attributes
 }
 
-/// Attributes in a method whose version is not theirs.
+/// Attributes that belong to another version of the method.
 fn of_another_version() -> Vec<RefusedAttributes> {
     let complete = || attributes(crate::chain::tests::GENESIS_TIME + 2);
     vec![
@@ -47,7 +48,7 @@ fn of_another_version() -> Vec<RefusedAttributes> {
     ]
 }
 
-/// Attributes with a field missing or wrong, each with words of the detail.
+/// Attributes with a field missing or wrong, each with words from the detail of the error.
 fn invalid_attributes() -> Vec<RefusedAttributes> {
     [
         (attributes_without("withdrawals"), "missing withdrawals"),

@@ -17,7 +17,7 @@ fn payload_ids_are_op_geths() {
             read(&vector["version"]),
         );
         assert_eq!(json!(id), vector["expected_payload_id"]);
-        // Without withdrawals it is the id of an empty list.
+        // Without withdrawals, the id is the same as for an empty list.
         let mut absent = attributes.clone();
         absent.payload_attributes.withdrawals = None;
         assert_eq!(payload_id(read(&vector["parent_hash"]), &absent, 3), id);
@@ -68,7 +68,7 @@ fn extra_data_is_that_of_the_vectors() {
         return;
     };
     for vector in file["vectors"].as_array().unwrap() {
-        // Vectors without extra data are about attributes, which the builder's tests check.
+        // Vectors without `extraData` test the attributes, which the builder's tests check.
         let Some(want) = vector["extraData"].as_str() else {
             continue;
         };
@@ -102,8 +102,8 @@ fn extra_data_is_that_of_the_vectors() {
     }
 }
 
-/// Payloads as other implementations write them: each is read in the version it has, a faulty one
-/// is refused there.
+/// Payloads as other implementations write them. Each is read in the version that it belongs to,
+/// and a faulty payload is refused.
 #[test]
 fn payloads_are_read_by_version() {
     let Some(file) = fixture("engine/payload-json/payload_mod.rs.json") else {
@@ -141,7 +141,7 @@ fn payloads_are_read_by_version() {
     assert!(check_payload(&specs[2], &payload, 3).is_ok());
 }
 
-/// Blocks of real chains, put into the form of a payload: the hash comes out.
+/// Blocks of real chains, converted to payloads: each payload has the hash of its block.
 #[test]
 fn real_blocks_keep_their_hash() {
     let names = ["bedrock_raw_block", "op_block_json", "temp_block_json"];

@@ -3,14 +3,14 @@
 
 use super::*;
 
-/// Some blocks fit into these, and not all.
+/// Limits that admit some blocks of the test branches, but not all.
 const SMALL: ExecutorLimits = ExecutorLimits {
     overlays: 60_000,
     unwind_data: 6_500,
 };
 
-/// Gives the payloads one after the other: valid ones first, then ones that are kept unexecuted.
-/// Returns the number of the latter.
+/// Sends the payloads one after another. The first ones are valid, and the rest are kept without
+/// execution. Returns the number of kept payloads.
 async fn bring(world: &World, payloads: &[Arc<Payload>]) -> usize {
     let mut kept = 0;
     for block in payloads {
@@ -25,8 +25,8 @@ async fn bring(world: &World, payloads: &[Arc<Payload>]) -> usize {
     kept
 }
 
-/// A branch that is too long to be executed beside ours, one payload after the other: none of them
-/// is refused, and the fork choice goes there. The memory for it is bounded all the time.
+/// A branch is too long to be executed beside ours. None of its payloads is refused when they
+/// arrive one by one, and a fork choice can switch to the branch. Its memory stays bounded.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_branch_of_any_length_is_executed_and_chosen() {
     let maker = World::new();
@@ -65,7 +65,7 @@ async fn a_branch_of_any_length_is_executed_and_chosen() {
             [Some(trunk[1].hash), Some(trunk[0].hash)],
             "{round}"
         );
-        // And back, where the safe block is named.
+        // Switch back to our branch, with a safe block named.
         assert_eq!(
             world
                 .choose(ours.hash, trunk[4].hash, B256::ZERO)
@@ -83,7 +83,7 @@ async fn a_branch_of_any_length_is_executed_and_chosen() {
     assert_eq!(world.head(), ours.hash);
 }
 
-/// A fork choice whose branch has an invalid block leaves the heads where they were.
+/// A fork choice whose branch has an invalid block does not change the heads.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_invalid_block_far_along_a_branch_leaves_the_heads() {
     let maker = World::new();
@@ -143,8 +143,8 @@ async fn an_invalid_block_far_along_a_branch_leaves_the_heads() {
     );
 }
 
-/// A sibling of a block far below what is stored: no more is read than is allowed, and the head
-/// gets there all the same.
+/// A branch forks off far below the stored head: no more undo records are read than allowed, and
+/// the head can still move to the branch.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_branch_that_forks_off_far_below_is_executed_when_a_fork_choice_names_it() {
     let maker = World::new();
@@ -158,7 +158,7 @@ async fn a_branch_that_forks_off_far_below_is_executed_when_a_fork_choice_names_
     }
     let stored = || world.engine.chain.view().stored() == trunk[59].id();
     crate::chain::tests::until("all is stored", stored).await;
-    // Beside the newest blocks there is room.
+    // A branch near the head is within the limits.
     assert_eq!(
         world.engine.new_payload(near[0].clone()).await.unwrap(),
         valid(near[0].hash)
@@ -179,7 +179,7 @@ async fn a_branch_that_forks_off_far_below_is_executed_when_a_fork_choice_names_
     world.make_head(trunk[59].hash).await;
 }
 
-/// Blocks of a file are in no log until the head is displaced from them.
+/// Imported blocks are in no payload log until the head is displaced from them.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_invalid_branch_far_below_reinstates_imported_blocks() {
     let maker = World::new();

@@ -33,14 +33,14 @@ async fn blocks_of_the_swarm_do_not_move_the_head_that_a_rollup_node_drives() {
         gossip(&world, block).await;
         assert_eq!(world.head(), block.hash, "nobody else moves it");
     }
-    // Twenty blocks behind.
+    // The rollup node's head is twenty blocks behind the swarm.
     for at in 30..40 {
         world.make_head(blocks[at - 20].hash).await;
         gossip(&world, &blocks[at]).await;
         assert_eq!(world.head(), blocks[at - 20].hash);
         assert!(world.engine.chain.knows(blocks[at].hash));
     }
-    // In step.
+    // The rollup node's head is level with the swarm.
     for block in &blocks[40..50] {
         gossip(&world, block).await;
         assert_ne!(world.head(), block.hash);
@@ -50,7 +50,7 @@ async fn blocks_of_the_swarm_do_not_move_the_head_that_a_rollup_node_drives() {
         );
         world.make_head(block.hash).await;
     }
-    // The rollup node is silent, and then returns.
+    // The rollup node sends nothing for a while, and then returns.
     let later = |time| {
         world
             .engine
@@ -95,8 +95,8 @@ async fn a_head_that_was_named_before_it_was_there_becomes_the_head() {
         (blocks[6].hash, Some(genesis.hash)),
         "waiting payloads are executed, too"
     );
-    // A head that nobody has sent as a payload may still come by gossip; another choice in between
-    // ends that.
+    // A head that the rollup node has not sent as a payload may still arrive by gossip, unless
+    // another fork choice comes first.
     assert_eq!(
         world.choose(blocks[7].hash, zero, zero).await.unwrap(),
         syncing()

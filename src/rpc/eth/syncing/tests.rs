@@ -1,4 +1,4 @@
-//! The events of a subscription, with checks that the test makes.
+//! The events of the subscription `syncing`, with checks that the test triggers.
 
 use super::*;
 use futures::{FutureExt, channel::mpsc, stream::BoxStream};
@@ -15,7 +15,7 @@ const GAP: SyncStatus = SyncStatus {
 
 struct Node {
     status: watch::Sender<Option<SyncStatus>>,
-    /// The receiver of [`RpcContext::syncing`].
+    /// The node's receiver of [`RpcContext::syncing`], which has seen no value.
     unseen: watch::Receiver<Option<SyncStatus>>,
     head: Arc<AtomicU64>,
 }
@@ -76,7 +76,7 @@ fn a_subscriber_gets_an_object_at_each_check_and_once_false() {
     assert_eq!(late.check().as_deref(), Some(EVENT));
     assert_eq!(early.check().as_deref(), Some(EVENT), "also without change");
 
-    // The head arrives before the status says so.
+    // The head reaches the highest block before the status is cleared.
     node.set(500, Some(GAP));
     assert_eq!(early.check().as_deref(), Some("false"));
     node.set(500, None);
@@ -86,7 +86,7 @@ fn a_subscriber_gets_an_object_at_each_check_and_once_false() {
     assert_eq!(last.pending().unwrap().get(), "false", "at once");
     assert_eq!(last.check(), None);
 
-    // Not geth's: a later synchronisation is reported, too.
+    // Unlike in geth, a later synchronisation is reported, too.
     node.set(200, Some(GAP));
     assert_eq!(last.check().as_deref(), Some(EVENT));
     node.set(500, None);
