@@ -1,4 +1,4 @@
-//! The Beacon API of an L1 of our own, as far as rollup nodes need it to read blobs:
+//! Serves the part of the Beacon API that rollup nodes need to read blobs from an L1 of our own:
 //!
 //! - `/eth/v1/node/version`
 //! - `/eth/v1/beacon/genesis`
@@ -6,8 +6,8 @@
 //! - `/eth/v1/beacon/blobs/{slot}?versioned_hashes=`
 //! - `/eth/v1/beacon/blob_sidecars/{slot}?indices=`, for clients that know only this older path
 //!
-//! There is no beacon chain behind it: a slot is a span of block time, and the blobs are those that
-//! the chain keeps of the blocks it built. Connections and reads of blobs are bounded.
+//! No beacon chain is behind this API: a slot is a span of block time, and the blobs are those that
+//! the chain stores for the blocks that it built. Connections and blob reads are bounded.
 
 mod answers;
 #[cfg(test)]
@@ -26,21 +26,21 @@ use std::{convert::Infallible, io, net::SocketAddr, sync::Arc, time::Duration};
 use tokio::{net::TcpListener, sync::Semaphore, task::JoinSet, time::timeout};
 use tokio_util::sync::CancellationToken;
 
-/// Connections answered at once; more wait in the listener's queue.
+/// Connections served at once. Further connections wait in the listener's queue.
 const MAX_CONNECTIONS: usize = 64;
-/// Requests for blobs that are answered at once: an answer with 21 blobs takes 8 MB.
+/// Blob requests served at once. A response with 21 blobs takes 8 MB of memory.
 const MAX_READS: usize = 4;
-/// Timeout of one connection, which serves several requests.
+/// Timeout of a connection, over all its requests.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// A bound server.
+/// A Beacon API server with a bound listener.
 pub struct BeaconServer {
     listener: TcpListener,
     address: SocketAddr,
     state: Arc<BeaconState>,
 }
 
-/// The chain whose blobs are served.
+/// State shared by all connections: the chain, its slots, and the limit of blob reads.
 struct BeaconState {
     chain: Chain,
     clock: SlotClock,
@@ -48,9 +48,9 @@ struct BeaconState {
 }
 
 impl BeaconServer {
-    /// Binds the server. Slot 0 begins at the time of the genesis block, and a slot lasts
-    /// `seconds_per_slot`, which must not be zero. With slots of one second no two blocks share a
-    /// slot; otherwise a slot holds the blobs of all its blocks.
+    /// Binds the server. Slot 0 begins at the time of the genesis block. A slot lasts
+    /// `seconds_per_slot`, which must not be zero. With one-second slots no two blocks share a
+    /// slot; a longer slot serves the blobs of all its blocks.
     pub async fn bind(
         address: SocketAddr,
         chain: Chain,
@@ -77,7 +77,7 @@ impl BeaconServer {
         self.address
     }
 
-    /// Serves until the token is cancelled.
+    /// Serves requests until the token is cancelled.
     pub async fn run(self, token: CancellationToken) {
         let mut connections = JoinSet::new();
         loop {
@@ -92,11 +92,12 @@ impl BeaconServer {
                             .timer(TokioTimer::new())
                             .serve_connection(TokioIo::new(stream), service);
                         connections.spawn(async move {
-                            // A client that disconnects or times out is not worth a log line.
+                            // A client's disconnect or timeout is not worth a log line.
                             let _ = timeout(TIME_LIMIT, connection).await;
                         });
                     }
-                    // Out of file descriptors, for instance: do not spin.
+                    // `accept` also fails while no file descriptor is free: pause before the next
+                    // attempt.
                     Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
                 },
             }

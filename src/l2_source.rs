@@ -1,10 +1,10 @@
-//! The L2 that batcher and proposer read: a rollup node and an execution client over JSON-RPC, or
-//! the node in the same process.
+//! The L2 that the batcher and the proposer read: a rollup node and an execution client over
+//! JSON-RPC, or the node in this process.
 //!
-//! Responses of other processes are bounded and checked as far as they can be: blocks and headers
-//! hash to what they claim and have the number that was requested, and an output root is computed
-//! again from its parts. A failure has the endpoint's name without credentials. Callers pace their
-//! requests and repeat them; an endpoint that demands a pause gets no request before its end.
+//! Responses of other processes are bounded and checked: a block or header must have the requested
+//! number and hash to its claimed hash, and an output root is recomputed from its parts. An error
+//! names the endpoint without credentials. Callers pace and repeat their requests. An endpoint that
+//! demands a pause gets no request before the pause ends.
 
 mod active;
 mod endpoint;
@@ -39,7 +39,7 @@ pub enum L2SourceError {
     #[error("{program} at {endpoint}: {method}: {cause}")]
     Call {
         program: &'static str,
-        /// Scheme, host and port: paths and user names may be credentials.
+        /// Scheme, host and port of the endpoint: paths and user names may be credentials.
         endpoint: Arc<str>,
         method: &'static str,
         cause: RpcCause,
@@ -61,7 +61,7 @@ pub enum L2SourceError {
 }
 
 impl L2SourceError {
-    /// Whether the other process did not respond in time.
+    /// Whether the error is a timeout of a request to another process.
     pub fn is_timeout(&self) -> bool {
         matches!(
             self,
@@ -76,14 +76,14 @@ impl L2SourceError {
 /// The L2 to read. Clones share connections and the choice of the active sequencer.
 #[derive(Clone)]
 pub enum L2Source {
-    /// Other processes.
+    /// A rollup node and an execution client in other processes.
     Rpc(Arc<RpcSource>),
     /// The node in this process.
     Local(LocalSource),
 }
 
 impl L2Source {
-    /// The chain's configuration, checked.
+    /// The rollup configuration of the L2, checked.
     pub async fn rollup_config(&self) -> Result<Arc<RollupConfig>, L2SourceError> {
         match self {
             Self::Rpc(source) => source.rollup_config().await.map(Arc::new),
@@ -91,7 +91,7 @@ impl L2Source {
         }
     }
 
-    /// The heads of L1 and L2 as the rollup node knows them now.
+    /// The heads of L1 and L2 as the rollup node reports them now.
     pub async fn heads(&self) -> Result<SourceHeads, L2SourceError> {
         match self {
             Self::Rpc(source) => source.heads().await,
@@ -123,7 +123,7 @@ impl L2Source {
         }
     }
 
-    /// The rollup node in use, for messages.
+    /// Name of the rollup node in use, for log messages.
     pub fn name(&self) -> Arc<str> {
         match self {
             Self::Rpc(source) => source.name(),

@@ -1,10 +1,10 @@
-//! The rollup side of the node: L1, the safe chain that is derived from it, and block production on
-//! the sequencer. It knows no libp2p and no EVM: blocks go to the core and to the swarm through
+//! The rollup side of the node: reads L1, derives the safe chain from it, and builds blocks on the
+//! sequencer. Nothing here knows libp2p or the EVM: blocks reach the core and the swarm through
 //! their handles.
 //!
 //! The execution core
-//! - [`engine`]: the handle through which everything here uses it, in this process or in another.
-//! - [`l2_response`]: reads blocks that an execution client answers.
+//! - [`engine`]: the handle through which all code here uses a core, in this process or in another.
+//! - [`l2_response`]: parses blocks in responses of an execution client.
 //!
 //! L1
 //! - [`l1`]: reads blocks, receipts and storage, all verified.
@@ -15,17 +15,18 @@
 //! - [`driver`]: derives the safe chain and moves the heads.
 //! - [`safe_db`]: records which L1 block made which L2 block safe.
 //! - [`finality`]: decides which safe block is final.
-//! - [`status`], [`handle`], [`metrics`], [`rpc_calls`]: what operators, JSON-RPC and Prometheus read.
-//! - [`output`]: output roots of its blocks.
+//! - [`status`], [`handle`], [`metrics`], [`rpc_calls`]: status and calls for operators, JSON-RPC
+//!   and Prometheus.
+//! - [`output`]: output roots of L2 blocks.
 //!
 //! Sequencing
 //! - [`sequencer`]: makes blocks on time.
 //! - [`origin`]: chooses the L1 origin of a new block.
-//! - [`head_search`]: searches the head after an L1 reorg, by a [`gallop`] search.
+//! - [`head_search`]: finds the head to keep after an L1 reorg, by a [`gallop`] search.
 //!
 //! Keys
-//! - [`signer`]: signs blocks; [`signing_log`] records what may be signed.
-//! - [`unsafe_signer`]: reads the block signer from L1.
+//! - [`signer`]: signs blocks; [`signing_log`] records blocks before they are signed.
+//! - [`unsafe_signer`]: reads the block signer's address from L1.
 
 pub mod beacon;
 pub mod blob_schedule;

@@ -1,9 +1,10 @@
-//! The process that runs a tracer in JavaScript.
+//! The process that runs a tracer written in JavaScript.
 //!
-//! A tracing call starts the program again as this process, and speaks with it over a socket that is
-//! its standard input ([`crate::chain::evm::script_message`]). The script is untrusted: the process has limits on
-//! memory, processor time, files and stack, sees no environment, is stopped while its call is paused,
-//! and is killed when the time of the transaction is over. It ends when the socket closes.
+//! A tracing call starts this program again as the script process. Both communicate over a socket,
+//! which is the process's standard input ([`crate::chain::evm::script_message`]). The script is
+//! untrusted. The process has limits on memory, processor time, files and stack, and an almost
+//! empty environment. It is paused while its call is paused, and killed when the time of the
+//! transaction is over. It ends when the socket closes.
 
 mod engine;
 #[cfg(test)]
@@ -26,24 +27,24 @@ use std::{
     thread,
 };
 
-/// The argument that starts the program as this process.
+/// The command-line argument that starts the program as a script process.
 pub const ARGUMENT: &str = "script-host";
-/// Bytes of memory: a megabyte for the engine, the rest for the script. Each of the started tracing
-/// calls may have a process.
+/// Memory limit in bytes: a megabyte for the JavaScript engine, the rest for the script. Each
+/// running tracing call may have its own process.
 const MEMORY: u64 = 128 << 20;
-/// Seconds of processor time, in case nobody ends the process.
+/// Limit of processor time in seconds, in case the node does not end the process.
 const PROCESSOR_TIME: u64 = 150;
-/// Bytes of the stack, which JSON and sorting need for nested values.
+/// Stack size in bytes. JSON and sorting need much stack for nested values.
 const STACK: usize = 64 << 20;
 
-/// Starts script hosts as processes of this program.
+/// Starts script processes from this program's own file.
 pub fn processes() -> ScriptHost {
     ScriptHost::new(|| {
         let (stream, theirs) = UnixStream::pair()?;
         let process = Command::new(program()?)
             .arg(ARGUMENT)
             .env_clear()
-            // The allocator would otherwise begin with a gigabyte of address space.
+            // By default the allocator would reserve a gigabyte of address space.
             .env("MIMALLOC_ARENA_RESERVE", "16MiB")
             .env("MIMALLOC_ARENA_EAGER_COMMIT", "0")
             .stdin(OwnedFd::from(theirs))
@@ -57,7 +58,7 @@ pub fn processes() -> ScriptHost {
     })
 }
 
-/// The running program, also if its file has been replaced.
+/// The path of the running program, which works even if its file has been replaced.
 fn program() -> io::Result<PathBuf> {
     let own = PathBuf::from("/proc/self/exe");
     if own.exists() {
@@ -66,7 +67,7 @@ fn program() -> io::Result<PathBuf> {
     std::env::current_exe()
 }
 
-/// Runs the process.
+/// Runs the script process until its socket closes.
 pub fn run() -> ExitCode {
     if limit().is_err() {
         return ExitCode::FAILURE;
@@ -84,7 +85,8 @@ pub fn run() -> ExitCode {
 }
 
 fn limit() -> nix::Result<()> {
-    // Ends with the node: a process that is stopped then would stay.
+    // End this process together with the node. A process that is paused at that time would
+    // otherwise remain.
     #[cfg(target_os = "linux")]
     nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL)?;
     for (resource, most) in [
@@ -98,7 +100,7 @@ fn limit() -> nix::Result<()> {
     Ok(())
 }
 
-/// Serves a tracer until it closes the socket.
+/// Serves the tracer's messages until the tracer closes the socket.
 pub fn serve(stream: UnixStream) -> io::Result<()> {
     let mut reader = MessageReader::default();
     let mut engine = ScriptEngine::new(stream.try_clone()?);

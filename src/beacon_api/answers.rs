@@ -1,4 +1,4 @@
-//! The answers, made from the chain: JSON as the Beacon API of Ethereum defines it
+//! Builds responses from the chain, in the JSON that Ethereum's Beacon API defines
 //! (github.com/ethereum/beacon-APIs).
 
 use crate::{
@@ -21,10 +21,10 @@ use std::sync::Arc;
 
 /// Slots of an epoch.
 const SLOTS_PER_EPOCH: u64 = 32;
-/// Hashes or indexes in one request; a block has fewer blobs.
+/// Most hashes or indexes in one request. A block has fewer blobs.
 const MAX_WANTED: usize = 256;
 
-/// The reason why a request has no answer.
+/// The reason why a request is refused.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Refusal {
     #[error("only GET is served")]
@@ -66,7 +66,7 @@ impl Refusal {
     }
 }
 
-/// The answers that do not depend on blocks; `None` for other paths.
+/// The response for a path whose data does not depend on blocks; `None` for any other path.
 pub(super) fn of_chain(path: &str, spec: &ChainSpec, clock: &SlotClock) -> Option<Vec<u8>> {
     let data = match path {
         "/eth/v1/node/version" => {
@@ -100,7 +100,7 @@ pub(super) struct BlobRequest {
     form: BlobForm,
 }
 
-/// The part of a slot's blobs that is wanted; an empty list wants all.
+/// The requested blobs of a slot and the form of the response. An empty list requests all blobs.
 #[derive(Debug, PartialEq, Eq)]
 enum BlobForm {
     /// Blobs alone, with these versioned hashes.
@@ -133,7 +133,7 @@ impl BlobRequest {
     }
 }
 
-/// The values of a parameter, which may be repeated and hold several values between commas.
+/// The values of a query parameter, which may be repeated and may have comma-separated values.
 fn values<T: std::str::FromStr>(query: &str, name: &str) -> Result<Vec<T>, Refusal> {
     let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
     let texts = pairs
@@ -150,7 +150,7 @@ fn values<T: std::str::FromStr>(query: &str, name: &str) -> Result<Vec<T>, Refus
     Ok(values)
 }
 
-/// Answer with blobs or sidecars.
+/// Response with blobs or sidecars.
 #[derive(Serialize)]
 struct BlobsJson<T> {
     execution_optimistic: bool,
@@ -158,7 +158,7 @@ struct BlobsJson<T> {
     data: Vec<T>,
 }
 
-/// A blob sidecar, without the header of a beacon block, which there is not.
+/// A blob sidecar. It has no beacon block header, because this L1 has no beacon blocks.
 #[derive(Serialize)]
 struct SidecarJson<'a> {
     index: String,
@@ -167,8 +167,8 @@ struct SidecarJson<'a> {
     kzg_proof: Bytes48,
 }
 
-/// Answers a request for blobs. Reads files, and computes the proofs of sidecars that have only cell
-/// proofs: 40 ms each.
+/// The response to a request for blobs. Reads files. If a stored sidecar has cell proofs only, the
+/// proof of each requested blob is computed, which takes 40 ms.
 pub(super) fn blobs(
     chain: &Chain,
     clock: &SlotClock,
@@ -216,12 +216,12 @@ fn json_of<T: Serialize>(finalized: bool, data: Vec<T>) -> Result<Vec<u8>, Refus
     })?)
 }
 
-/// One blob of a sidecar.
+/// One blob of a transaction's sidecar.
 struct OneBlob<'a> {
     blob: &'a Blob,
     commitment: &'a Bytes48,
     sidecar: &'a TxSidecar,
-    /// Position in the sidecar.
+    /// Position of the blob in `sidecar`.
     position: usize,
 }
 
@@ -249,7 +249,7 @@ fn each_blob(sidecars: &[Arc<TxSidecar>]) -> impl Iterator<Item = OneBlob<'_>> {
     })
 }
 
-/// The sidecars of a block in block order. Fails if not all of its blobs are kept.
+/// The sidecars of a block in block order. Fails unless all blobs of the block are stored.
 fn sidecars_of(chain: &Chain, block: &Payload, slot: u64) -> Result<Vec<Arc<TxSidecar>>, Refusal> {
     let count = block.header.blob_gas_used.unwrap_or(0) / DATA_GAS_PER_BLOB;
     if count == 0 {
@@ -274,7 +274,7 @@ fn blocks_in(view: &View, clock: &SlotClock, slot: u64) -> Result<Vec<Arc<Payloa
     let Some(start) = start.filter(|start| *start <= view.header().timestamp) else {
         return Ok(vec![]);
     };
-    // The first block at or after the slot's start.
+    // Binary search for the first block at or after the slot's start.
     let (mut low, mut high) = (0, head);
     while low < high {
         let middle = low + (high - low) / 2;

@@ -1,4 +1,4 @@
-//! The served paths, read by the beacon client that rollup nodes use.
+//! The served paths, read with the beacon client of rollup nodes.
 
 use super::*;
 use crate::{
@@ -17,7 +17,7 @@ use serde_json::Value;
 use starling_proto::derive::BlobRef;
 use tempfile::TempDir;
 
-/// A chain whose blobs are served.
+/// A chain with a Beacon API server that serves its blobs.
 struct World {
     chain: Chain,
     threads: Threads,
@@ -53,7 +53,7 @@ impl World {
         BeaconClient::new(&config).unwrap()
     }
 
-    /// Status and JSON of a path.
+    /// Status and JSON of the response for a path.
     async fn get(&self, path: &str) -> (u16, Value) {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
         let mut stream = tokio::net::TcpStream::connect(self.address).await.unwrap();
@@ -73,7 +73,7 @@ impl World {
     }
 }
 
-/// The blobs that the transactions of a block name.
+/// References to all blobs of a block's transactions.
 fn refs(block: &ExecutedBlock) -> Vec<BlobRef> {
     let transactions = block.payload.transactions.iter();
     let hashes = transactions.flat_map(|raw| {
@@ -144,7 +144,7 @@ async fn a_slot_holds_the_blobs_of_all_its_blocks() {
         submit(&world.chain, raw(1, nonce.into(), sidecar)).unwrap();
         wanted.extend(refs(&*mine(&world.chain, 4).await));
     }
-    // Blocks at 4, 8 and 12: the last is in the next slot.
+    // The blocks are at 4, 8 and 12 seconds; the block at 12 seconds is in the next slot.
     let time = world.chain.spec().genesis_time;
     let client = world.client(false);
     assert_eq!(client.blobs(time, &wanted[..2]).await.unwrap().len(), 2);
@@ -188,7 +188,7 @@ async fn answers_have_the_form_of_the_beacon_api() {
     let commitment = sidecar.commitments()[1].to_string();
     assert_eq!(sidecars["data"][0]["kzg_commitment"], commitment.as_str());
     assert_eq!(sidecars["data"].as_array().unwrap().len(), 1);
-    // A block without blobs, a slot without a block, a path and a query that are none.
+    // Slots without blobs or without a block, an unknown path and malformed queries.
     for (path, status) in [
         ("/eth/v1/beacon/blobs/2", 200),
         ("/eth/v1/beacon/blobs/0", 200),

@@ -1,9 +1,9 @@
-//! The choice of the active sequencer among several rollup nodes. Pure: responses and the time come
-//! in as arguments.
+//! Chooses the active sequencer among several rollup nodes. Pure: responses and the time come in as
+//! arguments.
 
 use std::time::{Duration, Instant};
 
-/// The endpoint in use, and when its activity was checked last.
+/// The endpoint in use, and the time of the last check that it is the active sequencer.
 #[derive(Clone, Copy, Debug)]
 pub struct ActiveChoice {
     index: usize,
@@ -13,8 +13,8 @@ pub struct ActiveChoice {
 }
 
 impl ActiveChoice {
-    /// The first endpoint, unchecked. `endpoints` is at least 1; a zero `interval` checks before
-    /// every use.
+    /// Starts with the first endpoint, unchecked. `endpoints` is at least 1. With a zero `interval`
+    /// the endpoint is checked before every use.
     pub fn new(endpoints: usize, interval: Duration) -> Self {
         Self {
             index: 0,
@@ -24,30 +24,31 @@ impl ActiveChoice {
         }
     }
 
-    /// Position of the endpoint in use.
+    /// Position of the endpoint in use in the list of endpoints.
     pub fn index(&self) -> usize {
         self.index
     }
 
-    /// Whether the endpoint in use must be checked for its activity before it is used. One alone is
-    /// always used.
+    /// Whether the endpoint in use must be checked for activity before the next request. A single
+    /// endpoint is never checked.
     pub fn is_due(&self, now: Instant) -> bool {
         let is_fresh = |at: Instant| now.saturating_duration_since(at) < self.interval;
         self.endpoints > 1 && !self.checked.is_some_and(is_fresh)
     }
 
-    /// The endpoint in use is the active sequencer.
+    /// Records that the endpoint in use is the active sequencer.
     pub fn is_active(&mut self, now: Instant) {
         self.checked = Some(now);
     }
 
-    /// The endpoint in use is not active, or does not respond: the next one in the list is checked.
+    /// The endpoint in use is inactive or does not respond: switches to the next endpoint in the
+    /// list.
     pub fn go_on(&mut self) {
         self.index = (self.index + 1) % self.endpoints.max(1);
         self.checked = None;
     }
 
-    /// A request to the endpoint in use failed: its activity is checked before the next one.
+    /// Records that a request failed: the endpoint in use is checked before the next request.
     pub fn has_failed(&mut self) {
         self.checked = None;
     }

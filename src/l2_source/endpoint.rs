@@ -1,4 +1,4 @@
-//! One JSON-RPC endpoint of another process.
+//! A JSON-RPC endpoint of another process.
 
 use super::L2SourceError;
 use crate::rollup::l1::{L1Client, L1Config, L1Error, RpcCause};
@@ -6,10 +6,10 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::{sync::Arc, time::Duration};
 
-/// Requests in flight to one endpoint.
+/// Most requests in flight to one endpoint.
 const MAX_CONCURRENCY: usize = 16;
 
-/// A program at an address. Its responses are bounded in size and time.
+/// A JSON-RPC client of one program at one address. Responses are bounded in size and time.
 #[derive(Clone)]
 pub struct RpcEndpoint {
     program: &'static str,
@@ -17,8 +17,9 @@ pub struct RpcEndpoint {
 }
 
 impl RpcEndpoint {
-    /// Does not connect yet. `program` names the endpoint's kind in errors, `url` begins with
-    /// http://, https://, ws:// or wss://, or is the path of a socket. `timeout` is for one request.
+    /// Creates the client without connecting. `program` names the endpoint's kind in errors. `url`
+    /// begins with http://, https://, ws:// or wss://, or is the path of an IPC socket. `timeout`
+    /// is per request.
     pub fn new(program: &'static str, url: &str, timeout: Duration) -> Result<Self, L2SourceError> {
         let config = L1Config {
             timeout,
@@ -29,12 +30,12 @@ impl RpcEndpoint {
         Ok(Self { program, client })
     }
 
-    /// Scheme, host and port.
+    /// Scheme, host and port of the endpoint.
     pub fn name(&self) -> Arc<str> {
         self.client.endpoint().into()
     }
 
-    /// One call; `params` is an array.
+    /// Calls `method` once; `params` is a JSON array.
     pub async fn call<T: DeserializeOwned>(
         &self,
         method: &'static str,
@@ -44,7 +45,7 @@ impl RpcEndpoint {
         called.map_err(|error| failure(self.program, error))
     }
 
-    /// The error of a response that was received and is wrong.
+    /// The error for a response that arrived in time but fails a check.
     pub fn wrong(&self, method: &'static str, cause: RpcCause) -> L2SourceError {
         L2SourceError::Call {
             program: self.program,

@@ -1,4 +1,4 @@
-//! L2 in this process: the core's views and the driver's heads.
+//! L2 in this process: the chain's views and the driver's heads.
 
 use super::{L1Ref, L2SourceError, SourceHeads};
 use crate::{
@@ -15,7 +15,7 @@ use starling_proto::{
 };
 use std::sync::Arc;
 
-/// Handles to the core and to the driver of this process.
+/// Handles to the chain and to the driver of this process.
 #[derive(Clone)]
 pub struct LocalSource {
     pub chain: Chain,

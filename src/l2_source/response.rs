@@ -1,4 +1,4 @@
-//! Responses of a rollup node and of an execution client, read and checked. Pure.
+//! Parses and checks the responses of a rollup node and of an execution client. Pure.
 
 use crate::rollup::{l1::RpcCause, l2_response, output::RollupOutput};
 use alloy_primitives::B256;
@@ -9,26 +9,27 @@ use starling_proto::{
     payload::{BlockId, Payload},
 };
 
-/// A block of L1, as far as a rollup node reports it.
+/// An L1 block as reported by a rollup node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct L1Ref {
     pub id: BlockId,
     pub parent_hash: B256,
-    /// Unix seconds.
+    /// Block time in Unix seconds.
     pub time: u64,
 }
 
-/// Heads as a rollup node reports them. `None` if it does not know one.
+/// Heads as reported by a rollup node. A head that the node does not know is `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SourceHeads {
-    /// The L1 block up to which everything has been derived.
+    /// The newest L1 block from which all data has been derived.
     pub current_l1: Option<L1Ref>,
     pub head_l1: Option<L1Ref>,
     pub safe_l1: Option<L1Ref>,
     pub finalized_l1: Option<L1Ref>,
     pub unsafe_l2: Option<L2BlockRef>,
     pub safe_l2: Option<L2BlockRef>,
-    /// The safe head by this chain's own data; a node without interop has one safe head only.
+    /// The safe head derived from this chain's own data. Without interop a node has only one safe
+    /// head.
     pub local_safe_l2: Option<L2BlockRef>,
     pub finalized_l2: Option<L2BlockRef>,
 }
@@ -62,7 +63,7 @@ struct SyncStatusResponse {
     finalized_l1: L1RefResponse,
     unsafe_l2: L2RefResponse,
     safe_l2: L2RefResponse,
-    /// Absent before interop's versions.
+    /// Absent from responses of op-node versions without interop.
     local_safe_l2: Option<L2RefResponse>,
     finalized_l2: L2RefResponse,
 }
@@ -78,7 +79,7 @@ struct OutputResponse {
 }
 
 impl L1RefResponse {
-    /// A block that is not known has a zero hash.
+    /// The block; `None` for a zero hash, which stands for an unknown block.
     fn known(self) -> Option<L1Ref> {
         (!self.hash.is_zero()).then_some(L1Ref {
             id: BlockId {
@@ -116,7 +117,7 @@ fn read<T: DeserializeOwned>(json: &RawValue) -> Result<T, RpcCause> {
     serde_json::from_str(json.get()).map_err(RpcCause::malformed)
 }
 
-/// The response to `optimism_syncStatus`.
+/// Parses the response to `optimism_syncStatus`.
 pub fn heads(response: &RawValue) -> Result<SourceHeads, RpcCause> {
     let status: SyncStatusResponse = read(response)?;
     let safe_l2 = status.safe_l2.known();
@@ -132,7 +133,7 @@ pub fn heads(response: &RawValue) -> Result<SourceHeads, RpcCause> {
     })
 }
 
-/// The response to `optimism_outputAtBlock(number)`.
+/// Parses the response to `optimism_outputAtBlock(number)`.
 pub fn output(response: &RawValue, number: u64) -> Result<RollupOutput, RpcCause> {
     let response: OutputResponse = read(response)?;
     if !response.version.is_zero() {
@@ -153,7 +154,7 @@ pub fn output(response: &RawValue, number: u64) -> Result<RollupOutput, RpcCause
     Ok(output)
 }
 
-/// The response to `eth_getBlockByNumber(number, false)`; `None` if it is null.
+/// Parses the response to `eth_getBlockByNumber(number, false)`; `None` if it is null.
 pub fn block_id(response: &RawValue, number: u64) -> Result<Option<BlockId>, RpcCause> {
     let Some(found) = l2_response::header(response)? else {
         return Ok(None);
@@ -163,8 +164,8 @@ pub fn block_id(response: &RawValue, number: u64) -> Result<Option<BlockId>, Rpc
     Ok(Some(BlockId { hash, number }))
 }
 
-/// The response to `eth_getBlockByNumber(number, true)`; `None` if it is null. Its hash and its
-/// transactions are checked against the header.
+/// Parses the response to `eth_getBlockByNumber(number, true)`; `None` if it is null. The block's
+/// hash and transactions are checked against its header.
 pub fn block(response: &RawValue, number: u64) -> Result<Option<Payload>, RpcCause> {
     let found = l2_response::block(response)?;
     if let Some(block) = &found {

@@ -1,5 +1,5 @@
-//! L2 in other processes: pairs of a rollup node and an execution client. Of several pairs, that of
-//! the active sequencer is used.
+//! L2 in other processes: pairs of a rollup node and an execution client. With several pairs,
+//! requests go to the pair of the active sequencer.
 
 use super::{L2SourceError, RpcEndpoint, SourceHeads, active::ActiveChoice, response};
 use crate::rollup::{l1::RpcCause, output::RollupOutput};
@@ -19,22 +19,23 @@ const ROLLUP_NODE: &str = "rollup node";
 const L2_CLIENT: &str = "L2";
 const BY_NUMBER: &str = "eth_getBlockByNumber";
 
-/// Addresses of L2.
+/// Addresses of the rollup nodes and execution clients to read L2 from.
 #[derive(Clone, Debug, PartialEq)]
 pub struct L2Endpoints {
-    /// Rollup nodes (`--rollup-rpc`).
+    /// URLs of the rollup nodes (`--rollup-rpc`).
     pub rollup: Vec<String>,
-    /// Their execution clients (`--l2-eth-rpc`), in the same order; empty if no blocks are read.
+    /// Their execution clients (`--l2-eth-rpc`), in the order of the rollup nodes; empty if the
+    /// caller reads no blocks.
     pub eth: Vec<String>,
-    /// How often the activity of the sequencer in use is checked
-    /// (`--active-sequencer-check-duration`); not read for one pair.
+    /// Interval of checking whether the sequencer in use is active
+    /// (`--active-sequencer-check-duration`). Unused with one pair.
     pub check_interval: Duration,
-    /// Time limit of a request (`--network-timeout`).
+    /// Timeout of a request (`--network-timeout`).
     pub timeout: Duration,
 }
 
 impl L2Endpoints {
-    /// Checks that the lists belong together.
+    /// Fails if `rollup` is empty, or if `eth` is neither empty nor as long as `rollup`.
     pub fn check(&self) -> Result<(), L2SourceError> {
         let (rollup, eth) = (self.rollup.len(), self.eth.len());
         if rollup == 0 {
@@ -52,14 +53,14 @@ struct EndpointPair {
     eth: Option<RpcEndpoint>,
 }
 
-/// Clients of all pairs, and the pair in use.
+/// Clients of all endpoint pairs, and the pair in use.
 pub struct RpcSource {
     pairs: Vec<EndpointPair>,
     choice: Mutex<ActiveChoice>,
 }
 
 impl RpcSource {
-    /// Does not connect yet.
+    /// Creates the clients without connecting.
     pub fn new(endpoints: &L2Endpoints) -> Result<Self, L2SourceError> {
         endpoints.check()?;
         let timeout = endpoints.timeout;
@@ -152,8 +153,8 @@ impl RpcSource {
         Ok((endpoint, called?))
     }
 
-    /// The pair of the active sequencer. Its activity is checked first if the last check is too
-    /// long ago; then the others are called in turn.
+    /// The pair of the active sequencer. If the last check is older than the interval, the pair in
+    /// use is checked again. If its sequencer is not active, the other pairs are checked in turn.
     async fn active(&self) -> Result<&EndpointPair, L2SourceError> {
         let mut choice = self.choice.lock().await;
         let before = choice.index();

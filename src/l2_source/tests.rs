@@ -1,4 +1,4 @@
-//! Answers that op-geth and op-node gave, and stand-in servers that answer wrongly.
+//! Recorded responses of op-geth and op-node, and test servers that send wrong responses.
 
 use super::{response, *};
 use crate::rollup::http_fake::{Canned, CannedServer};
@@ -10,7 +10,7 @@ mod local;
 
 const TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Lines of a packed fixture.
+/// The JSON lines of a packed fixture.
 fn lines(path: &str) -> Option<Vec<Value>> {
     let file = File::open(starling_testkit::fixture(path)?).unwrap();
     let text = String::from_utf8(zstd::decode_all(file).unwrap()).unwrap();
@@ -27,7 +27,7 @@ fn number(value: &Value) -> u64 {
     u64::from_str_radix(text, 16).unwrap()
 }
 
-/// Blocks with whole transactions as op-geth answered, over all forks.
+/// Blocks with whole transactions as recorded from op-geth, over all forks.
 fn recorded_blocks() -> Option<Vec<Value>> {
     let mut blocks = Vec::new();
     for name in ["ladder-singular", "jovian-span"] {
@@ -116,7 +116,7 @@ fn heads_of_op_node_are_read() {
         heads.local_safe_l2.unwrap().id.hash.to_string(),
         recorded["local_safe_l2"]["hash"].as_str().unwrap()
     );
-    // Heads that are not known are zeros; older versions have no local safe head.
+    // Unknown heads have zero hashes; older op-node versions send no local safe head.
     let mut young = recorded.clone();
     young["finalized_l2"]["hash"] = json!(format!("0x{}", "00".repeat(32)));
     young.as_object_mut().unwrap().remove("local_safe_l2");
@@ -177,7 +177,7 @@ fn refusal(code: i32, message: &str) -> Canned {
     Canned::ok(json!({ "jsonrpc": "2.0", "id": 0, "error": error }))
 }
 
-/// Each wrong answer of an execution client is one error that names program, endpoint and method.
+/// A wrong response of an execution client is an error that names program, endpoint and method.
 #[tokio::test]
 async fn wrong_answers_are_named_and_never_a_block() {
     let Some(blocks) = recorded_blocks() else {
@@ -249,7 +249,7 @@ async fn blocks_and_their_hashes_are_read() {
     assert!(error.starts_with("invalid rollup config"), "{error}");
 }
 
-/// A rollup node that says whether its sequencer is active, and reports itself in its heads.
+/// A rollup node that reports whether its sequencer is active, and identifies itself by its heads.
 async fn rollup_node(active: Arc<Mutex<bool>>, height: u64) -> CannedServer {
     let text = starling_testkit::fixture_text("derivation-live/jovian-span/sync-status.json");
     let status: Value = text.map_or(Value::Null, |text| serde_json::from_str(&text).unwrap());
@@ -290,7 +290,7 @@ async fn the_pair_of_the_active_sequencer_is_used() {
     );
     *active[1].lock() = true;
     assert_eq!(height().await.unwrap(), 101);
-    // Within the interval nothing is checked again.
+    // Within the interval no endpoint is checked again.
     let asked = nodes[0].count() + nodes[2].count();
     *active[1].lock() = false;
     *active[2].lock() = true;

@@ -1,13 +1,13 @@
-//! The beacon client: blobs of L1 blocks, over the beacon API of a consensus client or an archive
-//! that speaks it.
+//! The beacon client: reads blobs of L1 blocks over the beacon API, from a consensus client or from
+//! an archive that serves the same API.
 //!
-//! Nothing that an endpoint says of a blob is believed: a blob counts only if its KZG commitment has
-//! the versioned hash that an L1 transaction names. Recomputing the commitment takes some 20 ms of
-//! one core for each blob; it runs on the processor pool. Endpoints without `/blobs` get requests for
-//! blob sidecars, whose proofs are cheaper to check.
+//! Blobs of an endpoint are untrusted: a blob counts only if its KZG commitment has the versioned
+//! hash that an L1 transaction names. Recomputing the commitment of a blob takes some 20 ms of one
+//! core, on the processor pool. Endpoints without `/blobs` get requests for blob sidecars, whose
+//! proofs are cheaper to check.
 //!
-//! A call tries each endpoint once; more retries and their pace belong to the caller. An endpoint can
-//! cost at most [`BeaconConfig::timeout`] and `MAX_BLOBS_RESPONSE` bytes per request.
+//! A call tries each endpoint once. Callers repeat and pace their calls. A request to an endpoint
+//! costs at most [`BeaconConfig::timeout`] and `MAX_BLOBS_RESPONSE` bytes.
 
 mod blobs;
 mod clock;
@@ -42,36 +42,38 @@ use tokio::sync::OnceCell;
 
 const VERSION: &str = "/eth/v1/node/version";
 
-/// Attempts of the health check at start, and the pause after the first; it doubles (op-node: 5
-/// tries).
+/// Attempts of the health check at start (op-node: 5), and the pause after the first attempt. The
+/// pause doubles after each further attempt.
 const HEALTH_TRIES: u32 = 5;
 const HEALTH_PAUSE: Duration = Duration::from_millis(500);
 
-/// Size of a response without blobs. `config/spec` has some hundred settings.
+/// Largest response without blobs, in bytes. `config/spec` has some hundred settings.
 const MAX_RESPONSE: usize = 1 << 20;
-/// Blobs in a block at most. The protocol's own limit moves with its blob schedule; this one bounds
-/// memory.
+/// Most blobs of a block, to bound memory. The protocol's own limit depends on L1's blob schedule.
 const MAX_BLOBS: usize = 128;
-/// Size of a response with blobs: each is 131,072 bytes, 262,144 hex digits, and a sidecar has commitment, proofs
-/// and header beside it. An endpoint may send more blobs than were requested.
+/// Largest response with blobs, in bytes. A blob has 131,072 bytes, or 262,144 hex digits. A
+/// sidecar also has a commitment, proofs and a header. An endpoint may send more blobs than were
+/// requested.
 const MAX_BLOBS_RESPONSE: usize = MAX_BLOBS * (2 * 131_072 + 8 * 1024);
 
-/// How to reach the beacon API.
+/// Endpoints of the beacon API, and options of the requests to them.
 #[derive(Clone, Debug)]
 pub struct BeaconConfig {
-    /// `http://` or `https://`, the main endpoint first (`--l1.beacon`), then the fallbacks
+    /// URLs with `http://` or `https://`: the main endpoint (`--l1.beacon`), then the fallbacks
     /// (`--l1.beacon-fallbacks`). Paths are kept, credentials are allowed.
     pub urls: Vec<Secret>,
-    /// `X-Key: Value`, sent with every request to every endpoint (`--l1.beacon-header`).
+    /// One header, `X-Key: Value`, sent with every request to every endpoint
+    /// (`--l1.beacon-header`).
     pub header: Option<Secret>,
-    /// Request all sidecars of a slot, and choose here (`--l1.beacon.fetch-all-sidecars`).
+    /// Requests all sidecars of a slot and selects the needed ones here
+    /// (`--l1.beacon.fetch-all-sidecars`).
     pub fetch_all_sidecars: bool,
-    /// Seconds per slot, instead of the endpoint's; zero requests the endpoint's
+    /// Seconds per slot. Zero uses the slot time that the endpoint reports
     /// (`--l1.beacon.slot-duration-override`).
     pub seconds_per_slot: u64,
-    /// Start although the health check fails (`--l1.beacon.ignore`).
+    /// Starts even if the health check fails (`--l1.beacon.ignore`).
     pub ignore_health: bool,
-    /// For one request.
+    /// Timeout of one request.
     pub timeout: Duration,
 }
 
@@ -88,19 +90,20 @@ impl BeaconConfig {
     }
 }
 
-/// A request that failed, and where.
+/// A failed request, with its endpoint and path.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{}{cause}", place(endpoint, path))]
 pub struct BeaconError {
-    /// Scheme, host and port: paths and user names may be credentials. Empty if the configuration is
-    /// at fault.
+    /// Scheme, host and port of the endpoint: paths and user names may be credentials. Empty for an
+    /// error of the configuration.
     pub endpoint: Arc<str>,
-    /// Path of the request below the endpoint's URL, without its query. Empty without a request.
+    /// Path of the request below the endpoint's URL, without its query. Empty if no request was
+    /// sent.
     pub path: String,
     pub cause: BeaconCause,
 }
 
-/// The endpoint and the path of a request, as the beginning of an error.
+/// The endpoint and the path of a request, with which an error message begins.
 fn place(endpoint: &str, path: &str) -> String {
     let separator = if path.is_empty() { "" } else { ": " };
     match endpoint {
@@ -111,39 +114,39 @@ fn place(endpoint: &str, path: &str) -> String {
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BeaconCause {
-    /// The configuration cannot work. Names the option.
+    /// The configuration is invalid. The text names the option.
     #[error("{0}")]
     Config(String),
-    /// There was no response, or not in time.
+    /// No response arrived before the timeout.
     #[error("{0}")]
     Transport(String),
-    /// An HTTP status that is no success and not 404.
+    /// The HTTP status is neither a success nor 404.
     #[error("HTTP status {code}")]
     Status {
         code: u16,
-        /// Pause that the endpoint demands.
+        /// Pause that the endpoint demands before the next request.
         retry_after: Option<Duration>,
     },
-    /// The endpoint is in a cool-down that is too long to wait for.
+    /// The endpoint's remaining cool-down is too long to wait for.
     #[error("no request for another {} s: the endpoint reported a rate limit or a server error (HTTP 429 or 5xx)", .0.as_secs())]
     CoolingDown(Duration),
-    /// HTTP status 404: the endpoint does not have the slot, or no longer its blobs.
+    /// HTTP status 404: the endpoint does not have the slot, or has pruned its blobs.
     #[error(
         "HTTP status 404: it does not have these blobs; name an archive of blobs with --l1.beacon-fallbacks if they have expired"
     )]
     NotFound,
-    /// HTTP status 404 on a path that every beacon API has.
+    /// HTTP status 404 on a path that every Beacon API serves: the URL is not a Beacon API's.
     #[error(
         "HTTP status 404: check that the URL is that of the beacon API of an L1 consensus client or of an archive of blobs (--l1.beacon, --l1.beacon-fallbacks)"
     )]
     NoBeaconApi,
-    /// The response does not have the form it should have.
+    /// The response does not have the form that the Beacon API defines.
     #[error("malformed response: {0}")]
     Malformed(String),
-    /// The response contradicts the request: blobs are missing, or do not have the hashes.
+    /// The response contradicts the request: blobs are missing, or have other versioned hashes.
     #[error("untrue response: {0}")]
     Untrue(String),
-    /// A block before the chain's first slot.
+    /// The block is older than the beacon chain's first slot.
     #[error(
         "block time {time} is before the genesis time {genesis} of the beacon chain, which is another L1's: give beacon APIs of the \
          rollup's L1 only (--l1.beacon, --l1.beacon-fallbacks)"
@@ -161,7 +164,7 @@ impl From<HttpFault> for BeaconCause {
 }
 
 impl BeaconCause {
-    /// Whether the endpoint may not know the path at all.
+    /// Whether the failure may mean that the endpoint does not serve this path.
     fn may_lack_the_path(&self) -> bool {
         matches!(
             self,
@@ -169,7 +172,8 @@ impl BeaconCause {
         )
     }
 
-    /// The effect of a failure on the choice of endpoints; `None` if the endpoint itself is fine.
+    /// The fault that the failure counts as in the choice of endpoints; `None` if the endpoint
+    /// works.
     fn fault(&self) -> Option<EndpointFault> {
         match self {
             Self::Status { code, retry_after } => {
@@ -201,15 +205,15 @@ struct BeaconInner {
 
 struct BeaconEndpoint {
     http: HttpTarget,
-    /// Genesis and slot time as this endpoint has them, read before its first use.
+    /// Genesis and slot time that this endpoint reports, read before its first use.
     clock: OnceCell<SlotClock>,
-    /// The endpoint answered with sidecars only: `/blobs` is not requested until a request for sidecars
-    /// fails with 404 or 405.
+    /// The endpoint serves sidecars only: `/blobs` is not requested again until a request for
+    /// sidecars fails with 404 or 405.
     has_only_sidecars: AtomicBool,
 }
 
 impl BeaconClient {
-    /// Does not connect yet. The error names the option that is wrong.
+    /// Creates the client without connecting. The error names the invalid option.
     pub fn new(config: &BeaconConfig) -> Result<Self, BeaconError> {
         let invalid = |reason: String| BeaconError {
             endpoint: "".into(),
@@ -249,8 +253,8 @@ impl BeaconClient {
         })
     }
 
-    /// Requests the version of the main endpoint, several times if there is no response, and logs it.
-    /// A failure is only logged where the configuration says so.
+    /// Requests the version of the main endpoint and logs it. Without a response the request is
+    /// repeated a few times. With [`BeaconConfig::ignore_health`] a failure is only logged.
     pub async fn check_health(&self) -> Result<(), BeaconError> {
         #[derive(Deserialize)]
         struct BeaconVersion {
@@ -284,7 +288,8 @@ impl BeaconClient {
     /// The blobs of an L1 block at `block_time` (Unix seconds), in the order of `wanted`, each
     /// checked against its versioned hash.
     ///
-    /// Fails with [`BeaconCause::NotFound`] if the last endpoint that responded does not have them.
+    /// Fails with [`BeaconCause::NotFound`] if an endpoint responded without the blobs and no other
+    /// endpoint has them.
     pub async fn blobs(
         &self,
         block_time: u64,
@@ -301,7 +306,8 @@ impl BeaconClient {
         .await
     }
 
-    /// Reads from one endpoint: blobs, or for sidecars if it has no `/blobs`.
+    /// Reads blobs from one endpoint: from `/blobs`, or from its sidecars if it does not serve
+    /// `/blobs`.
     async fn blobs_from(
         &self,
         index: usize,
@@ -314,7 +320,8 @@ impl BeaconClient {
         if !only_sidecars && !self.inner.fetch_all_sidecars {
             let path = blobs::blobs_path(slot, wanted);
             match self.fetch(index, &path, MAX_BLOBS_RESPONSE).await {
-                // 404 may mean the path or the slot; the sidecars tell which.
+                // 404 may mean an unknown path or an unknown slot; the request for sidecars shows
+                // which.
                 Err(error) if error.cause.may_lack_the_path() => {}
                 response => {
                     let found = checked(response?, wanted, blobs::match_blobs).await;
@@ -329,7 +336,8 @@ impl BeaconClient {
         };
         let response = self.fetch(index, &path, MAX_BLOBS_RESPONSE).await;
         if matches!(&response, Err(error) if error.cause.may_lack_the_path()) {
-            // The endpoint may have been updated, and later versions have no sidecars.
+            // The endpoint may have been updated to a version that serves `/blobs` instead of
+            // sidecars.
             endpoint.has_only_sidecars.store(false, Ordering::Relaxed);
         }
         let found = checked(response?, wanted, blobs::match_sidecars).await;
@@ -338,9 +346,9 @@ impl BeaconClient {
         Ok(found)
     }
 
-    /// Calls `request` for one endpoint after the other until one succeeds; that one is the first from
-    /// now on. The error is that of the last endpoint, except that one that does not have the blobs
-    /// says more than one that fails.
+    /// Calls `request` for one endpoint after the other until one succeeds, and from now on tries
+    /// that endpoint first. If all fail, the error is `NotFound` if any endpoint returned it,
+    /// otherwise the error of the last endpoint.
     async fn try_each<'a, T>(
         &'a self,
         request: impl Fn(usize) -> BoxFuture<'a, Result<T, BeaconError>> + Send + Sync,
@@ -382,7 +390,7 @@ impl BeaconClient {
         Err(failure.unwrap_or_else(|| self.error(0, "", none())))
     }
 
-    /// The `data` of a response without blobs.
+    /// The `data` of a small response, without blobs.
     async fn get<T: DeserializeOwned>(&self, index: usize, path: &str) -> Result<T, BeaconError> {
         let fetched = self.fetch(index, path, MAX_RESPONSE).await;
         fetched.map_err(|error| match error.cause {
@@ -415,11 +423,11 @@ impl BeaconClient {
     }
 }
 
-/// Checks the blobs of a response against the requested ones, and puts them in their order.
+/// Checks the blobs of a response against the wanted ones, and returns them in the wanted order.
 type BlobCheck<T> = fn(Vec<T>, &[BlobRef]) -> Result<Vec<Box<Blob>>, BeaconCause>;
 
-/// Runs a check of blobs on a blocking thread, which spreads it over the processor pool (20 ms of a
-/// core for each blob from `/blobs`).
+/// Runs a check of blobs on a blocking thread, which spreads the work over the processor pool (20
+/// ms of a core for each blob from `/blobs`).
 async fn checked<T: Send + 'static>(
     response: Vec<T>,
     wanted: &[BlobRef],
@@ -430,7 +438,7 @@ async fn checked<T: Send + 'static>(
     checked.unwrap_or_else(|error| Err(BeaconCause::Transport(error.to_string())))
 }
 
-/// The `data` of a response.
+/// The `data` of a response; an unsuccessful HTTP status is an error.
 fn data<T: DeserializeOwned>(reply: &HttpReply) -> Result<T, BeaconCause> {
     #[derive(Deserialize)]
     struct BeaconResponse<T> {
@@ -451,7 +459,7 @@ fn data<T: DeserializeOwned>(reply: &HttpReply) -> Result<T, BeaconCause> {
     response.map(|response| response.data).map_err(malformed)
 }
 
-/// A number as the beacon API writes it, in quotes.
+/// A number in quotes, as the Beacon API encodes numbers.
 struct Quoted(u64);
 
 impl<'de> Deserialize<'de> for Quoted {
@@ -461,7 +469,7 @@ impl<'de> Deserialize<'de> for Quoted {
     }
 }
 
-/// The header of every request. The error never has its value.
+/// The headers of every request. An error never contains the header's value.
 fn headers(header: Option<&Secret>) -> Result<HeaderMap, &'static str> {
     let mut headers = HeaderMap::new();
     if let Some(header) = header {

@@ -1,6 +1,6 @@
 //! Finds the blob base fee schedule of the rollup's L1: built in for the public chains, read from
-//! `--rollup.l1-chain-config` for any other. All nodes of the rollup need the same one, since it
-//! determines the blob base fee in the L1 attributes.
+//! `--rollup.l1-chain-config` for any other. All nodes of the rollup need the same schedule, since
+//! it determines the blob base fee in the L1 attributes.
 
 use crate::chain::genesis::read_file;
 use starling_proto::{
@@ -14,7 +14,7 @@ use std::{
 
 #[derive(Debug, thiserror::Error)]
 pub enum BlobScheduleError {
-    /// Begins with op-node's sentence.
+    /// The message begins like op-node's.
     #[error(
         "failed to read chain spec: L1 chain {0} is not Mainnet, Sepolia, Holesky or Hoodi, so its blob base fee schedule is not built in, and \
          without it a sequencer makes blocks that no verifier derives, and a verifier derives none: give the L1's genesis file or chain \
@@ -39,8 +39,8 @@ pub enum BlobScheduleError {
     },
 }
 
-/// The schedule of this L1; `None` if it is not built in and no file is given. A file for a public
-/// L1 is not read (op-node).
+/// The schedule of this L1; `None` if no schedule is built in and no file is given. For a public L1
+/// the file is ignored, as in op-node.
 pub fn blob_schedule(
     l1_chain_id: u64,
     file: Option<&Path>,

@@ -1,14 +1,16 @@
-//! The driver: derives the safe chain from L1, holds the unsafe chain against it and moves the heads.
+//! The driver: derives the safe chain from L1, compares the unsafe chain with it and moves the
+//! heads.
 //!
-//! A thin loop around pure parts. The [`Pipeline`] names the next input (`driver/l1_blocks.rs`) or
-//! attributes, which are consolidated with the unsafe block or built (`driver/blocks.rs`). [`Finality`]
-//! proposes the final block. A reset searches the heads to begin from (`driver/start.rs`). The driver
-//! uses the core through [`Engine`] alone. Blocks of the swarm and of the sequencer reach the core
-//! without it; a derived block overrides them, never the reverse. A failed read of L1 is retried and
-//! never changes the derived chain. One L2 block is built or consolidated at a time.
+//! A thin loop around pure parts. The [`Pipeline`] requests its next input (`driver/l1_blocks.rs`)
+//! or returns attributes, which are consolidated with the unsafe block or built into a block
+//! (`driver/blocks.rs`). [`Finality`] proposes the final block. A reset searches for the heads to
+//! begin from (`driver/start.rs`). The driver uses the core through [`Engine`] alone. Blocks of the
+//! swarm and of the sequencer reach the core without the driver; a derived block overrides them,
+//! never the reverse. A failed read of L1 is retried and never changes the derived chain. One L2
+//! block is built or consolidated at a time.
 //!
-//! RPC talks to it through [`DriverHandle`]. A hostile batcher can cost time, bounded per pipeline
-//! step, and log lines, one warning per L1 block (`driver/drop_report.rs`).
+//! RPC uses the driver through [`DriverHandle`]. A hostile batcher can cost time, bounded per
+//! pipeline step, and log lines, one warning per L1 block (`driver/drop_report.rs`).
 
 mod backoff;
 mod blobs_ahead;
@@ -52,23 +54,23 @@ use std::{sync::Arc, time::Instant};
 use tokio::{runtime::Handle, sync::watch};
 use tokio_util::sync::CancellationToken;
 
-/// Warning about a failed step, by which its end is named too.
+/// Warning about a failed step; also the name under which the end of the failure is logged.
 const STEP_FAILED: &str = "a step of derivation failed; it is tried again";
 
 /// Options of derivation.
 #[derive(Clone, Copy, Debug)]
 pub struct DriverConfig {
-    /// L1 blocks to stay behind L1's head (`--verifier.l1-confs`).
+    /// Number of L1 blocks that derivation stays behind L1's head (`--verifier.l1-confs`).
     pub l1_confs: u64,
-    /// `--finality.lookback`, L1 blocks.
+    /// `--finality.lookback`, in L1 blocks.
     pub finality_lookback: usize,
-    /// `--finality.delay`, L1 blocks.
+    /// `--finality.delay`, in L1 blocks.
     pub finality_delay: u64,
-    /// `--l2.skip-sync-start-check`.
+    /// Uses the core's own safe head at start without a check (`--l2.skip-sync-start-check`).
     pub skip_start_check: bool,
 }
 
-/// The parts of the node that the driver works with.
+/// The parts of the node that the driver uses.
 pub struct DriverParts {
     pub rollup: Arc<RollupConfig>,
     /// L1's schedule of blob parameters.
@@ -79,7 +81,7 @@ pub struct DriverParts {
     pub safe_db: SafeDb,
 }
 
-/// Error that ends derivation. The node goes on: its unsafe chain is served and followed.
+/// An error that ends derivation. The node continues to follow and serve its unsafe chain.
 #[derive(Debug, thiserror::Error)]
 pub enum DriverError {
     #[error(transparent)]
@@ -89,14 +91,14 @@ pub enum DriverError {
 }
 
 impl DriverError {
-    /// Whether the chain itself has failed, and with it the node.
+    /// Whether the local chain has failed, which also ends the node.
     pub fn is_chain_failure(&self) -> bool {
         matches!(self, Self::Core(_))
     }
 }
 
-/// Error of a step. Fatal errors of the core and `Critical` end derivation, `Reset` resets the
-/// pipeline, all others are retried after a pause.
+/// An error of a step. Fatal errors of the core and `Critical` end derivation, `Reset` resets the
+/// pipeline, and all other errors are retried after a pause.
 #[derive(Debug, thiserror::Error)]
 enum DriverStepError {
     #[error(transparent)]
@@ -113,12 +115,12 @@ enum DriverStepError {
     Push(#[from] PushError),
     #[error(transparent)]
     Block(#[from] BlockRefError),
-    /// Heads or L1 have changed under the pipeline.
+    /// The heads or L1 have changed, so that the pipeline's state is no longer valid.
     #[error("{0}")]
     Reset(String),
 }
 
-/// A block of the chain whose L1 origin cannot be read.
+/// A block of the chain without a readable L1 origin.
 #[derive(Debug, thiserror::Error)]
 #[error("block {block}: {error}")]
 pub struct BlockRefError {
@@ -126,8 +128,8 @@ pub struct BlockRefError {
     error: L1InfoError,
 }
 
-/// The block's number, hash, L1 origin and sequence number. Fails if its first transaction has no
-/// valid L1 info.
+/// The block's number, hash, L1 origin and sequence number. Fails if the block's first transaction
+/// has no valid L1 info.
 fn block_ref(block: &Payload, rollup: &RollupConfig) -> Result<L2BlockRef, BlockRefError> {
     L2BlockRef::of(block, &rollup.genesis).map_err(|error| BlockRefError {
         block: block.id(),
@@ -135,29 +137,29 @@ fn block_ref(block: &Payload, rollup: &RollupConfig) -> Result<L2BlockRef, Block
     })
 }
 
-/// The loop's next action.
+/// The next action of the driver's loop.
 enum NextAction {
     Again,
-    /// Everything is derived; L1 has no block of this number yet.
+    /// All available L1 blocks are derived: wait until L1 may have the block of this number.
     WaitForL1(u64),
 }
 
 /// A handle to the running driver.
 #[derive(Clone, Debug)]
 pub struct DriverHandle {
-    /// Changed by every request to reset.
+    /// Marked as changed by every request to reset.
     resets: watch::Sender<()>,
     status: watch::Receiver<RollupStatus>,
 }
 
-/// The driver has ended.
+/// Error of a call to a driver that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("derivation has ended; the log says why")]
 pub struct DriverEnded;
 
 impl DriverHandle {
-    /// Resets derivation to the safe head (`admin_resetDerivationPipeline`). Returns at once:
-    /// the driver does it before its next step, however long L1 holds up the present one.
+    /// Resets derivation to the safe head (`admin_resetDerivationPipeline`). Returns at once. The
+    /// driver resets before its next step, even if the current step waits long for L1.
     pub fn reset(&self) -> Result<(), DriverEnded> {
         self.resets.send(()).map_err(|_| DriverEnded)
     }
@@ -179,27 +181,28 @@ pub struct RollupDriver {
     finality: Finality,
     /// The L1 blocks that the pipeline has read.
     derived_l1: DerivedL1,
-    /// Attributes without a result yet.
+    /// Attributes that are not yet accepted or rejected.
     attributes: Option<Arc<DerivedAttributes>>,
-    /// The newest block that is derived with the rest of its batch (op-node: local safe). During a
-    /// reset, the core's safe head.
+    /// The newest derived block whose batch is complete (op-node: local safe). During a reset, the
+    /// core's safe head.
     local_safe: Option<L2BlockRef>,
-    /// The newest local-safe block that is recorded, at which a restart goes on: the safe head.
+    /// The safe head: the newest local-safe block with a record, from which a restart continues.
     safe: Option<L2BlockRef>,
-    /// The newest local-safe block, until it is the core's safe head ([`RollupDriver::promote`]).
+    /// The newest local-safe block, until [`RollupDriver::promote`] makes it the core's safe head.
     awaiting_promotion: Option<SafeRecord>,
     finalized: Option<L2BlockRef>,
-    /// The transactions that the block after the present one is expected to have.
+    /// The expected transactions of the block after the current one, with senders being recovered.
     expected: Option<ExpectedTransactions>,
-    /// Unsafe head that a block inside a span batch replaced (op-node: BackupUnsafeL2Head). It is
-    /// reinstated if a later block of the span is invalid; it need not survive a restart, which derives
-    /// the span again.
+    /// The unsafe head that a block inside a span batch replaced (op-node: BackupUnsafeL2Head). If
+    /// a later block of the span is invalid, this head is reinstated. It is not stored: a restart
+    /// derives the span again.
     backup_unsafe: Option<L2BlockRef>,
-    /// The next step is a reset: at start, and where the heads, L1 or an operator demand it.
+    /// The next step is a reset. Set at start, and when the heads, L1 or an operator require a
+    /// reset.
     reset_pending: bool,
     drops: DropReport,
     backoff: Backoff,
-    /// Causes of failed steps that were logged.
+    /// Causes of failed steps that have been logged already.
     causes: LoggedCauses,
     resets: watch::Receiver<()>,
     status: watch::Sender<RollupStatus>,
@@ -242,21 +245,21 @@ impl RollupDriver {
         (driver, handle)
     }
 
-    /// Derives until the token is cancelled. An error says why derivation cannot go on.
+    /// Derives until the token is cancelled, or until an error ends derivation.
     ///
-    /// The loop has a thread of its own: a step may compute for long, and waking a thread for each block
-    /// takes less time than waking a task.
+    /// The loop has a thread of its own, because a step may compute for long and because waking a
+    /// thread for each block takes less time than waking a task.
     pub async fn run(mut self, token: CancellationToken) -> Result<(), DriverError> {
         let (runtime, engine) = (Handle::current(), self.engine.clone());
         let derive = move || runtime.block_on(self.derive(token));
         let ended = match tokio::task::spawn_blocking(derive).await {
             Ok(ended) => ended,
             Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-            // The runtime ends.
+            // The task was cancelled: the runtime shuts down.
             Err(_) => Ok(()),
         };
         if ended.is_err() {
-            // A protection that stays would keep every later fork choice on the derived branch.
+            // A remaining protection would restrict every later fork choice to the derived branch.
             let _ = engine.queue_protect(None).await;
         }
         ended
@@ -297,7 +300,7 @@ impl RollupDriver {
         }
     }
 
-    /// Notes that a step succeeded: the next pause is short again.
+    /// Records a successful step: the next pause is short again.
     fn on_step_done(&mut self) {
         self.backoff.reset();
         if self.causes.note_success(STEP_FAILED, Instant::now()) {
@@ -305,8 +308,8 @@ impl RollupDriver {
         }
     }
 
-    /// Logs a failed step, once for each cause. Returns the pause before the next one, or the error that
-    /// ends derivation.
+    /// Logs a failed step, once for each cause. Returns the pause before the next step, or the
+    /// error that ends derivation.
     fn on_step_error(
         &mut self,
         error: DriverStepError,
@@ -341,7 +344,7 @@ impl RollupDriver {
         Ok(pause)
     }
 
-    /// Takes an operator's request: derivation is reset before the next step.
+    /// Handles an operator's request: derivation is reset before the next step.
     fn take_reset_request(&mut self) {
         if self.resets.has_changed().unwrap_or(false) {
             self.resets.mark_unchanged();
@@ -384,7 +387,8 @@ impl RollupDriver {
                 return self.next_l1(next, L1Link::ChildOf(origin.hash)).await;
             }
             PipelineStep::Reset(ResetReason::Start) => self.reset_pending = true,
-            // Not at once: endpoints behind one address may follow different branches of L1.
+            // Reset after a pause, since servers behind one address may follow different branches
+            // of L1.
             PipelineStep::Reset(reason) => return Err(DriverStepError::Reset(reason.to_string())),
             PipelineStep::Critical(error) => return Err(error.into()),
         }
@@ -397,13 +401,14 @@ impl RollupDriver {
         Ok(block.transpose()?)
     }
 
-    /// Sets the unsafe head to reinstate if the rest of a span is invalid.
+    /// Sets the unsafe head that is reinstated if the rest of a span is invalid.
     fn set_backup_unsafe(&mut self, head: Option<L2BlockRef>) {
         self.backup_unsafe = head;
         self.metrics.set_backup_unsafe(head);
     }
 
-    /// Publishes the heads. During a reset the pipeline's are those of before.
+    /// Publishes the heads. During a reset the pipeline's pending-safe head is out of date and not
+    /// used.
     fn publish_status(&mut self) {
         let pending_safe_l2 = if self.reset_pending {
             self.local_safe
@@ -461,7 +466,8 @@ impl RollupDriver {
     }
 }
 
-/// Waits for a request to reset, which stays for [`RollupDriver::take_reset_request`].
+/// Waits for a request to reset without marking it as seen, so that
+/// [`RollupDriver::take_reset_request`] still finds it.
 async fn reset_requested(resets: &watch::Receiver<()>) {
     let mut resets = resets.clone();
     if resets.changed().await.is_err() {
@@ -469,7 +475,7 @@ async fn reset_requested(resets: &watch::Receiver<()>) {
     }
 }
 
-/// Reads or writes the records of safe heads on disk, beside the runtime.
+/// Reads or writes the records of safe heads on disk, on a blocking thread.
 async fn access_records<T: Send + 'static>(
     access: impl FnOnce() -> Result<T, SafeDbError> + Send + 'static,
 ) -> Result<T, DriverStepError> {

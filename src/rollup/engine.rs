@@ -1,10 +1,10 @@
 //! The engine: the handle through which derivation, the sequencer and the follower use an execution
 //! core.
 //!
-//! They hold an [`Engine`] and nothing else of the chain: the core is in this process, or in another
-//! one, which is driven over the Engine API ([`remote`]). Callers wait for the core: what can overload
-//! it is bounded there (the executor's command queue, the builder's queue). Signing records are not
-//! part of the seam, since they stay with the key: see [`super::signing_log`].
+//! These callers reach the chain only through an [`Engine`]. The core is in this process, or in
+//! another process that is driven over the Engine API ([`remote`]). Callers wait for the core,
+//! which bounds its own load (the executor's command queue, the builder's queue). Signing records
+//! are not part of this interface, since they are kept with the key: see [`super::signing_log`].
 
 pub mod error;
 pub mod remote;
@@ -26,10 +26,10 @@ use tokio::sync::watch;
 
 /// An execution core. Clones are handles to the same core.
 ///
-/// Every verb fails with [`ChainError::Stopped`] once the local
-/// core has stopped, and with a fatal error ([`CoreError::is_fatal`]) if its database fails, which
-/// ends the core. A core in another process that cannot be reached fails with
-/// [`CoreError::Remote`], which is never fatal: callers try again later.
+/// Every method fails with [`ChainError::Stopped`] once the local core has stopped, and with a
+/// fatal error ([`CoreError::is_fatal`]) if the core's database fails, which ends the core. If a
+/// core in another process is unreachable, methods fail with [`CoreError::Remote`], which is never
+/// fatal: callers retry later.
 #[derive(Clone)]
 pub enum Engine {
     /// The core in this process.
@@ -38,7 +38,7 @@ pub enum Engine {
     Remote(EngineClient),
 }
 
-/// The block that [`Engine::block`] returns.
+/// Selects the block that [`Engine::block`] returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockAt {
     /// The unsafe head.
@@ -50,12 +50,12 @@ pub enum BlockAt {
 }
 
 impl Engine {
-    /// Executes a payload whose parent is known.
+    /// Executes a payload on a known parent.
     ///
-    /// Returns `Valid` also for a block that is known already, `Invalid` with the latest valid
-    /// ancestor, `Syncing` if the parent is missing, and `NotExecutable` if memory or the number of
-    /// side branches does not allow to execute it now. Never moves a head, and never fetches a
-    /// parent.
+    /// Returns `Valid` for an executed or already known block, `Invalid` with the latest valid
+    /// ancestor, and `Syncing` if the parent is missing. Returns `NotExecutable` if memory or the
+    /// number of side branches does not allow executing the block now. Never moves a head, and
+    /// never fetches a parent.
     pub async fn insert(
         &self,
         payload: Arc<Payload>,
@@ -67,13 +67,14 @@ impl Engine {
         }
     }
 
-    /// Executes an unsafe payload and applies the fork choice of unsafe blocks: the head moves only
-    /// to a strictly higher block on a branch that contains the safe head and the block of
+    /// Executes an unsafe payload and applies the fork choice of unsafe blocks. The head moves only
+    /// to a strictly higher block, on a branch that contains the safe head and the block of
     /// [`Engine::protect`], and only while no rollup node drives the core ([`HeadOwner`]).
     ///
-    /// Returns when the payload is queued, with its outcome to come; where the core is in another
-    /// process, when the outcome is there. Payloads are executed in the
-    /// order of the calls. Outcomes are those of [`Engine::insert`]. Never moves safe or finalized.
+    /// A local core returns once the payload is queued, and the returned future yields the outcome.
+    /// A core in another process returns only after execution. Payloads are executed in the order
+    /// of the calls. Outcomes are those of [`Engine::insert`]. Never moves the safe or finalized
+    /// head.
     pub async fn queue_follow(
         &self,
         payload: Arc<Payload>,
@@ -88,14 +89,14 @@ impl Engine {
         })
     }
 
-    /// Moves the unsafe head to a known block, up, down or to another branch, and with it safe and
-    /// finalized where they are given.
+    /// Moves the unsafe head to a known block: up, down or to another branch. Also moves the safe
+    /// and the finalized head if they are given.
     ///
-    /// Fails if a block is unknown ([`ChainError::UnknownBlock`]), if safe, finalized or the block of
-    /// [`Engine::protect`] are not on the branch of the head, also when they stay
-    /// ([`ChainError::NotOnBranch`]), or if finalized
-    /// would be above safe ([`ChainError::FinalizedAboveSafe`]); then no head has moved. A head
-    /// that does not only rise is durable when this returns. Never executes a block.
+    /// Fails if a block is unknown ([`ChainError::UnknownBlock`]), or if finalized would be above
+    /// safe ([`ChainError::FinalizedAboveSafe`]). Also fails if the safe block, the finalized block
+    /// or the block of [`Engine::protect`] is not on the head's branch, even if it is unchanged
+    /// ([`ChainError::NotOnBranch`]). On failure no head has moved. Unless the head only moves up,
+    /// it is durable when this returns. Never executes a block.
     pub async fn forkchoice(
         &self,
         head: B256,
@@ -108,11 +109,11 @@ impl Engine {
         }
     }
 
-    /// Moves safe and finalized, each where it is given, to blocks on the branch of the unsafe
-    /// head.
+    /// Moves the safe and the finalized head, each if it is given, to blocks on the branch of the
+    /// unsafe head.
     ///
-    /// Fails like [`Engine::forkchoice`], and then neither has moved. Never moves the unsafe head,
-    /// whatever other callers do at the same time.
+    /// Fails like [`Engine::forkchoice`], and then has moved neither head. Never moves the unsafe
+    /// head, also not during concurrent calls.
     pub async fn promote(
         &self,
         safe: Option<B256>,
@@ -124,12 +125,13 @@ impl Engine {
         }
     }
 
-    /// Keeps the unsafe head on the branch of this block, the newest one derived from L1, which may be
-    /// above the safe head. From then on neither [`Engine::queue_follow`] nor [`Engine::forkchoice`] takes
-    /// the head to a branch without it. `None` ends that.
+    /// Keeps the unsafe head on the branch of this block, the newest one derived from L1, which may
+    /// be above the safe head. From then on neither [`Engine::queue_follow`] nor
+    /// [`Engine::forkchoice`] moves the head to a branch without this block. `None` ends the
+    /// protection.
     ///
-    /// Fails if the block is not on the branch of the head ([`ChainError::NotOnBranch`]), and then the
-    /// block before is still kept. Never moves a head.
+    /// Fails if the block is not on the branch of the head ([`ChainError::NotOnBranch`]); the
+    /// previously protected block then remains protected. Never moves a head.
     pub async fn protect(&self, derived: Option<B256>) -> Result<(), CoreError> {
         match self {
             Self::Local(chain) => Ok(chain.protect(derived).await?.await?),
@@ -137,8 +139,8 @@ impl Engine {
         }
     }
 
-    /// Queues [`Engine::protect`] and returns before its outcome is known, which is dropped. Calls that
-    /// come later are handled after it.
+    /// Queues [`Engine::protect`] without waiting for its outcome, which is dropped. Later calls
+    /// are handled after it.
     pub async fn queue_protect(&self, derived: Option<B256>) -> Result<(), CoreError> {
         match self {
             Self::Local(chain) => drop(chain.protect(derived).await?),
@@ -174,13 +176,13 @@ impl Engine {
         }
     }
 
-    /// Builds a block on a known parent with the transactions of the attributes and none of the pool,
-    /// makes it the unsafe head unless it is canonical already, keeps the head on its branch as
-    /// [`Engine::protect`] does, and returns it. It neither replaces nor delays a build that
-    /// [`Engine::start`] has begun.
+    /// Builds a block on a known parent with the transactions of the attributes and none of the
+    /// pool. Makes the block the unsafe head unless it is canonical already, protects it like
+    /// [`Engine::protect`], and returns it. A build begun by [`Engine::start`] is neither replaced
+    /// nor delayed.
     ///
-    /// Fails if the parent is unknown, if the attributes are invalid ([`ChainError::Build`]), or like
-    /// [`Engine::forkchoice`]; then no head has moved.
+    /// Fails if the parent is unknown, if the attributes are invalid ([`ChainError::Build`]), or
+    /// like [`Engine::forkchoice`]. On failure no head has moved.
     pub async fn derive(
         &self,
         parent: B256,
@@ -193,8 +195,9 @@ impl Engine {
         }
     }
 
-    /// Recovers the senders of transactions on other threads, for the next call of
-    /// [`Engine::derive`] if its attributes end with them. `None` if another process executes.
+    /// Recovers the senders of transactions on other threads. The next call of [`Engine::derive`]
+    /// uses them if its attributes end with these transactions. `None` if the core is in another
+    /// process.
     pub fn expect(&self, transactions: Vec<Bytes>) -> Option<ExpectedTransactions> {
         match self {
             Self::Local(_) => Some(ExpectedTransactions::begin(transactions)),
@@ -202,8 +205,9 @@ impl Engine {
         }
     }
 
-    /// Reads a block; `None` if it is unknown or its body is pruned. By hash it finds blocks in
-    /// memory, in the payload log and on the canonical chain. In this process it never waits for the executor.
+    /// Reads a block; `None` if it is unknown or its body is pruned. A hash is looked up in memory,
+    /// in the payload log and on the canonical chain. With a local core this never waits for the
+    /// executor.
     pub async fn block(&self, at: BlockAt) -> Result<Option<Arc<Payload>>, CoreError> {
         match self {
             Self::Local(chain) => Ok(local_block(chain, at)?),
@@ -211,7 +215,7 @@ impl Engine {
         }
     }
 
-    /// The heads. Wakes on every change and may skip changes in between.
+    /// A receiver of the heads. It wakes on changes and may skip intermediate values.
     pub fn heads(&self) -> watch::Receiver<Heads> {
         match self {
             Self::Local(chain) => chain.heads(),
@@ -219,7 +223,7 @@ impl Engine {
         }
     }
 
-    /// The party that moves the unsafe head. Wakes when it changes.
+    /// A receiver of the party that moves the unsafe head. It wakes when the party changes.
     pub fn head_owner(&self) -> watch::Receiver<HeadOwner> {
         match self {
             Self::Local(chain) => chain.head_owner(),
@@ -227,18 +231,18 @@ impl Engine {
         }
     }
 
-    /// Lets the core follow the swarm again if the rollup node that drives it has been silent for
-    /// too long at `now`.
+    /// Lets the core follow the swarm again if, at `now`, the rollup node that drives it has been
+    /// silent for too long.
     pub fn end_silent_drive(&self, now: Instant) {
         match self {
             Self::Local(chain) => chain.update_head_owner(|owner| owner.on_time(now)),
-            // No rollup node drives a rollup node.
+            // A remote core belongs to a rollup node, which no other rollup node drives.
             Self::Remote(_) => {}
         }
     }
 }
 
-/// A block of the core in this process.
+/// Reads a block of the core in this process.
 fn local_block(chain: &Chain, at: BlockAt) -> Result<Option<Arc<Payload>>, ChainError> {
     let view = chain.view();
     let number = match at {

@@ -1,21 +1,23 @@
-//! Finality: which safe L2 block is final, given the finalized L1 block (specs: derivation, finality).
+//! Decides which safe L2 block is final, given L1's finalized block (specs: derivation, finality).
 //!
-//! A safe block is final when the L1 block that made it safe is. Pure: the driver reports safe blocks
-//! and L1 signals, checks the proposal of [`Finality::candidate`] against L1, and promotes it. At start
-//! and after a reset it restores the safe blocks from their records. Memory is bounded by the lookback.
+//! A safe block is final when the L1 block that made it safe is final. Pure: the driver reports
+//! safe blocks and L1's finalized blocks, checks the proposal of [`Finality::candidate`] against
+//! L1, and promotes the block. At start and after a reset the driver restores the safe blocks from
+//! their records. Memory is bounded by the lookback.
 
 use crate::rollup::safe_db::SafeRecord;
 use starling_proto::payload::BlockId;
 use std::collections::VecDeque;
 
-/// L1 blocks whose safe heads are remembered: 4 epochs of 32 slots, and one more (op-node's finality
-/// lookback; `--finality.lookback`).
+/// Number of recent L1 blocks whose safe heads are kept: 4 epochs of 32 slots, and one more
+/// (op-node's finality lookback; `--finality.lookback`).
 pub const LOOKBACK: usize = 4 * 32 + 1;
-/// Derived L1 blocks between two attempts with the same signal (op-node's finality delay;
-/// `--finality.delay`).
+/// Derived L1 blocks between two attempts with the same finalized L1 block (op-node's finality
+/// delay; `--finality.delay`).
 pub const DELAY: u64 = 64;
 
-/// A block that may be final. Both L1 blocks must be canonical for that.
+/// A safe block that is final if both L1 blocks, `block.derived_from` and `finalized_l1`, are
+/// canonical.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FinalityCandidate {
     pub block: SafeRecord,
@@ -28,21 +30,21 @@ pub struct FinalityCandidate {
 pub struct Finality {
     lookback: usize,
     delay: u64,
-    /// One entry for each L1 block, oldest first.
+    /// The last safe block of each L1 block, oldest first.
     safe: VecDeque<SafeRecord>,
-    /// Number of the newest L1 block whose safe block was restored.
+    /// Number of the newest L1 block with a restored safe block.
     restored_through: Option<u64>,
     finalized_l1: Option<BlockId>,
-    /// The last finalized block of L1 that was found not to be canonical.
+    /// The last reported finalized L1 block that was found not to be canonical.
     refused: Option<BlockId>,
-    /// L1 number from which on the next attempt is due.
+    /// The next attempt is due when derivation reaches this L1 block number.
     next_attempt: u64,
-    /// Number of the newest block that is final.
+    /// Number of the newest finalized L2 block.
     finalized: u64,
 }
 
 impl Finality {
-    /// `lookback` in L1 blocks, at least 1; `delay` in derived L1 blocks.
+    /// `lookback` is in L1 blocks, at least 1. `delay` is in derived L1 blocks.
     pub fn new(lookback: usize, delay: u64) -> Self {
         Self {
             lookback: lookback.max(1),
@@ -56,13 +58,13 @@ impl Finality {
         }
     }
 
-    /// The newest finalized block of L1 that was reported.
+    /// The newest reported finalized block of L1.
     pub fn finalized_l1(&self) -> Option<BlockId> {
         self.finalized_l1
     }
 
-    /// Forgets safe blocks: their L1 blocks may be orphaned. L1's signal stays, and a refused one may be
-    /// reported again.
+    /// Drops the safe blocks, since their L1 blocks may be orphaned. L1's finalized block is kept.
+    /// A refused finalized block may be reported again.
     pub fn reset(&mut self) {
         self.safe.clear();
         self.restored_through = None;
@@ -70,24 +72,25 @@ impl Finality {
         self.next_attempt = 0;
     }
 
-    /// Takes the safe blocks that the records hold at the start of derivation, oldest first: they are not
-    /// derived again. `finalized` is the number of the finalized block.
+    /// Adds the recorded safe blocks at the start of derivation, oldest first, since they are not
+    /// derived again. `finalized` is the number of the finalized L2 block.
     pub fn restore(&mut self, finalized: u64, records: impl IntoIterator<Item = SafeRecord>) {
         self.finalized = self.finalized.max(finalized);
         records.into_iter().for_each(|block| self.on_safe(block));
         self.restored_through = self.safe.back().map(|newest| newest.derived_from.number);
     }
 
-    /// The L1 block that this safe block was derived from is not canonical: the safe block is forgotten.
-    /// Returns whether derivation must be reset. Not for a restored one: the reset would restore it. The
-    /// search of the start and the driver compare the L1 block of the newest record by themselves.
+    /// Drops a safe block after its L1 block was found orphaned. Returns whether derivation must be
+    /// reset. A restored block must not cause a reset, since the reset would restore it again. The
+    /// L1 block of the newest record is checked elsewhere, by the search for the start and by the
+    /// driver.
     pub fn on_reorged(&mut self, block: SafeRecord) -> bool {
         self.safe.retain(|safe| *safe != block);
         let restored = self.restored_through;
         restored.is_none_or(|through| block.derived_from.number > through)
     }
 
-    /// A block became safe. It replaces earlier ones of the same and later L1 blocks.
+    /// Adds a new safe block. It replaces earlier entries of the same and of later L1 blocks.
     pub fn on_safe(&mut self, block: SafeRecord) {
         let l1 = block.derived_from.number;
         while self
@@ -106,22 +109,23 @@ impl Finality {
         self.safe.push_back(block);
     }
 
-    /// Whether this finalized block of L1 takes the place of the known one: it is higher, or another
-    /// one of the same number, and it was not refused.
+    /// Whether this finalized L1 block replaces the known one: it must be higher, or another block
+    /// of the same number, and must not be the refused one.
     pub fn is_news(&self, block: BlockId) -> bool {
         let replaces = |known: BlockId| known.number <= block.number && known != block;
         self.refused != Some(block) && self.finalized_l1.is_none_or(replaces)
     }
 
-    /// The finalized block of L1 is not canonical on L1. It is forgotten, and not taken again before
-    /// another one or a reset.
+    /// Drops L1's finalized block after it was found not to be canonical. The same block is refused
+    /// until another one is reported or finality is reset.
     pub fn refuse_finalized_l1(&mut self) {
         if let Some(block) = self.finalized_l1.take() {
             self.refused = Some(block);
         }
     }
 
-    /// L1's finalized block was read. Older ones than the known one are ignored. An attempt is due.
+    /// Sets L1's finalized block and makes an attempt due. A block that [`Finality::is_news`]
+    /// rejects is ignored.
     pub fn on_finalized_l1(&mut self, block: BlockId) {
         if self.is_news(block) {
             self.finalized_l1 = Some(block);
@@ -129,13 +133,14 @@ impl Finality {
         }
     }
 
-    /// Everything that L1 has is derived: an attempt is due, since nothing else may come for a while.
+    /// Makes an attempt due when all available L1 blocks are derived, since the next block may be
+    /// long in coming.
     pub fn on_idle(&mut self) {
         self.next_attempt = 0;
     }
 
-    /// The block to check against L1, once an attempt is due. `derived` is the L1 block that is
-    /// derived from at present.
+    /// The candidate to check against L1; `None` before an attempt is due. `derived` is the L1
+    /// block from which derivation currently reads.
     pub fn candidate(&self, derived: BlockId) -> Option<FinalityCandidate> {
         let finalized_l1 = self.finalized_l1?;
         if derived.number < self.next_attempt {
@@ -153,8 +158,8 @@ impl Finality {
         })
     }
 
-    /// Records the end of an attempt; `finalized` is the block that became final, if any. The next
-    /// attempt is due `delay` L1 blocks after `derived`, the L1 block that is derived from.
+    /// Records the end of an attempt. `finalized` is the block that became final, if any. The next
+    /// attempt is due `delay` L1 blocks after `derived`, the current L1 block of derivation.
     pub fn attempted(&mut self, derived: BlockId, finalized: Option<BlockId>) {
         self.next_attempt = derived.number.saturating_add(self.delay.max(1));
         if let Some(block) = finalized {

@@ -1,39 +1,41 @@
-//! A search for the highest position at which something holds: it doubles its steps downward from the top,
-//! and then bisects. Pure; [`head_search`](super::head_search) searches L2 blocks with it, the start of
-//! derivation searches records of safe heads. Its callers bound the positions, and its requests grow with
-//! the logarithm of how deep the result is.
+//! Searches for the highest position at which a condition holds: the steps double downward from the
+//! top, then the search bisects. Pure. [`head_search`](super::head_search) searches L2 blocks, and
+//! the start of derivation searches records of safe heads. Callers bound the positions. The number
+//! of checks grows with the logarithm of the result's depth below the top.
 //!
-//! The top mostly holds, and a position that is not much lower than the result is enough: an endpoint need
-//! not serve L1 blocks that are much older than a reorg is deep.
+//! The condition usually holds at the top. The search does not check positions far below the
+//! result, since an endpoint may not serve L1 blocks much older than the reorg.
 
-/// The result of a check, as far as the search goes by it.
+/// The result of a check, as the search uses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GallopVerdict {
     /// The condition holds here and at all lower positions.
     Holds,
-    /// L1 contradicts it here.
+    /// L1 contradicts the condition at this position.
     Contradicted,
-    /// L1 has no block for it: the block is above L1's head, or too old to be served.
+    /// L1 has no block for this position: the block is above L1's head, or too old to be served.
     Unknown,
-    /// The condition does not hold here, and L1 was not read.
+    /// The condition does not hold here, which was found without reading L1.
     Fails,
 }
 
-/// The state of a search. `S` is what a caller's check found, and is returned with the result.
+/// The state of a search. `S` is the detailed result of a caller's check, returned with the result
+/// of the search.
 #[derive(Debug)]
 pub struct GallopSearch<S> {
-    /// No position below this one is checked.
+    /// The lowest position to check.
     floor: u64,
-    /// The highest position that is known to hold.
+    /// The highest position at which the condition is known to hold.
     low: Option<(u64, S)>,
-    /// The lowest position that is known not to hold; at first the end of the positions.
+    /// The lowest position at which the condition is known not to hold; initially the end of the
+    /// positions.
     high: u64,
     /// The result of the check at `high`; `None` at the end of the positions.
     above: Option<(GallopVerdict, S)>,
-    /// Positions between `high` and the next one to check. `None` once a position below a contradicted
-    /// one was unknown: from then on the search bisects down to `floor`.
+    /// Distance from `high` down to the next position to check. `None` once a position below a
+    /// contradicted one was unknown: from then on the search bisects down to `floor`.
     stride: Option<u64>,
-    /// The highest position that is unknown although a higher one is contradicted.
+    /// The highest unknown position below a contradicted one.
     not_served: Option<u64>,
 }
 
@@ -61,12 +63,13 @@ impl<S: Copy> GallopSearch<S> {
         }
     }
 
-    /// Enters the result of the check at `position`.
+    /// Records the result of the check at `position`.
     pub fn record(&mut self, position: u64, verdict: GallopVerdict, status: S) {
         let above = self.above.map(|(verdict, _)| verdict);
         match verdict {
             GallopVerdict::Holds => self.low = Some((position, status)),
-            // L1 has a block above: the endpoint does not serve headers as old as this one.
+            // L1 contradicts a higher position, so this block is not above L1's head: the endpoint
+            // does not serve such old headers.
             GallopVerdict::Unknown
                 if self.low.is_none() && above == Some(GallopVerdict::Contradicted) =>
             {
@@ -80,23 +83,23 @@ impl<S: Copy> GallopSearch<S> {
         }
     }
 
-    /// Takes the lowest position that does not hold as contradicted, as `status` says.
+    /// Marks the lowest position that does not hold as contradicted, with the result `status`.
     pub fn contradict_above(&mut self, status: S) {
         self.above = Some((GallopVerdict::Contradicted, status));
     }
 
-    /// The highest position that is known to hold.
+    /// The highest position at which the condition is known to hold.
     pub fn low(&self) -> Option<(u64, S)> {
         self.low
     }
 
-    /// The lowest position that is known not to hold, and the result of its check; `None` at the end of
-    /// the positions.
+    /// The lowest position at which the condition is known not to hold, with the result of its
+    /// check. At the end of the positions there is no result.
     pub fn high(&self) -> (u64, Option<S>) {
         (self.high, self.above.map(|(_, status)| status))
     }
 
-    /// The highest position that L1 does not serve, although it contradicts a higher one.
+    /// The highest position that L1 does not serve although L1 contradicts a higher one.
     pub fn not_served(&self) -> Option<u64> {
         self.not_served
     }

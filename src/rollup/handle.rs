@@ -1,20 +1,21 @@
-//! Handles on the rollup node's parts, for JSON-RPC and for a proposer in the same process. Nothing here
-//! queues: reads go to the core and the file of safe heads, a reset to the driver, which keeps the newest.
+//! Handles to the rollup node's parts, for JSON-RPC and for a proposer in the same process. Calls
+//! are not queued here: reads use the core and the safe-head records, and several pending reset
+//! requests to the driver count as one.
 
 use crate::rollup::{driver::DriverHandle, engine::Engine, safe_db::SafeDb};
 use starling_proto::config::RollupConfig;
 use std::sync::Arc;
 
-/// The parts of the rollup node that JSON-RPC answers from.
+/// The parts of the rollup node that JSON-RPC reads from.
 #[derive(Clone)]
 pub struct RollupHandle {
     pub config: Arc<RollupConfig>,
     pub driver: DriverHandle,
-    /// The core, for blocks and outputs.
+    /// The core, for blocks and output roots.
     pub engine: Engine,
-    /// With `--safedb.path`.
+    /// The records of safe heads; `None` without `--safedb.path`.
     pub safe_db: Option<SafeDb>,
-    /// Reads the storage of the message passer also where the header has its root
+    /// Reads the message passer's storage root from the state even if the block header contains it
     /// (`--fetch-withdrawal-root-from-state`).
     pub withdrawal_root_from_state: bool,
 }

@@ -1,8 +1,8 @@
-//! The search for the head after an L1 reorg: the last L2 block whose L1 origin is canonical, not below
-//! a floor. Pure; the sequencer and the start of derivation read L1.
+//! Finds the head after an L1 reorg: the last L2 block with a canonical L1 origin, not below a
+//! floor. Pure; the sequencer and the start of derivation read L1.
 //!
-//! The origins along an L2 chain are an L1 chain, so all origins below a canonical one are canonical. A
-//! reorg of 64 L1 blocks takes some twenty requests.
+//! The origins along an L2 chain form an L1 chain, so all origins below a canonical one are
+//! canonical too. The search after a reorg of 64 L1 blocks takes some twenty requests.
 
 use super::gallop::{GallopSearch, GallopVerdict};
 use alloy_primitives::B256;
@@ -16,38 +16,39 @@ pub enum OriginStatus {
         canonical: B256,
     },
     /// L1 has no block at the origin's height: the endpoint lags, or a reorg made L1 shorter. An
-    /// endpoint that does not serve old headers responds the same.
+    /// endpoint that does not serve old headers returns the same result.
     Ahead,
 }
 
-/// The result of the search.
+/// The head that the search found, or the reason why there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RewindTarget {
-    /// The head stays. Its origin is canonical, or L1 has not reached it yet and no lower origin is
+    /// The head stays: its origin is canonical, or L1 has not reached it yet and no lower origin is
     /// orphaned.
     Stay,
-    /// The head is rewound to the block of this number.
+    /// The head is rewound to the block with this number.
     Block(u64),
-    /// Even the lowest block's origin is orphaned.
+    /// Even the origin of the lowest block is orphaned.
     FloorOrphaned { canonical: B256 },
-    /// The origins of higher blocks are orphaned, and L1 does not serve that of the block of this number.
+    /// The origins of higher blocks are orphaned, and L1 does not serve the origin of the block
+    /// with this number.
     NotServed(u64),
 }
 
 /// The next step of the search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SearchStep {
-    /// Check the origin of the L2 block of this number on L1.
+    /// Check the L1 origin of the L2 block with this number.
     Check(u64),
     Found(RewindTarget),
 }
 
-/// A search that gallops down from the head, and then bisects. Pure.
+/// A search that doubles its steps downward from the head, and then bisects. Pure.
 #[derive(Debug)]
 pub struct HeadSearch(GallopSearch<OriginStatus>);
 
 impl HeadSearch {
-    /// Searches the blocks from `floor` to `head`.
+    /// Searches the blocks from `floor` to `head`, both included.
     pub fn new(floor: u64, head: u64) -> Self {
         Self(GallopSearch::new(floor, head.saturating_add(1)))
     }
@@ -66,7 +67,7 @@ impl HeadSearch {
         })
     }
 
-    /// Enters the result of [`SearchStep::Check`].
+    /// Records the result of [`SearchStep::Check`] for block `number`.
     pub fn record(&mut self, number: u64, status: OriginStatus) {
         let verdict = match status {
             OriginStatus::Canonical => GallopVerdict::Holds,

@@ -1,8 +1,8 @@
-//! HTTP as the clients of L1 and of the beacon API use it: bounded in size and time, and with names
-//! of endpoints and failures that hold no credentials.
+//! HTTP client for L1 and the beacon API, bounded in size and time. Endpoint names and errors
+//! contain no credentials.
 //!
 //! [`rate`] and [`rotation`] decide when a request is sent, and to which endpoint; both are pure.
-//! [`HttpTarget`] sends it: one request per call, no retries and no redirects.
+//! [`HttpTarget`] sends one request per call, without retries or redirects.
 
 #[cfg(test)]
 pub(crate) mod fake;
@@ -23,11 +23,11 @@ use hyper_util::{
 use rustls_platform_verifier::ConfigVerifierExt;
 use std::{sync::Arc, time::Duration};
 
-/// Longest pause that is kept for a `Retry-After`, so that a wrong header does not exclude an endpoint
-/// for good.
+/// Longest pause that a `Retry-After` header can cause, so that a wrong header does not exclude an
+/// endpoint for good.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
 
-/// Characters kept of an error that may quote a response.
+/// Most characters kept of an error text, which may quote a response.
 const MAX_EXCERPT: usize = 200;
 
 /// Scheme, host and port of a URL: paths and user names may be credentials.
@@ -42,8 +42,8 @@ pub fn endpoint_of(url: &str) -> String {
     }
 }
 
-/// An error with its causes: connection refused, an untrusted certificate and the like stand at the
-/// end of the chain.
+/// The text of an error and of all its causes. The real reason, such as a refused connection or an
+/// untrusted certificate, is at the end of the chain.
 pub fn causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -54,8 +54,8 @@ pub fn causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// The beginning of an error of a decoder or of a connection. Such errors quote the response, whose length
-/// the endpoint chooses, and go into logs.
+/// The beginning of the error text of a decoder or a connection. Such texts quote the response and
+/// are logged, and the endpoint chooses the response's length.
 pub fn excerpt(error: impl std::fmt::Display) -> String {
     let text = error.to_string();
     match text.char_indices().nth(MAX_EXCERPT) {
@@ -64,7 +64,7 @@ pub fn excerpt(error: impl std::fmt::Display) -> String {
     }
 }
 
-/// The reason why a body is not the JSON that was expected, from the decoder's error.
+/// The reason why a body is not the expected JSON, from the decoder's error.
 pub fn json_error(body: &[u8], error: serde_json::Error) -> String {
     match body.trim_ascii_start().first() {
         Some(b'<') => "a web page where JSON was expected".into(),
@@ -73,7 +73,7 @@ pub fn json_error(body: &[u8], error: serde_json::Error) -> String {
     }
 }
 
-/// A response whose status and body are for the caller to judge.
+/// A response. The caller checks its status and body.
 #[derive(Clone, Debug)]
 pub struct HttpReply {
     pub status: StatusCode,
@@ -82,7 +82,7 @@ pub struct HttpReply {
     pub body: Bytes,
 }
 
-/// The reason why there is no response.
+/// The reason why a request got no response.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HttpFault {
     #[error("no response within {0:?}: the endpoint or the link to it is too slow")]
@@ -93,18 +93,18 @@ pub enum HttpFault {
     Broken(String),
 }
 
-/// One server, and the headers that it gets with every request. Connections are kept and reused.
+/// One server, with the headers sent in every request. Connections are kept and reused.
 pub struct HttpTarget {
     client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
-    /// The URL without user name and without a slash at its end.
+    /// The URL without user name, password and trailing slash.
     base: String,
     name: Arc<str>,
     headers: HeaderMap,
 }
 
 impl HttpTarget {
-    /// Does not connect yet. User name and password of the URL become an `Authorization` header.
-    /// The error says what is wrong with the URL, and repeats no part of it.
+    /// Creates the target without connecting. User name and password of the URL become an
+    /// `Authorization` header. The error explains what is wrong with the URL without quoting it.
     pub fn new(url: &str, mut headers: HeaderMap) -> Result<Self, String> {
         let (scheme, rest) = url
             .split_once("://")
@@ -137,12 +137,12 @@ impl HttpTarget {
         })
     }
 
-    /// Scheme, host and port.
+    /// Scheme, host and port of the server.
     pub fn name(&self) -> &Arc<str> {
         &self.name
     }
 
-    /// Posts JSON to the URL itself.
+    /// Sends JSON in a POST request to the base URL.
     pub async fn post(
         &self,
         body: Vec<u8>,
@@ -153,7 +153,7 @@ impl HttpTarget {
             .await
     }
 
-    /// Posts JSON to the URL itself, with headers that replace those of the target.
+    /// Sends JSON in a POST request to the base URL, with headers that replace those of the target.
     pub async fn post_with(
         &self,
         headers: HeaderMap,
@@ -170,7 +170,8 @@ impl HttpTarget {
         self.send(request, &self.base, max_bytes, timeout).await
     }
 
-    /// Gets JSON from `path`, which begins with a slash and may have a query, below the URL.
+    /// Sends a GET request for JSON at `path` below the base URL. `path` begins with a slash and
+    /// may have a query.
     pub async fn get(
         &self,
         path: &str,
@@ -228,10 +229,10 @@ impl HttpTarget {
     }
 }
 
-/// Makes ring the process's TLS provider, unless one is chosen already: the features of our
-/// dependencies leave the choice open.
+/// Makes ring the process's TLS provider unless one is installed already. The features of our
+/// dependencies do not determine the provider.
 pub fn choose_tls_provider() {
-    // An error says that one is chosen already.
+    // An error means that a provider is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
@@ -250,7 +251,7 @@ fn client() -> Client<HttpsConnector<HttpConnector>, Full<Bytes>> {
         .build(connector)
 }
 
-/// The text with `%xx` replaced by the byte it stands for.
+/// The text with each `%xx` replaced by the byte with that hex code.
 fn percent_decoded(text: &str) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -305,7 +306,7 @@ fn http_date(text: &str) -> Option<u64> {
         (month - 2, year)
     };
     let days = 365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day - 1;
-    // Days from 1 March of the year 0 to 1 January 1970.
+    // Convert days since 1 March of the year 0 into days since 1 January 1970.
     let days = days.checked_sub(719_468)?;
     Some(((days * 24 + hour) * 60 + minute) * 60 + second)
 }

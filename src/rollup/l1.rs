@@ -1,15 +1,16 @@
-//! The L1 client: the rollup's requests to L1 nodes, over JSON-RPC. It verifies what it can.
+//! The L1 client: sends the rollup's requests to L1 endpoints over JSON-RPC and verifies the
+//! responses.
 //!
 //! A header's hash is recomputed, transactions and withdrawals are checked against the header, and
 //! contract storage is proven against its state root, unless the endpoint is trusted. Receipts are
-//! always checked against the header's root. A call that fails at one endpoint is repeated at the
-//! others, once each; more retries and their pace belong to the caller, except that an endpoint in a
-//! cool-down gets no request before it ends. An endpoint can overload us only up to
-//! [`L1Config`]'s limits on response size, time and concurrency.
+//! always checked against the header's root. A call that fails at one endpoint is sent to each
+//! other endpoint once. Further retries and their pace belong to the caller, but an endpoint in a
+//! cool-down gets no request before the cool-down ends. [`L1Config`] limits the size, time and
+//! concurrency of responses, which protects the node from a hostile endpoint.
 //!
-//! An [`L1Block`] is a header. [`L1BlockData`] adds inbox transactions and logs, from which derivation's
-//! `L1Input` is made; `CheckedL1Block` is the same before its receipts are fetched. Callers that need no
-//! verification (`l2_source`, `txmgr`, the proposer, builders) use [`plain`].
+//! An [`L1Block`] is a header. [`L1BlockData`] adds inbox transactions and logs, and derivation's
+//! `L1Input` is made from it. A `CheckedL1Block` is a block before its receipts are fetched.
+//! Callers that need no verification (`l2_source`, `txmgr`, the proposer, builders) use [`plain`].
 
 mod block_receipts;
 mod blocks;
@@ -63,14 +64,14 @@ use std::{
 use tokio::sync::OnceCell;
 use transport::Transport;
 
-/// `keccak256("systemconfig.unsafeblocksigner")`, without the usual minus one (specs:
+/// `keccak256("systemconfig.unsafeblocksigner")`; unlike in EIP-1967, 1 is not subtracted (specs:
 /// system-config).
 pub const UNSAFE_BLOCK_SIGNER_SLOT: B256 =
     b256!("0x65a7ed542fb37fe237fdfbdd70b31598523fe5b32879e307bae27a0bd9581c08");
 
-/// `gasLimit()` of the SystemConfig contract.
+/// Selector of `gasLimit()` of the SystemConfig contract.
 const GAS_LIMIT_SELECTOR: [u8; 4] = [0xf6, 0x80, 0x16, 0xb7];
-/// `batcherHash()` of the SystemConfig contract.
+/// Selector of `batcherHash()` of the SystemConfig contract.
 const BATCHER_HASH_SELECTOR: [u8; 4] = [0xe8, 0x1b, 0x2c, 0x6d];
 
 const BY_NUMBER: &str = "eth_getBlockByNumber";
@@ -78,34 +79,35 @@ const BY_HASH: &str = "eth_getBlockByHash";
 const SUBSCRIBE: &str = "eth_subscribe";
 const SUBSCRIPTION: &str = "eth_subscription";
 
-/// How to reach L1.
+/// Endpoints of L1, and limits of the requests to them.
 #[derive(Clone, Debug)]
 pub struct L1Config {
-    /// Endpoints, separated by commas: each begins with `http://`, `https://`, `ws://` or `wss://`,
-    /// or is the path of a Unix socket. Credentials are allowed. The first is used until it fails,
-    /// then the next. All must serve the same chain.
+    /// Endpoints, separated by commas. Each begins with `http://`, `https://`, `ws://` or `wss://`,
+    /// or is the path of a Unix socket. Credentials are allowed. The first endpoint is used until
+    /// it fails, then the next one. All must serve the same chain.
     pub url: String,
-    /// Trust header hashes, transactions, withdrawals and contract storage instead of verifying
-    /// them (`--l1.trustrpc`).
+    /// Accepts header hashes, transactions, withdrawals and contract storage without verification
+    /// (`--l1.trustrpc`).
     pub trust: bool,
-    /// Timeout of one request, and the longest cool-down of a busy endpoint that a call waits for.
+    /// Timeout of one request. A call waits no longer than this for the cool-down of a busy
+    /// endpoint.
     pub timeout: Duration,
-    /// Requests in flight (`--l1.max-concurrency`).
+    /// Most requests in flight (`--l1.max-concurrency`).
     pub max_concurrency: usize,
-    /// Calls in one batch (`--l1.rpc-max-batch-size`).
+    /// Most calls in one batch (`--l1.rpc-max-batch-size`).
     pub max_batch: usize,
-    /// Bytes of one response. Over HTTP, bulk requests are limited to 4 MiB; a single call that exceeds
-    /// it is repeated with this limit, one such call at a time.
+    /// Largest response in bytes. Over HTTP, responses to bulk requests are limited to 4 MiB. A
+    /// single call with a larger response is repeated with this limit, one such call at a time.
     pub max_response_bytes: u32,
-    /// Calls per second, those in batches counted one by one; zero is no limit
-    /// (`--l1.rpc-rate-limit`). A burst may be one batch.
+    /// Most calls per second, where each call in a batch counts; zero means no limit
+    /// (`--l1.rpc-rate-limit`). A burst may be as large as one batch.
     pub rate_limit: f64,
-    /// How to fetch receipts (`--l1.rpckind`).
+    /// Kind of the endpoint, which decides how receipts are fetched (`--l1.rpckind`).
     pub kind: RpcKind,
-    /// The chain id of the rollup's L1. With it, each of several endpoints is checked before its
-    /// first use.
+    /// The chain id of the rollup's L1. If it is given, each of several endpoints is checked for it
+    /// before its first use.
     pub chain_id: Option<u64>,
-    /// Records calls as those of a rollup node. `None` for clients of other programs.
+    /// Metrics of a rollup node's L1 calls. `None` for clients of other programs.
     pub metrics: Option<RpcClientMetrics>,
 }
 
@@ -126,7 +128,7 @@ impl L1Config {
     }
 }
 
-/// A block tag.
+/// The tag of an L1 block in a JSON-RPC request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum L1Tag {
     Latest,
@@ -144,7 +146,7 @@ impl L1Tag {
     }
 }
 
-/// A block by its height on the canonical chain, or by its hash.
+/// Selects a block by its height on the canonical chain, or by its hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum L1BlockAt {
     Number(u64),
@@ -152,7 +154,8 @@ pub enum L1BlockAt {
 }
 
 impl L1BlockAt {
-    /// The call for the block, with whole transactions or their hashes.
+    /// The JSON-RPC call for the block. With `whole` the block contains whole transactions,
+    /// otherwise their hashes.
     fn call(self, whole: bool) -> RpcCall {
         match self {
             Self::Number(number) => RpcCall {
@@ -166,7 +169,7 @@ impl L1BlockAt {
         }
     }
 
-    /// Checks that the response is the block that was requested.
+    /// Fails if `block`, the response, is another block than the requested one.
     fn check(self, block: &L1Block) -> Result<(), RpcCause> {
         let untrue = |requested: &dyn std::fmt::Display, got: &dyn std::fmt::Display| {
             Err(RpcCause::Untrue(format!(
@@ -181,17 +184,18 @@ impl L1BlockAt {
     }
 }
 
-/// Values of the SystemConfig contract after an L1 block. Derivation follows the contract's logs
-/// instead. `unsafe_signer` reads this at start, to check that the contract exists.
+/// Values of the SystemConfig contract after an L1 block. Only `unsafe_signer` reads them, at
+/// start, to check that the contract exists. Derivation follows the contract's logs instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SystemContract {
-    /// Signs the blocks of the swarm (specs: rollup-node-p2p, block signatures).
+    /// Address that signs the blocks gossiped in the swarm (specs: rollup-node-p2p, block
+    /// signatures).
     pub unsafe_block_signer: Address,
     pub gas_limit: u64,
 }
 
-/// A cloneable client of one or more endpoints of the same chain. Its requests are urgent unless it
-/// was made by [`L1Client::for_bulk`].
+/// A cloneable client of one or more endpoints of the same chain. Its requests are urgent unless
+/// the client was made by [`L1Client::for_bulk`].
 #[derive(Clone)]
 pub struct L1Client {
     inner: Arc<L1Inner>,
@@ -206,7 +210,7 @@ struct L1Inner {
     max_batch: usize,
     max_response_bytes: u32,
     timeout: Duration,
-    /// Expected of every endpoint.
+    /// The chain id that every endpoint must have; `None` is not checked.
     chain_id: Option<u64>,
     metrics: Option<RpcClientMetrics>,
     receipt_methods: Mutex<ReceiptMethods>,
@@ -214,12 +218,12 @@ struct L1Inner {
 
 struct L1Endpoint {
     transport: Transport,
-    /// Read before the first use, if there are several endpoints.
+    /// Chain id of this endpoint. Read before its first use, if there are several endpoints.
     chain_id: OnceCell<u64>,
 }
 
 impl L1Client {
-    /// Does not connect yet. The error says what is wrong with the URL.
+    /// Creates the client without connecting. The error explains what is wrong with a URL.
     pub fn new(config: &L1Config) -> Result<Self, L1Error> {
         let urls = config
             .url
@@ -263,8 +267,7 @@ impl L1Client {
         })
     }
 
-    /// A client of the same endpoints, within the same limits, whose requests give way to those of
-    /// this one.
+    /// A client of the same endpoints with the same limits. Its requests yield to urgent ones.
     pub fn for_bulk(&self) -> Self {
         Self {
             inner: self.inner.clone(),
@@ -272,14 +275,14 @@ impl L1Client {
         }
     }
 
-    /// The endpoint in use, without credentials, for messages.
+    /// Name of the endpoint in use, without credentials, for messages.
     pub fn endpoint(&self) -> &str {
         let index = self.inner.routes.lock().first(self.urgency);
         self.inner.endpoints[index].transport.name()
     }
 
-    /// The chain id of the endpoint in use. If all of several endpoints serve other chains than the
-    /// expected one, that of one of them.
+    /// The chain id of the endpoint in use. If there are several endpoints and all serve the wrong
+    /// chain, the chain id of one of them.
     pub async fn chain_id(&self) -> Result<u64, L1Error> {
         match self.plain_call::<U64>("eth_chainId", json!([])).await {
             Err(L1Error {
@@ -290,14 +293,15 @@ impl L1Client {
         }
     }
 
-    /// The block under a tag; `None` if L1 has none yet (`safe` and `finalized` of a young chain).
+    /// The block with a tag. `None` if L1 has no such block yet, as for `safe` and `finalized` of a
+    /// young chain.
     pub async fn block(&self, tag: L1Tag) -> Result<Option<L1Block>, L1Error> {
         let call = RpcCall {
             method: BY_NUMBER,
             params: json!([tag.name(), false]),
         };
         self.request_one(call, |response| match response {
-            // geth: "safe block not found", "finalized block not found".
+            // geth returns the errors "safe block not found" and "finalized block not found".
             Err(RpcCause::Refused { message, .. }) if message.contains("not found") => Ok(None),
             Err(cause) => Err(cause),
             Ok(block) => self.read_header(&block),
@@ -305,12 +309,12 @@ impl L1Client {
         .await
     }
 
-    /// The canonical block of this height, `None` above the head.
+    /// The canonical block of this height; `None` above L1's head.
     pub async fn block_by_number(&self, number: u64) -> Result<Option<L1Block>, L1Error> {
         self.block_at(L1BlockAt::Number(number)).await
     }
 
-    /// Whether this block is canonical now.
+    /// Whether this block is canonical at present.
     pub async fn status(&self, block: BlockId) -> Result<OriginStatus, L1Error> {
         Ok(match self.block_by_number(block.number).await? {
             Some(canonical) if canonical.hash == block.hash => OriginStatus::Canonical,
@@ -332,16 +336,16 @@ impl L1Client {
     }
 
     fn read_header(&self, response: &RawValue) -> Result<Option<L1Block>, RpcCause> {
-        // Read into a value first: serde would report the first missing field of a flattened header
-        // without its name.
+        // Parse into a `Value` first: serde would not name the first missing field of a flattened
+        // header.
         let value: Option<Value> = read(response)?;
         value
             .map(|value| response::block(value, self.inner.trust))
             .transpose()
     }
 
-    /// Headers of new heads from the endpoint in use, unchecked (see
-    /// [`L1Client::read_new_head`]); `None` if it has no subscriptions, as over HTTP.
+    /// Subscribes to new heads at the endpoint in use. The headers are unverified until
+    /// [`L1Client::read_new_head`]. `None` if the endpoint has no subscriptions, as over HTTP.
     async fn subscribe_heads(&self) -> Option<Result<Subscription<Value>, L1Error>> {
         let index = self.inner.routes.lock().first(self.urgency);
         let subscribe = async {
@@ -355,7 +359,7 @@ impl L1Client {
         Some(subscribed.map_err(|cause| self.error_of(index, SUBSCRIBE, cause)))
     }
 
-    /// A header that a subscription brought, verified like any other.
+    /// Verifies a header that a subscription delivered, like any other header.
     fn read_new_head(&self, header: Value) -> Result<L1Block, L1Error> {
         if let Some(metrics) = self.inner.metrics {
             metrics.on_notification(SUBSCRIPTION);
@@ -364,8 +368,8 @@ impl L1Client {
         block.map_err(|cause| self.error(SUBSCRIBE, cause))
     }
 
-    /// A storage slot of a contract after a block, proven against the block's state root unless the
-    /// endpoint is trusted. Zero if the slot is empty.
+    /// A contract's storage slot after block `at`; zero if the slot is empty. Proven against the
+    /// block's state root unless the endpoint is trusted.
     pub async fn storage_at(
         &self,
         contract: Address,
@@ -394,15 +398,15 @@ impl L1Client {
         })
     }
 
-    /// The result of a call on the state after a block.
+    /// The result of `eth_call` on the state after block `at`. Not verified.
     pub async fn eth_call(&self, to: Address, data: &[u8], at: BlockId) -> Result<Bytes, L1Error> {
         let request = json!({ "to": to, "data": Bytes::copy_from_slice(data) });
         self.plain_call("eth_call", json!([request, at_block(at)]))
             .await
     }
 
-    /// The signer of unsafe blocks that the SystemConfig contract names after a block; zero is no
-    /// signer.
+    /// The signer of unsafe blocks according to the SystemConfig contract after a block. Zero means
+    /// that there is no signer.
     pub async fn unsafe_block_signer(
         &self,
         contract: Address,
@@ -414,7 +418,7 @@ impl L1Client {
         ))
     }
 
-    /// Reads the SystemConfig contract after a block.
+    /// Reads values of the SystemConfig contract after a block.
     pub async fn system_contract(
         &self,
         address: Address,
@@ -444,12 +448,13 @@ impl L1Client {
     }
 }
 
-/// The JSON of a response.
+/// Parses the JSON of a response.
 fn read<'a, T: serde::Deserialize<'a>>(response: &'a RawValue) -> Result<T, RpcCause> {
     serde_json::from_str(response.get()).map_err(RpcCause::malformed)
 }
 
-/// EIP-1898, by hash: the response belongs to this block or there is none.
+/// The block parameter by hash (EIP-1898): the endpoint responds for exactly this block or with an
+/// error.
 fn at_block(at: BlockId) -> Value {
     json!({ "blockHash": at.hash })
 }

@@ -1,5 +1,6 @@
-//! Blocks of L2 as an execution client answers them (`eth_getBlockByNumber`, `eth_getBlockByHash`),
-//! read and checked: a header hashes to what it claims, and the transactions have its root. Pure.
+//! Parses and checks L2 blocks in responses of an execution client (`eth_getBlockByNumber`,
+//! `eth_getBlockByHash`). A header must have the claimed hash, and the transactions must match its
+//! root. Pure.
 
 use super::http::excerpt;
 use alloy_consensus::Header;
@@ -14,10 +15,10 @@ use std::collections::BTreeMap;
 
 type ResponseMembers<'a> = BTreeMap<&'a str, &'a RawValue>;
 
-/// The reason why a response is not taken.
+/// The reason why a response is not accepted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum L2ResponseError {
-    /// The response does not have the form it should have.
+    /// The response does not have the form of a block object.
     #[error("malformed response: {0}")]
     Malformed(String),
     /// The response contradicts itself.
@@ -25,7 +26,7 @@ pub enum L2ResponseError {
     Untrue(String),
 }
 
-/// A response that does not decode, by the decoder's error.
+/// The error for a response that does not parse, from the decoder's error.
 fn malformed(error: serde_json::Error) -> L2ResponseError {
     L2ResponseError::Malformed(excerpt(error))
 }
@@ -37,7 +38,7 @@ pub struct HashedHeader {
     pub header: Header,
 }
 
-/// A block with whole transactions; `None` if the response is null.
+/// Parses a block with whole transactions; `None` if the response is null.
 pub fn block(response: &RawValue) -> Result<Option<Payload>, L2ResponseError> {
     let Some(mut members) = members(response)? else {
         return Ok(None);
@@ -61,7 +62,7 @@ pub fn block(response: &RawValue) -> Result<Option<Payload>, L2ResponseError> {
     Ok(Some(Payload::sealed(header, transactions)))
 }
 
-/// A header; `None` if the response is null.
+/// Parses a header; `None` if the response is null.
 pub fn header(response: &RawValue) -> Result<Option<HashedHeader>, L2ResponseError> {
     members(response)?.map(checked_header).transpose()
 }
@@ -74,14 +75,15 @@ fn read<T: DeserializeOwned>(json: &RawValue) -> Result<T, L2ResponseError> {
     serde_json::from_str(json.get()).map_err(malformed)
 }
 
-/// How the hash of a header differs from the one that its block object claims; `None` if it does not.
+/// Describes the difference between a header's computed hash and the claimed one; `None` if they
+/// are equal.
 pub fn hash_mismatch(claimed: B256, header: &Header) -> Option<String> {
     let (number, computed) = (header.number, header.hash_slow());
     (computed != claimed)
         .then(|| format!("block {number} claims the hash {claimed}, its fields hash to {computed}"))
 }
 
-/// The header of a block object; its hash is recomputed.
+/// The header of a block object. Its hash is recomputed and checked.
 fn checked_header(mut members: ResponseMembers) -> Result<HashedHeader, L2ResponseError> {
     members.remove("transactions");
     let members = members

@@ -1,5 +1,5 @@
-//! Metrics of the rollup node under op-node's names: blocks of L1 and L2 that mark its progress, and
-//! events, which are counted and dated. The handles are made once, since the driver may set them
+//! Metrics of the rollup node under op-node's names: progress blocks of L1 and L2, and events with
+//! their count and last time. The metric handles are created once, since the driver may set them
 //! thousands of times a second.
 
 use crate::{
@@ -22,17 +22,17 @@ use starling_proto::{
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// Shortest time between two readings of the unsafe head, which costs a block each.
+/// Shortest time between two updates of the unsafe head's metrics. Each update reads a block.
 const UNSAFE_HEAD_PAUSE: Duration = Duration::from_millis(500);
 
-/// Something that happens now and then: how often, and when it last did.
+/// Counts an event and records when it last happened.
 pub(super) struct CountedEvent {
     total: Counter,
     last: Gauge,
 }
 
 impl CountedEvent {
-    /// `name` without op-node's prefix.
+    /// `name` is the metric's name without op-node's prefix.
     pub fn new(name: &str) -> Self {
         Self::labelled(name, Vec::new())
     }
@@ -46,7 +46,7 @@ impl CountedEvent {
         }
     }
 
-    /// Counts `times` occurrences, the last of them now.
+    /// Counts `times` occurrences, the last one at the present time.
     pub fn record(&self, times: u64) {
         if times > 0 {
             self.total.increment(times);
@@ -55,7 +55,7 @@ impl CountedEvent {
     }
 }
 
-/// A block that marks progress.
+/// Gauges of a block that marks progress.
 struct BlockGauges {
     number: Gauge,
     time: Gauge,
@@ -76,14 +76,16 @@ impl BlockGauges {
         }
     }
 
-    /// `time` in Unix seconds; `None` leaves the time and the latency out. The latency is the time of
-    /// the block minus the time at which it was first seen.
+    /// Sets the gauges to `block`. `time` is its time in Unix seconds; `None` leaves the gauges of
+    /// time and latency unchanged. The latency is the block's time minus the time at which the
+    /// block was first seen here.
     fn set(&mut self, block: BlockId, time: Option<u64>) {
         if self.seen.replace(block.hash) == Some(block.hash) {
             return;
         }
         self.number.set(block.number as f64);
-        // The first eight bytes as a number: a divergence between two nodes shows on a chart.
+        // Export the first eight bytes of the hash as a number: a divergence between two nodes
+        // shows in a chart.
         let prefix = block.hash.first_chunk::<8>().copied().unwrap_or_default();
         self.hash.set(u64::from_le_bytes(prefix) as f64);
         if let Some(time) = time {
@@ -93,7 +95,7 @@ impl BlockGauges {
     }
 }
 
-/// A block of L2, with its L1 origin.
+/// Gauges of an L2 block and its L1 origin.
 struct L2Gauges {
     block: BlockGauges,
     origin: BlockGauges,
@@ -116,7 +118,7 @@ impl L2Gauges {
         self.sequence_number.set(block.sequence_number as f64);
     }
 
-    /// Zeros, by which op-node reports that there is no such block.
+    /// Sets all gauges to zero, which in op-node's metrics means that there is no such block.
     fn clear(&mut self) {
         let none = BlockId {
             number: 0,
@@ -128,7 +130,7 @@ impl L2Gauges {
     }
 }
 
-/// How far L1's head goes back.
+/// Metrics of reorgs of L1's head.
 pub(super) struct L1HeadMetrics {
     reorg_depth: Histogram,
 }
@@ -140,8 +142,8 @@ impl L1HeadMetrics {
         }
     }
 
-    /// A head that is not above the last one and does not follow it. Zero is another block of the
-    /// same height (op-node: L1 head signal).
+    /// Records the depth of a reorg if `head` is not above `last` and does not extend it. A depth
+    /// of zero means another block of the same height (op-node: L1 head signal).
     pub fn on_head(&self, last: Option<&L1Block>, head: &L1Block) {
         let Some(last) = last.filter(|last| ![head.hash, head.parent_hash].contains(&last.hash))
         else {
@@ -153,10 +155,10 @@ impl L1HeadMetrics {
     }
 }
 
-/// The caches of op-node's L1 client that our cache of whole blocks replaces.
+/// Labels of op-node's L1 caches, all reported for our single cache of whole blocks.
 const L1_CACHES: [&str; 3] = ["headers", "txs", "receipts"];
 
-/// Use of the cache of L1 blocks.
+/// Metrics of the cache of L1 blocks.
 #[derive(Clone)]
 pub(super) struct L1CacheMetrics {
     size: [Gauge; 3],
@@ -185,13 +187,14 @@ impl L1CacheMetrics {
         }
     }
 
-    /// A block was looked up.
+    /// Records a lookup of a block.
     pub fn on_get(&self, is_hit: bool) {
         let counters = if is_hit { &self.hits } else { &self.misses };
         counters.iter().for_each(|counter| counter.increment(1));
     }
 
-    /// A block was added. `size` counts blocks, `evicts` says whether others had to leave.
+    /// Records an added block. `size` is the number of cached blocks, and `evicts` states whether
+    /// other blocks were dropped.
     pub fn on_add(&self, size: usize, evicts: bool) {
         let counters = if evicts {
             &self.evicting_additions
@@ -203,11 +206,11 @@ impl L1CacheMetrics {
     }
 }
 
-/// The heads that the driver publishes, and what happens to derivation.
+/// Metrics of the heads that the driver publishes, and of derivation.
 pub(super) struct DerivationMetrics {
     l1: [BlockGauges; 4],
     pending_safe: L2Gauges,
-    /// The local-safe head, and the safe one.
+    /// Gauges of the local-safe head and of the safe head.
     safe: [L2Gauges; 2],
     finalized: L2Gauges,
     backup_unsafe: L2Gauges,
@@ -245,7 +248,7 @@ impl DerivationMetrics {
         }
     }
 
-    /// Counts what the pipeline has read and discarded since the last call.
+    /// Counts data that the pipeline has read and dropped since the last call.
     pub fn on_progress(&self, reads: &ReadCounts, drops: &DropCounts) {
         let refused = drops.get(DropReason::Frame) + drops.get(DropReason::LateFrame);
         self.frames.record(reads.frames.saturating_sub(refused));
@@ -257,7 +260,7 @@ impl DerivationMetrics {
             .record(drops.get(DropReason::ChannelTimeout));
     }
 
-    /// Heads that are not known keep their last values.
+    /// Reports the heads. The gauges of an unknown head keep their last values.
     pub fn on_status(&mut self, status: &RollupStatus) {
         let l1 = [
             status.head_l1,
@@ -278,7 +281,7 @@ impl DerivationMetrics {
         self.finalized.set(status.finalized_l2);
     }
 
-    /// The unsafe head that is reinstated if the rest of a span batch is invalid.
+    /// Reports the unsafe head that is reinstated if the rest of a span batch is invalid.
     pub fn set_backup_unsafe(&mut self, block: Option<L2BlockRef>) {
         match block {
             Some(_) => self.backup_unsafe.set(block),
@@ -286,7 +289,7 @@ impl DerivationMetrics {
         }
     }
 
-    /// Whether everything that L1 has is derived.
+    /// Reports whether all available L1 blocks have been derived.
     pub fn set_idle(&self, idle: bool) {
         self.idle.set(f64::from(u8::from(idle)));
     }
@@ -298,7 +301,7 @@ pub fn report_start() {
     gauge!("op_node_default_up").set(1.0);
 }
 
-/// Reports the unsafe head until the token is cancelled or the core has stopped.
+/// Updates the unsafe head's metrics until the token is cancelled or the core has stopped.
 pub async fn follow_unsafe_head(engine: Engine, genesis: RollupGenesis, token: CancellationToken) {
     let follow = async {
         let mut heads = engine.heads();
@@ -324,7 +327,7 @@ mod tests {
     use super::*;
     use metrics_exporter_prometheus::PrometheusBuilder;
 
-    /// The metrics that `record` leaves, one line each.
+    /// Runs `record` and returns the metrics that it has set, one line each.
     fn rendered(record: impl FnOnce()) -> Vec<String> {
         let recorder = PrometheusBuilder::new().build_recorder();
         metrics::with_local_recorder(&recorder, record);

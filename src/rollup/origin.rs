@@ -1,26 +1,26 @@
-//! Origin selection: the choice of the next L2 block's L1 origin (specs: derivation, sequencer
+//! Origin selection: chooses the L1 origin of the next L2 block (specs: derivation, sequencer
 //! drift; op-node's origin selector).
 //!
-//! Pure: the known L1 blocks come in; the choice comes out, or a request for the next L1 block.
+//! Pure: takes the known L1 blocks, and returns the choice or a request for the next L1 block.
 
 use starling_proto::{attributes::L1Block, config::RollupConfig};
 use thiserror::Error;
 
-/// Knowledge of the L1 block after the current origin.
+/// The state of knowledge about the L1 block after the current origin.
 #[expect(
     clippy::large_enum_variant,
     reason = "one lives at a time, and it is Copy"
 )]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NextOrigin {
-    /// The block has not been fetched.
+    /// The L1 block has not been fetched.
     Unknown,
     /// L1 has no such block, or the block has too few confirmations (`--sequencer.l1-confs`).
     NotYet,
     Known(L1Block),
 }
 
-/// The origin of the next block.
+/// The chosen L1 origin, or a request for the next L1 block.
 #[expect(
     clippy::large_enum_variant,
     reason = "one lives at a time, and it is Copy"
@@ -28,20 +28,21 @@ pub enum NextOrigin {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OriginChoice {
     Origin(L1Block),
-    /// No choice is possible before the L1 block after the current origin has been fetched.
+    /// The next L1 block must be fetched before an origin can be chosen.
     FetchNext,
 }
 
-/// The reason why no block can be built now.
+/// The reason why no block can be built at present.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum OriginError {
-    /// The L1 block after the origin does not build on it: L1 was reorganised below the head.
+    /// The L1 block after the origin does not extend the origin: an L1 reorg has orphaned the
+    /// head's origin.
     #[error("L1 origin {number} {hash} has left the L1 chain: block {next} there builds on {parent}", number = .current.number, hash = .current.hash, next = .next.hash, parent = .next.parent_hash)]
     Reorganised {
         current: Box<L1Block>,
         next: Box<L1Block>,
     },
-    /// Temporary: the next L1 block ends it.
+    /// The block would exceed the sequencer drift. Temporary, until the next L1 block is available.
     #[error(
         "the next block (time {time}) would be {ahead} s ahead of L1 origin {number}, more than the {drift} s that are allowed, and L1 block {next} is not available yet",
         next = .number + 1
@@ -54,9 +55,8 @@ pub enum OriginError {
     },
 }
 
-/// Chooses the origin of a block at `time` (Unix seconds) whose parent has the origin `current`.
-/// With `recover` every next origin is taken as soon as possible, as derivation does after a long
-/// halt.
+/// Chooses the L1 origin of a block at `time` (Unix seconds) whose parent has the origin `current`.
+/// With `recover` the origin advances as early as possible, as in derivation after a long halt.
 pub fn select(
     rollup: &RollupConfig,
     time: u64,
@@ -71,7 +71,7 @@ pub fn select(
                 next: Box::new(*next),
             });
         }
-        // A block is never older than its origin.
+        // A block's time must not be before its origin's time, so the origin advances only now.
         if time >= next.time {
             return Ok(OriginChoice::Origin(*next));
         }
@@ -80,8 +80,8 @@ pub fn select(
     let ahead = time.saturating_sub(current.time);
     match next {
         NextOrigin::Unknown if recover || ahead > drift => Ok(OriginChoice::FetchNext),
-        // L1 made no block for longer than the drift: the origin stays, and the block takes no pool
-        // transactions.
+        // L1 made no block for longer than the drift: keep the origin, and build a block without
+        // pool transactions.
         NextOrigin::Known(_) => Ok(OriginChoice::Origin(*current)),
         _ if ahead <= drift => Ok(OriginChoice::Origin(*current)),
         _ => Err(OriginError::DriftLimit {
@@ -93,8 +93,8 @@ pub fn select(
     }
 }
 
-/// Whether a block at `time` on this origin must not take pool transactions because it is past the
-/// drift.
+/// Whether a block at `time` exceeds the sequencer drift of this origin, and so must not contain
+/// pool transactions.
 pub fn past_drift(rollup: &RollupConfig, time: u64, origin: &L1Block) -> bool {
     time > origin
         .time
@@ -161,7 +161,8 @@ mod tests {
             error.to_string(),
             "the next block (time 1902) would be 1802 s ahead of L1 origin 5, more than the 1800 s that are allowed, and L1 block 6 is not available yet"
         );
-        // L1 itself made no block for so long: an empty block on the old origin.
+        // L1 itself made no block during the drift: the old origin is chosen, for a block without
+        // pool transactions.
         assert_eq!(
             select(
                 &rollup,

@@ -1,10 +1,10 @@
-//! Output roots of canonical blocks, from the core's state: for JSON-RPC, and for a proposer in the
-//! same process.
+//! Output roots of canonical blocks, computed from the core's state, for JSON-RPC and for a
+//! proposer in the same process.
 //!
-//! From Isthmus on the header has all that an output root needs. Before, or where the operator wants
-//! it so, the storage root of the message passer is read from the state: of the local core, or by a
-//! proof of the execution client in another process. Each call reads one block and at most one proof;
-//! JSON-RPC and the proposer bound how many run.
+//! From Isthmus on, the header contains all parts of an output root. For earlier blocks, or if the
+//! operator requests it, the storage root of the message passer is read from the state: from the
+//! local core, or through a proof of the execution client in another process. Each call reads one
+//! block and at most one proof. JSON-RPC and the proposer bound the number of concurrent calls.
 
 use super::{
     engine::{BlockAt, CoreError, Engine},
@@ -23,7 +23,7 @@ use starling_proto::{
 };
 use std::sync::Arc;
 
-/// An output root, and its parts.
+/// An output root and its parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RollupOutput {
     pub root: B256,
@@ -34,7 +34,7 @@ pub struct RollupOutput {
 }
 
 impl RollupOutput {
-    /// The output whose parts these are.
+    /// Computes the output root from its parts.
     pub fn new(block: L2BlockRef, state_root: B256, withdrawal_root: B256) -> Self {
         Self {
             root: output_root(state_root, withdrawal_root, block.id.hash),
@@ -89,8 +89,8 @@ pub async fn at_block(rollup: &RollupHandle, number: u64) -> Result<RollupOutput
     ))
 }
 
-/// The core's unsafe head beside the driver's heads, which were read before: heads mostly rise, so
-/// that safe is not above unsafe.
+/// The core's unsafe head, to be reported beside the driver's heads. The caller has read the
+/// driver's heads first: heads mostly rise, so the safe head is then not above the unsafe head.
 pub async fn unsafe_l2(
     rollup: &RollupHandle,
     status: &RollupStatus,
@@ -98,13 +98,13 @@ pub async fn unsafe_l2(
     let head = rollup.engine.block(BlockAt::Head).await?;
     let head = head.ok_or(OutputError::NotFound)?;
     match status.local_safe_l2 {
-        // A reorg between the two lowered the head.
+        // A reorg between the two reads has lowered the unsafe head.
         Some(safe) if safe.id.number > head.number() => Ok(safe),
         _ => block_ref(rollup, &head),
     }
 }
 
-/// The reference of a block.
+/// The block's number, hash, L1 origin and sequence number.
 fn block_ref(rollup: &RollupHandle, block: &Payload) -> Result<L2BlockRef, OutputError> {
     L2BlockRef::of(block, &rollup.config.genesis).map_err(|error| OutputError::Block {
         number: block.number(),
@@ -125,7 +125,7 @@ async fn message_passer_root(engine: &Engine, block: &Payload) -> Result<B256, O
     }
 }
 
-/// The same from a view of the local core.
+/// The storage root of the message passer after a block, from a view of the local core.
 fn root_in_view(view: &Arc<View>, number: u64) -> Result<B256, OutputError> {
     let state = view.provable_state(number, MESSAGE_PASSER)?;
     let state = state.ok_or_else(|| OutputError::Pruned {

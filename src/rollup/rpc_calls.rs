@@ -1,6 +1,6 @@
-//! JSON-RPC calls as metrics under op-node's names: those that the node makes, and those that it
-//! answers. Names of methods and errors from outside become labels only if this build knows them:
-//! another party must not decide how many time series there are.
+//! Metrics of JSON-RPC calls under op-node's names: calls that the node makes, and calls that it
+//! serves. Method names and error codes from outside become labels only if this build knows them,
+//! so that another party cannot create any number of time series.
 
 use metrics::{counter, histogram};
 use std::time::{Duration, Instant};
@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 /// Label of a method or an error that this build does not know (op-service).
 const UNKNOWN: &str = "<unknown>";
 
-/// Error codes that are labels: JSON-RPC's, EIP-1474's, those of the Engine API, and 3 (reverted).
+/// Error codes that are used as labels: those of JSON-RPC, EIP-1474 and the Engine API, and 3
+/// (reverted).
 const CODES: [std::ops::RangeInclusive<i64>; 5] = [
     3..=3,
     429..=429,
@@ -17,16 +18,16 @@ const CODES: [std::ops::RangeInclusive<i64>; 5] = [
     -38_010..=-38_001,
 ];
 
-/// The outcome of a call.
+/// The outcome of a call, for metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RpcOutcome {
-    /// Bytes of the result.
+    /// Success, with the size of the result in bytes.
     Result(usize),
-    /// Code of a JSON-RPC error.
+    /// A JSON-RPC error with this code.
     Refused(i64),
-    /// HTTP status that is no success.
+    /// An HTTP status that is not a success.
     Status(u16),
-    /// No answer, or none that can be read.
+    /// No response, or a response that cannot be parsed.
     Failed,
 }
 
@@ -43,26 +44,26 @@ impl RpcOutcome {
     }
 }
 
-/// The calls to one kind of endpoint.
+/// Metrics of the calls to one kind of endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RpcClientMetrics {
     rpc: &'static str,
 }
 
 impl RpcClientMetrics {
-    /// Calls to L1.
+    /// Metrics of calls to L1.
     pub const L1: Self = Self { rpc: "l1" };
-    /// Calls to the execution client.
+    /// Metrics of calls to the execution client.
     pub const ENGINE: Self = Self { rpc: "engine-api" };
 
-    /// A call is sent. `params` in bytes.
+    /// Records a call that is sent. `params` is the size of the parameters in bytes.
     pub fn on_call(self, method: &'static str, params: usize) {
         let labels = [("rpc", self.rpc), ("method", method)];
         counter!("op_node_default_rpc_client_requests_total", &labels).increment(1);
         counter!("op_node_default_rpc_client_params_size_total", &labels).increment(params as u64);
     }
 
-    /// A call has ended, as part of a request that took so long.
+    /// Records the end of a call. `took` is the duration of the request that contained the call.
     pub fn on_end(self, method: &'static str, took: Duration, outcome: RpcOutcome) {
         let labels = [("rpc", self.rpc), ("method", method)];
         histogram!(
@@ -78,7 +79,7 @@ impl RpcClientMetrics {
         }
     }
 
-    /// An event of a subscription has arrived.
+    /// Records an event of a subscription.
     pub fn on_notification(self, method: &'static str) {
         let labels = [("rpc", self.rpc), ("method", method)];
         counter!(
@@ -89,11 +90,11 @@ impl RpcClientMetrics {
     }
 }
 
-/// The calls that the rollup node's endpoint answers.
+/// Metrics of the calls that the rollup node's endpoint serves.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RpcServerMetrics;
 
-/// A call that is being answered.
+/// A call that is being served; records its end.
 #[derive(Debug)]
 pub struct ServedCall {
     method: &'static str,
@@ -101,7 +102,8 @@ pub struct ServedCall {
 }
 
 impl RpcServerMetrics {
-    /// A call has arrived. `method` is `None` for one that is not served; `params` in bytes.
+    /// Records a call that has arrived. `method` is `None` for an unknown method; `params` is the
+    /// size of the parameters in bytes.
     pub fn on_call(self, method: Option<&'static str>, params: usize) -> ServedCall {
         let method = method.unwrap_or(UNKNOWN);
         let labels = labels_of(method);
@@ -131,7 +133,7 @@ impl ServedCall {
     }
 }
 
-/// The labels of a call to the rollup node's endpoint.
+/// The metric labels of a call to the rollup node's endpoint.
 fn labels_of(method: &'static str) -> [(&'static str, &'static str); 2] {
     [("rpc", "main"), ("method", method)]
 }
@@ -182,7 +184,7 @@ mod tests {
         }
     }
 
-    /// An endpoint that invents an error code for each answer makes no time series of its own.
+    /// An endpoint that invents an error code for each response creates no new time series.
     #[test]
     fn error_codes_that_nobody_defines_share_a_label() {
         for code in [0, 7, -1, -39_000, i64::MIN, i64::MAX] {

@@ -1,11 +1,13 @@
-//! Safe heads: for each L1 block that made a block safe, the newest L2 block that was safe after it.
+//! Safe heads: for each L1 block that made an L2 block safe, the newest L2 block that was safe
+//! after it.
 //!
-//! One file of fixed-size records, ordered by L1 number, each with a checksum. A record is published once
-//! it is synced. Records are appended; an L1 reorg or a reset truncates the file, which is synced before
-//! the next record is written: otherwise removed records could follow a new one after a power cut. A
-//! record that a crash cut short is dropped when the file is opened. The node always keeps this file: after a restart
-//! or an L1 reorg the safe head is that of the newest record whose L1 block is canonical.
-//! `optimism_safeHeadAtL1Block` answers from it with `--safedb.path`.
+//! One file of fixed-size records, ordered by L1 number, each with a checksum. Readers see a record
+//! only after it is synced. Records are appended. An L1 reorg or a reset truncates the file. The
+//! truncation is synced before the next record is written; otherwise removed records could follow a
+//! new one after a power cut. If a crash tore the last record, it is dropped when the file is
+//! opened. The node always keeps this file: after a restart or an L1 reorg, the safe head is that
+//! of the newest record with a canonical L1 block. With `--safedb.path`,
+//! `optimism_safeHeadAtL1Block` is served from it.
 
 use alloy_primitives::{B256, keccak256};
 use parking_lot::RwLock;
@@ -18,10 +20,10 @@ use std::{
     sync::Arc,
 };
 
-/// Bytes of a record: L1 number, L1 hash, L2 number, L2 hash (numbers big-endian), and the first 8
-/// bytes of the Keccak hash of these.
+/// Size of a record in bytes: L1 number, L1 hash, L2 number, L2 hash (numbers big-endian), and the
+/// first 8 bytes of the Keccak hash of these fields.
 const RECORD: u64 = 88;
-/// Bytes of a record that the checksum covers.
+/// Size of the fields that the checksum covers, in bytes.
 const CONTENT: usize = 80;
 
 /// The reason why safe heads cannot be read or written.
@@ -40,33 +42,35 @@ pub enum SafeDbError {
     Damaged { path: PathBuf, position: u64 },
 }
 
-/// The newest L2 block that was safe after an L1 block: one record of the file.
+/// One record of the file: the newest L2 block that was safe after the L1 block `derived_from`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SafeRecord {
     pub l2: BlockId,
     pub derived_from: BlockId,
 }
 
-/// The file of safe heads. Clones are handles to the same file; the driver alone writes.
+/// The file of safe heads. Clones are handles to the same file. Only the driver writes.
 #[derive(Clone, Debug)]
 pub struct SafeDb {
     path: Arc<Path>,
     file: Arc<File>,
-    /// Held for reading while a record is read, so that none is read while it is replaced.
+    /// A reader holds the read lock while it reads a record, so that the record is not replaced
+    /// meanwhile.
     index: Arc<RwLock<SafeDbIndex>>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct SafeDbIndex {
-    /// Records in the file, all of them synced.
+    /// Number of records in the file, all of them synced.
     count: u64,
     last: Option<SafeRecord>,
-    /// Bytes after these records may be in the file: a write, a truncation or its sync has failed.
+    /// A write, a truncation or its sync has failed, so the file may have bytes after these
+    /// records.
     has_tail: bool,
 }
 
 impl SafeDb {
-    /// Opens or creates the file. Drops a last record that was cut short.
+    /// Opens or creates the file. Drops the last record if a crash tore it.
     pub fn open(path: &Path) -> Result<Self, SafeDbError> {
         let failed = |source| SafeDbError::Io {
             path: path.to_owned(),
@@ -82,7 +86,7 @@ impl SafeDb {
             .truncate(false)
             .open(path)
             .map_err(failed)?;
-        // Otherwise a new file may be gone after a power cut, with all its records.
+        // Sync the folder, otherwise a new file with all its records may be lost in a power cut.
         let folder = path
             .parent()
             .filter(|folder| !folder.as_os_str().is_empty());
@@ -123,27 +127,28 @@ impl SafeDb {
         self.len() == 0
     }
 
-    /// The record at this position, 0 the oldest. Fails beyond the last one.
+    /// The record at this position; 0 is the oldest. Fails beyond the last record.
     pub fn record_at(&self, position: u64) -> Result<SafeRecord, SafeDbError> {
         let _reading = self.index.read();
         self.read(position)
     }
 
-    /// The newest `most` records at most, oldest first.
+    /// At most `most` of the newest records, oldest first.
     pub fn newest(&self, most: usize) -> Result<Vec<SafeRecord>, SafeDbError> {
         let index = self.index.read();
         let first = index.count.saturating_sub(most as u64);
         (first..index.count).map(|at| self.read(at)).collect()
     }
 
-    /// The position of the first record of this or a higher L2 block.
+    /// The position of the first record of this or a higher L2 block; the number of records if
+    /// there is none.
     pub fn first_from_l2(&self, number: u64) -> Result<u64, SafeDbError> {
         let index = self.index.read();
         self.first(index.count, |at| at.l2.number >= number)
     }
 
-    /// The safe head once the L1 block of this number had been derived from: the newest record at or
-    /// below it; `None` if there is none.
+    /// The safe head after derivation from the L1 block of this number: the newest record at or
+    /// below it. `None` if there is no such record.
     pub fn at_l1(&self, number: u64) -> Result<Option<SafeRecord>, SafeDbError> {
         let index = self.index.read();
         let above = self.first(index.count, |at| at.derived_from.number > number)?;
@@ -174,8 +179,8 @@ impl SafeDb {
         if keep < count || has_tail {
             self.cut(keep)?;
         }
-        // A sync that is repeated after a failure may succeed without writing anything: the next call
-        // writes the record again.
+        // If the sync fails, repeating only the sync may succeed without writing the data. With
+        // this flag the next call writes the record again.
         self.index.write().has_tail = true;
         self.file
             .write_all_at(&encode(&block), keep * RECORD)
@@ -189,10 +194,10 @@ impl SafeDb {
         Ok(())
     }
 
-    /// The safe head went back to `head`: removes the records of this and higher L2 blocks from the
-    /// head's L1 `origin` on, and records `head` in the place of the first of them. Without an earlier
-    /// record nothing tells which L1 block made `head` safe, and none is written (op-node: safe head
-    /// reset).
+    /// Moves the safe head back to `head`. Removes the records of this and higher L2 blocks, from
+    /// those of the head's L1 `origin` on, and records `head` with the L1 block of the first
+    /// removed record. If no earlier record remains, it is unknown which L1 block made `head` safe,
+    /// and nothing is recorded (op-node: safe head reset).
     pub fn reset(&self, head: BlockId, origin: BlockId) -> Result<(), SafeDbError> {
         let count = self.len();
         let from = self.first(count, |at| {
@@ -215,7 +220,7 @@ impl SafeDb {
         })
     }
 
-    /// Removes the records from this position on. Durable when this returns.
+    /// Keeps the first `count` records and removes the rest. Durable when this returns.
     pub fn truncate(&self, count: u64) -> Result<(), SafeDbError> {
         let index = *self.index.read();
         if count == index.count && !index.has_tail {
@@ -224,8 +229,8 @@ impl SafeDb {
         self.cut(count)
     }
 
-    /// Cuts the file after `count` records and syncs it. The records after them are gone at once for
-    /// readers, also if that fails.
+    /// Truncates the file after `count` records and syncs it. Readers no longer see the removed
+    /// records, even if the truncation fails.
     fn cut(&self, count: u64) -> Result<(), SafeDbError> {
         let last = count.checked_sub(1).map(|position| self.read(position));
         let last = last.transpose()?;
@@ -237,15 +242,15 @@ impl SafeDb {
         };
         let cut = self.file.set_len(count * RECORD);
         drop(index);
-        // A smaller size alone need not reach the disk with the data.
+        // `sync_data` need not write a smaller file size, so sync the metadata too.
         cut.and_then(|()| self.file.sync_all())
             .map_err(|e| self.failed(e))?;
         self.index.write().has_tail = false;
         Ok(())
     }
 
-    /// The first position of the first `count` records from which on `is_true` holds; `count` if it
-    /// never does.
+    /// The first position from which on `is_true` holds, among the first `count` records; `count`
+    /// if it holds for none of them.
     fn first(&self, count: u64, is_true: impl Fn(&SafeRecord) -> bool) -> Result<u64, SafeDbError> {
         let (mut low, mut high) = (0, count);
         while low < high {

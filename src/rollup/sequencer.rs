@@ -1,14 +1,17 @@
-//! The sequencer: makes a block every block time and publishes it to the swarm.
+//! The sequencer: builds a block every block time and publishes it to the swarm.
 //!
-//! A thin loop around pure parts. [`schedule`] decides when to make a block,
-//! [`origin`](crate::rollup::origin) its L1 origin, [`attributes`](starling_proto::attributes) its
-//! attributes, [`signed_before`] whether a block that may already be signed is used instead,
-//! [`own_key_watch`] whether another sequencer signs with our key, and [`rewind`] how far to rewind
-//! the head after an L1 reorg. It drives the execution core through [`Engine`] alone, and records
-//! blocks in the [`SigningLog`]. The order at the end of a block makes a crash harmless: seal, log
-//! with fsync, sign, publish, move the head. For one height and parent there is only one signed
-//! block while its L1 origin is canonical. L1 requests have timeouts, and a whole start has
-//! [`START_TIMEOUT`], so a slow endpoint cannot hold the loop. `stop` is answered between steps.
+//! A thin loop around pure parts. [`schedule`] decides when to build a block,
+//! [`origin`](crate::rollup::origin) chooses its L1 origin, and
+//! [`attributes`](starling_proto::attributes) its attributes. [`signed_before`] decides whether a
+//! block that may already be signed is used instead. [`own_key_watch`] detects another sequencer
+//! that signs with our key. [`rewind`] decides how far to rewind the head after an L1 reorg. The
+//! sequencer drives the execution core through [`Engine`] alone, and records blocks in the
+//! [`SigningLog`].
+//!
+//! The last steps of a block are in this order, so that a crash is harmless: seal, log with fsync,
+//! sign, publish, move the head. For one height and parent there is only one signed block while its
+//! L1 origin is canonical. L1 requests have timeouts, and a whole start has [`START_TIMEOUT`], so a
+//! slow endpoint cannot block the loop. `stop` is handled between steps.
 
 mod block_metrics;
 mod control;
@@ -61,23 +64,24 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Timeout between the decision to begin a block and its build (op-node: attributes timeout).
+/// Timeout from the decision to start a block to the start of its build (op-node: attributes
+/// timeout).
 const START_TIMEOUT: Duration = Duration::from_secs(20);
-/// Peers ignore blocks older than this (specs: rollup-node-p2p, block validation).
+/// Age in seconds from which on peers ignore a block (specs: rollup-node-p2p, block validation).
 const GOSSIP_AGE: u64 = 60;
 
-/// Options of sequencing. Durations and distances are those of the flags `--sequencer.*`.
+/// Options of sequencing, from the flags `--sequencer.*`.
 #[derive(Clone, Debug)]
 pub struct SequencerConfig {
-    /// L1 blocks that an origin stays below the L1 head.
+    /// Number of L1 blocks by which an origin stays below the L1 head.
     pub l1_confs: u64,
-    /// L2 blocks the head may be above the safe head; 0 is no limit.
+    /// Most L2 blocks by which the head may be above the safe head; 0 means no limit.
     pub max_safe_lag: u64,
-    /// How long before its time a block is sealed.
+    /// Time before a block's timestamp at which the block is sealed.
     pub sealing: Duration,
     /// Whether to wait for [`SequencerHandle::start`] before the first block.
     pub stopped: bool,
-    /// Whether to take every next L1 origin as soon as possible and no pool transactions, as
+    /// Whether to advance the L1 origin as early as possible and use no pool transactions, as
     /// derivation does after a long halt.
     pub recover: bool,
 }
@@ -94,19 +98,19 @@ impl Default for SequencerConfig {
     }
 }
 
-/// Consecutive failed origin checks, a second apart, before the head is rewound: endpoints behind a
-/// load balancer may disagree.
+/// Consecutive failed origin checks, a second apart, before the head is rewound. Endpoints behind a
+/// load balancer may disagree for a moment.
 const CONFIRMATIONS: u32 = 3;
 
-/// The block that is being made: a build, or a block to be signed again.
+/// The block in progress: a new build, or an earlier block to be signed again.
 enum OpenBlock {
-    /// A new block.
+    /// The build of a new block.
     Build(PayloadId),
     /// A block that was sent to the signer before.
     Resign(Arc<Payload>),
 }
 
-/// The parts of the node that the sequencer works with.
+/// The parts of the node that the sequencer uses.
 pub struct SequencerParts {
     pub rollup: Arc<RollupConfig>,
     /// L1's schedule of blob parameters.
@@ -115,7 +119,7 @@ pub struct SequencerParts {
     pub signing_log: SigningLog,
     pub l1: FollowedL1,
     pub signer: Signer,
-    /// `None` with `--p2p.disable`: blocks are made and not published.
+    /// `None` with `--p2p.disable`: blocks are then built and not published.
     pub network: Option<Network>,
 }
 
@@ -133,21 +137,21 @@ pub struct Sequencer {
     open: Option<OpenBlock>,
     commands: mpsc::Receiver<Command>,
     status: watch::Sender<SequencerStatus>,
-    /// Blocks from peers that our key has signed.
+    /// Blocks from peers with our own key's signature.
     own_key_blocks: Option<mpsc::Receiver<Arc<Payload>>>,
-    /// The current period of sequencing.
+    /// The current sequencing period, from one start to the next stop.
     period: SequencingPeriod,
-    /// The last block sent to the signer while its signature is missing. The log says once that it
-    /// is used again.
+    /// The last block that was sent to the signer and is still unsigned, so that the log reports
+    /// its reuse only once.
     unsigned_reported: Option<B256>,
-    /// The last logged failure: the same failure is not logged again every second.
+    /// The last logged failure, so that the same failure is not logged again every second.
     last_error: Option<String>,
-    /// A parent, and how often in a row L1 has contradicted the origins of all blocks on it that
-    /// may be signed.
+    /// A parent block, and the number of checks in a row in which L1 contradicted the origins of
+    /// all children that may be signed.
     reorganised: Option<(B256, u32)>,
-    /// Consecutive checks in which L1 has contradicted the head's origin.
+    /// Number of checks in a row in which L1 contradicted the head's origin.
     origin_failures: u32,
-    /// Whether the log says that the head is too far above the safe head.
+    /// Whether the log already reports that the head is too far above the safe head.
     held_reported: bool,
     metrics: SequencerMetrics,
 }
@@ -188,7 +192,8 @@ impl Sequencer {
         (sequencer, handle)
     }
 
-    /// Makes blocks until the token is cancelled. An error says why no further block may be made.
+    /// Builds blocks until the token is cancelled. An error explains why no further block may be
+    /// built.
     pub async fn run(mut self, token: CancellationToken) -> Result<(), SequencerError> {
         let ended = self.sequence(token).await;
         if let Err(error) = &ended {
@@ -233,8 +238,8 @@ impl Sequencer {
                     () = token.cancelled() => return Ok(()),
                     started = timeout(START_TIMEOUT, self.start()) => started.unwrap_or(Err(SequencerError::Slow)),
                 },
-                // Not cancelled by a stop: a block that is logged is also published and made the
-                // head.
+                // Cancelling the token does not interrupt this step: a logged block must also be
+                // published and become the head.
                 ScheduleAction::Seal => self.seal().await,
                 ScheduleAction::Drop => {
                     tracing::warn!(head = %head.id, "the head moved while a block was being built; the block is dropped");
@@ -254,8 +259,8 @@ impl Sequencer {
         }
     }
 
-    /// Handles the queued commands and blocks. While the sequencer catches up it makes block after
-    /// block without waiting, and must still be stoppable.
+    /// Handles the queued commands and blocks. A sequencer that catches up builds blocks without
+    /// waiting, and can still be stopped because of this call.
     fn handle_queued(&mut self) -> Result<(), SequencerError> {
         while let Ok(command) = self.commands.try_recv() {
             self.handle_command(command);
@@ -295,7 +300,7 @@ impl Sequencer {
         }
     }
 
-    /// Begins a block on the head.
+    /// Starts a block on the head.
     async fn start(&mut self) -> Result<(), SequencerError> {
         let parent = self.newest().await?;
         let parent_ref = L2BlockRef::of(&parent, &self.rollup.genesis)?;
@@ -332,7 +337,7 @@ impl Sequencer {
         Ok(())
     }
 
-    /// Ends the open block: seal, log, sign, publish, move the head.
+    /// Completes the open block: seal, log, sign, publish, move the head.
     async fn seal(&mut self) -> Result<(), SequencerError> {
         let payload = match self.open.take() {
             Some(OpenBlock::Build(id)) => {
@@ -373,9 +378,9 @@ impl Sequencer {
     }
 
     /// Publishes the head again at start, since it may have been logged but not published before
-    /// the last stop. The head may also have come from a peer, so it needs a guard row before it is
-    /// signed here. It is not published if another block of its height was sent to the signer last,
-    /// or if its L1 origin is gone.
+    /// the last stop. The head may have come from a peer, so it is recorded in the signing log
+    /// before it is signed. It is not published if another block of its height and parent was sent
+    /// to the signer last, or if its L1 origin is orphaned.
     async fn publish_newest(&mut self) -> Result<(), SequencerError> {
         let newest = self.newest().await?;
         let age = since_epoch().as_secs().saturating_sub(newest.timestamp());
@@ -402,7 +407,7 @@ impl Sequencer {
             return Ok(());
         }
         match self.signing_log.record(newest.clone(), origin.hash).await {
-            // Another block of this parent and L1 origin has been logged since the check above.
+            // Since the check above, another block with this parent and L1 origin has been logged.
             Err(error @ ChainError::AlreadySigned { .. }) => {
                 tracing::warn!(number, %error, "the head is not published again");
                 return Ok(());
@@ -432,8 +437,8 @@ impl Sequencer {
         Ok(())
     }
 
-    /// A peer has sent a block that our key has signed. If it was not made here, another sequencer
-    /// has, or had, the key.
+    /// Handles a block from a peer with our key's signature. If the block was not built here,
+    /// another sequencer has, or had, the key.
     fn on_own_key_block(&mut self, block: &Payload) -> Result<(), SequencerError> {
         let (number, hash) = (block.number(), block.hash);
         let is_ours = || {
@@ -494,8 +499,8 @@ impl Sequencer {
         }
         let (failure, is_lasting) = match error.consequence() {
             Consequence::Retry(failure) => (failure, true),
-            // While the check is repeated, a failure that was reported before is not reported
-            // again.
+            // While an origin check is repeated, log the failure only if no failure has been logged
+            // since the last block.
             Consequence::Confirm => (StepFailure::Temporary, self.last_error.is_none()),
             Consequence::End => return Err(error),
         };
@@ -508,11 +513,11 @@ impl Sequencer {
         Ok(())
     }
 
-    /// Executes a command whose caller still waits. A caller that has gone may have given up on this
-    /// sequencer and started another, so its start would make a second signer. The check and the
-    /// command are one step of this task: no block is made between them. A caller that goes after
-    /// the check does not know the outcome, as with a response that is lost on the way. It has to
-    /// stop this sequencer before it starts another.
+    /// Executes a command if its caller still waits. A caller that has disconnected may have
+    /// started another sequencer, so executing its start would make a second signer. Check and
+    /// execution are one step of this task, with no block built in between. A caller that
+    /// disconnects after the check does not know the outcome, as if the response had been lost. It
+    /// has to stop this sequencer before it starts another.
     fn handle_command(&mut self, command: Command) {
         if command.is_abandoned() {
             tracing::warn!(
@@ -561,7 +566,7 @@ impl Sequencer {
     }
 }
 
-/// The next block of the channel; pends where there is none.
+/// The next block from the channel. Never completes if there is no channel.
 async fn next_block(blocks: &mut Option<mpsc::Receiver<Arc<Payload>>>) -> Option<Arc<Payload>> {
     match blocks {
         Some(blocks) => blocks.recv().await,

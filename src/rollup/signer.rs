@@ -14,16 +14,17 @@ use starling_proto::{
 };
 use std::{fmt, path::Path};
 
-/// A signer of blocks.
+/// Signs blocks with a local key or through a remote signer.
 #[derive(Clone)]
 pub enum Signer {
     /// A key in this process.
     Key(SecretKey),
-    /// A service that keeps the key to itself.
+    /// A remote signing service, which keeps the key.
     Remote(Remote),
 }
 
-/// The reason why there is no key, or no signature. The text never holds any part of a key.
+/// The reason why a key is unusable or a signature failed. The text never contains any part of a
+/// key.
 #[derive(Debug, thiserror::Error)]
 pub enum SignerError {
     #[error("the sequencer key is not 32 bytes of hex, with or without 0x")]
@@ -37,14 +38,14 @@ pub enum SignerError {
 }
 
 impl Signer {
-    /// A key as it comes by flag or environment (`--p2p.sequencer.key`).
+    /// Parses a key in hex from a flag or the environment (`--p2p.sequencer.key`).
     pub fn from_hex(hex: &str) -> Result<Self, SignerError> {
         sign::secret_from_hex(hex)
             .map(Self::Key)
             .map_err(|_| SignerError::Hex)
     }
 
-    /// A key from a file that holds its hex and nothing else but white space
+    /// Reads a key from a file that contains the key in hex and otherwise only white space
     /// (`--p2p.sequencer.key.path`).
     pub fn from_file(path: &Path) -> Result<Self, SignerError> {
         let name = || path.display().to_string();
@@ -57,7 +58,7 @@ impl Signer {
             .map_err(|_| SignerError::FileHex { path: name() })
     }
 
-    /// The address that peers must expect (the unsafe block signer on L1).
+    /// The address of the key. Peers expect it as the unsafe block signer that L1 names.
     pub fn address(&self) -> Address {
         match self {
             Self::Key(secret) => sign::address(secret),
@@ -65,8 +66,8 @@ impl Signer {
         }
     }
 
-    /// Signs a block for the swarm (specs: rollup-node-p2p, block signatures): r ‖ s ‖ recovery id.
-    /// A signature that is returned is by [`Signer::address`].
+    /// Signs a block for the swarm (specs: rollup-node-p2p, block signatures). The signature is r ‖
+    /// s ‖ recovery id and recovers to [`Signer::address`].
     pub async fn sign(
         &self,
         chain_id: u64,
@@ -82,7 +83,7 @@ impl Signer {
     }
 }
 
-/// The address only.
+/// Prints the address only, never the key.
 impl fmt::Debug for Signer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Signer({})", self.address())
@@ -95,7 +96,7 @@ mod tests {
     use alloy_primitives::address;
     use std::io::Write;
 
-    /// The first well-known key of test networks.
+    /// The first well-known private key of development networks.
     const KEY: &str = "ac0974bec39a17e36ba4a6b4d238ff944bacb478cbed5efcae784d7bf4f2ff80";
 
     #[test]

@@ -1,10 +1,10 @@
 //! The durable record of blocks that may have been signed here: the payload log with its guard
 //! rows.
 //!
-//! The record is apart from the [`Engine`](super::engine::Engine) because it belongs to the signing
-//! key: with a core in this process it is the chain's own log, and a sequencer that drives a core in
-//! another process keeps one in the rollup node's data directory. Only the sequencer writes guard
-//! rows, one per block.
+//! The record is separate from the [`Engine`](super::engine::Engine) because it belongs to the
+//! signing key. With a core in this process it is the chain's own payload log. A sequencer that
+//! drives a core in another process keeps a log in the rollup node's data directory. Only the
+//! sequencer writes guard rows, one per block.
 
 use crate::chain::{
     Chain, ChainError,
@@ -14,30 +14,31 @@ use alloy_primitives::B256;
 use starling_proto::payload::Payload;
 use std::{path::Path, sync::Arc, time::Duration};
 
-/// Blocks below a recorded one whose payloads an own log keeps, as a chain does.
+/// Depth in blocks below a recorded block to which the rollup node's own log keeps payloads, as a
+/// chain does.
 const KEPT: u64 = 1_024;
-/// Blocks between two prunings of an own log.
+/// Interval, in blocks, of pruning the rollup node's own log.
 const PRUNE: u64 = 256;
-/// Pause before a write to a full disk is repeated.
+/// Pause before a write that failed because the disk is full is repeated.
 const FULL_PAUSE: Duration = Duration::from_secs(2);
 
-/// The signing records.
+/// The log in which blocks are recorded before they are signed.
 #[derive(Clone)]
 pub enum SigningLog {
-    /// In a chain's payload log.
+    /// The payload log of the chain in this process.
     Chain(Chain),
-    /// In a log of the rollup node.
+    /// A payload log of the rollup node, for a core in another process.
     Own(PayloadLog),
 }
 
 impl SigningLog {
-    /// Opens the log of a rollup node, or makes one.
+    /// Opens the rollup node's own log, or creates it.
     pub fn open_own(folder: &Path) -> Result<PayloadLog, LogError> {
         PayloadLog::open(folder)
     }
 
-    /// Records a block, durably. Must precede every request for its signature. Fails with
-    /// [`ChainError::AlreadySigned`] if another block of this height, parent and L1 origin is
+    /// Records a block durably, before any request for its signature. Fails with
+    /// [`ChainError::AlreadySigned`] if another block with the same height, parent and L1 origin is
     /// recorded.
     pub async fn record(&self, payload: Arc<Payload>, l1_origin: B256) -> Result<(), ChainError> {
         match self {
@@ -46,7 +47,7 @@ impl SigningLog {
         }
     }
 
-    /// The records of this height and parent, in the order of signing.
+    /// The guard rows of blocks with this height and parent, in the order of signing.
     pub fn signed(&self, number: u64, parent: B256) -> Result<Vec<SignGuard>, ChainError> {
         match self {
             Self::Chain(chain) => chain.guards(number, parent),
@@ -54,7 +55,7 @@ impl SigningLog {
         }
     }
 
-    /// The logged blocks of this height and parent, built here or received.
+    /// The logged blocks with this height and parent, whether built here or received.
     pub fn children(&self, number: u64, parent: B256) -> Result<Vec<Payload>, ChainError> {
         match self {
             Self::Chain(chain) => chain.logged_children(number, parent),
@@ -68,7 +69,7 @@ impl SigningLog {
         }
     }
 
-    /// A logged block, on any branch.
+    /// A block of the log, on any branch.
     pub fn block(&self, hash: B256) -> Result<Option<Arc<Payload>>, ChainError> {
         match self {
             Self::Chain(chain) => chain.payload(hash),
@@ -77,8 +78,8 @@ impl SigningLog {
     }
 }
 
-/// Records a block in an own log, and prunes it now and then. Waits while the disk is full, like the
-/// chain.
+/// Records a block in the rollup node's own log, and prunes the log every [`PRUNE`] blocks. Waits
+/// while the disk is full, as a chain does.
 async fn record_in(
     log: &PayloadLog,
     payload: Arc<Payload>,

@@ -1,13 +1,14 @@
 //! The signer of unsafe blocks, read from SystemConfig on L1 at start and while the node runs
 //! (specs: rollup-node-p2p, block signatures).
 //!
-//! The contract is read again every reload interval, and as soon as the swarm brings a block by an
-//! unknown signer. A replaced signer stays accepted for a while
+//! The contract is read again at every reload interval, and as soon as a block by an unknown signer
+//! arrives from the swarm. A replaced signer stays accepted for a while
 //! (`starling_proto::gossip::Signers`). The contract's storage is read instead of its logs, so no
 //! change is missed while L1 or this node is down. Unless the endpoint is trusted, the storage is
 //! proven against a header.
 //!
-//! No peer can overload it: at most one check runs at a time, with at most [`CONFIRMATIONS`]
+//! Peers cannot overload this module: at most one check of an unknown signer runs at a time, with
+//! at most [`CONFIRMATIONS`] successful reads, a poll interval apart.
 //! requests, a poll interval apart.
 
 mod memory;
@@ -21,18 +22,18 @@ use starling_proto::config::RollupConfig;
 use std::{sync::Arc, time::Duration};
 use tokio_util::sync::CancellationToken;
 
-/// Readings at start after which a node without a remembered signer gives up (op-node: 5).
+/// Failed reads at start after which a node without a stored signer gives up (op-node: 5).
 const TRIES: u32 = 5;
-/// Pause between these readings.
+/// Pause between the reads at start.
 const PAUSE: Duration = Duration::from_secs(2);
-/// Readings, a poll interval apart, after which an unknown signer is rejected: our L1 endpoint may
-/// be behind that of our peers.
+/// Number of reads, a poll interval apart, after which an unknown signer is rejected. Several are
+/// needed because our L1 endpoint may lag behind those of our peers.
 const CONFIRMATIONS: u32 = 5;
 
-/// The reason why the signer is not known.
+/// The reason why the signer is unknown.
 #[derive(Debug, thiserror::Error)]
 pub enum UnsafeSignerError {
-    /// The L1 endpoint works, and serves another chain.
+    /// The L1 endpoint responds, but serves another chain.
     #[error(
         "{endpoint} serves chain {chain_id}, and rollup.json is on chain {expected}: give the endpoint of that chain with --l1"
     )]
@@ -51,23 +52,24 @@ pub enum UnsafeSignerError {
     Unknown(Box<UnsafeSignerError>),
 }
 
-/// Reads the signer from L1.
+/// Reads the unsafe block signer from L1, at start and while the node runs.
 pub struct UnsafeSigner {
     pub l1: L1Client,
     pub rollup: Arc<RollupConfig>,
-    /// The signer of the last reading, which lets a node start while L1 is unreachable.
+    /// Storage for the signer that was read last, so that a node can start while L1 is unreachable.
     pub memory: SignerMemory,
-    /// L1 blocks to stay behind L1's head (`--verifier.l1-confs`).
+    /// Number of L1 blocks by which reads stay behind L1's head (`--verifier.l1-confs`).
     pub confs: u64,
-    /// Interval of readings while the node runs (`--l1.runtime-config-reload-interval`); zero is
-    /// never.
+    /// Interval of reads while the node runs (`--l1.runtime-config-reload-interval`); zero disables
+    /// them.
     pub reload: Duration,
-    /// Pause between readings that check an unknown signer: L1 may have a new block after it.
+    /// Pause between the reads that check an unknown signer, so that L1 may have a new block.
     pub poll: Duration,
 }
 
 impl UnsafeSigner {
-    /// The signer that L1 names, or, if L1 cannot be read, the remembered one. Zero is no signer.
+    /// The signer that L1 names or, if L1 cannot be read, the stored one. Zero means that there is
+    /// no signer.
     pub async fn at_start(&self) -> Result<Address, UnsafeSignerError> {
         let mut attempt = 1;
         loop {
@@ -81,7 +83,7 @@ impl UnsafeSigner {
                     self.memory.remember(signer).await?;
                     return Ok(signer);
                 }
-                // Another attempt would reach the same wrong chain.
+                // Another attempt would read from the same wrong chain.
                 Err(error @ UnsafeSignerError::WrongL1 { .. }) => return Err(error),
                 Err(error) => error,
             };
@@ -98,8 +100,8 @@ impl UnsafeSigner {
         }
     }
 
-    /// Reports every change to the swarm until the token is cancelled. `ours` is the address that
-    /// this node sequences for.
+    /// Passes every change of the signer to the swarm until the token is cancelled. `named` is the
+    /// signer at start, and `ours` the address for which this node sequences.
     pub async fn follow(
         self,
         mut named: Address,
@@ -139,7 +141,8 @@ impl UnsafeSigner {
                         }
                         Err(_) => {}
                     }
-                    // A check goes on while L1 is unreachable: only L1 can reject the signer.
+                    // While L1 is unreachable the check continues, since only successful reads can
+                    // reject the signer.
                     if !is_check || readings >= CONFIRMATIONS {
                         break;
                     }
@@ -173,8 +176,7 @@ impl UnsafeSigner {
         Ok(self.memory.remember(now).await?)
     }
 
-    /// The first reading, which also checks that the endpoint serves our L1 and that the contract
-    /// is there.
+    /// The first read. It also checks that the endpoint serves our L1 and that the contract exists.
     async fn first(&self) -> Result<Address, UnsafeSignerError> {
         let (chain_id, expected) = (self.l1.chain_id().await?, self.rollup.l1_chain_id);
         if chain_id != expected {
@@ -200,7 +202,7 @@ impl UnsafeSigner {
             .await?)
     }
 
-    /// The L1 block to read at: `confs` below L1's head.
+    /// The L1 block at which the contract is read: `confs` below L1's head.
     async fn confirmed(&self) -> Result<L1Block, UnsafeSignerError> {
         let none = || UnsafeSignerError::NoHead(self.l1.endpoint().to_owned());
         let head = self.l1.block(L1Tag::Latest).await?.ok_or_else(none)?;

@@ -1,7 +1,8 @@
-//! The engine around a script: the objects that it sees, and what it asks of the tracer.
+//! The JavaScript engine around a script: the objects that the script sees, and its requests to the
+//! tracer.
 //!
-//! Most of it is JavaScript (`prelude.js`). Native functions are few and plain, and find their
-//! connection in [`LINK`]: an engine runs on one thread.
+//! Most of these objects are defined in JavaScript (`prelude.js`). There are few native functions.
+//! They use the connection in the thread-local [`LINK`], since an engine runs on one thread.
 
 use crate::chain::evm::{
     opcode_name,
@@ -17,19 +18,19 @@ use boa_engine::{
 };
 use std::{cell::RefCell, os::unix::net::UnixStream};
 
-/// Functions that may be active at once: more than frames of the EVM.
+/// Most nested function calls, more than the EVM has frames.
 const RECURSION: usize = 4096;
-/// Values on the stack of the engine.
+/// Most values on the JavaScript engine's stack.
 const VALUES: usize = 1 << 18;
 
-/// The side of the tracer, for native functions.
+/// The connection to the tracer, and data from it, for native functions.
 struct Link {
     stream: UnixStream,
     reader: MessageReader,
-    /// Words from the top of the EVM's stack on.
+    /// The top words of the EVM's stack, the topmost first.
     top: Vec<alloy_primitives::U256>,
     precompiles: Vec<Address>,
-    /// The reason why the script must end, even if it catches the exception.
+    /// The reason why the script must end, even if the script catches the exception.
     failure: Option<String>,
 }
 
@@ -37,15 +38,15 @@ thread_local! {
     static LINK: RefCell<Option<Link>> = const { RefCell::new(None) };
 }
 
-/// An engine with at most one script.
+/// A JavaScript engine with at most one script.
 pub(super) struct ScriptEngine {
     script: Option<LoadedScript>,
 }
 
-/// A script and the objects around it.
+/// A loaded script with its JavaScript context.
 struct LoadedScript {
     context: Context,
-    /// A function for each event.
+    /// The prelude's functions, one for each tracer event.
     events: JsObject,
 }
 
@@ -61,7 +62,7 @@ fn optional(text: Option<&String>) -> JsValue {
     text.map_or_else(JsValue::undefined, |text| text_of(text))
 }
 
-/// A number of gas, which a script sees as a floating-point number.
+/// An amount of gas, which a script sees as a floating-point number.
 fn number(value: u64) -> JsValue {
     JsValue::from(value as f64)
 }
@@ -83,8 +84,8 @@ impl ScriptEngine {
         Self { script: None }
     }
 
-    /// Handles a message. Answers to questions are read through `reader`, which may hold a part of
-    /// one already.
+    /// Handles a message. Replies to the script's questions are read through `reader`, which may
+    /// already have buffered a part of one.
     pub fn handle(
         &mut self,
         message: &ToScript,
@@ -122,12 +123,12 @@ impl ScriptEngine {
     }
 }
 
-/// Runs a function with the link of this thread.
+/// Runs a function with this thread's link.
 fn with_link<T>(run: impl FnOnce(&mut Link) -> T) -> Option<T> {
     LINK.with_borrow_mut(|link| link.as_mut().map(run))
 }
 
-/// A function of ours that scripts call.
+/// The signature of native functions that scripts call.
 type NativeFunctionPointer = fn(&JsValue, &[JsValue], &mut Context) -> JsResult<JsValue>;
 
 impl LoadedScript {
@@ -185,7 +186,8 @@ impl LoadedScript {
         let function = function.as_object().ok_or("no such event")?;
         let this = JsValue::undefined();
         let called = function.call(&this, values, context);
-        // An exception that the script has caught ends it all the same if it was not its own.
+        // A failure that a native function has noted ends the script, even if the script caught the
+        // exception.
         match with_link(|link| link.failure.take()).flatten() {
             Some(failure) => Err(failure),
             None => called.map_err(text),
@@ -265,20 +267,20 @@ impl LoadedScript {
     }
 }
 
-/// An exception by which a native function ends the script.
+/// Notes a failure and returns the exception with which a native function ends the script.
 fn failed(text: impl Into<String>) -> boa_engine::JsError {
     let text = text.into();
     with_link(|link| link.failure.get_or_insert_with(|| text.clone()).clone());
     JsNativeError::error().with_message(text).into()
 }
 
-/// The failure that a native function has noted, or the text of an exception.
+/// The failure that a native function has noted, otherwise the text of the exception.
 fn failure_of(exception: &str) -> String {
     let noted = with_link(|link| link.failure.take()).flatten();
     noted.unwrap_or_else(|| exception.to_owned())
 }
 
-/// The tracer's answer to a question.
+/// Sends a question to the tracer and waits for the reply.
 fn answer_to(question: ScriptQuestion) -> JsResult<Bytes> {
     let answer = with_link(|link| {
         write_message(&mut link.stream, &FromScript::Ask(question)).ok()?;
@@ -312,7 +314,7 @@ fn word_argument(values: &[JsValue], position: usize) -> JsResult<B256> {
 
 fn size_argument(values: &[JsValue], position: usize) -> usize {
     let number = values.get_or_undefined(position).as_number();
-    // Larger numbers and what is no number end at the bounds of the type.
+    // The conversion clamps numbers to the range of the type and maps all other values to zero.
     number.unwrap_or_default() as usize
 }
 
@@ -329,7 +331,7 @@ fn peek(_: &JsValue, values: &[JsValue], _: &mut Context) -> JsResult<JsValue> {
         .ok_or_else(|| failed("a word is no number"))
 }
 
-/// An answer as a word.
+/// The first 32 bytes of a reply as a word; a shorter reply is padded with zeros on the left.
 fn fitted(bytes: &[u8]) -> [u8; 32] {
     let mut word = [0; 32];
     let length = bytes.len().min(32);

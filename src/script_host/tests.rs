@@ -1,4 +1,4 @@
-//! The host by itself, spoken to over its socket.
+//! The script host without a node, tested over its socket.
 
 use super::serve;
 use crate::chain::evm::script_message::{
@@ -8,7 +8,7 @@ use crate::chain::evm::script_message::{
 use alloy_primitives::{B256, Bytes, U256};
 use std::{os::unix::net::UnixStream, thread};
 
-/// A host on a thread, and what it says.
+/// A script host on a thread, and the connection to it.
 struct HostThread {
     stream: UnixStream,
     reader: MessageReader,

@@ -1,4 +1,4 @@
-//! The node of this process, on a real chain.
+//! The L2 source of this process, on a real chain.
 
 use super::*;
 use crate::{
@@ -15,7 +15,7 @@ use crate::{
 };
 use starling_proto::{fork::BlobSchedule, output::output_root};
 
-/// A driver's handle; the driver itself does not run, so that nothing is safe.
+/// A driver's handle. The driver itself does not run, so no block becomes safe.
 fn handle(world: &World, chain: &Chain) -> (RollupDriver, RollupHandle) {
     let client = L1Client::new(&L1Config::new(world.l1.url())).unwrap();
     let blocks = L1Blocks::new(client, Watched::from(&*world.rollup), 100);

@@ -1,4 +1,4 @@
-//! Requests for blobs, and their responses checked against versioned hashes. Pure.
+//! Builds requests for blobs, and checks blobs in responses against versioned hashes. Pure.
 
 use super::{BeaconCause, MAX_BLOBS};
 use crate::chain::kzg;
@@ -8,8 +8,8 @@ use rayon::prelude::*;
 use serde::Deserialize;
 use starling_proto::derive::BlobRef;
 
-/// One element of a blob sidecars response; the block header and its proof are not needed, since an L1
-/// transaction vouches for the commitment.
+/// One element of a blob sidecars response. The block header and its proof are not read, since an
+/// L1 transaction commits to the blob by its versioned hash.
 #[derive(Deserialize)]
 pub(super) struct Sidecar {
     index: super::Quoted,
@@ -39,8 +39,8 @@ fn with_query(path: String, parameters: impl Iterator<Item = String>) -> String 
     format!("{path}?{}", parameters.join("&"))
 }
 
-/// The wanted blobs in the order of `wanted`, whatever the order of the response and whatever else it
-/// holds. Two wanted blobs of the same hash are the same blob.
+/// The wanted blobs in the order of `wanted`. The response may have another order and further
+/// blobs. Two wanted blobs with the same hash are the same blob.
 pub(super) fn match_blobs(
     response: Vec<Bytes>,
     wanted: &[BlobRef],
@@ -61,8 +61,8 @@ pub(super) fn match_blobs(
     wanted.iter().map(found_hash).collect()
 }
 
-/// The wanted blobs among sidecars, in the order of `wanted`: the index must be the wanted one, the commitment must have the
-/// versioned hash, and the proof must be valid for it.
+/// The wanted blobs among sidecars, in the order of `wanted`. A sidecar must have the wanted index,
+/// a commitment with the wanted versioned hash, and a valid proof of its blob.
 pub(super) fn match_sidecars(
     response: Vec<Sidecar>,
     wanted: &[BlobRef],
@@ -107,7 +107,7 @@ fn blob(bytes: &Bytes) -> Result<Box<Blob>, BeaconCause> {
         .map_err(|_| length())
 }
 
-/// A commitment or a proof.
+/// Converts the bytes of a commitment or proof.
 fn bytes48(bytes: &Bytes) -> Result<Bytes48, BeaconCause> {
     let length = || BeaconCause::Malformed(format!("{} bytes where 48 are expected", bytes.len()));
     Bytes48::try_from(&bytes[..]).map_err(|_| length())

@@ -1,4 +1,4 @@
-//! Slots of L1 blocks: genesis and slot time, which every endpoint of the beacon API is asked for itself.
+//! Slots of L1 blocks, from the genesis and slot time that each beacon endpoint reports for itself.
 
 use super::{BeaconCause, BeaconClient, BeaconEndpoint, BeaconError, Quoted};
 use serde::Deserialize;
@@ -7,11 +7,11 @@ pub(super) const GENESIS: &str = "/eth/v1/beacon/genesis";
 pub(super) const SPEC: &str = "/eth/v1/config/spec";
 pub(super) const NO_SLOT_TIME: &str = "slots of zero seconds";
 
-/// Unix seconds of slot 0, and seconds per slot.
+/// Time of slot 0 in Unix seconds, and seconds per slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotClock {
     pub genesis_time: u64,
-    /// Never zero.
+    /// Seconds per slot, never zero.
     pub seconds_per_slot: u64,
 }
 
@@ -25,10 +25,10 @@ impl SlotClock {
 impl BeaconClient {
     /// The slot of a block at `time` (Unix seconds) in the requests to one endpoint.
     ///
-    /// Each endpoint's own genesis counts: one of another beacon chain, or one that lies, leaves the
-    /// others usable. An archive that has blobs alone counts as an endpoint does that has a genesis.
-    /// (op-node reads genesis and slot time of the main endpoint alone, once, for requests to all of
-    /// them: until that one has answered, no fallback is read.)
+    /// Each endpoint's own genesis is used, so an endpoint with a wrong genesis does not affect the
+    /// others. An archive that serves blobs only is used with the genesis of another endpoint.
+    /// (op-node reads genesis and slot time once, from the main endpoint, and cannot use a fallback
+    /// before the main endpoint has responded.)
     pub(super) async fn slot_at(&self, index: usize, time: u64) -> Result<u64, BeaconError> {
         let mut clock = self.clock_of(index).await;
         if matches!(&clock, Err(error) if error.cause.may_lack_the_path()) {
@@ -56,7 +56,8 @@ impl BeaconClient {
         clock.copied()
     }
 
-    /// Reads genesis and slot time of an endpoint. Logs a difference from those of another one.
+    /// Reads genesis and slot time of an endpoint. Logs an error if another endpoint has reported
+    /// different ones.
     async fn read_clock(&self, index: usize) -> Result<SlotClock, BeaconError> {
         #[derive(Deserialize)]
         struct BeaconGenesis {

@@ -1,5 +1,5 @@
-//! Answers of an endpoint, read and checked as requests do, without an endpoint. Only the fuzz
-//! targets need it.
+//! Reads and checks responses of a beacon endpoint as requests do, without a server. For fuzz
+//! targets only.
 
 use super::{BeaconCause, BlobRef, HttpReply, StatusCode, blobs, data};
 use alloy_eips::eip4844::Blob;
@@ -12,12 +12,12 @@ fn reply(status: u16, body: &[u8]) -> HttpReply {
     }
 }
 
-/// The blobs of an answer to `/eth/v1/beacon/blobs`.
+/// The blobs of a response to `/eth/v1/beacon/blobs`.
 pub fn blobs(status: u16, body: &[u8], wanted: &[BlobRef]) -> Result<Vec<Box<Blob>>, BeaconCause> {
     blobs::match_blobs(data(&reply(status, body))?, wanted)
 }
 
-/// The blobs of an answer to `/eth/v1/beacon/blob_sidecars`.
+/// The blobs of a response to `/eth/v1/beacon/blob_sidecars`.
 pub fn sidecars(
     status: u16,
     body: &[u8],

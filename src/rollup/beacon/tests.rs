@@ -1,4 +1,5 @@
-//! Endpoints with blobs, with sidecars, without either, and endpoints that lie, fail and are silent.
+//! Endpoints that serve blobs, sidecars or neither, and endpoints that send wrong data, fail or
+//! time out.
 
 use super::{
     clock::{GENESIS, NO_SLOT_TIME, SPEC},
@@ -10,10 +11,10 @@ use serde_json::{Value, json};
 
 const GENESIS_ANSWER: &str = r#"{"data":{"genesis_time":"1000"}}"#;
 const SPEC_ANSWER: &str = r#"{"data":{"CONFIG_NAME":"x","SECONDS_PER_SLOT":"12"}}"#;
-/// In slot 3.
+/// Time of a block in slot 3.
 const BLOCK_TIME: u64 = 1040;
 
-/// Blobs that differ in one element, and their ids at positions 4 and on.
+/// Blobs that differ in one element, with references at positions from 4 on.
 fn blobs() -> Vec<(BlobRef, Blob, Value)> {
     let kzg = c_kzg::ethereum_kzg_settings(8);
     let one = |n: u8| {
@@ -57,7 +58,7 @@ fn sidecars_answer() -> String {
     json!({ "data": list }).to_string()
 }
 
-/// A beacon node that answers requests for blobs as given.
+/// A beacon node whose response to a request for blobs is `answer`.
 async fn node(answer: impl Fn(&str) -> Canned + Send + Sync + 'static) -> CannedServer {
     CannedServer::start(move |request| {
         let path = request.split_whitespace().nth(1).unwrap_or_default();
@@ -150,7 +151,7 @@ async fn sidecars_are_asked_for_where_there_are_no_blobs() {
     .await;
 }
 
-/// An update of the beacon node takes sidecars away and brings `/blobs`.
+/// The beacon node is updated to a version that serves `/blobs` and no sidecars.
 #[tokio::test]
 async fn an_endpoint_that_loses_its_sidecars_is_asked_for_blobs_again() {
     let is_updated = Arc::new(AtomicBool::new(false));
@@ -301,7 +302,7 @@ async fn bad_answers_are_named_with_endpoint_and_path() {
     }
 }
 
-/// Only on the paths of blobs does 404 mean that the endpoint lacks them.
+/// Status 404 means that the endpoint lacks the blobs only on the paths of blobs.
 #[tokio::test]
 async fn a_server_without_a_beacon_api_is_named() {
     let server = CannedServer::start(|_| Canned::status(404, "{}")).await;

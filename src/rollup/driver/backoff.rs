@@ -3,26 +3,27 @@
 
 use std::time::Duration;
 
-/// The first pause.
+/// The pause after the first failure.
 const FIRST: Duration = Duration::from_secs(1);
-/// The longest pause.
+/// The longest pause between two steps, without the jitter.
 const LONGEST: Duration = Duration::from_secs(10);
-/// Random addition, so that nodes behind one endpoint do not return at the same moment.
+/// Longest random addition to a pause, so that the nodes of one endpoint do not retry at the same
+/// moment.
 const JITTER: Duration = Duration::from_millis(250);
 
-/// Failures in a row.
+/// Counts the failures in a row.
 #[derive(Debug, Default)]
 pub(super) struct Backoff {
     failures: u32,
 }
 
 impl Backoff {
-    /// A step succeeded.
+    /// Ends the run of failures after a successful step.
     pub(super) fn reset(&mut self) {
         self.failures = 0;
     }
 
-    /// The pause after one more failure.
+    /// Counts one more failure and returns the pause after it.
     pub(super) fn next(&mut self) -> Duration {
         let pause = FIRST.saturating_mul(2u32.saturating_pow(self.failures));
         self.failures = self.failures.saturating_add(1);

@@ -1,7 +1,7 @@
-//! Blobs of L1 blocks that derivation has not come to yet, fetched ahead.
+//! Fetches the blobs of L1 blocks before derivation needs them.
 //!
-//! Asked by the [`L1Reader`](super::L1Reader) alone. Without it, each L1 block with blobs would cost
-//! derivation a request to the beacon API. [`AHEAD_BLOBS`] bounds the memory.
+//! Used by the [`L1Reader`](super::L1Reader) alone. Without this module derivation would wait for
+//! the beacon API at each L1 block with blobs. [`AHEAD_BLOBS`] bounds the memory.
 
 use crate::rollup::beacon::{BeaconClient, BeaconError};
 use alloy_primitives::{B256, Bytes};
@@ -9,23 +9,23 @@ use starling_proto::{attributes::L1Block, derive::BlobRef};
 use std::collections::BTreeMap;
 use tokio::task::JoinSet;
 
-/// Blobs that are fetched or wait to be taken, 128 KiB each, at which no further block's are begun: 16 MiB,
-/// and the blobs of the block that reaches the bound. Seven blocks with 21 blobs, the most that BPO2
-/// allows, or 22 with six.
+/// No further fetch starts once this many blobs, of 128 KiB each, are in flight or fetched. That is
+/// 16 MiB, plus the rest of the block that reaches the bound. It suffices for seven blocks with 21
+/// blobs, the most that BPO2 allows, or for 22 blocks with six blobs.
 const AHEAD_BLOBS: usize = 128;
 
-/// The blobs of one block.
+/// The blobs of one L1 block, requested or fetched.
 #[derive(Debug)]
 struct BlockBlobs {
     hash: B256,
     wanted: Vec<BlobRef>,
-    /// The request that brings them.
+    /// Id of the request that fetches these blobs.
     request: u64,
-    /// `None` while they are fetched.
+    /// `None` while the request is in flight.
     fetched: Option<Result<Vec<Bytes>, BeaconError>>,
 }
 
-/// A request that has ended.
+/// The result of a request that has ended.
 #[derive(Debug)]
 struct EndedFetch {
     number: u64,
@@ -33,11 +33,11 @@ struct EndedFetch {
     fetched: Result<Vec<Bytes>, BeaconError>,
 }
 
-/// Requests run while the caller does other work; they end when it is dropped.
+/// Blob requests that run while the caller does other work. Dropping this value aborts them.
 pub(super) struct BlobsAhead {
     beacon: BeaconClient,
     max_in_flight: usize,
-    /// By block number.
+    /// Fetched and requested blobs by block number.
     blocks: BTreeMap<u64, BlockBlobs>,
     requests: JoinSet<EndedFetch>,
     last_request: u64,
@@ -54,9 +54,10 @@ impl BlobsAhead {
         }
     }
 
-    /// Whether another block's blobs may be fetched ahead.
+    /// Whether the blobs of another block may be requested ahead.
     pub fn has_room(&mut self) -> bool {
-        // Blobs that are never taken, as after a change of the batcher, must not count as in flight.
+        // First collect ended requests: those whose blobs are never taken, for instance after a
+        // change of the batcher, must not count as in flight.
         while let Some(joined) = self.requests.try_join_next() {
             if let Ok(ended) = joined {
                 self.on_end(ended);
@@ -66,7 +67,7 @@ impl BlobsAhead {
         held < AHEAD_BLOBS && self.requests.len() < self.max_in_flight
     }
 
-    /// Begins to fetch the blobs of a block.
+    /// Starts a request for the blobs of a block.
     pub fn start(&mut self, block: &L1Block, wanted: Vec<BlobRef>) {
         let (number, time) = (block.number, block.time);
         self.last_request += 1;
@@ -89,9 +90,9 @@ impl BlobsAhead {
         self.blocks.insert(number, entry);
     }
 
-    /// The blobs of a block in the order of `wanted`, checked against their versioned hashes. The
-    /// error of a request that failed ahead is returned, and the next call repeats the request. Drops
-    /// the blobs of earlier blocks. Cancelling it loses nothing.
+    /// The blobs of a block in the order of `wanted`, checked against their versioned hashes. If
+    /// the request made ahead failed, its error is returned, and the next call requests the blobs
+    /// again. Drops the blobs of earlier blocks. Cancelling the call loses nothing.
     pub async fn take(
         &mut self,
         block: &L1Block,
@@ -110,7 +111,7 @@ impl BlobsAhead {
             }
             match self.requests.join_next().await {
                 Some(Ok(ended)) => self.on_end(ended),
-                // A request that panicked is repeated here.
+                // The request panicked: repeat it here.
                 Some(Err(_)) | None => {
                     self.blocks.remove(&block.number);
                     return fetch(&self.beacon, block.time, wanted).await;
@@ -126,7 +127,7 @@ impl BlobsAhead {
         !self.requests.is_empty()
     }
 
-    /// Forgets everything, for instance after a reorg of L1.
+    /// Drops all blobs and aborts all requests, for instance after a reorg of L1.
     pub fn clear(&mut self) {
         self.blocks.clear();
         self.requests = JoinSet::new();

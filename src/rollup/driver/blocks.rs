@@ -1,5 +1,5 @@
-//! Derived blocks: each is consolidated with the unsafe chain or built in its place, and becomes safe
-//! with the rest of its L1 block.
+//! Handles derived attributes: the unsafe block is consolidated with them, or a block is built from
+//! them. The newest local-safe block is promoted once per L1 block.
 
 use super::{DriverStepError, RollupDriver, access_records, block_ref, start::StartSearchError};
 use crate::{
@@ -16,18 +16,18 @@ use starling_proto::{
 };
 use std::sync::Arc;
 
-/// Most blocks that one fork choice lowers the unsafe head by: half of [`MAX_UNWIND`], because the stored
-/// head may be above the unsafe head.
+/// Most blocks by which one fork choice lowers the unsafe head. This is half of [`MAX_UNWIND`],
+/// because the stored head may be above the unsafe head.
 const LOWERED_AT_ONCE: u64 = MAX_UNWIND / 2;
 
-/// Most bytes, and most transactions, whose senders are recovered before their block is derived: those
-/// of a full block. A batch can hold more than any block takes.
+/// Most bytes and most transactions of a block whose senders are recovered before the block is
+/// derived: those of a full block. A batch can list more transactions than fit into a block.
 const MAX_EXPECTED_BYTES: usize = 2 << 20;
 const MAX_EXPECTED: usize = 5_000;
 
 impl RollupDriver {
-    /// Consolidates the unsafe block with the derived attributes, or builds a block with them. They are
-    /// kept until that has succeeded or the block is invalid.
+    /// Consolidates the unsafe block with the derived attributes, or builds a block from them. The
+    /// attributes are kept until a block is accepted or found invalid.
     pub(super) async fn apply_attributes(&mut self) -> Result<(), DriverStepError> {
         let Some(derived) = self.attributes.clone() else {
             return Ok(());
@@ -48,7 +48,7 @@ impl RollupDriver {
             })?;
             match consolidates(&self.rollup, parent.hash, &derived.attributes, &block) {
                 Ok(()) => {
-                    // A block that has left the chain since is found by the next step.
+                    // If the block has been displaced meanwhile, the next step detects it.
                     self.engine.queue_protect(Some(block.hash)).await?;
                     return self.accept(block, &derived);
                 }
@@ -66,14 +66,15 @@ impl RollupDriver {
         }
         let attributes = derived.attributes.clone();
         let expected = self.expected.take();
-        // Recovered while this block executes.
+        // These senders are recovered while the current block executes.
         self.expected = self.expect_transactions();
         match self.engine.derive(parent.hash, attributes, expected).await {
             Ok(block) => self.accept(block, &derived),
             Err(CoreError::Chain(ChainError::Build(reason))) => {
                 self.reject(&derived, &reason).await
             }
-            // The unsafe head is so far above that the core keeps no state of the parent.
+            // The unsafe head is so far above the parent that the core keeps no state of the
+            // parent.
             Err(CoreError::Chain(ChainError::UnknownBlock(unknown))) if unknown == parent.hash => {
                 self.lower_head(parent).await
             }
@@ -81,7 +82,7 @@ impl RollupDriver {
         }
     }
 
-    /// Begins to recover the senders of the next block's transactions.
+    /// Starts to recover the senders of the next block's transactions.
     fn expect_transactions(&self) -> Option<ExpectedTransactions> {
         let next = self.pipeline.next_transactions()?;
         let fits = next.size() <= MAX_EXPECTED_BYTES && next.len() <= MAX_EXPECTED;
@@ -91,7 +92,7 @@ impl RollupDriver {
         self.engine.expect(next.iter().collect())
     }
 
-    /// Lowers the unsafe head towards `to`, by a bounded number of blocks.
+    /// Lowers the unsafe head towards `to`, by at most [`LOWERED_AT_ONCE`] blocks.
     async fn lower_head(&self, to: BlockId) -> Result<(), DriverStepError> {
         let head = self.engine.heads().borrow().head;
         if head.number <= to.number {
@@ -106,8 +107,8 @@ impl RollupDriver {
         Ok(self.engine.forkchoice(block.hash, None, None).await?)
     }
 
-    /// Accepts a block that has the derived attributes and is protected: reports it to the pipeline
-    /// and queues its promotion.
+    /// Accepts a protected block that has the derived attributes: reports it to the pipeline. If
+    /// the block concludes its batch, it also becomes the local-safe block and awaits promotion.
     fn accept(
         &mut self,
         block: Arc<Payload>,
@@ -130,9 +131,9 @@ impl RollupDriver {
         Ok(())
     }
 
-    /// The core finds the block with the derived attributes invalid. Only the first invalid block of an
-    /// L1 block is logged as a warning, since a hostile batcher decides how many there are;
-    /// [`RollupDriver::report_drops`] has their number.
+    /// Handles derived attributes whose block the core finds invalid. Only the first invalid block
+    /// of an L1 block is logged as a warning, since a hostile batcher can cause many invalid
+    /// blocks. [`RollupDriver::report_drops`] logs their number.
     async fn reject(
         &mut self,
         derived: &DerivedAttributes,
@@ -148,8 +149,8 @@ impl RollupDriver {
         self.pipeline.invalid(reason)?;
         self.attributes = None;
         let back = self.pipeline.pending_safe().map(|pending| pending.id);
-        // Blocks of the span batch above the pending safe block no longer count as derived: only
-        // those up to it are protected.
+        // The blocks of the span batch above the pending-safe block no longer count as derived.
+        // Move the protection back to the pending-safe block.
         self.engine.protect(back.map(|back| back.hash)).await?;
         let backup = self.backup_unsafe.map(|head| head.id);
         self.set_backup_unsafe(None);
@@ -164,13 +165,13 @@ impl RollupDriver {
         }
     }
 
-    /// Makes the newest local-safe block the core's safe head, and records it: once per L1 block.
+    /// Records the newest local-safe block and makes it the core's safe head: once per L1 block.
     pub(super) async fn promote(&mut self) -> Result<(), DriverStepError> {
         let Some(block) = self.awaiting_promotion else {
             return Ok(());
         };
-        // Recorded first: a restart goes on at the newest record, which must not be below the core's
-        // safe head.
+        // Record first: a restart continues from the newest record, which must not be below the
+        // core's safe head.
         let records = self.safe_db.clone();
         access_records(move || records.record(block)).await?;
         self.engine.promote(Some(block.l2.hash), None).await?;

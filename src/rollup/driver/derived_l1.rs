@@ -1,24 +1,25 @@
-//! The L1 blocks that derivation has read since its start. By their hashes a reorg of L1 is noticed
-//! even if the new branch is shorter. op-node notices such a reorg only when L1 grows beyond the
-//! old height. Pure.
+//! Numbers and hashes of the L1 blocks that derivation has read since its start. With these hashes
+//! a reorg of L1 is detected even if the new branch is shorter. op-node detects such a reorg only
+//! when L1 grows beyond the old height. Pure.
 
 use crate::rollup::l1::L1Block;
 use alloy_primitives::B256;
 use starling_proto::payload::BlockId;
 use std::collections::VecDeque;
 
-/// Blocks remembered at most, 40 bytes each. A reorg that leaves L1's head below all of them is noticed
-/// when L1 grows back to their heights.
+/// Most blocks remembered, 40 bytes each. If a reorg lowers L1's head below all of them, it is
+/// detected when L1 grows back to their heights.
 const MAX_BLOCKS: usize = 1_024;
 
-/// Consecutive blocks of one branch, the newest last.
+/// Consecutive blocks of one L1 branch, the newest last.
 #[derive(Debug, Default)]
 pub struct DerivedL1 {
     blocks: VecDeque<BlockId>,
 }
 
 impl DerivedL1 {
-    /// Adds the block that was read last. One that does not follow the newest begins anew.
+    /// Adds the block that was read last. If it does not follow the newest one, all earlier blocks
+    /// are dropped.
     pub fn push(&mut self, block: BlockId) {
         let newest = self.blocks.back();
         if newest.is_some_and(|newest| newest.number.checked_add(1) != Some(block.number)) {
@@ -30,13 +31,14 @@ impl DerivedL1 {
         self.blocks.push_back(block);
     }
 
-    /// Forgets all blocks.
+    /// Removes all blocks.
     pub fn clear(&mut self) {
         self.blocks.clear();
     }
 
-    /// Whether a canonical block of L1, or its parent, has the height of a block that was read and
-    /// another hash. A lower block of the same branch contradicts nothing: the endpoint may lag.
+    /// Whether `canonical`, a canonical block of L1, or its parent has the height of a remembered
+    /// block and another hash. A block of the same branch at a lower height is no contradiction:
+    /// the endpoint may lag.
     pub fn is_contradicted_by(&self, canonical: &L1Block) -> bool {
         let differs = |number, hash| self.hash_at(number).is_some_and(|known| known != hash);
         let parent = canonical.number.checked_sub(1);

@@ -1,19 +1,19 @@
-//! Batcher data that was dropped, summed up by reason for one log line per L1 block: a channel can hold
-//! a million batches that are dropped one by one.
+//! Counts dropped batcher data by reason, for one log line per L1 block: a channel can contain a
+//! million batches that are dropped one by one.
 
 use starling_proto::derive::DropReason;
 use std::{collections::BTreeMap, fmt::Write};
 
-/// Dropped data since the last [`DropReport::take`].
+/// Counts of the data dropped since the last [`DropReport::take`].
 #[derive(Debug, Default)]
 pub(super) struct DropReport {
-    /// Counts by the reason's label.
+    /// Counts by the label of the [`DropReason`].
     counts: BTreeMap<&'static str, u64>,
 }
 
 impl DropReport {
-    /// Counts dropped data. Transactions of other senders are left out: anybody can send them to the
-    /// inbox, at any time.
+    /// Counts dropped data. Transactions of other senders are not counted: anybody can send
+    /// transactions to the inbox at any time.
     pub fn add(&mut self, reason: DropReason, count: u64) {
         if reason != DropReason::Sender {
             let total = self.counts.entry(reason.label()).or_default();
@@ -26,14 +26,14 @@ impl DropReport {
         self.counts.contains_key(reason.label())
     }
 
-    /// Whether all that was dropped were batches for blocks that are safe already. A pipeline begins
-    /// before its safe head, so it meets them after each start.
+    /// Whether only batches for blocks that are already safe were dropped. A pipeline begins before
+    /// its safe head, so it drops such batches after each start.
     pub fn is_of_safe_blocks(&self) -> bool {
         let safe = [DropReason::PastBatch, DropReason::BatchBehind].map(DropReason::label);
         self.counts.keys().all(|label| safe.contains(label))
     }
 
-    /// The reasons with their counts, as text; `None` if nothing was dropped. Starts to count anew.
+    /// The reasons with their counts, as text; `None` if nothing was dropped. Resets the counts.
     pub fn take(&mut self) -> Option<String> {
         let mut text = String::new();
         for (label, count) in std::mem::take(&mut self.counts) {

@@ -13,17 +13,17 @@ use starling_proto::{
     payload::BlockId,
 };
 
-/// The result of the comparison of a [`FinalityCandidate`] with L1.
+/// The verdict on a [`FinalityCandidate`] after comparing it with L1.
 enum FinalityVerdict {
     Final,
-    /// L1 does not have the block that it reported as finalized.
+    /// The block that L1 reported as finalized is not on L1's canonical chain.
     FalseSignal,
-    /// L1 has another block than the one that the candidate was derived from.
+    /// L1 has another block at the height of the one that the candidate was derived from.
     Reorged,
 }
 
 impl RollupDriver {
-    /// Fetches what the pipeline needs.
+    /// Fetches the input that the pipeline needs.
     pub(super) async fn fetch(&mut self, need: Need) -> Result<NextAction, DriverStepError> {
         match need {
             Need::L1Block { number, link } => {
@@ -39,8 +39,8 @@ impl RollupDriver {
             }
             Need::L2Block { number, hash } => {
                 if let Some(pending) = self.pipeline.pending_safe().filter(|_| hash.is_none()) {
-                    // A block by its number is one of the safe chain only while all of it is in the
-                    // chain.
+                    // Protect the pending-safe block first. Otherwise the head may be on another
+                    // branch, and the block of this number need not belong to the safe chain.
                     self.engine.protect(Some(pending.id.hash)).await?;
                 }
                 let at = hash.map_or(BlockAt::Number(number), BlockAt::Hash);
@@ -55,12 +55,13 @@ impl RollupDriver {
         Ok(NextAction::Again)
     }
 
-    /// The error of a failed read of blobs: a reset if L1 has replaced their block. Beacon nodes serve
-    /// the blobs of the canonical block of a slot alone, so no later attempt would succeed.
+    /// The error to return when blobs cannot be read: a reset if L1 has replaced the block of the
+    /// blobs. Beacon nodes serve only the blobs of a slot's canonical block, so no later attempt
+    /// would succeed.
     async fn blobs_error(&self, block: &L1Block, error: L1ReadError) -> DriverStepError {
         let is_replaced = match self.l1.canonical_hash(block.number).await {
             Ok(canonical) => canonical != block.hash,
-            // L1 is shorter now.
+            // L1's head is now below this block.
             Err(L1ReadError::NotServed { .. }) => true,
             Err(_) => false,
         };
@@ -73,8 +74,9 @@ impl RollupDriver {
         error.into()
     }
 
-    /// Reads and pushes block `number` if it has its confirmations, and finalizes what L1's finalized block
-    /// allows at it. The L1 block before has been ended ([`Self::end_l1_block`]).
+    /// Reads L1 block `number` and pushes it into the pipeline, if it has enough confirmations.
+    /// Then finalizes the blocks that L1's finalized block allows. Called after
+    /// [`Self::end_l1_block`] for the previous L1 block.
     pub(super) async fn next_l1(
         &mut self,
         number: u64,
@@ -90,7 +92,7 @@ impl RollupDriver {
                     .borrow()
                     .head
                     .map_or(number, |head| head.number);
-                // A block that is fetched before it has its confirmations may be orphaned when it has.
+                // Read no further: a block without enough confirmations may be orphaned later.
                 let deep = head.saturating_sub(self.config.l1_confs);
                 self.l1.input(number, deep, self.pipeline.batcher()).await?
             }
@@ -107,9 +109,9 @@ impl RollupDriver {
         Ok(NextAction::Again)
     }
 
-    /// Resets derivation if L1 has replaced the block of the newest record since the start was searched.
-    /// The pipeline would skip what the new block holds, as applied already. The record goes first: it
-    /// would be the start again.
+    /// Resets derivation if L1 has replaced the block of the newest safe-head record since the
+    /// search for the start. The pipeline would otherwise skip the batches of the new block as
+    /// already applied. The record is deleted first, so that the next search does not begin at it.
     async fn check_newest_record(&self, block: BlockId) -> Result<(), DriverStepError> {
         let recorded = self.safe_db.last().map(|record| record.derived_from);
         let replaced = |at: &BlockId| at.number == block.number && at.hash != block.hash;
@@ -123,12 +125,13 @@ impl RollupDriver {
         Err(DriverStepError::Reset(reason))
     }
 
-    /// Ends the pipeline's L1 origin: promotes and records its safe head, logs its drops, publishes
-    /// heads, then `current_l1`.
+    /// Completes the pipeline's L1 origin: promotes and records the safe head, logs dropped data,
+    /// publishes the heads, then `current_l1`.
     pub(super) async fn end_l1_block(&mut self) -> Result<(), DriverStepError> {
         self.promote().await?;
         self.report_drops();
-        // Heads first: a batcher posts again what is not safe at an L1 block that is derived from.
+        // Publish the heads before `current_l1`: a batcher reposts the blocks that are not safe
+        // when `current_l1` has passed their data.
         self.publish_status();
         if let Some(origin) = self.pipeline.origin().copied() {
             self.status
@@ -137,14 +140,14 @@ impl RollupDriver {
         Ok(())
     }
 
-    /// Whether an L1 block is deep enough below L1's head to be derived from.
+    /// Whether an L1 block has enough confirmations to be derived from.
     pub(super) fn has_confirmations(&self, number: u64) -> bool {
         let head = self.l1_heads.borrow().head;
         head.is_some_and(|head| number.saturating_add(self.config.l1_confs) <= head.number)
     }
 
-    /// Waits until L1 may have the block of this number, or has replaced a block that was derived
-    /// from, or has a new finalized block.
+    /// Waits until L1 may have block `next` with enough confirmations, has replaced a block that
+    /// derivation has read, or has a new finalized block. Also returns on a request to reset.
     pub(super) async fn wait_for_l1(&mut self, next: u64) {
         loop {
             let heads = *self.l1_heads.borrow_and_update();
@@ -179,8 +182,8 @@ impl RollupDriver {
         Some(finalized.id())
     }
 
-    /// Finalizes what L1's finalized block allows. `derived` is the pipeline's current L1 origin. A
-    /// failed read of L1 is logged, since derivation does not depend on finality.
+    /// Finalizes the blocks that L1's finalized block allows. `derived` is the pipeline's current
+    /// L1 origin. A failed read of L1 is only logged, since derivation does not depend on finality.
     pub(super) async fn finalize(&mut self, derived: BlockId) -> Result<(), DriverStepError> {
         if let Some(finalized) = self.finalized_l1() {
             self.finality.on_finalized_l1(finalized);
@@ -225,7 +228,7 @@ impl RollupDriver {
         }
     }
 
-    /// Compares both L1 blocks of a candidate with L1.
+    /// Compares the candidate's L1 block and L1's finalized block with L1.
     async fn check_finality(
         &self,
         candidate: &FinalityCandidate,

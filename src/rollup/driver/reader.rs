@@ -1,5 +1,6 @@
-//! Reads L1 for the driver: blocks with logs and inbox transactions, and their blobs, both fetched ahead.
-//! Bounds: [`Prefetcher`] (512 blocks, 16 MiB) and [`BlobsAhead`] (128 blobs, 16 MiB).
+//! Reads L1 for the driver: blocks with logs and inbox transactions, and their blobs. Blocks and
+//! blobs are fetched ahead, bounded by [`Prefetcher`] (512 blocks, 16 MiB) and [`BlobsAhead`] (128
+//! blobs, 16 MiB).
 
 use super::blobs_ahead::BlobsAhead;
 use crate::rollup::{
@@ -13,14 +14,14 @@ use starling_proto::{
 };
 use std::sync::Arc;
 
-/// An input that could not be read. A later attempt may succeed.
+/// The reason why an L1 block or its blobs could not be read. A later attempt may succeed.
 #[derive(Debug, thiserror::Error)]
 pub enum L1ReadError {
     #[error(transparent)]
     L1(#[from] L1Error),
     #[error(transparent)]
     Beacon(#[from] BeaconError),
-    /// The endpoint reported a higher head.
+    /// L1's head is reported at or above `number`, but the block is not served.
     #[error(
         "L1 at {endpoint} has no block {number}, which is not above the head that it reported: if this \
          goes on, the servers behind that endpoint disagree"
@@ -33,32 +34,32 @@ pub enum L1ReadError {
     NoBeacon,
 }
 
-/// Bounds of what is fetched ahead.
+/// The blocks and blobs to fetch ahead.
 #[derive(Clone, Copy, Debug, Default)]
 struct AheadTarget {
-    /// Number of the newest block that may be fetched.
+    /// Number of the newest L1 block that may be fetched.
     head: u64,
-    /// Sender of the transactions whose blobs are fetched.
+    /// Batcher address: only blobs of its transactions are fetched.
     batcher: Option<Address>,
 }
 
-/// Reads L1 and its blobs. Both are fetched ahead.
+/// Reads L1 blocks and blobs, and fetches further ones ahead.
 pub struct L1Reader {
     blocks: L1Blocks,
     prefetcher: Prefetcher,
-    /// `None` without `--l1.beacon`.
+    /// Blobs fetched ahead; `None` without `--l1.beacon`.
     blobs: Option<BlobsAhead>,
-    /// The next block whose blobs may be fetched ahead.
+    /// Number of the next L1 block to check for blobs to fetch ahead.
     next_blobs: u64,
-    /// The arguments of the last call of [`Self::input`].
+    /// The arguments of the last call of [`Self::input`], which bound what is fetched ahead.
     target: AheadTarget,
     rollup: Arc<RollupConfig>,
 }
 
 impl L1Reader {
-    /// `max_in_flight` requests for blocks ahead, each of at most `max_batch` blocks, and as many for
-    /// the blobs of a block. As many answers again may be waiting to be checked, so that requests
-    /// are in flight meanwhile.
+    /// `max_in_flight` requests for blocks, each of at most `max_batch` blocks, and as many
+    /// requests for blobs are in flight at once. Up to `max_in_flight` further block responses may
+    /// wait to be checked, so that new requests are sent meanwhile.
     pub fn new(
         blocks: L1Blocks,
         max_in_flight: usize,
@@ -80,14 +81,15 @@ impl L1Reader {
         self.blocks.client()
     }
 
-    /// The hash of the canonical block of this number, which is not above the head.
+    /// The hash of the canonical L1 block of this number, which the caller knows to be at or below
+    /// L1's head.
     pub async fn canonical_hash(&self, number: u64) -> Result<B256, L1ReadError> {
         let block = self.client().block_by_number(number).await?;
         Ok(block.ok_or_else(|| self.not_served(number))?.hash)
     }
 
-    /// The canonical block of this number, which is not above `head`. Blocks up to `head` are fetched
-    /// ahead, and the blobs that `batcher` posted in them. Cancelling the call loses nothing.
+    /// The canonical block of this number, which is not above `head`. Fetches ahead the blocks up
+    /// to `head` and the blobs that `batcher` posted in them. Cancelling the call loses nothing.
     pub async fn input(
         &mut self,
         number: u64,
@@ -101,9 +103,9 @@ impl L1Reader {
         Ok(self.convert(&data))
     }
 
-    /// Starts requests for the blobs that `batcher` posted in the L1 blocks from `number` on that
-    /// the prefetcher already holds. If the batcher address changes later, these requests are
-    /// wasted and derivation requests the blobs of the new batcher.
+    /// Requests the blobs that `batcher` posted in the L1 blocks, from `number` on, that the
+    /// prefetcher already has. If the batcher address changes later, these blobs are not used, and
+    /// derivation requests those of the new batcher.
     fn fetch_blobs_ahead(&mut self, number: u64) {
         let (Some(ahead), Some(batcher)) = (&mut self.blobs, self.target.batcher) else {
             return;
@@ -121,13 +123,13 @@ impl L1Reader {
         }
     }
 
-    /// The block with this hash, on any branch.
+    /// The L1 block with this hash, on any branch; `None` if L1 does not have it.
     pub async fn input_by_hash(&self, hash: B256) -> Result<Option<L1Input>, L1ReadError> {
         let data = self.blocks.get(L1BlockAt::Hash(hash)).await?;
         Ok(data.map(|data| self.convert(&data)))
     }
 
-    /// Forgets what was fetched ahead: those blocks may be orphaned.
+    /// Drops all blocks and blobs that were fetched ahead: they may be orphaned.
     pub fn on_reset(&mut self) {
         self.prefetcher.restart(0);
         self.next_blobs = 0;
@@ -137,7 +139,7 @@ impl L1Reader {
     }
 
     /// Blobs of a block, in the order of `blobs`, checked against their versioned hashes. Meanwhile
-    /// later blocks and blobs are fetched.
+    /// later blocks and blobs are fetched ahead.
     pub async fn blobs(
         &mut self,
         block: &L1Block,

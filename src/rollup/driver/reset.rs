@@ -1,5 +1,5 @@
-//! The driver's reset: it searches the heads, moves the core to them, and starts the pipeline from the
-//! safe head.
+//! The driver's reset: it finds the heads to begin from, moves the core to them, and restarts the
+//! pipeline at the safe head.
 
 use super::{
     DriverStepError, RollupDriver, access_records, block_ref,
@@ -12,8 +12,9 @@ use crate::{
 use starling_proto::{l1info::L2BlockRef, payload::BlockId};
 
 impl RollupDriver {
-    /// Finds the heads, moves the core to them and starts the pipeline from the safe head. The search
-    /// fails as long as L1 is unreachable: until it succeeds, the core's heads are published.
+    /// Finds the heads to begin from, moves the core to them and restarts the pipeline at the safe
+    /// head. While L1 is unreachable the search fails; until it succeeds, the core's heads are
+    /// published.
     pub(super) async fn reset(&mut self) -> Result<(), DriverStepError> {
         self.metrics.resets.record(1);
         self.report_drops();
@@ -31,11 +32,11 @@ impl RollupDriver {
             skip_check: self.config.skip_start_check,
         };
         let heads = search.run().await?;
-        // Published before the head is lowered, which may displace the old safe block.
+        // Publish before the head is lowered, since lowering it may displace the old safe block.
         (self.local_safe, self.finalized) = (Some(heads.safe), Some(heads.finalized));
         self.safe = self.local_safe;
         self.publish_status();
-        // Blocks above it are derived again, and may turn out to be others.
+        // Protect only up to the safe head: the blocks above it are derived again and may differ.
         let safe = Some(heads.safe.id.hash);
         self.engine.protect(safe).await?;
         self.move_heads(&heads).await?;
@@ -57,8 +58,9 @@ impl RollupDriver {
         Ok(())
     }
 
-    /// Begins finality anew, with the safe blocks of the newest records. Derivation goes on after them,
-    /// and the next one may come hours later.
+    /// Resets finality and restores the safe blocks of the newest records. Derivation continues
+    /// after these blocks and does not derive them again. The next safe block may follow hours
+    /// later.
     pub(super) async fn restore_finality(
         &mut self,
         finalized: BlockId,
@@ -75,9 +77,10 @@ impl RollupDriver {
         Ok(())
     }
 
-    /// Takes over the core's safe and finalized heads. A core that was killed may have stored a lower
-    /// safe head than the newest record, so the higher of the two counts. Before the first search
-    /// nothing is published: the stored heads may be lower than those published before the restart.
+    /// Sets the driver's heads from the core's safe and finalized heads and from the newest record.
+    /// The higher safe block of core and record counts, because a core that was killed may have
+    /// stored a lower safe head. Does nothing before the first search: the stored heads may be
+    /// lower than those published before the restart.
     async fn take_core_heads(&mut self) -> Result<(), DriverStepError> {
         if self.local_safe.is_none() {
             return Ok(());
@@ -98,7 +101,7 @@ impl RollupDriver {
         Ok(())
     }
 
-    /// A reference to a block; `None` if the canonical chain does not hold it.
+    /// The reference of a block; `None` if the block is not on the canonical chain.
     async fn canonical_reference(
         &self,
         block: Option<BlockId>,
@@ -110,8 +113,9 @@ impl RollupDriver {
         Ok(found.transpose()?)
     }
 
-    /// Moves the core's heads and the safe-head records to the start of derivation. The unsafe head is
-    /// lowered only while the chain still holds `heads.lowest_orphaned`: it may have changed during the search.
+    /// Moves the core's heads and the safe-head records to the start of derivation. The head may
+    /// have moved during the search, so it is lowered only if `heads.lowest_orphaned` is still in
+    /// the chain.
     pub(super) async fn move_heads(&self, heads: &StartHeads) -> Result<(), DriverStepError> {
         let StartHeads {
             head,
@@ -134,7 +138,7 @@ impl RollupDriver {
             records.reset(safe.id, safe.origin)?;
             let never_derived = records.last().is_none_or(|last| last.l2 == genesis);
             if safe.id != genesis && never_derived {
-                // The record of genesis would be where the next reset begins.
+                // A record of genesis would make the next reset begin at genesis.
                 return records.truncate(0);
             }
             if never_derived {

@@ -1,11 +1,12 @@
-//! The heads that derivation begins from: at start, and after every reset (specs: derivation, finding
-//! the sync starting point).
+//! Finds the heads that derivation begins from, at start and after every reset (specs: derivation,
+//! finding the sync starting point).
 //!
-//! The unsafe head is the highest block whose L1 origin is canonical, or above L1's head. The safe head
-//! is that of the newest record of [`SafeDb`] whose L1 block is canonical: it was derived from that L1
-//! block and those below, so it never steps back without an L1 reorg. Without such a record it is a
-//! block a whole sequencing window deep, as op-node finds it. The requests to L1 grow with the logarithms
-//! of the number of unsafe blocks and of the depth of the reorg in records.
+//! The unsafe head is the highest block with an L1 origin that is canonical or above L1's head. The
+//! safe head is the block of the newest record in [`SafeDb`] with a canonical L1 block. It was
+//! derived from that L1 block and earlier ones, so it moves back only in an L1 reorg. Without such
+//! a record the safe head is a block a whole sequencing window deep, as in op-node. The number of
+//! L1 requests grows with the logarithms of the number of unsafe blocks and of the reorg's depth in
+//! records.
 
 use super::{
     BlockRefError, block_ref,
@@ -20,27 +21,28 @@ use crate::rollup::{
 };
 use starling_proto::{config::RollupConfig, fork::Fork, l1info::L2BlockRef, payload::BlockId};
 
-/// Sequencing windows that an L1 reorg may reach back (op-node: MaxReorgSeqWindows).
+/// Largest depth of an L1 reorg, in sequencing windows (op-node: MaxReorgSeqWindows).
 const MAX_REORG_WINDOWS: u64 = 5;
 
-/// Sequencing windows since genesis after which a chain without a safe head is not derived from genesis
-/// (op-node: RecoverMinSeqWindows).
+/// If a chain without a safe head is longer than this many sequencing windows, it is not derived
+/// from genesis (op-node: RecoverMinSeqWindows).
 const RECOVERY_WINDOWS: u64 = 14;
 
-/// The heads after the search.
+/// The heads that the search found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StartHeads {
     pub head: L2BlockRef,
     pub safe: L2BlockRef,
     pub finalized: L2BlockRef,
-    /// Number of the first L1 block whose batches are applied; 0 if unknown, then all are.
+    /// Number of the first L1 block whose batches are applied; 0 applies all batches.
     pub first_l1: u64,
-    /// The child of `head`, if its L1 origin is not canonical; no descendant of it has a canonical one.
+    /// The child of `head` if its L1 origin is orphaned. The origins of its descendants are not
+    /// canonical either.
     pub lowest_orphaned: Option<BlockId>,
 }
 
-/// The reason why no start was found. The search is repeated: an endpoint may be wrong only for a
-/// while.
+/// The reason why the search found no start. The search is repeated, since an endpoint's error may
+/// be temporary.
 #[derive(Debug, thiserror::Error)]
 pub enum StartSearchError {
     #[error(transparent)]
@@ -51,7 +53,7 @@ pub enum StartSearchError {
     SafeDb(#[from] SafeDbError),
     #[error(transparent)]
     Block(#[from] BlockRefError),
-    /// The endpoint lags: nothing follows from that about the block.
+    /// The endpoint lags, so it is unknown whether the block is canonical.
     #[error(
         "L1 at {endpoint} has not reached block {block}, which was derived from before: if it does \
          not catch up, check that endpoint"
@@ -81,27 +83,27 @@ pub enum StartSearchError {
     TooDeep { from: BlockId, to: BlockId },
 }
 
-/// Inputs of the search.
+/// Inputs of the search for the start.
 pub struct StartSearch<'a> {
     pub rollup: &'a RollupConfig,
     pub engine: &'a Engine,
     pub l1: &'a L1Client,
     pub safe_db: &'a SafeDb,
-    /// The L1 blocks that were derived from before the reset.
+    /// The L1 blocks that derivation had read before the reset.
     pub derived_l1: &'a DerivedL1,
-    /// Trust the chain's own safe head (`--l2.skip-sync-start-check`).
+    /// Uses the core's own safe head without a check (`--l2.skip-sync-start-check`).
     pub skip_check: bool,
 }
 
 impl StartSearch<'_> {
-    /// Finds the heads. Moves none.
+    /// Finds the heads without moving them.
     pub async fn run(&self) -> Result<StartHeads, StartSearchError> {
         let genesis = self.rollup.genesis.l2;
         let heads = *self.engine.heads().borrow();
         let finalized = self
             .block(heads.finalized.unwrap_or(genesis).number)
             .await?;
-        // A core that was driven by others may have a finalized and no safe head.
+        // A core that another program has driven may have a finalized head and no safe head.
         let old_safe = match heads.safe {
             Some(safe) if safe.number > finalized.id.number => self.block(safe.number).await?,
             _ => finalized,
@@ -145,8 +147,9 @@ impl StartSearch<'_> {
         })
     }
 
-    /// Whether the chain was synchronised without derivation, long ago (op-node: recovery from a sync
-    /// state without finality). A record of genesis says only that derivation was begun.
+    /// Whether the chain is long but was never derived, as after a sync without derivation
+    /// (op-node: recovery from a sync state without finality). A record of genesis only means that
+    /// derivation was started.
     fn is_without_safe_head(
         &self,
         finalized: &L2BlockRef,
@@ -161,8 +164,8 @@ impl StartSearch<'_> {
             && head.origin.number > genesis.l1.number.saturating_add(windows)
     }
 
-    /// The lowest block above the finalized one whose origin is orphaned. `None` if all origins up to the
-    /// head are canonical or above L1's head.
+    /// The lowest block above `finalized` with an orphaned L1 origin. `None` if all origins up to
+    /// the head are canonical or above L1's head.
     async fn lowest_orphaned(
         &self,
         finalized: &L2BlockRef,
@@ -181,7 +184,8 @@ impl StartSearch<'_> {
                     search.record(number, status);
                 }
                 SearchStep::Found(RewindTarget::Stay) => return Ok(None),
-                // The search ends next to the block, so it was the last one found orphaned.
+                // The search ends next to the lowest orphaned block, so that block was the last one
+                // found orphaned.
                 SearchStep::Found(RewindTarget::Block(_)) => return Ok(lowest),
                 SearchStep::Found(RewindTarget::FloorOrphaned { canonical }) => {
                     return Err(StartSearchError::FinalizedReorg {
@@ -200,11 +204,12 @@ impl StartSearch<'_> {
         }
     }
 
-    /// The safe block of the newest record whose L1 block is canonical and whose L2 block is in the
-    /// chain, if it is not below the finalized block; and the first L1 block to apply batches of.
+    /// The safe block of the newest record with a canonical L1 block and an L2 block in the chain,
+    /// and the number of the first L1 block to apply batches of. `None` if that safe block would be
+    /// below the finalized block.
     ///
-    /// A record is written when everything in its L1 block has been derived. Before Holocene a batch may
-    /// wait for an earlier one, so before Holocene all batches are applied again.
+    /// A record is written when everything in its L1 block has been derived. Before Holocene a
+    /// batch may wait for an earlier one, so all batches are applied again.
     async fn recorded(
         &self,
         finalized: &L2BlockRef,
@@ -237,7 +242,7 @@ impl StartSearch<'_> {
         Ok(Some((self.block(record.l2.number).await?, first_l1)))
     }
 
-    /// Compares a record with both chains.
+    /// Compares a record with L1 and with the L2 chain up to `head`.
     async fn status_of(
         &self,
         record: &SafeRecord,
@@ -255,9 +260,9 @@ impl StartSearch<'_> {
         })
     }
 
-    /// Fails unless L1's head contradicts a block that was derived from. The lowest record that is not
-    /// canonical is of `block`, above L1's head: the endpoint lags, or L1 has switched to a shorter
-    /// branch, which makes the record obsolete.
+    /// Called when the lowest record that is not canonical has L1 block `block`, above L1's head.
+    /// Either the endpoint lags, or L1 has switched to a shorter branch, which makes the record
+    /// obsolete. Fails unless L1's head contradicts a block that derivation has read.
     async fn check_shorter_branch(&self, block: BlockId) -> Result<(), StartSearchError> {
         let head = self.l1.block(L1Tag::Latest).await?;
         if head.is_some_and(|head| self.derived_l1.is_contradicted_by(&head)) {
@@ -269,16 +274,16 @@ impl StartSearch<'_> {
         })
     }
 
-    /// The safe head without a usable record: the last block before the highest epoch that is a whole
-    /// sequencing window old and not above the old safe head; at least the finalized block (op-node:
-    /// FindL2Heads).
+    /// The safe head without a usable record (op-node: FindL2Heads). It is the last block before
+    /// the highest epoch that is at least a sequencing window old and not above the old safe head.
+    /// It is never below the finalized block.
     async fn window_deep(
         &self,
         finalized: &L2BlockRef,
         old_safe: &L2BlockRef,
         head: &L2BlockRef,
     ) -> Result<L2BlockRef, StartSearchError> {
-        // Above L1's head nothing is known to be canonical.
+        // Skip blocks with origins above L1's head: nothing shows that these origins are canonical.
         let mut highest = *head;
         while self.l1.status(highest.origin).await? == OriginStatus::Ahead {
             let below = highest
@@ -307,7 +312,7 @@ impl StartSearch<'_> {
         }
         let deepest = self.block(low).await?;
         let first = low.saturating_sub(deepest.sequence_number);
-        // Also where the search has found no block: then `low` is the finalized one.
+        // If no block is a window deep, `low` is the finalized block, and this condition holds too.
         if first <= finalized.id.number.saturating_add(1) {
             return Ok(*finalized);
         }

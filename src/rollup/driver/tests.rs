@@ -1,5 +1,5 @@
-//! The driver and its start on a real chain in a temporary directory, with an L1 endpoint that serves
-//! what a test says. L1 has no batches: when their window has passed, blocks of deposits alone are
+//! The driver and its start on a real chain in a temporary directory, with a test L1 endpoint. L1
+//! has no batches: when the sequencing window of a block has passed, a block with deposits only is
 //! derived.
 
 use super::{
@@ -32,10 +32,10 @@ mod posts;
 mod remote;
 mod start;
 
-/// Longest wait for the driver.
+/// Longest time that a test waits for the driver.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The world's configuration with a sequencing window of so many L1 blocks.
+/// The world's rollup configuration with a sequencing window of `window` L1 blocks.
 fn rollup(world: &World, window: u64) -> Arc<RollupConfig> {
     Arc::new(RollupConfig {
         seq_window_size: window,
@@ -86,8 +86,8 @@ fn driver_over(
     RollupDriver::new(config, parts)
 }
 
-/// A driver that runs until [`RunningDriver::stop`], or until a failed assertion drops it: its thread
-/// would keep the runtime from ending.
+/// A running driver, until [`RunningDriver::stop`] is called or a failed assertion drops this
+/// value. A driver that went on would keep the runtime from ending.
 struct RunningDriver {
     handle: DriverHandle,
     token: DropGuard,
@@ -105,7 +105,7 @@ impl RunningDriver {
         }
     }
 
-    /// Waits until everything up to this L1 block is derived.
+    /// Waits until derivation has finished this L1 block.
     async fn derives(&self, l1: &Header) -> RollupStatus {
         let wanted = block(l1);
         let derived = async {
@@ -127,7 +127,7 @@ impl RunningDriver {
     }
 }
 
-/// Derives up to the seventh L1 block, and stops. Returns the status then.
+/// Derives up to the seventh L1 block, stops the driver, and returns its status at that time.
 async fn derive_and_stop(world: &World, chain: &Chain) -> RollupStatus {
     let running = RunningDriver::start(driver(world, chain, 2, 0));
     let status = running.derives(&world.l1_headers[6]).await;
@@ -135,7 +135,7 @@ async fn derive_and_stop(world: &World, chain: &Chain) -> RollupStatus {
     status
 }
 
-/// The heads that the search of the start finds.
+/// Runs the search for the start and returns the heads that it finds.
 async fn search(
     world: &World,
     chain: &Chain,
@@ -154,7 +154,7 @@ async fn search(
     search.run().await
 }
 
-/// The L1 chain up to `kept` blocks, and then `new` others.
+/// A fork of an L1 chain: its first `kept` blocks, then `new` other blocks.
 fn forked(headers: &[Header], kept: usize, new: usize) -> Vec<Header> {
     let mut fork = headers[..kept].to_vec();
     for _ in 0..new {
@@ -173,7 +173,7 @@ fn transactions(chain: &Chain, number: u64) -> usize {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unsafe_chain_whose_fork_point_is_out_of_reach_is_lowered_and_overridden() {
     let world = World::new(80, 7).await;
-    // No side branch is read below the stored head.
+    // With these limits no side branch below the stored head can be read.
     let limits = ExecutorLimits {
         unwind_data: 1,
         ..Default::default()
@@ -229,7 +229,7 @@ async fn a_block_that_is_followed_during_the_search_stays_the_head() {
     assert_eq!(chain.view().head(), newer);
 }
 
-/// The sequencer makes blocks during the search, on a head whose L1 origin is gone.
+/// During the search the sequencer builds further blocks on a head with an orphaned L1 origin.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_head_that_moved_during_the_search_is_lowered_with_its_branch_alone() {
     let world = World::new(80, 7).await;
@@ -244,7 +244,7 @@ async fn a_head_that_moved_during_the_search_is_lowered_with_its_branch_alone() 
     chain.forkchoice(newer.hash, None, None).await.unwrap();
     driver.move_heads(&found).await.unwrap();
     assert_eq!(chain.view().head(), found.head.id);
-    // The head is on another branch by now, of whose origins the search knows nothing.
+    // The head has moved to another branch, whose origins the search has not checked.
     let other = build(&chain, found.head.id.hash, 2, []).await.payload.id();
     chain.forkchoice(other.hash, None, None).await.unwrap();
     driver.move_heads(&found).await.unwrap();
@@ -257,7 +257,7 @@ async fn an_endpoint_that_lags_is_no_reorg() {
     let (chain, _threads) = world.open();
     world.sequence(&chain).await;
     let head = chain.view().head();
-    // Nothing is derived yet, and the origins of the newest blocks are above L1's head.
+    // Nothing is derived yet, and the L1 origins of the newest blocks are above L1's head.
     world.l1.set(&world.l1_headers[..3]);
     let found = search(&world, &chain, 2, false).await.unwrap();
     assert_eq!((found.head.id, found.safe.id.number), (head, 0));
@@ -272,7 +272,7 @@ async fn an_endpoint_that_lags_is_no_reorg() {
     );
     let sentence = behind.unwrap_err().to_string();
     assert!(sentence.contains(&world.l1.url()), "{sentence}");
-    // With the endpoint back, derivation goes on at the record.
+    // When the endpoint is back, derivation continues from the record.
     world.l1.set(&world.l1_headers);
     let found = search(&world, &chain, 2, false).await.unwrap();
     assert_eq!(Some(found.safe), status.safe_l2);
@@ -285,7 +285,7 @@ async fn a_restart_needs_no_l1_block_older_than_the_newest_record() {
     let (chain, _threads) = world.open();
     world.sequence(&chain).await;
     let status = derive_and_stop(&world, &chain).await;
-    // The endpoint has pruned all headers but the last.
+    // The endpoint has pruned all headers but the newest.
     world.l1.set(&world.l1_headers[6..]);
     let found = search(&world, &chain, 2, false).await.unwrap();
     assert_eq!(Some(found.safe), status.safe_l2);
@@ -304,7 +304,8 @@ async fn a_reorg_to_a_branch_that_is_shorter_for_now_is_recognised_by_a_lower_re
     assert!(recorded.ends_with(&[13, 14, 15, 16]), "{recorded:?}");
     let kept = records(&world).at_l1(12).unwrap().unwrap();
 
-    // L1 ends at 13: that record's L1 block is gone, and those of the next ones are above L1's head.
+    // L1 ends at 13: the L1 block of that record is orphaned, and those of the next records are
+    // above L1's head.
     let fork = forked(&world.l1_headers, 3, 1);
     world.l1.set(&fork);
     let found = search(&world, &chain, 2, false).await.unwrap();
@@ -331,7 +332,8 @@ async fn after_an_l1_reorg_the_newest_canonical_record_is_the_start() {
     assert_eq!(found.head.origin, block(&fork[4]).id());
     assert_eq!(chain.view().head(), head, "the search moves nothing");
 
-    // A reorg of the finalized block, and one of more than five windows, are said in one sentence.
+    // A reorg of the finalized block and a reorg of more than five windows are each reported in one
+    // sentence.
     let safe = chain.heads().borrow().safe.unwrap();
     chain.promote(None, Some(safe.hash)).await.unwrap();
     world.l1.set(&forked(&world.l1_headers, 1, 7));
@@ -364,7 +366,7 @@ async fn a_chain_that_was_never_derived_begins_at_its_head_after_fourteen_window
     assert_eq!((old.head.id, old.safe.id), (head, head));
     let young = search(&world, &chain, 2, false).await.unwrap();
     assert_eq!((young.head.id, young.safe.id.number), (head, 0));
-    // The driver has run before, and derived nothing.
+    // A record of genesis: the driver has run before, and derived nothing.
     let genesis = &world.rollup.genesis;
     let (l2, derived_from) = (genesis.l2, genesis.l1);
     let record = SafeRecord { l2, derived_from };
@@ -372,7 +374,7 @@ async fn a_chain_that_was_never_derived_begins_at_its_head_after_fourteen_window
     let old = search(&world, &chain, 1, false).await.unwrap();
     assert_eq!((old.head.id, old.safe.id), (head, head));
     records(&world).truncate(0).unwrap();
-    // The own safe head counts where it is trusted.
+    // The core's own safe head is used if the start check is skipped.
     let five = chain.view().hash_of(5).unwrap().unwrap();
     chain.promote(Some(five), None).await.unwrap();
     let trusted = search(&world, &chain, 1, true).await.unwrap();
@@ -426,21 +428,21 @@ async fn the_heads_of_the_core_are_published_while_the_start_is_searched() {
     running.stop().await;
 }
 
-/// A block that was fetched before it had its confirmations may be gone when it has them.
+/// A block that is fetched before it has enough confirmations may be orphaned later.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_l1_block_is_fetched_before_it_has_its_confirmations() {
     let world = World::new(80, 7).await;
     let (chain, _threads) = world.open();
     let running = RunningDriver::start(driver(&world, &chain, 2, 3));
     running.derives(&world.l1_headers[3]).await;
-    // Time for one block too many.
+    // Enough time to fetch one block too many.
     tokio::time::sleep(Duration::from_millis(300)).await;
     let parameters = world.l1.state.lock().parameters.clone();
     assert!(parameters.contains(&"0xd".to_owned()), "{parameters:?}");
     for number in ["0xe", "0xf", "0x10"] {
         assert!(!parameters.contains(&number.to_owned()), "{parameters:?}");
     }
-    // The blocks without confirmations are replaced.
+    // L1 replaces the blocks that lack confirmations.
     let fork = forked(&world.l1_headers, 4, 4);
     world.show_l1(&fork);
     let status = running.derives(&fork[4]).await;
@@ -490,7 +492,7 @@ async fn an_l1_head_may_go_back_and_a_replaced_one_is_derived_again() {
     let (chain, _threads) = world.open();
     let running = RunningDriver::start(driver(&world, &chain, 2, 0));
     let before = running.derives(&world.l1_headers[6]).await;
-    // The head of an endpoint that lags is below the block that was derived from last.
+    // The lagging endpoint's head is below the last block that derivation has read.
     world.show_l1(&world.l1_headers[..5]);
     let gone_back = || running.handle.status().head_l1 == Some(block(&world.l1_headers[4]));
     until("the head has gone back", gone_back).await;
@@ -509,7 +511,7 @@ async fn an_l1_head_may_go_back_and_a_replaced_one_is_derived_again() {
     running.stop().await;
 }
 
-/// Lowering the head cannot bring back a block that is not in the chain.
+/// A block that is not in the chain does not become canonical by lowering the head.
 #[tokio::test(flavor = "multi_thread")]
 async fn attributes_on_a_block_that_is_not_in_the_chain_reset_derivation() {
     let world = World::new(80, 7).await;
@@ -531,7 +533,8 @@ async fn attributes_on_a_block_that_is_not_in_the_chain_reset_derivation() {
     assert!(matches!(error, DriverStepError::Reset(_)), "{error}");
 }
 
-/// L1's new branch is shorter: it has no block yet at the height of the last one derived from.
+/// L1's new branch is shorter: it has no block yet at the height of the last block that derivation
+/// has read.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_l1_that_switches_to_a_shorter_branch_is_followed_at_once() {
     let world = World::new(80, 7).await;
@@ -540,7 +543,7 @@ async fn an_l1_that_switches_to_a_shorter_branch_is_followed_at_once() {
     let before = running.derives(&world.l1_headers[6]).await;
     let record = records(&world).at_l1(12).unwrap().unwrap();
 
-    // The lowest record that is obsolete is below L1's head.
+    // The L1 block of the lowest obsolete record is below L1's head.
     let shorter = forked(&world.l1_headers, 3, 2);
     world.show_l1(&shorter);
     let status = running.derives(&shorter[4]).await;
@@ -554,7 +557,8 @@ async fn an_l1_that_switches_to_a_shorter_branch_is_followed_at_once() {
             .any(|header| block(header).id() == head.origin)
     );
 
-    // All obsolete records are above L1's head, so none tells the two branches apart.
+    // The L1 blocks of all obsolete records are above L1's head, so no record shows which branch L1
+    // has.
     let shortest = forked(&shorter, 1, 1);
     world.show_l1(&shortest);
     let status = running.derives(&shortest[1]).await;
@@ -607,7 +611,7 @@ async fn a_finalized_l1_block_above_l1s_head_does_not_hold_up_derivation() {
     assert_eq!(chain.heads().borrow().finalized, None);
     let asked = world.l1.state.lock().parameters.contains(&"0x3e8".into());
     assert!(!asked, "L1 cannot have that block");
-    // The right one is lower.
+    // The true finalized block is lower.
     finalize(&world.l1_headers[6]);
     let finalized = || running.handle.status().finalized_l2.map(|block| block.id);
     let recorded = records(&world).at_l1(16).unwrap().unwrap().l2;
@@ -641,7 +645,8 @@ async fn a_failed_check_of_finality_is_no_failed_step() {
     };
     answers(Err((-32000, "down".to_owned())));
     driver.finalize(l1(6).id()).await.unwrap();
-    // The check is repeated when everything is derived. L1 does not have the block: it is refused.
+    // The check is repeated when everything is derived. L1 does not have the reported finalized
+    // block, so the report is refused.
     answers(Ok(serde_json::Value::Null));
     driver.finality.on_idle();
     driver.finalize(l1(6).id()).await.unwrap();
@@ -657,7 +662,7 @@ async fn a_failed_check_of_finality_is_no_failed_step() {
         chain.heads().borrow().finalized.map(|id| id.number),
         Some(5)
     );
-    // A block that was derived from and is gone is a reason to derive anew.
+    // Derivation is reset if an L1 block that a safe block was derived from is orphaned.
     driver.finality.on_safe(SafeRecord {
         l2: chain.view().head(),
         derived_from: BlockId {
@@ -693,7 +698,7 @@ async fn a_finalized_l1_block_that_is_not_canonical_finalizes_nothing() {
     finalize(&other[5]);
     let checked = || world.l1.state.lock().parameters.contains(&"0xf".to_owned());
     until("the finalized L1 block is compared", checked).await;
-    // Finality goes on with the next block of L1.
+    // Finality continues with the next L1 block.
     world.show_l1(&world.l1_headers);
     running.derives(&world.l1_headers[7]).await;
     assert_eq!(chain.heads().borrow().finalized, None);

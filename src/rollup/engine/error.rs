@@ -1,22 +1,22 @@
-//! Why an execution core did not do what it was told, in this process or in another.
+//! Errors of an execution core, in this process or in another.
 
 use crate::chain::ChainError;
 use alloy_primitives::B256;
 use std::{sync::Arc, time::Duration};
 
-/// The reason why a verb of the engine failed.
+/// The reason why a method of the engine failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum CoreError {
-    /// The rules of the chain say no, or the core in this process has failed.
+    /// The request breaks a rule of the chain, or the core in this process has failed.
     #[error(transparent)]
     Chain(#[from] ChainError),
-    /// The core in another process did not do it. A later attempt may succeed.
+    /// The call to the core in another process failed. A later attempt may succeed.
     #[error(transparent)]
     Remote(#[from] EngineCallError),
 }
 
 impl CoreError {
-    /// Whether the core cannot continue. A core in another process may come back.
+    /// Whether the core cannot continue. Errors of a core in another process are never fatal.
     pub fn is_fatal(&self) -> bool {
         match self {
             Self::Chain(error) => error.is_fatal(),
@@ -24,7 +24,8 @@ impl CoreError {
         }
     }
 
-    /// Whether the core in another process does not answer: the same call may succeed when it does.
+    /// Whether the core in another process is unreachable. The same call may succeed once the core
+    /// responds again.
     pub fn is_outage(&self) -> bool {
         let Self::Remote(error) = self else {
             return false;
@@ -39,11 +40,11 @@ impl CoreError {
     }
 }
 
-/// A call of the Engine API that failed, and where.
+/// A failed call of the Engine API, with its endpoint and method.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("the execution client at {endpoint}: {method}: {cause}")]
 pub struct EngineCallError {
-    /// Scheme, host and port: paths and user names may be credentials.
+    /// Scheme, host and port of the endpoint: paths and user names may be credentials.
     pub endpoint: Arc<str>,
     pub method: &'static str,
     pub cause: EngineCause,
@@ -55,7 +56,7 @@ pub enum EngineCause {
     Unreachable(String),
     #[error("no answer within {0:?} (--l2.engine-rpc-timeout)")]
     Timeout(Duration),
-    /// HTTP status 401 or 403.
+    /// The HTTP status is 401 or 403: the client does not accept our token.
     #[error(
         "it refuses our token ({0}): give both programs the same file with the JWT secret (--l2.jwt-secret here, --authrpc.jwtsecret \
          there), and compare the clocks of the two machines"
@@ -63,17 +64,17 @@ pub enum EngineCause {
     Unauthorized(String),
     #[error("HTTP status {0}")]
     Status(u16),
-    /// A JSON-RPC error.
+    /// The response is a JSON-RPC error.
     #[error("error {code}: {message}")]
     Refused { code: i64, message: String },
     #[error("malformed answer: {0}")]
     Malformed(String),
-    /// The client does not know the block, or does not know what is below it.
+    /// The execution client does not know this block or one of its ancestors.
     #[error(
         "it does not have block {0} or one below it: it has lost its newest blocks, or it synchronises; its heads are read again"
     )]
     Syncing(B256),
-    /// A block that was executed cannot become the head.
+    /// The client has executed the block and refuses it as head.
     #[error("it finds block {block} invalid: {reason}")]
     InvalidHead { block: B256, reason: String },
     #[error("its answer has no payload id")]
@@ -85,7 +86,7 @@ pub enum EngineCause {
 }
 
 impl EngineCause {
-    /// Whether the client may have been restarted since: its heads are read again then.
+    /// Whether the error may mean that the client was restarted. Its heads are then read again.
     pub(super) fn may_be_restart(&self) -> bool {
         matches!(
             self,

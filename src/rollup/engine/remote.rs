@@ -1,16 +1,18 @@
-//! An execution core in another process, driven over the Engine API: ours, op-geth, op-reth or another.
+//! An execution core in another process (ours, op-geth, op-reth or another), driven over the Engine
+//! API.
 //!
-//! The client does here what the local core does by itself: it checks that a new head keeps the safe,
-//! the finalized and the derived block, applies the fork choice of unsafe blocks, and publishes the
-//! heads. [`rpc`] makes the calls, [`branch`] decides, [`cache`] remembers blocks, [`blocks`] reads
-//! them, [`connect`] makes the first contact and notices a restart, [`peers`] serves blocks to the swarm.
+//! [`EngineClient`] does what a local core does by itself: it checks that a new head's branch
+//! contains the safe, the finalized and the derived block, applies the fork choice of unsafe
+//! blocks, and publishes the heads. [`rpc`] makes the calls, [`branch`] decides, [`cache`] stores
+//! blocks, [`blocks`] reads blocks, [`connect`] makes the first contact and detects a restart,
+//! [`peers`] serves blocks to the swarm.
 //!
-//! One lock orders everything that moves a head, so that derivation and the sequencer do not
-//! interleave within a verb; callers wait for it. The execution client is the one that can be
-//! overloaded: it gets one call that moves heads at a time, each with a time limit. A call that fails
-//! is not repeated here: the driver, the sequencer and the swarm repeat what they want, later. After a
-//! call whose outcome is unknown, and after a sign that the client was restarted, the heads are read
-//! from the client before the next verb.
+//! One lock orders all methods that move a head, so that derivation and the sequencer do not
+//! interleave within a method. Callers wait for the lock. To protect the execution client from
+//! overload, only one call that moves heads is in flight at a time, with a time limit. A failed
+//! call is not repeated here; the driver, the sequencer and the swarm retry later. If a call's
+//! outcome is unknown, or if the client may have been restarted, the heads are read from the client
+//! before the next method runs.
 
 mod blocks;
 mod branch;
@@ -52,17 +54,17 @@ use std::{
 };
 use tokio::sync::{Mutex, MutexGuard, watch};
 
-/// Where the execution client is, and how it is called.
+/// Address, secret and time limit for calls to the execution client.
 #[derive(Clone, Debug)]
 pub struct EngineEndpoint {
-    /// `--l2`: begins with http:// or https://.
+    /// URL of the Engine API (`--l2`), beginning with http:// or https://.
     pub url: String,
     pub secret: JwtSecret,
-    /// Time limit of a call (`--l2.engine-rpc-timeout`).
+    /// Timeout of a call (`--l2.engine-rpc-timeout`).
     pub timeout: Duration,
 }
 
-/// A client of an execution core in another process. Clones share everything.
+/// A client of an execution core in another process. Clones share connection and state.
 #[derive(Clone)]
 pub struct EngineClient(Arc<RemoteEngine>);
 
@@ -71,18 +73,20 @@ struct RemoteEngine {
     rollup: Arc<RollupConfig>,
     state: Mutex<RemoteState>,
     cache: SyncMutex<RemoteBlockCache>,
-    /// The heads that the client has; published at the end of each verb.
+    /// The execution client's heads, published at the end of each method.
     heads: watch::Sender<Heads>,
-    /// The node itself: a rollup node drives no other rollup node.
+    /// The default owner, never changed: no other rollup node drives this node.
     owner: watch::Sender<HeadOwner>,
-    /// The client may have been restarted: its heads are read before the next verb.
+    /// Set if the execution client may have been restarted: its heads are read before the next
+    /// method runs.
     suspect: AtomicBool,
-    /// The log of a sequencer, which keeps followed blocks, too: they carry its key's signature.
+    /// The payload log of a sequencer. Followed blocks are logged too, since they may carry the
+    /// signature of the sequencer's key.
     log: Option<PayloadLog>,
 }
 
 impl EngineClient {
-    /// Does not connect yet. `log` is given on a sequencer.
+    /// Creates the client without connecting. `log` is given on a sequencer only.
     pub fn new(
         endpoint: &EngineEndpoint,
         rollup: Arc<RollupConfig>,
@@ -107,23 +111,23 @@ impl EngineClient {
         self.0.rpc.name().clone()
     }
 
-    /// See [`Engine::heads`](super::Engine::heads).
+    /// Implements [`Engine::heads`](super::Engine::heads).
     pub(super) fn heads(&self) -> watch::Receiver<Heads> {
         self.0.heads.subscribe()
     }
 
-    /// See [`Engine::head_owner`](super::Engine::head_owner).
+    /// Implements [`Engine::head_owner`](super::Engine::head_owner).
     pub(super) fn head_owner(&self) -> watch::Receiver<HeadOwner> {
         self.0.owner.subscribe()
     }
 
-    /// See [`Engine::insert`](super::Engine::insert).
+    /// Implements [`Engine::insert`](super::Engine::insert).
     pub(super) async fn insert(&self, payload: Arc<Payload>) -> Result<Inserted, CoreError> {
         let _state = self.lock().await?;
         self.execute(&payload).await
     }
 
-    /// See [`Engine::queue_follow`](super::Engine::queue_follow).
+    /// Implements [`Engine::queue_follow`](super::Engine::queue_follow).
     pub(super) async fn follow(&self, payload: Arc<Payload>) -> Result<Inserted, CoreError> {
         let mut state = self.lock().await?;
         if self.is_known_canonical(&payload) {
@@ -155,7 +159,7 @@ impl EngineClient {
         Ok(inserted)
     }
 
-    /// See [`Engine::forkchoice`](super::Engine::forkchoice).
+    /// Implements [`Engine::forkchoice`](super::Engine::forkchoice).
     pub(super) async fn forkchoice(
         &self,
         head: B256,
@@ -168,7 +172,7 @@ impl EngineClient {
         moved
     }
 
-    /// See [`Engine::promote`](super::Engine::promote).
+    /// Implements [`Engine::promote`](super::Engine::promote).
     pub(super) async fn promote(
         &self,
         safe: Option<B256>,
@@ -181,7 +185,7 @@ impl EngineClient {
         moved
     }
 
-    /// See [`Engine::protect`](super::Engine::protect).
+    /// Implements [`Engine::protect`](super::Engine::protect).
     pub(super) async fn protect(&self, derived: Option<B256>) -> Result<(), CoreError> {
         let mut state = self.lock().await?;
         let Some(hash) = derived else {
@@ -198,8 +202,8 @@ impl EngineClient {
         Ok(())
     }
 
-    /// See [`Engine::start`](super::Engine::start). The client builds on its head only, so the parent
-    /// must be the head.
+    /// Implements [`Engine::start`](super::Engine::start). The execution client builds on its head
+    /// only, so `parent` must be the head.
     pub(super) async fn start(
         &self,
         parent: B256,
@@ -218,15 +222,15 @@ impl EngineClient {
             .and_then(|id| id.ok_or_else(|| self.failure(EngineCause::NoPayloadId)))
     }
 
-    /// See [`Engine::seal`](super::Engine::seal).
+    /// Implements [`Engine::seal`](super::Engine::seal).
     pub(super) async fn seal(&self, id: PayloadId) -> Result<Arc<Payload>, CoreError> {
         let mut state = self.lock().await?;
         let time = state.take_build(id).ok_or(ChainError::UnknownPayload)?;
         self.take_block(id, time).await
     }
 
-    /// See [`Engine::derive`](super::Engine::derive). If the block is invalid, the head is set again
-    /// that was displaced for its parent.
+    /// Implements [`Engine::derive`](super::Engine::derive). If the built block is invalid, the
+    /// head from before the call is restored.
     pub(super) async fn derive(
         &self,
         parent: B256,
@@ -257,7 +261,7 @@ impl EngineClient {
         let parent = self.known_link(parent).await?;
         let on_parent = self.path_to(state, parent).await?;
         on_parent.check(&state.heads, None, stay)?;
-        // A derived block that is canonical leaves the blocks above it on the chain.
+        // If the derived block is canonical already, the blocks above it stay on the chain.
         let was_canonical = self.canonical_hash(state, parent.id.number + 1).await?;
         let id = self
             .set_heads(state, &on_parent, stay, Some(attributes))
@@ -275,7 +279,7 @@ impl EngineClient {
         Ok(block)
     }
 
-    /// Sets a head of before again.
+    /// Makes an earlier head the head again.
     async fn restore(&self, state: &mut RemoteState, head: BlockId) -> Result<(), CoreError> {
         let head = self.known_link(head.hash).await?;
         let path = self.path_to(state, head).await?;
@@ -311,7 +315,8 @@ impl EngineClient {
         Ok(())
     }
 
-    /// Takes the block of a build from the client, and has it executed.
+    /// Reads the block of a build from the execution client, then executes it with
+    /// `engine_newPayload`.
     async fn take_block(&self, id: PayloadId, time: u64) -> Result<Arc<Payload>, CoreError> {
         let taken = self.0.rpc.get_payload(id, time, &self.0.rollup.forks).await;
         let block = Arc::new(taken.map_err(|error| match error.cause {
@@ -330,7 +335,7 @@ impl EngineClient {
         }
     }
 
-    /// Has the client execute a payload.
+    /// Executes a payload with `engine_newPayload`.
     async fn execute(&self, payload: &Arc<Payload>) -> Result<Inserted, CoreError> {
         let sent = self.0.rpc.new_payload(payload).await;
         Ok(match sent.map_err(|error| self.suspected(error))? {
@@ -346,7 +351,8 @@ impl EngineClient {
                 reason,
             },
             EngineStatus::Syncing => {
-                // The parent was known to whoever sent this payload.
+                // The sender of this payload knew the parent, so the execution client may have lost
+                // blocks.
                 self.suspect();
                 Inserted::Syncing
             }
@@ -354,7 +360,7 @@ impl EngineClient {
         })
     }
 
-    /// Keeps a followed block in the log of a sequencer.
+    /// Appends a followed block to the payload log, if this node is a sequencer.
     async fn log_followed(&self, payload: &Arc<Payload>) -> Result<(), CoreError> {
         let Some(log) = self.0.log.clone() else {
             return Ok(());
@@ -367,7 +373,7 @@ impl EngineClient {
             .map_err(ChainError::from)?)
     }
 
-    /// Locks the state, with the client's heads as they are now.
+    /// Locks the state. If the execution client may have been restarted, its heads are read first.
     async fn lock(&self) -> Result<MutexGuard<'_, RemoteState>, CoreError> {
         let mut state = self.0.state.lock().await;
         if self.0.suspect.load(Ordering::Relaxed) {
@@ -386,7 +392,7 @@ impl EngineClient {
         });
     }
 
-    /// The client may have been restarted.
+    /// Marks the heads as uncertain, since the execution client may have been restarted.
     fn suspect(&self) {
         self.0.suspect.store(true, Ordering::Relaxed);
     }
@@ -398,14 +404,14 @@ impl EngineClient {
         error.into()
     }
 
-    /// An error that an answer leads to.
+    /// The error for an unusable response of the execution client.
     fn failure(&self, cause: EngineCause) -> CoreError {
         self.suspected(self.0.rpc.error("Engine API", cause))
     }
 }
 
-/// Checks that the transactions decode: some clients answer an undecodable one with a general error,
-/// which would be repeated for ever (op-geth).
+/// Checks that the transactions decode. For an undecodable one some clients, such as op-geth,
+/// return a general error, after which the same call would be retried for ever.
 fn check_transactions(attributes: &OpPayloadAttributes) -> Result<(), ChainError> {
     for (index, raw) in attributes.transactions.iter().flatten().enumerate() {
         if let Err(cause) = decode_transaction(raw) {
@@ -416,7 +422,7 @@ fn check_transactions(attributes: &OpPayloadAttributes) -> Result<(), ChainError
     Ok(())
 }
 
-/// Whether the client finds attributes invalid.
+/// Whether the execution client reports that the attributes are invalid.
 fn is_invalid_attributes(error: &EngineCallError) -> bool {
     matches!(
         error.cause,

@@ -1,4 +1,4 @@
-//! The verbs over a real chain in a temporary directory.
+//! The engine's methods on a real chain in a temporary directory.
 
 use super::*;
 use crate::chain::tests::{attributes, build, datadir, open};
@@ -29,7 +29,7 @@ async fn a_promotion_moves_safe_and_finalized_and_never_the_head() {
         (promoted.safe, promoted.finalized),
         (Some(blocks[2]), Some(blocks[1]))
     );
-    // A side branch is no place for the safe head; neither head moves.
+    // A block on a side branch cannot become safe. No head moves.
     let side = build(&chain, blocks[1].hash, 9, []).await.payload.id();
     let refused = engine.promote(Some(side.hash), None).await;
     assert!(
@@ -145,7 +145,8 @@ async fn neither_the_swarm_nor_a_sequencer_displaces_a_derived_block() {
         ),
         "{sequenced:?}"
     );
-    // A block that is not on the chain cannot be protected, and the other one still is.
+    // A block that is not on the chain cannot be protected, and the protected block remains
+    // protected.
     let refused = protect(Some(higher[1].hash)).await;
     assert!(
         matches!(
@@ -156,7 +157,7 @@ async fn neither_the_swarm_nor_a_sequencer_displaces_a_derived_block() {
     );
     follow(&higher[2]).await;
     assert_eq!(head(), derived.id());
-    // Blocks above it are followed.
+    // The head follows blocks above the protected one.
     let child = build(&chain, derived.hash, 3, []).await.payload.clone();
     follow(&child).await;
     assert_eq!(head(), child.id());

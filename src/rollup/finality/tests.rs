@@ -8,7 +8,7 @@ fn id(number: u64) -> BlockId {
     }
 }
 
-/// L2 block `10 n` becomes safe by L1 block `n`.
+/// A record: L2 block `10 n` became safe by L1 block `n`.
 fn safe(n: u64) -> SafeRecord {
     SafeRecord {
         l2: id(10 * n),
@@ -81,7 +81,8 @@ fn a_refused_signal_gives_way_to_any_other_one() {
     assert_eq!(finality.candidate(id(20)).unwrap().block, safe(9));
     finality.on_finalized_l1(id(15));
     assert_eq!(finality.candidate(id(20)).unwrap().block, safe(15));
-    // A reset searches L1 anew: the refusal may have been the endpoint's fault.
+    // After a reset the same block may be reported again: the refusal may have been the endpoint's
+    // fault.
     finality.refuse_finalized_l1();
     assert!(!finality.is_news(id(15)));
     finality.reset();
@@ -100,7 +101,7 @@ fn older_signals_are_ignored_and_a_reset_forgets_safe_blocks() {
     assert_eq!(finality.candidate(id(20)), None);
     finality.on_safe(safe(8));
     assert_eq!(finality.candidate(id(20)).unwrap().block, safe(8));
-    // Blocks that are derived again are below the finalized one.
+    // Blocks that are derived again are below the finalized block.
     finality.attempted(id(20), Some(id(95)));
     finality.on_idle();
     assert_eq!(finality.candidate(id(20)), None);
@@ -122,7 +123,7 @@ fn restored_blocks_become_final_like_others_and_none_below_the_finalized_one() {
     assert_eq!(finality.candidate(id(7)), None);
 }
 
-/// A reset restores a record whose L1 block is gone, so that it would not end.
+/// If a restored record with an orphaned L1 block caused a reset, resets would repeat for ever.
 #[test]
 fn a_restored_block_of_another_l1_is_forgotten_and_one_derived_since_demands_a_reset() {
     let mut finality = Finality::new(LOOKBACK, DELAY);
@@ -133,7 +134,7 @@ fn a_restored_block_of_another_l1_is_forgotten_and_one_derived_since_demands_a_r
     assert_eq!(finality.candidate(id(5)).unwrap().block, safe(3));
     finality.on_finalized_l1(id(5));
     assert!(finality.on_reorged(safe(5)));
-    // A block that is derived again takes the place of the restored ones.
+    // A block that is derived again replaces the restored ones.
     finality.on_safe(safe(2));
     assert_eq!(finality.safe, [1, 2].map(safe));
     assert!(finality.on_reorged(safe(2)));

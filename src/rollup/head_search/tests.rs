@@ -1,4 +1,4 @@
-//! Chains whose upper origins are orphaned, and whose uppermost are above L1's head.
+//! Chains with canonical, then orphaned origins, and at last origins above L1's head.
 
 use super::*;
 use proptest::prelude::*;
@@ -7,13 +7,13 @@ const ORPHANED: OriginStatus = OriginStatus::Orphaned {
     canonical: B256::ZERO,
 };
 
-/// Origins up to `canonical` are canonical, those above `visible` ahead of L1's head; with the
-/// number of requests.
+/// The result of a search, and its number of requests. Origins up to `canonical` are canonical, and
+/// origins above `visible` are above L1's head.
 fn run(floor: u64, head: u64, canonical: u64, visible: u64) -> (RewindTarget, u32) {
     run_pruned(floor, head, canonical, visible, 0)
 }
 
-/// The result of [`run`] where L1 does not serve the origins of blocks below `oldest`.
+/// [`run`], with an L1 that does not serve the origins of blocks below `oldest`.
 fn run_pruned(
     floor: u64,
     head: u64,
@@ -77,7 +77,7 @@ fn origins_below_the_reorg_need_not_be_served() {
         assert_eq!(found, RewindTarget::Block(726), "{oldest}");
     }
     assert_eq!(run_pruned(0, 739, 739, 739, 739), (RewindTarget::Stay, 1));
-    // Nothing tells how deep the reorg is: the head neither stays nor is rewound.
+    // The depth of the reorg cannot be determined: the head neither stays nor is rewound.
     for oldest in 727..739 {
         let found = run_pruned(0, 739, 726, 739, oldest).0;
         assert_eq!(found, RewindTarget::NotServed(oldest - 1));
@@ -90,7 +90,7 @@ proptest! {
         let head = floor + above;
         let (found, checks) = run(floor, head, canonical, visible);
         let status = |n: u64| if n > visible { OriginStatus::Ahead } else if n <= canonical { OriginStatus::Canonical } else { ORPHANED };
-        // The result of a linear walk from the head down to the floor.
+        // The expected result, from a linear search from the head down to the floor.
         let orphaned = (floor..=head).find(|n| matches!(status(*n), OriginStatus::Orphaned { .. }));
         let expected = match orphaned {
             None => RewindTarget::Stay,

@@ -1,4 +1,4 @@
-//! An HTTP server for tests that answers each request as a function says, in bad ways too.
+//! An HTTP test server with scripted responses, including malformed and missing ones.
 
 use parking_lot::Mutex;
 use std::{sync::Arc, time::Duration};
@@ -8,14 +8,14 @@ use tokio::{
     task::JoinSet,
 };
 
-/// An answer, or the lack of one.
+/// A scripted response, or the lack of a response.
 pub(crate) enum Canned {
     Reply {
         status: u16,
         headers: Vec<String>,
         body: Vec<u8>,
     },
-    /// The first half of this body, and the end of the connection.
+    /// Sends the first half of this body, then closes the connection.
     Half(Vec<u8>),
     Silence,
 }
@@ -46,7 +46,8 @@ pub(crate) struct CannedServer {
 }
 
 impl CannedServer {
-    /// `answer` gets the head and the body of a request.
+    /// Starts the server. `answer` receives the head and the body of each request and returns the
+    /// response.
     pub(crate) async fn start(answer: impl Fn(&str) -> Canned + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();

@@ -1,22 +1,24 @@
-//! A limit on items per second with a burst. Pure: the time comes in as an argument.
+//! A token bucket: a limit on items per second, with a burst. Pure: the time comes in as an
+//! argument.
 
 use std::time::{Duration, Instant};
 
-/// A token bucket with reservations: a caller that finds it empty is told how long to wait, and callers
-/// wait in the order of their reservations.
+/// A token bucket with reservations. If the bucket is empty, the caller gets the time to wait, and
+/// callers wait in the order of their reservations.
 #[derive(Clone, Debug)]
 pub struct RateLimit {
     /// Items per second.
     rate: f64,
-    /// Items that may be sent at once after a pause.
+    /// Most items that may be sent at once after a pause.
     burst: f64,
-    /// Negative while items are reserved that must wait.
+    /// Tokens in the bucket. Negative while reserved items must wait.
     tokens: f64,
     at: Instant,
 }
 
 impl RateLimit {
-    /// A full bucket; `None` if `rate` (items per second) is no limit: not above zero, or not finite.
+    /// A full bucket; `None` if `rate` (items per second) sets no limit: not above zero, or not
+    /// finite.
     pub fn new(rate: f64, burst: usize, now: Instant) -> Option<Self> {
         let burst = burst.max(1) as f64;
         (rate > 0.0 && rate.is_finite()).then_some(Self {
@@ -27,17 +29,17 @@ impl RateLimit {
         })
     }
 
-    /// Reserves `items`, which may be sent after the duration that is returned. More items than the
-    /// burst are sent at once as well, after the time in which they accrue.
+    /// Reserves `items` and returns the time after which they may be sent. More items than the
+    /// burst also go out together, after the time in which their tokens accrue.
     pub fn reserve(&mut self, items: usize, now: Instant) -> Duration {
         self.refill(now);
         self.tokens -= items as f64;
         self.until(-self.tokens)
     }
 
-    /// Takes `items` if they may be sent now. Otherwise takes nothing, and returns the time after
-    /// which they may be sent if nobody else takes any. More items than the burst wait for a full
-    /// bucket.
+    /// Takes tokens for `items` if the items may be sent now. Otherwise takes no tokens and returns
+    /// the time after which the items may be sent, unless other callers take tokens first. More
+    /// items than the burst wait for a full bucket.
     pub fn try_take(&mut self, items: usize, now: Instant) -> Result<(), Duration> {
         self.refill(now);
         let wait = self.until((items as f64).min(self.burst) - self.tokens);
@@ -54,9 +56,9 @@ impl RateLimit {
         self.at = self.at.max(now);
     }
 
-    /// The time in which so many tokens accrue.
+    /// The time in which `missing` tokens accrue.
     fn until(&self, missing: f64) -> Duration {
-        // A rate of almost nothing means a wait beyond what a duration holds.
+        // With a very small rate the wait exceeds what a `Duration` can represent.
         Duration::try_from_secs_f64((missing / self.rate).max(0.0)).unwrap_or(Duration::MAX)
     }
 }
@@ -73,7 +75,7 @@ mod tests {
         assert_eq!(limit.reserve(20, start), Duration::ZERO);
         assert_eq!(limit.reserve(5, start), Duration::from_millis(500));
         assert_eq!(limit.reserve(1, start), Duration::from_millis(600));
-        // A long pause refills the burst and no more.
+        // A long pause refills the bucket only up to the burst.
         let later = start + Duration::from_secs(3600);
         assert_eq!(limit.reserve(20, later), Duration::ZERO);
         assert_eq!(limit.reserve(1, later), Duration::from_millis(100));

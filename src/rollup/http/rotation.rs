@@ -1,30 +1,30 @@
-//! The choice among several endpoints, and their cool-downs after failures. Pure: the time comes in as an
-//! argument.
+//! Chooses among several endpoints, and keeps their cool-downs after failures. Pure: the time comes
+//! in as an argument.
 //!
-//! The endpoint that succeeded last is used until it fails; then the next in the list that is in no
-//! cool-down takes over. An endpoint that reports that it is busy gets no request before its cool-down
-//! ends, even if it is the only one.
+//! The endpoint that succeeded last is used until it fails. Then the next endpoint in the list
+//! without a cool-down is used. An endpoint that reports that it is busy gets no request before its
+//! cool-down ends, even if it is the only one.
 
 use std::time::{Duration, Instant};
 
 /// First cool-down after a failure; it doubles with each failure in a row.
 const FIRST_COOLDOWN: Duration = Duration::from_secs(1);
-/// Longest cool-down that the endpoint does not demand itself.
+/// Longest cool-down unless the endpoint demands a longer one.
 const MAX_COOLDOWN: Duration = Duration::from_secs(60);
 
-/// How an endpoint failed.
+/// The kind of an endpoint's failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndpointFault {
-    /// The endpoint demands a cool-down: HTTP 429 or 5xx, or a JSON-RPC rate limit. With the time that it
-    /// names, if it names one.
+    /// The endpoint demands a cool-down: HTTP 429 or 5xx, or a JSON-RPC rate limit. Contains the
+    /// duration that the endpoint names, if any.
     Busy(Option<Duration>),
-    /// There is no usable response: no connection, a timeout, or a malformed or false response.
-    /// Other endpoints are tried first for a while.
+    /// The endpoint returned no usable response: no connection, a timeout, or a malformed or false
+    /// response. Other endpoints are preferred during its cool-down.
     Broken,
 }
 
 impl EndpointFault {
-    /// The fault of an endpoint that responded with an HTTP status that is no success.
+    /// The fault for an HTTP status that is not a success.
     pub fn of_status(code: u16, retry_after: Option<Duration>) -> Self {
         if code == 429 || code >= 500 {
             Self::Busy(retry_after)
@@ -34,34 +34,35 @@ impl EndpointFault {
     }
 }
 
-/// The endpoint of a request, now or after a wait.
+/// The endpoint to send a request to, and how long to wait first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pick {
-    /// Position in the list of endpoints.
+    /// Position of the endpoint in the list.
     pub index: usize,
-    /// Time until the endpoint's cool-down ends.
+    /// Time until the cool-down of a busy endpoint ends; zero for any other endpoint.
     pub wait: Duration,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct RotationMember {
-    /// Failures in a row.
+    /// The endpoint's failures in a row.
     failures: u32,
-    /// End of its cool-down.
+    /// End of the endpoint's cool-down.
     until: Option<Instant>,
-    /// The cool-down is kept even if no other endpoint is left.
+    /// The endpoint reported that it is busy: its cool-down is kept even if no other endpoint is
+    /// available.
     busy: bool,
 }
 
-/// The state of a list of endpoints. At most [`Rotation::MAX`] of them.
+/// The endpoints of a list, at most [`Rotation::MAX`], with their failures and cool-downs.
 #[derive(Clone, Debug)]
 pub struct Rotation {
     members: Vec<RotationMember>,
-    /// The endpoint that is tried first.
+    /// Position of the endpoint that is tried first.
     first: usize,
 }
 
-/// The endpoints that one call has tried.
+/// The endpoints that one call has tried already, as a bit set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tried(u64);
 
@@ -75,8 +76,8 @@ impl Tried {
     }
 }
 
-/// The attempts of one call: one at each endpoint. A call that has failed at one endpoint does not wait for
-/// the cool-down of another.
+/// The attempts of one call: at most one per endpoint. After a failed attempt the call does not
+/// wait for another endpoint's cool-down.
 #[derive(Clone, Copy, Debug)]
 pub struct Attempts {
     tried: Tried,
@@ -87,16 +88,16 @@ pub struct Attempts {
 /// The next attempt of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NextAttempt {
-    /// Send the request after the wait.
+    /// Send the request to this endpoint after the wait.
     Send(Pick),
-    /// The cool-down of the next endpoint is too long to wait for.
+    /// The cool-down of the next endpoint is too long to wait for: give up.
     CoolingDown(Pick),
-    /// All endpoints were tried.
+    /// All endpoints have been tried: give up.
     Exhausted,
 }
 
 impl Attempts {
-    /// Leaves out the endpoints of `tried`. The first attempt waits at most `max_wait`.
+    /// Skips the endpoints in `tried`. The first attempt waits at most `max_wait`.
     pub fn new(tried: Tried, max_wait: Duration) -> Self {
         Self {
             tried,
@@ -105,7 +106,8 @@ impl Attempts {
         }
     }
 
-    /// The next attempt, at the endpoint that `pick` chooses. Called again, the attempt before has failed.
+    /// The next attempt, at the endpoint that `pick` chooses. A further call means that the
+    /// previous attempt failed.
     pub fn next_attempt(&mut self, pick: impl FnOnce(Tried) -> Option<Pick>) -> NextAttempt {
         let Some(pick) = pick(self.tried) else {
             return NextAttempt::Exhausted;
@@ -121,10 +123,10 @@ impl Attempts {
 }
 
 impl Rotation {
-    /// Endpoints in one list.
+    /// Most endpoints in one list.
     pub const MAX: usize = 64;
 
-    /// Endpoints beyond [`Rotation::MAX`] are left out.
+    /// Endpoints beyond [`Rotation::MAX`] are ignored.
     pub fn new(endpoints: usize) -> Self {
         Self {
             members: vec![RotationMember::default(); endpoints.min(Self::MAX)],
@@ -132,20 +134,20 @@ impl Rotation {
         }
     }
 
-    /// The endpoint that succeeded last.
+    /// The endpoint that is tried first: usually the one that succeeded last.
     pub fn first(&self) -> usize {
         self.first
     }
 
-    /// Makes an endpoint the one that is tried first, whatever its cool-down.
+    /// Makes an endpoint the one that is tried first. It is still passed over during a cool-down.
     pub fn prefer(&mut self, index: usize) {
         if index < self.members.len() {
             self.first = index;
         }
     }
 
-    /// The endpoint of the next request: one in no cool-down, then one that failed, soonest end of its
-    /// cool-down first, then one that is busy. `None` if all were tried.
+    /// The endpoint of the next request that is not in `tried`: preferably one without a cool-down,
+    /// then a broken one whose cool-down ends soonest, then a busy one. `None` if all were tried.
     pub fn pick(&self, tried: Tried, now: Instant) -> Option<Pick> {
         let count = self.members.len();
         let order = (0..count).map(|offset| (self.first + offset) % count);
@@ -164,7 +166,7 @@ impl Rotation {
         })
     }
 
-    /// The endpoint succeeded: it gets the next request.
+    /// Records a success: the endpoint's cool-down ends, and it is tried first from now on.
     pub fn succeeded(&mut self, index: usize) {
         if let Some(member) = self.members.get_mut(index) {
             *member = RotationMember::default();
@@ -172,7 +174,7 @@ impl Rotation {
         }
     }
 
-    /// The endpoint failed; returns its cool-down.
+    /// Records a failure and returns the endpoint's cool-down.
     pub fn failed(&mut self, index: usize, fault: EndpointFault, now: Instant) -> Duration {
         let Some(member) = self.members.get_mut(index) else {
             return Duration::ZERO;
@@ -183,7 +185,8 @@ impl Rotation {
             EndpointFault::Busy(demanded) => (true, demanded.unwrap_or(own)),
             EndpointFault::Broken => (false, own),
         };
-        // A request that was under way does not shorten the cool-down that another one began.
+        // A failure of a request that was in flight must not shorten a cool-down that another
+        // request began.
         let until = member.until.max(now.checked_add(cooldown));
         *member = RotationMember {
             failures: member.failures.saturating_add(1),
@@ -217,7 +220,7 @@ mod tests {
         rotation.failed(1, EndpointFault::Broken, start);
         rotation.succeeded(2);
         assert_eq!(pick(&rotation, at(start, 3600)), (2, 0));
-        // The list is a ring.
+        // After the last endpoint in the list comes the first.
         rotation.failed(2, EndpointFault::Broken, at(start, 3600));
         assert_eq!(pick(&rotation, at(start, 3600)), (0, 0));
     }
@@ -260,7 +263,7 @@ mod tests {
         assert_eq!(pick(&rotation, start), (0, 0));
         rotation.failed(0, EndpointFault::Busy(Some(Duration::from_secs(30))), start);
         assert_eq!(pick(&rotation, start), (0, 30));
-        // The failure of a request that was under way leaves the cool-down as it is.
+        // The failure of a request that was in flight leaves the cool-down unchanged.
         rotation.failed(0, EndpointFault::Broken, at(start, 10));
         assert_eq!(pick(&rotation, at(start, 10)), (0, 20));
         assert_eq!(pick(&rotation, at(start, 30)), (0, 0));

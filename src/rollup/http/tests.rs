@@ -1,4 +1,4 @@
-//! URLs, credentials and `Retry-After`.
+//! Tests of URLs, credentials and `Retry-After`.
 
 use super::*;
 

@@ -1,4 +1,5 @@
-//! The receipts of one block, by the method that the endpoint has and that its responses fit.
+//! Fetches the receipts of one block, by a method that the endpoint supports and that its response
+//! limits allow.
 
 use super::{
     L1BlockAt, L1Client, L1Error, RpcCause, read,
@@ -13,18 +14,18 @@ use std::time::Instant;
 /// The receipts of a block, checked against its header.
 pub(super) struct BlockReceipts {
     pub receipts: Vec<ReceiptLogs>,
-    /// Bytes of the responses.
+    /// Total size of the responses in bytes.
     pub json_bytes: usize,
 }
 
 impl L1Client {
-    /// For every transaction of a block, in order, whether it succeeded and its logs; checked
-    /// against `block.receipts_root`.
+    /// Success and logs of every transaction of a block, in order, checked against
+    /// `block.receipts_root`.
     pub async fn receipts(&self, block: &L1Block) -> Result<Vec<ReceiptLogs>, L1Error> {
         if block.receipts_root == EMPTY_RECEIPTS {
             return Ok(vec![]);
         }
-        // Without the number of transactions, the methods for large blocks are right for any.
+        // The number of transactions is unknown here, so choose the method as for a large block.
         let method = self.receipt_method(usize::MAX);
         if method != ReceiptMethod::EachTransaction {
             match self.receipts_by(method, block, &[]).await {
@@ -41,7 +42,7 @@ impl L1Client {
         Ok(fetched?.receipts)
     }
 
-    /// The receipts of a block whose transactions are known, checked like [`L1Client::receipts`].
+    /// The receipts of a block with known transactions, checked like [`L1Client::receipts`].
     pub(super) async fn receipts_of(
         &self,
         block: &L1Block,
@@ -52,7 +53,7 @@ impl L1Client {
             let method = self.receipt_method(transactions.len());
             match self.receipts_by(method, block, transactions).await {
                 Err(error) if method != each && error.cause.is_unsupported() => {}
-                // One by one, receipts fit any limit that a transaction fits.
+                // A single receipt is small enough for any response limit.
                 Err(error) if method != each && error.cause.may_be_size() => {
                     return self.receipts_by(each, block, transactions).await;
                 }
@@ -61,7 +62,8 @@ impl L1Client {
         }
     }
 
-    /// The receipts by one method; `transactions` is needed by [`ReceiptMethod::EachTransaction`].
+    /// Fetches the receipts with `method`. Only [`ReceiptMethod::EachTransaction`] needs
+    /// `transactions`.
     pub(super) async fn receipts_by(
         &self,
         method: ReceiptMethod,
@@ -106,7 +108,8 @@ impl L1Client {
         })
     }
 
-    /// Remembers that the endpoint lacks a method, if the error says so.
+    /// If the error shows that the endpoint does not support the method, the method is not used for
+    /// a while.
     pub(super) fn note_unsupported(&self, method: ReceiptMethod, error: &L1Error) {
         if error.cause.is_unsupported() {
             let mut methods = self.inner.receipt_methods.lock();

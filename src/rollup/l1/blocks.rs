@@ -1,6 +1,7 @@
-//! L1 blocks for derivation: fetched in batches, verified, with the receipts where they matter, and cached.
-//! Called by the [`Prefetcher`](super::Prefetcher), and by the driver for single blocks. Bounded by one
-//! batch per call and by a cache of [`CACHE_BYTES`].
+//! L1 blocks for derivation: fetched in batches, verified, and cached. Receipts are fetched only
+//! for blocks that may have logs of the rollup. Called by the [`Prefetcher`](super::Prefetcher),
+//! and by the driver for single blocks. Bounded by one batch per call and by a cache of
+//! [`CACHE_BYTES`].
 
 use super::{
     L1BlockAt, L1Client, L1Error, RpcCause,
@@ -21,20 +22,20 @@ use serde_json::{json, value::RawValue};
 use starling_proto::attributes::ReceiptLogs;
 use std::{collections::HashMap, sync::Arc};
 
-/// Memory of cached blocks, whatever `--l1.cache-size` says.
+/// Most bytes of cached blocks, regardless of `--l1.cache-size`.
 const CACHE_BYTES: usize = 32 << 20;
 
-/// Consecutive blocks, and what they took to fetch.
+/// Consecutive fetched blocks, and the size of their responses.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FetchedBlocks {
     pub blocks: Vec<Arc<L1BlockData>>,
-    /// Bytes of their block objects and receipts as JSON.
+    /// Bytes of the JSON of the block objects and receipts.
     pub json_bytes: usize,
 }
 
 /// A cloneable reader of the blocks of one rollup's L1. Clones share the cache.
 ///
-/// One attempt per call, as with [`L1Client`].
+/// Like [`L1Client`] it makes one attempt per call.
 #[derive(Clone)]
 pub struct L1Blocks {
     l1: L1Client,
@@ -44,7 +45,8 @@ pub struct L1Blocks {
 }
 
 impl L1Blocks {
-    /// Remembers at most `cache_size` blocks, and 32 MiB. Its requests give way to those of `l1`.
+    /// Caches at most `cache_size` blocks and 32 MiB. Requests are bulk requests, which yield to
+    /// the urgent ones of `l1`.
     pub fn new(l1: L1Client, watched: Watched, cache_size: usize) -> Self {
         Self {
             l1: l1.for_bulk(),
@@ -54,8 +56,8 @@ impl L1Blocks {
         }
     }
 
-    /// Blocks to remember: `--l1.cache-size`, whose zero means 3/2 of the sequencing window (L1
-    /// blocks).
+    /// Most cached blocks: `--l1.cache-size`, or 3/2 of the sequencing window (in L1 blocks) if
+    /// that is zero.
     pub fn cache_size(given: u64, seq_window_size: u64) -> usize {
         let size = if given == 0 {
             seq_window_size.saturating_mul(3) / 2
@@ -65,13 +67,14 @@ impl L1Blocks {
         usize::try_from(size).unwrap_or(usize::MAX)
     }
 
-    /// The client that sends the requests.
+    /// The client that sends this reader's requests.
     pub fn client(&self) -> &L1Client {
         &self.l1
     }
 
-    /// A block; `None` if the endpoint has none (by number: above its head). A cached block is
-    /// returned only if it is canonical now, or requested by its hash.
+    /// A block; `None` if the endpoint does not have it, or if the requested number is above the
+    /// endpoint's head. A cached block is returned only if it is requested by hash or is canonical
+    /// now.
     pub async fn get(&self, at: L1BlockAt) -> Result<Option<Arc<L1BlockData>>, L1Error> {
         match at {
             L1BlockAt::Hash(hash) => {
@@ -93,8 +96,9 @@ impl L1Blocks {
         Ok(self.fetch(&[at]).await?.blocks.pop())
     }
 
-    /// The blocks from `first` on, at most `count` and at most one batch of them, up to the head or to
-    /// the last one before a reorg that happened between the reads.
+    /// The blocks from `first` on, at most `count` and at most one batch. The list ends early at
+    /// L1's head, or before a block that does not extend the previous one because of a reorg
+    /// between the reads.
     pub(super) async fn range(&self, first: u64, count: usize) -> Result<FetchedBlocks, L1Error> {
         let count = count.min(self.l1.inner.max_batch) as u64;
         let numbers = first..first.saturating_add(count);
@@ -138,7 +142,7 @@ impl L1Blocks {
             drop(cache);
             blocks.push(data);
         }
-        // The blocks before the failure are kept, and the others requested again.
+        // Keep the blocks before the failure. The caller requests the remaining ones again.
         match receipts.failure {
             Some(error) if blocks.is_empty() => Err(error),
             _ => Ok(FetchedBlocks {
@@ -148,8 +152,8 @@ impl L1Blocks {
         }
     }
 
-    /// Reads whole blocks up to the first that is not there or does not extend the one before, and
-    /// counts the bytes of their JSON.
+    /// Parses whole blocks up to the first that is missing or does not extend the previous one.
+    /// Also returns the bytes of their JSON.
     fn read_blocks(
         &self,
         wanted: &[L1BlockAt],
@@ -160,7 +164,7 @@ impl L1Blocks {
         let mut bytes = 0;
         for (at, response) in wanted.iter().zip(responses) {
             let response = match response {
-                // Some endpoints have an error instead of null for a number above their head.
+                // Some endpoints return an error instead of null for a number above their head.
                 Err(_) if !blocks.is_empty() => break,
                 response => response?,
             };
@@ -179,8 +183,9 @@ impl L1Blocks {
         Ok((blocks, bytes))
     }
 
-    /// Fetches blocks that have transactions of types unknown to this build: requests their encodings,
-    /// which the transactions root verifies. Returns `unknown` if the endpoint refuses.
+    /// Fetches blocks with transactions of types that this build does not know. It requests the
+    /// encodings of these transactions and verifies them against the transactions root. Returns the
+    /// error `unknown` if the endpoint refuses.
     async fn fetch_with_unknown(
         &self,
         wanted: &[L1BlockAt],
@@ -223,7 +228,7 @@ impl L1Blocks {
         self.l1.request(calls, read).await
     }
 
-    /// The receipts of the blocks that want them, in order, up to the first failure.
+    /// The receipts of those blocks that need them, in order, up to the first failure.
     async fn receipts(&self, blocks: &[CheckedL1Block]) -> L1Responses<Vec<ReceiptLogs>> {
         let wanted = blocks.iter().filter(|block| wants_receipts(block));
         let wanted: Vec<&CheckedL1Block> = wanted.collect();
@@ -237,9 +242,9 @@ impl L1Blocks {
         found
     }
 
-    /// The receipts of several blocks from one request, or from several where one response would be
-    /// too large. None if their method takes a request for each transaction, or turns out to be
-    /// unsupported.
+    /// The receipts of several blocks from one request, or from several requests if one response
+    /// would be too large. The list is empty if the method needs a request for each transaction, or
+    /// turns out to be unsupported.
     async fn receipts_at_once(&self, blocks: &[&CheckedL1Block]) -> L1Responses<Vec<ReceiptLogs>> {
         let least = blocks.iter().map(|block| block.hashes.len()).min();
         let method = self.l1.receipt_method(least.unwrap_or_default());
@@ -262,7 +267,7 @@ impl L1Blocks {
         } else if found.failure.take_if(too_large).is_some()
             && let Some(block) = blocks.get(found.responses.len())
         {
-            // Not even the receipts of this block alone.
+            // The receipts of this one block are too large for one response: fetch them one by one.
             let each = ReceiptMethod::EachTransaction;
             let fetched = self.l1.receipts_by(each, &block.block, &block.hashes).await;
             self.add(&mut found, fetched);
@@ -286,7 +291,7 @@ impl L1Blocks {
     }
 }
 
-/// Whether the receipts matter, by the header.
+/// Whether derivation needs the block's receipts, judged by the header.
 fn wants_receipts(block: &CheckedL1Block) -> bool {
     block.may_have_logs && block.block.receipts_root != EMPTY_RECEIPTS
 }

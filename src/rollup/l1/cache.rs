@@ -1,15 +1,15 @@
-//! L1 blocks that were read lately, by hash; bounded in number and in bytes. Pure.
+//! A cache of recently read L1 blocks by hash, bounded in number and in bytes. Pure.
 
 use super::data::L1BlockData;
 use alloy_primitives::B256;
 use lru::LruCache;
 use std::sync::Arc;
 
-/// The least recently used block is dropped first.
+/// An LRU cache of L1 blocks: the least recently used block is dropped first.
 pub(super) struct L1Cache {
     blocks: LruCache<B256, Arc<L1BlockData>>,
     max_blocks: usize,
-    /// Bytes of all blocks, as [`L1BlockData::size`] counts them.
+    /// Total size of the cached blocks in bytes, as counted by [`L1BlockData::size`].
     bytes: usize,
     max_bytes: usize,
 }
@@ -28,19 +28,19 @@ impl L1Cache {
         self.blocks.get(&hash).cloned()
     }
 
-    /// Whether a block of this height is here, on any branch.
+    /// Whether a block of this height is cached, on any branch.
     pub(super) fn has_number(&self, number: u64) -> bool {
         self.blocks
             .iter()
             .any(|(_, data)| data.block.number == number)
     }
 
-    /// Blocks in it.
+    /// Number of cached blocks.
     pub(super) fn len(&self) -> usize {
         self.blocks.len()
     }
 
-    /// Returns whether blocks had to leave for it.
+    /// Caches a block. Returns whether other blocks were dropped to make room.
     pub(super) fn insert(&mut self, data: Arc<L1BlockData>) -> bool {
         self.bytes += data.size();
         if let Some(old) = self.blocks.put(data.block.hash, data) {

@@ -1,5 +1,5 @@
-//! Checks that the endpoints serve the rollup's L1: at start, and each of several endpoints before
-//! its first use.
+//! Checks that endpoints serve the rollup's L1: the endpoint in use at start, and each of several
+//! endpoints before its first use.
 
 use super::{L1Client, L1Error, RpcCause, gate::Urgency, read, transport::RpcCall};
 use crate::rollup::http::rotation::Tried;
@@ -34,14 +34,14 @@ pub enum L1CheckError {
 }
 
 impl L1CheckError {
-    /// Whether another attempt cannot help.
+    /// Whether the error is permanent, so that another attempt cannot succeed.
     pub fn is_final(&self) -> bool {
         !matches!(self, Self::L1(_))
     }
 }
 
-/// Checks the chain id and the hash of the L1 block that the rollup starts at (op-node: checks at
-/// startup). A block that the endpoint does not have, since it prunes, is only logged.
+/// Checks the chain id and the hash of the L1 block at which the rollup starts (op-node: checks at
+/// startup). If the endpoint has pruned that block, this is only logged.
 pub async fn check_chain(l1: &L1Client, rollup: &RollupConfig) -> Result<(), L1CheckError> {
     let chain_id = l1.chain_id().await?;
     if chain_id != rollup.l1_chain_id {
@@ -72,8 +72,9 @@ pub async fn check_chain(l1: &L1Client, rollup: &RollupConfig) -> Result<(), L1C
 }
 
 impl L1Client {
-    /// Checks all of several endpoints now, so that a wrong one is logged before it is needed. An
-    /// endpoint that does not answer is checked before its first use.
+    /// If there are several endpoints, checks each of them now, so that a wrong one is logged
+    /// before it is needed. An endpoint that does not respond is checked again before its first
+    /// use.
     pub async fn check_endpoints(&self) {
         for index in 0..self.inner.endpoints.len() {
             if let Err(cause) = self.check_chain_id(index).await
@@ -85,8 +86,8 @@ impl L1Client {
         }
     }
 
-    /// Checks the chain id of one of several endpoints before its first use. A lone endpoint is
-    /// checked by [`check_chain`], whose error ends derivation.
+    /// Checks the chain id of one of several endpoints before its first use. A single endpoint is
+    /// not checked here: [`check_chain`] does that, with an error that ends derivation.
     pub(super) async fn check_chain_id(&self, index: usize) -> Result<(), RpcCause> {
         let Some(expected) = self.inner.chain_id else {
             return Ok(());
@@ -103,7 +104,8 @@ impl L1Client {
         }
     }
 
-    /// The endpoints that serve another chain. They get no calls, unless all endpoints do.
+    /// The endpoints that serve another chain. They get no calls, unless all endpoints serve
+    /// another chain.
     pub(super) fn wrong_chain_endpoints(&self) -> Tried {
         let mut left_out = Tried::default();
         if !self.all_serve_wrong_chain() {
@@ -124,13 +126,13 @@ impl L1Client {
         chain_id.is_some_and(|chain_id| Some(*chain_id) != self.inner.chain_id)
     }
 
-    /// Reads the chain id of an endpoint, and logs a wrong one.
+    /// Reads an endpoint's chain id, and logs an error if it is wrong.
     async fn read_chain_id(&self, index: usize) -> Result<u64, RpcCause> {
         let call = RpcCall {
             method: "eth_chainId",
             params: json!([]),
         };
-        // Urgent requests may wait for this one.
+        // Send the request as urgent, since urgent requests may wait for its result.
         let urgent = Self {
             urgency: Urgency::Urgent,
             ..self.clone()

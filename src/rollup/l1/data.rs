@@ -1,4 +1,4 @@
-//! The part of an L1 block that a rollup derives from.
+//! The parts of an L1 block that derivation uses.
 
 use alloy_consensus::Header;
 use alloy_primitives::{Address, B256, BloomInput, Log};
@@ -10,14 +10,14 @@ use starling_proto::{
     derive::{BlobRef, InboxTransaction},
 };
 
-/// The addresses on L1 that a rollup reads.
+/// The addresses on L1 that a rollup reads from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Watched {
-    /// Receives the batcher's transactions (`batch_inbox_address`).
+    /// Address that receives the batcher's transactions (`batch_inbox_address`).
     pub inbox: Address,
-    /// Emits deposits (`deposit_contract_address`).
+    /// Contract that emits deposits (`deposit_contract_address`).
     pub portal: Address,
-    /// Emits updates of the configuration (`l1_system_config_address`).
+    /// Contract that emits configuration updates (`l1_system_config_address`).
     pub system_config: Address,
 }
 
@@ -32,8 +32,8 @@ impl From<&RollupConfig> for Watched {
 }
 
 impl Watched {
-    /// Whether the block may hold a deposit or an update of the configuration, by its header's
-    /// bloom. False is certain; true may be a coincidence.
+    /// Whether the block may contain a deposit or a configuration update, judged by its header's
+    /// bloom. `false` is certain; `true` may be a false positive of the bloom.
     pub(super) fn may_have_logs(&self, header: &Header) -> bool {
         let may_emit = |address: Address, event: B256| {
             let bloom = &header.logs_bloom;
@@ -43,8 +43,8 @@ impl Watched {
         may_emit(self.portal, DEPOSIT_EVENT) || may_emit(self.system_config, CONFIG_UPDATE_EVENT)
     }
 
-    /// Drops topics and data of logs that no rollup rule reads. The logs themselves stay, since
-    /// their positions in the block identify deposits.
+    /// Removes topics and data of logs that derivation does not read. The logs themselves stay,
+    /// since their positions in the block identify deposits.
     pub(super) fn strip(&self, receipts: &mut [ReceiptLogs]) {
         for log in receipts.iter_mut().flat_map(|(_, logs)| logs) {
             if log.address != self.portal && log.address != self.system_config {
@@ -57,21 +57,21 @@ impl Watched {
     }
 }
 
-/// The part of an L1 block that a rollup derives from; all of it is checked against the block's
-/// hash, except as [`L1Config::trust`](super::L1Config::trust) says.
+/// The parts of an L1 block that derivation uses. All parts are verified against the block's hash,
+/// unless [`L1Config::trust`](super::L1Config::trust) is set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct L1BlockData {
     pub block: L1Block,
     /// The transactions to the batch inbox, in order.
     pub inbox: Vec<InboxTransaction>,
-    /// For every transaction of the block, in order, whether it succeeded and its logs. Logs of
-    /// other contracts than the two watched ones keep their address and place only. Empty if the
-    /// header's bloom says that neither of the two logged anything that matters.
+    /// Success and logs of every transaction of the block, in order. A log of any contract other
+    /// than portal and SystemConfig keeps only its address and position. Empty if, according to the
+    /// header's bloom, neither of these two contracts emitted a relevant log.
     pub receipts: Vec<ReceiptLogs>,
 }
 
 impl L1BlockData {
-    /// Memory that it takes, bytes, roughly.
+    /// Approximate memory of this value, in bytes.
     pub(super) fn size(&self) -> usize {
         let inbox = self.inbox.iter().map(|transaction| {
             let blobs = size_of::<BlobRef>() * transaction.blobs.len();

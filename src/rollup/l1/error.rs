@@ -1,4 +1,4 @@
-//! Failures of L1 calls: what went wrong, where, and whether the endpoint is to blame.
+//! Errors of L1 calls: the cause, the endpoint, and whether the endpoint is at fault.
 
 use crate::rollup::{
     http::{excerpt, rotation::EndpointFault},
@@ -7,15 +7,16 @@ use crate::rollup::{
 use alloy_primitives::B256;
 use std::{sync::Arc, time::Duration};
 
-/// JSON-RPC error codes of rate limits: EIP-1474's, and the HTTP status that some providers repeat.
+/// JSON-RPC error codes of rate limits: EIP-1474's, and the HTTP status that some providers use as
+/// a code.
 const RATE_LIMIT_CODES: [i32; 2] = [-32005, 429];
 
-/// A call that failed, and where.
+/// A failed call, with its endpoint and method.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("L1{}: {method}: {cause}", at(endpoint))]
 pub struct L1Error {
-    /// Scheme, host and port: paths and user names may be credentials. Empty if the configuration
-    /// names no endpoint.
+    /// Scheme, host and port of the endpoint: paths and user names may be credentials. Empty if the
+    /// configuration names no endpoint.
     pub endpoint: Arc<str>,
     pub method: &'static str,
     pub cause: RpcCause,
@@ -28,68 +29,69 @@ fn at(endpoint: &str) -> String {
     }
 }
 
-/// The reason why a call to an endpoint failed: of L1, or of another program that is called with
-/// this client ([`plain`](super::plain)).
+/// The reason why a call to an L1 endpoint failed, or to another program that is called with this
+/// client ([`plain`](super::plain)).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RpcCause {
     /// The request could not be sent, or the connection was lost.
     #[error("{0}")]
     Transport(String),
-    /// The endpoint did not respond within this timeout of a request.
+    /// The endpoint did not respond within this timeout.
     #[error("no response within {0:?}: the endpoint or the link to it is too slow")]
     Timeout(Duration),
-    /// The response is larger than the limit, bytes.
+    /// The response is larger than this limit in bytes.
     #[error("the response has more than {0} bytes")]
     TooLarge(usize),
-    /// The endpoint responded with an HTTP status that is no success. It gets no request before its
-    /// cool-down ends if the status is 429 or 5xx.
+    /// The HTTP status of the response is not a success. For 429 or 5xx the endpoint gets no
+    /// request before its cool-down ends.
     #[error("HTTP status {code}")]
     Status {
         code: u16,
         /// Cool-down that the endpoint demands.
         retry_after: Option<Duration>,
     },
-    /// The endpoint is in a cool-down that is too long to wait for.
+    /// The endpoint's remaining cool-down is too long to wait for.
     #[error("no request for another {} s: the endpoint reported a rate limit or a server error (HTTP 429 or 5xx)", .0.as_secs())]
     CoolingDown(Duration),
     /// The endpoint responded with a JSON-RPC error.
     #[error("error {code}: {message}")]
     Refused { code: i32, message: String },
-    /// The endpoint does not prove contract storage.
+    /// The endpoint does not serve the proof of contract storage.
     #[error(
         "error {code}: {message}: the contract's storage cannot be proven; give an endpoint that serves eth_getProof with --l1, or believe \
          this one with --l1.trustrpc"
     )]
     NoProof { code: i32, message: String },
-    /// The response does not have the form it should have.
+    /// The response does not have the form that JSON-RPC or the method defines.
     #[error("malformed response: {0}")]
     Malformed(String),
     /// The response contradicts itself or the request.
     #[error("untrue response: {0}")]
     Untrue(String),
-    /// The header belongs to a fork of L1 that this build does not know.
+    /// The header has fields of an L1 fork that this build does not know.
     #[error(
         "the hash of block {number} cannot be verified, since its header has fields that this version does not know ({fields}): update, or \
          believe the endpoint with --l1.trustrpc"
     )]
     UnknownField { number: u64, fields: String },
-    /// A transaction whose encoding neither this build nor the endpoint can give.
+    /// A transaction has a type that this build does not know, and the endpoint does not serve its
+    /// encoding.
     #[error(
         "the transactions of block {block} cannot be verified, since one has the type {ty}, which this version does not know: update, or \
          believe the endpoint with --l1.trustrpc"
     )]
     UnknownTransaction { ty: u64, block: B256 },
-    /// A block that should be there is not there.
+    /// The endpoint lacks a block that it should have, or the block's receipts.
     #[error("the endpoint does not have block {0} or its receipts: it was reorged or pruned")]
     Missing(B256),
-    /// One of several endpoints serves another chain. It gets no further calls.
+    /// One of several endpoints serves another chain. That endpoint gets no further calls.
     #[error(
         "it serves the chain {chain_id}, and the rollup's L1 is {expected}: give only endpoints of that chain with --l1"
     )]
     WrongChain { chain_id: u64, expected: u64 },
 }
 
-/// Batcher and proposer read L2 with this client, too.
+/// The batcher and the proposer also read L2 with this client.
 impl From<L2ResponseError> for RpcCause {
     fn from(error: L2ResponseError) -> Self {
         match error {
@@ -100,12 +102,13 @@ impl From<L2ResponseError> for RpcCause {
 }
 
 impl RpcCause {
-    /// A response that does not decode, by the decoder's error.
+    /// The error for a response that does not parse, from the decoder's error.
     pub fn malformed(error: impl std::fmt::Display) -> Self {
         Self::Malformed(excerpt(error))
     }
 
-    /// The effect of a failure on the choice of endpoints; `None` if the endpoint itself is fine.
+    /// The fault that the failure counts as in the choice of endpoints; `None` if the endpoint
+    /// works.
     pub(super) fn fault(&self) -> Option<EndpointFault> {
         match self {
             Self::Status { code, retry_after } => {
@@ -123,7 +126,8 @@ impl RpcCause {
         }
     }
 
-    /// Whether the endpoint only demands a slower pace: a smaller request would not help.
+    /// Whether the endpoint only demands fewer requests per time, so that a smaller request would
+    /// not help.
     pub fn is_rate_limit(&self) -> bool {
         match self {
             Self::CoolingDown(_) | Self::Status { code: 429, .. } => true,
@@ -132,13 +136,13 @@ impl RpcCause {
         }
     }
 
-    /// Whether the endpoint has judged the call, and not only refused to serve it.
+    /// Whether the endpoint processed the call and returned an error, other than a rate limit.
     pub(super) fn is_verdict(&self) -> bool {
         matches!(self, Self::Refused { .. }) && !self.is_rate_limit()
     }
 
-    /// Whether a request for less may succeed: the response may have been too large for the endpoint,
-    /// a proxy, the link or us.
+    /// Whether a request for less data may succeed: the response may have been too large for the
+    /// endpoint, a proxy, the link or this client.
     pub(super) fn may_be_size(&self) -> bool {
         match self {
             Self::Transport(_) | Self::Timeout(_) | Self::TooLarge(_) => true,
@@ -149,8 +153,9 @@ impl RpcCause {
         }
     }
 
-    /// Whether the endpoint does not know the method. The codes are those of EIP-1474 and JSON-RPC;
-    /// some endpoints say it with other codes, so the words count too, as for op-node.
+    /// Whether the endpoint does not support the method. The codes are those of EIP-1474 and
+    /// JSON-RPC. Some endpoints use other codes, so the error message is checked as well, as in
+    /// op-node.
     pub(super) fn is_unsupported(&self) -> bool {
         let Self::Refused { code, message } = self else {
             return false;
@@ -192,7 +197,7 @@ mod tests {
             let retry_after = Some(Duration::from_secs(5));
             let status = RpcCause::Status { code, retry_after };
             assert_eq!(status.fault(), Some(EndpointFault::Busy(retry_after)));
-            // A server that fails may do so for the size of the response.
+            // A server error may be caused by the size of the response.
             assert_eq!(status.is_rate_limit(), code == 429);
             assert_eq!(status.may_be_size(), code != 429);
         }

@@ -1,4 +1,4 @@
-//! An L1 endpoint for tests: a real HTTP server that says what it is told to say, true or not.
+//! An L1 test endpoint: a real HTTP server. The test sets its responses, true or false.
 
 use super::{L1Block, response};
 use alloy_consensus::{Header, constants::EMPTY_RECEIPTS};
@@ -35,25 +35,25 @@ const METHODS: [&str; 10] = [
 pub(crate) struct State {
     /// Canonical blocks in order, the head last.
     pub blocks: Vec<Value>,
-    /// Blocks by their tags `safe` and `finalized`.
+    /// The blocks with the tags `safe` and `finalized`.
     pub tagged: HashMap<&'static str, Value>,
-    /// Answers that go before everything else.
+    /// Responses by method, used before all other data.
     pub answers: HashMap<&'static str, Result<Value, (i32, String)>>,
-    /// By the first parameter.
+    /// Receipts by the first parameter of the call.
     pub receipts: HashMap<String, Value>,
-    /// Every call so far.
+    /// The method of every call so far.
     pub calls: Vec<&'static str>,
-    /// First parameters of these calls, where they are text.
+    /// The first parameter of each of these calls, if it is a string.
     pub parameters: Vec<String>,
     pub delay: Duration,
-    /// First parameter of the calls that are never answered.
+    /// Calls with this first parameter get no response.
     pub silent: Option<&'static str>,
 }
 
 pub(crate) struct FakeL1 {
     pub port: u16,
     pub state: Arc<Mutex<State>>,
-    /// The header that subscribers get next, over a WebSocket on the same port.
+    /// The header sent to subscribers next, over a WebSocket on the same port.
     pub new_head: watch::Sender<Value>,
     _server: ServerHandle,
 }
@@ -127,12 +127,12 @@ impl FakeL1 {
             .count()
     }
 
-    /// Replaces everything from this height on by `headers`.
+    /// Replaces all blocks by `headers`.
     pub(crate) fn set(&self, headers: &[Header]) {
         self.state.lock().blocks = headers.iter().map(block_json).collect();
     }
 
-    /// Replaces the blocks by those of a recording: whole blocks and their receipts.
+    /// Replaces the blocks by recorded whole blocks and their receipts.
     pub(crate) fn set_recorded(&self, recorded: &[Value]) {
         let mut state = self.state.lock();
         state.blocks = recorded.iter().map(|line| line["block"].clone()).collect();
@@ -142,8 +142,8 @@ impl FakeL1 {
         }
     }
 
-    /// Replaces the blocks by `headers` whose state has `value` in a slot of `contract`, and proves
-    /// it.
+    /// Replaces the blocks by `headers`. Their state has `value` in a slot of `contract`, with a
+    /// valid proof.
     pub(crate) fn set_with_storage(
         &self,
         headers: Vec<Header>,
@@ -200,7 +200,7 @@ impl State {
                 tagged.or_else(|| find("number")).unwrap_or_default()
             }
             "eth_getBlockByHash" => find("hash").unwrap_or_default(),
-            // Most endpoints lack it.
+            // Most real endpoints lack this method.
             "debug_getRawReceipts" => {
                 let code = ErrorCode::MethodNotFound.code();
                 return Err(ErrorObjectOwned::owned(
@@ -214,7 +214,7 @@ impl State {
     }
 }
 
-/// A header after the merge, `salt` tells branches apart.
+/// A header after the merge. Different values of `salt` make different branches.
 pub(crate) fn header(number: u64, parent_hash: B256, timestamp: u64, salt: u8) -> Header {
     Header {
         number,
@@ -239,8 +239,8 @@ pub(crate) fn chain(first: u64, time: u64, count: u64, salt: u8) -> Vec<Header> 
     headers
 }
 
-/// A state root, and the `eth_getProof` answer for a slot of a contract in that state; a value of
-/// zero is an empty slot. Other slots give the proof some depth.
+/// A state root, and the `eth_getProof` response for a contract's slot in that state. A `value` of
+/// zero makes the slot empty. Further slots make the proof deeper.
 pub(crate) fn prove(contract: Address, slot: B256, value: B256) -> (B256, Value) {
     let slots = (0..50)
         .map(|n| (B256::with_last_byte(n), U256::from(n) + U256::from(1)))
@@ -264,8 +264,8 @@ pub(crate) fn prove(contract: Address, slot: B256, value: B256) -> (B256, Value)
     (state_root, proof)
 }
 
-/// A state root, and the nodes that prove an account in that state, or its absence. Other accounts
-/// give the proof some depth.
+/// A state root, and the nodes that prove an account or its absence in that state. Further accounts
+/// make the proof deeper.
 pub(crate) fn prove_account(at: Address, account: Option<TrieAccount>) -> (B256, Vec<Bytes>) {
     let others = (0..50).map(|n| {
         (
@@ -289,7 +289,7 @@ fn path(key: impl AsRef<[u8]>) -> Nibbles {
     Nibbles::unpack(keccak256(key))
 }
 
-/// The root of a trie, and the nodes on the way to one path.
+/// The root of a trie with these leaves, and the nodes on the path to one leaf.
 fn trie(leaves: BTreeMap<Nibbles, Vec<u8>>, path: Nibbles) -> (B256, Vec<Bytes>) {
     let mut builder = HashBuilder::default().with_proof_retainer(ProofRetainer::new(vec![path]));
     for (path, value) in &leaves {
@@ -310,7 +310,8 @@ pub(crate) fn block(header: &Header) -> L1Block {
     response::block(block_json(header), false).unwrap()
 }
 
-/// The L1 of a folder of `derivation-live`: one line for each block from 0 on, with its receipts.
+/// The L1 blocks recorded in a folder of `derivation-live`: one line for each block from 0 on, with
+/// its receipts.
 pub(crate) fn recorded(folder: &str) -> Option<Vec<Value>> {
     let path = starling_testkit::fixture(&format!("derivation-live/{folder}/l1.jsonl.zst"))?;
     let text = zstd::decode_all(std::fs::File::open(path).unwrap()).unwrap();

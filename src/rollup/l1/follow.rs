@@ -1,6 +1,6 @@
-//! Follows the heads of L1: by subscription where the endpoint is a WebSocket or a Unix socket, by
-//! polling otherwise and while there is no subscription. Wakes the consumers of the heads; keeps the
-//! last heads when the endpoint fails. A head may go back: consumers decide what a reorg means.
+//! Follows the heads of L1: by subscription if the endpoint is a WebSocket or a Unix socket,
+//! otherwise and without a working subscription by polling. Wakes the consumers of the heads. If
+//! the endpoint fails, the last heads stay. A head may move back: consumers handle reorgs.
 
 use super::{L1Block, L1Client, L1Error, L1Tag};
 use crate::{rollup::metrics::L1HeadMetrics, telemetry::LoggedCauses};
@@ -13,19 +13,20 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Polls are left out while the subscription brought a head within this many poll intervals. L1
-/// misses a slot now and then; more than that and the subscription may be dead.
+/// Polls are skipped if the subscription delivered a head within this many poll intervals. L1
+/// misses a slot now and then. A longer silence may mean that the subscription no longer works.
 const QUIET_POLLS: u32 = 3;
-/// Headers in a row that cannot be verified after which a subscription is dropped.
+/// Number of unverifiable headers in a row after which a subscription is dropped.
 const UNVERIFIED_HEADERS: u32 = 3;
-/// How long heads are only polled after that: the endpoint may be updated, or another one take over.
+/// Time without a new subscription after unverifiable headers. Meanwhile the endpoint may be
+/// updated or replaced by another one.
 const SUBSCRIPTION_PAUSE: Duration = Duration::from_secs(300);
 
-// Warnings, by which their ends are named too.
+// Texts of warnings; the end of a warning is logged under the same text.
 const NO_HEAD: &str = "L1's head cannot be read; trying again until it can";
 const NO_BLOCK: &str = "L1's safe or finalized block could not be read; the last one stays";
 
-/// L1's heads at the last reading.
+/// L1's heads as read last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct L1Heads {
     pub head: Option<L1Block>,
@@ -33,18 +34,18 @@ pub struct L1Heads {
     pub finalized: Option<L1Block>,
 }
 
-/// One of the heads.
+/// Selects one of the heads.
 type HeadSlot = fn(&mut L1Heads) -> &mut Option<L1Block>;
 
-/// A client of L1 and the heads that are being followed with it.
+/// An L1 client and the heads that are followed with it.
 pub struct FollowedL1 {
     pub client: L1Client,
     pub heads: watch::Receiver<L1Heads>,
 }
 
-/// Reads the head every `head_interval` (`--l1.http-poll-interval`) unless a subscription brings it,
-/// safe and finalized every `epoch_interval` (`--l1.epoch-poll-interval`; zero is never), until the
-/// token is cancelled.
+/// Follows L1's heads until the token is cancelled. The head is read every `head_interval`
+/// (`--l1.http-poll-interval`) unless a subscription delivers it. The safe and the finalized block
+/// are read every `epoch_interval` (`--l1.epoch-poll-interval`); zero disables these reads.
 pub async fn follow_heads(
     l1: L1Client,
     heads: watch::Sender<L1Heads>,
@@ -66,12 +67,12 @@ pub async fn follow_heads(
         unverified: 0,
         subscribe_after: None,
     };
-    // Side by side: a slow request for one head does not hold up the others.
+    // Concurrent, so that a slow request for one head does not delay the others.
     let all = async { tokio::join!(follower.run(), safe, finalized) };
     let _ = token.run_until_cancelled(all).await;
 }
 
-/// Reads the block with this tag at an interval; never if that is zero.
+/// Reads the block with this tag every `interval`; never if the interval is zero.
 async fn follow_tag(
     l1: L1Client,
     heads: watch::Sender<L1Heads>,
@@ -107,14 +108,14 @@ struct HeadFollower {
     l1: L1Client,
     heads: watch::Sender<L1Heads>,
     head_interval: Duration,
-    /// Causes of failed readings that were logged.
+    /// Causes of failed reads that have been logged already.
     causes: LoggedCauses,
-    /// When the subscription last brought a head that could be verified.
+    /// Time at which the subscription last delivered a verified head.
     last_pushed: Option<Instant>,
     metrics: L1HeadMetrics,
-    /// Headers of the subscription in a row that could not be verified.
+    /// Number of headers in a row from the subscription that could not be verified.
     unverified: u32,
-    /// No subscription is made before.
+    /// No new subscription is made before this time.
     subscribe_after: Option<Instant>,
 }
 
@@ -152,8 +153,8 @@ impl HeadFollower {
         self.publish(read);
     }
 
-    /// Takes a header from the subscription; polls at once if it cannot be verified, since it says
-    /// that there is a new head. Returns false if the subscription is to be dropped.
+    /// Handles a header from the subscription. An unverifiable header still indicates a new head,
+    /// so the head is polled at once. Returns false if the subscription must be dropped.
     async fn on_header(&mut self, header: Value) -> bool {
         let error = match self.l1.read_new_head(header) {
             Ok(block) => {
@@ -175,7 +176,8 @@ impl HeadFollower {
         is_kept
     }
 
-    /// A subscription to the endpoint in use, if it has subscriptions that bring true headers.
+    /// A subscription to the endpoint in use. `None` if the endpoint has no subscriptions, or if
+    /// they are paused after unverifiable headers.
     async fn subscribe(&self) -> Option<Subscription<Value>> {
         if self
             .subscribe_after
@@ -217,9 +219,10 @@ fn ticks(interval: Duration) -> Interval {
     ticks
 }
 
-/// The next header, `Some(None)` at the subscription's end, and `None` at once without one.
+/// The next header of a subscription; `Some(None)` when the subscription ends. `None` at once if
+/// there is no subscription.
 async fn next(subscription: &mut Option<Subscription<Value>>) -> Option<Option<Value>> {
-    // A header that is no JSON ends the subscription like a lost connection.
+    // A header that is not JSON ends the subscription, like a lost connection.
     Some(subscription.as_mut()?.next().await.and_then(Result::ok))
 }
 

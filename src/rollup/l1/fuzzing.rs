@@ -11,12 +11,13 @@ fn parse<T: DeserializeOwned>(text: &str) -> Result<T, RpcCause> {
     serde_json::from_str(text).map_err(RpcCause::malformed)
 }
 
-/// The header of a block object.
+/// Parses the header in a block object.
 pub fn header(text: &str, trust: bool) -> Result<L1Block, RpcCause> {
     response::block(parse(text)?, trust)
 }
 
-/// A block object with whole transactions: the block, and its transactions to the batch inbox.
+/// Parses a block object with whole transactions: the block, and its transactions to the batch
+/// inbox.
 pub fn block(
     text: &str,
     watched: &Watched,
@@ -27,23 +28,23 @@ pub fn block(
     Ok((found.block, found.inbox))
 }
 
-/// Hashes of a block's transactions of unknown types, which are requested once more.
+/// Hashes of a block's transactions of unknown types, whose encodings the client would request.
 pub fn unknown_transactions(text: &str) -> Result<Vec<B256>, RpcCause> {
     let raw: Box<RawValue> = parse(text)?;
     response::unknown_transactions(&raw)
 }
 
-/// A list of receipts of `block`.
+/// Parses a list of receipts and checks it against `block`.
 pub fn receipts(text: &str, block: &L1Block) -> Result<Vec<ReceiptLogs>, RpcCause> {
     response::receipts(parse(text)?, block)
 }
 
-/// Receipts of `block` in EIP-2718 form.
+/// Parses receipts of `block` in EIP-2718 form and checks them.
 pub fn raw_receipts(receipts: &[Bytes], block: &L1Block) -> Result<Vec<ReceiptLogs>, RpcCause> {
     response::raw_receipts(receipts, block)
 }
 
-/// The proof of a contract's slot after `block`.
+/// Parses and checks the proof of a contract's slot after `block`.
 pub fn storage(
     text: &str,
     contract: Address,

@@ -1,8 +1,8 @@
-//! Admission of L1 requests: how many are in flight, and how many calls are sent per second.
+//! Admission of L1 requests: bounds the requests in flight and the calls per second.
 //!
-//! Requests of the head follower and the sequencer are urgent, those of derivation are bulk. A node
-//! that catches up has bulk requests waiting all the time. They leave a permit to urgent ones, and
-//! take calls of the rate limit only when no urgent request waits for any.
+//! Requests of the head follower and the sequencer are urgent, those of derivation are bulk
+//! requests. A node that catches up always has bulk requests waiting. Bulk requests leave one
+//! permit to urgent requests, and use the rate limit only when no urgent request waits for it.
 
 use super::L1Config;
 use crate::rollup::http::rate::RateLimit;
@@ -10,34 +10,35 @@ use parking_lot::Mutex;
 use std::time::{Duration, Instant};
 use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
 
-/// Permits that bulk requests leave to urgent ones, if there are several.
+/// Permits that bulk requests leave to urgent ones, if there is more than one permit.
 const KEPT_FOR_URGENT: usize = 1;
-/// Bulk requests in flight at most: 64 MiB of responses of the usual size.
+/// Most bulk requests in flight. With responses of [`USUAL_RESPONSE`] they hold 64 MiB.
 const MAX_BULK_REQUESTS: usize = 16;
-/// Bytes of a response to a bulk request; more are allowed to one response at a time. Four times the
-/// size that fetching ahead aims at.
+/// Largest usual response to a bulk request, in bytes: four times the size that fetching ahead aims
+/// at. Only one response at a time may be larger.
 pub(super) const USUAL_RESPONSE: u32 = 4 << 20;
 
-/// How soon a request has to be sent.
+/// The urgency of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Urgency {
-    /// Blocks are not sequenced or followed without it.
+    /// Sequencing or following blocks waits for the response.
     Urgent,
-    /// Derivation is slower without it.
+    /// Only derivation waits for the response.
     Bulk,
 }
 
 /// Permits and the rate limit of one client and its clones.
 pub(super) struct L1Gate {
     rate: Option<Mutex<RateLimit>>,
-    /// Bulk requests wait for the rate limit one after the other.
+    /// Taken while a bulk request waits for the rate limit, so that bulk requests wait one after
+    /// the other.
     bulk_rate: tokio::sync::Mutex<()>,
     requests: Semaphore,
     bulk: Semaphore,
     large: Semaphore,
 }
 
-/// Permission to send one request, until it is dropped.
+/// Permission to send one request. Dropping it releases the permits.
 pub(super) struct L1Permit<'a> {
     _request: SemaphorePermit<'a>,
     _bulk: Option<SemaphorePermit<'a>>,
@@ -57,8 +58,8 @@ impl L1Gate {
         }
     }
 
-    /// Waits until a request of `calls` calls may be sent. A permit is taken last: no request holds
-    /// one while it waits for the rate limit.
+    /// Waits until a request with `calls` calls may be sent. The permit is acquired last, so that
+    /// no request occupies a permit while it waits for the rate limit.
     pub(super) async fn enter(
         &self,
         urgency: Urgency,
@@ -79,7 +80,7 @@ impl L1Gate {
         })
     }
 
-    /// Waits until a bulk request may have a response of more than [`USUAL_RESPONSE`].
+    /// Waits until a bulk request may have a response larger than [`USUAL_RESPONSE`].
     pub(super) async fn enter_large(&self) -> Result<SemaphorePermit<'_>, AcquireError> {
         self.large.acquire().await
     }
@@ -99,14 +100,14 @@ impl L1Gate {
 /// The next step of a request that waits for the rate limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RateStep {
-    /// The calls are reserved, and may be sent after this time.
+    /// The calls are reserved and may be sent after this time.
     Send(Duration),
-    /// Nothing is reserved; to be tried again after this time.
+    /// The calls are not reserved; try again after this time.
     Retry(Duration),
 }
 
-/// Urgent calls are reserved at once, ahead of time if need be. Bulk calls are not: reserved ones
-/// would delay every urgent call after them.
+/// Applies the rate limit to `calls` calls. Urgent calls are reserved at once, even ahead of time.
+/// Bulk calls are not reserved ahead, since they would delay every later urgent call.
 fn take(rate: &mut RateLimit, urgency: Urgency, calls: usize, now: Instant) -> RateStep {
     match urgency {
         Urgency::Urgent => RateStep::Send(rate.reserve(calls, now)),

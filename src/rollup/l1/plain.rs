@@ -1,5 +1,5 @@
-//! Calls whose responses this client does not check: of L1 by the sender of transactions, which has to
-//! believe its endpoint, and of L2, builders and supervisors by batcher and proposer.
+//! Calls with unverified responses: calls to L1 by the transaction sender, which has to trust its
+//! endpoint, and calls to L2, builders and supervisors by the batcher and the proposer.
 
 use super::{BATCHER_HASH_SELECTOR, L1Client, L1Error, L1Response, RpcCall, RpcCause, read};
 use alloy_primitives::{Address, B256, Bytes, U64};
@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 impl L1Client {
-    /// One call. Fails like every call: after each endpoint was tried once.
+    /// Sends one call, to each endpoint once at most, until one succeeds.
     pub async fn plain_call<T: DeserializeOwned>(
         &self,
         method: &'static str,
@@ -23,7 +23,7 @@ impl L1Client {
         Ok(head.to())
     }
 
-    /// The batcher that a SystemConfig contract names now.
+    /// The batcher address that a SystemConfig contract has at L1's newest block.
     pub async fn batcher_of(&self, contract: Address) -> Result<Address, L1Error> {
         let request = json!({ "to": contract, "data": Bytes::from(BATCHER_HASH_SELECTOR) });
         let call = RpcCall {
@@ -43,9 +43,9 @@ impl L1Client {
         .await
     }
 
-    /// Publishes a transaction. The inner error is a pool's refusal. One whose message `is_final` is
-    /// the answer: a later endpoint that is away would hide it. After another one the next endpoint is
-    /// tried.
+    /// Publishes a transaction. The inner error is a refusal by a transaction pool. If its message
+    /// `is_final`, it is returned at once, because a later endpoint that is unreachable would hide
+    /// it. After any other refusal the next endpoint is tried.
     pub async fn publish(
         &self,
         raw: &Bytes,
@@ -68,8 +68,8 @@ impl L1Client {
         }
     }
 
-    /// Several calls in one request to one endpoint, answered in their order. The first must
-    /// succeed; callers judge the others.
+    /// Sends several calls in one request to one endpoint and returns their responses in order. The
+    /// first call must succeed. Callers check the responses of the others.
     pub async fn plain_batch(&self, calls: &[RpcCall]) -> Result<Vec<L1Response>, L1Error> {
         self.request(calls, |responses| match responses.first() {
             Some(Err(cause)) => Err(cause.clone()),

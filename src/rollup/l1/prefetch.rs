@@ -1,10 +1,11 @@
-//! Fetches L1 blocks ahead of the one that is wanted, several requests at once, each for as many
-//! blocks as fit a response of moderate size.
+//! Fetches L1 blocks ahead of derivation, with several requests at once. Each request is for as
+//! many blocks as fit into a response of moderate size.
 //!
-//! [`FetchPlan`] decides which blocks to request; it is pure. A request that fails is repeated in
-//! halves, down to single blocks, so that no limit on the size of a response stops derivation. Memory
-//! is bounded by requests in flight, by the expected size of their responses, and by blocks that wait
-//! to be taken; `L1Gate` bounds responses that are larger than expected.
+//! [`FetchPlan`] decides which blocks to request; it is pure. A failed request is repeated in
+//! halves, down to single blocks, so that a limit on response size cannot stop derivation. Memory
+//! is bounded by the number of requests in flight, by the expected size of their responses, and by
+//! the size of fetched blocks not yet taken. `L1Gate` bounds responses that are larger than
+//! expected.
 
 use super::{L1BlockData, L1Blocks, L1Error, RpcCause, blocks::FetchedBlocks};
 use std::{
@@ -14,17 +15,17 @@ use std::{
 };
 use tokio::task::{JoinError, JoinSet};
 
-/// Blocks fetched ahead at most.
+/// Most blocks fetched ahead.
 const AHEAD: u64 = 512;
-/// Memory of blocks that wait to be taken, bytes; no block is fetched ahead beyond it.
+/// Most bytes of fetched blocks that wait to be taken. Beyond it no block is fetched ahead.
 const READY_BYTES: usize = 16 << 20;
-/// Wanted size of the responses of one request, bytes of JSON.
+/// Target size of the response to one request, in bytes of JSON.
 const RESPONSE_BYTES: usize = 1 << 20;
-/// Expected size of all responses in flight, bytes of JSON; one request may be in flight whatever it
-/// brings. More than ten responses of the wanted size.
+/// Most expected bytes of JSON of all responses in flight, more than ten responses of the target
+/// size. A single request may be in flight whatever its expected size.
 const IN_FLIGHT_BYTES: usize = 32 << 20;
 
-/// Consecutive blocks.
+/// A range of consecutive blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FetchRange {
     first: u64,
@@ -36,7 +37,7 @@ impl FetchRange {
         (self.first..self.first.saturating_add(self.count)).contains(&number)
     }
 
-    /// The first `count` blocks, and the others.
+    /// The first `count` blocks of the range, and the rest.
     fn split(self, count: u64) -> (Self, Self) {
         let count = count.min(self.count);
         let first = Self { count, ..self };
@@ -48,22 +49,24 @@ impl FetchRange {
     }
 }
 
-/// The blocks that are wanted, requested, and still to be requested.
+/// The state of fetching: the next block to take, the requests in flight, and the blocks still to
+/// be requested.
 #[derive(Debug)]
 struct FetchPlan {
-    /// Next block that the caller takes.
+    /// Number of the next block that the caller takes.
     wanted: u64,
-    /// Lowest block that was never requested.
+    /// Number of the lowest block that has never been requested.
     next: u64,
-    /// Parts of what was requested that did not come.
+    /// Requested ranges without a usable response, to be requested again.
     missing: VecDeque<FetchRange>,
     in_flight: usize,
-    /// Blocks of the requests in flight.
+    /// Total number of blocks in the requests in flight.
     blocks_in_flight: u64,
     max_in_flight: usize,
-    /// Blocks in one request at most.
+    /// Most blocks in one request.
     max_batch: u64,
-    /// Average size of a block with its receipts, bytes of JSON; weighs new blocks with 1/4.
+    /// Average size of a block with its receipts, in bytes of JSON. New blocks count with a weight
+    /// of 1/4.
     average: usize,
 }
 
@@ -77,13 +80,14 @@ impl FetchPlan {
             blocks_in_flight: 0,
             max_in_flight: max_in_flight.max(1),
             max_batch: max_batch.max(1) as u64,
-            // The first request is for one block: its size is not known.
+            // The size of a block is not known yet, so the first request is for one block.
             average: RESPONSE_BYTES,
         }
     }
 
-    /// The next request. `retries` is how many missing ranges may be requested again, and goes down with
-    /// each; `ready_bytes` is the memory of blocks that wait.
+    /// The next request. `retries` is the number of missing ranges that may still be requested
+    /// again; each such request lowers it. `ready_bytes` is the memory of fetched blocks that wait
+    /// to be taken.
     fn next_request(
         &mut self,
         head: u64,
@@ -115,7 +119,7 @@ impl FetchPlan {
             return None;
         }
         let count = fitting.min(last - self.next + 1);
-        // Wait until enough blocks are taken for a full request.
+        // Wait until enough blocks have been taken for a full request.
         if count < fitting && last < head && self.next > self.wanted {
             return None;
         }
@@ -138,7 +142,7 @@ impl FetchPlan {
         self.blocks_in_flight -= range.count;
     }
 
-    /// The first `came` blocks of `range` came, with `bytes` of JSON.
+    /// The request for `range` ended with its first `came` blocks, in `bytes` bytes of JSON.
     fn done(&mut self, range: FetchRange, came: u64, bytes: usize) {
         self.end(range);
         if let Some(size) = bytes.checked_div(usize::try_from(came).unwrap_or(usize::MAX)) {
@@ -147,8 +151,8 @@ impl FetchPlan {
         self.add_missing(range.split(came).1);
     }
 
-    /// The request for `range` failed, and the endpoint did not only demand a slower pace: the
-    /// response may have been too large, so no later request is as large.
+    /// The request for `range` failed for another reason than a rate limit. Its response may have
+    /// been too large, so later requests are smaller.
     fn failed(&mut self, range: FetchRange) {
         self.end(range);
         let half = range.count.div_ceil(2);
@@ -172,22 +176,22 @@ impl FetchPlan {
 
 type Fetch = (FetchRange, Result<FetchedBlocks, L1Error>);
 
-/// Outcome of a request that has ended, if it says nothing about the wanted block.
+/// Outcome of an ended request that does not yet decide the result for the wanted block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FetchEnd {
-    /// Its blocks are ready.
+    /// The blocks of the request are ready.
     Came,
-    /// Its response may have been too large; its halves may be requested at once.
+    /// The response may have been too large. The halves of the request may be sent at once.
     Refused,
-    /// Its blocks are requested again later.
+    /// The request failed. Its blocks are requested again later.
     Failed,
 }
 
-/// Blocks of a growing L1, in order, fetched ahead.
+/// Fetches the blocks of a growing L1 ahead, in order.
 ///
-/// Its requests run while the caller does other work; they end when it is dropped. It does not judge
-/// whether a block extends the one before: after a reorg the caller requests an earlier block, and
-/// everything that was fetched ahead is dropped.
+/// Requests run while the caller does other work, and are aborted when the prefetcher is dropped.
+/// The prefetcher does not check whether a block extends the previous one. After a reorg the caller
+/// requests an earlier block, and everything fetched ahead is dropped.
 pub struct Prefetcher {
     blocks: L1Blocks,
     plan: FetchPlan,
@@ -196,8 +200,8 @@ pub struct Prefetcher {
 }
 
 impl Prefetcher {
-    /// Begins nothing before the first call of [`Prefetcher::next`]. Keeps at most `max_in_flight`
-    /// requests in flight, of at most `max_batch` blocks each.
+    /// Sends no request before the first call of [`Prefetcher::next`]. Keeps at most
+    /// `max_in_flight` requests in flight, of at most `max_batch` blocks each.
     pub fn new(blocks: L1Blocks, max_in_flight: usize, max_batch: usize) -> Self {
         Self {
             plan: FetchPlan::new(0, max_in_flight, max_batch),
@@ -207,9 +211,10 @@ impl Prefetcher {
         }
     }
 
-    /// The canonical block of this height, `None` if L1 has none yet; and, in the background, the
-    /// blocks after it up to `head`. One attempt for each block, as with [`L1Blocks::get`]: a block
-    /// that could not be fetched is requested again at a later call. Cancelling it loses nothing.
+    /// The canonical block of this height; `None` if L1 has none yet. In the background the blocks
+    /// after it up to `head` are fetched. There is one attempt for each block, as with
+    /// [`L1Blocks::get`]; a later call requests a missing block again. Cancelling the call loses
+    /// nothing.
     pub async fn next(
         &mut self,
         number: u64,
@@ -224,7 +229,7 @@ impl Prefetcher {
         self.plan
             .missing
             .retain(|part| part.first + part.count > number);
-        // Requests that have ended come first: their blocks count as ready, and their permits are free.
+        // Handle ended requests first: their blocks are then ready, and their permits are free.
         while let Some(joined) = self.requests.try_join_next() {
             if let ControlFlow::Break(result) = self.on_end(joined, number) {
                 return result;
@@ -248,8 +253,8 @@ impl Prefetcher {
         }
     }
 
-    /// Fetches on while the caller waits for something else, until a request fails. Cancelling it
-    /// loses nothing.
+    /// Continues fetching while the caller waits for something else, until a request fails.
+    /// Cancelling the call loses nothing.
     pub async fn fetch_ahead(&mut self, head: u64) {
         let Some(joined) = self.requests.join_next().await else {
             return std::future::pending().await;
@@ -260,13 +265,14 @@ impl Prefetcher {
         }
     }
 
-    /// Takes the blocks of a request that has ended. `Break` has the result for the wanted block.
+    /// Stores the blocks of an ended request. `Break` contains the final result for the wanted
+    /// block.
     fn on_end(
         &mut self,
         joined: Result<Fetch, JoinError>,
         wanted: u64,
     ) -> ControlFlow<Result<Option<Arc<L1BlockData>>, L1Error>, FetchEnd> {
-        // A request that panicked or was aborted leaves no trace here but its range.
+        // The request panicked or was aborted, and its range is unknown: restart.
         let Ok((range, result)) = joined else {
             self.restart(wanted);
             return ControlFlow::Break(Ok(None));
@@ -300,7 +306,8 @@ impl Prefetcher {
         ControlFlow::Continue(FetchEnd::Came)
     }
 
-    /// The blocks from `number` on that wait to be taken, in order, up to the first that is missing.
+    /// The fetched blocks from `number` on that have not been taken, in order, up to the first
+    /// missing one.
     pub fn ready_from(&self, number: u64) -> impl Iterator<Item = &L1BlockData> {
         let ready = self.ready.range(number..).zip(number..);
         ready
@@ -308,7 +315,8 @@ impl Prefetcher {
             .map(|((_, data), _)| &**data)
     }
 
-    /// Forgets what was fetched ahead, for instance after a reorg.
+    /// Drops everything that was fetched ahead, for instance after a reorg. Fetching continues at
+    /// `number`.
     pub fn restart(&mut self, number: u64) {
         let FetchPlan {
             max_in_flight,
@@ -339,7 +347,7 @@ impl Prefetcher {
     }
 }
 
-/// Whether the endpoint works and refuses a request for several blocks: its halves are sent
+/// Whether a working endpoint refused a request for several blocks. Its halves are then sent
 /// without a pause.
 fn is_refused(error: &L1Error, range: FetchRange) -> bool {
     let is_response = matches!(

@@ -1,5 +1,5 @@
-//! Contract storage from an `eth_getProof` response (EIP-1186), checked against the state root of a
-//! block. Pure.
+//! Verifies contract storage in an `eth_getProof` response (EIP-1186) against a block's state root.
+//! Pure.
 
 use super::{L1Block, RpcCause};
 use alloy_primitives::{Address, B256, KECCAK256_EMPTY, keccak256};
@@ -7,7 +7,7 @@ use alloy_rpc_types_eth::EIP1186AccountProofResponse;
 use alloy_trie::{Nibbles, TrieAccount, proof::verify_proof};
 
 /// The value of a contract's slot after `block`; zero if the proof shows that the slot is empty.
-/// Errors quote none of the proof, whose size the endpoint chooses.
+/// Errors do not quote the proof, since the endpoint chooses its size.
 pub(super) fn storage(
     proof: &EIP1186AccountProofResponse,
     contract: Address,
@@ -48,7 +48,7 @@ pub(super) fn storage(
             proof.storage_proof.len()
         )));
     };
-    // A trie holds no zeros: an empty slot is proven by the absence of its leaf.
+    // A trie stores no zeros: the absence of a leaf proves that the slot is empty.
     let value = (!slot_proof.value.is_zero()).then(|| alloy_rlp::encode(slot_proof.value));
     verify_proof(
         proof.storage_hash,

@@ -1,9 +1,8 @@
-//! The ways to fetch the receipts of a block (`--l1.rpckind`). Pure: which method to use, and how to
-//! read its response.
+//! The methods to fetch the receipts of a block (`--l1.rpckind`): chooses the method and parses its
+//! response. Pure.
 //!
-//! Whatever the method, a list of receipts is checked as a whole against the header's root, and
-//! nothing outside of that root is used. Metadata such as indexes and hashes needs no check
-//! therefore.
+//! With every method, the whole list of receipts is checked against the header's root. Fields
+//! outside that root, such as indexes and hashes, are not used, so they need no check.
 
 use super::{
     RpcCause, read,
@@ -19,10 +18,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long an unsupported method is not used: endpoints behind a balancer differ.
+/// Time for which an unsupported method is not tried again. The endpoints behind a load balancer
+/// may differ.
 const METHOD_RETRY: Duration = Duration::from_secs(60);
 
-/// The kind of endpoint, which decides how receipts are fetched (`--l1.rpckind`).
+/// The kind of an endpoint (`--l1.rpckind`), which decides how receipts are fetched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RpcKind {
     Alchemy,
@@ -32,11 +32,11 @@ pub enum RpcKind {
     Nethermind,
     DebugGeth,
     Erigon,
-    /// Receipts one by one, in batches.
+    /// Fetches receipts one by one, in batches of calls.
     Basic,
-    /// Every method that the endpoint turns out to have.
+    /// Tries every method until the endpoint supports one.
     Any,
-    /// `eth_getBlockReceipts`, or receipts one by one.
+    /// Uses `eth_getBlockReceipts`, or fetches receipts one by one.
     #[default]
     Standard,
 }
@@ -44,7 +44,7 @@ pub enum RpcKind {
 impl FromStr for RpcKind {
     type Err = ();
 
-    /// The names of `--l1.rpckind`.
+    /// Parses a value of `--l1.rpckind`.
     fn from_str(name: &str) -> Result<Self, ()> {
         Ok(match name {
             "alchemy" => Self::Alchemy,
@@ -62,7 +62,7 @@ impl FromStr for RpcKind {
     }
 }
 
-/// A method that returns receipts; in the order of preference.
+/// A method that returns receipts. The variants are in the order of preference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum ReceiptMethod {
     Alchemy,
@@ -70,7 +70,7 @@ pub(super) enum ReceiptMethod {
     Erigon,
     Block,
     Parity,
-    /// One call for each transaction; always there.
+    /// One call for each transaction; every endpoint supports it.
     EachTransaction,
 }
 
@@ -90,8 +90,8 @@ impl RpcKind {
         }
     }
 
-    /// Fewest transactions of a block for which a method costs less than single receipts (prices of
-    /// the two providers that charge by method, as in op-node).
+    /// Fewest transactions of a block for which a method is cheaper than single receipts. Only the
+    /// two providers that charge by method have such a minimum (prices as in op-node).
     fn least_transactions(self, method: ReceiptMethod) -> usize {
         match (self, method) {
             (Self::Alchemy, ReceiptMethod::Alchemy) => 17,
@@ -102,13 +102,13 @@ impl RpcKind {
     }
 }
 
-/// The methods in use: those of the kind, without those that the endpoint said it lacks. Forgotten
-/// after a minute.
+/// The methods in use: those of the endpoint's kind, except those that the endpoint does not
+/// support. The exceptions are dropped after [`METHOD_RETRY`].
 #[derive(Clone, Debug)]
 pub(super) struct ReceiptMethods {
     kind: RpcKind,
     lacking: Vec<ReceiptMethod>,
-    /// First refusal since the list was empty.
+    /// Time at which the first method was added to the empty list `lacking`.
     since: Option<Instant>,
 }
 
@@ -135,7 +135,7 @@ impl ReceiptMethods {
         chosen.copied().unwrap_or(ReceiptMethod::EachTransaction)
     }
 
-    /// The endpoint does not know the method.
+    /// Records that the endpoint does not support the method.
     pub(super) fn mark_lacking(&mut self, method: ReceiptMethod, now: Instant) {
         if !self.lacking.contains(&method) {
             self.lacking.push(method);
@@ -145,7 +145,7 @@ impl ReceiptMethods {
 }
 
 impl ReceiptMethod {
-    /// The calls for the receipts of a block with these transactions.
+    /// The calls that fetch the receipts of a block with these transactions.
     pub(super) fn calls(self, block: &L1Block, transactions: &[B256]) -> Vec<RpcCall> {
         let one = |method, params| vec![RpcCall { method, params }];
         match self {
@@ -167,8 +167,8 @@ impl ReceiptMethod {
         }
     }
 
-    /// The receipts in the response to the only call of a method for whole blocks, checked against the
-    /// header.
+    /// Parses the response of a method that returns all receipts of a block in one call, and checks
+    /// the receipts against the header.
     pub(super) fn read(
         self,
         response: &RawValue,

@@ -1,6 +1,6 @@
-//! Requests of the client: the endpoint that gets one, how large its response may be, and how many
-//! requests a list of calls takes. Called by every method of [`L1Client`]. Bounded by `L1Gate`'s permits,
-//! by the limit on a response, and by one attempt at each endpoint.
+//! Sends the client's requests: chooses the endpoint, limits the size of the response, and splits a
+//! list of calls into requests. Called by every method of [`L1Client`]. Bounded by `L1Gate`'s
+//! permits, by the size limit of a response, and by one attempt at each endpoint.
 
 use super::{
     L1Client, L1Error, RpcCause,
@@ -17,11 +17,11 @@ use std::{ops::Range, time::Instant};
 /// Responses to a list of calls.
 #[derive(Debug)]
 pub(super) struct L1Responses<T> {
-    /// Responses to the first calls, up to the failure.
+    /// Responses to the first calls, up to the first failure.
     pub responses: Vec<T>,
-    /// Bytes of their JSON.
+    /// Total size of the JSON of these responses in bytes.
     pub json_bytes: usize,
-    /// The error of the first call without a response.
+    /// The error of the first call that failed; `None` if every call has a response.
     pub failure: Option<L1Error>,
 }
 
@@ -38,10 +38,11 @@ impl L1Client {
         .await
     }
 
-    /// Sends any number of calls whose responses `read` reads one by one, in requests of at most one
-    /// batch, one after the other. After a batch that fails, possibly since its response is too large,
-    /// batches are half as large. If only later calls of a batch are refused, its first responses are
-    /// kept. Ends at the first call that fails by itself.
+    /// Sends any number of calls in requests of at most one batch, one after the other. `read`
+    /// parses the responses one by one. If a batch fails, perhaps because its response is too
+    /// large, later batches are half as large. If only later calls of a batch are refused, the
+    /// responses before them are kept. Ends at the first call that fails even in a request of its
+    /// own.
     pub(super) async fn request_each<T>(
         &self,
         calls: &[RpcCall],
@@ -82,7 +83,8 @@ impl L1Client {
     }
 
     /// Sends the calls in one request, to one endpoint after the other until `read` accepts the
-    /// responses. The error is that of the last endpoint, or of the last one that has judged the call.
+    /// responses. If all fail, the error is a verdict on the call ([`RpcCause::is_verdict`]) if an
+    /// endpoint returned one, otherwise the error of the last endpoint.
     pub(super) async fn request<T>(
         &self,
         calls: &[RpcCall],
@@ -112,7 +114,8 @@ impl L1Client {
                 }
                 Err(cause) => cause,
             };
-            // The caller halves the batch: no endpoint is to blame yet.
+            // No cool-down for a response that is too large: the caller sends the batch again in
+            // halves.
             let is_halved = calls.len() > 1 && matches!(cause, RpcCause::TooLarge(_));
             if cause.is_unsupported() || is_halved {
                 return Err(self.error_of(pick.index, method, cause));
@@ -131,7 +134,7 @@ impl L1Client {
         Err(failure.unwrap_or_else(|| self.error(method, none())))
     }
 
-    /// Begins the cool-down of an endpoint that failed.
+    /// Starts the cool-down of an endpoint, if the failure is the endpoint's fault.
     fn blame(&self, index: usize, cause: &RpcCause) {
         if let Some(fault) = cause.fault() {
             let mut routes = self.inner.routes.lock();
@@ -139,7 +142,8 @@ impl L1Client {
         }
     }
 
-    /// An error that showed only after several responses of the endpoint in use.
+    /// The error for responses that turn out to be wrong only together. Starts the cool-down of the
+    /// endpoint in use.
     pub(super) fn blamed(&self, method: &'static str, cause: RpcCause) -> L1Error {
         let index = self.inner.routes.lock().first(self.urgency);
         self.blame(index, &cause);
@@ -153,7 +157,7 @@ impl L1Client {
             return self.send(index, calls, most).await;
         }
         match self.send(index, calls, USUAL_RESPONSE.min(most)).await {
-            // One call cannot be split: its response may be as large as that of an urgent one.
+            // A single call cannot be split: repeat it with the larger limit of an urgent request.
             Err(RpcCause::TooLarge(_)) if calls.len() == 1 && USUAL_RESPONSE < most => {
                 let permit = self.inner.gate.enter_large().await;
                 let _permit = permit.map_err(|error| RpcCause::Transport(error.to_string()))?;
@@ -163,7 +167,7 @@ impl L1Client {
         }
     }
 
-    /// Sends a request to one endpoint, when its turn has come.
+    /// Sends a request to one endpoint once the gate admits it.
     pub(super) async fn send(
         &self,
         index: usize,
@@ -192,7 +196,7 @@ impl L1Client {
         responses
     }
 
-    /// An error of the endpoint in use.
+    /// An error of the endpoint that is in use.
     pub(super) fn error(&self, method: &'static str, cause: RpcCause) -> L1Error {
         let index = self.inner.routes.lock().first(self.urgency);
         self.error_of(index, method, cause)
@@ -207,7 +211,7 @@ impl L1Client {
     }
 }
 
-/// The outcome of one call of a request, for metrics.
+/// The outcome of one call in a request, for metrics.
 fn outcome_of(response: Result<Option<&L1Response>, &RpcCause>) -> RpcOutcome {
     let cause = match response {
         Ok(Some(Ok(result))) => return RpcOutcome::Result(result.get().len()),
@@ -221,7 +225,7 @@ fn outcome_of(response: Result<Option<&L1Response>, &RpcCause>) -> RpcOutcome {
     }
 }
 
-/// Reads the responses before the first refusal; fails if the first one is a refusal.
+/// Parses the responses before the first refusal. Fails if the first response is a refusal.
 fn first_responses<T>(
     responses: Vec<L1Response>,
     read: impl Fn(usize, &RawValue) -> Result<T, RpcCause>,
@@ -245,13 +249,13 @@ fn first_responses<T>(
     Ok(found)
 }
 
-/// The parts in which a list of calls is sent, one after the other. Pure.
+/// Splits a list of calls into parts that are sent one after the other. Pure.
 #[derive(Debug)]
 struct CallParts {
-    /// The first call without a response.
+    /// Position of the first call without a response.
     first: usize,
     calls: usize,
-    /// Calls in one part at most.
+    /// Most calls in one part.
     most: usize,
 }
 
@@ -261,12 +265,13 @@ impl CallParts {
         (self.first < end).then_some(self.first..end)
     }
 
-    /// The first `count` responses of a part came.
+    /// Records that the first `count` calls of a part have responses.
     fn came(&mut self, count: usize) {
         self.first += count;
     }
 
-    /// A part of several calls failed as a whole: later parts are not as large either.
+    /// Records that a part of several calls failed as a whole: later parts have at most half as
+    /// many calls.
     fn failed(&mut self, part: &Range<usize>) {
         self.most = part.len().div_ceil(2);
     }
@@ -278,8 +283,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Every call is answered once and in order, whatever an endpoint accepts at once; no call
-        /// that is answered is sent again.
+        /// Every call gets one response, in order, whatever size of batch an endpoint accepts. No
+        /// call with a response is sent again.
         #[test]
         fn parts_shrink_until_they_fit(
             sizes in proptest::collection::vec(1usize..100, 0..100),

@@ -1,5 +1,5 @@
-//! Responses of an L1 endpoint, read and checked: headers against their hash, receipts against the
-//! header's root. Pure.
+//! Parses and checks the responses of an L1 endpoint: headers against their hash, receipts against
+//! the header's root. Pure.
 
 use super::{L1Block, RpcCause, Watched, read};
 use crate::rollup::l2_response::hash_mismatch;
@@ -24,8 +24,8 @@ const BLOB_TYPE: u64 = 3;
 /// Transaction type of a deposit, for an L1 that is itself an OP chain.
 const DEPOSIT: u64 = DEPOSIT_TX_TYPE as u64;
 
-/// Members of a block object that this build knows. A header whose hash is wrong and that has
-/// others is of a fork that is newer than this build.
+/// Members of a block object that this build knows. A header with a wrong hash and unknown members
+/// belongs to a fork newer than this build.
 const KNOWN_MEMBERS: [&str; 29] = [
     "baseFeePerGas",
     "blobGasUsed",
@@ -57,17 +57,17 @@ const KNOWN_MEMBERS: [&str; 29] = [
     "withdrawals",
     "withdrawalsRoot",
 ];
-/// Unknown members that an error names, and characters of each.
+/// Most unknown members that an error names, and most characters of each name.
 const NAMED_MEMBERS: usize = 3;
 const MEMBER_CHARACTERS: usize = 40;
 
-/// The part of `eth_getBlockByHash(_, false)` that names the transactions.
+/// The transaction hashes in a response to `eth_getBlockByHash(_, false)`.
 #[derive(Debug, Deserialize)]
 pub(super) struct TransactionHashes {
     pub transactions: Vec<B256>,
 }
 
-/// The consensus part of a receipt. Any transaction type: what is hashed has the same form for all
+/// The consensus fields of a receipt of any transaction type. All types have had the same fields
 /// since Byzantium.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -86,19 +86,19 @@ struct ReceiptLog {
     data: Bytes,
 }
 
-/// A block object whose transactions and withdrawals belong to its hash.
+/// A block with transactions and withdrawals that match its header.
 #[derive(Clone, Debug)]
 pub(super) struct CheckedL1Block {
     pub block: L1Block,
-    /// Whether a watched contract may have logged something.
+    /// Whether a watched contract may have emitted relevant logs in this block.
     pub may_have_logs: bool,
     /// The transactions to the batch inbox, in order.
     pub inbox: Vec<InboxTransaction>,
-    /// Hashes of all transactions as the endpoint names them, for fetching receipts one by one.
+    /// Hashes of all transactions as the endpoint reports them, used to fetch receipts one by one.
     pub hashes: Vec<B256>,
 }
 
-/// A transaction of any type.
+/// The fields of a transaction that are common to all types.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct AnyTransaction {
@@ -111,16 +111,16 @@ struct AnyTransaction {
     blob_versioned_hashes: Option<Vec<B256>>,
 }
 
-/// Reads a block object as `eth_getBlockBy…(_, false)` and subscriptions return it; the body is not
-/// looked at (specs: L1 header verification as in op-node's `sources/types.go`).
+/// Parses a block object from `eth_getBlockBy…(_, false)` or a subscription. Only the header is
+/// parsed and checked (specs: L1 header verification as in op-node's `sources/types.go`).
 pub(super) fn block(value: serde_json::Value, trust: bool) -> Result<L1Block, RpcCause> {
     header(value, trust).and_then(|(hash, header)| l1_block(hash, &header))
 }
 
-/// Reads a block object with whole transactions. Unless the endpoint is trusted, the transactions
-/// and withdrawals are checked against the header. `raw` has the encodings of transactions whose
-/// type this build does not know, by hash; they need no decoding, since derivation reads none of
-/// them. Without them the error is [`RpcCause::UnknownTransaction`].
+/// Parses a block object with whole transactions. Unless the endpoint is trusted, transactions and
+/// withdrawals are checked against the header. `raw` maps hashes to the encodings of transactions
+/// with types that this build does not know. Derivation does not read these transactions, so they
+/// are not decoded. If an encoding is missing, the error is [`RpcCause::UnknownTransaction`].
 pub(super) fn full_block(
     response: &RawValue,
     watched: &Watched,
@@ -158,8 +158,9 @@ pub(super) fn full_block(
     Ok(found)
 }
 
-/// Adds the transactions to `found`: the hashes of all, and those to the batch inbox. Returns the
-/// encodings of all of them, in order; none if the endpoint is trusted.
+/// Adds the transactions to `found`: the hashes of all transactions, and the transactions to the
+/// batch inbox. Returns the encodings of all transactions in order, or none if the endpoint is
+/// trusted.
 fn read_transactions(
     transactions: &[&RawValue],
     found: &mut CheckedL1Block,
@@ -193,7 +194,8 @@ fn read_transactions(
                 let posted = InboxTransaction::of_deposit(&known, watched.inbox);
                 (posted, known.encoded_2718().into())
             }
-            // Derivation reads none of these; the encoding is only needed for the root.
+            // Derivation does not read transactions of unknown types; their encodings are only
+            // needed for the root.
             ty => match raw.get(&any.hash) {
                 Some(raw) => (None, raw.clone()),
                 None if trust => continue,
@@ -208,7 +210,7 @@ fn read_transactions(
     Ok(encoded)
 }
 
-/// Hashes of the transactions of a block object whose type this build does not know.
+/// Hashes of the transactions in a block object with types that this build does not know.
 pub(super) fn unknown_transactions(response: &RawValue) -> Result<Vec<B256>, RpcCause> {
     #[derive(Deserialize)]
     struct Transactions {
@@ -254,7 +256,7 @@ fn check_transactions(header: &Header, hash: B256, encoded: &[Bytes]) -> Result<
     )))
 }
 
-/// The header of a block object and its hash, which is recomputed unless the endpoint is trusted.
+/// The hash and header of a block object. The hash is recomputed unless the endpoint is trusted.
 fn header(value: serde_json::Value, trust: bool) -> Result<(B256, Header), RpcCause> {
     let unknown = unknown_members(&value);
     let header: alloy_rpc_types_eth::Header =
@@ -276,7 +278,7 @@ fn header(value: serde_json::Value, trust: bool) -> Result<(B256, Header), RpcCa
     Ok((hash, header))
 }
 
-/// Names of the members that this build does not know, for an error; empty if there are none.
+/// Names of a block object's unknown members, for an error; empty if there are none.
 fn unknown_members(value: &serde_json::Value) -> String {
     let members = value.as_object().into_iter().flatten();
     let unknown =
@@ -305,7 +307,7 @@ fn l1_block(hash: B256, header: &Header) -> Result<L1Block, RpcCause> {
     })
 }
 
-/// Checks the fields that every header has had since the merge.
+/// Checks the fields with fixed values since the merge.
 fn check(header: &Header) -> Result<(), RpcCause> {
     let wrong = |what| Err(RpcCause::Untrue(format!("block {}: {what}", header.number)));
     match header {
@@ -317,7 +319,8 @@ fn check(header: &Header) -> Result<(), RpcCause> {
     }
 }
 
-/// Success and logs of all receipts, after the whole list has been checked against the header.
+/// Success and logs of each receipt, after the whole list has been checked against the header's
+/// root.
 pub(super) fn receipts(
     receipts: Vec<L1Receipt>,
     block: &L1Block,
@@ -327,7 +330,7 @@ pub(super) fn receipts(
         .map(convert)
         .collect::<Result<Vec<_>, _>>()?;
     let root = ordered_trie_root_with_encoder(&receipts, |(ty, receipt), out| {
-        // EIP-2718: legacy receipts carry no type byte.
+        // EIP-2718: legacy receipts have no type byte.
         if *ty != 0 {
             out.push(*ty);
         }
@@ -340,8 +343,9 @@ pub(super) fn receipts(
         .collect())
 }
 
-/// Success and logs of receipts in EIP-2718 form, checked like [`receipts`]. A receipt of an unknown type
-/// that does not decode as others do counts as one without logs (specs: derivation, receipts of unknown types).
+/// Success and logs of receipts in EIP-2718 form, checked like [`receipts`]. A receipt of an
+/// unknown type that cannot be decoded counts as one without logs (specs: derivation, receipts of
+/// unknown types).
 pub(super) fn raw_receipts(
     receipts: &[Bytes],
     block: &L1Block,
@@ -350,7 +354,8 @@ pub(super) fn raw_receipts(
     check_receipts_root(root, block)?;
     let decode = |receipt: &Bytes| {
         let mut body: &[u8] = receipt;
-        // A list begins with 0xc0 or more, a type is at most 0x7f.
+        // The first byte of a legacy receipt, an RLP list, is at least 0xc0; a type is at most
+        // 0x7f.
         let ty = body.first().copied().filter(|first| *first < 0x80);
         if ty.is_some() {
             body = &body[1..];

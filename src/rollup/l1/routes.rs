@@ -1,9 +1,9 @@
-//! The choice of endpoints for urgent and bulk requests. Pure: the time comes in as an argument.
+//! Chooses endpoints for urgent and bulk requests. Pure: the time comes in as an argument.
 //!
-//! Both classes use the same endpoint as long as it serves both. A cool-down that an endpoint
-//! demands of bulk requests is kept by bulk requests only: urgent ones are few, and one of them finds
-//! out whether it is for all. A failure of an endpoint under bulk requests, such as a timeout of
-//! a large response, says nothing about urgent ones either.
+//! Urgent and bulk requests use the same endpoint as long as it serves both classes. If an endpoint
+//! demands a cool-down of a bulk request, only bulk requests observe it. Urgent requests are few,
+//! and the response to the next one shows whether the endpoint serves them. A failed bulk request,
+//! such as a timeout of a large response, does not affect urgent requests either.
 
 use super::gate::Urgency;
 use crate::rollup::http::rotation::{EndpointFault, Pick, Rotation, Tried};
@@ -22,7 +22,7 @@ impl L1Routes {
         }
     }
 
-    /// The endpoint that succeeded with a request of this class last.
+    /// The endpoint that requests of this class try first.
     pub(super) fn first(&self, urgency: Urgency) -> usize {
         match urgency {
             Urgency::Urgent => self.urgent.first(),
@@ -30,8 +30,8 @@ impl L1Routes {
         }
     }
 
-    /// The endpoint of the next request; `None` if all were tried. Bulk requests prefer the endpoint
-    /// of urgent ones, whose heads they follow.
+    /// The endpoint of the next request; `None` if all were tried. Bulk requests prefer the
+    /// endpoint of urgent ones, since L1's heads are read from it.
     pub(super) fn pick(&mut self, urgency: Urgency, tried: Tried, now: Instant) -> Option<Pick> {
         match urgency {
             Urgency::Urgent => self.urgent.pick(tried, now),
@@ -42,7 +42,7 @@ impl L1Routes {
         }
     }
 
-    /// The endpoint succeeded.
+    /// Records that a request of this class succeeded at an endpoint.
     pub(super) fn succeeded(&mut self, urgency: Urgency, index: usize) {
         match urgency {
             Urgency::Urgent => self.urgent.succeeded(index),
@@ -50,7 +50,7 @@ impl L1Routes {
         }
     }
 
-    /// The endpoint failed.
+    /// Records that a request of this class failed at an endpoint.
     pub(super) fn failed(
         &mut self,
         urgency: Urgency,
@@ -91,7 +91,7 @@ mod tests {
         routes.failed(Bulk, 0, busy, now);
         assert_eq!(pick(&mut routes, Bulk, now), (0, 30));
         assert_eq!(pick(&mut routes, Urgent, now), (0, 0));
-        // A response to an urgent request does not end the pause.
+        // A response to an urgent request does not end the cool-down of bulk requests.
         routes.succeeded(Urgent, 0);
         assert_eq!(pick(&mut routes, Bulk, now), (0, 30));
         routes.failed(Urgent, 0, busy, now + Duration::from_secs(10));

@@ -1,4 +1,4 @@
-//! The client against an endpoint that tells the truth, lies, mumbles, shouts and falls silent.
+//! The client with endpoints that send correct, false, malformed, oversized or no responses.
 
 mod large;
 mod recorded;
@@ -118,7 +118,7 @@ async fn blocks_are_found_by_tag_number_and_hash() {
     assert_eq!(client.chain_id().await.unwrap(), 900);
 }
 
-/// The endpoint answers every request for a block with this value.
+/// Makes the endpoint respond to every request for a block with this value.
 fn answer_blocks(l1: &FakeL1, value: Value) {
     l1.state.lock().answers.extend([
         ("eth_getBlockByNumber", Ok(value.clone())),
@@ -226,7 +226,7 @@ async fn a_block_that_proof_of_stake_does_not_allow_is_found_out() {
     }
 }
 
-/// The endpoint answers every request for the receipts of a block with this value.
+/// Makes the endpoint respond to every request for a block's receipts with this value.
 fn answer_receipts(l1: &FakeL1, receipts: Value) {
     let answers = &mut l1.state.lock().answers;
     answers.insert("eth_getBlockReceipts", Ok(receipts));
@@ -324,7 +324,7 @@ async fn receipts_of_a_block_without_transactions_are_not_requested() {
     assert_eq!(l1.state.lock().calls.len(), 0);
 }
 
-/// The endpoint has a block with these receipts, and answers requests for single ones only. Returns the
+/// The endpoint has a block with these receipts, but serves them only one by one. Returns the
 /// hashes of the transactions.
 fn answer_single_receipts(l1: &FakeL1, header: &Header, receipts: Vec<Value>) -> Vec<B256> {
     let hashes: Vec<_> = (0..receipts.len())
@@ -345,7 +345,7 @@ fn answer_single_receipts(l1: &FakeL1, header: &Header, receipts: Vec<Value>) ->
     hashes
 }
 
-/// Each receipt has the right form; only all of them together show the lie.
+/// Each receipt is well-formed; only the root of all receipts shows that one is false.
 #[tokio::test]
 async fn after_a_false_receipt_among_single_ones_another_endpoint_is_read() {
     let (lying, honest) = (FakeL1::start().await, FakeL1::start().await);
@@ -407,7 +407,7 @@ async fn errors_say_where_and_what_and_no_secret() {
     assert_eq!(error.to_string(), expected);
     assert!(!format!("{error:?}").contains("hunter2") && !format!("{error:?}").contains("apikey"));
 
-    // Nobody listens on a port that was just given back.
+    // No server listens on a port that was just released.
     let port = std::net::TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
@@ -487,7 +487,7 @@ async fn the_system_contract_is_read_and_missed() {
     ));
 }
 
-/// The endpoint proves no storage, and this is not needed.
+/// The endpoint serves no storage proofs, and this call needs none.
 #[tokio::test]
 async fn the_batcher_of_the_system_contract_is_read_by_a_plain_call() {
     let l1 = FakeL1::start().await;
@@ -504,7 +504,7 @@ async fn the_batcher_of_the_system_contract_is_read_by_a_plain_call() {
     );
 }
 
-/// A transaction is refused by the pool of the first endpoint, and the second one is away.
+/// The pool of the first endpoint refuses a transaction, and the second endpoint is unreachable.
 #[tokio::test]
 async fn a_refusal_is_the_answer_although_the_next_endpoint_is_away() {
     let refuses = CannedServer::start(|_| {
@@ -526,7 +526,8 @@ async fn a_refusal_is_the_answer_although_the_next_endpoint_is_away() {
     assert!(matches!(cause(read), RpcCause::Refused { .. }));
 }
 
-/// A pool is full, or its node limits the fees of a transaction: the next endpoint may take it.
+/// The first pool is full, or its node limits transaction fees; the next endpoint may accept the
+/// transaction.
 #[tokio::test]
 async fn after_a_refusal_that_is_not_final_the_next_endpoint_is_tried() {
     let refuses = CannedServer::start(|_| {
@@ -549,8 +550,8 @@ async fn after_a_refusal_that_is_not_final_the_next_endpoint_is_tried() {
     assert_eq!(said, "error -32000: txpool is full");
 }
 
-/// Answers of real L1 nodes, intact and corrupted. The withdrawals of a body are not looked at
-/// here: only headers are read.
+/// Recorded responses of real L1 nodes, intact and corrupted. Only headers are parsed here, not the
+/// withdrawals of the body.
 #[test]
 fn published_headers_are_accepted_and_corrupted_ones_refused() {
     let Some(folder) = starling_testkit::fixture("l1-source") else {
@@ -612,7 +613,7 @@ async fn heads_are_followed() {
         .await
         .unwrap()
         .unwrap();
-    // A failing endpoint changes nothing.
+    // A failing endpoint does not change the heads.
     l1.state
         .lock()
         .answers

@@ -1,5 +1,5 @@
 //! One L1 endpoint: JSON-RPC over HTTP, WebSocket or a Unix socket. One attempt per call; the
-//! client picks the endpoint and the time.
+//! client chooses the endpoint and the time.
 
 mod ipc;
 
@@ -26,14 +26,14 @@ use serde_json::{Value, json, value::RawValue};
 use std::{path::PathBuf, sync::Arc, time::Duration};
 use tokio::{net::UnixStream, sync::Mutex};
 
-/// Characters kept of an endpoint's error message.
+/// Most characters kept of an endpoint's error message.
 const MAX_MESSAGE: usize = 500;
-/// Heads of a subscription that wait to be read; only the newest matters.
+/// Most heads of a subscription that wait to be read. Only the newest head matters.
 const WAITING_HEADS: usize = 16;
-/// Size of a request: a transaction with nine blobs is 2.4 MB of hex.
+/// Largest request in bytes. A transaction with nine blobs has 2.4 MB of hex.
 const MAX_REQUEST: u32 = 8 << 20;
 
-/// A method and its parameters, an array.
+/// A method and its parameters, a JSON array.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RpcCall {
     pub method: &'static str,
@@ -46,10 +46,10 @@ impl RpcCall {
     }
 }
 
-/// The result, as its JSON text, or the endpoint's error ([`RpcCause::Refused`]).
+/// The JSON text of the result, or the endpoint's error ([`RpcCause::Refused`]).
 pub type L1Response = Result<Box<RawValue>, RpcCause>;
 
-/// An endpoint with its connections.
+/// An endpoint with its connection, by transport.
 #[expect(
     clippy::large_enum_variant,
     reason = "a client has as many as it has endpoints"
@@ -63,8 +63,9 @@ pub(super) enum Transport {
 }
 
 impl Transport {
-    /// Does not connect yet. `url` begins with http://, https://, ws:// or wss://, or is the path of
-    /// a Unix socket. The error says what is wrong with it, without its credentials.
+    /// Creates the transport without connecting. `url` begins with http://, https://, ws:// or
+    /// wss://, or is the path of a Unix socket. The error explains what is wrong with the URL,
+    /// without its credentials.
     pub(super) fn new(url: &str, config: &L1Config) -> Result<Self, String> {
         let socket = |place| {
             Self::Socket(SocketEndpoint {
@@ -96,7 +97,7 @@ impl Transport {
         }
     }
 
-    /// Scheme, host and port, or a path.
+    /// Scheme, host and port of the endpoint, or the path of its socket.
     pub(super) fn name(&self) -> &Arc<str> {
         match self {
             Self::Http { endpoint, .. } => endpoint.name(),
@@ -104,9 +105,9 @@ impl Transport {
         }
     }
 
-    /// Sends the calls in one request; responses come in the order of the calls. A response of more
-    /// than `max_response_bytes` bytes is refused over HTTP. Over a socket the limit is the connection's,
-    /// and responses come one after the other.
+    /// Sends the calls in one request. The responses are in the order of the calls. Over HTTP a
+    /// response of more than `max_response_bytes` bytes is refused. Over a socket the connection's
+    /// limit applies to each single response.
     pub(super) async fn send(
         &self,
         calls: &[RpcCall],
@@ -127,8 +128,8 @@ impl Transport {
         }
     }
 
-    /// Headers of new heads as the endpoint sends them. `None` over HTTP, which has no
-    /// subscriptions.
+    /// Subscribes to new heads and returns their headers as the endpoint sends them. `None` over
+    /// HTTP, which has no subscriptions.
     pub(super) async fn subscribe_heads(&self) -> Option<Result<Subscription<Value>, RpcCause>> {
         match self {
             Self::Http { .. } => None,
@@ -146,12 +147,12 @@ fn request_body(calls: &[RpcCall]) -> Vec<u8> {
     body.to_string().into_bytes()
 }
 
-/// One response object (JSON-RPC 2.0, 5).
+/// A JSON-RPC response object (JSON-RPC 2.0, section 5).
 #[derive(Deserialize)]
 struct RpcResponse {
     #[serde(default)]
     id: Value,
-    /// Absent and null are the same to us.
+    /// An absent result and a null result are equivalent.
     #[serde(default)]
     result: Option<Box<RawValue>>,
     #[serde(default)]
@@ -176,13 +177,14 @@ impl RpcResponse {
     }
 }
 
-/// The results in an HTTP response to `calls` calls.
+/// The results in an HTTP response to a request with `calls` calls.
 fn read_reply(reply: &HttpReply, calls: usize) -> Result<Vec<L1Response>, RpcCause> {
     let status = reply.status;
     if status.is_success() {
         return read_body(&reply.body, calls);
     }
-    // Some endpoints send a JSON-RPC error with a status of its own; its message says more.
+    // Some endpoints send a JSON-RPC error with an HTTP error status. The JSON-RPC message explains
+    // more than the status.
     let is_busy = status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error();
     let refusal = serde_json::from_slice::<RpcResponse>(&reply.body).ok();
     match refusal.and_then(|response| response.error) {
@@ -200,8 +202,8 @@ fn read_body(body: &[u8], calls: usize) -> Result<Vec<L1Response>, RpcCause> {
         let response: RpcResponse = serde_json::from_slice(body).map_err(malformed)?;
         return Ok(vec![response.into_result()]);
     }
-    // A refusal of the whole batch is a single object. The first byte decides: serde reads an array
-    // as an object, too.
+    // An error for the whole batch is a single object. Only the first byte shows this, because
+    // serde also accepts an array as a struct.
     if body.trim_ascii_start().first() == Some(&b'{') {
         let response: RpcResponse = serde_json::from_slice(body).map_err(malformed)?;
         return Err(match response.error {
@@ -222,7 +224,8 @@ fn read_body(body: &[u8], calls: usize) -> Result<Vec<L1Response>, RpcCause> {
     results.ok_or_else(|| RpcCause::Malformed(format!("{count} responses to a batch of {calls}")))
 }
 
-/// The endpoint's error; its message goes into logs, and the endpoint chooses its length.
+/// The endpoint's error. Its message is logged and therefore shortened, since the endpoint chooses
+/// its length.
 fn refused(code: i64, message: &str) -> RpcCause {
     RpcCause::Refused {
         code: code.clamp(i32::MIN.into(), i32::MAX.into()) as i32,
@@ -231,12 +234,12 @@ fn refused(code: i64, message: &str) -> RpcCause {
 }
 
 enum SocketPlace {
-    /// May hold credentials.
+    /// The URL, which may contain credentials.
     WebSocket(String),
     Ipc(PathBuf),
 }
 
-/// An endpoint with one connection, made at the first call and again after it is lost.
+/// An endpoint with one connection, which is opened by the first call and again after a loss.
 pub(super) struct SocketEndpoint {
     name: Arc<str>,
     place: SocketPlace,

@@ -53,7 +53,8 @@ fn a_reset_removes_higher_blocks_and_keeps_the_place_of_the_first() {
     for n in 1..=10 {
         db.record(block(n, 10 * n, 0)).unwrap();
     }
-    // L2 block 65 has L1 origin 5: L1 block 7 made 70 safe, and 65 takes its place.
+    // L2 block 65 has L1 origin 5. L1 block 7 made L2 block 70 safe, and 65 replaces 70 in that
+    // record.
     db.reset(id(65, 0), id(5, 0)).unwrap();
     let expected = SafeRecord {
         l2: id(65, 0),
@@ -93,7 +94,7 @@ fn a_record_cut_at_any_byte_is_dropped_and_the_earlier_ones_stay() {
         db.record(block(3, 30, 0)).unwrap();
         assert_eq!(db.last(), Some(block(3, 30, 0)));
     }
-    // A torn sector: the length is right, the content is not.
+    // A torn sector: the file's length is right, and the content is wrong.
     let mut torn = whole.clone();
     torn[120] ^= 1;
     std::fs::write(&path, &torn).unwrap();
@@ -108,7 +109,7 @@ fn a_record_cut_at_any_byte_is_dropped_and_the_earlier_ones_stay() {
     ));
 }
 
-/// The same records by way of another file, of which some operation fails.
+/// The same records, accessed through another file with some failing operation.
 fn through(db: &SafeDb, file: &Path, writable: bool) -> SafeDb {
     let file = OpenOptions::new().read(true).write(writable).open(file);
     SafeDb {
@@ -127,7 +128,7 @@ fn append(path: &Path, records: &[SafeRecord]) {
 fn a_record_that_is_not_synced_is_not_published_and_is_written_again() {
     let (_folder, path) = temporary();
     let [first, second] = [block(1, 10, 0), block(2, 20, 0)];
-    // One takes writes and refuses to sync them, the other has no space left.
+    // `/dev/zero` accepts writes and fails to sync them; `/dev/full` has no space left.
     for device in ["/dev/zero", "/dev/full"] {
         std::fs::write(&path, "").unwrap();
         let db = SafeDb::open(&path).unwrap();
@@ -138,7 +139,7 @@ fn a_record_that_is_not_synced_is_not_published_and_is_written_again() {
             assert_eq!((db.len(), db.last()), (1, Some(first)), "{device}");
             assert_eq!(db.at_l1(5).unwrap(), Some(first));
         }
-        // The failed writes have left something.
+        // The failed writes have left these bytes after the records.
         append(&path, &[block(8, 80, 0), block(9, 90, 0)]);
         db.record(second).unwrap();
         assert_eq!(db.last(), Some(second));
@@ -156,7 +157,7 @@ fn removed_records_do_not_follow_a_new_one_though_their_removal_failed() {
         for n in 1..=5 {
             db.record(block(n, 10 * n, 0)).unwrap();
         }
-        // Its size cannot be changed.
+        // The file is not writable, so its size cannot be changed.
         let fixed = through(&db, &path, false);
         fixed.record(block(3, 30, 1)).unwrap_err();
         fixed.truncate(2).unwrap_err();
@@ -188,7 +189,7 @@ fn the_newest_records_are_read_oldest_first() {
 }
 
 proptest! {
-    /// Records and truncations in any order, and reopening, against a map.
+    /// Compares records, truncations and reopenings in any order with a map.
     #[test]
     fn the_file_answers_like_a_map(steps in prop::collection::vec((0u64..30, 0u64..300, any::<bool>()), 1..60)) {
         let (_folder, path) = temporary();

@@ -6,13 +6,13 @@ use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 use std::time::{Duration, Instant};
 
 pub(super) struct SequencerMetrics {
-    /// Blocks that were begun and dropped, or that are invalid.
+    /// Started blocks that were dropped or turned out invalid.
     errors: CountedEvent,
-    /// Blocks that were not signed, and therefore not published.
+    /// Blocks that could not be signed and were therefore not published.
     publishing_errors: CountedEvent,
     /// Checks in which L1 has contradicted the L1 origin of the head or of the next block.
     inconsistent_origins: CountedEvent,
-    /// Heads that were rewound after an L1 reorg.
+    /// Rewinds of the head after an L1 reorg.
     resets: CountedEvent,
     active: Gauge,
     building: Histogram,
@@ -21,7 +21,7 @@ pub(super) struct SequencerMetrics {
     seals: Counter,
     transactions: Gauge,
     block_time: Duration,
-    /// The moment at which the open block was begun.
+    /// Time at which the open block was started.
     began: Option<Instant>,
 }
 
@@ -47,12 +47,12 @@ impl SequencerMetrics {
         self.active.set(f64::from(u8::from(active)));
     }
 
-    /// A build was begun.
+    /// Records the start of a build.
     pub fn on_build(&mut self) {
         self.began = Some(Instant::now());
     }
 
-    /// The build has ended in a block; its end was begun at `sealing`.
+    /// Records the end of a build. `sealing` is the time at which sealing began.
     pub fn on_sealed(&mut self, sealing: Instant, transactions: usize) {
         self.seals.increment(1);
         self.sealing.record(sealing.elapsed().as_secs_f64());
@@ -64,7 +64,7 @@ impl SequencerMetrics {
         }
     }
 
-    /// The head moved while a block was being built on the old one.
+    /// Records that a block was dropped because the head moved during its build.
     pub fn on_dropped_block(&self) {
         self.errors.record(1);
     }
@@ -77,7 +77,7 @@ impl SequencerMetrics {
         self.resets.record(1);
     }
 
-    /// A step has failed.
+    /// Records the error of a failed step.
     pub fn on_error(&self, error: &SequencerError) {
         self.errors.record(error.is_invalid_block().into());
         let is_inconsistent = matches!(

@@ -6,10 +6,10 @@ use serde::Serialize;
 use starling_proto::payload::BlockId;
 use tokio::sync::{mpsc, oneshot, watch};
 
-/// Commands that may wait for the loop.
+/// Most commands that wait for the sequencer's loop.
 const COMMANDS: usize = 4;
 
-/// The reason why a command is refused.
+/// The reason why a command was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SequencerControlError {
     #[error("sequencer already running")]
@@ -35,7 +35,8 @@ pub(super) enum Command {
 }
 
 impl Command {
-    /// Whether nobody waits for the outcome. `admin_setRecoverMode` has none.
+    /// Whether the command's caller no longer waits for the outcome. Always false for
+    /// `admin_setRecoverMode`, which has no outcome.
     pub(super) fn is_abandoned(&self) -> bool {
         match self {
             Self::Start { reply, .. } => reply.is_closed(),
@@ -54,13 +55,14 @@ impl Command {
     }
 }
 
-/// Whether blocks are made, and if not, why. Inactive until the sequencer's loop runs: JSON-RPC is
-/// served before the signer of blocks is known, and the sequencer may never begin.
+/// Whether the sequencer builds blocks, and if not, the reason. Inactive until the sequencer's loop
+/// runs: JSON-RPC is served before the block signer is known, and the loop may never start.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SequencerStatus {
     pub active: bool,
-    /// The reason why it has stopped by itself; `None` while it runs, and after a command to stop.
+    /// The reason why the sequencer stopped by itself; `None` while it runs, and after a command to
+    /// stop.
     pub reason: Option<String>,
 }
 
@@ -72,20 +74,20 @@ pub struct SequencerHandle {
 }
 
 impl SequencerHandle {
-    /// Starts sequencing on the head, which must have this hash, so that a sequencer never starts
-    /// on a head that its operator does not know. The command has no effect if the returned future
-    /// is dropped before the loop handles it.
+    /// Starts sequencing on the head, which must have this hash. This prevents a start on a head
+    /// that the operator does not know. If the returned future is dropped before the loop handles
+    /// the command, the command has no effect.
     pub async fn start(&self, hash: B256) -> Result<(), SequencerControlError> {
         self.request(|reply| Command::Start { hash, reply }).await
     }
 
-    /// Stops sequencing; the open block is dropped. Returns the hash of the head. The command has
-    /// no effect if the returned future is dropped before the loop handles it.
+    /// Stops sequencing and drops the open block. Returns the hash of the head. If the returned
+    /// future is dropped before the loop handles the command, the command has no effect.
     pub async fn stop(&self) -> Result<B256, SequencerControlError> {
         self.request(|reply| Command::Stop { reply }).await
     }
 
-    /// `admin_setRecoverMode`.
+    /// Switches recover mode on or off (`admin_setRecoverMode`).
     pub async fn set_recover(&self, recover: bool) -> Result<(), SequencerControlError> {
         self.commands
             .send(Command::Recover(recover))
@@ -101,7 +103,7 @@ impl SequencerHandle {
         self.status.borrow().clone()
     }
 
-    /// Wakes when the status changes.
+    /// A receiver of the status. It wakes when the status changes.
     pub fn watch(&self) -> watch::Receiver<SequencerStatus> {
         self.status.clone()
     }

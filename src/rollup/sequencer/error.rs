@@ -1,4 +1,4 @@
-//! Why a step of the sequencer failed, and what that means for the loop.
+//! Errors of the sequencer's steps, and their consequences for the loop.
 
 use super::{START_TIMEOUT, schedule::StepFailure};
 use crate::{
@@ -8,11 +8,11 @@ use crate::{
 use alloy_primitives::B256;
 use starling_proto::{attributes::AttributesError, l1info::L1InfoError, payload::BlockId};
 
-/// The reason why a step failed. [`Sequencer::run`](super::Sequencer::run) returns only those after
-/// which sequencing must not go on.
+/// The reason why a step failed. [`Sequencer::run`](super::Sequencer::run) returns only errors
+/// after which sequencing must not continue.
 #[derive(Debug, thiserror::Error)]
 pub enum SequencerError {
-    /// The signing log, or the core in this process.
+    /// An error of the signing log, or of the core in this process.
     #[error(transparent)]
     Chain(#[from] ChainError),
     #[error(transparent)]
@@ -78,8 +78,8 @@ pub enum SequencerError {
 /// The effect of a failed step on the loop.
 pub(super) enum Consequence {
     Retry(StepFailure),
-    /// L1 contradicts the head's origin. The head is rewound only after repeated checks
-    /// ([`super::CONFIRMATIONS`]).
+    /// L1 contradicts the head's origin or does not have it. The head is rewound only after
+    /// repeated checks ([`super::CONFIRMATIONS`]).
     Confirm,
     End,
 }
@@ -99,8 +99,8 @@ impl SequencerError {
         }
     }
 
-    /// Whether the block was at fault, and not L1, the signer or the state of the chain (op-node:
-    /// sequencing errors).
+    /// Whether the block itself is invalid, rather than L1, the signer or the chain being at fault
+    /// (op-node: sequencing errors).
     pub(super) fn is_invalid_block(&self) -> bool {
         matches!(
             self,
@@ -110,7 +110,7 @@ impl SequencerError {
         )
     }
 
-    /// Whether the chain itself has failed, not only sequencing.
+    /// Whether the local chain has failed, and not only sequencing.
     pub fn is_chain_failure(&self) -> bool {
         match self {
             Self::Chain(error) => error.is_fatal(),

@@ -1,4 +1,4 @@
-//! The L1 blocks around the sequencer's origin, fetched again whenever L1's head changes.
+//! The L1 blocks around the sequencer's origin. They are read again whenever L1's head changes.
 
 use super::SequencerError;
 use crate::rollup::{
@@ -11,12 +11,12 @@ use starling_proto::{attributes::ReceiptLogs, config::RollupConfig, payload::Blo
 use std::{sync::Arc, time::Duration};
 use tokio::{sync::watch, time::timeout};
 
-/// Timeout of the next origin where the block can also stay on its parent's.
+/// Timeout of reading the next origin if the block can also keep its parent's origin.
 pub(super) const OPTIONAL: Duration = Duration::from_millis(500);
-/// Timeout of the next origin where no block can be built without it.
+/// Timeout of reading the next origin if no block can be built without it.
 const REQUIRED: Duration = Duration::from_secs(10);
 
-/// One reading of L1: valid while head and origin are the same.
+/// L1 blocks read at the L1 head `l1_head`. Valid while that head and the origin stay the same.
 #[derive(Clone, Copy)]
 struct Reading {
     l1_head: BlockId,
@@ -27,10 +27,10 @@ struct Reading {
 pub(super) struct Origins {
     l1: L1Client,
     heads: watch::Receiver<L1Heads>,
-    /// L1 blocks that the origin stays below the head (`--sequencer.l1-confs`).
+    /// Number of L1 blocks by which the origin stays below L1's head (`--sequencer.l1-confs`).
     confs: u64,
     reading: Option<Reading>,
-    /// Receipts of the newest origin that was chosen for the first block of its epoch.
+    /// Receipts of the newest origin that began an epoch, with the id of that L1 block.
     receipts: Option<(BlockId, Arc<Vec<ReceiptLogs>>)>,
 }
 
@@ -54,10 +54,11 @@ impl Origins {
         recover: bool,
     ) -> Result<L1Block, SequencerError> {
         let mut reading = self.read(parent).await?;
-        // The reading is kept only if it leads to a choice: after a contradiction L1 is read again.
+        // Keep the reading only if it leads to a choice, so that L1 is read again after a
+        // contradiction.
         self.reading = None;
         if reading.next == NextOrigin::Unknown {
-            // A timeout is no error here: the block can stay on its parent's origin.
+            // A timeout is no error here, since the block can keep its parent's origin.
             reading.next = match timeout(OPTIONAL, self.next(&reading)).await {
                 Ok(Ok(next)) => next,
                 Ok(Err(error)) => {
@@ -87,14 +88,14 @@ impl Origins {
         }
     }
 
-    /// Checks that a parent's origin is canonical.
+    /// Fails unless the parent's origin is canonical.
     pub(super) async fn confirm(&mut self, origin: BlockId) -> Result<(), SequencerError> {
         let reading = self.read(origin).await;
         self.reading = reading.as_ref().ok().copied();
         reading.map(drop)
     }
 
-    /// The receipts of an origin, fetched once.
+    /// The receipts of an origin, fetched once and then cached.
     pub(super) async fn receipts(
         &mut self,
         origin: &L1Block,
@@ -109,7 +110,8 @@ impl Origins {
         Ok(receipts)
     }
 
-    /// The current origin, which must still be part of the L1 chain.
+    /// Reads the current origin; fails unless it is canonical. Uses the last reading if that is
+    /// still valid.
     async fn read(&mut self, origin: BlockId) -> Result<Reading, SequencerError> {
         let reported = self.heads.borrow().head;
         let head = match reported {
@@ -127,7 +129,7 @@ impl Origins {
             if reading.current.id() == origin {
                 return Ok(reading);
             }
-            // The parent has moved to the next origin.
+            // The parent uses the next origin of the last reading.
             if let NextOrigin::Known(next) = reading.next
                 && next.id() == origin
             {
@@ -152,12 +154,13 @@ impl Origins {
         }
     }
 
-    /// Checks whether this L1 block is canonical now.
+    /// Whether this L1 block is canonical at present.
     pub(super) async fn status(&self, origin: BlockId) -> Result<OriginStatus, L1Error> {
         self.l1.status(origin).await
     }
 
-    /// The canonical L1 block after this one, whatever the confirmations.
+    /// The hash of the canonical L1 block after `origin`, regardless of confirmations; `None` if L1
+    /// has none.
     pub(super) async fn after(&self, origin: BlockId) -> Result<Option<B256>, SequencerError> {
         match self
             .l1

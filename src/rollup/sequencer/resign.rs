@@ -1,5 +1,5 @@
-//! Blocks that were sent to the signer before a restart or a failure and must be used again, so
-//! that no second block of their height and parent is signed.
+//! Reuses blocks that were sent to the signer before a restart or a failure, so that no second
+//! block of the same height and parent is signed.
 
 use super::{
     CONFIRMATIONS, Sequencer, SequencerError,
@@ -15,9 +15,9 @@ use starling_proto::{
 use std::sync::Arc;
 
 impl Sequencer {
-    /// The child of `parent` that must be used because it was sent to the signer before, or came
-    /// from peers and was abandoned: blocks from peers carry our key's signature. `epoch` is the
-    /// parent's L1 origin, which is canonical.
+    /// The hash of the child of `parent` that must be used instead of a new block. It was sent to
+    /// the signer before, or it came from peers and was abandoned, since blocks from peers carry
+    /// our key's signature. `epoch` is the parent's L1 origin, which is canonical.
     pub(super) async fn block_to_resign(
         &mut self,
         parent: &Payload,
@@ -68,8 +68,9 @@ impl Sequencer {
         }
     }
 
-    /// Fails until L1 has contradicted the origins of all blocks on `parent` that may be signed
-    /// [`CONFIRMATIONS`] times in a row: one stale answer must not lead to a second signed block.
+    /// Fails until L1 has contradicted the origins of all possibly signed blocks on `parent` in
+    /// [`CONFIRMATIONS`] checks in a row: one stale L1 response must not lead to a second signed
+    /// block.
     fn confirm_reorg(&mut self, parent: B256, last: B256) -> Result<(), SequencerError> {
         let times = 1 + self
             .reorganised
@@ -102,7 +103,7 @@ impl Sequencer {
         Ok(payload)
     }
 
-    /// Executes a block that was sent to the signer before, unless the core has it.
+    /// Executes a block that was sent to the signer before, unless the core already knows it.
     pub(super) async fn insert_block_to_resign(
         &self,
         payload: &Arc<Payload>,

@@ -1,9 +1,9 @@
-//! Rewinds the head after an L1 reorg: to the last L2 block whose L1 origin is canonical, not below
+//! Rewinds the head after an L1 reorg, to the last L2 block with a canonical L1 origin, not below
 //! the safe block.
 //!
-//! If the endpoint changes its L1 head during the search, the result may be too high or too low. If it
-//! is too high, the next block fails again. If it is too low, the blocks above
-//! are found in the payload log and used again.
+//! If the endpoint's L1 head changes during the search, the search may find a block that is too
+//! high or too low. After a rewind that is too high, the next block fails again. After a rewind
+//! that is too low, the blocks above are found in the payload log and used again.
 
 use super::{START_TIMEOUT, Sequencer, SequencerError};
 use crate::rollup::{
@@ -14,15 +14,15 @@ use starling_proto::{l1info::L2BlockRef, payload::BlockId};
 use tokio::time::timeout;
 
 impl Sequencer {
-    /// Rewinds the head, whose origin L1 has contradicted repeatedly, to the last block whose L1
-    /// origin is canonical, not below the safe block.
+    /// Rewinds the head after L1 has repeatedly contradicted its origin: to the last block with a
+    /// canonical L1 origin, not below the safe block.
     pub(super) async fn rewind_after_reorg(&mut self) -> Result<(), SequencerError> {
         let heads = *self.engine.heads().borrow();
         let (head, floor) = (heads.head, heads.safe.unwrap_or(self.rollup.genesis.l2));
         let searched = timeout(START_TIMEOUT, self.search(head, floor));
         let found = searched.await.map_err(|_| SequencerError::Slow)?;
-        // A head that moved during the search has to fail by itself. Blocks may also be missing
-        // because it moved.
+        // The head moved during the search, which may also be why blocks were missing. The new head
+        // is rewound only if its own checks fail.
         if self.engine.heads().borrow().head != head {
             return Ok(());
         }
@@ -41,7 +41,7 @@ impl Sequencer {
                 let (_, origin) = self.block_and_origin(head.number).await?;
                 tracing::warn!(%head, %to, %origin, "L1 reorg: the head is rewound to the last block whose L1 origin is canonical");
                 self.engine.forkchoice(to.hash, None, None).await?;
-                // A rewind that fails is repeated, and counts once.
+                // Count only here: a failed rewind is repeated and must count once.
                 metrics::counter!("starling_sequencer_l1_reorgs_total").increment(1);
                 self.metrics.on_rewind();
                 Ok(())
@@ -62,7 +62,7 @@ impl Sequencer {
         }
     }
 
-    /// The canonical L2 block of this number, and its L1 origin.
+    /// The canonical L2 block of this number and its L1 origin.
     async fn block_and_origin(&self, number: u64) -> Result<(BlockId, BlockId), SequencerError> {
         let block = self.engine.block(BlockAt::Number(number)).await?;
         let block = block.ok_or(SequencerError::NoBlock(number))?;

@@ -1,65 +1,68 @@
-//! The sequencer's schedule (op-node's sequencer, timing): when to begin a block, when to seal it,
-//! when to wait.
+//! The sequencer's schedule: when to start a block, when to seal it, when to wait (op-node's
+//! sequencer, timing).
 //!
-//! Pure: the moment and the head come in, one action comes out. Moments are durations since the
+//! Pure: takes the present time and the head, and returns one action. Times are durations since the
 //! Unix epoch.
 
 use starling_proto::payload::BlockId;
 use std::time::Duration;
 
-/// Pause after a failure that may pass by itself.
+/// Pause after a temporary failure.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Options of the schedule.
+/// Options of the sequencer's schedule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScheduleConfig {
     /// Time between blocks.
     pub block_time: Duration,
-    /// How long before its time a block is sealed (`--sequencer.sealing-duration`).
+    /// Time before a block's timestamp at which the block is sealed
+    /// (`--sequencer.sealing-duration`).
     pub sealing: Duration,
-    /// Blocks the head may be above the safe head; 0 is no limit (`--sequencer.max-safe-lag`).
+    /// Most blocks by which the head may be above the safe head; 0 means no limit
+    /// (`--sequencer.max-safe-lag`).
     pub max_safe_lag: u64,
 }
 
-/// The head of the chain.
+/// The unsafe head, with the number of the safe head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SequencerHead {
     pub id: BlockId,
-    /// Unix seconds.
+    /// Timestamp of the unsafe head in Unix seconds.
     pub time: u64,
     /// Number of the safe head.
     pub safe: u64,
 }
 
-/// The next step of the sequencer.
+/// The next action of the sequencer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScheduleAction {
-    /// Wait until this moment, or until the head changes or a command arrives. `None`: no moment.
+    /// Wait until this time, or until the head changes or a command arrives. `None` waits without a
+    /// time limit.
     Wait(Option<Duration>),
-    /// Begin a block on the head.
+    /// Start a block on the head.
     Start,
-    /// End the open block.
+    /// Seal the open block.
     Seal,
     /// Drop the open block: its parent is no longer the head.
     Drop,
 }
 
-/// How a start or a seal failed.
+/// The kind of failure of a start or a seal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StepFailure {
-    /// L1 or the core did not answer; a later attempt may succeed.
+    /// L1 or the core failed or did not respond. A later attempt may succeed.
     Temporary,
-    /// The block is impossible at this moment, and another attempt within the block time would be
-    /// too.
+    /// The block's attributes are impossible at present. Another attempt within the block time
+    /// would fail too.
     Attributes,
 }
 
-/// The state of the schedule.
+/// The state of the sequencer's schedule.
 #[derive(Clone, Debug)]
 pub struct Schedule {
     config: ScheduleConfig,
     active: bool,
-    /// Parent and time of the open block.
+    /// Parent and timestamp of the open block.
     open: Option<(BlockId, u64)>,
     not_before: Duration,
 }
@@ -83,7 +86,7 @@ impl Schedule {
         (self.active, self.open, self.not_before) = (active, None, Duration::ZERO);
     }
 
-    /// The step to take at this moment.
+    /// The action to take at the time `now`.
     pub fn next(&self, now: Duration, head: &SequencerHead) -> ScheduleAction {
         if !self.active {
             return ScheduleAction::Wait(None);
@@ -92,8 +95,8 @@ impl Schedule {
             if parent != head.id {
                 return ScheduleAction::Drop;
             }
-            // A block that is late already is sealed at once: behind the clock, blocks follow each
-            // other without a pause.
+            // A block that is already late is sealed at once, so a sequencer that catches up builds
+            // blocks without a pause.
             return at(
                 Duration::from_secs(time).saturating_sub(self.config.sealing),
                 now,
@@ -103,8 +106,8 @@ impl Schedule {
         if self.is_held(head) {
             return ScheduleAction::Wait(None);
         }
-        // The next block's time minus the block time: its transactions are collected for a whole
-        // block time.
+        // Start one block time before the next block's timestamp, to collect transactions for a
+        // whole block time.
         at(
             Duration::from_secs(head.time).max(self.not_before),
             now,
@@ -112,24 +115,24 @@ impl Schedule {
         )
     }
 
-    /// Whether no block is begun until the safe head advances ([`ScheduleConfig::max_safe_lag`]).
+    /// Whether no block is started until the safe head advances ([`ScheduleConfig::max_safe_lag`]).
     pub fn is_held(&self, head: &SequencerHead) -> bool {
         let max_lag = self.config.max_safe_lag;
         let is_far = max_lag > 0 && head.safe.saturating_add(max_lag) <= head.id.number;
         self.active && self.open.is_none() && is_far
     }
 
-    /// A block at `time` (Unix seconds) is being built on `parent`.
+    /// Records that a block with the timestamp `time` (Unix seconds) is being built on `parent`.
     pub fn started(&mut self, parent: BlockId, time: u64) {
         self.open = Some((parent, time));
     }
 
-    /// The open block is done, or dropped.
+    /// Records that the open block is complete or was dropped.
     pub fn closed(&mut self) {
         self.open = None;
     }
 
-    /// The open block, or the attempt to open one, has failed.
+    /// Records a failure of the open block, or of the attempt to start one.
     pub fn failed(&mut self, now: Duration, failure: StepFailure) {
         self.open = None;
         self.not_before = now
@@ -180,7 +183,7 @@ mod tests {
     #[test]
     fn a_block_is_open_for_its_block_time_and_sealed_just_before_its_time() {
         let mut schedule = Schedule::new(config(), true);
-        // The head's time is still to come: nothing begins before it.
+        // No block is started before the head's timestamp.
         assert_eq!(
             schedule.next(ms(99_000), &head(1, 100)),
             ScheduleAction::Wait(Some(ms(100_000)))
@@ -199,15 +202,15 @@ mod tests {
             ScheduleAction::Seal
         );
         schedule.closed();
-        // Sealed 50 ms early: the next one begins when this one's time has come.
+        // The block was sealed 50 ms early; the next block is started at this block's timestamp.
         assert_eq!(
             schedule.next(ms(101_960), &head(2, 102)),
             ScheduleAction::Wait(Some(ms(102_000)))
         );
     }
 
-    /// A clock that only moves when the schedule waits: what happens to a chain that was stopped
-    /// for a while.
+    /// Simulates a chain that was stopped for a while: the clock moves only while the schedule
+    /// waits or a block is built. Returns timestamp and completion time of each block.
     fn run(
         schedule: &mut Schedule,
         now: &mut Duration,
@@ -248,15 +251,15 @@ mod tests {
         let mut schedule = Schedule::new(config(), true);
         let (mut now, mut at) = (ms(1_100_000), head(1, 1_000));
         let blocks = run(&mut schedule, &mut now, &mut at, ms(1_110_000));
-        // Every timestamp, none left out.
+        // Every timestamp has a block.
         assert!(
             blocks
                 .iter()
                 .zip(0..)
                 .all(|((time, _), i)| *time == 1_002 + 2 * i)
         );
-        // 50 late blocks take 50 ms each; from then on one appears every two seconds, around its
-        // own time.
+        // The 50 late blocks take 50 ms each. After them a block is complete every two seconds,
+        // close to its timestamp.
         let on_time = blocks
             .iter()
             .position(|(time, made)| *made <= Duration::from_secs(*time))

@@ -1,7 +1,7 @@
-//! The choice between a new block and one that was sent to the signer before. For one height and
+//! Chooses between a new block and a block that was sent to the signer before. For one height and
 //! parent, only one block is ever signed while its L1 origin is canonical.
 //!
-//! Pure: guard rows and L1 blocks go in, the decision comes out. A block that was sent to the
+//! Pure: takes guard rows and L1 blocks, and returns the decision. A block that was sent to the
 //! signer counts as signed, because the signer may have signed it although its response was lost.
 
 use crate::chain::payload_log::SignGuard;
@@ -11,19 +11,19 @@ use alloy_primitives::B256;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NextL1 {
     NotFetched,
-    /// L1 has no block at that height.
+    /// L1 has no block at the height after the parent's L1 origin.
     Missing,
     Known(B256),
 }
 
-/// The block to sign on a parent.
+/// The block to sign on a parent: a new block or an earlier one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SigningChoice {
-    /// A new one: no block that was sent to the signer before has a canonical L1 origin.
+    /// A new block: no block that was sent to the signer before has a canonical L1 origin.
     Build,
     /// The block with this hash, which was sent to the signer before.
     Resign(B256),
-    /// The decision needs the L1 block after the parent's origin.
+    /// The decision needs the L1 block after the parent's origin, which must be fetched first.
     FetchNext,
     /// A block with this L1 origin was sent to the signer, and L1 has no block at the origin's
     /// height: no block may be signed yet.
@@ -31,7 +31,8 @@ pub(super) enum SigningChoice {
 }
 
 /// Decides from the guard rows of one height and parent, in the order of signing. `epoch` is the
-/// parent's L1 origin, which is canonical. The origin of a child is that block or the next one.
+/// parent's L1 origin, which is canonical. A child has that L1 block as its origin, or the next L1
+/// block.
 pub(super) fn choose(guards: &[SignGuard], epoch: B256, next: NextL1) -> SigningChoice {
     for guard in guards.iter().rev() {
         match next {

@@ -30,7 +30,7 @@ mod wallet;
 use wallet::wallet;
 pub(crate) use wallet::{signed, submit, transfer};
 
-/// A counter of op-node's.
+/// The value of a counter with op-node's name.
 fn counted(recorder: &PrometheusRecorder, name: &str) -> u64 {
     let text = recorder.handle().render();
     let name = format!("op_node_default_{name} ");
@@ -43,7 +43,7 @@ const ACTIVE: SequencerStatus = SequencerStatus {
     reason: None,
 };
 
-/// The genesis of an L2 at this time, Unix seconds, under all forks through `last`.
+/// The genesis of an L2 at `time` (Unix seconds), with all forks through `last` active.
 fn l2_genesis(time: u64, last: Fork) -> genesis::Genesis {
     let mut config = json!({
         "chainId": 901,
@@ -103,13 +103,14 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// An L2 under all forks through Jovian, whose genesis is `age` seconds old and builds on the first of
-    /// `count` L1 blocks.
+    /// An L2 with all forks through Jovian. Its genesis is `age` seconds old and builds on the
+    /// first of `count` L1 blocks.
     pub(crate) async fn new(age: u64, count: u64) -> Self {
         Self::through(Fork::Jovian, age, count).await
     }
 
-    /// The same, under the forks through `last`.
+    /// An L2 with all forks through `last`. Its genesis is `age` seconds old and builds on the
+    /// first of `count` L1 blocks.
     pub(crate) async fn through(last: Fork, age: u64, count: u64) -> Self {
         let l2_time = since_epoch().as_secs() - age;
         let l1_headers = l1_chain(10, l2_time - 2, count, 1);
@@ -139,7 +140,7 @@ impl World {
         }
     }
 
-    /// L1 has these blocks, the last one its head.
+    /// Sets L1 to these blocks; the last block is the head.
     pub(crate) fn show_l1(&self, headers: &[Header]) {
         self.l1.set(headers);
         self.l1_heads
@@ -150,7 +151,7 @@ impl World {
         self.open_in(&self.datadir)
     }
 
-    /// As [`World::open`], with other limits of memory.
+    /// Opens the chain like [`World::open`], with these memory limits.
     pub(crate) fn open_within(&self, limits: ExecutorLimits) -> (Chain, Threads) {
         let options = Options {
             datadir: self.datadir.path().to_owned(),
@@ -160,7 +161,7 @@ impl World {
         Chain::open_within(&options, Default::default(), limits).unwrap()
     }
 
-    /// Makes blocks up to the present.
+    /// Runs a sequencer that builds blocks up to the present time.
     pub(crate) async fn sequence(&self, chain: &Chain) {
         let token = CancellationToken::new();
         let (sequencer, _handle) = self.sequencer(chain, config());
@@ -170,7 +171,7 @@ impl World {
         task.await.unwrap().unwrap();
     }
 
-    /// The same chain from its genesis, in a directory of its own.
+    /// The same chain at its genesis, in a new directory.
     fn another(&self) -> tempfile::TempDir {
         let datadir = tempfile::tempdir().unwrap();
         crate::chain::init(datadir.path(), &self.genesis).unwrap();
@@ -247,14 +248,14 @@ fn config() -> SequencerConfig {
     }
 }
 
-/// The L1 block that an L2 block of this world is on.
+/// The L1 origin of an L2 block of this world.
 fn origin_of(world: &World, payload: &Payload) -> BlockId {
     L2BlockRef::of(payload, &world.rollup.genesis)
         .unwrap()
         .origin
 }
 
-/// Waits until the head has this time, Unix seconds.
+/// Waits until the head has the timestamp `time` (Unix seconds).
 async fn until_time(chain: &Chain, time: u64) {
     let mut heads = chain.heads();
     tokio::time::timeout(
@@ -294,7 +295,8 @@ async fn a_late_sequencer_catches_up_and_then_keeps_time() {
     let task = tokio::spawn(sequencer.run(token.clone()));
     until_time(&chain, since_epoch().as_secs() + 1).await;
 
-    // Twenty blocks in the time of less than two, every timestamp, and the origin with them.
+    // Twenty blocks are built in less than the time of two, with every timestamp and with advancing
+    // origins.
     let view = chain.view();
     let genesis = &world.rollup.genesis;
     let mut origins = vec![];
@@ -318,7 +320,7 @@ async fn a_late_sequencer_catches_up_and_then_keeps_time() {
         "{took:?}"
     );
 
-    // Stopped and started by its handle.
+    // The handle stops and starts the sequencer.
     assert!(handle.active());
     let head = handle.stop().await.unwrap();
     assert_eq!(head, chain.view().head().hash);
@@ -376,14 +378,14 @@ async fn commands_whose_callers_have_gone_are_skipped() {
         handle.start(B256::ZERO).await,
         Err(SequencerControlError::AlreadyRunning)
     );
-    // A caller that waits is obeyed.
+    // A command is executed if its caller waits.
     assert!(handle.stop().await.is_ok());
     assert!(!handle.active());
     token.cancel();
     task.await.unwrap().unwrap();
 }
 
-/// Sends a command and drops its caller.
+/// Sends a command and drops the future that waits for its outcome.
 fn abandon<T>(command: impl Future<Output = T>) {
     assert!(command.now_or_never().is_none(), "it waits for the loop");
 }
@@ -401,8 +403,8 @@ async fn until_active(handle: &SequencerHandle) {
 async fn a_block_that_was_signed_before_is_used_again() {
     let world = World::new(4, 1).await;
     let (chain, _threads) = world.open();
-    // The state after a kill between log and head. Another randao tells the logged block from the
-    // one that will be built.
+    // The state after a kill between log and head. The logged block differs by its randao from the
+    // block that would be built now.
     let genesis = chain.view().payload(0).unwrap().unwrap();
     let origin = block(&world.l1_headers[0]);
     let blobs = BlobSchedule::new(vec![(0, BlobSchedule::CANCUN)]);
@@ -536,7 +538,7 @@ async fn an_l1_endpoint_that_contradicts_itself_once_does_not_end_sequencing() {
     let token = CancellationToken::new();
     let task = tokio::spawn(sequencer.run(token.clone()));
     until_time(&chain, world.rollup.genesis.l2_time + 14).await;
-    // Another node behind the same balancer, for one answer.
+    // For one response, another node behind the same load balancer serves another branch.
     let other = l1_chain(10, world.rollup.genesis.l2_time - 2, 3, 2);
     let asked = world.l1.calls("eth_getBlockByNumber");
     world.l1.set(&other);

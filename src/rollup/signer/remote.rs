@@ -1,9 +1,9 @@
-//! A signer in another process that holds the key: op-signer's JSON-RPC over HTTP, by default with
+//! A signer in another process that has the key: op-signer's JSON-RPC over HTTP, by default with
 //! TLS in both directions.
 //!
-//! One attempt per signature: the sequencer decides whether and when to retry. A signature is used
-//! only if it recovers to the address that we sign for, so a signer with the wrong key does no
-//! harm. The client's certificate is read for every connection, so renewing it needs no restart.
+//! Each signature is one attempt; the sequencer decides whether and when to retry. A signature is
+//! used only if it recovers to the expected address, so a signer with the wrong key does no harm.
+//! The client's certificate is read again for every connection, so renewing it needs no restart.
 
 use crate::{
     rollup::http::{causes, endpoint_of, excerpt},
@@ -42,39 +42,40 @@ const V2: &str = "opsigner_signBlockPayloadV2";
 const SIGN_TRANSACTION: &str = "eth_signTransaction";
 /// Timeout of the health request at start (op-service: 3 s).
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(3);
-/// Timeout of one signature (op-node: time limit of a publication).
+/// Timeout of one signature request (op-node: time limit of a publication).
 pub const SIGN_TIMEOUT: Duration = Duration::from_secs(5);
-/// JSON-RPC: method not found.
+/// JSON-RPC error code of an unknown method.
 const UNKNOWN_METHOD: i32 = -32601;
-/// Bytes of one response. A signature is 132 characters of hex; a signed transaction of 128 KiB, the
-/// most that L1's pools take, is 256 KiB of it.
+/// Largest response in bytes. A signature has 132 characters of hex. A signed transaction has at
+/// most 128 KiB, the limit of L1's pools, or 256 KiB in hex.
 const MAX_RESPONSE: u32 = 512 << 10;
 
 /// Options of a remote signer (`--signer.*`).
 #[derive(Clone, Debug)]
 pub struct RemoteConfig {
-    /// `https://`, or `http://` without TLS files; may hold credentials.
+    /// URL with `https://`, or with `http://` if `tls` is `None`. May contain credentials.
     pub endpoint: Secret,
-    /// Address that the signatures must recover to.
+    /// Address to which the signatures must recover.
     pub address: Address,
-    /// Headers of every request; values may be credentials.
+    /// Headers sent with every request. Their values may be credentials.
     pub headers: Vec<(String, Secret)>,
-    /// Certificates for both sides. `None`: no client certificate, and the system's authorities.
+    /// Certificates of both sides. With `None` there is no client certificate, and the system's
+    /// certificate authorities are trusted.
     pub tls: Option<TlsFiles>,
-    /// Timeout of one signature.
+    /// Timeout of one signature request.
     pub timeout: Duration,
 }
 
-/// PEM files.
+/// Paths of PEM files for TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// The only authorities that the signer's certificate may come from.
+    /// Certificates of the only authorities that are trusted to certify the signer.
     pub ca: PathBuf,
     pub cert: PathBuf,
     pub key: PathBuf,
 }
 
-/// A call that failed, and where.
+/// A failed call, with the signer's endpoint.
 #[derive(Debug, thiserror::Error)]
 #[error("the signer at {endpoint}: {cause}")]
 pub struct RemoteError {
@@ -84,10 +85,10 @@ pub struct RemoteError {
 
 #[derive(Debug, thiserror::Error)]
 pub enum RemoteCause {
-    /// The configuration cannot work. Names the option.
+    /// The configuration is invalid. The text names the option.
     #[error("{0}")]
     Config(String),
-    /// No connection, or one that TLS refused on either side.
+    /// There is no connection, or one side's TLS refused it.
     #[error("cannot be reached: {0}")]
     Unreachable(String),
     #[error("no answer within {0:?}")]
@@ -108,7 +109,7 @@ pub enum RemoteCause {
     WrongKey { signed_by: Address, wanted: Address },
 }
 
-/// A client of one signer.
+/// A client of one remote signer.
 #[derive(Clone)]
 pub struct Remote {
     inner: Arc<RemoteInner>,
@@ -119,7 +120,7 @@ struct RemoteInner {
     endpoint: Arc<str>,
     address: Address,
     timeout: Duration,
-    /// The signer has said that it does not know the second version of the call.
+    /// The signer has reported that it does not support the second version of the signing call.
     only_v1: AtomicBool,
 }
 
@@ -159,8 +160,8 @@ impl Remote {
         self.inner.address
     }
 
-    /// Requests the signature of a block: by the second version of the call, or by the first if the
-    /// signer does not know the second.
+    /// Requests the signature of a block with the second version of the call, or with the first if
+    /// the signer does not support the second.
     pub async fn sign(
         &self,
         chain_id: u64,
@@ -196,14 +197,14 @@ impl Remote {
             .map_err(|cause| self.error(cause))
     }
 
-    /// Requests the signature of an L1 transaction. Returns the bytes of the response, which the
-    /// caller must check.
+    /// Requests the signature of an L1 transaction. The returned bytes of the response are
+    /// unchecked; the caller must check them.
     pub async fn sign_transaction(&self, args: &Value) -> Result<Bytes, RemoteError> {
         let answer = self.inner.http.request(SIGN_TRANSACTION, rpc_params![args]);
         answer.await.map_err(|error| self.failure(error))
     }
 
-    /// Decodes a response and checks that it is a signature by the address we sign for.
+    /// Decodes a response and checks that it is a signature by the expected address.
     fn checked(
         &self,
         answer: &str,
@@ -250,7 +251,7 @@ impl Remote {
         })
     }
 
-    /// An error of this signer.
+    /// An error with this signer's endpoint.
     pub fn error(&self, cause: RemoteCause) -> RemoteError {
         RemoteError {
             endpoint: self.inner.endpoint.clone(),
@@ -259,7 +260,7 @@ impl Remote {
     }
 }
 
-/// The arguments of [`V1`], as Go's encoding has them: numbers, and base64.
+/// The arguments of [`V1`] in Go's JSON encoding: an array of numbers, a number, and base64.
 pub(super) fn args_v1(domain: B256, chain_id: u64, payload_hash: B256, sender: Address) -> Value {
     json!({
         "domain": domain.0,
@@ -269,7 +270,7 @@ pub(super) fn args_v1(domain: B256, chain_id: u64, payload_hash: B256, sender: A
     })
 }
 
-/// The arguments of [`V2`]: hex, and a decimal string.
+/// The arguments of [`V2`]: hex, and the chain id as a decimal string.
 pub(super) fn args_v2(domain: B256, chain_id: u64, payload_hash: B256, sender: Address) -> Value {
     json!({
         "domain": domain,
@@ -279,7 +280,7 @@ pub(super) fn args_v2(domain: B256, chain_id: u64, payload_hash: B256, sender: A
     })
 }
 
-/// Builds the HTTP client. The error names the wrong option, and never shows a header's value.
+/// Builds the HTTP client. The error names the invalid option, and never contains a header's value.
 fn client(config: &RemoteConfig) -> Result<HttpClient, String> {
     let mut headers = HeaderMap::new();
     for (name, value) in &config.headers {
@@ -310,7 +311,7 @@ fn client(config: &RemoteConfig) -> Result<HttpClient, String> {
         .map_err(|error| format!("--signer.endpoint: {error}"))
 }
 
-/// TLS 1.3 with our client certificate, trusting the authorities of `files.ca` alone.
+/// TLS 1.3 with our client certificate. Only the authorities in `files.ca` are trusted.
 fn tls(files: &TlsFiles) -> Result<ClientConfig, String> {
     let provider = Arc::new(ring::default_provider());
     let mut roots = RootCertStore::empty();
@@ -360,16 +361,16 @@ fn read_identity(files: &TlsFiles, provider: &CryptoProvider) -> Result<Arc<Cert
     }
 }
 
-/// The client certificate that the signer asks for.
+/// The client certificate that is presented to the signer.
 struct TlsIdentity {
     files: TlsFiles,
     provider: Arc<CryptoProvider>,
-    /// The identity that was read last, used while the files are being replaced.
+    /// The last certificate and key that were read. Used while the files are being replaced.
     last: Mutex<Arc<CertifiedKey>>,
 }
 
 impl ResolvesClientCert for TlsIdentity {
-    /// Reads the files again. Connections are kept alive, so this happens rarely.
+    /// Reads the files again for each new connection. Connections are kept alive, so this is rare.
     fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
         let mut last = self.last.lock();
         match read_identity(&self.files, &self.provider) {

@@ -1,5 +1,5 @@
-//! The block signer that L1 named last, kept across restarts: with the chain, or in a file of a rollup
-//! node whose core is in another process. Written at every change, read at start.
+//! Stores the block signer that L1 named last, across restarts: in the chain's database, or in a
+//! file of a rollup node with a core in another process. Written at every change, read at start.
 
 use crate::chain::{Chain, ChainError};
 use alloy_primitives::Address;
@@ -8,10 +8,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Name of the setting of a chain.
+/// Key of the stored signer in the chain's settings.
 pub(super) const SETTING: &str = "unsafe_block_signer";
 
-/// Where the signer is kept.
+/// The place where the signer is stored.
 #[derive(Clone)]
 pub enum SignerMemory {
     Chain(Chain),
@@ -19,7 +19,7 @@ pub enum SignerMemory {
     File(PathBuf),
 }
 
-/// The signer cannot be kept, or cannot be read.
+/// The reason why the signer cannot be stored or read.
 #[derive(Debug, thiserror::Error)]
 pub enum SignerMemoryError {
     #[error(transparent)]
@@ -32,7 +32,7 @@ pub enum SignerMemoryError {
 }
 
 impl SignerMemory {
-    /// `None` if nothing is kept, or no address.
+    /// The stored signer; `None` if nothing valid is stored.
     pub(super) fn remembered(&self) -> Result<Option<Address>, SignerMemoryError> {
         match self {
             Self::Chain(chain) => {
@@ -50,7 +50,7 @@ impl SignerMemory {
         }
     }
 
-    /// Keeps the signer, durably.
+    /// Stores the signer durably.
     pub(super) async fn remember(&self, signer: Address) -> Result<(), SignerMemoryError> {
         match self {
             Self::Chain(chain) => Ok(chain.remember(SETTING, signer.to_vec()).await?),
@@ -67,7 +67,7 @@ impl SignerMemory {
     }
 }
 
-/// Replaces the file as a whole.
+/// Replaces the file atomically.
 fn write(path: &Path, signer: Address) -> std::io::Result<()> {
     let new = path.with_extension("new");
     let mut file = std::fs::File::create(&new)?;

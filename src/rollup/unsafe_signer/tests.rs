@@ -1,5 +1,5 @@
-//! The signer's source with a chain in a temporary directory, a fake L1 and, where it matters, a
-//! real swarm.
+//! Reading the signer, with a chain in a temporary directory, a fake L1 and, for some tests, a real
+//! swarm.
 
 use super::{memory::SETTING, *};
 use crate::{
@@ -20,7 +20,7 @@ use tokio::sync::mpsc;
 
 const OLD: Address = Address::repeat_byte(7);
 const NEW: Address = Address::repeat_byte(8);
-/// SystemConfig.
+/// Address of the SystemConfig contract.
 const CONTRACT: Address = Address::repeat_byte(0x5c);
 
 fn headers() -> Vec<alloy_consensus::Header> {
@@ -109,7 +109,7 @@ impl World {
     }
 }
 
-/// A swarm of one that believes this signer.
+/// A swarm of a single node that accepts blocks by this signer.
 fn swarm(
     token: &CancellationToken,
     signer: Address,
@@ -141,7 +141,7 @@ fn swarm(
     (network, events)
 }
 
-/// Even for a node that remembers a signer from the right L1.
+/// Another L1 chain is refused even if the node has stored a signer from the right L1.
 #[tokio::test]
 async fn another_l1_chain_is_refused_at_once() {
     let world = World::new().await;
@@ -157,7 +157,7 @@ async fn another_l1_chain_is_refused_at_once() {
         error.contains("serves chain 5") && error.contains("--l1"),
         "{error}"
     );
-    // One that does not answer is another matter.
+    // An L1 that does not respond does not stop the start: the stored signer is used.
     world
         .l1
         .state
@@ -212,7 +212,7 @@ async fn a_change_is_found_by_reading_again() {
         None,
         "nothing has changed"
     );
-    // A failure changes nothing.
+    // A failed read leaves the signer unchanged.
     world
         .l1
         .state
@@ -230,8 +230,8 @@ async fn a_change_is_found_by_reading_again() {
     task.await.unwrap().unwrap();
 }
 
-/// The endpoint claims another signer in its storage answers and forges the value that its header
-/// does not hold.
+/// The endpoint returns another signer as the storage value, and forges the proven value without
+/// matching its header's state root.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lie_about_the_signers_storage_changes_nothing() {
     let world = World::new().await;
@@ -283,7 +283,7 @@ async fn an_interval_of_zero_reads_never_again() {
     token.cancel();
 }
 
-/// A block that nobody can place and everybody can check.
+/// A validly formed block with an unknown parent.
 fn block(number: u64) -> Arc<Payload> {
     let header = alloy_consensus::Header {
         number,
@@ -306,7 +306,7 @@ async fn within_two_minutes(reached: impl Future<Output = ()>) {
         .unwrap();
 }
 
-/// A publisher of signed blocks and a node that believes another signer, connected.
+/// A publisher of signed blocks, connected to a node that accepts another signer.
 struct Neighbours {
     key: sign::SecretKey,
     publisher: Network,
@@ -337,7 +337,7 @@ impl Neighbours {
         self.publisher.publish(block, signature).await;
     }
 
-    /// How often the node has charged the publisher for a block by another signer.
+    /// The number of penalties that the node has given the publisher for blocks by another signer.
     async fn charges(&self) -> usize {
         let publisher = Some(self.publisher.local_peer_id());
         let ledger = self.network.ledger(publisher, 100).await.unwrap();
@@ -348,8 +348,8 @@ impl Neighbours {
     }
 }
 
-/// A block by an unknown signer makes the node read L1 long before it is time to. When L1 names
-/// that signer, nobody is charged; when it does not, the peer is.
+/// A block by an unknown signer makes the node read L1 long before the reload interval ends. If L1
+/// names that signer, the peer gets no penalty; otherwise it does.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_block_by_a_stranger_makes_the_node_ask_l1() {
     let world = World::new().await;
@@ -377,7 +377,7 @@ async fn a_block_by_a_stranger_makes_the_node_ask_l1() {
     world.name(stranger);
     neighbours.publish(11).await;
     world.until_remembered(stranger).await;
-    // The next one is taken, and asked for is what lies below.
+    // The next block is accepted, and the node requests the missing blocks below it.
     neighbours.publish(12).await;
     within_two_minutes(async {
         let network = &neighbours.network;

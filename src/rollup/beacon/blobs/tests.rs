@@ -1,16 +1,16 @@
-//! Commitments, proofs and the choice of blobs, with vectors that others wrote.
+//! Commitments, proofs and the choice of blobs, with external test vectors.
 
 use super::*;
 use alloy_primitives::B256;
 use proptest::prelude::*;
 use std::{fs::File, path::Path};
 
-/// The text of a packed vector.
+/// The text of a zstd-compressed test vector.
 fn unpacked(path: &Path) -> String {
     String::from_utf8(zstd::decode_all(File::open(path).unwrap()).unwrap()).unwrap()
 }
 
-/// A string of a c-kzg vector, which is YAML: `  name: '0x…'`.
+/// The value of a string field in a c-kzg vector, which is YAML: `  name: '0x…'`.
 fn field(text: &str, name: &str) -> Option<Bytes> {
     let value = text.split_once(&format!("{name}: '"))?.1;
     Some(value.split('\'').next()?.parse().unwrap())
@@ -62,7 +62,7 @@ fn blobs_are_matched_by_their_commitments() {
         blobs.len()
     );
     let expected: Vec<_> = blobs.iter().map(|bytes| blob(bytes).unwrap()).collect();
-    // Endpoints answer in the order of the block, and may add others.
+    // Endpoints return blobs in block order, and may add others.
     let mut answer = blobs.clone();
     answer.reverse();
     assert_eq!(match_blobs(answer, &wanted).unwrap(), expected);
@@ -99,7 +99,7 @@ fn proofs_of_sidecars_are_checked() {
     let mut seen = (0, 0);
     for (name, text) in vectors {
         let kzg_commitment = field(&text, "commitment").unwrap();
-        // A commitment of another length has no versioned hash.
+        // A commitment that is not 48 bytes long has no versioned hash.
         let hash = match kzg_commitment.len() {
             48 => kzg_to_versioned_hash(&kzg_commitment),
             _ => B256::ZERO,
@@ -122,7 +122,7 @@ fn proofs_of_sidecars_are_checked() {
     assert!(seen.0 >= 1 && seen.1 >= 5, "{seen:?}");
 }
 
-/// Sidecars of a real slot, of which index and commitment are changed.
+/// Sidecars of a real slot, with changed indexes and commitments.
 #[test]
 fn sidecars_are_found_by_index_and_hash() {
     let name = "blobs/beacon-api/eth_v1_beacon_blob_sidecars_7422094_goerli.json.zst";

@@ -1,4 +1,4 @@
-//! Endpoints of different beacon chains, and archives that have blobs alone.
+//! Endpoints of different beacon chains, and archives that serve blobs only.
 
 use super::{
     super::tests::{assert_found, blobs_answer, client},
@@ -10,14 +10,14 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-/// The slot of the wanted blobs, counted from [`RIGHT`].
+/// The slot of the wanted blobs if genesis is [`RIGHT`].
 const SLOT: u64 = 3;
 const RIGHT: u64 = 1000;
-/// A slot without blobs.
+/// A slot that has no blobs.
 const NONE: u64 = 999;
 
-/// The answer of an endpoint with this genesis time and with the wanted blobs in this slot. Without a
-/// genesis time it is an archive that has blobs alone.
+/// The response of an endpoint with genesis time `genesis` and the wanted blobs in `slot`. `None`
+/// makes the endpoint an archive that serves blobs only.
 fn answer(request: &str, genesis: Option<u64>, slot: u64) -> Canned {
     let path = request.split_whitespace().nth(1).unwrap_or_default();
     let blobs = format!("/eth/v1/beacon/blobs/{slot}?");
@@ -36,7 +36,7 @@ async fn endpoint(genesis: Option<u64>, slot: u64) -> CannedServer {
 #[tokio::test]
 async fn an_endpoint_of_another_beacon_chain_spoils_no_other() {
     let good = endpoint(Some(RIGHT), SLOT).await;
-    // Genesis before and after the block.
+    // A wrong genesis before the block, and one after it.
     for genesis in [RIGHT - 500, RIGHT + 500] {
         let other = endpoint(Some(genesis), NONE).await;
         for urls in [[other.url(), good.url()], [good.url(), other.url()]] {

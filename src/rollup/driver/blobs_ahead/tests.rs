@@ -1,4 +1,4 @@
-//! A beacon node that counts requests, fails once, and blobs of two blocks.
+//! Blobs of two blocks, and a beacon node that counts requests and fails once.
 
 use super::*;
 use crate::{
@@ -18,7 +18,7 @@ use std::{
     time::Duration,
 };
 
-/// A blob that differs from others in one element.
+/// A blob that differs from the others in one element, set by `n`.
 pub(in crate::rollup::driver) fn blob(n: u8) -> (BlobRef, Blob) {
     let mut blob = Blob::ZERO;
     blob.0[1] = n;
@@ -33,7 +33,8 @@ pub(in crate::rollup::driver) fn blob(n: u8) -> (BlobRef, Blob) {
     (id, blob)
 }
 
-/// A beacon node whose slot `n`, at second 12 n, has blob `n`. It fails while `is_down`.
+/// A beacon node with blob `n` in slot `n`, which is at second 12 n. Its requests fail while
+/// `is_down`.
 pub(in crate::rollup::driver) async fn beacon(is_down: Arc<AtomicBool>) -> CannedServer {
     CannedServer::start(move |request| {
         let path = request.split_whitespace().nth(1).unwrap_or_default();

@@ -19,7 +19,7 @@ fn reader(l1: &FakeL1, beacon: &CannedServer) -> L1Reader {
     L1Reader::new(blocks, 10, 20, Some(beacon), rollup)
 }
 
-/// Waits until the blobs of a block that are fetched ahead have come.
+/// Waits until the blobs of block `number` have been fetched ahead.
 async fn fetched_ahead(reader: &mut L1Reader, number: u8) {
     let ahead = reader.blobs.as_mut().unwrap();
     ahead.start(&block(number), vec![blob(number).0]);
@@ -32,7 +32,8 @@ async fn fetched_ahead(reader: &mut L1Reader, number: u8) {
     ended.await.expect("the request ends");
 }
 
-/// After a reset L1 may be another one: nothing that was fetched before counts, or occupies memory.
+/// L1 may have another branch after a reset: blobs fetched before it are dropped and free their
+/// memory.
 #[tokio::test]
 async fn a_reset_forgets_the_blobs_that_were_fetched_ahead() {
     let l1 = FakeL1::start().await;
@@ -51,7 +52,7 @@ async fn a_reset_forgets_the_blobs_that_were_fetched_ahead() {
     assert_eq!(blob_requests(&server), 3, "it is fetched again");
 }
 
-/// Servers behind one address may disagree: one has reported a head that another one lacks.
+/// Servers behind one address may disagree: one server has reported a head that another one lacks.
 #[tokio::test]
 async fn a_block_below_the_reported_head_that_is_not_served_is_named() {
     let l1 = FakeL1::start().await;

@@ -1,11 +1,11 @@
-//! Records whose upper L1 blocks are orphaned, and whose uppermost are above L1's head.
+//! Records with canonical, then orphaned L1 blocks, and at last L1 blocks above L1's head.
 
 use super::*;
 use proptest::prelude::*;
 
-/// Records of which the first `canonical` are canonical, those from `visible` on are above L1's head,
-/// and those from `displaced` on have an L2 block that is not in the chain. L1 blocks of those below
-/// `served` are not served.
+/// Records of which the first `canonical` are canonical. Those from `visible` on have L1 blocks
+/// above L1's head, those from `displaced` on have L2 blocks that are not in the chain, and those
+/// below `served` have L1 blocks that L1 does not serve.
 #[derive(Clone, Copy)]
 struct FakeRecords {
     canonical: u64,
@@ -95,7 +95,7 @@ fn a_shallow_reorg_is_found_without_reading_old_l1_blocks() {
         assert_eq!(step, found(ALL - 21));
         assert!(compared.len() <= 12, "{compared:?}");
     }
-    // The canonical ones are not served.
+    // L1 does not serve the blocks of the canonical records.
     assert_eq!(served(ALL - 20).search(0, ALL).0, RecordStep::Nothing);
 }
 

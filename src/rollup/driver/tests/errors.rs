@@ -35,7 +35,7 @@ async fn a_contradiction_resets_derivation() {
     }
 }
 
-/// A reorg of L1 after the search has replaced the block that the pipeline begins at.
+/// After the search an L1 reorg replaces the block at which the pipeline begins.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_l1_block_that_is_gone_before_it_is_read_resets_derivation() {
     let world = World::new(40, 4).await;
@@ -77,7 +77,7 @@ async fn a_reset_forgets_safe_blocks_that_are_not_recorded() {
     assert_eq!(chain.heads().borrow().finalized, None);
 }
 
-/// Derivation goes on after the records: the blocks in them are not derived again.
+/// Derivation continues after the newest record, so recorded blocks are not derived again.
 #[tokio::test(flavor = "multi_thread")]
 async fn recorded_safe_blocks_become_final_after_a_restart_and_after_a_reset() {
     let world = World::new(80, 7).await;
@@ -99,7 +99,8 @@ async fn recorded_safe_blocks_become_final_after_a_restart_and_after_a_reset() {
     }
 }
 
-/// Such a record may be left below others. Each reset reads it back, and so must not be its consequence.
+/// A record of an orphaned L1 block may remain below other records. Each reset restores the record,
+/// so the record must not cause a reset in turn.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_record_of_an_l1_block_that_is_gone_finalizes_nothing_and_resets_nothing() {
     let world = World::new(80, 7).await;
@@ -132,7 +133,7 @@ async fn a_record_of_an_l1_block_that_is_gone_finalizes_nothing_and_resets_nothi
     assert_eq!(chain.heads().borrow().finalized, Some(below.l2));
 }
 
-/// The core's safe head is above the one that derivation begins at.
+/// The core's safe head is above the safe head from which derivation begins.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reset_sets_the_safe_head_of_the_core() {
     let world = World::new(80, 7).await;
@@ -147,7 +148,7 @@ async fn a_reset_sets_the_safe_head_of_the_core() {
     assert_eq!(chain.heads().borrow().safe, Some(safe));
 }
 
-/// A core that was killed may have stored a lower safe head than the newest record.
+/// A core that was killed may have stored a lower safe head than that of the newest record.
 #[tokio::test(flavor = "multi_thread")]
 async fn while_the_start_is_not_found_the_heads_are_those_of_core_and_records() {
     let world = World::new(80, 7).await;

@@ -1,5 +1,5 @@
-//! The driver on an L1 with transactions of a batcher: spans that L2 finds invalid, batches that come too
-//! early, blobs that no beacon node has.
+//! The driver on an L1 with batcher transactions: span batches with invalid blocks, batches that
+//! are posted too early, and blobs that no beacon node serves.
 
 use super::*;
 use crate::rollup::sequencer::tests::signed;
@@ -15,10 +15,10 @@ use starling_proto::{
     span::{BatchContext, SpanBlock, SpanBuilder},
 };
 
-/// L1 blocks of a sequencing window that does not pass.
+/// A sequencing window, in L1 blocks, that never passes in these tests.
 const LONG: u64 = 100;
 
-/// Adds L1 blocks with these transactions to the first block of the world's L1, and shows them.
+/// Sets L1 to the first block of the world's L1 and new blocks with these transactions.
 fn post(world: &World, salt: u8, posts: &[Vec<TxEnvelope>]) -> Vec<Header> {
     let mut headers = world.l1_headers[..1].to_vec();
     let mut blocks = vec![block_json(&headers[0])];
@@ -40,7 +40,7 @@ fn post(world: &World, salt: u8, posts: &[Vec<TxEnvelope>]) -> Vec<Header> {
     headers
 }
 
-/// The transaction that posts a channel of these batches.
+/// The batcher transaction with a channel of these batches.
 fn channel(world: &World, id: u8, batches: &[Vec<u8>]) -> TxEnvelope {
     let id = ChannelId::repeat_byte(id);
     let mut writer = ChannelWriter::new(id, ChannelCompression::Zlib, true).unwrap();
@@ -69,12 +69,13 @@ fn blob_post(world: &World) -> TxEnvelope {
     signed(tx).into()
 }
 
-/// Unix seconds of the L2 block of this number.
+/// Time of L2 block `number` in Unix seconds.
 fn time_of(world: &World, number: u64) -> u64 {
     world.rollup.genesis.l2_time + number * world.rollup.block_time
 }
 
-/// The span batch of the blocks from 1 on with these user transactions, on the first L1 block.
+/// A span batch of the blocks from 1 on, with the first L1 block as origin. `blocks` has the user
+/// transactions of each block.
 fn span(world: &World, blocks: &[&[Bytes]]) -> Vec<u8> {
     let genesis = &world.rollup.genesis;
     let mut span = SpanBuilder::new(BatchContext {
@@ -94,7 +95,7 @@ fn span(world: &World, blocks: &[&[Bytes]]) -> Vec<u8> {
     span.encode().unwrap()
 }
 
-/// The singular batch of a block of the chain, with these user transactions.
+/// The singular batch of L2 block `number`, with the user transactions `user`.
 fn singular(world: &World, chain: &Chain, number: u64, user: &[Bytes]) -> Vec<u8> {
     let block = chain.view().payload(number).unwrap().unwrap();
     let batch = SingularBatch {
@@ -107,7 +108,7 @@ fn singular(world: &World, chain: &Chain, number: u64, user: &[Bytes]) -> Vec<u8
     batch.encode()
 }
 
-/// A world on one L1 block, and its chain: a transfer in block 1, and blocks without any above it.
+/// A world on one L1 block, with a transfer in L2 block 1 and empty blocks above.
 async fn sequenced(last: Fork) -> (World, Chain, crate::chain::Threads) {
     let world = World::through(last, 10, 1).await;
     let (chain, threads) = world.open();
@@ -117,7 +118,7 @@ async fn sequenced(last: Fork) -> (World, Chain, crate::chain::Threads) {
     (world, chain, threads)
 }
 
-/// The block on `parent` and the first L1 block, without user transactions. No head moves.
+/// A block on `parent`, with the first L1 block as origin and no user transactions. Moves no head.
 async fn without_transactions(world: &World, chain: &Chain, parent: &Payload) -> Arc<Payload> {
     let (l1, schedule) = (
         block(&world.l1_headers[0]),
@@ -137,7 +138,8 @@ fn id_of(chain: &Chain, number: u64) -> BlockId {
     BlockId { number, hash }
 }
 
-/// A block in the middle of a span replaces the unsafe chain, and the next one turns out invalid.
+/// A block in the middle of a span batch replaces the unsafe chain, and the next block turns out
+/// invalid.
 #[tokio::test(flavor = "multi_thread")]
 async fn before_holocene_the_unsafe_chain_returns_when_the_rest_of_a_span_is_invalid() {
     let (world, chain, _threads) = sequenced(Fork::Granite).await;
@@ -163,7 +165,7 @@ async fn before_holocene_the_unsafe_chain_returns_when_the_rest_of_a_span_is_inv
         [safe_l2, local_safe_l2, pending_safe_l2].map(|block| block.unwrap().id)
     };
     assert_eq!(safe(status), [world.rollup.genesis.l2; 3]);
-    // The next good span finds the chain as it was.
+    // The next valid span finds the reinstated chain.
     let l1 = post(&world, 1, &posts);
     let status = running.derives(&l1[2]).await;
     assert_eq!(safe(status), [two; 3]);
@@ -171,8 +173,8 @@ async fn before_holocene_the_unsafe_chain_returns_when_the_rest_of_a_span_is_inv
     running.stop().await;
 }
 
-/// The batches of L1 blocks that the safe head was derived from are spent, also those that were dropped
-/// because they came too early and would fit now.
+/// Batches in L1 blocks from which the safe head was derived are never applied again. This includes
+/// batches that were dropped as too early and would be valid now.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restart_applies_no_batch_that_was_dropped_before_it() {
     let (world, chain, _threads) = sequenced(Fork::Jovian).await;
@@ -191,8 +193,8 @@ async fn a_restart_applies_no_batch_that_was_dropped_before_it() {
     }
 }
 
-/// The record of the first driver was checked when the second one began. What replaces its L1 block is
-/// new, though the numbers are the same.
+/// The second driver's search finds the record of the first driver canonical. Then L1 replaces the
+/// record's block. The batches of the new block must be applied, although its number is the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn batches_count_where_l1_replaces_the_block_of_the_newest_record_after_the_search() {
     let (world, chain, _threads) = sequenced(Fork::Jovian).await;
@@ -215,7 +217,7 @@ async fn batches_count_where_l1_replaces_the_block_of_the_newest_record_after_th
     running.stop().await;
 }
 
-/// Beacon nodes have the blobs of the canonical L1 block alone.
+/// Beacon nodes serve only the blobs of canonical L1 blocks.
 #[tokio::test(flavor = "multi_thread")]
 async fn blobs_that_cannot_be_read_are_given_up_with_their_l1_block() {
     let (world, chain, _threads) = sequenced(Fork::Jovian).await;
@@ -241,8 +243,8 @@ async fn blobs_that_cannot_be_read_are_given_up_with_their_l1_block() {
     running.stop().await;
 }
 
-/// The head may move to another branch between the comparison of a block and its protection. A span is
-/// not compared with that branch, and the batch behind it does not take its place.
+/// The head may move to another branch after a block is compared and before the block is protected.
+/// A span batch must not be compared with that branch, nor be replaced by the batch behind it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_span_is_compared_with_the_derived_chain_alone() {
     let (world, chain, _threads) = sequenced(Fork::Granite).await;

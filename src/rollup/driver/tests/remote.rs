@@ -1,4 +1,4 @@
-//! The driver over a core behind an Engine API.
+//! The driver with a core behind an Engine API.
 
 use super::*;
 use crate::rollup::engine::remote::testing::ServedCore;
@@ -31,7 +31,7 @@ async fn a_chain_in_another_process_is_overridden_and_follows_l1_reorgs() {
     let engine = served.engine(&rollup(&world, 2)).await;
     let running = RunningDriver::start(driver_over(&world, engine.clone(), 2, 0));
     let before = running.derives(&world.l1_headers[6]).await;
-    // No batch has the transfer of block 1.
+    // No batch contains the transfer of block 1.
     let safe = before.safe_l2.unwrap().id;
     assert!(safe.number >= 20, "{safe}");
     assert_eq!(chain.view().head(), safe);

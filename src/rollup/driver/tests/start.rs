@@ -1,4 +1,4 @@
-//! The search of the start where L1 does not serve old blocks, and where records contradict the chain.
+//! The search for the start if L1 does not serve old blocks, or if records contradict the chain.
 
 use super::*;
 use starling_proto::fork::Fork;
@@ -27,7 +27,7 @@ async fn a_reorg_below_the_l1_blocks_that_are_served_is_named_and_moves_nothing(
     assert_eq!(found.head.origin, last_common);
 }
 
-/// Finality alone needs the older records.
+/// Only finality needs the older records.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_damaged_record_costs_finality_its_start_and_nothing_else() {
     let world = World::new(80, 7).await;
@@ -44,7 +44,7 @@ async fn a_damaged_record_costs_finality_its_start_and_nothing_else() {
     driver.restore_finality(finalized).await.unwrap();
 }
 
-/// The L1 block of such a record may be canonical: it says nothing about the chain's block.
+/// The L1 block of such a record may be canonical, which proves nothing about the L2 block.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_record_whose_block_is_not_in_the_chain_is_passed_over() {
     let world = World::new(80, 7).await;
@@ -75,7 +75,8 @@ async fn a_record_whose_block_is_not_in_the_chain_is_passed_over() {
     }
 }
 
-/// Blocks above the finalized one are never taken as final because L1 lags behind their origins.
+/// Blocks above the finalized one must not be treated as final because L1 lags behind their
+/// origins.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_safe_head_is_never_below_the_finalized_block() {
     let world = World::new(80, 7).await;
@@ -84,7 +85,8 @@ async fn a_safe_head_is_never_below_the_finalized_block() {
     let number = chain.view().head().number - 2;
     let hash = chain.view().hash_of(number).unwrap().unwrap();
     chain.promote(Some(hash), Some(hash)).await.unwrap();
-    // A window deep is below the finalized block, with and without a head that is ahead of L1.
+    // A block a window deep would be below the finalized block, whether or not the head is ahead of
+    // L1.
     for served in [7, 2] {
         world.l1.set(&world.l1_headers[..served]);
         let found = search(&world, &chain, 2, false).await.unwrap();
@@ -93,7 +95,8 @@ async fn a_safe_head_is_never_below_the_finalized_block() {
     }
 }
 
-/// A kill between two safe blocks of one L1 block must not take back a safe head that was reported.
+/// If the node is killed between two safe blocks of one L1 block, a reported safe head must not be
+/// lost.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_safe_head_is_reported_once_it_is_recorded() {
     let world = World::new(80, 7).await;
@@ -119,7 +122,7 @@ async fn a_safe_head_is_reported_once_it_is_recorded() {
     assert_eq!(local_safe_l2.map(|safe| safe.id), recorded());
 }
 
-/// The chain's own safe head is trusted, and L1 has replaced its origin.
+/// The start check is skipped, and L1 has replaced the origin of the chain's safe head.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_trusted_safe_head_above_the_head_does_not_count() {
     let world = World::new(80, 7).await;
@@ -133,7 +136,7 @@ async fn a_trusted_safe_head_above_the_head_does_not_count() {
     assert!(found.number <= head.number && head.number < safe.number);
 }
 
-/// Before Holocene a batch may wait for an earlier one: all of them are applied again.
+/// Before Holocene a batch may wait for an earlier one, so all batches are applied again.
 #[tokio::test(flavor = "multi_thread")]
 async fn before_holocene_a_record_does_not_tell_which_batches_were_applied() {
     let world = World::new(80, 7).await;
@@ -157,7 +160,7 @@ async fn before_holocene_a_record_does_not_tell_which_batches_were_applied() {
     assert_eq!((Some(found.safe), found.first_l1), (status.safe_l2, 0));
 }
 
-/// Origins above L1's head may turn out not to be canonical.
+/// Origins above L1's head may turn out to be orphaned.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_records_the_safe_head_is_a_window_below_the_head_of_l1() {
     const WINDOW: u64 = 2;
@@ -176,7 +179,7 @@ async fn without_records_the_safe_head_is_a_window_below_the_head_of_l1() {
     assert!(found.safe.id.number < safe.id.number);
 }
 
-/// Another driver of the Engine API may have named a finalized block and no safe one.
+/// Another driver of the Engine API may have set a finalized head and no safe head.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_core_with_a_finalized_and_no_safe_head_begins_at_the_finalized_one() {
     let world = World::new(80, 7).await;

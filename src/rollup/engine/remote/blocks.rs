@@ -1,4 +1,4 @@
-//! Reading blocks of the execution client, from the cache where it has them.
+//! Reads blocks of the execution client, from the cache if possible.
 
 use super::{EngineClient, RemoteState, branch::RemoteBranch, cache::BlockLink};
 use crate::{
@@ -23,11 +23,12 @@ const BY_HASH: &str = "eth_getBlockByHash";
 const BY_NUMBER: &str = "eth_getBlockByNumber";
 const GET_PROOF: &str = "eth_getProof";
 
-/// The longest branch that becomes the head. Only its blocks that are not in the cache are read.
+/// Most blocks above the fork point on a branch that may become the head. Only blocks missing from
+/// the cache are read.
 const MAX_BRANCH: usize = 4_096;
 
 impl EngineClient {
-    /// See [`Engine::block`](crate::rollup::engine::Engine::block).
+    /// Implements [`Engine::block`](crate::rollup::engine::Engine::block).
     pub(in crate::rollup::engine) async fn block(
         &self,
         at: BlockAt,
@@ -82,7 +83,7 @@ impl EngineClient {
         Ok(block)
     }
 
-    /// The header of the block with this tag or number; `None` if there is none.
+    /// The header of the block with this tag or number; `None` if the client has no such block.
     pub(super) async fn header_at(
         &self,
         tag: Value,
@@ -95,13 +96,15 @@ impl EngineClient {
         read.await
     }
 
-    /// The header and parent of a block on any branch; fails if the client does not have it.
+    /// The id, parent and time of a block on any branch. Fails if the client does not have the
+    /// block.
     pub(super) async fn known_link(&self, hash: B256) -> Result<BlockLink, CoreError> {
         let found = self.link(hash).await?;
         Ok(found.ok_or(ChainError::UnknownBlock(hash))?)
     }
 
-    /// The header and parent of a block on any branch; `None` if the client does not have it.
+    /// The id, parent and time of a block on any branch; `None` if the client does not have the
+    /// block.
     pub(super) async fn link(&self, hash: B256) -> Result<Option<BlockLink>, CoreError> {
         if let Some(link) = self.0.cache.lock().link(hash) {
             return Ok(Some(link));
@@ -122,7 +125,7 @@ impl EngineClient {
         Ok(Some(link))
     }
 
-    /// The hash of the canonical block of this number; `None` above the head.
+    /// The hash of the canonical block of this number; `None` if the number is above the head.
     pub(super) async fn canonical_hash(
         &self,
         state: &RemoteState,
@@ -161,12 +164,12 @@ impl EngineClient {
         Ok(hash == Some(block.hash))
     }
 
-    /// Whether a block was executed and is on the chain, by what is remembered.
+    /// Whether the cache has this block as canonical, so that it has been executed already.
     pub(super) fn is_known_canonical(&self, block: &Payload) -> bool {
         self.0.cache.lock().canonical(block.number()) == Some(block.hash)
     }
 
-    /// The way from the canonical chain to a block.
+    /// The branch from the canonical chain to `tip`. Fails if it is longer than [`MAX_BRANCH`].
     pub(super) async fn path_to(
         &self,
         state: &RemoteState,
@@ -189,7 +192,7 @@ impl EngineClient {
         })
     }
 
-    /// The storage root of the message passer after a block, proven against its state root.
+    /// The message passer's storage root after a block, proven against the block's state root.
     pub(in crate::rollup) async fn message_passer_root(
         &self,
         block: &Payload,
@@ -204,7 +207,7 @@ impl EngineClient {
         Ok(read.await?)
     }
 
-    /// The error of a block that was not asked for.
+    /// The error for a response with another block than the requested one.
     fn wrong(&self, method: &'static str, got: BlockId) -> CoreError {
         let cause = EngineCause::Malformed(format!("it sent block {got}, which was not asked for"));
         self.0.rpc.error(method, cause).into()
@@ -223,7 +226,7 @@ pub(super) fn link_of(found: &HashedHeader) -> BlockLink {
     }
 }
 
-/// The storage root of the message passer, if the proof leads to this state root.
+/// The message passer's storage root, if the account proof matches this state root.
 fn storage_root(
     proof: &EIP1186AccountProofResponse,
     state_root: B256,

@@ -1,33 +1,34 @@
-//! The branch of a new head: whether it contains the blocks that the head must keep. Pure.
+//! The branch of a new head, and the check that it contains the blocks that the head must keep.
+//! Pure.
 
 use super::cache::BlockLink;
 use crate::chain::{ChainError, Heads};
 use alloy_primitives::B256;
 use starling_proto::payload::BlockId;
 
-/// The way from the chain that the client has to a block.
+/// The branch from the execution client's canonical chain to a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RemoteBranch {
     pub tip: BlockLink,
-    /// The highest canonical block on it; the tip itself if that is canonical.
+    /// The highest canonical block on the branch; the tip itself if the tip is canonical.
     pub fork_point: BlockId,
     /// The blocks above the fork point, lowest first.
     pub above: Vec<BlockId>,
 }
 
 impl RemoteBranch {
-    /// Whether a block that is on the canonical chain is on this branch, too.
+    /// Whether a canonical block is on this branch too.
     pub(super) fn keeps(&self, canonical: BlockId) -> bool {
         canonical.number <= self.fork_point.number
     }
 
-    /// Whether a block of any branch is on this one; `is_canonical` says whether it is canonical.
+    /// Whether a block is on this branch. `is_canonical` states whether the block is canonical.
     pub(super) fn contains(&self, block: BlockId, is_canonical: bool) -> bool {
         self.above.contains(&block) || (is_canonical && self.keeps(block))
     }
 
-    /// Fails unless the branch keeps the safe and the finalized head and the protected block, except
-    /// for those heads that get another value.
+    /// Fails unless the branch contains the protected block and the safe and finalized heads. A
+    /// head that `moves` changes is not checked.
     pub(super) fn check(
         &self,
         heads: &Heads,
@@ -50,7 +51,7 @@ impl RemoteBranch {
     }
 }
 
-/// New safe and finalized heads; `None` stays.
+/// New safe and finalized heads. `None` leaves a head unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LabelMoves {
     pub safe: Option<BlockId>,
@@ -70,7 +71,7 @@ impl LabelMoves {
         }
     }
 
-    /// The heads with a new head and these labels.
+    /// `heads` with the new unsafe head `head` and with the changes of `self` applied.
     pub(super) fn applied(&self, head: BlockLink, heads: &Heads) -> Heads {
         Heads {
             head: head.id,
@@ -81,9 +82,10 @@ impl LabelMoves {
     }
 }
 
-/// The heads to go on with when a client was restarted: its own head; and each label as it was set
-/// before, if that block is still canonical there, otherwise the client's own. A label above the
-/// head is none: the client has lost that block. A final block is safe.
+/// The heads to continue with after an execution client was restarted. The unsafe head is the
+/// client's own. The safe and the finalized head are those of `kept`, which are still canonical,
+/// otherwise the client's own. A safe or finalized head above the unsafe head is dropped, because
+/// the client has lost that block. A finalized block is also safe.
 pub(super) fn after_restart(client: Heads, kept: LabelMoves) -> Heads {
     let below = |label: &BlockId| label.number <= client.head.number;
     let finalized = kept.finalized.or(client.finalized).filter(below);
@@ -99,7 +101,8 @@ pub(super) fn after_restart(client: Heads, kept: LabelMoves) -> Heads {
     }
 }
 
-/// The hash that leaves a label as it is where there is none.
+/// The hash to send for a safe or finalized head; zero, which leaves the head unchanged, for
+/// `None`.
 pub(super) fn hash_of(label: Option<BlockId>) -> B256 {
     label.map_or(B256::ZERO, |label| label.hash)
 }
@@ -146,7 +149,7 @@ mod tests {
             let refused = path.check(&heads, protected, stay);
             assert!(matches!(refused, Err(ChainError::NotOnBranch { .. })));
         }
-        // A lower safe head is named with the head.
+        // A lower safe head may be set together with the head.
         let lowered = LabelMoves {
             safe: Some(id(7, 1)),
             finalized: None,

@@ -1,22 +1,23 @@
-//! Blocks of the execution client that were read or sent lately: links by hash, hashes of canonical
-//! blocks by number, and whole blocks. All bounded. Pure.
+//! Recently read or sent blocks of the execution client: links by hash, canonical hashes by number,
+//! and whole blocks. All bounded. Pure.
 //!
-//! Links and blocks never become wrong. Canonical hashes do when a head moves to another branch;
-//! then [`RemoteBlockCache::cut`] drops them. An answer that was requested before a cut is not taken.
+//! Links and blocks stay valid for ever. Canonical hashes change when the head moves to another
+//! branch, so [`RemoteBlockCache::cut`] drops them. A response that was requested before a cut is
+//! not cached.
 
 use alloy_primitives::B256;
 use lru::LruCache;
 use starling_proto::payload::{BlockId, Payload};
 use std::{collections::BTreeMap, num::NonZeroUsize, sync::Arc};
 
-/// Links kept: 64 bytes each.
+/// Most links in the cache, 64 bytes each.
 const LINKS: NonZeroUsize = NonZeroUsize::new(16_384).expect("it is not zero");
-/// Canonical hashes kept.
+/// Most canonical hashes in the cache.
 const CANONICAL: usize = 16_384;
-/// Bytes of whole blocks kept.
+/// Most bytes of whole blocks in the cache.
 const BYTES: usize = 32 << 20;
 
-/// A block and its parent.
+/// A block's id, its parent and its timestamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BlockLink {
     pub id: BlockId,
@@ -85,12 +86,13 @@ impl RemoteBlockCache {
         }
     }
 
-    /// The number of cuts so far, to be given with an answer that is requested now.
+    /// The number of cuts so far. Read it before a request for a canonical block, and pass it to
+    /// [`Self::add_canonical`].
     pub(super) fn cuts(&self) -> u64 {
         self.cuts
     }
 
-    /// A block that was canonical when `cuts` was read.
+    /// Caches a canonical block, unless the chain was cut since `cuts` was read.
     pub(super) fn add_canonical(&mut self, block: BlockId, cuts: u64) {
         if cuts != self.cuts {
             return;
@@ -101,13 +103,13 @@ impl RemoteBlockCache {
         }
     }
 
-    /// Blocks above `number` are no longer canonical.
+    /// Drops the canonical hashes above `number`, which are no longer valid.
     pub(super) fn cut(&mut self, number: u64) {
         self.cuts += 1;
         self.canonical.split_off(&number.saturating_add(1));
     }
 
-    /// Any block may have left the chain.
+    /// Drops all canonical hashes, since any block may have been displaced.
     pub(super) fn cut_all(&mut self) {
         self.cuts += 1;
         self.canonical.clear();

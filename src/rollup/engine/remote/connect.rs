@@ -1,6 +1,6 @@
-//! The first contact with the execution client, and the watch over it: a client that is not there yet
-//! is waited for, one of another chain is refused, and one that was restarted or moved its head by
-//! itself has its heads read again.
+//! The first contact with the execution client, and the watch over its head. An unreachable client
+//! is waited for, and a client of another chain is refused. If a client was restarted or has moved
+//! its head by itself, its heads are read again.
 
 use super::{
     EngineClient, LabelMoves, RemoteState,
@@ -23,20 +23,20 @@ use tokio_util::sync::CancellationToken;
 
 /// Pause between two attempts to reach the client at start.
 const RETRY: Duration = Duration::from_secs(1);
-/// How often the log repeats that the client is waited for.
+/// Interval of the log line that the client is still waited for.
 const REMINDER: Duration = Duration::from_secs(60);
-/// Interval of comparing the client's head with the one that it was given.
+/// Interval of comparing the client's head with the head that was set last.
 const LOOK: Duration = Duration::from_secs(2);
-/// Time after which the heads are set again without a change. Our core follows its own swarm after
-/// ten minutes without a fork choice.
+/// Time after which unchanged heads are sent to the client again. Our own core follows its own
+/// swarm after ten minutes without a fork choice.
 const REPEAT: Duration = Duration::from_secs(60);
 
-/// Errors of JSON-RPC that say that a method is not served.
+/// JSON-RPC error code of a method that the client does not serve.
 const NO_METHOD: i64 = -32601;
 
 impl EngineClient {
-    /// Waits until the client answers, and checks that it is of the rollup's chain. `source` names the
-    /// rollup configuration. Fails if waiting is of no use.
+    /// Waits until the client responds, and checks that it has the rollup's chain. `source` names
+    /// the rollup configuration in errors. Fails at once on an error that waiting cannot cure.
     pub async fn connect(&self, source: &str) -> Result<(), EngineConnectError> {
         let mut logged: Option<Instant> = None;
         loop {
@@ -103,7 +103,7 @@ impl EngineClient {
         }
     }
 
-    /// Watches over the client until the token is cancelled.
+    /// Compares the client's head with ours periodically, until the token is cancelled.
     pub async fn watch(self, token: CancellationToken) {
         let watch = async {
             loop {
@@ -132,8 +132,8 @@ impl EngineClient {
         Ok(())
     }
 
-    /// Reads the heads from the client. Labels that it was given before are given to it again if
-    /// their blocks are still on its chain.
+    /// Reads the heads from the client. If our earlier safe and finalized heads are still on the
+    /// client's chain, they are set on the client again.
     pub(super) async fn read_heads(&self, state: &mut RemoteState) -> Result<(), CoreError> {
         self.suspect();
         self.0.cache.lock().cut_all();
@@ -175,7 +175,8 @@ impl EngineClient {
         })
     }
 
-    /// The block with this tag; clients answer an error, or null, as long as there is none.
+    /// The block with this tag; `None` if the client returns null or an error, as clients do before
+    /// the tag is set.
     async fn label(&self, tag: &str) -> Result<Option<BlockId>, CoreError> {
         match self.header_at(json!(tag)).await {
             Ok(found) => Ok(found.map(|found| link_of(&found).id)),
@@ -187,7 +188,7 @@ impl EngineClient {
         }
     }
 
-    /// The block, if it is on the client's chain.
+    /// Returns `block` if it is on the client's chain.
     async fn still(
         &self,
         state: &RemoteState,
@@ -210,7 +211,7 @@ impl EngineClient {
         }
     }
 
-    /// The heads are those that the client has.
+    /// Marks our copy of the client's heads as correct.
     pub(super) fn trust(&self) {
         self.0.suspect.store(false, Ordering::Relaxed);
     }

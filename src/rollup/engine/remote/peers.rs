@@ -1,6 +1,5 @@
-//! Blocks of the execution client for the swarm: whether it has one, and whole ones for peers. Called
-//! from threads that may block; each call waits for the client at most its time limit, and a client
-//! that does not answer has no blocks.
+//! Serves blocks of the execution client to the swarm and its peers. Called from threads that may
+//! block. Each call waits at most the client's time limit, after which the block counts as missing.
 
 use super::EngineClient;
 use crate::rollup::engine::BlockAt;
@@ -10,14 +9,14 @@ use starling_proto::payload::{BlockId, Payload};
 use std::sync::Arc;
 use tokio::runtime::Handle;
 
-/// Answers to the swarm and to peers.
+/// Access to the execution client's blocks for the swarm and its peers.
 pub struct PeerBlocks {
     client: EngineClient,
     runtime: Handle,
 }
 
 impl PeerBlocks {
-    /// Called within the runtime on which the calls are made.
+    /// Must be called within the tokio runtime on which the calls to the client are made.
     pub fn new(client: EngineClient) -> Self {
         Self {
             client,

@@ -1,7 +1,7 @@
-//! Calls of the Engine API and of `eth` to one execution client: JSON-RPC over HTTP, with a token in
-//! every request. One attempt per call, bounded in size and time.
+//! Calls of the Engine API and of `eth` methods on one execution client: JSON-RPC over HTTP, with a
+//! JWT in every request. One attempt per call, bounded in size and time.
 //!
-//! Which version of a method is called depends on the block's fork (op-node: version selectors).
+//! The version of a method that is called depends on the block's fork (op-node: version selectors).
 
 use crate::{
     clock::unix_now,
@@ -31,25 +31,25 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Largest answer: a block in hex with room for a JSON frame.
+/// Largest response in bytes: a block in hex, with room for the JSON around it.
 const MAX_RESPONSE: usize = 128 << 20;
 
-/// Codes of the Engine API.
+/// Error codes of the Engine API.
 pub(super) const UNKNOWN_PAYLOAD: i64 = -38001;
 pub(super) const INVALID_ATTRIBUTES: i64 = -38003;
 const UNSUPPORTED_FORK: i64 = -38005;
 const NO_METHOD: i64 = -32601;
 
-/// One execution client.
+/// The JSON-RPC connection to one execution client.
 pub(super) struct EngineRpc {
     target: HttpTarget,
     secret: JwtSecret,
     timeout: Duration,
-    /// Whether the last call reached it; changes are logged.
+    /// Whether the last call reached the client. Changes are logged.
     reachable: AtomicBool,
 }
 
-/// The heads to set. Zero leaves the safe or finalized head as it is.
+/// The heads to set. A zero hash leaves the safe or the finalized head unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct HeadHashes {
     pub head: B256,
@@ -57,7 +57,7 @@ pub(super) struct HeadHashes {
     pub finalized: B256,
 }
 
-/// Status of a payload or of a head.
+/// Status of a payload or of a head, as returned by the Engine API.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum EngineStatus {
     Valid,
@@ -110,7 +110,7 @@ struct EngineErrorBody {
 }
 
 impl EngineErrorBody {
-    /// The error with the detail that op-geth has in `data.err`.
+    /// Converts a JSON-RPC error, with op-geth's detail from `data.err`.
     fn cause(self) -> EngineCause {
         let detail = self.data.get("err").and_then(Value::as_str);
         let message = match detail {
@@ -153,7 +153,7 @@ impl EngineRpc {
         })
     }
 
-    /// Scheme, host and port.
+    /// Scheme, host and port of the execution client.
     pub(super) fn name(&self) -> &Arc<str> {
         self.target.name()
     }
@@ -166,7 +166,7 @@ impl EngineRpc {
         }
     }
 
-    /// Executes a payload.
+    /// Executes a payload with `engine_newPayload`.
     pub(super) async fn new_payload(
         &self,
         payload: &Payload,
@@ -183,7 +183,7 @@ impl EngineRpc {
         answer.status().map_err(|cause| self.error(method, cause))
     }
 
-    /// Moves the heads, and begins a block on the head if attributes are given.
+    /// Sets the heads, and starts to build a block on the head if attributes are given.
     pub(super) async fn forkchoice(
         &self,
         heads: HeadHashes,
@@ -203,7 +203,7 @@ impl EngineRpc {
         Ok((status, answer.payload_id))
     }
 
-    /// Ends the build of a block of this time, and returns the block.
+    /// Ends a build and returns its block, whose timestamp is `time`.
     pub(super) async fn get_payload(
         &self,
         id: PayloadId,
@@ -212,7 +212,8 @@ impl EngineRpc {
     ) -> Result<Payload, EngineCallError> {
         let mut method = payload_method(forks, time);
         let mut answer = self.call(method, json!([id])).await;
-        // V5 has other blobs than V4, of which L2 has none: older clients serve V4 for Karst, too.
+        // V5 differs from V4 only in blob sidecars, and L2 has no blobs. Clients without V5 serve
+        // Karst blocks through V4.
         if let Err(error) = &answer
             && method == GET_PAYLOAD_V5
             && matches!(error.cause, EngineCause::Refused { code, .. } if [NO_METHOD, UNSUPPORTED_FORK].contains(&code))
@@ -223,7 +224,7 @@ impl EngineRpc {
         payload_of(answer?).map_err(|cause| self.error(method, cause))
     }
 
-    /// One call; `params` is an array. Absent and null results are the same.
+    /// Calls `method` once; `params` is a JSON array. Absent and null results are equivalent.
     pub(super) async fn call<T: DeserializeOwned>(
         &self,
         method: &'static str,
@@ -234,7 +235,7 @@ impl EngineRpc {
             .map_err(|error| self.error(method, EngineCause::Malformed(excerpt(error))))
     }
 
-    /// One call, whose answer `read` checks.
+    /// Calls `method` once and parses the response with `read`.
     pub(super) async fn call_checked<T>(
         &self,
         method: &'static str,
@@ -307,7 +308,7 @@ impl EngineRpc {
     }
 }
 
-/// The outcome of a call, for metrics.
+/// The outcome of a call for metrics.
 fn outcome_of(answer: &Result<Box<RawValue>, EngineCause>) -> RpcOutcome {
     match answer {
         Ok(result) => RpcOutcome::Result(result.get().len()),
@@ -319,7 +320,8 @@ fn outcome_of(answer: &Result<Box<RawValue>, EngineCause>) -> RpcOutcome {
 
 const GET_PAYLOAD_V5: &str = "engine_getPayloadV5";
 
-/// The method that begins a block of this time; the newest one if none is begun.
+/// The `engine_forkchoiceUpdated` version that starts a block with timestamp `time`; the newest
+/// version if no block is started.
 fn forkchoice_method(forks: &ForkSchedule, time: Option<u64>) -> &'static str {
     match time {
         Some(time) if !forks.is_active(Fork::Canyon, time) => "engine_forkchoiceUpdatedV1",
@@ -338,7 +340,7 @@ fn payload_method(forks: &ForkSchedule, time: u64) -> &'static str {
     }
 }
 
-/// A payload of the version that its fields are of.
+/// Parses an execution payload in the version that matches its fields.
 fn execution_payload(
     members: serde_json::Map<String, Value>,
 ) -> Result<OpExecutionPayload, serde_json::Error> {
@@ -357,13 +359,13 @@ fn execution_payload(
     })
 }
 
-/// The block of an answer to `engine_getPayload`; its hash is recomputed.
+/// The block in a response to `engine_getPayload`. Its hash is recomputed and checked.
 fn payload_of(answer: EnvelopeResponse) -> Result<Payload, EngineCause> {
     fn malformed(error: impl std::fmt::Display) -> EngineCause {
         EngineCause::Malformed(excerpt(error))
     }
     let mut members = answer.execution_payload;
-    // Fields of later forks may be null.
+    // Clients may send the fields of later forks as null.
     members.retain(|_, value| !value.is_null());
     let payload = execution_payload(members).map_err(malformed)?;
     let root = answer.parent_beacon_block_root;
@@ -470,7 +472,7 @@ mod tests {
         for header in [base, canyon, ecotone, isthmus] {
             let block = Payload::sealed(header, vec![]);
             let mut body = json!(block.to_execution_payload(block.version()));
-            // geth names the fields of later forks, too.
+            // geth also sends the fields of later forks.
             for field in [
                 "withdrawals",
                 "blobGasUsed",

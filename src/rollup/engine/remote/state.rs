@@ -1,4 +1,5 @@
-//! The heads that the execution client has, and the calls that move them. The caller holds the lock.
+//! The heads of the execution client as this node knows them, and the calls that move them. The
+//! caller holds the lock.
 
 use super::{
     EngineClient, LabelMoves,
@@ -15,21 +16,22 @@ use op_alloy_rpc_types_engine::OpPayloadAttributes;
 use starling_proto::payload::BlockId;
 use std::{collections::VecDeque, time::Instant};
 
-/// Builds whose times are remembered. A rollup node has one open, and derivation another.
+/// Most builds with a remembered timestamp. The rollup node has at most two open builds: one of the
+/// sequencer and one of derivation.
 const BUILDS: usize = 16;
 
-/// The state under the client's lock.
+/// The state under the lock of the [`EngineClient`].
 #[derive(Default)]
 pub(super) struct RemoteState {
-    /// The heads that the client has.
+    /// The heads of the execution client.
     pub heads: Heads,
-    /// The newest derived block, which every head keeps.
+    /// The newest derived block, which every new head must contain.
     pub protected: Option<BlockId>,
-    /// Whether the heads have been read from the client before.
+    /// Whether the heads have been read from the execution client at least once.
     pub is_read: bool,
-    /// Ids of builds and the timestamps of their blocks, the oldest first.
+    /// Ids of open builds and the timestamps of their blocks, the oldest build first.
     builds: VecDeque<(PayloadId, u64)>,
-    /// Time of the last call that set the heads.
+    /// Time of the last call that set the heads on the execution client.
     pub heads_set_at: Option<Instant>,
 }
 
@@ -42,7 +44,7 @@ impl RemoteState {
         }
     }
 
-    /// Forgets a build; returns the timestamp of its block.
+    /// Removes a build and returns the timestamp of its block; `None` if the id is unknown.
     pub(super) fn take_build(&mut self, id: PayloadId) -> Option<u64> {
         let at = self.builds.iter().position(|(other, _)| *other == id)?;
         self.builds.remove(at).map(|(_, time)| time)
@@ -50,9 +52,9 @@ impl RemoteState {
 }
 
 impl EngineClient {
-    /// Makes the tip of a branch the head, with these labels, and begins a block on it if attributes
-    /// are given. The state has the new heads if the client has applied them, also if the attributes
-    /// are invalid.
+    /// Makes the tip of a branch the head, with these safe and finalized heads, and starts a block
+    /// on it if attributes are given. If the client has applied the heads, the state has them too,
+    /// even when the attributes are invalid.
     pub(super) async fn set_heads(
         &self,
         state: &mut RemoteState,
@@ -66,7 +68,7 @@ impl EngineClient {
             safe: hash_of(heads.safe),
             finalized: hash_of(heads.finalized),
         };
-        // Until the answer is here, and if the caller goes away, the outcome is unknown.
+        // The outcome is unknown until the response arrives, or if the caller cancels this call.
         self.suspect();
         let forks = &self.0.rollup.forks;
         let answer = self.0.rpc.forkchoice(hashes, attributes, forks).await;
@@ -88,7 +90,7 @@ impl EngineClient {
             Ok((EngineStatus::Syncing | EngineStatus::Accepted, _)) => {
                 Err(self.failure(EngineCause::Syncing(heads.head.hash)))
             }
-            // The heads have been applied before the attributes were checked.
+            // The client applies the heads before it checks the attributes.
             Err(error) if is_invalid_attributes(&error) && attributes.is_some() => {
                 self.on_heads_set(state, path, heads);
                 Err(ChainError::Build(error.cause.to_string()).into())
@@ -97,7 +99,7 @@ impl EngineClient {
         }
     }
 
-    /// The client has these heads now.
+    /// Updates state and cache after the client has set these heads.
     fn on_heads_set(&self, state: &mut RemoteState, path: &RemoteBranch, heads: Heads) {
         let mut cache = self.0.cache.lock();
         if path.fork_point.number < state.heads.head.number {

@@ -1,4 +1,4 @@
-//! A real core behind a real Engine API on a loopback port, and a client of it.
+//! A real core behind a real Engine API on a loopback port, and clients connected to it.
 
 use super::{EngineClient, EngineEndpoint};
 use crate::{
@@ -15,12 +15,12 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-/// The secret of every core here.
+/// The JWT secret of every test core.
 pub(crate) fn secret() -> JwtSecret {
     JwtSecret::from_hex(&"5a".repeat(32)).unwrap()
 }
 
-/// A core that is served until [`ServedCore::stop`].
+/// A core served over the Engine API until [`ServedCore::stop`].
 pub(crate) struct ServedCore {
     pub addr: SocketAddr,
     token: CancellationToken,
@@ -56,7 +56,7 @@ impl ServedCore {
         }
     }
 
-    /// A client that has not connected yet.
+    /// A client of the core that has not connected yet.
     pub(crate) fn client(&self, rollup: &Arc<RollupConfig>, secret: JwtSecret) -> EngineClient {
         let endpoint = EngineEndpoint {
             url: format!("http://{}", self.addr),
@@ -66,7 +66,7 @@ impl ServedCore {
         EngineClient::new(&endpoint, rollup.clone(), None).unwrap()
     }
 
-    /// An engine over the core.
+    /// A connected engine over the core.
     pub(crate) async fn engine(&self, rollup: &Arc<RollupConfig>) -> Engine {
         let client = self.client(rollup, secret());
         client.connect("rollup.json").await.unwrap();

@@ -1,4 +1,4 @@
-//! The client over a real core behind a real Engine API.
+//! The engine client with a real core behind a real Engine API.
 
 use super::{
     testing::{ServedCore, secret},
@@ -52,8 +52,8 @@ impl RemoteCore {
         self.engine.heads().borrow().head
     }
 
-    /// A block on `parent`, made by a core of its own on the same data, so that this core does not
-    /// know it.
+    /// Blocks on `parents`, built by another core with the same data, so that this core does not
+    /// know them.
     async fn stranger(&self, parents: &[u64]) -> Vec<Arc<Payload>> {
         let folder = datadir();
         let (other, _threads) = open(folder.path());
@@ -77,7 +77,7 @@ impl RemoteCore {
         followed.await.unwrap()
     }
 
-    /// The heads of the client are those of the core.
+    /// Checks that the client's heads equal the core's.
     fn check_heads(&self) {
         let (told, has) = (*self.engine.heads().borrow(), *self.chain.heads().borrow());
         assert_eq!(told.head, has.head);
@@ -111,7 +111,7 @@ async fn blocks_are_followed_and_promoted_in_the_other_process() {
     }
     core.promote(blocks[1].hash, Some(blocks[0].hash)).await;
     core.check_heads();
-    // The same, and a lower safe head than the finalized one.
+    // Setting the same safe head again succeeds; a finalized head above it is refused.
     core.promote(blocks[1].hash, None).await;
     let refused = core.engine.promote(None, Some(blocks[2].hash)).await;
     assert!(
@@ -121,7 +121,7 @@ async fn blocks_are_followed_and_promoted_in_the_other_process() {
         ),
         "{refused:?}"
     );
-    // A longer branch that lacks the safe block is executed, and is not followed.
+    // A longer branch without the safe block is executed, but the head does not follow it.
     let branch = core.stranger(&[1, 2, 2, 2, 2]).await;
     for block in &branch[1..] {
         assert_eq!(core.follow(block).await, Inserted::Valid);
@@ -129,7 +129,7 @@ async fn blocks_are_followed_and_promoted_in_the_other_process() {
     assert_eq!(core.head(), blocks[2].id());
     let refused = core.engine.forkchoice(branch[4].hash, None, None).await;
     assert!(is_not_on_branch(refused));
-    // One that has it is, once it is higher.
+    // The head follows a branch with the safe block once the branch is higher.
     let longer = core.stranger(&[1, 1, 3, 3]).await;
     assert_eq!(core.follow(&longer[2]).await, Inserted::Valid);
     assert_eq!(core.head(), blocks[2].id());
@@ -193,7 +193,7 @@ async fn blocks_are_built_derived_and_refused_in_the_other_process() {
         .unwrap();
     let next = core.engine.start(parent, attributes(&genesis, 1, [])).await;
     assert!(matches!(next, Err(CoreError::Chain(ChainError::Busy(_)))));
-    // The same attributes lead to the same block: the head above it stays.
+    // The same attributes lead to the same block, so the head above that block stays.
     let above = build(&core.chain, sequenced.hash, 1, []).await;
     let above = above.payload.clone();
     assert_eq!(core.follow(&above).await, Inserted::Valid);
@@ -220,7 +220,7 @@ async fn invalid_attributes_leave_the_head_and_others_override_it() {
         core.follow(block).await;
     }
     let above = blocks[1].id();
-    // Undecodable transactions, and such as cannot be in a block, are the attributes' fault.
+    // Undecodable transactions, and types that cannot be in a block, make the attributes invalid.
     for bad in [
         Bytes::from_static(&[0x02, 0xc0]),
         crate::chain::evm::tests::sign(1, crate::chain::evm::tests::transfer(77)).1,
@@ -236,7 +236,7 @@ async fn invalid_attributes_leave_the_head_and_others_override_it() {
         assert_eq!(core.head(), above, "no head has moved");
         core.check_heads();
     }
-    // Other attributes override the chain, and their block is protected.
+    // Other attributes override the chain, and the derived block is protected.
     let derived = core
         .engine
         .derive(parent, attributes(&genesis, 2, []), None)
@@ -256,7 +256,7 @@ async fn blocks_are_read_by_place_and_on_any_branch() {
     for block in &blocks {
         core.follow(block).await;
     }
-    // A client that has nothing in its cache.
+    // A second client with an empty cache.
     let engine = core.served.engine(&core.rollup).await;
     let id = async |at| {
         let block = engine.block(at).await.unwrap();
@@ -312,7 +312,7 @@ async fn a_client_that_was_killed_and_has_lost_blocks_has_its_heads_read_again()
     let (chain, _threads) = open(then.path());
     assert_eq!(chain.view().head(), blocks[1].id());
     let _served = ServedCore::start_at(&chain, addr).await;
-    // The next block is missing its parent there.
+    // The core has lost its newest blocks, including the requested head.
     let heads = engine.heads();
     let lost = engine.forkchoice(blocks[4].hash, None, None).await;
     assert!(lost.is_err(), "{lost:?}");

@@ -1,4 +1,4 @@
-//! Whole blocks: published ones, recorded chains, and lies of every kind.
+//! Whole blocks: published ones, recorded chains, and falsified blocks of every kind.
 
 use super::{
     super::{
@@ -18,7 +18,7 @@ const NOWHERE: Watched = Watched {
     system_config: Address::ZERO,
 };
 
-/// The addresses of a recorded folder.
+/// The watched addresses of the rollup in a folder of `derivation-live`.
 pub(crate) fn watched_of(folder: &str) -> Option<Watched> {
     let path = format!("derivation-live/{folder}/rollup.json");
     let rollup: Value = serde_json::from_str(&starling_testkit::fixture_text(&path)?).unwrap();
@@ -45,7 +45,8 @@ fn full(value: &Value, trust: bool) -> Result<CheckedL1Block, RpcCause> {
     response::full_block(&raw, &NOWHERE, trust, &HashMap::new())
 }
 
-/// Blocks of real L1 nodes, intact and corrupted in the header, the transactions or the withdrawals.
+/// Blocks of real L1 nodes: intact ones, and ones with a corrupted header, transaction or
+/// withdrawal.
 #[test]
 fn published_blocks_are_accepted_and_corrupted_ones_refused() {
     let Some(folder) = starling_testkit::fixture("l1-source/blocks") else {
@@ -70,7 +71,7 @@ fn published_blocks_are_accepted_and_corrupted_ones_refused() {
             continue;
         }
         seen.1 += 1;
-        // Any transaction that is changed, left out or moved is found.
+        // A changed, missing or moved transaction is detected.
         let mut forged = block.clone();
         forged["transactions"][1]["value"] = "0x1234567".into();
         let mut short = block.clone();
@@ -88,14 +89,15 @@ fn published_blocks_are_accepted_and_corrupted_ones_refused() {
     assert_eq!(seen, (6, 2), "corrupted and intact");
 }
 
-/// A transaction to the inbox: sender, data, and index in the block and versioned hash of its blobs.
+/// A transaction to the inbox: sender, data, and for each blob its index in the block and its
+/// versioned hash.
 type Posted = (String, String, Vec<(u64, String)>);
 
 fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
-/// Transactions to this inbox, except those that set code, in the JSON of a block.
+/// The transactions to this inbox, except those that set code, in a block's JSON.
 fn recorded_transactions(block: &Value, inbox: Address) -> Vec<Posted> {
     let inbox = inbox.to_string().to_lowercase();
     let mut blobs = 0;
@@ -113,8 +115,8 @@ fn recorded_transactions(block: &Value, inbox: Address) -> Vec<Posted> {
     posted
 }
 
-/// Compares the logs that were kept with the recorded receipts; returns how many are of a watched
-/// contract.
+/// Compares the kept logs with the recorded receipts. Returns the number of logs of watched
+/// contracts.
 fn assert_recorded_logs(data: &L1BlockData, receipts: &Value, watched: &Watched) -> usize {
     let watched =
         [watched.portal, watched.system_config].map(|address| address.to_string().to_lowercase());
@@ -143,8 +145,8 @@ fn assert_recorded_logs(data: &L1BlockData, receipts: &Value, watched: &Watched)
     relevant
 }
 
-/// Checks what is read against a plain look at the recorded JSON; returns the number of
-/// transactions to the inbox and of logs that matter.
+/// Compares the parsed block with values taken directly from the recorded JSON. Returns the number
+/// of transactions to the inbox and of relevant logs.
 fn assert_recorded(data: &L1BlockData, line: &Value, watched: &Watched) -> (usize, usize) {
     let block = &line["block"];
     assert_eq!(data.block.hash.to_string(), text(&block["hash"]));
@@ -224,7 +226,8 @@ async fn cached_blocks_cost_a_header_by_number_and_nothing_by_hash() {
     assert_eq!(L1Blocks::cache_size(900, 3600), 900);
 }
 
-/// A recorded block with a transaction and receipts that matter, which an endpoint falsifies.
+/// An endpoint with a recorded block, relevant transactions and receipts, all of which it can
+/// falsify.
 struct LyingL1 {
     l1: FakeL1,
     watched: Watched,
@@ -233,7 +236,7 @@ struct LyingL1 {
 }
 
 impl LyingL1 {
-    /// `None`, recorded as a skip, where the fixtures are absent.
+    /// Starts the endpoint; `None`, recorded as a skip, if the fixtures are absent.
     async fn start() -> Option<Self> {
         let (lines, watched) = (recorded("hostile-1")?, watched_of("hostile-1")?);
         let with_logs = |line: &&Value| line["receipts"].to_string().contains(&DEPOSIT.to_string());
@@ -248,7 +251,7 @@ impl LyingL1 {
         })
     }
 
-    /// Serves the changed block, whatever number it has, as the one that is requested.
+    /// Serves the changed block for every requested block, whatever its number.
     fn falsify(&self, change: impl FnOnce(&mut Value)) {
         let mut lie = self.line.clone();
         change(&mut lie);
@@ -262,7 +265,7 @@ impl LyingL1 {
         reader(&self.l1, self.watched, |config| config.trust = trust)
     }
 
-    /// The error about the changed block.
+    /// The error that the changed block causes.
     async fn cause_of(&self, change: impl FnOnce(&mut Value)) -> RpcCause {
         self.falsify(change);
         let error = self.reader(false).get(self.at).await.unwrap_err();
@@ -301,7 +304,7 @@ async fn every_lie_about_a_block_is_named() {
             "{cause}"
         );
     }
-    // A reorg between two calls: the block was there, its receipts are gone.
+    // A reorg between two calls: the block was served, and its receipts are gone.
     let gone = lying.cause_of(|line| line["receipts"] = Value::Null).await;
     assert!(matches!(gone, RpcCause::Missing(_)), "{gone}");
 }
@@ -325,7 +328,8 @@ async fn unknown_fields_of_a_header_are_named_and_a_trusted_endpoint_may_have_th
     assert_eq!(trusted.block.hash, hash);
 }
 
-/// The hash of a transaction without blobs covers no list of them: an endpoint may add one.
+/// The hash of a transaction without blobs does not cover a list of blobs, so an endpoint may add
+/// one.
 #[test]
 fn transactions_with_blobs_and_no_others_move_the_indexes_of_later_blobs() {
     let (Some(lines), Some(watched)) = (recorded("jovian-blobs"), watched_of("jovian-blobs"))
@@ -389,7 +393,7 @@ async fn a_reorg_between_the_blocks_of_a_batch_ends_it() {
     );
 }
 
-/// Some endpoints refuse a number above their head instead of answering null.
+/// Some endpoints return an error instead of null for a number above their head.
 #[tokio::test]
 async fn a_refusal_above_the_head_ends_a_batch_without_an_error() {
     let block = super::super::fake::block_json(&super::super::fake::header(0, B256::ZERO, 100, 1));
@@ -412,7 +416,7 @@ async fn a_refusal_above_the_head_ends_a_batch_without_an_error() {
     assert_eq!(blocks.range(0, 3).await.unwrap().blocks.len(), 1);
 }
 
-/// A transaction of a type after the last known one, in a block whose roots are right.
+/// A transaction with a type above the last known one, in a block with correct roots.
 #[tokio::test]
 async fn transactions_of_unknown_types_are_verified_by_their_encoding() {
     let raw = Bytes::from_static(&[0x3f, 1, 2, 3]);
@@ -484,7 +488,7 @@ async fn receipts_come_by_the_method_of_the_kind_of_endpoint() {
     assert_eq!(l1.calls("eth_getTransactionReceipt"), 0);
     assert_eq!(all(RpcKind::Basic).await, standard);
     assert!(l1.calls("eth_getTransactionReceipt") > 0);
-    // Methods that the endpoint lacks are passed over.
+    // Methods that the endpoint lacks are skipped.
     assert_eq!(all(RpcKind::Any).await, standard);
     let missing = Err((
         -32601,

@@ -1,4 +1,4 @@
-//! The sentences for another L1, and lists with an endpoint of another chain.
+//! Error messages for another L1, and endpoint lists that include an endpoint of another chain.
 
 use super::{
     super::{
@@ -47,7 +47,7 @@ async fn another_chain_and_another_genesis_are_named() {
     );
     assert!(error.to_string().starts_with(&sentence), "{error}");
 
-    // A block that is pruned is no error; an endpoint that fails may be asked again.
+    // A pruned block is no error. An endpoint that fails may be checked again.
     rollup.genesis.l1.number = 1;
     check_chain(&client, &rollup).await.unwrap();
     l1.state
@@ -57,7 +57,7 @@ async fn another_chain_and_another_genesis_are_named() {
     assert!(!check_chain(&client, &rollup).await.unwrap_err().is_final());
 }
 
-/// An endpoint with a chain id and a head at the same height as others.
+/// An endpoint with this chain id. Its head is at the same height as those of other test endpoints.
 async fn endpoint(chain_id: &str, salt: u8) -> (FakeL1, alloy_consensus::Header) {
     let l1 = FakeL1::start().await;
     let headers = chain(5, 100, 2, salt);
@@ -94,7 +94,7 @@ async fn an_endpoint_of_another_chain_gets_no_call_in_any_place_of_the_list() {
         }
         assert_eq!(client.chain_id().await.unwrap(), 900);
     }
-    // At a failover, too.
+    // The chain id is also checked at a failover.
     let client = client_of([&right, &wrong]);
     client.block_by_number(6).await.unwrap();
     broken(&right);

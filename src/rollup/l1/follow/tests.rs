@@ -1,4 +1,4 @@
-//! Heads by subscription, and by polling where it brings none.
+//! Heads by subscription, and by polling if a subscription delivers none.
 
 use super::{
     super::{
@@ -18,12 +18,13 @@ struct Following {
     _stop: tokio_util::sync::DropGuard,
 }
 
-/// Follows with polls this far apart, and without safe and finalized heads.
+/// Follows the head with this poll interval, and neither the safe nor the finalized block.
 async fn following(headers: &[Header], scheme: &str, poll: Duration) -> Following {
     following_epochs(headers, scheme, poll, Duration::ZERO).await
 }
 
-/// Follows with polls of the head this far apart, and of safe and finalized heads.
+/// Follows the head with the poll interval `poll`, and the safe and finalized blocks with the
+/// interval `epoch`.
 async fn following_epochs(
     headers: &[Header],
     scheme: &str,
@@ -63,7 +64,7 @@ async fn a_subscription_brings_heads_without_polls() {
         following.l1.new_head.send_replace(block_json(header));
         following.until(header).await;
     }
-    // A head may go back, and a false one is not believed but polled for.
+    // A head may move back. A false header is not used, but causes a poll.
     following.l1.new_head.send_replace(block_json(&headers[2]));
     following.until(&headers[2]).await;
     assert_eq!(following.l1.calls("eth_getBlockByNumber"), 1);
@@ -84,7 +85,7 @@ async fn a_subscription_of_unverifiable_headers_does_not_freeze_the_head() {
     let poll = Duration::from_millis(100);
     let mut following = following(&headers[..1], "ws", poll).await;
     following.until(&headers[0]).await;
-    // Headers come more often than polls are left out.
+    // Headers arrive so often that all polls would be skipped.
     let forge = {
         let l1 = following.l1.clone();
         let false_head = forged(&headers[0]);
@@ -100,7 +101,7 @@ async fn a_subscription_of_unverifiable_headers_does_not_freeze_the_head() {
         following.l1.set(&headers[..count]);
         following.until(&headers[count - 1]).await;
     }
-    // The subscription is dropped, so no header causes a poll any more.
+    // The subscription has been dropped, so headers no longer cause polls.
     let polls = following.l1.calls("eth_getBlockByNumber");
     tokio::time::sleep(10 * poll).await;
     let more = following.l1.calls("eth_getBlockByNumber") - polls;
@@ -143,7 +144,7 @@ async fn a_head_that_goes_back_is_recorded_with_its_depth() {
     assert!(text.lines().any(|line| line == depth), "{text}");
 }
 
-/// Requests for the safe head wait for their timeout.
+/// Requests for the safe head run into their timeout.
 #[tokio::test]
 async fn a_safe_head_that_is_not_served_holds_up_no_other_head() {
     let headers = chain(5, 100, 6, 1);

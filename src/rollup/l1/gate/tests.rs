@@ -1,4 +1,4 @@
-//! Urgent requests beside bulk ones that wait all the time, with a clock that is moved.
+//! Urgent requests beside permanently waiting bulk requests, with a simulated clock.
 
 use super::*;
 
@@ -10,8 +10,8 @@ fn gate(max_concurrency: usize) -> L1Gate {
     L1Gate::new(&config, Instant::now())
 }
 
-/// 2,000 blocks to catch up with in batches of 20, at ten calls per second; an urgent call every
-/// second.
+/// A node fetches 2,000 blocks in batches of 20, at ten calls per second, with one urgent call
+/// every second.
 #[test]
 fn bulk_calls_do_not_delay_urgent_ones() {
     let start = Instant::now();

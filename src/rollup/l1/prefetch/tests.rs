@@ -1,4 +1,4 @@
-//! Which blocks are asked for, and that all of them come whatever fails.
+//! Tests which blocks are requested, and that all blocks arrive whatever fails.
 
 use super::{
     super::{
@@ -66,7 +66,8 @@ fn requests_grow_with_small_blocks_and_stay_few() {
 }
 
 proptest! {
-    /// Every block up to the head is requested until it came, whatever part of each request comes.
+    /// Every block up to the head is requested until it arrives, whatever part of each request
+    /// succeeds.
     #[test]
     fn no_block_is_lost(parts in proptest::collection::vec(0u64..25, 1..60), head in 0u64..200) {
         let mut plan = FetchPlan::new(0, 3, 20);
@@ -89,8 +90,8 @@ proptest! {
 }
 
 proptest! {
-    /// Every block comes, however large its neighbours are, from an endpoint that fails requests
-    /// for several blocks above its limit.
+    /// Every block arrives, however large its neighbours are, from an endpoint that fails requests
+    /// for several blocks above its size limit.
     #[test]
     fn requests_shrink_until_their_answers_fit(
         sizes in proptest::collection::vec(prop_oneof![100usize..50_000, 1_000_000..70_000_000usize], 1..200),
@@ -174,7 +175,7 @@ async fn blocks_come_in_order_and_once() {
     assert_eq!(l1.calls("eth_getBlockByNumber"), 100);
     assert_eq!(l1.calls("eth_getBlockReceipts"), 0);
     assert_eq!(prefetcher.next(100, 99).await.unwrap(), None);
-    // An earlier block begins anew: a reorg may have replaced what is there.
+    // Requesting an earlier block drops the later ones, since a reorg may have replaced them.
     let replaced = chain(0, 100, 100, 2);
     l1.set(&replaced);
     let data = prefetcher.next(40, 99).await.unwrap().unwrap();
@@ -192,7 +193,7 @@ async fn slow_answers_are_waited_for_together() {
     for number in 0..200 {
         assert!(prefetcher.next(number, 199).await.unwrap().is_some());
     }
-    // One by one it would be ten seconds.
+    // With one request at a time this would take ten seconds.
     assert!(
         begin.elapsed() < Duration::from_secs(4),
         "{:?}",
@@ -239,7 +240,7 @@ async fn blocks_of_all_ended_requests_are_ready_before_they_are_wanted() {
     let (l1, _) = fake(200).await;
     let mut prefetcher = prefetcher(&l1);
     assert!(prefetcher.next(0, 199).await.unwrap().is_some());
-    // The next block is ready at each of these calls, so none of them waits for a request.
+    // The next block is already fetched at each of these calls, so no call waits for a request.
     let mut ready = 0;
     for _ in 0..100 {
         assert!(prefetcher.next(1, 199).await.unwrap().is_some());

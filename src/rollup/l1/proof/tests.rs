@@ -1,4 +1,4 @@
-//! Proofs of the signer's slot, from honest and hostile endpoints.
+//! Proofs of the unsafe block signer's slot, from honest and hostile endpoints.
 
 use super::super::{
     L1Client, L1Config, L1Error, L1Tag, UNSAFE_BLOCK_SIGNER_SLOT,
@@ -13,7 +13,8 @@ const CONTRACT: Address = Address::repeat_byte(0x5c);
 const SIGNER: Address = Address::repeat_byte(0x55);
 const ATTACKER: Address = Address::repeat_byte(0xee);
 
-/// An L1 whose newest block names `signer`, proves it, and claims the attacker in unproven answers.
+/// An L1 whose newest block has `signer` in its state, with a valid proof. Unproven responses
+/// contain the attacker.
 async fn l1_with(signer: Address) -> FakeL1 {
     let l1 = FakeL1::start().await;
     l1.set_with_storage(
@@ -39,21 +40,21 @@ async fn read(l1: &FakeL1) -> Result<Address, L1Error> {
     read_with(L1Config::new(l1.url())).await
 }
 
-/// The response of an honest endpoint.
+/// The `eth_getProof` response of an honest endpoint.
 fn truth(l1: &FakeL1) -> Value {
     l1.state.lock().answers["eth_getProof"]
         .clone()
         .expect("a proof")
 }
 
-/// The result of reading the signer through an answer.
+/// The signer that the client reads if the endpoint sends this `eth_getProof` response.
 async fn said(l1: &FakeL1, answer: Value) -> Result<Address, RpcCause> {
     l1.state.lock().answers.insert("eth_getProof", Ok(answer));
     read(l1).await.map_err(|error| error.cause)
 }
 
-/// Whether the result is [`RpcCause::Untrue`] with a short text, which quotes none of the endpoint's
-/// bytes.
+/// Whether the result is [`RpcCause::Untrue`] with a short text, which quotes none of the
+/// endpoint's response.
 fn is_untrue(result: &Result<Address, RpcCause>) -> bool {
     matches!(result, Err(RpcCause::Untrue(text)) if text.contains("state root") && text.len() < 400)
 }
@@ -82,7 +83,8 @@ async fn an_l1_that_lies_in_storage_but_not_in_its_header_is_found_out() {
     value["storageProof"][0]["value"] = json!(ATTACKER.into_word());
     let mut nobody = truth.clone();
     nobody["storageProof"][0]["value"] = json!("0x0");
-    // The storage of another state under the true account, and under an account that holds it.
+    // The storage proof of another state, first with the true account proof, then with an account
+    // that contains that storage.
     let mut storage = truth.clone();
     storage["storageProof"] = other["storageProof"].clone();
     let mut root = storage.clone();
@@ -146,7 +148,7 @@ async fn the_proof_of_another_account_is_refused() {
     other_slot["storageProof"] = proof["storageProof"].clone();
     assert!(is_untrue(&said(&l1, other_slot).await));
 
-    // The true proof that nobody is there.
+    // A valid proof that the account does not exist.
     let (state_root, nodes) = fake::prove_account(CONTRACT, None);
     l1.set(&[alloy_consensus::Header {
         state_root,
@@ -163,7 +165,7 @@ async fn the_proof_of_another_account_is_refused() {
     );
 }
 
-/// An account without code has no slots: the contract's address is wrong.
+/// An account without code has no storage, so the contract's address is wrong.
 #[tokio::test]
 async fn an_account_without_code_is_no_contract() {
     let l1 = l1_with(SIGNER).await;

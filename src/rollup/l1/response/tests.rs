@@ -1,4 +1,4 @@
-//! Answers that are long where a short value belongs.
+//! Responses with a very long value where a short one is expected.
 
 use super::{
     super::{fake, fuzzing},
@@ -6,9 +6,9 @@ use super::{
 };
 use serde_json::json;
 
-/// Characters of an error about an answer, at most.
+/// Most characters of an error about a response.
 const LONG: usize = 400;
-/// Bytes of the hostile value.
+/// Size of the hostile value in bytes.
 const SIZE: usize = 1 << 20;
 
 const WATCHED: Watched = Watched {
@@ -24,7 +24,7 @@ fn check(what: &str, result: Result<impl std::fmt::Debug, RpcCause>) {
     assert!(error.starts_with("malformed response: "), "{what}: {error}");
 }
 
-/// The header's root vouches for the bytes.
+/// The receipts match the header's root, so their bytes are canonical.
 #[test]
 fn an_encoded_receipt_of_an_unknown_type_has_no_logs_and_a_broken_one_is_malformed() {
     let read = |receipt: &'static [u8]| {

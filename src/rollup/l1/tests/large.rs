@@ -1,4 +1,4 @@
-//! Derivation's L1 blocks from endpoints that do not answer requests for much at once.
+//! Derivation's L1 blocks from endpoints that limit the size of a response.
 
 use crate::rollup::{
     http::fake::{Canned, CannedServer},
@@ -15,29 +15,29 @@ use alloy_primitives::{Address, B256, Log, LogData};
 use serde_json::{Value, json};
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-/// The effect of an answer above the limit.
+/// The reaction of an endpoint if a response would exceed its limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum AboveLimit {
-    /// Refused calls after the first ones of a batch, as geth does.
+    /// Refuses the later calls of a batch, as geth does.
     RefusesCalls,
-    /// An HTTP status for the whole request, as proxies do.
+    /// Returns an HTTP error status for the whole request, as proxies do.
     RefusesRequest,
-    /// No answer before the timeout, as on a slow link.
+    /// Sends no response before the timeout, as over a slow link.
     IsSlow,
-    /// An answer that the client refuses.
+    /// Sends the whole response, which exceeds the client's limit.
     Answers,
 }
 
-/// A chain whose blocks have receipts with logs of the given sizes.
+/// An L1 with receipts whose logs have chosen sizes.
 #[derive(Default)]
 struct LargeL1 {
     blocks: Vec<Value>,
-    /// By the hash of a block or of a transaction.
+    /// Receipts by the hash of a block or of a transaction.
     receipts: HashMap<String, Value>,
 }
 
 impl LargeL1 {
-    /// For each block, how many receipts with how many bytes of log data.
+    /// For each block, `shapes` has the number of receipts and the bytes of log data in each.
     fn new(shapes: &[(usize, usize)]) -> Self {
         let mut chain = Self::default();
         let mut parent = B256::ZERO;
@@ -145,8 +145,8 @@ fn blocks_of(server: &CannedServer, limit: usize) -> L1Blocks {
     L1Blocks::new(L1Client::new(&config).unwrap(), watched, 10)
 }
 
-/// Blocks that are fetched twenty at a time, then some whose receipts fit an answer only alone,
-/// and one whose receipts fit none.
+/// Blocks that are fetched in batches of twenty, then blocks whose receipts need a response of
+/// their own, and a block whose receipts exceed any response.
 fn small_and_large() -> Vec<(usize, usize)> {
     let mut shapes = vec![(1, 10); 120];
     shapes.extend([(5, 2_000); 30]);

@@ -1,10 +1,10 @@
-//! Calls to L1 as metrics.
+//! Metrics of calls to L1.
 
 use super::*;
 use crate::rollup::rpc_calls::RpcClientMetrics;
 use metrics_exporter_prometheus::PrometheusBuilder;
 
-/// Each call of a batch counts, with its own outcome; those of other programs do not.
+/// Each call of a batch counts with its own outcome. Calls of other programs do not count.
 #[tokio::test]
 async fn calls_of_a_rollup_node_are_recorded_one_by_one() {
     let recorder = PrometheusBuilder::new().build_recorder();

@@ -1,4 +1,4 @@
-//! Urgent requests beside those of a derivation that catches up.
+//! Urgent requests beside the bulk requests of a derivation that catches up.
 
 use crate::rollup::{
     http::fake::{Canned, CannedServer},
@@ -7,7 +7,7 @@ use crate::rollup::{
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
-/// Answers every call; a batch as `batches` says, if it says anything.
+/// Serves every call. A batch gets the response of `batches`, if that returns one.
 async fn server(batches: fn() -> Option<Canned>) -> CannedServer {
     CannedServer::start(move |request| {
         let body = request.split_once("\r\n\r\n").unwrap().1;
@@ -49,7 +49,7 @@ async fn bulk_requests_do_not_use_up_the_rate_limit() {
     for _ in 0..5 {
         client.chain_id().await.unwrap();
     }
-    // Two hundred calls that are reserved before would take twenty seconds.
+    // If two hundred calls were reserved before, this would take twenty seconds.
     let elapsed = begin.elapsed();
     assert!(elapsed < Duration::from_secs(5), "{elapsed:?}");
 }

@@ -1,5 +1,5 @@
-//! JSON-RPC over a Unix socket: JSON values one after the other, with or without white space between
-//! them (geth's IPC has no framing).
+//! JSON-RPC over a Unix socket: a stream of JSON values, with or without white space between them
+//! (geth's IPC has no framing).
 
 use jsonrpsee::core::client::{ReceivedMessage, TransportReceiverT, TransportSenderT};
 use std::io;
@@ -11,7 +11,7 @@ use tokio::{
     },
 };
 
-/// Bytes read at once.
+/// Bytes read from the socket at once.
 const CHUNK: usize = 64 << 10;
 
 pub(super) struct IpcSender(OwnedWriteHalf);
@@ -21,7 +21,7 @@ pub(super) struct IpcReceiver {
     splitter: JsonSplitter,
 }
 
-/// Both directions of a connection, for values of at most `max` bytes.
+/// The sending and the receiving half of a connection, for JSON values of at most `max` bytes.
 pub(super) fn split(stream: UnixStream, max: usize) -> (IpcSender, IpcReceiver) {
     let (read, write) = stream.into_split();
     let receiver = IpcReceiver {
@@ -56,14 +56,14 @@ impl TransportReceiverT for IpcReceiver {
     }
 }
 
-/// Finds where each object or array of a stream ends. Does not check that it is JSON: that is for
-/// the parser.
+/// Finds the end of each object or array in a stream. It does not check that the value is JSON,
+/// which the parser does.
 #[derive(Debug)]
 struct JsonSplitter {
     buffer: Vec<u8>,
-    /// Bytes of the buffer that have been looked at.
+    /// Number of bytes in the buffer that have been scanned.
     seen: usize,
-    /// Open brackets.
+    /// Number of open brackets at the scanned position.
     depth: usize,
     in_string: bool,
     escaped: bool,
@@ -86,8 +86,8 @@ impl JsonSplitter {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next whole value; `None` until more bytes have come. Fails for a value that is too large,
-    /// and for one that is no object and no array.
+    /// The next whole value; `None` until more bytes arrive. Fails for a value that is too large,
+    /// and for a value that is neither an object nor an array.
     fn next(&mut self) -> io::Result<Option<Vec<u8>>> {
         let invalid = |text: &str| io::Error::new(io::ErrorKind::InvalidData, text);
         while let Some(byte) = self.buffer.get(self.seen) {

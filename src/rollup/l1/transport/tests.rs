@@ -1,4 +1,4 @@
-//! Endpoints that answer well, badly, in halves and not at all, on each transport.
+//! Endpoints that send complete, malformed, partial or no responses, over each transport.
 
 use super::*;
 use crate::rollup::{
@@ -51,13 +51,13 @@ async fn bad_answers_are_named() {
         cause(|_| Canned::status(404, "nothing here")).await,
         "HTTP status 404"
     );
-    // The endpoint's own words, where it has any.
+    // The cause is the endpoint's error message, if it sends one.
     const REFUSAL: &str = r#"{"id":0,"error":{"code":-32000,"message":"no key"}}"#;
     assert_eq!(
         cause(|_| Canned::status(401, REFUSAL)).await,
         "error -32000: no key"
     );
-    // The pause counts more than the words.
+    // For a status that demands a cool-down, the cause is the status and not the message.
     assert_eq!(
         cause(|_| Canned::status(503, REFUSAL)).await,
         "HTTP status 503"
@@ -183,7 +183,7 @@ async fn calls_are_held_to_the_rate() {
     for _ in 0..8 {
         client.chain_id().await.unwrap();
     }
-    // Two at once, the other six at 20 a second.
+    // Two requests go out at once, the other six at 20 per second.
     assert!(
         begin.elapsed() >= Duration::from_millis(290),
         "{:?}",
@@ -239,7 +239,7 @@ async fn a_websocket_answers_calls_and_batches_and_is_made_again() {
     );
 }
 
-/// The server takes the connection, and says nothing.
+/// The server accepts the connection and sends nothing.
 #[tokio::test]
 async fn a_websocket_without_a_handshake_is_given_up() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -250,7 +250,7 @@ async fn a_websocket_without_a_handshake_is_given_up() {
     assert!(matches!(error.cause, RpcCause::Transport(_)), "{error}");
 }
 
-/// The server closes each connection after one answer.
+/// The server closes each connection after one response.
 #[tokio::test]
 async fn a_lost_connection_is_made_again() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -273,7 +273,7 @@ async fn a_lost_connection_is_made_again() {
     let client = L1Client::new(&config(path.display().to_string())).unwrap();
     let calls = async {
         for _ in 0..3 {
-            // A call may meet the end of the connection.
+            // A call may fail because the connection has just been closed.
             while client.chain_id().await.is_err() {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
@@ -298,7 +298,7 @@ async fn a_unix_socket_answers_calls() {
             let count = stream.read(&mut request).await.unwrap();
             let request: Value = serde_json::from_slice(&request[..count]).unwrap();
             let answer = json!({ "jsonrpc": "2.0", "id": request["id"], "result": "0x384" });
-            // In two pieces, without a line break.
+            // Send the response in two pieces, without a line break.
             let text = answer.to_string();
             stream.write_all(&text.as_bytes()[..9]).await.unwrap();
             tokio::time::sleep(Duration::from_millis(20)).await;

@@ -1,4 +1,4 @@
-//! Failures and op-node's counter of them.
+//! Failed steps and op-node's metric that counts them.
 
 use super::{
     super::{SequencerConfig, tests::World},

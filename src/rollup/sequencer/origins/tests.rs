@@ -1,4 +1,4 @@
-//! The sequencer's knowledge of L1 against an endpoint whose chain grows and changes its mind.
+//! The sequencer's reading of an L1 endpoint whose chain grows and is reorganised.
 
 use super::*;
 use crate::rollup::{
@@ -19,7 +19,7 @@ struct World {
 }
 
 impl World {
-    /// L1 with these blocks, the last one its head.
+    /// An L1 with these blocks; the last block is the head.
     async fn new(headers: &[Header], confs: u64) -> Self {
         let l1 = FakeL1::start().await;
         let client = L1Client::new(&L1Config::new(l1.url())).unwrap();
@@ -56,7 +56,7 @@ impl World {
 async fn the_origin_advances_when_it_is_deep_enough_and_old_enough() {
     let headers = chain(10, 100, 6, 1);
     let mut world = World::new(&headers[..4], 2).await;
-    // Head 13: with two confirmations 11 is visible.
+    // The head is 13, so with two confirmations block 11 may be used.
     assert_eq!(
         world.choose(110, &headers[0]).await.unwrap(),
         block(&headers[0]),
@@ -100,14 +100,14 @@ async fn a_reorganised_origin_ends_it() {
     let headers = chain(10, 100, 4, 1);
     let mut world = World::new(&headers, 0).await;
     world.choose(102, &headers[1]).await.unwrap();
-    // Another branch from block 10 on.
+    // L1 switches to another branch from block 10 on.
     let other = chain(10, 100, 5, 2);
     world.grow(&other);
     let error = world.choose(104, &headers[1]).await.unwrap_err();
     assert!(
         matches!(error, SequencerError::OriginGone { origin, canonical } if origin.number == 11 && canonical == other[1].hash_slow())
     );
-    // The origin is still there, the block after it builds on something else.
+    // The origin is canonical again, but the next block does not extend it.
     world.grow(&[headers[0].clone(), headers[1].clone(), other[2].clone()]);
     let error = world.choose(124, &headers[1]).await.unwrap_err();
     assert!(

@@ -1,4 +1,4 @@
-//! One height and parent, with L1 reorgs and a signer whose responses may be lost.
+//! Blocks of one height and parent, with L1 reorgs and a signer whose responses may be lost.
 
 use super::*;
 use proptest::prelude::*;
@@ -17,7 +17,7 @@ fn a_block_that_was_sent_to_the_signer_is_used_again_while_its_origin_is_canonic
     let [first, second] = [1, 2].map(|hash| SigningChoice::Resign(B256::repeat_byte(hash)));
     assert_eq!(choose(&[], epoch, NextL1::NotFetched), SigningChoice::Build);
     assert_eq!(choose(&[guard(1, 1)], epoch, NextL1::NotFetched), first);
-    // On the next origin: only L1 knows whether that is canonical.
+    // The sent block has the next origin: only L1 shows whether that is canonical.
     assert_eq!(
         choose(&[guard(2, 2)], epoch, NextL1::NotFetched),
         SigningChoice::FetchNext
@@ -31,7 +31,7 @@ fn a_block_that_was_sent_to_the_signer_is_used_again_while_its_origin_is_canonic
         choose(&[guard(2, 2)], epoch, NextL1::Missing),
         SigningChoice::OriginUnknown(next)
     );
-    // The last one first.
+    // The last guard row with a canonical origin wins.
     assert_eq!(
         choose(&[guard(1, 1), guard(2, 2)], epoch, NextL1::Known(next)),
         second
@@ -48,9 +48,9 @@ fn a_block_that_was_sent_to_the_signer_is_used_again_while_its_origin_is_canonic
 
 #[derive(Clone, Copy, Debug)]
 enum Event {
-    /// L1 has this block, or none, after the parent's origin.
+    /// Sets the L1 block after the parent's origin, if any.
     L1(Option<u8>),
-    /// The sequencer tries to make the block, on the next origin if it can and `advance`.
+    /// The sequencer tries to build the block. With `advance` it uses the next origin if L1 has it.
     Attempt { advance: bool },
 }
 
@@ -61,8 +61,8 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 }
 
 proptest! {
-    /// A block that was sent to the signer counts as signed, whatever the signer answered and
-    /// whenever the process was killed: the log keeps it.
+    /// A block that was sent to the signer counts as signed, whatever the signer's response and
+    /// whenever the process is killed, because the log keeps the block.
     #[test]
     fn no_block_is_made_while_another_one_of_its_height_and_parent_may_be_signed_on_a_canonical_origin(events in events()) {
         let epoch = B256::repeat_byte(1);

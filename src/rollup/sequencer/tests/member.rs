@@ -17,7 +17,7 @@ pub(super) struct Member {
 }
 
 impl Member {
-    /// In the directory of the world, unless another one is given.
+    /// Opens the chain in the world's directory, unless another one is given, and joins the swarm.
     pub async fn new(
         world: &World,
         datadir: Option<tempfile::TempDir>,
@@ -85,7 +85,7 @@ impl Member {
             .unwrap();
     }
 
-    /// The blocks by this signer that peers send from now on.
+    /// Collects the blocks with this signer's signature that peers send from now on.
     pub async fn collect(&self, signer: Address) -> Arc<Mutex<Vec<Arc<Payload>>>> {
         let (all, mut blocks) = (
             Arc::new(Mutex::new(vec![])),
@@ -100,8 +100,8 @@ impl Member {
         all
     }
 
-    /// Ends everything, so that its directory can be opened again, which is returned if it is not
-    /// the world's.
+    /// Stops all tasks and closes the chain, so that its directory can be opened again. Returns the
+    /// directory if it is not the world's.
     pub async fn stop(self) -> Option<tempfile::TempDir> {
         let Self {
             chain,

@@ -1,9 +1,9 @@
-//! A sequencer whose core is behind an Engine API, with a signing log of its own.
+//! A sequencer with a core behind an Engine API and a signing log of its own.
 
 use super::*;
 use crate::rollup::{engine::remote::testing::ServedCore, l1::fake::header};
 
-/// The L1 chain up to `kept` blocks, and then `new` others.
+/// A fork of an L1 chain: its first `kept` blocks, then `new` other blocks.
 fn forked(headers: &[Header], kept: usize, new: usize) -> Vec<Header> {
     let mut fork = headers[..kept].to_vec();
     for _ in 0..new {
@@ -39,7 +39,7 @@ async fn a_sequencer_over_the_engine_api_keeps_time_and_follows_l1_reorgs() {
     }
     assert!(mined, "the pool of the core is used");
 
-    // L1 replaces its last two blocks: the head goes back, and other blocks take the place.
+    // L1 replaces its last two blocks: the head is rewound, and other blocks are built.
     let fork = forked(&world.l1_headers, 2, 3);
     world.show_l1(&fork);
     let canonical = |payload: &Payload| {
@@ -64,7 +64,8 @@ async fn a_sequencer_over_the_engine_api_keeps_time_and_follows_l1_reorgs() {
     task.await.unwrap().unwrap();
 }
 
-/// The core is gone for a while, and the sequencer with it; it goes on by itself.
+/// While the core is unreachable no blocks are built. Sequencing continues without intervention
+/// when the core is back.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_core_that_is_away_is_waited_for() {
     let world = World::new(20, 3).await;

@@ -1,11 +1,11 @@
-//! L1 reorgs under a sequencer: it rewinds its head by itself, and replicas follow.
+//! L1 reorgs with a running sequencer: it rewinds its head by itself, and replicas follow.
 
 use super::{member::Member, *};
 use crate::{chain::tests::killed, rollup::l1::fake::header};
 use starling_p2p::Provenance;
 use std::collections::HashMap;
 
-/// These headers with the last `depth` replaced by as many others and one more.
+/// These headers with the last `depth` replaced by `depth + 1` others.
 fn reorganised(headers: &[Header], depth: usize, salt: u8) -> Vec<Header> {
     let mut branch = headers[..headers.len() - depth].to_vec();
     for _ in 0..=depth {
@@ -20,7 +20,7 @@ fn reorganised(headers: &[Header], depth: usize, salt: u8) -> Vec<Header> {
     branch
 }
 
-/// The last L2 block on the L1 blocks that both branches have.
+/// The last L2 block with an L1 origin at or below `fork`, the last L1 block of both L1 branches.
 fn last_common(world: &World, chain: &Chain, fork: u64) -> BlockId {
     let view = chain.view();
     let on_common =
@@ -32,7 +32,7 @@ fn last_common(world: &World, chain: &Chain, fork: u64) -> BlockId {
     }
 }
 
-/// Whether every L2 block above `from` is on an L1 block of this branch.
+/// Whether every L2 block above `from` has an L1 origin on this branch.
 fn is_on(world: &World, chain: &Chain, from: u64, branch: &[Header]) -> bool {
     let view = chain.view();
     (from + 1..=view.head().number).all(|number| {
@@ -57,15 +57,15 @@ async fn until(what: &str, mut holds: impl FnMut() -> bool) {
 /// State of the sequencer's process during a reorg of L1.
 enum ProcessState {
     Running,
-    /// It is stopped before the reorg and started after it: the L1 origin of its head is not
-    /// canonical.
+    /// The process is stopped before the reorg and started after it, when the L1 origin of its head
+    /// is orphaned.
     Stopped,
-    /// It is killed as soon as the head has been rewound.
+    /// The process is killed as soon as the head has been rewound.
     Killed,
 }
 
-/// A reorg that replaces the last `depth` L1 blocks by others, which `salt` tells from all earlier
-/// ones.
+/// A reorg that replaces the last `depth` L1 blocks. `salt` makes the new blocks differ from all
+/// earlier ones.
 struct Reorg {
     depth: usize,
     salt: u8,
@@ -145,8 +145,8 @@ impl Net {
         (sequencing, handle, task)
     }
 
-    /// Stops the sequencer, and starts it again after `meanwhile`, in this directory or where it
-    /// was.
+    /// Stops the sequencer, runs `meanwhile`, and starts the sequencer again, in `datadir` or in
+    /// its old directory.
     async fn restart(
         self,
         datadir: Option<tempfile::TempDir>,
@@ -189,8 +189,8 @@ impl Net {
         .await;
     }
 
-    /// Waits until the sequencer has left the branch of this block: until it notices that L1 has
-    /// changed it may extend it.
+    /// Waits until the sequencer has abandoned this block. The sequencer may still build on the
+    /// block until it notices the L1 reorg.
     async fn until_abandoned(&self, block: BlockId) {
         until("the block is abandoned", || {
             let view = self.sequencing.chain.view();
@@ -199,7 +199,7 @@ impl Net {
         .await;
     }
 
-    /// Makes a block of the canonical chain safe; its hash.
+    /// Makes a block of the canonical chain safe and returns its hash.
     async fn make_safe(&self, number: u64) -> B256 {
         let chain = &self.sequencing.chain;
         let safe = chain.view().hash_of(number).unwrap().unwrap();
@@ -208,7 +208,7 @@ impl Net {
         safe
     }
 
-    /// Sends a transfer and waits until a block holds it.
+    /// Sends a transfer and waits until a block contains it.
     async fn mine_transfer(&self) -> B256 {
         let chain = &self.sequencing.chain;
         let account = chain.view().state().account(wallet()).unwrap().unwrap();
@@ -225,7 +225,7 @@ impl Net {
         .await;
     }
 
-    /// Shows another branch of L1 to the sequencer.
+    /// Shows another branch of L1 to the sequencer, whose process is in the given state.
     async fn reorganise(self, branch: Vec<Header>, process: ProcessState) -> Self {
         let mut net = match process {
             ProcessState::Running => {
@@ -250,8 +250,8 @@ impl Net {
         net
     }
 
-    /// The head was rewound from `before` to `common` and no further, and all that is above it is on
-    /// the new branch of L1.
+    /// Checks that the head was rewound from `before` exactly to `common`, and that all blocks
+    /// above `common` have origins on the new branch of L1.
     fn assert_rewound(&self, before: BlockId, common: BlockId) {
         let chain = &self.sequencing.chain;
         assert_eq!(
@@ -271,7 +271,7 @@ impl Net {
     }
 }
 
-/// No two of these blocks have the same number, parent and L1 origin.
+/// Checks that no two of these blocks have the same number, parent and L1 origin.
 fn assert_one_block_per_place(world: &World, blocks: &[Arc<Payload>]) {
     let mut signed = HashMap::new();
     for block in blocks {
@@ -288,7 +288,7 @@ fn assert_one_block_per_place(world: &World, blocks: &[Arc<Payload>]) {
 #[tokio::test(flavor = "multi_thread")]
 async fn after_l1_reorgs_of_1_3_and_64_blocks_the_head_goes_back_and_the_replicas_follow_also_after_restarts()
  {
-    // 70 L1 blocks, the last of them some seconds old.
+    // An L1 of 70 blocks, the newest some seconds old.
     let mut net = Net::new(70 * 12, 70).await;
     let gossip = net.replicas[0].collect(key().address()).await;
     net.until_followed(70 * 6 + 2).await;
@@ -299,7 +299,7 @@ async fn after_l1_reorgs_of_1_3_and_64_blocks_the_head_goes_back_and_the_replica
         process,
     } in REORGS
     {
-        // A transaction in a block that is going to be abandoned.
+        // A transaction in a block that will be abandoned.
         let sent = net.mine_transfer().await;
         net.until_followed(0).await;
         let before = net.sequencing.chain.view().head();
@@ -313,7 +313,8 @@ async fn after_l1_reorgs_of_1_3_and_64_blocks_the_head_goes_back_and_the_replica
         net.assert_rewound(before, common);
         let chain = &net.sequencing.chain;
         assert_eq!(chain.view().safe().map(|safe| safe.hash), Some(safe));
-        // A killed process has no pool; else the transaction of the abandoned block is mined again.
+        // Unless the process was killed and lost its pool, the transaction of the abandoned block
+        // is mined again.
         if depth == 1 {
             net.until_mined(sent).await;
         }
@@ -379,7 +380,7 @@ async fn when_l1_undoes_its_reorg_the_blocks_that_were_signed_before_are_used_ag
     task.await.unwrap().unwrap();
     assert!(counted(&recorder, "sequencer_resets_total") >= 3);
     let checks = counted(&recorder, "sequencer_inconsistent_l1_origin_total");
-    // Blocks signed before are checked too, and are not the head's origin.
+    // Checks also count for blocks that were signed before and have other origins than the head.
     assert!(checks >= u64::from(CONFIRMATIONS), "{checks}");
     assert!(counted(&recorder, "sequencer_building_diff_total") >= 3);
 }
@@ -398,7 +399,7 @@ async fn the_head_never_goes_back_below_the_safe_block() {
     handle.start(stop).await.unwrap();
     let branch = reorganised(&world.l1_headers, 2, 2);
     world.show_l1(&branch);
-    // More than enough for the confirmations.
+    // More time than the origin checks before a rewind take.
     tokio::time::sleep(Duration::from_secs(4)).await;
     let stalled = chain.view().head();
     tokio::time::sleep(Duration::from_secs(4)).await;
@@ -409,7 +410,7 @@ async fn the_head_never_goes_back_below_the_safe_block() {
     );
     assert_eq!(chain.view().hash_of(head.number).unwrap(), Some(head.hash));
     assert!(handle.active(), "it goes on trying");
-    // L1 returns to the branch of the safe block.
+    // L1 returns to the branch that contains the safe block's origin.
     world.show_l1(&world.l1_headers);
     let reached = chain.view().head().number + 2;
     until("blocks on the safe one", || {
@@ -427,7 +428,7 @@ async fn a_followed_block_that_was_abandoned_is_used_again_while_its_origin_is_c
     let (chain, _threads) = world.open();
     let genesis = chain.view().head().hash;
     let followed = super::signing::rival_block(&world, &chain, 7).await;
-    // By gossip, from the leader before.
+    // The block arrives by gossip from the previous leader.
     chain
         .follow(followed.clone(), Provenance::Signed(key().address()))
         .await

@@ -1,5 +1,5 @@
-//! Signing: a signer that fails, a second sequencer with the same key. Real swarms, and real
-//! sequencers on them.
+//! Signing with a failing signer, and with a second sequencer that has the same key. Uses real
+//! swarms with real sequencers.
 
 use super::{member::Member, *};
 use crate::{
@@ -8,7 +8,7 @@ use crate::{
 };
 use tokio::sync::Semaphore;
 
-/// A block on the head that no sequencer here would make. The L1 chain has one block.
+/// A block on the head that no sequencer in these tests would build. The L1 chain has one block.
 pub(super) async fn rival_block(world: &World, chain: &Chain, salt: u8) -> Arc<Payload> {
     let parent = chain
         .view()
@@ -26,8 +26,8 @@ pub(super) async fn rival_block(world: &World, chain: &Chain, salt: u8) -> Arc<P
     chain.seal(id).await.unwrap().payload.clone()
 }
 
-/// Starts a sequencer with the common key on each of two nodes that do not know each other, and
-/// waits until each has made a chain of its own: one has a transaction that the other has not.
+/// Starts a sequencer with the same key on each of two unconnected nodes. Waits until each has
+/// built its own chain: the first chain has a transaction that the second one lacks.
 async fn sequence_apart(
     world: &World,
     nodes: &[Member; 2],
@@ -49,7 +49,7 @@ async fn sequence_apart(
     handles
 }
 
-/// The first of two sequencers that stops by itself, and its reason.
+/// The index of the sequencer that stops by itself first, and its reason.
 async fn first_to_stop(handles: &[SequencerHandle; 2]) -> (usize, String) {
     let [mut first, mut second] = handles.each_ref().map(SequencerHandle::watch);
     let stopped = async {
@@ -87,7 +87,8 @@ async fn two_sequencers_with_one_key_notice_each_other_and_stop() {
         "it has stopped and not ended"
     );
 
-    // One of them goes on when it is told to, and the other's old blocks do not stop it.
+    // After its rival is stopped, the sequencer continues on command, and the rival's old blocks do
+    // not stop it.
     let _ = handles[1 - at].stop().await;
     let head = nodes[at].chain.view().head();
     handles[at].start(head.hash).await.unwrap();
@@ -102,7 +103,7 @@ async fn only_a_block_of_a_living_sequencer_that_was_not_signed_here_stops_seque
     let (chain, _threads) = world.open();
     let (mut sequencer, handle) = world.sequencer(&chain, config());
     let foreign = rival_block(&world, &chain, 7).await;
-    // Signed by an earlier life of this sequencer, which was killed before it moved the head.
+    // This sequencer signed the block before a restart, and was killed before it moved the head.
     let own = rival_block(&world, &chain, 8).await;
     chain
         .log_before_sign(own.clone(), block(&world.l1_headers[0]).hash)
@@ -110,7 +111,7 @@ async fn only_a_block_of_a_living_sequencer_that_was_not_signed_here_stops_seque
         .unwrap();
 
     sequencer.report(true, None);
-    // Long after the start.
+    // The block's timestamp is long after the start of the period.
     sequencer.period = SequencingPeriod::new(foreign.timestamp() - 100);
     sequencer.on_own_key_block(&own).unwrap();
     assert!(handle.active(), "its own block comes back");
@@ -130,14 +131,14 @@ async fn only_a_block_of_a_living_sequencer_that_was_not_signed_here_stops_seque
                 .contains(&foreign.hash.to_string()),
         "{status:?}"
     );
-    // A stopped one follows whoever sequences now.
+    // A stopped sequencer ignores the blocks of the active one.
     let other = rival_block(&world, &chain, 9).await;
     sequencer.on_own_key_block(&other).unwrap();
     assert_eq!(handle.status(), status);
 }
 
-/// A leader that has ended, the node of the next leader, and a block that the dead one signed last
-/// and did not publish. Both chains have the same head, `base`.
+/// A leader that has ended, the node of the next leader, and the old leader's last block, which is
+/// signed and not yet published. Both chains have the same head, `base`.
 struct Succession {
     world: World,
     token: CancellationToken,
@@ -175,17 +176,17 @@ impl Succession {
         }
     }
 
-    /// Publishes a block that the dead leader signed.
+    /// Publishes a block with the signature of the old leader.
     async fn publish(&self, block: &Arc<Payload>) {
         let chain_id = self.world.rollup.l2_chain_id;
         let signature = key().sign(chain_id, block).await.unwrap();
         self.dead.network.publish(block.clone(), signature).await;
     }
 
-    /// Starts the new leader and publishes the dead one's last block: before the new leader has made
-    /// its block of that height, or after.
+    /// Starts the new leader and publishes the old leader's last block, before the new leader has
+    /// built its block of that height or after it.
     async fn succeed(&self, before: bool) -> SequencerHandle {
-        // While L1 does not answer, the new leader makes no block.
+        // While L1 does not respond, the new leader builds no block.
         if before {
             let away = Err((-32000, "away".into()));
             let answers = &mut self.world.l1.state.lock().answers;
@@ -206,8 +207,8 @@ impl Succession {
     }
 }
 
-/// The dead leader's last block arrives before, or after, the new leader has made its block of that
-/// height; then a block arrives that only a living sequencer can have made.
+/// The old leader's last block arrives before or after the new leader has built its block of that
+/// height. Then a block arrives that only an active second sequencer can have built.
 async fn a_dead_leaders_last_block_arrives(before: bool) {
     let succession = Succession::new().await;
     let handle = succession.succeed(before).await;
@@ -228,7 +229,7 @@ async fn a_dead_leaders_last_block_arrives(before: bool) {
         "the first valid block of a height stays"
     );
 
-    // The dead leader was not dead: it builds on ours.
+    // The old leader is still active after all: it builds on our block.
     dead.until_number(base.number + 3).await;
     let rival = rival_block(world, &dead.chain, 8).await;
     succession.publish(&rival).await;
@@ -268,8 +269,8 @@ async fn a_dead_leaders_block_that_arrives_after_ours_is_passed_over_and_stops_n
     a_dead_leaders_last_block_arrives(false).await;
 }
 
-/// Not one block leaves without a signature; the block in the log is the one that is signed in the
-/// end.
+/// No block is published without a signature. The block in the log is the one that is finally
+/// signed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_block_waits_until_the_remote_signer_signs_it() {
     let world = World::new(4, 1).await;
@@ -290,7 +291,7 @@ async fn a_block_waits_until_the_remote_signer_signs_it() {
         world.sequencer_of(&sequencing.chain, config(), signer, network)
     });
     let task = tokio::spawn(sequencer.run(token.clone()));
-    // A transaction that comes later is not in it.
+    // A transaction that is submitted later must not be in the block.
     let until_calls = async |count| {
         while stand_in.calls.lock().len() < count {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -324,7 +325,7 @@ async fn a_block_waits_until_the_remote_signer_signs_it() {
     task.await.unwrap().unwrap();
 }
 
-/// Waits for this many more requests to the signer.
+/// Waits for `more` further requests to the signer.
 async fn more_calls(stand_in: &StandIn, more: usize) {
     let until = stand_in.calls.lock().len() + more;
     let called = async {
@@ -337,7 +338,7 @@ async fn more_calls(stand_in: &StandIn, more: usize) {
         .unwrap();
 }
 
-/// The signer refuses while L1 moves on to the next origin.
+/// The signer refuses to sign while L1 advances to the next origin.
 async fn refuse_while_l1_moves_on(stand_in: &StandIn, world: &World) {
     *stand_in.behaviour.lock() = Behaviour {
         status: Some(403),
@@ -348,8 +349,9 @@ async fn refuse_while_l1_moves_on(stand_in: &StandIn, world: &World) {
     more_calls(stand_in, 2).await;
 }
 
-/// The files of a process that is killed when a block is published and not yet the head: the copy
-/// is made while the signer holds the signature back. With the number of the head then.
+/// The files of a process that is killed after a block is published and before it becomes the head.
+/// They are copied while the signer delays the signature. Also returns the number of the head at
+/// that time.
 async fn kill_while_signing(
     stand_in: &StandIn,
     world: &World,
@@ -380,8 +382,8 @@ fn assert_one_block_per_parent(blocks: &[Arc<Payload>]) {
     }
 }
 
-/// The signer fails once while L1 moves on to the next origin; then the process is killed when the
-/// block is published and not yet the head.
+/// The signer fails once while L1 advances to the next origin. Then the process is killed after the
+/// block is published and before it becomes the head.
 #[tokio::test(flavor = "multi_thread")]
 async fn one_block_is_signed_per_height_and_parent_when_the_signer_fails_l1_moves_on_and_the_process_is_killed()
  {
@@ -401,7 +403,7 @@ async fn one_block_is_signed_per_height_and_parent_when_the_signer_fails_l1_move
         (tokio::spawn(sequencer.run(token)), handle)
     };
     let (running, _handle) = sequence(&sequencing, token.child_token());
-    // The next origin is old enough for the blocks from here on, and L1 does not show it yet.
+    // Blocks from here on could use the next origin, but L1 does not serve it yet.
     replica.until_number(8).await;
     refuse_while_l1_moves_on(&stand_in, &world).await;
     let (killed, head) = kill_while_signing(&stand_in, &world, &sequencing).await;
@@ -431,7 +433,8 @@ async fn one_stale_answer_of_l1_leads_to_no_second_signed_block() {
     let (mut sequencer, _handle) = world.sequencer(&chain, config());
     let parent = chain.view().payload(0).unwrap().unwrap();
     let [epoch, next] = [0, 1].map(|at| block(&world.l1_headers[at]));
-    // Sent to the signer on the second L1 block; the answer was lost.
+    // This block, with the second L1 block as its origin, was sent to the signer, and the response
+    // was lost.
     let sent = rival_block(&world, &chain, 7).await;
     chain
         .log_before_sign(sent.clone(), next.hash)

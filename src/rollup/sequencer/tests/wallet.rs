@@ -1,4 +1,4 @@
-//! The account of the sequencer's tests.
+//! The funded account of the sequencer's tests.
 
 use crate::{
     chain::{
@@ -13,7 +13,7 @@ use alloy_primitives::{Address, B256, Bytes, Signature, U256};
 use op_alloy_consensus::OpTxEnvelope;
 use starling_proto::sign;
 
-/// The account that has all the money of the test chain, and is the batcher on its L1, by its secret key.
+/// Secret key of the account that owns all ether of the test chain and is the batcher on its L1.
 const WALLET: &str = "0x2222222222222222222222222222222222222222222222222222222222222222";
 
 pub(super) fn wallet() -> Address {
@@ -29,7 +29,7 @@ pub(crate) fn signed<T: SignableTransaction<Signature>>(tx: T) -> Signed<T> {
     ))
 }
 
-/// A transfer as a wallet sends it.
+/// A raw transfer transaction, as a wallet sends it.
 pub(crate) fn transfer(nonce: u64) -> Bytes {
     let tx = TxEip1559 {
         chain_id: 901,
@@ -44,7 +44,7 @@ pub(crate) fn transfer(nonce: u64) -> Bytes {
     OpTxEnvelope::from(signed(tx)).encoded_2718().into()
 }
 
-/// Puts a transaction into the pool as JSON-RPC does; this chain has no L1 fee.
+/// Adds a transaction to the pool, as JSON-RPC does. This chain has no L1 fee.
 pub(crate) fn submit(chain: &Chain, raw: Bytes) -> B256 {
     let view = chain.view();
     let admission = |tx: &PoolTx| {

@@ -1,5 +1,5 @@
-//! A stand-in op-signer: TLS in both directions with certificates of its own authority, and the
-//! checks that op-signer makes.
+//! A test op-signer: TLS in both directions with certificates of its own authority, and op-signer's
+//! checks of a request.
 
 use super::*;
 use alloy_primitives::{Keccak256, U256, address};
@@ -20,30 +20,30 @@ const CHAIN: u64 = 901;
 pub(crate) type TransactionSigning =
     Arc<dyn Fn(&Value) -> Result<String, (i32, String)> + Send + Sync>;
 
-/// How the stand-in behaves.
+/// The scripted behaviour of the test signer.
 #[derive(Clone, Default)]
 pub(crate) struct Behaviour {
-    /// Signs transactions; unknown without it.
+    /// Signs transactions; with `None`, `eth_signTransaction` is an unknown method.
     pub transaction: Option<TransactionSigning>,
-    /// Only the first version is known.
+    /// Only the first version of the signing call is supported.
     pub old: bool,
-    /// Every call is answered with this status.
+    /// Every call gets this HTTP status as its response.
     pub status: Option<u16>,
-    /// No call is answered.
+    /// No call gets a response.
     pub silent: bool,
-    /// Every connection ends with its first call.
+    /// Every connection is closed at its first call.
     pub hangs_up: bool,
-    /// The certificate is by an authority that the client does not know.
+    /// The signer's certificate comes from an authority that the client does not trust.
     pub untrusted: bool,
-    /// Every call is answered with this body.
+    /// Every call gets this body as its response.
     pub body: Option<String>,
-    /// The key is another.
+    /// The signer has another key than the expected one.
     pub wrong_key: bool,
-    /// Every call waits for a permit, which it takes.
+    /// Every call waits for a permit of this semaphore and consumes it.
     pub hold: Option<Arc<tokio::sync::Semaphore>>,
 }
 
-/// The signer's side, and the files of its client.
+/// A running test signer, and the files for its client.
 pub(crate) struct StandIn {
     pub config: RemoteConfig,
     pub behaviour: Arc<Mutex<Behaviour>>,
@@ -52,7 +52,7 @@ pub(crate) struct StandIn {
     files: tempfile::TempDir,
 }
 
-/// A certificate by this authority and its key, as PEM.
+/// A certificate issued by `issuer`, and the certificate's key, as PEM.
 fn certificate(issuer: &Issuer, name: &str) -> (String, String) {
     let key = KeyPair::generate().unwrap();
     let params = CertificateParams::new(vec![name.to_owned(), "127.0.0.1".to_owned()]).unwrap();
@@ -76,7 +76,7 @@ fn authority(name: &str) -> Issuer {
     }
 }
 
-/// Writes the certificates of the client, and those of an authority that the signer does not know.
+/// Writes the client's certificates, and those of an authority that the signer does not trust.
 fn write_files(ours: &Issuer, files: &tempfile::TempDir) -> TlsFiles {
     let write = |name: &str, text: String| {
         std::fs::write(files.path().join(name), text).unwrap();
@@ -93,8 +93,8 @@ fn write_files(ours: &Issuer, files: &tempfile::TempDir) -> TlsFiles {
     }
 }
 
-/// The signer's side of TLS, which asks for a certificate by its own authority, and has one by
-/// `issuer`.
+/// TLS on the signer's side. It requires a client certificate of the authority `ours`, and its own
+/// certificate is issued by `issuer`.
 fn acceptor(ours: &Issuer, issuer: &Issuer) -> tokio_rustls::TlsAcceptor {
     let mut roots = RootCertStore::empty();
     let authority = ours.cert.pem();
@@ -166,7 +166,7 @@ impl StandIn {
     }
 }
 
-/// One connection, kept alive.
+/// Serves one connection, which is kept alive between calls.
 async fn serve(
     mut stream: BufStream<impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin>,
     behaviour: &Mutex<Behaviour>,
@@ -217,11 +217,11 @@ async fn serve(
 
 struct RequestHead {
     length: usize,
-    /// Whether it has the header that the signer wants.
+    /// Whether the request has the header that the signer requires.
     tenant: bool,
 }
 
-/// `None` at the end of the connection.
+/// Reads the head of a request; `None` at the end of the connection.
 async fn read_head(
     stream: &mut (impl tokio::io::AsyncBufRead + Unpin),
 ) -> std::io::Result<Option<RequestHead>> {
@@ -245,7 +245,8 @@ async fn read_head(
     }
 }
 
-/// Domain, chain, hash and sender of a request, in the form of its version.
+/// Domain, chain id, payload hash and sender of a request, parsed according to the version of the
+/// call.
 fn read(method: &str, args: &Value) -> Option<(B256, U256, B256, Address)> {
     let sender = args["senderAddress"].as_str()?.parse().ok()?;
     match method {
@@ -407,7 +408,7 @@ async fn certificates_are_checked_on_both_sides_and_named_when_they_are_wrong() 
     };
     let file = |name: &str| signer.files.path().join(name);
     assert_eq!(connect(&|_| ()).await, Ok(()));
-    // The signer does not know our authority, and we do not know the signer's.
+    // The signer does not trust the client's authority, or the client does not trust the signer's.
     let error = connect(&|tls| (tls.cert, tls.key) = (file("other.crt"), file("other.key")))
         .await
         .unwrap_err();
@@ -424,7 +425,7 @@ async fn certificates_are_checked_on_both_sides_and_named_when_they_are_wrong() 
         ["health_status"],
         "no call went through"
     );
-    // Files that cannot be read.
+    // The files cannot be read.
     for (change, option) in [
         (
             &(|tls: &mut TlsFiles| tls.ca = file("none")) as &dyn Fn(&mut TlsFiles),
