@@ -1,18 +1,18 @@
-//! The proposer: claims on L1 the output roots of L2's blocks, from which withdrawals are proven.
+//! The proposer: posts output roots of L2 blocks on L1, which withdrawals are proven against.
 //!
-//! Proposals go to an L2OutputOracle, which names the next block itself, or as dispute games to a
-//! DisputeGameFactory, one per interval. [`options`] has the settings and their checks,
-//! [`contracts`] encodes calls and decodes their answers, [`schedule`] decides what is proposed and
-//! when: these are pure. [`reader`] reads the contracts on L1, [`source`] the claims, [`task`] is
-//! the loop, [`handle`] stops and starts it.
+//! There are two kinds of target contract. An L2OutputOracle names the next block itself. A
+//! DisputeGameFactory gets one dispute game per interval. [`options`] has the settings and their
+//! checks, [`contracts`] encodes calls and decodes responses, and [`schedule`] decides when to
+//! propose which block; these three are pure. [`reader`] reads the contracts on L1, [`source`]
+//! reads the roots, [`task`] is the loop, and [`handle`] stops and starts the loop.
 //!
-//! Callers are the node and the `admin` RPC, through [`handle`] (16 commands). One transaction is in
-//! flight; the walk over games is bounded by `reader::MAX_WALK`.
+//! The callers are the node and the `admin` RPC, through [`handle`] (16 queued commands). At most
+//! one transaction is in flight. The walk over games is bounded by `reader::MAX_WALK`.
 //!
-//! Nothing is kept on disk. Every decision follows from one reading of L1: the contracts at one
-//! block, that block's time as the clock, and the account's transactions that are not mined yet. A
-//! proposer that was killed between sending and the receipt therefore finds its proposal on L1, or
-//! waits for it.
+//! Nothing is stored on disk. Every decision follows from one reading of L1: the contracts at one
+//! block, that block's time as the clock, and the account's pending transactions. If a proposer is
+//! killed between sending a transaction and its receipt, the next start finds the proposal on L1,
+//! or waits until it is mined.
 
 pub mod contracts;
 pub mod handle;

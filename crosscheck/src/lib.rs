@@ -1,5 +1,6 @@
-//! Batcher data of our encoder, read by `kona-protocol`, a derivation library of other authors, and
-//! the reverse. The package has nothing but tests; CONTRIBUTING.md has their command.
+//! Tests that `kona-protocol`, an independent derivation library, reads our encoder's batcher data,
+//! and that we read kona's. The package has only tests; CONTRIBUTING.md has the command to run
+//! them.
 
 #[cfg(test)]
 mod tests;

@@ -1,5 +1,5 @@
-//! Random batches of every fork, singular and span, compressed with zlib and brotli: each
-//! implementation reads the same batches from the other's data.
+//! Random batches for every fork, singular and span, compressed with zlib and brotli. Our
+//! implementation and kona's must read the same batches from each other's data.
 
 mod draw;
 mod kona;
@@ -21,7 +21,7 @@ const CONTEXT: BatchContext = BatchContext {
     block_time: 2,
     chain_id: 901,
 };
-/// Random channels of each kind and compression.
+/// Number of random channels for each kind and compression.
 const SEEDS: u64 = 50;
 const COMPRESSIONS: [ChannelCompression; 4] = [
     ChannelCompression::Zlib,
@@ -30,7 +30,7 @@ const COMPRESSIONS: [ChannelCompression; 4] = [
     ChannelCompression::Brotli11,
 ];
 
-/// The batches of a channel.
+/// The kind of the batches in a channel.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
     Singular,
@@ -38,7 +38,7 @@ enum Kind {
     Mixed,
 }
 
-/// A batch to be written.
+/// A batch to be encoded.
 enum Draft {
     Singular(SingularBatch),
     Span {
@@ -47,7 +47,7 @@ enum Draft {
     },
 }
 
-/// All that readers know of a batch.
+/// The content of a decoded batch, in a form common to both implementations.
 #[derive(Debug, PartialEq)]
 enum Content {
     Singular(SingularBatch),
@@ -60,7 +60,7 @@ enum Content {
 
 /// A random channel.
 struct Case {
-    /// How it was drawn, for messages.
+    /// Description of the case, for failure messages.
     name: String,
     fork: Fork,
     compression: ChannelCompression,
@@ -106,7 +106,7 @@ impl Case {
         self.drafts.iter().map(Draft::content).collect()
     }
 
-    /// The frames of a channel of these batches.
+    /// The frames of a channel with these batches, made by our encoder.
     fn frames(&self, batches: impl Iterator<Item = Vec<u8>>) -> Vec<Frame> {
         let fjord = self.fork >= Fork::Fjord;
         let mut writer =
@@ -178,7 +178,7 @@ fn content(batch: Batch) -> Content {
     }
 }
 
-/// The batches that our decoder reads from a channel.
+/// The batches that our decoder reads from these frames.
 fn read(frames: Vec<Frame>, fork: Fork) -> Vec<Content> {
     let data: ChannelData = frames.into_iter().map(|frame| frame.data).collect();
     let mut reader =
@@ -188,7 +188,7 @@ fn read(frames: Vec<Frame>, fork: Fork) -> Vec<Content> {
         .collect()
 }
 
-/// Channels that we write are the same batches to kona.
+/// Kona reads the same batches from channels that we write.
 fn kona_reads_ours(kind: Kind) {
     for case in cases(kind) {
         let frames = case.frames(case.drafts.iter().map(Draft::encode));
@@ -201,8 +201,8 @@ fn kona_reads_ours(kind: Kind) {
     }
 }
 
-/// Batches and frames that kona writes are the same batches to us. Our encoder compresses them: the
-/// library has no compressor.
+/// We read the same batches from data that kona encodes to batches and frames. Our encoder
+/// compresses them, because kona's library has no compressor.
 fn we_read_konas(kind: Kind) {
     for case in cases(kind) {
         let frames = case.frames(case.drafts.iter().map(kona::encode));
@@ -253,7 +253,7 @@ fn both_encode_batches_and_frames_to_the_same_bytes() {
     }
 }
 
-/// Otherwise the tests above would show less than their names say.
+/// Without all types of transactions the other tests would prove less than their names say.
 #[test]
 fn random_batches_have_transactions_of_all_types() {
     for kind in [Kind::Singular, Kind::Span] {

@@ -1,21 +1,21 @@
-//! Bytes and texts of the protocol's vectors, from any place in their JSON.
+//! Byte strings and texts from the protocol's vectors, found anywhere in their JSON.
 
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-/// Longest value used. Mutating longer ones is slow and reaches no other code.
+/// Longest value used. Mutations of longer values are slow and reach no other code.
 const LONGEST: usize = 32 << 10;
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/fixtures")
 }
 
-/// The text of a file; `None` where the vectors are absent.
+/// The text of a vector file; `None` if the vectors are absent.
 pub fn file(name: &str) -> Option<String> {
     std::fs::read_to_string(folder().join(name)).ok()
 }
 
-/// Every string of these files, each once, in order.
+/// Every string in these files once, in order.
 pub fn strings(files: &[&str]) -> Vec<String> {
     let mut out = Vec::new();
     for json in files
@@ -29,7 +29,7 @@ pub fn strings(files: &[&str]) -> Vec<String> {
     out
 }
 
-/// Every string of these files that is hex of at least `least` bytes, decoded.
+/// Every string in these files that is hex of at least `least` bytes, decoded.
 pub fn bytes(files: &[&str], least: usize) -> Vec<Vec<u8>> {
     let decode = |text: &String| hex::decode(text.strip_prefix("0x").unwrap_or(text)).ok();
     strings(files)

@@ -1,10 +1,10 @@
-//! Fuzz targets of every decoder of bytes from a peer, a client, an L1 node or a disk.
+//! Fuzz targets for every decoder of bytes from a peer, a client, an L1 node or a disk.
 //!
-//! A target is a function over bytes that panics if a promise is broken: decoders do not panic,
-//! decoding survives a round trip, and memory stays within its bounds. The function returns the
-//! [`InputKind`] of the bytes. With a nightly compiler `cargo fuzz` runs the programs in
-//! `fuzz_targets`; with a stable one `cargo run -p starling-fuzz -- TARGET` mutates a corpus made
-//! from the protocol's vectors, and keeps inputs of new kinds to mutate them further.
+//! A target is a function over bytes that panics if a guarantee is broken: decoders do not panic,
+//! decoded values survive a round trip, and memory is bounded. The function returns the
+//! [`InputKind`] of the bytes. With a nightly compiler, `cargo fuzz` runs the programs in
+//! `fuzz_targets`. With a stable compiler, `cargo run -p starling-fuzz -- TARGET` mutates a corpus
+//! made from the protocol's vectors, and keeps inputs of new kinds for further mutation.
 
 pub mod fixtures;
 pub mod mutate;
@@ -16,13 +16,13 @@ use std::{
     hash::{DefaultHasher, Hash, Hasher},
 };
 
-/// Kind of an input, as a hash of what the decoders returned; inputs of one kind are alike.
+/// The kind of an input: a hash of the decoders' results. Similar inputs have the same kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct InputKind(u64);
 
 impl InputKind {
-    /// Adds the result of a decoder. Words with digits are left out, since they differ within a
-    /// kind.
+    /// Adds the result of a decoder. Words with digits are ignored, because they differ between
+    /// inputs of the same kind.
     pub fn add(&mut self, said: &dyn Debug) {
         let mut hasher = DefaultHasher::new();
         self.0.hash(&mut hasher);
@@ -34,7 +34,7 @@ impl InputKind {
         self.0 = hasher.finish();
     }
 
-    /// Adds a number by its magnitude.
+    /// Adds the order of magnitude of a number.
     pub fn scale(&mut self, number: usize) {
         let mut hasher = DefaultHasher::new();
         (self.0, number.checked_ilog2()).hash(&mut hasher);

@@ -1,6 +1,6 @@
-//! `starling-fuzz TARGET [--minutes N] [--seed N]` runs a target; `starling-fuzz TARGET FILE…`
-//! runs saved inputs again. A finding is written to `fuzz/artifacts/TARGET` and ends the run with
-//! status 1.
+//! `starling-fuzz TARGET [--minutes N] [--seed N]` runs a target. `starling-fuzz TARGET FILE…` runs
+//! saved inputs again. The first finding is written to `fuzz/artifacts/TARGET` and ends the run
+//! with status 1.
 
 use starling_fuzz::{FuzzTarget, runner, targets};
 use std::{
@@ -11,10 +11,10 @@ use std::{
 
 const USAGE: &str =
     "usage: starling-fuzz TARGET [--minutes N] [--seed N] | starling-fuzz TARGET FILE…";
-/// Longest time of a case. Inputs are small and take microseconds; the limit is far above that, for
-/// busy machines.
+/// Longest time of a case; a slower one is a finding. Inputs are small and take microseconds, so
+/// the limit leaves room for busy machines.
 const SLOW: Duration = Duration::from_secs(60);
-/// Time between two lines of progress.
+/// Interval of progress reports.
 const REPORT: Duration = Duration::from_secs(30);
 
 fn main() -> ExitCode {

@@ -1,7 +1,7 @@
-//! Mutations of inputs. Deterministic: the same numbers give the same bytes.
+//! Mutations of inputs. They are deterministic: the same random numbers lead to the same bytes.
 
-/// Bytes that decoders treat specially: ends of ranges, lengths, tags of RLP, SSZ, protobuf,
-/// snappy, JSON, and texts of addresses.
+/// Byte sequences with a special meaning for decoders: ends of ranges, lengths, tags of RLP, SSZ,
+/// protobuf, snappy and JSON, and parts of addresses.
 const DICTIONARY: &[&[u8]] = &[
     &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01],
     &[0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x02],
@@ -38,12 +38,12 @@ const DICTIONARY: &[&[u8]] = &[
     b"-0",
 ];
 
-/// Longest input, in bytes. Longer ones are slow and reach no other code.
+/// Longest input, in bytes. Longer inputs are slow and reach no other code.
 pub const LONGEST: usize = 16 << 10;
 /// Maximum number of mutations of one input.
 const MUTATIONS: usize = 6;
 
-/// SplitMix64.
+/// The random number generator SplitMix64.
 pub struct Rng(u64);
 
 impl Rng {
@@ -69,7 +69,7 @@ impl Rng {
     }
 }
 
-/// A new input, made from one of the corpus.
+/// A new input, made by mutating an input of the corpus.
 pub fn mutate(rng: &mut Rng, corpus: &[Vec<u8>]) -> Vec<u8> {
     let mut input = corpus[rng.below(corpus.len())].clone();
     for _ in 0..=rng.below(MUTATIONS) {
@@ -123,7 +123,7 @@ fn flip(rng: &mut Rng, input: &mut [u8], at: usize) {
     }
 }
 
-/// Overwrites bytes from a position on, up to the end of the input.
+/// Overwrites bytes from position `at` on, without going past the end of the input.
 fn set(input: &mut [u8], at: usize, bytes: &[u8]) {
     input[at..]
         .iter_mut()
@@ -131,7 +131,8 @@ fn set(input: &mut [u8], at: usize, bytes: &[u8]) {
         .for_each(|(old, new)| *old = *new);
 }
 
-/// A number of two, four or eight bytes that a decoder is likely to read as a length or an offset.
+/// Writes a number of two, four or eight bytes that a decoder is likely to read as length or
+/// offset.
 fn length_field(rng: &mut Rng, input: &mut [u8], at: usize) {
     let length = input.len() as u64;
     let small = rng.below(1024) as u64;

@@ -1,8 +1,8 @@
-//! The runner for a stable compiler: mutates, runs, keeps inputs of new kinds, stops at the first
-//! finding.
+//! The runner for a stable compiler. It mutates inputs, runs them, keeps inputs of new kinds, and
+//! stops at the first finding.
 //!
-//! A stable compiler does not report which code ran. The results of a target's decoders stand for
-//! coverage.
+//! A stable compiler does not report code coverage. The results of a target's decoders are used
+//! instead.
 
 use crate::{
     FuzzTarget, InputKind,
@@ -14,35 +14,36 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Maximum number of inputs of new kinds kept.
+/// Most inputs of new kinds that are kept.
 const KEPT: usize = 4096;
-/// Resident memory that is a finding, in KiB: a hundred times that of the largest message.
+/// Peak resident memory, in KiB, above which a case is a finding: a hundred times the largest
+/// message.
 const MEMORY: u64 = 1 << 20;
-/// Cases between two checks of the memory.
+/// Number of cases between two checks of the memory.
 const LOOK: u64 = 1024;
 
 /// Progress of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct RunProgress {
     pub cases: u64,
-    /// Kinds of inputs seen.
+    /// Number of different kinds of inputs so far.
     pub kinds: usize,
     pub elapsed: Duration,
-    /// The longest case so far.
+    /// Duration of the longest case so far.
     pub longest: Duration,
 }
 
-/// An input that breaks a promise.
+/// An input that breaks a guarantee.
 #[derive(Clone, Debug)]
 pub struct Finding {
     pub what: String,
     pub input: Vec<u8>,
-    /// 0 for an input of the corpus.
+    /// Number of the case; 0 for an input of the initial corpus.
     pub case: u64,
 }
 
-/// Runs a target on its corpus and then on mutations, as long as `go_on`. The same seed makes the
-/// same cases. A case that takes longer than `slow` is a finding.
+/// Runs a target on its corpus and then on mutations, while `go_on` returns true. The same seed
+/// leads to the same cases. A case that takes longer than `slow` is a finding.
 pub fn run(
     target: &FuzzTarget,
     seed: u64,
@@ -111,7 +112,7 @@ fn check(
     }
 }
 
-/// Runs one case; the error is the panic message.
+/// Runs one case. The error is the message of the target's panic.
 pub fn try_case(target: &FuzzTarget, input: &[u8]) -> Result<InputKind, String> {
     catch_unwind(AssertUnwindSafe(|| (target.run)(input))).map_err(|panic| {
         let text = panic

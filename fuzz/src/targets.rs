@@ -1,4 +1,4 @@
-//! The targets, one file each.
+//! The fuzz targets, one file each.
 
 pub mod batch;
 pub mod beacon_answers;

@@ -1,9 +1,9 @@
-//! Every target on its corpus and on a few thousand cases of a fixed seed; and the runner's own
-//! promises.
+//! Runs every target on its corpus and on a few thousand cases of a fixed seed. Also tests the
+//! runner.
 
 use crate::{FuzzTarget, InputKind, mutate::Rng, runner, targets};
 
-/// Cases of each target.
+/// Number of cases for each target.
 const CASES: u64 = 2_000;
 
 fn short_run(name: &str) {
@@ -35,7 +35,7 @@ short_runs!(
     frame channel span batch blob pipeline l1_answers beacon_answers trace_options flashblock
 );
 
-/// Panics on a sequence of three bytes that no seed contains.
+/// A target that panics on a sequence of three bytes that no seed contains.
 fn fragile(data: &[u8]) -> InputKind {
     assert!(
         !data.windows(3).any(|bytes| bytes == [0xff; 3]),

@@ -1,15 +1,15 @@
-//! Derivation alone, on one core: L1 blocks in, attributes out, no execution.
+//! Speed and memory of derivation alone, on one core: L1 blocks in, attributes out, no execution.
 //!
-//! Three sections in one run. *Near-empty blocks*: the chains that op-node derived, and one of our
-//! encoder. *Full blocks*: span batches under brotli 10, against the bare decompression and parsing
-//! of the same channels. *Memory*: each case of a hostile batcher in a process of its own, whose
-//! peak of resident memory the kernel reports.
+//! One run has three sections. *Near-empty blocks*: chains that op-node derived, and one made with
+//! our encoder. *Full blocks*: span batches compressed with brotli 10, compared with only
+//! decompressing and parsing the same channels. *Memory*: cases of a hostile batcher, each in its
+//! own process, with the peak of resident memory that the kernel reports.
 //!
-//! A line beyond its bar says so, and the bench then ends with an error.
+//! A result that misses its bar is marked, and the bench then ends with an error.
 //!
-//! Sizes: `STARLING_BENCH_BLOCKS` (12000) near-empty blocks, `STARLING_BENCH_FULL_BLOCKS` (400),
-//! `STARLING_BENCH_ROUNDS` (5), of which the fastest counts; `STARLING_BENCH_ONLY` names a section:
-//! empty, full or memory.
+//! Environment variables and defaults: `STARLING_BENCH_BLOCKS` (12000) near-empty blocks,
+//! `STARLING_BENCH_FULL_BLOCKS` (400) full blocks, `STARLING_BENCH_ROUNDS` (5) rounds, of which the
+//! fastest counts. `STARLING_BENCH_ONLY` selects a section: empty, full or memory.
 
 #[path = "../tests/hostile_memory/cases.rs"]
 mod cases;
@@ -30,14 +30,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Bar: near-empty blocks per second.
+/// Bar: least number of near-empty blocks per second.
 const EMPTY_BAR: f64 = 20_000.0;
-/// Bar: rate of the pipeline as a share of decompression and parsing alone.
+/// Bar: least speed of the pipeline, as a fraction of the speed of decompressing and parsing alone.
 const FULL_BAR: f64 = 0.6;
-/// Bar: memory above what the protocol makes a node hold, in bytes.
+/// Bar: most memory, in bytes, above the memory that the protocol requires.
 const MEMORY_BAR: u64 = 64_000_000;
 const TRANSACTIONS_OF_FULL: u64 = 100;
-/// Environment variable of a process of the memory section: index of the case.
+/// Environment variable that tells a child process of the memory section the index of its case.
 const CHILD: &str = "STARLING_BENCH_CHILD";
 
 fn main() -> ExitCode {
@@ -69,7 +69,7 @@ fn size(name: &str, default: u64) -> u64 {
     text.and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-/// The fastest of some rounds of each, which alternate.
+/// Runs all functions in alternation for some rounds. Returns the fastest time of each.
 fn fastest<const N: usize>(mut runs: [&mut dyn FnMut(); N]) -> [Duration; N] {
     let mut best = [Duration::MAX; N];
     for _ in 0..size("STARLING_BENCH_ROUNDS", 5) {
@@ -91,7 +91,7 @@ fn near_empty() -> bool {
     let mut held = true;
     let mut measure = |name: &str, feed: &Feed| {
         let blocks = feed.l2.len() - 1;
-        // Short chains are derived several times in a round.
+        // Short chains are derived several times per round.
         let times = 10_000 / blocks + 1;
         let [time] = fastest([&mut || (0..times).for_each(|_| feed.derive())]);
         let rate = (blocks * times) as f64 / time.as_secs_f64();
@@ -153,7 +153,7 @@ fn full() -> bool {
     held
 }
 
-/// Decompresses all channels and copies their transactions.
+/// Decompresses all channels and copies out their transactions.
 fn parse(generated: &Generated) {
     for data in &generated.channels {
         let reader = BatchReader::new(data.clone(), generated.context, true);
@@ -207,7 +207,7 @@ fn memory() -> bool {
     held
 }
 
-/// Prints the memory of one case, in bytes: the protocol's and the peak.
+/// Runs one memory case. Prints the bytes that the protocol requires and the peak in bytes.
 fn child(index: usize) {
     let (name, make) = cases::CASES[index];
     let case = make(1);

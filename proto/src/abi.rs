@@ -1,4 +1,4 @@
-//! The little of Solidity's ABI that L1 logs and L1 attributes use: big-endian words of 32 bytes,
+//! The part of Solidity's ABI that L1 logs and L1 attributes use: big-endian words of 32 bytes,
 //! read strictly.
 
 use alloy_primitives::{Address, B256, U256};
@@ -14,7 +14,7 @@ pub enum AbiError {
     Padding { index: usize },
 }
 
-/// Reads words by their index.
+/// Reads 32-byte words by their index.
 #[derive(Clone, Copy)]
 pub(crate) struct Words<'a>(pub &'a [u8]);
 

@@ -1,8 +1,8 @@
-//! Payload attributes: what L1 and the parent decide about the next L2 block (specs: derivation,
-//! deriving payload attributes).
+//! Payload attributes: the properties of the next L2 block that L1 and the parent determine (specs:
+//! derivation, deriving payload attributes).
 //!
-//! The sequencer and the derivation build the same value here, so they cannot differ. Everything
-//! comes in as arguments; L1's bytes are hostile until checked, so arithmetic on them is checked
+//! The sequencer and the derivation use the same function, so their attributes cannot differ. All
+//! inputs are arguments. Bytes from L1 are hostile until checked, so arithmetic on them is checked,
 //! too.
 
 use crate::{
@@ -25,7 +25,7 @@ use thiserror::Error;
 /// The fee recipient of every L2 block: the SequencerFeeVault.
 pub const FEE_RECIPIENT: Address = address!("4200000000000000000000000000000000000011");
 
-/// The part of an L1 block that L2 depends on.
+/// The parts of an L1 block that L2 depends on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct L1Block {
     /// Block number.
@@ -34,13 +34,13 @@ pub struct L1Block {
     pub hash: B256,
     /// Hash of the parent block.
     pub parent_hash: B256,
-    /// Unix seconds.
+    /// Timestamp of the L1 block, in Unix seconds.
     pub time: u64,
-    /// Wei.
+    /// Base fee of the L1 block, in wei.
     pub base_fee: u64,
-    /// Randomness of the beacon chain, which L2 blocks take over.
+    /// Randomness of the beacon chain, which L2 blocks copy.
     pub mix_hash: B256,
-    /// Blob gas; `None` before Cancun on L1.
+    /// Excess blob gas; `None` before Cancun on L1.
     pub excess_blob_gas: Option<u64>,
     /// Parent beacon block root; `None` before Cancun on L1.
     pub parent_beacon_root: Option<B256>,
@@ -51,7 +51,7 @@ pub struct L1Block {
 }
 
 impl L1Block {
-    /// The fields that the L1 attributes carry.
+    /// The fields of this block that the L1 attributes carry.
     fn as_origin(
         &self,
         schedule: &BlobSchedule,
@@ -69,7 +69,7 @@ impl L1Block {
         })
     }
 
-    /// Number and hash.
+    /// Number and hash of this block.
     pub fn id(&self) -> BlockId {
         BlockId {
             hash: self.hash,
@@ -77,8 +77,8 @@ impl L1Block {
         }
     }
 
-    /// The price of blob gas, wei; 1 before blobs. `None` if it does not fit 128 bits, which no
-    /// real chain reaches.
+    /// The blob base fee in wei; 1 before blobs. `None` if the fee does not fit in 128 bits, which
+    /// no real chain reaches.
     pub fn blob_base_fee(
         &self,
         schedule: &BlobSchedule,
@@ -97,17 +97,17 @@ impl L1Block {
 /// Whether a transaction succeeded, and its logs.
 pub type ReceiptLogs = (bool, Vec<Log>);
 
-/// Attributes, and what was wrong with configuration logs that were therefore ignored: to be
-/// logged, not to be acted on.
+/// Attributes, with the errors of the configuration logs that were ignored. These errors are only
+/// to be logged.
 #[derive(Clone, Debug)]
 pub struct Derived {
     /// Everything that determines the block.
     pub attributes: OpPayloadAttributes,
-    /// Updates of the system configuration that were skipped.
+    /// Errors of the system configuration updates that were ignored.
     pub ignored: Vec<ConfigUpdateError>,
 }
 
-/// The reason why no attributes can be built.
+/// The reason why attributes cannot be built.
 #[derive(Debug, Error)]
 #[allow(missing_docs, reason = "the messages document the variants")]
 pub enum AttributesError {
@@ -137,13 +137,12 @@ pub enum AttributesError {
     Lagoon(#[from] LagoonBlock),
 }
 
-/// The attributes of the block after `parent` with this L1 origin. When the origin is the child of
-/// the parent's origin, `receipts` are those of `origin` and already checked against its header;
-/// otherwise they are not looked at.
+/// The attributes of the block after `parent`, with L1 origin `origin`. If the origin is the child
+/// of the parent's origin, `receipts` must be those of `origin`, already checked against its
+/// header. Otherwise `receipts` are ignored.
 ///
-/// `no_tx_pool` is left open: it is the caller's decision. `transactions` holds, in order, the L1
-/// attributes, the deposits of a new epoch and the transactions of an upgrade that this block
-/// activates.
+/// `no_tx_pool` is not set: the caller decides. `transactions` are, in order, the L1 attributes,
+/// the deposits of a new epoch, and the transactions of an upgrade that this block activates.
 pub fn attributes(
     rollup: &RollupConfig,
     schedule: &BlobSchedule,
@@ -191,7 +190,7 @@ pub fn attributes(
             .map(|tx| encode(&tx)),
     );
 
-    // The upgrade brings its own gas (specs: karst, upgrade gas).
+    // The upgrade adds the gas for its own transactions (specs: karst, upgrade gas).
     let upgrade_gas = if activated.clone().any(|fork| fork == Fork::Karst) {
         KARST_UPGRADE_GAS
     } else {
@@ -231,7 +230,7 @@ fn assemble(
     }
 }
 
-/// The position of a block in its epoch, and the inputs from L1 if it is the first.
+/// The position of a block in its epoch, and, for the first block of an epoch, the inputs from L1.
 struct Epoch {
     sequence_number: u64,
     deposits: Vec<TxDeposit>,
@@ -239,7 +238,8 @@ struct Epoch {
 }
 
 impl Epoch {
-    /// Continues the parent's epoch, or begins the next one and applies its logs to `config`.
+    /// Continues the parent's epoch, or begins the next epoch and applies the configuration logs of
+    /// its L1 block to `config`.
     fn enter(
         rollup: &RollupConfig,
         parent: &L2BlockRef,
@@ -276,13 +276,13 @@ impl Epoch {
     }
 }
 
-/// Whether a block activates an upgrade that comes with transactions. Such a block takes none from
-/// the pool.
+/// Whether a block activates an upgrade that has transactions. Such a block includes no
+/// transactions from the pool.
 pub fn is_upgrade_block(forks: &ForkSchedule, parent_time: u64, time: u64) -> bool {
     activated(forks, parent_time, time).any(|fork| !upgrade_transactions(fork).is_empty())
 }
 
-/// The forks whose first block this is, oldest first.
+/// The forks that the block at `time` activates, oldest first.
 fn activated(
     forks: &ForkSchedule,
     parent_time: u64,

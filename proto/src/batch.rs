@@ -1,8 +1,8 @@
-//! Batches: what a channel holds. A singular batch is one L2 block without its deposits; a span
-//! batch is a range of them ([`crate::span`]).
+//! Batches: the content of a channel. A singular batch is one L2 block without its deposits. A span
+//! batch is a range of such blocks ([`crate::span`]).
 //!
 //! A batch is a type byte and a body: 0 ‖ RLP list of a singular batch, or 1 ‖ columns of a span
-//! batch. Validity against the chain is decided by the pipeline.
+//! batch. The pipeline checks later whether a batch is valid on the chain.
 
 pub use crate::span::BatchTransactions;
 
@@ -16,28 +16,28 @@ pub const SINGULAR_TYPE: u8 = 0;
 /// One L2 block, without deposits (specs: derivation, batch format).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SingularBatch {
-    /// The hash of the block before it.
+    /// Hash of the block's parent.
     pub parent_hash: B256,
-    /// The number of its L1 origin.
+    /// Number of the block's L1 origin.
     pub epoch_number: u64,
-    /// The hash of its L1 origin.
+    /// Hash of the block's L1 origin.
     pub epoch_hash: B256,
-    /// Unix seconds.
+    /// Timestamp of the block, in Unix seconds.
     pub timestamp: u64,
-    /// Its transactions without deposits.
+    /// Transactions of the block, without deposits.
     pub transactions: BatchTransactions,
 }
 
-/// A batch of either kind, decoded.
+/// A decoded batch, singular or span.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Batch {
-    /// One block.
+    /// A batch of one block.
     Singular(SingularBatch),
-    /// A range of blocks.
+    /// A batch of a range of blocks.
     Span(SpanBatch),
 }
 
-/// The reason why bytes are no batch.
+/// The reason why bytes are not a batch.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages document the variants")]
 pub enum BatchError {
@@ -52,15 +52,15 @@ pub enum BatchError {
 }
 
 impl BatchError {
-    /// Whether a channel goes on after the batch: its columns are complete, and only its transactions
-    /// cannot be rebuilt.
+    /// Whether the channel's later batches can still be read: the columns are complete, and only
+    /// the transactions cannot be rebuilt.
     pub fn skips_only_this_batch(&self) -> bool {
         matches!(self, Self::Span(SpanError::Transaction(_)))
     }
 }
 
-/// Reads a batch with its type byte. Bytes after the batch are ignored, as op-node does. The batch
-/// keeps the memory of `data`.
+/// Reads a batch with its type byte. Bytes after the batch are ignored, as in op-node. The batch
+/// shares the memory of `data`.
 pub fn decode(data: &Bytes, context: &BatchContext) -> Result<Batch, BatchError> {
     match data.first() {
         None => Err(BatchError::Empty),
@@ -96,7 +96,7 @@ impl SingularBatch {
         })
     }
 
-    /// The batch with its type byte.
+    /// Encodes the batch with its type byte.
     pub fn encode(&self) -> Vec<u8> {
         let strings = self.transactions.strings();
         let list = Header {

@@ -1,31 +1,31 @@
-//! Batcher data in blobs: 4096 field elements that hold 130,044 bytes at most (specs: ecotone,
+//! Batcher data in blobs: 4096 field elements with at most 130,044 bytes of data (specs: ecotone,
 //! blob encoding).
 //!
-//! A round is four field elements of 32 bytes. The last 31 bytes of each are data, and the low six
-//! bits of the four first bytes together are three more bytes. The two high bits are 0, so that
-//! each element is below the field's modulus. The first element begins with the version and the
-//! length of the data.
+//! A round is four field elements of 32 bytes. The last 31 bytes of each element are data. The low
+//! six bits of the four first bytes together encode three more bytes. The two high bits of each
+//! first byte are 0, so that the element is below the field's modulus. The data of the first round
+//! begin with the version and the length.
 
 use alloy_primitives::Bytes;
 
 /// Bytes of a blob.
 pub const BLOB_BYTES: usize = 131_072;
-/// Most bytes of data in a blob.
+/// Most bytes of batcher data in a blob.
 pub const MAX_BLOB_DATA: usize = ROUNDS * ROUND_DATA - HEADER;
 /// The only version of the encoding.
 const BLOB_VERSION: u8 = 0;
 /// Bytes of a field element.
 const ELEMENT: usize = 32;
-/// Rounds in a blob.
+/// Number of rounds in a blob.
 const ROUNDS: usize = BLOB_BYTES / ROUND_BYTES;
-/// Bytes of a blob that a round takes.
+/// Encoded size of a round, in bytes.
 const ROUND_BYTES: usize = 4 * ELEMENT;
-/// Bytes that a round holds: four times 31, and three from the first bytes.
+/// Bytes of data in a round: four times 31, and three from the first bytes of the elements.
 const ROUND_DATA: usize = 4 * (ELEMENT - 1) + 3;
-/// The version byte and the length (u24), which the first round holds before the data.
+/// Bytes of the version and the length (u24), which precede the data in the first round.
 const HEADER: usize = 4;
 
-/// The reason why a blob holds no data.
+/// The reason why a blob cannot be decoded, or data not be encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages document the variants")]
 pub enum BlobError {
@@ -35,15 +35,15 @@ pub enum BlobError {
     Version(u8),
     #[error("{0} bytes of data do not fit in a blob")]
     DataLength(usize),
-    /// The index of the element.
+    /// Carries the index of the field element.
     #[error("field element {0} has one of its two high bits set")]
     FieldElement(usize),
-    /// The offset in the blob.
+    /// Carries the offset in the blob.
     #[error("the byte {0} of the blob follows the data and is not zero")]
     Extraneous(usize),
 }
 
-/// The data of a blob.
+/// Decodes the data in a blob.
 pub fn decode(blob: &[u8]) -> Result<Bytes, BlobError> {
     if blob.len() != BLOB_BYTES {
         return Err(BlobError::Length(blob.len()));
@@ -55,7 +55,7 @@ pub fn decode(blob: &[u8]) -> Result<Bytes, BlobError> {
     if length > MAX_BLOB_DATA {
         return Err(BlobError::DataLength(length));
     }
-    // The first round is read where the data are empty, too.
+    // At least one round is decoded, even for empty data: op-node checks it, too.
     let rounds = (HEADER + length).div_ceil(ROUND_DATA);
     let mut data = Vec::with_capacity(rounds * ROUND_DATA);
     for (round, elements) in blob.chunks_exact(ROUND_BYTES).take(rounds).enumerate() {
@@ -73,11 +73,11 @@ pub fn decode(blob: &[u8]) -> Result<Bytes, BlobError> {
     Ok(Bytes::from(data).slice(HEADER..))
 }
 
-/// Appends the 127 bytes of a round.
+/// Appends the 127 bytes of data in a round.
 fn decode_round(round: usize, elements: &[u8], data: &mut Vec<u8>) -> Result<(), BlobError> {
     let element = |index: usize| &elements[index * ELEMENT..][..ELEMENT];
     let first = [element(0)[0], element(1)[0], element(2)[0], element(3)[0]];
-    // op-node masks the high bits of the very first element away.
+    // op-node ignores the two high bits of the very first element.
     let unchecked = usize::from(round == 0);
     for (index, byte) in first.iter().enumerate().skip(unchecked) {
         if byte & 0b1100_0000 != 0 {
@@ -97,14 +97,14 @@ fn decode_round(round: usize, elements: &[u8], data: &mut Vec<u8>) -> Result<(),
     Ok(())
 }
 
-/// Where a blob holds the byte `at` of its rounds' data; for a byte that is spread over the first
-/// bytes of elements, the element after it.
+/// Position in the blob of the data byte `at`, counted over all rounds. A byte that is spread over
+/// the first bytes of elements has no single position: the result is the element after it.
 fn position_in_blob(at: usize) -> usize {
     let (round, at) = (at / ROUND_DATA, at % ROUND_DATA);
     round * ROUND_BYTES + at + 1
 }
 
-/// The blob of these data. Errors: [`BlobError::DataLength`] if they are longer than
+/// Encodes data in a blob. Fails with [`BlobError::DataLength`] if they are longer than
 /// [`MAX_BLOB_DATA`].
 pub fn encode(data: &[u8]) -> Result<Vec<u8>, BlobError> {
     if data.len() > MAX_BLOB_DATA {
@@ -112,7 +112,7 @@ pub fn encode(data: &[u8]) -> Result<Vec<u8>, BlobError> {
     }
     let length = (data.len() as u32).to_be_bytes();
     let mut blob = Vec::with_capacity(BLOB_BYTES);
-    // An empty blob is all zeros, which a header of length 0 is too.
+    // Empty data give a blob of zeros, since version and length are zero, too.
     let mut first = [0; ROUND_DATA];
     first[0] = BLOB_VERSION;
     first[1..HEADER].copy_from_slice(&length[1..]);
@@ -128,7 +128,7 @@ pub fn encode(data: &[u8]) -> Result<Vec<u8>, BlobError> {
     Ok(blob)
 }
 
-/// Appends the four elements of a round.
+/// Appends the four field elements of a round.
 fn encode_round(data: &[u8; ROUND_DATA], blob: &mut Vec<u8>) {
     let (x, y, z) = (data[31], data[63], data[95]);
     let first = [

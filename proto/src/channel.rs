@@ -1,11 +1,11 @@
 //! Channels: a compressed stream of batches (specs: derivation, channel format).
 //!
-//! A channel is compressed with zlib, or from Fjord with brotli, which a byte 0x01 precedes.
-//! Decompressed it is a sequence of RLP strings, each of them a batch.
+//! A channel is compressed with zlib or, from Fjord on, with brotli. A byte 0x01 precedes a brotli
+//! stream. The decompressed bytes are a sequence of RLP strings, each of them a batch.
 //!
-//! Decompression streams: batches before a fault are returned, as op-node does. Besides the channel
-//! itself a reader holds one decompressed batch, a buffer and the decompressor's window of at most
-//! 16 MiB, however much the channel would decompress to.
+//! Channels are decompressed as a stream: like op-node, the reader returns the batches before a
+//! fault. Besides the channel itself a reader keeps one decompressed batch, a buffer, and the
+//! decompressor's window of at most 16 MiB, however large the decompressed channel is.
 
 mod compress;
 mod data;
@@ -31,7 +31,7 @@ pub const MAX_RLP_BYTES: u64 = 10_000_000;
 /// Most decompressed bytes of a channel from Fjord (specs: fjord, MAX_RLP_BYTES_PER_CHANNEL).
 pub const MAX_RLP_BYTES_FJORD: u64 = 100_000_000;
 
-/// Most decompressed bytes of a channel.
+/// Most decompressed bytes of a channel; `fjord` selects the limit from Fjord on.
 pub(crate) fn max_rlp_bytes(fjord: bool) -> u64 {
     if fjord {
         MAX_RLP_BYTES_FJORD
@@ -40,27 +40,27 @@ pub(crate) fn max_rlp_bytes(fjord: bool) -> u64 {
     }
 }
 
-/// Bytes decompressed at a time. A batch that is smaller costs one copy.
+/// Bytes decompressed at a time. A batch that fits in this buffer is copied once.
 const BUFFER: usize = 64 << 10;
-/// Bytes of a batch up to which its memory doubles as bytes arrive; beyond, all announced bytes are
-/// allocated at once. Growing copies at most this much beside the batch.
+/// Up to this size, a batch's memory doubles as its bytes arrive. Beyond, all announced bytes are
+/// allocated at once. So growing copies at most this many bytes.
 const DOUBLING_LIMIT: usize = 32 << 20;
 
-/// Reads the batches of a channel that is complete, one by one.
+/// Reads the batches of a complete channel, one by one.
 #[derive(Debug)]
 pub struct BatchReader {
     source: Decompressor,
     context: BatchContext,
-    /// Decompressed bytes that are not read yet begin at `position`.
+    /// Decompressed bytes; those from `position` on are not read yet.
     buffer: Vec<u8>,
     position: usize,
-    /// Decompressed bytes that the limit leaves.
+    /// Decompressed bytes that may still be read before the channel's limit.
     remaining: u64,
-    /// Whether the end or an error that ends the channel was returned.
+    /// Whether the reader has returned the end of the channel, or an error that ends it.
     ended: bool,
 }
 
-/// The reason why a channel gives no further batch, or why one batch of it is skipped.
+/// The reason why a channel ends, or why one of its batches is skipped.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages document the variants")]
 pub enum ChannelError {
@@ -93,9 +93,9 @@ impl ChannelError {
 }
 
 impl BatchReader {
-    /// `data` is that of all frames; `fjord` tells whether the L1 origin of the pipeline
-    /// is in Fjord (brotli, and the larger limit of decompressed bytes). Errors: the channel is no
-    /// compressed data at all.
+    /// `data` are the data of all frames. `fjord` is whether the L1 origin of the pipeline is in
+    /// Fjord, so that brotli and the larger limit of decompressed bytes apply. Fails if `data` do
+    /// not begin like compressed data at all.
     pub fn new(
         data: impl Into<ChannelData>,
         context: BatchContext,
@@ -111,9 +111,9 @@ impl BatchReader {
         })
     }
 
-    /// The next batch; `None` at the end of the channel. `Err` with
-    /// [`ChannelError::skips_only_this_batch`] costs that batch only; any other error ends the
-    /// channel. The caller skips a span batch before Delta and reads on.
+    /// The next batch; `None` at the end of the channel. An error with
+    /// [`ChannelError::skips_only_this_batch`] only skips this batch; any other error ends the
+    /// channel. Before Delta the caller skips span batches and reads on.
     pub fn next_batch(&mut self) -> Option<Result<Batch, ChannelError>> {
         let result = self.next_string().and_then(|batch| match batch {
             Some(batch) => Ok(Some(batch::decode(&batch, &self.context)?)),
@@ -126,7 +126,7 @@ impl BatchReader {
         result.transpose()
     }
 
-    /// The payload of the next RLP string.
+    /// The content of the next RLP string.
     fn next_string(&mut self) -> Result<Option<Bytes>, ChannelError> {
         if self.ended || self.available(1)? == 0 {
             return Ok(None);
@@ -145,7 +145,7 @@ impl BatchReader {
         Ok(Some(string.into()))
     }
 
-    /// The length in `bytes` big-endian bytes, which must not fit in a shorter header.
+    /// Reads a length of `bytes` big-endian bytes. Fails if a shorter RLP header could encode it.
     fn long_length(&mut self, bytes: usize) -> Result<usize, ChannelError> {
         let mut word = [0; 8];
         word[8 - bytes..].copy_from_slice(self.header(bytes)?);
@@ -156,7 +156,7 @@ impl BatchReader {
         usize::try_from(length).map_err(|_| ChannelError::TooLarge)
     }
 
-    /// The next `len` bytes, at most 8.
+    /// Reads the next `len` bytes, at most 8.
     fn header(&mut self, len: usize) -> Result<&[u8], ChannelError> {
         self.charge(len)?;
         if self.available(len)? < len {
@@ -166,7 +166,8 @@ impl BatchReader {
         Ok(&self.buffer[self.position - len..self.position])
     }
 
-    /// The next `length` bytes, of which memory holds no more than the stream has and [`DOUBLING_LIMIT`].
+    /// Reads the next `length` bytes. Below [`DOUBLING_LIMIT`] the allocation is at most twice the
+    /// bytes received, however large the announced `length` is.
     fn string(&mut self, length: usize) -> Result<Vec<u8>, ChannelError> {
         self.charge(length)?;
         let unread = &self.buffer[self.position..];
@@ -195,7 +196,7 @@ impl BatchReader {
         Ok(string)
     }
 
-    /// Counts bytes against the limit, before they are read.
+    /// Counts `len` bytes against the channel's limit, before they are read.
     fn charge(&mut self, len: usize) -> Result<(), ChannelError> {
         self.remaining = self
             .remaining
@@ -204,7 +205,8 @@ impl BatchReader {
         Ok(())
     }
 
-    /// The number of buffered bytes, after reading until it is at least `len` or the stream ends.
+    /// Decompresses until at least `len` bytes are buffered or the stream ends. Returns the number
+    /// of buffered bytes.
     fn available(&mut self, len: usize) -> Result<usize, ChannelError> {
         while self.buffer.len() - self.position < len {
             self.buffer.drain(..self.position);

@@ -1,9 +1,9 @@
-//! rollup.json: the parameters that a rollup node needs of its chain (specs: rollup-node,
+//! rollup.json: the parameters of a chain that a rollup node needs (specs: rollup-node,
 //! configuration).
 //!
-//! Operators write this file or copy it from the first node, so every error says which field is
-//! wrong and how. Unknown fields are ignored; a fork of unknown name is one of them. op-node
-//! refuses unknown fields, so files for it have only current ones ([`RollupJsonFormat`]).
+//! Operators write this file or copy it from the first node, so every error names the field and its
+//! fault. Unknown fields are ignored, including forks of unknown name. op-node refuses unknown
+//! fields, so files written for it have only current fields ([`RollupJsonFormat`]).
 
 mod json;
 
@@ -18,32 +18,33 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use thiserror::Error;
 
-/// Seconds an L2 block may be ahead of its L1 origin from Fjord on.
+/// Most seconds by which an L2 block may be ahead of its L1 origin, from Fjord on.
 const MAX_SEQUENCER_DRIFT_FJORD: u64 = 1_800;
 
-/// Start of L2: the L1 block it is anchored to, the L2 genesis block and its time.
+/// Start of the rollup: an L1 block, the L2 genesis block, and the system configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RollupGenesis {
     /// L1 block at which the chain begins.
     pub l1: BlockId,
     /// First block of the chain.
     pub l2: BlockId,
-    /// Unix seconds.
+    /// Time of the L2 genesis block, in Unix seconds.
     pub l2_time: u64,
-    /// System configuration at the first block.
+    /// System configuration at the L2 genesis block.
     pub system_config: SystemConfig,
 }
 
-/// EIP-1559 constants of the chain, used until the system configuration sets its own.
+/// EIP-1559 constants of the chain, which apply until the system configuration sets values of its
+/// own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChainOpConfig {
     /// Gas limit divided by gas target.
     #[serde(rename = "eip1559Elasticity", alias = "eip1559_elasticity", default)]
     pub eip1559_elasticity: u64,
-    /// Denominator of a base fee change, before Canyon.
+    /// Denominator of a change of the base fee, before Canyon.
     #[serde(rename = "eip1559Denominator", alias = "eip1559_denominator", default)]
     pub eip1559_denominator: u64,
-    /// From Canyon on.
+    /// Denominator of a change of the base fee, from Canyon on.
     #[serde(
         rename = "eip1559DenominatorCanyon",
         alias = "eip1559_denominator_canyon",
@@ -53,55 +54,54 @@ pub struct ChainOpConfig {
     pub eip1559_denominator_canyon: Option<u64>,
 }
 
-/// Alternative data availability: the location of batches that are not on L1.
+/// Alternative data availability, for chains that post only commitments to their batches on L1.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AltDaConfig {
-    /// L1 contract in which missing data is challenged.
+    /// L1 contract on which missing data are challenged.
     #[serde(rename = "da_challenge_contract_address", default)]
     pub challenge_address: Address,
     /// `KeccakCommitment` or `GenericCommitment`.
     #[serde(rename = "da_commitment_type", default)]
     pub commitment_type: String,
-    /// L1 blocks.
+    /// L1 blocks in which missing data can be challenged.
     #[serde(rename = "da_challenge_window", default)]
     pub challenge_window: u64,
-    /// L1 blocks.
+    /// L1 blocks in which a challenge can be resolved.
     #[serde(rename = "da_resolve_window", default)]
     pub resolve_window: u64,
 }
 
-/// rollup.json, read and checked.
+/// The contents of a rollup.json, checked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RollupConfig {
-    /// Start of the chain.
+    /// Start of the rollup.
     pub genesis: RollupGenesis,
     /// Seconds between L2 blocks, at least 1.
     pub block_time: u64,
-    /// Seconds an L2 block may be ahead of its L1 origin before Fjord.
+    /// Most seconds by which an L2 block may be ahead of its L1 origin, before Fjord.
     pub max_sequencer_drift: u64,
-    /// L1 blocks.
+    /// Sequencing window, in L1 blocks.
     pub seq_window_size: u64,
-    /// L1 blocks, before Granite.
+    /// Channel timeout in L1 blocks, before Granite.
     pub channel_timeout: u64,
     /// Chain id of L1.
     pub l1_chain_id: u64,
-    /// Chain id of L2, other than L1's.
+    /// Chain id of L2, which must differ from L1's.
     pub l2_chain_id: u64,
-    /// Fork times, by L2 timestamp, that of Lagoon (`interop_time`) among them.
+    /// Fork times, by L2 timestamp. Lagoon's time (`interop_time`) is one of them.
     pub forks: ForkSchedule,
-    /// L1 time until which blob fees are computed with Cancun's fraction although L1 is past
-    /// Prague; no fork of the schedule.
+    /// L1 time until which blob fees use Cancun's fraction, even after Prague on L1. This time is
+    /// not part of the fork schedule.
     pub pectra_blob_schedule_time: Option<u64>,
-    /// Whether the gas of the Karst upgrade stays in the gas limit after the block that activates
-    /// it.
+    /// Whether later blocks keep the additional gas limit of the block that activates Karst.
     pub keep_karst_upgrade_gas: bool,
     /// L1 address that batches are sent to.
     pub batch_inbox_address: Address,
-    /// L1 contract whose logs are deposits (OptimismPortal).
+    /// L1 contract that emits deposits (OptimismPortal).
     pub deposit_contract_address: Address,
-    /// L1 contract whose logs change the system configuration.
+    /// L1 contract that emits changes of the system configuration.
     pub l1_system_config_address: Address,
-    /// `None`: batches are on L1.
+    /// Alternative data availability; `None` if batches are on L1.
     pub alt_da: Option<AltDaConfig>,
     /// EIP-1559 constants; `None` if the file has none.
     pub chain_op_config: Option<ChainOpConfig>,
@@ -121,10 +121,10 @@ pub enum ConfigError {
     ForkOrder(#[from] ForkOrderError),
 }
 
-/// The forms of rollup.json that are written. Both are read.
+/// The formats in which rollup.json can be written. Reading accepts both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RollupJsonFormat {
-    /// Only the fields that op-node knows today; it refuses any other.
+    /// Only the fields that op-node knows today, since op-node refuses any other field.
     Current,
     /// Also the four fields that `alt_da` replaced: `da_challenge_address`, `da_challenge_window`,
     /// `da_resolve_window` and `use_plasma`. Without `alt_da` they are zero and false.
@@ -132,8 +132,9 @@ pub enum RollupJsonFormat {
 }
 
 impl RollupConfig {
-    /// Seconds an L2 block may be ahead of an L1 origin at `l1_time` and still have transactions: a
-    /// constant from Fjord on (specs: fjord, constant maximum sequencer drift).
+    /// Most seconds by which an L2 block may be ahead of an L1 origin at `l1_time` and still have
+    /// transactions. From Fjord on this is a constant (specs: fjord, constant maximum sequencer
+    /// drift).
     pub fn sequencer_drift(&self, l1_time: u64) -> u64 {
         if self.forks.is_active(Fork::Fjord, l1_time) {
             MAX_SEQUENCER_DRIFT_FJORD
@@ -150,13 +151,13 @@ impl RollupConfig {
         Ok(config)
     }
 
-    /// Writes the document for other programs, in the [current](RollupJsonFormat::Current) format.
+    /// Writes rollup.json for other programs, in the [current](RollupJsonFormat::Current) format.
     pub fn to_json(&self) -> String {
         self.to_json_as(RollupJsonFormat::Current)
     }
 
-    /// Writes the document: two spaces of indent, op-node's order of fields, forks without a time
-    /// left out.
+    /// Writes rollup.json with two spaces of indent and op-node's order of fields. Forks without a
+    /// time are omitted.
     pub fn to_json_as(&self, format: RollupJsonFormat) -> String {
         let mut json = RollupJson::from(self);
         if format == RollupJsonFormat::Legacy {
@@ -167,11 +168,11 @@ impl RollupConfig {
             json.da_resolve_window = Some(alt_da.map_or(0, |alt_da| alt_da.resolve_window));
             json.use_plasma = Some(alt_da.is_some());
         }
-        // Maps with string keys and plain values: nothing in here can fail to serialize.
+        // Cannot fail: maps with string keys and plain values always serialise.
         serde_json::to_string_pretty(&json).unwrap_or_default()
     }
 
-    /// The checks of [`from_json`](Self::from_json), to be repeated after overrides.
+    /// Repeats the checks of [`from_json`](Self::from_json), for use after overrides.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let genesis = &self.genesis;
         let system = &genesis.system_config;

@@ -1,5 +1,5 @@
-//! Sources of the system configuration: the `ConfigUpdate` logs of L1 blocks, and L2 blocks, whose
-//! header and L1 attributes repeat the parameters they were built with.
+//! Sources of the system configuration. L1 blocks have `ConfigUpdate` logs. L2 blocks repeat the
+//! parameters that they were built with, in their header and L1 attributes.
 
 use crate::{
     abi::{AbiError, Words},
@@ -20,7 +20,7 @@ pub const CONFIG_UPDATE_EVENT: B256 =
 /// Gas of the Karst upgrade transactions, added to the gas limit of the block that activates Karst.
 pub const KARST_UPGRADE_GAS: u64 = 55_370_657;
 
-/// A `ConfigUpdate` log that changes nothing.
+/// The reason why a `ConfigUpdate` log has no effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs, reason = "the messages document the variants")]
 pub enum ConfigUpdateError {
@@ -46,7 +46,7 @@ pub enum ConfigUpdateError {
     FeeScalar(#[from] FeeScalarError),
 }
 
-/// The reason why the configuration of a block cannot be read from it.
+/// The reason why the system configuration cannot be read from an L2 block.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs, reason = "the messages document the variants")]
 pub enum SystemConfigError {
@@ -62,9 +62,9 @@ pub enum SystemConfigError {
 }
 
 impl SystemConfig {
-    /// Applies the configuration logs of an L1 block at `l1_time`. `receipts` yields for each receipt
-    /// whether it succeeded, and its logs. A bad log changes nothing and does not stop the ones after it;
-    /// its error is returned for the operator.
+    /// Applies the configuration logs of an L1 block at `l1_time`. Each item of `receipts` is
+    /// whether the receipt succeeded, and its logs. A malformed log has no effect, and later logs
+    /// are still applied. Its error is returned, to be logged for the operator.
     pub fn apply_receipts<'a>(
         &mut self,
         receipts: impl IntoIterator<Item = (bool, &'a [Log])>,
@@ -101,8 +101,8 @@ impl SystemConfig {
             0 => self.batcher_addr = one_word(data)?.address(VALUE)?,
             1 => self.apply_fee_scalars(data, ecotone)?,
             2 => self.gas_limit = one_word(data)?.u64(VALUE)?,
-            // The signer of unsafe blocks is no input of derivation: the node reads it from the
-            // contract.
+            // Derivation does not depend on the signer of unsafe blocks: the node reads the signer
+            // from the contract.
             3 => {}
             4 => {
                 let word = one_word(data)?.b256(VALUE)?;
@@ -136,7 +136,7 @@ impl SystemConfig {
         Ok(())
     }
 
-    /// The configuration that this block was built with. For genesis it is the configured one.
+    /// The system configuration that this block was built with; for genesis the configured one.
     pub fn of(payload: &Payload, rollup: &RollupConfig) -> Result<Self, SystemConfigError> {
         let genesis = &rollup.genesis;
         if payload.number() == genesis.l2.number {
@@ -186,8 +186,8 @@ impl SystemConfig {
                 elasticity,
             };
         }
-        // The upgrade's gas belongs to its block alone, except on chains that activated Karst
-        // before this rule was found.
+        // The upgrade's gas belongs only to the block that activates Karst, except on chains that
+        // activated Karst before this rule existed.
         let parent_time = time.saturating_sub(rollup.block_time);
         if rollup.forks.activates(Fork::Karst, parent_time, time) && !rollup.keep_karst_upgrade_gas
         {
@@ -197,14 +197,14 @@ impl SystemConfig {
     }
 }
 
-/// The word of the first value, after offset and length.
+/// Index of the first value's word, after offset and length.
 const VALUE: usize = 2;
 
 fn one_word(data: &[u8]) -> Result<Words<'_>, ConfigUpdateError> {
     values(data, 1)
 }
 
-/// ABI `bytes` that hold exactly `count` words, and nothing after them.
+/// Reads ABI `bytes` that consist of exactly `count` words, with nothing after them.
 fn values(data: &[u8], count: usize) -> Result<Words<'_>, ConfigUpdateError> {
     let words = Words(data);
     let (offset, claimed, expected) = (words.u256(0)?, words.u256(1)?, count * 32);

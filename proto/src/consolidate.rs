@@ -1,7 +1,8 @@
-//! Consolidation: whether an unsafe block is the block that attributes from L1 would give (specs:
-//! derivation, L1-consolidation).
+//! Consolidation: whether an unsafe block is the block that the attributes derived from L1 would
+//! produce (specs: derivation, L1-consolidation).
 //!
-//! The inputs of a block are compared; its state root and the rest follow from them by execution.
+//! Only the inputs of a block are compared: execution determines its state root and the other
+//! fields.
 
 use crate::{
     config::{ChainOpConfig, RollupConfig},
@@ -13,7 +14,7 @@ use alloy_consensus::constants::EMPTY_WITHDRAWALS;
 use alloy_primitives::{Address, B256, Bytes};
 use op_alloy_rpc_types_engine::OpPayloadAttributes;
 
-/// EIP-1559 constants of a chain whose rollup.json has no `chain_op_config`: those of OP Mainnet, as in
+/// EIP-1559 constants for a rollup.json without `chain_op_config`: those of OP Mainnet, as in
 /// op-node.
 const DEFAULT_CONSTANTS: ChainOpConfig = ChainOpConfig {
     eip1559_elasticity: 6,
@@ -52,7 +53,8 @@ pub enum AttributesMismatch {
     ExtraData { block: Bytes, derived: Bytes },
 }
 
-/// Compares a block with attributes on `parent`. `Ok` if they agree in everything that is derived.
+/// Compares a block with the attributes for a block on `parent`. `Ok` if they agree in every
+/// derived field.
 pub fn consolidates(
     rollup: &RollupConfig,
     parent: B256,
@@ -126,8 +128,9 @@ fn same_transactions(derived: &[Bytes], block: &Payload) -> Result<(), Attribute
     }
 }
 
-/// No withdrawals before Canyon, none in the list from it on. The root is that of an empty list up to
-/// Isthmus, and that of the message passer's storage from there on, which execution gives.
+/// Checks the withdrawals. Before Canyon there is no list; from Canyon on the list is empty. Until
+/// Isthmus the header has the root of an empty list. From Isthmus on it has the storage root of the
+/// message passer, which only execution can check.
 fn same_withdrawals(
     rollup: &RollupConfig,
     attributes: &OpPayloadAttributes,
@@ -154,8 +157,9 @@ fn same_withdrawals(
     Err(AttributesMismatch::WithdrawalsRoot(root))
 }
 
-/// The extra data of a block with these attributes. Parameters of (0, 0) stand for the chain's own
-/// constants, which the execution client writes instead (specs: holocene, dynamic EIP-1559 parameters).
+/// The extra data that a block with these attributes has. Parameters of (0, 0) stand for the
+/// chain's own constants, which the execution client writes instead (specs: holocene, dynamic
+/// EIP-1559 parameters).
 fn extra_data(constants: Option<ChainOpConfig>, attributes: &OpPayloadAttributes) -> Bytes {
     let Some(params) = attributes.eip_1559_params else {
         return Bytes::new();

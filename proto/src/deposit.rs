@@ -1,8 +1,8 @@
 //! Deposits: transactions that L1 forces into L2 (specs: deposits).
 //!
-//! The deposit contract emits one log per user deposit; a malformed one is an error of the whole
-//! derivation, never skipped. The logs come from an L1 node, so their bytes are checked before
-//! anything is sliced.
+//! The deposit contract emits one log per user deposit. A malformed log is an error that stops
+//! derivation; it is never skipped. The logs come from an L1 node, so their bytes are checked
+//! before anything is sliced.
 
 use crate::abi::{AbiError, Words};
 use alloy_primitives::{Address, B256, Bytes, Log, LogData, TxKind, U256, b256};
@@ -16,10 +16,10 @@ pub const DEPOSIT_EVENT: B256 =
 /// Transaction type byte of a deposit (specs: deposits, deposited transaction type).
 pub const DEPOSIT_TX_TYPE: u8 = 0x7e;
 
-/// mint, value, gas and the creation byte.
+/// Bytes of the fixed part of a deposit's opaque data: mint, value, gas and the creation byte.
 const MIN_OPAQUE_LEN: usize = 32 + 32 + 8 + 1;
 
-/// A log of the deposit contract that is no deposit.
+/// The reason why a log of the deposit contract is not a valid deposit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs, reason = "the messages document the variants")]
 pub enum DepositError {
@@ -55,28 +55,29 @@ pub struct BlockDepositError {
     pub cause: DepositError,
 }
 
-/// Identifies a user's deposit (source domain 0). `log_index` counts all logs of the L1 block.
+/// The source hash of a user's deposit (source domain 0). `log_index` counts all logs of the L1
+/// block.
 pub fn user_source_hash(l1_block_hash: B256, log_index: u64) -> B256 {
     UserDepositSource::new(l1_block_hash, log_index).source_hash()
 }
 
-/// Identifies the L1 attributes of a block (source domain 1).
+/// The source hash of a block's L1 attributes (source domain 1).
 pub fn l1_info_source_hash(l1_block_hash: B256, sequence_number: u64) -> B256 {
     L1InfoDepositSource::new(l1_block_hash, sequence_number).source_hash()
 }
 
-/// Identifies a transaction of a network upgrade (source domain 2).
+/// The source hash of a network upgrade's transaction (source domain 2).
 pub fn upgrade_source_hash(intent: &str) -> B256 {
     UpgradeDepositSource::new(intent.to_owned()).source_hash()
 }
 
-/// Whether this log of the deposit contract is a deposit.
+/// Whether this log is a deposit of the deposit contract.
 fn is_deposit(log: &Log, contract: Address) -> bool {
     log.address == contract && log.topics().first() == Some(&DEPOSIT_EVENT)
 }
 
-/// The deposits of an L1 block, in the order of their logs. Takes for each receipt whether it
-/// succeeded and its logs; those of a failed one count for the log index and for nothing else.
+/// The deposits of an L1 block, in the order of their logs. Each item of `receipts` is whether the
+/// receipt succeeded, and its logs. Logs of failed receipts only count for the log index.
 pub fn deposits_of_block<'a>(
     receipts: impl IntoIterator<Item = (bool, &'a [Log])>,
     contract: Address,
@@ -97,7 +98,7 @@ pub fn deposits_of_block<'a>(
         .collect()
 }
 
-/// The transaction of a deposit log. The address of the log is not checked.
+/// Decodes a deposit log to its transaction. The log's address is not checked.
 pub fn deposit_from_log(
     log: &Log,
     l1_block_hash: B256,
@@ -137,8 +138,8 @@ pub fn deposit_from_log(
     })
 }
 
-/// The one `bytes` value of a deposit log: offset, length, content, padding to a whole word and not
-/// more.
+/// Extracts the single `bytes` value of a deposit log. The data must be exactly offset, length,
+/// content and padding to a whole word.
 fn opaque_data(data: &[u8]) -> Result<&[u8], DepositError> {
     let words = Words(data);
     let (offset, claimed) = (words.u256(0)?, words.u256(1)?);
@@ -160,7 +161,7 @@ fn opaque_data(data: &[u8]) -> Result<&[u8], DepositError> {
 }
 
 /// The log that the deposit contract would emit for this deposit: the reverse of
-/// [`deposit_from_log`], except that the source hash is not in it.
+/// [`deposit_from_log`]. A log does not contain the source hash.
 pub fn deposit_to_log(contract: Address, deposit: &TxDeposit) -> Log {
     let (to, is_creation) = match deposit.to {
         TxKind::Call(to) => (to, 0),
@@ -288,7 +289,8 @@ mod tests {
             with_data(|data| data[31] = 64),
             Err(DepositError::Offset(U256::from(64)))
         );
-        // 78 bytes in 96: neither more than the field nor a whole word of padding.
+        // The field of 96 bytes has 78 bytes of content. A length above 96 is an error, and so is a
+        // length that leaves a whole word of padding.
         let length = |claimed: u64| DepositError::Length {
             claimed: U256::from(claimed),
             field: 96,

@@ -1,12 +1,12 @@
 //! Derivation: the L2 chain that L1 alone defines, as a pure state machine (specs: derivation).
 //!
-//! The driver calls [`Pipeline::step`] in a loop and does what it says: it fetches what a
-//! [`Need`] names and pushes it, gives [`DerivedAttributes`] to the execution engine and reports
-//! the result, or resets the pipeline from a safe head. A step does a bounded amount of work and
-//! never calls out. A need that could not be met is returned again, so a failed read changes
+//! The driver calls [`Pipeline::step`] in a loop and acts on each result. It fetches the data that
+//! a [`Need`] names and pushes them. It passes [`DerivedAttributes`] to the execution engine and
+//! reports the verdict. After a reset request it resets the pipeline from a safe head. A step does
+//! amount of work and no I/O. Every step returns an open need again, so a failed read changes
 //! nothing. Hostile input is dropped by rule and counted ([`DropCounts`]).
 //!
-//! Each stage pulls from the one before it. In op-node's names:
+//! Each stage pulls from the stage before it. Where op-node's stages are found here:
 //!
 //! | op-node | file |
 //! |---|---|
@@ -20,14 +20,14 @@
 //! | `AttributesQueue` | `derive/derivation.rs` |
 //! | `FetchingAttributesBuilder` | `attributes.rs` |
 //!
-//! `derive/stage.rs` has the types that all stages share, `derive/epochs.rs` the L1 blocks that batches
-//! may have as their origin, `derive/input.rs` the part of an L1 block that is read, `derive/drops.rs`
-//! the counters.
+//! `derive/stage.rs` has the types that all stages share. `derive/epochs.rs` keeps the L1 blocks
+//! that batches may have as their origin. `derive/input.rs` extracts the part of an L1 block that
+//! derivation reads. `derive/drops.rs` has the counters.
 //!
 //! Memory is bounded by the protocol's own limits for channels, by one decompressed batch, and by
-//! the sequencing window for L1 blocks. Batches stay in their own bytes, and only a block that may
-//! fit its gas limit has its transactions copied out. Before Holocene nothing bounds the batches
-//! that wait for their time: every node has to hold them.
+//! the sequencing window for L1 blocks. Batches keep their encoded bytes. Transactions are copied
+//! out of them only for a block that may fit its gas limit. Before Holocene nothing bounds the
+//! number of future batches in the queue: every node has to keep them.
 
 mod batches;
 mod channels;
@@ -71,27 +71,27 @@ use thiserror::Error;
 pub enum PipelineStep {
     /// Progress was made: call again.
     More,
-    /// Fetch this and push it. Returned again by every step until then.
+    /// Fetch the data of this need and push them. Every step returns the need again until then.
     Need(Need),
     /// Build or consolidate the next block, then call [`Pipeline::accepted`] or
     /// [`Pipeline::invalid`].
     Attributes(Box<DerivedAttributes>),
-    /// The attributes of an earlier step are still without an answer.
+    /// The driver has not yet reported whether the attributes of an earlier step are valid.
     AwaitingVerdict,
     /// Everything up to `origin` is derived, and the caller has reported that the next L1 block,
-    /// `next`, does not exist yet. Push it when it does. `origin` is `None` where L1 does not even
-    /// have the block that the pipeline starts at.
+    /// `next`, does not exist yet. The caller pushes that block once it exists. `origin` is `None`
+    /// if L1 does not even have the block at which the pipeline starts.
     Idle {
-        /// The L1 block that was derived from last.
+        /// The last L1 block that was derived from.
         origin: Option<BlockId>,
         /// Number of the L1 block to push.
         next: u64,
     },
-    /// The pipeline contradicts L1 or L2 as they are now: find a safe head and call
-    /// [`Pipeline::reset`]. Returned again by every step until then.
+    /// The pipeline contradicts the present L1 or L2 chain: find a safe head and call
+    /// [`Pipeline::reset`]. Every step returns this again until the reset.
     Reset(ResetReason),
-    /// Derivation cannot go on. Returned by every step until the next reset, which will mostly end
-    /// here again.
+    /// Derivation cannot go on. Every step returns this until the next reset. A reset mostly ends
+    /// in the same error again.
     Critical(CriticalError),
 }
 
@@ -102,27 +102,27 @@ pub enum PipelineStep {
 )]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// Answered by [`Pipeline::push_l1`] or [`Pipeline::no_l1_yet`].
+    /// An L1 block. Provide it with [`Pipeline::push_l1`], or report its absence with
+    /// [`Pipeline::no_l1_yet`].
     L1Block {
-        /// Its number.
+        /// Number of the needed L1 block.
         number: u64,
-        /// The branch that it must be on.
+        /// The branch that the needed block must be on.
         link: L1Link,
     },
-    /// All of these blobs of `block`, which the batcher posted. Answered by
+    /// Blobs that the batcher posted in `block`, all of them at once. Provide them with
     /// [`Pipeline::push_blobs`].
     Blobs {
-        /// The L1 block that they belong to.
+        /// The L1 block whose transactions carry the blobs.
         block: L1Block,
-        /// The blobs, in the order in which they are pushed.
+        /// The blobs to fetch, in the order in which they must be pushed.
         blobs: Vec<BlobRef>,
     },
-    /// A block of the safe chain, with this hash where it is known. Answered by
-    /// [`Pipeline::push_l2`].
+    /// A block of the safe chain. Provide it with [`Pipeline::push_l2`].
     L2Block {
-        /// Its number.
+        /// Number of the needed L2 block.
         number: u64,
-        /// Its hash, where it is known.
+        /// Hash of the needed L2 block; `None` if derivation does not know it.
         hash: Option<B256>,
     },
 }
@@ -141,16 +141,19 @@ pub enum L1Link {
 pub struct DerivedAttributes {
     /// The block to build on.
     pub parent: L2BlockRef,
-    /// With `no_tx_pool` set.
+    /// Attributes for the Engine API, with `no_tx_pool` set.
     pub attributes: OpPayloadAttributes,
-    /// Whether the block becomes local-safe at once, with the pending-safe blocks below it (op-node:
-    /// Concluding). From Holocene on every block does; before it only the last one of its batch.
+    /// Whether this block and the pending-safe blocks below it become local-safe at once (op-node:
+    /// Concluding). From Holocene on every block is concluding; before Holocene only the last block
+    /// of a batch is.
     pub concluding: bool,
     /// The L1 block that completed the data of this block.
     pub derived_from: L1Block,
-    /// Whether all transactions are deposits. The engine refusing such a block is critical.
+    /// Whether all transactions are deposits. If the engine refuses such a block, the error is
+    /// critical.
     pub deposits_only: bool,
-    /// Configuration logs that were ignored, to be logged.
+    /// Configuration update logs that were ignored because they are malformed; the caller logs
+    /// them.
     pub ignored: Vec<ConfigUpdateError>,
 }
 
@@ -172,7 +175,7 @@ pub enum ResetReason {
     Attributes(String),
 }
 
-/// Advice to an operator about a critical error that no input is known to cause.
+/// Advice to an operator, appended to critical errors that no known input causes.
 const NEXT_STEP: &str = "restart to derive again from the newest recorded safe head, and report this \
                          line if it comes back";
 
@@ -200,7 +203,7 @@ pub enum CriticalError {
 }
 
 impl CriticalError {
-    /// The error of a block of the safe chain that cannot be read.
+    /// The error for a block of the safe chain that cannot be read.
     fn safe_block(block: BlockId, error: impl std::fmt::Display) -> Self {
         Self::SafeBlock {
             block,
@@ -209,7 +212,7 @@ impl CriticalError {
     }
 }
 
-/// The reason why a push was refused. The pipeline is unchanged, so the same need is returned again.
+/// The reason why a push was refused. The pipeline is unchanged and returns the same need again.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs, reason = "the messages document the variants")]
 pub enum PushError {
@@ -233,15 +236,15 @@ pub struct Pipeline {
 
 #[derive(Debug)]
 enum PipelineState {
-    /// Until the next reset every step returns this.
+    /// Every step returns this result until the next reset.
     Stopped(Box<PipelineStep>),
     Walking(Box<ResetWalk>),
     Deriving(Box<Derivation>),
 }
 
 impl Pipeline {
-    /// A pipeline without a safe head: its first step asks for a reset. `schedule` is the L1
-    /// chain's.
+    /// A pipeline without a safe head: its first step requests a reset. `schedule` is the blob
+    /// schedule of the L1 chain.
     pub fn new(rollup: Arc<RollupConfig>, schedule: BlobSchedule) -> Self {
         Self {
             schedule,
@@ -252,17 +255,17 @@ impl Pipeline {
         }
     }
 
-    /// Starts over from this safe head, whose L1 origin the caller has found canonical. The
+    /// Starts over from this safe head. The caller has checked that its L1 origin is canonical. The
     /// pipeline then walks the L2 chain back by itself, as far as a channel may have been open, and
-    /// needs those blocks. No batch before L1 block number `first_l1` is applied: earlier L1 blocks
-    /// only fill channels. Counters of drops are kept.
+    /// requests those blocks. Batches from L1 blocks before number `first_l1` are not applied:
+    /// these blocks only fill channels. Drop counters are kept.
     ///
-    /// With a `first_l1` of 0 a batch can be accepted that the original run dropped while its safe
-    /// head was lower. The chain, or the L1 block that a safe block is recorded with, would then
-    /// differ. Pass an L1 block at whose beginning `safe` was the safe head: at the latest the one
-    /// that the child of `safe` was derived from. From Holocene on the result is then that of the
-    /// pipeline without a reset. Before it, batches of earlier L1 blocks may still have been queued:
-    /// pass 0.
+    /// The original run may have dropped a batch because its safe head was lower at that time. With
+    /// a `first_l1` of 0 such a batch can be accepted. Then the chain would differ, or the L1 block
+    /// that is recorded for a safe block. So pass an L1 block at whose beginning `safe` was already
+    /// the safe head: at the latest the block that the child of `safe` was derived from. From
+    /// Holocene on the result is then the same as without a reset. Before Holocene batches of
+    /// earlier L1 blocks may still have been queued: pass 0.
     pub fn reset(&mut self, safe: Arc<Payload>, first_l1: u64) {
         self.pushed = None;
         self.is_idle = false;
@@ -273,7 +276,7 @@ impl Pipeline {
         };
     }
 
-    /// Does a bounded amount of work.
+    /// Does a bounded amount of work and returns what the driver has to do next.
     pub fn step(&mut self) -> PipelineStep {
         let step = match &mut self.state {
             PipelineState::Stopped(step) => return (**step).clone(),
@@ -301,7 +304,7 @@ impl Pipeline {
         step
     }
 
-    /// Ends the walk at the L1 block that was pushed.
+    /// Ends the reset walk at the L1 block that was pushed, and starts to derive.
     fn arrive(&mut self) -> PipelineStep {
         let (PipelineState::Walking(walk), Some(base)) = (&self.state, self.pushed.take()) else {
             return PipelineStep::More;
@@ -317,8 +320,9 @@ impl Pipeline {
         }
     }
 
-    /// Answers [`Need::L1Block`], also while idle. The caller has checked header, transactions and
-    /// receipts against each other. A block off the expected branch makes the next step a reset.
+    /// Supplies the block that [`Need::L1Block`] requests, also while idle. The caller has checked
+    /// header, transactions and receipts against each other. If the block is not on the expected
+    /// branch, the next step returns a reset.
     pub fn push_l1(&mut self, input: L1Input) -> Result<(), PushError> {
         let next = match &self.state {
             PipelineState::Stopped(_) => None,
@@ -341,14 +345,15 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Answers [`Need::L1Block`] when L1 has no block of this number yet: the pipeline is idle until
-    /// it is pushed.
+    /// Reports that L1 has no block yet with the number in [`Need::L1Block`]. The pipeline is idle
+    /// until that block is pushed.
     pub fn no_l1_yet(&mut self) {
         self.is_idle = true;
     }
 
-    /// Answers [`Need::Blobs`] with the 131,072 bytes of each blob, in the order of the need,
-    /// checked against their versioned hashes. `block` is the hash of the need's L1 block.
+    /// Supplies the blobs that [`Need::Blobs`] requests: the 131,072 bytes of each, in the order of
+    /// the need. The caller has checked the blobs against their versioned hashes. `block` is the
+    /// hash of the need's L1 block.
     pub fn push_blobs(&mut self, block: B256, blobs: &[Bytes]) -> Result<(), PushError> {
         match &mut self.state {
             PipelineState::Deriving(derivation)
@@ -360,7 +365,7 @@ impl Pipeline {
         }
     }
 
-    /// Answers [`Need::L2Block`].
+    /// Supplies the block that [`Need::L2Block`] requests.
     pub fn push_l2(&mut self, payload: Arc<Payload>) -> Result<(), PushError> {
         let need = match &self.state {
             PipelineState::Stopped(_) => None,
@@ -388,7 +393,8 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Answers attributes: this block has them and is valid. It becomes the pending-safe head.
+    /// Verdict on the attributes in flight: `payload` was built from them and is valid. It becomes
+    /// the pending-safe head.
     pub fn accepted(&mut self, payload: Arc<Payload>) -> Result<(), PushError> {
         match &mut self.state {
             PipelineState::Deriving(derivation) => derivation.accepted(&self.cx.rollup, payload),
@@ -396,10 +402,10 @@ impl Pipeline {
         }
     }
 
-    /// Answers attributes: the engine finds the block invalid, for this reason. Where the L1 block
-    /// they were derived from is in Holocene, the rest of the channel is dropped and the next step
-    /// returns the same attributes with deposits only. Before that the batch is dropped, and the
-    /// pending-safe head goes back to the last block that concluded a batch
+    /// Verdict on the attributes in flight: the engine finds the block invalid, for this reason. If
+    /// they were derived from an L1 block in Holocene, the rest of the channel is dropped, and the
+    /// next step returns the same attributes with deposits only. Before Holocene the batch is
+    /// dropped, and the pending-safe head moves back to the last block that concluded a batch
     /// ([`Pipeline::pending_safe`]).
     pub fn invalid(&mut self, reason: &str) -> Result<(), PushError> {
         match &mut self.state {
@@ -413,7 +419,8 @@ impl Pipeline {
         }
     }
 
-    /// The L1 block up to which everything is read or being read; `None` until a reset is complete.
+    /// The L1 block that is being read; all earlier ones are read. `None` until a reset is
+    /// complete.
     pub fn origin(&self) -> Option<&L1Block> {
         match &self.state {
             PipelineState::Deriving(derivation) => Some(derivation.source.origin()),
@@ -421,7 +428,7 @@ impl Pipeline {
         }
     }
 
-    /// The batcher as of the origin; `None` until a reset is complete.
+    /// The batcher's address as of the L1 origin; `None` until a reset is complete.
     pub fn batcher(&self) -> Option<Address> {
         match &self.state {
             PipelineState::Deriving(derivation) => Some(derivation.source.batcher()),
@@ -438,9 +445,9 @@ impl Pipeline {
         }
     }
 
-    /// The transactions that a batch gives the block after the attributes in flight, as far as they
-    /// are known, so that their senders are recovered while that block executes. The block may be
-    /// dropped yet.
+    /// Transactions of the block after the one in flight, if a batch with them is known. Their
+    /// senders can be recovered while the block in flight executes. The pipeline may still drop
+    /// that next block.
     pub fn next_transactions(&self) -> Option<BatchTransactions> {
         match &self.state {
             PipelineState::Deriving(derivation) => derivation.next_transactions(),
@@ -448,12 +455,12 @@ impl Pipeline {
         }
     }
 
-    /// Counts of drops since the last call.
+    /// Returns the drop counts since the last call and resets them.
     pub fn drain_drops(&mut self) -> DropCounts {
         std::mem::take(&mut self.cx.drops)
     }
 
-    /// Frames and batches read since the last call.
+    /// Returns the number of frames and batches read since the last call and resets the count.
     pub fn drain_reads(&mut self) -> ReadCounts {
         std::mem::take(&mut self.cx.reads)
     }

@@ -1,13 +1,15 @@
-//! Channels as a batcher makes them: L2 blocks in, frames out (specs: derivation, batch submission).
+//! Channels as a batcher builds them: L2 blocks in, frames out (specs: derivation, batch
+//! submission).
 //!
-//! A [`ChannelEncoder`] takes consecutive blocks until it closes: because its output is as large as
-//! wanted, or because the caller says so, for instance at a time that [`ChannelDeadline`] names.
-//! Frames of a channel of singular batches can be taken while it is open, those of span batches
-//! after it closed. [`FrameProgress`] follows the frames to L1.
+//! A [`ChannelEncoder`] accepts consecutive blocks until it closes. It closes when its output has
+//! the target size, or when the caller closes it, for instance at a deadline ([`ChannelDeadline`]).
+//! Frames of singular batches are available while the channel is open. Frames of span batches are
+//! available only after it closed. [`FrameProgress`] tracks the frames until they are on L1.
 //!
-//! Nothing here reads a clock or makes random numbers: the caller gives the channel's id and the
-//! numbers of L1 blocks. A channel costs its compressed bytes, the compressor's state, and in span
-//! mode the encoded blocks until it closes; it takes at most [`MAX_BLOCKS`] blocks.
+//! Nothing here reads a clock or generates random numbers: the caller supplies the channel's id and
+//! the numbers of L1 blocks. A channel needs memory for its compressed bytes, for the compressor's
+//! state, and in span mode for the encoded blocks until it closes. It has at most [`MAX_BLOCKS`]
+//! blocks.
 
 mod block;
 mod da;
@@ -36,29 +38,29 @@ use singular::SingularChannel;
 use span::SpanChannel;
 use std::fmt;
 
-/// Most blocks of a channel. Each costs some hundred bytes of memory however small it is, and one
-/// without transactions hardly any output.
+/// Most blocks of a channel. Even the smallest block costs some hundred bytes of memory, and a
+/// block without transactions adds hardly any output.
 pub const MAX_BLOCKS: usize = 100_000;
-/// Most frames of a channel: their numbers have 16 bits.
+/// Most frames of a channel: frame numbers have 16 bits.
 const MAX_FRAMES: u64 = 1 << 16;
 
-/// The reason why a channel takes no further block, in op-batcher's words.
+/// The reason why a channel accepts no further block, named as in op-batcher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CloseReason {
-    /// The output has its target size, or would pass it with the next block, or the channel has
-    /// [`MAX_BLOCKS`] blocks.
+    /// The output has its target size, or would exceed that size with the next block, or the
+    /// channel has [`MAX_BLOCKS`] blocks.
     CompressorFull,
     /// The channel would decompress to more than readers accept.
     InputLimit,
-    /// See [`ChannelTimes::max_duration`].
+    /// The channel's [`ChannelTimes::max_duration`] has passed.
     MaxDuration,
-    /// The first frames would time out before the last ones are on L1.
+    /// The channel's first frames would otherwise time out before its last frames are on L1.
     ChannelTimeout,
-    /// The sequencing window of the first block would end.
+    /// The sequencing window of the channel's first block would otherwise end.
     SequencingWindow,
-    /// The output would not fit in frames with numbers of 16 bits.
+    /// The output would need more frames than 16-bit frame numbers allow.
     MaxFrameIndex,
-    /// On the caller's order: a flush, a stop, another kind of data availability.
+    /// The caller closed the channel: a flush, a stop, or a change of the DA type.
     Terminated,
 }
 
@@ -76,8 +78,8 @@ impl fmt::Display for CloseReason {
     }
 }
 
-/// The reason why a block cannot be added. The channel stays as it was, except after
-/// [`ChannelWriteError::Compressor`], when it must be dropped.
+/// The reason why a block cannot be added. The channel is unchanged, except after
+/// [`ChannelWriteError::Compressor`]: then it must be dropped.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages document the variants")]
 pub enum EncoderError {
@@ -94,20 +96,20 @@ pub enum EncoderError {
         block: BlockId,
         error: SpanBuildError,
     },
-    /// Not even an empty channel can hold the block.
+    /// The block does not fit even in an empty channel.
     #[error("block {0} alone is larger than any channel")]
     BlockTooLarge(BlockId),
     #[error(transparent)]
     Write(#[from] ChannelWriteError),
 }
 
-/// Result of adding a block.
+/// Result of adding a block to the content of a channel.
 enum BlockVerdict {
-    /// The channel has the block, and takes more.
+    /// The block is in the channel, which stays open.
     Open,
-    /// The channel has the block, and ends with it.
+    /// The block is in the channel, which is full and must close.
     FullAfter(CloseReason),
-    /// The channel ends before the block.
+    /// The block is not in the channel, which is full and must close.
     FullBefore(CloseReason),
 }
 
@@ -119,7 +121,7 @@ pub struct ChannelEncoder {
     content: ChannelContent,
     blocks: Vec<ChannelBlock>,
     closed: Option<CloseReason>,
-    /// Number of frames taken.
+    /// Number of frames returned by [`Self::next_frame`].
     frames: usize,
 }
 
@@ -130,8 +132,8 @@ enum ChannelContent {
 }
 
 impl ChannelEncoder {
-    /// An empty channel. `id` is random; `fjord` tells whether the channel's first block is in Fjord
-    /// (brotli, and the larger limit of uncompressed bytes).
+    /// An empty channel. `id` is random. `fjord` is whether the channel's first block is in Fjord,
+    /// so that brotli and the larger limit of uncompressed bytes apply.
     pub fn new(
         id: ChannelId,
         settings: &EncoderSettings,
@@ -158,19 +160,20 @@ impl ChannelEncoder {
         })
     }
 
-    /// The channel's name in its frames.
+    /// The channel's id, as in its frames.
     pub fn id(&self) -> ChannelId {
         self.id
     }
 
-    /// Adds the block that follows the last one. The channel may close: because the block fills it,
-    /// or before the block, which it then refuses. The first block is always taken, even if its
-    /// output is above the target, unless it exceeds a hard limit ([`EncoderError::BlockTooLarge`]).
+    /// Adds the child of the last block. The channel may close with the block, because the block
+    /// fills it, or before the block, which is then not added. The first block is always added,
+    /// even if its output exceeds the target, unless it exceeds a hard limit
+    /// ([`EncoderError::BlockTooLarge`]).
     ///
-    /// Returns whether [`Self::blocks`] has the block. While a channel of span batches is open, its
-    /// output is an estimate. If it was too low, blocks that were taken before are given back when
-    /// the channel closes. So the next channel begins with the block after the last of
-    /// [`Self::blocks`], not with the block refused.
+    /// Returns whether the block is in [`Self::blocks`]. The output of an open channel of span
+    /// batches is an estimate. If the estimate was too low, the last blocks are removed again when
+    /// the channel closes. So the next channel must begin with the child of the last block in
+    /// [`Self::blocks`], which need not be the refused block.
     pub fn add(&mut self, payload: &Payload) -> Result<bool, EncoderError> {
         if let Some(reason) = self.closed {
             return Err(EncoderError::Closed(reason));
@@ -205,8 +208,8 @@ impl ChannelEncoder {
         Ok(true)
     }
 
-    /// Ends the channel; nothing if it is closed already. In span mode this may give back the last
-    /// blocks, as [`Self::add`] says. A channel without a block closes without a frame.
+    /// Closes the channel, unless it is closed already. In span mode closing may remove the last
+    /// blocks, as described at [`Self::add`]. A channel without a block closes without a frame.
     pub fn close(&mut self, reason: CloseReason) -> Result<(), EncoderError> {
         if self.closed.is_some() {
             return Ok(());
@@ -222,14 +225,14 @@ impl ChannelEncoder {
         Ok(())
     }
 
-    /// The reason why the channel takes no further block; `None` while it is open.
+    /// The reason why the channel is closed; `None` while it is open.
     pub fn close_reason(&self) -> Option<CloseReason> {
         self.closed
     }
 
-    /// The next frame, of at most the settings' size. `None` while the channel is open and has less
-    /// output, and after the last frame. Errors do not happen: the settings' sizes were checked, and
-    /// blocks whose frames would have no number were refused.
+    /// The next frame, of at most the size in the settings. `None` while an open channel has less
+    /// output than a frame, and after the last frame. No error occurs in practice: the frame size
+    /// was checked in [`Self::new`], and blocks that would need too many frames were refused.
     pub fn next_frame(&mut self) -> Result<Option<Frame>, ChannelWriteError> {
         if self.blocks.is_empty() {
             return Ok(None);
@@ -246,18 +249,18 @@ impl ChannelEncoder {
         Ok(frame)
     }
 
-    /// Blocks of the channel, in order. Those of an open channel of span batches may become fewer:
-    /// see [`Self::add`].
+    /// Blocks of the channel, in order. Closing a channel of span batches may remove the last
+    /// blocks: see [`Self::add`].
     pub fn blocks(&self) -> &[ChannelBlock] {
         &self.blocks
     }
 
-    /// The first block.
+    /// The first block of the channel.
     pub fn first(&self) -> Option<&ChannelBlock> {
         self.blocks.first()
     }
 
-    /// The last block.
+    /// The last block of the channel so far.
     pub fn last(&self) -> Option<&ChannelBlock> {
         self.blocks.last()
     }
@@ -278,19 +281,20 @@ impl ChannelEncoder {
         }
     }
 
-    /// Compressed bytes so far, in frames or not. Those of an open channel lack what the compressor
-    /// holds, which is everything in span mode.
+    /// Compressed bytes so far, whether or not they are in frames. In an open channel the bytes
+    /// that the compressor buffers are missing; in span mode that is all of them.
     pub fn output_len(&self) -> u64 {
         self.writer().map_or(0, ChannelWriter::output_len)
     }
 
-    /// Compressed bytes that are in no frame yet, with the same exception as [`Self::output_len`].
+    /// Compressed bytes that are in no frame yet, without the bytes that the compressor buffers
+    /// (see [`Self::output_len`]).
     pub fn pending_len(&self) -> usize {
         self.writer().map_or(0, ChannelWriter::pending_len)
     }
 
-    /// Uncompressed bytes that were compressed: more than [`Self::input_len`] where the output was
-    /// measured.
+    /// Uncompressed bytes that went through the compressor. This exceeds [`Self::input_len`] if the
+    /// blocks were compressed more than once to measure the output.
     pub fn compressed_len(&self) -> u64 {
         match &self.content {
             ChannelContent::Singular(channel) => channel.compressed_len(),
@@ -298,12 +302,12 @@ impl ChannelEncoder {
         }
     }
 
-    /// Number of frames taken.
+    /// Number of frames returned so far.
     pub fn frames(&self) -> usize {
         self.frames
     }
 
-    /// Bytes of the frames taken, their overhead included.
+    /// Total bytes of the frames returned so far, including their overhead.
     pub fn frame_bytes(&self) -> u64 {
         let overhead = self.frames * FRAME_OVERHEAD;
         self.output_len() - self.pending_len() as u64 + overhead as u64

@@ -1,31 +1,31 @@
-//! The `opstack` entry of a node's record: which chain it is on (specs: rollup-node-p2p, consensus
-//! layer structure).
+//! The `opstack` entry of a node record (ENR), which names the node's chain (specs:
+//! rollup-node-p2p, consensus layer structure).
 //!
-//! One RLP byte string that holds two unsigned LEB128 numbers: the chain id and the version. What
-//! follows them is left for later versions and ignored.
+//! The entry is one RLP byte string of two unsigned LEB128 numbers: chain id and version. Bytes
+//! after these two numbers are reserved for later versions and ignored.
 
 use alloy_rlp::{Encodable, Header};
 
-/// Its key in a record.
+/// Key of the entry in a node record.
 pub const KEY: &str = "opstack";
 
-/// The only version there is.
+/// The only version defined so far.
 pub const VERSION: u64 = 0;
 
-/// Bytes of one number at most.
+/// Most bytes of one LEB128 number.
 const VARINT: usize = 10;
 
-/// Value of the key `opstack` in a discovery record.
+/// Value of the `opstack` entry in a node record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpStack {
     /// L2 chain id.
     pub chain_id: u64,
-    /// [`VERSION`], or one that this node does not know.
+    /// Version of the entry: [`VERSION`], or one that this node does not know.
     pub version: u64,
 }
 
 impl OpStack {
-    /// The entry of a chain, at [`VERSION`].
+    /// The entry for a chain, at [`VERSION`].
     pub fn new(chain_id: u64) -> Self {
         Self {
             chain_id,
@@ -33,7 +33,7 @@ impl OpStack {
         }
     }
 
-    /// The RLP of the entry's value.
+    /// Encodes the entry's value as RLP.
     pub fn to_rlp(self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(2 * VARINT);
         put_varint(&mut bytes, self.chain_id);
@@ -43,7 +43,8 @@ impl OpStack {
         rlp
     }
 
-    /// `None` for what is no byte string, or does not begin with two numbers of 64 bits.
+    /// Decodes the entry's value; `None` unless it is a byte string that begins with two numbers of
+    /// 64 bits.
     pub fn from_rlp(mut rlp: &[u8]) -> Option<Self> {
         let mut bytes = Header::decode_bytes(&mut rlp, false).ok()?;
         Some(Self {

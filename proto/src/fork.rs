@@ -9,7 +9,7 @@ use thiserror::Error;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Fork {
-    /// The beginning of every chain here.
+    /// The rules that every chain here starts with.
     Bedrock,
     /// Deposits pay for the gas they use.
     Regolith,
@@ -73,8 +73,8 @@ impl Fork {
     }
 }
 
-/// A fork schedule that no chain can have. Every earlier fork must be set, and no later than the
-/// later ones.
+/// A fork schedule that no chain can have. Every fork before a scheduled one must be scheduled too,
+/// and not at a later time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs, reason = "the messages document the variants")]
 pub enum ForkOrderError {
@@ -98,18 +98,18 @@ pub enum ForkOrderError {
 /// A rule on which two schedules disagree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ForkConflict {
-    /// The name, as in [`Fork::name`], or [`LAGOON`].
+    /// Name of the fork, as in [`Fork::name`], or [`LAGOON`].
     pub fork: &'static str,
-    /// Its time in the first schedule, in Unix seconds.
+    /// Time of the fork in the first schedule, in Unix seconds; `None` is never.
     pub first: Option<u64>,
-    /// Its time in the second schedule, in Unix seconds.
+    /// Time of the fork in the second schedule, in Unix seconds; `None` is never.
     pub second: Option<u64>,
 }
 
 /// The name of the upgrade after the last [`Fork`]. Its older name is Interop.
 pub const LAGOON: &str = "lagoon";
 
-/// A block of a fork that is scheduled and whose rules this version does not have.
+/// A block is in a scheduled fork (Lagoon) whose rules this version does not implement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error(
     "the block at L2 time {time} is in Lagoon (interop), which begins at {lagoon} and whose rules this version does not have: update"
@@ -125,12 +125,13 @@ pub struct LagoonBlock {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ForkSchedule {
     times: [Option<u64>; Fork::ALL.len()],
-    /// The time of Lagoon: no block is made or followed from then on.
+    /// The activation time of Lagoon. From then on this node neither builds nor follows blocks.
     lagoon: Option<u64>,
 }
 
 impl ForkSchedule {
-    /// Every fork up to and including `fork` active from the first block on, none after it.
+    /// A schedule with every fork up to and including `fork` active from genesis, and no later
+    /// fork.
     pub fn from_genesis(fork: Fork) -> Self {
         let mut schedule = Self::default();
         for f in Fork::ALL.into_iter().filter(|f| *f <= fork) {
@@ -167,8 +168,8 @@ impl ForkSchedule {
         }
     }
 
-    /// The schedule with these times, and Bedrock (which has no configuration key) from genesis on.
-    /// Forks not named are never.
+    /// The schedule with these fork times, and Bedrock (which has no configuration key) from
+    /// genesis on. A fork that is not in `times` never activates.
     pub fn from_times(times: impl IntoIterator<Item = (Fork, Option<u64>)>) -> Self {
         let bedrock = Self::default().with(Fork::Bedrock, Some(0));
         times
@@ -176,7 +177,8 @@ impl ForkSchedule {
             .fold(bedrock, |schedule, (fork, time)| schedule.with(fork, time))
     }
 
-    /// Checks the order of the forks after Bedrock: every earlier one set, times not decreasing.
+    /// Checks the forks after Bedrock: no fork is missing before a scheduled one, and activation
+    /// times do not decrease.
     pub fn validate(&self) -> Result<(), ForkOrderError> {
         for pair in Fork::ALL[Fork::Regolith as usize..].windows(2) {
             let (earlier, later) = (pair[0].name(), pair[1].name());
@@ -210,7 +212,7 @@ impl ForkSchedule {
         self.times[fork as usize]
     }
 
-    /// Whether the chain has the fork at some time.
+    /// Whether the schedule has an activation time for `fork`.
     pub fn is_scheduled(&self, fork: Fork) -> bool {
         self.time(fork).is_some()
     }
@@ -220,7 +222,7 @@ impl ForkSchedule {
         self.times[fork as usize].is_some_and(|time| timestamp >= time)
     }
 
-    /// The newest active fork. Bedrock when nothing else is.
+    /// The newest fork that is active at this timestamp; Bedrock if no later fork is.
     pub fn at(&self, timestamp: u64) -> Fork {
         Fork::ALL
             .into_iter()
@@ -229,21 +231,22 @@ impl ForkSchedule {
             .unwrap_or(Fork::Bedrock)
     }
 
-    /// Whether a block at `timestamp` on a parent at `parent` is the first under `fork`. A fork
-    /// active at genesis has no activation block.
+    /// Whether a block at `timestamp`, with a parent at time `parent`, is the first under `fork`. A
+    /// fork active at genesis has no activation block.
     pub fn activates(&self, fork: Fork, parent: u64, timestamp: u64) -> bool {
         self.is_active(fork, timestamp) && !self.is_active(fork, parent)
     }
 
-    /// Whether the block at `timestamp` of a chain with this block time (seconds) is the first under
-    /// `fork`. The same as [`Self::activates`] where the parent's time is not at hand.
+    /// Like [`Self::activates`], for callers that do not know the parent's time: it is computed
+    /// from the chain's block time (seconds).
     pub fn activates_at(&self, fork: Fork, timestamp: u64, block_time: u64) -> bool {
         timestamp
             .checked_sub(block_time)
             .is_some_and(|parent| self.activates(fork, parent, timestamp))
     }
 
-    /// The oldest fork on which two schedules disagree for blocks up to this time.
+    /// The oldest fork whose activation time differs between the schedules. Times after `until`
+    /// count as never.
     pub fn conflict(&self, other: &Self, until: u64) -> Option<ForkConflict> {
         let passed = |time: Option<u64>| time.filter(|time| *time <= until);
         let forks = Fork::ALL.into_iter().map(|fork| ForkConflict {
@@ -261,13 +264,14 @@ impl ForkSchedule {
             .find(|conflict| passed(conflict.first) != passed(conflict.second))
     }
 
-    /// Whether a block at `timestamp` is exactly at the time of `fork`. An irregular change of
-    /// state (Canyon's create2deployer) goes by this and not by the parent's time.
+    /// Whether `timestamp` is exactly the activation time of `fork`. The irregular state change of
+    /// Canyon (create2deployer) depends on this, and not on the parent's time.
     pub fn starts_at(&self, fork: Fork, timestamp: u64) -> bool {
         self.time(fork) == Some(timestamp)
     }
 
-    /// The envelope a block with this timestamp travels in (specs: rollup-node-p2p, gossip topics).
+    /// The encoding of a block with this timestamp on the wire (specs: rollup-node-p2p, gossip
+    /// topics).
     pub fn payload_version(&self, timestamp: u64) -> PayloadVersion {
         match self.at(timestamp) {
             Fork::Bedrock | Fork::Regolith => PayloadVersion::V1,
@@ -278,17 +282,17 @@ impl ForkSchedule {
     }
 }
 
-/// When each upgrade of an Ethereum chain (the devnet's L1) becomes active, by timestamp; the merge
-/// is always past.
+/// Activation times of the upgrades of an Ethereum chain (the devnet's L1). The merge is always in
+/// the past.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EthereumSchedule {
-    /// Activation time, Unix seconds; `None` is never.
+    /// Activation time of Shanghai, Unix seconds; `None` is never.
     pub shanghai: Option<u64>,
-    /// Activation time, Unix seconds; `None` is never.
+    /// Activation time of Cancun, Unix seconds; `None` is never.
     pub cancun: Option<u64>,
-    /// Activation time, Unix seconds; `None` is never.
+    /// Activation time of Prague, Unix seconds; `None` is never.
     pub prague: Option<u64>,
-    /// Activation time, Unix seconds; `None` is never.
+    /// Activation time of Osaka, Unix seconds; `None` is never.
     pub osaka: Option<u64>,
 }
 
@@ -312,7 +316,7 @@ impl EthereumSchedule {
 }
 
 /// The update fractions of an L1 chain's blob base fee, by L1 time (EIP-4844, EIP-7892). The
-/// default is Cancun's fraction at all times.
+/// default schedule uses Cancun's fraction at all times.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BlobSchedule {
     /// Activation time (Unix seconds) and fraction of each fork, oldest fork first.
@@ -329,14 +333,14 @@ impl BlobSchedule {
     /// Update fraction from BPO2 on (EIP-7892).
     pub const BPO2: u64 = 11_684_671;
 
-    /// The schedule of forks given as activation time (Unix seconds) and update fraction, oldest
-    /// fork first.
+    /// A schedule of forks, each given as activation time (Unix seconds) and update fraction. The
+    /// oldest fork is first.
     pub fn new(steps: Vec<(u64, u64)>) -> Self {
         Self { steps }
     }
 
-    /// The schedule of a public L1 chain: Mainnet, Sepolia, Holesky or Hoodi, as op-node knows
-    /// them.
+    /// The schedule of a public L1 chain (Mainnet, Sepolia, Holesky or Hoodi), with op-node's
+    /// values.
     pub fn of_chain(chain_id: u64) -> Option<Self> {
         use EthereumHardfork::{Bpo1, Bpo2, Cancun, Prague};
         let time = |fork: EthereumHardfork| match chain_id {
@@ -360,8 +364,8 @@ impl BlobSchedule {
     }
 
     /// The fraction for a block of this L1 time: that of the newest active fork. Cancun's fraction
-    /// applies before the first fork, and before `pectra_blob_schedule_time`, if the rollup has
-    /// one, even after Prague (specs: pectra-blob-schedule).
+    /// applies before the first fork. If the rollup has a `pectra_blob_schedule_time`, Cancun's
+    /// fraction also applies before that time, even after Prague (specs: pectra-blob-schedule).
     pub fn fraction(&self, l1_time: u64, pectra_blob_schedule_time: Option<u64>) -> u64 {
         if pectra_blob_schedule_time.is_some_and(|time| l1_time < time) {
             return Self::CANCUN;
@@ -374,8 +378,8 @@ impl BlobSchedule {
     }
 }
 
-/// Before the merge an Ethereum fork is a block number, and the chains here begin after all of
-/// those.
+/// The activation of a fork before the merge, by block number. The chains here begin after all of
+/// these forks.
 fn before_merge(fork: EthereumHardfork) -> ForkCondition {
     match fork {
         EthereumHardfork::Paris => ForkCondition::TTD {

@@ -1,44 +1,43 @@
-//! Frames: the pieces of a channel, as batcher transactions and blobs carry them (specs: derivation,
-//! frame format).
+//! Frames: the pieces of a channel, as contained in batcher transactions and blobs (specs:
+//! derivation, frame format).
 //!
-//! A data item is a version byte and at least one frame, one after another. A frame is `id`
-//! (16 bytes) ‖ `number` (u16) ‖ length (u32) ‖ `data` ‖ `is_last` (one byte, 0 or 1); integers are
-//! big-endian.
+//! A data item is a version byte and one or more frames. A frame is `id` (16 bytes) ‖ `number`
+//! (u16) ‖ length (u32) ‖ `data` ‖ `is_last` (one byte, 0 or 1). Integers are big-endian.
 
 use alloy_primitives::{Bytes, FixedBytes};
 
-/// Version byte of a data item that holds frames.
+/// Version byte of a data item with frames.
 pub const VERSION: u8 = 0;
-/// Version byte of a data item that holds an Alt-DA commitment.
+/// Version byte of a data item with an Alt-DA commitment.
 pub const ALT_DA_VERSION: u8 = 1;
-/// Bytes of an encoded frame besides its data: id, number, length and `is_last`.
+/// Bytes of an encoded frame in addition to its data: id, number, length and `is_last`.
 pub const FRAME_OVERHEAD: usize = 16 + 2 + 4 + 1;
 /// Largest data of a frame, in bytes (specs: derivation, frame format).
 pub const MAX_FRAME_DATA: usize = 1_000_000;
 
-/// The random name that a batcher gives a channel.
+/// The id of a channel, a random number chosen by the batcher.
 pub type ChannelId = FixedBytes<16>;
 
 /// A piece of a channel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// The channel that it is a piece of.
+    /// Id of the frame's channel.
     pub id: ChannelId,
-    /// Position in the channel, from 0.
+    /// Position of the frame in the channel, from 0.
     pub number: u16,
     /// A piece of the compressed channel, at most [`MAX_FRAME_DATA`] bytes.
     pub data: Bytes,
-    /// Whether the channel ends with it.
+    /// Whether this is the channel's last frame.
     pub is_last: bool,
 }
 
-/// The reason why a data item is discarded as a whole.
+/// The reason why a whole data item is discarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages document the variants")]
 pub enum FrameError {
     #[error("the item is empty")]
     Empty,
-    /// The rest of the item is an Alt-DA commitment.
+    /// The data item is an Alt-DA commitment.
     #[error("the item is an Alt-DA commitment")]
     AltDa,
     #[error("unknown version {0:#04x}")]
@@ -53,8 +52,8 @@ pub enum FrameError {
     IsLast(u8),
 }
 
-/// Reads all frames of a data item, its version byte included. One malformed frame discards all.
-/// The frames share the memory of `item`.
+/// Decodes all frames of a data item, which begins with the version byte. One malformed frame
+/// discards the whole item. The frames share the memory of `item`.
 pub fn decode(item: &Bytes) -> Result<Vec<Frame>, FrameError> {
     match item.first() {
         None => return Err(FrameError::Empty),
@@ -76,7 +75,7 @@ pub fn decode(item: &Bytes) -> Result<Vec<Frame>, FrameError> {
     }
 }
 
-/// The frame that begins at the byte `at`.
+/// Decodes the frame that begins at byte `at`.
 fn decode_one(item: &Bytes, at: usize) -> Result<Frame, FrameError> {
     let rest = &item[at..];
     let (id, rest) = rest.split_first_chunk().ok_or(FrameError::Truncated)?;
@@ -102,8 +101,8 @@ fn decode_one(item: &Bytes, at: usize) -> Result<Frame, FrameError> {
     })
 }
 
-/// A data item of these frames, with its version byte. Frames with more than [`MAX_FRAME_DATA`]
-/// bytes of data give an item that [`decode`] refuses.
+/// Encodes frames to a data item with its version byte. If a frame has more than [`MAX_FRAME_DATA`]
+/// bytes of data, [`decode`] will refuse the item.
 pub fn encode(frames: &[Frame]) -> Vec<u8> {
     let size = |frame: &Frame| FRAME_OVERHEAD + frame.data.len();
     let mut item = Vec::with_capacity(1 + frames.iter().map(size).sum::<usize>());

@@ -1,10 +1,11 @@
-//! Block gossip: topics, message ids, and the ladder of checks between a message's bytes and an
-//! accepted [`Payload`] (specs: rollup-node-p2p, gossip topics and block validation; order and
-//! outcomes are those of op-node).
+//! Block gossip: topics, message ids, and the sequence of checks between a message's bytes and an
+//! accepted [`Payload`] (specs: rollup-node-p2p, gossip topics and block validation). Order and
+//! outcome of the checks are those of op-node.
 //!
-//! Every peer can send anything here at any rate. The order keeps that cheap: sizes before
-//! decompression, one signature recovery before any decoding, hashing last. [`check_signed`] is the
-//! expensive, stateless part and belongs on worker threads; [`Seen::record`] is the cheap rest.
+//! Every peer can send any bytes here at any rate. The order of the checks keeps a bad message
+//! cheap: sizes before decompression, one signature recovery before any decoding, hashing last.
+//! [`check_signed`] is the expensive, stateless part and belongs on worker threads.
+//! [`Seen::record`] is the cheap check against earlier messages.
 
 use crate::{
     fork::{Fork, ForkSchedule},
@@ -21,32 +22,32 @@ use thiserror::Error;
 pub const MAX_MESSAGE_LEN: usize = 10 << 20;
 /// Smallest decompressed message: a signature and one byte.
 pub const MIN_MESSAGE_LEN: usize = SIGNATURE_LEN + 1;
-/// Upper bound of the bytes that snappy decompresses from one byte: three bytes encode at most 64.
+/// Most bytes that snappy decompresses from one byte: an element of three bytes encodes at most 64.
 const MAX_RATIO: usize = 22;
-/// How far in the future a block may be, in seconds.
+/// How far in the future a block's timestamp may be, in seconds.
 pub const MAX_FUTURE_SECS: u64 = 5;
-/// How old a block may be by default, in seconds.
+/// Default of how old a block's timestamp may be, in seconds.
 pub const DEFAULT_THRESHOLD_SECS: u64 = 60;
 /// How long the signer before the current one is still accepted, in seconds.
 pub const ROTATION_GRACE_SECS: u64 = 3 * 3600;
-/// How long blocks of a signer may be under way after its grace, in seconds: older ones are refused
-/// for their age.
+/// How long, after a signer's grace ended, its blocks may still be in transit, in seconds. Older
+/// blocks are refused for their age.
 pub const RETIRED_SECS: u64 = DEFAULT_THRESHOLD_SECS;
-/// At a height with more than this many blocks every further one is rejected.
+/// Once a height has more than this many different blocks, every further block of it is rejected.
 const MAX_BLOCKS_PER_HEIGHT: usize = 5;
-/// Heights remembered per topic.
+/// Heights remembered per topic; the least recently used one is evicted.
 const SEEN_HEIGHTS: NonZeroUsize = NonZeroUsize::new(1000).unwrap();
 
-/// The topic on which blocks of this encoding are gossiped.
+/// The gossip topic of blocks in this encoding.
 pub fn topic(chain_id: u64, version: PayloadVersion) -> String {
     format!("/optimism/{chain_id}/{}/blocks", version as u8)
 }
 
-/// The contents of a [`Decompressed`] message.
+/// Whether the bytes of a [`Decompressed`] message are decompressed or raw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum PayloadFlag {
-    /// The data as received: they are not snappy, or too large.
+    /// The data as received: they are not valid snappy, or declare too large a size.
     Raw = 0,
     /// The decompressed data.
     Decompressed = 1,
@@ -55,20 +56,21 @@ pub enum PayloadFlag {
 /// A message after the one decompression that its id and its check share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decompressed {
-    /// Whether `bytes` are the decompressed data, or the message as it came.
+    /// Whether `bytes` are the decompressed data or the message as received.
     pub flag: PayloadFlag,
-    /// Data that the message id is computed from.
+    /// The bytes that the message id is computed from.
     pub bytes: Vec<u8>,
 }
 
 impl Decompressed {
-    /// Flag byte ‖ bytes: one buffer for places that carry only bytes.
+    /// Flag byte ‖ bytes, in one buffer, for interfaces that carry only bytes.
     pub fn into_tagged(mut self) -> Vec<u8> {
         self.bytes.insert(0, self.flag as u8);
         self.bytes
     }
 
-    /// The flag and the bytes of [`into_tagged`](Self::into_tagged); anything else counts as raw.
+    /// Splits the output of [`into_tagged`](Self::into_tagged) into flag and bytes. Any other input
+    /// counts as raw.
     pub fn untag(tagged: &[u8]) -> (PayloadFlag, &[u8]) {
         match tagged.split_first() {
             Some((1, bytes)) => (PayloadFlag::Decompressed, bytes),
@@ -78,8 +80,9 @@ impl Decompressed {
     }
 }
 
-/// Undoes snappy's block format. Never fails: what does not decompress, or declares more than
-/// [`MAX_MESSAGE_LEN`] bytes, comes back raw, and [`check`] says why.
+/// Decompresses a message in snappy's block format. Never fails: data that do not decompress, or
+/// that declare more than [`MAX_MESSAGE_LEN`] bytes, are returned raw. [`check`] then reports the
+/// reason.
 pub fn decompress(data: &[u8]) -> Decompressed {
     let tagged = decompress_tagged(data);
     let (flag, bytes) = Decompressed::untag(&tagged);
@@ -89,9 +92,9 @@ pub fn decompress(data: &[u8]) -> Decompressed {
     }
 }
 
-/// [`decompress`] and [`into_tagged`](Decompressed::into_tagged) in one go, without another copy.
-/// The declared length is looked at before anything is allocated, and so is whether so few bytes
-/// can hold it.
+/// [`decompress`] and [`into_tagged`](Decompressed::into_tagged) in one step, without another copy.
+/// The declared length is checked against the maximum, and against the size of the input, before
+/// anything is allocated.
 pub fn decompress_tagged(data: &[u8]) -> Vec<u8> {
     if let Ok(len) = declared_len(data)
         && len <= MAX_MESSAGE_LEN
@@ -105,7 +108,7 @@ pub fn decompress_tagged(data: &[u8]) -> Vec<u8> {
     [&[PayloadFlag::Raw as u8], data].concat()
 }
 
-/// The length that snappy data declare. No data declare none.
+/// The decompressed length that snappy data declare. Empty data are an error.
 fn declared_len(data: &[u8]) -> Result<usize, snap::Error> {
     if data.is_empty() {
         Err(snap::Error::Empty)
@@ -114,8 +117,8 @@ fn declared_len(data: &[u8]) -> Result<usize, snap::Error> {
     }
 }
 
-/// Id of a message: the same for every compression of the same bytes on one topic. The specs leave
-/// the topic out; the network does not.
+/// Id of a message. All compressions of the same bytes have the same id on one topic. The topic is
+/// part of the hash, as on the live network; the specs omit it.
 pub fn message_id(topic: &str, flag: PayloadFlag, payload: &[u8]) -> [u8; 20] {
     let digest = Sha256::new()
         .chain_update([flag as u8, 0, 0, 0])
@@ -136,18 +139,18 @@ pub fn encode_message(
     snap::raw::Encoder::new().compress_vec(&[signature, wire].concat())
 }
 
-/// The accepted block signers: the current one, and for a while its predecessor.
+/// The accepted block signers: the current one and, for a grace period, its predecessor.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Signers {
     current: Option<Address>,
     /// The previous signer and the second from which it is no longer accepted.
     previous: Option<(Address, u64)>,
-    /// The signer whose grace ended last, and the second from which its blocks are an offence.
+    /// The signer whose grace ended last, and the second from which its blocks count as an offence.
     retired: Option<(Address, u64)>,
 }
 
 impl Signers {
-    /// Only this signer; the zero address is none.
+    /// Accepts only this signer; the zero address stands for no signer.
     pub fn new(current: Address) -> Self {
         Self {
             current: (!current.is_zero()).then_some(current),
@@ -160,9 +163,10 @@ impl Signers {
         self.current
     }
 
-    /// Sets the signer that L1 names now. A signer that this replaces stays acceptable for
-    /// [`ROTATION_GRACE_SECS`], or until the first block [`verified`](Self::verified) with the new
-    /// one; only the latest previous signer is kept. Returns whether the signer changed.
+    /// Sets the signer that L1 names now. The signer that it replaces stays accepted for
+    /// [`ROTATION_GRACE_SECS`], or until the first block by the new signer is
+    /// [`verified`](Self::verified). Only the latest previous signer is kept. Returns whether the
+    /// signer changed.
     pub fn update(&mut self, signer: Address, now: u64) -> bool {
         let signer = (!signer.is_zero()).then_some(signer);
         if signer == self.current {
@@ -175,7 +179,7 @@ impl Signers {
         true
     }
 
-    /// Whether this address may sign at `now` (Unix seconds).
+    /// Whether blocks by this address are accepted at `now` (Unix seconds).
     pub fn accepts(&self, signer: Address, now: u64) -> bool {
         self.current == Some(signer)
             || self
@@ -183,8 +187,8 @@ impl Signers {
                 .is_some_and(|(previous, until)| previous == signer && now < until)
     }
 
-    /// Whether blocks by this address are no longer accepted and may still be under way at `now`
-    /// (Unix seconds).
+    /// Whether this signer's grace has ended so recently that its blocks may still be in transit at
+    /// `now` (Unix seconds).
     pub fn is_retired(&self, signer: Address, now: u64) -> bool {
         let lapsed = self
             .previous
@@ -195,8 +199,8 @@ impl Signers {
             .any(|(retired, until)| retired == signer && now < until)
     }
 
-    /// A block signed by `signer` was accepted at `now` (Unix seconds): the first one by the
-    /// current signer ends the grace of the previous.
+    /// Records that a block by `signer` was accepted at `now` (Unix seconds). The first block by
+    /// the current signer ends the grace of the previous one.
     pub fn verified(&mut self, signer: Address, now: u64) {
         if self.current == Some(signer)
             && let Some((previous, until)) = self.previous.take()
@@ -206,7 +210,7 @@ impl Signers {
     }
 }
 
-/// Inputs of a check besides the message.
+/// Inputs of a check other than the message.
 #[derive(Clone, Copy, Debug)]
 pub struct CheckContext<'a> {
     /// L2 chain id, which block signatures cover.
@@ -215,11 +219,11 @@ pub struct CheckContext<'a> {
     pub signers: &'a Signers,
     /// How old a block may be, in seconds.
     pub threshold_secs: u64,
-    /// Fork times, which decide the version of a payload.
+    /// Fork times, which determine the version of a payload.
     pub forks: &'a ForkSchedule,
 }
 
-/// The reason why a message is not accepted, in the order of the checks.
+/// The reason why a message is not accepted. The variants are in the order of the checks.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[allow(missing_docs, reason = "the messages document the variants")]
 pub enum Reason {
@@ -260,7 +264,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// A stable word for metrics.
+    /// A stable label for metrics.
     pub fn label(&self) -> &'static str {
         match self {
             Reason::SnappyHeader => "snappy_header",
@@ -283,13 +287,13 @@ impl Reason {
         }
     }
 
-    /// Whether the message is only ignored, without blaming its sender.
+    /// Whether the message is only ignored, so that its sender gets no penalty.
     pub fn is_ignore(&self) -> bool {
         matches!(self, Reason::NoSigner | Reason::Seen(_))
     }
 
-    /// Whether the block is outside the clock window. Such a reject never counts against the peer:
-    /// our clock may be the wrong one.
+    /// Whether the block's timestamp is outside the clock window. Such a rejection never counts
+    /// against the peer: our clock may be the wrong one.
     pub fn is_clock(&self) -> bool {
         matches!(self, Reason::TooOld { .. } | Reason::Future { .. })
     }
@@ -313,12 +317,13 @@ impl From<PayloadError> for Reason {
     reason = "moved once, from the check to whoever asked for it"
 )]
 pub enum Verdict {
-    /// Pass on to the mesh and to the chain; with the address that signed.
+    /// Forward the message to the mesh and the block to the chain. The address is the block's
+    /// signer.
     Accept(Payload, Address),
-    /// Do not pass on.
+    /// Do not forward the message. Its sender gets no penalty.
     Ignore(Reason),
-    /// Do not pass on, and hold it against the sender unless [`Reason::is_clock`] or
-    /// [`Reason::RetiredSigner`].
+    /// Do not forward the message, and penalise its sender unless [`Reason::is_clock`] is true or
+    /// the reason is [`Reason::RetiredSigner`].
     Reject(Reason),
 }
 
@@ -332,7 +337,7 @@ impl From<Reason> for Verdict {
     }
 }
 
-/// The whole ladder for one message on the topic of `version`. `now_secs` is wall clock in Unix
+/// Runs every check on one message of the topic of `version`. `now_secs` is the wall clock in Unix
 /// seconds.
 pub fn check(
     version: PayloadVersion,
@@ -353,10 +358,10 @@ pub fn check(
     }
 }
 
-/// Every check that needs no memory of earlier messages, in their order. The reference node's
-/// further rules hold by construction of the codecs: a V1 payload has no withdrawals and later ones
-/// have a list; up to V2 there are no blob fields and from V3 on both and the beacon root; V4 has a
-/// withdrawals root.
+/// Runs every check that needs no memory of earlier messages, in op-node's order. The other rules
+/// of op-node are enforced by the codecs. A V1 payload has no withdrawals, and later versions have
+/// a list. Up to V2 a payload has no blob fields. From V3 on it has both blob fields and the beacon
+/// root. V4 also has a withdrawals root.
 pub fn check_signed(
     version: PayloadVersion,
     flag: PayloadFlag,
@@ -382,7 +387,7 @@ pub fn check_signed(
         });
     }
     let payload = wire.into_payload()?;
-    // From Jovian on this field holds the data-availability footprint.
+    // From Jovian on `blob_gas_used` is the data-availability footprint.
     match payload.header.blob_gas_used {
         Some(used) if used != 0 && !context.forks.is_active(Fork::Jovian, timestamp) => {
             return Err(Reason::BlobGasUsed(used));
@@ -395,7 +400,7 @@ pub fn check_signed(
     }
 }
 
-/// Sizes and compression; then the signature and what it signs.
+/// Checks sizes and compression, and splits the message into the signature and the bytes it signs.
 fn split_message(flag: PayloadFlag, bytes: &[u8]) -> Result<(&[u8; SIGNATURE_LEN], &[u8]), Reason> {
     let len = match flag {
         PayloadFlag::Decompressed => bytes.len(),
@@ -432,7 +437,7 @@ fn check_signature(
     }
 }
 
-/// The blocks seen on one topic, by height; the 1000 heights used last.
+/// The blocks seen on one topic, by height. Only the 1000 most recently used heights are kept.
 #[derive(Clone, Debug)]
 pub struct Seen {
     heights: LruCache<u64, Vec<B256>>,
@@ -447,8 +452,8 @@ impl Default for Seen {
 }
 
 impl Seen {
-    /// Remembers a block that passed every other check, or says why it is not to be passed on. A
-    /// full height rejects even the blocks known there.
+    /// Remembers a block that passed every other check, or returns the reason not to forward it. A
+    /// full height rejects all blocks, even those already recorded there.
     pub fn record(&mut self, height: u64, hash: B256) -> Result<(), Reason> {
         let hashes = self.heights.get_or_insert_mut(height, Vec::new);
         if hashes.len() > MAX_BLOCKS_PER_HEIGHT {

@@ -1,15 +1,15 @@
-//! Reads the L1's chain config, as a geth genesis file holds it. L2 depends on its blob base fee schedule
-//! (specs: L1 attributes).
+//! Reads the chain config of L1 from a geth genesis file. L2 depends on the blob base fee schedule
+//! in this config (specs: L1 attributes).
 //!
-//! Operators bring this file, so every error names the field. Fields that L2 does not depend on are
-//! ignored.
+//! Operators supply this file, so every error names the field. Fields that L2 does not depend on
+//! are ignored.
 
 use crate::fork::BlobSchedule;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use thiserror::Error;
 
-/// The L1 forks that may set a blob base fee update fraction, oldest first.
+/// The L1 forks for which a chain config may set a blob base fee update fraction, oldest first.
 const FORKS: [&str; 9] = [
     "cancun",
     "prague",
@@ -41,13 +41,13 @@ pub enum L1ChainConfigError {
     NoChainId,
     #[error("{key} is {value}, neither a number nor null")]
     Number { key: String, value: Value },
-    /// op-node's sentence.
+    /// The message is op-node's.
     #[error("L1 chain config does not have a blob schedule config")]
     NoSchedule,
-    /// geth's sentence.
+    /// The message is geth's.
     #[error("invalid chain configuration: missing entry for fork {0:?} in blobSchedule")]
     NoEntry(&'static str),
-    /// geth's sentence.
+    /// The message is geth's.
     #[error("invalid chain configuration in blobSchedule for fork {fork:?}: {error}")]
     Entry {
         fork: &'static str,
@@ -59,11 +59,11 @@ pub enum L1ChainConfigError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BlobEntry {
-    /// Blobs in a block at which their fee stays the same.
+    /// Number of blobs in a block at which the blob base fee stays the same.
     pub target: Option<u64>,
-    /// Most blobs in a block.
+    /// Most blobs in a block, for this fork.
     pub max: Option<u64>,
-    /// By how much excess blob gas the fee grows e-fold. Not zero.
+    /// Amount of excess blob gas by which the blob base fee grows e-fold; not zero.
     #[serde(default)]
     pub base_fee_update_fraction: u64,
 }
@@ -74,13 +74,13 @@ pub struct BlobEntry {
 pub enum BlobEntryError {
     #[error(transparent)]
     Json(#[from] serde_json::Error),
-    /// geth's sentence.
+    /// The message is geth's.
     #[error("update fraction must be defined and non-zero")]
     NoFraction,
 }
 
 impl BlobEntry {
-    /// Reads an entry.
+    /// Reads an entry and checks its fraction.
     pub fn from_json(entry: &Value) -> Result<Self, BlobEntryError> {
         let entry = Self::deserialize(entry)?;
         if entry.base_fee_update_fraction == 0 {
@@ -91,7 +91,7 @@ impl BlobEntry {
 }
 
 impl L1ChainConfig {
-    /// Reads a genesis file, whose chain config is its field `config`, or a chain config alone.
+    /// Reads a geth genesis file (the chain config is its field `config`), or a chain config alone.
     pub fn from_json(text: &str) -> Result<Self, L1ChainConfigError> {
         #[derive(Deserialize)]
         struct GenesisFile {
@@ -110,7 +110,7 @@ impl L1ChainConfig {
             .filter(|schedule| !schedule.is_null())
         {
             Some(schedule) => Map::deserialize(schedule)?,
-            // An OP Stack chain as L1 has no blobs: its excess is always zero (op-node).
+            // An OP Stack chain as L1 has no blobs: its excess blob gas is always zero (op-node).
             None if config.get("optimism").is_some_and(Value::is_object) => {
                 return Ok(Self {
                     chain_id,
@@ -129,8 +129,8 @@ impl L1ChainConfig {
                 .map_err(|error| L1ChainConfigError::Entry { fork, error })?;
             match (number(config, &format!("{fork}Time"))?, entry) {
                 (Some(time), Some(entry)) => steps.push((time, entry.base_fee_update_fraction)),
-                // A later fork without an entry changes nothing (geth); before the first one there
-                // would be no fee at all.
+                // A later fork without an entry keeps the fraction (geth). The first fork needs an
+                // entry, or there would be no fraction at all.
                 (Some(_), None) if steps.is_empty() => {
                     return Err(L1ChainConfigError::NoEntry(fork));
                 }
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// A config with a fork every 100 seconds; each entry has the mainnet fraction of its fork.
+    /// A config with one fork every 100 seconds. Each entry has mainnet's fraction for its fork.
     fn config() -> Value {
         json!({
             "chainId": 900, "londonBlock": 0, "cancunTime": 100, "pragueTime": 200, "osakaTime": 300, "bpo1Time": 400, "bpo2Time": 500,
@@ -218,7 +218,7 @@ mod tests {
                 BlobSchedule::BPO2
             ]
         );
-        // Entries of forks that are not scheduled count for nothing.
+        // Entries of forks without an activation time are ignored.
         let mut unscheduled = config();
         unscheduled["bpo2Time"] = Value::Null;
         assert_eq!(
@@ -227,7 +227,7 @@ mod tests {
         );
     }
 
-    /// All active from genesis: the newest fork counts, whatever its fraction.
+    /// All forks are active from genesis: the newest fork's fraction applies, even if it is lower.
     #[test]
     fn of_forks_at_one_time_the_newest_counts() {
         let mut together = config();

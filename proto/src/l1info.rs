@@ -1,9 +1,9 @@
-//! L1 attributes: the first transaction of every L2 block, which describes its L1 origin (specs:
-//! deposits, L1 attributes).
+//! L1 attributes: the first transaction of every L2 block, which describes the block's L1 origin
+//! (specs: deposits, L1 attributes).
 //!
-//! The calldata come in four formats, each with its own selector and length.
-//! [`L1BlockInfo::decode`] reads untrusted blocks; [`l1_info_tx`] builds the transaction in the
-//! format that a block takes.
+//! The calldata has four formats, each with its own selector and length. [`L1BlockInfo::decode`]
+//! reads the attributes of untrusted blocks. [`l1_info_tx`] builds the transaction in the format of
+//! the block's fork.
 
 use crate::{
     abi::{AbiError, Words},
@@ -17,23 +17,24 @@ use alloy_primitives::{Address, B256, Bytes, U256, address, hex};
 use op_alloy_consensus::{OpTxEnvelope, TxDeposit};
 use thiserror::Error;
 
-/// Sender of the L1 attributes and of upgrade transactions, an address without a key.
+/// Sender of L1 attributes and upgrade transactions: an address without a private key.
 pub const DEPOSITOR: Address = address!("DeaDDEaDDeAdDeAdDEAdDEaddeAddEAdDEAd0001");
-/// The predeploy that receives them.
+/// The predeploy that the L1 attributes transaction calls.
 pub const L1_BLOCK: Address = address!("4200000000000000000000000000000000000015");
-/// Gas of the L1 attributes since Regolith.
+/// Gas limit of the L1 attributes transaction since Regolith.
 const GAS: u64 = 1_000_000;
-/// Gas of the L1 attributes before Regolith, outside of the block's limit.
+/// Gas limit of the L1 attributes transaction before Regolith; not counted against the block's
+/// limit.
 const GAS_BEFORE_REGOLITH: u64 = 150_000_000;
-/// The gas scalar used if none is set.
+/// The data availability footprint's gas scalar if the system configuration sets none.
 const DEFAULT_DA_FOOTPRINT_GAS_SCALAR: u16 = 400;
 
-/// The layouts of the calldata, oldest first.
+/// The layouts of the L1 attributes' calldata, oldest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum L1InfoFormat {
     /// Eight ABI words.
     Bedrock,
-    /// Packed, with the blob base fee.
+    /// Packed fields, with the blob base fee.
     Ecotone,
     /// Ecotone's fields, and the operator fee.
     Isthmus,
@@ -54,7 +55,7 @@ impl L1InfoFormat {
         }
     }
 
-    /// Length of the calldata with the selector.
+    /// Length of the calldata in bytes, with the selector.
     #[allow(clippy::len_without_is_empty)]
     pub const fn len(self) -> usize {
         match self {
@@ -65,9 +66,9 @@ impl L1InfoFormat {
         }
     }
 
-    /// The format of a block at `l2_time` on a parent at `parent_l2_time`. The block that activates
-    /// a fork still takes the format before it, because the new contract is only deployed later in
-    /// that block.
+    /// The format for a block at `l2_time` with a parent at `parent_l2_time`. The block that
+    /// activates a fork still uses the format before the fork, because the new contract is only
+    /// deployed later in the same block.
     pub fn at(forks: &ForkSchedule, l2_time: u64, parent_l2_time: u64) -> Self {
         let in_use = |fork| {
             forks.is_active(fork, l2_time) && !forks.activates(fork, parent_l2_time, l2_time)
@@ -92,35 +93,35 @@ pub struct L1BlockInfo {
     pub format: L1InfoFormat,
     /// Number of the L1 block.
     pub number: u64,
-    /// Unix seconds.
+    /// Timestamp of the L1 block, in Unix seconds.
     pub time: u64,
-    /// Wei.
+    /// Base fee of the L1 block, in wei.
     pub base_fee: U256,
     /// Hash of the L1 block.
     pub hash: B256,
-    /// Distance of the L2 block from the first one with this origin.
+    /// Distance of the L2 block from the first L2 block with the same L1 origin.
     pub sequence_number: u64,
-    /// Address whose batches count.
+    /// Address whose transactions to the batch inbox are read as batches.
     pub batcher_addr: Address,
-    /// Bedrock only.
+    /// Overhead of the L1 fee in gas; Bedrock's format only.
     pub overhead: B256,
-    /// Bedrock only.
+    /// Scalar of the L1 fee; Bedrock's format only.
     pub scalar: B256,
-    /// Ecotone, like the next two.
+    /// Scalar of the L1 base fee, from Ecotone on.
     pub base_fee_scalar: u32,
-    /// Scalar of the blob base fee.
+    /// Scalar of the blob base fee, from Ecotone on.
     pub blob_base_fee_scalar: u32,
-    /// Wei.
+    /// Blob base fee of the L1 block in wei, from Ecotone on.
     pub blob_base_fee: U256,
-    /// Isthmus, like the next one.
+    /// Scalar of the operator fee, from Isthmus on.
     pub operator_fee_scalar: u32,
-    /// Wei per transaction.
+    /// Operator fee per transaction in wei, from Isthmus on.
     pub operator_fee_constant: u64,
-    /// Jovian.
+    /// Gas scalar of the data availability footprint, from Jovian on.
     pub da_footprint_gas_scalar: u16,
 }
 
-/// The reason why the origin of a block cannot be read from its first transaction.
+/// The reason why a block's L1 origin cannot be read from its first transaction.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs, reason = "the messages document the variants")]
 pub enum L1InfoError {
@@ -141,8 +142,8 @@ pub enum L1InfoError {
 }
 
 impl L1BlockInfo {
-    /// Reads the calldata of the L1 attributes, in the format of its selector. Every byte of the
-    /// length is accounted for.
+    /// Decodes the calldata of L1 attributes, in the format of its selector. Fails unless the
+    /// calldata has exactly the length of that format.
     pub fn decode(calldata: &[u8]) -> Result<Self, L1InfoError> {
         let format = calldata
             .first_chunk()
@@ -181,8 +182,8 @@ impl L1BlockInfo {
         })
     }
 
-    /// The formats since Ecotone share a packed layout and append to it. The caller has checked the
-    /// length.
+    /// Decodes the formats since Ecotone: a packed layout to which later forks append fields. The
+    /// caller has checked the length.
     fn decode_packed(format: L1InfoFormat, calldata: &[u8]) -> Result<Self, L1InfoError> {
         let mut rest = &calldata[4..];
         let mut info = Self::empty(format);
@@ -229,7 +230,7 @@ impl L1BlockInfo {
         }
     }
 
-    /// The calldata in this info's format.
+    /// Encodes the calldata in the format of these attributes.
     pub fn encode(&self) -> Bytes {
         let mut out = Vec::with_capacity(self.format.len());
         out.extend(self.format.selector());
@@ -271,7 +272,7 @@ impl L1BlockInfo {
         }
     }
 
-    /// The L1 attributes of a block, from its first transaction.
+    /// Decodes the L1 attributes of a block from its first transaction.
     pub fn of(payload: &Payload) -> Result<Self, L1InfoError> {
         let first = payload
             .transactions
@@ -284,7 +285,8 @@ impl L1BlockInfo {
     }
 }
 
-/// Splits bytes off the front, zeros where there are none: only called where the length is known.
+/// Splits `N` bytes off the front. Returns zeros if there are too few, but all callers have checked
+/// the length.
 fn take<const N: usize>(rest: &mut &[u8]) -> [u8; N] {
     match rest.split_first_chunk() {
         Some((chunk, tail)) => {
@@ -298,23 +300,24 @@ fn take<const N: usize>(rest: &mut &[u8]) -> [u8; N] {
 /// The fields of an L1 block that the L1 attributes carry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct L1Origin {
-    /// Hash of the L1 block.
-    pub hash: B256,
     /// Number of the L1 block.
+    pub hash: B256,
+    /// Timestamp of the L1 block, in Unix seconds.
     pub number: u64,
-    /// Unix seconds.
+    /// Base fee of the L1 block, in wei.
     pub time: u64,
     /// Wei.
     pub base_fee: u64,
-    /// Wei, by the L1 chain's own blob schedule; 1 for a block without excess blob gas.
+    /// Blob base fee of the L1 block in wei, by the L1 chain's own blob schedule; 1 for a block
+    /// without excess blob gas.
     pub blob_base_fee: u128,
 }
 
-/// Builds the L1 attributes transaction of the L2 block at `l2_time` on a parent at
-/// `parent_l2_time` (Unix seconds).
+/// Builds the L1 attributes transaction of the L2 block at `l2_time`, with a parent at
+/// `parent_l2_time` (both in Unix seconds).
 ///
-/// Fails when the configuration's fee scalar has an unknown form, which only matters from Ecotone
-/// on.
+/// Fails if the fee scalar in the system configuration has an unknown form. The form only matters
+/// from Ecotone on.
 pub fn l1_info_tx(
     forks: &ForkSchedule,
     config: &SystemConfig,
@@ -368,20 +371,21 @@ pub fn l1_info_tx(
 /// An L2 block and its L1 origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct L2BlockRef {
-    /// Number and hash.
+    /// Number and hash of the L2 block.
     pub id: BlockId,
     /// Hash of the parent block.
     pub parent_hash: B256,
-    /// Unix seconds.
+    /// Timestamp of the L2 block, in Unix seconds.
     pub time: u64,
-    /// L1 block that the L1 attributes name.
+    /// The L1 block that the block's L1 attributes name.
     pub origin: BlockId,
-    /// Distance from the first block with this origin.
+    /// Distance of this L2 block from the first L2 block with the same L1 origin.
     pub sequence_number: u64,
 }
 
 impl L2BlockRef {
-    /// The reference of a block. Genesis has no L1 attributes: its origin is configured.
+    /// The reference of `payload`. The genesis block has no L1 attributes: its origin is
+    /// configured.
     pub fn of(payload: &Payload, genesis: &RollupGenesis) -> Result<Self, L1InfoError> {
         let (origin, sequence_number) = if payload.number() == genesis.l2.number {
             if payload.hash != genesis.l2.hash {

@@ -1,10 +1,11 @@
 //! The protocol of an OP Stack node: wire formats and every rule that needs no I/O.
 //!
 //! Nothing here reads a clock, a socket or a disk: time and bytes are arguments, decisions are
-//! return values. The swarm (`starling-p2p`) and the node (`starling`) depend on this crate, and it
-//! depends on neither.
+//! Nothing here reads a clock, a socket or a disk: time and bytes are arguments, decisions are
+//! return values. The swarm (`starling-p2p`) and the node (`starling`) depend on this crate, and
+//! this crate depends on neither.
 //!
-//! Every public item is documented, except the variants of errors, whose messages say it.
+//! Every public item is documented. The variants of errors are documented by their messages.
 
 #![warn(missing_docs)]
 
@@ -36,6 +37,6 @@ pub mod system_config;
 pub mod upgrades;
 pub mod wire;
 
-// A file that unit tests share with integration tests names the crate as those do.
+// A file shared by unit tests and integration tests uses this crate's name in its imports.
 #[cfg(test)]
 extern crate self as starling_proto;

@@ -1,8 +1,9 @@
-//! Public OP Stack chains by name: those of the superchain registry, and Base (specs: rollup-node,
-//! configuration).
+//! Public OP Stack chains by name: the chains of the superchain registry, and Base (specs:
+//! rollup-node, configuration).
 //!
-//! The table is text, one line per chain, and names its sources and columns. Lines are parsed when
-//! they are asked for. `--network` and `--op-network` take the names; `networks list` prints them.
+//! The table is a text file with one line per chain; it names its sources and columns. Lines are
+//! parsed on demand. `--network` and `--op-network` accept the names, and `networks list` prints
+//! them.
 
 pub mod overrides;
 #[cfg(test)]
@@ -18,16 +19,16 @@ use alloy_primitives::{B256, U256};
 use std::str::{FromStr, SplitWhitespace};
 
 const TABLE: &str = include_str!("network/table.txt");
-/// Channel timeout before Granite, in L1 blocks. The registry does not have it, since no chain has
-/// another one.
+/// Channel timeout before Granite, in L1 blocks. The registry does not list it, because all chains
+/// have the same value.
 const CHANNEL_TIMEOUT: u64 = 300;
-/// Short names of op-node.
+/// op-node's short names, and the chains they stand for.
 const ALIASES: [(&str, &str); 2] = [("mainnet", "op-mainnet"), ("sepolia", "op-sepolia")];
 
 /// A chain of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KnownNetwork {
-    /// The chain's name in the registry and its L1, as in `op-mainnet`.
+    /// The chain's name in the registry and the name of its L1, as in `op-mainnet`.
     pub name: &'static str,
     /// The chain's configuration, as op-node derives it from the registry.
     pub rollup: RollupConfig,
@@ -39,7 +40,7 @@ impl KnownNetwork {
         lines().filter_map(Self::parse)
     }
 
-    /// The chain of this name, in any case. `mainnet` and `sepolia` are those of OP.
+    /// Finds a chain by name, ignoring case. `mainnet` and `sepolia` are the OP chains.
     pub fn find(name: &str) -> Option<Self> {
         let alias = ALIASES
             .iter()
@@ -73,7 +74,7 @@ fn name_of(line: &str) -> &str {
     line.split_once(' ').map_or(line, |(name, _)| name)
 }
 
-/// The rest of a line. A column that is missing or has another form ends the parse with `None`.
+/// The columns of a line after the name. A missing or malformed column ends the parse with `None`.
 struct TableColumns(SplitWhitespace<'static>);
 
 impl TableColumns {
@@ -81,7 +82,7 @@ impl TableColumns {
         self.0.next()?.parse().ok()
     }
 
-    /// An activation time, or `-`.
+    /// Reads an activation time; `-` means never.
     fn time(&mut self) -> Option<Option<u64>> {
         match self.0.next()? {
             "-" => Some(None),
@@ -89,7 +90,7 @@ impl TableColumns {
         }
     }
 
-    /// A word in hex without its leading zeros.
+    /// Reads a word in hex without leading zeros.
     fn word(&mut self) -> Option<B256> {
         Some(self.next::<U256>()?.into())
     }
@@ -128,8 +129,8 @@ impl TableColumns {
         })
     }
 
-    /// Reads the fork times in order, and before that of Isthmus the time of the Pectra blob
-    /// schedule.
+    /// Reads the fork times in order. The time of the Pectra blob schedule precedes the time of
+    /// Isthmus.
     fn forks(&mut self) -> Option<(ForkSchedule, Option<u64>)> {
         let mut forks = ForkSchedule::from_times([(Fork::Regolith, Some(0))]);
         let mut pectra = None;
@@ -164,7 +165,7 @@ impl TableColumns {
         })
     }
 
-    /// The columns that only chains with alternative data availability have.
+    /// Reads the columns that only chains with alternative data availability have.
     fn alt_da(&mut self) -> Option<Option<AltDaConfig>> {
         let Some(address) = self.0.next() else {
             return Some(None);

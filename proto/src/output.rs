@@ -3,8 +3,8 @@
 
 use alloy_primitives::{B256, keccak256};
 
-/// Output root of version 0 of a block: its state root, the storage root of its message passer
-/// (`0x4200…0016`; from Isthmus the header's withdrawals root) and its hash.
+/// Output root (version 0) of a block: from its state root, the storage root of the message passer
+/// contract (`0x4200…0016`; from Isthmus on the header's withdrawals root) and the block hash.
 pub fn output_root(state_root: B256, message_passer_storage_root: B256, block_hash: B256) -> B256 {
     const VERSION_0: B256 = B256::ZERO;
     keccak256(

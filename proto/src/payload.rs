@@ -1,8 +1,9 @@
-//! A payload: one L2 block as it travels on the wire, and its four encodings.
+//! A payload: one L2 block as sent on the wire, and its four encodings.
 //!
-//! Bytes from outside become a [`WirePayload`], which only claims a hash.
-//! [`WirePayload::into_payload`] is the one way from there to a [`Payload`], and recomputes the
-//! hash. Decoding costs memory in proportion to its input, which the transports cap at 10 MiB.
+//! Bytes from outside become a [`WirePayload`], whose hash is only a claim.
+//! [`WirePayload::into_payload`] recomputes the hash; no other function turns a [`WirePayload`]
+//! into a [`Payload`]. Decoding costs memory in proportion to its input, which the transports cap
+//! at 10 MiB.
 
 use alloy_consensus::{Header, proofs::calculate_withdrawals_root};
 use alloy_eips::{
@@ -20,14 +21,14 @@ use ssz::{Decode, Encode};
 use std::sync::Arc;
 use thiserror::Error;
 
-/// Most transactions that the SSZ type of a payload can hold.
+/// Most transactions that the SSZ type of a payload allows.
 pub const MAX_TRANSACTIONS: usize = 1 << 20;
-/// Most withdrawals that the SSZ type of a payload can hold.
+/// Most withdrawals that the SSZ type of a payload allows.
 pub const MAX_WITHDRAWALS: usize = 16;
-/// Longest extra data of a header.
+/// Longest extra data of a header, in bytes.
 pub const MAX_EXTRA_DATA: usize = 32;
 
-/// The four gossip encodings of a block; the number of the topic is the discriminant.
+/// The four gossip encodings of a block. The discriminant is the number in the topic's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum PayloadVersion {
@@ -61,29 +62,30 @@ impl PayloadVersion {
     }
 }
 
-/// One block whose `hash` has been recomputed from `header`, and whose `header.transactions_root`
-/// from `transactions`.
+/// One block. Its `hash` has been recomputed from `header`, and `header.transactions_root` from
+/// `transactions`.
 ///
-/// On L2 the list of withdrawals is absent (before Canyon) or empty, and the header says which.
+/// On L2 the list of withdrawals is absent (before Canyon) or empty. The header shows which of
+/// these applies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Payload {
-    /// Block hash, that of `header`.
+    /// Block hash: the hash of `header`.
     pub hash: B256,
     /// Complete header.
     pub header: Header,
-    /// Raw EIP-2718 bytes, in block order.
+    /// Transactions as raw EIP-2718 bytes, in block order.
     pub transactions: Vec<Bytes>,
-    /// Uncles and withdrawals of a block of an Ethereum chain, if it has any. A block of an OP chain
-    /// never has.
+    /// Uncles and withdrawals, for blocks of an Ethereum chain that have any. Always `None` for
+    /// blocks of an OP chain.
     pub ethereum: Option<Arc<EthereumBody>>,
 }
 
 /// The parts of a block of an Ethereum chain that no block of an OP chain has.
 #[derive(Clone, Debug, Default, PartialEq, Eq, RlpEncodable, RlpDecodable)]
 pub struct EthereumBody {
-    /// Headers of blocks beside the chain that the block rewards, before the merge.
+    /// Headers of the uncles: blocks off the chain that this block rewards (before the merge).
     pub uncles: Vec<Header>,
-    /// Payments of the beacon chain, from Shanghai on.
+    /// Withdrawals from the beacon chain, from Shanghai on.
     pub withdrawals: Vec<Withdrawal>,
 }
 
@@ -122,8 +124,8 @@ impl std::fmt::Display for BlockId {
 }
 
 impl Payload {
-    /// Seals a header over its transactions: the constructor for blocks built or read here. The
-    /// caller vouches that `header.transactions_root` belongs to `transactions`.
+    /// Computes the header's hash: the constructor for blocks that our node has built or stored.
+    /// The caller guarantees that `header.transactions_root` is the root of `transactions`.
     pub fn sealed(header: Header, transactions: Vec<Bytes>) -> Self {
         Self {
             hash: header.hash_slow(),
@@ -133,8 +135,8 @@ impl Payload {
         }
     }
 
-    /// The same block with the uncles and withdrawals that its header commits to, as the caller
-    /// vouches.
+    /// The same block with uncles and withdrawals. The caller guarantees that the header commits to
+    /// them.
     pub fn with_ethereum(self, body: EthereumBody) -> Self {
         Self {
             ethereum: (!body.is_empty()).then(|| Arc::new(body)),
@@ -152,9 +154,9 @@ impl Payload {
         self.ethereum.as_ref().map_or(&[], |body| &body.withdrawals)
     }
 
-    /// The oldest encoding that carries every field of the header. It is that of the block's fork:
-    /// see [`ForkSchedule::payload_version`](crate::fork::ForkSchedule::payload_version) to decide
-    /// by time.
+    /// The oldest encoding that has every field of this header. This is also the encoding of the
+    /// block's fork. To decide by timestamp, use
+    /// [`ForkSchedule::payload_version`](crate::fork::ForkSchedule::payload_version).
     pub fn version(&self) -> PayloadVersion {
         if self.header.requests_hash.is_some() {
             PayloadVersion::V4
@@ -167,9 +169,9 @@ impl Payload {
         }
     }
 
-    /// `[parent beacon block root ‖] SSZ payload`: what is signed, gossiped and served. A field
-    /// that `version` has and the header lacks is written as zero; such bytes do not hash to the
-    /// block and every receiver refuses them.
+    /// `[parent beacon block root ‖] SSZ payload`: the bytes that are signed, gossiped and served.
+    /// A field that `version` has and the header lacks is written as zero. The hash of such bytes
+    /// is not the block's, so every receiver refuses them.
     pub fn to_wire(&self, version: PayloadVersion) -> Vec<u8> {
         let mut out = Vec::with_capacity(version.ssz_fixed_len() + 64 + self.weight());
         if version.has_beacon_root() {
@@ -189,8 +191,8 @@ impl Payload {
         out
     }
 
-    /// The Engine API's form of this block, and the shape of its SSZ. Transactions are shared, not
-    /// copied.
+    /// The block in the Engine API's form, which is also the structure that its SSZ encodes.
+    /// Transactions are shared, not copied.
     pub fn to_execution_payload(&self, version: PayloadVersion) -> OpExecutionPayload {
         let header = &self.header;
         let v1 = ExecutionPayloadV1 {
@@ -232,7 +234,7 @@ impl Payload {
         }
     }
 
-    /// Every transaction, decoded. Deposits are transactions of type 0x7E.
+    /// Decodes every transaction. Deposits are transactions of type 0x7E.
     pub fn decode_transactions(&self) -> Result<Vec<OpTxEnvelope>, TransactionError> {
         self.transactions
             .iter()
@@ -243,7 +245,7 @@ impl Payload {
             .collect()
     }
 
-    /// Number and hash.
+    /// Number and hash of this block.
     pub fn id(&self) -> BlockId {
         BlockId {
             hash: self.hash,
@@ -261,32 +263,32 @@ impl Payload {
         self.header.parent_hash
     }
 
-    /// Unix seconds.
+    /// Timestamp of the block, in Unix seconds.
     pub fn timestamp(&self) -> u64 {
         self.header.timestamp
     }
 
-    /// Approximate bytes held in memory: what credits and budgets count.
+    /// Approximate memory of the block in bytes, as counted against credits and budgets.
     pub fn weight(&self) -> usize {
         let transactions: usize = self.transactions.iter().map(|tx| tx.len() + 24).sum();
         1000 * (1 + self.uncles().len()) + 64 * self.withdrawals().len() + transactions
     }
 }
 
-/// A transaction of a block that is none.
+/// The error for a transaction of a block that cannot be decoded.
 #[derive(Debug, Error)]
 #[error("transaction {index}: {cause}")]
 pub struct TransactionError {
-    /// Position in the block.
+    /// Position of the transaction in the block.
     pub index: usize,
-    /// Fault of the transaction.
+    /// The decoding error.
     pub cause: Eip2718Error,
 }
 
-/// Decodes one raw EIP-2718 transaction and nothing after it. Refuses every type a block of this
-/// chain cannot hold: blob transactions (3), and the synthetic post-execution type (0x7D) that the
-/// library's envelope knows but no fork allows. Without a type byte a list is a legacy transaction
-/// and nothing else (EIP-2718): the library would also take it for a deposit.
+/// Decodes exactly one raw EIP-2718 transaction. Refuses every type that a block of this chain
+/// cannot have: blob transactions (3), and the synthetic post-execution type (0x7D), which the
+/// library's envelope knows but no fork allows. A list without a type byte can only be a legacy
+/// transaction (EIP-2718), although the library would also accept a deposit in this form.
 pub fn decode_transaction(raw: &[u8]) -> Result<OpTxEnvelope, Eip2718Error> {
     if raw.first() == Some(&POST_EXEC_TX_TYPE_ID) {
         return Err(Eip2718Error::UnexpectedType(POST_EXEC_TX_TYPE_ID));
@@ -322,7 +324,7 @@ pub enum WireError {
     BaseFee,
 }
 
-/// The reason why a decoded payload is not the block it claims to be, or no L2 block at all.
+/// The reason why a decoded payload does not match its claimed hash, or is no L2 block at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs, reason = "the messages document the variants")]
 pub enum PayloadError {
@@ -332,7 +334,7 @@ pub enum PayloadError {
     Withdrawals(usize),
 }
 
-/// A payload as decoded: well-formed, but its hash is only a claim.
+/// A well-formed, decoded payload whose hash is only a claim of the sender.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WirePayload {
     claimed: B256,
@@ -343,9 +345,9 @@ pub struct WirePayload {
 }
 
 impl WirePayload {
-    /// Decodes `[parent beacon block root ‖] SSZ payload`, as strict as the reference node (its
-    /// `ssz.go`): offsets in order and without gaps, extra data at most 32 bytes, at most 2^20
-    /// transactions and 16 withdrawals.
+    /// Decodes `[parent beacon block root ‖] SSZ payload`, as strictly as op-node (its `ssz.go`):
+    /// offsets in order and without gaps, extra data of at most 32 bytes, at most 2^20 transactions
+    /// and 16 withdrawals.
     pub fn decode(version: PayloadVersion, bytes: &[u8]) -> Result<Self, WireError> {
         let (root, ssz) = if version.has_beacon_root() {
             let (root, ssz) = bytes
@@ -364,9 +366,9 @@ impl WirePayload {
         Self::from_execution_payload(payload, root)
     }
 
-    /// Rebuilds the header from the Engine API's form of a block: mix hash is `prevRandao`; V4
-    /// takes the withdrawals root as given and has the hash of no requests; difficulty, nonce and
-    /// uncles are those of any block after the merge.
+    /// Rebuilds the header from the Engine API's form of a block. The mix hash is `prevRandao`. In
+    /// V4 the withdrawals root is the given one, and the requests hash is that of an empty list.
+    /// Difficulty, nonce and uncles are those of every block after the merge.
     pub fn from_execution_payload(
         payload: OpExecutionPayload,
         beacon_root: Option<B256>,
@@ -422,18 +424,18 @@ impl WirePayload {
         self.claimed
     }
 
-    /// Unix seconds, as claimed.
+    /// Timestamp that the sender claims, in Unix seconds.
     pub fn timestamp(&self) -> u64 {
         self.header.timestamp
     }
 
-    /// Block number, as claimed.
+    /// Block number that the sender claims.
     pub fn number(&self) -> u64 {
         self.header.number
     }
 
-    /// Recomputes the hash; on success the header and the transactions are those of the block with
-    /// this hash.
+    /// Recomputes the hash and compares it with the claim. On success the header and the
+    /// transactions are those of the block with this hash.
     pub fn into_payload(self) -> Result<Payload, PayloadError> {
         let Self {
             claimed,
@@ -475,12 +477,12 @@ fn split_v3(v3: ExecutionPayloadV3, withdrawals_root: Option<B256>) -> PayloadPa
     )
 }
 
-/// Position of the offset of the transactions in the fixed part.
+/// Position, in the fixed part of the SSZ payload, of the offset of the transactions.
 const TRANSACTIONS_OFFSET: usize = 504;
 
 fn decode_ssz<T: Decode>(version: PayloadVersion, ssz: &[u8]) -> Result<T, WireError> {
-    // The codec allocates one entry per transaction before it looks at any: count them first. A
-    // wrong offset is the codec's to name.
+    // The codec allocates one entry per transaction before it reads any of them, so check the count
+    // first. If an offset is wrong, continue: the codec reports the error.
     if let Some(start) =
         read_offset(ssz, TRANSACTIONS_OFFSET).filter(|start| *start >= version.ssz_fixed_len())
         && let Some(count) = read_offset(ssz, start).map(|first| first / 4)
@@ -492,7 +494,8 @@ fn decode_ssz<T: Decode>(version: PayloadVersion, ssz: &[u8]) -> Result<T, WireE
     T::from_ssz_bytes(ssz).map_err(WireError::Ssz)
 }
 
-/// Where the list of transactions ends: at the withdrawals, or without any at the end.
+/// End of the list of transactions: the beginning of the withdrawals, or the end of `ssz` in a V1
+/// payload.
 fn list_end(version: PayloadVersion, ssz: &[u8]) -> usize {
     let withdrawals = (version != PayloadVersion::V1)
         .then(|| read_offset(ssz, TRANSACTIONS_OFFSET + 4))

@@ -1,25 +1,25 @@
-//! Provenance: how a payload reached the node, which decides how far it is trusted.
+//! Provenance: the source of a payload, which decides how far the node trusts it.
 
 use crate::payload::BlockId;
 use alloy_primitives::Address;
 
-/// How a payload reached the node.
+/// The source of a payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Provenance {
-    /// Gossip, signed by this address.
+    /// Gossip. The block is signed by this address.
     Signed(Address),
     /// A block whose hash is the parent hash of a trusted payload.
     Linked {
-        /// Height of the signed block above it.
+        /// Height of the signed block from which the parent hashes lead to this block.
         tip: u64,
     },
-    /// The Engine API (JWT).
+    /// The Engine API, authenticated by JWT.
     Engine,
-    /// An ancestor, linked by parent hashes, of the payload `of`, which came over the Engine API.
+    /// An ancestor, by parent hashes, of the payload `of`, which the Engine API delivered.
     Ancestor {
-        /// The payload.
+        /// The descendant from the Engine API.
         of: BlockId,
     },
-    /// Read from a file or the payload log.
+    /// A file or the payload log.
     Imported,
 }

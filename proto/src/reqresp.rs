@@ -1,9 +1,9 @@
-//! The request `payload_by_number`: one block for one number, over a stream of its own (specs:
+//! The request `payload_by_number`: one block by number, over a stream of its own (specs:
 //! rollup-node-p2p, req-resp).
 //!
-//! A request is eight bytes and a half-close; a response is read to its end. Both sides are
+//! A request is eight bytes and a half-close; a response is read to its end. Both sides may be
 //! hostile: lengths are capped before anything is decoded, and a response is only a [`WirePayload`]
-//! until somebody recomputes its hash.
+//! until the caller recomputes its hash.
 
 use crate::{
     fork::ForkSchedule,
@@ -12,15 +12,15 @@ use crate::{
 use std::io::{Read, Write};
 use thiserror::Error;
 
-/// Most bytes of a response, and most bytes of the payload in it.
+/// Most bytes of a response, and of the decompressed payload in it.
 pub const MAX_RESPONSE_LEN: usize = 10 << 20;
 /// Bytes of a request.
 pub const REQUEST_LEN: usize = 8;
 
-/// Result byte and version of a successful response.
+/// Bytes of the result code and the version, before the payload of a successful response.
 const HEADER_LEN: usize = 5;
 
-/// The protocol under both spellings in use: the first is to be dialled, both are to be served.
+/// The two spellings of the protocol id in use. Dial with the first, serve both.
 pub fn protocol_ids(chain_id: u64) -> [String; 2] {
     let id = format!("/opstack/req/payload_by_number/{chain_id}/0");
     let with_slash = format!("{id}/");
@@ -37,7 +37,7 @@ pub fn decode_request(bytes: &[u8]) -> Option<u64> {
     bytes.try_into().ok().map(u64::from_le_bytes)
 }
 
-/// The reason why a server returns no block; the response is this one byte.
+/// The reason why a server returns no block. Such a response is this one byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs, reason = "the messages document the variants")]
 pub enum NumberRefusal {
@@ -45,13 +45,13 @@ pub enum NumberRefusal {
     NotFound,
     #[error("the peer calls the request invalid")]
     InvalidRequest,
-    /// Any other code; 3 when we send it.
+    /// Any other code; our server sends 3.
     #[error("the peer failed with code {0}")]
     Other(u8),
 }
 
 impl NumberRefusal {
-    /// The byte that stands for it on the wire.
+    /// The code of this refusal on the wire.
     pub fn code(self) -> u8 {
         match self {
             NumberRefusal::NotFound => 1,
@@ -61,7 +61,7 @@ impl NumberRefusal {
     }
 }
 
-/// The reason why a response brought no payload.
+/// The reason why a response has no payload.
 #[derive(Debug, Error)]
 #[allow(missing_docs, reason = "the messages document the variants")]
 pub enum ResponseError {
@@ -81,9 +81,9 @@ pub enum ResponseError {
     Payload(#[from] WireError),
 }
 
-/// A successful response: `0 ‖ version u32 LE ‖ snappy frames of the payload's wire bytes`. Version
-/// 0 before Ecotone, and 1 from then on, Isthmus included: the specs' version 2 is understood by
-/// nobody.
+/// Encodes a successful response: `0 ‖ version u32 LE ‖ snappy frames of the payload's wire bytes`.
+/// The version is 0 before Ecotone and 1 from Ecotone on, even in Isthmus: no implementation
+/// understands the specs' version 2.
 pub fn encode_response(payload: &Payload, forks: &ForkSchedule) -> std::io::Result<Vec<u8>> {
     let version = forks.payload_version(payload.timestamp());
     let mut out = vec![0];
@@ -93,8 +93,8 @@ pub fn encode_response(payload: &Payload, forks: &ForkSchedule) -> std::io::Resu
     encoder.into_inner().map_err(|error| error.into_error())
 }
 
-/// Reads a response of either version spelling. Which payload it holds is read from the payload
-/// itself: its first offset is the length of the fixed part.
+/// Decodes a response with version 0, 1 or 2. The payload's own version follows from its bytes: the
+/// first offset in them is the length of the fixed part.
 pub fn decode_response(bytes: &[u8]) -> Result<WirePayload, ResponseError> {
     if bytes.len() > MAX_RESPONSE_LEN {
         return Err(ResponseError::TooLarge);
@@ -120,9 +120,9 @@ pub fn decode_response(bytes: &[u8]) -> Result<WirePayload, ResponseError> {
     )?)
 }
 
-/// The concatenated frames. The limit counts decompressed bytes as they come, so that a small
-/// stream cannot grow beyond it; every frame carries a checksum, and bytes after the last one are
-/// an error because they are no frame.
+/// Decompresses the snappy frames. The limit applies to the decompressed bytes while they are read,
+/// so that a small stream cannot exceed it. Every frame has a checksum. Bytes after the last frame
+/// are an error, because they are not a frame.
 fn read_frames(frames: &[u8]) -> Result<Vec<u8>, ResponseError> {
     let mut wire = Vec::new();
     snap::read::FrameDecoder::new(frames)
@@ -163,7 +163,7 @@ mod tests {
     use alloy_primitives::B256;
     use proptest::prelude::*;
 
-    /// An empty block of this encoding and the forks under which it is one.
+    /// An empty block in this encoding, and a fork schedule under which the encoding is correct.
     fn block(version: PayloadVersion) -> (Payload, ForkSchedule) {
         let fork = [Fork::Regolith, Fork::Delta, Fork::Holocene, Fork::Jovian][version as usize];
         let blob = (version >= PayloadVersion::V3).then_some(0);
@@ -182,7 +182,7 @@ mod tests {
         )
     }
 
-    /// A response header and a frame of these bytes.
+    /// A response with this version and one snappy frame of these bytes.
     fn response(version: u32, wire: &[u8]) -> Vec<u8> {
         let mut encoder =
             snap::write::FrameEncoder::new([&[0][..], &version.to_le_bytes()].concat());

@@ -1,8 +1,8 @@
-//! Block signatures: what a sequencer signs and how a peer finds out who signed (specs:
+//! Block signatures: the bytes that a sequencer signs, and the recovery of the signer (specs:
 //! rollup-node-p2p, block signatures).
 //!
-//! Pure functions over bytes. Recovery costs about 40 µs and is the first thing that a gossiped
-//! block pays for, before any decoding.
+//! Only pure functions over bytes. Recovery costs about 40 µs. It is the first expensive check of a
+//! gossiped block, before any decoding.
 
 use alloy_primitives::{Address, B256, Keccak256, keccak256};
 use secp256k1::{
@@ -16,10 +16,10 @@ pub use secp256k1::SecretKey;
 /// Bytes of a signature: r ‖ s ‖ recovery id.
 pub const SIGNATURE_LEN: usize = 65;
 
-/// The domain of block signatures: the only one in use is all zeros.
+/// The domain of block signatures. Only this one, all zeros, is in use.
 pub const DOMAIN_BLOCKS_V1: B256 = B256::ZERO;
 
-/// The reason why no signer could be found, or no key be read.
+/// The reason why a signer cannot be recovered, or a key not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs, reason = "the messages document the variants")]
 pub enum SignError {
@@ -36,8 +36,8 @@ pub fn payload_hash(signed_bytes: &[u8]) -> B256 {
     keccak256(signed_bytes)
 }
 
-/// The hash that is signed: `keccak(domain ‖ chain id, 32 bytes big-endian ‖ payload hash)`,
-/// without any prefix.
+/// The hash to be signed: `keccak(domain ‖ chain id, 32 bytes big-endian ‖ payload hash)`, without
+/// any prefix.
 pub fn signing_hash(chain_id: u64, payload_hash: B256) -> B256 {
     let mut hasher = Keccak256::new();
     hasher.update(DOMAIN_BLOCKS_V1);
@@ -51,7 +51,7 @@ pub fn sign(secret: &SecretKey, chain_id: u64, signed_bytes: &[u8]) -> [u8; SIGN
     sign_hash(secret, signing_hash(chain_id, payload_hash(signed_bytes)))
 }
 
-/// Signs a signing hash.
+/// Signs the result of [`signing_hash`].
 pub fn sign_hash(secret: &SecretKey, signing_hash: B256) -> [u8; SIGNATURE_LEN] {
     let signature = SECP256K1.sign_ecdsa_recoverable(&Message::from_digest(signing_hash.0), secret);
     let (id, r_s) = signature.serialize_compact();
@@ -61,7 +61,7 @@ pub fn sign_hash(secret: &SecretKey, signing_hash: B256) -> [u8; SIGNATURE_LEN] 
     out
 }
 
-/// Recovers the signer of these bytes for `chain_id`. Any recovery id in 0..=3 is accepted.
+/// Recovers the signer of these bytes for `chain_id`. Every recovery id in 0..=3 is accepted.
 pub fn recover(
     signature: &[u8; SIGNATURE_LEN],
     chain_id: u64,
@@ -100,7 +100,7 @@ pub fn secret_from_hex(hex: &str) -> Result<SecretKey, SignError> {
 }
 
 fn public_key_address(key: &PublicKey) -> Address {
-    // The first byte of the uncompressed form is a tag.
+    // The first byte of the uncompressed form is a tag, not part of the key.
     Address::from_raw_public_key(&key.serialize_uncompressed()[1..])
 }
 

@@ -1,11 +1,11 @@
 //! Span batches: a range of L2 blocks in columns (specs: delta, span batches).
 //!
-//! Decoding has two steps, whose failures differ in effect. First the columns are found in the
-//! bytes; a fault there ends the channel. Then the transactions are checked; a fault there,
-//! [`SpanError::Transaction`], costs this batch only.
+//! Decoding has two steps. The first finds the columns in the bytes; an error there ends the
+//! channel. The second checks the transactions; an error there ([`SpanError::Transaction`]) only
+//! skips this batch.
 //!
-//! A span of ten million blocks, or transactions, takes no more memory than its bytes: both stay in
-//! the columns, and blocks are rebuilt one by one as [`SpanBlocks`] comes to them.
+//! However many blocks or transactions a span has, it needs no more memory than its bytes. Blocks
+//! and transactions stay in the columns, and [`SpanBlocks`] rebuilds the blocks one by one.
 
 mod blocks;
 mod columns;
@@ -21,19 +21,19 @@ pub use transaction::RebuildError;
 use alloy_primitives::{Bytes, FixedBytes};
 use columns::Columns;
 
-/// Most blocks of a span batch, most transactions of each block and of all blocks together, and
-/// most bytes of the data of a transaction (specs: delta, span batch size limits).
+/// Most blocks of a span batch, most transactions of a block and of the whole batch, and most bytes
+/// of a transaction's data (specs: delta, span batch size limits).
 pub const MAX_SPAN_ELEMENTS: u64 = 10_000_000;
 
 /// Type byte of a span batch.
 pub const SPAN_TYPE: u8 = 1;
 
-/// Constants of the chain that readers and writers of span batches need.
+/// Constants of the chain that span batches depend on.
 #[derive(Clone, Copy, Debug)]
 pub struct BatchContext {
-    /// Unix seconds of the L2 genesis block.
+    /// Time of the L2 genesis block, in Unix seconds.
     pub genesis_time: u64,
-    /// Seconds.
+    /// Seconds between L2 blocks.
     pub block_time: u64,
     /// The L2 chain id, which transactions are signed for.
     pub chain_id: u64,
@@ -54,7 +54,7 @@ pub struct SpanBatch {
     pub blocks: SpanBlocks,
 }
 
-/// The reason why bytes are no span batch. Names are those of the columns in the specification.
+/// The reason why bytes are not a span batch. Errors name columns as the specification does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages document the variants")]
 pub enum SpanError {
@@ -74,8 +74,8 @@ pub enum SpanError {
     Transaction(#[from] RebuildError),
 }
 
-/// Reads the columns that follow the type byte, and checks that the transactions can be rebuilt.
-/// Bytes after the last column are ignored, as op-node does. The batch keeps the memory of `body`.
+/// Reads the columns that follow the type byte, and checks that every transaction can be rebuilt.
+/// Bytes after the last column are ignored, as in op-node. The batch shares the memory of `body`.
 pub fn decode(body: &Bytes, context: &BatchContext) -> Result<SpanBatch, SpanError> {
     let columns = Columns::decode(body, context)?;
     columns.check_transactions()?;

@@ -1,7 +1,7 @@
-//! SystemConfig: the parameters that L1 sets for L2 (specs: system-config), with their form in
+//! SystemConfig: the parameters that L1 sets for L2 (specs: system-config), and their form in
 //! rollup.json.
 //!
-//! `config_update.rs` reads them from the logs of L1 blocks and from L2 blocks.
+//! `config_update.rs` reads these parameters from the logs of L1 blocks and from L2 blocks.
 
 use alloy_primitives::{Address, B64, B256, U256};
 use serde::{Deserialize, Serialize};
@@ -11,45 +11,46 @@ use thiserror::Error;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "SystemConfigJson", into = "SystemConfigJson")]
 pub struct SystemConfig {
-    /// Address whose batches count.
+    /// Address whose transactions to the batch inbox are read as batches.
     pub batcher_addr: Address,
     /// Bedrock fee overhead; zero from Ecotone on.
     pub overhead: B256,
-    /// Bedrock fee scalar, or from Ecotone the packed base and blob fee scalars (version byte
-    /// first).
+    /// Bedrock fee scalar. From Ecotone on the packed base fee and blob base fee scalars, after a
+    /// version byte.
     pub scalar: B256,
     /// Gas limit of L2 blocks.
     pub gas_limit: u64,
-    /// Denominator and elasticity; (0, 0) means the chain's constants. Meaningful from Holocene.
+    /// EIP-1559 denominator and elasticity, used from Holocene on; (0, 0) stands for the chain's
+    /// constants.
     pub eip1559: Eip1559Params,
-    /// Isthmus.
+    /// Scalar of the operator fee, from Isthmus on.
     pub operator_fee_scalar: u32,
-    /// Isthmus.
+    /// Constant part of the operator fee, from Isthmus on.
     pub operator_fee_constant: u64,
-    /// Jovian, wei.
+    /// Minimum base fee in wei, from Jovian on.
     pub min_base_fee: u64,
-    /// Jovian; 0 means 400.
+    /// Gas scalar of the data availability footprint, from Jovian on; 0 stands for 400.
     pub da_footprint_gas_scalar: u16,
 }
 
-/// EIP-1559 parameters as the wire orders them: denominator, then elasticity.
+/// EIP-1559 parameters, in the order of their encoding: denominator, then elasticity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Eip1559Params {
-    /// Denominator of a base fee change.
+    /// Denominator of a change of the base fee.
     pub denominator: u32,
     /// Gas limit divided by gas target.
     pub elasticity: u32,
 }
 
 impl Eip1559Params {
-    /// Eight bytes: denominator ‖ elasticity, as in payload attributes.
+    /// Encodes the parameters in eight bytes: denominator ‖ elasticity, as in payload attributes.
     pub fn encode(self) -> B64 {
         (u64::from(self.denominator) << 32 | u64::from(self.elasticity))
             .to_be_bytes()
             .into()
     }
 
-    /// Reads the eight bytes of [`encode`](Self::encode).
+    /// Decodes the eight bytes of [`encode`](Self::encode).
     pub fn decode(bytes: B64) -> Self {
         let both = u64::from_be_bytes(bytes.0);
         Self {
@@ -59,7 +60,7 @@ impl Eip1559Params {
     }
 }
 
-/// `genesis.system_config` of rollup.json. The fields of later forks may be missing.
+/// `genesis.system_config` in rollup.json. The fields of later forks are optional.
 #[derive(Serialize, Deserialize)]
 struct SystemConfigJson {
     #[serde(rename = "batcherAddr", alias = "batcherAddress")]
@@ -113,7 +114,8 @@ impl From<SystemConfig> for SystemConfigJson {
     }
 }
 
-/// Scalar in bytes 20..24, constant in bytes 24..32; the rest is ignored.
+/// Decodes the operator fee: the scalar is in bytes 20..24, the constant in bytes 24..32. Other
+/// bytes are ignored.
 pub(crate) fn decode_operator_fee(word: B256) -> (u32, u64) {
     let low = U256::from_be_bytes(word.0).wrapping_to::<u128>();
     ((low >> 64) as u32, low as u64)
@@ -128,7 +130,7 @@ pub struct FeeScalars {
     pub blob_base_fee: u32,
 }
 
-/// A fee scalar that no rule of Ecotone explains.
+/// A fee scalar whose form Ecotone does not define.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs, reason = "the messages document the variants")]
 pub enum FeeScalarError {
@@ -139,7 +141,8 @@ pub enum FeeScalarError {
 }
 
 impl FeeScalars {
-    /// Version 0 is the Bedrock scalar, saturated at 32 bits; version 1 holds both.
+    /// Decodes the packed word: version 0 is the Bedrock scalar, saturated at 32 bits; version 1
+    /// has both scalars.
     pub fn decode(scalar: B256) -> Result<Self, FeeScalarError> {
         let word = |at: usize| {
             u32::from_be_bytes([scalar[at], scalar[at + 1], scalar[at + 2], scalar[at + 3]])
@@ -164,7 +167,7 @@ impl FeeScalars {
         }
     }
 
-    /// As version 1.
+    /// Encodes both scalars in version 1.
     pub fn encode(self) -> B256 {
         let mut scalar = B256::ZERO;
         scalar[0] = 1;

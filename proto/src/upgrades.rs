@@ -2,9 +2,9 @@
 //! contracts (specs: each fork's derivation page).
 //!
 //! The bytecode under `upgrades/` is published with the specifications (`specs/static/bytecode`)
-//! and, identical, in kona's hardforks crate (MIT); `karst.rlp` is the monorepo's
+//! and, identically, in kona's hardforks crate (MIT). `karst.rlp` is the monorepo's
 //! `op-core/nuts/bundles/karst_nut_bundle.json` (MIT) as an RLP list of `[intent, from, to, gas,
-//! data]`. The tests hold all of them against published transactions and hashes.
+//! data]`. The tests compare all of this with published transactions and hashes.
 
 use crate::{
     deposit::upgrade_source_hash,
@@ -178,7 +178,7 @@ fn jovian() -> Vec<TxDeposit> {
     ]
 }
 
-/// One transaction of a bundle, as the file has it.
+/// One transaction of an upgrade bundle, with the fields of the file.
 #[derive(RlpDecodable)]
 struct Bundled {
     intent: String,
@@ -190,7 +190,7 @@ struct Bundled {
 
 fn karst() -> Vec<TxDeposit> {
     let mut file: &[u8] = include_bytes!("upgrades/karst.rlp");
-    // The file is part of the program: a test reads it to its end.
+    // Cannot fail: the file is part of the program, and a test decodes all of it.
     let bundle = Vec::<Bundled>::decode(&mut file).expect("the bundle is well-formed");
     let deposit = |(i, tx): (usize, Bundled)| {
         let intent = format!("Karst {i}: {}", tx.intent);
@@ -203,7 +203,7 @@ fn karst() -> Vec<TxDeposit> {
     bundle.into_iter().enumerate().map(deposit).collect()
 }
 
-/// The senders of the hand-written deployments: 0x4210…00 and on.
+/// Sender `n` of the hand-written deployments: 0x4210…00, 0x4210…01 and so on.
 fn deployer(n: u8) -> Address {
     let mut address = address!("4210000000000000000000000000000000000000");
     address[19] = n;
@@ -217,8 +217,8 @@ fn deploy(intent: &str, from: Address, gas: u64, code: &'static [u8]) -> TxDepos
     }
 }
 
-/// Points a predeploy's proxy at a new implementation. The zero address is what a proxy takes for
-/// its admin.
+/// Points a predeploy's proxy at a new implementation. The sender is the zero address, which a
+/// proxy accepts as its admin.
 fn upgrade(intent: &str, proxy: Address, implementation: Address) -> TxDeposit {
     let input = [&UPGRADE_TO[..], implementation.into_word().as_slice()]
         .concat()
@@ -230,7 +230,7 @@ fn upgrade(intent: &str, proxy: Address, implementation: Address) -> TxDeposit {
     }
 }
 
-/// Switches the gas price oracle to a fork.
+/// Calls the gas price oracle's function that enables a fork.
 fn enable(intent: &str, gas: u64, selector: [u8; 4]) -> TxDeposit {
     TxDeposit {
         to: TxKind::Call(GAS_PRICE_ORACLE),
@@ -307,7 +307,8 @@ mod tests {
         assert_eq!(sources.len(), known.len());
         let sizes: Vec<_> = isthmus().iter().map(|tx| tx.input.len()).collect();
         assert_eq!(sizes, [1742, 7260, 2198, 36, 36, 36, 4, 92]);
-        // A deployment lands where the proxy is pointed: deployers have nonce 0.
+        // The proxy must point at the deployed contract. Deployers have nonce 0, so the address is
+        // known.
         for (deploy, upgrade) in [(0, 3), (1, 4), (2, 5)] {
             let transactions = isthmus();
             assert_eq!(

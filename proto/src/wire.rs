@@ -1,10 +1,10 @@
-//! Range sync: the messages of our own protocol, many blocks for one request.
+//! Range sync: the messages of our own sync protocol, which transfers many blocks per request.
 //!
-//! The messages are those of `sync.proto`, which a test compares with the derives here. Both sides
-//! are hostile: a frame's length is capped before it is read, a chunk's unpacked length before it
-//! is unpacked, and memory is taken for what is there, never for what a count claims. A decoded
-//! header or block is one whose hash has been computed from its bytes; that it is the one asked for
-//! is for the caller to compare.
+//! The messages are those of `sync.proto`; a test compares that file with the derives here. The
+//! code treats client and server alike as hostile. It caps a frame's length before reading the
+//! frame, and a chunk's decompressed length before decompressing. It allocates memory for bytes
+//! received, never for a claimed count. The hash of every decoded header or block is computed from
+//! its bytes. The caller compares this hash with the requested one.
 
 use crate::payload::{BlockId, MAX_TRANSACTIONS, Payload};
 use alloy_consensus::Header;
@@ -18,29 +18,29 @@ use alloy_trie::root::ordered_trie_root_encoded;
 use prost::Message;
 use thiserror::Error;
 
-/// Most bytes of a request's frame.
+/// Most bytes of a request in its frame.
 pub const MAX_REQUEST: usize = 256;
-/// Most bytes of a chunk, packed and unpacked: a block of the largest size that gossip carries, and
-/// its length.
+/// Most bytes of a chunk, compressed or decompressed: a block of the largest size that gossip
+/// carries, with its length.
 pub const MAX_CHUNK: usize = (10 << 20) + (64 << 10);
-/// Most bytes of a response frame: a chunk with its framing.
+/// Most bytes of a response in its frame: a chunk and its encoding.
 pub const MAX_RESPONSE: usize = MAX_CHUNK + 64;
-/// Most headers, and most blocks, of one request.
+/// Most headers of one request.
 pub const MAX_HEADERS: u32 = 4096;
 /// Most blocks of one request.
 pub const MAX_BODIES: u64 = 1024;
-/// Bytes before a frame's message, and before an item of a chunk.
+/// Bytes of a length prefix: before a frame's message and before each item of a chunk.
 pub const LENGTH: usize = 4;
 
-/// The protocol's id.
+/// The libp2p protocol id.
 pub fn protocol_id(chain_id: u64) -> String {
     format!("/starling/sync/{chain_id}/1")
 }
 
-/// A request; `None` if it is of a kind that this node does not know.
+/// A request.
 #[derive(Clone, PartialEq, Message)]
 pub struct Request {
-    /// Kind of the request.
+    /// Kind of the request; `None` if this node does not know the kind.
     #[prost(oneof = "Ask", tags = "1, 2, 3")]
     pub ask: Option<Ask>,
 }
@@ -48,22 +48,22 @@ pub struct Request {
 /// The kinds of requests.
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub enum Ask {
-    /// Asks which blocks the peer has.
+    /// Requests the range of blocks that the peer has.
     #[prost(message, tag = "1")]
     Status(StatusRequest),
-    /// Asks for headers by the hash of the highest.
+    /// Requests headers by the hash of the highest block.
     #[prost(message, tag = "2")]
     Headers(HeadersRequest),
-    /// Asks for blocks by the hash of the last.
+    /// Requests blocks by the hash of the highest block.
     #[prost(message, tag = "3")]
     Bodies(BodiesRequest),
 }
 
-/// Asks which blocks the peer has.
+/// Requests the range of blocks that the peer has.
 #[derive(Clone, PartialEq, Message)]
 pub struct StatusRequest {}
 
-/// Asks for a block and its ancestors, highest first.
+/// Requests the headers of a block and its ancestors, highest first.
 #[derive(Clone, PartialEq, Message)]
 pub struct HeadersRequest {
     /// Number of the highest block.
@@ -72,12 +72,12 @@ pub struct HeadersRequest {
     /// Hash of the highest block.
     #[prost(bytes = "vec", tag = "2")]
     pub hash: Vec<u8>,
-    /// Headers, at most [`MAX_HEADERS`].
+    /// Number of headers, at most [`MAX_HEADERS`].
     #[prost(uint32, tag = "3")]
     pub count: u32,
 }
 
-/// Asks for blocks by number, lowest first; at least one comes.
+/// Requests blocks by number, lowest first. A response has at least one block.
 #[derive(Clone, PartialEq, Message)]
 pub struct BodiesRequest {
     /// Number of the lowest block.
@@ -89,15 +89,15 @@ pub struct BodiesRequest {
     /// Hash of the highest block.
     #[prost(bytes = "vec", tag = "3")]
     pub last_hash: Vec<u8>,
-    /// Most bytes of blocks in the answer.
+    /// Most bytes of blocks in the response.
     #[prost(uint32, tag = "4")]
     pub max_bytes: u32,
 }
 
-/// A response; `None` if it is of a kind that this node does not know.
+/// A response.
 #[derive(Clone, PartialEq, Message)]
 pub struct Response {
-    /// Kind of the response.
+    /// Kind of the response; `None` if this node does not know the kind.
     #[prost(oneof = "Answer", tags = "1, 2, 3, 4")]
     pub answer: Option<Answer>,
 }
@@ -105,39 +105,39 @@ pub struct Response {
 /// The kinds of responses.
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub enum Answer {
-    /// Blocks that the peer has.
+    /// The range of blocks that the peer has.
     #[prost(message, tag = "1")]
     Status(Status),
-    /// Some of the headers.
+    /// Some of the requested headers.
     #[prost(message, tag = "2")]
     Headers(Chunk),
-    /// Some of the blocks.
+    /// Some of the requested blocks.
     #[prost(message, tag = "3")]
     Bodies(Chunk),
-    /// One of the codes of [`RangeRefusal`].
+    /// A refusal: one of the codes of [`RangeRefusal`].
     #[prost(uint32, tag = "4")]
     Refusal(u32),
 }
 
-/// Blocks that a node has.
+/// The range of blocks that a node has.
 #[derive(Clone, PartialEq, Message)]
 pub struct Status {
     /// L2 chain id.
     #[prost(uint64, tag = "1")]
     pub chain_id: u64,
-    /// Hash of the first block, 32 bytes.
+    /// Hash of the chain's first block, 32 bytes.
     #[prost(bytes = "vec", tag = "2")]
     pub genesis_hash: Vec<u8>,
-    /// Newest block.
+    /// Newest block of the node.
     #[prost(message, optional, tag = "3")]
     pub head: Option<Block>,
-    /// Number of the oldest block that it serves.
+    /// Number of the oldest block that the node serves.
     #[prost(uint64, tag = "4")]
     pub oldest: u64,
-    /// Safe block; `None` until it knows one.
+    /// Safe block; `None` until the node knows one.
     #[prost(message, optional, tag = "5")]
     pub safe: Option<Block>,
-    /// Finalized block; `None` until it knows one.
+    /// Finalized block; `None` until the node knows one.
     #[prost(message, optional, tag = "6")]
     pub finalized: Option<Block>,
 }
@@ -153,7 +153,7 @@ pub struct Block {
     pub hash: Vec<u8>,
 }
 
-/// Items in one snappy block, each after its length ([`LENGTH`]).
+/// Items, compressed together as one snappy block. Each item follows its length ([`LENGTH`]).
 #[derive(Clone, PartialEq, Message)]
 pub struct Chunk {
     /// Number of items.
@@ -168,15 +168,16 @@ pub struct Chunk {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum RangeRefusal {
-    /// The block named is not on its chain, or the lower ones are no longer kept.
+    /// The server does not have the named block on its chain, or no longer keeps the blocks below
+    /// it.
     NotFound = 1,
-    /// The request is for nothing, or for too much.
+    /// The request is for no blocks or for too many.
     Invalid = 2,
-    /// The peer could not read its own blocks.
+    /// The server could not read its own blocks.
     Failed = 3,
 }
 
-/// The reason why bytes are no message of the protocol.
+/// The reason why bytes are not a valid message of the protocol.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[allow(missing_docs, reason = "the messages document the variants")]
 pub enum MessageError {
@@ -206,35 +207,35 @@ pub enum MessageError {
     TransactionsRoot { number: u64, hash: B256 },
 }
 
-/// A message behind its length.
+/// Encodes a message with its length in front.
 pub fn frame(message: &impl Message) -> Vec<u8> {
     let length = message.encoded_len();
     let mut out = Vec::with_capacity(LENGTH + length);
     out.extend_from_slice(&(length as u32).to_le_bytes());
-    // A vector takes everything.
+    // Encoding into a `Vec` cannot fail.
     let _ = message.encode(&mut out);
     out
 }
 
-/// Reads a request from the message of a frame.
+/// Decodes a request, without its length prefix.
 pub fn decode_request(bytes: &[u8]) -> Result<Ask, MessageError> {
     Request::decode(bytes)?.ask.ok_or(MessageError::Empty)
 }
 
-/// Reads a response from the message of a frame.
+/// Decodes a response, without its length prefix.
 pub fn decode_response(bytes: Vec<u8>) -> Result<Answer, MessageError> {
     Response::decode(Buffer::from(bytes))?
         .answer
         .ok_or(MessageError::Empty)
 }
 
-/// The hash in a message.
+/// Converts the bytes of a hash in a message; fails unless there are 32.
 pub fn hash(bytes: &[u8]) -> Result<B256, MessageError> {
     B256::try_from(bytes).map_err(|_| MessageError::Hash(bytes.len()))
 }
 
 impl Block {
-    /// Number and hash, if the hash has 32 bytes.
+    /// Number and hash of the block; fails unless the hash has 32 bytes.
     pub fn id(&self) -> Result<BlockId, MessageError> {
         Ok(BlockId {
             number: self.number,
@@ -252,7 +253,7 @@ impl From<BlockId> for Block {
     }
 }
 
-/// Puts items together until they are enough for a chunk.
+/// Collects items and compresses them into a chunk.
 #[derive(Debug, Default)]
 pub struct ChunkBuilder {
     plain: Vec<u8>,
@@ -260,7 +261,7 @@ pub struct ChunkBuilder {
 }
 
 impl ChunkBuilder {
-    /// `bytes`: of the items, about.
+    /// An empty builder with memory for about `bytes` bytes of items.
     pub fn with_capacity(bytes: usize) -> Self {
         Self {
             plain: Vec::with_capacity(bytes),
@@ -268,7 +269,7 @@ impl ChunkBuilder {
         }
     }
 
-    /// Bytes of the items so far.
+    /// Bytes of the items so far, with their lengths.
     pub fn len(&self) -> usize {
         self.plain.len()
     }
@@ -278,7 +279,7 @@ impl ChunkBuilder {
         self.count == 0
     }
 
-    /// Adds an item, given in parts.
+    /// Adds an item, given in parts that are joined.
     pub fn push(&mut self, item: &[&[u8]]) {
         let length: usize = item.iter().map(|part| part.len()).sum();
         self.plain.extend_from_slice(&(length as u32).to_le_bytes());
@@ -287,7 +288,7 @@ impl ChunkBuilder {
         self.count += 1;
     }
 
-    /// The chunk; fails if its items exceed the size of a chunk.
+    /// Compresses the items into a chunk; fails if they exceed [`MAX_CHUNK`].
     pub fn finish(self) -> Result<Chunk, MessageError> {
         if self.plain.len() > MAX_CHUNK {
             return Err(MessageError::ChunkSize(self.plain.len()));
@@ -303,11 +304,12 @@ impl ChunkBuilder {
 }
 
 impl Chunk {
-    /// The items, unpacked. Its memory is bounded by [`MAX_CHUNK`].
+    /// Decompresses the items. Memory is bounded by [`MAX_CHUNK`].
     pub fn items(&self) -> Result<Vec<Bytes>, MessageError> {
         let length = snap::raw::decompress_len(&self.data)
             .map_err(|error| MessageError::Snappy(error.to_string()))?;
-        // No item is empty, and none comes without its length.
+        // Every item has a length prefix, so `count` cannot exceed `length / LENGTH`. This bounds
+        // the capacity allocated below.
         if length > MAX_CHUNK || (self.count as usize).saturating_mul(LENGTH) > length {
             return Err(MessageError::ChunkSize(length));
         }
@@ -333,7 +335,8 @@ impl Chunk {
     }
 }
 
-/// A block as an item: the RLP of its header, and that of the list of its transactions.
+/// A block as the two parts of an item: the RLP of its header and the RLP of its list of
+/// transactions.
 pub fn encode_block(payload: &Payload) -> [Vec<u8>; 2] {
     let header = alloy_rlp::encode(&payload.header);
     let mut transactions = Vec::with_capacity(payload.weight());
@@ -341,13 +344,13 @@ pub fn encode_block(payload: &Payload) -> [Vec<u8>; 2] {
     [header, transactions]
 }
 
-/// The parent's hash, which is the first field of a header's RLP.
+/// Reads the parent's hash, the first field of a header's RLP.
 pub fn parent_hash(header: &[u8]) -> Option<B256> {
     let mut fields = alloy_rlp::Header::decode_bytes(&mut &header[..], true).ok()?;
     B256::decode(&mut fields).ok()
 }
 
-/// A header and its hash.
+/// Decodes a header and computes its hash.
 pub fn decode_header(item: &[u8]) -> Result<(B256, Header), MessageError> {
     let mut rest = item;
     let header = Header::decode(&mut rest).map_err(MessageError::Rlp)?;
@@ -357,8 +360,8 @@ pub fn decode_header(item: &[u8]) -> Result<(B256, Header), MessageError> {
     Ok((keccak256(item), header))
 }
 
-/// A block whose hash has been computed from its header, and whose transactions are those of the
-/// header.
+/// Decodes a block, computes its hash from the header, and checks the transactions against the
+/// header's transactions root.
 pub fn decode_block(item: &Bytes) -> Result<Payload, MessageError> {
     let mut rest: &[u8] = item;
     let header = Header::decode(&mut rest).map_err(MessageError::Rlp)?;

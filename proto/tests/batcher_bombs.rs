@@ -1,5 +1,5 @@
-//! Channels that would decompress to much more than they are, in a process whose memory nothing else
-//! takes.
+//! Channels that decompress to far more than their size, in a process of their own, so that nothing
+//! else affects its memory.
 
 #[path = "batcher_formats/compress.rs"]
 mod compress;
@@ -11,14 +11,14 @@ use starling_proto::{
 };
 use std::io::Write;
 
-/// Bytes of the largest window of brotli.
+/// Bytes of brotli's largest window.
 const WINDOW: u64 = 16 << 20;
-/// Bytes of a batch that are copied while it grows.
+/// Most bytes of a batch that are copied while its memory grows.
 const COPIED: u64 = 32 << 20;
-/// Bytes for the program, the channels themselves and what the encoders took before.
+/// Bytes for the program, the channels themselves, and memory that the encoders used before.
 const REST: u64 = 32 << 20;
 
-/// Every result until the end.
+/// All results of reading a channel.
 fn read(data: Vec<u8>) -> Vec<Result<Batch, ChannelError>> {
     let context = BatchContext {
         genesis_time: 0,
@@ -46,7 +46,7 @@ fn peak_memory() -> u64 {
 
 #[test]
 fn bombs_cost_no_more_than_a_batch_and_a_window() {
-    // A gigabyte of zeros, of which a batch claims 99,000,000.
+    // A gigabyte of zeros, in which a batch claims 99,000,000 bytes.
     let header = [&[0xbb][..], &99_000_000_u32.to_be_bytes()].concat();
     let mut deflating = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::fast());
     let mut encoder = brotli::CompressorWriter::new(vec![1], 4096, 2, 24);

@@ -1,5 +1,5 @@
-//! The batcher's formats against bytes that others made, and against the chains of
-//! `derivation-live`: see `../shared/fixtures/README.md` for where each file comes from.
+//! The batcher's formats against vectors from other implementations, and against the chains of
+//! `derivation-live`. `../shared/fixtures/README.md` lists the source of each file.
 
 use alloy_primitives::{B256, Bytes};
 use alloy_rlp::{Decodable, Header};
@@ -19,8 +19,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The bytes of a fixture, decompressed if its name ends in `.zst`; `None`, recorded as a skip,
-/// where the fixtures are absent.
+/// The bytes of a fixture, decompressed if its name ends in `.zst`. `None`, recorded as a skip, if
+/// the fixtures are absent.
 fn fixture(path: &str) -> Option<Vec<u8>> {
     starling_testkit::fixture(path).map(|path| contents(&path))
 }
@@ -43,7 +43,7 @@ macro_rules! fixture {
     };
 }
 
-/// Bytes in hex, of which a number may lack its leading zero.
+/// Decodes hex; a number may lack its leading zero.
 fn unhex(text: &[u8]) -> Vec<u8> {
     let text = std::str::from_utf8(text).unwrap().trim();
     let text = text.trim_start_matches("0x");
@@ -54,7 +54,7 @@ fn unhex(text: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Bytes in hex, one value a line.
+/// Decodes hex with one value per line.
 fn unhex_lines(text: &[u8]) -> Vec<Bytes> {
     let lines = text.split(|byte| *byte == b'\n');
     let lines = lines.filter(|line| !line.is_empty());
@@ -84,12 +84,12 @@ fn batches(data: Bytes, context: BatchContext) -> Vec<Result<Batch, ChannelError
 
 fn inflate(data: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
-    // Streams of the vectors may end early.
+    // Some streams of the vectors end early, so the error is ignored.
     let _ = ZlibDecoder::new(data).read_to_end(&mut out);
     out
 }
 
-/// The RLP strings of a decompressed channel.
+/// The content of each RLP string in a decompressed channel.
 fn strings(mut data: &[u8]) -> Vec<Bytes> {
     let mut out = Vec::new();
     while let Ok(string) = Header::decode_bytes(&mut data, false) {
@@ -98,7 +98,7 @@ fn strings(mut data: &[u8]) -> Vec<Bytes> {
     out
 }
 
-/// The singular batches of a span, with as much of the hashes as the span has.
+/// The singular batches of a span, with as many bytes of the hashes as the span has.
 fn singular(span: &SpanBatch) -> Vec<SingularBatch> {
     let padded = |check: &[u8]| B256::right_padding_from(check);
     let batch = |block: SpanBlock| SingularBatch {
@@ -131,7 +131,7 @@ fn encode(blocks: &[SingularBatch], context: BatchContext, begins_epoch: bool) -
     builder.encode().unwrap()
 }
 
-/// A batch is encoded again to the same bytes, if it is what an honest batcher writes.
+/// Checks that a batch of an honest batcher is encoded to the same bytes again.
 fn assert_encodes_to(batch: &Batch, bytes: &[u8], context: BatchContext) {
     match batch {
         Batch::Singular(singular) => assert_eq!(singular.encode(), bytes),
@@ -151,7 +151,7 @@ fn blobs_of_other_nodes_decode_and_encode() {
         let data: Vec<u8> = match text.as_str().unwrap() {
             "(empty)" => vec![],
             "26 zero bytes" => vec![0; 26],
-            // The blob of another rollup.
+            // A blob that belongs to another rollup.
             "used with a beacon sidecar commitment" => {
                 assert_eq!(blob::decode(&blob), Err(BlobError::Version(0x16)));
                 continue;
@@ -202,7 +202,7 @@ fn a_large_span_batch_decodes_and_encodes() {
     ));
     let path = "derivation/channels/zlib-channel-1.4MB-spanbatch.expected.json";
     let expected = json(&fixture!(path));
-    // OP Mainnet; protected signatures and encodings depend on the id.
+    // OP Mainnet's constants. Protected signatures and encodings depend on the chain id.
     let context = context(1_686_789_347, 2, 10);
     let facts = &expected["expected"]["batches"][0]["span"];
     let decoded = batches(channel.clone().into(), context);
@@ -217,7 +217,7 @@ fn a_large_span_batch_decodes_and_encodes() {
     }
     let bytes = &strings(&inflate(&channel))[0];
     assert_encodes_to(&decoded[0].clone().unwrap(), bytes, context);
-    // The reader takes pieces as they come; so does the decoder behind it.
+    // The decoder must return the same batch from these bytes alone.
     let again = batch::decode(bytes, &context).unwrap();
     assert_eq!(again, Batch::Span(span.clone()));
 }
@@ -254,7 +254,7 @@ fn batcher_transactions_of_op_goerli_decode() {
     }
 }
 
-/// RLP items, one after another.
+/// Splits consecutive RLP items.
 fn items(mut data: &[u8]) -> Vec<Bytes> {
     let mut out = Vec::new();
     while !data.is_empty() {
@@ -326,7 +326,7 @@ fn a_random_span_of_hildr_decodes_and_encodes() {
     assert_encodes_to(&batch, &bytes, context);
 }
 
-/// A folder of `derivation-live`.
+/// A recorded chain: one folder of `derivation-live`.
 struct LiveChain {
     folder: PathBuf,
     context: BatchContext,
@@ -360,7 +360,7 @@ impl LiveChain {
             .collect()
     }
 
-    /// Data items of the batcher, in order.
+    /// The batcher's data items, in order.
     fn items(&self) -> Vec<Bytes> {
         let mut out = Vec::new();
         for line in self.lines("l1.jsonl.zst") {
@@ -395,7 +395,7 @@ impl LiveChain {
         out
     }
 
-    /// Channels whose frames are all there, in the order of their ends.
+    /// The data of all complete channels, in the order in which they were completed.
     fn channels(&self) -> Vec<Bytes> {
         let mut open: BTreeMap<ChannelId, BTreeMap<u16, Frame>> = BTreeMap::new();
         let mut out = Vec::new();
@@ -423,7 +423,7 @@ impl LiveChain {
         out
     }
 
-    /// Hash and transactions without deposits of each L2 block from 1.
+    /// Hash, and transactions without deposits, of each L2 block from number 1 on.
     fn blocks(&self) -> Vec<(B256, Vec<Bytes>)> {
         let block = |line: &Value| {
             let raw = unhex(line["raw"].as_str().unwrap().as_bytes());
@@ -433,7 +433,7 @@ impl LiveChain {
             let transactions = items(list)
                 .into_iter()
                 .map(|item| {
-                    // A legacy transaction is a list, others are strings.
+                    // A legacy transaction is an RLP list, all others are strings.
                     let is_list = item[0] >= 0xc0;
                     if is_list {
                         item
@@ -452,7 +452,7 @@ impl LiveChain {
     }
 }
 
-/// Every batch of an honest batcher holds its L2 blocks exactly, and all blocks are covered.
+/// Checks that the batches of an honest batcher contain exactly the L2 blocks, and all of them.
 fn assert_batches_hold_the_chain(name: &str, is_span: bool) {
     let Some(live) = LiveChain::open(name) else {
         return;
@@ -474,7 +474,7 @@ fn assert_batches_hold_the_chain(name: &str, is_span: bool) {
             assert_eq!(hash_len == 20, is_span);
             for (place, block) in list.iter().enumerate() {
                 let time = block.timestamp - live.context.genesis_time;
-                // Block 1 is the first of the file.
+                // The file begins with block 1, so subtract 1.
                 let at = (time / live.context.block_time - 1) as usize;
                 assert_eq!(block.transactions, blocks[at].1, "block {}", at + 1);
                 if place == 0 && at > 0 {

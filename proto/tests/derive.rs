@@ -1,6 +1,6 @@
-//! The pipeline against chains that op-node derived: `../shared/fixtures/derivation-live`. Fed with
-//! each folder's L1 it must produce the attributes of every L2 block, and the same safe head at
-//! each L1 block.
+//! The pipeline on chains that op-node derived: `../shared/fixtures/derivation-live`. From each
+//! folder's L1 the pipeline must produce the attributes of every L2 block, and the same safe head
+//! at each L1 block.
 
 #[path = "derive/recorded.rs"]
 mod recorded;
@@ -15,7 +15,7 @@ use starling_proto::{
 };
 use std::{collections::BTreeMap, sync::Arc};
 
-/// op-node's safe head by L1 block.
+/// op-node's safe head at each L1 block.
 fn safe_heads(recording: &Recording) -> BTreeMap<u64, B256> {
     let path = format!("derivation-live/{}/safe-heads.jsonl.zst", recording.name);
     let heads = lines(&path).expect("the fixtures").into_iter();
@@ -33,7 +33,7 @@ impl Recording {
         &self.l2[usize::try_from(number - self.rollup.genesis.l2.number).unwrap()]
     }
 
-    /// The first difference between the attributes and the block on the same parent.
+    /// The first difference between the attributes and the recorded block with the same parent.
     fn difference(&self, derived: &DerivedAttributes) -> Option<&'static str> {
         let block = self.block(derived.parent.id.number + 1);
         let (header, attributes) = (&block.header, &derived.attributes);
@@ -89,16 +89,16 @@ impl Recording {
     }
 }
 
-/// Reads that fail, and other things that must not change the result.
+/// Random read failures and other events that must not change the result.
 #[derive(Clone, Copy)]
 struct Chaos {
-    /// Zero has no events.
+    /// State of the random numbers; zero disables all events.
     state: u64,
     resets: Resets,
 }
 
 impl Chaos {
-    /// Whether an event of this probability, in percent, happens now.
+    /// Whether an event occurs now; `percent` is its probability.
     fn happens(&mut self, percent: u64) -> bool {
         if self.state == 0 {
             return false;
@@ -110,17 +110,17 @@ impl Chaos {
     }
 }
 
-/// How the pipeline is reset from time to time.
+/// The kind of random resets in a run.
 #[derive(Clone, Copy, PartialEq)]
 enum Resets {
     Never,
-    /// To the safe head.
+    /// Resets to the safe head.
     Plain,
-    /// To the safe head before the L1 block that is being derived from.
+    /// Resets to the safe head as of the beginning of the L1 block being derived from.
     Exact,
 }
 
-/// Every read succeeds at once.
+/// No events: every read succeeds at once.
 const CALM: Chaos = Chaos {
     state: 0,
     resets: Resets::Never,
@@ -129,9 +129,9 @@ const CALM: Chaos = Chaos {
 /// The result of a run.
 #[derive(Debug, Default, PartialEq)]
 struct Outcome {
-    /// Numbers of the blocks whose transactions differed, which the test called invalid.
+    /// Numbers of the blocks whose derived transactions differ, which the test reports as invalid.
     invalid: Vec<u64>,
-    /// The local-safe head by the L1 block it was derived from.
+    /// The last local-safe head that was derived from each L1 block.
     safe: BTreeMap<u64, B256>,
     head: u64,
     drops: BTreeMap<DropReason, u64>,
@@ -142,9 +142,9 @@ struct Run<'a> {
     pipeline: Pipeline,
     chaos: Chaos,
     outcome: Outcome,
-    /// Local-safe head.
+    /// Number of the local-safe head.
     safe: u64,
-    /// The L1 block that is being derived from, and the local-safe head before it.
+    /// The L1 block being derived from, and the local-safe head at its beginning.
     boundary: (u64, u64),
 }
 
@@ -260,7 +260,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Derives a folder to its end, and compares the safe heads at each L1 block.
+/// Derives a folder to its end and compares the safe head at each L1 block.
 fn derive(recording: &Recording, chaos: Chaos) -> Outcome {
     let outcome = Run::new(recording, chaos).finish();
     assert_eq!(
@@ -301,7 +301,7 @@ fn every_fork_from_regolith_to_jovian_in_singular_batches() {
 fn span_batches_in_calldata() {
     let outcome = derive(&recording!("jovian-span"), CALM);
     assert!(outcome.invalid.is_empty());
-    // The batcher posted blocks again that it did not know to be safe.
+    // The batcher posted again some blocks that it did not know to be safe.
     let flushed = [DropReason::ChannelFlushed, DropReason::FutureBatch];
     assert!(outcome.drops.keys().eq(&flushed), "{:?}", outcome.drops);
 }
@@ -313,8 +313,8 @@ fn span_batches_in_blobs() {
     assert!(outcome.drops.is_empty(), "{:?}", outcome.drops);
 }
 
-/// Blocks 191 and 269 hold transactions that cannot execute, as `actions.jsonl` says: they are
-/// replaced by their deposits.
+/// Blocks 191 and 269 were posted with transactions that cannot execute (see `actions.jsonl`). Only
+/// the deposits of these blocks remain.
 #[test]
 fn a_batcher_that_misbehaves() {
     let outcome = derive(&recording!("hostile-1"), CALM);
@@ -337,13 +337,13 @@ fn a_batcher_that_misbehaves() {
     assert_eq!(outcome.drops, expected.into());
 }
 
-/// Seeds per folder: `STARLING_DERIVE_SEEDS`, or few.
+/// Seeds per folder: as many as `STARLING_DERIVE_SEEDS` says, or a few.
 fn seeds() -> std::ops::RangeInclusive<u64> {
     let count = std::env::var("STARLING_DERIVE_SEEDS").ok();
     1..=count.map_or(10, |count| count.parse().unwrap())
 }
 
-/// Reads that fail at any step change nothing, not even a count.
+/// Failing reads at any step change nothing, not even a count.
 fn failing_reads(recording: &Recording) {
     let calm = derive(recording, CALM);
     for seed in seeds() {
@@ -356,8 +356,7 @@ fn failing_reads(recording: &Recording) {
     }
 }
 
-/// A reset at any step, to the safe head before the L1 block that was being derived from, derives
-/// the same chain from the same L1 blocks.
+/// After resets at any step, the same chain is derived from the same L1 blocks.
 fn resets(recording: &Recording, resets: Resets) {
     let calm = derive(recording, CALM);
     for seed in seeds() {

@@ -26,7 +26,7 @@ const CONTEXT: BatchContext = BatchContext {
     chain_id: 901,
 };
 
-/// All blocks of a channel in one span batch.
+/// All blocks of a channel are in one span batch.
 const ONE_SPAN: BatchFormat = BatchFormat::Span { max_blocks: None };
 
 fn settings(format: BatchFormat, kind: CompressorKind, target: u32) -> EncoderSettings {
@@ -39,7 +39,7 @@ fn settings(format: BatchFormat, kind: CompressorKind, target: u32) -> EncoderSe
     }
 }
 
-/// A legacy transaction with `len` bytes of data: all the same, or nobody can compress them.
+/// A legacy transaction with `len` bytes of data: all the same byte, or random and incompressible.
 fn filled(context: BatchContext, seed: u64, len: usize, is_random: bool) -> Bytes {
     let mut input = vec![0x5a; len];
     if is_random {

@@ -1,19 +1,20 @@
-//! Memory of the pipeline under a hostile batcher, a tenth of the sizes that the protocol allows. The
-//! bench `pipeline` has the full sizes. One test, which runs itself in a process for each case: an
-//! allocator keeps what an earlier case has freed, and the next one would seem to take nothing.
+//! Memory of the pipeline under a hostile batcher, with a tenth of the sizes that the protocol
+//! allows. The bench `pipeline` has the full sizes. The only test runs itself in one process per
+//! case, because an allocator keeps freed memory: after an earlier case, the next one would seem to
+//! need none.
 
 #[path = "hostile_memory/cases.rs"]
 mod cases;
 
 use std::process::Command;
 
-/// Tenth of the bar of 64 MB, and what is the same at any size: the program's caches, the window of
-/// the decompressor, 3 L1 blocks of 9 MB.
+/// Allowed memory: a tenth of the bench's bar of 64 MB, and the parts that do not scale. These are
+/// the program's caches, the decompressor's window, and 3 L1 blocks of 9 MB.
 const ABOVE: u64 = 6_400_000 + (48 << 20);
-/// Least part of what the protocol makes a node hold that a case must take, so that it measures
-/// something: brotli and empty blocks take less than their bytes.
+/// Divisor for the least memory that a case must use, relative to what the protocol requires, so
+/// that the case measures something. Brotli and empty blocks use less than their bytes.
 const TAKEN: u64 = 10;
-/// Names the case that a process runs.
+/// Environment variable with the index of the case that a child process runs.
 const CASE: &str = "STARLING_HOSTILE_CASE";
 const TEST: &str = "a_hostile_batcher_costs_little_more_than_the_protocol_makes_a_node_hold";
 

@@ -1,5 +1,6 @@
-//! Calls to L2OutputOracle, DisputeGameFactory and dispute games in the contracts' ABI, and their
-//! responses. Responses are checked: short ones, and values beyond their type, are errors. Pure.
+//! Encodes calls to L2OutputOracle, DisputeGameFactory and dispute games in the Solidity ABI, and
+//! decodes the responses. Responses that are too short, or have a value beyond its type, are
+//! errors. Pure functions.
 //!
 //! Signatures are those of the published contracts (specs: withdrawals, proposals; fault proof,
 //! dispute game interface).
@@ -9,19 +10,19 @@ mod tests;
 
 use alloy_primitives::{Address, B256, Bytes, U256, keccak256};
 
-/// Bytes of a word of the ABI.
+/// Bytes of an ABI word.
 const WORD: usize = 32;
-/// Characters kept of a contract's version.
+/// Most characters kept of a contract's version.
 const MAX_TEXT: usize = 64;
-/// Bytes of the immutable arguments of a permissioned game, and the place of its proposer in them:
-/// behind prestate 32, VM 20, registry 20, WETH 20 and chain id 32.
+/// Bytes of a permissioned game's immutable arguments, and the position of the proposer in them:
+/// after prestate (32), VM (20), registry (20), WETH (20) and chain id (32).
 const PERMISSIONED_ARGS: usize = 164;
 const PROPOSER_AT: usize = 124;
 
-/// The reason why a response cannot be what the contract says.
+/// The reason why a response does not match the contract's ABI.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ContractResponseError {
-    /// An account without code answers every call so.
+    /// The response of every account without code.
     #[error("an empty response: there is no such contract")]
     Empty,
     #[error("{have} bytes where at least {need} were expected")]
@@ -70,7 +71,7 @@ pub fn proposer() -> Bytes {
     call("proposer()", &[])
 }
 
-/// `proposeL2Output`: the transaction reverts where L1 has another block `l1_number` than `l1_hash`.
+/// `proposeL2Output`: the transaction reverts unless L1's block `l1_number` has the hash `l1_hash`.
 pub fn propose_output(root: B256, l2_block: u64, l1_hash: B256, l1_number: u64) -> Bytes {
     call(
         "proposeL2Output(bytes32,uint256,bytes32,uint256)",
@@ -103,7 +104,7 @@ pub fn init_bond(game_type: u32) -> Bytes {
     call("initBonds(uint32)", &[number(game_type)])
 }
 
-/// `claimData(0)` of a game: its root claim.
+/// `claimData(0)` of a game: the data of its root claim.
 pub fn root_claim_data() -> Bytes {
     call("claimData(uint256)", &[B256::ZERO])
 }
@@ -124,7 +125,7 @@ pub fn create_game(game_type: u32, claim: B256, extra: &[u8]) -> Bytes {
 }
 
 fn game_call(signature: &str, game_type: u32, claim: B256, extra: &[u8]) -> Bytes {
-    // The bytes follow the three words of the head: their length, then themselves, padded.
+    // The ABI puts the `bytes` value after the head's three words: length, content, padding.
     let offset = number(3 * WORD as u64);
     let head = [number(game_type), claim, offset, number(extra.len() as u64)];
     let mut data = call(signature, &head).to_vec();
@@ -134,16 +135,16 @@ fn game_call(signature: &str, game_type: u32, claim: B256, extra: &[u8]) -> Byte
     data.into()
 }
 
-/// A game as the factory lists it.
+/// A game in the factory's list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListedGame {
     pub game_type: u32,
-    /// L1's time at its creation, Unix seconds.
+    /// Timestamp of the L1 block that created the game, in Unix seconds.
     pub created: u64,
     pub address: Address,
 }
 
-/// The answer to [`game_at_index`].
+/// Decodes the response to [`game_at_index`].
 pub fn read_listed_game(answer: &[u8]) -> Result<ListedGame, ContractResponseError> {
     Ok(ListedGame {
         game_type: read_u32(answer, 0)?,
@@ -152,22 +153,22 @@ pub fn read_listed_game(answer: &[u8]) -> Result<ListedGame, ContractResponseErr
     })
 }
 
-/// The game's creator in the answer to [`root_claim_data`].
+/// Decodes the game's creator from the response to [`root_claim_data`].
 pub fn read_claimant(answer: &[u8]) -> Result<Address, ContractResponseError> {
-    // The whole tuple must be there: parent, countered by, claimant, bond, claim, position, clock.
+    // Require the whole tuple: parent, countered by, claimant, bond, claim, position, clock.
     read_word(answer, 6)?;
     read_address(answer, 2)
 }
 
-/// The game's address in the answer to [`games`]; `None` if there is no such game.
+/// Decodes the game's address from the response to [`games`]; `None` if there is no such game.
 pub fn read_game(answer: &[u8]) -> Result<Option<Address>, ContractResponseError> {
     read_u64(answer, 1)?;
     let address = read_address(answer, 0)?;
     Ok((!address.is_zero()).then_some(address))
 }
 
-/// The only account that may create games, in the answer to [`game_arguments`]; `None` if anybody
-/// may.
+/// Decodes the only account that may create games from the response to [`game_arguments`]; `None`
+/// if every account may.
 pub fn read_permitted(answer: &[u8]) -> Result<Option<Address>, ContractResponseError> {
     let arguments = read_bytes(answer)?;
     if arguments.len() != PERMISSIONED_ARGS {
@@ -177,7 +178,7 @@ pub fn read_permitted(answer: &[u8]) -> Result<Option<Address>, ContractResponse
     Ok(Some(Address::from_slice(proposer)))
 }
 
-/// The word at `index` of an answer.
+/// The word at `index` of a response.
 pub fn read_word(answer: &[u8], index: usize) -> Result<B256, ContractResponseError> {
     if answer.is_empty() {
         return Err(ContractResponseError::Empty);
@@ -191,12 +192,12 @@ pub fn read_word(answer: &[u8], index: usize) -> Result<B256, ContractResponseEr
         })
 }
 
-/// A number of up to 256 bits.
+/// Decodes the word at `index` as a number of 256 bits.
 pub fn read_u256(answer: &[u8], index: usize) -> Result<U256, ContractResponseError> {
     Ok(U256::from_be_bytes(read_word(answer, index)?.0))
 }
 
-/// A number of 64 bits: also block numbers, which no chain has more of.
+/// Decodes the word at `index` as a number of 64 bits, which is enough for any block number.
 pub fn read_u64(answer: &[u8], index: usize) -> Result<u64, ContractResponseError> {
     let word = read_word(answer, index)?;
     let value = U256::from_be_bytes(word.0);
@@ -213,7 +214,7 @@ fn read_u32(answer: &[u8], index: usize) -> Result<u32, ContractResponseError> {
         .map_err(|_| ContractResponseError::Range(word, "uint32"))
 }
 
-/// An address.
+/// Decodes the word at `index` as an address.
 pub fn read_address(answer: &[u8], index: usize) -> Result<Address, ContractResponseError> {
     let word = read_word(answer, index)?;
     if word[..12].iter().any(|byte| *byte != 0) {
@@ -222,7 +223,8 @@ pub fn read_address(answer: &[u8], index: usize) -> Result<Address, ContractResp
     Ok(Address::from_word(word))
 }
 
-/// A `string` that is the only value; for logs: at most 64 characters, without control characters.
+/// Decodes a `string` that is the only value, for use in logs: keeps at most 64 characters and
+/// removes control characters.
 pub fn read_text(answer: &[u8]) -> Result<String, ContractResponseError> {
     let bytes = read_bytes(answer)?;
     let text = String::from_utf8_lossy(bytes);
@@ -230,7 +232,7 @@ pub fn read_text(answer: &[u8]) -> Result<String, ContractResponseError> {
     Ok(plain.take(MAX_TEXT).collect())
 }
 
-/// A `bytes` or `string` that is the only value.
+/// Decodes a `bytes` or `string` that is the only value.
 fn read_bytes(answer: &[u8]) -> Result<&[u8], ContractResponseError> {
     let place = |word: B256| usize::try_from(U256::from_be_bytes(word.0)).ok();
     let start = place(read_word(answer, 0)?).ok_or(ContractResponseError::Offset)?;

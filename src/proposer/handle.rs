@@ -1,8 +1,8 @@
-//! The handle on a proposer: `admin_startProposer` and `admin_stopProposer`.
+//! The handle on a proposer, for `admin_startProposer` and `admin_stopProposer`.
 
 use tokio::sync::{mpsc, oneshot, watch};
 
-/// Commands that wait for the task.
+/// Most commands that can wait for the task.
 pub(super) const MAX_WAITING_COMMANDS: usize = 16;
 
 /// The reason why a command has no effect.
@@ -12,16 +12,16 @@ pub enum ProposerCommandError {
     Running,
     #[error("proposer is not running")]
     NotRunning,
-    /// The process is ending.
+    /// The proposer task has ended, because the process is stopping.
     #[error("the proposer has ended")]
     Ended,
 }
 
-/// State of a proposer, for status lines.
+/// State of a proposer, for status reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProposerStatus {
     pub running: bool,
-    /// Sequence number of the newest proposal of this process that is on L1.
+    /// Sequence number of this process's newest proposal on L1.
     pub proposed: Option<u64>,
 }
 
@@ -30,7 +30,7 @@ pub(super) struct ProposerCommand {
     pub reply: oneshot::Sender<Result<(), ProposerCommandError>>,
 }
 
-/// A cloneable handle on the task.
+/// A cloneable handle on the proposer task.
 #[derive(Clone)]
 pub struct ProposerHandle {
     pub(super) commands: mpsc::Sender<ProposerCommand>,
@@ -43,13 +43,13 @@ impl ProposerHandle {
         self.command(true).await
     }
 
-    /// Stops proposing; a transaction that is sent already is followed to its end. The task goes on
-    /// living, and can be started again.
+    /// Stops proposing. A transaction already sent is still followed to its outcome. The task keeps
+    /// running and can be started again.
     pub async fn stop(&self) -> Result<(), ProposerCommandError> {
         self.command(false).await
     }
 
-    /// The state, and its changes.
+    /// The proposer's state; the receiver is notified of changes.
     pub fn status(&self) -> watch::Receiver<ProposerStatus> {
         self.status.clone()
     }

@@ -4,10 +4,10 @@ use crate::{clock::since_epoch, version::VERSION};
 use metrics::{Gauge, gauge};
 use starling_proto::{l1info::L2BlockRef, payload::BlockId};
 
-/// Label of the block whose output was proposed.
+/// Label of the block whose output root was proposed.
 const PROPOSED: &str = "proposed";
 
-/// A block that marks progress.
+/// Gauges for a block that marks progress.
 struct RefGauges {
     number: Gauge,
     time: Gauge,
@@ -26,7 +26,7 @@ impl RefGauges {
         }
     }
 
-    /// `time` in Unix seconds.
+    /// Sets the gauges to a block; `time` is in Unix seconds.
     fn set(&self, block: BlockId, time: Option<u64>) {
         self.number.set(block.number as f64);
         let prefix = block.hash.first_chunk::<8>().copied().unwrap_or_default();
@@ -38,7 +38,7 @@ impl RefGauges {
     }
 }
 
-/// The handles, made once.
+/// The metric handles, created once.
 pub(super) struct ProposerMetrics {
     sequence: Gauge,
     balance: Gauge,
@@ -48,7 +48,7 @@ pub(super) struct ProposerMetrics {
 }
 
 impl ProposerMetrics {
-    /// Also reports the version, and that the proposer is up.
+    /// Creates the handles, and reports the version and that the proposer is up.
     pub fn new() -> Self {
         gauge!("op_proposer_default_info", "version" => VERSION).set(1.0);
         gauge!("op_proposer_default_up").set(1.0);
@@ -61,12 +61,12 @@ impl ProposerMetrics {
         }
     }
 
-    /// Ether of the account.
+    /// Reports the account's balance in ether.
     pub fn balance(&self, ether: f64) {
         self.balance.set(ether);
     }
 
-    /// A claim is on L1. Super roots have no block.
+    /// Reports a proposal that is on L1. A super root has no block.
     pub fn proposed(&self, sequence: u64, block: Option<L2BlockRef>) {
         self.sequence.set(sequence as f64);
         let Some(block) = block else { return };

@@ -1,5 +1,5 @@
-//! Options of the proposer, beside those of logs, metrics and servers. The sentences are
-//! op-proposer's, with the options' names.
+//! Options of the proposer, except those of logs, metrics and servers. Error messages are
+//! op-proposer's, with the names of the options.
 
 use crate::txmgr::options::{TxOptionError, TxOptions};
 use alloy_primitives::Address;
@@ -7,15 +7,15 @@ use std::time::Duration;
 
 /// Game types whose claim is the output root of one chain (op-proposer).
 const OUTPUT_ROOT_GAMES: [u32; 8] = [0, 1, 2, 3, 6, 254, 255, 1337];
-/// Game types whose claim is a super root, over all chains of a cluster (op-proposer).
+/// Game types whose claim is a super root over all chains of a cluster (op-proposer).
 const SUPER_ROOT_GAMES: [u32; 2] = [4, 5];
 
-/// The options of op-proposer that say what is proposed, and when.
+/// op-proposer's options about the content and time of proposals.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProposerOptions {
-    /// `--rollup-rpc`: several are asked for the active sequencer.
+    /// `--rollup-rpc`: if there are several, the one with the active sequencer is used.
     pub rollup_rpc: Vec<String>,
-    /// Outputs come from the node in this process: counts as a rollup RPC that is given.
+    /// Whether outputs come from the node in this process, which counts as a rollup RPC.
     pub in_process: bool,
     /// `--supervisor-rpcs`.
     pub supervisor_rpcs: Vec<String>,
@@ -23,25 +23,26 @@ pub struct ProposerOptions {
     pub l2oo_address: Option<Address>,
     /// `--game-factory-address`.
     pub game_factory_address: Option<Address>,
-    /// `--proposal-interval`: least age of our last game, by L1's clock, before a new one.
+    /// `--proposal-interval`: a new game is created once our last game is older than this, by L1's
+    /// clock.
     pub proposal_interval: Duration,
     /// `--game-type`.
     pub game_type: u32,
     /// `--poll-interval`.
     pub poll_interval: Duration,
-    /// `--allow-non-finalized`: safe blocks are proposed too.
+    /// `--allow-non-finalized`: safe blocks are proposed, not only finalized ones.
     pub allow_non_finalized: bool,
     /// `--active-sequencer-check-duration`.
     pub active_sequencer_check_duration: Duration,
-    /// `--wait-node-sync`: nothing is proposed before the rollup node has derived up to the L1 head
-    /// at start.
+    /// `--wait-node-sync`: nothing is proposed until the rollup node has derived up to the block
+    /// that was L1's head at start.
     pub wait_node_sync: bool,
-    /// Options of the transaction manager. The network timeout holds for every call.
+    /// Options of the transaction manager. Their network timeout applies to every request.
     pub tx: TxOptions,
 }
 
 impl Default for ProposerOptions {
-    /// The defaults of the options, without a contract and without a source.
+    /// The default values, with neither contract nor source.
     fn default() -> Self {
         Self {
             rollup_rpc: Vec::new(),
@@ -60,16 +61,16 @@ impl Default for ProposerOptions {
     }
 }
 
-/// The contract that gets the proposals.
+/// The contract that receives the proposals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProposalTarget {
-    /// L2OutputOracle.
+    /// An L2OutputOracle at this address.
     Oracle(Address),
-    /// DisputeGameFactory.
+    /// A DisputeGameFactory.
     Factory {
         address: Address,
         game_type: u32,
-        /// Seconds of L1's clock between two games of ours.
+        /// Seconds between two games of ours, by L1's clock.
         interval: u64,
     },
 }
@@ -82,7 +83,7 @@ impl ProposalTarget {
         }
     }
 
-    /// The option that names the contract.
+    /// The option that sets the contract's address.
     pub fn option(&self) -> &'static str {
         match self {
             Self::Oracle(_) => "--l2oo-address",
@@ -91,7 +92,7 @@ impl ProposalTarget {
     }
 }
 
-/// The reason why the options cannot work.
+/// The reason why the options are invalid.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ProposerOptionError {
     #[error(transparent)]
@@ -129,7 +130,7 @@ pub enum ProposerOptionError {
 }
 
 impl ProposerOptions {
-    /// Checks the options as op-proposer does, in its order, and returns the contract to propose to.
+    /// Checks the options as op-proposer does, in the same order. Returns the target contract.
     pub fn target(&self) -> Result<ProposalTarget, ProposerOptionError> {
         self.tx.check()?;
         if self.poll_interval.is_zero() {
@@ -144,7 +145,7 @@ impl ProposerOptions {
             (Some(address), None) => ProposalTarget::Factory {
                 address,
                 game_type: self.game_type,
-                // L1's clock has whole seconds; an interval below one is one.
+                // L1's clock has whole seconds, so an interval below one second becomes one second.
                 interval: self.proposal_interval.as_secs().max(1),
             },
             (None, Some(address)) => ProposalTarget::Oracle(address),
@@ -157,7 +158,7 @@ impl ProposerOptions {
         let has_rollup = self.in_process || !self.rollup_rpc.is_empty();
         let has_supervisor = !self.supervisor_rpcs.is_empty();
         let (needs_rollup, needs_supervisor) = match target {
-            // An oracle's outputs are those of one chain.
+            // An oracle accepts output roots of one chain only, no super roots.
             ProposalTarget::Oracle(_) => (true, false),
             ProposalTarget::Factory { game_type, .. } => (
                 OUTPUT_ROOT_GAMES.contains(game_type),
@@ -239,7 +240,7 @@ mod tests {
         assert!(in_process.target().is_ok());
     }
 
-    /// A change of the options of a factory, and the beginning of the sentence.
+    /// A change of a factory's options, and the beginning of the expected error.
     type Wrong = (fn(&mut ProposerOptions), &'static str);
 
     const WRONG: [Wrong; 11] = [

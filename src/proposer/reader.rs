@@ -1,5 +1,5 @@
-//! Reads the contracts on L1. Everything of one reading is after the same block, whichever endpoint
-//! answers.
+//! Reads the contracts on L1. All values of one reading are from the same block, whichever endpoint
+//! responds.
 
 #[cfg(test)]
 mod tests;
@@ -17,16 +17,16 @@ use alloy_primitives::{Address, B256, Bytes, U64, U256};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
-/// Games in the first request of a walk: mostly the newest is ours.
+/// Games in the first request of a walk: few, because the newest game is mostly ours.
 const FIRST_GAMES: u64 = 4;
 /// Games in each later request.
 const MAX_GAMES: u64 = 16;
-/// Games that are looked at for one decision. Each costs its creator a bond.
+/// Most games that are read for one decision. Each game costs its creator a bond.
 const MAX_WALK: u64 = 10_000;
-/// Wei of an ether, for the metric of the balance.
+/// Wei per ether, for the metric of the balance.
 const ETHER: f64 = 1e18;
 
-/// The reason why L1 cannot be read.
+/// The reason why a reading of L1 fails.
 #[derive(Debug, thiserror::Error)]
 pub enum ReaderError {
     #[error(transparent)]
@@ -46,7 +46,7 @@ pub enum ReaderError {
 }
 
 impl ReaderError {
-    /// Whether there is no contract, or another one.
+    /// Whether the configured address has no contract.
     pub fn is_wrong_contract(&self) -> bool {
         matches!(self, Self::Answer(_, _, ContractResponseError::Empty))
     }
@@ -65,17 +65,17 @@ pub enum Permission {
 /// The reason why a proposal is not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProposalRefusal {
-    /// The same claim is on L1, as this game.
+    /// A game with the same claim exists already, at this address.
     Exists(Address),
-    /// L1 has another block where the rollup node had derived up to.
+    /// At the height that the rollup node has derived up to, L1 has a different block.
     OtherL1,
 }
 
-/// A reading for the schedule, and for the metrics.
+/// A reading of L1 for the schedule and the metrics.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AccountState {
     pub l1: L1Reading,
-    /// Balance of the account, ether.
+    /// Balance of the account, in ether.
     pub balance: f64,
 }
 
@@ -86,20 +86,20 @@ struct L1HeadJson {
     timestamp: U64,
 }
 
-/// A call to a contract and its name for errors.
+/// A call to a contract, with its name for use in errors.
 struct NamedCall {
     name: &'static str,
     to: Address,
     data: Bytes,
 }
 
-/// The answers to calls after one block.
+/// The responses to calls at one block.
 struct NamedResponses {
     calls: Vec<NamedCall>,
     responses: Vec<L1Response>,
 }
 
-/// Reads the contract for one account.
+/// Reads the target contract for one account.
 #[derive(Clone)]
 pub struct ContractReader {
     l1: L1Client,
@@ -124,7 +124,7 @@ impl ContractReader {
         responses.read(0, contracts::read_text)
     }
 
-    /// Whether the account may propose now.
+    /// Whether the account may propose, as of L1's latest block.
     pub async fn permission(&self) -> Result<Permission, ReaderError> {
         let only = match self.target {
             ProposalTarget::Oracle(oracle) => {
@@ -148,7 +148,8 @@ impl ContractReader {
                 }
                 match responses.read(1, contracts::read_permitted) {
                     Ok(Some(permitted)) => Some(permitted),
-                    // Older factories have no arguments: the implementation has them.
+                    // Older factories have no arguments: the game's implementation names the
+                    // proposer.
                     _ => self.proposer_of(game).await?,
                 }
             }
@@ -159,7 +160,7 @@ impl ContractReader {
         })
     }
 
-    /// The only proposer of a game's implementation; `None` if anybody may propose.
+    /// The only account that may propose, by a game's implementation; `None` if every account may.
     async fn proposer_of(&self, game: Address) -> Result<Option<Address>, ReaderError> {
         let call = NamedCall::new("proposer()", game, contracts::proposer());
         match self.call_all(vec![call], json!("latest")).await {
@@ -167,7 +168,7 @@ impl ContractReader {
                 let proposer = responses.read(0, |answer| contracts::read_address(answer, 0));
                 Ok(proposer.ok().filter(|proposer| !proposer.is_zero()))
             }
-            // A game without permissions has no such function.
+            // The implementation of a permissionless game has no such function.
             Err(ReaderError::L1(L1Error {
                 cause: RpcCause::Refused { .. },
                 ..
@@ -176,7 +177,7 @@ impl ContractReader {
         }
     }
 
-    /// Reads L1 after its head.
+    /// Reads the contract and the account at L1's head.
     pub async fn read(&self) -> Result<AccountState, ReaderError> {
         let params = json!(["latest", false]);
         let head: L1HeadJson = self.l1.plain_call("eth_getBlockByNumber", params).await?;
@@ -205,7 +206,7 @@ impl ContractReader {
         ];
         let responses = self.l1.plain_batch(&calls).await?;
         let mined: U64 = value(&responses, 1, "eth_getTransactionCount")?;
-        // A node without a pool has nothing pending.
+        // If L1's node has no pool, no transaction is pending.
         let pending = value(&responses, 2, "eth_getTransactionCount").unwrap_or(mined);
         let balance: U256 = value(&responses, 3, "eth_getBalance")?;
         let responses = NamedResponses {
@@ -229,8 +230,8 @@ impl ContractReader {
         })
     }
 
-    /// L1's time at the creation of our newest game of the type; `None` if it is older than the
-    /// interval. Games are in the order of their creation.
+    /// Creation time, by L1's clock, of our newest game of the configured type; `None` if that game
+    /// is older than the interval. The factory lists games in the order of creation.
     async fn newest_game(&self, count: u64, head: &L1Head) -> Result<Option<u64>, ReaderError> {
         let ProposalTarget::Factory {
             address,
@@ -275,7 +276,7 @@ impl ContractReader {
         Ok(None)
     }
 
-    /// The time of the first of these games that our account has created.
+    /// The creation time of the first of these games that our account created.
     async fn own_of(
         &self,
         games: &[(Address, u64)],
@@ -294,7 +295,8 @@ impl ContractReader {
         let calls = calls.collect();
         let responses = self.call_any(calls, at_block(head.hash)).await?;
         for (index, (_, created)) in games.iter().enumerate() {
-            // The root claim's claimant is the creator; games without claims have a creator only.
+            // The creator is the claimant of the root claim. Some games have no claims, but a
+            // creator.
             let claimant = responses.read(games.len() + index, contracts::read_claimant);
             let creator = || responses.read(index, |answer| contracts::read_address(answer, 0));
             if claimant.or_else(|_| creator())? == self.account {
@@ -304,7 +306,7 @@ impl ContractReader {
         Ok(None)
     }
 
-    /// The transaction of a proposal, or why there is none.
+    /// The transaction for a proposal, or the reason not to send one.
     pub async fn candidate(
         &self,
         proposal: &Proposal,
@@ -352,7 +354,7 @@ impl ContractReader {
         Ok(block.is_some_and(|block| block.hash == hash))
     }
 
-    /// Calls after a block, all of which must be answered.
+    /// Sends calls at a block as one batch, which must succeed as a whole.
     async fn call_all(
         &self,
         calls: Vec<NamedCall>,
@@ -363,7 +365,7 @@ impl ContractReader {
         Ok(NamedResponses { calls, responses })
     }
 
-    /// Calls after a block, any of which may be refused. In parts that endpoints take as one batch.
+    /// Sends calls at a block, of which any may fail, in batches of a size that endpoints accept.
     async fn call_any(
         &self,
         calls: Vec<NamedCall>,
@@ -371,7 +373,8 @@ impl ContractReader {
     ) -> Result<NamedResponses, ReaderError> {
         let mut responses = Vec::with_capacity(calls.len());
         for part in calls.chunks(MAX_GAMES as usize) {
-            // The first call of a batch must succeed, which this one always does.
+            // The client requires the first call of a batch to succeed, so begin with one that
+            // does.
             let mut plain: Vec<RpcCall> = vec![RpcCall::new("eth_chainId", json!([]))];
             plain.extend(part.iter().map(|call| call.at(&at)));
             responses.extend(self.l1.plain_batch(&plain).await?.into_iter().skip(1));
@@ -422,7 +425,7 @@ fn value<T: DeserializeOwned>(
     value.ok_or(ReaderError::Missing(name))
 }
 
-/// EIP-1898, by hash: the answer belongs to this block or there is none.
+/// A block by its hash (EIP-1898): the endpoint responds from this block or with an error.
 fn at_block(hash: B256) -> Value {
     json!({ "blockHash": hash })
 }

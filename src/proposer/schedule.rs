@@ -1,9 +1,9 @@
-//! Decides what is proposed, and when. Pure: one reading of L1, one of the rollup node, and the
-//! time in; a step out.
+//! Decides when to propose which block. A pure function: the input is a reading of L1, a reading of
+//! the rollup node, and the time. The result is the next step.
 //!
-//! The clock of all intervals is the time of L1's head. A proposal of ours that is not mined yet
-//! holds everything up, whoever sent it: this process, or a predecessor that was killed. So each
-//! decision sees every earlier one.
+//! All intervals are measured by the time of L1's head. While a proposal of our account is not
+//! mined, no new one is made, whether this process or a killed predecessor sent it. So every
+//! decision takes all earlier proposals into account.
 
 #[cfg(test)]
 mod tests;
@@ -13,33 +13,33 @@ use alloy_primitives::{B256, Bytes, U256};
 use starling_proto::payload::BlockId;
 use std::time::{Duration, Instant};
 
-/// L1 blocks between L1's head and a block whose hash a contract checks. `blockhash` knows 256; the
-/// difference is time for the transaction to be mined.
+/// Most L1 blocks from a block whose hash the contract checks to L1's head. The EVM's `blockhash`
+/// knows 256 blocks; the difference leaves time for the transaction to be mined.
 const MAX_HASH_AGE: u64 = 200;
 
-/// The head of L1 that a reading belongs to.
+/// L1's head at the time of a reading.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct L1Head {
     pub number: u64,
     pub hash: B256,
-    /// Unix seconds.
+    /// Timestamp of the block, in Unix seconds.
     pub time: u64,
 }
 
-/// The contract's part of a reading.
+/// The state of the target contract in a reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContractReading {
-    /// The L2 block that the oracle takes next.
+    /// The L2 block that the oracle accepts next.
     Oracle { next_block: u64 },
-    /// L1's time at the creation of our newest game; `None` if it is older than the interval.
+    /// Creation time, by L1's clock, of our newest game; `None` if older than the interval.
     Factory { newest: Option<u64> },
 }
 
-/// L1 after one block.
+/// A reading of L1 at one block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct L1Reading {
     pub head: L1Head,
-    /// Transactions of our account that are sent and not mined in that block.
+    /// Whether transactions of our account are sent but not mined at that block.
     pub in_flight: bool,
     pub contract: ContractReading,
 }
@@ -48,9 +48,9 @@ pub struct L1Reading {
 /// sequence numbers: L2 block numbers, or timestamps of super roots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SourceReading {
-    /// The L1 block up to which L2 is derived.
+    /// The L1 block that L2 is derived up to.
     pub current_l1: BlockId,
-    /// Number of the newest L1 block that the node knows.
+    /// Number of the newest L1 block that the source knows.
     pub head_l1: u64,
     pub safe: u64,
     pub finalized: u64,
@@ -59,17 +59,17 @@ pub struct SourceReading {
 /// A root to propose: the output root of an L2 block, or a super root.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proposal {
-    /// Number of the L2 block, or time of the super root.
+    /// Number of the L2 block, or timestamp of the super root.
     pub sequence: u64,
     pub root: B256,
-    /// Extra data of a game.
+    /// Extra data of the game that proposes the root.
     pub extra: Bytes,
     /// The L1 block that L2 was derived up to when the root was read.
     pub current_l1: BlockId,
 }
 
 impl Proposal {
-    /// The proposal of a block's output root.
+    /// A proposal of an L2 block's output root.
     pub fn of_output(block: u64, root: B256, current_l1: BlockId) -> Self {
         Self {
             sequence: block,
@@ -80,34 +80,35 @@ impl Proposal {
     }
 }
 
-/// The reason why nothing is proposed now.
+/// The reason why nothing is proposed in this poll.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WaitReason {
-    /// The endpoint's head is below the block that has our last transaction.
+    /// The endpoint's L1 head is below the block that includes our last transaction.
     L1Behind { head: u64, need: u64 },
-    /// A transaction of ours is not mined.
+    /// A transaction of our account is not mined yet.
     InFlight,
-    /// The rollup node has not derived up to the head that L1 had at start.
+    /// The rollup node has not derived up to the block that was L1's head at start.
     NodeSync { at: u64, target: u64 },
-    /// L1's clock has not passed this time, Unix seconds, by which our newest game is old enough.
+    /// Our newest game is not old enough until L1's clock has passed this time (Unix seconds).
     Interval { until: u64 },
-    /// The block is not final, or not safe, yet.
+    /// The next block to propose is not finalized yet (or not safe, if that is enough).
     NotFinal { next: u64, head: u64 },
     /// L2 has no block to propose.
     Nothing,
-    /// L1's head is not above block `number`, the one after the head that the rollup node knew.
+    /// L1's head must exceed block `number`, the successor of the L1 head that the rollup node
+    /// knew.
     L1Head { number: u64 },
-    /// The rollup node is so far behind L1 that L1 does not know the hash of its block any more.
+    /// The rollup node is so far behind that contracts on L1 no longer know its L1 block's hash.
     NodeBehind { at: u64, head: u64 },
 }
 
-/// The next step.
+/// The next step of the proposer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProposerStep {
     Wait(WaitReason),
-    /// A transaction of our account is stuck: send an empty one, which takes its place or follows it. The
-    /// transaction manager only replaces a predecessor's transaction when it has a request, and this schedule
-    /// makes none while one is in flight.
+    /// A transaction of our account is stuck: send an empty one, which replaces it or uses the next
+    /// nonce. The transaction manager replaces a predecessor's transaction only when it has a
+    /// request, and this schedule makes no request while a transaction is in flight.
     Unblock,
     /// Read the root of this sequence number, then call [`ProposalSchedule::on_proposal`].
     Read(u64),
@@ -122,7 +123,7 @@ pub struct ScheduleRules {
     pub allow_non_finalized: bool,
     /// `--wait-node-sync`.
     pub wait_node_sync: bool,
-    /// Time after which a transaction that a predecessor sent is stuck (`--resubmission-timeout`).
+    /// Time after which a predecessor's transaction counts as stuck (`--resubmission-timeout`).
     pub stuck_after: Duration,
 }
 
@@ -137,25 +138,25 @@ impl ScheduleRules {
     }
 }
 
-/// A proposal for the oracle, held until L1 is two blocks above the head that the rollup node knew: pools refuse
-/// a transaction that names a block which they may not have.
+/// A proposal for the oracle that waits until L1 is two blocks above the head that the rollup node
+/// knew. Pools refuse a transaction that names a block which they may not have yet.
 #[derive(Clone, Debug)]
 struct HeldProposal {
     proposal: Proposal,
     above: u64,
 }
 
-/// The state between two steps. A new one after a restart decides the same.
+/// The state between two steps. After a restart, a new schedule makes the same decisions.
 #[derive(Clone, Debug)]
 pub struct ProposalSchedule {
     rules: ScheduleRules,
     held: Option<HeldProposal>,
-    /// L1's head at start; `None` before the first reading.
+    /// Number of L1's head at start; `None` before the first reading.
     sync_target: Option<u64>,
     is_synced: bool,
-    /// Time since which transactions of our account have been in flight that this process did not send.
+    /// Time since which transactions of our account are in flight that this process did not send.
     in_flight_since: Option<Instant>,
-    /// The block that has our last transaction.
+    /// Number of the L1 block that includes our last transaction.
     mined_at: u64,
 }
 
@@ -175,7 +176,7 @@ impl ProposalSchedule {
         &self.rules
     }
 
-    /// The next step. `now` is a monotonic time of this process; only stuck transactions use it.
+    /// Decides the next step. `now` is a monotonic time, used only to detect stuck transactions.
     pub fn next(&mut self, l1: &L1Reading, source: &SourceReading, now: Instant) -> ProposerStep {
         let ready = self
             .check_l1(l1, now)
@@ -186,7 +187,7 @@ impl ProposalSchedule {
         }
     }
 
-    /// The step after [`ProposerStep::Read`], with what was read.
+    /// Decides the step that follows [`ProposerStep::Read`], with the proposal read.
     pub fn on_proposal(
         &mut self,
         proposal: Proposal,
@@ -205,7 +206,8 @@ impl ProposalSchedule {
         step
     }
 
-    /// A transaction of ours was mined in this block, or failed; the next step reads anew.
+    /// A transaction of ours failed (`None`) or was mined in this block; the next step reads L1
+    /// again.
     pub fn done(&mut self, mined_at: Option<u64>) {
         self.held = None;
         self.mined_at = self.mined_at.max(mined_at.unwrap_or_default());
@@ -213,7 +215,7 @@ impl ProposalSchedule {
 
     fn check_l1(&mut self, l1: &L1Reading, now: Instant) -> Result<(), ProposerStep> {
         let (head, need) = (l1.head.number, self.mined_at);
-        // After a reorg too, L1 is soon as high as before.
+        // Wait after a reorg, too: L1 soon reaches the same height again.
         if head < need {
             return Err(ProposerStep::Wait(WaitReason::L1Behind { head, need }));
         }
@@ -296,7 +298,7 @@ impl ProposalSchedule {
     }
 }
 
-/// Whether contracts know the hash of the block.
+/// Whether contracts on L1 still know the hash of this block.
 fn is_recent(block: BlockId, l1: &L1Reading) -> bool {
     l1.head.number.saturating_sub(block.number) <= MAX_HASH_AGE
 }

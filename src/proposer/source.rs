@@ -1,5 +1,5 @@
-//! The roots that are proposed: output roots from a rollup node, or from the node in this process,
-//! and super roots from supervisors.
+//! The sources of proposals: output roots come from a rollup node or from the node in this process,
+//! super roots from supervisors.
 
 mod supervisor;
 
@@ -12,7 +12,7 @@ use crate::{
 };
 use starling_proto::l1info::L2BlockRef;
 
-/// The reason why there is no proposal.
+/// The reason why a source returns no proposal.
 #[derive(Debug, thiserror::Error)]
 pub enum ProposalSourceError {
     #[error(transparent)]
@@ -25,12 +25,12 @@ pub enum ProposalSourceError {
     Wrong { name: String, cause: RpcCause },
 }
 
-/// The party that computes the roots.
+/// The source of the roots to propose.
 #[derive(Clone)]
 pub enum ProposalSource {
-    /// Output roots of one chain.
+    /// A rollup node, for output roots of one chain.
     Rollup(L2Source),
-    /// Super roots.
+    /// Supervisors, for super roots.
     Supervisors(Supervisors),
 }
 
@@ -40,7 +40,7 @@ impl From<L2Source> for ProposalSource {
     }
 }
 
-/// A proposal, and the block whose output it is, if it is that of one chain.
+/// A proposal with the block of its output root; super roots have no block.
 #[derive(Clone, Debug)]
 pub struct SourcedProposal {
     pub proposal: Proposal,
@@ -48,7 +48,7 @@ pub struct SourcedProposal {
 }
 
 impl ProposalSource {
-    /// The safe and the final head now.
+    /// Reads the current safe and finalized heads.
     pub async fn heads(&self) -> Result<SourceReading, ProposalSourceError> {
         let source = match self {
             Self::Rollup(source) => source,
@@ -67,7 +67,8 @@ impl ProposalSource {
         })
     }
 
-    /// The proposal for a sequence number, beside the L1 block of an earlier reading of the heads.
+    /// Reads the proposal for a sequence number. Its L1 block is that of `heads`, an earlier
+    /// reading.
     pub async fn proposal_at(
         &self,
         sequence: u64,

@@ -1,5 +1,5 @@
-//! A stand-in L1 with an oracle and a factory, and a stand-in rollup node: HTTP servers that answer
-//! as told, wrongly too.
+//! Stand-ins for tests: an L1 with an oracle and a factory, and a rollup node. Both are HTTP
+//! servers whose responses a test can set, including wrong ones.
 
 use super::contracts;
 use crate::{
@@ -19,45 +19,45 @@ use std::{collections::HashMap, sync::Arc};
 
 type PoolTx = EthereumTxEnvelope<TxEip4844Variant<TxSidecar>>;
 
-/// Address of the oracle or factory.
+/// Address of the target contract, oracle or factory.
 pub(super) const CONTRACT: Address = Address::repeat_byte(0xde);
 pub(super) const KEY: &str = "ac0974bec39a17e36ba4a6b4d238ff944bacb478cbed5efcae784d7bf4f2ff80";
 /// L2 blocks between two outputs.
 pub(super) const STEP: u64 = 10;
-/// The bond of a game, wei.
+/// The bond of a game, in wei.
 pub(super) const BOND: u64 = 80;
 
 pub(super) fn signer() -> TxSigner {
     TxSigner::from_hex(&crate::secret::Secret::new(KEY)).unwrap()
 }
 
-/// A game that the factory has.
+/// A game in the factory's list.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FakeGame {
     pub game_type: u32,
     pub created: u64,
     pub creator: Address,
     pub claim: B256,
-    /// Whether it answers `claimData`.
+    /// Whether the game has the function `claimData`.
     pub has_claims: bool,
 }
 
-/// The state of L1.
+/// The state of the stand-in L1.
 pub(super) struct FakeChain {
     pub head: u64,
-    /// Outputs that the oracle has: L2 block and root.
+    /// Outputs in the oracle: L2 block and root.
     pub outputs: Vec<(u64, B256)>,
     pub proposer: Address,
     pub games: Vec<FakeGame>,
     pub pool: Vec<PoolTx>,
-    /// Nonces of another process's transactions in the pool.
+    /// Number of transactions that another process has in the pool, with our account's nonces.
     pub foreign_pool: u64,
     pub nonce: u64,
-    /// By method, or by a call's selector: the answer in place of the true one; an error if null.
+    /// Responses to return instead of the true ones, by method or call selector; null is an error.
     pub lies: HashMap<String, Value>,
-    /// Receipts by hash: block and success.
+    /// Receipts by transaction hash: block number and success.
     receipts: HashMap<B256, (u64, bool)>,
-    /// Blocks are mined as soon as anything is in the pool.
+    /// Whether a block is mined as soon as the pool has a transaction.
     pub mines: bool,
 }
 
@@ -89,12 +89,12 @@ impl FakeChain {
         }
     }
 
-    /// Unix seconds of L1's head.
+    /// Timestamp of L1's head, in Unix seconds.
     pub fn time(&self) -> u64 {
         1_700_000_000 + 12 * self.head
     }
 
-    /// Makes a block with the pool's transactions.
+    /// Mines a block with all transactions of the pool.
     pub fn mine(&mut self) {
         self.head += 1;
         self.nonce += std::mem::take(&mut self.foreign_pool);
@@ -141,7 +141,7 @@ impl FakeChain {
         STEP * (self.outputs.len() as u64 + 1)
     }
 
-    /// `None` reverts.
+    /// Executes a call; `None` means that the call reverts.
     fn call(&self, to: Address, data: &[u8]) -> Option<Vec<u8>> {
         let is = |call: &Bytes| data[..4] == call[..4];
         let argument = || contracts::read_word(&data[4..], 0).unwrap();
@@ -188,7 +188,7 @@ impl FakeChain {
             let found = found.map_or(B256::ZERO, |index| address(index).into_word());
             concat(&[found, B256::ZERO])
         } else {
-            // `gameArgs` of an old factory.
+            // An old factory has no function `gameArgs`.
             let _ = argument();
             return None;
         })
@@ -257,7 +257,7 @@ impl FakeChain {
     fn answer(&mut self, request: &Value) -> Value {
         let method = request["method"].as_str().unwrap();
         if self.mines && method == "eth_blockNumber" {
-            // Time passes with every poll of the transaction manager.
+            // L1 advances with every poll of the transaction manager.
             self.mine();
         }
         let result = match self.lies.get(method) {
@@ -274,7 +274,7 @@ impl FakeChain {
     }
 }
 
-/// A running stand-in.
+/// A running stand-in L1.
 pub(super) struct FakeL1 {
     pub chain: Arc<Mutex<FakeChain>>,
     pub server: CannedServer,
@@ -294,7 +294,7 @@ impl FakeL1 {
     }
 }
 
-/// A JSON-RPC server, also of batches.
+/// Starts a JSON-RPC server with these responses; it also serves batches.
 async fn serve(answer: impl Fn(&Value) -> Value + Send + Sync + 'static) -> CannedServer {
     CannedServer::start(move |request| {
         let (_, body) = request.split_once("\r\n\r\n").unwrap();
@@ -307,12 +307,12 @@ async fn serve(answer: impl Fn(&Value) -> Value + Send + Sync + 'static) -> Cann
     .await
 }
 
-/// The state of the rollup node.
+/// The state of the stand-in rollup node.
 #[derive(Default)]
 pub(super) struct FakeNode {
     pub current_l1: u64,
     pub finalized: u64,
-    /// Outputs have another root than their parts give.
+    /// Whether outputs have a root that does not match their parts.
     pub is_lying: bool,
 }
 
@@ -324,7 +324,7 @@ fn l2_ref(number: u64) -> Value {
     })
 }
 
-/// The root of the output at an L2 block.
+/// The output root at an L2 block.
 pub(super) fn root_at(number: u64) -> B256 {
     output_root(word(number), word(7), keccak256([number as u8, 2]))
 }

@@ -1,5 +1,6 @@
-//! The loop of the proposer: reads L1 and the proposal source, gets the next step from the schedule
-//! and takes it. One transaction at a time; the transaction manager brings it onto L1.
+//! The proposer's loop: reads L1 and the proposal source, gets the next step from the schedule, and
+//! executes it. One transaction at a time is passed to the transaction manager, which gets it
+//! mined.
 
 #[cfg(test)]
 mod tests;
@@ -35,15 +36,15 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Interval of polls while a claim waits for the next L1 block, at most `--poll-interval`.
+/// Interval of polls while a proposal waits for the next L1 block; at most `--poll-interval`.
 const HELD_POLL: Duration = Duration::from_secs(1);
-// Topics of warnings.
+// Topics under which repeated warnings are suppressed.
 const POLL: &str = "poll";
 const PERMISSION: &str = "permission";
 const SEND: &str = "send";
 const BALANCE: &str = "balance";
 
-/// The reason why the proposer cannot begin, or has ended.
+/// The reason why the proposer cannot start, or has ended.
 #[derive(Debug, thiserror::Error)]
 pub enum ProposerError {
     #[error("invalid config: {0}")]
@@ -53,12 +54,12 @@ pub enum ProposerError {
         cause: ReaderError,
         option: &'static str,
     },
-    /// Its own error says why.
+    /// The transaction manager has ended and has logged its own error.
     #[error("the transaction manager has ended; the log says why")]
     TxManager,
 }
 
-/// The reason why a poll has no result.
+/// The reason why a poll fails.
 #[derive(Debug, thiserror::Error)]
 enum PollError {
     #[error(transparent)]
@@ -67,7 +68,7 @@ enum PollError {
     Source(#[from] ProposalSourceError),
 }
 
-/// Parts that the task is made of.
+/// The parts that [`proposer`] builds the task from.
 pub struct ProposerParts {
     pub options: ProposerOptions,
     /// Outputs of the rollup node, or super roots of [`super::Supervisors`].
@@ -76,14 +77,15 @@ pub struct ProposerParts {
     pub txs: TxManagerHandle,
 }
 
-/// The task. [`ProposerTask::run`] does everything.
+/// The proposer task, to be driven by [`ProposerTask::run`].
 pub struct ProposerTask {
     worker: ProposalWorker,
     commands: mpsc::Receiver<ProposerCommand>,
     status: watch::Sender<ProposerStatus>,
 }
 
-/// Everything but the commands, so that a command can interrupt a poll.
+/// The part of the task that polls. Commands are handled outside, so that they can interrupt a
+/// poll.
 struct ProposalWorker {
     target: ProposalTarget,
     poll_interval: Duration,
@@ -92,15 +94,15 @@ struct ProposalWorker {
     source: ProposalSource,
     txs: TxManagerHandle,
     metrics: ProposerMetrics,
-    /// The account may propose; checked again after a proposal that L1 refused.
+    /// Whether the account may propose. Reset after a failed proposal, so that it is checked again.
     permitted: bool,
     causes: LoggedCauses,
 }
 
-/// A transaction that the manager has.
+/// A transaction passed to the transaction manager.
 struct SentProposal {
     outcome: oneshot::Receiver<TxOutcome>,
-    /// `None` for an empty transaction.
+    /// The proposal in the transaction; `None` for an empty transaction.
     sourced: Option<SourcedProposal>,
 }
 
@@ -111,7 +113,8 @@ enum Polled {
     Pause(Duration),
 }
 
-/// Checks the options, and makes the task and its handle. It is running from the start on.
+/// Checks the options and creates the task and its handle. The proposer starts in the running
+/// state.
 pub fn proposer(parts: ProposerParts) -> Result<(ProposerHandle, ProposerTask), ProposerError> {
     let ProposerParts {
         options,
@@ -149,8 +152,8 @@ pub fn proposer(parts: ProposerParts) -> Result<(ProposerHandle, ProposerTask), 
 }
 
 impl ProposerTask {
-    /// Proposes until `closing` is cancelled and the transaction in flight, if any, is confirmed, or
-    /// until `ending` is cancelled. Run the transaction manager as long.
+    /// Proposes until `closing` is cancelled; then waits for the transaction in flight, if any.
+    /// Ends at once if `ending` is cancelled. The transaction manager must run for as long.
     pub async fn run(
         self,
         closing: CancellationToken,
@@ -205,7 +208,7 @@ impl ProposerTask {
     }
 }
 
-/// Connects to L1, and answers commands until then.
+/// Waits until the worker is connected to L1, and handles commands meanwhile.
 async fn connect(
     worker: &mut ProposalWorker,
     commands: &mut mpsc::Receiver<ProposerCommand>,
@@ -221,7 +224,7 @@ async fn connect(
     }
 }
 
-/// The outcome of the transaction in flight; never, if there is none.
+/// Waits for the outcome of the transaction in flight; waits forever if there is none.
 async fn outcome(sent: &mut Option<SentProposal>) -> TxOutcome {
     match sent {
         Some(sent) => {
@@ -232,7 +235,7 @@ async fn outcome(sent: &mut Option<SentProposal>) -> TxOutcome {
     }
 }
 
-/// Says which proposal is left behind at the end.
+/// Logs the proposal that is still unconfirmed at the end.
 fn say_left(sent: Option<&SentProposal>) {
     if let Some(sourced) = sent.and_then(|sent| sent.sourced.as_ref()) {
         tracing::warn!(
@@ -261,12 +264,12 @@ fn command_received(command: ProposerCommand, status: &watch::Sender<ProposerSta
             Ok(())
         }
     };
-    // The caller may have hung up.
+    // Ignore the error: the caller may have dropped the receiver.
     let _ = command.reply.send(result);
 }
 
 impl ProposalWorker {
-    /// Waits for L1 and for a predecessor's transactions, and checks the contract.
+    /// Waits for L1, checks the contract, and waits for a predecessor's transactions.
     async fn connect(&mut self) -> Result<(), ProposerError> {
         loop {
             match self.reader.version().await {
@@ -293,7 +296,7 @@ impl ProposalWorker {
         settled.map(|_| ()).map_err(|_| ProposerError::TxManager)
     }
 
-    /// Polls at a time. Dropping the future loses nothing: a transaction is sent in its last step.
+    /// Polls at this time. Dropping the future loses nothing, because sending is its last step.
     async fn poll_at(&mut self, at: Instant) -> Result<Polled, ProposerError> {
         tokio::time::sleep_until(at).await;
         match self.poll().await {
@@ -322,7 +325,7 @@ impl ProposalWorker {
         }
     }
 
-    /// Shows the balance, ether; says once if there is none.
+    /// Reports the balance in ether to the metrics, and logs once if it is zero.
     fn show_balance(&mut self, ether: f64) {
         self.metrics.balance(ether);
         let account = self.txs.address();
@@ -343,12 +346,12 @@ impl ProposalWorker {
         match self.schedule.on_proposal(proposal, l1, heads) {
             ProposerStep::Propose(proposal) => self.propose(proposal, block).await,
             ProposerStep::Wait(reason) => Ok(self.wait(reason)),
-            // The schedule does not say so twice.
+            // The schedule never returns these steps after a read.
             ProposerStep::Read(_) | ProposerStep::Unblock => Ok(Polled::Pause(self.poll_interval)),
         }
     }
 
-    /// Whether the account may propose; logs once why it may not.
+    /// Whether the account may propose; if not, logs the reason once.
     async fn is_permitted(&mut self) -> Result<bool, PollError> {
         if self.permitted {
             return Ok(true);
@@ -393,7 +396,7 @@ impl ProposalWorker {
         Polled::Pause(pause)
     }
 
-    /// Sends an empty transaction, since an own one is stuck in L1's pool.
+    /// Sends an empty transaction, because a transaction of our account is stuck in L1's pool.
     async fn unblock(&mut self) -> Polled {
         let account = self.txs.address();
         tracing::warn!(
@@ -440,7 +443,7 @@ impl ProposalWorker {
         })))
     }
 
-    /// Takes the outcome of a transaction; returns the pause before the next poll.
+    /// Handles the outcome of a transaction. Returns the pause before the next poll.
     fn finished(
         &mut self,
         outcome: TxOutcome,
@@ -466,7 +469,7 @@ impl ProposalWorker {
         let MinedTx { hash, success, .. } = mined;
         if !success {
             self.permitted = false;
-            // Each one has cost gas.
+            // Logged every time, because every reverted transaction costs gas.
             tracing::error!(tx_hash = %hash, "Proposer tx successfully published but reverted");
             return Ok(self.poll_interval);
         }
@@ -476,11 +479,11 @@ impl ProposalWorker {
         status.send_modify(|status| status.proposed = Some(proposal.sequence));
         self.note_success(POLL);
         self.note_success(SEND);
-        // The next output may be due already.
+        // Poll at once: the next output may already be due.
         Ok(Duration::ZERO)
     }
 
-    /// Logs a cause once, until it is over.
+    /// Logs a cause once, and again only after a success in between.
     fn warn(&mut self, text: &str) {
         if self.note_failure(POLL, text) {
             tracing::warn!("{text}");

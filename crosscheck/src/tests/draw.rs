@@ -13,7 +13,7 @@ use starling_proto::{batch::SingularBatch, fork::Fork};
 
 const CHAIN_ID: u64 = CONTEXT.chain_id;
 
-/// SplitMix64.
+/// The random number generator SplitMix64.
 pub struct Numbers(u64);
 
 impl Numbers {
@@ -37,18 +37,18 @@ impl Numbers {
         self.below(2) == 0
     }
 
-    /// A number of any length up to 64 bits.
+    /// A random number with a random length of up to 64 bits.
     fn number(&mut self) -> u64 {
         self.draw() >> self.below(64)
     }
 
-    /// A number of any length up to 128 bits.
+    /// A random number with a random length of up to 128 bits.
     fn fee(&mut self) -> u128 {
         let number = u128::from(self.draw()) << 64 | u128::from(self.draw());
         number >> self.below(128)
     }
 
-    /// A number of any length up to 256 bits.
+    /// A random number with a random length of up to 256 bits.
     fn word(&mut self) -> U256 {
         U256::from_be_bytes(self.hash().0) >> self.below(256)
     }
@@ -62,7 +62,7 @@ impl Numbers {
         Address::from_word(self.hash())
     }
 
-    /// Call data up to 400 bytes, some of which compresses.
+    /// Call data of up to 400 bytes, partly compressible.
     fn input(&mut self) -> Bytes {
         let len = self.below(401) as usize;
         if self.chance() {
@@ -165,7 +165,7 @@ impl Numbers {
         self.signed(transaction)
     }
 
-    /// A transaction of any type that batches of the fork may have.
+    /// A transaction of a random type that batches may have in this fork.
     fn transaction(&mut self, fork: Fork) -> Bytes {
         let kinds = if fork >= Fork::Isthmus { 5 } else { 4 };
         match self.below(kinds) {
@@ -177,7 +177,7 @@ impl Numbers {
         }
     }
 
-    /// Consecutive blocks, up to twenty.
+    /// The batches of up to twenty consecutive blocks.
     fn chain(&mut self, fork: Fork) -> Vec<SingularBatch> {
         let mut epoch_number = 100 + self.below(1 << 40);
         let start = CONTEXT.genesis_time + CONTEXT.block_time * self.below(1 << 30);
@@ -196,7 +196,7 @@ impl Numbers {
             .collect()
     }
 
-    /// The batches of up to three chains.
+    /// The batches of up to three separate chains of blocks.
     pub fn drafts(&mut self, kind: Kind, fork: Fork) -> Vec<Draft> {
         let mut drafts = Vec::new();
         for _ in 0..1 + self.below(3) {

@@ -1,4 +1,4 @@
-//! The other implementation: writes and reads our types.
+//! The other implementation, kona: writes and reads the types of these tests.
 
 use super::{CONTEXT, Content, Draft};
 use alloy_primitives::Bytes;
@@ -11,7 +11,7 @@ use starling_proto::{
     batch::SingularBatch, channel::BatchContext, fork::Fork, frame, span::SpanBlock,
 };
 
-/// The configuration of a chain whose genesis is in `fork`.
+/// The configuration of a chain on which all forks up to `fork` are active from genesis.
 fn rollup(fork: Fork) -> RollupConfig {
     let mut rollup = RollupConfig {
         block_time: CONTEXT.block_time,
@@ -19,7 +19,8 @@ fn rollup(fork: Fork) -> RollupConfig {
         ..RollupConfig::default()
     };
     rollup.genesis.l2_time = CONTEXT.genesis_time;
-    // The library tests a batch for Fjord, and knows no fork after Jovian.
+    // Other forks are not needed: kona checks batches only up to Fjord, and knows no fork after
+    // Jovian.
     let since = |first: Fork| (fork >= first).then_some(0);
     rollup.hardforks.delta_time = since(Fork::Delta);
     rollup.hardforks.ecotone_time = since(Fork::Ecotone);
@@ -27,7 +28,7 @@ fn rollup(fork: Fork) -> RollupConfig {
     rollup
 }
 
-/// The batches of the channels that the data items of a batcher hold, in the order of their first
+/// Reads the batches of all channels in a batcher's data items, in the order of the channels' first
 /// frames. The chain is in Jovian from genesis on.
 pub fn read_posted(items: impl Iterator<Item = Vec<u8>>, context: BatchContext) -> Vec<Content> {
     let opened = BlockInfo::default();
@@ -56,7 +57,7 @@ pub fn read_posted(items: impl Iterator<Item = Vec<u8>>, context: BatchContext) 
     found
 }
 
-/// The batches of the channel that the data items hold.
+/// Reads the batches of the single channel in these data items.
 pub fn read(items: impl Iterator<Item = Vec<u8>>, fork: Fork) -> Vec<Content> {
     let opened = BlockInfo::default();
     let mut channel: Option<Channel> = None;
@@ -107,7 +108,7 @@ fn content(batch: Batch) -> Content {
     }
 }
 
-/// A batch with its type byte.
+/// Encodes a batch with its type byte.
 pub fn encode(draft: &Draft) -> Vec<u8> {
     let batch = match draft {
         Draft::Singular(block) => Batch::Single(single(block)),
@@ -120,7 +121,7 @@ pub fn encode(draft: &Draft) -> Vec<u8> {
                 chain_id: CONTEXT.chain_id,
                 ..SpanBatch::default()
             };
-            // Blocks of an epoch are numbered from 0; only the first block's number counts.
+            // The sequence number is used only for the first block: 0 if it begins an epoch.
             let number = u64::from(!begins_epoch);
             for block in blocks {
                 let appended = span.append_singular_batch(single(block), number);
@@ -144,7 +145,7 @@ fn single(block: &SingularBatch) -> SingleBatch {
     }
 }
 
-/// A data item of these frames.
+/// Encodes a data item of these frames.
 pub fn item(frames: &[frame::Frame]) -> Vec<u8> {
     let mut item = vec![DERIVATION_VERSION_0];
     for frame in frames {

@@ -1,12 +1,12 @@
-//! Data that the batcher has posted, as the node's integration tests keep it in a folder that
-//! `STARLING_POSTING_FRAMES` names: `tests/it/posting/modes.rs` writes a file for each mode.
+//! Data that the batcher posted in the node's integration tests: `tests/it/posting/modes.rs` writes
+//! a file per mode to the folder that `STARLING_POSTING_FRAMES` names.
 
 use super::{Content, kona};
 use alloy_primitives::{Bytes, hex};
 use starling_proto::{channel::BatchContext, span::SpanBlock};
 use std::path::Path;
 
-/// A file of a mode.
+/// The file for one mode of posting.
 struct PostedFile {
     context: BatchContext,
     items: Vec<Vec<u8>>,
@@ -48,7 +48,7 @@ impl PostedFile {
     }
 }
 
-/// The blocks of a batch.
+/// The blocks in a batch.
 fn blocks(content: Content) -> Vec<SpanBlock> {
     match content {
         Content::Singular(batch) => vec![SpanBlock {

@@ -30,7 +30,7 @@ pub fn target(data: &[u8]) -> InputKind {
     outcome
 }
 
-/// A block with these transactions.
+/// A batch of a block with these transactions.
 fn block(number: u64, transactions: Vec<Bytes>) -> SingularBatch {
     SingularBatch {
         parent_hash: B256::repeat_byte(1),

@@ -1,5 +1,5 @@
-//! Answers of a beacon endpoint. Blobs in them are too short to be any, so that no commitment is
-//! computed: nothing is ever accepted.
+//! Responses of a beacon endpoint. The blobs in them are shorter than a blob, so no commitment is
+//! ever computed and no response accepted.
 
 use crate::InputKind;
 use alloy_primitives::{B256, b256};

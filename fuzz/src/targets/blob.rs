@@ -1,4 +1,4 @@
-//! Blobs of the batcher. The input is the beginning of a blob, zeros follow.
+//! Blobs of the batcher. The input is the beginning of a blob; the rest is zeros.
 
 use crate::InputKind;
 use starling_proto::blob::{self, BLOB_BYTES, MAX_BLOB_DATA};
@@ -10,7 +10,7 @@ pub fn target(data: &[u8]) -> InputKind {
     match blob::decode(&blob) {
         Ok(found) => {
             assert!(found.len() <= MAX_BLOB_DATA);
-            // Readers ignore these bits.
+            // Decoders ignore these two bits.
             blob[0] &= 0x3f;
             let again = blob::encode(&found).expect("data of a blob fit in a blob");
             assert!(again == blob, "every byte is accounted for");

@@ -1,10 +1,10 @@
-//! Files of RLP blocks, plain and packed, as `starling import` reads them.
+//! Files of RLP blocks, plain and compressed, as `starling import` reads them.
 
 use crate::InputKind;
 use starling::transfer::block_file::{self, BlockReader, BlockWriter};
 use std::path::PathBuf;
 
-/// Blocks of one file that are looked at: a packed one may hold millions.
+/// Most blocks read from one file: a compressed one may have millions.
 const BLOCKS: usize = 64;
 
 thread_local! {
@@ -62,7 +62,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         writer.finish().expect("a file");
         seeds.push(std::fs::read(path).expect("a file"));
     }
-    // Zeros without end, and a block that claims all of them.
+    // A megabyte of zeros, and a block whose header claims all of them.
     let bomb = [&[0xfa, 0x0f, 0xff, 0xff][..], &vec![0; 1 << 20]].concat();
     seeds.extend(zstd::encode_all(&bomb[..], 1).ok());
     seeds

@@ -1,4 +1,4 @@
-//! Channels: the input as compressed bytes, and the input as a sequence of batches that our writer
+//! Channels. The input is used as compressed bytes, and as a sequence of batches that our writer
 //! compresses.
 
 use super::batch::CONTEXT;
@@ -6,7 +6,7 @@ use crate::InputKind;
 use alloy_primitives::{Bytes, FixedBytes};
 use starling_proto::channel::{BatchReader, ChannelCompression, ChannelWriter};
 
-/// Most batches of a channel whose results are part of the kind.
+/// Number of batches in a channel whose results count for the input's kind.
 const COUNTED: usize = 3;
 
 pub fn target(data: &[u8]) -> InputKind {
@@ -30,7 +30,7 @@ pub fn target(data: &[u8]) -> InputKind {
     outcome
 }
 
-/// Reads all batches, and returns how many results there were.
+/// Reads all batches and returns the number of results.
 fn read(data: Bytes, fjord: bool, outcome: &mut InputKind) -> usize {
     let mut reader = match BatchReader::new(data, CONTEXT, fjord) {
         Ok(reader) => reader,
@@ -54,7 +54,7 @@ fn read(data: Bytes, fjord: bool, outcome: &mut InputKind) -> usize {
     count
 }
 
-/// The frames' data of a channel of these batches.
+/// The data of all frames of a channel with these batches.
 fn write(batches: &[&[u8]], compression: ChannelCompression, size: usize) -> Vec<u8> {
     let id = FixedBytes::repeat_byte(1);
     let mut writer = ChannelWriter::new(id, compression, true).expect("Fjord");
@@ -79,7 +79,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         seeds.push(write(&all, compression, 1000));
         seeds.extend(all.iter().map(|batch| write(&[batch], compression, 1000)));
     }
-    // The channels of batcher transactions of one frame.
+    // The channels in batcher transactions that have a single frame.
     let items = super::frame::items();
     seeds.extend(
         items

@@ -1,5 +1,5 @@
-//! Texts of the command line and the environment: multiaddrs, enodes, networks, durations, sizes,
-//! and whole `--p2p.*` options.
+//! Texts from the command line and the environment: multiaddrs, enodes, networks, durations, sizes,
+//! and whole sets of `--p2p.*` options.
 
 use crate::{InputKind, fixtures};
 use starling::cli::{
@@ -37,7 +37,8 @@ const OPTIONS: [&str; 9] = [
     "p2p.scoring",
     "p2p.advertise.ip",
 ];
-/// A whole command line takes as long as a hundred cases: of so many, one.
+/// One of this many inputs is parsed as a command line, which takes as long as a hundred other
+/// cases.
 const RARELY: usize = 256;
 
 pub fn target(data: &[u8]) -> InputKind {
@@ -84,7 +85,7 @@ pub fn target(data: &[u8]) -> InputKind {
     outcome
 }
 
-/// Checks that a parsed value, written as text and parsed again, is the same.
+/// Checks that a parsed value stays the same if it is printed and parsed again.
 fn comes_back<T: FromStr<Err: Debug> + Display + PartialEq + Debug>(
     text: &str,
     outcome: &mut InputKind,

@@ -3,7 +3,7 @@
 use crate::{InputKind, fixtures};
 use starling::pending::flashblocks::{Assembler, Flashblock};
 
-/// Ends a message in the input: no JSON has it.
+/// Separates messages in the input. JSON text never contains this byte.
 const SEPARATOR: u8 = 0x1e;
 
 pub fn target(data: &[u8]) -> InputKind {

@@ -1,4 +1,4 @@
-//! Data items of batcher transactions and blobs: frames.
+//! Data items of batcher transactions and blobs, decoded to frames.
 
 use crate::{InputKind, fixtures};
 use alloy_primitives::{Bytes, FixedBytes};
@@ -20,7 +20,7 @@ pub fn target(data: &[u8]) -> InputKind {
     outcome
 }
 
-/// Batcher transactions of a real chain.
+/// Batcher transactions from a real chain.
 pub fn items() -> Vec<Vec<u8>> {
     fixtures::bytes(&["derivation/batcher-tx/magi-op-goerli-calldata.json"], 100)
 }

@@ -1,4 +1,4 @@
-//! A gossip message: snappy, signature, SSZ payload of each version, the ladder of checks.
+//! A gossip message: snappy, signature, SSZ payload of each version, and the sequence of checks.
 
 use crate::{InputKind, fixtures};
 use alloy_consensus::Header;
@@ -14,9 +14,10 @@ use std::sync::LazyLock;
 
 const CHAIN_ID: u64 = 10;
 const NOW: u64 = 1_700_000_000;
-/// Where the claimed hash stands in an SSZ payload.
+/// Position of the claimed hash in an SSZ payload.
 const BLOCK_HASH: usize = 472;
-/// Bytes that snappy can make of one byte: three of a copy stand for 64.
+/// Bound of the bytes that snappy decompresses from one byte: a copy of three bytes yields up to
+/// 64.
 const EXPANSION: usize = 32;
 
 static SECRET: LazyLock<SecretKey> =
@@ -37,7 +38,7 @@ pub fn target(data: &[u8]) -> InputKind {
         (message.flag, &message.bytes[..])
     );
 
-    // As it came: by a stranger, or by nobody.
+    // The message as received has no valid signature of the signer.
     let signers = Signers::new(sign::address(&SECRET));
     let forks = ForkSchedule::from_genesis(Fork::Jovian);
     let context = CheckContext {
@@ -51,7 +52,7 @@ pub fn target(data: &[u8]) -> InputKind {
         .expect_err("nobody has the key");
     outcome.add(&refused.label());
 
-    // The same message as if the signer had signed it, to get past the signature check.
+    // The same bytes with the signer's signature, to get past the signature check.
     let signed = message.bytes.get(SIGNATURE_LEN..).unwrap_or(data);
     for version in PayloadVersion::ALL {
         match WirePayload::decode(version, signed) {
@@ -62,8 +63,8 @@ pub fn target(data: &[u8]) -> InputKind {
     outcome
 }
 
-/// Checks bytes that decode: with their real hash they are a block that survives encoding and
-/// decoding, and pass every check but those of time and blob gas.
+/// Checks a payload that decodes. With its real hash it is a block, which survives encoding and
+/// decoding and passes every check except those of time and blob gas.
 fn payload(
     version: PayloadVersion,
     signed: &[u8],
@@ -153,7 +154,7 @@ fn check_message(
     }
 }
 
-/// A small block of each version, whose transactions are of some type.
+/// A small block of each version, with transactions of several types.
 pub fn blocks() -> Vec<Payload> {
     let transactions = super::transactions::seeds();
     let root = Some(B256::repeat_byte(3));
@@ -213,7 +214,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         seeds.extend(gossip::encode_message(&signature, &wire).ok());
         seeds.push([&signature[..], &wire].concat());
     }
-    // Four gigabytes in seven bytes.
+    // Declares four gigabytes in seven bytes.
     seeds.push(vec![0xff, 0xff, 0xff, 0xff, 0x0f, 0xfc, 0x00]);
     seeds
 }

@@ -1,4 +1,4 @@
-//! Bodies of JSON-RPC requests and batches, and the kinds of parameters.
+//! Bodies of JSON-RPC requests and batches, and parameters of each kind.
 
 use crate::{InputKind, fixtures};
 use alloy_primitives::{Address, B256, Bytes};
@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use starling::rpc::{api::Api, error, frame::Session, memory::Allowance, params::Args};
 use std::{collections::HashMap, sync::LazyLock};
 
-/// Calls in a batch, and bytes of its results.
+/// Most calls in a batch, and most bytes of a batch's results.
 const BATCH: usize = 16;
 const RESULTS: usize = 8 << 10;
 
@@ -51,15 +51,15 @@ pub fn target(data: &[u8]) -> InputKind {
     let Some(text) = &answer.text else {
         return outcome;
     };
-    // An answer echoes ids and texts, in a batch as often as they came; an error says what it is in
-    // some hundred bytes.
+    // A response repeats the ids and texts of the request. An error message adds a few hundred
+    // bytes per call.
     assert!(
         text.len() <= 6 * data.len() + 512 * (1 + BATCH),
         "{} bytes for {}",
         text.len(),
         data.len()
     );
-    // An id is echoed whatever its number: no number is read here.
+    // Keep raw values: an id may be a number that no type here can represent.
     let answers: Vec<JsonMembers> = if text.starts_with('[') {
         serde_json::from_str(text).unwrap_or_else(|error| panic!("no JSON ({error}): {text}"))
     } else {

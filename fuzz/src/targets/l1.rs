@@ -1,5 +1,5 @@
-//! Data from L1: attributes of blocks, deposit logs, configuration logs; and the rollup
-//! configuration of a file.
+//! Data from L1 (attributes of blocks, deposit logs, configuration logs) and the rollup
+//! configuration in a file.
 
 use crate::{InputKind, fixtures};
 use alloy_primitives::{Address, B256, Log, LogData, TxKind, U256};
@@ -104,7 +104,7 @@ fn config_log(topics: Vec<B256>, data: &[u8], outcome: &mut InputKind) {
     }
 }
 
-/// A deposit with everything in it.
+/// A deposit in which every field is set.
 pub fn deposit() -> TxDeposit {
     TxDeposit {
         source_hash: B256::repeat_byte(1),

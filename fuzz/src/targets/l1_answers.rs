@@ -1,5 +1,5 @@
-//! Answers of an L1 endpoint: block objects, receipts in both forms, proofs of storage. Also with the
-//! hash that belongs to the fields, since a wrong one stops every mutation.
+//! Responses of an L1 endpoint: block objects, receipts in both forms, storage proofs. Each is also
+//! tried with its hash corrected, because a wrong hash would stop every mutation.
 
 use crate::{InputKind, fixtures};
 use alloy_consensus::{
@@ -47,7 +47,7 @@ pub fn target(data: &[u8]) -> InputKind {
     outcome
 }
 
-/// Answers that an endpoint proves read as those of a trusted endpoint.
+/// Checks that a verified response has the same result as with a trusted endpoint.
 fn blocks(text: &str, outcome: &mut InputKind) {
     let header = note(fuzzing::header(text, false), outcome);
     let trusted = note(fuzzing::header(text, true), outcome);
@@ -71,7 +71,7 @@ fn note<T>(result: Result<T, RpcCause>, outcome: &mut InputKind) -> Option<T> {
     result.ok()
 }
 
-/// The block object with the hash of its fields.
+/// Corrects the hash of a block object to that of its fields.
 fn repaired(text: &str) -> Option<String> {
     let mut object: Value = serde_json::from_str(text).ok()?;
     let header: Header = serde_json::from_value(object.clone()).ok()?;
@@ -103,8 +103,8 @@ fn block(transactions: &[TxEnvelope]) -> Value {
     object
 }
 
-/// Block objects: without transactions, with some, and with a transaction and a field that are
-/// unknown.
+/// Block objects: without transactions, with some, and with an unknown transaction type and an
+/// unknown field.
 fn block_seeds() -> [Value; 3] {
     let to = TxKind::Call(WATCHED.inbox);
     let transactions = [
@@ -144,7 +144,7 @@ fn receipt_and_proof_seeds() -> [Value; 2] {
     [json!([receipt, receipt]), proof]
 }
 
-/// A receipt in EIP-2718 form: status, gas, an empty bloom and no logs; of type 2 and as legacy.
+/// Receipts in EIP-2718 form, of type 2 and legacy: status, gas, an empty bloom and no logs.
 fn raw_receipt_seeds() -> [Vec<u8>; 2] {
     let bloom = [0; 256];
     let body = [

@@ -1,4 +1,4 @@
-//! Range sync: requests, answers, chunks, and the headers and blocks in them.
+//! Range sync: requests, responses, chunks, and the headers and blocks in chunks.
 
 use super::gossip::blocks;
 use crate::InputKind;
@@ -23,7 +23,7 @@ pub fn target(data: &[u8]) -> InputKind {
             let frame = wire::frame(&Request {
                 ask: Some(ask.clone()),
             });
-            // Fields that nobody knows are dropped.
+            // Unknown fields are dropped, so the encoding may only get shorter.
             assert!(frame.len() - LENGTH <= data.len());
             assert_eq!(wire::decode_request(&frame[LENGTH..]), Ok(ask));
         }
@@ -32,7 +32,7 @@ pub fn target(data: &[u8]) -> InputKind {
         Err(error) => outcome.add(&error),
         Ok(answer) => self::answer(answer, &mut outcome),
     }
-    // As what a chunk unpacks to, with a count that is right; and as one item.
+    // Use the input as the decompressed content of a chunk with a correct count, and as one item.
     if let Ok(packed) = snap::raw::Encoder::new().compress_vec(data) {
         chunk(
             &Chunk {
@@ -71,7 +71,7 @@ fn answer(answer: Answer, outcome: &mut InputKind) {
     }
 }
 
-/// How many items these bytes hold, as far as they hold any.
+/// Number of items in these bytes; an incomplete last item counts, too.
 fn count(mut plain: &[u8]) -> u32 {
     let mut count = 0;
     while let Some((length, rest)) = plain.split_first_chunk() {
@@ -135,7 +135,7 @@ fn item(item: &Bytes, outcome: &mut InputKind) {
     assert_eq!(wire::decode_block(&again), Ok(block));
 }
 
-/// The block with the root that belongs to its transactions.
+/// Decodes a block and corrects its transactions root.
 fn with_root(rest: &mut &[u8]) -> Option<Payload> {
     let mut header = Header::decode(rest).ok()?;
     let transactions = Vec::<Bytes>::decode(rest).ok()?;

@@ -1,4 +1,4 @@
-//! Node records: the `opstack` entry, records that others signed, what makes a record a contact.
+//! Node records: the `opstack` entry, records signed by others, and whether a record is a contact.
 
 use crate::{InputKind, fixtures};
 use data_encoding::BASE64URL_NOPAD;
@@ -22,8 +22,8 @@ pub fn target(data: &[u8]) -> InputKind {
         assert_eq!(OpStack::from_rlp(&entry.to_rlp()), Some(entry));
         outcome.add(&"entry");
     }
-    // As an entry that somebody signed: whoever is on our chain and can be reached is a contact,
-    // and nobody else.
+    // Put the input as the entry in a signed record with an address. The record is a contact if and
+    // only if the entry names our chain and version.
     let mut builder = Enr::builder();
     builder
         .ip4([203, 0, 113, 5].into())
@@ -39,7 +39,7 @@ pub fn target(data: &[u8]) -> InputKind {
             text(&record.to_base64(), &mut outcome);
         }
     }
-    // As the bytes, and as the text, of a whole record.
+    // Use the input as the bytes of a whole record, and as its text.
     text(
         &format!("enr:{}", BASE64URL_NOPAD.encode(data)),
         &mut outcome,

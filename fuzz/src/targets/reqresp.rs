@@ -1,4 +1,4 @@
-//! `payload_by_number`: requests, and responses as they came or with the frames made right.
+//! `payload_by_number`: requests, and responses as received or with corrected frames.
 
 use super::gossip::blocks;
 use crate::{InputKind, fixtures};
@@ -15,7 +15,7 @@ pub fn target(data: &[u8]) -> InputKind {
         assert_eq!(reqresp::encode_request(number), data);
     }
     response(data, &mut outcome);
-    // The checksum of a frame stops nearly every mutation: the same with right frames around them.
+    // A frame's checksum stops nearly every mutation, so also try the input in correct frames.
     for version in 0..3 {
         let mut bytes = vec![0];
         bytes.extend_from_slice(&u32::to_le_bytes(version));
@@ -46,7 +46,7 @@ fn response(bytes: &[u8], outcome: &mut InputKind) {
     assert_eq!(decoded.as_ref(), Ok(&payload));
 }
 
-/// Under which the payload has the version it has.
+/// A fork schedule under which this payload has its version.
 fn schedule(payload: &Payload) -> ForkSchedule {
     match payload.version() {
         PayloadVersion::V1 => ForkSchedule::default(),
@@ -68,7 +68,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         seeds.extend(reqresp::encode_response(&block, &schedule(&block)).ok());
         seeds.push(block.to_wire(block.version()));
     }
-    // Many frames of nothing but the same byte.
+    // Many frames of the same byte.
     let mut bomb = snap::write::FrameEncoder::new(vec![0, 1, 0, 0, 0]);
     let _ = bomb.write_all(&[0; 1 << 20]);
     seeds.extend(bomb.into_inner().ok());

@@ -1,5 +1,5 @@
-//! Columns of a span batch. A span that an honest batcher could have made is encoded and decoded
-//! again.
+//! Columns of a span batch. If an honest batcher could have made the span, it is also encoded and
+//! decoded again.
 
 use super::batch::CONTEXT;
 use crate::InputKind;
@@ -31,7 +31,7 @@ pub fn target(data: &[u8]) -> InputKind {
     outcome
 }
 
-/// The batch encoded again, where its numbers do not wrap and fit the types of a transaction.
+/// Encodes the batch again; `None` if its numbers wrap, or do not fit the types of a transaction.
 fn encode(span: &SpanBatch) -> Option<Vec<u8>> {
     let parent_hash = B256::right_padding_from(span.parent_check.as_slice());
     let epoch_hash = B256::right_padding_from(span.l1_origin_check.as_slice());
@@ -48,7 +48,7 @@ fn encoded<T: RlpEcdsaEncodableTx + SignableTransaction<Signature>>(transaction:
     out.into()
 }
 
-/// A transaction of each kind.
+/// One transaction of each type.
 fn transactions() -> Vec<Bytes> {
     let chain_id = CONTEXT.chain_id;
     let to = TxKind::Call(B256::repeat_byte(3)[..20].try_into().expect("20 bytes"));

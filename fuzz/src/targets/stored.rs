@@ -1,5 +1,5 @@
-//! Rows of the stores, and answers of routers: the peerstore's records, the payload log's rows,
-//! NAT-PMP.
+//! Rows of the stores (peerstore records, rows of the payload log), and responses of routers
+//! (NAT-PMP).
 
 use crate::{InputKind, fixtures};
 use starling::chain::payload_log;
@@ -37,7 +37,7 @@ pub fn target(data: &[u8]) -> InputKind {
             "a row has one encoding"
         );
     }
-    // The checksum stops every mutation: the same with the right one.
+    // The checksum stops every mutation, so also try the input with a correct one.
     if data.len() > 40 {
         let sum = alloy_primitives::keccak256(&data[40..]);
         let row = [&data[..8], sum.as_slice(), &data[40..]].concat();

@@ -1,4 +1,4 @@
-//! Options of the tracing methods: tracers within tracers, overrides, durations.
+//! Options of the tracing methods: nested tracers, overrides, durations.
 
 use crate::InputKind;
 use starling::rpc::{debug::options::TraceCallOptions, params::Arg, trace_session::TraceOptions};
@@ -14,7 +14,7 @@ const SEEDS: [&str; 6] = [
 
 pub fn target(data: &[u8]) -> InputKind {
     let mut outcome = InputKind::default();
-    // Parameters are JSON values by the time that a method reads them.
+    // A method receives its parameters as JSON values, so the input must be JSON text.
     let Ok(text) = std::str::from_utf8(data) else {
         return outcome;
     };

@@ -17,7 +17,7 @@ use starling::chain::{
 };
 use starling_proto::{deposit::deposit_to_log, payload::decode_transaction};
 
-/// Blobs that a transaction may have (EIP-7594).
+/// Most blobs of a transaction (EIP-7594).
 const MAX_BLOBS: u64 = 6;
 
 pub fn target(data: &[u8]) -> InputKind {
@@ -25,7 +25,7 @@ pub fn target(data: &[u8]) -> InputKind {
     let decoded = decode_transaction(data);
     match &decoded {
         Ok(tx) => {
-            // The root of a block is over the bytes, its execution over what they mean.
+            // A block's root commits to the bytes, but execution uses the decoded transaction.
             assert_eq!(
                 hex::encode(tx.encoded_2718()),
                 hex::encode(data),
@@ -104,7 +104,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// One transaction of each type that is signed, and a legacy one without chain id.
+/// One transaction of each signed type, and a legacy one without chain id.
 fn signed_transactions() -> Vec<Vec<u8>> {
     let mut seeds = Vec::new();
     let to = TxKind::Call(Address::repeat_byte(1));
@@ -156,7 +156,7 @@ fn signed_transactions() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// Blob transactions without blobs: as blocks hold them, and in both network forms.
+/// Blob transactions without blobs, in the form of blocks and in both network forms.
 fn blob_transactions() -> [Vec<u8>; 3] {
     let tx = TxEip4844 {
         chain_id: 1,
@@ -177,7 +177,7 @@ fn blob_transactions() -> [Vec<u8>; 3] {
     ]
 }
 
-/// A transaction of EIP-7702.
+/// A set-code transaction (EIP-7702).
 fn delegating_transaction() -> Vec<u8> {
     let authorization = alloy_eips::eip7702::Authorization {
         chain_id: U256::from(10),

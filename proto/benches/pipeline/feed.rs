@@ -1,4 +1,4 @@
-//! Feeds a pipeline with an L1 and answers its attributes with the blocks that they describe.
+//! Feeds a pipeline with an L1, and accepts its attributes with recorded blocks.
 
 use crate::recorded::Recording;
 use alloy_primitives::{B256, Bytes};
@@ -10,13 +10,13 @@ use starling_proto::{
 };
 use std::{collections::BTreeMap, sync::Arc};
 
-/// An L1 and the L2 that it defines.
+/// An L1 and the L2 chain derived from it.
 pub struct Feed {
     pub rollup: Arc<RollupConfig>,
     pub schedule: BlobSchedule,
-    /// Consecutive blocks from the L1 genesis on.
+    /// Consecutive L1 blocks, from L1's genesis on.
     pub l1: Vec<L1Input>,
-    /// Consecutive blocks from the L2 genesis on.
+    /// Consecutive L2 blocks, from L2's genesis on.
     pub l2: Vec<Arc<Payload>>,
     /// Blobs by versioned hash.
     pub blobs: BTreeMap<B256, Bytes>,
@@ -38,7 +38,7 @@ impl From<Recording> for Feed {
 }
 
 impl Feed {
-    /// Derives all of L2 from L1.
+    /// Derives the whole L2 chain from L1.
     pub fn derive(&self) {
         let mut pipeline = Pipeline::new(self.rollup.clone(), self.schedule.clone());
         pipeline.reset(self.l2[0].clone(), 0);

@@ -1,4 +1,5 @@
-//! Chains of our own encoder: L1 blocks with span batches, and the L2 blocks that they give.
+//! Chains made with our own encoder: L1 blocks with span batches, and the L2 blocks derived from
+//! them.
 
 use crate::{
     cases::{
@@ -24,17 +25,17 @@ use std::{collections::BTreeMap, sync::Arc};
 /// Bytes of a data item.
 const ITEM: usize = 120_000;
 
-/// Contents of a generated chain.
+/// Size and fork of a generated chain.
 pub struct Shape {
     pub fork: Fork,
     pub blocks: u64,
-    /// Blocks of a span batch, which has a channel for itself.
+    /// Number of blocks in a span batch; each span batch is a channel of its own.
     pub span: u64,
-    /// Transactions of the block with this number.
+    /// Number of transactions in the block of a given number.
     pub transactions: fn(u64) -> u64,
 }
 
-/// A chain and the data of its channels.
+/// A chain, with the data of its channels.
 pub struct Generated {
     pub feed: Feed,
     pub channels: Vec<Bytes>,
@@ -90,7 +91,7 @@ pub fn generate(shape: &Shape) -> Generated {
     }
 }
 
-/// A channel of one batch: its data, and data items of its frames.
+/// Compresses one batch to a channel. Returns the channel's data, and the data items of its frames.
 fn compress(id: ChannelId, batch: &[u8]) -> (Bytes, Vec<Vec<u8>>) {
     let mut writer = ChannelWriter::new(id, ChannelCompression::Brotli10, true).expect("Fjord");
     writer.add(batch).expect("below the limit");
@@ -103,7 +104,7 @@ fn compress(id: ChannelId, batch: &[u8]) -> (Bytes, Vec<Vec<u8>>) {
     (data.into(), items)
 }
 
-/// The block of a sequencer.
+/// The block that a sequencer would build.
 fn build(
     rollup: &RollupConfig,
     parent: &Payload,
@@ -118,7 +119,7 @@ fn build(
     seal(rollup, parent, &attributes)
 }
 
-/// A transfer whose signature, receiver and value nobody can compress.
+/// A transfer with random signature, recipient and value, which do not compress.
 fn transfer(rollup: &RollupConfig, seed: u64) -> Bytes {
     let random = |kind: u8| keccak256([&seed.to_be_bytes()[..], &[kind]].concat());
     let word = |random: B256| U256::from_be_bytes(random.0);

@@ -1,4 +1,4 @@
-//! Attributes against a real activation block, and what makes them differ from block to block.
+//! Tests of attributes against a real activation block, and of their changes from block to block.
 
 use super::*;
 use crate::{
@@ -38,7 +38,8 @@ fn l1(number: u64, time: u64) -> L1Block {
     }
 }
 
-/// A chain with all forks up to `last`, two-second blocks, genesis at time 100 on L1 block 10.
+/// A chain with all forks up to `last` and two-second blocks. Genesis is at time 100, on L1 block
+/// 10.
 fn chain(last: Fork) -> (RollupConfig, Payload) {
     let genesis = Payload::sealed(
         Header {
@@ -74,7 +75,8 @@ fn chain(last: Fork) -> (RollupConfig, Payload) {
     (rollup, genesis)
 }
 
-/// The block that these attributes describe, as far as the next attributes look at it.
+/// The block with these attributes. Only the fields that the next attributes depend on are filled
+/// in.
 fn block(parent: &Payload, attributes: &OpPayloadAttributes) -> Payload {
     let mut extra_data = vec![1];
     extra_data.extend(attributes.eip_1559_params.unwrap_or_default());
@@ -100,8 +102,8 @@ fn info(attributes: &OpPayloadAttributes) -> L1BlockInfo {
     }
 }
 
-/// An excess as after hours of full blocks: the fee depends on the L1's schedule by orders of
-/// magnitude.
+/// With an excess as after hours of full blocks, the blob base fee differs by orders of magnitude
+/// between schedules.
 #[test]
 fn the_l1_attributes_carry_the_blob_base_fee_of_the_l1s_schedule() {
     let config = r#"{"chainId": 900, "cancunTime": 0, "pragueTime": 100, "osakaTime": 200, "bpo1Time": 300, "bpo2Time": 400,
@@ -154,7 +156,7 @@ fn the_blob_fee_is_that_of_eip_4844_and_never_overflows() {
         .blob_base_fee(&schedule(), None),
         Some(1)
     );
-    // Prague lowers the fee for the same excess, unless the rollup holds on to Cancun's fraction.
+    // For the same excess, Prague lowers the fee unless the rollup keeps Cancun's fraction.
     let late = l1(10, 2_000);
     assert_eq!(late.blob_base_fee(&schedule(), None), Some(8));
     assert_eq!(late.blob_base_fee(&schedule(), Some(2_001)), Some(23));
@@ -192,8 +194,8 @@ fn blocks_of_an_epoch_count_and_take_their_values_from_origin_and_parent() {
     assert_eq!(first.eip_1559_params, Some(Default::default()));
 }
 
-/// Receipts of an L1 block: a failed transaction, and two whose logs are deposits, one of a foreign
-/// contract, and configuration updates, one of an unknown type.
+/// Receipts of an L1 block: a failed transaction, and two successful ones with deposits (one of
+/// another contract) and configuration updates (one of an unknown type).
 fn deposits_and_updates() -> Vec<ReceiptLogs> {
     let deposit = |contract, gas_limit| {
         let deposit = TxDeposit {
@@ -264,7 +266,7 @@ fn the_first_block_of_an_epoch_brings_deposits_and_configuration_that_the_next_i
         .collect();
     assert_eq!(gas, [2, 4]);
 
-    // The next block inherits from its parent, not from L1.
+    // The next block takes its configuration from its parent, not from L1.
     let parent = block(&parent, &next);
     let after = attributes(&rollup, &schedule(), &parent, &l1(11, 104), None)
         .unwrap()
@@ -385,7 +387,7 @@ fn every_fork_activates_with_its_transactions_after_the_deposits() {
     }
 }
 
-/// The block with which Celo Sepolia activated Jovian.
+/// The block that activated Jovian on Celo Sepolia.
 #[test]
 fn a_real_activation_block_is_reproduced() {
     let name =
@@ -400,14 +402,14 @@ fn a_real_activation_block_is_reproduced() {
         executing_payload: OpPayloadAttributes,
     }
     let fixture: Fixture = serde_json::from_reader(zstd::Decoder::new(file).unwrap()).unwrap();
-    // The fixture leaves out the empty list of withdrawals.
+    // The fixture omits the empty list of withdrawals.
     let mut expected = fixture.executing_payload;
     expected.payload_attributes.withdrawals = Some(vec![]);
     let told = info(&expected);
     assert_eq!(told.format, L1InfoFormat::Isthmus);
 
-    // The parent's transactions are not published; its L1 attributes differ in the sequence number
-    // only.
+    // The parent's transactions are not published. Its L1 attributes differ only in the sequence
+    // number.
     let (mut rollup, _) = chain(Fork::Isthmus);
     rollup.block_time = 1;
     rollup.forks = rollup.forks.with(Fork::Jovian, Some(1_773_749_037));
@@ -439,7 +441,8 @@ fn a_real_activation_block_is_reproduced() {
     );
 }
 
-/// An L1 block that these L1 attributes describe, with any excess blob gas that gives their fee.
+/// An L1 block as described by these L1 attributes, with an excess blob gas that results in their
+/// fee.
 fn origin_of(info: &L1BlockInfo, schedule: &BlobSchedule) -> L1Block {
     let with_excess = |excess| L1Block {
         number: info.number,

@@ -15,35 +15,37 @@ use std::{
     str::FromStr,
 };
 
-/// Size of the window of brotli, as a power of 2: 4 MiB, the default of brotli's command line.
+/// Brotli's window size as a power of 2: 4 MiB, the default of the brotli command-line tool.
 const BROTLI_WINDOW: u32 = 22;
 
-/// Bytes that the zlib encoder gets at a time: calls for small batches would cost 5 % of its time.
+/// Bytes that are passed to the zlib encoder at a time. A call for each small batch would cost 5 %
+/// of the encoder's time.
 const ZLIB_INPUT: usize = 16 << 10;
 
-/// Compression of a channel, as op-batcher offers it. Texts are those of `--compression-algo`.
+/// Compression of a channel, as in op-batcher. The text forms are the values of
+/// `--compression-algo`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChannelCompression {
-    /// Level 9.
+    /// zlib, level 9.
     Zlib,
-    /// From Fjord.
+    /// brotli, level 9; from Fjord on.
     Brotli9,
-    /// From Fjord.
+    /// brotli, level 10; from Fjord on.
     Brotli10,
-    /// From Fjord.
+    /// brotli, level 11; from Fjord on.
     Brotli11,
 }
 
-/// A text that names no [`ChannelCompression`].
+/// A text that is not the name of a [`ChannelCompression`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown compression: use zlib, brotli, brotli-9, brotli-10 or brotli-11")]
 pub struct UnknownCompression;
 
 impl ChannelCompression {
-    /// Every compression.
+    /// Every compression, in the order of the variants.
     pub const ALL: [Self; 4] = [Self::Zlib, Self::Brotli9, Self::Brotli10, Self::Brotli11];
 
-    /// Whether the chain must be in Fjord.
+    /// Whether this compression is only valid from Fjord on.
     pub fn needs_fjord(self) -> bool {
         self != Self::Zlib
     }
@@ -64,7 +66,7 @@ impl fmt::Display for ChannelCompression {
     }
 }
 
-/// `brotli` alone is level 10.
+/// Parses a name; `brotli` alone is level 10.
 impl FromStr for ChannelCompression {
     type Err = UnknownCompression;
 
@@ -77,7 +79,7 @@ impl FromStr for ChannelCompression {
     }
 }
 
-/// A compressed stream that is being written, with its output.
+/// A compressed stream in progress, with its output so far.
 pub(crate) enum Compressor {
     Zlib(BufWriter<ZlibEncoder<Vec<u8>>>),
     Brotli(Box<BrotliStream>),
@@ -115,7 +117,7 @@ impl Compressor {
         Self::Zlib(BufWriter::with_capacity(ZLIB_INPUT, encoder))
     }
 
-    /// The complete stream of `input`.
+    /// Compresses `input` to a complete stream.
     pub fn compress(
         compression: ChannelCompression,
         input: &[u8],
@@ -134,7 +136,7 @@ impl Compressor {
         }
     }
 
-    /// Compresses all that was written, at the cost of some compression.
+    /// Compresses all buffered input now, which makes the output slightly larger.
     pub fn flush(&mut self) -> Result<(), ChannelWriteError> {
         match self {
             Self::Zlib(writer) => writer.flush().map_err(failed),
@@ -143,10 +145,10 @@ impl Compressor {
         }
     }
 
-    /// Ends the stream.
+    /// Ends the stream; the output is then complete.
     pub fn close(&mut self) -> Result<(), ChannelWriteError> {
         let output = match std::mem::replace(self, Self::Closed(Vec::new())) {
-            // Without the flush of the encoder that `flush` would be.
+            // `BufWriter::flush` would also flush the encoder, which adds bytes to the output.
             Self::Zlib(writer) => match writer.into_inner() {
                 Ok(encoder) => encoder.finish().map_err(failed)?,
                 Err(_) => return Err(ChannelWriteError::Compressor),
@@ -162,7 +164,7 @@ impl Compressor {
         matches!(self, Self::Closed(_))
     }
 
-    /// Compressed bytes so far, without those that the owner removed.
+    /// Compressed bytes so far, without those that the owner has already removed.
     pub fn output(&self) -> &Vec<u8> {
         match self {
             Self::Zlib(writer) => writer.get_ref().get_ref(),
@@ -184,8 +186,9 @@ fn failed(_: std::io::Error) -> ChannelWriteError {
     ChannelWriteError::Compressor
 }
 
-/// A brotli stream after its version byte. Unlike [`brotli::CompressorWriter`] it does not compress
-/// the rest when it is dropped, which at level 10 takes up to a second.
+/// A brotli stream after the channel's version byte. When it is dropped, the remaining input is not
+/// compressed, unlike with [`brotli::CompressorWriter`], where this takes up to a second at level
+/// 10.
 pub(crate) struct BrotliStream {
     state: BrotliEncoderStateStruct<StandardAlloc>,
     output: Vec<u8>,
@@ -226,7 +229,7 @@ impl BrotliStream {
                            _: &mut StandardAlloc| ();
         let (mut left, mut read) = (input.len(), 0);
         loop {
-            // Without room for output the encoder keeps it until it is taken below.
+            // With an empty output buffer, the encoder keeps its output until it is taken below.
             let went_well = self.state.compress_stream(
                 operation,
                 &mut left,

@@ -3,8 +3,8 @@
 use alloy_primitives::Bytes;
 use std::collections::VecDeque;
 
-/// The data of a channel's frames, in order. A piece is released once it was read. A clone shares the
-/// memory.
+/// The data of a channel's frames, in order. The memory of a piece is released once the piece is
+/// read. A clone shares the memory.
 #[derive(Clone, Debug, Default)]
 pub struct ChannelData {
     pieces: VecDeque<Bytes>,
@@ -26,12 +26,12 @@ impl ChannelData {
         self.pieces.iter().all(|piece| piece.is_empty())
     }
 
-    /// The next byte, which stays the next one.
+    /// Returns the next byte without consuming it.
     pub(super) fn first(&self) -> Option<u8> {
         self.pieces.iter().find_map(|piece| piece.first().copied())
     }
 
-    /// Moves the next `len` bytes to `out`, replacing its content; fewer only at the end.
+    /// Moves the next `len` bytes to `out`, replacing its content. Moves fewer only at the end.
     pub(super) fn read(&mut self, len: usize, out: &mut Vec<u8>) {
         out.clear();
         while out.len() < len

@@ -4,13 +4,14 @@ use super::{BROTLI_VERSION, ChannelData, ChannelError, zlib::ZlibReader};
 use brotli::{BrotliDecompressStream, BrotliResult, BrotliState, enc::StandardAlloc};
 use std::fmt;
 
-/// Bytes of compressed input that op-node reads first, the version byte of brotli among them; and
-/// bytes that it gives its brotli decoder from then on. A decoder returns nothing of a piece in which
-/// it finds a fault, so the pieces decide which batches before a fault are read.
+/// Sizes of the pieces of compressed input: op-node first reads `FIRST_PIECE` bytes, including
+/// brotli's version byte, and then passes `PIECE` bytes at a time to its brotli decoder. A decoder
+/// returns nothing of a piece with a fault. So the piece sizes decide which batches before a fault
+/// are read.
 const FIRST_PIECE: usize = 4096;
 const PIECE: usize = 32 << 10;
 
-/// A compressed channel and how far it was decompressed.
+/// A compressed channel and the state of its decompression.
 pub(super) enum Decompressor {
     Zlib(Box<ZlibReader>),
     Brotli(Box<BrotliReader>),
@@ -36,8 +37,8 @@ impl Decompressor {
         }
     }
 
-    /// Fills `out`, which is not empty, with some decompressed bytes. 0 at the end of the stream; an
-    /// error only after all bytes that precede the fault.
+    /// Writes some decompressed bytes to `out`, which must not be empty. Returns their number, 0 at
+    /// the end of the stream. Returns an error only after all bytes before the fault.
     pub fn read(&mut self, out: &mut [u8]) -> Result<usize, ChannelError> {
         match self {
             Self::Zlib(reader) => reader.read(out),
@@ -46,20 +47,21 @@ impl Decompressor {
     }
 }
 
-/// A brotli stream behind the channel's version byte.
+/// Reads the brotli stream that follows the channel's version byte.
 pub(super) struct BrotliReader {
     /// Input after the current piece.
     data: ChannelData,
     piece: Vec<u8>,
-    /// Bytes of the piece that were decompressed.
+    /// Number of bytes of `piece` that were decompressed.
     position: usize,
     decoder: BrotliState<StandardAlloc, StandardAlloc, StandardAlloc>,
     state: StreamState,
-    /// Whether the last output was full, so that the decoder may hold more of the same input.
+    /// Whether the last output was full, so that the decoder may have more output without new
+    /// input.
     is_full: bool,
 }
 
-/// Whether the decoder can give more.
+/// Whether the decoder can return more bytes.
 #[derive(Clone, Debug)]
 enum StreamState {
     Open,
@@ -77,14 +79,14 @@ impl BrotliReader {
             piece,
             // The version byte is not part of the stream.
             position: 1,
-            // Strict: no windows above 16 MiB, which RFC 7932 does not have.
+            // Strict mode refuses windows above 16 MiB, which RFC 7932 does not allow.
             decoder: BrotliState::new_strict(alloc(), alloc(), alloc()),
             state: StreamState::Open,
             is_full: false,
         }
     }
 
-    /// As [`Decompressor::read`].
+    /// Reads like [`Decompressor::read`].
     fn read(&mut self, out: &mut [u8]) -> Result<usize, ChannelError> {
         loop {
             match &self.state {
@@ -108,7 +110,7 @@ impl BrotliReader {
         }
     }
 
-    /// Bytes consumed and written.
+    /// Decompresses once. Returns the numbers of bytes consumed and written.
     fn decompress(&mut self, out: &mut [u8]) -> (usize, usize) {
         let input = &self.piece[self.position..];
         let (mut available_in, mut consumed) = (input.len(), 0);

@@ -1,65 +1,67 @@
-//! zlib streams with a fault after their header, read exactly as Go's `compress/zlib` reads them
-//! (RFC 1950, RFC 1951).
+//! Reader of zlib streams with a fault after the header, with exactly the results of Go's
+//! `compress/zlib` (RFC 1950, RFC 1951).
 //!
-//! op-node uses that reader, so it decides which batches before a fault are in the chain. It differs
-//! from zlib where a stream is cut or malformed: before each symbol of a block with codes of its own it
-//! wants as many bits as the block's end takes, and it accepts blocks that have no end.
-//! [`super::zlib`] uses this reader where zlib finds a fault.
+//! op-node uses Go's reader, so that reader decides which batches before a fault are in the chain.
+//! Go's reader differs from zlib only for streams that are cut or malformed. In a block with codes
+//! of its own, it requires, before each symbol, as many bits as the end-of-block code has. It also
+//! accepts blocks without an end-of-block code. [`super::zlib`] uses this reader once zlib finds a
+//! fault.
 
 use super::{ChannelData, ChannelError};
 
-/// Bytes that a match may reach back.
+/// Farthest distance of a match, in bytes.
 const HISTORY: usize = 32 << 10;
-/// Bytes that are decompressed before they are given out.
+/// Bytes that are decompressed at a time, before the caller reads them.
 const AHEAD: usize = 64 << 10;
-/// Compressed bytes that are taken from the channel at a time.
+/// Compressed bytes that are read from the channel at a time.
 const PIECE: usize = 32 << 10;
 
-/// Longest code of a symbol, bits.
+/// Longest code of a symbol, in bits.
 const MAX_CODE: usize = 15;
-/// Most symbols of literals and lengths, and most of distances.
+/// Most symbols in the code for literals and lengths, and in the code for distances.
 const MAX_LITERALS: usize = 286;
 const MAX_DISTANCES: usize = 30;
 /// The symbol that ends a block.
 const END: usize = 256;
-/// The order in which the lengths of the codes for code lengths are stored.
+/// The order in which a block stores the lengths of the codes for code lengths.
 const LENGTH_ORDER: [usize; 19] = [
     16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15,
 ];
 
-/// A Deflate stream, the checksum behind it, and how far both were read.
+/// State of reading a Deflate stream and the checksum after it.
 #[derive(Debug)]
 pub(super) struct GoInflate {
     bits: BitReader,
     block: DeflateBlock,
-    /// The present block is the last one.
+    /// Whether the current block is the last one.
     is_last: bool,
-    /// The checksum of the bytes that were given out.
+    /// The checksum of the bytes that [`Self::read`] returned.
     digest: Adler32,
-    /// Whether the stream's own checksum was read.
+    /// Whether the checksum at the stream's end was read.
     is_checked: bool,
-    /// Decompressed bytes: those that matches refer to, and from `given` on those that are not given out.
+    /// Decompressed bytes. Those before `given` were returned and are kept for matches; those from
+    /// `given` on are still to be returned.
     window: Vec<u8>,
     given: usize,
     fault: Option<ChannelError>,
 }
 
-/// The rest of the present block.
+/// The unread part of the current block.
 #[derive(Debug)]
 enum DeflateBlock {
-    /// The next one begins, if there is one.
+    /// No block: the next block follows, unless the last one was read.
     None,
-    /// A stored block with so many bytes left.
+    /// A stored block, with the number of bytes left.
     Stored(usize),
     Coded {
         literals: Box<PrefixCode>,
-        /// `None` in a block with the fixed codes.
+        /// The distance code; `None` in a block with the fixed codes.
         distances: Option<Box<PrefixCode>>,
     },
 }
 
 impl GoInflate {
-    /// Reads the stream that begins `offset` bytes into `data`.
+    /// A reader of the stream that begins `offset` bytes into `data`.
     pub fn new(mut data: ChannelData, offset: usize) -> Self {
         let mut skipped = Vec::new();
         data.read(offset, &mut skipped);
@@ -81,8 +83,8 @@ impl GoInflate {
         }
     }
 
-    /// Fills `out` with some decompressed bytes; 0 at the end of the stream. An error comes after all
-    /// bytes that precede the fault.
+    /// Writes some decompressed bytes to `out` and returns their number, 0 at the end of the
+    /// stream. Returns an error only after all bytes before the fault.
     pub fn read(&mut self, out: &mut [u8]) -> Result<usize, ChannelError> {
         while self.given == self.window.len() {
             if let Some(fault) = &self.fault {
@@ -108,7 +110,7 @@ impl GoInflate {
         Ok(taken)
     }
 
-    /// Reads the checksum behind the stream, all of which was given out.
+    /// Compares the checksum after the stream with the checksum of all returned bytes.
     fn check(&mut self) -> Result<(), ChannelError> {
         self.bits.align();
         let mut stored = 0;
@@ -122,7 +124,7 @@ impl GoInflate {
         }
     }
 
-    /// Decompresses some bytes; fewer, possibly none, at the end of a block.
+    /// Decompresses up to [`AHEAD`] bytes; fewer, possibly none, at the end of a block.
     fn fill(&mut self) -> Result<(), ChannelError> {
         if matches!(self.block, DeflateBlock::None) {
             self.block = self.next_block()?;
@@ -176,7 +178,7 @@ impl GoInflate {
         }
     }
 
-    /// The codes of a block that has its own.
+    /// Reads the codes at the beginning of a block that has its own codes.
     fn coded_block(&mut self) -> Result<DeflateBlock, ChannelError> {
         let counts = self.bits.take(14)?;
         let literals = (counts & 31) + 257;
@@ -201,7 +203,7 @@ impl GoInflate {
         })
     }
 
-    /// The lengths of `count` codes, which are compressed themselves.
+    /// Reads the lengths of `count` codes, which are compressed with `code`.
     fn code_lengths(&mut self, code: &PrefixCode, count: usize) -> Result<Vec<u8>, ChannelError> {
         let mut lengths = Vec::with_capacity(count);
         while lengths.len() < count {
@@ -223,7 +225,8 @@ impl GoInflate {
     }
 }
 
-/// Appends a literal or a match. Returns whether the block ends instead.
+/// Reads one symbol and appends its literal or match to `window`. Returns whether the symbol ends
+/// the block.
 fn symbol(
     bits: &mut BitReader,
     literals: &PrefixCode,
@@ -263,7 +266,7 @@ fn symbol(
         .ok_or(ChannelError::Corrupt)?;
     let end = window.len() + length;
     while window.len() < end {
-        // A match may repeat bytes of its own.
+        // A match may overlap its own output, so copy in several steps.
         let known = window.len().min(start + end - window.len());
         window.extend_from_within(start..known);
     }
@@ -285,7 +288,7 @@ impl Default for Adler32 {
 
 impl Adler32 {
     const MODULUS: u32 = 65_521;
-    /// Most bytes after which both sums fit in 32 bits.
+    /// Most bytes that can be added before both sums must be reduced to fit in 32 bits.
     const BYTES: usize = 5_552;
 
     fn add(&mut self, bytes: &[u8]) {
@@ -304,20 +307,20 @@ impl Adler32 {
     }
 }
 
-/// A prefix code by the lengths of its codes (RFC 1951, 3.2.2).
+/// A prefix code, defined by the lengths of its codes (RFC 1951, 3.2.2).
 #[derive(Debug)]
 struct PrefixCode {
     /// Number of codes of each length.
     counts: [u16; MAX_CODE + 1],
     /// The symbols in the order of their codes.
     symbols: Vec<u16>,
-    /// Bits that must be there before a symbol is read.
+    /// Number of bits that must be available before a symbol is read.
     least_bits: usize,
 }
 
 impl PrefixCode {
-    /// Fails unless the codes use up all bit strings. A single code of one bit and no code at all are
-    /// allowed.
+    /// The code with these lengths. Fails unless the codes use up all bit strings. Two exceptions
+    /// are allowed: a single code of one bit, and no code at all.
     fn new(lengths: &[u8]) -> Result<Self, ChannelError> {
         let code = Self::unchecked(lengths);
         let mut free = 1;
@@ -352,7 +355,7 @@ impl PrefixCode {
         }
     }
 
-    /// The code for literals and lengths of blocks without codes of their own.
+    /// The fixed code for literals and lengths, for blocks without their own codes.
     fn fixed() -> Self {
         let mut lengths = [8; 288];
         lengths[144..256].fill(9);
@@ -360,7 +363,7 @@ impl PrefixCode {
         Self::unchecked(&lengths)
     }
 
-    /// Reads a symbol.
+    /// Reads one symbol.
     fn symbol(&self, bits: &mut BitReader) -> Result<usize, ChannelError> {
         bits.need(self.least_bits)?;
         let (mut code, mut first, mut index) = (0, 0, 0);
@@ -377,19 +380,19 @@ impl PrefixCode {
     }
 }
 
-/// The bits of the stream, the lowest of each byte first.
+/// Reads the stream bit by bit, starting with the lowest bit of each byte.
 #[derive(Debug)]
 struct BitReader {
     data: ChannelData,
     piece: Vec<u8>,
     position: usize,
-    /// Bits that were read and not taken.
+    /// Bits that were loaded from `piece` but not yet taken.
     bits: u64,
     count: usize,
 }
 
 impl BitReader {
-    /// Fails unless `count` more bits, at most 48, are there.
+    /// Loads at least `count` bits, at most 48. Fails if the stream has fewer.
     fn need(&mut self, count: usize) -> Result<(), ChannelError> {
         while self.count < count {
             let byte = self.next_byte().ok_or(ChannelError::Truncated)?;
@@ -408,7 +411,7 @@ impl BitReader {
         Ok(taken as usize)
     }
 
-    /// Skips the rest of a byte that was begun.
+    /// Skips the remaining bits of a partly read byte.
     fn align(&mut self) {
         let rest = self.count % 8;
         self.bits >>= rest;

@@ -1,4 +1,5 @@
-//! The batcher's encoder: from batches to the frames of a channel. Derivation does not use it.
+//! The batcher's encoder: from batches to the frames of a channel. Derivation does not use this
+//! module.
 
 use super::{
     compress::{ChannelCompression, Compressor},
@@ -8,13 +9,13 @@ use crate::frame::{ChannelId, FRAME_OVERHEAD, Frame, MAX_FRAME_DATA};
 use alloy_primitives::Bytes;
 use alloy_rlp::Header;
 
-/// The reason why a channel takes no further batch, or gives no frame.
+/// The reason why a channel accepts no further batch, or returns no frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages document the variants")]
 pub enum ChannelWriteError {
     #[error("brotli before Fjord")]
     BrotliBeforeFjord,
-    /// The channel stays as it was.
+    /// The channel is unchanged.
     #[error("the channel would decompress to more than its limit")]
     TooLarge,
     #[error("the channel is closed")]
@@ -27,19 +28,19 @@ pub enum ChannelWriteError {
     Compressor,
 }
 
-/// Compresses batches and splits the result into frames, which can be taken while further batches
+/// Compresses batches and splits the result into frames. Frames can be taken while further batches
 /// are added.
 #[derive(Debug)]
 pub struct ChannelWriter {
     id: ChannelId,
     compressor: Compressor,
-    /// Bytes at the front of the compressor's output that are in frames already.
+    /// Number of bytes at the front of the compressor's output that are already in frames.
     framed: usize,
     /// Uncompressed bytes added.
     input: u64,
-    /// Uncompressed bytes that a reader accepts.
+    /// Most uncompressed bytes that a reader accepts.
     limit: u64,
-    /// Compressed bytes taken as frames.
+    /// Total compressed bytes in the frames taken.
     taken: u64,
     /// Number of the next frame; `None` after the last possible one.
     number: Option<u16>,
@@ -48,7 +49,8 @@ pub struct ChannelWriter {
 }
 
 impl ChannelWriter {
-    /// `fjord` tells whether the L1 origin of the readers' pipelines will be in Fjord.
+    /// An open channel. `fjord` is whether the L1 origin of the readers' pipelines will be in
+    /// Fjord.
     pub fn new(
         id: ChannelId,
         compression: ChannelCompression,
@@ -60,12 +62,12 @@ impl ChannelWriter {
         Ok(Self::over(id, Compressor::new(compression), fjord))
     }
 
-    /// A channel whose batches are stored uncompressed, in a zlib stream.
+    /// An open channel whose batches are stored uncompressed, in a zlib stream.
     pub fn stored(id: ChannelId, fjord: bool) -> Self {
         Self::over(id, Compressor::stored(), fjord)
     }
 
-    /// A closed channel of a complete compressed stream.
+    /// A closed channel with this complete compressed stream.
     pub(crate) fn closed(id: ChannelId, output: Vec<u8>) -> Self {
         Self::over(id, Compressor::Closed(output), true)
     }
@@ -83,7 +85,7 @@ impl ChannelWriter {
         }
     }
 
-    /// The channel's name in its frames.
+    /// The channel's id, as in its frames.
     pub fn id(&self) -> ChannelId {
         self.id
     }
@@ -93,7 +95,7 @@ impl ChannelWriter {
         self.add_string(&alloy_rlp::encode(batch))
     }
 
-    /// Adds a batch as the RLP string that the channel holds.
+    /// Adds a batch that is already encoded as an RLP string.
     pub(crate) fn add_string(&mut self, string: &[u8]) -> Result<(), ChannelWriteError> {
         let input = self.input + string.len() as u64;
         if input > self.limit {
@@ -104,7 +106,7 @@ impl ChannelWriter {
         Ok(())
     }
 
-    /// Uncompressed bytes that a batch of `len` bytes adds.
+    /// Uncompressed bytes that a batch of `len` bytes adds to a channel, with its RLP header.
     pub fn input_of(len: usize) -> u64 {
         let header = Header {
             list: false,
@@ -118,8 +120,8 @@ impl ChannelWriter {
         self.input
     }
 
-    /// Compressed bytes so far, those taken as frames included. The compressor holds back more until
-    /// [`Self::flush`] or [`Self::close`].
+    /// Compressed bytes so far, including those in frames. The compressor may buffer more input
+    /// until [`Self::flush`] or [`Self::close`].
     pub fn output_len(&self) -> u64 {
         self.taken + self.pending_len() as u64
     }
@@ -129,12 +131,12 @@ impl ChannelWriter {
         self.compressor.output().len() - self.framed
     }
 
-    /// Compresses all that was added, at the cost of some compression.
+    /// Compresses all buffered input now, which makes the output slightly larger.
     pub fn flush(&mut self) -> Result<(), ChannelWriteError> {
         self.compressor.flush()
     }
 
-    /// Ends the compressed stream. No batch can be added from here on.
+    /// Ends the compressed stream. No batch can be added afterwards.
     pub fn close(&mut self) -> Result<(), ChannelWriteError> {
         self.compressor.close()
     }
@@ -144,8 +146,9 @@ impl ChannelWriter {
         self.compressor.is_closed()
     }
 
-    /// The next frame of at most `max_size` bytes, its overhead of [`FRAME_OVERHEAD`] included.
-    /// `None` while the channel is open and has fewer bytes pending, and after the last frame.
+    /// The next frame, of at most `max_size` bytes including its overhead of [`FRAME_OVERHEAD`].
+    /// `None` while an open channel has too few pending bytes for a full frame, and after the last
+    /// frame.
     pub fn next_frame(&mut self, max_size: usize) -> Result<Option<Frame>, ChannelWriteError> {
         let room = max_size.saturating_sub(FRAME_OVERHEAD).min(MAX_FRAME_DATA);
         if room == 0 {
@@ -168,8 +171,9 @@ impl ChannelWriter {
         }))
     }
 
-    /// Takes pending bytes. Those before them are removed once they are half of the output, so that
-    /// many small frames of a large output do not move it each time.
+    /// Takes the next `len` pending bytes. Taken bytes are removed from the output only once they
+    /// are at least half of it. Otherwise many small frames of a large output would move it each
+    /// time.
     fn take(&mut self, len: usize) -> Bytes {
         let end = self.framed + len;
         let data = Bytes::copy_from_slice(&self.compressor.output()[self.framed..end]);

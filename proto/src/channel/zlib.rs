@@ -1,45 +1,45 @@
-//! A zlib stream (RFC 1950), read as op-node reads it by Go's `compress/zlib`.
+//! Reader of a zlib stream (RFC 1950), with the results of op-node's reader, Go's `compress/zlib`.
 //!
-//! zlib reads it first. Where zlib finds a fault, [`GoInflate`] reads the stream from its beginning and
-//! goes on from there: the two agree on streams without a fault, and before one as far as
-//! [`WITHHELD`] says.
+//! The stream is first read with zlib. If zlib finds a fault, [`GoInflate`] reads the stream again
+//! from its beginning and continues behind the bytes already returned. zlib and Go agree on streams
+//! without a fault. Before a fault they agree except for the last [`WITHHELD`] bytes.
 
 use super::{ChannelData, ChannelError, inflate::GoInflate};
 use flate2::{Decompress, FlushDecompress, Status};
 
-/// Flag of a zlib header that the checksum of a preset dictionary follows (RFC 1950, FDICT).
+/// Flag in a zlib header: the checksum of a preset dictionary follows (RFC 1950, FDICT).
 const PRESET_DICTIONARY: u8 = 0x20;
 /// The checksum (Adler-32) of the empty dictionary.
 const EMPTY_DICTIONARY: [u8; 4] = [0, 0, 0, 1];
-/// A zlib header without dictionary, for the largest window. Go's reader has that window whatever the
-/// header says.
+/// A zlib header without dictionary, for the largest window. Go's reader always uses the largest
+/// window, whatever the header declares.
 const PLAIN_HEADER: [u8; 2] = [0x78, 0x9c];
 
-/// Compressed bytes given to zlib at a time.
+/// Compressed bytes passed to zlib at a time.
 const PIECE: usize = 32 << 10;
 /// Bytes decompressed at a time.
 const OUTPUT: usize = 64 << 10;
-/// Decompressed bytes that zlib may give of a cut stream and Go does not: those of symbols in the last
-/// 14 bits, at most seven matches of 258 bytes. They are kept back until it is known that no fault
-/// follows.
+/// Bound of the decompressed bytes of a cut stream that zlib may return and Go does not. These come
+/// from symbols in the last 14 bits: at most seven matches of 258 bytes. So this many bytes are
+/// held back until zlib reaches the end of the stream without a fault.
 const WITHHELD: usize = 4096;
 
 pub(super) struct ZlibReader {
-    /// The whole channel, for a second reading.
+    /// The whole channel, for reading it again after a fault.
     channel: ChannelData,
-    /// Bytes of the header, and of a dictionary's checksum.
+    /// Length of the zlib header and of a dictionary's checksum, in bytes.
     header: usize,
     data: ChannelData,
     piece: Vec<u8>,
-    /// Bytes of the piece that were decompressed.
+    /// Number of bytes of `piece` that were decompressed.
     position: usize,
     zlib: Decompress,
-    /// Whether the last output was full, so that zlib may hold more of the same input.
+    /// Whether the last output was full, so that zlib may have more output without new input.
     is_full: bool,
-    /// Decompressed bytes, of which the first `taken` were given out.
+    /// Decompressed bytes. The first `taken` of them were returned.
     output: Vec<u8>,
     taken: usize,
-    /// Bytes that were given out in all.
+    /// Total number of bytes returned.
     given: usize,
     state: ZlibState,
 }
@@ -47,14 +47,15 @@ pub(super) struct ZlibReader {
 enum ZlibState {
     Open,
     Finished,
-    /// zlib has found a fault.
+    /// zlib has found a fault: this reader continues.
     Faulty(Box<GoInflate>),
 }
 
 impl ZlibReader {
-    /// Reads the header as op-node does before any batch, by Go's `zlib.NewReader`.
+    /// Reads the header. op-node does the same before any batch, with Go's `zlib.NewReader`.
     ///
-    /// A header that names a preset dictionary is valid if that is the empty one, which op-node gives.
+    /// A header that names a preset dictionary is valid only if that dictionary is empty, because
+    /// op-node passes an empty dictionary.
     pub fn new(channel: ChannelData) -> Result<Self, ChannelError> {
         let (mut data, mut start) = (channel.clone(), Vec::new());
         data.read(PLAIN_HEADER.len(), &mut start);
@@ -77,7 +78,7 @@ impl ZlibReader {
             header += start.len();
         }
         let mut zlib = Decompress::new(true);
-        // zlib refuses preset dictionaries, so it gets a header without one.
+        // zlib refuses preset dictionaries, so pass a header without one.
         zlib.decompress(&PLAIN_HEADER, &mut [0], FlushDecompress::None)
             .map_err(|_| ChannelError::ZlibHeader)?;
         Ok(Self {
@@ -95,8 +96,8 @@ impl ZlibReader {
         })
     }
 
-    /// Fills `out`, which is not empty, with some decompressed bytes. 0 at the end of the stream; an
-    /// error only after all bytes that precede the fault.
+    /// Writes some decompressed bytes to `out`, which must not be empty. Returns their number, 0 at
+    /// the end of the stream. Returns an error only after all bytes before the fault.
     pub fn read(&mut self, out: &mut [u8]) -> Result<usize, ChannelError> {
         loop {
             let withheld = match &mut self.state {
@@ -142,13 +143,13 @@ impl ZlibReader {
         match status {
             Ok(Status::StreamEnd) => self.state = ZlibState::Finished,
             Ok(_) if !is_stuck => {}
-            // The input has ended, or is malformed.
+            // The input ends too early or is malformed.
             _ => self.state = ZlibState::Faulty(self.read_again()?),
         }
         Ok(())
     }
 
-    /// The other reader, after the bytes that were given out.
+    /// A [`GoInflate`] at the position behind the bytes already returned.
     fn read_again(&self) -> Result<Box<GoInflate>, ChannelError> {
         let mut exact = Box::new(GoInflate::new(self.channel.clone(), self.header));
         let (mut left, mut skipped) = (self.given, vec![0; OUTPUT]);

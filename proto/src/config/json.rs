@@ -1,4 +1,4 @@
-//! The document rollup.json: names and order of its fields.
+//! The JSON document rollup.json: names and order of its fields.
 
 use super::{AltDaConfig, ChainOpConfig, ConfigError, RollupConfig, RollupGenesis};
 use crate::fork::{Fork, ForkSchedule};
@@ -6,8 +6,8 @@ use alloy_primitives::Address;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
-/// The document, in op-node's order of fields. Fork times are in `rest`, so that the list of forks
-/// exists once.
+/// The JSON document, with fields in op-node's order. Fork times are in `rest`, so that no second
+/// list of forks is needed.
 #[derive(Serialize, Deserialize)]
 pub(super) struct RollupJson {
     genesis: RollupGenesis,
@@ -32,7 +32,7 @@ pub(super) struct RollupJson {
     batch_inbox_address: Address,
     deposit_contract_address: Address,
     l1_system_config_address: Address,
-    // Four fields that preceded `alt_da`, written in the legacy format.
+    // Four fields from before `alt_da`; only the legacy format writes them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) da_challenge_address: Option<Address>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -49,7 +49,7 @@ pub(super) struct RollupJson {
     pectra_blob_schedule_time: Option<u64>,
 }
 
-/// Fields by name, written in this order: a map of `serde_json` would sort them.
+/// Fields by name, written in this order. A map of `serde_json` would sort them.
 struct OtherFields(Vec<(String, Value)>);
 
 impl OtherFields {
@@ -72,7 +72,7 @@ impl<'de> Deserialize<'de> for OtherFields {
     }
 }
 
-/// The name of the field with a fork's time.
+/// Name of the field with this fork's time.
 pub(super) fn key(fork: Fork) -> String {
     format!("{}_time", fork.name())
 }

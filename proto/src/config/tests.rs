@@ -1,4 +1,4 @@
-//! Documents that are read, written and refused.
+//! Tests of rollup.json documents that are read, written and refused.
 
 use super::{json::key, *};
 use serde_json::json;
@@ -80,8 +80,8 @@ fn a_full_configuration_survives_reading_and_writing() {
     assert_eq!(RollupConfig::from_json(&config.to_json()).unwrap(), config);
 }
 
-/// The fields of op-node's `rollup.Config`, which is decoded strictly, by the object they are
-/// in. Times of forks are left out.
+/// The fields of op-node's `rollup.Config`, by the object that contains them. op-node refuses any
+/// other field. Fork times are left out.
 const OP_NODE_FIELDS: [(&str, &[&str]); 6] = [
     (
         "",
@@ -188,7 +188,7 @@ fn the_fields_before_alt_da_are_read_as_alt_da() {
 
 type Edit = fn(&mut Value);
 
-/// Edits that break one rule each, and a part of the error.
+/// Edits that each break one rule, with a part of the expected error.
 const BROKEN_RULES: [(Edit, &str); 18] = [
     (|d| d["block_time"] = json!(0), "block time cannot be 0"),
     (

@@ -43,7 +43,7 @@ fn config() -> SystemConfig {
     }
 }
 
-/// Applies a log to [`config`]; on an error the configuration must be unchanged.
+/// Applies a log to [`config`], and checks that an error leaves the configuration unchanged.
 fn apply(log: &Log, ecotone: bool) -> Result<SystemConfig, ConfigUpdateError> {
     let mut changed = config();
     match changed.apply_log(log, ecotone) {

@@ -1,4 +1,4 @@
-//! A block that agrees with attributes, and one difference at a time.
+//! Tests with a block that agrees with its attributes, and with one difference at a time.
 
 use super::*;
 use crate::fork::ForkSchedule;
@@ -15,7 +15,7 @@ fn rollup(last: Fork) -> RollupConfig {
     }
 }
 
-/// Attributes under a fork, and the block that follows from them.
+/// Attributes with all forks up to `last`, and the block that follows from them.
 fn pair(last: Fork, params: Eip1559Params) -> (OpPayloadAttributes, Payload) {
     let active = |fork| rollup(last).forks.is_active(fork, 1_000);
     let attributes = OpPayloadAttributes {

@@ -1,5 +1,5 @@
-//! The batch stages: [`BatchQueue`] before Holocene, which holds future batches back, and
-//! [`BatchStage`] from Holocene on, which drops them.
+//! The batch stages. [`BatchQueue`], before Holocene, queues future batches. [`BatchStage`], from
+//! Holocene on, drops them.
 
 mod holocene;
 mod overlap;
@@ -18,17 +18,17 @@ use holocene::BatchStage;
 use overlap::OverlapCheck;
 use queue::BatchQueue;
 
-/// The next block of the chain.
+/// The batch of the chain's next block.
 #[derive(Debug)]
 pub(super) struct NextBatch {
     pub batch: SingularBatch,
-    /// Whether the block becomes local-safe at once (op-node: Concluding): in Holocene every block,
-    /// before it the last one of its batch.
+    /// Whether the block becomes local-safe at once (op-node: Concluding). From Holocene on every
+    /// block does; before Holocene only the last block of its batch does.
     pub concluding: bool,
 }
 
 impl NextBatch {
-    /// A block that becomes local-safe at once.
+    /// The batch of a block that becomes local-safe at once.
     fn concluding(batch: SingularBatch) -> Self {
         Self {
             batch,
@@ -45,7 +45,7 @@ pub(super) enum BatchMux {
 }
 
 impl BatchMux {
-    /// Starts at the L1 block that `source` starts at. Batches of L1 blocks before `first_l1` are not
+    /// Starts at the L1 origin of `source`. Batches from L1 blocks before `first_l1` are not
     /// applied.
     pub fn new(rollup: &RollupConfig, source: &mut BatchSource, first_l1: u64) -> Self {
         let base = *source.origin();
@@ -68,7 +68,7 @@ impl BatchMux {
         }
     }
 
-    /// Ends the batch queue with the first L1 block of Holocene. The window's L1 blocks are kept.
+    /// Replaces the batch queue at the first L1 block in Holocene. The window's L1 blocks are kept.
     pub fn enter_holocene(&mut self) {
         if let Self::Queue(queue) = self {
             let window = std::mem::take(queue).into_window();
@@ -88,7 +88,7 @@ impl BatchMux {
         }
     }
 
-    /// Drops the span and the channel that the last block came from (Holocene).
+    /// Drops the span batch and the channel of the last block (Holocene).
     pub fn flush(&mut self, cx: &mut StageContext, source: &mut BatchSource) {
         match self {
             Self::Queue(_) => {}
@@ -96,12 +96,12 @@ impl BatchMux {
         }
     }
 
-    /// The L1 block of this number, if it is in the window.
+    /// The L1 block with this number, if it is in the window.
     pub fn epoch_block(&self, number: u64) -> Option<&EpochBlock> {
         self.window().epochs.get(number)
     }
 
-    /// The transactions of the next block of the current span.
+    /// The transactions of the next block in the current span batch.
     pub fn next_transactions(&self) -> Option<BatchTransactions> {
         let mut span = self.window().span.clone()?;
         Some(span.next()?.transactions)
@@ -115,29 +115,30 @@ impl BatchMux {
     }
 }
 
-/// State that both stages have: the L1 blocks batches may refer to, and the span batch that is being
+/// State of both stages: the L1 blocks that batches may refer to, and the span batch that is being
 /// applied.
 #[derive(Debug, Default)]
 struct EpochWindow {
-    /// The pipeline's L1 origin, as far as this stage has come.
+    /// The pipeline's L1 origin when this stage was last updated.
     pipeline_origin: L1Block,
     /// L1 blocks that batches may name as their epoch.
     epochs: EpochBlocks,
-    /// The remaining blocks of the span batch, at least one.
+    /// The remaining blocks of the current span batch, at least one.
     span: Option<SpanBlocks>,
     /// Number of the first L1 block whose batches are applied.
     first_l1: u64,
-    /// No more blocks are forced at this L1 block: an epoch ended at it when no data was left.
+    /// Whether this L1 block forces no further empty blocks: all its data were read, and an expired
+    /// epoch has ended.
     is_exhausted: bool,
 }
 
-/// Whether the pipeline has not come to the L1 origin of the pending-safe head yet.
+/// Whether the pipeline's L1 origin is still below the L1 origin of the pending-safe head.
 fn is_pipeline_behind(source: &BatchSource, pending_safe: &L2BlockRef) -> bool {
     source.origin().number < pending_safe.origin.number
 }
 
 impl EpochWindow {
-    /// Follows the origins of the pipeline and of the pending-safe head.
+    /// Updates the window to the present origins of the pipeline and of the pending-safe head.
     fn update(&mut self, source: &mut BatchSource, pending_safe: &L2BlockRef) {
         if self.pipeline_origin.hash != source.origin().hash {
             (self.pipeline_origin, self.is_exhausted) = (*source.origin(), false);
@@ -154,7 +155,8 @@ impl EpochWindow {
         self.epochs.prune(pending_safe);
     }
 
-    /// Fails if the lowest known epoch is neither the L1 origin of the pending-safe head nor its child.
+    /// Fails if the first L1 block of the window is neither the L1 origin of the pending-safe head
+    /// nor that origin's child.
     fn check_epoch(&self, pending_safe: &L2BlockRef) -> Pull<()> {
         let Some(epoch) = self.epochs.first() else {
             return Err(super::CriticalError::FewOrigins {
@@ -175,8 +177,8 @@ impl EpochWindow {
         Ok(())
     }
 
-    /// The next block of the current span, if it follows the pending-safe head; otherwise the rest of
-    /// the span is dropped, because a block of it turned out invalid.
+    /// The next block of the current span, if it follows the pending-safe head. Otherwise an
+    /// earlier block of the span was invalid, and the rest of the span is dropped.
     fn next_of_span(
         &mut self,
         cx: &mut StageContext,
@@ -209,9 +211,9 @@ impl EpochWindow {
         Some(NextBatch { batch, concluding })
     }
 
-    /// Begins to apply the blocks of a span after the pending-safe head. `false`, changing nothing, if
-    /// one of them has an L1 origin that is not in the window, which holds none before the pending-safe
-    /// head's ([`Self::check_epoch`]).
+    /// Begins to apply the blocks of a span after the pending-safe head. Returns `false` and
+    /// changes nothing if the L1 origin of one of these blocks is not in the window. The window has
+    /// no L1 block before the pending-safe head's origin ([`Self::check_epoch`]).
     fn start_span(&mut self, span: SpanBatch, pending_safe: &L2BlockRef) -> bool {
         let mut blocks = span.blocks;
         while blocks
@@ -223,7 +225,8 @@ impl EpochWindow {
         let Some(next) = blocks.peek() else {
             return false;
         };
-        // L1 origins of a span ascend by one, and those of the window have no gap.
+        // Checking the ends is enough: L1 origins of a span ascend by at most one per block, and
+        // the window has no gap.
         let is_known = |number| self.epochs.get(number).is_some();
         let all_known = is_known(next.epoch_number) && is_known(span.last.epoch_number);
         if all_known {
@@ -232,12 +235,13 @@ impl EpochWindow {
         all_known
     }
 
-    /// The empty block that the expired sequencing window forces, if there is one. `is_drained`
-    /// tells that the pipeline has no more data up to its origin.
+    /// The empty block that an expired sequencing window forces, if any. `is_drained` is whether
+    /// the pipeline has no more data up to its origin.
     ///
-    /// Otherwise an expired epoch that has all its L2 blocks is removed from the window. With no data
-    /// left, the blocks of the next epoch are derived from the next L1 block, even if that epoch has
-    /// expired, too (op-node: deriveNextEmptyBatch).
+    /// If no block is forced, but an expired epoch has all its L2 blocks, that epoch is removed
+    /// from the window. If no data are left, this L1 block then forces no further block. The blocks
+    /// of the next epoch are derived at the next L1 block, even if that epoch has expired, too
+    /// (op-node: deriveNextEmptyBatch).
     fn forced_empty(
         &mut self,
         rollup: &RollupConfig,
@@ -269,7 +273,7 @@ impl EpochWindow {
     }
 }
 
-/// A span batch whose validity may take several reads of the safe chain.
+/// A span batch and the progress of its check, which may need several reads of the safe chain.
 #[derive(Debug)]
 struct CheckedSpan {
     span: SpanBatch,

@@ -1,5 +1,5 @@
-//! Channels under construction: [`ChannelBank`] holds any number of them before Holocene,
-//! [`ChannelAssembler`] a single one from Holocene on.
+//! Channels under construction. Before Holocene [`ChannelBank`] holds any number of channels. From
+//! Holocene on [`ChannelAssembler`] holds a single one.
 
 mod assembler;
 mod bank;
@@ -9,8 +9,9 @@ pub(super) use bank::{BankRead, ChannelBank};
 
 use crate::frame::Frame;
 
-/// Bytes that a frame counts beyond its data against the limits of channels (specs: derivation,
-/// channel bank: frame_overhead). Encoded it has [`FRAME_OVERHEAD`](crate::frame::FRAME_OVERHEAD).
+/// Bytes that each frame counts against the limits of channels, in addition to its data (specs:
+/// derivation, channel bank: frame_overhead). The actual overhead of an encoded frame is
+/// [`FRAME_OVERHEAD`](crate::frame::FRAME_OVERHEAD).
 const CHANNEL_FRAME_OVERHEAD: u64 = 200;
 
 fn frame_size(frame: &Frame) -> u64 {

@@ -21,9 +21,9 @@ use std::sync::Arc;
 
 /// Least gas that a transaction uses: refunds give back at most a fifth of 21,000 (EIP-3529).
 const MIN_TRANSACTION_GAS: u64 = 16_800;
-/// Least gas that a byte of a transaction uses, whole: a fifth less than 4 for a zero byte
-/// (EIP-2028). Signature and fixed fields are far below the 5,600 bytes that
-/// [`MIN_TRANSACTION_GAS`] pays for.
+/// Least gas that a byte of a transaction uses, rounded down: 4 for a zero byte (EIP-2028), less a
+/// fifth. Signature and fixed fields have no such cost, but they are far below the 5,600 bytes that
+/// [`MIN_TRANSACTION_GAS`] pays for at this rate.
 const MIN_BYTE_GAS: u64 = 3;
 
 #[derive(Debug)]
@@ -31,29 +31,29 @@ pub(super) struct Derivation {
     pub source: BatchSource,
     batches: BatchMux,
     pending: SafeHead,
-    /// The last head that concluded a batch. The pending-safe head goes back to it when a block in
-    /// the middle of a span batch is invalid (before Holocene).
+    /// The last head that concluded a batch. Before Holocene the pending-safe head moves back to
+    /// this block if a block in the middle of a span batch is invalid.
     concluded: SafeHead,
     in_flight: InFlightAttributes,
     /// The need that the last step returned.
     pub needed: Option<Need>,
 }
 
-/// A block of the safe chain and its reference.
+/// A block of the safe chain, in full and as a reference.
 #[derive(Clone, Debug)]
 struct SafeHead {
     payload: Arc<Payload>,
     block: L2BlockRef,
 }
 
-/// Attributes that the caller has not answered yet.
+/// The attributes that still need a verdict of the caller, if any.
 #[derive(Debug)]
 enum InFlightAttributes {
     None,
-    /// To be returned by the next step: the deposits of a block that was invalid.
+    /// The deposits of a block that was invalid. The next step returns these attributes.
     Ready(Box<DerivedAttributes>),
-    /// Returned by an earlier step. Only the deposits among the transactions are kept: if the block
-    /// is invalid, they are built instead.
+    /// Attributes that an earlier step returned, without their non-deposit transactions. In
+    /// Holocene they are built instead if the block is invalid.
     AwaitingVerdict(Box<DerivedAttributes>),
 }
 
@@ -83,7 +83,7 @@ impl Derivation {
         self.pending.block
     }
 
-    /// The transactions of the next block of the current span.
+    /// The transactions of the next block in the current span batch.
     pub fn next_transactions(&self) -> Option<BatchTransactions> {
         self.batches.next_transactions()
     }
@@ -120,7 +120,7 @@ impl Derivation {
         step
     }
 
-    /// Moves on to the next L1 block, if it is there.
+    /// Moves on to the next L1 block if the caller has pushed it, and requests it otherwise.
     fn advance(&mut self, cx: &mut StageContext, pushed: &mut Option<L1Input>) -> PipelineStep {
         let origin = *self.source.origin();
         let Some(next) = pushed.take() else {
@@ -158,9 +158,9 @@ impl Derivation {
         self.attributes_or_drop(cx, schedule, next)
     }
 
-    /// The attributes of the block that a batch describes. A batch can hold more transactions than
-    /// any block: such a block is dropped here, before its transactions take memory one by one, and
-    /// before Holocene that rewinds the pending-safe head.
+    /// Builds the attributes of the block that a batch describes. A batch can have more
+    /// transactions than any block. Such a block is dropped here, before each transaction is copied
+    /// out of the batch. Before Holocene this also rewinds the pending-safe head.
     fn attributes_or_drop(
         &mut self,
         cx: &mut StageContext,
@@ -241,8 +241,8 @@ impl Derivation {
         Ok(())
     }
 
-    /// Drops the block of the attributes in flight, which is invalid for this reason. `Some` if
-    /// derivation cannot go on without that block.
+    /// Drops the block of the attributes in flight, because the engine found it invalid. Returns
+    /// the error if derivation cannot go on without this block.
     pub fn invalid(
         &mut self,
         cx: &mut StageContext,
@@ -267,9 +267,9 @@ impl Derivation {
         Ok(None)
     }
 
-    /// Drops an invalid block. In Holocene returns the attributes to build instead; `attributes` must
-    /// hold deposits only. Before Holocene rewinds to the last block that concluded a batch, and
-    /// returns `None`.
+    /// Drops an invalid block. In Holocene this returns the attributes to build instead, so the
+    /// transactions of `attributes` must already be deposits only. Before Holocene it rewinds the
+    /// pending-safe head to the last block that concluded a batch and returns `None`.
     fn drop_invalid(
         &mut self,
         cx: &mut StageContext,
@@ -289,7 +289,7 @@ impl Derivation {
     }
 }
 
-/// Whether the transactions may fit in a block of this gas limit.
+/// Whether these transactions may fit in a block with this gas limit.
 fn may_fit(transactions: &BatchTransactions, gas_limit: Option<u64>) -> bool {
     let [count, size] = [transactions.len(), transactions.size()].map(|number| number as u64);
     let least = count
@@ -298,7 +298,8 @@ fn may_fit(transactions: &BatchTransactions, gas_limit: Option<u64>) -> bool {
     gas_limit.is_none_or(|limit| least <= limit)
 }
 
-/// A copy with only the deposits among the transactions. `attributes` keeps all of them.
+/// Copies attributes with only the deposits among the transactions. `attributes` itself keeps all
+/// transactions.
 fn deposits_only_copy(attributes: &mut DerivedAttributes) -> DerivedAttributes {
     let all = attributes.attributes.transactions.take();
     let mut kept = attributes.clone();

@@ -1,15 +1,16 @@
-//! Counters of what derivation reads and discards. A hostile batcher decides how much that is, so it is
-//! counted and not stored.
+//! Counters of the data that derivation reads and discards. A hostile batcher decides their amount,
+//! so they are counted and not stored.
 
 /// Counts of frames and batches that derivation has read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadCounts {
-    /// Frames, also those that no channel takes.
+    /// Frames, including those that no channel accepts.
     pub frames: u64,
-    /// Channels that became the head of the channel bank (op-node: RecordHeadChannelOpened): the first
-    /// of an empty bank, and one for each channel read.
+    /// Channels that became the next one to read (op-node: RecordHeadChannelOpened). The channel
+    /// bank counts the first channel of an empty bank, and each channel read. From Holocene on,
+    /// each first frame counts.
     pub head_channels: u64,
-    /// Compressed bytes of the channels that are read.
+    /// Compressed bytes of the complete channels that were read.
     pub channel_bytes: u64,
     /// Singular batches that decode.
     pub singular_batches: u64,
@@ -17,72 +18,73 @@ pub struct ReadCounts {
     pub span_batches: u64,
 }
 
-/// The reason why derivation discarded something.
+/// The reason why derivation discarded data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum DropReason {
-    /// A configuration log that changes nothing, seen by the L1 traversal.
+    /// A configuration log without effect in the L1 traversal, because it is malformed.
     ConfigLog,
-    /// A transaction to the inbox by anybody but the batcher.
+    /// A transaction to the batch inbox from another sender than the batcher.
     Sender,
-    /// A blob that holds no data.
+    /// A blob that does not decode.
     Blob,
     /// A data item whose frames do not parse, or whose version is unknown.
     Frames,
     /// A frame out of order among the frames of its data item (Holocene).
     FrameOrder,
-    /// A frame whose channel does not take it.
+    /// A frame that its channel does not accept.
     Frame,
     /// A frame of a channel that has timed out.
     LateFrame,
-    /// A channel that was open for too long.
+    /// A channel that was open for longer than the channel timeout.
     ChannelTimeout,
-    /// A channel that exceeded the size of a channel or of the bank.
+    /// A channel that exceeded the size limit of a channel, or had to leave the full channel bank.
     ChannelSize,
-    /// A channel that another one replaced before it was complete (Holocene).
+    /// An incomplete channel that another one replaced (Holocene).
     ChannelReplaced,
-    /// A channel whose data cannot be decompressed, or only up to some batch.
+    /// A channel whose data cannot be decompressed, or only in part.
     Channel,
-    /// A channel discarded because one of its batches, or a block made of it, was invalid.
+    /// A channel discarded because one of its batches, or a block built from it, was invalid.
     ChannelFlushed,
-    /// One malformed batch of a channel that can be read on.
+    /// One malformed batch; the channel's later batches are still read.
     BatchFormat,
     /// A span batch before Delta.
     SpanBeforeDelta,
-    /// A batch included in or before the L1 origin of the safe head.
+    /// A batch included at or before the L1 origin of the safe head.
     BatchBehind,
     /// A batch for blocks that are already safe.
     PastBatch,
-    /// A batch beyond the next block (Holocene).
+    /// A batch for a block after the next one (Holocene).
     FutureBatch,
-    /// A batch whose blocks do not follow the safe chain by time.
+    /// A batch whose timestamps do not follow those of the safe chain.
     BatchTime,
-    /// A batch on another parent.
+    /// A batch whose parent is not the safe head.
     BatchParent,
     /// A batch included after the end of its sequencing window.
     BatchWindow,
     /// A batch whose L1 origin is too old, too new or on another branch.
     BatchOrigin,
-    /// A batch with transactions beyond the sequencer drift, or that should have taken the next
-    /// L1 origin.
+    /// A batch with transactions beyond the sequencer drift, or one that had to move to the next L1
+    /// origin and did not.
     SequencerDrift,
-    /// A batch with an empty transaction, a deposit, or a type that its fork does not have.
+    /// A batch with an empty transaction, a deposit, or a transaction type that its fork does not
+    /// have.
     BatchTransaction,
     /// A batch with transactions for a block that activates an upgrade.
     ActivationBlock,
-    /// A span batch that differs from the safe chain where they overlap.
+    /// A span batch that differs from the safe chain in the blocks that it repeats.
     SpanOverlap,
-    /// A batch that cannot be judged yet, mostly because its L1 origin is not derived: Holocene
-    /// skips the batch instead of waiting (op-node: BatchUndecided).
+    /// A batch that cannot be judged yet, mostly because its L1 origin is not derived. Holocene
+    /// skips such a batch instead of waiting (op-node: BatchUndecided).
     BatchUndecided,
-    /// The remaining blocks of a span batch after one of them turned out invalid.
+    /// The remaining blocks of a span batch after one of its blocks was invalid.
     SpanRest,
     /// A block that the execution engine refused.
     InvalidBlock,
 }
 
 impl DropReason {
-    /// Every reason, in the order of its counter.
+    /// Every reason, in the order of the counters.
     pub const ALL: [DropReason; 28] = [
         Self::ConfigLog,
         Self::Sender,
@@ -149,12 +151,12 @@ impl DropReason {
     }
 }
 
-/// How often each [`DropReason`] applied.
+/// Number of times that each [`DropReason`] applied.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DropCounts([u64; DropReason::ALL.len()]);
 
 impl DropCounts {
-    /// How often this reason applied.
+    /// Number of times that this reason applied.
     pub fn get(&self, reason: DropReason) -> u64 {
         self.0[reason as usize]
     }

@@ -4,15 +4,15 @@ use super::RelevantLogs;
 use crate::{attributes::L1Block, l1info::L2BlockRef};
 use std::collections::VecDeque;
 
-/// An L1 block in the window.
+/// An L1 block in the window, with its logs.
 #[derive(Clone, Debug)]
 pub(super) struct EpochBlock {
     pub block: L1Block,
     pub logs: RelevantLogs,
 }
 
-/// Consecutive L1 blocks. The first is the origin of the pending-safe head, or its child once all
-/// blocks of that head's epoch exist. At most a sequencing window of them.
+/// Consecutive L1 blocks, at most a sequencing window of them. The first is the L1 origin of the
+/// pending-safe head, or the child of that origin once all L2 blocks of the head's epoch exist.
 #[derive(Clone, Debug, Default)]
 pub(super) struct EpochBlocks {
     blocks: VecDeque<EpochBlock>,
@@ -43,13 +43,13 @@ impl EpochBlocks {
         self.blocks.pop_front();
     }
 
-    /// The block of this number.
+    /// The L1 block with this number, if it is in the window.
     pub fn get(&self, number: u64) -> Option<&EpochBlock> {
         let offset = number.checked_sub(self.first()?.number)?;
         self.blocks.get(usize::try_from(offset).ok()?)
     }
 
-    /// Forgets the blocks before the origin of `pending_safe`, if that is among them.
+    /// Removes the L1 blocks before the origin of `pending_safe`, if that origin is in the window.
     pub fn prune(&mut self, pending_safe: &L2BlockRef) {
         if self.get(pending_safe.origin.number).is_some() {
             while self

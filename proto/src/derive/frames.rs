@@ -1,11 +1,11 @@
-//! The frame queue: frames of one data item, and the order that Holocene requires of them.
+//! The frame queue: frames of one data item, and the order of frames that Holocene requires.
 
 use super::{DropCounts, DropReason};
 use crate::frame::{self, Frame};
 use alloy_primitives::Bytes;
 use std::collections::VecDeque;
 
-/// Frames read from L1 and not yet taken by a channel.
+/// Frames of the current data item that no channel has taken yet.
 #[derive(Debug, Default)]
 pub(super) struct FrameQueue {
     frames: VecDeque<Frame>,
@@ -16,7 +16,7 @@ impl FrameQueue {
         self.frames.pop_front()
     }
 
-    /// Replaces the queue, which is empty, by the frames of a data item.
+    /// Decodes a data item and puts its frames in the queue, which must be empty.
     pub fn load(&mut self, item: &Bytes, holocene: bool, drops: &mut DropCounts) {
         let Ok(frames) = frame::decode(item) else {
             return drops.add(DropReason::Frames);
@@ -32,8 +32,9 @@ impl FrameQueue {
     }
 }
 
-/// Keeps the frames that extend the ones before them without a gap (specs: holocene, frame queue).
-/// A first frame evicts the frames of a channel that is still open in front of it.
+/// Keeps the frames that continue the frame before them without a gap (specs: holocene, frame
+/// queue). A frame with number 0 removes the frames just before it if their channel is still
+/// incomplete.
 fn prune(frames: Vec<Frame>) -> Vec<Frame> {
     let mut kept: Vec<Frame> = Vec::with_capacity(frames.len());
     for next in frames {
@@ -63,7 +64,7 @@ mod tests {
     use super::*;
     use crate::frame::ChannelId;
 
-    /// Frames by name: channel, number, and `!` for the last one.
+    /// Parses frames from words such as `a1!`: channel, number, and `!` for the last frame.
     fn frames(text: &str) -> Vec<Frame> {
         text.split_whitespace()
             .map(|word| Frame {
@@ -75,7 +76,7 @@ mod tests {
             .collect()
     }
 
-    /// The cases of the specification, "holocene: frame queue", and some of op-node's tests.
+    /// The cases from the specification, "holocene: frame queue", and some from op-node's tests.
     #[test]
     fn holocene_keeps_only_frames_in_order() {
         for (given, kept) in [

@@ -1,5 +1,5 @@
-//! L1 blocks as derivation reads them: the header's fields, the logs that matter and the
-//! transactions to the batch inbox.
+//! L1 blocks as derivation reads them: the header's fields, the relevant logs, and the transactions
+//! to the batch inbox.
 
 use crate::{
     attributes::{L1Block, ReceiptLogs},
@@ -15,26 +15,29 @@ use op_alloy_consensus::OpTxEnvelope;
 /// Transaction type byte of a blob transaction (EIP-4844).
 const BLOB_TX_TYPE: u8 = 3;
 
-/// An L1 block with everything derivation takes from it.
+/// The parts of an L1 block that derivation uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct L1Input {
-    /// The header's fields.
+    /// Fields of the block's header.
     pub block: L1Block,
-    /// Its deposits and configuration updates.
+    /// Deposit and configuration logs of the block.
     pub logs: RelevantLogs,
-    /// In block order: see [`inbox_transactions`].
+    /// Transactions to the batch inbox, in block order: see [`inbox_transactions`].
     pub inbox: Vec<InboxTransaction>,
 }
 
-/// The deposit and configuration logs of an L1 block with their positions among all its logs.
+/// The deposit and configuration logs of an L1 block, with their positions among all logs of the
+/// block.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RelevantLogs {
-    /// Position among the logs of the whole block, failed receipts included; and the log.
+    /// Each log with its position among the logs of the whole block, including those of failed
+    /// receipts.
     logs: Vec<(u64, Log)>,
 }
 
 impl RelevantLogs {
-    /// Selects from receipts that the caller has checked against the header, in block order.
+    /// Selects the relevant logs of receipts in block order. The caller has checked the receipts
+    /// against the header.
     pub fn of(receipts: &[ReceiptLogs], rollup: &RollupConfig) -> Self {
         let is_relevant = |log: &Log| {
             let event = log.topics().first();
@@ -61,8 +64,8 @@ impl RelevantLogs {
         })
     }
 
-    /// Receipts that hold each log at its position, with empty logs between them: deposits are
-    /// identified by position.
+    /// Builds receipts in which each log is at its position, with empty logs in between, because a
+    /// deposit's identity depends on its position.
     pub(super) fn to_receipts(&self) -> Vec<ReceiptLogs> {
         let mut all = Vec::new();
         for (position, log) in &self.logs {
@@ -76,31 +79,31 @@ impl RelevantLogs {
     }
 }
 
-/// A transaction to the batch inbox, whoever sent it: of the types 0 to 3, or a deposit of an L1 that is
-/// itself an OP chain (specs: derivation, batcher transactions).
+/// A transaction to the batch inbox, by any sender: of type 0 to 3, or a deposit if L1 is itself an
+/// OP chain (specs: derivation, batcher transactions).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InboxTransaction {
-    /// Recovered from the signature.
+    /// Sender, recovered from the signature.
     pub sender: Address,
-    /// The data of a transaction without blobs.
+    /// Calldata. Derivation reads them only from transactions without blobs.
     pub calldata: Bytes,
-    /// Blobs of a blob transaction; empty for any other.
+    /// Blobs of a blob transaction; empty for other types.
     pub blobs: Vec<BlobRef>,
 }
 
-/// A blob that a transaction of an L1 block refers to.
+/// A blob that a transaction in an L1 block refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlobRef {
-    /// Position among all blobs of the L1 block.
+    /// Position of the blob among all blobs of the L1 block.
     pub index: u64,
-    /// Commits to the blob's content (EIP-4844).
+    /// Versioned hash, which commits to the blob's content (EIP-4844).
     pub versioned_hash: B256,
 }
 
 impl InboxTransaction {
-    /// Reads a transaction of an L1 block; `first_blob` is the position of its first blob among all blobs
-    /// of the block. `None` if it does not go to `inbox`, is of a later type than 3 or has a signature
-    /// that does not recover.
+    /// Reads a transaction of an L1 block. `first_blob` is the position of the transaction's first
+    /// blob among all blobs of the block. Returns `None` if the recipient is not `inbox`, the type
+    /// is above 3, or no sender can be recovered from the signature.
     pub fn of(transaction: &TxEnvelope, inbox: Address, first_blob: u64) -> Option<Self> {
         if transaction.to() != Some(inbox) || transaction.tx_type() as u8 > BLOB_TX_TYPE {
             return None;
@@ -120,7 +123,8 @@ impl InboxTransaction {
         })
     }
 
-    /// Reads a transaction of an L1 that is itself an OP chain. `None` if it is no deposit to `inbox`.
+    /// Reads a transaction of an L1 that is itself an OP chain. Returns `None` unless it is a
+    /// deposit to `inbox`.
     pub fn of_deposit(transaction: &OpTxEnvelope, inbox: Address) -> Option<Self> {
         match transaction {
             OpTxEnvelope::Deposit(deposit) if deposit.to.to() == Some(&inbox) => Some(Self {
@@ -133,8 +137,8 @@ impl InboxTransaction {
     }
 }
 
-/// The transactions to `inbox` of an L1 block, given as raw EIP-2718 bytes in block order.
-/// Failed transactions count; see [`InboxTransaction::of`] for those that do not.
+/// The transactions to `inbox` of an L1 block, given as raw EIP-2718 bytes in block order. Failed
+/// transactions are included. [`InboxTransaction::of`] describes which transactions are not.
 pub fn inbox_transactions<'a>(
     transactions: impl IntoIterator<Item = &'a [u8]>,
     inbox: Address,
@@ -146,7 +150,8 @@ pub fn inbox_transactions<'a>(
         .collect()
 }
 
-/// `blobs_before` counts the blobs of the block's transactions so far.
+/// Reads one raw transaction. `blobs_before` counts the blobs in the block's transactions so far;
+/// the blobs of this transaction are added to it.
 fn inbox_transaction(
     raw: &[u8],
     inbox: Address,
@@ -245,7 +250,7 @@ mod tests {
         );
     }
 
-    /// Positions count every log of the block, those of failed receipts too.
+    /// Positions count every log of the block, including those of failed receipts.
     #[test]
     fn relevant_logs_keep_their_positions() {
         let rollup = crate::derive::tests::world::rollup(crate::fork::Fork::Bedrock);

@@ -1,5 +1,5 @@
 //! The front of the pipeline: L1 traversal, retrieval of batcher data, frames, channels and their
-//! batches. Each part pulls from the one before it.
+//! batches. Each part pulls from the part before it.
 
 use super::{
     BlobRef, DropReason, InboxTransaction, L1Input, Need, PushError, RelevantLogs,
@@ -19,14 +19,14 @@ use crate::{
 use alloy_primitives::{Address, Bytes};
 use std::collections::VecDeque;
 
-/// Everything from an L1 block to a batch.
+/// All stages from an L1 block to a batch.
 #[derive(Debug)]
 pub(super) struct BatchSource {
     /// The L1 block that is being read: the origin of the whole pipeline.
     origin: L1Block,
-    /// Logs of the origin until the batch stage takes them.
+    /// Logs of the origin. The batch stage takes them once.
     logs: RelevantLogs,
-    /// The configuration as of the origin. Only its batcher address is used.
+    /// The system configuration as of the origin; only the batcher address is used.
     config: SystemConfig,
     data: VecDeque<DataItem>,
     /// Blobs among `data` that are still to be fetched.
@@ -36,16 +36,16 @@ pub(super) struct BatchSource {
     reader: Option<BatchReader>,
 }
 
-/// A piece of batcher data of the origin.
+/// A piece of the batcher's data in the origin.
 #[derive(Debug)]
 enum DataItem {
     Bytes(Bytes),
-    /// A blob that is wanted.
+    /// A blob that is still to be fetched.
     Blob,
 }
 
 impl BatchSource {
-    /// Starts at L1 block `base`, whose logs `config` already includes.
+    /// Starts at L1 block `base`. `config` already includes the effects of that block's logs.
     pub fn new(cx: &mut StageContext, base: L1Input, config: SystemConfig) -> Self {
         let holocene = cx.rollup.l1_active(Fork::Holocene, &base.block);
         let mut source = Self {
@@ -70,14 +70,14 @@ impl BatchSource {
         &self.origin
     }
 
-    /// The logs of the origin, once.
+    /// Takes the logs of the origin; empty after the first call.
     pub fn take_logs(&mut self) -> RelevantLogs {
         std::mem::take(&mut self.logs)
     }
 
-    /// Moves on to the child of the origin, whose frames are all taken. Holocene's first L1 block drops
-    /// channels. If several forks activate in one block, op-node looks at the lowest only and may keep
-    /// the pre-Holocene stages; we do not.
+    /// Moves on to the child of the origin, after all frames of the origin are taken. The first L1
+    /// block in Holocene drops open channels. If several forks activate in that block, op-node
+    /// handles only the lowest of them and may keep the pre-Holocene stages; we do not.
     pub fn advance(&mut self, cx: &mut StageContext, next: L1Input) {
         let rollup = &cx.rollup;
         let enters_holocene =
@@ -98,8 +98,8 @@ impl BatchSource {
         self.open(cx, next.inbox);
     }
 
-    /// Selects the batcher's data. From Ecotone on, a blob transaction contributes its blobs and
-    /// not its calldata.
+    /// Selects the batcher's transactions. From Ecotone on, a blob transaction contributes its
+    /// blobs and not its calldata.
     fn open(&mut self, cx: &mut StageContext, inbox: Vec<InboxTransaction>) {
         let ecotone = cx.rollup.l1_active(Fork::Ecotone, &self.origin);
         for transaction in inbox {
@@ -115,7 +115,7 @@ impl BatchSource {
         }
     }
 
-    /// Takes the blobs that [`Need::Blobs`] asked for.
+    /// Receives the blobs that [`Need::Blobs`] requested.
     pub fn push_blobs(&mut self, cx: &mut StageContext, blobs: &[Bytes]) -> Result<(), PushError> {
         if blobs.len() != self.wanted.len() {
             return Err(PushError::Other {
@@ -137,7 +137,7 @@ impl BatchSource {
         Ok(())
     }
 
-    /// Whether [`Need::Blobs`] of this origin is open.
+    /// Whether blobs of the origin are still to be fetched ([`Need::Blobs`]).
     pub fn wants_blobs(&self) -> bool {
         !self.wanted.is_empty()
     }
@@ -161,7 +161,7 @@ impl BatchSource {
         self.frames.pop().ok_or(Pause::More)
     }
 
-    /// The data of the next complete channel. Takes at most one frame.
+    /// Returns the data of the next complete channel. A call consumes at most one frame.
     fn next_channel(&mut self, cx: &mut StageContext) -> Pull<ChannelData> {
         let (origin, rollup) = (self.origin, cx.rollup.clone());
         let timeout = rollup.channel_timeout_at(origin.time);
@@ -192,8 +192,8 @@ impl BatchSource {
             }
             ChannelMux::Assembler(assembler) => {
                 cx.reads.head_channels += u64::from(frame.number == 0);
-                // MAX_RLP_BYTES_PER_CHANNEL bounds compressed bytes here, too. The assembler begins
-                // with Holocene, so Fjord's value always applies.
+                // The limit MAX_RLP_BYTES_PER_CHANNEL applies to compressed bytes here, too. The
+                // assembler is only used from Holocene on, so Fjord's value always applies.
                 assembler
                     .ingest(&frame, origin.number, MAX_RLP_BYTES_FJORD, &mut cx.drops)
                     .ok_or(Pause::More)
@@ -201,7 +201,7 @@ impl BatchSource {
         }
     }
 
-    /// The next batch that decodes.
+    /// Returns the next batch that decodes.
     pub fn next_batch(&mut self, cx: &mut StageContext) -> Pull<Batch> {
         let Some(reader) = &mut self.reader else {
             let data = self.next_channel(cx)?;
@@ -238,8 +238,8 @@ impl BatchSource {
         Err(Pause::More)
     }
 
-    /// Drops the channel that is being read (Holocene). None is being received then: frames are taken
-    /// only while no channel is read.
+    /// Drops the channel that is being read (Holocene). There is no partly received channel to
+    /// drop, because frames are taken only while no channel is being read.
     pub fn flush(&mut self, cx: &mut StageContext) {
         let dropped = self.reader.take().is_some();
         cx.drops

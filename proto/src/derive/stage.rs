@@ -1,5 +1,5 @@
-//! Types all stages share: why a stage pauses, the limits of the protocol, and the lookup of blocks
-//! of the safe chain.
+//! Types that all stages share: the reasons for a pause, the limits of the protocol, and the lookup
+//! of blocks of the safe chain.
 
 use super::{CriticalError, DropCounts, Need, PipelineStep, ReadCounts, ResetReason};
 use crate::{
@@ -8,7 +8,8 @@ use crate::{
 };
 use std::sync::Arc;
 
-/// L1 blocks for which a channel may stay open from Granite on (specs: granite, CHANNEL_TIMEOUT).
+/// Most L1 blocks for which a channel may be open, from Granite on (specs: granite,
+/// CHANNEL_TIMEOUT).
 pub const CHANNEL_TIMEOUT_GRANITE: u64 = 50;
 /// Most bytes of open channels before Fjord (specs: derivation, MAX_CHANNEL_BANK_SIZE).
 const MAX_CHANNEL_BANK_SIZE: u64 = 100_000_000;
@@ -22,7 +23,7 @@ pub(super) enum Pause {
     More,
     /// Everything up to the L1 origin is read (op-node: io.EOF).
     End,
-    /// The pipeline's step returns this.
+    /// No item: the step of the whole pipeline returns this result.
     Step(Box<PipelineStep>),
 }
 
@@ -52,7 +53,7 @@ pub(super) struct StageContext {
     pub rollup: Arc<RollupConfig>,
     pub drops: DropCounts,
     pub reads: ReadCounts,
-    /// Block of the safe chain that was pushed last, for span-batch overlap checks.
+    /// The last block of the safe chain that the caller pushed, for overlap checks of span batches.
     pub safe_blocks: SafeBlocks,
 }
 
@@ -67,13 +68,13 @@ impl StageContext {
     }
 }
 
-/// Protocol limits, by the time of the L1 origin of the pipeline.
+/// Protocol limits, which depend on the time of the pipeline's L1 origin.
 impl RollupConfig {
     pub(super) fn l1_active(&self, fork: Fork, l1: &L1Block) -> bool {
         self.forks.is_active(fork, l1.time)
     }
 
-    /// L1 blocks for which a channel may stay open at this L1 time (Unix seconds).
+    /// Most L1 blocks for which a channel may be open, at this L1 time (Unix seconds).
     pub(super) fn channel_timeout_at(&self, l1_time: u64) -> u64 {
         if self.forks.is_active(Fork::Granite, l1_time) {
             CHANNEL_TIMEOUT_GRANITE
@@ -82,7 +83,7 @@ impl RollupConfig {
         }
     }
 
-    /// Most bytes of all channels in the bank.
+    /// Most bytes of all channels in the channel bank.
     pub(super) fn channel_bank_limit(&self, l1: &L1Block) -> u64 {
         if self.l1_active(Fork::Fjord, l1) {
             MAX_CHANNEL_BANK_SIZE_FJORD
@@ -100,7 +101,7 @@ impl RollupConfig {
     }
 }
 
-/// The reference of a block of the safe chain.
+/// The reference of a block of the safe chain; an unreadable block is a critical error.
 pub(super) fn safe_block_ref(
     rollup: &RollupConfig,
     block: &Payload,
@@ -109,12 +110,13 @@ pub(super) fn safe_block_ref(
         .map_err(|error| CriticalError::safe_block(block.id(), error))
 }
 
-/// The block of the safe chain that the caller pushed last. Checks go forward block by block and
-/// remember how far they are, so one is enough.
+/// The last block of the safe chain that the caller pushed. Overlap checks read the chain upwards
+/// block by block and remember their progress, so one block is enough.
 #[derive(Debug, Default)]
 pub(super) struct SafeBlocks {
     last: Option<Arc<Payload>>,
-    /// Counts how often the pending-safe head went back: lookups from before do not hold.
+    /// Number of times the pending-safe head moved back. Results of earlier lookups are then
+    /// invalid.
     pub generation: u64,
 }
 
@@ -130,7 +132,7 @@ impl SafeBlocks {
         self.last = Some(payload);
     }
 
-    /// Forgets everything: the pending-safe head went back.
+    /// Drops the block, because the pending-safe head moved back.
     pub fn rewind(&mut self) {
         self.last = None;
         self.generation += 1;

@@ -1,4 +1,4 @@
-//! The pipeline on an L1 that is mined by order.
+//! Tests of the pipeline on a simulated L1 that mines on command.
 
 mod batches;
 mod l1;
@@ -10,8 +10,8 @@ use crate::{batch::SingularBatch, fork::Fork};
 use alloy_primitives::Address;
 use world::*;
 
-/// Blocks `first..=last` on `parent`, each with one transaction and the newest L1 origin that its
-/// time allows.
+/// Blocks from the child of `parent` to number `last`. Each has one transaction and the newest L1
+/// origin that its timestamp allows.
 fn chain(world: &World, parent: &Payload, last: u64) -> Vec<Arc<Payload>> {
     let mut blocks: Vec<Arc<Payload>> = Vec::new();
     for number in parent.number() + 1..=last {
@@ -26,7 +26,7 @@ fn hashes(blocks: &[Arc<Payload>]) -> Vec<B256> {
     blocks.iter().map(|block| block.hash).collect()
 }
 
-/// A world in which L1 blocks up to `number` are mined, and its blocks up to L2 number `last`.
+/// A world with L1 blocks up to `number`, and the L2 blocks up to `last`, which are not posted yet.
 fn start(rollup: RollupConfig, number: u64, last: u64) -> (World, Vec<Arc<Payload>>) {
     let mut world = World::new(rollup);
     world.mine_to(number);
@@ -35,7 +35,7 @@ fn start(rollup: RollupConfig, number: u64, last: u64) -> (World, Vec<Arc<Payloa
     (world, blocks)
 }
 
-/// No transactions.
+/// The transactions of an empty block.
 const NONE: &[Bytes] = &[];
 
 #[test]
@@ -77,7 +77,7 @@ fn batches_of_both_kinds_are_derived_on_every_fork() {
             let expected = if is_span { (0, 1) } else { (9, 0) };
             assert_eq!((reads.singular_batches, reads.span_batches), expected);
             assert!(reads.frames > 0);
-            // The bank counts the channel when it is opened and again when it is read.
+            // The bank counts the channel once when it is opened and once when it is read.
             let fronts = if fork < Fork::Holocene { 2 } else { 1 };
             assert_eq!(reads.head_channels, fronts, "{fork:?}");
             assert!(reads.channel_bytes > 0);
@@ -132,7 +132,7 @@ fn a_need_is_returned_until_it_is_met_and_answers_are_checked() {
     ));
 }
 
-/// Runs the pipeline up to the first need that is `wanted`.
+/// Runs the pipeline until it returns a need for which `wanted` is true.
 fn run_to(world: &mut World, wanted: impl Fn(&Need) -> bool) -> Need {
     for _ in 0..1_000 {
         match world.pipeline.step() {
@@ -245,8 +245,8 @@ fn attributes_are_produced_once_and_their_block_must_build_on_the_parent() {
     assert!(world.pipeline.accepted(blocks[0].clone()).is_err());
 }
 
-/// Before Holocene the whole span goes; since then the blocks before the invalid one stay, and it
-/// is replaced by its deposits.
+/// Before Holocene the whole span is dropped. From Holocene on the blocks before the invalid one
+/// remain, and the invalid block is replaced by its deposits.
 #[test]
 fn an_invalid_block_inside_a_span() {
     for fork in [Fork::Granite, Fork::Holocene] {
@@ -274,7 +274,7 @@ fn an_invalid_block_inside_a_span() {
             assert!(world.safe.is_empty());
         }
 
-        // The next good batches are used.
+        // The next valid batches are applied.
         let parent = world.chain[kept].clone();
         let again: Vec<_> = (kept as u64 + 1..=8)
             .map(|number| (number * L2_TIME / L1_TIME, NONE))
@@ -333,7 +333,7 @@ fn derivation_ends_before_lagoon_with_a_sentence() {
     assert!(matches!(world.pipeline.step(), PipelineStep::Critical(_)));
 }
 
-/// A channel may have been opened a channel timeout before the safe head's origin.
+/// A channel may have been opened up to a channel timeout before the safe head's L1 origin.
 #[test]
 fn a_reset_goes_back_far_enough_for_open_channels() {
     let (mut world, blocks) = start(rollup(Fork::Fjord), 6, 18);
@@ -352,7 +352,7 @@ fn a_reset_goes_back_far_enough_for_open_channels() {
     world.derive();
     assert_eq!(hashes(&world.chain[1..]), hashes(&blocks[..12]));
 
-    // Its origin is L1 block 4.
+    // The L1 origin of block 12 is L1 block 4.
     let safe = world.chain[12].clone();
     world.pipeline.reset(safe.clone(), 0);
     assert_eq!(world.pipeline.pending_safe().unwrap().id, safe.id());

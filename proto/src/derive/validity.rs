@@ -20,26 +20,26 @@ use op_alloy_consensus::POST_EXEC_TX_TYPE_ID;
 pub(super) enum BatchValidity {
     Accept,
     Drop(DropReason),
-    /// More L1 blocks have to be known.
+    /// The verdict depends on an L1 block that is not derived yet.
     Undecided,
-    /// The batch may be valid when earlier ones have been applied. Not in Holocene.
+    /// The batch may become valid after earlier batches are applied; not used in Holocene.
     Future,
-    /// All its blocks are safe already. Only in Holocene.
+    /// All blocks of the batch are already safe; only used in Holocene.
     Past,
 }
 
 use BatchValidity::{Accept, Drop, Future, Past, Undecided};
 
-/// Everything a batch is judged by.
+/// The state that a batch is checked against.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BatchCheck<'a> {
     pub rollup: &'a RollupConfig,
     pub epochs: &'a EpochBlocks,
-    /// The pending-safe head.
+    /// The pending-safe head, on which a batch must build.
     pub pending_safe: &'a L2BlockRef,
     /// Number of the inclusion block: the L1 block that completed the channel.
     pub inclusion: u64,
-    /// Whether that L1 block is in Holocene.
+    /// Whether the inclusion block is in Holocene.
     pub is_holocene: bool,
 }
 
@@ -47,11 +47,11 @@ pub(super) struct BatchCheck<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SpanParent {
     pub id: BlockId,
-    /// Number of its L1 origin.
+    /// Number of the parent's L1 origin.
     pub origin: u64,
 }
 
-/// Ends the judgement with this outcome if the rule decides it, in either direction.
+/// Returns this outcome from the function if the condition holds.
 macro_rules! return_if {
     ($decided:expr, $outcome:expr) => {
         if $decided {
@@ -67,12 +67,12 @@ impl BatchCheck<'_> {
             .saturating_add(self.rollup.block_time)
     }
 
-    /// Whether the sequencing window of this L1 origin ended before the batch was included.
+    /// Whether the sequencing window of L1 block `epoch` ended before the batch was included.
     fn window_expired(&self, epoch: u64) -> bool {
         epoch.saturating_add(self.rollup.seq_window_size) < self.inclusion
     }
 
-    /// The outcome for a batch whose first new block is after the next one.
+    /// The outcome for a batch whose first new block comes after the next block.
     fn future(&self) -> BatchValidity {
         if self.is_holocene {
             Drop(DropReason::FutureBatch)
@@ -81,7 +81,7 @@ impl BatchCheck<'_> {
         }
     }
 
-    /// The outcome for a batch that ends before the next block.
+    /// The outcome for a batch whose last block is before the next block.
     fn past(&self) -> BatchValidity {
         if self.is_holocene {
             Past
@@ -129,16 +129,17 @@ impl BatchCheck<'_> {
         }
     }
 
-    /// Whether the block at this time (Unix seconds) activates Jovian or Karst. Such a block holds no
-    /// batch transactions (op-node: checkSingularBatch); earlier forks left that to the sequencer.
+    /// Whether the block at this time (Unix seconds) activates Jovian or Karst. A batch must not
+    /// have transactions for such a block (op-node: checkSingularBatch). For earlier forks this was
+    /// only a rule of the sequencer.
     fn is_activation(&self, time: u64) -> bool {
         let (forks, block_time) = (&self.rollup.forks, self.rollup.block_time);
         forks.activates_at(Fork::Jovian, time, block_time)
             || forks.activates_at(Fork::Karst, time, block_time)
     }
 
-    /// A block too far ahead of its L1 origin must be empty, and must take the next origin as soon
-    /// as time allows.
+    /// A block too far ahead of its L1 origin must be empty. It must also move to the next L1
+    /// origin as soon as its timestamp allows.
     fn drift(&self, time: u64, is_empty: bool, origin: &L1Block, advances: bool) -> BatchValidity {
         let limit = origin
             .time
@@ -153,10 +154,10 @@ impl BatchCheck<'_> {
         }
     }
 
-    /// Drops a batch with an empty transaction or one of a type that a batch must not hold: deposits,
-    /// set-code (EIP-7702) before Isthmus, and post-exec before Lagoon, which is not derived (specs:
-    /// lagoon, derivation). op-node v1.17 leaves post-exec to the engine, which refuses the block;
-    /// later versions drop the batch.
+    /// Drops a batch with an empty transaction or with a type that a batch must not have: deposits,
+    /// set-code (EIP-7702) before Isthmus, and post-exec before Lagoon. Lagoon itself is not
+    /// derived (specs: lagoon, derivation). op-node v1.17 passes post-exec on to the engine, which
+    /// refuses the block. Later versions of op-node drop the batch.
     fn transactions(&self, time: u64, transactions: &BatchTransactions) -> BatchValidity {
         let isthmus = self.rollup.forks.is_active(Fork::Isthmus, time);
         let is_legal = |first_byte| match first_byte {
@@ -171,8 +172,8 @@ impl BatchCheck<'_> {
         Accept
     }
 
-    /// Number of the block that the span's parent must be, or the verdict if fork and timestamps
-    /// already decide.
+    /// Number that the span's parent block must have, or the verdict if fork and timestamps already
+    /// decide.
     pub fn span_parent_number(&self, span: &SpanBatch) -> Result<u64, BatchValidity> {
         let (first, last) = (&span.first, &span.last);
         let epoch = self.epochs.first().ok_or(Undecided)?;
@@ -207,8 +208,9 @@ impl BatchCheck<'_> {
             .ok_or(self.before_genesis())
     }
 
-    /// The outcome for a span that begins with the genesis block. op-node cannot read a parent of
-    /// that, which in Holocene costs only the span. Before Holocene it would wait for ever.
+    /// The outcome for a span that begins with the genesis block. op-node cannot read the parent of
+    /// genesis. In Holocene only the span is lost by this. Before Holocene op-node would wait
+    /// forever, so here the span is dropped.
     fn before_genesis(&self) -> BatchValidity {
         if self.is_holocene {
             Undecided
@@ -217,7 +219,7 @@ impl BatchCheck<'_> {
         }
     }
 
-    /// The rules that compare the span with its parent and its last L1 origin.
+    /// Checks the rules that compare the span with its parent and with its last L1 origin.
     pub fn span_prefix(&self, span: &SpanBatch, parent: &SpanParent) -> BatchValidity {
         let (first, last) = (&span.first, &span.last);
         return_if!(
@@ -246,8 +248,8 @@ impl BatchCheck<'_> {
         Accept
     }
 
-    /// The rules for each block after the pending-safe head, before Holocene. Since then they are applied
-    /// one by one, as singular batches.
+    /// Checks each block after the pending-safe head, before Holocene. From Holocene on these
+    /// blocks are checked one by one, as singular batches.
     pub fn span_blocks(&self, span: &SpanBatch, parent: &SpanParent) -> BatchValidity {
         let mut previous = parent.origin;
         for block in span.blocks.clone() {
@@ -265,7 +267,7 @@ impl BatchCheck<'_> {
     }
 
     fn span_block(&self, block: &SpanBlock, advances: bool) -> BatchValidity {
-        // The window holds no L1 block before the origin of the pending-safe head.
+        // The block's origin is too old: the window begins at the origin of the pending-safe head.
         let Some(origin) = self.epochs.get(block.epoch_number) else {
             return Drop(DropReason::BatchOrigin);
         };
@@ -283,10 +285,10 @@ impl BatchCheck<'_> {
     }
 }
 
-/// Whether a block of a span batch repeats this safe block: the same transactions apart from
-/// deposits, and an L1 origin of the same number.
+/// Whether a block of a span batch repeats this safe block: its transactions equal those of the
+/// safe block without deposits, and the L1 origins have the same number.
 pub(super) fn repeats(block: &SpanBlock, safe: &Payload, origin: u64) -> bool {
-    // Deposits come first in a block.
+    // Deposits come first in a block, so the count is the position of the first other one.
     let deposits = safe
         .transactions
         .iter()

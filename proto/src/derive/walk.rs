@@ -1,5 +1,6 @@
-//! The walk back from a safe head to the L1 block where the pipeline starts: a channel that
-//! completes after the safe head's L1 origin may have been opened a channel timeout before it.
+//! The reset walk: from a safe head back to the L1 block at which the pipeline starts. A channel
+//! that completes after the safe head's L1 origin may have been opened up to a channel timeout
+//! earlier.
 
 use super::{CriticalError, L1Input, L1Link, Need, ResetReason, stage::safe_block_ref};
 use crate::{
@@ -11,19 +12,19 @@ use crate::{
 };
 use std::sync::Arc;
 
-/// State of the walk back.
+/// State of the walk from the safe head back.
 #[derive(Debug)]
 pub(super) struct ResetWalk {
     pub safe: Arc<Payload>,
     safe_ref: L2BlockRef,
     /// Number of the first L1 block whose batches are applied.
     pub first_l1: u64,
-    /// The last block read: `safe` at first.
+    /// The last block read; `safe` at the beginning.
     at: Arc<Payload>,
     at_ref: L2BlockRef,
 }
 
-/// The reason why the pipeline cannot start where the walk ended.
+/// The reason why the pipeline cannot start from the block at which the walk ended.
 #[derive(Debug)]
 pub(super) enum WalkError {
     Reset(Box<ResetReason>),
@@ -50,7 +51,7 @@ impl ResetWalk {
         self.safe_ref
     }
 
-    /// The next block to read: L2 blocks backwards, then the L1 block to start at.
+    /// The next block to read: L2 blocks downwards, and at last the L1 block to start at.
     pub fn need(&self, rollup: &RollupConfig) -> Result<Need, CriticalError> {
         let (genesis, origin) = (&rollup.genesis, self.at_ref.origin);
         let is_after_genesis =
@@ -72,7 +73,7 @@ impl ResetWalk {
         })
     }
 
-    /// Goes one block back.
+    /// Moves the walk one block down, to `parent`.
     pub fn step_back(
         &mut self,
         rollup: &RollupConfig,
@@ -83,7 +84,8 @@ impl ResetWalk {
         Ok(())
     }
 
-    /// The configuration as of the L1 block to start at, which must be this one.
+    /// Checks that `base` is the L1 block to start at, and returns the system configuration as of
+    /// that block.
     pub fn arrive(&self, rollup: &RollupConfig, base: &L1Input) -> Result<SystemConfig, WalkError> {
         let L1Block { number, hash, .. } = base.block;
         if hash != self.at_ref.origin.hash || number != self.at_ref.origin.number {

@@ -1,4 +1,4 @@
-//! The part of an L2 block that batches hold.
+//! The part of an L2 block that goes into batches.
 
 use crate::{
     batch::SingularBatch,
@@ -13,29 +13,29 @@ use alloy_primitives::{B256, Bytes};
 pub struct ChannelBlock {
     /// The L2 block.
     pub id: BlockId,
-    /// The L1 block that its L1 attributes name.
+    /// The L1 block that the block's L1 attributes name.
     pub origin: BlockId,
 }
 
-/// The reason why a block has no batch.
+/// The reason why a block cannot be put in a batch.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("block {block}: {error}")]
 pub struct SourceBlockError {
     /// The L2 block.
     pub block: BlockId,
-    /// Fault of its first transaction.
+    /// Fault of the block's first transaction.
     pub error: L1InfoError,
 }
 
-/// An L2 block that is to be encoded.
+/// The parts of an L2 block that its batch encodes.
 pub(super) struct SourceBlock<'a> {
     pub at: ChannelBlock,
     pub parent_hash: B256,
-    /// Unix seconds.
+    /// Timestamp of the block, in Unix seconds.
     pub timestamp: u64,
-    /// Whether its parent has another L1 origin.
+    /// Whether the parent has a different L1 origin.
     pub begins_epoch: bool,
-    /// EIP-2718 encoded, without deposits.
+    /// Transactions, EIP-2718 encoded, without deposits.
     pub transactions: Vec<&'a Bytes>,
 }
 

@@ -1,41 +1,43 @@
-//! Estimates of the bytes that a block takes in a channel, by which a batcher counts its load.
+//! Estimates of the bytes that a block needs in a channel, from which a batcher computes its
+//! backlog.
 //!
-//! A transaction is estimated by a linear function of its size under FastLZ (specs: fjord, L1 cost
-//! function), which is also what the fee for its data is computed from. The node charges by the
-//! estimate of its EVM, which this crate does not have; a test of the node holds the two equal.
+//! A transaction's estimate is a linear function of its size under FastLZ (specs: fjord, L1 cost
+//! function). The transaction's L1 fee is computed from the same estimate. The node charges that
+//! fee by its EVM's own implementation, which this crate cannot use. A test of the node checks that
+//! the two implementations agree.
 
 use crate::{deposit::DEPOSIT_TX_TYPE, payload::Payload};
 
-/// Bytes of a batch besides its transactions, as op-batcher estimates them.
+/// Bytes of a batch without its transactions, by op-batcher's estimate.
 const BATCH_OVERHEAD: u64 = 70;
-/// Bytes of the header of a transaction in a singular batch, as op-batcher estimates them.
+/// Bytes of a transaction's header in a singular batch, by op-batcher's estimate.
 const HEADER: u64 = 2;
 
-/// Millionths of a byte in a byte.
+/// Fixed-point scale of the estimate: the constants below are in millionths.
 const SCALE: u64 = 1_000_000;
-/// Coefficients of the estimate in millionths, and its least value (specs: fjord).
+/// Coefficients and minimum of the estimate in millionths (specs: fjord).
 const INTERCEPT: u64 = 42_585_600;
 const COEFFICIENT: u64 = 836_500;
 const MIN_ESTIMATE: u64 = 100 * SCALE;
 
-/// Bytes of the end of the input in which FastLZ finds no match.
+/// FastLZ begins no match in this many bytes at the end of the input.
 const TAIL: usize = 13;
-/// Farthest match.
+/// Farthest distance of a match, in bytes.
 const MAX_DISTANCE: usize = 8_191;
-/// Bytes that must be equal to begin a match.
+/// Least number of equal bytes that begin a match.
 const MIN_MATCH: usize = 3;
-/// Bytes of the end of the input that a match does not extend into.
+/// A match does not extend into this many bytes at the end of the input.
 const MATCH_TAIL: usize = 4;
 /// Most bytes that one instruction copies.
 const MAX_COPY: usize = 262;
-/// Bytes that a short instruction copies less than.
+/// A copy shorter than this has an instruction of two bytes instead of three.
 const SHORT_COPY: usize = 6;
 /// Most literal bytes that one instruction adds.
 const MAX_LITERALS: usize = 32;
-/// Bits of a hash of three bytes.
+/// Bits of a hash of three bytes, which indexes the table of positions.
 const HASH_BITS: u32 = 13;
 
-/// Estimated bytes of a block in a channel.
+/// Estimated compressed bytes of a block in a channel.
 pub fn block_da_size(payload: &Payload) -> u64 {
     batched(payload).fold(BATCH_OVERHEAD, |sum, transaction| {
         sum + transaction_da_size(transaction)
@@ -54,17 +56,17 @@ fn batched(payload: &Payload) -> impl Iterator<Item = &[u8]> {
     transactions.filter(|transaction| transaction.first() != Some(&DEPOSIT_TX_TYPE))
 }
 
-/// Estimated bytes of a transaction (EIP-2718) in a channel, at least 100.
+/// Estimated compressed bytes of a transaction (EIP-2718) in a channel, at least 100.
 pub fn transaction_da_size(transaction: &[u8]) -> u64 {
     let scaled = COEFFICIENT * fastlz_len(transaction);
     scaled.saturating_sub(INTERCEPT).max(MIN_ESTIMATE) / SCALE
 }
 
-/// Bytes of `input` under FastLZ, level 1.
+/// Size of `input` after compression with FastLZ, level 1.
 fn fastlz_len(input: &[u8]) -> u64 {
     let limit = input.len().saturating_sub(TAIL);
     let mut positions = [0_u32; 1 << HASH_BITS];
-    // Input before `anchor` is counted.
+    // `len` counts the output for the input before `anchor`.
     let (mut len, mut anchor, mut at) = (0, 0, 2);
     while let Some(found) = next_match(input, at, limit, &mut positions) {
         len += literals_len(found.at - anchor);
@@ -80,15 +82,15 @@ fn fastlz_len(input: &[u8]) -> u64 {
     len + literals_len(input.len() - anchor)
 }
 
-/// Two places with the same three bytes.
+/// Two positions of the input with the same three bytes.
 #[derive(Clone, Copy)]
 struct Match {
     at: usize,
     before: usize,
 }
 
-/// The next place from `at` on, below `limit`, whose three bytes stand within [`MAX_DISTANCE`]
-/// before it. Notes the places on the way.
+/// Finds the next position, from `at` on and below `limit`, whose three bytes also occur at most
+/// [`MAX_DISTANCE`] before it. Records all visited positions in `positions`.
 fn next_match(
     input: &[u8],
     mut at: usize,
@@ -101,7 +103,7 @@ fn next_match(
         let before = *slot as usize;
         *slot = at as u32;
         if at - before <= MAX_DISTANCE && bytes == three_bytes(input, before) {
-            // A match at the last place does not count.
+            // FastLZ discards a match at the last position.
             return (at + 1 < limit).then_some(Match { at, before });
         }
         at += 1;
@@ -109,8 +111,8 @@ fn next_match(
     None
 }
 
-/// Places from a match to the next one to look at: past the first byte after it that differs, less
-/// [`MIN_MATCH`].
+/// Distance from a match to the next position that FastLZ visits: past the first byte that differs
+/// after the match, less [`MIN_MATCH`].
 fn match_len(input: &[u8], found: Match) -> usize {
     let ahead = &input[found.at + MIN_MATCH..input.len() - MATCH_TAIL];
     let before = &input[found.before + MIN_MATCH..];
@@ -118,14 +120,14 @@ fn match_len(input: &[u8], found: Match) -> usize {
     (equal + 1).min(ahead.len())
 }
 
-/// Bytes of the instructions that copy a match.
+/// Bytes of the instructions that copy a match whose [`match_len`] is `matched`.
 fn copy_len(matched: usize) -> u64 {
     let more = matched - 1;
     let last = if more % MAX_COPY < SHORT_COPY { 2 } else { 3 };
     (3 * (more / MAX_COPY) + last) as u64
 }
 
-/// Bytes of literals with their instructions.
+/// Bytes of literals and of the instructions that add them.
 fn literals_len(literals: usize) -> u64 {
     (literals + literals.div_ceil(MAX_LITERALS)) as u64
 }

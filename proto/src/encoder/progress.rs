@@ -1,4 +1,4 @@
-//! Progress of a channel's frames: taken, in flight, included.
+//! Progress of a channel's frames: made, taken for a transaction, in flight, included.
 
 use std::collections::BTreeSet;
 
@@ -7,12 +7,12 @@ use std::collections::BTreeSet;
 pub struct FrameRange {
     /// Number of the first frame.
     pub begin: usize,
-    /// Number after that of the last frame.
+    /// One more than the number of the last frame.
     pub end: usize,
 }
 
 impl FrameRange {
-    /// The frames' positions in a list of all.
+    /// The frames' positions in the list of all frames of the channel.
     pub fn indices(self) -> std::ops::Range<usize> {
         self.begin..self.end
     }
@@ -24,7 +24,7 @@ pub struct FrameProgress {
     /// Number of the next frame to send.
     next: usize,
     in_flight: BTreeSet<FrameRange>,
-    /// Numbers of the first and the last L1 block with frames.
+    /// Numbers of the first and the last L1 block that include frames.
     included: Option<Inclusion>,
 }
 
@@ -35,8 +35,9 @@ struct Inclusion {
 }
 
 impl FrameProgress {
-    /// Frames of the next transaction, of `made` frames that the channel has so far. A transaction
-    /// carries `size` frames; fewer only at the end of a channel that is closed.
+    /// Takes the frames for the next transaction. The channel has `made` frames so far. A
+    /// transaction carries `size` frames. Only the last transaction of a closed channel carries
+    /// fewer.
     pub fn take(&mut self, made: usize, size: usize, is_closed: bool) -> Option<FrameRange> {
         let taken = made.saturating_sub(self.next).min(size);
         if taken == 0 || (taken < size && !is_closed) {
@@ -52,16 +53,16 @@ impl FrameProgress {
         Some(range)
     }
 
-    /// The transaction with these frames failed: they are sent again, and those after them, since
-    /// frames must arrive in order. Nothing if they are not in flight.
+    /// The transaction with these frames failed. These frames and all later ones are sent again,
+    /// since frames must arrive in order. No effect if the frames are not in flight.
     pub fn on_failure(&mut self, range: FrameRange) {
         if self.in_flight.remove(&range) {
             self.next = self.next.min(range.begin);
         }
     }
 
-    /// The transaction with these frames was included in the L1 block with this number. Nothing if
-    /// they are not in flight.
+    /// The transaction with these frames was included in L1 block number `l1_block`. No effect if
+    /// the frames are not in flight.
     pub fn on_inclusion(&mut self, range: FrameRange, l1_block: u64) {
         if !self.in_flight.remove(&range) {
             return;
@@ -76,17 +77,17 @@ impl FrameProgress {
         });
     }
 
-    /// Number of the first L1 block with frames.
+    /// Number of the first L1 block that includes frames of the channel.
     pub fn first_inclusion(&self) -> Option<u64> {
         self.included.map(|included| included.first)
     }
 
-    /// Number of the last L1 block with frames.
+    /// Number of the last L1 block that includes frames of the channel.
     pub fn last_inclusion(&self) -> Option<u64> {
         self.included.map(|included| included.last)
     }
 
-    /// Whether the frames are spread over so many L1 blocks that readers drop the channel.
+    /// Whether the L1 blocks with frames are so far apart that readers drop the channel.
     pub fn is_timed_out(&self, channel_timeout: u64) -> bool {
         self.included
             .is_some_and(|included| included.last - included.first >= channel_timeout)

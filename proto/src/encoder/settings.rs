@@ -1,4 +1,4 @@
-//! Settings of a batcher's channels, as its options give them.
+//! Settings of a batcher's channels, as its command-line options define them.
 
 use super::MAX_FRAMES;
 use crate::{
@@ -7,31 +7,31 @@ use crate::{
 };
 use std::{fmt, num::NonZeroUsize, str::FromStr};
 
-/// Batches of a channel (`--batch-type`).
+/// Format of the batches in a channel (`--batch-type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BatchFormat {
-    /// A batch for each block (0).
+    /// One batch per block (option value 0).
     Singular,
-    /// All blocks in one batch (1), or at most `max_blocks` in each
+    /// All blocks in one batch (option value 1), or at most `max_blocks` in each
     /// (`--max-blocks-per-span-batch`).
     Span {
-        /// `None` for no limit, which the option writes as 0.
+        /// Most blocks of a batch; `None` for no limit, which is 0 in the option.
         max_blocks: Option<NonZeroUsize>,
     },
 }
 
-/// Rule by which a channel of singular batches is full (`--compressor`). One of span batches is
-/// compressed as a whole, and full at its target size whatever the kind.
+/// Rule that decides when a channel of singular batches is full (`--compressor`). A channel of span
+/// batches is compressed as a whole and is full at its target size, whatever this kind is.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum CompressorKind {
-    /// A second compressor, which is flushed, measures the output. The channel keeps below the
-    /// target.
+    /// A second compressor with the same input is flushed to measure the output. The channel stays
+    /// below the target size.
     Shadow,
-    /// The channel is full once its input times this ratio is the target
-    /// (`--approx-compr-ratio`). The output may be above.
+    /// The channel is full once its input times this ratio reaches the target size
+    /// (`--approx-compr-ratio`). The output may be larger than the target.
     Ratio(f64),
-    /// The input is stored uncompressed, and can be taken as frames at once. The channel keeps below
-    /// the target.
+    /// The input is stored uncompressed, so that frames are available at once. The channel stays
+    /// below the target size.
     None,
 }
 
@@ -48,12 +48,12 @@ impl fmt::Display for CompressorKind {
 /// op-batcher's default of `--approx-compr-ratio`.
 const APPROXIMATE_RATIO: f64 = 0.6;
 
-/// A text that names no [`CompressorKind`].
+/// A text that is not the name of a [`CompressorKind`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown compressor: use shadow, ratio or none")]
 pub struct UnknownCompressor;
 
-/// The kind with this name; ratio has op-batcher's default.
+/// Parses the kind of this name. `ratio` gets op-batcher's default ratio.
 impl FromStr for CompressorKind {
     type Err = UnknownCompressor;
 
@@ -70,19 +70,19 @@ impl FromStr for CompressorKind {
 /// Settings of a channel.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EncoderSettings {
-    /// Kind of the batches.
+    /// Format of the batches.
     pub format: BatchFormat,
-    /// Rule by which a channel of singular batches is full.
+    /// Rule that decides when a channel of singular batches is full.
     pub kind: CompressorKind,
-    /// Compression, if the kind is not [`CompressorKind::None`].
+    /// Compression algorithm, unless the kind is [`CompressorKind::None`].
     pub compression: ChannelCompression,
-    /// Most bytes of a frame, its overhead of [`FRAME_OVERHEAD`] included.
+    /// Most bytes of a frame, including its overhead of [`FRAME_OVERHEAD`].
     pub max_frame_size: usize,
-    /// Frames that a channel shall have (`--target-num-frames`).
+    /// Number of frames that a channel aims at (`--target-num-frames`).
     pub target_frames: u32,
 }
 
-/// The reason why settings make no channel.
+/// The reason why settings are invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages document the variants")]
 pub enum SettingsError {
@@ -97,7 +97,7 @@ pub enum SettingsError {
 }
 
 impl EncoderSettings {
-    /// Checks the limits that readers set to frames, and the ratio.
+    /// Checks the frame size and the number of frames against the limits of readers, and the ratio.
     pub fn check(&self) -> Result<(), SettingsError> {
         let size = self.max_frame_size;
         if size <= FRAME_OVERHEAD {
@@ -114,17 +114,17 @@ impl EncoderSettings {
         }
     }
 
-    /// Bytes of data that a frame holds.
+    /// Most bytes of channel data in a frame.
     fn frame_data(&self) -> u64 {
         self.max_frame_size.saturating_sub(FRAME_OVERHEAD) as u64
     }
 
-    /// Compressed bytes that a channel shall have: those that fill its frames.
+    /// Compressed bytes that a channel aims at: as many as fill its target frames.
     pub fn target(&self) -> u64 {
         u64::from(self.target_frames) * self.frame_data()
     }
 
-    /// Most compressed bytes of a channel.
+    /// Most compressed bytes of a channel, which fill the most frames that it can have.
     pub(super) fn capacity(&self) -> u64 {
         MAX_FRAMES * self.frame_data()
     }

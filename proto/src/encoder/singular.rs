@@ -1,4 +1,4 @@
-//! A channel of singular batches, which is compressed as it grows.
+//! A channel of singular batches, which is compressed block by block.
 
 use super::{
     BlockVerdict, CloseReason, CompressorKind, EncoderError, EncoderSettings, block::SourceBlock,
@@ -8,41 +8,41 @@ use crate::{
     frame::ChannelId,
 };
 
-/// Bytes of a stream besides its blocks, where nothing can be compressed: op-batcher's number.
+/// Bytes that a stream adds to incompressible blocks, as op-batcher assumes.
 const STREAM_OVERHEAD: u64 = 51;
-/// Most bytes that the end of a flushed stream takes.
+/// Most bytes that ending a flushed stream adds.
 const CLOSE_OVERHEAD: u64 = 9;
-/// Most bytes of a flush.
+/// Most bytes that a flush adds.
 const FLUSH_OVERHEAD: u64 = 32;
 
 #[derive(Debug)]
 pub(super) struct SingularChannel {
     writer: ChannelWriter,
     rule: FullRule,
-    /// Compressed bytes wanted.
+    /// Target size of the compressed output, in bytes.
     target: u64,
     /// Most compressed bytes that fit in frames.
     capacity: u64,
-    /// Most uncompressed bytes.
+    /// Most uncompressed bytes that readers accept.
     limit: u64,
     bound: OutputBound,
 }
 
-/// Rule by which the channel is full.
+/// Rule that decides when the channel is full.
 #[derive(Debug)]
 enum FullRule {
     Shadow(Box<Shadow>),
-    /// Input bytes.
+    /// Number of input bytes at which the channel is full.
     Ratio(u64),
     Stored,
 }
 
-/// Upper bound of the output of a stream if it were closed now.
+/// Upper bound of a stream's size if the stream were closed now.
 #[derive(Debug)]
 struct OutputBound {
-    /// Output of the last flush, with the end of the stream.
+    /// Size of the stream if it had been closed at the last flush.
     flushed: u64,
-    /// Input since.
+    /// Input bytes since the last flush.
     input: u64,
 }
 
@@ -54,10 +54,11 @@ impl OutputBound {
         }
     }
 
-    /// The bound if `input` more bytes are written.
+    /// The bound after `input` more bytes are written.
     fn after(&self, input: u64) -> u64 {
         let input = self.input + input;
-        // Random bytes are stored, in blocks of 16 KiB at least that have headers of 5 bytes.
+        // Incompressible input is stored in blocks of at least 16 KiB, each with a header of 5
+        // bytes.
         self.flushed + input + input / 1_000
     }
 
@@ -67,16 +68,16 @@ impl OutputBound {
     }
 }
 
-/// A compressor of the same batches that measures their output. It begins to work when the output
-/// may be above the target, and is flushed then and each time that this may be so again.
+/// A second compressor of the same batches, which measures their output. It is created, and each
+/// time flushed, only when the bound of the output exceeds the target.
 #[derive(Debug)]
 struct Shadow {
     compression: ChannelCompression,
     /// `None` until the first flush.
     compressor: Option<Compressor>,
-    /// Input until then.
+    /// Input before the compressor is created.
     held: Vec<u8>,
-    /// Bytes written to the compressor.
+    /// Bytes written to the compressor, for statistics.
     input: u64,
     bound: OutputBound,
 }
@@ -92,7 +93,7 @@ impl Shadow {
         }
     }
 
-    /// Writes a batch. Returns whether the output keeps within the target.
+    /// Writes a batch. Returns whether the output stays within `target`.
     fn write(&mut self, string: &[u8], target: u64) -> Result<bool, ChannelWriteError> {
         let added = string.len() as u64;
         let may_pass = self.bound.after(added) > target;
@@ -185,7 +186,8 @@ impl SingularChannel {
         })
     }
 
-    /// Whether the output keeps within the target with the next batch, as far as the rule tells.
+    /// Whether the output stays within the target with the next batch, as far as the rule can
+    /// decide.
     fn fits_in_target(&mut self, string: &[u8]) -> Result<bool, ChannelWriteError> {
         match &mut self.rule {
             FullRule::Shadow(shadow) => shadow.write(string, self.target),
@@ -197,8 +199,8 @@ impl SingularChannel {
         }
     }
 
-    /// Whether all output fits in frames with `added` more bytes of input. This flushes where the
-    /// bound leaves it open, which only happens with frames of some bytes.
+    /// Whether frames can carry all output after `added` more bytes of input. If the bound cannot
+    /// decide, this flushes to learn the exact size, which only happens with frames of a few bytes.
     fn fits_in_frames(&mut self, added: u64) -> Result<bool, ChannelWriteError> {
         let fits = |bound: &OutputBound| bound.after(added) + FLUSH_OVERHEAD <= self.capacity;
         if fits(&self.bound) || self.writer.input_len() == 0 {
@@ -217,7 +219,7 @@ impl SingularChannel {
         &mut self.writer
     }
 
-    /// Uncompressed bytes that were compressed, by the shadow too.
+    /// Uncompressed bytes that went through the compressors, including the shadow.
     pub fn compressed_len(&self) -> u64 {
         let shadow = match &self.rule {
             FullRule::Shadow(shadow) => shadow.input,
@@ -226,7 +228,7 @@ impl SingularChannel {
         self.writer.input_len() + shadow
     }
 
-    /// Ends the channel, and releases the memory of the shadow.
+    /// Closes the channel and releases the memory of the shadow.
     pub fn close(&mut self) -> Result<(), ChannelWriteError> {
         if let FullRule::Shadow(shadow) = &mut self.rule {
             (shadow.compressor, shadow.held) = (None, Vec::new());

@@ -1,12 +1,12 @@
-//! A channel of span batches. A span cannot be compressed as it grows: each block adds to every
-//! column.
+//! A channel of span batches. A span cannot be compressed block by block, because each block adds
+//! to every column.
 //!
-//! The blocks are compressed together when an estimate says that the output may have its target
-//! size. The first estimate is that nothing compresses; the next ones follow from what was measured.
-//! The channel is full when the output is so near to the target that another measurement is not
-//! worth it. If the output is above, the channel keeps the first blocks that were measured to fit,
-//! after interpolating for as many as possible. In all this compresses about three times as much as
-//! the channel has.
+//! All blocks are compressed together once an estimate predicts an output of the target size. The
+//! first estimate assumes no compression. Later estimates extrapolate from measurements. The
+//! channel is full when its output is so near to the target that another measurement is not worth
+//! its cost. If the output is above the target, the channel keeps only its first blocks: as many as
+//! interpolation finds to fit. In total this compresses about three times as many bytes as the
+//! channel has.
 
 use super::{BlockVerdict, CloseReason, EncoderError, EncoderSettings, block::SourceBlock};
 use crate::{
@@ -19,15 +19,16 @@ use crate::{
 };
 use std::num::NonZeroUsize;
 
-/// Share of the target that a full channel may leave unused, as a divisor: less than one percent.
+/// Divisor for the part of the target that a full channel may leave unused: less than one percent.
 const SLACK: u64 = 128;
-/// Most measurements after one above the target. Interpolation needs one or two.
+/// Most measurements after an output above the target. Interpolation needs one or two.
 const TRIES: usize = 8;
-/// Measurements that interpolate. The later ones halve the interval, whatever the blocks are like.
+/// The first so many measurements of a search interpolate. Later ones halve the interval, which
+/// converges for any blocks.
 const INTERPOLATED: usize = 4;
-/// Fixed bytes that a stream of random input grows by; the slack covers the proportional part.
+/// Fixed bytes that compression adds to random input. [`SLACK`] covers the proportional part.
 const STREAM_OVERHEAD: u64 = 64;
-/// Input may grow by this factor between two measurements.
+/// Most growth of the input between two measurements, as a factor.
 const GROWTH: u64 = 4;
 
 #[derive(Debug)]
@@ -35,30 +36,30 @@ pub(super) struct SpanChannel {
     id: ChannelId,
     compression: ChannelCompression,
     context: BatchContext,
-    /// Most blocks of a span.
+    /// Most blocks of one span batch.
     max_blocks: usize,
-    /// Compressed bytes wanted.
+    /// Target size of the compressed output, in bytes.
     target: u64,
     /// Most compressed bytes that fit in frames.
     capacity: u64,
-    /// Most uncompressed bytes.
+    /// Most uncompressed bytes that readers accept.
     limit: u64,
     spans: Vec<SpanBuilder>,
     /// Uncompressed bytes of all spans but the last.
     sealed: u64,
-    /// Uncompressed bytes of the channel that ends with each block.
+    /// For each block: uncompressed bytes of the channel up to and including this block.
     inputs: Vec<u64>,
-    /// Input at which the output is measured next.
+    /// Number of input bytes at which the output is measured next.
     next_measurement: u64,
-    /// The largest channel measured that keeps within the target.
+    /// The largest measured channel whose output is within the target.
     fit: Option<Measurement>,
-    /// Bytes that were compressed, for all measurements.
+    /// Sum of the uncompressed bytes of all measurements.
     compressed: u64,
-    /// `None` while the channel is open.
+    /// The compressed stream; `None` while the channel is open.
     writer: Option<ChannelWriter>,
 }
 
-/// The compressed stream of the first blocks.
+/// The compressed stream of the channel's first `blocks` blocks.
 #[derive(Debug)]
 struct Measurement {
     blocks: usize,
@@ -66,7 +67,7 @@ struct Measurement {
     output: Vec<u8>,
 }
 
-/// A measured size.
+/// The numbers of a [`Measurement`], in blocks and bytes.
 #[derive(Clone, Copy)]
 struct Size {
     blocks: usize,
@@ -107,7 +108,7 @@ impl SpanChannel {
             spans: Vec::new(),
             sealed: 0,
             inputs: Vec::new(),
-            // The output of random bytes is larger, by less than a slack.
+            // Random input grows in compression, but by less than the slack.
             next_measurement: (target - target / SLACK).saturating_sub(STREAM_OVERHEAD),
             fit: None,
             compressed: 0,
@@ -120,7 +121,7 @@ impl SpanChannel {
         self.inputs.last().copied().unwrap_or_default()
     }
 
-    /// Uncompressed bytes that were compressed, for all measurements.
+    /// Uncompressed bytes that went through the compressor in all measurements.
     pub fn compressed_len(&self) -> u64 {
         self.compressed
     }
@@ -204,13 +205,13 @@ impl SpanChannel {
         Ok(())
     }
 
-    /// Whether the output is so near to its target, or above, that the channel is full.
+    /// Whether this output is near enough to the target, or above it, for the channel to be full.
     fn is_near(&self, output: u64) -> bool {
         output + self.target / SLACK >= self.target
     }
 
-    /// The input at which the output will have its target size, if it grows as it did since the last
-    /// measurement.
+    /// The input at which the output reaches the target size, if the ratio of growth since the last
+    /// measurement stays the same.
     fn predict(&self, now: Size) -> u64 {
         let before = self.fit.as_ref().map(Measurement::size);
         let before = before.filter(|before| before.output < now.output);
@@ -218,17 +219,19 @@ impl SpanChannel {
             (now.input - before.input, now.output - before.output)
         });
         let room = self.wanted().saturating_sub(now.output);
-        // A product of numbers below 2^37 and 2^27.
+        // No overflow: the factors are below 2^37 and 2^27.
         let growth = room * input / output.max(1);
         now.input + growth.min((GROWTH - 1) * now.input)
     }
 
-    /// The output that predictions aim at: in the middle of those that are near enough.
+    /// The output size that predictions aim at: the middle of the range that [`Self::is_near`]
+    /// accepts.
     fn wanted(&self) -> u64 {
         self.target - self.target / (2 * SLACK)
     }
 
-    /// Makes the fit as large as tries allow, where the channel of `above` is above the target.
+    /// The channel of size `above` exceeds the target: looks for the largest prefix of its blocks
+    /// that fits, in at most [`TRIES`] measurements.
     fn search(&mut self, mut above: Size) -> Result<(), ChannelWriteError> {
         for attempt in 0..TRIES {
             let below = self.fit.as_ref().map_or(
@@ -255,7 +258,7 @@ impl SpanChannel {
             }
         }
         if self.fit.is_none() {
-            // The first block is taken whatever its size.
+            // The first block is always kept, whatever its size.
             self.fit = Some(self.measure(1)?);
         }
         let blocks = self.fit.as_ref().map_or(0, |fit| fit.blocks);
@@ -263,7 +266,8 @@ impl SpanChannel {
         Ok(())
     }
 
-    /// Number of blocks whose output is about as wanted, between the two sizes.
+    /// The number of blocks, between the two sizes, whose output is expected to be
+    /// [`Self::wanted`].
     fn interpolate(&self, below: Size, above: Size) -> usize {
         let room = self.wanted().saturating_sub(below.output);
         let slope = (above.input - below.input, above.output - below.output);
@@ -292,8 +296,9 @@ impl SpanChannel {
         })
     }
 
-    /// Ends the channel, and releases its blocks. Where its output is unknown it is measured; above
-    /// the target, the last blocks are given back. Returns the number of those that are left.
+    /// Closes the channel and releases its blocks. If the output is unknown, it is measured first.
+    /// If the output is above the target, the last blocks are removed. Returns the number of
+    /// remaining blocks.
     pub fn close(&mut self) -> Result<usize, ChannelWriteError> {
         let blocks = self.inputs.len();
         let is_measured = self.fit.as_ref().is_some_and(|fit| fit.blocks == blocks);

@@ -1,8 +1,8 @@
-//! The time that a channel has, in numbers of L1 blocks.
+//! Time limits of a channel, in numbers of L1 blocks.
 
 use super::CloseReason;
 
-/// Limits of a channel's time, in L1 blocks.
+/// Time limits of all channels, in L1 blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChannelTimes {
     max_duration: u64,
@@ -11,20 +11,22 @@ pub struct ChannelTimes {
     safety_margin: u64,
 }
 
-/// The margin is longer than the timeout, so that every channel would be late from its first frame.
+/// The safety margin is longer than the channel timeout, so every channel would be late from its
+/// first frame on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("channel timeout is less than the safety margin: {timeout} < {margin}")]
 pub struct ShortTimeout {
-    /// L1 blocks.
+    /// Channel timeout in L1 blocks.
     pub timeout: u64,
-    /// L1 blocks.
+    /// Safety margin in L1 blocks.
     pub margin: u64,
 }
 
 impl ChannelTimes {
-    /// `max_duration` (`--max-channel-duration`) is counted from the L1 origin of the last block that
-    /// was submitted before; 0 is no limit. `channel_timeout` and `sequencing_window` are the
-    /// rollup's, `safety_margin` (`--sub-safety-margin`) is how much earlier the channel closes.
+    /// `max_duration` (`--max-channel-duration`) counts from the L1 origin of the last block
+    /// submitted before the channel; 0 is no limit. `channel_timeout` and `sequencing_window` are
+    /// those of the rollup. `safety_margin` (`--sub-safety-margin`) is how much earlier the channel
+    /// closes.
     pub fn new(
         max_duration: u64,
         channel_timeout: u64,
@@ -45,13 +47,13 @@ impl ChannelTimes {
         })
     }
 
-    /// L1 blocks over which the frames of a channel may be spread.
+    /// Most L1 blocks from the first to the last frame of a channel.
     pub fn channel_timeout(&self) -> u64 {
         self.channel_timeout
     }
 }
 
-/// The L1 block at which a channel must close, whichever limit comes first.
+/// The L1 block at which a channel must close: the earliest of its limits.
 #[derive(Clone, Copy, Debug)]
 pub struct ChannelDeadline {
     times: ChannelTimes,
@@ -65,8 +67,8 @@ struct Due {
 }
 
 impl ChannelDeadline {
-    /// The deadline of a new channel. `last_origin` is the newest L1 origin that a channel with
-    /// submitted frames has, or that of the safe head before the first.
+    /// The deadline of a new channel. `last_origin` is the newest L1 origin of the channels with
+    /// submitted frames, or that of the safe head if there are none.
     pub fn new(times: ChannelTimes, last_origin: u64) -> Self {
         let mut deadline = Self { times, due: None };
         if times.max_duration > 0 {
@@ -75,25 +77,26 @@ impl ChannelDeadline {
         deadline
     }
 
-    /// Counts the sequencing window of a block that was added, from its L1 origin.
+    /// A block with this L1 origin was added to the channel: applies its sequencing window.
     pub fn on_block(&mut self, origin: u64) {
         let blocks = self.before_margin(self.times.sequencing_window);
         self.bring_forward(origin, blocks, CloseReason::SequencingWindow);
     }
 
-    /// Counts the timeout of the channel from an L1 block with a frame of it.
+    /// A frame of the channel was included in this L1 block: applies the channel timeout.
     pub fn on_inclusion(&mut self, l1_block: u64) {
         let blocks = self.before_margin(self.times.channel_timeout);
         self.bring_forward(l1_block, blocks, CloseReason::ChannelTimeout);
     }
 
-    /// The reason to close the channel if L1 has this head.
+    /// The reason to close the channel if this is the number of the L1 head; `None` if it can stay
+    /// open.
     pub fn due(&self, l1_head: u64) -> Option<CloseReason> {
         let due = self.due.filter(|due| l1_head >= due.l1_block);
         due.map(|due| due.reason)
     }
 
-    /// A window shorter than the margin ends at once.
+    /// Subtracts the safety margin; a limit shorter than the margin becomes 0.
     fn before_margin(&self, blocks: u64) -> u64 {
         blocks.saturating_sub(self.times.safety_margin)
     }

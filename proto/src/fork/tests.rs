@@ -1,6 +1,6 @@
 use super::*;
 
-/// Every fork 100 seconds after the one before it; Regolith at 100.
+/// A schedule with one fork every 100 seconds, from Regolith at 100 on.
 fn staircase() -> ForkSchedule {
     ForkSchedule::from_times(
         Fork::ALL
@@ -36,7 +36,7 @@ fn envelopes_change_with_canyon_ecotone_and_isthmus_only() {
 
 #[test]
 fn public_l1_chains_have_their_blob_schedules() {
-    // geth 1.17, params/config.go.
+    // The times are those of geth 1.17, params/config.go.
     for (chain_id, cancun, prague, bpo1, bpo2) in [
         (
             1,

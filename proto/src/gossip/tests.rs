@@ -1,4 +1,4 @@
-//! One test per row of the ladder, each of which fails when its check is removed.
+//! One test for each row in the list of checks. Each test fails if its check is removed.
 
 use super::*;
 use crate::sign::SecretKey;
@@ -40,7 +40,7 @@ fn block(version: PayloadVersion, edit: impl FnOnce(&mut Header)) -> Payload {
     Payload::sealed(header, transactions)
 }
 
-/// Signature ‖ wire bytes.
+/// A decompressed message: signature ‖ wire bytes.
 fn message(signer: &SecretKey, wire: &[u8]) -> Vec<u8> {
     [sign::sign(signer, CHAIN, wire).as_slice(), wire].concat()
 }
@@ -61,7 +61,7 @@ fn verdict_with(
     check(version, flag, bytes, NOW, &context, &mut Seen::default())
 }
 
-/// The verdict about decompressed bytes, where key 1 is the signer and no fork is active.
+/// The verdict on decompressed bytes. Key 1 is the signer and no fork is active.
 fn verdict(version: PayloadVersion, bytes: &[u8]) -> Verdict {
     let signers = Signers::new(sign::address(&key(1)));
     verdict_with(
@@ -73,7 +73,7 @@ fn verdict(version: PayloadVersion, bytes: &[u8]) -> Verdict {
     )
 }
 
-/// The verdict about wire bytes signed by the signer.
+/// The verdict on wire bytes with a valid signature of the signer.
 fn signed_verdict(version: PayloadVersion, wire: &[u8]) -> Verdict {
     verdict(version, &message(&key(1), wire))
 }
@@ -122,7 +122,7 @@ fn row_2_a_declared_length_over_the_limit_is_rejected_without_allocating() {
         Verdict::Reject(Reason::TooLarge(u32::MAX as usize))
     );
 
-    // Well-formed, one byte too long, so only the limit stands in its way.
+    // A well-formed message, one byte too long, so that only the size limit can refuse it.
     let bomb = snap::raw::Encoder::new()
         .compress_vec(&vec![0; MAX_MESSAGE_LEN + 1])
         .unwrap();
@@ -136,7 +136,7 @@ fn row_2_a_declared_length_over_the_limit_is_rejected_without_allocating() {
         .unwrap();
     assert_eq!(decompress(&largest).flag, PayloadFlag::Decompressed);
 
-    // Not even a caller that decompressed more by itself gets it past the check.
+    // The check refuses these bytes even if the caller has decompressed too much.
     assert_eq!(
         verdict(PayloadVersion::V1, &vec![0; MAX_MESSAGE_LEN + 1]),
         Verdict::Reject(Reason::TooLarge(MAX_MESSAGE_LEN + 1))
@@ -222,7 +222,7 @@ fn row_8_what_does_not_decode_is_rejected() {
         assert!(rejects(version, &[0; 31]));
         let fixed_len = version.ssz_fixed_len() + if version.has_beacon_root() { 32 } else { 0 };
         assert!(rejects(version, &wire(version)[..fixed_len - 1]));
-        // Rows 12, 13, 15, 18, 19: the fields of a version can neither be missing nor be too many.
+        // Rows 12, 13, 15, 18 and 19: no field of a version may be missing, and none may be extra.
         for other in PayloadVersion::ALL
             .into_iter()
             .filter(|other| *other != version)
@@ -340,7 +340,7 @@ fn row_14_withdrawals_are_rejected_even_when_the_hash_covers_them() {
         Verdict::Reject(Reason::Withdrawals(1))
     );
 
-    // The header of V4 has the root of something else, and so never covers the list.
+    // V4's header has the message passer's storage root, which does not commit to the list.
     let v4 = block(PayloadVersion::V4, |_| {});
     let OpExecutionPayload::V4(mut wire) = v4.to_execution_payload(PayloadVersion::V4) else {
         unreachable!()

@@ -29,7 +29,7 @@ fn config() -> SystemConfig {
     }
 }
 
-/// The L1 attributes of a block at 100 on a parent at 98.
+/// The L1 attributes of a block at time 100 with a parent at 98.
 fn build(forks: &ForkSchedule, config: &SystemConfig) -> L1BlockInfo {
     let deposit = l1_info_tx(forks, config, &ORIGIN, 3, 100, 98).unwrap();
     L1BlockInfo::decode(&deposit.input).unwrap()

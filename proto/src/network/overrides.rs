@@ -1,8 +1,8 @@
-//! Fork times that an operator sets in place of the configured ones (`--override.*`), and whether a
-//! chain may still take other rules than those by which its blocks were made.
+//! Fork times that an operator sets in place of the configured ones (`--override.*`). Also checks
+//! whether the rules of an existing chain may still change.
 //!
-//! An override that is not given changes nothing, and 0 is genesis. Rules that the chain has passed
-//! may not change: its blocks would be invalid, or derived differently from L1.
+//! An absent override changes nothing, and 0 is genesis. The rules of existing blocks must not
+//! change: these blocks would become invalid, or derivation from L1 would give different blocks.
 
 use crate::{
     config::RollupConfig,
@@ -12,7 +12,7 @@ use alloy_primitives::B256;
 use std::{collections::BTreeMap, fmt};
 use thiserror::Error;
 
-/// The overrides that were given.
+/// The overrides that an operator has set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ForkOverrides {
     /// Activation times, in Unix seconds.
@@ -21,12 +21,12 @@ pub struct ForkOverrides {
     pub lagoon: Option<u64>,
     /// L1 time (Unix seconds) of the Pectra blob schedule.
     pub pectra_blob_schedule: Option<u64>,
-    /// Whether the gas of Karst's upgrade transactions stays in the gas limit.
+    /// Whether later blocks keep the additional gas limit of the block that activates Karst.
     pub keep_karst_upgrade_gas: Option<bool>,
 }
 
 impl ForkOverrides {
-    /// The schedule with the fork times that were given.
+    /// Replaces the fork times that are set, and keeps the other times of `configured`.
     pub fn schedule(&self, configured: &ForkSchedule) -> ForkSchedule {
         let lagoon = self.lagoon.or(configured.lagoon());
         let times = self.forks.iter();
@@ -36,8 +36,8 @@ impl ForkOverrides {
         )
     }
 
-    /// The configuration with everything that was given. The result is to be
-    /// [validated](RollupConfig::validate) again.
+    /// Replaces everything that is set, and keeps the rest of `configured`. The caller must
+    /// [validate](RollupConfig::validate) the result again.
     pub fn apply(&self, configured: &RollupConfig) -> RollupConfig {
         let mut config = configured.clone();
         config.forks = self.schedule(&configured.forks);
@@ -51,23 +51,24 @@ impl ForkOverrides {
     }
 }
 
-/// Fork times for a core whose genesis config may be older than the network's schedule.
+/// Changes of the fork schedule in a genesis config, which may be older than the network's
+/// schedule.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ScheduleChange {
-    /// A known network, whose schedule takes the place of the one of the genesis config.
+    /// A known network, whose schedule replaces the one in the genesis config.
     pub network: Option<NetworkForks>,
-    /// ForkOverrides, which are applied last.
+    /// Overrides by the operator, applied last.
     pub overrides: ForkOverrides,
 }
 
-/// The schedule of a chain, and the chain's identity.
+/// The fork schedule of a chain, with the chain's identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetworkForks {
     /// L2 chain id.
     pub chain_id: u64,
     /// Hash of the first L2 block.
     pub genesis_hash: B256,
-    /// Activation times.
+    /// Activation times of the forks.
     pub forks: ForkSchedule,
 }
 
@@ -82,7 +83,7 @@ impl From<&RollupConfig> for NetworkForks {
 }
 
 impl ScheduleChange {
-    /// The schedule that is to be in force, checked for its order.
+    /// The schedule with these changes; fails if its forks are out of order.
     pub fn apply(&self, configured: &ForkSchedule) -> Result<ForkSchedule, ForkOrderError> {
         let network = self.network.as_ref().map(|network| &network.forks);
         let schedule = self.overrides.schedule(network.unwrap_or(configured));
@@ -91,7 +92,7 @@ impl ScheduleChange {
     }
 }
 
-/// How far a chain has come. Blocks up to the head were made by the rules in force so far.
+/// The extent of a chain. Blocks up to the head were made with the rules in force so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChainProgress {
     /// Timestamp of the first block, in Unix seconds.
@@ -100,7 +101,7 @@ pub struct ChainProgress {
     pub head_time: u64,
 }
 
-/// A rule's activation time in an error: `never` or `at 12`.
+/// A rule's activation time for use in an error, printed as `never` or `at 12`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ActivationTime(pub Option<u64>);
 
@@ -113,10 +114,10 @@ impl fmt::Display for ActivationTime {
     }
 }
 
-/// The reason why a chain cannot take other rules.
+/// The reason why a chain's rules cannot be changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum RuleChangeError {
-    /// The chain has blocks at or after one of the two times.
+    /// The chain has blocks at or after the old or the new activation time.
     #[error(
         "{rule} would activate {now}, and this chain, whose head has time {head_time}, was made with {rule} activating {was}: \
          its blocks would be invalid; change --override.{rule} (or the configuration) back, or begin with an empty data directory"
@@ -124,29 +125,29 @@ pub enum RuleChangeError {
     Passed {
         /// Name of the fork, as in `--override.<name>`.
         rule: &'static str,
-        /// Time by which the chain was made.
+        /// Activation time with which the chain's blocks were made.
         was: ActivationTime,
-        /// Time that it would have.
+        /// Activation time after the change.
         now: ActivationTime,
-        /// Unix seconds.
+        /// Timestamp of the head, in Unix seconds.
         head_time: u64,
     },
-    /// The chain has passed Karst, and the gas of its upgrade would count differently.
+    /// The chain has blocks after Karst, and the change would alter their gas limits.
     #[error(
         "keep-karst-upgrade-gas would be {now}, and this chain has passed Karst with {was}: \
          its gas limits would differ; change --override.keep-karst-upgrade-gas (or the configuration) back"
     )]
     KarstGas {
-        /// Value by which the chain was made.
+        /// Value with which the chain's blocks were made.
         was: bool,
-        /// Value that it would have.
+        /// Value after the change.
         now: bool,
     },
 }
 
-/// Refuses a schedule that differs from the one in force on a fork that the chain has passed. Times
-/// at or before the first block are equal. A chain without a block above the first has passed
-/// nothing.
+/// Compares the schedule in force (`was`) with a new one (`now`), and fails if they differ on a
+/// fork that the chain has passed. All times at or before the first block count as equal. A chain
+/// with only its first block has passed nothing.
 pub fn check_forks(
     was: &ForkSchedule,
     now: &ForkSchedule,
@@ -165,8 +166,9 @@ pub fn check_forks(
     }
 }
 
-/// Refuses a rollup configuration that differs from the one in force on a rule that the chain has
-/// passed. `blobs` is the L1's schedule; without it the Pectra blob schedule is not compared.
+/// Compares the rollup configuration in force (`was`) with a new one (`now`), and fails if they
+/// differ on a rule that the chain has passed. `blobs` is L1's schedule; without it the time of the
+/// Pectra blob schedule is not compared.
 pub fn check_rollup(
     was: &RollupConfig,
     now: &RollupConfig,
@@ -203,7 +205,7 @@ impl ChainProgress {
         self.head_time > self.genesis_time
     }
 
-    /// The same schedule for every block of the chain, with no time before the first one.
+    /// An equivalent schedule for this chain: times before the first block are moved to that block.
     fn counted_from_genesis(self, schedule: &ForkSchedule) -> ForkSchedule {
         let clamp = |time: Option<u64>| time.map(|time| time.max(self.genesis_time));
         let mut clamped = schedule.clone().with_lagoon(clamp(schedule.lagoon()));
@@ -214,8 +216,8 @@ impl ChainProgress {
     }
 }
 
-/// Whether two times of the Pectra blob schedule give an L1 origin of the chain different blob base
-/// fees. They do from the earlier time to the later one, where L1 has left Cancun's fraction.
+/// Whether two times of the Pectra blob schedule lead to different blob base fees on this chain.
+/// They do for L1 origins between the two times, if L1 no longer uses Cancun's fraction by then.
 fn pectra_matters(
     was: Option<u64>,
     now: Option<u64>,

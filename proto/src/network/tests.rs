@@ -75,8 +75,8 @@ fn mainnet() -> RollupConfig {
     KnownNetwork::find("op-mainnet").unwrap().rollup
 }
 
-/// A chain that began at 1000, has blocks up to `head_time`, and activated one fork every 100
-/// seconds; Karst at 2000.
+/// A chain whose first block is at time 1000 and whose head is at `head_time`. One fork activates
+/// every 100 seconds; Karst at 2000.
 fn chain(head_time: u64) -> (RollupConfig, ChainProgress) {
     let times = Fork::ALL
         .into_iter()
@@ -198,7 +198,7 @@ fn settings_beside_the_forks_may_not_change_once_they_have_mattered() {
         error.starts_with("lagoon would activate at 2000, "),
         "{error}"
     );
-    // Before Prague on L1, both schedules have Cancun's fraction.
+    // Before Prague on L1, Cancun's fraction applies with either time.
     assert_eq!(
         check(1499, |now| now.pectra_blob_schedule_time = Some(1600)),
         Ok(())

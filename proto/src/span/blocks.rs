@@ -1,4 +1,4 @@
-//! The blocks of a span batch, rebuilt from its columns one by one.
+//! The blocks of a span batch, rebuilt one by one from the batch's columns.
 
 use super::{
     BatchTransactions,
@@ -8,42 +8,42 @@ use super::{
 use alloy_primitives::Bytes;
 use std::{fmt, sync::Arc};
 
-/// First byte of the encodings of legacy transactions, at least: they are RLP lists.
+/// Lowest possible first byte of a legacy transaction, which is encoded as an RLP list.
 const LIST: u8 = 0xc0;
 
 /// One block of a span batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpanBlock {
-    /// The number of its L1 origin.
+    /// Number of the block's L1 origin.
     pub epoch_number: u64,
-    /// Unix seconds.
+    /// Timestamp of the block, in Unix seconds.
     pub timestamp: u64,
-    /// Its transactions without deposits.
+    /// Transactions of the block, without deposits.
     pub transactions: BatchTransactions,
 }
 
-/// L1 origin and time of a block at an edge of a span.
+/// L1 origin and time of the first or last block of a span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpanEdge {
-    /// The number of its L1 origin.
+    /// Number of the block's L1 origin.
     pub epoch_number: u64,
-    /// Unix seconds.
+    /// Timestamp of the block, in Unix seconds.
     pub timestamp: u64,
 }
 
-/// The blocks of a span batch from some block on. A clone shares the memory of the batch.
+/// An iterator over the remaining blocks of a span batch. A clone shares the memory of the batch.
 #[derive(Clone)]
 pub struct SpanBlocks {
     columns: Arc<Columns>,
     at: ColumnPosition,
-    /// The block at the position.
+    /// L1 origin and time of the next block.
     edge: SpanEdge,
 }
 
 impl SpanBlocks {
-    /// All blocks. Their transactions are checked.
+    /// All blocks of the span. The caller has checked the columns' transactions.
     pub(super) fn new(columns: Columns) -> Self {
-        // op-node computes with wrapping integers; later checks refuse such times and origins.
+        // Wrapping arithmetic like op-node's: later checks refuse the resulting times and origins.
         let bits: u32 = columns
             .origin_bits
             .iter()
@@ -62,7 +62,7 @@ impl SpanBlocks {
         }
     }
 
-    /// The next block and the last one.
+    /// L1 origin and time of the next block, and of the last block.
     pub(super) fn edges(&self) -> (SpanEdge, SpanEdge) {
         let after = (self.len() as u64).saturating_sub(1);
         let seconds = self.columns.context.block_time.wrapping_mul(after);
@@ -73,7 +73,7 @@ impl SpanBlocks {
         (self.edge, last)
     }
 
-    /// The next block, which stays the next one.
+    /// L1 origin and time of the next block, without consuming the block.
     pub fn peek(&self) -> Option<SpanEdge> {
         (self.len() > 0).then_some(self.edge)
     }
@@ -115,7 +115,7 @@ impl Iterator for SpanBlocks {
 
 impl ExactSizeIterator for SpanBlocks {}
 
-/// Equal blocks, however their columns are encoded.
+/// Two spans are equal if their blocks are, however the columns are encoded.
 impl PartialEq for SpanBlocks {
     fn eq(&self, other: &Self) -> bool {
         self.clone().eq(other.clone())
@@ -130,24 +130,25 @@ impl fmt::Debug for SpanBlocks {
     }
 }
 
-/// The transactions of a block of a span batch from some transaction on.
+/// An iterator over the remaining transactions of a block in a span batch.
 #[derive(Clone)]
 pub(super) struct SpanTransactions {
     columns: Arc<Columns>,
     at: ColumnPosition,
-    /// Bytes of all transactions in the column of data.
+    /// Bytes that the block's transactions have in the column `tx_datas`.
     data_size: usize,
-    /// Transactions from the position on.
+    /// Number of remaining transactions.
     count: usize,
 }
 
 impl SpanTransactions {
-    /// Bytes of all transactions in the column of data.
+    /// Bytes that the block's transactions have in the column `tx_datas`.
     pub fn data_size(&self) -> usize {
         self.data_size
     }
 
-    /// The first byte of the next transaction, or a lower one of the same meaning.
+    /// The type byte of the next transaction. For a legacy one the lowest possible first byte
+    /// ([`LIST`]), which need not be the actual one.
     pub fn next_first_byte(&mut self) -> Option<u8> {
         self.count = self.count.checked_sub(1)?;
         let row = self.columns.row(&mut self.at).ok()?;

@@ -1,4 +1,4 @@
-//! The columns of a span batch, as slices of its bytes.
+//! The columns of a span batch, as slices of the batch's bytes.
 
 use super::{
     BatchContext, MAX_SPAN_ELEMENTS, SpanError,
@@ -7,7 +7,8 @@ use super::{
 use alloy_primitives::{Bytes, FixedBytes};
 use alloy_rlp::Header;
 
-/// The columns, each known to be complete. Bit lists and numbers are read where they are used.
+/// The columns of a span batch, each checked to be complete. Bits and numbers are decoded when
+/// read.
 #[derive(Debug)]
 pub(super) struct Columns {
     pub context: BatchContext,
@@ -20,60 +21,60 @@ pub(super) struct Columns {
     /// Number of blocks, at least 1.
     pub blocks: usize,
     pub origin_bits: Bytes,
-    /// A uvarint per block.
+    /// Number of transactions in each block, as uvarints.
     tx_counts: Bytes,
-    /// Number of transactions of all blocks.
+    /// Total number of transactions.
     transactions: usize,
     creations: Bytes,
     parities: Bytes,
-    /// 64 bytes per transaction.
+    /// r and s of each transaction, 64 bytes.
     signatures: Bytes,
-    /// 20 bytes per transaction that is no contract creation.
+    /// Recipient of each transaction that is not a contract creation, 20 bytes.
     tos: Bytes,
-    /// [`ColumnReader::transaction_data`] per transaction.
+    /// Data of each transaction, in the form that [`ColumnReader::transaction_data`] reads.
     datas: Bytes,
-    /// A uvarint per transaction.
+    /// Nonce of each transaction, as uvarints.
     nonces: Bytes,
-    /// A uvarint per transaction.
+    /// Gas limit of each transaction, as uvarints.
     gases: Bytes,
-    /// A bit per legacy transaction.
+    /// One bit for each legacy transaction: whether the signature covers the chain id.
     protected: Bytes,
 }
 
-/// The next item of each column.
+/// Position of the next item in each column.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ColumnPosition {
-    /// Index of a block.
+    /// Index of the next block.
     pub block: usize,
-    /// Byte offset of its number of transactions.
+    /// Byte offset of the next block's number of transactions.
     tx_counts: usize,
-    /// Index of a transaction.
+    /// Index of the next transaction.
     transaction: usize,
-    /// Index of a receiver.
+    /// Index of the next recipient.
     to: usize,
-    /// Index of a protected bit.
+    /// Index of the next protected bit.
     legacy: usize,
-    /// Byte offsets.
+    /// Byte offset of the next transaction's data; the next two fields are byte offsets, too.
     pub datas: usize,
     nonces: usize,
     gases: usize,
 }
 
-/// The items of one transaction.
+/// The items of one transaction, one from each column.
 #[derive(Debug)]
 pub(super) struct ColumnRow<'a> {
-    /// The type byte; [`LEGACY`] for none.
+    /// The type byte; [`LEGACY`] if there is none.
     pub kind: Option<u8>,
-    /// Payload of the RLP list in `tx_datas`.
+    /// Content of the RLP list in `tx_datas`.
     pub payload: &'a [u8],
     pub nonce: u64,
     pub gas: u64,
-    /// `None` for a contract creation.
+    /// Recipient; `None` for a contract creation.
     pub to: Option<&'a [u8; 20]>,
-    /// r ‖ s.
+    /// The signature's r ‖ s.
     pub signature: &'a [u8; 64],
     pub parity: bool,
-    /// Whether the signature covers the chain id, by which only legacy transactions differ.
+    /// Whether the signature covers the chain id; always true for typed transactions.
     pub is_protected: bool,
 }
 
@@ -129,8 +130,8 @@ impl Columns {
         Ok(())
     }
 
-    /// Number of transactions of the block at this position, which moves to the next block's
-    /// number.
+    /// Reads the number of transactions of the block at this position, and moves the position to
+    /// the next block's number.
     pub fn tx_count(&self, at: &mut ColumnPosition) -> Result<usize, SpanError> {
         at.block += 1;
         let count = ColumnReader::at(&self.tx_counts, &mut at.tx_counts, |cursor| {
@@ -139,7 +140,7 @@ impl Columns {
         Ok(count? as usize)
     }
 
-    /// The transaction at this position, which moves to the next one.
+    /// Reads the transaction at this position and moves the position to the next transaction.
     pub fn row(&self, at: &mut ColumnPosition) -> Result<ColumnRow<'_>, SpanError> {
         let (kind, payload) =
             ColumnReader::at(&self.datas, &mut at.datas, ColumnReader::transaction_data)?;
@@ -180,18 +181,18 @@ fn bounded(count: u64, column: &'static str) -> Result<usize, SpanError> {
     Ok(count as usize)
 }
 
-/// The bit of an item: the list is a big-endian integer, and item 0 its lowest bit. Items beyond
-/// the list have none set.
+/// The bit of an item. The bit list is a big-endian integer whose lowest bit is item 0. Bits beyond
+/// the list are 0.
 pub(super) fn bit(bits: &[u8], item: usize) -> bool {
     let byte = bits.iter().rev().nth(item / 8).copied().unwrap_or_default();
     byte >> (item % 8) & 1 == 1
 }
 
-/// The bytes that are still to be read.
+/// A reader with the bytes that are still unread.
 pub(super) struct ColumnReader<'a>(pub &'a [u8]);
 
 impl<'a> ColumnReader<'a> {
-    /// Reads an item of a column at this offset, which moves behind the item.
+    /// Reads an item of a column at this offset, and moves the offset past the item.
     fn at<T>(
         column: &'a [u8],
         offset: &mut usize,
@@ -212,12 +213,13 @@ impl<'a> ColumnReader<'a> {
         Ok(taken)
     }
 
-    /// The bytes from `begin`, an earlier state, up to here.
+    /// The bytes read since `begin` was the unread part.
     fn since(&self, begin: &'a [u8]) -> &'a [u8] {
         &begin[..begin.len() - self.0.len()]
     }
 
-    /// A number of at most ten bytes, seven bits each, the lowest first. Leading zeros are allowed.
+    /// Reads a uvarint: at most ten bytes with seven bits each, lowest bits first. Leading zeros
+    /// are allowed.
     pub fn uvarint(&mut self, column: &'static str) -> Result<u64, SpanError> {
         let mut number = 0;
         for (index, byte) in self.0.iter().enumerate().take(10) {
@@ -245,12 +247,13 @@ impl<'a> ColumnReader<'a> {
         Ok(self.since(begin))
     }
 
-    /// The column of `blocks` numbers of transactions, and their sum.
+    /// Reads the column with the `blocks` numbers of transactions. Returns the column and their
+    /// sum.
     fn tx_counts(&mut self, blocks: usize) -> Result<(&'a [u8], usize), SpanError> {
         const COLUMN: &str = "block_tx_counts";
         let (begin, mut sum) = (self.0, 0);
         for _ in 0..blocks {
-            // Ten million numbers of at most ten million each do not overflow.
+            // No overflow: at most ten million numbers of at most ten million each.
             sum += bounded(self.uvarint(COLUMN)?, COLUMN)? as u64;
         }
         Ok((self.since(begin), bounded(sum, COLUMN)?))
@@ -265,7 +268,8 @@ impl<'a> ColumnReader<'a> {
         Ok(bits)
     }
 
-    /// The column of `count` items of [`Self::transaction_data`], and the number of legacy ones.
+    /// Reads the column with `count` items of [`Self::transaction_data`]. Returns the column and
+    /// the number of legacy transactions.
     fn transaction_datas(&mut self, count: usize) -> Result<(&'a [u8], usize), SpanError> {
         let (begin, mut legacy) = (self.0, 0);
         for _ in 0..count {
@@ -275,8 +279,8 @@ impl<'a> ColumnReader<'a> {
         Ok((self.since(begin), legacy))
     }
 
-    /// The type of a transaction and the payload of its RLP list. Type bytes are below 0x80; the
-    /// data of a legacy transaction begin with their list.
+    /// Reads the type of a transaction and the content of its RLP list. A first byte below 0x80 is
+    /// the type. The data of a legacy transaction begin with the list.
     pub fn transaction_data(&mut self) -> Result<(Option<u8>, &'a [u8]), SpanError> {
         const COLUMN: &str = "tx_datas";
         let first = *self.0.first().ok_or(SpanError::Truncated(COLUMN))?;

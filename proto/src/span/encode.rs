@@ -1,4 +1,5 @@
-//! The batcher's encoder: from blocks to the columns of a span batch. Derivation does not use it.
+//! The batcher's encoder: from blocks to the columns of a span batch. Derivation does not use this
+//! module.
 
 use super::{
     BatchContext, MAX_SPAN_ELEMENTS, SPAN_TYPE, SpanBlock, SpanEdge,
@@ -6,10 +7,10 @@ use super::{
 };
 use alloy_primitives::{B256, FixedBytes};
 
-/// Bytes of r and s.
+/// Bytes of a signature's r and s.
 const SIGNATURE: usize = 64;
 
-/// The reason why a block cannot be appended to a span batch, which it leaves as it was.
+/// The reason why a block cannot be appended to a span batch. The batch is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages document the variants")]
 pub enum SpanBuildError {
@@ -23,13 +24,13 @@ pub enum SpanBuildError {
     Transaction { index: usize, error: RebuildError },
 }
 
-/// Collects consecutive blocks in the columns of a span batch. A block costs the size of its
-/// transactions and some hundred bytes, and [`Self::encode`] one copy of all columns.
+/// Collects consecutive blocks in the columns of a span batch. A block needs memory for its
+/// transactions and some hundred bytes more. [`Self::encode`] copies all columns once.
 #[derive(Clone, Debug)]
 pub struct SpanBuilder {
     context: BatchContext,
     parent_check: FixedBytes<20>,
-    /// One for each block.
+    /// Ends of the columns after each block.
     ends: Vec<BlockEnd>,
     origin_bits: BitList,
     tx_counts: Vec<u8>,
@@ -43,8 +44,8 @@ pub struct SpanBuilder {
     protected: BitList,
 }
 
-/// Ends of the columns after a block, in bytes or items, and what the prefix of a span that ends
-/// with the block says about it.
+/// Ends of the columns after a block, in bytes or items, and the values that the prefix of a span
+/// ending with this block has.
 #[derive(Clone, Debug)]
 struct BlockEnd {
     edge: SpanEdge,
@@ -59,7 +60,7 @@ struct BlockEnd {
 }
 
 impl SpanBuilder {
-    /// An empty span of the chain that the context describes.
+    /// An empty span for the chain of this context.
     pub fn new(context: BatchContext) -> Self {
         Self {
             context,
@@ -78,9 +79,9 @@ impl SpanBuilder {
         }
     }
 
-    /// Appends a block with the hashes of its parent and of its L1 origin. `begins_epoch` tells
-    /// whether its L1 origin differs from its parent's; it counts for the first block, and follows
-    /// from the origins for the others.
+    /// Appends a block, with the hashes of its parent and of its L1 origin. `begins_epoch` is
+    /// whether the block's L1 origin differs from its parent's. It is used for the first block
+    /// only: for later blocks the origins decide.
     pub fn push(
         &mut self,
         block: &SpanBlock,
@@ -97,7 +98,8 @@ impl SpanBuilder {
         self.push_encoded(edge, &transactions, parent_hash, epoch_hash, begins_epoch)
     }
 
-    /// [`Self::push`] of a block with these transactions, EIP-2718 encoded and without deposits.
+    /// Like [`Self::push`], for transactions that are already EIP-2718 encoded and without
+    /// deposits.
     pub fn push_encoded(
         &mut self,
         edge: SpanEdge,
@@ -140,7 +142,7 @@ impl SpanBuilder {
         Ok(())
     }
 
-    /// The origin bit of a block that may follow the span.
+    /// The origin bit of the next block; fails if the block cannot follow the span.
     fn follows(&self, block: SpanEdge, begins_epoch: bool) -> Result<bool, SpanBuildError> {
         let Some(BlockEnd { edge: last, .. }) = self.ends.last() else {
             return if block.timestamp < self.context.genesis_time {
@@ -172,17 +174,17 @@ impl SpanBuilder {
         }
     }
 
-    /// Number of blocks.
+    /// Number of blocks in the span.
     pub fn blocks(&self) -> usize {
         self.ends.len()
     }
 
-    /// Number of transactions of all blocks.
+    /// Total number of transactions.
     pub fn transactions(&self) -> usize {
         self.creations.len
     }
 
-    /// Bytes of the span batch with its type byte; 0 without a block.
+    /// Size of the encoded span batch with its type byte; 0 if it has no block.
     pub fn encoded_len(&self) -> usize {
         let (Some(first), Some(last)) = (self.ends.first(), self.ends.last()) else {
             return 0;
@@ -199,7 +201,7 @@ impl SpanBuilder {
             last.protected,
         ];
         let columns = last.tx_counts + last.tos + last.datas + last.nonces + last.gases;
-        // A type byte, and two pieces of hashes.
+        // The type byte, `parent_check` and `l1_origin_check`.
         let prefix = 1 + 2 * 20;
         prefix
             + numbers.into_iter().map(uvarint_len).sum::<usize>()
@@ -208,13 +210,13 @@ impl SpanBuilder {
             + columns
     }
 
-    /// The span batch with its type byte; `None` without a block.
+    /// Encodes the span batch with its type byte; `None` if it has no block.
     pub fn encode(&self) -> Option<Vec<u8>> {
         self.encode_first(self.blocks())
     }
 
-    /// The span batch of the first `blocks` blocks, as [`Self::encode`] gave it before the others
-    /// were appended. `None` for no block, and for more than there are.
+    /// Encodes only the first `blocks` blocks, as [`Self::encode`] would have done before later
+    /// blocks were appended. `None` if `blocks` is 0 or more than the span has.
     pub fn encode_first(&self, blocks: usize) -> Option<Vec<u8>> {
         let first = self.ends.first()?;
         let end = self.ends.get(blocks.checked_sub(1)?)?;
@@ -240,7 +242,7 @@ impl SpanBuilder {
     }
 }
 
-/// A bit list that grows; the byte of item 0 is the first.
+/// A growing list of bits; item 0 is in the first byte.
 #[derive(Clone, Debug, Default)]
 pub(super) struct BitList {
     bytes: Vec<u8>,
@@ -270,7 +272,8 @@ impl BitList {
     }
 }
 
-/// Appends seven bits per byte, the lowest first; the high bit of a byte tells that another follows.
+/// Appends a uvarint: seven bits per byte, lowest first. A byte's high bit means that another
+/// follows.
 pub(super) fn put_uvarint(out: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         out.push(number as u8 | 0x80);
@@ -279,7 +282,7 @@ pub(super) fn put_uvarint(out: &mut Vec<u8>, mut number: u64) {
     out.push(number as u8);
 }
 
-/// Bytes of [`put_uvarint`].
+/// Length of the uvarint that [`put_uvarint`] writes.
 fn uvarint_len(number: u64) -> usize {
     let bits = u64::BITS - number.leading_zeros();
     bits.div_ceil(7).max(1) as usize

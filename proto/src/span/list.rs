@@ -1,18 +1,18 @@
-//! The transactions of one block of a batch, of either kind.
+//! The transactions of one block, from a singular or a span batch.
 
 use super::blocks::SpanTransactions;
 use alloy_primitives::Bytes;
 use alloy_rlp::{Encodable, Header};
 use std::fmt;
 
-/// The transactions of one block, in order. They stay in the bytes of their batch, however many
-/// they are, and are copied out one by one.
+/// The transactions of one block, in order. They stay encoded in the batch's bytes, and are copied
+/// out one by one.
 #[derive(Clone)]
 pub struct BatchTransactions(Encoding);
 
 #[derive(Clone)]
 enum Encoding {
-    /// RLP strings, one per transaction: the payload of a singular batch's list.
+    /// The content of a singular batch's list: one RLP string per transaction.
     Strings {
         bytes: Bytes,
         count: usize,
@@ -21,7 +21,7 @@ enum Encoding {
 }
 
 impl BatchTransactions {
-    /// Reads the payload of an RLP list of strings, and keeps it.
+    /// Checks the content of an RLP list of strings, and stores it as it is.
     pub(crate) fn decode(bytes: Bytes) -> Result<Self, alloy_rlp::Error> {
         let (mut rest, mut count) = (&bytes[..], 0);
         while !rest.is_empty() {
@@ -31,7 +31,7 @@ impl BatchTransactions {
         Ok(Self(Encoding::Strings { bytes, count }))
     }
 
-    /// The payload of an RLP list of strings.
+    /// Encodes the transactions as the content of an RLP list of strings.
     pub(crate) fn strings(&self) -> Bytes {
         match &self.0 {
             Encoding::Strings { bytes, .. } => bytes.clone(),
@@ -51,13 +51,13 @@ impl BatchTransactions {
         }
     }
 
-    /// Whether there is no transaction.
+    /// Whether the block has no transaction.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Bytes of all transactions in the batch. Encoded, a transaction has more bytes or at most 9
-    /// fewer.
+    /// Bytes that the transactions have in the batch. The EIP-2718 encoding of a transaction may be
+    /// longer, or up to 9 bytes shorter.
     pub fn size(&self) -> usize {
         match &self.0 {
             Encoding::Strings { bytes, .. } => bytes.len(),
@@ -65,8 +65,8 @@ impl BatchTransactions {
         }
     }
 
-    /// The first byte of each transaction: the type of a typed one, at least 0xc0 for a legacy one.
-    /// `None` for one without a byte.
+    /// The first byte of each transaction: the type of a typed transaction, at least 0xc0 for a
+    /// legacy one, and `None` for an empty one.
     pub fn first_bytes(&self) -> impl Iterator<Item = Option<u8>> {
         let (mut strings, mut columns) = self.cursors();
         std::iter::from_fn(move || match &mut columns {
@@ -75,7 +75,7 @@ impl BatchTransactions {
         })
     }
 
-    /// Copies of the transactions, EIP-2718 encoded.
+    /// Copies of the transactions, each EIP-2718 encoded.
     pub fn iter(&self) -> impl Iterator<Item = Bytes> {
         let (mut strings, mut columns) = self.cursors();
         std::iter::from_fn(move || match &mut columns {
@@ -84,7 +84,7 @@ impl BatchTransactions {
         })
     }
 
-    /// Where the transactions begin: in strings or, if they are there, in columns.
+    /// Readers at the first transaction: unread strings, or columns if the batch is a span.
     fn cursors(&self) -> (&[u8], Option<SpanTransactions>) {
         match &self.0 {
             Encoding::Strings { bytes, .. } => (bytes, None),
@@ -92,14 +92,13 @@ impl BatchTransactions {
         }
     }
 
-    /// Appends a transaction, at the cost of a copy of the others: an iterator of all collects
-    /// faster.
+    /// Appends a transaction and copies all others. To append many, collect an iterator instead.
     pub fn push(&mut self, transaction: Bytes) {
         *self = self.iter().chain([transaction]).collect();
     }
 }
 
-/// The next RLP string, if one is left.
+/// The content of the next RLP string; `None` at the end.
 fn next_string<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     Header::decode_bytes(rest, false).ok()
 }
@@ -134,7 +133,7 @@ impl Default for BatchTransactions {
     }
 }
 
-/// Equal transactions, wherever they are kept.
+/// Lists are equal if their transactions are, whichever batch format has them.
 impl PartialEq for BatchTransactions {
     fn eq(&self, other: &Self) -> bool {
         self.len() == other.len() && self.iter().eq(other.iter())

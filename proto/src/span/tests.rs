@@ -1,5 +1,5 @@
-//! Single columns against hildr's vectors, each a column in hex: decoding and encoding must give
-//! the same bytes.
+//! Tests of single columns against hildr's vectors, each a column in hex. Decoding and encoding
+//! must reproduce the bytes.
 
 use super::{
     columns::{ColumnReader, bit},
@@ -7,7 +7,7 @@ use super::{
     transaction::{LEGACY, TransactionData},
 };
 
-/// A column; `None`, recorded as a skip, where the vectors are absent.
+/// Reads a column; `None`, recorded as a skip, if the vectors are absent.
 fn column(name: &str) -> Option<Vec<u8>> {
     let path = starling_testkit::fixture(&format!("derivation/span-batch/hildr/{name}"))?;
     let file = std::fs::read(&path).unwrap();

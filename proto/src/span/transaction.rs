@@ -1,7 +1,7 @@
-//! A transaction of a span batch: from its columns to its encoding and back.
+//! A transaction of a span batch: conversion between the columns and the EIP-2718 encoding.
 //!
-//! Fields whose encodings are the same in both forms are copied, after their RLP was checked as
-//! strictly as geth does. Integers of types 0 to 2 may have any length, as in geth.
+//! Fields with the same encoding in both forms are copied, after their RLP has been checked as
+//! strictly as geth does. Integers in types 0 to 2 may have any length, as in geth.
 
 use super::columns::ColumnRow;
 use alloy_eips::eip2718::{
@@ -23,44 +23,44 @@ pub enum RebuildError {
     Data,
     #[error("a set-code transaction creates a contract")]
     Creation,
-    /// Only where a batch is made: readers take the chain id from the chain.
+    /// Only when a batch is built: readers use the chain id of the chain.
     #[error("a signature for another chain")]
     ChainId,
 }
 
-/// Whether op-node expects a protected bit for the transaction: it takes a type byte of 0 for
-/// legacy until it rebuilds the transaction.
+/// Whether op-node expects a protected bit for the transaction. op-node counts a type byte of 0 as
+/// legacy when it reads the columns, although it later refuses to rebuild such a transaction.
 pub(super) fn is_counted_as_legacy(kind: Option<u8>) -> bool {
     matches!(kind, None | Some(0))
 }
 
-/// A transaction with one value of each column.
+/// A transaction in the form of the columns.
 pub(super) struct SpanTransaction<'a> {
-    /// The type byte; [`LEGACY`] for none.
+    /// The type byte; [`LEGACY`] if there is none.
     pub kind: Option<u8>,
     pub nonce: u64,
     pub gas: u64,
-    /// `None` for a contract creation.
+    /// Recipient; `None` for a contract creation.
     pub to: Option<&'a [u8; 20]>,
-    /// r ‖ s.
+    /// The signature's r ‖ s.
     pub signature: [u8; 64],
     pub parity: bool,
-    /// Whether the signature covers the chain id, by which only legacy transactions differ.
+    /// Whether the signature covers the chain id; always true for typed transactions.
     pub is_protected: bool,
     pub data: TransactionData<'a>,
 }
 
-/// Fields that `tx_datas` holds, as encoded there.
+/// The fields in the column `tx_datas`, RLP encoded as there.
 pub(super) struct TransactionData<'a> {
     pub value: &'a [u8],
     /// The gas price, or the tip and the fee cap.
     pub fees: &'a [u8],
-    /// The call data, and the access list and the authorizations of types that have them.
+    /// The call data, with the access list and the authorizations of types that have these.
     pub tail: &'a [u8],
 }
 
 impl<'a> TransactionData<'a> {
-    /// Reads the payload of the list `[value, fees…, data, lists…]`.
+    /// Reads the content of the list `[value, fees…, data, lists…]`.
     pub fn decode(kind: Option<u8>, payload: &'a [u8]) -> Result<Self, RebuildError> {
         let mut fields = ListReader(payload);
         let value = fields.fee(kind)?;
@@ -71,7 +71,7 @@ impl<'a> TransactionData<'a> {
         Ok(Self { value, fees, tail })
     }
 
-    /// Appends the type byte and the list.
+    /// Appends the type byte, if any, and the list.
     pub fn write(&self, kind: Option<u8>, out: &mut Vec<u8>) {
         out.extend(kind);
         Header {
@@ -86,7 +86,7 @@ impl<'a> TransactionData<'a> {
 }
 
 impl<'a> SpanTransaction<'a> {
-    /// Checks the data of a row.
+    /// Checks a row of the columns.
     pub fn of(row: &ColumnRow<'a>) -> Result<Self, RebuildError> {
         let data = TransactionData::decode(row.kind, row.payload)?;
         if row.kind == Some(SET_CODE) && row.to.is_none() {
@@ -104,7 +104,7 @@ impl<'a> SpanTransaction<'a> {
         })
     }
 
-    /// Reads an EIP-2718 encoding.
+    /// Reads the EIP-2718 encoding of a transaction.
     pub fn parse(encoded: &'a [u8], chain_id: u64) -> Result<Self, RebuildError> {
         let kind = encoded.first().copied().filter(|first| *first < 0x80);
         if !matches!(kind, LEGACY | Some(ACCESS_LIST | DYNAMIC_FEE | SET_CODE)) {
@@ -124,7 +124,7 @@ impl<'a> SpanTransaction<'a> {
         let before = fields.0;
         fields.tail(kind)?;
         let tail = &before[..before.len() - fields.0.len()];
-        // v is 35 + 2 * chain id + parity at most.
+        // v is at most 35 + 2 * chain id + parity, which fits in 9 bytes.
         let (parity, is_protected) = read_v(kind, fields.number(9)?, chain_id)?;
         let mut signature = [0; 64];
         for half in signature.as_chunks_mut::<WORD>().0 {
@@ -152,7 +152,7 @@ impl<'a> SpanTransaction<'a> {
         })
     }
 
-    /// The EIP-2718 encoding.
+    /// Encodes the transaction in the form of EIP-2718.
     pub fn encode(&self, chain_id: u64) -> Vec<u8> {
         let typed_chain_id = self.kind.map(|_| chain_id);
         let v = self.v(chain_id);
@@ -192,7 +192,8 @@ impl<'a> SpanTransaction<'a> {
         out
     }
 
-    /// The parity, or v of a legacy transaction, which may exceed 64 bits.
+    /// The signature's v: the parity of a typed transaction, or a legacy v, which may exceed 64
+    /// bits.
     fn v(&self, chain_id: u64) -> u128 {
         let base = if self.kind != LEGACY {
             0
@@ -205,7 +206,7 @@ impl<'a> SpanTransaction<'a> {
     }
 }
 
-/// The parity, and whether the signature covers the chain id.
+/// Reads v: returns the parity, and whether the signature covers the chain id.
 fn read_v(kind: Option<u8>, v: u128, chain_id: u64) -> Result<(bool, bool), RebuildError> {
     let protected = 35 + 2 * u128::from(chain_id);
     match v {
@@ -219,16 +220,16 @@ fn read_v(kind: Option<u8>, v: u128, chain_id: u64) -> Result<(bool, bool), Rebu
     }
 }
 
-/// Big-endian bytes without leading zeros.
+/// Removes the leading zeros of big-endian bytes.
 fn trimmed(bytes: &[u8]) -> &[u8] {
     let zeros = bytes.iter().take_while(|byte| **byte == 0).count();
     &bytes[zeros..]
 }
 
-/// Most bytes of a 256-bit integer.
+/// Bytes of a 256-bit integer.
 const WORD: usize = 32;
 
-/// Encoded fields of a list that are still to be read.
+/// A reader with the encoded fields of a list that are still unread.
 struct ListReader<'a>(&'a [u8]);
 
 impl<'a> ListReader<'a> {
@@ -244,7 +245,7 @@ impl<'a> ListReader<'a> {
         }
     }
 
-    /// The payload of an integer of at most `most` bytes.
+    /// Reads an integer of at most `most` bytes and returns its big-endian bytes.
     fn integer(&mut self, most: usize) -> Result<&'a [u8], RebuildError> {
         let bytes = self.header(false)?;
         if bytes.first() == Some(&0) || bytes.len() > most {
@@ -253,7 +254,7 @@ impl<'a> ListReader<'a> {
         Ok(bytes)
     }
 
-    /// An integer of at most `most` bytes, which is at most 16.
+    /// Reads an integer of at most `most` bytes; `most` must not exceed 16.
     fn number(&mut self, most: usize) -> Result<u128, RebuildError> {
         let bytes = self.integer(most)?;
         Ok(bytes
@@ -269,7 +270,7 @@ impl<'a> ListReader<'a> {
         }
     }
 
-    /// An amount of wei, as encoded.
+    /// Reads an amount of wei and returns its RLP encoding.
     fn fee(&mut self, kind: Option<u8>) -> Result<&'a [u8], RebuildError> {
         let begin = self.0;
         let most = if kind == Some(SET_CODE) {
@@ -281,7 +282,7 @@ impl<'a> ListReader<'a> {
         Ok(&begin[..begin.len() - self.0.len()])
     }
 
-    /// The gas price, or the tip and the fee cap, as encoded.
+    /// Reads the gas price, or the tip and the fee cap, and returns the RLP encoding.
     fn fees(&mut self, kind: Option<u8>) -> Result<&'a [u8], RebuildError> {
         let begin = self.0;
         self.fee(kind)?;
@@ -291,7 +292,7 @@ impl<'a> ListReader<'a> {
         Ok(&begin[..begin.len() - self.0.len()])
     }
 
-    /// The call data, and the lists that the type has.
+    /// Reads the call data and the lists of this transaction type.
     fn tail(&mut self, kind: Option<u8>) -> Result<(), RebuildError> {
         self.header(false)?;
         match kind {

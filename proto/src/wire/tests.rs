@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 const PROTO: &str = include_str!("../sync.proto");
 
-/// Messages of the file: fields (name, type, tag) in order.
+/// The messages declared in `sync.proto`: for each the fields (name, type, tag) in order.
 fn declared() -> BTreeMap<String, Vec<(String, String, u64)>> {
     let mut messages: BTreeMap<String, Vec<_>> = BTreeMap::new();
     let mut at = String::new();
@@ -47,7 +47,7 @@ fn tags(message: &impl Message) -> Vec<(u64, u64)> {
     out
 }
 
-/// The names that a message of one level prints.
+/// The field names in a message's debug output, top level only.
 fn names(message: &impl std::fmt::Debug) -> Vec<String> {
     let text = format!("{message:#?}");
     let fields = text
@@ -88,10 +88,11 @@ fn the_messages_are_those_of_the_file() {
     }
 }
 
-/// Name, tags with wire types, and names of fields. Messages that are one of several have no names.
+/// A message's name, its tags with wire types, and its field names; `None` for a `oneof` of
+/// messages.
 type MessageParts = (&'static str, Vec<(u64, u64)>, Option<Vec<String>>);
 
-/// Our messages, each with all of its fields, in the order of their names.
+/// All messages of this crate, with every field set, sorted by name.
 fn messages() -> [MessageParts; 8] {
     let block = Block {
         number: 1,
@@ -205,7 +206,7 @@ fn a_chunk_that_unpacks_to_too_much_is_not_unpacked() {
         .items(),
         Err(MessageError::ChunkSize(MAX_CHUNK + 1))
     );
-    // A length alone: nothing is taken for it.
+    // Only a length, without its bytes: no memory is allocated for it.
     let lie = Chunk {
         count: 1,
         data: vec![0xff, 0xff, 0xff, 0x7f].into(),

@@ -1,4 +1,4 @@
-//! Singular batches.
+//! Tests of singular batches.
 
 use crate::{
     CONTEXT, block,
@@ -28,7 +28,7 @@ fn a_malformed_singular_batch_is_refused() {
     assert_eq!(decode(vec![2, 0xc0]), Err(BatchError::Type(2)));
     let good = block(1, vec![vec![5; 3].into()]).encode();
     assert!(decode(good.clone()).is_ok());
-    // One field too many; a list for a transaction; an uneven hash.
+    // Cases: one field too many; a list in place of a transaction; a hash of the wrong length.
     let mut longer = good.clone();
     longer[2] += 1;
     longer.push(0x80);

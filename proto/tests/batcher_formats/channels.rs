@@ -1,4 +1,4 @@
-//! Channels.
+//! Tests of channels.
 
 use crate::{
     CONTEXT, block,
@@ -24,7 +24,7 @@ const COMPRESSIONS: [ChannelCompression; 4] = [
     ChannelCompression::Brotli11,
 ];
 
-/// All frames of a channel of these batches, taken as soon as they are there.
+/// All frames of a channel with these batches, each taken as soon as it is available.
 fn channel(batches: &[Vec<u8>], compression: ChannelCompression, size: usize) -> Vec<Frame> {
     let id = FixedBytes::repeat_byte(7);
     let mut writer = ChannelWriter::new(id, compression, true).unwrap();
@@ -57,7 +57,8 @@ fn joined(frames: &[Frame]) -> Bytes {
     frames.iter().flat_map(|frame| frame.data.clone()).collect()
 }
 
-/// Every result until the end, which an error that costs more than one batch is.
+/// All results up to the end of the channel. An error that does not only skip a batch is the last
+/// one.
 fn read(data: impl Into<ChannelData>, fjord: bool) -> Vec<Result<Batch, ChannelError>> {
     let mut reader = match BatchReader::new(data, CONTEXT, fjord) {
         Ok(reader) => reader,
@@ -130,7 +131,7 @@ fn a_stream_that_is_no_channel_is_refused() {
         ChannelError::BrotliBeforeFjord
     );
     assert_eq!(read(brotli(&batch), true).len(), 1);
-    // Method 15, a window of 64 KiB, a wrong check and a preset dictionary.
+    // Cases: method 15, a window of 64 KiB, a wrong check and a preset dictionary.
     for header in [[0x7f, 0x01], [0x88, 0x1c], [0x78, 0x9d], [0x78, 0xbb]] {
         assert_eq!(
             refused([&header[..], &[0; 9]].concat(), true),
@@ -138,13 +139,13 @@ fn a_stream_that_is_no_channel_is_refused() {
         );
     }
     assert_eq!(refused(vec![0x78], true), ChannelError::Truncated);
-    // The large windows of brotli's extension, which would take up to a gigabyte.
+    // Large windows, an extension of brotli, would need up to a gigabyte.
     let large = vec![1, 0x11, 0x1e, 0, 0, 0, 0, 0, 0];
     assert_eq!(read(large, true), [Err(ChannelError::Corrupt)]);
 }
 
-/// The headers that `zlib.NewReader` of Go 1.26 accepts, found by trying all; where bit 5 is set, with
-/// the checksum 1 after it.
+/// All headers that `zlib.NewReader` of Go 1.26 accepts, found by trying every header. If a header
+/// has bit 5 set, the checksum 1 follows.
 const HEADERS: &str = "\
     081d 083c 085b 087a 0899 08b8 08d7 08f6 1819 1838 1857 1876 1895 18b4 18d3 18f2 \
     2815 2834 2853 2872 2891 28b0 28cf 28ee 3811 3830 384f 386e 388d 38ac 38cb 38ea \
@@ -152,7 +153,7 @@ const HEADERS: &str = "\
     6805 6824 6843 6862 6881 68a0 68bf 68de 68fd 7801 7820 783f 785e 787d 789c 78bb \
     78da 78f9";
 
-/// A preset dictionary must be the empty one, since op-node gives none. A window smaller than the
+/// A preset dictionary must be empty, since op-node passes an empty one. A window smaller than the
 /// distances in the stream is accepted.
 #[test]
 fn the_headers_are_those_that_gos_reader_accepts() {
@@ -228,7 +229,7 @@ fn batches_before_a_fault_are_read_and_one_unbuildable_span_costs_only_itself() 
         let results = read([compress(&first), vec![1, 2, 3]].concat(), true);
         assert!(results.len() == 1 && is_good(&results[0]));
     }
-    // A checksum that does not match costs no batch.
+    // A wrong checksum loses no batch.
     let mut checksum = zlib(&first);
     *checksum.last_mut().unwrap() ^= 1;
     let results = read(checksum, true);
@@ -236,10 +237,10 @@ fn batches_before_a_fault_are_read_and_one_unbuildable_span_costs_only_itself() 
     assert_eq!(results[1..], [Err(ChannelError::Corrupt)]);
 }
 
-/// A batch is an RLP string. A list of the same payload ends the channel, short or long.
+/// A batch must be an RLP string. A list with the same content ends the channel, short or long.
 #[test]
 fn a_list_in_place_of_a_batch_ends_a_channel() {
-    // The prefix of a span, and one block without transactions.
+    // The first columns of a span, with one block without transactions.
     let short = [&[1, 2, 3][..], &[0; 40], &[1, 0, 0]].concat();
     let long = block(1, vec![]).encode();
     assert!(short.len() <= 55 && (56..256).contains(&long.len()));
@@ -262,7 +263,7 @@ fn the_limit_counts_all_decompressed_bytes() {
     assert_eq!(results.len(), whole + 1);
     assert_eq!(results.last(), Some(&Err(ChannelError::TooLarge)));
     assert_eq!(read(zlib(&channel), true).len(), 11);
-    // Exactly the limit is allowed: 10,000,000 bytes with a header of four.
+    // Exactly the limit is allowed: here 10,000,000 bytes with a header of four bytes.
     let exact = |len: usize| {
         let mut batch = block(1, vec![]).encode();
         batch.resize(len, 0);

@@ -1,4 +1,4 @@
-//! Channels compressed by other encoders than ours.
+//! Compresses channels with encoders other than ours.
 
 use std::io::Write;
 

@@ -1,4 +1,4 @@
-//! Strategies of transactions, batches, blocks and frames.
+//! Proptest strategies for transactions, batches, blocks and frames.
 
 use alloy_consensus::{
     SignableTransaction, TxEip1559, TxEip2930, TxEip7702, TxLegacy,
@@ -52,7 +52,7 @@ pub fn encoded<T: RlpEcdsaEncodableTx + SignableTransaction<Signature>>(
 }
 
 prop_compose! {
-    /// A transaction of any type that span batches hold, legacy ones protected or not.
+    /// A transaction of any type that span batches allow; a legacy one may be protected or not.
     fn transaction(chain_id: u64)(
         kind in 0..5u8,
         nonce in number(),
@@ -135,7 +135,7 @@ prop_compose! {
     }
 }
 
-/// Consecutive blocks of a chain.
+/// The batches of consecutive blocks.
 pub fn blocks(context: BatchContext) -> impl Strategy<Value = Vec<SingularBatch>> {
     let block = (any::<bool>(), vec(transaction(context.chain_id), 0..6));
     (vec(block, 1..12), 0..1_000u64, 100..u64::MAX / 2).prop_map(move |(list, time, epoch)| {

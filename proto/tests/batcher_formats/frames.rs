@@ -1,4 +1,4 @@
-//! Frames and blobs.
+//! Tests of frames and blobs.
 
 use crate::draw::frames;
 use alloy_primitives::Bytes;
@@ -98,7 +98,7 @@ fn a_malformed_blob_is_refused() {
             Err(BlobError::FieldElement(element))
         );
     }
-    // op-node masks the high bits of the first element.
+    // op-node ignores the two high bits of the first element.
     assert_eq!(with(0, good[0] | 0x40).unwrap(), vec![0xff; 200]);
     assert!(matches!(with(4, 199), Err(BlobError::Extraneous(_))));
     assert_eq!(with(256, 1), Err(BlobError::Extraneous(256)));

@@ -1,4 +1,4 @@
-//! Round trips of the batcher's formats, and hostile bytes for each decoder.
+//! Round trips of the batcher's formats, and hostile bytes for every decoder.
 
 mod batches;
 mod channels;

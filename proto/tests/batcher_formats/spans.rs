@@ -1,4 +1,4 @@
-//! Span batches.
+//! Tests of span batches.
 
 use crate::{
     CONTEXT, block,
@@ -13,7 +13,7 @@ use starling_proto::{
     span::{self, RebuildError, SpanBatch, SpanBlock, SpanBuildError, SpanBuilder, SpanError},
 };
 
-/// A chain whose ids in signatures need more than 64 bits.
+/// A chain whose id is so large that v of a signature needs more than 64 bits.
 const LARGE_CHAIN: BatchContext = BatchContext {
     genesis_time: 1_000,
     block_time: 2,
@@ -101,7 +101,7 @@ proptest! {
     }
 }
 
-/// The prefix and the block count of a span batch.
+/// The first columns of a span batch, up to the block count.
 fn span_prefix(blocks: &[u8]) -> Vec<u8> {
     [&[5, 5][..], &[9; 40], blocks].concat()
 }
@@ -137,7 +137,7 @@ fn announced_elements_of_a_span_cost_nothing() {
     assert_eq!(decode(&[&long[..9]]), SpanError::Truncated("rel_timestamp"));
 }
 
-/// A span batch of one block with one transaction.
+/// A span batch with one block that has one transaction.
 pub fn one_transaction(bits: [u8; 3], to: &[u8], data: &[u8], rest: &[u8]) -> Vec<u8> {
     let [origin, creation, parity] = bits;
     let head = [origin, 1, creation, parity];
@@ -176,7 +176,7 @@ fn faults_of_columns_end_a_channel() {
         decode([0; 3], &to, &long, &rest),
         fault(SpanError::TooLarge("tx_datas"))
     );
-    // A type byte of 0 counts as legacy: its protected bit is missing.
+    // A type byte of 0 counts as a legacy transaction, and this one has no protected bit.
     let zero = [&[0][..], &legacy].concat();
     let missing = SpanError::Truncated("protected_bits");
     assert_eq!(decode([0; 3], &to, &zero, &[7, 8]), fault(missing));
@@ -199,8 +199,8 @@ fn faults_of_transactions_cost_one_batch() {
     assert!(decode([0; 3], &to, &set_code, &rest).is_ok());
     let creation = transaction(RebuildError::Creation);
     assert_eq!(decode([0, 1, 0], &[], &set_code, &rest), creation);
-    // A number with a leading zero; too few and too many fields; a list for the data; keys of 31
-    // bytes; an access list in a legacy transaction.
+    // Cases: a number with a leading zero; too few and too many fields; a list in place of the
+    // data; keys of 31 bytes; an access list in a legacy transaction.
     let short_key = [
         &[1, 0xf8, 59, 1, 2, 3, 0xf7, 0xf6, 0x94][..],
         &[0; 20],
@@ -222,7 +222,7 @@ fn faults_of_transactions_cost_one_batch() {
         let error = decode([0; 3], &to, data, &rest);
         assert_eq!(error, transaction(RebuildError::Data), "{data:?}");
     }
-    // Integers of any length, as in geth.
+    // Integers may have any length, as in geth.
     let wide = [&[0xe8, 0xa5][..], &[1; 37], &[2, 3]].concat();
     assert!(decode([0; 3], &to, &wide, &rest).is_ok());
 }

@@ -1,5 +1,5 @@
-//! Chains that op-node derived: `../shared/fixtures/derivation-live`. The test `derive` and the
-//! bench `pipeline` read them.
+//! Reads chains that op-node derived, from `../shared/fixtures/derivation-live`, for the test
+//! `derive` and the bench `pipeline`.
 
 use alloy_consensus::{Header, TxEnvelope};
 use alloy_eips::eip2718::Encodable2718;
@@ -17,19 +17,19 @@ use starling_proto::{
 use starling_testkit::{fixture, fixture_text};
 use std::{collections::BTreeMap, sync::Arc};
 
-/// One folder of the fixtures.
+/// A recorded chain: one folder of the fixtures.
 pub struct Recording {
     pub name: String,
     pub rollup: Arc<RollupConfig>,
     pub schedule: BlobSchedule,
-    /// By number.
+    /// L1 blocks by number.
     pub l1: BTreeMap<u64, L1Input>,
-    /// Consecutive blocks from genesis on.
+    /// Consecutive L2 blocks, from genesis on.
     pub l2: Vec<Arc<Payload>>,
 }
 
 impl Recording {
-    /// `None` where the fixtures are absent.
+    /// Reads a folder; `None` if the fixtures are absent.
     pub fn load(name: &str) -> Option<Self> {
         let path = |file: &str| format!("derivation-live/{name}/{file}");
         let rollup = fixture_text(&path("rollup.json"))?;
@@ -79,7 +79,7 @@ fn unpack(path: &str) -> Option<Vec<u8>> {
     Some(zstd::decode_all(packed.as_slice()).expect("zstd"))
 }
 
-/// The JSON values of a file, one per line.
+/// The JSON values in a file with one value per line.
 pub fn lines(path: &str) -> Option<Vec<Value>> {
     let text = unpack(path)?;
     let lines = text
@@ -133,7 +133,7 @@ fn l1_input(line: &Value, rollup: &RollupConfig) -> L1Input {
     }
 }
 
-/// A block from the RLP `[header, transactions, uncles, withdrawals?]`.
+/// Decodes a block from the RLP list `[header, transactions, uncles, withdrawals?]`.
 fn payload(raw: &[u8]) -> Payload {
     let mut body = RlpHeader::decode_bytes(&mut &raw[..], true).expect("a block");
     let header = Header::decode(&mut body).expect("a header");

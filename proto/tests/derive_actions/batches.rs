@@ -1,10 +1,10 @@
-//! Batches that are late, early, partial, overlapping, contradicting or invalid.
+//! Tests of batches that are late, early, partial, overlapping, contradicting or invalid.
 
 use crate::network::{Network, WINDOW};
 use alloy_primitives::{B256, Bytes};
 use starling_proto::{batch::SingularBatch, derive::DropReason, fork::Fork, span::SpanBlock};
 
-/// A network with nine L2 blocks on three L1 blocks, which are not posted.
+/// A network with nine L2 blocks on three L1 blocks. The L2 blocks are not posted yet.
 fn nine_blocks(fork: Fork) -> Network {
     let mut network = Network::new(fork);
     network.sequence(9);
@@ -31,8 +31,8 @@ fn a_batch_in_the_last_possible_l1_block() {
     }
 }
 
-/// One L1 block later the window of epoch 0 is over: blocks 1 and 2 are forced to be empty, so that
-/// no batch fits. The block with the batches ends the window of epoch 1.
+/// One L1 block later the sequencing window of epoch 0 has expired. Blocks 1 and 2 are then forced
+/// to be empty, so no batch fits. The L1 block with the batches ends the window of epoch 1.
 #[test]
 fn a_batch_after_the_last_possible_l1_block() {
     use DropReason::*;
@@ -48,7 +48,8 @@ fn a_batch_after_the_last_possible_l1_block() {
         let epochs = [0, 0, 1, 1, 1].map(|epoch| (epoch, 0));
         assert_eq!(network.contents(), epochs, "{fork:?} {is_span}");
         let drops: &[_] = match (fork, is_span) {
-            // Blocks 1 and 2 are past, 3 to 6 are not on their parent, 7 to 9 wait.
+            // The batches of blocks 1 and 2 are past, those of 3 to 6 have another parent, 7 to 9
+            // wait.
             (Fork::Granite, false) => &[(PastBatch, 2), (BatchParent, 4)],
             (Fork::Granite, true) => &[(BatchWindow, 1)],
             (_, false) => &[(PastBatch, 2), (BatchParent, 1), (ChannelFlushed, 1)],
@@ -59,7 +60,7 @@ fn a_batch_after_the_last_possible_l1_block() {
     }
 }
 
-/// A batch that fits the forced chain, and keeps an origin whose window is over.
+/// A batch that fits the forced chain, but keeps an L1 origin whose window has expired.
 #[test]
 fn a_late_batch_on_the_forced_chain() {
     use DropReason::{BatchWindow, ChannelFlushed};
@@ -86,7 +87,7 @@ fn a_late_batch_on_the_forced_chain() {
     }
 }
 
-/// Windows that expire one after another fill every epoch with empty blocks.
+/// Windows that expire one after another: every epoch is filled with empty blocks.
 #[test]
 fn expired_windows() {
     for fork in [Fork::Granite, Fork::Holocene] {
@@ -110,8 +111,8 @@ fn expired_windows() {
     }
 }
 
-/// A batch for blocks whose predecessors come later: before Holocene it waits, in Holocene it is
-/// dropped and must be posted again.
+/// A batch for blocks whose ancestors are posted later. Before Holocene the batch waits. In
+/// Holocene it is dropped and must be posted again.
 #[test]
 fn early_batches() {
     for (fork, is_span) in STAGES {
@@ -164,8 +165,8 @@ fn spans_that_overlap_the_safe_chain() {
     }
 }
 
-/// Spans from block `first` on that repeat safe blocks with other transactions or another origin, or
-/// that have another parent.
+/// Spans from block `first` on that contradict the safe chain: with other transactions, another L1
+/// origin, or another parent.
 #[test]
 fn spans_that_contradict_the_safe_chain() {
     use DropReason::{BatchParent, ChannelFlushed, SpanOverlap};
@@ -206,7 +207,8 @@ fn spans_that_contradict_the_safe_chain() {
     }
 }
 
-/// The blocks of a span before one that breaks a rule stay in Holocene; before it none does.
+/// A block of a span breaks a rule. In Holocene the blocks before it remain; before Holocene none
+/// does.
 #[test]
 fn a_partial_span() {
     for fork in [Fork::Granite, Fork::Holocene] {
@@ -226,8 +228,8 @@ fn a_partial_span() {
     }
 }
 
-/// Before Holocene the whole span is dropped, and the head goes back to where it began. In Holocene
-/// the invalid block is replaced by its deposits and ends the span.
+/// Before Holocene the whole span is dropped, and the head moves back to the span's parent. In
+/// Holocene the invalid block is replaced by its deposits, and the rest of the span is dropped.
 #[test]
 fn an_invalid_payload_inside_a_span() {
     for fork in [Fork::Granite, Fork::Holocene] {
@@ -262,12 +264,13 @@ fn an_invalid_payload_inside_a_span() {
     }
 }
 
-/// The same in singular batches: before Holocene the batch is dropped and the next ones do not fit.
+/// An invalid block in a singular batch: before Holocene the batch is dropped, and later batches do
+/// not fit.
 #[test]
 fn an_invalid_payload_in_a_singular_batch() {
     for fork in [Fork::Granite, Fork::Holocene] {
         let mut network = nine_blocks(fork);
-        // Transactions that do not decode are invalid for the engine, and no matter of batches.
+        // Transactions that do not decode: the batch rules do not check this, but the engine does.
         let broken = Bytes::from_static(&[2, 0xff, 0xff]);
         network.verifier.refused.insert(broken.clone());
         network.l2.truncate(4);
@@ -290,7 +293,7 @@ fn an_invalid_payload_in_a_singular_batch() {
     }
 }
 
-/// The batch of block 4, changed, in a channel with good ones around it.
+/// The batch of block 4 is changed. Valid batches precede and follow it in the same channel.
 #[test]
 fn batches_that_break_a_rule() {
     type Change = fn(&mut SingularBatch);
@@ -330,7 +333,7 @@ fn batches_that_break_a_rule() {
             let item = network.channel(&batches);
             network.post(item);
             network.mine();
-            // Holocene drops the channel with the batch, unless that is merely past.
+            // Holocene also drops the channel, unless the batch is only past.
             let is_flushed = fork == Fork::Holocene && *reason != PastBatch;
             let mut drops = vec![(*reason, 1)];
             drops.extend(is_flushed.then_some((ChannelFlushed, 1)));
@@ -356,7 +359,7 @@ impl SpanParts {
     }
 }
 
-/// A change of the span of blocks 4 to 9 on a safe block 3, and the drops that it leads to.
+/// A change to the span of blocks 4 to 9 on safe block 3, and the expected drops.
 struct BrokenSpan {
     change: fn(&mut SpanParts),
     before_holocene: Vec<DropReason>,
@@ -364,7 +367,7 @@ struct BrokenSpan {
 }
 
 impl BrokenSpan {
-    /// A span that is dropped for this reason, since Holocene with its channel.
+    /// A change for which the span is dropped with this reason; from Holocene on its channel, too.
     fn new(reason: DropReason, change: fn(&mut SpanParts)) -> Self {
         Self {
             change,
@@ -379,15 +382,15 @@ fn broken_spans() -> [BrokenSpan; 8] {
     [
         BrokenSpan::new(BatchParent, |span| span.parent = B256::ZERO),
         BrokenSpan::new(BatchOrigin, |span| span.origin = Some(B256::ZERO)),
-        // The first origin is beyond the next one of the parent, or before the parent's.
+        // The first L1 origin is more than one above the parent's, or below it.
         BrokenSpan::new(BatchOrigin, |span| span.shift(2, 0)),
         BrokenSpan::new(BatchOrigin, |span| span.shift(-1, 0)),
-        // The origin is later than the block.
+        // The L1 origin is later than the block.
         BrokenSpan {
             since_holocene: vec![BatchTime, SpanRest, ChannelFlushed],
             ..BrokenSpan::new(BatchTime, |span| span.shift(1, 0))
         },
-        // Blocks between those of the chain, and the genesis block among them.
+        // Timestamps between those of the chain; one case begins with the genesis block.
         BrokenSpan::new(BatchTime, |span| span.shift(0, -1)),
         BrokenSpan::new(BatchTime, |span| span.shift(0, -3)),
         BrokenSpan {
@@ -397,7 +400,7 @@ fn broken_spans() -> [BrokenSpan; 8] {
     ]
 }
 
-/// Posts the span of blocks 4 to 9, changed, on a safe block 3.
+/// Changes the span of blocks 4 to 9 on safe block 3, and posts it.
 fn post_changed_span(network: &mut Network, change: fn(&mut SpanParts)) {
     let mut parts = SpanParts {
         blocks: (4..=9).map(|number| network.span_block(number)).collect(),
@@ -435,13 +438,15 @@ fn spans_that_break_a_rule() {
     }
 }
 
-/// A span whose last L1 origin is not derived yet waits before Holocene, and is skipped in it.
+/// A span whose last L1 origin is not derived yet: before Holocene it waits, in Holocene it is
+/// skipped.
 #[test]
 fn a_span_that_is_ahead_of_l1() {
     for fork in [Fork::Granite, Fork::Holocene] {
         let mut network = nine_blocks(fork);
         network.post_blocks(1..=9, true);
-        // L1 block 3 is the origin of block 9. The batch is in it, and in the one before.
+        // L1 block 3 is the origin of L2 block 9. The batch is in L1 block 3 and in the block
+        // before.
         let posted = std::mem::take(&mut network.inbox);
         network.l1[2].input.inbox.clone_from(&posted);
         network.l1[3].input.inbox = posted;

@@ -1,4 +1,4 @@
-//! Garbage in each layer of the batcher's data: items, frames, channels, batches.
+//! Tests with invalid data at each layer of the batcher's data: items, frames, channels, batches.
 
 use crate::network::{Network, rollup};
 use alloy_primitives::Bytes;
@@ -11,7 +11,7 @@ use starling_proto::{
 };
 use std::io::Write;
 
-/// A network whose L1 has the blocks for nine L2 blocks, which are not posted.
+/// A network with nine L2 blocks and their L1 blocks. The L2 blocks are not posted yet.
 fn nine_blocks(fork: Fork) -> Network {
     let mut network = Network::new(fork);
     network.sequence(9);
@@ -34,7 +34,7 @@ fn brotli(bytes: &[u8]) -> Vec<u8> {
     encoder.into_inner()
 }
 
-/// A data item of a channel with this compressed stream.
+/// A data item with a channel of this compressed stream.
 fn stream(network: &mut Network, data: Vec<u8>) -> Vec<u8> {
     frame::encode(&[Frame {
         id: network.channel_id(),
@@ -80,14 +80,14 @@ fn garbage_frames() {
     }
 }
 
-/// The limit of a frame counts its data alone.
+/// The size limit of a frame counts only its data.
 #[test]
 fn a_frame_of_the_largest_size() {
     let mut network = nine_blocks(Fork::Holocene);
     let batches = network.singular(1..=9);
     let mut frames = network.frames(&batches, 1);
     let mut data = frames[0].data.to_vec();
-    // Bytes after the end of the compressed stream are not read.
+    // Bytes after the end of the compressed stream are ignored.
     data.resize(MAX_FRAME_DATA, 0);
     frames[0].data = data.into();
     network.post(frame::encode(&frames));
@@ -107,7 +107,7 @@ fn doubled_and_reordered_frames() {
         if fork == Fork::Granite {
             network.expect(&[(DropReason::Frame, 3)]);
         } else {
-            // The item begins with the last frame, which no other can follow.
+            // The item begins with the channel's last frame, which no frame can follow.
             let drops = [(DropReason::FrameOrder, 6), (DropReason::Frame, 1)];
             network.expect_head(0, &drops);
             let order = [0, 1, 1, 3, 2, 3, 3].map(|index: usize| frames[index].clone());
@@ -119,7 +119,8 @@ fn doubled_and_reordered_frames() {
     }
 }
 
-/// The same across data items, where the frame queue sees one at a time.
+/// Doubled and reordered frames in separate data items: the frame queue sees only one item at a
+/// time.
 #[test]
 fn doubled_and_reordered_items() {
     for fork in [Fork::Granite, Fork::Holocene] {
@@ -130,7 +131,8 @@ fn doubled_and_reordered_items() {
             network.post(pieces[index].clone());
         }
         network.mine();
-        // The queue reads the channel with item 2: the items after it open the channel again.
+        // Before Holocene, piece 2 completes the channel. The pieces after it open a channel with the
+        // same id.
         let drops = match fork {
             Fork::Granite => vec![(DropReason::Frame, 2 + 1)],
             _ => vec![(DropReason::Frame, 3), (DropReason::ChannelReplaced, 1)],
@@ -197,14 +199,14 @@ fn garbage_channels() {
     }
 }
 
-/// A channel is read as far as it goes.
+/// The batches before a fault of their channel are applied.
 #[test]
 fn batches_before_a_fault_of_their_channel_are_used() {
     for fork in [Fork::Ecotone, Fork::Granite, Fork::Holocene] {
         let mut network = nine_blocks(fork);
         let batches = network.singular(1..=9);
         let some: Vec<u8> = batches[..3].iter().flat_map(|b| rlp(b)).collect();
-        // The last one is batch 4 with a longer header than it needs.
+        // The last string is batch 4 with a longer RLP header than necessary.
         let length = (batches[3].len() as u16).to_be_bytes();
         let padded = [&[0xba, 0][..], &length, &batches[3]].concat();
         let faults: [&[u8]; 5] = [
@@ -231,7 +233,7 @@ fn batches_before_a_fault_of_their_channel_are_used() {
     }
 }
 
-/// Channels that decompress to more than their limit: batches before it are used.
+/// Channels that decompress to more than their limit: the batches before the limit are applied.
 #[test]
 fn bombs() {
     let zeros = vec![0; 100_000_000];
@@ -293,13 +295,13 @@ fn garbage_batches() {
     }
 }
 
-/// A span whose columns are whole and whose transactions cannot be rebuilt costs itself alone.
+/// A span with complete columns whose transactions cannot be rebuilt: only this span is skipped.
 #[test]
 fn a_span_with_a_transaction_of_an_unknown_type() {
     for fork in [Fork::Granite, Fork::Holocene] {
         let mut network = nine_blocks(fork);
         let mut span = network.span(1..=9);
-        // The data of the transactions with type 1 begin with it; the list holds their nonce.
+        // The data of a type 1 transaction begin with its type and the list's header.
         let needle = [1, 0xcc, 0x80, 0x80, 0x88];
         let at = span.windows(5).position(|bytes| bytes == needle).unwrap();
         span[at] = 3;
@@ -313,7 +315,7 @@ fn a_span_with_a_transaction_of_an_unknown_type() {
     }
 }
 
-/// Open channels wait until they time out, from Holocene on each replaces the one before.
+/// Open channels wait until they time out. From Holocene on each channel replaces the one before.
 #[test]
 fn thousands_of_channels_that_are_never_closed() {
     for fork in [Fork::Granite, Fork::Holocene] {
@@ -350,7 +352,7 @@ fn thousands_of_channels_that_are_never_closed() {
     }
 }
 
-/// The data items of a channel that is never closed, one frame each.
+/// The data items of a channel that is never closed, with one frame each.
 fn endless(id: ChannelId, frames: u16, data: &Bytes) -> impl Iterator<Item = Vec<u8>> {
     let frames = (0..frames).map(move |number| Frame {
         id,
@@ -361,8 +363,8 @@ fn endless(id: ChannelId, frames: u16, data: &Bytes) -> impl Iterator<Item = Vec
     frames.map(|frame| frame::encode(&[frame]))
 }
 
-/// The bank holds 100,000,000 bytes before Fjord, a channel of Holocene as much, frames of 200
-/// bytes besides their data.
+/// The bank holds 100,000,000 bytes before Fjord, and a channel of Holocene has the same limit. A
+/// frame counts 200 bytes in addition to its data.
 #[test]
 fn channels_beyond_their_limit_of_bytes() {
     let data = Bytes::from(vec![8; MAX_FRAME_DATA - 200]);
@@ -385,7 +387,7 @@ fn channels_beyond_their_limit_of_bytes() {
             network.mine();
             network.expect_head(0, &[(DropReason::ChannelSize, 1)]);
         } else {
-            // The oldest is the batcher's.
+            // The bank removes its oldest channel, which is the one with the batches.
             network.expect_head(0, &[(DropReason::ChannelSize, 1)]);
             network.post(pieces[1].clone());
             network.mine();

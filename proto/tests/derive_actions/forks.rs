@@ -1,4 +1,4 @@
-//! Forks inside of batches and channels, and chains that begin at each of them.
+//! Tests of forks inside batches and channels, and of chains that begin in each fork.
 
 use crate::{
     network::{L1_TIME, Network, START, rollup},
@@ -8,12 +8,13 @@ use starling_proto::{
     config::RollupConfig, derive::DropReason, fork::Fork, upgrades::upgrade_transactions,
 };
 
-/// The fork before this one.
+/// The fork preceding `fork`.
 fn before(fork: Fork) -> Fork {
     Fork::ALL[fork as usize - 1]
 }
 
-/// Every fork before `fork` from genesis on, and that one at this many seconds after it.
+/// A rollup with every earlier fork active from genesis, and `fork` this many seconds after
+/// genesis.
 fn activating(fork: Fork, seconds: u64) -> RollupConfig {
     let mut config = rollup(before(fork));
     config.forks = config.forks.with(fork, Some(START + seconds));
@@ -41,8 +42,8 @@ fn every_fork_at_genesis() {
     }
 }
 
-/// Four blocks between two forks. Channels are posted for every five blocks, so that batches and
-/// channels of each kind cross forks.
+/// One fork activates every four blocks. Every five blocks are posted in a channel, so that batches
+/// and channels of both kinds cross forks.
 #[test]
 fn one_chain_from_regolith_to_karst() {
     for is_span in [false, true] {
@@ -85,7 +86,7 @@ fn one_chain_from_regolith_to_karst() {
     }
 }
 
-/// Each fork from Ecotone on activates at block 5 of a span with nine.
+/// Each fork from Ecotone on activates at block 5 of a span of nine blocks.
 #[test]
 fn a_fork_in_mid_span() {
     for fork in since(Fork::Ecotone) {
@@ -108,7 +109,7 @@ fn a_fork_in_mid_span() {
     }
 }
 
-/// A chain that keeps the gas of the Karst upgrade.
+/// A chain whose later blocks keep the additional gas of the Karst upgrade.
 #[test]
 fn karst_gas_that_is_kept() {
     let config = RollupConfig {
@@ -124,14 +125,14 @@ fn karst_gas_that_is_kept() {
     network.moves_on();
 }
 
-/// A span costs itself alone before Delta: by the L1 block with its channel, and by the L1 origin of
-/// its first block.
+/// Before Delta a span is skipped alone. Two conditions apply: the L1 block with its channel, and
+/// the L1 origin of its first block, must be in Delta.
 #[test]
 fn a_span_before_delta() {
     let mut network = Network::with(activating(Fork::Delta, 5 * L1_TIME));
     network.sequence(12);
     assert_eq!(network.l1_head(), 4);
-    // L1 block 5 is the first in Delta; blocks of epoch 5 begin with number 15.
+    // L1 block 5 is the first in Delta. The first L2 block with origin 5 is number 15.
     let mut batches = vec![network.span(1..=3)];
     batches.extend(network.singular(1..=3));
     let item = network.channel(&batches);
@@ -152,8 +153,8 @@ fn a_span_before_delta() {
     network.moves_on();
 }
 
-/// A span of the first L1 origin in Delta counts only from an L1 block in Delta, also where the origin
-/// was not derived yet when the span was read.
+/// A span with the first L1 origin in Delta is only valid if it is posted in an L1 block in Delta.
+/// The same applies if the origin was not derived yet when the span was read.
 #[test]
 fn a_span_that_is_posted_before_the_first_l1_block_of_delta() {
     let mut network = Network::with(activating(Fork::Delta, 5 * L1_TIME));
@@ -174,8 +175,8 @@ fn a_span_that_is_posted_before_the_first_l1_block_of_delta() {
     network.moves_on();
 }
 
-/// Frames and complete batches from before Holocene are lost with its first L1 block; whole channels
-/// afterwards are read.
+/// Frames and batches from before Holocene are lost at its first L1 block. Channels posted as a
+/// whole afterwards are read.
 #[test]
 fn frames_across_the_activation_of_holocene() {
     let mut network = Network::with(activating(Fork::Holocene, 5 * L1_TIME));
@@ -188,7 +189,7 @@ fn frames_across_the_activation_of_holocene() {
     network.post_blocks(5..=9, false);
     network.mine();
     network.expect_head(0, &[]);
-    // The queued batches 5 to 9 are lost without a count, the frames belong to no channel.
+    // The queued batches 5 to 9 are lost without being counted. The frames belong to no channel.
     network.post(pieces[1].clone());
     network.post(pieces[2].clone());
     network.post_blocks(1..=4, false);
@@ -200,8 +201,8 @@ fn frames_across_the_activation_of_holocene() {
     network.moves_on();
 }
 
-/// Blocks of a span that was accepted before Holocene are built with the rules of the stage that
-/// accepted it, up to the L1 block in which Holocene activates.
+/// A span accepted before Holocene: its blocks are built with the old stage's rules until the L1
+/// block in which Holocene activates.
 #[test]
 fn a_span_in_the_last_l1_block_before_holocene() {
     let mut network = Network::with(activating(Fork::Holocene, 5 * L1_TIME));
@@ -231,7 +232,7 @@ fn type_4_around_isthmus() {
         network.expect(&[]);
         network.moves_on();
 
-        // One block earlier it is not legal.
+        // One block earlier this type of transaction is not allowed.
         let mut network = Network::with(activating(Fork::Isthmus, 10));
         network.sequence(3);
         let good = network.l2.clone();
@@ -250,8 +251,8 @@ fn type_4_around_isthmus() {
     }
 }
 
-/// Batches with transactions of users for the first block of Jovian or Karst are dropped, whatever
-/// their kind; the empty block counts.
+/// Batches with user transactions for the first block of Jovian or Karst are dropped, whatever
+/// their kind. An empty batch for this block is applied.
 #[test]
 fn user_transactions_in_the_first_block_of_jovian_and_karst() {
     for fork in [Fork::Jovian, Fork::Karst] {
@@ -280,7 +281,7 @@ fn user_transactions_in_the_first_block_of_jovian_and_karst() {
     }
 }
 
-/// No other fork enforces that its first block is empty, although a sequencer leaves it so.
+/// No other fork requires that its first block is empty, although a sequencer leaves it empty.
 #[test]
 fn user_transactions_in_the_first_block_of_earlier_forks() {
     for fork in [
@@ -303,7 +304,7 @@ fn user_transactions_in_the_first_block_of_earlier_forks() {
     }
 }
 
-/// L1 blocks every 12 seconds, L2 blocks every 1, 2 and 12.
+/// L1 blocks every 12 seconds, with L2 blocks every 1, 2 or 12 seconds.
 #[test]
 fn block_times() {
     for block_time in [1, 2, 12] {
@@ -322,7 +323,7 @@ fn block_times() {
                 .map(|number| number * block_time / 12)
                 .collect();
             assert_eq!(epochs, expected);
-            // Windows expire at the same L1 block for all.
+            // The sequencing windows expire at the same L1 block for every block time.
             network.mine_to(crate::network::WINDOW + 6);
             network.derive();
             let last = network.contents().last().unwrap().0;

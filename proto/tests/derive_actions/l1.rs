@@ -1,4 +1,5 @@
-//! L1 that is slow, changes the batcher or the configuration, or carries data in every form.
+//! Tests with an L1 that is slow, changes the batcher or the configuration, or carries data in
+//! every form.
 
 use crate::{
     network::{L1_TIME, Network, START, STRANGER, TIMEOUT, rollup},
@@ -13,7 +14,8 @@ use starling_proto::{
     system_config::FeeScalars,
 };
 
-/// A network with a window that no test here exceeds, and nine L2 blocks that are not posted.
+/// A network with a sequencing window that no test here exceeds. Its nine L2 blocks are not posted
+/// yet.
 fn nine_blocks(fork: Fork) -> Network {
     let mut config = rollup(fork);
     config.seq_window_size = 200;
@@ -22,7 +24,7 @@ fn nine_blocks(fork: Fork) -> Network {
     network
 }
 
-/// The same, and the data items of a channel with these blocks, one frame each.
+/// The network of [`nine_blocks`], with the data items of a channel of its blocks, one frame each.
 fn nine_blocks_in_pieces(fork: Fork, pieces: usize) -> (Network, Vec<Vec<u8>>) {
     let mut network = nine_blocks(fork);
     let batches = network.singular(1..=9);
@@ -30,7 +32,7 @@ fn nine_blocks_in_pieces(fork: Fork, pieces: usize) -> (Network, Vec<Vec<u8>>) {
     (network, pieces)
 }
 
-/// Forks with their channel timeouts: the configured one, and that of Granite.
+/// Forks with their channel timeouts: the configured one, and Granite's.
 const TIMEOUTS: [(Fork, u64); 4] = [
     (Fork::Bedrock, TIMEOUT),
     (Fork::Fjord, TIMEOUT),
@@ -52,8 +54,8 @@ fn a_channel_that_closes_in_its_last_block() {
     }
 }
 
-/// One block later the channel has timed out, and the frame that closes it belongs to none. The bank
-/// opens a channel for it, which lacks its beginning.
+/// One L1 block later the channel has timed out, so its closing frame belongs to no channel. The
+/// bank opens a new channel for this frame, which lacks the first frames.
 #[test]
 fn a_channel_that_closes_late() {
     for (fork, timeout) in TIMEOUTS {
@@ -66,7 +68,7 @@ fn a_channel_that_closes_late() {
         let mut drops = vec![(DropReason::ChannelTimeout, 1)];
         drops.extend((fork == Fork::Holocene).then_some((DropReason::Frame, 1)));
         network.expect_head(0, &drops);
-        // Before Canyon, the half channel that the late frame has opened blocks the bank.
+        // Before Canyon, this incomplete channel blocks the bank until it times out.
         if fork == Fork::Bedrock {
             network.mine_to(opened + 2 * timeout + 2);
             network.expect_head(0, &[(DropReason::ChannelTimeout, 1)]);
@@ -78,7 +80,7 @@ fn a_channel_that_closes_late() {
     }
 }
 
-/// A channel that timed out is opened again by frames with its id, and can then be completed.
+/// Frames with the id of a channel that timed out open it again, and it can then be completed.
 #[test]
 fn a_channel_that_is_opened_again() {
     for (fork, timeout) in TIMEOUTS {
@@ -99,7 +101,7 @@ fn a_channel_that_is_opened_again() {
     }
 }
 
-/// L1 blocks that come late: L2 goes on with its origin, and takes all of them afterwards.
+/// L1 blocks come late: L2 keeps its L1 origin meanwhile, and later moves through all of them.
 #[test]
 fn gaps_in_l1() {
     for fork in [Fork::Granite, Fork::Holocene] {
@@ -120,7 +122,7 @@ fn gaps_in_l1() {
     }
 }
 
-/// L1 is silent for longer than the sequencer may drift: from then on blocks are empty.
+/// L1 has no block for longer than the sequencer drift: from then on L2 blocks are empty.
 #[test]
 fn a_gap_beyond_the_sequencer_drift() {
     for is_span in [false, true] {
@@ -144,7 +146,8 @@ fn a_gap_beyond_the_sequencer_drift() {
     }
 }
 
-/// Frames of the old key count up to the block that names the new one, which completes the channel.
+/// Frames by the old key count up to and including the L1 block that changes the key. Frames by the
+/// new key complete the channel.
 #[test]
 fn the_batcher_changes_its_key_inside_the_channel_timeout() {
     let other = Address::repeat_byte(0xbb);
@@ -171,7 +174,7 @@ fn the_batcher_changes_its_key_inside_the_channel_timeout() {
     }
 }
 
-/// The information that L1 has given the head, after `log` in L1 block 2.
+/// The L1 attributes of the head after a configuration log in L1 block 2.
 fn configured(fork: Fork, kind: u8, words: &[U256]) -> (Network, L1BlockInfo) {
     let mut network = Network::new(fork);
     network.mine();
@@ -240,7 +243,7 @@ fn fee_scalars_change_with_the_epoch() {
     assert_eq!(network.head().header.extra_data[..], expected);
 }
 
-/// A configuration log that cannot be read changes nothing; the traversal counts it.
+/// A malformed configuration log changes nothing; the L1 traversal counts it.
 #[test]
 fn a_configuration_log_that_cannot_be_read() {
     let mut network = nine_blocks(Fork::Holocene);
@@ -270,7 +273,8 @@ fn deposits_are_in_the_first_block_of_their_epoch() {
     network.moves_on();
 }
 
-/// Frames of one channel in blobs of two transactions and in calldata, in the order of the block.
+/// Frames of one channel, in the blobs of two transactions and in calldata, are read in block
+/// order.
 #[test]
 fn several_blobs_and_calldata_in_one_block() {
     for fork in [Fork::Ecotone, Fork::Granite, Fork::Holocene] {
@@ -289,13 +293,13 @@ fn several_blobs_and_calldata_in_one_block() {
     }
 }
 
-/// The fraction that prices blob gas: e^(excess / fraction).
+/// The blob base fee: e^(excess / fraction).
 fn price(excess: u64, fraction: u64) -> f64 {
     (excess as f64 / fraction as f64).exp()
 }
 
-/// Blob fees with the fractions of Cancun, Prague, BPO1 and BPO2, as L1 goes through its forks. A
-/// rollup with a Pectra blob schedule keeps Cancun's until then.
+/// Blob base fees with the fractions of Cancun, Prague, BPO1 and BPO2, as L1 passes these forks. A
+/// rollup with a Pectra blob schedule uses Cancun's fraction until the schedule's time.
 #[test]
 fn blob_schedules_of_l1() {
     let at = |number: u64| START + number * L1_TIME;
@@ -333,7 +337,7 @@ fn blob_schedules_of_l1() {
     }
 }
 
-/// Data is read with every L1 origin up to the last one, which is where the pipeline idles.
+/// Data are read from every L1 block up to the head, at which the pipeline idles.
 #[test]
 fn the_pipeline_idles_at_the_head_of_l1() {
     let mut network = nine_blocks(Fork::Holocene);

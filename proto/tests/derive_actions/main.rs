@@ -1,6 +1,6 @@
-//! Derivation on an L1 that is mined by order: a sequencer builds a chain, a batcher posts it with
-//! the encoders of this crate, and a verifier that sees L1 alone must arrive at the sequencer's
-//! hashes. Each test does one thing to L1 or to the data, and counts exactly what is dropped.
+//! Derivation on an L1 that mines on command. A sequencer builds a chain, and a batcher posts it
+//! with the encoders of this crate. A verifier that sees only L1 must derive the sequencer's
+//! hashes. Each test makes one change to L1 or to the data, and counts exactly what is dropped.
 
 mod batches;
 mod data;

@@ -1,4 +1,4 @@
-//! The network of a test: an L1 that is mined by order, a sequencer, a batcher and a verifier.
+//! The network of a test: an L1 that mines on command, a sequencer, a batcher and a verifier.
 
 pub use crate::simulated::{BATCHER, CONFIG, L2_CHAIN, PORTAL, START};
 
@@ -28,14 +28,14 @@ use std::{
 };
 
 pub const STRANGER: Address = Address::repeat_byte(0x57);
-/// Seconds between L1 blocks, unless a test says otherwise.
+/// Default seconds between L1 blocks.
 pub const L1_TIME: u64 = 6;
 /// Sequencing window, in L1 blocks.
 pub const WINDOW: u64 = 12;
-/// L1 blocks for which a channel may stay open before Granite.
+/// Channel timeout before Granite, in L1 blocks.
 pub const TIMEOUT: u64 = 4;
 
-/// A rollup with every fork up to `fork` from genesis on.
+/// A rollup with every fork up to `fork` active from genesis.
 pub fn rollup(fork: Fork) -> RollupConfig {
     RollupConfig {
         seq_window_size: WINDOW,
@@ -48,7 +48,7 @@ fn l1_hash(number: u64, branch: u64) -> B256 {
     keccak256([number.to_be_bytes(), branch.to_be_bytes()].concat())
 }
 
-/// An L1 block as derivation reads it, and its receipts.
+/// An L1 block in the form that derivation reads, with its receipts.
 #[derive(Clone)]
 pub struct MinedBlock {
     pub input: L1Input,
@@ -61,16 +61,16 @@ pub struct Network {
     pub l1: Vec<MinedBlock>,
     /// Blobs by versioned hash.
     pub blobs: HashMap<B256, Bytes>,
-    /// The sequencer's chain, by number.
+    /// The sequencer's chain; the index is the block number.
     pub l2: Vec<Arc<Payload>>,
     pub verifier: Verifier,
-    /// The account that posts data.
+    /// The account that posts the batcher's data.
     pub batcher: Address,
     pub compression: ChannelCompression,
     /// Seconds between L1 blocks.
     pub l1_time: u64,
     pub excess_blob_gas: u64,
-    /// Transactions to the inbox and logs of the next L1 block.
+    /// Transactions to the batch inbox and logs for the next L1 block.
     pub inbox: Vec<InboxTransaction>,
     logs: Vec<Log>,
     branch: u64,
@@ -79,7 +79,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// A chain with every fork up to `fork` from genesis on.
+    /// A network whose rollup has every fork up to `fork` active from genesis.
     pub fn new(fork: Fork) -> Self {
         Self::with(rollup(fork))
     }
@@ -88,7 +88,7 @@ impl Network {
         Self::on(rollup, BlobSchedule::default())
     }
 
-    /// With the blob schedule of its L1.
+    /// A network with this rollup and this blob schedule of L1.
     pub fn on(rollup: RollupConfig, schedule: BlobSchedule) -> Self {
         let rollup = Arc::new(rollup);
         let genesis = simulated::genesis(&rollup);
@@ -113,7 +113,7 @@ impl Network {
         network
     }
 
-    /// Mines an L1 block with everything posted since the last one. Returns its number.
+    /// Mines an L1 block with everything posted since the last block. Returns its number.
     pub fn mine(&mut self) -> u64 {
         let number = self.l1.len() as u64;
         let hash = l1_hash(number, self.branch);
@@ -139,7 +139,7 @@ impl Network {
         number
     }
 
-    /// Mines L1 blocks until this number is the highest.
+    /// Mines L1 blocks until L1's head has this number.
     pub fn mine_to(&mut self, number: u64) {
         while self.l1_head() < number {
             self.mine();
@@ -150,8 +150,8 @@ impl Network {
         self.l1.len() as u64 - 1
     }
 
-    /// Removes L1 blocks from this number on, and returns them. Those mined afterwards have other
-    /// hashes.
+    /// Removes the L1 blocks from this number on and returns them. Blocks mined afterwards have
+    /// different hashes.
     pub fn fork_l1(&mut self, number: u64) -> Vec<MinedBlock> {
         self.branch += 1;
         self.l1.split_off(number as usize)
@@ -178,7 +178,7 @@ impl Network {
         self.post_raw_blobs(blobs);
     }
 
-    /// Posts a transaction with these blobs, which may hold anything.
+    /// Posts a transaction with these blobs, which need not be decodable.
     pub fn post_raw_blobs(&mut self, blobs: Vec<Bytes>) {
         let before: usize = self.inbox.iter().map(|posted| posted.blobs.len()).sum();
         let blobs = (before as u64..).zip(blobs).map(|(index, blob)| {
@@ -228,14 +228,14 @@ impl Network {
         block
     }
 
-    /// A transaction that no block has yet.
+    /// A new transaction that no block has yet.
     pub fn transaction(&mut self) -> Bytes {
         self.nonce += 1;
         transaction(self.nonce)
     }
 
-    /// Builds `count` L2 blocks with one transaction each, unless they activate an upgrade. L1 is
-    /// mined as time goes.
+    /// Builds `count` L2 blocks with one transaction each; blocks that activate an upgrade have
+    /// none. L1 blocks are mined as time passes.
     pub fn sequence(&mut self, count: u64) {
         for _ in 0..count {
             let parent = self.head().timestamp();
@@ -249,7 +249,7 @@ impl Network {
         }
     }
 
-    /// The batch of a block.
+    /// The singular batch of a block.
     pub fn batch(&self, number: u64) -> SingularBatch {
         let block = &self.l2[number as usize];
         let origin = self.reference(block).origin;
@@ -275,7 +275,7 @@ impl Network {
         self.span_of(&blocks.collect::<Vec<_>>(), parent.hash, None)
     }
 
-    /// A block as span batches have it.
+    /// A block in the form of span batches.
     pub fn span_block(&self, number: u64) -> SpanBlock {
         let batch = self.batch(number);
         SpanBlock {
@@ -285,8 +285,8 @@ impl Network {
         }
     }
 
-    /// The encoded span batch of any blocks, with these hashes of its parent and of its last L1
-    /// origin; `None` is the hash that the origin has.
+    /// The encoded span batch of these blocks, with the hashes of its parent and of its last L1
+    /// origin. If `origin` is `None`, the hash is that of L1's block.
     pub fn span_of(&self, blocks: &[SpanBlock], parent: B256, origin: Option<B256>) -> Vec<u8> {
         let mut builder = SpanBuilder::new(BatchContext {
             genesis_time: START,
@@ -301,7 +301,7 @@ impl Network {
         builder.encode().unwrap()
     }
 
-    /// The batches of these blocks, as one span or each by itself.
+    /// The encoded batches of these blocks: one span batch, or a singular batch each.
     pub fn batches(&self, numbers: RangeInclusive<u64>, is_span: bool) -> Vec<Vec<u8>> {
         if is_span {
             vec![self.span(numbers)]
@@ -310,7 +310,7 @@ impl Network {
         }
     }
 
-    /// A name that no channel has yet.
+    /// A new channel id.
     pub fn channel_id(&mut self) -> ChannelId {
         self.channels += 1;
         ChannelId::left_padding_from(&self.channels.to_be_bytes())
@@ -322,7 +322,7 @@ impl Network {
         self.rollup.forks.is_active(Fork::Fjord, time)
     }
 
-    /// The frames of a new channel with these batches, at most `pieces` of them.
+    /// Encodes a new channel with these batches in at most `pieces` frames.
     pub fn frames(&mut self, batches: &[Vec<u8>], pieces: usize) -> Vec<Frame> {
         let (id, fjord) = (self.channel_id(), self.is_fjord_next());
         let mut writer = ChannelWriter::new(id, self.compression, fjord).unwrap();
@@ -338,18 +338,18 @@ impl Network {
         frames
     }
 
-    /// A data item with a whole channel.
+    /// A data item with a whole new channel of these batches.
     pub fn channel(&mut self, batches: &[Vec<u8>]) -> Vec<u8> {
         frame::encode(&self.frames(batches, 1))
     }
 
-    /// The data items of a channel in `pieces` frames, one each.
+    /// The data items of a new channel in at most `pieces` frames, one frame each.
     pub fn pieces(&mut self, batches: &[Vec<u8>], pieces: usize) -> Vec<Vec<u8>> {
         let frames = self.frames(batches, pieces).into_iter();
         frames.map(|frame| frame::encode(&[frame])).collect()
     }
 
-    /// Posts these blocks in a channel of singular batches, or of one span.
+    /// Posts a channel with these blocks, in singular batches or in one span.
     pub fn post_blocks(&mut self, numbers: RangeInclusive<u64>, is_span: bool) {
         let batches = self.batches(numbers, is_span);
         let item = self.channel(&batches);
@@ -367,8 +367,8 @@ impl Network {
         assert!(matches!(stop, PipelineStep::Idle { .. }), "{stop:?}");
     }
 
-    /// Derives, and compares the verifier's chain with the sequencer's up to `head`, where it must
-    /// end. The drops must be these and no others.
+    /// Derives, and checks that the verifier's chain ends at `head` and equals the sequencer's up
+    /// to there. The drop counts must be exactly `drops`.
     pub fn expect_head(&mut self, head: u64, drops: &[(DropReason, u64)]) {
         self.derive();
         let counts: BTreeMap<_, _> = self.verifier.pipeline.drain_drops().iter().collect();
@@ -386,16 +386,17 @@ impl Network {
         assert_eq!(counts, expected);
     }
 
-    /// As [`Network::expect_head`], up to the sequencer's head.
+    /// Like [`Network::expect_head`], for the sequencer's head.
     pub fn expect(&mut self, drops: &[(DropReason, u64)]) {
         self.expect_head(self.head().number(), drops);
     }
 
-    /// Goes on from the verifier's head: new blocks, posted in the next L1 block, are derived.
+    /// Checks that derivation still works: builds blocks on the verifier's head, posts and derives
+    /// them.
     pub fn moves_on(&mut self) {
         self.l2.clone_from(&self.verifier.chain);
         let first = self.head().number() + 1;
-        // More than an epoch, so that no window expires with the next L1 block.
+        // More blocks than an epoch has, so that no window expires with the next L1 block.
         let count = self.l1_time / self.rollup.block_time + 1;
         self.sequence(count);
         self.post_blocks(first..=first + count - 1, false);
@@ -405,8 +406,8 @@ impl Network {
         self.expect(&[]);
     }
 
-    /// L1 origins of the verifier's chain after genesis, and how many transactions of users each
-    /// block has.
+    /// L1 origin and number of user transactions of each block in the verifier's chain after
+    /// genesis.
     pub fn contents(&self) -> Vec<(u64, usize)> {
         let chain = self.verifier.chain[1..].iter();
         chain

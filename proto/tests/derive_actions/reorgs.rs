@@ -1,5 +1,5 @@
-//! Reorgs of L1. The pipeline asks for a reset, the verifier finds its start point, and the result is
-//! the chain of a fresh derivation.
+//! Reorgs of L1. The pipeline requests a reset, the verifier finds the start point, and the result
+//! must equal a fresh derivation.
 
 use crate::{
     network::{Network, WINDOW},
@@ -18,8 +18,8 @@ impl Network {
         on_l1.is_some_and(|mined| mined.input.block.hash == origin.hash)
     }
 
-    /// Where a verifier goes on after a reorg: the parent of the first block of an epoch that is more
-    /// than a sequencing window before the newest canonical one.
+    /// The block from which a verifier restarts after a reorg: the parent of the first block in an
+    /// epoch that is more than a sequencing window before the newest canonical epoch.
     fn start_point(&self) -> u64 {
         let chain = &self.verifier.chain;
         let canonical = chain.iter().rev().find(|block| self.is_canonical(block));
@@ -32,7 +32,7 @@ impl Network {
         start.map_or(0, |block| block.number() - 1)
     }
 
-    /// Runs into the reorg, and starts over.
+    /// Derives until the pipeline detects the reorg, and restarts it.
     fn recover(&mut self) {
         let stop = self.run();
         let is_reorg = matches!(stop, PipelineStep::Reset(ResetReason::L1Reorg { .. }));
@@ -47,7 +47,8 @@ impl Network {
         self.verifier.pipeline.drain_drops();
     }
 
-    /// A verifier that starts at genesis has the same chain, and all its origins are canonical.
+    /// Checks that a verifier that starts at genesis has the same chain, with only canonical
+    /// origins.
     fn agrees_with_a_fresh_derivation(&self) {
         let chain = &self.verifier.chain;
         assert!(chain.iter().all(|block| self.is_canonical(block)));
@@ -60,7 +61,7 @@ impl Network {
         assert_eq!(ids(&fresh.chain), ids(chain));
     }
 
-    /// Sequences and posts so many L1 blocks' worth of L2 blocks, six at a time.
+    /// Sequences and posts L2 blocks, six at a time, for this many L1 blocks.
     fn work(&mut self, l1_blocks: u64) {
         let until = self.l1_head() + l1_blocks;
         while self.l1_head() < until {
@@ -89,7 +90,7 @@ fn an_orphaned_batch() {
             1,
             "no batch is on this branch"
         );
-        // The batcher posts it again.
+        // The batcher posts the orphaned data again.
         network.post_blocks(1..=9, false);
         network.mine();
         network.expect(&[]);
@@ -98,7 +99,7 @@ fn an_orphaned_batch() {
     }
 }
 
-/// A batch that refers to an orphaned L1 block is not valid on the other branch.
+/// A batch with an orphaned L1 origin is not valid on the other branch.
 #[test]
 fn a_batch_with_an_orphaned_origin() {
     for fork in [Fork::Granite, Fork::Holocene] {
@@ -113,7 +114,7 @@ fn a_batch_with_an_orphaned_origin() {
         network.inbox = orphans[1].input.inbox.clone();
         network.mine_to(5);
         network.recover();
-        // Block 9 has L1 block 3.
+        // Block 9 has L1 block 3 as its origin.
         assert_eq!(network.verifier.chain.len(), 9);
         assert_eq!(network.verifier.chain[8].id(), old[8].id());
         network.agrees_with_a_fresh_derivation();
@@ -121,7 +122,7 @@ fn a_batch_with_an_orphaned_origin() {
     }
 }
 
-/// L1 goes to and fro between two branches with contradicting batches.
+/// L1 switches back and forth between two branches with contradicting batches.
 #[test]
 fn flip_flop() {
     for fork in [Fork::Granite, Fork::Holocene] {
@@ -160,7 +161,7 @@ fn flip_flop() {
     }
 }
 
-/// Reorgs up to 64 blocks deep, several sequencing windows.
+/// Reorgs of up to 64 blocks, which are several sequencing windows.
 #[test]
 fn deep_reorgs() {
     for fork in [Fork::Granite, Fork::Holocene, Fork::Karst] {

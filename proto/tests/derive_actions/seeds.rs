@@ -1,6 +1,6 @@
-//! Two verifiers on the same hostile L1: one that reads everything at once, and one whose L1 grows in
-//! pieces of any size and whose reads fail at any step. They must agree in every block, in the L1
-//! block that each safe head is from, and in every count.
+//! Two verifiers on the same hostile L1. One reads everything at once. The other sees L1 grow in
+//! pieces of random size, and its reads fail at random. Both must agree on every block, on the L1
+//! block that each safe head was derived from, and on every count.
 
 use crate::{
     network::{L1_TIME, Network, START, rollup},
@@ -17,23 +17,23 @@ use starling_proto::{
 };
 use std::{collections::BTreeMap, sync::Arc};
 
-/// L1 blocks of each chain.
+/// Number of L1 blocks in each chain.
 const L1_BLOCKS: u64 = 26;
 
-/// Seeds of each test: `STARLING_DERIVE_SEEDS`, or few.
+/// Seeds of each test: as many as `STARLING_DERIVE_SEEDS` says, or a few.
 fn seeds() -> u64 {
     let count = std::env::var("STARLING_DERIVE_SEEDS").ok();
     count.map_or(200, |count| count.parse().unwrap())
 }
 
-/// A batcher that mostly means well, and makes every mistake there is.
+/// A batcher that mostly posts valid data, and makes every kind of mistake.
 struct HostileBatcher {
     network: Network,
     dice: Faults,
-    /// Data items that are not posted yet, and some that are.
+    /// Data items that are not posted yet, and some posted ones to be repeated.
     pending: Vec<Vec<u8>>,
     posted: Vec<Vec<u8>>,
-    /// The first block that no item holds.
+    /// Number of the first block that is not in any data item yet.
     next: u64,
 }
 
@@ -64,7 +64,7 @@ impl HostileBatcher {
         self.follow();
     }
 
-    /// An L2 block of any number of transactions, some of which are not valid.
+    /// Builds an L2 block with a random number of transactions, some of them invalid.
     fn build(&mut self) {
         let network = &mut self.network;
         let mut transactions = Vec::new();
@@ -82,7 +82,7 @@ impl HostileBatcher {
         network.build(&transactions);
     }
 
-    /// Adds items to those pending.
+    /// Performs one random action, which adds data items to the pending ones.
     fn act(&mut self) {
         let head = self.network.head().number();
         match self.dice.below(12) {
@@ -107,7 +107,7 @@ impl HostileBatcher {
         }
     }
 
-    /// Blocks `first..=last` in a channel of either kind.
+    /// Adds a channel with blocks `first..=last`, as a span or as singular batches.
     fn enqueue(&mut self, first: u64, last: u64) {
         let is_span = self.dice.happens(50);
         let batches = self.network.batches(first..=last, is_span);
@@ -137,7 +137,7 @@ impl HostileBatcher {
         self.pending.extend(items);
     }
 
-    /// A span of another chain that forks off below the head.
+    /// Adds a span of another branch, which forks off below the head.
     fn contradict(&mut self) {
         let chain = self.network.l2.clone();
         let kept = chain.len() - self.dice.below(6.min(chain.len() as u64)) as usize;
@@ -184,7 +184,7 @@ impl HostileBatcher {
         self.enqueue_batches(&batches);
     }
 
-    /// Logs of L1's contracts.
+    /// Adds random logs of L1's contracts.
     fn configure(&mut self) {
         let network = &mut self.network;
         if self.dice.happens(10) {
@@ -199,7 +199,7 @@ impl HostileBatcher {
         }
     }
 
-    /// Posts the oldest item, mostly.
+    /// Posts the first pending data item, if any, sometimes from another account or in a blob.
     fn post(&mut self) {
         if self.pending.is_empty() {
             return;
@@ -219,8 +219,8 @@ impl HostileBatcher {
         self.network.batcher = crate::network::BATCHER;
     }
 
-    /// The sequencer follows the safe chain where that is another or a longer one, and the batcher
-    /// begins again from its head.
+    /// If the safe chain differs from the sequencer's or is longer, the sequencer adopts it, and
+    /// the batcher continues from its head.
     fn follow(&mut self) {
         let (chain, safe) = (&self.network.l2, &self.network.verifier.chain);
         let agree = chain.iter().zip(safe).all(|(a, b)| a.hash == b.hash);
@@ -233,7 +233,7 @@ impl HostileBatcher {
     }
 }
 
-/// Everything that two verifiers must agree in.
+/// The results in which two verifiers must agree.
 #[derive(Debug, PartialEq)]
 struct SeedResult {
     chain: Vec<BlockId>,
@@ -252,8 +252,8 @@ impl SeedResult {
     }
 }
 
-/// Derives the L1 of a seed twice. Returns the number of blocks with transactions of users, and the
-/// drops.
+/// Derives the L1 of a seed twice. Returns the number of blocks with user transactions, and the
+/// drop counts.
 fn derive_twice(config: &RollupConfig, seed: u64) -> (u64, BTreeMap<DropReason, u64>) {
     let mut hostile = HostileBatcher::new(config.clone(), seed);
     for _ in 0..L1_BLOCKS {
@@ -277,7 +277,7 @@ fn derive_twice(config: &RollupConfig, seed: u64) -> (u64, BTreeMap<DropReason, 
     (with_users, calm.drops)
 }
 
-/// Every seed, and that they have made the pipeline derive blocks and drop for many reasons.
+/// Runs every seed. Checks that some blocks were derived, and that each of `reasons` caused a drop.
 fn all_seeds(config: &RollupConfig, reasons: &[DropReason]) {
     let (mut blocks, mut drops) = (0, BTreeMap::<_, u64>::new());
     for seed in 0..seeds() {
@@ -300,7 +300,7 @@ fn all_seeds(config: &RollupConfig, reasons: &[DropReason]) {
 
 use DropReason::*;
 
-/// Reasons of both batch stages.
+/// Drop reasons that occur in both batch stages.
 const COMMON: [DropReason; 13] = [
     ConfigLog,
     Sender,

@@ -1,4 +1,4 @@
-//! Transactions of users, with signatures that nobody checks.
+//! Transactions of users. Nothing checks their signatures.
 
 use crate::network::{CONFIG, L2_CHAIN, PORTAL};
 use alloy_consensus::{
@@ -17,7 +17,7 @@ fn encoded<T: RlpEcdsaEncodableTx + SignableTransaction<Signature>>(transaction:
     out.into()
 }
 
-/// A transaction of type 0, 1 or 2, by its nonce.
+/// A transaction of type 0, 1 or 2, chosen by its nonce.
 pub fn transaction(nonce: u64) -> Bytes {
     let (chain_id, gas_limit, to) = (L2_CHAIN, 21_000, TxKind::Call(TO));
     let input = Bytes::from(nonce.to_be_bytes());
@@ -49,7 +49,7 @@ pub fn transaction(nonce: u64) -> Bytes {
     }
 }
 
-/// A transaction of type 4 (EIP-7702).
+/// A set-code transaction (type 4, EIP-7702).
 pub fn set_code(nonce: u64) -> Bytes {
     encoded(TxEip7702 {
         chain_id: L2_CHAIN,
@@ -60,7 +60,7 @@ pub fn set_code(nonce: u64) -> Bytes {
     })
 }
 
-/// The log of a deposit by the sender with this number.
+/// The log of a deposit. `sender` determines the sender's address.
 pub fn deposit(sender: u8) -> Log {
     let deposit = TxDeposit {
         from: Address::repeat_byte(sender),
@@ -69,7 +69,7 @@ pub fn deposit(sender: u8) -> Log {
     deposit_to_log(PORTAL, &deposit)
 }
 
-/// The log that sets a configuration value; type 1 takes two words, the others one.
+/// A log that sets a configuration value. Type 1 has two words, other types have one.
 pub fn config_log(kind: u8, words: &[U256]) -> Log {
     let length = U256::from(32 * words.len());
     let data: Vec<u8> = [&[U256::from(32), length], words]

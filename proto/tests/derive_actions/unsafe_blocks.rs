@@ -1,10 +1,11 @@
-//! Blocks that were heard of before L1 had them: kept where they are the derived ones, replaced from
-//! the first one on that differs.
+//! Unsafe blocks that the verifier received before they were on L1. Blocks that match the derived
+//! ones are kept. From the first difference on they are replaced.
 
 use crate::network::Network;
 use starling_proto::fork::Fork;
 
-/// Nine blocks, of which the verifier has heard, posted as they are or changed from `changed` on.
+/// A network whose verifier has received nine unsafe blocks. They are posted unchanged, or changed
+/// from block `changed` on.
 fn heard(fork: Fork, changed: Option<usize>) -> Network {
     let mut network = Network::new(fork);
     network.sequence(9);
@@ -47,7 +48,7 @@ fn conflicting_unsafe_blocks() {
     }
 }
 
-/// An unsafe block with the derived transactions and another L1 origin differs in its first
+/// An unsafe block with the derived user transactions but another L1 origin differs in its first
 /// transaction.
 #[test]
 fn an_unsafe_block_with_another_origin() {

@@ -1,4 +1,4 @@
-//! A verifier: the pipeline, an engine without execution, and reads of L1 that may fail.
+//! A verifier: the pipeline, an engine that executes nothing, and reads of L1 that may fail.
 
 use crate::{network::MinedBlock, simulated::seal};
 use alloy_primitives::{B256, Bytes};
@@ -14,7 +14,7 @@ use std::{
     sync::Arc,
 };
 
-/// Events at random: xorshift.
+/// Random events (xorshift); a state of 0 disables them.
 #[derive(Clone, Copy, Debug)]
 pub struct Faults(u64);
 
@@ -25,7 +25,7 @@ impl Faults {
         Self((seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
-    /// A number below `bound`; 0 without events.
+    /// A random number below `bound`; always 0 if events are disabled.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -33,7 +33,7 @@ impl Faults {
         (self.0 >> 20) % bound
     }
 
-    /// Whether an event of this probability, in percent, happens now.
+    /// Whether an event occurs now; `percent` is its probability.
     pub fn happens(&mut self, percent: u64) -> bool {
         self.0 != 0 && self.below(100) < percent
     }
@@ -42,20 +42,20 @@ impl Faults {
 pub struct Verifier {
     pub pipeline: Pipeline,
     rollup: Arc<RollupConfig>,
-    /// The derived chain, by number.
+    /// The derived chain; the index is the block number.
     pub chain: Vec<Arc<Payload>>,
-    /// Transactions that make a block invalid.
+    /// Transactions for which the engine refuses a block.
     pub refused: HashSet<Bytes>,
-    /// Blocks that were heard of before L1 had them, by number.
+    /// Unsafe blocks that the verifier received before they were on L1, by number.
     pub heard: BTreeMap<u64, Arc<Payload>>,
-    /// Number of blocks that were heard of and turned out to be derived.
+    /// Number of unsafe blocks that matched the derived attributes.
     pub consolidated: u64,
-    /// Local-safe head and the L1 block it was derived from, at each change.
+    /// Number of each new local-safe head, with the number of the L1 block it was derived from.
     pub safe: Vec<(u64, u64)>,
-    /// Versioned hashes that were asked for.
+    /// Versioned hashes of the blobs that the pipeline requested.
     pub fetched: Vec<B256>,
     pub faults: Faults,
-    /// Number of L1 blocks that the verifier has heard of.
+    /// Number of L1 blocks that the verifier can see so far.
     visible: usize,
 }
 
@@ -77,7 +77,7 @@ impl Verifier {
         }
     }
 
-    /// Starts over from the block of this number.
+    /// Restarts derivation from the block of this number.
     pub fn reset(&mut self, number: u64) {
         self.chain.truncate(number as usize + 1);
         self.safe.retain(|(safe, _)| *safe <= number);
@@ -111,12 +111,12 @@ impl Verifier {
         panic!("derivation does not end");
     }
 
-    /// Pushes the next L1 block before the pipeline asks for it.
+    /// Pushes the next L1 block before the pipeline requests it.
     fn push_ahead(&mut self, l1: &[MinedBlock]) {
         let next = self.pipeline.origin().map(|origin| origin.number + 1);
         let next = next.filter(|next| (*next as usize) < self.visible);
         if let Some(next) = next {
-            // Refused if it was pushed already.
+            // Ignore the error: the block may have been pushed already.
             let _ = self.pipeline.push_l1(l1[next as usize].input.clone());
         }
     }
@@ -183,8 +183,8 @@ impl Verifier {
         self.pipeline.accepted(block).unwrap();
     }
 
-    /// The block that was heard of, if it is the derived one. Otherwise it and all after it are
-    /// forgotten.
+    /// Returns the unsafe block of this number if the block matches the derived attributes.
+    /// Otherwise drops all unsafe blocks.
     fn consolidate(&mut self, derived: &DerivedAttributes, number: u64) -> Option<Arc<Payload>> {
         let block = self.heard.get(&number)?.clone();
         let parent = derived.parent.id.hash;

@@ -1,4 +1,4 @@
-//! Chains of L2 blocks for the encoder, shared by its tests and its bench.
+//! Chains of L2 blocks for the encoder. Shared by its tests and its bench.
 
 use alloy_consensus::{Header, SignableTransaction, TxEip1559, transaction::RlpEcdsaEncodableTx};
 use alloy_eips::eip2718::Encodable2718;
@@ -11,22 +11,22 @@ use starling_proto::{
     payload::{BlockId, Payload},
 };
 
-/// Contents of a block.
+/// The content of a block.
 #[derive(Clone, Debug, Default)]
 pub struct BlockPlan {
-    /// Whether its L1 origin is the one after its parent's.
+    /// Whether the block's L1 origin is the child of its parent's L1 origin.
     pub advances: bool,
-    /// Without deposits.
+    /// Transactions without deposits.
     pub transactions: Vec<Bytes>,
 }
 
-/// Consecutive blocks from number 1 on, the first of them in L1 block 10 or, if it advances, 11.
-/// They begin with the L1 attributes and a second deposit.
+/// Consecutive blocks from number 1 on. The first has L1 origin 10, or 11 if it advances. Each
+/// block begins with the L1 attributes and a second deposit.
 pub fn chain(context: BatchContext, plans: impl IntoIterator<Item = BlockPlan>) -> Vec<Payload> {
     endless_chain(context, plans).collect()
 }
 
-/// [`chain`], made block by block.
+/// Like [`chain`], as an iterator that builds one block at a time.
 pub fn endless_chain(
     context: BatchContext,
     plans: impl IntoIterator<Item = BlockPlan>,
@@ -52,7 +52,7 @@ pub fn endless_chain(
     })
 }
 
-/// An L1 block.
+/// Number and hash of an L1 block.
 pub fn origin(number: u64) -> BlockId {
     BlockId {
         hash: keccak256(number.to_be_bytes()),
@@ -91,7 +91,7 @@ fn deposit(input: Bytes) -> Bytes {
     deposit.encoded_2718().into()
 }
 
-/// The bytes that this number and kind stand for, which nobody can compress.
+/// 32 incompressible bytes, determined by `seed` and `kind`.
 pub fn noise(seed: u64, kind: u8) -> B256 {
     keccak256([&seed.to_be_bytes()[..], &[kind]].concat())
 }
@@ -101,7 +101,7 @@ fn signature(seed: u64) -> Signature {
     Signature::new(word(1), word(2), noise(seed, 3)[0].is_multiple_of(2))
 }
 
-/// EIP-2718 encoded, with a random signature.
+/// Signs a transaction with a random signature and encodes it (EIP-2718).
 pub fn encoded<T: RlpEcdsaEncodableTx + SignableTransaction<Signature>>(
     transaction: &T,
     seed: u64,
@@ -111,8 +111,8 @@ pub fn encoded<T: RlpEcdsaEncodableTx + SignableTransaction<Signature>>(
     out.into()
 }
 
-/// A transfer of a token: one of ten tokens, of a hundred receivers, an amount of some bytes. A
-/// compressor leaves about half of it.
+/// A token transfer: one of ten tokens, one of a hundred recipients, and an amount of a few bytes.
+/// Compression roughly halves its size.
 pub fn transfer(context: BatchContext, seed: u64) -> Bytes {
     let random = noise(seed, 0);
     let receiver = noise(u64::from(random[0] % 100), 4);
@@ -137,7 +137,7 @@ pub fn transfer(context: BatchContext, seed: u64) -> Bytes {
     encoded(&transaction, seed)
 }
 
-/// A chain in which each block has `count` transfers, and each sixth a new L1 origin.
+/// A chain with `count` transfers in each block, and a new L1 origin at every sixth block.
 pub fn transfers(context: BatchContext, blocks: u64, count: u64) -> Vec<Payload> {
     let plan = |number: u64| BlockPlan {
         advances: number.is_multiple_of(6),
@@ -152,11 +152,11 @@ pub fn transfers(context: BatchContext, blocks: u64, count: u64) -> Vec<Payload>
 pub struct RecordedChannel {
     pub context: BatchContext,
     pub blocks: Vec<Payload>,
-    /// The compressed channel, with zlib.
+    /// The channel as compressed with zlib by the batcher.
     pub channel: Vec<u8>,
 }
 
-/// `None`, recorded as a skip, where the fixtures are absent.
+/// Reads the recorded channel; `None`, recorded as a skip, if the fixtures are absent.
 pub fn recorded() -> Option<RecordedChannel> {
     let name = "derivation/channels/zlib-channel-1.4MB-spanbatch.hex";
     let text = starling_testkit::fixture_text(name)?;

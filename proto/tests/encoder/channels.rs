@@ -1,5 +1,5 @@
-//! Blocks encoded into as many channels as they take, and read again; shared by the encoder's tests
-//! and its bench.
+//! Encodes blocks to as many channels as they need, and reads the channels again. Shared by the
+//! encoder's tests and its bench.
 
 use alloy_primitives::Bytes;
 use starling_proto::{
@@ -11,22 +11,22 @@ use starling_proto::{
     payload::Payload,
 };
 
-/// A channel that was closed.
+/// A closed channel.
 pub struct Encoded {
     pub frames: Vec<Frame>,
-    /// Number of blocks.
+    /// Number of blocks in the channel.
     pub blocks: usize,
     pub reason: CloseReason,
-    /// Uncompressed bytes.
+    /// Uncompressed bytes of the channel.
     pub input: u64,
-    /// Compressed bytes.
+    /// Compressed bytes of the channel.
     pub output: u64,
-    /// Bytes that went through compressors.
+    /// Bytes that went through the compressors.
     pub compressed: u64,
 }
 
-/// Encodes all blocks by the rule that the next channel begins after the last block of the one
-/// before it. The last channel is terminated.
+/// Encodes all blocks. Each channel begins with the block after the last block of the channel
+/// before. The last channel is closed as terminated.
 pub fn encode(
     settings: &EncoderSettings,
     context: BatchContext,
@@ -76,7 +76,7 @@ fn take_frames(encoder: &mut ChannelEncoder, frames: &mut Vec<Frame>) {
     assert_eq!(counted, (frames.len(), bytes as u64));
 }
 
-/// The batches of a channel whose frames these are.
+/// The batches of the channel that consists of these frames.
 pub fn batches(frames: &[Frame], context: BatchContext) -> Vec<Batch> {
     let data: ChannelData = frames.iter().map(|frame| frame.data.clone()).collect();
     let mut reader = BatchReader::new(data, context, true).expect("a channel");
@@ -85,7 +85,7 @@ pub fn batches(frames: &[Frame], context: BatchContext) -> Vec<Batch> {
         .collect()
 }
 
-/// The batch of a block, taken from the block alone.
+/// The singular batch of a block.
 pub fn batch_of(block: &Payload) -> SingularBatch {
     let info = L1BlockInfo::of(block).expect("L1 attributes");
     let is_user = |bytes: &&Bytes| bytes[0] != 0x7e;

@@ -1,4 +1,4 @@
-//! Limits of channels: target, frames, input, time.
+//! Limits of channels: target size, frames, input, time.
 
 use crate::{
     CONTEXT, ONE_SPAN,
@@ -26,7 +26,7 @@ fn open(settings: &EncoderSettings, fjord: bool) -> ChannelEncoder {
     ChannelEncoder::new(ChannelId::repeat_byte(9), settings, CONTEXT, fjord).unwrap()
 }
 
-/// A block with `len` random bytes of data.
+/// Blocks with one transaction of `len` random bytes each.
 fn large(blocks: u64, len: usize) -> Vec<Payload> {
     let plan = |number| BlockPlan {
         advances: false,
@@ -85,7 +85,7 @@ fn a_ratio_counts_input_alone() {
     let channels = encode(&settings, CONTEXT, &blocks);
     assert!(channels.len() > 3);
     for channel in &channels[..channels.len() - 1] {
-        // The channel is full after the block that reaches 4,000 bytes; a block has less than 600.
+        // The block that reaches 4,000 bytes fills the channel. A block has less than 600 bytes.
         assert!((4_000..4_600).contains(&channel.input), "{}", channel.input);
         assert_eq!(channel.compressed, channel.input);
     }
@@ -114,8 +114,8 @@ fn stored_batches_are_ready_at_once() {
     assert!(encoder.pending_len() < 100);
 }
 
-/// The number of blocks that op-batcher's shadow compressor takes: both streams are written from
-/// the beginning.
+/// The number of blocks that op-batcher's shadow compressor accepts: it compresses from the first
+/// block on.
 fn blocks_of_shadow(blocks: &[Payload], target: usize) -> usize {
     let mut shadow = ZlibEncoder::new(Vec::new(), Compression::best());
     let mut bound = 51;
@@ -149,7 +149,7 @@ fn the_shadow_ends_channels_where_op_batcher_does() {
             first.output
         );
     }
-    // Below the target the shadow has nothing to do.
+    // Far below the target the shadow compresses nothing.
     let few = encode(
         &settings(BatchFormat::Singular, SHADOW, 1_000_000),
         CONTEXT,
@@ -205,7 +205,7 @@ fn a_channel_ends_before_its_frames_have_no_numbers_left() {
         assert_eq!(channel.frames.last().map(|frame| frame.is_last), Some(true));
         assert_holds(channel, CONTEXT, &blocks[..channel.blocks]);
     }
-    // A first block that no 65,536 frames hold.
+    // The first block needs more than 65,536 frames.
     for format in [BatchFormat::Singular, ONE_SPAN] {
         let tiny = EncoderSettings {
             max_frame_size: 24,
@@ -244,7 +244,7 @@ fn the_limit_of_input_ends_a_channel_and_refuses_a_block_above_it() {
             assert!((6_000_000..6_001_000).contains(&encoder.input_len()));
             let closed = encoder.add(&blocks[1]);
             assert_eq!(closed, Err(EncoderError::Closed(CloseReason::InputLimit)));
-            // From Fjord both fit.
+            // With Fjord's limit both blocks fit.
             let mut encoder = open(&settings, true);
             assert_eq!(encoder.add(&blocks[0]), Ok(true));
             assert_eq!(encoder.add(&blocks[1]), Ok(true));
@@ -339,7 +339,7 @@ fn the_earliest_limit_of_time_closes_a_channel() {
     let mut deadline = ChannelDeadline::new(times(25), 1_000);
     assert_eq!(deadline.due(1_024), None);
     assert_eq!(deadline.due(1_025), Some(CloseReason::MaxDuration));
-    // Its window ends at 1,009 + 3,590; a frame in 980 times out at 980 + 40.
+    // The block's window ends at 1,009 + 3,590. The frame in L1 block 980 times out at 980 + 40.
     deadline.on_block(1_009);
     assert_eq!(deadline.due(1_025), Some(CloseReason::MaxDuration));
     deadline.on_inclusion(980);
@@ -357,7 +357,7 @@ fn the_earliest_limit_of_time_closes_a_channel() {
             .to_string()
             .starts_with("channel timeout is less than the safety margin")
     );
-    // A window shorter than the margin, and numbers at their end.
+    // A window shorter than the margin, and numbers near their maximum.
     let mut narrow = ChannelDeadline::new(ChannelTimes::new(5, 10, 4, 10).unwrap(), u64::MAX);
     narrow.on_block(100);
     assert_eq!(narrow.due(99), None);
@@ -375,7 +375,7 @@ fn frames_are_followed_to_l1() {
     assert_eq!(progress.take(8, 6, true), Some(range(6, 8)));
     assert_eq!(progress.take(8, 6, true), None);
     assert!(!progress.is_untouched() && !progress.is_complete(8));
-    // All from the first failed frame on are sent again, in order.
+    // All frames from the first failed one on are sent again, in order.
     progress.on_failure(range(0, 6));
     progress.on_failure(range(1, 2));
     assert_eq!(progress.take(8, 4, true), Some(range(0, 4)));

@@ -1,4 +1,5 @@
-//! Round trips through this crate's decoder: every format, kind and compression.
+//! Round trips through this crate's decoder, for every batch format, compressor kind and
+//! compression.
 
 use crate::{
     CONTEXT,
@@ -58,7 +59,7 @@ prop_compose! {
     }
 }
 
-/// Checks frames and sizes of a channel.
+/// Checks a channel's frames and sizes against the settings.
 fn assert_bounded(channel: &Encoded, settings: &EncoderSettings) {
     let last = channel.frames.len() - 1;
     let mut output = 0;
@@ -97,7 +98,8 @@ fn assert_survive(settings: &EncoderSettings, blocks: &[Payload]) {
     assert!(rest.is_empty());
     let before_last = &channels[..channels.len() - 1];
     for channel in before_last {
-        // A span whose last blocks are given back when it is closed has a channel after it.
+        // When a span channel is closed, its last blocks may be removed; then another channel
+        // follows.
         let is_given_back =
             settings.format != BatchFormat::Singular && channel.reason == CloseReason::Terminated;
         assert!(is_given_back || channel.reason == CloseReason::CompressorFull);
@@ -113,7 +115,7 @@ proptest! {
     }
 }
 
-/// Each combination at least once, which random settings may miss.
+/// Tests each combination at least once, because random settings may miss some.
 #[test]
 fn every_combination_decodes() {
     let plan = |number: u64| BlockPlan {

@@ -1,4 +1,4 @@
-//! Channels of span batches: the cost of making them, and how near they come to their target.
+//! Channels of span batches: the work of encoding, and how close the channels come to their target.
 
 use crate::{
     CONTEXT, ONE_SPAN,
@@ -22,7 +22,8 @@ fn one_span(target: u32) -> EncoderSettings {
     settings(ONE_SPAN, CompressorKind::Shadow, target)
 }
 
-/// A chain of which each block has one transaction with `len` bytes of data.
+/// A chain with one transaction per block. `len` gives the bytes of its data by block number, and
+/// `is_random` whether they are incompressible.
 fn with_data(blocks: u64, len: fn(u64) -> usize, is_random: fn(u64) -> bool) -> Vec<Payload> {
     let plan = |number| BlockPlan {
         advances: false,
@@ -31,7 +32,7 @@ fn with_data(blocks: u64, len: fn(u64) -> usize, is_random: fn(u64) -> bool) -> 
     chain(CONTEXT, (0..blocks).map(plan))
 }
 
-/// Channels that are full: all but the last.
+/// The channels without the last one; all of these are full.
 fn full(settings: &EncoderSettings, blocks: &[Payload]) -> Vec<Encoded> {
     let mut channels = encode(settings, CONTEXT, blocks);
     channels.pop();
@@ -57,8 +58,8 @@ fn a_thousand_blocks_cost_at_most_four_compressions() {
     assert!(channel.output > 300_000 * 98 / 100, "{}", channel.output);
 }
 
-/// Predictions that are wrong cost more measurements, or blocks that are given back; never a channel
-/// above its target or far below.
+/// Wrong predictions lead to more measurements, or to blocks being removed again. They never lead
+/// to a channel above its target, or far below.
 #[test]
 fn channels_are_full_whatever_the_blocks_compress_to() {
     let uneven = |number: u64| (number.wrapping_mul(2_654_435_761) % 997) as usize;
@@ -95,8 +96,8 @@ fn channels_are_full_whatever_the_blocks_compress_to() {
     }
 }
 
-/// A chain whose first blocks compress to 70 bytes, so that many of the random ones after them are
-/// taken before the output is measured.
+/// A chain whose first blocks compress to 70 bytes. So many of the random blocks after them are
+/// appended before the output is measured.
 fn misleading() -> Vec<Payload> {
     with_data(600, |_| 400, |number| number > 200)
 }
@@ -118,7 +119,7 @@ fn blocks_taken_on_a_wrong_estimate_are_given_back() {
     assert_eq!(encoder.last().unwrap().id, blocks[left - 1].id());
     assert_eq!(encoder.first().unwrap().id, blocks[0].id());
     assert!(encoder.output_len() <= settings.target());
-    // One more block would come to the target, or as near as a channel closes.
+    // With one more block, the channel would reach the target or close for being near it.
     let with_one_more = EncoderSettings {
         max_frame_size: 1_000_000,
         ..settings
@@ -200,7 +201,7 @@ fn blocks_of_op_mainnet_become_no_larger() {
     assert!(sizes[0] <= most && sizes[1] <= sizes[0]);
 }
 
-/// Empty blocks take hardly any output, so that only their number ends the channel.
+/// Empty blocks add hardly any output, so only their number closes the channel.
 #[test]
 fn a_channel_has_a_most_number_of_blocks() {
     let settings = one_span(900_000);
@@ -215,8 +216,8 @@ fn a_channel_has_a_most_number_of_blocks() {
     assert!(encoder.output_len() < 2_000);
 }
 
-/// A block of another chain, or with a transaction that spans cannot hold, leaves the channel as it
-/// was.
+/// A block of another chain, or with a transaction that spans cannot encode, is refused. The
+/// channel is unchanged.
 #[test]
 fn a_block_that_no_span_holds_is_refused_alone() {
     let good = transfers(CONTEXT, 3, 1);

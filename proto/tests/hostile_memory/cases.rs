@@ -1,4 +1,5 @@
-//! L1 blocks of a batcher that wants memory: each case inflates another part of the pipeline.
+//! L1 blocks of a batcher that tries to use up memory: each case targets another part of the
+//! pipeline.
 
 #[path = "../../src/derive/tests/simulated.rs"]
 pub mod simulated;
@@ -20,11 +21,11 @@ use starling_proto::{
 use std::{io::Write, sync::Arc};
 
 pub const L1_TIME: u64 = 12;
-/// Bytes of the data of a frame of a large channel, and such frames per L1 block.
+/// Bytes of data in each frame of a large channel, and number of such frames per L1 block.
 const FRAME: usize = 900_000;
 const FRAMES: usize = 10;
 
-/// A rollup with every fork up to `fork` from genesis on.
+/// A rollup with every fork up to `fork` active from genesis.
 pub fn rollup(fork: Fork) -> RollupConfig {
     simulated::rollup(fork, l1_hash(0))
 }
@@ -33,7 +34,7 @@ fn l1_hash(number: u64) -> B256 {
     keccak256(number.to_be_bytes())
 }
 
-/// The header's fields of an L1 block.
+/// The header fields of an L1 block.
 pub fn l1_block(number: u64) -> L1Block {
     L1Block {
         number,
@@ -45,7 +46,7 @@ pub fn l1_block(number: u64) -> L1Block {
     }
 }
 
-/// An L1 block with these data items of the batcher.
+/// An L1 block in which the batcher posts these data items.
 pub fn l1_input(number: u64, items: impl IntoIterator<Item = Vec<u8>>) -> L1Input {
     let inbox = items.into_iter().map(|item| InboxTransaction {
         sender: BATCHER,
@@ -59,21 +60,21 @@ pub fn l1_input(number: u64, items: impl IntoIterator<Item = Vec<u8>>) -> L1Inpu
     }
 }
 
-/// A case: L1 blocks from number 2 on, until there are none.
+/// A case: the L1 blocks of a hostile batcher, from number 2 on.
 pub struct Case {
     pub fork: Fork,
-    /// Bytes that the protocol makes a node hold at once.
+    /// Bytes that the protocol requires a node to keep at once.
     pub protocol: u64,
-    /// A reason for which the pipeline dropped something, and how often, when it met the attack.
+    /// The expected drops: a reason, and how often it applies.
     pub dropped: (DropReason, u64),
-    /// The data items of the L1 block with this number after the first one.
+    /// The data items of the next L1 block, by its index from 0; `None` at the end of L1.
     items: Box<dyn FnMut(u64) -> Option<Vec<Vec<u8>>>>,
 }
 
-/// Makes a case whose sizes are divided by a number.
+/// Makes a case with all sizes divided by the argument.
 type MakeCase = fn(usize) -> Case;
 
-/// All cases by name.
+/// All cases, by name.
 pub const CASES: [(&str, MakeCase); 10] = [
     ("span of 10,000,000 empty blocks", empty_blocks),
     ("span with one block of 1,400,000 transactions", one_block),
@@ -97,7 +98,7 @@ pub const CASES: [(&str, MakeCase); 10] = [
 ];
 
 impl Case {
-    /// Derives until L1 ends. Returns the number of blocks and what was dropped.
+    /// Derives until L1 ends. Returns the number of L2 blocks and the drop counts.
     pub fn run(mut self) -> (u64, DropCounts) {
         let rollup = Arc::new(rollup(self.fork));
         let mut head = genesis(&rollup);
@@ -127,16 +128,17 @@ impl Case {
     }
 }
 
-/// Peak of this process's resident memory during `run`, above its memory before, in bytes.
+/// Runs a function. Returns the peak of this process's resident memory in bytes, above the memory
+/// before the run.
 pub fn peak_memory<T>(run: impl FnOnce() -> T) -> (u64, T) {
     let before = resident("VmRSS:");
-    // Resets the peak (proc(5)).
+    // Writing 5 resets the peak (proc(5)).
     std::fs::write("/proc/self/clear_refs", "5").expect("our own peak");
     let result = run();
     (resident("VmHWM:").saturating_sub(before), result)
 }
 
-/// A line of the process's status, in bytes.
+/// The value in bytes of a line in the process's status file.
 fn resident(name: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("our own status");
     let line = status.lines().find_map(|line| line.strip_prefix(name));
@@ -144,7 +146,7 @@ fn resident(name: &str) -> u64 {
     number.parse::<u64>().expect("a number") << 10
 }
 
-/// A brotli channel of these batches, given in pieces.
+/// A brotli channel with these batches, which are given as pieces of bytes.
 fn channel<'a>(batches: impl IntoIterator<Item = &'a [u8]>) -> Vec<u8> {
     let mut encoder = brotli::CompressorWriter::new(vec![1], 1 << 16, 2, 22);
     for piece in batches {
@@ -153,7 +155,7 @@ fn channel<'a>(batches: impl IntoIterator<Item = &'a [u8]>) -> Vec<u8> {
     encoder.into_inner()
 }
 
-/// The header of an RLP string of a batch.
+/// The RLP header of a batch of this length.
 fn string_header(payload_length: usize) -> Vec<u8> {
     header(false, payload_length)
 }
@@ -180,8 +182,8 @@ fn uvarint(out: &mut Vec<u8>, mut number: u64) {
     out.push(number as u8);
 }
 
-/// The channel's frames; bytes after the compressed stream, which count and say nothing, make it
-/// `size` bytes long.
+/// The channel in frames, padded to `size` bytes. The padding follows the compressed stream: it
+/// counts for the channel's size and has no meaning.
 fn frames_of(channel: Vec<u8>, size: usize) -> impl FnMut(u64) -> Option<Vec<Vec<u8>>> {
     let size = size.max(channel.len());
     let count = size.div_ceil(FRAME);
@@ -205,7 +207,7 @@ fn frames_of(channel: Vec<u8>, size: usize) -> impl FnMut(u64) -> Option<Vec<Vec
     }
 }
 
-/// The prefix of a span that begins with block 1, in the epoch of L1's genesis.
+/// The prefix of a span batch that begins with block 1, in the epoch of L1's genesis.
 fn span_prefix(rollup: &RollupConfig, blocks: u64) -> Vec<u8> {
     let mut out = vec![1];
     uvarint(&mut out, L2_TIME);
@@ -234,7 +236,7 @@ fn one_block(scale: usize) -> Case {
     let mut span = span_prefix(&rollup(fork), 1);
     span.push(0);
     uvarint(&mut span, count as u64);
-    // Each creates a contract. Then parities and signatures.
+    // All transactions create contracts. After these bits follow parities and signatures.
     span.resize(span.len() + count / 8, 0xff);
     span.resize(span.len() + count / 8 + 64 * count, 0x33);
     span.extend([0xc3, 0x80, 0x80, 0x80].repeat(count));
@@ -250,7 +252,8 @@ fn one_block(scale: usize) -> Case {
     }
 }
 
-/// A singular batch for this time whose list of transactions has `size` bytes, without those.
+/// The beginning of a singular batch at this time: everything but its list of transactions, which
+/// has `size` bytes.
 fn singular(parent: B256, epoch: u64, timestamp: u64, size: usize) -> Vec<u8> {
     let mut fields = Vec::new();
     parent.encode(&mut fields);
@@ -261,10 +264,10 @@ fn singular(parent: B256, epoch: u64, timestamp: u64, size: usize) -> Vec<u8> {
     [vec![0], list_header(fields.len() + size), fields].concat()
 }
 
-/// Compresses pieces of batches to the data of a channel.
+/// Compresses batches, given as pieces of bytes, to a channel's data.
 type Compress = fn(&mut dyn Iterator<Item = &[u8]>) -> Vec<u8>;
 
-/// The channel of a singular batch with `count` transactions of one byte.
+/// A channel with a singular batch of `count` transactions of one byte each.
 fn singular_bomb(rollup: &RollupConfig, count: usize, compress: Compress) -> Vec<u8> {
     let batch = singular(rollup.genesis.l2.hash, 0, START + L2_TIME, count);
     let header = string_header(batch.len() + count);
@@ -277,12 +280,12 @@ fn brotli_channel(pieces: &mut dyn Iterator<Item = &[u8]>) -> Vec<u8> {
     channel(pieces)
 }
 
-/// As small as zlib makes it.
+/// A zlib channel at the best compression.
 fn zlib_channel(pieces: &mut dyn Iterator<Item = &[u8]>) -> Vec<u8> {
     zlib(pieces, Compression::best())
 }
 
-/// As large as its content.
+/// A zlib channel that stores its content without compression.
 fn stored_channel(pieces: &mut dyn Iterator<Item = &[u8]>) -> Vec<u8> {
     zlib(pieces, Compression::none())
 }
@@ -295,7 +298,7 @@ fn zlib(pieces: &mut dyn Iterator<Item = &[u8]>, level: Compression) -> Vec<u8> 
     encoder.finish().expect("memory")
 }
 
-/// A channel of `size` bytes that decompresses to 99 MB.
+/// A channel of `size` bytes that decompresses to 99 MB; all sizes are divided by `scale`.
 fn bomb(fork: Fork, size: usize, scale: usize, compress: Compress) -> Case {
     let (count, size) = (99_000_000 / scale, size / scale);
     let channel = singular_bomb(&rollup(fork), count, compress);
@@ -315,7 +318,7 @@ fn largest_channel(scale: usize) -> Case {
     bomb(Fork::Fjord, 999_000_000, scale, brotli_channel)
 }
 
-/// The reader keeps a zlib channel whole, for a second reading, beside the batch.
+/// The reader keeps the whole zlib channel for a second reading, in addition to the batch.
 fn zlib_bomb(scale: usize) -> Case {
     bomb(Fork::Jovian, 99_000_000, scale, zlib_channel)
 }
@@ -324,7 +327,8 @@ fn largest_zlib_channel(scale: usize) -> Case {
     bomb(Fork::Fjord, 999_000_000, scale, zlib_channel)
 }
 
-/// The second reading begins when nearly all of the batch is there.
+/// The channel is cut near its end, so the second reading begins when nearly all of the batch is
+/// read.
 fn cut_zlib(scale: usize) -> Case {
     let (fork, count) = (Fork::Jovian, 98_900_000 / scale);
     let mut channel = singular_bomb(&rollup(fork), count, stored_channel);
@@ -337,7 +341,7 @@ fn cut_zlib(scale: usize) -> Case {
     }
 }
 
-/// An item of empty frames, one per channel.
+/// A data item with an empty frame for each of these channels.
 fn empty_frame_item(channels: impl Iterator<Item = u64>) -> Vec<u8> {
     let mut item = vec![0];
     for channel in channels {
@@ -355,7 +359,7 @@ fn open_channels(scale: usize) -> Case {
             let first = block * per_block;
             Some(vec![empty_frame_item(first..first + per_block)])
         }
-        // The first channel is still open: it has this frame.
+        // The first channel is still open and already has this frame.
         _ if block == blocks => Some(vec![empty_frame_item(0..1)]),
         _ => None,
     };
@@ -373,7 +377,7 @@ fn empty_frames(scale: usize) -> Case {
     Case {
         fork: Fork::Jovian,
         protocol: 23 * count,
-        // Each first frame evicts the one before.
+        // Each first frame evicts the frame before it.
         dropped: (DropReason::FrameOrder, count - 1),
         items: Box::new(items),
     }

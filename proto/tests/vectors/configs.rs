@@ -8,8 +8,8 @@ use starling_proto::{
     system_config::SystemConfig,
 };
 
-/// Every field of `original` is in `written`, with the same value but for the case of hex and
-/// fields that nobody reads.
+/// Checks that every field of `original` is in `written` with the same value. The case of hex, and
+/// the fields named in `foreign`, are ignored.
 fn assert_kept(original: &Value, written: &Value, path: &str, foreign: &[&str]) {
     match original {
         Value::Object(fields) => {
@@ -33,8 +33,8 @@ fn assert_kept(original: &Value, written: &Value, path: &str, foreign: &[&str]) 
 fn rollup_configurations_survive_reading_and_writing() {
     let kona = fixture!("rpc-json/rollup-config-json.json");
     let devnet = fixture!("devnet/jovian/rollup.json");
-    // Spellings of one other implementation, fields that current op-node refuses (read and no
-    // longer written), and a field made up to be ignored.
+    // Field names of another implementation, fields that current op-node refuses (we read but do
+    // not write these), and an unknown field that must be ignored.
     let foreign = [
         "protocol_versions_address",
         "da_challenge_address",
@@ -56,7 +56,7 @@ fn rollup_configurations_survive_reading_and_writing() {
         .chain([&devnet]);
     for document in documents {
         let mut document = document.clone();
-        // The same key means eight bytes elsewhere and one number here.
+        // In the system configuration this key means eight bytes; elsewhere it is a number.
         if let Some(system) = document["genesis"]["system_config"].as_object_mut() {
             system.remove("eip1559Denominator");
             system.remove("eip1559Elasticity");

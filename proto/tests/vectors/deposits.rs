@@ -92,13 +92,13 @@ fn source_hashes_are_those_of_the_reference() {
                 b256(&vector["l1_block_hash"]),
                 vector["seq"].as_u64().unwrap(),
             ),
-            // Retired before it was used.
+            // Domain 3 was retired before it was ever used.
             "domain3" => continue,
             kind => panic!("unknown kind {kind}"),
         };
         assert_eq!(computed, b256(&vector["source_hash"]));
     }
-    // Domain 0 has no vector of its own: its definition, by hand.
+    // The vectors lack domain 0, so compute its hash here from the definition.
     let (hash, word) = (B256::repeat_byte(7), |n: u64| B256::from(U256::from(n)));
     let inner = keccak256([hash, word(5)].concat());
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Messages of the swarm: envelopes, ids, signatures, requests and responses.
+//! The swarm's messages: envelopes, ids, signatures, requests and responses.
 
 use crate::{address, array, b256, bytes, list, secret, version};
 use op_alloy_rpc_types_engine::{OpExecutionPayload, OpExecutionPayloadV4};
@@ -62,7 +62,7 @@ fn gossip_envelopes_decompress_hash_recover_and_decode() {
             (0, decoded["timestamp"].as_u64().unwrap())
         );
         match version {
-            // This block's hash was never filled in.
+            // The hash in this block was never filled in.
             PayloadVersion::V4 => assert!(matches!(
                 wire.into_payload(),
                 Err(PayloadError::HashMismatch { .. })
@@ -203,7 +203,7 @@ fn ssz_envelopes_decode_to_the_fields_they_were_made_of() {
 
     let v3 = fixture!("p2p/ssz/execution-payload-envelope-v3.json");
     for vector in list(&v3["vectors"]) {
-        // Its name says V3; its offsets and its fields are those of V4.
+        // The vector's name says V3, but its offsets and fields are those of V4.
         let wire = WirePayload::decode(PayloadVersion::V4, &bytes(&vector["hex"])).unwrap();
         assert_eq!((wire.number(), wire.timestamp()), (222, 555));
     }
@@ -252,7 +252,8 @@ fn signing_hashes_and_signatures_are_those_of_others() {
     for vector in list(&fixture!("p2p-wire/signing-hash.json")["vectors"]) {
         let hash = sign::payload_hash(&bytes(&vector["payload_bytes"]));
         let signing_hash = sign::signing_hash(vector["chain_id"].as_u64().unwrap(), hash);
-        // Blocks are signed in the zero domain only; the hashes of other domains must not come out.
+        // Our code signs only in the zero domain, so vectors of other domains must give other
+        // hashes.
         let blocks = b256(&vector["domain"]).is_zero();
         assert_eq!(
             signing_hash == b256(&vector["signing_hash"]),

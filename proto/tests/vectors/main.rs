@@ -1,7 +1,7 @@
-//! The protocol against bytes that others made: see `../shared/fixtures/README.md` for where each
-//! file comes from.
+//! The protocol against vectors from other implementations: `../shared/fixtures/README.md` lists
+//! the source of each file.
 
-/// A fixture file as JSON. Without the fixtures the test ends here, recorded as a skip.
+/// A fixture file as JSON. If the fixtures are absent, the test returns and is recorded as a skip.
 macro_rules! fixture {
     ($path:literal) => {
         match $crate::fixture($path) {
@@ -23,7 +23,7 @@ use starling_proto::{
     sign::{self, SecretKey},
 };
 
-/// A fixture file as JSON; `None`, recorded as a skip, where the fixtures are absent.
+/// A fixture file as JSON; `None`, recorded as a skip, if the fixtures are absent.
 fn fixture(path: &str) -> Option<Value> {
     Some(serde_json::from_str(&starling_testkit::fixture_text(path)?).unwrap())
 }
@@ -34,7 +34,7 @@ fn list(value: &Value) -> &[Value] {
     list
 }
 
-/// Hex with or without `0x`; uneven leading digits as in `0x123`.
+/// Decodes hex with or without `0x`, also with an odd number of digits such as `0x123`.
 fn bytes(value: &Value) -> Vec<u8> {
     let text = value.as_str().unwrap().trim_start_matches("0x");
     hex::decode(if text.len() % 2 == 1 {

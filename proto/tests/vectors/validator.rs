@@ -1,4 +1,4 @@
-//! Verdicts of the gossip validator, against those of the reference node.
+//! Verdicts of our gossip validator, compared with those of op-node.
 
 use crate::{address, b256, list, version};
 use alloy_primitives::{Address, B256};
@@ -13,10 +13,10 @@ use starling_proto::{
 };
 
 const VALIDATOR_CHAIN: u64 = 100;
-/// Unix time at which the cases are decided, seconds.
+/// Unix time, in seconds, at which the cases are validated.
 const VALIDATOR_NOW: u64 = 1_750_000_000;
 
-/// The key of a letter.
+/// The key that this letter stands for.
 fn validator_key(name: &str) -> SecretKey {
     assert!(["A", "B", "C"].contains(&name), "{name}");
     SecretKey::from_slice(&[name.as_bytes()[0]; 32]).unwrap()
@@ -26,12 +26,12 @@ fn signed_by_a(wire: &[u8]) -> [u8; 65] {
     sign::sign(&validator_key("A"), VALIDATOR_CHAIN, wire)
 }
 
-/// A case whose block has nothing wrong.
+/// A case with a valid block.
 fn plain_case() -> Value {
     serde_json::json!({ "topic": "V2", "withdrawals": [] })
 }
 
-/// Checks the verdict about a message against that of the reference, and gives it.
+/// Validates a case's message, compares the verdict with op-node's, and returns it.
 fn decide(
     case: &Value,
     wire: &[u8],
@@ -74,15 +74,15 @@ fn decide(
     verdict
 }
 
-/// A block as in the reference node's tests: everything zero but the time, with the hash that
-/// belongs to it.
+/// A block as in op-node's tests: all fields are zero except the time and the hash, which is
+/// correct.
 fn validator_block(case: &Value, now: u64) -> Vec<u8> {
     let version = version(&case["topic"]);
     let number = |key: &str| case[key].as_u64();
-    // A missing withdrawals root on V4 means that the block is encoded as V3.
+    // A case on V4 without withdrawals root is encoded as V3.
     let encoding = match version {
         PayloadVersion::V4 if case["withdrawalsRoot"].is_null() => PayloadVersion::V3,
-        // Blob fields on V2 can only be sent in the form of V3.
+        // Only V3's encoding has blob fields, so a case on V2 with blob fields is encoded as V3.
         PayloadVersion::V2 if number("blobGasUsed").is_some() => PayloadVersion::V3,
         version => version,
     };

@@ -7,7 +7,7 @@ const FACTORY: &str = "devnet/abi/DisputeGameFactory.json";
 const ORACLE: &str = "devnet/abi/L2OutputOracle.json";
 const GAME: &str = "devnet/abi/PermissionedDisputeGame.json";
 
-/// Selectors of a published ABI, with the signature of each.
+/// Function selectors in a published ABI, each with its signature.
 fn selectors(file: &str) -> Option<HashMap<[u8; 4], String>> {
     let text = std::fs::read_to_string(starling_testkit::fixture(file)?).unwrap();
     let abi: Value = serde_json::from_str(&text).unwrap();
@@ -55,7 +55,7 @@ fn calls_are_functions_of_the_published_contracts() {
     has(GAME, &[root_claim_data(), game_creator(), proposer()]);
 }
 
-/// Selectors that op-proposer sends (facts: proposer).
+/// Function selectors that op-proposer sends (facts: proposer).
 #[test]
 fn selectors_are_op_proposers() {
     let expected = [
@@ -88,7 +88,7 @@ fn a_game_is_encoded_with_its_extra_data_behind_the_head() {
     let data = create_game(7, claim, extra.as_slice());
     let expected = [word(7), claim, word(96), word(32), extra];
     assert_eq!(data[4..], concat(&expected));
-    // 33 bytes take two words.
+    // 33 bytes of extra data need two words.
     let long = games(7, claim, &[0xee; 33]);
     assert_eq!(long.len(), 4 + 32 * 6);
     assert_eq!(long[4 + 32 * 5], 0xee);
@@ -153,7 +153,7 @@ fn wrong_answers_are_errors() {
         read_listed_game(&game),
         Err(ContractResponseError::Range(word(1 << 32), "uint32"))
     );
-    // The first three words alone are no claim.
+    // The first three words alone are not a complete claim.
     assert!(read_claimant(&concat(&[B256::ZERO; 3])).is_err());
     for (offset, length) in [(u64::MAX, 0), (33, 0), (32, 1), (32, u64::MAX)] {
         let answer = concat(&[word(offset), word(length)]);

@@ -1,4 +1,4 @@
-//! The reader against a stand-in L1 that answers truly and wrongly.
+//! Tests of the reader against a stand-in L1 with true and with wrong responses.
 
 use super::*;
 use crate::{
@@ -28,7 +28,7 @@ fn factory(l1: &FakeL1) -> ContractReader {
     reader(l1, target)
 }
 
-/// A game of our type and account.
+/// A game of the configured type, created by our account.
 fn game(created: u64) -> FakeGame {
     FakeGame {
         game_type: GAME,
@@ -78,7 +78,7 @@ async fn own_games_are_found_newest_first_in_batches() {
     assert_eq!(newest(&reader).await, None);
     let time = l1.chain.lock().time();
     let mut games = vec![game(time - 500), game(time - 400)];
-    // Later games: of others, of other types, without claims.
+    // Later games: by other accounts, of other types, and without claims.
     for index in 0..30 {
         let mut other = game(time - 300 + index);
         match index % 2 {
@@ -91,7 +91,7 @@ async fn own_games_are_found_newest_first_in_batches() {
     l1.chain.lock().games = games;
     let before = l1.server.count();
     assert_eq!(newest(&reader).await, Some(time - 400));
-    // A head, the account, and two for each of 4, 16 and 12 games.
+    // Expected requests: the head, the account, and two for each step of 4, 16 and 12 games.
     assert_eq!(l1.server.count() - before, 8);
     l1.chain.lock().games[1].has_claims = false;
     assert_eq!(newest(&reader).await, Some(time - 400), "by its creator");
@@ -123,7 +123,7 @@ async fn lies_about_games_are_errors_and_end() {
     l1.chain.lock().games = vec![game(time), game(time - 5)];
     let error = factory(&l1).read().await.unwrap_err();
     assert!(matches!(error, ReaderError::Untrue(_)), "{error}");
-    // Endlessly many games, all of now, all of others.
+    // An endless list of games, all created just now by other accounts.
     let count: B256 = U256::from(u64::MAX).into();
     l1.lie(&contracts::game_count(), json!(count));
     let words = [
@@ -176,12 +176,12 @@ async fn the_permitted_proposer_is_named() {
     let other = Permission::OnlyFor(stranger());
     assert_eq!(oracle(&l1).permission().await.unwrap(), other);
 
-    // A factory without arguments, and a game without a proposer.
+    // A factory without `gameArgs`, and a game without `proposer`.
     let reader = factory(&l1);
     assert_eq!(reader.permission().await.unwrap(), Permission::Granted);
     l1.lie(&contracts::proposer(), json!(stranger().into_word()));
     assert_eq!(reader.permission().await.unwrap(), other);
-    // A factory with arguments.
+    // A factory with game arguments.
     let mut arguments = vec![0u8; 64 + 164];
     arguments[31] = 32;
     arguments[63] = 164;

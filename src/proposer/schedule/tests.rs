@@ -31,7 +31,7 @@ fn factory() -> ProposalSchedule {
     ProposalSchedule::new(factory_rules())
 }
 
-/// L1 at a height; its blocks take 12 seconds.
+/// A reading of L1 at a height; L1 blocks take 12 seconds.
 fn l1(number: u64, contract: ContractReading) -> L1Reading {
     L1Reading {
         head: L1Head {
@@ -51,7 +51,7 @@ fn block(number: u64) -> BlockId {
     }
 }
 
-/// A node at the same L1 height, with these L2 heads.
+/// A rollup node that has derived up to L1 block `l1` and has these L2 heads.
 fn node(l1: u64, safe: u64, finalized: u64) -> SourceReading {
     SourceReading {
         current_l1: block(l1),
@@ -106,11 +106,11 @@ fn an_output_is_held_until_l1_is_beyond_the_nodes_head() {
         schedule.on_proposal(proposal.clone(), &at_100, &first),
         held
     );
-    // The node moves on; the proposal keeps its L1 block.
+    // The rollup node advances, but the proposal keeps its L1 block.
     assert_eq!(schedule.next(&at_101, &node(101, 61, 61), now), held);
     let proposes = ProposerStep::Propose(proposal);
     assert_eq!(schedule.next(&at_102, &node(102, 62, 62), now), proposes);
-    // The output is on L1: the next block is asked for.
+    // The output is on L1, so the next block is read.
     schedule.done(Some(102));
     let next = l1(102, next_block(60));
     assert_eq!(
@@ -145,7 +145,7 @@ fn a_block_whose_hash_l1_has_forgotten_is_not_named() {
 #[test]
 fn games_keep_their_interval_by_l1s_clock() {
     let (mut schedule, source) = (factory(), node(100, 80, 70));
-    // A local clock that jumps by an hour changes nothing.
+    // A jump of the local clock by an hour has no effect.
     let now = Instant::now() + Duration::from_secs(3_600);
     let young = l1(100, newest(Some(12 * 100 - INTERVAL)));
     let waits = ProposerStep::Wait(WaitReason::Interval { until: 1_200 });
@@ -159,7 +159,7 @@ fn games_keep_their_interval_by_l1s_clock() {
     assert_eq!(schedule.on_proposal(proposal, &none, &source), proposes);
     let nothing = ProposerStep::Wait(WaitReason::Nothing);
     assert_eq!(schedule.next(&none, &node(100, 80, 0), now), nothing);
-    // A time at the end of all numbers does not overflow.
+    // A creation time near the largest number does not overflow.
     let absurd = l1(100, newest(Some(u64::MAX)));
     assert!(matches!(
         schedule.next(&absurd, &source, now),
@@ -180,7 +180,7 @@ fn an_own_transaction_in_flight_holds_everything_up_until_it_is_stuck() {
         assert_eq!(schedule.next(&reading, &source, almost), waits);
         let stuck = schedule.next(&reading, &source, now + STUCK);
         assert_eq!(stuck, ProposerStep::Unblock);
-        // Its time begins again, and ends when the transaction is mined.
+        // The time until a transaction counts as stuck starts again, and is reset when it is mined.
         assert_eq!(schedule.next(&reading, &source, now + STUCK), waits);
         reading.in_flight = false;
         let step = schedule.next(&reading, &source, now + STUCK);
@@ -221,25 +221,25 @@ fn wait_node_sync_waits_for_the_l1_head_at_start() {
     );
     let synced = schedule.next(&l1(120, none), &node(100, 9, 9), now);
     assert_eq!(synced, ProposerStep::Read(9));
-    // Once synced, falling behind does not stop it.
+    // Once synced, the proposer continues even if the node falls behind.
     let later = schedule.next(&l1(900, none), &node(100, 9, 9), now);
     assert_eq!(later, ProposerStep::Read(9));
 }
 
-/// A model of L1 with one contract, on which a proposer acts that is killed at any time.
+/// A model of L1 with one contract, for a proposer that can be killed at any time.
 #[derive(Clone, Debug)]
 struct Model {
     is_oracle: bool,
     head: u64,
     finalized: u64,
-    /// Sent and not mined.
+    /// The transaction that is sent but not mined.
     pool: Option<Proposal>,
-    /// Sequence numbers that are on L1, with L1's time.
+    /// Sequence numbers of the mined proposals, each with its time by L1's clock.
     mined: Vec<(u64, u64)>,
     now: Instant,
 }
 
-/// Blocks between the outputs of the oracle.
+/// L2 blocks between two outputs of the oracle.
 const STEP: u64 = 5;
 
 impl Model {
@@ -261,7 +261,7 @@ impl Model {
         if self.is_oracle { oracle() } else { factory() }
     }
 
-    /// One poll, up to the transaction.
+    /// Polls once, up to sending the transaction.
     fn poll(&mut self, schedule: &mut ProposalSchedule) {
         let (reading, source) = (
             self.reading(),
@@ -279,7 +279,7 @@ impl Model {
                 assert!(proposal.sequence <= self.finalized);
                 self.pool = Some(proposal);
             }
-            // The empty transaction wins.
+            // The empty transaction replaces the pending proposal.
             ProposerStep::Unblock => self.pool = None,
             _ => {}
         }
@@ -294,8 +294,8 @@ impl Model {
 }
 
 proptest! {
-    /// Whatever L1, L2, the clock and a kill do: outputs are in order and each once, games keep
-    /// their interval.
+    /// For any sequence of events on L1, L2, the clock and kills: outputs are proposed in order and
+    /// each once, and games keep their interval.
     #[test]
     fn no_output_is_proposed_twice(
         is_oracle: bool,
@@ -309,7 +309,7 @@ proptest! {
             match action {
                 0 | 1 => model.poll(&mut schedule),
                 2 => model.mine(),
-                // Empty blocks: the transaction stays in the pool.
+                // L1 mines empty blocks: the transaction stays in the pool.
                 3 => model.head += amount,
                 4 => model.finalized += amount,
                 _ => {

@@ -1,5 +1,6 @@
-//! Super roots from op-supervisors: the heads of the one that has synced least of L1, a root from
-//! the first that answers with a sound one (specs: interop, super roots).
+//! Super roots from op-supervisors (specs: interop, super roots). The heads are those of the
+//! supervisor that has synced least of L1. A root comes from the first supervisor with a valid
+//! response.
 
 use super::ProposalSourceError;
 use crate::{
@@ -16,15 +17,15 @@ use std::time::Duration;
 const SUPERVISOR: &str = "supervisor";
 const SYNC_STATUS: &str = "supervisor_syncStatus";
 const SUPER_ROOT: &str = "supervisor_superRootAtTimestamp";
-/// Version of super roots that is known.
+/// The only supported version of super roots.
 const VERSION: u8 = 1;
-/// Chains of a super root; a cluster has a handful.
+/// Most chains of a super root; actual clusters have a handful.
 const MAX_CHAINS: usize = 1_024;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct SupervisorStatusResponse {
-    /// All zeros if it is not known.
+    /// The L1 block that all chains have synced; all zeros if the supervisor does not know it.
     #[serde(rename = "minSyncedL1")]
     min_synced_l1: BlockId,
     safe_timestamp: u64,
@@ -43,7 +44,7 @@ struct SuperRootResponse {
 
 #[derive(Deserialize)]
 struct ChainRootResponse {
-    /// Decimal, or hex with 0x, as text or as a number.
+    /// Chain id: decimal, or hex with 0x, as a string or a number.
     #[serde(rename = "chainID")]
     chain_id: Value,
     /// Output root of the chain's last block at or before the timestamp.
@@ -57,7 +58,8 @@ pub struct Supervisors {
 }
 
 impl Supervisors {
-    /// Does not connect yet (`--supervisor-rpcs`). `timeout` is for one request.
+    /// Creates clients for the URLs (`--supervisor-rpcs`) without connecting. `timeout` is per
+    /// request.
     pub fn new(urls: &[String], timeout: Duration) -> Result<Self, L2SourceError> {
         let endpoint = |url: &String| RpcEndpoint::new(SUPERVISOR, url, timeout);
         let endpoints: Vec<_> = urls.iter().map(endpoint).collect::<Result<_, _>>()?;
@@ -114,7 +116,7 @@ fn none(failures: impl Iterator<Item = L2SourceError>) -> ProposalSourceError {
     ProposalSourceError::NoSupervisor(texts.join("; "))
 }
 
-/// Checks that the root is that of the parts, and of the time that was asked for.
+/// Checks that the super root is the hash of the response's parts, for the requested time.
 fn read(answer: SuperRootResponse, time: u64) -> Result<Proposal, RpcCause> {
     if answer.version[..] != [VERSION] {
         let text = format!("unsupported super root version {}", answer.version);
@@ -169,7 +171,8 @@ fn chain_id(value: &Value) -> Result<U256, RpcCause> {
 mod tests {
     use super::*;
 
-    /// One chain, with the root computed by hand here: version, time, id, output.
+    /// A response for one chain. The root is computed here from its parts: version, time, id,
+    /// output.
     fn answer(id: Value) -> Value {
         let output = B256::repeat_byte(0xaa);
         let mut bytes = vec![1];

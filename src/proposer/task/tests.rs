@@ -1,4 +1,4 @@
-//! The task with a real transaction manager, on a stand-in L1 and a stand-in rollup node.
+//! Tests of the task with a real transaction manager, on a stand-in L1 and a stand-in rollup node.
 
 use super::*;
 use crate::{
@@ -15,14 +15,14 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use tokio::task::JoinHandle;
 
-/// The stand-ins.
+/// The stand-in L1 and the stand-in rollup node.
 struct World {
     l1: FakeL1,
     node: Arc<Mutex<FakeNode>>,
     rollup: CannedServer,
 }
 
-/// A proposer that runs, with its transaction manager.
+/// A running proposer with its transaction manager.
 struct Running {
     proposer: ProposerHandle,
     closing: CancellationToken,
@@ -130,7 +130,7 @@ impl World {
 }
 
 impl Running {
-    /// Ends both as a kill does: nothing is waited for.
+    /// Ends proposer and transaction manager like a kill: without waiting for any transaction.
     async fn kill(self) {
         self.ending.cancel();
         self.task.await.unwrap().unwrap();
@@ -177,7 +177,7 @@ async fn a_kill_between_send_and_receipt_costs_no_second_proposal() {
         world.wait(|l1| l1.pool.len() == 1).await;
         let nonce = world.l1.chain.lock().nonce;
         first.kill().await;
-        // More is final by now; a second proposal would differ.
+        // More blocks are finalized by now, so a second proposal would differ from the first.
         world.node.lock().finalized = 2 * STEP + 5;
         let second = world.run(options.clone()).await;
         some_polls().await;
@@ -209,7 +209,7 @@ async fn games_are_one_per_interval_of_l1s_clock() {
         world.l1.chain.lock().mine();
         world.l1.chain.lock().mine();
         assert_eq!(world.l1.chain.lock().games.len(), count);
-        // Less than the interval: nothing, though there is a newer block.
+        // Less than the interval has passed: nothing is proposed, although there is a newer block.
         world.node.lock().finalized += 1;
         world.l1.chain.lock().head += 45;
         some_polls().await;

@@ -1,5 +1,5 @@
-//! The batcher that runs an input as a program. Each operation is a byte, whose low bits say what to
-//! do and whose high bits how to post it; its arguments are the bytes after it.
+//! A batcher that runs the input as a program. An operation is a byte: the low bits select the
+//! action, the high bits the way of posting. The arguments of an operation are the bytes after it.
 
 use super::replica::{BATCHER, CONFIG, INVALID, L1_TIME, L2_TIME, PORTAL, Replica, START, l1_hash};
 use crate::targets::l1::deposit;
@@ -23,10 +23,10 @@ const CONTEXT: BatchContext = BatchContext {
     block_time: L2_TIME,
     chain_id: 901,
 };
-/// Data items of an L1 block at most.
+/// An L1 block is mined once it has this many data items.
 const ITEMS: usize = 16;
 
-/// Bits of an operation: which one, and how its items are posted.
+/// Bits of an operation: the action, and how its data items are posted.
 const OPERATION: u8 = 0x0f;
 const IN_BLOB: u8 = 0x40;
 const BY_STRANGER: u8 = 0x80;
@@ -48,12 +48,12 @@ pub struct FuzzBatcher<'a> {
     pub l1: Vec<L1Input>,
     /// Blobs by versioned hash.
     pub blobs: HashMap<B256, Bytes>,
-    /// Items that were posted, and those that are held back.
+    /// Data items that were posted, and items that are held back.
     posted: Vec<Vec<u8>>,
     held: Vec<Vec<u8>>,
     channels: u8,
     nonce: u64,
-    /// L1 blocks since the end of the program.
+    /// L1 blocks mined since the end of the program.
     pub idle: usize,
 }
 
@@ -71,7 +71,7 @@ impl<'a> FuzzBatcher<'a> {
         }
     }
 
-    /// The next byte of the program; 0 after its end.
+    /// Reads the next byte of the program; 0 after its end.
     pub fn byte(&mut self) -> u8 {
         let Some((first, rest)) = self.program.split_first() else {
             return 0;
@@ -80,7 +80,7 @@ impl<'a> FuzzBatcher<'a> {
         *first
     }
 
-    /// The next bytes of the program, after a byte with their number.
+    /// Reads a byte with a length, and that many bytes of the program.
     fn bytes(&mut self) -> &'a [u8] {
         let length = usize::from(self.byte()).min(self.program.len());
         let (bytes, rest) = self.program.split_at(length);
@@ -88,7 +88,7 @@ impl<'a> FuzzBatcher<'a> {
         bytes
     }
 
-    /// Runs the program up to the next L1 block, which `replica` has not seen.
+    /// Runs the program up to the next L1 block. `replica` has derived only the blocks before.
     pub fn mine(&mut self, replica: &Replica) {
         let number = self.l1.len() as u64;
         self.idle += usize::from(self.program.is_empty());
@@ -122,7 +122,7 @@ impl<'a> FuzzBatcher<'a> {
         });
     }
 
-    /// The data items of an operation.
+    /// The data items that an operation posts.
     fn items(&mut self, operation: u8, replica: &Replica) -> Vec<Vec<u8>> {
         match operation {
             SPAN => {
@@ -166,7 +166,7 @@ impl<'a> FuzzBatcher<'a> {
         self.posted.push(item.to_vec());
         let encoded = (operation & IN_BLOB != 0).then(|| blob::encode(item));
         let blobs = encoded.and_then(Result::ok).map(|mut blob| {
-            // Some blobs hold no data.
+            // Make some blobs undecodable.
             if item.len().is_multiple_of(16) {
                 blob[1] = 9;
             }
@@ -191,8 +191,8 @@ impl<'a> FuzzBatcher<'a> {
         ChannelId::repeat_byte(self.channels)
     }
 
-    /// The items of a channel in up to four frames. The next byte says how many, and whether the
-    /// later ones are held back.
+    /// The data items of a channel in up to four frames. The next byte of the program sets their
+    /// number, and whether the later frames are held back.
     fn channel(&mut self, batches: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
         let how = self.byte();
         let id = self.channel_id();
@@ -228,7 +228,7 @@ impl<'a> FuzzBatcher<'a> {
         }
     }
 
-    /// A transaction that can be in a span batch; the engine refuses some.
+    /// A transaction that a span batch can have. The engine refuses some of these transactions.
     fn transaction(&mut self) -> Bytes {
         self.nonce += 1;
         let transaction = TxEip1559 {
@@ -248,7 +248,7 @@ impl<'a> FuzzBatcher<'a> {
         raw.into()
     }
 
-    /// Bytes that the program changes in a batch: their number, then position and value of each.
+    /// Changes bytes of a batch as the program says: their number, then position and value of each.
     fn corrupt(&mut self, mut batch: Vec<u8>) -> Vec<u8> {
         for _ in 0..self.byte() % 4 {
             let at = usize::from(self.byte()) % batch.len();
@@ -257,7 +257,7 @@ impl<'a> FuzzBatcher<'a> {
         batch
     }
 
-    /// A span on a block near the head; its second byte says how many blocks it repeats.
+    /// A span batch on a block near the head. Its second byte sets how many blocks it repeats.
     fn span(&mut self, replica: &Replica) -> Option<Vec<u8>> {
         let (count, repeated) = (
             1 + usize::from(self.byte() % 24),
@@ -299,7 +299,7 @@ impl<'a> FuzzBatcher<'a> {
     }
 
     fn config_log(&mut self) -> Log {
-        // Only gas limit and unknown types: another batcher would end the case.
+        // Only set the gas limit, or use an unknown type: a new batcher address would end the case.
         let kind = if self.byte() < 128 { 2 } else { 77 };
         let words = [32, 32, 20_000_000 + u64::from(self.byte())];
         let words = words.map(|word| B256::left_padding_from(&word.to_be_bytes()));
@@ -311,7 +311,7 @@ impl<'a> FuzzBatcher<'a> {
     }
 }
 
-/// A channel in one frame.
+/// A channel's data in a single frame.
 fn whole(id: ChannelId, data: Vec<u8>) -> Frame {
     Frame {
         id,
@@ -321,7 +321,8 @@ fn whole(id: ChannelId, data: Vec<u8>) -> Frame {
     }
 }
 
-/// Programs: on three kinds of chains, L1 blocks with spans, singular batches, junk and repetitions.
+/// Programs for three kinds of chains: L1 blocks with spans, singular batches, junk and
+/// repetitions.
 pub fn seeds() -> Vec<Vec<u8>> {
     let quiet: Vec<u8> = [[MINE; 12].as_slice(), &[SPAN, 8, 0], &[3; 60]].concat();
     let singular: Vec<u8> = (0..40)

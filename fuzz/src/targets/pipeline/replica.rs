@@ -1,4 +1,4 @@
-//! A pipeline with an engine that executes nothing, and reads that may fail.
+//! A pipeline with an engine that executes nothing, and with reads that may fail.
 
 use super::batcher::FuzzBatcher;
 use alloy_consensus::Header;
@@ -13,17 +13,17 @@ use starling_proto::{
 };
 use std::{collections::BTreeMap, sync::Arc};
 
-/// Unix seconds of both genesis blocks.
+/// Time of the L1 and L2 genesis blocks, in Unix seconds.
 pub const START: u64 = 1_000_000;
 pub const L1_TIME: u64 = 6;
 pub const L2_TIME: u64 = 2;
 pub const BATCHER: Address = Address::repeat_byte(0xba);
 pub const PORTAL: Address = Address::repeat_byte(0xde);
 pub const CONFIG: Address = Address::repeat_byte(0xc0);
-/// Last byte of transactions that the engine refuses.
+/// Last byte of the transactions that the engine refuses.
 pub const INVALID: u8 = 0xee;
 
-/// A chain on each fork, or one on which Fjord, Granite and Holocene activate.
+/// A chain in one fork, or a chain on which Fjord, Granite and Holocene activate.
 pub fn rollup(byte: u8) -> Arc<RollupConfig> {
     let json = serde_json::json!({
         "genesis": {
@@ -70,14 +70,14 @@ pub fn l1_hash(number: u64) -> B256 {
     keccak256(number.to_be_bytes())
 }
 
-/// Failures at random: xorshift, or none.
+/// Random read failures (xorshift); a state of 0 means none.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadFaults(u64);
 
 impl ReadFaults {
     pub const NONE: Self = Self(0);
 
-    /// The failures of an input.
+    /// The failures for an input, seeded by its hash.
     pub fn of(data: &[u8]) -> Self {
         let word = keccak256(data)
             .0
@@ -86,7 +86,7 @@ impl ReadFaults {
         Self(word.unwrap_or_default() | 1)
     }
 
-    /// Whether a failure of this probability, in percent, happens now.
+    /// Whether a failure occurs now; `percent` is its probability.
     fn happens(&mut self, percent: u64) -> bool {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -95,13 +95,13 @@ impl ReadFaults {
     }
 }
 
-/// Everything that two replicas of one L1 must agree in.
+/// The results in which two replicas of the same L1 must agree.
 #[derive(Debug, PartialEq)]
 pub struct ReplicaResult {
     pub chain: Vec<B256>,
-    /// Blocks with transactions that are no deposits.
+    /// Number of blocks with transactions other than deposits.
     pub with_users: usize,
-    /// Local-safe heads and the L1 blocks they are from.
+    /// Local-safe heads, each with the L1 block it was derived from.
     pub safe: Vec<(u64, u64)>,
     pub drops: BTreeMap<DropReason, u64>,
     /// The reason why derivation ended before the end of L1.
@@ -114,7 +114,7 @@ pub struct Replica {
     pub chain: Vec<Arc<Payload>>,
     safe: Vec<(u64, u64)>,
     faults: ReadFaults,
-    /// L1 blocks that the replica has heard of.
+    /// Number of L1 blocks that the replica can see so far.
     visible: usize,
     pub steps: u64,
     stop: Option<String>,
@@ -152,12 +152,12 @@ impl Replica {
         &self.chain[self.chain.len() - 1]
     }
 
-    /// The number of the head's L1 origin.
+    /// Number of the head's L1 origin.
     pub fn origin(&self) -> u64 {
         L1BlockInfo::of(self.head()).map_or(0, |info| info.number)
     }
 
-    /// Derives from the whole L1.
+    /// Derives until all of L1 is read, or the pipeline stops.
     pub fn derive(&mut self, l1: &FuzzBatcher<'_>) {
         if self.faults.0 == 0 {
             self.visible = l1.l1.len();
@@ -258,7 +258,7 @@ impl Replica {
         Arc::new(Payload::sealed(header, transactions))
     }
 
-    /// Takes the counts of drops with it.
+    /// Returns the result, and resets the pipeline's drop counts.
     pub fn result(&mut self) -> ReplicaResult {
         let has_user = |block: &&Arc<Payload>| {
             let mut transactions = block.transactions.iter();

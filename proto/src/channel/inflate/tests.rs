@@ -4,12 +4,12 @@ use super::{
 };
 use alloy_primitives::{Bytes, hex};
 
-/// zlib streams: with codes of their own, whose end is longer than their literals, or that have no end;
-/// cut, damaged, and of random bits. Each with the length and the Adler-32 of the bytes that Go's
-/// `compress/zlib` (1.26) reads before the fault.
+/// zlib streams, each with the length and the Adler-32 of the bytes that Go's `compress/zlib`
+/// (1.26) reads before the fault. Some have their own codes with an end-of-block code longer than
+/// the literals' codes, or without one. Others are cut, damaged, or random bits.
 const STREAMS: &str = include_str!("go.txt");
 
-/// A compressed stream, and the length and checksum of what is read of it.
+/// A compressed stream, with the length and checksum of the bytes that Go reads from it.
 struct Recorded {
     stream: Bytes,
     length: usize,
@@ -38,7 +38,7 @@ fn adler32(bytes: &[u8]) -> u32 {
     high << 16 | low
 }
 
-/// All bytes, taken `size` at a time.
+/// Reads all bytes, at most `size` at a time.
 fn all(mut read: impl FnMut(&mut [u8]) -> Result<usize, ChannelError>, size: usize) -> Vec<u8> {
     let (mut bytes, mut out) = (vec![], vec![0; size]);
     while let Ok(count @ 1..) = read(&mut out) {
@@ -66,7 +66,7 @@ fn faulty_streams_give_the_bytes_that_go_reads() {
     }
 }
 
-/// The checksum behind the stream is read where it is cut or wrong, and costs no byte before it.
+/// A cut or wrong checksum is reported as a fault, but only after all bytes before it.
 #[test]
 fn a_checksum_that_is_cut_or_wrong_is_a_fault_at_the_end() {
     use std::io::Write;
@@ -102,8 +102,8 @@ fn a_checksum_that_is_cut_or_wrong_is_a_fault_at_the_end() {
     assert_eq!(checksum.value(), adler32(&text));
 }
 
-/// The same bytes as zlib's on a stream without a fault, and a prefix of them where it is cut, from
-/// matches that reach back across the whole history too.
+/// Streams without a fault give the same bytes as zlib. Cut streams give a prefix of these bytes.
+/// The matches reach back across the whole history.
 #[test]
 fn sound_streams_give_the_bytes_that_zlib_reads() {
     use std::io::Write;

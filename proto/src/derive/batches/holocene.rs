@@ -1,5 +1,5 @@
-//! The batch stage of Holocene: one batch at a time, each the next one or dropped. A span batch is
-//! applied block by block, and its blocks before an invalid one stay.
+//! The batch stage of Holocene. A batch is either the next one or dropped. A span batch is applied
+//! block by block: if one of its blocks is invalid, the blocks before it remain.
 
 use super::{CheckedSpan, EpochWindow, NextBatch, overlap::SpanRules};
 use crate::{
@@ -15,7 +15,7 @@ use crate::{
 #[derive(Debug)]
 pub(in crate::derive) struct BatchStage {
     window: EpochWindow,
-    /// A span batch that is being judged.
+    /// A span batch whose check is paused.
     span: Option<Box<CheckedSpan>>,
 }
 
@@ -43,7 +43,8 @@ impl BatchStage {
         pending_safe: &L2BlockRef,
     ) -> Pull<NextBatch> {
         self.window.update(source, pending_safe);
-        // A channel that ends in the L1 origin of the pending-safe head or before it holds past batches.
+        // A channel that completes at or before the L1 origin of the pending-safe head has only
+        // past batches.
         let origin = self.window.pipeline_origin.number;
         if origin <= pending_safe.origin.number || origin < self.window.first_l1 {
             return Err(self.skip_batch(cx, source, pending_safe));
@@ -66,7 +67,7 @@ impl BatchStage {
         }
     }
 
-    /// Reads a batch that is not applied.
+    /// Reads a batch and drops it without applying it.
     fn skip_batch(
         &mut self,
         cx: &mut StageContext,
@@ -83,19 +84,21 @@ impl BatchStage {
         }
     }
 
-    /// Ends the last skipped L1 block as it ended when it was derived from: an epoch that had expired
-    /// by then is over, and the next L1 block begins with the next epoch.
+    /// Repeats the effect that the end of the last skipped L1 block had when it was derived from.
+    /// If an epoch had expired by then, that epoch is over, and the next L1 block begins with the
+    /// next epoch.
     fn end_skipped(&mut self, cx: &StageContext, safe: &L2BlockRef) -> Pull<()> {
         let origin = self.window.pipeline_origin.number;
         if origin > safe.origin.number && origin.checked_add(1) == Some(self.window.first_l1) {
             self.window.check_epoch(safe)?;
-            // Every block that this L1 block forced is in the safe chain.
+            // Ignore the result: every block that this L1 block forced is already in the safe
+            // chain.
             self.window.forced_empty(&cx.rollup, safe, true);
         }
         Ok(())
     }
 
-    /// The block that should be next: from the current span, or from the next batch.
+    /// The candidate for the next block: from the current span, or from the next batch.
     fn candidate(
         &mut self,
         cx: &mut StageContext,
@@ -115,7 +118,7 @@ impl BatchStage {
         self.span_candidate(cx, source, pending_safe, span)
     }
 
-    /// The first new block of a span batch whose prefix is valid.
+    /// Checks a span batch's prefix and returns its first new block.
     fn span_candidate(
         &mut self,
         cx: &mut StageContext,
@@ -145,7 +148,7 @@ impl BatchStage {
                 cx.drops.add(DropReason::PastBatch);
                 return Err(Pause::More);
             }
-            // op-node goes on to the next batch instead of waiting for the L1 block.
+            // op-node reads the next batch instead of waiting for the L1 block.
             Ok(BatchValidity::Undecided | BatchValidity::Future) => {
                 cx.drops.add(DropReason::BatchUndecided);
                 return Err(Pause::More);

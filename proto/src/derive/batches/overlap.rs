@@ -1,4 +1,4 @@
-//! The part of a span batch that repeats safe blocks, compared with them block by block.
+//! Comparison, block by block, of a span batch with the safe blocks that it repeats.
 
 use super::CheckedSpan;
 use crate::{
@@ -12,28 +12,29 @@ use crate::{
     span::SpanBlocks,
 };
 
-/// How far the comparison has come, so that a read that has to be waited for repeats nothing.
+/// Progress of the comparison, so that no work is repeated after a pause for a block.
 #[derive(Clone, Debug, Default)]
 pub(super) struct OverlapCheck {
     /// Value of [`SafeBlocks::generation`](crate::derive::stage::SafeBlocks) for which `parent` and
-    /// `rest` hold.
+    /// `rest` are valid.
     generation: u64,
     parent: Option<SpanParent>,
-    /// The blocks of the span after those that were found equal.
+    /// The blocks of the span that are not compared yet.
     rest: Option<SpanBlocks>,
 }
 
-/// The rules that a span batch is held against at once.
+/// The rules that a span batch is checked against as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SpanRules {
-    /// Prefix, every new block, overlap: before Holocene.
+    /// Prefix, every new block, and overlap: before Holocene.
     Full,
-    /// Prefix and overlap: the new blocks are judged one by one afterwards.
+    /// Prefix and overlap: from Holocene on, where the new blocks are checked one by one
+    /// afterwards.
     Prefix,
 }
 
 impl CheckedSpan {
-    /// Judges the span; pauses where a block of the safe chain has to be read.
+    /// Checks the span. Pauses if a block of the safe chain must be read first.
     pub fn check(
         &mut self,
         cx: &StageContext,
@@ -45,8 +46,9 @@ impl CheckedSpan {
             Err(validity) => return Ok(validity),
         };
         let parent = self.parent(cx, check.pending_safe, number)?;
-        // The rules were obeyed when the comparison began. It pauses for each block of the overlap,
-        // and a span may have millions of blocks to judge.
+        // The rules were satisfied when the comparison began, so do not check them again. The
+        // comparison pauses for each block of the overlap, and the rules may have to visit millions
+        // of blocks.
         if self.overlap.rest.is_none() {
             let mut validity = check.span_prefix(&self.span, &parent);
             if validity == BatchValidity::Accept && rules == SpanRules::Full {
@@ -59,7 +61,7 @@ impl CheckedSpan {
         self.compare(cx, check.pending_safe, &parent)
     }
 
-    /// The block before the span's first, which is on the chain of the pending-safe head.
+    /// The parent of the span's first block, on the chain of the pending-safe head.
     fn parent(
         &mut self,
         cx: &StageContext,
@@ -92,8 +94,8 @@ impl CheckedSpan {
         Ok(parent)
     }
 
-    /// Compares the blocks of the span up to the pending-safe head with the safe chain, from the first one
-    /// not yet found equal. Pauses where a block of the safe chain has to be read.
+    /// Compares the span's blocks up to the pending-safe head with the safe chain. Continues at the
+    /// first block not compared yet. Pauses if a block of the safe chain must be read first.
     fn compare(
         &mut self,
         cx: &StageContext,

@@ -1,5 +1,5 @@
-//! The batch queue of the forks before Holocene. Batches wait in order of inclusion; the first one
-//! that is valid is applied.
+//! The batch queue, for the forks before Holocene. Batches wait in order of inclusion, and the
+//! first valid one is applied.
 
 use super::{CheckedSpan, EpochWindow, NextBatch, is_pipeline_behind, overlap::SpanRules};
 use crate::{
@@ -17,10 +17,11 @@ use std::collections::VecDeque;
 pub(in crate::derive) struct BatchQueue {
     window: EpochWindow,
     batches: VecDeque<QueuedBatch>,
-    /// Number of batches at the front that are future ones while the time of the next block is
-    /// below `recheck_time`. Skipping them saves a check of all future batches for each batch read.
+    /// Number of batches at the front that are future batches, as long as the next block's time is
+    /// below `recheck_time`. Skipping them avoids a check of all future batches for each batch
+    /// read.
     future_batches: usize,
-    /// Unix seconds: the lowest time of a first block among the future batches.
+    /// Earliest time (Unix seconds) of a first block among these future batches.
     recheck_time: u64,
     phase: QueuePhase,
 }
@@ -38,15 +39,15 @@ enum QueuedKind {
     Span(Box<CheckedSpan>),
 }
 
-/// Where to go on after a pause.
+/// The work to continue with after a pause.
 #[derive(Debug, Default)]
 enum QueuePhase {
     #[default]
     Pull,
-    /// Judge a batch before it is queued.
+    /// Check a batch before it is queued.
     Check(Box<QueuedBatch>),
-    /// Look for a batch to apply. `is_drained`: the stages before have no more data up to the
-    /// origin.
+    /// Look for a batch to apply. `is_drained` is whether the earlier stages have no more data up
+    /// to the origin.
     Derive { is_drained: bool },
 }
 
@@ -59,7 +60,7 @@ impl QueuedBatch {
         Self { batch, inclusion }
     }
 
-    /// Unix seconds of its first block.
+    /// Timestamp of the batch's first block, in Unix seconds.
     fn timestamp(&self) -> u64 {
         match &self.batch {
             QueuedKind::Singular(batch) => batch.timestamp,
@@ -99,7 +100,7 @@ impl BatchQueue {
         &self.window
     }
 
-    /// The L1 blocks alone: batches and the rest of a span end with this stage.
+    /// Keeps only the L1 blocks: queued batches and the rest of a span are dropped with this stage.
     pub(super) fn into_window(self) -> EpochWindow {
         EpochWindow {
             span: None,
@@ -143,8 +144,8 @@ impl BatchQueue {
         }
     }
 
-    /// Takes one batch from the stages before, if this stage has come to the L1 origin of the
-    /// pending-safe head.
+    /// Reads one batch from the earlier stages. The batch is dropped if the pipeline is still below
+    /// the L1 origin of the pending-safe head.
     fn pull(
         &mut self,
         cx: &mut StageContext,
@@ -168,8 +169,8 @@ impl BatchQueue {
         Ok(())
     }
 
-    /// The first valid batch in order of inclusion, or a forced empty one. Invalid ones on the way
-    /// are dropped; an undecided one ends the search.
+    /// Returns the first valid batch in order of inclusion, or a forced empty one. Invalid batches
+    /// before it are dropped. An undecided batch ends the search.
     fn derive(
         &mut self,
         cx: &mut StageContext,
@@ -178,7 +179,7 @@ impl BatchQueue {
     ) -> Pull<Option<NextBatch>> {
         self.window.check_epoch(pending_safe)?;
         let next_time = pending_safe.time.saturating_add(cx.rollup.block_time);
-        // Without a second L1 block, even a span of the future can be undecided.
+        // Without a second L1 block, even a span batch in the future can be undecided.
         if next_time >= self.recheck_time || self.window.epochs.second().is_none() {
             (self.future_batches, self.recheck_time) = (0, u64::MAX);
         }
@@ -216,12 +217,12 @@ impl BatchQueue {
         }
     }
 
-    /// Begins to apply an accepted batch.
+    /// Applies an accepted batch: returns its first new block.
     fn apply(&mut self, batch: QueuedBatch, pending_safe: &L2BlockRef) -> Pull<Option<NextBatch>> {
         match batch.batch {
             QueuedKind::Singular(batch) => Ok(Some(NextBatch::concluding(batch))),
             QueuedKind::Span(span) => {
-                // The full check has found every L1 origin of the span.
+                // Always succeeds: the full check has found every L1 origin of the span.
                 self.window.start_span(span.span, pending_safe);
                 Ok(self.window.pop_span(pending_safe))
             }

@@ -17,17 +17,17 @@ pub(in crate::derive) struct ChannelAssembler {
 #[derive(Debug)]
 struct StagedChannel {
     id: ChannelId,
-    /// Number of the L1 block with the first frame.
+    /// Number of the L1 block that includes the channel's first frame.
     opened: u64,
-    /// Frames so far, which is also the number of the next one.
+    /// Number of frames so far, which is also the number of the next frame.
     frames: u32,
-    /// Copies of the frames' data: a frame must not keep the rest of its data item alive.
+    /// Copies of the frames' data, so that a frame does not keep the memory of its whole data item.
     data: ChannelData,
     size: u64,
 }
 
 impl ChannelAssembler {
-    /// Drops a channel that was opened more than `timeout_blocks` L1 blocks before `origin`.
+    /// Drops the channel if it was opened more than `timeout_blocks` L1 blocks before `origin`.
     pub fn expire(&mut self, origin: u64, timeout_blocks: u64, drops: &mut DropCounts) {
         let timed_out =
             |channel: &StagedChannel| channel.opened.saturating_add(timeout_blocks) < origin;
@@ -37,8 +37,8 @@ impl ChannelAssembler {
         }
     }
 
-    /// Adds a frame of inclusion block `inclusion`. Returns the data of the channel when the frame
-    /// completes it. `limit` bounds the size of a channel in bytes.
+    /// Adds a frame of inclusion block `inclusion`. Returns the channel's data if this frame
+    /// completes the channel. `limit` bounds the size of a channel in bytes.
     pub fn ingest(
         &mut self,
         frame: &Frame,

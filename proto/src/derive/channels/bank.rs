@@ -1,5 +1,5 @@
-//! The channel bank of the forks before Holocene: channels receive their frames in any order, and
-//! are read in the order in which they were opened.
+//! The channel bank, for the forks before Holocene. A channel receives its frames in any order.
+//! Channels are read in the order in which they were opened.
 
 use super::frame_size;
 use crate::{
@@ -12,15 +12,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Open channels by serial number, which counts channels in the order of opening.
 ///
-/// The protocol bounds the sum of the sizes that frames count, and lets a batcher open a channel
-/// with each empty frame. Such a channel must not take more memory than its size: hence one map of
-/// all frames, and small entries.
+/// The protocol bounds the sum of the channels' sizes, in which each frame counts a fixed overhead.
+/// A batcher can open a channel with each empty frame. The memory of such a channel must not exceed
+/// this counted size, hence one map for the frames of all channels, and small entries.
 #[derive(Debug, Default)]
 pub(in crate::derive) struct ChannelBank {
     channels: BTreeMap<u64, BankChannel>,
     serials: BTreeMap<ChannelId, u64>,
-    /// Copies of the frames' data by [`frame_key`]: a frame must not keep the rest of its data item
-    /// alive.
+    /// Copies of the frames' data by [`frame_key`], so that a frame does not keep the memory of its
+    /// whole data item.
     frames: BTreeMap<u64, Box<[u8]>>,
     /// Serial numbers of complete channels.
     ready: BTreeSet<u64>,
@@ -32,34 +32,34 @@ pub(in crate::derive) struct ChannelBank {
 #[derive(Debug)]
 struct BankChannel {
     id: ChannelId,
-    /// Number of the L1 block with the first frame seen.
+    /// Number of the L1 block that includes the channel's first received frame.
     opened: u64,
     size: u64,
-    /// Number of frames.
+    /// Number of frames received.
     frames: u32,
-    /// Number of the last frame, once that is seen.
+    /// Number of the channel's last frame; `None` until that frame is received.
     end: Option<u16>,
 }
 
-/// Frames sort by the serial number of their channel, which stays far below 48 bits, and by number
-/// within the channel.
+/// Key that sorts frames by the serial number of their channel, then by their number in the
+/// channel. A serial number stays far below 48 bits.
 fn frame_key(serial: u64, number: u16) -> u64 {
     serial << 16 | u64::from(number)
 }
 
-/// The result of reading the bank.
+/// The result of [`ChannelBank::read`].
 #[derive(Debug)]
 pub(in crate::derive) enum BankRead {
     Channel(ChannelData),
-    /// The oldest channel had timed out and is removed: read again.
+    /// The oldest channel has timed out and was removed: call again.
     TimedOut,
     Nothing,
 }
 
 impl ChannelBank {
-    /// Takes the first complete channel, or before Canyon the oldest channel if it is complete.
-    /// The oldest channel is removed if it was opened more than `timeout_blocks` L1 blocks before
-    /// `origin`. Later ones cannot have timed out if the oldest has not.
+    /// Takes the first complete channel. Before Canyon takes only the oldest channel, if that is
+    /// complete. The oldest channel is removed if it was opened more than `timeout_blocks` L1
+    /// blocks before `origin`. If the oldest channel has not timed out, no later one has.
     pub fn read(
         &mut self,
         origin: u64,
@@ -82,8 +82,8 @@ impl ChannelBank {
         BankRead::Channel(self.remove(serial))
     }
 
-    /// Adds a frame of inclusion block `inclusion`, then removes the oldest channels until all
-    /// together are within `limit` bytes.
+    /// Adds a frame of inclusion block `inclusion`. Then removes the oldest channels until the
+    /// sizes of all channels sum to at most `limit` bytes.
     pub fn ingest(
         &mut self,
         frame: &Frame,
@@ -115,8 +115,9 @@ impl ChannelBank {
             channel.end = Some(frame.number);
             let above = key..=frame_key(serial, u16::MAX);
             let evicted = self.frames.extract_if(above, |_, _| true).count();
-            // op-node's Channel.AddFrame resets the channel's size to the closing frame here. The
-            // size decides which channels the bank can hold, so this is consensus and repeated.
+            // In this case op-node's Channel.AddFrame resets the channel's size to the size of the
+            // closing frame. The size decides which channels the bank removes, so consensus
+            // requires the same here.
             if evicted > 0 {
                 channel.size = 0;
                 channel.frames -= evicted as u32;
@@ -167,13 +168,13 @@ impl BankChannel {
         self.opened.saturating_add(timeout_blocks) < origin
     }
 
-    /// Numbers are distinct and none is above the last one's, so the count tells.
+    /// Frame numbers are distinct and none is above `end`, so comparing the count is enough.
     fn is_ready(&self) -> bool {
         self.end
             .is_some_and(|end| self.frames == u32::from(end) + 1)
     }
 
-    /// Whether the last frame was seen and excludes this one.
+    /// Whether the channel's last frame was received and its number excludes this frame.
     fn is_closed_to(&self, frame: &Frame) -> bool {
         self.end
             .is_some_and(|end| frame.is_last || frame.number >= end)

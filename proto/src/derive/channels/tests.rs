@@ -11,7 +11,8 @@ use alloy_primitives::Bytes;
 const TIMEOUT: u64 = 10;
 const LIMIT: u64 = 10_000;
 
-/// A frame by name: channel, number, and `!` for the last one. Its name is its data.
+/// Parses a frame from a word such as `a1!`: channel, number, and `!` for the last frame. The word
+/// is also the frame's data.
 fn frame(name: &str) -> Frame {
     Frame {
         id: ChannelId::repeat_byte(name.as_bytes()[0]),
@@ -26,7 +27,7 @@ fn text(data: ChannelData) -> String {
     String::from_utf8(bytes).unwrap()
 }
 
-/// All channels that the bank gives at `origin`.
+/// All channels that the bank returns at L1 block `origin`.
 fn read_all(
     bank: &mut ChannelBank,
     origin: u64,
@@ -115,7 +116,8 @@ fn the_bank_drops_its_oldest_channels_beyond_the_limit() {
     assert_eq!(bank.len(), 2);
 }
 
-/// op-node forgets the size of every frame of a channel when the last frame evicts others.
+/// When the last frame evicts others, op-node forgets the size of every earlier frame of the
+/// channel.
 #[test]
 fn an_evicting_last_frame_leaves_only_its_own_size() {
     let drops = &mut DropCounts::default();

@@ -1,4 +1,4 @@
-//! Blocks with more transactions than any block can hold.
+//! Tests of batches with more transactions than a block can have.
 
 use crate::{
     derive::{DropReason, tests::world::*},
@@ -6,8 +6,9 @@ use crate::{
 };
 use alloy_primitives::Bytes;
 
-/// Derives a channel with a batch of these transactions for block 1, then one of a single
-/// transaction. Returns how many transactions each L2 block has, and how many were refused.
+/// Derives a channel with two batches for block 1: one with these transactions, then one with a
+/// single transaction. Returns the number of transactions in each L2 block, and the number of
+/// refused blocks.
 fn derived(fork: Fork, is_span: bool, transactions: &[Bytes]) -> (Vec<usize>, u64) {
     let mut world = World::new(rollup(fork));
     world.mine_to(1);
@@ -26,12 +27,13 @@ fn derived(fork: Fork, is_span: bool, transactions: &[Bytes]) -> (Vec<usize>, u6
     (counts.collect(), refused)
 }
 
-/// The gas limit is 30,000,000. An engine would find the same, but has to be given the attributes.
+/// The gas limit is 30,000,000. An engine would refuse the block too, but only after it had
+/// received the attributes.
 #[test]
 fn a_block_beyond_the_gas_limit_is_refused_without_its_transactions() {
     let many = |count| (0..count).map(transaction).collect::<Vec<_>>();
     let long = |len| vec![Bytes::from(vec![1; len])];
-    // The header of the list's string has four bytes.
+    // The RLP header of the list's string has four bytes.
     for (is_span, fits, exceeds) in [
         (false, many(1_785), many(1_786)),
         (true, many(1_785), many(1_786)),
@@ -40,9 +42,9 @@ fn a_block_beyond_the_gas_limit_is_refused_without_its_transactions() {
         for fork in [Fork::Granite, Fork::Holocene] {
             assert_eq!(derived(fork, is_span, &fits), (vec![fits.len()], 0));
         }
-        // The batch is dropped, and the next one used.
+        // The batch is dropped, and the next batch is applied.
         assert_eq!(derived(Fork::Granite, is_span, &exceeds), (vec![1], 1));
-        // The channel is flushed, and the block has its deposits.
+        // The channel is flushed, and the block has only its deposits.
         assert_eq!(derived(Fork::Holocene, is_span, &exceeds), (vec![0], 1));
     }
 }

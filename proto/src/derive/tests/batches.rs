@@ -1,10 +1,11 @@
-//! Batches that overlap, contradict, come early or late, or hold what they must not.
+//! Tests of batches that overlap, contradict the chain, come too early or late, or have forbidden
+//! content.
 
 use super::*;
 use alloy_primitives::U256;
 
-/// Posts a span that repeats blocks 4 to 6 of a safe chain, and goes on to block 9. `change` is the
-/// block that differs from the safe one, if any.
+/// Posts a span that repeats blocks 4 to 6 of the safe chain and continues to block 9. `change` is
+/// the number of a block that differs from the safe one, if any.
 fn overlapping(fork: Fork, change: Option<u64>) -> (World, Vec<Arc<Payload>>) {
     let (mut world, blocks) = start(rollup(fork), 4, 6);
     let genesis = world.chain[0].clone();
@@ -50,7 +51,7 @@ fn a_span_that_contradicts_safe_blocks_is_dropped() {
     }
 }
 
-/// A read of the safe chain that fails is repeated, and changes nothing.
+/// A failed read of the safe chain is requested again and changes nothing.
 #[test]
 fn an_overlap_waits_for_the_safe_chain() {
     for fork in [Fork::Granite, Fork::Holocene] {
@@ -107,7 +108,7 @@ fn a_span_before_delta_costs_itself_alone() {
     assert_eq!(drops.get(DropReason::SpanBeforeDelta), 1);
 }
 
-/// Future batches wait before Holocene, and end the channel since.
+/// Before Holocene future batches wait in the queue. From Holocene on they end the channel.
 #[test]
 fn batches_in_another_order() {
     for fork in [Fork::Granite, Fork::Holocene] {
@@ -127,7 +128,7 @@ fn batches_in_another_order() {
     }
 }
 
-/// The batch of block 1, changed, and why it is dropped.
+/// Changes to the batch of block 1, each with the reason for dropping the batch.
 #[test]
 fn singular_batches_that_break_a_rule_are_dropped() {
     type Change = fn(&mut SingularBatch);
@@ -168,7 +169,7 @@ fn singular_batches_that_break_a_rule_are_dropped() {
     }
 }
 
-/// The origin is one ahead of L2's time.
+/// The batch's L1 origin is later than its L2 block.
 #[test]
 fn a_batch_before_its_origin_is_dropped() {
     for fork in [Fork::Granite, Fork::Holocene] {
@@ -195,8 +196,8 @@ fn set_code_transactions_are_legal_from_isthmus_on() {
     assert_eq!(world.derive(), [(0, vec![transaction(1), raw])]);
 }
 
-/// Jovian's and Karst's first blocks hold no transactions of users. The batch that breaks this is
-/// dropped, the empty one counts.
+/// The first blocks of Jovian and Karst have no user transactions. A batch that breaks this rule is
+/// dropped, and an empty one is applied.
 #[test]
 fn activation_blocks_take_no_user_transactions() {
     for (fork, before) in [(Fork::Jovian, Fork::Isthmus), (Fork::Karst, Fork::Jovian)] {
@@ -226,7 +227,7 @@ fn activation_blocks_take_no_user_transactions() {
     }
 }
 
-/// Twenty seconds before Fjord, half an hour since.
+/// The drift is twenty seconds before Fjord and half an hour from Fjord on.
 #[test]
 fn the_sequencer_drift_bounds_blocks_with_transactions() {
     for (fork, dropped) in [
@@ -250,7 +251,8 @@ fn the_sequencer_drift_bounds_blocks_with_transactions() {
     }
 }
 
-/// Beyond the drift an empty block may stay with its origin only while the next one is later.
+/// Beyond the drift an empty block may keep its L1 origin only if the next L1 block is later than
+/// it.
 #[test]
 fn empty_blocks_beyond_the_drift_take_the_next_origin() {
     let mut world = World::new(rollup(Fork::Delta));
@@ -267,7 +269,8 @@ fn empty_blocks_beyond_the_drift_take_the_next_origin() {
     assert_eq!(drops.get(DropReason::SequencerDrift), 1);
 }
 
-/// Beyond the drift an empty block that takes the next origin stays, though later origins have begun.
+/// Beyond the drift an empty block with the next L1 origin is valid, even if later L1 origins have
+/// already begun.
 #[test]
 fn an_empty_block_beyond_the_drift_may_skip_no_origin() {
     let mut world = World::new(rollup(Fork::Delta));
@@ -288,8 +291,8 @@ fn an_empty_block_beyond_the_drift_may_skip_no_origin() {
     assert_eq!(drops.get(DropReason::SequencerDrift), 0);
 }
 
-/// The blocks of a span before the one that breaks a rule stay in Holocene; before it the full
-/// check drops the span.
+/// One block of a span breaks a rule. In Holocene the blocks before it remain. Before Holocene the
+/// full check drops the whole span.
 #[test]
 fn a_span_with_a_bad_block() {
     for fork in [Fork::Granite, Fork::Holocene] {
@@ -312,7 +315,7 @@ fn a_span_with_a_bad_block() {
     }
 }
 
-/// A span whose last L1 origin is not derived yet: the queue waits, Holocene skips it.
+/// The span's last L1 origin is not derived yet: the queue waits, and Holocene skips the span.
 #[test]
 fn a_span_that_is_ahead_of_l1() {
     for fork in [Fork::Granite, Fork::Holocene] {
@@ -343,7 +346,7 @@ fn a_span_that_is_ahead_of_l1() {
     }
 }
 
-/// Junk in every layer, and the next good channel is used.
+/// Invalid data at every layer are dropped, and the next valid channel is applied.
 #[test]
 fn junk_is_counted_and_the_next_good_channel_is_used() {
     for fork in [Fork::Granite, Fork::Holocene] {

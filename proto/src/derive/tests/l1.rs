@@ -1,10 +1,11 @@
-//! L1 that reorganises, changes the batcher, withholds data and lets windows expire.
+//! Tests with an L1 that reorganises, changes the batcher, withholds data or lets sequencing
+//! windows expire.
 
 use super::*;
 use crate::{frame, l1info::L2BlockRef};
 use alloy_primitives::{U256, keccak256};
 
-/// The data items of one channel, one frame each.
+/// The data items of one channel, with one frame each.
 fn items(world: &mut World, batches: &[Vec<u8>], pieces: usize) -> Vec<Vec<u8>> {
     let frames = world.frames(batches, pieces);
     frames
@@ -27,7 +28,7 @@ fn a_batch_counts_up_to_the_last_block_of_its_window() {
                 assert_eq!(hashes(&world.chain[1..=9]), hashes(&blocks), "{fork:?}");
                 continue;
             }
-            // Epochs 0 and 1 have expired.
+            // The sequencing windows of epochs 0 and 1 have expired.
             let expected = [0, 0, 1, 1, 1].map(|epoch| (epoch, vec![]));
             assert_eq!(contents[..5], expected, "{fork:?}");
         }
@@ -40,7 +41,7 @@ fn an_expired_window_fills_epochs_and_every_epoch_has_a_block() {
         let mut world = World::new(rollup(fork));
         world.mine_to(1);
         let genesis = world.chain[0].clone();
-        // The sequencer stays with its origin until L2 is 18 seconds ahead of it.
+        // The sequencer keeps its L1 origin until L2 is 18 seconds ahead of that origin.
         let blocks = world.blocks(&genesis, &[(0, NONE); 9]);
         let batches = world.singular(&blocks);
         let item = world.channel(&batches);
@@ -57,7 +58,8 @@ fn an_expired_window_fills_epochs_and_every_epoch_has_a_block() {
     }
 }
 
-/// The epochs of the safe blocks, each with the L1 block that its blocks were derived from.
+/// The epochs of the safe blocks, each with the L1 block from which the epoch's blocks were
+/// derived.
 fn derived_epochs(world: &World) -> Vec<(u64, u64)> {
     let safe = world.safe.iter().map(|(number, derived_from)| {
         let block = L2BlockRef::of(&world.chain[*number as usize], &world.rollup.genesis);
@@ -68,8 +70,9 @@ fn derived_epochs(world: &World) -> Vec<(u64, u64)> {
     epochs
 }
 
-/// A span whose last L1 origin is above L1's head holds up derivation, and turns out to be of another
-/// L1. By then many epochs have expired. Each has its own L1 block nevertheless.
+/// A span's last L1 origin is above L1's head, so derivation waits. That L1 block then turns out to
+/// be on another branch. By then many epochs have expired, but each is still forced by its own L1
+/// block.
 #[test]
 fn expired_epochs_that_were_held_up_are_forced_one_by_one() {
     const LAST: u64 = 3 * WINDOW;
@@ -89,7 +92,7 @@ fn expired_epochs_that_were_held_up_are_forced_one_by_one() {
     assert_eq!(derived_epochs(&world), one_by_one);
 }
 
-/// The first L1 block after a restart forces the same blocks as without it.
+/// The first L1 block after a restart forces the same blocks as it would without the restart.
 #[test]
 fn a_restart_between_forced_epochs_changes_no_safe_head() {
     const END: u64 = WINDOW + 12;
@@ -195,7 +198,7 @@ fn blobs_and_calldata_are_read_in_order_and_only_the_batchers() {
     assert_eq!(drops.get(DropReason::Sender), 1);
 }
 
-/// Before Ecotone, a blob transaction's calldata is read as any other's.
+/// Before Ecotone, a blob transaction's calldata are read like those of any other type.
 #[test]
 fn blobs_are_not_read_before_ecotone() {
     let (mut world, blocks) = start(rollup(Fork::Delta), 3, 6);
@@ -230,7 +233,7 @@ fn an_l1_reorg_asks_for_a_reset_and_the_chain_goes_on_from_there() {
         );
         assert!(matches!(world.pipeline.step(), PipelineStep::Reset(_)));
 
-        // Block 8 is the last one whose origin, L1 block 2, is canonical.
+        // Block 8 is the last L2 block whose L1 origin (L1 block 2) is canonical.
         let safe = world.chain[8].clone();
         world.chain.truncate(9);
         world.pipeline.reset(safe.clone(), 0);
@@ -284,7 +287,7 @@ fn a_deposit_that_cannot_be_read_is_critical_and_a_good_one_is_included() {
     }
 }
 
-/// Frames and batches from before are lost; complete channels afterwards are read.
+/// Frames and batches from before Holocene are lost. Channels completed afterwards are read.
 #[test]
 fn holocene_starts_with_empty_stages() {
     let mut config = rollup(Fork::Granite);
@@ -306,8 +309,8 @@ fn holocene_starts_with_empty_stages() {
     assert_eq!(drops.get(DropReason::Frame), 1);
 }
 
-/// Holocene drops the batches that wait. A restart reads them again, and the block that they waited for
-/// is safe by then.
+/// Holocene drops the batches in the queue. A restart reads them again, at a time when the block
+/// that they waited for is safe.
 #[test]
 fn a_restart_in_holocene_applies_no_batch_that_was_dropped_with_the_queue() {
     let mut config = rollup(Fork::Granite);

@@ -1,5 +1,5 @@
-//! A rollup of tests, and an engine that executes nothing. Unit tests, integration tests and
-//! benches compile this file, each as a module of its own.
+//! A rollup for tests, and an engine that executes nothing. Unit tests, integration tests and
+//! benches each compile this file as a module of their own.
 
 use alloy_consensus::{Header, constants::EMPTY_WITHDRAWALS};
 use alloy_primitives::{Address, B256, keccak256};
@@ -17,12 +17,12 @@ pub const BATCHER: Address = Address::repeat_byte(0xba);
 pub const PORTAL: Address = Address::repeat_byte(0xde);
 pub const CONFIG: Address = Address::repeat_byte(0xc0);
 pub const L2_CHAIN: u64 = 901;
-/// Unix seconds of the L1 and L2 genesis blocks.
+/// Time of the L1 and L2 genesis blocks, in Unix seconds.
 pub const START: u64 = 1_000_000;
 /// Seconds between L2 blocks.
 pub const L2_TIME: u64 = 2;
 
-/// A rollup with every fork up to `fork` from genesis on, and with mainnet's windows.
+/// A rollup with every fork up to `fork` active from genesis, and with mainnet's windows.
 pub fn rollup(fork: Fork, l1_genesis: B256) -> RollupConfig {
     let json = serde_json::json!({
         "genesis": {
@@ -70,7 +70,7 @@ pub fn genesis(rollup: &RollupConfig) -> Arc<Payload> {
     })
 }
 
-/// The block with these attributes, as an engine without execution seals it.
+/// Builds the block with these attributes, like an engine that executes nothing.
 pub fn seal(
     rollup: &RollupConfig,
     parent: &Payload,

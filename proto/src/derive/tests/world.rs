@@ -1,5 +1,5 @@
-//! A small L1 and L2: an L1 that is mined by order, an execution engine without execution, and a
-//! batcher's encoder that is independent of the real one.
+//! A small L1 and L2 for tests: an L1 that mines on command, an execution engine that executes
+//! nothing, and a batcher's encoder that is independent of the real one.
 
 pub use super::simulated::{BATCHER, L2_TIME, START};
 
@@ -23,10 +23,10 @@ use std::{collections::HashMap, io::Write as _, sync::Arc};
 pub const STRANGER: Address = Address::repeat_byte(0x57);
 pub const L1_TIME: u64 = 6;
 pub const WINDOW: u64 = 10;
-/// L1 blocks, before Granite.
+/// Channel timeout before Granite, in L1 blocks.
 pub const TIMEOUT: u64 = 4;
 
-/// A rollup with every fork up to `fork` from genesis on.
+/// A rollup with every fork up to `fork` active from genesis.
 pub fn rollup(fork: Fork) -> RollupConfig {
     RollupConfig {
         max_sequencer_drift: 20,
@@ -40,7 +40,7 @@ fn l1_hash(number: u64, branch: u64) -> B256 {
     keccak256([number.to_be_bytes(), branch.to_be_bytes()].concat())
 }
 
-/// A legacy transaction without replay protection, with a signature that nobody checks.
+/// A legacy transaction without replay protection. Nothing checks its signature.
 pub fn transaction(nonce: u64) -> Bytes {
     let signature = U256::from(0x5151);
     let mut fields = Vec::new();
@@ -66,16 +66,16 @@ pub fn transaction(nonce: u64) -> Bytes {
 pub struct World {
     pub rollup: Arc<RollupConfig>,
     pub l1: Vec<L1Input>,
-    /// The chain that the engine accepted, by number.
+    /// The chain that the engine has accepted; the index is the block number.
     pub chain: Vec<Arc<Payload>>,
-    /// Transactions that make a block invalid.
+    /// Transactions for which the engine refuses a block.
     pub invalid: Vec<Bytes>,
     /// Blobs by versioned hash.
     pub blobs: HashMap<B256, Bytes>,
-    /// Versioned hashes that were asked for.
+    /// Versioned hashes that the pipeline requested.
     pub fetched: Vec<B256>,
     pub pipeline: Pipeline,
-    /// Local-safe head and the L1 block it was derived from, at each change.
+    /// Number of each new local-safe head, with the number of the L1 block it was derived from.
     pub safe: Vec<(u64, u64)>,
     branch: u64,
     channels: u8,
@@ -103,7 +103,7 @@ impl World {
         world
     }
 
-    /// Mines an L1 block with these data items of the batcher.
+    /// Mines an L1 block in which the batcher posts these data items, and returns the block.
     pub fn mine<const N: usize>(&mut self, items: [Vec<u8>; N]) -> &mut L1Input {
         let number = self.l1.len() as u64;
         let inbox = items.into_iter().map(|item| InboxTransaction {
@@ -126,20 +126,20 @@ impl World {
         self.l1.last_mut().unwrap()
     }
 
-    /// Mines empty L1 blocks until this number is the highest.
+    /// Mines empty L1 blocks until L1's head has this number.
     pub fn mine_to(&mut self, number: u64) {
         while (self.l1.len() as u64) <= number {
             self.mine([]);
         }
     }
 
-    /// Removes L1 blocks from this number on; those mined afterwards have other hashes.
+    /// Removes the L1 blocks from this number on. Blocks mined afterwards have different hashes.
     pub fn fork_l1(&mut self, number: u64) {
         self.l1.truncate(number as usize);
         self.branch += 1;
     }
 
-    /// The block that a sequencer would build on `parent` with this L1 origin.
+    /// The block that a sequencer would build on `parent`, with the L1 origin of number `epoch`.
     pub fn block(&self, parent: &Payload, epoch: u64, transactions: &[Bytes]) -> Arc<Payload> {
         let origin = &self.l1[epoch as usize];
         let receipts = origin.logs.to_receipts();
@@ -157,7 +157,7 @@ impl World {
         seal(&self.rollup, parent, &attributes)
     }
 
-    /// Blocks on `parent`, one for each (epoch, transactions).
+    /// Consecutive blocks on `parent`, one for each (epoch, transactions).
     pub fn blocks(&self, parent: &Payload, blocks: &[(u64, &[Bytes])]) -> Vec<Arc<Payload>> {
         let mut built: Vec<Arc<Payload>> = Vec::new();
         for (epoch, transactions) in blocks {
@@ -184,14 +184,14 @@ impl World {
         panic!("no end");
     }
 
-    /// Derives until idle, and gives the epochs and user transactions of the chain after genesis.
+    /// Derives until idle. Returns the epochs and user transactions of the blocks after genesis.
     pub fn derive(&mut self) -> Vec<(u64, Vec<Bytes>)> {
         let stop = self.run();
         assert!(matches!(stop, PipelineStep::Idle { .. }), "{stop:?}");
         self.contents()
     }
 
-    /// Epochs and user transactions of the chain after genesis.
+    /// Epochs and user transactions of the blocks after genesis.
     pub fn contents(&self) -> Vec<(u64, Vec<Bytes>)> {
         let chain = self.chain[1..].iter();
         chain.map(|payload| self.content(payload)).collect()
@@ -258,7 +258,7 @@ impl World {
         batches.map(|block| self.batch(block).encode()).collect()
     }
 
-    /// The encoded span batch of these blocks on `parent`. Their transactions all come from
+    /// The encoded span batch of these blocks on `parent`. All their transactions must come from
     /// [`transaction`].
     pub fn span(&self, parent: &Payload, blocks: &[Arc<Payload>]) -> Vec<u8> {
         let batches: Vec<_> = blocks.iter().map(|block| self.batch(block)).collect();
@@ -301,7 +301,7 @@ impl World {
         out
     }
 
-    /// The frames of a new channel with these batches, `pieces` of them.
+    /// Encodes a new channel with these batches, split into `pieces` frames.
     pub fn frames(&mut self, batches: &[Vec<u8>], pieces: usize) -> Vec<Frame> {
         self.channels += 1;
         let mut zlib = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::default());
@@ -323,14 +323,14 @@ impl World {
         frames.collect()
     }
 
-    /// A data item with a whole channel.
+    /// A data item with a whole new channel of these batches.
     pub fn channel(&mut self, batches: &[Vec<u8>]) -> Vec<u8> {
         frame::encode(&self.frames(batches, 1))
     }
 }
 
 impl L1Input {
-    /// Adds a log that sets a configuration value.
+    /// Adds a log that sets a configuration value to this L1 block.
     pub fn configure(&mut self, kind: u8, value: U256) {
         let word = |value: U256| B256::from(value);
         let data = [word(U256::from(32)), word(U256::from(32)), word(value)].concat();
@@ -341,7 +341,7 @@ impl L1Input {
         });
     }
 
-    /// Adds a deposit, or a log that should be one.
+    /// Adds a deposit log to this L1 block; the log is malformed unless `is_good`.
     pub fn deposit(&mut self, is_good: bool) {
         let mut log = deposit_to_log(PORTAL, &TxDeposit::default());
         if !is_good {
@@ -371,7 +371,7 @@ fn uvarint(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-/// Bits as a big-endian integer: item 0 is the lowest bit of the last byte.
+/// Appends bits as a big-endian integer: item 0 becomes the lowest bit of the last byte.
 fn bits(out: &mut Vec<u8>, items: impl Iterator<Item = bool>) {
     let items: Vec<bool> = items.collect();
     let mut bytes = vec![0u8; items.len().div_ceil(8)];

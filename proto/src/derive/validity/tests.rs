@@ -1,4 +1,4 @@
-//! Single spans, on a chain whose genesis is not block 0.
+//! Tests of single span batches, on a chain whose genesis is not block 0.
 
 use super::*;
 use crate::{
@@ -7,7 +7,7 @@ use crate::{
 };
 use alloy_primitives::B256;
 
-/// A window of one L1 block, whose hash and number are zero.
+/// A window of one L1 block with hash zero and number zero.
 fn window(rollup: &RollupConfig) -> EpochBlocks {
     let mut epochs = EpochBlocks::default();
     let block = L1Block {
@@ -19,13 +19,14 @@ fn window(rollup: &RollupConfig) -> EpochBlocks {
     epochs
 }
 
-/// A span of three empty blocks of L1's genesis, so many seconds after the L2 genesis.
+/// A span of three empty blocks with L1's genesis as their origin. The first block is `seconds`
+/// after the L2 genesis.
 fn empty_span(rollup: &RollupConfig, seconds: u8) -> SpanBatch {
     let columns = [&[seconds, 0][..], &[0; 40], &[3, 0, 0, 0, 0]].concat();
     span::decode(&columns.into(), &rollup.batch_context()).unwrap()
 }
 
-/// Blocks below the genesis cannot be read: the pipeline would ask for one for ever.
+/// Blocks below genesis cannot be read: the pipeline would request such a block forever.
 #[test]
 fn a_span_that_begins_with_the_genesis_block_is_refused_whatever_its_number() {
     let mut rollup = rollup(Fork::Holocene);
@@ -57,8 +58,8 @@ fn a_span_that_begins_with_the_genesis_block_is_refused_whatever_its_number() {
     }
 }
 
-/// Before Holocene such a span would otherwise wait for L1 blocks that its last blocks need, and hold up
-/// the batches behind it.
+/// Otherwise, before Holocene, such a span would wait for the L1 origins of its last blocks, and
+/// delay the batches behind it.
 #[test]
 fn a_span_that_begins_with_an_l1_origin_before_its_parents_is_dropped() {
     let rollup = rollup(Fork::Granite);

@@ -1,4 +1,4 @@
-//! Batches that wait for their time.
+//! Tests of batches that wait for their time.
 
 use crate::{
     derive::{DropReason, tests::world::*},
@@ -6,11 +6,11 @@ use crate::{
 };
 use alloy_primitives::Bytes;
 
-/// Blocks of the chain.
+/// Number of L2 blocks after genesis.
 const BLOCKS: u64 = 9;
 
-/// A span of the last three blocks whose middle one is invalid comes first, and takes the head back
-/// when it is applied.
+/// The first batch is a span of the last three blocks, whose middle block is invalid. When that
+/// span is applied, the pending-safe head moves back.
 #[test]
 fn batches_in_any_order_are_applied_at_their_time() {
     for seed in 1..200 {
@@ -41,12 +41,12 @@ fn batches_in_any_order_are_applied_at_their_time() {
     }
 }
 
-/// The newest L1 origin that the time of a block allows.
+/// The newest L1 origin that block `number` may have by its timestamp.
 fn epoch(number: u64) -> u64 {
     number * L2_TIME / L1_TIME
 }
 
-/// Another order for each seed.
+/// Shuffles the batches, in a different order for each seed.
 fn shuffle(batches: &mut [Vec<u8>], mut seed: u64) {
     for last in (1..batches.len()).rev() {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
